@@ -1,0 +1,21 @@
+# The Python module kvtrie._core from python/bindings/*.cpp, installed into the package folder.
+set(PYBIND11_FINDPYTHON ON)
+find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
+if(NOT pybind11_DIR)
+  execute_process(COMMAND "${Python_EXECUTABLE}" -m pybind11 --cmakedir OUTPUT_VARIABLE pybind11_DIR
+                  OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+endif()
+find_package(pybind11 CONFIG REQUIRED)
+
+file(GLOB binding_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/bindings/*.cpp")
+if(binding_sources)
+  pybind11_add_module(_core MODULE NO_EXTRAS ${binding_sources})
+  target_link_libraries(_core PRIVATE kvtrie_prefix_cache)
+  target_compile_definitions(_core PRIVATE KVTRIE_VERSION="${PROJECT_VERSION}")
+  set(output "${KVTRIE_PYTHON_OUTPUT}")
+  if(NOT output)
+    set(output "${CMAKE_BINARY_DIR}/python")
+  endif()
+  set_target_properties(_core PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${output}")
+  install(TARGETS _core LIBRARY DESTINATION kvtrie)
+endif()

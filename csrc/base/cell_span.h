@@ -1,0 +1,30 @@
+// Cells and spans: how a history is addressed.
+//
+// A *cell* is storage for one token's K and V in every layer of one cache, named by its number in the cache's pool.
+// A *span* is a run of consecutive cells that hold consecutive positions; a history is a list of spans in position
+// order.
+//
+//     positions   0 1 2 3 4 5 6 7 8
+//     cells       7 8 9 | 2 3 | 20 21 22 23      three spans: {7,3,0} {2,2,3} {20,4,5}
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace kvtrie {
+
+using Cell = std::uint32_t;
+
+struct CellSpan {
+  Cell cell = 0;              // first cell
+  std::uint32_t length = 0;   // cells, and positions
+  std::int32_t position = 0;  // position of the first cell
+
+  std::int32_t end_position() const noexcept { return position + static_cast<std::int32_t>(length); }
+  Cell end_cell() const noexcept { return cell + length; }
+  bool operator==(const CellSpan&) const = default;
+};
+
+using CellSpans = std::vector<CellSpan>;
+
+}  // namespace kvtrie

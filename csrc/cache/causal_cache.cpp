@@ -1,0 +1,203 @@
+// Creation, sequences and questions.
+#include "cache/causal_cache.h"
+
+#include <algorithm>
+
+#include "cache/causal_cache_state.h"
+
+namespace kvtrie {
+
+Cell Sequence::after() const noexcept {
+  const SpanList& last = own.empty() ? borrowed : own;
+  return last.empty() ? 0 : last.spans().back().end_cell();
+}
+
+CellSpans Sequence::history() const {
+  CellSpans spans = borrowed.spans();
+  for (const CellSpan& span : own.spans()) append_span(spans, span);
+  return spans;
+}
+
+// ---- state --------------------------------------------------------------------------------------------------------
+
+CausalCache::State::State(std::unique_ptr<KvStore> store_in, Options options_in)
+    : store(std::move(store_in)), pool(CellPool::create(store->shape().cells)), options(std::move(options_in)) {
+  growth = options.growth;
+  for (std::size_t i = 0; i < options.layers.size(); ++i) {
+    const bool fresh = layer_index.emplace(options.layers[i], static_cast<std::uint32_t>(i)).second;
+    require(fresh, "causal_cache", "layers: got ", options.layers[i], " twice, allowed once");
+  }
+  const std::size_t layers = store->shape().layers;
+  require(layer_index.size() == layers, "causal_cache", "layers: got ", layer_index.size(), ", allowed ", layers,
+          " as the store has");
+  const std::size_t ropes = options.rope.size();
+  require(ropes == 0 || ropes == 1 || ropes == layers, "causal_cache", "rope: got ", ropes, ", allowed none, 1 or ",
+          layers);
+  for (const ops::RopeParams& each : options.rope) {
+    ops::rope_table(each, static_cast<std::int32_t>(store->shape().k_dim));
+  }
+  rope = ropes == 1 ? std::vector<ops::RopeParams>(layers, options.rope.front()) : options.rope;
+}
+
+CausalCache::State::~State() {
+  sequences.clear();
+  pool->on_free = nullptr;
+}
+
+std::uint32_t CausalCache::State::index_of(std::int32_t layer, const char* where) const {
+  const auto entry = layer_index.find(layer);
+  if (entry == layer_index.end()) {
+    fail(ErrorKind::kArgument, where, "layer: got ", layer, ", allowed the ", layer_index.size(),
+         " layers of this cache, ", layer_index.begin()->first, " to ", layer_index.rbegin()->first);
+  }
+  return entry->second;
+}
+
+Sequence* CausalCache::State::find(SequenceId id) {
+  const auto entry = sequences.find(id);
+  return entry == sequences.end() ? nullptr : &entry->second;
+}
+
+const Sequence* CausalCache::State::find(SequenceId id) const {
+  const auto entry = sequences.find(id);
+  return entry == sequences.end() ? nullptr : &entry->second;
+}
+
+Sequence& CausalCache::State::known(SequenceId id, const char* where) {
+  Sequence* sequence = find(id);
+  require(sequence != nullptr, where, "sequence: got ", id, ", allowed one of the ", sequences.size(), " open ones");
+  return *sequence;
+}
+
+const Sequence& CausalCache::State::known(SequenceId id, const char* where) const {
+  const Sequence* sequence = find(id);
+  require(sequence != nullptr, where, "sequence: got ", id, ", allowed one of the ", sequences.size(), " open ones");
+  return *sequence;
+}
+
+void CausalCache::State::require_idle(const Sequence& sequence, const char* where) const {
+  if (sequence.forward != nullptr) fail(ErrorKind::kBusy, where, "the sequence is in a forward that is still open");
+}
+
+void CausalCache::State::require_sound(const char* where) const {
+  if (damaged) fail(ErrorKind::kDevice, where, "the cells were damaged by an earlier device failure");
+}
+
+void CausalCache::State::make_idle(Sequence& sequence, const char* where) {
+  if (sequence.forward == nullptr) return;
+  if (!current || current->state_.get() != sequence.forward) require_idle(sequence, where);
+  drop(*sequence.forward);
+}
+
+Sequence& CausalCache::State::open(SequenceId id) {
+  if (Sequence* sequence = find(id)) return *sequence;
+  require(id >= 0 && id < kFirstOpenedSequence, "causal_cache", "sequence: got ", id, ", allowed 0 to ",
+          kFirstOpenedSequence - 1);
+  Sequence& sequence = sequences.try_emplace(id, *pool).first->second;
+  sequence.epoch = sequence.layout = ++stamp;
+  return sequence;
+}
+
+void CausalCache::State::forget_if_empty(SequenceId id) noexcept {
+  const Sequence* sequence = find(id);
+  if (sequence == nullptr || id >= kFirstOpenedSequence || sequence->length() > 0) return;
+  if (sequence->forward == nullptr && sequence->schedule.offsets.empty()) sequences.erase(id);
+}
+
+void CausalCache::State::cut(Sequence& sequence, std::int32_t length) noexcept {
+  pool->release(sequence.reservation);
+  if (length >= sequence.length()) return;
+  sequence.own.truncate(length);
+  sequence.borrowed.truncate(length);
+  sequence.epoch = ++stamp;
+  if (length == 0) sequence.is_private = false;
+}
+
+// ---- the cache ----------------------------------------------------------------------------------------------------
+
+std::shared_ptr<CausalCache> CausalCache::create(std::unique_ptr<KvStore> store, Options options) {
+  require(store != nullptr, "causal_cache", "store: got none");
+  auto state = std::make_shared<State>(std::move(store), std::move(options));
+  return std::shared_ptr<CausalCache>(new CausalCache(std::move(state)));
+}
+
+CausalCache::CausalCache(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+CausalCache::~CausalCache() = default;
+
+const std::vector<std::int32_t>& CausalCache::layers() const noexcept { return state_->options.layers; }
+
+bool CausalCache::has_layer(std::int32_t layer) const noexcept { return state_->layer_index.count(layer) != 0; }
+
+const KvShape& CausalCache::shape() const noexcept { return state_->store->shape(); }
+
+std::uint64_t CausalCache::nbytes() const noexcept { return shape().bytes_per_cell() * shape().cells; }
+
+Cell CausalCache::capacity() const noexcept { return shape().cells; }
+
+Cell CausalCache::free_cells() const { return state_->pool->free_cells(); }
+
+CausalCache::Usage CausalCache::usage() const {
+  const CellPool& pool = *state_->pool;
+  const std::lock_guard lock(state_->mutex);
+  return {pool.cells(), pool.free_cells(), pool.reserved_cells(), pool.held_cells(), pool.pieces()};
+}
+
+void CausalCache::attach() {
+  const std::lock_guard lock(state_->mutex);
+  require(!state_->attached, "causal_cache", "caches: got one that already belongs to a prefix cache");
+  state_->attached = true;
+}
+
+void CausalCache::detach() noexcept {
+  const std::lock_guard lock(state_->mutex);
+  state_->attached = false;
+}
+
+SequenceId CausalCache::open_sequence() {
+  const std::lock_guard lock(state_->mutex);
+  const auto next = [](SequenceId id) { return id == INT32_MAX ? kFirstOpenedSequence : id + 1; };
+  SequenceId id = state_->next_opened;
+  while (state_->find(id) != nullptr) id = next(id);
+  Sequence& sequence = state_->sequences.try_emplace(id, *state_->pool).first->second;
+  sequence.epoch = sequence.layout = ++state_->stamp;
+  state_->next_opened = next(id);
+  return id;
+}
+
+void CausalCache::close_sequence(SequenceId id) noexcept {
+  const std::lock_guard lock(state_->mutex);
+  const Sequence* sequence = state_->find(id);
+  if (sequence == nullptr) return;
+  if (sequence->forward != nullptr) state_->drop(*sequence->forward);
+  state_->sequences.erase(id);
+}
+
+std::int32_t CausalCache::length(SequenceId id) const {
+  const std::lock_guard lock(state_->mutex);
+  const Sequence* sequence = state_->find(id);
+  return sequence == nullptr ? 0 : sequence->length();
+}
+
+CellSpans CausalCache::spans(SequenceId id) const {
+  const std::lock_guard lock(state_->mutex);
+  const Sequence* sequence = state_->find(id);
+  return sequence == nullptr ? CellSpans{} : sequence->history();
+}
+
+bool CausalCache::is_private(SequenceId id) const {
+  const std::lock_guard lock(state_->mutex);
+  const Sequence* sequence = state_->find(id);
+  return sequence != nullptr && sequence->is_private;
+}
+
+void CausalCache::set_growth(std::uint32_t cells) noexcept {
+  const std::lock_guard lock(state_->mutex);
+  state_->growth = cells;
+}
+
+CellPool& CausalCache::pool() noexcept { return *state_->pool; }
+
+KvStore& CausalCache::store() noexcept { return *state_->store; }
+
+}  // namespace kvtrie

@@ -1,0 +1,201 @@
+// The cache of a group of causal attention layers: a cell pool, a store, and sequences.
+//
+// Concept. A *sequence* is one live history: spans it borrows from the trie nodes on its path, then spans it holds
+// itself. A *forward* is one step's open claim: cells for the new rows of one or several sequences. K/V are put layer
+// by layer; when every layer was put once the forward is complete and its cells become the tail of its sequences. A
+// forward that is dropped before that gives its cells back, and the sequences stand where they stood. Several forwards
+// may be open at once as long as no sequence is in two of them.
+//
+//     positions   0 ........... 40 ........ 52 ... 56
+//                 borrowed      own         rows of an open forward
+//
+// Threads: every public method may be called from any thread; a mutex inside serialises bookkeeping and the order of
+// commands, and is never held across a device wait.
+// Units: positions and lengths in tokens, capacity in cells, sizes in bytes.
+// Errors: a call that throws has changed nothing. The one exception is a device failure while cells move in place
+// (`defrag`, `remove`): then the bytes are unknown, and everything that would read or extend them is refused with
+// kDevice from then on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache/cell_pool.h"
+#include "cache/kv_store.h"
+
+namespace kvtrie {
+
+using SequenceId = std::int32_t;
+
+// Numbers below this are the caller's own; `open_sequence` gives out numbers from here on.
+inline constexpr SequenceId kFirstOpenedSequence = 1 << 30;
+
+// `count` consecutive rows of a forward that extend `sequence` from its present length.
+struct ForwardRows {
+  SequenceId sequence = 0;
+  std::uint32_t count = 0;
+};
+
+class CausalCache;
+
+// One open step of one cache. Destroying it before it is complete drops it.
+class Forward {
+ public:
+  struct State;  // private to cache/
+  explicit Forward(std::unique_ptr<State> state);
+  ~Forward();
+  Forward(const Forward&) = delete;
+  Forward& operator=(const Forward&) = delete;
+
+  std::uint32_t rows() const noexcept;
+  bool complete() const noexcept;  // every layer was put once; its sequences have advanced
+
+ private:
+  friend class CausalCache;
+  std::unique_ptr<State> state_;
+};
+using ForwardPtr = std::shared_ptr<Forward>;
+
+class CausalCache : public std::enable_shared_from_this<CausalCache> {
+ public:
+  struct Options {
+    std::vector<std::int32_t> layers;   // the model's own layer numbers
+    std::vector<ops::RopeParams> rope;  // one, or one per layer; empty: shifts are not supported
+    std::uint32_t growth = 256;         // cells reserved ahead of a growing sequence
+  };
+  static std::shared_ptr<CausalCache> create(std::unique_ptr<KvStore> store, Options options);
+  ~CausalCache();
+
+  const std::vector<std::int32_t>& layers() const noexcept;
+  bool has_layer(std::int32_t layer) const noexcept;
+  const KvShape& shape() const noexcept;
+  std::uint64_t nbytes() const noexcept;
+  Cell capacity() const noexcept;
+  Cell free_cells() const;
+  struct Usage {
+    std::uint64_t capacity, free, reserved, held, pieces;
+  };  // cells; `free` includes `reserved`
+  Usage usage() const;
+
+  // A cache belongs to one PrefixCache at a time: attach() throws kArgument when it already does.
+  void attach();
+  void detach() noexcept;
+
+  // --- sequences -----------------------------------------------------------------------------------------------
+  SequenceId open_sequence();                   // empty; ids are not reused while open
+  void close_sequence(SequenceId id) noexcept;  // gives back what it holds; drops the open forward it is in
+  std::int32_t length(SequenceId id) const;     // 0 for an unknown sequence
+  CellSpans spans(SequenceId id) const;         // borrowed then own
+  bool is_private(SequenceId id) const;         // after a removal in the middle: its K/V do not follow from its tokens
+
+  // --- steps ---------------------------------------------------------------------------------------------------
+  // Claims cells for every row, or throws kCacheFull and changes nothing. kBusy: a sequence is in another open forward.
+  ForwardPtr begin_forward(std::span<const ForwardRows> rows);
+  void put(Forward& forward, std::int32_t layer, const Tensor& k, const Tensor& v);
+  // REQUIRES: the layer was put. Also after completion, until one of the forward's sequences is cut.
+  Tensor attend(Forward& forward, std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options);
+  // Throws what attend() would throw for this q and these options; so that put + attend can be refused as one.
+  void check_query(const Forward& forward, const Tensor& q, const ops::AttentionOptions& options) const;
+  struct History {
+    Tensor k, v, mask;
+  };  // [n, kv_heads, dim] twice, additive mask [rows, n]
+  // The union of the histories of the forward's sequences, its own rows included; cells that several share come once.
+  History get(Forward& forward, std::int32_t layer);
+  void drop(Forward& forward) noexcept;
+
+  // The same for callers that name rows one by one: row i has `positions[i]` and belongs to `sequences[i]` (0 to
+  // kFirstOpenedSequence - 1; unknown numbers are opened). Rows of one sequence continue it one by one; rows of several
+  // may alternate. A forward that was started here and is not complete is dropped. `reserve`: only checks that a step
+  // of this shape would fit, changes nothing and returns null.
+  ForwardPtr start_forward(std::span<const std::int32_t> positions, std::span<const SequenceId> sequences,
+                           bool reserve = false);
+  ForwardPtr current_forward() const;  // the last one that start_forward made; kArgument when there is none
+
+  // --- what the prefix cache builds on (the trie's nodes hold SpanLists of this cache's pool) --------------------
+  // Publishing: the sequence's own cells [from, to) become a counted list of the caller; the sequence borrows them.
+  // REQUIRES: `from` is the end of the borrowed part. kNotSupported for a private sequence.
+  SpanList lend(SequenceId id, std::int32_t from, std::int32_t to);
+  // Adoption and restore: the positions [from, to) of `list` (held by the caller) are appended to the sequence's
+  // borrowed part. REQUIRES: `from` is the end of the borrowed part. Own cells at those positions are given back (this
+  // is how a sequence re-points to cells that somebody else published); own cells beyond `to` stay.
+  void borrow(SequenceId id, const SpanList& list, std::int32_t from, std::int32_t to);
+  // Cuts the sequence to `length`; own cells beyond go back, and so does the reservation.
+  void truncate(SequenceId id, std::int32_t length);
+  // Makes [0, length) of `from` the history of the empty sequence `to`: borrowed part borrowed, own part held by both.
+  void fork(SequenceId from, SequenceId to, std::int32_t length);
+  std::int32_t borrowed_length(SequenceId id) const;
+  void set_growth(std::uint32_t cells) noexcept;  // cells reserved ahead from now on
+  // Cells for a page-in: claimed and held by the returned list. Throws kCacheFull and changes nothing.
+  SpanList claim(std::uint32_t count, std::int32_t position);
+  // The cells of [from, to) of `list` to and from host memory (kv_store.h). The lists are read under the cache's lock.
+  CompletionPtr store_image(const SpanList& list, std::int32_t from, std::int32_t to, std::int32_t image_position,
+                            std::byte* image, std::uint32_t image_cells);
+  CompletionPtr load_image(const SpanList& list, std::int32_t from, std::int32_t to, std::int32_t image_position,
+                           const std::byte* image, std::uint32_t image_cells);
+  std::uint32_t cells_held_only(const SpanList& list, std::uint32_t holders) const;
+
+  // --- the cache by itself (api.md, "Caches") ------------------------------------------------------------------
+  // An incomplete forward of start_forward that a changed sequence is in is dropped; one of begin_forward means kBusy.
+  class Snapshot;
+  using SnapshotPtr = std::shared_ptr<Snapshot>;
+  // `to` is opened or replaced by [0, length) of `from`; no bytes move. from == to: truncation.
+  void copy_prefix(SequenceId from, SequenceId to, std::int32_t length);
+  // Removes [begin, end), by default to the end. What follows moves down to `begin`: its K are rotated, in place where
+  // the sequence is the only holder, else in copies, for which all room is found first. The sequence is private from
+  // then on.
+  void remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end = std::nullopt);
+  bool can_resume(SequenceId id, std::int32_t position) const;
+  // Slides all cells together. kBusy while a forward is open; no sequence, list or snapshot notices.
+  void defrag();
+  SnapshotPtr snapshot(SequenceId id, std::int32_t start);  // [start, length): holds the cells; null when empty
+  // True: the sequence now has exactly `target` tokens; [start, target) are the snapshot's. False: nothing changed,
+  // because target < 0, beyond the snapshot's end (null: the sequence's), or the sequence ends before the snapshot
+  // starts.
+  bool restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target);
+  // Both consume their arguments. A part that would be empty is null, and null means empty.
+  std::pair<SnapshotPtr, SnapshotPtr> split(const SnapshotPtr& snapshot, std::int32_t at);
+  SnapshotPtr merge(const SnapshotPtr& a, const SnapshotPtr& b);
+  // Captures during later forwards at `offsets` (ascending, none below the length, no schedule undrained): the first
+  // covers from the present length, each other one from the one before. take_snapshots: one entry per offset, null when
+  // empty or never reached; the schedule is over.
+  void prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets);
+  std::vector<SnapshotPtr> take_snapshots(SequenceId id);
+
+  CellPool& pool() noexcept;  // for tests and check(); the caller serialises
+  KvStore& store() noexcept;
+  std::vector<std::string> check() const;  // empty when every invariant holds
+  std::string dump() const;                // sequences and pieces, for comparing before and after
+
+  struct State;  // private to cache/
+
+ private:
+  explicit CausalCache(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
+};
+
+// State of one cache for the positions [start, end), detached from any sequence: it holds its cells. Destroying it lets
+// go of them. Consumed by split and merge; then, or when its cache is gone, it holds nothing and counts nothing.
+class CausalCache::Snapshot {
+ public:
+  struct Contents;  // private to cache/
+  explicit Snapshot(std::unique_ptr<Contents> contents);
+  ~Snapshot();
+
+  std::int32_t start() const noexcept;
+  std::int32_t end() const noexcept;
+  std::uint64_t nbytes() const;         // of cells that it alone holds
+  std::uint64_t shared_nbytes() const;  // of cells that others hold too
+  const char* tier() const noexcept;    // "device"
+  bool consumed() const noexcept;
+
+ private:
+  friend class CausalCache;
+  std::unique_ptr<Contents> contents_;
+};
+
+}  // namespace kvtrie

@@ -1,0 +1,83 @@
+// Invariants of a CausalCache, and the dump that tests compare before and after a refused call.
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "cache/causal_cache_state.h"
+
+namespace kvtrie {
+namespace {
+
+void check_sequence(SequenceId id, const Sequence& sequence, const CausalCache::State& state,
+                    std::vector<std::string>& faults) {
+  const auto fault = [&](const auto&... parts) { faults.push_back(cat("sequence ", id, ": ", parts...)); };
+  if (sequence.borrowed.counted() || !sequence.own.counted()) fault("its lists are of the wrong kind");
+  if (sequence.borrowed.begin_position() != 0) fault("its history begins at ", sequence.borrowed.begin_position());
+  if (!sequence.own.empty() && sequence.own.begin_position() != sequence.borrowed.end_position()) {
+    fault("own cells begin at ", sequence.own.begin_position(), ", borrowed ones end at ",
+          sequence.borrowed.end_position());
+  }
+  const auto& open = state.open_forwards;
+  if (sequence.forward != nullptr && std::find(open.begin(), open.end(), sequence.forward) == open.end()) {
+    fault("its forward is not open");
+  }
+  const CaptureSchedule& schedule = sequence.schedule;
+  if (schedule.captured.size() != schedule.offsets.size() || schedule.fired > schedule.offsets.size()) {
+    fault("its schedule is torn");
+  }
+}
+
+void check_forward(const Forward::State& forward, const CausalCache::State& state, std::vector<std::string>& faults) {
+  std::uint32_t rows = 0;
+  std::set<SequenceId> ids;
+  for (const ForwardPart& part : forward.parts) {
+    rows += part.count;
+    const Sequence* sequence = state.find(part.id);
+    if (!ids.insert(part.id).second) faults.push_back(cat("forward: sequence ", part.id, " has two parts"));
+    if (sequence == nullptr || sequence->forward != &forward) {
+      faults.push_back(cat("forward: sequence ", part.id, " does not know it"));
+    } else if (sequence->length() != part.begin) {
+      faults.push_back(cat("forward: begins at ", part.begin, ", sequence ", part.id, " ends at ", sequence->length()));
+    }
+    if (part.claimed.length() != part.count || part.claimed.begin_position() != part.begin) {
+      faults.push_back(cat("forward: the claim of sequence ", part.id, " is not its rows"));
+    }
+  }
+  if (rows != forward.rows) faults.push_back(cat("forward: counted ", rows, " rows, believed ", forward.rows));
+  if (forward.status != Forward::State::Status::kOpen) faults.push_back("forward: registered but not open");
+}
+
+void write(std::ostringstream& out, const CellSpans& spans) {
+  for (const CellSpan& span : spans) out << " {" << span.cell << ',' << span.length << ',' << span.position << '}';
+}
+
+}  // namespace
+
+std::vector<std::string> CausalCache::check() const {
+  const std::lock_guard lock(state_->mutex);
+  std::vector<std::string> faults = state_->pool->check();
+  for (const auto& [id, sequence] : state_->sequences) check_sequence(id, sequence, *state_, faults);
+  for (const Forward::State* forward : state_->open_forwards) check_forward(*forward, *state_, faults);
+  return faults;
+}
+
+std::string CausalCache::dump() const {
+  const std::lock_guard lock(state_->mutex);
+  std::ostringstream out;
+  std::map<SequenceId, const Sequence*> ordered;
+  for (const auto& [id, sequence] : state_->sequences) ordered.emplace(id, &sequence);
+  for (const auto& [id, sequence] : ordered) {
+    out << "sequence " << id << (sequence->is_private ? " private" : "")
+        << (sequence->forward != nullptr ? " open" : "");
+    out << " borrowed";
+    write(out, sequence->borrowed.spans());
+    out << " own";
+    write(out, sequence->own.spans());
+    out << " scheduled " << sequence->schedule.offsets.size() << " fired " << sequence->schedule.fired << '\n';
+  }
+  for (const Forward::State* forward : state_->open_forwards) out << "forward of " << forward->rows << " rows\n";
+  out << state_->pool->dump();
+  return out.str();
+}
+
+}  // namespace kvtrie

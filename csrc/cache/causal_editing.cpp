@@ -1,0 +1,165 @@
+// Copies, removals and compaction.
+#include <algorithm>
+
+#include "cache/causal_cache_state.h"
+
+namespace kvtrie {
+
+void CausalCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t length) {
+  const char* where = "causal_cache.copy_prefix";
+  const std::lock_guard lock(state_->mutex);
+  Sequence& source = state_->known(from, where);
+  require(length >= 0 && length <= source.length(), where, "length: got ", length, ", allowed 0 to ", source.length());
+  if (from == to) {
+    state_->make_idle(source, where);
+    state_->cut(source, length);
+    state_->forget_if_empty(from);
+    return;
+  }
+  SpanList shared(*state_->pool, true);
+  shared.append(slice_spans(source.history(), 0, length));
+  Sequence& target = state_->open(to);  // keeps `source` where it is
+  state_->make_idle(target, where);
+  state_->cut(target, 0);
+  target.own = std::move(shared);
+  target.is_private = source.is_private && length > 0;
+  target.schedule = {};
+  target.epoch = ++state_->stamp;
+  state_->forget_if_empty(to);
+}
+
+bool CausalCache::can_resume(SequenceId id, std::int32_t position) const {
+  return position >= 0 && position <= length(id);
+}
+
+namespace {
+
+// How the tail of a sequence moves down: its new spans, and which of their cells are copies.
+struct Shift {
+  SpanList tail;  // at the new positions, in order; cells that stay are held twice until the old list goes
+  std::vector<CellMove> copies;  // from the shared cells to their copies
+  bool in_place = false;         // some cells are rotated where they are
+};
+
+// REQUIRES: the room for the copies is there.
+Shift plan_shift(CausalCache::State& state, const CellSpans& alone, const CellSpans& shared, std::uint32_t shared_cells,
+                 std::int32_t delta) {
+  Shift shift;
+  shift.tail = SpanList(*state.pool, true);
+  shift.in_place = !alone.empty();
+  Reservation none;
+  SpanList fresh;
+  if (shared_cells > 0) fresh = state.pool->claim(shared_cells, 0, 0, none, 0);
+  std::int32_t copied = 0;
+  auto next_alone = alone.begin(), next_shared = shared.begin();
+  while (next_alone != alone.end() || next_shared != shared.end()) {
+    const bool copies =
+        next_alone == alone.end() || (next_shared != shared.end() && next_shared->position < next_alone->position);
+    const CellSpan& span = copies ? *next_shared++ : *next_alone++;
+    if (!copies) {
+      shift.tail.append(CellSpan{span.cell, span.length, span.position + delta});
+      continue;
+    }
+    const auto end = copied + static_cast<std::int32_t>(span.length);
+    for (const CellSpan& part : slice_spans(fresh.spans(), copied, end)) {
+      const std::int32_t inside = part.position - copied;
+      shift.copies.push_back({span.cell + static_cast<Cell>(inside), part.cell, part.length});
+      shift.tail.append(CellSpan{part.cell, part.length, span.position + inside + delta});
+    }
+    copied = end;
+  }
+  return shift;
+}
+
+void require_shiftable(const CausalCache::State& state, const char* where) {
+  if (state.rope.empty()) {
+    fail(ErrorKind::kNotSupported, where, "the cache has no rope parameters, so stored keys cannot move");
+  }
+  for (const ops::RopeParams& each : state.rope) {
+    if (!each.can_shift()) {
+      fail(ErrorKind::kNotSupported, where, "the rope scaling depends on the length, so stored keys cannot move");
+    }
+  }
+}
+
+// Cells of [from, end) of the sequence that only it holds, and the others.
+std::pair<CellSpans, CellSpans> split_tail(const CausalCache::State& state, const Sequence& sequence,
+                                           std::int32_t from) {
+  const std::int32_t end = sequence.length();
+  auto [alone, shared] = state.pool->split_by_holders(slice_spans(sequence.own.spans(), from, end), 1);
+  CellSpans copied = slice_spans(sequence.borrowed.spans(), from, end);
+  copied.insert(copied.end(), shared.begin(), shared.end());
+  return {std::move(alone), std::move(copied)};
+}
+
+void remove_middle(CausalCache::State& state, Sequence& sequence, std::int32_t begin, std::int32_t end,
+                   bool droppable) {
+  const char* where = "causal_cache.remove";
+  require_shiftable(state, where);
+  state.require_sound(where);
+  if (!droppable) state.require_idle(sequence, where);
+  const auto [alone, shared] = split_tail(state, sequence, end);
+  std::uint32_t needed = 0;
+  for (const CellSpan& span : shared) needed += span.length;
+  const std::uint32_t free = state.pool->free_cells() + (sequence.forward == nullptr ? 0 : sequence.forward->rows);
+  if (needed > free) {
+    const CacheFullCounts counts{needed, free, 0, state.pool->held_cells()};
+    throw Error::cache_full(cat("[", where, "] cells for copies of shared ones: needed ", needed, ", free ", free),
+                            counts);
+  }
+  state.make_idle(sequence, where);
+  const std::int32_t delta = begin - end;
+  Shift shift = plan_shift(state, alone, shared, needed, delta);
+  sequence.own.make_room(shift.tail.spans().size());
+  if (!shift.copies.empty()) state.store->move(shift.copies);
+  try {
+    state.store->rotate(shift.tail.spans(), delta, state.rope);
+  } catch (...) {
+    if (shift.in_place) state.cut(sequence, begin);  // some keys may be rotated, some not: what follows is forgotten
+    throw;
+  }
+  state.cut(sequence, begin);
+  sequence.own.append(std::move(shift.tail));
+  sequence.is_private = true;
+}
+
+}  // namespace
+
+void CausalCache::remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end) {
+  const char* where = "causal_cache.remove";
+  const std::lock_guard lock(state_->mutex);
+  Sequence* sequence = state_->find(id);
+  const std::int32_t length = sequence == nullptr ? 0 : sequence->length();
+  const std::int32_t stop = end.value_or(length);
+  require(begin >= 0 && begin <= length, where, "begin: got ", begin, ", allowed 0 to ", length);
+  require(stop >= begin && stop <= length, where, "end: got ", stop, ", allowed ", begin, " to ", length);
+  if (begin == stop) return;
+  if (stop < length) {
+    const bool droppable = state_->current && state_->current->state_.get() == sequence->forward;
+    return remove_middle(*state_, *sequence, begin, stop, droppable);
+  }
+  state_->make_idle(*sequence, where);
+  state_->cut(*sequence, begin);
+  state_->forget_if_empty(id);
+}
+
+void CausalCache::defrag() {
+  const char* where = "causal_cache.defrag";
+  const std::lock_guard lock(state_->mutex);
+  state_->require_sound(where);
+  if (!state_->open_forwards.empty()) {
+    fail(ErrorKind::kBusy, where, "open forwards: got ", state_->open_forwards.size(), ", allowed none");
+  }
+  CellPool& pool = *state_->pool;
+  const std::vector<CellMove> moves = pool.compact();
+  for (auto& [id, sequence] : state_->sequences) sequence.layout = ++state_->stamp;
+  try {
+    if (!moves.empty()) state_->store->move(moves);
+  } catch (...) {
+    state_->damaged = true;  // labels and bytes may disagree from here on
+    throw;
+  }
+  if (pool.on_free && pool.free_cells() > 0) pool.on_free(pool.held_cells(), pool.free_cells());
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,104 @@
+// Histories and masks for models that do their own attention.
+#include <algorithm>
+#include <limits>
+
+#include "cache/causal_cache_state.h"
+
+namespace kvtrie {
+namespace {
+
+// Columns of the union of several histories, found by cell; cells that several histories name have one column.
+class Columns {
+ public:
+  // Gives columns to the cells of `span` that have none yet.
+  void add(const CellSpan& span) {
+    walk(span, [this](const CellSpan& fresh) {
+      spans_.push_back(fresh);
+      runs_.emplace(fresh.cell, Run{fresh.end_cell(), count_});
+      count_ += fresh.length;
+    });
+  }
+
+  // visit(first column, length, position of the first cell) for every run of columns of `span`.
+  template <class Visit>
+  void visit(const CellSpan& span, Visit visit) const {
+    for (Cell cell = span.cell; cell < span.end_cell();) {
+      const auto run = std::prev(runs_.upper_bound(cell));
+      const Cell end = std::min(run->second.end, span.end_cell());
+      visit(run->second.column + (cell - run->first), end - cell,
+            span.position + static_cast<std::int32_t>(cell - span.cell));
+      cell = end;
+    }
+  }
+
+  const CellSpans& spans() const { return spans_; }
+  std::uint64_t count() const { return count_; }
+
+ private:
+  struct Run {
+    Cell end;
+    std::uint64_t column;
+  };
+
+  // fresh(part) for the parts of `span` that no run covers.
+  template <class Fresh>
+  void walk(const CellSpan& span, Fresh fresh) {
+    for (Cell cell = span.cell; cell < span.end_cell();) {
+      const auto next = runs_.upper_bound(cell);
+      if (next != runs_.begin() && std::prev(next)->second.end > cell) {
+        cell = std::prev(next)->second.end;
+        continue;
+      }
+      const Cell end = next == runs_.end() ? span.end_cell() : std::min(next->first, span.end_cell());
+      fresh(CellSpan{cell, end - cell, span.position + static_cast<std::int32_t>(cell - span.cell)});
+      cell = end;
+    }
+  }
+
+  std::map<Cell, Run> runs_;  // first cell -> run
+  CellSpans spans_;           // in column order
+  std::uint64_t count_ = 0;
+};
+
+// mask[row, column] = 0 where the row's own history has the cell at a position that is not later, else -inf.
+void write_mask(std::span<float> mask, const Forward::State& forward, const std::vector<CellSpans>& histories,
+                const Columns& columns) {
+  std::fill(mask.begin(), mask.end(), -std::numeric_limits<float>::infinity());
+  for (const ForwardBlock& block : forward.blocks) {
+    for (const CellSpan& span : histories[block.part]) {
+      columns.visit(span, [&](std::uint64_t column, std::uint32_t length, std::int32_t position) {
+        for (std::uint32_t i = 0; i < block.count; ++i) {
+          const std::int64_t visible = std::int64_t{block.position} + i - position + 1;
+          if (visible <= 0) continue;
+          float* row = mask.data() + (block.row + i) * columns.count() + column;
+          std::fill_n(row, std::min<std::int64_t>(visible, length), 0.0f);
+        }
+      });
+    }
+  }
+}
+
+}  // namespace
+
+CausalCache::History CausalCache::get(Forward& forward, std::int32_t layer) {
+  const std::lock_guard lock(state_->mutex);
+  const Forward::State& open = *forward.state_;
+  const std::uint32_t index = require_readable(state_, *forward.state_, layer, "causal_cache.get");
+  std::vector<CellSpans> histories;
+  Columns columns;
+  for (const ForwardPart& part : open.parts) {
+    histories.push_back(history_of(*state_, part));
+    for (const CellSpan& span : histories.back()) columns.add(span);
+  }
+  History history;
+  std::tie(history.k, history.v) = state_->store->rows(index, columns.spans());
+  const Shape shape{open.rows, static_cast<std::int64_t>(columns.count())};
+  history.mask = Tensor::host(DType::kFloat32, shape);
+  write_mask(history.mask.host_span<float>(), open, histories, columns);
+  if (history.k.defined() && !history.k.on_host()) {
+    history.mask = Tensor::from_host(history.k.device(), DType::kFloat32, shape, history.mask.host_data());
+  }
+  return history;
+}
+
+}  // namespace kvtrie

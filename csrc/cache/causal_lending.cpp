@@ -1,0 +1,120 @@
+// What the prefix cache builds on: sequences whose first part lies in cells that trie nodes hold.
+#include <algorithm>
+
+#include "cache/causal_cache_state.h"
+#include "cache/cell_image.h"
+
+namespace kvtrie {
+namespace {
+
+void require_range(std::int32_t from, std::int32_t to, std::int32_t first, std::int32_t last, const char* where) {
+  require(first <= from && from <= to && to <= last, where, "positions: got ", from, " to ", to, ", allowed within ",
+          first, " to ", last);
+}
+
+// The spans of [from, to) of somebody's list.
+CellSpans spans_of(const CausalCache::State& state, const SpanList& list, std::int32_t from, std::int32_t to,
+                   const char* where) {
+  require(list.belongs_to(*state.pool), where, "list: got one of another cache");
+  require_range(from, to, list.begin_position(), list.end_position(), where);
+  return slice_spans(list.spans(), from, to);
+}
+
+}  // namespace
+
+SpanList CausalCache::lend(SequenceId id, std::int32_t from, std::int32_t to) {
+  const char* where = "causal_cache.lend";
+  const std::lock_guard lock(state_->mutex);
+  Sequence& sequence = state_->known(id, where);
+  if (sequence.is_private) {
+    fail(ErrorKind::kNotSupported, where, "sequence ", id, " is private: its state does not follow from its tokens");
+  }
+  const std::int32_t begin = sequence.borrowed.end_position();
+  require(from == begin, where, "from: got ", from, ", allowed ", begin, ", the end of what is borrowed");
+  require_range(from, to, begin, sequence.length(), where);
+  sequence.borrowed.make_room(sequence.own.spans().size());
+  SpanList rest = sequence.own.split(to);
+  SpanList lent = std::move(sequence.own);
+  sequence.own = std::move(rest);
+  sequence.borrowed.append(lent.spans());
+  return lent;
+}
+
+void CausalCache::borrow(SequenceId id, const SpanList& list, std::int32_t from, std::int32_t to) {
+  const char* where = "causal_cache.borrow";
+  const std::lock_guard lock(state_->mutex);
+  Sequence& sequence = state_->known(id, where);
+  state_->require_idle(sequence, where);
+  const std::int32_t begin = sequence.borrowed.end_position();
+  require(from == begin, where, "from: got ", from, ", allowed ", begin, ", the end of what is borrowed");
+  const CellSpans spans = spans_of(*state_, list, from, to, where);
+  sequence.borrowed.make_room(spans.size());
+  SpanList rest = sequence.own.split(to);
+  sequence.borrowed.append(spans);
+  sequence.own = std::move(rest);
+  sequence.layout = ++state_->stamp;
+}
+
+void CausalCache::truncate(SequenceId id, std::int32_t length) {
+  const char* where = "causal_cache.truncate";
+  const std::lock_guard lock(state_->mutex);
+  Sequence& sequence = state_->known(id, where);
+  require(length >= 0 && length <= sequence.length(), where, "length: got ", length, ", allowed 0 to ",
+          sequence.length());
+  state_->make_idle(sequence, where);
+  state_->cut(sequence, length);
+}
+
+void CausalCache::fork(SequenceId from, SequenceId to, std::int32_t length) {
+  const char* where = "causal_cache.fork";
+  const std::lock_guard lock(state_->mutex);
+  const Sequence& source = state_->known(from, where);
+  Sequence& target = state_->known(to, where);
+  require(length >= 0 && length <= source.length(), where, "length: got ", length, ", allowed 0 to ", source.length());
+  require(from != to && target.length() == 0, where, "to: got sequence ", to, " of ", target.length(),
+          " tokens, allowed another, empty one");
+  state_->require_idle(target, where);
+  SpanList borrowed(*state_->pool, false);
+  borrowed.append(slice_spans(source.borrowed.spans(), 0, length));
+  target.own = source.own.share(0, length);
+  target.borrowed = std::move(borrowed);
+  target.is_private = source.is_private && length > 0;
+  target.epoch = ++state_->stamp;
+}
+
+std::int32_t CausalCache::borrowed_length(SequenceId id) const {
+  const std::lock_guard lock(state_->mutex);
+  const Sequence* sequence = state_->find(id);
+  return sequence == nullptr ? 0 : sequence->borrowed.end_position();
+}
+
+SpanList CausalCache::claim(std::uint32_t count, std::int32_t position) {
+  const std::lock_guard lock(state_->mutex);
+  Reservation none;
+  return state_->pool->claim(count, position, 0, none, 0);
+}
+
+CompletionPtr CausalCache::store_image(const SpanList& list, std::int32_t from, std::int32_t to,
+                                       std::int32_t image_position, std::byte* image, std::uint32_t image_cells) {
+  const std::lock_guard lock(state_->mutex);
+  state_->require_sound("causal_cache.store_image");
+  const CellSpans spans = spans_of(*state_, list, from, to, "causal_cache.store_image");
+  require_in_image(spans, image_position, image_cells);
+  return state_->store->store_image(spans, image_position, image, image_cells);
+}
+
+CompletionPtr CausalCache::load_image(const SpanList& list, std::int32_t from, std::int32_t to,
+                                      std::int32_t image_position, const std::byte* image, std::uint32_t image_cells) {
+  const std::lock_guard lock(state_->mutex);
+  state_->require_sound("causal_cache.load_image");
+  const CellSpans spans = spans_of(*state_, list, from, to, "causal_cache.load_image");
+  require_in_image(spans, image_position, image_cells);
+  return state_->store->load_image(spans, image_position, image, image_cells);
+}
+
+std::uint32_t CausalCache::cells_held_only(const SpanList& list, std::uint32_t holders) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->pool->cells_held_only(list.spans(), holders);
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,85 @@
+#include "cache/cell_image.h"
+
+#include <algorithm>
+
+#include "base/checked.h"
+
+namespace kvtrie {
+
+void validate(const KvShape& shape) {
+  constexpr std::uint64_t kMaxCells = 0x7fffffff;
+  const auto positive = [](std::uint64_t value, const char* name) {
+    require(value >= 1, "kv_shape", name, ": got ", value, ", allowed 1 or more");
+  };
+  positive(shape.layers, "layers");
+  positive(shape.kv_heads, "kv_heads");
+  positive(shape.k_dim, "head_dim");
+  positive(shape.v_dim, "v_head_dim");
+  positive(shape.cells, "capacity");
+  require(shape.cells <= kMaxCells, "kv_shape", "capacity: got ", shape.cells, ", allowed 1 to ", kMaxCells);
+  if (shape.dtype != DType::kFloat32 && shape.dtype != DType::kFloat16) {
+    fail(ErrorKind::kType, "kv_shape", "dtype: got ", name_of(shape.dtype), ", allowed float32 or float16");
+  }
+  shape.bytes();
+}
+
+std::uint64_t KvShape::bytes_per_cell() const {
+  const char* where = "kv_shape";
+  const auto row = checked_mul<std::uint64_t>(kv_heads, std::uint64_t{k_dim} + v_dim, where, "bytes of one cell");
+  return checked_mul<std::uint64_t>(checked_mul<std::uint64_t>(row, layers, where, "bytes of one cell"), size_of(dtype),
+                                    where, "bytes of one cell");
+}
+
+std::uint64_t KvShape::bytes() const {
+  return checked_mul<std::uint64_t>(bytes_per_cell(), cells, "kv_shape", "bytes of the pool");
+}
+
+CellImage::CellImage(const KvShape& shape, std::uint32_t cells) : shape_(shape), cells_(cells) {
+  require(cells >= 1, "cell_image", "cells: got ", cells, ", allowed 1 or more");
+  checked_mul<std::uint64_t>(shape.bytes_per_cell(), cells, "cell_image", "bytes");
+}
+
+std::uint64_t CellImage::bytes() const { return shape_.bytes_per_cell() * cells_; }
+
+std::uint32_t CellImage::sections_per_tensor() const noexcept { return (cells_ - 1) / kSectionTokens + 1; }
+
+std::uint32_t CellImage::sections() const { return shape_.layers * 2 * sections_per_tensor(); }
+
+std::uint32_t CellImage::section_tokens(std::uint32_t index) const noexcept {
+  return std::min(kSectionTokens, cells_ - index * kSectionTokens);
+}
+
+std::uint64_t CellImage::row_bytes(bool value) const noexcept {
+  return std::uint64_t{value ? shape_.v_dim : shape_.k_dim} * size_of(shape_.dtype);
+}
+
+std::uint64_t CellImage::tensor_offset(std::uint32_t layer, bool value) const {
+  const std::uint64_t heads_cells = std::uint64_t{shape_.kv_heads} * cells_;
+  return heads_cells * (layer * (row_bytes(false) + row_bytes(true)) + (value ? row_bytes(false) : 0));
+}
+
+SectionRange CellImage::section(std::uint32_t layer, bool value, std::uint32_t index) const {
+  const std::uint64_t token_bytes = shape_.kv_heads * row_bytes(value);
+  return {tensor_offset(layer, value) + std::uint64_t{index} * kSectionTokens * token_bytes,
+          section_tokens(index) * token_bytes};
+}
+
+std::uint32_t CellImage::section_number(std::uint32_t layer, bool value, std::uint32_t index) const {
+  return (layer * 2 + (value ? 1 : 0)) * sections_per_tensor() + index;
+}
+
+std::uint64_t CellImage::row_offset(std::uint32_t layer, bool value, std::uint32_t head, std::uint32_t token) const {
+  const std::uint32_t index = token / kSectionTokens;
+  return section(layer, value, index).offset +
+         (std::uint64_t{head} * section_tokens(index) + token % kSectionTokens) * row_bytes(value);
+}
+
+void require_in_image(std::span<const CellSpan> spans, std::int32_t image_position, std::uint32_t image_cells) {
+  const std::int64_t end = std::int64_t{image_position} + image_cells;
+  for (const CellSpan& span : spans) {
+    require(span.position >= image_position && span.end_position() <= end, "kv_store.image", "positions: got ",
+            span.position, " to ", span.end_position(), ", allowed ", image_position, " to ", end);
+  }
+}
+
+}  // namespace kvtrie

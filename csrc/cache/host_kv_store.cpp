@@ -1,0 +1,141 @@
+#include "cache/host_kv_store.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "cache/cell_image.h"
+
+namespace kvtrie {
+
+namespace reference = ops::reference;
+
+struct HostKvStore::Step final : PreparedStep {
+  std::vector<ops::RowTarget> targets;
+  std::vector<CellSpans> keys;
+  std::vector<ops::QueryRows> queries;  // their keys point into `keys`
+};
+
+HostKvStore::HostKvStore(const KvShape& shape) : shape_(shape) {
+  validate(shape);
+  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
+    layers_.push_back({Tensor::host(shape.dtype, {shape.kv_heads, shape.cells, shape.k_dim}),
+                       Tensor::host(shape.dtype, {shape.kv_heads, shape.cells, shape.v_dim})});
+  }
+}
+
+void HostKvStore::check_place(const Tensor& tensor, std::string_view name) const {
+  require(tensor.on_host(), "host_kv_store", name, ": got a tensor on a device, allowed one on the host");
+}
+
+reference::HostPool HostKvStore::pool(std::uint32_t layer, bool value) const {
+  const Tensor& tensor = value ? layers_[layer].v : layers_[layer].k;
+  return {tensor.host_data(), shape_.dtype, shape_.kv_heads, shape_.cells, value ? shape_.v_dim : shape_.k_dim};
+}
+
+PreparedStepPtr HostKvStore::prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
+                                     std::uint32_t) {
+  auto step = std::make_shared<Step>();
+  for (const RowRun& run : runs) step->targets.push_back({run.row, run.cell, run.length});
+  for (const ops::QueryRows& query : queries) step->keys.emplace_back(query.keys.begin(), query.keys.end());
+  for (std::size_t i = 0; i < queries.size(); ++i) {
+    step->queries.push_back(queries[i]);
+    step->queries.back().keys = step->keys[i];
+  }
+  return step;
+}
+
+void HostKvStore::put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v) {
+  const auto& targets = static_cast<const Step&>(step).targets;
+  reference::put_rows({k.host_data(), k.dtype()}, targets, pool(layer, false));
+  reference::put_rows({v.host_data(), v.dtype()}, targets, pool(layer, true));
+}
+
+Tensor HostKvStore::attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
+                           const ops::AttentionOptions& options) {
+  const reference::AttentionShape shape{static_cast<std::uint32_t>(q.dim(1)), shape_.kv_heads, shape_.k_dim,
+                                        shape_.v_dim};
+  reference::AttentionParams params{options.scale, options.softcap, {}};
+  if (options.sinks.defined()) params.sinks = options.sinks.host_span<const float>();
+  Tensor out = Tensor::host(DType::kFloat32, {q.dim(0), q.dim(1), shape_.v_dim});
+  reference::attend_spans(q.host_span<const float>(), {pool(layer, false).data, shape_.dtype},
+                          {pool(layer, true).data, shape_.dtype}, shape_.cells, shape,
+                          static_cast<const Step&>(step).queries, params, out.host_span<float>());
+  return out;
+}
+
+std::pair<Tensor, Tensor> HostKvStore::rows(std::uint32_t layer, std::span<const CellSpan> spans) {
+  std::int64_t count = 0;
+  for (const CellSpan& span : spans) count += span.length;
+  Tensor k = Tensor::host(shape_.dtype, {count, shape_.kv_heads, shape_.k_dim});
+  Tensor v = Tensor::host(shape_.dtype, {count, shape_.kv_heads, shape_.v_dim});
+  reference::gather_rows(pool(layer, false), spans, k.host_data());
+  reference::gather_rows(pool(layer, true), spans, v.host_data());
+  return {k, v};
+}
+
+void HostKvStore::move(std::span<const CellMove> moves) {
+  std::vector<ops::CellCopy> copies;
+  for (const CellMove& move : moves) copies.push_back({move.from, move.to, move.length});
+  for (std::uint32_t layer = 0; layer < shape_.layers; ++layer) {
+    for (const bool value : {false, true}) reference::copy_cells(pool(layer, value), copies);
+  }
+}
+
+void HostKvStore::rotate(std::span<const CellSpan> spans, std::int32_t delta,
+                         std::span<const ops::RopeParams> per_layer) {
+  for (std::uint32_t layer = 0; layer < shape_.layers; ++layer) {
+    reference::rotate_cells(pool(layer, false), spans, delta, per_layer[layer]);
+  }
+}
+
+void HostKvStore::fill(Cell begin, std::uint32_t length, std::uint8_t byte) {
+  for (std::uint32_t layer = 0; layer < shape_.layers; ++layer) {
+    for (const bool value : {false, true}) reference::fill_cells(pool(layer, value), begin, length, byte);
+  }
+}
+
+template <class Visit>
+void HostKvStore::for_each_run(std::span<const CellSpan> spans, std::int32_t image_position, std::uint32_t image_cells,
+                               Visit visit) const {
+  require_in_image(spans, image_position, image_cells);
+  const CellImage image(shape_, image_cells);
+  for (std::uint32_t layer = 0; layer < shape_.layers; ++layer) {
+    for (const bool value : {false, true}) {
+      const reference::HostPool cells = pool(layer, value);
+      const std::size_t row = cells.dim * size_of(cells.dtype);
+      for (const CellSpan& span : spans) {
+        auto token = static_cast<std::uint32_t>(span.position - image_position);
+        for (std::uint32_t done = 0; done < span.length;) {
+          const std::uint32_t length = std::min(span.length - done, kSectionTokens - token % kSectionTokens);
+          for (std::uint32_t head = 0; head < shape_.kv_heads; ++head) {
+            visit(image.row_offset(layer, value, head, token),
+                  cells.data + (std::uint64_t{head} * shape_.cells + span.cell + done) * row, length * row);
+          }
+          done += length;
+          token += length;
+        }
+      }
+    }
+  }
+}
+
+CompletionPtr HostKvStore::store_image(std::span<const CellSpan> spans, std::int32_t image_position, std::byte* image,
+                                       std::uint32_t image_cells) {
+  for_each_run(spans, image_position, image_cells, [image](std::uint64_t offset, std::byte* cells, std::size_t bytes) {
+    std::memcpy(image + offset, cells, bytes);
+  });
+  return mark();
+}
+
+CompletionPtr HostKvStore::load_image(std::span<const CellSpan> spans, std::int32_t image_position,
+                                      const std::byte* image, std::uint32_t image_cells) {
+  for_each_run(spans, image_position, image_cells, [image](std::uint64_t offset, std::byte* cells, std::size_t bytes) {
+    std::memcpy(cells, image + offset, bytes);
+  });
+  return mark();
+}
+
+CompletionPtr HostKvStore::mark() { return std::make_shared<Completed>(); }
+
+}  // namespace kvtrie

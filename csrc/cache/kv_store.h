@@ -1,0 +1,119 @@
+// The device seam: everything the caches ask of a device, in one small interface with three implementations.
+//
+//   OpenClKvStore  (opencl_kv_store.h)  the real one: device buffers and kernels
+//   HostKvStore    (host_kv_store.h)    plain loops over host memory: the oracle, and what the sanitizers run
+//   NullKvStore    (null_kv_store.h)    counts and moves nothing: simulator and bookkeeping benches
+//
+// A store owns the K and V of every layer of one cache, head-major over the whole pool:
+// `K[layer][kv_head][cell][k_dim]`, `V[layer][kv_head][cell][v_dim]`. It knows cells, never sequences, tokens or
+// holders. Commands keep order: each sees the effect of all before it, and none waits unless it says so.
+//
+// Threads: every call is made under the owning cache's lock, which also fixes the order of commands. None waits for the
+// device, so holding the lock is short; completions may be waited for by anybody, without it.
+// Units: layers are indices 0..layers-1 into this store (not the model's numbers); lengths in cells; sizes in bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/cell_span.h"
+#include "ops/attention.h"
+#include "ops/rope.h"
+#include "tensor/tensor.h"
+
+namespace kvtrie {
+
+struct KvShape {
+  std::uint32_t layers = 0, kv_heads = 0, k_dim = 0, v_dim = 0;
+  Cell cells = 0;
+  DType dtype = DType::kFloat16;
+
+  std::uint64_t bytes_per_cell() const;  // K and V of one cell in all layers
+  std::uint64_t bytes() const;           // checked: the whole pool
+};
+
+// Throws kArgument or kType naming the member that no store can have; every store asks before it allocates.
+void validate(const KvShape& shape);
+
+// Where consecutive rows of a k/v tensor go. Rows of the tensor that no run names are not stored.
+struct RowRun {
+  std::uint32_t row = 0;  // first row of the tensor
+  Cell cell = 0;
+  std::uint32_t length = 0;
+};
+
+// A move of cells within the pool. Source and destination may overlap.
+struct CellMove {
+  Cell from = 0, to = 0;
+  std::uint32_t length = 0;
+};
+
+// The completion of asynchronous work; `wait` throws kDevice when the work failed.
+class Completion {
+ public:
+  virtual ~Completion() = default;
+  virtual bool done() const = 0;
+  virtual void wait() const = 0;
+};
+using CompletionPtr = std::shared_ptr<Completion>;
+
+// Work that was finished before the call returned.
+class Completed final : public Completion {
+ public:
+  bool done() const override { return true; }
+  void wait() const override {}
+};
+
+// What a step's attention needs besides q: built once per step by `prepare`, used by every layer.
+class PreparedStep {
+ public:
+  virtual ~PreparedStep() = default;
+};
+using PreparedStepPtr = std::shared_ptr<PreparedStep>;
+
+class KvStore {
+ public:
+  virtual ~KvStore() = default;
+  virtual const KvShape& shape() const = 0;
+  // False: put, attend and rows neither read nor return tensors (the null store), so nothing about them is checked.
+  virtual bool has_bytes() const { return true; }
+  // Throws kArgument when this store cannot reach the tensor's memory.
+  virtual void check_place(const Tensor& tensor, std::string_view name) const = 0;
+
+  // Uploads what all layers of one step share: where rows are stored and the attention plan of `queries`.
+  virtual PreparedStepPtr prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
+                                  std::uint32_t rows) = 0;
+  // k [rows, kv_heads, k_dim], v [rows, kv_heads, v_dim], any float dtype: stored in the pool's dtype.
+  virtual void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v) = 0;
+  // q [rows, heads, k_dim] float32 -> [rows, heads, v_dim] float32.
+  virtual Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
+                        const ops::AttentionOptions& options) = 0;
+  // The K and V of `spans` in order, copied out: [n, kv_heads, k_dim] and [n, kv_heads, v_dim] in the pool's dtype.
+  virtual std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans) = 0;
+
+  // Moves in order, all layers.
+  virtual void move(std::span<const CellMove> moves) = 0;
+  // Rotates the stored K of `spans` by `delta` positions, all layers, each with its own rope.
+  virtual void rotate(std::span<const CellSpan> spans, std::int32_t delta,
+                      std::span<const ops::RopeParams> per_layer) = 0;
+  // Tests and owner changes: every byte of the cells' K and V becomes `byte` (0xFF is NaN in every float dtype).
+  virtual void fill(Cell begin, std::uint32_t length, std::uint8_t byte) = 0;
+
+  // Whole cells to and from host memory in the layout of cell_image.h. `image` must stay alive and, for `load`,
+  // unchanged until the completion is done. The cells may be claimed again as soon as the call returns: later commands
+  // come later.
+  virtual CompletionPtr store_image(std::span<const CellSpan> spans, std::int32_t image_position, std::byte* image,
+                                    std::uint32_t image_cells) = 0;
+  virtual CompletionPtr load_image(std::span<const CellSpan> spans, std::int32_t image_position, const std::byte* image,
+                                   std::uint32_t image_cells) = 0;
+
+  virtual CompletionPtr mark() = 0;  // everything enqueued so far
+};
+
+}  // namespace kvtrie

@@ -1,0 +1,242 @@
+#include "cache/opencl_kv_store.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/error.h"
+#include "ops/attention.h"
+
+namespace kvtrie {
+namespace {
+
+constexpr std::uintptr_t kImageAlignment = 64;  // host memory that a device uses in place
+
+// `shown`: wrapped host memory that the host may read only through a map, where the device has memory of its own kind.
+class EventCompletion final : public Completion {
+ public:
+  explicit EventCompletion(cl::Event event, Tensor wrapped = {}, bool shown = false)
+      : event_(std::move(event)), wrapped_(std::move(wrapped)), shown_(shown && wrapped_.defined()) {}
+  bool done() const override { return event_.done(); }
+  void wait() const override {
+    event_.wait();
+    if (!shown_) return;
+    const cl::Buffer& buffer = wrapped_.buffer();
+    buffer.device()->unmap(buffer, buffer.device()->map(buffer, 0, buffer.bytes(), false));
+  }
+
+ private:
+  cl::Event event_;
+  Tensor wrapped_;  // lives until nobody asks any more
+  bool shown_;
+};
+
+}  // namespace
+
+struct OpenClKvStore::Step final : PreparedStep {
+  ops::CellRuns targets;
+  ops::DevicePlan plan;
+};
+
+OpenClKvStore::OpenClKvStore(cl::DevicePtr device, const KvShape& shape, std::uint64_t budget_bytes)
+    : device_(std::move(device)), shape_(shape) {
+  require(device_ != nullptr, "opencl_kv_store", "device: got none, allowed an open device");
+  validate(shape);
+  const std::uint64_t largest =
+      std::uint64_t{shape.kv_heads} * shape.cells * std::max(shape.k_dim, shape.v_dim) * size_of(shape.dtype);
+  const std::uint64_t limit = device_->info().max_alloc_bytes;
+  require(largest <= limit, "opencl_kv_store", "capacity: got ", shape.cells, " cells, whose largest buffer has ",
+          largest, " bytes, allowed ", limit, " in one buffer of ", device_->info().name);
+  require(budget_bytes == 0 || shape.bytes() <= budget_bytes, "opencl_kv_store", "capacity: got ", shape.cells,
+          " cells of ", shape.bytes(), " bytes, allowed ", budget_bytes, " bytes");
+  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
+    layers_.push_back({Tensor::zeros(device_, shape.dtype, {shape.kv_heads, shape.cells, shape.k_dim}),
+                       Tensor::zeros(device_, shape.dtype, {shape.kv_heads, shape.cells, shape.v_dim})});
+  }
+  device_->finish();  // a device that promised memory it does not have fails here
+}
+
+void OpenClKvStore::check_place(const Tensor& tensor, std::string_view name) const {
+  require(tensor.device() == device_, "opencl_kv_store", name, ": got a tensor elsewhere, allowed one on ",
+          device_->info().name);
+}
+
+PreparedStepPtr OpenClKvStore::prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
+                                       std::uint32_t) {
+  auto step = std::make_shared<Step>();
+  std::vector<ops::RowTarget> targets;
+  targets.reserve(runs.size());
+  for (const RowRun& run : runs) targets.push_back({run.row, run.cell, run.length});
+  if (!targets.empty()) step->targets = ops::CellRuns::of_rows(device_, targets, shape_.kv_heads);
+  step->plan = ops::upload_plan(device_, ops::plan_attention(queries, ops::plan_limits(*device_)));
+  return step;
+}
+
+void OpenClKvStore::put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v) {
+  ops::put_rows(k, v, static_cast<const Step&>(step).targets, layers_[layer]);
+}
+
+Tensor OpenClKvStore::attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
+                             const ops::AttentionOptions& options) {
+  return ops::attend_spans(q, layers_[layer].k, layers_[layer].v, static_cast<const Step&>(step).plan, options);
+}
+
+std::pair<Tensor, Tensor> OpenClKvStore::rows(std::uint32_t layer, std::span<const CellSpan> spans) {
+  return ops::gather_rows(layers_[layer], ops::CellRuns::of_spans(device_, spans, shape_.kv_heads));
+}
+
+void OpenClKvStore::move(std::span<const CellMove> moves) {
+  std::vector<ops::CellCopy> copies;
+  copies.reserve(moves.size());
+  for (const CellMove& move : moves) copies.push_back({move.from, move.to, move.length});
+  const ops::CellCopies prepared(device_, copies);
+  for (const ops::LayerCells& layer : layers_) ops::copy_cells(layer, prepared);
+}
+
+void OpenClKvStore::rotate(std::span<const CellSpan> spans, std::int32_t delta,
+                           std::span<const ops::RopeParams> per_layer) {
+  const ops::CellRuns runs = ops::CellRuns::of_spans(device_, spans, shape_.kv_heads);
+  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+    ops::rotate_cells(layers_[layer].k, runs, delta, per_layer[layer]);
+  }
+}
+
+void OpenClKvStore::fill(Cell begin, std::uint32_t length, std::uint8_t byte) {
+  for (const ops::LayerCells& layer : layers_) ops::fill_cells(layer, begin, length, byte);
+}
+
+CompletionPtr OpenClKvStore::mark() { return std::make_shared<EventCompletion>(device_->mark()); }
+
+// ---- images -------------------------------------------------------------------------------------------------------
+
+// One image command: the runs that all layers share, and where each layer's rows lie.
+//
+//     in place    the kernels use the host's memory: rows count from the image's first section
+//     staged      each layer has a buffer with the K, then the V of the window's sections
+struct OpenClKvStore::ImageWork {
+  CellImage layout;
+  std::size_t element;        // bytes of one number
+  Tensor wrapped;             // undefined: staged
+  std::uint32_t section = 0;  // the window's first
+  std::uint32_t tokens = 0;
+  bool covered = false;  // the spans name every token of the window
+  std::uint64_t k_bytes = 0, v_bytes = 0;
+  ops::CellRuns runs;
+
+  std::uint64_t base(std::uint32_t layer, bool value) const { return layout.tensor_offset(layer, value) / element; }
+  std::uint64_t window_offset(std::uint32_t layer, bool value) const {
+    return layout.section(layer, value, section).offset;
+  }
+};
+
+OpenClKvStore::ImageWork OpenClKvStore::image_work(std::span<const CellSpan> spans, std::int32_t image_position,
+                                                   std::byte* image, std::uint32_t image_cells) const {
+  ImageWork work{CellImage(shape_, image_cells), size_of(shape_.dtype), {}, 0, 0, false, 0, 0, {}};
+  const bool aligned = reinterpret_cast<std::uintptr_t>(image) % kImageAlignment == 0;
+  if (device_->info().unified_memory && aligned) {
+    const auto elements = static_cast<std::int64_t>(work.layout.bytes() / work.element);
+    const std::shared_ptr<void> owner(image, [](void*) {});  // the caller keeps the memory alive
+    work.wrapped = Tensor::wrap_host(device_, shape_.dtype, {elements}, image, owner);
+  } else {
+    std::uint32_t begin = image_cells, end = 0, named = 0;
+    for (const CellSpan& span : spans) {
+      begin = std::min(begin, static_cast<std::uint32_t>(span.position - image_position));
+      end = std::max(end, static_cast<std::uint32_t>(span.end_position() - image_position));
+      named += span.length;
+    }
+    work.section = begin / kSectionTokens;
+    const std::uint32_t sections = (end - 1) / kSectionTokens - work.section + 1;
+    work.tokens = std::min(image_cells - work.section * kSectionTokens, sections * kSectionTokens);
+    work.covered = named == work.tokens;
+    work.k_bytes = std::uint64_t{shape_.kv_heads} * work.tokens * shape_.k_dim * work.element;
+    work.v_bytes = std::uint64_t{shape_.kv_heads} * work.tokens * shape_.v_dim * work.element;
+  }
+  work.runs = image_runs(spans, image_position, work.layout, work.section * kSectionTokens);
+  return work;
+}
+
+// In units of rows (ops/cells.h): sections are contiguous, so each starts at 64 * kv_heads rows after the one before.
+ops::CellRuns OpenClKvStore::image_runs(std::span<const CellSpan> spans, std::int32_t image_position,
+                                        const CellImage& layout, std::uint32_t first_token) const {
+  std::vector<ops::CellRun> runs;
+  for (const CellSpan& span : spans) {
+    auto token = static_cast<std::uint32_t>(span.position - image_position);
+    for (std::uint32_t done = 0; done < span.length;) {
+      const std::uint32_t section = token / kSectionTokens, inside = token % kSectionTokens;
+      const std::uint32_t length = std::min(span.length - done, kSectionTokens - inside);
+      const std::uint32_t row = (section * kSectionTokens - first_token) * shape_.kv_heads + inside;
+      runs.push_back({static_cast<std::int32_t>(span.cell + done), static_cast<std::int32_t>(length),
+                      static_cast<std::int32_t>(row), static_cast<std::int32_t>(layout.section_tokens(section))});
+      done += length;
+      token += length;
+    }
+  }
+  return ops::CellRuns(device_, runs, 1);
+}
+
+// A layer's rows out of the pool, or into it.
+void OpenClKvStore::store_layer(std::uint32_t layer, const ImageWork& work, std::byte* image) {
+  if (work.wrapped.defined()) {
+    return ops::store_image(layers_[layer], work.runs, work.wrapped, work.base(layer, false), work.base(layer, true));
+  }
+  const Tensor staging = staging_for(work);
+  std::byte* k = image + work.window_offset(layer, false);
+  std::byte* v = image + work.window_offset(layer, true);
+  if (!work.covered) {  // keeps the tokens that no span names
+    device_->write_async(staging.buffer(), 0, k, work.k_bytes, cl::Traffic::kOther);
+    device_->write_async(staging.buffer(), work.k_bytes, v, work.v_bytes, cl::Traffic::kOther);
+  }
+  ops::store_image(layers_[layer], work.runs, staging, 0, work.k_bytes / work.element);
+  device_->read_async(staging.buffer(), 0, k, work.k_bytes, cl::Traffic::kOther);
+  device_->read_async(staging.buffer(), work.k_bytes, v, work.v_bytes, cl::Traffic::kOther);
+}
+
+void OpenClKvStore::load_layer(std::uint32_t layer, const ImageWork& work, const std::byte* image) {
+  if (work.wrapped.defined()) {
+    return ops::load_image(layers_[layer], work.runs, work.wrapped, work.base(layer, false), work.base(layer, true));
+  }
+  const Tensor staging = staging_for(work);
+  device_->write_async(staging.buffer(), 0, image + work.window_offset(layer, false), work.k_bytes,
+                       cl::Traffic::kOther);
+  device_->write_async(staging.buffer(), work.k_bytes, image + work.window_offset(layer, true), work.v_bytes,
+                       cl::Traffic::kOther);
+  ops::load_image(layers_[layer], work.runs, staging, 0, work.k_bytes / work.element);
+}
+
+// After a failure the caller may free the image, so what was enqueued is waited for: the only wait in this file.
+template <class Enqueue>
+CompletionPtr OpenClKvStore::for_layers(const ImageWork& work, bool shown, Enqueue enqueue) {
+  try {
+    for (std::uint32_t layer = 0; layer < shape_.layers; ++layer) enqueue(layer);
+    return std::make_shared<EventCompletion>(device_->mark(), work.wrapped, shown);
+  } catch (...) {
+    try {
+      device_->finish();
+    } catch (const Error&) {  // the first failure is the one to report
+    }
+    throw;
+  }
+}
+
+CompletionPtr OpenClKvStore::store_image(std::span<const CellSpan> spans, std::int32_t image_position, std::byte* image,
+                                         std::uint32_t image_cells) {
+  require_in_image(spans, image_position, image_cells);
+  if (spans.empty()) return mark();
+  const ImageWork work = image_work(spans, image_position, image, image_cells);
+  const bool shown = device_->info().kind != cl::DeviceKind::kCpu;
+  return for_layers(work, shown, [&](std::uint32_t layer) { store_layer(layer, work, image); });
+}
+
+CompletionPtr OpenClKvStore::load_image(std::span<const CellSpan> spans, std::int32_t image_position,
+                                        const std::byte* image, std::uint32_t image_cells) {
+  require_in_image(spans, image_position, image_cells);
+  if (spans.empty()) return mark();
+  const ImageWork work = image_work(spans, image_position, const_cast<std::byte*>(image), image_cells);  // is only read
+  return for_layers(work, false, [&](std::uint32_t layer) { load_layer(layer, work, image); });
+}
+
+Tensor OpenClKvStore::staging_for(const ImageWork& work) const {
+  const auto elements = static_cast<std::int64_t>((work.k_bytes + work.v_bytes) / work.element);
+  return Tensor::empty(device_, shape_.dtype, {elements});
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,65 @@
+// K and V in device memory, computed by kernels: the real store.
+//
+// One K and one V buffer per layer, allocated and touched when the store is made, so that a pool that does not fit
+// fails then and not in a conversation. Every other call only enqueues.
+//
+// Images. Where host and device share memory the gather kernels write the host's memory in place and the scatter
+// kernels read it there. Elsewhere each layer goes through a staging buffer and one transfer.
+//
+// Threads: as kv_store.h says. Units: bytes and cells.
+#pragma once
+
+#include <vector>
+
+#include "cache/cell_image.h"
+#include "cache/kv_store.h"
+#include "ops/cells.h"
+
+namespace kvtrie {
+
+class OpenClKvStore final : public KvStore {
+ public:
+  // `budget_bytes`: what the pool may take in all; 0: no limit but the device's. Throws kArgument naming the limit that
+  // `shape` breaks, kDevice when the device has not the memory.
+  OpenClKvStore(cl::DevicePtr device, const KvShape& shape, std::uint64_t budget_bytes = 0);
+
+  const KvShape& shape() const override { return shape_; }
+  void check_place(const Tensor& tensor, std::string_view name) const override;
+  PreparedStepPtr prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
+                          std::uint32_t rows) override;
+  void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v) override;
+  Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
+                const ops::AttentionOptions& options) override;
+  std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans) override;
+  void move(std::span<const CellMove> moves) override;
+  void rotate(std::span<const CellSpan> spans, std::int32_t delta, std::span<const ops::RopeParams> per_layer) override;
+  void fill(Cell begin, std::uint32_t length, std::uint8_t byte) override;
+  CompletionPtr store_image(std::span<const CellSpan> spans, std::int32_t image_position, std::byte* image,
+                            std::uint32_t image_cells) override;
+  CompletionPtr load_image(std::span<const CellSpan> spans, std::int32_t image_position, const std::byte* image,
+                           std::uint32_t image_cells) override;
+  CompletionPtr mark() override;
+
+  const cl::DevicePtr& device() const noexcept { return device_; }
+
+ private:
+  struct Step;
+  struct ImageWork;
+
+  ImageWork image_work(std::span<const CellSpan> spans, std::int32_t image_position, std::byte* image,
+                       std::uint32_t image_cells) const;
+  // The runs of `spans` in an image whose rows count from the section of `first_token`.
+  ops::CellRuns image_runs(std::span<const CellSpan> spans, std::int32_t image_position, const CellImage& layout,
+                           std::uint32_t first_token) const;
+  Tensor staging_for(const ImageWork& work) const;
+  void store_layer(std::uint32_t layer, const ImageWork& work, std::byte* image);
+  void load_layer(std::uint32_t layer, const ImageWork& work, const std::byte* image);
+  template <class Enqueue>
+  CompletionPtr for_layers(const ImageWork& work, bool shown, Enqueue enqueue);
+
+  cl::DevicePtr device_;
+  KvShape shape_;
+  std::vector<ops::LayerCells> layers_;
+};
+
+}  // namespace kvtrie

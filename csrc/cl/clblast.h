@@ -1,0 +1,39 @@
+// CLBlast's matrix products behind an interface of ours.
+//
+// Concept. Row-major float32 products between buffers, enqueued on the device's queue. CLBlast ends the process when
+// its own workspace cannot be allocated, so every call gets a workspace of ours, kept by the device and grown as needed
+// (`release_blas_workspace` gives it back). Sizes are checked here, in arithmetic that cannot wrap, since CLBlast's own
+// check can. float16 needs half arithmetic, which CPU devices lack: CLBlast refuses it there (kNoHalfPrecision), so
+// this interface takes float32 only.
+//
+// Threads: every function may be called from any thread. Units: sizes and offsets in elements (4 bytes).
+#pragma once
+
+#include <cstddef>
+
+#include "cl/device.h"
+
+namespace kvtrie::cl {
+
+// A place in a buffer.
+struct MatrixPlace {
+  const Buffer& buffer;
+  std::size_t offset = 0;
+};
+
+// C [m, n] = A [m, k] * B, where B is [k, n], or [n, k] when `transpose_b`. m, n and k are 1 or more.
+// Throws kArgument when a matrix does not lie inside its buffer, kDevice when CLBlast or OpenCL fails.
+void gemm(const DevicePtr& device, std::size_t m, std::size_t n, std::size_t k, MatrixPlace a, MatrixPlace b,
+          bool transpose_b, MatrixPlace c);
+
+// y = A * x, or A' * x when `transpose_a`, for A [m, n]; x has n elements (m when transposed) and y m (n).
+void gemv(const DevicePtr& device, std::size_t m, std::size_t n, MatrixPlace a, bool transpose_a, MatrixPlace x,
+          MatrixPlace y);
+
+// Frees the workspace; bytes freed. The next product that needs one makes it again.
+std::size_t release_blas_workspace(Device& device) noexcept;
+
+// Drops the programs CLBlast keeps, of all devices: called before the context of a device that used CLBlast goes.
+void clear_clblast_cache() noexcept;
+
+}  // namespace kvtrie::cl

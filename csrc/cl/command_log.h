@@ -1,0 +1,62 @@
+// Private to cl/: looks at the status of every command, since OpenCL itself forgets failed ones.
+//
+// Concept. Each command leaves its event here, in queue order. Ended events are taken off the front as new ones come,
+// and wherever somebody waits. Commands belong to an *epoch*; when a failure is reported the epoch ends, so that it is
+// reported once, and to every waiter whose command came after the failure in the same epoch:
+//
+//     command    1  2  3x 4  5 | 6  7         3 fails; finish() after 5 throws and starts a new epoch
+//     epoch      a  a  a  a  a | b  b         Event 2 is sound, 3, 4 and 5 throw, 6 and 7 are sound
+//
+// Threads: every method may be called from any thread. `add` must be called in queue order: under the enqueue lock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <mutex>
+
+#include "cl/opencl.h"
+
+namespace kvtrie::cl {
+
+class CommandLog {
+ public:
+  struct Epoch {
+    static constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();
+    std::atomic<std::uint64_t> first_failed{kNone};
+    std::atomic<int> code{0};
+  };
+  // A command's place in the queue.
+  struct Ticket {
+    std::uint64_t number = 0;
+    std::shared_ptr<Epoch> epoch;
+  };
+
+  CommandLog() : epoch_(std::make_shared<Epoch>()) {}
+
+  Ticket add(EventHandle event);
+  // REQUIRES: the command of `ticket` has ended, hence all before it. Throws kDevice if one of its epoch failed.
+  void check(const Ticket& ticket, const char* where);
+  std::uint64_t pending() const;
+
+ private:
+  struct Pending {
+    std::uint64_t number;
+    EventHandle event;
+    std::shared_ptr<Epoch> epoch;
+  };
+  // Takes ended commands off the front; all up to `ended` are known to have ended. REQUIRES: mutex_ is held.
+  void settle(std::uint64_t ended, std::size_t at_most);
+
+  mutable std::mutex mutex_;
+  std::deque<Pending> pending_;    // guarded by mutex_, in queue order
+  std::shared_ptr<Epoch> epoch_;   // guarded by mutex_
+  std::uint64_t next_number_ = 1;  // guarded by mutex_
+};
+
+// The execution status of a command: CL_QUEUED .. CL_COMPLETE (0), or the negative code it failed with.
+int command_status(cl_event event) noexcept;
+
+}  // namespace kvtrie::cl

@@ -1,0 +1,167 @@
+// Opening and closing a device, launching kernels, waiting.
+#include "cl/device.h"
+
+#include <span>
+
+#include "cl/clblast.h"
+#include "cl/device_state.h"
+
+namespace kvtrie::cl {
+namespace {
+
+ContextHandle make_context(const FoundDevice& found) {
+  const cl_context_properties properties[] = {CL_CONTEXT_PLATFORM,
+                                              reinterpret_cast<cl_context_properties>(found.platform), 0};
+  return ContextHandle(make_handle("clCreateContext", [&](cl_int* code) {
+    return clCreateContext(properties, 1, &found.device, nullptr, nullptr, code);
+  }));
+}
+
+QueueHandle make_queue(cl_context context, cl_device_id device) {
+  return QueueHandle(make_handle("clCreateCommandQueue",
+                                 [&](cl_int* code) { return clCreateCommandQueue(context, device, 0, code); }));
+}
+
+// The number of leading dimensions in use. Throws kInternal when the ranges do not fit each other or the device.
+cl_uint dimensions_of(const std::string& kernel, const Range& global, const Range& local, std::uint32_t max_group) {
+  cl_uint count = 0;
+  std::size_t group = 1;
+  while (count < 3 && global[count] != 0) {
+    ensure(local[count] != 0 && global[count] % local[count] == 0, kernel, "dimension ", count, ": got ", global[count],
+           " work-items in groups of ", local[count], ", allowed whole groups");
+    group *= local[count++];
+  }
+  ensure(count > 0, kernel, "work-items: got 0, allowed 1 or more");
+  for (cl_uint rest = count; rest < 3; ++rest) {
+    ensure(global[rest] == 0 && local[rest] <= 1, kernel, "dimension ", rest, ": got ", global[rest],
+           " work-items behind an absent dimension, allowed 0");
+  }
+  ensure(group <= max_group, kernel, "group: got ", group, " work-items, allowed ", max_group);
+  return count;
+}
+
+}  // namespace
+
+Device::State::State(FoundDevice found_device, Options wanted)
+    : options(std::move(wanted)),
+      found(std::move(found_device)),
+      device_key(key_of(
+          {found.info.name, found.info.driver, found.info.platform, found.platform_version, found.info.version})),
+      disk(options.cache_folder),
+      meter(std::make_shared<Meter>(options.max_bytes)),
+      context(make_context(found)),
+      queue(make_queue(context.get(), found.device)),
+      programs(std::make_unique<ProgramCache>(context.get(), found.device, device_key, disk, meter)) {}
+
+// Whoever could still use the queue holds a DevicePtr, so nothing does. CLBlast keeps programs of its own, which must
+// go before the context.
+Device::State::~State() {
+  quiet_call("clFinish", [this] { return clFinish(queue.get()); });
+  if (blas_used) clear_clblast_cache();
+}
+
+void Device::State::wait(const std::pair<EventHandle, CommandLog::Ticket>& command, const char* where) {
+  wait_for(command.first.get(), log, command.second, where);
+}
+
+Device::Device(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Device::~Device() {
+  state_->extensions.clear();  // pools in there hand their buffers back through this object
+  release_blas_workspace(*this);
+}
+
+DevicePtr Device::open(const DeviceInfo& info, Options options) {
+  std::vector<FoundDevice> all = find_devices();
+  for (FoundDevice& found : all) {
+    const bool same =
+        found.info.index == info.index && found.info.name == info.name && found.info.platform == info.platform;
+    if (same) return DevicePtr(new Device(std::make_unique<State>(std::move(found), std::move(options))));
+  }
+  fail(ErrorKind::kDevice, "Device.open", "device: got \"", info.name, "\" of platform \"", info.platform, "\" at ",
+       info.index, ", allowed one of the ", all.size(), " that list_devices() names now");
+}
+
+const DeviceInfo& Device::info() const noexcept { return state_->found.info; }
+const Device::Options& Device::options() const noexcept { return state_->options; }
+Counters Device::counters() const { return state_->meter->read(state_->log.pending()); }
+
+Kernel Device::kernel(const std::string& program, const std::string& name, const std::string& options) {
+  Kernel kernel;
+  kernel.state_ = state_->programs->kernel(program, name, options);
+  return kernel;
+}
+
+void Device::enqueue(const Kernel& kernel, Range global, Range local, std::span<const Argument> args,
+                     std::uint64_t kv_bytes) {
+  ensure(static_cast<bool>(kernel), "launch", "kernel: got none, allowed one from Device.kernel()");
+  const Kernel::State& target = *kernel.state_;
+  ensure(target.meter == state_->meter, target.name, "kernel: got one of another device");
+  const cl_uint dimensions = dimensions_of(target.name, global, local, state_->found.info.max_work_group);
+  {
+    const std::lock_guard lock(state_->enqueue_mutex);
+    for (cl_uint index = 0; index < args.size(); ++index) {
+      const int code = result_of("clSetKernelArg", [&] {
+        return clSetKernelArg(target.handle.get(), index, args[index].bytes, args[index].data);
+      });
+      if (code != CL_SUCCESS) {
+        fail(ErrorKind::kDevice, "clSetKernelArg", target.name, ", argument ", index, " of ", args[index].bytes,
+             " bytes: got ", error_name(code), " (", code, "), allowed CL_SUCCESS");
+      }
+    }
+    state_->command_locked("clEnqueueNDRangeKernel", [&](cl_command_queue queue, cl_event* event) {
+      return clEnqueueNDRangeKernel(queue, target.handle.get(), dimensions, nullptr, global.data(), local.data(), 0,
+                                    nullptr, event);
+    });
+  }
+  ++state_->meter->launches;
+  if (kv_bytes != 0) state_->meter->count_traffic(state_->meter->copy_bytes, kv_bytes, Traffic::kKv);
+}
+
+Event Device::mark() {
+  auto [event, ticket] = state_->command("clEnqueueMarkerWithWaitList", [](cl_command_queue queue, cl_event* out) {
+    return clEnqueueMarkerWithWaitList(queue, 0, nullptr, out);
+  });
+  Event mark;
+  mark.state_ = std::make_shared<Event::State>(shared_from_this(), std::move(event), std::move(ticket));
+  return mark;
+}
+
+void Device::flush() {
+  check_call("clFlush", [this] { return clFlush(state_->queue.get()); });
+}
+
+void Device::finish() {
+  const auto marker = state_->command("clEnqueueMarkerWithWaitList", [](cl_command_queue queue, cl_event* out) {
+    return clEnqueueMarkerWithWaitList(queue, 0, nullptr, out);
+  });
+  check_call("clFinish", [this] { return clFinish(state_->queue.get()); });
+  state_->wait(marker, "Device.finish");
+}
+
+std::shared_ptr<void> Device::extension_slot(std::type_index type, const std::function<std::shared_ptr<void>()>& make) {
+  const std::lock_guard lock(state_->extension_mutex);
+  auto& slot = state_->extensions[type];
+  if (!slot) slot = make();
+  return slot;
+}
+
+std::optional<std::string> Device::load_record(const std::string& key) {
+  const std::lock_guard lock(state_->record_mutex);
+  if (const auto known = state_->records.find(key); known != state_->records.end()) return known->second;
+  const auto bytes = state_->disk.load(key_of({"record 1", state_->device_key, key}));
+  if (!bytes) return std::nullopt;
+  std::string value(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+  state_->records[key] = value;
+  return value;
+}
+
+void Device::store_record(const std::string& key, const std::string& value) {
+  {
+    const std::lock_guard lock(state_->record_mutex);
+    state_->records[key] = value;
+  }
+  state_->disk.store(key_of({"record 1", state_->device_key, key}), std::as_bytes(std::span(value)));
+}
+
+}  // namespace kvtrie::cl

@@ -1,0 +1,90 @@
+// Private to cl/: what is behind Device, Buffer and Event.
+//
+// Locks, each taken alone unless said:  enqueue_mutex  around setting arguments, enqueueing and logging one command
+// (the command log's own lock is taken inside), a CLBlast call counting as one command;  extension_mutex  the
+// extensions; record_mutex  the records in memory.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <typeindex>
+#include <utility>
+#include <vector>
+
+#include "cl/command_log.h"
+#include "cl/device.h"
+#include "cl/disk_cache.h"
+#include "cl/meter.h"
+#include "cl/opencl.h"
+#include "cl/program_cache.h"
+
+namespace kvtrie::cl {
+
+// Everything `list_devices` found, with the handle that belongs to each entry.
+struct FoundDevice {
+  DeviceInfo info;
+  cl_platform_id platform = nullptr;
+  cl_device_id device = nullptr;
+  std::string platform_version;
+};
+std::vector<FoundDevice> find_devices();
+
+struct Event::State {
+  State(DevicePtr on, EventHandle owned, CommandLog::Ticket place);
+  const DevicePtr device;
+  const EventHandle handle;
+  const CommandLog::Ticket ticket;
+  const LiveCount live;
+};
+
+struct Device::State {
+  State(FoundDevice found, Options wanted);
+  ~State();
+
+  // Runs `call(queue, cl_event* out)` as one command and logs it. Never waits.
+  template <class Call>
+  std::pair<EventHandle, CommandLog::Ticket> command(const char* name, Call&& call) {
+    const std::lock_guard lock(enqueue_mutex);
+    return command_locked(name, std::forward<Call>(call));
+  }
+  // REQUIRES: enqueue_mutex is held.
+  template <class Call>
+  std::pair<EventHandle, CommandLog::Ticket> command_locked(const char* name, Call&& call) {
+    cl_event raw = nullptr;
+    check_call(name, [&] { return call(queue.get(), &raw); });
+    EventHandle event(raw);
+    check_call("clRetainEvent", [&] { return clRetainEvent(raw); });
+    CommandLog::Ticket ticket = log.add(EventHandle(raw));
+    return {std::move(event), std::move(ticket)};
+  }
+  // Waits for a command and throws if it, or one before it in its epoch, failed.
+  void wait(const std::pair<EventHandle, CommandLog::Ticket>& command, const char* where);
+
+  const Options options;
+  const FoundDevice found;
+  const std::string device_key;  // device, driver and platform, for keys on disk
+  const DiskCache disk;
+  const std::shared_ptr<Meter> meter;
+  ContextHandle context;
+  QueueHandle queue;
+  CommandLog log;
+  std::unique_ptr<ProgramCache> programs;
+
+  std::mutex enqueue_mutex;
+  std::mutex record_mutex;
+  std::map<std::string, std::string> records;
+  std::mutex extension_mutex;
+  std::map<std::type_index, std::shared_ptr<void>> extensions;
+
+  // CLBlast's workspace, kept and grown; a bare handle since a Buffer would hold the device alive. Under enqueue_mutex.
+  _cl_mem* blas_workspace = nullptr;
+  std::size_t blas_workspace_bytes = 0;
+  bool blas_used = false;
+};
+
+// `where` for Event::wait and friends. Throws kDevice when the wait itself fails and no command explains it.
+void wait_for(cl_event event, CommandLog& log, const CommandLog::Ticket& ticket, const char* where);
+
+}  // namespace kvtrie::cl

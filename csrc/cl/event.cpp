@@ -1,0 +1,39 @@
+#include "cl/device_state.h"
+
+namespace kvtrie::cl {
+
+Event::State::State(DevicePtr on, EventHandle owned, CommandLog::Ticket place)
+    : device(std::move(on)), handle(std::move(owned)), ticket(std::move(place)), live(device->state().meter->events) {}
+
+void wait_for(cl_event event, CommandLog& log, const CommandLog::Ticket& ticket, const char* where) {
+  const int code = result_of("clWaitForEvents", [&] { return clWaitForEvents(1, &event); });
+  // The code says "one of the events failed" at most; the log knows which command did and why.
+  if (code == CL_SUCCESS || code == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) log.check(ticket, where);
+  check(code, "clWaitForEvents");
+}
+
+bool Event::done() const {
+  if (state_ == nullptr) return true;
+  return command_status(state_->handle.get()) <= CL_COMPLETE;
+}
+
+void Event::wait() const {
+  if (state_ == nullptr) return;
+  wait_for(state_->handle.get(), state_->device->state().log, state_->ticket, "Event.wait");
+}
+
+void Event::wait_quietly() const noexcept {
+  if (state_ == nullptr) return;
+  const cl_event event = state_->handle.get();
+  quiet_call("clWaitForEvents", [event] {
+    const int code = clWaitForEvents(1, &event);
+    return code == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST ? CL_SUCCESS : code;
+  });
+}
+
+const std::string& Kernel::name() const noexcept {
+  static const std::string none;
+  return state_ == nullptr ? none : state_->name;
+}
+
+}  // namespace kvtrie::cl

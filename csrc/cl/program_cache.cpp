@@ -1,0 +1,102 @@
+#include "cl/program_cache.h"
+
+#include <string_view>
+#include <vector>
+
+#include "cl/kernel_sources.h"
+
+namespace kvtrie::cl {
+namespace {
+
+constexpr std::string_view kFormat = "program 1";  // part of each key; a new number makes all old binaries strangers
+
+std::string full_options(const std::string& options) {
+  return options.empty() ? "-cl-std=CL1.2" : "-cl-std=CL1.2 " + options;
+}
+
+}  // namespace
+
+ProgramCache::ProgramCache(cl_context context, cl_device_id device, std::string device_key, const DiskCache& disk,
+                           std::shared_ptr<Meter> meter)
+    : context_(context), device_(device), device_key_(std::move(device_key)), disk_(disk), meter_(std::move(meter)) {}
+
+std::shared_ptr<ProgramCache::Slot> ProgramCache::slot(const std::string& program, const std::string& options) {
+  const std::lock_guard lock(mutex_);
+  auto& entry = slots_[{program, options}];
+  if (!entry) entry = std::make_shared<Slot>();
+  return entry;
+}
+
+std::shared_ptr<Kernel::State> ProgramCache::kernel(const std::string& program, const std::string& name,
+                                                    const std::string& options) {
+  const std::shared_ptr<Slot> entry = slot(program, options);
+  const std::lock_guard lock(entry->mutex);
+  if (const auto known = entry->kernels.find(name); known != entry->kernels.end()) return known->second;
+  if (!entry->program) entry->program = std::make_shared<Program>(build(program, options), meter_->programs);
+  KernelHandle handle(make_handle("clCreateKernel", [&](cl_int* code) {
+    return clCreateKernel(entry->program->handle.get(), name.c_str(), code);
+  }));
+  auto state = std::make_shared<Kernel::State>(name, entry->program, std::move(handle), meter_);
+  entry->kernels.emplace(name, state);
+  return state;
+}
+
+ProgramHandle ProgramCache::build(const std::string& program, const std::string& options) const {
+  const std::string_view source = kernel_source(program);
+  const std::string flags = full_options(options);
+  const std::string key = key_of({kFormat, device_key_, flags, source});
+  if (ProgramHandle known = load_binary(key, flags)) return known;
+
+  const char* text = source.data();
+  const std::size_t length = source.size();
+  ProgramHandle built(make_handle("clCreateProgramWithSource", [&](cl_int* code) {
+    return clCreateProgramWithSource(context_, 1, &text, &length, code);
+  }));
+  const int code = result_of("clBuildProgram",
+                             [&] { return clBuildProgram(built.get(), 1, &device_, flags.c_str(), nullptr, nullptr); });
+  if (code != CL_SUCCESS) {
+    fail(ErrorKind::kDevice, "clBuildProgram", "kernels/", program, ".cl with \"", flags, "\": got ", error_name(code),
+         " (", code, "), allowed CL_SUCCESS; build log:\n", build_log(built.get()));
+  }
+  store_binary(key, built.get());
+  return built;
+}
+
+ProgramHandle ProgramCache::load_binary(const std::string& key, const std::string& options) const {
+  const auto binary = disk_.load(key);
+  if (!binary || binary->empty()) return {};
+  const auto* bytes = reinterpret_cast<const unsigned char*>(binary->data());
+  const std::size_t length = binary->size();
+  cl_int status = CL_SUCCESS, code = CL_SUCCESS;
+  ProgramHandle program(clCreateProgramWithBinary(context_, 1, &device_, &length, &bytes, &status, &code));
+  if (code == CL_SUCCESS && status == CL_SUCCESS &&
+      clBuildProgram(program.get(), 1, &device_, options.c_str(), nullptr, nullptr) == CL_SUCCESS) {
+    return program;
+  }
+  log_message(LogLevel::kWarning, "[program cache] the driver refused a stored binary; the program is built again");
+  return {};
+}
+
+void ProgramCache::store_binary(const std::string& key, cl_program program) const {
+  if (!disk_.enabled()) return;
+  std::size_t length = 0;
+  if (clGetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof length, &length, nullptr) != CL_SUCCESS) return;
+  std::vector<std::byte> binary(length);
+  auto* bytes = reinterpret_cast<unsigned char*>(binary.data());
+  if (length == 0) return;
+  if (clGetProgramInfo(program, CL_PROGRAM_BINARIES, sizeof bytes, &bytes, nullptr) != CL_SUCCESS) return;
+  disk_.store(key, binary);
+}
+
+std::string ProgramCache::build_log(cl_program program) const {
+  std::size_t length = 0;
+  if (clGetProgramBuildInfo(program, device_, CL_PROGRAM_BUILD_LOG, 0, nullptr, &length) != CL_SUCCESS) return "none";
+  std::string log(length, '\0');
+  if (clGetProgramBuildInfo(program, device_, CL_PROGRAM_BUILD_LOG, length, log.data(), nullptr) != CL_SUCCESS) {
+    return "none";
+  }
+  while (!log.empty() && (log.back() == '\0' || log.back() == '\n')) log.pop_back();
+  return log;
+}
+
+}  // namespace kvtrie::cl

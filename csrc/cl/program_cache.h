@@ -1,0 +1,74 @@
+// Private to cl/: built programs and their kernels, in memory for the device's life and as binaries on disk.
+//
+// A program is known by its file and options; its binary by source text, options, device, driver and platform. Two
+// threads that want the same program wait for one build; different programs build at the same time.
+//
+// Threads: every method may be called from any thread.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "cl/disk_cache.h"
+#include "cl/meter.h"
+#include "cl/opencl.h"
+
+namespace kvtrie::cl {
+
+struct Program {
+  Program(ProgramHandle owned, std::atomic<std::uint64_t>& count) : handle(std::move(owned)), live(count) {}
+  ProgramHandle handle;
+  LiveCount live;
+};
+
+// The meter is held so that a Kernel that outlives its Device is still counted down.
+struct Kernel::State {
+  State(std::string kernel_name, std::shared_ptr<Program> from, KernelHandle owned, std::shared_ptr<Meter> counters)
+      : name(std::move(kernel_name)),
+        meter(std::move(counters)),
+        program(std::move(from)),
+        handle(std::move(owned)),
+        live(meter->kernels) {}
+  const std::string name;
+  const std::shared_ptr<Meter> meter;
+  const std::shared_ptr<Program> program;
+  const KernelHandle handle;
+  const LiveCount live;
+};
+
+class ProgramCache {
+ public:
+  // `device_key` names device, driver and platform in the keys of binaries.
+  ProgramCache(cl_context context, cl_device_id device, std::string device_key, const DiskCache& disk,
+               std::shared_ptr<Meter> meter);
+
+  std::shared_ptr<Kernel::State> kernel(const std::string& program, const std::string& name,
+                                        const std::string& options);
+
+ private:
+  struct Slot {
+    std::mutex mutex;  // held while the program is built
+    std::shared_ptr<Program> program;
+    std::unordered_map<std::string, std::shared_ptr<Kernel::State>> kernels;
+  };
+  std::shared_ptr<Slot> slot(const std::string& program, const std::string& options);
+  ProgramHandle build(const std::string& program, const std::string& options) const;
+  ProgramHandle load_binary(const std::string& key, const std::string& options) const;
+  void store_binary(const std::string& key, cl_program program) const;
+  std::string build_log(cl_program program) const;
+
+  const cl_context context_;
+  const cl_device_id device_;
+  const std::string device_key_;
+  const DiskCache& disk_;
+  const std::shared_ptr<Meter> meter_;
+  std::mutex mutex_;
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<Slot>> slots_;  // guarded by mutex_
+};
+
+}  // namespace kvtrie::cl

@@ -1,0 +1,129 @@
+#include "ops/attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/attention_variant.h"
+#include "ops/support.h"
+
+namespace kvtrie::ops {
+namespace {
+
+AttentionSizes sizes_of(const Tensor& q, const Tensor& k, const Tensor& v, int kv_heads_axis) {
+  return {static_cast<std::int32_t>(q.dim(1)), static_cast<std::int32_t>(k.dim(kv_heads_axis)),
+          static_cast<std::int32_t>(q.dim(2)), static_cast<std::int32_t>(v.dim(2)), k.dtype()};
+}
+
+void check_operands(const char* where, const Tensor& q, const Tensor& k, const Tensor& v, int kv_heads_axis,
+                    int cells_axis) {
+  check_device(where, "q", q);
+  check_dtype(where, "q", q, DType::kFloat32);
+  check_rank(where, "q", q, 3);
+  for (const auto& [name, tensor] : {std::pair("k", &k), std::pair("v", &v)}) {
+    check_same_device(where, name, *tensor, q);
+    check_rank(where, name, *tensor, 3);
+    if (tensor->dtype() != DType::kFloat32 && tensor->dtype() != DType::kFloat16)
+      fail(ErrorKind::kType, where, name, ": got ", describe(*tensor), ", allowed float32 or float16");
+    require(tensor->dim(kv_heads_axis) == k.dim(kv_heads_axis) && tensor->dim(cells_axis) == k.dim(cells_axis), where, name,
+            ": got ", describe(*tensor), ", allowed the first two sizes of k ", to_string(k.shape()));
+  }
+  check_dtype(where, "v", v, k.dtype());
+  require(k.dim(2) == q.dim(2), where, "k: got ", describe(k), ", allowed ", q.dim(2), " numbers per key as in q");
+  require(q.dim(1) % k.dim(kv_heads_axis) == 0, where, "q: got ", q.dim(1), " heads, allowed multiples of the ",
+          k.dim(kv_heads_axis), " KV heads");
+}
+
+void check_options(const char* where, const AttentionOptions& options, const Tensor& q) {
+  require(std::isfinite(options.scale), where, "scale: got ", options.scale, ", allowed finite numbers");
+  require(std::isfinite(options.softcap) && options.softcap >= 0.0f, where, "softcap: got ", options.softcap,
+          ", allowed finite numbers from 0 on");
+  if (!options.sinks.defined()) return;
+  check_same_device(where, "sinks", options.sinks, q);
+  check_dtype(where, "sinks", options.sinks, DType::kFloat32);
+  check_shape(where, "sinks", options.sinks, {q.dim(1)});
+}
+
+}  // namespace
+
+PlanLimits plan_limits(const cl::Device& device) {
+  PlanLimits limits;
+  const std::uint32_t units = device.info().compute_units;
+  // Bits are the same either way; more units need more tiles.
+  if (units > 4) limits.rows_for_whole_history = std::min<std::uint32_t>(4 * units, 256);
+  return limits;
+}
+
+std::uint64_t DevicePlan::nbytes() const {
+  std::uint64_t bytes = 0;
+  for (const Tensor& tensor : {table_, partial_out_, partial_stats_})
+    if (tensor.defined()) bytes += tensor.nbytes();
+  return bytes;
+}
+
+DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan) {
+  constexpr const char* kWhere = "ops.upload_plan";
+  require(plan.rows > 0, kWhere, "plan: got 0 rows, allowed 1 or more");
+  DevicePlan uploaded;
+  std::vector<std::int32_t> table;
+  const auto append = [&table](const auto& values) {
+    const auto at = static_cast<std::int32_t>(table.size());
+    using Value = typename std::decay_t<decltype(values)>::value_type;
+    const auto* ints = reinterpret_cast<const std::int32_t*>(values.data());
+    table.insert(table.end(), ints, ints + values.size() * (sizeof(Value) / sizeof(std::int32_t)));
+    return at;
+  };
+  uploaded.offsets_.row_positions = append(plan.row_positions);
+  uploaded.offsets_.row_ids = append(plan.row_ids);
+  uploaded.offsets_.segments = append(plan.segments);
+  uploaded.offsets_.tiles = append(plan.tiles);
+  uploaded.offsets_.merge_begin = append(plan.merge_begin);
+  uploaded.offsets_.merge_ids = append(plan.merge_ids);
+  for (const Tile& tile : plan.tiles)
+    require(tile.row_count > 0 && tile.row_count <= kMaxTileRows, kWhere, "plan: got a tile of ", tile.row_count,
+            " rows, allowed 1 to ", kMaxTileRows);
+  for (const Segment& segment : plan.segments)
+    uploaded.end_cell_ = std::max(uploaded.end_cell_, std::int64_t{segment.cell} + segment.length);
+  uploaded.rows_ = plan.rows;
+  uploaded.tiles_ = static_cast<std::uint32_t>(plan.tiles.size());
+  uploaded.partials_ = plan.partials;
+  uploaded.stretch_ = plan.keys_per_tile;
+  uploaded.table_ = Tensor::from_host(device, DType::kInt32, {static_cast<std::int64_t>(table.size())}, table.data());
+  return uploaded;
+}
+
+Tensor attend_spans(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const DevicePlan& plan,
+                    const AttentionOptions& options) {
+  constexpr const char* kWhere = "ops.attend_spans";
+  check_operands(kWhere, q, k_pool, v_pool, 0, 1);
+  check_options(kWhere, options, q);
+  require(q.dim(0) == plan.rows(), kWhere, "q: got ", q.dim(0), " rows, allowed the plan's ", plan.rows());
+  require(plan.end_cell() <= k_pool.dim(1), kWhere, "plan: got cells up to ", plan.end_cell(), ", allowed ", k_pool.dim(1),
+          " as in k_pool");
+  const AttentionSizes sizes = sizes_of(q, k_pool, v_pool, 0);
+  const AttentionStrides strides{static_cast<std::uint64_t>(k_pool.dim(1) * k_pool.dim(2)),
+                                 static_cast<std::uint64_t>(k_pool.dim(2)),
+                                 static_cast<std::uint64_t>(v_pool.dim(1) * v_pool.dim(2)),
+                                 static_cast<std::uint64_t>(v_pool.dim(2))};
+  const AttentionVariant variant = choose_attention_variant(q.device(), sizes, false);
+  return AttentionLaunch::run(variant, sizes, strides, q, k_pool, v_pool, Tensor(), plan, options);
+}
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const AttentionOptions& options) {
+  constexpr const char* kWhere = "ops.attention";
+  check_operands(kWhere, q, k, v, 1, 0);
+  check_options(kWhere, options, q);
+  if (mask.defined()) {
+    check_same_device(kWhere, "mask", mask, q);
+    check_dtype(kWhere, "mask", mask, DType::kFloat32);
+    check_shape(kWhere, "mask", mask, {q.dim(0), k.dim(0)});
+  }
+  const AttentionSizes sizes = sizes_of(q, k, v, 1);
+  const AttentionStrides strides{static_cast<std::uint64_t>(k.dim(2)), static_cast<std::uint64_t>(k.dim(1) * k.dim(2)),
+                                 static_cast<std::uint64_t>(v.dim(2)), static_cast<std::uint64_t>(v.dim(1) * v.dim(2))};
+  const DevicePlan plan = upload_plan(q.device(), plan_dense(static_cast<std::uint32_t>(q.dim(0)),
+                                                             static_cast<std::uint32_t>(k.dim(0)), plan_limits(*q.device())));
+  const AttentionVariant variant = choose_attention_variant(q.device(), sizes, mask.defined());
+  return AttentionLaunch::run(variant, sizes, strides, q, k, v, mask, plan, options);
+}
+
+}  // namespace kvtrie::ops

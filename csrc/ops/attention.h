@@ -1,0 +1,67 @@
+// Attention on the device: planned attention over spans of a cell pool, and dense attention for models that bring their
+// own K and V.
+//
+// Concept. `plan_attention` (attention_plan.h) cuts a step's work into tiles on the host; `upload_plan` sends the whole
+// plan in one transfer; `attend_spans` runs it for one layer. A plan is uploaded once per step and used by every layer.
+//
+// A row's result depends on its own spans' contents and its position only: not on the other rows of the step, on how the
+// history lies in cells, on the size of the chunk, or on the number of threads. Bits are equal in all these cases.
+//
+// Threads: functions may be called from any thread; one DevicePlan is used by one thread at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/attention_plan.h"
+#include "tensor/tensor.h"
+
+namespace kvtrie::ops {
+
+struct AttentionOptions {
+  float scale = 0.0f;    // factor on q.k; 0 or less: 1 / sqrt(k_dim)
+  float softcap = 0.0f;  // above 0: scores become softcap * tanh(score / softcap)
+  Tensor sinks;          // undefined, or float32 [heads]: a logit per head that only adds to the softmax denominator
+};
+
+// How `plan_attention` should cut work for this device.
+PlanLimits plan_limits(const cl::Device& device);
+
+// A plan on the device: one int32 buffer with every array of AttentionPlan, and the scratch its partials need.
+class DevicePlan {
+ public:
+  DevicePlan() = default;
+  std::uint32_t rows() const noexcept { return rows_; }
+  std::uint64_t nbytes() const;  // of device memory held now
+  std::int64_t end_cell() const noexcept { return end_cell_; }  // one past the largest cell it names
+
+ private:
+  friend DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan);
+  friend struct AttentionLaunch;
+
+  // Where each array starts in `table_`, in int32 elements.
+  struct Offsets {
+    std::int32_t row_positions = 0, row_ids = 0, segments = 0, tiles = 0, merge_begin = 0, merge_ids = 0;
+  };
+  Offsets offsets_;
+  std::uint32_t rows_ = 0, tiles_ = 0, partials_ = 0;
+  std::uint32_t stretch_ = 512;
+  std::int64_t end_cell_ = 0;
+  Tensor table_;
+  // Kept from layer to layer; the in-order queue makes reuse safe.
+  mutable Tensor partial_out_;    // float32 [partials, heads, v_dim]
+  mutable Tensor partial_stats_;  // float32 [partials, heads, 2]: running max, sum of exponentials
+};
+
+DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan);
+
+// q [rows, heads, k_dim] float32; k_pool [kv_heads, cells, k_dim] and v_pool [kv_heads, cells, v_dim], float32 or
+// float16, both of one dtype. heads must be a multiple of kv_heads. Returns float32 [rows, heads, v_dim].
+Tensor attend_spans(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const DevicePlan& plan,
+                    const AttentionOptions& options);
+
+// q [tokens, heads, k_dim] float32; k [n, kv_heads, k_dim], v [n, kv_heads, v_dim], float32 or float16; mask undefined
+// (every key is visible) or float32 [tokens, n], added to the scores: -inf hides a key, whose K and V are then not
+// multiplied in. A row that sees nothing is 0. Returns float32 [tokens, heads, v_dim].
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const AttentionOptions& options);
+
+}  // namespace kvtrie::ops

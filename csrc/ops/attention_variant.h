@@ -1,0 +1,50 @@
+// Private to ops/: which attention kernel a device and a shape get, and how it is launched.
+//
+//   fast      kernels/attention.cl        serial family, head sizes divisible by the vector width
+//   group     kernels/attention_group.cl  work-group family, any head size
+//   general   the same with one lane: any device, any head size
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ops/attention.h"
+
+namespace kvtrie::ops {
+
+inline constexpr std::int32_t kMaxTileRows = 16;  // MAX_ROWS of kernels/attention.cl
+
+struct AttentionSizes {
+  std::int32_t heads = 0, kv_heads = 0, k_dim = 0, v_dim = 0;
+  DType dtype = DType::kFloat32;
+};
+
+// Elements between heads and between cells.
+struct AttentionStrides {
+  std::uint64_t k_head = 0, k_cell = 0, v_head = 0, v_cell = 0;
+};
+
+struct AttentionVariant {
+  bool fast = false;
+  std::int32_t heads_per_item = 1;  // fast: query heads per work-item
+  std::int32_t lanes = 1;           // otherwise: work-items per group
+  std::string program, options, merge_options;
+  std::string key() const { return program + " " + options; }
+};
+
+// The variant for these sizes that has proved itself on the device; runs the proof at first use.
+AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const AttentionSizes& sizes, bool masked);
+
+struct AttentionLaunch {
+  // REQUIRES: checked arguments. `mask` may be undefined when the variant is not masked.
+  static Tensor run(const AttentionVariant& variant, const AttentionSizes& sizes, const AttentionStrides& strides,
+                    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const DevicePlan& plan,
+                    const AttentionOptions& options);
+
+ private:
+  static void reserve_partials(const AttentionSizes& sizes, const DevicePlan& plan, const cl::DevicePtr& device);
+  static void merge(const AttentionVariant& variant, const AttentionSizes& sizes, const DevicePlan& plan,
+                    const AttentionOptions& options, const Tensor& out);
+};
+
+}  // namespace kvtrie::ops

@@ -1,0 +1,243 @@
+#include "ops/cells.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ops/cells_variant.h"
+#include "ops/support.h"
+
+namespace kvtrie::ops {
+namespace {
+
+// Longer runs are cut, so that many work-groups share a long one.
+constexpr std::int32_t kRunCells = 64;
+
+void check_pool(const char* where, const LayerCells& pool) {
+  check_device(where, "k_pool", pool.k);
+  check_rank(where, "k_pool", pool.k, 3);
+  if (pool.k.dtype() != DType::kFloat32 && pool.k.dtype() != DType::kFloat16)
+    fail(ErrorKind::kType, where, "k_pool: got ", describe(pool.k), ", allowed float32 or float16");
+  check_same_device(where, "v_pool", pool.v, pool.k);
+  check_rank(where, "v_pool", pool.v, 3);
+  check_dtype(where, "v_pool", pool.v, pool.k.dtype());
+  require(pool.v.dim(0) == pool.k.dim(0) && pool.v.dim(1) == pool.k.dim(1), where, "v_pool: got ", describe(pool.v),
+          ", allowed the KV heads and cells of k_pool ", to_string(pool.k.shape()));
+}
+
+void check_runs(const char* where, const CellRuns& runs, const Tensor& pool) {
+  require(runs.count() > 0, where, "runs: got none, allowed 1 or more");
+  require(runs.end_cell() <= pool.dim(1), where, "runs: got cells up to ", runs.end_cell(), ", allowed ", pool.dim(1));
+}
+
+void check_rows(const char* where, const char* name, const Tensor& rows, const Tensor& pool, const CellRuns& runs) {
+  check_same_device(where, name, rows, pool);
+  check_float(where, name, rows);
+  check_rank(where, name, rows, 3);
+  require(rows.dim(1) == pool.dim(0) && rows.dim(2) == pool.dim(2), where, name, ": got ", describe(rows), ", allowed [rows, ",
+          pool.dim(0), ", ", pool.dim(2), "]");
+  require(rows.dim(0) * rows.dim(1) >= runs.row_count(static_cast<std::uint32_t>(pool.dim(0))), where, name, ": got ",
+          rows.dim(0), " rows, allowed at least the ones that runs name");
+}
+
+void check_image(const char* where, const Tensor& image, const LayerCells& pool, const CellRuns& runs, std::uint64_t k_base,
+                 std::uint64_t v_base) {
+  check_same_device(where, "image", image, pool.k);
+  check_dtype(where, "image", image, pool.k.dtype());
+  check_rank(where, "image", image, 1);
+  const auto rows = static_cast<std::uint64_t>(runs.row_count(static_cast<std::uint32_t>(pool.k.dim(0))));
+  const std::uint64_t k_end = k_base + rows * static_cast<std::uint64_t>(pool.k.dim(2));
+  const std::uint64_t v_end = v_base + rows * static_cast<std::uint64_t>(pool.v.dim(2));
+  require(std::max(k_end, v_end) <= image.size(), where, "image: got ", image.size(), " elements, allowed at least ",
+          std::max(k_end, v_end));
+}
+
+std::uint64_t moved_bytes(const LayerCells& pool, const CellRuns& runs) {
+  return static_cast<std::uint64_t>(runs.cells() * pool.k.dim(0) * (pool.k.dim(2) + pool.v.dim(2))) *
+         size_of(pool.k.dtype());
+}
+
+// Joins spans and copies into one order of staging rows: a batch is safe when no source lies where it writes.
+struct Hull {
+  std::int64_t begin = std::numeric_limits<std::int64_t>::max(), end = 0;
+  void add(const CellCopy& copy) {
+    begin = std::min<std::int64_t>(begin, copy.to);
+    end = std::max<std::int64_t>(end, std::int64_t{copy.to} + copy.length);
+  }
+  bool meets(Cell from, std::uint32_t length) const { return from < end && std::int64_t{from} + length > begin; }
+};
+
+}  // namespace
+
+CellRuns::CellRuns(const cl::DevicePtr& device, std::span<const CellRun> runs, std::int32_t token_stride)
+    : token_stride_(token_stride) {
+  constexpr const char* kWhere = "ops.CellRuns";
+  require(token_stride > 0, kWhere, "token_stride: got ", token_stride, ", allowed 1 or more");
+  std::vector<CellRun> pieces;
+  for (const CellRun& run : runs) {
+    require(run.cell >= 0 && run.length >= 0 && run.row >= 0 && run.head_stride >= 0, kWhere, "runs: got cell ", run.cell,
+            ", length ", run.length, ", row ", run.row, ", head_stride ", run.head_stride, ", allowed none below 0");
+    for (std::int32_t at = 0; at < run.length; at += kRunCells)
+      pieces.push_back({run.cell + at, std::min(kRunCells, run.length - at), run.row + at * token_stride, run.head_stride});
+    if (run.length == 0) continue;
+    cells_ += run.length;
+    end_cell_ = std::max(end_cell_, std::int64_t{run.cell} + run.length);
+    ends_.push_back({std::int64_t{run.row} + std::int64_t{run.length - 1} * token_stride + 1, run.head_stride});
+  }
+  count_ = static_cast<std::int32_t>(pieces.size());
+  if (count_ > 0) table_ = Tensor::from_host(device, DType::kInt32, {count_, 4}, pieces.data());
+}
+
+CellRuns CellRuns::of_rows(const cl::DevicePtr& device, std::span<const RowTarget> targets, std::uint32_t kv_heads) {
+  std::vector<CellRun> runs;
+  for (const RowTarget& target : targets) {
+    const std::uint64_t end = (std::uint64_t{target.row} + target.length) * kv_heads;
+    require(end <= std::numeric_limits<std::int32_t>::max(), "ops.CellRuns", "targets: got row ", target.row,
+            ", allowed fewer than 2^31 rows times KV heads");
+    runs.push_back({static_cast<std::int32_t>(target.cell), static_cast<std::int32_t>(target.length),
+                    static_cast<std::int32_t>(target.row * kv_heads), 1});
+  }
+  return {device, runs, static_cast<std::int32_t>(kv_heads)};
+}
+
+CellRuns CellRuns::of_spans(const cl::DevicePtr& device, std::span<const CellSpan> spans, std::uint32_t kv_heads) {
+  std::vector<RowTarget> targets;
+  std::uint32_t row = 0;
+  for (const CellSpan& span : spans) {
+    targets.push_back({row, span.cell, span.length});
+    row += span.length;
+  }
+  return of_rows(device, targets, kv_heads);
+}
+
+std::int64_t CellRuns::row_count(std::uint32_t kv_heads) const noexcept {
+  std::int64_t rows = 0;
+  for (const RowEnd& end : ends_) rows = std::max(rows, end.end_row + std::int64_t{end.head_stride} * (kv_heads - 1));
+  return rows;
+}
+
+void put_rows(const Tensor& k, const Tensor& v, const CellRuns& runs, const LayerCells& pool) {
+  constexpr const char* kWhere = "ops.put_rows";
+  check_pool(kWhere, pool);
+  if (runs.count() == 0) return;
+  check_runs(kWhere, runs, pool.k);
+  check_rows(kWhere, "k", k, pool.k, runs);
+  check_rows(kWhere, "v", v, pool.v, runs);
+  check_dtype(kWhere, "v", v, k.dtype());
+  launch_load(k, k.offset(), v, v.offset(), runs, pool, 0);
+}
+
+std::pair<Tensor, Tensor> gather_rows(const LayerCells& pool, const CellRuns& runs) {
+  constexpr const char* kWhere = "ops.gather_rows";
+  check_pool(kWhere, pool);
+  check_runs(kWhere, runs, pool.k);
+  const Tensor k = Tensor::empty(pool.k.device(), pool.k.dtype(), {runs.cells(), pool.k.dim(0), pool.k.dim(2)});
+  const Tensor v = Tensor::empty(pool.k.device(), pool.v.dtype(), {runs.cells(), pool.v.dim(0), pool.v.dim(2)});
+  check_rows(kWhere, "runs", k, pool.k, runs);
+  launch_store(pool, runs, k, 0, v, 0, 0);
+  return {k, v};
+}
+
+void store_image(const LayerCells& pool, const CellRuns& runs, const Tensor& image, std::uint64_t k_base,
+                 std::uint64_t v_base) {
+  constexpr const char* kWhere = "ops.store_image";
+  check_pool(kWhere, pool);
+  if (runs.count() == 0) return;
+  check_runs(kWhere, runs, pool.k);
+  check_image(kWhere, image, pool, runs, k_base, v_base);
+  launch_store(pool, runs, image, image.offset() + k_base, image, image.offset() + v_base, moved_bytes(pool, runs));
+}
+
+void load_image(const LayerCells& pool, const CellRuns& runs, const Tensor& image, std::uint64_t k_base,
+                std::uint64_t v_base) {
+  constexpr const char* kWhere = "ops.load_image";
+  check_pool(kWhere, pool);
+  if (runs.count() == 0) return;
+  check_runs(kWhere, runs, pool.k);
+  check_image(kWhere, image, pool, runs, k_base, v_base);
+  launch_load(image, image.offset() + k_base, image, image.offset() + v_base, runs, pool, moved_bytes(pool, runs));
+}
+
+CellCopies::CellCopies(const cl::DevicePtr& device, std::span<const CellCopy> copies, std::uint32_t staging_cells) {
+  require(staging_cells > 0, "ops.CellCopies", "staging_cells: got 0, allowed 1 or more");
+  std::vector<CellCopy> batch;
+  std::uint32_t used = 0;
+  Hull written;
+  const auto close = [&] {
+    if (batch.empty()) return;
+    std::vector<CellRun> out, in;
+    std::int32_t row = 0;
+    for (const CellCopy& copy : batch) {
+      const auto length = static_cast<std::int32_t>(copy.length), stride = static_cast<std::int32_t>(used);
+      out.push_back({static_cast<std::int32_t>(copy.from), length, row, stride});
+      in.push_back({static_cast<std::int32_t>(copy.to), length, row, stride});
+      row += length;
+    }
+    batches_.push_back({CellRuns(device, out, 1), CellRuns(device, in, 1), used});
+    largest_batch_ = std::max<std::int64_t>(largest_batch_, used);
+    batch.clear();
+    used = 0;
+    written = {};
+  };
+  for (const CellCopy& copy : copies) {
+    if (copy.length == 0 || copy.from == copy.to) continue;
+    cells_ += copy.length;
+    // Pieces of one copy go in the direction in which a piece never overwrites a source still to be read.
+    const bool ascending = copy.to < copy.from;
+    for (std::uint32_t done = 0; done < copy.length;) {
+      const std::uint32_t length = std::min(copy.length - done, staging_cells);
+      const std::uint32_t at = ascending ? done : copy.length - done - length;
+      const CellCopy piece{copy.from + at, copy.to + at, length};
+      if (used + length > staging_cells || written.meets(piece.from, length) || written.meets(piece.to, length)) close();
+      batch.push_back(piece);
+      written.add(piece);
+      used += length;
+      done += length;
+    }
+    end_cell_ = std::max({end_cell_, std::int64_t{copy.from} + copy.length, std::int64_t{copy.to} + copy.length});
+  }
+  close();
+}
+
+void copy_cells(const LayerCells& pool, const CellCopies& copies) {
+  constexpr const char* kWhere = "ops.copy_cells";
+  check_pool(kWhere, pool);
+  if (copies.batches_.empty()) return;
+  require(copies.end_cell_ <= pool.k.dim(1), kWhere, "copies: got cells up to ", copies.end_cell_, ", allowed ",
+          pool.k.dim(1));
+  const std::int64_t rows = copies.largest_batch_ * pool.k.dim(0);
+  const Tensor k = Tensor::empty(pool.k.device(), pool.k.dtype(), {rows * pool.k.dim(2)});
+  const Tensor v = Tensor::empty(pool.k.device(), pool.v.dtype(), {rows * pool.v.dim(2)});
+  for (const CellCopies::Batch& batch : copies.batches_) {
+    launch_store(pool, batch.out, k, 0, v, 0, 0);
+    launch_load(k, 0, v, 0, batch.in, pool, moved_bytes(pool, batch.in));
+  }
+}
+
+void rotate_cells(const Tensor& k_pool, const CellRuns& runs, std::int32_t delta, const RopeParams& rope) {
+  constexpr const char* kWhere = "ops.rotate_cells";
+  check_pool(kWhere, {k_pool, k_pool});
+  require(rope.can_shift(), kWhere, "rope: got a scaling that depends on the length, allowed fixed ones");
+  if (runs.count() == 0 || delta == 0) return;
+  check_runs(kWhere, runs, k_pool);
+  const RopeTable table = rope_table(rope, static_cast<std::int32_t>(k_pool.dim(2)));
+  std::vector<float> turns;
+  for (const float frequency : table.inverse_frequencies) {
+    const double angle = static_cast<double>(delta) * frequency;
+    turns.push_back(static_cast<float>(std::cos(angle)));
+    turns.push_back(static_cast<float>(std::sin(angle)));
+  }
+  launch_rotate(k_pool, runs, turns, rope.interleaved);
+}
+
+void fill_cells(const LayerCells& pool, Cell begin, std::uint32_t length, std::uint8_t byte) {
+  constexpr const char* kWhere = "ops.fill_cells";
+  check_pool(kWhere, pool);
+  require(std::int64_t{begin} + length <= pool.k.dim(1), kWhere, "cells: got ", begin, " + ", length, ", allowed ",
+          pool.k.dim(1));
+  if (length == 0) return;
+  launch_fill(pool.k, begin, length, byte);
+  launch_fill(pool.v, begin, length, byte);
+}
+
+}  // namespace kvtrie::ops

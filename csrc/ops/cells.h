@@ -1,0 +1,120 @@
+// Copies between the cells of a pool and everything else, for one layer at a time.
+//
+// Concept. A pool holds K as [kv_heads, cells, k_dim] and V as [kv_heads, cells, v_dim]. Outside the pool, rows lie in
+// linear memory described by a table of runs, in units of *rows* (k_dim or v_dim elements), so that one table serves K, V
+// and every layer. Element d of the run's i-th cell for head h lies at
+//
+//     base + (row + h * head_stride + i * token_stride) * dim + d
+//
+//     tensors [rows, kv_heads, dim]:          row = first row * kv_heads, head_stride = 1, token_stride = kv_heads
+//     images in sections of 64 tokens:        row = section start * kv_heads + first token, head_stride = tokens of the
+//                                             section, token_stride = 1   (cache/cell_image.h)
+//
+// Equal dtypes are copied bit by bit; other pairs are converted with round-to-nearest-even. Commands keep queue order.
+//
+// Counters::kv_bytes_moved counts copies between cells and between tiers (copy_cells, store_image, load_image). Storing
+// freshly computed rows (put_rows), reading rows for computation (gather_rows) and rotating in place are not moves.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/cell_span.h"
+#include "ops/rope.h"
+#include "tensor/tensor.h"
+
+namespace kvtrie::ops {
+
+// K and V of one layer of a pool, float32 or float16, both of one dtype.
+struct LayerCells {
+  Tensor k;  // [kv_heads, cells, k_dim]
+  Tensor v;  // [kv_heads, cells, v_dim]
+};
+
+// Consecutive rows of a [rows, kv_heads, dim] tensor and the cells they go to.
+struct RowTarget {
+  std::uint32_t row = 0;
+  Cell cell = 0;
+  std::uint32_t length = 0;
+};
+
+// One run of an external layout; see the formula above.
+struct CellRun {
+  std::int32_t cell = 0, length = 0, row = 0, head_stride = 0;
+};
+
+// A table of runs on the device: uploaded once, used by every layer.
+class CellRuns {
+ public:
+  CellRuns() = default;
+  CellRuns(const cl::DevicePtr& device, std::span<const CellRun> runs, std::int32_t token_stride);
+
+  // Rows of [rows, kv_heads, dim] tensors to or from cells.
+  static CellRuns of_rows(const cl::DevicePtr& device, std::span<const RowTarget> targets, std::uint32_t kv_heads);
+  // The cells of `spans`, in order, as rows 0, 1, 2, ...
+  static CellRuns of_spans(const cl::DevicePtr& device, std::span<const CellSpan> spans, std::uint32_t kv_heads);
+
+  std::int32_t count() const noexcept { return count_; }               // runs in the table
+  std::int32_t token_stride() const noexcept { return token_stride_; }
+  std::int64_t cells() const noexcept { return cells_; }               // cells named by all runs
+  std::int64_t end_cell() const noexcept { return end_cell_; }
+  std::int64_t row_count(std::uint32_t kv_heads) const noexcept;       // rows the external memory must have
+  const Tensor& table() const noexcept { return table_; }
+
+ private:
+  struct RowEnd {
+    std::int64_t end_row = 0;  // of head 0
+    std::int32_t head_stride = 0;
+  };
+  Tensor table_;  // int32 [count, 4]; longer runs are cut into pieces of 64 cells
+  std::int32_t count_ = 0, token_stride_ = 1;
+  std::int64_t cells_ = 0, end_cell_ = 0;
+  std::vector<RowEnd> ends_;
+};
+
+// k [rows, kv_heads, k_dim] and v [rows, kv_heads, v_dim] (float32, float16 or bfloat16) into the cells. One launch.
+void put_rows(const Tensor& k, const Tensor& v, const CellRuns& runs, const LayerCells& pool);
+
+// The rows of `runs` (of_spans) in the pool's dtype: [n, kv_heads, k_dim] and [n, kv_heads, v_dim].
+std::pair<Tensor, Tensor> gather_rows(const LayerCells& pool, const CellRuns& runs);
+
+// Between the pool and `image`, a one-dimensional tensor of the pool's dtype. K starts at element `k_base`, V at `v_base`.
+void store_image(const LayerCells& pool, const CellRuns& runs, const Tensor& image, std::uint64_t k_base,
+                 std::uint64_t v_base);
+void load_image(const LayerCells& pool, const CellRuns& runs, const Tensor& image, std::uint64_t k_base,
+                std::uint64_t v_base);
+
+// A move of cells within the pool. Source and destination may overlap.
+struct CellCopy {
+  Cell from = 0, to = 0;
+  std::uint32_t length = 0;
+};
+
+// Moves prepared once for every layer: batches that go through a staging buffer, in order.
+class CellCopies {
+ public:
+  CellCopies() = default;
+  // `staging_cells`: the most cells that are in transit at once.
+  CellCopies(const cl::DevicePtr& device, std::span<const CellCopy> copies, std::uint32_t staging_cells = 4096);
+  std::int64_t cells() const noexcept { return cells_; }
+
+ private:
+  friend void copy_cells(const LayerCells& pool, const CellCopies& copies);
+  struct Batch {
+    CellRuns out, in;
+    std::int64_t cells = 0;
+  };
+  std::vector<Batch> batches_;
+  std::int64_t cells_ = 0, largest_batch_ = 0, end_cell_ = 0;
+};
+void copy_cells(const LayerCells& pool, const CellCopies& copies);
+
+// Rotates the stored K of the runs' cells by `delta` positions, in float32 arithmetic. REQUIRES: rope.can_shift().
+void rotate_cells(const Tensor& k_pool, const CellRuns& runs, std::int32_t delta, const RopeParams& rope);
+
+// Every byte of the cells' K and V becomes `byte`.
+void fill_cells(const LayerCells& pool, Cell begin, std::uint32_t length, std::uint8_t byte);
+
+}  // namespace kvtrie::ops

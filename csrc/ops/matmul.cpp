@@ -1,0 +1,84 @@
+#include "ops/matmul.h"
+
+#include <limits>
+
+#include "ops/matmul_variant.h"
+#include "ops/support.h"
+
+namespace kvtrie::ops {
+namespace {
+
+constexpr std::int64_t kMaxSide = std::numeric_limits<std::int32_t>::max() / 64;
+
+void check_weight(const char* where, const Tensor& w) {
+  check_device(where, "w", w);
+  check_float(where, "w", w);
+  check_rank(where, "w", w, 2);
+  for (const std::int64_t side : w.shape())
+    require(side <= kMaxSide, where, "w: got ", describe(w), ", allowed sizes up to ", kMaxSide);
+}
+
+void check_input(const char* where, const Tensor& x, const Tensor& w, std::int64_t in) {
+  check_device(where, "x", x);
+  check_same_device(where, "w", w, x);
+  check_dtype(where, "x", x, DType::kFloat32);
+  require(x.rank() >= 1 && x.dim(-1) == in, where, "x: got ", describe(x), ", allowed a last size of ", in, " as in w");
+  require(static_cast<std::int64_t>(x.size()) / in <= kMaxSide, where, "x: got ", describe(x), ", allowed up to ", kMaxSide,
+          " rows");
+}
+
+Shape output_shape(const Tensor& x, std::int64_t out) {
+  Shape shape = x.shape();
+  shape.back() = out;
+  return shape;
+}
+
+}  // namespace
+
+const char* name_of(MatmulBackend backend) noexcept { return backend == MatmulBackend::kPacked ? "packed" : "clblast"; }
+
+MatmulBackend matmul_backend_from_name(const std::string& name) {
+  if (name == "packed") return MatmulBackend::kPacked;
+  require(name == "clblast", "ops.matmul", "backend: got \"", name, "\", allowed \"packed\", \"clblast\"");
+  return MatmulBackend::kClblast;
+}
+
+MatmulBackend matmul_backend(const cl::Device& device) {
+  return device.info().kind == cl::DeviceKind::kGpu ? MatmulBackend::kClblast : MatmulBackend::kPacked;
+}
+
+PackedWeight pack(const Tensor& w, bool transpose_w) {
+  check_weight("ops.pack", w);
+  PackedWeight packed;
+  packed.out_features_ = w.dim(transpose_w ? 0 : 1);
+  packed.in_features_ = w.dim(transpose_w ? 1 : 0);
+  packed.panels_ = launch_pack(w, transpose_w);
+  return packed;
+}
+
+Tensor matmul(const Tensor& x, const PackedWeight& w) {
+  constexpr const char* kWhere = "ops.matmul";
+  require(w.defined(), kWhere, "w: got an empty packed weight, allowed one made by pack");
+  check_input(kWhere, x, w.panels(), w.in_features());
+  const Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, w.out_features()));
+  launch_packed(x, w, y);
+  return y;
+}
+
+Tensor matmul(const Tensor& x, const Tensor& w, bool transpose_w, std::optional<MatmulBackend> backend) {
+  constexpr const char* kWhere = "ops.matmul";
+  check_weight(kWhere, w);
+  check_input(kWhere, x, w, w.dim(transpose_w ? 1 : 0));
+  const bool is_float32 = w.dtype() == DType::kFloat32;
+  if (backend == MatmulBackend::kClblast) check_dtype(kWhere, "w (backend clblast)", w, DType::kFloat32);
+  MatmulBackend chosen = backend.value_or(is_float32 ? matmul_backend(*x.device()) : MatmulBackend::kPacked);
+  if (!backend && chosen == MatmulBackend::kClblast && !clblast_works(x.device(), transpose_w)) chosen = MatmulBackend::kPacked;
+  const Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, w.dim(transpose_w ? 0 : 1)));
+  if (chosen == MatmulBackend::kClblast)
+    launch_clblast(x, w, transpose_w, y);
+  else
+    launch_rows(x, w, transpose_w, y);
+  return y;
+}
+
+}  // namespace kvtrie::ops

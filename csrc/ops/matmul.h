@@ -1,0 +1,52 @@
+// Matrix products x [.., in] times a weight [out, in], by one of two backends.
+//
+//   packed   kernels of ours over weights laid out as [out/16][in][16]: CPU devices. Every output is summed over `in` in
+//            ascending order with one rounding per step, whatever the number of rows, so a row's result does not depend
+//            on the rows beside it: the bits of a cached and a cold run agree.
+//   clblast  CLBlast GEMM/GEMV with a workspace of ours: GPUs. float32 weights only.
+//
+// `matmul_backend` is the only place that chooses; callers may override it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tensor/tensor.h"
+
+namespace kvtrie::ops {
+
+enum class MatmulBackend : std::uint8_t { kPacked, kClblast };
+const char* name_of(MatmulBackend backend) noexcept;             // "packed", "clblast"
+MatmulBackend matmul_backend_from_name(const std::string& name);  // throws kArgument for an unknown name
+
+// The backend for this device: clblast on GPUs, packed elsewhere.
+MatmulBackend matmul_backend(const cl::Device& device);
+
+// A weight laid out for the packed backend: [ceil(out/64)*4 panels][in][16], columns beyond `out` zero.
+class PackedWeight {
+ public:
+  PackedWeight() = default;
+  bool defined() const noexcept { return panels_.defined(); }
+  std::int64_t out_features() const noexcept { return out_features_; }
+  std::int64_t in_features() const noexcept { return in_features_; }
+  DType dtype() const noexcept { return panels_.dtype(); }
+  std::size_t nbytes() const { return panels_.nbytes(); }
+  const Tensor& panels() const noexcept { return panels_; }
+
+ private:
+  friend PackedWeight pack(const Tensor& w, bool transpose_w);
+  Tensor panels_;
+  std::int64_t out_features_ = 0, in_features_ = 0;
+};
+
+// w [out, in] (or [in, out] when transpose_w is false), float32, float16 or bfloat16; the dtype is kept.
+PackedWeight pack(const Tensor& w, bool transpose_w = true);
+
+// x float32 [.., in] -> float32 [.., out].
+Tensor matmul(const Tensor& x, const PackedWeight& w);
+// w [out, in], or [in, out] when transpose_w is false. With the packed backend an unpacked weight goes through a row
+// kernel that needs no packing.
+Tensor matmul(const Tensor& x, const Tensor& w, bool transpose_w = true, std::optional<MatmulBackend> backend = {});
+
+}  // namespace kvtrie::ops

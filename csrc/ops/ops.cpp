@@ -1,0 +1,254 @@
+#include "ops/ops.h"
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "ops/rows_variant.h"
+#include "ops/support.h"
+
+namespace kvtrie::ops {
+namespace {
+
+constexpr std::int64_t kMaxVocab = 1 << 24;  // kernels/sample.cl counts in float32
+constexpr std::int64_t kMaxDim = std::numeric_limits<std::int32_t>::max() / 64;
+
+// Checks an activation over whose last axis an operation runs, and gives it as float32.
+Tensor rows_of(const char* where, const char* name, const Tensor& x) {
+  check_device(where, name, x);
+  check_float(where, name, x);
+  require(x.rank() >= 1 && x.dim(-1) <= kMaxDim, where, name, ": got ", describe(x),
+          ", allowed rank 1 or more and a last size up to ", kMaxDim);
+  return as_float32(x);
+}
+
+// A [dim] weight that fits x, as float32.
+Tensor weight_of(const char* where, const char* name, const Tensor& weight, const Tensor& x) {
+  check_same_device(where, name, weight, x);
+  check_float(where, name, weight);
+  check_shape(where, name, weight, {x.dim(-1)});
+  return as_float32(weight);
+}
+
+void check_eps(const char* where, float eps) {
+  require(std::isfinite(eps) && eps >= 0.0f, where, "eps: got ", eps, ", allowed finite numbers from 0 on");
+}
+
+Tensor like(const Tensor& x) { return Tensor::empty(x.device(), DType::kFloat32, x.shape()); }
+
+Tensor unary(const char* where, const char* op, const Tensor& x) {
+  const Tensor a = rows_of(where, "x", x), y = like(a);
+  launch_unary(op, a, y);
+  return y;
+}
+
+bool is_suffix(const Shape& suffix, const Shape& shape) {
+  return !suffix.empty() && suffix.size() <= shape.size() && std::equal(suffix.rbegin(), suffix.rend(), shape.rbegin());
+}
+
+Tensor binary(const char* where, const char* op, const char* a_name, const Tensor& a, const char* b_name, const Tensor& b) {
+  const Tensor x = rows_of(where, a_name, a);
+  check_same_device(where, b_name, b, x);
+  const Tensor z = rows_of(where, b_name, b);
+  require(is_suffix(z.shape(), x.shape()), where, b_name, ": got ", describe(b), ", allowed ", to_string(x.shape()),
+          " or its last sizes");
+  const Tensor y = like(x);
+  launch_binary(op, x, z, y);
+  return y;
+}
+
+Tensor gate(const char* where, const char* op, const Tensor& gate_, const Tensor& up) {
+  check_device(where, "gate", gate_);
+  check_same_device(where, "up", up, gate_);
+  check_shape(where, "up", up, gate_.shape());
+  return binary(where, op, "gate", gate_, "up", up);
+}
+
+int checked_axis(const char* where, const Tensor& x, int axis) {
+  require(axis >= -x.rank() && axis < x.rank(), where, "axis: got ", axis, ", allowed ", -x.rank(), " to ", x.rank() - 1);
+  return axis < 0 ? axis + x.rank() : axis;
+}
+
+std::uint64_t product(const Shape& shape, int begin, int end) {
+  return static_cast<std::uint64_t>(
+      std::accumulate(shape.begin() + begin, shape.begin() + end, std::int64_t{1}, std::multiplies<>()));
+}
+
+// A tensor seen as rows along `axis`: outer x (size of the axis * inner) 16-bit words.
+struct AxisRows {
+  std::uint64_t outer, words;
+  AxisRows(const Tensor& x, int axis)
+      : outer(product(x.shape(), 0, axis)), words(product(x.shape(), axis, x.rank()) * (size_of(x.dtype()) / 2)) {}
+};
+
+void check_words(const char* where, const AxisRows& rows) {
+  require(rows.words <= static_cast<std::uint64_t>(kMaxDim) * 32, where, "got rows of ", rows.words,
+          " words of 16 bits, allowed ", kMaxDim * 32);
+}
+
+}  // namespace
+
+Tensor embedding(const Tensor& table, const Tensor& ids) {
+  constexpr const char* kWhere = "ops.embedding";
+  check_device(kWhere, "table", table);
+  check_float(kWhere, "table", table);
+  check_rank(kWhere, "table", table, 2);
+  check_same_device(kWhere, "ids", ids, table);
+  check_dtype(kWhere, "ids", ids, DType::kInt32);
+  check_rank(kWhere, "ids", ids, 1);
+  require(table.dim(0) <= kMaxDim * 64 && table.dim(1) <= kMaxDim, kWhere, "table: got ", describe(table),
+          ", allowed sizes up to ", kMaxDim);
+  const Tensor y = Tensor::empty(table.device(), DType::kFloat32, {ids.dim(0), table.dim(1)});
+  launch_embedding(table, ids, y);
+  return y;
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, float eps, float offset) {
+  constexpr const char* kWhere = "ops.rms_norm";
+  const Tensor a = rows_of(kWhere, "x", x), w = weight_of(kWhere, "weight", weight, a), y = like(a);
+  check_eps(kWhere, eps);
+  launch_rms_norm(a, w, eps, offset, y);
+  return y;
+}
+
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps) {
+  constexpr const char* kWhere = "ops.layer_norm";
+  const Tensor a = rows_of(kWhere, "x", x), w = weight_of(kWhere, "weight", weight, a), y = like(a);
+  const Tensor shift = bias.defined() ? weight_of(kWhere, "bias", bias, a) : Tensor();
+  check_eps(kWhere, eps);
+  launch_layer_norm(a, w, shift, eps, y);
+  return y;
+}
+
+Tensor l2_norm(const Tensor& x, float eps) {
+  constexpr const char* kWhere = "ops.l2_norm";
+  const Tensor a = rows_of(kWhere, "x", x), y = like(a);
+  check_eps(kWhere, eps);
+  launch_l2_norm(a, eps, y);
+  return y;
+}
+
+Tensor softmax(const Tensor& x) {
+  const Tensor a = rows_of("ops.softmax", "x", x), y = like(a);
+  launch_softmax(a, y);
+  return y;
+}
+
+Tensor silu(const Tensor& x) { return unary("ops.silu", "silu", x); }
+Tensor sigmoid(const Tensor& x) { return unary("ops.sigmoid", "sigmoid", x); }
+Tensor softplus(const Tensor& x) { return unary("ops.softplus", "softplus", x); }
+
+Tensor silu_mul(const Tensor& gate_, const Tensor& up) { return gate("ops.silu_mul", "silu_mul", gate_, up); }
+
+Tensor gelu_mul(const Tensor& gate_, const Tensor& up, Gelu kind) {
+  return gate("ops.gelu_mul", kind == Gelu::kTanh ? "gelu_tanh_mul" : "gelu_exact_mul", gate_, up);
+}
+
+Tensor add(const Tensor& a, const Tensor& b) { return binary("ops.add", "add", "a", a, "b", b); }
+Tensor mul(const Tensor& a, const Tensor& b) { return binary("ops.mul", "mul", "a", a, "b", b); }
+
+Tensor concat(const std::vector<Tensor>& parts, int axis) {
+  constexpr const char* kWhere = "ops.concat";
+  require(!parts.empty(), kWhere, "parts: got none, allowed 1 or more");
+  check_device(kWhere, "parts[0]", parts[0]);
+  const int along = checked_axis(kWhere, parts[0], axis);
+  Shape shape = parts[0].shape();
+  shape[along] = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::string name = cat("parts[", i, "]");
+    check_same_device(kWhere, name, parts[i], parts[0]);
+    check_dtype(kWhere, name, parts[i], parts[0].dtype());
+    check_rank(kWhere, name, parts[i], parts[0].rank());
+    Shape allowed = parts[0].shape();
+    allowed[along] = parts[i].dim(along);
+    check_shape(kWhere, name, parts[i], allowed);
+    shape[along] += parts[i].dim(along);
+  }
+  const Tensor y = Tensor::empty(parts[0].device(), parts[0].dtype(), shape);
+  const AxisRows whole(y, along);
+  check_words(kWhere, whole);
+  std::uint64_t at = 0;
+  for (const Tensor& part : parts) {
+    const AxisRows rows(part, along);
+    launch_copy_rows(part, y, {rows.outer, rows.words, 0, rows.words, at, whole.words});
+    at += rows.words;
+  }
+  return y;
+}
+
+std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& sizes, int axis) {
+  constexpr const char* kWhere = "ops.split";
+  check_device(kWhere, "x", x);
+  const int along = checked_axis(kWhere, x, axis);
+  std::int64_t sum = 0;
+  for (const std::int64_t size : sizes) {
+    require(size > 0 && size <= x.dim(along) - sum, kWhere, "sizes: got ", size, " after ", sum,
+            ", allowed sizes above 0 that add up to ", x.dim(along));
+    sum += size;
+  }
+  require(sum == x.dim(along), kWhere, "sizes: got a sum of ", sum, ", allowed ", x.dim(along));
+  const AxisRows whole(x, along);
+  check_words(kWhere, whole);
+  std::vector<Tensor> parts;
+  std::uint64_t at = 0;
+  for (const std::int64_t size : sizes) {
+    Shape shape = x.shape();
+    shape[along] = size;
+    parts.push_back(Tensor::empty(x.device(), x.dtype(), shape));
+    const AxisRows rows(parts.back(), along);
+    launch_copy_rows(x, parts.back(), {rows.outer, rows.words, at, whole.words, 0, rows.words});
+    at += rows.words;
+  }
+  return parts;
+}
+
+Tensor cast(const Tensor& x, DType dtype) {
+  constexpr const char* kWhere = "ops.cast";
+  check_device(kWhere, "x", x);
+  if (x.dtype() == dtype) return x;
+  check_float(kWhere, "x", x);
+  if (!is_float(dtype)) fail(ErrorKind::kType, kWhere, "dtype: got ", name_of(dtype), ", allowed float32, float16 or bfloat16");
+  const Tensor y = Tensor::empty(x.device(), dtype, x.shape());
+  launch_cast(x, y);
+  return y;
+}
+
+Tensor take_rows(const Tensor& x, const std::vector<std::int32_t>& rows) {
+  constexpr const char* kWhere = "ops.take_rows";
+  check_device(kWhere, "x", x);
+  require(x.rank() >= 1 && !rows.empty(), kWhere, "rows: got none, allowed 1 or more");
+  for (const std::int32_t row : rows)
+    require(row >= 0 && row < x.dim(0), kWhere, "rows: got ", row, ", allowed 0 to ", x.dim(0) - 1);
+  Shape shape = x.shape();
+  shape[0] = static_cast<std::int64_t>(rows.size());
+  const Tensor y = Tensor::empty(x.device(), x.dtype(), shape);
+  check_words(kWhere, AxisRows(x.slice(0, 1), 0));
+  launch_take_rows(x, Tensor::from_host(x.device(), DType::kInt32, {shape[0]}, rows.data()), y);
+  return y;
+}
+
+Tensor argmax(const Tensor& logits) {
+  constexpr const char* kWhere = "ops.argmax";
+  const Tensor x = rows_of(kWhere, "logits", logits);
+  check_rank(kWhere, "logits", x, 2);
+  const Tensor y = Tensor::empty(x.device(), DType::kInt32, {x.dim(0)});
+  launch_argmax(x, y);
+  return y;
+}
+
+Tensor sample(const Tensor& logits, const SampleOptions& options) {
+  constexpr const char* kWhere = "ops.sample";
+  require(std::isfinite(options.temperature) && options.temperature >= 0.0f, kWhere, "temperature: got ",
+          options.temperature, ", allowed finite numbers from 0 on");
+  require(options.top_k >= 0, kWhere, "top_k: got ", options.top_k, ", allowed 0 (all) or more");
+  require(options.top_p > 0.0f && options.top_p <= 1.0f, kWhere, "top_p: got ", options.top_p, ", allowed above 0 up to 1");
+  if (options.temperature == 0.0f) return argmax(logits);
+  const Tensor x = rows_of(kWhere, "logits", logits);
+  check_rank(kWhere, "logits", x, 2);
+  require(x.dim(1) <= kMaxVocab, kWhere, "logits: got ", describe(logits), ", allowed up to ", kMaxVocab, " tokens");
+  const Tensor y = Tensor::empty(x.device(), DType::kInt32, {x.dim(0)});
+  launch_sample(x, options, like(x), y);
+  return y;
+}
+
+}  // namespace kvtrie::ops

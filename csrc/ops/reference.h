@@ -1,0 +1,81 @@
+// The operations as plain loops on host memory: the oracle of the kernels, and what the host K/V store computes with.
+//
+// Written for clarity. Sums run in double unless a function says otherwise. Row-major arrays; sizes are arguments or
+// follow from the spans' sizes. Nothing here needs a device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/cell_span.h"
+#include "ops/attention_plan.h"
+#include "ops/cells.h"
+#include "ops/ops.h"
+#include "ops/rope.h"
+#include "tensor/tensor.h"
+
+namespace kvtrie::ops::reference {
+
+// Read-only numbers of dtype float32, float16 or bfloat16 on the host.
+struct Numbers {
+  const void* data = nullptr;
+  DType dtype = DType::kFloat32;
+  float operator[](std::size_t index) const noexcept;
+};
+void store_number(void* data, DType dtype, std::size_t index, float value) noexcept;
+
+// --- attention and cells ---------------------------------------------------------------------------------------------
+struct AttentionShape {
+  std::uint32_t heads = 0, kv_heads = 0, k_dim = 0, v_dim = 0;
+};
+struct AttentionParams {
+  float scale = 0.0f;            // 0 or less: 1 / sqrt(k_dim)
+  float softcap = 0.0f;
+  std::span<const float> sinks;  // empty, or [heads]
+};
+// q [rows, heads, k_dim]; pools [kv_heads, cells, dim]; out [rows, heads, v_dim]. A key is visible when its position is
+// at most the row's. Hidden and unnamed cells are never read.
+void attend_spans(std::span<const float> q, Numbers k_pool, Numbers v_pool, std::uint64_t cells,
+                  const AttentionShape& shape, std::span<const QueryRows> queries, const AttentionParams& params,
+                  std::span<float> out);
+// q [tokens, heads, k_dim]; k, v [n, kv_heads, dim]; mask empty or [tokens, n].
+void attention(std::span<const float> q, Numbers k, Numbers v, std::uint64_t n, const AttentionShape& shape,
+               std::span<const float> mask, const AttentionParams& params, std::span<float> out);
+
+// One pool tensor (K or V) on the host.
+struct HostPool {
+  std::byte* data = nullptr;  // [kv_heads, cells, dim]
+  DType dtype = DType::kFloat16;
+  std::uint32_t kv_heads = 0;
+  std::uint64_t cells = 0;
+  std::uint32_t dim = 0;
+};
+void put_rows(Numbers rows, std::span<const RowTarget> targets, const HostPool& pool);       // [rows, kv_heads, dim]
+void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, std::byte* rows);    // [n, kv_heads, dim]
+void copy_cells(const HostPool& pool, std::span<const CellCopy> copies);                     // in order, overlap allowed
+void rotate_cells(const HostPool& pool, std::span<const CellSpan> spans, std::int32_t delta, const RopeParams& rope);
+void fill_cells(const HostPool& pool, Cell begin, std::uint32_t length, std::uint8_t byte);
+
+// --- the rest ----------------------------------------------------------------------------------------------------------
+// x [rows, in] times w [out, in] -> [rows, out].
+std::vector<float> matmul(std::span<const float> x, Numbers w, std::size_t rows, std::size_t in, std::size_t out);
+std::vector<float> rope(std::span<const float> x, std::span<const std::int32_t> positions, std::size_t heads,
+                        std::size_t head_dim, const RopeParams& params, std::int64_t length = 0);
+std::vector<float> rms_norm(std::span<const float> x, std::span<const float> weight, float eps, float offset);
+std::vector<float> layer_norm(std::span<const float> x, std::span<const float> weight, std::span<const float> bias,
+                              float eps);
+std::vector<float> l2_norm(std::span<const float> x, std::size_t dim, float eps);
+std::vector<float> softmax(std::span<const float> x, std::size_t dim);
+double silu(double x) noexcept;
+double sigmoid(double x) noexcept;
+double softplus(double x) noexcept;
+double gelu(double x, Gelu kind) noexcept;
+std::vector<std::int32_t> argmax(std::span<const float> logits, std::size_t vocab);
+
+// The distribution that ops::sample draws from, for one row of logits: zero for every token that is cut off.
+std::vector<double> sample_distribution(std::span<const float> logits, const SampleOptions& options);
+// The number in [0, 1) that row `row` draws.
+float sample_uniform(std::uint64_t seed, std::uint32_t row) noexcept;
+
+}  // namespace kvtrie::ops::reference

@@ -1,0 +1,47 @@
+#include "ops/registry.h"
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+namespace kvtrie::ops::registry {
+namespace {
+
+struct Record {
+  std::mutex mutex;  // guards both members
+  std::optional<KernelFamily> family;
+  std::unordered_map<std::string, bool> verdicts;
+};
+
+std::shared_ptr<Record> record_of(cl::Device& device) {
+  return device.extension<Record>([] { return std::make_shared<Record>(); });
+}
+
+}  // namespace
+
+std::optional<KernelFamily> family_override(cl::Device& device) {
+  const auto record = record_of(device);
+  const std::lock_guard lock(record->mutex);
+  return record->family;
+}
+
+void set_family_override(cl::Device& device, std::optional<KernelFamily> family) {
+  const auto record = record_of(device);
+  const std::lock_guard lock(record->mutex);
+  record->family = family;
+}
+
+std::optional<bool> verdict(cl::Device& device, const std::string& key) {
+  const auto record = record_of(device);
+  const std::lock_guard lock(record->mutex);
+  const auto at = record->verdicts.find(key);
+  return at == record->verdicts.end() ? std::nullopt : std::optional(at->second);
+}
+
+void set_verdict(cl::Device& device, const std::string& key, bool works) {
+  const auto record = record_of(device);
+  const std::lock_guard lock(record->mutex);
+  record->verdicts[key] = works;
+}
+
+}  // namespace kvtrie::ops::registry

@@ -1,0 +1,124 @@
+#include "ops/rows_enqueue.h"
+
+#include "ops/support.h"
+
+namespace kvtrie::ops::bare {
+namespace {
+
+std::string lanes_option(cl::Device& device) { return cat("-DLANES=", lanes_for(device)); }
+
+std::int32_t last_dim(const Tensor& x) { return static_cast<std::int32_t>(x.dim(-1)); }
+std::size_t row_count(const Tensor& x) { return x.size() / static_cast<std::size_t>(x.dim(-1)); }
+
+// Launches a kernel that gives one work-group of lanes to each row.
+template <class... Args>
+void launch_rows(const Tensor& x, const char* program, const char* name, const Args&... args) {
+  cl::Device& device = *x.device();
+  const std::size_t lanes = lanes_for(device);
+  device.launch(device.kernel(program, name, lanes_option(device)), {lanes, row_count(x), 0}, {lanes, 1, 0}, args...);
+}
+
+// Numbers per work-item of chunked kernels: long runs on a CPU, one vector on a GPU.
+std::int32_t chunk_for(cl::Device& device) { return lanes_for(device) == 1 ? 4096 : 8; }
+
+// Work-items for `count` numbers of each of `rows` rows, and their groups.
+struct Chunks {
+  std::int32_t chunk;
+  cl::Range global, local;
+  Chunks(cl::Device& device, std::size_t count, std::size_t rows) : chunk(chunk_for(device)) {
+    const std::size_t lanes = lanes_for(device);
+    global = {round_up(divide_up(count, chunk), lanes), rows, 0};
+    local = {lanes, 1, 0};
+  }
+};
+
+// 16-bit words per element.
+std::uint64_t words_of(const Tensor& x) { return size_of(x.dtype()) / 2; }
+
+}  // namespace
+
+void rms_norm(const Tensor& x, const Tensor& weight, float eps, float offset, const Tensor& y) {
+  launch_rows(x, "rows", "rms_norm", x.buffer(), x.offset(), weight.buffer(), weight.offset(), y.buffer(), y.offset(),
+              last_dim(x), eps, offset);
+}
+
+void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& y) {
+  const Tensor& shift = bias.defined() ? bias : weight;
+  launch_rows(x, "rows", "layer_norm", x.buffer(), x.offset(), weight.buffer(), weight.offset(), shift.buffer(),
+              shift.offset(), std::int32_t{bias.defined()}, y.buffer(), y.offset(), last_dim(x), eps);
+}
+
+void l2_norm(const Tensor& x, float eps, const Tensor& y) {
+  launch_rows(x, "rows", "l2_norm", x.buffer(), x.offset(), y.buffer(), y.offset(), last_dim(x), eps);
+}
+
+void softmax(const Tensor& x, const Tensor& y) {
+  launch_rows(x, "rows", "softmax", x.buffer(), x.offset(), y.buffer(), y.offset(), last_dim(x));
+}
+
+void argmax(const Tensor& x, const Tensor& y) {
+  launch_rows(x, "rows", "argmax", x.buffer(), x.offset(), y.buffer(), y.offset(), last_dim(x));
+}
+
+void unary(const std::string& op, const Tensor& a, const Tensor& y) {
+  cl::Device& device = *a.device();
+  const Chunks chunks(device, last_dim(a), row_count(a));
+  device.launch(device.kernel("elementwise", op, "-DOP=" + op), chunks.global, chunks.local, a.buffer(), a.offset(), y.buffer(), y.offset(), last_dim(a), chunks.chunk);
+}
+
+void binary(const std::string& op, const Tensor& a, const Tensor& b, const Tensor& y) {
+  cl::Device& device = *a.device();
+  const Chunks chunks(device, last_dim(a), row_count(a));
+  device.launch(device.kernel("elementwise", op, "-DOP=" + op), chunks.global, chunks.local, a.buffer(), a.offset(), b.buffer(), b.offset(), y.buffer(), y.offset(), last_dim(a), chunks.chunk,
+                static_cast<std::int32_t>(row_count(b)));
+}
+
+void rope(const Tensor& x, const Tensor& positions, const DeviceRope& table, const Tensor& y) {
+  cl::Device& device = *x.device();
+  const std::size_t lanes = lanes_for(device);
+  device.launch(device.kernel("rope", "rope", lanes_option(device)), {lanes, static_cast<std::size_t>(x.dim(0)), 0},
+                {lanes, 1, 0}, x.buffer(), x.offset(), positions.buffer(), positions.offset(),
+                table.inverse_frequencies().buffer(), y.buffer(), y.offset(), static_cast<std::int32_t>(x.dim(1)),
+                static_cast<std::int32_t>(x.dim(2)), table.dims() / 2, std::int32_t{table.interleaved()},
+                table.attention_factor());
+}
+
+void cast(const Tensor& x, const Tensor& y) {
+  cl::Device& device = *x.device();
+  const Chunks chunks(device, x.size(), 1);
+  device.launch(device.kernel("copy", "cast", cat("-DFROM=", storage_code(x.dtype()), " -DTO=", storage_code(y.dtype()))),
+                chunks.global, chunks.local, x.buffer(), x.offset(), y.buffer(), y.offset(),
+                static_cast<std::uint64_t>(x.size()), chunks.chunk);
+}
+
+void embedding(const Tensor& table, const Tensor& ids, const Tensor& y) {
+  cl::Device& device = *table.device();
+  const Chunks chunks(device, last_dim(table), ids.size());
+  device.launch(device.kernel("copy", "embedding", cat("-DFROM=", storage_code(table.dtype()), " -DTO=0")),
+                chunks.global, chunks.local, table.buffer(), table.offset(), ids.buffer(),
+                ids.offset(), y.buffer(), y.offset(), static_cast<std::int32_t>(table.dim(0)), last_dim(table), chunks.chunk);
+}
+
+void copy_rows(const Tensor& x, const Tensor& y, const RowCopy& copy) {
+  cl::Device& device = *x.device();
+  const Chunks chunks(device, copy.words, copy.rows);
+  device.launch(device.kernel("copy", "copy_rows"), chunks.global, chunks.local, x.buffer(),
+                x.offset() * words_of(x) + copy.from, copy.from_stride, y.buffer(), y.offset() * words_of(y) + copy.to,
+                copy.to_stride, static_cast<std::int32_t>(copy.words), chunks.chunk);
+}
+
+void take_rows(const Tensor& x, const Tensor& rows, const Tensor& y) {
+  cl::Device& device = *x.device();
+  const std::uint64_t words = x.size() / static_cast<std::uint64_t>(x.dim(0)) * words_of(x);
+  const Chunks chunks(device, words, rows.size());
+  device.launch(device.kernel("copy", "take_rows"), chunks.global, chunks.local, x.buffer(),
+                x.offset() * words_of(x), rows.buffer(), y.buffer(), static_cast<std::int32_t>(words), chunks.chunk);
+}
+
+void sample(const Tensor& logits, const SampleOptions& options, const Tensor& scratch, const Tensor& y) {
+  launch_rows(logits, "sample", "sample", logits.buffer(), logits.offset(), scratch.buffer(), y.buffer(), y.offset(),
+              last_dim(logits), options.temperature, options.top_k, options.top_p,
+              static_cast<std::uint32_t>(options.seed), static_cast<std::uint32_t>(options.seed >> 32));
+}
+
+}  // namespace kvtrie::ops::bare

@@ -1,0 +1,22 @@
+// Private to ops/: the bare launches behind rows_variant.h, without proof. Same arguments.
+#pragma once
+
+#include "ops/rows_variant.h"
+
+namespace kvtrie::ops::bare {
+
+void rms_norm(const Tensor& x, const Tensor& weight, float eps, float offset, const Tensor& y);
+void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& y);
+void l2_norm(const Tensor& x, float eps, const Tensor& y);
+void softmax(const Tensor& x, const Tensor& y);
+void argmax(const Tensor& x, const Tensor& y);
+void unary(const std::string& op, const Tensor& a, const Tensor& y);
+void binary(const std::string& op, const Tensor& a, const Tensor& b, const Tensor& y);
+void rope(const Tensor& x, const Tensor& positions, const DeviceRope& table, const Tensor& y);
+void cast(const Tensor& x, const Tensor& y);
+void embedding(const Tensor& table, const Tensor& ids, const Tensor& y);
+void copy_rows(const Tensor& x, const Tensor& y, const RowCopy& copy);
+void take_rows(const Tensor& x, const Tensor& rows, const Tensor& y);
+void sample(const Tensor& logits, const SampleOptions& options, const Tensor& scratch, const Tensor& y);
+
+}  // namespace kvtrie::ops::bare

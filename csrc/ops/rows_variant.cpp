@@ -1,0 +1,229 @@
+#include "ops/rows_variant.h"
+
+#include <cmath>
+
+#include "ops/reference.h"
+#include "ops/rows_enqueue.h"
+#include "ops/self_test.h"
+#include "ops/support.h"
+
+namespace kvtrie::ops {
+namespace {
+
+// Two rows of 19 numbers: two vectors of eight and a rest of three.
+constexpr std::int64_t kRows = 2, kDim = 19;
+
+std::vector<float> numbers(std::size_t count, float scale, float shift) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = scale * static_cast<float>(i * 11 % 31) + shift;
+  return values;
+}
+
+struct SmallRows {
+  std::vector<float> x = numbers(kRows * kDim, 0.21f, -3.0f), z = numbers(kRows * kDim, -0.13f, 2.0f);
+  Tensor x_tensor, z_tensor, weight_tensor, y;
+
+  explicit SmallRows(const cl::DevicePtr& device)
+      : x_tensor(Tensor::from_host(device, DType::kFloat32, {kRows, kDim}, x.data())),
+        z_tensor(Tensor::from_host(device, DType::kFloat32, {kRows, kDim}, z.data())),
+        weight_tensor(z_tensor.slice(0, 1).reshape({kDim})),
+        y(Tensor::empty(device, DType::kFloat32, {kRows, kDim})) {}
+  std::span<const float> weight() const { return std::span(z).first(kDim); }
+
+  bool agrees(const std::vector<float>& wanted) const {
+    std::vector<float> got(y.size());
+    y.copy_to_host(got.data());
+    for (std::size_t i = 0; i < got.size(); ++i)
+      if (!(std::fabs(got[i] - wanted[i]) <= 1e-5f * std::max(1.0f, std::fabs(wanted[i])))) return false;
+    return true;
+  }
+};
+
+std::string lanes_key(const char* program, const char* name, const cl::DevicePtr& device) {
+  return cat(program, " ", name, " -DLANES=", lanes_for(*device));
+}
+
+template <class Run, class Wanted>
+void prove_rows(const cl::DevicePtr& device, const char* name, Run run, Wanted wanted) {
+  require_variant(device, lanes_key("rows", name, device), [&] {
+    const SmallRows small(device);
+    run(small);
+    return small.agrees(wanted(small));
+  });
+}
+
+double elementwise(const std::string& op, double x, double z) {
+  if (op == "silu") return reference::silu(x);
+  if (op == "sigmoid") return reference::sigmoid(x);
+  if (op == "softplus") return reference::softplus(x);
+  if (op == "add") return x + z;
+  if (op == "mul") return x * z;
+  if (op == "silu_mul") return reference::silu(x) * z;
+  return reference::gelu(x, op == "gelu_tanh_mul" ? Gelu::kTanh : Gelu::kExact) * z;
+}
+
+bool elementwise_agrees(const cl::DevicePtr& device, const std::string& op, bool binary) {
+  const SmallRows small(device);
+  if (binary)
+    bare::binary(op, small.x_tensor, small.z_tensor, small.y);
+  else
+    bare::unary(op, small.x_tensor, small.y);
+  std::vector<float> wanted(small.x.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = static_cast<float>(elementwise(op, small.x[i], small.z[i]));
+  return small.agrees(wanted);
+}
+
+bool rope_agrees(const cl::DevicePtr& device) {
+  for (const bool interleaved : {false, true}) {
+    RopeParams params;
+    params.dims = 18;
+    params.interleaved = interleaved;
+    const SmallRows small(device);
+    const std::vector<std::int32_t> positions{3, 1000};
+    const Tensor position_tensor = Tensor::from_host(device, DType::kInt32, {2}, positions.data());
+    const Tensor y = small.y.reshape({2, 1, kDim});
+    bare::rope(small.x_tensor.reshape({2, 1, kDim}), position_tensor, DeviceRope(device, params, kDim), y);
+    if (!small.agrees(reference::rope(small.x, positions, 1, kDim, params))) return false;
+  }
+  return true;
+}
+
+bool cast_agrees(const cl::DevicePtr& device, DType from, DType to) {
+  const std::vector<float> values = numbers(kRows * kDim, 0.217f, -3.01f);
+  std::vector<std::byte> source(values.size() * size_of(from)), wanted(values.size() * size_of(to)), got(wanted.size());
+  for (std::size_t i = 0; i < values.size(); ++i) reference::store_number(source.data(), from, i, values[i]);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    reference::store_number(wanted.data(), to, i, reference::Numbers{source.data(), from}[i]);
+  const Tensor y = Tensor::empty(device, to, {kRows, kDim});
+  bare::cast(Tensor::from_host(device, from, {kRows, kDim}, source.data()), y);
+  y.copy_to_host(got.data());
+  return got == wanted;
+}
+
+bool copies_agree(const cl::DevicePtr& device) {
+  const SmallRows small(device);
+  const std::int32_t row = 1;
+  bare::take_rows(small.x_tensor, Tensor::from_host(device, DType::kInt32, {1}, &row), small.y.slice(0, 1));
+  bare::copy_rows(small.x_tensor, small.y.slice(1, 2), {1, 2 * kDim, 0, 0, 0, 0});
+  std::vector<float> wanted(small.x.begin() + kDim, small.x.end());
+  wanted.insert(wanted.end(), small.x.begin(), small.x.begin() + kDim);
+  return small.agrees(wanted);
+}
+
+bool embedding_agrees(const cl::DevicePtr& device, DType dtype) {
+  const SmallRows small(device);
+  const std::vector<std::int32_t> ids{1, 0};
+  std::vector<std::byte> table(small.x.size() * size_of(dtype));
+  for (std::size_t i = 0; i < small.x.size(); ++i) reference::store_number(table.data(), dtype, i, small.x[i]);
+  std::vector<float> wanted;
+  for (const std::int32_t id : ids)
+    for (std::int64_t d = 0; d < kDim; ++d) wanted.push_back(reference::Numbers{table.data(), dtype}[id * kDim + d]);
+  bare::embedding(Tensor::from_host(device, dtype, {kRows, kDim}, table.data()),
+                  Tensor::from_host(device, DType::kInt32, {2}, ids.data()), small.y);
+  return small.agrees(wanted);
+}
+
+// Every draw lies in the kept set, and is the token at which the reference distribution passes the draw.
+bool sample_agrees(const cl::DevicePtr& device) {
+  const std::vector<float> logits = numbers(kDim, 0.3f, -2.0f);
+  const Tensor tensor = Tensor::from_host(device, DType::kFloat32, {1, kDim}, logits.data());
+  const Tensor scratch = Tensor::empty(device, DType::kFloat32, {1, kDim}), y = Tensor::empty(device, DType::kInt32, {1});
+  for (std::uint64_t seed = 0; seed < 16; ++seed) {
+    const SampleOptions options{0.8f, 9, 0.7f, seed};
+    bare::sample(tensor, options, scratch, y);
+    std::int32_t got = -1;
+    y.copy_to_host(&got);
+    const std::vector<double> p = reference::sample_distribution(logits, options);
+    if (got < 0 || got >= kDim || p[got] == 0.0) return false;
+    double before = 0.0;
+    for (std::int32_t i = 0; i < got; ++i) before += p[i];
+    const double u = reference::sample_uniform(seed, 0);
+    if (u < before - 1e-5 || u > before + p[got] + 1e-5) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void launch_rms_norm(const Tensor& x, const Tensor& weight, float eps, float offset, const Tensor& y) {
+  prove_rows(x.device(), "rms_norm", [](const SmallRows& s) { bare::rms_norm(s.x_tensor, s.weight_tensor, 1e-5f, 1.0f, s.y); },
+             [](const SmallRows& s) { return reference::rms_norm(s.x, s.weight(), 1e-5f, 1.0f); });
+  bare::rms_norm(x, weight, eps, offset, y);
+}
+
+void launch_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& y) {
+  prove_rows(x.device(), "layer_norm",
+             [](const SmallRows& s) { bare::layer_norm(s.x_tensor, s.weight_tensor, s.weight_tensor, 1e-5f, s.y); },
+             [](const SmallRows& s) { return reference::layer_norm(s.x, s.weight(), s.weight(), 1e-5f); });
+  bare::layer_norm(x, weight, bias, eps, y);
+}
+
+void launch_l2_norm(const Tensor& x, float eps, const Tensor& y) {
+  prove_rows(x.device(), "l2_norm", [](const SmallRows& s) { bare::l2_norm(s.x_tensor, 1e-5f, s.y); },
+             [](const SmallRows& s) { return reference::l2_norm(s.x, kDim, 1e-5f); });
+  bare::l2_norm(x, eps, y);
+}
+
+void launch_softmax(const Tensor& x, const Tensor& y) {
+  prove_rows(x.device(), "softmax", [](const SmallRows& s) { bare::softmax(s.x_tensor, s.y); },
+             [](const SmallRows& s) { return reference::softmax(s.x, kDim); });
+  bare::softmax(x, y);
+}
+
+void launch_argmax(const Tensor& x, const Tensor& y) {
+  const cl::DevicePtr& device = x.device();
+  require_variant(device, lanes_key("rows", "argmax", device), [&] {
+    const SmallRows small(device);
+    const Tensor found = Tensor::empty(device, DType::kInt32, {kRows});
+    bare::argmax(small.x_tensor, found);
+    std::vector<std::int32_t> got(kRows);
+    found.copy_to_host(got.data());
+    return got == reference::argmax(small.x, kDim);
+  });
+  bare::argmax(x, y);
+}
+
+void launch_unary(const std::string& op, const Tensor& a, const Tensor& y) {
+  require_variant(a.device(), "elementwise " + op, [&] { return elementwise_agrees(a.device(), op, false); });
+  bare::unary(op, a, y);
+}
+
+void launch_binary(const std::string& op, const Tensor& a, const Tensor& b, const Tensor& y) {
+  require_variant(a.device(), "elementwise " + op, [&] { return elementwise_agrees(a.device(), op, true); });
+  bare::binary(op, a, b, y);
+}
+
+void launch_rope(const Tensor& x, const Tensor& positions, const DeviceRope& table, const Tensor& y) {
+  require_variant(x.device(), lanes_key("rope", "rope", x.device()), [&] { return rope_agrees(x.device()); });
+  bare::rope(x, positions, table, y);
+}
+
+void launch_cast(const Tensor& x, const Tensor& y) {
+  require_variant(x.device(), cat("copy cast ", name_of(x.dtype()), " ", name_of(y.dtype())),
+                  [&] { return cast_agrees(x.device(), x.dtype(), y.dtype()); });
+  bare::cast(x, y);
+}
+
+void launch_embedding(const Tensor& table, const Tensor& ids, const Tensor& y) {
+  require_variant(table.device(), cat("copy embedding ", name_of(table.dtype())),
+                  [&] { return embedding_agrees(table.device(), table.dtype()); });
+  bare::embedding(table, ids, y);
+}
+
+void launch_copy_rows(const Tensor& x, const Tensor& y, const RowCopy& copy) {
+  require_variant(x.device(), "copy rows", [&] { return copies_agree(x.device()); });
+  bare::copy_rows(x, y, copy);
+}
+
+void launch_take_rows(const Tensor& x, const Tensor& rows, const Tensor& y) {
+  require_variant(x.device(), "copy rows", [&] { return copies_agree(x.device()); });
+  bare::take_rows(x, rows, y);
+}
+
+void launch_sample(const Tensor& logits, const SampleOptions& options, const Tensor& scratch, const Tensor& y) {
+  require_variant(logits.device(), lanes_key("sample", "sample", logits.device()),
+                  [&] { return sample_agrees(logits.device()); });
+  bare::sample(logits, options, scratch, y);
+}
+
+}  // namespace kvtrie::ops

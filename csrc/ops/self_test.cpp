@@ -1,0 +1,57 @@
+#include "ops/self_test.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cl/kernel_sources.h"
+#include "ops/registry.h"
+
+namespace kvtrie::ops {
+namespace {
+
+// FNV-1a, 64 bits, of the text of kernels/<program>.cl.
+std::uint64_t text_hash(const std::string& program) {
+  std::uint64_t hash = 14695981039346656037ull;
+  for (const char c : cl::kernel_source(program)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return hash;
+}
+
+// Why the test fails; empty when it passes.
+std::string failure_of(const std::function<bool()>& test) {
+  try {
+    return test() ? "" : "results differ from the reference";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+// Why the variant does not work; empty when it does.
+std::string failure_of_variant(const cl::DevicePtr& device, const std::string& key, const std::function<bool()>& test) {
+  // A record is worth nothing once the kernel's text has changed; a failure may pass, so only success is recorded.
+  const std::string record = cat(key, " ", text_hash(key.substr(0, key.find(' '))));
+  if (device->load_record(record) == "ok") return "";
+  const std::string failure = failure_of(test);
+  if (failure.empty()) device->store_record(record, "ok");
+  return failure;
+}
+
+}  // namespace
+
+bool variant_works(const cl::DevicePtr& device, const std::string& key, const std::function<bool()>& test) {
+  if (const auto known = registry::verdict(*device, key)) return *known;
+  const std::string failure = failure_of_variant(device, key, test);
+  if (!failure.empty())
+    log_message(LogLevel::kWarning, cat("[ops.self_test] kernel ", key, " is not used on ", device->info().name, ": ", failure));
+  registry::set_verdict(*device, key, failure.empty());
+  return failure.empty();
+}
+
+void require_variant(const cl::DevicePtr& device, const std::string& key, const std::function<bool()>& test) {
+  if (registry::verdict(*device, key).value_or(false)) return;
+  const std::string failure = failure_of_variant(device, key, test);
+  if (!failure.empty())
+    fail(ErrorKind::kDevice, "ops.self_test", "kernel ", key, " on ", device->info().name, ": got ", failure,
+         ", allowed the reference's results");
+  registry::set_verdict(*device, key, true);
+}
+
+}  // namespace kvtrie::ops

@@ -1,0 +1,36 @@
+// Every kernel proves itself once per device and driver, before its first result is used.
+//
+// Concept. Each kernel variant has a small case that is compared with the host reference (reference.h). The verdict is
+// remembered in memory and through Device::store_record, so a known device pays once. A fast variant that fails is
+// replaced by its general one; a general variant that fails is a kDevice error that names the kernel.
+//
+// Threads: every function may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "cl/device.h"
+#include "ops/rope.h"
+#include "tensor/tensor.h"
+
+namespace kvtrie::ops {
+
+// Whether the variant `key` ("program options") works on this device; runs `test` at most once per device and driver. A test that throws
+// counts as failed.
+bool variant_works(const cl::DevicePtr& device, const std::string& key, const std::function<bool()>& test);
+
+// Like variant_works, for variants without a replacement: throws kDevice naming `key` when the test fails.
+void require_variant(const cl::DevicePtr& device, const std::string& key, const std::function<bool()>& test);
+
+// What a model needs compiled before its first token.
+struct WarmUp {
+  std::int32_t heads = 0, kv_heads = 0, k_dim = 0, v_dim = 0;
+  DType kv_dtype = DType::kFloat16;
+  DType weight_dtype = DType::kFloat32;
+};
+// Builds and self-tests every program that `spec` names, and runs each once at the local sizes in use. Waits.
+void warm_up(const cl::DevicePtr& device, const WarmUp& spec);
+
+}  // namespace kvtrie::ops

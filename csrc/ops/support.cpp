@@ -1,0 +1,66 @@
+#include "ops/support.h"
+
+#include "ops/ops.h"
+
+namespace kvtrie::ops {
+
+std::string describe(const Tensor& tensor) {
+  if (!tensor.defined()) return "no tensor";
+  return cat(name_of(tensor.dtype()), " ", to_string(tensor.shape()), tensor.on_host() ? " on the host" : "");
+}
+
+bool is_float(DType dtype) noexcept {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+}
+
+void check_device(std::string_view where, std::string_view name, const Tensor& tensor) {
+  if (!tensor.defined() || tensor.on_host())
+    fail(ErrorKind::kType, where, name, ": got ", describe(tensor), ", allowed a tensor on a device");
+  require(tensor.size() > 0, where, name, ": got ", describe(tensor), ", allowed at least one element");
+}
+
+void check_same_device(std::string_view where, std::string_view name, const Tensor& tensor, const Tensor& other) {
+  check_device(where, name, tensor);
+  require(tensor.device() == other.device(), where, name, ": got a tensor on ", tensor.device()->info().name,
+          " (another device object), allowed the device of the first argument");
+}
+
+void check_rank(std::string_view where, std::string_view name, const Tensor& tensor, int rank) {
+  if (tensor.rank() != rank)
+    fail(ErrorKind::kType, where, name, ": got ", describe(tensor), ", allowed rank ", rank);
+}
+
+void check_dtype(std::string_view where, std::string_view name, const Tensor& tensor, DType allowed) {
+  if (tensor.dtype() != allowed)
+    fail(ErrorKind::kType, where, name, ": got ", describe(tensor), ", allowed ", name_of(allowed));
+}
+
+void check_float(std::string_view where, std::string_view name, const Tensor& tensor) {
+  if (!is_float(tensor.dtype()))
+    fail(ErrorKind::kType, where, name, ": got ", describe(tensor), ", allowed float32, float16 or bfloat16");
+}
+
+void check_shape(std::string_view where, std::string_view name, const Tensor& tensor, const Shape& allowed) {
+  require(tensor.shape() == allowed, where, name, ": got ", describe(tensor), ", allowed ", to_string(allowed));
+}
+
+Tensor as_float32(const Tensor& tensor) {
+  return tensor.dtype() == DType::kFloat32 ? tensor : cast(tensor, DType::kFloat32);
+}
+
+std::int32_t lanes_for(cl::Device& device) {
+  return kernel_family(device) == KernelFamily::kWorkGroup ? kGroupLanes : 1;
+}
+
+std::int32_t vector_width(const cl::Device& device) { return device.info().float_vector_width >= 16 ? 16 : 8; }
+
+int storage_code(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32: return 0;
+    case DType::kFloat16: return 1;
+    case DType::kBFloat16: return 2;
+    default: fail(ErrorKind::kType, "ops", "dtype: got ", name_of(dtype), ", allowed float32, float16 or bfloat16");
+  }
+}
+
+}  // namespace kvtrie::ops

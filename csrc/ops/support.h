@@ -1,0 +1,41 @@
+// Private to ops/: argument checks with uniform messages, and the few numbers every launch needs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "ops/family.h"
+#include "tensor/tensor.h"
+
+namespace kvtrie::ops {
+
+// "float32 [2, 3]", for messages.
+std::string describe(const Tensor& tensor);
+bool is_float(DType dtype) noexcept;
+
+// Each throws kType or kArgument as `[where] name: got ..., allowed ...`.
+void check_device(std::string_view where, std::string_view name, const Tensor& tensor);  // defined, on a device, not empty
+void check_same_device(std::string_view where, std::string_view name, const Tensor& tensor, const Tensor& other);
+void check_rank(std::string_view where, std::string_view name, const Tensor& tensor, int rank);
+void check_dtype(std::string_view where, std::string_view name, const Tensor& tensor, DType allowed);
+void check_float(std::string_view where, std::string_view name, const Tensor& tensor);
+void check_shape(std::string_view where, std::string_view name, const Tensor& tensor, const Shape& allowed);
+
+// The tensor as float32: itself, or converted on the device.
+Tensor as_float32(const Tensor& tensor);
+
+// Work-items that share one row: 1 in the serial family, kGroupLanes in the work-group family.
+inline constexpr std::int32_t kGroupLanes = 64;
+std::int32_t lanes_for(cl::Device& device);
+// Widest vectors worth using: 16 where the device prefers 16 floats, else 8.
+std::int32_t vector_width(const cl::Device& device);
+
+// The -D value that names a storage dtype in kernels: 0 float32, 1 float16, 2 bfloat16.
+int storage_code(DType dtype);
+
+inline std::size_t round_up(std::size_t value, std::size_t step) noexcept { return (value + step - 1) / step * step; }
+inline std::size_t divide_up(std::size_t value, std::size_t step) noexcept { return (value + step - 1) / step; }
+
+}  // namespace kvtrie::ops

@@ -1,0 +1,293 @@
+#include "prefix_cache/prefix_cache.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+
+PrefixCacheState::PrefixCacheState(std::vector<std::shared_ptr<CausalCache>> list, PrefixCacheOptions settings)
+    : caches(std::move(list)), options(std::move(settings)) {
+  require(!caches.empty(), "prefix_cache", "caches: got none, allowed at least 1");
+  smallest_pool = std::numeric_limits<Cell>::max();
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    require(caches[i] != nullptr, "prefix_cache", "caches: number ", i, " is empty");
+    for (const std::int32_t layer : caches[i]->layers()) {
+      require(cache_of_layer.emplace(layer, i).second, "prefix_cache", "caches: layer ", layer, " is in two caches");
+    }
+    smallest_pool = std::min(smallest_pool, caches[i]->capacity());
+    caches[i]->set_growth(options.growth);
+  }
+  require(options.max_pinned_fraction >= 0 && options.max_pinned_fraction <= 1, "prefix_cache",
+          "max_pinned_fraction: got ", options.max_pinned_fraction, ", allowed 0 to 1");
+  if (options.host_bytes > 0) host = HostTier::create(options.host_bytes);
+}
+
+namespace {
+
+// A clock that fails leaves the time where it was: ages are for people, never for decisions.
+double read_clock(const PrefixCacheOptions& options) noexcept {
+  try {
+    return options.clock ? options.clock() : 0;
+  } catch (...) {
+    return 0;
+  }
+}
+
+}  // namespace
+
+Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state) {
+  const double now = read_clock(state.options);
+  lock_ = std::unique_lock(state.mutex);
+  if (state.closed && !allow_closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache is closed");
+  state.now = std::max(state.now, now);
+  if (!state.arrivals.empty()) state.reap_arrivals();
+}
+
+Entry::~Entry() {
+  if (!lock_.owns_lock()) return;
+  std::vector<HostBlobPtr> sealing;
+  sealing.swap(state_.unsealed);
+  lock_.unlock();
+  for (const HostBlobPtr& blob : sealing) blob->seal();
+}
+
+void Entry::relock() {
+  lock_.lock();
+  if (state_.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache was closed during the call");
+}
+
+void check_tokens(std::span<const Token> tokens, std::string_view where) {
+  Token smallest = 0;
+  for (const Token token : tokens) smallest = std::min(smallest, token);
+  if (smallest >= 0) return;
+  const auto at = std::find_if(tokens.begin(), tokens.end(), [](Token token) { return token < 0; });
+  fail(ErrorKind::kArgument, where, "tokens[", at - tokens.begin(), "]: got ", *at, ", allowed 0 to ",
+       std::numeric_limits<Token>::max());
+}
+
+PrefixCache::PrefixCache(std::unique_ptr<PrefixCacheState> state) : state_(std::move(state)) {}
+
+PrefixCachePtr PrefixCache::create(std::vector<std::shared_ptr<CausalCache>> caches, PrefixCacheOptions options) {
+  auto state = std::make_unique<PrefixCacheState>(std::move(caches), std::move(options));
+  for (std::size_t i = 0; i < state->caches.size(); ++i) {
+    try {
+      state->caches[i]->attach();
+    } catch (...) {
+      for (std::size_t j = 0; j < i; ++j) state->caches[j]->detach();
+      throw;
+    }
+  }
+  return PrefixCachePtr(new PrefixCache(std::move(state)));
+}
+
+PrefixCache::~PrefixCache() { close(); }
+
+const std::vector<std::shared_ptr<CausalCache>>& PrefixCache::caches() const noexcept { return state_->caches; }
+
+const PrefixCacheOptions& PrefixCache::options() const noexcept { return state_->options; }
+
+bool PrefixCache::closed() const noexcept {
+  std::lock_guard lock(state_->mutex);
+  return state_->closed;
+}
+
+// A page-in that let go of the mutex still holds its path; what is locked then goes with the last reference.
+void PrefixCache::close() noexcept {
+  Entry entry(*state_, /*allow_closed=*/true);
+  if (state_->closed) return;
+  while (!state_->sessions.empty()) state_->detach(**state_->sessions.begin());
+  std::vector<Node*> tops;
+  state_->trie.visit([&](Node& node) {
+    if (!node.is_root() && node.parent()->is_root()) tops.push_back(&node);
+  });
+  for (Node* node : tops) {
+    state_->take_off_marks(node);
+    if (!state_->subtree_is_locked(node)) state_->remove_subtree(node);
+  }
+  for (const auto& cache : state_->caches) cache->detach();
+  state_->closed = true;
+}
+
+SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token> tokens, const BeginOptions& options) {
+  require(!tokens.empty(), "begin", "tokens: got 0, allowed at least 1");
+  require(tokens.size() <= state_->smallest_pool, "begin", "tokens: got ", tokens.size(), ", allowed ",
+          state_->smallest_pool, " (cells of the smallest cache)");
+  check_tokens(tokens, "begin");
+  SessionPtr session(new Session(shared_from_this()));  // outlives the entry: closing it takes the mutex
+  Entry entry(*state_);
+  session->use_ = options.use;
+  session->publish_ = options.publish;
+  session->tail_.assign(tokens.begin(), tokens.end());
+  state_->open(*session, name_space);
+  const auto limit = static_cast<std::int32_t>(tokens.size()) - (options.reuse_all ? 0 : 1);
+  if (options.use) {
+    session->report_ = state_->advance(*session, limit, entry);
+  } else {
+    session->report_.matched = state_->find_path(session->node_, tokens).matched;
+    if (session->report_.matched > 0) session->report_.reason = {ReasonCode::kNotUsed, "begun with use=False"};
+  }
+  ++state_->totals.begins;
+  state_->totals.hits += session->report_.reusable > 0;
+  state_->totals.matched_tokens += static_cast<std::uint64_t>(session->report_.matched);
+  state_->totals.reused_tokens += static_cast<std::uint64_t>(session->report_.reusable);
+  return session;
+}
+
+StepPtr PrefixCache::batch(std::span<const SessionPtr> sessions, std::uint32_t chunk) {
+  require(chunk > 0, "batch", "chunk: got 0, allowed 1 or more tokens");
+  require(!sessions.empty(), "batch", "sessions: got none, allowed at least 1");
+  for (std::size_t i = 0; i < sessions.size(); ++i) {
+    require(sessions[i] != nullptr && sessions[i]->cache_.get() == this, "batch", "sessions[", i,
+            "] belongs to another cache");
+    require(std::find(sessions.begin(), sessions.begin() + static_cast<std::ptrdiff_t>(i), sessions[i]) ==
+                sessions.begin() + static_cast<std::ptrdiff_t>(i),
+            "batch", "sessions[", i, "] is in the list twice");
+  }
+  std::vector<std::unique_ptr<SessionCall>> calls;
+  for (const SessionPtr& session : sessions) calls.push_back(std::make_unique<SessionCall>(session->busy_));
+  Entry entry(*state_);
+  return state_->make_step(shared_from_this(), sessions, chunk, /*adopt=*/true, entry);
+}
+
+ReusePlan PrefixCache::plan(std::string_view name_space, std::span<const Token> tokens) const {
+  require(!tokens.empty(), "plan", "tokens: got 0, allowed at least 1");
+  check_tokens(tokens, "plan");
+  Entry entry(*state_);
+  Node* root = state_->trie.find_root(name_space);
+  if (root == nullptr) return {};
+  return state_->plan_reuse(root, tokens, static_cast<std::int32_t>(tokens.size()) - 1);
+}
+
+std::int32_t PrefixCache::restore(std::string_view name_space, std::span<const Token> tokens) {
+  BeginOptions options;
+  options.reuse_all = true;
+  options.publish = false;
+  return begin(name_space, tokens, options)->reused();
+}
+
+namespace {
+
+void require_freeable(std::uint64_t nbytes, std::uint64_t freeable, std::string_view where) {
+  if (nbytes <= freeable) return;
+  CacheFullCounts counts;
+  counts.needed = nbytes;
+  counts.freeable = freeable;
+  throw Error::cache_full(
+      cat("[", where, "] nbytes: got ", nbytes, ", allowed ", freeable, " (what no live session or pin holds)"),
+      counts);
+}
+
+}  // namespace
+
+std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes) {
+  Entry entry(*state_);
+  if (state_->host == nullptr) fail(ErrorKind::kNotSupported, "page_out", "there is no host tier (host_bytes is 0)");
+  const std::uint64_t freeable = state_->freeable_tokens() * state_->bytes_per_token();
+  require_freeable(nbytes, std::min(freeable, state_->host->cap_bytes()), "page_out");
+  std::uint64_t freed = 0;
+  while (freed < nbytes) {
+    Node* victim = state_->next_victim();
+    const std::uint64_t want = (nbytes - freed + state_->bytes_per_token() - 1) / state_->bytes_per_token();
+    const auto tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(want, state_of(victim).length()));
+    freed += state_->give_up(state_->split_tail(victim, tokens));
+  }
+  return freed;
+}
+
+std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const Token> tokens) {
+  check_tokens(tokens, "page_out");
+  Entry entry(*state_);
+  if (state_->host == nullptr) fail(ErrorKind::kNotSupported, "page_out", "there is no host tier (host_bytes is 0)");
+  Node* top = state_->own_tail(name_space, tokens);
+  if (top == nullptr) return 0;
+  Node* node = top;
+  while (node->first_child() != nullptr) node = node->first_child();
+  std::uint64_t freed = 0;
+  for (Node* stop = top->parent(); node != stop; node = node->parent()) {
+    if (!state_of(node).on_device()) continue;
+    const std::uint64_t bytes = state_->page_out(node);
+    if (bytes == 0) break;
+    freed += bytes;
+  }
+  return freed;
+}
+
+// Device leaves first, least recently used first; host leaves when nothing is left on the device.
+std::uint64_t PrefixCache::evict_bytes(std::uint64_t nbytes) {
+  Entry entry(*state_);
+  require_freeable(nbytes, (state_->freeable_tokens() + state_->freeable_host_tokens()) * state_->bytes_per_token(),
+                   "evict");
+  std::uint64_t freed = 0;
+  while (freed < nbytes) {
+    Node* victim = state_->next_victim();
+    if (victim == nullptr) victim = state_->trie.victim(kHostOrder);
+    ensure(victim != nullptr, "evict", "counted more freeable bytes than there are");
+    const std::uint64_t want = (nbytes - freed + state_->bytes_per_token() - 1) / state_->bytes_per_token();
+    const auto tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(want, state_of(victim).length()));
+    freed += state_->remove_subtree(state_->split_tail(victim, tokens));
+  }
+  return freed;
+}
+
+std::uint64_t PrefixCache::evict(std::string_view name_space, std::span<const Token> tokens) {
+  check_tokens(tokens, "evict");
+  Entry entry(*state_);
+  Node* top = state_->own_tail(name_space, tokens);
+  if (top == nullptr) return 0;
+  state_->take_off_marks(top);
+  return state_->remove_subtree(top);
+}
+
+std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token> tokens) {
+  check_tokens(tokens, "pin");
+  Entry entry(*state_);
+  const Match match = state_->trie.match(name_space, tokens);
+  if (match.length == 0) return 0;
+  const std::uint64_t cap = static_cast<std::uint64_t>(state_->options.max_pinned_fraction * state_->smallest_pool);
+  const std::int32_t length = state_->longest_pin(match, cap);
+  if (length == 0) return 0;
+  Node* node = match.node;
+  while (node->start() >= length) node = node->parent();
+  if (node->end() > length) node = state_->trie.split(node, length);
+  state_->pins.push_back(state_->hold(node));
+  ++state_of(node).pins;
+  return length;
+}
+
+std::int32_t PrefixCache::unpin(std::string_view name_space, std::span<const Token> tokens) {
+  check_tokens(tokens, "unpin");
+  Entry entry(*state_);
+  const Match match = state_->trie.match(name_space, tokens);
+  Node* node = match.node;
+  if (node != nullptr && node->end() > match.length) node = node->parent();
+  while (node != nullptr && !node->is_root() && state_of(node).pins == 0) node = node->parent();
+  if (node == nullptr || node->is_root()) return 0;
+  const std::int32_t length = node->end();
+  const auto pin =
+      std::find_if(state_->pins.begin(), state_->pins.end(), [&](const Hold& each) { return each.node == node; });
+  --state_of(node).pins;
+  state_->let_go(*pin);
+  state_->pins.erase(pin);
+  state_->try_join(node);
+  return length;
+}
+
+PrefixCacheStats PrefixCache::stats() const {
+  Entry entry(*state_, true);
+  return state_->stats();
+}
+
+std::vector<NodeInfo> PrefixCache::nodes() const {
+  Entry entry(*state_);
+  return state_->nodes();
+}
+
+std::vector<std::string> PrefixCache::check() const {
+  Entry entry(*state_, true);
+  return state_->check();
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,113 @@
+// The prefix cache: every conversation's tokens in one tree, every common token stored and computed once.
+//
+// Concept. The cell pools of the caches are the memory; the trie is the index. `begin` matches a prompt, plans the
+// deepest offset every cache can reach, and hands out a session that stands there. Sessions compute, publish, branch
+// and rewind. When cells run short, what nobody needs goes: to the host tier where there is one, else away.
+//
+// Threads: any thread may call; calls serialise on one mutex, which is never held across a callback or a device wait.
+// Units: tokens and cells where a count is meant, bytes where the name says so. Every call that takes tokens takes a
+// namespace: nothing is shared across namespaces.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cache/causal_cache.h"
+#include "prefix_cache/reuse_plan.h"
+#include "prefix_cache/session.h"
+#include "prefix_cache/step.h"
+#include "trie/trie.h"
+
+namespace kvtrie {
+
+struct PrefixCacheOptions {
+  std::string fingerprint;           // which weights the K/V come from; needed by tiers that outlive the process
+  std::uint64_t host_bytes = 0;      // cap of the host tier; 0: none
+  std::uint32_t growth = 256;        // cells reserved ahead of a growing session
+  double max_pinned_fraction = 0.5;  // of the smallest pool: what pins may hold
+  std::function<double()> clock;     // seconds; for ages only. Called under no lock. Empty: ages are 0
+};
+
+struct BeginOptions {
+  bool reuse_all = false;  // also the last token: no logits to go on from, but nothing to compute
+  bool use = true;         // reuse what the tree knows
+  bool publish = true;     // let others reuse what this session computes
+};
+
+// One node of the tree as `nodes()` reports it; indices refer to the same list.
+struct NodeInfo {
+  Tokens tokens;
+  std::int32_t start = 0, end = 0;
+  std::int32_t parent = -1;  // index, -1 for a namespace's root
+  std::string name_space;
+  Tier tier = Tier::kNone;  // kNone for roots
+  std::uint64_t bytes = 0;  // device or host bytes of this node's own tokens
+  double age_seconds = 0;   // since last used
+  bool user = false;
+  std::uint32_t pins = 0, live = 0;  // pins on it; sessions that stand on it
+};
+
+struct CacheStats {
+  std::uint64_t capacity_cells = 0, free_cells = 0, reserved_cells = 0, held_cells = 0, pieces = 0, bytes = 0;
+};
+
+struct PrefixCacheStats {
+  std::vector<CacheStats> caches;
+  std::uint64_t nodes = 0, tokens = 0, device_tokens = 0, host_tokens = 0, sessions = 0;
+  std::uint64_t device_bytes = 0, host_bytes = 0, host_cap_bytes = 0, host_peak_bytes = 0;
+  std::uint64_t user_points = 0, pinned_tokens = 0;
+  // Totals since creation.
+  std::uint64_t begins = 0, hits = 0, matched_tokens = 0, reused_tokens = 0, computed_tokens = 0, adopted_tokens = 0;
+  std::uint64_t steps = 0, dropped_steps = 0, branches = 0, rewinds = 0;
+  std::uint64_t page_outs = 0, page_out_bytes = 0, page_ins = 0, page_in_bytes = 0;
+  std::uint64_t evicted_tokens = 0, checksum_failures = 0;
+};
+
+class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
+ public:
+  static std::shared_ptr<PrefixCache> create(std::vector<std::shared_ptr<CausalCache>> caches,
+                                             PrefixCacheOptions options);
+  ~PrefixCache();
+
+  SessionPtr begin(std::string_view name_space, std::span<const Token> tokens, const BeginOptions& options = {});
+  // One step for several sessions: each one's next `chunk` of remaining or recorded tokens.
+  StepPtr batch(std::span<const SessionPtr> sessions, std::uint32_t chunk);
+
+  ReusePlan plan(std::string_view name_space, std::span<const Token> tokens) const;  // no side effect
+  std::int32_t restore(std::string_view name_space, std::span<const Token> tokens);  // tokens now on the device
+
+  // Give up device bytes: to the host tier, or away. The `nbytes` forms free at least that much or throw kCacheFull and
+  // change nothing; the `tokens` forms take the tail of that path that no other branch or session uses. Bytes freed.
+  std::uint64_t page_out_bytes(std::uint64_t nbytes);
+  std::uint64_t page_out(std::string_view name_space, std::span<const Token> tokens);
+  std::uint64_t evict_bytes(std::uint64_t nbytes);
+  std::uint64_t evict(std::string_view name_space, std::span<const Token> tokens);
+
+  std::int32_t pin(std::string_view name_space,
+                   std::span<const Token> tokens);  // tokens pinned: what is known and fits
+  std::int32_t unpin(std::string_view name_space, std::span<const Token> tokens);  // tokens whose pin was taken off
+
+  PrefixCacheStats stats() const;
+  std::vector<NodeInfo> nodes() const;     // pre-order
+  std::vector<std::string> check() const;  // empty when every invariant holds
+  const std::vector<std::shared_ptr<CausalCache>>& caches() const noexcept;
+  const PrefixCacheOptions& options() const noexcept;
+  void close() noexcept;  // closes every session; idempotent
+  bool closed() const noexcept;
+
+  PrefixCacheState& state() noexcept { return *state_; }  // for this layer and its tests
+
+ private:
+  explicit PrefixCache(std::unique_ptr<PrefixCacheState> state);
+  std::unique_ptr<PrefixCacheState> state_;
+};
+
+using PrefixCachePtr = std::shared_ptr<PrefixCache>;
+
+}  // namespace kvtrie

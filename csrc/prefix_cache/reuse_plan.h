@@ -1,0 +1,35 @@
+// What of a prompt can be reused, from where, at what cost, and why not more.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace kvtrie {
+
+enum class Tier : std::uint8_t { kNone, kDevice, kHost };
+const char* name_of(Tier tier) noexcept;  // "none", "device", "host"
+
+// Why less was reused than the tree knows.
+enum class ReasonCode : std::uint8_t {
+  kNone,       // nothing was left out: reused == matched
+  kLastToken,  // one token is always left to compute, so that there are logits to go on from
+  kNoRoom,     // the rest is in a lower tier and does not fit on the device now
+  kChecksum,   // the rest came back from a lower tier with wrong bytes and was dropped
+  kNotUsed,    // the session was begun with use=False
+};
+const char* name_of(ReasonCode code) noexcept;  // "none", "last_token", "no_room", "checksum", "not_used"
+
+struct Reason {
+  ReasonCode code = ReasonCode::kNone;
+  std::string text;  // one sentence for people; empty for kNone
+};
+
+struct ReusePlan {
+  std::int32_t matched = 0;       // tokens of the prompt that the tree knows
+  std::int32_t reusable = 0;      // tokens that need not be computed
+  Tier tier = Tier::kNone;        // the lowest tier the plan reads from; kNone when nothing is reusable
+  std::uint64_t bytes_moved = 0;  // bytes that come back from lower tiers
+  Reason reason;
+};
+
+}  // namespace kvtrie

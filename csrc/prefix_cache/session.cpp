@@ -1,0 +1,170 @@
+#include "prefix_cache/session.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+namespace {
+
+void require_open(bool closed, bool failed) {
+  if (closed) fail(ErrorKind::kClosed, "session", "the session is closed");
+  if (failed) fail(ErrorKind::kDevice, "session", "the state it stood on was lost to a device failure");
+}
+
+}  // namespace
+
+Session::~Session() { close(); }
+
+void Session::close() noexcept {
+  if (cache_ == nullptr) return;
+  Entry entry(cache_->state(), /*allow_closed=*/true);
+  cache_->state().detach(*this);
+}
+
+std::int32_t Session::length() const {
+  Entry entry(cache_->state(), true);
+  return computed_;
+}
+
+std::int32_t Session::recorded() const {
+  Entry entry(cache_->state());
+  require_open(closed_, false);
+  return cache_->state().recorded(*this);
+}
+
+Tokens Session::tokens() const {
+  Entry entry(cache_->state());
+  require_open(closed_, false);
+  Tokens tokens = cache_->state().path_tokens(node_);
+  const auto own = cache_->state().unpublished(*this);
+  tokens.insert(tokens.end(), own.begin(), own.end());
+  return tokens;
+}
+
+Tokens Session::remaining() const {
+  Entry entry(cache_->state());
+  require_open(closed_, false);
+  const auto own = cache_->state().unpublished(*this);
+  const auto rest = own.subspan(static_cast<std::size_t>(computed_ - cache_->state().published(*this)));
+  return {rest.begin(), rest.end()};
+}
+
+StepPtr Session::next_prefill(std::uint32_t chunk, const StepPtr& previous) {
+  require(chunk > 0, "session.prefill", "chunk: got 0, allowed 1 or more tokens");
+  const SessionCall call(busy_);
+  PrefixCacheState& state = cache_->state();
+  Entry entry(state);
+  require_open(closed_, failed_);
+  if (previous != nullptr && !previous->complete()) {
+    state.drop(*previous);
+    fail(ErrorKind::kArgument, "session.prefill",
+         "the model did not complete the step before: every layer of every cache must be put once");
+  }
+  if (computed_ == state.recorded(*this)) return nullptr;
+  const SessionPtr self = shared_from_this();
+  return state.make_step(cache_, std::span(&self, 1), chunk, /*adopt=*/true, entry);
+}
+
+void Session::append(std::span<const Token> tokens) {
+  const SessionCall call(busy_);
+  Entry entry(cache_->state());
+  require_open(closed_, failed_);
+  check_tokens(tokens, "session.append");
+  const auto total = static_cast<std::size_t>(cache_->state().recorded(*this)) + tokens.size();
+  require(total <= cache_->state().smallest_pool, "session.append", "tokens: got ", total, " in the session, allowed ",
+          cache_->state().smallest_pool, " (cells of the smallest cache)");
+  cache_->state().drop_open_step(*this);
+  tail_.insert(tail_.end(), tokens.begin(), tokens.end());
+}
+
+StepPtr Session::decode() {
+  const SessionCall call(busy_);
+  Entry entry(cache_->state());
+  require_open(closed_, failed_);
+  const SessionPtr self = shared_from_this();
+  return cache_->state().make_step(cache_, std::span(&self, 1), ~std::uint32_t{0}, /*adopt=*/false, entry);
+}
+
+// Copies the place, not the history: node, tail and the list of spans.
+SessionPtr Session::branch() {
+  const SessionCall call(busy_);
+  SessionPtr twin(new Session(cache_));  // outlives the entry: closing it takes the mutex
+  PrefixCacheState& state = cache_->state();
+  Entry entry(state);
+  require_open(closed_, failed_);
+  state.drop_open_step(*this);
+  state.open(*twin, name_space_);
+  state.move_to(*twin, node_);
+  for (std::size_t i = 0; i < sequences_.size(); ++i) {
+    state.caches[i]->fork(sequences_[i], twin->sequences_[i], computed_);
+  }
+  const auto own = state.unpublished(*this);
+  twin->tail_.assign(own.begin(), own.end());
+  twin->computed_ = computed_;
+  twin->use_ = use_;
+  twin->publish_ = publish_;
+  twin->report_ = {computed_, computed_, computed_ > 0 ? Tier::kDevice : Tier::kNone, 0, {}};
+  if (computed_ > state.published(*this)) state.tails_are_shared = true;
+  ++state.totals.branches;
+  return twin;
+}
+
+bool Session::can_rewind(std::int32_t length) const {
+  Entry entry(cache_->state());
+  require_open(closed_, failed_);
+  return length >= 0 && length <= cache_->state().recorded(*this);
+}
+
+void Session::rewind(std::int32_t length) {
+  const SessionCall call(busy_);
+  PrefixCacheState& state = cache_->state();
+  Entry entry(state);
+  require_open(closed_, failed_);
+  const std::int32_t recorded = state.recorded(*this);
+  if (length < 0 || length > recorded) {
+    throw Error::not_restorable(cat("[session.rewind] length: got ", length, ", allowed 0 to ", recorded),
+                                length < 0 ? 0 : recorded);
+  }
+  state.drop_open_step(*this);
+  ++state.totals.rewinds;
+  for (std::size_t i = 0; i < sequences_.size() && length < computed_; ++i) {
+    state.caches[i]->truncate(sequences_[i], length);
+  }
+  computed_ = std::min(computed_, length);
+  const std::int32_t published = state.published(*this);
+  if (length >= published) {
+    tail_.resize(tail_begin_ + static_cast<std::size_t>(length - published));
+    return;
+  }
+  tail_.clear();
+  tail_begin_ = 0;
+  Node* node = node_;
+  while (!node->is_root() && node->start() >= length) node = node->parent();
+  if (node->end() > length) node = state.trie.split(node, length);
+  state.move_to(*this, node);
+}
+
+std::int32_t Session::checkpoint() {
+  const SessionCall call(busy_);
+  PrefixCacheState& state = cache_->state();
+  Entry entry(state);
+  require_open(closed_, failed_);
+  if (state.published(*this) != computed_) {
+    fail(ErrorKind::kNotSupported, "session.checkpoint",
+         "the session does not publish, so no one could come back here");
+  }
+  if (node_->is_root()) return 0;
+  NodeState& here = state_of(node_);
+  if (here.user) {
+    std::erase(state.user_points, node_);
+  } else {
+    here.user = true;
+    state.trie.lock(node_);
+  }
+  state.user_points.push_back(node_);
+  return computed_;
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,90 @@
+// One live conversation: a cursor in the trie and a sequence in each cache.
+//
+// Concept. A session stands at `length()` computed tokens. Tokens beyond that are *recorded*: the rest of the prompt,
+// or what `append` added; a step computes them. Computed tokens are published after each complete step, so the
+// session's history is the trie path to its node plus a short tail of its own; branching copies that and nothing else.
+//
+//     root --[ system prompt ]--[ question ]--[ answer so far ]o      o = node the session stands on (locked)
+//                                                              |recorded tokens not yet computed|
+//
+// A step that is still open when the session is asked for anything else is dropped: the session stands where it stood.
+//
+// Threads: a session takes one call at a time; a second concurrent call is refused with kBusy. Different sessions of
+// one cache may be used from different threads. Units: tokens.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cache/causal_cache.h"
+#include "prefix_cache/reuse_plan.h"
+#include "trie/trie.h"
+
+namespace kvtrie {
+
+class PrefixCache;
+class Step;
+struct PrefixCacheState;
+using StepPtr = std::shared_ptr<Step>;
+
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  ~Session();  // closes
+
+  // What `begin` found and did.
+  std::int32_t matched() const noexcept { return report_.matched; }
+  std::int32_t reused() const noexcept { return report_.reusable; }
+  Tier tier() const noexcept { return report_.tier; }
+  std::uint64_t bytes_moved() const noexcept { return report_.bytes_moved; }
+  const Reason& reason() const noexcept { return report_.reason; }
+
+  const std::string& name_space() const noexcept { return name_space_; }
+  bool closed() const noexcept { return closed_; }
+  std::int32_t length() const;    // computed tokens
+  std::int32_t recorded() const;  // computed and recorded tokens
+  Tokens tokens() const;          // all `recorded()` of them
+  Tokens remaining() const;       // recorded, not yet computed
+
+  // The next prefill step: at most `chunk` of the remaining tokens, after adopting what others published meanwhile (which
+  // stays adopted when the claim for the rest is refused). Null when nothing remains. `previous`: the step before it in
+  // the same loop; throws kArgument when the model did not complete it, since the loop would never end.
+  StepPtr next_prefill(std::uint32_t chunk, const StepPtr& previous = nullptr);
+  void append(std::span<const Token> tokens);  // records
+  StepPtr decode();                            // one step over everything recorded and not yet computed
+
+  std::shared_ptr<Session> branch();  // a second session at the same place; no K/V byte moves
+  void rewind(std::int32_t length);   // forgets tokens from `length` on; throws kNotRestorable
+  bool can_rewind(std::int32_t length) const;
+  std::int32_t checkpoint();  // marks length() as a user point, which resists eviction; returns it
+  void close() noexcept;      // idempotent
+
+ private:
+  friend class PrefixCache;
+  friend class Step;
+  friend struct PrefixCacheState;
+  explicit Session(std::shared_ptr<PrefixCache> cache) : cache_(std::move(cache)) {}
+
+  // All below: guarded by the cache's mutex, except `busy_`.
+  std::shared_ptr<PrefixCache> cache_;
+  std::string name_space_;
+  ReusePlan report_;
+  Node* node_ = nullptr;               // locked; its end is the published length
+  std::vector<SequenceId> sequences_;  // one per cache
+  Tokens tail_;                        // tokens from the published length on start at tail_[tail_begin_]
+  std::size_t tail_begin_ = 0;
+  std::int32_t computed_ = 0;
+  Step* open_step_ = nullptr;
+  bool use_ = true;  // reuse what is there
+  bool publish_ = true;
+  bool closed_ = false;
+  bool failed_ = false;           // state it stood on was lost to a device failure
+  mutable std::atomic<bool> busy_{false};
+};
+
+using SessionPtr = std::shared_ptr<Session>;
+
+}  // namespace kvtrie

@@ -1,0 +1,69 @@
+// Recycles device buffers, so that a decode loop does not pay for creating and first touching one per operation.
+//
+// Concept. A buffer that a tensor gives back is kept and handed to the next request that it fits with at most a quarter
+// of it wasted. One in-order queue makes that safe at once: commands of the new owner run after those of the old. What
+// is kept is bounded; the least recently returned buffers go first. Contents are undefined: they are old bytes.
+//
+//     live bytes     in tensors now: returns to its start when they end
+//     pooled bytes   kept for the next request: counted by the device as buffers, freed by trim()
+//
+// The pool belongs to its device and dies with it. Threads: every method may be called from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "cl/device.h"
+
+namespace kvtrie {
+
+struct TensorMemory {
+  std::uint64_t live_buffers = 0, live_bytes = 0;
+  std::uint64_t pooled_buffers = 0, pooled_bytes = 0, pool_limit_bytes = 0;
+};
+
+class BufferPool {
+ public:
+  static constexpr std::uint64_t kDefaultLimitBytes = std::uint64_t{64} << 20;
+  static std::shared_ptr<BufferPool> of(const cl::DevicePtr& device);
+
+  explicit BufferPool(cl::Device& device) : device_(device) {}
+  ~BufferPool() { trim(0); }
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
+
+  // A buffer of at least `bytes`. When the device has no room, the pool is emptied and the request tried once more.
+  cl::Buffer acquire(const cl::DevicePtr& device, std::size_t bytes);
+  void give_back(cl::Buffer buffer) noexcept;
+  // Frees kept buffers until at most `keep_bytes` are kept; bytes freed.
+  std::uint64_t trim(std::uint64_t keep_bytes) noexcept;
+  void set_limit(std::uint64_t bytes) noexcept;
+  TensorMemory memory() const;
+
+ private:
+  struct Kept {
+    _cl_mem* handle;
+    std::size_t bytes;
+  };
+  using KeptList = std::list<Kept>;  // least recently returned first
+  cl::Buffer take(const cl::DevicePtr& device, std::size_t bytes);
+  bool keep(cl::Buffer& buffer);
+  void forget(std::multimap<std::size_t, KeptList::iterator>::iterator at) noexcept;
+
+  cl::Device& device_;
+  mutable std::mutex mutex_;
+  KeptList kept_;                                           // guarded by mutex_, as is all below
+  std::multimap<std::size_t, KeptList::iterator> by_size_;  // one entry for each of kept_
+  TensorMemory memory_{.pool_limit_bytes = kDefaultLimitBytes};
+};
+
+// What tensors hold on the device now, and what is kept for them.
+TensorMemory tensor_memory(const cl::DevicePtr& device);
+// Frees everything kept for later (recycled buffers, CLBlast's workspace); bytes freed.
+std::uint64_t trim_device_memory(const cl::DevicePtr& device);
+
+}  // namespace kvtrie

@@ -1,0 +1,199 @@
+#include "tensor/tensor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "tensor/storage.h"
+
+namespace kvtrie {
+namespace {
+
+struct NamedDType {
+  DType dtype;
+  const char* name;
+  std::size_t bytes;
+};
+constexpr NamedDType kDTypes[] = {{DType::kFloat32, "float32", 4},
+                                  {DType::kFloat16, "float16", 2},
+                                  {DType::kBFloat16, "bfloat16", 2},
+                                  {DType::kInt32, "int32", 4},
+                                  {DType::kUInt32, "uint32", 4}};
+
+const NamedDType& entry_of(DType dtype) noexcept { return kDTypes[static_cast<std::size_t>(dtype)]; }
+
+std::size_t bytes_of(DType dtype, const Shape& shape) {
+  return checked_mul(element_count(shape), size_of(dtype), "Tensor", "bytes of shape");
+}
+
+// `shape` with its -1, if any, replaced so that it has `count` elements.
+Shape resolve(Shape shape, std::size_t count) {
+  const auto open = std::find(shape.begin(), shape.end(), -1);
+  if (open == shape.end()) return shape;
+  *open = 1;
+  require(std::find(shape.begin(), shape.end(), -1) == shape.end(), "Tensor.reshape",
+          "shape: got more than one -1, allowed one");
+  const std::size_t rest = element_count(shape);
+  *open = -1;
+  require(rest != 0 && count % rest == 0, "Tensor.reshape", "shape: got ", to_string(shape), ", allowed one that ",
+          count, " elements fill");
+  *open = static_cast<std::int64_t>(count / rest);
+  return shape;
+}
+
+}  // namespace
+
+std::size_t size_of(DType dtype) noexcept { return entry_of(dtype).bytes; }
+const char* name_of(DType dtype) noexcept { return entry_of(dtype).name; }
+
+DType dtype_from_name(const std::string& name) {
+  for (const NamedDType& known : kDTypes) {
+    if (name == known.name) return known.dtype;
+  }
+  fail(ErrorKind::kType, "dtype", "dtype: got \"", name, "\", allowed float32, float16, bfloat16, int32 or uint32");
+}
+
+std::string to_string(const Shape& shape) {
+  std::string text = "[";
+  for (const std::int64_t extent : shape) {
+    if (text.size() > 1) text += ", ";
+    text += std::to_string(extent);
+  }
+  return text + "]";
+}
+
+std::size_t element_count(const Shape& shape) {
+  std::size_t count = 1;
+  bool empty = false;
+  for (const std::int64_t extent : shape) {
+    require(extent >= 0, "Tensor", "shape: got ", to_string(shape), ", allowed extents of 0 or more");
+    empty = empty || extent == 0;
+    if (extent != 0) count = checked_mul(count, static_cast<std::size_t>(extent), "Tensor", "elements of shape");
+  }
+  return empty ? 0 : count;
+}
+
+Tensor::Tensor(std::shared_ptr<Storage> storage, DType dtype, Shape shape, std::uint64_t offset)
+    : storage_(std::move(storage)), dtype_(dtype), shape_(std::move(shape)), offset_(offset) {}
+
+Tensor Tensor::empty(const cl::DevicePtr& device, DType dtype, Shape shape) {
+  if (device == nullptr) return host(dtype, std::move(shape));
+  const std::size_t bytes = bytes_of(dtype, shape);
+  return {Storage::on_device(device, bytes), dtype, std::move(shape), 0};
+}
+
+Tensor Tensor::zeros(const cl::DevicePtr& device, DType dtype, Shape shape) {
+  Tensor tensor = empty(device, dtype, std::move(shape));
+  if (device != nullptr) device->fill(tensor.buffer(), 0, tensor.nbytes(), 0);
+  return tensor;
+}
+
+Tensor Tensor::host(DType dtype, Shape shape) {
+  const std::size_t bytes = bytes_of(dtype, shape);
+  return {Storage::on_host(bytes), dtype, std::move(shape), 0};
+}
+
+Tensor Tensor::from_host(const cl::DevicePtr& device, DType dtype, Shape shape, const void* data) {
+  Tensor tensor = empty(device, dtype, std::move(shape));
+  tensor.copy_from_host(data);
+  return tensor;
+}
+
+Tensor Tensor::wrap_host(const cl::DevicePtr& device, DType dtype, Shape shape, void* data,
+                         std::shared_ptr<void> owner) {
+  const std::size_t bytes = bytes_of(dtype, shape);
+  if (bytes == 0 || !Storage::can_wrap(device, data)) return from_host(device, dtype, std::move(shape), data);
+  return {Storage::wrap(device, data, bytes, std::move(owner)), dtype, std::move(shape), 0};
+}
+
+bool Tensor::on_host() const noexcept { return storage_ != nullptr && storage_->device() == nullptr; }
+bool Tensor::shares_host_memory() const noexcept { return storage_ != nullptr && storage_->shares_host_memory(); }
+
+const cl::DevicePtr& Tensor::device() const {
+  static const cl::DevicePtr none;
+  return storage_ == nullptr ? none : storage_->device();
+}
+
+std::int64_t Tensor::dim(int axis) const {
+  const int index = axis < 0 ? axis + rank() : axis;
+  require(index >= 0 && index < rank(), "Tensor.dim", "axis: got ", axis, ", allowed -", rank(), " to ", rank() - 1);
+  return shape_[static_cast<std::size_t>(index)];
+}
+
+// Shapes were checked when the tensor was made, so plain products are enough from here on.
+std::size_t Tensor::size() const {
+  if (!defined()) return 0;
+  return std::accumulate(shape_.begin(), shape_.end(), std::size_t{1}, [](std::size_t product, std::int64_t extent) {
+    return product * static_cast<std::size_t>(extent);
+  });
+}
+
+std::size_t Tensor::nbytes() const { return size() * size_of(dtype_); }
+
+std::vector<std::int64_t> Tensor::strides() const {
+  std::vector<std::int64_t> strides(shape_.size());
+  std::int64_t stride = 1;
+  for (std::size_t axis = shape_.size(); axis-- > 0;) {
+    strides[axis] = stride;
+    stride *= shape_[axis];
+  }
+  return strides;
+}
+
+const cl::Buffer& Tensor::buffer() const {
+  require(storage_ != nullptr && storage_->device() != nullptr, "Tensor.buffer", "place: got ",
+          storage_ == nullptr ? "no storage" : "host memory", ", allowed device memory");
+  return storage_->buffer();
+}
+
+std::byte* Tensor::host_data() const {
+  require(on_host(), "Tensor.host_data", "place: got ", storage_ == nullptr ? "no storage" : "device memory",
+          ", allowed host memory");
+  return storage_->host_data() + offset_ * size_of(dtype_);
+}
+
+Tensor Tensor::slice(std::int64_t begin, std::int64_t end) const {
+  require(rank() > 0, "Tensor.slice", "rank: got 0, allowed 1 or more");
+  require(begin >= 0 && begin <= end && end <= shape_[0], "Tensor.slice", "range: got ", begin, " to ", end,
+          ", allowed within 0 to ", shape_[0]);
+  const std::uint64_t row = shape_[0] == 0 ? 0 : size() / static_cast<std::size_t>(shape_[0]);
+  Shape shape = shape_;
+  shape[0] = end - begin;
+  return {storage_, dtype_, std::move(shape), offset_ + static_cast<std::uint64_t>(begin) * row};
+}
+
+Tensor Tensor::reshape(Shape shape) const {
+  shape = resolve(std::move(shape), size());
+  require(element_count(shape) == size(), "Tensor.reshape", "shape: got ", to_string(shape), ", allowed one with ",
+          size(), " elements like ", to_string(shape_));
+  return {storage_, dtype_, std::move(shape), offset_};
+}
+
+void Tensor::copy_to_host(void* to) const {
+  require(defined(), "Tensor.copy_to_host", "tensor: got one without storage");
+  const std::size_t bytes = nbytes();
+  if (bytes == 0) return;
+  require(to != nullptr, "Tensor.copy_to_host", "to: got a null pointer");
+  if (on_host()) {
+    std::memcpy(to, host_data(), bytes);
+  } else {
+    device()->read(buffer(), offset_ * size_of(dtype_), to, bytes);
+  }
+}
+
+void Tensor::copy_from_host(const void* from) const {
+  require(defined(), "Tensor.copy_from_host", "tensor: got one without storage");
+  const std::size_t bytes = nbytes();
+  if (bytes == 0) return;
+  require(from != nullptr, "Tensor.copy_from_host", "from: got a null pointer");
+  if (on_host()) {
+    std::memcpy(host_data(), from, bytes);
+  } else {
+    device()->write(buffer(), offset_ * size_of(dtype_), from, bytes);
+  }
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,282 @@
+#include "trie/trie.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "base/error.h"
+
+namespace kvtrie {
+
+const std::string& Node::name_space() const noexcept {
+  const Node* node = this;
+  while (node->parent_ != nullptr) node = node->parent_;
+  return *node->name_;
+}
+
+Trie::Trie(int orders) : pool_(orders) {
+  require(orders >= 0, "Trie", "orders: got ", orders, ", allowed 0 or more");
+  orders_.reserve(static_cast<std::size_t>(orders));
+  for (int i = 0; i < orders; ++i) orders_.emplace_back(i);
+}
+
+Trie::~Trie() {
+  for (auto& [name, root] : roots_) {
+    Node* node = root;
+    while (node != nullptr) {
+      while (node->first_child_ != nullptr) node = node->first_child_;
+      Node* parent = node->parent_;
+      if (parent != nullptr) parent->first_child_ = node->next_sibling_;
+      pool_.destroy(node);
+      node = parent;
+    }
+  }
+}
+
+Match Trie::match(std::string_view name_space, std::span<const Token> tokens) const {
+  Node* top = find_root(name_space);
+  return top == nullptr ? Match{} : match_below(top, tokens);
+}
+
+Match Trie::match_below(Node* node, std::span<const Token> rest) const {
+  while (!rest.empty()) {
+    Node* child = find_child(node, rest.front());
+    if (child == nullptr) break;
+    const std::size_t shared = common_prefix(child->tokens(), rest);
+    if (shared < child->tokens().size()) return {child, child->start() + static_cast<std::int32_t>(shared)};
+    rest = rest.subspan(shared);
+    node = child;
+  }
+  return {node, node->end()};
+}
+
+Node* Trie::find_root(std::string_view name_space) const {
+  const auto found = roots_.find(name_space);
+  return found == roots_.end() ? nullptr : found->second;
+}
+
+Node* Trie::root(std::string_view name_space) {
+  if (Node* present = find_root(name_space)) return present;
+  const auto [place, fresh] = roots_.emplace(std::string(name_space), nullptr);
+  try {
+    place->second = pool_.create();
+  } catch (...) {
+    roots_.erase(place);
+    throw;
+  }
+  place->second->name_ = &place->first;
+  return place->second;
+}
+
+void Trie::drop_root_if_unused(Node* root) noexcept {
+  if (!root->is_root() || !root->is_leaf() || root->locks_ > 0) return;
+  const auto place = roots_.find(std::string_view(*root->name_));
+  pool_.destroy(root);
+  roots_.erase(place);
+}
+
+Node* Trie::find_child(const Node* parent, Token first) const noexcept {
+  if (parent->indexed_) return index_.find(parent, first);
+  Node* child = parent->first_child_;
+  while (child != nullptr && child->edge_.front() != first) child = child->next_sibling_;
+  return child;
+}
+
+Node* Trie::add_child(Node* parent, std::span<const Token> edge, std::unique_ptr<Payload> payload) {
+  require(!edge.empty(), "Trie.add_child", "edge: got 0 tokens, allowed 1 or more");
+  require(find_child(parent, edge.front()) == nullptr, "Trie.add_child", "edge: a child starts with token ",
+          edge.front(), " already");
+  Edge tokens(parent->end(), edge);
+  index_.reserve(index_room_for_child(parent));
+  Node* child = pool_.create();
+  child->edge_ = std::move(tokens);
+  child->payload_ = std::move(payload);
+  link_child(parent, child);
+  ++size_;
+  token_count_ += edge.size();
+  return child;
+}
+
+void Trie::extend(Node* leaf, std::span<const Token> more) {
+  require(!leaf->is_root() && leaf->is_leaf(), "Trie.extend", "leaf: got a ", leaf->is_root() ? "root" : "node with ",
+          leaf->child_count(), " children, allowed a leaf");
+  leaf->edge_.append(more);
+  token_count_ += more.size();
+}
+
+Node* Trie::split(Node* node, std::int32_t at) {
+  require(!node->is_root() && node->start() < at && at < node->end(), "Trie.split", "at: got ", at, ", allowed above ",
+          node->start(), " and below ", node->end());
+  Edge part = node->edge_.copy_shorter_part(at);
+  Node* upper = pool_.create();
+  try {
+    if (node->payload_ != nullptr) upper->payload_ = node->payload_->split_front(at);
+  } catch (...) {
+    pool_.destroy(upper);
+    throw;
+  }
+  put_in_place_of(node, upper);
+  upper->edge_ = node->edge_.cut_front(at, std::move(part));
+  link_child(upper, node);
+  upper->last_used_ = node->last_used_;
+  for (VictimOrder& order : orders_) order.split(upper, node);
+  ++size_;
+  return upper;
+}
+
+bool Trie::can_join(const Node* node) const {
+  if (node->is_root() || node->child_count_ != 1 || node->locks_ > 0) return false;
+  const Node* child = node->first_child_;
+  for (int order = 0; order < orders(); ++order) {
+    if (node->in_order(order) != child->in_order(order)) return false;
+  }
+  if (node->payload_ == nullptr || child->payload_ == nullptr) return node->payload_ == child->payload_;
+  return node->payload_->can_join(*child->payload_);
+}
+
+bool Trie::join_with_child(Node* node) {
+  if (!can_join(node)) return false;
+  Node* child = node->first_child_;
+  const std::int32_t border = node->end();
+  node->edge_.append(child->tokens());
+  try {
+    if (node->payload_ != nullptr) node->payload_->join(*child->payload_);
+  } catch (...) {
+    node->edge_.truncate(border);
+    throw;
+  }
+  for (VictimOrder& order : orders_) order.absorb(node, child);
+  put_in_place_of(node, child);
+  child->edge_ = std::move(node->edge_);
+  child->payload_ = std::move(node->payload_);
+  child->last_used_ = std::max(child->last_used_, node->last_used_);
+  pool_.destroy(node);
+  --size_;
+  return true;
+}
+
+std::unique_ptr<Payload> Trie::remove(Node* leaf) {
+  require(!leaf->is_root(), "Trie.remove", "leaf: got a root, allowed a node below it");
+  require(leaf->is_leaf(), "Trie.remove", "leaf: got a node with ", leaf->child_count(), " children, allowed none");
+  require(leaf->locks_ == 0, "Trie.remove", "leaf: got a node with ", leaf->locks_, " locks, allowed none");
+  for (int order = 0; order < orders(); ++order) {
+    if (leaf->in_order(order)) orders_[static_cast<std::size_t>(order)].leave(leaf);
+  }
+  Node* parent = leaf->parent_;
+  unlink_child(leaf);
+  --size_;
+  token_count_ -= leaf->tokens().size();
+  std::unique_ptr<Payload> payload = std::move(leaf->payload_);
+  pool_.destroy(leaf);
+  drop_root_if_unused(parent);
+  return payload;
+}
+
+void Trie::lock(Node* node) noexcept {
+  if (++node->locks_ > 1) return;
+  for (VictimOrder& order : orders_) order.lock(node);
+}
+
+void Trie::unlock(Node* node) noexcept {
+  assert(node->locks_ > 0);
+  if (--node->locks_ > 0) return;
+  node->last_used_ = ++now_;
+  for (VictimOrder& order : orders_) order.unlock(node, now_);
+  drop_root_if_unused(node);
+}
+
+void Trie::touch(Node* node) noexcept {
+  node->last_used_ = ++now_;
+  for (VictimOrder& order : orders_) order.use(node, now_);
+}
+
+VictimOrder& Trie::order_at(int order, std::string_view where) {
+  require(order >= 0 && order < orders(), where, "order: got ", order, ", allowed 0 to ", orders() - 1);
+  return orders_[static_cast<std::size_t>(order)];
+}
+
+void Trie::join_order(int order, Node* node) {
+  VictimOrder& wanted = order_at(order, "Trie.join_order");
+  require(!node->is_root() && !node->in_order(order), "Trie.join_order", "node: got a ",
+          node->is_root() ? "root" : "member", ", allowed a node that is no member");
+  wanted.join(node, ++now_);
+}
+
+void Trie::leave_order(int order, Node* node) {
+  VictimOrder& left = order_at(order, "Trie.leave_order");
+  require(node->in_order(order), "Trie.leave_order", "node: got a node that is no member of order ", order,
+          ", allowed a member");
+  left.leave(node);
+}
+
+Node* Trie::victim(int order) { return order_at(order, "Trie.victim").victim(); }
+
+std::size_t Trie::members(int order) const {
+  require(order >= 0 && order < orders(), "Trie.members", "order: got ", order, ", allowed 0 to ", orders() - 1);
+  return orders_[static_cast<std::size_t>(order)].members();
+}
+
+void Trie::visit(const std::function<void(Node&)>& each) const {
+  std::vector<Node*> ahead;  // the next node last
+  for (const auto& [name, root] : roots_) ahead.push_back(root);
+  std::sort(ahead.begin(), ahead.end(), [](const Node* a, const Node* b) { return *a->name_ > *b->name_; });
+  while (!ahead.empty()) {
+    Node* node = ahead.back();
+    ahead.pop_back();
+    each(*node);
+    const auto known = static_cast<std::ptrdiff_t>(ahead.size());
+    for (Node* child = node->first_child_; child != nullptr; child = child->next_sibling_) ahead.push_back(child);
+    std::sort(ahead.begin() + known, ahead.end(),
+              [](const Node* a, const Node* b) { return a->edge_.front() > b->edge_.front(); });
+  }
+}
+
+// Children that will newly be in the index when `parent` gets one more.
+std::size_t Trie::index_room_for_child(const Node* parent) const noexcept {
+  if (parent->indexed_) return 1;
+  return parent->child_count_ + 1U == ChildIndex::kWide ? ChildIndex::kWide : 0;
+}
+
+void Trie::link_child(Node* parent, Node* child) noexcept {
+  child->parent_ = parent;
+  child->previous_sibling_ = nullptr;
+  child->next_sibling_ = parent->first_child_;
+  if (child->next_sibling_ != nullptr) child->next_sibling_->previous_sibling_ = child;
+  parent->first_child_ = child;
+  ++parent->child_count_;
+  if (parent->indexed_) {
+    index_.insert(child);
+  } else if (parent->child_count_ == ChildIndex::kWide) {
+    parent->indexed_ = 1;
+    for (Node* each = parent->first_child_; each != nullptr; each = each->next_sibling_) index_.insert(each);
+  }
+}
+
+void Trie::unlink_child(Node* child) noexcept {
+  Node* parent = child->parent_;
+  Node* previous = child->previous_sibling_;
+  Node* next = child->next_sibling_;
+  if (parent->indexed_) index_.erase(parent, child->edge_.front());
+  (previous != nullptr ? previous->next_sibling_ : parent->first_child_) = next;
+  if (next != nullptr) next->previous_sibling_ = previous;
+  --parent->child_count_;
+  if (parent->indexed_ && parent->child_count_ == ChildIndex::kNarrow) {
+    parent->indexed_ = 0;
+    for (Node* each = parent->first_child_; each != nullptr; each = each->next_sibling_) {
+      index_.erase(parent, each->edge_.front());
+    }
+  }
+}
+
+// `by` becomes the child that `present` was; `present` is linked nowhere from then on. Both start with the same token.
+void Trie::put_in_place_of(Node* present, Node* by) noexcept {
+  Node* parent = present->parent_;
+  by->parent_ = parent;
+  if (parent->indexed_) index_.replace(parent, present->edge_.front(), by);
+  by->previous_sibling_ = present->previous_sibling_;
+  by->next_sibling_ = present->next_sibling_;
+  (by->previous_sibling_ != nullptr ? by->previous_sibling_->next_sibling_ : parent->first_child_) = by;
+  if (by->next_sibling_ != nullptr) by->next_sibling_->previous_sibling_ = by;
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,119 @@
+// The radix tree: which token prefixes are known, and in which order they are given up.
+//
+// Concept. A compressed radix tree of int32 tokens, one root per namespace; edges are compared token by token, never by
+// hash. A node carries an opaque `Payload` that belongs to the tokens of its edge. The tree knows no device, clock,
+// file or byte of K/V.
+//
+//     root -- "the cat " --+-- "sat on"                     insert "the cat naps" below "the cat sat on" splits the
+//                          +-- "naps"                       edge where they part; the payload is split with it
+//
+// Giving up. For each of `orders` tiers there is one victim order (victim_order.h): the least recently used *member*
+// that has no member below it and no lock. Demoting a node from tier to tier is leaving one order and joining the next.
+// A victim may still have children that are members of another order or of none; to remove a node it must be a leaf.
+//
+// Locks. A lock on a node keeps it, and by being below them all its ancestors, from being given up (victim_order.h has
+// the exact rule and what the owner has to keep to). O(1).
+//
+// Cost. Finding a child is O(1) whatever the width. Nothing recurses: depth costs no stack. A node takes 72 bytes and
+// 32 for each order; tokens beyond two lie in one block per edge.
+//
+// Errors. A call that throws has changed nothing. Breaking a REQUIRES is kArgument where a call may throw.
+// Threads: none of its own; the owner serialises. Units: offsets and lengths in tokens; times are logical.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "trie/child_index.h"
+#include "trie/edge.h"
+#include "trie/node.h"
+#include "trie/node_pool.h"
+#include "trie/victim_order.h"
+
+namespace kvtrie {
+
+struct Match {
+  Node* node = nullptr;     // the deepest node reached; the namespace's root (null if unknown) when nothing matched
+  std::int32_t length = 0;  // tokens matched; node->start() < length <= node->end(), or 0
+};
+
+class Trie {
+ public:
+  explicit Trie(int orders = 1);
+  ~Trie();
+  Trie(const Trie&) = delete;
+  Trie& operator=(const Trie&) = delete;
+
+  int orders() const noexcept { return static_cast<int>(orders_.size()); }
+
+  // Longest prefix. No side effect: nothing is touched, split or created. Iterative; O(tokens).
+  Match match(std::string_view name_space, std::span<const Token> tokens) const;
+  // The same, going on below `node` (matched to its end) with the tokens that follow it. `length` counts from the root.
+  Match match_below(Node* node, std::span<const Token> rest) const;
+
+  Node* root(std::string_view name_space);                           // created on demand
+  Node* find_root(std::string_view name_space) const;                // null if unknown
+  Node* find_child(const Node* parent, Token first) const noexcept;  // null if there is none
+  // REQUIRES: `edge` is not empty; no child of `parent` starts with edge[0]. The new node is a member of no order.
+  Node* add_child(Node* parent, std::span<const Token> edge, std::unique_ptr<Payload> payload);
+  // REQUIRES: leaf, not a root. The caller extends the payload. Amortised O(1) per token.
+  void extend(Node* leaf, std::span<const Token> more);
+  // Cuts the edge at offset `at` (start < at < end) and returns the new upper node; `node` keeps its identity, locks
+  // and place in the orders and becomes the lower one; the upper one joins the same orders with the same age. A locked
+  // node that is no member holds only the new upper node from then on.
+  Node* split(Node* node, std::int32_t at);
+  // Joins `node` with its only child when neither is a root, the child may be merged (same orders, payloads agree, no
+  // locks on `node`): `node` disappears into the child, which keeps its identity. False: nothing changed.
+  bool join_with_child(Node* node);
+  // REQUIRES: leaf, unlocked, not a root. Returns its payload. Roots without children go by themselves unless locked.
+  std::unique_ptr<Payload> remove(Node* leaf);
+
+  void lock(Node* node) noexcept;
+  // The last unlock counts as a use. A childless root goes with its last lock. REQUIRES: locked.
+  void unlock(Node* node) noexcept;
+  void touch(Node* node) noexcept;  // the latest use, now
+
+  void join_order(int order, Node* node);   // becomes a member, as the latest used. REQUIRES: no member, no root
+  void leave_order(int order, Node* node);  // REQUIRES: a member
+  Node* victim(int order);                  // null when every member is locked or above a member; amortised O(1)
+  std::size_t members(int order) const;     // of one order
+
+  std::size_t size() const noexcept { return size_; }                  // nodes, roots excluded
+  std::uint64_t token_count() const noexcept { return token_count_; }  // tokens on all edges
+  // Pre-order, iterative, roots included; namespaces by name, children by first token. `each` must not change the tree.
+  void visit(const std::function<void(Node&)>& each) const;
+  std::vector<std::string> check() const;  // empty when every invariant holds; O(nodes)
+
+ private:
+  friend class TrieCheck;
+
+  struct NameHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const noexcept { return std::hash<std::string_view>{}(name); }
+  };
+  using Roots = std::unordered_map<std::string, Node*, NameHash, std::equal_to<>>;
+
+  std::size_t index_room_for_child(const Node* parent) const noexcept;
+  void link_child(Node* parent, Node* child) noexcept;
+  void unlink_child(Node* child) noexcept;
+  void put_in_place_of(Node* present, Node* by) noexcept;
+  void drop_root_if_unused(Node* root) noexcept;
+  bool can_join(const Node* node) const;
+  VictimOrder& order_at(int order, std::string_view where);
+
+  NodePool pool_;
+  ChildIndex index_;
+  std::vector<VictimOrder> orders_;
+  Roots roots_;
+  std::uint64_t now_ = 0;  // logical time: one tick for each use
+  std::size_t size_ = 0;
+  std::uint64_t token_count_ = 0;
+};
+
+}  // namespace kvtrie

@@ -1,0 +1,195 @@
+// Attention over spans, serial family: one work-item computes one tile for HEADS query heads of one KV head.
+//
+//   score[r][k] = scale * q[r].k[k]  (softcapped, masked)     out[r] = sum_k softmax(score[r])[k] * v[k]
+//
+// Layouts. q [rows][heads][K_DIM] f32; key of (KV head g, cell c): k + g * k_head_stride + c * k_cell_stride, likewise v;
+// out [rows][heads][V_DIM] f32; partial_out [partials][heads][V_DIM]; partial_stats [partials][heads][2] = (max, sum).
+// `table` holds the plan (csrc/ops/attention_plan.h):  tile = (row_begin, row_count, segment_begin, segment_count,
+// partial_begin),  segment = (cell, length, position).
+//
+// The work of one tile, for its "lines" (row x head of the group):
+//
+//          block 0      block 1             blocks of 32 keys at positions that are multiples of 32;
+//   line 0 [scores-exp]-[...]-> O, m, l     STRETCH positions later the state is merged into the line's total and
+//   line 1 [   "      ]-[...]->             starts again, exactly as attention_merge.cl merges partials
+//
+// Why so: a block's keys are found through a list of 32 cells, so bits do not depend on how a history lies in cells; each
+// line's sums run over the same lanes and keys in the same order whatever the other lines are; a long history cut into
+// partials (decode) and one walked by a single tile (prefill) do the same arithmetic. Every fused multiply-add is written
+// out and contraction is off. LINES lines x KEYS keys share each load of q and K (VW accumulators), LINES x CHUNKS share
+// each load of V.
+//
+// Hidden keys (position > row position, or mask -inf) are selected away: their V is never multiplied in.
+// REQUIRES: K_DIM and V_DIM divisible by VW, V_DIM / VW by CHUNKS, local size 1, at most MAX_ROWS rows in a tile.
+#pragma OPENCL FP_CONTRACT OFF
+
+#ifndef K_DIM
+#define K_DIM 64  // numbers per key
+#endif
+#ifndef V_DIM
+#define V_DIM K_DIM  // numbers per value
+#endif
+#ifndef HEADS
+#define HEADS 1  // query heads of one KV head that one work-item takes (a divisor of the group)
+#endif
+#ifndef VW
+#define VW 8  // vector width in floats: 8 or 16
+#endif
+#ifndef LINES
+#define LINES 1  // lines that share each load: 1, 2 or 4
+#endif
+#ifndef CHUNKS
+#define CHUNKS 1  // V vectors accumulated at once; LINES * CHUNKS accumulators
+#endif
+#ifndef MAX_ROWS
+#define MAX_ROWS 16  // most rows of a tile
+#endif
+#ifndef KV_HALF
+#define KV_HALF 0  // 1: K and V are stored as half
+#endif
+#ifndef MASKED
+#define MASKED 0  // 1: an additive mask [rows][mask_stride] decides what is visible, positions do not
+#endif
+
+#define BLOCK 32
+#define KEYS (VW / LINES)
+#define MAX_LINES (MAX_ROWS * HEADS + LINES)
+
+#include "attention_block.clh"
+
+// What every step of a tile needs; lines are numbered row by row, HEADS to a row.
+typedef struct {
+  const __global float* q;     // of query head `head0`
+  const __global KV* k;        // of the KV head
+  const __global KV* v;
+  const __global int* row_ids;  // of the tile
+  const __global int* positions;
+  const __global float* mask;
+  ulong mask_stride, k_cell_stride, v_cell_stride;
+  int lines, heads;
+  float scale, softcap;
+} Tile;
+
+// A place in the tile's list of segments: cell number `used` of segment `at`.
+typedef struct {
+  const __global int* segments;
+  int count, at, used;
+} Cursor;
+int position_of(const Cursor* c) { return c->segments[3 * c->at + 2] + c->used; }
+
+// Takes up to BLOCK keys. Padding repeats the first key: it is computed, then hidden.
+int next_block(Cursor* c, const Tile* tile, long* k_cells, long* v_cells) {
+  int keys = 0;
+  while (c->at < c->count && keys < BLOCK) {
+    const int length = c->segments[3 * c->at + 1], take = min(BLOCK - keys, length - c->used);
+    for (int i = 0; i < take; ++i) {
+      const long cell = c->segments[3 * c->at] + c->used + i;
+      k_cells[keys + i] = cell * (long)tile->k_cell_stride;
+      v_cells[keys + i] = cell * (long)tile->v_cell_stride;
+    }
+    keys += take;
+    c->used += take;
+    if (c->used == length) ++c->at, c->used = 0;
+  }
+  for (int i = keys; i < BLOCK; ++i) k_cells[i] = k_cells[0];
+  return keys;
+}
+
+// Adds one block of `keys` keys from `position` on to LINES lines from `line0` on.
+void attend_block(const Tile* tile, int line0, int position, int keys, const long* k_cells, const long* v_cells, float* o,
+                  float* maxima, float* sums) {
+  const __global float* q_lines[LINES];
+  int rows[LINES], limit[LINES], most = 0;
+#pragma unroll
+  for (int i = 0; i < LINES; ++i) {
+    const int line = min(line0 + i, tile->lines - 1);
+    rows[i] = tile->row_ids[line / HEADS];
+    q_lines[i] = tile->q + ((ulong)rows[i] * tile->heads + line % HEADS) * K_DIM;
+    limit[i] = MASKED ? keys : clamp(tile->positions[rows[i]] - position + 1, 0, keys);
+    most = max(most, limit[i]);
+  }
+  if (most == 0) return;
+  float scores[LINES * BLOCK], shrink[LINES];
+  score_block(q_lines, tile->k, k_cells, scores);
+#pragma unroll
+  for (int i = 0; i < LINES; ++i)
+    shrink[i] = weigh_block(scores + i * BLOCK, limit[i], keys, tile->scale, tile->softcap,
+                            tile->mask + (ulong)rows[i] * tile->mask_stride + position, maxima + line0 + i,
+                            sums + line0 + i);
+  add_values(o + line0 * V_DIM, scores, shrink, limit, tile->v, v_cells);
+}
+
+// total = total * exp(M - M') + o * exp(m - M'), M' = max(M, m), and the same for the sums.
+void merge_line(__global float* total, const float* o, float max_, float sum, float* total_max, float* total_sum) {
+  const float new_max = fmax(*total_max, max_), base = new_max == -INFINITY ? 0.0f : new_max;
+  const float keep = exp_one(*total_max - base), add = exp_one(max_ - base);
+  for (int d = 0; d < V_DIM; d += VW) STORE(fma(LOAD(o + d), (VEC)add, LOAD(total + d) * keep), total + d);
+  *total_sum = fma(sum, add, *total_sum * keep);
+  *total_max = new_max;
+}
+
+void normalise_line(__global float* total, float max_, float sum, const __global float* sink) {
+  float keep = 1.0f;
+  if (sink != 0) {
+    const float top = fmax(max_, *sink);
+    keep = exp_one(max_ - top);
+    sum = fma(sum, keep, exp_one(*sink - top));
+  }
+  const float factor = sum == 0.0f ? 0.0f : keep / sum;
+  for (int d = 0; d < V_DIM; d += VW) STORE(LOAD(total + d) * factor, total + d);
+}
+
+// Global size (tiles, heads / HEADS), local size 1.
+__kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __global const KV* restrict k, ulong k_offset,
+                           __global const KV* restrict v, ulong v_offset, ulong k_head_stride, ulong k_cell_stride,
+                           ulong v_head_stride, ulong v_cell_stride, __global const int* restrict table, int positions_at,
+                           int row_ids_at, int segments_at, int tiles_at, int stretch, int heads, int group, float scale,
+                           float softcap, __global const float* restrict mask, ulong mask_offset, ulong mask_stride,
+                           __global const float* restrict sinks, ulong sinks_offset, int has_sinks,
+                           __global float* restrict out, ulong out_offset, __global float* restrict partial_out,
+                           __global float* restrict partial_stats) {
+  const int head0 = (int)get_global_id(1) * HEADS;
+  __global const int* entry = table + tiles_at + 5 * (int)get_global_id(0);
+  const int partial_begin = entry[4];
+  const Tile tile = {q + q_offset + (ulong)head0 * K_DIM,
+                     k + k_offset + (ulong)(head0 / group) * k_head_stride,
+                     v + v_offset + (ulong)(head0 / group) * v_head_stride,
+                     table + row_ids_at + entry[0],
+                     table + positions_at,
+                     mask + mask_offset,
+                     mask_stride, k_cell_stride, v_cell_stride, entry[1] * HEADS, heads, scale, softcap};
+  Cursor cursor = {table + segments_at + 3 * entry[2], entry[3], 0, 0};
+  float o[MAX_LINES * V_DIM], maxima[MAX_LINES], sums[MAX_LINES], total_max[MAX_LINES], total_sum[MAX_LINES];
+#define OUT_LINE(i) (out + out_offset + ((ulong)tile.row_ids[(i) / HEADS] * heads + head0 + (i) % HEADS) * V_DIM)
+
+  for (int i = 0; i < tile.lines && partial_begin < 0; ++i) {
+    total_max[i] = -INFINITY, total_sum[i] = 0.0f;
+    for (int d = 0; d < V_DIM; d += VW) STORE((VEC)0.0f, OUT_LINE(i) + d);
+  }
+  while (cursor.at < cursor.count) {
+    for (int i = 0; i < tile.lines + LINES - 1; ++i) {
+      maxima[i] = -INFINITY, sums[i] = 0.0f;
+      for (int d = 0; d < V_DIM; d += VW) STORE((VEC)0.0f, o + i * V_DIM + d);
+    }
+    const int stretch_end = (position_of(&cursor) / stretch + 1) * stretch;
+    while (cursor.at < cursor.count && position_of(&cursor) < stretch_end) {
+      long k_cells[BLOCK], v_cells[BLOCK];
+      const int position = position_of(&cursor), keys = next_block(&cursor, &tile, k_cells, v_cells);
+      for (int line = 0; line < tile.lines; line += LINES)
+        attend_block(&tile, line, position, keys, k_cells, v_cells, o, maxima, sums);
+    }
+    for (int i = 0; i < tile.lines && partial_begin < 0; ++i)
+      merge_line(OUT_LINE(i), o + i * V_DIM, maxima[i], sums[i], total_max + i, total_sum + i);
+  }
+
+  for (int i = 0; i < tile.lines; ++i) {
+    if (partial_begin < 0) {
+      normalise_line(OUT_LINE(i), total_max[i], total_sum[i], has_sinks ? sinks + sinks_offset + head0 + i % HEADS : 0);
+      continue;
+    }
+    const ulong at = (ulong)(partial_begin + i / HEADS) * heads + head0 + i % HEADS;  // its only stretch
+    for (int d = 0; d < V_DIM; d += VW) STORE(LOAD(o + i * V_DIM + d), partial_out + at * V_DIM + d);
+    partial_stats[2 * at] = maxima[i];
+    partial_stats[2 * at + 1] = sums[i];
+  }
+}

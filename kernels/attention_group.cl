@@ -1,0 +1,169 @@
+// Attention over spans, work-group family and general fallback: LANES work-items compute one tile for one query head.
+//
+// Same data, plan and results as attention.cl (see there for the layouts), for any K_DIM and V_DIM:
+//
+//   for each row of the tile, for each block of keys:
+//     lane i   score of keys i, i + LANES, ...             -> local weights[]
+//     all      max and sum over the block (every lane the same sums)
+//     lane i   out[d] += weight * v[key][d] for d = i, i + LANES, ...
+//
+// With LANES 1 it needs no barrier and serves as the general kernel of CPU devices. Every barrier is reached by all
+// work-items of a group: all loop bounds come from the plan. Hidden keys are never read.
+#pragma OPENCL FP_CONTRACT OFF
+
+#ifndef K_DIM
+#define K_DIM 64  // numbers per key
+#endif
+#ifndef V_DIM
+#define V_DIM K_DIM  // numbers per value
+#endif
+#ifndef LANES
+#define LANES 64  // work-items of a group
+#endif
+#ifndef KV_HALF
+#define KV_HALF 0  // 1: K and V are stored as half
+#endif
+#ifndef MASKED
+#define MASKED 0  // 1: an additive mask [rows][mask_stride] decides what is visible, positions do not
+#endif
+
+#define BLOCK 64
+#define OWN ((V_DIM + LANES - 1) / LANES)  // numbers of the output that a lane owns
+
+#if LANES > 1
+#define SYNC barrier(CLK_LOCAL_MEM_FENCE)
+#else
+#define SYNC
+#endif
+
+#if KV_HALF
+#define KV half
+#define LOAD_KV(p) vload_half(0, p)
+#else
+#define KV float
+#define LOAD_KV(p) (*(p))
+#endif
+
+// The block's keys [0, keys) of one row, from segment *s on: turns local weights[] into exp(score - max), keeps the
+// running max and sum and returns the factor by which what was accumulated before shrinks.
+float weigh_block(__local const float* q, __global const KV* k, __global const int* segment, int s, int used, int keys,
+                  ulong cell_stride, float scale, float softcap, __global const float* mask, __local float* weights,
+                  float* max_, float* sum_) {
+  const int lane = get_local_id(0);
+  SYNC;  // the block before is used up
+  for (int key = lane; key < keys; key += LANES) {
+    int at = used + key, in = s;
+    while (at >= segment[3 * in + 1]) at -= segment[3 * in++ + 1];
+    const __global KV* row = k + (ulong)(segment[3 * in] + at) * cell_stride;
+    float score = 0.0f;
+    for (int d = 0; d < K_DIM; ++d) score = fma(q[d], LOAD_KV(row + d), score);
+    score *= scale;
+    if (softcap > 0.0f) score = softcap * tanh(score / softcap);
+#if MASKED
+    score = mask[key] == -INFINITY ? -INFINITY : score + mask[key];
+#endif
+    weights[key] = score;
+  }
+  SYNC;
+  float top = *max_;
+  for (int key = 0; key < keys; ++key) top = fmax(top, weights[key]);
+  const float base = top == -INFINITY ? 0.0f : top;
+  SYNC;  // every lane has read the scores
+  for (int key = lane; key < keys; key += LANES) weights[key] = exp(weights[key] - base);
+  SYNC;
+  float sum = 0.0f;
+  for (int key = 0; key < keys; ++key) sum += weights[key];
+  const float shrink = exp(*max_ - base);
+  *max_ = top;
+  *sum_ = fma(*sum_, shrink, sum);
+  return shrink;
+}
+
+// own[] = own[] * shrink + weighted values of the block's keys.
+void add_values(float* own, float shrink, __global const KV* v, __global const int* segment, int s, int used, int keys,
+                ulong cell_stride, __local const float* weights) {
+  const int lane = get_local_id(0);
+  for (int i = 0; i < OWN; ++i) own[i] *= shrink;
+  for (int key = 0, at = used, in = s; key < keys; ++key, ++at) {
+    while (at >= segment[3 * in + 1]) at = 0, ++in;
+    const __global KV* row = v + (ulong)(segment[3 * in] + at) * cell_stride;
+    const float weight = weights[key];
+    if (MASKED && weight == 0.0f) continue;
+    for (int i = 0; i < OWN; ++i)
+      if (lane + i * LANES < V_DIM) own[i] = fma(weight, LOAD_KV(row + lane + i * LANES), own[i]);
+  }
+}
+
+__kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __global const KV* restrict k, ulong k_offset,
+                           __global const KV* restrict v, ulong v_offset, ulong k_head_stride, ulong k_cell_stride,
+                           ulong v_head_stride, ulong v_cell_stride, __global const int* restrict table, int positions_at,
+                           int row_ids_at, int segments_at, int tiles_at, int stretch, int heads, int group, float scale,
+                           float softcap, __global const float* restrict mask, ulong mask_offset, ulong mask_stride,
+                           __global const float* restrict sinks, ulong sinks_offset, int has_sinks,
+                           __global float* restrict out, ulong out_offset, __global float* restrict partial_out,
+                           __global float* restrict partial_stats) {
+  __local float q_row[K_DIM];
+  __local float weights[BLOCK];
+  const int lane = get_local_id(0), head = get_global_id(2);
+  __global const int* tile = table + tiles_at + 5 * (int)get_global_id(1);
+  __global const int* segment = table + segments_at + 3 * tile[2];
+  k += k_offset + (ulong)(head / group) * k_head_stride;
+  v += v_offset + (ulong)(head / group) * v_head_stride;
+
+  for (int r = 0; r < tile[1]; ++r) {
+    const int row = table[row_ids_at + tile[0] + r], last = table[positions_at + row];
+    SYNC;  // the row before is done with q_row
+    for (int d = lane; d < K_DIM; d += LANES) q_row[d] = q[q_offset + ((ulong)row * heads + head) * K_DIM + d];
+    SYNC;
+    float total[OWN], own[OWN];
+    for (int i = 0; i < OWN; ++i) total[i] = 0.0f, own[i] = 0.0f;
+    float total_max = -INFINITY, total_sum = 0.0f, max_ = -INFINITY, sum = 0.0f;
+    int s = 0, used = 0;
+    while (s < tile[3]) {
+      const int position = segment[3 * s + 2] + used;
+      const int stretch_end = (position / stretch + 1) * stretch;
+      const int block_end = min(stretch_end, (position / BLOCK + 1) * BLOCK);
+      int keys = 0, next = s, next_used = used;  // the block runs over [position, block_end) as far as there are keys
+      while (next < tile[3] && position + keys < block_end) {
+        const int take = min(block_end - position - keys, segment[3 * next + 1] - next_used);
+        keys += take;
+        next_used += take;
+        if (next_used == segment[3 * next + 1]) ++next, next_used = 0;
+      }
+      const int visible = MASKED ? keys : clamp(last - position + 1, 0, keys);
+      if (visible > 0) {
+        const float shrink = weigh_block(q_row, k, segment, s, used, visible, k_cell_stride, scale, softcap,
+                                         mask + mask_offset + (ulong)row * mask_stride + position, weights, &max_, &sum);
+        add_values(own, shrink, v, segment, s, used, visible, v_cell_stride, weights);
+      }
+      s = next;
+      used = next_used;
+      if (s < tile[3] && position + keys < stretch_end) continue;
+      if (tile[4] >= 0) break;  // a tile with partials has one stretch
+      const float new_max = fmax(total_max, max_), base = new_max == -INFINITY ? 0.0f : new_max;
+      const float keep = exp(total_max - base), add = exp(max_ - base);
+      for (int i = 0; i < OWN; ++i) total[i] = fma(own[i], add, total[i] * keep), own[i] = 0.0f;
+      total_sum = fma(sum, add, total_sum * keep);
+      total_max = new_max;
+      max_ = -INFINITY, sum = 0.0f;
+    }
+
+    const ulong at = (ulong)(tile[4] + r) * heads + head;
+    if (tile[4] >= 0) {
+      for (int i = 0; i < OWN; ++i)
+        if (lane + i * LANES < V_DIM) partial_out[at * V_DIM + lane + i * LANES] = own[i];
+      if (lane == 0) partial_stats[2 * at] = max_, partial_stats[2 * at + 1] = sum;
+      continue;
+    }
+    float keep = 1.0f;
+    if (has_sinks) {
+      const float sink = sinks[sinks_offset + head], top = fmax(total_max, sink);
+      keep = exp(total_max - top);
+      total_sum = fma(total_sum, keep, exp(sink - top));
+    }
+    const float factor = total_sum == 0.0f ? 0.0f : keep / total_sum;
+    for (int i = 0; i < OWN; ++i)
+      if (lane + i * LANES < V_DIM)
+        out[out_offset + ((ulong)row * heads + head) * V_DIM + lane + i * LANES] = total[i] * factor;
+  }
+}

@@ -1,0 +1,22 @@
+// The smallest programs: whether a device compiles, takes arguments, shares local memory and runs in order.
+//
+//   probe_scale   y[i] = FACTOR * y[i] + add       one work-item per element
+//   probe_sum     sums[group] = sum of its x[i]    one work-group per sum; `part` holds one number per work-item
+#ifndef FACTOR
+#define FACTOR 1.0f
+#endif
+
+__kernel void probe_scale(__global float* y, float add) {
+  const size_t i = get_global_id(0);
+  y[i] = FACTOR * y[i] + add;
+}
+
+__kernel void probe_sum(__global const float* x, __global float* sums, __local float* part) {
+  const size_t id = get_local_id(0);
+  part[id] = x[get_global_id(0)];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (id != 0) return;
+  float sum = 0.0f;
+  for (size_t i = 0; i < get_local_size(0); ++i) sum += part[i];
+  sums[get_group_id(0)] = sum;
+}

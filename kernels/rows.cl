@@ -1,0 +1,132 @@
+// Norms, softmax and argmax over the last axis: one work-group of LANES work-items per row of `dim` numbers.
+//
+//   rms_norm    y = x / sqrt(mean(x^2) + eps) * (offset + weight)
+//   layer_norm  y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias
+//   l2_norm     y = x / sqrt(sum(x^2) + eps)
+//   softmax     y = exp(x - max) / sum(exp(x - max))
+//   argmax      the lowest index of the largest number
+//
+// Lane i takes the vectors of eight at 8 i, 8 (i + LANES), ... and every LANES-th number of what is left over:
+//
+//     |vec 0|vec 1|vec 2|vec 3| ... |vec n|r r r|       with LANES 1, one work-item walks all of it
+//
+// Every barrier is reached by all work-items of a group.
+#pragma OPENCL FP_CONTRACT OFF
+
+#ifndef LANES
+#define LANES 1  // work-items per row, a power of two
+#endif
+
+#define FOR_VECTORS(d) for (int d = 8 * lane; d + 8 <= dim; d += 8 * LANES)
+#define FOR_REST(d) for (int d = dim / 8 * 8 + lane; d < dim; d += LANES)
+
+#include "reduce.clh"
+
+float row_sum(__global const float* x, int dim, __local float* shared) {
+  const int lane = get_local_id(0);
+  float8 sums = (float8)0.0f;
+  float rest = 0.0f;
+  FOR_VECTORS(d) sums += vload8(0, x + d);
+  FOR_REST(d) rest += x[d];
+  return group_sum(sum_lanes(sums) + rest, shared);
+}
+
+float row_squares(__global const float* x, float mean, int dim, __local float* shared) {
+  const int lane = get_local_id(0);
+  float8 sums = (float8)0.0f;
+  float rest = 0.0f;
+  FOR_VECTORS(d) {
+    const float8 v = vload8(0, x + d) - mean;
+    sums = fma(v, v, sums);
+  }
+  FOR_REST(d) rest = fma(x[d] - mean, x[d] - mean, rest);
+  return group_sum(sum_lanes(sums) + rest, shared);
+}
+
+#define FIND_ROW                                       \
+  __local float shared[LANES];                         \
+  const int row = get_global_id(1), lane = get_local_id(0); \
+  x += x_offset + (ulong)row * dim;                    \
+  y += y_offset + (ulong)row * dim;
+
+__kernel void rms_norm(__global const float* restrict x, ulong x_offset, __global const float* restrict weight,
+                       ulong weight_offset, __global float* restrict y, ulong y_offset, int dim, float eps, float offset) {
+  FIND_ROW
+  weight += weight_offset;
+  const float scale = 1.0f / sqrt(row_squares(x, 0.0f, dim, shared) / dim + eps);
+  FOR_VECTORS(d) vstore8(vload8(0, x + d) * scale * (offset + vload8(0, weight + d)), 0, y + d);
+  FOR_REST(d) y[d] = x[d] * scale * (offset + weight[d]);
+}
+
+__kernel void layer_norm(__global const float* restrict x, ulong x_offset, __global const float* restrict weight,
+                         ulong weight_offset, __global const float* restrict bias, ulong bias_offset, int has_bias,
+                         __global float* restrict y, ulong y_offset, int dim, float eps) {
+  FIND_ROW
+  weight += weight_offset;
+  bias += bias_offset;
+  const float mean = row_sum(x, dim, shared) / dim;
+  const float scale = 1.0f / sqrt(row_squares(x, mean, dim, shared) / dim + eps);
+  FOR_VECTORS(d) {
+    const float8 shift = has_bias ? vload8(0, bias + d) : (float8)0.0f;
+    vstore8((vload8(0, x + d) - mean) * scale * vload8(0, weight + d) + shift, 0, y + d);
+  }
+  FOR_REST(d) y[d] = (x[d] - mean) * scale * weight[d] + (has_bias ? bias[d] : 0.0f);
+}
+
+__kernel void l2_norm(__global const float* restrict x, ulong x_offset, __global float* restrict y, ulong y_offset, int dim,
+                      float eps) {
+  FIND_ROW
+  const float scale = 1.0f / sqrt(row_squares(x, 0.0f, dim, shared) + eps);
+  FOR_VECTORS(d) vstore8(vload8(0, x + d) * scale, 0, y + d);
+  FOR_REST(d) y[d] = x[d] * scale;
+}
+
+__kernel void softmax(__global const float* restrict x, ulong x_offset, __global float* restrict y, ulong y_offset,
+                      int dim) {
+  FIND_ROW
+  float8 tops = (float8)-INFINITY;
+  float top = -INFINITY;
+  FOR_VECTORS(d) tops = fmax(tops, vload8(0, x + d));
+  FOR_REST(d) top = fmax(top, x[d]);
+  top = group_max(fmax(max_lanes(tops), top), shared);
+  float8 sums = (float8)0.0f;
+  float rest = 0.0f;
+  FOR_VECTORS(d) {
+    const float8 e = exp(vload8(0, x + d) - top);
+    vstore8(e, 0, y + d);
+    sums += e;
+  }
+  FOR_REST(d) {
+    y[d] = exp(x[d] - top);
+    rest += y[d];
+  }
+  const float factor = 1.0f / group_sum(sum_lanes(sums) + rest, shared);
+  FOR_VECTORS(d) vstore8(vload8(0, y + d) * factor, 0, y + d);
+  FOR_REST(d) y[d] *= factor;
+}
+
+// y: int32, one per row.
+__kernel void argmax(__global const float* restrict x, ulong x_offset, __global int* restrict y, ulong y_offset, int dim) {
+  __local float shared[LANES];
+  const int row = get_global_id(1), lane = get_local_id(0);
+  x += x_offset + (ulong)row * dim;
+  float8 tops = (float8)-INFINITY;
+  float top = -INFINITY;
+  FOR_VECTORS(d) tops = fmax(tops, vload8(0, x + d));
+  FOR_REST(d) top = fmax(top, x[d]);
+  top = group_max(fmax(max_lanes(tops), top), shared);
+  int found = dim;  // this lane's first number that equals the largest
+  for (int d = lane; d < dim; d += LANES)
+    if (x[d] == top) {
+      found = d;
+      break;
+    }
+  // Indices stay exact in float only up to 2^24, so the search for the lowest one is done in integers.
+  __local int lowest[LANES];
+  lowest[lane] = found;
+  SYNC;
+  if (lane == 0) {
+    for (int i = 1; i < LANES; ++i) found = min(found, lowest[i]);
+    y[y_offset + row] = found < dim ? found : 0;
+  }
+}

@@ -1,0 +1,132 @@
+// Draws one token per row of logits [rows][dim] at a temperature, among the top_k most probable tokens and the smallest set
+// of most probable ones whose mass reaches top_p. One work-group of LANES work-items per row.
+//
+// The kept set is described by a threshold and a number: every token with p > threshold, and the first `equals` tokens (in
+// order of index) with p == threshold. Probabilities are positive floats, so their bits order like they do, and both
+// limits are found by bisection over 30 bits, without sorting:
+//
+//     p:  0.30  0.21  0.21  0.13  0.08 ...      top_k 2:  threshold 0.21, equals 1
+//
+// Row r draws u from Philox 4x32-10 (Salmon et al., SC 2011) with key `seed` and counter r, and takes the first kept token
+// at which the mass, summed in order of index, exceeds u times the kept mass. `p` is scratch [rows][dim].
+#pragma OPENCL FP_CONTRACT OFF
+
+#ifndef LANES
+#define LANES 1  // work-items per row, a power of two
+#endif
+
+#include "reduce.clh"
+
+// Each lane owns one contiguous part of the row, so that parts and lanes are in order of index.
+#define PART_BEGIN (int)((long)dim * lane / LANES)
+#define PART_END (int)((long)dim * (lane + 1) / LANES)
+
+// How many tokens have p >= limit (exact: counts stay below 2^24), or how much mass they hold.
+#define SUM_FROM(NAME, OF8, OF1)                                                                  \
+  float NAME(__global const float* p, float limit, int dim, __local float* shared) {              \
+    const int lane = get_local_id(0), end = PART_END;                                             \
+    int d = PART_BEGIN;                                                                           \
+    float8 sums = (float8)0.0f;                                                                   \
+    for (; d + 8 <= end; d += 8) {                                                                \
+      const float8 x = vload8(0, p + d);                                                          \
+      sums += select((float8)0.0f, OF8, x >= (float8)limit);                                      \
+    }                                                                                             \
+    float sum = sum_lanes(sums);                                                                  \
+    for (; d < end; ++d) sum += p[d] >= limit ? OF1 : 0.0f;                                       \
+    return group_sum(sum, shared);                                                                \
+  }
+SUM_FROM(count_from, (float8)1.0f, 1.0f)
+SUM_FROM(mass_from, x, p[d])
+
+// The number just above a positive float or zero.
+float above(float x) { return as_float(as_uint(x) + 1u); }
+
+// The largest threshold whose tokens from it on number at least top_k.
+float find_top_k(__global const float* p, int top_k, int dim, __local float* shared) {
+  uint low = 0;  // count_from(low) >= top_k holds
+  for (uint bit = 1u << 29; bit > 0; bit >>= 1)
+    if (count_from(p, as_float(low + bit), dim, shared) >= (float)top_k) low += bit;
+  return as_float(low);
+}
+
+float find_top_p(__global const float* p, float target, float lowest, int dim, __local float* shared) {
+  uint low = as_uint(lowest);  // mass_from(low) >= target holds
+  for (uint bit = 1u << 29; bit > 0; bit >>= 1)
+    if (mass_from(p, as_float(low + bit), dim, shared) >= target) low += bit;
+  return as_float(low);
+}
+
+float draw(uint key0, uint key1, uint row) {
+  uint4 c = (uint4)(row, 0, 0, 0);
+  for (int round = 0; round < 10; ++round) {
+    const uint2 a = (uint2)(mul_hi(0xD2511F53u, c.x), 0xD2511F53u * c.x);
+    const uint2 b = (uint2)(mul_hi(0xCD9E8D57u, c.z), 0xCD9E8D57u * c.z);
+    c = (uint4)(b.x ^ c.y ^ key0, b.y, a.x ^ c.w ^ key1, a.y);
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  return (float)(c.x >> 8) * 0x1p-24f;
+}
+
+__kernel void sample(__global const float* restrict logits, ulong logits_offset, __global float* restrict p,
+                     __global int* restrict y, ulong y_offset, int dim, float temperature, int top_k, float top_p,
+                     uint seed_low, uint seed_high) {
+  __local float shared[LANES];
+  __local float masses[LANES];
+  __local int ties[LANES];
+  const int row = get_global_id(1), lane = get_local_id(0);
+  logits += logits_offset + (ulong)row * dim;
+  p += (ulong)row * dim;
+
+  float top = -INFINITY;
+  for (int i = lane; i < dim; i += LANES) top = fmax(top, logits[i]);
+  top = group_max(top, shared);
+  int d = PART_BEGIN;
+  for (; d + 8 <= PART_END; d += 8) vstore8(exp((vload8(0, logits + d) - top) / temperature), 0, p + d);
+  for (; d < PART_END; ++d) p[d] = exp((logits[d] - top) / temperature);
+  SYNC;
+
+  float threshold = 0.0f;
+  int equals = dim;
+  if (top_k > 0 && top_k < dim) {
+    threshold = find_top_k(p, top_k, dim, shared);
+    equals = top_k - (int)count_from(p, above(threshold), dim, shared);
+  }
+  float over = mass_from(p, above(threshold), dim, shared);
+  if (top_p < 1.0f) {
+    const float target = top_p * (over + equals * threshold);
+    if (over >= target) {
+      threshold = find_top_p(p, target, above(threshold), dim, shared);
+      over = mass_from(p, above(threshold), dim, shared);
+      equals = dim;
+    }
+    if (threshold > 0.0f) equals = clamp((int)ceil((target - over) / threshold), over > 0.0f ? 0 : 1, equals);
+  }
+
+  // This lane's part of the kept mass, and of the tokens that equal the threshold.
+  int tied = 0;
+  for (int i = PART_BEGIN; i < PART_END; ++i) tied += p[i] == threshold;
+  ties[lane] = tied;
+  SYNC;
+  int skipped = 0;
+  for (int i = 0; i < lane; ++i) skipped += ties[i];
+  float mass = 0.0f;
+  for (int i = PART_BEGIN, tie = skipped; i < PART_END; ++i)
+    if (p[i] > threshold || (p[i] == threshold && tie++ < equals)) mass += p[i];
+  masses[lane] = mass;
+  SYNC;
+  if (lane != 0) return;
+  float total = 0.0f;
+  for (int i = 0; i < LANES; ++i) total += masses[i];
+  const float target = draw(seed_low, seed_high, (uint)row) * total;
+  int part = 0, tie = 0, chosen = 0;
+  float passed = 0.0f;
+  while (part + 1 < LANES && passed + masses[part] <= target) passed += masses[part], tie += ties[part++];
+  for (int i = (int)((long)dim * part / LANES); i < dim; ++i) {
+    if (!(p[i] > threshold || (p[i] == threshold && tie++ < equals)) || p[i] == 0.0f) continue;
+    chosen = i;
+    passed += p[i];
+    if (passed > target) break;
+  }
+  y[y_offset + row] = chosen;
+}

@@ -1,0 +1,42 @@
+// Arrays to tensors and back.
+#pragma once
+
+#include <pybind11/numpy.h>
+
+#include <initializer_list>
+#include <optional>
+#include <string_view>
+
+#include "device.h"
+#include "gil.h"
+#include "tensor/tensor.h"
+
+namespace kvtrie::binding {
+
+// A host array ready to become a tensor: in one piece, native byte order, of a dtype that tensors have.
+struct HostArray {
+  py::array array;  // bfloat16 lies in uint16
+  DType dtype = DType::kFloat32;
+};
+
+Shape shape_of(const py::array& array);
+DType to_dtype(py::handle name, std::string_view where);
+
+// `value`: anything with the buffer protocol, __array__ or __dlpack__, or nested sequences. `wanted` none: the dtype it
+// has, or the nearest that tensors have (float64 -> float32, int64 -> int32), refusing values that do not fit.
+HostArray to_host_array(py::handle value, std::optional<DType> wanted, std::string_view where, std::string_view name);
+
+// A tensor as it is; anything else copied to `placement`.
+Tensor to_tensor(py::handle value, const Placement& placement, std::string_view where, std::string_view name,
+                 std::optional<DType> wanted = {});
+// None becomes an undefined tensor.
+Tensor to_optional_tensor(py::handle value, const Placement& placement, std::string_view where, std::string_view name,
+                          std::optional<DType> wanted = {});
+// Where the first tensor among `values` is; the default device when there is none.
+Placement placement_among(std::initializer_list<py::handle> values);
+
+py::array to_numpy(const Tensor& tensor);  // a copy; bfloat16 as its bits in uint16
+// An array over memory that `owner` keeps.
+py::array numpy_view(const Tensor& tensor, void* data, py::handle owner);
+
+}  // namespace kvtrie::binding

@@ -1,0 +1,202 @@
+#include "convert.h"
+
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "base/units.h"
+
+namespace kvtrie::binding {
+namespace {
+
+constexpr std::size_t kLongestRepr = 60;
+
+[[noreturn]] void refuse_value(std::string_view got, std::string_view where, std::string_view name, std::int64_t least,
+                               std::int64_t most) {
+  fail(ErrorKind::kArgument, where, name, ": got ", got, ", allowed ", least, " to ", most);
+}
+
+bool is_array(py::handle value) { return py::isinstance<py::array>(value); }
+
+bool is_array_like(py::handle value) {
+  if (is_array(value)) return true;
+  if (PyBytes_Check(value.ptr()) || PyUnicode_Check(value.ptr())) return false;
+  return PyObject_CheckBuffer(value.ptr()) != 0 || py::hasattr(value, "__array__") || py::hasattr(value, "__dlpack__");
+}
+
+}  // namespace
+
+std::string describe(py::handle value) {
+  std::string text;
+  try {
+    text = py::repr(value).cast<std::string>();
+  } catch (const py::error_already_set&) {
+    text = "a value";
+  }
+  const std::size_t line = text.find('\n');
+  if (line != std::string::npos || text.size() > kLongestRepr) {
+    text = text.substr(0, std::min(line, kLongestRepr)) + "...";
+  }
+  return cat(text, " (", py::str(py::type::handle_of(value).attr("__name__")).cast<std::string>(), ")");
+}
+
+void refuse_type(py::handle value, std::string_view where, std::string_view name, std::string_view allowed) {
+  fail(ErrorKind::kType, where, name, ": got ", describe(value), ", allowed ", allowed);
+}
+
+bool is_integer(py::handle value) {
+  if (PyLong_Check(value.ptr())) return !PyBool_Check(value.ptr());
+  return PyIndex_Check(value.ptr()) != 0 && !is_array(value) && PySequence_Check(value.ptr()) == 0;
+}
+
+std::int64_t to_integer(py::handle value, std::string_view where, std::string_view name, std::int64_t least,
+                        std::int64_t most) {
+  if (!is_integer(value)) refuse_type(value, where, name, "an integer");
+  const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  if (!number) throw py::error_already_set();
+  int overflow = 0;
+  const std::int64_t integer = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  if (overflow != 0 || integer < least || integer > most) refuse_value(describe(value), where, name, least, most);
+  return integer;
+}
+
+std::int32_t to_int32(py::handle value, std::string_view where, std::string_view name, std::int32_t least) {
+  return static_cast<std::int32_t>(to_integer(value, where, name, least, kMaxInt32));
+}
+
+double to_number(py::handle value, std::string_view where, std::string_view name) {
+  const bool number = PyFloat_Check(value.ptr()) || is_integer(value) ||
+                      (!is_array(value) && !PyBool_Check(value.ptr()) && !PyUnicode_Check(value.ptr()) &&
+                       py::hasattr(value, "__float__") && PySequence_Check(value.ptr()) == 0);
+  if (!number) refuse_type(value, where, name, "a number");
+  const double result = PyFloat_AsDouble(value.ptr());
+  if (result == -1.0 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    fail(ErrorKind::kArgument, where, name, ": got ", describe(value), ", allowed a number that fits a double");
+  }
+  if (!std::isfinite(result)) fail(ErrorKind::kArgument, where, name, ": got ", result, ", allowed a finite number");
+  return result;
+}
+
+std::string_view to_text(py::handle value, std::string_view where, std::string_view name) {
+  if (!PyUnicode_Check(value.ptr())) refuse_type(value, where, name, "a str");
+  Py_ssize_t length = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &length);
+  if (text == nullptr) {
+    PyErr_Clear();
+    fail(ErrorKind::kArgument, where, name,
+         ": got a str with lone surrogates, allowed text that can be written as UTF-8");
+  }
+  return {text, static_cast<std::size_t>(length)};
+}
+
+std::uint64_t to_bytes(py::handle value, std::string_view where, std::string_view name) {
+  if (PyUnicode_Check(value.ptr())) return parse_bytes(to_text(value, where, name), cat(where, " ", name));
+  if (!is_integer(value)) refuse_type(value, where, name, "bytes as an int, or a str such as \"512MiB\"");
+  return static_cast<std::uint64_t>(to_integer(value, where, name, 0, std::numeric_limits<std::int64_t>::max()));
+}
+
+IntegerArgument::IntegerArgument(py::handle value, std::string_view where, std::string_view name, std::int32_t least)
+    : where_(where), name_(name), least_(least) {
+  using InPlace = py::array_t<std::int32_t, py::array::c_style>;
+  constexpr int kAligned = 0x0100;  // NPY_ARRAY_ALIGNED
+  if (py::isinstance<InPlace>(value)) {
+    const auto array = py::reinterpret_borrow<py::array>(value);
+    if (array.ndim() == 1 && (array.flags() & kAligned) != 0) {
+      span_ = {static_cast<const std::int32_t*>(array.data()), static_cast<std::size_t>(array.size())};
+      keep_ = array;
+      return;
+    }
+  }
+  if (is_array_like(value)) {
+    read_array(py::module_::import("kvtrie._arrays").attr("as_array")(value, std::string(where), std::string(name)));
+  } else {
+    read_sequence(value);
+  }
+  span_ = copied_;
+}
+
+void IntegerArgument::append_checked(std::int64_t value, bool fits) {
+  if (!fits || value < least_ || value > kMaxInt32) {
+    const std::string got = fits ? std::to_string(value) : "an integer beyond 64 bits";
+    refuse_value(got, where_, cat(name_, "[", copied_.size(), "]"), least_, kMaxInt32);
+  }
+  copied_.push_back(static_cast<std::int32_t>(value));
+}
+
+template <class Wide>
+void IntegerArgument::copy_checked(const py::array& array) {
+  const auto wide = py::array_t<Wide, py::array::c_style | py::array::forcecast>::ensure(array);
+  if (!wide) throw py::error_already_set();
+  const Wide* values = wide.data();
+  copied_.reserve(static_cast<std::size_t>(wide.size()));
+  for (py::ssize_t i = 0; i < wide.size(); ++i) {
+    append_checked(static_cast<std::int64_t>(values[i]), std::in_range<std::int64_t>(values[i]));
+  }
+}
+
+void IntegerArgument::read_array(const py::array& array) {
+  const char kind = array.dtype().kind();
+  if (kind != 'i' && kind != 'u') {
+    fail(ErrorKind::kType, where_, name_, ": got an array of ", py::str(array.dtype()).cast<std::string>(),
+         ", allowed an array of integers");
+  }
+  if (array.ndim() != 1) {
+    fail(ErrorKind::kType, where_, name_, ": got an array of rank ", array.ndim(), ", allowed rank 1");
+  }
+  kind == 'u' ? copy_checked<std::uint64_t>(array) : copy_checked<std::int64_t>(array);
+}
+
+void IntegerArgument::read_sequence(py::handle value) {
+  if (PySequence_Check(value.ptr()) == 0 || PyDict_Check(value.ptr()) || PyUnicode_Check(value.ptr()) ||
+      PyBytes_Check(value.ptr())) {
+    refuse_type(value, where_, name_, "a sequence or array of integers");
+  }
+  const auto items = py::reinterpret_steal<py::object>(PySequence_Fast(value.ptr(), "not a sequence"));
+  if (!items) throw py::error_already_set();
+  copied_.reserve(static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr())));
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.ptr()); ++i) {  // an item's __index__ may change the list
+    const auto item = py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(items.ptr(), i));
+    if (!is_integer(item)) refuse_type(item, where_, cat(name_, "[", i, "]"), "integers");
+    const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(item.ptr()));
+    if (!number) throw py::error_already_set();
+    int overflow = 0;
+    const std::int64_t integer = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+    append_checked(integer, overflow == 0);
+  }
+}
+
+namespace {
+
+// One token alone becomes a sequence of one.
+py::object as_sequence(py::handle value, bool or_one) {
+  if (or_one && is_integer(value)) return py::make_tuple(value);
+  if (or_one && is_array(value) && py::reinterpret_borrow<py::array>(value).ndim() == 0)
+    return value.attr("reshape")(1);
+  return py::reinterpret_borrow<py::object>(value);
+}
+
+}  // namespace
+
+TokenArgument::TokenArgument(py::handle value, std::string_view where, bool or_one)
+    : value_(as_sequence(value, or_one)), tokens_(value_, where, "tokens") {}
+
+void make_read_only(py::array& array) noexcept {
+  py::detail::array_proxy(array.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
+}
+
+py::array int32_view(std::span<const std::int32_t> values, py::handle owner) {
+  const auto count = static_cast<py::ssize_t>(values.size());
+  py::array array(py::dtype::of<std::int32_t>(), {count}, {py::ssize_t{sizeof(std::int32_t)}}, values.data(), owner);
+  make_read_only(array);
+  return array;
+}
+
+py::array int32_array(std::vector<std::int32_t> values) {
+  auto* owned = new std::vector<std::int32_t>(std::move(values));
+  const py::capsule owner(owned, [](void* pointer) { delete static_cast<std::vector<std::int32_t>*>(pointer); });
+  const auto count = static_cast<py::ssize_t>(owned->size());
+  return py::array(py::dtype::of<std::int32_t>(), {count}, {py::ssize_t{sizeof(std::int32_t)}}, owned->data(), owner);
+}
+
+}  // namespace kvtrie::binding

@@ -1,0 +1,89 @@
+// Python values to C++ values and back: numbers, texts, sizes in bytes, tokens. No logic, no state.
+//
+// Every conversion takes `where` (the public call) and `name` (its argument) and throws kType or kArgument with both,
+// the value and the limit. The GIL is held in all of them.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gil.h"
+#include "trie/edge.h"
+
+namespace kvtrie::binding {
+
+inline constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
+
+// "got 1.5 (float)" for messages: the value's repr, cut to one short line, and its type.
+std::string describe(py::handle value);
+[[noreturn]] void refuse_type(py::handle value, std::string_view where, std::string_view name,
+                              std::string_view allowed);
+
+// Whether `value` is a whole number: int or a numpy integer; no bool, float or array.
+bool is_integer(py::handle value);
+std::int64_t to_integer(py::handle value, std::string_view where, std::string_view name, std::int64_t least,
+                        std::int64_t most);
+std::int32_t to_int32(py::handle value, std::string_view where, std::string_view name, std::int32_t least = 0);
+double to_number(py::handle value, std::string_view where, std::string_view name);  // finite
+
+// The UTF-8 of a str; valid as long as the object.
+std::string_view to_text(py::handle value, std::string_view where, std::string_view name);
+// A number of bytes from an int or a text such as "512MiB".
+std::uint64_t to_bytes(py::handle value, std::string_view where, std::string_view name);
+
+// Integers from any sequence or array of them, each in least .. 2^31 - 1. int32 arrays in one piece are read in place,
+// so that they cost nothing; they have to stay unchanged during the call. Lives and dies with the GIL held.
+class IntegerArgument {
+ public:
+  IntegerArgument(py::handle value, std::string_view where, std::string_view name, std::int32_t least = 0);
+  std::span<const std::int32_t> span() const noexcept { return span_; }
+  std::vector<std::int32_t> vector() const { return {span_.begin(), span_.end()}; }
+
+ private:
+  void read_array(const py::array& array);
+  void read_sequence(py::handle value);
+  template <class Wide>
+  void copy_checked(const py::array& array);
+  void append_checked(std::int64_t value, bool fits);
+
+  std::string_view where_, name_;
+  std::int32_t least_;
+  py::object keep_;
+  std::vector<std::int32_t> copied_;
+  std::span<const std::int32_t> span_;
+};
+
+// Tokens, and for `append` also one token alone.
+class TokenArgument {
+ public:
+  TokenArgument(py::handle value, std::string_view where, bool or_one = false);
+  std::span<const Token> span() const noexcept { return tokens_.span(); }
+
+ private:
+  py::object value_;
+  IntegerArgument tokens_;
+};
+
+void make_read_only(py::array& array) noexcept;
+// A read-only int32 array over memory that `owner` keeps.
+py::array int32_view(std::span<const std::int32_t> values, py::handle owner);
+// An int32 array that owns its values.
+py::array int32_array(std::vector<std::int32_t> values);
+
+// Makes pickling and deep copies fail with a sentence that says what to do instead.
+template <class Class>
+void refuse_pickling(Class& c, const char* hint) {
+  const std::string text = hint;
+  c.def("__reduce_ex__", [text](py::handle self, const py::object&) -> py::object {
+    refuse_type(py::type::of(self), "pickle", "object", text);
+  });
+}
+
+}  // namespace kvtrie::binding

@@ -1,0 +1,191 @@
+#include "device.h"
+
+#include <pybind11/stl.h>
+
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "convert.h"
+#include "tensor/storage.h"
+
+namespace kvtrie::binding {
+namespace {
+
+// Strong references, so that a device is opened once in a process; given up when the interpreter ends.
+std::vector<DeviceHandlePtr>& registry() {
+  static auto* const handles = new std::vector<DeviceHandlePtr>;
+  return *handles;
+}
+
+bool same_device(const cl::DeviceInfo& a, const cl::DeviceInfo& b) {
+  return a.index == b.index && a.name == b.name && a.platform == b.platform;
+}
+
+DeviceHandlePtr find_or_add(cl::DeviceInfo info) {
+  for (const DeviceHandlePtr& handle : registry()) {
+    if (same_device(handle->info, info)) return handle;
+  }
+  return registry().emplace_back(std::make_shared<DeviceHandle>(std::move(info)));
+}
+
+py::dict capabilities(const DeviceHandle& self) {
+  const cl::DeviceInfo& info = self.info;
+  py::dict result;
+  result["fp16"] = info.fp16;
+  result["fp64"] = info.fp64;
+  result["subgroups"] = info.subgroups;
+  result["compute_units"] = info.compute_units;
+  result["max_work_group"] = info.max_work_group;
+  result["float_vector_width"] = info.float_vector_width;
+  result["max_alloc_bytes"] = info.max_alloc_bytes;
+  result["local_bytes"] = info.local_bytes;
+  result["alignment_bytes"] = info.alignment_bytes;
+  return result;
+}
+
+py::dict memory(const DeviceHandle& self) {
+  const cl::Counters now = self.device == nullptr ? cl::Counters{} : self.device->counters();
+  const TensorMemory tensors = self.device == nullptr ? TensorMemory{} : tensor_memory(self.device);
+  const HostMemory host = host_memory_live();
+  py::dict result;
+  result["live_buffers"] = tensors.live_buffers;
+  result["live_bytes"] = tensors.live_bytes;
+  result["pooled_buffers"] = tensors.pooled_buffers;
+  result["pooled_bytes"] = tensors.pooled_bytes;
+  result["host_storages"] = host.storages;
+  result["host_bytes"] = host.bytes;
+  result["buffers"] = now.buffers;
+  result["buffer_bytes"] = now.buffer_bytes;
+  result["peak_buffer_bytes"] = now.peak_buffer_bytes;
+  result["events"] = now.events;
+  result["kernels"] = now.kernels;
+  result["programs"] = now.programs;
+  result["launches"] = now.launches;
+  result["upload_bytes"] = now.upload_bytes;
+  result["download_bytes"] = now.download_bytes;
+  result["copy_bytes"] = now.copy_bytes;
+  result["kv_bytes_moved"] = now.kv_bytes_moved;
+  return result;
+}
+
+std::string representation(const DeviceHandle& self) {
+  return cat("<kvtrie.Device '", self.info.name, "' (", cl::name_of(self.info.kind), ", ", self.info.compute_units,
+             " compute units) of '", self.info.platform, "'>");
+}
+
+DeviceHandlePtr select(py::handle name) {
+  return py::module_::import("kvtrie._devices").attr("select")(name).cast<DeviceHandlePtr>();
+}
+
+// Read-only property of the device's description.
+template <class Value>
+auto info(Value cl::DeviceInfo::*member) {
+  return [member](const DeviceHandle& self) { return self.info.*member; };
+}
+
+}  // namespace
+
+const cl::DevicePtr& DeviceHandle::open() {
+  if (device != nullptr) return device;
+  cl::Device::Options options;
+  options.cache_folder = py::module_::import("kvtrie._devices").attr("cache_folder")().cast<std::string>();
+  without_gil([&] {
+    const std::lock_guard lock(mutex);
+    if (device == nullptr) device = cl::Device::open(info, std::move(options));
+  });
+  note_device_opened();
+  return device;
+}
+
+std::vector<DeviceHandlePtr> device_handles() {
+  std::vector<cl::DeviceInfo> found = without_gil([] { return cl::list_devices(); });
+  std::vector<DeviceHandlePtr> handles;
+  for (cl::DeviceInfo& each : found) handles.push_back(find_or_add(std::move(each)));
+  return handles;
+}
+
+DeviceHandlePtr default_device() { return select(py::none()); }
+
+DeviceHandlePtr handle_of(const cl::DevicePtr& device) {
+  for (const DeviceHandlePtr& handle : registry()) {
+    if (handle->device == device) return handle;
+  }
+  auto handle = std::make_shared<DeviceHandle>(device->info());  // the registry is gone: the interpreter is ending
+  handle->device = device;
+  return handle;
+}
+
+Placement to_placement(py::handle value, std::string_view where) {
+  if (value.is_none()) return {false, default_device()->open()};
+  if (py::isinstance<DeviceHandle>(value)) return {false, value.cast<DeviceHandlePtr>()->open()};
+  if (!PyUnicode_Check(value.ptr())) refuse_type(value, where, "device", "a kvtrie.Device, a name, \"host\" or None");
+  if (to_text(value, where, "device") == "host") return {true, nullptr};
+  return {false, select(value)->open()};
+}
+
+py::object placement_to_python(const cl::DevicePtr& device) {
+  return device == nullptr ? py::object(py::str("host")) : py::cast(handle_of(device));
+}
+
+void init_device(py::module_& m) {
+  py::class_<DeviceHandle, DeviceHandlePtr> c(m, "Device", R"(An OpenCL device.
+
+``Device()`` is the best one: a GPU before an accelerator before a CPU, more compute units first; the environment
+variable KVTRIE_DEVICE, if set, stands in for ``name``. ``Device(name)`` is the best one whose platform or device name
+contains ``name`` (letter case is ignored). The same device is opened once in a process, however often it is named.
+
+Raises ``DeviceError`` when the machine has no OpenCL device, and ``ArgumentError`` when none has that name.)");
+  c.def(py::init([](const py::object& name) {
+          DeviceHandlePtr handle = select(name);
+          handle->open();
+          return handle;
+        }),
+        py::arg("name") = py::none());
+  c.def_property_readonly("name", info(&cl::DeviceInfo::name), "The device's own name.");
+  c.def_property_readonly("vendor", info(&cl::DeviceInfo::vendor), "Who made it.");
+  c.def_property_readonly("platform", info(&cl::DeviceInfo::platform), "The OpenCL platform (driver) it belongs to.");
+  c.def_property_readonly("driver", info(&cl::DeviceInfo::driver), "Version of the driver.");
+  c.def_property_readonly("version", info(&cl::DeviceInfo::version), "Version of OpenCL.");
+  c.def_property_readonly("index", info(&cl::DeviceInfo::index), "Position in ``devices()``.");
+  c.def_property_readonly(
+      "kind", [](const DeviceHandle& self) { return cl::name_of(self.info.kind); },
+      "\"cpu\", \"gpu\", \"accelerator\" or \"other\".");
+  c.def_property_readonly("unified_memory", info(&cl::DeviceInfo::unified_memory),
+                          "Whether host and device share memory: mapping then copies nothing.");
+  c.def_property_readonly("global_bytes", info(&cl::DeviceInfo::global_bytes),
+                          "Bytes of device memory as the driver reports them.");
+  c.def_property_readonly("capabilities", &capabilities, "What the device can do, as a dict.");
+  c.def("memory", &memory, R"(Live objects and bytes now, and totals since the device was opened, as a dict.
+
+Tensors now: ``live_buffers``, ``live_bytes``, and ``pooled_buffers``, ``pooled_bytes``, which are kept for the next
+tensors; ``host_storages``, ``host_bytes`` for tensors in host memory. The device now: ``buffers``, ``buffer_bytes``
+(pooled ones included), ``events``, ``kernels``, ``programs``. Since opening: ``peak_buffer_bytes``, ``launches``,
+``upload_bytes``, ``download_bytes``, ``copy_bytes``, and the part of those bytes that was K/V moving between cells or
+tiers, ``kv_bytes_moved``. All 0 for a device that was not opened.)");
+  c.def(
+      "finish",
+      [](DeviceHandle& self) {
+        const cl::DevicePtr device = self.open();
+        without_gil([&] { device->finish(); });
+      },
+      "Waits for everything enqueued so far. Raises ``DeviceError`` when any of it failed.");
+  c.def(
+      "trim",
+      [](DeviceHandle& self) {
+        const cl::DevicePtr device = self.open();
+        return without_gil([&] { return trim_device_memory(device); });
+      },
+      "Frees device memory that is kept for later tensors; returns the bytes.");
+  c.def("__repr__", &representation);
+  c.def("__eq__", [](const DeviceHandle& self, const py::object& other) {
+    return py::isinstance<DeviceHandle>(other) && other.cast<DeviceHandlePtr>().get() == &self;
+  });
+  c.def("__hash__", [](const DeviceHandle& self) { return std::hash<const void*>{}(&self); });
+  refuse_pickling(c, "sending device.name and calling kvtrie.Device(name) there");
+  m.def("devices", &device_handles,
+        "Every OpenCL device of the machine; an empty list if there is none. Opens none of them.");
+  py::module_::import("atexit").attr("register")(py::cpp_function([] { registry().clear(); }));
+}
+
+}  // namespace kvtrie::binding

@@ -1,0 +1,41 @@
+// Devices as Python sees them: one handle for each OpenCL device, the same object every time, opened at first use.
+//
+// Threads: the GIL is held in every function; it is released while a device opens.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "cl/device.h"
+#include "gil.h"
+
+namespace kvtrie::binding {
+
+struct DeviceHandle {
+  explicit DeviceHandle(cl::DeviceInfo the_info) : info(std::move(the_info)) {}
+
+  const cl::DevicePtr& open();  // opens at first use; the program cache lies where kvtrie._devices says
+
+  const cl::DeviceInfo info;
+  std::mutex mutex;
+  cl::DevicePtr device;  // null until opened
+};
+using DeviceHandlePtr = std::shared_ptr<DeviceHandle>;
+
+std::vector<DeviceHandlePtr> device_handles();  // of every device of the machine
+DeviceHandlePtr default_device();               // throws kDevice when there is none
+DeviceHandlePtr handle_of(const cl::DevicePtr& device);
+
+// Where a tensor or cache is to live.
+struct Placement {
+  bool on_host = false;
+  cl::DevicePtr device;  // null exactly when `on_host`
+};
+
+// From a `device` argument: None (the default device), a Device, "host", or part of a device's name.
+Placement to_placement(py::handle value, std::string_view where);
+py::object placement_to_python(const cl::DevicePtr& device);  // a Device; "host" for null
+
+}  // namespace kvtrie::binding

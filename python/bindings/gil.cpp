@@ -1,0 +1,124 @@
+#include "gil.h"
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace kvtrie::binding {
+namespace {
+
+std::atomic<bool> device_opened{false};
+std::atomic<bool> forked{false};
+
+struct LogRecord {
+  LogLevel level;
+  std::string message;
+};
+
+// Never destroyed: other threads may still queue while the process ends.
+struct Waiting {
+  std::mutex mutex;
+  std::vector<PyObject*> references;
+  std::vector<LogRecord> records;
+  bool scheduled = false;
+  bool stopped = false;
+};
+
+Waiting& waiting() {
+  static auto* const instance = new Waiting;
+  return *instance;
+}
+
+// Values of Python's logging module.
+int python_level(LogLevel level) noexcept { return 10 * (static_cast<int>(level) + 1); }
+
+void write_records(const std::vector<LogRecord>& records) {
+  const py::object logger = py::module_::import("logging").attr("getLogger")("kvtrie");
+  for (const LogRecord& record : records) logger.attr("log")(python_level(record.level), "%s", record.message);
+}
+
+// Runs in the main thread with the GIL held.
+int deliver(void*) noexcept {
+  std::vector<PyObject*> references;
+  std::vector<LogRecord> records;
+  {
+    const std::lock_guard lock(waiting().mutex);
+    references.swap(waiting().references);
+    records.swap(waiting().records);
+    waiting().scheduled = false;
+  }
+  for (PyObject* reference : references) Py_DECREF(reference);
+  try {
+    if (!records.empty()) write_records(records);
+  } catch (...) {
+    PyErr_Clear();  // a logging handler that fails must not fail whatever the main thread is doing
+  }
+  return 0;
+}
+
+// REQUIRES: the queue's mutex is held.
+void schedule(Waiting& queue) noexcept {
+  if (!queue.scheduled && !queue.stopped) queue.scheduled = Py_AddPendingCall(&deliver, nullptr) == 0;
+}
+
+void drop_reference(PyObject* reference) noexcept {
+  if (!Py_IsInitialized()) return;
+  if (PyGILState_Check() != 0) {
+    Py_DECREF(reference);
+    return;
+  }
+  const std::lock_guard lock(waiting().mutex);
+  waiting().references.push_back(reference);
+  schedule(waiting());
+}
+
+void queue_record(LogLevel level, const std::string& message) {
+  const std::lock_guard lock(waiting().mutex);
+  if (waiting().stopped) return;
+  waiting().records.push_back({level, message});
+  schedule(waiting());
+}
+
+// From here on nothing is delivered: the interpreter is about to end.
+void stop() {
+  set_log_sink({});
+  deliver(nullptr);
+  const std::lock_guard lock(waiting().mutex);
+  waiting().stopped = true;
+}
+
+}  // namespace
+
+void refuse_after_fork() {
+  if (!forked.load(std::memory_order_relaxed)) return;
+  fail(ErrorKind::kNotSupported, "kvtrie",
+       "this process was forked after a device was opened, and OpenCL does not survive that: start workers with the "
+       "'spawn' method, or import kvtrie in the child only");
+}
+
+void note_device_opened() noexcept { device_opened = true; }
+
+std::shared_ptr<void> shared_reference(py::object object) {
+  return {object.release().ptr(), [](void* reference) { drop_reference(static_cast<PyObject*>(reference)); }};
+}
+
+void init_gil(py::module_& m) {
+  m.def(
+      "_log_from",
+      [](int level) {
+        set_log_sink(&queue_record, level <= 10   ? LogLevel::kDebug
+                                    : level <= 20 ? LogLevel::kInfo
+                                                  : LogLevel::kWarning);
+      },
+      py::arg("level"), "Sends messages of this level (as in logging) and above to the logger \"kvtrie\".");
+  py::module_::import("atexit").attr("register")(py::cpp_function(&stop));
+  const auto after_fork = py::cpp_function([] { forked = device_opened.load(); });
+  py::module_::import("os").attr("register_at_fork")(py::arg("after_in_child") = after_fork);
+}
+
+}  // namespace kvtrie::binding

@@ -1,0 +1,31 @@
+// kvtrie._core: the C++ library as Python sees it. One init function for each topic; python/kvtrie/_core.pyi has the
+// types.
+#include <pybind11/pybind11.h>
+
+namespace py = pybind11;
+
+namespace kvtrie::binding {
+void init_errors(py::module_& m);
+void init_gil(py::module_& m);
+void init_device(py::module_& m);
+void init_tensor(py::module_& m);
+void init_ops(py::module_& m);
+void init_caches(py::module_& m);
+void init_trie(py::module_& m);
+void init_session(py::module_& m);
+void init_prefix_cache(py::module_& m);
+}  // namespace kvtrie::binding
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "The C++ core of kvtrie. Use `import kvtrie`.";
+  m.attr("__version__") = KVTRIE_VERSION;
+  kvtrie::binding::init_errors(m);
+  kvtrie::binding::init_gil(m);
+  kvtrie::binding::init_device(m);
+  kvtrie::binding::init_tensor(m);
+  kvtrie::binding::init_ops(m);
+  kvtrie::binding::init_caches(m);
+  kvtrie::binding::init_trie(m);
+  kvtrie::binding::init_session(m);
+  kvtrie::binding::init_prefix_cache(m);
+}

@@ -1,0 +1,131 @@
+#include "operands.h"
+
+#include <string>
+
+#include "base/error.h"
+#include "convert.h"
+
+namespace kvtrie::binding {
+namespace {
+
+std::vector<double> to_numbers(py::handle value, std::string_view where, std::string_view name) {
+  if (PySequence_Check(value.ptr()) == 0 || PyUnicode_Check(value.ptr()))
+    refuse_type(value, where, name, "a sequence of numbers");
+  std::vector<double> numbers;
+  for (const py::handle item : py::reinterpret_borrow<py::sequence>(value))
+    numbers.push_back(to_number(item, where, name));
+  return numbers;
+}
+
+bool to_flag(py::handle value, std::string_view where, std::string_view name) {
+  if (!PyBool_Check(value.ptr())) refuse_type(value, where, name, "True or False");
+  return value.ptr() == Py_True;
+}
+
+// One entry of a scaling dict, under Hugging Face's names.
+void set_scaling(ops::RopeParams& rope, std::string_view key, py::handle value, std::string_view where) {
+  if (key == "rope_type" || key == "type") {
+    rope.scaling = ops::rope_scaling_from_name(std::string(to_text(value, where, key)));
+  } else if (key == "factor") {
+    rope.factor = to_number(value, where, key);
+  } else if (key == "attention_factor") {
+    rope.attention_factor = to_number(value, where, key);
+  } else if (key == "original_max_position_embeddings") {
+    rope.original_max_positions = to_int32(value, where, key, 1);
+  } else if (key == "max_position_embeddings") {
+    rope.max_positions = to_int32(value, where, key, 1);
+  } else if (key == "low_freq_factor") {
+    rope.low_freq_factor = to_number(value, where, key);
+  } else if (key == "high_freq_factor") {
+    rope.high_freq_factor = to_number(value, where, key);
+  } else if (key == "beta_fast") {
+    rope.beta_fast = to_number(value, where, key);
+  } else if (key == "beta_slow") {
+    rope.beta_slow = to_number(value, where, key);
+  } else if (key == "mscale") {
+    rope.mscale = to_number(value, where, key);
+  } else if (key == "mscale_all_dim") {
+    rope.mscale_all_dim = to_number(value, where, key);
+  } else if (key == "truncate") {
+    rope.truncate = to_flag(value, where, key);
+  } else if (key == "short_factor") {
+    rope.short_factors = to_numbers(value, where, key);
+  } else if (key == "long_factor") {
+    rope.long_factors = to_numbers(value, where, key);
+  } else {
+    fail(ErrorKind::kArgument, where, "scaling: got the key '", key,
+         "', allowed rope_type, factor, attention_factor, original_max_position_embeddings, max_position_embeddings, "
+         "low_freq_factor, high_freq_factor, beta_fast, beta_slow, mscale, mscale_all_dim, truncate, short_factor, "
+         "long_factor");
+  }
+}
+
+ops::RopeParams rope_of(const py::dict& entry, std::string_view where) {
+  const py::object none = py::none();
+  py::object base = none, dims = none, scaling = none;
+  bool interleaved = false;
+  for (const auto& [key, value] : entry) {
+    const std::string_view name = to_text(key, where, "rope key");
+    if (name == "base") {
+      base = py::reinterpret_borrow<py::object>(value);
+    } else if (name == "dims") {
+      dims = py::reinterpret_borrow<py::object>(value);
+    } else if (name == "scaling") {
+      scaling = py::reinterpret_borrow<py::object>(value);
+    } else if (name == "interleaved") {
+      interleaved = to_flag(value, where, "rope interleaved");
+    } else {
+      fail(ErrorKind::kArgument, where, "rope: got the key '", name, "', allowed base, dims, scaling, interleaved");
+    }
+  }
+  return to_rope(base, dims, scaling, interleaved, where);
+}
+
+}  // namespace
+
+ops::RopeParams to_rope(py::handle base, py::handle dims, py::handle scaling, bool interleaved,
+                        std::string_view where) {
+  ops::RopeParams rope;
+  if (!base.is_none()) rope.base = to_number(base, where, "base");
+  if (!dims.is_none()) rope.dims = to_int32(dims, where, "dims", 2);
+  rope.interleaved = interleaved;
+  if (scaling.is_none()) return rope;
+  if (!py::isinstance<py::dict>(scaling)) refuse_type(scaling, where, "scaling", "a dict or None");
+  for (const auto& [key, value] : py::reinterpret_borrow<py::dict>(scaling)) {
+    if (!value.is_none()) set_scaling(rope, to_text(key, where, "scaling key"), value, where);
+  }
+  return rope;
+}
+
+std::vector<ops::RopeParams> to_ropes(py::handle value, std::string_view where) {
+  if (value.is_none()) return {};
+  if (py::isinstance<py::dict>(value)) return {rope_of(py::reinterpret_borrow<py::dict>(value), where)};
+  if (!py::isinstance<py::list>(value) && !py::isinstance<py::tuple>(value)) {
+    refuse_type(value, where, "rope", "None, a dict, or a list of dicts, one for each layer");
+  }
+  std::vector<ops::RopeParams> ropes;
+  for (const py::handle entry : value) {
+    if (!py::isinstance<py::dict>(entry)) refuse_type(entry, where, "rope", "dicts in a list");
+    ropes.push_back(rope_of(py::reinterpret_borrow<py::dict>(entry), where));
+  }
+  return ropes;
+}
+
+ops::AttentionOptions to_attention(py::handle scale, py::handle softcap, py::handle sinks, const Placement& placement,
+                                   std::string_view where) {
+  ops::AttentionOptions options;
+  if (!scale.is_none()) {
+    const double factor = to_number(scale, where, "scale");
+    require(factor > 0, where, "scale: got ", factor, ", allowed above 0, or None for 1 / sqrt(dim)");
+    options.scale = static_cast<float>(factor);
+  }
+  if (!softcap.is_none()) {
+    const double cap = to_number(softcap, where, "softcap");
+    require(cap >= 0, where, "softcap: got ", cap, ", allowed 0 (none) or more");
+    options.softcap = static_cast<float>(cap);
+  }
+  options.sinks = to_optional_tensor(sinks, placement, where, "sinks", DType::kFloat32);
+  return options;
+}
+
+}  // namespace kvtrie::binding

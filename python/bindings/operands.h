@@ -1,0 +1,23 @@
+// Arguments that operations and caches have in common: rotary embeddings and attention options.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "arrays.h"
+#include "ops/attention.h"
+#include "ops/rope.h"
+
+namespace kvtrie::binding {
+
+// `scaling`: None or a dict in the form of Hugging Face's rope_scaling.
+ops::RopeParams to_rope(py::handle base, py::handle dims, py::handle scaling, bool interleaved, std::string_view where);
+// None: none; a dict with base, dims, scaling, interleaved: for all layers; a sequence of such dicts: one for each
+// layer.
+std::vector<ops::RopeParams> to_ropes(py::handle value, std::string_view where);
+
+// `sinks` is copied to `placement` unless it is a tensor.
+ops::AttentionOptions to_attention(py::handle scale, py::handle softcap, py::handle sinks, const Placement& placement,
+                                   std::string_view where);
+
+}  // namespace kvtrie::binding

@@ -1,0 +1,298 @@
+// Operations on tensors: kvtrie.ops.
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arrays.h"
+#include "base/error.h"
+#include "convert.h"
+#include "operands.h"
+#include "ops/attention.h"
+#include "ops/matmul.h"
+#include "ops/ops.h"
+#include "ops/rope.h"
+
+namespace kvtrie::binding {
+namespace {
+
+using Unary = Tensor (*)(const Tensor&);
+using Binary = Tensor (*)(const Tensor&, const Tensor&);
+
+auto unary(const char* name, Unary operation) {
+  return [name, operation](const py::object& x) {
+    const Tensor a = to_tensor(x, placement_among({x}), name, "x");
+    return without_gil([&] { return operation(a); });
+  };
+}
+
+// `first` and `second` are the names of the arguments.
+auto binary(const char* name, const char* first, const char* second, Binary operation) {
+  return [=](const py::object& x, const py::object& y) {
+    const Placement place = placement_among({x, y});
+    const Tensor a = to_tensor(x, place, name, first);
+    const Tensor b = to_tensor(y, place, name, second);
+    return without_gil([&] { return operation(a, b); });
+  };
+}
+
+std::optional<ops::MatmulBackend> to_backend(const py::object& name) {
+  if (name.is_none()) return std::nullopt;
+  return ops::matmul_backend_from_name(std::string(to_text(name, "matmul", "backend")));
+}
+
+Tensor matmul(const py::object& x, const py::object& w, bool transpose_w, const py::object& backend) {
+  const std::optional<ops::MatmulBackend> wanted = to_backend(backend);
+  if (!py::isinstance<ops::PackedWeight>(w)) {
+    const Placement place = placement_among({x, w});
+    const Tensor a = to_tensor(x, place, "matmul", "x");
+    const Tensor b = to_tensor(w, place, "matmul", "w");
+    return without_gil([&] { return ops::matmul(a, b, transpose_w, wanted); });
+  }
+  const auto& packed = w.cast<ops::PackedWeight&>();
+  require(transpose_w, "matmul",
+          "transpose_w: got False with a packed weight, allowed True (it was packed as [out, in])");
+  require(!wanted || *wanted == ops::MatmulBackend::kPacked, "matmul",
+          "backend: got 'clblast' with a packed weight, allowed 'packed'");
+  const Tensor a = to_tensor(x, {false, packed.panels().device()}, "matmul", "x");
+  return without_gil([&] { return ops::matmul(a, packed); });
+}
+
+Tensor rope(const py::object& x, const py::object& positions, const py::object& base, const py::object& dims,
+            const py::object& scaling, bool interleaved, const py::object& table) {
+  const Placement place = placement_among({x, positions});
+  const Tensor a = to_tensor(x, place, "rope", "x");
+  const Tensor at = to_tensor(positions, place, "rope", "positions", DType::kInt32);
+  if (!table.is_none()) {
+    if (!py::isinstance<ops::DeviceRope>(table)) refuse_type(table, "rope", "table", "a RopeTable");
+    const auto& made = table.cast<ops::DeviceRope&>();
+    return without_gil([&] { return ops::rope(a, at, made); });
+  }
+  const ops::RopeParams params = to_rope(base, dims, scaling, interleaved, "rope");
+  return without_gil([&] { return ops::rope(a, at, params); });
+}
+
+Tensor embedding(const py::object& table, const py::object& ids) {
+  const Placement place = placement_among({table, ids});
+  const Tensor rows = to_tensor(table, place, "embedding", "table");
+  if (py::isinstance<Tensor>(ids)) {
+    const auto& on_device = ids.cast<Tensor&>();
+    return without_gil([&] { return ops::embedding(rows, on_device); });
+  }
+  const IntegerArgument checked(ids, "embedding", "ids");
+  const std::int64_t limit = rows.rank() > 0 ? rows.dim(0) : 0;
+  for (std::size_t i = 0; i < checked.span().size(); ++i) {
+    require(checked.span()[i] < limit, "embedding", "ids[", i, "]: got ", checked.span()[i], ", allowed 0 to ",
+            limit - 1);
+  }
+  const auto count = static_cast<std::int64_t>(checked.span().size());
+  return without_gil([&] {
+    return ops::embedding(rows, Tensor::from_host(place.device, DType::kInt32, {count}, checked.span().data()));
+  });
+}
+
+Tensor attention(const py::object& q, const py::object& k, const py::object& v, const py::object& mask,
+                 const py::object& scale, const py::object& softcap, const py::object& sinks) {
+  const Placement place = placement_among({q, k, v});
+  const Tensor query = to_tensor(q, place, "attention", "q");
+  const Tensor keys = to_tensor(k, place, "attention", "k");
+  const Tensor values = to_tensor(v, place, "attention", "v");
+  const Tensor added = to_optional_tensor(mask, place, "attention", "mask", DType::kFloat32);
+  const ops::AttentionOptions options = to_attention(scale, softcap, sinks, place, "attention");
+  return without_gil([&] { return ops::attention(query, keys, values, added, options); });
+}
+
+int to_axis(const py::object& axis, const char* where) {
+  return static_cast<int>(to_integer(axis, where, "axis", -16, 15));
+}
+
+Tensor concat(const py::object& parts, const py::object& axis) {
+  if (!py::isinstance<py::list>(parts) && !py::isinstance<py::tuple>(parts)) {
+    refuse_type(parts, "concat", "parts", "a list of tensors");
+  }
+  Placement place;
+  bool found = false;
+  for (const py::handle part : parts) {
+    if (found || !py::isinstance<Tensor>(part)) continue;
+    place = placement_among({part});
+    found = true;
+  }
+  if (!found) place = placement_among({});
+  std::vector<Tensor> tensors;
+  for (const py::handle part : parts) tensors.push_back(to_tensor(part, place, "concat", "parts"));
+  const int along = to_axis(axis, "concat");
+  return without_gil([&] { return ops::concat(tensors, along); });
+}
+
+std::vector<Tensor> split(const py::object& x, const py::object& sizes, const py::object& axis) {
+  const Tensor a = to_tensor(x, placement_among({x}), "split", "x");
+  const IntegerArgument checked(sizes, "split", "sizes");
+  const std::vector<std::int64_t> wide(checked.span().begin(), checked.span().end());
+  const int along = to_axis(axis, "split");
+  return without_gil([&] { return ops::split(a, wide, along); });
+}
+
+Tensor sample(const py::object& logits, const py::object& temperature, const py::object& top_k, const py::object& top_p,
+              const py::object& seed) {
+  ops::SampleOptions options;
+  options.temperature = static_cast<float>(to_number(temperature, "sample", "temperature"));
+  options.top_k = to_int32(top_k, "sample", "top_k");
+  options.top_p = static_cast<float>(to_number(top_p, "sample", "top_p"));
+  options.seed =
+      static_cast<std::uint64_t>(to_integer(seed, "sample", "seed", 0, std::numeric_limits<std::int64_t>::max()));
+  const Tensor a = to_tensor(logits, placement_among({logits}), "sample", "logits");
+  return without_gil([&] { return ops::sample(a, options); });
+}
+
+float to_float(const py::object& value, const char* where, const char* name) {
+  return static_cast<float>(to_number(value, where, name));
+}
+
+void init_weights(py::module_& m) {
+  py::class_<ops::PackedWeight> c(m, "PackedWeight",
+                                  "A weight laid out for the packed matmul kernels; made by ``pack``.");
+  c.def_property_readonly(
+      "shape", [](const ops::PackedWeight& self) { return py::make_tuple(self.out_features(), self.in_features()); },
+      "(out, in) of the weight.");
+  c.def_property_readonly(
+      "dtype", [](const ops::PackedWeight& self) { return name_of(self.dtype()); }, "dtype of the weight.");
+  c.def_property_readonly("nbytes", &ops::PackedWeight::nbytes, "Bytes of device memory, padding included.");
+  c.def_property_readonly(
+      "device", [](const ops::PackedWeight& self) { return placement_to_python(self.panels().device()); },
+      "The device it is on.");
+  c.def("__repr__", [](const ops::PackedWeight& self) {
+    return cat("<kvtrie.ops.PackedWeight ", name_of(self.dtype()), "[", self.out_features(), ", ", self.in_features(),
+               "]>");
+  });
+  refuse_pickling(c, "pickling the weight it was packed from");
+  m.def(
+      "pack",
+      [](const py::object& w) {
+        const Tensor weight = to_tensor(w, placement_among({w}), "pack", "w");
+        return without_gil([&] { return ops::pack(weight); });
+      },
+      py::arg("w"), R"(A weight laid out once for the packed backend of ``matmul``.
+
+w [out, in], float32, float16 or bfloat16; the dtype is kept.)");
+  m.def("matmul", &matmul, py::arg("x"), py::arg("w"), py::arg("transpose_w") = true, py::arg("backend") = py::none(),
+        R"(x [.., in] times w [out, in] -> float32 [.., out].
+
+``w``: a tensor, an array, or a ``PackedWeight``. ``transpose_w=False``: w is [in, out]. ``backend``: "clblast" or
+"packed"; None: clblast on GPUs, packed elsewhere.)");
+}
+
+void init_rope(py::module_& m) {
+  py::class_<ops::DeviceRope> c(
+      m, "RopeTable", R"(The frequencies of a rotary embedding on a device: made once, used by every call of ``rope``.
+
+Arguments as in ``rope``; ``head_dim``: numbers per head; ``length``: tokens of the text, for scalings that depend on
+it.)");
+  c.def(py::init([](const py::object& head_dim, const py::object& base, const py::object& dims,
+                    const py::object& scaling, bool interleaved, const py::object& length, const py::object& device) {
+          const ops::RopeParams params = to_rope(base, dims, scaling, interleaved, "RopeTable");
+          const std::int32_t numbers = to_int32(head_dim, "RopeTable", "head_dim", 2);
+          const std::int32_t tokens = to_int32(length, "RopeTable", "length");
+          const Placement place = to_placement(device, "RopeTable");
+          require(!place.on_host, "RopeTable", "device: got \"host\", allowed an OpenCL device");
+          return without_gil([&] { return ops::DeviceRope(place.device, params, numbers, tokens); });
+        }),
+        py::arg("head_dim"), py::arg("base") = 10000.0, py::arg("dims") = py::none(), py::arg("scaling") = py::none(),
+        py::arg("interleaved") = false, py::kw_only(), py::arg("length") = 0, py::arg("device") = py::none());
+  c.def_property_readonly("head_dim", &ops::DeviceRope::head_dim, "Numbers per head.");
+  c.def_property_readonly("dims", &ops::DeviceRope::dims, "Rotated numbers per head.");
+  refuse_pickling(c, "making it again from its arguments");
+  m.def(
+      "rope", &rope, py::arg("x"), py::arg("positions"), py::arg("base") = 10000.0, py::arg("dims") = py::none(),
+      py::arg("scaling") = py::none(), py::arg("interleaved") = false, py::arg("table") = py::none(),
+      R"(Rotary position embedding (Su et al., 2021): x float32 [tokens, heads, dim], positions int32 [tokens] -> a new
+tensor.
+
+``dims``: how many numbers of each head are rotated (None: all). ``scaling``: None, or a dict in the form of Hugging
+Face's ``rope_scaling`` (linear, dynamic, yarn, longrope, llama3). ``interleaved``: pairs (2i, 2i+1) instead of (i, i +
+dims/2). ``table``: a ``RopeTable`` to use instead of the other arguments; saves an upload in each call.)");
+}
+
+void init_elementwise(py::module_& m) {
+  m.def("silu", unary("silu", &ops::silu), py::arg("x"), "x * sigmoid(x), float32.");
+  m.def("sigmoid", unary("sigmoid", &ops::sigmoid), py::arg("x"), "1 / (1 + exp(-x)), float32.");
+  m.def("softplus", unary("softplus", &ops::softplus), py::arg("x"), "log(1 + exp(x)), float32.");
+  m.def("softmax", unary("softmax", &ops::softmax), py::arg("x"), "Over the last axis, float32.");
+  m.def("silu_mul", binary("silu_mul", "gate", "up", &ops::silu_mul), py::arg("gate"), py::arg("up"),
+        "silu(gate) * up.");
+  m.def("gelu_mul",
+        binary("gelu_mul", "gate", "up", [](const Tensor& gate, const Tensor& up) { return ops::gelu_mul(gate, up); }),
+        py::arg("gate"), py::arg("up"), "gelu(gate) * up, with the tanh form of gelu.");
+  m.def("add", binary("add", "a", "b", &ops::add), py::arg("a"), py::arg("b"),
+        "a + b; b has a's shape or a suffix of it (a bias).");
+  m.def("mul", binary("mul", "a", "b", &ops::mul), py::arg("a"), py::arg("b"),
+        "a * b; b has a's shape or a suffix of it.");
+}
+
+void init_norms(py::module_& m) {
+  m.def(
+      "rms_norm",
+      [](const py::object& x, const py::object& weight, const py::object& eps, const py::object& offset) {
+        const Placement place = placement_among({x, weight});
+        const Tensor a = to_tensor(x, place, "rms_norm", "x"), w = to_tensor(weight, place, "rms_norm", "weight");
+        const float e = to_float(eps, "rms_norm", "eps"), o = to_float(offset, "rms_norm", "offset");
+        return without_gil([&] { return ops::rms_norm(a, w, e, o); });
+      },
+      py::arg("x"), py::arg("weight"), py::arg("eps"), py::arg("offset") = 0.0,
+      "x / sqrt(mean(x^2) + eps) * (offset + weight) over the last axis; weight [dim] (Zhang and Sennrich, 2019).");
+  m.def(
+      "layer_norm",
+      [](const py::object& x, const py::object& weight, const py::object& bias, const py::object& eps) {
+        const Placement place = placement_among({x, weight});
+        const Tensor a = to_tensor(x, place, "layer_norm", "x"), w = to_tensor(weight, place, "layer_norm", "weight");
+        const Tensor b = to_optional_tensor(bias, place, "layer_norm", "bias");
+        const float e = to_float(eps, "layer_norm", "eps");
+        return without_gil([&] { return ops::layer_norm(a, w, b, e); });
+      },
+      py::arg("x"), py::arg("weight"), py::arg("bias"), py::arg("eps"),
+      "(x - mean) / sqrt(variance + eps) * weight + bias over the last axis; weight, bias [dim]; bias may be None.");
+  m.def(
+      "l2_norm",
+      [](const py::object& x, const py::object& eps) {
+        const Tensor a = to_tensor(x, placement_among({x}), "l2_norm", "x");
+        const float e = to_float(eps, "l2_norm", "eps");
+        return without_gil([&] { return ops::l2_norm(a, e); });
+      },
+      py::arg("x"), py::arg("eps"), "x / sqrt(sum(x^2) + eps) over the last axis.");
+}
+
+}  // namespace
+
+void init_ops(py::module_& core) {
+  py::module_ m = core.def_submodule("ops", "Operations on tensors; see kvtrie.ops.");
+  init_weights(m);
+  init_rope(m);
+  init_elementwise(m);
+  init_norms(m);
+  m.def("embedding", &embedding, py::arg("table"), py::arg("ids"),
+        R"(Rows of a table: table [vocab, dim], ids [tokens] -> float32 [tokens, dim].
+
+ids from the host are checked; a row whose id in a device tensor is outside the table is NaN.)");
+  m.def("attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("mask") = py::none(),
+        py::arg("scale") = py::none(), py::arg("softcap") = py::none(), py::arg("sinks") = py::none(),
+        R"(Dense attention for models that bring their own K and V.
+
+q float32 [tokens, heads, dim], k [n, kv_heads, dim], v [n, kv_heads, v_dim] -> float32 [tokens, heads, v_dim]. ``mask``
+[tokens, n] is added to the scores; -inf hides a key. ``scale``: None for 1 / sqrt(dim). ``softcap``: scores become
+softcap * tanh(score / softcap). ``sinks`` [heads]: a logit per head that only adds to the denominator.)");
+  m.def("concat", &concat, py::arg("parts"), py::arg("axis") = -1,
+        "Tensors of equal dtype, one after the other along an axis.");
+  m.def("split", &split, py::arg("x"), py::arg("sizes"), py::arg("axis") = -1,
+        "Cut along an axis into parts of the given sizes.");
+  m.def("argmax", unary("argmax", &ops::argmax), py::arg("logits"),
+        "logits [rows, vocab] -> int32 [rows]; the lowest index wins a tie.");
+  m.def("sample", &sample, py::arg("logits"), py::arg("temperature"), py::arg("top_k"), py::arg("top_p"),
+        py::arg("seed"),
+        R"(Draws a token for each row: logits [rows, vocab] -> int32 [rows].
+
+``temperature`` 0 takes the likeliest. ``top_k``: among that many, 0 for all. ``top_p``: among the likeliest whose
+probabilities first reach it. Equal seeds give equal tokens.)");
+}
+
+}  // namespace kvtrie::binding

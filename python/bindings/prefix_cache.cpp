@@ -1,0 +1,285 @@
+// The prefix cache. python/kvtrie/prefix_cache.py derives the public class from this one.
+#include "prefix_cache/prefix_cache.h"
+
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "convert.h"
+#include "reason.h"
+
+namespace kvtrie::binding {
+namespace {
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// A Python clock, called without a lock of the library from a thread without the GIL. What it raises is dropped by the
+// cache: ages are for people.
+std::function<double()> to_clock(const py::object& clock) {
+  if (clock.is_none()) return &steady_seconds;
+  if (PyCallable_Check(clock.ptr()) == 0)
+    refuse_type(clock, "PrefixCache", "clock", "a callable that returns seconds, or None");
+  return [callable = shared_reference(clock)] {
+    const py::gil_scoped_acquire acquired;
+    try {
+      return py::reinterpret_borrow<py::object>(static_cast<PyObject*>(callable.get()))().cast<double>();
+    } catch (const std::exception& error) {
+      log_message(LogLevel::kWarning, cat("[PrefixCache] clock: ", error.what()));
+      throw Error(ErrorKind::kArgument, "[PrefixCache] clock: it failed");
+    }
+  };
+}
+
+std::vector<std::shared_ptr<CausalCache>> to_caches(const py::object& caches) {
+  std::vector<std::shared_ptr<CausalCache>> list;
+  if (py::isinstance<CausalCache>(caches)) {
+    list.push_back(caches.cast<std::shared_ptr<CausalCache>>());
+    return list;
+  }
+  if (!py::isinstance<py::list>(caches) && !py::isinstance<py::tuple>(caches)) {
+    refuse_type(caches, "PrefixCache", "caches", "a CausalCache or a list of them");
+  }
+  for (const py::handle cache : caches) {
+    if (!py::isinstance<CausalCache>(cache)) refuse_type(cache, "PrefixCache", "caches", "CausalCache objects");
+    list.push_back(cache.cast<std::shared_ptr<CausalCache>>());
+  }
+  return list;
+}
+
+PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprint, const py::object& host_bytes,
+                          const py::object& growth, const py::object& clock) {
+  PrefixCacheOptions options;
+  options.fingerprint = to_text(fingerprint, "PrefixCache", "fingerprint");
+  options.host_bytes = to_bytes(host_bytes, "PrefixCache", "host_bytes");
+  options.growth = static_cast<std::uint32_t>(to_int32(growth, "PrefixCache", "growth"));
+  options.clock = to_clock(clock);
+  std::vector<std::shared_ptr<CausalCache>> list = to_caches(caches);
+  return without_gil([&] { return PrefixCache::create(std::move(list), std::move(options)); });
+}
+
+SessionPtr begin(PrefixCache& self, const py::object& tokens, const py::object& name_space, bool reuse_all, bool use,
+                 bool publish) {
+  const TokenArgument prompt(tokens, "begin");
+  const std::string_view name = to_text(name_space, "begin", "namespace");
+  const BeginOptions options{reuse_all, use, publish};
+  return without_gil([&] { return self.begin(name, prompt.span(), options); });
+}
+
+StepPtr batch(PrefixCache& self, const py::object& sessions, const py::object& chunk) {
+  if (!py::isinstance<py::list>(sessions) && !py::isinstance<py::tuple>(sessions)) {
+    refuse_type(sessions, "batch", "sessions", "a list of sessions");
+  }
+  std::vector<SessionPtr> list;
+  for (const py::handle session : sessions) {
+    if (!py::isinstance<Session>(session)) refuse_type(session, "batch", "sessions", "Session objects");
+    list.push_back(session.cast<SessionPtr>());
+  }
+  const auto rows = static_cast<std::uint32_t>(to_int32(chunk, "batch", "chunk", 1));
+  return without_gil([&] { return self.batch(list, rows); });
+}
+
+// What page_out and evict have in common: `tokens` or `nbytes`, one of the two.
+using ByBytes = std::uint64_t (PrefixCache::*)(std::uint64_t);
+using ByTokens = std::uint64_t (PrefixCache::*)(std::string_view, std::span<const Token>);
+
+std::uint64_t give_up(PrefixCache& self, const py::object& tokens, const py::object& nbytes,
+                      const py::object& name_space, const char* where, ByTokens by_tokens, ByBytes by_bytes) {
+  require(tokens.is_none() != nbytes.is_none(), where, "tokens, nbytes: got ", tokens.is_none() ? "neither" : "both",
+          ", allowed one of them");
+  if (tokens.is_none()) {
+    const std::uint64_t bytes = to_bytes(nbytes, where, "nbytes");
+    return without_gil([&] { return (self.*by_bytes)(bytes); });
+  }
+  const TokenArgument path(tokens, where);
+  const std::string_view name = to_text(name_space, where, "namespace");
+  return without_gil([&] { return (self.*by_tokens)(name, path.span()); });
+}
+
+std::uint64_t page_out(PrefixCache& self, const py::object& tokens, const py::object& nbytes, const py::object& to,
+                       const py::object& name_space) {
+  const std::string_view tier = to_text(to, "page_out", "to");
+  require(tier == "host", "page_out", "to: got '", tier, "', allowed 'host'");
+  return give_up(self, tokens, nbytes, name_space, "page_out", &PrefixCache::page_out, &PrefixCache::page_out_bytes);
+}
+
+std::uint64_t evict(PrefixCache& self, const py::object& tokens, const py::object& nbytes,
+                    const py::object& name_space) {
+  return give_up(self, tokens, nbytes, name_space, "evict", &PrefixCache::evict, &PrefixCache::evict_bytes);
+}
+
+// A method over (tokens, namespace) that returns a number of tokens.
+template <class Method>
+auto by_path(const char* where, Method method) {
+  return [where, method](PrefixCache& self, const py::object& tokens, const py::object& name_space) {
+    const TokenArgument path(tokens, where);
+    const std::string_view name = to_text(name_space, where, "namespace");
+    return without_gil([&] { return (self.*method)(name, path.span()); });
+  };
+}
+
+py::dict cache_stats(const CacheStats& stats) {
+  py::dict result;
+  result["capacity_cells"] = stats.capacity_cells;
+  result["free_cells"] = stats.free_cells;
+  result["reserved_cells"] = stats.reserved_cells;
+  result["held_cells"] = stats.held_cells;
+  result["pieces"] = stats.pieces;
+  result["bytes"] = stats.bytes;
+  return result;
+}
+
+py::dict stats(const PrefixCache& self) {
+  const PrefixCacheStats now = without_gil([&] { return self.stats(); });
+  py::list caches;
+  for (const CacheStats& each : now.caches) caches.append(cache_stats(each));
+  py::dict result;
+  result["caches"] = caches;
+  const std::pair<const char*, std::uint64_t> numbers[] = {
+      {"nodes", now.nodes},
+      {"tokens", now.tokens},
+      {"device_tokens", now.device_tokens},
+      {"host_tokens", now.host_tokens},
+      {"sessions", now.sessions},
+      {"device_bytes", now.device_bytes},
+      {"host_bytes", now.host_bytes},
+      {"host_cap_bytes", now.host_cap_bytes},
+      {"host_peak_bytes", now.host_peak_bytes},
+      {"user_points", now.user_points},
+      {"pinned_tokens", now.pinned_tokens},
+      {"begins", now.begins},
+      {"hits", now.hits},
+      {"matched_tokens", now.matched_tokens},
+      {"reused_tokens", now.reused_tokens},
+      {"computed_tokens", now.computed_tokens},
+      {"adopted_tokens", now.adopted_tokens},
+      {"steps", now.steps},
+      {"dropped_steps", now.dropped_steps},
+      {"branches", now.branches},
+      {"rewinds", now.rewinds},
+      {"page_outs", now.page_outs},
+      {"page_out_bytes", now.page_out_bytes},
+      {"page_ins", now.page_ins},
+      {"page_in_bytes", now.page_in_bytes},
+      {"evicted_tokens", now.evicted_tokens},
+      {"checksum_failures", now.checksum_failures},
+  };
+  for (const auto& [name, number] : numbers) result[name] = number;
+  return result;
+}
+
+// One tuple for each node, in pre-order, roots included; kvtrie._values.make_nodes makes objects of them.
+py::list node_tuples(const PrefixCache& self) {
+  const std::vector<NodeInfo> infos = without_gil([&] { return self.nodes(); });
+  py::list result;
+  for (const NodeInfo& info : infos) {
+    result.append(py::make_tuple(int32_array(info.tokens), info.start, info.end, info.parent, info.name_space,
+                                 name_of(info.tier), info.bytes, info.age_seconds, info.user, info.pins, info.live));
+  }
+  return result;
+}
+
+void init_plan(py::module_& m) {
+  py::class_<ReusePlan> c(m, "ReusePlan", "What ``begin`` would find for a prompt now; made by ``PrefixCache.plan``.");
+  c.def_readonly("matched", &ReusePlan::matched, "Tokens of the prompt that the tree knows.");
+  c.def_readonly("reusable", &ReusePlan::reusable, "Tokens that need not be computed.");
+  c.def_property_readonly(
+      "tier", [](const ReusePlan& self) { return name_of(self.tier); },
+      "Lowest tier it reads from: \"device\", \"host\", or \"none\" when nothing is reusable.");
+  c.def_readonly("bytes_moved", &ReusePlan::bytes_moved, "Bytes that would come back from lower tiers.");
+  c.def_property_readonly(
+      "reason", [](const ReusePlan& self) { return reason_to_python(self.reason); },
+      "Why less is reusable than matched: a str with ``code`` and ``text``, empty when nothing is left out.");
+  c.def("__repr__", [](const ReusePlan& self) {
+    return cat("<kvtrie.ReusePlan ", self.reusable, " of ", self.matched, " matched, tier ", name_of(self.tier), ", ",
+               self.bytes_moved, " bytes to move>");
+  });
+}
+
+using Class = py::class_<PrefixCache, PrefixCachePtr>;
+
+void add_sessions(Class& c) {
+  c.def("begin", &begin, py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
+        py::arg("reuse_all") = false, py::arg("use") = true, py::arg("publish") = true,
+        R"(A session that stands as deep in the prompt as what is known allows.
+
+``tokens``: any integer sequence or array; int32 arrays in one piece are not copied. At least one token is left to
+compute, so that there are logits to go on from, unless ``reuse_all``. ``use=False`` reuses nothing; ``publish=False``
+shares nothing that this session computes. Raises ``ArgumentError`` for no tokens, negative ones, or more than the
+smallest cache has cells.)");
+  c.def("batch", &batch, py::arg("sessions"), py::arg("chunk") = 512,
+        "One step for several sessions: the next ``chunk`` of each one's remaining or recorded tokens.");
+  c.def(
+      "plan", by_path("plan", &PrefixCache::plan), py::arg("tokens"), py::arg("namespace") = "default",
+      "What ``begin`` would reuse, from which tier, how many bytes it would move, and why not more. Changes nothing.");
+}
+
+void add_memory(Class& c) {
+  c.def("restore", by_path("restore", &PrefixCache::restore), py::arg("tokens"), py::arg("namespace") = "default",
+        "Brings a prefix back to the device ahead of use; returns how many of its tokens are there now.");
+  c.def("page_out", &page_out, py::arg("tokens") = py::none(), py::arg("nbytes") = py::none(), py::arg("to") = "host",
+        py::arg("namespace") = "default",
+        R"(Moves state from the device to the host tier; returns the device bytes freed.
+
+``tokens``: the tail of that path that no other branch or session uses. ``nbytes`` (an int, or a str such as "64MiB"):
+at least that much, least recently used first, or ``CacheFull`` with nothing changed. One of the two.)");
+  c.def("evict", &evict, py::arg("tokens") = py::none(), py::arg("nbytes") = py::none(),
+        py::arg("namespace") = "default",
+        R"(Forgets state; returns the bytes freed. ``tokens`` and ``nbytes`` as in ``page_out``.)");
+  c.def("pin", by_path("pin", &PrefixCache::pin), py::arg("tokens"), py::arg("namespace") = "default",
+        "Keeps a prefix on the device; returns how many of its tokens: what is known and fits under the cap for pins.");
+  c.def("unpin", by_path("unpin", &PrefixCache::unpin), py::arg("tokens"), py::arg("namespace") = "default",
+        "Takes one pin off; returns how many tokens it held, 0 when there was none.");
+}
+
+void add_inspection(Class& c) {
+  c.def("stats", &stats, R"(Numbers of the moment and totals since creation, as a dict.
+
+Now: ``caches`` (a list of dicts: capacity_cells, free_cells, reserved_cells, held_cells, pieces, bytes), ``nodes``,
+``tokens``, ``device_tokens``, ``host_tokens``, ``sessions``, ``device_bytes``, ``host_bytes``, ``host_cap_bytes``,
+``user_points``, ``pinned_tokens``. Totals: ``begins``, ``hits``, ``matched_tokens``, ``reused_tokens``,
+``computed_tokens``, ``adopted_tokens``, ``steps``, ``dropped_steps``, ``branches``, ``rewinds``, ``page_outs``,
+``page_out_bytes``, ``page_ins``, ``page_in_bytes``, ``evicted_tokens``, ``checksum_failures``, and ``host_peak_bytes``,
+the most there ever was.)");
+  c.def(
+      "check", [](const PrefixCache& self) { return without_gil([&] { return self.check(); }); },
+      "Every invariant that does not hold, as sentences; an empty list is good.");
+  c.def("_nodes", &node_tuples, "The nodes as tuples; see ``kvtrie.PrefixCache.nodes``.");
+}
+
+}  // namespace
+
+void init_prefix_cache(py::module_& m) {
+  init_plan(m);
+  Class c(m, "PrefixCache", "Every conversation's tokens in one tree; see ``kvtrie.PrefixCache``.");
+  c.def(py::init(&make_cache), py::arg("caches"), py::kw_only(), py::arg("fingerprint") = "", py::arg("host_bytes") = 0,
+        py::arg("growth") = 256, py::arg("clock") = py::none());
+  add_sessions(c);
+  add_memory(c);
+  add_inspection(c);
+  c.def_property_readonly(
+      "fingerprint", [](const PrefixCache& self) { return self.options().fingerprint; },
+      "Which weights the K/V come from.");
+  c.def_property_readonly(
+      "host_bytes", [](const PrefixCache& self) { return self.options().host_bytes; },
+      "Cap of the host tier in bytes; 0: there is none.");
+  c.def_property_readonly(
+      "growth", [](const PrefixCache& self) { return self.options().growth; },
+      "Cells reserved ahead of a growing session.");
+  c.def_property_readonly("closed", &PrefixCache::closed, "Whether it was closed.");
+  c.def(
+      "close", [](PrefixCache& self) { without_gil([&] { self.close(); }); },
+      "Closes every session and gives all cells back. May be called again.");
+  refuse_pickling(c, "keeping it in the process: the K/V stay on the device");
+}
+
+}  // namespace kvtrie::binding

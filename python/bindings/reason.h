@@ -1,0 +1,13 @@
+// Why less was reused than known, for Python.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "gil.h"
+#include "prefix_cache/reuse_plan.h"
+
+namespace kvtrie::binding {
+
+py::object reason_to_python(const Reason& reason);  // kvtrie._values.Reason
+
+}  // namespace kvtrie::binding

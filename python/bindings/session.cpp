@@ -1,0 +1,243 @@
+// Sessions and steps: the path of every token, so nothing is done here that need not be.
+#include "prefix_cache/session.h"
+
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "caches.h"
+#include "convert.h"
+#include "operands.h"
+#include "prefix_cache/prefix_cache.h"
+#include "prefix_cache/step.h"
+#include "reason.h"
+
+namespace kvtrie::binding {
+namespace {
+
+std::uint32_t to_chunk(const py::object& chunk, const char* where) {
+  return static_cast<std::uint32_t>(to_int32(chunk, where, "chunk", 1));
+}
+
+// ---- steps --------------------------------------------------------------------------------------------------------
+
+// Where the cache of `layer` takes its tensors. An unknown layer is refused by the step itself.
+Placement placement_of(const Step& step, std::int32_t layer) {
+  for (const auto& cache : step.cache()->caches()) {
+    if (cache->has_layer(layer)) return binding::placement_of(*cache);
+  }
+  return {true, nullptr};
+}
+
+Tensor attend(Step& self, const py::object& layer, const py::object& q, const py::object& k, const py::object& v,
+              const py::object& scale, const py::object& softcap, const py::object& sinks) {
+  const std::int32_t number = to_int32(layer, "attend", "layer");
+  const Placement place = placement_of(self, number);
+  const Tensor query = to_tensor(q, place, "attend", "q", DType::kFloat32);
+  const Tensor keys = to_optional_tensor(k, place, "attend", "k"), values = to_optional_tensor(v, place, "attend", "v");
+  const ops::AttentionOptions options = to_attention(scale, softcap, sinks, place, "attend");
+  if (k.is_none() && v.is_none()) {
+    return without_gil([&] { return self.attend_stored(number, query, options); });
+  }
+  return without_gil([&] { return self.attend(number, query, keys, values, options); });
+}
+
+void put(Step& self, const py::object& layer, const py::object& k, const py::object& v) {
+  const std::int32_t number = to_int32(layer, "put", "layer");
+  const Placement place = placement_of(self, number);
+  const Tensor keys = to_tensor(k, place, "put", "k"), values = to_tensor(v, place, "put", "v");
+  without_gil([&] { self.put(number, keys, values); });
+}
+
+py::tuple get(Step& self, const py::object& layer) {
+  const std::int32_t number = to_int32(layer, "get", "layer");
+  CausalCache::History history = without_gil([&] { return self.get(number); });
+  return py::make_tuple(std::move(history.k), std::move(history.v), std::move(history.mask));
+}
+
+// A read-only view of one of the step's arrays, which the array keeps alive.
+template <class Values>
+auto view(const Values& (Step::*values)() const noexcept) {
+  return [values](const py::object& self) { return int32_view((self.cast<Step&>().*values)(), self); };
+}
+
+void init_step(py::module_& m) {
+  py::class_<Step, StepPtr> c(m, "Step", R"(One forward pass for one or several sessions.
+
+The model calls ``attend`` (or ``put`` and ``get``) once for each layer; when every layer of every cache was put, the
+step is ``complete``: its sessions advance, and what they computed is published. A step is dropped, and leaves no trace,
+when its session is asked for anything else before that.)");
+  c.def_property_readonly("tokens", view(&Step::tokens), "int32 [rows], read-only.");
+  c.def_property_readonly("positions", view(&Step::positions), "int32 [rows], read-only.");
+  c.def_property_readonly("sequences", view(&Step::sequences),
+                          "int32 [rows], read-only: which of ``sessions`` a row belongs to.");
+  c.def_property_readonly("sessions", &Step::sessions, "The sessions, as a list.");
+  c.def_property_readonly(
+      "last_rows", [](const Step& self) { return int32_array(self.last_rows()); },
+      "int32 [sessions]: the row whose logits continue each session.");
+  c.def_property_readonly("complete", &Step::complete, "Whether every layer was put.");
+  c.def_property_readonly("dropped", &Step::dropped, "Whether it was given up before it was complete.");
+  c.def("attend", &attend, py::arg("layer"), py::arg("q"), py::arg("k") = py::none(), py::arg("v") = py::none(),
+        py::arg("scale") = py::none(), py::arg("softcap") = py::none(), py::arg("sinks") = py::none(),
+        R"(Stores K and V of one layer and attends to the whole history, this step's rows included.
+
+q float32 [rows, heads, head_dim], k [rows, kv_heads, head_dim], v [rows, kv_heads, v_head_dim] -> float32 [rows, heads,
+v_head_dim]. Without k and v: attends to what ``put`` stored. ``scale``: None for 1 / sqrt(head_dim); ``softcap``,
+``sinks`` as in ``ops.attention``. Raises ``ArgumentError`` or ``ArgumentTypeError`` with nothing stored,
+``ClosedError`` once dropped.)");
+  c.def("put", &put, py::arg("layer"), py::arg("k"), py::arg("v"), "Stores K and V of one layer, once in each step.");
+  c.def("get", &get, py::arg("layer"),
+        R"(The history of this step's rows after ``put``, as (k, v, mask), for models that do their own attention.
+
+k and v are copies [n, kv_heads, dim] in the cache's dtype; mask float32 [rows, n] is 0 where a row sees a key, else
+-inf.)");
+  c.def("__repr__", [](const Step& self) {
+    const char* state = self.complete() ? "complete" : self.dropped() ? "dropped" : "open";
+    return cat("<kvtrie.Step ", self.tokens().size(), " rows, ", self.sessions().size(), " sessions, ", state, ">");
+  });
+  refuse_pickling(c, "keeping it in the process: it is part of a live forward pass");
+}
+
+// ---- sessions -----------------------------------------------------------------------------------------------------
+
+// for step in session.prefill(): until nothing remains.
+struct Prefill {
+  SessionPtr session;
+  std::uint32_t chunk;
+
+  StepPtr next() const {
+    StepPtr step = without_gil([&] { return session->next_prefill(chunk); });
+    if (step == nullptr) throw py::stop_iteration();
+    return step;
+  }
+};
+
+using Class = py::class_<Session, SessionPtr>;
+
+void add_report(Class& c) {
+  c.def_property_readonly("matched", &Session::matched, "Tokens of the prompt that the tree knew.");
+  c.def_property_readonly("reused", &Session::reused, "Tokens of the prompt that need not be computed.");
+  c.def_property_readonly(
+      "reason", [](const Session& self) { return reason_to_python(self.reason()); },
+      "Why less was reused than matched: a str that is empty when nothing was left out; has ``code`` and ``text``.");
+  c.def_property_readonly(
+      "tier", [](const Session& self) { return name_of(self.tier()); },
+      "Lowest tier that was read from: \"device\", \"host\", or \"none\" when nothing was reused.");
+  c.def_property_readonly("bytes_moved", &Session::bytes_moved, "Bytes that came back from lower tiers.");
+  c.def_property_readonly("namespace", &Session::name_space, "The namespace it shares with.");
+}
+
+void add_state(Class& c) {
+  c.def_property_readonly(
+      "length", [](const Session& self) { return without_gil([&] { return self.length(); }); }, "Computed tokens.");
+  c.def_property_readonly(
+      "recorded", [](const Session& self) { return without_gil([&] { return self.recorded(); }); },
+      "Computed and recorded tokens.");
+  c.def_property_readonly(
+      "tokens", [](const Session& self) { return int32_array(without_gil([&] { return self.tokens(); })); },
+      "All tokens, computed and recorded, int32.");
+  c.def_property_readonly(
+      "remaining", [](const Session& self) { return int32_array(without_gil([&] { return self.remaining(); })); },
+      "Recorded tokens that are still to be computed, int32.");
+  c.def_property_readonly("closed", &Session::closed, "Whether it was closed.");
+}
+
+void add_steps(Class& c) {
+  c.def(
+      "prefill",
+      [](const SessionPtr& self, const py::object& chunk) {
+        return Prefill{self, to_chunk(chunk, "prefill")};
+      },
+      py::arg("chunk") = 512, R"(An iterator of steps of at most ``chunk`` rows, until nothing remains to be computed.
+
+The model has to complete each step before the next one is asked for. What others published meanwhile is adopted, so
+there may be fewer steps than expected. Leaving the loop early keeps every complete step. Raises ``CacheFull`` when a
+step does not fit.)");
+  c.def(
+      "append",
+      [](Session& self, const py::object& tokens) {
+        const TokenArgument added(tokens, "append", /*or_one=*/true);
+        without_gil([&] { self.append(added.span()); });
+      },
+      py::arg("tokens"), "Records one token or several; ``decode`` computes them.");
+  c.def(
+      "decode", [](Session& self) { return without_gil([&] { return self.decode(); }); },
+      "One step over everything recorded and not yet computed.");
+}
+
+void add_moves(Class& c) {
+  c.def(
+      "branch", [](Session& self) { return without_gil([&] { return self.branch(); }); },
+      "A second session at the same place. No K/V moves.");
+  c.def(
+      "rewind",
+      [](Session& self, const py::object& length) {
+        const auto target =
+            static_cast<std::int32_t>(to_integer(length, "rewind", "length", -kMaxInt32 - 1, kMaxInt32));
+        without_gil([&] { self.rewind(target); });
+      },
+      py::arg("length"),
+      "Forgets the tokens from ``length`` on. Raises ``NotRestorable`` (with ``nearest``) where that is impossible.");
+  c.def(
+      "can_rewind",
+      [](const Session& self, const py::object& length) {
+        const auto target =
+            static_cast<std::int32_t>(to_integer(length, "can_rewind", "length", -kMaxInt32 - 1, kMaxInt32));
+        return without_gil([&] { return self.can_rewind(target); });
+      },
+      py::arg("length"), "Whether ``rewind(length)`` would succeed.");
+  c.def(
+      "checkpoint", [](Session& self) { return without_gil([&] { return self.checkpoint(); }); },
+      "Marks the present length as one to come back to, which resists eviction; returns it.");
+  c.def(
+      "close", [](Session& self) { without_gil([&] { self.close(); }); },
+      "Gives up the session; what it computed and published stays. May be called again.");
+  c.def("__enter__", [](const SessionPtr& self) { return self; });
+  c.def("__exit__", [](Session& self, const py::args&) { without_gil([&] { self.close(); }); });
+  c.def(
+      "__copy__", [](Session& self) { return without_gil([&] { return self.branch(); }); },
+      "The same as ``branch()``.");
+}
+
+std::string representation(const Session& self) {
+  if (self.closed()) return "<kvtrie.Session, closed>";
+  try {
+    return without_gil([&] {
+      return cat("<kvtrie.Session ", self.length(), " of ", self.recorded(), " tokens computed, ", self.reused(),
+                 " of ", self.matched(), " matched reused>");
+    });
+  } catch (const Error& error) {
+    return cat("<kvtrie.Session, ", error.what(), ">");
+  }
+}
+
+}  // namespace
+
+py::object reason_to_python(const Reason& reason) {
+  return py::module_::import("kvtrie._values").attr("Reason")(name_of(reason.code), reason.text);
+}
+
+void init_session(py::module_& m) {
+  init_step(m);
+  py::class_<Prefill>(m, "Prefill", "The steps of ``Session.prefill``.")
+      .def("__iter__", [](const py::object& self) { return self; })
+      .def("__next__", &Prefill::next);
+  Class c(m, "Session", R"(One live conversation; made by ``PrefixCache.begin`` and ``branch``.
+
+It stands at ``length`` computed tokens; recorded ones beyond that are computed by the next step. A session takes one
+call at a time: a second thread gets ``BusyError``. After ``close`` everything but the report of ``begin`` raises
+``ClosedError``.)");
+  add_report(c);
+  add_state(c);
+  add_steps(c);
+  add_moves(c);
+  c.def("__repr__", &representation);
+  refuse_pickling(c, "keeping session.tokens and calling begin() with them");
+}
+
+}  // namespace kvtrie::binding

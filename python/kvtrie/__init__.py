@@ -1,0 +1,108 @@
+"""kvtrie: a KV-cache engine for transformer inference. Conversations share, branch, rewind and come back.
+
+    import kvtrie as kv
+
+    model = kv.models.load("path/to/checkpoint")
+    cache = kv.PrefixCache(model.caches(capacity=8192), fingerprint=model.fingerprint)
+    with cache.begin(model.tokenizer.encode("Once upon a time")) as session:
+        for token in kv.generate(model, session, max_tokens=32):
+            print(model.tokenizer.decode([token]), end="")
+
+Everything logs under the name "kvtrie" and nothing prints. Every error is a ``kvtrie.Error``.
+"""
+
+from __future__ import annotations
+
+import atexit as _atexit
+import importlib as _importlib
+import logging as _logging
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
+from .errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BusyError,
+    CacheFull,
+    ClosedError,
+    DeviceError,
+    Error,
+    FormatError,
+    InternalError,
+    NotRestorable,
+    NotSupported,
+)
+
+from . import _core, _devices, ops  # isort: skip  (errors first: the core raises them)
+from ._core import (
+    CausalCache,
+    Device,
+    Evicted,
+    PrefixTrie,
+    ReusePlan,
+    Session,
+    Snapshot,
+    Step,
+    Tensor,
+    TrieNode,
+    devices,
+    tensor,
+)
+from ._values import Node, Reason
+from .prefix_cache import PrefixCache
+
+from .generate import generate  # isort: skip  (it uses the names above)
+
+if _TYPE_CHECKING:
+    from . import models
+
+__version__: str = _core.__version__
+
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "BusyError",
+    "CacheFull",
+    "CausalCache",
+    "ClosedError",
+    "Device",
+    "DeviceError",
+    "Error",
+    "Evicted",
+    "FormatError",
+    "InternalError",
+    "Node",
+    "NotRestorable",
+    "NotSupported",
+    "PrefixCache",
+    "PrefixTrie",
+    "Reason",
+    "ReusePlan",
+    "Session",
+    "Snapshot",
+    "Step",
+    "Tensor",
+    "TrieNode",
+    "__version__",
+    "devices",
+    "generate",
+    "models",
+    "ops",
+    "tensor",
+]
+
+# What a library does that is never to print: without a handler, Python would write warnings to stderr.
+_logger = _logging.getLogger("kvtrie")
+_logger.addHandler(_logging.NullHandler())
+_core._log_from(min(_logger.getEffectiveLevel(), _logging.INFO))
+_atexit.register(_devices.forget)
+
+
+def __getattr__(name: str) -> _Any:
+    if name in ("models", "viz"):  # loaded when first used: they need more than numpy
+        return _importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

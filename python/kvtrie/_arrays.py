@@ -1,0 +1,121 @@
+"""Host arrays for tensors: whatever a caller gives becomes one contiguous numpy array of a dtype that tensors have.
+
+Called by the C++ bindings for everything that is not already such an array. Errors name the public call (`where`), its
+argument (`name`), the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import ArgumentError, ArgumentTypeError
+
+Array = npt.NDArray[Any]
+
+_SOURCES = "an array (buffer protocol, __array__ or __dlpack__) or nested sequences of numbers"
+_FLOATS = {"float32": np.float32, "float16": np.float16}
+_INTEGERS = {"int32": np.int32, "uint32": np.uint32}
+_ALLOWED = "float32, float16, bfloat16, int32 or uint32"
+
+
+def as_array(value: Any, where: str, name: str) -> Array:
+    """`value` as a numpy array, not copied where that can be avoided."""
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+            return np.from_dlpack(value)
+        return np.asarray(value)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        raise ArgumentTypeError(f"[{where}] {name}: got {type(value).__name__}, allowed {_SOURCES}: {error}") from error
+
+
+def prepare(value: Any, wanted: Optional[str], where: str, name: str) -> tuple[Array, str]:
+    """(contiguous array, name of the dtype) for a tensor of dtype `wanted`, or the nearest one that tensors have.
+
+    bfloat16 is given back as its bits in uint16, and taken as such when `wanted` says so. Floats are rounded to the
+    nearest even; a finite number that would become infinite and an integer that does not fit are refused.
+    """
+    array = as_array(value, where, name)
+    source = array.dtype.name
+    if wanted is None:
+        wanted = _natural(array, where, name)
+    if source == "bfloat16":
+        bits = array.view(np.uint16)
+        if wanted == "bfloat16":
+            return _one_piece(bits), wanted
+        array = widen_bfloat16(bits)
+    elif wanted == "bfloat16" and source == "uint16":
+        return _one_piece(array), wanted
+    if wanted in _INTEGERS:
+        return _integers(array, wanted, where, name), wanted
+    if array.dtype.kind not in "fiu":
+        raise ArgumentTypeError(f"[{where}] {name}: got an array of {array.dtype}, allowed numbers")
+    if wanted == "bfloat16":
+        return _round_to_bfloat16(_floats(array, "float32", where, name), where, name), wanted
+    return _floats(array, wanted, where, name), wanted
+
+
+def _natural(array: Array, where: str, name: str) -> str:
+    kind = array.dtype.kind
+    if array.dtype.name == "bfloat16":
+        return "bfloat16"
+    if kind == "f":
+        return "float16" if array.dtype.itemsize == 2 else "float32"
+    if kind == "i" or (kind == "u" and array.dtype.itemsize == 1):
+        return "int32"
+    if kind == "u" and array.dtype.itemsize >= 4:
+        return "uint32"
+    hint = ", and uint16 with dtype='bfloat16'" if array.dtype.name == "uint16" else ""
+    raise ArgumentTypeError(f"[{where}] {name}: got an array of {array.dtype}, allowed {_ALLOWED}{hint}")
+
+
+def _one_piece(array: Array) -> Array:
+    result: Array = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
+    return result
+
+
+def _floats(array: Array, wanted: str, where: str, name: str) -> Array:
+    with np.errstate(over="ignore"):
+        result: Array = np.asarray(array, dtype=_FLOATS[wanted], order="C")
+    wider = array.dtype.kind in "iu" or array.dtype.itemsize > result.dtype.itemsize
+    if wider:
+        lost = np.isinf(result) & np.isfinite(array)
+        if lost.any():
+            _refuse_first(array, lost, f"up to {np.finfo(_FLOATS[wanted]).max} in {wanted}", where, name)
+    return result
+
+
+def _round_to_bfloat16(array: Array, where: str, name: str) -> Array:
+    bits = array.view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    rounded = np.where(np.isnan(array), (bits >> np.uint32(16)) | np.uint32(0x40), rounded).astype(np.uint16)
+    lost = ((rounded & 0x7FFF) == 0x7F80) & np.isfinite(array)
+    if lost.any():
+        _refuse_first(array, lost, "up to 3.39e+38 in bfloat16", where, name)
+    return rounded
+
+
+def _integers(array: Array, wanted: str, where: str, name: str) -> Array:
+    if array.dtype.kind not in "iu":
+        raise ArgumentTypeError(f"[{where}] {name}: got an array of {array.dtype}, allowed integers for {wanted}")
+    limits = np.iinfo(_INTEGERS[wanted])
+    lost = (array < limits.min) | (array > limits.max)
+    if lost.any():
+        _refuse_first(array, lost, f"{limits.min} to {limits.max} in {wanted}", where, name)
+    result: Array = np.asarray(array, dtype=_INTEGERS[wanted], order="C")
+    return result
+
+
+def _refuse_first(array: Array, lost: Array, allowed: str, where: str, name: str) -> None:
+    at = tuple(int(axis[0]) for axis in np.nonzero(lost))
+    raise ArgumentError(f"[{where}] {name}{list(at) if at else ''}: got {array[at]}, allowed {allowed}")
+
+
+def widen_bfloat16(bits: Array) -> Array:
+    """float32 values of bfloat16 bits in uint16; exact."""
+    values: Array = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return values

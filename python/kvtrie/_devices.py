@@ -1,0 +1,66 @@
+"""Which device is the best one, and where compiled programs are kept. Called by the C++ bindings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from . import _core
+from .errors import ArgumentError, ArgumentTypeError, DeviceError
+
+_KINDS = ("gpu", "accelerator", "cpu")  # best first
+_selected: dict[str, _core.Device] = {}
+
+
+def select(name: Any = None) -> _core.Device:
+    """The best device whose platform or device name contains ``name``; None: the environment variable KVTRIE_DEVICE."""
+    if isinstance(name, _core.Device):
+        return name
+    if name is not None and not isinstance(name, str):
+        raise ArgumentTypeError(f"[Device] name: got {name!r} ({type(name).__name__}), allowed a str or None")
+    wanted = name if name is not None else os.environ.get("KVTRIE_DEVICE", "")
+    if wanted not in _selected:
+        _selected[wanted] = _best(wanted, "name" if name is not None else "KVTRIE_DEVICE")
+    return _selected[wanted]
+
+
+def _best(wanted: str, argument: str) -> _core.Device:
+    found = _core.devices()
+    if not found:
+        raise DeviceError(
+            "[Device] no OpenCL device: install pocl-opencl-icd for one on the CPU, or the OpenCL driver of your GPU "
+            "(`python -m kvtrie doctor` says more)"
+        )
+    fitting = [device for device in found if wanted.lower() in f"{device.platform} {device.name}".lower()]
+    if not fitting:
+        names = ", ".join(repr(device.name) for device in found)
+        raise ArgumentError(f"[Device] {argument}: got {wanted!r}, allowed part of one of {names}")
+    return min(fitting, key=_rank)
+
+
+def _rank(device: _core.Device) -> tuple[int, int, int]:
+    kind = _KINDS.index(device.kind) if device.kind in _KINDS else len(_KINDS)
+    return kind, -int(device.capabilities["compute_units"]), device.index
+
+
+def cache_folder() -> str:
+    """The folder for compiled programs, made with mode 0700; "" when it cannot be written.
+
+    KVTRIE_CACHE_DIR, else ``kvtrie`` in XDG_CACHE_HOME or ~/.cache. Whoever can write there can run code in this
+    process, so a folder that others may write to is not used.
+    """
+    named: Any = os.environ.get("KVTRIE_CACHE_DIR")
+    try:
+        folder = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvtrie"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except (OSError, RuntimeError):
+        return ""
+    ours = status.st_uid == os.getuid() and not status.st_mode & 0o022
+    return str(folder) if ours and os.access(folder, os.W_OK) else ""
+
+
+def forget() -> None:
+    """Gives up the selection; at the end of the interpreter."""
+    _selected.clear()

@@ -1,0 +1,40 @@
+"""The command line: ``python -m kvtrie devices | doctor | chat FOLDER``.
+
+Exit codes: 0 all well, 1 something failed or is missing, 2 wrong arguments. A command is a module beside this one with
+``add_arguments(parser)`` and ``run(arguments, out) -> int``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+import kvtrie as kv
+
+from . import chat, devices, doctor
+
+COMMANDS = {"devices": devices, "doctor": doctor, "chat": chat}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m kvtrie", description="A KV-cache engine over OpenCL.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        summary = (module.__doc__ or "").splitlines()[0]
+        module.add_arguments(commands.add_parser(name, help=summary, description=summary))
+    return parser
+
+
+def main(argv: Sequence[str] | None = None, out: TextIO | None = None) -> int:
+    """Runs one command; ``argv`` without the program's name, text to ``out`` (standard output by default)."""
+    arguments = build_parser().parse_args(argv)
+    run: Callable[[argparse.Namespace, TextIO], int] = COMMANDS[arguments.command].run
+    try:
+        return run(arguments, out or sys.stdout)
+    except (kv.Error, ValueError, TypeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        return 0

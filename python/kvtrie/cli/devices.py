@@ -1,0 +1,55 @@
+"""List the OpenCL devices and what each can do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any, TextIO
+
+import kvtrie as kv
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON list instead of text")
+
+
+def run(arguments: argparse.Namespace, out: TextIO) -> int:
+    found = kv.devices()
+    if arguments.json:
+        print(json.dumps([describe(device) for device in found], indent=2, default=str), file=out)
+        return 0 if found else 1
+    if not found:
+        print("no OpenCL device; `python -m kvtrie doctor` says what is missing", file=out)
+        return 1
+    for index, device in enumerate(found):
+        facts = describe(device)
+        print(f"[{index}] {facts.pop('name')}", file=out)
+        width = max(map(len, facts))
+        for name, value in facts.items():
+            print(f"    {name.replace('_', ' '):<{width}}  {_text(name, value)}", file=out)
+    return 0
+
+
+def describe(device: Any) -> dict[str, Any]:
+    """Everything a device says of itself, as plain values."""
+    facts: dict[str, Any] = {"name": device.name, "vendor": device.vendor, "kind": device.kind}
+    facts["unified_memory"] = device.unified_memory
+    facts["global_bytes"] = device.global_bytes
+    return {**facts, **{name: value for name, value in device.capabilities.items() if name not in facts}}
+
+
+def format_bytes(count: float) -> str:
+    """A size with a binary unit: 1536 -> "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and "bytes" in name:
+        return format_bytes(value)
+    return str(value)

@@ -1,0 +1,141 @@
+"""Models: Hugging Face checkpoints of dense Llama, Qwen2 and Qwen3, on a device, driven by steps.
+
+A model computes the steps of sessions; it holds no state of a conversation:
+
+    model = kv.models.load("path/to/folder")
+    cache = kv.PrefixCache(model.caches(capacity=8192), fingerprint=model.fingerprint)
+    with cache.begin(model.tokenizer.encode("Once upon a time")) as session:
+        for step in session.prefill(chunk=512):
+            logits = model(step)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import kvtrie as kv
+
+from .base import DTYPES, Model
+from .config import ModelConfig
+from .llama import Llama
+from .qwen2 import Qwen2
+from .qwen3 import Qwen3
+from .tokenizer import Detokenizer, Tokenizer
+from .weights import (
+    Progress,
+    WeightSource,
+    check_table,
+    default_dtype,
+    from_arrays,
+    open_folder,
+    read_json,
+    tqdm_progress,
+)
+
+__all__ = ["Detokenizer", "Model", "ModelConfig", "Tokenizer", "architectures", "from_weights", "load"]
+
+_FAMILIES: dict[str, type[Model]] = {family.family: family for family in (Llama, Qwen2, Qwen3)}
+_ARCHITECTURES: dict[str, type[Model]] = {
+    "LlamaForCausalLM": Llama,
+    "Qwen2ForCausalLM": Qwen2,
+    "Qwen3ForCausalLM": Qwen3,
+}
+
+
+def architectures() -> list[str]:
+    """The names in ``config.json``'s ``architectures`` that can be loaded."""
+    return sorted(_ARCHITECTURES)
+
+
+def load(
+    path: str | os.PathLike[str],
+    device: Any = None,
+    dtype: str | None = None,
+    *,
+    progress: bool | Progress | None = None,
+) -> Model:
+    """Loads a Hugging Face checkpoint folder.
+
+    The folder holds ``config.json``, ``model.safetensors`` (or shards with their index) and, if there is text to be
+    encoded, ``tokenizer.json`` with ``tokenizer_config.json``. ``device``: a ``kv.Device``, a name, or None for the
+    best one. ``dtype``: how weight matrices are kept on the device, "float32" or "float16". The default is exact: as
+    in the file, and float32 for bfloat16, whose range float16 does not have; on GPUs always float32, which CLBlast
+    needs. ``progress``: a callable (done_bytes, total_bytes), or True for a tqdm bar on stderr.
+
+    Raises ``kv.FormatError`` naming the file that is missing, damaged or inconsistent, and ``kv.NotSupported`` for an
+    architecture or feature that is not computed here. Nothing stays behind after an error.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise kv.ArgumentTypeError(f"[models.load] path: got {type(path).__name__}, allowed a str or a path")
+    folder = Path(path)
+    if not folder.is_dir():
+        raise kv.FormatError(f"[models.load] path: got {str(folder)!r}, allowed a checkpoint folder")
+    raw = read_json(folder / "config.json")
+    generation = read_json(folder / "generation_config.json", required=False)
+    family = _family(raw, str(folder / "config.json"))
+    config = family.parse_config(raw, generation, str(folder / "config.json"))
+    sources = open_folder(folder)
+    check_table(sources, family.tensor_shapes(config), family.ignores(config))
+    return _build(family, config, sources, device, dtype, Tokenizer.load(folder), progress)
+
+
+def from_weights(
+    config: ModelConfig | Mapping[str, Any],
+    weights: Mapping[str, Any],
+    device: Any = None,
+    dtype: str | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+) -> Model:
+    """A model from arrays in memory, named as in a checkpoint; ``config`` as in ``config.json`` or already parsed."""
+    if isinstance(config, ModelConfig):
+        family = _family({"model_type": config.model_type}, "config")
+    else:
+        family = _family(config, "config")
+        config = family.parse_config(config)
+    sources = from_arrays(weights)
+    check_table(sources, family.tensor_shapes(config), family.ignores(config))
+    return _build(family, config, sources, device, dtype, tokenizer, None)
+
+
+def _family(raw: Mapping[str, Any], where: str) -> type[Model]:
+    named = raw.get("architectures") or []
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise kv.FormatError(f"[models.load] {where}: architectures: got {named!r}, allowed a list of names")
+    for name in named:
+        if name in _ARCHITECTURES:
+            return _ARCHITECTURES[name]
+    model_type = raw.get("model_type")
+    if not named and isinstance(model_type, str) and model_type in _FAMILIES:
+        return _FAMILIES[model_type]
+    got = ", ".join(named) or f"model_type {model_type!r}"
+    raise kv.NotSupported(f"[models.load] {where}: architecture: got {got}, allowed {', '.join(architectures())}")
+
+
+def _build(
+    family: type[Model],
+    config: ModelConfig,
+    sources: Mapping[str, WeightSource],
+    device: Any,
+    dtype: str | None,
+    tokenizer: Tokenizer | None,
+    progress: bool | Progress | None,
+) -> Model:
+    if dtype is not None and dtype not in DTYPES:
+        raise kv.ArgumentError(f"[models.load] dtype: got {dtype!r}, allowed {', '.join(DTYPES)}")
+    if not isinstance(device, kv.Device):
+        device = kv.Device(device)
+    if dtype is None:
+        names = family.tensor_shapes(config)
+        dtype = "float32" if device.kind == "gpu" else default_dtype({name: sources[name] for name in names})
+    close = None
+    if progress is True:
+        progress, close = tqdm_progress()
+    try:
+        return family(config, sources, device=device, dtype=dtype, tokenizer=tokenizer, progress=progress or None)
+    finally:
+        if close is not None:
+            close()

@@ -1,0 +1,292 @@
+"""What every decoder-only model shares: weights on the device, the embedding, the final head, and whose rows it gets.
+
+A family is one short file beside this one: it names its tensors (``tensor_shapes``), takes them from a
+:class:`WeightTable` (``build_layer``) and computes one block. Activations are float32; weight matrices are float32 or
+float16 on the device; norm weights and biases are always float32.
+
+Threads: a model is read-only once built; several threads may call it, each with its own step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+import kvtrie as kv
+
+from .config import ModelConfig
+from .tokenizer import Tokenizer
+from .weights import Array, Progress, WeightSource, to_float16, to_float32
+
+DTYPES = ("float32", "float16")
+
+
+class Linear:
+    """``x @ weight.T + bias``: x [rows, in] -> [rows, out]."""
+
+    def __init__(self, weight: Any, bias: Any | None = None) -> None:
+        self.weight = weight
+        self.bias = bias
+
+    def __call__(self, x: Any) -> Any:
+        y = kv.ops.matmul(x, self.weight)
+        return y if self.bias is None else kv.ops.add(y, self.bias)
+
+
+class Rows:
+    """The rows of a step that matter after the last attention: all of them, or each session's last one."""
+
+    def __init__(self, step: Any, all_rows: bool) -> None:
+        sequences = np.asarray(step.sequences)
+        count = len(step.sessions)
+        if all_rows or np.array_equal(sequences, np.arange(count)):
+            self._wanted: Array | None = None
+        else:
+            # Rows of one session are in order, so its largest row index is its last position.
+            self._wanted = np.zeros(count, np.int32)
+            np.maximum.at(self._wanted, sequences, np.arange(sequences.size, dtype=np.int32))
+
+    def take(self, x: Any) -> Any:
+        """x [rows, width] -> the wanted rows, in the order of ``step.sessions``."""
+        if self._wanted is None:
+            return x
+        if self._wanted.size == 1:
+            last = int(self._wanted[0])
+            return x[last : last + 1]
+        return kv.ops.embedding(x, self._wanted)
+
+
+class Rope:
+    """The model's rotary embedding; its table is uploaded once and shared by all layers."""
+
+    def __init__(self, config: ModelConfig, device: Any) -> None:
+        try:
+            self._table = kv.ops.RopeTable(config.head_dim, device=device, **rope_parameters(config))
+        except (ValueError, TypeError) as error:
+            raise kv.FormatError(f"[models] rope_scaling of the configuration: {error}") from error
+
+    def __call__(self, x: Any, positions: Any) -> Any:
+        """x [rows, heads, head_dim] rotated to ``positions`` [rows]."""
+        return kv.ops.rope(x, positions, table=self._table)
+
+
+class Layer(Protocol):
+    """One block. x [rows, hidden]; ``take`` set means: keep only its rows from the end of attention on."""
+
+    def __call__(self, step: Any, x: Any, positions: Any, take: Rows | None) -> Any: ...
+
+
+class WeightTable:
+    """Takes checkpoint tensors to the device one by one, and digests what it took.
+
+    Sizes in bytes.
+    """
+
+    def __init__(
+        self, sources: Mapping[str, WeightSource], device: Any, dtype: str, progress: Progress | None = None
+    ) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.nbytes = 0
+        self._sources = sources
+        self._progress = progress
+        self._digests: dict[str, bytes] = {}
+        self._total = sum(source.nbytes for source in sources.values())
+        self._done = 0
+
+    def vector(self, name: str) -> Any:
+        """A norm weight or bias, float32."""
+        return self._upload(to_float32(self._read(name), self._sources[name].dtype))
+
+    def optional_vector(self, name: str, present: bool) -> Any | None:
+        return self.vector(name) if present else None
+
+    def linear(self, name: str, bias: bool = False) -> Linear:
+        """``name``.weight, packed where that is faster, and ``name``.bias."""
+        weight = self.pack(self.table(f"{name}.weight"))
+        return Linear(weight, self.optional_vector(f"{name}.bias", bias))
+
+    def table(self, name: str) -> Any:
+        """A matrix in its plain layout, in the storage dtype."""
+        values, stored = self._read(name), self._sources[name].dtype
+        if self.dtype == "float16":
+            return self._upload(to_float16(values, stored, name))
+        return self._upload(to_float32(values, stored))
+
+    def pack(self, plain: Any, keep: bool = False) -> Any:
+        """``plain`` laid out for this device's matmul. ``keep``: the plain one stays in use beside it.
+
+        The packed kernels are the default backend except on GPUs: there it is CLBlast, which takes float32 only.
+        """
+        if self.device.kind == "gpu" and self.dtype == "float32":
+            return plain
+        packed = kv.ops.pack(plain)
+        self.nbytes += packed.nbytes - (0 if keep else plain.nbytes)
+        return packed
+
+    def digest(self) -> bytes:
+        """SHA-256 over name, stored type, shape and content digest of every tensor taken, in order of names."""
+        total = hashlib.sha256()
+        for name in sorted(self._digests):
+            source = self._sources[name]
+            total.update(f"{name}\0{source.dtype}\0{list(source.shape)}\0".encode())
+            total.update(self._digests[name])
+        return total.digest()
+
+    def _read(self, name: str) -> Array:
+        source = self._sources[name]
+        values = source.read()
+        self._digests[name] = hashlib.sha256(values.reshape(-1).view(np.uint8).data).digest()
+        self._done += source.nbytes
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+        return values
+
+    def _upload(self, values: Array) -> Any:
+        tensor = kv.tensor(values, device=self.device)
+        self.nbytes += tensor.nbytes
+        return tensor
+
+
+class Model:
+    """A loaded model. ``model(step)`` computes a step and gives the logits that continue its sessions."""
+
+    family: ClassVar[str] = ""
+
+    config: ModelConfig
+    device: Any
+    dtype: str  # of the weight matrices on the device
+    fingerprint: str  # SHA-256 (hex): equal exactly when config, weights and storage dtype are equal
+    nbytes: int  # device memory of all weights
+    tokenizer: Tokenizer | None
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        sources: Mapping[str, WeightSource],
+        *,
+        device: Any,
+        dtype: str,
+        tokenizer: Tokenizer | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        names = self.tensor_shapes(config)
+        weights = WeightTable({name: sources[name] for name in names}, device, dtype, progress)
+        self.config = config
+        self.device = device
+        self.dtype = dtype
+        self.tokenizer = tokenizer
+        self._embedding = weights.table("model.embed_tokens.weight")
+        rope = Rope(config, device)
+        self._layers = [self.build_layer(config, weights, rope, index) for index in range(config.num_hidden_layers)]
+        self._norm = weights.vector("model.norm.weight")
+        if config.tie_word_embeddings:
+            self._head = Linear(weights.pack(self._embedding, keep=True))
+        else:
+            self._head = weights.linear("lm_head")
+        self.nbytes = weights.nbytes
+        identity = f"{config.digest()}\0{dtype}\0".encode() + weights.digest()
+        self.fingerprint = hashlib.sha256(identity).hexdigest()
+
+    @classmethod
+    def parse_config(
+        cls, raw: Mapping[str, Any], generation: Mapping[str, Any] | None = None, where: str = "config"
+    ) -> ModelConfig:
+        """The family's reading of ``config.json``."""
+        raise NotImplementedError
+
+    @classmethod
+    def tensor_shapes(cls, config: ModelConfig) -> dict[str, tuple[int, ...]]:
+        """Every tensor of the checkpoint and its shape."""
+        shapes: dict[str, tuple[int, ...]] = {
+            "model.embed_tokens.weight": (config.vocab_size, config.hidden_size),
+            "model.norm.weight": (config.hidden_size,),
+        }
+        if not config.tie_word_embeddings:
+            shapes["lm_head.weight"] = (config.vocab_size, config.hidden_size)
+        for index in range(config.num_hidden_layers):
+            for name, shape in cls.layer_shapes(config).items():
+                shapes[f"model.layers.{index}.{name}"] = shape
+        return shapes
+
+    @classmethod
+    def layer_shapes(cls, config: ModelConfig) -> dict[str, tuple[int, ...]]:
+        """The tensors of one block, named below ``model.layers.N.``."""
+        raise NotImplementedError
+
+    @classmethod
+    def build_layer(cls, config: ModelConfig, weights: WeightTable, rope: Rope, index: int) -> Layer:
+        raise NotImplementedError
+
+    @staticmethod
+    def ignores(config: ModelConfig) -> Callable[[str], bool]:
+        """Tensors that checkpoints carry and nobody needs: saved RoPE tables, and a tied head stored twice."""
+        tied = config.tie_word_embeddings
+        return lambda name: name.endswith("rotary_emb.inv_freq") or (tied and name == "lm_head.weight")
+
+    def __call__(self, step: Any, all_rows: bool = False) -> Any:
+        """float32 logits [len(step.sessions), vocab]: what follows each session's last row of this step.
+
+        ``all_rows=True`` gives [rows, vocab]. The step is complete when this returns. Raises ``kv.ArgumentError`` for a
+        token outside the vocabulary; the step is then still open and its sessions stand where they stood.
+        """
+        if not hasattr(step, "attend"):
+            raise kv.ArgumentTypeError(
+                f"[models] step: got {type(step).__name__}, allowed a step of a session or of cache.batch()"
+            )
+        tokens = self._checked_tokens(step)
+        self._check_positions(step)
+        rows = Rows(step, all_rows)
+        positions = kv.tensor(np.asarray(step.positions, np.int32), device=self.device)
+        x = kv.ops.embedding(self._embedding, tokens)
+        last = len(self._layers) - 1
+        for index, layer in enumerate(self._layers):
+            x = layer(step, x, positions, rows if index == last else None)
+        return self._head(kv.ops.rms_norm(x, self._norm, self.config.rms_norm_eps))
+
+    def caches(self, capacity: int = 8192, dtype: str = "float16", **options: Any) -> list[Any]:
+        """New caches for this model: ``capacity`` in cells (tokens), ``dtype`` of K and V.
+
+        Further ``options`` go to ``kv.CausalCache``.
+        """
+        config = self.config
+        layers = list(range(config.num_hidden_layers))
+        options.setdefault("rope", rope_parameters(config))
+        options.setdefault("device", self.device)
+        return [kv.CausalCache(layers, config.num_key_value_heads, config.head_dim, capacity, dtype=dtype, **options)]
+
+    def __repr__(self) -> str:
+        c = self.config
+        return (
+            f"<kvtrie {self.family} model: {c.num_hidden_layers} layers, hidden {c.hidden_size}, "
+            f"heads {c.num_attention_heads}/{c.num_key_value_heads} x {c.head_dim}, vocab {c.vocab_size}, "
+            f"{self.nbytes / 2**20:.1f} MiB {self.dtype} on {self.device.name}>"
+        )
+
+    def _checked_tokens(self, step: Any) -> Array:
+        tokens = np.asarray(step.tokens, np.int32)
+        bad = (tokens < 0) | (tokens >= self.config.vocab_size)
+        if bad.any():
+            raise kv.ArgumentError(
+                f"[models] step.tokens: got token id {int(tokens[bad][0])}, allowed 0 to {self.config.vocab_size - 1}"
+            )
+        return tokens
+
+    def _check_positions(self, step: Any) -> None:
+        limit = self.config.position_limit()
+        last = int(np.asarray(step.positions).max())
+        if limit is not None and last >= limit:
+            scaling = self.config.rope_scaling or {}
+            raise kv.NotSupported(
+                f"[models] position: got {last}, allowed up to {limit - 1} with rope_type {scaling['rope_type']!r}: "
+                "beyond that K depends on the length of the text it was computed in, so it cannot be shared"
+            )
+
+
+def rope_parameters(config: ModelConfig) -> dict[str, Any]:
+    """The arguments of ``kv.ops.RopeTable`` (and of a cache that shifts) for this model."""
+    scaling = None if config.rope_scaling is None else dict(config.rope_scaling)
+    return {"base": config.rope_theta, "scaling": scaling}

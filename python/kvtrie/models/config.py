@@ -1,0 +1,237 @@
+"""What a checkpoint's ``config.json`` says, checked and normalised.
+
+Field names are those of Hugging Face. Two generations of files are read: ``rope_theta`` beside ``rope_scaling``, and
+the newer ``rope_parameters`` that holds both. Anything a family cannot compute exactly is refused by name here, before
+a single weight is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import kvtrie as kv
+
+ROPE_TYPES = ("linear", "dynamic", "yarn", "longrope", "llama3")
+_ROPE_KEYS = (
+    "factor",
+    "attention_factor",
+    "original_max_position_embeddings",
+    "low_freq_factor",
+    "high_freq_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+    "short_factor",
+    "long_factor",
+)
+_MOST = 2**31 - 1
+_MOST_LAYERS = 10_000
+_POSITIVE = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A decoder-only transformer: sizes in elements, lengths in tokens.
+
+    ``rope_scaling`` is the scaling in Hugging Face's form (``rope_type``, ``factor``, ...) with
+    ``original_max_position_embeddings`` filled in, or None. ``eos_token_ids`` are the ids that end a text.
+    """
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: Mapping[str, Any] | None = None
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = field(default=())
+
+    def digest(self) -> str:
+        """SHA-256 (hex) over every field that changes what the model computes."""
+        fields = dataclasses.asdict(self)
+        for name in ("bos_token_id", "eos_token_ids"):
+            del fields[name]
+        return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
+
+    def position_limit(self) -> int | None:
+        """The first position at which RoPE frequencies would depend on the text's length; None if they never do."""
+        if self.rope_scaling is None or self.rope_scaling["rope_type"] not in ("dynamic", "longrope"):
+            return None
+        return min(int(self.rope_scaling["original_max_position_embeddings"]), self.max_position_embeddings)
+
+
+def parse_config(
+    raw: Mapping[str, Any], *, model_type: str, generation: Mapping[str, Any] | None = None, where: str = "config"
+) -> ModelConfig:
+    """Reads a parsed ``config.json`` (and ``generation_config.json``) into a :class:`ModelConfig`.
+
+    Raises ``kv.FormatError`` for a missing or impossible value and ``kv.NotSupported`` for a feature that is real but
+    not computed here; both name the key. ``where`` (a file name) starts the messages.
+    """
+    reader = _Reader(raw, where)
+    _refuse_unsupported(raw, where)
+    heads = reader.integer("num_attention_heads")
+    hidden = reader.integer("hidden_size")
+    max_positions = reader.integer("max_position_embeddings", 2048)
+    theta, scaling = _rope(raw, max_positions, where)
+    head_dim = reader.integer("head_dim", hidden // max(heads, 1))
+    config = ModelConfig(
+        model_type=model_type,
+        vocab_size=reader.integer("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=reader.integer("intermediate_size"),
+        num_hidden_layers=reader.integer("num_hidden_layers"),
+        num_attention_heads=heads,
+        num_key_value_heads=reader.integer("num_key_value_heads", heads),
+        head_dim=head_dim,
+        max_position_embeddings=max_positions,
+        rms_norm_eps=reader.number("rms_norm_eps", 1e-6),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        tie_word_embeddings=reader.flag("tie_word_embeddings"),
+        attention_bias=reader.flag("attention_bias"),
+        mlp_bias=reader.flag("mlp_bias"),
+        bos_token_id=next(iter(_token_ids(raw, generation, "bos_token_id", where)), None),
+        eos_token_ids=_token_ids(raw, generation, "eos_token_id", where),
+    )
+    _check(config, where)
+    return config
+
+
+class _Reader:
+    """Typed look-ups whose errors name the file and the key."""
+
+    def __init__(self, raw: Mapping[str, Any], where: str) -> None:
+        self._raw = raw
+        self._where = where
+
+    def _get(self, key: str, default: Any) -> Any:
+        value = self._raw.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise kv.FormatError(f"[models.config] {self._where}: {key} is missing")
+        return value
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise kv.FormatError(f"[models.config] {self._where}: {key}: got {value!r}, allowed an integer")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise kv.FormatError(f"[models.config] {self._where}: {key}: got {value!r}, allowed a number")
+        return float(value)
+
+    def flag(self, key: str) -> bool:
+        value = self._get(key, False)
+        if not isinstance(value, bool):
+            raise kv.FormatError(f"[models.config] {self._where}: {key}: got {value!r}, allowed true or false")
+        return value
+
+
+def _refuse_unsupported(raw: Mapping[str, Any], where: str) -> None:
+    def refuse(what: str) -> None:
+        raise kv.NotSupported(f"[models.config] {where}: {what}")
+
+    quantised = raw.get("quantization_config")
+    if quantised:
+        method = quantised.get("quant_method", "unknown") if isinstance(quantised, Mapping) else quantised
+        refuse(f"quantised weights: got quant_method {method!r}, allowed float32, float16 and bfloat16")
+    if raw.get("hidden_act", "silu") not in ("silu", "swish"):
+        refuse(f"hidden_act: got {raw['hidden_act']!r}, allowed 'silu'")
+    if raw.get("use_sliding_window"):
+        refuse("use_sliding_window: got true, allowed false (full attention)")
+    kinds = raw.get("layer_types") or []
+    others = [kind for kind in kinds if kind != "full_attention"] if isinstance(kinds, list) else [kinds]
+    if others:
+        refuse(f"layer_types: got {others[0]!r}, allowed 'full_attention'")
+
+
+def _rope(raw: Mapping[str, Any], max_positions: int, where: str) -> tuple[float, dict[str, Any] | None]:
+    """(theta, scaling or None) from either generation of keys."""
+    parameters: dict[str, Any] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        value = raw.get(key) or {}
+        if not isinstance(value, Mapping):
+            raise kv.FormatError(f"[models.config] {where}: {key}: got {value!r}, allowed an object")
+        parameters.update(value)
+    if any(isinstance(value, Mapping) for value in parameters.values()):
+        raise kv.NotSupported(f"[models.config] {where}: rope_parameters per layer type, allowed one for all layers")
+    theta = _Reader(parameters, where).number("rope_theta", _Reader(raw, where).number("rope_theta", 10000.0))
+    parameters.pop("rope_theta", None)
+    partial = parameters.pop("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0))
+    if partial != 1.0:
+        raise kv.NotSupported(f"[models.config] {where}: partial_rotary_factor: got {partial}, allowed 1.0")
+    kind = parameters.pop("type", "default")
+    kind = parameters.pop("rope_type", kind)
+    if kind == "default":
+        return theta, None
+    if kind not in ROPE_TYPES:
+        raise kv.NotSupported(f"[models.config] {where}: rope_type: got {kind!r}, allowed {', '.join(ROPE_TYPES)}")
+    if kind != "longrope":
+        _Reader(parameters, where).number("factor")
+    scaling = {"rope_type": kind}
+    scaling.update((key, value) for key, value in parameters.items() if key in _ROPE_KEYS and value is not None)
+    original = raw.get("original_max_position_embeddings") or max_positions
+    scaling.setdefault("original_max_position_embeddings", original)
+    scaling["max_position_embeddings"] = max_positions
+    return theta, scaling
+
+
+def _token_ids(raw: Mapping[str, Any], generation: Mapping[str, Any] | None, key: str, where: str) -> tuple[int, ...]:
+    value = (generation or {}).get(key)
+    if value is None:
+        value = raw.get(key)
+    values = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+    for item in values:
+        if isinstance(item, bool) or not isinstance(item, int):
+            raise kv.FormatError(f"[models.config] {where}: {key}: got {value!r}, allowed a token id or a list of them")
+    return tuple(values)
+
+
+def _check(config: ModelConfig, where: str) -> None:
+    for name in _POSITIVE:
+        limit = _MOST_LAYERS if name == "num_hidden_layers" else _MOST
+        if not 1 <= getattr(config, name) <= limit:
+            raise kv.FormatError(f"[models.config] {where}: {name}: got {getattr(config, name)}, allowed 1 to {limit}")
+    if config.num_attention_heads % config.num_key_value_heads:
+        raise kv.FormatError(
+            f"[models.config] {where}: num_key_value_heads: got {config.num_key_value_heads}, "
+            f"allowed a divisor of num_attention_heads ({config.num_attention_heads})"
+        )
+    if config.head_dim % 2:
+        raise kv.FormatError(f"[models.config] {where}: head_dim: got {config.head_dim}, allowed an even number")
+    if not 0 < config.rms_norm_eps < math.inf or not 0 < config.rope_theta < math.inf:
+        raise kv.FormatError(
+            f"[models.config] {where}: rms_norm_eps {config.rms_norm_eps}, rope_theta {config.rope_theta}: "
+            "allowed positive finite numbers"
+        )

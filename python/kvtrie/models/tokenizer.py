@@ -1,0 +1,194 @@
+"""Text to token ids and back: the ``tokenizers`` library, the checkpoint's chat template, and streaming.
+
+A chat template is a program from a file: it runs in jinja2's immutable sandbox and sees messages, special tokens and
+the date only.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import kvtrie as kv
+
+from .weights import read_json
+
+Message = Mapping[str, Any]
+
+
+class Tokenizer:
+    """A checkpoint's tokenizer. Read-only and safe to share between threads.
+
+    ``raw`` is the ``tokenizers.Tokenizer``; ``special`` maps names such as "eos_token" to their text.
+    """
+
+    def __init__(self, raw: Any, *, special: Mapping[str, str] | None = None, chat_template: str | None = None) -> None:
+        self.raw = raw
+        self.special = dict(special or {})
+        self.chat_template = chat_template
+        self._template: Any = None
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids run from 0 to this, special and added tokens included."""
+        return int(self.raw.get_vocab_size(with_added_tokens=True))
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of ``text``; ``add_special_tokens`` lets the tokenizer add what it always adds (a leading bos)."""
+        if not isinstance(text, str):
+            raise kv.ArgumentTypeError(f"[tokenizer.encode] text: got {type(text).__name__}, allowed str")
+        return list(self.raw.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, tokens: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """The text of ``tokens``. Bytes that are not whole UTF-8 characters come out as U+FFFD."""
+        ids = [int(token) for token in tokens]
+        return str(self.raw.decode(ids, skip_special_tokens=skip_special_tokens))
+
+    def token_id(self, token: str) -> int | None:
+        """The id of one exact token, or None."""
+        found = self.raw.token_to_id(token)
+        return None if found is None else int(found)
+
+    def stream(self, skip_special_tokens: bool = True) -> Detokenizer:
+        """A new incremental decoder: feed tokens, get text."""
+        return Detokenizer(self, skip_special_tokens)
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = False,
+        tokenize: bool = True,
+        **variables: Any,
+    ) -> list[int] | str:
+        """Messages ({"role", "content"}) laid out by the checkpoint's own template: token ids, or text.
+
+        ``variables`` are passed to the template (``tools``, ``enable_thinking``, ...). Raises ``kv.NotSupported`` when
+        the checkpoint has no template and ``kv.ArgumentError`` when the template refuses the messages.
+        """
+        import jinja2
+
+        if self.chat_template is None:
+            raise kv.NotSupported("[tokenizer] this checkpoint has no chat template; use encode() on plain text")
+        values = {**self.special, "tools": None, "documents": None, **variables}
+        try:
+            if self._template is None:
+                self._template = _compile(self.chat_template)
+            text = str(
+                self._template.render(messages=list(messages), add_generation_prompt=add_generation_prompt, **values)
+            )
+        except jinja2.TemplateError as error:
+            raise kv.ArgumentError(f"[tokenizer] the chat template refused the messages: {error}") from error
+        return self.encode(text, add_special_tokens=False) if tokenize else text
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer | None:
+        """The tokenizer of a checkpoint folder, or None if it has no tokenizer.json."""
+        path = folder / "tokenizer.json"
+        if not path.exists():
+            return None
+        import tokenizers
+
+        try:
+            raw = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception for every kind of damage
+            raise kv.FormatError(f"[models.load] {path}: not a tokenizer: {error}") from error
+        settings = read_json(folder / "tokenizer_config.json", required=False)
+        special = {}
+        for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+            value = settings.get(name)
+            value = value.get("content") if isinstance(value, dict) else value
+            if isinstance(value, str):
+                special[name] = value
+        return cls(raw, special=special, chat_template=_find_template(folder, settings))
+
+
+class Detokenizer:
+    """Turns a stream of tokens into pieces of text that never split a character.
+
+    A token may end inside a UTF-8 character, and a decoder may treat the first token of a text specially. So each piece
+    is the difference of two decodings that start at the same earlier token, and is held back while it ends in U+FFFD.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._ids: list[int] = []
+        self._start = 0  # both decodings start here
+        self._given = 0  # tokens whose text was handed out
+
+    def feed(self, token: int) -> str:
+        """The text that became complete with ``token``; "" while a character is unfinished."""
+        self._ids.append(int(token))
+        text = self._pending()
+        if text.endswith("\ufffd"):
+            return ""
+        if text:
+            self._start = self._given
+        self._given = len(self._ids)
+        if self._start > 64:
+            del self._ids[: self._start]
+            self._given -= self._start
+            self._start = 0
+        return text
+
+    def finish(self) -> str:
+        """What is still held back, with U+FFFD where bytes are missing."""
+        text = self._pending()
+        self._start = self._given = len(self._ids)
+        return text
+
+    def _pending(self) -> str:
+        before = self._tokenizer.decode(self._ids[self._start : self._given], self._skip)
+        return self._tokenizer.decode(self._ids[self._start :], self._skip)[len(before) :]
+
+
+def _find_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """chat_template.jinja wins over tokenizer_config.json, where several named ones may stand."""
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise kv.FormatError(f"[models.load] {path}: cannot be read: {error}") from error
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _compile(source: str) -> Any:
+    """The template, in the environment that Hugging Face's templates are written for."""
+    from jinja2 import TemplateError
+    from jinja2.ext import Extension
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class GenerationBlock(Extension):
+        """{% generation %} marks the model's own words for training; here it is its contents."""
+
+        tags: set[str] = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    def to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+        return json.dumps(value, ensure_ascii=False, indent=indent)
+
+    def strftime_now(layout: str) -> str:
+        return datetime.datetime.now().strftime(layout)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationBlock]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = strftime_now
+    return environment.from_string(source)

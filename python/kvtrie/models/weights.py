@@ -1,0 +1,225 @@
+"""Weights of a checkpoint: where each tensor lies, and how its bytes become numpy arrays.
+
+The ``safetensors`` library checks every file (header, offsets, no holes, file length) before anything is read. Values
+are then read one tensor at a time at the checked offsets, because numpy has no bfloat16 and the library's numpy reader
+refuses it: bfloat16 arrives as uint16 bit patterns and is widened to float32, which is exact.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import kvtrie as kv
+
+try:
+    import safetensors
+except ImportError as error:
+    raise ImportError("kvtrie.models needs more packages: pip install 'kvtrie[models]'") from error
+
+Array = npt.NDArray[Any]
+Progress = Callable[[int, int], object]
+
+# safetensors' names of the supported element types, and the numpy type their bytes are read as.
+STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class WeightSource:
+    """One tensor that can be read: ``read()`` gives its stored elements (bfloat16 as uint16) in ``shape``."""
+
+    name: str
+    dtype: str  # "F32", "F16" or "BF16"
+    shape: tuple[int, ...]
+    nbytes: int
+    origin: str  # the file it comes from, for messages
+    read: Callable[[], Array]
+
+
+def read_json(path: Path, *, required: bool = True) -> dict[str, Any]:
+    """A JSON object from ``path``; {} if it is absent and not required. Raises ``kv.FormatError`` naming the file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if not required:
+            return {}
+        raise kv.FormatError(f"[models.load] {path}: the file is missing") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise kv.FormatError(f"[models.load] {path}: cannot be read: {error}") from error
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise kv.FormatError(f"[models.load] {path}: not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise kv.FormatError(f"[models.load] {path}: got a JSON {type(value).__name__}, allowed an object")
+    return value
+
+
+def open_folder(folder: Path) -> dict[str, WeightSource]:
+    """Every tensor of a checkpoint folder, from ``model.safetensors``, its shards, or one other safetensors file."""
+    if (folder / _INDEX).exists():
+        return _open_shards(folder)
+    files = [folder / _SINGLE] if (folder / _SINGLE).exists() else sorted(folder.glob("*.safetensors"))
+    if len(files) != 1:
+        names = ", ".join(file.name for file in files) or "none"
+        raise kv.FormatError(f"[models.load] {folder}: {_SINGLE} or {_INDEX} is missing (safetensors files: {names})")
+    return _open_file(files[0])
+
+
+def _open_shards(folder: Path) -> dict[str, WeightSource]:
+    index = folder / _INDEX
+    table = read_json(index).get("weight_map")
+    if not isinstance(table, dict) or not table:
+        raise kv.FormatError(f"[models.load] {index}: weight_map is missing or empty")
+    shards: dict[str, dict[str, WeightSource]] = {}
+    sources: dict[str, WeightSource] = {}
+    for name, file in table.items():
+        if not isinstance(file, str) or Path(file).name != file:
+            raise kv.FormatError(
+                f"[models.load] {index}: weight_map[{name!r}]: got {file!r}, allowed a plain file name"
+            )
+        if file not in shards:
+            shards[file] = _open_file(folder / file)
+        if name not in shards[file]:
+            raise kv.FormatError(
+                f"[models.load] {folder / file}: tensor {name!r} is missing, {_INDEX} says it is there"
+            )
+        sources[name] = shards[file][name]
+    return sources
+
+
+def _open_file(path: Path) -> dict[str, WeightSource]:
+    try:
+        with safetensors.safe_open(path, framework="numpy"):  # type: ignore[no-untyped-call, unused-ignore]
+            pass
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+    except FileNotFoundError:
+        raise kv.FormatError(f"[models.load] {path}: the file is missing") from None
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise kv.FormatError(f"[models.load] {path}: truncated or damaged: {error}") from error
+    sources = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        sources[name] = WeightSource(
+            name,
+            entry["dtype"],
+            tuple(entry["shape"]),
+            end - begin,
+            str(path),
+            _file_reader(path, entry["dtype"], tuple(entry["shape"]), 8 + length + begin),
+        )
+    return sources
+
+
+def _file_reader(path: Path, dtype: str, shape: tuple[int, ...], offset: int) -> Callable[[], Array]:
+    def read() -> Array:
+        count = int(np.prod(shape, dtype=np.int64))
+        try:
+            values: Array = np.fromfile(path, STORED[dtype], count, offset=offset)
+        except OSError as error:
+            raise kv.FormatError(f"[models.load] {path}: cannot be read: {error}") from error
+        if values.size != count:
+            raise kv.FormatError(f"[models.load] {path}: ended early: got {values.size} elements, expected {count}")
+        shaped: Array = values.reshape(shape)
+        return shaped
+
+    return read
+
+
+def from_arrays(arrays: Mapping[str, Any]) -> dict[str, WeightSource]:
+    """Sources over arrays in memory: float32, float16, float64 (rounded to float32) or ml_dtypes' bfloat16."""
+    return {name: _array_source(name, np.asarray(value)) for name, value in arrays.items()}
+
+
+def _array_source(name: str, array: Array) -> WeightSource:
+    if array.dtype.name == "bfloat16":
+        code, stored = "BF16", np.ascontiguousarray(array).view(np.uint16)
+    elif array.dtype == np.float16:
+        code, stored = "F16", np.ascontiguousarray(array)
+    elif array.dtype in (np.float32, np.float64):
+        code, stored = "F32", np.ascontiguousarray(array, dtype=np.float32)
+    else:
+        raise kv.ArgumentTypeError(
+            f"[models] weights[{name!r}]: got {array.dtype}, allowed float32, float16, float64 or bfloat16"
+        )
+    return WeightSource(name, code, tuple(array.shape), stored.nbytes, "weights", lambda: stored)
+
+
+def check_table(
+    sources: Mapping[str, WeightSource], expected: Mapping[str, tuple[int, ...]], ignored: Callable[[str], bool]
+) -> None:
+    """Raises unless ``sources`` holds exactly ``expected`` in shape and type; names ``ignored`` accepts may stay."""
+    for name, shape in expected.items():
+        source = sources.get(name)
+        if source is None:
+            origin = next((s.origin for s in sources.values()), "weights")
+            raise kv.FormatError(f"[models] {origin}: tensor {name!r} is missing, expected shape {list(shape)}")
+        if source.dtype not in STORED:
+            raise kv.NotSupported(f"[models] {source.origin}: {name}: got {source.dtype}, allowed {', '.join(STORED)}")
+        if source.shape != shape:
+            raise kv.FormatError(
+                f"[models] {source.origin}: {name}: got shape {list(source.shape)}, expected {list(shape)}"
+            )
+    extra = sorted(name for name in sources if name not in expected and not ignored(name))
+    if extra:
+        shown = ", ".join(extra[:4]) + (", ..." if len(extra) > 4 else "")
+        raise kv.FormatError(
+            f"[models] {sources[extra[0]].origin}: {len(extra)} tensors the model has no use for: {shown}"
+        )
+
+
+def to_float32(values: Array, dtype: str) -> npt.NDArray[np.float32]:
+    """Stored elements as float32; exact for all three stored types."""
+    if dtype == "BF16":
+        bits: npt.NDArray[np.uint32] = values.astype(np.uint32) << np.uint32(16)
+        return bits.view(np.float32)
+    return values.astype(np.float32, copy=False)
+
+
+def to_float16(values: Array, dtype: str, name: str) -> npt.NDArray[np.float16]:
+    """Stored elements rounded to float16. Raises ``kv.ArgumentError`` when one lies outside float16's range."""
+    if dtype == "F16":
+        return values.astype(np.float16, copy=False)
+    wide = to_float32(values, dtype)
+    with np.errstate(over="ignore"):
+        narrow = wide.astype(np.float16)
+    if np.any(np.isinf(narrow) & np.isfinite(wide)):
+        raise kv.ArgumentError(
+            f"[models] dtype 'float16' cannot hold {name}: got |value| up to {np.abs(wide).max():g}, allowed 65504; "
+            "use dtype='float32'"
+        )
+    return narrow
+
+
+def default_dtype(sources: Mapping[str, WeightSource]) -> str:
+    """ "float16" when every matrix is stored so, else "float32".
+
+    bfloat16 has float32's range and so does not fit into float16; only float32 keeps it exactly.
+    """
+    matrices = [source for source in sources.values() if len(source.shape) > 1]
+    return "float16" if matrices and all(source.dtype == "F16" for source in matrices) else "float32"
+
+
+def tqdm_progress() -> tuple[Progress, Callable[[], None]]:
+    """(progress callback, close) that draw a tqdm bar on stderr."""
+    from tqdm import tqdm
+
+    bar = tqdm(unit="B", unit_scale=True, unit_divisor=1024, desc="loading")
+
+    def update(done: int, total: int | None) -> None:
+        bar.total = total
+        bar.update(done - bar.n)
+
+    return update, bar.close

@@ -1,0 +1,58 @@
+"""Operations on tensors: device in, device out.
+
+Arrays among the arguments are copied to the device of the other tensors, or to the default device. Operations are
+enqueued, never waited for; each row's result is independent of the other rows. Wrong arguments raise ``ArgumentError``
+or ``ArgumentTypeError`` that name the operation and the argument.
+"""
+
+from __future__ import annotations
+
+from ._core import ops as _ops
+
+PackedWeight = _ops.PackedWeight
+RopeTable = _ops.RopeTable
+add = _ops.add
+argmax = _ops.argmax
+attention = _ops.attention
+concat = _ops.concat
+embedding = _ops.embedding
+gelu_mul = _ops.gelu_mul
+l2_norm = _ops.l2_norm
+layer_norm = _ops.layer_norm
+matmul = _ops.matmul
+mul = _ops.mul
+pack = _ops.pack
+rms_norm = _ops.rms_norm
+rope = _ops.rope
+sample = _ops.sample
+sigmoid = _ops.sigmoid
+silu = _ops.silu
+silu_mul = _ops.silu_mul
+softmax = _ops.softmax
+softplus = _ops.softplus
+split = _ops.split
+
+__all__ = [
+    "PackedWeight",
+    "RopeTable",
+    "add",
+    "argmax",
+    "attention",
+    "concat",
+    "embedding",
+    "gelu_mul",
+    "l2_norm",
+    "layer_norm",
+    "matmul",
+    "mul",
+    "pack",
+    "rms_norm",
+    "rope",
+    "sample",
+    "sigmoid",
+    "silu",
+    "silu_mul",
+    "softmax",
+    "softplus",
+    "split",
+]

@@ -1,0 +1,130 @@
+"""The prefix cache: every conversation's tokens in one tree, every common token stored and computed once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Optional, Union
+
+from . import _core
+from ._values import Node, make_nodes
+from .errors import ArgumentError, ArgumentTypeError
+
+Caches = Union[_core.CausalCache, Sequence[_core.CausalCache]]
+Bytes = Union[None, int, str]
+Decode = Callable[[list[int]], str]
+
+_HOST_SHARE = 0.25  # of the machine's memory, for host_bytes="auto"
+_HOST_POOLS = 4  # times the device pools, for host_bytes="auto"
+
+
+class PrefixCache(_core.PrefixCache):
+    """Every conversation's tokens in one tree; the K/V of common tokens is stored and computed once.
+
+    ``caches``: the caches of the model's layers, one or a list; each belongs to one PrefixCache at a time.
+    ``fingerprint``: which weights the K/V come from. ``host_bytes``: cap of the host tier: bytes, a text such as
+    "512MiB", 0 or None for no host tier, or "auto": a quarter of the machine's memory, at most four times the device
+    pools. ``policy``: which state goes first when room is needed; "lru". ``checkpoint_every``: distance of spaced
+    restore points in tokens, for caches whose state exists only at restore points. ``growth``: cells reserved ahead of
+    a growing session. ``clock``: a callable that returns seconds, for ages only; None: the system's steady clock.
+
+    Any thread may call; calls take turns. Nothing is shared across namespaces. Raises ``ArgumentError`` for no caches,
+    a layer in two caches, or a cache that belongs to another PrefixCache.
+    """
+
+    def __init__(
+        self,
+        caches: Caches,
+        *,
+        fingerprint: str = "",
+        host_bytes: Bytes = "auto",
+        policy: str = "lru",
+        checkpoint_every: int = 512,
+        growth: int = 256,
+        clock: Optional[Callable[[], float]] = None,
+    ) -> None:
+        if policy != "lru":
+            raise ArgumentError(f"[PrefixCache] policy: got {policy!r}, allowed 'lru'")
+        if isinstance(checkpoint_every, bool) or not hasattr(checkpoint_every, "__index__"):
+            raise ArgumentTypeError(f"[PrefixCache] checkpoint_every: got {checkpoint_every!r}, allowed an integer")
+        if checkpoint_every < 1:
+            raise ArgumentError(f"[PrefixCache] checkpoint_every: got {checkpoint_every}, allowed 1 or more")
+        held = caches if isinstance(caches, (list, tuple)) else (caches,)
+        if host_bytes is None:
+            host_bytes = 0
+        elif isinstance(host_bytes, str) and host_bytes == "auto":
+            host_bytes = _automatic_host_bytes(held)
+        super().__init__(caches, fingerprint=fingerprint, host_bytes=host_bytes, growth=growth, clock=clock)
+        self._caches = list(held)
+        self._policy = policy
+        self._checkpoint_every = int(checkpoint_every)
+
+    @property
+    def caches(self) -> list[_core.CausalCache]:
+        """The caches it drives, in the order they were given."""
+        return list(self._caches)
+
+    @property
+    def policy(self) -> str:
+        """Which state goes first when room is needed."""
+        return self._policy
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Distance of spaced restore points in tokens."""
+        return self._checkpoint_every
+
+    def nodes(self) -> list[Node]:
+        """The nodes of the tree now, parents before their children."""
+        return make_nodes(self._nodes())
+
+    def tree(self, decode: Optional[Decode] = None, **options: Any) -> str:
+        """The tree as text, one line a node. ``decode`` turns token ids into text for the labels.
+
+        Further ``options``: those of ``kvtrie.viz.tree_text``.
+        """
+        from .viz import tree_text
+
+        return tree_text(self, decode, **options)
+
+    def to_dot(self, decode: Optional[Decode] = None, **options: Any) -> str:
+        """The tree in DOT, for Graphviz. ``options``: those of ``kvtrie.viz.tree_dot``."""
+        from .viz import tree_dot
+
+        return tree_dot(self, decode, **options)
+
+    def to_svg(self, decode: Optional[Decode] = None, **options: Any) -> str:
+        """The tree as an SVG picture. ``options``: those of ``kvtrie.viz.tree_svg``."""
+        from .viz import tree_svg
+
+        return tree_svg(self, decode, **options)
+
+    def _repr_html_(self) -> str:
+        from .viz import tree_html
+
+        return "<p>a closed kvtrie.PrefixCache</p>" if self.closed else tree_html(self)
+
+    def __enter__(self) -> PrefixCache:
+        return self
+
+    def __exit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], where: Optional[TracebackType]
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<kvtrie.PrefixCache, closed>"
+        now = self.stats()
+        return (
+            f"<kvtrie.PrefixCache {now['nodes']} nodes, {now['tokens']} tokens, {now['sessions']} sessions, "
+            f"{now['device_bytes']} device bytes, {now['host_bytes']} host bytes>"
+        )
+
+
+def _automatic_host_bytes(caches: Sequence[_core.CausalCache]) -> int:
+    """A quarter of the machine's memory, but no more than four times the pools."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    pools = sum(cache.nbytes for cache in caches if isinstance(cache, _core.CausalCache))
+    return min(int(_HOST_SHARE * memory), _HOST_POOLS * pools)

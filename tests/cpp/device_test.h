@@ -1,0 +1,71 @@
+// A device for tests, and the rule that every counter returns to its start after each of them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/error.h"
+#include "cl/clblast.h"
+#include "cl/device.h"
+#include "cl/fault.h"
+
+namespace kvtrie {
+
+// One device for the whole test program: the first that list_devices() names.
+inline const cl::DevicePtr& shared_device() {
+  static const cl::DevicePtr device = [] {
+    const auto list = cl::list_devices();
+    if (list.empty()) fail(ErrorKind::kDevice, "test", "devices: got none, allowed 1 or more (is PoCL installed?)");
+    return cl::Device::open(list.front(), {});
+  }();
+  return device;
+}
+
+// The message of the Error that `call` throws, after checking its kind; "" and a failure when it does not throw.
+template <class Call>
+std::string error_of(ErrorKind kind, Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(static_cast<int>(error.kind()), static_cast<int>(kind)) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+class DeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    settle();
+    before_ = device().counters();
+  }
+
+  void TearDown() override {
+    cl::disarm_fault();
+    settle();
+    const cl::Counters after = device().counters();
+    EXPECT_EQ(after.buffers, before_.buffers);
+    EXPECT_EQ(after.buffer_bytes, before_.buffer_bytes);
+    EXPECT_EQ(after.wrapped_buffers, before_.wrapped_buffers);
+    EXPECT_EQ(after.wrapped_bytes, before_.wrapped_bytes);
+    EXPECT_EQ(after.events, before_.events);
+    EXPECT_EQ(after.pending_commands, 0U);
+  }
+
+  static const cl::DevicePtr& device_ptr() { return shared_device(); }
+  static cl::Device& device() { return *shared_device(); }
+
+ private:
+  static void settle() {
+    device().finish();
+    cl::release_blas_workspace(device());
+  }
+
+  cl::Counters before_;
+};
+
+}  // namespace kvtrie

@@ -1,0 +1,331 @@
+// Attention kernels against the reference, over random span lists, with NaN in every cell that nobody holds.
+#include "ops/attention.h"
+
+#include <algorithm>
+
+#include "ops_helpers.h"
+
+namespace kvtrie::ops {
+namespace {
+
+struct Sizes {
+  std::uint32_t heads, kv_heads, k_dim, v_dim;
+};
+
+// Histories in one pool. Cells that no history names hold NaN.
+class Scene {
+ public:
+  Scene(Sizes sizes, std::uint32_t cells, DType dtype, std::uint32_t salt)
+      : sizes_(sizes), cells_(cells), dtype_(dtype), random_(salt), held_(cells, false) {}
+
+  // A history of `length` positions: the first `shared` ones of `parent`, then spans of random lengths up to `longest`
+  // in random free cells.
+  std::size_t add_history(std::int32_t length, std::int32_t longest, std::size_t parent = 0, std::int32_t shared = 0) {
+    CellSpans spans;
+    if (shared > 0)
+      for (const CellSpan& span : histories_[parent]) {
+        if (span.position >= shared) break;
+        spans.push_back(span);
+        spans.back().length = std::min<std::uint32_t>(span.length, static_cast<std::uint32_t>(shared - span.position));
+      }
+    for (std::int32_t position = shared; position < length;) {
+      const std::int32_t wanted = std::min(length - position, 1 + random_.below(longest));
+      const CellSpan span = claim(wanted, position);
+      spans.push_back(span);
+      position += static_cast<std::int32_t>(span.length);
+    }
+    histories_.push_back(std::move(spans));
+    return histories_.size() - 1;
+  }
+
+  // The last `count` positions of a history become rows of the step.
+  void add_rows(std::size_t history, std::uint32_t count) {
+    const std::int32_t length = histories_[history].back().end_position();
+    const std::uint32_t row = queries_.empty() ? 0 : queries_.back().row + queries_.back().count;
+    queries_.push_back({row, count, length - static_cast<std::int32_t>(count), histories_[history]});
+  }
+
+  void fill() {
+    k_ = pool(sizes_.k_dim);
+    v_ = pool(sizes_.v_dim);
+    const std::uint32_t rows = queries_.back().row + queries_.back().count;
+    q_ = random_.normals(std::size_t{rows} * sizes_.heads * sizes_.k_dim);
+    sinks_ = random_.normals(sizes_.heads, 2.0f);
+  }
+
+  std::vector<float> run(float softcap = 0.0f, bool sinks = false, float scale = 0.0f, const PlanLimits* limits = nullptr) {
+    const cl::DevicePtr& device = shared_device();
+    AttentionOptions options{scale, softcap, sinks ? upload(sinks_, {sizes_.heads}) : Tensor()};
+    const AttentionPlan plan = plan_attention(queries_, limits ? *limits : plan_limits(*device));
+    const Tensor q = upload(q_, {plan.rows, sizes_.heads, sizes_.k_dim});
+    const Tensor k = upload_as(k_, dtype_, {sizes_.kv_heads, cells_, sizes_.k_dim});
+    const Tensor v = upload_as(v_, dtype_, {sizes_.kv_heads, cells_, sizes_.v_dim});
+    return download(attend_spans(q, k, v, upload_plan(device, plan), options));
+  }
+
+  std::vector<float> wanted(float softcap = 0.0f, bool sinks = false, float scale = 0.0f) const {
+    const auto k = stored(k_, dtype_), v = stored(v_, dtype_);
+    std::vector<float> out(q_.size() / sizes_.k_dim * sizes_.v_dim);
+    const std::vector<float> logits = sinks ? sinks_ : std::vector<float>();
+    reference::attend_spans(q_, {k.data(), dtype_}, {v.data(), dtype_}, cells_,
+                            {sizes_.heads, sizes_.kv_heads, sizes_.k_dim, sizes_.v_dim}, queries_, {scale, softcap, logits}, out);
+    return out;
+  }
+
+  // The same contents in other cells: every history is moved to fresh spans of at most `longest` cells.
+  Scene rearranged(std::int32_t longest, std::uint32_t salt) const {
+    Scene other(sizes_, cells_, dtype_, salt);
+    for (const CellSpans& spans : histories_) other.add_history(spans.back().end_position(), longest);
+    for (const QueryRows& query : queries_) {
+      const auto at = std::find_if(histories_.begin(), histories_.end(), [&](const CellSpans& spans) {
+        return spans.data() == query.keys.data();
+      });
+      other.add_rows(static_cast<std::size_t>(at - histories_.begin()), query.count);
+    }
+    other.fill();
+    other.q_ = q_;
+    other.sinks_ = sinks_;
+    for (std::size_t h = 0; h < histories_.size(); ++h) other.copy_contents(histories_[h], other.histories_[h], *this);
+    return other;
+  }
+
+  Scene with_rows_of(std::size_t query) const {
+    Scene one = *this;
+    const QueryRows kept = queries_[query];
+    one.queries_ = {{0, kept.count, kept.position, kept.keys}};
+    const std::size_t row = std::size_t{sizes_.heads} * sizes_.k_dim;
+    one.q_.assign(q_.begin() + static_cast<std::ptrdiff_t>(kept.row * row),
+                  q_.begin() + static_cast<std::ptrdiff_t>((kept.row + kept.count) * row));
+    return one;
+  }
+
+  const std::vector<QueryRows>& queries() const { return queries_; }
+  const std::vector<float>& q() const { return q_; }
+  void set_queries(std::vector<QueryRows> queries, std::vector<float> q) {
+    queries_ = std::move(queries);
+    q_ = std::move(q);
+  }
+  const CellSpans& history(std::size_t index) const { return histories_[index]; }
+
+ private:
+  CellSpan claim(std::int32_t wanted, std::int32_t position) {
+    for (;;) {
+      const auto begin = static_cast<Cell>(random_.below(static_cast<std::int32_t>(cells_)));
+      Cell end = begin;
+      while (end < cells_ && !held_[end] && end - begin < static_cast<Cell>(wanted)) held_[end++] = true;
+      if (end > begin) return {begin, end - begin, position};
+    }
+  }
+
+  std::vector<float> pool(std::uint32_t dim) {
+    std::vector<float> values = random_.normals(std::size_t{sizes_.kv_heads} * cells_ * dim);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (!held_[i / dim % cells_]) values[i] = NAN;
+    return values;
+  }
+
+  void copy_contents(const CellSpans& from, const CellSpans& to, const Scene& source) {
+    std::vector<Cell> from_cells, to_cells;
+    for (const CellSpan& span : from)
+      for (std::uint32_t i = 0; i < span.length; ++i) from_cells.push_back(span.cell + i);
+    for (const CellSpan& span : to)
+      for (std::uint32_t i = 0; i < span.length; ++i) to_cells.push_back(span.cell + i);
+    for (std::size_t head = 0; head < sizes_.kv_heads; ++head)
+      for (std::size_t i = 0; i < from_cells.size(); ++i) {
+        const std::size_t a = head * cells_ + from_cells[i], b = head * cells_ + to_cells[i];
+        std::copy_n(&source.k_[a * sizes_.k_dim], sizes_.k_dim, &k_[b * sizes_.k_dim]);
+        std::copy_n(&source.v_[a * sizes_.v_dim], sizes_.v_dim, &v_[b * sizes_.v_dim]);
+      }
+  }
+
+  Sizes sizes_;
+  std::uint32_t cells_;
+  DType dtype_;
+  Random random_;
+  std::vector<bool> held_;
+  std::vector<CellSpans> histories_ = [] {
+    std::vector<CellSpans> reserved;
+    reserved.reserve(16);  // queries point into the histories
+    return reserved;
+  }();
+  std::vector<QueryRows> queries_;
+  std::vector<float> q_, k_, v_, sinks_;
+};
+
+float tolerance(DType) { return 1e-5f; }  // the reference reads the same float16 numbers
+
+// A decode row, a few rows and a prefill over scattered histories, plain and with every option.
+void check_sizes(Sizes sizes, DType dtype, std::uint32_t salt) {
+  Scene scene(sizes, 1400, dtype, salt);
+  scene.add_rows(scene.add_history(600, 200), 1);
+  scene.add_rows(scene.add_history(75, 9), 5);
+  scene.add_rows(scene.add_history(130, 40), 41);
+  scene.fill();
+  expect_close(scene.run(), scene.wanted(), tolerance(dtype), "plain");
+  expect_close(scene.run(5.0f, true, 0.3f), scene.wanted(5.0f, true, 0.3f), tolerance(dtype), "softcap, sinks, scale");
+}
+
+class Attention : public OpsTest {};
+
+TEST_F(Attention, AgreesForGroupsOfOneFourEight) {
+  check_sizes({2, 2, 64, 64}, DType::kFloat32, 1);
+  check_sizes({8, 2, 64, 64}, DType::kFloat32, 2);
+  check_sizes({8, 1, 64, 64}, DType::kFloat16, 3);
+}
+
+TEST_F(Attention, AgreesForOddGroupsAndUnequalDims) {
+  check_sizes({7, 1, 32, 16}, DType::kFloat16, 4);
+  check_sizes({6, 2, 16, 48}, DType::kFloat32, 5);
+}
+
+TEST_F(Attention, AgreesForHeadSizesThatVectorsDoNotDivide) {
+  check_sizes({4, 2, 20, 9}, DType::kFloat32, 6);
+  check_sizes({2, 1, 40, 40}, DType::kFloat16, 7);
+}
+
+TEST_F(Attention, AgreesForTheLargestHead) { check_sizes({2, 1, 256, 256}, DType::kFloat16, 8); }
+
+TEST_F(Attention, WorkGroupFamilyAgrees) {
+  const ForcedFamily forced(KernelFamily::kWorkGroup);
+  check_sizes({4, 2, 64, 64}, DType::kFloat16, 9);
+  check_sizes({3, 1, 20, 70}, DType::kFloat32, 10);
+}
+
+TEST_F(Attention, BitsDoNotDependOnWhereCellsLie) {
+  Scene scene({4, 2, 64, 64}, 3000, DType::kFloat16, 11);
+  scene.add_rows(scene.add_history(700, 700), 1);
+  scene.add_rows(scene.add_history(200, 200), 30);
+  scene.fill();
+  const auto whole = scene.run();
+  for (const std::int32_t longest : {1, 16, 100}) {
+    Scene moved = scene.rearranged(longest, 12);
+    EXPECT_TRUE(same_bits(moved.run(), whole)) << "spans of up to " << longest;
+  }
+}
+
+TEST_F(Attention, SharedPrefixGivesTheBitsOfSeparateSteps) {
+  Scene scene({8, 2, 64, 64}, 4000, DType::kFloat16, 13);
+  const std::size_t a = scene.add_history(1200, 400);
+  scene.add_rows(a, 1);
+  for (const std::int32_t length : {1100, 1300, 1024}) scene.add_rows(scene.add_history(length, 300, a, 1030 < length ? 1030 : 1000), 2);
+  scene.fill();
+  const auto together = scene.run();
+  expect_close(together, scene.wanted(), tolerance(DType::kFloat16));
+  std::vector<float> apart;
+  for (std::size_t i = 0; i < scene.queries().size(); ++i) {
+    const auto one = scene.with_rows_of(i).run();
+    apart.insert(apart.end(), one.begin(), one.end());
+  }
+  EXPECT_TRUE(same_bits(together, apart));
+}
+
+TEST_F(Attention, DecodeGivesTheBitsOfPrefill) {
+  Scene scene({4, 2, 64, 64}, 2000, DType::kFloat32, 14);
+  const std::size_t history = scene.add_history(1100, 100);
+  scene.add_rows(history, 40);
+  scene.fill();
+  const auto prefill = scene.run(0.0f, true);
+  expect_close(prefill, scene.wanted(0.0f, true), tolerance(DType::kFloat32));
+  const std::size_t row = prefill.size() / 40;
+  for (const std::uint32_t at : {0U, 17U, 39U}) {  // one row at a time, before later keys exist
+    Scene step = scene;
+    const std::vector<float> q(scene.q().begin() + static_cast<std::ptrdiff_t>(at * row),
+                               scene.q().begin() + static_cast<std::ptrdiff_t>((at + 1) * row));
+    step.set_queries({{0, 1, static_cast<std::int32_t>(1060 + at), scene.history(history)}}, q);
+    const std::vector<float> wanted(prefill.begin() + static_cast<std::ptrdiff_t>(at * row),
+                                    prefill.begin() + static_cast<std::ptrdiff_t>((at + 1) * row));
+    EXPECT_TRUE(same_bits(step.run(0.0f, true), wanted)) << "row " << at;
+  }
+  for (const PlanLimits limits : {PlanLimits{512, 3, 8}, PlanLimits{512, 16, 1000}})
+    EXPECT_TRUE(same_bits(scene.run(0.0f, true, 0.0f, &limits), prefill)) << limits.rows_per_tile;
+}
+
+TEST_F(Attention, DenseAgreesWithAndWithoutMask) {
+  Random random(15);
+  struct Case {
+    std::int64_t tokens, n;
+    DType dtype;
+  };
+  for (const Case c : {Case{1, 600, DType::kFloat16}, Case{5, 33, DType::kFloat16}, Case{20, 70, DType::kFloat32}}) {
+    const Sizes s{4, 2, 64, 32};
+    const auto q = random.normals(c.tokens * s.heads * s.k_dim);
+    auto k = random.normals(c.n * s.kv_heads * s.k_dim), v = random.normals(c.n * s.kv_heads * s.v_dim);
+    std::vector<float> mask(c.tokens * c.n);
+    for (float& m : mask) m = random.below(3) == 0 ? -INFINITY : 0.5f * random.normal();
+    for (std::int64_t t = 0; t < c.tokens; ++t) mask[t * c.n + 3] = -INFINITY;  // key 3 is hidden from all, and NaN
+    if (c.tokens > 1) std::fill_n(mask.begin() + c.n, c.n, -INFINITY);          // row 1 sees nothing
+    for (const bool masked : {false, true}) {
+      if (masked) {
+        std::fill_n(k.begin() + 3 * s.kv_heads * s.k_dim, s.kv_heads * s.k_dim, NAN);
+        std::fill_n(v.begin() + 3 * s.kv_heads * s.v_dim, s.kv_heads * s.v_dim, NAN);
+      }
+      const auto k_bytes = stored(k, c.dtype), v_bytes = stored(v, c.dtype);
+      std::vector<float> wanted(c.tokens * s.heads * s.v_dim);
+      reference::attention(q, {k_bytes.data(), c.dtype}, {v_bytes.data(), c.dtype}, static_cast<std::uint64_t>(c.n),
+                           {s.heads, s.kv_heads, s.k_dim, s.v_dim}, masked ? mask : std::vector<float>(), {}, wanted);
+      const Tensor got = attention(upload(q, {c.tokens, s.heads, s.k_dim}), upload_as(k, c.dtype, {c.n, s.kv_heads, s.k_dim}),
+                                   upload_as(v, c.dtype, {c.n, s.kv_heads, s.v_dim}),
+                                   masked ? upload(mask, {c.tokens, c.n}) : Tensor(), {});
+      expect_close(download(got), wanted, 1e-5f, masked ? "masked" : "plain");
+    }
+  }
+}
+
+TEST_F(Attention, PropagatesNaNOfVisibleKeysOnly) {
+  Scene scene({2, 1, 64, 64}, 200, DType::kFloat32, 16);
+  scene.add_rows(scene.add_history(100, 50), 20);
+  scene.fill();
+  const std::vector<float> clean = scene.run();
+  std::vector<float> q = scene.q();
+  q[5 * 128] = NAN;  // row 5, head 0
+  scene.set_queries(scene.queries(), q);
+  const std::vector<float> got = scene.run();
+  EXPECT_TRUE(std::isnan(got[5 * 128]));
+  EXPECT_EQ(got[5 * 128 + 64], clean[5 * 128 + 64]);
+  EXPECT_EQ(got[4 * 128], clean[4 * 128]);
+}
+
+TEST_F(Attention, RefusesWrongArguments) {
+  const cl::DevicePtr& device = shared_device();
+  const Tensor q = Tensor::zeros(device, DType::kFloat32, {1, 4, 64}), k = Tensor::zeros(device, DType::kFloat16, {2, 8, 64});
+  const CellSpans keys{{0, 5, 0}}, beyond{{6, 5, 0}};
+  const std::vector<QueryRows> queries{{0, 1, 4, keys}}, outside{{0, 1, 4, beyond}};
+  const DevicePlan plan = upload_plan(device, plan_attention(queries, {}));
+  const auto message = [&](ErrorKind kind, const Tensor& q_, const Tensor& k_, const Tensor& v_, const DevicePlan& p,
+                           const AttentionOptions& options = {}) {
+    return error_of(kind, [&] { attend_spans(q_, k_, v_, p, options); });
+  };
+  EXPECT_TRUE(contains(message(ErrorKind::kType, Tensor(), k, k, plan), "q: got no tensor"));
+  EXPECT_TRUE(contains(message(ErrorKind::kType, k, k, k, plan), "q: got float16"));
+  EXPECT_TRUE(contains(message(ErrorKind::kType, q, k, Tensor::zeros(device, DType::kFloat32, {2, 8, 64}), plan), "v: got float32"));
+  EXPECT_TRUE(contains(message(ErrorKind::kType, q, k.slice(0, 1).reshape({8, 64}), k, plan), "k: got"));
+  EXPECT_TRUE(contains(message(ErrorKind::kArgument, q, k.reshape({2, 16, 32}), k.reshape({2, 16, 32}), plan), "k: got"));
+  EXPECT_TRUE(contains(message(ErrorKind::kArgument, q.reshape({1, 4, 64}).slice(0, 1).reshape({4, 1, 64}), k, k, plan), "q: got"));
+  EXPECT_TRUE(contains(message(ErrorKind::kArgument, q, k, k, upload_plan(device, plan_attention(outside, {}))), "plan: got cells"));
+  EXPECT_TRUE(contains(message(ErrorKind::kArgument, q, k, k, plan, {0.0f, -1.0f, {}}), "softcap: got -1"));
+  EXPECT_TRUE(contains(message(ErrorKind::kArgument, q, k, k, plan, {0.0f, 0.0f, Tensor::zeros(device, DType::kFloat32, {3})}), "sinks: got"));
+}
+
+class AttentionOclgrind : public OpsTest {};
+
+TEST_F(AttentionOclgrind, SmallStep) {
+  Scene scene({4, 2, 16, 16}, 120, DType::kFloat16, 17);
+  scene.add_rows(scene.add_history(40, 7), 1);
+  scene.add_rows(scene.add_history(20, 20), 9);
+  scene.fill();
+  const PlanLimits limits{32, 16, 8};
+  expect_close(scene.run(0.0f, true, 0.0f, &limits), scene.wanted(0.0f, true), 1e-5f);
+}
+
+TEST_F(AttentionOclgrind, SmallStepInWorkGroups) {
+  const ForcedFamily forced(KernelFamily::kWorkGroup);
+  Scene scene({2, 1, 6, 5}, 120, DType::kFloat32, 18);
+  scene.add_rows(scene.add_history(70, 7), 1);
+  scene.add_rows(scene.add_history(20, 20), 9);
+  scene.fill();
+  const PlanLimits limits{32, 16, 8};
+  expect_close(scene.run(0.0f, true, 0.0f, &limits), scene.wanted(0.0f, true), 1e-5f);
+}
+
+}  // namespace
+}  // namespace kvtrie::ops

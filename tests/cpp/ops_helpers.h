@@ -1,0 +1,87 @@
+// What the tests of ops/ share: seeded numbers, uploads, comparisons, and pools whose unheld cells hold NaN.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "ops/attention.h"
+#include "ops/cells.h"
+#include "ops/family.h"
+#include "ops/reference.h"
+#include "tensor/tensor.h"
+#include "tensor_test.h"
+
+namespace kvtrie::ops {
+
+inline constexpr std::uint32_t kSeed = 20240611;
+
+class Random {
+ public:
+  explicit Random(std::uint32_t salt = 0) : engine_(kSeed + salt) {}
+  float normal() { return normal_(engine_); }
+  std::int32_t below(std::int32_t limit) { return static_cast<std::int32_t>(engine_() % static_cast<std::uint32_t>(limit)); }
+  std::vector<float> normals(std::size_t count, float scale = 1.0f) {
+    std::vector<float> values(count);
+    for (float& value : values) value = scale * normal();
+    return values;
+  }
+  std::mt19937& engine() { return engine_; }
+
+ private:
+  std::mt19937 engine_;
+  std::normal_distribution<float> normal_;
+};
+
+inline Tensor upload(const std::vector<float>& values, Shape shape) {
+  return Tensor::from_host(shared_device(), DType::kFloat32, std::move(shape), values.data());
+}
+inline Tensor upload(const std::vector<std::int32_t>& values) {
+  return Tensor::from_host(shared_device(), DType::kInt32, {static_cast<std::int64_t>(values.size())}, values.data());
+}
+
+// The bytes of `values` stored in `dtype`.
+inline std::vector<std::byte> stored(const std::vector<float>& values, DType dtype) {
+  std::vector<std::byte> bytes(values.size() * size_of(dtype));
+  for (std::size_t i = 0; i < values.size(); ++i) reference::store_number(bytes.data(), dtype, i, values[i]);
+  return bytes;
+}
+inline Tensor upload_as(const std::vector<float>& values, DType dtype, Shape shape) {
+  return Tensor::from_host(shared_device(), dtype, std::move(shape), stored(values, dtype).data());
+}
+
+template <class T = float>
+std::vector<T> download(const Tensor& tensor) {
+  std::vector<T> values(tensor.nbytes() / sizeof(T));
+  tensor.copy_to_host(values.data());
+  return values;
+}
+
+// |got - wanted| <= tolerance * max(1, |wanted|) everywhere; NaN never passes.
+inline void expect_close(const std::vector<float>& got, const std::vector<float>& wanted, float tolerance,
+                         const std::string& what = "") {
+  ASSERT_EQ(got.size(), wanted.size()) << what;
+  for (std::size_t i = 0; i < got.size(); ++i)
+    ASSERT_TRUE(std::fabs(got[i] - wanted[i]) <= tolerance * std::max(1.0f, std::fabs(wanted[i])))
+        << what << " at " << i << ": got " << got[i] << ", wanted " << wanted[i] << ", seed " << kSeed;
+}
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Forces a kernel family while it lives.
+class ForcedFamily {
+ public:
+  explicit ForcedFamily(KernelFamily family) { set_kernel_family(*shared_device(), family); }
+  ~ForcedFamily() { set_kernel_family(*shared_device(), std::nullopt); }
+  ForcedFamily(const ForcedFamily&) = delete;
+  ForcedFamily& operator=(const ForcedFamily&) = delete;
+};
+
+class OpsTest : public TensorTest {};
+
+}  // namespace kvtrie::ops

@@ -1,0 +1,128 @@
+// Matrix products by both backends against the reference.
+#include "ops/matmul.h"
+
+#include "ops_helpers.h"
+
+namespace kvtrie::ops {
+namespace {
+
+struct Product {
+  std::vector<float> x, w;
+  std::vector<std::byte> w_bytes;
+  std::int64_t rows, in, out;
+  DType dtype;
+
+  Product(std::int64_t rows_, std::int64_t in_, std::int64_t out_, DType dtype_, std::uint32_t salt = 40)
+      : rows(rows_), in(in_), out(out_), dtype(dtype_) {
+    Random random(salt);
+    x = random.normals(static_cast<std::size_t>(rows * in));
+    w = random.normals(static_cast<std::size_t>(in * out), 1.0f / std::sqrt(static_cast<float>(in)));
+    w_bytes = stored(w, dtype);
+  }
+  Tensor x_tensor() const { return upload(x, {rows, in}); }
+  Tensor w_tensor() const { return upload_as(w, dtype, {out, in}); }
+  // The same weight as [in, out].
+  Tensor w_turned() const {
+    std::vector<float> turned(w.size());
+    for (std::int64_t o = 0; o < out; ++o)
+      for (std::int64_t i = 0; i < in; ++i) turned[i * out + o] = w[o * in + i];
+    return upload_as(turned, dtype, {in, out});
+  }
+  std::vector<float> wanted() const {
+    return reference::matmul(x, {w_bytes.data(), dtype}, static_cast<std::size_t>(rows), static_cast<std::size_t>(in),
+                             static_cast<std::size_t>(out));
+  }
+  std::string name() const { return cat(rows, " x ", in, " x ", out, " ", name_of(dtype)); }
+};
+
+constexpr float kTolerance = 2e-5f;  // sums of up to 600 products in float32
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+
+class Matmul : public OpsTest {};
+
+TEST_F(Matmul, PackedAgreesOverRowsColumnsAndStorage) {
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t rows : {1, 2, 4, 5, 9, 70})
+      for (const auto& [in, out] : {std::pair<std::int64_t, std::int64_t>{64, 64}, {1, 1}, {37, 130}, {600, 48}}) {
+        const Product p(rows, in, out, dtype);
+        const PackedWeight packed = pack(p.w_tensor());
+        expect_close(download(matmul(p.x_tensor(), packed)), p.wanted(), kTolerance, p.name());
+        expect_close(download(matmul(p.x_tensor(), pack(p.w_turned(), false))), p.wanted(), kTolerance, p.name());
+      }
+}
+
+TEST_F(Matmul, UnpackedAgreesForBothLayouts) {
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t rows : {1, 3, 6})
+      for (const auto& [in, out] : {std::pair<std::int64_t, std::int64_t>{64, 64}, {7, 3}, {41, 19}}) {
+        const Product p(rows, in, out, dtype);
+        expect_close(download(matmul(p.x_tensor(), p.w_tensor(), true, MatmulBackend::kPacked)), p.wanted(), kTolerance, p.name());
+        expect_close(download(matmul(p.x_tensor(), p.w_turned(), false, MatmulBackend::kPacked)), p.wanted(), kTolerance, p.name());
+      }
+}
+
+TEST_F(Matmul, ClblastAgreesForBothLayouts) {
+  for (const std::int64_t rows : {1, 6}) {
+    const Product p(rows, 41, 19, DType::kFloat32);
+    expect_close(download(matmul(p.x_tensor(), p.w_tensor(), true, MatmulBackend::kClblast)), p.wanted(), kTolerance, p.name());
+    expect_close(download(matmul(p.x_tensor(), p.w_turned(), false, MatmulBackend::kClblast)), p.wanted(), kTolerance, p.name());
+  }
+}
+
+TEST_F(Matmul, RowBitsDoNotDependOnTheOtherRows) {
+  const Product p(70, 600, 100, DType::kFloat16);
+  const PackedWeight packed = pack(p.w_tensor());
+  const Tensor x = p.x_tensor();
+  const auto whole = download(matmul(x, packed));
+  for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 1}, {69, 70}, {3, 7}, {10, 31}}) {
+    const std::vector<float> wanted(whole.begin() + begin * 100, whole.begin() + end * 100);
+    EXPECT_TRUE(same_bits(download(matmul(x.slice(begin, end), packed)), wanted)) << begin << " to " << end;
+  }
+}
+
+TEST_F(Matmul, KeepsLeadingSizesAndReadsSlices) {
+  const Product p(12, 16, 24, DType::kFloat32);
+  const Tensor y = matmul(p.x_tensor().reshape({2, 6, 16}), pack(p.w_tensor()));
+  EXPECT_EQ(y.shape(), (Shape{2, 6, 24}));
+  EXPECT_EQ(matmul(p.x_tensor().slice(3, 4).reshape({16}), p.w_tensor()).shape(), (Shape{24}));
+  const auto wanted = p.wanted();
+  expect_close(download(matmul(p.x_tensor().slice(5, 6), p.w_tensor().slice(8, 24))),
+               std::vector<float>(wanted.begin() + 5 * 24 + 8, wanted.begin() + 6 * 24), kTolerance);
+}
+
+TEST_F(Matmul, PackedBytesAreThoseOfTheStorage) {
+  const PackedWeight packed = pack(Product(1, 10, 70, DType::kFloat16).w_tensor());
+  EXPECT_EQ(packed.nbytes(), 128U * 10 * 2);  // 70 outputs in eight panels
+  EXPECT_EQ(packed.out_features(), 70);
+  EXPECT_EQ(packed.in_features(), 10);
+}
+
+TEST_F(Matmul, ChoosesByCapability) {
+  EXPECT_EQ(matmul_backend(device()), device().info().kind == cl::DeviceKind::kGpu ? MatmulBackend::kClblast : MatmulBackend::kPacked);
+  EXPECT_EQ(matmul_backend_from_name("clblast"), MatmulBackend::kClblast);
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [] { matmul_backend_from_name("mkl"); }), "backend: got \"mkl\""));
+}
+
+TEST_F(Matmul, RefusesWrongArguments) {
+  const Product p(2, 8, 4, DType::kFloat32);
+  const Tensor x = p.x_tensor(), w = p.w_tensor();
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { matmul(x, w, false); }), "x: got float32 [2, 8]"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { matmul(x, x.reshape({16})); }), "w: got float32 [16], allowed rank 2"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { matmul(Tensor(), w); }), "x: got no tensor"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { matmul(x, PackedWeight()); }), "w: got an empty packed weight"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { pack(Tensor::zeros(shared_device(), DType::kInt32, {4, 4})); }), "w: got int32"));
+  const Tensor half = upload_as(p.w, DType::kFloat16, {4, 8});
+  EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { matmul(x, half, true, MatmulBackend::kClblast); }), "w (backend clblast): got float16"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { matmul(upload_as(p.x, DType::kFloat16, {2, 8}), w); }), "x: got float16"));
+}
+
+class MatmulOclgrind : public OpsTest {};
+
+TEST_F(MatmulOclgrind, PackedAndUnpacked) {
+  const Product p(9, 5, 18, DType::kFloat16);
+  expect_close(download(matmul(p.x_tensor(), pack(p.w_tensor()))), p.wanted(), kTolerance);
+  expect_close(download(matmul(p.x_tensor(), p.w_tensor(), true, MatmulBackend::kPacked)), p.wanted(), kTolerance);
+}
+
+}  // namespace
+}  // namespace kvtrie::ops

@@ -1,0 +1,73 @@
+// The trie against its naive twin (naive_trie.h): random operations, the same on both, everything compared.
+//
+//     trie_oracle [--seed N] [--operations N]
+//
+// Episodes (trie_episode.h) differ in key shape, size and regime. Compared after each step while the tree is small,
+// every 64 steps when it is not. The first difference ends the run with 1.
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <string>
+
+#include "trie_episode.h"
+
+namespace kvtrie::oracle {
+namespace {
+
+Regime draw_regime(Random& random, std::size_t number) {
+  Regime regime;
+  regime.shape = static_cast<int>(number % KeyShape::kCount);
+  regime.tiers = number / KeyShape::kCount % 2 == 0;
+  constexpr std::size_t kSizes[] = {6, 16, 40, 60, 250};
+  regime.most_nodes = kSizes[below(random, 5)];
+  constexpr std::size_t kHowOften[] = {100, 20, 3};
+  regime.victim_percent = kHowOften[below(random, 3)];
+  regime.insert_percent = 10 + below(random, 50);
+  regime.order_percent = below(random, 2) * 60;
+  return regime;
+}
+
+int run(std::uint64_t seed, std::size_t operations) {
+  constexpr std::size_t kPerEpisode = 2000;
+  std::printf("trie_oracle --seed %llu --operations %zu\n", static_cast<unsigned long long>(seed), operations);
+  std::size_t done = 0;
+  for (std::size_t number = 0; done < operations; ++number) {
+    Random random(seed + number * 0x9e3779b97f4a7c15U);
+    const Regime regime = draw_regime(random, number);
+    const std::size_t count = std::min(kPerEpisode, operations - done);
+    try {
+      Episode(regime, random).run(count);
+    } catch (const std::exception& error) {
+      std::printf("FAILED in episode %zu (%s), between operation %zu and %zu: %s\n", number, regime.text().c_str(),
+                  done, done + count, error.what());
+      return 1;
+    }
+    done += count;
+  }
+  std::printf("%zu operations, no difference\n", done);
+  return 0;
+}
+
+bool read_number(const char* text, std::uint64_t& number) {
+  const auto result = std::from_chars(text, text + std::strlen(text), number);
+  return result.ec == std::errc() && *result.ptr == '\0';
+}
+
+}  // namespace
+}  // namespace kvtrie::oracle
+
+int main(int argc, char** argv) {
+  std::uint64_t seed = 20240607;
+  std::uint64_t operations = 500000;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string name = argv[i];
+    std::uint64_t* value = name == "--seed" ? &seed : name == "--operations" ? &operations : nullptr;
+    if (value == nullptr || i + 1 == argc || !kvtrie::oracle::read_number(argv[i + 1], *value)) {
+      std::fprintf(stderr, "usage: trie_oracle [--seed N] [--operations N]\n");
+      return 2;
+    }
+  }
+  return kvtrie::oracle::run(seed, static_cast<std::size_t>(operations));
+}

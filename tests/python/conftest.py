@@ -1,0 +1,37 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import kvtrie as kv
+
+LIVE = ("live_buffers", "live_bytes", "host_storages", "host_bytes", "events")
+
+
+def live_counts(device: Any) -> dict[str, int]:
+    """What exists on the device and in host tensors now, once everything that is garbage has gone."""
+    gc.collect()
+    device.finish()
+    memory = device.memory()
+    return {name: memory[name] for name in LIVE}
+
+
+@pytest.fixture(scope="session")
+def device() -> Any:
+    return kv.Device()
+
+
+@pytest.fixture
+def nothing_left_over(device: Any, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves device memory, host tensors or events behind."""
+    before = live_counts(device)
+    failed = request.session.testsfailed
+    yield
+    if request.session.testsfailed == failed:  # a traceback keeps what its frames name
+        request.node.funcargs.clear()  # so does pytest, until after this
+        assert live_counts(device) == before

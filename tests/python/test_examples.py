@@ -1,0 +1,226 @@
+"""What a newcomer touches first: the demo, the notebook, the code, links and commands in the texts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Optional
+from xml.etree import ElementTree
+
+import nbclient
+import nbformat
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+NOTEBOOK = EXAMPLES / "notebooks" / "first_steps.ipynb"
+pytestmark = pytest.mark.timeout(300)  # the demo and the notebook compile kernels in a fresh environment
+
+TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+sys.path.insert(0, str(EXAMPLES))
+import conversations  # noqa: E402
+import plot  # noqa: E402
+
+
+def snippets(path: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def run(*command: str, timeout: int = 300) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout
+    )
+
+
+# --- the demo ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def demo() -> subprocess.CompletedProcess[str]:
+    """The demo with short answers, its output in a pipe."""
+    return run("examples/conversations.py", "--tokens", "6")
+
+
+def test_demo_ends_well_and_says_so_last(demo: subprocess.CompletedProcess[str]) -> None:
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    last = demo.stdout.rstrip().splitlines()[-1]
+    assert re.fullmatch(
+        r"same: (\d+) of \1 tokens equal the cold run's(?: \(\d+ near ties not judged\))?, "
+        r"largest difference in logits \d\.\de[-+]\d\d \(allowed 1e-03\)",
+        last,
+    )
+
+
+def test_demo_output_in_a_pipe_is_plain(demo: subprocess.CompletedProcess[str]) -> None:
+    assert "\x1b" not in demo.stdout and "\r" not in demo.stdout
+    assert max(map(len, demo.stdout.splitlines())) <= 130
+    assert demo.stderr == ""
+
+
+def test_demo_table_shows_sharing_and_paging(demo: subprocess.CompletedProcess[str]) -> None:
+    rows = {}
+    for line in demo.stdout.splitlines():
+        found = re.match(r" *(\d+) +(\w+) +(.+?)  +(\d+) +(\d+) +(\d+) +(\d+) +(device|host|-) +(\d+) +(\d+) *$", line)
+        if found:
+            rows[int(found[1])] = [int(found[column]) for column in (4, 5, 6, 7)] + [found[8]]
+    assert sorted(rows) == list(range(1, len(conversations.PLOT) + 1))
+    system = rows[2][1]
+    assert system > 1000 and rows[1][2] == 0
+    for prompt, matched, reused, computed, _ in [rows[number] for number in sorted(rows) if number > 1]:
+        assert system <= reused <= matched <= prompt and computed == prompt - reused
+    assert any(row[4] == "host" for row in rows.values())
+    assert rows[len(rows)][3] == 1  # an exact repeat costs one token
+
+
+def test_demo_fails_where_runs_differ_by_more_than_allowed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(conversations, "TOLERANCE", {"float16": -1.0})
+    assert conversations.main(["--tokens", "1", "--plain"]) == 1
+    assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("DIFFERENT: ")
+
+
+def test_demo_says_what_is_wrong_with_its_arguments() -> None:
+    result = run("examples/conversations.py", "--model", "no/such/folder")
+    assert result.returncode == 2
+    assert "FormatError" in result.stdout
+    assert "no/such/folder" in result.stdout
+    assert "Traceback" not in result.stderr
+
+
+def test_demo_verdict_finds_what_differs() -> None:
+    print("seed 7")
+    cold = np.random.default_rng(7).standard_normal((5, 50)).astype(np.float32)
+    verdict = conversations.Verdict(1e-3)
+    assert verdict.compare("same", cold.copy(), cold) == 0.0 and not verdict.failures
+    verdict.compare("a little", cold * np.float32(1.01), cold)
+    assert len(verdict.failures) == 1 and "logits differ" in verdict.failures[0]
+    verdict.compare("another token", np.roll(cold, 1, axis=-1), cold)
+    assert any("another token at answer position 0" in failure for failure in verdict.failures)
+    broken = cold.copy()
+    broken[2, 3] = np.nan
+    before = len(verdict.failures)
+    verdict.compare("nan", broken, cold)
+    assert len(verdict.failures) > before
+
+
+def test_demo_verdict_does_not_judge_near_ties() -> None:
+    cold = np.zeros((1, 4), np.float32)
+    cold[0, :2] = [1.0, 0.9995]
+    warm = cold[:, [1, 0, 2, 3]]
+    verdict = conversations.Verdict(1e-3)
+    verdict.compare("tie", warm, cold)
+    assert verdict.near_ties == 1 and verdict.different == 0 and not verdict.failures
+
+
+class LetterTokenizer:
+    """One token a character; `template` lays messages out."""
+
+    chat_template: Optional[str] = "yes"
+
+    def __init__(self, template: Callable[[Sequence[dict[str, str]]], str]) -> None:
+        self.template = template
+
+    def apply_chat_template(self, messages: Sequence[dict[str, str]], **_: object) -> str:
+        return self.template(messages)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [ord(character) for character in text]
+
+    def decode(self, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
+        return "".join(map(chr, tokens))
+
+
+def test_demo_keeps_the_tokens_of_earlier_turns() -> None:
+    tokenizer = LetterTokenizer(lambda messages: "".join(f"<{m['role'][0]}:{m['content']}" for m in messages) + "<a:")
+    first = plot.Transcript(({"role": "system", "content": "rules"},), "", ()).ask(tokenizer, "one?")
+    assert tokenizer.decode(first.tokens) == "<s:rules<u:one?<a:"
+    second = first.answer(tokenizer, [ord("y")]).ask(tokenizer, "two?")
+    assert tokenizer.decode(second.tokens) == "<s:rules<u:one?<a:y<u:two?<a:"
+    assert second.tokens[: len(first.tokens)] == first.tokens
+
+
+def test_demo_keeps_the_tokens_of_a_model_without_a_chat_template() -> None:
+    tokenizer = LetterTokenizer(lambda _: "never asked")
+    tokenizer.chat_template = None
+    first = plot.Transcript(({"role": "system", "content": "rules"},), "", ()).ask(tokenizer, "one?")
+    second = first.answer(tokenizer, [ord("y")]).ask(tokenizer, "two?")
+    assert tokenizer.decode(second.tokens) == "System: rules\n\nUser: one?\n\nAssistant:y\n\nUser: two?\n\nAssistant:"
+    assert second.tokens[: len(first.tokens)] == first.tokens
+
+
+def test_demo_encodes_anew_where_a_template_rewrites_the_past() -> None:
+    tokenizer = LetterTokenizer(lambda messages: f"{len(messages)}:" + "|".join(m["content"] for m in messages))
+    first = plot.Transcript(({"role": "system", "content": "rules"},), "", ()).ask(tokenizer, "one?")
+    second = first.answer(tokenizer, [ord("y")]).ask(tokenizer, "two?")
+    assert tokenizer.decode(second.tokens) == "4:rules|one?|y|two?"
+
+
+# --- the notebook -----------------------------------------------------------------------------------------------------
+
+
+def test_notebook_is_stored_without_outputs() -> None:
+    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [] and cell["execution_count"] is None
+
+
+def test_notebook_runs_and_draws() -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbclient.NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOK.parent)}}
+    ).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    pages = [output["data"].get("text/html", "") for output in outputs if "data" in output]
+    assert sum("<svg" in page for page in pages) >= 2
+    printed = "".join(output["text"] for output in outputs if output.output_type == "stream")
+    assert "B: reused 60 of 63 from the device" in printed
+    assert "tier host" in printed
+
+
+# --- the texts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [path for path in TEXTS if snippets(path)], ids=lambda path: path.name)
+def test_code_in_the_texts_runs(path: Path) -> None:
+    """The Python blocks of one text, one after the other in one program."""
+    result = run("-W", "error", "-c", "\n".join(snippets(path)))
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_texts_are_short_and_their_links_lead_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    if path.parent.name == "docs":
+        assert len(text.splitlines()) <= 200
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", prose):
+        if not target.startswith(("http://", "https://", "mailto:")):
+            assert (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_commands_in_the_texts_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    script = (ROOT / "dev").read_text(encoding="utf-8")
+    for command in set(re.findall(r"\./dev ([a-z]+)", text)):
+        assert re.search(rf"\b{command}\b", script), f"./dev {command}"
+    for name in set(
+        re.findall(r"(?:examples|bench|tests|python|csrc|docs|kernels)/[\w/.]+\.(?:py|cpp|h|md|cl|ipynb|svg)", text)
+    ):
+        assert (ROOT / name).exists(), name
+
+
+def test_pictures_are_well_formed() -> None:
+    pictures = list((ROOT / "docs" / "images").glob("*.svg"))
+    assert pictures
+    for picture in pictures:
+        ElementTree.parse(picture)
