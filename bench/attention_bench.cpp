@@ -84,7 +84,8 @@ void Shared(benchmark::State& state) {
   constexpr std::int32_t kPrefix = 8192;
   std::vector<CellSpans> histories;
   std::vector<ops::QueryRows> queries;
-  for (std::uint32_t s = 0; s < state.range(0); ++s) histories.push_back({{0, kPrefix, 0}, {kPrefix + 16 * s, 16, kPrefix}});
+  for (std::uint32_t s = 0; s < state.range(0); ++s)
+    histories.push_back({{0, kPrefix, 0}, {kPrefix + 16 * s, 16, kPrefix}});
   for (std::uint32_t s = 0; s < state.range(0); ++s) queries.push_back({s, 1, kPrefix + 15, histories[s]});
   const double keys = static_cast<double>(state.range(0)) * (kPrefix + 16);
   run(state, queries, kPrefix + 16 * state.range(0), DType::kFloat16, kPrefix + 16.0, 4.0 * keys * kHeads * kDim);
@@ -96,13 +97,11 @@ void Prefill(benchmark::State& state) {
   const CellSpans spans = history(length, 0);
   const std::vector<ops::QueryRows> queries{
       {0, static_cast<std::uint32_t>(rows), static_cast<std::int32_t>(length - rows), spans}};
-  const double pairs = static_cast<double>(rows) * static_cast<double>(length - rows) + 0.5 * static_cast<double>(rows * (rows + 1));
+  const double pairs =
+      static_cast<double>(rows) * static_cast<double>(length - rows) + 0.5 * static_cast<double>(rows * (rows + 1));
   run(state, queries, length, storage(state.range(2)), static_cast<double>(length), 4.0 * pairs * kHeads * kDim);
 }
-BENCHMARK(Prefill)
-    ->ArgsProduct({{512}, {512, 4096}, {0, 1}})
-    ->Unit(benchmark::kMillisecond)
-    ->UseRealTime();
+BENCHMARK(Prefill)->ArgsProduct({{512}, {512, 4096}, {0, 1}})->Unit(benchmark::kMillisecond)->UseRealTime();
 
 void Matmul(benchmark::State& state) {
   const std::int64_t rows = state.range(0), side = state.range(1);
@@ -116,13 +115,12 @@ void Matmul(benchmark::State& state) {
     device()->finish();
   }
   const auto rounds = static_cast<double>(state.iterations()), area = static_cast<double>(side * side);
-  state.counters["read"] = benchmark::Counter(area * static_cast<double>(size_of(dtype)) * rounds, benchmark::Counter::kIsRate);
-  state.counters["flops"] = benchmark::Counter(2.0 * area * static_cast<double>(rows) * rounds, benchmark::Counter::kIsRate);
+  state.counters["read"] =
+      benchmark::Counter(area * static_cast<double>(size_of(dtype)) * rounds, benchmark::Counter::kIsRate);
+  state.counters["flops"] =
+      benchmark::Counter(2.0 * area * static_cast<double>(rows) * rounds, benchmark::Counter::kIsRate);
 }
-BENCHMARK(Matmul)
-    ->ArgsProduct({{1, 4, 32, 512}, {1024, 2048}, {0, 1}})
-    ->Unit(benchmark::kMicrosecond)
-    ->UseRealTime();
+BENCHMARK(Matmul)->ArgsProduct({{1, 4, 32, 512}, {1024, 2048}, {0, 1}})->Unit(benchmark::kMicrosecond)->UseRealTime();
 
 }  // namespace
 

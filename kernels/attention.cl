@@ -2,10 +2,10 @@
 //
 //   score[r][k] = scale * q[r].k[k]  (softcapped, masked)     out[r] = sum_k softmax(score[r])[k] * v[k]
 //
-// Layouts. q [rows][heads][K_DIM] f32; key of (KV head g, cell c): k + g * k_head_stride + c * k_cell_stride, likewise v;
-// out [rows][heads][V_DIM] f32; partial_out [partials][heads][V_DIM]; partial_stats [partials][heads][2] = (max, sum).
-// `table` holds the plan (csrc/ops/attention_plan.h):  tile = (row_begin, row_count, segment_begin, segment_count,
-// partial_begin),  segment = (cell, length, position).
+// Layouts. q [rows][heads][K_DIM] f32; key of (KV head g, cell c): k + g * k_head_stride + c * k_cell_stride, likewise
+// v; out [rows][heads][V_DIM] f32; partial_out [partials][heads][V_DIM]; partial_stats [partials][heads][2] = (max,
+// sum). `table` holds the plan (csrc/ops/attention_plan.h):  tile = (row_begin, row_count, segment_begin,
+// segment_count, partial_begin),  segment = (cell, length, position).
 //
 // The work of one tile, for its "lines" (row x head of the group):
 //
@@ -13,11 +13,11 @@
 //   line 0 [scores-exp]-[...]-> O, m, l     STRETCH positions later the state is merged into the line's total and
 //   line 1 [   "      ]-[...]->             starts again, exactly as attention_merge.cl merges partials
 //
-// Why so: a block's keys are found through a list of 32 cells, so bits do not depend on how a history lies in cells; each
-// line's sums run over the same lanes and keys in the same order whatever the other lines are; a long history cut into
-// partials (decode) and one walked by a single tile (prefill) do the same arithmetic. Every fused multiply-add is written
-// out and contraction is off. LINES lines x KEYS keys share each load of q and K (VW accumulators), LINES x CHUNKS share
-// each load of V.
+// Why so: a block's keys are found through a list of 32 cells, so bits do not depend on how a history lies in cells;
+// each line's sums run over the same lanes and keys in the same order whatever the other lines are; a long history cut
+// into partials (decode) and one walked by a single tile (prefill) do the same arithmetic. Every fused multiply-add is
+// written out and contraction is off. LINES lines x KEYS keys share each load of q and K (VW accumulators), LINES x
+// CHUNKS share each load of V.
 //
 // Hidden keys (position > row position, or mask -inf) are selected away: their V is never multiplied in.
 // REQUIRES: K_DIM and V_DIM divisible by VW, V_DIM / VW by CHUNKS, local size 1, at most MAX_ROWS rows in a tile.
@@ -59,8 +59,8 @@
 
 // What every step of a tile needs; lines are numbered row by row, HEADS to a row.
 typedef struct {
-  const __global float* q;     // of query head `head0`
-  const __global KV* k;        // of the KV head
+  const __global float* q;  // of query head `head0`
+  const __global KV* k;     // of the KV head
   const __global KV* v;
   const __global int* row_ids;  // of the tile
   const __global int* positions;
@@ -96,8 +96,8 @@ int next_block(Cursor* c, const Tile* tile, long* k_cells, long* v_cells) {
 }
 
 // Adds one block of `keys` keys from `position` on to LINES lines from `line0` on.
-void attend_block(const Tile* tile, int line0, int position, int keys, const long* k_cells, const long* v_cells, float* o,
-                  float* maxima, float* sums) {
+void attend_block(const Tile* tile, int line0, int position, int keys, const long* k_cells, const long* v_cells,
+                  float* o, float* maxima, float* sums) {
   const __global float* q_lines[LINES];
   int rows[LINES], limit[LINES], most = 0;
 #pragma unroll
@@ -113,9 +113,9 @@ void attend_block(const Tile* tile, int line0, int position, int keys, const lon
   score_block(q_lines, tile->k, k_cells, scores);
 #pragma unroll
   for (int i = 0; i < LINES; ++i)
-    shrink[i] = weigh_block(scores + i * BLOCK, limit[i], keys, tile->scale, tile->softcap,
-                            tile->mask + (ulong)rows[i] * tile->mask_stride + position, maxima + line0 + i,
-                            sums + line0 + i);
+    shrink[i] =
+        weigh_block(scores + i * BLOCK, limit[i], keys, tile->scale, tile->softcap,
+                    tile->mask + (ulong)rows[i] * tile->mask_stride + position, maxima + line0 + i, sums + line0 + i);
   add_values(o + line0 * V_DIM, scores, shrink, limit, tile->v, v_cells);
 }
 
@@ -140,11 +140,12 @@ void normalise_line(__global float* total, float max_, float sum, const __global
 }
 
 // Global size (tiles, heads / HEADS), local size 1.
-__kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __global const KV* restrict k, ulong k_offset,
-                           __global const KV* restrict v, ulong v_offset, ulong k_head_stride, ulong k_cell_stride,
-                           ulong v_head_stride, ulong v_cell_stride, __global const int* restrict table, int positions_at,
-                           int row_ids_at, int segments_at, int tiles_at, int stretch, int heads, int group, float scale,
-                           float softcap, __global const float* restrict mask, ulong mask_offset, ulong mask_stride,
+__kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __global const KV* restrict k,
+                           ulong k_offset, __global const KV* restrict v, ulong v_offset, ulong k_head_stride,
+                           ulong k_cell_stride, ulong v_head_stride, ulong v_cell_stride,
+                           __global const int* restrict table, int positions_at, int row_ids_at, int segments_at,
+                           int tiles_at, int stretch, int heads, int group, float scale, float softcap,
+                           __global const float* restrict mask, ulong mask_offset, ulong mask_stride,
                            __global const float* restrict sinks, ulong sinks_offset, int has_sinks,
                            __global float* restrict out, ulong out_offset, __global float* restrict partial_out,
                            __global float* restrict partial_stats) {
@@ -157,7 +158,13 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
                      table + row_ids_at + entry[0],
                      table + positions_at,
                      mask + mask_offset,
-                     mask_stride, k_cell_stride, v_cell_stride, entry[1] * HEADS, heads, scale, softcap};
+                     mask_stride,
+                     k_cell_stride,
+                     v_cell_stride,
+                     entry[1] * HEADS,
+                     heads,
+                     scale,
+                     softcap};
   Cursor cursor = {table + segments_at + 3 * entry[2], entry[3], 0, 0};
   float o[MAX_LINES * V_DIM], maxima[MAX_LINES], sums[MAX_LINES], total_max[MAX_LINES], total_sum[MAX_LINES];
 #define OUT_LINE(i) (out + out_offset + ((ulong)tile.row_ids[(i) / HEADS] * heads + head0 + (i) % HEADS) * V_DIM)

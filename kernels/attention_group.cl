@@ -94,11 +94,12 @@ void add_values(float* own, float shrink, __global const KV* v, __global const i
   }
 }
 
-__kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __global const KV* restrict k, ulong k_offset,
-                           __global const KV* restrict v, ulong v_offset, ulong k_head_stride, ulong k_cell_stride,
-                           ulong v_head_stride, ulong v_cell_stride, __global const int* restrict table, int positions_at,
-                           int row_ids_at, int segments_at, int tiles_at, int stretch, int heads, int group, float scale,
-                           float softcap, __global const float* restrict mask, ulong mask_offset, ulong mask_stride,
+__kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __global const KV* restrict k,
+                           ulong k_offset, __global const KV* restrict v, ulong v_offset, ulong k_head_stride,
+                           ulong k_cell_stride, ulong v_head_stride, ulong v_cell_stride,
+                           __global const int* restrict table, int positions_at, int row_ids_at, int segments_at,
+                           int tiles_at, int stretch, int heads, int group, float scale, float softcap,
+                           __global const float* restrict mask, ulong mask_offset, ulong mask_stride,
                            __global const float* restrict sinks, ulong sinks_offset, int has_sinks,
                            __global float* restrict out, ulong out_offset, __global float* restrict partial_out,
                            __global float* restrict partial_stats) {
@@ -132,8 +133,9 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
       }
       const int visible = MASKED ? keys : clamp(last - position + 1, 0, keys);
       if (visible > 0) {
-        const float shrink = weigh_block(q_row, k, segment, s, used, visible, k_cell_stride, scale, softcap,
-                                         mask + mask_offset + (ulong)row * mask_stride + position, weights, &max_, &sum);
+        const float shrink =
+            weigh_block(q_row, k, segment, s, used, visible, k_cell_stride, scale, softcap,
+                        mask + mask_offset + (ulong)row * mask_stride + position, weights, &max_, &sum);
         add_values(own, shrink, v, segment, s, used, visible, v_cell_stride, weights);
       }
       s = next;

@@ -1,11 +1,12 @@
 // Copies between the cells of one layer's pool and linear memory, and rotation of stored K.
 //
-// Pool: K [kv_heads][cells][k_dim], V [kv_heads][cells][v_dim]. Linear memory: element d of the i-th cell of a run lies at
+// Pool: K [kv_heads][cells][k_dim], V [kv_heads][cells][v_dim]. Linear memory: element d of the i-th cell of a run lies
+// at
 //     base + (row + head * head_stride + i * token_stride) * dim + d         run = (cell, length, row, head_stride)
 // so one table serves tensors [rows][kv_heads][dim] and section images alike (csrc/ops/cells.h).
 //
-// One work-group of LANES work-items handles one (run, KV head), K then V. Equal storage types are copied bit by bit, so
-// that NaN payloads survive; others are converted with round-to-nearest-even, eight at a time.
+// One work-group of LANES work-items handles one (run, KV head), K then V. Equal storage types are copied bit by bit,
+// so that NaN payloads survive; others are converted with round-to-nearest-even, eight at a time.
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef POOL
@@ -54,16 +55,16 @@ void store_row(__global const POOL_T* from, __global LINEAR_T* to, int dim) {
 #endif
 }
 
-#define FIND_RUN                                                                \
-  const int head = get_global_id(2);                                            \
-  __global const int* run = table + 4 * (int)get_global_id(1);                  \
-  const ulong cell = (ulong)head * cells + run[0];                              \
+#define FIND_RUN                                               \
+  const int head = get_global_id(2);                           \
+  __global const int* run = table + 4 * (int)get_global_id(1); \
+  const ulong cell = (ulong)head * cells + run[0];             \
   const ulong row = (ulong)run[2] + (ulong)head * (ulong)run[3];
 
-__kernel void load_cells(__global const LINEAR_T* restrict k_from, ulong k_base, __global const LINEAR_T* restrict v_from,
-                         ulong v_base, __global POOL_T* restrict k_pool, ulong k_offset, __global POOL_T* restrict v_pool,
-                         ulong v_offset, __global const int* restrict table, int token_stride, ulong cells, int k_dim,
-                         int v_dim) {
+__kernel void load_cells(__global const LINEAR_T* restrict k_from, ulong k_base,
+                         __global const LINEAR_T* restrict v_from, ulong v_base, __global POOL_T* restrict k_pool,
+                         ulong k_offset, __global POOL_T* restrict v_pool, ulong v_offset,
+                         __global const int* restrict table, int token_stride, ulong cells, int k_dim, int v_dim) {
   FIND_RUN
   for (int i = 0; i < run[1]; ++i)
     load_row(k_from + k_base + (row + (ulong)i * token_stride) * k_dim, k_pool + k_offset + (cell + i) * k_dim, k_dim);
@@ -71,10 +72,10 @@ __kernel void load_cells(__global const LINEAR_T* restrict k_from, ulong k_base,
     load_row(v_from + v_base + (row + (ulong)i * token_stride) * v_dim, v_pool + v_offset + (cell + i) * v_dim, v_dim);
 }
 
-__kernel void store_cells(__global const POOL_T* restrict k_pool, ulong k_offset, __global const POOL_T* restrict v_pool,
-                          ulong v_offset, __global LINEAR_T* restrict k_to, ulong k_base, __global LINEAR_T* restrict v_to,
-                          ulong v_base, __global const int* restrict table, int token_stride, ulong cells, int k_dim,
-                          int v_dim) {
+__kernel void store_cells(__global const POOL_T* restrict k_pool, ulong k_offset,
+                          __global const POOL_T* restrict v_pool, ulong v_offset, __global LINEAR_T* restrict k_to,
+                          ulong k_base, __global LINEAR_T* restrict v_to, ulong v_base,
+                          __global const int* restrict table, int token_stride, ulong cells, int k_dim, int v_dim) {
   FIND_RUN
   for (int i = 0; i < run[1]; ++i)
     store_row(k_pool + k_offset + (cell + i) * k_dim, k_to + k_base + (row + (ulong)i * token_stride) * k_dim, k_dim);

@@ -16,7 +16,7 @@
 
 // One work-group per (run, KV head); run = (cell, length, unused, unused). Pairs are (i, i + half) or, interleaved,
 // (2i, 2i + 1).
-__kernel void rotate_cells(__global STORAGE(POOL)* restrict pool, ulong offset, __global const int* restrict table,
+__kernel void rotate_cells(__global STORAGE(POOL) * restrict pool, ulong offset, __global const int* restrict table,
                            __global const float* restrict turns, int pairs, int interleaved, ulong cells, int dim) {
   const int head = get_global_id(2);
   __global const int* run = table + 4 * (int)get_global_id(1);

@@ -12,23 +12,25 @@
 
 #include "storage.clh"
 
-void convert_range(__global const STORAGE(FROM)* from, __global STORAGE(TO)* to, int d, int end) {
+void convert_range(__global const STORAGE(FROM) * from, __global STORAGE(TO) * to, int d, int end) {
   for (; d + 8 <= end; d += 8) WRITE8(TO, READ8(FROM, from + d), to + d);
   for (; d < end; ++d) WRITE1(TO, READ1(FROM, from + d), to + d);
 }
 
 // One work-item converts `chunk` numbers of `count`.
-__kernel void cast(__global const STORAGE(FROM)* restrict from, ulong from_offset, __global STORAGE(TO)* restrict to, ulong to_offset,
-                   ulong count, int chunk) {
+__kernel void cast(__global const STORAGE(FROM) * restrict from, ulong from_offset, __global STORAGE(TO) * restrict to,
+                   ulong to_offset, ulong count, int chunk) {
   const ulong begin = (ulong)get_global_id(0) * chunk;
   if (begin >= count) return;
   convert_range(from + from_offset + begin, to + to_offset + begin, 0, (int)min((ulong)chunk, count - begin));
 }
 
 // to[t] = from[ids[t]], or NaN for an id outside the table. Global size (ceil(dim / chunk), tokens). TO is float32.
-__kernel void embedding(__global const STORAGE(FROM)* restrict from, ulong from_offset, __global const int* restrict ids,
-                        ulong ids_offset, __global float* restrict to, ulong to_offset, int vocab, int dim, int chunk) {
-  const int id = ids[ids_offset + get_global_id(1)], begin = (int)get_global_id(0) * chunk, end = min(begin + chunk, dim);
+__kernel void embedding(__global const STORAGE(FROM) * restrict from, ulong from_offset,
+                        __global const int* restrict ids, ulong ids_offset, __global float* restrict to,
+                        ulong to_offset, int vocab, int dim, int chunk) {
+  const int id = ids[ids_offset + get_global_id(1)], begin = (int)get_global_id(0) * chunk,
+            end = min(begin + chunk, dim);
   to += to_offset + get_global_id(1) * (ulong)dim;
   if (id < 0 || id >= vocab) {
     for (int d = begin; d < end; ++d) to[d] = NAN;
@@ -40,7 +42,8 @@ __kernel void embedding(__global const STORAGE(FROM)* restrict from, ulong from_
   for (; d < end; ++d) to[d] = READ1(FROM, from + d);
 }
 
-// Rows of `words` 16-bit words: row r goes from r * from_stride to r * to_stride. Global size (ceil(words / chunk), rows).
+// Rows of `words` 16-bit words: row r goes from r * from_stride to r * to_stride. Global size (ceil(words / chunk),
+// rows).
 __kernel void copy_rows(__global const ushort* restrict from, ulong from_offset, ulong from_stride,
                         __global ushort* restrict to, ulong to_offset, ulong to_stride, int words, int chunk) {
   const int begin = (int)get_global_id(0) * chunk, end = min(begin + chunk, words);

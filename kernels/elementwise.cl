@@ -1,53 +1,53 @@
 // Element by element over rows of `dim` numbers: y[r][d] = f(a[r][d]) or f(a[r][d], b[r % b_rows][d]).
 //
-// b_rows below the number of rows repeats b: a bias has one row. One work-item computes `chunk` numbers of one row, eight
-// at a time, the rest one by one, so a row's bits do not depend on the other rows.
+// b_rows below the number of rows repeats b: a bias has one row. One work-item computes `chunk` numbers of one row,
+// eight at a time, the rest one by one, so a row's bits do not depend on the other rows.
 #pragma OPENCL FP_CONTRACT OFF
 
 float8 logistic8(float8 x) { return 1.0f / (1.0f + exp(-x)); }
 float logistic(float x) { return 1.0f / (1.0f + exp(-x)); }
 
-#define SILU(x, T, LOGISTIC) ((x) * LOGISTIC(x))
+#define SILU(x, T, LOGISTIC) ((x)*LOGISTIC(x))
 #define SOFTPLUS(x, T, LOGISTIC) (fmax(x, (T)0.0f) + log1p(exp(-fabs(x))))
 #define GELU_TANH(x, T, LOGISTIC) \
   ((T)0.5f * (x) * ((T)1.0f + tanh((T)0.797884561f * fma((T)0.044715f * (x) * (x), x, x))))
 #define GELU_EXACT(x, T, LOGISTIC) ((T)0.5f * (x) * ((T)1.0f + erf((T)0.707106781f * (x))))
 #define SIGMOID(x, T, LOGISTIC) LOGISTIC(x)
 
-#define FIND_CHUNK                                                                                                    \
-  const int row = get_global_id(1);                                                                                   \
-  int d = (int)get_global_id(0) * chunk;                                                                              \
-  const int end = min(d + chunk, dim);                                                                                \
-  a += a_offset + (ulong)row * dim;                                                                                   \
+#define FIND_CHUNK                       \
+  const int row = get_global_id(1);      \
+  int d = (int)get_global_id(0) * chunk; \
+  const int end = min(d + chunk, dim);   \
+  a += a_offset + (ulong)row * dim;      \
   y += y_offset + (ulong)row * dim;
 
-#define UNARY(NAME, F)                                                                                                \
-  __kernel void NAME(__global const float* restrict a, ulong a_offset, __global float* restrict y, ulong y_offset,    \
-                     int dim, int chunk) {                                                                            \
-    FIND_CHUNK                                                                                                        \
-    for (; d + 8 <= end; d += 8) {                                                                                    \
-      const float8 x = vload8(0, a + d);                                                                              \
-      vstore8(F(x, float8, logistic8), 0, y + d);                                                                     \
-    }                                                                                                                 \
-    for (; d < end; ++d) {                                                                                            \
-      const float x = a[d];                                                                                           \
-      y[d] = F(x, float, logistic);                                                                                   \
-    }                                                                                                                 \
+#define UNARY(NAME, F)                                                                                             \
+  __kernel void NAME(__global const float* restrict a, ulong a_offset, __global float* restrict y, ulong y_offset, \
+                     int dim, int chunk) {                                                                         \
+    FIND_CHUNK                                                                                                     \
+    for (; d + 8 <= end; d += 8) {                                                                                 \
+      const float8 x = vload8(0, a + d);                                                                           \
+      vstore8(F(x, float8, logistic8), 0, y + d);                                                                  \
+    }                                                                                                              \
+    for (; d < end; ++d) {                                                                                         \
+      const float x = a[d];                                                                                        \
+      y[d] = F(x, float, logistic);                                                                                \
+    }                                                                                                              \
   }
 
-#define BINARY(NAME, F)                                                                                               \
-  __kernel void NAME(__global const float* restrict a, ulong a_offset, __global const float* restrict b,              \
-                     ulong b_offset, __global float* restrict y, ulong y_offset, int dim, int chunk, int b_rows) {    \
-    FIND_CHUNK                                                                                                        \
-    b += b_offset + (ulong)(row % b_rows) * dim;                                                                      \
-    for (; d + 8 <= end; d += 8) {                                                                                    \
-      const float8 x = vload8(0, a + d), z = vload8(0, b + d);                                                        \
-      vstore8(F(x, z, float8, logistic8), 0, y + d);                                                                  \
-    }                                                                                                                 \
-    for (; d < end; ++d) {                                                                                            \
-      const float x = a[d], z = b[d];                                                                                 \
-      y[d] = F(x, z, float, logistic);                                                                                \
-    }                                                                                                                 \
+#define BINARY(NAME, F)                                                                                            \
+  __kernel void NAME(__global const float* restrict a, ulong a_offset, __global const float* restrict b,           \
+                     ulong b_offset, __global float* restrict y, ulong y_offset, int dim, int chunk, int b_rows) { \
+    FIND_CHUNK                                                                                                     \
+    b += b_offset + (ulong)(row % b_rows) * dim;                                                                   \
+    for (; d + 8 <= end; d += 8) {                                                                                 \
+      const float8 x = vload8(0, a + d), z = vload8(0, b + d);                                                     \
+      vstore8(F(x, z, float8, logistic8), 0, y + d);                                                               \
+    }                                                                                                              \
+    for (; d < end; ++d) {                                                                                         \
+      const float x = a[d], z = b[d];                                                                              \
+      y[d] = F(x, z, float, logistic);                                                                             \
+    }                                                                                                              \
   }
 
 #define ADD(x, z, T, LOGISTIC) ((x) + (z))

@@ -67,8 +67,9 @@ void add_slice(const __global float* x, const __global W* w, float* sums, ulong 
 }
 
 // Global size (panels / PANELS, ceil(M / ROWS_BLOCK)), local size 1.
-__kernel void matmul_packed(__global const float* restrict x, ulong x_offset, __global const W* restrict w, ulong w_offset,
-                            __global float* restrict y, ulong y_offset, int m_size, int n_size, int k_size) {
+__kernel void matmul_packed(__global const float* restrict x, ulong x_offset, __global const W* restrict w,
+                            ulong w_offset, __global float* restrict y, ulong y_offset, int m_size, int n_size,
+                            int k_size) {
   const int panel = (int)get_global_id(0) * PANELS, first = (int)get_global_id(1) * ROWS_BLOCK;
   const int rows = min(ROWS_BLOCK, m_size - first), columns = min(16 * PANELS, n_size - panel * 16);
   if (columns <= 0) return;
@@ -89,15 +90,15 @@ __kernel void matmul_packed(__global const float* restrict x, ulong x_offset, __
   }
 }
 
-// Lays w out in panels. `w` is [N][K], or [K][N] when `transposed` is 0. Global size (panels, ceil(K / 64)), local size 1.
-// Elements are copied as words of their storage.
+// Lays w out in panels. `w` is [N][K], or [K][N] when `transposed` is 0. Global size (panels, ceil(K / 64)), local
+// size 1. Elements are copied as words of their storage.
 #if STORED == 0
 #define WORD uint
 #else
 #define WORD ushort
 #endif
-__kernel void pack(__global const WORD* restrict w, ulong w_offset, __global WORD* restrict panels, int n_size, int k_size,
-                   int transposed) {
+__kernel void pack(__global const WORD* restrict w, ulong w_offset, __global WORD* restrict panels, int n_size,
+                   int k_size, int transposed) {
   const int panel = get_global_id(0);
   for (int k = get_global_id(1) * 64; k < min((int)get_global_id(1) * 64 + 64, k_size); ++k)
     for (int i = 0; i < 16; ++i) {

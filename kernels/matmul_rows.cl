@@ -23,9 +23,9 @@ float sum_lanes(float8 x) {
 }
 
 // Rows m0 .. m0 + ROWS - 1 of x; rows beyond M repeat the last one and are not written.
-#define ROW_POINTERS                                                                        \
-  const int m0 = (int)get_global_id(1) * ROWS;                                              \
-  __global const float* rows[ROWS];                                                         \
+#define ROW_POINTERS                           \
+  const int m0 = (int)get_global_id(1) * ROWS; \
+  __global const float* rows[ROWS];            \
   _Pragma("unroll") for (int r = 0; r < ROWS; ++r) rows[r] = x + x_offset + (ulong)min(m0 + r, m_size - 1) * k_size;
 
 // w [N][K]. Global size (ceil(N / 4), ceil(M / 4)) rounded up to the local size.

@@ -43,14 +43,15 @@ float row_squares(__global const float* x, float mean, int dim, __local float* s
   return group_sum(sum_lanes(sums) + rest, shared);
 }
 
-#define FIND_ROW                                       \
-  __local float shared[LANES];                         \
+#define FIND_ROW                                            \
+  __local float shared[LANES];                              \
   const int row = get_global_id(1), lane = get_local_id(0); \
-  x += x_offset + (ulong)row * dim;                    \
+  x += x_offset + (ulong)row * dim;                         \
   y += y_offset + (ulong)row * dim;
 
 __kernel void rms_norm(__global const float* restrict x, ulong x_offset, __global const float* restrict weight,
-                       ulong weight_offset, __global float* restrict y, ulong y_offset, int dim, float eps, float offset) {
+                       ulong weight_offset, __global float* restrict y, ulong y_offset, int dim, float eps,
+                       float offset) {
   FIND_ROW
   weight += weight_offset;
   const float scale = 1.0f / sqrt(row_squares(x, 0.0f, dim, shared) / dim + eps);
@@ -73,8 +74,8 @@ __kernel void layer_norm(__global const float* restrict x, ulong x_offset, __glo
   FOR_REST(d) y[d] = (x[d] - mean) * scale * weight[d] + (has_bias ? bias[d] : 0.0f);
 }
 
-__kernel void l2_norm(__global const float* restrict x, ulong x_offset, __global float* restrict y, ulong y_offset, int dim,
-                      float eps) {
+__kernel void l2_norm(__global const float* restrict x, ulong x_offset, __global float* restrict y, ulong y_offset,
+                      int dim, float eps) {
   FIND_ROW
   const float scale = 1.0f / sqrt(row_squares(x, 0.0f, dim, shared) + eps);
   FOR_VECTORS(d) vstore8(vload8(0, x + d) * scale, 0, y + d);
@@ -106,7 +107,8 @@ __kernel void softmax(__global const float* restrict x, ulong x_offset, __global
 }
 
 // y: int32, one per row.
-__kernel void argmax(__global const float* restrict x, ulong x_offset, __global int* restrict y, ulong y_offset, int dim) {
+__kernel void argmax(__global const float* restrict x, ulong x_offset, __global int* restrict y, ulong y_offset,
+                     int dim) {
   __local float shared[LANES];
   const int row = get_global_id(1), lane = get_local_id(0);
   x += x_offset + (ulong)row * dim;

@@ -1,14 +1,14 @@
-// Draws one token per row of logits [rows][dim] at a temperature, among the top_k most probable tokens and the smallest set
-// of most probable ones whose mass reaches top_p. One work-group of LANES work-items per row.
+// Draws one token per row of logits [rows][dim] at a temperature, among the top_k most probable tokens and the smallest
+// set of most probable ones whose mass reaches top_p. One work-group of LANES work-items per row.
 //
-// The kept set is described by a threshold and a number: every token with p > threshold, and the first `equals` tokens (in
-// order of index) with p == threshold. Probabilities are positive floats, so their bits order like they do, and both
-// limits are found by bisection over 30 bits, without sorting:
+// The kept set is described by a threshold and a number: every token with p > threshold, and the first `equals` tokens
+// (in order of index) with p == threshold. Probabilities are positive floats, so their bits order like they do, and
+// both limits are found by bisection over 30 bits, without sorting:
 //
 //     p:  0.30  0.21  0.21  0.13  0.08 ...      top_k 2:  threshold 0.21, equals 1
 //
-// Row r draws u from Philox 4x32-10 (Salmon et al., SC 2011) with key `seed` and counter r, and takes the first kept token
-// at which the mass, summed in order of index, exceeds u times the kept mass. `p` is scratch [rows][dim].
+// Row r draws u from Philox 4x32-10 (Salmon et al., SC 2011) with key `seed` and counter r, and takes the first kept
+// token at which the mass, summed in order of index, exceeds u times the kept mass. `p` is scratch [rows][dim].
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef LANES
@@ -22,18 +22,18 @@
 #define PART_END (int)((long)dim * (lane + 1) / LANES)
 
 // How many tokens have p >= limit (exact: counts stay below 2^24), or how much mass they hold.
-#define SUM_FROM(NAME, OF8, OF1)                                                                  \
-  float NAME(__global const float* p, float limit, int dim, __local float* shared) {              \
-    const int lane = get_local_id(0), end = PART_END;                                             \
-    int d = PART_BEGIN;                                                                           \
-    float8 sums = (float8)0.0f;                                                                   \
-    for (; d + 8 <= end; d += 8) {                                                                \
-      const float8 x = vload8(0, p + d);                                                          \
-      sums += select((float8)0.0f, OF8, x >= (float8)limit);                                      \
-    }                                                                                             \
-    float sum = sum_lanes(sums);                                                                  \
-    for (; d < end; ++d) sum += p[d] >= limit ? OF1 : 0.0f;                                       \
-    return group_sum(sum, shared);                                                                \
+#define SUM_FROM(NAME, OF8, OF1)                                                     \
+  float NAME(__global const float* p, float limit, int dim, __local float* shared) { \
+    const int lane = get_local_id(0), end = PART_END;                                \
+    int d = PART_BEGIN;                                                              \
+    float8 sums = (float8)0.0f;                                                      \
+    for (; d + 8 <= end; d += 8) {                                                   \
+      const float8 x = vload8(0, p + d);                                             \
+      sums += select((float8)0.0f, OF8, x >= (float8)limit);                         \
+    }                                                                                \
+    float sum = sum_lanes(sums);                                                     \
+    for (; d < end; ++d) sum += p[d] >= limit ? OF1 : 0.0f;                          \
+    return group_sum(sum, shared);                                                   \
   }
 SUM_FROM(count_from, (float8)1.0f, 1.0f)
 SUM_FROM(mass_from, x, p[d])

@@ -24,8 +24,8 @@ void check_operands(const char* where, const Tensor& q, const Tensor& k, const T
     check_rank(where, name, *tensor, 3);
     if (tensor->dtype() != DType::kFloat32 && tensor->dtype() != DType::kFloat16)
       fail(ErrorKind::kType, where, name, ": got ", describe(*tensor), ", allowed float32 or float16");
-    require(tensor->dim(kv_heads_axis) == k.dim(kv_heads_axis) && tensor->dim(cells_axis) == k.dim(cells_axis), where, name,
-            ": got ", describe(*tensor), ", allowed the first two sizes of k ", to_string(k.shape()));
+    require(tensor->dim(kv_heads_axis) == k.dim(kv_heads_axis) && tensor->dim(cells_axis) == k.dim(cells_axis), where,
+            name, ": got ", describe(*tensor), ", allowed the first two sizes of k ", to_string(k.shape()));
   }
   check_dtype(where, "v", v, k.dtype());
   require(k.dim(2) == q.dim(2), where, "k: got ", describe(k), ", allowed ", q.dim(2), " numbers per key as in q");
@@ -97,18 +97,18 @@ Tensor attend_spans(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool,
   check_operands(kWhere, q, k_pool, v_pool, 0, 1);
   check_options(kWhere, options, q);
   require(q.dim(0) == plan.rows(), kWhere, "q: got ", q.dim(0), " rows, allowed the plan's ", plan.rows());
-  require(plan.end_cell() <= k_pool.dim(1), kWhere, "plan: got cells up to ", plan.end_cell(), ", allowed ", k_pool.dim(1),
-          " as in k_pool");
+  require(plan.end_cell() <= k_pool.dim(1), kWhere, "plan: got cells up to ", plan.end_cell(), ", allowed ",
+          k_pool.dim(1), " as in k_pool");
   const AttentionSizes sizes = sizes_of(q, k_pool, v_pool, 0);
-  const AttentionStrides strides{static_cast<std::uint64_t>(k_pool.dim(1) * k_pool.dim(2)),
-                                 static_cast<std::uint64_t>(k_pool.dim(2)),
-                                 static_cast<std::uint64_t>(v_pool.dim(1) * v_pool.dim(2)),
-                                 static_cast<std::uint64_t>(v_pool.dim(2))};
+  const AttentionStrides strides{
+      static_cast<std::uint64_t>(k_pool.dim(1) * k_pool.dim(2)), static_cast<std::uint64_t>(k_pool.dim(2)),
+      static_cast<std::uint64_t>(v_pool.dim(1) * v_pool.dim(2)), static_cast<std::uint64_t>(v_pool.dim(2))};
   const AttentionVariant variant = choose_attention_variant(q.device(), sizes, false);
   return AttentionLaunch::run(variant, sizes, strides, q, k_pool, v_pool, Tensor(), plan, options);
 }
 
-Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const AttentionOptions& options) {
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
+                 const AttentionOptions& options) {
   constexpr const char* kWhere = "ops.attention";
   check_operands(kWhere, q, k, v, 1, 0);
   check_options(kWhere, options, q);
@@ -120,8 +120,9 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
   const AttentionSizes sizes = sizes_of(q, k, v, 1);
   const AttentionStrides strides{static_cast<std::uint64_t>(k.dim(2)), static_cast<std::uint64_t>(k.dim(1) * k.dim(2)),
                                  static_cast<std::uint64_t>(v.dim(2)), static_cast<std::uint64_t>(v.dim(1) * v.dim(2))};
-  const DevicePlan plan = upload_plan(q.device(), plan_dense(static_cast<std::uint32_t>(q.dim(0)),
-                                                             static_cast<std::uint32_t>(k.dim(0)), plan_limits(*q.device())));
+  const DevicePlan plan = upload_plan(
+      q.device(),
+      plan_dense(static_cast<std::uint32_t>(q.dim(0)), static_cast<std::uint32_t>(k.dim(0)), plan_limits(*q.device())));
   const AttentionVariant variant = choose_attention_variant(q.device(), sizes, mask.defined());
   return AttentionLaunch::run(variant, sizes, strides, q, k, v, mask, plan, options);
 }

@@ -4,8 +4,8 @@
 // Concept. `plan_attention` (attention_plan.h) cuts a step's work into tiles on the host; `upload_plan` sends the whole
 // plan in one transfer; `attend_spans` runs it for one layer. A plan is uploaded once per step and used by every layer.
 //
-// A row's result depends on its own spans' contents and its position only: not on the other rows of the step, on how the
-// history lies in cells, on the size of the chunk, or on the number of threads. Bits are equal in all these cases.
+// A row's result depends on its own spans' contents and its position only: not on the other rows of the step, on how
+// the history lies in cells, on the size of the chunk, or on the number of threads. Bits are equal in all these cases.
 //
 // Threads: functions may be called from any thread; one DevicePlan is used by one thread at a time.
 #pragma once
@@ -31,7 +31,7 @@ class DevicePlan {
  public:
   DevicePlan() = default;
   std::uint32_t rows() const noexcept { return rows_; }
-  std::uint64_t nbytes() const;  // of device memory held now
+  std::uint64_t nbytes() const;                                 // of device memory held now
   std::int64_t end_cell() const noexcept { return end_cell_; }  // one past the largest cell it names
 
  private:
@@ -62,6 +62,7 @@ Tensor attend_spans(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool,
 // q [tokens, heads, k_dim] float32; k [n, kv_heads, k_dim], v [n, kv_heads, v_dim], float32 or float16; mask undefined
 // (every key is visible) or float32 [tokens, n], added to the scores: -inf hides a key, whose K and V are then not
 // multiplied in. A row that sees nothing is 0. Returns float32 [tokens, heads, v_dim].
-Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const AttentionOptions& options);
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
+                 const AttentionOptions& options);
 
 }  // namespace kvtrie::ops

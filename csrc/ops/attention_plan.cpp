@@ -13,8 +13,8 @@ constexpr const char* kWhere = "ops.plan_attention";
 constexpr std::int64_t kMaxInt = std::numeric_limits<std::int32_t>::max();
 
 void check_limits(const PlanLimits& limits) {
-  require(limits.keys_per_tile > 0 && limits.keys_per_tile % 32 == 0, kWhere,
-          "keys_per_tile: got ", limits.keys_per_tile, ", allowed positive multiples of 32");
+  require(limits.keys_per_tile > 0 && limits.keys_per_tile % 32 == 0, kWhere, "keys_per_tile: got ",
+          limits.keys_per_tile, ", allowed positive multiples of 32");
   require(limits.rows_per_tile > 0, kWhere, "rows_per_tile: got 0, allowed 1 or more");
 }
 
@@ -31,16 +31,17 @@ void append_segment(std::vector<Segment>& segments, std::size_t first, const Seg
 }
 
 // The part of `spans` at positions [begin, end). `from` is a hint: the first span that may reach `begin`, advanced.
-void append_range(std::vector<Segment>& segments, std::span<const CellSpan> spans, std::size_t& from, std::int64_t begin,
-                  std::int64_t end) {
+void append_range(std::vector<Segment>& segments, std::span<const CellSpan> spans, std::size_t& from,
+                  std::int64_t begin, std::int64_t end) {
   const std::size_t first = segments.size();
   while (from < spans.size() && spans[from].end_position() <= begin) ++from;
   for (std::size_t i = from; i < spans.size() && spans[i].position < end; ++i) {
     const std::int64_t low = std::max<std::int64_t>(begin, spans[i].position);
     const std::int64_t high = std::min<std::int64_t>(end, spans[i].end_position());
     const std::int64_t cell = static_cast<std::int64_t>(spans[i].cell) + (low - spans[i].position);
-    append_segment(segments, first, {static_cast<std::int32_t>(cell), static_cast<std::int32_t>(high - low),
-                                     static_cast<std::int32_t>(low)});
+    append_segment(
+        segments, first,
+        {static_cast<std::int32_t>(cell), static_cast<std::int32_t>(high - low), static_cast<std::int32_t>(low)});
   }
 }
 
@@ -50,8 +51,8 @@ void check_keys(const QueryRows& query) {
     require(span.position == next && span.length > 0, kWhere, "keys: got a span at position ", span.position, " of ",
             span.length, " cells, allowed spans without gaps; expected position ", next);
     next += span.length;
-    require(static_cast<std::int64_t>(span.cell) + span.length <= kMaxInt && next <= kMaxInt, kWhere,
-            "keys: got cell ", span.cell, ", allowed below 2^31");
+    require(static_cast<std::int64_t>(span.cell) + span.length <= kMaxInt && next <= kMaxInt, kWhere, "keys: got cell ",
+            span.cell, ", allowed below 2^31");
   }
   const std::int64_t end = static_cast<std::int64_t>(query.position) + query.count;
   require(query.position >= 0 && next >= end, kWhere, "keys: got ", next, " positions, allowed at least ", end);
@@ -103,12 +104,14 @@ std::vector<Shared> share_stretches(const std::vector<const QueryRows*>& queries
   std::vector<Shared> groups;
   std::vector<std::size_t> hints(queries.size(), 0);
   std::int64_t last = 0;
-  for (const QueryRows* query : queries) last = std::max<std::int64_t>(last, query->position + std::int64_t{query->count});
+  for (const QueryRows* query : queries)
+    last = std::max<std::int64_t>(last, query->position + std::int64_t{query->count});
   for (std::int64_t begin = 0; begin < last; begin += limits.keys_per_tile) {
     std::map<std::vector<std::int32_t>, std::size_t> found;
     for (std::size_t i = 0; i < queries.size(); ++i) {
       const QueryRows& query = *queries[i];
-      const std::int64_t end = std::min<std::int64_t>(begin + limits.keys_per_tile, query.position + std::int64_t{query.count});
+      const std::int64_t end =
+          std::min<std::int64_t>(begin + limits.keys_per_tile, query.position + std::int64_t{query.count});
       if (end <= begin) continue;
       std::vector<Segment> segments;
       append_range(segments, query.keys, hints[i], begin, end);
@@ -141,7 +144,8 @@ void add_tile(const Shared& group, std::size_t begin, std::size_t end, Attention
 void number_partials(std::size_t first_tile, AttentionPlan& plan) {
   std::vector<std::int32_t> tiles_of_row(plan.rows, 0);
   for (std::size_t t = first_tile; t < plan.tiles.size(); ++t)
-    for (std::int32_t i = 0; i < plan.tiles[t].row_count; ++i) ++tiles_of_row[plan.row_ids[plan.tiles[t].row_begin + i]];
+    for (std::int32_t i = 0; i < plan.tiles[t].row_count; ++i)
+      ++tiles_of_row[plan.row_ids[plan.tiles[t].row_begin + i]];
   std::vector<std::vector<std::int32_t>> merges(plan.rows);
   std::int32_t next = 0;
   for (std::size_t t = first_tile; t < plan.tiles.size(); ++t) {

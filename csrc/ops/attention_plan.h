@@ -1,9 +1,9 @@
 // Attention over spans, part one: the plan. Pure host arithmetic; no device, no K/V bytes.
 //
-// Concept. A step's queries attend to histories given as lists of spans. The plan cuts that work into *tiles*: some query
-// rows x some stretches of cells. A kernel computes each tile's partial result (output and log-sum-exp per row and head);
-// a merge kernel joins the partials of each row. Decode, prefill, and several conversations that read one shared prefix
-// once (cascade) are the same two kernels with different plans:
+// Concept. A step's queries attend to histories given as lists of spans. The plan cuts that work into *tiles*: some
+// query rows x some stretches of cells. A kernel computes each tile's partial result (output and log-sum-exp per row
+// and head); a merge kernel joins the partials of each row. Decode, prefill, and several conversations that read one
+// shared prefix once (cascade) are the same two kernels with different plans:
 //
 //     decode, 1 row, long history        prefill, many rows             cascade, 3 sessions on one prefix
 //     rows  keys ------------------>     rows                           rows  shared prefix      own tails
@@ -14,7 +14,8 @@
 // Stretches are cut at absolute positions (multiples of `keys_per_tile`), never at places that depend on who else is in
 // the step, so that a row's result depends on its own spans only.
 //
-// Sequences share a tile where a whole stretch of their histories lies in the same cells; so sharing changes no bits either.
+// Sequences share a tile where a whole stretch of their histories lies in the same cells; so sharing changes no bits
+// either.
 //
 // A key at position p is visible to a row at position t exactly when p <= t. The kernel *selects*: what a mask hides is
 // never multiplied in, so freed cells may hold NaN.
@@ -40,8 +41,8 @@ struct QueryRows {
 struct PlanLimits {
   std::uint32_t keys_per_tile = 512;  // a stretch never crosses a multiple of this
   std::uint32_t rows_per_tile = 16;   // query rows that share each K/V load
-  // Below this many rows a history is cut into one tile per stretch (parallel over keys); from it on, one tile walks all
-  // stretches of its rows (parallel over rows, no partials to merge).
+  // Below this many rows a history is cut into one tile per stretch (parallel over keys); from it on, one tile walks
+  // all stretches of its rows (parallel over rows, no partials to merge).
   std::uint32_t rows_for_whole_history = 8;
 };
 
@@ -63,11 +64,12 @@ struct AttentionPlan {
   std::vector<std::int32_t> row_ids;        // query rows, tile after tile
   std::vector<Segment> segments;
   std::vector<Tile> tiles;
-  std::vector<std::int32_t> merge_begin;    // [rows + 1] into merge_ids
-  std::vector<std::int32_t> merge_ids;      // partials of each row, in position order
+  std::vector<std::int32_t> merge_begin;  // [rows + 1] into merge_ids
+  std::vector<std::int32_t> merge_ids;    // partials of each row, in position order
 };
 
-// Throws kArgument unless the queries' rows are exactly 0 .. rows-1 and each one's keys cover its positions without gaps.
+// Throws kArgument unless the queries' rows are exactly 0 .. rows-1 and each one's keys cover its positions without
+// gaps.
 AttentionPlan plan_attention(std::span<const QueryRows> queries, const PlanLimits& limits);
 
 // The plan of dense attention: each of `rows` rows sees keys 0 .. keys-1, which lie in cells 0 .. keys-1.

@@ -113,9 +113,11 @@ bool small_case_agrees(const cl::DevicePtr& device, const AttentionVariant& vari
       if (key > (row < 8 ? 33 + row : 33)) mask[row * 41 + key] = -INFINITY;
   const Tensor mask_tensor = masked ? Tensor::from_host(device, DType::kFloat32, {9, 41}, mask.data()) : Tensor();
   const AttentionPlan plan = plan_attention(test.queries, plan_limits(*device));
-  const AttentionStrides strides{static_cast<std::uint64_t>(test.cells) * sizes.k_dim, static_cast<std::uint64_t>(sizes.k_dim),
-                                 static_cast<std::uint64_t>(test.cells) * sizes.v_dim, static_cast<std::uint64_t>(sizes.v_dim)};
-  const Tensor out = AttentionLaunch::run(variant, sizes, strides, q, k, v, mask_tensor, upload_plan(device, plan), options);
+  const AttentionStrides strides{
+      static_cast<std::uint64_t>(test.cells) * sizes.k_dim, static_cast<std::uint64_t>(sizes.k_dim),
+      static_cast<std::uint64_t>(test.cells) * sizes.v_dim, static_cast<std::uint64_t>(sizes.v_dim)};
+  const Tensor out =
+      AttentionLaunch::run(variant, sizes, strides, q, k, v, mask_tensor, upload_plan(device, plan), options);
   std::vector<float> got(out.size()), wanted(out.size());
   out.copy_to_host(got.data());
   reference::attend_spans(test.q, {k_bytes.data(), sizes.dtype}, {v_bytes.data(), sizes.dtype}, test.cells,
@@ -143,7 +145,8 @@ AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const Att
   return general;
 }
 
-void AttentionLaunch::reserve_partials(const AttentionSizes& sizes, const DevicePlan& plan, const cl::DevicePtr& device) {
+void AttentionLaunch::reserve_partials(const AttentionSizes& sizes, const DevicePlan& plan,
+                                       const cl::DevicePtr& device) {
   const std::int64_t partials = std::max<std::int64_t>(1, plan.partials_);
   const Shape out{partials, sizes.heads, sizes.v_dim}, stats{partials, sizes.heads, 2};
   if (!plan.partial_out_.defined() || plan.partial_out_.shape() != out)
@@ -163,9 +166,9 @@ void AttentionLaunch::merge(const AttentionVariant& variant, const AttentionSize
                  out.offset());
 }
 
-Tensor AttentionLaunch::run(const AttentionVariant& variant, const AttentionSizes& sizes, const AttentionStrides& strides,
-                            const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const DevicePlan& plan,
-                            const AttentionOptions& options) {
+Tensor AttentionLaunch::run(const AttentionVariant& variant, const AttentionSizes& sizes,
+                            const AttentionStrides& strides, const Tensor& q, const Tensor& k, const Tensor& v,
+                            const Tensor& mask, const DevicePlan& plan, const AttentionOptions& options) {
   const cl::DevicePtr& device = q.device();
   reserve_partials(sizes, plan, device);
   const Tensor out = Tensor::empty(device, DType::kFloat32, {plan.rows_, sizes.heads, sizes.v_dim});
@@ -173,13 +176,15 @@ Tensor AttentionLaunch::run(const AttentionVariant& variant, const AttentionSize
   const Tensor& mask_or_q = mask.defined() ? mask : q;
   const Tensor& sinks_or_q = options.sinks.defined() ? options.sinks : q;
   const std::size_t tiles = plan.tiles_, heads = sizes.heads, lanes = variant.lanes;
-  const cl::Range global = variant.fast ? cl::Range{tiles, heads / variant.heads_per_item, 0} : cl::Range{lanes, tiles, heads};
+  const cl::Range global =
+      variant.fast ? cl::Range{tiles, heads / variant.heads_per_item, 0} : cl::Range{lanes, tiles, heads};
   const cl::Range local = variant.fast ? cl::Range{1, 1, 0} : cl::Range{lanes, 1, 1};
-  device->launch(device->kernel(variant.program, "attend_tiles", variant.options), global, local, q.buffer(), q.offset(),
-                 k.buffer(), k.offset(), v.buffer(), v.offset(), strides.k_head, strides.k_cell, strides.v_head,
-                 strides.v_cell, plan.table_.buffer(), plan.offsets_.row_positions, plan.offsets_.row_ids,
-                 plan.offsets_.segments, plan.offsets_.tiles, static_cast<std::int32_t>(plan.stretch_), sizes.heads,
-                 sizes.heads / sizes.kv_heads, scale, options.softcap, mask_or_q.buffer(), mask_or_q.offset(),
+  device->launch(device->kernel(variant.program, "attend_tiles", variant.options), global, local, q.buffer(),
+                 q.offset(), k.buffer(), k.offset(), v.buffer(), v.offset(), strides.k_head, strides.k_cell,
+                 strides.v_head, strides.v_cell, plan.table_.buffer(), plan.offsets_.row_positions,
+                 plan.offsets_.row_ids, plan.offsets_.segments, plan.offsets_.tiles,
+                 static_cast<std::int32_t>(plan.stretch_), sizes.heads, sizes.heads / sizes.kv_heads, scale,
+                 options.softcap, mask_or_q.buffer(), mask_or_q.offset(),
                  static_cast<std::uint64_t>(mask.defined() ? mask.dim(1) : 0), sinks_or_q.buffer(), sinks_or_q.offset(),
                  std::int32_t{options.sinks.defined()}, out.buffer(), out.offset(), plan.partial_out_.buffer(),
                  plan.partial_stats_.buffer());

@@ -34,14 +34,14 @@ void check_rows(const char* where, const char* name, const Tensor& rows, const T
   check_same_device(where, name, rows, pool);
   check_float(where, name, rows);
   check_rank(where, name, rows, 3);
-  require(rows.dim(1) == pool.dim(0) && rows.dim(2) == pool.dim(2), where, name, ": got ", describe(rows), ", allowed [rows, ",
-          pool.dim(0), ", ", pool.dim(2), "]");
+  require(rows.dim(1) == pool.dim(0) && rows.dim(2) == pool.dim(2), where, name, ": got ", describe(rows),
+          ", allowed [rows, ", pool.dim(0), ", ", pool.dim(2), "]");
   require(rows.dim(0) * rows.dim(1) >= runs.row_count(static_cast<std::uint32_t>(pool.dim(0))), where, name, ": got ",
           rows.dim(0), " rows, allowed at least the ones that runs name");
 }
 
-void check_image(const char* where, const Tensor& image, const LayerCells& pool, const CellRuns& runs, std::uint64_t k_base,
-                 std::uint64_t v_base) {
+void check_image(const char* where, const Tensor& image, const LayerCells& pool, const CellRuns& runs,
+                 std::uint64_t k_base, std::uint64_t v_base) {
   check_same_device(where, "image", image, pool.k);
   check_dtype(where, "image", image, pool.k.dtype());
   check_rank(where, "image", image, 1);
@@ -75,10 +75,12 @@ CellRuns::CellRuns(const cl::DevicePtr& device, std::span<const CellRun> runs, s
   require(token_stride > 0, kWhere, "token_stride: got ", token_stride, ", allowed 1 or more");
   std::vector<CellRun> pieces;
   for (const CellRun& run : runs) {
-    require(run.cell >= 0 && run.length >= 0 && run.row >= 0 && run.head_stride >= 0, kWhere, "runs: got cell ", run.cell,
-            ", length ", run.length, ", row ", run.row, ", head_stride ", run.head_stride, ", allowed none below 0");
+    require(run.cell >= 0 && run.length >= 0 && run.row >= 0 && run.head_stride >= 0, kWhere, "runs: got cell ",
+            run.cell, ", length ", run.length, ", row ", run.row, ", head_stride ", run.head_stride,
+            ", allowed none below 0");
     for (std::int32_t at = 0; at < run.length; at += kRunCells)
-      pieces.push_back({run.cell + at, std::min(kRunCells, run.length - at), run.row + at * token_stride, run.head_stride});
+      pieces.push_back(
+          {run.cell + at, std::min(kRunCells, run.length - at), run.row + at * token_stride, run.head_stride});
     if (run.length == 0) continue;
     cells_ += run.length;
     end_cell_ = std::max(end_cell_, std::int64_t{run.cell} + run.length);
@@ -188,7 +190,8 @@ CellCopies::CellCopies(const cl::DevicePtr& device, std::span<const CellCopy> co
       const std::uint32_t length = std::min(copy.length - done, staging_cells);
       const std::uint32_t at = ascending ? done : copy.length - done - length;
       const CellCopy piece{copy.from + at, copy.to + at, length};
-      if (used + length > staging_cells || written.meets(piece.from, length) || written.meets(piece.to, length)) close();
+      if (used + length > staging_cells || written.meets(piece.from, length) || written.meets(piece.to, length))
+        close();
       batch.push_back(piece);
       written.add(piece);
       used += length;

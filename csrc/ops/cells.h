@@ -1,8 +1,8 @@
 // Copies between the cells of a pool and everything else, for one layer at a time.
 //
 // Concept. A pool holds K as [kv_heads, cells, k_dim] and V as [kv_heads, cells, v_dim]. Outside the pool, rows lie in
-// linear memory described by a table of runs, in units of *rows* (k_dim or v_dim elements), so that one table serves K, V
-// and every layer. Element d of the run's i-th cell for head h lies at
+// linear memory described by a table of runs, in units of *rows* (k_dim or v_dim elements), so that one table serves K,
+// V and every layer. Element d of the run's i-th cell for head h lies at
 //
 //     base + (row + h * head_stride + i * token_stride) * dim + d
 //
@@ -56,11 +56,11 @@ class CellRuns {
   // The cells of `spans`, in order, as rows 0, 1, 2, ...
   static CellRuns of_spans(const cl::DevicePtr& device, std::span<const CellSpan> spans, std::uint32_t kv_heads);
 
-  std::int32_t count() const noexcept { return count_; }               // runs in the table
+  std::int32_t count() const noexcept { return count_; }  // runs in the table
   std::int32_t token_stride() const noexcept { return token_stride_; }
-  std::int64_t cells() const noexcept { return cells_; }               // cells named by all runs
+  std::int64_t cells() const noexcept { return cells_; }  // cells named by all runs
   std::int64_t end_cell() const noexcept { return end_cell_; }
-  std::int64_t row_count(std::uint32_t kv_heads) const noexcept;       // rows the external memory must have
+  std::int64_t row_count(std::uint32_t kv_heads) const noexcept;  // rows the external memory must have
   const Tensor& table() const noexcept { return table_; }
 
  private:
@@ -80,7 +80,8 @@ void put_rows(const Tensor& k, const Tensor& v, const CellRuns& runs, const Laye
 // The rows of `runs` (of_spans) in the pool's dtype: [n, kv_heads, k_dim] and [n, kv_heads, v_dim].
 std::pair<Tensor, Tensor> gather_rows(const LayerCells& pool, const CellRuns& runs);
 
-// Between the pool and `image`, a one-dimensional tensor of the pool's dtype. K starts at element `k_base`, V at `v_base`.
+// Between the pool and `image`, a one-dimensional tensor of the pool's dtype. K starts at element `k_base`, V at
+// `v_base`.
 void store_image(const LayerCells& pool, const CellRuns& runs, const Tensor& image, std::uint64_t k_base,
                  std::uint64_t v_base);
 void load_image(const LayerCells& pool, const CellRuns& runs, const Tensor& image, std::uint64_t k_base,

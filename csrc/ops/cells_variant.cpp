@@ -18,7 +18,8 @@ std::string edit_options(DType pool, std::int32_t lanes) {
 }
 
 cl::Range groups(const CellRuns& runs, const Tensor& pool, std::int32_t lanes) {
-  return {static_cast<std::size_t>(lanes), static_cast<std::size_t>(runs.count()), static_cast<std::size_t>(pool.dim(0))};
+  return {static_cast<std::size_t>(lanes), static_cast<std::size_t>(runs.count()),
+          static_cast<std::size_t>(pool.dim(0))};
 }
 
 void enqueue_load(const Tensor& k, std::uint64_t k_base, const Tensor& v, std::uint64_t v_base, const CellRuns& runs,
@@ -26,10 +27,11 @@ void enqueue_load(const Tensor& k, std::uint64_t k_base, const Tensor& v, std::u
   const cl::DevicePtr& device = pool.k.device();
   const std::int32_t lanes = lanes_for(*device);
   const cl::Kernel kernel = device->kernel("cells", "load_cells", copy_options(pool.k.dtype(), k.dtype(), lanes));
-  device->launch_kv_move(kv_bytes, kernel, groups(runs, pool.k, lanes), {static_cast<std::size_t>(lanes), 1, 1}, k.buffer(),
-                         k_base, v.buffer(), v_base, pool.k.buffer(), pool.k.offset(), pool.v.buffer(), pool.v.offset(),
-                         runs.table().buffer(), runs.token_stride(), static_cast<std::uint64_t>(pool.k.dim(1)),
-                         static_cast<std::int32_t>(pool.k.dim(2)), static_cast<std::int32_t>(pool.v.dim(2)));
+  device->launch_kv_move(kv_bytes, kernel, groups(runs, pool.k, lanes), {static_cast<std::size_t>(lanes), 1, 1},
+                         k.buffer(), k_base, v.buffer(), v_base, pool.k.buffer(), pool.k.offset(), pool.v.buffer(),
+                         pool.v.offset(), runs.table().buffer(), runs.token_stride(),
+                         static_cast<std::uint64_t>(pool.k.dim(1)), static_cast<std::int32_t>(pool.k.dim(2)),
+                         static_cast<std::int32_t>(pool.v.dim(2)));
 }
 
 void enqueue_store(const LayerCells& pool, const CellRuns& runs, const Tensor& k, std::uint64_t k_base, const Tensor& v,
@@ -38,9 +40,10 @@ void enqueue_store(const LayerCells& pool, const CellRuns& runs, const Tensor& k
   const std::int32_t lanes = lanes_for(*device);
   const cl::Kernel kernel = device->kernel("cells", "store_cells", copy_options(pool.k.dtype(), k.dtype(), lanes));
   device->launch_kv_move(kv_bytes, kernel, groups(runs, pool.k, lanes), {static_cast<std::size_t>(lanes), 1, 1},
-                         pool.k.buffer(), pool.k.offset(), pool.v.buffer(), pool.v.offset(), k.buffer(), k_base, v.buffer(),
-                         v_base, runs.table().buffer(), runs.token_stride(), static_cast<std::uint64_t>(pool.k.dim(1)),
-                         static_cast<std::int32_t>(pool.k.dim(2)), static_cast<std::int32_t>(pool.v.dim(2)));
+                         pool.k.buffer(), pool.k.offset(), pool.v.buffer(), pool.v.offset(), k.buffer(), k_base,
+                         v.buffer(), v_base, runs.table().buffer(), runs.token_stride(),
+                         static_cast<std::uint64_t>(pool.k.dim(1)), static_cast<std::int32_t>(pool.k.dim(2)),
+                         static_cast<std::int32_t>(pool.v.dim(2)));
 }
 
 void enqueue_rotate(const Tensor& pool, const CellRuns& runs, const std::vector<float>& turns, bool interleaved) {
@@ -48,10 +51,11 @@ void enqueue_rotate(const Tensor& pool, const CellRuns& runs, const std::vector<
   const std::int32_t lanes = lanes_for(*device);
   const auto count = static_cast<std::int64_t>(turns.size());
   const Tensor uploaded = Tensor::from_host(device, DType::kFloat32, {count}, turns.data());
-  device->launch(device->kernel("cells_edit", "rotate_cells", edit_options(pool.dtype(), lanes)), groups(runs, pool, lanes),
-                 {static_cast<std::size_t>(lanes), 1, 1}, pool.buffer(), pool.offset(), runs.table().buffer(),
-                 uploaded.buffer(), static_cast<std::int32_t>(count / 2), std::int32_t{interleaved},
-                 static_cast<std::uint64_t>(pool.dim(1)), static_cast<std::int32_t>(pool.dim(2)));
+  device->launch(device->kernel("cells_edit", "rotate_cells", edit_options(pool.dtype(), lanes)),
+                 groups(runs, pool, lanes), {static_cast<std::size_t>(lanes), 1, 1}, pool.buffer(), pool.offset(),
+                 runs.table().buffer(), uploaded.buffer(), static_cast<std::int32_t>(count / 2),
+                 std::int32_t{interleaved}, static_cast<std::uint64_t>(pool.dim(1)),
+                 static_cast<std::int32_t>(pool.dim(2)));
 }
 
 // Two KV heads, 12 cells of 11 and 3 numbers, every cell NaN before: small, odd, and with a tail after eight.
@@ -128,7 +132,8 @@ bool edits_agree(const cl::DevicePtr& device, DType dtype) {
   const RopeTable table = rope_table(rope, SmallPool::kK);
   std::vector<float> turns;
   for (const float frequency : table.inverse_frequencies)
-    turns.insert(turns.end(), {static_cast<float>(std::cos(-3.0 * frequency)), static_cast<float>(std::sin(-3.0 * frequency))});
+    turns.insert(turns.end(),
+                 {static_cast<float>(std::cos(-3.0 * frequency)), static_cast<float>(std::sin(-3.0 * frequency))});
   enqueue_rotate(small.pool.k, CellRuns::of_spans(device, kSpans, SmallPool::kHeads), turns, false);
   reference::rotate_cells(small.host(false), kSpans, -3, rope);
   return small.equals_host();

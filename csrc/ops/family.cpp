@@ -4,9 +4,7 @@
 
 namespace kvtrie::ops {
 
-const char* name_of(KernelFamily family) noexcept {
-  return family == KernelFamily::kSerial ? "serial" : "work-group";
-}
+const char* name_of(KernelFamily family) noexcept { return family == KernelFamily::kSerial ? "serial" : "work-group"; }
 
 KernelFamily kernel_family(cl::Device& device) {
   if (const auto chosen = registry::family_override(device)) return *chosen;

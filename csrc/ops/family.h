@@ -1,4 +1,5 @@
-// Which family of kernels a device gets, chosen by capability and never by name, and what is known of each kernel there.
+// Which family of kernels a device gets, chosen by capability and never by name, and what is known of each kernel
+// there.
 //
 //   serial      one work-item does a whole unit of work (a tile and KV head, a row) with wide vectors and no barriers
 //   work-group  a work-group shares the unit through local memory; barriers are uniform

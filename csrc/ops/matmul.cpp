@@ -23,8 +23,8 @@ void check_input(const char* where, const Tensor& x, const Tensor& w, std::int64
   check_same_device(where, "w", w, x);
   check_dtype(where, "x", x, DType::kFloat32);
   require(x.rank() >= 1 && x.dim(-1) == in, where, "x: got ", describe(x), ", allowed a last size of ", in, " as in w");
-  require(static_cast<std::int64_t>(x.size()) / in <= kMaxSide, where, "x: got ", describe(x), ", allowed up to ", kMaxSide,
-          " rows");
+  require(static_cast<std::int64_t>(x.size()) / in <= kMaxSide, where, "x: got ", describe(x), ", allowed up to ",
+          kMaxSide, " rows");
 }
 
 Shape output_shape(const Tensor& x, std::int64_t out) {
@@ -72,7 +72,8 @@ Tensor matmul(const Tensor& x, const Tensor& w, bool transpose_w, std::optional<
   const bool is_float32 = w.dtype() == DType::kFloat32;
   if (backend == MatmulBackend::kClblast) check_dtype(kWhere, "w (backend clblast)", w, DType::kFloat32);
   MatmulBackend chosen = backend.value_or(is_float32 ? matmul_backend(*x.device()) : MatmulBackend::kPacked);
-  if (!backend && chosen == MatmulBackend::kClblast && !clblast_works(x.device(), transpose_w)) chosen = MatmulBackend::kPacked;
+  if (!backend && chosen == MatmulBackend::kClblast && !clblast_works(x.device(), transpose_w))
+    chosen = MatmulBackend::kPacked;
   const Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, w.dim(transpose_w ? 0 : 1)));
   if (chosen == MatmulBackend::kClblast)
     launch_clblast(x, w, transpose_w, y);

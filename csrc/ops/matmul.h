@@ -1,6 +1,7 @@
 // Matrix products x [.., in] times a weight [out, in], by one of two backends.
 //
-//   packed   kernels of ours over weights laid out as [out/16][in][16]: CPU devices. Every output is summed over `in` in
+//   packed   kernels of ours over weights laid out as [out/16][in][16]: CPU devices. Every output is summed over `in`
+//   in
 //            ascending order with one rounding per step, whatever the number of rows, so a row's result does not depend
 //            on the rows beside it: the bits of a cached and a cold run agree.
 //   clblast  CLBlast GEMM/GEMV with a workspace of ours: GPUs. float32 weights only.
@@ -17,7 +18,7 @@
 namespace kvtrie::ops {
 
 enum class MatmulBackend : std::uint8_t { kPacked, kClblast };
-const char* name_of(MatmulBackend backend) noexcept;             // "packed", "clblast"
+const char* name_of(MatmulBackend backend) noexcept;              // "packed", "clblast"
 MatmulBackend matmul_backend_from_name(const std::string& name);  // throws kArgument for an unknown name
 
 // The backend for this device: clblast on GPUs, packed elsewhere.

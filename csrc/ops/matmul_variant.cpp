@@ -37,15 +37,17 @@ PackedTile choose_tile(const cl::Device& device, std::int32_t rows) {
 }
 
 std::string options_of(const PackedTile& tile, DType stored) {
-  return cat("-DSTORED=", storage_code(stored), " -DROWS=", tile.rows, " -DPANELS=", tile.panels, " -DROWS_BLOCK=",
-             tile.rows_block);
+  return cat("-DSTORED=", storage_code(stored), " -DROWS=", tile.rows, " -DPANELS=", tile.panels,
+             " -DROWS_BLOCK=", tile.rows_block);
 }
 
-void enqueue_packed(const PackedTile& tile, const Tensor& x, const Tensor& panels, const Sides& sides, const Tensor& y) {
+void enqueue_packed(const PackedTile& tile, const Tensor& x, const Tensor& panels, const Sides& sides,
+                    const Tensor& y) {
   const cl::DevicePtr& device = x.device();
   device->launch(device->kernel("matmul", "matmul_packed", options_of(tile, panels.dtype())),
-                 {static_cast<std::size_t>(panels.dim(0)) / tile.panels, divide_up(sides.m, tile.rows_block), 0}, {1, 1, 0},
-                 x.buffer(), x.offset(), panels.buffer(), panels.offset(), y.buffer(), y.offset(), sides.m, sides.n, sides.k);
+                 {static_cast<std::size_t>(panels.dim(0)) / tile.panels, divide_up(sides.m, tile.rows_block), 0},
+                 {1, 1, 0}, x.buffer(), x.offset(), panels.buffer(), panels.offset(), y.buffer(), y.offset(), sides.m,
+                 sides.n, sides.k);
 }
 
 Tensor enqueue_pack(const Tensor& w, bool transpose_w) {
@@ -54,18 +56,19 @@ Tensor enqueue_pack(const Tensor& w, bool transpose_w) {
   const cl::DevicePtr& device = w.device();
   const Tensor panels = Tensor::empty(device, w.dtype(), {count, in, 16});
   device->launch(device->kernel("matmul", "pack", options_of(kGeneralTile, w.dtype())),
-                 {static_cast<std::size_t>(count), divide_up(in, 64), 0}, {1, 1, 0}, w.buffer(), w.offset(), panels.buffer(),
-                 static_cast<std::int32_t>(out), static_cast<std::int32_t>(in), std::int32_t{transpose_w});
+                 {static_cast<std::size_t>(count), divide_up(in, 64), 0}, {1, 1, 0}, w.buffer(), w.offset(),
+                 panels.buffer(), static_cast<std::int32_t>(out), static_cast<std::int32_t>(in),
+                 std::int32_t{transpose_w});
   return panels;
 }
 
 void enqueue_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Sides& sides, const Tensor& y) {
   const cl::DevicePtr& device = x.device();
   const std::size_t lanes = lanes_for(*device), outputs = transpose_w ? 4 : 8;
-  device->launch(device->kernel("matmul_rows", transpose_w ? "matmul_nk" : "matmul_kn",
-                                cat("-DSTORED=", storage_code(w.dtype()))),
-                 {round_up(divide_up(sides.n, outputs), lanes), divide_up(sides.m, 4), 0}, {lanes, 1, 0}, x.buffer(),
-                 x.offset(), w.buffer(), w.offset(), y.buffer(), y.offset(), sides.m, sides.n, sides.k);
+  device->launch(
+      device->kernel("matmul_rows", transpose_w ? "matmul_nk" : "matmul_kn", cat("-DSTORED=", storage_code(w.dtype()))),
+      {round_up(divide_up(sides.n, outputs), lanes), divide_up(sides.m, 4), 0}, {lanes, 1, 0}, x.buffer(), x.offset(),
+      w.buffer(), w.offset(), y.buffer(), y.offset(), sides.m, sides.n, sides.k);
 }
 
 // 11 rows of 37 numbers by 70 outputs: partial rows, panels and vectors everywhere.

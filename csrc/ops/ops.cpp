@@ -46,7 +46,8 @@ bool is_suffix(const Shape& suffix, const Shape& shape) {
   return !suffix.empty() && suffix.size() <= shape.size() && std::equal(suffix.rbegin(), suffix.rend(), shape.rbegin());
 }
 
-Tensor binary(const char* where, const char* op, const char* a_name, const Tensor& a, const char* b_name, const Tensor& b) {
+Tensor binary(const char* where, const char* op, const char* a_name, const Tensor& a, const char* b_name,
+              const Tensor& b) {
   const Tensor x = rows_of(where, a_name, a);
   check_same_device(where, b_name, b, x);
   const Tensor z = rows_of(where, b_name, b);
@@ -65,7 +66,8 @@ Tensor gate(const char* where, const char* op, const Tensor& gate_, const Tensor
 }
 
 int checked_axis(const char* where, const Tensor& x, int axis) {
-  require(axis >= -x.rank() && axis < x.rank(), where, "axis: got ", axis, ", allowed ", -x.rank(), " to ", x.rank() - 1);
+  require(axis >= -x.rank() && axis < x.rank(), where, "axis: got ", axis, ", allowed ", -x.rank(), " to ",
+          x.rank() - 1);
   return axis < 0 ? axis + x.rank() : axis;
 }
 
@@ -207,7 +209,8 @@ Tensor cast(const Tensor& x, DType dtype) {
   check_device(kWhere, "x", x);
   if (x.dtype() == dtype) return x;
   check_float(kWhere, "x", x);
-  if (!is_float(dtype)) fail(ErrorKind::kType, kWhere, "dtype: got ", name_of(dtype), ", allowed float32, float16 or bfloat16");
+  if (!is_float(dtype))
+    fail(ErrorKind::kType, kWhere, "dtype: got ", name_of(dtype), ", allowed float32, float16 or bfloat16");
   const Tensor y = Tensor::empty(x.device(), dtype, x.shape());
   launch_cast(x, y);
   return y;
@@ -241,7 +244,8 @@ Tensor sample(const Tensor& logits, const SampleOptions& options) {
   require(std::isfinite(options.temperature) && options.temperature >= 0.0f, kWhere, "temperature: got ",
           options.temperature, ", allowed finite numbers from 0 on");
   require(options.top_k >= 0, kWhere, "top_k: got ", options.top_k, ", allowed 0 (all) or more");
-  require(options.top_p > 0.0f && options.top_p <= 1.0f, kWhere, "top_p: got ", options.top_p, ", allowed above 0 up to 1");
+  require(options.top_p > 0.0f && options.top_p <= 1.0f, kWhere, "top_p: got ", options.top_p,
+          ", allowed above 0 up to 1");
   if (options.temperature == 0.0f) return argmax(logits);
   const Tensor x = rows_of(kWhere, "logits", logits);
   check_rank(kWhere, "logits", x, 2);

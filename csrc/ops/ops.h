@@ -19,7 +19,7 @@ Tensor embedding(const Tensor& table, const Tensor& ids);
 // Over the last axis. weight, bias: [dim]. rms_norm multiplies by (offset + weight), as Gemma does with offset 1.
 Tensor rms_norm(const Tensor& x, const Tensor& weight, float eps, float offset = 0.0f);
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps);  // bias may be undefined
-Tensor l2_norm(const Tensor& x, float eps);  // x / sqrt(sum(x^2) + eps)
+Tensor l2_norm(const Tensor& x, float eps);                                               // x / sqrt(sum(x^2) + eps)
 Tensor softmax(const Tensor& x);
 
 Tensor silu(const Tensor& x);
@@ -35,7 +35,7 @@ Tensor mul(const Tensor& a, const Tensor& b);
 
 Tensor concat(const std::vector<Tensor>& parts, int axis = -1);  // equal dtypes, copied bit by bit
 std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& sizes, int axis = -1);
-Tensor cast(const Tensor& x, DType dtype);                       // between float32, float16 and bfloat16
+Tensor cast(const Tensor& x, DType dtype);  // between float32, float16 and bfloat16
 
 // The rows of x [rows, ...] named by ids int32 [n] (host values, checked) -> [n, ...].
 Tensor take_rows(const Tensor& x, const std::vector<std::int32_t>& rows);

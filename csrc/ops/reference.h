@@ -30,7 +30,7 @@ struct AttentionShape {
   std::uint32_t heads = 0, kv_heads = 0, k_dim = 0, v_dim = 0;
 };
 struct AttentionParams {
-  float scale = 0.0f;            // 0 or less: 1 / sqrt(k_dim)
+  float scale = 0.0f;  // 0 or less: 1 / sqrt(k_dim)
   float softcap = 0.0f;
   std::span<const float> sinks;  // empty, or [heads]
 };
@@ -51,14 +51,15 @@ struct HostPool {
   std::uint64_t cells = 0;
   std::uint32_t dim = 0;
 };
-void put_rows(Numbers rows, std::span<const RowTarget> targets, const HostPool& pool);       // [rows, kv_heads, dim]
-void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, std::byte* rows);    // [n, kv_heads, dim]
-void copy_cells(const HostPool& pool, std::span<const CellCopy> copies);                     // in order, overlap allowed
+void put_rows(Numbers rows, std::span<const RowTarget> targets, const HostPool& pool);     // [rows, kv_heads, dim]
+void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, std::byte* rows);  // [n, kv_heads, dim]
+void copy_cells(const HostPool& pool, std::span<const CellCopy> copies);                   // in order, overlap allowed
 void rotate_cells(const HostPool& pool, std::span<const CellSpan> spans, std::int32_t delta, const RopeParams& rope);
 void fill_cells(const HostPool& pool, Cell begin, std::uint32_t length, std::uint8_t byte);
 
-// --- the rest ----------------------------------------------------------------------------------------------------------
-// x [rows, in] times w [out, in] -> [rows, out].
+// --- the rest
+// ---------------------------------------------------------------------------------------------------------- x [rows,
+// in] times w [out, in] -> [rows, out].
 std::vector<float> matmul(std::span<const float> x, Numbers w, std::size_t rows, std::size_t in, std::size_t out);
 std::vector<float> rope(std::span<const float> x, std::span<const std::int32_t> positions, std::size_t heads,
                         std::size_t head_dim, const RopeParams& params, std::int64_t length = 0);

@@ -53,7 +53,8 @@ void store_number(void* data, DType dtype, std::size_t index, float value) noexc
   if (dtype == DType::kFloat32)
     static_cast<float*>(data)[index] = value;
   else
-    static_cast<std::uint16_t*>(data)[index] = dtype == DType::kFloat16 ? float_to_half(value) : float_to_bfloat16(value);
+    static_cast<std::uint16_t*>(data)[index] =
+        dtype == DType::kFloat16 ? float_to_half(value) : float_to_bfloat16(value);
 }
 
 void attend_spans(std::span<const float> q, Numbers k_pool, Numbers v_pool, std::uint64_t cells,

@@ -43,7 +43,8 @@ void copy_cells(const HostPool& pool, std::span<const CellCopy> copies) {
 }
 
 void rotate_cells(const HostPool& pool, std::span<const CellSpan> spans, std::int32_t delta, const RopeParams& rope) {
-  require(rope.can_shift(), "reference.rotate_cells", "rope: got a scaling that depends on the length, allowed fixed ones");
+  require(rope.can_shift(), "reference.rotate_cells",
+          "rope: got a scaling that depends on the length, allowed fixed ones");
   const RopeTable table = rope_table(rope, static_cast<std::int32_t>(pool.dim));
   const std::size_t half = table.inverse_frequencies.size();
   for (const CellSpan& span : spans)

@@ -22,16 +22,18 @@ constexpr std::array<std::pair<const char*, RopeScaling>, 6> kNames{{{"default",
 
 std::vector<double> plain_frequencies(double base, std::int32_t dims) {
   std::vector<double> frequencies(dims / 2);
-  for (std::size_t i = 0; i < frequencies.size(); ++i) frequencies[i] = std::pow(base, -2.0 * static_cast<double>(i) / dims);
+  for (std::size_t i = 0; i < frequencies.size(); ++i)
+    frequencies[i] = std::pow(base, -2.0 * static_cast<double>(i) / dims);
   return frequencies;
 }
 
 void check_params(const RopeParams& params, std::int32_t dims, std::int32_t head_dim) {
-  require(dims >= 2 && dims % 2 == 0 && dims <= head_dim, kWhere, "dims: got ", dims, ", allowed even numbers from 2 to ",
-          head_dim);
+  require(dims >= 2 && dims % 2 == 0 && dims <= head_dim, kWhere, "dims: got ", dims,
+          ", allowed even numbers from 2 to ", head_dim);
   require(std::isfinite(params.base) && params.base > 0.0, kWhere, "base: got ", params.base, ", allowed above 0");
   if (params.scaling == RopeScaling::kNone) return;
-  require(std::isfinite(params.factor) && params.factor > 0.0, kWhere, "factor: got ", params.factor, ", allowed above 0");
+  require(std::isfinite(params.factor) && params.factor > 0.0, kWhere, "factor: got ", params.factor,
+          ", allowed above 0");
   const bool needs_original = params.scaling == RopeScaling::kYarn || params.scaling == RopeScaling::kLlama3 ||
                               params.scaling == RopeScaling::kLongRope;
   require(!needs_original || params.original_max_positions > 0, kWhere, "original_max_positions: got ",
@@ -39,7 +41,8 @@ void check_params(const RopeParams& params, std::int32_t dims, std::int32_t head
   require(params.scaling != RopeScaling::kDynamic || (params.max_positions > 0 && dims > 2), kWhere,
           "max_positions: got ", params.max_positions, ", allowed 1 or more (and dims above 2) with dynamic scaling");
   if (params.scaling != RopeScaling::kLongRope) return;
-  for (const auto& [name, factors] : {std::pair("short_factors", &params.short_factors), std::pair("long_factors", &params.long_factors)})
+  for (const auto& [name, factors] :
+       {std::pair("short_factors", &params.short_factors), std::pair("long_factors", &params.long_factors)})
     require(factors->size() == static_cast<std::size_t>(dims / 2), kWhere, name, ": got ", factors->size(),
             " numbers, allowed ", dims / 2);
 }
@@ -48,7 +51,8 @@ void check_params(const RopeParams& params, std::int32_t dims, std::int32_t head
 // between they are blended.
 void scale_llama3(const RopeParams& params, std::vector<double>& frequencies) {
   require(params.high_freq_factor > params.low_freq_factor && params.low_freq_factor > 0.0, kWhere,
-          "high_freq_factor: got ", params.high_freq_factor, ", allowed above low_freq_factor ", params.low_freq_factor);
+          "high_freq_factor: got ", params.high_freq_factor, ", allowed above low_freq_factor ",
+          params.low_freq_factor);
   for (double& frequency : frequencies) {
     const double turns = params.original_max_positions * frequency / (2.0 * M_PI);
     const double smooth = (turns - params.low_freq_factor) / (params.high_freq_factor - params.low_freq_factor);
@@ -124,7 +128,8 @@ RopeTable rope_table(const RopeParams& params, std::int32_t head_dim, std::int64
   return table;
 }
 
-DeviceRope::DeviceRope(const cl::DevicePtr& device, const RopeParams& params, std::int32_t head_dim, std::int64_t length)
+DeviceRope::DeviceRope(const cl::DevicePtr& device, const RopeParams& params, std::int32_t head_dim,
+                       std::int64_t length)
     : head_dim_(head_dim), interleaved_(params.interleaved) {
   const RopeTable table = rope_table(params, head_dim, length);
   const auto pairs = static_cast<std::int64_t>(table.inverse_frequencies.size());
@@ -137,7 +142,8 @@ Tensor rope(const Tensor& x, const Tensor& positions, const DeviceRope& table) {
   check_device(kWhere, "x", x);
   check_dtype(kWhere, "x", x, DType::kFloat32);
   check_rank(kWhere, "x", x, 3);
-  require(x.dim(2) == table.head_dim(), kWhere, "x: got ", describe(x), ", allowed heads of ", table.head_dim(), " numbers");
+  require(x.dim(2) == table.head_dim(), kWhere, "x: got ", describe(x), ", allowed heads of ", table.head_dim(),
+          " numbers");
   check_same_device(kWhere, "positions", positions, x);
   check_dtype(kWhere, "positions", positions, DType::kInt32);
   check_shape(kWhere, "positions", positions, {x.dim(0)});

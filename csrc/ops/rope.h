@@ -28,14 +28,14 @@ struct RopeParams {
 
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1.0;
-  double attention_factor = 0.0;              // 0: the scaling's own default
-  std::int32_t original_max_positions = 0;    // original_max_position_embeddings
-  std::int32_t max_positions = 0;             // max_position_embeddings (longrope, dynamic)
-  double low_freq_factor = 1.0, high_freq_factor = 4.0;      // llama3
-  double beta_fast = 32.0, beta_slow = 1.0;                  // yarn
-  double mscale = 0.0, mscale_all_dim = 0.0;                 // yarn; 0: absent
-  bool truncate = true;                                      // yarn: round the correction range to whole dims
-  std::vector<double> short_factors, long_factors;           // longrope, [dims / 2] each
+  double attention_factor = 0.0;                         // 0: the scaling's own default
+  std::int32_t original_max_positions = 0;               // original_max_position_embeddings
+  std::int32_t max_positions = 0;                        // max_position_embeddings (longrope, dynamic)
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
+  double beta_fast = 32.0, beta_slow = 1.0;              // yarn
+  double mscale = 0.0, mscale_all_dim = 0.0;             // yarn; 0: absent
+  bool truncate = true;                                  // yarn: round the correction range to whole dims
+  std::vector<double> short_factors, long_factors;       // longrope, [dims / 2] each
 
   // Whether K stored at one position can be rotated to another. False where frequencies depend on the length.
   bool can_shift() const noexcept { return scaling != RopeScaling::kDynamic && scaling != RopeScaling::kLongRope; }
@@ -47,8 +47,8 @@ struct RopeTable {
   float attention_factor = 1.0f;           // multiplies cos and sin
 };
 
-// The table for heads of `head_dim` numbers. `length`: tokens seen so far including this step; only dynamic and longrope
-// depend on it. Throws kArgument naming the field that is out of range.
+// The table for heads of `head_dim` numbers. `length`: tokens seen so far including this step; only dynamic and
+// longrope depend on it. Throws kArgument naming the field that is out of range.
 RopeTable rope_table(const RopeParams& params, std::int32_t head_dim, std::int64_t length = 0);
 
 // A table on the device; made once per model and length class.

@@ -69,7 +69,8 @@ bool elementwise_agrees(const cl::DevicePtr& device, const std::string& op, bool
   else
     bare::unary(op, small.x_tensor, small.y);
   std::vector<float> wanted(small.x.size());
-  for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = static_cast<float>(elementwise(op, small.x[i], small.z[i]));
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    wanted[i] = static_cast<float>(elementwise(op, small.x[i], small.z[i]));
   return small.agrees(wanted);
 }
 
@@ -127,7 +128,8 @@ bool embedding_agrees(const cl::DevicePtr& device, DType dtype) {
 bool sample_agrees(const cl::DevicePtr& device) {
   const std::vector<float> logits = numbers(kDim, 0.3f, -2.0f);
   const Tensor tensor = Tensor::from_host(device, DType::kFloat32, {1, kDim}, logits.data());
-  const Tensor scratch = Tensor::empty(device, DType::kFloat32, {1, kDim}), y = Tensor::empty(device, DType::kInt32, {1});
+  const Tensor scratch = Tensor::empty(device, DType::kFloat32, {1, kDim}),
+               y = Tensor::empty(device, DType::kInt32, {1});
   for (std::uint64_t seed = 0; seed < 16; ++seed) {
     const SampleOptions options{0.8f, 9, 0.7f, seed};
     bare::sample(tensor, options, scratch, y);
@@ -146,27 +148,31 @@ bool sample_agrees(const cl::DevicePtr& device) {
 }  // namespace
 
 void launch_rms_norm(const Tensor& x, const Tensor& weight, float eps, float offset, const Tensor& y) {
-  prove_rows(x.device(), "rms_norm", [](const SmallRows& s) { bare::rms_norm(s.x_tensor, s.weight_tensor, 1e-5f, 1.0f, s.y); },
-             [](const SmallRows& s) { return reference::rms_norm(s.x, s.weight(), 1e-5f, 1.0f); });
+  prove_rows(
+      x.device(), "rms_norm", [](const SmallRows& s) { bare::rms_norm(s.x_tensor, s.weight_tensor, 1e-5f, 1.0f, s.y); },
+      [](const SmallRows& s) { return reference::rms_norm(s.x, s.weight(), 1e-5f, 1.0f); });
   bare::rms_norm(x, weight, eps, offset, y);
 }
 
 void launch_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& y) {
-  prove_rows(x.device(), "layer_norm",
-             [](const SmallRows& s) { bare::layer_norm(s.x_tensor, s.weight_tensor, s.weight_tensor, 1e-5f, s.y); },
-             [](const SmallRows& s) { return reference::layer_norm(s.x, s.weight(), s.weight(), 1e-5f); });
+  prove_rows(
+      x.device(), "layer_norm",
+      [](const SmallRows& s) { bare::layer_norm(s.x_tensor, s.weight_tensor, s.weight_tensor, 1e-5f, s.y); },
+      [](const SmallRows& s) { return reference::layer_norm(s.x, s.weight(), s.weight(), 1e-5f); });
   bare::layer_norm(x, weight, bias, eps, y);
 }
 
 void launch_l2_norm(const Tensor& x, float eps, const Tensor& y) {
-  prove_rows(x.device(), "l2_norm", [](const SmallRows& s) { bare::l2_norm(s.x_tensor, 1e-5f, s.y); },
-             [](const SmallRows& s) { return reference::l2_norm(s.x, kDim, 1e-5f); });
+  prove_rows(
+      x.device(), "l2_norm", [](const SmallRows& s) { bare::l2_norm(s.x_tensor, 1e-5f, s.y); },
+      [](const SmallRows& s) { return reference::l2_norm(s.x, kDim, 1e-5f); });
   bare::l2_norm(x, eps, y);
 }
 
 void launch_softmax(const Tensor& x, const Tensor& y) {
-  prove_rows(x.device(), "softmax", [](const SmallRows& s) { bare::softmax(s.x_tensor, s.y); },
-             [](const SmallRows& s) { return reference::softmax(s.x, kDim); });
+  prove_rows(
+      x.device(), "softmax", [](const SmallRows& s) { bare::softmax(s.x_tensor, s.y); },
+      [](const SmallRows& s) { return reference::softmax(s.x, kDim); });
   bare::softmax(x, y);
 }
 

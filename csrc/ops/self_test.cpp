@@ -40,7 +40,8 @@ bool variant_works(const cl::DevicePtr& device, const std::string& key, const st
   if (const auto known = registry::verdict(*device, key)) return *known;
   const std::string failure = failure_of_variant(device, key, test);
   if (!failure.empty())
-    log_message(LogLevel::kWarning, cat("[ops.self_test] kernel ", key, " is not used on ", device->info().name, ": ", failure));
+    log_message(LogLevel::kWarning,
+                cat("[ops.self_test] kernel ", key, " is not used on ", device->info().name, ": ", failure));
   registry::set_verdict(*device, key, failure.empty());
   return failure.empty();
 }

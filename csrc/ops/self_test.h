@@ -17,8 +17,8 @@
 
 namespace kvtrie::ops {
 
-// Whether the variant `key` ("program options") works on this device; runs `test` at most once per device and driver. A test that throws
-// counts as failed.
+// Whether the variant `key` ("program options") works on this device; runs `test` at most once per device and driver. A
+// test that throws counts as failed.
 bool variant_works(const cl::DevicePtr& device, const std::string& key, const std::function<bool()>& test);
 
 // Like variant_works, for variants without a replacement: throws kDevice naming `key` when the test fails.

@@ -26,8 +26,7 @@ void check_same_device(std::string_view where, std::string_view name, const Tens
 }
 
 void check_rank(std::string_view where, std::string_view name, const Tensor& tensor, int rank) {
-  if (tensor.rank() != rank)
-    fail(ErrorKind::kType, where, name, ": got ", describe(tensor), ", allowed rank ", rank);
+  if (tensor.rank() != rank) fail(ErrorKind::kType, where, name, ": got ", describe(tensor), ", allowed rank ", rank);
 }
 
 void check_dtype(std::string_view where, std::string_view name, const Tensor& tensor, DType allowed) {
@@ -56,10 +55,14 @@ std::int32_t vector_width(const cl::Device& device) { return device.info().float
 
 int storage_code(DType dtype) {
   switch (dtype) {
-    case DType::kFloat32: return 0;
-    case DType::kFloat16: return 1;
-    case DType::kBFloat16: return 2;
-    default: fail(ErrorKind::kType, "ops", "dtype: got ", name_of(dtype), ", allowed float32, float16 or bfloat16");
+    case DType::kFloat32:
+      return 0;
+    case DType::kFloat16:
+      return 1;
+    case DType::kBFloat16:
+      return 2;
+    default:
+      fail(ErrorKind::kType, "ops", "dtype: got ", name_of(dtype), ", allowed float32, float16 or bfloat16");
   }
 }
 

@@ -16,7 +16,8 @@ std::string describe(const Tensor& tensor);
 bool is_float(DType dtype) noexcept;
 
 // Each throws kType or kArgument as `[where] name: got ..., allowed ...`.
-void check_device(std::string_view where, std::string_view name, const Tensor& tensor);  // defined, on a device, not empty
+void check_device(std::string_view where, std::string_view name,
+                  const Tensor& tensor);  // defined, on a device, not empty
 void check_same_device(std::string_view where, std::string_view name, const Tensor& tensor, const Tensor& other);
 void check_rank(std::string_view where, std::string_view name, const Tensor& tensor, int rank);
 void check_dtype(std::string_view where, std::string_view name, const Tensor& tensor, DType allowed);

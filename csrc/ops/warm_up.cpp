@@ -11,7 +11,8 @@ namespace kvtrie::ops {
 namespace {
 
 void warm_up_small(const cl::DevicePtr& device, DType weight_dtype) {
-  const Tensor x = Tensor::zeros(device, DType::kFloat32, {2, 16}), weight = Tensor::zeros(device, DType::kFloat32, {16});
+  const Tensor x = Tensor::zeros(device, DType::kFloat32, {2, 16}),
+               weight = Tensor::zeros(device, DType::kFloat32, {16});
   rms_norm(x, weight, 1e-5f);
   silu_mul(x, x);
   add(x, x);
@@ -25,7 +26,8 @@ void warm_up_small(const cl::DevicePtr& device, DType weight_dtype) {
 void warm_up_cache(const cl::DevicePtr& device, const WarmUp& spec) {
   const LayerCells pool{Tensor::zeros(device, spec.kv_dtype, {spec.kv_heads, 4, spec.k_dim}),
                         Tensor::zeros(device, spec.kv_dtype, {spec.kv_heads, 4, spec.v_dim})};
-  const CellRuns runs = CellRuns::of_rows(device, std::vector<RowTarget>{{0, 0, 2}}, static_cast<std::uint32_t>(spec.kv_heads));
+  const CellRuns runs =
+      CellRuns::of_rows(device, std::vector<RowTarget>{{0, 0, 2}}, static_cast<std::uint32_t>(spec.kv_heads));
   put_rows(Tensor::zeros(device, DType::kFloat32, {2, spec.kv_heads, spec.k_dim}),
            Tensor::zeros(device, DType::kFloat32, {2, spec.kv_heads, spec.v_dim}), runs, pool);
   gather_rows(pool, runs);  // same program as moves and images
@@ -45,10 +47,10 @@ void warm_up_cache(const cl::DevicePtr& device, const WarmUp& spec) {
 
 void warm_up(const cl::DevicePtr& device, const WarmUp& spec) {
   constexpr const char* kWhere = "ops.warm_up";
-  require(spec.heads > 0 && spec.kv_heads > 0 && spec.heads % spec.kv_heads == 0, kWhere, "heads: got ", spec.heads, " and ",
-          spec.kv_heads, " KV heads, allowed multiples");
-  require(spec.k_dim > 1 && spec.k_dim % 2 == 0 && spec.v_dim > 0, kWhere, "k_dim, v_dim: got ", spec.k_dim, ", ", spec.v_dim,
-          ", allowed an even k_dim and a v_dim above 0");
+  require(spec.heads > 0 && spec.kv_heads > 0 && spec.heads % spec.kv_heads == 0, kWhere, "heads: got ", spec.heads,
+          " and ", spec.kv_heads, " KV heads, allowed multiples");
+  require(spec.k_dim > 1 && spec.k_dim % 2 == 0 && spec.v_dim > 0, kWhere, "k_dim, v_dim: got ", spec.k_dim, ", ",
+          spec.v_dim, ", allowed an even k_dim and a v_dim above 0");
   warm_up_small(device, spec.weight_dtype);
   warm_up_cache(device, spec);
   if (matmul_backend(*device) == MatmulBackend::kPacked) {

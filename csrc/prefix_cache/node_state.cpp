@@ -21,7 +21,7 @@ std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
   }
   front->on_device_ = on_device_;
   front->last_used_seconds = last_used_seconds;
-  front->arrivals = arrivals;
+  front->add_arrivals(arrivals);
   start_ = at;
   return front;
 }
@@ -43,7 +43,14 @@ void NodeState::join(Payload& child) {
   user = below.user;
   pins = below.pins;
   last_used_seconds = std::max(last_used_seconds, below.last_used_seconds);
-  arrivals.insert(arrivals.end(), below.arrivals.begin(), below.arrivals.end());
+  add_arrivals(below.arrivals);
+}
+
+void NodeState::add_arrivals(const std::vector<ArrivalPtr>& more) {
+  std::erase_if(arrivals, [](const ArrivalPtr& each) { return !each->pending(); });
+  for (const ArrivalPtr& each : more) {
+    if (each->pending() && std::find(arrivals.begin(), arrivals.end(), each) == arrivals.end()) arrivals.push_back(each);
+  }
 }
 
 void NodeState::set_cells(std::vector<SpanList> cells) {

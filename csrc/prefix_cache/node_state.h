@@ -33,6 +33,7 @@ struct Arrival {
   std::vector<CompletionPtr> completions;
 
   bool done() const;
+  bool pending() const { return !completions.empty(); }  // cleared when it is known how it ended
 };
 using ArrivalPtr = std::shared_ptr<Arrival>;
 
@@ -57,6 +58,7 @@ class NodeState final : public Payload {
   // Tier changes. Each gives up what the node had in the other tier.
   void set_cells(std::vector<SpanList> cells);
   void set_slices(std::vector<HostSlice> slices);
+  void add_arrivals(const std::vector<ArrivalPtr>& more);  // those still under way, each once
   // Own tokens grew to `end`: more[i] follows cells(i).
   void extend(std::int32_t end, std::vector<SpanList> more);
 

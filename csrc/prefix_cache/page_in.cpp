@@ -198,7 +198,6 @@ void PrefixCacheState::fail_arrival(const Arrival& arrival) {
     if (!node.is_root() && lost(&node) && (node.parent()->is_root() || !lost(node.parent()))) tops.push_back(&node);
   });
   for (Node* node : tops) {
-    take_off_marks(node);
     remove_subtree(node);
   }
 }

@@ -237,7 +237,6 @@ std::uint64_t PrefixCache::evict(std::string_view name_space, std::span<const To
   Entry entry(*state_);
   Node* top = state_->own_tail(name_space, tokens);
   if (top == nullptr) return 0;
-  state_->take_off_marks(top);
   return state_->remove_subtree(top);
 }
 

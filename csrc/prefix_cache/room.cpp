@@ -117,26 +117,21 @@ Node* PrefixCacheState::split_tail(Node* node, std::uint32_t tokens) {
 std::uint64_t PrefixCacheState::give_up(Node* node) {
   const std::uint64_t bytes = bytes_of(state_of(node));
   if (page_out(node) > 0) return bytes;
-  take_off_marks(node);
   remove_subtree(node);
   return bytes;
 }
 
 Hold PrefixCacheState::hold(Node* node) {
-  Hold hold{node, nullptr};
-  trie.lock(node);
-  Node* above = node;
-  while (!above->is_root() && !state_of(above).on_device()) above = above->parent();
-  if (above != node && !above->is_root()) {
-    hold.anchor = above;
-    trie.lock(above);
+  Hold hold{node, {}};
+  for (Node* each = node; !each->is_root(); each = each->parent()) {
+    trie.lock(each);
+    hold.path.push_back(each);
   }
   return hold;
 }
 
 void PrefixCacheState::let_go(const Hold& hold) {
-  trie.unlock(hold.node);
-  if (hold.anchor != nullptr) trie.unlock(hold.anchor);
+  for (Node* node : hold.path) trie.unlock(node);
 }
 
 namespace {
@@ -210,6 +205,7 @@ bool PrefixCacheState::subtree_is_locked(Node* node) const {
 }
 
 std::uint64_t PrefixCacheState::remove_subtree(Node* node, bool tidy) {
+  take_off_marks(node);
   Node* parent = node->parent();
   const bool below_root = parent->is_root();  // a root may go with its last child
   std::uint64_t bytes = 0;

@@ -26,7 +26,8 @@ CellSpans scattered(std::mt19937& random, std::int32_t length, std::int32_t long
 std::map<std::int32_t, std::int32_t> cells_by_position(const CellSpans& spans) {
   std::map<std::int32_t, std::int32_t> cells;
   for (const CellSpan& span : spans)
-    for (std::uint32_t i = 0; i < span.length; ++i) cells[span.position + static_cast<int>(i)] = static_cast<int>(span.cell + i);
+    for (std::uint32_t i = 0; i < span.length; ++i)
+      cells[span.position + static_cast<int>(i)] = static_cast<int>(span.cell + i);
   return cells;
 }
 
@@ -45,7 +46,8 @@ void check_plan(const AttentionPlan& plan, const std::vector<QueryRows>& queries
       for (std::int32_t s = 0; s < tile.segment_count; ++s) {
         const Segment& segment = plan.segments[tile.segment_begin + s];
         for (std::int32_t i = 0; i < segment.length; ++i)
-          ASSERT_TRUE(seen[row].emplace(segment.position + i, segment.cell + i).second) << "row " << row << " sees twice";
+          ASSERT_TRUE(seen[row].emplace(segment.position + i, segment.cell + i).second)
+              << "row " << row << " sees twice";
       }
       if (tile.partial_begin < 0)
         ++direct[row];
@@ -78,7 +80,8 @@ void check_plan(const AttentionPlan& plan, const std::vector<QueryRows>& queries
 TEST(AttentionPlan, CoversEachVisibleKeyOnceOverRandomSteps) {
   std::mt19937 random(5);
   for (int round = 0; round < 200; ++round) {
-    const PlanLimits limits{static_cast<std::uint32_t>(32 << random() % 4), 1 + static_cast<std::uint32_t>(random() % 16), 8};
+    const PlanLimits limits{static_cast<std::uint32_t>(32 << random() % 4),
+                            1 + static_cast<std::uint32_t>(random() % 16), 8};
     std::vector<CellSpans> histories;
     std::vector<QueryRows> queries;
     std::uint32_t row = 0;
@@ -160,14 +163,14 @@ TEST(AttentionPlan, RefusesWhatIsNotAStep) {
     return false;
   };
   EXPECT_FALSE(refused({{0, 1, 9, keys}}));
-  EXPECT_TRUE(refused({{0, 2, 9, keys}}));                   // keys end before the rows do
+  EXPECT_TRUE(refused({{0, 2, 9, keys}}));  // keys end before the rows do
   EXPECT_TRUE(refused({{0, 1, 9, gap}}));
   EXPECT_TRUE(refused({{0, 1, 3, late}}));
   EXPECT_TRUE(refused({{1, 1, 9, keys}}));                   // row 0 is missing
   EXPECT_TRUE(refused({{0, 1, 9, keys}, {0, 1, 9, keys}}));  // row 0 twice
   EXPECT_TRUE(refused({{0, 0, 9, keys}}));
   EXPECT_TRUE(refused({{0, 1, -1, keys}}));
-  EXPECT_TRUE(refused({{0, 1, 9, keys}}, {100, 16, 8}));     // stretches are whole blocks of 32 keys
+  EXPECT_TRUE(refused({{0, 1, 9, keys}}, {100, 16, 8}));  // stretches are whole blocks of 32 keys
 }
 
 }  // namespace

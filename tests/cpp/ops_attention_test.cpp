@@ -53,7 +53,8 @@ class Scene {
     sinks_ = random_.normals(sizes_.heads, 2.0f);
   }
 
-  std::vector<float> run(float softcap = 0.0f, bool sinks = false, float scale = 0.0f, const PlanLimits* limits = nullptr) {
+  std::vector<float> run(float softcap = 0.0f, bool sinks = false, float scale = 0.0f,
+                         const PlanLimits* limits = nullptr) {
     const cl::DevicePtr& device = shared_device();
     AttentionOptions options{scale, softcap, sinks ? upload(sinks_, {sizes_.heads}) : Tensor()};
     const AttentionPlan plan = plan_attention(queries_, limits ? *limits : plan_limits(*device));
@@ -68,7 +69,8 @@ class Scene {
     std::vector<float> out(q_.size() / sizes_.k_dim * sizes_.v_dim);
     const std::vector<float> logits = sinks ? sinks_ : std::vector<float>();
     reference::attend_spans(q_, {k.data(), dtype_}, {v.data(), dtype_}, cells_,
-                            {sizes_.heads, sizes_.kv_heads, sizes_.k_dim, sizes_.v_dim}, queries_, {scale, softcap, logits}, out);
+                            {sizes_.heads, sizes_.kv_heads, sizes_.k_dim, sizes_.v_dim}, queries_,
+                            {scale, softcap, logits}, out);
     return out;
   }
 
@@ -77,9 +79,8 @@ class Scene {
     Scene other(sizes_, cells_, dtype_, salt);
     for (const CellSpans& spans : histories_) other.add_history(spans.back().end_position(), longest);
     for (const QueryRows& query : queries_) {
-      const auto at = std::find_if(histories_.begin(), histories_.end(), [&](const CellSpans& spans) {
-        return spans.data() == query.keys.data();
-      });
+      const auto at = std::find_if(histories_.begin(), histories_.end(),
+                                   [&](const CellSpans& spans) { return spans.data() == query.keys.data(); });
       other.add_rows(static_cast<std::size_t>(at - histories_.begin()), query.count);
     }
     other.fill();
@@ -207,7 +208,8 @@ TEST_F(Attention, SharedPrefixGivesTheBitsOfSeparateSteps) {
   Scene scene({8, 2, 64, 64}, 4000, DType::kFloat16, 13);
   const std::size_t a = scene.add_history(1200, 400);
   scene.add_rows(a, 1);
-  for (const std::int32_t length : {1100, 1300, 1024}) scene.add_rows(scene.add_history(length, 300, a, 1030 < length ? 1030 : 1000), 2);
+  for (const std::int32_t length : {1100, 1300, 1024})
+    scene.add_rows(scene.add_history(length, 300, a, 1030 < length ? 1030 : 1000), 2);
   scene.fill();
   const auto together = scene.run();
   expect_close(together, scene.wanted(), tolerance(DType::kFloat16));
@@ -263,9 +265,9 @@ TEST_F(Attention, DenseAgreesWithAndWithoutMask) {
       std::vector<float> wanted(c.tokens * s.heads * s.v_dim);
       reference::attention(q, {k_bytes.data(), c.dtype}, {v_bytes.data(), c.dtype}, static_cast<std::uint64_t>(c.n),
                            {s.heads, s.kv_heads, s.k_dim, s.v_dim}, masked ? mask : std::vector<float>(), {}, wanted);
-      const Tensor got = attention(upload(q, {c.tokens, s.heads, s.k_dim}), upload_as(k, c.dtype, {c.n, s.kv_heads, s.k_dim}),
-                                   upload_as(v, c.dtype, {c.n, s.kv_heads, s.v_dim}),
-                                   masked ? upload(mask, {c.tokens, c.n}) : Tensor(), {});
+      const Tensor got = attention(
+          upload(q, {c.tokens, s.heads, s.k_dim}), upload_as(k, c.dtype, {c.n, s.kv_heads, s.k_dim}),
+          upload_as(v, c.dtype, {c.n, s.kv_heads, s.v_dim}), masked ? upload(mask, {c.tokens, c.n}) : Tensor(), {});
       expect_close(download(got), wanted, 1e-5f, masked ? "masked" : "plain");
     }
   }
@@ -287,7 +289,8 @@ TEST_F(Attention, PropagatesNaNOfVisibleKeysOnly) {
 
 TEST_F(Attention, RefusesWrongArguments) {
   const cl::DevicePtr& device = shared_device();
-  const Tensor q = Tensor::zeros(device, DType::kFloat32, {1, 4, 64}), k = Tensor::zeros(device, DType::kFloat16, {2, 8, 64});
+  const Tensor q = Tensor::zeros(device, DType::kFloat32, {1, 4, 64}),
+               k = Tensor::zeros(device, DType::kFloat16, {2, 8, 64});
   const CellSpans keys{{0, 5, 0}}, beyond{{6, 5, 0}};
   const std::vector<QueryRows> queries{{0, 1, 4, keys}}, outside{{0, 1, 4, beyond}};
   const DevicePlan plan = upload_plan(device, plan_attention(queries, {}));
@@ -297,13 +300,19 @@ TEST_F(Attention, RefusesWrongArguments) {
   };
   EXPECT_TRUE(contains(message(ErrorKind::kType, Tensor(), k, k, plan), "q: got no tensor"));
   EXPECT_TRUE(contains(message(ErrorKind::kType, k, k, k, plan), "q: got float16"));
-  EXPECT_TRUE(contains(message(ErrorKind::kType, q, k, Tensor::zeros(device, DType::kFloat32, {2, 8, 64}), plan), "v: got float32"));
+  EXPECT_TRUE(contains(message(ErrorKind::kType, q, k, Tensor::zeros(device, DType::kFloat32, {2, 8, 64}), plan),
+                       "v: got float32"));
   EXPECT_TRUE(contains(message(ErrorKind::kType, q, k.slice(0, 1).reshape({8, 64}), k, plan), "k: got"));
-  EXPECT_TRUE(contains(message(ErrorKind::kArgument, q, k.reshape({2, 16, 32}), k.reshape({2, 16, 32}), plan), "k: got"));
-  EXPECT_TRUE(contains(message(ErrorKind::kArgument, q.reshape({1, 4, 64}).slice(0, 1).reshape({4, 1, 64}), k, k, plan), "q: got"));
-  EXPECT_TRUE(contains(message(ErrorKind::kArgument, q, k, k, upload_plan(device, plan_attention(outside, {}))), "plan: got cells"));
+  EXPECT_TRUE(
+      contains(message(ErrorKind::kArgument, q, k.reshape({2, 16, 32}), k.reshape({2, 16, 32}), plan), "k: got"));
+  EXPECT_TRUE(contains(message(ErrorKind::kArgument, q.reshape({1, 4, 64}).slice(0, 1).reshape({4, 1, 64}), k, k, plan),
+                       "q: got"));
+  EXPECT_TRUE(contains(message(ErrorKind::kArgument, q, k, k, upload_plan(device, plan_attention(outside, {}))),
+                       "plan: got cells"));
   EXPECT_TRUE(contains(message(ErrorKind::kArgument, q, k, k, plan, {0.0f, -1.0f, {}}), "softcap: got -1"));
-  EXPECT_TRUE(contains(message(ErrorKind::kArgument, q, k, k, plan, {0.0f, 0.0f, Tensor::zeros(device, DType::kFloat32, {3})}), "sinks: got"));
+  EXPECT_TRUE(
+      contains(message(ErrorKind::kArgument, q, k, k, plan, {0.0f, 0.0f, Tensor::zeros(device, DType::kFloat32, {3})}),
+               "sinks: got"));
 }
 
 class AttentionOclgrind : public OpsTest {};

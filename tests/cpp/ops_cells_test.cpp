@@ -14,7 +14,8 @@ struct TwinPool {
   std::vector<std::byte> k, v;
   LayerCells device;
 
-  TwinPool(std::uint32_t heads, std::uint32_t cell_count, std::uint32_t kd, std::uint32_t vd, DType dtype, std::uint32_t salt)
+  TwinPool(std::uint32_t heads, std::uint32_t cell_count, std::uint32_t kd, std::uint32_t vd, DType dtype,
+           std::uint32_t salt)
       : kv_heads(heads), cells(cell_count), k_dim(kd), v_dim(vd) {
     Random random(salt);
     const auto make = [&](std::uint32_t dim, std::vector<std::byte>& bytes) {
@@ -40,7 +41,8 @@ void check_put(DType rows, DType pool_dtype, std::uint32_t kd, std::uint32_t vd)
   TwinPool pool(3, 200, kd, vd, pool_dtype, 21);
   Random random(22);
   const std::vector<RowTarget> targets{{0, 190, 10}, {12, 3, 1}, {13, 50, 90}};  // rows 10 and 11 are not stored
-  const auto k = stored(random.normals(std::size_t{103} * 3 * kd), rows), v = stored(random.normals(std::size_t{103} * 3 * vd), rows);
+  const auto k = stored(random.normals(std::size_t{103} * 3 * kd), rows),
+             v = stored(random.normals(std::size_t{103} * 3 * vd), rows);
   const CellRuns runs = CellRuns::of_rows(shared_device(), targets, 3);
   put_rows(Tensor::from_host(shared_device(), rows, {103, 3, kd}, k.data()),
            Tensor::from_host(shared_device(), rows, {103, 3, vd}, v.data()), runs, pool.device);
@@ -77,11 +79,11 @@ TEST_F(Cells, GatherGivesRowsInOrderOfSpans) {
 
 TEST_F(Cells, CopiesOverlapInBothDirectionsAndInOrder) {
   const std::vector<std::vector<CellCopy>> scripts{
-      {{100, 90, 150}},                                // down, overlapping
-      {{90, 100, 150}},                                // up, overlapping
-      {{10, 0, 5}, {20, 5, 30}, {60, 35, 100}},        // compaction
-      {{0, 10, 5}, {10, 20, 5}, {20, 0, 5}},           // each copy sees the one before
-      {{0, 200, 0}, {7, 7, 20}, {50, 150, 40}}};       // nothing, itself, apart
+      {{100, 90, 150}},                           // down, overlapping
+      {{90, 100, 150}},                           // up, overlapping
+      {{10, 0, 5}, {20, 5, 30}, {60, 35, 100}},   // compaction
+      {{0, 10, 5}, {10, 20, 5}, {20, 0, 5}},      // each copy sees the one before
+      {{0, 200, 0}, {7, 7, 20}, {50, 150, 40}}};  // nothing, itself, apart
   for (std::size_t i = 0; i < scripts.size(); ++i)
     for (const std::uint32_t staging : {7U, 64U, 4096U}) {
       TwinPool pool(2, 300, 8, 5, i % 2 ? DType::kFloat32 : DType::kFloat16, 24);
@@ -103,15 +105,18 @@ TEST_F(Cells, ImageComesBackByteForByte) {
   for (const CellSpan& span : spans)
     for (std::uint32_t i = 0; i < span.length;) {
       const std::uint32_t token = static_cast<std::uint32_t>(span.position) + i, section = token / 64;
-      const std::uint32_t tokens = std::min(64U, kTokens - section * 64), take = std::min(span.length - i, section * 64 + tokens - token);
+      const std::uint32_t tokens = std::min(64U, kTokens - section * 64),
+                          take = std::min(span.length - i, section * 64 + tokens - token);
       runs.push_back({static_cast<std::int32_t>(span.cell + i), static_cast<std::int32_t>(take),
-                      static_cast<std::int32_t>(section * 64 * kHeads + token % 64), static_cast<std::int32_t>(tokens)});
+                      static_cast<std::int32_t>(section * 64 * kHeads + token % 64),
+                      static_cast<std::int32_t>(tokens)});
       i += take;
     }
   const CellRuns table(shared_device(), runs, 1);
   EXPECT_EQ(table.row_count(kHeads), kTokens * kHeads);
   const std::uint64_t k_size = kTokens * kHeads * kK, before = moved();
-  const Tensor image = Tensor::empty(shared_device(), DType::kFloat16, {static_cast<std::int64_t>(kTokens * kHeads * (kK + kV))});
+  const Tensor image =
+      Tensor::empty(shared_device(), DType::kFloat16, {static_cast<std::int64_t>(kTokens * kHeads * (kK + kV))});
   store_image(pool.device, table, image, 0, k_size);
   const auto bytes = download<std::uint16_t>(image);
   const auto* k = reinterpret_cast<const std::uint16_t*>(pool.k.data());
@@ -154,7 +159,8 @@ TEST_F(Cells, RotateMovesKeysToOtherPositions) {
       const auto raw = random.normals(16);
       const std::vector<std::int32_t> at{50}, to{33};
       std::vector<float> moved = reference::rope(raw, at, 1, 16, rope), wanted = reference::rope(raw, to, 1, 16, rope);
-      reference::rotate_cells({reinterpret_cast<std::byte*>(moved.data()), dtype, 1, 1, 16}, CellSpans{{0, 1, 50}}, -17, rope);
+      reference::rotate_cells({reinterpret_cast<std::byte*>(moved.data()), dtype, 1, 1, 16}, CellSpans{{0, 1, 50}}, -17,
+                              rope);
       expect_close(moved, wanted, 1e-5f);
     }
 }
@@ -162,20 +168,27 @@ TEST_F(Cells, RotateMovesKeysToOtherPositions) {
 TEST_F(Cells, RefusesWrongArguments) {
   TwinPool pool(2, 30, 8, 4, DType::kFloat16, 29);
   const cl::DevicePtr& device = shared_device();
-  const Tensor k = Tensor::zeros(device, DType::kFloat32, {3, 2, 8}), v = Tensor::zeros(device, DType::kFloat32, {3, 2, 4});
+  const Tensor k = Tensor::zeros(device, DType::kFloat32, {3, 2, 8}),
+               v = Tensor::zeros(device, DType::kFloat32, {3, 2, 4});
   const auto runs = [&](Cell cell, std::uint32_t length) {
     return CellRuns::of_rows(device, std::vector<RowTarget>{{0, cell, length}}, 2);
   };
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { put_rows(k, v, runs(28, 3), pool.device); }), "runs: got cells up to 31"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { put_rows(k, v, runs(0, 4), pool.device); }), "k: got 3 rows"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { put_rows(k, v, runs(28, 3), pool.device); }),
+                       "runs: got cells up to 31"));
+  EXPECT_TRUE(
+      contains(error_of(ErrorKind::kArgument, [&] { put_rows(k, v, runs(0, 4), pool.device); }), "k: got 3 rows"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { put_rows(v, k, runs(0, 3), pool.device); }), "k: got"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { put_rows(k, Tensor(), runs(0, 3), pool.device); }), "v: got no tensor"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { fill_cells(pool.device, 25, 6, 0); }), "cells: got 25 + 6"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { put_rows(k, Tensor(), runs(0, 3), pool.device); }),
+                       "v: got no tensor"));
+  EXPECT_TRUE(
+      contains(error_of(ErrorKind::kArgument, [&] { fill_cells(pool.device, 25, 6, 0); }), "cells: got 25 + 6"));
   RopeParams dynamic;
   dynamic.scaling = RopeScaling::kDynamic;
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { rotate_cells(pool.device.k, runs(0, 1), 1, dynamic); }), "rope: got"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { rotate_cells(pool.device.k, runs(0, 1), 1, dynamic); }),
+                       "rope: got"));
   const Tensor image = Tensor::zeros(device, DType::kFloat16, {20});
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { store_image(pool.device, runs(0, 3), image, 0, 0); }), "image: got 20"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { store_image(pool.device, runs(0, 3), image, 0, 0); }),
+                       "image: got 20"));
   const TwinPool untouched(2, 30, 8, 4, DType::kFloat16, 29);
   pool.expect_equal("a refused call changes nothing");
 }

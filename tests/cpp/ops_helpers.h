@@ -23,7 +23,9 @@ class Random {
  public:
   explicit Random(std::uint32_t salt = 0) : engine_(kSeed + salt) {}
   float normal() { return normal_(engine_); }
-  std::int32_t below(std::int32_t limit) { return static_cast<std::int32_t>(engine_() % static_cast<std::uint32_t>(limit)); }
+  std::int32_t below(std::int32_t limit) {
+    return static_cast<std::int32_t>(engine_() % static_cast<std::uint32_t>(limit));
+  }
   std::vector<float> normals(std::size_t count, float scale = 1.0f) {
     std::vector<float> values(count);
     for (float& value : values) value = scale * normal();

@@ -56,16 +56,20 @@ TEST_F(Matmul, UnpackedAgreesForBothLayouts) {
     for (const std::int64_t rows : {1, 3, 6})
       for (const auto& [in, out] : {std::pair<std::int64_t, std::int64_t>{64, 64}, {7, 3}, {41, 19}}) {
         const Product p(rows, in, out, dtype);
-        expect_close(download(matmul(p.x_tensor(), p.w_tensor(), true, MatmulBackend::kPacked)), p.wanted(), kTolerance, p.name());
-        expect_close(download(matmul(p.x_tensor(), p.w_turned(), false, MatmulBackend::kPacked)), p.wanted(), kTolerance, p.name());
+        expect_close(download(matmul(p.x_tensor(), p.w_tensor(), true, MatmulBackend::kPacked)), p.wanted(), kTolerance,
+                     p.name());
+        expect_close(download(matmul(p.x_tensor(), p.w_turned(), false, MatmulBackend::kPacked)), p.wanted(),
+                     kTolerance, p.name());
       }
 }
 
 TEST_F(Matmul, ClblastAgreesForBothLayouts) {
   for (const std::int64_t rows : {1, 6}) {
     const Product p(rows, 41, 19, DType::kFloat32);
-    expect_close(download(matmul(p.x_tensor(), p.w_tensor(), true, MatmulBackend::kClblast)), p.wanted(), kTolerance, p.name());
-    expect_close(download(matmul(p.x_tensor(), p.w_turned(), false, MatmulBackend::kClblast)), p.wanted(), kTolerance, p.name());
+    expect_close(download(matmul(p.x_tensor(), p.w_tensor(), true, MatmulBackend::kClblast)), p.wanted(), kTolerance,
+                 p.name());
+    expect_close(download(matmul(p.x_tensor(), p.w_turned(), false, MatmulBackend::kClblast)), p.wanted(), kTolerance,
+                 p.name());
   }
 }
 
@@ -98,22 +102,35 @@ TEST_F(Matmul, PackedBytesAreThoseOfTheStorage) {
 }
 
 TEST_F(Matmul, ChoosesByCapability) {
-  EXPECT_EQ(matmul_backend(device()), device().info().kind == cl::DeviceKind::kGpu ? MatmulBackend::kClblast : MatmulBackend::kPacked);
+  EXPECT_EQ(matmul_backend(device()),
+            device().info().kind == cl::DeviceKind::kGpu ? MatmulBackend::kClblast : MatmulBackend::kPacked);
   EXPECT_EQ(matmul_backend_from_name("clblast"), MatmulBackend::kClblast);
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [] { matmul_backend_from_name("mkl"); }), "backend: got \"mkl\""));
+  EXPECT_TRUE(
+      contains(error_of(ErrorKind::kArgument, [] { matmul_backend_from_name("mkl"); }), "backend: got \"mkl\""));
 }
 
 TEST_F(Matmul, RefusesWrongArguments) {
   const Product p(2, 8, 4, DType::kFloat32);
   const Tensor x = p.x_tensor(), w = p.w_tensor();
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { matmul(x, w, false); }), "x: got float32 [2, 8]"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { matmul(x, x.reshape({16})); }), "w: got float32 [16], allowed rank 2"));
+  EXPECT_TRUE(
+      contains(error_of(ErrorKind::kType, [&] { matmul(x, x.reshape({16})); }), "w: got float32 [16], allowed rank 2"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { matmul(Tensor(), w); }), "x: got no tensor"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { matmul(x, PackedWeight()); }), "w: got an empty packed weight"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { pack(Tensor::zeros(shared_device(), DType::kInt32, {4, 4})); }), "w: got int32"));
+  EXPECT_TRUE(
+      contains(error_of(ErrorKind::kArgument, [&] { matmul(x, PackedWeight()); }), "w: got an empty packed weight"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kType,
+                                [&] {
+                                  pack(Tensor::zeros(shared_device(), DType::kInt32, {4, 4}));
+                                }),
+                       "w: got int32"));
   const Tensor half = upload_as(p.w, DType::kFloat16, {4, 8});
-  EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { matmul(x, half, true, MatmulBackend::kClblast); }), "w (backend clblast): got float16"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { matmul(upload_as(p.x, DType::kFloat16, {2, 8}), w); }), "x: got float16"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { matmul(x, half, true, MatmulBackend::kClblast); }),
+                       "w (backend clblast): got float16"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kType,
+                                [&] {
+                                  matmul(upload_as(p.x, DType::kFloat16, {2, 8}), w);
+                                }),
+                       "x: got float16"));
 }
 
 class MatmulOclgrind : public OpsTest {};

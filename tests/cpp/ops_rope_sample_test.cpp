@@ -26,7 +26,8 @@ RopeParams scaled(RopeScaling scaling) {
 TEST_F(Rope, AgreesForBothLayoutsAndPartialHeads) {
   Random random(60);
   for (const bool interleaved : {false, true})
-    for (const auto& [dim, dims] : {std::pair<std::int32_t, std::int32_t>{64, 0}, {64, 32}, {10, 6}, {128, 0}, {2, 2}}) {
+    for (const auto& [dim, dims] :
+         {std::pair<std::int32_t, std::int32_t>{64, 0}, {64, 32}, {10, 6}, {128, 0}, {2, 2}}) {
       RopeParams params;
       params.dims = dims;
       params.interleaved = interleaved;
@@ -47,8 +48,8 @@ TEST_F(Rope, TablesFollowTheirDefinitions) {
   EXPECT_EQ(linear.attention_factor, 1.0f);
 
   const RopeTable llama = rope_table(scaled(RopeScaling::kLlama3), 64);
-  EXPECT_FLOAT_EQ(llama.inverse_frequencies[0], 1.0f);                                    // many turns: kept
-  EXPECT_FLOAT_EQ(llama.inverse_frequencies[31], static_cast<float>(plain(31) / 8.0));    // below one turn: divided
+  EXPECT_FLOAT_EQ(llama.inverse_frequencies[0], 1.0f);                                  // many turns: kept
+  EXPECT_FLOAT_EQ(llama.inverse_frequencies[31], static_cast<float>(plain(31) / 8.0));  // below one turn: divided
   const double turns = 256 * plain(6) / (2 * M_PI), smooth = (turns - 1.0) / 3.0;
   ASSERT_TRUE(smooth > 0.0 && smooth < 1.0);
   EXPECT_FLOAT_EQ(llama.inverse_frequencies[6], static_cast<float>((1 - smooth) * plain(6) / 8.0 + smooth * plain(6)));
@@ -58,12 +59,14 @@ TEST_F(Rope, TablesFollowTheirDefinitions) {
   EXPECT_FLOAT_EQ(yarn.inverse_frequencies[0], 1.0f);
   EXPECT_FLOAT_EQ(yarn.inverse_frequencies[31], static_cast<float>(plain(31) / 8.0));
 
-  const RopeTable near = rope_table(scaled(RopeScaling::kLongRope), 64, 256), far = rope_table(scaled(RopeScaling::kLongRope), 64, 257);
+  const RopeTable near = rope_table(scaled(RopeScaling::kLongRope), 64, 256),
+                  far = rope_table(scaled(RopeScaling::kLongRope), 64, 257);
   EXPECT_FLOAT_EQ(near.inverse_frequencies[4], static_cast<float>(plain(4) / 1.5));
   EXPECT_FLOAT_EQ(far.inverse_frequencies[4], static_cast<float>(plain(4) / 3.0));
   EXPECT_FLOAT_EQ(far.attention_factor, static_cast<float>(std::sqrt(1.0 + std::log(8.0) / std::log(256.0))));
 
-  const RopeTable low = rope_table(scaled(RopeScaling::kDynamic), 64, 2048), high = rope_table(scaled(RopeScaling::kDynamic), 64, 4096);
+  const RopeTable low = rope_table(scaled(RopeScaling::kDynamic), 64, 2048),
+                  high = rope_table(scaled(RopeScaling::kDynamic), 64, 4096);
   EXPECT_FLOAT_EQ(low.inverse_frequencies[9], static_cast<float>(plain(9)));
   const double base = 500000.0 * std::pow(8.0 * 2.0 - 7.0, 64.0 / 62.0);
   EXPECT_FLOAT_EQ(high.inverse_frequencies[9], static_cast<float>(std::pow(base, -18.0 / 64)));
@@ -74,7 +77,8 @@ TEST_F(Rope, ScalesAndShifts) {
   const auto x = random.normals(2 * 64);
   const std::vector<std::int32_t> positions{3, 500};
   const RopeParams yarn = scaled(RopeScaling::kYarn);
-  expect_close(download(rope(upload(x, {2, 1, 64}), upload(positions), yarn)), reference::rope(x, positions, 1, 64, yarn), 1e-5f);
+  expect_close(download(rope(upload(x, {2, 1, 64}), upload(positions), yarn)),
+               reference::rope(x, positions, 1, 64, yarn), 1e-5f);
   EXPECT_TRUE(yarn.can_shift());
   EXPECT_FALSE(scaled(RopeScaling::kDynamic).can_shift());
   EXPECT_FALSE(scaled(RopeScaling::kLongRope).can_shift());
@@ -88,16 +92,20 @@ TEST_F(Rope, RefusesWrongArguments) {
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { rope(x, positions, params); }), "dims: got 5"));
   params.dims = 8;
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { rope(x, positions, params); }), "dims: got 8"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { rope(x, upload(std::vector<std::int32_t>{0}), RopeParams{}); }), "positions: got"));
+  EXPECT_TRUE(
+      contains(error_of(ErrorKind::kArgument, [&] { rope(x, upload(std::vector<std::int32_t>{0}), RopeParams{}); }),
+               "positions: got"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { rope(x, x, RopeParams{}); }), "positions: got float32"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { rope_table(scaled(RopeScaling::kLongRope), 32); }), "short_factors: got 32 numbers, allowed 16"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { rope_table(scaled(RopeScaling::kLongRope), 32); }),
+                       "short_factors: got 32 numbers, allowed 16"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [] { rope_scaling_from_name("ntk"); }), "scaling: got \"ntk\""));
 }
 
 class Sample : public OpsTest {};
 
 // Every draw is the kept token at which the reference distribution passes the row's number.
-void check_draws(const std::vector<float>& logits, std::int64_t rows, std::int64_t vocab, const SampleOptions& options) {
+void check_draws(const std::vector<float>& logits, std::int64_t rows, std::int64_t vocab,
+                 const SampleOptions& options) {
   const auto drawn = download<std::int32_t>(sample(upload(logits, {rows, vocab}), options));
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::vector<float> row(logits.begin() + r * vocab, logits.begin() + (r + 1) * vocab);
@@ -117,8 +125,9 @@ TEST_F(Sample, DrawsWhatTheDistributionSays) {
   for (const std::int64_t vocab : {1, 5, 100, 3001}) {
     const std::int64_t rows = 40;
     const auto logits = random.normals(static_cast<std::size_t>(rows * vocab), 2.0f);
-    for (const SampleOptions options : {SampleOptions{1.0f, 0, 1.0f, 1}, SampleOptions{0.7f, 10, 1.0f, 2}, SampleOptions{1.3f, 0, 0.6f, 3},
-                                        SampleOptions{0.9f, 20, 0.8f, 4}, SampleOptions{1.0f, 1, 1.0f, 5}, SampleOptions{1.0f, 0, 1e-6f, 6}})
+    for (const SampleOptions options :
+         {SampleOptions{1.0f, 0, 1.0f, 1}, SampleOptions{0.7f, 10, 1.0f, 2}, SampleOptions{1.3f, 0, 0.6f, 3},
+          SampleOptions{0.9f, 20, 0.8f, 4}, SampleOptions{1.0f, 1, 1.0f, 5}, SampleOptions{1.0f, 0, 1e-6f, 6}})
       check_draws(logits, rows, vocab, options);
   }
 }
@@ -146,7 +155,8 @@ TEST_F(Sample, FrequenciesMatchTheDistribution) {
   std::vector<float> logits;
   for (int r = 0; r < kRows; ++r) logits.insert(logits.end(), one.begin(), one.end());
   std::vector<double> counts(5, 0.0);
-  for (const std::int32_t token : download<std::int32_t>(sample(upload(logits, {kRows, 5}), options))) counts[token] += 1.0 / kRows;
+  for (const std::int32_t token : download<std::int32_t>(sample(upload(logits, {kRows, 5}), options)))
+    counts[token] += 1.0 / kRows;
   for (int i = 0; i < 5; ++i) EXPECT_NEAR(counts[i], p[i], 0.015) << "token " << i;  // over four standard deviations
 }
 

@@ -26,14 +26,18 @@ std::vector<float> zip(const std::vector<float>& x, const std::vector<float>& z,
 
 void check_rows(std::int64_t rows, std::int64_t dim) {
   Random random(50);
-  const auto x = random.normals(static_cast<std::size_t>(rows * dim), 3.0f), w = random.normals(static_cast<std::size_t>(dim)),
-             b = random.normals(static_cast<std::size_t>(dim));
+  const auto x = random.normals(static_cast<std::size_t>(rows * dim), 3.0f),
+             w = random.normals(static_cast<std::size_t>(dim)), b = random.normals(static_cast<std::size_t>(dim));
   const Tensor xt = upload(x, {rows, dim}), wt = upload(w, {dim}), bt = upload(b, {dim});
   expect_close(download(rms_norm(xt, wt, 1e-6f)), reference::rms_norm(x, w, 1e-6f, 0.0f), kTolerance, "rms_norm");
-  expect_close(download(rms_norm(xt, wt, 1e-6f, 1.0f)), reference::rms_norm(x, w, 1e-6f, 1.0f), kTolerance, "rms_norm + 1");
-  expect_close(download(layer_norm(xt, wt, bt, 1e-2f)), reference::layer_norm(x, w, b, 1e-2f), kTolerance, "layer_norm");
-  expect_close(download(layer_norm(xt, wt, Tensor(), 1e-2f)), reference::layer_norm(x, w, {}, 1e-2f), kTolerance, "no bias");
-  expect_close(download(l2_norm(xt, 1e-6f)), reference::l2_norm(x, static_cast<std::size_t>(dim), 1e-6f), kTolerance, "l2_norm");
+  expect_close(download(rms_norm(xt, wt, 1e-6f, 1.0f)), reference::rms_norm(x, w, 1e-6f, 1.0f), kTolerance,
+               "rms_norm + 1");
+  expect_close(download(layer_norm(xt, wt, bt, 1e-2f)), reference::layer_norm(x, w, b, 1e-2f), kTolerance,
+               "layer_norm");
+  expect_close(download(layer_norm(xt, wt, Tensor(), 1e-2f)), reference::layer_norm(x, w, {}, 1e-2f), kTolerance,
+               "no bias");
+  expect_close(download(l2_norm(xt, 1e-6f)), reference::l2_norm(x, static_cast<std::size_t>(dim), 1e-6f), kTolerance,
+               "l2_norm");
   expect_close(download(softmax(xt)), reference::softmax(x, static_cast<std::size_t>(dim)), kTolerance, "softmax");
   EXPECT_EQ(download<std::int32_t>(argmax(xt)), reference::argmax(x, static_cast<std::size_t>(dim)));
 }
@@ -57,9 +61,11 @@ TEST_F(SmallOps, ElementwiseAgrees) {
     expect_close(download(silu(xt)), map(x, reference::silu), kTolerance, "silu");
     expect_close(download(sigmoid(xt)), map(x, reference::sigmoid), kTolerance, "sigmoid");
     expect_close(download(softplus(xt)), map(x, reference::softplus), kTolerance, "softplus");
-    expect_close(download(silu_mul(xt, zt)), zip(x, z, [](float a, float b) { return reference::silu(a) * b; }), kTolerance, "silu_mul");
+    expect_close(download(silu_mul(xt, zt)), zip(x, z, [](float a, float b) { return reference::silu(a) * b; }),
+                 kTolerance, "silu_mul");
     for (const Gelu kind : {Gelu::kTanh, Gelu::kExact})
-      expect_close(download(gelu_mul(xt, zt, kind)), zip(x, z, [&](float a, float b) { return reference::gelu(a, kind) * b; }), kTolerance, "gelu_mul");
+      expect_close(download(gelu_mul(xt, zt, kind)),
+                   zip(x, z, [&](float a, float b) { return reference::gelu(a, kind) * b; }), kTolerance, "gelu_mul");
     expect_close(download(add(xt, zt)), zip(x, z, [](float a, float b) { return a + b; }), 0.0f, "add");
     expect_close(download(mul(xt, zt)), zip(x, z, [](float a, float b) { return a * b; }), 0.0f, "mul");
   }
@@ -115,7 +121,8 @@ TEST_F(SmallOps, TakeRowsAndEmbedding) {
   const auto table = random.normals(9 * 21);
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     const auto bytes = stored(table, dtype);
-    const auto got = download(embedding(upload_as(table, dtype, {9, 21}), upload(std::vector<std::int32_t>{8, 0, 9, -1})));
+    const auto got =
+        download(embedding(upload_as(table, dtype, {9, 21}), upload(std::vector<std::int32_t>{8, 0, 9, -1})));
     for (int d = 0; d < 21; ++d) {
       EXPECT_EQ(got[d], (reference::Numbers{bytes.data(), dtype}[8 * 21 + d]));
       EXPECT_EQ(got[21 + d], (reference::Numbers{bytes.data(), dtype}[d]));
@@ -169,8 +176,16 @@ TEST_F(SmallOps, RowBitsDoNotDependOnTheOtherRows) {
 TEST_F(SmallOps, RefusesWrongArguments) {
   const Tensor x = upload({1, 2, 3, 4}, {2, 2}), ints = upload(std::vector<std::int32_t>{1, 2});
   EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { silu(ints); }), "[ops.silu] x: got int32 [2]"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { rms_norm(x, upload({1, 2, 3}, {3}), 1e-5f); }), "weight: got float32 [3], allowed [2]"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { rms_norm(x, upload({1, 2}, {2}), -1.0f); }), "eps: got -1"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument,
+                                [&] {
+                                  rms_norm(x, upload({1, 2, 3}, {3}), 1e-5f);
+                                }),
+                       "weight: got float32 [3], allowed [2]"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument,
+                                [&] {
+                                  rms_norm(x, upload({1, 2}, {2}), -1.0f);
+                                }),
+                       "eps: got -1"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { silu_mul(x, x.slice(0, 1)); }), "up: got"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { concat({}); }), "parts: got none"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { concat({x, x.reshape({4, 1})}, 0); }), "parts[1]: got"));
@@ -180,7 +195,8 @@ TEST_F(SmallOps, RefusesWrongArguments) {
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { take_rows(x, {2}); }), "rows: got 2, allowed 0 to 1"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { cast(x, DType::kInt32); }), "dtype: got int32"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { embedding(x, x); }), "ids: got float32"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { softmax(Tensor::host(DType::kFloat32, {2})); }), "on the host"));
+  EXPECT_TRUE(
+      contains(error_of(ErrorKind::kType, [&] { softmax(Tensor::host(DType::kFloat32, {2})); }), "on the host"));
 }
 
 class SmallOpsOclgrind : public OpsTest {};

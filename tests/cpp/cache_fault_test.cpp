@@ -1,0 +1,272 @@
+// What is left after a failure: every allocation of every call fails once, and every command of the store fails once.
+// A call that throws has changed nothing; releasing never throws.
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <new>
+
+#include "cache_helpers.h"
+
+namespace {
+
+// Allocations until one fails; 0: none does.
+thread_local std::uint64_t allocations_left = 0;
+
+// Not inlined: the compiler would take the pair below for a mismatch.
+[[gnu::noinline]] void* allocate(std::size_t bytes, std::size_t alignment) {
+  if (allocations_left > 0 && --allocations_left == 0) throw std::bad_alloc();
+  const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+  if (void* memory = std::aligned_alloc(alignment, rounded)) return memory;
+  throw std::bad_alloc();
+}
+
+[[gnu::noinline]] void release(void* memory) noexcept { std::free(memory); }
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return allocate(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete(void* memory, std::size_t) noexcept { release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
+
+namespace kvtrie {
+namespace {
+
+using testing::append;
+using testing::encoded;
+using testing::holds;
+using testing::put_all;
+using testing::range;
+using testing::small_shape;
+using testing::sound;
+
+// The host store with commands that can be made to fail.
+class FaultyStore final : public KvStore {
+ public:
+  explicit FaultyStore(const KvShape& shape) : host_(shape) {}
+  std::uint64_t commands_left = 0;  // until one fails; 0: none does
+
+  const KvShape& shape() const override { return host_.shape(); }
+  void check_place(const Tensor& tensor, std::string_view name) const override { host_.check_place(tensor, name); }
+  PreparedStepPtr prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
+                          std::uint32_t rows) override {
+    command();
+    return host_.prepare(runs, queries, rows);
+  }
+  void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v) override {
+    command();
+    host_.put(layer, step, k, v);
+  }
+  Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
+                const ops::AttentionOptions& options) override {
+    command();
+    return host_.attend(layer, step, q, options);
+  }
+  std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans) override {
+    command();
+    return host_.rows(layer, spans);
+  }
+  void move(std::span<const CellMove> moves) override {
+    command();
+    host_.move(moves);
+  }
+  void rotate(std::span<const CellSpan> spans, std::int32_t delta,
+              std::span<const ops::RopeParams> per_layer) override {
+    command();
+    host_.rotate(spans, delta, per_layer);
+  }
+  void fill(Cell begin, std::uint32_t length, std::uint8_t byte) override { host_.fill(begin, length, byte); }
+  CompletionPtr store_image(std::span<const CellSpan> spans, std::int32_t image_position, std::byte* image,
+                            std::uint32_t image_cells) override {
+    command();
+    return host_.store_image(spans, image_position, image, image_cells);
+  }
+  CompletionPtr load_image(std::span<const CellSpan> spans, std::int32_t image_position, const std::byte* image,
+                           std::uint32_t image_cells) override {
+    command();
+    return host_.load_image(spans, image_position, image, image_cells);
+  }
+  CompletionPtr mark() override { return host_.mark(); }
+
+ private:
+  void command() {
+    if (commands_left > 0 && --commands_left == 0) throw Error(ErrorKind::kDevice, "[test] a command failed");
+  }
+  HostKvStore host_;
+};
+
+class FaultTest : public ::testing::Test {
+ protected:
+  // Sequence 0: 8 tokens of which [0, 5) are shared with sequence 1; sequences `a_` (6 tokens, 3 of them lent) and
+  // `b_`.
+  void SetUp() override {
+    auto store = std::make_unique<FaultyStore>(small_shape(48));
+    store_ = store.get();
+    // No cells are reserved ahead: reservations are hints, which a failed call may lose.
+    cache_ = CausalCache::create(std::move(store), {{0, 3}, {ops::RopeParams{}}, 0});
+    append(*cache_, 0, range(0, 8));
+    cache_->copy_prefix(0, 1, 5);
+    append(*cache_, 1, {50, 51});
+    a_ = cache_->open_sequence();
+    b_ = cache_->open_sequence();
+    const std::vector<ForwardRows> rows{{a_, 6}};
+    put_all(*cache_, *cache_->begin_forward(rows), range(0, 6));
+    node_ = cache_->lend(a_, 0, 3);
+    snapshot_ = cache_->snapshot(0, 2);
+  }
+
+  // Fails the first, second, ... allocation of `call` until it needs no more of them. Each failure changes nothing.
+  void sweep_allocations(const std::function<void()>& call) {
+    for (std::uint64_t n = 1;; ++n) {
+      ASSERT_LT(n, 1000u);
+      const std::string before = cache_->dump();
+      bool failed = false;
+      allocations_left = n;
+      try {
+        call();
+      } catch (const std::bad_alloc&) {
+        failed = true;
+      }
+      allocations_left = 0;
+      ASSERT_TRUE(sound(*cache_)) << "allocation " << n;
+      if (!failed) break;
+      ASSERT_EQ(before, cache_->dump()) << "allocation " << n;
+    }
+    EXPECT_TRUE(holds(*cache_, cache_->spans(1), {0, 1, 2, 3, 4, 50, 51}));
+  }
+
+  FaultyStore* store_ = nullptr;
+  std::shared_ptr<CausalCache> cache_;
+  SequenceId a_ = 0, b_ = 0;
+  SpanList node_;
+  CausalCache::SnapshotPtr snapshot_;
+};
+
+TEST_F(FaultTest, BeginningAForward) {
+  const std::vector<ForwardRows> rows{{a_, 3}, {b_, 2}};
+  ForwardPtr forward;
+  sweep_allocations([&] { forward = cache_->begin_forward(rows); });
+}
+
+TEST_F(FaultTest, StartingAForward) {
+  const std::vector<std::int32_t> positions{8, 0, 9}, ids{0, 4, 0};
+  sweep_allocations([&] { cache_->start_forward(positions, ids); });
+}
+
+TEST_F(FaultTest, CompletingAForwardWithCaptures) {
+  cache_->prepare_snapshots(a_, {7, 9});
+  const std::vector<ForwardRows> rows{{a_, 3}};
+  const ForwardPtr forward = cache_->begin_forward(rows);
+  testing::put_layer(*cache_, *forward, range(6, 9), 0);
+  const Tensor k = encoded(cache_->shape(), range(6, 9), 3, false), v = encoded(cache_->shape(), range(6, 9), 3, true);
+  sweep_allocations([&] { cache_->put(*forward, 3, k, v); });
+  EXPECT_TRUE(holds(*cache_, cache_->spans(a_), range(0, 9)));
+}
+
+TEST_F(FaultTest, Copies) {
+  sweep_allocations([&] { cache_->copy_prefix(0, 3, 7); });
+  sweep_allocations([&] { cache_->fork(a_, b_, 5); });
+}
+
+TEST_F(FaultTest, RemovalInTheMiddle) {
+  cache_->copy_prefix(0, 2, 8);  // so that nothing turns in place
+  sweep_allocations([&] { cache_->remove(0, 1, 3); });
+  EXPECT_TRUE(holds(*cache_, cache_->spans(2), range(0, 8)));
+  EXPECT_EQ(cache_->length(0), 6);
+}
+
+TEST_F(FaultTest, Snapshots) {
+  CausalCache::SnapshotPtr fresh;
+  sweep_allocations([&] { fresh = cache_->snapshot(0, 3); });
+  EXPECT_EQ(fresh->start(), 3);
+}
+
+TEST_F(FaultTest, RestoringSplittingAndMerging) {
+  append(*cache_, 2, {0, 1, 70});
+  sweep_allocations([&] { cache_->restore(2, snapshot_, 7); });
+  EXPECT_TRUE(holds(*cache_, cache_->spans(2), range(0, 7)));
+  std::pair<CausalCache::SnapshotPtr, CausalCache::SnapshotPtr> parts;
+  sweep_allocations([&] { parts = cache_->split(snapshot_, 5); });
+  EXPECT_TRUE(snapshot_->consumed());
+  sweep_allocations([&] { snapshot_ = cache_->merge(parts.first, parts.second); });
+  EXPECT_EQ(snapshot_->end(), 8);
+}
+
+TEST_F(FaultTest, LendingAndBorrowing) {
+  SpanList lent;
+  sweep_allocations([&] { lent = cache_->lend(a_, 3, 5); });
+  sweep_allocations([&] { cache_->borrow(b_, node_, 0, 3); });
+  sweep_allocations([&] { cache_->borrow(b_, lent, 3, 4); });
+  EXPECT_TRUE(holds(*cache_, cache_->spans(b_), range(0, 4)));
+}
+
+TEST_F(FaultTest, Claims) {
+  append(*cache_, 5, range(0, 4));
+  append(*cache_, 6, range(0, 4));
+  cache_->remove(5, 0);
+  SpanList claimed;
+  sweep_allocations([&] { claimed = cache_->claim(20, 0); });
+  sweep_allocations([&] { node_.append(claimed.share(3, 9)); });
+}
+
+TEST_F(FaultTest, ReleasingNeedsNoMemory) {
+  allocations_left = 1;
+  cache_->close_sequence(a_);
+  cache_->close_sequence(b_);
+  cache_->truncate(0, 3);
+  snapshot_.reset();
+  node_.clear();
+  EXPECT_EQ(allocations_left, 1u) << "something allocated";
+  allocations_left = 0;
+  EXPECT_TRUE(sound(*cache_));
+}
+
+// ---- failing commands ---------------------------------------------------------------------------------------------
+
+TEST_F(FaultTest, AFailedCommandLeavesTheSequenceAsItWas) {
+  const std::vector<ForwardRows> rows{{a_, 3}};
+  store_->commands_left = 1;
+  EXPECT_TRUE(testing::refused(*cache_, ErrorKind::kDevice, [&] { cache_->begin_forward(rows); }));
+  const ForwardPtr forward = cache_->begin_forward(rows);
+  store_->commands_left = 1;
+  EXPECT_TRUE(testing::refused(*cache_, ErrorKind::kDevice, [&] { put_all(*cache_, *forward, range(6, 9)); }));
+  put_all(*cache_, *forward, range(6, 9));
+  EXPECT_TRUE(holds(*cache_, cache_->spans(a_), range(0, 9)));
+}
+
+TEST_F(FaultTest, AFailedCopyLeavesARemovalUndone) {
+  store_->commands_left = 1;  // copying what is shared
+  EXPECT_TRUE(testing::refused(*cache_, ErrorKind::kDevice, [&] { cache_->remove(0, 1, 3); }));
+  EXPECT_TRUE(holds(*cache_, cache_->spans(0), range(0, 8)));
+}
+
+TEST_F(FaultTest, AFailedRotationForgetsWhatItMayHaveTurned) {
+  snapshot_.reset();
+  store_->commands_left = 2;  // the rotation; tokens 5 to 8 turn in place
+  EXPECT_THROW(cache_->remove(0, 1, 3), Error);
+  EXPECT_EQ(cache_->length(0), 1);
+  EXPECT_TRUE(holds(*cache_, cache_->spans(0), {0}));
+  EXPECT_TRUE(holds(*cache_, cache_->spans(1), {0, 1, 2, 3, 4, 50, 51}));
+  EXPECT_TRUE(sound(*cache_));
+}
+
+TEST_F(FaultTest, AFailedCompactionIsNeverServed) {
+  cache_->remove(1, 0);
+  snapshot_.reset();
+  append(*cache_, 4, range(0, 3));
+  cache_->remove(0, 2);
+  store_->commands_left = 1;
+  EXPECT_THROW(cache_->defrag(), Error);
+  EXPECT_TRUE(sound(*cache_));
+  const std::vector<ForwardRows> rows{{a_, 1}};
+  EXPECT_TRUE(testing::refused(*cache_, ErrorKind::kDevice, [&] { cache_->begin_forward(rows); }));
+  std::byte image[16];
+  EXPECT_TRUE(testing::refused(*cache_, ErrorKind::kDevice, [&] { cache_->store_image(node_, 0, 3, 0, image, 3); }));
+}
+
+}  // namespace
+}  // namespace kvtrie

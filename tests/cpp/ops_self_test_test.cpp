@@ -1,0 +1,103 @@
+// Self-tests, kernel families and the warm-up.
+#include "ops/self_test.h"
+
+#include "ops/attention_variant.h"
+#include "ops/matmul.h"
+#include "ops/registry.h"
+#include "ops_helpers.h"
+
+namespace kvtrie::ops {
+namespace {
+
+class SelfTest : public OpsTest {};
+
+TEST_F(SelfTest, RunsOncePerVariant) {
+  int runs = 0;
+  const auto test = [&] { return ++runs, true; };
+  EXPECT_TRUE(variant_works(device_ptr(), "rows once", test));
+  EXPECT_TRUE(variant_works(device_ptr(), "rows once", test));
+  require_variant(device_ptr(), "rows once", test);
+  EXPECT_EQ(runs, 1);
+}
+
+TEST_F(SelfTest, RemembersThroughTheDevicesRecords) {
+  const cl::DevicePtr first = cl::Device::open(device().info(), device().options());
+  int runs = 0;
+  variant_works(first, "rows recorded", [&] { return ++runs, true; });
+  registry::set_verdict(*first, "rows recorded", false);  // what this process believes does not change the record
+  EXPECT_FALSE(variant_works(first, "rows recorded", [&] { return ++runs, true; }));
+  EXPECT_EQ(runs, 1);
+}
+
+TEST_F(SelfTest, FailuresAreNotRecordedAndNameTheKernel) {
+  EXPECT_FALSE(variant_works(device_ptr(), "rows broken", [] { return false; }));
+  EXPECT_FALSE(variant_works(device_ptr(), "rows broken", [] { return true; }));  // decided for this process
+  const std::string message =
+      error_of(ErrorKind::kDevice, [&] { require_variant(device_ptr(), "rows wrong", [] { return false; }); });
+  EXPECT_TRUE(contains(message, "kernel rows wrong"));
+  const std::string thrown = error_of(ErrorKind::kDevice, [&] {
+    require_variant(device_ptr(), "rows thrown", []() -> bool { fail(ErrorKind::kDevice, "here", "no such kernel"); });
+  });
+  EXPECT_TRUE(contains(thrown, "no such kernel"));
+  require_variant(device_ptr(), "rows wrong", [] { return true; });  // a failure may pass
+}
+
+TEST_F(SelfTest, AFastVariantThatFailsIsReplacedByTheGeneralOne) {
+  const ForcedFamily forced(KernelFamily::kSerial);
+  const AttentionSizes sizes{2, 1, 48, 48, DType::kFloat32};
+  const cl::DevicePtr other = cl::Device::open(device().info(), device().options());
+  const AttentionVariant fast = choose_attention_variant(device_ptr(), sizes, false);
+  ASSERT_TRUE(fast.fast);
+  set_kernel_family(*other, KernelFamily::kSerial);
+  registry::set_verdict(*other, fast.key(), false);
+  const AttentionVariant general = choose_attention_variant(other, sizes, false);
+  EXPECT_FALSE(general.fast);
+  EXPECT_EQ(general.lanes, 1);
+  registry::set_verdict(*other, "matmul packed -DSTORED=0 -DROWS=1 -DPANELS=4 -DROWS_BLOCK=1", false);
+  Random random(70);
+  const auto x = random.normals(40), w = random.normals(40 * 30);
+  const Tensor xt = Tensor::from_host(other, DType::kFloat32, {1, 40}, x.data());
+  const Tensor wt = Tensor::from_host(other, DType::kFloat32, {30, 40}, w.data());
+  expect_close(download(matmul(xt, pack(wt))), reference::matmul(x, {w.data(), DType::kFloat32}, 1, 40, 30), 1e-5f);
+}
+
+TEST_F(SelfTest, FamilyFollowsTheKindAndCanBeForced) {
+  const KernelFamily natural = kernel_family(device());
+  EXPECT_EQ(natural, device().info().kind == cl::DeviceKind::kGpu ? KernelFamily::kWorkGroup : KernelFamily::kSerial);
+  {
+    const ForcedFamily forced(KernelFamily::kWorkGroup);
+    EXPECT_EQ(kernel_family(device()), KernelFamily::kWorkGroup);
+  }
+  EXPECT_EQ(kernel_family(device()), natural);
+}
+
+// After a warm-up, a model's first token builds no program.
+TEST_F(SelfTest, WarmUpBuildsWhatAModelNeeds) {
+  WarmUp spec;
+  spec.heads = 4;
+  spec.kv_heads = 2;
+  spec.k_dim = spec.v_dim = 64;
+  warm_up(device_ptr(), spec);
+  const std::uint64_t programs = device().counters().programs, kernels = device().counters().kernels;
+
+  const Tensor x = Tensor::zeros(device_ptr(), DType::kFloat32, {1, 64});
+  const PackedWeight w = pack(Tensor::zeros(device_ptr(), DType::kFloat32, {256, 64}));
+  const Tensor q = rope(matmul(rms_norm(x, x.reshape({64}), 1e-5f), w).reshape({1, 4, 64}),
+                        upload(std::vector<std::int32_t>{600}), RopeParams{});
+  const LayerCells pool{Tensor::zeros(device_ptr(), DType::kFloat16, {2, 700, 64}),
+                        Tensor::zeros(device_ptr(), DType::kFloat16, {2, 700, 64})};
+  const Tensor k = Tensor::zeros(device_ptr(), DType::kFloat32, {1, 2, 64});
+  put_rows(k, k, CellRuns::of_rows(device_ptr(), std::vector<RowTarget>{{0, 600, 1}}, 2), pool);
+  const CellSpans spans{{0, 601, 0}};
+  const std::vector<QueryRows> queries{{0, 1, 600, spans}};
+  const Tensor out =
+      attend_spans(q, pool.k, pool.v, upload_plan(device_ptr(), plan_attention(queries, plan_limits(device()))), {});
+  argmax(silu_mul(add(x, x), x));
+  EXPECT_EQ(out.shape(), (Shape{1, 4, 64}));
+  EXPECT_EQ(device().counters().programs, programs);
+  EXPECT_EQ(device().counters().kernels, kernels);
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [] { warm_up(shared_device(), {}); }), "heads: got 0"));
+}
+
+}  // namespace
+}  // namespace kvtrie::ops

@@ -1,0 +1,248 @@
+"""Operations through Python, against numpy in float64. The kernels' own cases are in tests/cpp."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvtrie as kv
+
+pytestmark = pytest.mark.usefixtures("nothing_left_over")
+
+random = np.random.default_rng(11)
+
+
+def normal(*shape: int) -> Any:
+    return random.standard_normal(shape).astype(np.float32)
+
+
+def close(result: Any, expected: Any, tolerance: float = 2e-5) -> None:
+    assert isinstance(result, kv.Tensor)
+    assert result.dtype == "float32"
+    np.testing.assert_allclose(np.asarray(result), expected, rtol=tolerance, atol=tolerance)
+
+
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-np.asarray(x, np.float64)))
+
+
+def gelu(x: Any) -> Any:
+    x = np.asarray(x, np.float64)
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+UNARY = {
+    "silu": lambda x: x * sigmoid(x),
+    "sigmoid": sigmoid,
+    "softplus": lambda x: np.log1p(np.exp(np.asarray(x, np.float64))),
+    "softmax": lambda x: np.exp(x - x.max(-1, keepdims=True)) / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True),
+}
+BINARY = {
+    "silu_mul": lambda a, b: a * sigmoid(a) * b,
+    "gelu_mul": lambda a, b: gelu(a) * b,
+    "add": lambda a, b: a + b,
+    "mul": lambda a, b: a * b,
+}
+
+
+@pytest.mark.parametrize("upload", [False, True])
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(name: str, upload: bool) -> None:
+    x = 3 * normal(3, 5, 33)
+    close(getattr(kv.ops, name)(kv.tensor(x) if upload else x), UNARY[name](x))
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_binary(name: str) -> None:
+    a, b = normal(4, 17), normal(4, 17)
+    for left, right in ((a, b), (kv.tensor(a), b), (a, kv.tensor(b))):
+        close(getattr(kv.ops, name)(left, right), BINARY[name](a, b))
+
+
+def test_a_bias_is_added_to_every_row() -> None:
+    a, b = normal(2, 3, 8), normal(8)
+    close(kv.ops.add(a, b), a + b)
+    close(kv.ops.mul(a, normal(3, 8) * 0 + 2), a * 2)
+
+
+def test_norms() -> None:
+    x, weight, bias = normal(6, 40), normal(40), normal(40)
+    wide = x.astype(np.float64)
+    scale = 1 / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5)
+    close(kv.ops.rms_norm(x, weight, 1e-5), wide * scale * weight)
+    close(kv.ops.rms_norm(x, weight, 1e-5, offset=1.0), wide * scale * (1 + weight))
+    centred = wide - wide.mean(-1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * weight
+    close(kv.ops.layer_norm(x, weight, bias, 1e-5), expected + bias)
+    close(kv.ops.layer_norm(x, weight, None, 1e-5), expected)
+    close(kv.ops.l2_norm(x, 1e-6), wide / np.sqrt((wide**2).sum(-1, keepdims=True) + 1e-6))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 33])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_matmul_packed(rows: int, dtype: str) -> None:
+    x = normal(rows, 48)
+    w = kv.tensor(normal(70, 48), dtype)
+    expected = x.astype(np.float64) @ np.asarray(w.astype("float32"), np.float64).T
+    packed = kv.ops.pack(w)
+    assert (packed.shape, packed.dtype, packed.device) == ((70, 48), dtype, w.device)
+    assert packed.nbytes >= w.nbytes
+    close(kv.ops.matmul(x, packed), expected, 1e-4)
+    close(kv.ops.matmul(x, w, backend="packed"), expected, 1e-4)
+
+
+@pytest.mark.parametrize("backend", ["packed", "clblast", None])
+def test_matmul_backends(backend: Any) -> None:
+    x, w = normal(2, 3, 16), normal(24, 16)
+    close(kv.ops.matmul(x, w, backend=backend), x @ w.T, 1e-4)
+    close(kv.ops.matmul(x, np.ascontiguousarray(w.T), transpose_w=False, backend=backend), x @ w.T, 1e-4)
+
+
+def test_embedding() -> None:
+    table = normal(10, 6)
+    ids = [3, 0, 9, 3]
+    for given in (ids, np.array(ids, np.uint64), kv.tensor(ids)):
+        close(kv.ops.embedding(table, given), table[ids], 0)
+    close(kv.ops.embedding(kv.tensor(table, "float16"), ids), table.astype(np.float16)[ids], 0)
+    assert np.isnan(np.asarray(kv.ops.embedding(table, kv.tensor([10, 0])))[0]).all()
+
+
+def rotated(x: Any, positions: Any, base: float, dims: int, interleaved: bool, inverse: Any = None) -> Any:
+    inverse = base ** -(np.arange(0, dims, 2) / dims) if inverse is None else inverse
+    angles = np.asarray(positions)[:, None, None] * inverse
+    out = x.astype(np.float64).copy()
+    a, b = (slice(0, dims, 2), slice(1, dims, 2)) if interleaved else (slice(0, dims // 2), slice(dims // 2, dims))
+    out[..., a] = x[..., a] * np.cos(angles) - x[..., b] * np.sin(angles)
+    out[..., b] = x[..., b] * np.cos(angles) + x[..., a] * np.sin(angles)
+    return out
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("dims", [None, 6])
+def test_rope(interleaved: bool, dims: Any) -> None:
+    x, positions = normal(5, 3, 16), [0, 1, 2, 70, 500]
+    result = kv.ops.rope(x, positions, base=500.0, dims=dims, interleaved=interleaved)
+    close(result, rotated(x, positions, 500.0, dims or 16, interleaved), 1e-4)
+    table = kv.ops.RopeTable(16, 500.0, dims, interleaved=interleaved)
+    assert (table.head_dim, table.dims) == (16, dims or 16)
+    np.testing.assert_array_equal(np.asarray(kv.ops.rope(x, positions, table=table)), np.asarray(result))
+
+
+def test_rope_scaling() -> None:
+    x, positions = normal(4, 2, 8), [0, 5, 50, 300]
+    plain = 10000.0 ** -(np.arange(0, 8, 2) / 8)
+    linear = kv.ops.rope(x, positions, scaling={"rope_type": "linear", "factor": 4.0})
+    close(linear, rotated(x, positions, 0, 8, False, plain / 4), 1e-4)
+    llama3 = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "max_position_embeddings": 512,
+    }
+    waves = 2 * math.pi / plain
+    blend = np.clip((64 / waves - 1) / 3, 0, 1)
+    close(kv.ops.rope(x, positions, scaling=llama3), rotated(x, positions, 0, 8, False, (1 - blend) * plain / 8 + blend * plain), 1e-4)
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [{"rope_type": "unheard"}, {"rope_type": "linear", "facter": 2}, {"rope_type": "linear", "factor": "2"}, "linear", {5: 1}],
+)
+def test_rope_scaling_that_is_none(scaling: Any) -> None:
+    with pytest.raises(kv.Error, match="allowed"):
+        kv.ops.rope(normal(1, 1, 8), [0], scaling=scaling)
+
+
+def test_attention() -> None:
+    q, k, v = normal(3, 4, 16), normal(7, 2, 16), normal(7, 2, 8)
+    mask = np.where(random.random((3, 7)) < 0.3, -np.inf, normal(3, 7)).astype(np.float32)
+    mask[:, 0] = 0
+    sinks = normal(4)
+    scores = np.einsum("qhd,nhd->hqn", q, k.repeat(2, 1)) / 4
+
+    def expect(s: Any, extra: Any = 0.0) -> Any:
+        weights = np.exp(s)
+        return np.einsum("hqn,nhd->qhd", weights / (weights.sum(-1) + extra)[..., None], v.repeat(2, 1))
+
+    close(kv.ops.attention(q, k, v), expect(scores))
+    close(kv.ops.attention(q, k, v, mask=mask), expect(scores + mask))
+    close(kv.ops.attention(q, k, v, scale=1.0), expect(scores * 4))
+    close(kv.ops.attention(q, k, v, softcap=1.5), expect(1.5 * np.tanh(scores / 1.5)))
+    close(kv.ops.attention(q, k, v, sinks=sinks), expect(scores, np.exp(sinks)[:, None]))
+    close(kv.ops.attention(q, kv.tensor(k, "float16"), kv.tensor(v, "float16")), expect(scores), 5e-3)
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1, 2])
+def test_concat_and_split(axis: int) -> None:
+    x = normal(4, 6, 8)
+    parts = kv.ops.split(x, [1, x.shape[axis] - 1], axis=axis)
+    for part, expected in zip(parts, np.split(x, [1], axis=axis)):
+        close(part, expected, 0)
+    close(kv.ops.concat(parts, axis=axis), x, 0)
+    close(kv.ops.concat([parts[0], np.asarray(parts[1])], axis=axis), x, 0)
+    ints = kv.ops.concat([np.array([1], np.int32), np.array([2], np.int32)])
+    assert (ints.dtype, list(ints.numpy())) == ("int32", [1, 2])
+
+
+def test_argmax_and_sample() -> None:
+    logits = normal(5, 40)
+    logits[0, [3, 9]] = 50.0
+    chosen = kv.ops.argmax(logits)
+    assert chosen.dtype == "int32"
+    np.testing.assert_array_equal(chosen.numpy(), logits.argmax(-1))
+    np.testing.assert_array_equal(kv.ops.sample(logits, 0.0, 0, 1.0, 1).numpy(), logits.argmax(-1))
+    np.testing.assert_array_equal(kv.ops.sample(logits, 1.0, 1, 1.0, 1).numpy(), logits.argmax(-1))
+    first = kv.ops.sample(logits, 1.0, 5, 0.9, 7).numpy()
+    np.testing.assert_array_equal(first, kv.ops.sample(logits, 1.0, 5, 0.9, 7).numpy())
+    likely = np.argsort(-logits, -1)[:, :5]
+    draws = np.stack([kv.ops.sample(logits, 1.5, 5, 1.0, seed).numpy() for seed in range(40)])
+    assert all(set(draws[:, row]) <= set(likely[row]) for row in range(5))
+    assert len(np.unique(draws[:, 1])) > 1
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: kv.ops.matmul(normal(2, 3), normal(4, 5)), "w"),
+        (lambda: kv.ops.matmul(normal(2, 3), normal(4, 3), backend="cublas"), "backend"),
+        (lambda: kv.ops.matmul(normal(2, 3), kv.ops.pack(normal(4, 3)), transpose_w=False), "transpose_w"),
+        (lambda: kv.ops.matmul(normal(2, 3), kv.ops.pack(normal(4, 3)), backend="clblast"), "backend"),
+        (lambda: kv.ops.matmul("x", normal(4, 3)), "x"),
+        (lambda: kv.ops.pack(normal(4)), "w"),
+        (lambda: kv.ops.rms_norm(normal(2, 3), normal(4), 1e-5), "weight"),
+        (lambda: kv.ops.rms_norm(normal(2, 3), normal(3), "small"), "eps"),
+        (lambda: kv.ops.rms_norm(normal(2, 3), normal(3), float("nan")), "eps"),
+        (lambda: kv.ops.add(normal(2, 3), normal(2)), "b"),
+        (lambda: kv.ops.embedding(normal(4, 2), [4]), r"ids\[0\]"),
+        (lambda: kv.ops.embedding(normal(4, 2), [0, -1]), r"ids\[1\]"),
+        (lambda: kv.ops.embedding(normal(4, 2), [0.5]), r"ids\[0\]"),
+        (lambda: kv.ops.rope(normal(2, 2, 8), [0]), "positions"),
+        (lambda: kv.ops.rope(normal(2, 2, 8), [0, 1], dims=7), "dims"),
+        (lambda: kv.ops.rope(normal(2, 8), [0, 1]), "x"),
+        (lambda: kv.ops.rope(normal(1, 1, 8), [0], table=5), "table"),
+        (lambda: kv.ops.attention(normal(1, 3, 8), normal(2, 2, 8), normal(2, 2, 8)), "q"),
+        (lambda: kv.ops.attention(normal(1, 2, 8), normal(2, 2, 8), normal(2, 2, 8), scale=-1), "scale"),
+        (lambda: kv.ops.attention(normal(1, 2, 8), normal(2, 2, 8), normal(2, 2, 8), softcap=-1), "softcap"),
+        (lambda: kv.ops.attention(normal(1, 2, 8), normal(2, 2, 8), normal(2, 2, 8), mask=normal(2, 2)), "mask"),
+        (lambda: kv.ops.concat(normal(2, 2)), "parts"),
+        (lambda: kv.ops.concat([normal(2, 2), normal(3, 3)]), "parts"),
+        (lambda: kv.ops.concat([]), "parts"),
+        (lambda: kv.ops.split(normal(2, 4), [1, 1]), "sizes"),
+        (lambda: kv.ops.split(normal(2, 4), [2, 2], axis=5), "axis"),
+        (lambda: kv.ops.sample(normal(1, 4), -1.0, 0, 1.0, 0), "temperature"),
+        (lambda: kv.ops.sample(normal(1, 4), 1.0, -1, 1.0, 0), "top_k"),
+        (lambda: kv.ops.sample(normal(1, 4), 1.0, 0, 0.0, 0), "top_p"),
+        (lambda: kv.ops.sample(normal(1, 4), 1.0, 0, 1.0, -5), "seed"),
+        (lambda: kv.ops.argmax(normal(4)), "logits"),
+        (lambda: kv.ops.silu(kv.tensor([1, 2])), "x"),
+        (lambda: kv.ops.silu(kv.tensor([1.0], device="host")), "x"),
+    ],
+)
+def test_wrong_arguments_name_the_argument(call: Any, name: str) -> None:
+    with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=rf"\b{name}|{name}"):
+        call()

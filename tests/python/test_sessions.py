@@ -1,0 +1,539 @@
+"""Sessions over one prefix cache: what is reused, what is stored, what goes when room is short.
+
+The model writes K and V that encode namespace, tokens, layer and position, and checks every history it is given (fakes.py),
+so these tests see foreign, stale and lost rows, not only counts.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import BYTES_PER_TOKEN, CodingModel, compute, make_cache, run
+
+import kvtrie as kv
+
+pytestmark = pytest.mark.usefixtures("nothing_left_over")
+
+A = [*range(100, 130), 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]  # 30 in common with B
+B = [*range(100, 130), 21, 22, 23, 24, 25, 26, 27, 28, 29, 30]
+
+
+@pytest.fixture(params=["device", "host"])
+def place(request: pytest.FixtureRequest, device: Any) -> Any:
+    return device if request.param == "device" else "host"
+
+
+@pytest.fixture
+def model() -> CodingModel:
+    return CodingModel()
+
+
+def spans_of(cache: Any) -> list[tuple[int, int, str]]:
+    return [(node.start, node.end, node.tier) for node in cache.nodes()]
+
+
+# ---- reuse -----------------------------------------------------------------------------------------------------------
+
+
+def test_two_prompts_switched_back_and_forth(device: Any) -> None:
+    """The 2200/1500 table, and that a switch moves no K/V."""
+    common = np.arange(1500) % 97
+    prompts = [np.concatenate([common, np.full(700, word)]).astype(np.int32) for word in (201, 202)]
+    model = CodingModel(check=False)
+    cache = make_cache(4096)
+    reused = []
+    for prompt in (*prompts, *prompts):
+        before = device.memory()["kv_bytes_moved"]
+        session = run(cache, prompt, model)
+        reused.append((session.reused, session.matched, device.memory()["kv_bytes_moved"] - before))
+    assert reused == [(0, 0, 0), (1500, 1500, 0), (2199, 2200, 0), (2199, 2200, 0)]
+    assert model.rows == 2200 + 700 + 1 + 1
+    assert cache.check() == []
+
+
+def test_a_prompt_known_in_full_leaves_one_token(place: Any, model: CodingModel) -> None:
+    cache = make_cache(device=place)
+    first = run(cache, A, model)
+    assert (first.matched, first.reused, first.tier, first.bytes_moved, first.reason) == (0, 0, "none", 0, "")
+    assert not first.reason
+    assert first.reason.code == "none"
+    with cache.begin(A) as session:
+        assert (session.matched, session.reused, session.tier, session.bytes_moved) == (40, 39, "device", 0)
+        assert session.reason.code == "last_token"
+        assert str(session.reason) == f"last_token: {session.reason.text}"
+        assert list(session.remaining) == [10]
+    with cache.begin(A, reuse_all=True) as session:
+        assert (session.reused, session.length, len(session.remaining)) == (40, 40, 0)
+        assert compute(session, model) == 0
+    again = run(cache, B, model)
+    assert (again.matched, again.reused) == (30, 30)
+    assert spans_of(cache) == [(0, 30, "device"), (30, 40, "device"), (30, 40, "device")]
+
+
+def test_the_chunk_does_not_change_what_is_stored(model: CodingModel) -> None:
+    for chunk, steps in ((1, 40), (7, 6), (40, 1), (512, 1)):
+        cache = make_cache()
+        with cache.begin(A) as session:
+            assert compute(session, model, chunk) == steps
+        assert spans_of(cache) == [(0, 40, "device")]
+
+
+def test_use_and_publish(model: CodingModel) -> None:
+    cache = make_cache(128)
+    run(cache, A, model, publish=False)
+    assert cache.nodes() == []
+    assert cache.stats()["caches"][0]["held_cells"] == 0
+    run(cache, A, model)
+    session = run(cache, A, model, use=False)
+    assert (session.matched, session.reused, session.reason.code) == (40, 0, "not_used")
+    assert spans_of(cache) == [(0, 40, "device")]
+
+
+@pytest.mark.parametrize(("name", "other"), [("a", "b"), ("", "a"), ("a", "a "), ("ab", "a"), ("\u00e9", "e\u0301")])
+def test_namespaces_share_nothing(name: str, other: str, place: Any, model: CodingModel) -> None:
+    cache = make_cache(128, device=place)
+    run(cache, A, model, name)
+    assert run(cache, A, model, name).reused == 39  # the same tenant hits
+    assert cache.plan(A, other).matched == 0
+    assert run(cache, A, model, other).reused == 0  # the other one misses
+    assert {node.namespace for node in cache.nodes()} == {name, other}
+    assert cache.evict(A, namespace=other) == 40 * BYTES_PER_TOKEN
+    assert cache.plan(A, name).matched == 40
+
+
+def test_plan_has_no_side_effect(model: CodingModel) -> None:
+    cache = make_cache(host_bytes="1MiB")
+    run(cache, A, model)
+    cache.page_out(A)
+    before = (cache.stats(), spans_of(cache))
+    plan = cache.plan(B)
+    assert (plan.matched, plan.reusable, plan.tier, plan.bytes_moved, plan.reason) == (30, 30, "host", 30 * BYTES_PER_TOKEN, "")
+    assert cache.plan(A).reason.code == "last_token"
+    assert (cache.stats(), spans_of(cache)) == before
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [A, tuple(A), np.array(A), np.array(A, ">i4"), np.array(A, np.uint8), np.array(A * 2, np.uint64)[:40], np.array([A, A]).T[:, 0]],
+)
+def test_tokens_in_any_form(tokens: Any, model: CodingModel) -> None:
+    cache = make_cache(128)
+    run(cache, A, model)
+    with cache.begin(tokens) as session:
+        assert session.reused == 39
+        assert session.tokens.dtype == np.int32
+        np.testing.assert_array_equal(session.tokens, A)
+    assert cache.plan(range(100, 130)).matched == 30
+    assert cache.plan(kv.tensor(A)).matched == 40
+    frozen = np.array(A, np.int32)
+    frozen.flags.writeable = False
+    assert cache.plan(frozen).matched == 40
+
+
+# ---- branch, rewind, decode ------------------------------------------------------------------------------------------
+
+
+def test_append_and_decode(place: Any, model: CodingModel) -> None:
+    cache = make_cache(device=place)
+    with cache.begin(A) as session:
+        compute(session, model)
+        session.append(7)
+        session.append([8, 9])
+        session.append(np.array([10], np.int64))
+        assert (session.length, session.recorded, list(session.remaining)) == (40, 44, [7, 8, 9, 10])
+        model(session.decode())
+        assert (session.length, len(session.remaining)) == (44, 0)
+        np.testing.assert_array_equal(session.tokens, [*A, 7, 8, 9, 10])
+    assert spans_of(cache) == [(0, 44, "device")]
+
+
+def test_branches_go_their_own_way(place: Any, model: CodingModel) -> None:
+    cache = make_cache(device=place)
+    trunk = cache.begin(A)
+    compute(trunk, model)
+    branches = [trunk.branch(), copy.copy(trunk)]
+    for token, branch in enumerate(branches):
+        assert (branch.length, branch.reused, branch.namespace) == (40, 40, "default")
+        branch.append(token)
+        model(branch.decode())
+    trunk.append(99)
+    model(trunk.decode())
+    for session in (trunk, *branches):
+        session.append(50)
+    model(cache.batch([*branches, trunk]))
+    assert cache.stats()["caches"][0]["held_cells"] == 40 + 3 * 2
+    assert cache.check() == []
+    for session in (trunk, *branches):
+        session.close()
+    assert len(cache.nodes()) == 4
+
+
+def test_edit_an_earlier_turn_and_answer_again(model: CodingModel) -> None:
+    cache = make_cache(128)
+    with cache.begin(A) as session:
+        compute(session, model)
+        session.append([50, 51, 52])
+        model(session.decode())
+        regenerated = session.branch()
+        regenerated.rewind(40)
+        regenerated.append([60, 61])
+        model(regenerated.decode())
+        regenerated.close()
+        session.rewind(30)  # edit: everything from 30 on is said differently
+        assert (session.length, len(session.tokens)) == (30, 30)
+        session.append([70, 71])
+        model(session.decode())
+    assert spans_of(cache) == [(0, 30, "device"), (30, 40, "device"), (40, 43, "device"), (40, 42, "device"), (30, 32, "device")]
+    assert run(cache, [*A, 50, 51, 52], model).reused == 42
+    assert run(cache, [*A[:30], 70, 71, 72], model).reused == 32
+    assert cache.check() == []
+
+
+def test_rewind_to_every_length(model: CodingModel) -> None:
+    cache = make_cache()
+    session = cache.begin(A)
+    compute(session, model, chunk=9)
+    session.append([3, 4])
+    for length in range(42, -1, -1):
+        assert session.can_rewind(length)
+        session.rewind(length)
+        assert (session.recorded, session.length) == (length, min(length, 40))
+    session.append(A)
+    model(session.decode())
+    for length in (-1, 41, 2**31 - 1):
+        assert not session.can_rewind(length)
+        with pytest.raises(kv.NotRestorable) as info:
+            session.rewind(length)
+        assert info.value.nearest == (0 if length < 0 else 40)
+        assert isinstance(info.value, ValueError)
+    assert session.length == 40
+    session.close()
+
+
+def test_batches_of_sessions_at_different_places(place: Any, model: CodingModel) -> None:
+    cache = make_cache(256, device=place)
+    run(cache, A, model)
+    sessions = [cache.begin(B), cache.begin(A), cache.begin([9, 8, 7]), cache.begin(B, "other")]
+    sessions[1].append([70, 71])
+    step = cache.batch(sessions, chunk=4)
+    assert [int(n) for n in np.bincount(step.sequences)] == [4, 3, 3, 4]
+    np.testing.assert_array_equal(step.last_rows, [3, 6, 9, 13])
+    np.testing.assert_array_equal(step.positions[:4], [30, 31, 32, 33])
+    assert all(mine is given for mine, given in zip(step.sessions, sessions))
+    model(step)
+    assert [session.length for session in sessions] == [34, 42, 3, 4]
+    while any(len(session.remaining) for session in sessions):
+        model(cache.batch([session for session in sessions if len(session.remaining)], chunk=100))
+    assert cache.check() == []
+    for session in sessions:
+        session.close()
+
+
+def test_what_one_session_computes_another_adopts(model: CodingModel) -> None:
+    cache = make_cache(128)
+    first, second = cache.begin(A), cache.begin(A)
+    step = next(iter(first.prefill(chunk=25)))
+    model(step)
+    assert compute(second, model, chunk=10) == 2  # 25 of 40 were published meanwhile
+    assert cache.stats()["adopted_tokens"] == 25
+    assert compute(first, model) == 1
+    assert cache.stats()["caches"][0]["held_cells"] <= 41  # nothing is stored twice
+    assert spans_of(cache) == [(0, 40, "device")]
+    first.close()
+    second.close()
+    assert cache.check() == []
+
+
+# ---- steps that do not end well --------------------------------------------------------------------------------------
+
+
+def test_a_cancelled_prefill_goes_on_where_it_was(model: CodingModel) -> None:
+    cache = make_cache()
+    with cache.begin(A) as session:
+        for step in session.prefill(chunk=16):
+            model(step)
+            break
+    session = run(cache, A, model)
+    assert (session.reused, model.rows) == (16, 16 + 24)
+
+
+@pytest.mark.parametrize("layers_put", [0, 1])
+def test_an_error_in_the_model_leaves_session_and_tree_valid(layers_put: int, model: CodingModel) -> None:
+    cache = make_cache()
+    with cache.begin(A) as session:
+        steps = session.prefill(chunk=16)
+        model(next(steps))
+        with pytest.raises(ZeroDivisionError):
+            for step in steps:
+                for layer in range(layers_put):
+                    step.put(layer, np.zeros((16, 2, 4)), np.zeros((16, 2, 4)))
+                raise ZeroDivisionError
+        assert session.length == 16
+        assert cache.check() == []
+        with pytest.raises(kv.ArgumentError, match="did not complete"):
+            next(steps)
+        assert step.dropped
+        with pytest.raises(kv.ClosedError):
+            step.put(0, np.zeros((16, 2, 4)), np.zeros((16, 2, 4)))
+        assert compute(session, model, chunk=16) == 2
+    assert cache.check() == []
+
+
+def test_a_step_is_dropped_when_its_session_is_asked_for_something_else(model: CodingModel) -> None:
+    cache = make_cache()
+    with cache.begin(A) as session:
+        compute(session, model)
+        for other in (lambda: session.append(5), lambda: session.branch().close(), lambda: session.rewind(40)):
+            session.append(4)
+            step = session.decode()
+            assert not step.complete
+            other()
+            assert step.dropped
+            session.rewind(40)
+        session.append(4)
+        step = session.decode()
+    assert step.dropped
+    assert cache.stats()["caches"][0]["held_cells"] == 40
+    assert cache.check() == []
+
+
+def test_the_arrays_of_a_step(model: CodingModel) -> None:
+    cache = make_cache()
+    with cache.begin(A) as session:
+        step = next(iter(session.prefill(chunk=8)))
+        for array, expected in ((step.tokens, A[:8]), (step.positions, range(8)), (step.sequences, [0] * 8)):
+            assert (array.dtype, array.flags.writeable) == (np.int32, False)
+            np.testing.assert_array_equal(array, expected)
+        tokens = step.tokens
+        model(step)
+        assert step.complete
+        del step
+        np.testing.assert_array_equal(tokens, A[:8])  # the array keeps what it shows
+
+
+# ---- room ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_least_recently_used_goes_first_tail_first(model: CodingModel) -> None:
+    cache = make_cache(64, growth=0)
+    run(cache, range(20), model)
+    run(cache, range(100, 120), model)
+    run(cache, range(20), model)  # used again
+    run(cache, range(200, 230), model)  # 24 cells are free: 6 must go
+    assert cache.plan(range(20)).matched == 20
+    assert cache.plan(range(100, 120)).matched == 14
+    assert cache.stats()["evicted_tokens"] == 6
+    assert cache.check() == []
+
+
+def test_with_a_host_tier_state_moves_instead_of_going(place: Any, model: CodingModel) -> None:
+    cache = make_cache(64, device=place, host_bytes=100 * BYTES_PER_TOKEN, growth=0)
+    prompts = [[base + i for i in range(40)] for base in (0, 1000, 2000)]
+    for prompt in prompts:
+        run(cache, prompt, model)
+    assert cache.stats()["evicted_tokens"] == 0
+    assert cache.stats()["host_tokens"] == 120 - 64
+    for prompt in prompts * 2:
+        session = run(cache, prompt, model)  # the model checks the bytes that came back
+        assert session.reused == 39
+        assert (session.tier == "host") == (session.bytes_moved > 0)
+    assert cache.stats()["checksum_failures"] == 0
+    assert model.rows == 120 + 6
+    assert cache.check() == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_bytes_come_back_as_they_were(dtype: str, device: Any) -> None:
+    layers = kv.CausalCache(1, 2, 8, 200, v_head_dim=4, dtype=dtype)
+    cache = kv.PrefixCache(layers, host_bytes="1MiB")
+    random = np.random.default_rng(3)
+    k, v = (random.standard_normal((150, 2, dim)).astype(np.float32) for dim in (8, 4))
+    tokens = list(range(150))
+    k[3, 0, :3] = [np.nan, np.inf, -0.0]
+
+    def stored() -> tuple[bytes, bytes]:
+        with cache.begin([*tokens, 7], publish=False) as session:
+            step = session.decode()
+            assert list(step.tokens) == [7]
+            step.put(0, np.zeros((1, 2, 8)), np.zeros((1, 2, 4)))
+            return tuple(np.asarray(part)[:150].tobytes() for part in step.get(0)[:2])  # type: ignore[return-value]
+
+    with cache.begin(tokens) as session:
+        for step in session.prefill():
+            step.put(0, k, v)
+    before = stored()
+    freed = cache.page_out(tokens)
+    assert freed == 150 * layers.nbytes // 200
+    assert [node.tier for node in cache.nodes()] == ["host"]
+    assert cache.restore(tokens) == 150
+    assert [node.tier for node in cache.nodes()] == ["device"]
+    assert stored() == before
+    assert cache.stats()["page_in_bytes"] == freed
+
+
+def test_page_out_and_evict_take_the_unshared_tail(model: CodingModel) -> None:
+    cache = make_cache(128, host_bytes="1MiB")
+    run(cache, A, model)
+    run(cache, B, model)
+    assert cache.page_out(A) == 10 * BYTES_PER_TOKEN
+    assert cache.page_out(A) == 0
+    assert spans_of(cache) == [(0, 30, "device"), (30, 40, "host"), (30, 40, "device")]
+    with cache.begin(B) as session:
+        assert cache.page_out(B) == 1 * BYTES_PER_TOKEN  # the session uses 39 tokens of it
+        assert cache.evict(B) == 1 * BYTES_PER_TOKEN
+        assert session.length == 39
+    assert cache.evict(A) == 10 * BYTES_PER_TOKEN
+    assert cache.evict([555]) == 0
+    assert cache.plan(A).matched == 30
+    assert cache.check() == []
+
+
+def test_giving_up_a_number_of_bytes(model: CodingModel) -> None:
+    cache = make_cache(128, host_bytes="1MiB")
+    run(cache, A, model)
+    assert cache.page_out(nbytes=5 * BYTES_PER_TOKEN) == 5 * BYTES_PER_TOKEN
+    assert cache.evict(nbytes=1) == BYTES_PER_TOKEN
+    before = (cache.stats(), spans_of(cache))
+    for give_up in (cache.page_out, cache.evict):
+        with pytest.raises(kv.CacheFull) as info:
+            give_up(nbytes="1GiB")
+        assert info.value.needed == 2**30
+        assert info.value.freeable < 2**30
+    assert (cache.stats(), spans_of(cache)) == before
+    assert cache.page_out(nbytes=0) == 0
+
+
+def test_no_host_tier(model: CodingModel) -> None:
+    for none in (0, None, "0"):
+        cache = make_cache(host_bytes=none)
+        run(cache, A, model)
+        assert (cache.host_bytes, cache.stats()["host_cap_bytes"]) == (0, 0)
+        with pytest.raises(kv.NotSupported, match="host tier"):
+            cache.page_out(A)
+        with pytest.raises(kv.NotSupported, match="host tier"):
+            cache.page_out(nbytes=1)
+        run(cache, range(1000, 1060), model)
+        assert cache.stats()["host_bytes"] == 0
+
+
+def test_a_full_host_tier_never_exceeds_its_cap(model: CodingModel) -> None:
+    cache = make_cache(64, host_bytes=20 * BYTES_PER_TOKEN, growth=0)
+    for base in range(0, 5000, 500):
+        run(cache, range(base, base + 50), model)
+        now = cache.stats()
+        assert now["host_bytes"] <= now["host_cap_bytes"] == 20 * BYTES_PER_TOKEN
+        assert now["host_peak_bytes"] <= 20 * BYTES_PER_TOKEN
+        assert cache.check() == []
+
+
+def test_automatic_host_bytes() -> None:
+    cache = make_cache(host_bytes="auto")
+    assert cache.host_bytes == 4 * cache.caches[0].nbytes
+
+
+def test_pins_resist(model: CodingModel) -> None:
+    cache = make_cache(64, growth=0)
+    run(cache, range(20), model)
+    assert cache.pin(range(20)) == 20
+    assert [node.pinned for node in cache.nodes()] == [True]
+    assert cache.stats()["pinned_tokens"] == 20
+    for base in (1000, 2000, 3000):
+        run(cache, range(base, base + 40), model)
+    assert cache.plan(range(20)).reusable == 19
+    assert cache.unpin(range(20)) == 20
+    assert cache.unpin(range(20)) == 0
+    run(cache, range(4000, 4060), model)
+    assert cache.plan(range(20)).matched < 20
+    assert cache.pin([77]) == 0
+    assert cache.check() == []
+
+
+def test_pins_keep_under_their_cap(model: CodingModel) -> None:
+    cache = make_cache(64)
+    run(cache, range(60), model)
+    assert cache.pin(range(60)) == 32  # half of the pool
+    assert cache.stats()["pinned_tokens"] == 32
+
+
+def test_user_points(model: CodingModel) -> None:
+    cache = make_cache(64)
+    with cache.begin(A) as session:
+        compute(session, model)
+        assert session.checkpoint() == 40
+    assert [node.user for node in cache.nodes()] == [True]
+    assert cache.stats()["user_points"] == 1
+
+
+def test_live_sessions_are_never_given_up(model: CodingModel) -> None:
+    cache = make_cache(64, growth=0)
+    with cache.begin(A) as session:
+        compute(session, model)
+        other = cache.begin(range(1000, 1030))
+        with pytest.raises(kv.CacheFull) as info:
+            compute(other, model)
+        assert info.value.needed >= 30
+        assert info.value.held_live >= 40
+        other.close()
+        assert session.length == 40
+        with pytest.raises(kv.CacheFull):
+            cache.evict(nbytes=1)
+        session.append(1)
+        model(session.decode())
+    run(cache, range(1000, 1030), model)
+    assert cache.check() == []
+
+
+def test_ages_come_from_the_clock(model: CodingModel) -> None:
+    now = [100.0]
+    cache = make_cache(clock=lambda: now[0])
+    run(cache, A, model)
+    now[0] = 107.5
+    assert [node.age for node in cache.nodes()] == [7.5]
+
+
+# ---- looking inside --------------------------------------------------------------------------------------------------
+
+
+def test_nodes_form_a_tree(model: CodingModel) -> None:
+    cache = make_cache(128)
+    run(cache, A, model)
+    with cache.begin(B) as session:
+        compute(session, model)
+        top, left, right = cache.nodes()
+        assert (top.parent, top.children, left.parent, right.parent) == (None, [left, right], top, top)
+        assert (left.live, right.live, top.live) == (0, 1, 0)
+        assert [*top.tokens, *right.tokens] == B
+        assert sum(node.nbytes for node in (top, left, right)) == 50 * BYTES_PER_TOKEN == cache.stats()["device_bytes"]
+        assert "1 live" in repr(right)
+
+
+def test_drawings(model: CodingModel) -> None:
+    cache = make_cache(128)
+    assert "(empty)" in cache.tree()
+    run(cache, A, model)
+    assert "[0,40)" in cache.tree()
+    assert cache.to_dot().startswith("digraph")
+    assert "<svg" in cache.to_svg(lambda tokens: " ".join(map(str, tokens)))
+    assert "<svg" in cache._repr_html_()
+    cache.close()
+    assert "closed" in cache._repr_html_()
+
+
+def test_close_gives_everything_back(model: CodingModel) -> None:
+    cache = make_cache(128, host_bytes="1MiB")
+    layers = cache.caches[0]
+    with cache:
+        session = cache.begin(A)
+        compute(session, model)
+        cache.pin(A)
+        run(cache, B, model)
+        cache.page_out(B)
+    assert cache.closed
+    assert session.closed
+    cache.close()
+    assert layers.free_cells == layers.capacity
+    assert cache.stats()["host_bytes"] == 0
+    assert kv.PrefixCache(layers).stats()["nodes"] == 0  # it may belong to another one now
