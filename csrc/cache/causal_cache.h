@@ -12,9 +12,9 @@
 // Threads: every public method may be called from any thread; a mutex inside serialises bookkeeping and the order of
 // commands, and is never held across a device wait.
 // Units: positions and lengths in tokens, capacity in cells, sizes in bytes.
-// Errors: a call that throws has changed nothing, with two exceptions, both failures of the device while cells change in
-// place. `remove` in the middle then cuts its sequence at `begin`. `defrag` leaves bytes that nobody may trust: everything
-// that would read or extend them is refused with kDevice from then on.
+// Errors: a call that throws has changed nothing, with two exceptions, both failures of the device while cells change
+// in place. `remove` in the middle then cuts its sequence at `begin`. `defrag` leaves bytes that nobody may trust:
+// everything that would read or extend them is refused with kDevice from then on.
 #pragma once
 
 #include <cstdint>

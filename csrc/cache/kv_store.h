@@ -106,9 +106,8 @@ class KvStore {
   virtual void fill(Cell begin, std::uint32_t length, std::uint8_t byte) = 0;
 
   // Whole cells to and from host memory in the layout of cell_image.h. `image` must stay alive and, for `load`,
-  // unchanged until the completion is done (64-byte aligned memory needs no
-  // staging). The cells may be claimed again as soon as the call returns: later commands
-  // come later.
+  // unchanged until the completion is done; 64-byte aligned memory needs no staging. The cells may be claimed again as
+  // soon as the call returns: later commands come later.
   virtual CompletionPtr store_image(std::span<const CellSpan> spans, std::int32_t image_position, std::byte* image,
                                     std::uint32_t image_cells) = 0;
   virtual CompletionPtr load_image(std::span<const CellSpan> spans, std::int32_t image_position, const std::byte* image,

@@ -24,13 +24,25 @@ cl_mem create(Device& device, cl_mem_flags flags, std::size_t bytes, void* host)
 
 }  // namespace
 
-Buffer::Buffer(DevicePtr device, std::size_t bytes) {
+Buffer::Buffer(DevicePtr device, std::size_t bytes) { create_metered(std::move(device), bytes, nullptr); }
+
+Buffer Buffer::copy_of(DevicePtr device, const void* host, std::size_t bytes) {
+  require(host != nullptr, "Buffer.copy_of", "host: got a null pointer");
+  Buffer buffer;
+  buffer.create_metered(std::move(device), bytes, host);
+  Meter& meter = *buffer.device_->state().meter;
+  meter.count_traffic(meter.upload_bytes, bytes, Traffic::kOther);
+  return buffer;
+}
+
+void Buffer::create_metered(DevicePtr device, std::size_t bytes, const void* copied_from) {
   require(device != nullptr, "Buffer", "device: got none, allowed an open device");
   require(bytes > 0, "Buffer", "bytes: got 0, allowed 1 or more");
   Meter& meter = *device->state().meter;
   meter.reserve_buffer(bytes);
   try {
-    handle_ = create(*device, CL_MEM_READ_WRITE, bytes, nullptr);
+    const cl_mem_flags copy = copied_from == nullptr ? 0 : CL_MEM_COPY_HOST_PTR;
+    handle_ = create(*device, CL_MEM_READ_WRITE | copy, bytes, const_cast<void*>(copied_from));
   } catch (...) {
     meter.release_buffer(bytes);
     throw;

@@ -77,6 +77,9 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(DevicePtr device, std::size_t bytes);  // contents undefined; throws kDevice beyond the budget
+  // A new buffer that begins as a copy of `host`. The copy is taken by the driver at once, outside the queue: nothing
+  // waits for earlier commands, and `host` may change when this returns.
+  static Buffer copy_of(DevicePtr device, const void* host, std::size_t bytes);
   // Uses host memory in place where the device allows it; `host` must outlive the buffer and be 64-byte aligned.
   static Buffer wrap_host(DevicePtr device, void* host, std::size_t bytes);
   // The buffer as bare handle and back, for pools that belong to the device and so must not hold a DevicePtr. A
@@ -94,6 +97,7 @@ class Buffer {
 
  private:
   friend struct Argument;
+  void create_metered(DevicePtr device, std::size_t bytes, const void* copied_from);
   void release() noexcept;
 
   DevicePtr device_;

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "ops/attention_variant.h"
 #include "ops/support.h"
 
 namespace kvtrie::ops {
 namespace {
+
+// The arrays go to the device as they are.
+static_assert(sizeof(Tile) == 5 * sizeof(std::int32_t) && sizeof(Segment) == 3 * sizeof(std::int32_t));
 
 AttentionSizes sizes_of(const Tensor& q, const Tensor& k, const Tensor& v, int kv_heads_axis) {
   return {static_cast<std::int32_t>(q.dim(1)), static_cast<std::int32_t>(k.dim(kv_heads_axis)),
@@ -67,9 +71,8 @@ DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan) {
   std::vector<std::int32_t> table;
   const auto append = [&table](const auto& values) {
     const auto at = static_cast<std::int32_t>(table.size());
-    using Value = typename std::decay_t<decltype(values)>::value_type;
     const auto* ints = reinterpret_cast<const std::int32_t*>(values.data());
-    table.insert(table.end(), ints, ints + values.size() * (sizeof(Value) / sizeof(std::int32_t)));
+    table.insert(table.end(), ints, ints + std::span(values).size_bytes() / sizeof(std::int32_t));
     return at;
   };
   uploaded.offsets_.row_positions = append(plan.row_positions);
@@ -78,9 +81,10 @@ DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan) {
   uploaded.offsets_.tiles = append(plan.tiles);
   uploaded.offsets_.merge_begin = append(plan.merge_begin);
   uploaded.offsets_.merge_ids = append(plan.merge_ids);
-  for (const Tile& tile : plan.tiles)
+  for (const Tile& tile : plan.tiles) {
     require(tile.row_count > 0 && tile.row_count <= kMaxTileRows, kWhere, "plan: got a tile of ", tile.row_count,
             " rows, allowed 1 to ", kMaxTileRows);
+}
   for (const Segment& segment : plan.segments)
     uploaded.end_cell_ = std::max(uploaded.end_cell_, std::int64_t{segment.cell} + segment.length);
   uploaded.rows_ = plan.rows;

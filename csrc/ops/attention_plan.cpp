@@ -119,9 +119,10 @@ std::vector<Shared> share_stretches(const std::vector<const QueryRows*>& queries
       for (const Segment& s : segments) key.insert(key.end(), {s.cell, s.length, s.position});
       const auto [at, is_new] = found.try_emplace(std::move(key), groups.size());
       if (is_new) groups.push_back({std::move(segments), {}});
-      for (std::uint32_t r = 0; r < query.count; ++r)
+      for (std::uint32_t r = 0; r < query.count; ++r) {
         if (query.position + std::int64_t{r} >= begin)
           groups[at->second].rows.push_back(static_cast<std::int32_t>(query.row + r));
+}
     }
   }
   return groups;
@@ -143,9 +144,10 @@ void add_tile(const Shared& group, std::size_t begin, std::size_t end, Attention
 // Gives a partial to every row of each tile from `first_tile` on, except where all rows of a tile have no other tile.
 void number_partials(std::size_t first_tile, AttentionPlan& plan) {
   std::vector<std::int32_t> tiles_of_row(plan.rows, 0);
-  for (std::size_t t = first_tile; t < plan.tiles.size(); ++t)
+  for (std::size_t t = first_tile; t < plan.tiles.size(); ++t) {
     for (std::int32_t i = 0; i < plan.tiles[t].row_count; ++i)
       ++tiles_of_row[plan.row_ids[plan.tiles[t].row_begin + i]];
+}
   std::vector<std::vector<std::int32_t>> merges(plan.rows);
   std::int32_t next = 0;
   for (std::size_t t = first_tile; t < plan.tiles.size(); ++t) {
@@ -166,9 +168,10 @@ void number_partials(std::size_t first_tile, AttentionPlan& plan) {
 
 void add_stretches(const std::vector<Shared>& groups, const PlanLimits& limits, AttentionPlan& plan) {
   const std::size_t first_tile = plan.tiles.size();
-  for (const Shared& group : groups)
+  for (const Shared& group : groups) {
     for (std::size_t begin = 0; begin < group.rows.size(); begin += limits.rows_per_tile)
       add_tile(group, begin, std::min<std::size_t>(begin + limits.rows_per_tile, group.rows.size()), plan);
+}
   number_partials(first_tile, plan);
 }
 
@@ -182,10 +185,11 @@ AttentionPlan plan_attention(std::span<const QueryRows> queries, const PlanLimit
   std::vector<const QueryRows*> few;
   for (const QueryRows& query : queries) {
     check_keys(query);
-    if (query.count >= limits.rows_for_whole_history)
+    if (query.count >= limits.rows_for_whole_history) {
       add_walks(query, limits, plan);
-    else
+    } else {
       few.push_back(&query);
+}
   }
   add_stretches(share_stretches(few, limits), limits, plan);
   return plan;

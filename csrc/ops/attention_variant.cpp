@@ -26,30 +26,16 @@ std::int32_t dividing_width(const cl::Device& device, const AttentionSizes& size
 }
 
 std::string common_options(const AttentionSizes& sizes, bool masked) {
-  return cat("-DK_DIM=", sizes.k_dim, " -DV_DIM=", sizes.v_dim, " -DKV_HALF=", sizes.dtype == DType::kFloat16 ? 1 : 0,
-             " -DMASKED=", masked ? 1 : 0);
-}
-
-AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int32_t width) {
-  AttentionVariant variant;
-  variant.fast = true;
-  variant.program = "attention";
-  variant.heads_per_item = largest_divisor(sizes.heads / sizes.kv_heads, 8);
-  const std::int32_t lines = variant.heads_per_item >= 3 ? 4 : variant.heads_per_item;
-  // Accumulators of V that fit the registers: 32 registers of 16 floats, or 16 of 8.
-  const std::int32_t chunks = largest_divisor(sizes.v_dim / width, (width == 16 ? 28 : 12) / lines);
-  variant.options = cat(common_options(sizes, masked), " -DHEADS=", variant.heads_per_item, " -DVW=", width,
-                        " -DLINES=", lines, " -DCHUNKS=", chunks, " -DMAX_ROWS=", kMaxTileRows);
-  variant.merge_options = cat("-DV_DIM=", sizes.v_dim);
-  return variant;
+  return join("-DK_DIM=", sizes.k_dim, " -DV_DIM=", sizes.v_dim, " -DKV_HALF=", sizes.dtype == DType::kFloat16 ? 1 : 0,
+              " -DMASKED=", masked ? 1 : 0);
 }
 
 AttentionVariant group_variant(const AttentionSizes& sizes, bool masked, std::int32_t lanes) {
   AttentionVariant variant;
   variant.program = "attention_group";
   variant.lanes = lanes;
-  variant.options = cat(common_options(sizes, masked), " -DLANES=", lanes);
-  variant.merge_options = cat("-DV_DIM=", sizes.v_dim);
+  variant.options = join(common_options(sizes, masked), " -DLANES=", lanes);
+  variant.merge_options = join("-DV_DIM=", sizes.v_dim);
   return variant;
 }
 
@@ -96,8 +82,24 @@ bool close(const std::vector<float>& got, const std::vector<float>& wanted, floa
   return true;
 }
 
-bool small_case_agrees(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,
-                       bool masked) {
+}  // namespace
+
+AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int32_t width) {
+  AttentionVariant variant;
+  variant.fast = true;
+  variant.program = "attention";
+  variant.heads_per_item = largest_divisor(sizes.heads / sizes.kv_heads, 8);
+  const std::int32_t lines = variant.heads_per_item >= 3 ? 4 : variant.heads_per_item;
+  // Accumulators of V that fit the registers: 32 registers of 16 floats, or 16 of 8.
+  const std::int32_t chunks = largest_divisor(sizes.v_dim / width, (width == 16 ? 28 : 12) / lines);
+  variant.options = join(common_options(sizes, masked), " -DHEADS=", variant.heads_per_item, " -DVW=", width,
+                         " -DLINES=", lines, " -DCHUNKS=", chunks, " -DMAX_ROWS=", kMaxTileRows);
+  variant.merge_options = join("-DV_DIM=", sizes.v_dim);
+  return variant;
+}
+
+bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,
+                    bool masked) {
   const SmallCase test(sizes);
   const auto k_bytes = stored(test.k, sizes.dtype), v_bytes = stored(test.v, sizes.dtype);
   const Shape k_shape{sizes.kv_heads, test.cells, sizes.k_dim}, v_shape{sizes.kv_heads, test.cells, sizes.v_dim};
@@ -112,7 +114,8 @@ bool small_case_agrees(const cl::DevicePtr& device, const AttentionVariant& vari
     for (int key = 0; key < 41; ++key)
       if (key > (row < 8 ? 33 + row : 33)) mask[row * 41 + key] = -INFINITY;
   const Tensor mask_tensor = masked ? Tensor::from_host(device, DType::kFloat32, {9, 41}, mask.data()) : Tensor();
-  const AttentionPlan plan = plan_attention(test.queries, plan_limits(*device));
+  // Stretches of 32 keys: the single row has partials to merge, the eight rows walk.
+  const AttentionPlan plan = plan_attention(test.queries, {32, kMaxTileRows, 8});
   const AttentionStrides strides{
       static_cast<std::uint64_t>(test.cells) * sizes.k_dim, static_cast<std::uint64_t>(sizes.k_dim),
       static_cast<std::uint64_t>(test.cells) * sizes.v_dim, static_cast<std::uint64_t>(sizes.v_dim)};
@@ -127,11 +130,9 @@ bool small_case_agrees(const cl::DevicePtr& device, const AttentionVariant& vari
   return close(got, wanted, 1e-5f);
 }
 
-}  // namespace
-
 AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const AttentionSizes& sizes, bool masked) {
   const auto agrees = [&](const AttentionVariant& variant) {
-    return [&device, &sizes, &variant, masked] { return small_case_agrees(device, variant, sizes, masked); };
+    return [&device, &sizes, &variant, masked] { return variant_agrees(device, variant, sizes, masked); };
   };
   if (kernel_family(*device) == KernelFamily::kWorkGroup) {
     AttentionVariant group = group_variant(sizes, masked, kGroupLanes);
@@ -143,53 +144,6 @@ AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const Att
   AttentionVariant general = group_variant(sizes, masked, 1);
   require_variant(device, general.key(), agrees(general));
   return general;
-}
-
-void AttentionLaunch::reserve_partials(const AttentionSizes& sizes, const DevicePlan& plan,
-                                       const cl::DevicePtr& device) {
-  const std::int64_t partials = std::max<std::int64_t>(1, plan.partials_);
-  const Shape out{partials, sizes.heads, sizes.v_dim}, stats{partials, sizes.heads, 2};
-  if (!plan.partial_out_.defined() || plan.partial_out_.shape() != out)
-    plan.partial_out_ = Tensor::empty(device, DType::kFloat32, out);
-  if (!plan.partial_stats_.defined() || plan.partial_stats_.shape() != stats)
-    plan.partial_stats_ = Tensor::empty(device, DType::kFloat32, stats);
-}
-
-void AttentionLaunch::merge(const AttentionVariant& variant, const AttentionSizes& sizes, const DevicePlan& plan,
-                            const AttentionOptions& options, const Tensor& out) {
-  const cl::DevicePtr& device = out.device();
-  const Tensor& sinks = options.sinks.defined() ? options.sinks : out;
-  device->launch(device->kernel("attention_merge", "attend_merge", variant.merge_options),
-                 {plan.rows_, static_cast<std::size_t>(sizes.heads), 0}, {1, 1, 0}, plan.partial_out_.buffer(),
-                 plan.partial_stats_.buffer(), plan.table_.buffer(), plan.offsets_.merge_begin, plan.offsets_.merge_ids,
-                 sizes.heads, sinks.buffer(), sinks.offset(), std::int32_t{options.sinks.defined()}, out.buffer(),
-                 out.offset());
-}
-
-Tensor AttentionLaunch::run(const AttentionVariant& variant, const AttentionSizes& sizes,
-                            const AttentionStrides& strides, const Tensor& q, const Tensor& k, const Tensor& v,
-                            const Tensor& mask, const DevicePlan& plan, const AttentionOptions& options) {
-  const cl::DevicePtr& device = q.device();
-  reserve_partials(sizes, plan, device);
-  const Tensor out = Tensor::empty(device, DType::kFloat32, {plan.rows_, sizes.heads, sizes.v_dim});
-  const float scale = options.scale > 0.0f ? options.scale : 1.0f / std::sqrt(static_cast<float>(sizes.k_dim));
-  const Tensor& mask_or_q = mask.defined() ? mask : q;
-  const Tensor& sinks_or_q = options.sinks.defined() ? options.sinks : q;
-  const std::size_t tiles = plan.tiles_, heads = sizes.heads, lanes = variant.lanes;
-  const cl::Range global =
-      variant.fast ? cl::Range{tiles, heads / variant.heads_per_item, 0} : cl::Range{lanes, tiles, heads};
-  const cl::Range local = variant.fast ? cl::Range{1, 1, 0} : cl::Range{lanes, 1, 1};
-  device->launch(device->kernel(variant.program, "attend_tiles", variant.options), global, local, q.buffer(),
-                 q.offset(), k.buffer(), k.offset(), v.buffer(), v.offset(), strides.k_head, strides.k_cell,
-                 strides.v_head, strides.v_cell, plan.table_.buffer(), plan.offsets_.row_positions,
-                 plan.offsets_.row_ids, plan.offsets_.segments, plan.offsets_.tiles,
-                 static_cast<std::int32_t>(plan.stretch_), sizes.heads, sizes.heads / sizes.kv_heads, scale,
-                 options.softcap, mask_or_q.buffer(), mask_or_q.offset(),
-                 static_cast<std::uint64_t>(mask.defined() ? mask.dim(1) : 0), sinks_or_q.buffer(), sinks_or_q.offset(),
-                 std::int32_t{options.sinks.defined()}, out.buffer(), out.offset(), plan.partial_out_.buffer(),
-                 plan.partial_stats_.buffer());
-  if (plan.partials_ > 0) merge(variant, sizes, plan, options, out);
-  return out;
 }
 
 }  // namespace kvtrie::ops

@@ -32,6 +32,12 @@ struct AttentionVariant {
   std::string key() const { return program + " " + options; }
 };
 
+// The fast variant for vectors of `width` floats, 8 or 16. REQUIRES: both head sizes are divisible by it.
+AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int32_t width);
+// Runs the variant on a small case and compares it with the reference.
+bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,
+                    bool masked);
+
 // The variant for these sizes that has proved itself on the device; runs the proof at first use.
 AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const AttentionSizes& sizes, bool masked);
 

@@ -10,11 +10,11 @@ namespace kvtrie::ops {
 namespace {
 
 std::string copy_options(DType pool, DType linear, std::int32_t lanes) {
-  return cat("-DPOOL=", storage_code(pool), " -DLINEAR=", storage_code(linear), " -DLANES=", lanes);
+  return join("-DPOOL=", storage_code(pool), " -DLINEAR=", storage_code(linear), " -DLANES=", lanes);
 }
 
 std::string edit_options(DType pool, std::int32_t lanes) {
-  return cat("-DPOOL=", storage_code(pool), " -DLANES=", lanes);
+  return join("-DPOOL=", storage_code(pool), " -DLANES=", lanes);
 }
 
 cl::Range groups(const CellRuns& runs, const Tensor& pool, std::int32_t lanes) {

@@ -60,7 +60,7 @@ Tensor matmul(const Tensor& x, const PackedWeight& w) {
   constexpr const char* kWhere = "ops.matmul";
   require(w.defined(), kWhere, "w: got an empty packed weight, allowed one made by pack");
   check_input(kWhere, x, w.panels(), w.in_features());
-  const Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, w.out_features()));
+  Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, w.out_features()));
   launch_packed(x, w, y);
   return y;
 }
@@ -74,7 +74,7 @@ Tensor matmul(const Tensor& x, const Tensor& w, bool transpose_w, std::optional<
   MatmulBackend chosen = backend.value_or(is_float32 ? matmul_backend(*x.device()) : MatmulBackend::kPacked);
   if (!backend && chosen == MatmulBackend::kClblast && !clblast_works(x.device(), transpose_w))
     chosen = MatmulBackend::kPacked;
-  const Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, w.dim(transpose_w ? 0 : 1)));
+  Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, w.dim(transpose_w ? 0 : 1)));
   if (chosen == MatmulBackend::kClblast)
     launch_clblast(x, w, transpose_w, y);
   else

@@ -12,10 +12,6 @@
 namespace kvtrie::ops {
 namespace {
 
-// Sizes of one step of the packed kernel: the register tile, and the rows of one work-item.
-struct PackedTile {
-  std::int32_t rows = 1, panels = 1, rows_block = 1;
-};
 constexpr PackedTile kGeneralTile{1, 1, 1};
 
 struct Sides {
@@ -27,18 +23,9 @@ Sides sides_of(const Tensor& x, std::int64_t out, std::int64_t in) {
           static_cast<std::int32_t>(in)};
 }
 
-// Wide registers hold 16 sums of 16 floats; narrow ones 12 of 8. Measured: one row is limited by memory, and four
-// panels are four streams of it.
-PackedTile choose_tile(const cl::Device& device, std::int32_t rows) {
-  const bool wide = vector_width(device) == 16;
-  if (rows == 1) return {1, 4, 1};
-  if (rows <= 4) return wide ? PackedTile{4, 4, 4} : PackedTile{4, 1, 4};
-  return wide ? PackedTile{8, 2, 64} : PackedTile{6, 1, 60};
-}
-
 std::string options_of(const PackedTile& tile, DType stored) {
-  return cat("-DSTORED=", storage_code(stored), " -DROWS=", tile.rows, " -DPANELS=", tile.panels,
-             " -DROWS_BLOCK=", tile.rows_block);
+  return join("-DSTORED=", storage_code(stored), " -DROWS=", tile.rows, " -DPANELS=", tile.panels,
+              " -DROWS_BLOCK=", tile.rows_block);
 }
 
 void enqueue_packed(const PackedTile& tile, const Tensor& x, const Tensor& panels, const Sides& sides,
@@ -54,7 +41,7 @@ Tensor enqueue_pack(const Tensor& w, bool transpose_w) {
   const std::int64_t out = w.dim(transpose_w ? 0 : 1), in = w.dim(transpose_w ? 1 : 0);
   const std::int64_t count = (out + 63) / 64 * 4;
   const cl::DevicePtr& device = w.device();
-  const Tensor panels = Tensor::empty(device, w.dtype(), {count, in, 16});
+  Tensor panels = Tensor::empty(device, w.dtype(), {count, in, 16});
   device->launch(device->kernel("matmul", "pack", options_of(kGeneralTile, w.dtype())),
                  {static_cast<std::size_t>(count), divide_up(in, 64), 0}, {1, 1, 0}, w.buffer(), w.offset(),
                  panels.buffer(), static_cast<std::int32_t>(out), static_cast<std::int32_t>(in),
@@ -65,10 +52,10 @@ Tensor enqueue_pack(const Tensor& w, bool transpose_w) {
 void enqueue_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Sides& sides, const Tensor& y) {
   const cl::DevicePtr& device = x.device();
   const std::size_t lanes = lanes_for(*device), outputs = transpose_w ? 4 : 8;
-  device->launch(
-      device->kernel("matmul_rows", transpose_w ? "matmul_nk" : "matmul_kn", cat("-DSTORED=", storage_code(w.dtype()))),
-      {round_up(divide_up(sides.n, outputs), lanes), divide_up(sides.m, 4), 0}, {lanes, 1, 0}, x.buffer(), x.offset(),
-      w.buffer(), w.offset(), y.buffer(), y.offset(), sides.m, sides.n, sides.k);
+  device->launch(device->kernel("matmul_rows", transpose_w ? "matmul_nk" : "matmul_kn",
+                                join("-DSTORED=", storage_code(w.dtype()))),
+                 {round_up(divide_up(sides.n, outputs), lanes), divide_up(sides.m, 4), 0}, {lanes, 1, 0}, x.buffer(),
+                 x.offset(), w.buffer(), w.offset(), y.buffer(), y.offset(), sides.m, sides.n, sides.k);
 }
 
 // 11 rows of 37 numbers by 70 outputs: partial rows, panels and vectors everywhere.
@@ -105,20 +92,11 @@ struct SmallProduct {
 
 constexpr Sides kSmallSides{SmallProduct::kM, SmallProduct::kN, SmallProduct::kK};
 
-bool packed_agrees(const cl::DevicePtr& device, const PackedTile& tile, DType stored) {
-  for (const bool transpose_w : {true, false}) {
-    const SmallProduct small(device, stored, transpose_w);
-    enqueue_packed(tile, small.x_tensor, enqueue_pack(small.w_tensor, transpose_w), kSmallSides, small.y);
-    if (!small.agrees()) return false;
-  }
-  return true;
-}
-
 // The tile itself if it has proved itself, else the general one.
 PackedTile proven_tile(const cl::DevicePtr& device, const PackedTile& tile, DType stored) {
   const auto key = [&](const PackedTile& t) { return "matmul packed " + options_of(t, stored); };
-  if (variant_works(device, key(tile), [&] { return packed_agrees(device, tile, stored); })) return tile;
-  require_variant(device, key(kGeneralTile), [&] { return packed_agrees(device, kGeneralTile, stored); });
+  if (variant_works(device, key(tile), [&] { return tile_agrees(device, tile, stored); })) return tile;
+  require_variant(device, key(kGeneralTile), [&] { return tile_agrees(device, kGeneralTile, stored); });
   return kGeneralTile;
 }
 
@@ -145,20 +123,38 @@ bool clblast_agrees(const cl::DevicePtr& device, bool transpose_w) {
 
 }  // namespace
 
+// Wide registers hold 16 sums of 16 floats; narrow ones 12 of 8. Measured: one row is limited by memory, and four
+// panels are four streams of it.
+PackedTile choose_tile(std::int32_t width, std::int32_t rows) {
+  const bool wide = width == 16;
+  if (rows == 1) return {1, 4, 1};
+  if (rows <= 4) return wide ? PackedTile{4, 4, 4} : PackedTile{4, 1, 4};
+  return wide ? PackedTile{8, 2, 64} : PackedTile{6, 1, 60};
+}
+
+bool tile_agrees(const cl::DevicePtr& device, const PackedTile& tile, DType stored) {
+  for (const bool transpose_w : {true, false}) {
+    const SmallProduct small(device, stored, transpose_w);
+    enqueue_packed(tile, small.x_tensor, enqueue_pack(small.w_tensor, transpose_w), kSmallSides, small.y);
+    if (!small.agrees()) return false;
+  }
+  return true;
+}
+
 Tensor launch_pack(const Tensor& w, bool transpose_w) {
-  proven_tile(w.device(), choose_tile(*w.device(), 1), w.dtype());
+  proven_tile(w.device(), choose_tile(vector_width(*w.device()), 1), w.dtype());
   return enqueue_pack(w, transpose_w);
 }
 
 void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& y) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
-  const PackedTile tile = proven_tile(x.device(), choose_tile(*x.device(), sides.m), w.dtype());
+  const PackedTile tile = proven_tile(x.device(), choose_tile(vector_width(*x.device()), sides.m), w.dtype());
   enqueue_packed(tile, x, w.panels(), sides, y);
 }
 
 void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tensor& y) {
   const cl::DevicePtr& device = x.device();
-  require_variant(device, cat("matmul_rows ", transpose_w ? "nk" : "kn", " -DSTORED=", storage_code(w.dtype())), [&] {
+  require_variant(device, join("matmul_rows ", transpose_w ? "nk" : "kn", " -DSTORED=", storage_code(w.dtype())), [&] {
     const SmallProduct small(device, w.dtype(), transpose_w);
     enqueue_rows(small.x_tensor, small.w_tensor, transpose_w, kSmallSides, small.y);
     return small.agrees();
@@ -167,7 +163,7 @@ void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tenso
 }
 
 bool clblast_works(const cl::DevicePtr& device, bool transpose_w) {
-  return variant_works(device, cat("matmul_rows clblast ", transpose_w ? "nk" : "kn"),
+  return variant_works(device, join("matmul_rows clblast ", transpose_w ? "nk" : "kn"),
                        [&] { return clblast_agrees(device, transpose_w); });
 }
 
@@ -179,7 +175,7 @@ void launch_clblast(const Tensor& x, const Tensor& w, bool transpose_w, const Te
 }
 
 void warm_up_matmul(const cl::DevicePtr& device, DType stored) {
-  for (const std::int32_t rows : {1, 4, 64}) proven_tile(device, choose_tile(*device, rows), stored);
+  for (const std::int32_t rows : {1, 4, 64}) proven_tile(device, choose_tile(vector_width(*device), rows), stored);
 }
 
 }  // namespace kvtrie::ops

@@ -37,7 +37,8 @@ void check_eps(const char* where, float eps) {
 Tensor like(const Tensor& x) { return Tensor::empty(x.device(), DType::kFloat32, x.shape()); }
 
 Tensor unary(const char* where, const char* op, const Tensor& x) {
-  const Tensor a = rows_of(where, "x", x), y = like(a);
+  const Tensor a = rows_of(where, "x", x);
+  Tensor y = like(a);
   launch_unary(op, a, y);
   return y;
 }
@@ -53,7 +54,7 @@ Tensor binary(const char* where, const char* op, const char* a_name, const Tenso
   const Tensor z = rows_of(where, b_name, b);
   require(is_suffix(z.shape(), x.shape()), where, b_name, ": got ", describe(b), ", allowed ", to_string(x.shape()),
           " or its last sizes");
-  const Tensor y = like(x);
+  Tensor y = like(x);
   launch_binary(op, x, z, y);
   return y;
 }
@@ -100,14 +101,15 @@ Tensor embedding(const Tensor& table, const Tensor& ids) {
   check_rank(kWhere, "ids", ids, 1);
   require(table.dim(0) <= kMaxDim * 64 && table.dim(1) <= kMaxDim, kWhere, "table: got ", describe(table),
           ", allowed sizes up to ", kMaxDim);
-  const Tensor y = Tensor::empty(table.device(), DType::kFloat32, {ids.dim(0), table.dim(1)});
+  Tensor y = Tensor::empty(table.device(), DType::kFloat32, {ids.dim(0), table.dim(1)});
   launch_embedding(table, ids, y);
   return y;
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, float eps, float offset) {
   constexpr const char* kWhere = "ops.rms_norm";
-  const Tensor a = rows_of(kWhere, "x", x), w = weight_of(kWhere, "weight", weight, a), y = like(a);
+  const Tensor a = rows_of(kWhere, "x", x), w = weight_of(kWhere, "weight", weight, a);
+  Tensor y = like(a);
   check_eps(kWhere, eps);
   launch_rms_norm(a, w, eps, offset, y);
   return y;
@@ -115,7 +117,8 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, float eps, float offset) 
 
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps) {
   constexpr const char* kWhere = "ops.layer_norm";
-  const Tensor a = rows_of(kWhere, "x", x), w = weight_of(kWhere, "weight", weight, a), y = like(a);
+  const Tensor a = rows_of(kWhere, "x", x), w = weight_of(kWhere, "weight", weight, a);
+  Tensor y = like(a);
   const Tensor shift = bias.defined() ? weight_of(kWhere, "bias", bias, a) : Tensor();
   check_eps(kWhere, eps);
   launch_layer_norm(a, w, shift, eps, y);
@@ -124,14 +127,16 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, flo
 
 Tensor l2_norm(const Tensor& x, float eps) {
   constexpr const char* kWhere = "ops.l2_norm";
-  const Tensor a = rows_of(kWhere, "x", x), y = like(a);
+  const Tensor a = rows_of(kWhere, "x", x);
+  Tensor y = like(a);
   check_eps(kWhere, eps);
   launch_l2_norm(a, eps, y);
   return y;
 }
 
 Tensor softmax(const Tensor& x) {
-  const Tensor a = rows_of("ops.softmax", "x", x), y = like(a);
+  const Tensor a = rows_of("ops.softmax", "x", x);
+  Tensor y = like(a);
   launch_softmax(a, y);
   return y;
 }
@@ -166,7 +171,7 @@ Tensor concat(const std::vector<Tensor>& parts, int axis) {
     check_shape(kWhere, name, parts[i], allowed);
     shape[along] += parts[i].dim(along);
   }
-  const Tensor y = Tensor::empty(parts[0].device(), parts[0].dtype(), shape);
+  Tensor y = Tensor::empty(parts[0].device(), parts[0].dtype(), shape);
   const AxisRows whole(y, along);
   check_words(kWhere, whole);
   std::uint64_t at = 0;
@@ -211,7 +216,7 @@ Tensor cast(const Tensor& x, DType dtype) {
   check_float(kWhere, "x", x);
   if (!is_float(dtype))
     fail(ErrorKind::kType, kWhere, "dtype: got ", name_of(dtype), ", allowed float32, float16 or bfloat16");
-  const Tensor y = Tensor::empty(x.device(), dtype, x.shape());
+  Tensor y = Tensor::empty(x.device(), dtype, x.shape());
   launch_cast(x, y);
   return y;
 }
@@ -224,7 +229,7 @@ Tensor take_rows(const Tensor& x, const std::vector<std::int32_t>& rows) {
     require(row >= 0 && row < x.dim(0), kWhere, "rows: got ", row, ", allowed 0 to ", x.dim(0) - 1);
   Shape shape = x.shape();
   shape[0] = static_cast<std::int64_t>(rows.size());
-  const Tensor y = Tensor::empty(x.device(), x.dtype(), shape);
+  Tensor y = Tensor::empty(x.device(), x.dtype(), shape);
   check_words(kWhere, AxisRows(x.slice(0, 1), 0));
   launch_take_rows(x, Tensor::from_host(x.device(), DType::kInt32, {shape[0]}, rows.data()), y);
   return y;
@@ -234,7 +239,7 @@ Tensor argmax(const Tensor& logits) {
   constexpr const char* kWhere = "ops.argmax";
   const Tensor x = rows_of(kWhere, "logits", logits);
   check_rank(kWhere, "logits", x, 2);
-  const Tensor y = Tensor::empty(x.device(), DType::kInt32, {x.dim(0)});
+  Tensor y = Tensor::empty(x.device(), DType::kInt32, {x.dim(0)});
   launch_argmax(x, y);
   return y;
 }
@@ -250,7 +255,7 @@ Tensor sample(const Tensor& logits, const SampleOptions& options) {
   const Tensor x = rows_of(kWhere, "logits", logits);
   check_rank(kWhere, "logits", x, 2);
   require(x.dim(1) <= kMaxVocab, kWhere, "logits: got ", describe(logits), ", allowed up to ", kMaxVocab, " tokens");
-  const Tensor y = Tensor::empty(x.device(), DType::kInt32, {x.dim(0)});
+  Tensor y = Tensor::empty(x.device(), DType::kInt32, {x.dim(0)});
   launch_sample(x, options, like(x), y);
   return y;
 }

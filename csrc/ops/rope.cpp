@@ -147,7 +147,7 @@ Tensor rope(const Tensor& x, const Tensor& positions, const DeviceRope& table) {
   check_same_device(kWhere, "positions", positions, x);
   check_dtype(kWhere, "positions", positions, DType::kInt32);
   check_shape(kWhere, "positions", positions, {x.dim(0)});
-  const Tensor y = Tensor::empty(x.device(), DType::kFloat32, x.shape());
+  Tensor y = Tensor::empty(x.device(), DType::kFloat32, x.shape());
   launch_rope(x, positions, table, y);
   return y;
 }

@@ -5,7 +5,7 @@
 namespace kvtrie::ops::bare {
 namespace {
 
-std::string lanes_option(cl::Device& device) { return cat("-DLANES=", lanes_for(device)); }
+std::string lanes_option(cl::Device& device) { return join("-DLANES=", lanes_for(device)); }
 
 std::int32_t last_dim(const Tensor& x) { return static_cast<std::int32_t>(x.dim(-1)); }
 std::size_t row_count(const Tensor& x) { return x.size() / static_cast<std::size_t>(x.dim(-1)); }
@@ -89,7 +89,7 @@ void cast(const Tensor& x, const Tensor& y) {
   cl::Device& device = *x.device();
   const Chunks chunks(device, x.size(), 1);
   device.launch(
-      device.kernel("copy", "cast", cat("-DFROM=", storage_code(x.dtype()), " -DTO=", storage_code(y.dtype()))),
+      device.kernel("copy", "cast", join("-DFROM=", storage_code(x.dtype()), " -DTO=", storage_code(y.dtype()))),
       chunks.global, chunks.local, x.buffer(), x.offset(), y.buffer(), y.offset(), static_cast<std::uint64_t>(x.size()),
       chunks.chunk);
 }
@@ -97,7 +97,7 @@ void cast(const Tensor& x, const Tensor& y) {
 void embedding(const Tensor& table, const Tensor& ids, const Tensor& y) {
   cl::Device& device = *table.device();
   const Chunks chunks(device, last_dim(table), ids.size());
-  device.launch(device.kernel("copy", "embedding", cat("-DFROM=", storage_code(table.dtype()), " -DTO=0")),
+  device.launch(device.kernel("copy", "embedding", join("-DFROM=", storage_code(table.dtype()), " -DTO=0")),
                 chunks.global, chunks.local, table.buffer(), table.offset(), ids.buffer(), ids.offset(), y.buffer(),
                 y.offset(), static_cast<std::int32_t>(table.dim(0)), last_dim(table), chunks.chunk);
 }

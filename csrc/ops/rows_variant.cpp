@@ -40,7 +40,7 @@ struct SmallRows {
 };
 
 std::string lanes_key(const char* program, const char* name, const cl::DevicePtr& device) {
-  return cat(program, " ", name, " -DLANES=", lanes_for(*device));
+  return join(program, " ", name, " -DLANES=", lanes_for(*device));
 }
 
 template <class Run, class Wanted>
@@ -205,13 +205,13 @@ void launch_rope(const Tensor& x, const Tensor& positions, const DeviceRope& tab
 }
 
 void launch_cast(const Tensor& x, const Tensor& y) {
-  require_variant(x.device(), cat("copy cast ", name_of(x.dtype()), " ", name_of(y.dtype())),
+  require_variant(x.device(), join("copy cast ", name_of(x.dtype()), " ", name_of(y.dtype())),
                   [&] { return cast_agrees(x.device(), x.dtype(), y.dtype()); });
   bare::cast(x, y);
 }
 
 void launch_embedding(const Tensor& table, const Tensor& ids, const Tensor& y) {
-  require_variant(table.device(), cat("copy embedding ", name_of(table.dtype())),
+  require_variant(table.device(), join("copy embedding ", name_of(table.dtype())),
                   [&] { return embedding_agrees(table.device(), table.dtype()); });
   bare::embedding(table, ids, y);
 }

@@ -29,7 +29,7 @@ std::string failure_of_variant(const cl::DevicePtr& device, const std::string& k
   // A record is worth nothing once the kernel's text has changed; a failure may pass, so only success is recorded.
   const std::string record = cat(key, " ", text_hash(key.substr(0, key.find(' '))));
   if (device->load_record(record) == "ok") return "";
-  const std::string failure = failure_of(test);
+  std::string failure = failure_of(test);
   if (failure.empty()) device->store_record(record, "ok");
   return failure;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "base/error.h"
 #include "ops/family.h"
@@ -32,6 +33,21 @@ inline constexpr std::int32_t kGroupLanes = 64;
 std::int32_t lanes_for(cl::Device& device);
 // Widest vectors worth using: 16 where the device prefers 16 floats, else 8.
 std::int32_t vector_width(const cl::Device& device);
+
+// Like cat, for what every launch builds: no stream, and integers only.
+template <class... Parts>
+std::string join(const Parts&... parts) {
+  std::string text;
+  const auto append = [&text](const auto& part) {
+    if constexpr (std::is_arithmetic_v<std::decay_t<decltype(part)>>) {
+      text += std::to_string(part);
+    } else {
+      text += part;
+}
+  };
+  (append(parts), ...);
+  return text;
+}
 
 // The -D value that names a storage dtype in kernels: 0 float32, 1 float16, 2 bfloat16.
 int storage_code(DType dtype);

@@ -49,6 +49,14 @@ cl::Buffer BufferPool::acquire(const cl::DevicePtr& device, std::size_t bytes) {
   return buffer;
 }
 
+cl::Buffer BufferPool::acquire_copy(const cl::DevicePtr& device, const void* data, std::size_t bytes) {
+  cl::Buffer buffer = cl::Buffer::copy_of(device, data, bytes);
+  const std::lock_guard lock(mutex_);
+  ++memory_.live_buffers;
+  memory_.live_bytes += buffer.bytes();
+  return buffer;
+}
+
 bool BufferPool::keep(cl::Buffer& buffer) {
   const std::lock_guard lock(mutex_);
   const std::size_t bytes = buffer.bytes();

@@ -38,6 +38,8 @@ class BufferPool {
 
   // A buffer of at least `bytes`. When the device has no room, the pool is emptied and the request tried once more.
   cl::Buffer acquire(const cl::DevicePtr& device, std::size_t bytes);
+  // A new buffer that begins as a copy of `data`, made without waiting for the queue (cl::Buffer::copy_of).
+  cl::Buffer acquire_copy(const cl::DevicePtr& device, const void* data, std::size_t bytes);
   void give_back(cl::Buffer buffer) noexcept;
   // Frees kept buffers until at most `keep_bytes` are kept; bytes freed.
   std::uint64_t trim(std::uint64_t keep_bytes) noexcept;

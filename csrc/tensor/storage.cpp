@@ -27,14 +27,21 @@ HostMemory host_memory_live() noexcept { return {host_storages, host_bytes}; }
 
 std::shared_ptr<Storage> Storage::on_device(const cl::DevicePtr& device, std::size_t bytes) {
   require(device != nullptr, "Storage", "device: got none, allowed an open device");
-  const std::shared_ptr<Storage> storage(new Storage(device, bytes));
+  std::shared_ptr<Storage> storage(new Storage(device, bytes));
   storage->pool_ = BufferPool::of(device);
   storage->buffer_ = storage->pool_->acquire(device, at_least_one(bytes));
   return storage;
 }
 
+std::shared_ptr<Storage> Storage::copy_on_device(const cl::DevicePtr& device, const void* data, std::size_t bytes) {
+  std::shared_ptr<Storage> storage(new Storage(device, bytes));
+  storage->pool_ = BufferPool::of(device);
+  storage->buffer_ = storage->pool_->acquire_copy(device, data, bytes);
+  return storage;
+}
+
 std::shared_ptr<Storage> Storage::on_host(std::size_t bytes) {
-  const std::shared_ptr<Storage> storage(new Storage(nullptr, bytes));
+  std::shared_ptr<Storage> storage(new Storage(nullptr, bytes));
   const std::size_t size = at_least_one(bytes);
   storage->data_ = static_cast<std::byte*>(::operator new(size, kAlignment));
   storage->owns_data_ = true;
@@ -55,7 +62,7 @@ std::shared_ptr<Storage> Storage::wrap(const cl::DevicePtr& device, void* data, 
                                        std::shared_ptr<void> owner) {
   require(can_wrap(device, data), "Storage.wrap", "data: got ", data, ", allowed host memory the device can use");
   require(owner != nullptr, "Storage.wrap", "owner: got none, allowed what keeps the memory alive");
-  const std::shared_ptr<Storage> storage(new Storage(device, bytes));
+  std::shared_ptr<Storage> storage(new Storage(device, bytes));
   if (device != nullptr) storage->buffer_ = cl::Buffer::wrap_host(device, data, bytes);
   storage->data_ = static_cast<std::byte*>(data);
   storage->owner_ = std::move(owner);

@@ -15,6 +15,8 @@ namespace kvtrie {
 class Storage {
  public:
   static std::shared_ptr<Storage> on_device(const cl::DevicePtr& device, std::size_t bytes);  // contents undefined
+  // A copy of `data`, taken without waiting for the queue; for the small tables a step needs. REQUIRES: bytes > 0.
+  static std::shared_ptr<Storage> copy_on_device(const cl::DevicePtr& device, const void* data, std::size_t bytes);
   static std::shared_ptr<Storage> on_host(std::size_t bytes);                                 // 64-byte aligned, zeroed
   // Host memory of `owner`, in place. With a device, its memory must be unified and `data` 64-byte aligned.
   static std::shared_ptr<Storage> wrap(const cl::DevicePtr& device, void* data, std::size_t bytes,

@@ -90,9 +90,10 @@ const cl::DevicePtr& DeviceHandle::open() {
   if (device != nullptr) return device;
   cl::Device::Options options;
   options.cache_folder = py::module_::import("kvtrie._devices").attr("cache_folder")().cast<std::string>();
-  without_gil([&] {
-    const std::lock_guard lock(mutex);
-    if (device == nullptr) device = cl::Device::open(info, std::move(options));
+  device = without_gil([&] {
+    const std::lock_guard lock(mutex_);
+    if (opened_ == nullptr) opened_ = cl::Device::open(info, std::move(options));
+    return opened_;
   });
   note_device_opened();
   return device;

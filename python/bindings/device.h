@@ -19,8 +19,11 @@ struct DeviceHandle {
   const cl::DevicePtr& open();  // opens at first use; the program cache lies where kvtrie._devices says
 
   const cl::DeviceInfo info;
-  std::mutex mutex;
-  cl::DevicePtr device;  // null until opened
+  cl::DevicePtr device;  // null until opened; guarded by the GIL
+
+ private:
+  std::mutex mutex_;      // held while opening, without the GIL
+  cl::DevicePtr opened_;  // guarded by mutex_
 };
 using DeviceHandlePtr = std::shared_ptr<DeviceHandle>;
 

@@ -109,11 +109,13 @@ k and v are copies [n, kv_heads, dim] in the cache's dtype; mask float32 [rows, 
 struct Prefill {
   SessionPtr session;
   std::uint32_t chunk;
+  StepPtr previous;
 
-  StepPtr next() const {
-    StepPtr step = without_gil([&] { return session->next_prefill(chunk); });
-    if (step == nullptr) throw py::stop_iteration();
-    return step;
+  StepPtr next() {
+    const StepPtr before = std::exchange(previous, nullptr);
+    previous = without_gil([&] { return session->next_prefill(chunk, before); });
+    if (previous == nullptr) throw py::stop_iteration();
+    return previous;
   }
 };
 
@@ -151,7 +153,7 @@ void add_steps(Class& c) {
   c.def(
       "prefill",
       [](const SessionPtr& self, const py::object& chunk) {
-        return Prefill{self, to_chunk(chunk, "prefill")};
+        return Prefill{self, to_chunk(chunk, "prefill"), nullptr};
       },
       py::arg("chunk") = 512, R"(An iterator of steps of at most ``chunk`` rows, until nothing remains to be computed.
 

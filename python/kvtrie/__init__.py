@@ -91,7 +91,8 @@ __all__ = [
     "tensor",
 ]
 
-# What a library does that is never to print: without a handler, Python would write warnings to stderr.
+# A library never prints: without a handler, Python would write warnings to stderr. The level decides once, here, which
+# messages the core builds at all; messages below it cost nothing.
 _logger = _logging.getLogger("kvtrie")
 _logger.addHandler(_logging.NullHandler())
 _core._log_from(min(_logger.getEffectiveLevel(), _logging.INFO))

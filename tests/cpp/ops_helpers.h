@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "base/log.h"
 #include "ops/attention.h"
 #include "ops/cells.h"
 #include "ops/family.h"
@@ -84,6 +85,23 @@ class ForcedFamily {
   ForcedFamily& operator=(const ForcedFamily&) = delete;
 };
 
-class OpsTest : public TensorTest {};
+// Fails when a kernel variant did not pass its self-test: its replacement would hide what is wrong with it.
+class OpsTest : public TensorTest {
+ protected:
+  void SetUp() override {
+    warnings().clear();
+    set_log_sink([](LogLevel, const std::string& message) { warnings().push_back(message); }, LogLevel::kWarning);
+    TensorTest::SetUp();
+  }
+  void TearDown() override {
+    set_log_sink({});
+    for (const std::string& warning : warnings()) ADD_FAILURE() << warning;
+    TensorTest::TearDown();
+  }
+  static std::vector<std::string>& warnings() {
+    static std::vector<std::string> messages;
+    return messages;
+  }
+};
 
 }  // namespace kvtrie::ops

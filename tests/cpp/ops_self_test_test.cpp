@@ -2,7 +2,7 @@
 #include "ops/self_test.h"
 
 #include "ops/attention_variant.h"
-#include "ops/matmul.h"
+#include "ops/matmul_variant.h"
 #include "ops/registry.h"
 #include "ops_helpers.h"
 
@@ -40,6 +40,9 @@ TEST_F(SelfTest, FailuresAreNotRecordedAndNameTheKernel) {
   });
   EXPECT_TRUE(contains(thrown, "no such kernel"));
   require_variant(device_ptr(), "rows wrong", [] { return true; });  // a failure may pass
+  ASSERT_EQ(warnings().size(), 1U);
+  EXPECT_TRUE(contains(warnings()[0], "kernel rows broken is not used"));
+  warnings().clear();
 }
 
 TEST_F(SelfTest, AFastVariantThatFailsIsReplacedByTheGeneralOne) {
@@ -59,6 +62,16 @@ TEST_F(SelfTest, AFastVariantThatFailsIsReplacedByTheGeneralOne) {
   const Tensor xt = Tensor::from_host(other, DType::kFloat32, {1, 40}, x.data());
   const Tensor wt = Tensor::from_host(other, DType::kFloat32, {30, 40}, w.data());
   expect_close(download(matmul(xt, pack(wt))), reference::matmul(x, {w.data(), DType::kFloat32}, 1, 40, 30), 1e-5f);
+}
+
+// The variants of devices with narrower or wider vectors than this one.
+TEST_F(SelfTest, VariantsOfOtherVectorWidthsAgree) {
+  for (const std::int32_t width : {8, 16}) {
+    const AttentionSizes sizes{8, 2, 64, 64, DType::kFloat16};
+    EXPECT_TRUE(variant_agrees(device_ptr(), fast_variant(sizes, false, width), sizes, false)) << width;
+    for (const std::int32_t rows : {1, 4, 64})
+      EXPECT_TRUE(tile_agrees(device_ptr(), choose_tile(width, rows), DType::kFloat16)) << width << ", " << rows;
+  }
 }
 
 TEST_F(SelfTest, FamilyFollowsTheKindAndCanBeForced) {

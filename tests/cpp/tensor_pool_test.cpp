@@ -28,8 +28,12 @@ TEST_F(Pool, HandsABufferToTheNextTensorThatFits) {
   }
   EXPECT_EQ(tensor_memory(device_ptr()).live_bytes, 0U);
   EXPECT_EQ(tensor_memory(device_ptr()).pooled_bytes, 1000U);
-  EXPECT_NE(bytes(device_ptr(), 1004).buffer().handle(), first);  // too large
-  trim_device_memory(device_ptr());
+  {
+    const Tensor larger = bytes(device_ptr(), 1004);
+    EXPECT_NE(larger.buffer().handle(), first);
+    EXPECT_EQ(bytes(device_ptr(), 1000).buffer().handle(), first);
+  }
+  EXPECT_EQ(tensor_memory(device_ptr()).pooled_buffers, 2U);
 }
 
 TEST_F(Pool, WastesAtMostAQuarter) {

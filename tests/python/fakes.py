@@ -81,7 +81,9 @@ def compute(session: Any, model: Any, chunk: int = 512) -> int:
     return steps
 
 
-def run(cache: Any, tokens: Iterable[int], model: Any, namespace: str = "default", chunk: int = 512, **options: Any) -> Any:
+def run(
+    cache: Any, tokens: Iterable[int], model: Any, namespace: str = "default", chunk: int = 512, **options: Any
+) -> Any:
     """Begins with `tokens` and computes them; the closed session, whose report can still be read."""
     with cache.begin(list(tokens), namespace, **options) as session:
         compute(session, model, chunk)
@@ -96,5 +98,12 @@ def steady(stats: dict[str, Any]) -> dict[str, Any]:
 
 def state_of(cache: Any) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
     """What a refused call must leave as it was: stats and tree."""
-    nodes = [(node.namespace, node.start, tuple(node.tokens), node.tier, node.live, node.pinned) for node in cache.nodes()]
+    nodes = [
+        (node.namespace, node.start, tuple(node.tokens), node.tier, node.live, node.pinned) for node in cache.nodes()
+    ]
     return steady(cache.stats()), nodes
+
+
+def spans_of(cache: Any) -> list[tuple[int, int, str]]:
+    """(start, end, tier) of every node, parents first."""
+    return [(node.start, node.end, node.tier) for node in cache.nodes()]

@@ -119,7 +119,12 @@ def test_options_of_attend(cache: Any) -> None:
     cache.start_forward(range(4), [0] * 4)
     for layer in LAYERS:
         cache.put(layer, k, v)
-        for options in ({"scale": 0.5}, {"softcap": 2.0}, {"sinks": sinks}, {"scale": 0.1, "softcap": 1.0, "sinks": sinks}):
+        for options in (
+            {"scale": 0.5},
+            {"softcap": 2.0},
+            {"sinks": sinks},
+            {"scale": 0.1, "softcap": 1.0, "sinks": sinks},
+        ):
             np.testing.assert_allclose(
                 np.asarray(cache.attend(layer, q, **options)), causal_attention(q, k, v, **options), atol=2e-5
             )

@@ -38,7 +38,9 @@ UNARY = {
     "silu": lambda x: x * sigmoid(x),
     "sigmoid": sigmoid,
     "softplus": lambda x: np.log1p(np.exp(np.asarray(x, np.float64))),
-    "softmax": lambda x: np.exp(x - x.max(-1, keepdims=True)) / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True),
+    "softmax": lambda x: (
+        np.exp(x - x.max(-1, keepdims=True)) / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True)
+    ),
 }
 BINARY = {
     "silu_mul": lambda a, b: a * sigmoid(a) * b,
@@ -146,12 +148,22 @@ def test_rope_scaling() -> None:
     }
     waves = 2 * math.pi / plain
     blend = np.clip((64 / waves - 1) / 3, 0, 1)
-    close(kv.ops.rope(x, positions, scaling=llama3), rotated(x, positions, 0, 8, False, (1 - blend) * plain / 8 + blend * plain), 1e-4)
+    close(
+        kv.ops.rope(x, positions, scaling=llama3),
+        rotated(x, positions, 0, 8, False, (1 - blend) * plain / 8 + blend * plain),
+        1e-4,
+    )
 
 
 @pytest.mark.parametrize(
     "scaling",
-    [{"rope_type": "unheard"}, {"rope_type": "linear", "facter": 2}, {"rope_type": "linear", "factor": "2"}, "linear", {5: 1}],
+    [
+        {"rope_type": "unheard"},
+        {"rope_type": "linear", "facter": 2},
+        {"rope_type": "linear", "factor": "2"},
+        "linear",
+        {5: 1},
+    ],
 )
 def test_rope_scaling_that_is_none(scaling: Any) -> None:
     with pytest.raises(kv.Error, match="allowed"):

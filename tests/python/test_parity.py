@@ -1,7 +1,8 @@
 """Cached against cold, teacher-forced on the same tokens, and bytes that come back as they went.
 
 Cold runs use a cache of their own and chunks of 1, 7, 64 and 512. Logits agree within a relative tolerance; greedy tokens
-are equal wherever the cold run's first two logits are further apart than twice that, and positions below are counted.
+are equal wherever the cold run's first two logits are further apart than twice the largest difference that was measured
+in that run (which is less than the tolerance, so more positions must agree); positions below it are counted.
 Bit-equality is asked where cells and chunks are the same: after page-out and page-in.
 """
 
@@ -54,22 +55,25 @@ def test_cached_logits_agree_with_cold_ones(model: Any, texts: list[Any], dtype:
     warm = kv.PrefixCache(model.caches(capacity=4096, dtype=dtype), host_bytes=0)
     forced = np.random.default_rng(SEED + 1).integers(0, VOCAB, 12, dtype=np.int32)
     close_calls = positions = 0
-    for text in [*texts, *texts]:
-        got, reused = all_logits(model, warm, text, 64, forced)
+    worst = 0.0
+    for text in texts:
+        warm_runs = [all_logits(model, warm, text, 64, forced) for _ in range(2)]
         for chunk in (1, 7, 64, 512):
             cold_cache = kv.PrefixCache(model.caches(capacity=1024, dtype=dtype), host_bytes=0)
-            cold, nothing = all_logits(model, cold_cache, text, chunk, forced)
+            whole, nothing = all_logits(model, cold_cache, text, chunk, forced)
             cold_cache.close()
             assert nothing == 0
-            cold = cold[reused:]
-            scale = np.abs(cold).max()
-            assert np.abs(got - cold).max() / scale <= tolerance, f"chunk {chunk}, {reused} reused"
-            top = np.sort(cold, axis=1)[:, -2:]
-            clear = top[:, 1] - top[:, 0] > 2 * tolerance * scale
-            assert (got.argmax(1) == cold.argmax(1))[clear].all()
-            close_calls += int((~clear).sum())
-            positions += len(clear)
-    print(f"seed {SEED}, {dtype}: {close_calls} of {positions} positions too close to call")
+            for got, reused in warm_runs:
+                cold = whole[reused:]
+                difference = np.abs(got - cold).max()
+                assert difference / np.abs(cold).max() <= tolerance, f"chunk {chunk}, {reused} reused"
+                worst = max(worst, difference / np.abs(cold).max())
+                top = np.sort(cold, axis=1)[:, -2:]
+                clear = top[:, 1] - top[:, 0] > 2 * difference
+                assert (got.argmax(1) == cold.argmax(1))[clear].all()
+                close_calls += int((~clear).sum())
+                positions += len(clear)
+    print(f"seed {SEED}, {dtype}: worst {worst:.1e}, {close_calls} of {positions} positions too close to call")
     assert close_calls < 0.01 * positions
     warm.close()
 

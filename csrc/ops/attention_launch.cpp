@@ -1,0 +1,55 @@
+#include <algorithm>
+#include <cmath>
+
+#include "ops/attention_variant.h"
+
+namespace kvtrie::ops {
+
+void AttentionLaunch::reserve_partials(const AttentionSizes& sizes, const DevicePlan& plan,
+                                       const cl::DevicePtr& device) {
+  const std::int64_t partials = std::max<std::int64_t>(1, plan.partials_);
+  const Shape out{partials, sizes.heads, sizes.v_dim}, stats{partials, sizes.heads, 2};
+  if (!plan.partial_out_.defined() || plan.partial_out_.shape() != out)
+    plan.partial_out_ = Tensor::empty(device, DType::kFloat32, out);
+  if (!plan.partial_stats_.defined() || plan.partial_stats_.shape() != stats)
+    plan.partial_stats_ = Tensor::empty(device, DType::kFloat32, stats);
+}
+
+void AttentionLaunch::merge(const AttentionVariant& variant, const AttentionSizes& sizes, const DevicePlan& plan,
+                            const AttentionOptions& options, const Tensor& out) {
+  const cl::DevicePtr& device = out.device();
+  const Tensor& sinks = options.sinks.defined() ? options.sinks : out;
+  device->launch(device->kernel("attention_merge", "attend_merge", variant.merge_options),
+                 {plan.rows_, static_cast<std::size_t>(sizes.heads), 0}, {1, 1, 0}, plan.partial_out_.buffer(),
+                 plan.partial_stats_.buffer(), plan.table_.buffer(), plan.offsets_.merge_begin, plan.offsets_.merge_ids,
+                 sizes.heads, sinks.buffer(), sinks.offset(), std::int32_t{options.sinks.defined()}, out.buffer(),
+                 out.offset());
+}
+
+Tensor AttentionLaunch::run(const AttentionVariant& variant, const AttentionSizes& sizes,
+                            const AttentionStrides& strides, const Tensor& q, const Tensor& k, const Tensor& v,
+                            const Tensor& mask, const DevicePlan& plan, const AttentionOptions& options) {
+  const cl::DevicePtr& device = q.device();
+  reserve_partials(sizes, plan, device);
+  Tensor out = Tensor::empty(device, DType::kFloat32, {plan.rows_, sizes.heads, sizes.v_dim});
+  const float scale = options.scale > 0.0f ? options.scale : 1.0f / std::sqrt(static_cast<float>(sizes.k_dim));
+  const Tensor& mask_or_q = mask.defined() ? mask : q;
+  const Tensor& sinks_or_q = options.sinks.defined() ? options.sinks : q;
+  const std::size_t tiles = plan.tiles_, heads = sizes.heads, lanes = variant.lanes;
+  const cl::Range global =
+      variant.fast ? cl::Range{tiles, heads / variant.heads_per_item, 0} : cl::Range{lanes, tiles, heads};
+  const cl::Range local = variant.fast ? cl::Range{1, 1, 0} : cl::Range{lanes, 1, 1};
+  device->launch(device->kernel(variant.program, "attend_tiles", variant.options), global, local, q.buffer(),
+                 q.offset(), k.buffer(), k.offset(), v.buffer(), v.offset(), strides.k_head, strides.k_cell,
+                 strides.v_head, strides.v_cell, plan.table_.buffer(), plan.offsets_.row_positions,
+                 plan.offsets_.row_ids, plan.offsets_.segments, plan.offsets_.tiles,
+                 static_cast<std::int32_t>(plan.stretch_), sizes.heads, sizes.heads / sizes.kv_heads, scale,
+                 options.softcap, mask_or_q.buffer(), mask_or_q.offset(),
+                 static_cast<std::uint64_t>(mask.defined() ? mask.dim(1) : 0), sinks_or_q.buffer(), sinks_or_q.offset(),
+                 std::int32_t{options.sinks.defined()}, out.buffer(), out.offset(), plan.partial_out_.buffer(),
+                 plan.partial_stats_.buffer());
+  if (plan.partials_ > 0) merge(variant, sizes, plan, options, out);
+  return out;
+}
+
+}  // namespace kvtrie::ops

@@ -1,0 +1,230 @@
+"""The public surface: what is there and what is not yet, that the typed stubs say the same, what importing costs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import kvtrie as kv
+from kvtrie import _core
+
+PACKAGE = Path(kv.__file__).parent
+STUB = ast.parse((PACKAGE / "_core.pyi").read_text(encoding="utf-8"))
+OWN_DUNDERS = {
+    "__init__",
+    "__enter__",
+    "__exit__",
+    "__len__",
+    "__iter__",
+    "__next__",
+    "__eq__",
+    "__copy__",
+    "__getitem__",
+}
+OWN_DUNDERS |= {"__array__", "__dlpack__", "__dlpack_device__"}
+
+# ---- stubs -----------------------------------------------------------------------------------------------------------
+
+
+def arguments_of(signature: str) -> list[tuple[str, str, bool]]:
+    """(kind, name, has a default) of each argument in "f(a, b=1, *, c) -> d"; without self."""
+    function = ast.parse(f"def {signature}: ...").body[0]
+    assert isinstance(function, ast.FunctionDef)
+    return arguments(function)
+
+
+def arguments(function: ast.FunctionDef) -> list[tuple[str, str, bool]]:
+    a = function.args
+    positional = [*a.posonlyargs, *a.args]
+    missing = len(positional) - len(a.defaults)
+    found = [("positional", arg.arg, index >= missing) for index, arg in enumerate(positional) if arg.arg != "self"]
+    if a.vararg is not None:
+        found.append(("rest", "args", False))
+    return found + [("keyword", arg.arg, default is not None) for arg, default in zip(a.kwonlyargs, a.kw_defaults)]
+
+
+def documented_signature(function: Any) -> str:
+    """The first line of a bound function's docstring, as Python that can be parsed."""
+    text = " ".join((function.__doc__ or "").split("\n")[0].split())
+    return text.replace("kvtrie._core.", "").replace("ops.", "")
+
+
+def members(owner: Any) -> dict[str, Any]:
+    names = vars(owner)
+    if isinstance(owner, ModuleType):
+        return {name: value for name, value in names.items() if not name.startswith("__")}
+    return {
+        name: value
+        for name, value in names.items()
+        if not name.startswith("_") or name in OWN_DUNDERS or name == "_nodes"
+    }
+
+
+def compare(owner: Any, stub: Any, path: str, faults: list[str]) -> None:
+    declared: dict[str, Any] = {}
+    for node in stub.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            declared[node.name] = node
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            is_alias = isinstance(node.annotation, ast.Name) and node.annotation.id == "TypeAlias"
+            if not is_alias and not node.target.id.startswith("__"):
+                declared[node.target.id] = node
+    present = members(owner)
+    if "__init__" in present and "Initialize self" in (present["__init__"].__doc__ or ""):
+        del present["__init__"]  # cannot be made from Python
+    for name in sorted(set(declared) - set(present) - {"__hash__", "__iter__"}):
+        if not (name in OWN_DUNDERS and hasattr(owner, name)):
+            faults.append(f"{path}.{name}: only in the stub")
+    for name in sorted(set(present) - set(declared) - {"__iter__"}):
+        faults.append(f"{path}.{name}: not in the stub")
+    for name in sorted(set(present) & set(declared)):
+        value, node = present[name], declared[name]
+        if isinstance(node, ast.ClassDef):
+            compare(value, node, f"{path}.{name}", faults)
+            continue
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        is_property = any(isinstance(mark, ast.Name) and mark.id == "property" for mark in node.decorator_list)
+        if isinstance(value, property) or is_property:
+            if not (isinstance(value, property) and is_property):
+                faults.append(f"{path}.{name}: a property in one of the two only")
+            elif not (value.__doc__ or "").strip():
+                faults.append(f"{path}.{name}: no docstring")
+            continue
+        real = arguments_of(documented_signature(value))
+        if real != arguments(node):
+            faults.append(f"{path}.{name}: the module has {real}, the stub {arguments(node)}")
+        if not name.startswith("_") and len((value.__doc__ or "").strip().split("\n")) < 2:
+            faults.append(f"{path}.{name}: no docstring")
+
+
+def test_the_stubs_are_those_of_the_module() -> None:
+    faults: list[str] = []
+    compare(_core, STUB, "_core", faults)
+    assert faults == []
+
+
+def test_the_comparison_sees_differences() -> None:
+    assert arguments_of("f(self, a: int, b: object = 'x', *args, c: bool = True) -> None") == [
+        ("positional", "a", False),
+        ("positional", "b", True),
+        ("rest", "args", False),
+        ("keyword", "c", True),
+    ]
+    faults: list[str] = []
+    compare(
+        _core.Snapshot,
+        ast.parse("class A:\n  @property\n  def start(self): ...\n  def more(self): ...").body[0],
+        "S",
+        faults,
+    )
+    assert "S.more: only in the stub" in faults
+    assert "S.nbytes: not in the stub" in faults
+
+
+# ---- the surface -----------------------------------------------------------------------------------------------------
+
+SURFACE = {
+    kv: "devices Device tensor Tensor ops CausalCache PrefixCache PrefixTrie Session Step models generate "
+    "Error CacheFull NotRestorable NotSupported DeviceError FormatError ClosedError",
+    kv.Device: "name vendor kind unified_memory global_bytes capabilities memory",
+    kv.Tensor: "shape dtype nbytes device numpy reshape astype mapped __array__ __dlpack__ "
+    "__dlpack_device__ __getitem__",
+    kv.ops: "matmul pack embedding rms_norm layer_norm l2_norm rope silu_mul gelu_mul silu sigmoid softplus "
+    "add mul softmax concat split attention argmax sample",
+    kv.CausalCache: "start_forward put get attend copy_prefix remove can_resume length defrag nbytes "
+    "free_cells snapshot restore split merge prepare_snapshots take_snapshots",
+    kv.Snapshot: "start end nbytes shared_nbytes tier",
+    kv.PrefixCache: "begin batch plan restore page_out evict pin unpin stats check tree nodes to_dot to_svg "
+    "_repr_html_ close",
+    kv.Session: "reused matched reason tier bytes_moved remaining prefill append decode branch rewind "
+    "can_rewind checkpoint length tokens close __enter__ __exit__",
+    kv.Step: "tokens positions sequences sessions attend put get",
+    kv.PrefixTrie: "insert match lock unlock touch evict remove __len__ check",
+}
+LATER = {
+    kv: "RecurrentCache EncoderCache HybridCache Reprocess media simulate",
+    kv.ops: "causal_conv1d gated_delta",
+    kv.CausalCache: "set_causal",
+    kv.PrefixCache: "save open",
+    kv.Session: "shift",
+    kv.Step: "conv gated_delta",
+}
+
+
+def test_every_promised_name_is_there() -> None:
+    missing = [(owner, name) for owner, names in SURFACE.items() for name in names.split() if not hasattr(owner, name)]
+    assert missing == []
+
+
+def test_what_comes_later_is_absent_not_stubbed() -> None:
+    early = [(owner, name) for owner, names in LATER.items() for name in names.split() if hasattr(owner, name)]
+    assert early == []
+    for option in ("window", "memory", "chunk"):
+        with pytest.raises(TypeError, match=option):
+            kv.CausalCache(1, 1, 8, 4, device="host", **{option: 4})  # type: ignore[arg-type]
+
+
+def test_all_names_exist_and_are_documented() -> None:
+    assert sorted(kv.__all__) == dir(kv)
+    for name in kv.__all__:
+        value = getattr(kv, name)
+        if name != "__version__":
+            assert inspect.getdoc(value), name
+    for name in kv.ops.__all__:
+        assert inspect.getdoc(getattr(kv.ops, name)), name
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        kv.nothing_of_the_kind  # noqa: B018
+
+
+def test_errors_and_values_are_those_of_the_core() -> None:
+    assert issubclass(kv.PrefixCache, _core.PrefixCache)
+    assert kv.Session is _core.Session
+    assert kv.ops.add is _core.ops.add
+    assert kv.__version__ == _core.__version__
+
+
+# ---- importing -------------------------------------------------------------------------------------------------------
+
+IMPORT = """
+import sys, time
+import numpy, logging
+start = time.perf_counter()
+import kvtrie
+elapsed = time.perf_counter() - start
+heavy = {"tokenizers", "safetensors", "jinja2", "tqdm", "torch", "matplotlib", "IPython"} & set(sys.modules)
+assert not heavy, heavy
+assert not logging.getLogger().handlers
+print(elapsed)
+"""
+
+
+def test_importing_is_cheap_and_silent() -> None:
+    times = []
+    for _ in range(3):
+        result = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, timeout=60)
+        assert (result.returncode, result.stderr) == (0, "")
+        times.append(float(result.stdout))
+    assert min(times) < 0.3
+
+
+def test_the_package_never_pickles_and_prints_only_in_the_command_line() -> None:
+    faults = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            where = f"{path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+                if any(name.split(".")[0] in ("pickle", "marshal", "shelve", "torch") for name in names):
+                    faults.append(f"{where}: {names}")
+            is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+            if is_call and node.func.id in ("print", "eval", "exec") and "cli" not in path.parts:  # type: ignore[attr-defined]
+                faults.append(f"{where}: {node.func.id}")  # type: ignore[attr-defined]
+    assert [fault for fault in faults if not fault.startswith("__main__.py")] == []
