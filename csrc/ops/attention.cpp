@@ -84,7 +84,7 @@ DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan) {
   for (const Tile& tile : plan.tiles) {
     require(tile.row_count > 0 && tile.row_count <= kMaxTileRows, kWhere, "plan: got a tile of ", tile.row_count,
             " rows, allowed 1 to ", kMaxTileRows);
-}
+  }
   for (const Segment& segment : plan.segments)
     uploaded.end_cell_ = std::max(uploaded.end_cell_, std::int64_t{segment.cell} + segment.length);
   uploaded.rows_ = plan.rows;

@@ -122,7 +122,7 @@ std::vector<Shared> share_stretches(const std::vector<const QueryRows*>& queries
       for (std::uint32_t r = 0; r < query.count; ++r) {
         if (query.position + std::int64_t{r} >= begin)
           groups[at->second].rows.push_back(static_cast<std::int32_t>(query.row + r));
-}
+      }
     }
   }
   return groups;
@@ -147,7 +147,7 @@ void number_partials(std::size_t first_tile, AttentionPlan& plan) {
   for (std::size_t t = first_tile; t < plan.tiles.size(); ++t) {
     for (std::int32_t i = 0; i < plan.tiles[t].row_count; ++i)
       ++tiles_of_row[plan.row_ids[plan.tiles[t].row_begin + i]];
-}
+  }
   std::vector<std::vector<std::int32_t>> merges(plan.rows);
   std::int32_t next = 0;
   for (std::size_t t = first_tile; t < plan.tiles.size(); ++t) {
@@ -171,7 +171,7 @@ void add_stretches(const std::vector<Shared>& groups, const PlanLimits& limits, 
   for (const Shared& group : groups) {
     for (std::size_t begin = 0; begin < group.rows.size(); begin += limits.rows_per_tile)
       add_tile(group, begin, std::min<std::size_t>(begin + limits.rows_per_tile, group.rows.size()), plan);
-}
+  }
   number_partials(first_tile, plan);
 }
 
@@ -189,7 +189,7 @@ AttentionPlan plan_attention(std::span<const QueryRows> queries, const PlanLimit
       add_walks(query, limits, plan);
     } else {
       few.push_back(&query);
-}
+    }
   }
   add_stretches(share_stretches(few, limits), limits, plan);
   return plan;

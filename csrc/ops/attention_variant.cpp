@@ -110,9 +110,10 @@ bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant
   options.sinks = Tensor::from_host(device, DType::kFloat32, {sizes.heads}, test.sinks.data());
   // A masked variant sees positions through its mask instead: 0 up to the row's own, -inf beyond.
   std::vector<float> mask(std::size_t{9} * 41, 0.0f);
-  for (int row = 0; row < 9; ++row)
+  for (int row = 0; row < 9; ++row) {
     for (int key = 0; key < 41; ++key)
       if (key > (row < 8 ? 33 + row : 33)) mask[row * 41 + key] = -INFINITY;
+  }
   const Tensor mask_tensor = masked ? Tensor::from_host(device, DType::kFloat32, {9, 41}, mask.data()) : Tensor();
   // Stretches of 32 keys: the single row has partials to merge, the eight rows walk.
   const AttentionPlan plan = plan_attention(test.queries, {32, kMaxTileRows, 8});

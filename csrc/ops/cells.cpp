@@ -78,9 +78,10 @@ CellRuns::CellRuns(const cl::DevicePtr& device, std::span<const CellRun> runs, s
     require(run.cell >= 0 && run.length >= 0 && run.row >= 0 && run.head_stride >= 0, kWhere, "runs: got cell ",
             run.cell, ", length ", run.length, ", row ", run.row, ", head_stride ", run.head_stride,
             ", allowed none below 0");
-    for (std::int32_t at = 0; at < run.length; at += kRunCells)
+    for (std::int32_t at = 0; at < run.length; at += kRunCells) {
       pieces.push_back(
           {run.cell + at, std::min(kRunCells, run.length - at), run.row + at * token_stride, run.head_stride});
+    }
     if (run.length == 0) continue;
     cells_ += run.length;
     end_cell_ = std::max(end_cell_, std::int64_t{run.cell} + run.length);

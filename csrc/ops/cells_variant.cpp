@@ -131,9 +131,10 @@ bool edits_agree(const cl::DevicePtr& device, DType dtype) {
   rope.dims = 8;
   const RopeTable table = rope_table(rope, SmallPool::kK);
   std::vector<float> turns;
-  for (const float frequency : table.inverse_frequencies)
+  for (const float frequency : table.inverse_frequencies) {
     turns.insert(turns.end(),
                  {static_cast<float>(std::cos(-3.0 * frequency)), static_cast<float>(std::sin(-3.0 * frequency))});
+  }
   enqueue_rotate(small.pool.k, CellRuns::of_spans(device, kSpans, SmallPool::kHeads), turns, false);
   reference::rotate_cells(small.host(false), kSpans, -3, rope);
   return small.equals_host();

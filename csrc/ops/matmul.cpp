@@ -75,10 +75,11 @@ Tensor matmul(const Tensor& x, const Tensor& w, bool transpose_w, std::optional<
   if (!backend && chosen == MatmulBackend::kClblast && !clblast_works(x.device(), transpose_w))
     chosen = MatmulBackend::kPacked;
   Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, w.dim(transpose_w ? 0 : 1)));
-  if (chosen == MatmulBackend::kClblast)
+  if (chosen == MatmulBackend::kClblast) {
     launch_clblast(x, w, transpose_w, y);
-  else
+  } else {
     launch_rows(x, w, transpose_w, y);
+  }
   return y;
 }
 

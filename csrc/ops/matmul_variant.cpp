@@ -71,10 +71,12 @@ struct SmallProduct {
     for (std::size_t i = 0; i < w.size(); ++i)
       reference::store_number(stored.data(), dtype, i, 0.13f * static_cast<float>(i * 5 % 29) - 1.9f);
     std::vector<std::byte> laid_out(stored.size());
-    for (std::int32_t n = 0; n < kN; ++n)
-      for (std::int32_t k = 0; k < kK; ++k)
+    for (std::int32_t n = 0; n < kN; ++n) {
+      for (std::int32_t k = 0; k < kK; ++k) {
         reference::store_number(laid_out.data(), dtype, transpose_w ? n * kK + k : k * kN + n,
                                 reference::Numbers{stored.data(), dtype}[n * kK + k]);
+      }
+    }
     x_tensor = Tensor::from_host(device, DType::kFloat32, {kM, kK}, x.data());
     w_tensor = Tensor::from_host(device, dtype, transpose_w ? Shape{kN, kK} : Shape{kK, kN}, laid_out.data());
     y = Tensor::empty(device, DType::kFloat32, {kM, kN});
@@ -104,12 +106,13 @@ PackedTile proven_tile(const cl::DevicePtr& device, const PackedTile& tile, DTyp
 void enqueue_clblast(const Tensor& x, const Tensor& w, bool transpose_w, const Sides& sides, const Tensor& y) {
   const std::size_t m = sides.m, n = sides.n, k = sides.k;
   const cl::MatrixPlace xs{x.buffer(), x.offset()}, ws{w.buffer(), w.offset()}, ys{y.buffer(), y.offset()};
-  if (m > 1)
+  if (m > 1) {
     cl::gemm(x.device(), m, n, k, xs, ws, transpose_w, ys);
-  else if (transpose_w)
+  } else if (transpose_w) {
     cl::gemv(x.device(), n, k, ws, false, xs, ys);
-  else
+  } else {
     cl::gemv(x.device(), k, n, ws, true, xs, ys);
+  }
 }
 
 bool clblast_agrees(const cl::DevicePtr& device, bool transpose_w) {
@@ -168,9 +171,10 @@ bool clblast_works(const cl::DevicePtr& device, bool transpose_w) {
 }
 
 void launch_clblast(const Tensor& x, const Tensor& w, bool transpose_w, const Tensor& y) {
-  if (!clblast_works(x.device(), transpose_w))
+  if (!clblast_works(x.device(), transpose_w)) {
     fail(ErrorKind::kDevice, "ops.matmul", "CLBlast: got products on ", x.device()->info().name,
          " that differ from the reference, allowed equal ones; use backend packed");
+  }
   enqueue_clblast(x, w, transpose_w, sides_of(x, w.dim(transpose_w ? 0 : 1), w.dim(transpose_w ? 1 : 0)), y);
 }
 

@@ -50,37 +50,41 @@ float Numbers::operator[](std::size_t index) const noexcept {
 }
 
 void store_number(void* data, DType dtype, std::size_t index, float value) noexcept {
-  if (dtype == DType::kFloat32)
+  if (dtype == DType::kFloat32) {
     static_cast<float*>(data)[index] = value;
-  else
+  } else {
     static_cast<std::uint16_t*>(data)[index] =
         dtype == DType::kFloat16 ? float_to_half(value) : float_to_bfloat16(value);
+  }
 }
 
 void attend_spans(std::span<const float> q, Numbers k_pool, Numbers v_pool, std::uint64_t cells,
                   const AttentionShape& shape, std::span<const QueryRows> queries, const AttentionParams& params,
                   std::span<float> out) {
   const std::uint32_t group = shape.heads / shape.kv_heads;
-  for (const QueryRows& query : queries)
-    for (std::uint32_t i = 0; i < query.count; ++i)
+  for (const QueryRows& query : queries) {
+    for (std::uint32_t i = 0; i < query.count; ++i) {
       for (std::uint32_t head = 0; head < shape.heads; ++head) {
         std::vector<Key> keys;
-        for (const CellSpan& span : query.keys)
+        for (const CellSpan& span : query.keys) {
           for (std::uint32_t j = 0; j < span.length; ++j) {
             if (span.position + static_cast<std::int64_t>(j) > query.position + static_cast<std::int64_t>(i)) break;
             const std::size_t row = (head / group) * cells + span.cell + j;
             keys.push_back({row * shape.k_dim, row * shape.v_dim, 0.0});
           }
+        }
         const std::size_t line = (std::size_t{query.row} + i) * shape.heads + head;
         attend_row(&q[line * shape.k_dim], k_pool, v_pool, keys, shape, params, head, &out[line * shape.v_dim]);
       }
+    }
+  }
 }
 
 void attention(std::span<const float> q, Numbers k, Numbers v, std::uint64_t n, const AttentionShape& shape,
                std::span<const float> mask, const AttentionParams& params, std::span<float> out) {
   const std::uint32_t group = shape.heads / shape.kv_heads;
   const std::size_t tokens = q.size() / (std::size_t{shape.heads} * shape.k_dim);
-  for (std::size_t token = 0; token < tokens; ++token)
+  for (std::size_t token = 0; token < tokens; ++token) {
     for (std::uint32_t head = 0; head < shape.heads; ++head) {
       std::vector<Key> keys;
       for (std::uint64_t key = 0; key < n; ++key) {
@@ -91,6 +95,7 @@ void attention(std::span<const float> q, Numbers k, Numbers v, std::uint64_t n, 
       const std::size_t line = token * shape.heads + head;
       attend_row(&q[line * shape.k_dim], k, v, keys, shape, params, head, &out[line * shape.v_dim]);
     }
+  }
 }
 
 }  // namespace kvtrie::ops::reference

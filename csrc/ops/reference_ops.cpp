@@ -26,12 +26,13 @@ double sum_of_squares(const float* x, std::size_t dim, double mean) {
 
 std::vector<float> matmul(std::span<const float> x, Numbers w, std::size_t rows, std::size_t in, std::size_t out) {
   std::vector<float> y(rows * out);
-  for (std::size_t r = 0; r < rows; ++r)
+  for (std::size_t r = 0; r < rows; ++r) {
     for (std::size_t o = 0; o < out; ++o) {
       double sum = 0.0;
       for (std::size_t i = 0; i < in; ++i) sum += static_cast<double>(x[r * in + i]) * w[o * in + i];
       y[r * out + o] = static_cast<float>(sum);
     }
+  }
   return y;
 }
 
@@ -40,7 +41,7 @@ std::vector<float> rope(std::span<const float> x, std::span<const std::int32_t> 
   const RopeTable table = rope_table(params, static_cast<std::int32_t>(head_dim), length);
   const std::size_t half = table.inverse_frequencies.size();
   std::vector<float> y(x.begin(), x.end());
-  for (std::size_t row = 0; row < positions.size() * heads; ++row)
+  for (std::size_t row = 0; row < positions.size() * heads; ++row) {
     for (std::size_t i = 0; i < half; ++i) {
       const std::size_t a = row * head_dim + (params.interleaved ? 2 * i : i);
       const std::size_t b = params.interleaved ? a + 1 : a + half;
@@ -50,6 +51,7 @@ std::vector<float> rope(std::span<const float> x, std::span<const std::int32_t> 
       y[a] = static_cast<float>(x[a] * c - x[b] * s);
       y[b] = static_cast<float>(x[b] * c + x[a] * s);
     }
+  }
   return y;
 }
 

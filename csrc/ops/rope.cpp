@@ -42,9 +42,10 @@ void check_params(const RopeParams& params, std::int32_t dims, std::int32_t head
           "max_positions: got ", params.max_positions, ", allowed 1 or more (and dims above 2) with dynamic scaling");
   if (params.scaling != RopeScaling::kLongRope) return;
   for (const auto& [name, factors] :
-       {std::pair("short_factors", &params.short_factors), std::pair("long_factors", &params.long_factors)})
+       {std::pair("short_factors", &params.short_factors), std::pair("long_factors", &params.long_factors)}) {
     require(factors->size() == static_cast<std::size_t>(dims / 2), kWhere, name, ": got ", factors->size(),
             " numbers, allowed ", dims / 2);
+  }
 }
 
 // Frequencies whose wavelength is long against the original context are divided by the factor; short ones stay; in
@@ -92,9 +93,10 @@ double default_attention_factor(const RopeParams& params) {
 
 std::vector<double> scaled_frequencies(const RopeParams& params, std::int32_t dims, std::int64_t length) {
   double base = params.base;
-  if (params.scaling == RopeScaling::kDynamic && length > params.max_positions)
+  if (params.scaling == RopeScaling::kDynamic && length > params.max_positions) {
     base *= std::pow(params.factor * static_cast<double>(length) / params.max_positions - (params.factor - 1.0),
                      dims / (dims - 2.0));
+  }
   std::vector<double> frequencies = plain_frequencies(base, dims);
   if (params.scaling == RopeScaling::kLinear)
     for (double& frequency : frequencies) frequency /= params.factor;

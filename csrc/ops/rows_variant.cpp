@@ -64,10 +64,11 @@ double elementwise(const std::string& op, double x, double z) {
 
 bool elementwise_agrees(const cl::DevicePtr& device, const std::string& op, bool binary) {
   const SmallRows small(device);
-  if (binary)
+  if (binary) {
     bare::binary(op, small.x_tensor, small.z_tensor, small.y);
-  else
+  } else {
     bare::unary(op, small.x_tensor, small.y);
+  }
   std::vector<float> wanted(small.x.size());
   for (std::size_t i = 0; i < wanted.size(); ++i)
     wanted[i] = static_cast<float>(elementwise(op, small.x[i], small.z[i]));

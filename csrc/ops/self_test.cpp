@@ -39,9 +39,10 @@ std::string failure_of_variant(const cl::DevicePtr& device, const std::string& k
 bool variant_works(const cl::DevicePtr& device, const std::string& key, const std::function<bool()>& test) {
   if (const auto known = registry::verdict(*device, key)) return *known;
   const std::string failure = failure_of_variant(device, key, test);
-  if (!failure.empty())
+  if (!failure.empty()) {
     log_message(LogLevel::kWarning,
                 cat("[ops.self_test] kernel ", key, " is not used on ", device->info().name, ": ", failure));
+  }
   registry::set_verdict(*device, key, failure.empty());
   return failure.empty();
 }
@@ -49,9 +50,10 @@ bool variant_works(const cl::DevicePtr& device, const std::string& key, const st
 void require_variant(const cl::DevicePtr& device, const std::string& key, const std::function<bool()>& test) {
   if (registry::verdict(*device, key).value_or(false)) return;
   const std::string failure = failure_of_variant(device, key, test);
-  if (!failure.empty())
+  if (!failure.empty()) {
     fail(ErrorKind::kDevice, "ops.self_test", "kernel ", key, " on ", device->info().name, ": got ", failure,
          ", allowed the reference's results");
+  }
   registry::set_verdict(*device, key, true);
 }
 

@@ -43,7 +43,7 @@ std::string join(const Parts&... parts) {
       text += std::to_string(part);
     } else {
       text += part;
-}
+    }
   };
   (append(parts), ...);
   return text;

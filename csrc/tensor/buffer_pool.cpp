@@ -33,36 +33,38 @@ cl::Buffer BufferPool::take(const cl::DevicePtr& device, std::size_t bytes) {
   return buffer;
 }
 
-cl::Buffer BufferPool::acquire(const cl::DevicePtr& device, std::size_t bytes) {
-  cl::Buffer buffer = take(device, bytes);
-  if (!buffer) {
-    try {
-      buffer = cl::Buffer(device, bytes);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kDevice || trim(0) == 0) throw;
-      buffer = cl::Buffer(device, bytes);
-    }
+template <class Make>
+cl::Buffer BufferPool::made(Make&& make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kDevice || trim(0) == 0) throw;
+    return make();
   }
+}
+
+cl::Buffer BufferPool::counted(cl::Buffer buffer) {
   const std::lock_guard lock(mutex_);
   ++memory_.live_buffers;
   memory_.live_bytes += buffer.bytes();
   return buffer;
+}
+
+cl::Buffer BufferPool::acquire(const cl::DevicePtr& device, std::size_t bytes) {
+  cl::Buffer kept = take(device, bytes);
+  return counted(kept ? std::move(kept) : made([&] { return cl::Buffer(device, bytes); }));
 }
 
 cl::Buffer BufferPool::acquire_copy(const cl::DevicePtr& device, const void* data, std::size_t bytes) {
-  cl::Buffer buffer = cl::Buffer::copy_of(device, data, bytes);
-  const std::lock_guard lock(mutex_);
-  ++memory_.live_buffers;
-  memory_.live_bytes += buffer.bytes();
-  return buffer;
+  return counted(made([&] { return cl::Buffer::copy_of(device, data, bytes); }));
 }
 
-bool BufferPool::keep(cl::Buffer& buffer) {
+bool BufferPool::keep(cl::Buffer& buffer, bool recyclable) {
   const std::lock_guard lock(mutex_);
   const std::size_t bytes = buffer.bytes();
   --memory_.live_buffers;
   memory_.live_bytes -= bytes;
-  if (bytes > memory_.pool_limit_bytes / kLimitShare) return false;
+  if (!recyclable || bytes > memory_.pool_limit_bytes / kLimitShare) return false;
   try {
     kept_.push_back({buffer.handle(), bytes});
     try {
@@ -80,8 +82,8 @@ bool BufferPool::keep(cl::Buffer& buffer) {
   return true;
 }
 
-void BufferPool::give_back(cl::Buffer buffer) noexcept {
-  if (!keep(buffer)) return;  // the buffer ends here
+void BufferPool::give_back(cl::Buffer buffer, bool recyclable) noexcept {
+  if (!keep(buffer, recyclable)) return;  // the buffer ends here
   std::uint64_t limit = 0;
   {
     const std::lock_guard lock(mutex_);

@@ -40,7 +40,9 @@ class BufferPool {
   cl::Buffer acquire(const cl::DevicePtr& device, std::size_t bytes);
   // A new buffer that begins as a copy of `data`, made without waiting for the queue (cl::Buffer::copy_of).
   cl::Buffer acquire_copy(const cl::DevicePtr& device, const void* data, std::size_t bytes);
-  void give_back(cl::Buffer buffer) noexcept;
+  // Ends the life of a buffer in a tensor. Only `recyclable` ones are kept: copies are always new, so keeping theirs
+  // would fill the pool with what nobody asks for.
+  void give_back(cl::Buffer buffer, bool recyclable) noexcept;
   // Frees kept buffers until at most `keep_bytes` are kept; bytes freed.
   std::uint64_t trim(std::uint64_t keep_bytes) noexcept;
   void set_limit(std::uint64_t bytes) noexcept;
@@ -53,7 +55,11 @@ class BufferPool {
   };
   using KeptList = std::list<Kept>;  // least recently returned first
   cl::Buffer take(const cl::DevicePtr& device, std::size_t bytes);
-  bool keep(cl::Buffer& buffer);
+  // `make()`, and once more with an empty pool when the device has no room.
+  template <class Make>
+  cl::Buffer made(Make&& make);
+  cl::Buffer counted(cl::Buffer buffer);
+  bool keep(cl::Buffer& buffer, bool recyclable);
   void forget(std::multimap<std::size_t, KeptList::iterator>::iterator at) noexcept;
 
   cl::Device& device_;

@@ -37,6 +37,7 @@ std::shared_ptr<Storage> Storage::copy_on_device(const cl::DevicePtr& device, co
   std::shared_ptr<Storage> storage(new Storage(device, bytes));
   storage->pool_ = BufferPool::of(device);
   storage->buffer_ = storage->pool_->acquire_copy(device, data, bytes);
+  storage->recyclable_ = false;
   return storage;
 }
 
@@ -78,7 +79,7 @@ Storage::~Storage() {
   }
   if (!buffer_) return;
   if (pool_ != nullptr) {
-    pool_->give_back(std::move(buffer_));
+    pool_->give_back(std::move(buffer_), recyclable_);
     return;
   }
   try {

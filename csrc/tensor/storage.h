@@ -17,7 +17,7 @@ class Storage {
   static std::shared_ptr<Storage> on_device(const cl::DevicePtr& device, std::size_t bytes);  // contents undefined
   // A copy of `data`, taken without waiting for the queue; for the small tables a step needs. REQUIRES: bytes > 0.
   static std::shared_ptr<Storage> copy_on_device(const cl::DevicePtr& device, const void* data, std::size_t bytes);
-  static std::shared_ptr<Storage> on_host(std::size_t bytes);                                 // 64-byte aligned, zeroed
+  static std::shared_ptr<Storage> on_host(std::size_t bytes);  // 64-byte aligned, zeroed
   // Host memory of `owner`, in place. With a device, its memory must be unified and `data` 64-byte aligned.
   static std::shared_ptr<Storage> wrap(const cl::DevicePtr& device, void* data, std::size_t bytes,
                                        std::shared_ptr<void> owner);
@@ -40,6 +40,7 @@ class Storage {
   const cl::DevicePtr device_;
   const std::size_t bytes_;
   std::shared_ptr<BufferPool> pool_;  // where buffer_ goes back to; null when it was wrapped
+  bool recyclable_ = true;            // whether the pool may keep buffer_ for others
   std::shared_ptr<void> owner_;       // keeps wrapped memory alive
   std::byte* data_ = nullptr;
   bool owns_data_ = false;

@@ -55,7 +55,7 @@ class Tensor {
   const Shape& shape() const noexcept { return shape_; }
   std::int64_t dim(int axis) const;  // negative counts from the end
   int rank() const noexcept { return static_cast<int>(shape_.size()); }
-  std::size_t size() const;                   // elements; 0 without storage
+  std::size_t size() const;  // elements; 0 without storage
   std::size_t nbytes() const;
   std::vector<std::int64_t> strides() const;  // row-major, in elements
 

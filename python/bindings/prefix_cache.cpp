@@ -23,8 +23,8 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// A Python clock, called without a lock of the library from a thread without the GIL. What it raises is dropped by the
-// cache: ages are for people.
+// A Python clock, called without a lock of the library from a thread without the GIL. What it raises is logged and
+// dropped: ages are for people. An interrupt that happened to arrive there is raised again where Python code runs next.
 std::function<double()> to_clock(const py::object& clock) {
   if (clock.is_none()) return &steady_seconds;
   if (PyCallable_Check(clock.ptr()) == 0)
@@ -34,6 +34,8 @@ std::function<double()> to_clock(const py::object& clock) {
     try {
       return py::reinterpret_borrow<py::object>(static_cast<PyObject*>(callable.get()))().cast<double>();
     } catch (const std::exception& error) {
+      const auto* raised = dynamic_cast<const py::error_already_set*>(&error);
+      if (raised != nullptr && raised->matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // for the caller, then
       log_message(LogLevel::kWarning, cat("[PrefixCache] clock: ", error.what()));
       throw Error(ErrorKind::kArgument, "[PrefixCache] clock: it failed");
     }

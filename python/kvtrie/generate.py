@@ -35,7 +35,8 @@ def generate(
     """Yields up to ``max_tokens`` token ids that continue ``session``.
 
     What the session still has to compute is computed first, in prefill steps of ``chunk`` rows. Where nothing remains
-    (a branch of a session that is fully computed), pass the ``logits`` [1, vocab] of its last token.
+    (a branch of a session that is fully computed), its last token is computed once more, unless the ``logits``
+    [1, vocab] that follow it are passed.
 
     ``temperature`` 0 takes the likeliest token; otherwise sampling among the ``top_k`` likeliest (0: all) whose
     probabilities reach ``top_p``. The draw depends on ``seed`` and the position only, so the same text gives the same
@@ -56,8 +57,8 @@ def generate(
     if not 0.0 < _number("top_p", top_p) <= 1.0:
         raise kv.ArgumentError(f"[generate] top_p: got {top_p}, allowed above 0 and up to 1")
     seed = int.from_bytes(os.urandom(8), "little") if seed is None else _whole("seed", seed, 0)
-    if logits is None and len(session.remaining) == 0:
-        raise kv.ArgumentError("[generate] session: nothing remains to be computed; pass the logits of its last token")
+    if logits is None and len(session.remaining) == 0 and session.length == 0:
+        raise kv.ArgumentError("[generate] session: got 0 tokens, allowed 1 or more")
     if logits is not None and len(session.remaining) > 0:
         raise kv.ArgumentError(f"[generate] logits: given, but {len(session.remaining)} tokens remain to be computed")
     stopper = _Stopper(model, stop)
@@ -68,6 +69,10 @@ def generate(
 def _run(
     model: Any, session: Any, max_tokens: int, chunk: int, logits: Any, sampler: _Sampler, stopper: _Stopper
 ) -> Iterator[int]:
+    if logits is None and max_tokens > 0 and len(session.remaining) == 0:
+        last = session.tokens[-1:]
+        session.rewind(session.length - 1)
+        session.append(last)
     for step in session.prefill(chunk=chunk) if logits is None and max_tokens > 0 else ():
         logits = model(step)
     for count in range(max_tokens):

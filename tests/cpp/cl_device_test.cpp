@@ -149,6 +149,22 @@ TEST_F(ClDevice, WrappedHostMemoryIsUsedInPlaceAndCountedApart) {
                        "multiple of 64"));
 }
 
+TEST_F(ClDevice, ACopyIsTakenAtOnceAndCounted) {
+  auto values = counting(100);
+  const Counters start = device().counters();
+  const Buffer copy = Buffer::copy_of(device_ptr(), values.data(), 400);
+  values.assign(100, -1.0F);
+  EXPECT_EQ(device().counters().upload_bytes - start.upload_bytes, 400U);
+  EXPECT_EQ(device().counters().buffer_bytes - start.buffer_bytes, 400U);
+  device().read(copy, 0, values.data(), 400);
+  EXPECT_EQ(values, counting(100));
+  EXPECT_TRUE(
+      contains(error_of(ErrorKind::kArgument, [] { Buffer::copy_of(device_ptr(), nullptr, 4); }), "null pointer"));
+  arm_fault("clCreateBuffer", 1, -4);
+  error_of(ErrorKind::kDevice, [&] { Buffer::copy_of(device_ptr(), values.data(), 400); });
+  EXPECT_EQ(device().counters().upload_bytes - start.upload_bytes, 400U);
+}
+
 TEST_F(ClDevice, LaunchesKernelsInOrder) {
   const auto values = counting(128);
   Buffer y(device_ptr(), 512), sums(device_ptr(), 16);

@@ -92,6 +92,25 @@ TEST_F(Pool, MakesRoomWhenTheBudgetIsShort) {
   EXPECT_LE(other->counters().peak_buffer_bytes, 10'000U);
 }
 
+// from_host copies small data at creation: such buffers are counted while they live and never kept.
+TEST_F(Pool, CopiesOfHostDataAreNotKept) {
+  const std::vector<float> values(100, 1.0F);
+  for (int i = 0; i < 3; ++i) {
+    const Tensor copy = Tensor::from_host(device_ptr(), DType::kFloat32, {100}, values.data());
+    EXPECT_EQ(tensor_memory(device_ptr()).live_bytes, 400U);
+  }
+  EXPECT_EQ(tensor_memory(device_ptr()).pooled_bytes, 0U);
+}
+
+TEST_F(Pool, MakesRoomForCopiesToo) {
+  const cl::DevicePtr other = cl::Device::open(device().info(), {.cache_folder = "", .max_bytes = 10'000});
+  { const Tensor a = bytes(other, 8000); }
+  const std::vector<float> values(1000, 1.0F);
+  const Tensor copy = Tensor::from_host(other, DType::kFloat32, {1000}, values.data());
+  EXPECT_EQ(tensor_memory(other).pooled_bytes, 0U);
+  EXPECT_EQ(other->counters().buffer_bytes, 4000U);
+}
+
 TEST_F(Pool, ARefusedBufferLeavesTheCountsRight) {
   const Tensor live = bytes(device_ptr(), 100);
   cl::arm_fault("clCreateBuffer", 1, -4, true);

@@ -77,13 +77,20 @@ def test_small_chunks_write_the_same(network: Any, model: Any, cache: Any) -> No
         assert list(kv.generate(model, session, max_tokens=6, chunk=3)) == greedy(network, PROMPT, 6)
 
 
+def test_computed_branch_goes_on(network: Any, model: Any, cache: Any) -> None:
+    with cache.begin(PROMPT) as session:
+        for step in session.prefill():
+            model(step)
+        with session.branch() as twin:
+            assert list(kv.generate(model, twin, max_tokens=4)) == greedy(network, PROMPT, 4)
+        assert cache.check() == []
+
+
 def test_branch_goes_on_from_given_logits(network: Any, model: Any, cache: Any) -> None:
     with cache.begin(PROMPT) as session:
         for step in session.prefill():
             logits = model(step)
         with session.branch() as twin:
-            with pytest.raises(ValueError, match="logits"):
-                kv.generate(model, twin)
             assert list(kv.generate(model, twin, max_tokens=4, logits=logits)) == greedy(network, PROMPT, 4)
         session.append(7)
         with pytest.raises(ValueError, match="logits"):
