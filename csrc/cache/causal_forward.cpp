@@ -114,7 +114,6 @@ ForwardPtr begin(const std::shared_ptr<CausalCache::State>& owner, std::span<con
     part.epoch = sequence.epoch;
     part.layout = sequence.layout;
   }
-  forward.step = prepare(state, forward, runs_of(forward));
   state.open_forwards.reserve(state.open_forwards.size() + 1);
   ForwardPtr result = std::make_shared<Forward>(std::move(fresh));
   for (const ForwardPart& part : forward.parts) state.find(part.id)->forward = &forward;
@@ -331,6 +330,7 @@ void CausalCache::put(Forward& forward, std::int32_t layer, const Tensor& k, con
   require(!open.put[index], where, "layer: got ", layer, ", which was put in this forward already");
   check_rows(*state_, open, k, "k", shape().k_dim);
   check_rows(*state_, open, v, "v", shape().v_dim);
+  if (open.step == nullptr) open.step = prepare(*state_, open, runs_of(open));  // here, so that a claim is flat in time
   state_->store->put(index, *open.step, k, v);
   if (open.puts + 1 == open.put.size()) state_->complete(open);
   open.put[index] = true;

@@ -52,4 +52,11 @@ std::uint64_t CommandLog::pending() const {
   return pending_.size();
 }
 
+EventHandle CommandLog::overdue() const {
+  const std::lock_guard lock(mutex_);
+  if (pending_.size() <= kMaxPending) return {};
+  const cl_event event = pending_[pending_.size() - kMaxPending / 2].event.get();
+  return clRetainEvent(event) == CL_SUCCESS ? EventHandle(event) : EventHandle();
+}
+
 }  // namespace kvtrie::cl

@@ -7,6 +7,8 @@
 //     command    1  2  3x 4  5 | 6  7         3 fails; finish() after 5 throws and starts a new epoch
 //     epoch      a  a  a  a  a | b  b         Event 2 is sound, 3, 4 and 5 throw, 6 and 7 are sound
 //
+// What is pending is bounded: a host that runs far ahead of the device would otherwise fill its memory with commands.
+//
 // Threads: every method may be called from any thread. `add` must be called in queue order: under the enqueue lock.
 #pragma once
 
@@ -40,8 +42,13 @@ class CommandLog {
   // REQUIRES: the command of `ticket` has ended, hence all before it. Throws kDevice if one of its epoch failed.
   void check(const Ticket& ticket, const char* where);
   std::uint64_t pending() const;
+  // Back-pressure: when more than kMaxPending commands are pending, one that is far enough behind to be worth waiting
+  // for; else empty.
+  EventHandle overdue() const;
 
  private:
+  static constexpr std::size_t kMaxPending = 8192;
+
   struct Pending {
     std::uint64_t number;
     EventHandle event;

@@ -60,6 +60,12 @@ Device::State::~State() {
   if (blas_used) clear_clblast_cache();
 }
 
+void Device::State::keep_pace() const noexcept {
+  const EventHandle behind = log.overdue();
+  const cl_event event = behind.get();
+  if (event != nullptr) clWaitForEvents(1, &event);  // its status is the log's business
+}
+
 void Device::State::wait(const std::pair<EventHandle, CommandLog::Ticket>& command, const char* where) {
   wait_for(command.first.get(), log, command.second, where);
 }
@@ -98,6 +104,7 @@ void Device::enqueue(const Kernel& kernel, Range global, Range local, std::span<
   const Kernel::State& target = *kernel.state_;
   ensure(target.meter == state_->meter, target.name, "kernel: got one of another device");
   const cl_uint dimensions = dimensions_of(target.name, global, local, state_->found.info.max_work_group);
+  state_->keep_pace();
   {
     const std::lock_guard lock(state_->enqueue_mutex);
     for (cl_uint index = 0; index < args.size(); ++index) {

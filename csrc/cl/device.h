@@ -2,7 +2,8 @@
 //
 // Concept. `list_devices()` says what the machine has; `Device::open()` turns one entry into a live `Device`. All work
 // goes to one in-order queue, so commands run in the order they were enqueued and a freed buffer range may be reused at
-// once. Enqueueing never waits; only `finish()`, `Event::wait()` and blocking reads do.
+// once. Enqueueing waits only where the device is thousands of commands behind; otherwise `finish()`, `Event::wait()`
+// and blocking copies do.
 //
 // Failures. OpenCL may accept a command, fail it later and forget: clFinish succeeds all the same. So the status of
 // every command is looked at. The first call that waits (read, map, finish, Event::wait) after a failed command throws

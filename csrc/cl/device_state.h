@@ -43,12 +43,15 @@ struct Device::State {
   State(FoundDevice found, Options wanted);
   ~State();
 
-  // Runs `call(queue, cl_event* out)` as one command and logs it. Never waits.
+  // Runs `call(queue, cl_event* out)` as one command and logs it. Waits for nothing but the log's back-pressure.
   template <class Call>
   std::pair<EventHandle, CommandLog::Ticket> command(const char* name, Call&& call) {
+    keep_pace();
     const std::lock_guard lock(enqueue_mutex);
     return command_locked(name, std::forward<Call>(call));
   }
+  // Waits while the device is thousands of commands behind. REQUIRES: no lock is held.
+  void keep_pace() const noexcept;
   // REQUIRES: enqueue_mutex is held.
   template <class Call>
   std::pair<EventHandle, CommandLog::Ticket> command_locked(const char* name, Call&& call) {

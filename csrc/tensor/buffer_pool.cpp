@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::size_t kWasteDivisor = 4;  // a recycled buffer may be larger than asked for by this part of the request
 constexpr std::uint64_t kLimitShare = 4;  // one kept buffer may take this part of the pool's limit
+constexpr std::uint64_t kMaxKept = 1024;  // buffers: with tens of thousands alive, drivers search long lists
 
 }  // namespace
 
@@ -64,7 +65,8 @@ bool BufferPool::keep(cl::Buffer& buffer, bool recyclable) {
   const std::size_t bytes = buffer.bytes();
   --memory_.live_buffers;
   memory_.live_bytes -= bytes;
-  if (!recyclable || bytes > memory_.pool_limit_bytes / kLimitShare) return false;
+  const bool full = memory_.pooled_buffers >= kMaxKept;
+  if (!recyclable || full || bytes > memory_.pool_limit_bytes / kLimitShare) return false;
   try {
     kept_.push_back({buffer.handle(), bytes});
     try {

@@ -2,7 +2,8 @@
 //
 // Concept. A buffer that a tensor gives back is kept and handed to the next request that it fits with at most a quarter
 // of it wasted. One in-order queue makes that safe at once: commands of the new owner run after those of the old. What
-// is kept is bounded; the least recently returned buffers go first. Contents are undefined: they are old bytes.
+// is kept is bounded in bytes, the least recently returned buffers going first, and in number. Contents are undefined:
+// they are old bytes.
 //
 //     live bytes     in tensors now: returns to its start when they end
 //     pooled bytes   kept for the next request: counted by the device as buffers, freed by trim()

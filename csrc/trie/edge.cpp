@@ -32,23 +32,25 @@ std::size_t common_prefix(std::span<const Token> a, std::span<const Token> b) no
   return i;
 }
 
-Token* Edge::allocate(std::int32_t capacity) {
-  const std::size_t tokens = static_cast<std::size_t>(capacity) + kHeader;
-  Token* block = static_cast<Token*>(::operator new(tokens * sizeof(Token)));
-  block[0] = 0;
-  block[1] = capacity;
-  return block + kHeader;
+Edge::Block* Edge::allocate(std::int32_t capacity) {
+  void* memory = ::operator new(sizeof(Block) + static_cast<std::size_t>(capacity) * sizeof(Token));
+  return new (memory) Block{1, capacity, 0};
 }
 
-void Edge::release(Token* data) noexcept { ::operator delete(data - kHeader - data[-2]); }
+void Edge::release(Block* block) noexcept {
+  if (--block->holders == 0) ::operator delete(block);
+}
 
 Edge::Edge(std::int32_t start, std::span<const Token> tokens) : inline_{0, 0}, start_(start) {
   require(start >= 0 && tokens.size() <= static_cast<std::size_t>(kMaxEnd - start), "Edge", "end: got ", start, " + ",
           tokens.size(), " tokens, allowed ", kMaxEnd);
   const auto size = static_cast<std::int32_t>(tokens.size());
   if (size == 0) return;
-  if (size > kInline) heap_ = allocate(size);
-  copy_tokens(size > kInline ? heap_ : inline_, tokens.data(), size);
+  if (size > kInline) {
+    block_ = allocate(size);
+    block_->used = size;
+  }
+  copy_tokens(size > kInline ? block_->tokens() : inline_, tokens.data(), size);
   size_ = size;
 }
 
@@ -56,19 +58,20 @@ Edge::Edge(Edge&& other) noexcept : inline_{0, 0}, start_(other.start_) { *this 
 
 Edge& Edge::operator=(Edge&& other) noexcept {
   if (this == &other) return *this;
-  if (size_ > kInline) release(heap_);
-  if (other.size_ > kInline) {
-    heap_ = other.heap_;
+  if (on_heap()) release(block_);
+  if (other.on_heap()) {
+    block_ = other.block_;
   } else {
     copy_tokens(inline_, other.inline_, kInline);
   }
+  offset_ = other.offset_;
   start_ = other.start_;
   size_ = std::exchange(other.size_, 0);
   return *this;
 }
 
 Edge::~Edge() {
-  if (size_ > kInline) release(heap_);
+  if (on_heap()) release(block_);
 }
 
 void Edge::append(std::span<const Token> more) {
@@ -77,79 +80,91 @@ void Edge::append(std::span<const Token> more) {
   if (more.empty()) return;
   const auto count = static_cast<std::int32_t>(more.size());
   const std::int32_t size = size_ + count;
-  const std::int32_t capacity = size_ > kInline ? heap_[-1] : kInline;
-  if (size > capacity) {
+  const bool behind_here = on_heap() && offset_ + size <= block_->used && more.data() == data() + size_;
+  if (behind_here) {
+    size_ = size;
+    return;
+  }
+  if (on_heap() && block_->holders == 1) block_->used = offset_ + size_;
+  const bool fits = on_heap() ? block_->used == offset_ + size_ && offset_ + size <= block_->capacity : size <= kInline;
+  if (!fits) {
     const std::int64_t grown = std::int64_t{size_} + size_ / 2 + 4;
     const auto room = static_cast<std::int32_t>(std::min<std::int64_t>(kMaxEnd, std::max<std::int64_t>(size, grown)));
-    Token* fresh = allocate(room);
-    copy_tokens(fresh, data(), size_);
-    if (size_ > kInline) release(heap_);
-    heap_ = fresh;
+    Block* fresh = allocate(room);
+    copy_tokens(fresh->tokens(), data(), size_);
+    if (on_heap()) release(block_);
+    block_ = fresh;
+    offset_ = 0;
   }
-  copy_tokens((size > kInline ? heap_ : inline_) + size_, more.data(), count);
+  copy_tokens((size > kInline ? block_->tokens() + offset_ : inline_) + size_, more.data(), count);
   size_ = size;
+  if (on_heap()) block_->used = offset_ + size_;
 }
 
-void Edge::truncate(std::int32_t end) noexcept {
-  const std::int32_t size = end - start_;
-  if (size_ > kInline && size <= kInline) {
-    Token* block = heap_;
-    copy_tokens(inline_, block, size);
-    release(block);
-  }
-  size_ = size;
-  fit();
-}
+void Edge::truncate(std::int32_t end) noexcept { shrink_to(offset_, end - start_); }
 
-Edge Edge::copy_shorter_part(std::int32_t at) const {
+// The shorter part as a copy, or the front part as a second holder of the block.
+Edge Edge::part_for_cut(std::int32_t at) const {
   const auto front = static_cast<std::size_t>(at - start_);
   const auto back = static_cast<std::size_t>(end() - at);
-  return front <= back ? Edge(start_, tokens().first(front)) : Edge(at, tokens().last(back));
+  if (std::min(front, back) < kShareFrom) {
+    return front <= back ? Edge(start_, tokens().first(front)) : Edge(at, tokens().last(back));
+  }
+  Edge part;
+  part.block_ = block_;
+  part.offset_ = offset_;
+  part.size_ = at - start_;
+  part.start_ = start_;
+  ++block_->holders;
+  return part;
 }
 
-Edge Edge::cut_front(std::int32_t at, Edge shorter_part) noexcept {
-  if (shorter_part.start() == start_) {
+Edge Edge::cut_front(std::int32_t at, Edge part) noexcept {
+  if (part.start() == start_) {
     keep_back(end() - at);
-    return shorter_part;
+    return part;
   }
   Edge upper = std::move(*this);
   upper.truncate(at);
-  *this = std::move(shorter_part);
+  *this = std::move(part);
   return upper;
 }
 
 // The last `count` tokens stay, where they are unless they fit inside.
 void Edge::keep_back(std::int32_t count) noexcept {
   const std::int32_t dropped = size_ - count;
-  if (size_ <= kInline) {
-    std::memmove(inline_, inline_ + dropped, static_cast<std::size_t>(count) * sizeof(Token));
-  } else if (count <= kInline) {
-    Token* block = heap_;
-    copy_tokens(inline_, block + dropped, count);
-    release(block);
-  } else {
-    const std::int32_t skip = heap_[-2] + dropped;
-    const std::int32_t capacity = heap_[-1] - dropped;
-    heap_ += dropped;
-    heap_[-2] = skip;
-    heap_[-1] = capacity;
-  }
-  size_ = count;
   start_ += dropped;
-  fit();
+  if (on_heap()) {
+    shrink_to(offset_ + dropped, count);
+  } else {
+    std::memmove(inline_, inline_ + dropped, static_cast<std::size_t>(count) * sizeof(Token));
+    size_ = count;
+  }
 }
 
-// A block more than half waste is copied to its size; if there is no memory for that, it stays.
-void Edge::fit() noexcept {
-  if (size_ <= kInline || size_ >= (heap_[-2] + heap_[-1]) / 2) return;
-  const std::size_t bytes = (static_cast<std::size_t>(size_) + kHeader) * sizeof(Token);
-  auto* block = static_cast<Token*>(::operator new(bytes, std::nothrow));
-  if (block == nullptr) return;
-  block[0] = 0;
-  block[1] = size_;
-  copy_tokens(block + kHeader, heap_, size_);
-  release(heap_);
-  heap_ = block + kHeader;
+// Of what lies in the block, `size` tokens from `offset` stay. A block held alone that is more than half waste then is
+// copied to its size; if there is no memory for that, it stays.
+void Edge::shrink_to(std::int32_t offset, std::int32_t size) noexcept {
+  if (!on_heap()) {
+    size_ = size;
+    return;
+  }
+  Block* block = block_;
+  if (size <= kInline) {
+    copy_tokens(inline_, block->tokens() + offset, size);
+    size_ = size;
+    release(block);
+    return;
+  }
+  offset_ = offset;
+  size_ = size;
+  if (block->holders > 1 || size >= block->capacity / 2) return;
+  void* memory = ::operator new(sizeof(Block) + static_cast<std::size_t>(size) * sizeof(Token), std::nothrow);
+  if (memory == nullptr) return;
+  block_ = new (memory) Block{1, size, size};
+  copy_tokens(block_->tokens(), block->tokens() + offset, size);
+  offset_ = 0;
+  release(block);
 }
 
 }  // namespace kvtrie

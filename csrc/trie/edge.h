@@ -1,13 +1,16 @@
-// The tokens of one node: where they start and what they are, owned compactly.
+// The tokens of one node: where they start and what they are, held compactly.
 //
-// Up to two tokens lie inside the object. More lie in one heap block whose two header words stand directly before the
-// first live token, so that tokens cut off in front cost no move: the header is written again over what was dropped.
+// Up to two tokens lie inside the object. More lie in a heap block that edges may share: cutting a long edge makes two
+// that look at one block, so that a cut costs the same at 1,000 and at 100,000 tokens. A short part is copied instead,
+// which keeps blocks unshared where it costs nothing.
 //
-//     block   [ dropped ... | skip | capacity | t0 t1 t2 ... | room ]
-//                                               ^ data             skip = tokens between block start and header
+//     block   [ holders | capacity | used | t0 t1 t2 t3 t4 t5 ... | room ]
+//                                            +-upper--+-lower--+  used
 //
-// A block is never more than half waste after a cut (it is copied to its size then); appending grows it by half, so
-// that one token at a time is amortised O(1). Threads: none of its own. Units: offsets and lengths in tokens.
+// Tokens below `used` never change while a block is shared. Whoever ends at `used` may append in place; anyone else
+// copies what it needs first. A block that one edge holds alone is never more than half waste after a change of that
+// edge; one whose other holder went stays as it is until then. Threads: none of its own. Units: offsets and lengths in
+// tokens.
 #pragma once
 
 #include <cstdint>
@@ -31,37 +34,44 @@ class Edge {
   Edge& operator=(Edge&& other) noexcept;
   ~Edge();
 
-  const Token* data() const noexcept { return size_ > kInline ? heap_ : inline_; }
+  const Token* data() const noexcept { return on_heap() ? block_->tokens() + offset_ : inline_; }
   std::int32_t size() const noexcept { return size_; }
   std::int32_t start() const noexcept { return start_; }
   std::int32_t end() const noexcept { return start_ + size_; }
   Token front() const noexcept { return *data(); }
   std::span<const Token> tokens() const noexcept { return {data(), static_cast<std::size_t>(size_)}; }
 
-  // Throws kArgument when the end would not fit an offset. REQUIRES: `more` is not part of this edge.
+  // Throws kArgument when the end would not fit an offset. REQUIRES: `more` is not part of this edge. Amortised O(1)
+  // per token; O(1) when `more` are the tokens of an edge that was cut off behind this one.
   void append(std::span<const Token> more);
   // Forgets the tokens from offset `end` on. REQUIRES: start <= end <= end().
   void truncate(std::int32_t end) noexcept;
-  // Cutting at offset `at` (start < at < end) in two steps, so that only the first can throw: a copy of the shorter of
-  // [start, at) and [at, end); then, with that copy, this keeps [at, end) and the result is [start, at).
-  Edge copy_shorter_part(std::int32_t at) const;
-  Edge cut_front(std::int32_t at, Edge shorter_part) noexcept;
+  // Cutting at offset `at` (start < at < end) in two steps, so that only the first can throw: one of the two parts, as
+  // a copy or a share of the block; then, with that, this keeps [at, end) and the result is [start, at).
+  Edge part_for_cut(std::int32_t at) const;
+  Edge cut_front(std::int32_t at, Edge part) noexcept;
 
  private:
   static constexpr std::int32_t kInline = 2;
-  static constexpr std::int32_t kHeader = 2;
+  static constexpr std::int32_t kShareFrom = 512;  // tokens; copying fewer costs less than 50 ns
 
-  // `data` points to the first live token of a block; data[-2] is skip, data[-1] is capacity.
-  static Token* allocate(std::int32_t capacity);
-  static void release(Token* data) noexcept;
+  // The tokens follow the header directly.
+  struct Block {
+    std::int32_t holders, capacity, used;
+    Token* tokens() noexcept { return reinterpret_cast<Token*>(this + 1); }
+  };
+  static Block* allocate(std::int32_t capacity);
+  static void release(Block* block) noexcept;
 
+  bool on_heap() const noexcept { return size_ > kInline; }
   void keep_back(std::int32_t count) noexcept;
-  void fit() noexcept;
+  void shrink_to(std::int32_t offset, std::int32_t size) noexcept;
 
   union {
-    Token* heap_;            // size_ > kInline
+    Block* block_;           // size_ > kInline
     Token inline_[kInline];  // size_ <= kInline
   };
+  std::int32_t offset_ = 0;  // of the first token in the block
   std::int32_t size_ = 0;
   std::int32_t start_ = 0;
 };

@@ -94,7 +94,7 @@ class Node {
   std::uint64_t last_used_ = 0;
 };
 
-static_assert(sizeof(void*) != 8 || (sizeof(Node) == 72 && sizeof(OrderSlot) == 32),
-              "a leaf costs 104 bytes with one order");
+static_assert(sizeof(void*) != 8 || (sizeof(Node) == 80 && sizeof(OrderSlot) == 32),
+              "a leaf costs 112 bytes with one order");
 
 }  // namespace kvtrie

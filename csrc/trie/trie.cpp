@@ -107,7 +107,7 @@ void Trie::extend(Node* leaf, std::span<const Token> more) {
 Node* Trie::split(Node* node, std::int32_t at) {
   require(!node->is_root() && node->start() < at && at < node->end(), "Trie.split", "at: got ", at, ", allowed above ",
           node->start(), " and below ", node->end());
-  Edge part = node->edge_.copy_shorter_part(at);
+  Edge part = node->edge_.part_for_cut(at);
   Node* upper = pool_.create();
   try {
     if (node->payload_ != nullptr) upper->payload_ = node->payload_->split_front(at);

@@ -34,9 +34,10 @@ std::function<double()> to_clock(const py::object& clock) {
     try {
       return py::reinterpret_borrow<py::object>(static_cast<PyObject*>(callable.get()))().cast<double>();
     } catch (const std::exception& error) {
-      const auto* raised = dynamic_cast<const py::error_already_set*>(&error);
-      if (raised != nullptr && raised->matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // for the caller, then
       log_message(LogLevel::kWarning, cat("[PrefixCache] clock: ", error.what()));
+      const auto* raised = dynamic_cast<const py::error_already_set*>(&error);
+      if (raised != nullptr && raised->matches(PyExc_KeyboardInterrupt))
+        PyErr_SetInterrupt();  // last, so that nothing above sees it
       throw Error(ErrorKind::kArgument, "[PrefixCache] clock: it failed");
     }
   };

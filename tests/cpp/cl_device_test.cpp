@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <set>
@@ -255,6 +256,22 @@ TEST_F(ClDevice, OneProgramForManyKernelsAndThreads) {
   EXPECT_EQ(other->counters().launches, 80U);
   other->finish();
   EXPECT_EQ(other->counters().pending_commands, 0U);
+}
+
+// Without a single wait of the caller's, the commands in flight stay bounded.
+TEST_F(ClDevice, AHostThatRunsAheadIsHeldBack) {
+  Buffer y(device_ptr(), 1U << 16);
+  device().fill(y, 0, 1U << 16, 0);
+  const Kernel scale = device().kernel("probe", "probe_scale");
+  std::uint64_t most = 0;
+  for (int n = 0; n < 20'000; ++n) {
+    device().launch(scale, {1U << 14, 0, 0}, {32, 0, 0}, y, 1.0F);
+    if (n % 64 == 0) most = std::max(most, device().counters().pending_commands);
+  }
+  EXPECT_LE(most, 8193U);
+  float last = 0;
+  device().read(y, 0, &last, sizeof last);
+  EXPECT_EQ(last, 20'000.0F);
 }
 
 TEST_F(ClDevice, ArgumentsOfConcurrentLaunchesDoNotMix) {

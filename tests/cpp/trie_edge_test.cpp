@@ -1,5 +1,7 @@
 #include "trie/edge.h"
 
+#include <random>
+
 #include "trie_helpers.h"
 
 namespace kvtrie {
@@ -9,7 +11,7 @@ using testing::counting;
 
 Tokens tokens_of(const Edge& edge) { return {edge.tokens().begin(), edge.tokens().end()}; }
 
-Edge cut(Edge& edge, std::int32_t at) { return edge.cut_front(at, edge.copy_shorter_part(at)); }
+Edge cut(Edge& edge, std::int32_t at) { return edge.cut_front(at, edge.part_for_cut(at)); }
 
 TEST(Edge, HoldsAnyLengthFromNothingOn) {
   for (const std::size_t count : {0, 1, 2, 3, 4, 63, 64, 65, 1000}) {
@@ -60,6 +62,77 @@ TEST(Edge, GrowsOneTokenAtATimeAlsoAfterACut) {
   cut(edge, 7);
   for (Token token = 300; token < 700; ++token) edge.append(Tokens{token});
   EXPECT_EQ(tokens_of(edge), counting(693, 7));
+}
+
+TEST(Edge, PartsOfALongCutGrowApart) {
+  constexpr std::int32_t kCount = 4000, kAt = 1500;
+  Edge lower(0, counting(kCount));
+  Edge upper = cut(lower, kAt);
+  EXPECT_EQ(upper.data() + kAt, lower.data()) << "a long cut shares the tokens";
+  upper.append(Tokens{-1, -2});
+  lower.append(Tokens{-3});
+  Tokens expected = counting(kAt);
+  expected.insert(expected.end(), {-1, -2});
+  EXPECT_EQ(tokens_of(upper), expected);
+  expected = counting(kCount - kAt, kAt);
+  expected.push_back(-3);
+  EXPECT_EQ(tokens_of(lower), expected);
+}
+
+TEST(Edge, PartsOfALongCutJoinWithoutACopy) {
+  Edge lower(0, counting(4000));
+  Edge upper = cut(lower, 1500);
+  const Token* first = upper.data();
+  upper.append(lower.tokens());
+  EXPECT_EQ(upper.data(), first);
+  EXPECT_EQ(tokens_of(upper), counting(4000));
+  lower.truncate(1600);
+  lower.append(Tokens{-1});
+  EXPECT_EQ(tokens_of(upper), counting(4000)) << "a shared token was overwritten";
+}
+
+TEST(Edge, ManyHoldersOfOneBlockAgreeWithTheirTwins) {
+  std::mt19937 random(5);
+  std::vector<Edge> edges;
+  std::vector<Tokens> twins;
+  edges.emplace_back(0, counting(20000));
+  twins.push_back(counting(20000));
+  for (int i = 0; i < 3000; ++i) {
+    const std::size_t at = random() % edges.size();
+    Edge& edge = edges[at];
+    Tokens& twin = twins[at];
+    const auto size = static_cast<std::int32_t>(twin.size());
+    switch (random() % 4) {
+      case 0: {
+        if (size < 2 || edges.size() > 60) break;
+        const auto middle = static_cast<std::int32_t>(1 + random() % static_cast<std::uint32_t>(size - 1));
+        Edge front = cut(edge, edge.start() + middle);
+        twins.emplace_back(twin.begin(), twin.begin() + middle);
+        twins[at].erase(twins[at].begin(), twins[at].begin() + middle);
+        edges.push_back(std::move(front));
+        break;
+      }
+      case 1: {
+        const Tokens more = counting(random() % 40, -1000 - i);
+        edge.append(more);
+        twin.insert(twin.end(), more.begin(), more.end());
+        break;
+      }
+      case 2: {
+        if (size == 0) break;
+        const auto keep = static_cast<std::int32_t>(static_cast<std::uint32_t>(size) -
+                                                    random() % 30 % static_cast<std::uint32_t>(size));
+        edge.truncate(edge.start() + keep);
+        twin.resize(static_cast<std::size_t>(keep));
+        break;
+      }
+      default:
+        if (edges.size() < 2 || random() % 8 != 0) break;
+        edges.erase(edges.begin() + static_cast<std::ptrdiff_t>(at));
+        twins.erase(twins.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+    for (std::size_t j = 0; j < edges.size(); ++j) ASSERT_EQ(tokens_of(edges[j]), twins[j]) << "operation " << i;
+  }
 }
 
 TEST(Edge, ForgetsItsTail) {
