@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from timing import Report, Timing, human, measure
 
 import kvtrie as kv
+from timing import Report, Timing, human, measure
 
 LAYERS = 8
 LENGTHS = (1024, 4096, 16384, 65536)
@@ -56,7 +56,12 @@ def main() -> None:
         bytes_moved = device.memory()["kv_bytes_moved"] - moved
         for name, timing in rows.items():
             medians.setdefault(name, []).append(timing.median)
-            report.row(f"{length:>6} tokens  {name:<12} {timing}   {bytes_moved} K/V bytes", length=length, name=name, timing=timing)
+            report.row(
+                f"{length:>6} tokens  {name:<12} {timing}   {bytes_moved} K/V bytes",
+                length=length,
+                name=name,
+                timing=timing,
+            )
         session.close()
         cache.close()
     for name, values in medians.items():

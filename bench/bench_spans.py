@@ -1,7 +1,8 @@
 """What do spans cost? Decode attention over one history that lies in spans of 16, 64 or 256 cells, or whole.
 
-The spans are real: two sessions prefill in turns, so that each one's cells lie in runs of the chunk's length. Both sides
-read the same number of keys in one step; "whole" is the same history prefilled alone. Goal: at most 10 % lost at 64.
+The spans are real: two sessions prefill in turns, so that each one's cells lie in runs of the chunk's length. Both
+sides read the same number of keys in one step; "whole" is the same history prefilled alone. Goal: at most 10 % lost at
+64.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from timing import Report, Timing, measure
 
 import kvtrie as kv
+from timing import Report, Timing, measure
 
 KV_HEADS, GROUP, DIM = 8, 4, 128
 SPANS = (16, 64, 256, 0)  # 0: whole

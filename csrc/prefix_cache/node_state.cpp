@@ -49,7 +49,8 @@ void NodeState::join(Payload& child) {
 void NodeState::add_arrivals(const std::vector<ArrivalPtr>& more) {
   std::erase_if(arrivals, [](const ArrivalPtr& each) { return !each->pending(); });
   for (const ArrivalPtr& each : more) {
-    if (each->pending() && std::find(arrivals.begin(), arrivals.end(), each) == arrivals.end()) arrivals.push_back(each);
+    if (each->pending() && std::find(arrivals.begin(), arrivals.end(), each) == arrivals.end())
+      arrivals.push_back(each);
   }
 }
 

@@ -35,8 +35,8 @@ inline constexpr int kHostOrder = 1;
 
 class Entry;
 
-// A lock on a node that may be on the host. One lock protects within one tier, and tiers change above a held node; so the
-// whole path is locked: otherwise a device node could go and take the held host node below it along.
+// A lock on a node that may be on the host. One lock protects within one tier, and tiers change above a held node; so
+// the whole path is locked: otherwise a device node could go and take the held host node below it along.
 struct Hold {
   Node* node = nullptr;
   std::vector<Node*> path;  // locked once each: the node and all above it, the root left out
@@ -120,7 +120,8 @@ struct PrefixCacheState {
   Node* next_victim();                              // null when everything left is live or pinned
   std::uint64_t give_up(Node* node);                // to the host, else away; device bytes freed
   std::uint64_t page_out(Node* node);               // 0: did not fit
-  // Device and host bytes freed. REQUIRES: nothing in it is locked but by pins and user points. `tidy`: the parent may join its last child.
+  // Device and host bytes freed. REQUIRES: nothing in it is locked but by pins and user points. `tidy`: the parent may
+  // join its last child.
   std::uint64_t remove_subtree(Node* node, bool tidy = true);
   bool make_host_room(std::uint64_t bytes);
   Node* split_tail(Node* node, std::uint32_t tokens);  // the lower part, of `tokens` tokens

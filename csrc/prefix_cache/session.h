@@ -49,9 +49,9 @@ class Session : public std::enable_shared_from_this<Session> {
   Tokens tokens() const;          // all `recorded()` of them
   Tokens remaining() const;       // recorded, not yet computed
 
-  // The next prefill step: at most `chunk` of the remaining tokens, after adopting what others published meanwhile (which
-  // stays adopted when the claim for the rest is refused). Null when nothing remains. `previous`: the step before it in
-  // the same loop; throws kArgument when the model did not complete it, since the loop would never end.
+  // The next prefill step: at most `chunk` of the remaining tokens, after adopting what others published meanwhile
+  // (which stays adopted when the claim for the rest is refused). Null when nothing remains. `previous`: the step
+  // before it in the same loop; throws kArgument when the model did not complete it, since the loop would never end.
   StepPtr next_prefill(std::uint32_t chunk, const StepPtr& previous = nullptr);
   void append(std::span<const Token> tokens);  // records
   StepPtr decode();                            // one step over everything recorded and not yet computed
@@ -81,7 +81,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool use_ = true;  // reuse what is there
   bool publish_ = true;
   bool closed_ = false;
-  bool failed_ = false;           // state it stood on was lost to a device failure
+  bool failed_ = false;  // state it stood on was lost to a device failure
   mutable std::atomic<bool> busy_{false};
 };
 

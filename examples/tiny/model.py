@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Attention(nn.Module):
         )
         query, key = rotate(query, cos, sin), rotate(key, cos, sin)
         key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
 
 
@@ -69,7 +69,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [batch, length, width]."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Layer(nn.Module):
@@ -124,12 +124,14 @@ class Llama(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits [batch, length, vocab] in float32."""
-        return F.linear(self.features(tokens), self.model.embed_tokens.weight).float()
+        return functional.linear(self.features(tokens), self.model.embed_tokens.weight).float()
 
     def loss(self, tokens: Tensor) -> Tensor:
         """Cross-entropy in nats of tokens[:, 1:] given what precedes, [batch, length - 1]."""
         logits = self(tokens[:, :-1])
-        return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none").view(len(tokens), -1)
+        return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none").view(
+            len(tokens), -1
+        )
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -177,7 +179,7 @@ def generate(model: Llama, tokens: list[int], count: int, temperature: float, se
     written: list[int] = []
     while len(written) < count and (not written or written[-1] != end):
         features = model.features(torch.tensor([(tokens + written)[-model.shape.context :]]))[0, -1]
-        logits = F.linear(features, model.model.embed_tokens.weight)
+        logits = functional.linear(features, model.model.embed_tokens.weight)
         if temperature == 0.0:
             written.append(int(logits.argmax()))
         else:

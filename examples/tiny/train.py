@@ -166,7 +166,7 @@ def package_versions() -> dict[str, str]:
     """The installed version of each package of text."""
     command = ["dpkg-query", "-W", "-f=${Package} ${Version}\n", *corpus.PACKAGES]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    return {name: version for name, version in (line.split() for line in lines)}
+    return {line.split()[0]: line.split()[1] for line in lines}
 
 
 def export(trainer: Trainer, tokenizer: Tokenizer, documents: list[list[int]], out: Path) -> dict[str, Any]:

@@ -102,6 +102,7 @@ const cl::DevicePtr& DeviceHandle::open() {
 std::vector<DeviceHandlePtr> device_handles() {
   std::vector<cl::DeviceInfo> found = without_gil([] { return cl::list_devices(); });
   std::vector<DeviceHandlePtr> handles;
+  handles.reserve(found.size());
   for (cl::DeviceInfo& each : found) handles.push_back(find_or_add(std::move(each)));
   return handles;
 }

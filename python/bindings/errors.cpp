@@ -50,6 +50,7 @@ void raise(const Error& error) {
 }  // namespace
 
 void init_errors(py::module_&) {
+  // pybind11 takes a function of a value.  NOLINTNEXTLINE(performance-unnecessary-value-param)
   py::register_local_exception_translator([](std::exception_ptr pending) {
     try {
       if (pending) std::rethrow_exception(pending);

@@ -91,8 +91,8 @@ def _floats(array: Array, wanted: str, where: str, name: str) -> Array:
 
 def _round_to_bfloat16(array: Array, where: str, name: str) -> Array:
     bits = array.view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    rounded = np.where(np.isnan(array), (bits >> np.uint32(16)) | np.uint32(0x40), rounded).astype(np.uint16)
+    up = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    rounded: Array = np.where(np.isnan(array), (bits >> np.uint32(16)) | np.uint32(0x40), up).astype(np.uint16)
     lost = ((rounded & 0x7FFF) == 0x7F80) & np.isfinite(array)
     if lost.any():
         _refuse_first(array, lost, "up to 3.39e+38 in bfloat16", where, name)

@@ -1,8 +1,8 @@
 """Cached against cold, teacher-forced on the same tokens, and bytes that come back as they went.
 
-Cold runs use a cache of their own and chunks of 1, 7, 64 and 512. Logits agree within a relative tolerance; greedy tokens
-are equal wherever the cold run's first two logits are further apart than twice the largest difference that was measured
-in that run (which is less than the tolerance, so more positions must agree); positions below it are counted.
+Cold runs use a cache of their own and chunks of 1, 7, 64 and 512. Logits agree within a relative tolerance; greedy
+tokens are equal wherever the cold run's first two logits are further apart than twice the largest difference that was
+measured in that run (which is less than the tolerance, so more positions must agree); positions below it are counted.
 Bit-equality is asked where cells and chunks are the same: after page-out and page-in.
 """
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reference_llama import random_llama
 
 import kvtrie as kv
+from reference_llama import random_llama
 
 TOLERANCES = {"float32": 1e-4, "float16": 1e-3}
 VOCAB = 200

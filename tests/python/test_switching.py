@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reference_llama import random_llama, reference_logits
 
 import kvtrie as kv
+from reference_llama import random_llama, reference_logits
 
 TOLERANCES = {"float32": 1e-4, "float16": 1e-3}
 VOCAB = 256
