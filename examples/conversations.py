@@ -61,13 +61,14 @@ class Verdict:
         """Logits [tokens, vocab] of both runs; returns max|warm - cold| / max|cold| and keeps the worst.
 
         The likeliest token must be the same wherever the cold run's lead of the first over the second is more than
-        twice the largest difference found. Where it is less, either is right: such positions are counted, not judged.
+        twice the largest difference found (at most the tolerance). Where it is less, either is right: such positions
+        are counted, not judged.
         """
         largest = float(np.abs(cold).max())
         furthest = float(np.abs(warm - cold).max())
         difference = furthest / largest
         top = np.sort(np.partition(cold, -2, axis=-1)[:, -2:], axis=-1)
-        clear = (top[:, 1] - top[:, 0]) > 2 * furthest
+        clear = (top[:, 1] - top[:, 0]) > 2 * min(furthest, self.tolerance * largest)
         same = warm.argmax(axis=-1) == cold.argmax(axis=-1)
         self.positions += len(cold)
         self.near_ties += int((~clear).sum())

@@ -36,6 +36,7 @@ void PrefixCacheState::detach(Session& session) noexcept {
   session.closed_ = true;
   for (std::size_t i = 0; i < session.sequences_.size(); ++i) caches[i]->close_sequence(session.sequences_[i]);
   sessions.erase(&session);
+  if (sessions.empty()) tails_are_shared = false;
   if (session.node_ == nullptr) return;
   Node* node = std::exchange(session.node_, nullptr);
   if (!node->is_root()) state_of(node).last_used_seconds = now;
