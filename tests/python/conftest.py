@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import kvtrie as kv
+from fakes import CodingModel
 
 LIVE = ("live_buffers", "live_bytes", "host_storages", "host_bytes", "events")
 
@@ -34,3 +35,15 @@ def nothing_left_over(device: Any, request: pytest.FixtureRequest) -> Iterator[N
     if request.session.testsfailed == 0:  # the traceback of a failure keeps what its frames name
         request.node.funcargs.clear()  # so does pytest, until after this
         assert live_counts(device) == before
+
+
+@pytest.fixture(params=["device", "host"])
+def place(request: pytest.FixtureRequest, device: Any) -> Any:
+    """Where a cache keeps its K and V: on the device, then in host memory."""
+    return device if request.param == "device" else "host"
+
+
+@pytest.fixture
+def model() -> CodingModel:
+    """The model whose K and V say whose they are (fakes.py)."""
+    return CodingModel()

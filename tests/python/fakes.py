@@ -15,6 +15,8 @@ import kvtrie as kv
 
 LAYERS, KV_HEADS, DIM = 2, 2, 4
 BYTES_PER_TOKEN = LAYERS * KV_HEADS * 2 * DIM * 4  # float32
+A = [*range(100, 130), 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]  # 30 tokens in common with B
+B = [*range(100, 130), 21, 22, 23, 24, 25, 26, 27, 28, 29, 30]
 _MODULUS = 1 << 21  # codes and their halves are exact in float32
 
 Floats = npt.NDArray[np.float32]

@@ -12,22 +12,9 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
-from fakes import BYTES_PER_TOKEN, CodingModel, compute, make_cache, run, spans_of
+from fakes import BYTES_PER_TOKEN, A, B, CodingModel, compute, make_cache, run, spans_of
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
-
-A = [*range(100, 130), 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]  # 30 in common with B
-B = [*range(100, 130), 21, 22, 23, 24, 25, 26, 27, 28, 29, 30]
-
-
-@pytest.fixture(params=["device", "host"])
-def place(request: pytest.FixtureRequest, device: Any) -> Any:
-    return device if request.param == "device" else "host"
-
-
-@pytest.fixture
-def model() -> CodingModel:
-    return CodingModel()
 
 
 # ---- room ------------------------------------------------------------------------------------------------------------
