@@ -27,6 +27,7 @@
 
 #include "cache/cell_pool.h"
 #include "cache/kv_store.h"
+#include "cache/visibility.h"
 
 namespace kvtrie {
 
@@ -35,10 +36,13 @@ using SequenceId = std::int32_t;
 // Numbers below this are the caller's own; `open_sequence` gives out numbers from here on.
 inline constexpr SequenceId kFirstOpenedSequence = 1 << 30;
 
-// `count` consecutive rows of a forward that extend `sequence` from its present length.
+// `count` consecutive rows of a forward at the positions from `from` on; -1: from the sequence's present length. Rows
+// below the length (from < length) are computed again: they attend to the cells that are there and store nothing, the
+// others extend the sequence. That is how a model whose other layers restart earlier goes on.
 struct ForwardRows {
   SequenceId sequence = 0;
   std::uint32_t count = 0;
+  std::int32_t from = -1;
 };
 
 class CausalCache;
@@ -67,6 +71,8 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
     std::vector<std::int32_t> layers;   // the model's own layer numbers
     std::vector<ops::RopeParams> rope;  // one, or one per layer; empty: shifts are not supported
     std::uint32_t growth = 256;         // cells reserved ahead of a growing sequence
+    Visibility visibility;              // window and chunk (visibility.h); neither: full attention
+    std::int32_t memory = 0;            // keys a sequence keeps, >= window; 0: as many as the window
   };
   static std::shared_ptr<CausalCache> create(std::unique_ptr<KvStore> store, Options options);
   ~CausalCache();
@@ -77,6 +83,9 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   std::uint64_t nbytes() const noexcept;
   Cell capacity() const noexcept;
   Cell free_cells() const;
+  // Whether a sequence forgets: its queries do not see all that came before, so cells may be let go of at its front.
+  bool forgets() const noexcept;
+  const Visibility& visibility() const noexcept;
   struct Usage {
     std::uint64_t capacity, free, reserved, held, pieces;
   };  // cells; `free` includes `reserved`
@@ -91,6 +100,7 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   void close_sequence(SequenceId id) noexcept;  // gives back what it holds; drops the open forward it is in
   std::int32_t length(SequenceId id) const;     // 0 for an unknown sequence
   CellSpans spans(SequenceId id) const;         // borrowed then own
+  std::int32_t held_from(SequenceId id) const;  // first position it holds; its length when it holds nothing
   bool is_private(SequenceId id) const;         // after a removal in the middle: its K/V do not follow from its tokens
 
   // --- steps ---------------------------------------------------------------------------------------------------
@@ -99,6 +109,9 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   void put(Forward& forward, std::int32_t layer, const Tensor& k, const Tensor& v);
   // REQUIRES: the layer was put. Also after completion, until one of the forward's sequences is cut.
   Tensor attend(Forward& forward, std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options);
+  // The rows `except` of this forward see all of their sequence's rows of the forward, later ones too (an image whose
+  // patches see each other); the window's or chunk's lower end stays. Throws kArgument once a layer was attended.
+  void set_causal(Forward& forward, std::span<const std::uint32_t> except);
   // Throws what attend() would throw for this q and these options; so that put + attend can be refused as one.
   void check_query(const Forward& forward, const Tensor& q, const ops::AttentionOptions& options) const;
   struct History {
@@ -124,10 +137,24 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   // borrowed part. REQUIRES: `from` is the end of the borrowed part. Own cells at those positions are given back (this
   // is how a sequence re-points to cells that somebody else published); own cells beyond `to` stay.
   void borrow(SequenceId id, const SpanList& list, std::int32_t from, std::int32_t to);
-  // Cuts the sequence to `length`; own cells beyond go back, and so does the reservation.
+  // Cuts the sequence to `length`; own cells beyond go back, and so does the reservation. REQUIRES: can_resume(length).
   void truncate(SequenceId id, std::int32_t length);
   // Makes [0, length) of `from` the history of the empty sequence `to`: borrowed part borrowed, own part held by both.
+  // REQUIRES: can_resume(from, length).
   void fork(SequenceId from, SequenceId to, std::int32_t length);
+
+  // In a cache that forgets, `borrowed` cells are held, too (counted): the trie may then let go of any of its cells,
+  // and what a live sequence sees stays. lend(), borrow() and truncate() keep their meaning; lists may begin above 0.
+  //
+  // Empties the sequence and lets it stand at `position`, holding nothing: borrow() goes on from there. For caches that
+  // forget; position 0 for all. kBusy in an open forward.
+  void start_at(SequenceId id, std::int32_t position);
+  // Lets go of the cells in front that no later query sees, nor `memory` asks for. A forward that was begun with
+  // begin_forward does not do this by itself: the prefix cache publishes first. What goes is held by the last complete
+  // forward until that is destroyed or the sequence begins its next one: so its attend() and get() stay right.
+  void release_unseen(SequenceId id);
+  // Cells that sequences, open forwards and snapshots of this cache hold or borrow: the union, each cell once.
+  std::uint32_t live_cells() const;
   std::int32_t borrowed_length(SequenceId id) const;
   void set_growth(std::uint32_t cells) noexcept;  // cells reserved ahead from now on
   // Cells for a page-in: claimed and held by the returned list. Throws kCacheFull and changes nothing.
@@ -149,6 +176,7 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   // the sequence is the only holder, else in copies, for which all room is found first. The sequence is private from
   // then on.
   void remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end = std::nullopt);
+  // Whether the sequence may be cut to `position` and go on: everything the query there sees is still held.
   bool can_resume(SequenceId id, std::int32_t position) const;
   // Slides all cells together. kBusy while a forward is open; no sequence, list or snapshot notices.
   void defrag();

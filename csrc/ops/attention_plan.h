@@ -17,8 +17,10 @@
 // Sequences share a tile where a whole stretch of their histories lies in the same cells; so sharing changes no bits
 // either.
 //
-// A key at position p is visible to a row at position t exactly when p <= t. The kernel *selects*: what a mask hides is
-// never multiplied in, so freed cells may hold NaN.
+// Which keys a row sees is one range of positions per row, [first, end): causal, sliding window, chunked and
+// bidirectional attention differ in these two numbers only, and kernels know nothing else about masks. They *select*:
+// what lies outside is never multiplied in, so freed cells may hold NaN. Stretches that no row of a tile sees are left
+// out of the plan.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +31,21 @@
 
 namespace kvtrie::ops {
 
+// The positions a row sees: first <= p < end. Empty (first >= end): the row's output is 0.
+struct RowBounds {
+  std::int32_t first = 0, end = 0;
+  bool operator==(const RowBounds&) const = default;
+};
+
 // The rows of one sequence in a step: `count` consecutive rows from `row`, at consecutive positions from `position`.
-// `keys` covers positions [0, position + count), the step's own rows included, and must outlive the call.
+// `keys` is in position order without gaps and covers every position that `bounds` names, the step's own rows included
+// where they are seen. Both must outlive the call.
 struct QueryRows {
   std::uint32_t row = 0;
   std::uint32_t count = 0;
   std::int32_t position = 0;
   std::span<const CellSpan> keys;
+  std::span<const RowBounds> bounds;  // [count]; empty: causal, [0, own position + 1)
 };
 
 struct PlanLimits {

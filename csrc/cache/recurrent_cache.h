@@ -1,0 +1,160 @@
+// The cache of a group of recurrent layers: a pool of state slots, a store, and sequences.
+//
+// Concept. A recurrent layer's state is whole: it exists at one offset and cannot be cut. A *sequence* holds one slot
+// (none at length 0: the zero state) and its length. A *forward* is one step's open claim: for each sequence one new
+// slot for the state at its end, and one for each scheduled offset inside; the old slot is read and stays as it is, so
+// whoever holds it keeps it. When every layer has been written once the forward is complete: the sequences move to
+// their new slots, and the slots at the scheduled offsets are there to be held by whoever asked for them.
+//
+//     length    0 ------------- 1024 ------ 1500 -- 1536
+//     slots                     7 (read)    8       9 (the sequence's from then on)
+//
+// A layer is written when its conv state (where the shape has one) and its delta state (the same) were written, by the
+// fused operations or by put_states.
+//
+// Threads: every public method may be called from any thread; a mutex inside is never held across a device wait.
+// Units: lengths and offsets in tokens, capacity in slots, sizes in bytes. A call that throws has changed nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache/causal_cache.h"  // SequenceId
+#include "cache/state_pool.h"
+#include "cache/state_store.h"
+
+namespace kvtrie {
+
+// `count` rows that extend `sequence` from its length. `boundaries`: lengths at which states are wanted, ascending,
+// each above the present length and below the one at the end (that one is always kept).
+struct StateForwardRows {
+  SequenceId sequence = 0;
+  std::uint32_t count = 0;
+  std::vector<std::int32_t> boundaries;
+};
+
+class RecurrentCache;
+
+// One open step of one cache. Destroying it before it is complete drops it.
+class StateForward {
+ public:
+  struct State;  // private to cache/
+  explicit StateForward(std::unique_ptr<State> state);
+  ~StateForward();
+  StateForward(const StateForward&) = delete;
+  StateForward& operator=(const StateForward&) = delete;
+
+  std::uint32_t rows() const noexcept;
+  bool complete() const noexcept;
+  std::vector<std::vector<std::int32_t>> boundaries() const;  // per sequence, as lengths
+  // Of a complete forward: the states at the boundaries of the i-th sequence, in order; once, then empty.
+  std::vector<SlotRef> take_captured(std::size_t sequence);
+
+ private:
+  friend class RecurrentCache;
+  std::unique_ptr<State> state_;
+};
+using StateForwardPtr = std::shared_ptr<StateForward>;
+
+class RecurrentCache : public std::enable_shared_from_this<RecurrentCache> {
+ public:
+  static std::shared_ptr<RecurrentCache> create(std::unique_ptr<StateStore> store, std::vector<std::int32_t> layers);
+  ~RecurrentCache();
+
+  const std::vector<std::int32_t>& layers() const noexcept;
+  bool has_layer(std::int32_t layer) const noexcept;
+  const StateShape& shape() const noexcept;
+  std::uint64_t nbytes() const noexcept;
+  std::uint32_t capacity() const noexcept;  // slots
+  std::uint32_t free_slots() const;
+  void attach();  // as CausalCache::attach
+  void detach() noexcept;
+
+  // --- sequences -----------------------------------------------------------------------------------------------
+  SequenceId open_sequence();  // length 0, zero state
+  void close_sequence(SequenceId id) noexcept;
+  std::int32_t length(SequenceId id) const;  // 0 for an unknown sequence
+
+  // --- steps ---------------------------------------------------------------------------------------------------
+  // Claims a slot for the end and each boundary of every sequence, or throws kCacheFull. kBusy: in another forward.
+  StateForwardPtr begin_forward(std::span<const StateForwardRows> rows);
+  // ops/recurrent.h. Rows are those of the forward in order. Each writes its half of the layer's states; a second time
+  // is kArgument.
+  Tensor conv(StateForward& forward, std::int32_t layer, const Tensor& x, const Tensor& weight);
+  Tensor gated_delta(StateForward& forward, std::int32_t layer, const Tensor& q, const Tensor& k, const Tensor& v,
+                     const Tensor& g, const Tensor& beta);
+  struct States {
+    Tensor conv, delta;
+  };  // conv [n, conv_tail, conv_dim], delta [n, v_heads, v_dim, k_dim]
+  States states(StateForward& forward, std::int32_t layer);  // before the forward's first rows, one per sequence
+  // One entry per boundary plus the end, sequence after sequence. Throws kArgument for any other number.
+  void put_states(StateForward& forward, std::int32_t layer, const Tensor& conv, const Tensor& delta);
+  void drop(StateForward& forward) noexcept;
+
+  // As CausalCache::start_forward; the rows of one sequence must be consecutive. Offsets of prepare_snapshots that lie
+  // inside become boundaries. `padding`: rows at the end of `positions` with sequence -1 belong to nobody: they give
+  // some output and change no state.
+  StateForwardPtr start_forward(std::span<const std::int32_t> positions, std::span<const SequenceId> sequences,
+                                bool reserve = false);
+  StateForwardPtr current_forward() const;
+
+  // --- what the prefix cache builds on -------------------------------------------------------------------------
+  SlotRef slot(SequenceId id) const;                                 // the present state; none at length 0
+  void stand_at(SequenceId id, std::int32_t length, SlotRef slot);   // takes that state; no slot: length 0
+  SlotRef claim();                                                   // for a page-in; throws kCacheFull
+  CompletionPtr store_image(const SlotRef& slot, std::byte* image);  // state_store.h
+  CompletionPtr load_image(const SlotRef& slot, const std::byte* image);
+
+  // --- the cache by itself (api.md, "Caches") ------------------------------------------------------------------
+  class Snapshot;
+  using SnapshotPtr = std::shared_ptr<Snapshot>;
+  void copy_prefix(SequenceId from, SequenceId to, std::int32_t length);  // kNotRestorable unless 0 or the length
+  // To the end from `begin`: only everything, or nothing; in the middle: kNotSupported. Else kNotRestorable.
+  void remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end = std::nullopt);
+  bool can_resume(SequenceId id, std::int32_t position) const;  // 0 and the length
+  SnapshotPtr snapshot(SequenceId id, std::int32_t start);  // the state at the length; null at length 0 or start >= it
+  // True exactly when target is the snapshot's end (null: the sequence's length).
+  bool restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target);
+  std::pair<SnapshotPtr, SnapshotPtr> split(const SnapshotPtr& snapshot,
+                                            std::int32_t at);     // all goes to the upper part
+  SnapshotPtr merge(const SnapshotPtr& a, const SnapshotPtr& b);  // the later one stays
+  void prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets);
+  std::vector<SnapshotPtr> take_snapshots(SequenceId id);
+
+  StatePool& pool() noexcept;
+  StateStore& store() noexcept;
+  std::vector<std::string> check() const;
+  std::string dump() const;
+
+  struct State;  // private to cache/
+
+ private:
+  explicit RecurrentCache(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
+};
+
+// The state of one cache at `end`, for the tokens [start, end), detached from any sequence: it holds its slot.
+class RecurrentCache::Snapshot {
+ public:
+  struct Contents;
+  explicit Snapshot(std::unique_ptr<Contents> contents);
+  ~Snapshot();
+
+  std::int32_t start() const noexcept;
+  std::int32_t end() const noexcept;
+  std::uint64_t nbytes() const;         // of the slot, when it alone holds it
+  std::uint64_t shared_nbytes() const;  // of the slot, when others hold it too
+  const char* tier() const noexcept;    // "device"
+  bool consumed() const noexcept;
+
+ private:
+  friend class RecurrentCache;
+  std::unique_ptr<Contents> contents_;
+};
+
+}  // namespace kvtrie

@@ -1,0 +1,71 @@
+// A pool of state slots, held by reference.
+//
+// Concept. A slot holds the whole state of a group of recurrent layers at one offset of one history. A slot is written
+// once, by the step that claimed it, and does not change until nobody holds it: sequences, trie nodes, snapshots and
+// open forwards hold slots through `SlotRef`. Keeping a state is holding its slot: no byte moves.
+//
+// Threads: every call takes the pool's own mutex; one SlotRef belongs to one thread at a time. Units: slots.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace kvtrie {
+
+using Slot = std::int32_t;
+
+class StatePool;
+
+// One hold on one slot, or none. Copying adds a hold. Nothing here throws; the pool outlives its last hold.
+class SlotRef {
+ public:
+  SlotRef() noexcept = default;
+  SlotRef(const SlotRef& other) noexcept;
+  SlotRef(SlotRef&& other) noexcept;
+  SlotRef& operator=(SlotRef other) noexcept;
+  ~SlotRef();
+
+  explicit operator bool() const noexcept { return slot_ >= 0; }
+  Slot slot() const noexcept { return slot_; }  // -1: none, which stands for the zero state
+  bool belongs_to(const StatePool& pool) const noexcept { return pool_.get() == &pool; }
+  bool operator==(const SlotRef& other) const noexcept { return slot_ == other.slot_ && pool_ == other.pool_; }
+  void reset() noexcept;
+
+ private:
+  friend class StatePool;
+  std::shared_ptr<StatePool> pool_;
+  Slot slot_ = -1;
+};
+
+class StatePool : public std::enable_shared_from_this<StatePool> {
+ public:
+  static std::shared_ptr<StatePool> create(std::uint32_t slots);  // 1 to 2^31 - 1
+  StatePool(const StatePool&) = delete;
+  StatePool& operator=(const StatePool&) = delete;
+
+  std::uint32_t slots() const noexcept { return static_cast<std::uint32_t>(holders_.size()); }
+  std::uint32_t free_slots() const noexcept;
+  std::vector<SlotRef> claim(std::uint32_t count);  // all or nothing: throws kCacheFull
+  std::uint32_t holders(Slot slot) const;
+
+  // Called with each slot that becomes free, under the mutex; must not call back. Set before the pool is used.
+  std::function<void(Slot)> on_free;
+
+  std::vector<std::string> check() const;  // empty when every invariant holds
+
+ private:
+  friend class SlotRef;
+  explicit StatePool(std::uint32_t slots);
+  void hold(Slot slot) noexcept;
+  void release(Slot slot) noexcept;
+
+  mutable std::mutex mutex_;
+  std::vector<std::uint32_t> holders_;
+  std::vector<Slot> free_;  // with room for all, so that releasing never allocates
+};
+
+}  // namespace kvtrie

@@ -1,0 +1,76 @@
+// Recurrent layers on the device: a short causal convolution and the gated delta rule, with states in slots of a pool.
+//
+// Concept. Both operations go through the rows of each sequence in order and carry a state. The state comes from one
+// slot of a pool (or is zero) and is written, at the end and at scheduled offsets before it, to other slots: a slot
+// that is read is never written, so a state that somebody holds stays as it is. The rows of a step are cut at the
+// offsets inside the kernel; the forward pass is not:
+//
+//     rows of one sequence     0 ............ 512 ........ 700       one launch
+//     states                   read slot 3    write 8      write 9
+//
+// A row's result and the states do not depend on where the cuts are, bit for bit, nor on other sequences in the step.
+//
+// Sources: causal_conv1d and the gated delta rule as in Yang et al. 2024 (arXiv 2412.06464) and Qwen3-Next; `delta` is
+// always float32 (accumulators in fewer bits drift).
+// Threads: functions may be called from any thread; one DeviceStateRuns is used by one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace kvtrie::ops {
+
+// A state is written to `slot` after `rows` of the sequence's rows.
+struct StateWrite {
+  std::uint32_t rows = 0;
+  std::int32_t slot = 0;
+};
+
+// The rows of one sequence in a step: `count` (>= 1) consecutive rows from `row`. `from`: the slot read before them, -1
+// for a zero state. `writes`: ascending in rows, within 1 .. count; usually the last one is at `count`.
+struct StateRows {
+  std::uint32_t row = 0, count = 0;
+  std::int32_t from = -1;
+  std::vector<StateWrite> writes;
+};
+
+// What all recurrent layers of a step share, on the device: uploaded once per step.
+class DeviceStateRuns {
+ public:
+  DeviceStateRuns() = default;
+  // Throws kArgument unless the rows of all sequences are 0 .. rows-1, each once, and writes are as above.
+  DeviceStateRuns(const cl::DevicePtr& device, std::span<const StateRows> sequences);
+
+  std::uint32_t sequences() const noexcept { return sequences_; }
+  std::uint32_t rows() const noexcept { return rows_; }
+  std::int32_t read_slots() const noexcept { return read_slots_; }    // one past the largest slot read
+  std::int32_t write_slots() const noexcept { return write_slots_; }  // one past the largest slot written
+  const Tensor& table() const noexcept { return table_; }             // int32, laid out as in kernels/recurrent.cl
+
+ private:
+  std::uint32_t sequences_ = 0, rows_ = 0;
+  std::int32_t read_slots_ = 0, write_slots_ = 0;
+  Tensor table_;
+};
+
+// y[t, c] = sum over j of weight[c, j] * input[t - (width - 1) + j, c], where the inputs before a sequence's first row
+// are the rows of its state. x [rows, dim], float32; weight [dim, width], float32, width >= 1; states_in and states_out
+// [slots, width - 1, dim], float32 or float16, may be one tensor: a state is the last width - 1 inputs, oldest first.
+// Returns [rows, dim] float32. No bias, no activation.
+Tensor causal_conv1d(const Tensor& x, const Tensor& weight, const Tensor& states_in, const Tensor& states_out,
+                     const DeviceStateRuns& runs);
+
+// The gated delta rule. For every row t and value head h, with key head h * k_heads / v_heads, S [v_dim, k_dim]:
+//
+//     S = exp(g[t,h]) * S;   u = beta[t,h] * (v[t,h] - S k[t]);   S = S + u k[t]^T;   y[t,h] = S q[t]
+//
+// q, k [rows, k_heads, k_dim], v [rows, v_heads, v_dim], g and beta [rows, v_heads], all float32 (q already scaled);
+// v_heads a multiple of k_heads; states_in, states_out float32 [slots, v_heads, v_dim, k_dim], may be one tensor.
+// Returns [rows, v_heads, v_dim] float32.
+Tensor gated_delta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& beta,
+                   const Tensor& states_in, const Tensor& states_out, const DeviceStateRuns& runs);
+
+}  // namespace kvtrie::ops
