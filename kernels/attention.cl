@@ -9,7 +9,7 @@
 //
 // The work of one tile, for its "lines" (row x head of the group):
 //
-//          block 0      block 1             blocks of 32 keys at positions that are multiples of 32;
+//          block 0      block 1             blocks of 32 positions from multiples of 32 on;
 //   line 0 [scores-exp]-[...]-> O, m, l     STRETCH positions later the state is merged into the line's total and
 //   line 1 [   "      ]-[...]->             starts again, exactly as attention_merge.cl merges partials
 //
@@ -19,7 +19,10 @@
 // written out and contraction is off. LINES lines x KEYS keys share each load of q and K (VW accumulators), LINES x
 // CHUNKS share each load of V.
 //
-// Hidden keys (position > row position, or mask -inf) are selected away: their V is never multiplied in.
+// A row sees the positions first <= p < end of its bounds, or with MASKED all but those whose mask is -inf. Hidden keys
+// are selected away: their V is never multiplied in. Lane i of a block is always position base + i, whether or not the
+// tile has keys for the lanes before it, and a stretch of which a row sees nothing leaves its total alone: so what other
+// rows of the tile see changes no bits.
 // REQUIRES: K_DIM and V_DIM divisible by VW, V_DIM / VW by CHUNKS, local size 1, at most MAX_ROWS rows in a tile.
 #pragma OPENCL FP_CONTRACT OFF
 
@@ -48,7 +51,7 @@
 #define KV_HALF 0  // 1: K and V are stored as half
 #endif
 #ifndef MASKED
-#define MASKED 0  // 1: an additive mask [rows][mask_stride] decides what is visible, positions do not
+#define MASKED 0  // 1: an additive mask [rows][mask_stride] decides what is visible, bounds do not
 #endif
 
 #define BLOCK 32
@@ -63,7 +66,7 @@ typedef struct {
   const __global KV* k;     // of the KV head
   const __global KV* v;
   const __global int* row_ids;  // of the tile
-  const __global int* positions;
+  const __global int* bounds;   // (first, end) of every row
   const __global float* mask;
   ulong mask_stride, k_cell_stride, v_cell_stride;
   int lines, heads;
@@ -77,46 +80,60 @@ typedef struct {
 } Cursor;
 int position_of(const Cursor* c) { return c->segments[3 * c->at + 2] + c->used; }
 
-// Takes up to BLOCK keys. Padding repeats the first key: it is computed, then hidden.
-int next_block(Cursor* c, const Tile* tile, long* k_cells, long* v_cells) {
-  int keys = 0;
-  while (c->at < c->count && keys < BLOCK) {
-    const int length = c->segments[3 * c->at + 1], take = min(BLOCK - keys, length - c->used);
+// Lanes [begin, end) of a block have keys; lane i is position base + i.
+typedef struct {
+  int base, begin, end;
+} Block;
+
+// Takes the keys up to the next multiple of BLOCK. Padding repeats the first key: it is computed, then hidden.
+Block next_block(Cursor* c, const Tile* tile, long* k_cells, long* v_cells) {
+  const int position = position_of(c), base = position / BLOCK * BLOCK, begin = position - base;
+  const long k_stride = tile->k_cell_stride, v_stride = tile->v_cell_stride;
+  int lane = begin;
+  while (c->at < c->count && lane < BLOCK && position_of(c) == base + lane) {
+    const int length = c->segments[3 * c->at + 1], take = min(BLOCK - lane, length - c->used);
+    const long cell = c->segments[3 * c->at] + c->used;
     for (int i = 0; i < take; ++i) {
-      const long cell = c->segments[3 * c->at] + c->used + i;
-      k_cells[keys + i] = cell * (long)tile->k_cell_stride;
-      v_cells[keys + i] = cell * (long)tile->v_cell_stride;
+      k_cells[lane + i] = (cell + i) * k_stride;
+      v_cells[lane + i] = (cell + i) * v_stride;
     }
-    keys += take;
+    lane += take;
     c->used += take;
     if (c->used == length) ++c->at, c->used = 0;
   }
-  for (int i = keys; i < BLOCK; ++i) k_cells[i] = k_cells[0];
-  return keys;
+  for (int i = 0; i < begin; ++i) k_cells[i] = k_cells[begin];
+  for (int i = lane; i < BLOCK; ++i) k_cells[i] = k_cells[begin];
+  return (Block){base, begin, lane};
 }
 
-// Adds one block of `keys` keys from `position` on to LINES lines from `line0` on.
-void attend_block(const Tile* tile, int line0, int position, int keys, const long* k_cells, const long* v_cells,
-                  float* o, float* maxima, float* sums) {
+// Adds one block to LINES lines from `line0` on.
+void attend_block(const Tile* tile, int line0, Block block, const long* k_cells, const long* v_cells, float* o,
+                  float* maxima, float* sums) {
   const __global float* q_lines[LINES];
-  int rows[LINES], limit[LINES], most = 0;
+  int rows[LINES], from[LINES], to[LINES], seen = 0;
 #pragma unroll
   for (int i = 0; i < LINES; ++i) {
     const int line = min(line0 + i, tile->lines - 1);
     rows[i] = tile->row_ids[line / HEADS];
     q_lines[i] = tile->q + ((ulong)rows[i] * tile->heads + line % HEADS) * K_DIM;
-    limit[i] = MASKED ? keys : clamp(tile->positions[rows[i]] - position + 1, 0, keys);
-    most = max(most, limit[i]);
+    from[i] = MASKED ? block.begin : max(tile->bounds[2 * rows[i]] - block.base, block.begin);
+    to[i] = MASKED ? block.end : min(tile->bounds[2 * rows[i] + 1] - block.base, block.end);
+    seen |= from[i] < to[i];
   }
-  if (most == 0) return;
+  if (!seen) return;
   float scores[LINES * BLOCK], shrink[LINES];
   score_block(q_lines, tile->k, k_cells, scores);
 #pragma unroll
   for (int i = 0; i < LINES; ++i)
     shrink[i] =
-        weigh_block(scores + i * BLOCK, limit[i], keys, tile->scale, tile->softcap,
-                    tile->mask + (ulong)rows[i] * tile->mask_stride + position, maxima + line0 + i, sums + line0 + i);
-  add_values(o + line0 * V_DIM, scores, shrink, limit, tile->v, v_cells);
+        weigh_block(scores + i * BLOCK, from[i], to[i], tile->scale, tile->softcap,
+                    tile->mask + (ulong)rows[i] * tile->mask_stride + block.base, maxima + line0 + i, sums + line0 + i);
+  add_values(o + line0 * V_DIM, scores, shrink, from, to, tile->v, v_cells);
+}
+
+bool sees_any(const Tile* tile, int line, int begin, int end) {
+  const __global int* bounds = tile->bounds + 2 * tile->row_ids[line / HEADS];
+  return bounds[0] < end && bounds[1] > begin;
 }
 
 // total = total * exp(M - M') + o * exp(m - M'), M' = max(M, m), and the same for the sums.
@@ -130,7 +147,7 @@ void merge_line(__global float* total, const float* o, float max_, float sum, fl
 
 void normalise_line(__global float* total, float max_, float sum, const __global float* sink) {
   float keep = 1.0f;
-  if (sink != 0) {
+  if (sink != 0 && *sink != -INFINITY) {
     const float top = fmax(max_, *sink);
     keep = exp_one(max_ - top);
     sum = fma(sum, keep, exp_one(*sink - top));
@@ -143,7 +160,7 @@ void normalise_line(__global float* total, float max_, float sum, const __global
 __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __global const KV* restrict k,
                            ulong k_offset, __global const KV* restrict v, ulong v_offset, ulong k_head_stride,
                            ulong k_cell_stride, ulong v_head_stride, ulong v_cell_stride,
-                           __global const int* restrict table, int positions_at, int row_ids_at, int segments_at,
+                           __global const int* restrict table, int bounds_at, int row_ids_at, int segments_at,
                            int tiles_at, int stretch, int heads, int group, float scale, float softcap,
                            __global const float* restrict mask, ulong mask_offset, ulong mask_stride,
                            __global const float* restrict sinks, ulong sinks_offset, int has_sinks,
@@ -156,7 +173,7 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
                      k + k_offset + (ulong)(head0 / group) * k_head_stride,
                      v + v_offset + (ulong)(head0 / group) * v_head_stride,
                      table + row_ids_at + entry[0],
-                     table + positions_at,
+                     table + bounds_at,
                      mask + mask_offset,
                      mask_stride,
                      k_cell_stride,
@@ -178,15 +195,16 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
       maxima[i] = -INFINITY, sums[i] = 0.0f;
       for (int d = 0; d < V_DIM; d += VW) STORE((VEC)0.0f, o + i * V_DIM + d);
     }
-    const int stretch_end = (position_of(&cursor) / stretch + 1) * stretch;
+    const int stretch_begin = position_of(&cursor) / stretch * stretch, stretch_end = stretch_begin + stretch;
     while (cursor.at < cursor.count && position_of(&cursor) < stretch_end) {
       long k_cells[BLOCK], v_cells[BLOCK];
-      const int position = position_of(&cursor), keys = next_block(&cursor, &tile, k_cells, v_cells);
+      const Block block = next_block(&cursor, &tile, k_cells, v_cells);
       for (int line = 0; line < tile.lines; line += LINES)
-        attend_block(&tile, line, position, keys, k_cells, v_cells, o, maxima, sums);
+        attend_block(&tile, line, block, k_cells, v_cells, o, maxima, sums);
     }
     for (int i = 0; i < tile.lines && partial_begin < 0; ++i)
-      merge_line(OUT_LINE(i), o + i * V_DIM, maxima[i], sums[i], total_max + i, total_sum + i);
+      if (sees_any(&tile, i, stretch_begin, stretch_end))
+        merge_line(OUT_LINE(i), o + i * V_DIM, maxima[i], sums[i], total_max + i, total_sum + i);
   }
 
   for (int i = 0; i < tile.lines; ++i) {

@@ -8,7 +8,9 @@
 //     lane i   out[d] += weight * v[key][d] for d = i, i + LANES, ...
 //
 // With LANES 1 it needs no barrier and serves as the general kernel of CPU devices. Every barrier is reached by all
-// work-items of a group: all loop bounds come from the plan. Hidden keys are never read.
+// work-items of a group: all loop bounds come from the plan. Hidden keys are never read, and what other rows of the tile
+// see changes no bits: blocks end at multiples of BLOCK, and a stretch of which a row sees nothing leaves its total
+// alone.
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef K_DIM
@@ -24,8 +26,10 @@
 #define KV_HALF 0  // 1: K and V are stored as half
 #endif
 #ifndef MASKED
-#define MASKED 0  // 1: an additive mask [rows][mask_stride] decides what is visible, positions do not
+#define MASKED 0  // 1: an additive mask [rows][mask_stride] decides what is visible, bounds do not
 #endif
+
+#include "exp.clh"
 
 #define BLOCK 64
 #define OWN ((V_DIM + LANES - 1) / LANES)  // numbers of the output that a lane owns
@@ -44,7 +48,7 @@
 #define LOAD_KV(p) (*(p))
 #endif
 
-// The block's keys [0, keys) of one row, from segment *s on: turns local weights[] into exp(score - max), keeps the
+// The `keys` keys of a block that one row sees, from key `used` of segment s on: turns local weights[] into exp(score - max), keeps the
 // running max and sum and returns the factor by which what was accumulated before shrinks.
 float weigh_block(__local const float* q, __global const KV* k, __global const int* segment, int s, int used, int keys,
                   ulong cell_stride, float scale, float softcap, __global const float* mask, __local float* weights,
@@ -69,23 +73,23 @@ float weigh_block(__local const float* q, __global const KV* k, __global const i
   for (int key = 0; key < keys; ++key) top = fmax(top, weights[key]);
   const float base = top == -INFINITY ? 0.0f : top;
   SYNC;  // every lane has read the scores
-  for (int key = lane; key < keys; key += LANES) weights[key] = exp(weights[key] - base);
+  for (int key = lane; key < keys; key += LANES) weights[key] = exp_one(weights[key] - base);
   SYNC;
   float sum = 0.0f;
   for (int key = 0; key < keys; ++key) sum += weights[key];
-  const float shrink = exp(*max_ - base);
+  const float shrink = exp_one(*max_ - base);
   *max_ = top;
   *sum_ = fma(*sum_, shrink, sum);
   return shrink;
 }
 
-// own[] = own[] * shrink + weighted values of the block's keys.
+// own[] = own[] * shrink + weighted values of those keys.
 void add_values(float* own, float shrink, __global const KV* v, __global const int* segment, int s, int used, int keys,
                 ulong cell_stride, __local const float* weights) {
   const int lane = get_local_id(0);
   for (int i = 0; i < OWN; ++i) own[i] *= shrink;
   for (int key = 0, at = used, in = s; key < keys; ++key, ++at) {
-    while (at >= segment[3 * in + 1]) at = 0, ++in;
+    while (at >= segment[3 * in + 1]) at -= segment[3 * in++ + 1];
     const __global KV* row = v + (ulong)(segment[3 * in] + at) * cell_stride;
     const float weight = weights[key];
     if (MASKED && weight == 0.0f) continue;
@@ -97,7 +101,7 @@ void add_values(float* own, float shrink, __global const KV* v, __global const i
 __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __global const KV* restrict k,
                            ulong k_offset, __global const KV* restrict v, ulong v_offset, ulong k_head_stride,
                            ulong k_cell_stride, ulong v_head_stride, ulong v_cell_stride,
-                           __global const int* restrict table, int positions_at, int row_ids_at, int segments_at,
+                           __global const int* restrict table, int bounds_at, int row_ids_at, int segments_at,
                            int tiles_at, int stretch, int heads, int group, float scale, float softcap,
                            __global const float* restrict mask, ulong mask_offset, ulong mask_stride,
                            __global const float* restrict sinks, ulong sinks_offset, int has_sinks,
@@ -112,38 +116,43 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
   v += v_offset + (ulong)(head / group) * v_head_stride;
 
   for (int r = 0; r < tile[1]; ++r) {
-    const int row = table[row_ids_at + tile[0] + r], last = table[positions_at + row];
+    const int row = table[row_ids_at + tile[0] + r];
+    const int first = table[bounds_at + 2 * row], end = table[bounds_at + 2 * row + 1];
     SYNC;  // the row before is done with q_row
     for (int d = lane; d < K_DIM; d += LANES) q_row[d] = q[q_offset + ((ulong)row * heads + head) * K_DIM + d];
     SYNC;
     float total[OWN], own[OWN];
     for (int i = 0; i < OWN; ++i) total[i] = 0.0f, own[i] = 0.0f;
     float total_max = -INFINITY, total_sum = 0.0f, max_ = -INFINITY, sum = 0.0f;
-    int s = 0, used = 0;
+    int s = 0, used = 0, seen = 0;  // seen: keys of this stretch
     while (s < tile[3]) {
       const int position = segment[3 * s + 2] + used;
       const int stretch_end = (position / stretch + 1) * stretch;
       const int block_end = min(stretch_end, (position / BLOCK + 1) * BLOCK);
       int keys = 0, next = s, next_used = used;  // the block runs over [position, block_end) as far as there are keys
-      while (next < tile[3] && position + keys < block_end) {
+      while (next < tile[3] && position + keys < block_end && segment[3 * next + 2] + next_used == position + keys) {
         const int take = min(block_end - position - keys, segment[3 * next + 1] - next_used);
         keys += take;
         next_used += take;
         if (next_used == segment[3 * next + 1]) ++next, next_used = 0;
       }
-      const int visible = MASKED ? keys : clamp(last - position + 1, 0, keys);
+      const int hidden = MASKED ? 0 : clamp(first - position, 0, keys);
+      const int visible = MASKED ? keys : clamp(end - position, 0, keys) - hidden;
       if (visible > 0) {
         const float shrink =
-            weigh_block(q_row, k, segment, s, used, visible, k_cell_stride, scale, softcap,
+            weigh_block(q_row, k, segment, s, used + hidden, visible, k_cell_stride, scale, softcap,
                         mask + mask_offset + (ulong)row * mask_stride + position, weights, &max_, &sum);
-        add_values(own, shrink, v, segment, s, used, visible, v_cell_stride, weights);
+        add_values(own, shrink, v, segment, s, used + hidden, visible, v_cell_stride, weights);
+        seen += visible;
       }
       s = next;
       used = next_used;
-      if (s < tile[3] && position + keys < stretch_end) continue;
+      if (s < tile[3] && segment[3 * s + 2] + used < stretch_end) continue;
       if (tile[4] >= 0) break;  // a tile with partials has one stretch
+      if (seen == 0) continue;
+      seen = 0;
       const float new_max = fmax(total_max, max_), base = new_max == -INFINITY ? 0.0f : new_max;
-      const float keep = exp(total_max - base), add = exp(max_ - base);
+      const float keep = exp_one(total_max - base), add = exp_one(max_ - base);
       for (int i = 0; i < OWN; ++i) total[i] = fma(own[i], add, total[i] * keep), own[i] = 0.0f;
       total_sum = fma(sum, add, total_sum * keep);
       total_max = new_max;
@@ -158,10 +167,10 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
       continue;
     }
     float keep = 1.0f;
-    if (has_sinks) {
+    if (has_sinks && sinks[sinks_offset + head] != -INFINITY) {
       const float sink = sinks[sinks_offset + head], top = fmax(total_max, sink);
-      keep = exp(total_max - top);
-      total_sum = fma(total_sum, keep, exp(sink - top));
+      keep = exp_one(total_max - top);
+      total_sum = fma(total_sum, keep, exp_one(sink - top));
     }
     const float factor = total_sum == 0.0f ? 0.0f : keep / total_sum;
     for (int i = 0; i < OWN; ++i)

@@ -35,7 +35,7 @@ __kernel void attend_merge(__global const float* restrict partial_out, __global 
     total_max = new_max;
   }
   float keep = 1.0f;
-  if (has_sinks) {
+  if (has_sinks && sinks[sinks_offset + head] != -INFINITY) {
     const float sink = sinks[sinks_offset + head], top = fmax(total_max, sink);
     keep = exp_one(total_max - top);
     total_sum = fma(total_sum, keep, exp_one(sink - top));

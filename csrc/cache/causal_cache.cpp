@@ -18,6 +18,21 @@ CellSpans Sequence::history() const {
   return spans;
 }
 
+namespace {
+
+void check_visibility(const CausalCache::Options& options) {
+  const auto [window, chunk] = options.visibility;
+  const std::int32_t memory = options.memory;
+  require(window >= 0, "causal_cache", "window: got ", window, ", allowed 1 or more tokens, or 0 for none");
+  require(chunk >= 0, "causal_cache", "chunk: got ", chunk, ", allowed 1 or more tokens, or 0 for none");
+  require(memory >= 0, "causal_cache", "memory: got ", memory, ", allowed 1 or more tokens, or 0 for the window's");
+  if (memory == 0) return;
+  require(chunk == 0, "causal_cache", "memory: got ", memory, ", allowed none with chunks");
+  require(memory >= window, "causal_cache", "memory: got ", memory, ", allowed ", window, " (the window) or more");
+}
+
+}  // namespace
+
 // ---- state --------------------------------------------------------------------------------------------------------
 
 CausalCache::State::State(std::unique_ptr<KvStore> store_in, Options options_in)
@@ -36,6 +51,7 @@ CausalCache::State::State(std::unique_ptr<KvStore> store_in, Options options_in)
   for (const ops::RopeParams& each : options.rope) {
     ops::rope_table(each, static_cast<std::int32_t>(store->shape().k_dim));
   }
+  check_visibility(options);
   rope = ropes == 1 ? std::vector<ops::RopeParams>(layers, options.rope.front()) : options.rope;
 }
 
@@ -93,22 +109,25 @@ Sequence& CausalCache::State::open(SequenceId id) {
   if (Sequence* sequence = find(id)) return *sequence;
   require(id >= 0 && id < kFirstOpenedSequence, "causal_cache", "sequence: got ", id, ", allowed 0 to ",
           kFirstOpenedSequence - 1);
-  Sequence& sequence = sequences.try_emplace(id, *pool).first->second;
+  Sequence& sequence = sequences.try_emplace(id, *pool, forgets()).first->second;
   sequence.epoch = sequence.layout = ++stamp;
   return sequence;
 }
 
 void CausalCache::State::forget_if_empty(SequenceId id) noexcept {
   const Sequence* sequence = find(id);
-  if (sequence == nullptr || id >= kFirstOpenedSequence || sequence->length() > 0) return;
+  if (sequence == nullptr || id >= kFirstOpenedSequence || sequence->length > 0) return;
   if (sequence->forward == nullptr && sequence->schedule.offsets.empty()) sequences.erase(id);
 }
 
 void CausalCache::State::cut(Sequence& sequence, std::int32_t length) noexcept {
   pool->release(sequence.reservation);
-  if (length >= sequence.length()) return;
+  if (length >= sequence.length) return;
+  sequence.let_passed_go();
   sequence.own.truncate(length);
   sequence.borrowed.truncate(length);
+  sequence.length = length;
+  sequence.borrowed_end = std::min(sequence.borrowed_end, length);
   sequence.epoch = ++stamp;
   if (length == 0) sequence.is_private = false;
 }
@@ -159,7 +178,7 @@ SequenceId CausalCache::open_sequence() {
   const auto next = [](SequenceId id) { return id == INT32_MAX ? kFirstOpenedSequence : id + 1; };
   SequenceId id = state_->next_opened;
   while (state_->find(id) != nullptr) id = next(id);
-  Sequence& sequence = state_->sequences.try_emplace(id, *state_->pool).first->second;
+  Sequence& sequence = state_->sequences.try_emplace(id, *state_->pool, forgets()).first->second;
   sequence.epoch = sequence.layout = ++state_->stamp;
   state_->next_opened = next(id);
   return id;
@@ -167,16 +186,17 @@ SequenceId CausalCache::open_sequence() {
 
 void CausalCache::close_sequence(SequenceId id) noexcept {
   const std::lock_guard lock(state_->mutex);
-  const Sequence* sequence = state_->find(id);
+  Sequence* sequence = state_->find(id);
   if (sequence == nullptr) return;
   if (sequence->forward != nullptr) state_->drop(*sequence->forward);
+  sequence->let_passed_go();
   state_->sequences.erase(id);
 }
 
 std::int32_t CausalCache::length(SequenceId id) const {
   const std::lock_guard lock(state_->mutex);
   const Sequence* sequence = state_->find(id);
-  return sequence == nullptr ? 0 : sequence->length();
+  return sequence == nullptr ? 0 : sequence->length;
 }
 
 CellSpans CausalCache::spans(SequenceId id) const {

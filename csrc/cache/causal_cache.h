@@ -9,6 +9,10 @@
 //     positions   0 ........... 40 ........ 52 ... 56
 //                 borrowed      own         rows of an open forward
 //
+// A cache with a window or chunks (visibility.h) *forgets*: a sequence of length n holds [held_from, n) only, and what
+// lies below is gone. It can be cut to the lengths whose queries see nothing that is gone (`can_resume`); anything else
+// is refused with kNotRestorable, which names the nearest length below that can be reached.
+//
 // Threads: every public method may be called from any thread; a mutex inside serialises bookkeeping and the order of
 // commands, and is never held across a device wait.
 // Units: positions and lengths in tokens, capacity in cells, sizes in bytes.
@@ -18,6 +22,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -38,7 +43,8 @@ inline constexpr SequenceId kFirstOpenedSequence = 1 << 30;
 
 // `count` consecutive rows of a forward at the positions from `from` on; -1: from the sequence's present length. Rows
 // below the length (from < length) are computed again: they attend to the cells that are there and store nothing, the
-// others extend the sequence. That is how a model whose other layers restart earlier goes on.
+// others extend the sequence. That is how a model whose other layers restart earlier goes on. What the first row sees
+// must be held, else kNotRestorable.
 struct ForwardRows {
   SequenceId sequence = 0;
   std::uint32_t count = 0;
@@ -71,8 +77,10 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
     std::vector<std::int32_t> layers;   // the model's own layer numbers
     std::vector<ops::RopeParams> rope;  // one, or one per layer; empty: shifts are not supported
     std::uint32_t growth = 256;         // cells reserved ahead of a growing sequence
-    Visibility visibility;              // window and chunk (visibility.h); neither: full attention
-    std::int32_t memory = 0;            // keys a sequence keeps, >= window; 0: as many as the window
+    Visibility visibility = {};         // window and chunk (visibility.h); neither: full attention
+    // Keys a sequence keeps, the one it computes next included: at least the window, and all from the capacity on. 0:
+    // as many as the window. Not with chunks; no limit without a window.
+    std::int32_t memory = 0;
   };
   static std::shared_ptr<CausalCache> create(std::unique_ptr<KvStore> store, Options options);
   ~CausalCache();
@@ -86,6 +94,7 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   // Whether a sequence forgets: its queries do not see all that came before, so cells may be let go of at its front.
   bool forgets() const noexcept;
   const Visibility& visibility() const noexcept;
+  std::int32_t memory() const noexcept;  // Options::memory
   struct Usage {
     std::uint64_t capacity, free, reserved, held, pieces;
   };  // cells; `free` includes `reserved`
@@ -107,30 +116,33 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   // Claims cells for every row, or throws kCacheFull and changes nothing. kBusy: a sequence is in another open forward.
   ForwardPtr begin_forward(std::span<const ForwardRows> rows);
   void put(Forward& forward, std::int32_t layer, const Tensor& k, const Tensor& v);
-  // REQUIRES: the layer was put. Also after completion, until one of the forward's sequences is cut.
+  // REQUIRES: the layer was put. Also after completion, until one of the forward's sequences is cut or, in a cache that
+  // forgets, begins its next forward; kClosed then.
   Tensor attend(Forward& forward, std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options);
   // The rows `except` of this forward see all of their sequence's rows of the forward, later ones too (an image whose
-  // patches see each other); the window's or chunk's lower end stays. Throws kArgument once a layer was attended.
+  // patches see each other); the window's or chunk's lower end stays. Each call replaces the one before. Throws
+  // kArgument for other rows than before once a layer was attended or got.
   void set_causal(Forward& forward, std::span<const std::uint32_t> except);
   // Throws what attend() would throw for this q and these options; so that put + attend can be refused as one.
   void check_query(const Forward& forward, const Tensor& q, const ops::AttentionOptions& options) const;
   struct History {
     Tensor k, v, mask;
   };  // [n, kv_heads, dim] twice, additive mask [rows, n]
-  // The union of the histories of the forward's sequences, its own rows included; cells that several share come once.
+  // What the forward's rows see, its own rows included, sequence after sequence; cells that several share come once.
   History get(Forward& forward, std::int32_t layer);
   void drop(Forward& forward) noexcept;
 
   // The same for callers that name rows one by one: row i has `positions[i]` and belongs to `sequences[i]` (0 to
   // kFirstOpenedSequence - 1; unknown numbers are opened). Rows of one sequence continue it one by one; rows of several
   // may alternate. A forward that was started here and is not complete is dropped. `reserve`: only checks that a step
-  // of this shape would fit, changes nothing and returns null.
+  // of this shape would fit, changes nothing and returns null. A forward of this kind, once complete, lets go of what
+  // its sequences no longer see (release_unseen), and counts here what the one before still holds as free.
   ForwardPtr start_forward(std::span<const std::int32_t> positions, std::span<const SequenceId> sequences,
                            bool reserve = false);
   ForwardPtr current_forward() const;  // the last one that start_forward made; kArgument when there is none
 
   // --- what the prefix cache builds on (the trie's nodes hold SpanLists of this cache's pool) --------------------
-  // Publishing: the sequence's own cells [from, to) become a counted list of the caller; the sequence borrows them.
+  // Publishing: the sequence's own cells at [from, to) become a counted list of the caller; the sequence borrows them.
   // REQUIRES: `from` is the end of the borrowed part. kNotSupported for a private sequence.
   SpanList lend(SequenceId id, std::int32_t from, std::int32_t to);
   // Adoption and restore: the positions [from, to) of `list` (held by the caller) are appended to the sequence's
@@ -144,18 +156,24 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   void fork(SequenceId from, SequenceId to, std::int32_t length);
 
   // In a cache that forgets, `borrowed` cells are held, too (counted): the trie may then let go of any of its cells,
-  // and what a live sequence sees stays. lend(), borrow() and truncate() keep their meaning; lists may begin above 0.
+  // and what a live sequence sees stays. lend(), borrow() and truncate() keep their meaning, with lists that may begin
+  // later than asked or be empty: lend() gives what the sequence holds of [from, to); borrow() needs what the sequence
+  // itself holds there, and all of what lies beyond its length.
   //
   // Empties the sequence and lets it stand at `position`, holding nothing: borrow() goes on from there. For caches that
   // forget; position 0 for all. kBusy in an open forward.
   void start_at(SequenceId id, std::int32_t position);
-  // Lets go of the cells in front that no later query sees, nor `memory` asks for. A forward that was begun with
-  // begin_forward does not do this by itself: the prefix cache publishes first. What goes is held by the last complete
-  // forward until that is destroyed or the sequence begins its next one: so its attend() and get() stay right.
-  void release_unseen(SequenceId id);
-  // Cells that sequences, open forwards and snapshots of this cache hold or borrow: the union, each cell once.
-  std::uint32_t live_cells() const;
+  // Lets go of the cells in front that no query at `next` (by default, and at most, the length) or later sees, nor
+  // `memory` asks for. A forward that was begun with begin_forward does not do this by itself: the prefix cache
+  // publishes first. What goes is held by the last complete forward until that is destroyed, or the sequence begins its
+  // next one, is cut or closed: so its attend() and get() stay right. kBusy in an open forward.
+  void release_unseen(SequenceId id, std::int32_t next = std::numeric_limits<std::int32_t>::max());
+  // Cells that sequences, open forwards and snapshots of this cache hold or borrow, and those of `also`: the union,
+  // each cell once.
+  std::uint32_t live_cells(std::span<const SpanList* const> also = {}) const;
   std::int32_t borrowed_length(SequenceId id) const;
+  // A counted list on the positions [from, to) of the sequence, which must hold them.
+  SpanList share(SequenceId id, std::int32_t from, std::int32_t to) const;
   void set_growth(std::uint32_t cells) noexcept;  // cells reserved ahead from now on
   // Cells for a page-in: claimed and held by the returned list. Throws kCacheFull and changes nothing.
   SpanList claim(std::uint32_t count, std::int32_t position);
@@ -170,22 +188,31 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   // An incomplete forward of start_forward that a changed sequence is in is dropped; one of begin_forward means kBusy.
   class Snapshot;
   using SnapshotPtr = std::shared_ptr<Snapshot>;
-  // `to` is opened or replaced by [0, length) of `from`; no bytes move. from == to: truncation.
+  // `to` is opened or replaced by [0, length) of `from`; no bytes move. from == to: truncation. REQUIRES:
+  // can_resume(from, length).
   void copy_prefix(SequenceId from, SequenceId to, std::int32_t length);
   // Removes [begin, end), by default to the end. What follows moves down to `begin`: its K are rotated, in place where
   // the sequence is the only holder, else in copies, for which all room is found first. The sequence is private from
-  // then on.
+  // then on. REQUIRES: to the end: can_resume(begin). In the middle kNotSupported with chunks, or when what is left
+  // would not have all that later queries see.
   void remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end = std::nullopt);
-  // Whether the sequence may be cut to `position` and go on: everything the query there sees is still held.
+  // Whether remove(id, begin, end) would be possible where something follows `end`, and the cells it would copy.
+  bool can_remove(SequenceId id, std::int32_t begin, std::int32_t end) const;
+  std::uint32_t cells_to_copy(SequenceId id, std::int32_t end) const;
+  // Whether the sequence may be cut to `position` and go on: everything the query there sees before itself is held.
   bool can_resume(SequenceId id, std::int32_t position) const;
   // Slides all cells together. kBusy while a forward is open; no sequence, list or snapshot notices.
   void defrag();
-  SnapshotPtr snapshot(SequenceId id, std::int32_t start);  // [start, length): holds the cells; null when empty
-  // True: the sequence now has exactly `target` tokens; [start, target) are the snapshot's. False: nothing changed,
-  // because target < 0, beyond the snapshot's end (null: the sequence's), or the sequence ends before the snapshot
-  // starts.
+  // [start, length), of which it holds the cells that the sequence holds; null when that range is empty.
+  SnapshotPtr snapshot(SequenceId id, std::int32_t start);
+  // True: the sequence now has exactly `target` tokens; those from the snapshot's start on are the snapshot's, those
+  // below stay the sequence's where it reaches so far. False: nothing changed, because target < 0, beyond the
+  // snapshot's end (null: the sequence's), or the query at `target` would see what neither of them holds. So a sequence
+  // that ends before the snapshot starts is replaced where the snapshot alone has the whole window, and else left
+  // alone.
   bool restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target);
-  // Both consume their arguments. A part that would be empty is null, and null means empty.
+  // Both consume their arguments. A part whose range would be empty is null, and null means empty; what either part
+  // holds is kept, also with a gap between them.
   std::pair<SnapshotPtr, SnapshotPtr> split(const SnapshotPtr& snapshot, std::int32_t at);
   SnapshotPtr merge(const SnapshotPtr& a, const SnapshotPtr& b);
   // Captures during later forwards at `offsets` (ascending, none below the length, no schedule undrained): the first
@@ -206,8 +233,9 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   std::shared_ptr<State> state_;
 };
 
-// State of one cache for the positions [start, end), detached from any sequence: it holds its cells. Destroying it lets
-// go of them. Consumed by split and merge; then, or when its cache is gone, it holds nothing and counts nothing.
+// State of one cache for the positions [start, end), detached from any sequence: it holds its cells, in a cache that
+// forgets those that were still there. Destroying it lets go of them. Consumed by split and merge; then, or when its
+// cache is gone, it holds nothing and counts nothing.
 class CausalCache::Snapshot {
  public:
   struct Contents;  // private to cache/

@@ -1,16 +1,26 @@
 // The inside of a CausalCache: what its mutex guards.
 //
 //   causal_cache.cpp      creation, sequences, questions
-//   causal_forward.cpp    forwards: claims, puts, attention, completion
+//   causal_forward.cpp    forwards: claims, the rows' bounds, dropping
+//   causal_attend.cpp     forwards: puts, attention, completion
 //   causal_get.cpp        histories and masks for models that do their own attention
+//   causal_window.cpp     what a sequence that forgets holds, and how it lets go
 //   causal_lending.cpp    what the prefix cache builds on
 //   causal_editing.cpp    copies, removals, compaction
 //   causal_snapshot.cpp   snapshots and scheduled captures
 //   causal_check.cpp      invariants and the dump
 //
+// A sequence of length n that forgets holds the positions [held_from, n) without gaps; what lies below is gone. It may
+// hold nothing and still have a length: where no later query sees what came before.
+//
+//     positions   0 ........ held_from ...... borrowed_end ...... length
+//                 gone       borrowed         own
+//     or          0 ........ borrowed_end ... held_from ......... length
+//                 gone                        own
+//
 // A sequence carries two stamps. `epoch` changes when its contents are cut: a complete forward that saw the old
 // contents may not attend any more. `layout` changes when the same contents lie in other cells: such a forward plans
-// again.
+// again. Letting go at the front changes neither: the last complete forward holds what its rows saw (`passed`).
 #pragma once
 
 #include <atomic>
@@ -20,6 +30,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/error.h"
@@ -36,19 +47,25 @@ struct CaptureSchedule {
 };
 
 struct Sequence {
-  explicit Sequence(CellPool& pool) : borrowed(pool, false), own(pool, true) {}
+  Sequence(CellPool& pool, bool forgets) : borrowed(pool, forgets), own(pool, true) {}
 
-  SpanList borrowed;  // positions [0, borrowed.end_position())
+  SpanList borrowed;  // up to borrowed_end; counted in a cache that forgets
   SpanList own;       // from there on
+  std::int32_t length = 0;
+  std::int32_t borrowed_end = 0;
   Reservation reservation;
   Forward::State* forward = nullptr;  // the open forward it is in
+  std::weak_ptr<SpanList> passed;     // what it let go of and its last complete forward still holds
   CaptureSchedule schedule;
   std::uint64_t epoch = 0, layout = 0;
   bool is_private = false;
 
-  std::int32_t length() const noexcept { return own.empty() ? borrowed.end_position() : own.end_position(); }
-  Cell after() const noexcept;  // last cell + 1; 0 when empty
+  std::int32_t held_from() const noexcept {
+    return !borrowed.empty() ? borrowed.begin_position() : own.empty() ? length : own.begin_position();
+  }
+  Cell after() const noexcept;  // last cell + 1; 0 when it holds none
   CellSpans history() const;
+  void let_passed_go() noexcept;
 };
 
 struct CausalCache::State {
@@ -73,6 +90,10 @@ struct CausalCache::State {
   bool attached = false;
   bool damaged = false;  // a device failure left cells with unknown bytes
 
+  // --- guarded by `registry`, taken last; snapshots go on any thread, also while `mutex` is held -------------------
+  mutable std::mutex registry;
+  std::unordered_set<const Snapshot::Contents*> snapshots;
+
   // All below: `mutex` is held.
   std::uint32_t index_of(std::int32_t layer, const char* where) const;
   Sequence* find(SequenceId id);
@@ -89,8 +110,21 @@ struct CausalCache::State {
   void drop(Forward::State& forward) noexcept;     // gives its cells back
   void discard(Forward::State& forward) noexcept;  // and forgets sequences that it brought into being
   void complete(Forward::State& forward);          // strong: throws before anything changed
-  std::vector<SpanList> capture(const Sequence& sequence, const SpanList& claimed) const;
-  SnapshotPtr make_snapshot(SpanList cells, bool is_private, const std::weak_ptr<State>& owner) const;
+  // What fires when the sequence reaches `length` with this history.
+  std::vector<SnapshotPtr> capture(const Sequence& sequence, const CellSpans& history, std::int32_t length,
+                                   const std::shared_ptr<State>& self) const;
+  bool restore_by_cutting(SequenceId id, std::int32_t target, const char* where);
+
+  // causal_window.cpp.
+  bool forgets() const noexcept { return !options.visibility.full(); }
+  // The first position that a sequence of this length keeps by itself.
+  std::int32_t retained_from(std::int32_t length) const noexcept;
+  // Whether everything is held that the query at `position` sees below itself, when [held_from, position) is held.
+  bool complete_at(std::int32_t position, std::int32_t held_from) const noexcept;
+  bool resumable(const Sequence& sequence, std::int32_t position) const noexcept;
+  // kNotRestorable unless resumable. REQUIRES: 0 <= position <= length.
+  void require_resumable(const Sequence& sequence, std::int32_t position, const char* where) const;
+  [[noreturn]] void fail_incomplete(const Sequence& sequence, std::int32_t position, const char* where) const;
 };
 
 // Rows [row, row + count) of a forward are the positions from `position` of part `part`.
@@ -100,15 +134,19 @@ struct ForwardBlock {
   std::int32_t position = 0;
 };
 
-// One sequence's share in a forward.
+// One sequence's share in a forward: the rows [begin, end). Those from `length` on are stored, in `claimed`.
 struct ForwardPart {
   SequenceId id = 0;
-  std::int32_t begin = 0;  // its length when the forward began
+  std::int32_t begin = 0;
   std::uint32_t count = 0;
-  SpanList claimed;  // until completion
+  std::int32_t length = 0;           // of the sequence when the forward began
+  std::int32_t sees_from = 0;        // the first position that any of its rows sees
+  SpanList claimed;                  // until completion
+  std::shared_ptr<SpanList> passed;  // from completion on, in a cache that forgets: below the sequence's held_from
   std::uint64_t epoch = 0, layout = 0;
 
   std::int32_t end() const noexcept { return begin + static_cast<std::int32_t>(count); }
+  std::uint32_t fresh() const noexcept { return end() > length ? static_cast<std::uint32_t>(end() - length) : 0; }
 };
 
 struct Forward::State {
@@ -116,26 +154,47 @@ struct Forward::State {
 
   std::weak_ptr<CausalCache::State> owner;
   std::atomic<Status> status = Status::kOpen;
+  bool standalone = false;  // of start_forward: lets go of what its sequences no longer see when it is complete
+  bool was_read = false;    // a layer was attended or got: which rows are causal is settled
   std::uint32_t rows = 0;
   std::vector<ForwardPart> parts;
   std::vector<ForwardBlock> blocks;
-  std::vector<bool> put;  // per layer index
+  std::vector<std::uint32_t> not_causal;  // ascending rows that see all rows of their sequence
+  std::vector<bool> put;                  // per layer index
   std::size_t puts = 0;
-  PreparedStepPtr step;  // null once dropped
+  PreparedStepPtr step;  // null until it is needed, and once dropped
+
+  bool causal(std::uint32_t row) const noexcept;
+  std::uint64_t fresh() const noexcept;  // cells it claims
 };
 
-// causal_forward.cpp: what a part sees, its own rows included; and what attend and get ask first (returns the layer's
-// index).
+// causal_forward.cpp: what the rows of a part see, its own rows included; and [first, end) of one row.
 CellSpans history_of(const CausalCache::State& state, const ForwardPart& part);
+ops::RowBounds bounds_of(const CausalCache::State& state, const Forward::State& forward, const ForwardBlock& block,
+                         std::uint32_t index);
+PreparedStepPtr prepare(CausalCache::State& state, const Forward::State& forward);
+void require_of(const std::shared_ptr<CausalCache::State>& state, const Forward::State& forward, const char* where);
+// causal_attend.cpp: what attend and get ask first; returns the layer's index.
 std::uint32_t require_readable(const std::shared_ptr<CausalCache::State>& state, Forward::State& forward,
                                std::int32_t layer, const char* where);
 
+// What a snapshot holds of [start, end): lists in position order, none empty, with gaps between them.
 struct CausalCache::Snapshot::Contents {
+  Contents(const std::shared_ptr<CausalCache::State>& state, std::int32_t start_in, std::int32_t end_in,
+           bool is_private_in);
+  ~Contents();
+  Contents(const Contents&) = delete;
+  Contents& operator=(const Contents&) = delete;
+
   std::weak_ptr<CausalCache::State> owner;
-  SpanList cells;
+  std::vector<SpanList> held;
   std::int32_t start = 0, end = 0;
   bool is_private = false;
   std::atomic<bool> consumed = false;
+
+  CellSpans spans() const;
+  // The run of held positions that ends at `position`: [first of the result, position); `position` when there is none.
+  std::int32_t held_from(std::int32_t position) const noexcept;
 };
 
 }  // namespace kvtrie

@@ -11,12 +11,21 @@ namespace {
 void check_sequence(SequenceId id, const Sequence& sequence, const CausalCache::State& state,
                     std::vector<std::string>& faults) {
   const auto fault = [&](const auto&... parts) { faults.push_back(cat("sequence ", id, ": ", parts...)); };
-  if (sequence.borrowed.counted() || !sequence.own.counted()) fault("its lists are of the wrong kind");
-  if (sequence.borrowed.begin_position() != 0) fault("its history begins at ", sequence.borrowed.begin_position());
-  if (!sequence.own.empty() && sequence.own.begin_position() != sequence.borrowed.end_position()) {
-    fault("own cells begin at ", sequence.own.begin_position(), ", borrowed ones end at ",
-          sequence.borrowed.end_position());
+  const std::int32_t held = sequence.held_from(), border = sequence.borrowed_end;
+  if (sequence.borrowed.counted() != state.forgets() || !sequence.own.counted()) fault("its lists are of another kind");
+  if (!state.forgets() && held != 0) fault("its history begins at ", held);
+  if (held < 0 || border < 0 || border > sequence.length) fault("borrowed to ", border, " of ", sequence.length);
+  std::int32_t end = held;
+  if (!sequence.borrowed.empty()) {
+    end = sequence.borrowed.end_position();
+    if (end != border) fault("borrowed cells end at ", end, ", believed ", border);
   }
+  if (!sequence.own.empty()) {
+    const std::int32_t begin = sequence.own.begin_position();
+    if (begin != end || begin < border) fault("own cells begin at ", begin, ", borrowed ones end at ", border);
+    end = sequence.own.end_position();
+  }
+  if (end != sequence.length) fault("its cells end at ", end, ", its length is ", sequence.length);
   const auto& open = state.open_forwards;
   if (sequence.forward != nullptr && std::find(open.begin(), open.end(), sequence.forward) == open.end()) {
     fault("its forward is not open");
@@ -36,10 +45,11 @@ void check_forward(const Forward::State& forward, const CausalCache::State& stat
     if (!ids.insert(part.id).second) faults.push_back(cat("forward: sequence ", part.id, " has two parts"));
     if (sequence == nullptr || sequence->forward != &forward) {
       faults.push_back(cat("forward: sequence ", part.id, " does not know it"));
-    } else if (sequence->length() != part.begin) {
-      faults.push_back(cat("forward: begins at ", part.begin, ", sequence ", part.id, " ends at ", sequence->length()));
+    } else if (sequence->length != part.length || part.begin > part.length) {
+      faults.push_back(cat("forward: begins at ", part.begin, ", sequence ", part.id, " ends at ", sequence->length));
     }
-    if (part.claimed.length() != part.count || part.claimed.begin_position() != part.begin) {
+    const bool fresh = part.fresh() > 0;
+    if (part.claimed.length() != part.fresh() || (fresh && part.claimed.begin_position() != part.length)) {
       faults.push_back(cat("forward: the claim of sequence ", part.id, " is not its rows"));
     }
   }
@@ -68,8 +78,8 @@ std::string CausalCache::dump() const {
   for (const auto& [id, sequence] : state_->sequences) ordered.emplace(id, &sequence);
   for (const auto& [id, sequence] : ordered) {
     out << "sequence " << id << (sequence->is_private ? " private" : "")
-        << (sequence->forward != nullptr ? " open" : "");
-    out << " borrowed";
+        << (sequence->forward != nullptr ? " open" : "") << " length " << sequence->length << " borrowed to "
+        << sequence->borrowed_end << ':';
     write(out, sequence->borrowed.spans());
     out << " own";
     write(out, sequence->own.spans());

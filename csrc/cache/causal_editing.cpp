@@ -9,7 +9,8 @@ void CausalCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t lengt
   const char* where = "causal_cache.copy_prefix";
   const std::lock_guard lock(state_->mutex);
   Sequence& source = state_->known(from, where);
-  require(length >= 0 && length <= source.length(), where, "length: got ", length, ", allowed 0 to ", source.length());
+  require(length >= 0 && length <= source.length, where, "length: got ", length, ", allowed 0 to ", source.length);
+  state_->require_resumable(source, length, where);
   if (from == to) {
     state_->make_idle(source, where);
     state_->cut(source, length);
@@ -22,14 +23,11 @@ void CausalCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t lengt
   state_->make_idle(target, where);
   state_->cut(target, 0);
   target.own = std::move(shared);
+  target.length = length;
   target.is_private = source.is_private && length > 0;
   target.schedule = {};
   target.epoch = ++state_->stamp;
   state_->forget_if_empty(to);
-}
-
-bool CausalCache::can_resume(SequenceId id, std::int32_t position) const {
-  return position >= 0 && position <= length(id);
 }
 
 namespace {
@@ -85,30 +83,57 @@ void require_shiftable(const CausalCache::State& state, const char* where) {
 // Cells of [from, end) of the sequence that only it holds, and the others.
 std::pair<CellSpans, CellSpans> split_tail(const CausalCache::State& state, const Sequence& sequence,
                                            std::int32_t from) {
-  const std::int32_t end = sequence.length();
+  const std::int32_t end = sequence.length;
+  if (state.forgets()) return state.pool->split_by_holders(slice_spans(sequence.history(), from, end), 1);
   auto [alone, shared] = state.pool->split_by_holders(slice_spans(sequence.own.spans(), from, end), 1);
   CellSpans copied = slice_spans(sequence.borrowed.spans(), from, end);
   copied.insert(copied.end(), shared.begin(), shared.end());
   return {std::move(alone), std::move(copied)};
 }
 
+// Removing [begin, end) must leave everything that later queries see: what is held is [held_from, begin) and what moves
+// down.
+void require_window_after(const CausalCache::State& state, const Sequence& sequence, std::int32_t begin,
+                          std::int32_t end, const char* where) {
+  if (state.options.visibility.chunk > 0) {
+    fail(ErrorKind::kNotSupported, where, "the cache has chunks: what moves down would lie in others");
+  }
+  const std::int32_t held = sequence.held_from();
+  const std::int32_t after = held <= begin ? held : begin + std::max(0, held - end);
+  if (state.complete_at(sequence.length - (end - begin), after)) return;
+  fail(ErrorKind::kNotSupported, where, "the window would be incomplete: held are the positions from ", held,
+       " on, and later queries would see ", end - begin, " more before them");
+}
+
+void require_room(const CausalCache::State& state, const Sequence& sequence, std::uint32_t needed, const char* where) {
+  std::vector<const SpanList*> going;
+  const auto passed = sequence.passed.lock();
+  if (passed) going.push_back(passed.get());
+  if (sequence.forward != nullptr) {
+    for (const ForwardPart& part : sequence.forward->parts) going.push_back(&part.claimed);
+  }
+  const Cell free = state.pool->free_without(going);
+  if (needed <= free) return;
+  const CacheFullCounts counts{needed, free, 0, state.pool->held_cells()};
+  throw Error::cache_full(cat("[", where, "] cells for copies of shared ones: needed ", needed, ", free ", free),
+                          counts);
+}
+
 void remove_middle(CausalCache::State& state, Sequence& sequence, std::int32_t begin, std::int32_t end,
                    bool droppable) {
   const char* where = "causal_cache.remove";
   require_shiftable(state, where);
+  require_window_after(state, sequence, begin, end, where);
   state.require_sound(where);
   if (!droppable) state.require_idle(sequence, where);
   const auto [alone, shared] = split_tail(state, sequence, end);
   std::uint32_t needed = 0;
   for (const CellSpan& span : shared) needed += span.length;
-  const std::uint32_t free = state.pool->free_cells() + (sequence.forward == nullptr ? 0 : sequence.forward->rows);
-  if (needed > free) {
-    const CacheFullCounts counts{needed, free, 0, state.pool->held_cells()};
-    throw Error::cache_full(cat("[", where, "] cells for copies of shared ones: needed ", needed, ", free ", free),
-                            counts);
-  }
+  require_room(state, sequence, needed, where);
   state.make_idle(sequence, where);
+  if (needed > state.pool->free_cells()) sequence.let_passed_go();  // else with the cut, once all else is ready
   const std::int32_t delta = begin - end;
+  const std::int32_t length = sequence.length + delta;
   Shift shift = plan_shift(state, alone, shared, needed, delta);
   sequence.own.make_room(shift.tail.spans().size());
   if (!shift.copies.empty()) state.store->move(shift.copies);
@@ -120,6 +145,7 @@ void remove_middle(CausalCache::State& state, Sequence& sequence, std::int32_t b
   }
   state.cut(sequence, begin);
   sequence.own.append(std::move(shift.tail));
+  sequence.length = length;
   sequence.is_private = true;
 }
 
@@ -129,7 +155,7 @@ void CausalCache::remove(SequenceId id, std::int32_t begin, std::optional<std::i
   const char* where = "causal_cache.remove";
   const std::lock_guard lock(state_->mutex);
   Sequence* sequence = state_->find(id);
-  const std::int32_t length = sequence == nullptr ? 0 : sequence->length();
+  const std::int32_t length = sequence == nullptr ? 0 : sequence->length;
   const std::int32_t stop = end.value_or(length);
   require(begin >= 0 && begin <= length, where, "begin: got ", begin, ", allowed 0 to ", length);
   require(stop >= begin && stop <= length, where, "end: got ", stop, ", allowed ", begin, " to ", length);
@@ -138,9 +164,35 @@ void CausalCache::remove(SequenceId id, std::int32_t begin, std::optional<std::i
     const bool droppable = state_->current && state_->current->state_.get() == sequence->forward;
     return remove_middle(*state_, *sequence, begin, stop, droppable);
   }
+  state_->require_resumable(*sequence, begin, where);
   state_->make_idle(*sequence, where);
   state_->cut(*sequence, begin);
   state_->forget_if_empty(id);
+}
+
+bool CausalCache::can_remove(SequenceId id, std::int32_t begin, std::int32_t end) const {
+  const char* where = "causal_cache.can_remove";
+  const std::lock_guard lock(state_->mutex);
+  const Sequence* sequence = state_->find(id);
+  if (sequence == nullptr || begin < 0 || begin > end || end > sequence->length) return false;
+  if (begin == end) return true;
+  if (end == sequence->length) return state_->resumable(*sequence, begin);
+  try {
+    require_shiftable(*state_, where);
+    require_window_after(*state_, *sequence, begin, end, where);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+std::uint32_t CausalCache::cells_to_copy(SequenceId id, std::int32_t end) const {
+  const std::lock_guard lock(state_->mutex);
+  const Sequence* sequence = state_->find(id);
+  std::uint32_t cells = 0;
+  if (sequence == nullptr) return cells;
+  for (const CellSpan& span : split_tail(*state_, *sequence, end).second) cells += span.length;
+  return cells;
 }
 
 void CausalCache::defrag() {

@@ -60,20 +60,26 @@ class Columns {
   std::uint64_t count_ = 0;
 };
 
-// mask[row, column] = 0 where the row's own history has the cell at a position that is not later, else -inf.
-void write_mask(std::span<float> mask, const Forward::State& forward, const std::vector<CellSpans>& histories,
-                const Columns& columns) {
+// The columns of the positions [position, position + length) in one row of the mask: 0 where the row sees them.
+void show(float* columns, std::int32_t position, std::uint32_t length, const ops::RowBounds& bounds) {
+  const std::int32_t begin = std::max(position, bounds.first);
+  const std::int32_t end = std::min(position + static_cast<std::int32_t>(length), bounds.end);
+  if (begin < end) std::fill(columns + (begin - position), columns + (end - position), 0.0f);
+}
+
+// mask[row, column] = 0 where the row's own history has the cell at a position that it sees, else -inf.
+void write_mask(std::span<float> mask, const CausalCache::State& state, const Forward::State& forward,
+                const std::vector<CellSpans>& histories, const Columns& columns) {
   std::fill(mask.begin(), mask.end(), -std::numeric_limits<float>::infinity());
   for (const ForwardBlock& block : forward.blocks) {
-    for (const CellSpan& span : histories[block.part]) {
-      columns.visit(span, [&](std::uint64_t column, std::uint32_t length, std::int32_t position) {
-        for (std::uint32_t i = 0; i < block.count; ++i) {
-          const std::int64_t visible = std::int64_t{block.position} + i - position + 1;
-          if (visible <= 0) continue;
-          float* row = mask.data() + (block.row + i) * columns.count() + column;
-          std::fill_n(row, std::min<std::int64_t>(visible, length), 0.0f);
-        }
-      });
+    for (std::uint32_t i = 0; i < block.count; ++i) {
+      const ops::RowBounds bounds = bounds_of(state, forward, block, i);
+      float* row = mask.data() + (block.row + i) * columns.count();
+      for (const CellSpan& span : histories[block.part]) {
+        columns.visit(span, [&](std::uint64_t column, std::uint32_t length, std::int32_t position) {
+          show(row + column, position, length, bounds);
+        });
+      }
     }
   }
 }
@@ -82,8 +88,8 @@ void write_mask(std::span<float> mask, const Forward::State& forward, const std:
 
 CausalCache::History CausalCache::get(Forward& forward, std::int32_t layer) {
   const std::lock_guard lock(state_->mutex);
-  const Forward::State& open = *forward.state_;
-  const std::uint32_t index = require_readable(state_, *forward.state_, layer, "causal_cache.get");
+  Forward::State& open = *forward.state_;
+  const std::uint32_t index = require_readable(state_, open, layer, "causal_cache.get");
   std::vector<CellSpans> histories;
   Columns columns;
   for (const ForwardPart& part : open.parts) {
@@ -94,10 +100,11 @@ CausalCache::History CausalCache::get(Forward& forward, std::int32_t layer) {
   std::tie(history.k, history.v) = state_->store->rows(index, columns.spans());
   const Shape shape{open.rows, static_cast<std::int64_t>(columns.count())};
   history.mask = Tensor::host(DType::kFloat32, shape);
-  write_mask(history.mask.host_span<float>(), open, histories, columns);
+  write_mask(history.mask.host_span<float>(), *state_, open, histories, columns);
   if (history.k.defined() && !history.k.on_host()) {
     history.mask = Tensor::from_host(history.k.device(), DType::kFloat32, shape, history.mask.host_data());
   }
+  open.was_read = true;
   return history;
 }
 

@@ -20,6 +20,18 @@ CellSpans spans_of(const CausalCache::State& state, const SpanList& list, std::i
   return slice_spans(list.spans(), from, to);
 }
 
+// What a sequence takes of somebody's list when it borrows [from, to): all of it, or, where the sequence holds only
+// what comes later itself, as much as the list has. Nothing where that would leave a gap behind it.
+CellSpans taken_from(const CausalCache::State& state, const Sequence& sequence, const SpanList& list, std::int32_t from,
+                     std::int32_t to) {
+  const char* where = "causal_cache.borrow";
+  require(from <= to, where, "positions: got ", from, " to ", to, ", allowed ascending ones");
+  const std::int32_t held = sequence.held_from();
+  if (from == to || held >= to) return {};
+  const std::int32_t first = held <= from ? from : std::min(held, std::max(from, list.begin_position()));
+  return spans_of(state, list, first, to, where);
+}
+
 }  // namespace
 
 SpanList CausalCache::lend(SequenceId id, std::int32_t from, std::int32_t to) {
@@ -29,14 +41,21 @@ SpanList CausalCache::lend(SequenceId id, std::int32_t from, std::int32_t to) {
   if (sequence.is_private) {
     fail(ErrorKind::kNotSupported, where, "sequence ", id, " is private: its state does not follow from its tokens");
   }
-  const std::int32_t begin = sequence.borrowed.end_position();
+  const std::int32_t begin = sequence.borrowed_end;
   require(from == begin, where, "from: got ", from, ", allowed ", begin, ", the end of what is borrowed");
-  require_range(from, to, begin, sequence.length(), where);
+  require_range(from, to, begin, sequence.length, where);
+  SpanList kept;  // what the sequence itself goes on holding
+  if (forgets()) kept = sequence.own.share(from, to);
   sequence.borrowed.make_room(sequence.own.spans().size());
   SpanList rest = sequence.own.split(to);
   SpanList lent = std::move(sequence.own);
   sequence.own = std::move(rest);
-  sequence.borrowed.append(lent.spans());
+  if (forgets()) {
+    sequence.borrowed.append(std::move(kept));
+  } else {
+    sequence.borrowed.append(lent.spans());
+  }
+  sequence.borrowed_end = to;
   return lent;
 }
 
@@ -45,13 +64,16 @@ void CausalCache::borrow(SequenceId id, const SpanList& list, std::int32_t from,
   const std::lock_guard lock(state_->mutex);
   Sequence& sequence = state_->known(id, where);
   state_->require_idle(sequence, where);
-  const std::int32_t begin = sequence.borrowed.end_position();
+  const std::int32_t begin = sequence.borrowed_end;
   require(from == begin, where, "from: got ", from, ", allowed ", begin, ", the end of what is borrowed");
-  const CellSpans spans = spans_of(*state_, list, from, to, where);
-  sequence.borrowed.make_room(spans.size());
+  SpanList taken(*state_->pool, forgets());
+  taken.append(taken_from(*state_, sequence, list, from, to));
+  sequence.borrowed.make_room(taken.spans().size());
   SpanList rest = sequence.own.split(to);
-  sequence.borrowed.append(spans);
+  sequence.borrowed.append(std::move(taken));
   sequence.own = std::move(rest);
+  sequence.borrowed_end = to;
+  sequence.length = std::max(sequence.length, to);
   sequence.layout = ++state_->stamp;
 }
 
@@ -59,8 +81,8 @@ void CausalCache::truncate(SequenceId id, std::int32_t length) {
   const char* where = "causal_cache.truncate";
   const std::lock_guard lock(state_->mutex);
   Sequence& sequence = state_->known(id, where);
-  require(length >= 0 && length <= sequence.length(), where, "length: got ", length, ", allowed 0 to ",
-          sequence.length());
+  require(length >= 0 && length <= sequence.length, where, "length: got ", length, ", allowed 0 to ", sequence.length);
+  state_->require_resumable(sequence, length, where);
   state_->make_idle(sequence, where);
   state_->cut(sequence, length);
 }
@@ -70,14 +92,17 @@ void CausalCache::fork(SequenceId from, SequenceId to, std::int32_t length) {
   const std::lock_guard lock(state_->mutex);
   const Sequence& source = state_->known(from, where);
   Sequence& target = state_->known(to, where);
-  require(length >= 0 && length <= source.length(), where, "length: got ", length, ", allowed 0 to ", source.length());
-  require(from != to && target.length() == 0, where, "to: got sequence ", to, " of ", target.length(),
+  require(length >= 0 && length <= source.length, where, "length: got ", length, ", allowed 0 to ", source.length);
+  require(from != to && target.length == 0, where, "to: got sequence ", to, " of ", target.length,
           " tokens, allowed another, empty one");
+  state_->require_resumable(source, length, where);
   state_->require_idle(target, where);
-  SpanList borrowed(*state_->pool, false);
+  SpanList borrowed(*state_->pool, forgets());
   borrowed.append(slice_spans(source.borrowed.spans(), 0, length));
   target.own = source.own.share(0, length);
   target.borrowed = std::move(borrowed);
+  target.length = length;
+  target.borrowed_end = std::min(source.borrowed_end, length);
   target.is_private = source.is_private && length > 0;
   target.epoch = ++state_->stamp;
 }
@@ -85,7 +110,7 @@ void CausalCache::fork(SequenceId from, SequenceId to, std::int32_t length) {
 std::int32_t CausalCache::borrowed_length(SequenceId id) const {
   const std::lock_guard lock(state_->mutex);
   const Sequence* sequence = state_->find(id);
-  return sequence == nullptr ? 0 : sequence->borrowed.end_position();
+  return sequence == nullptr ? 0 : sequence->borrowed_end;
 }
 
 SpanList CausalCache::claim(std::uint32_t count, std::int32_t position) {

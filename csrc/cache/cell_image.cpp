@@ -14,13 +14,18 @@ void validate(const KvShape& shape) {
   positive(shape.layers, "layers");
   positive(shape.kv_heads, "kv_heads");
   positive(shape.k_dim, "head_dim");
-  positive(shape.v_dim, "v_head_dim");
   positive(shape.cells, "capacity");
   require(shape.cells <= kMaxCells, "kv_shape", "capacity: got ", shape.cells, ", allowed 1 to ", kMaxCells);
   if (shape.dtype != DType::kFloat32 && shape.dtype != DType::kFloat16) {
     fail(ErrorKind::kType, "kv_shape", "dtype: got ", name_of(shape.dtype), ", allowed float32 or float16");
   }
   shape.bytes();
+}
+
+void require_values(const KvShape& shape, std::string_view where) {
+  if (shape.v_dim > 0) return;
+  fail(ErrorKind::kNotSupported, where,
+       "v_head_dim: got 0, allowed 1 or more: no V is kept that attention could weigh");
 }
 
 std::uint64_t KvShape::bytes_per_cell() const {

@@ -335,6 +335,26 @@ std::pair<CellSpans, CellSpans> CellPool::split_by_holders(const CellSpans& span
   return parts;
 }
 
+Cell CellPool::free_without(std::span<const SpanList* const> lists) const {
+  const std::lock_guard lock(mutex_);
+  Cell free = free_ + reserved_;
+  std::map<Cell, std::int64_t> changes;  // cell -> of these lists' holds, those that begin less those that end
+  for (const SpanList* list : lists) {
+    for (const CellSpan& span : list->spans_) {
+      ++changes[span.cell];
+      --changes[span.end_cell()];
+    }
+  }
+  std::int64_t going = 0;
+  for (auto change = changes.begin(); change != changes.end(); ++change) {
+    going += change->second;
+    if (going == 0) continue;
+    for_each_piece({change->first, std::next(change)->first - change->first, 0},
+                   [&](Cell begin, Cell end, std::uint32_t value) { free += value == going ? end - begin : 0; });
+  }
+  return free;
+}
+
 std::uint32_t CellPool::holders_of(Cell cell) const {
   require(cell < cells_, "cell_pool.holders_of", "cell: got ", cell, ", allowed 0 to ", cells_ - 1);
   const std::lock_guard lock(mutex_);

@@ -23,6 +23,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,6 +82,8 @@ class CellPool : public std::enable_shared_from_this<CellPool> {
   // The same as spans: the parts of `spans` with at most (first) and more than (second) `holders` holders.
   std::pair<CellSpans, CellSpans> split_by_holders(const CellSpans& spans, std::uint32_t holders) const;
   std::uint32_t holders_of(Cell cell) const;
+  // What free_cells() would be if these counted lists let go of everything.
+  Cell free_without(std::span<const SpanList* const> lists) const;
 
   // Slides every held piece towards cell 0 in ascending order, gives all reservations up, and relabels every registered
   // list; spans that have become neighbours are joined. The caller performs the returned moves on the store, in order,

@@ -13,7 +13,8 @@ namespace reference = ops::reference;
 struct HostKvStore::Step final : PreparedStep {
   std::vector<ops::RowTarget> targets;
   std::vector<CellSpans> keys;
-  std::vector<ops::QueryRows> queries;  // their keys point into `keys`
+  std::vector<std::vector<ops::RowBounds>> bounds;
+  std::vector<ops::QueryRows> queries;  // they point into `keys` and `bounds`
 };
 
 HostKvStore::HostKvStore(const KvShape& shape) : shape_(shape) {
@@ -37,10 +38,14 @@ PreparedStepPtr HostKvStore::prepare(std::span<const RowRun> runs, std::span<con
                                      std::uint32_t) {
   auto step = std::make_shared<Step>();
   for (const RowRun& run : runs) step->targets.push_back({run.row, run.cell, run.length});
-  for (const ops::QueryRows& query : queries) step->keys.emplace_back(query.keys.begin(), query.keys.end());
+  for (const ops::QueryRows& query : queries) {
+    step->keys.emplace_back(query.keys.begin(), query.keys.end());
+    step->bounds.emplace_back(query.bounds.begin(), query.bounds.end());
+  }
   for (std::size_t i = 0; i < queries.size(); ++i) {
     step->queries.push_back(queries[i]);
     step->queries.back().keys = step->keys[i];
+    step->queries.back().bounds = step->bounds[i];
   }
   return step;
 }
@@ -53,6 +58,7 @@ void HostKvStore::put(std::uint32_t layer, const PreparedStep& step, const Tenso
 
 Tensor HostKvStore::attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                            const ops::AttentionOptions& options) {
+  require_values(shape_, "host_kv_store.attend");
   const reference::AttentionShape shape{static_cast<std::uint32_t>(q.dim(1)), shape_.kv_heads, shape_.k_dim,
                                         shape_.v_dim};
   reference::AttentionParams params{options.scale, options.softcap, {}};

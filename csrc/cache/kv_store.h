@@ -30,7 +30,7 @@
 namespace kvtrie {
 
 struct KvShape {
-  std::uint32_t layers = 0, kv_heads = 0, k_dim = 0, v_dim = 0;
+  std::uint32_t layers = 0, kv_heads = 0, k_dim = 0, v_dim = 0;  // v_dim 0: no V is kept
   Cell cells = 0;
   DType dtype = DType::kFloat16;
 
@@ -40,6 +40,8 @@ struct KvShape {
 
 // Throws kArgument or kType naming the member that no store can have; every store asks before it allocates.
 void validate(const KvShape& shape);
+// Throws kNotSupported when the store keeps no V, so that attention has nothing to weigh.
+void require_values(const KvShape& shape, std::string_view where);
 
 // Where consecutive rows of a k/v tensor go. Rows of the tensor that no run names are not stored.
 struct RowRun {
@@ -89,9 +91,10 @@ class KvStore {
   // Uploads what all layers of one step share: where rows are stored and the attention plan of `queries`.
   virtual PreparedStepPtr prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
                                   std::uint32_t rows) = 0;
-  // k [rows, kv_heads, k_dim], v [rows, kv_heads, v_dim], any float dtype: stored in the pool's dtype.
+  // k [rows, kv_heads, k_dim], v [rows, kv_heads, v_dim], any float dtype: stored in the pool's dtype. With v_dim 0 a v
+  // of no elements is still given.
   virtual void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v) = 0;
-  // q [rows, heads, k_dim] float32 -> [rows, heads, v_dim] float32.
+  // q [rows, heads, k_dim] float32 -> [rows, heads, v_dim] float32. kNotSupported with v_dim 0.
   virtual Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                         const ops::AttentionOptions& options) = 0;
   // The K and V of `spans` in order, copied out: [n, kv_heads, k_dim] and [n, kv_heads, v_dim] in the pool's dtype.

@@ -21,7 +21,10 @@ class NullKvStore final : public KvStore {
     return std::make_shared<PreparedStep>();
   }
   void put(std::uint32_t, const PreparedStep&, const Tensor&, const Tensor&) override {}
-  Tensor attend(std::uint32_t, const PreparedStep&, const Tensor&, const ops::AttentionOptions&) override { return {}; }
+  Tensor attend(std::uint32_t, const PreparedStep&, const Tensor&, const ops::AttentionOptions&) override {
+    require_values(shape_, "null_kv_store.attend");
+    return {};
+  }
   std::pair<Tensor, Tensor> rows(std::uint32_t, std::span<const CellSpan>) override { return {}; }
   void move(std::span<const CellMove>) override {}
   void rotate(std::span<const CellSpan>, std::int32_t, std::span<const ops::RopeParams>) override {}

@@ -67,7 +67,8 @@ PreparedStepPtr OpenClKvStore::prepare(std::span<const RowRun> runs, std::span<c
   targets.reserve(runs.size());
   for (const RowRun& run : runs) targets.push_back({run.row, run.cell, run.length});
   if (!targets.empty()) step->targets = ops::CellRuns::of_rows(device_, targets, shape_.kv_heads);
-  step->plan = ops::upload_plan(device_, ops::plan_attention(queries, ops::plan_limits(*device_)));
+  if (shape_.v_dim > 0)
+    step->plan = ops::upload_plan(device_, ops::plan_attention(queries, ops::plan_limits(*device_)));
   return step;
 }
 
@@ -77,6 +78,7 @@ void OpenClKvStore::put(std::uint32_t layer, const PreparedStep& step, const Ten
 
 Tensor OpenClKvStore::attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                              const ops::AttentionOptions& options) {
+  require_values(shape_, "opencl_kv_store.attend");
   return ops::attend_spans(q, layers_[layer].k, layers_[layer].v, static_cast<const Step&>(step).plan, options);
 }
 

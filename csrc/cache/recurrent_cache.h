@@ -10,7 +10,8 @@
 //     slots                     7 (read)    8       9 (the sequence's from then on)
 //
 // A layer is written when its conv state (where the shape has one) and its delta state (the same) were written, by the
-// fused operations or by put_states.
+// fused operations or by put_states. Where a history is cut into forwards or boundaries changes no bit of its outputs
+// and states, except that float16 conv states round the inputs that a later forward reads.
 //
 // Threads: every public method may be called from any thread; a mutex inside is never held across a device wait.
 // Units: lengths and offsets in tokens, capacity in slots, sizes in bytes. A call that throws has changed nothing.
@@ -51,8 +52,11 @@ class StateForward {
 
   std::uint32_t rows() const noexcept;
   bool complete() const noexcept;
-  std::vector<std::vector<std::int32_t>> boundaries() const;  // per sequence, as lengths
-  // Of a complete forward: the states at the boundaries of the i-th sequence, in order; once, then empty.
+  std::vector<std::vector<std::int32_t>> boundaries() const;      // per sequence, as lengths
+  std::vector<std::vector<std::int32_t>> row_boundaries() const;  // the same, counted from the sequence's first row
+  std::vector<std::int32_t> row_starts() const;                   // per sequence, then the end of the last one
+  // Of a complete forward of begin_forward: the states at the boundaries of the i-th sequence, in order; once, then
+  // empty. Those of start_forward keep nothing: take_snapshots has what was scheduled.
   std::vector<SlotRef> take_captured(std::size_t sequence);
 
  private:
@@ -92,13 +96,14 @@ class RecurrentCache : public std::enable_shared_from_this<RecurrentCache> {
     Tensor conv, delta;
   };  // conv [n, conv_tail, conv_dim], delta [n, v_heads, v_dim, k_dim]
   States states(StateForward& forward, std::int32_t layer);  // before the forward's first rows, one per sequence
-  // One entry per boundary plus the end, sequence after sequence. Throws kArgument for any other number.
+  // One entry per boundary plus the end, sequence after sequence. Throws kArgument for any other number. `conv` in any
+  // float dtype, `delta` float32. One of them may be undefined: that half is written by another call.
   void put_states(StateForward& forward, std::int32_t layer, const Tensor& conv, const Tensor& delta);
   void drop(StateForward& forward) noexcept;
 
   // As CausalCache::start_forward; the rows of one sequence must be consecutive. Offsets of prepare_snapshots that lie
-  // inside become boundaries. `padding`: rows at the end of `positions` with sequence -1 belong to nobody: they give
-  // some output and change no state.
+  // inside become boundaries (in begin_forward, too). `padding`: rows at the end of `positions` with sequence -1 belong
+  // to nobody: they give some output and change no state.
   StateForwardPtr start_forward(std::span<const std::int32_t> positions, std::span<const SequenceId> sequences,
                                 bool reserve = false);
   StateForwardPtr current_forward() const;
@@ -111,18 +116,25 @@ class RecurrentCache : public std::enable_shared_from_this<RecurrentCache> {
   CompletionPtr load_image(const SlotRef& slot, const std::byte* image);
 
   // --- the cache by itself (api.md, "Caches") ------------------------------------------------------------------
+  // An incomplete forward of start_forward that a changed sequence is in is dropped (stand_at and prepare_snapshots
+  // are changes, too); one of begin_forward means kBusy.
   class Snapshot;
   using SnapshotPtr = std::shared_ptr<Snapshot>;
   void copy_prefix(SequenceId from, SequenceId to, std::int32_t length);  // kNotRestorable unless 0 or the length
-  // To the end from `begin`: only everything, or nothing; in the middle: kNotSupported. Else kNotRestorable.
+  // To the end from `begin`: only everything, or nothing, else kNotRestorable. In the middle: kNotSupported.
   void remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end = std::nullopt);
   bool can_resume(SequenceId id, std::int32_t position) const;  // 0 and the length
   SnapshotPtr snapshot(SequenceId id, std::int32_t start);  // the state at the length; null at length 0 or start >= it
-  // True exactly when target is the snapshot's end (null: the sequence's length).
+  // True exactly when target is the snapshot's end (null: the sequence's length), whatever the sequence held before.
   bool restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target);
-  std::pair<SnapshotPtr, SnapshotPtr> split(const SnapshotPtr& snapshot,
-                                            std::int32_t at);     // all goes to the upper part
-  SnapshotPtr merge(const SnapshotPtr& a, const SnapshotPtr& b);  // the later one stays
+  // Both consume their arguments; null means empty. The state goes to the part that ends where it exists: the upper one
+  // (from `at`, or the start), unless `at` is the end or above. Of two adjacent snapshots the later state stays.
+  std::pair<SnapshotPtr, SnapshotPtr> split(const SnapshotPtr& snapshot, std::int32_t at);
+  SnapshotPtr merge(const SnapshotPtr& a, const SnapshotPtr& b);
+  // Captures during later forwards at `offsets` (ascending, none below the length, no schedule undrained). The first
+  // begins at the present length, each other one at the one before; one at the present length is taken at once.
+  // take_snapshots: one entry per offset, null where the state is zeros or the sequence never came by in a forward; the
+  // schedule is over.
   void prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets);
   std::vector<SnapshotPtr> take_snapshots(SequenceId id);
 

@@ -149,6 +149,22 @@ void SpanList::truncate(std::int32_t position) {
   }
 }
 
+void SpanList::drop_front(std::int32_t position) noexcept {
+  if (!pool_) return;
+  const std::lock_guard lock(pool_->mutex_);
+  auto kept = spans_.begin();
+  for (; kept != spans_.end() && kept->position < position; ++kept) {
+    const auto dropped = std::min(kept->length, static_cast<std::uint32_t>(position - kept->position));
+    if (counted_) pool_->unhold({kept->cell, dropped, 0});
+    if (dropped < kept->length) {
+      *kept = {kept->cell + dropped, kept->length - dropped, position};
+      break;
+    }
+    if (counted_) --pool_->counted_spans_;
+  }
+  spans_.erase(spans_.begin(), kept);
+}
+
 SpanList SpanList::share() const {
   return share(std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max());
 }

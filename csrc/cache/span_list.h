@@ -48,7 +48,8 @@ class SpanList {
   void append(SpanList&& other);          // takes over other's holds without touching any count
   SpanList split(std::int32_t position);  // keeps [begin, position), returns [position, end); counts unchanged
   void truncate(std::int32_t position);   // drops [position, end)
-  SpanList share() const;                 // a counted list on the same cells
+  void drop_front(std::int32_t position) noexcept;           // drops [begin, position)
+  SpanList share() const;                                    // a counted list on the same cells
   SpanList share(std::int32_t from, std::int32_t to) const;  // the same for the positions [from, to)
   void shift_positions(std::int32_t delta) noexcept;         // relabels positions; the cells stay
   void clear() noexcept;

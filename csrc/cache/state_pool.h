@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,10 +51,12 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
   std::uint32_t slots() const noexcept { return static_cast<std::uint32_t>(holders_.size()); }
   std::uint32_t free_slots() const noexcept;
   std::vector<SlotRef> claim(std::uint32_t count);  // all or nothing: throws kCacheFull
+  void claim(std::span<SlotRef> into);              // the same, into empty ones; needs no memory
   std::uint32_t holders(Slot slot) const;
 
   // Called with each slot that becomes free, under the mutex; must not call back. Set before the pool is used.
   std::function<void(Slot)> on_free;
+  void forget_listener() noexcept;  // on_free is not called any more: its store goes before the last hold
 
   std::vector<std::string> check() const;  // empty when every invariant holds
 

@@ -11,7 +11,8 @@ namespace kvtrie::ops {
 namespace {
 
 // The arrays go to the device as they are.
-static_assert(sizeof(Tile) == 5 * sizeof(std::int32_t) && sizeof(Segment) == 3 * sizeof(std::int32_t));
+static_assert(sizeof(Tile) == 5 * sizeof(std::int32_t) && sizeof(Segment) == 3 * sizeof(std::int32_t) &&
+              sizeof(RowBounds) == 2 * sizeof(std::int32_t));
 
 AttentionSizes sizes_of(const Tensor& q, const Tensor& k, const Tensor& v, int kv_heads_axis) {
   return {static_cast<std::int32_t>(q.dim(1)), static_cast<std::int32_t>(k.dim(kv_heads_axis)),
@@ -75,7 +76,7 @@ DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan) {
     table.insert(table.end(), ints, ints + std::span(values).size_bytes() / sizeof(std::int32_t));
     return at;
   };
-  uploaded.offsets_.row_positions = append(plan.row_positions);
+  uploaded.offsets_.row_bounds = append(plan.row_bounds);
   uploaded.offsets_.row_ids = append(plan.row_ids);
   uploaded.offsets_.segments = append(plan.segments);
   uploaded.offsets_.tiles = append(plan.tiles);

@@ -4,8 +4,9 @@
 // Concept. `plan_attention` (attention_plan.h) cuts a step's work into tiles on the host; `upload_plan` sends the whole
 // plan in one transfer; `attend_spans` runs it for one layer. A plan is uploaded once per step and used by every layer.
 //
-// A row's result depends on its own spans' contents and its position only: not on the other rows of the step, on how
-// the history lies in cells, on the size of the chunk, or on the number of threads. Bits are equal in all these cases.
+// A row's result depends on the contents and positions that it sees only: not on the other rows of the step or on what
+// they see, on how the history lies in cells, on the size of the chunk, or on the number of threads. Bits are equal in
+// all these cases.
 //
 // Threads: functions may be called from any thread; one DevicePlan is used by one thread at a time.
 #pragma once
@@ -40,7 +41,7 @@ class DevicePlan {
 
   // Where each array starts in `table_`, in int32 elements.
   struct Offsets {
-    std::int32_t row_positions = 0, row_ids = 0, segments = 0, tiles = 0, merge_begin = 0, merge_ids = 0;
+    std::int32_t row_bounds = 0, row_ids = 0, segments = 0, tiles = 0, merge_begin = 0, merge_ids = 0;
   };
   Offsets offsets_;
   std::uint32_t rows_ = 0, tiles_ = 0, partials_ = 0;

@@ -18,44 +18,53 @@ void check_limits(const PlanLimits& limits) {
   require(limits.rows_per_tile > 0, kWhere, "rows_per_tile: got 0, allowed 1 or more");
 }
 
-// Appends a segment, joined to the one before where cells and positions go on.
-void append_segment(std::vector<Segment>& segments, std::size_t first, const Segment& segment) {
-  if (segments.size() > first) {
-    Segment& last = segments.back();
-    if (last.cell + last.length == segment.cell && last.position + last.length == segment.position) {
-      last.length += segment.length;
-      return;
-    }
-  }
-  segments.push_back(segment);
-}
-
-// The part of `spans` at positions [begin, end). `from` is a hint: the first span that may reach `begin`, advanced.
-void append_range(std::vector<Segment>& segments, std::span<const CellSpan> spans, std::size_t& from,
-                  std::int64_t begin, std::int64_t end) {
-  const std::size_t first = segments.size();
-  while (from < spans.size() && spans[from].end_position() <= begin) ++from;
-  for (std::size_t i = from; i < spans.size() && spans[i].position < end; ++i) {
-    const std::int64_t low = std::max<std::int64_t>(begin, spans[i].position);
-    const std::int64_t high = std::min<std::int64_t>(end, spans[i].end_position());
-    const std::int64_t cell = static_cast<std::int64_t>(spans[i].cell) + (low - spans[i].position);
-    append_segment(
-        segments, first,
-        {static_cast<std::int32_t>(cell), static_cast<std::int32_t>(high - low), static_cast<std::int32_t>(low)});
+// Appends cells, joined to those before where cells and positions go on.
+void append_span(CellSpans& spans, const CellSpan& span) {
+  if (!spans.empty() && spans.back().end_cell() == span.cell && spans.back().end_position() == span.position) {
+    spans.back().length += span.length;
+  } else {
+    spans.push_back(span);
   }
 }
 
-void check_keys(const QueryRows& query) {
-  std::int64_t next = 0;
+// Appends the part of `from` at positions [begin, end).
+void append_range(CellSpans& spans, std::span<const CellSpan> from, std::int32_t begin, std::int32_t end) {
+  auto at =
+      std::partition_point(from.begin(), from.end(), [&](const CellSpan& s) { return s.end_position() <= begin; });
+  for (; at != from.end() && at->position < end; ++at) {
+    const std::int32_t low = std::max(begin, at->position), high = std::min(end, at->end_position());
+    append_span(spans, {at->cell + static_cast<Cell>(low - at->position), static_cast<std::uint32_t>(high - low), low});
+  }
+}
+
+bool sees(const RowBounds& bounds) { return bounds.first < bounds.end; }
+
+RowBounds bounds_of(const QueryRows& query, std::uint32_t index) {
+  if (query.bounds.empty()) return {0, query.position + static_cast<std::int32_t>(index) + 1};
+  return sees(query.bounds[index]) ? query.bounds[index] : RowBounds{};
+}
+
+void check_query(const QueryRows& query) {
+  require(query.count > 0, kWhere, "count: got 0 rows, allowed 1 or more");
+  require(query.position >= 0 && query.position + std::int64_t{query.count} <= kMaxInt, kWhere, "position: got ",
+          query.position, " and ", query.count, " rows, allowed 0 to 2^31");
+  require(query.bounds.empty() || query.bounds.size() == query.count, kWhere, "bounds: got ", query.bounds.size(),
+          ", allowed none or one for each of ", query.count, " rows");
+  const std::int64_t begin = query.keys.empty() ? 0 : query.keys.front().position;
+  std::int64_t next = begin;
   for (const CellSpan& span : query.keys) {
-    require(span.position == next && span.length > 0, kWhere, "keys: got a span at position ", span.position, " of ",
-            span.length, " cells, allowed spans without gaps; expected position ", next);
+    require(begin >= 0 && span.position == next && span.length > 0, kWhere, "keys: got a span at position ",
+            span.position, " of ", span.length, " cells, allowed spans without gaps; expected position ",
+            std::max<std::int64_t>(next, 0));
     next += span.length;
     require(static_cast<std::int64_t>(span.cell) + span.length <= kMaxInt && next <= kMaxInt, kWhere, "keys: got cell ",
             span.cell, ", allowed below 2^31");
   }
-  const std::int64_t end = static_cast<std::int64_t>(query.position) + query.count;
-  require(query.position >= 0 && next >= end, kWhere, "keys: got ", next, " positions, allowed at least ", end);
+  for (std::uint32_t i = 0; i < query.count; ++i) {
+    const RowBounds bounds = bounds_of(query, i);
+    require(!sees(bounds) || (bounds.first >= begin && bounds.end <= next), kWhere, "keys: got positions ", begin,
+            " to ", next, ", allowed at least the ones that row ", i, " sees, ", bounds.first, " to ", bounds.end);
+  }
 }
 
 void place_rows(std::span<const QueryRows> queries, AttentionPlan& plan) {
@@ -63,82 +72,152 @@ void place_rows(std::span<const QueryRows> queries, AttentionPlan& plan) {
   for (const QueryRows& query : queries) rows += query.count;
   require(rows <= static_cast<std::uint64_t>(kMaxInt), kWhere, "rows: got ", rows, ", allowed below 2^31");
   plan.rows = static_cast<std::uint32_t>(rows);
-  plan.row_positions.assign(rows, -1);
+  plan.row_bounds.resize(rows);
+  std::vector<bool> placed(rows, false);
   for (const QueryRows& query : queries) {
-    require(query.count > 0, kWhere, "count: got 0 rows, allowed 1 or more");
+    check_query(query);
     for (std::uint32_t i = 0; i < query.count; ++i) {
       const std::uint64_t row = static_cast<std::uint64_t>(query.row) + i;
-      require(row < rows && plan.row_positions[row] < 0, kWhere, "row: got ", row, ", allowed each of 0 to ", rows - 1,
-              " once");
-      plan.row_positions[row] = query.position + static_cast<std::int32_t>(i);
+      require(row < rows && !placed[row], kWhere, "row: got ", row, ", allowed each of 0 to ", rows - 1, " once");
+      placed[row] = true;
+      plan.row_bounds[row] = bounds_of(query, i);
     }
   }
 }
 
-// One tile per block of rows, which walks all keys its last row can see. The longest walks come first.
+// The smallest range of [low, high) that has all these rows see there. Empty when they see nothing.
+RowBounds seen_within(std::span<const RowBounds> rows, std::int64_t low, std::int64_t high) {
+  std::int64_t first = high, end = low;
+  for (const RowBounds& bounds : rows) {
+    if (bounds.first >= high || bounds.end <= low) continue;
+    first = std::min<std::int64_t>(first, std::max<std::int64_t>(low, bounds.first));
+    end = std::max<std::int64_t>(end, std::min<std::int64_t>(high, bounds.end));
+  }
+  return first < end ? RowBounds{static_cast<std::int32_t>(first), static_cast<std::int32_t>(end)} : RowBounds{};
+}
+
+std::span<const RowBounds> rows_of(const AttentionPlan& plan, const QueryRows& query) {
+  return std::span(plan.row_bounds).subspan(query.row, query.count);
+}
+
+void add_tile(std::span<const std::int32_t> rows, std::span<const CellSpan> keys, std::int32_t partial_begin,
+              AttentionPlan& plan) {
+  plan.tiles.push_back({static_cast<std::int32_t>(plan.row_ids.size()), static_cast<std::int32_t>(rows.size()),
+                        static_cast<std::int32_t>(plan.segments.size()), static_cast<std::int32_t>(keys.size()),
+                        partial_begin});
+  plan.row_ids.insert(plan.row_ids.end(), rows.begin(), rows.end());
+  for (const CellSpan& span : keys)
+    plan.segments.push_back(
+        {static_cast<std::int32_t>(span.cell), static_cast<std::int32_t>(span.length), span.position});
+}
+
+// One tile per block of rows, which walks all keys that its rows see. The longest walks of causal rows come first.
 void add_walks(const QueryRows& query, const PlanLimits& limits, AttentionPlan& plan) {
+  const std::int64_t stretch = limits.keys_per_tile;
   for (std::uint32_t end = query.count; end > 0;) {
     const std::uint32_t begin = (end - 1) / limits.rows_per_tile * limits.rows_per_tile;
-    Tile tile{};
-    tile.row_begin = static_cast<std::int32_t>(plan.row_ids.size());
-    tile.row_count = static_cast<std::int32_t>(end - begin);
-    for (std::uint32_t i = begin; i < end; ++i) plan.row_ids.push_back(static_cast<std::int32_t>(query.row + i));
-    tile.segment_begin = static_cast<std::int32_t>(plan.segments.size());
-    std::size_t from = 0;
-    append_range(plan.segments, query.keys, from, 0, static_cast<std::int64_t>(query.position) + end);
-    tile.segment_count = static_cast<std::int32_t>(plan.segments.size()) - tile.segment_begin;
-    tile.partial_begin = -1;
-    plan.tiles.push_back(tile);
+    const std::span<const RowBounds> bounds = rows_of(plan, query).subspan(begin, end - begin);
+    const RowBounds all = seen_within(bounds, 0, kMaxInt);
+    CellSpans keys;
+    for (std::int64_t low = all.first / stretch * stretch; low < all.end; low += stretch) {
+      const RowBounds part = seen_within(bounds, low, low + stretch);
+      append_range(keys, query.keys, part.first, part.end);
+    }
+    std::vector<std::int32_t> rows;
+    for (std::uint32_t i = begin; i < end; ++i) rows.push_back(static_cast<std::int32_t>(query.row + i));
+    add_tile(rows, keys, -1, plan);
     end = begin;
   }
 }
 
-// Rows that read the same cells at the same positions in one stretch.
+// Rows that read the same cells at the same positions in one stretch, each within its bounds.
 struct Shared {
-  std::vector<Segment> segments;
+  CellSpans keys;
   std::vector<std::int32_t> rows;
 };
 
+// Whether both name the same cells wherever both name any, and there is such a place.
+bool agree(const CellSpans& a, const CellSpans& b) {
+  bool meet = false;
+  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    const std::int32_t a_end = a[i].end_position(), b_end = b[j].end_position();
+    if (std::max(a[i].position, b[j].position) < std::min(a_end, b_end)) {
+      if (std::int64_t{a[i].cell} - a[i].position != std::int64_t{b[j].cell} - b[j].position) return false;
+      meet = true;
+    }
+    ++(a_end < b_end ? i : j);
+  }
+  return meet;
+}
+
+// REQUIRES: agree(a, b).
+CellSpans united(const CellSpans& a, const CellSpans& b) {
+  CellSpans all;
+  append_range(all, a, 0, b.front().position);
+  append_range(all, b, 0, static_cast<std::int32_t>(kMaxInt));
+  append_range(all, a, b.back().end_position(), static_cast<std::int32_t>(kMaxInt));
+  return all;
+}
+
+// The groups of one stretch. Those that may agree are found by the cell that their last key's run would have at 0.
+class StretchGroups {
+ public:
+  explicit StretchGroups(std::vector<Shared>& groups) : groups_(groups) {}
+
+  std::vector<std::int32_t>& rows_for(CellSpans keys) {
+    std::vector<std::size_t>& alike = by_run_[std::int64_t{keys.back().cell} - keys.back().position];
+    for (const std::size_t index : alike) {
+      if (!agree(groups_[index].keys, keys)) continue;
+      groups_[index].keys = united(groups_[index].keys, keys);
+      return groups_[index].rows;
+    }
+    alike.push_back(groups_.size());
+    groups_.push_back({std::move(keys), {}});
+    return groups_.back().rows;
+  }
+
+ private:
+  std::vector<Shared>& groups_;
+  std::map<std::int64_t, std::vector<std::size_t>> by_run_;
+};
+
 // Groups the rows of all short queries stretch by stretch, in ascending order of position.
-std::vector<Shared> share_stretches(const std::vector<const QueryRows*>& queries, const PlanLimits& limits) {
+std::vector<Shared> share_stretches(const std::vector<const QueryRows*>& queries, const PlanLimits& limits,
+                                    const AttentionPlan& plan) {
+  const std::int64_t stretch = limits.keys_per_tile;
+  std::int64_t first = kMaxInt, end = 0;
+  for (const QueryRows* query : queries) {
+    const RowBounds all = seen_within(rows_of(plan, *query), 0, kMaxInt);
+    if (!sees(all)) continue;
+    first = std::min<std::int64_t>(first, all.first);
+    end = std::max<std::int64_t>(end, all.end);
+  }
   std::vector<Shared> groups;
-  std::vector<std::size_t> hints(queries.size(), 0);
-  std::int64_t last = 0;
-  for (const QueryRows* query : queries)
-    last = std::max<std::int64_t>(last, query->position + std::int64_t{query->count});
-  for (std::int64_t begin = 0; begin < last; begin += limits.keys_per_tile) {
-    std::map<std::vector<std::int32_t>, std::size_t> found;
-    for (std::size_t i = 0; i < queries.size(); ++i) {
-      const QueryRows& query = *queries[i];
-      const std::int64_t end =
-          std::min<std::int64_t>(begin + limits.keys_per_tile, query.position + std::int64_t{query.count});
-      if (end <= begin) continue;
-      std::vector<Segment> segments;
-      append_range(segments, query.keys, hints[i], begin, end);
-      std::vector<std::int32_t> key;
-      for (const Segment& s : segments) key.insert(key.end(), {s.cell, s.length, s.position});
-      const auto [at, is_new] = found.try_emplace(std::move(key), groups.size());
-      if (is_new) groups.push_back({std::move(segments), {}});
-      for (std::uint32_t r = 0; r < query.count; ++r) {
-        if (query.position + std::int64_t{r} >= begin)
-          groups[at->second].rows.push_back(static_cast<std::int32_t>(query.row + r));
+  for (std::int64_t low = first / stretch * stretch; low < end; low += stretch) {
+    StretchGroups found(groups);
+    for (const QueryRows* query : queries) {
+      const RowBounds part = seen_within(rows_of(plan, *query), low, low + stretch);
+      if (!sees(part)) continue;
+      CellSpans keys;
+      append_range(keys, query->keys, part.first, part.end);
+      std::vector<std::int32_t>& rows = found.rows_for(std::move(keys));
+      for (std::uint32_t row = query->row; row < query->row + query->count; ++row) {
+        if (sees(seen_within({&plan.row_bounds[row], 1}, low, low + stretch)))
+          rows.push_back(static_cast<std::int32_t>(row));
       }
     }
   }
   return groups;
 }
 
-void add_tile(const Shared& group, std::size_t begin, std::size_t end, AttentionPlan& plan) {
-  Tile tile{};
-  tile.row_begin = static_cast<std::int32_t>(plan.row_ids.size());
-  tile.row_count = static_cast<std::int32_t>(end - begin);
-  plan.row_ids.insert(plan.row_ids.end(), group.rows.begin() + static_cast<std::ptrdiff_t>(begin),
-                      group.rows.begin() + static_cast<std::ptrdiff_t>(end));
-  tile.segment_begin = static_cast<std::int32_t>(plan.segments.size());
-  tile.segment_count = static_cast<std::int32_t>(group.segments.size());
-  plan.segments.insert(plan.segments.end(), group.segments.begin(), group.segments.end());
-  tile.partial_begin = 0;
-  plan.tiles.push_back(tile);
+// The rows of short queries that see nothing at all: a tile without keys makes their output 0.
+Shared blind_rows(const std::vector<const QueryRows*>& queries, const AttentionPlan& plan) {
+  Shared blind;
+  for (const QueryRows* query : queries) {
+    for (std::uint32_t row = query->row; row < query->row + query->count; ++row)
+      if (!sees(plan.row_bounds[row])) blind.rows.push_back(static_cast<std::int32_t>(row));
+  }
+  return blind;
 }
 
 // Gives a partial to every row of each tile from `first_tile` on, except where all rows of a tile have no other tile.
@@ -169,8 +248,18 @@ void number_partials(std::size_t first_tile, AttentionPlan& plan) {
 void add_stretches(const std::vector<Shared>& groups, const PlanLimits& limits, AttentionPlan& plan) {
   const std::size_t first_tile = plan.tiles.size();
   for (const Shared& group : groups) {
-    for (std::size_t begin = 0; begin < group.rows.size(); begin += limits.rows_per_tile)
-      add_tile(group, begin, std::min<std::size_t>(begin + limits.rows_per_tile, group.rows.size()), plan);
+    const std::span<const std::int32_t> all(group.rows);
+    for (std::size_t begin = 0; begin < all.size(); begin += limits.rows_per_tile) {
+      const auto rows = all.subspan(begin, std::min<std::size_t>(limits.rows_per_tile, all.size() - begin));
+      std::int32_t first = static_cast<std::int32_t>(kMaxInt), end = 0;
+      for (const std::int32_t row : rows) {
+        first = std::min(first, plan.row_bounds[row].first);
+        end = std::max(end, plan.row_bounds[row].end);
+      }
+      CellSpans keys;
+      append_range(keys, group.keys, first, end);
+      add_tile(rows, keys, 0, plan);
+    }
   }
   number_partials(first_tile, plan);
 }
@@ -184,14 +273,15 @@ AttentionPlan plan_attention(std::span<const QueryRows> queries, const PlanLimit
   place_rows(queries, plan);
   std::vector<const QueryRows*> few;
   for (const QueryRows& query : queries) {
-    check_keys(query);
     if (query.count >= limits.rows_for_whole_history) {
       add_walks(query, limits, plan);
     } else {
       few.push_back(&query);
     }
   }
-  add_stretches(share_stretches(few, limits), limits, plan);
+  std::vector<Shared> groups = share_stretches(few, limits, plan);
+  groups.push_back(blind_rows(few, plan));
+  add_stretches(groups, limits, plan);
   return plan;
 }
 
@@ -202,15 +292,14 @@ AttentionPlan plan_dense(std::uint32_t rows, std::uint32_t keys, const PlanLimit
   AttentionPlan plan;
   plan.keys_per_tile = limits.keys_per_tile;
   plan.rows = rows;
-  plan.row_positions.assign(rows, static_cast<std::int32_t>(keys) - 1);
+  plan.row_bounds.assign(rows, {0, static_cast<std::int32_t>(keys)});
   std::vector<std::int32_t> all(rows);
   for (std::uint32_t i = 0; i < rows; ++i) all[i] = static_cast<std::int32_t>(i);
   const std::uint32_t step = rows >= limits.rows_for_whole_history ? keys : limits.keys_per_tile;
   std::vector<Shared> groups;
   for (std::uint64_t begin = 0; begin < keys; begin += step) {
-    const auto length = static_cast<std::int32_t>(std::min<std::uint64_t>(step, keys - begin));
-    const auto cell = static_cast<std::int32_t>(begin);
-    groups.push_back({{{cell, length, cell}}, all});
+    const auto length = static_cast<std::uint32_t>(std::min<std::uint64_t>(step, keys - begin));
+    groups.push_back({{{static_cast<Cell>(begin), length, static_cast<std::int32_t>(begin)}}, all});
   }
   add_stretches(groups, limits, plan);
   return plan;

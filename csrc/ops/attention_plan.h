@@ -38,14 +38,14 @@ struct RowBounds {
 };
 
 // The rows of one sequence in a step: `count` consecutive rows from `row`, at consecutive positions from `position`.
-// `keys` is in position order without gaps and covers every position that `bounds` names, the step's own rows included
-// where they are seen. Both must outlive the call.
+// `keys` is in position order without gaps, from any position on, and covers every position that `bounds` names, the
+// step's own rows included where they are seen. Both must outlive the call.
 struct QueryRows {
   std::uint32_t row = 0;
   std::uint32_t count = 0;
   std::int32_t position = 0;
-  std::span<const CellSpan> keys;
-  std::span<const RowBounds> bounds;  // [count]; empty: causal, [0, own position + 1)
+  std::span<const CellSpan> keys = {};
+  std::span<const RowBounds> bounds = {};  // [count]; empty: causal, [0, own position + 1)
 };
 
 struct PlanLimits {
@@ -57,6 +57,8 @@ struct PlanLimits {
 };
 
 // Plain arrays in the exact layout the kernels read (all int32; see kernels/attention.cl).
+// A tile's segments are in position order, with gaps only where stretches are left out. One without segments makes the
+// output of its rows 0.
 struct Tile {
   std::int32_t row_begin, row_count;          // into AttentionPlan::row_ids
   std::int32_t segment_begin, segment_count;  // into AttentionPlan::segments
@@ -69,17 +71,17 @@ struct Segment {
 struct AttentionPlan {
   std::uint32_t rows = 0;
   std::uint32_t partials = 0;
-  std::uint32_t keys_per_tile = 512;        // the limit it was made with; kernels close a stretch at its multiples
-  std::vector<std::int32_t> row_positions;  // [rows]
-  std::vector<std::int32_t> row_ids;        // query rows, tile after tile
+  std::uint32_t keys_per_tile = 512;  // the limit it was made with; kernels close a stretch at its multiples
+  std::vector<RowBounds> row_bounds;  // [rows]; {0, 0} for a row that sees nothing
+  std::vector<std::int32_t> row_ids;  // query rows, tile after tile
   std::vector<Segment> segments;
   std::vector<Tile> tiles;
   std::vector<std::int32_t> merge_begin;  // [rows + 1] into merge_ids
   std::vector<std::int32_t> merge_ids;    // partials of each row, in position order
 };
 
-// Throws kArgument unless the queries' rows are exactly 0 .. rows-1 and each one's keys cover its positions without
-// gaps.
+// Throws kArgument unless the queries' rows are exactly 0 .. rows-1 and each one's keys have no gaps and cover what its
+// rows see.
 AttentionPlan plan_attention(std::span<const QueryRows> queries, const PlanLimits& limits);
 
 // The plan of dense attention: each of `rows` rows sees keys 0 .. keys-1, which lie in cells 0 .. keys-1.

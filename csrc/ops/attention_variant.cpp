@@ -39,12 +39,14 @@ AttentionVariant group_variant(const AttentionSizes& sizes, bool masked, std::in
   return variant;
 }
 
-// Two sequences that share a span and end apart, sinks, and NaN in every cell that nobody holds.
+// Two sequences that share a span and end apart, the second seen through a window that begins inside a block; sinks,
+// and NaN in every cell that nobody holds.
 struct SmallCase {
   std::uint32_t cells = 96;
   std::vector<float> q, k, v, sinks;
   CellSpans first{{40, 33, 0}, {3, 8, 33}}, second{{40, 33, 0}, {80, 1, 33}};
-  std::vector<QueryRows> queries{{0, 8, 33, first}, {8, 1, 33, second}};
+  std::vector<RowBounds> window{{21, 34}};
+  std::vector<QueryRows> queries{{0, 8, 33, first}, {8, 1, 33, second, window}};
 
   explicit SmallCase(const AttentionSizes& sizes) {
     std::mt19937 random(7);
@@ -108,11 +110,11 @@ bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant
   const Tensor v = Tensor::from_host(device, sizes.dtype, v_shape, v_bytes.data());
   AttentionOptions options;
   options.sinks = Tensor::from_host(device, DType::kFloat32, {sizes.heads}, test.sinks.data());
-  // A masked variant sees positions through its mask instead: 0 up to the row's own, -inf beyond.
+  // A masked variant sees positions through its mask instead: -inf outside the row's bounds.
   std::vector<float> mask(std::size_t{9} * 41, 0.0f);
   for (int row = 0; row < 9; ++row) {
     for (int key = 0; key < 41; ++key)
-      if (key > (row < 8 ? 33 + row : 33)) mask[row * 41 + key] = -INFINITY;
+      if (row < 8 ? key > 33 + row : key < 21 || key > 33) mask[row * 41 + key] = -INFINITY;
   }
   const Tensor mask_tensor = masked ? Tensor::from_host(device, DType::kFloat32, {9, 41}, mask.data()) : Tensor();
   // Stretches of 32 keys: the single row has partials to merge, the eight rows walk.

@@ -13,12 +13,18 @@ namespace {
 // Longer runs are cut, so that many work-groups share a long one.
 constexpr std::int32_t kRunCells = 64;
 
+// A tensor of V may have no elements where the pool has no V.
+void check_values(const char* where, const char* name, const Tensor& tensor, const Tensor& other) {
+  const bool none = tensor.defined() && tensor.rank() == 3 && tensor.dim(2) == 0 && tensor.device() == other.device();
+  if (!none) check_same_device(where, name, tensor, other);
+}
+
 void check_pool(const char* where, const LayerCells& pool) {
   check_device(where, "k_pool", pool.k);
   check_rank(where, "k_pool", pool.k, 3);
   if (pool.k.dtype() != DType::kFloat32 && pool.k.dtype() != DType::kFloat16)
     fail(ErrorKind::kType, where, "k_pool: got ", describe(pool.k), ", allowed float32 or float16");
-  check_same_device(where, "v_pool", pool.v, pool.k);
+  check_values(where, "v_pool", pool.v, pool.k);
   check_rank(where, "v_pool", pool.v, 3);
   check_dtype(where, "v_pool", pool.v, pool.k.dtype());
   require(pool.v.dim(0) == pool.k.dim(0) && pool.v.dim(1) == pool.k.dim(1), where, "v_pool: got ", describe(pool.v),
@@ -31,7 +37,7 @@ void check_runs(const char* where, const CellRuns& runs, const Tensor& pool) {
 }
 
 void check_rows(const char* where, const char* name, const Tensor& rows, const Tensor& pool, const CellRuns& runs) {
-  check_same_device(where, name, rows, pool);
+  check_values(where, name, rows, pool);
   check_float(where, name, rows);
   check_rank(where, name, rows, 3);
   require(rows.dim(1) == pool.dim(0) && rows.dim(2) == pool.dim(2), where, name, ": got ", describe(rows),
@@ -241,7 +247,7 @@ void fill_cells(const LayerCells& pool, Cell begin, std::uint32_t length, std::u
           pool.k.dim(1));
   if (length == 0) return;
   launch_fill(pool.k, begin, length, byte);
-  launch_fill(pool.v, begin, length, byte);
+  if (pool.v.dim(2) > 0) launch_fill(pool.v, begin, length, byte);
 }
 
 }  // namespace kvtrie::ops

@@ -27,7 +27,8 @@
 
 namespace kvtrie::ops {
 
-// K and V of one layer of a pool, float32 or float16, both of one dtype.
+// K and V of one layer of a pool, float32 or float16, both of one dtype. v_dim may be 0: V then has no elements, here
+// and in every tensor of V rows.
 struct LayerCells {
   Tensor k;  // [kv_heads, cells, k_dim]
   Tensor v;  // [kv_heads, cells, v_dim]

@@ -41,25 +41,29 @@ struct StateRows {
 class DeviceStateRuns {
  public:
   DeviceStateRuns() = default;
-  // Throws kArgument unless the rows of all sequences are 0 .. rows-1, each once, and writes are as above.
+  // Throws kArgument unless the rows of all sequences are 0 .. rows-1, each once, writes are as above, and no slot is
+  // written twice. Rows that belong to nobody (padding) are a sequence from zeros without writes.
   DeviceStateRuns(const cl::DevicePtr& device, std::span<const StateRows> sequences);
 
   std::uint32_t sequences() const noexcept { return sequences_; }
   std::uint32_t rows() const noexcept { return rows_; }
-  std::int32_t read_slots() const noexcept { return read_slots_; }    // one past the largest slot read
-  std::int32_t write_slots() const noexcept { return write_slots_; }  // one past the largest slot written
-  const Tensor& table() const noexcept { return table_; }             // int32, laid out as in kernels/recurrent.cl
+  std::int32_t read_slots() const noexcept { return read_slots_; }              // one past the largest slot read
+  std::int32_t write_slots() const noexcept { return write_slots_; }            // one past the largest slot written
+  bool writes_what_it_reads() const noexcept { return writes_what_it_reads_; }  // then the states are two tensors
+  const Tensor& table() const noexcept { return table_; }  // int32, laid out as in kernels/recurrent.cl
 
  private:
   std::uint32_t sequences_ = 0, rows_ = 0;
   std::int32_t read_slots_ = 0, write_slots_ = 0;
+  bool writes_what_it_reads_ = false;
   Tensor table_;
 };
 
 // y[t, c] = sum over j of weight[c, j] * input[t - (width - 1) + j, c], where the inputs before a sequence's first row
 // are the rows of its state. x [rows, dim], float32; weight [dim, width], float32, width >= 1; states_in and states_out
 // [slots, width - 1, dim], float32 or float16, may be one tensor: a state is the last width - 1 inputs, oldest first.
-// Returns [rows, dim] float32. No bias, no activation.
+// Returns [rows, dim] float32. No bias, no activation. States that no sequence reads or writes may be undefined; with
+// a width of 1 there are none.
 Tensor causal_conv1d(const Tensor& x, const Tensor& weight, const Tensor& states_in, const Tensor& states_out,
                      const DeviceStateRuns& runs);
 
@@ -68,9 +72,31 @@ Tensor causal_conv1d(const Tensor& x, const Tensor& weight, const Tensor& states
 //     S = exp(g[t,h]) * S;   u = beta[t,h] * (v[t,h] - S k[t]);   S = S + u k[t]^T;   y[t,h] = S q[t]
 //
 // q, k [rows, k_heads, k_dim], v [rows, v_heads, v_dim], g and beta [rows, v_heads], all float32 (q already scaled);
-// v_heads a multiple of k_heads; states_in, states_out float32 [slots, v_heads, v_dim, k_dim], may be one tensor.
+// v_heads a multiple of k_heads; states_in, states_out float32 [slots, v_heads, v_dim, k_dim], as above.
 // Returns [rows, v_heads, v_dim] float32.
 Tensor gated_delta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& beta,
                    const Tensor& states_in, const Tensor& states_out, const DeviceStateRuns& runs);
+
+// The same for callers without a pool: sequence i has the rows [row_starts[i], row_starts[i + 1]) and begins from
+// states[i]; `states` undefined: from zeros. The last of `row_starts` is the number of rows, or left out.
+// boundaries[i]: how many rows of sequence i come before each further state, ascending, 1 to its rows - 1; empty: none
+// anywhere. `states` of the result: sequence by sequence, those at the boundaries, then the one at the end; for the
+// convolution in the dtype of the states that came in (float32 without), undefined for a width of 1.
+struct Recurrence {
+  Tensor y, states;
+};
+using RowBoundaries = std::vector<std::vector<std::int32_t>>;
+Recurrence causal_conv1d(const Tensor& x, const Tensor& weight, const Tensor& states,
+                         std::span<const std::int32_t> row_starts, const RowBoundaries& boundaries);
+Recurrence gated_delta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& beta,
+                       const Tensor& states, std::span<const std::int32_t> row_starts, const RowBoundaries& boundaries);
+
+// Builds and proves the kernels for these sizes, and runs each once, so that no step waits for a compiler. A width or
+// k_dim of 0: without that operation. Waits.
+struct RecurrentSizes {
+  std::int64_t conv_width = 0, v_dim = 0, k_dim = 0;
+  DType conv_dtype = DType::kFloat32;
+};
+void warm_up_recurrent(const cl::DevicePtr& device, const RecurrentSizes& sizes);
 
 }  // namespace kvtrie::ops

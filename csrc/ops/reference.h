@@ -12,6 +12,7 @@
 #include "ops/attention_plan.h"
 #include "ops/cells.h"
 #include "ops/ops.h"
+#include "ops/recurrent.h"
 #include "ops/rope.h"
 #include "tensor/tensor.h"
 
@@ -35,7 +36,7 @@ struct AttentionParams {
   std::span<const float> sinks;  // empty, or [heads]
 };
 // q [rows, heads, k_dim]; pools [kv_heads, cells, dim]; out [rows, heads, v_dim]. A key is visible when its position is
-// at most the row's. Hidden and unnamed cells are never read.
+// in the row's bounds. Hidden and unnamed cells are never read.
 void attend_spans(std::span<const float> q, Numbers k_pool, Numbers v_pool, std::uint64_t cells,
                   const AttentionShape& shape, std::span<const QueryRows> queries, const AttentionParams& params,
                   std::span<float> out);
@@ -56,6 +57,25 @@ void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, std::byt
 void copy_cells(const HostPool& pool, std::span<const CellCopy> copies);                   // in order, overlap allowed
 void rotate_cells(const HostPool& pool, std::span<const CellSpan> spans, std::int32_t delta, const RopeParams& rope);
 void fill_cells(const HostPool& pool, Cell begin, std::uint32_t length, std::uint8_t byte);
+
+// --- recurrent layers (recurrent.h) ----------------------------------------------------------------------------------
+// The states of one layer on the host: [slots, ...] as the function says.
+struct HostStates {
+  std::byte* data = nullptr;
+  DType dtype = DType::kFloat32;
+};
+// x, y [rows, dim]; weight [dim, width]; states [slots, width - 1, dim]; rows without a sequence get no y.
+void causal_conv1d(std::span<const float> x, std::span<const float> weight, std::size_t width, const HostStates& in,
+                   const HostStates& out, std::span<const StateRows> sequences, std::span<float> y);
+struct DeltaShape {
+  std::size_t k_heads = 0, v_heads = 0, v_dim = 0, k_dim = 0;
+};
+struct DeltaRows {
+  std::span<const float> q, k, v, g, beta;
+};
+// The state is rounded to float32 after each row, so that rows may be cut into launches anywhere without a difference.
+void gated_delta(const DeltaRows& rows, const DeltaShape& shape, std::span<const float> in, std::span<float> out,
+                 std::span<const StateRows> sequences, std::span<float> y);
 
 // --- the rest
 // ---------------------------------------------------------------------------------------------------------- x [rows,

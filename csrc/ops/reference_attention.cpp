@@ -29,6 +29,7 @@ void attend_row(const float* q, Numbers k, Numbers v, const std::vector<Key>& ke
     scores[i] = dot + keys[i].added;
     top = std::max(top, scores[i]);
   }
+  if (top == -std::numeric_limits<double>::infinity()) top = 0.0;
   double sum = params.sinks.empty() ? 0.0 : std::exp(params.sinks[head] - top);
   std::vector<double> total(shape.v_dim, 0.0);
   for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -37,6 +38,23 @@ void attend_row(const float* q, Numbers k, Numbers v, const std::vector<Key>& ke
     for (std::uint32_t d = 0; d < shape.v_dim; ++d) total[d] += weight * v[keys[i].v + d];
   }
   for (std::uint32_t d = 0; d < shape.v_dim; ++d) out[d] = sum == 0.0 ? 0.0f : static_cast<float>(total[d] / sum);
+}
+
+// The keys that row `index` of `query` sees, for one KV head.
+std::vector<Key> keys_of(const QueryRows& query, std::uint32_t index, std::uint32_t kv_head, std::uint64_t cells,
+                         const AttentionShape& shape) {
+  const RowBounds causal{0, query.position + static_cast<std::int32_t>(index) + 1};
+  const RowBounds bounds = query.bounds.empty() ? causal : query.bounds[index];
+  std::vector<Key> keys;
+  for (const CellSpan& span : query.keys) {
+    for (std::uint32_t j = 0; j < span.length; ++j) {
+      const std::int64_t position = std::int64_t{span.position} + j;
+      if (position < bounds.first || position >= bounds.end) continue;
+      const std::size_t row = kv_head * cells + span.cell + j;
+      keys.push_back({row * shape.k_dim, row * shape.v_dim, 0.0});
+    }
+  }
+  return keys;
 }
 
 bool visible(double added) { return added != -std::numeric_limits<double>::infinity(); }
@@ -65,14 +83,7 @@ void attend_spans(std::span<const float> q, Numbers k_pool, Numbers v_pool, std:
   for (const QueryRows& query : queries) {
     for (std::uint32_t i = 0; i < query.count; ++i) {
       for (std::uint32_t head = 0; head < shape.heads; ++head) {
-        std::vector<Key> keys;
-        for (const CellSpan& span : query.keys) {
-          for (std::uint32_t j = 0; j < span.length; ++j) {
-            if (span.position + static_cast<std::int64_t>(j) > query.position + static_cast<std::int64_t>(i)) break;
-            const std::size_t row = (head / group) * cells + span.cell + j;
-            keys.push_back({row * shape.k_dim, row * shape.v_dim, 0.0});
-          }
-        }
+        const std::vector<Key> keys = keys_of(query, i, head / group, cells, shape);
         const std::size_t line = (std::size_t{query.row} + i) * shape.heads + head;
         attend_row(&q[line * shape.k_dim], k_pool, v_pool, keys, shape, params, head, &out[line * shape.v_dim]);
       }

@@ -8,18 +8,114 @@ bool Arrival::done() const {
   return std::all_of(completions.begin(), completions.end(), [](const CompletionPtr& each) { return each->done(); });
 }
 
-std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
-  auto front = std::make_unique<NodeState>(start_, at, cells_.size());
-  if (on_device_) {
-    for (std::size_t i = 0; i < cells_.size(); ++i) {
-      SpanList back = cells_[i].split(at);
-      front->cells_[i] = std::move(cells_[i]);
-      cells_[i] = std::move(back);
-    }
-  } else {
-    front->slices_ = slices_;
+const char* name_of(PointKind kind) noexcept {
+  switch (kind) {
+    case PointKind::kSpaced:
+      return "spaced";
+    case PointKind::kEnd:
+      return "end";
+    case PointKind::kBranch:
+      return "branch";
+    case PointKind::kUser:
+      return "user";
+    case PointKind::kNone:
+      break;
   }
-  front->on_device_ = on_device_;
+  return "";
+}
+
+std::vector<std::uint32_t> HostSlice::sections(const KvShape& shape) const {
+  const CellImage image(shape, cells);
+  const auto begin = static_cast<std::uint32_t>(from - first) / kSectionTokens;
+  const auto last = static_cast<std::uint32_t>(to - 1 - first) / kSectionTokens;
+  std::vector<std::uint32_t> numbers;
+  numbers.reserve(std::size_t{shape.layers} * 2 * (last - begin + 1));
+  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
+    for (const bool value : {false, true}) {
+      for (std::uint32_t index = begin; index <= last; ++index) {
+        numbers.push_back(image.section_number(layer, value, index));
+      }
+    }
+  }
+  return numbers;
+}
+
+std::uint32_t Part::device_tokens() const noexcept {
+  std::uint32_t tokens = 0;
+  for (const SpanList& list : cells) tokens += list.length();
+  return tokens;
+}
+
+void Part::add(SpanList list) {
+  if (list.empty()) return;
+  const auto after = [](std::int32_t position, const SpanList& each) { return position < each.begin_position(); };
+  auto next = std::upper_bound(cells.begin(), cells.end(), list.begin_position(), after);
+  if (next != cells.begin() && std::prev(next)->end_position() == list.begin_position()) {
+    --next;
+    next->append(std::move(list));
+  } else {
+    next = cells.insert(next, std::move(list));
+  }
+  const auto following = std::next(next);
+  if (following == cells.end() || next->end_position() != following->begin_position()) return;
+  next->append(std::move(*following));
+  cells.erase(following);
+}
+
+void Part::add(HostSlice slice) {
+  const auto after = [](std::int32_t position, const HostSlice& each) { return position < each.from; };
+  auto next = std::upper_bound(slices.begin(), slices.end(), slice.from, after);
+  const auto joins = [](const HostSlice& a, const HostSlice& b) { return a.to == b.from && a.same_image(b); };
+  if (next != slices.begin() && joins(*std::prev(next), slice)) {
+    --next;
+    next->to = slice.to;
+  } else {
+    next = slices.insert(next, std::move(slice));
+  }
+  const auto following = std::next(next);
+  if (following == slices.end() || !joins(*next, *following)) return;
+  next->to = following->to;
+  slices.erase(following);
+}
+
+void Part::forget_slices(std::int32_t from, std::int32_t to) {
+  std::vector<HostSlice> left;
+  for (const HostSlice& slice : slices) {
+    if (slice.from < from) left.push_back(slice), left.back().to = std::min(slice.to, from);
+    if (slice.to > to) left.push_back(slice), left.back().from = std::max(slice.from, to);
+  }
+  slices = std::move(left);
+}
+
+namespace {
+
+// Moves what lies before `at` from `part` to the result.
+Part cut_front(Part& part, std::int32_t at) {
+  Part front, back;
+  for (SpanList& list : part.cells) {
+    if (list.begin_position() >= at) {
+      back.cells.push_back(std::move(list));
+      continue;
+    }
+    if (list.end_position() > at) back.cells.push_back(list.split(at));
+    front.cells.push_back(std::move(list));
+  }
+  for (HostSlice& slice : part.slices) {
+    if (slice.to > at) back.slices.push_back(slice);
+    if (slice.to > at) back.slices.back().from = std::max(slice.from, at);
+    if (slice.from < at) front.slices.push_back(slice);
+    if (slice.from < at) front.slices.back().to = std::min(slice.to, at);
+  }
+  part = std::move(back);
+  return front;
+}
+
+}  // namespace
+
+std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
+  auto front = std::make_unique<NodeState>(start_, at, parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) front->parts[i] = cut_front(parts[i], at);
+  front->on_device = on_device;
   front->last_used_seconds = last_used_seconds;
   front->add_arrivals(arrivals);
   start_ = at;
@@ -28,18 +124,21 @@ std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
 
 bool NodeState::can_join(const Payload& child) const {
   const auto& below = static_cast<const NodeState&>(child);
-  if (user || pins != 0 || on_device_ != below.on_device_) return false;
-  if (on_device_) return true;
-  return std::equal(slices_.begin(), slices_.end(), below.slices_.begin(),
-                    [](const HostSlice& a, const HostSlice& b) { return a.same_image(b); });
+  if (user || pins != 0 || point.exists() || on_device != below.on_device) return false;
+  if (on_device) return true;
+  return std::equal(parts.begin(), parts.end(), below.parts.begin(), [](const Part& a, const Part& b) {
+    return a.slices.empty() || b.slices.empty() || a.slices.back().same_image(b.slices.front());
+  });
 }
 
 void NodeState::join(Payload& child) {
   auto& below = static_cast<NodeState&>(child);
-  if (on_device_) {
-    for (std::size_t i = 0; i < cells_.size(); ++i) cells_[i].append(std::move(below.cells_[i]));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    for (SpanList& list : below.parts[i].cells) parts[i].add(std::move(list));
+    for (HostSlice& slice : below.parts[i].slices) parts[i].add(std::move(slice));
   }
   end_ = below.end_;
+  point = std::move(below.point);
   user = below.user;
   pins = below.pins;
   last_used_seconds = std::max(last_used_seconds, below.last_used_seconds);
@@ -54,40 +153,9 @@ void NodeState::add_arrivals(const std::vector<ArrivalPtr>& more) {
   }
 }
 
-void NodeState::set_cells(std::vector<SpanList> cells) {
-  cells_ = std::move(cells);
-  for (HostSlice& slice : slices_) slice = {};
-  on_device_ = true;
-}
-
-void NodeState::set_slices(std::vector<HostSlice> slices) {
-  slices_ = std::move(slices);
-  for (SpanList& list : cells_) list = {};
-  on_device_ = false;
-  arrivals.clear();
-}
-
 void NodeState::extend(std::int32_t end, std::vector<SpanList> more) {
-  for (std::size_t i = 0; i < cells_.size(); ++i) cells_[i].append(std::move(more[i]));
+  for (std::size_t i = 0; i < parts.size(); ++i) parts[i].add(std::move(more[i]));
   end_ = end;
-}
-
-std::vector<std::uint32_t> NodeState::sections(const KvShape& shape, std::size_t cache, std::int32_t from,
-                                               std::int32_t to) const {
-  const HostSlice& slice = slices_[cache];
-  const CellImage image(shape, slice.cells);
-  const auto first = static_cast<std::uint32_t>(from - slice.first) / kSectionTokens;
-  const auto last = static_cast<std::uint32_t>(to - 1 - slice.first) / kSectionTokens;
-  std::vector<std::uint32_t> numbers;
-  numbers.reserve(std::size_t{shape.layers} * 2 * (last - first + 1));
-  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
-    for (const bool value : {false, true}) {
-      for (std::uint32_t index = first; index <= last; ++index) {
-        numbers.push_back(image.section_number(layer, value, index));
-      }
-    }
-  }
-  return numbers;
 }
 
 }  // namespace kvtrie

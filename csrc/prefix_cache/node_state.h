@@ -1,10 +1,19 @@
-// What a trie node owns: the state of its own tokens in every cache, in exactly one tier.
+// What a trie node owns: the state of its own tokens in every cache, and, at its end, perhaps a restore point.
 //
-// Invariants: the ranges of all parts are the node's [start, end). On the device: one counted span list per cache. On
-// the host: one slice of a blob per cache; cutting and joining slices is arithmetic on (shared blob, range).
+// Sliceable state (attention caches) lies in *parts*, one for each cache: ranges of the node's positions with the cells
+// that hold them, or with the bytes on the host that do. A cache of full attention has exactly one range, all of
+// [start, end), in the tier of the node. A cache that forgets (window, chunk) may have any ranges, in either tier:
+// cells that nobody needs go first when room is short, and what is left is kept.
 //
-//     blob of cache 0    |<----------- image of positions [first, first + cells) ----------->|
-//     this node's slice              [start ................ end)
+// A *restore point* is what the caches need to go on from exactly the node's end: for a cache that forgets the whole of
+// what a query there sees (it may begin above this node), for a recurrent cache a state. It is held as one: in the
+// device's memory, on the host, or not at all.
+//
+//     full        [=================================]        one range: the node's tier
+//     window 512  [....====......===================]        what is still held
+//     point                       <-- window --------o       at the end: held as one, together with the states
+//
+// Invariants: ranges are disjoint, in order and inside [start, end). Cutting and joining never copies a byte.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +22,33 @@
 
 #include "cache/cell_image.h"
 #include "cache/cell_pool.h"
+#include "cache/recurrent_cache.h"
 #include "store/host_tier.h"
 #include "trie/trie.h"
 
 namespace kvtrie {
 
-// A range of positions inside a blob that holds the image of one cache.
+// The positions [from, to) inside a blob that holds the image of one cache from position `first` on.
 struct HostSlice {
   HostBlobPtr blob;
   std::int32_t first = 0;   // position of the image's token 0
   std::uint32_t cells = 0;  // tokens in the whole image
+  std::int32_t from = 0, to = 0;
 
   bool same_image(const HostSlice& other) const noexcept { return blob == other.blob && first == other.first; }
+  // Section numbers that hold tokens of [from, to).
+  std::vector<std::uint32_t> sections(const KvShape& shape) const;
+};
+
+// What a node has of one attention cache.
+struct Part {
+  std::vector<SpanList> cells;    // on the device, in position order
+  std::vector<HostSlice> slices;  // on the host, in position order
+
+  std::uint32_t device_tokens() const noexcept;
+  void add(SpanList list);                                 // keeps the order; joined to its neighbours where they touch
+  void add(HostSlice slice);                               // the same
+  void forget_slices(std::int32_t from, std::int32_t to);  // the host's ranges lose [from, to)
 };
 
 // A page-in that may still be on its way: keeps the host bytes alive until the device has read them.
@@ -37,11 +61,31 @@ struct Arrival {
 };
 using ArrivalPtr = std::shared_ptr<Arrival>;
 
+// Why a restore point was made; what is given up first comes first.
+enum class PointKind : std::uint8_t {
+  kNone,
+  kSpaced,  // every `checkpoint_every` tokens
+  kEnd,     // before the last token of a prompt, and where a session ended
+  kBranch,  // where a prompt parted from what was known
+  kUser,    // asked for
+};
+const char* name_of(PointKind kind) noexcept;  // "", "spaced", "end", "branch", "user"
+
+struct RestorePoint {
+  PointKind kind = PointKind::kNone;
+  std::vector<SpanList> windows;   // per attention cache; empty lists where it does not forget or nothing is seen
+  std::vector<SlotRef> states;     // per recurrent cache
+  std::vector<HostSlice> slices;   // on the host instead: the same windows (no blob where the list was empty)
+  std::vector<HostBlobPtr> blobs;  // and states
+  std::uint64_t used = 0;          // when it was last restored or made; larger is later
+
+  bool exists() const noexcept { return kind != PointKind::kNone; }
+  bool on_host = false;
+};
+
 class NodeState final : public Payload {
  public:
-  NodeState(std::int32_t start, std::int32_t end, std::size_t caches) : start_(start), end_(end), slices_(caches) {
-    cells_.resize(caches);
-  }
+  NodeState(std::int32_t start, std::int32_t end, std::size_t caches) : parts(caches), start_(start), end_(end) {}
 
   std::unique_ptr<Payload> split_front(std::int32_t at) override;
   void join(Payload& child) override;
@@ -51,32 +95,22 @@ class NodeState final : public Payload {
   std::int32_t end() const noexcept { return end_; }
   std::uint32_t length() const noexcept { return static_cast<std::uint32_t>(end_ - start_); }
 
-  bool on_device() const noexcept { return on_device_; }
-  const SpanList& cells(std::size_t cache) const { return cells_[cache]; }
-  const HostSlice& slice(std::size_t cache) const { return slices_[cache]; }
+  void add_arrivals(const std::vector<ArrivalPtr>& more);     // those still under way, each once
+  void extend(std::int32_t end, std::vector<SpanList> more);  // own tokens grew to `end`: more[i] follows part i
 
-  // Tier changes. Each gives up what the node had in the other tier.
-  void set_cells(std::vector<SpanList> cells);
-  void set_slices(std::vector<HostSlice> slices);
-  void add_arrivals(const std::vector<ArrivalPtr>& more);  // those still under way, each once
-  // Own tokens grew to `end`: more[i] follows cells(i).
-  void extend(std::int32_t end, std::vector<SpanList> more);
-
-  // Section numbers of the slice of `cache` that hold tokens of [from, to).
-  std::vector<std::uint32_t> sections(const KvShape& shape, std::size_t cache, std::int32_t from,
-                                      std::int32_t to) const;
-
-  bool user = false;       // a user point at end()
-  std::uint32_t pins = 0;  // pins at end()
+  // The tier of the node: where its full attention is. A node on the host has nothing on the device; one on the device
+  // may have windows and its point on the host.
+  bool on_device = true;
+  std::vector<Part> parts;  // one for each attention cache
+  RestorePoint point;       // at end()
+  bool user = false;        // a user point at end()
+  std::uint32_t pins = 0;   // pins at end()
   double last_used_seconds = 0;
   std::vector<ArrivalPtr> arrivals;  // page-ins under way into these cells
-  std::uint64_t mark = 0;            // scratch of one walk; see PrefixCacheState::live_tokens
+  std::uint64_t mark = 0;            // scratch of one walk; see PrefixCacheState::mark_live
 
  private:
   std::int32_t start_, end_;
-  bool on_device_ = false;
-  std::vector<SpanList> cells_;
-  std::vector<HostSlice> slices_;
 };
 
 inline NodeState& state_of(Node* node) { return static_cast<NodeState&>(*node->payload()); }

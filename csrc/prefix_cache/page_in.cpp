@@ -1,4 +1,4 @@
-// Bringing nodes back from the host tier: verify without the mutex, then claim cells and load with it.
+// Bringing state back from the host tier: verify without the mutex, then claim and load with it.
 #include <algorithm>
 #include <exception>
 #include <string>
@@ -28,121 +28,203 @@ class PathHold {
   std::list<Hold>::iterator place_;
 };
 
-// Locks on nodes, one after another, until the end of a call.
-class Locks {
- public:
-  explicit Locks(Trie& trie) : trie_(trie) {}
-  ~Locks() {
-    for (Node* node : nodes_) trie_.unlock(node);
-  }
-  Locks(const Locks&) = delete;
-  Locks& operator=(const Locks&) = delete;
-  void add(Node* node) {
-    nodes_.push_back(node);
-    trie_.lock(node);
-  }
-
- private:
-  Trie& trie_;
-  std::vector<Node*> nodes_;
-};
-
 // The stretches of one blob that must be right before they may be loaded.
 struct Check {
   HostBlobPtr blob;
   std::vector<std::uint32_t> sections;
 };
 
-}  // namespace
-
-std::uint64_t PrefixCacheState::load(Node* node) {
-  NodeState& state = state_of(node);
-  auto arrival = std::make_shared<Arrival>();
-  std::vector<SpanList> cells;
-  std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < caches.size(); ++i) cells.push_back(caches[i]->claim(state.length(), state.start()));
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    const HostSlice& slice = state.slice(i);
-    arrival->blobs.push_back(slice.blob);
-    arrival->completions.push_back(
-        caches[i]->load_image(cells[i], state.start(), state.end(), slice.first, slice.blob->data(), slice.cells));
-    bytes += caches[i]->shape().bytes_per_cell() * state.length();
-  }
-  state.set_cells(std::move(cells));
-  state.arrivals.push_back(arrival);
-  arrivals.push_back(std::move(arrival));
-  trie.leave_order(kHostOrder, node);
-  trie.join_order(kDeviceOrder, node);
-  device_tokens += state.length();
-  host_tokens -= state.length();
-  ++totals.page_ins;
-  totals.page_in_bytes += bytes;
-  return bytes;
+std::vector<std::uint32_t> all_sections(const StateShape& shape) {
+  std::vector<std::uint32_t> numbers(state_sections(shape).size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::uint32_t>(i);
+  return numbers;
 }
 
-// Loads root first, so that what is on the device stays the top of the tree; cuts the last node to what fits. What was
-// loaded is locked until the end: a node whose child is still on the host could otherwise make room for that child.
-PrefixCacheState::PageIn PrefixCacheState::load_path(std::span<Node* const> wanted, std::uint64_t& bytes_moved) {
-  Locks loaded(trie);
-  for (Node* node : wanted) {
-    const std::uint64_t room = room_tokens();
-    const bool fits = room >= state_of(node).length();
-    if (room == 0) return PageIn::kNoRoom;
-    if (!fits) node = trie.split(node, node->start() + static_cast<std::int32_t>(room));
-    make_room(state_of(node).length());
-    bytes_moved += load(node);
-    loaded.add(node);
-    if (!fits) return PageIn::kNoRoom;
+std::vector<Check> checks_of(const PrefixCacheState& cache, const Fetch& fetch, std::int32_t target) {
+  std::vector<Check> checks;
+  for (Node* node : fetch.nodes) {
+    for (const std::size_t i : cache.full) {
+      HostSlice slice = state_of(node).parts[i].slices.front();
+      slice.to = std::min(slice.to, target);
+      checks.push_back({slice.blob, slice.sections(cache.caches[i]->shape())});
+    }
   }
-  return PageIn::kDone;
+  for (const std::size_t i : cache.forgetting) {
+    for (const WindowSource& source : fetch.windows[i]) {
+      const HostSlice slice = source.cut_slice();
+      checks.push_back({slice.blob, slice.sections(cache.caches[i]->shape())});
+    }
+  }
+  for (std::size_t i = 0; i < cache.recurrents.size() && fetch.point != nullptr; ++i) {
+    checks.push_back({state_of(fetch.point).point.blobs[i], all_sections(cache.recurrents[i]->shape())});
+  }
+  return checks;
+}
+
+bool covers(const std::vector<Check>& done, const std::vector<Check>& wanted) {
+  return std::all_of(wanted.begin(), wanted.end(), [&](const Check& want) {
+    return std::any_of(done.begin(), done.end(), [&](const Check& each) {
+      return each.blob == want.blob &&
+             std::includes(each.sections.begin(), each.sections.end(), want.sections.begin(), want.sections.end());
+    });
+  });
+}
+
+}  // namespace
+
+// Adds what was loaded to the nodes that contain it: windows lie on the path like any other cells.
+void PrefixCacheState::load_window(const Path& path, std::size_t cache, const HostSlice& slice,
+                                   const ArrivalPtr& arrival) {
+  SpanList cells = caches[cache]->claim(static_cast<std::uint32_t>(slice.to - slice.from), slice.from);
+  arrival->blobs.push_back(slice.blob);
+  arrival->completions.push_back(
+      caches[cache]->load_image(cells, slice.from, slice.to, slice.first, slice.blob->data(), slice.cells));
+  for (Node* node : path.nodes) {
+    if (cells.empty() || node->end() <= cells.begin_position()) continue;
+    SpanList rest = cells.split(std::min(node->end(), cells.end_position()));
+    Part& part = state_of(node).parts[cache];
+    part.forget_slices(cells.begin_position(), cells.end_position());
+    part.add(std::move(cells));
+    state_of(node).add_arrivals({arrival});
+    cells = std::move(rest);
+  }
+}
+
+// The restore point at `node` is on the device again: its states come, its windows are on the path by now.
+void PrefixCacheState::load_point(Node* node, const ArrivalPtr& arrival) {
+  RestorePoint& point = state_of(node).point;
+  std::vector<SpanList> windows(caches.size());
+  for (const std::size_t i : forgetting) {
+    const std::int32_t floor = caches[i]->visibility().floor(node->end());
+    if (floor >= node->end()) continue;
+    std::vector<Node*> above;
+    for (Node* each = node; !each->is_root() && each->end() > floor; each = each->parent()) above.push_back(each);
+    const Coverage coverage(above, i, node->end(), /*device_only=*/true);
+    const std::int32_t from = std::max(floor, coverage.covered_from(node->end()));
+    for (const WindowSource& source : coverage.pick(from, node->end())) {
+      SpanList piece = source.list->share(source.from, source.to);
+      if (windows[i].empty()) {
+        windows[i] = std::move(piece);
+      } else {
+        windows[i].append(std::move(piece));
+      }
+    }
+  }
+  std::vector<SlotRef> states;
+  for (std::size_t i = 0; i < recurrents.size(); ++i) {
+    states.push_back(recurrents[i]->claim());
+    arrival->blobs.push_back(point.blobs[i]);
+    arrival->completions.push_back(recurrents[i]->load_image(states.back(), point.blobs[i]->data()));
+  }
+  point.windows = std::move(windows);
+  point.states = std::move(states);
+  point.slices.clear();
+  point.blobs.clear();
+  point.on_host = false;
+  point.used = ++uses;
+  state_of(node).add_arrivals({arrival});
+}
+
+void PrefixCacheState::load(const Path& path, const Fetch& fetch) {
+  const auto arrival = std::make_shared<Arrival>();
+  arrivals.push_back(arrival);
+  for (Node* node : fetch.nodes) {
+    NodeState& state = state_of(node);
+    for (const std::size_t i : full) {
+      const HostSlice slice = state.parts[i].slices.front();
+      SpanList cells = caches[i]->claim(state.length(), state.start());
+      arrival->blobs.push_back(slice.blob);
+      arrival->completions.push_back(
+          caches[i]->load_image(cells, state.start(), state.end(), slice.first, slice.blob->data(), slice.cells));
+      state.parts[i].slices.clear();
+      state.parts[i].add(std::move(cells));
+    }
+    state.add_arrivals({arrival});
+    to_device(node);
+  }
+  for (const std::size_t i : forgetting) {
+    std::vector<HostSlice> slices;  // by value: loading one changes what the nodes have
+    for (const WindowSource& source : fetch.windows[i]) slices.push_back(source.cut_slice());
+    for (const HostSlice& slice : slices) load_window(path, i, slice, arrival);
+  }
+  if (fetch.point != nullptr) load_point(fetch.point, arrival);
+  ++totals.page_ins;
+  totals.page_in_bytes += fetch.bytes;
 }
 
 // A path may change while the mutex is free: nodes split (the parts share the verified blobs), somebody else brings
-// them back (nothing left to do for those), or they come back and go again (new blobs: start over). So the nodes are
-// looked up again afterwards, and only bytes that were verified here are loaded.
-PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& path, std::int32_t target, std::uint64_t& bytes_moved,
-                                                   Entry& entry) {
-  std::vector<Check> checks;
-  Node* deepest = nullptr;
-  for (Node* node : path.nodes) {
-    if (node->start() >= target) break;
-    if (node->end() > target) node = trie.split(node, target);
-    deepest = node;
-    const NodeState& state = state_of(node);
-    for (std::size_t i = 0; i < caches.size() && !state.on_device(); ++i) {
-      checks.push_back({state.slice(i).blob, state.sections(caches[i]->shape(), i, state.start(), state.end())});
+// them back (nothing left to do for those), or they come back and go again (new blobs: start over). So what is missing
+// is looked up again afterwards, and only bytes that were verified here are loaded.
+PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32_t computed, std::int32_t target,
+                                                   std::uint64_t& bytes_moved, Entry& entry) {
+  Path path = found;
+  for (std::size_t i = 0; i < path.nodes.size(); ++i) {
+    Node* node = path.nodes[i];
+    if (node->start() < target && node->end() > target) {
+      path.nodes.insert(path.nodes.begin() + static_cast<std::ptrdiff_t>(i), trie.split(node, target));
+      break;
     }
   }
+  Node* deepest = path.nodes.back();
+  const Node* above = path.nodes.front()->parent();
+  const std::vector<Check> checks = checks_of(*this, missing(path, computed, target), target);
   const PathHold hold(*this, deepest);
   entry.unlock();
   const bool right =
       std::all_of(checks.begin(), checks.end(), [](const Check& each) { return each.blob->verify(each.sections); });
   entry.relock();
-
-  std::vector<Node*> wanted;
-  for (Node* node = deepest; !node->is_root() && !state_of(node).on_device(); node = node->parent())
-    wanted.push_back(node);
-  std::reverse(wanted.begin(), wanted.end());
   if (!right) return PageIn::kChecksum;
-  for (Node* node : wanted) {
-    const HostBlobPtr& blob = state_of(node).slice(0).blob;
-    const auto same = [&](const Check& each) { return each.blob == blob; };
-    if (std::none_of(checks.begin(), checks.end(), same)) return PageIn::kChanged;
+
+  path.nodes.clear();
+  for (Node* node = deepest; node != above && !node->is_root(); node = node->parent()) path.nodes.push_back(node);
+  std::reverse(path.nodes.begin(), path.nodes.end());
+  const auto reachable = [&] { return reach(path, computed, target, {}, false).target == target; };
+  if (path.nodes.empty() || !reachable()) return PageIn::kChanged;
+  const Fetch fetch = missing(path, computed, target);
+  if (fetch.empty()) return PageIn::kDone;
+  if (!covers(checks, checks_of(*this, fetch, target))) return PageIn::kChanged;
+  in_use = use_of(path, computed, target);
+  try {
+    make_room(fetch.needs);
+  } catch (const Error& error) {
+    in_use = {};
+    if (error.kind() != ErrorKind::kCacheFull) throw;
+    return PageIn::kNoRoom;
   }
-  return load_path(wanted, bytes_moved);
+  in_use = {};
+  if (!reachable()) return PageIn::kChanged;  // making room may have taken some of it
+  const Fetch now = missing(path, computed, target);
+  if (now.bytes != fetch.bytes) return PageIn::kChanged;
+  load(path, now);
+  bytes_moved += now.bytes;
+  return PageIn::kDone;
 }
 
 // Nodes below a damaged one could never be reached again: they go with it. A node somebody holds stays a miss until
-// then.
+// then. Damaged windows and points go alone.
 void PrefixCacheState::drop_damaged(const Path& path) {
+  const auto failed = [](const HostBlobPtr& blob) {
+    return blob != nullptr && blob->state() == HostBlob::State::kFailed;
+  };
+  const auto slice_failed = [&](const HostSlice& slice) { return failed(slice.blob); };
+  for (Node* node : path.nodes) {
+    NodeState& state = state_of(node);
+    RestorePoint& point = state.point;
+    for (const std::size_t i : forgetting) {
+      totals.checksum_failures += std::erase_if(state.parts[i].slices, slice_failed);
+    }
+    if (point.on_host && (std::any_of(point.slices.begin(), point.slices.end(), slice_failed) ||
+                          std::any_of(point.blobs.begin(), point.blobs.end(), failed))) {
+      ++totals.checksum_failures;
+      drop_point(node, /*tidy=*/false);  // a join would take a node of the path away
+    }
+  }
   for (Node* node : path.nodes) {
     const NodeState& state = state_of(node);
-    if (state.on_device()) continue;
-    bool damaged = false;
-    for (std::size_t i = 0; i < caches.size(); ++i) {
-      damaged = damaged || state.slice(i).blob->state() == HostBlob::State::kFailed;
-    }
-    if (!damaged) continue;
+    const auto damaged = [&](std::size_t i) {
+      return std::any_of(state.parts[i].slices.begin(), state.parts[i].slices.end(), slice_failed);
+    };
+    if (state.on_device || std::none_of(full.begin(), full.end(), damaged)) continue;
     ++totals.checksum_failures;
     if (!subtree_is_locked(node)) remove_subtree(node);
     return;
@@ -184,6 +266,10 @@ void PrefixCacheState::fail_arrival(const Arrival& arrival) {
     return false;
   };
   for (Session* session : sessions) {
+    if (session->ahead_ != nullptr && lost(session->ahead_)) {
+      drop_open_step(*session);
+      drop_ahead(*session);
+    }
     if (!lost(session->node_)) continue;
     drop_open_step(*session);
     session->failed_ = true;

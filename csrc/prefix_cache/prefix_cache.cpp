@@ -4,24 +4,43 @@
 #include <limits>
 
 #include "base/error.h"
+#include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {
 
-PrefixCacheState::PrefixCacheState(std::vector<std::shared_ptr<CausalCache>> list, PrefixCacheOptions settings)
-    : caches(std::move(list)), options(std::move(settings)) {
-  require(!caches.empty(), "prefix_cache", "caches: got none, allowed at least 1");
-  smallest_pool = std::numeric_limits<Cell>::max();
+namespace {
+
+template <class Cache>
+void index_layers(const std::vector<std::shared_ptr<Cache>>& caches, std::map<std::int32_t, std::size_t>& owners,
+                  const std::map<std::int32_t, std::size_t>& others) {
   for (std::size_t i = 0; i < caches.size(); ++i) {
     require(caches[i] != nullptr, "prefix_cache", "caches: number ", i, " is empty");
     for (const std::int32_t layer : caches[i]->layers()) {
-      require(cache_of_layer.emplace(layer, i).second, "prefix_cache", "caches: layer ", layer, " is in two caches");
+      require(owners.emplace(layer, i).second && others.count(layer) == 0, "prefix_cache", "caches: layer ", layer,
+              " is in two caches");
     }
-    smallest_pool = std::min(smallest_pool, caches[i]->capacity());
+  }
+}
+
+}  // namespace
+
+PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
+    : caches(std::move(set.attention)), recurrents(std::move(set.recurrent)), options(std::move(settings)) {
+  index_layers(caches, cache_of_layer, {});
+  index_layers(recurrents, recurrent_of_layer, cache_of_layer);
+  longest = pin_cap = static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max());
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    (caches[i]->forgets() ? forgetting : full).push_back(i);
+    if (!caches[i]->forgets()) longest = std::min(longest, caches[i]->capacity());
+    pin_cap = std::min(pin_cap, caches[i]->capacity());
     caches[i]->set_growth(options.growth);
   }
   require(options.max_pinned_fraction >= 0 && options.max_pinned_fraction <= 1, "prefix_cache",
           "max_pinned_fraction: got ", options.max_pinned_fraction, ", allowed 0 to 1");
+  require(options.checkpoint_every >= 1, "prefix_cache", "checkpoint_every: got ", options.checkpoint_every,
+          ", allowed 1 or more");
+  pin_cap = static_cast<std::uint32_t>(options.max_pinned_fraction * pin_cap);
   if (options.host_bytes > 0) host = HostTier::create(options.host_bytes);
 }
 
@@ -63,29 +82,54 @@ void check_tokens(std::span<const Token> tokens, std::string_view where) {
   Token smallest = 0;
   for (const Token token : tokens) smallest = std::min(smallest, token);
   if (smallest >= 0) return;
-  const auto at = std::find_if(tokens.begin(), tokens.end(), [](Token token) { return token < 0; });
+  const auto unknown = [](Token token) { return token < 0 && media_count(token) == 0; };
+  const auto at = std::find_if(tokens.begin(), tokens.end(), unknown);
+  if (at == tokens.end()) return;
   fail(ErrorKind::kArgument, where, "tokens[", at - tokens.begin(), "]: got ", *at, ", allowed 0 to ",
-       std::numeric_limits<Token>::max());
+       std::numeric_limits<Token>::max(), " and the ids of media items");
 }
 
 PrefixCache::PrefixCache(std::unique_ptr<PrefixCacheState> state) : state_(std::move(state)) {}
 
-PrefixCachePtr PrefixCache::create(std::vector<std::shared_ptr<CausalCache>> caches, PrefixCacheOptions options) {
-  auto state = std::make_unique<PrefixCacheState>(std::move(caches), std::move(options));
-  for (std::size_t i = 0; i < state->caches.size(); ++i) {
-    try {
-      state->caches[i]->attach();
-    } catch (...) {
-      for (std::size_t j = 0; j < i; ++j) state->caches[j]->detach();
-      throw;
-    }
+namespace {
+
+// Attaches caches one after another; those it got are detached again unless all were.
+class Attachment {
+ public:
+  template <class Cache>
+  void add(Cache& cache) {
+    detach_.reserve(detach_.size() + 1);
+    cache.attach();
+    detach_.push_back([&cache] { cache.detach(); });
   }
-  return PrefixCachePtr(new PrefixCache(std::move(state)));
+  void keep() noexcept { detach_.clear(); }
+  ~Attachment() {
+    for (const auto& detach : detach_) detach();
+  }
+
+ private:
+  std::vector<std::function<void()>> detach_;
+};
+
+}  // namespace
+
+PrefixCachePtr PrefixCache::create(CacheSet caches, PrefixCacheOptions options) {
+  auto state = std::make_unique<PrefixCacheState>(std::move(caches), std::move(options));
+  Attachment attachment;
+  for (const auto& cache : state->caches) attachment.add(*cache);
+  for (const auto& cache : state->recurrents) attachment.add(*cache);
+  PrefixCachePtr cache(new PrefixCache(std::move(state)));
+  attachment.keep();
+  return cache;
 }
 
 PrefixCache::~PrefixCache() { close(); }
 
 const std::vector<std::shared_ptr<CausalCache>>& PrefixCache::caches() const noexcept { return state_->caches; }
+
+const std::vector<std::shared_ptr<RecurrentCache>>& PrefixCache::recurrents() const noexcept {
+  return state_->recurrents;
+}
 
 const PrefixCacheOptions& PrefixCache::options() const noexcept { return state_->options; }
 
@@ -108,27 +152,44 @@ void PrefixCache::close() noexcept {
     if (!state_->subtree_is_locked(node)) state_->remove_subtree(node);
   }
   for (const auto& cache : state_->caches) cache->detach();
+  for (const auto& cache : state_->recurrents) cache->detach();
   state_->closed = true;
 }
 
+namespace {
+
+// Where this prompt will be come back to: before its last token, and where it parts from what is known.
+std::vector<WantedPoint> points_of_prompt(std::int32_t length, const ReusePlan& report) {
+  std::vector<WantedPoint> wanted;
+  if (report.matched > report.reusable && report.matched < length - 1)
+    wanted.push_back({report.matched, PointKind::kBranch});
+  if (length > 1) wanted.push_back({length - 1, PointKind::kEnd});
+  return wanted;
+}
+
+}  // namespace
+
 SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token> tokens, const BeginOptions& options) {
   require(!tokens.empty(), "begin", "tokens: got 0, allowed at least 1");
-  require(tokens.size() <= state_->smallest_pool, "begin", "tokens: got ", tokens.size(), ", allowed ",
-          state_->smallest_pool, " (cells of the smallest cache)");
+  require(tokens.size() <= state_->longest, "begin", "tokens: got ", tokens.size(), ", allowed ", state_->longest,
+          " (cells of the smallest cache)");
   check_tokens(tokens, "begin");
   SessionPtr session(new Session(shared_from_this()));  // outlives the entry: closing it takes the mutex
+  const auto length = static_cast<std::int32_t>(tokens.size());
+  session->atomic_ = AtomicSpans(options.atomic, length);
+  session->atomic_.add_media(tokens, 0);
   Entry entry(*state_);
   session->use_ = options.use;
   session->publish_ = options.publish;
   session->tail_.assign(tokens.begin(), tokens.end());
   state_->open(*session, name_space);
-  const auto limit = static_cast<std::int32_t>(tokens.size()) - (options.reuse_all ? 0 : 1);
   if (options.use) {
-    session->report_ = state_->advance(*session, limit, entry);
+    session->report_ = state_->advance(*session, options.reuse_all ? length : length - 1, entry);
   } else {
     session->report_.matched = state_->find_path(session->node_, tokens).matched;
     if (session->report_.matched > 0) session->report_.reason = {ReasonCode::kNotUsed, "begun with use=False"};
   }
+  if (state_->has_points()) session->wanted_ = points_of_prompt(length, session->report_);
   ++state_->totals.begins;
   state_->totals.hits += session->report_.reusable > 0;
   state_->totals.matched_tokens += static_cast<std::uint64_t>(session->report_.matched);
@@ -158,7 +219,9 @@ ReusePlan PrefixCache::plan(std::string_view name_space, std::span<const Token> 
   Entry entry(*state_);
   Node* root = state_->trie.find_root(name_space);
   if (root == nullptr) return {};
-  return state_->plan_reuse(root, tokens, static_cast<std::int32_t>(tokens.size()) - 1);
+  AtomicSpans atomic;
+  atomic.add_media(tokens, 0);
+  return state_->plan_reuse(root, tokens, static_cast<std::int32_t>(tokens.size()) - 1, atomic);
 }
 
 std::int32_t PrefixCache::restore(std::string_view name_space, std::span<const Token> tokens) {
@@ -182,17 +245,27 @@ void require_freeable(std::uint64_t nbytes, std::uint64_t freeable, std::string_
 
 }  // namespace
 
+namespace {
+
+// The part of a victim that is worth `bytes`: its tail, counted in tokens of full attention.
+Node* part_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) {
+  const std::uint64_t each = std::max<std::uint64_t>(1, state.bytes_per_token());
+  const std::uint64_t tokens = (bytes + each - 1) / each;
+  const std::uint32_t length = state_of(victim).length();
+  return state.split_tail(victim, static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens, length)));
+}
+
+}  // namespace
+
 std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes) {
   Entry entry(*state_);
   if (state_->host == nullptr) fail(ErrorKind::kNotSupported, "page_out", "there is no host tier (host_bytes is 0)");
-  const std::uint64_t freeable = state_->freeable_tokens() * state_->bytes_per_token();
-  require_freeable(nbytes, std::min(freeable, state_->host->cap_bytes()), "page_out");
+  require_freeable(nbytes, std::min(state_->freeable_bytes(), state_->host->cap_bytes()), "page_out");
   std::uint64_t freed = 0;
   while (freed < nbytes) {
     Node* victim = state_->next_victim();
-    const std::uint64_t want = (nbytes - freed + state_->bytes_per_token() - 1) / state_->bytes_per_token();
-    const auto tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(want, state_of(victim).length()));
-    freed += state_->give_up(state_->split_tail(victim, tokens));
+    ensure(victim != nullptr, "page_out", "counted more freeable bytes than there are");
+    freed += state_->give_up(part_worth(*state_, victim, nbytes - freed));
   }
   return freed;
 }
@@ -207,7 +280,7 @@ std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const
   while (node->first_child() != nullptr) node = node->first_child();
   std::uint64_t freed = 0;
   for (Node* stop = top->parent(); node != stop; node = node->parent()) {
-    if (!state_of(node).on_device()) continue;
+    if (!state_of(node).on_device) continue;
     const std::uint64_t bytes = state_->page_out(node);
     if (bytes == 0) break;
     freed += bytes;
@@ -218,16 +291,14 @@ std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const
 // Device leaves first, least recently used first; host leaves when nothing is left on the device.
 std::uint64_t PrefixCache::evict_bytes(std::uint64_t nbytes) {
   Entry entry(*state_);
-  require_freeable(nbytes, (state_->freeable_tokens() + state_->freeable_host_tokens()) * state_->bytes_per_token(),
-                   "evict");
+  const std::uint64_t on_device = state_->freeable_bytes();
+  require_freeable(nbytes, on_device + state_->freeable_host_bytes(), "evict");
   std::uint64_t freed = 0;
   while (freed < nbytes) {
     Node* victim = state_->next_victim();
     if (victim == nullptr) victim = state_->trie.victim(kHostOrder);
     ensure(victim != nullptr, "evict", "counted more freeable bytes than there are");
-    const std::uint64_t want = (nbytes - freed + state_->bytes_per_token() - 1) / state_->bytes_per_token();
-    const auto tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(want, state_of(victim).length()));
-    freed += state_->remove_subtree(state_->split_tail(victim, tokens));
+    freed += state_->remove_subtree(part_worth(*state_, victim, nbytes - freed));
   }
   return freed;
 }
@@ -245,8 +316,7 @@ std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token
   Entry entry(*state_);
   const Match match = state_->trie.match(name_space, tokens);
   if (match.length == 0) return 0;
-  const std::uint64_t cap = static_cast<std::uint64_t>(state_->options.max_pinned_fraction * state_->smallest_pool);
-  const std::int32_t length = state_->longest_pin(match, cap);
+  const std::int32_t length = state_->longest_pin(match, state_->pin_cap);
   if (length == 0) return 0;
   Node* node = match.node;
   while (node->start() >= length) node = node->parent();

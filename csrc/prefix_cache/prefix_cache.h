@@ -1,8 +1,12 @@
 // The prefix cache: every conversation's tokens in one tree, every common token stored and computed once.
 //
-// Concept. The cell pools of the caches are the memory; the trie is the index. `begin` matches a prompt, plans the
-// deepest offset every cache can reach, and hands out a session that stands there. Sessions compute, publish, branch
-// and rewind. When cells run short, what nobody needs goes: to the host tier where there is one, else away.
+// Concept. The pools of the caches are the memory; the trie is the index. `begin` matches a prompt, plans the deepest
+// offset every cache can reach, and hands out a session that stands there. Sessions compute, publish, branch and
+// rewind. When cells or slots run short, what nobody needs goes: to the host tier where there is one, else away.
+//
+// Full attention can be reused up to any token. A cache that forgets (window, chunk) can where all that a query there
+// sees is still held; a recurrent cache at restore points: before the last token of a prompt, where a prompt parted
+// from what was known, where a session ended, every `checkpoint_every` tokens, and where asked for.
 //
 // Threads: any thread may call; calls serialise on one mutex, which is never held across a callback or a device wait.
 // Units: tokens and cells where a count is meant, bytes where the name says so. Every call that takes tokens takes a
@@ -19,6 +23,8 @@
 #include <vector>
 
 #include "cache/causal_cache.h"
+#include "cache/recurrent_cache.h"
+#include "prefix_cache/node_state.h"
 #include "prefix_cache/reuse_plan.h"
 #include "prefix_cache/session.h"
 #include "prefix_cache/step.h"
@@ -26,18 +32,28 @@
 
 namespace kvtrie {
 
+// The caches of a model's layers; layer numbers are unique over all of them. Layers without state need none: with no
+// cache at all every prompt is computed and nothing is kept.
+struct CacheSet {
+  std::vector<std::shared_ptr<CausalCache>> attention;
+  std::vector<std::shared_ptr<RecurrentCache>> recurrent;
+};
+
 struct PrefixCacheOptions {
-  std::string fingerprint;           // which weights the K/V come from; needed by tiers that outlive the process
-  std::uint64_t host_bytes = 0;      // cap of the host tier; 0: none
-  std::uint32_t growth = 256;        // cells reserved ahead of a growing session
-  double max_pinned_fraction = 0.5;  // of the smallest pool: what pins may hold
-  std::function<double()> clock;     // seconds; for ages only. Called under no lock. Empty: ages are 0
+  std::string fingerprint;              // which weights the K/V come from; needed by tiers that outlive the process
+  std::uint64_t host_bytes = 0;         // cap of the host tier; 0: none
+  std::int32_t checkpoint_every = 512;  // tokens between spaced restore points, for recurrent caches
+  std::uint32_t growth = 256;           // cells reserved ahead of a growing session
+  double max_pinned_fraction = 0.5;     // of the smallest pool: what pins may hold
+  std::function<double()> clock;        // seconds; for ages only. Called under no lock. Empty: ages are 0
 };
 
 struct BeginOptions {
   bool reuse_all = false;  // also the last token: no logits to go on from, but nothing to compute
   bool use = true;         // reuse what the tree knows
   bool publish = true;     // let others reuse what this session computes
+  // Spans [begin, end) of the prompt that go as one; media items are found by themselves.
+  std::vector<std::pair<std::int32_t, std::int32_t>> atomic;
 };
 
 // One node of the tree as `nodes()` reports it; indices refer to the same list.
@@ -50,29 +66,35 @@ struct NodeInfo {
   std::uint64_t bytes = 0;  // device or host bytes of this node's own tokens
   double age_seconds = 0;   // since last used
   bool user = false;
+  PointKind point = PointKind::kNone;  // the restore point at its end
+  Tier point_tier = Tier::kNone;
   std::uint32_t pins = 0, live = 0;  // pins on it; sessions that stand on it
 };
 
 struct CacheStats {
   std::uint64_t capacity_cells = 0, free_cells = 0, reserved_cells = 0, held_cells = 0, pieces = 0, bytes = 0;
 };
+struct StateStats {
+  std::uint64_t capacity_slots = 0, free_slots = 0, bytes = 0;
+};
 
 struct PrefixCacheStats {
   std::vector<CacheStats> caches;
+  std::vector<StateStats> recurrent;
   std::uint64_t nodes = 0, tokens = 0, device_tokens = 0, host_tokens = 0, sessions = 0;
   std::uint64_t device_bytes = 0, host_bytes = 0, host_cap_bytes = 0, host_peak_bytes = 0;
-  std::uint64_t user_points = 0, pinned_tokens = 0;
+  std::uint64_t user_points = 0, pinned_tokens = 0, restore_points = 0;
   // Totals since creation.
   std::uint64_t begins = 0, hits = 0, matched_tokens = 0, reused_tokens = 0, computed_tokens = 0, adopted_tokens = 0;
   std::uint64_t steps = 0, dropped_steps = 0, branches = 0, rewinds = 0;
   std::uint64_t page_outs = 0, page_out_bytes = 0, page_ins = 0, page_in_bytes = 0;
   std::uint64_t evicted_tokens = 0, checksum_failures = 0;
+  std::uint64_t captures = 0, skipped_captures = 0, dropped_points = 0;
 };
 
 class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
  public:
-  static std::shared_ptr<PrefixCache> create(std::vector<std::shared_ptr<CausalCache>> caches,
-                                             PrefixCacheOptions options);
+  static std::shared_ptr<PrefixCache> create(CacheSet caches, PrefixCacheOptions options);
   ~PrefixCache();
 
   SessionPtr begin(std::string_view name_space, std::span<const Token> tokens, const BeginOptions& options = {});
@@ -94,9 +116,10 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   std::int32_t unpin(std::string_view name_space, std::span<const Token> tokens);  // tokens whose pin was taken off
 
   PrefixCacheStats stats() const;
-  std::vector<NodeInfo> nodes() const;     // pre-order
-  std::vector<std::string> check() const;  // empty when every invariant holds
-  const std::vector<std::shared_ptr<CausalCache>>& caches() const noexcept;
+  std::vector<NodeInfo> nodes() const;                                       // pre-order
+  std::vector<std::string> check() const;                                    // empty when every invariant holds
+  const std::vector<std::shared_ptr<CausalCache>>& caches() const noexcept;  // those of attention
+  const std::vector<std::shared_ptr<RecurrentCache>>& recurrents() const noexcept;
   const PrefixCacheOptions& options() const noexcept;
   void close() noexcept;  // closes every session; idempotent
   bool closed() const noexcept;

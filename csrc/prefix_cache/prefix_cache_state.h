@@ -4,14 +4,21 @@
 // Every member function expects the mutex to be held (through an `Entry`) unless it says otherwise. Lock order: this
 // mutex, then a cache's, then a device's.
 //
-//   publish.cpp   sessions move through the tree; what they computed becomes nodes
-//   reach.cpp     plans; adopting resident nodes
-//   page_in.cpp   bringing nodes back from the host tier
-//   room.cpp      giving up: page-out, eviction, the order of both
-//   inspect.cpp   stats, nodes, check
+//   publish.cpp         what sessions computed becomes nodes
+//   steps.cpp           steps: made, completed, dropped
+//   reach.cpp           how deep a prompt can be reused, from where, and why not deeper
+//   adopt.cpp           a session takes its place on a path
+//   page_in.cpp         bringing state back from the host tier
+//   page_out.cpp        and sending it there
+//   restore_points.cpp  made, given up, and which one first
+//   room.cpp            making room: what may go, in which order
+//   inspect.cpp         stats, nodes;  check.cpp: every invariant
 //
-// Tiers and victim orders: order 0 holds the nodes with cells on the device, order 1 those with bytes on the host.
-// Device nodes form the top of the tree: giving up goes leaf first, and coming back goes root first.
+// Kinds of caches. `caches` are attention caches; those that forget (window, chunk) hold their cells by count, so the
+// tree may let go of any of them. `recurrents` have whole states, at restore points only.
+//
+// Tiers and victim orders: order 0 holds the nodes on the device, order 1 those on the host. Device nodes form the top
+// of the tree: giving up goes leaf first, and coming back goes root first.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +26,15 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "prefix_cache/coverage.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/prefix_cache.h"
 
@@ -42,23 +52,64 @@ struct Hold {
   std::vector<Node*> path;  // locked once each: the node and all above it, the root left out
 };
 
-// Throws kArgument for a negative token, naming its index.
+// What a call claims: cells of each attention cache, slots of each recurrent one.
+struct Needs {
+  std::vector<std::uint32_t> cells, slots;
+};
+
+// The part of a path that a prompt matches: nodes below the starting node, towards the match.
+struct Path {
+  std::vector<Node*> nodes;
+  std::int32_t matched = 0;  // tokens from the root
+};
+
+// The deepest offset that all caches can reach on a path.
+struct Reach {
+  std::int32_t target = 0;
+  Reason reason;  // why it is not the match
+};
+
+// What has to come from the host before a session can stand at `target`.
+struct Fetch {
+  std::vector<Node*> nodes;  // their full attention, root first; the last one may reach beyond the target
+  std::vector<std::vector<WindowSource>> windows;  // per attention cache; only those on the host
+  Node* point = nullptr;                           // its states
+  Needs needs;
+  std::uint64_t bytes = 0;
+  std::int32_t resident = 0;  // up to here full attention is on the device
+
+  bool empty() const noexcept { return nodes.empty() && bytes == 0; }
+};
+
+// What a page-in builds on: it is not given up to make room for the rest.
+struct InUse {
+  const Node* point = nullptr;                 // whose restore point the session will stand on
+  std::vector<std::vector<SpanList>> windows;  // per attention cache: cells on the device that are part of its window
+};
+
+// Throws kArgument for a negative token that stands for no media item, naming its index.
 void check_tokens(std::span<const Token> tokens, std::string_view where);
 
 struct PrefixCacheState {
-  PrefixCacheState(std::vector<std::shared_ptr<CausalCache>> caches, PrefixCacheOptions options);
+  PrefixCacheState(CacheSet set, PrefixCacheOptions options);
 
   // --- set at creation -------------------------------------------------------------------------------------------
   std::vector<std::shared_ptr<CausalCache>> caches;
+  std::vector<std::shared_ptr<RecurrentCache>> recurrents;
   PrefixCacheOptions options;
-  std::map<std::int32_t, std::size_t> cache_of_layer;
-  Cell smallest_pool = 0;
+  std::map<std::int32_t, std::size_t> cache_of_layer;      // attention layers
+  std::map<std::int32_t, std::size_t> recurrent_of_layer;  // recurrent layers
+  std::vector<std::size_t> full, forgetting;               // indices into `caches`
+  std::uint32_t longest = 0;       // tokens a session may have: cells of the smallest full cache
+  std::uint32_t pin_cap = 0;       // tokens that pins may hold
   std::shared_ptr<HostTier> host;  // null: no host tier
+  bool has_points() const noexcept { return !forgetting.empty() || !recurrents.empty(); }
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
   mutable std::mutex mutex;
   Trie trie{2};
   std::set<Session*> sessions;
+  std::set<Node*> points;             // nodes with a restore point
   std::list<Node*> user_points;       // each locked once; oldest first
   std::vector<Hold> pins;             // one per pin
   std::list<Hold> paths_in_use;       // of calls that let go of the mutex for a while
@@ -68,6 +119,8 @@ struct PrefixCacheState {
   std::uint64_t host_tokens = 0;      // the same for the host tier
   bool tails_are_shared = false;      // some sequences hold the same unpublished cells
   std::uint64_t walks = 0;            // numbers the walks that mark nodes
+  std::uint64_t uses = 0;             // logical time of restore points
+  InUse in_use;                       // of the call that makes room now
   PrefixCacheStats totals;            // only the totals are kept here
   bool closed = false;
   double now = 0;  // the clock at the start of the present call
@@ -77,66 +130,125 @@ struct PrefixCacheState {
   void detach(Session& session) noexcept;      // what close() does
   void move_to(Session& session, Node* node);  // changes the lock; tidies up where it stood
   void publish(Session& session);              // everything computed and not yet published
-  void drop_open_step(Session& session) noexcept;
-  void drop(Step& step) noexcept;
-  void complete(Step& step);
-  StepPtr make_step(const std::shared_ptr<PrefixCache>& owner, std::span<const SessionPtr> list, std::uint32_t chunk,
-                    bool adopt, Entry& entry);
   void try_join(Node* node);
   std::int32_t published(const Session& session) const { return session.node_->end(); }
   std::int32_t recorded(const Session& session) const;
   std::span<const Token> unpublished(const Session& session) const;  // tokens from the published length on
   Tokens path_tokens(const Node* node) const;
+  void take_known(Session& session, const Path& path);
+  void add_fresh(Session& session, std::span<const Token> edge);
+  void lend_or_borrow(Session& session, std::size_t cache, NodeState& node);
+  void to_device(Node* node);  // counters and orders of a host node whose full attention is on the device now
+
+  // --- steps.cpp -------------------------------------------------------------------------------------------------
+  StepPtr make_step(const std::shared_ptr<PrefixCache>& owner, std::span<const SessionPtr> list, std::uint32_t chunk,
+                    bool adopt, Entry& entry);
+  void complete(Step& step);
+  void drop(Step& step) noexcept;
+  void drop_open_step(Session& session) noexcept;
+  void require_usable(const Session& session) const;  // kClosed, kDevice
+  void add_rows(Step& step, const Session& session, std::uint32_t chunk) const;
+  void claim_for(Step& step);
+  void trim_captures(Step& step, std::uint32_t slots) const;
 
   // --- reach.cpp -------------------------------------------------------------------------------------------------
-  struct Path {
-    std::vector<Node*> nodes;  // below the starting node, towards the match
-    std::int32_t matched = 0;  // tokens from the root
-  };
   Path find_path(Node* from, std::span<const Token> rest) const;
-  ReusePlan plan_reuse(Node* from, std::span<const Token> rest, std::int32_t limit);
-  // Moves `session` as deep as the tree and `limit` allow, bringing nodes back from the host. May let go of the mutex.
+  // From a session that stands at `computed` (its own cells cover what it sees there). `device_only`: without the host.
+  Reach reach(const Path& path, std::int32_t computed, std::int32_t limit, const AtomicSpans& atomic,
+              bool device_only) const;
+  Fetch missing(const Path& path, std::int32_t computed, std::int32_t target) const;
+  InUse use_of(const Path& path, std::int32_t computed, std::int32_t target) const;
+  // Lowers `limit` to what fits on the device, or asks for `device_only`. True: all of `fetch` fits.
+  bool fits(const Path& path, const Fetch& fetch, std::int32_t computed, std::int32_t target, std::int32_t& limit,
+            bool& device_only);
+  ReusePlan plan_reuse(Node* from, std::span<const Token> rest, std::int32_t limit, const AtomicSpans& atomic);
+
+  // --- adopt.cpp -------------------------------------------------------------------------------------------------
+  // Moves `session` as deep as the tree and `limit` allow, bringing state back from the host. May let go of the mutex.
   ReusePlan advance(Session& session, std::int32_t limit, Entry& entry);
-  void borrow_path(Session& session, const Path& path, std::int32_t target);
+  void adopt(Session& session, const Path& path, std::int32_t target);
+  void stand_on_window(Session& session, std::size_t cache, std::span<Node* const> nodes, std::int32_t target);
+  void borrow_ahead(Session& session, const Path& path);
+  void drop_ahead(Session& session) noexcept;
+  // The deepest length <= `length` to which the session can go back; `length` itself exactly when it can.
+  std::int32_t reachable_back(const Session& session, std::int32_t length) const;
+  void go_back(Session& session, std::int32_t length);  // REQUIRES: reachable_back(length) == length < computed
+
+  // --- shift.cpp -------------------------------------------------------------------------------------------------
+  bool can_shift(const Session& session, std::int32_t begin, std::int32_t end) const;
+  void shift(Session& session, std::int32_t begin, std::int32_t end);
 
   // --- page_in.cpp -----------------------------------------------------------------------------------------------
   enum class PageIn : std::uint8_t { kDone, kNoRoom, kChecksum, kChanged };
-  // Brings the host nodes of `path` up to `target` to the device. Lets go of the mutex while it verifies.
-  PageIn page_in(const Path& path, std::int32_t target, std::uint64_t& bytes_moved, Entry& entry);
-  PageIn load_path(std::span<Node* const> wanted, std::uint64_t& bytes_moved);
-  std::uint64_t load(Node* node);       // bytes moved. REQUIRES: room was made; the bytes were verified
-  void drop_damaged(const Path& path);  // the first node of the path whose bytes are known to be wrong
+  // Brings back what is missing at `target`. Lets go of the mutex while it verifies.
+  PageIn page_in(const Path& path, std::int32_t computed, std::int32_t target, std::uint64_t& bytes_moved,
+                 Entry& entry);
+  void load(const Path& path, const Fetch& fetch);
+  void load_window(const Path& path, std::size_t cache, const HostSlice& slice, const ArrivalPtr& arrival);
+  void load_point(Node* node, const ArrivalPtr& arrival);
+  void drop_damaged(const Path& path);  // the first state on the path whose bytes are known to be wrong
   void reap_arrivals();
   void fail_arrival(const Arrival& arrival);
 
+  // --- page_out.cpp ----------------------------------------------------------------------------------------------
+  std::uint64_t page_out(Node* node);  // device bytes freed; 0: did not fit
+  bool page_out_point(Node* node);     // windows and states; false: did not fit
+  std::optional<HostSlice> store_cells(std::size_t cache, const SpanList& list);  // nothing: did not fit
+  HostBlobPtr store_state(std::size_t cache, const SlotRef& slot);                // null: did not fit
+  bool make_host_room(std::uint64_t bytes);
+  bool drop_host_parts();  // of one node that is on the device; false: there is none
+
+  // --- restore_points.cpp ----------------------------------------------------------------------------------------
+  // Makes a restore point at `offset` of the session's path from the states given (one per recurrent cache) and from
+  // the session's own cells. Nothing when the path or the cells do not reach.
+  void make_point(Session& session, std::int32_t offset, PointKind kind, std::vector<SlotRef> states);
+  std::vector<SlotRef> states_of(const Session& session) const;
+  void drop_point(Node* node, bool tidy = true);  // wherever it is; `tidy`: the node may join its only child
+  void give_up_point(Node* node);                 // to the host, else away
+  // The point to give up next among those for which `frees` says yes; null when there is none.
+  Node* point_victim(bool with_user, const std::function<bool(const Node*)>& frees) const;
+  double thinning_score(const Node* node) const;
+  bool frees_slot(const Node* node, std::size_t cache) const;
+  bool frees_cells(const Node* node, std::size_t cache) const;
+  void take_off_user(Node* node);
+
   // --- room.cpp --------------------------------------------------------------------------------------------------
-  std::uint32_t deficit(std::uint32_t count) const;  // cells missing in the shortest cache
+  std::uint32_t deficit(const Needs& needs) const;  // cells missing in the shortest full cache
   // `also` (may be null): a node whose path counts as live, too.
-  std::uint64_t freeable_tokens(Node* also = nullptr);  // device tokens that no live session, pin or call needs
-  std::uint64_t freeable_host_tokens();                 // the same for the host. REQUIRES: just after freeable_tokens()
-  std::uint64_t room_tokens(Node* also = nullptr);  // what a claim could get: free and freeable, in the shortest cache
-  std::uint64_t mark_live(Node* also);              // marks live paths with the new `walks`; device tokens on them
-  void make_room(std::uint32_t count);              // all or kCacheFull, in which case nothing changed
-  Node* next_victim();                              // null when everything left is live or pinned
-  std::uint64_t give_up(Node* node);                // to the host, else away; device bytes freed
-  std::uint64_t page_out(Node* node);               // 0: did not fit
+  std::uint64_t freeable_tokens(Node* also = nullptr);    // device tokens that no live session, pin or call needs
+  std::uint64_t freeable_bytes();                         // the same in bytes of all caches
+  std::uint64_t freeable_host_bytes();                    // of nodes on the host. REQUIRES: just after freeable_bytes()
+  std::uint64_t room_tokens(Node* also = nullptr);        // what a claim could get of the shortest full cache
+  std::uint32_t freeable_cells(std::size_t cache) const;  // of a cache that forgets
+  std::uint32_t freeable_slots(std::size_t cache) const;
+  std::uint64_t mark_live(Node* also);  // marks live paths with the new `walks`; device tokens on them
+  void make_room(const Needs& needs);   // all or kCacheFull, in which case nothing changed
+  void require_room(const Needs& needs);
+  void free_leaves(const Needs& needs);
+  void free_cells(std::size_t cache, std::uint32_t count);               // of a cache that forgets
+  void free_slots(std::size_t cache, std::uint32_t count);               // or kCacheFull
+  std::uint32_t try_free_slots(std::size_t cache, std::uint32_t count);  // slots free now, at most `count`
+  void let_go_unneeded(std::size_t cache, std::uint32_t count);
+  std::uint32_t let_go_of(std::size_t cache, Part& part, std::uint32_t count);
+  Node* next_victim();                // null when everything left is live or pinned
+  std::uint64_t give_up(Node* node);  // to the host, else away; device bytes freed
   // Device and host bytes freed. REQUIRES: nothing in it is locked but by pins and user points. `tidy`: the parent may
   // join its last child.
   std::uint64_t remove_subtree(Node* node, bool tidy = true);
-  bool make_host_room(std::uint64_t bytes);
+  void prune(Node* node);                              // removes it, and what is above it, while it knows nothing
   Node* split_tail(Node* node, std::uint32_t tokens);  // the lower part, of `tokens` tokens
   Node* own_tail(std::string_view name_space, std::span<const Token> tokens) const;
   bool subtree_is_locked(Node* node) const;
-  std::uint64_t bytes_of(const NodeState& node) const;
-  std::uint64_t bytes_per_token() const;
-  void take_off_marks(Node* node);  // pins and user points in the subtree; their locks go too
+  std::uint64_t device_bytes_of(const NodeState& node) const;
+  std::uint64_t host_bytes_of(const NodeState& node) const;
+  std::uint64_t bytes_per_token() const;  // of full attention
+  void take_off_marks(Node* node);        // pins and user points in the subtree; their locks go too
   Hold hold(Node* node);
   void let_go(const Hold& hold);
-
   std::int32_t longest_pin(const Match& match,
                            std::uint64_t cap);  // tokens of the match that may be pinned under `cap`
 
-  // --- inspect.cpp -----------------------------------------------------------------------------------------------
+  // --- inspect.cpp, check.cpp ------------------------------------------------------------------------------------
   PrefixCacheStats stats() const;
   std::vector<NodeInfo> nodes() const;
   std::vector<std::string> check() const;
@@ -144,6 +256,7 @@ struct PrefixCacheState {
     return caches[cache]->spans(session.sequences_[cache]);
   }
   void check_session(const Session& session, std::vector<std::string>& findings) const;
+  void check_node(const Node& node, std::vector<std::string>& findings) const;
 };
 
 // The frame of one public call: reads the clock, takes the mutex, and when it ends takes the checksums of what the call

@@ -1,4 +1,4 @@
-// How deep a session can go: the plan, and adopting what is resident.
+// How deep a prompt can be reused, from where, and why not deeper.
 #include <algorithm>
 
 #include "prefix_cache/prefix_cache_state.h"
@@ -27,13 +27,19 @@ const char* name_of(ReasonCode code) noexcept {
       return "checksum";
     case ReasonCode::kNotUsed:
       return "not_used";
+    case ReasonCode::kNoState:
+      return "no_state";
+    case ReasonCode::kWindow:
+      return "window_incomplete";
+    case ReasonCode::kAtomic:
+      return "atomic_span";
     case ReasonCode::kNone:
       break;
   }
   return "none";
 }
 
-PrefixCacheState::Path PrefixCacheState::find_path(Node* from, std::span<const Token> rest) const {
+Path PrefixCacheState::find_path(Node* from, std::span<const Token> rest) const {
   const Match match = trie.match_below(from, rest);
   Path path{{}, match.length};
   for (Node* node = match.node; node != from; node = node->parent()) path.nodes.push_back(node);
@@ -43,96 +49,212 @@ PrefixCacheState::Path PrefixCacheState::find_path(Node* from, std::span<const T
 
 namespace {
 
-Reason no_room_reason() { return {ReasonCode::kNoRoom, "the rest is on the host and does not fit on the device"}; }
+// What all questions about one path share.
+class Search {
+ public:
+  Search(const PrefixCacheState& cache, const Path& path, std::int32_t computed, bool device_only)
+      : cache_(cache), path_(path), computed_(computed), device_only_(device_only) {
+    for (const std::size_t i : cache.forgetting) coverage_.emplace_back(path.nodes, i, path.matched, device_only);
+  }
 
-Reason last_token_reason() {
-  return {ReasonCode::kLastToken, "the last token is computed again, so that there are logits to go on from"};
+  // Up to here full attention is there.
+  std::int32_t sliceable() const {
+    std::int32_t end = path_.nodes.empty() ? computed_ : path_.matched;
+    for (const Node* node : path_.nodes) {
+      if (device_only_ && !state_of(const_cast<Node*>(node)).on_device) return std::max(computed_, node->start());
+    }
+    return end;
+  }
+
+  bool window_complete(std::size_t which, std::int32_t target) const {
+    const Visibility& sees = cache_.caches[cache_.forgetting[which]]->visibility();
+    const std::int32_t floor = std::max(sees.floor(target), computed_);
+    return floor >= target || coverage_[which].covered_from(target) <= floor;
+  }
+
+  bool windows_complete(std::int32_t target) const {
+    for (std::size_t i = 0; i < coverage_.size(); ++i) {
+      if (!window_complete(i, target)) return false;
+    }
+    return true;
+  }
+
+  // The deepest length at most `target` at which every window is complete.
+  std::int32_t complete_below(std::int32_t target) const {
+    for (std::size_t i = 0; i < coverage_.size() && target > computed_;) {
+      if (window_complete(i, target)) {
+        ++i;
+        continue;
+      }
+      target = next_candidate(i, target);
+      i = 0;
+    }
+    return std::max(target, computed_);
+  }
+
+  bool has_states(const Node* node) const {
+    const RestorePoint& point = state_of(const_cast<Node*>(node)).point;
+    return point.exists() && !(device_only_ && point.on_host);
+  }
+
+ private:
+  // The next lower length that can have a complete window where `target` has not: the end of an earlier covered range,
+  // or a chunk's border, where nothing before is seen.
+  std::int32_t next_candidate(std::size_t which, std::int32_t target) const {
+    const Visibility& sees = cache_.caches[cache_.forgetting[which]]->visibility();
+    const std::int32_t end = coverage_[which].end_below(target);
+    const std::int32_t border = sees.chunk > 0 && target % sees.chunk != 0 ? target - target % sees.chunk : -1;
+    return std::max({computed_, end, border});
+  }
+
+  const PrefixCacheState& cache_;
+  const Path& path_;
+  const std::int32_t computed_;
+  const bool device_only_;
+  std::vector<Coverage> coverage_;  // per forgetting cache
+};
+
+Reason reason_for(ReasonCode code) {
+  switch (code) {
+    case ReasonCode::kNoRoom:
+      return {code, "the rest is on the host and does not fit on the device"};
+    case ReasonCode::kLastToken:
+      return {code, "the last token is computed again, so that there are logits to go on from"};
+    case ReasonCode::kNoState:
+      return {code, "the recurrent layers have no state where the match ends; one is made there now"};
+    case ReasonCode::kWindow:
+      return {code, "cells that a sliding window or chunk needs there are gone"};
+    case ReasonCode::kAtomic:
+      return {code, "the match ends inside a span that goes as one"};
+    default:
+      return {};
+  }
 }
 
 }  // namespace
 
-ReusePlan PrefixCacheState::plan_reuse(Node* from, std::span<const Token> rest, std::int32_t limit) {
+Reach PrefixCacheState::reach(const Path& path, std::int32_t computed, std::int32_t limit, const AtomicSpans& atomic,
+                              bool device_only) const {
+  const Search search(*this, path, computed, device_only);
+  std::int32_t target = std::min(search.sliceable(), limit);
+  ReasonCode code = ReasonCode::kNone;
+  if (target < path.matched) code = target == limit ? ReasonCode::kLastToken : ReasonCode::kNoRoom;
+  const auto lower = [&](std::int32_t to, ReasonCode why) {
+    if (to < target) code = why;
+    target = std::min(target, to);
+  };
+  lower(atomic.begin_of(target), ReasonCode::kAtomic);
+  if (!recurrents.empty()) {
+    std::int32_t best = computed;
+    for (const Node* node : path.nodes) {
+      if (node->end() > target || node->end() <= computed || atomic.inside(node->end())) continue;
+      if (search.has_states(node) && search.windows_complete(node->end())) best = node->end();
+    }
+    lower(best, ReasonCode::kNoState);
+  } else {
+    for (std::int32_t before = -1; before != target;) {
+      before = target;
+      lower(search.complete_below(target), ReasonCode::kWindow);
+      lower(std::max(computed, atomic.begin_of(target)), ReasonCode::kAtomic);
+    }
+  }
+  return {std::max(target, computed), reason_for(code)};
+}
+
+Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::int32_t target) const {
+  Fetch fetch;
+  fetch.needs = {std::vector<std::uint32_t>(caches.size()), std::vector<std::uint32_t>(recurrents.size())};
+  fetch.windows.resize(caches.size());
+  fetch.resident = computed;
+  for (Node* node : path.nodes) {
+    if (node->start() >= target) break;
+    if (state_of(node).on_device && fetch.nodes.empty()) fetch.resident = std::min(node->end(), target);
+    if (!state_of(node).on_device) fetch.nodes.push_back(node);
+  }
+  for (const std::size_t i : full) {
+    const auto cells = fetch.nodes.empty() ? 0 : static_cast<std::uint32_t>(target - fetch.resident);
+    fetch.needs.cells[i] = cells;
+    fetch.bytes += cells * caches[i]->shape().bytes_per_cell();
+  }
+  if (full.empty()) fetch.resident = target;
+  for (const std::size_t i : forgetting) {
+    const std::int32_t from = std::max(caches[i]->visibility().floor(target), computed);
+    if (from >= target) continue;
+    for (const WindowSource& source : Coverage(path.nodes, i, path.matched, false).pick(from, target)) {
+      if (source.slice == nullptr) continue;
+      const auto cells = static_cast<std::uint32_t>(source.to - source.from);
+      fetch.windows[i].push_back(source);
+      fetch.needs.cells[i] += cells;
+      fetch.bytes += cells * caches[i]->shape().bytes_per_cell();
+    }
+  }
+  for (Node* node : path.nodes) {
+    if (recurrents.empty() || node->end() != target || !state_of(node).point.on_host) continue;
+    fetch.point = node;
+    for (std::size_t i = 0; i < recurrents.size(); ++i) {
+      fetch.needs.slots[i] = 1;
+      fetch.bytes += recurrents[i]->shape().bytes_per_slot();
+    }
+  }
+  return fetch;
+}
+
+InUse PrefixCacheState::use_of(const Path& path, std::int32_t computed, std::int32_t target) const {
+  InUse use;
+  use.windows.resize(caches.size());
+  for (const std::size_t i : forgetting) {
+    const std::int32_t from = std::max(caches[i]->visibility().floor(target), computed);
+    if (from >= target) continue;
+    for (const WindowSource& source : Coverage(path.nodes, i, path.matched, false).pick(from, target)) {
+      if (source.list != nullptr) use.windows[i].push_back(source.list->share(source.from, source.to));
+    }
+  }
+  for (const Node* node : path.nodes) {
+    if (node->end() == target) use.point = node;
+  }
+  return use;
+}
+
+bool PrefixCacheState::fits(const Path& path, const Fetch& fetch, std::int32_t computed, std::int32_t target,
+                            std::int32_t& limit, bool& device_only) {
+  in_use = use_of(path, computed, target);
+  if (!fetch.nodes.empty() && !full.empty()) {
+    const std::uint64_t wanted = fetch.needs.cells[full.front()];
+    const std::uint64_t room = room_tokens(path.nodes.back());
+    if (room < wanted) {
+      limit = fetch.resident + static_cast<std::int32_t>(room);
+      in_use = {};
+      return false;
+    }
+  }
+  for (const std::size_t i : forgetting) {
+    if (fetch.needs.cells[i] > caches[i]->free_cells() + freeable_cells(i)) device_only = true;
+  }
+  for (std::size_t i = 0; i < recurrents.size(); ++i) {
+    if (fetch.needs.slots[i] > recurrents[i]->free_slots() + freeable_slots(i)) device_only = true;
+  }
+  in_use = {};
+  return !device_only;
+}
+
+// What advance() would do, without doing it.
+ReusePlan PrefixCacheState::plan_reuse(Node* from, std::span<const Token> rest, std::int32_t limit,
+                                       const AtomicSpans& atomic) {
   ReusePlan plan;
   const Path path = find_path(from, rest);
   plan.matched = path.matched;
-  plan.reusable = std::min(path.matched, limit);
-  if (plan.reusable < plan.matched) plan.reason = last_token_reason();
-  std::int32_t resident = from->end();
-  for (Node* node : path.nodes) {
-    if (!state_of(node).on_device()) break;
-    resident = std::min(node->end(), plan.reusable);
-  }
-  if (resident < plan.reusable) {
-    const auto wanted = static_cast<std::uint64_t>(plan.reusable - resident);
-    const std::uint64_t loaded = std::min(wanted, room_tokens(path.nodes.back()));
-    if (loaded < wanted) plan.reason = no_room_reason();
-    plan.reusable = resident + static_cast<std::int32_t>(loaded);
-    plan.bytes_moved = loaded * bytes_per_token();
+  bool device_only = false, short_of_room = false;
+  while (true) {
+    const Reach reached = reach(path, from->end(), limit, atomic, device_only);
+    const Fetch fetch = missing(path, from->end(), reached.target);
+    plan.reusable = reached.target;
+    plan.bytes_moved = fetch.bytes;
+    plan.reason = short_of_room ? reason_for(ReasonCode::kNoRoom) : reached.reason;
+    if (fetch.empty() || fits(path, fetch, from->end(), reached.target, limit, device_only)) break;
+    short_of_room = true;
   }
   if (plan.reusable > 0) plan.tier = plan.bytes_moved > 0 ? Tier::kHost : Tier::kDevice;
   return plan;
-}
-
-// Walks the session onto `target`, which lies on the path (all of it resident, or covered by the session's own cells).
-void PrefixCacheState::borrow_path(Session& session, const Path& path, std::int32_t target) {
-  for (Node* node : path.nodes) {
-    if (node->start() >= target) break;
-    if (node->end() > target) node = trie.split(node, target);
-    NodeState& state = state_of(node);
-    if (state.on_device()) {
-      for (std::size_t i = 0; i < caches.size(); ++i) {
-        caches[i]->borrow(session.sequences_[i], state.cells(i), node->start(), node->end());
-      }
-    } else {
-      std::vector<SpanList> cells;
-      for (std::size_t i = 0; i < caches.size(); ++i) {
-        cells.push_back(caches[i]->lend(session.sequences_[i], node->start(), node->end()));
-      }
-      state.set_cells(std::move(cells));
-      trie.leave_order(kHostOrder, node);
-      trie.join_order(kDeviceOrder, node);
-      device_tokens += state.length();
-      host_tokens -= state.length();
-    }
-    move_to(session, node);
-  }
-}
-
-// Each round either reaches the goal or lowers it: a page-in that fails names the reason and stops at what is resident.
-ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry& entry) {
-  ReusePlan report;
-  const std::int32_t before = session.computed_;
-  while (true) {
-    const Path path = find_path(session.node_, unpublished(session));
-    report.matched = std::max(report.matched, path.matched);
-    const std::int32_t target = std::min(path.matched, limit);
-    std::int32_t resident = session.node_->end();
-    for (Node* node : path.nodes) {
-      if (!state_of(node).on_device()) break;
-      resident = std::min(node->end(), path.matched);
-    }
-    const std::int32_t reached = std::min(resident, target);
-    if (reached < target && report.reason.code == ReasonCode::kNone) {
-      const PageIn result = page_in(path, target, report.bytes_moved, entry);
-      if (result == PageIn::kNoRoom) report.reason = no_room_reason();
-      if (result == PageIn::kChecksum) {
-        drop_damaged(find_path(session.node_, unpublished(session)));
-        report.reason = {ReasonCode::kChecksum, "the rest came back damaged and was dropped"};
-      }
-      continue;
-    }
-    if (reached > before) {
-      const std::int32_t start = session.node_->end();
-      borrow_path(session, path, reached);
-      session.tail_begin_ += static_cast<std::size_t>(reached - start);
-      session.computed_ = reached;
-    }
-    report.reusable = session.computed_;
-    if (report.reusable > 0) report.tier = report.bytes_moved > 0 ? Tier::kHost : Tier::kDevice;
-    if (report.reason.code == ReasonCode::kNone && report.reusable < report.matched)
-      report.reason = last_token_reason();
-    return report;
-  }
 }
 
 }  // namespace kvtrie

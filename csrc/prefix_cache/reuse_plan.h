@@ -16,8 +16,12 @@ enum class ReasonCode : std::uint8_t {
   kNoRoom,     // the rest is in a lower tier and does not fit on the device now
   kChecksum,   // the rest came back from a lower tier with wrong bytes and was dropped
   kNotUsed,    // the session was begun with use=False
+  kNoState,    // recurrent layers have no state where the match ends
+  kWindow,     // cells that a sliding window or chunk needs there are gone
+  kAtomic,     // the match ends inside an image, audio clip or other span that goes as one
 };
-const char* name_of(ReasonCode code) noexcept;  // "none", "last_token", "no_room", "checksum", "not_used"
+// "none", "last_token", "no_room", "checksum", "not_used", "no_state", "window_incomplete", "atomic_span"
+const char* name_of(ReasonCode code) noexcept;
 
 struct Reason {
   ReasonCode code = ReasonCode::kNone;

@@ -1,8 +1,11 @@
-// Making room: what may be given up, in which order, and where it goes.
+// Making room: what may be given up, in which order.
 //
-// Order (architecture: "When a claim does not fit"): the pools give back unused reservations by themselves; then leaves
-// on no live path, least recently used first, tail first; user points only when nothing else is left; pins never. First
-// everything that could go is counted, and a claim that would not fit even then is refused with nothing changed.
+// Order (architecture: "When a claim does not fit"): the pools give back unused reservations by themselves; then cells
+// of windows that no restore point or live sequence needs, oldest first; then restore points (restore_points.cpp); then
+// leaves on no live path, least recently used first, tail first; user points only when nothing else is left; pins
+// never. First everything that could go is counted, and a claim that would not fit even then is refused with nothing
+// changed. Cells of caches that forget are counted per holder, so live sequences keep theirs whatever the tree lets go
+// of.
 #include <algorithm>
 
 #include "base/error.h"
@@ -12,17 +15,43 @@ namespace kvtrie {
 
 std::uint64_t PrefixCacheState::bytes_per_token() const {
   std::uint64_t bytes = 0;
-  for (const auto& cache : caches) bytes += cache->shape().bytes_per_cell();
+  for (const std::size_t i : full) bytes += caches[i]->shape().bytes_per_cell();
   return bytes;
 }
 
-std::uint64_t PrefixCacheState::bytes_of(const NodeState& node) const { return bytes_per_token() * node.length(); }
+std::uint64_t PrefixCacheState::device_bytes_of(const NodeState& node) const {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    bytes += caches[i]->shape().bytes_per_cell() * node.parts[i].device_tokens();
+  }
+  if (!node.point.exists() || node.point.on_host) return bytes;
+  for (const auto& cache : recurrents) bytes += cache->shape().bytes_per_slot();
+  for (const std::size_t i : forgetting) {
+    bytes += caches[i]->shape().bytes_per_cell() * caches[i]->cells_held_only(node.point.windows[i], 1);
+  }
+  return bytes;
+}
 
-std::uint32_t PrefixCacheState::deficit(std::uint32_t count) const {
+std::uint64_t PrefixCacheState::host_bytes_of(const NodeState& node) const {
+  std::uint64_t bytes = 0;
+  const auto add = [&](std::size_t i, const HostSlice& slice) {
+    bytes += caches[i]->shape().bytes_per_cell() * static_cast<std::uint64_t>(slice.to - slice.from);
+  };
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    for (const HostSlice& slice : node.parts[i].slices) add(i, slice);
+    if (node.point.on_host) add(i, node.point.slices[i]);
+  }
+  for (std::size_t i = 0; i < recurrents.size() && node.point.on_host; ++i) {
+    bytes += recurrents[i]->shape().bytes_per_slot();
+  }
+  return bytes;
+}
+
+std::uint32_t PrefixCacheState::deficit(const Needs& needs) const {
   std::uint32_t missing = 0;
-  for (const auto& cache : caches) {
-    const Cell free = cache->free_cells();
-    if (free < count) missing = std::max(missing, count - free);
+  for (const std::size_t i : full) {
+    const Cell free = caches[i]->free_cells();
+    if (free < needs.cells[i]) missing = std::max(missing, needs.cells[i] - free);
   }
   return missing;
 }
@@ -34,10 +63,13 @@ std::uint64_t PrefixCacheState::mark_live(Node* also) {
   const auto mark_path = [&](Node* node) {
     for (; !node->is_root() && state_of(node).mark != walks; node = node->parent()) {
       state_of(node).mark = walks;
-      if (state_of(node).on_device()) live += state_of(node).length();
+      if (state_of(node).on_device) live += state_of(node).length();
     }
   };
-  for (const Session* session : sessions) mark_path(session->node_);
+  for (const Session* session : sessions) {
+    mark_path(session->node_);
+    if (session->ahead_ != nullptr) mark_path(session->ahead_);
+  }
   for (const Hold& pin : pins) mark_path(pin.node);
   for (const Hold& path : paths_in_use) mark_path(path.node);
   if (also != nullptr) mark_path(also);
@@ -50,62 +82,216 @@ std::uint64_t PrefixCacheState::freeable_tokens(Node* also) {
   if (!tails_are_shared) return device_tokens - live;
   std::uint64_t freeable = 0;
   trie.visit([&](Node& node) {
-    if (node.is_root() || !state_of(&node).on_device() || state_of(&node).mark == walks) return;
+    if (node.is_root() || !state_of(&node).on_device || state_of(&node).mark == walks) return;
     std::uint32_t cells = state_of(&node).length();
-    for (std::size_t i = 0; i < caches.size(); ++i) {
-      cells = std::min(cells, caches[i]->cells_held_only(state_of(&node).cells(i), 1));
+    for (const std::size_t i : full) {
+      cells = std::min(cells, caches[i]->cells_held_only(state_of(&node).parts[i].cells.front(), 1));
     }
     freeable += cells;
   });
   return freeable;
 }
 
-std::uint64_t PrefixCacheState::freeable_host_tokens() {
-  std::uint64_t tokens = 0;
+std::uint64_t PrefixCacheState::freeable_bytes() {
+  const std::uint64_t tokens = freeable_tokens();
+  if (!has_points()) return tokens * bytes_per_token();
+  std::uint64_t bytes = 0;
   trie.visit([&](Node& node) {
-    if (node.is_root() || state_of(&node).on_device() || state_of(&node).mark == walks) return;
-    tokens += state_of(&node).length();
+    if (!node.is_root() && state_of(&node).on_device && state_of(&node).mark != walks)
+      bytes += device_bytes_of(state_of(&node));
   });
-  return tokens;
+  return bytes;
+}
+
+std::uint64_t PrefixCacheState::freeable_host_bytes() {
+  std::uint64_t bytes = 0;
+  trie.visit([&](Node& node) {
+    if (node.is_root() || state_of(&node).mark == walks) return;
+    if (!state_of(&node).on_device) bytes += host_bytes_of(state_of(&node));
+  });
+  return bytes;
 }
 
 std::uint64_t PrefixCacheState::room_tokens(Node* also) {
-  Cell free = smallest_pool;
-  for (const auto& cache : caches) free = std::min(free, cache->free_cells());
+  Cell free = longest;
+  for (const std::size_t i : full) free = std::min(free, caches[i]->free_cells());
   return free + freeable_tokens(also);
 }
 
-void PrefixCacheState::make_room(std::uint32_t count) {
-  std::uint32_t missing = deficit(count);
-  if (missing == 0) return;
-  const std::uint64_t freeable = freeable_tokens();
-  if (missing > freeable) {
-    CacheFullCounts counts;
-    counts.needed = count;
-    counts.free = count - missing;
-    counts.freeable = freeable;
-    counts.held_live = smallest_pool - counts.free - std::min<std::uint64_t>(freeable, smallest_pool - counts.free);
-    throw Error::cache_full(
-        cat("[prefix_cache] cells: needed ", counts.needed, ", free ", counts.free, ", freeable ", counts.freeable,
-            ", held by live sessions and pins ", counts.held_live, " of ", smallest_pool),
-        counts);
+std::uint32_t PrefixCacheState::freeable_cells(std::size_t cache) const {
+  std::vector<const SpanList*> pinned;
+  if (!in_use.windows.empty()) {
+    for (const SpanList& list : in_use.windows[cache]) pinned.push_back(&list);
+    const RestorePoint* point = in_use.point == nullptr ? nullptr : &state_of(const_cast<Node*>(in_use.point)).point;
+    if (point != nullptr && point->exists() && !point->on_host) pinned.push_back(&point->windows[cache]);
   }
-  while ((missing = deficit(count)) > 0) {
+  for (const Hold& pin : pins) {
+    const RestorePoint& point = state_of(pin.node).point;
+    if (point.exists() && !point.on_host) pinned.push_back(&point.windows[cache]);
+  }
+  const CausalCache::Usage usage = caches[cache]->usage();
+  const auto held = static_cast<std::uint32_t>(usage.held);
+  return held - std::min(held, caches[cache]->live_cells(pinned));
+}
+
+std::uint32_t PrefixCacheState::freeable_slots(std::size_t cache) const {
+  return static_cast<std::uint32_t>(std::count_if(points.begin(), points.end(), [&](const Node* node) {
+    return state_of(const_cast<Node*>(node)).pins == 0 && node != in_use.point && frees_slot(node, cache);
+  }));
+}
+
+namespace {
+
+void require_fits(std::uint64_t needed, std::uint64_t free, std::uint64_t freeable, std::uint64_t capacity,
+                  const char* what) {
+  if (needed <= free + freeable) return;
+  CacheFullCounts counts;
+  counts.needed = needed;
+  counts.free = free;
+  counts.freeable = freeable;
+  counts.held_live = capacity - free - std::min(freeable, capacity - free);
+  throw Error::cache_full(cat("[prefix_cache] ", what, ": needed ", needed, ", free ", free, ", freeable ", freeable,
+                              ", held by live sessions and pins ", counts.held_live, " of ", capacity),
+                          counts);
+}
+
+}  // namespace
+
+void PrefixCacheState::require_room(const Needs& needs) {
+  if (deficit(needs) > 0) {
+    const std::uint64_t freeable = freeable_tokens();
+    for (const std::size_t i : full) {
+      require_fits(needs.cells[i], caches[i]->free_cells(), freeable, caches[i]->capacity(), "cells");
+    }
+  }
+  for (const std::size_t i : forgetting) {
+    const std::uint32_t free = caches[i]->free_cells();
+    if (needs.cells[i] > free)
+      require_fits(needs.cells[i], free, freeable_cells(i), caches[i]->capacity(), "cells of a window or chunk");
+  }
+  for (std::size_t i = 0; i < recurrents.size(); ++i) {
+    const std::uint32_t free = recurrents[i]->free_slots();
+    if (needs.slots[i] > free)
+      require_fits(needs.slots[i], free, freeable_slots(i), recurrents[i]->capacity(), "state slots");
+  }
+}
+
+void PrefixCacheState::make_room(const Needs& needs) {
+  require_room(needs);
+  for (std::size_t i = 0; i < recurrents.size(); ++i) free_slots(i, needs.slots[i]);
+  for (const std::size_t i : forgetting) free_cells(i, needs.cells[i]);
+  free_leaves(needs);
+}
+
+void PrefixCacheState::free_leaves(const Needs& needs) {
+  std::uint32_t missing = 0;
+  while ((missing = deficit(needs)) > 0) {
     Node* victim = next_victim();
-    ensure(victim != nullptr, "prefix_cache.make_room", "counted ", freeable, " freeable cells but found no victim");
+    ensure(victim != nullptr, "prefix_cache.make_room", "counted enough freeable cells but found no victim");
     const std::uint32_t length = state_of(victim).length();
     give_up(split_tail(victim, std::min(length, std::max(missing, options.growth))));
   }
 }
 
+// ---- slots --------------------------------------------------------------------------------------------------------
+
+std::uint32_t PrefixCacheState::try_free_slots(std::size_t cache, std::uint32_t count) {
+  const auto frees = [&](const Node* node) { return frees_slot(node, cache); };
+  while (recurrents[cache]->free_slots() < count) {
+    Node* victim = point_victim(/*with_user=*/false, frees);
+    if (victim == nullptr) break;
+    give_up_point(victim);
+  }
+  return std::min(count, recurrents[cache]->free_slots());
+}
+
+void PrefixCacheState::free_slots(std::size_t cache, std::uint32_t count) {
+  const auto frees = [&](const Node* node) { return frees_slot(node, cache); };
+  while (recurrents[cache]->free_slots() < count) {
+    Node* victim = point_victim(/*with_user=*/true, frees);
+    ensure(victim != nullptr, "prefix_cache.make_room", "counted ", count,
+           " slots of recurrent cache ", cache, " as free or freeable, found ", recurrents[cache]->free_slots());
+    give_up_point(victim);
+  }
+}
+
+// ---- cells of caches that forget ----------------------------------------------------------------------------------
+
+// Lets go of cells in front of what only this part holds, until `count` are free.
+std::uint32_t PrefixCacheState::let_go_of(std::size_t cache, Part& part, std::uint32_t count) {
+  std::uint32_t freed = 0;
+  std::vector<SpanList> left;
+  for (SpanList& list : part.cells) {
+    const CellSpans alone = caches[cache]->pool().split_by_holders(list.spans(), 1).first;
+    for (const CellSpan& span : alone) {
+      if (freed >= count) break;
+      const std::uint32_t take = std::min(span.length, count - freed);
+      SpanList rest = list.split(span.position);
+      SpanList back = rest.split(span.position + static_cast<std::int32_t>(take));
+      if (!list.empty()) left.push_back(std::move(list));
+      if (host != nullptr && host->fits(rest.length() * caches[cache]->shape().bytes_per_cell())) {
+        if (std::optional<HostSlice> slice = store_cells(cache, rest)) part.add(std::move(*slice));
+      }
+      list = std::move(back);
+      freed += take;
+    }
+    if (!list.empty()) left.push_back(std::move(list));
+  }
+  part.cells = std::move(left);
+  return freed;
+}
+
+void PrefixCacheState::let_go_unneeded(std::size_t cache, std::uint32_t count) {
+  std::vector<Node*> holding;
+  trie.visit([&](Node& node) {
+    if (!node.is_root() && !state_of(&node).parts[cache].cells.empty()) holding.push_back(&node);
+  });
+  std::stable_sort(holding.begin(), holding.end(),
+                   [](const Node* a, const Node* b) { return a->last_used() < b->last_used(); });
+  for (Node* node : holding) {
+    const std::uint32_t free = caches[cache]->free_cells();
+    if (free >= count) return;
+    let_go_of(cache, state_of(node).parts[cache], count - free);
+    prune(node);
+  }
+}
+
+// More is let go of than asked for: finding out what nobody needs looks at the whole tree.
+void PrefixCacheState::free_cells(std::size_t cache, std::uint32_t count) {
+  if (caches[cache]->free_cells() >= count) return;
+  const std::uint32_t wanted = std::min(caches[cache]->capacity(), count + options.growth);
+  const auto frees = [&](const Node* node) { return frees_cells(node, cache); };
+  let_go_unneeded(cache, wanted);
+  while (caches[cache]->free_cells() < count) {
+    Node* victim = point_victim(/*with_user=*/true, frees);
+    ensure(victim != nullptr, "prefix_cache.make_room", "counted ", count, " cells of cache ", cache,
+           " as free or freeable, found ", caches[cache]->free_cells());
+    give_up_point(victim);
+    let_go_unneeded(cache, wanted);
+  }
+}
+
+// A node that holds nothing in any tier only costs its tokens. Where there is full attention every node holds some.
+void PrefixCacheState::prune(Node* node) {
+  while (full.empty() && !node->is_root() && node->is_leaf() && node->locks() == 0) {
+    const NodeState& state = state_of(node);
+    const auto holds = [](const Part& part) { return !part.cells.empty() || !part.slices.empty(); };
+    if (state.point.exists() || std::any_of(state.parts.begin(), state.parts.end(), holds)) return;
+    Node* parent = node->parent();
+    const bool last = parent->is_root() && parent->child_count() == 1;
+    remove_subtree(node, /*tidy=*/false);  // a join would take away a node that a caller still looks at
+    if (last) return;
+    node = parent;
+  }
+}
+
+// ---- nodes --------------------------------------------------------------------------------------------------------
+
 Node* PrefixCacheState::next_victim() {
   while (true) {
     Node* victim = trie.victim(kDeviceOrder);
     if (victim != nullptr || user_points.empty()) return victim;
-    Node* point = user_points.front();
-    user_points.pop_front();
-    state_of(point).user = false;
-    trie.unlock(point);
+    take_off_user(user_points.front());
   }
 }
 
@@ -115,7 +301,7 @@ Node* PrefixCacheState::split_tail(Node* node, std::uint32_t tokens) {
 }
 
 std::uint64_t PrefixCacheState::give_up(Node* node) {
-  const std::uint64_t bytes = bytes_of(state_of(node));
+  const std::uint64_t bytes = device_bytes_of(state_of(node));
   if (page_out(node) > 0) return bytes;
   remove_subtree(node);
   return bytes;
@@ -132,65 +318,6 @@ Hold PrefixCacheState::hold(Node* node) {
 
 void PrefixCacheState::let_go(const Hold& hold) {
   for (Node* node : hold.path) trie.unlock(node);
-}
-
-namespace {
-
-std::vector<BlobSection> blob_sections(const KvShape& shape, std::uint32_t cells) {
-  const CellImage image(shape, cells);
-  std::vector<BlobSection> sections(image.sections());
-  const std::uint32_t per_tensor = (cells + kSectionTokens - 1) / kSectionTokens;
-  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
-    for (const bool value : {false, true}) {
-      for (std::uint32_t index = 0; index < per_tensor; ++index) {
-        const SectionRange range = image.section(layer, value, index);
-        sections[image.section_number(layer, value, index)] = {range.offset, range.bytes};
-      }
-    }
-  }
-  return sections;
-}
-
-}  // namespace
-
-// The cells may be claimed again as soon as the gathers are enqueued: whatever overwrites them comes later in the
-// queue. The blobs stay in `unsealed` until their bytes have arrived, whoever lets go of them before that.
-std::uint64_t PrefixCacheState::page_out(Node* node) {
-  NodeState& state = state_of(node);
-  const std::uint64_t bytes = bytes_of(state);
-  if (host == nullptr || !make_host_room(bytes)) return 0;
-  std::vector<HostSlice> slices;
-  for (const auto& cache : caches) {
-    const KvShape& shape = cache->shape();
-    HostBlobPtr blob = host->allocate(shape.bytes_per_cell() * state.length(), blob_sections(shape, state.length()));
-    if (blob == nullptr) return 0;
-    slices.push_back({std::move(blob), state.start(), state.length()});
-  }
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    const HostBlobPtr& blob = slices[i].blob;
-    unsealed.push_back(blob);
-    const CompletionPtr stored =
-        caches[i]->store_image(state.cells(i), state.start(), state.end(), state.start(), blob->data(), state.length());
-    blob->expect([stored] { stored->wait(); });
-  }
-  state.set_slices(std::move(slices));
-  trie.leave_order(kDeviceOrder, node);
-  trie.join_order(kHostOrder, node);
-  device_tokens -= state.length();
-  host_tokens += state.length();
-  ++totals.page_outs;
-  totals.page_out_bytes += bytes;
-  return bytes;
-}
-
-bool PrefixCacheState::make_host_room(std::uint64_t bytes) {
-  if (bytes > host->cap_bytes()) return false;
-  while (!host->fits(bytes)) {
-    Node* victim = trie.victim(kHostOrder);
-    if (victim == nullptr) return false;
-    remove_subtree(victim, /*tidy=*/false);  // a join could swallow the node that is being paged out
-  }
-  return true;
 }
 
 bool PrefixCacheState::subtree_is_locked(Node* node) const {
@@ -214,9 +341,10 @@ std::uint64_t PrefixCacheState::remove_subtree(Node* node, bool tidy) {
     Node* above = leaf->parent();
     const bool last = leaf == node;
     const NodeState& state = state_of(leaf);
-    bytes += bytes_of(state);
-    (state.on_device() ? device_tokens : host_tokens) -= state.length();
+    bytes += device_bytes_of(state) + host_bytes_of(state);
+    (state.on_device ? device_tokens : host_tokens) -= state.length();
     totals.evicted_tokens += state.length();
+    totals.dropped_points += points.erase(leaf);
     trie.remove(leaf);
     leaf = last ? parent : above;
   }

@@ -15,6 +15,8 @@ void require_open(bool closed, bool failed) {
 
 }  // namespace
 
+void PrefixCacheState::require_usable(const Session& session) const { require_open(session.closed_, session.failed_); }
+
 Session::~Session() { close(); }
 
 void Session::close() noexcept {
@@ -72,11 +74,18 @@ void Session::append(std::span<const Token> tokens) {
   Entry entry(cache_->state());
   require_open(closed_, failed_);
   check_tokens(tokens, "session.append");
-  const auto total = static_cast<std::size_t>(cache_->state().recorded(*this)) + tokens.size();
-  require(total <= cache_->state().smallest_pool, "session.append", "tokens: got ", total, " in the session, allowed ",
-          cache_->state().smallest_pool, " (cells of the smallest cache)");
-  cache_->state().drop_open_step(*this);
+  PrefixCacheState& state = cache_->state();
+  const std::int32_t before = state.recorded(*this);
+  const auto total = static_cast<std::size_t>(before) + tokens.size();
+  require(total <= state.longest, "session.append", "tokens: got ", total, " in the session, allowed ", state.longest,
+          " (cells of the smallest cache)");
+  AtomicSpans atomic = atomic_;
+  atomic.add_media(tokens, before);
+  state.drop_open_step(*this);
   tail_.insert(tail_.end(), tokens.begin(), tokens.end());
+  atomic_ = std::move(atomic);
+  if (tokens.size() > 1 && state.has_points())  // a prompt of several tokens: before its last one
+    wanted_.push_back({static_cast<std::int32_t>(total) - 1, PointKind::kEnd});
 }
 
 StepPtr Session::decode() {
@@ -100,9 +109,14 @@ SessionPtr Session::branch() {
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     state.caches[i]->fork(sequences_[i], twin->sequences_[i], computed_);
   }
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    state.recurrents[i]->stand_at(twin->states_[i], computed_, state.recurrents[i]->slot(states_[i]));
+  }
   const auto own = state.unpublished(*this);
   twin->tail_.assign(own.begin(), own.end());
   twin->computed_ = computed_;
+  twin->wanted_ = wanted_;
+  twin->atomic_ = atomic_;
   twin->use_ = use_;
   twin->publish_ = publish_;
   twin->report_ = {computed_, computed_, computed_ > 0 ? Tier::kDevice : Tier::kNone, 0, {}};
@@ -114,7 +128,9 @@ SessionPtr Session::branch() {
 bool Session::can_rewind(std::int32_t length) const {
   Entry entry(cache_->state());
   require_open(closed_, failed_);
-  return length >= 0 && length <= cache_->state().recorded(*this);
+  const PrefixCacheState& state = cache_->state();
+  if (length < 0 || length > state.recorded(*this) || atomic_.inside(length)) return false;
+  return state.reachable_back(*this, length) == length;
 }
 
 void Session::rewind(std::int32_t length) {
@@ -127,23 +143,26 @@ void Session::rewind(std::int32_t length) {
     throw Error::not_restorable(cat("[session.rewind] length: got ", length, ", allowed 0 to ", recorded),
                                 length < 0 ? 0 : recorded);
   }
-  state.drop_open_step(*this);
-  ++state.totals.rewinds;
-  for (std::size_t i = 0; i < sequences_.size() && length < computed_; ++i) {
-    state.caches[i]->truncate(sequences_[i], length);
+  const std::int32_t nearest = state.reachable_back(*this, atomic_.begin_of(length));
+  if (nearest != length) {
+    throw Error::not_restorable(cat("[session.rewind] length: got ", length, ", allowed ", nearest,
+                                    ", the nearest below at which every cache has its state"),
+                                nearest);
   }
-  computed_ = std::min(computed_, length);
+  state.drop_open_step(*this);
+  state.drop_ahead(*this);  // it is ahead along tokens that may go now
+  ++state.totals.rewinds;
+  std::erase_if(wanted_, [&](const WantedPoint& each) { return each.offset > length; });
+  atomic_.truncate(length);
   const std::int32_t published = state.published(*this);
   if (length >= published) {
+    if (length < computed_) state.go_back(*this, length);
     tail_.resize(tail_begin_ + static_cast<std::size_t>(length - published));
     return;
   }
   tail_.clear();
   tail_begin_ = 0;
-  Node* node = node_;
-  while (!node->is_root() && node->start() >= length) node = node->parent();
-  if (node->end() > length) node = state.trie.split(node, length);
-  state.move_to(*this, node);
+  state.go_back(*this, length);
 }
 
 std::int32_t Session::checkpoint() {
@@ -156,6 +175,7 @@ std::int32_t Session::checkpoint() {
          "the session does not publish, so no one could come back here");
   }
   if (node_->is_root()) return 0;
+  state.make_point(*this, computed_, PointKind::kUser, state.states_of(*this));
   NodeState& here = state_of(node_);
   if (here.user) {
     std::erase(state.user_points, node_);

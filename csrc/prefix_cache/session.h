@@ -16,11 +16,14 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "cache/causal_cache.h"
+#include "prefix_cache/atomic_spans.h"
+#include "prefix_cache/node_state.h"
 #include "prefix_cache/reuse_plan.h"
 #include "trie/trie.h"
 
@@ -30,6 +33,12 @@ class PrefixCache;
 class Step;
 struct PrefixCacheState;
 using StepPtr = std::shared_ptr<Step>;
+
+// A restore point that is wanted when the session gets there.
+struct WantedPoint {
+  std::int32_t offset = 0;
+  PointKind kind = PointKind::kNone;
+};
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
@@ -57,10 +66,16 @@ class Session : public std::enable_shared_from_this<Session> {
   StepPtr decode();                            // one step over everything recorded and not yet computed
 
   std::shared_ptr<Session> branch();  // a second session at the same place; no K/V byte moves
-  void rewind(std::int32_t length);   // forgets tokens from `length` on; throws kNotRestorable
+  // Forgets tokens from `length` on; throws kNotRestorable where a cache cannot go back there (`nearest()` says how far
+  // it can).
+  void rewind(std::int32_t length);
   bool can_rewind(std::int32_t length) const;
   std::int32_t checkpoint();  // marks length() as a user point, which resists eviction; returns it
-  void close() noexcept;      // idempotent
+  // Context shift: keeps the first `keep` tokens, drops the oldest half of the rest (shift.h; `limit`: of how many
+  // tokens, 0: as many as are recorded) and moves what follows down; K are rotated. The session is private from then
+  // on. Where that is impossible nothing changes, and the result names the tokens that a new session has to begin with.
+  std::optional<Tokens> shift(std::int32_t keep, std::int32_t limit = 0);
+  void close() noexcept;  // idempotent
 
  private:
   friend class PrefixCache;
@@ -73,8 +88,12 @@ class Session : public std::enable_shared_from_this<Session> {
   std::string name_space_;
   ReusePlan report_;
   Node* node_ = nullptr;               // locked; its end is the published length
-  std::vector<SequenceId> sequences_;  // one per cache
-  Tokens tail_;                        // tokens from the published length on start at tail_[tail_begin_]
+  Node* ahead_ = nullptr;              // locked: attention caches hold cells up to somewhere on it already
+  std::vector<SequenceId> sequences_;  // one per attention cache
+  std::vector<SequenceId> states_;     // one per recurrent cache
+  std::vector<WantedPoint> wanted_;    // ascending
+  AtomicSpans atomic_;
+  Tokens tail_;  // tokens from the published length on start at tail_[tail_begin_]
   std::size_t tail_begin_ = 0;
   std::int32_t computed_ = 0;
   Step* open_step_ = nullptr;

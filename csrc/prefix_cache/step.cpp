@@ -23,28 +23,42 @@ std::vector<std::int32_t> Step::last_rows() const {
   return rows;
 }
 
-std::size_t Step::cache_of(std::int32_t layer) const {
-  if (dropped_) fail(ErrorKind::kClosed, "step", "the step was dropped: its session was asked for something else");
-  const auto& owners = cache_->state().cache_of_layer;
+namespace {
+
+std::size_t owner_of(const std::map<std::int32_t, std::size_t>& owners, std::int32_t layer, bool dropped,
+                     const char* kind) {
+  if (dropped) fail(ErrorKind::kClosed, "step", "the step was dropped: its session was asked for something else");
   const auto owner = owners.find(layer);
-  if (owner == owners.end()) {
-    fail(ErrorKind::kArgument, "step", "layer: got ", layer, ", allowed the ", owners.size(), " layers of the caches, ",
-         owners.begin()->first, " to ", owners.rbegin()->first);
-  }
-  return owner->second;
+  if (owner != owners.end()) return owner->second;
+  if (owners.empty()) fail(ErrorKind::kArgument, "step", "layer: got ", layer, ", but there is no ", kind, " layer");
+  fail(ErrorKind::kArgument, "step", "layer: got ", layer, ", allowed the ", owners.size(), " ", kind,
+       " layers of the caches, ", owners.begin()->first, " to ", owners.rbegin()->first);
+}
+
+}  // namespace
+
+std::size_t Step::attention_of(std::int32_t layer) const {
+  return owner_of(cache_->state().cache_of_layer, layer, dropped_, "attention");
+}
+
+std::size_t Step::recurrent_of(std::int32_t layer) const {
+  return owner_of(cache_->state().recurrent_of_layer, layer, dropped_, "recurrent");
 }
 
 void Step::finish_if_complete() {
-  const bool done =
-      std::all_of(forwards_.begin(), forwards_.end(), [](const ForwardPtr& each) { return each->complete(); });
-  if (!done || complete_) return;
+  const auto complete = [](const auto& each) { return each->complete(); };
+  if (complete_ || !std::all_of(forwards_.begin(), forwards_.end(), complete) ||
+      !std::all_of(state_forwards_.begin(), state_forwards_.end(), complete))
+    return;
   Entry entry(cache_->state());
   cache_->state().complete(*this);
 }
 
+// ---- attention ----------------------------------------------------------------------------------------------------
+
 Tensor Step::attend(std::int32_t layer, const Tensor& q, const Tensor& k, const Tensor& v,
                     const ops::AttentionOptions& options) {
-  const std::size_t owner = cache_of(layer);
+  const std::size_t owner = attention_of(layer);
   CausalCache& cache = *cache_->caches()[owner];
   cache.check_query(*forwards_[owner], q, options);
   cache.put(*forwards_[owner], layer, k, v);
@@ -54,19 +68,57 @@ Tensor Step::attend(std::int32_t layer, const Tensor& q, const Tensor& k, const 
 }
 
 void Step::put(std::int32_t layer, const Tensor& k, const Tensor& v) {
-  const std::size_t owner = cache_of(layer);
+  const std::size_t owner = attention_of(layer);
   cache_->caches()[owner]->put(*forwards_[owner], layer, k, v);
   finish_if_complete();
 }
 
 CausalCache::History Step::get(std::int32_t layer) {
-  const std::size_t owner = cache_of(layer);
+  const std::size_t owner = attention_of(layer);
   return cache_->caches()[owner]->get(*forwards_[owner], layer);
 }
 
 Tensor Step::attend_stored(std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options) {
-  const std::size_t owner = cache_of(layer);
+  const std::size_t owner = attention_of(layer);
   return cache_->caches()[owner]->attend(*forwards_[owner], layer, q, options);
+}
+
+void Step::set_causal(std::span<const std::uint32_t> except) {
+  if (dropped_) fail(ErrorKind::kClosed, "step", "the step was dropped: its session was asked for something else");
+  for (std::size_t i = 0; i < forwards_.size(); ++i) cache_->caches()[i]->set_causal(*forwards_[i], except);
+}
+
+// ---- recurrent layers ---------------------------------------------------------------------------------------------
+
+Tensor Step::conv(std::int32_t layer, const Tensor& x, const Tensor& weight) {
+  const std::size_t owner = recurrent_of(layer);
+  Tensor out = cache_->recurrents()[owner]->conv(*state_forwards_[owner], layer, x, weight);
+  finish_if_complete();
+  return out;
+}
+
+Tensor Step::gated_delta(std::int32_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
+                         const Tensor& beta) {
+  const std::size_t owner = recurrent_of(layer);
+  Tensor out = cache_->recurrents()[owner]->gated_delta(*state_forwards_[owner], layer, q, k, v, g, beta);
+  finish_if_complete();
+  return out;
+}
+
+RecurrentCache::States Step::states(std::int32_t layer) {
+  const std::size_t owner = recurrent_of(layer);
+  return cache_->recurrents()[owner]->states(*state_forwards_[owner], layer);
+}
+
+std::vector<std::vector<std::int32_t>> Step::boundaries() const {
+  if (state_forwards_.empty()) return std::vector<std::vector<std::int32_t>>(sessions_.size());
+  return state_forwards_.front()->boundaries();
+}
+
+void Step::put_states(std::int32_t layer, const Tensor& conv, const Tensor& delta) {
+  const std::size_t owner = recurrent_of(layer);
+  cache_->recurrents()[owner]->put_states(*state_forwards_[owner], layer, conv, delta);
+  finish_if_complete();
 }
 
 }  // namespace kvtrie

@@ -1,9 +1,9 @@
 // One forward pass for one or several sessions.
 //
 // Concept. A step names its rows (tokens, positions, which session) and carries an open claim in every cache. The model
-// calls `attend` (or `put` and `get`) once for each layer; when every layer of every cache was put, the step is
-// complete: its sessions advance and what they computed is published. A step that is dropped before that leaves no
-// trace.
+// calls `attend` (or `put` and `get`) once for each attention layer, `conv` and `gated_delta` (or `put_states`) for
+// each recurrent one; when every layer of every cache was written, the step is complete: its sessions advance and what
+// they computed is published. A step that is dropped before that leaves no trace. Layers without state call nothing.
 //
 // Threads: one thread drives a step. Units: rows are tokens.
 #pragma once
@@ -36,6 +36,19 @@ class Step {
   CausalCache::History get(std::int32_t layer);
   Tensor attend_stored(std::int32_t layer, const Tensor& q,
                        const ops::AttentionOptions& options);  // K, V were put before
+  // The rows `except` see all rows of their session in this step; call it before the first attend (causal_cache.h).
+  void set_causal(std::span<const std::uint32_t> except);
+
+  // ops/recurrent.h. Rows of each session continue from its state; states at scheduled offsets come out of the same
+  // call.
+  Tensor conv(std::int32_t layer, const Tensor& x, const Tensor& weight);
+  Tensor gated_delta(std::int32_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
+                     const Tensor& beta);
+  // For models that update states themselves: the states before the first rows, one per session; at which lengths they
+  // are wanted inside; and back, one entry per such length plus the end, session after session.
+  RecurrentCache::States states(std::int32_t layer);
+  std::vector<std::vector<std::int32_t>> boundaries() const;
+  void put_states(std::int32_t layer, const Tensor& conv, const Tensor& delta);
 
   bool complete() const noexcept { return complete_; }
   bool dropped() const noexcept { return dropped_; }
@@ -45,7 +58,9 @@ class Step {
   friend class Session;
   friend struct PrefixCacheState;
   Step() = default;
-  std::size_t cache_of(std::int32_t layer) const;  // throws kArgument for an unknown layer, kClosed once dropped
+  // The cache that has the layer: kArgument for an unknown one, kClosed once dropped.
+  std::size_t attention_of(std::int32_t layer) const;
+  std::size_t recurrent_of(std::int32_t layer) const;
   void finish_if_complete();
 
   std::shared_ptr<PrefixCache> cache_;
@@ -53,7 +68,10 @@ class Step {
   std::vector<std::uint32_t> counts_;  // rows of each session
   Tokens tokens_;
   std::vector<std::int32_t> positions_, sequences_;
-  std::vector<ForwardPtr> forwards_;  // one per cache
+  std::vector<ForwardPtr> forwards_;                // one per attention cache
+  std::vector<StateForwardPtr> state_forwards_;     // one per recurrent cache
+  std::vector<std::vector<WantedPoint>> captures_;  // of each session: inside the step, or at its end
+  std::vector<std::vector<SlotRef>> before_;        // of each session: its states when the step began
   bool complete_ = false;
   bool dropped_ = false;
 };

@@ -42,6 +42,13 @@ std::vector<std::int32_t> to_layers(const py::object& layers) {
   return numbers;
 }
 
+// 0 for None.
+std::int32_t to_limit(const py::object& value, const char* name) {
+  return value.is_none() ? 0 : to_int32(value, "CausalCache", name, 1);
+}
+
+py::object limit_to_python(std::int32_t limit) { return limit == 0 ? py::object(py::none()) : py::int_(limit); }
+
 DType to_kv_dtype(const py::object& dtype) {
   const DType stored = to_dtype(dtype, "CausalCache");
   require(stored == DType::kFloat16 || stored == DType::kFloat32, "CausalCache", "dtype: got '", name_of(stored),
@@ -62,8 +69,11 @@ std::unique_ptr<KvStore> make_store(const KvShape& shape, const py::object& devi
 
 CachePtr make_cache(const py::object& layers, const py::object& kv_heads, const py::object& head_dim,
                     const py::object& capacity, const py::object& v_head_dim, const py::object& dtype,
-                    const py::object& rope, const py::object& device) {
+                    const py::object& window, const py::object& memory, const py::object& chunk, const py::object& rope,
+                    const py::object& device) {
   CausalCache::Options options;
+  options.visibility = {to_limit(window, "window"), to_limit(chunk, "chunk")};
+  options.memory = to_limit(memory, "memory");
   options.layers = to_layers(layers);
   options.rope = to_ropes(rope, "CausalCache");
   options.growth = kGrowth;
@@ -71,7 +81,8 @@ CachePtr make_cache(const py::object& layers, const py::object& kv_heads, const 
   shape.layers = static_cast<std::uint32_t>(options.layers.size());
   shape.kv_heads = to_count(kv_heads, "kv_heads");
   shape.k_dim = to_count(head_dim, "head_dim");
-  shape.v_dim = v_head_dim.is_none() ? shape.k_dim : to_count(v_head_dim, "v_head_dim");
+  shape.v_dim = v_head_dim.is_none() ? shape.k_dim
+                                     : static_cast<std::uint32_t>(to_int32(v_head_dim, "CausalCache", "v_head_dim", 0));
   shape.cells = to_count(capacity, "capacity");
   shape.dtype = to_kv_dtype(dtype);
   std::unique_ptr<KvStore> store = make_store(shape, device);
@@ -108,6 +119,14 @@ void start_forward(CausalCache& self, const py::object& positions, const py::obj
   const IntegerArgument at(positions, "start_forward", "positions");
   const IntegerArgument of(sequences, "start_forward", "sequences");
   without_gil([&] { self.start_forward(at.span(), of.span(), reserve); });
+}
+
+void set_causal(CausalCache& self, const py::object& except) {
+  const std::vector<std::int32_t> rows = IntegerArgument(except, "set_causal", "except_").vector();
+  without_gil([&] {
+    const std::vector<std::uint32_t> indices(rows.begin(), rows.end());
+    self.set_causal(*self.current_forward(), indices);
+  });
 }
 
 SnapshotPtr to_snapshot(const py::object& value, const char* where, const char* name) {
@@ -150,6 +169,15 @@ void add_properties(Class& c) {
       "v_head_dim", [](const CausalCache& self) { return self.shape().v_dim; }, "Numbers per head of V.");
   c.def_property_readonly(
       "dtype", [](const CausalCache& self) { return name_of(self.shape().dtype); }, "dtype of stored K and V.");
+  c.def_property_readonly(
+      "window", [](const CausalCache& self) { return limit_to_python(self.visibility().window); },
+      "Keys that a query sees, its own included; None without a window.");
+  c.def_property_readonly(
+      "memory", [](const CausalCache& self) { return limit_to_python(self.memory()); },
+      "Keys that a sequence keeps, the next one included; None where nothing more than the window was asked for.");
+  c.def_property_readonly(
+      "chunk", [](const CausalCache& self) { return limit_to_python(self.visibility().chunk); },
+      "Tokens of a chunk, the only ones that its queries see; None without chunks.");
   c.def_property_readonly("capacity", &CausalCache::capacity, "Cells (tokens) in all.");
   c.def_property_readonly("free_cells", &CausalCache::free_cells, "Cells that can be claimed now.");
   c.def_property_readonly("nbytes", &CausalCache::nbytes, "Bytes of K and V of all cells.");
@@ -170,12 +198,17 @@ choice.
 Rows of one sequence continue it one by one; rows of several may alternate. Claims cells for all rows; then every layer
 is ``put`` once. A step before that was not completed is dropped. ``reserve=True`` only checks that such a step would
 fit. Raises ``CacheFull`` when there are not enough free cells; nothing has changed then.)");
+  c.def("set_causal", &set_causal, py::arg("except_"),
+        R"(Lets the rows ``except_`` of this step see all rows of their sequence in it, later ones too.
+
+So the patches of an image see each other. What the window or chunk hides below stays hidden. Each call replaces the one
+before, and a new step begins without; once a layer was attended, other rows raise ``ArgumentError``.)");
   c.def("put", &put, py::arg("layer"), py::arg("k"), py::arg("v"),
         "Stores this step's K [tokens, kv_heads, head_dim] and V [tokens, kv_heads, v_head_dim] of one layer, once.");
   c.def("get", &get, py::arg("layer"), R"(This step's history as (k, v, mask), for models that do their own attention.
 
-k and v are copies [n, kv_heads, dim] in the cache's dtype; mask float32 [tokens, n] is 0 where a row sees a key, else
--inf.)");
+k and v are copies [n, kv_heads, dim] in the cache's dtype, of what at least one row sees; mask float32 [tokens, n] is 0
+where a row sees a key, else -inf.)");
   c.def("attend", &attend, py::arg("layer"), py::arg("q"), py::arg("scale") = py::none(),
         py::arg("softcap") = py::none(), py::arg("sinks") = py::none(),
         R"(Causal attention of this step's rows to their sequences, after ``put`` of that layer.
@@ -193,7 +226,9 @@ void add_editing(Class& c) {
         without_gil([&] { self.copy_prefix(from, to, count); });
       },
       py::arg("src"), py::arg("dst"), py::arg("length"),
-      "Makes ``dst`` the first ``length`` tokens of ``src``. No K/V moves.");
+      R"(Makes ``dst`` the first ``length`` tokens of ``src``. No K/V moves.
+
+Raises ``NotRestorable`` (with ``nearest``) where ``can_resume(src, length)`` is false.)");
   c.def(
       "remove",
       [](CausalCache& self, const py::object& seq, const py::object& begin, const py::object& end) {
@@ -205,8 +240,10 @@ void add_editing(Class& c) {
       py::arg("seq"), py::arg("begin"), py::arg("end") = py::none(),
       R"(Removes the tokens [begin, end) of a sequence, to its end by default.
 
-What follows a removal in the middle moves down, its K rotated to the new positions; that needs ``rope`` (else
-``NotSupported``), and cells for the part that other holders share (else ``CacheFull``).)");
+What follows a removal in the middle moves down, its K rotated to the new positions; that needs ``rope`` and a window that
+is still complete afterwards, and has no meaning with chunks (else ``NotSupported``); and it needs cells for the part that
+other holders share (else ``CacheFull``). Removing to the end raises ``NotRestorable`` where ``can_resume(seq, begin)`` is
+false.)");
   c.def(
       "can_resume",
       [](CausalCache& self, const py::object& seq, const py::object& position) {
@@ -214,7 +251,8 @@ What follows a removal in the middle moves down, its K rotated to the new positi
         const std::int32_t at = to_int32(position, "can_resume", "position");
         return without_gil([&] { return self.can_resume(id, at); });
       },
-      py::arg("seq"), py::arg("position"), "Whether the sequence could go on from ``position`` tokens.");
+      py::arg("seq"), py::arg("position"),
+      "Whether the sequence could go on from ``position`` tokens: it still holds all that the query there sees.");
   c.def(
       "length",
       [](CausalCache& self, const py::object& seq) {
@@ -222,6 +260,13 @@ What follows a removal in the middle moves down, its K rotated to the new positi
         return without_gil([&] { return self.length(id); });
       },
       py::arg("seq"), "Tokens of a sequence; 0 for an unknown one.");
+  c.def(
+      "held_from",
+      [](CausalCache& self, const py::object& seq) {
+        const SequenceId id = to_sequence(seq, "held_from");
+        return without_gil([&] { return self.held_from(id); });
+      },
+      py::arg("seq"), "The first position whose K and V a sequence holds; its length when it holds none.");
   c.def(
       "defrag", [](CausalCache& self) { without_gil([&] { self.defrag(); }); },
       "Slides all held cells together. Raises ``BusyError`` while a step is open.");
@@ -239,7 +284,7 @@ void add_snapshots(Class& c) {
         return without_gil([&] { return self.snapshot(id, from); });
       },
       py::arg("seq"), py::arg("start") = 0,
-      "Holds the tokens from ``start`` to the end of a sequence; None when there are none.");
+      "Holds the tokens from ``start`` to the end of a sequence, as far as it holds them; None when there are none.");
   c.def(
       "restore",
       [](CausalCache& self, const py::object& seq, const py::object& snapshot, const py::object& target) {
@@ -252,8 +297,8 @@ void add_snapshots(Class& c) {
       py::arg("seq"), py::arg("snapshot"), py::arg("target"),
       R"(Makes the sequence exactly ``target`` tokens long, from a snapshot or (None) by cutting it.
 
-False, with nothing changed, where that is impossible: ``target`` beyond the snapshot's end, or a sequence that ends
-before the snapshot starts.)");
+False, with nothing changed, where that is impossible: ``target`` beyond the snapshot's end, or the query there would see
+what neither the snapshot nor, below its start, the sequence holds.)");
   c.def(
       "split",
       [](CausalCache& self, const py::object& snapshot, const py::object& at) {
@@ -305,13 +350,17 @@ void init_caches(py::module_& m) {
 ``layers``: how many (0 to n - 1), or the model's own layer numbers. ``kv_heads``, ``head_dim``, ``v_head_dim``
 (default: head_dim): the shape of K and V. ``capacity``: cells, that is tokens. ``dtype``: how K and V are stored,
 "float16" or "float32". ``rope``: None, a dict (base, dims, scaling, interleaved; as in ``ops.rope``) or a list with one
-for each layer; needed only to remove tokens from the middle. ``device``: a ``Device``, part of a name, or None for the
+for each layer; needed only to remove tokens from the middle. ``window``: queries see that many keys, their own included.
+``chunk``: queries see the tokens of their own chunk only. With either, a sequence lets go of what none of its later
+queries sees; ``memory`` (with a window) is how many keys it keeps instead, its next one included, so that it can be cut and
+go on from there. ``device``: a ``Device``, part of a name, or None for the
 best one; "host" is a plain reference in host memory and "null" stores nothing, both for tests.
 
 Sequences have numbers of the caller's choice. A cache that was given to a ``PrefixCache`` is driven by that one. Any
 thread may call.)");
   c.def(py::init(&make_cache), py::arg("layers"), py::arg("kv_heads"), py::arg("head_dim"), py::arg("capacity"),
-        py::kw_only(), py::arg("v_head_dim") = py::none(), py::arg("dtype") = "float16", py::arg("rope") = py::none(),
+        py::kw_only(), py::arg("v_head_dim") = py::none(), py::arg("dtype") = "float16", py::arg("window") = py::none(),
+        py::arg("memory") = py::none(), py::arg("chunk") = py::none(), py::arg("rope") = py::none(),
         py::arg("device") = py::none());
   add_properties(c);
   add_steps(c);

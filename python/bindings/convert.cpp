@@ -178,8 +178,9 @@ py::object as_sequence(py::handle value, bool or_one) {
 
 }  // namespace
 
-TokenArgument::TokenArgument(py::handle value, std::string_view where, bool or_one)
-    : value_(as_sequence(value, or_one)), tokens_(value_, where, "tokens") {}
+TokenArgument::TokenArgument(py::handle value, std::string_view where, bool or_one, bool media)
+    : value_(as_sequence(value, or_one)),
+      tokens_(value_, where, "tokens", media ? std::numeric_limits<Token>::min() : 0) {}
 
 void make_read_only(py::array& array) noexcept {
   py::detail::array_proxy(array.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;

@@ -60,10 +60,11 @@ class IntegerArgument {
   std::span<const std::int32_t> span_;
 };
 
-// Tokens, and for `append` also one token alone.
+// Tokens, and for `append` also one token alone. Negative ones stand for media items (the core knows which there are),
+// where `media` allows them.
 class TokenArgument {
  public:
-  TokenArgument(py::handle value, std::string_view where, bool or_one = false);
+  TokenArgument(py::handle value, std::string_view where, bool or_one = false, bool media = true);
   std::span<const Token> span() const noexcept { return tokens_.span(); }
 
  private:

@@ -43,38 +43,58 @@ std::function<double()> to_clock(const py::object& clock) {
   };
 }
 
-std::vector<std::shared_ptr<CausalCache>> to_caches(const py::object& caches) {
-  std::vector<std::shared_ptr<CausalCache>> list;
-  if (py::isinstance<CausalCache>(caches)) {
-    list.push_back(caches.cast<std::shared_ptr<CausalCache>>());
-    return list;
+void add_cache(CacheSet& set, py::handle cache) {
+  if (py::isinstance<CausalCache>(cache)) {
+    set.attention.push_back(cache.cast<std::shared_ptr<CausalCache>>());
+  } else if (py::isinstance<RecurrentCache>(cache)) {
+    set.recurrent.push_back(cache.cast<std::shared_ptr<RecurrentCache>>());
+  } else {
+    refuse_type(cache, "PrefixCache", "caches", "CausalCache and RecurrentCache objects");
   }
+}
+
+CacheSet to_caches(const py::object& caches) {
+  CacheSet set;
   if (!py::isinstance<py::list>(caches) && !py::isinstance<py::tuple>(caches)) {
-    refuse_type(caches, "PrefixCache", "caches", "a CausalCache or a list of them");
+    add_cache(set, caches);
+    return set;
   }
-  for (const py::handle cache : caches) {
-    if (!py::isinstance<CausalCache>(cache)) refuse_type(cache, "PrefixCache", "caches", "CausalCache objects");
-    list.push_back(cache.cast<std::shared_ptr<CausalCache>>());
-  }
-  return list;
+  for (const py::handle cache : caches) add_cache(set, cache);
+  return set;
 }
 
 PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprint, const py::object& host_bytes,
-                          const py::object& growth, const py::object& clock) {
+                          const py::object& checkpoint_every, const py::object& growth, const py::object& clock) {
   PrefixCacheOptions options;
   options.fingerprint = to_text(fingerprint, "PrefixCache", "fingerprint");
   options.host_bytes = to_bytes(host_bytes, "PrefixCache", "host_bytes");
+  options.checkpoint_every = to_int32(checkpoint_every, "PrefixCache", "checkpoint_every", 1);
   options.growth = static_cast<std::uint32_t>(to_int32(growth, "PrefixCache", "growth"));
   options.clock = to_clock(clock);
-  std::vector<std::shared_ptr<CausalCache>> list = to_caches(caches);
-  return without_gil([&] { return PrefixCache::create(std::move(list), std::move(options)); });
+  CacheSet set = to_caches(caches);
+  return without_gil([&] { return PrefixCache::create(std::move(set), std::move(options)); });
+}
+
+// Pairs of positions (begin, end).
+std::vector<std::pair<std::int32_t, std::int32_t>> to_spans(const py::object& value) {
+  std::vector<std::pair<std::int32_t, std::int32_t>> spans;
+  if (value.is_none()) return spans;
+  if (!py::isinstance<py::sequence>(value)) refuse_type(value, "begin", "atomic", "a list of (begin, end) pairs");
+  for (const py::handle each : value) {
+    if (!py::isinstance<py::sequence>(each) || py::len(each) != 2)
+      refuse_type(each, "begin", "atomic", "(begin, end) pairs");
+    const auto pair = py::reinterpret_borrow<py::sequence>(each);
+    const py::object first = pair[0], last = pair[1];
+    spans.emplace_back(to_int32(first, "begin", "atomic"), to_int32(last, "begin", "atomic"));
+  }
+  return spans;
 }
 
 SessionPtr begin(PrefixCache& self, const py::object& tokens, const py::object& name_space, bool reuse_all, bool use,
-                 bool publish) {
+                 bool publish, const py::object& atomic) {
   const TokenArgument prompt(tokens, "begin");
   const std::string_view name = to_text(name_space, "begin", "namespace");
-  const BeginOptions options{reuse_all, use, publish};
+  const BeginOptions options{reuse_all, use, publish, to_spans(atomic)};
   return without_gil([&] { return self.begin(name, prompt.span(), options); });
 }
 
@@ -141,12 +161,23 @@ py::dict cache_stats(const CacheStats& stats) {
   return result;
 }
 
+py::dict state_stats(const StateStats& stats) {
+  py::dict result;
+  result["capacity_slots"] = stats.capacity_slots;
+  result["free_slots"] = stats.free_slots;
+  result["bytes"] = stats.bytes;
+  return result;
+}
+
 py::dict stats(const PrefixCache& self) {
   const PrefixCacheStats now = without_gil([&] { return self.stats(); });
   py::list caches;
   for (const CacheStats& each : now.caches) caches.append(cache_stats(each));
+  py::list recurrent;
+  for (const StateStats& each : now.recurrent) recurrent.append(state_stats(each));
   py::dict result;
   result["caches"] = caches;
+  result["recurrent"] = recurrent;
   const std::pair<const char*, std::uint64_t> numbers[] = {
       {"nodes", now.nodes},
       {"tokens", now.tokens},
@@ -159,6 +190,7 @@ py::dict stats(const PrefixCache& self) {
       {"host_peak_bytes", now.host_peak_bytes},
       {"user_points", now.user_points},
       {"pinned_tokens", now.pinned_tokens},
+      {"restore_points", now.restore_points},
       {"begins", now.begins},
       {"hits", now.hits},
       {"matched_tokens", now.matched_tokens},
@@ -175,6 +207,9 @@ py::dict stats(const PrefixCache& self) {
       {"page_in_bytes", now.page_in_bytes},
       {"evicted_tokens", now.evicted_tokens},
       {"checksum_failures", now.checksum_failures},
+      {"captures", now.captures},
+      {"skipped_captures", now.skipped_captures},
+      {"dropped_points", now.dropped_points},
   };
   for (const auto& [name, number] : numbers) result[name] = number;
   return result;
@@ -186,7 +221,8 @@ py::list node_tuples(const PrefixCache& self) {
   py::list result;
   for (const NodeInfo& info : infos) {
     result.append(py::make_tuple(int32_array(info.tokens), info.start, info.end, info.parent, info.name_space,
-                                 name_of(info.tier), info.bytes, info.age_seconds, info.user, info.pins, info.live));
+                                 name_of(info.tier), info.bytes, info.age_seconds, info.user, info.pins, info.live,
+                                 name_of(info.point)));
   }
   return result;
 }
@@ -213,12 +249,14 @@ using Class = py::class_<PrefixCache, PrefixCachePtr>;
 void add_sessions(Class& c) {
   c.def("begin", &begin, py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
         py::arg("reuse_all") = false, py::arg("use") = true, py::arg("publish") = true,
+        py::arg("atomic") = py::none(),
         R"(A session that stands as deep in the prompt as what is known allows.
 
 ``tokens``: any integer sequence or array; int32 arrays in one piece are not copied. At least one token is left to
 compute, so that there are logits to go on from, unless ``reuse_all``. ``use=False`` reuses nothing; ``publish=False``
-shares nothing that this session computes. Raises ``ArgumentError`` for no tokens, negative ones, or more than the
-smallest cache has cells.)");
+shares nothing that this session computes. ``atomic``: spans (begin, end) of the prompt that go as one, such as groups
+of tokens that see each other; items of ``kv.media`` are found by themselves. Raises ``ArgumentError`` for no tokens,
+negative ones that are no media item, or more than the smallest cache of full attention has cells.)");
   c.def("batch", &batch, py::arg("sessions"), py::arg("chunk") = 512,
         "One step for several sessions: the next ``chunk`` of each one's remaining or recorded tokens.");
   c.def(
@@ -247,12 +285,14 @@ at least that much, least recently used first, or ``CacheFull`` with nothing cha
 void add_inspection(Class& c) {
   c.def("stats", &stats, R"(Numbers of the moment and totals since creation, as a dict.
 
-Now: ``caches`` (a list of dicts: capacity_cells, free_cells, reserved_cells, held_cells, pieces, bytes), ``nodes``,
-``tokens``, ``device_tokens``, ``host_tokens``, ``sessions``, ``device_bytes``, ``host_bytes``, ``host_cap_bytes``,
-``user_points``, ``pinned_tokens``. Totals: ``begins``, ``hits``, ``matched_tokens``, ``reused_tokens``,
+Now: ``caches`` (a list of dicts: capacity_cells, free_cells, reserved_cells, held_cells, pieces, bytes), ``recurrent``
+(the same for recurrent caches: capacity_slots, free_slots, bytes), ``nodes``, ``tokens``, ``device_tokens``,
+``host_tokens``, ``sessions``, ``device_bytes``, ``host_bytes``, ``host_cap_bytes``, ``user_points``, ``pinned_tokens``,
+``restore_points``. Totals: ``begins``, ``hits``, ``matched_tokens``, ``reused_tokens``,
 ``computed_tokens``, ``adopted_tokens``, ``steps``, ``dropped_steps``, ``branches``, ``rewinds``, ``page_outs``,
-``page_out_bytes``, ``page_ins``, ``page_in_bytes``, ``evicted_tokens``, ``checksum_failures``, and ``host_peak_bytes``,
-the most there ever was.)");
+``page_out_bytes``, ``page_ins``, ``page_in_bytes``, ``evicted_tokens``, ``checksum_failures``, ``captures`` (restore
+points made), ``skipped_captures`` (wanted, but no slot was to be had), ``dropped_points``, and ``host_peak_bytes``, the
+most there ever was.)");
   c.def(
       "check", [](const PrefixCache& self) { return without_gil([&] { return self.check(); }); },
       "Every invariant that does not hold, as sentences; an empty list is good.");
@@ -265,7 +305,7 @@ void init_prefix_cache(py::module_& m) {
   init_plan(m);
   Class c(m, "PrefixCache", "Every conversation's tokens in one tree; see ``kvtrie.PrefixCache``.");
   c.def(py::init(&make_cache), py::arg("caches"), py::kw_only(), py::arg("fingerprint") = "", py::arg("host_bytes") = 0,
-        py::arg("growth") = 256, py::arg("clock") = py::none());
+        py::arg("checkpoint_every") = 512, py::arg("growth") = 256, py::arg("clock") = py::none());
   add_sessions(c);
   add_memory(c);
   add_inspection(c);
@@ -275,6 +315,9 @@ void init_prefix_cache(py::module_& m) {
   c.def_property_readonly(
       "host_bytes", [](const PrefixCache& self) { return self.options().host_bytes; },
       "Cap of the host tier in bytes; 0: there is none.");
+  c.def_property_readonly(
+      "checkpoint_every", [](const PrefixCache& self) { return self.options().checkpoint_every; },
+      "Distance of spaced restore points in tokens.");
   c.def_property_readonly(
       "growth", [](const PrefixCache& self) { return self.options().growth; },
       "Cells reserved ahead of a growing session.");

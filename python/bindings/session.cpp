@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/step.h"
 #include "reason.h"
+#include "recurrent.h"
 
 namespace kvtrie::binding {
 namespace {
@@ -32,6 +34,52 @@ Placement placement_of(const Step& step, std::int32_t layer) {
     if (cache->has_layer(layer)) return binding::placement_of(*cache);
   }
   return {true, nullptr};
+}
+
+Placement state_placement_of(const Step& step, std::int32_t layer) {
+  for (const auto& cache : step.cache()->recurrents()) {
+    if (cache->has_layer(layer)) return binding::placement_of(*cache);
+  }
+  return {true, nullptr};
+}
+
+Tensor conv(Step& self, const py::object& layer, const py::object& x, const py::object& weight) {
+  const std::int32_t number = to_int32(layer, "conv", "layer");
+  const Placement place = state_placement_of(self, number);
+  const Tensor rows = to_tensor(x, place, "conv", "x", DType::kFloat32);
+  const Tensor taps = to_tensor(weight, place, "conv", "weight", DType::kFloat32);
+  return without_gil([&] { return self.conv(number, rows, taps); });
+}
+
+Tensor gated_delta(Step& self, const py::object& layer, const py::object& q, const py::object& k, const py::object& v,
+                   const py::object& g, const py::object& beta) {
+  const std::int32_t number = to_int32(layer, "gated_delta", "layer");
+  const Placement place = state_placement_of(self, number);
+  const auto take = [&](const py::object& value, const char* name) {
+    return to_tensor(value, place, "gated_delta", name, DType::kFloat32);
+  };
+  const Tensor a = take(q, "q"), b = take(k, "k"), c = take(v, "v"), d = take(g, "g"), e = take(beta, "beta");
+  return without_gil([&] { return self.gated_delta(number, a, b, c, d, e); });
+}
+
+py::tuple states(Step& self, const py::object& layer) {
+  const std::int32_t number = to_int32(layer, "states", "layer");
+  RecurrentCache::States now = without_gil([&] { return self.states(number); });
+  return py::make_tuple(std::move(now.conv), std::move(now.delta));
+}
+
+void put_states(Step& self, const py::object& layer, const py::object& conv, const py::object& delta) {
+  const std::int32_t number = to_int32(layer, "put_states", "layer");
+  const Placement place = state_placement_of(self, number);
+  const Tensor convs = to_optional_tensor(conv, place, "put_states", "conv");
+  const Tensor deltas = to_optional_tensor(delta, place, "put_states", "delta");
+  without_gil([&] { self.put_states(number, convs, deltas); });
+}
+
+void set_causal(Step& self, const py::object& except) {
+  const IntegerArgument rows(except, "set_causal", "except_");
+  const std::vector<std::uint32_t> wanted(rows.span().begin(), rows.span().end());
+  without_gil([&] { self.set_causal(wanted); });
 }
 
 Tensor attend(Step& self, const py::object& layer, const py::object& q, const py::object& k, const py::object& v,
@@ -96,6 +144,29 @@ v_head_dim]. Without k and v: attends to what ``put`` stored. ``scale``: None fo
 
 k and v are copies [n, kv_heads, dim] in the cache's dtype; mask float32 [rows, n] is 0 where a row sees a key, else
 -inf.)");
+  c.def("set_causal", &set_causal, py::arg("except_"),
+        R"(The rows ``except_`` see all rows of their session in this step, later ones too: an image whose patches see each
+other. A window's or chunk's lower end stays. Before the first ``attend``.)");
+  c.def("conv", &conv, py::arg("layer"), py::arg("x"), py::arg("weight"),
+        R"(The causal convolution of a recurrent layer, going on from each session's state (see ``ops.causal_conv1d``).
+
+x float32 [rows, conv_dim], weight float32 [conv_dim, conv_tail + 1] -> float32 [rows, conv_dim]. States at scheduled
+restore points come out of the same call. Once for each layer in a step.)");
+  c.def("gated_delta", &gated_delta, py::arg("layer"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("g"),
+        py::arg("beta"),
+        R"(The gated delta rule of a recurrent layer, going on from each session's state (see ``ops.gated_delta``).
+
+q, k float32 [rows, k_heads, k_dim], v float32 [rows, v_heads, v_dim], g (log decay) and beta float32 [rows, v_heads] ->
+float32 [rows, v_heads, v_dim]. Once for each layer in a step.)");
+  c.def("states", &states, py::arg("layer"),
+        R"(The states of a recurrent layer before this step, (conv, delta), one entry for each session.
+
+conv [sessions, conv_tail, conv_dim] in the cache's dtype, delta float32 [sessions, v_heads, v_dim, k_dim]; None where
+the cache has none. For models that update states themselves; see ``boundaries`` and ``put_states``.)");
+  c.def("boundaries", [](const Step& self) { return self.boundaries(); },
+        "For each session, the lengths inside this step at which ``put_states`` has to give states.");
+  c.def("put_states", &put_states, py::arg("layer"), py::arg("conv"), py::arg("delta"),
+        "States of one layer, session after session: one entry for each of its ``boundaries``, then the one at its end.");
   c.def("__repr__", [](const Step& self) {
     const char* state = self.complete() ? "complete" : self.dropped() ? "dropped" : "open";
     return cat("<kvtrie.Step ", self.tokens().size(), " rows, ", self.sessions().size(), " sessions, ", state, ">");
@@ -196,6 +267,23 @@ void add_moves(Class& c) {
   c.def(
       "checkpoint", [](Session& self) { return without_gil([&] { return self.checkpoint(); }); },
       "Marks the present length as one to come back to, which resists eviction; returns it.");
+  c.def(
+      "shift",
+      [](Session& self, const py::object& keep, const py::object& limit) -> py::object {
+        const std::int32_t kept = to_int32(keep, "shift", "keep");
+        const std::int32_t most = limit.is_none() ? 0 : to_int32(limit, "shift", "limit", 1);
+        std::optional<Tokens> again = without_gil([&] { return self.shift(kept, most); });
+        if (!again) return py::none();
+        return py::module_::import("kvtrie._values").attr("Reprocess")(int32_array(std::move(*again)));
+      },
+      py::arg("keep"), py::kw_only(), py::arg("limit") = py::none(),
+      R"(Context shift: keeps the first ``keep`` tokens, drops the oldest half of the rest and moves what follows down.
+
+``limit``: the model's context in tokens; None: as many as are recorded now. Nothing happens while half of what is not
+kept is free below it. Returns None, and the session is private from then on: its state no longer follows from its tokens
+alone. Where stored keys cannot move (chunks, recurrent layers, an incomplete window, RoPE that depends on the length)
+nothing changes, and the ``Reprocess`` returned names the tokens to begin a new session with. Raises ``CacheFull``,
+``ArgumentError`` for ``keep`` outside 0 to limit - 1 or inside a span that goes as one.)");
   c.def(
       "close", [](Session& self) { without_gil([&] { self.close(); }); },
       "Gives up the session; what it computed and published stays. May be called again.");

@@ -24,7 +24,7 @@ const TrieNode& to_node(const py::object& value, const char* where) {
 }
 
 py::tuple match(const PrefixTrie& self, const py::object& tokens, const py::object& name_space) {
-  const TokenArgument wanted(tokens, "match");
+  const TokenArgument wanted(tokens, "match", /*or_one=*/false, /*media=*/false);
   PrefixTrie::Found found = self.match(wanted.span(), to_text(name_space, "match", "namespace"));
   return py::make_tuple(found.length, found.node ? py::cast(found.node) : py::none());
 }
@@ -96,7 +96,7 @@ Needs no device. Calls from several threads are safe: they take turns.)");
   c.def(
       "insert",
       [](PrefixTrie& self, const py::object& tokens, const py::object& nbytes, const py::object& name_space) {
-        const TokenArgument added(tokens, "insert");
+        const TokenArgument added(tokens, "insert", /*or_one=*/false, /*media=*/false);
         return self.insert(added.span(), to_size(nbytes, "insert", "nbytes"),
                            to_text(name_space, "insert", "namespace"));
       },

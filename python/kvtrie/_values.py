@@ -12,7 +12,10 @@ import numpy.typing as npt
 class Reason(str):
     """Why less was reused than the tree knows: "code: text", or an empty string when nothing was left out.
 
-    ``code``: "none", "last_token", "no_room", "checksum" or "not_used". ``text``: one sentence.
+    ``code``: "none", "last_token" (one token is left to compute), "no_room" (the rest does not fit on the device),
+    "checksum" (the rest came back damaged), "not_used", "no_state" (recurrent layers have no state there),
+    "window_incomplete" (cells that a window or chunk needs there are gone) or "atomic_span" (the match ends inside an
+    image or another span that goes as one). ``text``: one sentence.
     """
 
     code: str
@@ -28,13 +31,29 @@ class Reason(str):
         return Reason, (self.code, self.text)
 
 
+class Reprocess:
+    """What ``Session.shift`` gives back where stored keys cannot move: nothing changed.
+
+    ``tokens``: int32, what a new session has to begin with: the tokens kept, and those after the dropped ones.
+    """
+
+    __slots__ = ("tokens",)
+
+    def __init__(self, tokens: npt.NDArray[np.int32]) -> None:
+        self.tokens = tokens
+
+    def __repr__(self) -> str:
+        return f"<kvtrie.Reprocess {len(self.tokens)} tokens>"
+
+
 class Node:
     """One node of a prefix cache's tree, as it was when ``nodes()`` was called.
 
     ``tokens``: int32, those of its own edge, which cover [``start``, ``end``). ``children``: the nodes below.
     ``parent``: the node above, None at the top of a namespace. ``tier``: "device" or "host". ``nbytes``: of its own
     tokens. ``age``: seconds since it was last used. ``user``: marked by ``checkpoint``. ``pinned``: by ``pin``.
-    ``live``: sessions that stand on it.
+    ``live``: sessions that stand on it. ``point``: the restore point at its end: "" for none, "spaced", "end",
+    "branch" or "user".
     """
 
     __slots__ = (
@@ -46,6 +65,7 @@ class Node:
         "nbytes",
         "parent",
         "pinned",
+        "point",
         "start",
         "tier",
         "tokens",
@@ -64,6 +84,7 @@ class Node:
         user: bool,
         pinned: bool,
         live: int,
+        point: str = "",
     ) -> None:
         self.tokens = tokens
         self.start = start
@@ -75,6 +96,7 @@ class Node:
         self.user = user
         self.pinned = pinned
         self.live = live
+        self.point = point
         self.children: list[Node] = []
         self.parent: Optional[Node] = None
 
@@ -88,11 +110,11 @@ class Node:
 def make_nodes(rows: Iterable[tuple[Any, ...]]) -> list[Node]:
     """Nodes of the core's rows (pre-order, a parent before its children). A namespace's root is no node."""
     made: list[Optional[Node]] = []
-    for tokens, start, end, parent, namespace, tier, nbytes, age, user, pins, live in rows:
+    for tokens, start, end, parent, namespace, tier, nbytes, age, user, pins, live, point in rows:
         if parent < 0:
             made.append(None)
             continue
-        node = Node(tokens, start, end, namespace, tier, nbytes, age, user, pins > 0, live)
+        node = Node(tokens, start, end, namespace, tier, nbytes, age, user, pins > 0, live, point)
         above = made[parent]
         if above is not None:
             node.parent = above

@@ -14,8 +14,10 @@ RopeTable = _ops.RopeTable
 add = _ops.add
 argmax = _ops.argmax
 attention = _ops.attention
+causal_conv1d = _ops.causal_conv1d
 concat = _ops.concat
 embedding = _ops.embedding
+gated_delta = _ops.gated_delta
 gelu_mul = _ops.gelu_mul
 l2_norm = _ops.l2_norm
 layer_norm = _ops.layer_norm
@@ -38,8 +40,10 @@ __all__ = [
     "add",
     "argmax",
     "attention",
+    "causal_conv1d",
     "concat",
     "embedding",
+    "gated_delta",
     "gelu_mul",
     "l2_norm",
     "layer_norm",

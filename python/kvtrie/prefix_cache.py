@@ -9,9 +9,10 @@ from typing import Any, Optional, Union
 
 from . import _core
 from ._values import Node, make_nodes
-from .errors import ArgumentError, ArgumentTypeError
+from .errors import ArgumentError
 
-Caches = Union[_core.CausalCache, Sequence[_core.CausalCache]]
+Cache = Union[_core.CausalCache, _core.RecurrentCache]
+Caches = Union[Cache, Sequence[Cache]]
 Bytes = Union[None, int, str]
 Decode = Callable[[list[int]], str]
 
@@ -22,7 +23,8 @@ _HOST_POOLS = 4  # times the device pools, for host_bytes="auto"
 class PrefixCache(_core.PrefixCache):
     """Every conversation's tokens in one tree; the K/V of common tokens is stored and computed once.
 
-    ``caches``: the caches of the model's layers, one or a list; each belongs to one PrefixCache at a time.
+    ``caches``: the caches of the model's layers, one or a list: CausalCache, also with a window or chunks, and
+    RecurrentCache. Each belongs to one PrefixCache at a time. An empty list is for models without state.
     ``fingerprint``: which weights the K/V come from. ``host_bytes``: cap of the host tier: bytes, a text such as
     "512MiB", 0 or None for no host tier, or "auto": a quarter of the machine's memory, at most four times the device
     pools. ``policy``: which state goes first when room is needed; "lru". ``checkpoint_every``: distance of spaced
@@ -46,22 +48,24 @@ class PrefixCache(_core.PrefixCache):
     ) -> None:
         if policy != "lru":
             raise ArgumentError(f"[PrefixCache] policy: got {policy!r}, allowed 'lru'")
-        if isinstance(checkpoint_every, bool) or not hasattr(checkpoint_every, "__index__"):
-            raise ArgumentTypeError(f"[PrefixCache] checkpoint_every: got {checkpoint_every!r}, allowed an integer")
-        if checkpoint_every < 1:
-            raise ArgumentError(f"[PrefixCache] checkpoint_every: got {checkpoint_every}, allowed 1 or more")
         held = caches if isinstance(caches, (list, tuple)) else (caches,)
         if host_bytes is None:
             host_bytes = 0
         elif isinstance(host_bytes, str) and host_bytes == "auto":
             host_bytes = _automatic_host_bytes(held)
-        super().__init__(caches, fingerprint=fingerprint, host_bytes=host_bytes, growth=growth, clock=clock)
+        super().__init__(
+            caches,
+            fingerprint=fingerprint,
+            host_bytes=host_bytes,
+            checkpoint_every=checkpoint_every,
+            growth=growth,
+            clock=clock,
+        )
         self._caches = list(held)
         self._policy = policy
-        self._checkpoint_every = int(checkpoint_every)
 
     @property
-    def caches(self) -> list[_core.CausalCache]:
+    def caches(self) -> list[Cache]:
         """The caches it drives, in the order they were given."""
         return list(self._caches)
 
@@ -69,11 +73,6 @@ class PrefixCache(_core.PrefixCache):
     def policy(self) -> str:
         """Which state goes first when room is needed."""
         return self._policy
-
-    @property
-    def checkpoint_every(self) -> int:
-        """Distance of spaced restore points in tokens."""
-        return self._checkpoint_every
 
     def nodes(self) -> list[Node]:
         """The nodes of the tree now, parents before their children."""
@@ -123,8 +122,8 @@ class PrefixCache(_core.PrefixCache):
         )
 
 
-def _automatic_host_bytes(caches: Sequence[_core.CausalCache]) -> int:
+def _automatic_host_bytes(caches: Sequence[Cache]) -> int:
     """A quarter of the machine's memory, but no more than four times the pools."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    pools = sum(cache.nbytes for cache in caches if isinstance(cache, _core.CausalCache))
+    pools = sum(cache.nbytes for cache in caches if hasattr(cache, "nbytes"))
     return min(int(_HOST_SHARE * memory), _HOST_POOLS * pools)

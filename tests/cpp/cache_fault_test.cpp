@@ -24,6 +24,10 @@ thread_local std::uint64_t allocations_left = 0;
 
 }  // namespace
 
+namespace kvtrie::testing {
+std::uint64_t& allocations_until_failure() { return allocations_left; }  // for the other fault tests
+}  // namespace kvtrie::testing
+
 void* operator new(std::size_t bytes) { return allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return allocate(bytes, static_cast<std::size_t>(alignment));
@@ -115,7 +119,7 @@ class FaultTest : public ::testing::Test {
     auto store = std::make_unique<FaultyStore>(small_shape(48));
     store_ = store.get();
     // No cells are reserved ahead: reservations are hints, which a failed call may lose.
-    cache_ = CausalCache::create(std::move(store), {{0, 3}, {ops::RopeParams{}}, 0});
+    cache_ = CausalCache::create(std::move(store), {{0, 3}, {ops::RopeParams{}}, 0, visibility_, memory_});
     append(*cache_, 0, range(0, 8));
     cache_->copy_prefix(0, 1, 5);
     append(*cache_, 1, {50, 51});
@@ -144,9 +148,12 @@ class FaultTest : public ::testing::Test {
       if (!failed) break;
       ASSERT_EQ(before, cache_->dump()) << "allocation " << n;
     }
-    EXPECT_TRUE(holds(*cache_, cache_->spans(1), {0, 1, 2, 3, 4, 50, 51}));
+    EXPECT_TRUE(holds(*cache_, cache_->spans(1), bystander_));
   }
 
+  std::vector<std::int32_t> bystander_{0, 1, 2, 3, 4, 50, 51};  // tokens that sequence 1 holds throughout
+  Visibility visibility_;
+  std::int32_t memory_ = 0;
   FaultyStore* store_ = nullptr;
   std::shared_ptr<CausalCache> cache_;
   SequenceId a_ = 0, b_ = 0;
@@ -231,6 +238,91 @@ TEST_F(FaultTest, ReleasingNeedsNoMemory) {
   EXPECT_EQ(allocations_left, 1u) << "something allocated";
   allocations_left = 0;
   EXPECT_TRUE(sound(*cache_));
+}
+
+// ---- the same in a cache that forgets -----------------------------------------------------------------------------
+
+// A window of 3 and memory for everything, so that only what is asked to go goes.
+class WindowFaultTest : public FaultTest {
+ protected:
+  WindowFaultTest() {
+    visibility_ = {3, 0};
+    memory_ = 48;
+  }
+};
+
+TEST_F(WindowFaultTest, ForksLendingAndBorrowing) {
+  sweep_allocations([&] { cache_->fork(a_, b_, 5); });
+  cache_->start_at(b_, 1);
+  SpanList lent;
+  sweep_allocations([&] { lent = cache_->lend(a_, 3, 5); });
+  sweep_allocations([&] { cache_->borrow(b_, node_, 1, 3); });
+  sweep_allocations([&] { cache_->borrow(b_, lent, 3, 5); });
+  EXPECT_TRUE(holds(*cache_, cache_->spans(b_), range(1, 5)));
+}
+
+TEST_F(WindowFaultTest, SnapshotsOfParts) {
+  cache_->start_at(b_, 1);
+  cache_->borrow(b_, node_, 1, 3);
+  CausalCache::SnapshotPtr fresh;
+  sweep_allocations([&] { fresh = cache_->snapshot(b_, 0); });
+  sweep_allocations([&] { cache_->restore(7, fresh, 3); });
+  EXPECT_TRUE(holds(*cache_, cache_->spans(7), range(1, 3)));
+  std::pair<CausalCache::SnapshotPtr, CausalCache::SnapshotPtr> parts;
+  sweep_allocations([&] { parts = cache_->split(fresh, 2); });
+  sweep_allocations([&] { fresh = cache_->merge(parts.first, parts.second); });
+}
+
+TEST_F(WindowFaultTest, RemovalInTheMiddle) {
+  cache_->copy_prefix(0, 2, 8);
+  sweep_allocations([&] { cache_->remove(0, 1, 3); });
+  EXPECT_EQ(cache_->length(0), 6);
+}
+
+TEST_F(WindowFaultTest, ReleasingNeedsNoMemory) {
+  allocations_left = 1;
+  cache_->close_sequence(a_);
+  cache_->start_at(b_, 7);
+  cache_->truncate(0, 6);
+  EXPECT_EQ(allocations_left, 1u) << "something allocated";
+  allocations_left = 0;
+  EXPECT_TRUE(sound(*cache_));
+}
+
+// A window of 3 and no more: what goes is held by the forward that was completed last.
+class LettingGoFaultTest : public FaultTest {
+ protected:
+  void SetUp() override {
+    visibility_ = {3, 0};
+    auto store = std::make_unique<FaultyStore>(small_shape(48));
+    store_ = store.get();
+    cache_ = CausalCache::create(std::move(store), {{0, 3}, {}, 0, visibility_});
+    append(*cache_, 1, bystander_ = {1, 2});
+    a_ = cache_->open_sequence();
+  }
+};
+
+TEST_F(LettingGoFaultTest, CompletingAForward) {
+  const std::vector<std::int32_t> positions{0, 1, 2, 3, 4, 5}, ids(6, 0);
+  cache_->prepare_snapshots(0, {2, 5});
+  const ForwardPtr forward = cache_->start_forward(positions, ids);
+  testing::put_layer(*cache_, *forward, range(0, 6), 0);
+  const Tensor k = encoded(cache_->shape(), range(0, 6), 3, false), v = encoded(cache_->shape(), range(0, 6), 3, true);
+  sweep_allocations([&] { cache_->put(*forward, 3, k, v); });
+  EXPECT_TRUE(holds(*cache_, cache_->spans(0), {4, 5}));
+  const std::vector<std::int32_t> next{6}, of{0};
+  sweep_allocations([&] { cache_->start_forward(next, of); });
+}
+
+TEST_F(LettingGoFaultTest, ReleasingUnseenCells) {
+  const std::vector<ForwardRows> rows{{a_, 6}};
+  const ForwardPtr forward = cache_->begin_forward(rows);
+  put_all(*cache_, *forward, range(0, 6));
+  sweep_allocations([&] { cache_->release_unseen(a_); });
+  EXPECT_TRUE(holds(*cache_, cache_->spans(a_), {4, 5}));
+  const std::vector<ForwardRows> next{{a_, 1}};
+  ForwardPtr begun;
+  sweep_allocations([&] { begun = cache_->begin_forward(next); });
 }
 
 // ---- failing commands ---------------------------------------------------------------------------------------------

@@ -26,8 +26,11 @@ inline KvShape small_shape(Cell cells = 32, DType dtype = DType::kFloat32) {
 }
 
 inline std::shared_ptr<CausalCache> host_cache(const KvShape& shape, std::vector<ops::RopeParams> rope = {},
-                                               std::uint32_t growth = 4) {
+                                               std::uint32_t growth = 4, Visibility visibility = {},
+                                               std::int32_t memory = 0) {
   CausalCache::Options options;
+  options.visibility = visibility;
+  options.memory = memory;
   for (std::uint32_t layer = 0; layer < shape.layers; ++layer)
     options.layers.push_back(static_cast<std::int32_t>(3 * layer));
   options.rope = std::move(rope);
@@ -107,6 +110,23 @@ inline ::testing::AssertionResult holds(CausalCache& cache, const CellSpans& spa
     }
   }
   return ::testing::AssertionSuccess();
+}
+
+// The tokens that each row of the forward sees, in the order of get()'s columns; recognised by their V. Tokens are
+// below 128.
+inline std::vector<std::vector<std::int32_t>> seen_by(CausalCache& cache, Forward& forward, std::int32_t layer) {
+  const CausalCache::History history = cache.get(forward, layer);
+  const auto columns = static_cast<std::size_t>(history.k.dim(0));
+  const std::size_t width = cache.shape().kv_heads * cache.shape().v_dim;
+  std::vector<std::vector<std::int32_t>> seen(forward.rows());
+  for (std::size_t i = 0; i < forward.rows() * columns; ++i) {
+    if (history.mask.host_span<const float>()[i] != 0.0f) continue;
+    const float stored = history.v.host_span<const float>()[i % columns * width];
+    std::int32_t token = 0;
+    while (token < 128 && number(token, layer, true, 0, 0) != stored) ++token;
+    seen[i / columns].push_back(token);
+  }
+  return seen;
 }
 
 inline ::testing::AssertionResult sound(const CausalCache& cache) {

@@ -12,15 +12,28 @@
 
 namespace kvtrie {
 
-// One device for the whole test program: the first that list_devices() names.
-inline const cl::DevicePtr& shared_device() {
-  static const cl::DevicePtr device = [] {
-    const auto list = cl::list_devices();
-    if (list.empty()) fail(ErrorKind::kDevice, "test", "devices: got none, allowed 1 or more (is PoCL installed?)");
-    return cl::Device::open(list.front(), {});
-  }();
+inline cl::DevicePtr& shared_device_slot() {
+  static cl::DevicePtr device;
   return device;
 }
+
+// One device for the whole test program: the first that list_devices() names.
+inline const cl::DevicePtr& shared_device() {
+  cl::DevicePtr& device = shared_device_slot();
+  if (device == nullptr) {
+    const auto list = cl::list_devices();
+    if (list.empty()) fail(ErrorKind::kDevice, "test", "devices: got none, allowed 1 or more (is PoCL installed?)");
+    device = cl::Device::open(list.front(), {});
+  }
+  return device;
+}
+
+// Closes it before main ends: oclgrind 21.10 keeps thread-local state that static destructors would use after its end.
+class SharedDeviceEnd : public ::testing::Environment {
+ public:
+  void TearDown() override { shared_device_slot().reset(); }
+};
+inline ::testing::Environment* const kSharedDeviceEnd = ::testing::AddGlobalTestEnvironment(new SharedDeviceEnd);
 
 // The message of the Error that `call` throws, after checking its kind; "" and a failure when it does not throw.
 template <class Call>

@@ -31,6 +31,67 @@ std::map<std::int32_t, std::int32_t> cells_by_position(const CellSpans& spans) {
   return cells;
 }
 
+RowBounds bounds_of(const QueryRows& query, std::uint32_t i) {
+  if (query.bounds.empty()) return {0, query.position + static_cast<std::int32_t>(i) + 1};
+  return query.bounds[i].first < query.bounds[i].end ? query.bounds[i] : RowBounds{};
+}
+
+// None (causal), a window, or anything within [0, length).
+std::vector<RowBounds> random_bounds(std::mt19937& random, const QueryRows& query, std::int32_t length) {
+  std::vector<RowBounds> bounds(query.count);
+  const auto kind = random() % 3;
+  const auto window = 1 + static_cast<std::int32_t>(random() % 400);
+  for (std::uint32_t i = 0; i < query.count; ++i) {
+    const std::int32_t end = query.position + static_cast<std::int32_t>(i) + 1;
+    bounds[i] = kind == 1 ? RowBounds{std::max(0, end - window), end}
+                          : RowBounds{static_cast<std::int32_t>(random() % length),
+                                      static_cast<std::int32_t>(random() % (length + 1))};
+  }
+  return kind == 0 ? std::vector<RowBounds>() : bounds;
+}
+
+// Drops the cells in front that no row sees.
+void forget_unseen(CellSpans& spans, const std::vector<RowBounds>& bounds) {
+  if (bounds.empty()) return;
+  std::int32_t first = spans.back().end_position();
+  for (const RowBounds& each : bounds)
+    if (each.first < each.end) first = std::min(first, each.first);
+  std::erase_if(spans, [first](const CellSpan& span) { return span.end_position() <= first; });
+  if (spans.empty()) return;
+  const auto cut = static_cast<std::uint32_t>(std::max(0, first - spans[0].position));
+  spans[0] = {spans[0].cell + cut, spans[0].length - cut, spans[0].position + static_cast<std::int32_t>(cut)};
+}
+
+// In every stretch a tile has exactly the range that its rows see together; a tile with partials has one stretch.
+void check_tile(const AttentionPlan& plan, const Tile& tile, const PlanLimits& limits) {
+  ASSERT_GT(tile.row_count, 0);
+  ASSERT_LE(tile.row_count, static_cast<std::int32_t>(limits.rows_per_tile));
+  const auto size = static_cast<std::int32_t>(limits.keys_per_tile);
+  std::map<std::int32_t, RowBounds> stretches, wanted;
+  const auto add = [size](auto& to, RowBounds range) {
+    for (std::int32_t at = range.first; at < range.end; at = (at / size + 1) * size) {
+      const RowBounds part{at, std::min(range.end, (at / size + 1) * size)};
+      const auto [entry, fresh] = to.emplace(at / size, part);
+      if (!fresh) entry->second = {std::min(entry->second.first, part.first), std::max(entry->second.end, part.end)};
+    }
+  };
+  for (std::int32_t s = 0, next = -size; s < tile.segment_count; ++s) {
+    const Segment& segment = plan.segments[tile.segment_begin + s];
+    ASSERT_GT(segment.length, 0);
+    ASSERT_TRUE(segment.position == next || segment.position >= (next + size - 1) / size * size)
+        << "a gap inside a stretch";
+    next = segment.position + segment.length;
+    add(stretches, {segment.position, next});
+  }
+  for (std::int32_t r = 0; r < tile.row_count; ++r) add(wanted, plan.row_bounds[plan.row_ids[tile.row_begin + r]]);
+  if (tile.partial_begin < 0) {
+    ASSERT_EQ(stretches, wanted);
+    return;
+  }
+  ASSERT_EQ(stretches.size(), 1U);
+  ASSERT_EQ(stretches.begin()->second, wanted.at(stretches.begin()->first));
+}
+
 // Every visible key of every row is in exactly one tile of that row, at its own cell, and partials are numbered so that
 // each is written once and read once, in order of position.
 void check_plan(const AttentionPlan& plan, const std::vector<QueryRows>& queries, const PlanLimits& limits) {
@@ -38,9 +99,7 @@ void check_plan(const AttentionPlan& plan, const std::vector<QueryRows>& queries
   std::vector<std::vector<std::pair<std::int32_t, std::int32_t>>> partials(plan.rows);  // (first position, partial)
   std::vector<int> direct(plan.rows, 0);
   for (const Tile& tile : plan.tiles) {
-    ASSERT_GT(tile.row_count, 0);
-    ASSERT_LE(tile.row_count, static_cast<std::int32_t>(limits.rows_per_tile));
-    ASSERT_GT(tile.segment_count, 0);
+    ASSERT_NO_FATAL_FAILURE(check_tile(plan, tile, limits));
     for (std::int32_t r = 0; r < tile.row_count; ++r) {
       const std::int32_t row = plan.row_ids[tile.row_begin + r];
       for (std::int32_t s = 0; s < tile.segment_count; ++s) {
@@ -59,11 +118,11 @@ void check_plan(const AttentionPlan& plan, const std::vector<QueryRows>& queries
   for (const QueryRows& query : queries)
     for (std::uint32_t i = 0; i < query.count; ++i) {
       const std::uint32_t row = query.row + i;
-      const std::int32_t position = query.position + static_cast<std::int32_t>(i);
-      ASSERT_EQ(plan.row_positions[row], position);
+      const RowBounds bounds = bounds_of(query, i);
+      ASSERT_EQ(plan.row_bounds[row], bounds);
       const CellSpans keys(query.keys.begin(), query.keys.end());
       for (const auto& [at, cell] : cells_by_position(keys))
-        if (at <= position) {
+        if (at >= bounds.first && at < bounds.end) {
           ASSERT_EQ(seen[row].count(at) ? seen[row][at] : -1, cell) << "row " << row << " key " << at;
         }
       ASSERT_EQ(direct[row], partials[row].empty() ? 1 : 0) << "row " << row;
@@ -77,12 +136,19 @@ void check_plan(const AttentionPlan& plan, const std::vector<QueryRows>& queries
   for (const int count : written) ASSERT_EQ(count, 1);
 }
 
+std::int64_t keys_of(const AttentionPlan& plan, const Tile& tile) {
+  std::int64_t keys = 0;
+  for (std::int32_t s = 0; s < tile.segment_count; ++s) keys += plan.segments[tile.segment_begin + s].length;
+  return keys;
+}
+
 TEST(AttentionPlan, CoversEachVisibleKeyOnceOverRandomSteps) {
   std::mt19937 random(5);
   for (int round = 0; round < 200; ++round) {
     const PlanLimits limits{static_cast<std::uint32_t>(32 << random() % 4),
                             1 + static_cast<std::uint32_t>(random() % 16), 8};
     std::vector<CellSpans> histories;
+    std::vector<std::vector<RowBounds>> bounds;
     std::vector<QueryRows> queries;
     std::uint32_t row = 0;
     const CellSpans shared = scattered(random, 300, 90, 1000);
@@ -100,10 +166,12 @@ TEST(AttentionPlan, CoversEachVisibleKeyOnceOverRandomSteps) {
       }
       histories.push_back(std::move(spans));
       const auto count = 1 + static_cast<std::uint32_t>(random() % std::min(length, random() % 2 ? 4 : 60));
-      queries.push_back({row, count, length - static_cast<std::int32_t>(count), {}});
+      queries.push_back({row, count, length - static_cast<std::int32_t>(count)});
       row += count;
+      bounds.push_back(random_bounds(random, queries.back(), length));
+      forget_unseen(histories.back(), bounds.back());
     }
-    for (std::size_t i = 0; i < queries.size(); ++i) queries[i].keys = histories[i];
+    for (std::size_t i = 0; i < queries.size(); ++i) queries[i].keys = histories[i], queries[i].bounds = bounds[i];
     const AttentionPlan plan = plan_attention(queries, limits);
     ASSERT_EQ(plan.rows, row);
     ASSERT_NO_FATAL_FAILURE(check_plan(plan, queries, limits)) << "round " << round;
@@ -130,6 +198,76 @@ TEST(AttentionPlan, SharedStretchesBecomeOneTileForAllRows) {
   EXPECT_EQ(plan.tiles[1].row_count, 2);
   EXPECT_EQ(plan.tiles[2].row_count, 1);
   EXPECT_EQ(plan.partials, 6U);
+}
+
+TEST(AttentionPlan, AWindowCostsItsKeys) {
+  const CellSpans keys{{0, 100000, 0}};
+  for (const std::int32_t position : {99999, 99840, 1535}) {  // in the midst of a stretch, and at its end
+    const std::vector<RowBounds> bounds{{position - 511, position + 1}};
+    const std::vector<QueryRows> queries{{0, 1, position, keys, bounds}};
+    const AttentionPlan plan = plan_attention(queries, {512, 16, 8});
+    ASSERT_EQ(plan.tiles.size(), position == 1535 ? 1U : 2U);
+    std::int64_t sum = 0;
+    for (const Tile& tile : plan.tiles) sum += keys_of(plan, tile);
+    EXPECT_EQ(sum, 512);
+  }
+  std::vector<RowBounds> bounds;
+  for (std::int32_t t = 99936; t < 100000; ++t) bounds.push_back({t - 511, t + 1});
+  const std::vector<QueryRows> queries{{0, 64, 99936, keys, bounds}};
+  const AttentionPlan plan = plan_attention(queries, {512, 16, 8});
+  ASSERT_EQ(plan.tiles.size(), 4U);
+  for (const Tile& tile : plan.tiles) EXPECT_EQ(keys_of(plan, tile), 512 + 15);
+}
+
+TEST(AttentionPlan, LeavesOutStretchesThatNoRowSees) {
+  const CellSpans keys{{0, 4000, 0}};
+  std::vector<RowBounds> bounds(8, RowBounds{0, 10});
+  bounds[3] = {3000, 3010};
+  const std::vector<QueryRows> queries{{0, 8, 3990, keys, bounds}};
+  const AttentionPlan plan = plan_attention(queries, {512, 16, 8});
+  ASSERT_EQ(plan.tiles.size(), 1U);
+  ASSERT_EQ(plan.segments.size(), 2U);
+  EXPECT_EQ(plan.segments[0].length, 10);
+  EXPECT_EQ(plan.segments[1].position, 3000);
+  EXPECT_EQ(plan.segments[1].length, 10);
+}
+
+TEST(AttentionPlan, WindowsOnSharedCellsBecomeOneTile) {
+  const CellSpans a{{0, 1024, 0}, {2000, 5, 1024}}, b{{700, 324, 700}, {3000, 9, 1024}}, c{{5000, 1030, 0}};
+  const std::vector<RowBounds> at_a{{600, 1029}}, at_b{{710, 1033}}, at_c{{600, 1030}};
+  const std::vector<QueryRows> queries{{0, 1, 1028, a, at_a}, {1, 1, 1032, b, at_b}, {2, 1, 1029, c, at_c}};
+  const AttentionPlan plan = plan_attention(queries, {512, 16, 8});
+  ASSERT_EQ(plan.tiles.size(), 5U);
+  EXPECT_EQ(plan.tiles[0].row_count, 2);
+  EXPECT_EQ(keys_of(plan, plan.tiles[0]), 1024 - 600);
+  EXPECT_EQ(plan.partials, 6U);
+}
+
+TEST(AttentionPlan, SharesOnlyWhereCellsAgree) {
+  const PlanLimits limits{64, 16, 8};
+  const CellSpans a{{0, 10, 0}, {100, 40, 10}}, b{{50, 10, 0}, {100, 40, 10}};  // one end, two beginnings
+  const std::vector<RowBounds> late{{15, 50}}, first_ten{{10, 20}}, last_ten{{30, 40}};
+  const auto tiles = [&](const std::vector<QueryRows>& queries) {
+    const AttentionPlan plan = plan_attention(queries, limits);
+    check_plan(plan, queries, limits);
+    return plan.tiles.size();
+  };
+  EXPECT_EQ(tiles({{0, 1, 49, a}, {1, 1, 49, b}}), 2U);
+  EXPECT_EQ(tiles({{0, 1, 49, a}, {1, 1, 49, b, late}}), 1U);  // what both see agrees
+  EXPECT_EQ(tiles({{0, 1, 49, a, first_ten}, {1, 1, 49, b, last_ten}}), 2U);
+}
+
+TEST(AttentionPlan, RowsThatSeeNothingHaveATileWithoutKeys) {
+  const std::vector<RowBounds> bounds{{4, 4}, {7, 2}};
+  const std::vector<QueryRows> queries{{0, 2, 9, {}, bounds}};
+  for (const std::uint32_t walk : {1U, 8U}) {
+    const AttentionPlan plan = plan_attention(queries, {512, 16, walk});
+    ASSERT_EQ(plan.tiles.size(), 1U);
+    EXPECT_EQ(plan.tiles[0].row_count, 2);
+    EXPECT_EQ(plan.tiles[0].segment_count, 0);
+    EXPECT_EQ(plan.tiles[0].partial_begin, -1);
+    EXPECT_EQ(plan.row_bounds, (std::vector<RowBounds>{{0, 0}, {0, 0}}));
+  }
 }
 
 TEST(AttentionPlan, OneTilePerRowNeedsNoPartials) {
@@ -170,6 +308,13 @@ TEST(AttentionPlan, RefusesWhatIsNotAStep) {
   EXPECT_TRUE(refused({{0, 1, 9, keys}, {0, 1, 9, keys}}));  // row 0 twice
   EXPECT_TRUE(refused({{0, 0, 9, keys}}));
   EXPECT_TRUE(refused({{0, 1, -1, keys}}));
+  const std::vector<RowBounds> two{{0, 5}, {0, 6}}, beyond{{3, 11}}, before{{0, 4}}, negative{{-1, 4}}, inside{{2, 6}};
+  EXPECT_FALSE(refused({{0, 1, 40, late, inside}}));  // its own position need not be there
+  EXPECT_TRUE(refused({{0, 1, 9, keys, two}}));
+  EXPECT_TRUE(refused({{0, 1, 9, keys, beyond}}));
+  EXPECT_TRUE(refused({{0, 1, 5, late, before}}));
+  EXPECT_TRUE(refused({{0, 1, 9, keys, negative}}));
+  EXPECT_TRUE(refused({{0, 1, 9, {}, inside}}));
   EXPECT_TRUE(refused({{0, 1, 9, keys}}, {100, 16, 8}));  // stretches are whole blocks of 32 keys
 }
 

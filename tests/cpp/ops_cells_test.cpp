@@ -141,6 +141,34 @@ TEST_F(Cells, FillSetsEveryByteOfTheseCellsOnly) {
   }
 }
 
+// K alone: every operation takes V tensors of no elements and leaves V out.
+TEST_F(Cells, PoolsWithoutValues) {
+  for (const KernelFamily family : {KernelFamily::kSerial, KernelFamily::kWorkGroup}) {
+    const ForcedFamily forced(family);
+    check_put(DType::kFloat32, DType::kFloat16, 12, 0);
+    TwinPool pool(2, 100, 12, 0, DType::kFloat32, 31);
+    const CellRuns spans = CellRuns::of_spans(shared_device(), CellSpans{{70, 9, 0}, {5, 6, 9}}, 2);
+    const auto [k, v] = gather_rows(pool.device, spans);
+    std::vector<std::byte> wanted(k.nbytes());
+    reference::gather_rows(pool.host_k(), CellSpans{{70, 9, 0}, {5, 6, 9}}, wanted.data());
+    EXPECT_TRUE(download<std::byte>(k) == wanted);
+    EXPECT_EQ(v.shape(), (Shape{15, 2, 0}));
+    const std::vector<CellCopy> copies{{10, 4, 30}, {50, 60, 20}};
+    const std::uint64_t before = moved();
+    copy_cells(pool.device, CellCopies(shared_device(), copies, 16));
+    reference::copy_cells(pool.host_k(), copies);
+    EXPECT_EQ(moved() - before, 50U * 2 * 12 * 4);
+    const Tensor image = Tensor::empty(shared_device(), DType::kFloat32, {15 * 2 * 12});
+    store_image(pool.device, spans, image, 0, 15 * 2 * 12);
+    fill_cells(pool.device, 70, 9, 0xff);
+    load_image(pool.device, spans, image, 0, 15 * 2 * 12);
+    fill_cells(pool.device, 0, 3, 0x5a);
+    reference::fill_cells(pool.host_k(), 0, 3, 0x5a);
+    pool.expect_equal("without V");
+    EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { put_rows(k, k, spans, pool.device); }), "v: got"));
+  }
+}
+
 // Rotation of stored K equals storing K rotated at the other position.
 TEST_F(Cells, RotateMovesKeysToOtherPositions) {
   for (const bool interleaved : {false, true})
@@ -197,6 +225,7 @@ class CellsOclgrind : public OpsTest {};
 
 TEST_F(CellsOclgrind, PutGatherRotateFill) {
   check_put(DType::kFloat32, DType::kFloat16, 11, 3);
+  check_put(DType::kFloat16, DType::kFloat16, 9, 0);
   TwinPool pool(2, 12, 10, 3, DType::kFloat16, 30);
   rotate_cells(pool.device.k, CellRuns::of_spans(shared_device(), CellSpans{{2, 3, 0}}, 2), 5, {});
   fill_cells(pool.device, 6, 2, 0xff);

@@ -26,7 +26,7 @@ class PrefixCacheTest : public ::testing::Test {
     PrefixCacheOptions settings;
     settings.growth = 16;
     settings.host_bytes = host_tokens * bytes_per_token_;
-    cache_ = PrefixCache::create({CausalCache::create(std::make_unique<NullKvStore>(shape), options)}, settings);
+    cache_ = PrefixCache::create({{CausalCache::create(std::make_unique<NullKvStore>(shape), options)}, {}}, settings);
   }
 
   void TearDown() override {

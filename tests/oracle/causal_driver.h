@@ -1,9 +1,11 @@
 // The base of the causal oracle: the cache under test, its naive twins, and every comparison between them.
 //
 //   causal_driver.h      state, comparisons, rules that all operations share
-//   causal_steps.h       forwards: start, put, drop, attend, get
-//   causal_edits.h       copies, cuts, removals, compaction, snapshots
-//   causal_oracle.cpp    lending and borrowing, refusals, the choice of operations, main
+//   causal_steps.h       forwards: start, begin, put, drop, attend, get
+//   causal_edits.h       copies, cuts, removals, compaction
+//   causal_captures.h    snapshots and scheduled captures
+//   causal_lends.h       lending, borrowing, starting at nodes, paging
+//   causal_oracle.cpp    refusals, the choice of operations, main
 #pragma once
 
 #include <algorithm>
@@ -31,65 +33,83 @@ inline void expect(bool ok, const std::string& what) {
   if (!ok) throw Difference(what);
 }
 
-// A stand-in for a trie node: cells that sequences borrow. It stays while anybody stands on it or below.
+// A stand-in for a trie node: cells that sequences borrow. In a cache that forgets nothing it stays while anybody
+// stands on it or below; else it may let go of any of its cells at any time.
 struct Node {
-  SpanList cells;
-  Rows rows;  // of [begin, end)
+  SpanList cells;  // of [begin, end), or a part of that
+  Rows rows;       // of [0, end)
   std::int32_t begin = 0;
-  std::vector<std::byte> image;  // after a page-out; then `cells` is empty
+  std::int32_t image_begin = 0;
+  std::vector<std::byte> image;  // after a page-out of [image_begin, image_end); then `cells` is empty
+  std::int32_t image_end = 0;
+
+  std::int32_t end() const { return static_cast<std::int32_t>(rows.size()); }
 };
 
-// A capture that fired; null in the cache when it has no rows.
-struct Captured {
+// Rows of [start, start + rows.size()), of which some are held: a snapshot, or a capture that fired.
+struct Part {
   Rows rows;
+  std::vector<bool> held;  // per row
   std::int32_t start = 0;
   bool is_private = false;
+
+  std::int32_t end() const { return start + static_cast<std::int32_t>(rows.size()); }
+};
+
+struct Held {
+  CausalCache::SnapshotPtr snapshot;
+  Part part;
 };
 
 struct Twin {
-  Rows rows;
+  Rows rows;              // all of them; those below held_from are gone
+  std::int32_t held = 0;  // first position that is held
+  std::int32_t borrowed = 0;
   bool is_private = false;
   std::vector<std::shared_ptr<Node>> path;  // what is borrowed, in order
   std::vector<std::int32_t> scheduled;
-  std::vector<Captured> captured;  // per scheduled offset
+  std::vector<Part> captured;  // per scheduled offset
   std::size_t fired = 0;
   std::int32_t cursor = 0;
   bool busy = false;
+  std::uint64_t epoch = 0;  // changes with whatever may end a complete forward's right to attend
 
   std::int32_t length() const { return static_cast<std::int32_t>(rows.size()); }
-  std::int32_t borrowed() const {
-    return path.empty() ? 0 : path.back()->begin + static_cast<std::int32_t>(path.back()->rows.size());
-  }
 };
 
 struct Step {
   ForwardPtr forward;
-  std::vector<SequenceId> ids;       // per row
-  std::vector<Row> rows;             // per row
-  std::vector<std::uint32_t> unput;  // layer indices
-  bool started = false;              // by start_forward
+  std::vector<SequenceId> ids;          // per row
+  std::vector<std::int32_t> positions;  // per row
+  std::vector<Row> rows;                // per row, as far as it is stored
+  std::vector<bool> stored;             // per row
+  std::vector<bool> causal;             // per row
+  std::vector<std::uint32_t> unput;     // layer indices
+  bool started = false;                 // by start_forward
+  bool was_read = false;
+
+  std::size_t fresh() const { return static_cast<std::size_t>(std::count(stored.begin(), stored.end(), true)); }
 };
 
 // A complete step with what each row saw, for attending to it again later.
 struct Finished {
   Step step;
-  std::vector<Rows> histories;
-};
-
-struct Held {
-  CausalCache::SnapshotPtr snapshot;
-  Rows rows;
-  std::int32_t start = 0;
-  bool is_private = false;
+  std::vector<Rows> seen;
+  std::map<SequenceId, std::uint64_t> epochs;
 };
 
 class CausalDriver {
  public:
-  CausalDriver(std::uint64_t seed, Cell cells, std::uint32_t growth)
-      : random_(seed), shape_(make_shape(cells)), numbers_(shape_, rope_) {
-    CausalCache::Options options{{10, 20}, {rope_}, growth};
+  CausalDriver(std::uint64_t seed, std::uint32_t growth, const Sight& sight)
+      : random_(seed), sight_(sight), shape_(make_shape(static_cast<Cell>(sight.cells))), numbers_(shape_, rope_) {
+    CausalCache::Options options;
+    options.layers = {20, 10};
+    options.rope = {rope_};
+    options.growth = growth;
+    options.visibility = {sight.window, sight.chunk};
+    options.memory = sight.memory;
     cache_ = CausalCache::create(std::make_unique<HostKvStore>(shape_), options);
-    cache_->store().fill(0, cells, 0xff);
+    cache_->store().fill(0, shape_.cells, 0xff);
     cache_->pool().on_free = [store = &cache_->store()](Cell begin, std::uint32_t length) {
       store->fill(begin, length, 0xff);
     };
@@ -134,28 +154,35 @@ class CausalDriver {
     return {rows.begin() + from, rows.begin() + to};
   }
 
-  void drop_started() {
-    for (std::size_t i = 0; i < steps_.size(); ++i) {
-      if (!steps_[i].started) continue;
-      for (const SequenceId id : steps_[i].ids) {
-        if (Twin* twin = find(id)) twin->busy = false;
-      }
-      steps_.erase(steps_.begin() + static_cast<std::ptrdiff_t>(i));
-      return;
+  // Whether the query at `position` sees only what `held(key)` says is there.
+  template <class IsHeld>
+  bool complete_at(std::int32_t position, IsHeld held) const {
+    for (std::int32_t key = 0; key < position; ++key) {
+      if (sight_.sees(position, key) && !held(key)) return false;
     }
+    return true;
   }
-  std::uint32_t started_rows() const {
-    for (const Step& step : steps_) {
-      if (step.started) return step.forward->rows();
-    }
-    return 0;
+  bool resumable(const Twin& twin, std::int32_t position) const {
+    return complete_at(position, [&](std::int32_t key) { return key >= twin.held; });
   }
 
-  bool in_started(SequenceId id) const {
+  const Step* started() const {
     for (const Step& step : steps_) {
-      if (step.started) return std::count(step.ids.begin(), step.ids.end(), id) != 0;
+      if (step.started) return &step;
     }
-    return false;
+    return nullptr;
+  }
+  void drop_started() {
+    const Step* step = started();
+    if (step == nullptr) return;
+    for (const SequenceId id : step->ids) {
+      if (Twin* twin = find(id)) twin->busy = false;
+    }
+    steps_.erase(steps_.begin() + (step - steps_.data()));
+  }
+  bool in_started(SequenceId id) const {
+    const Step* step = started();
+    return step != nullptr && std::count(step->ids.begin(), step->ids.end(), id) != 0;
   }
 
   // ---- editing ----------------------------------------------------------------------------------------------------
@@ -163,29 +190,34 @@ class CausalDriver {
   // What changes a sequence drops the forward of start_forward that it is in, and is refused for any other.
   bool may_change(SequenceId id) {
     const Twin* twin = find(id);
-    if (twin == nullptr || !twin->busy) return true;
-    if (!in_started(id)) return false;
-    return true;
+    return twin == nullptr || !twin->busy || in_started(id);
   }
   void changing(SequenceId id) {
     if (in_started(id)) drop_started();
     touched_.insert(id);
+    ++open(id).epoch;
   }
   void shorten(Twin& twin, std::int32_t length) {
-    twin.rows.resize(static_cast<std::size_t>(std::min(length, twin.length())));
-    while (!twin.path.empty() && twin.path.back()->begin >= length) twin.path.pop_back();
-    if (length == 0) twin.is_private = false;
+    if (length < twin.length()) twin.rows.resize(static_cast<std::size_t>(length));
+    twin.held = std::min(twin.held, twin.length());
+    twin.borrowed = std::min(twin.borrowed, twin.length());
+    while (!twin.path.empty() && twin.path.back()->begin >= twin.length()) twin.path.pop_back();
+    if (twin.length() == 0) twin.is_private = false;
   }
-  // A cut inside a node leaves the sequence on a part of it, which this model does not follow: such cuts are avoided.
-  bool cuts_a_node(const Twin& twin, std::int32_t length) {
-    return length < twin.borrowed() &&
-           std::none_of(twin.path.begin(), twin.path.end(), [&](const auto& node) { return node->begin == length; });
+  void let_go(Twin& twin) {
+    while (twin.held < twin.length() && !sight_.keeps(twin.length(), twin.held)) ++twin.held;
   }
 
+  // The part of the twin's rows at [from, to).
+  static Part part_of(const Twin& twin, std::int32_t from, std::int32_t to) {
+    Part part{slice(twin.rows, from, to), {}, from, twin.is_private};
+    for (std::int32_t position = from; position < to; ++position) part.held.push_back(position >= twin.held);
+    return part;
+  }
   static void fire(Twin& twin) {
     for (; twin.fired < twin.scheduled.size() && twin.scheduled[twin.fired] <= twin.length(); ++twin.fired) {
       const std::int32_t offset = twin.scheduled[twin.fired];
-      twin.captured[twin.fired] = {slice(twin.rows, twin.cursor, offset), twin.cursor, twin.is_private};
+      twin.captured[twin.fired] = part_of(twin, twin.cursor, offset);
       twin.cursor = offset;
     }
   }
@@ -229,34 +261,72 @@ class CausalDriver {
     }
   }
 
+  // The node's list names cells of its own range, with the node's rows.
+  void check_node(const Node& node) {
+    if (node.cells.empty()) return;
+    const std::int32_t begin = node.cells.begin_position(), end = node.cells.end_position();
+    expect(begin >= node.begin && end <= node.end(), "a node's cells lie outside it");
+    check_rows(node.cells.spans(), slice(node.rows, begin, end), "a node");
+  }
+
+  // Everything that is held, less what nodes hold and nobody else holds or borrows.
+  void check_live_cells() {
+    std::map<Cell, std::uint32_t> holds;
+    for (const auto& node : nodes_) {
+      for (const CellSpan& span : node->cells.spans()) {
+        for (Cell cell = span.cell; cell < span.end_cell(); ++cell) ++holds[cell];
+      }
+    }
+    std::set<Cell> borrowed;
+    for (const auto& [id, twin] : twins_) {
+      for (const CellSpan& span : cache_->spans(id)) {
+        for (Cell cell = span.cell; cell < span.end_cell(); ++cell) borrowed.insert(cell);
+      }
+    }
+    std::uint32_t live = cache_->pool().held_cells();
+    for (const auto& [cell, count] : holds) {
+      if (cache_->pool().holders_of(cell) == count && borrowed.count(cell) == 0) --live;
+    }
+    expect(cache_->live_cells() == live, "live cells differ");
+  }
+
+  void compare_all() {
+    for (const auto& node : nodes_) check_node(*node);
+    for (const Held& held : snapshots_) {
+      const std::uint64_t bytes = held.snapshot->nbytes() + held.snapshot->shared_nbytes();
+      const auto rows = std::count(held.part.held.begin(), held.part.held.end(), true);
+      expect(bytes == static_cast<std::uint64_t>(rows) * shape_.bytes_per_cell(), "a snapshot's bytes");
+      expect(held.snapshot->start() == held.part.start && held.snapshot->end() == held.part.end(), "its range");
+    }
+    check_live_cells();
+  }
+
   void compare() {
     const auto faults = cache_->check();
     expect(faults.empty(), faults.empty() ? "" : faults.front());
     const bool all = below(16) == 0;
     for (const auto& [id, twin] : twins_) {
       expect(cache_->length(id) == twin.length(), "length differs");
-      expect(cache_->borrowed_length(id) == twin.borrowed(), "borrowed length differs");
+      expect(cache_->held_from(id) == twin.held, "the first held position differs");
+      expect(cache_->borrowed_length(id) == twin.borrowed, "borrowed length differs");
       expect(cache_->is_private(id) == twin.is_private, "privacy differs");
       if (!all && touched_.count(id) == 0) continue;
       const CellSpans spans = cache_->spans(id);
-      std::int32_t position = 0;
+      std::int32_t position = twin.held;
       for (const CellSpan& span : spans) {
         expect(span.position == position, "positions are not consecutive");
         position = span.end_position();
       }
-      check_rows(spans, twin.rows, "sequence " + std::to_string(id));
+      check_rows(spans, slice(twin.rows, twin.held, twin.length()), "sequence " + std::to_string(id));
+      const std::int32_t asked = between(-1, twin.length() + 1);
+      const bool can = asked >= 0 && asked <= twin.length() && resumable(twin, asked);
+      expect(cache_->can_resume(id, asked) == can, "can_resume differs");
     }
-    if (!all) return;
-    for (const auto& node : nodes_) {
-      if (!node->cells.empty()) check_rows(node->cells.spans(), node->rows, "a node");
-    }
-    for (const Held& held : snapshots_) {
-      const std::uint64_t bytes = held.snapshot->nbytes() + held.snapshot->shared_nbytes();
-      expect(bytes == held.rows.size() * shape_.bytes_per_cell(), "a snapshot's bytes");
-    }
+    if (all) compare_all();
   }
 
   std::mt19937_64 random_;
+  Sight sight_;
   ops::RopeParams rope_;
   KvShape shape_;
   Numbers numbers_;
@@ -268,6 +338,7 @@ class CausalDriver {
   Finished finished_;
   std::vector<Held> snapshots_;
   std::set<SequenceId> touched_;
+  std::uint64_t unknown_ = 0;  // rows that nobody knows any more
 };
 
 }  // namespace kvtrie::oracle

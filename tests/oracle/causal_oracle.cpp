@@ -6,17 +6,16 @@
 // The seed is printed and replays the run. Exits with 1 at the first difference.
 #include <algorithm>
 #include <array>
-#include <cstddef>
 #include <iostream>
 
-#include "causal_edits.h"
+#include "causal_lends.h"
 
 namespace kvtrie::oracle {
 namespace {
 
-class Driver : public CausalEdits {
+class Driver : public CausalLends {
  public:
-  using CausalEdits::CausalEdits;
+  using CausalLends::CausalLends;
 
   struct Operation {
     std::uint32_t weight;
@@ -25,13 +24,30 @@ class Driver : public CausalEdits {
 
   void step() {
     touched_.clear();
-    static constexpr std::array<Operation, 21> kOperations{
-        {{220, &Driver::start},      {90, &Driver::begin}, {240, &Driver::put},          {25, &Driver::drop},
-         {40, &Driver::copy_prefix}, {40, &Driver::cut},   {45, &Driver::remove_middle}, {30, &Driver::take_snapshot},
-         {35, &Driver::restore},     {15, &Driver::split}, {15, &Driver::merge},         {20, &Driver::forget_snapshot},
-         {15, &Driver::schedule},    {20, &Driver::drain}, {15, &Driver::defrag},        {60, &Driver::publish},
-         {40, &Driver::adopt},       {35, &Driver::fork},  {30, &Driver::page},          {30, &Driver::refuse},
-         {40, &Driver::attend_again}}};
+    static constexpr std::array<Operation, 24> kOperations{{{220, &Driver::start},
+                                                            {100, &Driver::begin},
+                                                            {260, &Driver::put},
+                                                            {25, &Driver::drop},
+                                                            {40, &Driver::relax},
+                                                            {40, &Driver::copy_prefix},
+                                                            {40, &Driver::cut},
+                                                            {45, &Driver::remove_middle},
+                                                            {30, &Driver::take_snapshot},
+                                                            {40, &Driver::restore},
+                                                            {15, &Driver::split},
+                                                            {15, &Driver::merge},
+                                                            {20, &Driver::forget_snapshot},
+                                                            {15, &Driver::schedule},
+                                                            {20, &Driver::drain},
+                                                            {15, &Driver::defrag},
+                                                            {60, &Driver::publish},
+                                                            {60, &Driver::adopt},
+                                                            {20, &Driver::start_at},
+                                                            {35, &Driver::fork},
+                                                            {35, &Driver::page},
+                                                            {30, &Driver::refuse},
+                                                            {60, &Driver::attend_again},
+                                                            {40, &Driver::release}}};
     std::uint32_t total = 0;
     for (const Operation& operation : kOperations) total += operation.weight;
     std::uint32_t choice = below(total);
@@ -42,102 +58,6 @@ class Driver : public CausalEdits {
   }
 
  private:
-  // ---- lending and borrowing --------------------------------------------------------------------------------------
-
-  void publish() {
-    const SequenceId id = idle(true);
-    if (id < 0) return;
-    Twin& twin = *find(id);
-    const std::int32_t begin = twin.borrowed(), end = between(begin, twin.length());
-    if (begin == end) return;
-    if (cache_->is_private(id)) return expect_refused(ErrorKind::kNotSupported, [&] { cache_->lend(id, begin, end); });
-    auto node = std::make_shared<Node>();
-    node->cells = cache_->lend(id, begin, end);
-    node->rows = slice(twin.rows, begin, end);
-    node->begin = begin;
-    twin.path.push_back(node);
-    nodes_.push_back(node);
-    touched_.insert(id);
-  }
-
-  // Any sequence whose rows are those of a node re-points to it; one that ends where the node begins goes on with it.
-  void adopt() {
-    const SequenceId id = idle(true);
-    if (id < 0 || nodes_.empty()) return;
-    Twin& twin = *find(id);
-    const std::int32_t begin = twin.borrowed();
-    for (const auto& node : nodes_) {
-      if (node->cells.empty() || node->begin != begin) continue;
-      const auto length = static_cast<std::int32_t>(node->rows.size());
-      const std::int32_t known = std::min(twin.length() - begin, length);
-      if (begin > 0 && (twin.path.back()->rows.back().history != parent_of(*node) || twin.is_private)) continue;
-      bool same = true;
-      for (std::int32_t i = 0; i < known; ++i) {
-        const Row& own = twin.rows[static_cast<std::size_t>(begin + i)];
-        same = same && own.history == node->rows[static_cast<std::size_t>(i)].history && own.shift == 0;
-      }
-      if (!same || (known < length && twin.length() > begin && known == 0)) continue;
-      cache_->borrow(id, node->cells, begin, begin + length);
-      twin.path.push_back(node);
-      for (std::int32_t i = known; i < length; ++i) twin.rows.push_back(node->rows[static_cast<std::size_t>(i)]);
-      touched_.insert(id);
-      return;
-    }
-  }
-  // Nodes are told apart by contents, so the parent is whoever has the right last row; unknown nodes match nobody.
-  std::uint64_t parent_of(const Node& node) const {
-    for (const auto& [id, twin] : twins_) {
-      for (std::size_t i = 1; i < twin.path.size(); ++i) {
-        if (twin.path[i].get() == &node) return twin.path[i - 1]->rows.back().history;
-      }
-    }
-    return 0;
-  }
-
-  void fork() {
-    const SequenceId from = idle(true);
-    if (from < 0 || opened_.size() > 8) return;
-    const Twin source = *find(from);
-    const std::int32_t length = between(0, source.length());
-    if (cuts_a_node(source, length)) return;
-    const SequenceId to = cache_->open_sequence();
-    cache_->fork(from, to, length);
-    opened_.insert(to);
-    Twin& twin = open(to);
-    twin.rows = slice(source.rows, 0, length);
-    twin.is_private = source.is_private && length > 0;
-    for (const auto& node : source.path) {
-      if (node->begin < length) twin.path.push_back(node);
-    }
-    touched_.insert(to);
-  }
-
-  // A node nobody stands on goes to host memory, comes back, or goes away.
-  void page() {
-    if (nodes_.empty()) return;
-    const std::size_t at = below(static_cast<std::uint32_t>(nodes_.size()));
-    const std::shared_ptr<Node> node = nodes_[at];
-    const bool used = std::any_of(twins_.begin(), twins_.end(), [&](const auto& entry) {
-      return std::count(entry.second.path.begin(), entry.second.path.end(), node) != 0;
-    });
-    if (used) return;
-    const auto length = static_cast<std::uint32_t>(node->rows.size());
-    const std::int32_t end = node->begin + static_cast<std::int32_t>(length);
-    if (below(3) == 0) {
-      nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(at));
-    } else if (!node->cells.empty()) {
-      node->image.assign(shape_.bytes_per_cell() * length, std::byte{0});
-      cache_->store_image(node->cells, node->begin, end, node->begin, node->image.data(), length)->wait();
-      node->cells = {};
-    } else if (length <= cache_->free_cells()) {
-      node->cells = cache_->claim(length, node->begin);
-      cache_->load_image(node->cells, node->begin, end, node->begin, node->image.data(), length)->wait();
-      check_rows(node->cells.spans(), node->rows, "a node that came back");
-    } else {
-      expect_refused(ErrorKind::kCacheFull, [&] { cache_->claim(length, node->begin); });
-    }
-  }
-
   void refuse() {
     const SequenceId id = user_number();
     const std::int32_t length = cache_->length(id);
@@ -161,19 +81,39 @@ class Driver : public CausalEdits {
   }
 };
 
+// Every third world forgets nothing; the others have small windows, chunks, or both, and some memory.
+Sight world(std::uint64_t round, std::int32_t cells, std::mt19937_64& random) {
+  static constexpr std::array<std::int32_t, 6> kWindows{1, 2, 3, 5, 8, 13};
+  const auto below = [&](std::uint32_t limit) { return static_cast<std::int32_t>(random() % limit); };
+  Sight sight;
+  sight.cells = cells;
+  if (round % 3 == 0) return sight;
+  if (round % 3 == 1 || below(4) == 0) sight.window = kWindows[random() % kWindows.size()];
+  if (round % 3 == 2) sight.chunk = 1 + below(8);
+  if (sight.chunk > 0) return sight;
+  const std::array<std::int32_t, 4> memories{0, sight.window, sight.window + 1 + below(6), cells};
+  sight.memory = std::max(memories[random() % memories.size()], below(2) == 0 ? 0 : sight.window);
+  if (sight.memory < sight.window) sight.memory = 0;
+  return sight;
+}
+
 int run(std::uint64_t seed, std::uint64_t operations) {
-  static constexpr std::array<Cell, 6> kSizes{1, 9, 24, 48, 96, 160};
+  static constexpr std::array<std::int32_t, 6> kSizes{1, 9, 24, 48, 96, 160};
   static constexpr std::array<std::uint32_t, 3> kGrowth{0, 3, 16};
   static constexpr std::uint64_t kRound = 2500;
   std::cout << "causal_oracle: seed " << seed << ", operations " << operations << '\n';
   std::uint64_t done = 0;
   for (std::uint64_t round = 0; done < operations; ++round) {
-    Driver driver(seed + round, kSizes[round % kSizes.size()], kGrowth[round % kGrowth.size()]);
+    std::mt19937_64 random(seed + round);
+    const Sight sight = world(round, kSizes[random() % kSizes.size()], random);
+    Driver driver(seed + round, kGrowth[random() % kGrowth.size()], sight);
     for (std::uint64_t i = 0; i < kRound && done < operations; ++i, ++done) {
       try {
         driver.step();
       } catch (const std::exception& error) {
-        std::cout << "operation " << done << " (round " << round << ", step " << i << "): " << error.what() << '\n';
+        std::cout << "operation " << done << " (round " << round << ", step " << i << ", window " << sight.window
+                  << ", memory " << sight.memory << ", chunk " << sight.chunk << ", cells " << sight.cells
+                  << "): " << error.what() << '\n';
         return 1;
       }
     }

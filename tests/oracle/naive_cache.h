@@ -1,4 +1,5 @@
-// A causal cache written for clarity: a history is a list of rows, and every row knows what its K and V must be.
+// A causal cache written for clarity: a history is a list of rows, and every row knows what its K and V must be. Which
+// rows a query sees, and which a sequence keeps, is asked position by position.
 //
 // The numbers of a row are a pure function of (tokens up to and including its own, layer, K or V, head, d), so a
 // foreign row is recognised wherever it turns up. V are integers below 2^11, exact in every dtype. K lie in [-1, 1),
@@ -30,6 +31,24 @@ inline std::uint64_t extend(const Rows& rows, std::uint64_t token) {
   const std::uint64_t before = rows.empty() ? 0 : rows.back().history + static_cast<std::uint64_t>(rows.back().shift);
   return mix(before * 0x9e3779b97f4a7c15u + token + 1);
 }
+
+// What sequences see and keep.
+struct Sight {
+  std::int32_t window = 0, memory = 0, chunk = 0;
+  std::int32_t cells = 0;
+
+  bool forgets() const { return window > 0 || chunk > 0; }
+  // Whether the query at `query` may look as far back as `key`.
+  bool reaches(std::int32_t query, std::int32_t key) const {
+    return (window == 0 || query - key < window) && (chunk == 0 || key / chunk >= query / chunk);
+  }
+  bool sees(std::int32_t query, std::int32_t key) const { return key <= query && reaches(query, key); }
+  // Whether a sequence of this length keeps the key by itself.
+  bool keeps(std::int32_t length, std::int32_t key) const {
+    if (memory > 0) return memory >= cells || window == 0 || length - key < memory;
+    return reaches(length, key);
+  }
+};
 
 class Numbers {
  public:

@@ -1,13 +1,14 @@
 // The prefix cache against a naive twin: random operations, every invariant and every byte checked.
 //
-//   oracle_prefix_cache [--seed N] [--operations N]
+//   oracle_prefix_cache [--seed N] [--operations N] [--kinds dense|mixed|all] [--verbose yes]
 //
 // The twin knows only, for each session, the list of its tokens and how many of them are computed. Everything else is
-// derived: what a prompt may match is the longest common prefix with any path that `nodes()` lists; what a session
-// reads is a function of its tokens (kv_code.h); what must fail for lack of room is what a recount says. K/V live in
-// the host store; freed cells are filled with NaN, so reading a cell nobody holds shows at once. Every world has its
-// own sizes (from one cell to plenty), number of caches, host tier (none, tiny, plenty) and faults: steps dropped half
-// way, models that stop, blobs whose bytes change.
+// derived: what a prompt may match is the longest common prefix with any path that `nodes()` lists; what it may reuse
+// is found by trying every length, position by position (naive_reach.h); what a session reads is a function of its
+// tokens (kv_code.h); what must fail for lack of room is what a recount says. K, V and states live in host stores;
+// freed cells and slots are filled with NaN, so reading one that nobody holds shows at once. Every world has its own
+// sizes (from one cell to plenty), caches (full, window, chunk, recurrent, mixed or none), host tier (none, tiny,
+// plenty) and faults: steps dropped half way, models that stop, blobs whose bytes change.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -15,11 +16,15 @@
 #include <iostream>
 #include <map>
 #include <random>
+#include <sstream>
 #include <string>
 
 #include "base/error.h"
 #include "cache/host_kv_store.h"
+#include "cache/host_state_store.h"
 #include "kv_code.h"
+#include "naive_reach.h"
+#include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/prefix_cache_state.h"
 
@@ -45,34 +50,59 @@ struct Twin {
 
 class World {
  public:
-  World(std::uint64_t seed, std::uint64_t& operations) : random_(seed), operations_(operations) {
+  World(std::uint64_t seed, std::uint64_t& operations, bool mixed) : random_(seed), operations_(operations) {
     const std::uint32_t cells = pick({1, 2, 7, 24, 64, 160});
     alphabet_ = pick({1, 2, 3, 50});
-    const std::size_t count = pick({1, 1, 2});
-    for (std::size_t i = 0; i < count; ++i)
-      caches_.push_back(make_cache(i, cells + static_cast<Cell>(i) * pick({0, 5})));
+    CacheSet set;
+    const std::size_t count = mixed ? pick<std::size_t>({0, 1, 2, 3}) : pick<std::size_t>({1, 1, 2});
+    for (std::size_t i = 0; i < count; ++i) {
+      const Visibility sees = mixed ? any_visibility() : Visibility{};
+      const Cell size = sees.full() ? cells + static_cast<Cell>(i) * pick({0, 5}) : pick({8, 24, 64, 200});
+      caches_.push_back(make_cache(i, size, sees));
+    }
+    for (std::size_t i = mixed ? pick<std::size_t>({0, 0, 1, 2}) : 0; i > 0; --i) {
+      recurrents_.push_back(make_recurrent(recurrents_.size(), pick({2, 3, 6, 16, 60})));
+    }
+    set.attention = caches_;
+    set.recurrent = recurrents_;
     PrefixCacheOptions options;
     options.growth = pick({1, 4, 16, 64});
-    std::uint64_t cell_bytes = 0;
-    for (const auto& cache : caches_) cell_bytes += cache->shape().bytes_per_cell();
-    options.host_bytes = pick<std::uint64_t>({0, cell_bytes * 3, cell_bytes * 40, cell_bytes * 4000});
+    options.checkpoint_every = pick<std::int32_t>({1, 3, 8, 64});
+    for (const auto& cache : caches_) {
+      cell_bytes_ += cache->shape().bytes_per_cell();
+      dense_ = dense_ && !cache->forgets();
+    }
+    dense_ = dense_ && recurrents_.empty() && !caches_.empty();
+    const std::uint64_t unit = std::max<std::uint64_t>(cell_bytes_, 16);
+    options.host_bytes = pick<std::uint64_t>({0, unit * 3, unit * 40, unit * 4000});
     options.clock = [this] { return static_cast<double>(operations_); };
-    cell_bytes_ = cell_bytes;
-    cache_ = PrefixCache::create(caches_, options);
+    with_media_ = mixed && chance(0.3);
+    cache_ = PrefixCache::create(std::move(set), options);
   }
 
   ~World() { twins_.clear(); }
 
+  bool verbose = false;  // tell what there was before the operation that failed
+
   void run(int steps) {
     for (int i = 0; i < steps; ++i) {
       ++operations_;
-      operate();
-      verify();
+      const std::string before = verbose ? dump() : "";
+      try {
+        operate();
+        verify();
+      } catch (...) {
+        if (verbose) std::cerr << before << "-- and after:\n" << dump();
+        throw;
+      }
     }
     twins_.clear();
     cache_->close();
     for (const auto& cache : caches_) {
       expect(cache->usage().held == 0, "cells outlive the cache: ", cache->usage().held);
+    }
+    for (const auto& cache : recurrents_) {
+      expect(cache->free_slots() == cache->capacity(), "slots outlive the cache: ", cache->free_slots(), " free");
     }
   }
 
@@ -84,7 +114,18 @@ class World {
   std::uint32_t below(std::uint32_t limit) { return static_cast<std::uint32_t>(random_() % limit); }
   bool chance(double odds) { return static_cast<double>(random_() % 10000) < odds * 10000; }
 
-  std::shared_ptr<CausalCache> make_cache(std::size_t index, Cell cells) {
+  Visibility any_visibility() {
+    switch (below(3)) {
+      case 0:
+        return {};
+      case 1:
+        return {pick<std::int32_t>({1, 2, 5, 16}), 0};
+      default:
+        return {chance(0.2) ? 3 : 0, pick<std::int32_t>({1, 4, 10})};
+    }
+  }
+
+  std::shared_ptr<CausalCache> make_cache(std::size_t index, Cell cells, const Visibility& sees) {
     KvShape shape;
     shape.layers = index == 0 ? 2 : 1;
     shape.kv_heads = 1;
@@ -93,11 +134,29 @@ class World {
     shape.cells = cells;
     shape.dtype = DType::kFloat32;
     CausalCache::Options options;
+    options.visibility = sees;
+    if (sees.window > 0 && sees.chunk == 0 && chance(0.3)) options.memory = sees.window + pick<std::int32_t>({0, 1, 7});
     for (std::uint32_t i = 0; i < shape.layers; ++i)
       options.layers.push_back(static_cast<std::int32_t>(index * 10 + i));
     auto cache = CausalCache::create(std::make_unique<HostKvStore>(shape), options);
     KvStore* store = &cache->store();
     cache->pool().on_free = [store](Cell begin, std::uint32_t length) { store->fill(begin, length, 0xFF); };
+    return cache;
+  }
+
+  std::shared_ptr<RecurrentCache> make_recurrent(std::size_t index, std::uint32_t slots) {
+    StateShape shape;
+    shape.layers = index == 0 ? 2 : 1;
+    shape.conv_tail = 2;
+    shape.conv_dim = 2;
+    shape.v_heads = index == 0 ? 1 : 0;
+    shape.v_dim = shape.k_dim = index == 0 ? 2 : 0;
+    shape.slots = slots;
+    std::vector<std::int32_t> layers;
+    for (std::uint32_t i = 0; i < shape.layers; ++i) layers.push_back(static_cast<std::int32_t>(100 + index * 10 + i));
+    auto cache = RecurrentCache::create(std::make_unique<HostStateStore>(shape), layers);
+    StateStore* store = &cache->store();
+    cache->pool().on_free = [store](Slot slot) { store->fill(slot, 0xFF); };
     return cache;
   }
 
@@ -111,10 +170,28 @@ class World {
       tokens = history_[below(static_cast<std::uint32_t>(history_.size()))];
     }
     if (!tokens.empty() && chance(0.4)) tokens.resize(below(static_cast<std::uint32_t>(tokens.size())) + 1);
+    drop_torn_item(tokens);
     const std::uint32_t more = below(std::max(1u, std::min(longest, 24u))) + (tokens.empty() ? 1 : 0);
-    for (std::uint32_t i = 0; i < more; ++i) tokens.push_back(static_cast<Token>(below(alphabet_)));
+    for (std::uint32_t i = 0; i < more || tokens.empty(); ++i) add_item(tokens);
     if (tokens.size() > longest) tokens.resize(std::max(1u, longest));
+    drop_torn_item(tokens);
+    if (tokens.empty()) tokens.push_back(0);
     return tokens;
+  }
+
+  // A token, or now and then a media item.
+  void add_item(Tokens& tokens) {
+    if (!with_media_ || !chance(0.15)) return tokens.push_back(static_cast<Token>(below(alphabet_)));
+    const auto count = static_cast<std::int32_t>(below(4)) + 1;
+    tokens.insert(tokens.end(), static_cast<std::size_t>(count), media_id(chance(0.5) ? "a cat" : "a dog", count));
+  }
+
+  static void drop_torn_item(Tokens& tokens) {
+    for (std::size_t i = 0; i < tokens.size();) {
+      const auto count = tokens[i] < 0 ? static_cast<std::size_t>(media_count(tokens[i])) : 1;
+      if (i + count > tokens.size()) return tokens.resize(i);
+      i += count;
+    }
   }
 
   // --- the naive view ----------------------------------------------------------------------------------------------
@@ -168,6 +245,40 @@ class World {
     return {freeable, device};
   }
 
+  // What every node holds, for the report of a failure.
+  std::string dump() {
+    std::ostringstream out;
+    for (std::size_t i = 0; i < caches_.size(); ++i) {
+      const Visibility& sees = caches_[i]->visibility();
+      out << "cache " << i << ": " << caches_[i]->free_cells() << " of " << caches_[i]->capacity()
+          << " cells free, window " << sees.window << ", chunk " << sees.chunk << "\n";
+    }
+    for (const auto& cache : recurrents_)
+      out << "slots free " << cache->free_slots() << " of " << cache->capacity() << "\n";
+    cache_->state().trie.visit([&](Node& node) {
+      if (node.is_root()) return;
+      const NodeState& own = state_of(&node);
+      out << node.name_space() << " [" << node.start() << "," << node.end() << ") "
+          << (own.on_device ? "device" : "host") << " locks " << node.locks() << " pins " << own.pins << " point '"
+          << name_of(own.point.kind) << (own.point.on_host ? "' on host" : "'");
+      for (std::size_t i = 0; i < caches_.size(); ++i) {
+        out << " | " << i << ":";
+        for (const SpanList& list : own.parts[i].cells)
+          out << " " << list.begin_position() << "-" << list.end_position();
+        for (const HostSlice& slice : own.parts[i].slices) out << " h" << slice.from << "-" << slice.to;
+        if (own.point.exists() && !own.point.on_host && !own.point.windows[i].empty())
+          out << " w" << own.point.windows[i].begin_position() << "-" << own.point.windows[i].end_position();
+        if (own.point.on_host && own.point.slices[i].blob)
+          out << " wh" << own.point.slices[i].from << "-" << own.point.slices[i].to;
+      }
+      out << "\n";
+    });
+    for (const auto& cache : caches_) out << cache->dump() << "\n";
+    for (const Twin& twin : twins_)
+      out << "session: " << twin.computed << " of " << twin.tokens.size() << " computed\n";
+    return out.str();
+  }
+
   // --- operations --------------------------------------------------------------------------------------------------
 
   void operate() {
@@ -197,6 +308,8 @@ class World {
     BeginOptions options{chance(0.1), !chance(0.05), !chance(0.05)};
     const Seen before = look();
     const ReusePlan plan = cache_->plan(name_space, tokens);
+    const std::int32_t limit = static_cast<std::int32_t>(tokens.size()) - (options.reuse_all ? 0 : 1);
+    const std::int32_t reachable = naive_reach(cache_->state(), name_space, tokens, limit);
     Twin twin;
     twin.session = cache_->begin(name_space, tokens, options);
     twin.name_space = name_space;
@@ -205,7 +318,6 @@ class World {
     twin.publish = options.publish;
     twin.computed = twin.session->reused();
     const std::int32_t match = longest_match(before, name_space, tokens);
-    const std::int32_t limit = static_cast<std::int32_t>(tokens.size()) - (options.reuse_all ? 0 : 1);
     const Session& session = *twin.session;
     expect(session.matched() == match, "matched ", session.matched(), ", naive ", match);
     expect(plan.matched == match, "plan matched ", plan.matched, ", naive ", match);
@@ -215,8 +327,8 @@ class World {
       expect(damaged_, "a checksum failed though nothing was damaged");
     } else {
       const bool short_of_room = session.reason().code == ReasonCode::kNoRoom;
-      expect(session.reused() == std::min(match, limit) || (short_of_room && session.reused() < limit), "reused ",
-             session.reused(), " of ", match, ", limit ", limit, ", reason ", name_of(session.reason().code));
+      expect(session.reused() == reachable || (short_of_room && session.reused() < reachable), "reused ",
+             session.reused(), " of ", match, ", reachable ", reachable, ", reason ", name_of(session.reason().code));
       if (!options.reuse_all) {
         expect(plan.reusable == session.reused() && plan.bytes_moved == session.bytes_moved() &&
                    plan.tier == session.tier(),
@@ -239,7 +351,7 @@ class World {
       if (after.nodes[i].name_space != name_space || after.nodes[i].tier != Tier::kDevice) continue;
       resident = std::max(resident, common(after.paths[i], tokens));
     }
-    expect(now == resident, "restore said ", now, " tokens, ", resident, " are resident");
+    expect(dense_ && !with_media_ ? now == resident : now <= resident, "restore said ", now, " tokens, ", resident, " are resident");
   }
 
   void page_out_or_evict() {
@@ -256,7 +368,7 @@ class World {
         freed = out ? cache_->page_out_bytes(want) : cache_->evict_bytes(want);
       } catch (const Error& error) {
         expect(error.kind() == ErrorKind::kCacheFull, "unexpected: ", error.what());
-        expect(want > freeable * cell_bytes_ || want > cache_->options().host_bytes || shared_tails_,
+        expect(!dense_ || want > freeable * cell_bytes_ || want > cache_->options().host_bytes || shared_tails_,
                "refused to free ", want, " of ", freeable * cell_bytes_);
         return;
       }
@@ -267,7 +379,7 @@ class World {
     if (has_host && chance(0.5)) {
       const std::uint64_t freed = cache_->page_out(name_space, tokens);
       const auto [unused, after] = count_freeable(look());
-      expect(device_before - after * cell_bytes_ == freed, "page_out said ", freed, " but ",
+      expect(!dense_ || device_before - after * cell_bytes_ == freed, "page_out said ", freed, " but ",
              device_before - after * cell_bytes_, " went");
     } else {
       cache_->evict(name_space, tokens);
@@ -284,7 +396,8 @@ class World {
       const std::int32_t pinned = cache_->pin(name_space, tokens);
       expect(pinned <= match, "pinned ", pinned, " of ", match);
       const PrefixCacheStats stats = cache_->stats();
-      expect(stats.pinned_tokens <= smallest_pool() / 2, "pins hold ", stats.pinned_tokens, " of ", smallest_pool());
+      expect(stats.pinned_tokens <= cache_->state().pin_cap, "pins hold ", stats.pinned_tokens, " of ",
+             cache_->state().pin_cap);
     } else {
       cache_->unpin(name_space, tokens);
     }
@@ -294,8 +407,16 @@ class World {
   void damage() {
     PrefixCacheState& state = cache_->state();
     std::vector<HostBlobPtr> blobs;
+    const auto add = [&](const HostBlobPtr& blob) {
+      if (blob != nullptr) blobs.push_back(blob);
+    };
     state.trie.visit([&](Node& node) {
-      if (!node.is_root() && !state_of(&node).on_device()) blobs.push_back(state_of(&node).slice(0).blob);
+      if (node.is_root()) return;
+      for (const Part& part : state_of(&node).parts) {
+        for (const HostSlice& slice : part.slices) add(slice.blob);
+      }
+      for (const HostSlice& slice : state_of(&node).point.slices) add(slice.blob);
+      for (const HostBlobPtr& blob : state_of(&node).point.blobs) add(blob);
     });
     if (blobs.empty()) return;
     const HostBlobPtr& blob = blobs[below(static_cast<std::uint32_t>(blobs.size()))];
@@ -313,7 +434,7 @@ class World {
   void append(std::size_t at) {
     Twin& twin = twins_[at];
     Tokens more;
-    for (std::uint32_t i = below(4) + 1; i > 0; --i) more.push_back(static_cast<Token>(below(alphabet_)));
+    for (std::uint32_t i = below(4) + 1; i > 0; --i) add_item(more);
     if (twin.tokens.size() + more.size() > smallest_pool()) {
       try {
         twin.session->append(more);
@@ -338,20 +459,32 @@ class World {
   void rewind(std::size_t at) {
     Twin& twin = twins_[at];
     const auto length = static_cast<std::int32_t>(below(static_cast<std::uint32_t>(twin.tokens.size()) + 2));
-    const bool possible = length <= static_cast<std::int32_t>(twin.tokens.size());
-    expect(twin.session->can_rewind(length) == possible, "can_rewind(", length, ")");
-    if (!possible) {
+    bool possible = length <= static_cast<std::int32_t>(twin.tokens.size());
+    const bool can = twin.session->can_rewind(length);
+    expect(dense_ && !with_media_ ? can == possible : possible || !can, "can_rewind(", length, ") is ", can);
+    if (can && length < twin.computed) expect_reachable(twin, length);
+    if (!can) {
       try {
         twin.session->rewind(length);
       } catch (const Error& error) {
         expect(error.kind() == ErrorKind::kNotRestorable, "unexpected: ", error.what());
+        const auto nearest = static_cast<std::int32_t>(error.nearest());
+        expect(nearest >= 0 && nearest <= std::max(length, 0) && twin.session->can_rewind(nearest), "nearest ", nearest,
+               " to ", length, " cannot be reached");
         return;
       }
-      expect(false, "rewound beyond the end");
+      expect(false, "rewound to ", length, " although that is impossible");
     }
     twin.session->rewind(length);
     twin.tokens.resize(static_cast<std::size_t>(length));
     twin.computed = std::min(twin.computed, length);
+  }
+
+  // A media item is never torn.
+  void expect_reachable(const Twin& twin, std::int32_t length) {
+    Tokens kept(twin.tokens.begin(), twin.tokens.begin() + length);
+    drop_torn_item(kept);
+    expect(static_cast<std::int32_t>(kept.size()) == length, "can rewind into a media item at ", length);
   }
 
   void checkpoint(std::size_t at) {
@@ -392,11 +525,11 @@ class World {
       return call();
     } catch (const Error& error) {
       expect(error.kind() == ErrorKind::kCacheFull, "unexpected: ", error.what());
-      std::uint64_t free = caches_.front()->capacity();
+      std::uint64_t free = smallest_pool();
       for (const auto& cache : caches_) free = std::min<std::uint64_t>(free, cache->usage().free);
       const auto [freeable, device] = count_freeable(look());
-      expect(error.cache_full().needed > free + freeable || shared_tails_, "refused ", error.cache_full().needed,
-             " cells with ", free, " free and ", freeable, " freeable");
+      expect(!dense_ || error.cache_full().needed > free + freeable || shared_tails_, "refused ",
+             error.cache_full().needed, " cells with ", free, " free and ", freeable, " freeable");
       for (Twin& twin : twins_) twin.computed = std::max(twin.computed, twin.session->length());  // adopted
       return nullptr;
     }
@@ -408,14 +541,28 @@ class World {
       expect(twin->session->length() >= twin->computed, "a step lost computed tokens");
       twin->computed = twin->session->length();
     }
+    if (caches_.empty() && recurrents_.empty()) {  // nothing to put: the step was complete when it was made
+      return expect(step->complete(), "a step without layers is not complete");
+    }
     check_rows(chosen, *step);
     std::vector<std::pair<std::size_t, std::uint32_t>> layers;
     for (std::size_t i = 0; i < caches_.size(); ++i) {
       for (std::uint32_t layer = 0; layer < caches_[i]->shape().layers; ++layer) layers.emplace_back(i, layer);
     }
+    for (std::size_t i = 0; i < recurrents_.size(); ++i) {
+      for (std::uint32_t layer = 0; layer < recurrents_[i]->shape().layers; ++layer)
+        layers.emplace_back(kRecurrent + i, layer);
+    }
     std::shuffle(layers.begin(), layers.end(), random_);
-    const std::size_t stop = chance(0.1) ? below(static_cast<std::uint32_t>(layers.size())) : layers.size();
-    for (std::size_t i = 0; i < stop; ++i) put_and_check(chosen, *step, layers[i].first, layers[i].second);
+    const std::size_t stop =
+        chance(0.1) && !layers.empty() ? below(static_cast<std::uint32_t>(layers.size())) : layers.size();
+    for (std::size_t i = 0; i < stop; ++i) {
+      if (layers[i].first >= kRecurrent) {
+        update_states(chosen, *step, layers[i].first - kRecurrent, layers[i].second);
+      } else {
+        put_and_check(chosen, *step, layers[i].first, layers[i].second);
+      }
+    }
     if (stop < layers.size()) {
       expect(!step->complete(), "complete without every layer");
       if (chance(0.5)) step.reset();  // else the next call on one of its sessions drops it
@@ -454,6 +601,82 @@ class World {
       write_row(v, row, shape.v_dim, hash, global_layer(cache, layer), true);
     }
     step.put(static_cast<std::int32_t>(cache * 10 + layer), k, v);
+    if (chance(0.2)) check_history(chosen, step, cache, layer, hashes);
+  }
+
+  // Every row sees exactly the keys from its floor to itself.
+  void check_history(const std::vector<Twin*>& chosen, Step& step, std::size_t cache, std::uint32_t layer,
+                     const std::vector<std::vector<std::uint64_t>>& hashes) {
+    const CausalCache::History history = step.get(static_cast<std::int32_t>(cache * 10 + layer));
+    const auto columns = static_cast<std::size_t>(history.mask.dim(1));
+    const std::uint32_t dim = caches_[cache]->shape().k_dim;
+    for (std::size_t row = 0; row < step.tokens().size(); ++row) {
+      const std::vector<std::uint64_t>& own = hashes[static_cast<std::size_t>(step.sequences()[row])];
+      std::vector<float> seen, expected;
+      for (std::size_t column = 0; column < columns; ++column) {
+        if (history.mask.host_span<float>()[row * columns + column] == 0)
+          seen.push_back(history.k.host_span<float>()[column * dim]);
+      }
+      const std::int32_t position = step.positions()[row];
+      for (std::int32_t at = caches_[cache]->visibility().floor(position); at <= position; ++at)
+        expected.push_back(kv_value(own[static_cast<std::size_t>(at)], global_layer(cache, layer), false, 0));
+      std::sort(seen.begin(), seen.end());
+      std::sort(expected.begin(), expected.end());
+      expect(seen == expected, "cache ", cache, ": the row at ", position, " sees ", seen.size(), " keys, not the ",
+             expected.size(), " it should, of ", chosen.size(), " sessions");
+    }
+  }
+
+  // The state after a prefix; zero after none.
+  static float state_value(const std::vector<std::uint64_t>& hashes, std::int32_t length, std::uint32_t layer,
+                           bool delta, std::uint32_t column) {
+    return length == 0 ? 0.0f : kv_value(hashes[static_cast<std::size_t>(length) - 1], layer, delta, column);
+  }
+
+  void check_state(std::span<const float> values, const std::vector<std::uint64_t>& hashes, std::int32_t length,
+                   std::uint32_t layer, bool delta) {
+    for (std::size_t column = 0; column < values.size(); ++column) {
+      const float expected = state_value(hashes, length, layer, delta, static_cast<std::uint32_t>(column));
+      expect(values[column] == expected, delta ? "delta" : "conv", " state of layer ", layer, " at ", length, " is ",
+             values[column], ", expected ", expected);
+    }
+  }
+
+  void update_states(const std::vector<Twin*>& chosen, Step& step, std::size_t cache, std::uint32_t layer) {
+    const StateShape& shape = recurrents_[cache]->shape();
+    const auto number = static_cast<std::int32_t>(100 + cache * 10 + layer);
+    const RecurrentCache::States now = step.states(number);
+    const std::vector<std::vector<std::int32_t>> boundaries = step.boundaries();
+    const std::uint32_t conv_size = shape.conv_tail * shape.conv_dim,
+                        delta_size = shape.v_heads * shape.v_dim * shape.k_dim;
+    std::vector<float> conv, delta;
+    std::int64_t entries = 0;
+    for (std::size_t s = 0; s < chosen.size(); ++s) {
+      const auto hashes = prefix_hashes(chosen[s]->name_space, chosen[s]->tokens);
+      check_state(now.conv.host_span<float>().subspan(s * conv_size, conv_size), hashes, chosen[s]->computed,
+                  global_layer(cache + 10, layer), false);
+      if (delta_size > 0)
+        check_state(now.delta.host_span<float>().subspan(s * delta_size, delta_size), hashes, chosen[s]->computed,
+                    global_layer(cache + 10, layer), true);
+      std::vector<std::int32_t> lengths = boundaries[s];
+      lengths.push_back(chosen[s]->computed +
+                        static_cast<std::int32_t>(std::count(step.sequences().begin(), step.sequences().end(),
+                                                             static_cast<std::int32_t>(s))));
+      for (const std::int32_t length : lengths) {
+        ++entries;
+        for (std::uint32_t i = 0; i < conv_size; ++i)
+          conv.push_back(state_value(hashes, length, global_layer(cache + 10, layer), false, i));
+        for (std::uint32_t i = 0; i < delta_size; ++i)
+          delta.push_back(state_value(hashes, length, global_layer(cache + 10, layer), true, i));
+      }
+    }
+    Tensor convs = Tensor::host(DType::kFloat32, {entries, shape.conv_tail, shape.conv_dim}), deltas;
+    std::copy(conv.begin(), conv.end(), convs.host_span<float>().begin());
+    if (delta_size > 0) {
+      deltas = Tensor::host(DType::kFloat32, {entries, shape.v_heads, shape.v_dim, shape.k_dim});
+      std::copy(delta.begin(), delta.end(), deltas.host_span<float>().begin());
+    }
+    step.put_states(number, convs, deltas);
   }
 
   static std::uint32_t global_layer(std::size_t cache, std::uint32_t layer) {
@@ -485,40 +708,63 @@ class World {
            twin.computed);
   }
 
-  // Every node's K/V is what its path says, on the device and on the host.
+  // Every node's K/V and states are what its path says, on the device and on the host.
   void verify_nodes() {
     PrefixCacheState& state = cache_->state();
     state.trie.visit([&](Node& node) {
       if (node.is_root()) return;
       const auto hashes = prefix_hashes(node.name_space(), state.path_tokens(&node));
+      const NodeState& own = state_of(&node);
       for (std::size_t i = 0; i < caches_.size(); ++i) {
-        for (std::uint32_t layer = 0; layer < caches_[i]->shape().layers; ++layer) verify_node(node, i, layer, hashes);
+        for (const SpanList& list : own.parts[i].cells) verify_list(i, list, hashes);
+        for (const HostSlice& slice : own.parts[i].slices) verify_slice(i, slice, hashes);
+        if (!own.point.exists()) continue;
+        if (own.point.on_host)
+          verify_slice(i, own.point.slices[i], hashes);
+        else
+          verify_list(i, own.point.windows[i], hashes);
+      }
+      for (std::size_t i = 0; i < recurrents_.size() && own.point.exists(); ++i) {
+        if (!own.point.on_host) verify_slot(i, own.point.states[i], hashes, node.end());
       }
     });
     for (const Session* session : state.sessions) verify_tail(*session);
   }
 
-  void verify_node(Node& node, std::size_t cache, std::uint32_t layer, const std::vector<std::uint64_t>& hashes) {
-    const NodeState& state = state_of(&node);
+  void verify_list(std::size_t cache, const SpanList& list, const std::vector<std::uint64_t>& hashes) {
     const KvShape& shape = caches_[cache]->shape();
-    if (state.on_device()) {
-      const auto [k, v] = caches_[cache]->store().rows(layer, state.cells(cache).spans());
-      verify_rows(k.host_span<float>(), shape.k_dim, node.start(), hashes, global_layer(cache, layer), false);
-      verify_rows(v.host_span<float>(), shape.v_dim, node.start(), hashes, global_layer(cache, layer), true);
-      return;
+    for (std::uint32_t layer = 0; layer < shape.layers && !list.empty(); ++layer) {
+      const auto [k, v] = caches_[cache]->store().rows(layer, list.spans());
+      const std::int32_t start = list.begin_position();
+      verify_rows(k.host_span<float>(), shape.k_dim, start, hashes, global_layer(cache, layer), false);
+      verify_rows(v.host_span<float>(), shape.v_dim, start, hashes, global_layer(cache, layer), true);
     }
-    const HostSlice& slice = state.slice(cache);
+  }
+
+  void verify_slot(std::size_t cache, const SlotRef& slot, const std::vector<std::uint64_t>& hashes,
+                   std::int32_t length) {
+    const Slot wanted[] = {slot.slot()};
+    for (std::uint32_t layer = 0; layer < recurrents_[cache]->shape().layers; ++layer) {
+      const auto [conv, delta] = recurrents_[cache]->store().read(layer, wanted);
+      check_state(conv.host_span<float>(), hashes, length, global_layer(cache + 10, layer), false);
+      if (delta.defined()) check_state(delta.host_span<float>(), hashes, length, global_layer(cache + 10, layer), true);
+    }
+  }
+
+  void verify_slice(std::size_t cache, const HostSlice& slice, const std::vector<std::uint64_t>& hashes) {
+    if (slice.blob == nullptr) return;
     if (std::find(damaged_blobs_.begin(), damaged_blobs_.end(), slice.blob.get()) != damaged_blobs_.end()) return;
+    const KvShape& shape = caches_[cache]->shape();
     const CellImage image(shape, slice.cells);
-    for (std::int32_t at = node.start(); at < node.end(); ++at) {
-      for (const bool value : {false, true}) {
-        const std::uint32_t dim = value ? shape.v_dim : shape.k_dim;
-        std::vector<float> row(dim);
-        std::memcpy(
-            row.data(),
-            slice.blob->data() + image.row_offset(layer, value, 0, static_cast<std::uint32_t>(at - slice.first)),
-            dim * sizeof(float));
-        verify_rows(row, dim, at, hashes, global_layer(cache, layer), value);
+    for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
+      for (std::int32_t at = slice.from; at < slice.to; ++at) {
+        for (const bool value : {false, true}) {
+          const std::uint32_t dim = value ? shape.v_dim : shape.k_dim;
+          std::vector<float> row(dim);
+          const std::uint64_t offset = image.row_offset(layer, value, 0, static_cast<std::uint32_t>(at - slice.first));
+          std::memcpy(row.data(), slice.blob->data() + offset, dim * sizeof(float));
+          verify_rows(row, dim, at, hashes, global_layer(cache, layer), value);
+        }
       }
     }
   }
@@ -545,22 +791,27 @@ class World {
       const CellSpans spans = cache_->state().spans_of(session, i);
       for (std::uint32_t layer = 0; layer < caches_[i]->shape().layers && !spans.empty(); ++layer) {
         const auto [k, v] = caches_[i]->store().rows(layer, spans);
-        verify_rows(k.host_span<float>(), caches_[i]->shape().k_dim, 0, hashes, global_layer(i, layer), false);
-        verify_rows(v.host_span<float>(), caches_[i]->shape().v_dim, 0, hashes, global_layer(i, layer), true);
+        const std::int32_t start = spans.front().position;
+        verify_rows(k.host_span<float>(), caches_[i]->shape().k_dim, start, hashes, global_layer(i, layer), false);
+        verify_rows(v.host_span<float>(), caches_[i]->shape().v_dim, start, hashes, global_layer(i, layer), true);
       }
+    }
+    for (std::size_t i = 0; i < recurrents_.size(); ++i) {
+      verify_slot(i, cache_->state().states_of(session)[i], hashes, twin->computed);
     }
   }
 
-  Cell smallest_pool() const {
-    Cell cells = caches_.front()->capacity();
-    for (const auto& cache : caches_) cells = std::min(cells, cache->capacity());
-    return cells;
-  }
+  Cell smallest_pool() const { return std::min<Cell>(cache_->state().longest, 160); }
+
+  static constexpr std::size_t kRecurrent = 1000;  // added to the index of a recurrent cache
 
   std::mt19937_64 random_;
   std::uint64_t& operations_;
   std::uint32_t alphabet_ = 3;
   std::vector<std::shared_ptr<CausalCache>> caches_;
+  std::vector<std::shared_ptr<RecurrentCache>> recurrents_;
+  bool dense_ = true;  // full attention only
+  bool with_media_ = false;
   std::uint64_t cell_bytes_ = 0;
   PrefixCachePtr cache_;
   std::vector<Twin> twins_;
@@ -574,28 +825,37 @@ class World {
 }  // namespace kvtrie::oracle
 
 int main(int argc, char** argv) {
-  std::uint64_t seed = 20260101, wanted = 200000;
+  std::uint64_t seed = 20260101, wanted = 400000;
+  std::string kinds = "all";
+  bool verbose = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::string(argv[i]) == "--seed") seed = std::strtoull(argv[i + 1], nullptr, 10);
     if (std::string(argv[i]) == "--operations") wanted = std::strtoull(argv[i + 1], nullptr, 10);
+    if (std::string(argv[i]) == "--kinds") kinds = argv[i + 1];
+    if (std::string(argv[i]) == "--verbose") verbose = std::string(argv[i + 1]) == "yes";
   }
   std::uint64_t operations = 0, worlds = 0;
   while (operations < wanted) {
     const std::uint64_t world_seed = seed + worlds;
+    const bool mixed = kinds == "mixed" || (kinds == "all" && world_seed % 2 == 1);
     const std::uint64_t begun = operations;
+    const auto report = [&](const char* what) {
+      std::cerr << "seed " << world_seed << ", operation " << operations - begun << ": " << what << "\nreplay: --seed "
+                << world_seed << " --operations 500 --kinds " << (mixed ? "mixed" : "dense") << "\n";
+      return 1;
+    };
     try {
-      kvtrie::oracle::World(world_seed, operations).run(500);
+      kvtrie::oracle::World world(world_seed, operations, mixed);
+      world.verbose = verbose;
+      world.run(500);
     } catch (const kvtrie::oracle::Failure& failure) {
-      std::cerr << "seed " << world_seed << ", operation " << operations - begun << ": " << failure.what
-                << "\nreplay: --seed " << world_seed << " --operations 500\n";
-      return 1;
+      return report(failure.what.c_str());
     } catch (const kvtrie::Error& error) {
-      std::cerr << "seed " << world_seed << ", operation " << operations - begun << ": " << error.what() << "\n";
-      return 1;
+      return report(error.what());
     }
     ++worlds;
   }
-  std::cout << "prefix cache oracle: " << operations << " operations in " << worlds << " worlds, seed " << seed
-            << ": ok\n";
+  std::cout << "prefix cache oracle: " << operations << " operations in " << worlds << " worlds (" << kinds
+            << "), seed " << seed << ": ok\n";
   return 0;
 }

@@ -5,7 +5,8 @@
 
 Each folder holds a loadable checkpoint and ``logits.npy`` [tokens, vocab], float32, computed on the CPU after upcasting
 the weights to float32, with eager attention; ``tokens.npy`` [tokens] is common to all. Seeds are fixed, so the same
-versions write the same files; ``versions.json`` names them. Tests read the files and need neither of the two.
+versions write the same files; ``versions.json`` names them. Tests read the files and need neither of the two. Models
+that are not dense have make_goldens_kinds.py.
 """
 
 from __future__ import annotations
@@ -80,13 +81,13 @@ def main() -> None:
     import torch
     import transformers
 
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir()
+    FOLDER.mkdir(exist_ok=True)
     tokens = np.random.default_rng(20).integers(0, VOCAB, TOKENS).astype(np.int32)
     np.save(FOLDER / "tokens.npy", tokens)
     for seed, (name, (arguments, dtype, shards)) in enumerate(CASES.items()):
         config, weights = random_llama(seed, vocab=VOCAB, intermediate=96, **arguments)
         folder = FOLDER / name
+        shutil.rmtree(folder, ignore_errors=True)
         model = transformers.AutoModelForCausalLM.from_config(
             transformers.AutoConfig.for_model(**config), attn_implementation="eager"
         ).to(getattr(torch, dtype))

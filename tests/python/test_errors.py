@@ -218,7 +218,10 @@ def test_caches_of_a_prefix_cache() -> None:
         ((1, 1, 8, 4), {"rope": 5}, TYPE, "rope"),
         ((1, 1, 8, 4), {"device": 5}, TYPE, "device"),
         ((1, 1, 8, 4), {"device": "no such device"}, VALUE, "no such device"),
-        ((1, 1, 8, 4), {"window": 4}, TypeError, "window"),
+        ((1, 1, 8, 4), {"window": 0}, VALUE, r"window: got 0 .*allowed 1"),
+        ((1, 1, 8, 4), {"chunk": "2"}, TYPE, "chunk"),
+        ((1, 1, 8, 4), {"window": 3, "memory": 2}, VALUE, "memory: got 2, allowed 3"),
+        ((1, 1, 8, 4), {"chunk": 3, "memory": 4}, VALUE, "memory: got 4, allowed none with chunks"),
         ((1, 1, 8), {}, TypeError, "incompatible"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Models: Hugging Face checkpoints of dense Llama, Qwen2 and Qwen3, on a device, driven by steps.
+"""Models: Hugging Face checkpoints of Llama, Qwen, Gemma 3, their hybrids and mixtures, on a device, driven by steps.
 
 A model computes the steps of sessions; it holds no state of a conversation:
 
@@ -20,9 +20,13 @@ import kvtrie as kv
 
 from .base import DTYPES, Model
 from .config import ModelConfig
+from .gemma3 import Gemma3
 from .llama import Llama
+from .llama4 import Llama4
 from .qwen2 import Qwen2
 from .qwen3 import Qwen3
+from .qwen3_5 import Qwen35, Qwen35Moe
+from .qwen3_next import Qwen3Next
 from .tokenizer import Detokenizer, Tokenizer
 from .weights import (
     Progress,
@@ -37,11 +41,22 @@ from .weights import (
 
 __all__ = ["Detokenizer", "Model", "ModelConfig", "Tokenizer", "architectures", "from_weights", "load"]
 
-_FAMILIES: dict[str, type[Model]] = {family.family: family for family in (Llama, Qwen2, Qwen3)}
+_FAMILIES: dict[str, type[Model]] = {
+    family.family: family for family in (Gemma3, Llama, Llama4, Qwen2, Qwen3, Qwen35, Qwen35Moe, Qwen3Next)
+}
 _ARCHITECTURES: dict[str, type[Model]] = {
+    "Gemma3ForCausalLM": Gemma3,
+    "Gemma3ForConditionalGeneration": Gemma3,
+    "Llama4ForCausalLM": Llama4,
+    "Llama4ForConditionalGeneration": Llama4,
     "LlamaForCausalLM": Llama,
     "Qwen2ForCausalLM": Qwen2,
     "Qwen3ForCausalLM": Qwen3,
+    "Qwen3NextForCausalLM": Qwen3Next,
+    "Qwen3_5ForCausalLM": Qwen35,
+    "Qwen3_5ForConditionalGeneration": Qwen35,
+    "Qwen3_5MoeForCausalLM": Qwen35Moe,
+    "Qwen3_5MoeForConditionalGeneration": Qwen35Moe,
 }
 
 
@@ -77,7 +92,7 @@ def load(
     generation = read_json(folder / "generation_config.json", required=False)
     family = _family(raw, str(folder / "config.json"))
     config = family.parse_config(raw, generation, str(folder / "config.json"))
-    sources = open_folder(folder)
+    sources = family.adapt(config, open_folder(folder))
     check_table(sources, family.tensor_shapes(config), family.ignores(config))
     return _build(family, config, sources, device, dtype, Tokenizer.load(folder), progress)
 
@@ -96,7 +111,7 @@ def from_weights(
     else:
         family = _family(config, "config")
         config = family.parse_config(config)
-    sources = from_arrays(weights)
+    sources = family.adapt(config, from_arrays(weights))
     check_table(sources, family.tensor_shapes(config), family.ignores(config))
     return _build(family, config, sources, device, dtype, tokenizer, None)
 

@@ -10,8 +10,8 @@ Threads: a model is read-only once built; several threads may call it, each with
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,9 +19,12 @@ import kvtrie as kv
 
 from .config import ModelConfig
 from .tokenizer import Tokenizer
-from .weights import Array, Progress, WeightSource, to_float16, to_float32
+from .weights import Array, Progress, WeightSource, text_sources, to_float16, to_float32
 
 DTYPES = ("float32", "float16")
+
+# The ``rope`` of a cache whose keys are not rotated: every angle is so small that float32 keeps each key as it is.
+NO_ROTATION: dict[str, Any] = {"scaling": {"rope_type": "linear", "factor": 1e30}}
 
 
 class Linear:
@@ -60,17 +63,28 @@ class Rows:
 
 
 class Rope:
-    """The model's rotary embedding; its table is uploaded once and shared by all layers."""
+    """A rotary embedding; its table is uploaded once and shared by the layers that rotate alike."""
 
-    def __init__(self, config: ModelConfig, device: Any) -> None:
+    def __init__(self, head_dim: int, parameters: Mapping[str, Any], device: Any) -> None:
         try:
-            self._table = kv.ops.RopeTable(config.head_dim, device=device, **rope_parameters(config))
+            self._table = kv.ops.RopeTable(head_dim, device=device, **parameters)
         except (ValueError, TypeError) as error:
             raise kv.FormatError(f"[models] rope_scaling of the configuration: {error}") from error
 
     def __call__(self, x: Any, positions: Any) -> Any:
         """x [rows, heads, head_dim] rotated to ``positions`` [rows]."""
         return kv.ops.rope(x, positions, table=self._table)
+
+
+class AttentionGroup(NamedTuple):
+    """Layers whose keys are seen and rotated alike: one ``kv.CausalCache``. ``rope``: its argument; None: no rotation.
+
+    ``sees``: {"window": tokens}, {"chunk": tokens}, or {} for layers that see everything before them.
+    """
+
+    layers: tuple[int, ...]
+    rope: dict[str, Any] | None
+    sees: Mapping[str, int]
 
 
 class Layer(Protocol):
@@ -97,9 +111,14 @@ class WeightTable:
         self._total = sum(source.nbytes for source in sources.values())
         self._done = 0
 
-    def vector(self, name: str) -> Any:
-        """A norm weight or bias, float32."""
-        return self._upload(to_float32(self._read(name), self._sources[name].dtype))
+    def vector(self, name: str, change: Callable[[Array], Array] | None = None) -> Any:
+        """A norm weight or bias, float32; ``change`` is applied to it before the upload."""
+        values: Array = to_float32(self._read(name), self._sources[name].dtype)
+        return self._upload(values if change is None else np.ascontiguousarray(change(values), np.float32))
+
+    def constant(self, values: Any) -> Any:
+        """Numbers that are in no checkpoint, float32."""
+        return self._upload(np.ascontiguousarray(values, np.float32))
 
     def optional_vector(self, name: str, present: bool) -> Any | None:
         return self.vector(name) if present else None
@@ -109,12 +128,20 @@ class WeightTable:
         weight = self.pack(self.table(f"{name}.weight"))
         return Linear(weight, self.optional_vector(f"{name}.bias", bias))
 
+    def linears(self, name: str, rows: Sequence[Array], bias: bool = False) -> list[Linear]:
+        """Several maps stored as one: ``rows[i]`` are the outputs of the i-th, in its order."""
+        weight = self._stored(f"{name}.weight")
+        shift: Array | None = None
+        if bias:
+            shift = to_float32(self._read(f"{name}.bias"), self._sources[f"{name}.bias"].dtype)
+        return [
+            Linear(self.pack(self._upload(weight[part])), None if shift is None else self._upload(shift[part]))
+            for part in rows
+        ]
+
     def table(self, name: str) -> Any:
         """A matrix in its plain layout, in the storage dtype."""
-        values, stored = self._read(name), self._sources[name].dtype
-        if self.dtype == "float16":
-            return self._upload(to_float16(values, stored, name))
-        return self._upload(to_float32(values, stored))
+        return self._upload(self._stored(name))
 
     def pack(self, plain: Any, keep: bool = False) -> Any:
         """``plain`` laid out for this device's matmul. ``keep``: the plain one stays in use beside it.
@@ -145,6 +172,10 @@ class WeightTable:
             self._progress(self._done, self._total)
         return values
 
+    def _stored(self, name: str) -> Array:
+        values, stored = self._read(name), self._sources[name].dtype
+        return to_float16(values, stored, name) if self.dtype == "float16" else to_float32(values, stored)
+
     def _upload(self, values: Array) -> Any:
         tensor = kv.tensor(values, device=self.device)
         self.nbytes += tensor.nbytes
@@ -155,6 +186,7 @@ class Model:
     """A loaded model. ``model(step)`` computes a step and gives the logits that continue its sessions."""
 
     family: ClassVar[str] = ""
+    norm_offset: ClassVar[float] = 0.0  # norms multiply by (offset + weight)
 
     config: ModelConfig
     device: Any
@@ -180,13 +212,16 @@ class Model:
         self.dtype = dtype
         self.tokenizer = tokenizer
         self._embedding = weights.table("model.embed_tokens.weight")
-        rope = Rope(config, device)
-        self._layers = [self.build_layer(config, weights, rope, index) for index in range(config.num_hidden_layers)]
+        ropes = self._ropes(config, device)
+        self._layers = [
+            self.build_layer(config, weights, ropes.get(index), index) for index in range(config.num_hidden_layers)
+        ]
         self._norm = weights.vector("model.norm.weight")
         if config.tie_word_embeddings:
             self._head = Linear(weights.pack(self._embedding, keep=True))
         else:
             self._head = weights.linear("lm_head")
+        self.build_rest(weights)
         self.nbytes = weights.nbytes
         identity = f"{config.digest()}\0{dtype}\0".encode() + weights.digest()
         self.fingerprint = hashlib.sha256(identity).hexdigest()
@@ -199,6 +234,18 @@ class Model:
         raise NotImplementedError
 
     @classmethod
+    def adapt(
+        cls,
+        config: ModelConfig,  # noqa: ARG003 (families look at it)
+        sources: Mapping[str, WeightSource],
+    ) -> dict[str, WeightSource]:
+        """The checkpoint's tensors under the names and in the shapes of ``tensor_shapes``, where it differs from them.
+
+        Here: the text model of a checkpoint that also has other parts; see :func:`text_sources`.
+        """
+        return text_sources(sources)
+
+    @classmethod
     def tensor_shapes(cls, config: ModelConfig) -> dict[str, tuple[int, ...]]:
         """Every tensor of the checkpoint and its shape."""
         shapes: dict[str, tuple[int, ...]] = {
@@ -207,19 +254,41 @@ class Model:
         }
         if not config.tie_word_embeddings:
             shapes["lm_head.weight"] = (config.vocab_size, config.hidden_size)
-        for index in range(config.num_hidden_layers):
-            for name, shape in cls.layer_shapes(config).items():
+        for index, own in enumerate(cls.layers_shapes(config)):
+            for name, shape in own.items():
                 shapes[f"model.layers.{index}.{name}"] = shape
         return shapes
 
     @classmethod
+    def layers_shapes(cls, config: ModelConfig) -> list[dict[str, tuple[int, ...]]]:
+        """The tensors of each block, named below ``model.layers.N.``."""
+        return [cls.layer_shapes(config)] * config.num_hidden_layers
+
+    @classmethod
     def layer_shapes(cls, config: ModelConfig) -> dict[str, tuple[int, ...]]:
-        """The tensors of one block, named below ``model.layers.N.``."""
+        """The tensors of a block, where all blocks have the same."""
         raise NotImplementedError
 
     @classmethod
-    def build_layer(cls, config: ModelConfig, weights: WeightTable, rope: Rope, index: int) -> Layer:
+    def build_layer(cls, config: ModelConfig, weights: WeightTable, rope: Rope | None, index: int) -> Layer:
+        """Block ``index``; ``rope`` is that of its attention group, None if it has none."""
         raise NotImplementedError
+
+    def build_rest(self, weights: WeightTable) -> None:
+        """What a family keeps on the device beside its layers."""
+
+    @classmethod
+    def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:
+        """The layers that attend, one group for each cache."""
+        return [AttentionGroup(tuple(range(config.num_hidden_layers)), rope_parameters(config), {})]
+
+    def embed(self, tokens: Array) -> Any:
+        """tokens [rows] -> [rows, hidden]."""
+        return kv.ops.embedding(self._embedding, tokens)
+
+    def finish(self, logits: Any) -> Any:
+        """What is done to logits [rows, vocab] at the very end."""
+        return logits
 
     @staticmethod
     def ignores(config: ModelConfig) -> Callable[[str], bool]:
@@ -241,22 +310,37 @@ class Model:
         self._check_positions(step)
         rows = Rows(step, all_rows)
         positions = kv.tensor(np.asarray(step.positions, np.int32), device=self.device)
-        x = kv.ops.embedding(self._embedding, tokens)
+        x = self.embed(tokens)
         last = len(self._layers) - 1
         for index, layer in enumerate(self._layers):
             x = layer(step, x, positions, rows if index == last else None)
-        return self._head(kv.ops.rms_norm(x, self._norm, self.config.rms_norm_eps))
+        return self.finish(self._head(kv.ops.rms_norm(x, self._norm, self.config.rms_norm_eps, self.norm_offset)))
 
-    def caches(self, capacity: int = 8192, dtype: str = "float16", **options: Any) -> list[Any]:
+    def caches(
+        self,
+        capacity: int = 8192,
+        dtype: str = "float16",
+        *,
+        window_capacity: int | None = None,
+        memory: int | None = None,
+        **options: Any,
+    ) -> list[Any]:
         """New caches for this model: ``capacity`` in cells (tokens), ``dtype`` of K and V.
 
-        Further ``options`` go to ``kv.CausalCache``.
+        ``window_capacity``: cells of the layers that see a window or a chunk, as ``capacity`` if None. ``memory``: what
+        layers with a window keep, in tokens, the window itself if None. Further ``options`` go to ``kv.CausalCache``.
         """
         config = self.config
-        layers = list(range(config.num_hidden_layers))
-        options.setdefault("rope", rope_parameters(config))
         options.setdefault("device", self.device)
-        return [kv.CausalCache(layers, config.num_key_value_heads, config.head_dim, capacity, dtype=dtype, **options)]
+        caches = []
+        for group in self.attention_groups(config):
+            own: dict[str, Any] = {"rope": NO_ROTATION if group.rope is None else group.rope, **group.sees}
+            if memory is not None and "window" in group.sees:
+                own["memory"] = memory
+            cells = window_capacity if window_capacity is not None and group.sees else capacity
+            shape = (list(group.layers), config.num_key_value_heads, config.head_dim, cells)
+            caches.append(kv.CausalCache(*shape, dtype=dtype, **{**own, **options}))
+        return caches
 
     def __repr__(self) -> str:
         c = self.config
@@ -265,6 +349,15 @@ class Model:
             f"heads {c.num_attention_heads}/{c.num_key_value_heads} x {c.head_dim}, vocab {c.vocab_size}, "
             f"{self.nbytes / 2**20:.1f} MiB {self.dtype} on {self.device.name}>"
         )
+
+    @classmethod
+    def _ropes(cls, config: ModelConfig, device: Any) -> dict[int, Rope]:
+        """By layer; those without rotation are left out."""
+        ropes: dict[int, Rope] = {}
+        for group in cls.attention_groups(config):
+            if group.rope is not None:
+                ropes.update(dict.fromkeys(group.layers, Rope(config.head_dim, group.rope, device)))
+        return ropes
 
     def _checked_tokens(self, step: Any) -> Array:
         tokens = np.asarray(step.tokens, np.int32)

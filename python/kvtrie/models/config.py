@@ -11,9 +11,9 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import kvtrie as kv
 
@@ -34,6 +34,7 @@ _ROPE_KEYS = (
 )
 _MOST = 2**31 - 1
 _MOST_LAYERS = 10_000
+_MAX_POSITIONS = 2048  # where max_position_embeddings is absent
 _POSITIVE = (
     "vocab_size",
     "hidden_size",
@@ -89,42 +90,70 @@ class ModelConfig:
 def parse_config(
     raw: Mapping[str, Any], *, model_type: str, generation: Mapping[str, Any] | None = None, where: str = "config"
 ) -> ModelConfig:
-    """Reads a parsed ``config.json`` (and ``generation_config.json``) into a :class:`ModelConfig`.
+    """Reads a parsed ``config.json`` (and ``generation_config.json``) of a family without fields of its own.
 
     Raises ``kv.FormatError`` for a missing or impossible value and ``kv.NotSupported`` for a feature that is real but
     not computed here; both name the key. ``where`` (a file name) starts the messages.
     """
-    reader = _Reader(raw, where)
-    _refuse_unsupported(raw, where)
-    heads = reader.integer("num_attention_heads")
-    hidden = reader.integer("hidden_size")
-    max_positions = reader.integer("max_position_embeddings", 2048)
-    theta, scaling = _rope(raw, max_positions, where)
-    head_dim = reader.integer("head_dim", hidden // max(heads, 1))
-    config = ModelConfig(
-        model_type=model_type,
-        vocab_size=reader.integer("vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=reader.integer("intermediate_size"),
-        num_hidden_layers=reader.integer("num_hidden_layers"),
-        num_attention_heads=heads,
-        num_key_value_heads=reader.integer("num_key_value_heads", heads),
-        head_dim=head_dim,
-        max_position_embeddings=max_positions,
-        rms_norm_eps=reader.number("rms_norm_eps", 1e-6),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        tie_word_embeddings=reader.flag("tie_word_embeddings"),
-        attention_bias=reader.flag("attention_bias"),
-        mlp_bias=reader.flag("mlp_bias"),
-        bos_token_id=next(iter(_token_ids(raw, generation, "bos_token_id", where)), None),
-        eos_token_ids=_token_ids(raw, generation, "eos_token_id", where),
-    )
-    _check(config, where)
+    refuse_quantised(raw, where)
+    refuse_activation(raw, where)
+    if raw.get("use_sliding_window"):
+        raise kv.NotSupported(f"[models.config] {where}: use_sliding_window: got true, allowed false (full attention)")
+    kinds = raw.get("layer_types") or []
+    check_kinds(kinds if isinstance(kinds, list) else [kinds], ("full_attention",), where)
+    rope = read_rope(flat_rope(raw, where), raw, where)
+    if rope.partial != 1.0:
+        raise kv.NotSupported(f"[models.config] {where}: partial_rotary_factor: got {rope.partial}, allowed 1.0")
+    config = ModelConfig(**common_fields(raw, rope, model_type=model_type, generation=generation, where=where))
+    check(config, where)
     return config
 
 
-class _Reader:
+def common_fields(
+    raw: Mapping[str, Any],
+    rope: RopeFields,
+    *,
+    model_type: str,
+    generation: Mapping[str, Any] | None = None,
+    where: str = "config",
+) -> dict[str, Any]:
+    """The fields of :class:`ModelConfig` by name, not yet checked against each other; see :func:`check`."""
+    reader = Reader(raw, where)
+    heads = reader.integer("num_attention_heads")
+    hidden = reader.integer("hidden_size")
+    return {
+        "model_type": model_type,
+        "vocab_size": reader.integer("vocab_size"),
+        "hidden_size": hidden,
+        "intermediate_size": reader.integer("intermediate_size"),
+        "num_hidden_layers": reader.layers(),
+        "num_attention_heads": heads,
+        "num_key_value_heads": reader.integer("num_key_value_heads", heads),
+        "head_dim": reader.integer("head_dim", hidden // max(heads, 1)),
+        "max_position_embeddings": reader.integer("max_position_embeddings", _MAX_POSITIONS),
+        "rms_norm_eps": reader.number("rms_norm_eps", 1e-6),
+        "rope_theta": rope.theta,
+        "rope_scaling": rope.scaling,
+        "tie_word_embeddings": reader.flag("tie_word_embeddings"),
+        "attention_bias": reader.flag("attention_bias"),
+        "mlp_bias": reader.flag("mlp_bias"),
+        "bos_token_id": next(iter(_token_ids(raw, generation, "bos_token_id", where)), None),
+        "eos_token_ids": _token_ids(raw, generation, "eos_token_id", where),
+    }
+
+
+def text_part(raw: Mapping[str, Any], where: str = "config") -> dict[str, Any]:
+    """The text model's configuration: ``text_config`` of a model that also sees images, else all of ``raw``."""
+    text = raw.get("text_config")
+    if text is None:
+        return dict(raw)
+    if not isinstance(text, Mapping):
+        raise kv.FormatError(f"[models.config] {where}: text_config: got {text!r}, allowed an object")
+    shared = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config")
+    return {**text, **{key: raw[key] for key in shared if raw.get(key) is not None}}
+
+
+class Reader:
     """Typed look-ups whose errors name the file and the key."""
 
     def __init__(self, raw: Mapping[str, Any], where: str) -> None:
@@ -151,33 +180,91 @@ class _Reader:
             raise kv.FormatError(f"[models.config] {self._where}: {key}: got {value!r}, allowed a number")
         return float(value)
 
-    def flag(self, key: str) -> bool:
-        value = self._get(key, False)
+    def within(self, key: str, least: int, most: int, default: int | None = None) -> int:
+        value = self.integer(key, default)
+        if not least <= value <= most:
+            raise kv.FormatError(f"[models.config] {self._where}: {key}: got {value}, allowed {least} to {most}")
+        return value
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        value = self.number(key, default)
+        if not 0 < value < math.inf:
+            raise kv.FormatError(f"[models.config] {self._where}: {key}: got {value}, allowed a positive finite number")
+        return value
+
+    def layers(self) -> int:
+        return self.within("num_hidden_layers", 1, _MOST_LAYERS)
+
+    def integers(self, key: str, least: int, most: int) -> tuple[int, ...] | None:
+        """A list of integers from ``least`` to ``most``; None if the key is absent or null."""
+        value = self._raw.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, (list, tuple)) or not all(
+            isinstance(item, int) and not isinstance(item, bool) and least <= item <= most for item in value
+        ):
+            raise kv.FormatError(
+                f"[models.config] {self._where}: {key}: got {value!r}, allowed integers from {least} to {most}"
+            )
+        return tuple(value)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self._get(key, default)
         if not isinstance(value, bool):
             raise kv.FormatError(f"[models.config] {self._where}: {key}: got {value!r}, allowed true or false")
         return value
 
 
-def _refuse_unsupported(raw: Mapping[str, Any], where: str) -> None:
-    def refuse(what: str) -> None:
-        raise kv.NotSupported(f"[models.config] {where}: {what}")
-
+def refuse_quantised(raw: Mapping[str, Any], where: str) -> None:
+    """Raises ``kv.NotSupported`` for packed weights (GPTQ, AWQ, MXFP4, bitsandbytes, ...), by their method's name."""
     quantised = raw.get("quantization_config")
     if quantised:
         method = quantised.get("quant_method", "unknown") if isinstance(quantised, Mapping) else quantised
-        refuse(f"quantised weights: got quant_method {method!r}, allowed float32, float16 and bfloat16")
-    if raw.get("hidden_act", "silu") not in ("silu", "swish"):
-        refuse(f"hidden_act: got {raw['hidden_act']!r}, allowed 'silu'")
-    if raw.get("use_sliding_window"):
-        refuse("use_sliding_window: got true, allowed false (full attention)")
-    kinds = raw.get("layer_types") or []
-    others = [kind for kind in kinds if kind != "full_attention"] if isinstance(kinds, list) else [kinds]
-    if others:
-        refuse(f"layer_types: got {others[0]!r}, allowed 'full_attention'")
+        raise kv.NotSupported(
+            f"[models.config] {where}: quantised weights: got quant_method {method!r}, "
+            "allowed float32, float16 and bfloat16"
+        )
 
 
-def _rope(raw: Mapping[str, Any], max_positions: int, where: str) -> tuple[float, dict[str, Any] | None]:
-    """(theta, scaling or None) from either generation of keys."""
+def refuse_activation(
+    raw: Mapping[str, Any], where: str, key: str = "hidden_act", allowed: Sequence[str] = ("silu", "swish")
+) -> None:
+    if raw.get(key, allowed[0]) not in allowed:
+        raise kv.NotSupported(f"[models.config] {where}: {key}: got {raw[key]!r}, allowed {allowed[0]!r}")
+
+
+def check_kinds(kinds: Sequence[Any], allowed: Sequence[str], where: str) -> None:
+    """Raises ``kv.NotSupported`` naming the first of ``layer_types`` that is not in ``allowed``."""
+    for kind in kinds:
+        if kind not in allowed:
+            names = ", ".join(repr(name) for name in allowed)
+            raise kv.NotSupported(f"[models.config] {where}: layer_types: got {kind!r}, allowed {names}")
+
+
+def layer_kinds(
+    raw: Mapping[str, Any], layers: int, allowed: Sequence[str], default: Sequence[str], where: str
+) -> tuple[str, ...]:
+    """``layer_types``, one for each layer; ``default`` if the key is absent."""
+    kinds = raw.get("layer_types")
+    if kinds is None:
+        kinds = list(default)
+    if not isinstance(kinds, (list, tuple)) or len(kinds) != layers:
+        got = f"{len(kinds)} entries" if isinstance(kinds, (list, tuple)) else repr(kinds)
+        raise kv.FormatError(f"[models.config] {where}: layer_types: got {got}, allowed a list of {layers}")
+    check_kinds(kinds, allowed, where)
+    return tuple(kinds)
+
+
+class RopeFields(NamedTuple):
+    """``scaling`` as in :class:`ModelConfig`; ``partial``: the rotated share of each head, in (0, 1]."""
+
+    theta: float
+    scaling: dict[str, Any] | None
+    partial: float = 1.0
+
+
+def flat_rope(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """``rope_scaling`` and ``rope_parameters`` as one; refuses parameters per layer type."""
     parameters: dict[str, Any] = {}
     for key in ("rope_scaling", "rope_parameters"):
         value = raw.get(key) or {}
@@ -186,25 +273,46 @@ def _rope(raw: Mapping[str, Any], max_positions: int, where: str) -> tuple[float
         parameters.update(value)
     if any(isinstance(value, Mapping) for value in parameters.values()):
         raise kv.NotSupported(f"[models.config] {where}: rope_parameters per layer type, allowed one for all layers")
-    theta = _Reader(parameters, where).number("rope_theta", _Reader(raw, where).number("rope_theta", 10000.0))
+    return parameters
+
+
+def read_rope(
+    parameters: Mapping[str, Any],
+    raw: Mapping[str, Any],
+    where: str,
+    *,
+    theta: float | None = None,
+    partial: float = 1.0,
+) -> RopeFields:
+    """RoPE's fields from ``parameters``; ``theta`` and ``partial``: what holds where neither they nor ``raw`` say."""
+    parameters = dict(parameters)
+    if theta is None:
+        theta = Reader(raw, where).number("rope_theta", 10000.0)
+    theta = Reader(parameters, where).positive("rope_theta", theta)
     parameters.pop("rope_theta", None)
-    partial = parameters.pop("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0))
-    if partial != 1.0:
-        raise kv.NotSupported(f"[models.config] {where}: partial_rotary_factor: got {partial}, allowed 1.0")
+    partial = Reader(raw, where).positive("partial_rotary_factor", partial)
+    partial = Reader(parameters, where).positive("partial_rotary_factor", partial)
+    if partial > 1.0:
+        raise kv.FormatError(f"[models.config] {where}: partial_rotary_factor: got {partial}, allowed up to 1.0")
     kind = parameters.pop("type", "default")
     kind = parameters.pop("rope_type", kind)
     if kind == "default":
-        return theta, None
+        return RopeFields(theta, None, partial)
+    return RopeFields(theta, _scaling(kind, parameters, raw, where), partial)
+
+
+def _scaling(kind: Any, parameters: Mapping[str, Any], raw: Mapping[str, Any], where: str) -> dict[str, Any]:
     if kind not in ROPE_TYPES:
         raise kv.NotSupported(f"[models.config] {where}: rope_type: got {kind!r}, allowed {', '.join(ROPE_TYPES)}")
     if kind != "longrope":
-        _Reader(parameters, where).number("factor")
+        Reader(parameters, where).number("factor")
+    max_positions = Reader(raw, where).integer("max_position_embeddings", _MAX_POSITIONS)
     scaling = {"rope_type": kind}
     scaling.update((key, value) for key, value in parameters.items() if key in _ROPE_KEYS and value is not None)
     original = raw.get("original_max_position_embeddings") or max_positions
     scaling.setdefault("original_max_position_embeddings", original)
     scaling["max_position_embeddings"] = max_positions
-    return theta, scaling
+    return scaling
 
 
 def _token_ids(raw: Mapping[str, Any], generation: Mapping[str, Any] | None, key: str, where: str) -> tuple[int, ...]:
@@ -218,7 +326,8 @@ def _token_ids(raw: Mapping[str, Any], generation: Mapping[str, Any] | None, key
     return tuple(values)
 
 
-def _check(config: ModelConfig, where: str) -> None:
+def check(config: ModelConfig, where: str) -> None:
+    """Raises ``kv.FormatError`` naming the first common field that is out of range."""
     for name in _POSITIVE:
         limit = _MOST_LAYERS if name == "num_hidden_layers" else _MOST
         if not 1 <= getattr(config, name) <= limit:

@@ -80,5 +80,6 @@ class Llama(Model):
         return shapes
 
     @classmethod
-    def build_layer(cls, config: ModelConfig, weights: WeightTable, rope: Rope, index: int) -> LlamaLayer:
+    def build_layer(cls, config: ModelConfig, weights: WeightTable, rope: Rope | None, index: int) -> LlamaLayer:
+        assert rope is not None
         return LlamaLayer(config, weights, rope, index)

@@ -80,5 +80,6 @@ class Qwen2(Model):
         }
 
     @classmethod
-    def build_layer(cls, config: ModelConfig, weights: WeightTable, rope: Rope, index: int) -> Qwen2Layer:
+    def build_layer(cls, config: ModelConfig, weights: WeightTable, rope: Rope | None, index: int) -> Qwen2Layer:
+        assert rope is not None
         return Qwen2Layer(config, weights, rope, index)

@@ -90,5 +90,6 @@ class Qwen3(Model):
         return shapes
 
     @classmethod
-    def build_layer(cls, config: ModelConfig, weights: WeightTable, rope: Rope, index: int) -> Qwen3Layer:
+    def build_layer(cls, config: ModelConfig, weights: WeightTable, rope: Rope | None, index: int) -> Qwen3Layer:
+        assert rope is not None
         return Qwen3Layer(config, weights, rope, index)

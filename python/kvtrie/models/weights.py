@@ -8,6 +8,7 @@ refuses it: bfloat16 arrives as uint16 bit patterns and is widened to float32, w
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,14 +35,33 @@ _SINGLE = "model.safetensors"
 
 @dataclass(frozen=True)
 class WeightSource:
-    """One tensor that can be read: ``read()`` gives its stored elements (bfloat16 as uint16) in ``shape``."""
+    """One tensor that can be read: ``read()`` gives its stored elements (bfloat16 as uint16) in ``shape``.
+
+    ``rows(begin, end)`` reads only part of the first axis.
+    """
 
     name: str
     dtype: str  # "F32", "F16" or "BF16"
     shape: tuple[int, ...]
     nbytes: int
     origin: str  # the file it comes from, for messages
-    read: Callable[[], Array]
+    rows: Callable[[int, int], Array]
+
+    def read(self) -> Array:
+        return self.rows(0, self.shape[0]) if self.shape else self.rows(0, 1).reshape(())
+
+    def part(
+        self, name: str, begin: int, end: int, shape: tuple[int, ...], change: Callable[[Array], Array]
+    ) -> WeightSource:
+        """A tensor of its own from the rows ``begin`` to ``end``: ``change`` brings them into ``shape``."""
+        length = self.nbytes // max(math.prod(self.shape), 1) * math.prod(shape)
+
+        def read(first: int, last: int) -> Array:
+            whole = np.ascontiguousarray(change(self.rows(begin, end)))
+            assert whole.shape == shape
+            return whole[first:last]
+
+        return WeightSource(name, self.dtype, shape, length, self.origin, read)
 
 
 def read_json(path: Path, *, required: bool = True) -> dict[str, Any]:
@@ -123,16 +143,19 @@ def _open_file(path: Path) -> dict[str, WeightSource]:
     return sources
 
 
-def _file_reader(path: Path, dtype: str, shape: tuple[int, ...], offset: int) -> Callable[[], Array]:
-    def read() -> Array:
-        count = int(np.prod(shape, dtype=np.int64))
+def _file_reader(path: Path, dtype: str, shape: tuple[int, ...], offset: int) -> Callable[[int, int], Array]:
+    width = math.prod(shape[1:])
+
+    def read(begin: int, end: int) -> Array:
+        count = (end - begin) * width
         try:
-            values: Array = np.fromfile(path, STORED[dtype], count, offset=offset)
+            start = offset + begin * width * STORED[dtype].itemsize
+            values: Array = np.fromfile(path, STORED[dtype], count, offset=start)
         except OSError as error:
             raise kv.FormatError(f"[models.load] {path}: cannot be read: {error}") from error
         if values.size != count:
             raise kv.FormatError(f"[models.load] {path}: ended early: got {values.size} elements, expected {count}")
-        shaped: Array = values.reshape(shape)
+        shaped: Array = values.reshape((end - begin, *shape[1:]))
         return shaped
 
     return read
@@ -154,13 +177,48 @@ def _array_source(name: str, array: Array) -> WeightSource:
         raise kv.ArgumentTypeError(
             f"[models] weights[{name!r}]: got {array.dtype}, allowed float32, float16, float64 or bfloat16"
         )
-    return WeightSource(name, code, tuple(array.shape), stored.nbytes, "weights", lambda: stored)
+    return WeightSource(name, code, tuple(array.shape), stored.nbytes, "weights", _array_reader(stored))
+
+
+def _array_reader(values: Array) -> Callable[[int, int], Array]:
+    return lambda begin, end: np.atleast_1d(values)[begin:end]
+
+
+# Where a checkpoint that also sees images keeps its text model, and the names that has alone.
+_TEXT = (
+    ("model.language_model.", "model."),
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+)
+_OTHER_PARTS = ("vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "audio_tower.")
+
+
+def text_sources(sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
+    """The tensors of the text model under the names it has alone; as they are where there are no other parts."""
+    if not any(name.startswith(old) for name in sources for old, _ in _TEXT):
+        return dict(sources)
+    text: dict[str, WeightSource] = {}
+    for name, source in sources.items():
+        if name.removeprefix("model.").startswith(_OTHER_PARTS):
+            continue
+        for old, new in _TEXT:
+            if name.startswith(old):
+                name = new + name[len(old) :]
+                break
+        text[name] = source
+    return text
 
 
 def check_table(
     sources: Mapping[str, WeightSource], expected: Mapping[str, tuple[int, ...]], ignored: Callable[[str], bool]
 ) -> None:
     """Raises unless ``sources`` holds exactly ``expected`` in shape and type; names ``ignored`` accepts may stay."""
+    for name, given in sources.items():
+        if given.dtype not in STORED and name not in expected and not ignored(name):
+            raise kv.NotSupported(
+                f"[models] {given.origin}: quantised weights: got {name} of type {given.dtype}, "
+                f"allowed {', '.join(STORED)}"
+            )
     for name, shape in expected.items():
         source = sources.get(name)
         if source is None:

@@ -1,0 +1,185 @@
+// Forwards: puts, attention, completion.
+#include <algorithm>
+
+#include "cache/causal_cache_state.h"
+
+namespace kvtrie {
+namespace {
+
+using Status = Forward::State::Status;
+
+void check_rows(const CausalCache::State& state, const Forward::State& forward, const Tensor& tensor, const char* name,
+                std::uint32_t dim) {
+  if (!state.store->has_bytes()) return;
+  const Shape expected{forward.rows, state.store->shape().kv_heads, dim};
+  require(tensor.defined() && tensor.shape() == expected, "causal_cache.put", name, ": got shape ",
+          tensor.defined() ? to_string(tensor.shape()) : "of nothing", ", allowed ", to_string(expected));
+  const DType dtype = tensor.dtype();
+  if (dtype != DType::kFloat32 && dtype != DType::kFloat16 && dtype != DType::kBFloat16) {
+    fail(ErrorKind::kType, "causal_cache.put", name, ": got dtype ", name_of(dtype),
+         ", allowed float32, float16 or bfloat16");
+  }
+  state.store->check_place(tensor, name);
+}
+
+void check_attention(const CausalCache::State& state, const Forward::State& forward, const Tensor& q,
+                     const ops::AttentionOptions& options) {
+  if (!state.store->has_bytes()) return;
+  const KvShape& shape = state.store->shape();
+  const char* where = "causal_cache.attend";
+  require(q.defined() && q.rank() == 3, where, "q: got ", q.defined() ? to_string(q.shape()) : "nothing",
+          ", allowed [rows, heads, dim]");
+  require(q.dim(0) == forward.rows && q.dim(2) == shape.k_dim && q.dim(1) > 0 && q.dim(1) % shape.kv_heads == 0, where,
+          "q: got shape ", to_string(q.shape()), ", allowed [", forward.rows, ", a multiple of ", shape.kv_heads, ", ",
+          shape.k_dim, "]");
+  if (q.dtype() != DType::kFloat32) {
+    fail(ErrorKind::kType, where, "q: got dtype ", name_of(q.dtype()), ", allowed float32");
+  }
+  state.store->check_place(q, "q");
+  if (!options.sinks.defined()) return;
+  if (options.sinks.dtype() != DType::kFloat32) {
+    fail(ErrorKind::kType, where, "sinks: got dtype ", name_of(options.sinks.dtype()), ", allowed float32");
+  }
+  require(options.sinks.shape() == Shape{q.dim(1)}, where, "sinks: got shape ", to_string(options.sinks.shape()),
+          ", allowed [", q.dim(1), "]");
+  state.store->check_place(options.sinks, "sinks");
+}
+
+// Whether everything that the rows of a complete part saw is still held, by the sequence or the part itself.
+bool still_held(const Sequence& sequence, const ForwardPart& part) {
+  const bool has_passed = part.passed && !part.passed->empty();
+  const std::int32_t held = sequence.held_from();
+  return std::min(held, has_passed ? part.passed->begin_position() : held) <= part.sees_from;
+}
+
+// What completion changes, made before it changes anything.
+struct Advance {
+  std::vector<CausalCache::SnapshotPtr> captured;
+  std::shared_ptr<SpanList> passed;
+  std::int32_t held_from = 0;
+};
+
+Advance plan_advance(const CausalCache::State& state, const std::shared_ptr<CausalCache::State>& self,
+                     const Forward::State& forward, const ForwardPart& part) {
+  const Sequence& sequence = *state.find(part.id);
+  const std::int32_t length = std::max(sequence.length, part.end());
+  CellSpans history = sequence.history();
+  for (const CellSpan& span : part.claimed.spans()) append_span(history, span);
+  Advance advance;
+  advance.captured = state.capture(sequence, history, length, self);
+  advance.held_from = sequence.held_from();
+  if (!state.forgets()) return advance;
+  advance.passed = std::make_shared<SpanList>(*state.pool, true);
+  if (!forward.standalone) return advance;
+  advance.held_from = std::max(advance.held_from, state.retained_from(length));
+  advance.passed->append(slice_spans(history, sequence.held_from(), advance.held_from));
+  return advance;
+}
+
+void apply(Advance& advance, Sequence& sequence, ForwardPart& part) noexcept {
+  sequence.own.append(std::move(part.claimed));
+  sequence.length = std::max(sequence.length, part.end());
+  sequence.forward = nullptr;
+  sequence.borrowed.drop_front(advance.held_from);
+  sequence.own.drop_front(advance.held_from);
+  part.passed = std::move(advance.passed);
+  sequence.passed = part.passed;
+  CaptureSchedule& schedule = sequence.schedule;
+  for (CausalCache::SnapshotPtr& snapshot : advance.captured) {
+    schedule.cursor = schedule.offsets[schedule.fired];
+    schedule.captured[schedule.fired++] = std::move(snapshot);
+  }
+}
+
+}  // namespace
+
+// The layer was put, and the histories are still those the forward saw. It is planned again when the same contents have
+// moved to other cells, or other rows are causal.
+std::uint32_t require_readable(const std::shared_ptr<CausalCache::State>& state, Forward::State& forward,
+                               std::int32_t layer, const char* where) {
+  require_of(state, forward, where);
+  state->require_sound(where);
+  const std::uint32_t index = state->index_of(layer, where);
+  require(forward.put[index], where, "layer: got ", layer, ", which was not put in this forward");
+  bool moved = forward.step == nullptr;
+  for (const ForwardPart& part : forward.parts) {
+    const Sequence* sequence = state->find(part.id);
+    if (sequence == nullptr || sequence->epoch != part.epoch) {
+      fail(ErrorKind::kClosed, where, "sequence ", part.id, " was cut or closed since this forward");
+    }
+    if (!still_held(*sequence, part)) {
+      fail(ErrorKind::kClosed, where, "sequence ", part.id, " has let go of what this forward saw");
+    }
+    moved = moved || sequence->layout != part.layout;
+  }
+  if (moved) {
+    forward.step = prepare(*state, forward);
+    for (ForwardPart& part : forward.parts) part.layout = state->find(part.id)->layout;
+  }
+  return index;
+}
+
+void CausalCache::State::complete(Forward::State& forward) {
+  const std::shared_ptr<State> self = forward.owner.lock();
+  std::vector<Advance> advances;
+  for (ForwardPart& part : forward.parts) {
+    advances.push_back(plan_advance(*this, self, forward, part));
+    find(part.id)->own.make_room(part.claimed.spans().size());
+  }
+  for (std::size_t i = 0; i < forward.parts.size(); ++i) {
+    apply(advances[i], *find(forward.parts[i].id), forward.parts[i]);
+  }
+  std::erase(open_forwards, &forward);
+  forward.status = Status::kComplete;
+}
+
+// ---- the cache ----------------------------------------------------------------------------------------------------
+
+void CausalCache::put(Forward& forward, std::int32_t layer, const Tensor& k, const Tensor& v) {
+  const char* where = "causal_cache.put";
+  const std::lock_guard lock(state_->mutex);
+  Forward::State& open = *forward.state_;
+  require_of(state_, open, where);
+  state_->require_sound(where);
+  const std::uint32_t index = state_->index_of(layer, where);
+  require(!open.put[index], where, "layer: got ", layer, ", which was put in this forward already");
+  check_rows(*state_, open, k, "k", shape().k_dim);
+  check_rows(*state_, open, v, "v", shape().v_dim);
+  if (open.step == nullptr) open.step = prepare(*state_, open);  // here, so that a claim is flat in time
+  if (open.fresh() > 0) state_->store->put(index, *open.step, k, v);
+  if (open.puts + 1 == open.put.size()) state_->complete(open);
+  open.put[index] = true;
+  ++open.puts;
+}
+
+void CausalCache::set_causal(Forward& forward, std::span<const std::uint32_t> except) {
+  const char* where = "causal_cache.set_causal";
+  std::vector<std::uint32_t> rows(except.begin(), except.end());
+  std::sort(rows.begin(), rows.end());
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  const std::lock_guard lock(state_->mutex);
+  Forward::State& open = *forward.state_;
+  require_of(state_, open, where);
+  require(rows.empty() || rows.back() < open.rows, where, "except: got row ", rows.empty() ? 0 : rows.back(),
+          ", allowed 0 to ", open.rows - 1);
+  if (rows == open.not_causal) return;
+  require(!open.was_read, where, "except: got other rows after a layer was attended, allowed before the first one");
+  open.not_causal = std::move(rows);
+  open.step.reset();
+}
+
+void CausalCache::check_query(const Forward& forward, const Tensor& q, const ops::AttentionOptions& options) const {
+  check_attention(*state_, *forward.state_, q, options);
+}
+
+Tensor CausalCache::attend(Forward& forward, std::int32_t layer, const Tensor& q,
+                           const ops::AttentionOptions& options) {
+  const std::lock_guard lock(state_->mutex);
+  Forward::State& open = *forward.state_;
+  const std::uint32_t index = require_readable(state_, open, layer, "causal_cache.attend");
+  check_attention(*state_, open, q, options);
+  open.was_read = true;
+  return state_->store->attend(index, *open.step, q, options);
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,112 @@
+// The inside of a RecurrentCache: what its mutex guards.
+//
+//   recurrent_cache.cpp      creation, sequences, what the prefix cache builds on
+//   recurrent_forward.cpp    forwards: claims, completion, drops
+//   recurrent_layers.cpp     what is written in them: operations and states
+//   recurrent_snapshot.cpp   copies, removals, snapshots and scheduled captures
+//   recurrent_check.cpp      invariants and the dump
+//
+// Lock order: a cache's mutex, then its pool's.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "cache/recurrent_cache.h"
+
+namespace kvtrie {
+
+// Scheduled captures: entry i of `captured` is for offsets[i] and covers the tokens from starts[i]. It stays null until
+// a forward, or the schedule itself, finds the sequence there.
+struct StateSchedule {
+  std::vector<std::int32_t> offsets, starts;
+  std::vector<RecurrentCache::SnapshotPtr> captured;
+};
+
+struct StateSequence {
+  std::int32_t length = 0;
+  SlotRef slot;  // none exactly at length 0
+  StateForward::State* forward = nullptr;
+  StateSchedule schedule;
+};
+
+struct RecurrentCache::State {
+  State(std::unique_ptr<StateStore> store_in, std::vector<std::int32_t> layers_in);
+  ~State();  // slots that outlive the cache still go back to the pool, but tell nobody
+
+  // --- set at creation -------------------------------------------------------------------------------------------
+  const std::unique_ptr<StateStore> store;
+  const std::shared_ptr<StatePool> pool;
+  const std::vector<std::int32_t> layers;
+  std::map<std::int32_t, std::uint32_t> layer_index;
+
+  // --- guarded by `mutex` ----------------------------------------------------------------------------------------
+  mutable std::mutex mutex;
+  std::unordered_map<SequenceId, StateSequence> sequences;
+  std::vector<StateForward::State*> open_forwards;
+  StateForwardPtr current;  // what start_forward made last
+  SequenceId next_opened = kFirstOpenedSequence;
+  bool attached = false;
+
+  // All below: `mutex` is held.
+  std::uint32_t index_of(std::int32_t layer, const char* where) const;
+  StateSequence* find(SequenceId id);
+  const StateSequence* find(SequenceId id) const;
+  StateSequence& known(SequenceId id, const char* where);  // kArgument for an unknown one
+  void require_idle(const StateSequence& sequence, const char* where) const;
+  // Readies a sequence for a change: drops the forward of start_forward that it is in; kBusy for any other.
+  void make_idle(StateSequence& sequence, const char* where);
+  StateSequence& open(SequenceId id);            // existing or new
+  void forget_if_empty(SequenceId id) noexcept;  // the caller's own numbers need no entry at length 0
+  void stand(StateSequence& sequence, std::int32_t length, SlotRef slot) noexcept;
+  void drop(StateForward::State& forward) noexcept;     // gives its slots back
+  void discard(StateForward::State& forward) noexcept;  // and forgets sequences that it brought into being
+  void complete(StateForward::State& forward);          // strong: throws before anything changed
+  static SnapshotPtr make_snapshot(SlotRef slot, std::int32_t start, std::int32_t end, std::weak_ptr<State> owner);
+};
+
+// One sequence's share in a forward: `count` rows from `row`, in which its length goes from `begin` to end().
+struct StateForwardPart {
+  SequenceId id = 0;
+  std::uint32_t row = 0, count = 0;
+  std::int32_t begin = 0;
+  std::vector<std::int32_t> boundaries;  // lengths, ascending, between begin and end()
+  SlotRef from;                          // until completion
+  std::vector<SlotRef> slots;            // per boundary, then (until completion) for the end
+
+  std::int32_t end() const noexcept { return begin + static_cast<std::int32_t>(count); }
+};
+
+struct StateForward::State {
+  enum class Status : std::uint8_t { kOpen, kComplete, kDropped };
+  struct Written {
+    bool conv = false, delta = false;
+  };
+
+  std::weak_ptr<RecurrentCache::State> owner;
+  std::atomic<Status> status = Status::kOpen;
+  std::uint32_t rows = 0;       // padding included
+  bool keeps_captured = false;  // for take_captured: begin_forward's; else only schedules keep what they asked for
+  std::vector<StateForwardPart> parts;
+  std::vector<Written> written;  // per layer index
+  std::size_t missing = 0;       // halves that are still to be written
+  PreparedStatesPtr step;        // while open, from the first operation on
+
+  std::size_t slots() const noexcept;  // that it claimed
+};
+
+struct RecurrentCache::Snapshot::Contents {
+  std::weak_ptr<RecurrentCache::State> owner;
+  SlotRef slot;
+  std::int32_t start = 0, end = 0;
+  std::atomic<bool> consumed = false;
+};
+
+}  // namespace kvtrie

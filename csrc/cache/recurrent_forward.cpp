@@ -1,0 +1,297 @@
+// Forwards: claims, completion, drops.
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "cache/recurrent_cache_state.h"
+
+namespace kvtrie {
+namespace {
+
+using ForwardState = StateForward::State;
+using Status = ForwardState::Status;
+using CacheState = RecurrentCache::State;
+
+constexpr std::int32_t kMaxLength = std::numeric_limits<std::int32_t>::max();
+constexpr const char* kForward = "recurrent_cache.forward";
+constexpr const char* kStartForward = "recurrent_cache.start_forward";
+
+// What the sequence's rows ask for, and what its schedule does.
+std::vector<std::int32_t> boundaries_of(const StateForwardRows& rows, const StateSequence* sequence) {
+  const std::int32_t begin = sequence == nullptr ? 0 : sequence->length;
+  require(rows.count >= 1, kForward, "rows of sequence ", rows.sequence, ": got 0, allowed 1 or more");
+  require(rows.count <= static_cast<std::uint32_t>(kMaxLength - begin), kForward, "rows of sequence ", rows.sequence,
+          ": got ", rows.count, " after ", begin, ", allowed up to length ", kMaxLength);
+  const std::int32_t end = begin + static_cast<std::int32_t>(rows.count);
+  std::int32_t before = begin;
+  for (const std::int32_t boundary : rows.boundaries) {
+    require(boundary > before && boundary < end, kForward, "boundaries of sequence ", rows.sequence, ": got ", boundary,
+            " after ", before, ", allowed more, and below ", end);
+    before = boundary;
+  }
+  std::set<std::int32_t> all(rows.boundaries.begin(), rows.boundaries.end());
+  if (sequence != nullptr) {
+    for (const std::int32_t offset : sequence->schedule.offsets) {
+      if (offset > begin && offset < end) all.insert(offset);
+    }
+  }
+  return {all.begin(), all.end()};
+}
+
+// The forward as it will be, without slots: nothing changes yet. `replaced`: a forward that will be dropped first.
+std::unique_ptr<ForwardState> plan(const CacheState& state, std::span<const StateForwardRows> wanted,
+                                   std::uint32_t padding, const ForwardState* replaced) {
+  auto forward = std::make_unique<ForwardState>();
+  forward->status = Status::kDropped;  // until everything is in place
+  for (const StateForwardRows& rows : wanted) {
+    const StateSequence* sequence = state.find(rows.sequence);
+    if (sequence != nullptr && sequence->forward != replaced) state.require_idle(*sequence, kForward);
+    StateForwardPart& part = forward->parts.emplace_back();
+    part.boundaries = boundaries_of(rows, sequence);
+    part.id = rows.sequence;
+    part.row = forward->rows;
+    part.count = rows.count;
+    if (sequence != nullptr) part.begin = sequence->length;
+    part.slots.resize(part.boundaries.size() + 1);
+    require(rows.count <= UINT32_MAX - padding - forward->rows, kForward, "rows: got more than ", UINT32_MAX);
+    forward->rows += rows.count;
+  }
+  forward->rows += padding;
+  const StateShape& shape = state.store->shape();
+  forward->written.assign(shape.layers, {!shape.has_conv(), !shape.has_delta()});
+  forward->missing = std::size_t{shape.layers} * (std::size_t{shape.has_conv()} + std::size_t{shape.has_delta()});
+  return forward;
+}
+
+void require_room(const CacheState& state, std::uint64_t needed, std::uint64_t given_back) {
+  const std::uint64_t free = state.pool->free_slots() + given_back;
+  if (needed <= free) return;
+  const CacheFullCounts counts{needed, free, 0, state.pool->slots() - free};
+  throw Error::cache_full(cat("[", kForward, "] slots: needed ", needed, ", free ", free, ", held ", counts.held_live,
+                              " of ", state.pool->slots()),
+                          counts);
+}
+
+// Sequences that do not exist yet come into being with the forward, or not at all.
+struct OpenedHere {
+  CacheState& state;
+  std::vector<SequenceId> ids;
+  ~OpenedHere() {
+    for (const SequenceId id : ids) state.forget_if_empty(id);
+  }
+};
+
+// REQUIRES: the room for the forward's slots is there once `replaced` (may be null) is dropped, which happens when
+// nothing can fail any more.
+StateForwardPtr begin(const std::shared_ptr<CacheState>& owner, std::unique_ptr<ForwardState> planned,
+                      ForwardState* replaced) {
+  CacheState& state = *owner;
+  ForwardState& forward = *planned;
+  forward.owner = owner;
+  std::vector<SlotRef> claimed(forward.slots());
+  OpenedHere opened{state, {}};
+  opened.ids.reserve(forward.parts.size());
+  state.open_forwards.reserve(state.open_forwards.size() + 1);
+  StateForwardPtr result = std::make_shared<StateForward>(std::move(planned));
+  for (const StateForwardPart& part : forward.parts) {
+    if (state.find(part.id) != nullptr) continue;
+    opened.ids.push_back(part.id);
+    state.open(part.id);
+  }
+  if (replaced != nullptr) state.drop(*replaced);
+  state.pool->claim(claimed);
+  auto next = claimed.begin();
+  for (StateForwardPart& part : forward.parts) {
+    for (SlotRef& slot : part.slots) slot = std::move(*next++);
+    StateSequence& sequence = *state.find(part.id);
+    part.from = sequence.slot;
+    sequence.forward = &forward;
+  }
+  state.open_forwards.push_back(&forward);
+  forward.status = Status::kOpen;
+  if (replaced != nullptr) state.discard(*replaced);
+  return result;
+}
+
+}  // namespace
+
+// ---- state --------------------------------------------------------------------------------------------------------
+
+std::size_t StateForward::State::slots() const noexcept {
+  std::size_t count = 0;
+  for (const StateForwardPart& part : parts) count += part.slots.size();
+  return count;
+}
+
+void RecurrentCache::State::drop(StateForward::State& forward) noexcept {
+  if (forward.status != Status::kOpen) return;
+  forward.status = Status::kDropped;
+  std::erase(open_forwards, &forward);
+  for (StateForwardPart& part : forward.parts) {
+    find(part.id)->forward = nullptr;
+    part.from.reset();
+    part.slots.clear();
+  }
+  forward.step.reset();
+}
+
+void RecurrentCache::State::discard(StateForward::State& forward) noexcept {
+  drop(forward);
+  for (const StateForwardPart& part : forward.parts) forget_if_empty(part.id);
+}
+
+void RecurrentCache::State::complete(StateForward::State& forward) {
+  std::vector<std::pair<SnapshotPtr*, SnapshotPtr>> captures;
+  for (StateForwardPart& part : forward.parts) {
+    StateSchedule& schedule = find(part.id)->schedule;
+    for (std::size_t i = 0; i < schedule.offsets.size(); ++i) {
+      const std::int32_t offset = schedule.offsets[i];
+      if (offset <= part.begin || offset > part.end()) continue;
+      const auto at = std::lower_bound(part.boundaries.begin(), part.boundaries.end(), offset);
+      ensure(offset == part.end() || (at != part.boundaries.end() && *at == offset), kForward, "boundaries: no ",
+             offset, " for sequence ", part.id);
+      const SlotRef& slot = part.slots[static_cast<std::size_t>(at - part.boundaries.begin())];
+      captures.emplace_back(&schedule.captured[i], make_snapshot(slot, schedule.starts[i], offset, forward.owner));
+    }
+  }
+  for (auto& [place, snapshot] : captures) *place = std::move(snapshot);
+  for (StateForwardPart& part : forward.parts) {
+    StateSequence& sequence = *find(part.id);
+    stand(sequence, part.end(), std::move(part.slots.back()));
+    part.slots.pop_back();
+    if (!forward.keeps_captured) part.slots.clear();
+    part.from.reset();
+    sequence.forward = nullptr;
+  }
+  std::erase(open_forwards, &forward);
+  forward.step.reset();
+  forward.status = Status::kComplete;
+}
+
+// ---- the forward --------------------------------------------------------------------------------------------------
+
+StateForward::StateForward(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+StateForward::~StateForward() {
+  if (state_->status != Status::kOpen) return;
+  if (const auto owner = state_->owner.lock()) {
+    const std::lock_guard lock(owner->mutex);
+    owner->discard(*state_);
+  }
+}
+
+std::uint32_t StateForward::rows() const noexcept { return state_->rows; }
+
+bool StateForward::complete() const noexcept { return state_->status == Status::kComplete; }
+
+std::vector<std::vector<std::int32_t>> StateForward::boundaries() const {
+  std::vector<std::vector<std::int32_t>> lists;
+  for (const StateForwardPart& part : state_->parts) lists.push_back(part.boundaries);
+  return lists;
+}
+
+std::vector<std::vector<std::int32_t>> StateForward::row_boundaries() const {
+  std::vector<std::vector<std::int32_t>> lists = boundaries();
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    for (std::int32_t& boundary : lists[i]) boundary -= state_->parts[i].begin;
+  }
+  return lists;
+}
+
+std::vector<std::int32_t> StateForward::row_starts() const {
+  std::vector<std::int32_t> starts{0};
+  for (const StateForwardPart& part : state_->parts) starts.push_back(static_cast<std::int32_t>(part.row + part.count));
+  return starts;
+}
+
+std::vector<SlotRef> StateForward::take_captured(std::size_t sequence) {
+  const char* where = "recurrent_cache.take_captured";
+  require(sequence < state_->parts.size(), where, "sequence: got ", sequence, ", allowed 0 to ",
+          state_->parts.size() - 1);
+  const auto owner = state_->owner.lock();
+  if (!owner) fail(ErrorKind::kClosed, where, "the cache is gone");
+  const std::lock_guard lock(owner->mutex);
+  require(state_->status == Status::kComplete, where, "the forward is not complete");
+  return std::exchange(state_->parts[sequence].slots, {});
+}
+
+// ---- the cache ----------------------------------------------------------------------------------------------------
+
+StateForwardPtr RecurrentCache::begin_forward(std::span<const StateForwardRows> rows) {
+  require(!rows.empty(), kForward, "rows: got none, allowed 1 or more");
+  const std::lock_guard lock(state_->mutex);
+  std::set<SequenceId> ids;
+  for (const StateForwardRows& each : rows) {
+    state_->known(each.sequence, kForward);
+    require(ids.insert(each.sequence).second, kForward, "sequence: got ", each.sequence, " twice, allowed once");
+  }
+  std::unique_ptr<ForwardState> planned = plan(*state_, rows, 0, nullptr);
+  planned->keeps_captured = true;
+  require_room(*state_, planned->slots(), 0);
+  return begin(state_, std::move(planned), nullptr);
+}
+
+namespace {
+
+// Rows one by one, as consecutive rows of sequences; returns the number of padding rows at the end.
+std::uint32_t group_rows(const CacheState& state, std::span<const std::int32_t> positions,
+                         std::span<const SequenceId> sequences, std::vector<StateForwardRows>& wanted) {
+  std::set<SequenceId> ids;
+  for (std::size_t row = 0; row < positions.size(); ++row) {
+    const SequenceId id = sequences[row];
+    if (id == -1) {
+      const auto rest = sequences.subspan(row);
+      require(std::all_of(rest.begin(), rest.end(), [](SequenceId other) { return other == -1; }), kStartForward,
+              "sequences: got -1 in row ", row, ", allowed at the end only");
+      require(row > 0, kStartForward, "sequences: got padding only, allowed at least one row of a sequence");
+      return static_cast<std::uint32_t>(rest.size());
+    }
+    require(id >= 0 && id < kFirstOpenedSequence, kStartForward, "sequences: got ", id, " in row ", row,
+            ", allowed 0 to ", kFirstOpenedSequence - 1, ", and -1 at the end");
+    if (wanted.empty() || wanted.back().sequence != id) {
+      require(ids.insert(id).second, kStartForward, "sequences: got ", id, " again in row ", row,
+              ", allowed one run of rows for each sequence");
+      wanted.push_back({id, 0, {}});
+    }
+    const StateSequence* sequence = state.find(id);
+    const std::int64_t expected = (sequence == nullptr ? 0 : sequence->length) + std::int64_t{wanted.back().count};
+    require(positions[row] == expected, kStartForward, "positions: got ", positions[row], " in row ", row, ", allowed ",
+            expected, " to continue sequence ", id);
+    ++wanted.back().count;
+  }
+  return 0;
+}
+
+}  // namespace
+
+StateForwardPtr RecurrentCache::start_forward(std::span<const std::int32_t> positions,
+                                              std::span<const SequenceId> sequences, bool reserve) {
+  require(!positions.empty(), kStartForward, "positions: got none, allowed 1 or more");
+  require(positions.size() <= INT32_MAX, kStartForward, "positions: got ", positions.size(), ", allowed ", INT32_MAX);
+  require(positions.size() == sequences.size(), kStartForward, "sequences: got ", sequences.size(), ", allowed ",
+          positions.size(), " as positions has");
+  const std::lock_guard lock(state_->mutex);
+  ForwardState* replaced = state_->current ? state_->current->state_.get() : nullptr;
+  if (replaced != nullptr && replaced->status != Status::kOpen) replaced = nullptr;
+  std::vector<StateForwardRows> wanted;
+  const std::uint32_t padding = group_rows(*state_, positions, sequences, wanted);
+  std::unique_ptr<ForwardState> planned = plan(*state_, wanted, padding, replaced);
+  require_room(*state_, planned->slots(), replaced == nullptr ? 0 : replaced->slots());
+  if (reserve) return nullptr;
+  state_->current = begin(state_, std::move(planned), replaced);  // the one before is not open: its end needs no lock
+  return state_->current;
+}
+
+StateForwardPtr RecurrentCache::current_forward() const {
+  const std::lock_guard lock(state_->mutex);
+  require(state_->current != nullptr, "recurrent_cache", "no forward was started");
+  return state_->current;
+}
+
+void RecurrentCache::drop(StateForward& forward) noexcept {
+  const std::lock_guard lock(state_->mutex);
+  if (forward.state_->owner.lock() == state_) state_->discard(*forward.state_);
+}
+
+}  // namespace kvtrie

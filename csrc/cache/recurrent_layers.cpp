@@ -1,0 +1,157 @@
+// What a model does with an open forward, layer by layer: the fused operations, or states out and in.
+#include <utility>
+
+#include "cache/recurrent_cache_state.h"
+
+namespace kvtrie {
+namespace {
+
+using ForwardState = StateForward::State;
+using Status = ForwardState::Status;
+using CacheState = RecurrentCache::State;
+
+std::vector<ops::StateRows> rows_of(const ForwardState& forward) {
+  std::vector<ops::StateRows> sequences;
+  std::uint32_t row = 0;
+  for (const StateForwardPart& part : forward.parts) {
+    ops::StateRows& rows = sequences.emplace_back();
+    rows.row = part.row;
+    rows.count = part.count;
+    rows.from = part.from.slot();
+    for (std::size_t i = 0; i < part.slots.size(); ++i) {
+      const bool last = i == part.boundaries.size();
+      const std::uint32_t after = last ? part.count : static_cast<std::uint32_t>(part.boundaries[i] - part.begin);
+      rows.writes.push_back({after, part.slots[i].slot()});
+    }
+    row = part.row + part.count;
+  }
+  if (row < forward.rows) sequences.push_back({row, forward.rows - row, -1, {}});  // padding: nobody's state
+  return sequences;
+}
+
+// Made by the first operation, so that a claim needs no device.
+const PreparedStates& step_of(CacheState& state, ForwardState& forward) {
+  if (forward.step == nullptr) forward.step = state.store->prepare(rows_of(forward));
+  return *forward.step;
+}
+
+void require_open(const std::shared_ptr<CacheState>& state, const ForwardState& forward, const char* where) {
+  require(forward.owner.lock() == state, where, "forward: got one of another cache");
+  if (forward.status == Status::kDropped) fail(ErrorKind::kClosed, where, "the forward was dropped");
+  if (forward.status == Status::kComplete) fail(ErrorKind::kClosed, where, "the forward is complete");
+}
+
+void check_tensor(const CacheState& state, const Tensor& tensor, const char* name, const Shape& allowed,
+                  const char* where, bool any_float = false) {
+  if (!state.store->has_bytes()) return;
+  require(tensor.defined() && tensor.shape() == allowed, where, name, ": got shape ",
+          tensor.defined() ? to_string(tensor.shape()) : "of nothing", ", allowed ", to_string(allowed));
+  const DType dtype = tensor.dtype();
+  const bool reduced = dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  if (dtype != DType::kFloat32 && !(any_float && reduced)) {
+    fail(ErrorKind::kType, where, name, ": got dtype ", name_of(dtype), ", allowed float32",
+         any_float ? ", float16 or bfloat16" : "");
+  }
+  state.store->check_place(tensor, name);
+}
+
+// A layer's half that is to be written now: its index.
+std::uint32_t unwritten(const CacheState& state, const ForwardState& forward, std::int32_t layer, bool delta,
+                        const char* where) {
+  const std::uint32_t index = state.index_of(layer, where);
+  const StateShape& shape = state.store->shape();
+  if (!(delta ? shape.has_delta() : shape.has_conv())) {
+    fail(ErrorKind::kNotSupported, where, "the cache has no ", delta ? "delta" : "conv", " states");
+  }
+  const ForwardState::Written& written = forward.written[index];
+  require(!(delta ? written.delta : written.conv), where, "layer: got ", layer, ", whose ", delta ? "delta" : "conv",
+          " states were written in this forward already");
+  return index;
+}
+
+// Called after the store was told: completion comes first, because it may throw.
+void mark_written(CacheState& state, ForwardState& forward, std::uint32_t index, bool conv, bool delta) {
+  const std::size_t halves = std::size_t{conv} + std::size_t{delta};
+  if (forward.missing == halves) state.complete(forward);
+  forward.missing -= halves;
+  forward.written[index].conv |= conv;
+  forward.written[index].delta |= delta;
+}
+
+}  // namespace
+
+Tensor RecurrentCache::conv(StateForward& forward, std::int32_t layer, const Tensor& x, const Tensor& weight) {
+  const char* where = "recurrent_cache.conv";
+  const std::lock_guard lock(state_->mutex);
+  ForwardState& open = *forward.state_;
+  require_open(state_, open, where);
+  const std::uint32_t index = unwritten(*state_, open, layer, false, where);
+  const StateShape& sizes = shape();
+  check_tensor(*state_, x, "x", {open.rows, sizes.conv_dim}, where);
+  check_tensor(*state_, weight, "weight", {sizes.conv_dim, std::int64_t{sizes.conv_tail} + 1}, where);
+  Tensor y = state_->store->conv(index, step_of(*state_, open), x, weight);
+  mark_written(*state_, open, index, true, false);
+  return y;
+}
+
+Tensor RecurrentCache::gated_delta(StateForward& forward, std::int32_t layer, const Tensor& q, const Tensor& k,
+                                   const Tensor& v, const Tensor& g, const Tensor& beta) {
+  const char* where = "recurrent_cache.gated_delta";
+  const std::lock_guard lock(state_->mutex);
+  ForwardState& open = *forward.state_;
+  require_open(state_, open, where);
+  const std::uint32_t index = unwritten(*state_, open, layer, true, where);
+  const StateShape& sizes = shape();
+  const std::int64_t rows = open.rows, v_heads = sizes.v_heads;
+  const std::int64_t k_heads = q.defined() && q.rank() == 3 ? q.dim(1) : 0;
+  if (state_->store->has_bytes()) {
+    require(k_heads >= 1 && v_heads % k_heads == 0, where, "q: got shape ",
+            q.defined() ? to_string(q.shape()) : "of nothing", ", allowed [", rows, ", a divisor of ", v_heads, ", ",
+            sizes.k_dim, "]");
+  }
+  check_tensor(*state_, q, "q", {rows, k_heads, sizes.k_dim}, where);
+  check_tensor(*state_, k, "k", {rows, k_heads, sizes.k_dim}, where);
+  check_tensor(*state_, v, "v", {rows, v_heads, sizes.v_dim}, where);
+  check_tensor(*state_, g, "g", {rows, v_heads}, where);
+  check_tensor(*state_, beta, "beta", {rows, v_heads}, where);
+  Tensor y = state_->store->gated_delta(index, step_of(*state_, open), q, k, v, g, beta);
+  mark_written(*state_, open, index, false, true);
+  return y;
+}
+
+RecurrentCache::States RecurrentCache::states(StateForward& forward, std::int32_t layer) {
+  const char* where = "recurrent_cache.states";
+  const std::lock_guard lock(state_->mutex);
+  require_open(state_, *forward.state_, where);
+  const std::uint32_t index = state_->index_of(layer, where);
+  std::vector<Slot> slots;
+  for (const StateForwardPart& part : forward.state_->parts) slots.push_back(part.from.slot());
+  auto [conv, delta] = state_->store->read(index, slots);
+  return {std::move(conv), std::move(delta)};
+}
+
+void RecurrentCache::put_states(StateForward& forward, std::int32_t layer, const Tensor& conv, const Tensor& delta) {
+  const char* where = "recurrent_cache.put_states";
+  const std::lock_guard lock(state_->mutex);
+  ForwardState& open = *forward.state_;
+  require_open(state_, open, where);
+  const StateShape& sizes = shape();
+  const bool any = conv.defined() || delta.defined() || !state_->store->has_bytes();
+  require(any, where, "conv, delta: got none of them, allowed at least one");
+  const bool with_conv = state_->store->has_bytes() ? conv.defined() : sizes.has_conv();
+  const bool with_delta = state_->store->has_bytes() ? delta.defined() : sizes.has_delta();
+  std::uint32_t index = 0;
+  if (with_conv) index = unwritten(*state_, open, layer, false, where);
+  if (with_delta) index = unwritten(*state_, open, layer, true, where);
+  const auto entries = static_cast<std::int64_t>(open.slots());
+  if (with_conv) check_tensor(*state_, conv, "conv", {entries, sizes.conv_tail, sizes.conv_dim}, where, true);
+  if (with_delta) check_tensor(*state_, delta, "delta", {entries, sizes.v_heads, sizes.v_dim, sizes.k_dim}, where);
+  std::vector<Slot> slots;
+  for (const StateForwardPart& part : open.parts) {
+    for (const SlotRef& slot : part.slots) slots.push_back(slot.slot());
+  }
+  state_->store->write(index, slots, conv, delta);
+  mark_written(*state_, open, index, with_conv, with_delta);
+}
+
+}  // namespace kvtrie

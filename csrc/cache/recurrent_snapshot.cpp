@@ -1,0 +1,198 @@
+// Copies, removals, snapshots and scheduled captures.
+#include <algorithm>
+#include <utility>
+
+#include "cache/recurrent_cache_state.h"
+
+namespace kvtrie {
+
+using Snapshot = RecurrentCache::Snapshot;
+using SnapshotPtr = RecurrentCache::SnapshotPtr;
+
+Snapshot::Snapshot(std::unique_ptr<Contents> contents) : contents_(std::move(contents)) {}
+
+Snapshot::~Snapshot() = default;
+
+std::int32_t Snapshot::start() const noexcept { return contents_->start; }
+
+std::int32_t Snapshot::end() const noexcept { return contents_->end; }
+
+const char* Snapshot::tier() const noexcept { return "device"; }
+
+bool Snapshot::consumed() const noexcept { return contents_->consumed; }
+
+namespace {
+
+// Bytes of the slot if it has one holder (`alone`), or if it has several.
+std::uint64_t bytes_held(const Snapshot::Contents& contents, bool alone) {
+  const auto owner = contents.owner.lock();
+  if (!owner) return 0;
+  const std::lock_guard lock(owner->mutex);
+  if (!contents.slot) return 0;
+  return (owner->pool->holders(contents.slot.slot()) == 1) == alone ? owner->store->shape().bytes_per_slot() : 0;
+}
+
+void require_usable(const Snapshot::Contents& contents, const std::shared_ptr<RecurrentCache::State>& state,
+                    const char* where) {
+  if (contents.consumed) fail(ErrorKind::kClosed, where, "the snapshot was consumed by split or merge");
+  require(contents.owner.lock() == state, where, "snapshot: got one of another cache");
+}
+
+// A snapshot of [start, end of `from`) with the slot that `from` held.
+SnapshotPtr take_over(Snapshot::Contents& from, std::int32_t start) {
+  SnapshotPtr whole = RecurrentCache::State::make_snapshot(from.slot, start, from.end, from.owner);
+  from.slot.reset();
+  from.consumed = true;
+  return whole;
+}
+
+[[noreturn]] void fail_inside(const char* where, const char* name, std::int32_t got, std::int32_t length) {
+  throw Error::not_restorable(cat("[", where, "] ", name, ": got ", got, ", allowed 0 or ", length,
+                                  ": a recurrent state exists at its own length only"),
+                              0);
+}
+
+}  // namespace
+
+std::uint64_t Snapshot::nbytes() const { return bytes_held(*contents_, true); }
+
+std::uint64_t Snapshot::shared_nbytes() const { return bytes_held(*contents_, false); }
+
+SnapshotPtr RecurrentCache::State::make_snapshot(SlotRef slot, std::int32_t start, std::int32_t end,
+                                                 std::weak_ptr<State> owner) {
+  auto contents = std::make_unique<Snapshot::Contents>();
+  contents->owner = std::move(owner);
+  contents->slot = std::move(slot);
+  contents->start = start;
+  contents->end = end;
+  return std::make_shared<Snapshot>(std::move(contents));
+}
+
+// ---- editing ------------------------------------------------------------------------------------------------------
+
+void RecurrentCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t length) {
+  const char* where = "recurrent_cache.copy_prefix";
+  const std::lock_guard lock(state_->mutex);
+  const StateSequence& source = state_->known(from, where);
+  require(length >= 0 && length <= source.length, where, "length: got ", length, ", allowed 0 to ", source.length);
+  if (length != 0 && length != source.length) fail_inside(where, "length", length, source.length);
+  if (from == to && length == source.length) return;
+  SlotRef slot = length == 0 ? SlotRef() : source.slot;
+  StateSequence& target = state_->open(to);
+  state_->make_idle(target, where);
+  state_->stand(target, length, std::move(slot));
+  if (from != to) target.schedule = {};
+  state_->forget_if_empty(to);
+}
+
+void RecurrentCache::remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end) {
+  const char* where = "recurrent_cache.remove";
+  const std::lock_guard lock(state_->mutex);
+  StateSequence* sequence = state_->find(id);
+  const std::int32_t length = sequence == nullptr ? 0 : sequence->length;
+  const std::int32_t stop = end.value_or(length);
+  require(begin >= 0 && begin <= length, where, "begin: got ", begin, ", allowed 0 to ", length);
+  require(stop >= begin && stop <= length, where, "end: got ", stop, ", allowed ", begin, " to ", length);
+  if (begin == stop) return;
+  if (stop < length) {
+    fail(ErrorKind::kNotSupported, where, "tokens ", begin, " to ", stop, " of ", length,
+         ": a recurrent state cannot lose tokens in its middle");
+  }
+  if (begin > 0) fail_inside(where, "begin", begin, length);
+  state_->make_idle(*sequence, where);
+  state_->stand(*sequence, 0, {});
+  state_->forget_if_empty(id);
+}
+
+bool RecurrentCache::can_resume(SequenceId id, std::int32_t position) const {
+  return position == 0 || position == length(id);
+}
+
+// ---- snapshots ----------------------------------------------------------------------------------------------------
+
+SnapshotPtr RecurrentCache::snapshot(SequenceId id, std::int32_t start) {
+  require(start >= 0, "recurrent_cache.snapshot", "start: got ", start, ", allowed 0 or more");
+  const std::lock_guard lock(state_->mutex);
+  const StateSequence* sequence = state_->find(id);
+  if (sequence == nullptr || start >= sequence->length) return nullptr;
+  return State::make_snapshot(sequence->slot, start, sequence->length, state_);
+}
+
+bool RecurrentCache::restore(SequenceId id, const SnapshotPtr& snapshot, std::int32_t target) {
+  const char* where = "recurrent_cache.restore";
+  const std::lock_guard lock(state_->mutex);
+  if (!snapshot) {
+    const StateSequence* sequence = state_->find(id);
+    return target == (sequence == nullptr ? 0 : sequence->length);
+  }
+  require_usable(*snapshot->contents_, state_, where);
+  if (target != snapshot->end()) return false;
+  StateSequence& sequence = state_->open(id);
+  state_->make_idle(sequence, where);
+  state_->stand(sequence, target, snapshot->contents_->slot);
+  return true;
+}
+
+std::pair<SnapshotPtr, SnapshotPtr> RecurrentCache::split(const SnapshotPtr& snapshot, std::int32_t at) {
+  if (!snapshot) return {};
+  const std::lock_guard lock(state_->mutex);
+  Snapshot::Contents& whole = *snapshot->contents_;
+  require_usable(whole, state_, "recurrent_cache.split");
+  if (at >= whole.end) return {take_over(whole, whole.start), nullptr};
+  return {nullptr, take_over(whole, std::max(at, whole.start))};
+}
+
+SnapshotPtr RecurrentCache::merge(const SnapshotPtr& a, const SnapshotPtr& b) {
+  const char* where = "recurrent_cache.merge";
+  const std::lock_guard lock(state_->mutex);
+  if (a) require_usable(*a->contents_, state_, where);
+  if (b) require_usable(*b->contents_, state_, where);
+  if (!a && !b) return nullptr;
+  if (!a || !b) return take_over(*(a ? a : b)->contents_, (a ? a : b)->start());
+  Snapshot::Contents& first = *a->contents_;
+  Snapshot::Contents& second = *b->contents_;
+  require(a != b && first.end == second.start, where, "b: got a snapshot from ", second.start, ", allowed one from ",
+          first.end);
+  SnapshotPtr merged = take_over(second, first.start);
+  first.slot.reset();
+  first.consumed = true;
+  return merged;
+}
+
+void RecurrentCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets) {
+  const char* where = "recurrent_cache.prepare_snapshots";
+  const std::lock_guard lock(state_->mutex);
+  const StateSequence* existing = state_->find(id);
+  const std::int32_t length = existing == nullptr ? 0 : existing->length;
+  require(existing == nullptr || existing->schedule.offsets.empty(), where,
+          "the schedule before was not taken: call take_snapshots first");
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    const std::int32_t lowest = i == 0 ? length : offsets[i - 1] + 1;
+    require(offsets[i] >= lowest, where, "offsets: got ", offsets[i], " at index ", i, ", allowed ", lowest,
+            " or more");
+  }
+  if (offsets.empty()) return;
+  StateSchedule schedule;
+  schedule.captured.resize(offsets.size());
+  schedule.starts.push_back(length);
+  schedule.starts.insert(schedule.starts.end(), offsets.begin(), offsets.end() - 1);
+  if (offsets.front() == length && length > 0) {
+    schedule.captured.front() = State::make_snapshot(existing->slot, length, length, state_);
+  }
+  schedule.offsets = std::move(offsets);
+  StateSequence& sequence = state_->open(id);
+  state_->make_idle(sequence, where);  // the boundaries of an open forward are fixed
+  sequence.schedule = std::move(schedule);
+}
+
+std::vector<SnapshotPtr> RecurrentCache::take_snapshots(SequenceId id) {
+  const std::lock_guard lock(state_->mutex);
+  StateSequence* sequence = state_->find(id);
+  if (sequence == nullptr) return {};
+  std::vector<SnapshotPtr> captured = std::move(sequence->schedule.captured);
+  sequence->schedule = {};
+  state_->forget_if_empty(id);
+  return captured;
+}
+
+}  // namespace kvtrie

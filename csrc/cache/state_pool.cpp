@@ -1,0 +1,120 @@
+#include "cache/state_pool.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/error.h"
+
+namespace kvtrie {
+
+// ---- SlotRef ------------------------------------------------------------------------------------------------------
+
+SlotRef::SlotRef(const SlotRef& other) noexcept : pool_(other.pool_), slot_(other.slot_) {
+  if (slot_ >= 0) pool_->hold(slot_);
+}
+
+SlotRef::SlotRef(SlotRef&& other) noexcept : pool_(std::move(other.pool_)), slot_(std::exchange(other.slot_, -1)) {}
+
+SlotRef& SlotRef::operator=(SlotRef other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(slot_, other.slot_);
+  return *this;
+}
+
+SlotRef::~SlotRef() { reset(); }
+
+void SlotRef::reset() noexcept {
+  const std::shared_ptr<StatePool> pool = std::move(pool_);
+  const Slot slot = std::exchange(slot_, -1);
+  if (slot >= 0) pool->release(slot);
+}
+
+// ---- StatePool ----------------------------------------------------------------------------------------------------
+
+std::shared_ptr<StatePool> StatePool::create(std::uint32_t slots) {
+  return std::shared_ptr<StatePool>(new StatePool(slots));
+}
+
+StatePool::StatePool(std::uint32_t slots) {
+  constexpr std::uint32_t kMax = std::numeric_limits<std::int32_t>::max();
+  require(slots >= 1 && slots <= kMax, "state_pool", "slots: got ", slots, ", allowed 1 to ", kMax);
+  holders_.assign(slots, 0);
+  free_.resize(slots);
+  for (std::uint32_t i = 0; i < slots; ++i) free_[i] = static_cast<Slot>(slots - 1 - i);  // slot 0 goes first
+}
+
+std::uint32_t StatePool::free_slots() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::uint32_t>(free_.size());
+}
+
+std::vector<SlotRef> StatePool::claim(std::uint32_t count) {
+  std::vector<SlotRef> claimed(count);
+  claim(claimed);
+  return claimed;
+}
+
+void StatePool::claim(std::span<SlotRef> into) {
+  const std::shared_ptr<StatePool> self = shared_from_this();
+  const std::lock_guard lock(mutex_);
+  if (into.size() > free_.size()) {
+    const CacheFullCounts counts{into.size(), free_.size(), 0, holders_.size() - free_.size()};
+    throw Error::cache_full(cat("[state_pool.claim] slots: needed ", counts.needed, ", free ", counts.free, ", held ",
+                                counts.held_live, " of ", holders_.size()),
+                            counts);
+  }
+  for (SlotRef& ref : into) {
+    ref.pool_ = self;
+    ref.slot_ = free_.back();
+    free_.pop_back();
+    holders_[static_cast<std::size_t>(ref.slot_)] = 1;
+  }
+}
+
+std::uint32_t StatePool::holders(Slot slot) const {
+  require(slot >= 0 && static_cast<std::size_t>(slot) < holders_.size(), "state_pool", "slot: got ", slot,
+          ", allowed 0 to ", holders_.size() - 1);
+  const std::lock_guard lock(mutex_);
+  return holders_[static_cast<std::size_t>(slot)];
+}
+
+void StatePool::hold(Slot slot) noexcept {
+  const std::lock_guard lock(mutex_);
+  ++holders_[static_cast<std::size_t>(slot)];
+}
+
+void StatePool::release(Slot slot) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (--holders_[static_cast<std::size_t>(slot)] > 0) return;
+  free_.push_back(slot);
+  if (on_free) on_free(slot);
+}
+
+void StatePool::forget_listener() noexcept {
+  const std::lock_guard lock(mutex_);
+  on_free = nullptr;
+}
+
+std::vector<std::string> StatePool::check() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> faults;
+  std::vector<bool> listed(holders_.size(), false);
+  for (const Slot slot : free_) {
+    const auto at = static_cast<std::size_t>(slot);
+    if (slot < 0 || at >= holders_.size()) {
+      faults.push_back(cat("state pool: slot ", slot, " is listed as free, but does not exist"));
+      continue;
+    }
+    if (listed[at]) faults.push_back(cat("state pool: slot ", slot, " is listed as free twice"));
+    if (holders_[at] > 0)
+      faults.push_back(cat("state pool: slot ", slot, " is free and has ", holders_[at], " holders"));
+    listed[at] = true;
+  }
+  for (std::size_t at = 0; at < holders_.size(); ++at) {
+    if (holders_[at] == 0 && !listed[at]) faults.push_back(cat("state pool: slot ", at, " is lost"));
+  }
+  return faults;
+}
+
+}  // namespace kvtrie

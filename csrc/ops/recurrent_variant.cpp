@@ -1,0 +1,174 @@
+#include "ops/recurrent_variant.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/reference.h"
+#include "ops/self_test.h"
+#include "ops/support.h"
+
+namespace kvtrie::ops {
+namespace {
+
+constexpr const char* kProgram = "recurrent";
+constexpr std::int32_t kTile = 8;  // rows of k and q in local memory at a time
+
+// How the gated delta rule is spread: rows of S for each work-item, and work-items that share k and q.
+struct DeltaVariant {
+  std::int32_t rows = 1, lanes = 1;
+};
+
+DeltaVariant serial_variant(std::int64_t v_dim) { return {v_dim % 4 == 0 ? 4 : v_dim % 2 == 0 ? 2 : 1, 1}; }
+
+std::string delta_options(const DeltaVariant& variant, std::int64_t k_dim) {
+  return join("-DK_DIM=", k_dim, " -DROWS=", variant.rows, " -DLANES=", variant.lanes, " -DTILE=", kTile);
+}
+
+std::string conv_options(DType state, std::int64_t width, std::int32_t block) {
+  return join("-DSTATE=", storage_code(state), " -DWIDTH=", width, " -DBLOCK=", block);
+}
+
+// A buffer for an argument that no work-item uses.
+const Tensor& or_else(const Tensor& tensor, const Tensor& other) { return tensor.defined() ? tensor : other; }
+
+std::int32_t channels_for(cl::Device& device) { return lanes_for(device) == 1 ? 16 : 1; }
+
+void enqueue_conv(const Tensor& x, const Tensor& weight, const Tensor& states_in, const Tensor& states_out,
+                  const DeviceStateRuns& runs, const Tensor& y) {
+  cl::Device& device = *x.device();
+  const std::int32_t block = channels_for(device);
+  const std::size_t lanes = lanes_for(device);
+  const DType stored = states_in.defined() ? states_in.dtype() : states_out.defined() ? states_out.dtype() : x.dtype();
+  const Tensor &in = or_else(states_in, y), &out = or_else(states_out, y);
+  const auto dim = static_cast<std::size_t>(x.dim(1));
+  device.launch(device.kernel(kProgram, "causal_conv1d", conv_options(stored, weight.dim(1), block)),
+                {round_up(divide_up(dim, block), lanes), runs.sequences(), 0}, {lanes, 1, 0}, x.buffer(), x.offset(),
+                weight.buffer(), weight.offset(), in.buffer(), in.offset(), out.buffer(), out.offset(),
+                runs.table().buffer(), y.buffer(), y.offset(), static_cast<std::int32_t>(dim));
+}
+
+void enqueue_delta(const DeltaTensors& in, const Tensor& states_in, const Tensor& states_out,
+                   const DeviceStateRuns& runs, const Tensor& y, const DeltaVariant& variant) {
+  cl::Device& device = *in.q.device();
+  const std::size_t lanes = variant.lanes;
+  const auto heads = static_cast<std::size_t>(in.v.dim(1)), v_dim = static_cast<std::size_t>(in.v.dim(2));
+  const Tensor &from = or_else(states_in, y), &to = or_else(states_out, y);
+  device.launch(device.kernel(kProgram, "gated_delta", delta_options(variant, in.q.dim(2))),
+                {round_up(v_dim / variant.rows, lanes), heads, runs.sequences()}, {lanes, 1, 1}, in.q.buffer(),
+                in.q.offset(), in.k.buffer(), in.k.offset(), in.v.buffer(), in.v.offset(), in.g.buffer(), in.g.offset(),
+                in.beta.buffer(), in.beta.offset(), from.buffer(), from.offset(), to.buffer(), to.offset(),
+                runs.table().buffer(), y.buffer(), y.offset(), static_cast<std::int32_t>(in.q.dim(1)),
+                static_cast<std::int32_t>(heads), static_cast<std::int32_t>(v_dim));
+}
+
+// ---- proofs -------------------------------------------------------------------------------------------------------
+
+// Two sequences: one from a slot, cut once, over more than one tile; one from zeros.
+const std::vector<StateRows> kProof{{0, 11, 1, {{2, 0}, {11, 3}}}, {11, 2, -1, {{2, 2}}}};
+constexpr std::int64_t kProofRows = 13, kProofSlots = 4;
+
+std::vector<float> numbers(std::int64_t count, float scale, float shift) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = scale * static_cast<float>(i * 13 % 29) / 29.0f + shift;
+  return values;
+}
+
+bool close(const std::vector<float>& got, const std::vector<float>& wanted) {
+  for (std::size_t i = 0; i < got.size(); ++i)
+    if (!(std::fabs(got[i] - wanted[i]) <= 1e-4f * std::max(1.0f, std::fabs(wanted[i])))) return false;
+  return true;
+}
+
+std::vector<float> read_back(const Tensor& tensor) {
+  std::vector<std::byte> bytes(tensor.nbytes());
+  tensor.copy_to_host(bytes.data());
+  std::vector<float> values(tensor.size());
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = reference::Numbers{bytes.data(), tensor.dtype()}[i];
+  return values;
+}
+
+bool conv_agrees(const cl::DevicePtr& device, DType stored, std::int64_t width) {
+  constexpr std::int64_t kDim = 19;  // two vectors of eight and a rest of three
+  const std::vector<float> x = numbers(kProofRows * kDim, 2.0f, -1.0f), weight = numbers(kDim * width, 1.0f, -0.5f);
+  std::vector<std::byte> states(kProofSlots * (width - 1) * kDim * size_of(stored));
+  const std::vector<float> before = numbers(kProofSlots * (width - 1) * kDim, 2.0f, -1.0f);
+  for (std::size_t i = 0; i < before.size(); ++i) reference::store_number(states.data(), stored, i, before[i]);
+  Tensor pool;
+  if (width > 1) pool = Tensor::from_host(device, stored, {kProofSlots, width - 1, kDim}, states.data());
+  const Tensor y = Tensor::empty(device, DType::kFloat32, {kProofRows, kDim});
+  enqueue_conv(Tensor::from_host(device, DType::kFloat32, {kProofRows, kDim}, x.data()),
+               Tensor::from_host(device, DType::kFloat32, {kDim, width}, weight.data()), pool, pool,
+               DeviceStateRuns(device, kProof), y);
+  std::vector<float> wanted(x.size());
+  const reference::HostStates host{states.data(), stored};
+  reference::causal_conv1d(x, weight, static_cast<std::size_t>(width), host, host, kProof, wanted);
+  if (!close(read_back(y), wanted)) return false;
+  if (width == 1) return true;
+  std::vector<std::byte> after(states.size());
+  pool.copy_to_host(after.data());
+  return after == states;
+}
+
+bool delta_agrees(const cl::DevicePtr& device, const DeltaVariant& variant, std::int64_t k_dim) {
+  constexpr std::int64_t kKeys = 2, kHeads = 4;
+  const std::int64_t v_dim = variant.lanes > 1 ? 3 : 2 * variant.rows;
+  const float unit = 1.0f / std::sqrt(static_cast<float>(k_dim));
+  const auto upload = [&](const std::vector<float>& values, Shape shape) {
+    return Tensor::from_host(device, DType::kFloat32, std::move(shape), values.data());
+  };
+  const std::vector<float> q = numbers(kProofRows * kKeys * k_dim, unit, 0.0f),
+                           k = numbers(kProofRows * kKeys * k_dim, 2.0f * unit, -unit),
+                           v = numbers(kProofRows * kHeads * v_dim, 2.0f, -1.0f),
+                           g = numbers(kProofRows * kHeads, -1.0f, 0.0f),
+                           beta = numbers(kProofRows * kHeads, 1.0f, 0.0f);
+  std::vector<float> states = numbers(kProofSlots * kHeads * v_dim * k_dim, 1.0f, -0.5f);
+  const Tensor pool = upload(states, {kProofSlots, kHeads, v_dim, k_dim});
+  const Tensor y = Tensor::empty(device, DType::kFloat32, {kProofRows, kHeads, v_dim});
+  const DeltaTensors rows{upload(q, {kProofRows, kKeys, k_dim}), upload(k, {kProofRows, kKeys, k_dim}),
+                          upload(v, {kProofRows, kHeads, v_dim}), upload(g, {kProofRows, kHeads}),
+                          upload(beta, {kProofRows, kHeads})};
+  enqueue_delta(rows, pool, pool, DeviceStateRuns(device, kProof), y, variant);
+  std::vector<float> wanted(v.size());
+  reference::gated_delta({q, k, v, g, beta}, {kKeys, kHeads, std::size_t(v_dim), std::size_t(k_dim)}, states, states,
+                         kProof, wanted);
+  return close(read_back(y), wanted) && close(read_back(pool), states);
+}
+
+// What the work-group variant needs fits: it holds TILE rows of k and of q in local memory.
+bool shares_rows(const cl::Device& device, std::int64_t k_dim) {
+  const std::uint64_t bytes = 2ull * kTile * round_up(static_cast<std::size_t>(k_dim), 8) * sizeof(float);
+  return bytes <= device.info().local_bytes && device.info().max_work_group >= kGroupLanes;
+}
+
+DeltaVariant choose_delta(const cl::DevicePtr& device, std::int64_t v_dim, std::int64_t k_dim) {
+  const DeltaVariant shared{1, lanes_for(*device)}, serial = serial_variant(v_dim);
+  const auto key = [&](const DeltaVariant& variant) {
+    return join(kProgram, " gated_delta ", delta_options(variant, k_dim));
+  };
+  if (shared.lanes > 1 && shares_rows(*device, k_dim) &&
+      variant_works(device, key(shared), [&] { return delta_agrees(device, shared, k_dim); })) {
+    return shared;
+  }
+  require_variant(device, key(serial), [&] { return delta_agrees(device, serial, k_dim); });
+  return serial;
+}
+
+}  // namespace
+
+void launch_conv(const Tensor& x, const Tensor& weight, const Tensor& states_in, const Tensor& states_out,
+                 const DeviceStateRuns& runs, const Tensor& y) {
+  const cl::DevicePtr& device = x.device();
+  const DType stored = states_in.defined() ? states_in.dtype() : states_out.defined() ? states_out.dtype() : x.dtype();
+  const std::int64_t width = weight.dim(1);
+  require_variant(device, join(kProgram, " causal_conv1d ", conv_options(stored, width, channels_for(*device))),
+                  [&] { return conv_agrees(device, stored, width); });
+  enqueue_conv(x, weight, states_in, states_out, runs, y);
+}
+
+void launch_delta(const DeltaTensors& rows, const Tensor& states_in, const Tensor& states_out,
+                  const DeviceStateRuns& runs, const Tensor& y) {
+  const DeltaVariant variant = choose_delta(rows.q.device(), rows.v.dim(2), rows.q.dim(2));
+  enqueue_delta(rows, states_in, states_out, runs, y, variant);
+}
+
+}  // namespace kvtrie::ops

@@ -1,0 +1,181 @@
+// A session takes its place on a path: forwards when a prompt is known, backwards when it rewinds.
+#include <algorithm>
+
+#include "base/error.h"
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+
+// Each round either reaches the goal or lowers it: what does not fit or comes back damaged is left out.
+ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry& entry) {
+  drop_ahead(session);
+  ReusePlan report;
+  bool device_only = false;
+  const auto leave_out = [&](ReasonCode code, const char* text) { report.reason = {code, text}; };
+  while (true) {
+    const Path path = find_path(session.node_, unpublished(session));
+    report.matched = std::max(report.matched, path.matched);
+    const Reach reached = reach(path, session.computed_, limit, session.atomic_, device_only);
+    const Fetch fetch = missing(path, session.computed_, reached.target);
+    if (fetch.empty()) {
+      adopt(session, path, reached.target);
+      report.reusable = session.computed_;
+      if (report.reusable > 0) report.tier = report.bytes_moved > 0 ? Tier::kHost : Tier::kDevice;
+      if (report.reason.code == ReasonCode::kNone && report.reusable < report.matched) report.reason = reached.reason;
+      return report;
+    }
+    if (!fits(path, fetch, session.computed_, reached.target, limit, device_only)) {
+      leave_out(ReasonCode::kNoRoom, "the rest is on the host and does not fit on the device");
+      continue;
+    }
+    const PageIn result = page_in(path, session.computed_, reached.target, report.bytes_moved, entry);
+    if (result == PageIn::kNoRoom) {
+      device_only = true;
+      leave_out(ReasonCode::kNoRoom, "the rest is on the host and does not fit on the device");
+    } else if (result == PageIn::kChecksum) {
+      drop_damaged(find_path(session.node_, unpublished(session)));
+      device_only = true;  // a damaged node that somebody holds stays until then
+      leave_out(ReasonCode::kChecksum, "the rest came back damaged and was dropped");
+    }
+  }
+}
+
+namespace {
+
+// The nodes of a path, cut at `target` so that one ends there.
+std::vector<Node*> cut_at(Trie& trie, const Path& path, std::int32_t target) {
+  std::vector<Node*> nodes;
+  for (Node* node : path.nodes) {
+    if (node->start() < target && node->end() > target) nodes.push_back(trie.split(node, target));
+    nodes.push_back(node);
+  }
+  return nodes;
+}
+
+}  // namespace
+
+// What the query at `target` sees becomes the sequence's; where the session's own cells are part of it they stay.
+void PrefixCacheState::stand_on_window(Session& session, std::size_t cache, std::span<Node* const> nodes,
+                                       std::int32_t target) {
+  CausalCache& owner = *caches[cache];
+  const SequenceId id = session.sequences_[cache];
+  const std::int32_t floor = owner.visibility().floor(target);
+  const std::int32_t length = owner.length(id);
+  if (floor >= length || floor < owner.held_from(id)) owner.start_at(id, floor);
+  const std::int32_t from = owner.length(id);
+  if (from >= target) return;
+  for (const WindowSource& source : Coverage(nodes, cache, target, /*device_only=*/true).pick(from, target)) {
+    owner.borrow(id, *source.list, source.from, source.to);
+  }
+}
+
+void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t target) {
+  const std::int32_t start = session.node_->end();
+  std::vector<Node*> nodes = path.nodes;
+  if (target > session.computed_) {
+    nodes = cut_at(trie, path, target);
+    for (const std::size_t i : forgetting) stand_on_window(session, i, nodes, target);
+    Node* last = nullptr;
+    for (Node* node : nodes) {
+      if (node->start() >= target) break;
+      last = node;
+      for (const std::size_t i : full) {
+        const SpanList& cells = state_of(node).parts[i].cells.front();
+        const std::int32_t from = std::max(node->start(), caches[i]->borrowed_length(session.sequences_[i]));
+        caches[i]->borrow(session.sequences_[i], cells, from, node->end());
+      }
+    }
+    RestorePoint& point = state_of(last).point;
+    if (point.exists()) point.used = ++uses;
+    for (std::size_t i = 0; i < recurrents.size(); ++i) {
+      recurrents[i]->stand_at(session.states_[i], target, point.states[i]);
+    }
+    move_to(session, last);
+    session.tail_begin_ += static_cast<std::size_t>(target - start);
+    session.computed_ = target;
+  }
+  if (path.matched > session.computed_ && session.publish_) borrow_ahead(session, {std::move(nodes), path.matched});
+}
+
+// Where the session restarts below what attention caches still hold, they keep it: rows in between are computed again,
+// for the other caches, but stored once. Only for a session that publishes, and so comes to stand on those nodes.
+void PrefixCacheState::borrow_ahead(Session& session, const Path& path) {
+  std::int32_t end = session.computed_;
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    const SequenceId id = session.sequences_[i];
+    const Coverage coverage(path.nodes, i, path.matched, /*device_only=*/true);
+    const std::int32_t from = caches[i]->length(id), to = coverage.covered_to(from);
+    if (to <= from) continue;
+    for (const WindowSource& source : coverage.pick(from, to)) {
+      caches[i]->borrow(id, *source.list, source.from, source.to);
+    }
+    end = std::max(end, to);
+  }
+  if (end == session.computed_) return;
+  for (Node* node : path.nodes) {
+    if (node->start() >= end || node->end() < end) continue;
+    session.ahead_ = node->end() > end ? trie.split(node, end) : node;
+    trie.lock(session.ahead_);
+    return;
+  }
+}
+
+void PrefixCacheState::drop_ahead(Session& session) noexcept {
+  if (session.ahead_ == nullptr) return;
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    const SequenceId id = session.sequences_[i];
+    if (caches[i]->length(id) > session.computed_) caches[i]->truncate(id, session.computed_);
+  }
+  Node* node = std::exchange(session.ahead_, nullptr);
+  trie.unlock(node);
+  try_join(node);
+}
+
+namespace {
+
+// The path from the root to the node that contains `length`.
+Path path_to(Node* node, std::int32_t length) {
+  Path path{{}, length};
+  for (; !node->is_root(); node = node->parent()) {
+    if (node->start() < length) path.nodes.push_back(node);
+  }
+  std::reverse(path.nodes.begin(), path.nodes.end());
+  return path;
+}
+
+}  // namespace
+
+std::int32_t PrefixCacheState::reachable_back(const Session& session, std::int32_t length) const {
+  if (length >= session.computed_) return length;
+  const bool whole = session.atomic_.begin_of(length) == length;
+  const auto own = [&](std::size_t i) { return caches[i]->can_resume(session.sequences_[i], length); };
+  if (recurrents.empty() && whole && std::all_of(forgetting.begin(), forgetting.end(), own)) return length;
+  const std::int32_t highest = std::min(length, session.node_->end());
+  return reach(path_to(session.node_, highest), 0, highest, session.atomic_, /*device_only=*/true).target;
+}
+
+void PrefixCacheState::go_back(Session& session, std::int32_t length) {
+  drop_ahead(session);
+  Node* node = session.node_;
+  while (!node->is_root() && node->start() >= length) node = node->parent();
+  if (node->end() > length) node = trie.split(node, length);
+  const Path path = path_to(session.node_, std::min(length, session.node_->end()));
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    const SequenceId id = session.sequences_[i];
+    if (caches[i]->can_resume(id, length)) {
+      caches[i]->truncate(id, length);
+    } else {
+      caches[i]->start_at(id, caches[i]->visibility().floor(length));
+      stand_on_window(session, i, path.nodes, length);
+    }
+  }
+  for (std::size_t i = 0; i < recurrents.size(); ++i) {
+    RestorePoint* point = node->is_root() ? nullptr : &state_of(node).point;
+    if (point != nullptr) point->used = ++uses;
+    recurrents[i]->stand_at(session.states_[i], length, point == nullptr ? SlotRef{} : point->states[i]);
+  }
+  session.computed_ = length;
+  if (length < published(session)) move_to(session, node);
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,171 @@
+// The check of every invariant.
+#include <algorithm>
+
+#include "base/error.h"
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+namespace {
+
+using Findings = std::vector<std::string>;
+
+// Ranges of one part: in order, disjoint, inside the node.
+void check_part(const Part& part, const Node& node, const std::string& name, Findings& findings) {
+  std::int32_t at = node.start();
+  for (const SpanList& list : part.cells) {
+    if (list.empty() || list.begin_position() < at || list.end_position() > node.end())
+      findings.push_back(name + cat("holds [", list.begin_position(), ",", list.end_position(), ") out of place"));
+    at = std::max(at, list.end_position());
+  }
+  at = node.start();
+  for (const HostSlice& slice : part.slices) {
+    const bool in_image = slice.blob != nullptr && slice.first <= slice.from &&
+                          slice.to <= slice.first + static_cast<std::int32_t>(slice.cells);
+    if (!in_image || slice.from >= slice.to || slice.from < at || slice.to > node.end())
+      findings.push_back(name + cat("has [", slice.from, ",", slice.to, ") on the host out of place"));
+    at = std::max(at, slice.to);
+  }
+}
+
+void check_point(const PrefixCacheState& cache, const Node& node, const NodeState& state, const std::string& name,
+                 Findings& findings) {
+  const RestorePoint& point = state.point;
+  if ((cache.points.count(const_cast<Node*>(&node)) != 0) != point.exists())
+    findings.push_back(name + "its restore point is not registered, or registered but gone");
+  if (!point.exists()) return;
+  const std::size_t windows = point.on_host ? point.slices.size() : point.windows.size();
+  const std::size_t states = point.on_host ? point.blobs.size() : point.states.size();
+  if (windows != cache.caches.size() || states != cache.recurrents.size())
+    return findings.push_back(name + "its restore point lacks a cache");
+  if (!point.on_host && !state.on_device) findings.push_back(name + "on the host but its restore point is not");
+  for (std::size_t i = 0; i < cache.recurrents.size() && !point.on_host; ++i) {
+    if (!point.states[i]) findings.push_back(name + cat("its restore point has no state for recurrent cache ", i));
+  }
+  for (std::size_t i = 0; i < windows && !point.on_host; ++i) {
+    const SpanList& window = point.windows[i];
+    const std::int32_t floor = cache.caches[i]->visibility().floor(node.end());
+    if (!window.empty() && (window.end_position() != node.end() || window.begin_position() < floor))
+      findings.push_back(
+          name + cat("its window of cache ", i, " is [", window.begin_position(), ",", window.end_position(), ")"));
+  }
+}
+
+// The cell of `position` in a list of spans; -1 when it is not there.
+std::int64_t cell_at(const CellSpans& spans, std::int32_t position) {
+  for (const CellSpan& span : spans) {
+    if (position >= span.position && position < span.end_position()) {
+      return static_cast<std::int64_t>(span.cell) + position - span.position;
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
+// One node's state covers its edge, in one tier, below a parent of the same or a higher tier.
+void PrefixCacheState::check_node(const Node& node, Findings& findings) const {
+  const NodeState& state = state_of(const_cast<Node*>(&node));
+  const std::string name = cat("node [", node.start(), ",", node.end(), ") of '", node.name_space(), "': ");
+  if (state.start() != node.start() || state.end() != node.end())
+    findings.push_back(name + cat("its state covers [", state.start(), ",", state.end(), ")"));
+  if (node.in_order(kDeviceOrder) != state.on_device || node.in_order(kHostOrder) == state.on_device)
+    findings.push_back(name + "its victim order is not that of its tier");
+  if (state.on_device && !node.parent()->is_root() && !state_of(node.parent()).on_device)
+    findings.push_back(name + "on the device below a node that is not");
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    const Part& part = state.parts[i];
+    check_part(part, node, name + cat("cache ", i, " "), findings);
+    if (!state.on_device && !part.cells.empty()) findings.push_back(name + "on the host but holding cells");
+    if (caches[i]->forgets()) continue;
+    const bool whole = state.on_device ? part.cells.size() == 1 && part.cells.front().length() == state.length()
+                                       : part.slices.size() == 1 && part.slices.front().from == node.start() &&
+                                             part.slices.front().to == node.end();
+    if (!whole || (state.on_device && !part.slices.empty()))
+      findings.push_back(name + cat("cache ", i, " does not hold all of it in one tier"));
+  }
+  check_point(*this, node, state, name, findings);
+}
+
+// A session's sequences borrow the cells of its path, as far as they reach back, and own the rest of its computed
+// tokens.
+void PrefixCacheState::check_session(const Session& session, Findings& findings) const {
+  const std::int32_t published = session.node_->end();
+  if (session.computed_ < published || session.computed_ > recorded(session)) {
+    findings.push_back(
+        cat("session: ", session.computed_, " computed, ", published, " published, ", recorded(session), " recorded"));
+  }
+  for (std::size_t i = 0; i < recurrents.size() && !session.failed_; ++i) {
+    const std::int32_t length = recurrents[i]->length(session.states_[i]);
+    if (length != session.computed_)
+      findings.push_back(cat("session: recurrent cache ", i, " stands at ", length, ", not ", session.computed_));
+  }
+  for (std::size_t i = 0; i < caches.size() && !session.failed_; ++i) {
+    const SequenceId id = session.sequences_[i];
+    const std::int32_t length = caches[i]->length(id), borrowed = caches[i]->borrowed_length(id);
+    const bool ahead = session.ahead_ != nullptr;
+    if (ahead ? length < session.computed_ || borrowed < published
+              : length != session.computed_ || borrowed != published) {
+      findings.push_back(cat("session: cache ", i, " has ", length, " tokens, ", borrowed, " borrowed; expected ",
+                             session.computed_, " and ", published));
+      continue;
+    }
+    if (!caches[i]->can_resume(id, session.computed_))
+      findings.push_back(cat("session: cache ", i, " does not hold what the next query sees"));
+    const CellSpans spans = caches[i]->spans(id);
+    const std::int32_t from = caches[i]->held_from(id);
+    for (Node* node = session.node_; !node->is_root() && !caches[i]->forgets(); node = node->parent()) {
+      for (const CellSpan& span : state_of(node).parts[i].cells.front().spans()) {
+        if (span.end_position() <= from) continue;
+        const bool first = cell_at(spans, span.position) == span.cell;
+        if (first && cell_at(spans, span.end_position() - 1) == span.end_cell() - 1) continue;
+        findings.push_back(
+            cat("session: cache ", i, " does not read position ", span.position, " from cell ", span.cell));
+      }
+    }
+  }
+}
+
+std::vector<std::string> PrefixCacheState::check() const {
+  Findings findings = trie.check();
+  std::uint64_t on_device = 0, on_host = 0, users = 0, pinned = 0, host_bytes = 0;
+  std::set<const HostBlob*> blobs;
+  const auto count_blob = [&](const HostBlobPtr& blob) {
+    if (blob != nullptr && blobs.insert(blob.get()).second) host_bytes += blob->bytes();
+  };
+  std::size_t with_point = 0;
+  trie.visit([&](Node& node) {
+    if (node.is_root()) return;
+    check_node(node, findings);
+    const NodeState& state = state_of(&node);
+    (state.on_device ? on_device : on_host) += state.length();
+    users += state.user;
+    pinned += state.pins;
+    with_point += state.point.exists();
+    for (const Part& part : state.parts) {
+      for (const HostSlice& slice : part.slices) count_blob(slice.blob);
+    }
+    for (const HostSlice& slice : state.point.slices) count_blob(slice.blob);
+    for (const HostBlobPtr& blob : state.point.blobs) count_blob(blob);
+  });
+  const auto compare = [&](const char* what, std::uint64_t counted, std::uint64_t kept) {
+    if (counted != kept) findings.push_back(cat(what, ": counted ", counted, ", kept ", kept));
+  };
+  compare("device tokens", on_device, device_tokens);
+  compare("host tokens", on_host, host_tokens);
+  compare("user points", users, user_points.size());
+  compare("pins", pinned, pins.size());
+  compare("restore points", with_point, points.size());
+  const bool in_transit = !arrivals.empty() || !unsealed.empty();
+  if (host != nullptr && (host->used_bytes() < host_bytes || (!in_transit && host->used_bytes() != host_bytes)))
+    findings.push_back(cat("host bytes: counted ", host_bytes, ", kept ", host->used_bytes()));
+  for (const Session* session : sessions) check_session(*session, findings);
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    for (std::string& finding : caches[i]->check()) findings.push_back(cat("cache ", i, ": ", finding));
+  }
+  for (std::size_t i = 0; i < recurrents.size(); ++i) {
+    for (std::string& finding : recurrents[i]->check()) findings.push_back(cat("recurrent cache ", i, ": ", finding));
+  }
+  return findings;
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,102 @@
+// Restore points: made where a session will want to come back, given up when their caches are short.
+//
+// Which goes first: spaced points, thinned so that their distance grows with the distance from the end of their
+// conversation; then ends and branches, the one whose last restore is longest ago first; user points last. Pinned ones
+// never. A point goes as one: to the host where there is room, else away.
+#include <algorithm>
+
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+
+std::vector<SlotRef> PrefixCacheState::states_of(const Session& session) const {
+  std::vector<SlotRef> states;
+  for (std::size_t i = 0; i < recurrents.size(); ++i) states.push_back(recurrents[i]->slot(session.states_[i]));
+  return states;
+}
+
+void PrefixCacheState::make_point(Session& session, std::int32_t offset, PointKind kind, std::vector<SlotRef> states) {
+  if (!has_points() || !session.publish_ || offset <= 0 || offset > published(session)) return;
+  if (session.atomic_.inside(offset)) return;
+  std::vector<SpanList> windows(caches.size());
+  for (const std::size_t i : forgetting) {
+    const SequenceId id = session.sequences_[i];
+    const std::int32_t floor = caches[i]->visibility().floor(offset);
+    if (floor >= offset) continue;
+    if (floor < caches[i]->held_from(id)) return;
+    windows[i] = caches[i]->share(id, floor, offset);
+  }
+  Node* node = session.node_;
+  while (node->start() >= offset) node = node->parent();
+  if (node->end() > offset) node = trie.split(node, offset);
+  RestorePoint& point = state_of(node).point;
+  const PointKind most = std::max(kind, point.kind);
+  point = {};
+  point.kind = most;
+  point.windows = std::move(windows);
+  point.states = std::move(states);
+  point.used = ++uses;
+  points.insert(node);
+  ++totals.captures;
+}
+
+void PrefixCacheState::take_off_user(Node* node) {
+  if (!state_of(node).user) return;
+  std::erase(user_points, node);
+  state_of(node).user = false;
+  trie.unlock(node);
+}
+
+void PrefixCacheState::drop_point(Node* node, bool tidy) {
+  points.erase(node);
+  state_of(node).point = {};
+  ++totals.dropped_points;
+  take_off_user(node);
+  if (tidy) try_join(node);
+}
+
+void PrefixCacheState::give_up_point(Node* node) {
+  if (!page_out_point(node)) drop_point(node);
+}
+
+// The gap it would leave, relative to its distance from the end of the conversation it lies in.
+double PrefixCacheState::thinning_score(const Node* node) const {
+  const Node* above = node->parent();
+  while (!above->is_root() && !state_of(const_cast<Node*>(above)).point.exists()) above = above->parent();
+  const Node* end = node;
+  while (end->first_child() != nullptr) end = end->first_child();
+  return static_cast<double>(node->end() - above->end()) / (1.0 + end->end() - node->end());
+}
+
+bool PrefixCacheState::frees_slot(const Node* node, std::size_t cache) const {
+  const RestorePoint& point = state_of(const_cast<Node*>(node)).point;
+  return !point.on_host && recurrents[cache]->pool().holders(point.states[cache].slot()) == 1;
+}
+
+// Windows of several points may overlap, so giving up one alone may free nothing yet.
+bool PrefixCacheState::frees_cells(const Node* node, std::size_t cache) const {
+  const RestorePoint& point = state_of(const_cast<Node*>(node)).point;
+  return !point.on_host && !point.windows[cache].empty();
+}
+
+Node* PrefixCacheState::point_victim(bool with_user, const std::function<bool(const Node*)>& frees) const {
+  Node* victim = nullptr;
+  int victim_class = 0;
+  double victim_age = 0;
+  for (Node* node : points) {
+    const NodeState& state = state_of(node);
+    if (state.pins > 0 || node == in_use.point || !frees(node)) continue;
+    const bool user = state.user || state.point.kind == PointKind::kUser;
+    if (user && !with_user) continue;
+    const bool spaced = state.point.kind == PointKind::kSpaced;
+    const int order = user ? 2 : spaced ? 0 : 1;
+    const double age = spaced && !user ? thinning_score(node) : static_cast<double>(state.point.used);
+    if (victim != nullptr && (order > victim_class || (order == victim_class && age >= victim_age))) continue;
+    victim = node;
+    victim_class = order;
+    victim_age = age;
+  }
+  return victim;
+}
+
+}  // namespace kvtrie

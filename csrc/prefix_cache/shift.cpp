@@ -1,0 +1,86 @@
+// Context shift: the arithmetic, and what a session does with it.
+#include "prefix_cache/shift.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+
+std::int32_t shift_discard(std::int32_t limit, std::int32_t keep, std::int32_t length, const AtomicSpans& atomic) {
+  require(keep >= 0 && keep < limit, "shift", "keep: got ", keep, ", allowed 0 to ", limit - 1);
+  const std::int64_t wanted = std::max((limit - keep) / 2, 1);
+  const std::int64_t discard = std::max<std::int64_t>(0, wanted - (std::int64_t{limit} - length));
+  const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(keep + discard, length));
+  return discard == 0 ? 0 : atomic.end_of(end) - keep;
+}
+
+namespace {
+
+Tokens without(Tokens tokens, std::int32_t begin, std::int32_t end) {
+  tokens.erase(tokens.begin() + begin, tokens.begin() + end);
+  return tokens;
+}
+
+}  // namespace
+
+// All caches move, or none: what can be refused is asked of every cache first, and the only step after that which can
+// fail for lack of room is the first cache's own, which changes nothing then; a failure further on ends the session.
+std::optional<Tokens> Session::shift(std::int32_t keep, std::int32_t limit) {
+  const SessionCall call(busy_);
+  PrefixCacheState& state = cache_->state();
+  Entry entry(state);
+  state.require_usable(*this);
+  const std::int32_t recorded = state.recorded(*this);
+  require(limit >= 0, "session.shift", "limit: got ", limit, ", allowed 1 or more, or 0 for as many as are recorded");
+  require(!atomic_.inside(keep), "session.shift", "keep: got ", keep, ", which is inside a span that goes as one");
+  const std::int32_t discard = shift_discard(limit == 0 ? recorded : limit, keep, recorded, atomic_);
+  if (discard == 0) return std::nullopt;
+  const std::int32_t end = keep + discard;
+  Tokens tokens = state.path_tokens(node_);
+  const auto own = state.unpublished(*this);
+  tokens.insert(tokens.end(), own.begin(), own.end());
+  tokens = without(std::move(tokens), keep, end);
+  state.drop_open_step(*this);
+  state.drop_ahead(*this);
+  if (!state.recurrents.empty() || end > computed_ || !state.can_shift(*this, keep, end)) return tokens;
+  state.shift(*this, keep, end);
+  tail_.assign(tokens.begin() + state.published(*this), tokens.end());
+  tail_begin_ = 0;
+  atomic_.remove(keep, end);
+  return std::nullopt;
+}
+
+bool PrefixCacheState::can_shift(const Session& session, std::int32_t begin, std::int32_t end) const {
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    if (!caches[i]->can_remove(session.sequences_[i], begin, end)) return false;
+  }
+  return true;
+}
+
+// Cells that others hold are copied before they are rotated: there has to be room for them in every cache first.
+void PrefixCacheState::shift(Session& session, std::int32_t begin, std::int32_t end) {
+  Needs needs{std::vector<std::uint32_t>(caches.size()), std::vector<std::uint32_t>(recurrents.size())};
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    needs.cells[i] = caches[i]->cells_to_copy(session.sequences_[i], end);
+  }
+  make_room(needs);
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    try {
+      caches[i]->remove(session.sequences_[i], begin, end);
+    } catch (...) {
+      session.failed_ = session.failed_ || i > 0;
+      throw;
+    }
+  }
+  session.publish_ = session.use_ = false;
+  session.computed_ -= end - begin;
+  session.wanted_.clear();
+  Node* node = session.node_;
+  while (!node->is_root() && node->start() >= begin) node = node->parent();
+  if (node->end() > begin) node = trie.split(node, begin);
+  move_to(session, node);
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,211 @@
+// Steps: made (rows chosen, room found, cells and slots claimed), completed, dropped.
+#include <algorithm>
+
+#include "base/error.h"
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+
+void PrefixCacheState::drop_open_step(Session& session) noexcept {
+  if (session.open_step_ != nullptr) drop(*session.open_step_);
+}
+
+void PrefixCacheState::drop(Step& step) noexcept {
+  if (step.complete_ || step.dropped_) return;
+  step.dropped_ = true;
+  // A cache whose layers were all written has moved its sequences on already: they go back.
+  for (std::size_t i = 0; i < step.forwards_.size(); ++i) {
+    if (!step.forwards_[i]->complete()) {
+      caches[i]->drop(*step.forwards_[i]);
+      continue;
+    }
+    for (const SessionPtr& session : step.sessions_) {
+      const SequenceId id = session->sequences_[i];
+      if (session->ahead_ == nullptr)
+        caches[i]->truncate(id, session->computed_);
+      else
+        caches[i]->truncate(id, std::max(session->computed_, caches[i]->borrowed_length(id)));
+    }
+  }
+  for (std::size_t i = 0; i < step.state_forwards_.size(); ++i) {
+    if (!step.state_forwards_[i]->complete()) {
+      recurrents[i]->drop(*step.state_forwards_[i]);
+      continue;
+    }
+    for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
+      const Session& session = *step.sessions_[s];
+      recurrents[i]->stand_at(session.states_[i], session.computed_, step.before_[s][i]);
+    }
+  }
+  step.before_.clear();
+  for (const SessionPtr& session : step.sessions_) {
+    if (session->open_step_ == &step) session->open_step_ = nullptr;
+  }
+  ++totals.dropped_steps;
+}
+
+void PrefixCacheState::complete(Step& step) {
+  if (step.complete_ || step.dropped_) return;
+  step.complete_ = true;
+  ++totals.steps;
+  totals.computed_tokens += step.tokens_.size();
+  for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
+    Session& session = *step.sessions_[s];
+    session.open_step_ = nullptr;
+    session.computed_ += static_cast<std::int32_t>(step.counts_[s]);
+    publish(session);
+    std::vector<std::vector<SlotRef>> captured;
+    for (const StateForwardPtr& forward : step.state_forwards_) captured.push_back(forward->take_captured(s));
+    std::size_t inside = 0;
+    for (const WantedPoint& wanted : step.captures_[s]) {
+      if (wanted.offset == session.computed_) {
+        make_point(session, wanted.offset, wanted.kind, states_of(session));
+        continue;
+      }
+      std::vector<SlotRef> states;
+      for (auto& each : captured) states.push_back(std::move(each[inside]));
+      ++inside;
+      make_point(session, wanted.offset, wanted.kind, std::move(states));
+    }
+    const auto passed = [&](const WantedPoint& each) { return each.offset <= session.computed_; };
+    std::erase_if(session.wanted_, passed);
+    for (const std::size_t i : forgetting) caches[i]->release_unseen(session.sequences_[i], session.computed_);
+    if (session.ahead_ == nullptr) continue;
+    const auto reached = [&](std::size_t i) { return caches[i]->length(session.sequences_[i]) == session.computed_; };
+    bool all = true;
+    for (std::size_t i = 0; i < caches.size(); ++i) all = all && reached(i);
+    if (all) trie.unlock(std::exchange(session.ahead_, nullptr));
+  }
+  step.before_.clear();
+}
+
+// The next rows of one session. A step never ends inside a span that goes as one.
+void PrefixCacheState::add_rows(Step& step, const Session& session, std::uint32_t chunk) const {
+  const auto index = static_cast<std::int32_t>(step.counts_.size());
+  const std::int32_t left = recorded(session) - session.computed_;
+  require(left > 0, "step", "session ", index, " has nothing left to compute: append a token first");
+  std::int32_t end = session.computed_ + static_cast<std::int32_t>(std::min(static_cast<std::uint32_t>(left), chunk));
+  if (session.atomic_.inside(end)) {
+    const std::int32_t begin = session.atomic_.begin_of(end);
+    end = begin > session.computed_ ? begin : session.atomic_.end_of(end);
+  }
+  const auto count = static_cast<std::uint32_t>(end - session.computed_);
+  const auto offset = static_cast<std::size_t>(session.computed_ - published(session));
+  const auto tokens = unpublished(session).subspan(offset, count);
+  step.tokens_.insert(step.tokens_.end(), tokens.begin(), tokens.end());
+  for (std::int32_t position = session.computed_; position < end; ++position) {
+    step.positions_.push_back(position);
+    step.sequences_.push_back(index);
+  }
+  step.counts_.push_back(count);
+  std::vector<WantedPoint> captures;
+  const auto want = [&](std::int32_t at, PointKind kind) {
+    if (at <= session.computed_ || at > end || session.atomic_.inside(at)) return;
+    const auto place = std::lower_bound(captures.begin(), captures.end(), at,
+                                        [](const WantedPoint& each, std::int32_t o) { return each.offset < o; });
+    if (place == captures.end() || place->offset != at)
+      captures.insert(place, {at, kind});
+    else
+      place->kind = std::max(place->kind, kind);
+  };
+  for (const WantedPoint& wanted : session.wanted_) want(wanted.offset, wanted.kind);
+  const std::int32_t every = options.checkpoint_every;
+  for (std::int32_t at = session.computed_ / every * every + every; at <= end && !recurrents.empty(); at += every) {
+    want(at, PointKind::kSpaced);
+    if (at > end - every) break;
+  }
+  if (!session.publish_ || !has_points()) captures.clear();
+  step.captures_.push_back(std::move(captures));
+}
+
+// Drops captures until at most `slots` are inside: the least wanted kind first, the earliest of it first.
+void PrefixCacheState::trim_captures(Step& step, std::uint32_t slots) const {
+  const auto inside = [&](std::size_t s, const WantedPoint& each) {
+    return each.offset < step.sessions_[s]->computed_ + static_cast<std::int32_t>(step.counts_[s]);
+  };
+  while (true) {
+    std::uint32_t count = 0;
+    std::vector<WantedPoint>* least_list = nullptr;
+    std::size_t least = 0;
+    for (std::size_t s = 0; s < step.captures_.size(); ++s) {
+      auto& list = step.captures_[s];
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        if (!inside(s, list[i])) continue;
+        ++count;
+        if (least_list == nullptr || list[i].kind < (*least_list)[least].kind) least_list = &list, least = i;
+      }
+    }
+    if (count <= slots) return;
+    least_list->erase(least_list->begin() + static_cast<std::ptrdiff_t>(least));
+  }
+}
+
+// Claims in all caches. Captures inside the step are wanted, not needed: they get what slots can be had.
+void PrefixCacheState::claim_for(Step& step) {
+  Needs needs{std::vector<std::uint32_t>(caches.size()), std::vector<std::uint32_t>(recurrents.size())};
+  std::vector<std::vector<ForwardRows>> rows(caches.size());
+  std::uint32_t inside = 0;
+  for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
+    const Session& session = *step.sessions_[s];
+    const std::int32_t end = session.computed_ + static_cast<std::int32_t>(step.counts_[s]);
+    for (std::size_t i = 0; i < caches.size(); ++i) {
+      const std::int32_t held = caches[i]->length(session.sequences_[i]);
+      if (end > held) needs.cells[i] += static_cast<std::uint32_t>(end - held);
+      rows[i].push_back({session.sequences_[i], step.counts_[s], session.computed_});
+    }
+    for (std::uint32_t& slots : needs.slots) ++slots;
+    for (const WantedPoint& each : step.captures_[s]) inside += each.offset < end;
+  }
+  make_room(needs);
+  std::uint32_t spare = inside;
+  const auto live = static_cast<std::uint32_t>(step.sessions_.size());
+  for (std::size_t i = 0; i < recurrents.size() && inside > 0; ++i) {
+    const std::uint32_t got = try_free_slots(i, live + inside);
+    spare = std::min(spare, got > live ? got - live : 0);
+  }
+  if (spare < inside && !recurrents.empty()) {
+    trim_captures(step, spare);
+    totals.skipped_captures += inside - spare;
+  }
+  for (std::size_t i = 0; i < caches.size(); ++i) step.forwards_.push_back(caches[i]->begin_forward(rows[i]));
+  for (std::size_t i = 0; i < recurrents.size(); ++i) {
+    std::vector<StateForwardRows> state_rows;
+    for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
+      const Session& session = *step.sessions_[s];
+      const std::int32_t end = session.computed_ + static_cast<std::int32_t>(step.counts_[s]);
+      state_rows.push_back({session.states_[i], step.counts_[s], {}});
+      for (const WantedPoint& each : step.captures_[s]) {
+        if (each.offset < end) state_rows.back().boundaries.push_back(each.offset);
+      }
+    }
+    step.state_forwards_.push_back(recurrents[i]->begin_forward(state_rows));
+  }
+}
+
+StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, std::span<const SessionPtr> list,
+                                    std::uint32_t chunk, bool adopt, Entry& entry) {
+  require(!list.empty(), "step", "sessions: got none, allowed at least 1");
+  for (const SessionPtr& session : list) {
+    if (session->closed_) fail(ErrorKind::kClosed, "step", "the session is closed");
+    if (session->failed_) fail(ErrorKind::kDevice, "step", "the session's state was lost to a device failure");
+    drop_open_step(*session);
+    if (adopt && session->use_ && published(*session) == session->computed_) {
+      const std::int32_t before = session->computed_;
+      advance(*session, recorded(*session) - 1, entry);
+      totals.adopted_tokens += static_cast<std::uint64_t>(session->computed_ - before);
+    }
+  }
+  StepPtr step(new Step());
+  step->sessions_.assign(list.begin(), list.end());
+  for (const SessionPtr& session : list) {
+    add_rows(*step, *session, chunk);
+    step->before_.push_back(states_of(*session));
+  }
+  claim_for(*step);
+  step->cache_ = owner;
+  for (const SessionPtr& session : list) session->open_step_ = step.get();
+  if (caches.empty() && recurrents.empty()) complete(*step);
+  return step;
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,12 @@
+// What other topics need of recurrent caches.
+#pragma once
+
+#include "cache/recurrent_cache.h"
+#include "device.h"
+
+namespace kvtrie::binding {
+
+// Where the cache takes its tensors: its device, or the host for the reference stores.
+Placement placement_of(RecurrentCache& cache);
+
+}  // namespace kvtrie::binding

@@ -1,0 +1,254 @@
+"""Gemma 3 text (Gemma3ForCausalLM, and the text model of Gemma3ForConditionalGeneration).
+
+Four norms a block, each multiplying by (1 + weight), norms over the heads of q and k, GeGLU, embeddings times
+sqrt(hidden). Most layers see a sliding window, each sixth one everything; the two kinds rotate with different RoPE
+parameters. Source: Gemma Team 2025 (arXiv 2503.19786) and the Hugging Face configuration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import kvtrie as kv
+
+from .base import AttentionGroup, Model, Rope, Rows, WeightTable
+from .config import (
+    ModelConfig,
+    Reader,
+    RopeFields,
+    check,
+    common_fields,
+    layer_kinds,
+    read_rope,
+    refuse_activation,
+    refuse_quantised,
+    text_part,
+)
+from .weights import Array
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+# What checkpoints leave out because it is the default of Hugging Face's configuration.
+_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 262_208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131_072,
+    "tie_word_embeddings": True,
+}
+_THETA = {FULL: 1_000_000.0, SLIDING: 10_000.0}
+
+
+@dataclass(frozen=True)
+class Gemma3Config(ModelConfig):
+    """``rope_theta`` and ``rope_scaling`` are those of the full layers.
+
+    ``sliding_window``: keys that a sliding layer sees, the current one among them.
+    """
+
+    layer_types: tuple[str, ...] = ()
+    sliding_window: int = 0
+    rope_local_theta: float = 10_000.0
+    rope_local_scaling: Mapping[str, Any] | None = None
+    query_pre_attn_scalar: float = 256.0
+    final_logit_softcapping: float | None = None
+
+
+class Gemma3Layer:
+    """One block; activations [rows, hidden], q [rows, heads, head_dim], k and v [rows, kv_heads, head_dim]."""
+
+    def __init__(self, config: Gemma3Config, weights: WeightTable, rope: Rope, index: int) -> None:
+        prefix = f"model.layers.{index}"
+        self.config = config
+        self.index = index
+        self.rope = rope
+        self.scale = config.query_pre_attn_scalar**-0.5
+        self.input_norm = weights.vector(f"{prefix}.input_layernorm.weight")
+        self.q = weights.linear(f"{prefix}.self_attn.q_proj", config.attention_bias)
+        self.k = weights.linear(f"{prefix}.self_attn.k_proj", config.attention_bias)
+        self.v = weights.linear(f"{prefix}.self_attn.v_proj", config.attention_bias)
+        self.o = weights.linear(f"{prefix}.self_attn.o_proj", config.attention_bias)
+        self.q_norm = weights.vector(f"{prefix}.self_attn.q_norm.weight")
+        self.k_norm = weights.vector(f"{prefix}.self_attn.k_norm.weight")
+        self.post_norm = weights.vector(f"{prefix}.post_attention_layernorm.weight")
+        self.pre_mlp_norm = weights.vector(f"{prefix}.pre_feedforward_layernorm.weight")
+        self.gate = weights.linear(f"{prefix}.mlp.gate_proj")
+        self.up = weights.linear(f"{prefix}.mlp.up_proj")
+        self.down = weights.linear(f"{prefix}.mlp.down_proj")
+        self.post_mlp_norm = weights.vector(f"{prefix}.post_feedforward_layernorm.weight")
+
+    def __call__(self, step: Any, x: Any, positions: Any, take: Rows | None) -> Any:
+        c = self.config
+        rows = x.shape[0]
+        h = self._norm(x, self.input_norm)
+        q = self.q(h).reshape(rows, c.num_attention_heads, c.head_dim)
+        k = self.k(h).reshape(rows, c.num_key_value_heads, c.head_dim)
+        v = self.v(h).reshape(rows, c.num_key_value_heads, c.head_dim)
+        q = self.rope(self._norm(q, self.q_norm), positions)
+        k = self.rope(self._norm(k, self.k_norm), positions)
+        a = step.attend(self.index, q, k, v, scale=self.scale).reshape(rows, c.num_attention_heads * c.head_dim)
+        if take is not None:
+            x, a = take.take(x), take.take(a)
+        x = kv.ops.add(x, self._norm(self.o(a), self.post_norm))
+        h = self._norm(x, self.pre_mlp_norm)
+        h = self.down(kv.ops.gelu_mul(self.gate(h), self.up(h)))
+        return kv.ops.add(x, self._norm(h, self.post_mlp_norm))
+
+    def _norm(self, x: Any, weight: Any) -> Any:
+        return kv.ops.rms_norm(x, weight, self.config.rms_norm_eps, Gemma3.norm_offset)
+
+
+class Gemma3(Model):
+    family = "gemma3_text"
+    norm_offset = 1.0
+
+    config: Gemma3Config
+
+    @classmethod
+    def parse_config(
+        cls, raw: Mapping[str, Any], generation: Mapping[str, Any] | None = None, where: str = "config"
+    ) -> Gemma3Config:
+        raw = {**_DEFAULTS, **{key: value for key, value in text_part(raw, where).items() if value is not None}}
+        _refuse(raw, where)
+        reader = Reader(raw, where)
+        kinds = _kinds(raw, reader.layers(), where)
+        full, local = (_rope(raw, kind, where) for kind in (FULL, SLIDING))
+        config = Gemma3Config(
+            **{
+                **common_fields(raw, full, model_type=cls.family, generation=generation, where=where),
+                "mlp_bias": False,
+                "layer_types": kinds,
+                "sliding_window": reader.within("sliding_window", 1, 2**31 - 1, 4096) if SLIDING in kinds else 0,
+                "rope_local_theta": local.theta,
+                "rope_local_scaling": local.scaling,
+                "query_pre_attn_scalar": reader.positive("query_pre_attn_scalar", 256.0),
+                "final_logit_softcapping": _softcap(reader, raw),
+            }
+        )
+        check(config, where)
+        return config
+
+    @classmethod
+    def layer_shapes(cls, config: ModelConfig) -> dict[str, tuple[int, ...]]:
+        hidden, inner = config.hidden_size, config.intermediate_size
+        q = config.num_attention_heads * config.head_dim
+        kv_width = config.num_key_value_heads * config.head_dim
+        shapes: dict[str, tuple[int, ...]] = {
+            "input_layernorm.weight": (hidden,),
+            "self_attn.q_proj.weight": (q, hidden),
+            "self_attn.k_proj.weight": (kv_width, hidden),
+            "self_attn.v_proj.weight": (kv_width, hidden),
+            "self_attn.o_proj.weight": (hidden, q),
+            "self_attn.q_norm.weight": (config.head_dim,),
+            "self_attn.k_norm.weight": (config.head_dim,),
+            "post_attention_layernorm.weight": (hidden,),
+            "pre_feedforward_layernorm.weight": (hidden,),
+            "mlp.gate_proj.weight": (inner, hidden),
+            "mlp.up_proj.weight": (inner, hidden),
+            "mlp.down_proj.weight": (hidden, inner),
+            "post_feedforward_layernorm.weight": (hidden,),
+        }
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj") if config.attention_bias else ():
+            shapes[f"self_attn.{name}.bias"] = shapes[f"self_attn.{name}.weight"][:1]
+        return shapes
+
+    @classmethod
+    def build_layer(cls, config: ModelConfig, weights: WeightTable, rope: Rope | None, index: int) -> Gemma3Layer:
+        assert isinstance(config, Gemma3Config)
+        assert rope is not None
+        return Gemma3Layer(config, weights, rope, index)
+
+    def build_rest(self, weights: WeightTable) -> None:
+        width = self.config.hidden_size
+        self._embedding_scale = weights.constant(np.full(width, math.sqrt(width)))
+        cap, vocab = self.config.final_logit_softcapping, self.config.vocab_size
+        if cap is not None:
+            self._cap = [weights.constant(np.full(vocab, number)) for number in (2 / cap, 2 * cap, -cap)]
+
+    @classmethod
+    def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:
+        assert isinstance(config, Gemma3Config)
+        ropes = {
+            FULL: {"base": config.rope_theta, "scaling": _copy(config.rope_scaling)},
+            SLIDING: {"base": config.rope_local_theta, "scaling": _copy(config.rope_local_scaling)},
+        }
+        sees: dict[str, dict[str, int]] = {FULL: {}, SLIDING: {"window": config.sliding_window}}
+        groups = []
+        for kind in (FULL, SLIDING):
+            layers = tuple(index for index, found in enumerate(config.layer_types) if found == kind)
+            if layers:
+                groups.append(AttentionGroup(layers, ropes[kind], sees[kind]))
+        return groups
+
+    def embed(self, tokens: Array) -> Any:
+        return kv.ops.mul(super().embed(tokens), self._embedding_scale)
+
+    def finish(self, logits: Any) -> Any:
+        """cap * tanh(x / cap), as 2 cap * sigmoid(2 x / cap) - cap: off by up to 1e-7 of ``cap``."""
+        if self.config.final_logit_softcapping is None:
+            return logits
+        inner, outer, shift = self._cap
+        return kv.ops.add(kv.ops.mul(kv.ops.sigmoid(kv.ops.mul(logits, inner)), outer), shift)
+
+
+def _copy(scaling: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if scaling is None else dict(scaling)
+
+
+def _refuse(raw: Mapping[str, Any], where: str) -> None:
+    refuse_quantised(raw, where)
+    refuse_activation(raw, where, "hidden_activation", ("gelu_pytorch_tanh",))
+    if raw.get("use_bidirectional_attention"):
+        raise kv.NotSupported(
+            f"[models.config] {where}: use_bidirectional_attention: "
+            f"got {raw['use_bidirectional_attention']!r}, allowed false (causal)"
+        )
+    if raw.get("attn_logit_softcapping") is not None:
+        # transformers has the key but does not apply it, so a checkpoint with it means one of two models.
+        raise kv.NotSupported(
+            f"[models.config] {where}: attn_logit_softcapping: got {raw['attn_logit_softcapping']!r}, allowed null"
+        )
+
+
+def _softcap(reader: Reader, raw: Mapping[str, Any]) -> float | None:
+    return None if raw.get("final_logit_softcapping") is None else reader.positive("final_logit_softcapping")
+
+
+def _kinds(raw: Mapping[str, Any], layers: int, where: str) -> tuple[str, ...]:
+    """``layer_types``; files of 2025 have ``sliding_window_pattern`` instead: every n-th layer is full."""
+    key = "sliding_window_pattern" if "sliding_window_pattern" in raw else "_sliding_window_pattern"
+    every = Reader(raw, where).within(key, 1, 2**31 - 1, 6)
+    default = [SLIDING if (index + 1) % every else FULL for index in range(layers)]
+    return layer_kinds(raw, layers, (FULL, SLIDING), default, where)
+
+
+def _rope(raw: Mapping[str, Any], kind: str, where: str) -> RopeFields:
+    """``rope_parameters`` by kind of layer, or ``rope_theta``, ``rope_scaling`` and ``rope_local_base_freq``."""
+    reader = Reader(raw, where)
+    theta = reader.number("rope_theta" if kind == FULL else "rope_local_base_freq", _THETA[kind])
+    own: dict[str, Any] = {}
+    for key in ("rope_parameters", "rope_scaling"):
+        value = raw.get(key) or {}
+        if not isinstance(value, Mapping):
+            raise kv.FormatError(f"[models.config] {where}: {key}: got {value!r}, allowed an object")
+        if key == "rope_parameters" and value and not {FULL, SLIDING} & value.keys():
+            raise kv.FormatError(f"[models.config] {where}: {key}: got {value!r}, allowed one object per layer type")
+        value = value.get(kind) or {} if key == "rope_parameters" else value if kind == FULL else {}
+        if not isinstance(value, Mapping):
+            raise kv.FormatError(f"[models.config] {where}: {key}: got {value!r} for {kind}, allowed an object")
+        own.update(value)
+    rope = read_rope(own, raw, where, theta=theta)
+    if rope.partial != 1.0:
+        raise kv.NotSupported(f"[models.config] {where}: partial_rotary_factor: got {rope.partial}, allowed 1.0")
+    if kind == SLIDING and rope.scaling is not None and rope.scaling["rope_type"] in ("dynamic", "longrope"):
+        raise kv.NotSupported(
+            f"[models.config] {where}: rope_type of {kind}: got {rope.scaling['rope_type']!r}, "
+            "allowed default, linear, yarn, llama3"
+        )
+    return rope

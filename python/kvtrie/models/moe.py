@@ -1,0 +1,140 @@
+"""Mixture of experts: each row goes through the few experts its router chose, and the results are added up.
+
+The router's numbers [rows, experts] are read back, because which expert gets how many rows decides what is launched:
+one host wait a layer. Everything wide stays on the device; rows are gathered expert after expert, so that each expert
+multiplies its rows at once:
+
+    rows of the step     0 1 2 3            two experts each
+    gathered             2 | 0 1 3 | 0 2 | 1 3
+                         e0    e1     e4    e7
+
+A row's result does not depend on the other rows of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+import kvtrie as kv
+
+from .base import Linear, WeightTable
+from .weights import Array, WeightSource
+
+
+class Mlp:
+    """SwiGLU: x [rows, hidden] -> [rows, hidden]."""
+
+    def __init__(self, weights: WeightTable, prefix: str) -> None:
+        self.gate = weights.linear(f"{prefix}.gate_proj")
+        self.up = weights.linear(f"{prefix}.up_proj")
+        self.down = weights.linear(f"{prefix}.down_proj")
+
+    def __call__(self, x: Any) -> Any:
+        return self.down(kv.ops.silu_mul(self.gate(x), self.up(x)))
+
+
+def mlp_shapes(prefix: str, hidden: int, inner: int) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{prefix}.gate_proj.weight": (inner, hidden),
+        f"{prefix}.up_proj.weight": (inner, hidden),
+        f"{prefix}.down_proj.weight": (hidden, inner),
+    }
+
+
+class Spread:
+    """[rows, 1] -> [rows, width]: each row's one number, as often as it is wide. Exact."""
+
+    def __init__(self, weights: WeightTable, width: int) -> None:
+        self._ones = Linear(weights.pack(weights.constant(np.ones((width, 1)))))
+
+    def __call__(self, numbers: Any) -> Any:
+        return self._ones(numbers)
+
+
+class Experts:
+    """The experts of one layer. ``scaled``: factors multiply what goes "in" or what comes "out"."""
+
+    def __init__(self, weights: WeightTable, prefix: str, count: int, spread: Spread, scaled: str) -> None:
+        self._experts = [Mlp(weights, f"{prefix}.{index}") for index in range(count)]
+        self._spread = spread
+        self._scaled = scaled
+
+    def __call__(self, x: Any, chosen: Array, factors: Array) -> Any:
+        """x [rows, hidden] with the experts ``chosen`` [rows, k] and their ``factors`` [rows, k] -> [rows, hidden]."""
+        rows, k = chosen.shape
+        order = np.argsort(chosen, axis=None, kind="stable")
+        scale = self._spread(np.ascontiguousarray(factors.reshape(-1, 1)[order], np.float32))
+        h = kv.ops.embedding(x, (order // k).astype(np.int32))
+        h = self._run(kv.ops.mul(h, scale) if self._scaled == "in" else h, chosen.reshape(-1)[order])
+        h = kv.ops.mul(h, scale) if self._scaled == "out" else h
+        place = np.empty(rows * k, np.int32)
+        place[order] = np.arange(rows * k, dtype=np.int32)
+        return _sum_of_rows(h, place.reshape(rows, k))
+
+    def _run(self, h: Any, experts: Array) -> Any:
+        """h [n, hidden] through ``experts`` [n], ascending."""
+        used, begins = np.unique(experts, return_index=True)
+        ends = [*begins[1:], len(experts)]
+        parts = [self._experts[e](h[int(begin) : int(end)]) for e, begin, end in zip(used, begins, ends)]
+        return parts[0] if len(parts) == 1 else kv.ops.concat(parts, axis=0)
+
+
+def _sum_of_rows(h: Any, place: Array) -> Any:
+    """For each row of ``place`` [rows, k] the sum of those rows of h -> [rows, hidden]."""
+    total = kv.ops.embedding(h, np.ascontiguousarray(place[:, 0]))
+    for column in range(1, place.shape[1]):
+        total = kv.ops.add(total, kv.ops.embedding(h, np.ascontiguousarray(place[:, column])))
+    return total
+
+
+def top_k(scores: Array, k: int) -> tuple[Array, Array]:
+    """(indices, values) of the ``k`` largest in each row, largest first; the lower index wins a tie."""
+    chosen = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return chosen, np.take_along_axis(scores, chosen, axis=1)
+
+
+def softmax(scores: Array) -> Array:
+    powers: Array = np.exp(scores - scores.max(axis=1, keepdims=True))
+    result: Array = powers / powers.sum(axis=1, keepdims=True)
+    return result
+
+
+def unfuse(
+    sources: Mapping[str, WeightSource], prefix: str, shapes: Mapping[str, tuple[int, ...]], transposed: bool
+) -> dict[str, WeightSource]:
+    """Experts stored as two tensors for all of them, as one tensor each; nothing if they are not stored so.
+
+    ``shapes``: of the separate experts, by name. Fused they are ``prefix``.gate_up_proj [experts, 2 inner, hidden] and
+    .down_proj [experts, hidden, inner]; ``transposed``: both with their last two axes swapped.
+    """
+    gate_up, down = sources.get(f"{prefix}.gate_up_proj"), sources.get(f"{prefix}.down_proj")
+    if gate_up is None or down is None:
+        return {}
+    count, (inner, hidden) = len(shapes) // 3, shapes[f"{prefix}.0.gate_proj.weight"]
+    for name, source, out, width in (("gate_up_proj", gate_up, 2 * inner, hidden), ("down_proj", down, hidden, inner)):
+        expected = (count, width, out) if transposed else (count, out, width)
+        if source.shape != expected:
+            raise kv.FormatError(
+                f"[models] {source.origin}: {prefix}.{name}: got shape {list(source.shape)}, expected {list(expected)}"
+            )
+    separate: dict[str, WeightSource] = {}
+    for name, shape in shapes.items():
+        index, kind = name[len(prefix) + 1 :].split(".")[:2]
+        whole = down if kind == "down_proj" else gate_up
+        first = inner if kind == "up_proj" else 0
+        separate[name] = whole.part(name, int(index), int(index) + 1, shape, _cut(first, shape[0], transposed))
+    return separate
+
+
+def _cut(first: int, count: int, transposed: bool) -> Callable[[Array], Array]:
+    """[1, out, in] (or [1, in, out]) -> the outputs from ``first`` on [count, in]."""
+
+    def cut(slab: Array) -> Array:
+        matrix = slab[0].T if transposed else slab[0]
+        part: Array = matrix[first : first + count]
+        return part
+
+    return cut

@@ -1,0 +1,33 @@
+"""Qwen3.5 text (Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, and the text model of their ForConditionalGeneration).
+
+Qwen3-Next's layers with four input projections instead of two fused ones; every MLP dense, or every one with experts.
+Text has one position for each token, so the three axes of its multimodal RoPE are equal and it is plain RoPE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .config import Reader
+from .qwen3_next import Qwen3Next, expert_sizes
+
+
+class Qwen35(Qwen3Next):
+    family = "qwen3_5_text"
+    fused_projections = False
+
+    @classmethod
+    def expert_fields(cls, raw: Mapping[str, Any], where: str) -> dict[str, Any]:  # noqa: ARG003 (it has none)
+        return {}
+
+
+class Qwen35Moe(Qwen3Next):
+    family = "qwen3_5_moe_text"
+    fused_projections = False
+
+    @classmethod
+    def expert_fields(cls, raw: Mapping[str, Any], where: str) -> dict[str, Any]:
+        reader = Reader(raw, where)
+        sizes = expert_sizes(reader, reader.within("num_experts", 1, 2**20, 256), 8)
+        return {**sizes, "norm_topk_prob": True, "expert_layers": tuple(range(reader.layers()))}

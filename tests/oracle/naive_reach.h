@@ -1,0 +1,79 @@
+// How deep a prompt can be reused, by trying every length: the naive twin of the planner.
+//
+// A length t is reachable when, in every cache that forgets, each position that the query at t sees is held by some
+// node or restore point of the path, on the device or on the host; when, with recurrent caches, a restore point ends
+// exactly there (or t is 0); and when it lies inside no media item.
+#pragma once
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "prefix_cache/atomic_spans.h"
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie::oracle {
+
+struct NaivePath {
+  std::int32_t matched = 0;
+  std::vector<Node*> nodes;  // root first
+};
+
+inline NaivePath naive_path(PrefixCacheState& state, std::string_view name_space, const Tokens& tokens) {
+  NaivePath best;
+  state.trie.visit([&](Node& node) {
+    if (node.is_root() || node.name_space() != name_space) return;
+    const Tokens path = state.path_tokens(&node);
+    const std::size_t both = std::min(path.size(), tokens.size());
+    const auto end = std::mismatch(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(both), tokens.begin());
+    const auto common = static_cast<std::int32_t>(end.first - path.begin());
+    if (common <= best.matched || common <= node.start()) return;
+    best.matched = common;
+    best.nodes.clear();
+    for (Node* each = &node; !each->is_root(); each = each->parent()) best.nodes.insert(best.nodes.begin(), each);
+  });
+  return best;
+}
+
+inline bool naive_held(const NaivePath& path, std::size_t cache, std::int32_t position) {
+  const auto in = [&](std::int32_t from, std::int32_t to) { return from <= position && position < to; };
+  for (Node* node : path.nodes) {
+    const NodeState& own = state_of(node);
+    for (const SpanList& list : own.parts[cache].cells) {
+      if (in(list.begin_position(), list.end_position())) return true;
+    }
+    for (const HostSlice& slice : own.parts[cache].slices) {
+      if (in(slice.from, slice.to)) return true;
+    }
+    if (!own.point.exists()) continue;
+    if (own.point.on_host) {
+      const HostSlice& slice = own.point.slices[cache];
+      if (slice.blob != nullptr && in(slice.from, slice.to)) return true;
+    } else if (in(own.point.windows[cache].begin_position(), own.point.windows[cache].end_position())) {
+      return true;
+    }
+  }
+  return false;
+}
+
+inline std::int32_t naive_reach(PrefixCacheState& state, std::string_view name_space, const Tokens& tokens,
+                                std::int32_t limit) {
+  const NaivePath path = naive_path(state, name_space, tokens);
+  AtomicSpans atomic;
+  atomic.add_media(tokens, 0);
+  for (std::int32_t t = std::min(path.matched, limit); t > 0; --t) {
+    bool reachable = !atomic.inside(t);
+    for (std::size_t i = 0; i < state.caches.size() && reachable; ++i) {
+      if (!state.caches[i]->forgets()) continue;
+      for (std::int32_t p = state.caches[i]->visibility().floor(t); p < t && reachable; ++p)
+        reachable = naive_held(path, i, p);
+    }
+    const auto ends_here = [&](Node* node) { return node->end() == t && state_of(node).point.exists(); };
+    if (reachable && !state.recurrents.empty())
+      reachable = std::any_of(path.nodes.begin(), path.nodes.end(), ends_here);
+    if (reachable) return t;
+  }
+  return 0;
+}
+
+}  // namespace kvtrie::oracle
