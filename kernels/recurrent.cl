@@ -21,7 +21,7 @@
 #define K_DIM 128
 #endif
 #ifndef ROWS
-#define ROWS 4  // rows of S of one work-item; divides v_dim where LANES is 1
+#define ROWS 8  // rows of S of one work-item; divides v_dim where LANES is 1
 #endif
 #ifndef LANES
 #define LANES 1  // more: work-items that share each row's k and q through local memory; then ROWS is 1

@@ -18,7 +18,9 @@ struct DeltaVariant {
   std::int32_t rows = 1, lanes = 1;
 };
 
-DeltaVariant serial_variant(std::int64_t v_dim) { return {v_dim % 4 == 0 ? 4 : v_dim % 2 == 0 ? 2 : 1, 1}; }
+DeltaVariant serial_variant(std::int64_t v_dim) {
+  return {v_dim % 8 == 0 ? 8 : v_dim % 4 == 0 ? 4 : v_dim % 2 == 0 ? 2 : 1, 1};
+}
 
 std::string delta_options(const DeltaVariant& variant, std::int64_t k_dim) {
   return join("-DK_DIM=", k_dim, " -DROWS=", variant.rows, " -DLANES=", variant.lanes, " -DTILE=", kTile);

@@ -94,7 +94,7 @@ void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t ta
     session.tail_begin_ += static_cast<std::size_t>(target - start);
     session.computed_ = target;
   }
-  if (path.matched > session.computed_ && session.publish_) borrow_ahead(session, {std::move(nodes), path.matched});
+  if (has_points() && session.publish_ && path.matched > session.computed_) borrow_ahead(session, {std::move(nodes), path.matched});
 }
 
 // Where the session restarts below what attention caches still hold, they keep it: rows in between are computed again,

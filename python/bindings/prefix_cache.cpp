@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "convert.h"
+#include "prefix_cache/media.h"
 #include "reason.h"
 
 namespace kvtrie::binding {
@@ -244,6 +245,19 @@ void init_plan(py::module_& m) {
   });
 }
 
+// The bytes of a digest, or the UTF-8 of a text that names one.
+std::string to_digest(const py::object& digest) {
+  if (PyBytes_Check(digest.ptr()) != 0) return digest.cast<std::string>();
+  if (PyUnicode_Check(digest.ptr()) != 0) return std::string(to_text(digest, "media", "digest"));
+  refuse_type(digest, "media", "digest", "bytes or str");
+}
+
+py::array media(const py::object& digest, const py::object& count) {
+  const std::int32_t positions = to_int32(count, "media", "count", 1);
+  const Token id = media_id(to_digest(digest), positions);
+  return int32_array(Tokens(static_cast<std::size_t>(positions), id));
+}
+
 using Class = py::class_<PrefixCache, PrefixCachePtr>;
 
 void add_sessions(Class& c) {
@@ -303,6 +317,12 @@ most there ever was.)");
 
 void init_prefix_cache(py::module_& m) {
   init_plan(m);
+  m.def("media", &media, py::arg("digest"), py::arg("count"), R"(Token ids that stand for an image or audio span.
+
+``digest``: of its content (bytes, such as ``hashlib.sha256(pixels).digest()``, or a str); use one that does not collide.
+``count``: positions it takes. Returns int32 [count]: one negative id, the same for the same digest and count in this
+process. Put them into a prompt like any other tokens: equal items match, different ones never do, and no reuse, restore
+point or step ends inside one. The model replaces their embeddings.)");
   Class c(m, "PrefixCache", "Every conversation's tokens in one tree; see ``kvtrie.PrefixCache``.");
   c.def(py::init(&make_cache), py::arg("caches"), py::kw_only(), py::arg("fingerprint") = "", py::arg("host_bytes") = 0,
         py::arg("checkpoint_every") = 512, py::arg("growth") = 256, py::arg("clock") = py::none());

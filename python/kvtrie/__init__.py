@@ -48,9 +48,10 @@ from ._core import (
     Tensor,
     TrieNode,
     devices,
+    media,
     tensor,
 )
-from ._values import Node, Reason
+from ._values import Node, Reason, Reprocess
 from .prefix_cache import PrefixCache
 
 from .generate import generate  # isort: skip  (it uses the names above)
@@ -81,6 +82,7 @@ __all__ = [
     "Reason",
     "RecurrentCache",
     "RecurrentSnapshot",
+    "Reprocess",
     "ReusePlan",
     "Session",
     "Snapshot",
@@ -90,6 +92,7 @@ __all__ = [
     "__version__",
     "devices",
     "generate",
+    "media",
     "models",
     "ops",
     "tensor",

@@ -150,4 +150,19 @@ template <class Call>
   return ::testing::AssertionFailure() << "not refused";
 }
 
+// The length that a call refused with kNotRestorable names as the nearest one; -2 when it was not refused that way.
+template <class Call>
+std::int64_t nearest_of(CausalCache& cache, Call call) {
+  std::int64_t nearest = -2;
+  EXPECT_TRUE(refused(cache, ErrorKind::kNotRestorable, [&] {
+    try {
+      call();
+    } catch (const Error& error) {
+      nearest = error.nearest();
+      throw;
+    }
+  }));
+  return nearest;
+}
+
 }  // namespace kvtrie::testing

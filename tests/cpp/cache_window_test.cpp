@@ -11,7 +11,7 @@ namespace {
 using testing::append;
 using testing::holds;
 using testing::host_cache;
-using testing::number;
+using testing::nearest_of;
 using testing::put_all;
 using testing::put_layer;
 using testing::range;
@@ -27,19 +27,6 @@ std::shared_ptr<CausalCache> windowed(std::int32_t window, std::int32_t memory =
 
 std::shared_ptr<CausalCache> chunked(std::int32_t chunk, std::int32_t window = 0) {
   return host_cache(small_shape(), {ops::RopeParams{}}, 0, {window, chunk});
-}
-
-// The length that a refused call names as the nearest one that can be reached; -2 when it was not refused that way.
-template <class Call>
-std::int64_t nearest_of(CausalCache& cache, Call call) {
-  const std::string before = cache.dump();
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(cache.dump(), before);
-    if (error.kind() == ErrorKind::kNotRestorable) return error.nearest();
-  }
-  return -2;
 }
 
 // ---- what rows see ------------------------------------------------------------------------------------------------
@@ -298,78 +285,6 @@ TEST(WindowRemoval, HasNoMeaningWithChunks) {
   EXPECT_TRUE(refused(*cache, ErrorKind::kNotSupported, [&] { cache->remove(0, 4, 5); }));
   cache->remove(0, 5);
   EXPECT_EQ(cache->length(0), 5);
-}
-
-// ---- rows computed again ------------------------------------------------------------------------------------------
-
-TEST(RowsFrom, AttendToWhatIsThereAndStoreNothing) {
-  const auto cache = host_cache(small_shape());
-  const SequenceId id = cache->open_sequence();
-  const std::vector<ForwardRows> first{{id, 5}}, again{{id, 4, 3}}, gap{{id, 1, 8}}, within{{id, 2, 1}};
-  put_all(*cache, *cache->begin_forward(first), range(0, 5));
-  EXPECT_TRUE(refused(*cache, ErrorKind::kArgument, [&] { cache->begin_forward(gap); }));
-  const Cell free = cache->free_cells();
-  const ForwardPtr forward = cache->begin_forward(again);
-  EXPECT_EQ(free - cache->free_cells(), 2u) << "cells for what is new";
-  put_all(*cache, *forward, {103, 104, 5, 6});
-  EXPECT_TRUE(holds(*cache, cache->spans(id), range(0, 7)));
-  EXPECT_EQ(seen_by(*cache, *forward, 0), (Seen{range(0, 4), range(0, 5), range(0, 6), range(0, 7)}));
-  put_all(*cache, *cache->begin_forward(within), {111, 112});
-  EXPECT_EQ(cache->length(id), 7);
-  EXPECT_TRUE(holds(*cache, cache->spans(id), range(0, 7)));
-}
-
-TEST(RowsFrom, NeedTheirWholeWindow) {
-  const auto cache = windowed(3);
-  const SequenceId id = cache->open_sequence();
-  const std::vector<ForwardRows> first{{id, 9}}, again{{id, 3, 7}};
-  put_all(*cache, *cache->begin_forward(first), range(0, 9));
-  put_all(*cache, *cache->begin_forward(again), {107, 108, 9});
-  cache->release_unseen(id);
-  EXPECT_EQ(cache->held_from(id), 8);
-  EXPECT_EQ(nearest_of(*cache, [&] { cache->begin_forward(again); }), 0);
-  cache->start_at(id, 4);
-  EXPECT_EQ(nearest_of(*cache, [&] { cache->begin_forward(std::vector<ForwardRows>{{id, 1}}); }), 0);
-}
-
-// ---- what the prefix cache builds on ------------------------------------------------------------------------------
-
-TEST(WindowLending, SequencesStartBehindWhatIsGone) {
-  const auto cache = windowed(3);
-  const SequenceId id = cache->open_sequence(), other = cache->open_sequence();
-  const std::vector<ForwardRows> rows{{id, 8}};
-  put_all(*cache, *cache->begin_forward(rows), range(0, 8));
-  SpanList node = cache->lend(id, 0, 8);
-  node.drop_front(5);
-  cache->start_at(other, 6);
-  EXPECT_EQ(cache->length(other), 6);
-  EXPECT_FALSE(cache->can_resume(other, 6));
-  EXPECT_TRUE(refused(*cache, ErrorKind::kArgument, [&] { cache->borrow(other, node, 7, 8); }));
-  cache->borrow(other, node, 6, 8);
-  EXPECT_TRUE(cache->can_resume(other, 8));
-  node = {};
-  EXPECT_TRUE(holds(*cache, cache->spans(other), {6, 7})) << "what a sequence borrows, it holds";
-  const std::vector<ForwardRows> next{{other, 1}};
-  const ForwardPtr forward = cache->begin_forward(next);
-  put_all(*cache, *forward, {8});
-  EXPECT_EQ(seen_by(*cache, *forward, 0), (Seen{{6, 7, 8}}));
-}
-
-TEST(WindowLending, RepointsOnlyWhatIsStillHeld) {
-  const auto cache = windowed(3);
-  const SequenceId id = cache->open_sequence(), other = cache->open_sequence();
-  for (const SequenceId each : {id, other}) {
-    const std::vector<ForwardRows> rows{{each, 8}};
-    put_all(*cache, *cache->begin_forward(rows), range(0, 8));
-  }
-  cache->release_unseen(other);
-  SpanList node = cache->lend(id, 0, 8);
-  node.drop_front(6);
-  cache->borrow(other, node, 0, 8);
-  EXPECT_EQ(cache->borrowed_length(other), 8);
-  EXPECT_EQ(cache->held_from(other), 6);
-  EXPECT_EQ(cache->spans(other), node.spans());
-  EXPECT_TRUE(sound(*cache));
 }
 
 // ---- creation -----------------------------------------------------------------------------------------------------

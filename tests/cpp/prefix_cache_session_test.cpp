@@ -329,13 +329,13 @@ TEST_F(PrefixCacheTest, ClosingTheCacheClosesItsSessionsAndGivesEverythingBack) 
   EXPECT_THROW(s->next_prefill(1), Error);
   EXPECT_THROW(begin(prompt(3, 1)), Error);
   EXPECT_EQ(cache_->caches()[0]->usage().held, 0u);
-  const auto again = PrefixCache::create({cache_->caches()[0]}, {});
+  const auto again = PrefixCache::create({{cache_->caches()[0]}, {}}, {});
   EXPECT_EQ(again->begin("n", prompt(3, 1), {})->reused(), 0);
 }
 
 TEST_F(PrefixCacheTest, ACacheBelongsToOnePrefixCacheAtATime) {
   open(100);
-  EXPECT_THROW(PrefixCache::create({cache_->caches()[0]}, {}), Error);
+  EXPECT_THROW(PrefixCache::create({{cache_->caches()[0]}, {}}, {}), Error);
 }
 
 TEST_F(PrefixCacheTest, RefusesWrongArgumentsByName) {

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
 KV_HEADS, HEADS, DIM, V_DIM = 2, 4, 16, 8
 LAYERS = (5, 2)
-ROPE = {"base": 10000.0, "dims": 8}
+ROPE: dict[str, Any] = {"base": 10000.0, "dims": 8}
 Floats = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 
@@ -88,7 +88,7 @@ def attention(q: Floats, k: Floats, v: Floats, seen: Mask) -> npt.NDArray[Any]:
     group = HEADS // KV_HEADS
     scores = np.einsum("qhd,nhd->hqn", q.astype(np.float64), k.repeat(group, 1)) / math.sqrt(DIM)
     weights = np.exp(np.where(seen, scores, -np.inf))
-    return np.einsum("hqn,nhd->qhd", weights / weights.sum(-1, keepdims=True), v.repeat(group, 1))
+    return np.asarray(np.einsum("hqn,nhd->qhd", weights / weights.sum(-1, keepdims=True), v.repeat(group, 1)))
 
 
 @pytest.mark.parametrize("count", [1, 6, 7, 8, 40])
@@ -105,7 +105,7 @@ def test_windows_agree_with_numpy(window: int, count: int, place: Any) -> None:
     "limits",
     [{"chunk": 7}, {"chunk": 1}, {"chunk": 8, "window": 3}, {"window": 3, "memory": 9}, {"window": 300}, {"memory": 5}],
 )
-def test_chunks_and_memory_agree_with_numpy(limits: dict[str, int], place: Any) -> None:
+def test_chunks_and_memory_agree_with_numpy(limits: dict[str, Any], place: Any) -> None:
     cache = make(place, **limits)
     assert (cache.window, cache.memory, cache.chunk) == tuple(
         limits.get(name) for name in ("window", "memory", "chunk")
@@ -125,7 +125,8 @@ def test_long_windows_over_many_tiles(device: Any) -> None:
 
 
 def test_rows_that_are_not_causal(place: Any) -> None:
-    for limits in ({}, {"window": 4}, {"chunk": 4}):
+    worlds: list[dict[str, Any]] = [{}, {"window": 4}, {"chunk": 4}]
+    for limits in worlds:
         sequence = Sequence(make(place, **limits), 0)
         sequence.grow(5)
         sequence.grow(6, except_=(1, 2, 5))
@@ -175,7 +176,7 @@ def resumable(cache: Any, length: int) -> list[int]:
         ({}, 6, list(range(7))),
     ],
 )
-def test_where_a_sequence_can_go_on(limits: dict[str, int], length: int, expected: list[int], place: Any) -> None:
+def test_where_a_sequence_can_go_on(limits: dict[str, Any], length: int, expected: list[int], place: Any) -> None:
     """CanResume, CanResumeSWAMem: exactly where the whole window is still held, in one step or in many."""
     for steps in (1, length):
         cache = make(place, **limits)
