@@ -1,7 +1,7 @@
 """Several conversations over one model, on a device too small for all of them: what the prefix cache saves, and proof.
 
     ./dev demo                                   # the model in examples/tiny
-    ./dev demo --model path/to/checkpoint        # any Llama, Qwen or Gemma 3 folder from Hugging Face
+    ./dev demo --model path/to/checkpoint        # a folder from Hugging Face; README.md lists the families
 
 All conversations start from one long system prompt. They take turns, branch from each other, edit an earlier question,
 ask for another answer and come back after their state went to host memory. After each turn the same prompt is computed

@@ -199,6 +199,8 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   // Whether remove(id, begin, end) would be possible where something follows `end`, and the cells it would copy.
   bool can_remove(SequenceId id, std::int32_t begin, std::int32_t end) const;
   std::uint32_t cells_to_copy(SequenceId id, std::int32_t end) const;
+  Cell free_for_removal(SequenceId id) const;  // cells that a removal in the middle finds free for copies
+  bool busy(SequenceId id) const;              // in an open forward of begin_forward: changes are refused
   // Whether the sequence may be cut to `position` and go on: everything the query there sees before itself is held.
   bool can_resume(SequenceId id, std::int32_t position) const;
   // Slides all cells together. kBusy while a forward is open; no sequence, list or snapshot notices.
@@ -211,6 +213,7 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   // that ends before the snapshot starts is replaced where the snapshot alone has the whole window, and else left
   // alone.
   bool restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target);
+  bool can_restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target) const;
   // Both consume their arguments. A part whose range would be empty is null, and null means empty; what either part
   // holds is kept, also with a gap between them.
   std::pair<SnapshotPtr, SnapshotPtr> split(const SnapshotPtr& snapshot, std::int32_t at);

@@ -94,7 +94,8 @@ void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t ta
     session.tail_begin_ += static_cast<std::size_t>(target - start);
     session.computed_ = target;
   }
-  if (has_points() && session.publish_ && path.matched > session.computed_) borrow_ahead(session, {std::move(nodes), path.matched});
+  if (has_points() && session.publish_ && path.matched > session.computed_)
+    borrow_ahead(session, {std::move(nodes), path.matched});
 }
 
 // Where the session restarts below what attention caches still hold, they keep it: rows in between are computed again,
@@ -152,6 +153,10 @@ std::int32_t PrefixCacheState::reachable_back(const Session& session, std::int32
   if (recurrents.empty() && whole && std::all_of(forgetting.begin(), forgetting.end(), own)) return length;
   const std::int32_t highest = std::min(length, session.node_->end());
   return reach(path_to(session.node_, highest), 0, highest, session.atomic_, /*device_only=*/true).target;
+}
+
+std::int32_t PrefixCacheState::restorable_length(Node* node, std::int32_t length) const {
+  return reach(path_to(node, length), 0, length, {}, /*device_only=*/true).target;
 }
 
 void PrefixCacheState::go_back(Session& session, std::int32_t length) {

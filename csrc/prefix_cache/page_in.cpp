@@ -93,23 +93,7 @@ void PrefixCacheState::load_window(const Path& path, std::size_t cache, const Ho
 // The restore point at `node` is on the device again: its states come, its windows are on the path by now.
 void PrefixCacheState::load_point(Node* node, const ArrivalPtr& arrival) {
   RestorePoint& point = state_of(node).point;
-  std::vector<SpanList> windows(caches.size());
-  for (const std::size_t i : forgetting) {
-    const std::int32_t floor = caches[i]->visibility().floor(node->end());
-    if (floor >= node->end()) continue;
-    std::vector<Node*> above;
-    for (Node* each = node; !each->is_root() && each->end() > floor; each = each->parent()) above.push_back(each);
-    const Coverage coverage(above, i, node->end(), /*device_only=*/true);
-    const std::int32_t from = std::max(floor, coverage.covered_from(node->end()));
-    for (const WindowSource& source : coverage.pick(from, node->end())) {
-      SpanList piece = source.list->share(source.from, source.to);
-      if (windows[i].empty()) {
-        windows[i] = std::move(piece);
-      } else {
-        windows[i].append(std::move(piece));
-      }
-    }
-  }
+  std::vector<SpanList> windows = windows_at(node);
   std::vector<SlotRef> states;
   for (std::size_t i = 0; i < recurrents.size(); ++i) {
     states.push_back(recurrents[i]->claim());

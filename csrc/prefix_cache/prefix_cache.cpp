@@ -316,11 +316,13 @@ std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token
   Entry entry(*state_);
   const Match match = state_->trie.match(name_space, tokens);
   if (match.length == 0) return 0;
-  const std::int32_t length = state_->longest_pin(match, state_->pin_cap);
+  std::int32_t length = state_->longest_pin(match, state_->pin_cap);
+  if (state_->has_points()) length = state_->restorable_length(match.node, length);
   if (length == 0) return 0;
   Node* node = match.node;
   while (node->start() >= length) node = node->parent();
   if (node->end() > length) node = state_->trie.split(node, length);
+  state_->keep_as_point(node);
   state_->pins.push_back(state_->hold(node));
   ++state_of(node).pins;
   return length;

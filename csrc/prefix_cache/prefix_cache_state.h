@@ -12,6 +12,8 @@
 //   page_out.cpp        and sending it there
 //   restore_points.cpp  made, given up, and which one first
 //   room.cpp            making room: what may go, in which order
+//   give_up.cpp         nodes given up
+//   shift.cpp           context shift
 //   inspect.cpp         stats, nodes;  check.cpp: every invariant
 //
 // Kinds of caches. `caches` are attention caches; those that forget (window, chunk) hold their cells by count, so the
@@ -149,6 +151,9 @@ struct PrefixCacheState {
   void require_usable(const Session& session) const;  // kClosed, kDevice
   void add_rows(Step& step, const Session& session, std::uint32_t chunk) const;
   void claim_for(Step& step);
+  std::vector<WantedPoint> captures_between(const Session& session, std::int32_t end) const;
+  void make_points(Step& step, std::size_t index);
+  void settle_ahead(Session& session);
   void trim_captures(Step& step, std::uint32_t slots) const;
 
   // --- reach.cpp -------------------------------------------------------------------------------------------------
@@ -172,6 +177,8 @@ struct PrefixCacheState {
   void drop_ahead(Session& session) noexcept;
   // The deepest length <= `length` to which the session can go back; `length` itself exactly when it can.
   std::int32_t reachable_back(const Session& session, std::int32_t length) const;
+  // The deepest length <= `length` on the path to `node` that can be restored from the device.
+  std::int32_t restorable_length(Node* node, std::int32_t length) const;
   void go_back(Session& session, std::int32_t length);  // REQUIRES: reachable_back(length) == length < computed
 
   // --- shift.cpp -------------------------------------------------------------------------------------------------
@@ -203,6 +210,9 @@ struct PrefixCacheState {
   // the session's own cells. Nothing when the path or the cells do not reach.
   void make_point(Session& session, std::int32_t offset, PointKind kind, std::vector<SlotRef> states);
   std::vector<SlotRef> states_of(const Session& session) const;
+  // Per attention cache what a query at the node's end sees, as far as it is held on the device without a gap.
+  std::vector<SpanList> windows_at(Node* node) const;
+  void keep_as_point(Node* node);                 // so that pins hold what its end needs
   void drop_point(Node* node, bool tidy = true);  // wherever it is; `tidy`: the node may join its only child
   void give_up_point(Node* node);                 // to the host, else away
   // The point to give up next among those for which `frees` says yes; null when there is none.

@@ -40,6 +40,38 @@ void PrefixCacheState::make_point(Session& session, std::int32_t offset, PointKi
   ++totals.captures;
 }
 
+std::vector<SpanList> PrefixCacheState::windows_at(Node* node) const {
+  std::vector<SpanList> windows(caches.size());
+  for (const std::size_t i : forgetting) {
+    const std::int32_t floor = caches[i]->visibility().floor(node->end());
+    if (floor >= node->end()) continue;
+    std::vector<Node*> above;
+    for (Node* each = node; !each->is_root() && each->end() > floor; each = each->parent()) above.push_back(each);
+    const Coverage coverage(above, i, node->end(), /*device_only=*/true);
+    const std::int32_t from = std::max(floor, coverage.covered_from(node->end()));
+    for (const WindowSource& source : coverage.pick(from, node->end())) {
+      SpanList piece = source.list->share(source.from, source.to);
+      if (windows[i].empty()) {
+        windows[i] = std::move(piece);
+      } else {
+        windows[i].append(std::move(piece));
+      }
+    }
+  }
+  return windows;
+}
+
+// REQUIRES: the node can be restored at its end from the device.
+void PrefixCacheState::keep_as_point(Node* node) {
+  RestorePoint& point = state_of(node).point;
+  if (!has_points() || point.exists()) return;
+  point.windows = windows_at(node);
+  point.kind = PointKind::kEnd;
+  point.used = ++uses;
+  points.insert(node);
+  ++totals.captures;
+}
+
 void PrefixCacheState::take_off_user(Node* node) {
   if (!state_of(node).user) return;
   std::erase(user_points, node);

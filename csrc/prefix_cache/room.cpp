@@ -209,8 +209,8 @@ void PrefixCacheState::free_slots(std::size_t cache, std::uint32_t count) {
   const auto frees = [&](const Node* node) { return frees_slot(node, cache); };
   while (recurrents[cache]->free_slots() < count) {
     Node* victim = point_victim(/*with_user=*/true, frees);
-    ensure(victim != nullptr, "prefix_cache.make_room", "counted ", count,
-           " slots of recurrent cache ", cache, " as free or freeable, found ", recurrents[cache]->free_slots());
+    ensure(victim != nullptr, "prefix_cache.make_room", "counted ", count, " slots of recurrent cache ", cache,
+           " as free or freeable, found ", recurrents[cache]->free_slots());
     give_up_point(victim);
   }
 }
@@ -283,120 +283,6 @@ void PrefixCacheState::prune(Node* node) {
     if (last) return;
     node = parent;
   }
-}
-
-// ---- nodes --------------------------------------------------------------------------------------------------------
-
-Node* PrefixCacheState::next_victim() {
-  while (true) {
-    Node* victim = trie.victim(kDeviceOrder);
-    if (victim != nullptr || user_points.empty()) return victim;
-    take_off_user(user_points.front());
-  }
-}
-
-Node* PrefixCacheState::split_tail(Node* node, std::uint32_t tokens) {
-  if (tokens < state_of(node).length()) trie.split(node, node->end() - static_cast<std::int32_t>(tokens));
-  return node;
-}
-
-std::uint64_t PrefixCacheState::give_up(Node* node) {
-  const std::uint64_t bytes = device_bytes_of(state_of(node));
-  if (page_out(node) > 0) return bytes;
-  remove_subtree(node);
-  return bytes;
-}
-
-Hold PrefixCacheState::hold(Node* node) {
-  Hold hold{node, {}};
-  for (Node* each = node; !each->is_root(); each = each->parent()) {
-    trie.lock(each);
-    hold.path.push_back(each);
-  }
-  return hold;
-}
-
-void PrefixCacheState::let_go(const Hold& hold) {
-  for (Node* node : hold.path) trie.unlock(node);
-}
-
-bool PrefixCacheState::subtree_is_locked(Node* node) const {
-  std::vector<Node*> open{node};
-  while (!open.empty()) {
-    Node* next = open.back();
-    open.pop_back();
-    if (next->locks() != 0) return true;
-    for (Node* child = next->first_child(); child != nullptr; child = child->next_sibling()) open.push_back(child);
-  }
-  return false;
-}
-
-std::uint64_t PrefixCacheState::remove_subtree(Node* node, bool tidy) {
-  take_off_marks(node);
-  Node* parent = node->parent();
-  const bool below_root = parent->is_root();  // a root may go with its last child
-  std::uint64_t bytes = 0;
-  for (Node* leaf = node; leaf != parent;) {
-    while (leaf->first_child() != nullptr) leaf = leaf->first_child();
-    Node* above = leaf->parent();
-    const bool last = leaf == node;
-    const NodeState& state = state_of(leaf);
-    bytes += device_bytes_of(state) + host_bytes_of(state);
-    (state.on_device ? device_tokens : host_tokens) -= state.length();
-    totals.evicted_tokens += state.length();
-    totals.dropped_points += points.erase(leaf);
-    trie.remove(leaf);
-    leaf = last ? parent : above;
-  }
-  if (tidy && !below_root) try_join(parent);
-  return bytes;
-}
-
-void PrefixCacheState::take_off_marks(Node* top) {
-  const auto below = [&](Node* node) {
-    for (; node != nullptr; node = node->parent()) {
-      if (node == top) return true;
-    }
-    return false;
-  };
-  for (auto point = user_points.begin(); point != user_points.end();) {
-    Node* node = *point;
-    if (!below(node)) {
-      ++point;
-      continue;
-    }
-    point = user_points.erase(point);
-    state_of(node).user = false;
-    trie.unlock(node);
-  }
-  for (auto pin = pins.begin(); pin != pins.end();) {
-    if (!below(pin->node)) {
-      ++pin;
-      continue;
-    }
-    --state_of(pin->node).pins;
-    let_go(*pin);
-    pin = pins.erase(pin);
-  }
-}
-
-// The node where the tail of `tokens` that nobody else uses begins: walks up from the match while there is one child at
-// most and no lock but that of a user point. What follows the tokens in a single line is the same branch and goes with
-// it; what parts from them is another one. Null: nothing.
-Node* PrefixCacheState::own_tail(std::string_view name_space, std::span<const Token> tokens) const {
-  const Match match = trie.match(name_space, tokens);
-  if (match.length == 0) return nullptr;
-  const bool parted = match.length < static_cast<std::int32_t>(tokens.size());
-  if (parted && (match.node->end() > match.length || !match.node->is_leaf())) return nullptr;
-  const auto in_use = [](Node* node) {
-    return node->child_count() > 1 || node->locks() > (state_of(node).user ? 1u : 0u);
-  };
-  for (Node* node = match.node; node != nullptr; node = node->first_child()) {
-    if (in_use(node)) return nullptr;
-  }
-  Node* top = match.node;
-  while (!top->parent()->is_root() && !in_use(top->parent())) top = top->parent();
-  return top;
 }
 
 }  // namespace kvtrie

@@ -62,6 +62,7 @@ Tensor Step::attend(std::int32_t layer, const Tensor& q, const Tensor& k, const 
   CausalCache& cache = *cache_->caches()[owner];
   cache.check_query(*forwards_[owner], q, options);
   cache.put(*forwards_[owner], layer, k, v);
+  attended_ = true;
   Tensor out = cache.attend(*forwards_[owner], layer, q, options);
   finish_if_complete();
   return out;
@@ -80,11 +81,13 @@ CausalCache::History Step::get(std::int32_t layer) {
 
 Tensor Step::attend_stored(std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options) {
   const std::size_t owner = attention_of(layer);
+  attended_ = true;
   return cache_->caches()[owner]->attend(*forwards_[owner], layer, q, options);
 }
 
 void Step::set_causal(std::span<const std::uint32_t> except) {
   if (dropped_) fail(ErrorKind::kClosed, "step", "the step was dropped: its session was asked for something else");
+  require(!attended_, "step.set_causal", "the step has attended already: call it before");
   for (std::size_t i = 0; i < forwards_.size(); ++i) cache_->caches()[i]->set_causal(*forwards_[i], except);
 }
 

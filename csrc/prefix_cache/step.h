@@ -74,6 +74,7 @@ class Step {
   std::vector<std::vector<SlotRef>> before_;        // of each session: its states when the step began
   bool complete_ = false;
   bool dropped_ = false;
+  bool attended_ = false;
 };
 
 }  // namespace kvtrie

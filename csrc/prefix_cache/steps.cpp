@@ -44,6 +44,34 @@ void PrefixCacheState::drop(Step& step) noexcept {
   ++totals.dropped_steps;
 }
 
+// The states that came out of the step at the offsets it was asked for, and at its end.
+void PrefixCacheState::make_points(Step& step, std::size_t index) {
+  Session& session = *step.sessions_[index];
+  std::vector<std::vector<SlotRef>> captured;
+  for (const StateForwardPtr& forward : step.state_forwards_) captured.push_back(forward->take_captured(index));
+  std::size_t inside = 0;
+  for (const WantedPoint& wanted : step.captures_[index]) {
+    if (wanted.offset == session.computed_) {
+      make_point(session, wanted.offset, wanted.kind, states_of(session));
+      continue;
+    }
+    std::vector<SlotRef> states;
+    for (auto& each : captured) states.push_back(std::move(each[inside]));
+    ++inside;
+    make_point(session, wanted.offset, wanted.kind, std::move(states));
+  }
+  std::erase_if(session.wanted_, [&](const WantedPoint& each) { return each.offset <= session.computed_; });
+}
+
+// Nothing is ahead any more once all attention caches have come to the session's own length.
+void PrefixCacheState::settle_ahead(Session& session) {
+  if (session.ahead_ == nullptr) return;
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    if (caches[i]->length(session.sequences_[i]) > session.computed_) return;
+  }
+  trie.unlock(std::exchange(session.ahead_, nullptr));
+}
+
 void PrefixCacheState::complete(Step& step) {
   if (step.complete_ || step.dropped_) return;
   step.complete_ = true;
@@ -54,27 +82,9 @@ void PrefixCacheState::complete(Step& step) {
     session.open_step_ = nullptr;
     session.computed_ += static_cast<std::int32_t>(step.counts_[s]);
     publish(session);
-    std::vector<std::vector<SlotRef>> captured;
-    for (const StateForwardPtr& forward : step.state_forwards_) captured.push_back(forward->take_captured(s));
-    std::size_t inside = 0;
-    for (const WantedPoint& wanted : step.captures_[s]) {
-      if (wanted.offset == session.computed_) {
-        make_point(session, wanted.offset, wanted.kind, states_of(session));
-        continue;
-      }
-      std::vector<SlotRef> states;
-      for (auto& each : captured) states.push_back(std::move(each[inside]));
-      ++inside;
-      make_point(session, wanted.offset, wanted.kind, std::move(states));
-    }
-    const auto passed = [&](const WantedPoint& each) { return each.offset <= session.computed_; };
-    std::erase_if(session.wanted_, passed);
+    make_points(step, s);
     for (const std::size_t i : forgetting) caches[i]->release_unseen(session.sequences_[i], session.computed_);
-    if (session.ahead_ == nullptr) continue;
-    const auto reached = [&](std::size_t i) { return caches[i]->length(session.sequences_[i]) == session.computed_; };
-    bool all = true;
-    for (std::size_t i = 0; i < caches.size(); ++i) all = all && reached(i);
-    if (all) trie.unlock(std::exchange(session.ahead_, nullptr));
+    settle_ahead(session);
   }
   step.before_.clear();
 }
@@ -98,24 +108,29 @@ void PrefixCacheState::add_rows(Step& step, const Session& session, std::uint32_
     step.sequences_.push_back(index);
   }
   step.counts_.push_back(count);
+  step.captures_.push_back(captures_between(session, end));
+}
+
+// The restore points that a step up to `end` makes: wanted ones and spaced ones, each length once.
+std::vector<WantedPoint> PrefixCacheState::captures_between(const Session& session, std::int32_t end) const {
   std::vector<WantedPoint> captures;
+  if (!session.publish_ || !has_points()) return captures;
   const auto want = [&](std::int32_t at, PointKind kind) {
     if (at <= session.computed_ || at > end || session.atomic_.inside(at)) return;
-    const auto place = std::lower_bound(captures.begin(), captures.end(), at,
-                                        [](const WantedPoint& each, std::int32_t o) { return each.offset < o; });
-    if (place == captures.end() || place->offset != at)
+    const auto before = [](const WantedPoint& each, std::int32_t offset) { return each.offset < offset; };
+    const auto place = std::lower_bound(captures.begin(), captures.end(), at, before);
+    if (place == captures.end() || place->offset != at) {
       captures.insert(place, {at, kind});
-    else
+    } else {
       place->kind = std::max(place->kind, kind);
+    }
   };
   for (const WantedPoint& wanted : session.wanted_) want(wanted.offset, wanted.kind);
-  const std::int32_t every = options.checkpoint_every;
-  for (std::int32_t at = session.computed_ / every * every + every; at <= end && !recurrents.empty(); at += every) {
-    want(at, PointKind::kSpaced);
-    if (at > end - every) break;
+  const std::int64_t every = options.checkpoint_every;
+  for (std::int64_t at = (session.computed_ / every + 1) * every; at <= end && !recurrents.empty(); at += every) {
+    want(static_cast<std::int32_t>(at), PointKind::kSpaced);
   }
-  if (!session.publish_ || !has_points()) captures.clear();
-  step.captures_.push_back(std::move(captures));
+  return captures;
 }
 
 // Drops captures until at most `slots` are inside: the least wanted kind first, the earliest of it first.

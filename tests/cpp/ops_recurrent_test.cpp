@@ -184,6 +184,29 @@ TEST_P(OpsRecurrentTest, NeighboursAndPaddingChangeNoBit) {  // segment equivale
   }
 }
 
+TEST_P(OpsRecurrentTest, OclgrindSmallStates) {  // every path of both kernels: tails, cuts, zeros, padding, idle lanes
+  const ForcedFamily forced(GetParam());
+  const std::vector<StateRows> rows{{0, 9, 1, {{3, 0}, {9, 2}}}, {9, 1, -1, {{1, 3}}}, {10, 1, -1, {}}};
+  const DeltaCase s{1, 2, 3, 11};
+  Random random;
+  const DeltaInputs in(11, s, random);
+  std::vector<float> states = random.normals(4 * 2 * 3 * 11);
+  const Tensor pool = upload(states, {4, 2, 3, 11});
+  const Tensor out = DeltaOperands(11, s, in).run(pool, pool, rows);
+  std::vector<float> wanted(in.v.size());
+  reference::gated_delta({in.q, in.k, in.v, in.g, in.beta}, {1, 2, 3, 11}, states, states, rows, wanted);
+  expect_close(download(out), wanted, 1e-4f);
+  const std::vector<float> x = random.normals(11 * 11), weight = random.normals(33);
+  std::vector<std::byte> tails = stored(random.normals(4 * 2 * 11), DType::kFloat16);
+  const Tensor tail_pool = Tensor::from_host(shared_device(), DType::kFloat16, {4, 2, 11}, tails.data());
+  const Tensor y =
+      causal_conv1d(upload(x, {11, 11}), upload(weight, {11, 3}), tail_pool, tail_pool, {shared_device(), rows});
+  std::vector<float> wanted_y(x.size());
+  const reference::HostStates host{tails.data(), DType::kFloat16};
+  reference::causal_conv1d(x, weight, 3, host, host, rows, wanted_y);
+  expect_close(download(y), wanted_y, 1e-5f);
+}
+
 TEST_P(OpsRecurrentTest, RandomStepsAgree) {
   const ForcedFamily forced(GetParam());
   const DeltaCase s{2, 2, 12, 16};

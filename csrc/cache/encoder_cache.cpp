@@ -1,0 +1,124 @@
+// Creation, sequences and questions.
+#include "cache/encoder_cache.h"
+
+#include <algorithm>
+
+#include "cache/encoder_cache_state.h"
+
+namespace kvtrie {
+
+// ---- state --------------------------------------------------------------------------------------------------------
+
+EncoderCache::State::State(std::unique_ptr<KvStore> store_in, std::vector<std::int32_t> layers_in)
+    : store(std::move(store_in)), pool(CellPool::create(store->shape().cells)), layers(std::move(layers_in)) {
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const bool fresh = layer_index.emplace(layers[i], static_cast<std::uint32_t>(i)).second;
+    require(fresh, "encoder_cache", "layers: got ", layers[i], " twice, allowed once");
+  }
+  const std::uint32_t stored = store->shape().layers;
+  require(layers.size() == stored, "encoder_cache", "layers: got ", layers.size(), ", allowed ", stored,
+          " as the store has");
+}
+
+EncoderCache::State::~State() {
+  sequences.clear();
+  pool->on_free = nullptr;
+}
+
+std::uint32_t EncoderCache::State::index_of(std::int32_t layer, const char* where) const {
+  const auto entry = layer_index.find(layer);
+  if (entry == layer_index.end()) {
+    fail(ErrorKind::kArgument, where, "layer: got ", layer, ", allowed the ", layer_index.size(),
+         " layers of this cache, ", layer_index.begin()->first, " to ", layer_index.rbegin()->first);
+  }
+  return entry->second;
+}
+
+EncoderSequence* EncoderCache::State::find(SequenceId id) {
+  const auto entry = sequences.find(id);
+  return entry == sequences.end() ? nullptr : &entry->second;
+}
+
+const EncoderSequence* EncoderCache::State::find(SequenceId id) const {
+  const auto entry = sequences.find(id);
+  return entry == sequences.end() ? nullptr : &entry->second;
+}
+
+EncoderSequence& EncoderCache::State::open(SequenceId id) {
+  if (EncoderSequence* sequence = find(id)) return *sequence;
+  require(id >= 0 && id < kFirstOpenedSequence, "encoder_cache", "sequence: got ", id, ", allowed 0 to ",
+          kFirstOpenedSequence - 1);
+  EncoderSequence& sequence = sequences.try_emplace(id, *pool).first->second;
+  sequence.epoch = ++stamp;
+  return sequence;
+}
+
+void EncoderCache::State::forget_if_empty(SequenceId id) noexcept {
+  const EncoderSequence* sequence = find(id);
+  if (sequence == nullptr || sequence->length > 0) return;
+  if (sequence->forward == nullptr && sequence->schedule.offsets.empty()) sequences.erase(id);
+}
+
+void EncoderCache::State::require_sound(const char* where) const {
+  if (damaged) fail(ErrorKind::kDevice, where, "the cells were damaged by an earlier device failure");
+}
+
+std::int32_t EncoderCache::State::length(SequenceId id) const {
+  const EncoderSequence* sequence = find(id);
+  if (sequence == nullptr) return 0;
+  const EncoderForward::State* forward = sequence->forward;
+  if (forward == nullptr || forward->status != EncoderForward::State::Status::kText) return sequence->length;
+  return std::max(sequence->length, forward->part_of(id)->end);
+}
+
+void EncoderCache::State::let_go(EncoderSequence& sequence) noexcept {
+  if (!sequence.has_item()) return;
+  sequence.cells.clear();
+  sequence.epoch = ++stamp;
+}
+
+// ---- the cache ----------------------------------------------------------------------------------------------------
+
+std::shared_ptr<EncoderCache> EncoderCache::create(std::unique_ptr<KvStore> store, std::vector<std::int32_t> layers) {
+  require(store != nullptr, "encoder_cache", "store: got none");
+  auto state = std::make_shared<State>(std::move(store), std::move(layers));
+  return std::shared_ptr<EncoderCache>(new EncoderCache(std::move(state)));
+}
+
+EncoderCache::EncoderCache(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+EncoderCache::~EncoderCache() = default;
+
+const std::vector<std::int32_t>& EncoderCache::layers() const noexcept { return state_->layers; }
+
+bool EncoderCache::has_layer(std::int32_t layer) const noexcept { return state_->layer_index.count(layer) != 0; }
+
+const KvShape& EncoderCache::shape() const noexcept { return state_->store->shape(); }
+
+std::uint64_t EncoderCache::nbytes() const noexcept { return shape().bytes_per_cell() * shape().cells; }
+
+Cell EncoderCache::capacity() const noexcept { return shape().cells; }
+
+Cell EncoderCache::free_cells() const { return state_->pool->free_cells(); }
+
+std::int32_t EncoderCache::length(SequenceId id) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->length(id);
+}
+
+std::optional<EncoderCache::Item> EncoderCache::item(SequenceId id) const {
+  const std::lock_guard lock(state_->mutex);
+  const EncoderSequence* sequence = state_->find(id);
+  if (sequence == nullptr || !sequence->has_item()) return std::nullopt;
+  return Item{sequence->position, sequence->cells.spans()};
+}
+
+bool EncoderCache::can_resume(SequenceId id, std::int32_t position) const {
+  return position >= 0 && position <= length(id);
+}
+
+CellPool& EncoderCache::pool() noexcept { return *state_->pool; }
+
+KvStore& EncoderCache::store() noexcept { return *state_->store; }
+
+}  // namespace kvtrie

@@ -1,0 +1,140 @@
+// The inside of an EncoderCache: what its mutex guards.
+//
+//   encoder_cache.cpp           creation, sequences, questions
+//   encoder_cache_forward.cpp   forwards: rows, claims, ends
+//   encoder_cache_layers.cpp    forwards: puts, attention, histories
+//   encoder_cache_editing.cpp   copies, removals, compaction
+//   encoder_cache_snapshot.cpp  snapshots and scheduled captures
+//   encoder_cache_check.cpp     invariants and the dump
+//
+// The life of a forward:
+//
+//     kText  ---- put, or started with items ---->  kOpen  ---- last layer ---->  kComplete
+//       |  \------------ ends: its rows count -----------------------------------^
+//       \---------------- dropped ----------------->  kDropped  <------ ends, or dropped ----- kOpen
+//
+// Only the forward that start_forward made last is ever kText or kOpen.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "cache/encoder_cache.h"
+
+namespace kvtrie {
+
+// Scheduled captures: entry i of `captured` is for offsets[i]; the first `fired` are done.
+struct EncoderSchedule {
+  std::vector<std::int32_t> offsets;
+  std::vector<EncoderCache::SnapshotPtr> captured;
+  std::size_t fired = 0;
+  std::int32_t cursor = 0;  // where the next capture starts; moves only when one fires
+};
+
+struct EncoderSequence {
+  explicit EncoderSequence(CellPool& pool) : cells(pool, true) {}
+
+  SpanList cells;                            // of the item, labelled from 0; empty: no item
+  std::int32_t position = 0;                 // of the item
+  std::int32_t length = 0;                   // without the rows of a forward that has not ended
+  EncoderForward::State* forward = nullptr;  // while that is kText or kOpen
+  EncoderSchedule schedule;
+  std::uint64_t epoch = 0;  // changes with the item
+
+  bool has_item() const noexcept { return !cells.empty(); }
+};
+
+struct EncoderCache::State {
+  State(std::unique_ptr<KvStore> store_in, std::vector<std::int32_t> layers_in);
+  ~State();  // lists that outlive the cache still release, but tell nobody
+
+  // --- set at creation -------------------------------------------------------------------------------------------
+  const std::unique_ptr<KvStore> store;
+  const std::shared_ptr<CellPool> pool;
+  const std::vector<std::int32_t> layers;
+  std::map<std::int32_t, std::uint32_t> layer_index;
+
+  // --- guarded by `mutex` ----------------------------------------------------------------------------------------
+  mutable std::mutex mutex;
+  std::unordered_map<SequenceId, EncoderSequence> sequences;
+  EncoderForwardPtr current;  // what start_forward made last
+  std::uint64_t stamp = 0;    // of epochs
+  std::uint64_t layout = 0;   // changes when cells move
+  bool damaged = false;       // a device failure left cells with unknown bytes
+
+  // All below: `mutex` is held.
+  std::uint32_t index_of(std::int32_t layer, const char* where) const;
+  EncoderSequence* find(SequenceId id);
+  const EncoderSequence* find(SequenceId id) const;
+  EncoderSequence& open(SequenceId id);          // existing or new
+  void forget_if_empty(SequenceId id) noexcept;  // numbers need no entry at length 0
+  void require_sound(const char* where) const;
+  std::int32_t length(SequenceId id) const;         // the rows of a kText forward count
+  EncoderForward::State* unended() const noexcept;  // the forward that is kText or kOpen; null
+  // Readies a sequence for a change: ends the forward that it is in. Strong: throws before anything changed.
+  void make_idle(SequenceId id);
+  void end(EncoderForward::State& forward, SequenceId kept = -1);  // rows that brought nothing count, else drop
+  void complete(EncoderForward::State& forward);  // strong, too
+  void drop(EncoderForward::State& forward, SequenceId kept = -1) noexcept;  // forgets empty sequences but `kept`
+  void let_go(EncoderSequence& sequence) noexcept;  // of its item
+  // What fires when the sequence, with this item, reaches `length`.
+  std::vector<SnapshotPtr> capture(const EncoderSequence& sequence, const CellSpans& cells, std::int32_t position,
+                                   std::int32_t length, const std::shared_ptr<State>& self) const;
+};
+
+// Rows [row, row + count) of a forward are the positions from `position` of part `part`.
+struct EncoderBlock {
+  std::uint32_t row = 0, count = 0;
+  std::size_t part = 0;
+  std::int32_t position = 0;
+};
+
+// One sequence's share in a forward: rows at the positions [begin, end).
+struct EncoderPart {
+  SequenceId id = 0;
+  std::int32_t begin = 0, end = 0;
+  std::int32_t item_position = 0;  // of the item that it brings; counts while there is one
+  SpanList claimed;                // its cells, until completion
+  std::uint64_t epoch = 0;
+};
+
+struct EncoderForward::State {
+  enum class Status : std::uint8_t { kText, kOpen, kComplete, kDropped };
+
+  std::weak_ptr<EncoderCache::State> owner;
+  std::atomic<Status> status = Status::kDropped;
+  std::atomic<bool> brings = false;
+  std::uint32_t rows = 0, item_rows = 0;  // of text; of put()
+  std::vector<EncoderPart> parts;
+  std::vector<EncoderBlock> blocks;
+  std::vector<std::size_t> item_parts;  // the parts that bring items, in the order of put()'s rows
+  std::vector<bool> put;                // per layer index
+  std::size_t puts = 0;
+  PreparedStepPtr step;  // null until it is needed
+  std::uint64_t layout = 0;
+
+  const EncoderPart* part_of(SequenceId id) const noexcept;
+};
+
+// encoder_cache_forward.cpp: claims the items of a forward that has none yet, which is kOpen then. Strong.
+void claim_items(EncoderCache::State& state, EncoderForward::State& forward, std::span<const EncoderItem> items,
+                 const char* where);
+
+// What a snapshot holds of [start, end).
+struct EncoderCache::Snapshot::Contents {
+  std::weak_ptr<EncoderCache::State> owner;
+  SpanList cells;  // of the item, labelled from 0; empty: none stands there
+  std::int32_t position = 0, start = 0, end = 0;
+  std::atomic<bool> consumed = false;
+
+  bool has_item_below(std::int32_t target) const noexcept { return !cells.empty() && position < target; }
+};
+
+}  // namespace kvtrie

@@ -1,0 +1,198 @@
+// Creation, layers and questions.
+#include "cache/hybrid_cache.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "cache/hybrid_cache_state.h"
+
+namespace kvtrie {
+namespace {
+
+// "0 to 2, 5" for 0, 1, 2, 5.
+std::string list(const std::vector<std::int32_t>& layers) {
+  std::ostringstream out;
+  for (std::size_t i = 0; i < layers.size();) {
+    std::size_t last = i;
+    while (last + 1 < layers.size() && layers[last + 1] == layers[last] + 1) ++last;
+    out << (i > 0 ? ", " : "") << layers[i];
+    if (last > i) out << (last > i + 1 ? " to " : ", ") << layers[last];
+    i = last + 1;
+  }
+  return layers.empty() ? "none" : out.str();
+}
+
+}  // namespace
+
+// ---- state --------------------------------------------------------------------------------------------------------
+
+HybridCache::State::State(std::vector<Part> caches_in) : caches(std::move(caches_in)) {
+  require(!caches.empty(), "hybrid_cache", "caches: got none, allowed 1 or more");
+  for (const Part& cache : caches) {
+    parts.push_back(make_part(cache));
+    for (const std::int32_t layer : parts.back()->layers()) {
+      const auto [entry, fresh] = part_of_layer.emplace(layer, parts.size() - 1);
+      require(fresh, "hybrid_cache", "caches: got layer ", layer, " in caches ", entry->second, " and ",
+              parts.size() - 1, ", allowed in one");
+    }
+  }
+}
+
+template <class Allowed>
+std::size_t HybridCache::State::find(std::int32_t layer, const char* where, Allowed allowed) const {
+  const auto entry = part_of_layer.find(layer);
+  if (entry != part_of_layer.end() && allowed(*parts[entry->second])) return entry->second;
+  std::vector<std::int32_t> layers;
+  for (const auto& [number, part] : part_of_layer) {
+    if (allowed(*parts[part])) layers.push_back(number);
+  }
+  fail(ErrorKind::kArgument, where, "layer: got ", layer, ", allowed ", list(layers));
+}
+
+AttentionLayers& HybridCache::State::attention(std::int32_t layer, const char* where) const {
+  return *parts[find(layer, where, [](HybridPart& part) { return part.attention() != nullptr; })]->attention();
+}
+
+RecurrentLayers& HybridCache::State::recurrent(std::int32_t layer, const char* where) const {
+  return *parts[find(layer, where, [](HybridPart& part) { return part.recurrent() != nullptr; })]->recurrent();
+}
+
+std::int32_t HybridCache::State::length_in(std::size_t part, SequenceId id) const {
+  const HybridMember* in_step = whole() ? nullptr : member(id);
+  return in_step != nullptr ? in_step->begin : parts[part]->length(id);
+}
+
+std::int32_t HybridCache::State::length(SequenceId id) const {
+  std::int32_t length = length_in(0, id);
+  for (std::size_t i = 1; i < parts.size(); ++i) length = std::min(length, length_in(i, id));
+  return length;
+}
+
+std::int32_t HybridCache::State::level(SequenceId id, const char* where) const {
+  const std::int32_t first = length_in(0, id);
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    const std::int32_t other = length_in(i, id);
+    require(other == first, where, "sequence ", id, ": got lengths ", first, " and ", other,
+            " in its caches, allowed one: remove it from 0 on");
+  }
+  return first;
+}
+
+bool HybridCache::State::can_resume(std::size_t part, SequenceId id, std::int32_t position) const {
+  const HybridMember* in_step = whole() ? nullptr : member(id);
+  if (in_step == nullptr) return parts[part]->can_resume(id, position);
+  return position == in_step->begin || (position < in_step->begin && parts[part]->can_resume(id, position));
+}
+
+bool HybridCache::State::can_resume(SequenceId id, std::int32_t position) const {
+  if (position < 0 || position > length(id)) return false;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (!can_resume(i, id, position)) return false;
+  }
+  return true;
+}
+
+void HybridCache::State::require_resumable(SequenceId id, std::int32_t position, const char* where) const {
+  if (can_resume(id, position)) return;
+  std::int32_t nearest = position;
+  while (!can_resume(id, nearest)) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (!can_resume(i, id, nearest)) nearest = parts[i]->resumable_below(nearest);
+    }
+  }
+  throw Error::not_restorable(cat("[", where, "] length: got ", position, ", which not all of the ", parts.size(),
+                                  " caches can be cut to, allowed ", nearest, " or the length, ", length(id)),
+                              nearest);
+}
+
+void HybridCache::State::check_change(SequenceId id, const char* where) const {
+  for (const auto& part : parts) part->check_change(id, where);
+}
+
+// ---- the cache ----------------------------------------------------------------------------------------------------
+
+HybridCache::Ptr HybridCache::create(std::vector<Part> caches) {
+  return Ptr(new HybridCache(std::make_shared<State>(std::move(caches))));
+}
+
+HybridCache::HybridCache(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+HybridCache::~HybridCache() = default;
+
+const std::vector<HybridCache::Part>& HybridCache::caches() const noexcept { return state_->caches; }
+
+std::vector<std::int32_t> HybridCache::layers() const {
+  std::vector<std::int32_t> layers;
+  for (const auto& [layer, part] : state_->part_of_layer) layers.push_back(layer);
+  return layers;
+}
+
+bool HybridCache::has_layer(std::int32_t layer) const noexcept { return state_->part_of_layer.count(layer) != 0; }
+
+const HybridCache::Part& HybridCache::attention_part(std::int32_t layer, const char* where) const {
+  return state_->caches[state_->find(layer, where, [](HybridPart& part) { return part.attention() != nullptr; })];
+}
+
+const HybridCache::Part& HybridCache::recurrent_part(std::int32_t layer, const char* where) const {
+  return state_->caches[state_->find(layer, where, [](HybridPart& part) { return part.recurrent() != nullptr; })];
+}
+
+std::uint64_t HybridCache::nbytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& part : state_->parts) bytes += part->nbytes();
+  return bytes;
+}
+
+std::optional<Cell> HybridCache::free_cells() const {
+  std::optional<Cell> fewest;
+  for (const auto& part : state_->parts) {
+    const std::optional<Cell> cells = part->free_cells();
+    if (cells && (!fewest || *cells < *fewest)) fewest = cells;
+  }
+  return fewest;
+}
+
+std::optional<std::uint32_t> HybridCache::free_slots() const {
+  std::optional<std::uint32_t> fewest;
+  for (const auto& part : state_->parts) {
+    const std::optional<std::uint32_t> slots = part->free_slots();
+    if (slots && (!fewest || *slots < *fewest)) fewest = slots;
+  }
+  return fewest;
+}
+
+std::int32_t HybridCache::length(SequenceId id) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->length(id);
+}
+
+bool HybridCache::can_resume(SequenceId id, std::int32_t position) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->can_resume(id, position);
+}
+
+std::vector<std::string> HybridCache::check() const {
+  const std::lock_guard lock(state_->mutex);
+  std::vector<std::string> faults;
+  for (std::size_t i = 0; i < state_->parts.size(); ++i) {
+    for (const std::string& fault : state_->parts[i]->check()) faults.push_back(cat("cache ", i, ": ", fault));
+  }
+  return faults;
+}
+
+std::string HybridCache::dump() const {
+  const std::lock_guard lock(state_->mutex);
+  std::ostringstream out;
+  for (std::size_t i = 0; i < state_->parts.size(); ++i) out << "cache " << i << '\n' << state_->parts[i]->dump();
+  for (const HybridMember& member : state_->members) {
+    out << "step of sequence " << member.id << " from " << member.begin << " to " << member.end << '\n';
+  }
+  for (const auto& [id, schedule] : state_->schedules) {
+    out << "schedule of sequence " << id << ':';
+    for (const std::int32_t offset : schedule.offsets) out << ' ' << offset;
+    out << '\n';
+  }
+  return out.str();
+}
+
+}  // namespace kvtrie

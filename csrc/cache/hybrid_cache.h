@@ -1,0 +1,130 @@
+// Several caches as one: a model whose layers keep states of several kinds.
+//
+// Concept. Each *part* is a cache of a group of layers (attention, recurrent, encoder). Layers decide who answers: what
+// names a layer goes to the part that has it; everything else goes to all parts, or to none: every part is asked first,
+// and only when all can does any change. So a sequence has one length in all of them. A hybrid of attention and
+// recurrent layers can be cut, copied or restored to the lengths that all agree on, and to no other.
+//
+// A *step* is one forward in every part, and is complete when all of them are. Parts complete one by one, when their last
+// layer was written; until the step is complete the hybrid holds what the sequences had before, and a step that ends
+// half-way (its model failed) is *taken back*: each sequence stands where it stood, in every part. It ends with the next
+// start_forward, or with the next call that changes one of its sequences; a step that some part has completed already
+// also with snapshot(), and before such a call is checked.
+//
+//     causal      |====== 40 ======|-- 8 -->     not complete: dropped
+//     recurrent   |====== 40 ======|== 8 ==>     complete: goes back to 40
+//
+// Threads: every public method may be called from any thread; a mutex inside is taken before those of the parts. The
+// parts are driven through the hybrid only.
+// Units: positions and lengths in tokens, sizes in bytes.
+// Errors: a call that throws has changed nothing, except where a part's own header says otherwise, and when memory runs
+// out after the first part has changed. The sequence is then shortened in all parts: to `begin` by a removal, else to 0.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "cache/causal_cache.h"
+#include "cache/encoder_cache.h"
+#include "cache/recurrent_cache.h"
+
+namespace kvtrie {
+
+class HybridCache : public std::enable_shared_from_this<HybridCache> {
+ public:
+  using Part =
+      std::variant<std::shared_ptr<CausalCache>, std::shared_ptr<RecurrentCache>, std::shared_ptr<EncoderCache>>;
+  using Ptr = std::shared_ptr<HybridCache>;
+  // No layer may be in two parts. For a hybrid inside another give its caches().
+  static Ptr create(std::vector<Part> caches);
+  ~HybridCache();
+
+  const std::vector<Part>& caches() const noexcept;
+  std::vector<std::int32_t> layers() const;  // of all parts, ascending
+  bool has_layer(std::int32_t layer) const noexcept;
+  // The part that answers for a layer of attention (or cross attention), or of recurrent state; kArgument when nobody
+  // does, which names the layers that are allowed.
+  const Part& attention_part(std::int32_t layer, const char* where) const;
+  const Part& recurrent_part(std::int32_t layer, const char* where) const;
+
+  std::uint64_t nbytes() const;
+  std::optional<Cell> free_cells() const;           // of the part with cells that has fewest; none: no part has cells
+  std::optional<std::uint32_t> free_slots() const;  // the same for slots
+  std::int32_t length(SequenceId id) const;         // 0 for an unknown sequence; the shortest if parts disagree
+
+  // --- steps ---------------------------------------------------------------------------------------------------
+  // As the parts', for all of them. `items` are the encoder cache's; kArgument when there is not exactly one. Throws
+  // what the first part that cannot throws; then all stand where they stood, an open step included.
+  void start_forward(std::span<const std::int32_t> positions, std::span<const SequenceId> sequences,
+                     bool reserve = false, std::span<const EncoderItem> items = {});
+  bool complete() const;           // every part is; false without a step
+  void drop_forward() noexcept;    // takes the step back unless it is complete
+  void put(std::int32_t layer, const Tensor& k, const Tensor& v);
+  Tensor attend(std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options);
+  CausalCache::History get(std::int32_t layer);
+  void set_causal(std::span<const std::uint32_t> except);  // for all causal parts; kNotSupported without one
+  Tensor conv(std::int32_t layer, const Tensor& x, const Tensor& weight);
+  Tensor gated_delta(std::int32_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
+                     const Tensor& beta);
+  RecurrentCache::States states(std::int32_t layer);
+  void put_states(std::int32_t layer, const Tensor& conv, const Tensor& delta);
+  std::vector<std::vector<std::int32_t>> boundaries(std::int32_t layer) const;  // StateForward::row_boundaries
+  std::vector<std::int32_t> row_starts(std::int32_t layer) const;               // StateForward::row_starts
+
+  // --- editing (api.md, "Caches") ------------------------------------------------------------------------------
+  class Snapshot;
+  using SnapshotPtr = std::shared_ptr<Snapshot>;
+  bool can_resume(SequenceId id, std::int32_t position) const;
+  void copy_prefix(SequenceId from, SequenceId to, std::int32_t length);  // an unknown `from` is an empty one
+  void remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end = std::nullopt);
+  void defrag();  // kBusy while a step is open
+
+  // One object over the snapshots of the parts. A part of it may be missing: after a split, the state of a recurrent
+  // cache is in one half only. What is missing is not made up for: restore() answers False there.
+  SnapshotPtr snapshot(SequenceId id, std::int32_t start);
+  // False, with nothing changed, unless every part can. Below the snapshot's start, and at it, a part that cannot do it
+  // from the snapshot is cut.
+  bool restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target);
+  std::pair<SnapshotPtr, SnapshotPtr> split(const SnapshotPtr& snapshot, std::int32_t at);
+  SnapshotPtr merge(const SnapshotPtr& a, const SnapshotPtr& b);
+  // As the parts'. An offset that was reached only by a step which was taken back has null.
+  void prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets);
+  std::vector<SnapshotPtr> take_snapshots(SequenceId id);
+
+  std::vector<std::string> check() const;  // empty when every invariant of every part holds
+  std::string dump() const;                // for comparing before and after
+
+  struct State;  // private to cache/
+
+ private:
+  explicit HybridCache(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
+};
+
+// The tokens [start, end) of one sequence in every part. Consumed by split and merge; then, or when its cache is gone, it
+// holds and counts nothing.
+class HybridCache::Snapshot {
+ public:
+  struct Contents;  // private to cache/
+  explicit Snapshot(std::unique_ptr<Contents> contents);
+  ~Snapshot();
+
+  std::int32_t start() const noexcept;
+  std::int32_t end() const noexcept;
+  std::uint64_t nbytes() const;         // of what it alone holds, in all parts
+  std::uint64_t shared_nbytes() const;  // of what others hold too
+  const char* tier() const noexcept;    // "device"
+  bool consumed() const noexcept;
+
+ private:
+  friend class HybridCache;
+  std::unique_ptr<Contents> contents_;
+};
+
+}  // namespace kvtrie

@@ -1,0 +1,219 @@
+// The three kinds of parts.
+#include "cache/hybrid_cache_part.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace kvtrie {
+namespace {
+
+// What the caches have in common.
+template <class Cache, class ForwardHandle>
+class CachePart : public HybridPart {
+ public:
+  explicit CachePart(std::shared_ptr<Cache> cache) : cache_(std::move(cache)) {}
+
+  const std::vector<std::int32_t>& layers() const override { return cache_->layers(); }
+  std::uint64_t nbytes() const override { return cache_->nbytes(); }
+  std::int32_t length(SequenceId id) const override { return cache_->length(id); }
+  bool can_resume(SequenceId id, std::int32_t position) const override { return cache_->can_resume(id, position); }
+  std::vector<std::string> check() const override { return cache_->check(); }
+  std::string dump() const override { return cache_->dump(); }
+
+  PartForward forward() const override {
+    if (!forward_) return PartForward::kNone;
+    return forward_->complete() ? PartForward::kComplete : PartForward::kOpen;
+  }
+  void drop() noexcept override {
+    if (forward_) cache_->drop(*forward_);
+  }
+
+  void copy_prefix(SequenceId from, SequenceId to, std::int32_t length) override {
+    cache_->copy_prefix(from, to, length);
+  }
+  void remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end) override {
+    cache_->remove(id, begin, end);
+  }
+  bool restore(SequenceId id, const PartSnapshot& snapshot, std::int32_t target) override {
+    return cache_->restore(id, typed(snapshot), target);
+  }
+  PartSnapshot snapshot(SequenceId id, std::int32_t start) override { return cache_->snapshot(id, start); }
+  std::pair<PartSnapshot, PartSnapshot> split(const PartSnapshot& snapshot, std::int32_t at) override {
+    return cache_->split(typed(snapshot), at);
+  }
+  PartSnapshot merge(const PartSnapshot& a, const PartSnapshot& b) override {
+    return cache_->merge(typed(a), typed(b));
+  }
+  std::uint64_t nbytes(const PartSnapshot& snapshot) const override { return typed(snapshot)->nbytes(); }
+  std::uint64_t shared_nbytes(const PartSnapshot& snapshot) const override { return typed(snapshot)->shared_nbytes(); }
+  void prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets) override {
+    cache_->prepare_snapshots(id, std::move(offsets));
+  }
+  std::vector<PartSnapshot> take_snapshots(SequenceId id) override {
+    auto taken = cache_->take_snapshots(id);
+    return {taken.begin(), taken.end()};
+  }
+
+ protected:
+  using Typed = std::shared_ptr<typename Cache::Snapshot>;
+  static Typed typed(const PartSnapshot& snapshot) {
+    return std::static_pointer_cast<typename Cache::Snapshot>(snapshot);
+  }
+  auto& started() const {
+    require(forward_ != nullptr, "hybrid_cache", "no forward was started");
+    return *forward_;
+  }
+
+  std::shared_ptr<Cache> cache_;
+  ForwardHandle forward_;
+};
+
+void check_busy(bool busy, const char* where) {
+  if (busy) fail(ErrorKind::kBusy, where, "the sequence is in a forward that is still open");
+}
+
+class CausalPart final : public CachePart<CausalCache, ForwardPtr>, public AttentionLayers {
+ public:
+  using CachePart::CachePart;
+
+  AttentionLayers* attention() noexcept override { return this; }
+  std::optional<Cell> free_cells() const override { return cache_->free_cells(); }
+  std::int32_t resumable_below(std::int32_t position) const override {
+    const std::int32_t chunk = cache_->visibility().chunk;
+    return chunk > 0 ? position - position % chunk : 0;
+  }
+  void check_change(SequenceId id, const char* where) const override { check_busy(cache_->busy(id), where); }
+  void check_remove_middle(SequenceId id, std::int32_t begin, std::int32_t end, const char* where) const override {
+    if (!cache_->can_remove(id, begin, end)) {
+      fail(ErrorKind::kNotSupported, where, "the causal cache of layer ", layers().front(), " cannot lose the tokens ",
+           begin, " to ", end, ": it has chunks, no rope to move what follows, or no whole window afterwards");
+    }
+    const std::uint32_t needed = cache_->cells_to_copy(id, end);
+    const Cell free = cache_->free_for_removal(id);
+    if (needed <= free) return;
+    const CacheFullCounts counts{needed, free, 0, cache_->capacity() - free};
+    throw Error::cache_full(cat("[", where, "] cells for copies of shared ones: needed ", needed, ", free ", free),
+                            counts);
+  }
+  bool can_restore(SequenceId id, const PartSnapshot& snapshot, std::int32_t target) const override {
+    return snapshot && cache_->can_restore(id, typed(snapshot), target);
+  }
+
+  void check_start(const HybridRows& rows) override { cache_->start_forward(rows.positions, rows.sequences, true); }
+  void start(const HybridRows& rows) override { forward_ = cache_->start_forward(rows.positions, rows.sequences); }
+  bool set_causal(std::span<const std::uint32_t> except) override {
+    cache_->set_causal(started(), except);
+    return true;
+  }
+  // A cache that forgets nothing can be cut to any length.
+  PartSnapshot hold(SequenceId id) override { return cache_->forgets() ? cache_->snapshot(id, 0) : nullptr; }
+  void defrag() override { cache_->defrag(); }
+
+  void put(std::int32_t layer, const Tensor& k, const Tensor& v) override { cache_->put(started(), layer, k, v); }
+  Tensor attend(std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options) override {
+    return cache_->attend(started(), layer, q, options);
+  }
+  CausalCache::History get(std::int32_t layer) override { return cache_->get(started(), layer); }
+};
+
+class RecurrentPart final : public CachePart<RecurrentCache, StateForwardPtr>, public RecurrentLayers {
+ public:
+  using CachePart::CachePart;
+
+  RecurrentLayers* recurrent() noexcept override { return this; }
+  std::optional<std::uint32_t> free_slots() const override { return cache_->free_slots(); }
+  void check_change(SequenceId id, const char* where) const override { check_busy(cache_->busy(id), where); }
+  void check_remove_middle(SequenceId, std::int32_t begin, std::int32_t end, const char* where) const override {
+    fail(ErrorKind::kNotSupported, where, "tokens ", begin, " to ", end,
+         ": a recurrent state cannot lose tokens in its middle");
+  }
+  bool can_restore(SequenceId, const PartSnapshot& snapshot, std::int32_t target) const override {
+    return snapshot && !typed(snapshot)->consumed() && typed(snapshot)->end() == target;
+  }
+
+  void check_start(const HybridRows& rows) override { cache_->start_forward(rows.positions, rows.sequences, true); }
+  void start(const HybridRows& rows) override { forward_ = cache_->start_forward(rows.positions, rows.sequences); }
+  PartSnapshot hold(SequenceId id) override { return cache_->snapshot(id, 0); }
+  void defrag() override {}
+
+  // Only the later of two states can stay; where there is no token between them the cache itself sees to that.
+  PartSnapshot merge(const PartSnapshot& a, const PartSnapshot& b) override {
+    const bool apart = a && b && typed(a)->end() != typed(b)->start();
+    return CachePart::merge(apart ? nullptr : a, b);
+  }
+
+  Tensor conv(std::int32_t layer, const Tensor& x, const Tensor& weight) override {
+    return cache_->conv(started(), layer, x, weight);
+  }
+  Tensor gated_delta(std::int32_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
+                     const Tensor& beta) override {
+    return cache_->gated_delta(started(), layer, q, k, v, g, beta);
+  }
+  RecurrentCache::States states(std::int32_t layer) override { return cache_->states(started(), layer); }
+  void put_states(std::int32_t layer, const Tensor& conv, const Tensor& delta) override {
+    cache_->put_states(started(), layer, conv, delta);
+  }
+  const StateForward& step() const override { return started(); }
+};
+
+class EncodedPart final : public CachePart<EncoderCache, EncoderForwardPtr>, public AttentionLayers {
+ public:
+  using CachePart::CachePart;
+
+  AttentionLayers* attention() noexcept override { return this; }
+  bool takes_items() const override { return true; }
+  std::optional<Cell> free_cells() const override { return cache_->free_cells(); }
+  void check_change(SequenceId, const char*) const override {}
+  void check_remove_middle(SequenceId, std::int32_t, std::int32_t, const char*) const override {}
+  bool can_restore(SequenceId id, const PartSnapshot& snapshot, std::int32_t target) const override {
+    return snapshot && cache_->can_restore(id, typed(snapshot), target);
+  }
+
+  void check_start(const HybridRows& rows) override {
+    cache_->start_forward(rows.positions, rows.sequences, true, rows.items);
+  }
+  void start(const HybridRows& rows) override {
+    forward_ = cache_->start_forward(rows.positions, rows.sequences, false, rows.items);
+  }
+  PartForward forward() const override {
+    const PartForward status = CachePart::forward();
+    return status == PartForward::kComplete && !forward_->brings_items() ? PartForward::kText : status;
+  }
+  PartSnapshot hold(SequenceId id) override { return cache_->snapshot(id, 0); }
+  void defrag() override { cache_->defrag(); }
+
+  void put(std::int32_t layer, const Tensor& k, const Tensor& v) override { cache_->put(started(), layer, k, v); }
+  Tensor attend(std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options) override {
+    return cache_->attend(started(), layer, q, options);
+  }
+  CausalCache::History get(std::int32_t layer) override { return cache_->get(started(), layer); }
+};
+
+std::unique_ptr<HybridPart> part_of(const std::shared_ptr<CausalCache>& cache) {
+  return std::make_unique<CausalPart>(cache);
+}
+std::unique_ptr<HybridPart> part_of(const std::shared_ptr<RecurrentCache>& cache) {
+  return std::make_unique<RecurrentPart>(cache);
+}
+std::unique_ptr<HybridPart> part_of(const std::shared_ptr<EncoderCache>& cache) {
+  return std::make_unique<EncodedPart>(cache);
+}
+
+}  // namespace
+
+void HybridPart::take_back(SequenceId id, const PartSnapshot& held, std::int32_t length) {
+  if (held && restore(id, held, length)) return;
+  remove(id, held ? 0 : std::min(length, this->length(id)), std::nullopt);
+}
+
+std::unique_ptr<HybridPart> make_part(const HybridCache::Part& cache) {
+  return std::visit(
+      [](const auto& each) {
+        require(each != nullptr, "hybrid_cache", "caches: got none, allowed a cache");
+        return part_of(each);
+      },
+      cache);
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,94 @@
+// The inside of a HybridCache: what its mutex guards.
+//
+//   hybrid_cache.cpp           creation, layers, questions
+//   hybrid_cache_step.cpp      steps: starting, what parts hold, taking back; what names a layer
+//   hybrid_cache_editing.cpp   copies, removals, restores
+//   hybrid_cache_snapshot.cpp  snapshots and scheduled captures
+//   hybrid_cache_part.cpp      the parts behind one interface
+//   hybrid_queries.cpp         what the caches are asked before any is changed
+//
+// The present step is
+//
+//     open     no part is complete: the parts' sequences stand where they stood
+//     torn     some are, some are not
+//     whole    all are
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "cache/hybrid_cache.h"
+#include "cache/hybrid_cache_part.h"
+
+namespace kvtrie {
+
+// A sequence in a step: its length before and after, and what take_back() needs of it, part by part.
+struct HybridMember {
+  SequenceId id = 0;
+  std::int32_t begin = 0, end = 0;
+  std::vector<PartSnapshot> held;
+};
+
+struct HybridSchedule {
+  std::vector<std::int32_t> offsets, starts;  // a capture covers [start, offset)
+  std::vector<bool> lost;                     // it was made in a step that was taken back
+};
+
+struct HybridCache::State {
+  explicit State(std::vector<Part> caches_in);
+
+  // --- set at creation -------------------------------------------------------------------------------------------
+  const std::vector<Part> caches;
+  std::vector<std::unique_ptr<HybridPart>> parts;     // of `caches`
+  std::map<std::int32_t, std::size_t> part_of_layer;  // index into both
+
+  // --- guarded by `mutex` ----------------------------------------------------------------------------------------
+  mutable std::mutex mutex;
+  std::vector<HybridMember> members;  // of the step, while it can be taken back; else empty
+  std::vector<std::uint32_t> not_causal;
+  std::map<SequenceId, HybridSchedule> schedules;
+
+  // The index of a layer's part that passes `allowed`; kArgument else.
+  template <class Allowed>
+  std::size_t find(std::int32_t layer, const char* where, Allowed allowed) const;
+  AttentionLayers& attention(std::int32_t layer, const char* where) const;
+  RecurrentLayers& recurrent(std::int32_t layer, const char* where) const;
+
+  // All below: `mutex` is held.
+  const HybridMember* member(SequenceId id) const noexcept;  // null: not in a step that can be taken back
+  bool torn() const;
+  bool whole() const;
+  void settle() noexcept;              // a step that is whole, and stays so, needs no holds any more
+  void take_back();                    // the step, unless it is whole
+  void take_back_torn(SequenceId id);  // if it is torn, and the sequence is in it
+  // Ends the step that the sequence is in, before a change: taken back, or its holds go.
+  void make_idle(SequenceId id);
+  void empty(SequenceId id, std::int32_t length = 0) noexcept;  // in all parts, after a failure; 0 where it cannot be
+
+  std::int32_t length_in(std::size_t part, SequenceId id) const;  // without the rows of a step that is not whole
+  std::int32_t length(SequenceId id) const;
+  // The length that all parts agree on; kArgument when they do not.
+  std::int32_t level(SequenceId id, const char* where) const;
+  bool can_resume(std::size_t part, SequenceId id, std::int32_t position) const;
+  bool can_resume(SequenceId id, std::int32_t position) const;
+  void require_resumable(SequenceId id, std::int32_t position, const char* where) const;  // kNotRestorable
+  void check_change(SequenceId id, const char* where) const;                              // kBusy
+};
+
+// parts[i] is the i-th part's; null where it holds nothing of [start, end).
+struct HybridCache::Snapshot::Contents {
+  std::weak_ptr<HybridCache::State> owner;
+  std::vector<PartSnapshot> parts;
+  std::int32_t start = 0, end = 0;
+  std::atomic<bool> consumed = false;
+};
+
+// hybrid_cache_snapshot.cpp.
+void require_usable(const HybridCache::Snapshot::Contents& contents, const std::shared_ptr<HybridCache::State>& state,
+                    const char* where);
+
+}  // namespace kvtrie

@@ -1,0 +1,233 @@
+// Steps: starting, what parts hold, taking back; and what names a layer.
+#include <algorithm>
+#include <limits>
+
+#include "cache/hybrid_cache_state.h"
+
+namespace kvtrie {
+namespace {
+
+using CacheState = HybridCache::State;
+
+constexpr const char* kWhere = "hybrid_cache.start_forward";
+
+void check_items(const CacheState& state, std::size_t items) {
+  const auto encoders = std::count_if(state.parts.begin(), state.parts.end(),
+                                      [](const auto& part) { return part->takes_items(); });
+  require(items == 0 || encoders == 1, kWhere, "items: got ", items, " for ", encoders,
+          " encoder caches, allowed for one; put them without where there are several");
+}
+
+// The sequences of a step in the order of their first rows. REQUIRES: check_start of every part.
+std::vector<HybridMember> members_of(const HybridRows& rows) {
+  std::vector<HybridMember> members;
+  for (std::size_t row = 0; row < rows.positions.size(); ++row) {
+    const SequenceId id = rows.sequences[row];
+    if (id < 0) continue;  // padding
+    auto member = std::find_if(members.begin(), members.end(), [id](const auto& each) { return each.id == id; });
+    if (member == members.end()) {
+      members.push_back({id, rows.positions[row], rows.positions[row], {}});
+      member = std::prev(members.end());
+    }
+    ++member->end;
+  }
+  return members;
+}
+
+void hold(const CacheState& state, std::vector<HybridMember>& members) {
+  for (HybridMember& member : members) {
+    for (const auto& part : state.parts) member.held.push_back(part->hold(member.id));
+  }
+}
+
+void start_all(CacheState& state, const HybridRows& rows) {
+  std::size_t started = 0;
+  try {
+    for (; started < state.parts.size(); ++started) state.parts[started]->start(rows);
+  } catch (...) {
+    for (std::size_t i = 0; i < started; ++i) state.parts[i]->drop();
+    throw;
+  }
+}
+
+void lose_captures(CacheState& state, const HybridMember& member) {
+  const auto entry = state.schedules.find(member.id);
+  if (entry == state.schedules.end()) return;
+  HybridSchedule& schedule = entry->second;
+  for (std::size_t i = 0; i < schedule.offsets.size(); ++i) {
+    const std::int32_t offset = schedule.offsets[i];
+    if (offset > member.begin && offset <= member.end) schedule.lost[i] = true;
+  }
+}
+
+}  // namespace
+
+// ---- state --------------------------------------------------------------------------------------------------------
+
+const HybridMember* CacheState::member(SequenceId id) const noexcept {
+  const auto found =
+      std::find_if(members.begin(), members.end(), [id](const HybridMember& each) { return each.id == id; });
+  return found == members.end() ? nullptr : &*found;
+}
+
+bool CacheState::torn() const {
+  return !whole() && std::any_of(parts.begin(), parts.end(),
+                                 [](const auto& part) { return part->forward() == PartForward::kComplete; });
+}
+
+bool CacheState::whole() const {
+  return std::all_of(parts.begin(), parts.end(), [](const auto& part) {
+    return part->forward() == PartForward::kComplete || part->forward() == PartForward::kText;
+  });
+}
+
+void CacheState::settle() noexcept {
+  const bool over = std::all_of(parts.begin(), parts.end(),
+                                [](const auto& part) { return part->forward() == PartForward::kComplete; });
+  if (over) members.clear();
+}
+
+void CacheState::take_back() {
+  if (members.empty()) return;
+  if (whole()) return members.clear();
+  const bool was_torn = torn();
+  const std::vector<HybridMember> going = std::move(members);
+  members.clear();
+  std::vector<bool> complete;
+  for (const auto& part : parts) {
+    complete.push_back(part->forward() == PartForward::kComplete);
+    part->drop();
+  }
+  for (const HybridMember& each : going) {
+    if (was_torn) lose_captures(*this, each);
+    try {
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        if (complete[i]) parts[i]->take_back(each.id, each.held[i], each.begin);
+      }
+    } catch (...) {
+      empty(each.id);  // what cannot be put back is forgotten
+    }
+  }
+}
+
+void CacheState::take_back_torn(SequenceId id) {
+  if (member(id) != nullptr && torn()) take_back();
+}
+
+void CacheState::make_idle(SequenceId id) {
+  if (member(id) != nullptr) take_back();
+}
+
+void CacheState::empty(SequenceId id, std::int32_t length) noexcept {
+  for (const auto& part : parts) {
+    try {
+      const bool possible = can_resume(id, length);
+      part->remove(id, possible ? std::min(length, part->length(id)) : 0, std::nullopt);
+    } catch (...) {  // only memory can be short: the caller has an error to report already
+    }
+  }
+}
+
+// ---- the cache ----------------------------------------------------------------------------------------------------
+
+void HybridCache::start_forward(std::span<const std::int32_t> positions, std::span<const SequenceId> sequences,
+                                bool reserve, std::span<const EncoderItem> items) {
+  require(!positions.empty(), kWhere, "positions: got none, allowed 1 or more");
+  require(positions.size() == sequences.size(), kWhere, "sequences: got ", sequences.size(), ", allowed ",
+          positions.size(), " as positions has");
+  check_items(*state_, items.size());
+  const HybridRows rows{positions, sequences, items};
+  const std::lock_guard lock(state_->mutex);
+  if (state_->whole()) state_->members.clear();
+  if (state_->torn()) state_->take_back();
+  for (const auto& part : state_->parts) part->check_start(rows);
+  if (reserve) return;
+  state_->take_back();
+  std::vector<HybridMember> members = members_of(rows);
+  hold(*state_, members);
+  start_all(*state_, rows);
+  state_->members = std::move(members);
+  state_->not_causal.clear();
+}
+
+bool HybridCache::complete() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->whole();
+}
+
+void HybridCache::drop_forward() noexcept {
+  const std::lock_guard lock(state_->mutex);
+  try {
+    state_->take_back();
+  } catch (...) {  // memory is short: the next call takes it back
+  }
+}
+
+void HybridCache::put(std::int32_t layer, const Tensor& k, const Tensor& v) {
+  const std::lock_guard lock(state_->mutex);
+  state_->attention(layer, "hybrid_cache.put").put(layer, k, v);
+  state_->settle();
+}
+
+Tensor HybridCache::attend(std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options) {
+  const std::lock_guard lock(state_->mutex);
+  return state_->attention(layer, "hybrid_cache.attend").attend(layer, q, options);
+}
+
+CausalCache::History HybridCache::get(std::int32_t layer) {
+  const std::lock_guard lock(state_->mutex);
+  return state_->attention(layer, "hybrid_cache.get").get(layer);
+}
+
+void HybridCache::set_causal(std::span<const std::uint32_t> except) {
+  const std::lock_guard lock(state_->mutex);
+  bool any = false;
+  std::vector<std::uint32_t> wanted(except.begin(), except.end());
+  std::size_t set = 0;
+  try {
+    for (; set < state_->parts.size(); ++set) any = state_->parts[set]->set_causal(except) || any;
+  } catch (...) {  // the parts before were not read: theirs can be set again
+    for (std::size_t i = 0; i < set; ++i) state_->parts[i]->set_causal(state_->not_causal);
+    throw;
+  }
+  if (!any) fail(ErrorKind::kNotSupported, "hybrid_cache.set_causal", "none of the caches is causal");
+  state_->not_causal = std::move(wanted);
+}
+
+Tensor HybridCache::conv(std::int32_t layer, const Tensor& x, const Tensor& weight) {
+  const std::lock_guard lock(state_->mutex);
+  Tensor y = state_->recurrent(layer, "hybrid_cache.conv").conv(layer, x, weight);
+  state_->settle();
+  return y;
+}
+
+Tensor HybridCache::gated_delta(std::int32_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
+                                const Tensor& beta) {
+  const std::lock_guard lock(state_->mutex);
+  Tensor out = state_->recurrent(layer, "hybrid_cache.gated_delta").gated_delta(layer, q, k, v, g, beta);
+  state_->settle();
+  return out;
+}
+
+RecurrentCache::States HybridCache::states(std::int32_t layer) {
+  const std::lock_guard lock(state_->mutex);
+  return state_->recurrent(layer, "hybrid_cache.states").states(layer);
+}
+
+void HybridCache::put_states(std::int32_t layer, const Tensor& conv, const Tensor& delta) {
+  const std::lock_guard lock(state_->mutex);
+  state_->recurrent(layer, "hybrid_cache.put_states").put_states(layer, conv, delta);
+  state_->settle();
+}
+
+std::vector<std::vector<std::int32_t>> HybridCache::boundaries(std::int32_t layer) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->recurrent(layer, "hybrid_cache.boundaries").step().row_boundaries();
+}
+
+std::vector<std::int32_t> HybridCache::row_starts(std::int32_t layer) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->recurrent(layer, "hybrid_cache.row_starts").step().row_starts();
+}
+
+}  // namespace kvtrie

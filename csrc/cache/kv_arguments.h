@@ -1,0 +1,20 @@
+// Checks of the tensors that callers hand to a cache over a KvStore. Nothing is checked where the store has no bytes.
+//
+// Threads: any; nothing is kept.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "cache/kv_store.h"
+
+namespace kvtrie {
+
+// Throws kArgument or kType unless `tensor` is [rows, kv_heads, dim] in a float dtype, where the store can reach it.
+void check_rows(const KvStore& store, std::int64_t rows, const Tensor& tensor, std::string_view name, std::uint32_t dim,
+                std::string_view where);
+// The same for q, float32 [rows, a multiple of kv_heads, k_dim], and for the sinks in `options`.
+void check_query(const KvStore& store, std::int64_t rows, const Tensor& q, const ops::AttentionOptions& options,
+                 std::string_view where);
+
+}  // namespace kvtrie

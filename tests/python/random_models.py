@@ -1,0 +1,76 @@
+"""Small models with random weights, one of each kind of state: the dense Llama, Gemma 3, and the Qwen3-Next hybrid."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import kvtrie as kv
+
+VOCAB = 97
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "num_hidden_layers": 4,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+}
+_RAW: dict[str, dict[str, Any]] = {
+    "dense": {"model_type": "llama", "hidden_act": "silu", "num_hidden_layers": 2},
+    "window": {
+        "model_type": "gemma3_text",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "layer_types": [*["sliding_attention"] * 3, "full_attention"],
+        "sliding_window": 512,
+        "query_pre_attn_scalar": 16,
+    },
+    "hybrid": {
+        "model_type": "qwen3_next",
+        "hidden_act": "silu",
+        "layer_types": [*["linear_attention"] * 3, "full_attention"],
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "mlp_only_layers": [0, 1, 2, 3],
+        "num_experts": 2,
+        "num_experts_per_tok": 1,
+        "moe_intermediate_size": 8,
+        "shared_expert_intermediate_size": 8,
+        "partial_rotary_factor": 0.5,
+    },
+}
+_FAMILIES = {"dense": "Llama", "window": "Gemma3", "hybrid": "Qwen3Next"}
+
+
+def random_model(kind: str, seed: int = 9, **changes: Any) -> Any:
+    """A model of `kind` ("dense", "window", "hybrid"); ``changes`` go into its configuration."""
+    raw = {**_COMMON, **_RAW[kind], **changes}
+    family = getattr(kv.models, _FAMILIES[kind])
+    config = family.parse_config(raw)
+    random = np.random.default_rng(seed)
+    plain = kind == "dense"
+    weights = {name: _weight(random, name, shape, plain) for name, shape in family.tensor_shapes(config).items()}
+    return kv.models.from_weights(config, weights, dtype="float32")
+
+
+def _weight(random: np.random.Generator, name: str, shape: tuple[int, ...], plain_norms: bool) -> Any:
+    if name.endswith("A_log"):
+        values = np.log(random.uniform(0.05, 3.0, shape))
+    elif name.endswith("norm.weight"):
+        values = (1.0 if plain_norms or "linear_attn.norm" in name else 0.0) + 0.2 * random.standard_normal(shape)
+    elif len(shape) == 1:
+        values = 0.3 * random.standard_normal(shape)
+    elif "embed_tokens" in name:
+        values = random.standard_normal(shape)
+    else:
+        values = random.standard_normal(shape) / math.sqrt(shape[-1])
+    return values.astype(np.float32)
