@@ -103,7 +103,9 @@ class Bench:
         caches = model.caches(capacity=8192, dtype="float32", window_capacity=window_capacity)
         self.cache = kv.PrefixCache(caches, host_bytes=0)
 
-    def turn(self, prompt: np.ndarray, *, generate: int = 0, steps: int = 0, use: bool = True) -> tuple[int, float, Any]:
+    def turn(
+        self, prompt: np.ndarray, *, generate: int = 0, steps: int = 0, use: bool = True
+    ) -> tuple[int, float, Any]:
         """Reused tokens, seconds until the logits are on the host, and the tokens generated after that."""
         start = time.perf_counter()
         with self.cache.begin(prompt, use=use, publish=use) as session:

@@ -95,7 +95,8 @@ class Screen:
     def opening(self, model: Any, cache: Any, dtype: str, capacity: int, total: int) -> None:
         config = model.config
         shape = f"{config.num_hidden_layers} layers of {config.hidden_size}, vocabulary {config.vocab_size}"
-        device_bytes = sum(part["bytes"] for part in cache.stats()["caches"])
+        stats = cache.stats()
+        device_bytes = sum(part["bytes"] for part in [*stats["caches"], *stats["recurrent"]])
         self._console.print()
         for name, value in (
             ("model", f"{config.model_type}, {shape}, {format_bytes(model.nbytes)}"),

@@ -68,14 +68,18 @@ std::int32_t HybridCache::State::length(SequenceId id) const {
   return length;
 }
 
-std::int32_t HybridCache::State::level(SequenceId id, const char* where) const {
-  const std::int32_t first = length_in(0, id);
+bool HybridCache::State::is_level(SequenceId id) const {
   for (std::size_t i = 1; i < parts.size(); ++i) {
-    const std::int32_t other = length_in(i, id);
-    require(other == first, where, "sequence ", id, ": got lengths ", first, " and ", other,
-            " in its caches, allowed one: remove it from 0 on");
+    if (length_in(i, id) != length_in(0, id)) return false;
   }
-  return first;
+  return true;
+}
+
+std::int32_t HybridCache::State::level(SequenceId id, const char* where) const {
+  const std::int32_t shortest = length(id);
+  require(is_level(id), where, "sequence ", id, ": got ", shortest,
+          " and more tokens in its caches, allowed as many in all: cut it with remove(", id, ", 0)");
+  return shortest;
 }
 
 bool HybridCache::State::can_resume(std::size_t part, SequenceId id, std::int32_t position) const {
@@ -117,7 +121,7 @@ HybridCache::Ptr HybridCache::create(std::vector<Part> caches) {
 
 HybridCache::HybridCache(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-HybridCache::~HybridCache() = default;
+HybridCache::~HybridCache() { drop_forward(); }  // an open step ends with its hybrid
 
 const std::vector<HybridCache::Part>& HybridCache::caches() const noexcept { return state_->caches; }
 

@@ -5,11 +5,11 @@
 // and only when all can does any change. So a sequence has one length in all of them. A hybrid of attention and
 // recurrent layers can be cut, copied or restored to the lengths that all agree on, and to no other.
 //
-// A *step* is one forward in every part, and is complete when all of them are. Parts complete one by one, when their last
-// layer was written; until the step is complete the hybrid holds what the sequences had before, and a step that ends
-// half-way (its model failed) is *taken back*: each sequence stands where it stood, in every part. It ends with the next
-// start_forward, or with the next call that changes one of its sequences; a step that some part has completed already
-// also with snapshot(), and before such a call is checked.
+// A *step* is one forward in every part, and is complete when all of them are. Parts complete one by one, when their
+// last layer was written; until the step is complete the hybrid holds what the sequences had before, and a step that
+// ends half-way (its model failed) is *taken back*: each sequence stands where it stood, in every part. It ends with
+// the next start_forward, or with the next call that changes one of its sequences; a step that some part has completed
+// already also with snapshot(), and before such a call is checked.
 //
 //     causal      |====== 40 ======|-- 8 -->     not complete: dropped
 //     recurrent   |====== 40 ======|== 8 ==>     complete: goes back to 40
@@ -18,7 +18,8 @@
 // parts are driven through the hybrid only.
 // Units: positions and lengths in tokens, sizes in bytes.
 // Errors: a call that throws has changed nothing, except where a part's own header says otherwise, and when memory runs
-// out after the first part has changed. The sequence is then shortened in all parts: to `begin` by a removal, else to 0.
+// out after the first part has changed. The sequence is then shortened in all parts: to `begin` by a removal, else to
+// 0.
 #pragma once
 
 #include <cstdint>
@@ -63,8 +64,8 @@ class HybridCache : public std::enable_shared_from_this<HybridCache> {
   // what the first part that cannot throws; then all stand where they stood, an open step included.
   void start_forward(std::span<const std::int32_t> positions, std::span<const SequenceId> sequences,
                      bool reserve = false, std::span<const EncoderItem> items = {});
-  bool complete() const;           // every part is; false without a step
-  void drop_forward() noexcept;    // takes the step back unless it is complete
+  bool complete() const;         // every part is; false without a step
+  void drop_forward() noexcept;  // takes the step back unless it is complete
   void put(std::int32_t layer, const Tensor& k, const Tensor& v);
   Tensor attend(std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options);
   CausalCache::History get(std::int32_t layer);
@@ -107,8 +108,8 @@ class HybridCache : public std::enable_shared_from_this<HybridCache> {
   std::shared_ptr<State> state_;
 };
 
-// The tokens [start, end) of one sequence in every part. Consumed by split and merge; then, or when its cache is gone, it
-// holds and counts nothing.
+// The tokens [start, end) of one sequence in every part. Consumed by split and merge; then, or when its cache is gone,
+// it holds and counts nothing.
 class HybridCache::Snapshot {
  public:
   struct Contents;  // private to cache/

@@ -26,8 +26,8 @@ struct HybridRows {
   std::span<const EncoderItem> items;
 };
 
-// Where a part's forward stands. kText: one of an encoder cache that has brought no item so far; nothing is missing, but
-// it may still become kOpen.
+// Where a part's forward stands. kText: one of an encoder cache that has brought no item so far; nothing is missing,
+// but it may still become kOpen.
 enum class PartForward : std::uint8_t { kNone, kOpen, kText, kComplete };
 
 // What names a layer, for parts of attention and of recurrent layers. All need a forward, else kArgument.

@@ -14,6 +14,7 @@
 //     whole    all are
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -71,6 +72,7 @@ struct HybridCache::State {
 
   std::int32_t length_in(std::size_t part, SequenceId id) const;  // without the rows of a step that is not whole
   std::int32_t length(SequenceId id) const;
+  bool is_level(SequenceId id) const;  // all parts have that length
   // The length that all parts agree on; kArgument when they do not.
   std::int32_t level(SequenceId id, const char* where) const;
   bool can_resume(std::size_t part, SequenceId id, std::int32_t position) const;

@@ -12,24 +12,25 @@ using CacheState = HybridCache::State;
 constexpr const char* kWhere = "hybrid_cache.start_forward";
 
 void check_items(const CacheState& state, std::size_t items) {
-  const auto encoders = std::count_if(state.parts.begin(), state.parts.end(),
-                                      [](const auto& part) { return part->takes_items(); });
+  const auto encoders =
+      std::count_if(state.parts.begin(), state.parts.end(), [](const auto& part) { return part->takes_items(); });
   require(items == 0 || encoders == 1, kWhere, "items: got ", items, " for ", encoders,
           " encoder caches, allowed for one; put them without where there are several");
 }
 
 // The sequences of a step in the order of their first rows. REQUIRES: check_start of every part.
-std::vector<HybridMember> members_of(const HybridRows& rows) {
+std::vector<HybridMember> members_of(const CacheState& state, const HybridRows& rows) {
   std::vector<HybridMember> members;
   for (std::size_t row = 0; row < rows.positions.size(); ++row) {
     const SequenceId id = rows.sequences[row];
     if (id < 0) continue;  // padding
     auto member = std::find_if(members.begin(), members.end(), [id](const auto& each) { return each.id == id; });
     if (member == members.end()) {
-      members.push_back({id, rows.positions[row], rows.positions[row], {}});
+      const std::int32_t length = state.length(id);
+      members.push_back({id, length, length, {}});
       member = std::prev(members.end());
     }
-    ++member->end;
+    member->end = std::max(member->end, rows.positions[row] + 1);
   }
   return members;
 }
@@ -119,10 +120,10 @@ void CacheState::make_idle(SequenceId id) {
 }
 
 void CacheState::empty(SequenceId id, std::int32_t length) noexcept {
+  const std::int32_t kept = can_resume(id, length) ? length : 0;
   for (const auto& part : parts) {
     try {
-      const bool possible = can_resume(id, length);
-      part->remove(id, possible ? std::min(length, part->length(id)) : 0, std::nullopt);
+      part->remove(id, kept, std::nullopt);
     } catch (...) {  // only memory can be short: the caller has an error to report already
     }
   }
@@ -143,7 +144,7 @@ void HybridCache::start_forward(std::span<const std::int32_t> positions, std::sp
   for (const auto& part : state_->parts) part->check_start(rows);
   if (reserve) return;
   state_->take_back();
-  std::vector<HybridMember> members = members_of(rows);
+  std::vector<HybridMember> members = members_of(*state_, rows);
   hold(*state_, members);
   start_all(*state_, rows);
   state_->members = std::move(members);

@@ -69,11 +69,23 @@ void PrefixCacheState::stand_on_window(Session& session, std::size_t cache, std:
   }
 }
 
+// Where another live session stands at the target, what it has becomes a restore point.
+void PrefixCacheState::share_live_state(std::span<Node* const> nodes, std::int32_t target) {
+  for (Node* node : nodes) {
+    if (node->end() != target) continue;
+    Session* other = standing_at(node);
+    const RestorePoint& point = state_of(node).point;
+    if (other != nullptr && (!point.exists() || point.on_host))
+      make_point(*other, target, PointKind::kEnd, states_of(*other));
+  }
+}
+
 void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t target) {
   const std::int32_t start = session.node_->end();
   std::vector<Node*> nodes = path.nodes;
   if (target > session.computed_) {
     nodes = cut_at(trie, path, target);
+    share_live_state(nodes, target);
     for (const std::size_t i : forgetting) stand_on_window(session, i, nodes, target);
     Node* last = nullptr;
     for (Node* node : nodes) {
@@ -165,6 +177,7 @@ void PrefixCacheState::go_back(Session& session, std::int32_t length) {
   while (!node->is_root() && node->start() >= length) node = node->parent();
   if (node->end() > length) node = trie.split(node, length);
   const Path path = path_to(session.node_, std::min(length, session.node_->end()));
+  share_live_state(path.nodes, length);
   for (std::size_t i = 0; i < caches.size(); ++i) {
     const SequenceId id = session.sequences_[i];
     if (caches[i]->can_resume(id, length)) {

@@ -162,6 +162,9 @@ struct PrefixCacheState {
   Reach reach(const Path& path, std::int32_t computed, std::int32_t limit, const AtomicSpans& atomic,
               bool device_only) const;
   Fetch missing(const Path& path, std::int32_t computed, std::int32_t target) const;
+  // A live session that stands at the node's end between two steps: its state and window are as good as a restore
+  // point.
+  Session* standing_at(const Node* node) const;
   InUse use_of(const Path& path, std::int32_t computed, std::int32_t target) const;
   // Lowers `limit` to what fits on the device, or asks for `device_only`. True: all of `fetch` fits.
   bool fits(const Path& path, const Fetch& fetch, std::int32_t computed, std::int32_t target, std::int32_t& limit,
@@ -172,6 +175,7 @@ struct PrefixCacheState {
   // Moves `session` as deep as the tree and `limit` allow, bringing state back from the host. May let go of the mutex.
   ReusePlan advance(Session& session, std::int32_t limit, Entry& entry);
   void adopt(Session& session, const Path& path, std::int32_t target);
+  void share_live_state(std::span<Node* const> nodes, std::int32_t target);
   void stand_on_window(Session& session, std::size_t cache, std::span<Node* const> nodes, std::int32_t target);
   void borrow_ahead(Session& session, const Path& path);
   void drop_ahead(Session& session) noexcept;

@@ -92,9 +92,10 @@ class Search {
     return std::max(target, computed_);
   }
 
-  bool has_states(const Node* node) const {
+  bool restorable_at_end(const Node* node) const {
+    if (cache_.standing_at(node) != nullptr) return true;
     const RestorePoint& point = state_of(const_cast<Node*>(node)).point;
-    return point.exists() && !(device_only_ && point.on_host);
+    return point.exists() && !(device_only_ && point.on_host) && windows_complete(node->end());
   }
 
  private:
@@ -148,7 +149,7 @@ Reach PrefixCacheState::reach(const Path& path, std::int32_t computed, std::int3
     std::int32_t best = computed;
     for (const Node* node : path.nodes) {
       if (node->end() > target || node->end() <= computed || atomic.inside(node->end())) continue;
-      if (search.has_states(node) && search.windows_complete(node->end())) best = node->end();
+      if (search.restorable_at_end(node)) best = node->end();
     }
     lower(best, ReasonCode::kNoState);
   } else {
@@ -159,6 +160,15 @@ Reach PrefixCacheState::reach(const Path& path, std::int32_t computed, std::int3
     }
   }
   return {std::max(target, computed), reason_for(code)};
+}
+
+Session* PrefixCacheState::standing_at(const Node* node) const {
+  if (!has_points() || node->locks() == 0) return nullptr;
+  for (Session* session : sessions) {
+    const bool stands = session->node_ == node && session->computed_ == node->end() && session->publish_;
+    if (stands && !session->failed_ && session->open_step_ == nullptr) return session;
+  }
+  return nullptr;
 }
 
 Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::int32_t target) const {
@@ -177,6 +187,9 @@ Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::in
     fetch.bytes += cells * caches[i]->shape().bytes_per_cell();
   }
   if (full.empty()) fetch.resident = target;
+  for (Node* node : path.nodes) {
+    if (node->end() == target && standing_at(node) != nullptr) return fetch;
+  }
   for (const std::size_t i : forgetting) {
     const std::int32_t from = std::max(caches[i]->visibility().floor(target), computed);
     if (from >= target) continue;

@@ -64,6 +64,8 @@ std::vector<SpanList> PrefixCacheState::windows_at(Node* node) const {
 // REQUIRES: the node can be restored at its end from the device.
 void PrefixCacheState::keep_as_point(Node* node) {
   RestorePoint& point = state_of(node).point;
+  Node* const nodes[] = {node};
+  share_live_state(nodes, node->end());
   if (!has_points() || point.exists()) return;
   point.windows = windows_at(node);
   point.kind = PointKind::kEnd;

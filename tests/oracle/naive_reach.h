@@ -71,6 +71,9 @@ inline std::int32_t naive_reach(PrefixCacheState& state, std::string_view name_s
     const auto ends_here = [&](Node* node) { return node->end() == t && state_of(node).point.exists(); };
     if (reachable && !state.recurrents.empty())
       reachable = std::any_of(path.nodes.begin(), path.nodes.end(), ends_here);
+    const auto stands_here = [&](Node* node) { return node->end() == t && state.standing_at(node) != nullptr; };
+    if (!state.recurrents.empty() && !atomic.inside(t))
+      reachable = reachable || std::any_of(path.nodes.begin(), path.nodes.end(), stands_here);
     if (reachable) return t;
   }
   return 0;

@@ -218,8 +218,16 @@ def make_caches(
     return [causal([7, 2]), causal([9, 0], cells, window=window), causal([4], cells, chunk=chunk), recurrent([5, 1])]
 
 
-def make(kind: str, capacity: int = 4096, *, host_bytes: Any = 0, growth: int = 256, spacing: int = SPACING,
-         spans: Spans = (), **options: Any) -> tuple[kv.PrefixCache, KindsModel]:
+def make(
+    kind: str,
+    capacity: int = 4096,
+    *,
+    host_bytes: Any = 0,
+    growth: int = 256,
+    spacing: int = SPACING,
+    spans: Spans = (),
+    **options: Any,
+) -> tuple[kv.PrefixCache, KindsModel]:
     """A prefix cache of `kind`, and its model."""
     caches = make_caches(kind, capacity, **options)
     cache = kv.PrefixCache(caches, host_bytes=host_bytes, growth=growth, checkpoint_every=spacing)

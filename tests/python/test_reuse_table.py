@@ -44,7 +44,9 @@ class Table:
                 logits = self.model(step)
                 if count == steps:
                     break
-            made = list(kv.generate(self.model, session, max_tokens=generate, stop=(), logits=logits)) if generate else []
+            made = (
+                list(kv.generate(self.model, session, max_tokens=generate, stop=(), logits=logits)) if generate else []
+            )
         if not steps:
             self.logits[name] = prompt, np.array(np.asarray(logits)[-1])
         assert self.cache.check() == [], name

@@ -221,9 +221,20 @@ class Chat:
             branch.session, branch.text = None, ""
             return self._print("  undone; the text before is laid out anew")
         begin = time.perf_counter()
-        branch.session.rewind(turn.start)
+        self._go_back(branch, turn.start)
         micros = (time.perf_counter() - begin) * 1e6
         self._print(f"  rewound to {turn.start} tokens in {micros:.0f} us")
+
+    def _go_back(self, branch: Branch, length: int) -> Any:
+        """To the first ``length`` tokens: where no state is kept at that length, by a new session from the nearest one."""
+        session = branch.session
+        assert session is not None
+        try:
+            session.rewind(length)
+        except kv.NotRestorable:
+            branch.session = self._cache.begin(session.tokens[:length])
+            session.close()
+        return branch.session
 
     def _retry(self) -> None:
         """The last answer again, with the next seed: all but the prompt's last token is still there."""
@@ -234,13 +245,13 @@ class Chat:
         session = branch.session
         assert session is not None
         tokens = session.tokens
-        session.rewind(turn.prompt - 1)
+        session = self._go_back(branch, turn.prompt - 1)
         session.append(int(tokens[turn.prompt - 1]))
         answered = self._tokenizer.decode([int(token) for token in tokens[turn.prompt :]])
         branch.turns[-1] = turn
         branch.messages = branch.messages[:-1]
         branch.text = branch.text.removesuffix(answered)
-        self._answer(branch, turn, turn.prompt - 1)
+        self._answer(branch, turn, session.length)
 
     def _branch(self, name: str) -> None:
         if name in self._branches:
@@ -264,7 +275,10 @@ class Chat:
     def _stats(self) -> None:
         stats = self._cache.stats()
         pools = {
-            f"cache {i}: {key}": value for i, pool in enumerate(stats.pop("caches", ())) for key, value in pool.items()
+            f"{name} {i}: {key}": value
+            for name, part in (("cache", "caches"), ("recurrent", "recurrent"))
+            for i, pool in enumerate(stats.pop(part, ()))
+            for key, value in pool.items()
         }
         for name, value in {**pools, **stats}.items():
             self._print(f"  {name.replace('_', ' '):<24} {value:>14,}")

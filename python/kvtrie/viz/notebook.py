@@ -40,4 +40,7 @@ def _facts(stats: Mapping[str, Any]) -> list[tuple[str, str]]:
         free, cells = int(cache["free_cells"]), int(cache["capacity_cells"])
         name = "cells" if len(stats["caches"]) == 1 else f"cells, cache {number}"
         facts.append((name, f"{free:,} of {cells:,} free, {format_bytes(int(cache['bytes']))} on the device"))
+    for cache in stats.get("recurrent", ()):
+        free, slots = int(cache["free_slots"]), int(cache["capacity_slots"])
+        facts.append(("state slots", f"{free:,} of {slots:,} free, {format_bytes(int(cache['bytes']))} on the device"))
     return facts

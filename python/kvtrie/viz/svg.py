@@ -245,6 +245,9 @@ def _gauges(stats: Mapping[str, Any]) -> list[tuple[str, int, int]]:
     cells = [
         (int(cache["bytes"]), int(cache["capacity_cells"]), int(cache["free_cells"]))
         for cache in stats.get("caches", ())
+    ] + [
+        (int(cache["bytes"]), int(cache["capacity_slots"]), int(cache["free_slots"]))
+        for cache in stats.get("recurrent", ())
     ]
     room = sum(nbytes for nbytes, _, _ in cells)
     used = sum(nbytes * (capacity - free) // capacity for nbytes, capacity, free in cells if capacity)

@@ -1,0 +1,126 @@
+// Copies, removals, restores and compaction.
+#include <algorithm>
+
+#include "cache/hybrid_cache_state.h"
+
+namespace kvtrie {
+namespace {
+
+using CacheState = HybridCache::State;
+
+void check_middle(const CacheState& state, SequenceId id, std::int32_t begin, std::int32_t end, const char* where) {
+  state.level(id, where);
+  for (const auto& part : state.parts) part->check_remove_middle(id, begin, end, where);
+}
+
+void copy_all(const CacheState& state, SequenceId from, SequenceId to, std::int32_t length) {
+  const bool nothing = state.length(from) == 0;  // the parts need not know an empty sequence
+  for (const auto& part : state.parts) {
+    if (!nothing) {
+      part->copy_prefix(from, to, length);
+    } else {
+      part->remove(to, 0, std::nullopt);
+      if (from != to) part->take_snapshots(to);
+    }
+  }
+}
+
+// How a part comes to `target`: from its part of the snapshot, or by being cut.
+enum class Way : std::uint8_t { kNone, kRestore, kCut };
+
+Way way_of(const CacheState& state, std::size_t part, SequenceId id, const HybridCache::Snapshot::Contents* contents,
+           std::int32_t target) {
+  const std::int32_t length = state.length_in(part, id);
+  if (contents != nullptr && state.parts[part]->can_restore(id, contents->parts[part], target)) return Way::kRestore;
+  const bool below = contents == nullptr || (target <= contents->start && contents->start <= length);
+  return below && target <= length && state.can_resume(part, id, target) ? Way::kCut : Way::kNone;
+}
+
+std::vector<Way> plan_restore(const CacheState& state, SequenceId id, const HybridCache::Snapshot::Contents* contents,
+                              std::int32_t target) {
+  if (target < 0 || (contents != nullptr && target > contents->end)) return {};
+  std::vector<Way> ways;
+  for (std::size_t i = 0; i < state.parts.size(); ++i) {
+    ways.push_back(way_of(state, i, id, contents, target));
+    if (ways.back() == Way::kNone) return {};
+  }
+  return ways;
+}
+
+}  // namespace
+
+void HybridCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t length) {
+  const char* where = "hybrid_cache.copy_prefix";
+  const std::lock_guard lock(state_->mutex);
+  require(to >= 0 && (to < kFirstOpenedSequence || state_->length(to) > 0), where, "sequence: got ", to,
+          ", allowed 0 to ", kFirstOpenedSequence - 1);
+  state_->take_back_torn(from);
+  const std::int32_t whole = state_->level(from, where);
+  require(length >= 0 && length <= whole, where, "length: got ", length, ", allowed 0 to ", whole);
+  state_->require_resumable(from, length, where);
+  state_->check_change(to, where);
+  state_->make_idle(to);
+  try {
+    copy_all(*state_, from, to, length);
+  } catch (...) {
+    state_->empty(to);
+    throw;
+  }
+  if (from != to) state_->schedules.erase(to);
+}
+
+void HybridCache::remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end) {
+  const char* where = "hybrid_cache.remove";
+  const std::lock_guard lock(state_->mutex);
+  const std::int32_t length = state_->length(id);
+  const std::int32_t stop = end.value_or(length);
+  require(begin >= 0 && begin <= length, where, "begin: got ", begin, ", allowed 0 to ", length);
+  require(stop >= begin && stop <= length, where, "end: got ", stop, ", allowed ", begin, " to ", length);
+  if (begin == stop && (end || state_->is_level(id))) return;
+  state_->take_back_torn(id);
+  const bool to_end = stop == length;
+  if (to_end) state_->require_resumable(id, begin, where);
+  if (!to_end) check_middle(*state_, id, begin, stop, where);
+  state_->check_change(id, where);
+  state_->make_idle(id);
+  try {
+    for (const auto& part : state_->parts) part->remove(id, begin, to_end ? std::nullopt : std::optional(stop));
+  } catch (...) {
+    state_->empty(id, begin);
+    throw;
+  }
+}
+
+bool HybridCache::restore(SequenceId id, const SnapshotPtr& snapshot, std::int32_t target) {
+  const char* where = "hybrid_cache.restore";
+  const std::lock_guard lock(state_->mutex);
+  const Snapshot::Contents* contents = snapshot ? snapshot->contents_.get() : nullptr;
+  if (contents != nullptr) require_usable(*contents, state_, where);
+  require(id >= 0 && (id < kFirstOpenedSequence || state_->length(id) > 0), where, "sequence: got ", id,
+          ", allowed 0 to ", kFirstOpenedSequence - 1);
+  state_->take_back_torn(id);
+  const std::vector<Way> ways = plan_restore(*state_, id, contents, target);
+  if (ways.empty()) return false;
+  state_->check_change(id, where);
+  state_->make_idle(id);
+  try {
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      HybridPart& part = *state_->parts[i];
+      if (ways[i] == Way::kCut) part.remove(id, target, std::nullopt);
+      if (ways[i] == Way::kRestore) ensure(part.restore(id, contents->parts[i], target), where, "cache ", i);
+    }
+  } catch (...) {
+    state_->empty(id);
+    throw;
+  }
+  return true;
+}
+
+void HybridCache::defrag() {
+  const char* where = "hybrid_cache.defrag";
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->members.empty() && !state_->whole()) fail(ErrorKind::kBusy, where, "a step is open");
+  for (const auto& part : state_->parts) part->defrag();
+}
+
+}  // namespace kvtrie

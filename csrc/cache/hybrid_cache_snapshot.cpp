@@ -1,0 +1,184 @@
+// Snapshots and scheduled captures.
+#include <algorithm>
+#include <tuple>
+
+#include "cache/hybrid_cache_state.h"
+
+namespace kvtrie {
+
+using Snapshot = HybridCache::Snapshot;
+using SnapshotPtr = HybridCache::SnapshotPtr;
+using Contents = Snapshot::Contents;
+
+Snapshot::Snapshot(std::unique_ptr<Contents> contents) : contents_(std::move(contents)) {}
+
+Snapshot::~Snapshot() = default;
+
+std::int32_t Snapshot::start() const noexcept { return contents_->start; }
+
+std::int32_t Snapshot::end() const noexcept { return contents_->end; }
+
+const char* Snapshot::tier() const noexcept { return "device"; }
+
+bool Snapshot::consumed() const noexcept { return contents_->consumed; }
+
+namespace {
+
+// Sum of a size over the parts of a snapshot; 0 when it holds nothing any more.
+template <class Size>
+std::uint64_t sum_of(const Contents& contents, Size size) {
+  const auto owner = contents.owner.lock();
+  if (!owner) return 0;
+  const std::lock_guard lock(owner->mutex);
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < contents.parts.size(); ++i) {
+    if (contents.parts[i]) bytes += size(*owner->parts[i], contents.parts[i]);
+  }
+  return bytes;
+}
+
+std::unique_ptr<Contents> make_contents(const std::shared_ptr<HybridCache::State>& state, std::int32_t start,
+                                        std::int32_t end) {
+  auto contents = std::make_unique<Contents>();
+  contents->owner = state;
+  contents->parts.resize(state->parts.size());
+  contents->start = start;
+  contents->end = end;
+  return contents;
+}
+
+void consume(Contents& contents) noexcept {
+  contents.parts.clear();
+  contents.consumed = true;
+}
+
+// A new snapshot with everything that `from` held.
+SnapshotPtr take_over(const std::shared_ptr<HybridCache::State>& state, Contents& from) {
+  auto whole = make_contents(state, from.start, from.end);
+  Contents& to = *whole;
+  auto snapshot = std::make_shared<Snapshot>(std::move(whole));
+  to.parts.swap(from.parts);
+  consume(from);
+  return snapshot;
+}
+
+}  // namespace
+
+void require_usable(const Contents& contents, const std::shared_ptr<HybridCache::State>& state, const char* where) {
+  if (contents.consumed) fail(ErrorKind::kClosed, where, "the snapshot was consumed by split or merge");
+  require(contents.owner.lock() == state, where, "snapshot: got one of another cache");
+}
+
+std::uint64_t Snapshot::nbytes() const {
+  return sum_of(*contents_, [](const HybridPart& part, const PartSnapshot& held) { return part.nbytes(held); });
+}
+
+std::uint64_t Snapshot::shared_nbytes() const {
+  return sum_of(*contents_, [](const HybridPart& part, const PartSnapshot& held) { return part.shared_nbytes(held); });
+}
+
+// ---- the cache ----------------------------------------------------------------------------------------------------
+
+SnapshotPtr HybridCache::snapshot(SequenceId id, std::int32_t start) {
+  const char* where = "hybrid_cache.snapshot";
+  require(start >= 0, where, "start: got ", start, ", allowed 0 or more");
+  const std::lock_guard lock(state_->mutex);
+  state_->take_back_torn(id);
+  const std::int32_t length = state_->level(id, where);
+  if (start >= length) return nullptr;
+  if (!state_->whole()) state_->make_idle(id);  // an encoder cache counts the rows of an open step
+  auto contents = make_contents(state_, start, length);
+  for (std::size_t i = 0; i < state_->parts.size(); ++i) contents->parts[i] = state_->parts[i]->snapshot(id, start);
+  return std::make_shared<Snapshot>(std::move(contents));
+}
+
+std::pair<SnapshotPtr, SnapshotPtr> HybridCache::split(const SnapshotPtr& snapshot, std::int32_t at) {
+  if (!snapshot) return {};
+  const std::lock_guard lock(state_->mutex);
+  Contents& whole = *snapshot->contents_;
+  require_usable(whole, state_, "hybrid_cache.split");
+  if (at <= whole.start) return {nullptr, take_over(state_, whole)};
+  if (at >= whole.end) return {take_over(state_, whole), nullptr};
+  auto lower = std::make_shared<Snapshot>(make_contents(state_, whole.start, at));
+  auto upper = std::make_shared<Snapshot>(make_contents(state_, at, whole.end));
+  for (std::size_t i = 0; i < whole.parts.size(); ++i) {
+    if (!whole.parts[i]) continue;
+    std::tie(lower->contents_->parts[i], upper->contents_->parts[i]) = state_->parts[i]->split(whole.parts[i], at);
+  }
+  consume(whole);
+  return {std::move(lower), std::move(upper)};
+}
+
+SnapshotPtr HybridCache::merge(const SnapshotPtr& a, const SnapshotPtr& b) {
+  const char* where = "hybrid_cache.merge";
+  const std::lock_guard lock(state_->mutex);
+  if (a) require_usable(*a->contents_, state_, where);
+  if (b) require_usable(*b->contents_, state_, where);
+  if (!a || !b) return a || b ? take_over(state_, *(a ? a : b)->contents_) : nullptr;
+  Contents& first = *a->contents_;
+  Contents& second = *b->contents_;
+  require(a != b && first.end == second.start, where, "b: got a snapshot from ", second.start, ", allowed one from ",
+          first.end);
+  auto merged = std::make_shared<Snapshot>(make_contents(state_, first.start, second.end));
+  for (std::size_t i = 0; i < first.parts.size(); ++i) {
+    merged->contents_->parts[i] = state_->parts[i]->merge(first.parts[i], second.parts[i]);
+  }
+  consume(first);
+  consume(second);
+  return merged;
+}
+
+void HybridCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets) {
+  const char* where = "hybrid_cache.prepare_snapshots";
+  const std::lock_guard lock(state_->mutex);
+  state_->take_back_torn(id);
+  const std::int32_t length = state_->level(id, where);
+  require(state_->schedules.count(id) == 0, where, "the schedule before was not taken: call take_snapshots first");
+  HybridSchedule schedule;
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    const std::int32_t lowest = i == 0 ? length : offsets[i - 1] + 1;
+    require(offsets[i] >= lowest, where, "offsets: got ", offsets[i], " at index ", i, ", allowed ", lowest,
+            " or more");
+    schedule.starts.push_back(i == 0 ? length : offsets[i - 1]);
+  }
+  if (offsets.empty()) return;
+  state_->check_change(id, where);
+  schedule.offsets = offsets;
+  schedule.lost.assign(offsets.size(), false);
+  const auto entry = state_->schedules.emplace(id, std::move(schedule)).first;
+  std::size_t prepared = 0;
+  try {
+    state_->make_idle(id);
+    for (; prepared < state_->parts.size(); ++prepared) state_->parts[prepared]->prepare_snapshots(id, offsets);
+  } catch (...) {
+    state_->schedules.erase(entry);
+    for (std::size_t i = 0; i < prepared; ++i) state_->parts[i]->take_snapshots(id);
+    throw;
+  }
+}
+
+std::vector<SnapshotPtr> HybridCache::take_snapshots(SequenceId id) {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->schedules.count(id) == 0) return {};
+  state_->make_idle(id);  // what it captured before it was complete is lost
+  const HybridSchedule schedule = state_->schedules.at(id);
+  std::vector<SnapshotPtr> taken;
+  for (std::size_t i = 0; i < schedule.offsets.size(); ++i) {
+    taken.push_back(std::make_shared<Snapshot>(make_contents(state_, schedule.starts[i], schedule.offsets[i])));
+  }
+  for (std::size_t part = 0; part < state_->parts.size(); ++part) {
+    const std::vector<PartSnapshot> captured = state_->parts[part]->take_snapshots(id);
+    for (std::size_t i = 0; i < std::min(captured.size(), taken.size()); ++i) {
+      taken[i]->contents_->parts[part] = captured[i];
+    }
+  }
+  state_->schedules.erase(id);
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    const auto& parts = taken[i]->contents_->parts;
+    const bool empty = std::none_of(parts.begin(), parts.end(), [](const auto& part) { return part != nullptr; });
+    if (empty || schedule.lost[i]) taken[i].reset();
+  }
+  return taken;
+}
+
+}  // namespace kvtrie
