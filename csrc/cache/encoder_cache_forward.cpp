@@ -90,8 +90,10 @@ struct OpenedHere {
   }
 };
 
-// REQUIRES: the room for the items is there, and no other forward is kText or kOpen.
-EncoderForwardPtr begin(CacheState& state, std::unique_ptr<ForwardState> planned, std::span<const EncoderItem> items) {
+// REQUIRES: the room for the items is there once `before` (may be null) has ended. That ends last, so that it stays
+// when memory runs out; first only where its cells are needed.
+EncoderForwardPtr begin(CacheState& state, std::unique_ptr<ForwardState> planned, std::span<const EncoderItem> items,
+                        std::uint64_t cells, ForwardState* before) {
   ForwardState& forward = *planned;
   OpenedHere opened{state, {}};
   opened.ids.reserve(forward.parts.size());
@@ -101,8 +103,11 @@ EncoderForwardPtr begin(CacheState& state, std::unique_ptr<ForwardState> planned
     part.epoch = state.open(part.id).epoch;
   }
   forward.status = Status::kText;
+  if (before != nullptr && cells > state.pool->free_cells()) state.end(*before);
   if (!items.empty()) claim_items(state, forward, items, kWhere);
+  if (state.unended() != nullptr) state.end(*before);
   for (const EncoderPart& part : forward.parts) state.find(part.id)->forward = &forward;
+  if (before != nullptr) state.forget_empty(*before);
   return result;
 }
 
@@ -172,12 +177,20 @@ ForwardState* CacheState::unended() const noexcept {
 
 void CacheState::make_idle(SequenceId id) {
   ForwardState* forward = find(id)->forward;
-  if (forward != nullptr) end(*forward, id);
+  if (forward == nullptr) return;
+  end(*forward);
+  forget_empty(*forward, id);
 }
 
-void CacheState::end(ForwardState& forward, SequenceId kept) {
-  if (forward.status == Status::kText) complete(forward);
-  drop(forward, kept);
+void CacheState::end(ForwardState& forward) {
+  if (forward.status == Status::kText) return complete(forward);
+  drop(forward);
+}
+
+void CacheState::forget_empty(const ForwardState& forward, SequenceId kept) noexcept {
+  for (const EncoderPart& part : forward.parts) {
+    if (part.id != kept) forget_if_empty(part.id);
+  }
 }
 
 void CacheState::complete(ForwardState& forward) {
@@ -187,13 +200,12 @@ void CacheState::complete(ForwardState& forward) {
   forward.status = Status::kComplete;
 }
 
-void CacheState::drop(ForwardState& forward, SequenceId kept) noexcept {
+void CacheState::drop(ForwardState& forward) noexcept {
   if (forward.status != Status::kText && forward.status != Status::kOpen) return;
   forward.status = Status::kDropped;
   for (EncoderPart& part : forward.parts) {
     find(part.id)->forward = nullptr;
     part.claimed.clear();
-    if (part.id != kept) forget_if_empty(part.id);
   }
   forward.step.reset();
 }
@@ -227,10 +239,10 @@ EncoderForwardPtr EncoderCache::start_forward(std::span<const std::int32_t> posi
   state_->require_sound(kWhere);
   ForwardState* before = state_->unended();
   std::unique_ptr<ForwardState> planned = lay_out(state_, positions, sequences);
-  require_room(*state_, check_items(*planned, items, kWhere), before, kWhere);
+  const std::uint64_t cells = check_items(*planned, items, kWhere);
+  require_room(*state_, cells, before, kWhere);
   if (reserve) return nullptr;
-  if (before != nullptr) state_->end(*before);
-  state_->current = begin(*state_, std::move(planned), items);
+  state_->current = begin(*state_, std::move(planned), items, cells, before);
   return state_->current;
 }
 
@@ -242,7 +254,9 @@ EncoderForwardPtr EncoderCache::current_forward() const {
 
 void EncoderCache::drop(EncoderForward& forward) noexcept {
   const std::lock_guard lock(state_->mutex);
-  if (forward.state_->owner.lock() == state_) state_->drop(*forward.state_);
+  if (forward.state_->owner.lock() != state_) return;
+  state_->drop(*forward.state_);
+  state_->forget_empty(*forward.state_);
 }
 
 }  // namespace kvtrie

@@ -133,6 +133,13 @@ Columns columns_of(const CacheState& state, const ForwardState& forward) {
   return columns;
 }
 
+// A store copies at least one cell; of none, the first one's rows are cut off again.
+std::pair<Tensor, Tensor> rows_of(KvStore& store, std::uint32_t index, const CellSpans& spans) {
+  if (!spans.empty() || !store.has_bytes()) return store.rows(index, spans);
+  const auto [k, v] = store.rows(index, CellSpans{{0, 1, 0}});
+  return {k.slice(0, 0), v.slice(0, 0)};
+}
+
 Tensor mask_of(const CacheState& state, const ForwardState& forward, const Columns& columns) {
   Tensor mask = Tensor::host(DType::kFloat32, {forward.rows, columns.count});
   const auto values = mask.host_span<float>();
@@ -186,7 +193,7 @@ CausalCache::History EncoderCache::get(EncoderForward& forward, std::int32_t lay
   const std::uint32_t index = require_readable(state_, open, layer, "encoder_cache.get");
   const Columns columns = columns_of(*state_, open);
   CausalCache::History history;
-  std::tie(history.k, history.v) = state_->store->rows(index, columns.spans);
+  std::tie(history.k, history.v) = rows_of(*state_->store, index, columns.spans);
   history.mask = mask_of(*state_, open, columns);
   if (history.k.defined() && !history.k.on_host()) {
     const Shape shape = history.mask.shape();

@@ -80,9 +80,11 @@ struct EncoderCache::State {
   EncoderForward::State* unended() const noexcept;  // the forward that is kText or kOpen; null
   // Readies a sequence for a change: ends the forward that it is in. Strong: throws before anything changed.
   void make_idle(SequenceId id);
-  void end(EncoderForward::State& forward, SequenceId kept = -1);  // rows that brought nothing count, else drop
+  void end(EncoderForward::State& forward);       // rows that brought nothing count, unfinished items go; strong
   void complete(EncoderForward::State& forward);  // strong, too
-  void drop(EncoderForward::State& forward, SequenceId kept = -1) noexcept;  // forgets empty sequences but `kept`
+  void drop(EncoderForward::State& forward) noexcept;
+  // Sequences that the forward brought into being and left empty, but for `kept`.
+  void forget_empty(const EncoderForward::State& forward, SequenceId kept = -1) noexcept;
   void let_go(EncoderSequence& sequence) noexcept;  // of its item
   // What fires when the sequence, with this item, reaches `length`.
   std::vector<SnapshotPtr> capture(const EncoderSequence& sequence, const CellSpans& cells, std::int32_t position,

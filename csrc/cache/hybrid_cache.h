@@ -17,9 +17,10 @@
 // Threads: every public method may be called from any thread; a mutex inside is taken before those of the parts. The
 // parts are driven through the hybrid only.
 // Units: positions and lengths in tokens, sizes in bytes.
-// Errors: a call that throws has changed nothing, except where a part's own header says otherwise, and when memory runs
-// out after the first part has changed. The sequence is then shortened in all parts: to `begin` by a removal, else to
-// 0.
+// Errors: a call that throws has changed nothing, with these exceptions. Where a part's own header says otherwise; a
+// removal in the middle that fails on a device then cuts the sequence at `begin` in all parts. And where memory runs
+// out after the first part has changed: an open step may have gone, a changed sequence is put back or, when that fails
+// too, emptied, and snapshots that were split or merged are consumed.
 #pragma once
 
 #include <cstdint>

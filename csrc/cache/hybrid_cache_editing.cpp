@@ -25,6 +25,35 @@ void copy_all(const CacheState& state, SequenceId from, SequenceId to, std::int3
   }
 }
 
+// What a sequence is in every part, so that it can be that again.
+class Before {
+ public:
+  Before(CacheState& state, SequenceId id) : state_(state), id_(id) {
+    for (const auto& part : state.parts) {
+      lengths_.push_back(part->length(id));
+      held_.push_back(part->snapshot(id, 0));
+    }
+  }
+  // Where that fails, too, the sequence is emptied.
+  void put_back() noexcept {
+    try {
+      for (std::size_t i = 0; i < held_.size(); ++i) {
+        if (!held_[i] || !state_.parts[i]->restore(id_, held_[i], lengths_[i])) {
+          state_.parts[i]->remove(id_, 0, std::nullopt);
+        }
+      }
+    } catch (...) {
+      state_.empty(id_);
+    }
+  }
+
+ private:
+  CacheState& state_;
+  SequenceId id_;
+  std::vector<std::int32_t> lengths_;
+  std::vector<PartSnapshot> held_;
+};
+
 // How a part comes to `target`: from its part of the snapshot, or by being cut.
 enum class Way : std::uint8_t { kNone, kRestore, kCut };
 
@@ -60,10 +89,11 @@ void HybridCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t lengt
   state_->require_resumable(from, length, where);
   state_->check_change(to, where);
   state_->make_idle(to);
+  Before before(*state_, to);
   try {
     copy_all(*state_, from, to, length);
   } catch (...) {
-    state_->empty(to);
+    before.put_back();
     throw;
   }
   if (from != to) state_->schedules.erase(to);
@@ -103,6 +133,7 @@ bool HybridCache::restore(SequenceId id, const SnapshotPtr& snapshot, std::int32
   if (ways.empty()) return false;
   state_->check_change(id, where);
   state_->make_idle(id);
+  Before before(*state_, id);
   try {
     for (std::size_t i = 0; i < ways.size(); ++i) {
       HybridPart& part = *state_->parts[i];
@@ -110,7 +141,7 @@ bool HybridCache::restore(SequenceId id, const SnapshotPtr& snapshot, std::int32
       if (ways[i] == Way::kRestore) ensure(part.restore(id, contents->parts[i], target), where, "cache ", i);
     }
   } catch (...) {
-    state_->empty(id);
+    before.put_back();
     throw;
   }
   return true;

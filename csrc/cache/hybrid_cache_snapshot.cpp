@@ -52,6 +52,14 @@ void consume(Contents& contents) noexcept {
   contents.consumed = true;
 }
 
+// From here on the snapshots are consumed, also when memory runs out half-way.
+struct Consuming {
+  std::vector<Contents*> all;
+  ~Consuming() {
+    for (Contents* each : all) consume(*each);
+  }
+};
+
 // A new snapshot with everything that `from` held.
 SnapshotPtr take_over(const std::shared_ptr<HybridCache::State>& state, Contents& from) {
   auto whole = make_contents(state, from.start, from.end);
@@ -101,11 +109,11 @@ std::pair<SnapshotPtr, SnapshotPtr> HybridCache::split(const SnapshotPtr& snapsh
   if (at >= whole.end) return {take_over(state_, whole), nullptr};
   auto lower = std::make_shared<Snapshot>(make_contents(state_, whole.start, at));
   auto upper = std::make_shared<Snapshot>(make_contents(state_, at, whole.end));
+  const Consuming consuming{{&whole}};
   for (std::size_t i = 0; i < whole.parts.size(); ++i) {
     if (!whole.parts[i]) continue;
     std::tie(lower->contents_->parts[i], upper->contents_->parts[i]) = state_->parts[i]->split(whole.parts[i], at);
   }
-  consume(whole);
   return {std::move(lower), std::move(upper)};
 }
 
@@ -120,11 +128,10 @@ SnapshotPtr HybridCache::merge(const SnapshotPtr& a, const SnapshotPtr& b) {
   require(a != b && first.end == second.start, where, "b: got a snapshot from ", second.start, ", allowed one from ",
           first.end);
   auto merged = std::make_shared<Snapshot>(make_contents(state_, first.start, second.end));
+  const Consuming consuming{{&first, &second}};
   for (std::size_t i = 0; i < first.parts.size(); ++i) {
     merged->contents_->parts[i] = state_->parts[i]->merge(first.parts[i], second.parts[i]);
   }
-  consume(first);
-  consume(second);
   return merged;
 }
 

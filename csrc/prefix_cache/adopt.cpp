@@ -176,7 +176,7 @@ void PrefixCacheState::go_back(Session& session, std::int32_t length) {
   Node* node = session.node_;
   while (!node->is_root() && node->start() >= length) node = node->parent();
   if (node->end() > length) node = trie.split(node, length);
-  const Path path = path_to(session.node_, std::min(length, session.node_->end()));
+  const Path path = has_points() ? path_to(session.node_, std::min(length, session.node_->end())) : Path{};
   share_live_state(path.nodes, length);
   for (std::size_t i = 0; i < caches.size(); ++i) {
     const SequenceId id = session.sequences_[i];

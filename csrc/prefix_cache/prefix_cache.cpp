@@ -78,13 +78,13 @@ void Entry::relock() {
   if (state_.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache was closed during the call");
 }
 
-void check_tokens(std::span<const Token> tokens, std::string_view where) {
+bool check_tokens(std::span<const Token> tokens, std::string_view where) {
   Token smallest = 0;
   for (const Token token : tokens) smallest = std::min(smallest, token);
-  if (smallest >= 0) return;
+  if (smallest >= 0) return false;
   const auto unknown = [](Token token) { return token < 0 && media_count(token) == 0; };
   const auto at = std::find_if(tokens.begin(), tokens.end(), unknown);
-  if (at == tokens.end()) return;
+  if (at == tokens.end()) return true;
   fail(ErrorKind::kArgument, where, "tokens[", at - tokens.begin(), "]: got ", *at, ", allowed 0 to ",
        std::numeric_limits<Token>::max(), " and the ids of media items");
 }
@@ -173,11 +173,11 @@ SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token
   require(!tokens.empty(), "begin", "tokens: got 0, allowed at least 1");
   require(tokens.size() <= state_->longest, "begin", "tokens: got ", tokens.size(), ", allowed ", state_->longest,
           " (cells of the smallest cache)");
-  check_tokens(tokens, "begin");
+  const bool with_media = check_tokens(tokens, "begin");
   SessionPtr session(new Session(shared_from_this()));  // outlives the entry: closing it takes the mutex
   const auto length = static_cast<std::int32_t>(tokens.size());
   session->atomic_ = AtomicSpans(options.atomic, length);
-  session->atomic_.add_media(tokens, 0);
+  if (with_media) session->atomic_.add_media(tokens, 0);
   Entry entry(*state_);
   session->use_ = options.use;
   session->publish_ = options.publish;
@@ -215,12 +215,11 @@ StepPtr PrefixCache::batch(std::span<const SessionPtr> sessions, std::uint32_t c
 
 ReusePlan PrefixCache::plan(std::string_view name_space, std::span<const Token> tokens) const {
   require(!tokens.empty(), "plan", "tokens: got 0, allowed at least 1");
-  check_tokens(tokens, "plan");
+  AtomicSpans atomic;
+  if (check_tokens(tokens, "plan")) atomic.add_media(tokens, 0);
   Entry entry(*state_);
   Node* root = state_->trie.find_root(name_space);
   if (root == nullptr) return {};
-  AtomicSpans atomic;
-  atomic.add_media(tokens, 0);
   return state_->plan_reuse(root, tokens, static_cast<std::int32_t>(tokens.size()) - 1, atomic);
 }
 

@@ -89,8 +89,9 @@ struct InUse {
   std::vector<std::vector<SpanList>> windows;  // per attention cache: cells on the device that are part of its window
 };
 
-// Throws kArgument for a negative token that stands for no media item, naming its index.
-void check_tokens(std::span<const Token> tokens, std::string_view where);
+// Whether there are media items among the tokens. Throws kArgument for a negative token that stands for none, naming
+// its index.
+bool check_tokens(std::span<const Token> tokens, std::string_view where);
 
 struct PrefixCacheState {
   PrefixCacheState(CacheSet set, PrefixCacheOptions options);
@@ -150,6 +151,8 @@ struct PrefixCacheState {
   void drop_open_step(Session& session) noexcept;
   void require_usable(const Session& session) const;  // kClosed, kDevice
   void add_rows(Step& step, const Session& session, std::uint32_t chunk) const;
+  Needs needs_of(const Step& step) const;
+  void find_slots_for_captures(Step& step);
   void claim_for(Step& step);
   std::vector<WantedPoint> captures_between(const Session& session, std::int32_t end) const;
   void make_points(Step& step, std::size_t index);
@@ -219,8 +222,8 @@ struct PrefixCacheState {
   void keep_as_point(Node* node);                 // so that pins hold what its end needs
   void drop_point(Node* node, bool tidy = true);  // wherever it is; `tidy`: the node may join its only child
   void give_up_point(Node* node);                 // to the host, else away
-  // The point to give up next among those for which `frees` says yes; null when there is none.
-  Node* point_victim(bool with_user, const std::function<bool(const Node*)>& frees) const;
+  // The point to give up next among those of kinds up to `most` for which `frees` says yes; null when there is none.
+  Node* point_victim(PointKind most, const std::function<bool(const Node*)>& frees) const;
   double thinning_score(const Node* node) const;
   bool frees_slot(const Node* node, std::size_t cache) const;
   bool frees_cells(const Node* node, std::size_t cache) const;
@@ -239,9 +242,10 @@ struct PrefixCacheState {
   void make_room(const Needs& needs);   // all or kCacheFull, in which case nothing changed
   void require_room(const Needs& needs);
   void free_leaves(const Needs& needs);
-  void free_cells(std::size_t cache, std::uint32_t count);               // of a cache that forgets
-  void free_slots(std::size_t cache, std::uint32_t count);               // or kCacheFull
-  std::uint32_t try_free_slots(std::size_t cache, std::uint32_t count);  // slots free now, at most `count`
+  void free_cells(std::size_t cache, std::uint32_t count);  // of a cache that forgets
+  void free_slots(std::size_t cache, std::uint32_t count);  // or kCacheFull
+  // Slots free now, at most `count`; gives up points of kinds up to `most` only.
+  std::uint32_t try_free_slots(std::size_t cache, std::uint32_t count, PointKind most);
   void let_go_unneeded(std::size_t cache, std::uint32_t count);
   std::uint32_t let_go_of(std::size_t cache, Part& part, std::uint32_t count);
   Node* next_victim();                // null when everything left is live or pinned

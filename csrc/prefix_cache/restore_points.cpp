@@ -113,22 +113,21 @@ bool PrefixCacheState::frees_cells(const Node* node, std::size_t cache) const {
   return !point.on_host && !point.windows[cache].empty();
 }
 
-Node* PrefixCacheState::point_victim(bool with_user, const std::function<bool(const Node*)>& frees) const {
+Node* PrefixCacheState::point_victim(PointKind most, const std::function<bool(const Node*)>& frees) const {
+  // Spaced points come before ends and branches, which are one class, and those before user points.
+  const auto rank = [](PointKind kind) { return kind == PointKind::kSpaced ? 0 : kind == PointKind::kUser ? 2 : 1; };
   Node* victim = nullptr;
-  int victim_class = 0;
-  double victim_age = 0;
+  std::pair<int, double> least;
   for (Node* node : points) {
     const NodeState& state = state_of(node);
     if (state.pins > 0 || node == in_use.point || !frees(node)) continue;
-    const bool user = state.user || state.point.kind == PointKind::kUser;
-    if (user && !with_user) continue;
-    const bool spaced = state.point.kind == PointKind::kSpaced;
-    const int order = user ? 2 : spaced ? 0 : 1;
-    const double age = spaced && !user ? thinning_score(node) : static_cast<double>(state.point.used);
-    if (victim != nullptr && (order > victim_class || (order == victim_class && age >= victim_age))) continue;
+    const PointKind kind = state.user ? PointKind::kUser : state.point.kind;
+    if (kind > most) continue;
+    const bool spaced = kind == PointKind::kSpaced;
+    const std::pair worth(rank(kind), spaced ? thinning_score(node) : static_cast<double>(state.point.used));
+    if (victim != nullptr && worth >= least) continue;
     victim = node;
-    victim_class = order;
-    victim_age = age;
+    least = worth;
   }
   return victim;
 }

@@ -195,10 +195,10 @@ void PrefixCacheState::free_leaves(const Needs& needs) {
 
 // ---- slots --------------------------------------------------------------------------------------------------------
 
-std::uint32_t PrefixCacheState::try_free_slots(std::size_t cache, std::uint32_t count) {
+std::uint32_t PrefixCacheState::try_free_slots(std::size_t cache, std::uint32_t count, PointKind most) {
   const auto frees = [&](const Node* node) { return frees_slot(node, cache); };
   while (recurrents[cache]->free_slots() < count) {
-    Node* victim = point_victim(/*with_user=*/false, frees);
+    Node* victim = point_victim(most, frees);
     if (victim == nullptr) break;
     give_up_point(victim);
   }
@@ -208,7 +208,7 @@ std::uint32_t PrefixCacheState::try_free_slots(std::size_t cache, std::uint32_t 
 void PrefixCacheState::free_slots(std::size_t cache, std::uint32_t count) {
   const auto frees = [&](const Node* node) { return frees_slot(node, cache); };
   while (recurrents[cache]->free_slots() < count) {
-    Node* victim = point_victim(/*with_user=*/true, frees);
+    Node* victim = point_victim(PointKind::kUser, frees);
     ensure(victim != nullptr, "prefix_cache.make_room", "counted ", count, " slots of recurrent cache ", cache,
            " as free or freeable, found ", recurrents[cache]->free_slots());
     give_up_point(victim);
@@ -263,7 +263,7 @@ void PrefixCacheState::free_cells(std::size_t cache, std::uint32_t count) {
   const auto frees = [&](const Node* node) { return frees_cells(node, cache); };
   let_go_unneeded(cache, wanted);
   while (caches[cache]->free_cells() < count) {
-    Node* victim = point_victim(/*with_user=*/true, frees);
+    Node* victim = point_victim(PointKind::kUser, frees);
     ensure(victim != nullptr, "prefix_cache.make_room", "counted ", count, " cells of cache ", cache,
            " as free or freeable, found ", caches[cache]->free_cells());
     give_up_point(victim);

@@ -73,14 +73,14 @@ void Session::append(std::span<const Token> tokens) {
   const SessionCall call(busy_);
   Entry entry(cache_->state());
   require_open(closed_, failed_);
-  check_tokens(tokens, "session.append");
+  const bool with_media = check_tokens(tokens, "session.append");
   PrefixCacheState& state = cache_->state();
   const std::int32_t before = state.recorded(*this);
   const auto total = static_cast<std::size_t>(before) + tokens.size();
   require(total <= state.longest, "session.append", "tokens: got ", total, " in the session, allowed ", state.longest,
           " (cells of the smallest cache)");
   AtomicSpans atomic = atomic_;
-  atomic.add_media(tokens, before);
+  if (with_media) atomic.add_media(tokens, before);
   state.drop_open_step(*this);
   tail_.insert(tail_.end(), tokens.begin(), tokens.end());
   atomic_ = std::move(atomic);

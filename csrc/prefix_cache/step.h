@@ -62,6 +62,10 @@ class Step {
   std::size_t attention_of(std::int32_t layer) const;
   std::size_t recurrent_of(std::int32_t layer) const;
   void finish_if_complete();
+  // The length that a session will have; before completion.
+  std::int32_t end(std::size_t session) const noexcept {
+    return sessions_[session]->computed_ + static_cast<std::int32_t>(counts_[session]);
+  }
 
   std::shared_ptr<PrefixCache> cache_;
   std::vector<SessionPtr> sessions_;

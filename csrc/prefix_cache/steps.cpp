@@ -82,7 +82,7 @@ void PrefixCacheState::complete(Step& step) {
     session.open_step_ = nullptr;
     session.computed_ += static_cast<std::int32_t>(step.counts_[s]);
     publish(session);
-    make_points(step, s);
+    if (has_points()) make_points(step, s);
     for (const std::size_t i : forgetting) caches[i]->release_unseen(session.sequences_[i], session.computed_);
     settle_ahead(session);
   }
@@ -108,7 +108,7 @@ void PrefixCacheState::add_rows(Step& step, const Session& session, std::uint32_
     step.sequences_.push_back(index);
   }
   step.counts_.push_back(count);
-  step.captures_.push_back(captures_between(session, end));
+  if (has_points()) step.captures_.push_back(captures_between(session, end));
 }
 
 // The restore points that a step up to `end` makes: wanted ones and spaced ones, each length once.
@@ -135,9 +135,7 @@ std::vector<WantedPoint> PrefixCacheState::captures_between(const Session& sessi
 
 // Drops captures until at most `slots` are inside: the least wanted kind first, the earliest of it first.
 void PrefixCacheState::trim_captures(Step& step, std::uint32_t slots) const {
-  const auto inside = [&](std::size_t s, const WantedPoint& each) {
-    return each.offset < step.sessions_[s]->computed_ + static_cast<std::int32_t>(step.counts_[s]);
-  };
+  const auto inside = [&](std::size_t s, const WantedPoint& each) { return each.offset < step.end(s); };
   while (true) {
     std::uint32_t count = 0;
     std::vector<WantedPoint>* least_list = nullptr;
@@ -155,45 +153,60 @@ void PrefixCacheState::trim_captures(Step& step, std::uint32_t slots) const {
   }
 }
 
-// Claims in all caches. Captures inside the step are wanted, not needed: they get what slots can be had.
-void PrefixCacheState::claim_for(Step& step) {
+Needs PrefixCacheState::needs_of(const Step& step) const {
   Needs needs{std::vector<std::uint32_t>(caches.size()), std::vector<std::uint32_t>(recurrents.size())};
-  std::vector<std::vector<ForwardRows>> rows(caches.size());
-  std::uint32_t inside = 0;
   for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
-    const Session& session = *step.sessions_[s];
-    const std::int32_t end = session.computed_ + static_cast<std::int32_t>(step.counts_[s]);
     for (std::size_t i = 0; i < caches.size(); ++i) {
-      const std::int32_t held = caches[i]->length(session.sequences_[i]);
-      if (end > held) needs.cells[i] += static_cast<std::uint32_t>(end - held);
-      rows[i].push_back({session.sequences_[i], step.counts_[s], session.computed_});
+      const std::int32_t held = caches[i]->length(step.sessions_[s]->sequences_[i]);
+      if (step.end(s) > held) needs.cells[i] += static_cast<std::uint32_t>(step.end(s) - held);
     }
     for (std::uint32_t& slots : needs.slots) ++slots;
-    for (const WantedPoint& each : step.captures_[s]) inside += each.offset < end;
   }
-  make_room(needs);
-  std::uint32_t spare = inside;
+  return needs;
+}
+
+// Captures inside the step are wanted, not needed: they get what slots can be had. A spaced one never takes the place
+// of an end or a branch.
+void PrefixCacheState::find_slots_for_captures(Step& step) {
   const auto live = static_cast<std::uint32_t>(step.sessions_.size());
+  std::uint32_t inside = 0, unspaced = 0;
+  for (std::size_t s = 0; s < step.captures_.size(); ++s) {
+    for (const WantedPoint& each : step.captures_[s]) {
+      if (each.offset >= step.end(s)) continue;
+      ++inside;
+      unspaced += each.kind != PointKind::kSpaced;
+    }
+  }
+  std::uint32_t spare = inside;
   for (std::size_t i = 0; i < recurrents.size() && inside > 0; ++i) {
-    const std::uint32_t got = try_free_slots(i, live + inside);
+    try_free_slots(i, live + unspaced, PointKind::kBranch);
+    const std::uint32_t got = try_free_slots(i, live + inside, PointKind::kSpaced);
     spare = std::min(spare, got > live ? got - live : 0);
   }
-  if (spare < inside && !recurrents.empty()) {
-    trim_captures(step, spare);
-    totals.skipped_captures += inside - spare;
-  }
-  for (std::size_t i = 0; i < caches.size(); ++i) step.forwards_.push_back(caches[i]->begin_forward(rows[i]));
-  for (std::size_t i = 0; i < recurrents.size(); ++i) {
-    std::vector<StateForwardRows> state_rows;
+  if (spare == inside) return;
+  trim_captures(step, spare);
+  totals.skipped_captures += inside - spare;
+}
+
+void PrefixCacheState::claim_for(Step& step) {
+  make_room(needs_of(step));
+  if (!recurrents.empty()) find_slots_for_captures(step);
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    std::vector<ForwardRows> rows;
     for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
-      const Session& session = *step.sessions_[s];
-      const std::int32_t end = session.computed_ + static_cast<std::int32_t>(step.counts_[s]);
-      state_rows.push_back({session.states_[i], step.counts_[s], {}});
+      rows.push_back({step.sessions_[s]->sequences_[i], step.counts_[s], step.sessions_[s]->computed_});
+    }
+    step.forwards_.push_back(caches[i]->begin_forward(rows));
+  }
+  for (std::size_t i = 0; i < recurrents.size(); ++i) {
+    std::vector<StateForwardRows> rows;
+    for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
+      rows.push_back({step.sessions_[s]->states_[i], step.counts_[s], {}});
       for (const WantedPoint& each : step.captures_[s]) {
-        if (each.offset < end) state_rows.back().boundaries.push_back(each.offset);
+        if (each.offset < step.end(s)) rows.back().boundaries.push_back(each.offset);
       }
     }
-    step.state_forwards_.push_back(recurrents[i]->begin_forward(state_rows));
+    step.state_forwards_.push_back(recurrents[i]->begin_forward(rows));
   }
 }
 
@@ -214,7 +227,7 @@ StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, s
   step->sessions_.assign(list.begin(), list.end());
   for (const SessionPtr& session : list) {
     add_rows(*step, *session, chunk);
-    step->before_.push_back(states_of(*session));
+    if (!recurrents.empty()) step->before_.push_back(states_of(*session));
   }
   claim_for(*step);
   step->cache_ = owner;

@@ -13,6 +13,8 @@ import pytest
 import kvtrie as kv
 from kinds_fakes import KindsModel, make, make_caches, points_of, words
 
+pytestmark = pytest.mark.usefixtures("nothing_left_over")
+
 TURNS, SAID, ANSWER = 200, 72, 8  # tokens of a question and of an answer
 SLOTS, CELLS = 64, 16_384
 CHUNK = 512
@@ -81,9 +83,32 @@ def test_spaced_points_are_thinned_and_those_near_the_end_kept() -> None:
     last_turn = len(text) - SAID - ANSWER
     assert points[-1] == len(text) - 1
     assert any(last_turn - 2 <= point <= last_turn for point in points)
-    edited = text[: last_turn + 10] + [96 - text[last_turn + 10], *words(500, 20)]
+    edited = [*text[: last_turn + 10], 96 - text[last_turn + 10], *words(500, 20)]
     assert answer(cache, model, edited, 0)[0].reused >= last_turn - 1
     assert cache.check() == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_turns_that_change_what_was_said(seed: int) -> None:
+    """Appending, leaving out the last answer's thoughts, editing: an extension loses nothing, the rest little."""
+    spacing = 8
+    cache, model = make("hybrid", 2048, slots=512, spacing=spacing)
+    random = np.random.default_rng(seed)
+    text, extended = words(seed, 30), True
+    for turn in range(12):
+        session, made = answer(cache, model, text, 10)
+        lost = session.matched - session.reused
+        assert lost in (0, 1) if extended else lost < spacing, (turn, session.matched, session.reused)
+        assert cache.check() == []
+        what = random.integers(3)
+        extended = what == 0
+        if what == 0:
+            text = [*text, *made]
+        elif what == 1:
+            text = [*text, *made[4:]]
+        else:
+            text = text[: int(random.integers(1, len(text)))]
+        text += words(1000 * seed + turn, 15)
 
 
 @pytest.mark.parametrize("slots", [2, 3, 8])

@@ -16,6 +16,8 @@ import kvtrie as kv
 from fakes import compute, run, state_of
 from kinds_fakes import History, KindsModel, image, make, points_of, words
 
+pytestmark = pytest.mark.usefixtures("nothing_left_over")
+
 KINDS = ("dense", "window", "chunk", "hybrid", "all")
 SMALL: dict[str, Any] = {"capacity": 512, "window": 16, "chunk": 16, "spacing": 16}
 

@@ -7,25 +7,26 @@ models of ``kv.models`` the logits are those of a fresh evaluation, and switchin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+import kinds_fakes
 import kvtrie as kv
-from kinds_fakes import KindsModel, make_caches, words
+from kinds_fakes import KindsModel, floor_of, make_caches, parted, words
 from random_models import random_model
+
+pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
 SHARED, LENGTH, CHUNK = 1500, 2200, 512
 KINDS = ("dense", "window", "hybrid")
 TOLERANCE = 1e-4  # max|a - b| / max|b|, float32 caches
 
-A = words(1, LENGTH)
-B = A[:SHARED] + [96 - A[SHARED], *words(2, LENGTH - SHARED - 1)]
-C = A[:SHARED] + [(A[SHARED] + 1) % 48 + 48 * (A[SHARED] < 48), *words(3, LENGTH - SHARED - 1)]
-NEW = words(4, LENGTH)
-EDITED = A[: LENGTH - 100] + [96 - A[LENGTH - 100], *words(5, 99)]
+
+A, NEW = words(20, LENGTH), words(21, LENGTH)
+B, C = (parted(A, SHARED, seed, LENGTH) for seed in (1, 2))
+EDITED = parted(A, LENGTH - 100, 3, LENGTH)
 
 
 class Table:
@@ -135,12 +136,34 @@ def test_a_window_pool_of_2560_cells(host_bytes: Any) -> None:
     assert reused[1] in (0, 1500)
 
 
+@pytest.mark.parametrize("kind", kinds_fakes.KINDS)
+def test_the_models_notice_what_is_foreign(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check behind these tests: other keys, other states, one key too many or too few."""
+    caches = make_caches(kind, 64, window=8, chunk=8)
+    model, cache = KindsModel(caches), kv.PrefixCache(caches, host_bytes=0)
+    with cache.begin(words(1, 20)) as session:
+        for step in session.prefill():
+            model(step)
+        session.append(5)
+        with monkeypatch.context() as patch:  # hybrids notice when the step is complete, the others before
+            patch.setattr(kinds_fakes, "_WEIGHTS", kinds_fakes._WEIGHTS[:, ::-1])
+            with pytest.raises(AssertionError, match="Arrays are not equal"):
+                model(session.decode())
+        for offset in (-1, 1):
+            session.append(5)
+            with monkeypatch.context() as patch:
+                patch.setattr(kinds_fakes, "floor_of", lambda cache, at, by=offset: floor_of(cache, at) + by)
+                with pytest.raises(AssertionError, match="Arrays are not equal"):
+                    model(session.decode())
+    assert cache.check() == []
+
+
 # ---- models with weights ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def models() -> Iterator[dict[str, Any]]:
-    yield {kind: random_model(kind) for kind in KINDS}
+def models() -> dict[str, Any]:
+    return {kind: random_model(kind) for kind in KINDS}
 
 
 def fresh_logits(model: Any, prompt: list[int]) -> Any:
