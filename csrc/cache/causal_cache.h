@@ -172,6 +172,8 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   // each cell once.
   std::uint32_t live_cells(std::span<const SpanList* const> also = {}) const;
   std::int32_t borrowed_length(SequenceId id) const;
+  // What the sequence borrows from `position` on becomes its own: it holds those cells itself from then on.
+  void own_from(SequenceId id, std::int32_t position);
   // A counted list on the positions [from, to) of the sequence, which must hold them.
   SpanList share(SequenceId id, std::int32_t from, std::int32_t to) const;
   void set_growth(std::uint32_t cells) noexcept;  // cells reserved ahead from now on

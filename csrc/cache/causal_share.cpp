@@ -1,4 +1,5 @@
-// Counted lists on what a sequence holds: restore points keep a window that way.
+// Counted lists on what a sequence holds: restore points keep a window that way, and a session that leaves the tree its
+// cells.
 #include "cache/causal_cache_state.h"
 
 namespace kvtrie {
@@ -15,6 +16,19 @@ SpanList CausalCache::share(SequenceId id, std::int32_t from, std::int32_t to) c
           end);
   list.append(slice_spans(history, from, to));
   return list;
+}
+
+void CausalCache::own_from(SequenceId id, std::int32_t position) {
+  const char* where = "causal_cache.own_from";
+  const std::lock_guard lock(state_->mutex);
+  Sequence& sequence = state_->known(id, where);
+  state_->require_idle(sequence, where);
+  if (position >= sequence.borrowed_end) return;
+  SpanList own(*state_->pool, true);
+  own.append(slice_spans(sequence.history(), position, sequence.length));
+  sequence.borrowed.truncate(position);
+  sequence.own = std::move(own);
+  sequence.borrowed_end = position;
 }
 
 }  // namespace kvtrie

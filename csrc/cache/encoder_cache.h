@@ -56,7 +56,8 @@ class EncoderForward {
 
   std::uint32_t rows() const noexcept;
   bool brings_items() const noexcept;
-  bool complete() const noexcept;  // nothing is missing: every layer of its items was put, or it brings none
+  bool may_bring_item() const noexcept;  // it has none, and a put would bring one
+  bool complete() const noexcept;        // nothing is missing: every layer of its items was put, or it brings none
 
  private:
   friend class EncoderCache;

@@ -220,6 +220,10 @@ std::uint32_t EncoderForward::rows() const noexcept { return state_->rows; }
 
 bool EncoderForward::brings_items() const noexcept { return state_->brings; }
 
+bool EncoderForward::may_bring_item() const noexcept {
+  return state_->status == Status::kText && state_->parts.size() == 1;
+}
+
 bool EncoderForward::complete() const noexcept {
   const Status status = state_->status;
   return status == Status::kText || status == Status::kComplete;

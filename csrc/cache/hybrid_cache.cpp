@@ -189,6 +189,7 @@ std::string HybridCache::dump() const {
   std::ostringstream out;
   for (std::size_t i = 0; i < state_->parts.size(); ++i) out << "cache " << i << '\n' << state_->parts[i]->dump();
   for (const HybridMember& member : state_->members) {
+    if (state_->whole()) break;
     out << "step of sequence " << member.id << " from " << member.begin << " to " << member.end << '\n';
   }
   for (const auto& [id, schedule] : state_->schedules) {

@@ -76,8 +76,10 @@ class HybridCache : public std::enable_shared_from_this<HybridCache> {
                      const Tensor& beta);
   RecurrentCache::States states(std::int32_t layer);
   void put_states(std::int32_t layer, const Tensor& conv, const Tensor& delta);
-  std::vector<std::vector<std::int32_t>> boundaries(std::int32_t layer) const;  // StateForward::row_boundaries
-  std::vector<std::int32_t> row_starts(std::int32_t layer) const;               // StateForward::row_starts
+  // StateForward::row_boundaries and row_starts, of the recurrent part with that layer; without one of the first, which
+  // is as good (kNotSupported when there is none).
+  std::vector<std::vector<std::int32_t>> boundaries(std::optional<std::int32_t> layer = std::nullopt) const;
+  std::vector<std::int32_t> row_starts(std::optional<std::int32_t> layer = std::nullopt) const;
 
   // --- editing (api.md, "Caches") ------------------------------------------------------------------------------
   class Snapshot;

@@ -180,6 +180,7 @@ class EncodedPart final : public CachePart<EncoderCache, EncoderForwardPtr>, pub
     const PartForward status = CachePart::forward();
     return status == PartForward::kComplete && !forward_->brings_items() ? PartForward::kText : status;
   }
+  bool may_reopen() const override { return forward_ && forward_->may_bring_item(); }
   PartSnapshot hold(SequenceId id) override { return cache_->snapshot(id, 0); }
   void defrag() override { cache_->defrag(); }
 

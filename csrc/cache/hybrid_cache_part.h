@@ -77,7 +77,8 @@ class HybridPart {
   virtual void check_start(const HybridRows& rows) = 0;
   virtual void start(const HybridRows& rows) = 0;
   virtual PartForward forward() const = 0;
-  virtual void drop() noexcept = 0;  // the forward; unless it is complete, its rows go
+  virtual bool may_reopen() const { return false; }  // it is kText and a put would make it kOpen
+  virtual void drop() noexcept = 0;                  // the forward; unless it is complete, its rows go
   virtual bool set_causal(std::span<const std::uint32_t>) { return false; }  // false: it has no causal layers
   // What take_back() needs of a sequence, taken before a step; null where it needs nothing.
   virtual PartSnapshot hold(SequenceId id) = 0;

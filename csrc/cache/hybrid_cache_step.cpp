@@ -61,6 +61,14 @@ void lose_captures(CacheState& state, const HybridMember& member) {
   }
 }
 
+const StateForward& recurrent_step(const CacheState& state, std::optional<std::int32_t> layer, const char* where) {
+  if (layer) return state.recurrent(*layer, where).step();
+  for (const auto& part : state.parts) {
+    if (RecurrentLayers* layers = part->recurrent()) return layers->step();
+  }
+  fail(ErrorKind::kNotSupported, where, "none of the caches is recurrent");
+}
+
 }  // namespace
 
 // ---- state --------------------------------------------------------------------------------------------------------
@@ -83,22 +91,20 @@ bool CacheState::whole() const {
 }
 
 void CacheState::settle() noexcept {
-  const bool over = std::all_of(parts.begin(), parts.end(),
-                                [](const auto& part) { return part->forward() == PartForward::kComplete; });
-  if (over) members.clear();
+  if (whole() && std::none_of(parts.begin(), parts.end(), [](const auto& part) { return part->may_reopen(); })) {
+    members.clear();
+  }
 }
 
 void CacheState::take_back() {
   if (members.empty()) return;
   if (whole()) return members.clear();
   const bool was_torn = torn();
-  const std::vector<HybridMember> going = std::move(members);
-  members.clear();
   std::vector<bool> complete;
-  for (const auto& part : parts) {
-    complete.push_back(part->forward() == PartForward::kComplete);
-    part->drop();
-  }
+  for (const auto& part : parts) complete.push_back(part->forward() == PartForward::kComplete);
+  const std::vector<HybridMember> going = std::move(members);  // from here on nothing may stop half-way
+  members.clear();
+  for (const auto& part : parts) part->drop();
   for (const HybridMember& each : going) {
     if (was_torn) lose_captures(*this, each);
     try {
@@ -221,14 +227,14 @@ void HybridCache::put_states(std::int32_t layer, const Tensor& conv, const Tenso
   state_->settle();
 }
 
-std::vector<std::vector<std::int32_t>> HybridCache::boundaries(std::int32_t layer) const {
+std::vector<std::vector<std::int32_t>> HybridCache::boundaries(std::optional<std::int32_t> layer) const {
   const std::lock_guard lock(state_->mutex);
-  return state_->recurrent(layer, "hybrid_cache.boundaries").step().row_boundaries();
+  return recurrent_step(*state_, layer, "hybrid_cache.boundaries").row_boundaries();
 }
 
-std::vector<std::int32_t> HybridCache::row_starts(std::int32_t layer) const {
+std::vector<std::int32_t> HybridCache::row_starts(std::optional<std::int32_t> layer) const {
   const std::lock_guard lock(state_->mutex);
-  return state_->recurrent(layer, "hybrid_cache.row_starts").step().row_starts();
+  return recurrent_step(*state_, layer, "hybrid_cache.row_starts").row_starts();
 }
 
 }  // namespace kvtrie

@@ -1,8 +1,10 @@
 #include "prefix_cache/media.h"
 
+#include <algorithm>
+#include <cstring>
 #include <map>
 #include <mutex>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "base/error.h"
@@ -12,8 +14,8 @@ namespace {
 
 struct MediaTable {
   std::mutex mutex;
-  std::map<std::pair<std::string, std::int32_t>, Token> ids;
-  std::vector<MediaItem> items;  // item of id -1 - i
+  std::map<std::tuple<bool, std::string, std::int32_t>, Token> ids;  // (group, digest, count)
+  std::vector<MediaItem> items;                                      // item of id -1 - i
 };
 
 MediaTable& table() {
@@ -27,18 +29,23 @@ const MediaItem* find(const MediaTable& table, Token id) {
   return id < 0 && index < table.items.size() ? &table.items[index] : nullptr;
 }
 
+Token id_of(std::string digest, std::int32_t count, bool group) {
+  MediaTable& known = table();
+  const std::lock_guard lock(known.mutex);
+  known.items.reserve(known.items.size() + 1);
+  const auto next = static_cast<Token>(-1 - static_cast<std::int64_t>(known.items.size()));
+  MediaItem item{digest, count, group};
+  const auto [entry, fresh] = known.ids.try_emplace({group, std::move(digest), count}, next);
+  if (fresh) known.items.push_back(std::move(item));
+  return entry->second;
+}
+
 }  // namespace
 
 Token media_id(std::string_view digest, std::int32_t count) {
   require(!digest.empty(), "media", "digest: got nothing, allowed 1 byte or more");
   require(count >= 1, "media", "count: got ", count, ", allowed 1 or more");
-  MediaTable& known = table();
-  const std::lock_guard lock(known.mutex);
-  known.items.reserve(known.items.size() + 1);
-  const auto next = static_cast<Token>(-1 - static_cast<std::int64_t>(known.items.size()));
-  const auto [entry, fresh] = known.ids.try_emplace({std::string(digest), count}, next);
-  if (fresh) known.items.push_back({std::string(digest), count});
-  return entry->second;
+  return id_of(std::string(digest), count, /*group=*/false);
 }
 
 MediaItem media_item(Token id) {
@@ -53,6 +60,30 @@ std::int32_t media_count(Token id) {
   const std::lock_guard lock(known.mutex);
   const MediaItem* item = find(known, id);
   return item == nullptr ? 0 : item->count;
+}
+
+Tokens keys_of(std::span<const Token> tokens, const AtomicSpans& groups) {
+  Tokens keys(tokens.begin(), tokens.end());
+  for (const auto& [begin, end] : groups.spans()) {
+    const std::span<const Token> group =
+        tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+    const bool item = group.front() < 0 && media_count(group.front()) == end - begin;
+    if (item) continue;
+    std::string bytes(reinterpret_cast<const char*>(group.data()), group.size_bytes());
+    std::fill(keys.begin() + begin, keys.begin() + end, id_of(std::move(bytes), end - begin, /*group=*/true));
+  }
+  return keys;
+}
+
+Tokens tokens_of(std::span<const Token> keys) {
+  Tokens tokens(keys.begin(), keys.end());
+  for (std::size_t i = 0; i < keys.size();) {
+    const MediaItem item = keys[i] < 0 ? media_item(keys[i]) : MediaItem{{}, 1, false};
+    const auto count = std::min(keys.size() - i, static_cast<std::size_t>(std::max(item.count, 1)));
+    if (item.group) std::memcpy(tokens.data() + i, item.digest.data(), count * sizeof(Token));
+    i += count;
+  }
+  return tokens;
 }
 
 }  // namespace kvtrie

@@ -5,14 +5,19 @@
 // placeholder tokens they share. An id stands for (digest, count): an item that takes another number of positions is
 // another item, and a match cannot end inside one without being noticed.
 //
+// Groups of tokens that go as one (`atomic`) are kept in the tree in the same way: a group's key is the id of its
+// tokens. So two prompts that part inside a group share nothing of it: its K and V depend on all of it.
+//
 // Threads: any. Ids are given out in order, from -1 downwards, and live as long as the process; what outlives it keeps
 // digests.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "prefix_cache/atomic_spans.h"
 #include "trie/edge.h"
 
 namespace kvtrie {
@@ -21,10 +26,16 @@ namespace kvtrie {
 Token media_id(std::string_view digest, std::int32_t count);
 
 struct MediaItem {
-  std::string digest;
+  std::string digest;      // of a group: its tokens
   std::int32_t count = 0;  // 0: no item has this id
+  bool group = false;
 };
 MediaItem media_item(Token id);
 std::int32_t media_count(Token id);  // positions of the item; 0: no item has this id
+
+// The keys by which the tree knows tokens: groups, which are the spans that are no media item, by their ids.
+Tokens keys_of(std::span<const Token> tokens, const AtomicSpans& groups);
+// Back again. Ids of media items stay.
+Tokens tokens_of(std::span<const Token> keys);
 
 }  // namespace kvtrie

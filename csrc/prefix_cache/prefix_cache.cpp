@@ -159,10 +159,10 @@ void PrefixCache::close() noexcept {
 namespace {
 
 // Where this prompt will be come back to: before its last token, and where it parts from what is known.
-std::vector<WantedPoint> points_of_prompt(std::int32_t length, const ReusePlan& report) {
+std::vector<WantedPoint> points_of_prompt(std::int32_t length, const ReusePlan& report, const AtomicSpans& atomic) {
   std::vector<WantedPoint> wanted;
-  if (report.matched > report.reusable && report.matched < length - 1)
-    wanted.push_back({report.matched, PointKind::kBranch});
+  const std::int32_t parted = atomic.begin_of(report.matched);
+  if (parted > report.reusable && parted < length - 1) wanted.push_back({parted, PointKind::kBranch});
   if (length > 1) wanted.push_back({length - 1, PointKind::kEnd});
   return wanted;
 }
@@ -178,18 +178,18 @@ SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token
   const auto length = static_cast<std::int32_t>(tokens.size());
   session->atomic_ = AtomicSpans(options.atomic, length);
   if (with_media) session->atomic_.add_media(tokens, 0);
+  session->tail_ = keys_of(tokens, session->atomic_);
   Entry entry(*state_);
   session->use_ = options.use;
   session->publish_ = options.publish;
-  session->tail_.assign(tokens.begin(), tokens.end());
   state_->open(*session, name_space);
   if (options.use) {
     session->report_ = state_->advance(*session, options.reuse_all ? length : length - 1, entry);
   } else {
-    session->report_.matched = state_->find_path(session->node_, tokens).matched;
+    session->report_.matched = state_->find_path(session->node_, session->tail_).matched;
     if (session->report_.matched > 0) session->report_.reason = {ReasonCode::kNotUsed, "begun with use=False"};
   }
-  if (state_->has_points()) session->wanted_ = points_of_prompt(length, session->report_);
+  if (state_->has_points()) session->wanted_ = points_of_prompt(length, session->report_, session->atomic_);
   ++state_->totals.begins;
   state_->totals.hits += session->report_.reusable > 0;
   state_->totals.matched_tokens += static_cast<std::uint64_t>(session->report_.matched);
@@ -211,6 +211,11 @@ StepPtr PrefixCache::batch(std::span<const SessionPtr> sessions, std::uint32_t c
   for (const SessionPtr& session : sessions) calls.push_back(std::make_unique<SessionCall>(session->busy_));
   Entry entry(*state_);
   return state_->make_step(shared_from_this(), sessions, chunk, /*adopt=*/true, entry);
+}
+
+Tokens PrefixCache::keys(std::span<const Token> tokens,
+                         const std::vector<std::pair<std::int32_t, std::int32_t>>& atomic) {
+  return keys_of(tokens, AtomicSpans(atomic, static_cast<std::int32_t>(tokens.size())));
 }
 
 ReusePlan PrefixCache::plan(std::string_view name_space, std::span<const Token> tokens) const {

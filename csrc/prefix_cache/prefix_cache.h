@@ -101,6 +101,10 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   // One step for several sessions: each one's next `chunk` of remaining or recorded tokens.
   StepPtr batch(std::span<const SessionPtr> sessions, std::uint32_t chunk);
 
+  // The keys by which the tree knows a prompt with these `atomic` spans (media.h): what all calls below take as tokens.
+  // Without spans a prompt is its own key.
+  static Tokens keys(std::span<const Token> tokens, const std::vector<std::pair<std::int32_t, std::int32_t>>& atomic);
+
   ReusePlan plan(std::string_view name_space, std::span<const Token> tokens) const;  // no side effect
   std::int32_t restore(std::string_view name_space, std::span<const Token> tokens);  // tokens now on the device
 

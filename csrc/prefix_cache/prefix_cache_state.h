@@ -191,6 +191,9 @@ struct PrefixCacheState {
   // --- shift.cpp -------------------------------------------------------------------------------------------------
   bool can_shift(const Session& session, std::int32_t begin, std::int32_t end) const;
   void shift(Session& session, std::int32_t begin, std::int32_t end);
+  void stand_alone_from(Session& session, std::int32_t begin);
+  void remove_own_path(Node* node, const Node* above);
+  Needs copies_for_shift(const Session& session, std::int32_t end) const;
 
   // --- page_in.cpp -----------------------------------------------------------------------------------------------
   enum class PageIn : std::uint8_t { kDone, kNoRoom, kChecksum, kChanged };
@@ -253,7 +256,7 @@ struct PrefixCacheState {
   // Device and host bytes freed. REQUIRES: nothing in it is locked but by pins and user points. `tidy`: the parent may
   // join its last child.
   std::uint64_t remove_subtree(Node* node, bool tidy = true);
-  void prune(Node* node);                              // removes it, and what is above it, while it knows nothing
+  bool prune(Node* node);  // removes it, and what is above it, while it knows nothing; whether it did
   Node* split_tail(Node* node, std::uint32_t tokens);  // the lower part, of `tokens` tokens
   Node* own_tail(std::string_view name_space, std::span<const Token> tokens) const;
   bool subtree_is_locked(Node* node) const;

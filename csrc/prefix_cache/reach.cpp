@@ -122,7 +122,7 @@ Reason reason_for(ReasonCode code) {
     case ReasonCode::kLastToken:
       return {code, "the last token is computed again, so that there are logits to go on from"};
     case ReasonCode::kNoState:
-      return {code, "the recurrent layers have no state where the match ends; one is made there now"};
+      return {code, "the recurrent layers have no state where the match ends"};
     case ReasonCode::kWindow:
       return {code, "cells that a sliding window or chunk needs there are gone"};
     case ReasonCode::kAtomic:

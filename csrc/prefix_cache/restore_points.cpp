@@ -86,7 +86,7 @@ void PrefixCacheState::drop_point(Node* node, bool tidy) {
   state_of(node).point = {};
   ++totals.dropped_points;
   take_off_user(node);
-  if (tidy) try_join(node);
+  if (tidy && !prune(node)) try_join(node);
 }
 
 void PrefixCacheState::give_up_point(Node* node) {

@@ -272,17 +272,20 @@ void PrefixCacheState::free_cells(std::size_t cache, std::uint32_t count) {
 }
 
 // A node that holds nothing in any tier only costs its tokens. Where there is full attention every node holds some.
-void PrefixCacheState::prune(Node* node) {
+bool PrefixCacheState::prune(Node* node) {
+  bool removed = false;
   while (full.empty() && !node->is_root() && node->is_leaf() && node->locks() == 0) {
     const NodeState& state = state_of(node);
     const auto holds = [](const Part& part) { return !part.cells.empty() || !part.slices.empty(); };
-    if (state.point.exists() || std::any_of(state.parts.begin(), state.parts.end(), holds)) return;
+    if (state.point.exists() || std::any_of(state.parts.begin(), state.parts.end(), holds)) break;
     Node* parent = node->parent();
     const bool last = parent->is_root() && parent->child_count() == 1;
     remove_subtree(node, /*tidy=*/false);  // a join would take away a node that a caller still looks at
-    if (last) return;
+    removed = true;
+    if (last) break;  // the root may have gone, too
     node = parent;
   }
+  return removed;
 }
 
 }  // namespace kvtrie

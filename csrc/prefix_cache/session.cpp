@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {
@@ -42,7 +43,7 @@ Tokens Session::tokens() const {
   Tokens tokens = cache_->state().path_tokens(node_);
   const auto own = cache_->state().unpublished(*this);
   tokens.insert(tokens.end(), own.begin(), own.end());
-  return tokens;
+  return atomic_.empty() ? tokens : tokens_of(tokens);
 }
 
 Tokens Session::remaining() const {
@@ -50,7 +51,7 @@ Tokens Session::remaining() const {
   require_open(closed_, false);
   const auto own = cache_->state().unpublished(*this);
   const auto rest = own.subspan(static_cast<std::size_t>(computed_ - cache_->state().published(*this)));
-  return {rest.begin(), rest.end()};
+  return atomic_.empty() ? Tokens(rest.begin(), rest.end()) : tokens_of(rest);
 }
 
 StepPtr Session::next_prefill(std::uint32_t chunk, const StepPtr& previous) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {
@@ -26,7 +27,7 @@ Tokens without(Tokens tokens, std::int32_t begin, std::int32_t end) {
 }  // namespace
 
 // All caches move, or none: what can be refused is asked of every cache first, and the only step after that which can
-// fail for lack of room is the first cache's own, which changes nothing then; a failure further on ends the session.
+// fail for lack of room comes before any cache has changed; a failure further on ends the session.
 std::optional<Tokens> Session::shift(std::int32_t keep, std::int32_t limit) {
   const SessionCall call(busy_);
   PrefixCacheState& state = cache_->state();
@@ -38,15 +39,15 @@ std::optional<Tokens> Session::shift(std::int32_t keep, std::int32_t limit) {
   const std::int32_t discard = shift_discard(limit == 0 ? recorded : limit, keep, recorded, atomic_);
   if (discard == 0) return std::nullopt;
   const std::int32_t end = keep + discard;
-  Tokens tokens = state.path_tokens(node_);
+  Tokens keys = state.path_tokens(node_);
   const auto own = state.unpublished(*this);
-  tokens.insert(tokens.end(), own.begin(), own.end());
-  tokens = without(std::move(tokens), keep, end);
+  keys.insert(keys.end(), own.begin(), own.end());
+  keys = without(std::move(keys), keep, end);
   state.drop_open_step(*this);
   state.drop_ahead(*this);
-  if (!state.recurrents.empty() || end > computed_ || !state.can_shift(*this, keep, end)) return tokens;
+  if (!state.recurrents.empty() || end > computed_ || !state.can_shift(*this, keep, end)) return tokens_of(keys);
   state.shift(*this, keep, end);
-  tail_.assign(tokens.begin() + state.published(*this), tokens.end());
+  tail_.assign(keys.begin() + state.published(*this), keys.end());
   tail_begin_ = 0;
   atomic_.remove(keep, end);
   return std::nullopt;
@@ -59,13 +60,64 @@ bool PrefixCacheState::can_shift(const Session& session, std::int32_t begin, std
   return true;
 }
 
-// Cells that others hold are copied before they are rotated: there has to be room for them in every cache first.
-void PrefixCacheState::shift(Session& session, std::int32_t begin, std::int32_t end) {
+Needs PrefixCacheState::copies_for_shift(const Session& session, std::int32_t end) const {
   Needs needs{std::vector<std::uint32_t>(caches.size()), std::vector<std::uint32_t>(recurrents.size())};
   for (std::size_t i = 0; i < caches.size(); ++i) {
     needs.cells[i] = caches[i]->cells_to_copy(session.sequences_[i], end);
   }
-  make_room(needs);
+  return needs;
+}
+
+// The session holds the cells from `begin` on itself and stands on the node that ends there.
+void PrefixCacheState::stand_alone_from(Session& session, std::int32_t begin) {
+  if (published(session) <= begin) return;
+  Tokens keys = path_tokens(session.node_);
+  const auto own = unpublished(session);
+  keys.insert(keys.end(), own.begin(), own.end());
+  for (std::size_t i = 0; i < caches.size(); ++i) caches[i]->own_from(session.sequences_[i], begin);
+  Node* node = session.node_;
+  while (!node->is_root() && node->start() >= begin) node = node->parent();
+  if (node->end() > begin) node = trie.split(node, begin);
+  move_to(session, node);
+  session.tail_.assign(keys.begin() + begin, keys.end());
+  session.tail_begin_ = 0;
+}
+
+// From `node` upwards to below `above`, what nobody else needs on the device: to the host, else away.
+void PrefixCacheState::remove_own_path(Node* node, const Node* above) {
+  while (node != above && !node->is_root() && node->locks() == 0) {
+    for (Node* child = node->first_child(); child != nullptr; child = child->next_sibling()) {
+      if (state_of(child).on_device) return;
+    }
+    Node* parent = node->parent();
+    const bool last = parent->is_root() && parent->child_count() == 1;
+    if (page_out(node) == 0) {
+      remove_subtree(node, /*tidy=*/false);
+      if (last) return;  // the root may have gone, too
+    }
+    node = parent;
+  }
+}
+
+// Cells that others hold are copied before they are rotated: there has to be room for them in every cache first. Where
+// there is none the tree's part of this conversation goes: then the cells are the session's own and move in place.
+void PrefixCacheState::shift(Session& session, std::int32_t begin, std::int32_t end) {
+  Node* const before = session.node_;
+  try {
+    make_room(copies_for_shift(session, end));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCacheFull || before->end() <= begin) throw;
+    trie.lock(before);
+    stand_alone_from(session, begin);
+    trie.unlock(before);
+    remove_own_path(before, session.node_);
+    try {
+      make_room(copies_for_shift(session, end));
+    } catch (...) {
+      publish(session);  // back to where it stood
+      throw;
+    }
+  }
   for (std::size_t i = 0; i < caches.size(); ++i) {
     try {
       caches[i]->remove(session.sequences_[i], begin, end);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {
@@ -101,7 +102,8 @@ void PrefixCacheState::add_rows(Step& step, const Session& session, std::uint32_
   }
   const auto count = static_cast<std::uint32_t>(end - session.computed_);
   const auto offset = static_cast<std::size_t>(session.computed_ - published(session));
-  const auto tokens = unpublished(session).subspan(offset, count);
+  const auto keys = unpublished(session).subspan(offset, count);
+  const Tokens tokens = session.atomic_.empty() ? Tokens(keys.begin(), keys.end()) : tokens_of(keys);
   step.tokens_.insert(step.tokens_.end(), tokens.begin(), tokens.end());
   for (std::int32_t position = session.computed_; position < end; ++position) {
     step.positions_.push_back(position);

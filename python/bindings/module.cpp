@@ -13,6 +13,8 @@ void init_ops(py::module_& m);
 void init_ops_recurrent(py::module_& m);
 void init_caches(py::module_& m);
 void init_recurrent(py::module_& m);
+void init_encoder(py::module_& m);
+void init_hybrid(py::module_& m);
 void init_trie(py::module_& m);
 void init_session(py::module_& m);
 void init_prefix_cache(py::module_& m);
@@ -29,6 +31,8 @@ PYBIND11_MODULE(_core, m) {
   kvtrie::binding::init_ops_recurrent(m);
   kvtrie::binding::init_caches(m);
   kvtrie::binding::init_recurrent(m);
+  kvtrie::binding::init_encoder(m);
+  kvtrie::binding::init_hybrid(m);
   kvtrie::binding::init_trie(m);
   kvtrie::binding::init_session(m);
   kvtrie::binding::init_prefix_cache(m);

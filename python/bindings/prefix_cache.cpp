@@ -77,16 +77,16 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
 }
 
 // Pairs of positions (begin, end).
-std::vector<std::pair<std::int32_t, std::int32_t>> to_spans(const py::object& value) {
+std::vector<std::pair<std::int32_t, std::int32_t>> to_spans(const py::object& value, const char* where) {
   std::vector<std::pair<std::int32_t, std::int32_t>> spans;
   if (value.is_none()) return spans;
-  if (!py::isinstance<py::sequence>(value)) refuse_type(value, "begin", "atomic", "a list of (begin, end) pairs");
+  if (!py::isinstance<py::sequence>(value)) refuse_type(value, where, "atomic", "a list of (begin, end) pairs");
   for (const py::handle each : value) {
     if (!py::isinstance<py::sequence>(each) || py::len(each) != 2)
-      refuse_type(each, "begin", "atomic", "(begin, end) pairs");
+      refuse_type(each, where, "atomic", "(begin, end) pairs");
     const auto pair = py::reinterpret_borrow<py::sequence>(each);
     const py::object first = pair[0], last = pair[1];
-    spans.emplace_back(to_int32(first, "begin", "atomic"), to_int32(last, "begin", "atomic"));
+    spans.emplace_back(to_int32(first, where, "atomic"), to_int32(last, where, "atomic"));
   }
   return spans;
 }
@@ -95,7 +95,7 @@ SessionPtr begin(PrefixCache& self, const py::object& tokens, const py::object& 
                  bool publish, const py::object& atomic) {
   const TokenArgument prompt(tokens, "begin");
   const std::string_view name = to_text(name_space, "begin", "namespace");
-  const BeginOptions options{reuse_all, use, publish, to_spans(atomic)};
+  const BeginOptions options{reuse_all, use, publish, to_spans(atomic, "begin")};
   return without_gil([&] { return self.begin(name, prompt.span(), options); });
 }
 
@@ -112,40 +112,56 @@ StepPtr batch(PrefixCache& self, const py::object& sessions, const py::object& c
   return without_gil([&] { return self.batch(list, rows); });
 }
 
+// A path in the tree: tokens, and which of their spans go as one.
+class PathArgument {
+ public:
+  PathArgument(const py::object& tokens, const py::object& atomic, const char* where) : tokens_(tokens, where) {
+    if (!atomic.is_none()) keys_ = PrefixCache::keys(tokens_.span(), to_spans(atomic, where));
+  }
+  std::span<const Token> span() const noexcept { return keys_.empty() ? tokens_.span() : keys_; }
+
+ private:
+  TokenArgument tokens_;
+  Tokens keys_;
+};
+
 // What page_out and evict have in common: `tokens` or `nbytes`, one of the two.
 using ByBytes = std::uint64_t (PrefixCache::*)(std::uint64_t);
 using ByTokens = std::uint64_t (PrefixCache::*)(std::string_view, std::span<const Token>);
 
 std::uint64_t give_up(PrefixCache& self, const py::object& tokens, const py::object& nbytes,
-                      const py::object& name_space, const char* where, ByTokens by_tokens, ByBytes by_bytes) {
+                      const py::object& name_space, const py::object& atomic, const char* where, ByTokens by_tokens,
+                      ByBytes by_bytes) {
   require(tokens.is_none() != nbytes.is_none(), where, "tokens, nbytes: got ", tokens.is_none() ? "neither" : "both",
           ", allowed one of them");
   if (tokens.is_none()) {
     const std::uint64_t bytes = to_bytes(nbytes, where, "nbytes");
     return without_gil([&] { return (self.*by_bytes)(bytes); });
   }
-  const TokenArgument path(tokens, where);
+  const PathArgument path(tokens, atomic, where);
   const std::string_view name = to_text(name_space, where, "namespace");
   return without_gil([&] { return (self.*by_tokens)(name, path.span()); });
 }
 
 std::uint64_t page_out(PrefixCache& self, const py::object& tokens, const py::object& nbytes, const py::object& to,
-                       const py::object& name_space) {
+                       const py::object& name_space, const py::object& atomic) {
   const std::string_view tier = to_text(to, "page_out", "to");
   require(tier == "host", "page_out", "to: got '", tier, "', allowed 'host'");
-  return give_up(self, tokens, nbytes, name_space, "page_out", &PrefixCache::page_out, &PrefixCache::page_out_bytes);
+  return give_up(self, tokens, nbytes, name_space, atomic, "page_out", &PrefixCache::page_out,
+                 &PrefixCache::page_out_bytes);
 }
 
-std::uint64_t evict(PrefixCache& self, const py::object& tokens, const py::object& nbytes,
-                    const py::object& name_space) {
-  return give_up(self, tokens, nbytes, name_space, "evict", &PrefixCache::evict, &PrefixCache::evict_bytes);
+std::uint64_t evict(PrefixCache& self, const py::object& tokens, const py::object& nbytes, const py::object& name_space,
+                    const py::object& atomic) {
+  return give_up(self, tokens, nbytes, name_space, atomic, "evict", &PrefixCache::evict, &PrefixCache::evict_bytes);
 }
 
 // A method over (tokens, namespace) that returns a number of tokens.
 template <class Method>
 auto by_path(const char* where, Method method) {
-  return [where, method](PrefixCache& self, const py::object& tokens, const py::object& name_space) {
-    const TokenArgument path(tokens, where);
+  return [where, method](PrefixCache& self, const py::object& tokens, const py::object& name_space,
+                         const py::object& atomic) {
+    const PathArgument path(tokens, atomic, where);
     const std::string_view name = to_text(name_space, where, "namespace");
     return without_gil([&] { return (self.*method)(name, path.span()); });
   };
@@ -262,37 +278,41 @@ using Class = py::class_<PrefixCache, PrefixCachePtr>;
 
 void add_sessions(Class& c) {
   c.def("begin", &begin, py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
-        py::arg("reuse_all") = false, py::arg("use") = true, py::arg("publish") = true,
-        py::arg("atomic") = py::none(),
+        py::arg("reuse_all") = false, py::arg("use") = true, py::arg("publish") = true, py::arg("atomic") = py::none(),
         R"(A session that stands as deep in the prompt as what is known allows.
 
 ``tokens``: any integer sequence or array; int32 arrays in one piece are not copied. At least one token is left to
 compute, so that there are logits to go on from, unless ``reuse_all``. ``use=False`` reuses nothing; ``publish=False``
 shares nothing that this session computes. ``atomic``: spans (begin, end) of the prompt that go as one, such as groups
-of tokens that see each other; items of ``kv.media`` are found by themselves. Raises ``ArgumentError`` for no tokens,
+of tokens that see each other; items of ``kv.media`` are found by themselves. The same tokens with and without such a
+span are different: the other calls that take tokens take ``atomic``, too. Raises ``ArgumentError`` for no tokens,
 negative ones that are no media item, or more than the smallest cache of full attention has cells.)");
   c.def("batch", &batch, py::arg("sessions"), py::arg("chunk") = 512,
         "One step for several sessions: the next ``chunk`` of each one's remaining or recorded tokens.");
   c.def(
-      "plan", by_path("plan", &PrefixCache::plan), py::arg("tokens"), py::arg("namespace") = "default",
+      "plan", by_path("plan", &PrefixCache::plan), py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
+      py::arg("atomic") = py::none(),
       "What ``begin`` would reuse, from which tier, how many bytes it would move, and why not more. Changes nothing.");
 }
 
 void add_memory(Class& c) {
   c.def("restore", by_path("restore", &PrefixCache::restore), py::arg("tokens"), py::arg("namespace") = "default",
+        py::kw_only(), py::arg("atomic") = py::none(),
         "Brings a prefix back to the device ahead of use; returns how many of its tokens are there now.");
   c.def("page_out", &page_out, py::arg("tokens") = py::none(), py::arg("nbytes") = py::none(), py::arg("to") = "host",
-        py::arg("namespace") = "default",
+        py::arg("namespace") = "default", py::kw_only(), py::arg("atomic") = py::none(),
         R"(Moves state from the device to the host tier; returns the device bytes freed.
 
 ``tokens``: the tail of that path that no other branch or session uses. ``nbytes`` (an int, or a str such as "64MiB"):
 at least that much, least recently used first, or ``CacheFull`` with nothing changed. One of the two.)");
   c.def("evict", &evict, py::arg("tokens") = py::none(), py::arg("nbytes") = py::none(),
-        py::arg("namespace") = "default",
+        py::arg("namespace") = "default", py::kw_only(), py::arg("atomic") = py::none(),
         R"(Forgets state; returns the bytes freed. ``tokens`` and ``nbytes`` as in ``page_out``.)");
-  c.def("pin", by_path("pin", &PrefixCache::pin), py::arg("tokens"), py::arg("namespace") = "default",
+  c.def("pin", by_path("pin", &PrefixCache::pin), py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
+        py::arg("atomic") = py::none(),
         "Keeps a prefix on the device; returns how many of its tokens: what is known and fits under the cap for pins.");
   c.def("unpin", by_path("unpin", &PrefixCache::unpin), py::arg("tokens"), py::arg("namespace") = "default",
+        py::kw_only(), py::arg("atomic") = py::none(),
         "Takes one pin off; returns how many tokens it held, 0 when there was none.");
 }
 

@@ -205,7 +205,6 @@ def test_pressure_leaves_what_is_live_alone(kind: str) -> None:
             model(session.decode())
             assert cache.check() == []
         text = session.tokens.tolist()
-        assert cache.stats()["tokens"] <= 200 + (150 if "alone" in kind else 0)
     assert run(cache, [*text, 1], model).reused == 70
 
 
@@ -275,15 +274,14 @@ def test_a_model_without_state() -> None:
 def test_kinds_alone(kind: str) -> None:
     """Without full attention beside it, nodes hold what is left: nothing at all is no node."""
     cache, model = make(kind, window_capacity=64, slots=8, growth=0, **SMALL)
-    texts = [words(seed, 60) for seed in range(10)]
-    for text in texts:
+    known = []
+    for seed in range(40):
+        text = words(seed, 60)
         run(cache, text, model)
         assert run(cache, text, model).reused == 59
         assert cache.check() == []
-    assert cache.stats()["tokens"] <= 5 * 60
-    for text in texts:
-        run(cache, text, model)
-        assert cache.check() == []
+        known.append(cache.stats()["tokens"])
+    assert known[-1] <= 2 * known[9]
     cache.evict(nbytes=cache.stats()["device_bytes"])
     assert cache.nodes() == []
 

@@ -184,11 +184,27 @@ def test_spans_named_by_the_caller(kind: str) -> None:
     b = [*a[:30], 96 - a[30], *words(2, 29)]
     run(cache, a, model, atomic=[(20, 40)])
     session = run(cache, b, model, atomic=[(20, 40)])
-    assert session.matched == 30
-    assert session.reused == (16 if kind in ("hybrid", "all") else 20)
-    assert session.reason.code == ("no_state" if kind in ("hybrid", "all") else "atomic_span")
+    whole = kind in ("hybrid", "all")
+    assert (session.matched, session.reused) == (20, 16 if whole else 20)
+    assert session.reason.code == ("no_state" if whole else "none")
     assert run(cache, a, model, atomic=[(20, 40)]).reused == 59
-    assert run(cache, b, model, atomic=[(20, 40)]).reused >= 20
+    assert run(cache, b, model, atomic=[(20, 40)]).reused == 59
+    assert cache.check() == []
+
+
+def test_tokens_with_and_without_a_span_are_different() -> None:
+    """K and V of the span's tokens depend on all of it, so a prompt without it has others."""
+    cache, model = make("dense", spans=[(20, 40)], **SMALL)
+    text = words(1, 60)
+    session = run(cache, text, model, atomic=[(20, 40)])
+    assert session.reused == 0
+    assert (cache.plan(text).matched, cache.plan(text, atomic=[(20, 40)]).matched) == (20, 60)
+    with cache.begin(text, atomic=[(20, 40)], reuse_all=True) as again:
+        assert again.tokens.tolist() == text
+    assert cache.pin(text, atomic=[(20, 40)]) == 60
+    assert cache.unpin(text, atomic=[(20, 40)]) == 60
+    assert cache.evict(text) == 0
+    assert cache.evict(text, atomic=[(20, 40)]) > 0
     assert cache.check() == []
 
 

@@ -1,0 +1,68 @@
+#include "cache_class.h"
+
+#include "arrays.h"
+#include "cache/host_kv_store.h"
+#include "cache/null_kv_store.h"
+#include "cache/opencl_kv_store.h"
+
+namespace kvtrie::binding {
+
+std::vector<std::int32_t> to_layers(py::handle layers, std::string_view where) {
+  std::vector<std::int32_t> numbers;
+  if (is_integer(layers)) {
+    for (std::int32_t i = 0; i < to_int32(layers, where, "layers", 1); ++i) numbers.push_back(i);
+    return numbers;
+  }
+  numbers = IntegerArgument(layers, where, "layers").vector();
+  require(!numbers.empty(), where, "layers: got none, allowed at least 1");
+  return numbers;
+}
+
+DType to_kv_dtype(py::handle dtype, std::string_view where) {
+  const DType stored = to_dtype(dtype, where);
+  require(stored == DType::kFloat16 || stored == DType::kFloat32, where, "dtype: got '", name_of(stored),
+          "', allowed 'float16' or 'float32'");
+  return stored;
+}
+
+std::unique_ptr<KvStore> make_kv_store(const KvShape& shape, py::handle device, std::string_view where) {
+  if (PyUnicode_Check(device.ptr()) && to_text(device, where, "device") == "null") {
+    return std::make_unique<NullKvStore>(shape);
+  }
+  const Placement place = to_placement(device, where);
+  return without_gil([&]() -> std::unique_ptr<KvStore> {
+    if (place.on_host) return std::make_unique<HostKvStore>(shape);
+    return std::make_unique<OpenClKvStore>(place.device, shape);
+  });
+}
+
+Placement placement_of(KvStore& store) {
+  const auto* opencl = dynamic_cast<OpenClKvStore*>(&store);
+  return opencl == nullptr ? Placement{true, nullptr} : Placement{false, opencl->device()};
+}
+
+py::object store_place_to_python(KvStore& store) {
+  if (dynamic_cast<NullKvStore*>(&store) != nullptr) return py::str("null");
+  return placement_to_python(placement_of(store).device);
+}
+
+SequenceId to_sequence(py::handle value, std::string_view where, std::string_view name) {
+  return static_cast<SequenceId>(to_int32(value, where, name));
+}
+
+std::vector<EncoderItem> to_items(py::handle items, std::string_view where) {
+  std::vector<EncoderItem> found;
+  if (items.is_none()) return found;
+  const char* allowed = "a sequence of (sequence, position, cells)";
+  if (!PySequence_Check(items.ptr())) refuse_type(items, where, "items", allowed);
+  for (const py::handle each : py::reinterpret_borrow<py::sequence>(items)) {
+    if (!PySequence_Check(each.ptr()) || PySequence_Size(each.ptr()) != 3) refuse_type(each, where, "items", allowed);
+    const auto triple = py::reinterpret_borrow<py::sequence>(each);
+    const SequenceId id = to_sequence(py::object(triple[0]), where, "items: sequence");
+    const std::int32_t position = to_int32(py::object(triple[1]), where, "items: position");
+    found.push_back({id, position, static_cast<std::uint32_t>(to_int32(py::object(triple[2]), where, "items: cells"))});
+  }
+  return found;
+}
+
+}  // namespace kvtrie::binding
