@@ -6,10 +6,11 @@
 // recurrent layers can be cut, copied or restored to the lengths that all agree on, and to no other.
 //
 // A *step* is one forward in every part, and is complete when all of them are. Parts complete one by one, when their
-// last layer was written; until the step is complete the hybrid holds what the sequences had before, and a step that
-// ends half-way (its model failed) is *taken back*: each sequence stands where it stood, in every part. It ends with
-// the next start_forward, or with the next call that changes one of its sequences; a step that some part has completed
-// already also with snapshot(), and before such a call is checked.
+// last layer was written; until the step is complete the hybrid holds what the sequences had before (until the next
+// call where an encoder cache could still be given an item by a first put). A step that ends half-way, because its
+// model failed, is *taken back*: each sequence stands where it stood, in every part. It ends with the next
+// start_forward, or with the next call that changes one of its sequences; a step that some part has completed already
+// also with snapshot(), and before such a call is checked.
 //
 //     causal      |====== 40 ======|-- 8 -->     not complete: dropped
 //     recurrent   |====== 40 ======|== 8 ==>     complete: goes back to 40

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "convert.h"
+#include "hybrid.h"
 #include "prefix_cache/media.h"
 #include "reason.h"
 
@@ -49,8 +50,13 @@ void add_cache(CacheSet& set, py::handle cache) {
     set.attention.push_back(cache.cast<std::shared_ptr<CausalCache>>());
   } else if (py::isinstance<RecurrentCache>(cache)) {
     set.recurrent.push_back(cache.cast<std::shared_ptr<RecurrentCache>>());
+  } else if (py::isinstance<HybridCache>(cache)) {
+    for (const HybridCache::Part& part : cache.cast<HybridCache&>().caches()) add_cache(set, part_to_python(part));
+  } else if (py::isinstance<EncoderCache>(cache)) {
+    fail(ErrorKind::kNotSupported, "PrefixCache",
+         "caches: got an EncoderCache, whose state follows from an image and not from tokens: use it by itself");
   } else {
-    refuse_type(cache, "PrefixCache", "caches", "CausalCache and RecurrentCache objects");
+    refuse_type(cache, "PrefixCache", "caches", "CausalCache, RecurrentCache and HybridCache objects");
   }
 }
 

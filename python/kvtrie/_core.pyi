@@ -433,7 +433,7 @@ class HybridSnapshot:
     @property
     def consumed(self) -> bool: ...
 
-AnyCache: TypeAlias = "CausalCache | RecurrentCache | EncoderCache | HybridCache"
+AnyCache: TypeAlias = CausalCache | RecurrentCache | EncoderCache | HybridCache
 
 class HybridCache:
     def __init__(self, caches: AnyCache | Sequence[AnyCache]) -> None: ...

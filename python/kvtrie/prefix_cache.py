@@ -11,7 +11,7 @@ from . import _core
 from ._values import Node, make_nodes
 from .errors import ArgumentError
 
-Cache = Union[_core.CausalCache, _core.RecurrentCache]
+Cache = Union[_core.CausalCache, _core.RecurrentCache, _core.HybridCache]
 Caches = Union[Cache, Sequence[Cache]]
 Bytes = Union[None, int, str]
 Decode = Callable[[list[int]], str]
@@ -23,8 +23,9 @@ _HOST_POOLS = 4  # times the device pools, for host_bytes="auto"
 class PrefixCache(_core.PrefixCache):
     """Every conversation's tokens in one tree; the K/V of common tokens is stored and computed once.
 
-    ``caches``: the caches of the model's layers, one or a list: CausalCache, also with a window or chunks, and
-    RecurrentCache. Each belongs to one PrefixCache at a time. An empty list is for models without state.
+    ``caches``: the caches of the model's layers, one or a list: CausalCache, also with a window or chunks,
+    RecurrentCache, and HybridCache, which stands for its parts. Each belongs to one PrefixCache at a time. An empty list
+    is for models without state.
     ``fingerprint``: which weights the K/V come from. ``host_bytes``: cap of the host tier: bytes, a text such as
     "512MiB", 0 or None for no host tier, or "auto": a quarter of the machine's memory, at most four times the device
     pools. ``policy``: which state goes first when room is needed; "lru". ``checkpoint_every``: distance of spaced

@@ -1,5 +1,8 @@
-// The encoder cache against a naive twin, by random operations, and the device against the host.
+// The encoder cache against a naive twin, by random operations; after failed allocations; and the device against the
+// host.
 #include <algorithm>
+#include <functional>
+#include <new>
 #include <random>
 
 #include "cache/opencl_kv_store.h"
@@ -8,6 +11,9 @@
 #include "tensor_test.h"
 
 namespace kvtrie::testing {
+
+std::uint64_t& allocations_until_failure();  // cache_fault_test.cpp
+
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -146,6 +152,72 @@ TEST(EncoderRandomTest, AgreesWithItsTwin) {
     EncoderDriver(seed).run(4000);
     if (HasFatalFailure()) return;
   }
+}
+
+// ---- failed allocations --------------------------------------------------------------------------------------------
+
+class EncoderFaultTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    step_with(*cache_, 0, 3, 1, range(10, 15));
+    cache_->copy_prefix(0, 1, 2);
+    snapshot_ = cache_->snapshot(0, 0);
+  }
+  // Fails the first, second, ... allocation of `call` until it needs no more of them. Each failure changes nothing.
+  void sweep(const std::function<void()>& call) {
+    for (std::uint64_t n = 1;; ++n) {
+      ASSERT_LT(n, 1000u);
+      const std::string before = cache_->dump();
+      bool failed = false;
+      allocations_until_failure() = n;
+      try {
+        call();
+      } catch (const std::bad_alloc&) {
+        failed = true;
+      }
+      allocations_until_failure() = 0;
+      ASSERT_TRUE(sound(*cache_)) << "allocation " << n;
+      if (!failed) return;
+      ASSERT_EQ(before, cache_->dump()) << "allocation " << n;
+    }
+  }
+
+  std::shared_ptr<EncoderCache> cache_ = host_items(item_shape(32));
+  EncoderCache::SnapshotPtr snapshot_;
+};
+
+TEST_F(EncoderFaultTest, Steps) {
+  cache_->prepare_snapshots(0, {4, 5});
+  const Tokens positions{3, 0, 4}, sequences{0, 5, 0};
+  const std::vector<EncoderItem> item{{0, 6, 3}};
+  const Tensor k = encoded(cache_->shape(), range(0, 5), kFirst, false), v = k;
+  sweep([&] { cache_->start_forward(positions, sequences); });
+  sweep([&] { cache_->start_forward(Tokens{5, 1}, Tokens{0, 5}); });  // the rows before count now, and are captured
+  sweep([&] { cache_->start_forward(Tokens{6}, Tokens{0}, false, item); });
+  sweep([&] { cache_->start_forward(Tokens{6}, Tokens{0}); });  // over an open one
+  EncoderForwardPtr forward = cache_->current_forward();
+  sweep([&] { cache_->put(*forward, kFirst, k, v); });  // brings an item
+  sweep([&] { cache_->put(*forward, kSecond, k, v); });
+  EXPECT_EQ(cache_->item(0)->position, 6);
+  EXPECT_EQ(cache_->take_snapshots(0).size(), 2u);
+}
+
+TEST_F(EncoderFaultTest, Editing) {
+  text(*cache_, 1, 2);
+  sweep([&] { cache_->copy_prefix(0, 1, 3); });
+  text(*cache_, 1, 2);
+  sweep([&] { cache_->remove(1, 1); });
+  sweep([&] { cache_->restore(1, snapshot_, 3); });
+  sweep([&] { cache_->restore(7, snapshot_, 3); });
+  sweep([&] { cache_->snapshot(0, 1); });
+  sweep([&] { cache_->prepare_snapshots(0, {5, 6}); });
+  sweep([&] { cache_->take_snapshots(0); });
+  std::pair<EncoderCache::SnapshotPtr, EncoderCache::SnapshotPtr> halves;
+  sweep([&] { halves = cache_->split(snapshot_, 1); });
+  sweep([&] { snapshot_ = cache_->merge(halves.first, halves.second); });
+  EXPECT_TRUE(cache_->restore(1, snapshot_, 3));
+  EXPECT_TRUE(has_item(*cache_, 1, 1, range(10, 15)));
+  EXPECT_EQ(cache_->free_cells(), 27u);
 }
 
 // ---- the device -----------------------------------------------------------------------------------------------------

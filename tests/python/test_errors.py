@@ -155,7 +155,7 @@ def test_other_arguments(shared: Any, call: Callable[[Any], Any], error: type[Ex
         ({"host_bytes": 1.5}, TYPE, "host_bytes"),
         ({"growth": -1}, VALUE, "growth: got -1"),
         ({"growth": "a"}, TYPE, "growth"),
-        ({"checkpoint_every": 0}, VALUE, "checkpoint_every: got 0, allowed 1 to 2147483647"),
+        ({"checkpoint_every": 0}, VALUE, "checkpoint_every: got 0"),
         ({"checkpoint_every": 1.5}, TYPE, "checkpoint_every"),
         ({"policy": "fifo"}, VALUE, "policy: got 'fifo', allowed 'lru'"),
         ({"fingerprint": 5}, TYPE, "fingerprint"),

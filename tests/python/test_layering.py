@@ -132,8 +132,8 @@ def test_the_comparison_sees_differences() -> None:
 # ---- the surface -----------------------------------------------------------------------------------------------------
 
 SURFACE = {
-    kv: "devices Device tensor Tensor ops CausalCache RecurrentCache EncoderCache HybridCache PrefixCache PrefixTrie Session "
-    "Step models generate media Reprocess "
+    kv: "devices Device tensor Tensor ops CausalCache RecurrentCache EncoderCache HybridCache PrefixCache PrefixTrie "
+    "Session Step models generate media Reprocess "
     "Error CacheFull NotRestorable NotSupported DeviceError FormatError ClosedError",
     kv.Device: "name vendor kind unified_memory global_bytes capabilities memory",
     kv.Tensor: "shape dtype nbytes device numpy reshape astype mapped __array__ __dlpack__ "
@@ -147,7 +147,8 @@ SURFACE = {
     "_repr_html_ close",
     kv.Session: "reused matched reason tier bytes_moved remaining prefill append decode branch rewind "
     "can_rewind checkpoint shift length tokens close __enter__ __exit__",
-    kv.Step: "tokens positions sequences sessions attend put get conv gated_delta set_causal states put_states boundaries",
+    kv.Step: "tokens positions sequences sessions attend put get conv gated_delta set_causal states put_states "
+    "boundaries",
     kv.PrefixTrie: "insert match lock unlock touch evict remove __len__ check",
 }
 LATER = {

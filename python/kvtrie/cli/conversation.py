@@ -226,7 +226,7 @@ class Chat:
         self._print(f"  rewound to {turn.start} tokens in {micros:.0f} us")
 
     def _go_back(self, branch: Branch, length: int) -> Any:
-        """To the first ``length`` tokens: where no state is kept at that length, by a new session from the nearest one."""
+        """To the first ``length`` tokens; by a new session from the nearest state where none is kept at that length."""
         session = branch.session
         assert session is not None
         try:
