@@ -359,3 +359,21 @@ def test_a_failing_model_leaves_no_point_and_no_slot() -> None:
         assert session.length == 0
     assert (cache.stats()["recurrent"], points_of(cache)) == before
     assert cache.check() == []
+
+
+@pytest.mark.parametrize("chunk", [255, 256, 257])
+def test_growth_at_the_borders_of_a_reservation(kind: str, chunk: int) -> None:
+    """Steps that end just before, at and behind what was reserved, with another session's cells right behind."""
+    cache, model = make(kind, capacity=2048, growth=256)
+    long = cache.begin(words(1, 2 * chunk + 3))
+    other = cache.begin(words(2, 300))
+    while len(long.remaining) or len(other.remaining):
+        model(cache.batch([session for session in (long, other) if len(session.remaining)], chunk=chunk))
+    for token in (5, 6, 7):
+        for session in (long, other):
+            session.append(token)
+            model(session.decode())
+    assert (long.length, other.length) == (2 * chunk + 6, 303)
+    long.close()
+    other.close()
+    assert cache.check() == []
