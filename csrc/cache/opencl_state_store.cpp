@@ -27,7 +27,7 @@ Tensor copies_of(const Tensor& states, std::span<const Slot> slots) {
   if (!states.defined()) return {};
   Shape shape = states.shape();
   shape.front() = static_cast<std::int64_t>(slots.size());
-  const Tensor copies = Tensor::empty(states.device(), states.dtype(), std::move(shape));
+  Tensor copies = Tensor::empty(states.device(), states.dtype(), std::move(shape));
   cl::Device& device = *states.device();
   const std::size_t bytes = state_bytes(states);
   for (std::size_t i = 0; i < slots.size(); ++i) {

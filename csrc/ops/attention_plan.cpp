@@ -106,9 +106,10 @@ void add_tile(std::span<const std::int32_t> rows, std::span<const CellSpan> keys
                         static_cast<std::int32_t>(plan.segments.size()), static_cast<std::int32_t>(keys.size()),
                         partial_begin});
   plan.row_ids.insert(plan.row_ids.end(), rows.begin(), rows.end());
-  for (const CellSpan& span : keys)
+  for (const CellSpan& span : keys) {
     plan.segments.push_back(
         {static_cast<std::int32_t>(span.cell), static_cast<std::int32_t>(span.length), span.position});
+  }
 }
 
 // One tile per block of rows, which walks all keys that its rows see. The longest walks of causal rows come first.

@@ -116,7 +116,7 @@ Tensor causal_conv1d(const Tensor& x, const Tensor& weight, const Tensor& states
   require(runs.table().device() == x.device(), kWhere, "runs: got a table on another device");
   require(x.dim(1) * weight.dim(1) <= INT32_MAX, kWhere, "weight: got ", describe(weight), ", allowed ", INT32_MAX,
           " numbers");
-  const Tensor y = Tensor::empty(x.device(), DType::kFloat32, x.shape());
+  Tensor y = Tensor::empty(x.device(), DType::kFloat32, x.shape());
   if (weight.dim(1) == 1) {  // nothing is carried over
     launch_conv(x, weight, {}, {}, runs, y);
     return y;
@@ -156,7 +156,7 @@ Tensor gated_delta(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
     if (states.defined()) check_dtype(kWhere, "states", states, DType::kFloat32);
   }
   check_apart(kWhere, states_in, states_out, runs);
-  const Tensor y = Tensor::empty(q.device(), DType::kFloat32, v.shape());
+  Tensor y = Tensor::empty(q.device(), DType::kFloat32, v.shape());
   launch_delta({q, k, v, g, beta}, states_in, states_out, runs, y);
   return y;
 }

@@ -44,9 +44,9 @@ void check_point(const PrefixCacheState& cache, const Node& node, const NodeStat
   for (std::size_t i = 0; i < windows && !point.on_host; ++i) {
     const SpanList& window = point.windows[i];
     const std::int32_t floor = cache.caches[i]->visibility().floor(node.end());
-    if (!window.empty() && (window.end_position() != node.end() || window.begin_position() < floor))
-      findings.push_back(
-          name + cat("its window of cache ", i, " is [", window.begin_position(), ",", window.end_position(), ")"));
+    if (window.empty() || (window.end_position() == node.end() && window.begin_position() >= floor)) continue;
+    findings.push_back(
+        name + cat("its window of cache ", i, " is [", window.begin_position(), ",", window.end_position(), ")"));
   }
 }
 

@@ -113,7 +113,9 @@ Node* PrefixCacheState::own_tail(std::string_view name_space, std::span<const To
     if (in_use(node)) return nullptr;
   }
   Node* top = match.node;
-  while (!top->parent()->is_root() && !in_use(top->parent())) top = top->parent();
+  for (Node* above = top->parent(); above != nullptr && !above->is_root() && !in_use(above); above = above->parent()) {
+    top = above;
+  }
   return top;
 }
 

@@ -22,10 +22,8 @@ void PrefixCacheState::drop(Step& step) noexcept {
     }
     for (const SessionPtr& session : step.sessions_) {
       const SequenceId id = session->sequences_[i];
-      if (session->ahead_ == nullptr)
-        caches[i]->truncate(id, session->computed_);
-      else
-        caches[i]->truncate(id, std::max(session->computed_, caches[i]->borrowed_length(id)));
+      const std::int32_t ahead = session->ahead_ == nullptr ? 0 : caches[i]->borrowed_length(id);
+      caches[i]->truncate(id, std::max(session->computed_, ahead));
     }
   }
   for (std::size_t i = 0; i < step.state_forwards_.size(); ++i) {
@@ -57,6 +55,7 @@ void PrefixCacheState::make_points(Step& step, std::size_t index) {
       continue;
     }
     std::vector<SlotRef> states;
+    states.reserve(captured.size());
     for (auto& each : captured) states.push_back(std::move(each[inside]));
     ++inside;
     make_point(session, wanted.offset, wanted.kind, std::move(states));
