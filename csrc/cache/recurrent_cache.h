@@ -124,7 +124,7 @@ class RecurrentCache : public std::enable_shared_from_this<RecurrentCache> {
   // To the end from `begin`: only everything, or nothing, else kNotRestorable. In the middle: kNotSupported.
   void remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end = std::nullopt);
   bool can_resume(SequenceId id, std::int32_t position) const;  // 0 and the length
-  bool busy(SequenceId id) const;  // in an open forward of begin_forward: changes are refused
+  bool busy(SequenceId id) const;                           // in an open forward of begin_forward: changes are refused
   SnapshotPtr snapshot(SequenceId id, std::int32_t start);  // the state at the length; null at length 0 or start >= it
   // True exactly when target is the snapshot's end (null: the sequence's length), whatever the sequence held before.
   bool restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target);

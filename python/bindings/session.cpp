@@ -145,8 +145,9 @@ v_head_dim]. Without k and v: attends to what ``put`` stored. ``scale``: None fo
 
 k and v are copies [n, kv_heads, dim] in the cache's dtype; mask float32 [rows, n] is 0 where a row sees a key, else
 -inf.)");
-  c.def("set_causal", &set_causal, py::arg("except_"),
-        R"(The rows ``except_`` see all rows of their session in this step, later ones too: an image whose patches see each
+  c.def(
+      "set_causal", &set_causal, py::arg("except_"),
+      R"(The rows ``except_`` see all rows of their session in this step, later ones too: an image whose patches see each
 other. A window's or chunk's lower end stays. Before the first ``attend``.)");
   c.def("conv", &conv, py::arg("layer"), py::arg("x"), py::arg("weight"),
         R"(The causal convolution of a recurrent layer, going on from each session's state (see ``ops.causal_conv1d``).
@@ -164,10 +165,12 @@ float32 [rows, v_heads, v_dim]. Once for each layer in a step.)");
 
 conv [sessions, conv_tail, conv_dim] in the cache's dtype, delta float32 [sessions, v_heads, v_dim, k_dim]; None where
 the cache has none. For models that update states themselves; see ``boundaries`` and ``put_states``.)");
-  c.def("boundaries", [](const Step& self) { return self.boundaries(); },
-        "For each session, the lengths inside this step at which ``put_states`` has to give states.");
-  c.def("put_states", &put_states, py::arg("layer"), py::arg("conv"), py::arg("delta"),
-        "States of one layer, session after session: one entry for each of its ``boundaries``, then the one at its end.");
+  c.def(
+      "boundaries", [](const Step& self) { return self.boundaries(); },
+      "For each session, the lengths inside this step at which ``put_states`` has to give states.");
+  c.def(
+      "put_states", &put_states, py::arg("layer"), py::arg("conv"), py::arg("delta"),
+      "States of one layer, session after session: one entry for each of its ``boundaries``, then the one at its end.");
   c.def("__repr__", [](const Step& self) {
     const char* state = self.complete() ? "complete" : self.dropped() ? "dropped" : "open";
     return cat("<kvtrie.Step ", self.tokens().size(), " rows, ", self.sessions().size(), " sessions, ", state, ">");

@@ -24,8 +24,8 @@ class PrefixCache(_core.PrefixCache):
     """Every conversation's tokens in one tree; the K/V of common tokens is stored and computed once.
 
     ``caches``: the caches of the model's layers, one or a list: CausalCache, also with a window or chunks,
-    RecurrentCache, and HybridCache, which stands for its parts. Each belongs to one PrefixCache at a time. An empty list
-    is for models without state.
+    RecurrentCache, and HybridCache, which stands for its parts. Each belongs to one PrefixCache at a time. An empty
+    list is for models without state.
     ``fingerprint``: which weights the K/V come from. ``host_bytes``: cap of the host tier: bytes, a text such as
     "512MiB", 0 or None for no host tier, or "auto": a quarter of the machine's memory, at most four times the device
     pools. ``policy``: which state goes first when room is needed; "lru". ``checkpoint_every``: distance of spaced

@@ -351,7 +351,8 @@ class World {
       if (after.nodes[i].name_space != name_space || after.nodes[i].tier != Tier::kDevice) continue;
       resident = std::max(resident, common(after.paths[i], tokens));
     }
-    expect(dense_ && !with_media_ ? now == resident : now <= resident, "restore said ", now, " tokens, ", resident, " are resident");
+    expect(dense_ && !with_media_ ? now == resident : now <= resident, "restore said ", now, " tokens, ", resident,
+           " are resident");
   }
 
   void page_out_or_evict() {
