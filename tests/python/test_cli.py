@@ -14,6 +14,7 @@ import pytest
 import kvtrie as kv
 from kvtrie.cli import doctor, main
 from kvtrie.cli.conversation import Chat, Settings
+from random_models import random_model
 from reference_llama import random_llama, save_checkpoint
 from text_tokenizer import VOCAB, save_tokenizer
 
@@ -193,6 +194,33 @@ def test_branches_do_not_disturb_each_other(talk: Talk) -> None:
     assert talk.tokens == other_tokens
     assert "there is a branch" in talk.say("/branch other")
     assert "no branch" in talk.say("/switch nowhere")
+
+
+@pytest.mark.parametrize("kind", ["window", "hybrid"])
+def test_every_kind_of_model_chats(model: Any, kind: str) -> None:
+    """Turns, /undo, /retry and branches where states exist at restore points only; answers equal those without a cache."""
+    other = random_model(kind, vocab_size=VOCAB)
+    other.tokenizer = model.tokenizer
+    talk = Talk(other)
+    talk.say("hello")
+    said = len(talk.tokens)
+    assert figures(talk.say("and again"))[1] == said - 1  # all but the token that was recorded last
+    after_two = talk.tokens
+    assert "error" not in talk.say("/undo")
+    assert talk.tokens == after_two[:said]
+    talk.say("and again")
+    assert talk.tokens == after_two
+    assert figures(talk.say("/retry"))[2] == 1
+    talk.say("/branch other")
+    talk.say("on the branch")
+    talk.say("/switch main")
+    assert talk.tokens == after_two
+    assert "slots" in talk.say("/stats") or kind == "window"
+    fresh = Talk(other)
+    fresh.say("hello")
+    fresh.say("and again")
+    assert fresh.tokens == after_two
+    assert talk.cache.check() == []
 
 
 def test_unknown_commands_get_help(talk: Talk) -> None:

@@ -17,6 +17,9 @@ import nbformat
 import numpy as np
 import pytest
 
+import kvtrie as kv
+from random_models import random_model
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 NOTEBOOK = EXAMPLES / "notebooks" / "first_steps.ipynb"
@@ -86,6 +89,18 @@ def test_demo_fails_where_runs_differ_by_more_than_allowed(
     monkeypatch.setattr(conversations, "TOLERANCE", {"float16": -1.0})
     assert conversations.main(["--tokens", "1", "--plain"]) == 1
     assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("DIFFERENT: ")
+
+
+@pytest.mark.parametrize("kind", ["window", "hybrid"])
+def test_demo_plays_with_every_kind_of_model(
+    kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = kv.models.load(conversations.TINY).tokenizer
+    model = random_model(kind, vocab_size=tokenizer.vocab_size)
+    model.tokenizer = tokenizer
+    monkeypatch.setattr(kv.models, "load", lambda *_, **__: model)
+    assert conversations.main(["--tokens", "4", "--plain", "--dtype", "float32"]) == 0
+    assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("same: ")
 
 
 def test_demo_says_what_is_wrong_with_its_arguments() -> None:
