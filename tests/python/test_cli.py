@@ -198,7 +198,7 @@ def test_branches_do_not_disturb_each_other(talk: Talk) -> None:
 
 @pytest.mark.parametrize("kind", ["window", "hybrid"])
 def test_every_kind_of_model_chats(model: Any, kind: str) -> None:
-    """Turns, /undo, /retry and branches where states are kept at restore points only; answers are those of a fresh chat."""
+    """Turns, /undo, /retry and branches where not every length can be restored; answers are those of a fresh chat."""
     other = random_model(kind, vocab_size=VOCAB)
     other.tokenizer = model.tokenizer
     talk = Talk(other)
