@@ -103,7 +103,7 @@ void PrefixCacheState::take_off_marks(Node* top) {
 // it; what parts from them is another one. Null: nothing.
 Node* PrefixCacheState::own_tail(std::string_view name_space, std::span<const Token> tokens) const {
   const Match match = trie.match(name_space, tokens);
-  if (match.length == 0) return nullptr;
+  if (match.node == nullptr || match.length == 0) return nullptr;
   const bool parted = match.length < static_cast<std::int32_t>(tokens.size());
   if (parted && (match.node->end() > match.length || !match.node->is_leaf())) return nullptr;
   const auto in_use = [](Node* node) {
