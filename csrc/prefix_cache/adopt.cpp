@@ -11,7 +11,6 @@ ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry&
   drop_ahead(session);
   ReusePlan report;
   bool device_only = false;
-  const auto leave_out = [&](ReasonCode code, const char* text) { report.reason = {code, text}; };
   while (true) {
     const Path path = find_path(session.node_, unpublished(session));
     report.matched = std::max(report.matched, path.matched);
@@ -25,25 +24,22 @@ ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry&
       return report;
     }
     if (!fits(path, fetch, session.computed_, reached.target, limit, device_only)) {
-      leave_out(ReasonCode::kNoRoom, "the rest is on the host and does not fit on the device");
+      report.reason = reason_for(ReasonCode::kNoRoom);
       continue;
     }
     const PageIn result = page_in(path, session.computed_, reached.target, report.bytes_moved, entry);
     if (result == PageIn::kNoRoom) {
       device_only = true;
-      leave_out(ReasonCode::kNoRoom, "the rest is on the host and does not fit on the device");
+      report.reason = reason_for(ReasonCode::kNoRoom);
     } else if (result == PageIn::kChecksum) {
       drop_damaged(find_path(session.node_, unpublished(session)));
       device_only = true;  // a damaged node that somebody holds stays until then
-      leave_out(ReasonCode::kChecksum, "the rest came back damaged and was dropped");
+      report.reason = reason_for(ReasonCode::kChecksum);
     }
   }
 }
 
-namespace {
-
-// The nodes of a path, cut at `target` so that one ends there.
-std::vector<Node*> cut_at(Trie& trie, const Path& path, std::int32_t target) {
+std::vector<Node*> PrefixCacheState::cut_at(const Path& path, std::int32_t target) {
   std::vector<Node*> nodes;
   for (Node* node : path.nodes) {
     if (node->start() < target && node->end() > target) nodes.push_back(trie.split(node, target));
@@ -51,8 +47,6 @@ std::vector<Node*> cut_at(Trie& trie, const Path& path, std::int32_t target) {
   }
   return nodes;
 }
-
-}  // namespace
 
 // What the query at `target` sees becomes the sequence's; where the session's own cells are part of it they stay.
 void PrefixCacheState::stand_on_window(Session& session, std::size_t cache, std::span<Node* const> nodes,
@@ -84,7 +78,7 @@ void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t ta
   const std::int32_t start = session.node_->end();
   std::vector<Node*> nodes = path.nodes;
   if (target > session.computed_) {
-    nodes = cut_at(trie, path, target);
+    nodes = cut_at(path, target);
     share_live_state(nodes, target);
     for (const std::size_t i : forgetting) stand_on_window(session, i, nodes, target);
     Node* last = nullptr;
@@ -173,9 +167,7 @@ std::int32_t PrefixCacheState::restorable_length(Node* node, std::int32_t length
 
 void PrefixCacheState::go_back(Session& session, std::int32_t length) {
   drop_ahead(session);
-  Node* node = session.node_;
-  while (!node->is_root() && node->start() >= length) node = node->parent();
-  if (node->end() > length) node = trie.split(node, length);
+  Node* node = node_ending_at(session.node_, length);
   const Path path = has_points() ? path_to(session.node_, std::min(length, session.node_->end())) : Path{};
   share_live_state(path.nodes, length);
   for (std::size_t i = 0; i < caches.size(); ++i) {

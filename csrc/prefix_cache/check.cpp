@@ -64,7 +64,7 @@ std::int64_t cell_at(const CellSpans& spans, std::int32_t position) {
 
 // One node's state covers its edge, in one tier, below a parent of the same or a higher tier.
 void PrefixCacheState::check_node(const Node& node, Findings& findings) const {
-  const NodeState& state = state_of(const_cast<Node*>(&node));
+  const NodeState& state = state_of(&node);
   const std::string name = cat("node [", node.start(), ",", node.end(), ") of '", node.name_space(), "': ");
   if (state.start() != node.start() || state.end() != node.end())
     findings.push_back(name + cat("its state covers [", state.start(), ",", state.end(), ")"));

@@ -114,5 +114,6 @@ class NodeState final : public Payload {
 };
 
 inline NodeState& state_of(Node* node) { return static_cast<NodeState&>(*node->payload()); }
+inline const NodeState& state_of(const Node* node) { return static_cast<const NodeState&>(*node->payload()); }
 
 }  // namespace kvtrie

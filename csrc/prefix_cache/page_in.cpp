@@ -141,14 +141,7 @@ void PrefixCacheState::load(const Path& path, const Fetch& fetch) {
 // is looked up again afterwards, and only bytes that were verified here are loaded.
 PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32_t computed, std::int32_t target,
                                                    std::uint64_t& bytes_moved, Entry& entry) {
-  Path path = found;
-  for (std::size_t i = 0; i < path.nodes.size(); ++i) {
-    Node* node = path.nodes[i];
-    if (node->start() < target && node->end() > target) {
-      path.nodes.insert(path.nodes.begin() + static_cast<std::ptrdiff_t>(i), trie.split(node, target));
-      break;
-    }
-  }
+  Path path{cut_at(found, target), found.matched};
   Node* deepest = path.nodes.back();
   const Node* above = path.nodes.front()->parent();
   const std::vector<Check> checks = checks_of(*this, missing(path, computed, target), target);
@@ -167,15 +160,13 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
   const Fetch fetch = missing(path, computed, target);
   if (fetch.empty()) return PageIn::kDone;
   if (!covers(checks, checks_of(*this, fetch, target))) return PageIn::kChanged;
-  in_use = use_of(path, computed, target);
   try {
+    const InUseScope scope(*this, path, computed, target);
     make_room(fetch.needs);
   } catch (const Error& error) {
-    in_use = {};
     if (error.kind() != ErrorKind::kCacheFull) throw;
     return PageIn::kNoRoom;
   }
-  in_use = {};
   if (!reachable()) return PageIn::kChanged;  // making room may have taken some of it
   const Fetch now = missing(path, computed, target);
   if (now.bytes != fetch.bytes) return PageIn::kChanged;

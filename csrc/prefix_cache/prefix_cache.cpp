@@ -187,7 +187,7 @@ SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token
     session->report_ = state_->advance(*session, options.reuse_all ? length : length - 1, entry);
   } else {
     session->report_.matched = state_->find_path(session->node_, session->tail_).matched;
-    if (session->report_.matched > 0) session->report_.reason = {ReasonCode::kNotUsed, "begun with use=False"};
+    if (session->report_.matched > 0) session->report_.reason = reason_for(ReasonCode::kNotUsed);
   }
   if (state_->has_points()) session->wanted_ = points_of_prompt(length, session->report_, session->atomic_);
   ++state_->totals.begins;
@@ -323,9 +323,7 @@ std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token
   std::int32_t length = state_->longest_pin(match, state_->pin_cap);
   if (state_->has_points()) length = state_->restorable_length(match.node, length);
   if (length == 0) return 0;
-  Node* node = match.node;
-  while (node->start() >= length) node = node->parent();
-  if (node->end() > length) node = state_->trie.split(node, length);
+  Node* node = state_->node_ending_at(match.node, length);
   state_->keep_as_point(node);
   state_->pins.push_back(state_->hold(node));
   ++state_of(node).pins;

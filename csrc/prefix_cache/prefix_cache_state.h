@@ -134,10 +134,16 @@ struct PrefixCacheState {
   void move_to(Session& session, Node* node);  // changes the lock; tidies up where it stood
   void publish(Session& session);              // everything computed and not yet published
   void try_join(Node* node);
+  // The node of the path down to `node` that ends at `offset`, split off where there is none; 0: the root.
+  Node* node_ending_at(Node* node, std::int32_t offset);
   std::int32_t published(const Session& session) const { return session.node_->end(); }
   std::int32_t recorded(const Session& session) const;
   std::span<const Token> unpublished(const Session& session) const;  // tokens from the published length on
   Tokens path_tokens(const Node* node) const;
+  Tokens recorded_keys(const Session& session) const;  // of all its recorded tokens
+  Needs no_needs() const {
+    return {std::vector<std::uint32_t>(caches.size()), std::vector<std::uint32_t>(recurrents.size())};
+  }
   void take_known(Session& session, const Path& path);
   void add_fresh(Session& session, std::span<const Token> edge);
   void lend_or_borrow(Session& session, std::size_t cache, NodeState& node);
@@ -168,6 +174,8 @@ struct PrefixCacheState {
   // A live session that stands at the node's end between two steps: its state and window are as good as a restore
   // point.
   Session* standing_at(const Node* node) const;
+  std::vector<WindowSource> window_of(const Path& path, std::size_t cache, std::int32_t computed,
+                                      std::int32_t target) const;
   InUse use_of(const Path& path, std::int32_t computed, std::int32_t target) const;
   // Lowers `limit` to what fits on the device, or asks for `device_only`. True: all of `fetch` fits.
   bool fits(const Path& path, const Fetch& fetch, std::int32_t computed, std::int32_t target, std::int32_t& limit,
@@ -178,6 +186,7 @@ struct PrefixCacheState {
   // Moves `session` as deep as the tree and `limit` allow, bringing state back from the host. May let go of the mutex.
   ReusePlan advance(Session& session, std::int32_t limit, Entry& entry);
   void adopt(Session& session, const Path& path, std::int32_t target);
+  std::vector<Node*> cut_at(const Path& path, std::int32_t target);  // its nodes, one of which ends there now
   void share_live_state(std::span<Node* const> nodes, std::int32_t target);
   void stand_on_window(Session& session, std::size_t cache, std::span<Node* const> nodes, std::int32_t target);
   void borrow_ahead(Session& session, const Path& path);
@@ -219,6 +228,7 @@ struct PrefixCacheState {
   // Makes a restore point at `offset` of the session's path from the states given (one per recurrent cache) and from
   // the session's own cells. Nothing when the path or the cells do not reach.
   void make_point(Session& session, std::int32_t offset, PointKind kind, std::vector<SlotRef> states);
+  void set_point(Node* node, PointKind kind, std::vector<SpanList> windows, std::vector<SlotRef> states);
   std::vector<SlotRef> states_of(const Session& session) const;
   // Per attention cache what a query at the node's end sees, as far as it is held on the device without a gap.
   std::vector<SpanList> windows_at(Node* node) const;
@@ -278,6 +288,20 @@ struct PrefixCacheState {
   }
   void check_session(const Session& session, std::vector<std::string>& findings) const;
   void check_node(const Node& node, std::vector<std::string>& findings) const;
+};
+
+// Keeps what a path needs at `target` out of what may be given up, for a while.
+class InUseScope {
+ public:
+  InUseScope(PrefixCacheState& state, const Path& path, std::int32_t computed, std::int32_t target) : state_(state) {
+    state_.in_use = state_.use_of(path, computed, target);
+  }
+  ~InUseScope() { state_.in_use = {}; }
+  InUseScope(const InUseScope&) = delete;
+  InUseScope& operator=(const InUseScope&) = delete;
+
+ private:
+  PrefixCacheState& state_;
 };
 
 // The frame of one public call: reads the clock, takes the mutex, and when it ends takes the checksums of what the call

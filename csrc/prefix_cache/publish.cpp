@@ -23,6 +23,18 @@ Tokens PrefixCacheState::path_tokens(const Node* node) const {
   return tokens;
 }
 
+Tokens PrefixCacheState::recorded_keys(const Session& session) const {
+  Tokens keys = path_tokens(session.node_);
+  const std::span<const Token> own = unpublished(session);
+  keys.insert(keys.end(), own.begin(), own.end());
+  return keys;
+}
+
+Node* PrefixCacheState::node_ending_at(Node* node, std::int32_t offset) {
+  while (!node->is_root() && node->start() >= offset) node = node->parent();
+  return node->end() > offset ? trie.split(node, offset) : node;
+}
+
 void PrefixCacheState::open(Session& session, std::string_view name_space) {
   for (const auto& cache : caches) session.sequences_.push_back(cache->open_sequence());
   for (const auto& cache : recurrents) session.states_.push_back(cache->open_sequence());

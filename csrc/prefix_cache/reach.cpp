@@ -39,6 +39,28 @@ const char* name_of(ReasonCode code) noexcept {
   return "none";
 }
 
+Reason reason_for(ReasonCode code) {
+  switch (code) {
+    case ReasonCode::kNoRoom:
+      return {code, "the rest is on the host and does not fit on the device"};
+    case ReasonCode::kChecksum:
+      return {code, "the rest came back damaged and was dropped"};
+    case ReasonCode::kNotUsed:
+      return {code, "begun with use=False"};
+    case ReasonCode::kLastToken:
+      return {code, "the last token is computed again, so that there are logits to go on from"};
+    case ReasonCode::kNoState:
+      return {code, "the recurrent layers have no state where the match ends"};
+    case ReasonCode::kWindow:
+      return {code, "cells that a sliding window or chunk needs there are gone"};
+    case ReasonCode::kAtomic:
+      return {code, "the match ends inside a span that goes as one"};
+    case ReasonCode::kNone:
+      break;
+  }
+  return {};
+}
+
 Path PrefixCacheState::find_path(Node* from, std::span<const Token> rest) const {
   const Match match = trie.match_below(from, rest);
   Path path{{}, match.length};
@@ -61,7 +83,7 @@ class Search {
   std::int32_t sliceable() const {
     std::int32_t end = path_.nodes.empty() ? computed_ : path_.matched;
     for (const Node* node : path_.nodes) {
-      if (device_only_ && !state_of(const_cast<Node*>(node)).on_device) return std::max(computed_, node->start());
+      if (device_only_ && !state_of(node).on_device) return std::max(computed_, node->start());
     }
     return end;
   }
@@ -94,7 +116,7 @@ class Search {
 
   bool restorable_at_end(const Node* node) const {
     if (cache_.standing_at(node) != nullptr) return true;
-    const RestorePoint& point = state_of(const_cast<Node*>(node)).point;
+    const RestorePoint& point = state_of(node).point;
     return point.exists() && !(device_only_ && point.on_host) && windows_complete(node->end());
   }
 
@@ -114,23 +136,6 @@ class Search {
   const bool device_only_;
   std::vector<Coverage> coverage_;  // per forgetting cache
 };
-
-Reason reason_for(ReasonCode code) {
-  switch (code) {
-    case ReasonCode::kNoRoom:
-      return {code, "the rest is on the host and does not fit on the device"};
-    case ReasonCode::kLastToken:
-      return {code, "the last token is computed again, so that there are logits to go on from"};
-    case ReasonCode::kNoState:
-      return {code, "the recurrent layers have no state where the match ends"};
-    case ReasonCode::kWindow:
-      return {code, "cells that a sliding window or chunk needs there are gone"};
-    case ReasonCode::kAtomic:
-      return {code, "the match ends inside a span that goes as one"};
-    default:
-      return {};
-  }
-}
 
 }  // namespace
 
@@ -173,7 +178,7 @@ Session* PrefixCacheState::standing_at(const Node* node) const {
 
 Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::int32_t target) const {
   Fetch fetch;
-  fetch.needs = {std::vector<std::uint32_t>(caches.size()), std::vector<std::uint32_t>(recurrents.size())};
+  fetch.needs = no_needs();
   fetch.windows.resize(caches.size());
   fetch.resident = computed;
   for (Node* node : path.nodes) {
@@ -191,9 +196,7 @@ Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::in
     if (node->end() == target && standing_at(node) != nullptr) return fetch;
   }
   for (const std::size_t i : forgetting) {
-    const std::int32_t from = std::max(caches[i]->visibility().floor(target), computed);
-    if (from >= target) continue;
-    for (const WindowSource& source : Coverage(path.nodes, i, path.matched, false).pick(from, target)) {
+    for (const WindowSource& source : window_of(path, i, computed, target)) {
       if (source.slice == nullptr) continue;
       const auto cells = static_cast<std::uint32_t>(source.to - source.from);
       fetch.windows[i].push_back(source);
@@ -212,13 +215,19 @@ Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::in
   return fetch;
 }
 
+// What the query at `target` sees beyond the session's own cells, from whoever has it.
+std::vector<WindowSource> PrefixCacheState::window_of(const Path& path, std::size_t cache, std::int32_t computed,
+                                                      std::int32_t target) const {
+  const std::int32_t from = std::max(caches[cache]->visibility().floor(target), computed);
+  if (from >= target) return {};
+  return Coverage(path.nodes, cache, path.matched, /*device_only=*/false).pick(from, target);
+}
+
 InUse PrefixCacheState::use_of(const Path& path, std::int32_t computed, std::int32_t target) const {
   InUse use;
   use.windows.resize(caches.size());
   for (const std::size_t i : forgetting) {
-    const std::int32_t from = std::max(caches[i]->visibility().floor(target), computed);
-    if (from >= target) continue;
-    for (const WindowSource& source : Coverage(path.nodes, i, path.matched, false).pick(from, target)) {
+    for (const WindowSource& source : window_of(path, i, computed, target)) {
       if (source.list != nullptr) use.windows[i].push_back(source.list->share(source.from, source.to));
     }
   }
@@ -230,13 +239,12 @@ InUse PrefixCacheState::use_of(const Path& path, std::int32_t computed, std::int
 
 bool PrefixCacheState::fits(const Path& path, const Fetch& fetch, std::int32_t computed, std::int32_t target,
                             std::int32_t& limit, bool& device_only) {
-  in_use = use_of(path, computed, target);
+  const InUseScope scope(*this, path, computed, target);
   if (!fetch.nodes.empty() && !full.empty()) {
     const std::uint64_t wanted = fetch.needs.cells[full.front()];
     const std::uint64_t room = room_tokens(path.nodes.back());
     if (room < wanted) {
       limit = fetch.resident + static_cast<std::int32_t>(room);
-      in_use = {};
       return false;
     }
   }
@@ -246,7 +254,6 @@ bool PrefixCacheState::fits(const Path& path, const Fetch& fetch, std::int32_t c
   for (std::size_t i = 0; i < recurrents.size(); ++i) {
     if (fetch.needs.slots[i] > recurrents[i]->free_slots() + freeable_slots(i)) device_only = true;
   }
-  in_use = {};
   return !device_only;
 }
 

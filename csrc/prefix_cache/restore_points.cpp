@@ -26,9 +26,12 @@ void PrefixCacheState::make_point(Session& session, std::int32_t offset, PointKi
     if (floor < caches[i]->held_from(id)) return;
     windows[i] = caches[i]->share(id, floor, offset);
   }
-  Node* node = session.node_;
-  while (node->start() >= offset) node = node->parent();
-  if (node->end() > offset) node = trie.split(node, offset);
+  set_point(node_ending_at(session.node_, offset), kind, std::move(windows), std::move(states));
+}
+
+// In place of the one that is there, whose kind stays when it is wanted more.
+void PrefixCacheState::set_point(Node* node, PointKind kind, std::vector<SpanList> windows,
+                                 std::vector<SlotRef> states) {
   RestorePoint& point = state_of(node).point;
   const PointKind most = std::max(kind, point.kind);
   point = {};
@@ -63,15 +66,9 @@ std::vector<SpanList> PrefixCacheState::windows_at(Node* node) const {
 
 // REQUIRES: the node can be restored at its end from the device.
 void PrefixCacheState::keep_as_point(Node* node) {
-  RestorePoint& point = state_of(node).point;
   Node* const nodes[] = {node};
   share_live_state(nodes, node->end());
-  if (!has_points() || point.exists()) return;
-  point.windows = windows_at(node);
-  point.kind = PointKind::kEnd;
-  point.used = ++uses;
-  points.insert(node);
-  ++totals.captures;
+  if (has_points() && !state_of(node).point.exists()) set_point(node, PointKind::kEnd, windows_at(node), {});
 }
 
 void PrefixCacheState::take_off_user(Node* node) {
@@ -96,20 +93,20 @@ void PrefixCacheState::give_up_point(Node* node) {
 // The gap it would leave, relative to its distance from the end of the conversation it lies in.
 double PrefixCacheState::thinning_score(const Node* node) const {
   const Node* above = node->parent();
-  while (!above->is_root() && !state_of(const_cast<Node*>(above)).point.exists()) above = above->parent();
+  while (!above->is_root() && !state_of(above).point.exists()) above = above->parent();
   const Node* end = node;
   while (end->first_child() != nullptr) end = end->first_child();
   return static_cast<double>(node->end() - above->end()) / (1.0 + end->end() - node->end());
 }
 
 bool PrefixCacheState::frees_slot(const Node* node, std::size_t cache) const {
-  const RestorePoint& point = state_of(const_cast<Node*>(node)).point;
+  const RestorePoint& point = state_of(node).point;
   return !point.on_host && recurrents[cache]->pool().holders(point.states[cache].slot()) == 1;
 }
 
 // Windows of several points may overlap, so giving up one alone may free nothing yet.
 bool PrefixCacheState::frees_cells(const Node* node, std::size_t cache) const {
-  const RestorePoint& point = state_of(const_cast<Node*>(node)).point;
+  const RestorePoint& point = state_of(node).point;
   return !point.on_host && !point.windows[cache].empty();
 }
 

@@ -28,6 +28,8 @@ struct Reason {
   std::string text;  // one sentence for people; empty for kNone
 };
 
+Reason reason_for(ReasonCode code);  // the code with its sentence
+
 struct ReusePlan {
   std::int32_t matched = 0;       // tokens of the prompt that the tree knows
   std::int32_t reusable = 0;      // tokens that need not be computed

@@ -122,7 +122,7 @@ std::uint32_t PrefixCacheState::freeable_cells(std::size_t cache) const {
   std::vector<const SpanList*> pinned;
   if (!in_use.windows.empty()) {
     for (const SpanList& list : in_use.windows[cache]) pinned.push_back(&list);
-    const RestorePoint* point = in_use.point == nullptr ? nullptr : &state_of(const_cast<Node*>(in_use.point)).point;
+    const RestorePoint* point = in_use.point == nullptr ? nullptr : &state_of(in_use.point).point;
     if (point != nullptr && point->exists() && !point->on_host) pinned.push_back(&point->windows[cache]);
   }
   for (const Hold& pin : pins) {
@@ -136,7 +136,7 @@ std::uint32_t PrefixCacheState::freeable_cells(std::size_t cache) const {
 
 std::uint32_t PrefixCacheState::freeable_slots(std::size_t cache) const {
   return static_cast<std::uint32_t>(std::count_if(points.begin(), points.end(), [&](const Node* node) {
-    return state_of(const_cast<Node*>(node)).pins == 0 && node != in_use.point && frees_slot(node, cache);
+    return state_of(node).pins == 0 && node != in_use.point && frees_slot(node, cache);
   }));
 }
 
@@ -206,13 +206,9 @@ std::uint32_t PrefixCacheState::try_free_slots(std::size_t cache, std::uint32_t 
 }
 
 void PrefixCacheState::free_slots(std::size_t cache, std::uint32_t count) {
-  const auto frees = [&](const Node* node) { return frees_slot(node, cache); };
-  while (recurrents[cache]->free_slots() < count) {
-    Node* victim = point_victim(PointKind::kUser, frees);
-    ensure(victim != nullptr, "prefix_cache.make_room", "counted ", count, " slots of recurrent cache ", cache,
-           " as free or freeable, found ", recurrents[cache]->free_slots());
-    give_up_point(victim);
-  }
+  const std::uint32_t found = try_free_slots(cache, count, PointKind::kUser);
+  ensure(found == count, "prefix_cache.make_room", "counted ", count, " slots of recurrent cache ", cache,
+         " as free or freeable, found ", found);
 }
 
 // ---- cells of caches that forget ----------------------------------------------------------------------------------

@@ -40,10 +40,8 @@ std::int32_t Session::recorded() const {
 Tokens Session::tokens() const {
   Entry entry(cache_->state());
   require_open(closed_, false);
-  Tokens tokens = cache_->state().path_tokens(node_);
-  const auto own = cache_->state().unpublished(*this);
-  tokens.insert(tokens.end(), own.begin(), own.end());
-  return atomic_.empty() ? tokens : tokens_of(tokens);
+  Tokens keys = cache_->state().recorded_keys(*this);
+  return atomic_.empty() ? keys : tokens_of(keys);
 }
 
 Tokens Session::remaining() const {

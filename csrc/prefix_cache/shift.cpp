@@ -39,10 +39,7 @@ std::optional<Tokens> Session::shift(std::int32_t keep, std::int32_t limit) {
   const std::int32_t discard = shift_discard(limit == 0 ? recorded : limit, keep, recorded, atomic_);
   if (discard == 0) return std::nullopt;
   const std::int32_t end = keep + discard;
-  Tokens keys = state.path_tokens(node_);
-  const auto own = state.unpublished(*this);
-  keys.insert(keys.end(), own.begin(), own.end());
-  keys = without(std::move(keys), keep, end);
+  const Tokens keys = without(state.recorded_keys(*this), keep, end);
   state.drop_open_step(*this);
   state.drop_ahead(*this);
   if (!state.recurrents.empty() || end > computed_ || !state.can_shift(*this, keep, end)) return tokens_of(keys);
@@ -61,7 +58,7 @@ bool PrefixCacheState::can_shift(const Session& session, std::int32_t begin, std
 }
 
 Needs PrefixCacheState::copies_for_shift(const Session& session, std::int32_t end) const {
-  Needs needs{std::vector<std::uint32_t>(caches.size()), std::vector<std::uint32_t>(recurrents.size())};
+  Needs needs = no_needs();
   for (std::size_t i = 0; i < caches.size(); ++i) {
     needs.cells[i] = caches[i]->cells_to_copy(session.sequences_[i], end);
   }
@@ -71,14 +68,9 @@ Needs PrefixCacheState::copies_for_shift(const Session& session, std::int32_t en
 // The session holds the cells from `begin` on itself and stands on the node that ends there.
 void PrefixCacheState::stand_alone_from(Session& session, std::int32_t begin) {
   if (published(session) <= begin) return;
-  Tokens keys = path_tokens(session.node_);
-  const auto own = unpublished(session);
-  keys.insert(keys.end(), own.begin(), own.end());
+  const Tokens keys = recorded_keys(session);
   for (std::size_t i = 0; i < caches.size(); ++i) caches[i]->own_from(session.sequences_[i], begin);
-  Node* node = session.node_;
-  while (!node->is_root() && node->start() >= begin) node = node->parent();
-  if (node->end() > begin) node = trie.split(node, begin);
-  move_to(session, node);
+  move_to(session, node_ending_at(session.node_, begin));
   session.tail_.assign(keys.begin() + begin, keys.end());
   session.tail_begin_ = 0;
 }
@@ -129,10 +121,7 @@ void PrefixCacheState::shift(Session& session, std::int32_t begin, std::int32_t 
   session.publish_ = session.use_ = false;
   session.computed_ -= end - begin;
   session.wanted_.clear();
-  Node* node = session.node_;
-  while (!node->is_root() && node->start() >= begin) node = node->parent();
-  if (node->end() > begin) node = trie.split(node, begin);
-  move_to(session, node);
+  move_to(session, node_ending_at(session.node_, begin));
 }
 
 }  // namespace kvtrie

@@ -102,8 +102,12 @@ void PrefixCacheState::add_rows(Step& step, const Session& session, std::uint32_
   const auto count = static_cast<std::uint32_t>(end - session.computed_);
   const auto offset = static_cast<std::size_t>(session.computed_ - published(session));
   const auto keys = unpublished(session).subspan(offset, count);
-  const Tokens tokens = session.atomic_.empty() ? Tokens(keys.begin(), keys.end()) : tokens_of(keys);
-  step.tokens_.insert(step.tokens_.end(), tokens.begin(), tokens.end());
+  if (session.atomic_.empty()) {
+    step.tokens_.insert(step.tokens_.end(), keys.begin(), keys.end());
+  } else {
+    const Tokens tokens = tokens_of(keys);
+    step.tokens_.insert(step.tokens_.end(), tokens.begin(), tokens.end());
+  }
   for (std::int32_t position = session.computed_; position < end; ++position) {
     step.positions_.push_back(position);
     step.sequences_.push_back(index);
@@ -115,7 +119,7 @@ void PrefixCacheState::add_rows(Step& step, const Session& session, std::uint32_
 // The restore points that a step up to `end` makes: wanted ones and spaced ones, each length once.
 std::vector<WantedPoint> PrefixCacheState::captures_between(const Session& session, std::int32_t end) const {
   std::vector<WantedPoint> captures;
-  if (!session.publish_ || !has_points()) return captures;
+  if (!session.publish_) return captures;
   const auto want = [&](std::int32_t at, PointKind kind) {
     if (at <= session.computed_ || at > end || session.atomic_.inside(at)) return;
     const auto before = [](const WantedPoint& each, std::int32_t offset) { return each.offset < offset; };
@@ -155,7 +159,7 @@ void PrefixCacheState::trim_captures(Step& step, std::uint32_t slots) const {
 }
 
 Needs PrefixCacheState::needs_of(const Step& step) const {
-  Needs needs{std::vector<std::uint32_t>(caches.size()), std::vector<std::uint32_t>(recurrents.size())};
+  Needs needs = no_needs();
   for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
     for (std::size_t i = 0; i < caches.size(); ++i) {
       const std::int32_t held = caches[i]->length(step.sessions_[s]->sequences_[i]);
