@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -12,10 +13,12 @@
 namespace kvtrie {
 namespace {
 
+constexpr Token kFirst = std::numeric_limits<Token>::min() + 1;
+
 struct MediaTable {
   std::mutex mutex;
   std::map<std::tuple<bool, std::string, std::int32_t>, Token> ids;  // (group, digest, count)
-  std::vector<MediaItem> items;                                      // item of id -1 - i
+  std::vector<MediaItem> items;                                      // item of id kFirst + i
 };
 
 MediaTable& table() {
@@ -25,15 +28,15 @@ MediaTable& table() {
 
 // REQUIRES: the mutex is held. Null: no item has this id.
 const MediaItem* find(const MediaTable& table, Token id) {
-  const auto index = static_cast<std::size_t>(-1 - static_cast<std::int64_t>(id));
-  return id < 0 && index < table.items.size() ? &table.items[index] : nullptr;
+  const auto index = static_cast<std::size_t>(static_cast<std::int64_t>(id) - kFirst);
+  return id >= kFirst && index < table.items.size() ? &table.items[index] : nullptr;
 }
 
 Token id_of(std::string digest, std::int32_t count, bool group) {
   MediaTable& known = table();
   const std::lock_guard lock(known.mutex);
   known.items.reserve(known.items.size() + 1);
-  const auto next = static_cast<Token>(-1 - static_cast<std::int64_t>(known.items.size()));
+  const auto next = static_cast<Token>(kFirst + static_cast<std::int64_t>(known.items.size()));
   MediaItem item{digest, count, group};
   const auto [entry, fresh] = known.ids.try_emplace({group, std::move(digest), count}, next);
   if (fresh) known.items.push_back(std::move(item));

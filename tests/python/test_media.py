@@ -192,6 +192,14 @@ def test_spans_named_by_the_caller(kind: str) -> None:
     assert cache.check() == []
 
 
+def test_a_stray_minus_one_is_no_item() -> None:
+    """Ids are far from the numbers that programs use for "none", whatever items there are."""
+    assert int(kv.media("any", 1)[0]) < -(2**30)
+    cache, _ = make("dense", **SMALL)
+    with pytest.raises(kv.ArgumentError, match=r"tokens\[1\]: got -1"):
+        cache.begin([1, -1])
+
+
 def test_tokens_with_and_without_a_span_are_different() -> None:
     """K and V of the span's tokens depend on all of it, so a prompt without it has others."""
     cache, model = make("dense", spans=[(20, 40)], **SMALL)
