@@ -77,4 +77,8 @@ py::array numpy_view(const Tensor& tensor, void* data, py::handle owner) {
   return py::array(numpy_dtype(tensor.dtype()), numpy_shape(tensor.shape()), data, owner);
 }
 
+py::object optional_to_python(Tensor tensor) {
+  return tensor.defined() ? py::cast(std::move(tensor)) : py::object(py::none());
+}
+
 }  // namespace kvtrie::binding

@@ -39,4 +39,6 @@ py::array to_numpy(const Tensor& tensor);  // a copy; bfloat16 as its bits in ui
 // An array over memory that `owner` keeps.
 py::array numpy_view(const Tensor& tensor, void* data, py::handle owner);
 
+py::object optional_to_python(Tensor tensor);  // None for an undefined one
+
 }  // namespace kvtrie::binding

@@ -31,7 +31,8 @@ std::vector<EncoderItem> to_items(py::handle items, std::string_view where);
 
 // The class of a cache's snapshots.
 template <class Snapshot>
-void init_snapshot_class(py::module_& m, const char* name, const char* doc) {
+void init_snapshot_class(py::module_& m, const char* name, const char* doc,
+                         const char* pickling_hint = "keeping it in the process: it names cells of a live cache") {
   py::class_<Snapshot, std::shared_ptr<Snapshot>> c(m, name, doc);
   c.def_property_readonly("start", &Snapshot::start, "First position.");
   c.def_property_readonly("end", &Snapshot::end, "One past the last position.");
@@ -47,19 +48,29 @@ void init_snapshot_class(py::module_& m, const char* name, const char* doc) {
   c.def("__repr__", [text](const Snapshot& self) {
     return cat("<kvtrie.", text, " [", self.start(), ", ", self.end(), ")", self.consumed() ? " consumed>" : ">");
   });
-  refuse_pickling(c, "keeping it in the process: it names cells of a live cache");
+  refuse_pickling(c, pickling_hint);
 }
 
-// What the docstrings say besides what all kinds have in common.
+// What the docstrings, and the refusal of another kind of snapshot, say besides what all kinds have in common. Of
+// static storage: the methods refer to it.
 struct CacheDocs {
   const char *copy_prefix, *remove, *can_resume, *snapshot, *restore, *split, *merge;
+  const char* prepare_snapshots =
+      "Schedules captures at ascending offsets of later steps, the present length at the least; see "
+      "``take_snapshots``.";
+  const char* take_snapshots =
+      R"(What ``prepare_snapshots`` scheduled, one entry for each offset: the tokens since the offset before.
+
+None where there were none, or where the offset was not reached.)";
+  const char* snapshot_kind = "a snapshot of this kind of cache, or None";
 };
 
 template <class Cache>
-std::shared_ptr<typename Cache::Snapshot> to_snapshot(py::handle value, const char* where, const char* name) {
+std::shared_ptr<typename Cache::Snapshot> to_snapshot(py::handle value, const char* where, const char* name,
+                                                      const CacheDocs& docs) {
   using Snapshot = typename Cache::Snapshot;
   if (!value.is_none() && !py::isinstance<Snapshot>(value)) {
-    refuse_type(value, where, name, "a snapshot of this kind of cache, or None");
+    refuse_type(value, where, name, docs.snapshot_kind);
   }
   return value.is_none() ? nullptr : value.cast<std::shared_ptr<Snapshot>>();
 }
@@ -101,9 +112,11 @@ void add_cache_editing(CacheClass<Cache>& c, const CacheDocs& docs) {
         return without_gil([&] { return self.length(id); });
       },
       py::arg("seq"), "Tokens of a sequence; 0 for an unknown one.");
-  c.def(
-      "defrag", [](Cache& self) { without_gil([&] { self.defrag(); }); },
-      "Slides all held cells together. Raises ``BusyError`` while a step is open.");
+  if constexpr (requires(Cache & cache) { cache.defrag(); }) {
+    c.def(
+        "defrag", [](Cache& self) { without_gil([&] { self.defrag(); }); },
+        "Slides all held cells together. Raises ``BusyError`` while a step is open.");
+  }
   c.def(
       "check", [](Cache& self) { return without_gil([&] { return self.check(); }); },
       "Every invariant of the cache that does not hold, as sentences; an empty list is good.");
@@ -121,9 +134,9 @@ void add_cache_snapshots(CacheClass<Cache>& c, const CacheDocs& docs) {
       py::arg("seq"), py::arg("start") = 0, docs.snapshot);
   c.def(
       "restore",
-      [](Cache& self, const py::object& seq, const py::object& snapshot, const py::object& target) {
+      [&docs](Cache& self, const py::object& seq, const py::object& snapshot, const py::object& target) {
         const SequenceId id = to_sequence(seq, "restore");
-        const auto source = to_snapshot<Cache>(snapshot, "restore", "snapshot");
+        const auto source = to_snapshot<Cache>(snapshot, "restore", "snapshot", docs);
         const auto length =
             static_cast<std::int32_t>(to_integer(target, "restore", "target", -kMaxInt32 - 1, kMaxInt32));
         return without_gil([&] { return self.restore(id, source, length); });
@@ -131,16 +144,17 @@ void add_cache_snapshots(CacheClass<Cache>& c, const CacheDocs& docs) {
       py::arg("seq"), py::arg("snapshot"), py::arg("target"), docs.restore);
   c.def(
       "split",
-      [](Cache& self, const py::object& snapshot, const py::object& at) {
-        const auto whole = to_snapshot<Cache>(snapshot, "split", "snapshot");
+      [&docs](Cache& self, const py::object& snapshot, const py::object& at) {
+        const auto whole = to_snapshot<Cache>(snapshot, "split", "snapshot", docs);
         const std::int32_t position = to_int32(at, "split", "at");
         return without_gil([&] { return self.split(whole, position); });
       },
       py::arg("snapshot"), py::arg("at"), docs.split);
   c.def(
       "merge",
-      [](Cache& self, const py::object& a, const py::object& b) {
-        const auto first = to_snapshot<Cache>(a, "merge", "a"), second = to_snapshot<Cache>(b, "merge", "b");
+      [&docs](Cache& self, const py::object& a, const py::object& b) {
+        const auto first = to_snapshot<Cache>(a, "merge", "a", docs),
+                   second = to_snapshot<Cache>(b, "merge", "b", docs);
         return without_gil([&] { return self.merge(first, second); });
       },
       py::arg("a"), py::arg("b"), docs.merge);
@@ -151,19 +165,14 @@ void add_cache_snapshots(CacheClass<Cache>& c, const CacheDocs& docs) {
         std::vector<std::int32_t> wanted = IntegerArgument(offsets, "prepare_snapshots", "offsets").vector();
         without_gil([&] { self.prepare_snapshots(id, std::move(wanted)); });
       },
-      py::arg("seq"), py::arg("offsets"),
-      "Schedules captures at ascending offsets of later steps, the present length at the least; see "
-      "``take_snapshots``.");
+      py::arg("seq"), py::arg("offsets"), docs.prepare_snapshots);
   c.def(
       "take_snapshots",
       [](Cache& self, const py::object& seq) {
         const SequenceId id = to_sequence(seq, "take_snapshots");
         return without_gil([&] { return self.take_snapshots(id); });
       },
-      py::arg("seq"),
-      R"(What ``prepare_snapshots`` scheduled, one entry for each offset: the tokens since the offset before.
-
-None where there were none, or where the offset was not reached.)");
+      py::arg("seq"), docs.take_snapshots);
 }
 
 }  // namespace kvtrie::binding

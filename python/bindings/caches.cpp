@@ -1,9 +1,6 @@
 // The causal cache by itself. PrefixCache (prefix_cache.cpp) drives the same object.
 #include "caches.h"
 
-#include <pybind11/stl.h>
-
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,9 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "cache/host_kv_store.h"
-#include "cache/null_kv_store.h"
-#include "cache/opencl_kv_store.h"
+#include "cache_class.h"
 #include "convert.h"
 #include "operands.h"
 
@@ -21,25 +16,11 @@ namespace kvtrie::binding {
 namespace {
 
 using CachePtr = std::shared_ptr<CausalCache>;
-using Snapshot = CausalCache::Snapshot;
-using SnapshotPtr = CausalCache::SnapshotPtr;
 
 constexpr std::uint32_t kGrowth = 256;  // cells reserved ahead of a growing sequence
 
 std::uint32_t to_count(const py::object& value, const char* name) {
   return static_cast<std::uint32_t>(to_int32(value, "CausalCache", name, 1));
-}
-
-// A number of layers (0 to n - 1), or the layers themselves.
-std::vector<std::int32_t> to_layers(const py::object& layers) {
-  std::vector<std::int32_t> numbers;
-  if (is_integer(layers)) {
-    for (std::int32_t i = 0; i < to_int32(layers, "CausalCache", "layers", 1); ++i) numbers.push_back(i);
-    return numbers;
-  }
-  numbers = IntegerArgument(layers, "CausalCache", "layers").vector();
-  require(!numbers.empty(), "CausalCache", "layers: got none, allowed at least 1");
-  return numbers;
 }
 
 // 0 for None.
@@ -49,24 +30,6 @@ std::int32_t to_limit(const py::object& value, const char* name) {
 
 py::object limit_to_python(std::int32_t limit) { return limit == 0 ? py::object(py::none()) : py::int_(limit); }
 
-DType to_kv_dtype(const py::object& dtype) {
-  const DType stored = to_dtype(dtype, "CausalCache");
-  require(stored == DType::kFloat16 || stored == DType::kFloat32, "CausalCache", "dtype: got '", name_of(stored),
-          "', allowed 'float16' or 'float32'");
-  return stored;
-}
-
-std::unique_ptr<KvStore> make_store(const KvShape& shape, const py::object& device) {
-  if (PyUnicode_Check(device.ptr()) && to_text(device, "CausalCache", "device") == "null") {
-    return std::make_unique<NullKvStore>(shape);
-  }
-  const Placement place = to_placement(device, "CausalCache");
-  return without_gil([&]() -> std::unique_ptr<KvStore> {
-    if (place.on_host) return std::make_unique<HostKvStore>(shape);
-    return std::make_unique<OpenClKvStore>(place.device, shape);
-  });
-}
-
 CachePtr make_cache(const py::object& layers, const py::object& kv_heads, const py::object& head_dim,
                     const py::object& capacity, const py::object& v_head_dim, const py::object& dtype,
                     const py::object& window, const py::object& memory, const py::object& chunk, const py::object& rope,
@@ -74,7 +37,7 @@ CachePtr make_cache(const py::object& layers, const py::object& kv_heads, const 
   CausalCache::Options options;
   options.visibility = {to_limit(window, "window"), to_limit(chunk, "chunk")};
   options.memory = to_limit(memory, "memory");
-  options.layers = to_layers(layers);
+  options.layers = to_layers(layers, "CausalCache");
   options.rope = to_ropes(rope, "CausalCache");
   options.growth = kGrowth;
   KvShape shape;
@@ -84,13 +47,9 @@ CachePtr make_cache(const py::object& layers, const py::object& kv_heads, const 
   shape.v_dim = v_head_dim.is_none() ? shape.k_dim
                                      : static_cast<std::uint32_t>(to_int32(v_head_dim, "CausalCache", "v_head_dim", 0));
   shape.cells = to_count(capacity, "capacity");
-  shape.dtype = to_kv_dtype(dtype);
-  std::unique_ptr<KvStore> store = make_store(shape, device);
+  shape.dtype = to_kv_dtype(dtype, "CausalCache");
+  std::unique_ptr<KvStore> store = make_kv_store(shape, device, "CausalCache");
   return CausalCache::create(std::move(store), std::move(options));
-}
-
-SequenceId to_sequence(const py::object& value, const char* where, const char* name = "seq") {
-  return static_cast<SequenceId>(to_int32(value, where, name));
 }
 
 void put(CausalCache& self, const py::object& layer, const py::object& k, const py::object& v) {
@@ -129,35 +88,13 @@ void set_causal(CausalCache& self, const py::object& except) {
   });
 }
 
-SnapshotPtr to_snapshot(const py::object& value, const char* where, const char* name) {
-  if (!value.is_none() && !py::isinstance<Snapshot>(value)) refuse_type(value, where, name, "a Snapshot or None");
-  return value.is_none() ? nullptr : value.cast<SnapshotPtr>();
-}
-
 std::string representation(const CausalCache& self) {
   const KvShape& shape = self.shape();
   return cat("<kvtrie.CausalCache ", shape.layers, " layers, ", shape.kv_heads, " x ", shape.k_dim, ", ",
              name_of(shape.dtype), ", ", self.free_cells(), " of ", self.capacity(), " cells free>");
 }
 
-void init_snapshot(py::module_& m) {
-  py::class_<Snapshot, SnapshotPtr> c(m, "Snapshot",
-                                      R"(State of one cache for the positions [start, end), detached from any sequence.
-
-It holds its cells until it goes; several holders share cells without a copy.)");
-  c.def_property_readonly("start", &Snapshot::start, "First position.");
-  c.def_property_readonly("end", &Snapshot::end, "One past the last position.");
-  c.def_property_readonly("nbytes", &Snapshot::nbytes, "Bytes that it alone holds.");
-  c.def_property_readonly("shared_nbytes", &Snapshot::shared_nbytes, "Bytes of it that others hold, too.");
-  c.def_property_readonly("tier", &Snapshot::tier, "\"device\".");
-  c.def_property_readonly("consumed", &Snapshot::consumed, "Whether split or merge has taken it over.");
-  c.def("__repr__", [](const Snapshot& self) {
-    return cat("<kvtrie.Snapshot [", self.start(), ", ", self.end(), ")", self.consumed() ? " consumed>" : ">");
-  });
-  refuse_pickling(c, "keeping it in the process: it names cells of a live cache");
-}
-
-using Class = py::class_<CausalCache, CachePtr>;
+using Class = CacheClass<CausalCache>;
 
 void add_properties(Class& c) {
   c.def_property_readonly("layers", &CausalCache::layers, "The model's layer numbers, as a list.");
@@ -182,11 +119,7 @@ void add_properties(Class& c) {
   c.def_property_readonly("free_cells", &CausalCache::free_cells, "Cells that can be claimed now.");
   c.def_property_readonly("nbytes", &CausalCache::nbytes, "Bytes of K and V of all cells.");
   c.def_property_readonly(
-      "device",
-      [](CausalCache& self) -> py::object {
-        if (dynamic_cast<NullKvStore*>(&self.store()) != nullptr) return py::str("null");
-        return placement_to_python(placement_of(self).device);
-      },
+      "device", [](CausalCache& self) { return store_place_to_python(self.store()); },
       "The ``Device`` it is on; \"host\" or \"null\" for the reference stores.");
 }
 
@@ -217,49 +150,31 @@ q float32 [tokens, heads, head_dim] -> float32 [tokens, heads, v_head_dim]; head
 ``softcap`` and ``sinks`` as in ``ops.attention``.)");
 }
 
-void add_editing(Class& c) {
-  c.def(
-      "copy_prefix",
-      [](CausalCache& self, const py::object& src, const py::object& dst, const py::object& length) {
-        const SequenceId from = to_sequence(src, "copy_prefix", "src"), to = to_sequence(dst, "copy_prefix", "dst");
-        const std::int32_t count = to_int32(length, "copy_prefix", "length");
-        without_gil([&] { self.copy_prefix(from, to, count); });
-      },
-      py::arg("src"), py::arg("dst"), py::arg("length"),
-      R"(Makes ``dst`` the first ``length`` tokens of ``src``. No K/V moves.
+const CacheDocs kDocs{
+    R"(Makes ``dst`` the first ``length`` tokens of ``src``. No K/V moves.
 
-Raises ``NotRestorable`` (with ``nearest``) where ``can_resume(src, length)`` is false.)");
-  c.def(
-      "remove",
-      [](CausalCache& self, const py::object& seq, const py::object& begin, const py::object& end) {
-        const SequenceId id = to_sequence(seq, "remove");
-        const std::int32_t from = to_int32(begin, "remove", "begin");
-        const auto to = end.is_none() ? std::nullopt : std::optional(to_int32(end, "remove", "end"));
-        without_gil([&] { self.remove(id, from, to); });
-      },
-      py::arg("seq"), py::arg("begin"), py::arg("end") = py::none(),
-      R"(Removes the tokens [begin, end) of a sequence, to its end by default.
+Raises ``NotRestorable`` (with ``nearest``) where ``can_resume(src, length)`` is false.)",
+    R"(Removes the tokens [begin, end) of a sequence, to its end by default.
 
 What follows a removal in the middle moves down, its K rotated to the new positions; that needs ``rope`` and a window that
 is still complete afterwards, and has no meaning with chunks (else ``NotSupported``); and it needs cells for the part that
 other holders share (else ``CacheFull``). Removing to the end raises ``NotRestorable`` where ``can_resume(seq, begin)`` is
-false.)");
-  c.def(
-      "can_resume",
-      [](CausalCache& self, const py::object& seq, const py::object& position) {
-        const SequenceId id = to_sequence(seq, "can_resume");
-        const std::int32_t at = to_int32(position, "can_resume", "position");
-        return without_gil([&] { return self.can_resume(id, at); });
-      },
-      py::arg("seq"), py::arg("position"),
-      "Whether the sequence could go on from ``position`` tokens: it still holds all that the query there sees.");
-  c.def(
-      "length",
-      [](CausalCache& self, const py::object& seq) {
-        const SequenceId id = to_sequence(seq, "length");
-        return without_gil([&] { return self.length(id); });
-      },
-      py::arg("seq"), "Tokens of a sequence; 0 for an unknown one.");
+false.)",
+    "Whether the sequence could go on from ``position`` tokens: it still holds all that the query there sees.",
+    "Holds the tokens from ``start`` to the end of a sequence, as far as it holds them; None when there are none.",
+    R"(Makes the sequence exactly ``target`` tokens long, from a snapshot or (None) by cutting it.
+
+False, with nothing changed, where that is impossible: ``target`` beyond the snapshot's end, or the query there would see
+what neither the snapshot nor, below its start, the sequence holds.)",
+    "Two snapshots, [start, at) and [at, end); consumes its argument. An empty part is None.",
+    "One snapshot of two that follow each other; consumes both. None is an empty one.",
+    "Schedules captures at ascending offsets of later steps; see ``take_snapshots``.",
+    R"(What ``prepare_snapshots`` scheduled, one entry for each offset: the tokens since the offset before.
+
+None where there were none, or where the offset was not reached.)",
+    "a Snapshot or None"};
+
+void add_held_from(Class& c) {
   c.def(
       "held_from",
       [](CausalCache& self, const py::object& seq) {
@@ -267,84 +182,17 @@ false.)");
         return without_gil([&] { return self.held_from(id); });
       },
       py::arg("seq"), "The first position whose K and V a sequence holds; its length when it holds none.");
-  c.def(
-      "defrag", [](CausalCache& self) { without_gil([&] { self.defrag(); }); },
-      "Slides all held cells together. Raises ``BusyError`` while a step is open.");
-  c.def(
-      "check", [](CausalCache& self) { return without_gil([&] { return self.check(); }); },
-      "Every invariant of the cache that does not hold, as sentences; an empty list is good.");
-}
-
-void add_snapshots(Class& c) {
-  c.def(
-      "snapshot",
-      [](CausalCache& self, const py::object& seq, const py::object& start) {
-        const SequenceId id = to_sequence(seq, "snapshot");
-        const std::int32_t from = to_int32(start, "snapshot", "start");
-        return without_gil([&] { return self.snapshot(id, from); });
-      },
-      py::arg("seq"), py::arg("start") = 0,
-      "Holds the tokens from ``start`` to the end of a sequence, as far as it holds them; None when there are none.");
-  c.def(
-      "restore",
-      [](CausalCache& self, const py::object& seq, const py::object& snapshot, const py::object& target) {
-        const SequenceId id = to_sequence(seq, "restore");
-        const SnapshotPtr source = to_snapshot(snapshot, "restore", "snapshot");
-        const std::int32_t length =
-            static_cast<std::int32_t>(to_integer(target, "restore", "target", -kMaxInt32 - 1, kMaxInt32));
-        return without_gil([&] { return self.restore(id, source, length); });
-      },
-      py::arg("seq"), py::arg("snapshot"), py::arg("target"),
-      R"(Makes the sequence exactly ``target`` tokens long, from a snapshot or (None) by cutting it.
-
-False, with nothing changed, where that is impossible: ``target`` beyond the snapshot's end, or the query there would see
-what neither the snapshot nor, below its start, the sequence holds.)");
-  c.def(
-      "split",
-      [](CausalCache& self, const py::object& snapshot, const py::object& at) {
-        const SnapshotPtr whole = to_snapshot(snapshot, "split", "snapshot");
-        const std::int32_t position = to_int32(at, "split", "at");
-        return without_gil([&] { return self.split(whole, position); });
-      },
-      py::arg("snapshot"), py::arg("at"),
-      "Two snapshots, [start, at) and [at, end); consumes its argument. An empty part is None.");
-  c.def(
-      "merge",
-      [](CausalCache& self, const py::object& a, const py::object& b) {
-        const SnapshotPtr first = to_snapshot(a, "merge", "a"), second = to_snapshot(b, "merge", "b");
-        return without_gil([&] { return self.merge(first, second); });
-      },
-      py::arg("a"), py::arg("b"), "One snapshot of two that follow each other; consumes both. None is an empty one.");
-  c.def(
-      "prepare_snapshots",
-      [](CausalCache& self, const py::object& seq, const py::object& offsets) {
-        const SequenceId id = to_sequence(seq, "prepare_snapshots");
-        std::vector<std::int32_t> wanted = IntegerArgument(offsets, "prepare_snapshots", "offsets").vector();
-        without_gil([&] { self.prepare_snapshots(id, std::move(wanted)); });
-      },
-      py::arg("seq"), py::arg("offsets"),
-      "Schedules captures at ascending offsets of later steps; see ``take_snapshots``.");
-  c.def(
-      "take_snapshots",
-      [](CausalCache& self, const py::object& seq) {
-        const SequenceId id = to_sequence(seq, "take_snapshots");
-        return without_gil([&] { return self.take_snapshots(id); });
-      },
-      py::arg("seq"),
-      R"(What ``prepare_snapshots`` scheduled, one entry for each offset: the tokens since the offset before.
-
-None where there were none, or where the offset was not reached.)");
 }
 
 }  // namespace
 
-Placement placement_of(CausalCache& cache) {
-  const auto* opencl = dynamic_cast<OpenClKvStore*>(&cache.store());
-  return opencl == nullptr ? Placement{true, nullptr} : Placement{false, opencl->device()};
-}
+Placement placement_of(CausalCache& cache) { return placement_of(cache.store()); }
 
 void init_caches(py::module_& m) {
-  init_snapshot(m);
+  init_snapshot_class<CausalCache::Snapshot>(
+      m, "Snapshot", R"(State of one cache for the positions [start, end), detached from any sequence.
+
+It holds its cells until it goes; several holders share cells without a copy.)");
   Class c(m, "CausalCache", R"(K and V of a group of causal attention layers: a pool of cells, one for each token.
 
 ``layers``: how many (0 to n - 1), or the model's own layer numbers. ``kv_heads``, ``head_dim``, ``v_head_dim``
@@ -364,8 +212,9 @@ thread may call.)");
         py::arg("device") = py::none());
   add_properties(c);
   add_steps(c);
-  add_editing(c);
-  add_snapshots(c);
+  add_cache_editing(c, kDocs);
+  add_held_from(c);
+  add_cache_snapshots(c, kDocs);
   c.def("__repr__", &representation);
   refuse_pickling(c, "making it again from its arguments: the K/V stay on the device");
 }

@@ -50,8 +50,6 @@ std::optional<std::int32_t> to_layer(const py::object& layer, const char* where)
   return layer.is_none() ? std::nullopt : std::optional(to_int32(layer, where, "layer"));
 }
 
-py::object to_python(Tensor tensor) { return tensor.defined() ? py::cast(std::move(tensor)) : py::object(py::none()); }
-
 // ---- steps --------------------------------------------------------------------------------------------------------
 
 void start_forward(HybridCache& self, const py::object& positions, const py::object& sequences, bool reserve,
@@ -112,7 +110,7 @@ Tensor gated_delta(HybridCache& self, const py::object& layer, const py::object&
 py::tuple states(HybridCache& self, const py::object& layer) {
   const std::int32_t number = to_int32(layer, "states", "layer");
   RecurrentCache::States found = without_gil([&] { return self.states(number); });
-  return py::make_tuple(to_python(std::move(found.conv)), to_python(std::move(found.delta)));
+  return py::make_tuple(optional_to_python(std::move(found.conv)), optional_to_python(std::move(found.delta)));
 }
 
 void put_states(HybridCache& self, const py::object& layer, const py::object& conv, const py::object& delta) {

@@ -13,31 +13,18 @@
 #include "cache/host_state_store.h"
 #include "cache/null_state_store.h"
 #include "cache/opencl_state_store.h"
+#include "cache_class.h"
 #include "convert.h"
 
 namespace kvtrie::binding {
 namespace {
 
 using CachePtr = std::shared_ptr<RecurrentCache>;
-using Snapshot = RecurrentCache::Snapshot;
-using SnapshotPtr = RecurrentCache::SnapshotPtr;
 
 constexpr const char* kClass = "RecurrentCache";
 
 std::uint32_t to_count(const py::object& value, const char* name, std::int32_t least) {
   return static_cast<std::uint32_t>(to_int32(value, kClass, name, least));
-}
-
-// A number of layers (0 to n - 1), or the layers themselves.
-std::vector<std::int32_t> to_layers(const py::object& layers) {
-  std::vector<std::int32_t> numbers;
-  if (is_integer(layers)) {
-    for (std::int32_t i = 0; i < to_int32(layers, kClass, "layers", 1); ++i) numbers.push_back(i);
-    return numbers;
-  }
-  numbers = IntegerArgument(layers, kClass, "layers").vector();
-  require(!numbers.empty(), kClass, "layers: got none, allowed at least 1");
-  return numbers;
 }
 
 std::unique_ptr<StateStore> make_store(const StateShape& shape, const py::object& device) {
@@ -54,7 +41,7 @@ std::unique_ptr<StateStore> make_store(const StateShape& shape, const py::object
 CachePtr make_cache(const py::object& layers, const py::object& conv_tail, const py::object& conv_dim,
                     const py::object& v_heads, const py::object& v_dim, const py::object& k_dim,
                     const py::object& capacity, const py::object& dtype, const py::object& device) {
-  std::vector<std::int32_t> numbers = to_layers(layers);
+  std::vector<std::int32_t> numbers = to_layers(layers, kClass);
   StateShape shape;
   shape.layers = static_cast<std::uint32_t>(numbers.size());
   shape.conv_tail = to_count(conv_tail, "conv_tail", 0);
@@ -67,19 +54,6 @@ CachePtr make_cache(const py::object& layers, const py::object& conv_tail, const
   std::unique_ptr<StateStore> store = make_store(shape, device);
   return RecurrentCache::create(std::move(store), std::move(numbers));
 }
-
-SequenceId to_sequence(const py::object& value, const char* where, const char* name = "seq") {
-  return static_cast<SequenceId>(to_int32(value, where, name));
-}
-
-SnapshotPtr to_snapshot(const py::object& value, const char* where, const char* name) {
-  if (!value.is_none() && !py::isinstance<Snapshot>(value)) {
-    refuse_type(value, where, name, "a RecurrentSnapshot or None");
-  }
-  return value.is_none() ? nullptr : value.cast<SnapshotPtr>();
-}
-
-py::object to_python(Tensor tensor) { return tensor.defined() ? py::cast(std::move(tensor)) : py::object(py::none()); }
 
 // ---- steps --------------------------------------------------------------------------------------------------------
 
@@ -113,7 +87,7 @@ Tensor gated_delta(RecurrentCache& self, const py::object& layer, const py::obje
 py::tuple states(RecurrentCache& self, const py::object& layer) {
   const std::int32_t number = to_int32(layer, "states", "layer");
   RecurrentCache::States found = without_gil([&] { return self.states(*self.current_forward(), number); });
-  return py::make_tuple(to_python(std::move(found.conv)), to_python(std::move(found.delta)));
+  return py::make_tuple(optional_to_python(std::move(found.conv)), optional_to_python(std::move(found.delta)));
 }
 
 void put_states(RecurrentCache& self, const py::object& layer, const py::object& conv, const py::object& delta) {
@@ -126,26 +100,7 @@ void put_states(RecurrentCache& self, const py::object& layer, const py::object&
 
 // ---- the class ----------------------------------------------------------------------------------------------------
 
-void init_snapshot(py::module_& m) {
-  py::class_<Snapshot, SnapshotPtr> c(
-      m, "RecurrentSnapshot",
-      R"(The state of a recurrent cache at ``end``, for the tokens [start, end), detached from any sequence.
-
-It holds one slot until it goes, however long the history; several holders share a slot without a copy.)");
-  c.def_property_readonly("start", &Snapshot::start, "First of the tokens it stands for.");
-  c.def_property_readonly("end", &Snapshot::end, "The length at which the state exists.");
-  c.def_property_readonly("nbytes", &Snapshot::nbytes, "Bytes that it alone holds.");
-  c.def_property_readonly("shared_nbytes", &Snapshot::shared_nbytes, "Bytes of it that others hold, too.");
-  c.def_property_readonly("tier", &Snapshot::tier, "\"device\".");
-  c.def_property_readonly("consumed", &Snapshot::consumed, "Whether split or merge has taken it over.");
-  c.def("__repr__", [](const Snapshot& self) {
-    return cat("<kvtrie.RecurrentSnapshot [", self.start(), ", ", self.end(), ")",
-               self.consumed() ? " consumed>" : ">");
-  });
-  refuse_pickling(c, "keeping it in the process: it names a slot of a live cache");
-}
-
-using Class = py::class_<RecurrentCache, CachePtr>;
+using Class = CacheClass<RecurrentCache>;
 
 template <class Member>
 void add_size(Class& c, const char* name, Member member, const char* doc) {
@@ -216,115 +171,29 @@ Sequence by sequence, one entry for each of its ``boundaries()``, then one for i
 delta [n, v_heads, v_dim, k_dim]. One of the two may be None and come by another call.)");
 }
 
-void add_editing(Class& c) {
-  c.def(
-      "copy_prefix",
-      [](RecurrentCache& self, const py::object& src, const py::object& dst, const py::object& length) {
-        const SequenceId from = to_sequence(src, "copy_prefix", "src"), to = to_sequence(dst, "copy_prefix", "dst");
-        const std::int32_t count = to_int32(length, "copy_prefix", "length");
-        without_gil([&] { self.copy_prefix(from, to, count); });
-      },
-      py::arg("src"), py::arg("dst"), py::arg("length"),
-      R"(Makes ``dst`` the first ``length`` tokens of ``src``. No state moves.
+const CacheDocs kDocs{
+    R"(Makes ``dst`` the first ``length`` tokens of ``src``. No state moves.
 
-Raises ``NotRestorable`` unless that is 0 or all of them: a state exists at its own length only.)");
-  c.def(
-      "remove",
-      [](RecurrentCache& self, const py::object& seq, const py::object& begin, const py::object& end) {
-        const SequenceId id = to_sequence(seq, "remove");
-        const std::int32_t from = to_int32(begin, "remove", "begin");
-        const auto to = end.is_none() ? std::nullopt : std::optional(to_int32(end, "remove", "end"));
-        without_gil([&] { self.remove(id, from, to); });
-      },
-      py::arg("seq"), py::arg("begin"), py::arg("end") = py::none(),
-      R"(Removes the tokens [begin, end) of a sequence, to its end by default: all of them, or none.
+Raises ``NotRestorable`` unless that is 0 or all of them: a state exists at its own length only.)",
+    R"(Removes the tokens [begin, end) of a sequence, to its end by default: all of them, or none.
 
-Else raises ``NotRestorable``, and ``NotSupported`` where tokens after ``end`` would stay.)");
-  c.def(
-      "can_resume",
-      [](RecurrentCache& self, const py::object& seq, const py::object& position) {
-        const SequenceId id = to_sequence(seq, "can_resume");
-        const std::int32_t at = to_int32(position, "can_resume", "position");
-        return without_gil([&] { return self.can_resume(id, at); });
-      },
-      py::arg("seq"), py::arg("position"),
-      "Whether the sequence could go on from ``position`` tokens: 0, or its length.");
-  c.def(
-      "length",
-      [](RecurrentCache& self, const py::object& seq) {
-        const SequenceId id = to_sequence(seq, "length");
-        return without_gil([&] { return self.length(id); });
-      },
-      py::arg("seq"), "Tokens of a sequence; 0 for an unknown one.");
-  c.def(
-      "check", [](RecurrentCache& self) { return without_gil([&] { return self.check(); }); },
-      "Every invariant of the cache that does not hold, as sentences; an empty list is good.");
-}
+Else raises ``NotRestorable``, and ``NotSupported`` where tokens after ``end`` would stay.)",
+    "Whether the sequence could go on from ``position`` tokens: 0, or its length.",
+    "Holds a sequence's present state, for its tokens from ``start`` on; None when there are none.",
+    R"(Makes the sequence exactly ``target`` tokens long, with the state of a snapshot that ends there.
 
-void add_snapshots(Class& c) {
-  c.def(
-      "snapshot",
-      [](RecurrentCache& self, const py::object& seq, const py::object& start) {
-        const SequenceId id = to_sequence(seq, "snapshot");
-        const std::int32_t from = to_int32(start, "snapshot", "start");
-        return without_gil([&] { return self.snapshot(id, from); });
-      },
-      py::arg("seq"), py::arg("start") = 0,
-      "Holds a sequence's present state, for its tokens from ``start`` on; None when there are none.");
-  c.def(
-      "restore",
-      [](RecurrentCache& self, const py::object& seq, const py::object& snapshot, const py::object& target) {
-        const SequenceId id = to_sequence(seq, "restore");
-        const SnapshotPtr source = to_snapshot(snapshot, "restore", "snapshot");
-        const auto length =
-            static_cast<std::int32_t>(to_integer(target, "restore", "target", -kMaxInt32 - 1, kMaxInt32));
-        return without_gil([&] { return self.restore(id, source, length); });
-      },
-      py::arg("seq"), py::arg("snapshot"), py::arg("target"),
-      R"(Makes the sequence exactly ``target`` tokens long, with the state of a snapshot that ends there.
+False, with nothing changed, for any other ``target``; without a snapshot, for any but the present length.)",
+    R"(Two snapshots, of the tokens before ``at`` and from it on; consumes its argument.
 
-False, with nothing changed, for any other ``target``; without a snapshot, for any but the present length.)");
-  c.def(
-      "split",
-      [](RecurrentCache& self, const py::object& snapshot, const py::object& at) {
-        const SnapshotPtr whole = to_snapshot(snapshot, "split", "snapshot");
-        const std::int32_t position = to_int32(at, "split", "at");
-        return without_gil([&] { return self.split(whole, position); });
-      },
-      py::arg("snapshot"), py::arg("at"),
-      R"(Two snapshots, of the tokens before ``at`` and from it on; consumes its argument.
+The state goes to the one that ends where it exists; the other is None.)",
+    "One snapshot of two that follow each other, with the later state; consumes both. None is an empty one.",
+    R"(Schedules captures at ascending offsets, the present length at the least; see ``take_snapshots``.
 
-The state goes to the one that ends where it exists; the other is None.)");
-  c.def(
-      "merge",
-      [](RecurrentCache& self, const py::object& a, const py::object& b) {
-        const SnapshotPtr first = to_snapshot(a, "merge", "a"), second = to_snapshot(b, "merge", "b");
-        return without_gil([&] { return self.merge(first, second); });
-      },
-      py::arg("a"), py::arg("b"),
-      "One snapshot of two that follow each other, with the later state; consumes both. None is an empty one.");
-  c.def(
-      "prepare_snapshots",
-      [](RecurrentCache& self, const py::object& seq, const py::object& offsets) {
-        const SequenceId id = to_sequence(seq, "prepare_snapshots");
-        std::vector<std::int32_t> wanted = IntegerArgument(offsets, "prepare_snapshots", "offsets").vector();
-        without_gil([&] { self.prepare_snapshots(id, std::move(wanted)); });
-      },
-      py::arg("seq"), py::arg("offsets"),
-      R"(Schedules captures at ascending offsets, the present length at the least; see ``take_snapshots``.
+An open step that the sequence is in is dropped.)",
+    R"(What ``prepare_snapshots`` scheduled, one entry for each offset: the state there.
 
-An open step that the sequence is in is dropped.)");
-  c.def(
-      "take_snapshots",
-      [](RecurrentCache& self, const py::object& seq) {
-        const SequenceId id = to_sequence(seq, "take_snapshots");
-        return without_gil([&] { return self.take_snapshots(id); });
-      },
-      py::arg("seq"),
-      R"(What ``prepare_snapshots`` scheduled, one entry for each offset: the state there.
-
-None where no step came by, and at offset 0.)");
-}
+None where no step came by, and at offset 0.)",
+    "a RecurrentSnapshot or None"};
 
 }  // namespace
 
@@ -334,7 +203,12 @@ Placement placement_of(RecurrentCache& cache) {
 }
 
 void init_recurrent(py::module_& m) {
-  init_snapshot(m);
+  init_snapshot_class<RecurrentCache::Snapshot>(
+      m, "RecurrentSnapshot",
+      R"(The state of a recurrent cache at ``end``, for the tokens [start, end), detached from any sequence.
+
+It holds one slot until it goes, however long the history; several holders share a slot without a copy.)",
+      "keeping it in the process: it names a slot of a live cache");
   Class c(m, "RecurrentCache", R"(The states of a group of recurrent layers: a pool of slots, one for each whole state.
 
 ``layers``: how many (0 to n - 1), or the model's own layer numbers. ``conv_tail``, ``conv_dim``: inputs that a causal
@@ -352,8 +226,8 @@ zeros. A cache that was given to a ``PrefixCache`` is driven by that one. Any th
         py::arg("device") = py::none());
   add_properties(c);
   add_steps(c);
-  add_editing(c);
-  add_snapshots(c);
+  add_cache_editing(c, kDocs);
+  add_cache_snapshots(c, kDocs);
   c.def("__repr__", [](const RecurrentCache& self) {
     const StateShape& shape = self.shape();
     return cat("<kvtrie.RecurrentCache ", shape.layers, " layers, conv ", shape.conv_tail, " x ", shape.conv_dim,

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "arrays.h"
 #include "base/error.h"
 #include "caches.h"
 #include "convert.h"
@@ -65,8 +66,7 @@ Tensor gated_delta(Step& self, const py::object& layer, const py::object& q, con
 py::tuple states(Step& self, const py::object& layer) {
   const std::int32_t number = to_int32(layer, "states", "layer");
   RecurrentCache::States now = without_gil([&] { return self.states(number); });
-  return py::make_tuple(now.conv.defined() ? py::cast(std::move(now.conv)) : py::none(),
-                        now.delta.defined() ? py::cast(std::move(now.delta)) : py::none());
+  return py::make_tuple(optional_to_python(std::move(now.conv)), optional_to_python(std::move(now.delta)));
 }
 
 void put_states(Step& self, const py::object& layer, const py::object& conv, const py::object& delta) {
