@@ -2,48 +2,12 @@
 #include <algorithm>
 
 #include "cache/causal_cache_state.h"
+#include "cache/kv_arguments.h"
 
 namespace kvtrie {
 namespace {
 
 using Status = Forward::State::Status;
-
-void check_rows(const CausalCache::State& state, const Forward::State& forward, const Tensor& tensor, const char* name,
-                std::uint32_t dim) {
-  if (!state.store->has_bytes()) return;
-  const Shape expected{forward.rows, state.store->shape().kv_heads, dim};
-  require(tensor.defined() && tensor.shape() == expected, "causal_cache.put", name, ": got shape ",
-          tensor.defined() ? to_string(tensor.shape()) : "of nothing", ", allowed ", to_string(expected));
-  const DType dtype = tensor.dtype();
-  if (dtype != DType::kFloat32 && dtype != DType::kFloat16 && dtype != DType::kBFloat16) {
-    fail(ErrorKind::kType, "causal_cache.put", name, ": got dtype ", name_of(dtype),
-         ", allowed float32, float16 or bfloat16");
-  }
-  state.store->check_place(tensor, name);
-}
-
-void check_attention(const CausalCache::State& state, const Forward::State& forward, const Tensor& q,
-                     const ops::AttentionOptions& options) {
-  if (!state.store->has_bytes()) return;
-  const KvShape& shape = state.store->shape();
-  const char* where = "causal_cache.attend";
-  require(q.defined() && q.rank() == 3, where, "q: got ", q.defined() ? to_string(q.shape()) : "nothing",
-          ", allowed [rows, heads, dim]");
-  require(q.dim(0) == forward.rows && q.dim(2) == shape.k_dim && q.dim(1) > 0 && q.dim(1) % shape.kv_heads == 0, where,
-          "q: got shape ", to_string(q.shape()), ", allowed [", forward.rows, ", a multiple of ", shape.kv_heads, ", ",
-          shape.k_dim, "]");
-  if (q.dtype() != DType::kFloat32) {
-    fail(ErrorKind::kType, where, "q: got dtype ", name_of(q.dtype()), ", allowed float32");
-  }
-  state.store->check_place(q, "q");
-  if (!options.sinks.defined()) return;
-  if (options.sinks.dtype() != DType::kFloat32) {
-    fail(ErrorKind::kType, where, "sinks: got dtype ", name_of(options.sinks.dtype()), ", allowed float32");
-  }
-  require(options.sinks.shape() == Shape{q.dim(1)}, where, "sinks: got shape ", to_string(options.sinks.shape()),
-          ", allowed [", q.dim(1), "]");
-  state.store->check_place(options.sinks, "sinks");
-}
 
 // Whether everything that the rows of a complete part saw is still held, by the sequence or the part itself.
 bool still_held(const Sequence& sequence, const ForwardPart& part) {
@@ -143,8 +107,8 @@ void CausalCache::put(Forward& forward, std::int32_t layer, const Tensor& k, con
   state_->require_sound(where);
   const std::uint32_t index = state_->index_of(layer, where);
   require(!open.put[index], where, "layer: got ", layer, ", which was put in this forward already");
-  check_rows(*state_, open, k, "k", shape().k_dim);
-  check_rows(*state_, open, v, "v", shape().v_dim);
+  check_rows(*state_->store, open.rows, k, "k", shape().k_dim, where);
+  check_rows(*state_->store, open.rows, v, "v", shape().v_dim, where);
   if (open.step == nullptr) open.step = prepare(*state_, open);  // here, so that a claim is flat in time
   if (open.fresh() > 0) state_->store->put(index, *open.step, k, v);
   if (open.puts + 1 == open.put.size()) state_->complete(open);
@@ -169,7 +133,7 @@ void CausalCache::set_causal(Forward& forward, std::span<const std::uint32_t> ex
 }
 
 void CausalCache::check_query(const Forward& forward, const Tensor& q, const ops::AttentionOptions& options) const {
-  check_attention(*state_, *forward.state_, q, options);
+  kvtrie::check_query(*state_->store, forward.state_->rows, q, options, "causal_cache.attend");
 }
 
 Tensor CausalCache::attend(Forward& forward, std::int32_t layer, const Tensor& q,
@@ -177,7 +141,7 @@ Tensor CausalCache::attend(Forward& forward, std::int32_t layer, const Tensor& q
   const std::lock_guard lock(state_->mutex);
   Forward::State& open = *forward.state_;
   const std::uint32_t index = require_readable(state_, open, layer, "causal_cache.attend");
-  check_attention(*state_, open, q, options);
+  kvtrie::check_query(*state_->store, open.rows, q, options, "causal_cache.attend");
   open.was_read = true;
   return state_->store->attend(index, *open.step, q, options);
 }

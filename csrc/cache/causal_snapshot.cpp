@@ -1,6 +1,7 @@
 // Snapshots and scheduled captures.
 #include <algorithm>
 
+#include "cache/capture_offsets.h"
 #include "cache/causal_cache_state.h"
 
 namespace kvtrie {
@@ -243,11 +244,7 @@ void CausalCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> off
   const std::int32_t length = existing == nullptr ? 0 : existing->length;
   require(existing == nullptr || existing->schedule.offsets.empty(), where,
           "the schedule before was not taken: call take_snapshots first");
-  for (std::size_t i = 0; i < offsets.size(); ++i) {
-    const std::int32_t lowest = i == 0 ? length : offsets[i - 1] + 1;
-    require(offsets[i] >= lowest, where, "offsets: got ", offsets[i], " at index ", i, ", allowed ", lowest,
-            " or more");
-  }
+  require_offsets(offsets, length, where);
   if (offsets.empty()) return;
   CaptureSchedule schedule;
   schedule.captured.resize(offsets.size());

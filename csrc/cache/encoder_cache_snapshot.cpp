@@ -1,6 +1,7 @@
 // Snapshots and scheduled captures.
 #include <algorithm>
 
+#include "cache/capture_offsets.h"
 #include "cache/encoder_cache_state.h"
 
 namespace kvtrie {
@@ -176,11 +177,7 @@ void EncoderCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> of
   const std::int32_t length = state_->length(id);
   require(existing == nullptr || existing->schedule.offsets.empty(), where,
           "the schedule before was not taken: call take_snapshots first");
-  for (std::size_t i = 0; i < offsets.size(); ++i) {
-    const std::int32_t lowest = i == 0 ? length : offsets[i - 1] + 1;
-    require(offsets[i] >= lowest, where, "offsets: got ", offsets[i], " at index ", i, ", allowed ", lowest,
-            " or more");
-  }
+  require_offsets(offsets, length, where);
   if (offsets.empty()) return;
   EncoderSchedule schedule;
   schedule.captured.resize(offsets.size());

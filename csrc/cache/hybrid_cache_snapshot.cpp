@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "cache/capture_offsets.h"
 #include "cache/hybrid_cache_state.h"
 
 namespace kvtrie {
@@ -142,10 +143,8 @@ void HybridCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> off
   const std::int32_t length = state_->level(id, where);
   require(state_->schedules.count(id) == 0, where, "the schedule before was not taken: call take_snapshots first");
   HybridSchedule schedule;
+  require_offsets(offsets, length, where);
   for (std::size_t i = 0; i < offsets.size(); ++i) {
-    const std::int32_t lowest = i == 0 ? length : offsets[i - 1] + 1;
-    require(offsets[i] >= lowest, where, "offsets: got ", offsets[i], " at index ", i, ", allowed ", lowest,
-            " or more");
     schedule.starts.push_back(i == 0 ? length : offsets[i - 1]);
   }
   if (offsets.empty()) return;
