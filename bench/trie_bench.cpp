@@ -1,4 +1,5 @@
-// The radix tree alone: match, insert, split, lock, extend and eviction from 1e3 to 1e6 leaves, and what a leaf costs.
+// The radix tree alone: match, insert, split, lock, extend, uses and eviction from 1e3 to 1e6 leaves, and what a leaf
+// costs. Rows of one policy say which: `BM_EvictAll<kCost>/1000`; the others run with lru.
 //
 //     trie_bench --benchmark_filter='Match.*'
 //
@@ -18,6 +19,8 @@
 
 namespace kvtrie {
 namespace {
+
+using enum VictimPolicy;
 
 constexpr std::int64_t kPrompts = 64;
 constexpr std::int64_t kLeavesPerTopic = 8;
@@ -64,20 +67,22 @@ Node* insert(Trie& trie, const Tokens& tokens) {
   return node;
 }
 
-std::unique_ptr<Trie> make_tree(std::int64_t leaves) {
-  auto trie = std::make_unique<Trie>(1);
+std::unique_ptr<Trie> make_tree(std::int64_t leaves, VictimPolicy policy = VictimPolicy::kLru) {
+  auto trie = std::make_unique<Trie>(1, policy);
   for (std::int64_t leaf = 0; leaf < leaves; ++leaf) insert(*trie, path(leaf));
   return trie;
 }
 
 // Built once for each size and shared by the benchmarks that leave it as it was.
-Trie& tree(std::int64_t leaves) {
+Trie& tree(std::int64_t leaves, VictimPolicy policy = VictimPolicy::kLru) {
   static std::int64_t size = 0;
+  static VictimPolicy order = VictimPolicy::kLru;
   static std::unique_ptr<Trie> kept;
-  if (size != leaves) {
+  if (size != leaves || order != policy) {
     kept.reset();
-    kept = make_tree(leaves);
+    kept = make_tree(leaves, policy);
     size = leaves;
+    order = policy;
   }
   return *kept;
 }
@@ -112,8 +117,22 @@ void BM_MatchCold(benchmark::State& state) {
   }
 }
 
+// A use of one leaf after another, drawn at random.
+template <VictimPolicy kPolicy>
+void BM_Touch(benchmark::State& state) {
+  Trie& trie = tree(state.range(0), kPolicy);
+  std::vector<Node*> nodes;
+  for (const Tokens& tokens : random_paths(state.range(0))) nodes.push_back(trie.match("n", tokens).node);
+  std::size_t next = 0;
+  for ([[maybe_unused]] auto _ : state) {
+    trie.touch(nodes[next]);
+    next = (next + 1) % nodes.size();
+  }
+}
+
+template <VictimPolicy kPolicy>
 void BM_LockUnlock(benchmark::State& state) {
-  Trie& trie = tree(state.range(0));
+  Trie& trie = tree(state.range(0), kPolicy);
   std::vector<Node*> nodes;
   for (const Tokens& tokens : random_paths(state.range(0))) nodes.push_back(trie.match("n", tokens).node);
   std::size_t next = 0;
@@ -150,11 +169,12 @@ void BM_Insert(benchmark::State& state) {
 }
 
 // Everything goes: leaves and, after their last child, topics and prompts.
+template <VictimPolicy kPolicy>
 void BM_EvictAll(benchmark::State& state) {
   std::size_t nodes = 0;
   for ([[maybe_unused]] auto _ : state) {
     state.PauseTiming();
-    const std::unique_ptr<Trie> trie = make_tree(state.range(0));
+    const std::unique_ptr<Trie> trie = make_tree(state.range(0), kPolicy);
     std::vector<Node*> used;
     for (const Tokens& tokens : random_paths(state.range(0))) used.push_back(trie->match("n", tokens).node);
     for (Node* node : used) trie->touch(node);
@@ -166,11 +186,12 @@ void BM_EvictAll(benchmark::State& state) {
       static_cast<double>(nodes), benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
 
+template <VictimPolicy kPolicy>
 void BM_BytesPerLeaf(benchmark::State& state) {
   double overhead = 0;
   for ([[maybe_unused]] auto _ : state) {
     const std::size_t before = heap_bytes();
-    const std::unique_ptr<Trie> trie = make_tree(state.range(0));
+    const std::unique_ptr<Trie> trie = make_tree(state.range(0), kPolicy);
     const std::size_t after = heap_bytes();
     const double tokens = static_cast<double>(trie->token_count()) * sizeof(Token);
     overhead = (static_cast<double>(after - before) - tokens) / static_cast<double>(state.range(0));
@@ -230,11 +251,23 @@ void sizes(benchmark::internal::Benchmark* bench) {
 
 BENCHMARK(BM_MatchHot)->Apply(sizes);
 BENCHMARK(BM_MatchCold)->Apply(sizes);
-BENCHMARK(BM_LockUnlock)->Apply(sizes);
+BENCHMARK(BM_LockUnlock<kLru>)->Apply(sizes);
+BENCHMARK(BM_LockUnlock<kSlru>)->Apply(sizes);
+BENCHMARK(BM_LockUnlock<kLfu>)->Apply(sizes);
+BENCHMARK(BM_LockUnlock<kCost>)->Apply(sizes);
+BENCHMARK(BM_Touch<kLru>)->Apply(sizes);
+BENCHMARK(BM_Touch<kSlru>)->Apply(sizes);
+BENCHMARK(BM_Touch<kLfu>)->Apply(sizes);
+BENCHMARK(BM_Touch<kCost>)->Apply(sizes);
 BENCHMARK(BM_SplitAndJoin)->Apply(sizes);
 BENCHMARK(BM_Insert)->Apply(sizes)->Unit(benchmark::kMillisecond);
-BENCHMARK(BM_EvictAll)->Apply(sizes)->Unit(benchmark::kMillisecond);
-BENCHMARK(BM_BytesPerLeaf)->Apply(sizes)->Iterations(1)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_EvictAll<kLru>)->Apply(sizes)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_EvictAll<kSlru>)->Apply(sizes)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_EvictAll<kLfu>)->Apply(sizes)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_EvictAll<kCost>)->Apply(sizes)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_BytesPerLeaf<kLru>)->Apply(sizes)->Iterations(1)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_BytesPerLeaf<kSlru>)->Apply(sizes)->Iterations(1)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_BytesPerLeaf<kLfu>)->Apply(sizes)->Iterations(1)->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_MatchLong)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_SplitAndJoinLong)->Arg(100)->Arg(65536)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_Extend);

@@ -1,6 +1,7 @@
 #include "cache/cell_image.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/checked.h"
 
@@ -77,6 +78,40 @@ std::uint64_t CellImage::row_offset(std::uint32_t layer, bool value, std::uint32
   const std::uint32_t index = token / kSectionTokens;
   return section(layer, value, index).offset +
          (std::uint64_t{head} * section_tokens(index) + token % kSectionTokens) * row_bytes(value);
+}
+
+namespace {
+
+// Tokens from `position` on that lie one behind the other for each head.
+std::int32_t left_in_section(ImageRange range, std::int32_t position) {
+  constexpr auto kSection = static_cast<std::int32_t>(kSectionTokens);
+  const std::int32_t next = ((position - range.first) / kSection + 1) * kSection + range.first;
+  return std::min(next, range.first + static_cast<std::int32_t>(range.cells)) - position;
+}
+
+}  // namespace
+
+void copy_rows(const KvShape& shape, const std::byte* from, ImageRange source, std::byte* to, ImageRange target,
+               std::int32_t begin, std::int32_t end) {
+  const CellImage in(shape, source.cells), out(shape, target.cells);
+  const auto copy_run = [&](std::int32_t position, std::int32_t run) {
+    for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
+      for (const bool value : {false, true}) {
+        const std::uint64_t row = std::uint64_t{value ? shape.v_dim : shape.k_dim} * size_of(shape.dtype);
+        for (std::uint32_t head = 0; head < shape.kv_heads && row > 0; ++head) {
+          const auto at = [&](const CellImage& image, ImageRange range) {
+            return image.row_offset(layer, value, head, static_cast<std::uint32_t>(position - range.first));
+          };
+          std::memcpy(to + at(out, target), from + at(in, source), row * static_cast<std::uint64_t>(run));
+        }
+      }
+    }
+  };
+  for (std::int32_t at = begin; at < end;) {
+    const std::int32_t run = std::min({left_in_section(source, at), left_in_section(target, at), end - at});
+    copy_run(at, run);
+    at += run;
+  }
 }
 
 void require_in_image(std::span<const CellSpan> spans, std::int32_t image_position, std::uint32_t image_cells) {

@@ -47,6 +47,17 @@ class CellImage {
   std::uint32_t cells_;
 };
 
+// Where an image begins and how many tokens it has.
+struct ImageRange {
+  std::int32_t first = 0;
+  std::uint32_t cells = 0;
+};
+
+// Copies the rows of positions [begin, end) from one image to another, of the same shape but cut elsewhere. REQUIRES:
+// both have them.
+void copy_rows(const KvShape& shape, const std::byte* from, ImageRange source, std::byte* to, ImageRange target,
+               std::int32_t begin, std::int32_t end);
+
 // Throws kArgument unless every span lies within the image's positions.
 void require_in_image(std::span<const CellSpan> spans, std::int32_t image_position, std::uint32_t image_cells);
 

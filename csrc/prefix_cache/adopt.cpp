@@ -11,6 +11,7 @@ ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry&
   drop_ahead(session);
   ReusePlan report;
   bool device_only = false;
+  Tier lowest = Tier::kDevice;
   while (true) {
     const Path path = find_path(session.node_, unpublished(session));
     report.matched = std::max(report.matched, path.matched);
@@ -19,7 +20,7 @@ ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry&
     if (fetch.empty()) {
       adopt(session, path, reached.target);
       report.reusable = session.computed_;
-      if (report.reusable > 0) report.tier = report.bytes_moved > 0 ? Tier::kHost : Tier::kDevice;
+      if (report.reusable > 0) report.tier = lowest;
       if (report.reason.code == ReasonCode::kNone && report.reusable < report.matched) report.reason = reached.reason;
       return report;
     }
@@ -27,8 +28,14 @@ ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry&
       report.reason = reason_for(ReasonCode::kNoRoom);
       continue;
     }
+    const Tier from = tier_of(fetch);
     const PageIn result = page_in(path, session.computed_, reached.target, report.bytes_moved, entry);
-    if (result == PageIn::kNoRoom) {
+    if (result == PageIn::kDone) {
+      lowest = std::max(lowest, from);
+    } else if (result == PageIn::kHostBusy) {
+      wait_for_host(entry);
+      require_usable(session);
+    } else if (result == PageIn::kNoRoom) {
       device_only = true;
       report.reason = reason_for(ReasonCode::kNoRoom);
     } else if (result == PageIn::kChecksum) {
@@ -69,7 +76,7 @@ void PrefixCacheState::share_live_state(std::span<Node* const> nodes, std::int32
     if (node->end() != target) continue;
     Session* other = standing_at(node);
     const RestorePoint& point = state_of(node).point;
-    if (other != nullptr && (!point.exists() || point.on_host))
+    if (other != nullptr && !(point.exists() && point.on_device))
       make_point(*other, target, PointKind::kEnd, states_of(*other));
   }
 }

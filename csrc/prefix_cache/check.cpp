@@ -1,5 +1,6 @@
 // The check of every invariant.
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "prefix_cache/prefix_cache_state.h"
@@ -18,11 +19,11 @@ void check_part(const Part& part, const Node& node, const std::string& name, Fin
     at = std::max(at, list.end_position());
   }
   at = node.start();
-  for (const HostSlice& slice : part.slices) {
+  for (const BlobSlice& slice : part.slices) {
     const bool in_image = slice.blob != nullptr && slice.first <= slice.from &&
                           slice.to <= slice.first + static_cast<std::int32_t>(slice.cells);
     if (!in_image || slice.from >= slice.to || slice.from < at || slice.to > node.end())
-      findings.push_back(name + cat("has [", slice.from, ",", slice.to, ") on the host out of place"));
+      findings.push_back(name + cat("has [", slice.from, ",", slice.to, ") outside the device out of place"));
     at = std::max(at, slice.to);
   }
 }
@@ -33,21 +34,35 @@ void check_point(const PrefixCacheState& cache, const Node& node, const NodeStat
   if ((cache.points.count(const_cast<Node*>(&node)) != 0) != point.exists())
     findings.push_back(name + "its restore point is not registered, or registered but gone");
   if (!point.exists()) return;
-  const std::size_t windows = point.on_host ? point.slices.size() : point.windows.size();
-  const std::size_t states = point.on_host ? point.blobs.size() : point.states.size();
-  if (windows != cache.caches.size() || states != cache.recurrents.size())
+  const std::size_t windows = point.windows.size();
+  const bool on_device = windows == cache.caches.size() && point.states.size() == cache.recurrents.size();
+  const bool outside = point.slices.size() == cache.caches.size() && point.blobs.size() == cache.recurrents.size();
+  if ((point.on_device && !on_device) || (!point.on_device && !outside) || (point.copied() && !outside))
     return findings.push_back(name + "its restore point lacks a cache");
-  if (!point.on_host && !state.on_device) findings.push_back(name + "on the host but its restore point is not");
-  for (std::size_t i = 0; i < cache.recurrents.size() && !point.on_host; ++i) {
+  if (point.on_device && !state.on_device)
+    findings.push_back(name + "its restore point is on the device but the node is not");
+  for (std::size_t i = 0; i < cache.recurrents.size() && point.on_device; ++i) {
     if (!point.states[i]) findings.push_back(name + cat("its restore point has no state for recurrent cache ", i));
   }
-  for (std::size_t i = 0; i < windows && !point.on_host; ++i) {
+  for (std::size_t i = 0; i < windows && point.on_device; ++i) {
     const SpanList& window = point.windows[i];
     const std::int32_t floor = cache.caches[i]->visibility().floor(node.end());
     if (window.empty() || (window.end_position() == node.end() && window.begin_position() >= floor)) continue;
     findings.push_back(
         name + cat("its window of cache ", i, " is [", window.begin_position(), ",", window.end_position(), ")"));
   }
+}
+
+// Membership of the lower orders. A blob that several nodes share may have lost its memory to the leave of another one.
+void check_copies(const Node& node, const NodeState& state, const std::string& name, Findings& findings) {
+  bool in_memory = false, in_file = false;
+  state.visit_blobs([&](const BlobPtr& blob) {
+    in_memory = in_memory || blob->in_memory();
+    in_file = in_file || blob->saved();
+    if (!blob->in_memory() && !blob->saved()) findings.push_back(name + "has a blob that is nowhere");
+  });
+  if (in_memory && !node.in_order(kHostOrder)) findings.push_back(name + "has host memory but is not in its order");
+  if (in_file && !node.in_order(kDiskOrder)) findings.push_back(name + "is in a file but not in its order");
 }
 
 // The cell of `position` in a list of spans; -1 when it is not there.
@@ -68,20 +83,18 @@ void PrefixCacheState::check_node(const Node& node, Findings& findings) const {
   const std::string name = cat("node [", node.start(), ",", node.end(), ") of '", node.name_space(), "': ");
   if (state.start() != node.start() || state.end() != node.end())
     findings.push_back(name + cat("its state covers [", state.start(), ",", state.end(), ")"));
-  if (node.in_order(kDeviceOrder) != state.on_device || node.in_order(kHostOrder) == state.on_device)
-    findings.push_back(name + "its victim order is not that of its tier");
+  if (node.in_order(kDeviceOrder) != state.on_device) findings.push_back(name + "not in the order of its tier");
+  check_copies(node, state, name, findings);
   if (state.on_device && !node.parent()->is_root() && !state_of(node.parent()).on_device)
     findings.push_back(name + "on the device below a node that is not");
   for (std::size_t i = 0; i < caches.size(); ++i) {
     const Part& part = state.parts[i];
     check_part(part, node, name + cat("cache ", i, " "), findings);
-    if (!state.on_device && !part.cells.empty()) findings.push_back(name + "on the host but holding cells");
+    if (!state.on_device && !part.cells.empty()) findings.push_back(name + "not on the device but holding cells");
     if (caches[i]->forgets()) continue;
     const bool whole = state.on_device ? part.cells.size() == 1 && part.cells.front().length() == state.length()
-                                       : part.slices.size() == 1 && part.slices.front().from == node.start() &&
-                                             part.slices.front().to == node.end();
-    if (!whole || (state.on_device && !part.slices.empty()))
-      findings.push_back(name + cat("cache ", i, " does not hold all of it in one tier"));
+                                       : part.without_slice(node.start(), node.end()).empty();
+    if (!whole) findings.push_back(name + cat("cache ", i, " does not hold all of it"));
   }
   check_point(*this, node, state, name, findings);
 }
@@ -125,39 +138,52 @@ void PrefixCacheState::check_session(const Session& session, Findings& findings)
   }
 }
 
+// Bytes of the lower tiers, counted anew. While something is on its way more may be used than nodes have.
+void PrefixCacheState::check_budgets(Findings& findings) const {
+  std::map<const void*, std::uint64_t> memory, files;
+  trie.visit([&](const Node& node) {
+    if (node.is_root()) return;
+    state_of(&node).visit_blobs([&](const BlobPtr& blob) {
+      if (const HostMemoryPtr bytes = blob->memory()) memory[bytes.get()] = bytes->bytes();
+      const auto file = std::dynamic_pointer_cast<DiskFile>(blob->source());
+      if (file != nullptr) files[file.get()] = file->bytes();
+    });
+  });
+  const auto compare = [&](const char* what, const std::map<const void*, std::uint64_t>& found, std::uint64_t used,
+                           std::uint64_t cap, bool quiet) {
+    std::uint64_t counted = 0;
+    for (const auto& [object, bytes] : found) counted += bytes;
+    if (used > cap || counted > used || (quiet && counted != used))
+      findings.push_back(cat(what, " bytes: counted ", counted, ", kept ", used, ", cap ", cap));
+  };
+  const bool written = writer == nullptr || writer->pending_jobs() == 0;
+  const bool quiet = arrivals.empty() && unsealed.empty() && paths_in_use.empty() && written;
+  if (host != nullptr) compare("host", memory, host->used(), host->cap(), quiet);
+  if (disk != nullptr)
+    compare("disk", files, disk->budget().used() - disk->doomed_bytes(), disk->budget().cap(), quiet);
+}
+
 std::vector<std::string> PrefixCacheState::check() const {
   Findings findings = trie.check();
-  std::uint64_t on_device = 0, on_host = 0, users = 0, pinned = 0, host_bytes = 0;
-  std::set<const HostBlob*> blobs;
-  const auto count_blob = [&](const HostBlobPtr& blob) {
-    if (blob != nullptr && blobs.insert(blob.get()).second) host_bytes += blob->bytes();
-  };
+  std::uint64_t on_device = 0, users = 0, pinned = 0;
   std::size_t with_point = 0;
   trie.visit([&](Node& node) {
     if (node.is_root()) return;
     check_node(node, findings);
     const NodeState& state = state_of(&node);
-    (state.on_device ? on_device : on_host) += state.length();
+    if (state.on_device) on_device += state.length();
     users += state.user;
     pinned += state.pins;
     with_point += state.point.exists();
-    for (const Part& part : state.parts) {
-      for (const HostSlice& slice : part.slices) count_blob(slice.blob);
-    }
-    for (const HostSlice& slice : state.point.slices) count_blob(slice.blob);
-    for (const HostBlobPtr& blob : state.point.blobs) count_blob(blob);
   });
   const auto compare = [&](const char* what, std::uint64_t counted, std::uint64_t kept) {
     if (counted != kept) findings.push_back(cat(what, ": counted ", counted, ", kept ", kept));
   };
   compare("device tokens", on_device, device_tokens);
-  compare("host tokens", on_host, host_tokens);
   compare("user points", users, user_points.size());
   compare("pins", pinned, pins.size());
   compare("restore points", with_point, points.size());
-  const bool in_transit = !arrivals.empty() || !unsealed.empty();
-  if (host != nullptr && (host->used_bytes() < host_bytes || (!in_transit && host->used_bytes() != host_bytes)))
-    findings.push_back(cat("host bytes: counted ", host_bytes, ", kept ", host->used_bytes()));
+  check_budgets(findings);
   for (const Session* session : sessions) check_session(*session, findings);
   for (std::size_t i = 0; i < caches.size(); ++i) {
     for (std::string& finding : caches[i]->check()) findings.push_back(cat("cache ", i, ": ", finding));

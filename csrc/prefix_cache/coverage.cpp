@@ -16,18 +16,15 @@ Coverage::Coverage(std::span<Node* const> nodes, std::size_t cache, std::int32_t
     const auto list = [&](const SpanList& cells, bool of_point) {
       add({node, of_point, &cells, nullptr, cells.begin_position(), std::min(cells.end_position(), matched)});
     };
-    const auto slice = [&](const HostSlice& bytes, bool of_point) {
+    const auto slice = [&](const BlobSlice& bytes, bool of_point) {
       if (!device_only && bytes.blob != nullptr)
         add({node, of_point, nullptr, &bytes, bytes.from, std::min(bytes.to, matched)});
     };
     for (const SpanList& cells : state.parts[cache].cells) list(cells, false);
-    for (const HostSlice& bytes : state.parts[cache].slices) slice(bytes, false);
+    for (const BlobSlice& bytes : state.parts[cache].slices) slice(bytes, false);
     if (!state.point.exists()) continue;
-    if (state.point.on_host) {
-      slice(state.point.slices[cache], true);
-    } else {
-      list(state.point.windows[cache], true);
-    }
+    if (state.point.on_device) list(state.point.windows[cache], true);
+    if (state.point.copied()) slice(state.point.slices[cache], true);
   }
   std::stable_sort(sources_.begin(), sources_.end(),
                    [](const WindowSource& a, const WindowSource& b) { return a.from < b.from; });

@@ -17,16 +17,16 @@
 
 namespace kvtrie {
 
-// One holder's range [from, to) of one cache: a list on the device, or a slice on the host.
+// One holder's range [from, to) of one cache: a list on the device, or a slice outside it.
 struct WindowSource {
   Node* node = nullptr;
   bool of_point = false;  // the window of the node's restore point, else one of its own ranges
   const SpanList* list = nullptr;
-  const HostSlice* slice = nullptr;
+  const BlobSlice* slice = nullptr;
   std::int32_t from = 0, to = 0;
 
-  // REQUIRES: on the host.
-  HostSlice cut_slice() const { return {slice->blob, slice->first, slice->cells, from, to}; }
+  // REQUIRES: a slice.
+  BlobSlice cut_slice() const { return {slice->blob, slice->first, slice->cells, from, to}; }
 };
 
 class Coverage {

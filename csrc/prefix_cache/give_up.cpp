@@ -13,6 +13,15 @@ Node* PrefixCacheState::next_victim() {
   }
 }
 
+Node* PrefixCacheState::outside_victim() const {
+  Node* oldest = nullptr;
+  trie.visit([&](Node& node) {
+    if (node.is_root() || state_of(&node).on_device || !node.is_leaf() || node.locks() > 0) return;
+    if (oldest == nullptr || node.last_used() < oldest->last_used()) oldest = &node;
+  });
+  return oldest;
+}
+
 Node* PrefixCacheState::split_tail(Node* node, std::uint32_t tokens) {
   if (tokens < state_of(node).length()) trie.split(node, node->end() - static_cast<std::int32_t>(tokens));
   return node;
@@ -59,8 +68,8 @@ std::uint64_t PrefixCacheState::remove_subtree(Node* node, bool tidy) {
     Node* above = leaf->parent();
     const bool last = leaf == node;
     const NodeState& state = state_of(leaf);
-    bytes += device_bytes_of(state) + host_bytes_of(state);
-    (state.on_device ? device_tokens : host_tokens) -= state.length();
+    bytes += device_bytes_of(state) + outside_bytes_of(state);
+    if (state.on_device) device_tokens -= state.length();
     totals.evicted_tokens += state.length();
     totals.dropped_points += points.erase(leaf);
     trie.remove(leaf);

@@ -19,7 +19,10 @@ PrefixCacheStats PrefixCacheState::stats() const {
   stats.nodes = trie.size();
   stats.tokens = trie.token_count();
   stats.device_tokens = device_tokens;
-  stats.host_tokens = host_tokens;
+  trie.visit([&](const Node& node) {
+    if (node.is_root() || state_of(&node).on_device) return;
+    (tier_of(state_of(&node)) == Tier::kHost ? stats.host_tokens : stats.disk_tokens) += state_of(&node).length();
+  });
   stats.sessions = sessions.size();
   stats.device_bytes = device_tokens * bytes_per_token();
   for (const std::size_t i : forgetting) {
@@ -31,9 +34,14 @@ PrefixCacheStats PrefixCacheState::stats() const {
   }
   stats.restore_points = points.size();
   if (host != nullptr) {
-    stats.host_bytes = host->used_bytes();
-    stats.host_cap_bytes = host->cap_bytes();
-    stats.host_peak_bytes = host->peak_bytes();
+    stats.host_bytes = host->used();
+    stats.host_cap_bytes = host->cap();
+    stats.host_peak_bytes = host->peak();
+  }
+  if (disk != nullptr) {
+    stats.disk = disk->stats();
+    stats.pending_writes = writer->pending_jobs();
+    stats.pending_bytes = writer->pending_bytes();
   }
   stats.user_points = user_points.size();
   std::set<const Node*> seen;
@@ -62,10 +70,10 @@ std::vector<NodeInfo> PrefixCacheState::nodes() const {
     if (!node.is_root()) {
       const NodeState& state = state_of(&node);
       info.parent = index.at(node.parent());
-      info.tier = state.on_device ? Tier::kDevice : Tier::kHost;
-      info.bytes = state.on_device ? device_bytes_of(state) : host_bytes_of(state);
+      info.tier = tier_of(state);
+      info.bytes = state.on_device ? device_bytes_of(state) : outside_bytes_of(state);
       info.point = state.point.kind;
-      if (state.point.exists()) info.point_tier = state.point.on_host ? Tier::kHost : Tier::kDevice;
+      if (state.point.exists()) info.point_tier = state.point.on_device ? Tier::kDevice : tier_of(state.point);
       info.age_seconds = info.live > 0 ? 0 : std::max(0.0, now - state.last_used_seconds);
       info.user = state.user;
       info.pins = state.pins;

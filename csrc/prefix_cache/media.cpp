@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -87,6 +88,37 @@ Tokens tokens_of(std::span<const Token> keys) {
     i += count;
   }
   return tokens;
+}
+
+std::vector<SnapshotMedia> media_of(std::span<const Token> keys) {
+  std::set<Token> ids;
+  for (const Token key : keys) {
+    if (key < 0) ids.insert(key);
+  }
+  std::vector<SnapshotMedia> media;
+  for (const Token id : ids) {
+    MediaItem item = media_item(id);
+    media.push_back({id, item.count, item.group, std::move(item.digest)});
+  }
+  return media;
+}
+
+bool is_portable(std::span<const SnapshotMedia> media) {
+  return std::none_of(media.begin(), media.end(), [](const SnapshotMedia& item) {
+    Tokens tokens(item.group ? static_cast<std::size_t>(item.count) : 0);
+    std::memcpy(tokens.data(), item.digest.data(), tokens.size() * sizeof(Token));
+    return std::any_of(tokens.begin(), tokens.end(), [](Token token) { return token < 0; });
+  });
+}
+
+Tokens keys_here(std::span<const Token> keys, std::span<const SnapshotMedia> media) {
+  std::map<Token, Token> ids;
+  for (const SnapshotMedia& item : media) ids[item.id] = id_of(item.digest, item.count, item.group);
+  Tokens here(keys.begin(), keys.end());
+  for (Token& key : here) {
+    if (key < 0) key = ids.at(key);
+  }
+  return here;
 }
 
 }  // namespace kvtrie

@@ -16,8 +16,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "prefix_cache/atomic_spans.h"
+#include "store/snapshot_format.h"
 #include "trie/edge.h"
 
 namespace kvtrie {
@@ -37,5 +39,11 @@ std::int32_t media_count(Token id);  // positions of the item; 0: no item has th
 Tokens keys_of(std::span<const Token> tokens, const AtomicSpans& groups);
 // Back again. Ids of media items stay.
 Tokens tokens_of(std::span<const Token> keys);
+
+// Ids are of one process. What leaves it carries what they stand for; keys that come in get the ids of this one.
+std::vector<SnapshotMedia> media_of(std::span<const Token> keys);  // one for each different id, ascending
+// False: there is a group with media inside, which has no name outside this process.
+bool is_portable(std::span<const SnapshotMedia> media);
+Tokens keys_here(std::span<const Token> keys, std::span<const SnapshotMedia> media);
 
 }  // namespace kvtrie

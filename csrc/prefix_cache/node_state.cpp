@@ -24,7 +24,7 @@ const char* name_of(PointKind kind) noexcept {
   return "";
 }
 
-std::vector<std::uint32_t> HostSlice::sections(const KvShape& shape) const {
+std::vector<std::uint32_t> BlobSlice::sections(const KvShape& shape) const {
   const CellImage image(shape, cells);
   const auto begin = static_cast<std::uint32_t>(from - first) / kSectionTokens;
   const auto last = static_cast<std::uint32_t>(to - 1 - first) / kSectionTokens;
@@ -62,10 +62,31 @@ void Part::add(SpanList list) {
   cells.erase(following);
 }
 
-void Part::add(HostSlice slice) {
-  const auto after = [](std::int32_t position, const HostSlice& each) { return position < each.from; };
+std::vector<std::pair<std::int32_t, std::int32_t>> Part::without_slice(std::int32_t from, std::int32_t to) const {
+  std::vector<std::pair<std::int32_t, std::int32_t>> gaps;
+  for (const BlobSlice& slice : slices) {
+    if (slice.to <= from) continue;
+    if (slice.from >= to) break;
+    if (slice.from > from) gaps.emplace_back(from, slice.from);
+    from = slice.to;
+  }
+  if (from < to) gaps.emplace_back(from, to);
+  return gaps;
+}
+
+void Part::add(BlobSlice slice) {
+  for (const auto& [from, to] : without_slice(slice.from, slice.to)) {
+    BlobSlice piece = slice;
+    piece.from = from;
+    piece.to = to;
+    insert(std::move(piece));
+  }
+}
+
+void Part::insert(BlobSlice slice) {
+  const auto after = [](std::int32_t position, const BlobSlice& each) { return position < each.from; };
   auto next = std::upper_bound(slices.begin(), slices.end(), slice.from, after);
-  const auto joins = [](const HostSlice& a, const HostSlice& b) { return a.to == b.from && a.same_image(b); };
+  const auto joins = [](const BlobSlice& a, const BlobSlice& b) { return a.to == b.from && a.same_image(b); };
   if (next != slices.begin() && joins(*std::prev(next), slice)) {
     --next;
     next->to = slice.to;
@@ -79,8 +100,8 @@ void Part::add(HostSlice slice) {
 }
 
 void Part::forget_slices(std::int32_t from, std::int32_t to) {
-  std::vector<HostSlice> left;
-  for (const HostSlice& slice : slices) {
+  std::vector<BlobSlice> left;
+  for (const BlobSlice& slice : slices) {
     if (slice.from < from) left.push_back(slice), left.back().to = std::min(slice.to, from);
     if (slice.to > to) left.push_back(slice), left.back().from = std::max(slice.from, to);
   }
@@ -100,7 +121,7 @@ Part cut_front(Part& part, std::int32_t at) {
     if (list.end_position() > at) back.cells.push_back(list.split(at));
     front.cells.push_back(std::move(list));
   }
-  for (HostSlice& slice : part.slices) {
+  for (BlobSlice& slice : part.slices) {
     if (slice.to > at) back.slices.push_back(slice);
     if (slice.to > at) back.slices.back().from = std::max(slice.from, at);
     if (slice.from < at) front.slices.push_back(slice);
@@ -117,6 +138,7 @@ std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
   for (std::size_t i = 0; i < parts.size(); ++i) front->parts[i] = cut_front(parts[i], at);
   front->on_device = on_device;
   front->last_used_seconds = last_used_seconds;
+  front->saving = saving;
   front->add_arrivals(arrivals);
   start_ = at;
   return front;
@@ -124,18 +146,14 @@ std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
 
 bool NodeState::can_join(const Payload& child) const {
   const auto& below = static_cast<const NodeState&>(child);
-  if (user || pins != 0 || point.exists() || on_device != below.on_device) return false;
-  if (on_device) return true;
-  return std::equal(parts.begin(), parts.end(), below.parts.begin(), [](const Part& a, const Part& b) {
-    return a.slices.empty() || b.slices.empty() || a.slices.back().same_image(b.slices.front());
-  });
+  return !user && pins == 0 && !point.exists() && on_device == below.on_device;
 }
 
 void NodeState::join(Payload& child) {
   auto& below = static_cast<NodeState&>(child);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     for (SpanList& list : below.parts[i].cells) parts[i].add(std::move(list));
-    for (HostSlice& slice : below.parts[i].slices) parts[i].add(std::move(slice));
+    for (BlobSlice& slice : below.parts[i].slices) parts[i].add(std::move(slice));
   }
   end_ = below.end_;
   point = std::move(below.point);
@@ -143,6 +161,16 @@ void NodeState::join(Payload& child) {
   pins = below.pins;
   last_used_seconds = std::max(last_used_seconds, below.last_used_seconds);
   add_arrivals(below.arrivals);
+}
+
+void NodeState::visit_blobs(const std::function<void(const BlobPtr&)>& each) const {
+  for (const Part& part : parts) {
+    for (const BlobSlice& slice : part.slices) each(slice.blob);
+  }
+  for (const BlobSlice& slice : point.slices) {
+    if (slice.blob != nullptr) each(slice.blob);
+  }
+  for (const BlobPtr& blob : point.blobs) each(blob);
 }
 
 void NodeState::add_arrivals(const std::vector<ArrivalPtr>& more) {

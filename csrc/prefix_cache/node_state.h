@@ -1,13 +1,16 @@
 // What a trie node owns: the state of its own tokens in every cache, and, at its end, perhaps a restore point.
 //
 // Sliceable state (attention caches) lies in *parts*, one for each cache: ranges of the node's positions with the cells
-// that hold them, or with the bytes on the host that do. A cache of full attention has exactly one range, all of
-// [start, end), in the tier of the node. A cache that forgets (window, chunk) may have any ranges, in either tier:
-// cells that nobody needs go first when room is short, and what is left is kept.
+// that hold them, or with the bytes outside the device that do. A cache of full attention has exactly one range, all of
+// [start, end). A cache that forgets (window, chunk) may have any ranges, in any tier: cells that nobody needs go first
+// when room is short, and what is left is kept.
+//
+// Outside the device bytes lie in *blobs* (store/blob.h): in host memory, in a file, or in both. A node on the device
+// may have such copies, too: a copy that is there already makes leaving the device free.
 //
 // A *restore point* is what the caches need to go on from exactly the node's end: for a cache that forgets the whole of
 // what a query there sees (it may begin above this node), for a recurrent cache a state. It is held as one: in the
-// device's memory, on the host, or not at all.
+// device's memory, outside it, in both, or not at all.
 //
 //     full        [=================================]        one range: the node's tier
 //     window 512  [....====......===================]        what is still held
@@ -17,25 +20,29 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cache/cell_image.h"
 #include "cache/cell_pool.h"
 #include "cache/recurrent_cache.h"
-#include "store/host_tier.h"
+#include "prefix_cache/saving.h"
+#include "store/blob.h"
 #include "trie/trie.h"
 
 namespace kvtrie {
 
 // The positions [from, to) inside a blob that holds the image of one cache from position `first` on.
-struct HostSlice {
-  HostBlobPtr blob;
+struct BlobSlice {
+  BlobPtr blob;
   std::int32_t first = 0;   // position of the image's token 0
   std::uint32_t cells = 0;  // tokens in the whole image
   std::int32_t from = 0, to = 0;
 
-  bool same_image(const HostSlice& other) const noexcept { return blob == other.blob && first == other.first; }
+  bool whole() const noexcept { return from == first && to == first + static_cast<std::int32_t>(cells); }
+  bool same_image(const BlobSlice& other) const noexcept { return blob == other.blob && first == other.first; }
   // Section numbers that hold tokens of [from, to).
   std::vector<std::uint32_t> sections(const KvShape& shape) const;
 };
@@ -43,17 +50,22 @@ struct HostSlice {
 // What a node has of one attention cache.
 struct Part {
   std::vector<SpanList> cells;    // on the device, in position order
-  std::vector<HostSlice> slices;  // on the host, in position order
+  std::vector<BlobSlice> slices;  // outside it, in position order; may repeat what `cells` has
 
   std::uint32_t device_tokens() const noexcept;
   void add(SpanList list);                                 // keeps the order; joined to its neighbours where they touch
-  void add(HostSlice slice);                               // the same
-  void forget_slices(std::int32_t from, std::int32_t to);  // the host's ranges lose [from, to)
+  void add(BlobSlice slice);                               // what of it has no slice yet; the same
+  void forget_slices(std::int32_t from, std::int32_t to);  // the ranges outside lose [from, to)
+  // Positions of [from, to) without a slice, in order.
+  std::vector<std::pair<std::int32_t, std::int32_t>> without_slice(std::int32_t from, std::int32_t to) const;
+
+ private:
+  void insert(BlobSlice slice);  // REQUIRES: nothing in its place
 };
 
 // A page-in that may still be on its way: keeps the host bytes alive until the device has read them.
 struct Arrival {
-  std::vector<HostBlobPtr> blobs;
+  std::vector<HostMemoryPtr> bytes;
   std::vector<CompletionPtr> completions;
 
   bool done() const;
@@ -73,14 +85,15 @@ const char* name_of(PointKind kind) noexcept;  // "", "spaced", "end", "branch",
 
 struct RestorePoint {
   PointKind kind = PointKind::kNone;
-  std::vector<SpanList> windows;   // per attention cache; empty lists where it does not forget or nothing is seen
-  std::vector<SlotRef> states;     // per recurrent cache
-  std::vector<HostSlice> slices;   // on the host instead: the same windows (no blob where the list was empty)
-  std::vector<HostBlobPtr> blobs;  // and states
-  std::uint64_t used = 0;          // when it was last restored or made; larger is later
+  std::vector<SpanList> windows;  // per attention cache; empty lists where it does not forget or nothing is seen
+  std::vector<SlotRef> states;    // per recurrent cache
+  std::vector<BlobSlice> slices;  // outside the device: the same windows (no blob where the list was empty)
+  std::vector<BlobPtr> blobs;     // and states
+  std::uint64_t used = 0;         // when it was last restored or made; larger is later
+  bool on_device = true;          // `windows` and `states` are there
 
   bool exists() const noexcept { return kind != PointKind::kNone; }
-  bool on_host = false;
+  bool copied() const noexcept { return !slices.empty() || !blobs.empty(); }
 };
 
 class NodeState final : public Payload {
@@ -95,11 +108,13 @@ class NodeState final : public Payload {
   std::int32_t end() const noexcept { return end_; }
   std::uint32_t length() const noexcept { return static_cast<std::uint32_t>(end_ - start_); }
 
+  // Each blob that the node or its point has, again for each slice of it.
+  void visit_blobs(const std::function<void(const BlobPtr&)>& each) const;
   void add_arrivals(const std::vector<ArrivalPtr>& more);     // those still under way, each once
   void extend(std::int32_t end, std::vector<SpanList> more);  // own tokens grew to `end`: more[i] follows part i
 
-  // The tier of the node: where its full attention is. A node on the host has nothing on the device; one on the device
-  // may have windows and its point on the host.
+  // Where its full attention is. A node that is not on the device has nothing there; one on the device may have windows
+  // and its point outside only.
   bool on_device = true;
   std::vector<Part> parts;  // one for each attention cache
   RestorePoint point;       // at end()
@@ -107,6 +122,7 @@ class NodeState final : public Payload {
   std::uint32_t pins = 0;   // pins at end()
   double last_used_seconds = 0;
   std::vector<ArrivalPtr> arrivals;  // page-ins under way into these cells
+  SavingPtr saving;                  // the last one that was queued; perhaps still under way
   std::uint64_t mark = 0;            // scratch of one walk; see PrefixCacheState::mark_live
 
  private:

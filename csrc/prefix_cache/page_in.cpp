@@ -1,13 +1,22 @@
-// Bringing state back from the host tier: verify without the mutex, then claim and load with it.
+// Bringing state back from the lower tiers: verify and read without the mutex, then claim and load with it.
 #include <algorithm>
 #include <exception>
 #include <string>
 
 #include "base/log.h"
 #include "prefix_cache/prefix_cache_state.h"
+#include "prefix_cache/stage.h"
 
 namespace kvtrie {
 namespace {
+
+// Until it is done, well or not: whoever reaps it sees how it ended.
+void wait_out(const Completion& completion) noexcept {
+  try {
+    completion.wait();
+  } catch (const std::exception&) {
+  }
+}
 
 // Keeps a path locked while the mutex is free. Made and ended with the mutex held.
 class PathHold {
@@ -28,138 +37,121 @@ class PathHold {
   std::list<Hold>::iterator place_;
 };
 
-// The stretches of one blob that must be right before they may be loaded.
-struct Check {
-  HostBlobPtr blob;
-  std::vector<std::uint32_t> sections;
-};
-
-std::vector<std::uint32_t> all_sections(const StateShape& shape) {
-  std::vector<std::uint32_t> numbers(state_sections(shape).size());
-  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::uint32_t>(i);
-  return numbers;
-}
-
-std::vector<Check> checks_of(const PrefixCacheState& cache, const Fetch& fetch, std::int32_t target) {
-  std::vector<Check> checks;
-  for (Node* node : fetch.nodes) {
-    for (const std::size_t i : cache.full) {
-      HostSlice slice = state_of(node).parts[i].slices.front();
-      slice.to = std::min(slice.to, target);
-      checks.push_back({slice.blob, slice.sections(cache.caches[i]->shape())});
-    }
-  }
-  for (const std::size_t i : cache.forgetting) {
-    for (const WindowSource& source : fetch.windows[i]) {
-      const HostSlice slice = source.cut_slice();
-      checks.push_back({slice.blob, slice.sections(cache.caches[i]->shape())});
-    }
-  }
-  for (std::size_t i = 0; i < cache.recurrents.size() && fetch.point != nullptr; ++i) {
-    checks.push_back({state_of(fetch.point).point.blobs[i], all_sections(cache.recurrents[i]->shape())});
-  }
-  return checks;
-}
-
-bool covers(const std::vector<Check>& done, const std::vector<Check>& wanted) {
-  return std::all_of(wanted.begin(), wanted.end(), [&](const Check& want) {
-    return std::any_of(done.begin(), done.end(), [&](const Check& each) {
-      return each.blob == want.blob &&
-             std::includes(each.sections.begin(), each.sections.end(), want.sections.begin(), want.sections.end());
-    });
-  });
-}
-
 }  // namespace
 
 // Adds what was loaded to the nodes that contain it: windows lie on the path like any other cells.
-void PrefixCacheState::load_window(const Path& path, std::size_t cache, const HostSlice& slice,
+void PrefixCacheState::load_window(const Path& path, std::size_t cache, const BlobSlice& slice, const Stages& stages,
                                    const ArrivalPtr& arrival) {
   SpanList cells = caches[cache]->claim(static_cast<std::uint32_t>(slice.to - slice.from), slice.from);
-  arrival->blobs.push_back(slice.blob);
-  arrival->completions.push_back(
-      caches[cache]->load_image(cells, slice.from, slice.to, slice.first, slice.blob->data(), slice.cells));
+  load_slice(cache, cells, slice, stages, *arrival);
   for (Node* node : path.nodes) {
     if (cells.empty() || node->end() <= cells.begin_position()) continue;
     SpanList rest = cells.split(std::min(node->end(), cells.end_position()));
     Part& part = state_of(node).parts[cache];
-    part.forget_slices(cells.begin_position(), cells.end_position());
+    if (disk == nullptr) part.forget_slices(cells.begin_position(), cells.end_position());
     part.add(std::move(cells));
     state_of(node).add_arrivals({arrival});
+    settle(node);
     cells = std::move(rest);
   }
 }
 
+void PrefixCacheState::load_slice(std::size_t cache, const SpanList& cells, const BlobSlice& slice,
+                                  const Stages& stages, Arrival& arrival) {
+  const Stage& stage = stages.of(slice, caches[cache]->shape());
+  arrival.bytes.push_back(stage.memory);
+  arrival.completions.push_back(
+      caches[cache]->load_image(cells, slice.from, slice.to, stage.first, stage.memory->data(), stage.cells));
+}
+
 // The restore point at `node` is on the device again: its states come, its windows are on the path by now.
-void PrefixCacheState::load_point(Node* node, const ArrivalPtr& arrival) {
+void PrefixCacheState::load_point(Node* node, const Stages& stages, const ArrivalPtr& arrival) {
   RestorePoint& point = state_of(node).point;
   std::vector<SpanList> windows = windows_at(node);
   std::vector<SlotRef> states;
   for (std::size_t i = 0; i < recurrents.size(); ++i) {
     states.push_back(recurrents[i]->claim());
-    arrival->blobs.push_back(point.blobs[i]);
-    arrival->completions.push_back(recurrents[i]->load_image(states.back(), point.blobs[i]->data()));
+    const Stage& stage = stages.of(point.blobs[i]);
+    arrival->bytes.push_back(stage.memory);
+    arrival->completions.push_back(recurrents[i]->load_image(states.back(), stage.memory->data()));
   }
   point.windows = std::move(windows);
   point.states = std::move(states);
-  point.slices.clear();
-  point.blobs.clear();
-  point.on_host = false;
+  if (disk == nullptr) {
+    point.slices.clear();
+    point.blobs.clear();
+  }
+  point.on_device = true;
   point.used = ++uses;
   state_of(node).add_arrivals({arrival});
+  settle(node);
 }
 
-void PrefixCacheState::load(const Path& path, const Fetch& fetch) {
+// Where there is a disk, copies stay: leaving the device again costs nothing then, and their memory may go any time.
+void PrefixCacheState::load(const Path& path, const Fetch& fetch, const Stages& stages) {
   const auto arrival = std::make_shared<Arrival>();
   arrivals.push_back(arrival);
   for (Node* node : fetch.nodes) {
     NodeState& state = state_of(node);
     for (const std::size_t i : full) {
-      const HostSlice slice = state.parts[i].slices.front();
       SpanList cells = caches[i]->claim(state.length(), state.start());
-      arrival->blobs.push_back(slice.blob);
-      arrival->completions.push_back(
-          caches[i]->load_image(cells, state.start(), state.end(), slice.first, slice.blob->data(), slice.cells));
-      state.parts[i].slices.clear();
+      for (const BlobSlice& slice : state.parts[i].slices) load_slice(i, cells, slice, stages, *arrival);
+      if (disk == nullptr) state.parts[i].slices.clear();
       state.parts[i].add(std::move(cells));
     }
     state.add_arrivals({arrival});
     to_device(node);
   }
   for (const std::size_t i : forgetting) {
-    std::vector<HostSlice> slices;  // by value: loading one changes what the nodes have
+    std::vector<BlobSlice> slices;  // by value: loading one changes what the nodes have
     for (const WindowSource& source : fetch.windows[i]) slices.push_back(source.cut_slice());
-    for (const HostSlice& slice : slices) load_window(path, i, slice, arrival);
+    for (const BlobSlice& slice : slices) load_window(path, i, slice, stages, arrival);
   }
-  if (fetch.point != nullptr) load_point(fetch.point, arrival);
+  if (fetch.point != nullptr) load_point(fetch.point, stages, arrival);
   ++totals.page_ins;
   totals.page_in_bytes += fetch.bytes;
+}
+
+// What is read from files passes through host memory, at most half of the host tier at a time: a longer way is gone in
+// rounds, each of which brings some full attention to the device.
+std::int32_t PrefixCacheState::within_reach(const Path& path, std::int32_t computed, std::int32_t target) const {
+  const Fetch fetch = missing_nodes(path, computed, target);
+  const std::uint64_t share = host->cap() / 2;
+  if (fetch.nodes.empty() || Stages(*this, fetch, target).file_bytes() <= share) return target;
+  const std::uint64_t each = std::max<std::uint64_t>(1, bytes_per_token());
+  const auto tokens = static_cast<std::int32_t>(std::max<std::uint64_t>(share / each, 1));
+  return std::min(target, fetch.resident + tokens);
 }
 
 // A path may change while the mutex is free: nodes split (the parts share the verified blobs), somebody else brings
 // them back (nothing left to do for those), or they come back and go again (new blobs: start over). So what is missing
 // is looked up again afterwards, and only bytes that were verified here are loaded.
-PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32_t computed, std::int32_t target,
+PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32_t computed, std::int32_t wanted,
                                                    std::uint64_t& bytes_moved, Entry& entry) {
+  const std::int32_t target = within_reach(found, computed, wanted);
+  const auto missing_now = [&](const Path& path) {
+    return target == wanted ? missing(path, computed, target) : missing_nodes(path, computed, target);
+  };
   Path path{cut_at(found, target), found.matched};
   Node* deepest = path.nodes.back();
   const Node* above = path.nodes.front()->parent();
-  const std::vector<Check> checks = checks_of(*this, missing(path, computed, target), target);
   const PathHold hold(*this, deepest);
+  Stages stages(*this, missing_now(path), target);
+  if (!make_host_room(stages.file_bytes(), /*may_lose=*/true) || !stages.allocate(host))
+    return host_is_busy() ? PageIn::kHostBusy : PageIn::kNoRoom;
   entry.unlock();
-  const bool right =
-      std::all_of(checks.begin(), checks.end(), [](const Check& each) { return each.blob->verify(each.sections); });
+  const bool right = stages.fill();
   entry.relock();
   if (!right) return PageIn::kChecksum;
 
   path.nodes.clear();
   for (Node* node = deepest; node != above && !node->is_root(); node = node->parent()) path.nodes.push_back(node);
   std::reverse(path.nodes.begin(), path.nodes.end());
-  const auto reachable = [&] { return reach(path, computed, target, {}, false).target == target; };
+  const auto reachable = [&] { return target < wanted || reach(path, computed, target, {}, false).target == target; };
   if (path.nodes.empty() || !reachable()) return PageIn::kChanged;
-  const Fetch fetch = missing(path, computed, target);
+  const Fetch fetch = missing_now(path);
   if (fetch.empty()) return PageIn::kDone;
-  if (!covers(checks, checks_of(*this, fetch, target))) return PageIn::kChanged;
+  if (!stages.cover(Stages(*this, fetch, target))) return PageIn::kChanged;
   try {
     const InUseScope scope(*this, path, computed, target);
     make_room(fetch.needs);
@@ -168,42 +160,54 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
     return PageIn::kNoRoom;
   }
   if (!reachable()) return PageIn::kChanged;  // making room may have taken some of it
-  const Fetch now = missing(path, computed, target);
-  if (now.bytes != fetch.bytes) return PageIn::kChanged;
-  load(path, now);
-  bytes_moved += now.bytes;
+  const Fetch now_missing = missing_now(path);
+  if (now_missing.bytes != fetch.bytes || !stages.cover(Stages(*this, now_missing, target))) return PageIn::kChanged;
+  load(path, now_missing, stages);
+  bytes_moved += now_missing.bytes;
   return PageIn::kDone;
 }
 
 // Nodes below a damaged one could never be reached again: they go with it. A node somebody holds stays a miss until
-// then. Damaged windows and points go alone.
+// then. Damaged copies, windows and points go alone.
 void PrefixCacheState::drop_damaged(const Path& path) {
-  const auto failed = [](const HostBlobPtr& blob) {
-    return blob != nullptr && blob->state() == HostBlob::State::kFailed;
-  };
-  const auto slice_failed = [&](const HostSlice& slice) { return failed(slice.blob); };
+  const auto failed = [](const BlobPtr& blob) { return blob != nullptr && blob->state() == Blob::State::kFailed; };
   for (Node* node : path.nodes) {
     NodeState& state = state_of(node);
-    RestorePoint& point = state.point;
-    for (const std::size_t i : forgetting) {
-      totals.checksum_failures += std::erase_if(state.parts[i].slices, slice_failed);
-    }
-    if (point.on_host && (std::any_of(point.slices.begin(), point.slices.end(), slice_failed) ||
-                          std::any_of(point.blobs.begin(), point.blobs.end(), failed))) {
-      ++totals.checksum_failures;
-      drop_point(node, /*tidy=*/false);  // a join would take a node of the path away
-    }
-  }
-  for (Node* node : path.nodes) {
-    const NodeState& state = state_of(node);
-    const auto damaged = [&](std::size_t i) {
-      return std::any_of(state.parts[i].slices.begin(), state.parts[i].slices.end(), slice_failed);
-    };
-    if (state.on_device || std::none_of(full.begin(), full.end(), damaged)) continue;
+    bool any = false;
+    state.visit_blobs([&](const BlobPtr& blob) { any = any || failed(blob); });
+    if (!any) continue;
     ++totals.checksum_failures;
-    if (!subtree_is_locked(node)) remove_subtree(node);
-    return;
+    if (!state.on_device && lost_full_attention(state, failed)) {
+      if (!subtree_is_locked(node)) remove_subtree(node);
+      return;
+    }
+    drop_slices(node, failed);
+    settle(node);
   }
+}
+
+bool PrefixCacheState::lost_full_attention(const NodeState& state,
+                                           const std::function<bool(const BlobPtr&)>& failed) const {
+  return std::any_of(full.begin(), full.end(), [&](std::size_t i) {
+    return std::any_of(state.parts[i].slices.begin(), state.parts[i].slices.end(),
+                       [&](const BlobSlice& slice) { return failed(slice.blob); });
+  });
+}
+
+bool PrefixCacheState::host_is_busy() const {
+  return !arrivals.empty() || (writer != nullptr && writer->pending_bytes() > 0);
+}
+
+// Host memory comes back when the device has read what is on its way, and the writer has written. Lets go of the mutex.
+void PrefixCacheState::wait_for_host(Entry& entry) {
+  std::vector<CompletionPtr> under_way;
+  for (const ArrivalPtr& arrival : arrivals)
+    under_way.insert(under_way.end(), arrival->completions.begin(), arrival->completions.end());
+  entry.unlock();
+  for (const CompletionPtr& each : under_way) wait_out(*each);
+  if (writer != nullptr) writer->wait_below(writer->pending_bytes() / 2);
+  entry.relock();
+  reap_arrivals();
 }
 
 // An arrival that failed means that cells on the device are not what the tree says: those nodes go, and the sessions
@@ -226,7 +230,7 @@ void PrefixCacheState::reap_arrivals() {
       }
     }
     arrival->completions.clear();
-    arrival->blobs.clear();
+    arrival->bytes.clear();
     if (failed) fail_arrival(*arrival);
   }
 }

@@ -26,7 +26,10 @@ void index_layers(const std::vector<std::shared_ptr<Cache>>& caches, std::map<st
 }  // namespace
 
 PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
-    : caches(std::move(set.attention)), recurrents(std::move(set.recurrent)), options(std::move(settings)) {
+    : caches(std::move(set.attention)),
+      recurrents(std::move(set.recurrent)),
+      options(std::move(settings)),
+      trie(options.disk.empty() ? 2 : 3, options.policy) {
   index_layers(caches, cache_of_layer, {});
   index_layers(recurrents, recurrent_of_layer, cache_of_layer);
   longest = pin_cap = static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max());
@@ -41,7 +44,20 @@ PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
   require(options.checkpoint_every >= 1, "prefix_cache", "checkpoint_every: got ", options.checkpoint_every,
           ", allowed 1 or more");
   pin_cap = static_cast<std::uint32_t>(options.max_pinned_fraction * pin_cap);
-  if (options.host_bytes > 0) host = HostTier::create(options.host_bytes);
+  if (options.host_bytes > 0) host = std::make_shared<ByteBudget>(options.host_bytes);
+  identities = snapshot_caches();
+  open_disk();
+}
+
+void PrefixCacheState::open_disk() {
+  if (options.disk.empty()) return;
+  require(!options.fingerprint.empty(), "prefix_cache",
+          "fingerprint: got '', allowed the name of the weights: what is on a disk outlives the process");
+  require(host != nullptr, "prefix_cache",
+          "host_bytes: got 0, allowed 1 or more with a disk tier: bytes pass through it");
+  disk = DiskTier::open({options.disk, options.disk_bytes, options.fingerprint});
+  writer = std::make_unique<BackgroundQueue>("disk");
+  reopen(disk->scan());
 }
 
 namespace {
@@ -57,20 +73,24 @@ double read_clock(const PrefixCacheOptions& options) noexcept {
 
 }  // namespace
 
+// While more than half of the host tier waits to be written, calls wait: what comes next needs the other half.
 Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state) {
   const double now = read_clock(state.options);
+  if (state.writer != nullptr) state.writer->wait_below(state.host->cap() / 2);
   lock_ = std::unique_lock(state.mutex);
   if (state.closed && !allow_closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache is closed");
   state.now = std::max(state.now, now);
   if (!state.arrivals.empty()) state.reap_arrivals();
+  if (state.disk != nullptr) state.write_again_after_a_while();
 }
 
 Entry::~Entry() {
   if (!lock_.owns_lock()) return;
-  std::vector<HostBlobPtr> sealing;
+  std::vector<BlobPtr> sealing;
   sealing.swap(state_.unsealed);
   lock_.unlock();
-  for (const HostBlobPtr& blob : sealing) blob->seal();
+  for (const BlobPtr& blob : sealing) blob->seal();
+  if (state_.disk != nullptr && state_.disk->doomed_bytes() > 0) state_.disk->sweep();
 }
 
 void Entry::relock() {
@@ -138,11 +158,18 @@ bool PrefixCache::closed() const noexcept {
   return state_->closed;
 }
 
-// A page-in that let go of the mutex still holds its path; what is locked then goes with the last reference.
+// What sessions leave is written before the tree goes; from then on the files stay. A page-in that let go of the mutex
+// still holds its path; what is locked then goes with the last reference.
 void PrefixCache::close() noexcept {
+  {
+    Entry entry(*state_, /*allow_closed=*/true);
+    if (state_->closed) return;
+    while (!state_->sessions.empty()) state_->detach(**state_->sessions.begin());
+    state_->closed = true;
+  }
+  if (state_->writer != nullptr) state_->writer->drain();
   Entry entry(*state_, /*allow_closed=*/true);
-  if (state_->closed) return;
-  while (!state_->sessions.empty()) state_->detach(**state_->sessions.begin());
+  if (state_->disk != nullptr) state_->disk->keep_files();
   std::vector<Node*> tops;
   state_->trie.visit([&](Node& node) {
     if (!node.is_root() && node.parent()->is_root()) tops.push_back(&node);
@@ -153,7 +180,7 @@ void PrefixCache::close() noexcept {
   }
   for (const auto& cache : state_->caches) cache->detach();
   for (const auto& cache : state_->recurrents) cache->detach();
-  state_->closed = true;
+  state_->disk = nullptr;  // another cache may open the folder
 }
 
 namespace {
@@ -261,46 +288,95 @@ Node* part_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) {
 
 }  // namespace
 
-std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes) {
+// Host memory may hold only a part of it at a time: rounds, as long as each gets something done.
+bool PrefixCache::flush() {
+  if (state_->disk == nullptr) fail(ErrorKind::kNotSupported, "flush", "there is no disk tier (disk is None)");
+  while (true) {
+    PrefixCacheState::SaveAll round;
+    {
+      Entry entry(*state_);
+      round = state_->save_all();
+    }
+    state_->writer->drain();
+    Entry entry(*state_);
+    if (round.left == 0) return state_->all_saved();
+    if (round.queued == 0) return false;
+  }
+}
+
+namespace {
+
+void require_tier(const PrefixCacheState& state, Tier to) {
+  require(to == Tier::kHost || to == Tier::kDisk, "page_out", "to: got '", name_of(to), "', allowed 'host' or 'disk'");
+  if (state.host == nullptr) fail(ErrorKind::kNotSupported, "page_out", "there is no host tier (host_bytes is 0)");
+  if (to == Tier::kDisk && state.disk == nullptr)
+    fail(ErrorKind::kNotSupported, "page_out", "there is no disk tier (disk is None)");
+}
+
+// Nodes of the subtree, children first.
+std::vector<Node*> children_first(Node* top) {
+  std::vector<Node*> nodes{top};
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    for (Node* child = nodes[i]->first_child(); child != nullptr; child = child->next_sibling()) nodes.push_back(child);
+  }
+  std::reverse(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+}  // namespace
+
+std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes, Tier to) {
   Entry entry(*state_);
-  if (state_->host == nullptr) fail(ErrorKind::kNotSupported, "page_out", "there is no host tier (host_bytes is 0)");
-  require_freeable(nbytes, std::min(state_->freeable_bytes(), state_->host->cap_bytes()), "page_out");
+  require_tier(*state_, to);
+  require_freeable(nbytes, std::min(state_->freeable_bytes(), state_->host->cap()), "page_out");
   std::uint64_t freed = 0;
   while (freed < nbytes) {
     Node* victim = state_->next_victim();
     ensure(victim != nullptr, "page_out", "counted more freeable bytes than there are");
     freed += state_->give_up(part_worth(*state_, victim, nbytes - freed));
   }
+  if (to == Tier::kHost) return freed;
+  entry.unlock();
+  state_->writer->drain();
+  entry.relock();
+  const std::uint64_t cap = state_->host->cap();
+  state_->make_host_room(std::min(cap, cap - state_->host->used() + nbytes), /*may_lose=*/false);
   return freed;
 }
 
-std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const Token> tokens) {
+std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const Token> tokens, Tier to) {
   check_tokens(tokens, "page_out");
   Entry entry(*state_);
-  if (state_->host == nullptr) fail(ErrorKind::kNotSupported, "page_out", "there is no host tier (host_bytes is 0)");
+  require_tier(*state_, to);
   Node* top = state_->own_tail(name_space, tokens);
   if (top == nullptr) return 0;
-  Node* node = top;
-  while (node->first_child() != nullptr) node = node->first_child();
   std::uint64_t freed = 0;
-  for (Node* stop = top->parent(); node != stop; node = node->parent()) {
+  for (Node* node : children_first(top)) {
     if (!state_of(node).on_device) continue;
     const std::uint64_t bytes = state_->page_out(node);
     if (bytes == 0) break;
     freed += bytes;
   }
+  if (to == Tier::kHost) return freed;
+  state_->save_path(children_first(top).front());
+  entry.unlock();
+  state_->writer->drain();
+  entry.relock();
+  top = state_->own_tail(name_space, tokens);
+  if (top == nullptr) return freed;
+  for (Node* node : children_first(top)) freed += state_->leave_host_for_disk(node);
   return freed;
 }
 
-// Device leaves first, least recently used first; host leaves when nothing is left on the device.
+// Device leaves first, least recently used first; leaves in lower tiers when nothing is left on the device.
 std::uint64_t PrefixCache::evict_bytes(std::uint64_t nbytes) {
   Entry entry(*state_);
   const std::uint64_t on_device = state_->freeable_bytes();
-  require_freeable(nbytes, on_device + state_->freeable_host_bytes(), "evict");
+  require_freeable(nbytes, on_device + state_->freeable_outside_bytes(), "evict");
   std::uint64_t freed = 0;
   while (freed < nbytes) {
     Node* victim = state_->next_victim();
-    if (victim == nullptr) victim = state_->trie.victim(kHostOrder);
+    if (victim == nullptr) victim = state_->outside_victim();
     ensure(victim != nullptr, "evict", "counted more freeable bytes than there are");
     freed += state_->remove_subtree(part_worth(*state_, victim, nbytes - freed));
   }

@@ -28,7 +28,9 @@
 #include "prefix_cache/reuse_plan.h"
 #include "prefix_cache/session.h"
 #include "prefix_cache/step.h"
+#include "store/disk_tier.h"
 #include "trie/trie.h"
+#include "trie/victim_policy.h"
 
 namespace kvtrie {
 
@@ -40,8 +42,11 @@ struct CacheSet {
 };
 
 struct PrefixCacheOptions {
-  std::string fingerprint;              // which weights the K/V come from; needed by tiers that outlive the process
-  std::uint64_t host_bytes = 0;         // cap of the host tier; 0: none
+  std::string fingerprint;       // which weights the K/V come from; needed by tiers that outlive the process
+  std::uint64_t host_bytes = 0;  // cap of the host tier; 0: none
+  std::string disk;              // folder of the disk tier; empty: none. Needs a fingerprint and a host tier
+  std::uint64_t disk_bytes = 0;  // its cap
+  VictimPolicy policy = VictimPolicy::kLru;
   std::int32_t checkpoint_every = 512;  // tokens between spaced restore points, for recurrent caches
   std::uint32_t growth = 256;           // cells reserved ahead of a growing session
   double max_pinned_fraction = 0.5;     // of the smallest pool: what pins may hold
@@ -81,8 +86,10 @@ struct StateStats {
 struct PrefixCacheStats {
   std::vector<CacheStats> caches;
   std::vector<StateStats> recurrent;
-  std::uint64_t nodes = 0, tokens = 0, device_tokens = 0, host_tokens = 0, sessions = 0;
+  std::uint64_t nodes = 0, tokens = 0, device_tokens = 0, host_tokens = 0, disk_tokens = 0, sessions = 0;
   std::uint64_t device_bytes = 0, host_bytes = 0, host_cap_bytes = 0, host_peak_bytes = 0;
+  std::optional<DiskStats> disk;                        // with a disk tier
+  std::uint64_t pending_writes = 0, pending_bytes = 0;  // on their way to the disk
   std::uint64_t user_points = 0, pinned_tokens = 0, restore_points = 0;
   // Totals since creation.
   std::uint64_t begins = 0, hits = 0, matched_tokens = 0, reused_tokens = 0, computed_tokens = 0, adopted_tokens = 0;
@@ -90,6 +97,7 @@ struct PrefixCacheStats {
   std::uint64_t page_outs = 0, page_out_bytes = 0, page_ins = 0, page_in_bytes = 0;
   std::uint64_t evicted_tokens = 0, checksum_failures = 0;
   std::uint64_t captures = 0, skipped_captures = 0, dropped_points = 0;
+  std::uint64_t unusable_snapshots = 0;  // complete, but of no use to this cache
 };
 
 class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
@@ -108,10 +116,19 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   ReusePlan plan(std::string_view name_space, std::span<const Token> tokens) const;  // no side effect
   std::int32_t restore(std::string_view name_space, std::span<const Token> tokens);  // tokens now on the device
 
+  // Everything known goes to the disk and is there when this returns. False: some did not fit or could not be written,
+  // as stats() says. Throws kNotSupported without a disk tier.
+  bool flush();
+  // Writes everything known into another folder, in place of what a cache saved there before. Throws kArgument without
+  // a fingerprint, kNotSupported without a host tier, kFormat when it cannot all be written: then the folder has what
+  // it had and a part of the new state.
+  void save(const std::string& folder);
+
   // Give up device bytes: to the host tier, or away. The `nbytes` forms free at least that much or throw kCacheFull and
   // change nothing; the `tokens` forms take the tail of that path that no other branch or session uses. Bytes freed.
-  std::uint64_t page_out_bytes(std::uint64_t nbytes);
-  std::uint64_t page_out(std::string_view name_space, std::span<const Token> tokens);
+  // With `to` the disk the state leaves host memory as well, and is in files when the call returns.
+  std::uint64_t page_out_bytes(std::uint64_t nbytes, Tier to = Tier::kHost);
+  std::uint64_t page_out(std::string_view name_space, std::span<const Token> tokens, Tier to = Tier::kHost);
   std::uint64_t evict_bytes(std::uint64_t nbytes);
   std::uint64_t evict(std::string_view name_space, std::span<const Token> tokens);
 

@@ -8,8 +8,10 @@
 //   steps.cpp           steps: made, completed, dropped
 //   reach.cpp           how deep a prompt can be reused, from where, and why not deeper
 //   adopt.cpp           a session takes its place on a path
-//   page_in.cpp         bringing state back from the host tier
-//   page_out.cpp        and sending it there
+//   page_in.cpp         bringing state back from the lower tiers, through stages (stage.h)
+//   page_out.cpp        copies outside the device, and sending state there
+//   lower_tiers.cpp     room in host memory and on the disk
+//   saving.cpp          writing behind;  reopen.cpp: files become nodes again;  save_as.cpp: into another folder
 //   restore_points.cpp  made, given up, and which one first
 //   room.cpp            making room: what may go, in which order
 //   give_up.cpp         nodes given up
@@ -19,8 +21,9 @@
 // Kinds of caches. `caches` are attention caches; those that forget (window, chunk) hold their cells by count, so the
 // tree may let go of any of them. `recurrents` have whole states, at restore points only.
 //
-// Tiers and victim orders: order 0 holds the nodes on the device, order 1 those on the host. Device nodes form the top
-// of the tree: giving up goes leaf first, and coming back goes root first.
+// Tiers and victim orders: order 0 holds the nodes on the device, order 1 those with bytes in host memory, order 2
+// those with bytes in files. Device nodes form the top of the tree: giving up goes leaf first, and coming back goes
+// root first.
 #pragma once
 
 #include <cstdint>
@@ -39,16 +42,20 @@
 #include "prefix_cache/coverage.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/prefix_cache.h"
+#include "prefix_cache/stage.h"
+#include "store/background_queue.h"
+#include "store/disk_tier.h"
 
 namespace kvtrie {
 
 inline constexpr int kDeviceOrder = 0;
 inline constexpr int kHostOrder = 1;
+inline constexpr int kDiskOrder = 2;  // only where there is a disk tier
 
 class Entry;
 
-// A lock on a node that may be on the host. One lock protects within one tier, and tiers change above a held node; so
-// the whole path is locked: otherwise a device node could go and take the held host node below it along.
+// A lock on a node that may be in a lower tier. One lock protects within one tier, and tiers change above a held node;
+// so the whole path is locked: otherwise a device node could go and take the held node below it along.
 struct Hold {
   Node* node = nullptr;
   std::vector<Node*> path;  // locked once each: the node and all above it, the root left out
@@ -71,10 +78,10 @@ struct Reach {
   Reason reason;  // why it is not the match
 };
 
-// What has to come from the host before a session can stand at `target`.
+// What has to come from lower tiers before a session can stand at `target`.
 struct Fetch {
   std::vector<Node*> nodes;  // their full attention, root first; the last one may reach beyond the target
-  std::vector<std::vector<WindowSource>> windows;  // per attention cache; only those on the host
+  std::vector<std::vector<WindowSource>> windows;  // per attention cache; only those not on the device
   Node* point = nullptr;                           // its states
   Needs needs;
   std::uint64_t bytes = 0;
@@ -88,6 +95,18 @@ struct InUse {
   const Node* point = nullptr;                 // whose restore point the session will stand on
   std::vector<std::vector<SpanList>> windows;  // per attention cache: cells on the device that are part of its window
 };
+
+// A snapshot that came from elsewhere, in terms of this cache.
+struct Imported {
+  std::string name_space;
+  Tokens tokens;  // the whole path
+  std::int32_t start = 0;
+  PointKind point = PointKind::kNone;
+  std::vector<std::vector<BlobSlice>> cells;  // per attention cache
+  std::vector<BlobSlice> windows;             // per attention cache; no blob: none
+  std::vector<BlobPtr> states;                // per recurrent cache; null: none
+};
+using BlobMaker = std::function<BlobPtr(std::size_t image)>;
 
 // Whether there are media items among the tokens. Throws kArgument for a negative token that stands for none, naming
 // its index.
@@ -103,30 +122,34 @@ struct PrefixCacheState {
   std::map<std::int32_t, std::size_t> cache_of_layer;      // attention layers
   std::map<std::int32_t, std::size_t> recurrent_of_layer;  // recurrent layers
   std::vector<std::size_t> full, forgetting;               // indices into `caches`
-  std::uint32_t longest = 0;       // tokens a session may have: cells of the smallest full cache
-  std::uint32_t pin_cap = 0;       // tokens that pins may hold
-  std::shared_ptr<HostTier> host;  // null: no host tier
+  std::uint32_t longest = 0;              // tokens a session may have: cells of the smallest full cache
+  std::uint32_t pin_cap = 0;              // tokens that pins may hold
+  std::shared_ptr<ByteBudget> host;       // null: no host tier
+  std::shared_ptr<DiskTier> disk;         // null: no disk tier
+  std::vector<SnapshotCache> identities;  // of the caches, for snapshots
+  void open_disk();                       // part of the constructor
   bool has_points() const noexcept { return !forgetting.empty() || !recurrents.empty(); }
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
   mutable std::mutex mutex;
-  Trie trie{2};
+  Trie trie;
   std::set<Session*> sessions;
-  std::set<Node*> points;             // nodes with a restore point
-  std::list<Node*> user_points;       // each locked once; oldest first
-  std::vector<Hold> pins;             // one per pin
-  std::list<Hold> paths_in_use;       // of calls that let go of the mutex for a while
-  std::vector<ArrivalPtr> arrivals;   // page-ins the device may still be reading
-  std::vector<HostBlobPtr> unsealed;  // page-outs whose checksums are still to be taken
-  std::uint64_t device_tokens = 0;    // sum of the lengths of all nodes on the device
-  std::uint64_t host_tokens = 0;      // the same for the host tier
-  bool tails_are_shared = false;      // some sequences hold the same unpublished cells
-  std::uint64_t walks = 0;            // numbers the walks that mark nodes
-  std::uint64_t uses = 0;             // logical time of restore points
-  InUse in_use;                       // of the call that makes room now
-  PrefixCacheStats totals;            // only the totals are kept here
+  std::set<Node*> points;            // nodes with a restore point
+  std::list<Node*> user_points;      // each locked once; oldest first
+  std::vector<Hold> pins;            // one per pin
+  std::list<Hold> paths_in_use;      // of calls that let go of the mutex for a while
+  std::vector<ArrivalPtr> arrivals;  // page-ins the device may still be reading
+  std::vector<BlobPtr> unsealed;     // page-outs whose checksums are still to be taken
+  std::set<BlobPtr> being_written;   // queued for the disk
+  std::uint64_t device_tokens = 0;   // sum of the lengths of all nodes on the device
+  bool tails_are_shared = false;     // some sequences hold the same unpublished cells
+  std::uint64_t walks = 0;           // numbers the walks that mark nodes
+  std::uint64_t uses = 0;            // logical time of restore points
+  InUse in_use;                      // of the call that makes room now
+  PrefixCacheStats totals;           // only the totals are kept here
   bool closed = false;
-  double now = 0;  // the clock at the start of the present call
+  double now = 0;                           // the clock at the start of the present call
+  std::optional<double> not_writing_since;  // when the disk tier was first seen switched off
 
   // --- publish.cpp -----------------------------------------------------------------------------------------------
   void open(Session& session, std::string_view name_space);
@@ -167,10 +190,12 @@ struct PrefixCacheState {
 
   // --- reach.cpp -------------------------------------------------------------------------------------------------
   Path find_path(Node* from, std::span<const Token> rest) const;
-  // From a session that stands at `computed` (its own cells cover what it sees there). `device_only`: without the host.
+  // From a session that stands at `computed` (its own cells cover what it sees there). `device_only`: without lower
+  // tiers.
   Reach reach(const Path& path, std::int32_t computed, std::int32_t limit, const AtomicSpans& atomic,
               bool device_only) const;
   Fetch missing(const Path& path, std::int32_t computed, std::int32_t target) const;
+  Fetch missing_nodes(const Path& path, std::int32_t computed, std::int32_t target) const;  // full attention only
   // A live session that stands at the node's end between two steps: its state and window are as good as a restore
   // point.
   Session* standing_at(const Node* node) const;
@@ -183,7 +208,8 @@ struct PrefixCacheState {
   ReusePlan plan_reuse(Node* from, std::span<const Token> rest, std::int32_t limit, const AtomicSpans& atomic);
 
   // --- adopt.cpp -------------------------------------------------------------------------------------------------
-  // Moves `session` as deep as the tree and `limit` allow, bringing state back from the host. May let go of the mutex.
+  // Moves `session` as deep as the tree and `limit` allow, bringing state back from lower tiers. May let go of the
+  // mutex.
   ReusePlan advance(Session& session, std::int32_t limit, Entry& entry);
   void adopt(Session& session, const Path& path, std::int32_t target);
   std::vector<Node*> cut_at(const Path& path, std::int32_t target);  // its nodes, one of which ends there now
@@ -205,24 +231,74 @@ struct PrefixCacheState {
   Needs copies_for_shift(const Session& session, std::int32_t end) const;
 
   // --- page_in.cpp -----------------------------------------------------------------------------------------------
-  enum class PageIn : std::uint8_t { kDone, kNoRoom, kChecksum, kChanged };
-  // Brings back what is missing at `target`. Lets go of the mutex while it verifies.
-  PageIn page_in(const Path& path, std::int32_t computed, std::int32_t target, std::uint64_t& bytes_moved,
+  enum class PageIn : std::uint8_t { kDone, kNoRoom, kHostBusy, kChecksum, kChanged };
+  // Brings back what is missing at `wanted`, or a part of its full attention. Lets go of the mutex while it verifies.
+  PageIn page_in(const Path& path, std::int32_t computed, std::int32_t wanted, std::uint64_t& bytes_moved,
                  Entry& entry);
-  void load(const Path& path, const Fetch& fetch);
-  void load_window(const Path& path, std::size_t cache, const HostSlice& slice, const ArrivalPtr& arrival);
-  void load_point(Node* node, const ArrivalPtr& arrival);
-  void drop_damaged(const Path& path);  // the first state on the path whose bytes are known to be wrong
+  std::int32_t within_reach(const Path& path, std::int32_t computed, std::int32_t target) const;
+  void load(const Path& path, const Fetch& fetch, const Stages& stages);
+  void load_slice(std::size_t cache, const SpanList& cells, const BlobSlice& slice, const Stages& stages,
+                  Arrival& arrival);
+  void load_window(const Path& path, std::size_t cache, const BlobSlice& slice, const Stages& stages,
+                   const ArrivalPtr& arrival);
+  void load_point(Node* node, const Stages& stages, const ArrivalPtr& arrival);
+  void drop_damaged(const Path& path);  // what of the path has bytes that are known to be wrong
+  bool lost_full_attention(const NodeState& state, const std::function<bool(const BlobPtr&)>& failed) const;
   void reap_arrivals();
+  bool host_is_busy() const;
+  void wait_for_host(Entry& entry);
   void fail_arrival(const Arrival& arrival);
 
   // --- page_out.cpp ----------------------------------------------------------------------------------------------
   std::uint64_t page_out(Node* node);  // device bytes freed; 0: did not fit
   bool page_out_point(Node* node);     // windows and states; false: did not fit
-  std::optional<HostSlice> store_cells(std::size_t cache, const SpanList& list);  // nothing: did not fit
-  HostBlobPtr store_state(std::size_t cache, const SlotRef& slot);                // null: did not fit
-  bool make_host_room(std::uint64_t bytes);
-  bool drop_host_parts();  // of one node that is on the device; false: there is none
+  std::optional<BlobSlice> store_cells(std::size_t cache, const SpanList& list);  // nothing: did not fit
+  BlobPtr store_state(std::size_t cache, const SlotRef& slot);                    // null: did not fit
+  // Copies of all that the node has on the device only; false: did not fit. `may_lose`: what has no other copy may go.
+  bool copy_out(Node* node, bool may_lose);
+  bool copy_point(Node* node, bool may_lose);
+  std::uint64_t uncopied_bytes(const NodeState& state) const;
+  std::uint64_t point_bytes(const RestorePoint& point) const;  // REQUIRES: on the device
+
+  // --- lower_tiers.cpp -------------------------------------------------------------------------------------------
+  void settle(Node* node);  // its membership in the orders of the lower tiers
+  Tier tier_of(const NodeState& state) const;
+  Tier tier_of(const RestorePoint& point) const;
+  Tier tier_of(const Fetch& fetch) const;  // the lowest it reads from
+  bool make_host_room(std::uint64_t bytes, bool may_lose);
+  bool leave_host(Node* node, bool may_lose);
+  std::uint64_t leave_host_for_disk(Node* node);  // bytes of memory it had; 0: it is not on the disk
+  void drop_slices(Node* node, const std::function<bool(const BlobPtr&)>& which);
+  bool let_go_of_locked_copies(bool may_lose);
+  bool make_disk_room(std::uint64_t bytes, const Node* below);  // reserves them; nothing on the path to `below` goes
+  bool leave_disk(Node* node);
+
+  // --- saving.cpp ------------------------------------------------------------------------------------------------
+  std::vector<SnapshotCache> snapshot_caches() const;
+  SnapshotHeader header_for(const Node* node) const;  // without images and `start`
+  SavingPtr unsaved(const Node* node) const;          // its images that are in no file and not on their way to one
+  std::optional<BlobSlice> recut(std::size_t cache, const BlobSlice& slice);
+  bool recut_torn_images(Node* node);
+  bool is_saved(const Node* node) const;
+  // `below`: what is on the path to it does not go to make room. `may_lose`: other snapshots may go.
+  bool queue_for_disk(Node* node, const Node* below, bool may_lose);
+  bool save_path(Node* node);
+  void write_again_after_a_while();
+  void write_out(const SavingPtr& saving) noexcept;
+  static std::vector<std::byte> encoded(Saving& saving);
+  void finish(Saving& saving, const DiskFilePtr& file, std::uint64_t offset);
+  struct SaveAll {
+    std::uint64_t queued = 0, left = 0;
+  };
+  SaveAll save_all();
+  bool all_saved() const;
+
+  // --- reopen.cpp ------------------------------------------------------------------------------------------------
+  void reopen(std::vector<FoundSnapshot> snapshots);
+  SnapshotFault translate(const SnapshotHeader& header, const BlobMaker& make, Imported& found) const;
+  bool fits_here(const SnapshotImage& image) const;
+  bool has_whole_point(const Imported& found) const;
+  Node* import(const Imported& found);  // the node where it ends; null: of no use here
 
   // --- restore_points.cpp ----------------------------------------------------------------------------------------
   // Makes a restore point at `offset` of the session's path from the states given (one per recurrent cache) and from
@@ -245,10 +321,10 @@ struct PrefixCacheState {
   // --- room.cpp --------------------------------------------------------------------------------------------------
   std::uint32_t deficit(const Needs& needs) const;  // cells missing in the shortest full cache
   // `also` (may be null): a node whose path counts as live, too.
-  std::uint64_t freeable_tokens(Node* also = nullptr);    // device tokens that no live session, pin or call needs
-  std::uint64_t freeable_bytes();                         // the same in bytes of all caches
-  std::uint64_t freeable_host_bytes();                    // of nodes on the host. REQUIRES: just after freeable_bytes()
-  std::uint64_t room_tokens(Node* also = nullptr);        // what a claim could get of the shortest full cache
+  std::uint64_t freeable_tokens(Node* also = nullptr);  // device tokens that no live session, pin or call needs
+  std::uint64_t freeable_bytes();                       // the same in bytes of all caches
+  std::uint64_t freeable_outside_bytes();           // of nodes not on the device. REQUIRES: just after freeable_bytes()
+  std::uint64_t room_tokens(Node* also = nullptr);  // what a claim could get of the shortest full cache
   std::uint32_t freeable_cells(std::size_t cache) const;  // of a cache that forgets
   std::uint32_t freeable_slots(std::size_t cache) const;
   std::uint64_t mark_live(Node* also);  // marks live paths with the new `walks`; device tokens on them
@@ -262,6 +338,7 @@ struct PrefixCacheState {
   void let_go_unneeded(std::size_t cache, std::uint32_t count);
   std::uint32_t let_go_of(std::size_t cache, Part& part, std::uint32_t count);
   Node* next_victim();                // null when everything left is live or pinned
+  Node* outside_victim() const;       // the same among nodes that are not on the device; looks at all of them
   std::uint64_t give_up(Node* node);  // to the host, else away; device bytes freed
   // Device and host bytes freed. REQUIRES: nothing in it is locked but by pins and user points. `tidy`: the parent may
   // join its last child.
@@ -271,9 +348,9 @@ struct PrefixCacheState {
   Node* own_tail(std::string_view name_space, std::span<const Token> tokens) const;
   bool subtree_is_locked(Node* node) const;
   std::uint64_t device_bytes_of(const NodeState& node) const;
-  std::uint64_t host_bytes_of(const NodeState& node) const;
-  std::uint64_t bytes_per_token() const;  // of full attention
-  void take_off_marks(Node* node);        // pins and user points in the subtree; their locks go too
+  std::uint64_t outside_bytes_of(const NodeState& node) const;  // in lower tiers, copies included
+  std::uint64_t bytes_per_token() const;                        // of full attention
+  void take_off_marks(Node* node);  // pins and user points in the subtree; their locks go too
   Hold hold(Node* node);
   void let_go(const Hold& hold);
   std::int32_t longest_pin(const Match& match,
@@ -288,7 +365,15 @@ struct PrefixCacheState {
   }
   void check_session(const Session& session, std::vector<std::string>& findings) const;
   void check_node(const Node& node, std::vector<std::string>& findings) const;
+  void check_budgets(std::vector<std::string>& findings) const;
+
+  // Its jobs use all of the above, so it goes first.
+  std::unique_ptr<BackgroundQueue> writer;  // with a disk tier
 };
+
+// How blobs of images are cut into sections.
+std::vector<BlobSection> blob_sections(const KvShape& shape, std::uint32_t cells);
+std::vector<BlobSection> blob_sections(const StateShape& shape);
 
 // Keeps what a path needs at `target` out of what may be given up, for a while.
 class InUseScope {

@@ -53,8 +53,9 @@ void PrefixCacheState::detach(Session& session) noexcept {
   try {
     if (!session.failed_ && session.publish_ && session.node_ != nullptr)
       make_point(session, session.computed_, PointKind::kEnd, states_of(session));
+    if (!session.failed_ && session.publish_ && session.node_ != nullptr) save_path(session.node_);
   } catch (const std::exception& error) {
-    log_message(LogLevel::kWarning, cat("prefix cache: the end of a session is no restore point: ", error.what()));
+    log_message(LogLevel::kWarning, cat("prefix cache: the end of a session was not kept: ", error.what()));
   }
   for (std::size_t i = 0; i < session.sequences_.size(); ++i) caches[i]->close_sequence(session.sequences_[i]);
   for (std::size_t i = 0; i < session.states_.size(); ++i) recurrents[i]->close_sequence(session.states_[i]);
@@ -101,10 +102,9 @@ void consume(Tokens& tail, std::size_t& begin, std::int32_t count) {
 void PrefixCacheState::to_device(Node* node) {
   NodeState& state = state_of(node);
   state.on_device = true;
-  trie.leave_order(kHostOrder, node);
   trie.join_order(kDeviceOrder, node);
   device_tokens += state.length();
-  host_tokens -= state.length();
+  settle(node);
 }
 
 // The session's cells of one cache and a node on its path become one: where the node holds cells the session re-points
@@ -130,18 +130,18 @@ void PrefixCacheState::lend_or_borrow(Session& session, std::size_t cache, NodeS
     part.add(owner.lend(id, at, gap_end));
     at = gap_end;
   }
-  if (part.device_tokens() == node.length()) part.slices.clear();
+  if (disk == nullptr && part.device_tokens() == node.length()) part.slices.clear();
 }
 
-// Walks down where the tree already knows the tokens. A node that is on the host takes the session's cells: it is
-// resident again at no cost.
+// Walks down where the tree already knows the tokens. A node in a lower tier takes the session's cells: it is resident
+// again at no cost.
 void PrefixCacheState::take_known(Session& session, const Path& path) {
   for (Node* node : path.nodes) {
     if (node->start() >= path.matched) break;
     if (node->end() > path.matched) node = trie.split(node, path.matched);
     NodeState& state = state_of(node);
     for (std::size_t i = 0; i < caches.size(); ++i) lend_or_borrow(session, i, state);
-    if (!state.on_device) to_device(node);
+    state.on_device ? settle(node) : to_device(node);
     move_to(session, node);
   }
 }

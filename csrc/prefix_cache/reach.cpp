@@ -11,6 +11,10 @@ const char* name_of(Tier tier) noexcept {
       return "device";
     case Tier::kHost:
       return "host";
+    case Tier::kDisk:
+      return "disk";
+    case Tier::kStore:
+      return "store";
     case Tier::kNone:
       break;
   }
@@ -42,7 +46,7 @@ const char* name_of(ReasonCode code) noexcept {
 Reason reason_for(ReasonCode code) {
   switch (code) {
     case ReasonCode::kNoRoom:
-      return {code, "the rest is on the host and does not fit on the device"};
+      return {code, "the rest is in a lower tier and does not fit on the device"};
     case ReasonCode::kChecksum:
       return {code, "the rest came back damaged and was dropped"};
     case ReasonCode::kNotUsed:
@@ -117,7 +121,7 @@ class Search {
   bool restorable_at_end(const Node* node) const {
     if (cache_.standing_at(node) != nullptr) return true;
     const RestorePoint& point = state_of(node).point;
-    return point.exists() && !(device_only_ && point.on_host) && windows_complete(node->end());
+    return point.exists() && !(device_only_ && !point.on_device) && windows_complete(node->end());
   }
 
  private:
@@ -176,7 +180,8 @@ Session* PrefixCacheState::standing_at(const Node* node) const {
   return nullptr;
 }
 
-Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::int32_t target) const {
+// The full attention of the nodes that are not on the device.
+Fetch PrefixCacheState::missing_nodes(const Path& path, std::int32_t computed, std::int32_t target) const {
   Fetch fetch;
   fetch.needs = no_needs();
   fetch.windows.resize(caches.size());
@@ -192,6 +197,11 @@ Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::in
     fetch.bytes += cells * caches[i]->shape().bytes_per_cell();
   }
   if (full.empty()) fetch.resident = target;
+  return fetch;
+}
+
+Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::int32_t target) const {
+  Fetch fetch = missing_nodes(path, computed, target);
   for (Node* node : path.nodes) {
     if (node->end() == target && standing_at(node) != nullptr) return fetch;
   }
@@ -205,7 +215,7 @@ Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::in
     }
   }
   for (Node* node : path.nodes) {
-    if (recurrents.empty() || node->end() != target || !state_of(node).point.on_host) continue;
+    if (recurrents.empty() || node->end() != target || state_of(node).point.on_device) continue;
     fetch.point = node;
     for (std::size_t i = 0; i < recurrents.size(); ++i) {
       fetch.needs.slots[i] = 1;
@@ -264,16 +274,18 @@ ReusePlan PrefixCacheState::plan_reuse(Node* from, std::span<const Token> rest, 
   const Path path = find_path(from, rest);
   plan.matched = path.matched;
   bool device_only = false, short_of_room = false;
+  Tier lowest = Tier::kDevice;
   while (true) {
     const Reach reached = reach(path, from->end(), limit, atomic, device_only);
     const Fetch fetch = missing(path, from->end(), reached.target);
     plan.reusable = reached.target;
     plan.bytes_moved = fetch.bytes;
+    lowest = tier_of(fetch);
     plan.reason = short_of_room ? reason_for(ReasonCode::kNoRoom) : reached.reason;
     if (fetch.empty() || fits(path, fetch, from->end(), reached.target, limit, device_only)) break;
     short_of_room = true;
   }
-  if (plan.reusable > 0) plan.tier = plan.bytes_moved > 0 ? Tier::kHost : Tier::kDevice;
+  if (plan.reusable > 0) plan.tier = lowest;
   return plan;
 }
 

@@ -101,13 +101,13 @@ double PrefixCacheState::thinning_score(const Node* node) const {
 
 bool PrefixCacheState::frees_slot(const Node* node, std::size_t cache) const {
   const RestorePoint& point = state_of(node).point;
-  return !point.on_host && recurrents[cache]->pool().holders(point.states[cache].slot()) == 1;
+  return point.on_device && recurrents[cache]->pool().holders(point.states[cache].slot()) == 1;
 }
 
 // Windows of several points may overlap, so giving up one alone may free nothing yet.
 bool PrefixCacheState::frees_cells(const Node* node, std::size_t cache) const {
   const RestorePoint& point = state_of(node).point;
-  return !point.on_host && !point.windows[cache].empty();
+  return point.on_device && !point.windows[cache].empty();
 }
 
 Node* PrefixCacheState::point_victim(PointKind most, const std::function<bool(const Node*)>& frees) const {

@@ -6,8 +6,9 @@
 
 namespace kvtrie {
 
-enum class Tier : std::uint8_t { kNone, kDevice, kHost };
-const char* name_of(Tier tier) noexcept;  // "none", "device", "host"
+// Where state is, from near to far.
+enum class Tier : std::uint8_t { kNone, kDevice, kHost, kDisk, kStore };
+const char* name_of(Tier tier) noexcept;  // "none", "device", "host", "disk", "store"
 
 // Why less was reused than the tree knows.
 enum class ReasonCode : std::uint8_t {

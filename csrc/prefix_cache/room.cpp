@@ -24,7 +24,7 @@ std::uint64_t PrefixCacheState::device_bytes_of(const NodeState& node) const {
   for (std::size_t i = 0; i < caches.size(); ++i) {
     bytes += caches[i]->shape().bytes_per_cell() * node.parts[i].device_tokens();
   }
-  if (!node.point.exists() || node.point.on_host) return bytes;
+  if (!node.point.exists() || !node.point.on_device) return bytes;
   for (const auto& cache : recurrents) bytes += cache->shape().bytes_per_slot();
   for (const std::size_t i : forgetting) {
     bytes += caches[i]->shape().bytes_per_cell() * caches[i]->cells_held_only(node.point.windows[i], 1);
@@ -32,18 +32,16 @@ std::uint64_t PrefixCacheState::device_bytes_of(const NodeState& node) const {
   return bytes;
 }
 
-std::uint64_t PrefixCacheState::host_bytes_of(const NodeState& node) const {
+std::uint64_t PrefixCacheState::outside_bytes_of(const NodeState& node) const {
   std::uint64_t bytes = 0;
-  const auto add = [&](std::size_t i, const HostSlice& slice) {
+  const auto add = [&](std::size_t i, const BlobSlice& slice) {
     bytes += caches[i]->shape().bytes_per_cell() * static_cast<std::uint64_t>(slice.to - slice.from);
   };
   for (std::size_t i = 0; i < caches.size(); ++i) {
-    for (const HostSlice& slice : node.parts[i].slices) add(i, slice);
-    if (node.point.on_host) add(i, node.point.slices[i]);
+    for (const BlobSlice& slice : node.parts[i].slices) add(i, slice);
+    if (!node.point.slices.empty()) add(i, node.point.slices[i]);
   }
-  for (std::size_t i = 0; i < recurrents.size() && node.point.on_host; ++i) {
-    bytes += recurrents[i]->shape().bytes_per_slot();
-  }
+  for (const BlobPtr& blob : node.point.blobs) bytes += blob->bytes();
   return bytes;
 }
 
@@ -103,11 +101,11 @@ std::uint64_t PrefixCacheState::freeable_bytes() {
   return bytes;
 }
 
-std::uint64_t PrefixCacheState::freeable_host_bytes() {
+std::uint64_t PrefixCacheState::freeable_outside_bytes() {
   std::uint64_t bytes = 0;
   trie.visit([&](Node& node) {
     if (node.is_root() || state_of(&node).mark == walks) return;
-    if (!state_of(&node).on_device) bytes += host_bytes_of(state_of(&node));
+    if (!state_of(&node).on_device) bytes += outside_bytes_of(state_of(&node));
   });
   return bytes;
 }
@@ -123,11 +121,11 @@ std::uint32_t PrefixCacheState::freeable_cells(std::size_t cache) const {
   if (!in_use.windows.empty()) {
     for (const SpanList& list : in_use.windows[cache]) pinned.push_back(&list);
     const RestorePoint* point = in_use.point == nullptr ? nullptr : &state_of(in_use.point).point;
-    if (point != nullptr && point->exists() && !point->on_host) pinned.push_back(&point->windows[cache]);
+    if (point != nullptr && point->exists() && point->on_device) pinned.push_back(&point->windows[cache]);
   }
   for (const Hold& pin : pins) {
     const RestorePoint& point = state_of(pin.node).point;
-    if (point.exists() && !point.on_host) pinned.push_back(&point.windows[cache]);
+    if (point.exists() && point.on_device) pinned.push_back(&point.windows[cache]);
   }
   const CausalCache::Usage usage = caches[cache]->usage();
   const auto held = static_cast<std::uint32_t>(usage.held);
@@ -225,8 +223,8 @@ std::uint32_t PrefixCacheState::let_go_of(std::size_t cache, Part& part, std::ui
       SpanList rest = list.split(span.position);
       SpanList back = rest.split(span.position + static_cast<std::int32_t>(take));
       if (!list.empty()) left.push_back(std::move(list));
-      if (host != nullptr && host->fits(rest.length() * caches[cache]->shape().bytes_per_cell())) {
-        if (std::optional<HostSlice> slice = store_cells(cache, rest)) part.add(std::move(*slice));
+      if (host != nullptr && !part.without_slice(rest.begin_position(), rest.end_position()).empty()) {
+        if (std::optional<BlobSlice> slice = store_cells(cache, rest)) part.add(std::move(*slice));
       }
       list = std::move(back);
       freed += take;
@@ -248,6 +246,7 @@ void PrefixCacheState::let_go_unneeded(std::size_t cache, std::uint32_t count) {
     const std::uint32_t free = caches[cache]->free_cells();
     if (free >= count) return;
     let_go_of(cache, state_of(node).parts[cache], count - free);
+    settle(node);
     prune(node);
   }
 }

@@ -25,24 +25,43 @@ class Payload {
   // that stays. Only called when `can_join` said yes. Throwing changes nothing.
   virtual void join(Payload& child) = 0;
   virtual bool can_join(const Payload& child) const = 0;
+  // Seconds per byte, in any unit that all payloads share: what computing this node's own tokens again would take, with
+  // everything above it present, over the bytes that go with it. Read at each use by the policy `cost`. At least 0.
+  virtual double recompute_cost() const noexcept { return 1; }
 };
 
 class Node;
 
-// A node's place in one victim order (victim_order.h).
+// A node's place in one victim order (victim_order.h). What is kept for a rank lies where lru keeps its links, so that
+// no policy costs a node more than another.
 struct OrderSlot {
-  enum class State : std::uint32_t {
+  enum class State : std::uint8_t {
     kOut,     // no member
-    kListed,  // member, on the list
-    kParked,  // member, off the list: a child holds it and the victim scan has met it
-    kLocked,  // member, off the list: locked
+    kListed,  // member, on the list or in the heap
+    kParked,  // member, off it: a child holds it (lru: and the victim scan has met it)
+    kLocked,  // member, off it: locked
+  };
+  enum class Segment : std::uint8_t { kProbation, kProtected };  // slru; else all on probation
+
+  struct Links {
+    Node* previous = nullptr;  // on the list, towards the oldest
+    Node* next = nullptr;      // on the list, towards the latest
+  };
+  struct Rank {
+    double priority;
+    std::uint32_t uses;   // since it joined
+    std::uint32_t place;  // in the heap, while listed
   };
 
-  Node* previous = nullptr;   // on the list, towards the oldest
-  Node* next = nullptr;       // on the list, towards the latest
+  union {
+    Links links = {};  // lru
+    Rank rank;         // the other policies, from the first join on
+  };
   std::uint64_t age = 0;      // latest use of this member, or of one that held it
   std::uint32_t holders = 0;  // children that are members or locked; kept for nodes that are no members, too
   State state = State::kOut;
+  Segment segment = Segment::kProbation;
+  bool since_join = false;  // locked since it joined: the last unlock belongs to that first use. Not kept by lru
 };
 
 class Node {
@@ -69,7 +88,9 @@ class Node {
  private:
   friend class Trie;
   friend class TrieCheck;
-  friend class VictimOrder;
+  friend class RecencyOrder;
+  friend class RankedOrder;
+  friend class RankedHeap;
   friend class ChildIndex;
   friend class NodePool;
 

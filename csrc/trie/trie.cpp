@@ -14,10 +14,10 @@ const std::string& Node::name_space() const noexcept {
   return *node->name_;
 }
 
-Trie::Trie(int orders) : pool_(orders) {
+Trie::Trie(int orders, VictimPolicy policy) : pool_(orders) {
   require(orders >= 0, "Trie", "orders: got ", orders, ", allowed 0 or more");
   orders_.reserve(static_cast<std::size_t>(orders));
-  for (int i = 0; i < orders; ++i) orders_.emplace_back(i);
+  for (int i = 0; i < orders; ++i) orders_.emplace_back(i, policy);
 }
 
 Trie::~Trie() {
@@ -102,11 +102,13 @@ void Trie::extend(Node* leaf, std::span<const Token> more) {
           leaf->child_count(), " children, allowed a leaf");
   leaf->edge_.append(more);
   token_count_ += more.size();
+  for (VictimOrder& order : orders_) order.extend(leaf, more.size());
 }
 
 Node* Trie::split(Node* node, std::int32_t at) {
   require(!node->is_root() && node->start() < at && at < node->end(), "Trie.split", "at: got ", at, ", allowed above ",
           node->start(), " and below ", node->end());
+  for (VictimOrder& order : orders_) order.reserve();
   Edge part = node->edge_.part_for_cut(at);
   Node* upper = pool_.create();
   try {
@@ -199,6 +201,7 @@ void Trie::join_order(int order, Node* node) {
   VictimOrder& wanted = order_at(order, "Trie.join_order");
   require(!node->is_root() && !node->in_order(order), "Trie.join_order", "node: got a ",
           node->is_root() ? "root" : "member", ", allowed a node that is no member");
+  wanted.reserve();
   wanted.join(node, ++now_);
 }
 

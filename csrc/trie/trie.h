@@ -7,15 +7,17 @@
 //     root -- "the cat " --+-- "sat on"                     insert "the cat naps" below "the cat sat on" splits the
 //                          +-- "naps"                       edge where they part; the payload is split with it
 //
-// Giving up. For each of `orders` tiers there is one victim order (victim_order.h): the least recently used *member*
-// that has no member below it and no lock. Demoting a node from tier to tier is leaving one order and joining the next.
-// A victim may still have children that are members of another order or of none; to remove a node it must be a leaf.
+// Giving up. For each of `orders` tiers there is one victim order (victim_order.h). Its victim is the *member*, with no
+// member below it and no lock, that the policy puts first: by default the least recently used. Demoting a node from
+// tier to tier is leaving one order and joining the next. A victim may still have children that are members of another
+// order or of none; to remove a node it must be a leaf.
 //
 // Locks. A lock on a node keeps it, and by being below them all its ancestors, from being given up (victim_order.h has
 // the exact rule and what the owner has to keep to). O(1).
 //
-// Cost. Finding a child is O(1) whatever the width. Nothing recurses: depth costs no stack. A node takes 72 bytes and
-// 32 for each order; tokens beyond two lie in one block per edge.
+// Cost. Finding a child is O(1) whatever the width. Nothing recurses: depth costs no stack. A node takes 80 bytes and
+// 32 for each order; tokens beyond two lie in one block per edge. Where the policy is not lru, uses and changes of
+// membership are O(log members), and a member takes at least 24 bytes more (slru: 48).
 //
 // Errors. A call that throws has changed nothing. Breaking a REQUIRES is kArgument where a call may throw.
 // Threads: none of its own; the owner serialises. Units: offsets and lengths in tokens; times are logical.
@@ -45,7 +47,7 @@ struct Match {
 
 class Trie {
  public:
-  explicit Trie(int orders = 1);
+  explicit Trie(int orders = 1, VictimPolicy policy = VictimPolicy::kLru);  // one policy for all orders
   ~Trie();
   Trie(const Trie&) = delete;
   Trie& operator=(const Trie&) = delete;

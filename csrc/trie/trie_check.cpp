@@ -13,7 +13,8 @@ using State = OrderSlot::State;
 
 class TrieCheck {
  public:
-  explicit TrieCheck(const Trie& trie) : trie_(trie), members_(trie.orders_.size()), listed_(trie.orders_.size()) {}
+  explicit TrieCheck(const Trie& trie)
+      : trie_(trie), members_(trie.orders_.size()), listed_(trie.orders_.size()), ranked_(trie.orders_.size()) {}
 
   std::vector<std::string> run() {
     check_roots();
@@ -23,11 +24,17 @@ class TrieCheck {
     expect(indexed_ == trie_.index_.size(), "child index: kept ", trie_.index_.size(), ", counted ", indexed_);
     expect(nodes_ + trie_.roots_.size() == trie_.pool_.live(), "pool: kept ", trie_.pool_.live(), " nodes, counted ",
            nodes_ + trie_.roots_.size());
-    for (int order = 0; order < trie_.orders(); ++order) check_list(order);
+    for (int order = 0; order < trie_.orders(); ++order) check_order(order);
     return std::move(findings_);
   }
 
  private:
+  // What a RankedOrder counts.
+  struct Ranked {
+    std::uint64_t tokens = 0, protected_tokens = 0;
+    std::size_t protected_members = 0, protected_free = 0;
+  };
+
   template <class... Parts>
   void expect(bool ok, const Parts&... parts) {
     if (!ok) findings_.push_back(cat("[Trie.check] ", parts...));
@@ -86,32 +93,94 @@ class TrieCheck {
     const OrderSlot& slot = node.slot(order);
     expect_of(node, slot.holders == holders, "order ", order, " keeps ", slot.holders, " holders, has ", holders);
     expect_of(node, slot.state == State::kOut || !node.is_root(), "a root is a member");
-    expect_of(node, slot.state == State::kOut || slot.age <= trie_.now_, "age ", slot.age, ", now ", trie_.now_);
     expect_of(node, (slot.state == State::kLocked) == (slot.state != State::kOut && node.locks_ > 0), "order ", order,
               ": locks and state disagree");
     expect_of(node, slot.state != State::kParked || holders > 0, "parked in order ", order, " and not held");
-    if (slot.state != State::kListed) {
-      expect_of(node, slot.previous == nullptr && slot.next == nullptr, "linked in order ", order, ", not listed");
-    }
     if (slot.state != State::kOut) ++members_[order];
     if (slot.state == State::kListed) ++listed_[order];
+    const VictimOrder& kept = trie_.orders_[static_cast<std::size_t>(order)];
+    if (slot.state != State::kOut) kept.by_rank_ ? check_ranked(node, order, kept.ranked_) : check_recent(node, order);
   }
 
-  void check_list(int order) {
-    const VictimOrder& list = trie_.orders_[static_cast<std::size_t>(order)];
-    expect(list.members_ == members_[order], "order ", order, ": keeps ", list.members_, " members, has ",
-           members_[order]);
+  void check_recent(const Node& node, int order) {
+    const OrderSlot& slot = node.slot(order);
+    expect_of(node, slot.age <= trie_.now_, "age ", slot.age, " in order ", order, ", now ", trie_.now_);
+    if (slot.state == State::kListed) return;
+    expect_of(node, slot.links.previous == nullptr && slot.links.next == nullptr, "linked in order ", order,
+              ", not listed");
+  }
+
+  void check_ranked(const Node& node, int order, const RankedOrder& ranked) {
+    const OrderSlot& slot = node.slot(order);
+    const bool in_segments = ranked.policy_ == VictimPolicy::kSlru;
+    expect_of(node, slot.age <= ranked.now_, "age ", slot.age, " in order ", order, ", now ", ranked.now_);
+    expect_of(node, slot.rank.uses > 0, "never used in order ", order);
+    expect_of(node, in_segments || slot.segment == OrderSlot::Segment::kProbation, "in a segment of order ", order);
+    expect_of(node, !in_segments || slot.rank.priority == 0, "priority ", slot.rank.priority, " in order ", order);
+    expect_of(node, ranked.policy_ != VictimPolicy::kLfu || slot.rank.priority == slot.rank.uses, "priority ",
+              slot.rank.priority, " in order ", order, ", uses ", slot.rank.uses);
+    expect_of(node, slot.state != State::kListed || slot.holders == 0, "listed in order ", order, " and held");
+    const bool guarded = slot.segment == OrderSlot::Segment::kProtected;
+    Ranked& counted = ranked_[static_cast<std::size_t>(order)];
+    counted.tokens += node.tokens().size();
+    counted.protected_tokens += guarded ? node.tokens().size() : 0;
+    counted.protected_members += guarded ? 1 : 0;
+    counted.protected_free += guarded && slot.state == State::kListed ? 1 : 0;
+    if (!guarded && slot.state != State::kListed) return;
+    const auto& entries = (guarded ? ranked.protected_ : ranked.candidates_).entries_;
+    expect_of(node, slot.rank.place < entries.size() && entries[slot.rank.place].node == &node,
+              "not at its place in the heap of order ", order);
+  }
+
+  void check_order(int order) {
+    const VictimOrder& kept = trie_.orders_[static_cast<std::size_t>(order)];
+    const auto at = static_cast<std::size_t>(order);
+    expect(kept.members() == members_[at], "order ", order, ": keeps ", kept.members(), " members, has ", members_[at]);
+    kept.by_rank_ ? check_heaps(at, kept.ranked_) : check_list(at, kept.recency_);
+  }
+
+  void check_list(std::size_t order, const RecencyOrder& list) {
     std::size_t count = 0;
     Node* previous = nullptr;
-    for (Node* node = list.oldest_; node != nullptr && count <= members_[order]; node = node->slot(order).next) {
+    const auto next = [&](Node* node) { return node->slot(static_cast<int>(order)).links.next; };
+    for (Node* node = list.oldest_; node != nullptr && count <= members_[order]; node = next(node)) {
       ++count;
-      expect_of(*node, node->slot(order).state == State::kListed, "on the list of order ", order, ", not listed");
-      expect_of(*node, node->slot(order).previous == previous, "list links disagree in order ", order);
+      const OrderSlot& slot = node->slot(static_cast<int>(order));
+      expect_of(*node, slot.state == State::kListed, "on the list of order ", order, ", not listed");
+      expect_of(*node, slot.links.previous == previous, "list links disagree in order ", order);
       expect_of(*node, previous == nullptr || list.goes_before(previous, node), "out of place in order ", order);
       previous = node;
     }
     expect(list.latest_ == previous, "order ", order, ": the latest is not the end of the list");
     expect(count == listed_[order], "order ", order, ": list of ", count, ", listed members ", listed_[order]);
+  }
+
+  void check_heaps(std::size_t order, const RankedOrder& ranked) {
+    const Ranked& counted = ranked_[order];
+    const std::size_t candidates = listed_[order] - counted.protected_free;
+    expect(ranked.candidates_.size() == candidates, "order ", order, ": heap of ", ranked.candidates_.size(),
+           ", members that could go ", candidates);
+    expect(ranked.protected_.size() == counted.protected_members, "order ", order, ": heap of ",
+           ranked.protected_.size(), ", protected members ", counted.protected_members);
+    expect(ranked.protected_free_ == counted.protected_free, "order ", order, ": keeps ", ranked.protected_free_,
+           " protected that could go, has ", counted.protected_free);
+    expect(ranked.tokens_ == counted.tokens, "order ", order, ": keeps ", ranked.tokens_, " tokens, has ",
+           counted.tokens);
+    expect(ranked.protected_tokens_ == counted.protected_tokens, "order ", order, ": keeps ", ranked.protected_tokens_,
+           " protected tokens, has ", counted.protected_tokens);
+    check_heap(order, ranked.candidates_);
+    check_heap(order, ranked.protected_);
+  }
+
+  void check_heap(std::size_t order, const RankedHeap& heap) {
+    for (std::size_t place = 0; place < heap.entries_.size(); ++place) {
+      const RankedHeap::Entry& entry = heap.entries_[place];
+      const OrderSlot& slot = entry.node->slot(static_cast<int>(order));
+      expect_of(*entry.node, entry.priority == slot.rank.priority && entry.age == slot.age, "another key in order ",
+                order);
+      const RankedHeap::Entry& above = heap.entries_[place == 0 ? 0 : (place - 1) / RankedHeap::kWays];
+      expect_of(*entry.node, !RankedHeap::goes_before(entry, above), "out of place in order ", order);
+    }
   }
 
   const Trie& trie_;
@@ -120,6 +189,7 @@ class TrieCheck {
   std::size_t indexed_ = 0;
   std::vector<std::size_t> members_;
   std::vector<std::size_t> listed_;
+  std::vector<Ranked> ranked_;
   std::vector<std::string> findings_;
 };
 

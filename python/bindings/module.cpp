@@ -18,6 +18,8 @@ void init_hybrid(py::module_& m);
 void init_trie(py::module_& m);
 void init_session(py::module_& m);
 void init_prefix_cache(py::module_& m);
+void init_remote_store(py::module_& m);
+void init_replay(py::module_& m);
 }  // namespace kvtrie::binding
 
 PYBIND11_MODULE(_core, m) {
@@ -36,4 +38,6 @@ PYBIND11_MODULE(_core, m) {
   kvtrie::binding::init_trie(m);
   kvtrie::binding::init_session(m);
   kvtrie::binding::init_prefix_cache(m);
+  kvtrie::binding::init_remote_store(m);
+  kvtrie::binding::init_replay(m);
 }

@@ -71,10 +71,14 @@ CacheSet to_caches(const py::object& caches) {
 }
 
 PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprint, const py::object& host_bytes,
+                          const py::object& disk, const py::object& disk_bytes, const py::object& policy,
                           const py::object& checkpoint_every, const py::object& growth, const py::object& clock) {
   PrefixCacheOptions options;
   options.fingerprint = to_text(fingerprint, "PrefixCache", "fingerprint");
   options.host_bytes = to_bytes(host_bytes, "PrefixCache", "host_bytes");
+  if (!disk.is_none()) options.disk = to_text(disk, "PrefixCache", "disk");
+  options.disk_bytes = to_bytes(disk_bytes, "PrefixCache", "disk_bytes");
+  options.policy = policy_from_name(to_text(policy, "PrefixCache", "policy"));
   options.checkpoint_every = to_int32(checkpoint_every, "PrefixCache", "checkpoint_every", 1);
   options.growth = static_cast<std::uint32_t>(to_int32(growth, "PrefixCache", "growth"));
   options.clock = to_clock(clock);
@@ -132,34 +136,39 @@ class PathArgument {
 };
 
 // What page_out and evict have in common: `tokens` or `nbytes`, one of the two.
-using ByBytes = std::uint64_t (PrefixCache::*)(std::uint64_t);
-using ByTokens = std::uint64_t (PrefixCache::*)(std::string_view, std::span<const Token>);
+using ByBytes = std::function<std::uint64_t(std::uint64_t)>;
+using ByTokens = std::function<std::uint64_t(std::string_view, std::span<const Token>)>;
 
-std::uint64_t give_up(PrefixCache& self, const py::object& tokens, const py::object& nbytes,
-                      const py::object& name_space, const py::object& atomic, const char* where, ByTokens by_tokens,
-                      ByBytes by_bytes) {
+std::uint64_t give_up(const py::object& tokens, const py::object& nbytes, const py::object& name_space,
+                      const py::object& atomic, const char* where, const ByTokens& by_tokens, const ByBytes& by_bytes) {
   require(tokens.is_none() != nbytes.is_none(), where, "tokens, nbytes: got ", tokens.is_none() ? "neither" : "both",
           ", allowed one of them");
   if (tokens.is_none()) {
     const std::uint64_t bytes = to_bytes(nbytes, where, "nbytes");
-    return without_gil([&] { return (self.*by_bytes)(bytes); });
+    return without_gil([&] { return by_bytes(bytes); });
   }
   const PathArgument path(tokens, atomic, where);
   const std::string_view name = to_text(name_space, where, "namespace");
-  return without_gil([&] { return (self.*by_tokens)(name, path.span()); });
+  return without_gil([&] { return by_tokens(name, path.span()); });
 }
 
 std::uint64_t page_out(PrefixCache& self, const py::object& tokens, const py::object& nbytes, const py::object& to,
                        const py::object& name_space, const py::object& atomic) {
-  const std::string_view tier = to_text(to, "page_out", "to");
-  require(tier == "host", "page_out", "to: got '", tier, "', allowed 'host'");
-  return give_up(self, tokens, nbytes, name_space, atomic, "page_out", &PrefixCache::page_out,
-                 &PrefixCache::page_out_bytes);
+  const std::string_view name = to_text(to, "page_out", "to");
+  require(name == "host" || name == "disk", "page_out", "to: got '", name, "', allowed 'host' or 'disk'");
+  const Tier tier = name == "disk" ? Tier::kDisk : Tier::kHost;
+  return give_up(
+      tokens, nbytes, name_space, atomic, "page_out",
+      [&](std::string_view space, std::span<const Token> path) { return self.page_out(space, path, tier); },
+      [&](std::uint64_t bytes) { return self.page_out_bytes(bytes, tier); });
 }
 
 std::uint64_t evict(PrefixCache& self, const py::object& tokens, const py::object& nbytes, const py::object& name_space,
                     const py::object& atomic) {
-  return give_up(self, tokens, nbytes, name_space, atomic, "evict", &PrefixCache::evict, &PrefixCache::evict_bytes);
+  return give_up(
+      tokens, nbytes, name_space, atomic, "evict",
+      [&](std::string_view space, std::span<const Token> path) { return self.evict(space, path); },
+      [&](std::uint64_t bytes) { return self.evict_bytes(bytes); });
 }
 
 // A method over (tokens, namespace) that returns a number of tokens.
@@ -192,6 +201,32 @@ py::dict state_stats(const StateStats& stats) {
   return result;
 }
 
+py::dict disk_stats(const DiskStats& stats) {
+  py::dict refused;
+  for (std::size_t fault = 0; fault < stats.refused.size(); ++fault) {
+    if (stats.refused[fault] > 0) refused[name_of(static_cast<SnapshotFault>(fault))] = stats.refused[fault];
+  }
+  py::dict result;
+  const std::pair<const char*, std::uint64_t> numbers[] = {
+      {"files", stats.files},
+      {"bytes", stats.bytes},
+      {"cap_bytes", stats.cap_bytes},
+      {"peak_bytes", stats.peak_bytes},
+      {"writes", stats.writes},
+      {"written_bytes", stats.written_bytes},
+      {"failed_writes", stats.failed_writes},
+      {"reads", stats.reads},
+      {"read_bytes", stats.read_bytes},
+      {"failed_reads", stats.failed_reads},
+      {"strays_removed", stats.strays_removed},
+  };
+  for (const auto& [name, number] : numbers) result[name] = number;
+  result["refused"] = refused;
+  result["writing"] = stats.writing;
+  result["last_failure"] = stats.last_failure;
+  return result;
+}
+
 py::dict stats(const PrefixCache& self) {
   const PrefixCacheStats now = without_gil([&] { return self.stats(); });
   py::list caches;
@@ -206,11 +241,14 @@ py::dict stats(const PrefixCache& self) {
       {"tokens", now.tokens},
       {"device_tokens", now.device_tokens},
       {"host_tokens", now.host_tokens},
+      {"disk_tokens", now.disk_tokens},
       {"sessions", now.sessions},
       {"device_bytes", now.device_bytes},
       {"host_bytes", now.host_bytes},
       {"host_cap_bytes", now.host_cap_bytes},
       {"host_peak_bytes", now.host_peak_bytes},
+      {"pending_writes", now.pending_writes},
+      {"pending_bytes", now.pending_bytes},
       {"user_points", now.user_points},
       {"pinned_tokens", now.pinned_tokens},
       {"restore_points", now.restore_points},
@@ -233,8 +271,10 @@ py::dict stats(const PrefixCache& self) {
       {"captures", now.captures},
       {"skipped_captures", now.skipped_captures},
       {"dropped_points", now.dropped_points},
+      {"unusable_snapshots", now.unusable_snapshots},
   };
   for (const auto& [name, number] : numbers) result[name] = number;
+  result["disk"] = now.disk ? py::object(disk_stats(*now.disk)) : py::none();
   return result;
 }
 
@@ -307,13 +347,27 @@ void add_memory(Class& c) {
         "Brings a prefix back to the device ahead of use; returns how many of its tokens are there now.");
   c.def("page_out", &page_out, py::arg("tokens") = py::none(), py::arg("nbytes") = py::none(), py::arg("to") = "host",
         py::arg("namespace") = "default", py::kw_only(), py::arg("atomic") = py::none(),
-        R"(Moves state from the device to the host tier; returns the device bytes freed.
+        R"(Moves state from the device to host memory; returns the bytes freed.
 
+``to="disk"``: on to the disk tier, so that it leaves host memory as well and is in files when the call returns.
 ``tokens``: the tail of that path that no other branch or session uses. ``nbytes`` (an int, or a str such as "64MiB"):
 at least that much, least recently used first, or ``CacheFull`` with nothing changed. One of the two.)");
   c.def("evict", &evict, py::arg("tokens") = py::none(), py::arg("nbytes") = py::none(),
         py::arg("namespace") = "default", py::kw_only(), py::arg("atomic") = py::none(),
         R"(Forgets state; returns the bytes freed. ``tokens`` and ``nbytes`` as in ``page_out``.)");
+  c.def(
+      "flush", [](PrefixCache& self) { return without_gil([&] { return self.flush(); }); },
+      R"(Writes everything that is known to the disk tier, and returns when it is there.
+
+False: some of it did not fit or could not be written; ``stats()["disk"]`` and the log say why. Raises ``NotSupported``
+without a disk tier.)");
+  c.def(
+      "_save",
+      [](PrefixCache& self, const py::object& path) {
+        const std::string folder(to_text(path, "save", "path"));
+        without_gil([&] { self.save(folder); });
+      },
+      py::arg("path"));
   c.def("pin", by_path("pin", &PrefixCache::pin), py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
         py::arg("atomic") = py::none(),
         "Keeps a prefix on the device; returns how many of its tokens: what is known and fits under the cap for pins.");
@@ -349,8 +403,11 @@ void init_prefix_cache(py::module_& m) {
 ``count``: positions it takes. Returns int32 [count]: one negative id, the same for the same digest and count in this
 process. Put them into a prompt like any other tokens: equal items match, different ones never do, and no reuse, restore
 point or step ends inside one. The model replaces their embeddings.)");
-  Class c(m, "PrefixCache", "Every conversation's tokens in one tree; see ``kvtrie.PrefixCache``.");
+  // The last reference may wait for threads that log, and so need the GIL.
+  Class c(m, "PrefixCache", "Every conversation's tokens in one tree; see ``kvtrie.PrefixCache``.",
+          py::release_gil_before_calling_cpp_dtor());
   c.def(py::init(&make_cache), py::arg("caches"), py::kw_only(), py::arg("fingerprint") = "", py::arg("host_bytes") = 0,
+        py::arg("disk") = py::none(), py::arg("disk_bytes") = 0, py::arg("policy") = "lru",
         py::arg("checkpoint_every") = 512, py::arg("growth") = 256, py::arg("clock") = py::none());
   add_sessions(c);
   add_memory(c);

@@ -120,7 +120,8 @@ void init_step(py::module_& m) {
 
 The model calls ``attend`` (or ``put`` and ``get``) once for each layer; when every layer of every cache was put, the
 step is ``complete``: its sessions advance, and what they computed is published. A step is dropped, and leaves no trace,
-when its session is asked for anything else before that.)");
+when its session is asked for anything else before that.)",
+                              py::release_gil_before_calling_cpp_dtor());
   c.def_property_readonly("tokens", view(&Step::tokens), "int32 [rows], read-only.");
   c.def_property_readonly("positions", view(&Step::positions), "int32 [rows], read-only.");
   c.def_property_readonly("sequences", view(&Step::sequences),
@@ -325,7 +326,8 @@ void init_session(py::module_& m) {
 
 It stands at ``length`` computed tokens; recorded ones beyond that are computed by the next step. A session takes one
 call at a time: a second thread gets ``BusyError``. After ``close`` everything but the report of ``begin`` raises
-``ClosedError``.)");
+``ClosedError``.)",
+          py::release_gil_before_calling_cpp_dtor());
   add_report(c);
   add_state(c);
   add_steps(c);

@@ -59,6 +59,7 @@ from ._values import Node, Reason, Reprocess
 from .prefix_cache import PrefixCache
 
 from .generate import generate  # isort: skip  (it uses the names above)
+from .simulate import simulate  # isort: skip  (so does it)
 
 if _TYPE_CHECKING:
     from . import models
@@ -103,6 +104,7 @@ __all__ = [
     "media",
     "models",
     "ops",
+    "simulate",
     "tensor",
 ]
 

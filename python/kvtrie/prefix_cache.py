@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 
 from . import _core
 from ._values import Node, make_nodes
-from .errors import ArgumentError
+from .errors import FormatError
 
 Cache = Union[_core.CausalCache, _core.RecurrentCache, _core.HybridCache]
 Caches = Union[Cache, Sequence[Cache]]
@@ -28,7 +28,10 @@ class PrefixCache(_core.PrefixCache):
     list is for models without state.
     ``fingerprint``: which weights the K/V come from. ``host_bytes``: cap of the host tier: bytes, a text such as
     "512MiB", 0 or None for no host tier, or "auto": a quarter of the machine's memory, at most four times the device
-    pools. ``policy``: which state goes first when room is needed; "lru". ``checkpoint_every``: distance of spaced
+    pools. ``disk``: folder of the disk tier, made when it is missing; one PrefixCache at a time has it. What leaves the
+    device and what closing sessions leave is written there behind; the next PrefixCache on the folder knows it again. It
+    needs a ``fingerprint`` and a host tier. ``disk_bytes``: its cap; None: half of what is free on its file system.
+    ``policy``: which state goes first when room is needed: "lru", "slru", "lfu" or "cost". ``checkpoint_every``: distance of spaced
     restore points in tokens, for caches whose state exists only at restore points. ``growth``: cells reserved ahead of
     a growing session. ``clock``: a callable that returns seconds, for ages only; None: the system's steady clock.
 
@@ -42,13 +45,13 @@ class PrefixCache(_core.PrefixCache):
         *,
         fingerprint: str = "",
         host_bytes: Bytes = "auto",
+        disk: Union[None, str, os.PathLike[str]] = None,
+        disk_bytes: Bytes = None,
         policy: str = "lru",
         checkpoint_every: int = 512,
         growth: int = 256,
         clock: Optional[Callable[[], float]] = None,
     ) -> None:
-        if policy != "lru":
-            raise ArgumentError(f"[PrefixCache] policy: got {policy!r}, allowed 'lru'")
         held = caches if isinstance(caches, (list, tuple)) else (caches,)
         if host_bytes is None:
             host_bytes = 0
@@ -58,6 +61,9 @@ class PrefixCache(_core.PrefixCache):
             caches,
             fingerprint=fingerprint,
             host_bytes=host_bytes,
+            disk=None if disk is None else os.fspath(disk),
+            disk_bytes=_automatic_disk_bytes(disk) if disk_bytes is None and disk is not None else disk_bytes or 0,
+            policy=policy,
             checkpoint_every=checkpoint_every,
             growth=growth,
             clock=clock,
@@ -74,6 +80,26 @@ class PrefixCache(_core.PrefixCache):
     def policy(self) -> str:
         """Which state goes first when room is needed."""
         return self._policy
+
+    @classmethod
+    def open(cls, path: Union[str, os.PathLike[str]], caches: Caches, **options: Any) -> PrefixCache:
+        """A cache that goes on with what ``save`` or a disk tier left in the folder ``path``, and keeps it there.
+
+        The same as ``PrefixCache(caches, disk=path, **options)``, but the folder has to be one: ``FormatError``
+        otherwise. Conversations are known at once; their bytes are read when they are wanted.
+        """
+        folder = os.fspath(path)
+        if not os.path.isfile(os.path.join(folder, "lock")):
+            raise FormatError(f"[PrefixCache.open] path: got {folder!r}, allowed a folder that kvtrie saved to")
+        return cls(caches, disk=folder, **options)
+
+    def save(self, path: Union[str, os.PathLike[str]]) -> None:
+        """Writes everything that is known into a folder, in place of what a cache saved there before.
+
+        ``PrefixCache.open`` goes on from it, in another process, too: every conversation stands at its last restore
+        point. Needs a fingerprint and a host tier. Raises ``FormatError`` when it cannot all be written.
+        """
+        self._save(os.fspath(path))
 
     def nodes(self) -> list[Node]:
         """The nodes of the tree now, parents before their children."""
@@ -121,6 +147,18 @@ class PrefixCache(_core.PrefixCache):
             f"<kvtrie.PrefixCache {now['nodes']} nodes, {now['tokens']} tokens, {now['sessions']} sessions, "
             f"{now['device_bytes']} device bytes, {now['host_bytes']} host bytes>"
         )
+
+
+def _automatic_disk_bytes(folder: Union[str, os.PathLike[str]]) -> int:
+    """Half of what is free where the folder is, or will be, with what it has already."""
+    path = os.path.abspath(os.fspath(folder))
+    present = 0
+    if os.path.isdir(path):
+        present = sum(each.stat(follow_symlinks=False).st_size for each in os.scandir(path) if each.is_file())
+    else:
+        path = os.path.dirname(path)
+    space = os.statvfs(path) if os.path.isdir(path) else None
+    return present + (space.f_bavail * space.f_frsize // 2 if space is not None else 0)
 
 
 def _automatic_host_bytes(caches: Sequence[Cache]) -> int:

@@ -33,6 +33,7 @@ class TextPayload final : public Payload {
     if (refuse) throw Error(ErrorKind::kCacheFull, "[TextPayload] refused");
     const auto count = static_cast<std::size_t>(at - start);
     auto front = std::make_unique<TextPayload>(text.substr(0, count), start);
+    front->cost = cost;
     text.erase(0, count);
     start = at;
     return front;
@@ -42,9 +43,11 @@ class TextPayload final : public Payload {
     text += static_cast<TextPayload&>(child).text;
   }
   bool can_join(const Payload&) const override { return joinable; }
+  double recompute_cost() const noexcept override { return cost; }
 
   std::string text;
   std::int32_t start;
+  double cost = 1;
   bool joinable = true;
   bool refuse = false;
 };
@@ -67,7 +70,7 @@ ErrorKind kind_of_error(const Call& call) {
 // A trie of one namespace, spoken to in letters. Every node is a member of order 0.
 class TextTrie {
  public:
-  explicit TextTrie(int orders = 1) : trie(orders) {}
+  explicit TextTrie(int orders = 1, VictimPolicy policy = VictimPolicy::kLru) : trie(orders, policy) {}
 
   // Adds what is missing, splitting where it has to; returns the node where `word` ends.
   Node* insert(std::string_view word) {

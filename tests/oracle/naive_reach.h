@@ -42,16 +42,16 @@ inline bool naive_held(const NaivePath& path, std::size_t cache, std::int32_t po
     for (const SpanList& list : own.parts[cache].cells) {
       if (in(list.begin_position(), list.end_position())) return true;
     }
-    for (const HostSlice& slice : own.parts[cache].slices) {
+    for (const BlobSlice& slice : own.parts[cache].slices) {
       if (in(slice.from, slice.to)) return true;
     }
     if (!own.point.exists()) continue;
-    if (own.point.on_host) {
-      const HostSlice& slice = own.point.slices[cache];
+    if (own.point.copied()) {
+      const BlobSlice& slice = own.point.slices[cache];
       if (slice.blob != nullptr && in(slice.from, slice.to)) return true;
-    } else if (in(own.point.windows[cache].begin_position(), own.point.windows[cache].end_position())) {
-      return true;
     }
+    if (!own.point.on_device) continue;
+    if (in(own.point.windows[cache].begin_position(), own.point.windows[cache].end_position())) return true;
   }
   return false;
 }

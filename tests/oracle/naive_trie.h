@@ -1,20 +1,34 @@
 // The trie's naive twin: a list of whole paths, searched from end to end for every question.
 //
 // It keeps the definitions and none of the mechanisms: a match is the best of all paths, a child is found by looking at
-// every node, and a victim is the oldest of all members that nothing holds. A node is known by its address here; the
-// driver pairs it with the real one.
+// every node, and a victim is the first, by the policy's own words, of all members that nothing holds. A node is known
+// by its address here; the driver pairs it with the real one.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "trie/edge.h"
+#include "trie/victim_policy.h"
 
 namespace kvtrie::oracle {
+
+// What a policy other than lru remembers of a member.
+struct NaiveRank {
+  std::uint32_t uses = 0;
+  double priority = 0;  // of `cost`
+  bool is_protected = false;
+  bool since_join = false;  // locked since it joined
+
+  static NaiveRank larger(const NaiveRank& a, const NaiveRank& b) {
+    return {std::max(a.uses, b.uses), std::max(a.priority, b.priority), a.is_protected || b.is_protected, b.since_join};
+  }
+};
 
 struct NaiveNode {
   std::string name_space;
@@ -24,8 +38,9 @@ struct NaiveNode {
   std::uint32_t locks = 0;
   std::uint64_t last_used = 0;
   std::vector<std::optional<std::uint64_t>> age;  // per order; none: no member
+  std::vector<NaiveRank> rank;                    // per order
   int mark = 0;                                   // payloads of one mark may be joined
-  bool held = false;                              // scratch of victim()
+  double cost = 1;                                // what the payload says
 
   std::int32_t end() const { return static_cast<std::int32_t>(path.size()); }
   Tokens edge() const { return {path.begin() + start, path.end()}; }
@@ -39,7 +54,8 @@ class NaiveTrie {
     std::int32_t length = 0;
   };
 
-  explicit NaiveTrie(std::size_t orders) : orders_(orders) {}
+  explicit NaiveTrie(std::size_t orders, VictimPolicy policy = VictimPolicy::kLru)
+      : orders_(orders), policy_(policy), floor_(orders), just_joined_(orders) {}
 
   const std::vector<std::unique_ptr<NaiveNode>>& nodes() const { return nodes_; }  // roots included
 
@@ -72,12 +88,17 @@ class NaiveTrie {
     return best;
   }
 
-  NaiveNode* add_child(NaiveNode* parent, const Tokens& edge, int mark) {
+  NaiveNode* add_child(NaiveNode* parent, const Tokens& edge, int mark, double cost) {
     Tokens path = parent->path;
     path.insert(path.end(), edge.begin(), edge.end());
     NaiveNode* child = make(parent->name_space, std::move(path), parent->end(), parent);
     child->mark = mark;
+    child->cost = cost;
     return child;
+  }
+
+  static void extend(NaiveNode* leaf, const Tokens& more) {
+    leaf->path.insert(leaf->path.end(), more.begin(), more.end());
   }
 
   NaiveNode* split(NaiveNode* node, std::int32_t at) {
@@ -85,7 +106,10 @@ class NaiveTrie {
         make(node->name_space, Tokens(node->path.begin(), node->path.begin() + at), node->start, node->parent);
     upper->last_used = node->last_used;
     upper->age = node->age;
+    upper->rank = node->rank;
+    for (NaiveRank& rank : upper->rank) rank.since_join = false;
     upper->mark = node->mark;
+    upper->cost = node->cost;
     node->start = at;
     node->parent = upper;
     return upper;
@@ -107,8 +131,11 @@ class NaiveTrie {
     child->start = node->start;
     child->parent = node->parent;
     child->last_used = std::max(child->last_used, node->last_used);
-    for (std::size_t order = 0; order < orders_; ++order)
+    child->cost = node->cost;
+    for (std::size_t order = 0; order < orders_; ++order) {
       child->age[order] = std::max(child->age[order], node->age[order]);
+      child->rank[order] = NaiveRank::larger(node->rank[order], child->rank[order]);
+    }
     erase(node);
     return child;
   }
@@ -122,44 +149,53 @@ class NaiveTrie {
     drop_if_unused(parent);
   }
 
-  void lock(NaiveNode* node) { ++node->locks; }
+  void lock(NaiveNode* node) {
+    if (++node->locks > 1) return;
+    for (std::size_t order = 0; order < orders_; ++order) {
+      if (node->age[order]) node->rank[order].since_join = just_joined_[order] == node;
+    }
+  }
 
   void unlock(NaiveNode* node) {
     if (--node->locks > 0) return;
-    touch(node);
+    node->last_used = ++now_;
     for (std::size_t order = 0; order < orders_; ++order) {
-      if (!node->age[order] && node->parent != nullptr) pass_age(order, node->parent, now_);
+      if (node->age[order]) {
+        use(order, node, node->rank[order].since_join ? 0 : 1);
+      } else if (node->parent != nullptr) {
+        pass_age(order, node->parent, ++clock_);
+      }
     }
     drop_if_unused(node);
   }
 
   void touch(NaiveNode* node) {
     node->last_used = ++now_;
-    for (auto& age : node->age) {
-      if (age) age = now_;
+    for (std::size_t order = 0; order < orders_; ++order) {
+      if (node->age[order]) use(order, node, 1);
     }
   }
 
-  void join_order(std::size_t order, NaiveNode* node) { node->age[order] = ++now_; }
+  void join_order(std::size_t order, NaiveNode* node) {
+    ++now_;
+    node->rank[order] = {0, 0, false, node->locks > 0};
+    use(order, node, 1);
+    node->rank[order].is_protected = false;
+    just_joined_[order] = node;
+  }
 
   void leave_order(std::size_t order, NaiveNode* node) {
+    if (policy_ == VictimPolicy::kCost && node == first(order)) {
+      floor_[order] = std::max(floor_[order], node->rank[order].priority);
+    }
     if (node->locks == 0 && node->parent != nullptr) pass_age(order, node->parent, *node->age[order]);
     node->age[order].reset();
+    if (just_joined_[order] == node) just_joined_[order] = nullptr;
   }
 
-  NaiveNode* victim(std::size_t order) const {
-    for (auto& node : nodes_) node->held = false;
-    for (auto& node : nodes_) {
-      if (node->parent != nullptr && node->holds(order)) node->parent->held = true;
-    }
-    NaiveNode* oldest = nullptr;
-    for (auto& node : nodes_) {
-      if (!node->age[order] || node->locks > 0 || node->held) continue;
-      const bool older = oldest == nullptr || *node->age[order] < *oldest->age[order];
-      const bool deeper = oldest != nullptr && node->age[order] == oldest->age[order] && node->start > oldest->start;
-      if (older || deeper) oldest = node.get();
-    }
-    return oldest;
+  NaiveNode* victim(std::size_t order) {
+    if (policy_ == VictimPolicy::kSlru) demote_overflow(order);
+    return first(order);
   }
 
   bool has_lock_below(const NaiveNode* above) const {
@@ -180,11 +216,15 @@ class NaiveTrie {
     node->start = start;
     node->parent = parent;
     node->age.resize(orders_);
+    node->rank.resize(orders_);
     nodes_.push_back(std::move(node));
     return nodes_.back().get();
   }
 
   void erase(const NaiveNode* gone) {
+    for (const NaiveNode*& node : just_joined_) {
+      if (node == gone) node = nullptr;
+    }
     std::erase_if(nodes_, [gone](const auto& node) { return node.get() == gone; });
   }
 
@@ -196,8 +236,80 @@ class NaiveTrie {
     if (parent->age[order]) parent->age[order] = std::max(*parent->age[order], age);
   }
 
+  void use(std::size_t order, NaiveNode* node, std::uint32_t count) {
+    NaiveRank& rank = node->rank[order];
+    node->age[order] = ++clock_;
+    rank.uses += count;
+    rank.priority = floor_[order] + rank.uses * node->cost;
+    if (count > 0) rank.is_protected = true;
+    just_joined_[order] = nullptr;
+  }
+
+  // Members that are unlocked and not held.
+  std::vector<NaiveNode*> could_go(std::size_t order) const {
+    std::set<const NaiveNode*> held;
+    for (auto& node : nodes_) {
+      if (node->holds(order)) held.insert(node->parent);
+    }
+    std::vector<NaiveNode*> found;
+    for (auto& node : nodes_) {
+      if (node->age[order] && node->locks == 0 && !held.contains(node.get())) found.push_back(node.get());
+    }
+    return found;
+  }
+
+  static bool older(std::size_t order, const NaiveNode& a, const NaiveNode& b) {
+    return a.age[order] < b.age[order] || (a.age[order] == b.age[order] && a.start > b.start);
+  }
+
+  bool goes_before(std::size_t order, const NaiveNode& a, const NaiveNode& b) const {
+    const NaiveRank &x = a.rank[order], &y = b.rank[order];
+    if (policy_ == VictimPolicy::kSlru && x.is_protected != y.is_protected) return y.is_protected;
+    if (policy_ == VictimPolicy::kLfu && x.uses != y.uses) return x.uses < y.uses;
+    if (policy_ == VictimPolicy::kCost && x.priority != y.priority) return x.priority < y.priority;
+    return older(order, a, b);
+  }
+
+  NaiveNode* first(std::size_t order) const {
+    NaiveNode* found = nullptr;
+    for (NaiveNode* node : could_go(order)) {
+      if (found == nullptr || goes_before(order, *node, *found)) found = node;
+    }
+    return found;
+  }
+
+  // The oldest protected member becomes the latest on probation, while more than 4/5 of the tokens are protected, and
+  // while nothing on probation could go but something protected could.
+  void demote_overflow(std::size_t order) {
+    while (overflows(order)) {
+      NaiveNode* oldest = nullptr;
+      for (auto& node : nodes_) {
+        if (!node->age[order] || !node->rank[order].is_protected) continue;
+        if (oldest == nullptr || older(order, *node, *oldest)) oldest = node.get();
+      }
+      oldest->rank[order].is_protected = false;
+      oldest->age[order] = ++clock_;
+    }
+  }
+
+  bool overflows(std::size_t order) const {
+    std::int64_t all = 0, guarded = 0;
+    for (auto& node : nodes_) {
+      if (!node->age[order]) continue;
+      all += node->end() - node->start;
+      if (node->rank[order].is_protected) guarded += node->end() - node->start;
+    }
+    if (guarded * 5 > all * 4) return true;
+    const NaiveNode* next = first(order);
+    return next != nullptr && next->rank[order].is_protected;
+  }
+
   std::size_t orders_;
-  std::uint64_t now_ = 0;
+  VictimPolicy policy_;
+  std::uint64_t now_ = 0;                      // of last uses
+  std::uint64_t clock_ = 0;                    // of ages
+  std::vector<double> floor_;                  // per order: the greatest priority of a victim that left
+  std::vector<const NaiveNode*> just_joined_;  // per order: while nothing was used since it joined
   std::vector<std::unique_ptr<NaiveNode>> nodes_;
 };
 

@@ -5,6 +5,7 @@
 // it. In the *wild* regime anything the interface allows is done. Throws std::runtime_error at the first difference.
 #pragma once
 
+#include <iterator>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -29,11 +30,12 @@ inline void expect(bool ok, std::string_view what) {
 // The tokens of its range, copied: any wrong cut or join shows.
 class RangePayload final : public Payload {
  public:
-  RangePayload(std::int32_t start, Tokens tokens, int mark) : start(start), tokens(std::move(tokens)), mark(mark) {}
+  RangePayload(std::int32_t start, Tokens tokens, int mark, double cost)
+      : start(start), tokens(std::move(tokens)), mark(mark), cost(cost) {}
 
   std::unique_ptr<Payload> split_front(std::int32_t at) override {
     const auto border = tokens.begin() + (at - start);
-    auto front = std::make_unique<RangePayload>(start, Tokens(tokens.begin(), border), mark);
+    auto front = std::make_unique<RangePayload>(start, Tokens(tokens.begin(), border), mark, cost);
     tokens.erase(tokens.begin(), border);
     start = at;
     return front;
@@ -43,13 +45,16 @@ class RangePayload final : public Payload {
     tokens.insert(tokens.end(), below.tokens.begin(), below.tokens.end());
   }
   bool can_join(const Payload& child) const override { return static_cast<const RangePayload&>(child).mark == mark; }
+  double recompute_cost() const noexcept override { return cost; }
 
   std::int32_t start;
   Tokens tokens;
   int mark;
+  double cost;
 };
 
 struct Regime {
+  VictimPolicy policy = VictimPolicy::kLru;
   bool tiers = true;
   std::size_t most_nodes = 40;
   int shape = 0;
@@ -58,14 +63,19 @@ struct Regime {
   std::size_t order_percent = 0;  // changes of membership out of turn, beside the usual ones
 
   std::string text() const {
-    return cat(tiers ? "tiers" : "wild", ", keys ", KeyShape::kNames[static_cast<std::size_t>(shape)], ", nodes ",
-               most_nodes);
+    return cat(name_of(policy), ", ", tiers ? "tiers" : "wild", ", keys ",
+               KeyShape::kNames[static_cast<std::size_t>(shape)], ", nodes ", most_nodes);
   }
 };
 
 class Episode {
  public:
-  Episode(const Regime& regime, Random& random) : regime_(regime), random_(random), keys_(regime.shape, random) {}
+  Episode(const Regime& regime, Random& random)
+      : regime_(regime),
+        random_(random),
+        keys_(regime.shape, random),
+        trie_(kOrders, regime.policy),
+        twin_(kOrders, regime.policy) {}
 
   void run(std::size_t operations) {
     for (std::size_t i = 0; i < operations; ++i) {
@@ -78,6 +88,7 @@ class Episode {
 
  private:
   static constexpr int kOrders = 2;
+  static constexpr double kCosts[] = {0.25, 1, 1, 3, 40};
 
   void step() {
     if (twin_.nodes().size() > regime_.most_nodes) return give_up();
@@ -178,9 +189,10 @@ class Episode {
 
   NaiveNode* add(NaiveNode* parent, const Tokens& edge) {
     const int mark = chance(random_, 80) ? 0 : 1;
-    auto payload = std::make_unique<RangePayload>(parent->end(), edge, mark);
+    const double cost = kCosts[below(random_, std::size(kCosts))];
+    auto payload = std::make_unique<RangePayload>(parent->end(), edge, mark, cost);
     Node* child = trie_.add_child(real(parent), edge, std::move(payload));
-    NaiveNode* naive = twin_.add_child(parent, edge, mark);
+    NaiveNode* naive = twin_.add_child(parent, edge, mark, cost);
     pair(child, naive);
     if (!regime_.tiers && chance(random_, 70)) join(below(random_, kOrders), naive);
     return naive;
@@ -246,7 +258,7 @@ class Episode {
     trie_.extend(real(leaf), more);
     auto& payload = static_cast<RangePayload&>(*real(leaf)->payload());
     payload.tokens.insert(payload.tokens.end(), more.begin(), more.end());
-    leaf->path.insert(leaf->path.end(), more.begin(), more.end());
+    twin_.extend(leaf, more);
   }
 
   void lock() {
@@ -432,8 +444,8 @@ class Episode {
   Regime regime_;
   Random& random_;
   KeyShape keys_;
-  Trie trie_{kOrders};
-  NaiveTrie twin_{kOrders};
+  Trie trie_;
+  NaiveTrie twin_;
   std::unordered_map<const NaiveNode*, Node*> real_;
   std::unordered_map<const Node*, NaiveNode*> twin_of_;
   std::vector<NaiveNode*> locked_;  // one entry per lock

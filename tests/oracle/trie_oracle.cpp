@@ -1,23 +1,27 @@
 // The trie against its naive twin (naive_trie.h): random operations, the same on both, everything compared.
 //
-//     trie_oracle [--seed N] [--operations N]
+//     trie_oracle [--seed N] [--operations N] [--policy lru|slru|lfu|cost]
 //
-// Episodes (trie_episode.h) differ in key shape, size and regime. Compared after each step while the tree is small,
-// every 64 steps when it is not. The first difference ends the run with 1.
+// Each policy gets that many operations, from one seed; without --policy all four have their turn. Episodes
+// (trie_episode.h) differ in key shape, size and regime. Compared after each step while the tree is small, every 64
+// steps when it is not. The first difference ends the run with 1.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <string>
+#include <vector>
 
 #include "trie_episode.h"
 
 namespace kvtrie::oracle {
 namespace {
 
-Regime draw_regime(Random& random, std::size_t number) {
+Regime draw_regime(Random& random, std::size_t number, VictimPolicy policy) {
   Regime regime;
+  regime.policy = policy;
   regime.shape = static_cast<int>(number % KeyShape::kCount);
   regime.tiers = number / KeyShape::kCount % 2 == 0;
   constexpr std::size_t kSizes[] = {6, 16, 40, 60, 250};
@@ -29,13 +33,14 @@ Regime draw_regime(Random& random, std::size_t number) {
   return regime;
 }
 
-int run(std::uint64_t seed, std::size_t operations) {
+int run(std::uint64_t seed, std::size_t operations, VictimPolicy policy) {
   constexpr std::size_t kPerEpisode = 2000;
-  std::printf("trie_oracle --seed %llu --operations %zu\n", static_cast<unsigned long long>(seed), operations);
+  std::printf("trie_oracle --seed %llu --operations %zu --policy %s\n", static_cast<unsigned long long>(seed),
+              operations, name_of(policy));
   std::size_t done = 0;
   for (std::size_t number = 0; done < operations; ++number) {
     Random random(seed + number * 0x9e3779b97f4a7c15U);
-    const Regime regime = draw_regime(random, number);
+    const Regime regime = draw_regime(random, number, policy);
     const std::size_t count = std::min(kPerEpisode, operations - done);
     try {
       Episode(regime, random).run(count);
@@ -50,6 +55,8 @@ int run(std::uint64_t seed, std::size_t operations) {
   return 0;
 }
 
+constexpr VictimPolicy kPolicies[] = {VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kLfu, VictimPolicy::kCost};
+
 bool read_number(const char* text, std::uint64_t& number) {
   const auto result = std::from_chars(text, text + std::strlen(text), number);
   return result.ec == std::errc() && *result.ptr == '\0';
@@ -61,13 +68,27 @@ bool read_number(const char* text, std::uint64_t& number) {
 int main(int argc, char** argv) {
   std::uint64_t seed = 20240607;
   std::uint64_t operations = 500000;
-  for (int i = 1; i < argc; i += 2) {
+  std::vector<kvtrie::VictimPolicy> policies;
+  bool understood = argc % 2 == 1;
+  for (int i = 1; understood && i < argc; i += 2) {
     const std::string name = argv[i];
     std::uint64_t* value = name == "--seed" ? &seed : name == "--operations" ? &operations : nullptr;
-    if (value == nullptr || i + 1 == argc || !kvtrie::oracle::read_number(argv[i + 1], *value)) {
-      std::fprintf(stderr, "usage: trie_oracle [--seed N] [--operations N]\n");
-      return 2;
+    if (name == "--policy") {
+      for (const auto policy : kvtrie::oracle::kPolicies) {
+        if (kvtrie::name_of(policy) == std::string(argv[i + 1])) policies.push_back(policy);
+      }
+      understood = !policies.empty();
+    } else {
+      understood = value != nullptr && kvtrie::oracle::read_number(argv[i + 1], *value);
     }
   }
-  return kvtrie::oracle::run(seed, static_cast<std::size_t>(operations));
+  if (!understood) {
+    std::fprintf(stderr, "usage: trie_oracle [--seed N] [--operations N] [--policy lru|slru|lfu|cost]\n");
+    return 2;
+  }
+  if (policies.empty()) policies.assign(std::begin(kvtrie::oracle::kPolicies), std::end(kvtrie::oracle::kPolicies));
+  for (const auto policy : policies) {
+    if (const int status = kvtrie::oracle::run(seed, static_cast<std::size_t>(operations), policy)) return status;
+  }
+  return 0;
 }

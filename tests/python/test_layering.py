@@ -133,7 +133,7 @@ def test_the_comparison_sees_differences() -> None:
 
 SURFACE = {
     kv: "devices Device tensor Tensor ops CausalCache RecurrentCache EncoderCache HybridCache PrefixCache PrefixTrie "
-    "Session Step models generate media Reprocess "
+    "Session Step models generate simulate media Reprocess "
     "Error CacheFull NotRestorable NotSupported DeviceError FormatError ClosedError",
     kv.Device: "name vendor kind unified_memory global_bytes capabilities memory",
     kv.Tensor: "shape dtype nbytes device numpy reshape astype mapped __array__ __dlpack__ "
@@ -152,7 +152,6 @@ SURFACE = {
     kv.PrefixTrie: "insert match lock unlock touch evict remove __len__ check",
 }
 LATER = {
-    kv: "simulate",
     kv.PrefixCache: "save open",
 }
 

@@ -1,4 +1,4 @@
-"""The command line: ``python -m kvtrie devices | doctor | chat FOLDER``.
+"""The command line: ``python -m kvtrie devices | doctor | chat FOLDER | simulate TRACE``.
 
 Exit codes: 0 all well, 1 something failed or is missing, 2 wrong arguments. A command is a module beside this one with
 ``add_arguments(parser)`` and ``run(arguments, out) -> int``.
@@ -13,9 +13,9 @@ from typing import TextIO
 
 import kvtrie as kv
 
-from . import chat, devices, doctor
+from . import chat, devices, doctor, simulate
 
-COMMANDS = {"devices": devices, "doctor": doctor, "chat": chat}
+COMMANDS = {"devices": devices, "doctor": doctor, "chat": chat, "simulate": simulate}
 
 
 def build_parser() -> argparse.ArgumentParser:

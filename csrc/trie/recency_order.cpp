@@ -1,4 +1,4 @@
-#include "trie/victim_order.h"
+#include "trie/recency_order.h"
 
 #include <algorithm>
 
@@ -8,49 +8,49 @@ namespace kvtrie {
 
 using State = OrderSlot::State;
 
-OrderSlot& VictimOrder::slot(Node* node) const noexcept { return node->slot(index_); }
+OrderSlot& RecencyOrder::slot(Node* node) const noexcept { return node->slot(index_); }
 
-bool VictimOrder::goes_before(Node* a, Node* b) const noexcept {
+bool RecencyOrder::goes_before(Node* a, Node* b) const noexcept {
   const std::uint64_t x = slot(a).age;
   const std::uint64_t y = slot(b).age;
   return x < y || (x == y && a->start() > b->start());
 }
 
-void VictimOrder::append(Node* node) noexcept {
+void RecencyOrder::append(Node* node) noexcept {
   OrderSlot& own = slot(node);
   own.state = State::kListed;
-  own.previous = latest_;
-  own.next = nullptr;
-  (latest_ != nullptr ? slot(latest_).next : oldest_) = node;
+  own.links.previous = latest_;
+  own.links.next = nullptr;
+  (latest_ != nullptr ? slot(latest_).links.next : oldest_) = node;
   latest_ = node;
 }
 
 // Lists `node` where its age belongs. `behind` is a listed member known to go before it, null for the head.
-void VictimOrder::insert(Node* node, Node* behind) noexcept {
-  Node* next = behind != nullptr ? slot(behind).next : oldest_;
+void RecencyOrder::insert(Node* node, Node* behind) noexcept {
+  Node* next = behind != nullptr ? slot(behind).links.next : oldest_;
   while (next != nullptr && goes_before(next, node)) {
     behind = next;
-    next = slot(next).next;
+    next = slot(next).links.next;
   }
   OrderSlot& own = slot(node);
   own.state = State::kListed;
-  own.previous = behind;
-  own.next = next;
-  (behind != nullptr ? slot(behind).next : oldest_) = node;
-  (next != nullptr ? slot(next).previous : latest_) = node;
+  own.links.previous = behind;
+  own.links.next = next;
+  (behind != nullptr ? slot(behind).links.next : oldest_) = node;
+  (next != nullptr ? slot(next).links.previous : latest_) = node;
 }
 
-void VictimOrder::unlink(Node* node) noexcept {
+void RecencyOrder::unlink(Node* node) noexcept {
   OrderSlot& own = slot(node);
   if (own.state != State::kListed) return;
-  (own.previous != nullptr ? slot(own.previous).next : oldest_) = own.next;
-  (own.next != nullptr ? slot(own.next).previous : latest_) = own.previous;
-  own.previous = nullptr;
-  own.next = nullptr;
+  (own.links.previous != nullptr ? slot(own.links.previous).links.next : oldest_) = own.links.next;
+  (own.links.next != nullptr ? slot(own.links.next).links.previous : latest_) = own.links.previous;
+  own.links.previous = nullptr;
+  own.links.next = nullptr;
 }
 
 // A member becomes the latest; while it is locked that shows at its last unlock.
-void VictimOrder::renew(Node* node, std::uint64_t now) noexcept {
+void RecencyOrder::renew(Node* node, std::uint64_t now) noexcept {
   OrderSlot& own = slot(node);
   if (own.state == State::kOut) return;
   own.age = now;
@@ -60,7 +60,7 @@ void VictimOrder::renew(Node* node, std::uint64_t now) noexcept {
 }
 
 // A child of `parent` no longer holds it. `place` is that child while it is still listed, else null.
-void VictimOrder::release(Node* parent, std::uint64_t age, Node* place) noexcept {
+void RecencyOrder::release(Node* parent, std::uint64_t age, Node* place) noexcept {
   OrderSlot& above = slot(parent);
   --above.holders;
   if (above.state == State::kOut) return;
@@ -75,7 +75,7 @@ void VictimOrder::release(Node* parent, std::uint64_t age, Node* place) noexcept
   }
 }
 
-void VictimOrder::join(Node* node, std::uint64_t now) noexcept {
+void RecencyOrder::join(Node* node, std::uint64_t now) noexcept {
   OrderSlot& own = slot(node);
   own.age = now;
   ++members_;
@@ -87,7 +87,7 @@ void VictimOrder::join(Node* node, std::uint64_t now) noexcept {
   ++slot(node->parent_).holders;
 }
 
-void VictimOrder::leave(Node* node) noexcept {
+void RecencyOrder::leave(Node* node) noexcept {
   OrderSlot& own = slot(node);
   if (own.state != State::kLocked) release(node->parent_, own.age, own.state == State::kListed ? node : nullptr);
   unlink(node);
@@ -95,9 +95,9 @@ void VictimOrder::leave(Node* node) noexcept {
   --members_;
 }
 
-void VictimOrder::use(Node* node, std::uint64_t now) noexcept { renew(node, now); }
+void RecencyOrder::use(Node* node, std::uint64_t now) noexcept { renew(node, now); }
 
-void VictimOrder::lock(Node* node) noexcept {
+void RecencyOrder::lock(Node* node) noexcept {
   OrderSlot& own = slot(node);
   if (own.state == State::kOut) {
     if (node->parent_ != nullptr) ++slot(node->parent_).holders;
@@ -107,7 +107,7 @@ void VictimOrder::lock(Node* node) noexcept {
   own.state = State::kLocked;
 }
 
-void VictimOrder::unlock(Node* node, std::uint64_t now) noexcept {
+void RecencyOrder::unlock(Node* node, std::uint64_t now) noexcept {
   OrderSlot& own = slot(node);
   if (own.state == State::kOut) {
     if (node->parent_ == nullptr) return;
@@ -119,7 +119,7 @@ void VictimOrder::unlock(Node* node, std::uint64_t now) noexcept {
   append(node);
 }
 
-void VictimOrder::split(Node* upper, Node* lower) noexcept {
+void RecencyOrder::split(Node* upper, Node* lower) noexcept {
   const OrderSlot& below = slot(lower);
   OrderSlot& above = slot(upper);
   const bool member = below.state != State::kOut;
@@ -137,7 +137,7 @@ void VictimOrder::split(Node* upper, Node* lower) noexcept {
   }
 }
 
-void VictimOrder::absorb(Node* node, Node* child) noexcept {
+void RecencyOrder::absorb(Node* node, Node* child) noexcept {
   OrderSlot& own = slot(node);
   OrderSlot& below = slot(child);
   if (own.state == State::kOut) {
@@ -156,7 +156,7 @@ void VictimOrder::absorb(Node* node, Node* child) noexcept {
   --members_;
 }
 
-Node* VictimOrder::victim() noexcept {
+Node* RecencyOrder::victim() noexcept {
   while (oldest_ != nullptr && slot(oldest_).holders > 0) {
     Node* held = oldest_;
     unlink(held);

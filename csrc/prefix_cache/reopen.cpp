@@ -1,0 +1,175 @@
+// Snapshots found in a folder become nodes: their tokens are in the tree at once, their bytes stay in the files until
+// they are wanted.
+//
+// A snapshot covers [start, end) of its path. It may meet nodes that are there already: another snapshot of the same
+// tokens, cut elsewhere. What is new is added, what is known gets nothing twice. One whose beginning nobody has, or
+// whose images do not cover what it adds, is of no use and goes.
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "prefix_cache/media.h"
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+namespace {
+
+BlobPtr blob_of(const SnapshotImage& image, const std::shared_ptr<BlobSource>& source, std::uint64_t offset) {
+  std::vector<BlobSection> sections;
+  std::vector<std::uint64_t> checksums;
+  std::uint64_t at = 0;
+  for (const SnapshotSection& section : image.sections) {
+    sections.push_back({at, section.bytes});
+    checksums.push_back(section.checksum);
+    at += section.bytes;
+  }
+  return Blob::in_file(std::move(sections), std::move(checksums), source, offset);
+}
+
+// Whether the snapshot has, for each full cache, all of [from, to).
+bool covers(const PrefixCacheState& cache, const Imported& found, std::int32_t from, std::int32_t to) {
+  return std::all_of(cache.full.begin(), cache.full.end(), [&](std::size_t i) {
+    Part part;
+    for (const BlobSlice& slice : found.cells[i]) part.add(slice);
+    return part.without_slice(from, to).empty();
+  });
+}
+
+bool only_point(const FoundSnapshot& found) {
+  return std::none_of(found.header.images.begin(), found.header.images.end(),
+                      [](const SnapshotImage& image) { return image.role == SnapshotImage::Role::kCells; });
+}
+
+BlobSlice cut(const BlobSlice& slice, std::int32_t from, std::int32_t to) {
+  BlobSlice piece = slice;
+  piece.from = std::max(slice.from, from);
+  piece.to = std::min(slice.to, to);
+  return piece;
+}
+
+void add_slices(const Imported& found, NodeState& state) {
+  for (std::size_t i = 0; i < state.parts.size(); ++i) {
+    for (const BlobSlice& slice : found.cells[i]) {
+      const BlobSlice piece = cut(slice, state.start(), state.end());
+      if (piece.from < piece.to) state.parts[i].add(piece);
+    }
+  }
+}
+
+}  // namespace
+
+// Sections must be exactly those that this cache would make.
+bool PrefixCacheState::fits_here(const SnapshotImage& image) const {
+  std::vector<BlobSection> expected;
+  if (image.role == SnapshotImage::Role::kState) {
+    if (image.cache < caches.size()) return false;
+    expected = blob_sections(recurrents[image.cache - caches.size()]->shape());
+  } else {
+    if (image.cache >= caches.size()) return false;
+    const bool window = image.role == SnapshotImage::Role::kWindow;
+    if (window != caches[image.cache]->forgets() && window) return false;
+    expected = blob_sections(caches[image.cache]->shape(), image.cells);
+  }
+  return std::equal(expected.begin(), expected.end(), image.sections.begin(), image.sections.end(),
+                    [](const BlobSection& a, const SnapshotSection& b) { return a.bytes == b.bytes; });
+}
+
+SnapshotFault PrefixCacheState::translate(const SnapshotHeader& header, const BlobMaker& make, Imported& found) const {
+  if (header.fingerprint != options.fingerprint) return SnapshotFault::kFingerprint;
+  if (header.caches != identities) return SnapshotFault::kLayout;
+  found.tokens = keys_here(header.tokens, header.media);
+  found.name_space = header.name_space;
+  found.start = header.start;
+  found.cells.resize(caches.size());
+  found.windows.resize(caches.size());
+  found.states.resize(recurrents.size());
+  for (std::size_t n = 0; n < header.images.size(); ++n) {
+    const SnapshotImage& image = header.images[n];
+    if (!fits_here(image)) return SnapshotFault::kLayout;
+    const BlobPtr blob = make(n);
+    const BlobSlice slice{blob, image.first, image.cells, image.first,
+                          image.first + static_cast<std::int32_t>(image.cells)};
+    if (image.role == SnapshotImage::Role::kCells) found.cells[image.cache].push_back(slice);
+    if (image.role == SnapshotImage::Role::kWindow) found.windows[image.cache] = slice;
+    if (image.role == SnapshotImage::Role::kState) found.states[image.cache - caches.size()] = blob;
+  }
+  const bool known = header.point <= static_cast<std::uint8_t>(PointKind::kUser);
+  found.point = known ? static_cast<PointKind>(header.point) : PointKind::kEnd;
+  return SnapshotFault::kNone;
+}
+
+// A point needs the whole window of each cache that forgets, and a state of each recurrent one.
+bool PrefixCacheState::has_whole_point(const Imported& found) const {
+  const auto end = static_cast<std::int32_t>(found.tokens.size());
+  const auto window = [&](std::size_t i) {
+    const std::int32_t floor = caches[i]->visibility().floor(end);
+    const BlobSlice& slice = found.windows[i];
+    return floor >= end || (slice.blob != nullptr && slice.to == end && slice.from <= floor);
+  };
+  return found.point != PointKind::kNone && has_points() && std::all_of(forgetting.begin(), forgetting.end(), window) &&
+         std::all_of(found.states.begin(), found.states.end(), [](const BlobPtr& blob) { return blob != nullptr; });
+}
+
+// The node where the snapshot ends; null when it is of no use here.
+Node* PrefixCacheState::import(const Imported& found) {
+  const auto end = static_cast<std::int32_t>(found.tokens.size());
+  const Match match = trie.match(found.name_space, found.tokens);
+  if (match.length < found.start) return nullptr;
+  if (match.length < end && !covers(*this, found, match.length, end)) return nullptr;
+  Node* node = match.node;
+  if (match.length > 0 && node->end() > match.length) node = trie.split(node, match.length);
+  if (match.length < end) {
+    if (node == nullptr || match.length == 0) node = trie.root(found.name_space);
+    auto state = std::make_unique<NodeState>(match.length, end, caches.size());
+    state->on_device = false;
+    state->last_used_seconds = now;
+    node = trie.add_child(node, std::span<const Token>(found.tokens).subspan(static_cast<std::size_t>(match.length)),
+                          std::move(state));
+  }
+  for (Node* each = node; !each->is_root() && each->end() > found.start; each = each->parent()) {
+    add_slices(found, state_of(each));
+    settle(each);
+  }
+  RestorePoint& point = state_of(node).point;
+  if (has_whole_point(found) && !point.copied()) {
+    if (!point.exists()) {
+      point.kind = found.point == PointKind::kUser ? PointKind::kEnd : found.point;
+      point.on_device = false;
+      point.used = ++uses;
+      points.insert(node);
+    }
+    point.slices = found.windows;
+    point.blobs = found.states;
+    settle(node);
+  }
+  return node;
+}
+
+// By where they begin, so that what a snapshot builds on is there, points after cells; then by age, so that the order
+// of giving up is that of the process that wrote them.
+void PrefixCacheState::reopen(std::vector<FoundSnapshot> snapshots) {
+  std::vector<std::pair<double, Node*>> ages;
+  std::stable_sort(snapshots.begin(), snapshots.end(), [](const FoundSnapshot& a, const FoundSnapshot& b) {
+    return std::pair(a.header.start, only_point(a)) < std::pair(b.header.start, only_point(b));
+  });
+  for (FoundSnapshot& each : snapshots) {
+    std::vector<std::uint64_t> offsets{each.images_begin};
+    for (const SnapshotImage& image : each.header.images) offsets.push_back(offsets.back() + image.bytes());
+    Imported found;
+    const auto make = [&](std::size_t n) { return blob_of(each.header.images[n], each.file, offsets[n]); };
+    const SnapshotFault fault = translate(each.header, make, found);
+    Node* node = fault == SnapshotFault::kNone ? import(found) : nullptr;
+    if (node == nullptr) {
+      ++totals.unusable_snapshots;
+      log_message(LogLevel::kWarning,
+                  cat("prefix cache: ", each.file->name(), " is of no use here: ",
+                      fault == SnapshotFault::kNone ? "what it goes on from is not there" : name_of(fault)));
+      continue;
+    }
+    ages.emplace_back(each.modified, node);
+  }
+  std::stable_sort(ages.begin(), ages.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [age, node] : ages) trie.touch(node);
+}
+
+}  // namespace kvtrie

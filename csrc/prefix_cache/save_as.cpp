@@ -1,0 +1,196 @@
+// Everything known, written into another folder.
+//
+// Node by node, root first: what a node has is copied to host memory where it is not, verified, cut to the node's own
+// range and written, with the mutex free. What was copied for this alone goes again. Nodes larger than a quarter of the
+// host tier are cut. A tree that changes meanwhile is saved as each node was when its turn came.
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "prefix_cache/media.h"
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+namespace {
+
+struct Turn {
+  std::string name_space;
+  Tokens path;
+};
+
+// One image of a node: where its bytes come from, and what they are in the file.
+struct Source {
+  SnapshotImage::Role role = SnapshotImage::Role::kCells;
+  std::size_t cache = 0;
+  BlobSlice slice;  // of a state: only the blob
+};
+
+class SaveAs {
+ public:
+  SaveAs(PrefixCacheState& state, const std::string& folder) : state_(state) {
+    DiskOptions options{folder, std::numeric_limits<std::int64_t>::max(), state.options.fingerprint};
+    tier_ = DiskTier::open(std::move(options));
+    before_ = tier_->scan();
+  }
+
+  void run() {
+    for (Turn& turn : turns()) save(turn);
+    before_.clear();
+    tier_->sweep();
+    tier_->keep_files();
+  }
+
+ private:
+  std::vector<Turn> turns() {
+    Entry entry(state_);
+    std::vector<Turn> all;
+    cut_large_nodes();
+    state_.trie.visit([&](const Node& node) {
+      if (!node.is_root()) all.push_back({node.name_space(), state_.path_tokens(&node)});
+    });
+    return all;
+  }
+
+  void cut_large_nodes() {
+    const std::uint64_t each = std::max<std::uint64_t>(1, state_.bytes_per_token());
+    const auto most =
+        static_cast<std::int32_t>(std::clamp<std::uint64_t>(state_.host->cap() / 4 / each, kSectionTokens, 1u << 20));
+    std::vector<Node*> large;
+    state_.trie.visit([&](Node& node) {
+      if (!node.is_root() && node.end() - node.start() > most) large.push_back(&node);
+    });
+    for (Node* node : large) {
+      while (node->end() - node->start() > most) state_.trie.split(node, node->start() + most);
+    }
+  }
+
+  void save(const Turn& turn) {
+    Entry entry(state_);
+    const Match match = state_.trie.match(turn.name_space, turn.path);
+    if (match.length < static_cast<std::int32_t>(turn.path.size()) || match.node->end() != match.length) return;
+    Node* node = match.node;
+    if (!is_portable(node)) return;
+    const bool copied = state_.uncopied_bytes(state_of(node)) == 0;
+    require_done(state_.copy_out(node, /*may_lose=*/false), "host memory is full");
+    SnapshotHeader header = state_.header_for(node);
+    const std::vector<Source> sources = sources_of(node, header);
+    Stages stages;
+    for (const Source& source : sources) stage(source, stages);
+    require_done(state_.make_host_room(stages.file_bytes(), /*may_lose=*/false) && stages.allocate(state_.host),
+                 "host memory is full");
+    if (!copied && state_of(node).on_device && state_.disk == nullptr) drop_unsaved_copies(node);
+    entry.unlock();
+    if (stages.fill()) write(header, sources, stages);  // damaged: as if it had never been
+    entry.relock();
+  }
+
+  bool is_portable(const Node* node) const { return kvtrie::is_portable(state_.header_for(node).media); }
+
+  void drop_unsaved_copies(Node* node) {
+    state_.drop_slices(node, [](const BlobPtr& blob) { return !blob->saved(); });
+    state_.settle(node);
+  }
+
+  std::vector<Source> sources_of(const Node* node, SnapshotHeader& header) const {
+    const NodeState& own = state_of(node);
+    std::vector<Source> sources;
+    header.start = node->end() - 1;
+    for (std::size_t i = 0; i < own.parts.size(); ++i) {
+      for (const BlobSlice& slice : own.parts[i].slices) {
+        sources.push_back({SnapshotImage::Role::kCells, i, slice});
+        header.start = std::min(header.start, slice.from);
+      }
+    }
+    const std::size_t cells = sources.size();
+    for (std::size_t i = 0; i < own.point.slices.size(); ++i) {
+      if (own.point.slices[i].blob != nullptr)
+        sources.push_back({SnapshotImage::Role::kWindow, i, own.point.slices[i]});
+    }
+    for (std::size_t i = 0; i < own.point.blobs.size(); ++i) {
+      sources.push_back({SnapshotImage::Role::kState, own.parts.size() + i, {own.point.blobs[i], 0, 0, 0, 0}});
+    }
+    if (sources.size() > cells) header.point = static_cast<std::uint8_t>(own.point.kind);
+    return sources;
+  }
+
+  void stage(const Source& source, Stages& stages) const {
+    if (source.role == SnapshotImage::Role::kState) return stages.add_state(source.slice.blob);
+    stages.add(source.slice, state_.caches[source.cache]->shape());
+  }
+
+  // The image's own bytes: those of the stage, or a copy where it was cut out of a larger one.
+  HostMemoryPtr exact(const Source& source, const Stages& stages) const {
+    if (source.role == SnapshotImage::Role::kState) return stages.of(source.slice.blob).memory;
+    const KvShape& shape = state_.caches[source.cache]->shape();
+    const Stage& stage = stages.of(source.slice, shape);
+    const auto cells = static_cast<std::uint32_t>(source.slice.to - source.slice.from);
+    if (stage.first == source.slice.from && stage.cells == cells) return stage.memory;
+    HostMemoryPtr copy = HostMemory::allocate(scratch_, shape.bytes_per_cell() * cells);
+    require_done(copy != nullptr, "the machine is out of memory");
+    copy_rows(shape, stage.memory->data(), {stage.first, stage.cells}, copy->data(), {source.slice.from, cells},
+              source.slice.from, source.slice.to);
+    return copy;
+  }
+
+  SnapshotImage image_of(const Source& source, const HostMemory& memory) const {
+    const bool state = source.role == SnapshotImage::Role::kState;
+    const auto cells = static_cast<std::uint32_t>(source.slice.to - source.slice.from);
+    SnapshotImage image{source.role, static_cast<std::uint32_t>(source.cache), source.slice.from, cells, {}};
+    const std::vector<BlobSection> sections =
+        state ? source.slice.blob->sections() : blob_sections(state_.caches[source.cache]->shape(), cells);
+    for (const BlobSection& each : sections) {
+      image.sections.push_back({each.bytes, checksum({memory.data() + each.offset, each.bytes})});
+    }
+    return image;
+  }
+
+  void write(SnapshotHeader& header, const std::vector<Source>& sources, const Stages& stages) {
+    if (sources.empty()) return;
+    std::vector<HostMemoryPtr> memory;
+    std::vector<std::span<const std::byte>> images;
+    std::uint64_t bytes = 0;
+    for (const Source& source : sources) {
+      memory.push_back(exact(source, stages));
+      images.emplace_back(memory.back()->data(), memory.back()->bytes());
+      header.images.push_back(image_of(source, *memory.back()));
+      bytes += images.back().size();
+    }
+    const std::vector<std::byte> front = encode_header(header);
+    require_done(tier_->reserve(front.size() + bytes), "the folder is full");
+    written_.push_back(tier_->write(header, front, images));
+    require_done(written_.back() != nullptr, tier_->stats().last_failure);
+  }
+
+  // What was there stays, and what was written so far.
+  void require_done(bool done, const std::string& why) const {
+    if (done) return;
+    tier_->keep_files();
+    fail(ErrorKind::kFormat, "save", "folder: got ", tier_->folder(), ", which could not take everything: ", why);
+  }
+
+  PrefixCacheState& state_;
+  std::shared_ptr<DiskTier> tier_;
+  std::vector<FoundSnapshot> before_;  // what was there: goes when all is written, unless it was written again
+  std::vector<DiskFilePtr> written_;
+  // A copy of a quarter of the host tier at most, besides it.
+  std::shared_ptr<ByteBudget> scratch_ = std::make_shared<ByteBudget>(std::numeric_limits<std::int64_t>::max());
+};
+
+}  // namespace
+
+void PrefixCache::save(const std::string& folder) {
+  require(!state_->options.fingerprint.empty(), "save",
+          "fingerprint: got '', allowed the name of the weights: what is on a disk outlives the process");
+  if (state_->host == nullptr) fail(ErrorKind::kNotSupported, "save", "there is no host tier (host_bytes is 0)");
+  if (state_->disk != nullptr &&
+      std::filesystem::weakly_canonical(folder) == std::filesystem::weakly_canonical(state_->disk->folder())) {
+    if (flush()) return;
+    fail(ErrorKind::kFormat, "save", "folder: got ", folder,
+         ", which could not take everything: ", state_->disk->stats().last_failure);
+  }
+  SaveAs(*state_, folder).run();
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,27 @@
+// One snapshot on its way to the disk: what a node had in memory when it was queued.
+//
+// Threads: filled under the prefix cache's mutex, then owned by the writer; `outcome` by any.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "store/blob.h"
+#include "store/snapshot_format.h"
+
+namespace kvtrie {
+
+struct Saving {
+  enum class Outcome : std::uint8_t { kPending, kDone, kFailed };
+
+  SnapshotHeader header;          // without checksums until the images have arrived
+  std::vector<BlobPtr> blobs;     // one for each image
+  std::shared_ptr<Saving> above;  // of the nearest node above that is under way: without it this one is of no use
+  std::uint64_t reserved = 0;     // bytes of the file
+  std::atomic<Outcome> outcome{Outcome::kPending};
+};
+using SavingPtr = std::shared_ptr<Saving>;
+
+}  // namespace kvtrie

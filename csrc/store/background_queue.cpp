@@ -1,0 +1,153 @@
+#include "store/background_queue.h"
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace kvtrie {
+namespace {
+
+struct Job {
+  std::uint64_t number = 0, bytes = 0;
+  std::function<void()> run;
+};
+
+void log_failure(const std::string& name, const char* what) noexcept {
+  try {
+    log_message(LogLevel::kWarning, cat("[", name, "] a job failed: ", what));
+  } catch (...) {  // no memory for the message
+  }
+}
+
+void run_logged(const std::string& name, Job& job) noexcept {
+  try {
+    job.run();
+  } catch (const std::exception& error) {
+    log_failure(name, error.what());
+  } catch (...) {
+    log_failure(name, "not a std::exception");
+  }
+  job.run = nullptr;  // what it captured goes before its bytes stop counting
+}
+
+}  // namespace
+
+struct BackgroundQueue::State {
+  explicit State(std::string name) : name(std::move(name)) {}
+
+  const std::string name;
+  mutable std::mutex mutex;  // guards the members below; not held while a job runs or is destroyed
+  std::condition_variable work, progress;
+  std::deque<Job> jobs;
+  std::set<std::uint64_t> pending;  // numbers of the jobs that are not gone
+  std::uint64_t bytes = 0;          // of these
+  std::uint64_t added = 0;          // the number of the youngest job
+  bool stopping = false;
+  std::thread thread;
+
+  bool on_own_thread() const noexcept { return thread.get_id() == std::this_thread::get_id(); }
+  void run();
+  void gone(const Job& job) noexcept;  // REQUIRES: the mutex is held
+};
+
+void BackgroundQueue::State::gone(const Job& job) noexcept {
+  bytes -= job.bytes;
+  pending.erase(job.number);
+  progress.notify_all();
+}
+
+void BackgroundQueue::State::run() {
+  std::unique_lock lock(mutex);
+  for (;;) {
+    work.wait(lock, [this] { return stopping || !jobs.empty(); });
+    if (jobs.empty()) return;
+    Job job = std::move(jobs.front());
+    jobs.pop_front();
+    lock.unlock();
+    run_logged(name, job);
+    lock.lock();
+    gone(job);
+  }
+}
+
+BackgroundQueue::BackgroundQueue(std::string name) : state_(std::make_shared<State>(std::move(name))) {}
+
+BackgroundQueue::~BackgroundQueue() {
+  std::thread thread;
+  bool own = false;
+  {
+    const std::lock_guard lock(state_->mutex);
+    own = state_->on_own_thread();
+    state_->stopping = true;
+    thread = std::move(state_->thread);
+  }
+  state_->work.notify_all();
+  if (!thread.joinable()) return;
+  if (own) {
+    thread.detach();
+  } else {
+    thread.join();
+  }
+}
+
+void BackgroundQueue::add(std::uint64_t bytes, std::function<void()> job) {
+  require(job != nullptr, state_->name, "job: got none, allowed a function");
+  const std::lock_guard lock(state_->mutex);
+  const std::uint64_t number = state_->added + 1;
+  const auto entry = state_->pending.insert(state_->pending.end(), number);
+  try {
+    if (!state_->thread.joinable() && !state_->stopping) {
+      state_->thread = std::thread([state = state_] { state->run(); });
+    }
+    state_->jobs.push_back({number, bytes, std::move(job)});
+  } catch (...) {
+    state_->pending.erase(entry);
+    throw;
+  }
+  state_->bytes += bytes;
+  state_->added = number;
+  state_->work.notify_one();
+}
+
+void BackgroundQueue::wait_below(std::uint64_t bytes) {
+  std::unique_lock lock(state_->mutex);
+  ensure(!state_->on_own_thread(), state_->name, "a job waits for its own queue");
+  state_->progress.wait(lock, [&] { return state_->bytes <= bytes; });
+}
+
+void BackgroundQueue::drain() {
+  std::unique_lock lock(state_->mutex);
+  ensure(!state_->on_own_thread(), state_->name, "a job waits for its own queue");
+  const std::uint64_t last = state_->added;
+  state_->progress.wait(lock, [&] { return state_->pending.empty() || *state_->pending.begin() > last; });
+}
+
+void BackgroundQueue::drop_pending() {
+  std::deque<Job> dropped;
+  {
+    const std::lock_guard lock(state_->mutex);
+    dropped.swap(state_->jobs);
+  }
+  for (Job& job : dropped) job.run = nullptr;
+  const std::lock_guard lock(state_->mutex);
+  for (const Job& job : dropped) state_->gone(job);
+}
+
+std::uint64_t BackgroundQueue::pending_bytes() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->bytes;
+}
+
+std::uint64_t BackgroundQueue::pending_jobs() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->pending.size();
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,40 @@
+// Work that nobody waits for: one thread that runs jobs in order.
+//
+// Each job has a number of bytes it keeps alive; they count until the job and what it captured are gone. `wait_below`
+// lets a caller slow down while too much is under way, and `drain` waits for all that was given before. A job that
+// throws is logged and forgotten. The destructor runs what is left, unless `drop_pending` was called.
+//
+// A job may add jobs. It may even hold the last reference to the queue's owner: the destructor then returns at once and
+// the thread ends by itself after what is left. A job must not wait for its own queue (kInternal).
+//
+// Threads: any, but never under a lock that a job takes. The thread starts with the first job.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace kvtrie {
+
+class BackgroundQueue {
+ public:
+  explicit BackgroundQueue(std::string name);
+  ~BackgroundQueue();
+  BackgroundQueue(const BackgroundQueue&) = delete;
+  BackgroundQueue& operator=(const BackgroundQueue&) = delete;
+
+  // Throws, and keeps nothing of the job, when there is no memory or no thread for it.
+  void add(std::uint64_t bytes, std::function<void()> job);
+  void wait_below(std::uint64_t bytes);  // until at most `bytes` are queued or running
+  void drain();                          // until every job added before this call is gone
+  void drop_pending();                   // forgets jobs that have not begun
+  std::uint64_t pending_bytes() const;   // queued or running
+  std::uint64_t pending_jobs() const;    // the same
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;  // shared with the thread, which may outlive the queue
+};
+
+}  // namespace kvtrie

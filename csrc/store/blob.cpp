@@ -1,0 +1,214 @@
+#include "store/blob.h"
+
+#include <cstdlib>
+#include <exception>
+#include <limits>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/log.h"
+
+namespace kvtrie {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+
+std::byte* allocate_aligned(std::uint64_t bytes) {
+  if (bytes > std::numeric_limits<std::uint64_t>::max() - kAlignment) return nullptr;
+  const std::uint64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded == 0 ? kAlignment : rounded));
+}
+
+std::uint64_t total(const std::vector<BlobSection>& sections) {
+  std::uint64_t bytes = 0;
+  for (const BlobSection& section : sections) bytes += section.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+HostMemoryPtr HostMemory::allocate(const std::shared_ptr<ByteBudget>& budget, std::uint64_t bytes) {
+  if (!budget->reserve(bytes)) return nullptr;
+  std::byte* data = allocate_aligned(bytes);
+  if (data == nullptr) {
+    budget->release(bytes);
+    return nullptr;
+  }
+  HostMemory* const memory = new (std::nothrow) HostMemory(budget, data, bytes);
+  if (memory == nullptr) {
+    std::free(data);
+    budget->release(bytes);
+    return nullptr;
+  }
+  return HostMemoryPtr(memory);
+}
+
+HostMemory::~HostMemory() {
+  std::free(data_);
+  budget_->release(bytes_);
+}
+
+BlobPtr Blob::allocate(const std::shared_ptr<ByteBudget>& budget, std::uint64_t bytes,
+                       std::vector<BlobSection> sections) {
+  HostMemoryPtr memory = HostMemory::allocate(budget, bytes);
+  if (memory == nullptr) return nullptr;
+  BlobPtr blob(new Blob(bytes, std::move(sections)));
+  blob->memory_ = std::move(memory);
+  return blob;
+}
+
+BlobPtr Blob::in_file(std::vector<BlobSection> sections, std::vector<std::uint64_t> checksums,
+                      std::shared_ptr<BlobSource> source, std::uint64_t offset) {
+  ensure(sections.size() == checksums.size(), "blob", "one checksum for each section");
+  const std::uint64_t bytes = total(sections);
+  BlobPtr blob(new Blob(bytes, std::move(sections)));
+  blob->state_ = State::kSealed;
+  blob->checksums_ = std::move(checksums);
+  blob->source_ = std::move(source);
+  blob->offset_ = offset;
+  return blob;
+}
+
+BlobPtr Blob::received(HostMemoryPtr memory, std::vector<BlobSection> sections, std::vector<std::uint64_t> checksums) {
+  ensure(sections.size() == checksums.size(), "blob", "one checksum for each section");
+  ensure(total(sections) == memory->bytes(), "blob", "the sections cover the memory");
+  BlobPtr blob(new Blob(memory->bytes(), std::move(sections)));
+  blob->state_ = State::kSealed;
+  blob->checksums_ = std::move(checksums);
+  blob->memory_ = std::move(memory);
+  return blob;
+}
+
+Blob::State Blob::state() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
+}
+
+std::vector<std::uint64_t> Blob::checksums() const {
+  const std::lock_guard lock(mutex_);
+  return checksums_;
+}
+
+HostMemoryPtr Blob::memory() const {
+  const std::lock_guard lock(mutex_);
+  return memory_;
+}
+
+bool Blob::saved() const {
+  const std::lock_guard lock(mutex_);
+  return source_ != nullptr;
+}
+
+std::shared_ptr<BlobSource> Blob::source() const {
+  const std::lock_guard lock(mutex_);
+  return source_;
+}
+
+void Blob::set_saved(std::shared_ptr<BlobSource> source, std::uint64_t offset) {
+  const std::lock_guard lock(mutex_);
+  source_ = std::move(source);
+  offset_ = offset;
+}
+
+void Blob::forget_saved() {
+  const std::lock_guard lock(mutex_);
+  source_ = nullptr;
+}
+
+void Blob::drop_memory() {
+  const std::lock_guard lock(mutex_);
+  ensure(source_ != nullptr, "blob", "only a saved blob may lose its memory");
+  memory_ = nullptr;
+}
+
+void Blob::expect(std::function<void()> wait) {
+  const std::lock_guard lock(mutex_);
+  wait_ = std::move(wait);
+}
+
+void Blob::fail_with(const char* what) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::kFailed;
+  }
+  try {
+    log_message(LogLevel::kError, std::string("store: ") + what + "; the image is dropped");
+  } catch (const std::exception&) {  // no memory for the message: the state says it
+  }
+}
+
+std::vector<std::uint64_t> Blob::checksums_of(const HostMemory& memory) const {
+  std::vector<std::uint64_t> sums;
+  sums.reserve(sections_.size());
+  for (const BlobSection& section : sections_) {
+    sums.push_back(checksum({memory.data() + section.offset, section.bytes}));
+  }
+  return sums;
+}
+
+void Blob::seal() noexcept {
+  const std::lock_guard one(sealing_);
+  std::function<void()> wait;
+  HostMemoryPtr memory;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kFilling) return;
+    wait.swap(wait_);
+    memory = memory_;
+  }
+  try {
+    if (wait) wait();
+    std::vector<std::uint64_t> sums = checksums_of(*memory);
+    const std::lock_guard lock(mutex_);
+    checksums_ = std::move(sums);
+    state_ = State::kSealed;
+  } catch (const std::exception& error) {
+    fail_with(error.what());
+  } catch (...) {
+    fail_with("an image did not arrive");
+  }
+}
+
+bool Blob::verify(std::span<const std::uint32_t> sections, const HostMemory& memory) {
+  seal();
+  if (state() != State::kSealed) return false;
+  for (const std::uint32_t number : sections) {
+    const BlobSection& section = sections_.at(number);
+    if (checksum({memory.data() + section.offset, section.bytes}) == checksums_[number]) continue;
+    fail_with("the checksum of an image in memory differs");
+    return false;
+  }
+  return true;
+}
+
+// The checksum is taken while the section is still in the processor's cache.
+bool Blob::read(std::span<const std::uint32_t> sections, std::span<std::byte> into) {
+  std::shared_ptr<BlobSource> source;
+  std::uint64_t begin = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kSealed || source_ == nullptr) return false;
+    source = source_;
+    begin = offset_;
+  }
+  std::uint64_t at = 0;
+  for (const std::uint32_t number : sections) {
+    const BlobSection& section = sections_.at(number);
+    ensure(section.bytes <= into.size() - at, "blob", "the target holds the sections");
+    const std::span<std::byte> part = into.subspan(at, section.bytes);
+    at += section.bytes;
+    if (!source->read(begin + section.offset, part)) {
+      fail_with("an image could not be read from its file");
+      return false;
+    }
+    if (checksum(part) == checksums_[number]) continue;
+    fail_with("the checksum of an image in a file differs");
+    return false;
+  }
+  return true;
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,299 @@
+#include "store/disk_tier.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "store/disk_names.h"
+
+namespace kvtrie {
+namespace {
+
+constexpr const char* kWhere = "disk";
+
+std::string text_of(int error) { return std::generic_category().message(error); }
+
+void warn(const std::string& folder, const std::string& what) {
+  log_message(LogLevel::kWarning, cat("[", kWhere, "] ", folder, ": ", what));
+}
+
+[[noreturn]] void fail_unusable(const std::string& folder, const char* step, int error) {
+  fail(ErrorKind::kFormat, kWhere, "disk: got ", folder, " (", step, ": ", text_of(error),
+       "), allowed a usable folder");
+}
+
+}  // namespace
+
+// ---- opening and closing --------------------------------------------------------------------------------------------
+
+DiskTier::DiskTier(DiskOptions options, std::shared_ptr<FileSystem> files)
+    : options_(std::move(options)), files_(std::move(files)), budget_(options_.cap_bytes) {
+  counts_.refused.resize(static_cast<std::size_t>(SnapshotFault::kTokens) + 1);
+}
+
+std::shared_ptr<DiskTier> DiskTier::open(DiskOptions options, std::shared_ptr<FileSystem> files) {
+  require(!options.folder.empty(), kWhere, "disk: got an empty path, allowed the path of a folder");
+  require(!options.fingerprint.empty(), kWhere, "fingerprint: got an empty one, allowed a text that names the model");
+  const std::shared_ptr<DiskTier> tier(new DiskTier(std::move(options), std::move(files)));
+  tier->enter();
+  return tier;
+}
+
+void DiskTier::enter() {
+  bool open_to_others = false;
+  if (const int error = files_->make_folder(folder(), open_to_others)) fail_unusable(folder(), "make folder", error);
+  if (const int error = files_->lock(path_of(kLockName), lock_)) {
+    if (error != EWOULDBLOCK) fail_unusable(folder(), "lock", error);
+    fail(ErrorKind::kBusy, kWhere, "disk: got ", folder(), ", which another cache holds open, allowed one at a time");
+  }
+  if (open_to_others)
+    warn(folder(), "other users may look into this folder, and files in it hold prompts; use mode 0700");
+  for (const std::string& name : list_names()) {
+    if (is_temporary_name(name) && remove_now(name)) ++counts_.strays_removed;
+  }
+}
+
+std::vector<std::string> DiskTier::list_names() {
+  std::vector<std::string> names;
+  if (const int error = files_->list(folder(), names)) fail_unusable(folder(), "list", error);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// No DiskFile is left: each of them holds the tier.
+DiskTier::~DiskTier() {
+  {
+    const std::lock_guard lock(mutex_);
+    doom_again();
+  }
+  sweep();
+}
+
+std::uint64_t DiskTier::next_id() noexcept {
+  const std::lock_guard lock(mutex_);
+  return ++last_id_;
+}
+
+bool DiskTier::reserve(std::uint64_t bytes) noexcept {
+  if (budget_.reserve(bytes)) return true;
+  if (doomed_bytes() == 0) return false;
+  sweep();
+  return budget_.reserve(bytes);
+}
+
+bool DiskTier::writing() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return counts_.writing;
+}
+
+void DiskTier::try_again() noexcept {
+  const std::lock_guard lock(mutex_);
+  doom_again();
+  if (counts_.writing) return;
+  counts_.writing = true;
+  failures_in_a_row_ = kFailuresInARow - 1;
+}
+
+// ---- going ----------------------------------------------------------------------------------------------------------
+
+void DiskTier::keep_files() noexcept {
+  const std::lock_guard lock(mutex_);
+  keep_ = true;
+}
+
+void DiskTier::doom(DiskFile& file, bool always) noexcept {
+  const std::lock_guard lock(mutex_);
+  file.live_ = false;
+  if (always || !keep_) doomed_.splice(doomed_.end(), file.self_);
+}
+
+bool DiskTier::has_name(const DoomedFile& file) const noexcept {
+  const auto owner = owners_.find(file.name);
+  return owner != owners_.end() && owner->second.id == file.id;
+}
+
+std::uint64_t DiskTier::doomed_bytes() const noexcept {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t bytes = 0;
+  for (const DoomedFile& file : doomed_) {
+    if (file.id == 0 || has_name(file)) bytes += file.bytes;
+  }
+  return bytes;
+}
+
+void DiskTier::sweep() noexcept {
+  const std::lock_guard folder_lock(folder_mutex_);
+  std::list<DoomedFile> from;
+  {
+    const std::lock_guard lock(mutex_);
+    from.swap(doomed_);
+  }
+  while (!from.empty()) sweep_front(from);
+}
+
+// REQUIRES: folder_mutex_ is held, so a name that belongs to the file now still does when it is removed.
+void DiskTier::sweep_front(std::list<DoomedFile>& from) noexcept {
+  std::list<DoomedFile> one;
+  one.splice(one.end(), from, from.begin());
+  const DoomedFile& file = one.front();
+  if (file.id != 0) {
+    open_files_.forget(file.id);
+    const std::lock_guard lock(mutex_);
+    if (!has_name(file)) return;
+  }
+  const int error = files_->remove(file.path);
+  if (error != 0 && error != ENOENT) {
+    resist(one, error);
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (file.id != 0) owners_.erase(file.name);
+  budget_.release(file.bytes);
+}
+
+// Not tried again at once: on a disk that takes no change, every call would try all of them.
+void DiskTier::resist(std::list<DoomedFile>& file, int error) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    ++counts_.failed_removes;
+    resisting_.splice(resisting_.end(), file);
+  }
+  note_failure({"remove", error});
+}
+
+void DiskTier::doom_again() noexcept { doomed_.splice(doomed_.end(), resisting_); }
+
+// For what is not counted: strays, damaged files, and what scan found beyond the cap.
+bool DiskTier::remove_now(const std::string& name) {
+  std::list<DoomedFile> file;
+  file.push_back({name, path_of(name), 0, 0});
+  const int error = files_->remove(file.front().path);
+  if (error != 0 && error != ENOENT) resist(file, error);
+  return error == 0;
+}
+
+// ---- reading --------------------------------------------------------------------------------------------------------
+
+DiskFile::DiskFile(std::shared_ptr<DiskTier> tier, std::string name, std::uint64_t bytes) : tier_(std::move(tier)) {
+  std::string path = tier_->path_of(name);
+  self_.push_back({std::move(name), std::move(path), bytes, tier_->next_id()});
+}
+
+DiskFile::~DiskFile() {
+  if (live_) tier_->doom(*this, false);
+}
+
+bool DiskFile::read(std::uint64_t offset, std::span<std::byte> into) noexcept {
+  return tier_->read(*this, offset, into);
+}
+
+bool DiskTier::read(const DiskFile& file, std::uint64_t offset, std::span<std::byte> into) noexcept {
+  int error = 0;
+  try {
+    if (offset > file.bytes() || into.size() > file.bytes() - offset) {
+      error = EINVAL;
+    } else if (const std::shared_ptr<File> source = opened(file, error)) {
+      error = source->read_at(offset, into);
+    }
+  } catch (const std::exception&) {
+    error = ENOMEM;
+  }
+  if (error != 0) open_files_.forget(file.self_.front().id);
+  note_read(into.size(), error);
+  return error == 0;
+}
+
+// ESTALE: under the name is another file than the one that was written or found.
+std::shared_ptr<File> DiskTier::opened(const DiskFile& file, int& error) {
+  const DoomedFile& self = file.self_.front();
+  if (std::shared_ptr<File> found = open_files_.find(self.id)) return found;
+  std::unique_ptr<File> source;
+  FileInfo info;
+  error = files_->open(self.path, source, info);
+  if (error == EMFILE || error == ENFILE) {
+    open_files_.forget_all();
+    error = files_->open(self.path, source, info);
+  }
+  if (error == 0 && (!info.regular || info.bytes != self.bytes || info.identity != file.identity_)) error = ESTALE;
+  if (error != 0) return nullptr;
+  return open_files_.add(self.id, std::move(source));
+}
+
+// ---- what there is to say -------------------------------------------------------------------------------------------
+
+void DiskTier::note(const char* step, int error) noexcept {
+  try {
+    const std::string sentence = cat(step, " failed: ", text_of(error));
+    {
+      const std::lock_guard lock(mutex_);
+      counts_.last_failure = sentence;
+      if (!logged_.emplace(step, error).second) return;
+    }
+    warn(folder(), sentence);
+  } catch (const std::exception&) {  // no memory for the message: the counters have it
+  }
+}
+
+void DiskTier::note_written(std::uint64_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  ++counts_.writes;
+  counts_.written_bytes += bytes;
+  failures_in_a_row_ = 0;
+  off_logged_ = false;
+  doom_again();
+}
+
+void DiskTier::note_failed_write(Failure failure) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    ++counts_.failed_writes;
+  }
+  note_failure(failure);
+}
+
+void DiskTier::note_failure(Failure failure) noexcept {
+  bool off = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (++failures_in_a_row_ >= kFailuresInARow) {
+      counts_.writing = false;
+      off = !std::exchange(off_logged_, true);
+    }
+  }
+  note(failure.step, failure.error);
+  if (!off) return;
+  try {
+    warn(folder(), cat("writing is switched off after ", kFailuresInARow, " failures in a row"));
+  } catch (const std::exception&) {  // no memory for the message: `writing` says it
+  }
+}
+
+void DiskTier::note_read(std::uint64_t bytes, int error) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    ++counts_.reads;
+    if (error == 0) {
+      counts_.read_bytes += bytes;
+      return;
+    }
+    ++counts_.failed_reads;
+  }
+  note("read", error);
+}
+
+DiskStats DiskTier::stats() const {
+  const std::uint64_t doomed = doomed_bytes();
+  const std::lock_guard lock(mutex_);
+  DiskStats stats = counts_;
+  stats.files = owners_.size();
+  stats.bytes = budget_.used();
+  stats.doomed_bytes = doomed;
+  stats.cap_bytes = budget_.cap();
+  stats.peak_bytes = budget_.peak();
+  return stats;
+}
+
+}  // namespace kvtrie

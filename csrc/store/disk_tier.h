@@ -1,0 +1,218 @@
+// The disk tier: snapshots in the files of one folder, under a hard byte cap.
+//
+// Concept. One file is one snapshot (snapshot_format.h), complete or absent: it is written under a temporary name in
+// the same folder, synced, renamed, and the folder synced. After a crash at any instruction the folder holds complete
+// snapshots and perhaps temporary files, which the next `open` removes. Files are named by SHA-256 of namespace,
+// fingerprint and tokens (disk_names.h), and carry all three in full; both must agree.
+//
+//     folder/lock                     held (flock) while a tier is open: a second writer is refused
+//     folder/<64 hex>.<8 hex>.kvtrie  snapshots; the second part tells apart several snapshots that end alike
+//     folder/tmp-*                    being written
+//
+// Going. When the last `DiskFile` that names a file goes, the file is *doomed*: its name waits in a list, O(1) and
+// without a system call, so a `DiskFile` may end under any lock. `sweep` removes what is doomed; a `reserve` that does
+// not fit sweeps first, and the tier's end sweeps too. Bytes count until they are gone from the folder: what cannot be
+// removed stays counted, and is doomed again after the next write that succeeds, by `try_again` and at the tier's end.
+// `keep_files` ends all this: the process ends. The tier never chooses what goes: its owner does. What `scan` leaves
+// alone, and files of others, do not count.
+//
+//     write or scan --> [live] --last DiskFile ends--> [doomed] --sweep--> gone, bytes released
+//                          +---- the same snapshot is written again: replaced, bytes released at once; reads are false
+//
+// Failures. What fails to be written is not there: the temporary file goes, `write` returns null, the counters and the
+// log say why, once for each kind of failure. After `kFailuresInARow` writes or removals that failed, without a good
+// write in between, the tier stops writing until its owner calls `try_again`, after which one more failure stops it
+// again. A sync that failed is never repeated on the same file. What fails to be read is a miss.
+//
+// Threads: any. `write`, `sweep`, `scan`, a `reserve` that does not fit, `DiskFile::read` and the end of the tier (with
+// its last DiskFile) block on the file system: call them under no lock. Units: bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "store/blob.h"
+#include "store/byte_budget.h"
+#include "store/file_system.h"
+#include "store/open_files.h"
+#include "store/snapshot_format.h"
+
+namespace kvtrie {
+
+class DiskTier;
+
+// A name that is to be removed from the folder. `id` is of the DiskFile it was of: when another one has the name by
+// now, nothing is removed and nothing released. 0: of none, it goes in any case.
+struct DoomedFile {
+  std::string name, path;
+  std::uint64_t bytes = 0, id = 0;
+};
+
+// One complete snapshot. Reads check nothing but that all bytes came, and from the file that was written or found:
+// sections are verified by whoever asked.
+class DiskFile final : public BlobSource {
+ public:
+  ~DiskFile() override;  // dooms the file, unless the tier keeps its files
+  DiskFile(const DiskFile&) = delete;
+  DiskFile& operator=(const DiskFile&) = delete;
+  bool read(std::uint64_t offset, std::span<std::byte> into) noexcept override;  // false: not all of it came
+  std::uint64_t bytes() const noexcept { return self_.front().bytes; }
+  const std::string& name() const noexcept { return self_.front().name; }  // within the folder
+
+ private:
+  friend class DiskTier;
+  DiskFile(std::shared_ptr<DiskTier> tier, std::string name, std::uint64_t bytes);
+  std::shared_ptr<DiskTier> tier_;
+  std::list<DoomedFile> self_;  // one entry, which moves to the tier's list at the end: no allocation there
+  FileIdentity identity_;       // set before the file is handed out, like the next
+  bool live_ = false;           // the file is in the folder under its name
+};
+using DiskFilePtr = std::shared_ptr<DiskFile>;
+
+struct DiskOptions {
+  std::string folder;  // made when it is missing (its parent must exist), mode 0700
+  std::uint64_t cap_bytes = 0;
+  std::string fingerprint;  // not empty
+};
+
+struct DiskStats {
+  std::uint64_t files = 0;  // complete snapshots, doomed ones included
+  std::uint64_t bytes = 0;  // what counts under the cap: files and reservations
+  std::uint64_t doomed_bytes = 0, cap_bytes = 0, peak_bytes = 0;
+  std::uint64_t writes = 0, written_bytes = 0, failed_writes = 0, reads = 0, read_bytes = 0, failed_reads = 0;
+  std::uint64_t failed_removes = 0;
+  std::vector<std::uint64_t> refused;  // at opening, by SnapshotFault; names that are not ours count as kMagic
+  std::uint64_t dropped = 0;           // at opening, complete ones that did not fit under the cap
+  std::uint64_t strays_removed = 0;    // temporary files of an earlier process
+  bool writing = true;                 // false: switched off after failures
+  std::string last_failure;            // one sentence; empty when nothing ever failed
+};
+
+// A snapshot that was found when the folder was opened.
+struct FoundSnapshot {
+  DiskFilePtr file;
+  SnapshotHeader header;
+  std::uint64_t images_begin = 0;
+  double modified = 0;  // seconds since 1970, of the file
+};
+
+class DiskTier : public std::enable_shared_from_this<DiskTier> {
+ public:
+  static constexpr int kFailuresInARow = 3;
+  static constexpr std::size_t kOpenFiles = 64;  // at most so many are open for reading
+
+  // Takes the lock and removes temporary files. Throws kBusy when another tier holds the folder, kFormat when it is no
+  // folder or cannot be used, kArgument for an empty fingerprint or folder name.
+  static std::shared_ptr<DiskTier> open(DiskOptions options, std::shared_ptr<FileSystem> files = real_file_system());
+  ~DiskTier();
+  DiskTier(const DiskTier&) = delete;
+  DiskTier& operator=(const DiskTier&) = delete;
+
+  // The complete snapshots of this fingerprint, shortest path first, then by `start`. Damaged ones (cut short, wrong
+  // checksum, sizes that contradict each other) are removed; those of other models or versions, under names that do not
+  // follow from them, that cannot be read, and what is no regular file, are left alone; all are counted in `refused`
+  // and logged. When the rest is more than the cap, the longest paths go, among equals the least recently modified
+  // first. Call once, right after `open`. A result that is let go of dooms its file like any other. Throws kFormat when
+  // the folder cannot be listed.
+  std::vector<FoundSnapshot> scan();
+
+  // Room for a snapshot of so many bytes, header included; false when it does not fit under the cap, also after a
+  // sweep. What was reserved is used up by `write` or given back by `unreserve`.
+  [[nodiscard]] bool reserve(std::uint64_t bytes) noexcept;
+  void unreserve(std::uint64_t bytes) noexcept { budget_.release(bytes); }
+
+  // Writes one snapshot; `header` is what encode_header gave for `identity`, `images` follow it in order. REQUIRES: as
+  // many bytes were reserved. Null when it failed or the tier does not write: nothing that counts as a snapshot is left
+  // in the folder, and the reservation is given back (of what could not be removed, once a sweep did).
+  DiskFilePtr write(const SnapshotHeader& identity, std::span<const std::byte> header,
+                    std::span<const std::span<const std::byte>> images) noexcept;
+  bool writing() const noexcept;                // false: switched off after failures
+  void try_again() noexcept;                    // switches writing on again, dooms again what could not be removed
+  void sweep() noexcept;                        // removes doomed files; waits for a sweep that another thread began
+  void keep_files() noexcept;                   // from now on files stay, and count, when their DiskFile goes
+  std::uint64_t doomed_bytes() const noexcept;  // what a sweep is to release
+
+  ByteBudget& budget() noexcept { return budget_; }
+  const std::string& folder() const noexcept { return options_.folder; }
+  DiskStats stats() const;
+
+ private:
+  friend class DiskFile;
+  struct Failure {
+    const char* step = nullptr;  // null: none
+    int error = 0;
+    explicit operator bool() const noexcept { return step != nullptr; }
+  };
+  struct Owner {
+    std::uint64_t id = 0, bytes = 0;
+  };
+  using Owners = std::map<std::string, Owner>;
+  using Images = std::span<const std::span<const std::byte>>;
+  struct Write;      // one that is under way (disk_write.cpp)
+  struct Candidate;  // a file that scan believes (disk_scan.cpp)
+
+  explicit DiskTier(DiskOptions options, std::shared_ptr<FileSystem> files);
+  std::string path_of(const std::string& name) const { return options_.folder + "/" + name; }
+  std::uint64_t next_id() noexcept;
+  void enter();
+  std::vector<std::string> list_names();
+
+  Write prepare(const SnapshotHeader& identity, std::span<const std::byte> header, std::uint64_t bytes);
+  DiskFilePtr write_now(Write& write, std::span<const std::byte> header, Images images) noexcept;
+  Failure write_temporary(Write& write, std::span<const std::byte> header, Images images) noexcept;
+  Failure publish(Write& write) noexcept;
+  void take_name(Write& write) noexcept;
+  void discard(Write& write) noexcept;
+
+  void doom(DiskFile& file, bool always) noexcept;
+  bool has_name(const DoomedFile& file) const noexcept;  // REQUIRES: mutex_ is held
+  void sweep_front(std::list<DoomedFile>& from) noexcept;
+  void resist(std::list<DoomedFile>& file, int error) noexcept;
+  bool remove_now(const std::string& name);
+  bool read(const DiskFile& file, std::uint64_t offset, std::span<std::byte> into) noexcept;
+  std::shared_ptr<File> opened(const DiskFile& file, int& error);
+
+  std::vector<Candidate> examine_all();
+  SnapshotFault examine(const std::string& name, Candidate& candidate);
+  SnapshotFault read_header(File& file, Candidate& candidate);
+  void refuse(const std::string& name, SnapshotFault fault);
+  void log_refused();
+  bool is_owned(const std::string& name) const;
+  void drop_what_does_not_fit(std::vector<Candidate>& candidates);
+  std::vector<FoundSnapshot> adopt(std::vector<Candidate> candidates);
+
+  void doom_again() noexcept;  // REQUIRES: mutex_ is held
+
+  void note(const char* step, int error) noexcept;
+  void note_written(std::uint64_t bytes) noexcept;
+  void note_failed_write(Failure failure) noexcept;
+  void note_failure(Failure failure) noexcept;
+  void note_read(std::uint64_t bytes, int error) noexcept;
+
+  const DiskOptions options_;
+  const std::shared_ptr<FileSystem> files_;
+  ByteBudget budget_;
+  std::unique_ptr<File> lock_;
+  OpenFiles open_files_{kOpenFiles};
+  std::mutex folder_mutex_;  // held while final names come and go; taken before mutex_
+
+  mutable std::mutex mutex_;                      // guards the members below; no file is touched while it is held
+  Owners owners_;                                 // by name: the DiskFile whose file is in the folder
+  std::list<DoomedFile> doomed_, resisting_;      // resisting: could not be removed
+  std::set<std::pair<std::string, int>> logged_;  // kinds of failure that were logged: step, errno
+  DiskStats counts_;                              // without what other members know
+  std::uint64_t last_id_ = 0;
+  int failures_in_a_row_ = 0;
+  bool keep_ = false, off_logged_ = false;
+};
+
+}  // namespace kvtrie

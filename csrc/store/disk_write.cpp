@@ -1,0 +1,124 @@
+// DiskTier::write: a snapshot becomes a file, whole or not at all.
+//
+//     create tmp-* --> write --> sync --> close --> rename --> sync of the folder
+//          +------------+---------+---------+---------+              |
+//                  the temporary file goes                  the final name goes
+#include <cerrno>
+#include <exception>
+#include <utility>
+
+#include "store/disk_names.h"
+#include "store/disk_tier.h"
+
+namespace kvtrie {
+
+// All that needs memory is here before the folder is touched.
+struct DiskTier::Write {
+  DiskFilePtr file;
+  std::list<DoomedFile> temporary;  // one entry: what dooms the temporary file when it cannot be removed
+  Owners::node_type owner;          // of the final name
+  bool created = false;
+};
+
+DiskTier::Write DiskTier::prepare(const SnapshotHeader& identity, std::span<const std::byte> header,
+                                  std::uint64_t bytes) {
+  Write write;
+  write.file = DiskFilePtr(new DiskFile(shared_from_this(), snapshot_name(identity, header), bytes));
+  const DoomedFile& self = write.file->self_.front();
+  const std::string temporary = temporary_name(self.name, self.id);
+  write.temporary.push_back({temporary, path_of(temporary), bytes, 0});
+  Owners owner{{self.name, {self.id, bytes}}};
+  write.owner = owner.extract(owner.begin());
+  return write;
+}
+
+DiskFilePtr DiskTier::write(const SnapshotHeader& identity, std::span<const std::byte> header,
+                            std::span<const std::span<const std::byte>> images) noexcept {
+  std::uint64_t bytes = header.size();
+  for (const auto& image : images) bytes += image.size();
+  try {
+    if (writing()) {
+      Write write = prepare(identity, header, bytes);
+      return write_now(write, header, images);
+    }
+  } catch (const std::exception&) {
+    note_failed_write({"prepare", ENOMEM});
+  }
+  budget_.release(bytes);
+  return nullptr;
+}
+
+DiskFilePtr DiskTier::write_now(Write& write, std::span<const std::byte> header, Images images) noexcept {
+  Failure failure = write_temporary(write, header, images);
+  if (!failure) failure = publish(write);
+  if (!failure) {
+    note_written(write.file->bytes());
+    return std::move(write.file);
+  }
+  note_failed_write(failure);
+  discard(write);
+  return nullptr;
+}
+
+DiskTier::Failure DiskTier::write_temporary(Write& write, std::span<const std::byte> header, Images images) noexcept {
+  std::unique_ptr<File> file;
+  if (const int error = files_->create(write.temporary.front().path, file)) return {"create", error};
+  write.created = true;
+  if (const int error = file->write_all(header)) return {"write", error};
+  for (const auto& image : images) {
+    if (const int error = file->write_all(image)) return {"write", error};
+  }
+  if (const int error = file->sync()) return {"sync", error};
+  FileInfo info;
+  if (const int error = file->info(info)) return {"stat", error};
+  write.file->identity_ = info.identity;
+  if (const int error = file->close()) return {"close", error};
+  return {};
+}
+
+// The folder is synced without a lock: a `reserve` that sweeps waits for no sync.
+DiskTier::Failure DiskTier::publish(Write& write) noexcept {
+  {
+    const std::lock_guard lock(folder_mutex_);
+    const DoomedFile& self = write.file->self_.front();
+    if (const int error = files_->rename(write.temporary.front().path, self.path)) return {"rename", error};
+    take_name(write);
+  }
+  if (const int error = files_->sync_folder(folder())) return {"sync of the folder", error};
+  return {};
+}
+
+// The file has its final name: an older one under it is gone from the folder. Inserting a node allocates nothing.
+void DiskTier::take_name(Write& write) noexcept {
+  std::uint64_t replaced = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const Owner owner = write.owner.mapped();
+    const auto placed = owners_.insert(std::move(write.owner));
+    if (!placed.inserted) {
+      replaced = placed.position->second.id;
+      budget_.release(placed.position->second.bytes);
+      placed.position->second = owner;
+    }
+    write.file->live_ = true;
+  }
+  if (replaced != 0) open_files_.forget(replaced);
+}
+
+// After a failed sync of the folder nobody knows whether the final name would survive a crash: it goes, too.
+void DiskTier::discard(Write& write) noexcept {
+  if (write.file->live_) {
+    doom(*write.file, true);
+    sweep();
+    return;
+  }
+  const DoomedFile& temporary = write.temporary.front();
+  const int error = write.created ? files_->remove(temporary.path) : 0;
+  if (error == 0 || error == ENOENT) {
+    budget_.release(temporary.bytes);
+    return;
+  }
+  resist(write.temporary, error);
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,80 @@
+// Snapshots in a shared store, in a layout that processes can share token by token without asking each other.
+//
+// A path of tokens is cut at multiples of kSharedBlock:
+//
+//     tokens   0         256        512    e = 600                       B = kSharedBlock = 256
+//              [ block 1 ][ block 2 ][ tail ]o                           o a restore point
+//
+//     block 1  behind block_key(1)   snapshot: cells of [0, 256)
+//     block 2  behind block_key(2)   snapshot: cells of [256, 512)
+//     tail     behind tail_key(600)  snapshot: cells of [512, 600), windows and states of the restore point at 600
+//     index    behind index_key(2)   { tokens [512, 600): cells, point }, and what others found behind block 2
+//
+// A reader takes whole blocks while there are any, then asks the index behind the last one for the continuation that
+// has most tokens in common with its own. Where a path ends at a multiple of B its tail has no cells, only the restore
+// point.
+//
+// A snapshot is received straight into host memory, which is reserved in a budget first. It is used only if
+// fingerprint, namespace, caches and all tokens are what was asked for, and every section has its checksum; else it is
+// a miss that is counted, and deleted from the store.
+//
+// What the store or its contents do never throws; a header that no snapshot can have does, and a lack of memory.
+//
+// Threads: any. Calls block on the store: make them under no lock. Units: tokens, bytes; `now` as in shared_tier.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "store/blob.h"
+#include "store/byte_budget.h"
+#include "store/shared_index.h"
+#include "store/shared_keys.h"
+#include "store/shared_tier.h"
+#include "store/snapshot_format.h"
+
+namespace kvtrie {
+
+struct ReceivedSnapshot {
+  SharedAnswer answer = SharedAnswer::kAbsent;  // kStopped: the budget has no room for it
+  SnapshotHeader header;                        // empty unless the answer is kHit
+  std::vector<BlobPtr> images;                  // one for each of header.images: in memory, sealed, verified
+};
+
+class SharedExchange {
+ public:
+  SharedExchange(std::shared_ptr<SharedTier> tier, std::shared_ptr<ByteBudget> budget)
+      : tier_(std::move(tier)), budget_(std::move(budget)) {}
+
+  // Block `block` of the path. REQUIRES: 1 <= block <= path.blocks().
+  ReceivedSnapshot get_block(const SharedPath& path, std::size_t block, double now) const;
+  // What ends at `end`. REQUIRES: 1 <= end <= path.tokens().
+  ReceivedSnapshot get_tail(const SharedPath& path, std::size_t end, double now) const;
+  // The cells (kBlock or kTail, by their number), or the tail with the restore point, of a continuation behind `block`.
+  ReceivedSnapshot get_cells(const SharedPath& path, std::size_t block, const Continuation& found, double now) const;
+  ReceivedSnapshot get_point(const SharedPath& path, std::size_t block, const Continuation& found, double now) const;
+  // Empty when there is none, or the store does not answer.
+  SharedIndex get_index(const SharedPath& path, std::size_t block, double now) const;
+
+  // Writes one block or tail. `header` is of the path's first block * kSharedBlock or `end` tokens; `images` follow it
+  // in order. Returns false when the store does not have all of it now.
+  bool put_block(const SharedPath& path, std::size_t block, const SnapshotHeader& header, Parts images,
+                 double now) const;
+  bool put_tail(const SharedPath& path, std::size_t end, const SnapshotHeader& header, Parts images, double now) const;
+  // Adds to the index in front of `end` that the store has what ends there.
+  bool announce(const SharedPath& path, std::size_t end, bool cells, bool point, double now) const;
+
+ private:
+  struct Wanted;
+  ReceivedSnapshot receive(const SharedPath& path, const Wanted& wanted, double now) const;
+  bool send(const std::string& key, const SnapshotHeader& header, Parts images, double now) const;
+
+  std::shared_ptr<SharedTier> tier_;
+  std::shared_ptr<ByteBudget> budget_;
+};
+
+}  // namespace kvtrie

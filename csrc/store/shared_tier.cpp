@@ -1,0 +1,262 @@
+#include "store/shared_tier.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace kvtrie {
+namespace {
+
+constexpr std::uint64_t kLeastValue = 1024;
+constexpr std::size_t kLongestFailure = 300;  // characters kept of an exception's text
+
+const char* name_of(Circuit::State state) noexcept {
+  switch (state) {
+    case Circuit::State::kClosed:
+      return "closed";
+    case Circuit::State::kOpen:
+      return "open";
+    case Circuit::State::kProbing:
+      break;
+  }
+  return "probing";
+}
+
+std::string one_line(const char* what) {
+  std::string text(what, std::find(what, what + std::char_traits<char>::length(what), '\n'));
+  if (text.size() > kLongestFailure) text.resize(kLongestFailure);
+  return text;
+}
+
+// What went wrong in this process, not in the store: no memory, or what a sink threw.
+void log_own_failure(const char* what) noexcept {
+  try {
+    log_message(LogLevel::kWarning, cat("shared store: ", one_line(what)));
+  } catch (...) {
+    return;  // not even memory for the message
+  }
+}
+
+// `work`'s result, or `otherwise` where it throws.
+template <class Result, class Work>
+Result guarded(Result otherwise, Work&& work) noexcept {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    log_own_failure(error.what());
+  } catch (...) {
+    log_own_failure("an exception that is no std::exception");
+  }
+  return otherwise;
+}
+
+// Consecutive stretches of a content that lies in several parts.
+class PartsReader {
+ public:
+  explicit PartsReader(Parts parts) : parts_(parts) {}
+
+  // REQUIRES: so many bytes are left.
+  void next(std::uint64_t bytes, std::vector<std::byte>& into) {
+    into.clear();
+    into.reserve(bytes);
+    while (into.size() < bytes) {
+      const std::span<const std::byte> rest = parts_[part_].subspan(at_);
+      const std::size_t taken = std::min<std::uint64_t>(rest.size(), bytes - into.size());
+      into.insert(into.end(), rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(taken));
+      at_ += taken;
+      if (at_ == parts_[part_].size()) ++part_, at_ = 0;
+    }
+  }
+
+ private:
+  Parts parts_;
+  std::size_t part_ = 0, at_ = 0;
+};
+
+}  // namespace
+
+SharedTier::SharedTier(std::shared_ptr<RemoteStore> store, SharedOptions options)
+    : store_(std::move(store)), options_(options), circuit_(options.failures_in_a_row, options.retry_after) {
+  require(store_ != nullptr, "shared store", "store: got nothing");
+  require(options.max_value >= kLeastValue, "shared store", "max_value: got ", options.max_value, ", allowed ",
+          kLeastValue, " bytes or more");
+  require(options.failures_in_a_row > 0, "shared store", "failures_in_a_row: got ", options.failures_in_a_row,
+          ", allowed 1 or more");
+  require(std::isfinite(options.retry_after) && options.retry_after >= 0, "shared store", "retry_after: got ",
+          options.retry_after, ", allowed 0 seconds or more");
+  stats_.name = store_->name();
+  stats_.faults.resize(static_cast<std::size_t>(SnapshotFault::kTokens) + 1);
+}
+
+// ---- calls of the store
+// ----------------------------------------------------------------------------------------------
+
+// One call of the store: false when it was not made or threw.
+template <class Work>
+bool SharedTier::call(double now, Work&& work) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!circuit_.allow(now)) {
+      ++stats_.skipped;
+      return false;
+    }
+  }
+  try {
+    work();
+  } catch (const std::exception& error) {
+    note_failure(error.what(), now);
+    return false;
+  } catch (...) {
+    note_failure("an exception that is no std::exception", now);
+    return false;
+  }
+  bool closed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    closed = circuit_.succeeded();
+  }
+  if (closed) log_message(LogLevel::kInfo, cat("store ", stats_.name, ": it answers again"));
+  return true;
+}
+
+void SharedTier::note_failure(const char* what, double now) {
+  bool opened = false;
+  {
+    const std::lock_guard lock(mutex_);
+    ++stats_.failures;
+    opened = circuit_.failed(now);
+    if (opened) ++stats_.opened;
+    stats_.last_failure = one_line(what);
+  }
+  if (!opened) return;
+  log_message(LogLevel::kWarning, cat("store ", stats_.name, ": ", options_.failures_in_a_row,
+                                      " calls in a row failed; it is left alone and tried again every ",
+                                      options_.retry_after, " s. The last failure: ", one_line(what)));
+}
+
+void SharedTier::count(std::uint64_t SharedStats::*counter, std::uint64_t by) noexcept {
+  const std::lock_guard lock(mutex_);
+  stats_.*counter += by;
+}
+
+bool SharedTier::fetch(std::string_view key, std::optional<std::vector<std::byte>>& value, double now) {
+  if (!call(now, [&] { value = store_->get(key); })) return false;
+  if (value) count(&SharedStats::bytes_in, value->size());
+  return true;
+}
+
+bool SharedTier::store_value(std::string_view key, std::span<const std::byte> value, double now) {
+  if (!call(now, [&] { store_->put(key, value); })) return false;
+  count(&SharedStats::bytes_out, value.size());
+  return true;
+}
+
+// ---- reading
+// ---------------------------------------------------------------------------------------------------------
+
+SharedAnswer SharedTier::get(std::string_view key, const Sink& sink, double now) noexcept {
+  const SharedAnswer answer = guarded(SharedAnswer::kFailed, [&] { return read(key, sink, now); });
+  count(&SharedStats::gets);
+  count(answer == SharedAnswer::kHit ? &SharedStats::hits : &SharedStats::misses);
+  return answer;
+}
+
+SharedAnswer SharedTier::read(std::string_view key, const Sink& sink, double now) {
+  std::optional<std::vector<std::byte>> value;
+  if (!fetch(key, value, now)) return SharedAnswer::kFailed;
+  if (!value) return SharedAnswer::kAbsent;
+  const DecodedValue head = decode_value(key, *value);
+  if (head.fault != SnapshotFault::kNone) return wrong(key, head.fault, now);
+  if (value->size() > options_.max_value || head.bytes > options_.max_content) {
+    count(&SharedStats::too_large);
+    return SharedAnswer::kTooLarge;
+  }
+  if (!head.chunks.empty()) return read_chunks(key, head, sink, now);
+  return sink(head.bytes, head.content) ? SharedAnswer::kHit : SharedAnswer::kStopped;
+}
+
+SharedAnswer SharedTier::read_chunks(std::string_view key, const DecodedValue& head, const Sink& sink, double now) {
+  for (const SharedChunk& chunk : head.chunks) {
+    if (chunk.bytes > options_.max_value) {
+      count(&SharedStats::too_large);
+      return SharedAnswer::kTooLarge;
+    }
+  }
+  for (const SharedChunk& chunk : head.chunks) {
+    std::optional<std::vector<std::byte>> value;
+    if (!fetch(chunk.key(), value, now)) return SharedAnswer::kFailed;
+    if (!value) return wrong(key, SnapshotFault::kTruncated, now);
+    if (value->size() != chunk.bytes || name_chunk(key, *value).digest != chunk.digest) {
+      remove(chunk.key(), now);
+      return wrong(key, SnapshotFault::kChecksum, now);
+    }
+    if (!sink(head.bytes, *value)) return SharedAnswer::kStopped;
+  }
+  return SharedAnswer::kHit;
+}
+
+SharedAnswer SharedTier::wrong(std::string_view key, SnapshotFault fault, double now) {
+  refuse(key, fault, now);
+  return SharedAnswer::kWrong;
+}
+
+void SharedTier::refuse(std::string_view key, SnapshotFault fault, double now) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    ++stats_.faults[static_cast<std::size_t>(fault)];
+  }
+  remove(key, now);
+}
+
+// ---- writing
+// ---------------------------------------------------------------------------------------------------------
+
+bool SharedTier::put(std::string_view key, Parts parts, double now) noexcept {
+  const bool complete = guarded(false, [&] { return write(key, parts, now); });
+  if (complete) count(&SharedStats::puts);
+  return complete;
+}
+
+bool SharedTier::write(std::string_view key, Parts parts, double now) {
+  const std::uint64_t total = total_bytes(parts);
+  const std::uint64_t chunks = total / options_.max_value + (total % options_.max_value != 0 ? 1 : 0);
+  const bool whole = total <= options_.max_value - kSharedHeadBytes;
+  if (total > options_.max_content ||
+      (!whole && chunks > (options_.max_value - kSharedHeadBytes) / kSharedChunkEntryBytes)) {
+    count(&SharedStats::too_large);
+    return false;
+  }
+  return whole ? store_value(key, encode_whole(key, parts), now) : write_chunks(key, parts, total, now);
+}
+
+bool SharedTier::write_chunks(std::string_view key, Parts parts, std::uint64_t total, double now) {
+  PartsReader reader(parts);
+  std::vector<SharedChunk> chunks;
+  std::vector<std::byte> bytes;
+  for (std::uint64_t at = 0; at < total; at += bytes.size()) {
+    reader.next(std::min(options_.max_value, total - at), bytes);
+    chunks.push_back(name_chunk(key, bytes));
+    if (!store_value(chunks.back().key(), bytes, now)) return false;
+  }
+  return store_value(key, encode_chunked(key, chunks), now);
+}
+
+bool SharedTier::remove(std::string_view key, double now) noexcept {
+  if (!guarded(false, [&] { return call(now, [&] { store_->remove(key); }); })) return false;
+  count(&SharedStats::removes);
+  return true;
+}
+
+SharedStats SharedTier::stats() const {
+  const std::lock_guard lock(mutex_);
+  SharedStats now = stats_;
+  now.state = name_of(circuit_.state());
+  return now;
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,92 @@
+// Leaf-first giving up by rank: the policies `slru`, `lfu` and `cost` of a victim order (victim_order.h).
+//
+// Each member has a priority; the least one goes first, among equals the oldest.
+//
+//     slru   none (0): age alone decides, in two segments. A member joins on *probation*; its next use makes it
+//            *protected*. Probation goes first. Before a victim is named, the oldest protected member is demoted, to
+//            be the latest on probation, while more than 4/5 of the members' tokens are protected, and while nothing
+//            on probation could go but something protected could.
+//     lfu    its uses. There is no ageing: what was used often long ago stays until it is the least used left.
+//     cost   L + uses * cost, worked out at each use. `cost` is what the payload says recomputing would take per byte
+//            (Payload::recompute_cost); L is the greatest priority of a member that left as the victim, 0 at first. So
+//            what is not used any more is overtaken by what comes: the ageing of greedy-dual with frequency.
+//
+// The bound of slru is taken when something has to go, since only then is what there is as much as there can be: with
+// room to spare nothing loses its protection. Held and locked members count and are demoted like others: a path that is
+// not used any more is demoted as a whole, and its end takes it along.
+//
+// What left is forgotten: it starts again with one use. So these are the in-cache variants of the policies, and weaker
+// than variants that remember the uses of what they gave up.
+//
+// Mechanism. One heap of the members that could go and are not protected; slru has a second one with all that are
+// protected, whether they could go or not. A member is *listed* (could go), *parked* (held) or *locked*; unlike in
+// RecencyOrder, nothing held is ever listed.
+//
+//     P above C1, C2          could go    protected
+//                             C1          C2           victim(): C1
+//     C1 leaves                           C2
+//     victim()                C2                       C2 is demoted, since nothing on probation could go: C2
+//     C2 leaves               P                        victim(): P
+//
+// Logical time is the order's own: it goes on with each use and each demotion. Halves of a split share uses, priority,
+// age and segment; a join keeps the larger of each. Threads: none of its own. Only `reserve` throws. Units: tokens.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "trie/ranked_heap.h"
+#include "trie/victim_policy.h"
+
+namespace kvtrie {
+
+class Node;
+struct OrderSlot;
+
+class RankedOrder {
+ public:
+  RankedOrder(int index, VictimPolicy policy) noexcept
+      : index_(index), policy_(policy), candidates_(index), protected_(index) {}
+
+  void reserve();
+  void join(Node* node) noexcept;
+  void leave(Node* node) noexcept;
+  void use(Node* node) noexcept;
+  void lock(Node* node) noexcept;
+  void unlock(Node* node) noexcept;
+  void split(Node* upper, Node* lower) noexcept;
+  void absorb(Node* node, Node* child) noexcept;
+  void extend(Node* leaf, std::size_t more) noexcept;
+
+  Node* victim() noexcept;
+  std::size_t members() const noexcept { return members_; }
+
+ private:
+  friend class TrieCheck;
+
+  // One part in so many is on probation, at least.
+  static constexpr std::uint64_t kParts = 5;
+
+  OrderSlot& slot(Node* node) const noexcept;
+  void put_in(Node* node) noexcept;
+  void take_out(Node* node) noexcept;
+  void hold(Node* parent) noexcept;
+  void release(Node* parent, std::uint64_t age) noexcept;
+  void renew(Node* node) noexcept;
+  void count_use(Node* node) noexcept;
+  void demote_oldest() noexcept;
+
+  int index_;
+  VictimPolicy policy_;
+  std::uint64_t now_ = 0;
+  double floor_ = 0;                   // L of the policy `cost`
+  const Node* just_joined_ = nullptr;  // while nothing was used since it joined
+  RankedHeap candidates_;              // could go, not protected
+  RankedHeap protected_;               // all that are protected
+  std::size_t protected_free_ = 0;     // of those, the ones that could go
+  std::uint64_t tokens_ = 0;           // of all members
+  std::uint64_t protected_tokens_ = 0;
+  std::size_t members_ = 0;
+};
+
+}  // namespace kvtrie

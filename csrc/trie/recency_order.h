@@ -1,0 +1,64 @@
+// Leaf-first least recently used, exact and in amortised O(1): the policy `lru` of a victim order (victim_order.h).
+//
+// Mechanism. One doubly linked list of members, oldest first. Members are in one of three states:
+//
+//     listed   on the list, in the order of (age, deeper first); may be held
+//     parked   off the list, unlocked and held: the scan for a victim met it at the head
+//     locked   off the list; comes back as the latest on its last unlock
+//
+// When a child stops holding its parent and is the later of the two, the parent takes the child's place, whether listed
+// or parked. A parked member that nobody holds any more goes back where its age belongs. A member is parked at most
+// once per listing, and each listing is paid for by the use, join, split or departure that made it.
+//
+//     list   P C1 C2        P is above C1 and C2. victim(): P is parked, C1 is the victim.
+//     C1 leaves             list P C2 (P in the place of C1). victim(): P is parked again, C2 is the victim.
+//     C2 leaves             list P. victim(): P.
+//
+// Only a member that leaves while it is held and parked itself (out of turn) has no place to hand on; its parent is
+// then placed by a walk from the head.
+//
+// Threads: none of its own. Nothing here throws. What each call means and requires is said in victim_order.h; ages are
+// the trie's logical time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvtrie {
+
+class Node;
+struct OrderSlot;
+
+class RecencyOrder {
+ public:
+  explicit RecencyOrder(int index) noexcept : index_(index) {}
+
+  void join(Node* node, std::uint64_t now) noexcept;
+  void leave(Node* node) noexcept;
+  void use(Node* node, std::uint64_t now) noexcept;
+  void lock(Node* node) noexcept;
+  void unlock(Node* node, std::uint64_t now) noexcept;
+  void split(Node* upper, Node* lower) noexcept;
+  void absorb(Node* node, Node* child) noexcept;
+
+  Node* victim() noexcept;
+  std::size_t members() const noexcept { return members_; }
+
+ private:
+  friend class TrieCheck;
+
+  OrderSlot& slot(Node* node) const noexcept;
+  bool goes_before(Node* a, Node* b) const noexcept;
+  void append(Node* node) noexcept;
+  void insert(Node* node, Node* behind) noexcept;
+  void unlink(Node* node) noexcept;
+  void renew(Node* node, std::uint64_t now) noexcept;
+  void release(Node* parent, std::uint64_t age, Node* place) noexcept;
+
+  int index_;
+  Node* oldest_ = nullptr;
+  Node* latest_ = nullptr;
+  std::size_t members_ = 0;
+};
+
+}  // namespace kvtrie

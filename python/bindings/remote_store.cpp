@@ -1,0 +1,244 @@
+#include "remote_store.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "convert.h"
+#include "gil.h"
+#include "store/background_queue.h"
+
+namespace kvtrie::binding {
+namespace {
+
+std::atomic<int> calls{0};        // under way
+std::atomic<bool> ending{false};  // the interpreter ends: no further call begins
+
+// One call, counted so that the interpreter's exit can wait for it.
+class Call {
+ public:
+  Call() {
+    ++calls;
+    if (!ending && Py_IsInitialized() != 0) return;
+    --calls;
+    throw std::runtime_error("the interpreter is ending");
+  }
+  ~Call() { --calls; }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+};
+
+// "KeyError: 'a'": the class and the text, without the traceback and its paths.
+std::string text_of(const py::error_already_set& error) {
+  try {
+    const auto name = py::cast<std::string>(error.type().attr("__name__"));
+    return name + ": " + py::cast<std::string>(py::str(error.value()));
+  } catch (const std::exception&) {
+    return "an exception without a text";
+  }
+}
+
+// Runs `work` with the GIL held; what Python raises is thrown after it was given back.
+template <class Work>
+void with_gil(Work&& work) {
+  const Call call;
+  std::string failure;
+  {
+    const py::gil_scoped_acquire held;
+    try {
+      work();
+      return;
+    } catch (py::error_already_set& error) {
+      failure = text_of(error);
+      if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
+    }
+  }
+  throw std::runtime_error(failure);
+}
+
+std::vector<std::byte> bytes_of(py::handle value) {
+  if (!PyBytes_Check(value.ptr())) {
+    throw std::runtime_error("get: got " + describe(value) + ", allowed bytes or None");
+  }
+  const auto size = static_cast<std::size_t>(PyBytes_GET_SIZE(value.ptr()));
+  std::vector<std::byte> bytes(size);
+  if (size > 0) std::memcpy(bytes.data(), PyBytes_AS_STRING(value.ptr()), size);
+  return bytes;
+}
+
+py::bytes to_python(std::span<const std::byte> value) {
+  return {reinterpret_cast<const char*>(value.data()), value.size()};
+}
+
+class PythonStore final : public RemoteStore {
+ public:
+  PythonStore(py::handle object, std::string name)
+      : get_(method(object, "get")),
+        put_(method(object, "put")),
+        delete_(method(object, "delete")),
+        name_(std::move(name)) {}
+
+  std::optional<std::vector<std::byte>> get(std::string_view key) override {
+    std::optional<std::vector<std::byte>> value;
+    with_gil([&] {
+      const py::object found = function(get_)(py::str(key.data(), key.size()));
+      if (!found.is_none()) value = bytes_of(found);
+    });
+    return value;
+  }
+  void put(std::string_view key, std::span<const std::byte> value) override {
+    with_gil([&] { function(put_)(py::str(key.data(), key.size()), to_python(value)); });
+  }
+  void remove(std::string_view key) override {
+    with_gil([&] { function(delete_)(py::str(key.data(), key.size())); });
+  }
+  std::string name() const override { return name_; }
+
+ private:
+  static std::shared_ptr<void> method(py::handle object, const char* name) {
+    return shared_reference(object.attr(name));
+  }
+  static py::handle function(const std::shared_ptr<void>& reference) { return static_cast<PyObject*>(reference.get()); }
+
+  const std::shared_ptr<void> get_, put_, delete_;
+  const std::string name_;
+};
+
+std::string name_of(py::handle object) {
+  const py::object name = py::getattr(object, "name", py::none());
+  return py::isinstance<py::str>(name) ? py::cast<std::string>(name)
+                                       : py::cast<std::string>(py::type::of(object).attr("__name__"));
+}
+
+void wait_for_calls() {
+  ending = true;
+  const py::gil_scoped_release released;
+  while (calls > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+// ---- the tier alone, as tests use it
+// ---------------------------------------------------------------------------------
+
+const char* name_of(SharedAnswer answer) noexcept {
+  switch (answer) {
+    case SharedAnswer::kHit:
+      return "hit";
+    case SharedAnswer::kAbsent:
+      return "absent";
+    case SharedAnswer::kWrong:
+      return "wrong";
+    case SharedAnswer::kFailed:
+      return "failed";
+    case SharedAnswer::kTooLarge:
+      return "too_large";
+    case SharedAnswer::kStopped:
+      break;
+  }
+  return "stopped";
+}
+
+// A tier, and a thread that writes behind.
+struct Tier {
+  SharedTier tier;
+  BackgroundQueue queue{"store"};
+};
+
+std::unique_ptr<Tier> make_tier(const py::object& store, const py::object& max_value, int failures_in_a_row,
+                                double retry_after) {
+  SharedOptions options;
+  options.max_value = to_bytes(max_value, "SharedTier", "max_value");
+  options.failures_in_a_row = failures_in_a_row;
+  options.retry_after = retry_after;
+  return std::unique_ptr<Tier>(new Tier{SharedTier(remote_store(store, "SharedTier"), options)});
+}
+
+py::tuple get(Tier& self, const std::string& key, double now) {
+  std::string content;
+  const SharedAnswer answer = without_gil([&] {
+    const auto collect = [&](std::uint64_t, std::span<const std::byte> piece) {
+      content.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+      return true;
+    };
+    return self.tier.get(key, collect, now);
+  });
+  return py::make_tuple(name_of(answer), answer == SharedAnswer::kHit ? py::object(py::bytes(content)) : py::none());
+}
+
+bool put(SharedTier& tier, const std::string& key, std::string_view value, double now) {
+  const std::span<const std::byte> part = std::as_bytes(std::span(value));
+  return tier.put(key, {&part, 1}, now);
+}
+
+void put_later(Tier& self, const std::string& key, const std::string& value, double now) {
+  self.queue.add(value.size(), [&tier = self.tier, key, value, now] { put(tier, key, value, now); });
+}
+
+void init_tier(py::module_& m) {
+  py::class_<Tier> c(m, "_SharedTier", "Contents in a store: for tests.", py::release_gil_before_calling_cpp_dtor());
+  c.def(py::init(&make_tier), py::arg("store"), py::arg("max_value"), py::arg("failures_in_a_row") = 3,
+        py::arg("retry_after") = 5.0);
+  c.def("get", &get, py::arg("key"), py::arg("now") = 0.0, "What became of it, and the content.");
+  c.def(
+      "put",
+      [](Tier& self, const std::string& key, const py::bytes& value, double now) {
+        const std::string_view text = value;
+        return without_gil([&] { return put(self.tier, key, text, now); });
+      },
+      py::arg("key"), py::arg("value"), py::arg("now") = 0.0, "Whether the store has all of it.");
+  c.def("put_later", &put_later, py::arg("key"), py::arg("value"), py::arg("now") = 0.0,
+        "The same in another thread, after what was given to it before.");
+  c.def(
+      "stats", [](const Tier& self) { return stats_of(self.tier); }, "The counters.");
+  refuse_pickling(c, "nothing");
+}
+
+}  // namespace
+
+py::dict stats_of(const SharedTier& tier) {
+  const SharedStats stats = tier.stats();
+  py::dict faults;
+  for (std::size_t i = 0; i < stats.faults.size(); ++i) {
+    if (stats.faults[i] > 0) faults[kvtrie::name_of(static_cast<SnapshotFault>(i))] = stats.faults[i];
+  }
+  py::dict out;
+  out["name"] = stats.name;
+  out["state"] = stats.state;
+  out["gets"] = stats.gets;
+  out["hits"] = stats.hits;
+  out["misses"] = stats.misses;
+  out["puts"] = stats.puts;
+  out["removes"] = stats.removes;
+  out["bytes_in"] = stats.bytes_in;
+  out["bytes_out"] = stats.bytes_out;
+  out["failures"] = stats.failures;
+  out["skipped"] = stats.skipped;
+  out["opened"] = stats.opened;
+  out["too_large"] = stats.too_large;
+  out["faults"] = faults;
+  out["last_failure"] = stats.last_failure;
+  return out;
+}
+
+std::shared_ptr<RemoteStore> remote_store(py::handle object, std::string_view where) {
+  for (const char* name : {"get", "put", "delete"}) {
+    if (py::hasattr(object, name) && PyCallable_Check(py::object(object.attr(name)).ptr()) != 0) continue;
+    refuse_type(object, where, "store", "an object with get(key), put(key, value) and delete(key)");
+  }
+  return std::make_shared<PythonStore>(object, name_of(object));
+}
+
+void init_remote_store(py::module_& m) {
+  init_tier(m);
+  py::module_::import("atexit").attr("register")(py::cpp_function(&wait_for_calls));
+  const auto after_fork = py::cpp_function([] { calls = 0; });  // the threads that made them are not in the child
+  py::module_::import("os").attr("register_at_fork")(py::arg("after_in_child") = after_fork);
+}
+
+}  // namespace kvtrie::binding

@@ -1,0 +1,305 @@
+// Snapshots between processes: the same tenant still hits, everybody else misses.
+#include "store/shared_exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/checksum.h"
+#include "store_shared_helpers.h"
+
+namespace kvtrie {
+namespace {
+
+using testing::Bytes;
+using testing::joined;
+using testing::MapStore;
+using testing::pattern;
+using testing::range;
+using testing::scope;
+using testing::small_values;
+using testing::Tokens;
+
+// ---- snapshots
+// -------------------------------------------------------------------------------------------------------
+
+// One process: a tier of its own on a store that others use too.
+struct Process {
+  std::shared_ptr<SharedTier> tier;
+  std::shared_ptr<ByteBudget> budget = std::make_shared<ByteBudget>(1 << 20);
+  SharedExchange exchange;
+  explicit Process(const std::shared_ptr<MapStore>& store)
+      : tier(std::make_shared<SharedTier>(store, small_values(4096))), exchange(tier, budget) {}
+  std::uint64_t faults(SnapshotFault fault) const { return tier->stats().faults.at(static_cast<std::size_t>(fault)); }
+};
+
+struct Snapshot {
+  SnapshotHeader header;
+  std::vector<Bytes> images;
+  std::vector<std::span<const std::byte>> parts() const { return {images.begin(), images.end()}; }
+};
+
+SnapshotImage image_of(SnapshotImage::Role role, std::uint32_t cache, std::size_t first, std::size_t cells,
+                       const Bytes& bytes) {
+  SnapshotImage image{role, cache, static_cast<std::int32_t>(first), static_cast<std::uint32_t>(cells), {}};
+  const std::span<const std::byte> all(bytes);
+  for (std::size_t at = 0; at < bytes.size(); at += 500) {
+    const auto section = all.subspan(at, std::min<std::size_t>(500, bytes.size() - at));
+    image.sections.push_back({section.size(), checksum(section)});
+  }
+  return image;
+}
+
+// The snapshot of what ends at `end`: cells of ten bytes for each token, and a state of 777 bytes where there is a
+// point.
+Snapshot snapshot_of(const SharedScope& who, const Tokens& path, std::size_t end, bool point = false,
+                     const std::vector<SnapshotMedia>& media = {}) {
+  using Role = SnapshotImage::Role;
+  Snapshot made;
+  const std::size_t start = (end - 1) / kSharedBlock * kSharedBlock;
+  made.header.fingerprint = who.fingerprint;
+  made.header.name_space = who.name_space;
+  made.header.caches = who.caches;
+  made.header.tokens.assign(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(end));
+  made.header.media = media;
+  made.header.start = static_cast<std::int32_t>(start);
+  made.images.push_back(pattern((end - start) * 10, static_cast<unsigned>(path[start] + end)));
+  made.header.images.push_back(image_of(Role::kCells, 0, start, end - start, made.images[0]));
+  if (!point) return made;
+  made.header.point = 1;
+  made.images.push_back(pattern(777, static_cast<unsigned>(end)));
+  made.header.images.push_back(image_of(Role::kState, 1, 0, 0, made.images[1]));
+  return made;
+}
+
+void publish(Process& process, const SharedScope& who, const Tokens& tokens, double now = 0) {
+  const SharedPath path(who, tokens, {});
+  for (std::size_t block = 1; block <= path.blocks(); ++block) {
+    const Snapshot made = snapshot_of(who, tokens, block * kSharedBlock);
+    ASSERT_TRUE(process.exchange.put_block(path, block, made.header, made.parts(), now));
+    ASSERT_TRUE(process.exchange.announce(path, block * kSharedBlock, true, false, now));
+  }
+  if (tokens.size() % kSharedBlock == 0) return;
+  const Snapshot made = snapshot_of(who, tokens, tokens.size(), true);
+  ASSERT_TRUE(process.exchange.put_tail(path, tokens.size(), made.header, made.parts(), now));
+  ASSERT_TRUE(process.exchange.announce(path, tokens.size(), true, true, now));
+}
+
+void expect_same(const ReceivedSnapshot& got, const Snapshot& made) {
+  ASSERT_EQ(got.answer, SharedAnswer::kHit);
+  EXPECT_EQ(got.header, made.header);
+  ASSERT_EQ(got.images.size(), made.images.size());
+  for (std::size_t i = 0; i < made.images.size(); ++i) {
+    const HostMemoryPtr memory = got.images[i]->memory();
+    EXPECT_TRUE(std::equal(made.images[i].begin(), made.images[i].end(), memory->data())) << "image " << i;
+    EXPECT_EQ(got.images[i]->state(), Blob::State::kSealed);
+    EXPECT_EQ(memory->bytes(), made.images[i].size());
+  }
+}
+
+TEST(SharedExchange, AnotherProcessTakesWholeBlocksThenTheTail) {
+  const auto store = std::make_shared<MapStore>();
+  Process a(store), b(store);
+  const Tokens tokens = range(0, 600);
+  publish(a, scope(), tokens);
+  const SharedPath path(scope(), tokens, {});
+  {
+    expect_same(b.exchange.get_block(path, 1, 0), snapshot_of(scope(), tokens, 256));
+    expect_same(b.exchange.get_block(path, 2, 0), snapshot_of(scope(), tokens, 512));
+    expect_same(b.exchange.get_tail(path, 600, 0), snapshot_of(scope(), tokens, 600, true));
+  }
+  EXPECT_EQ(b.budget->used(), 0u) << "what is let go of is given back";
+  EXPECT_GT(b.budget->peak(), 0u);
+}
+
+TEST(SharedExchange, APromptThatPartsInsideABlockFindsTheTokensUpToThere) {
+  const auto store = std::make_shared<MapStore>();
+  Process a(store), b(store);
+  publish(a, scope(), range(0, 600));
+  const Tokens own = joined(range(0, 300), range(5000, 5400));
+  const SharedPath path(scope(), own, {});
+  EXPECT_EQ(b.exchange.get_block(path, 1, 0).answer, SharedAnswer::kHit);
+  EXPECT_EQ(b.exchange.get_block(path, 2, 0).answer, SharedAnswer::kAbsent);
+  const SharedIndex index = b.exchange.get_index(path, 1, 0);
+  const FoundContinuation found = find_continuation(index, path.bytes(256, path.tokens()));
+  ASSERT_EQ(found.common, 300u - 256);
+  expect_same(b.exchange.get_cells(path, 1, *found.cells, 0), snapshot_of(scope(), range(0, 600), 512));
+  EXPECT_EQ(found.point, nullptr);
+  const SharedPath later(scope(), joined(range(0, 590), {9}), {});
+  const SharedIndex behind = b.exchange.get_index(later, 2, 0);
+  const FoundContinuation tail = find_continuation(behind, later.bytes(512, later.tokens()));
+  ASSERT_EQ(tail.common, 590u - 512);
+  EXPECT_EQ(tail.point, nullptr) << "it parts before the restore point";
+  expect_same(b.exchange.get_cells(later, 2, *tail.cells, 0), snapshot_of(scope(), range(0, 600), 600, true));
+}
+
+TEST(SharedExchange, APromptThatGoesOnFindsTheRestorePointOnItsWay) {
+  const auto store = std::make_shared<MapStore>();
+  Process a(store), b(store);
+  publish(a, scope(), range(0, 600));
+  const SharedPath path(scope(), range(0, 650), {});
+  const SharedIndex index = b.exchange.get_index(path, 2, 0);
+  const FoundContinuation found = find_continuation(index, path.bytes(512, 650));
+  ASSERT_NE(found.point, nullptr);
+  expect_same(b.exchange.get_point(path, 2, *found.point, 0), snapshot_of(scope(), range(0, 600), 600, true));
+}
+
+// What a stranger gets: nothing, with the twin that the same tenant still hits.
+TEST(SharedExchange, OtherTenantsAndModelsMiss) {
+  const auto store = std::make_shared<MapStore>();
+  Process a(store), b(store);
+  const Tokens tokens = range(0, 300);
+  publish(a, scope(), tokens);
+  std::vector<SharedScope> strangers(4, scope());
+  strangers[0].name_space = "tenant2";
+  strangers[1].fingerprint = "model-2";
+  strangers[2].caches[0].shape[1] = 32;
+  strangers[3].fingerprint = "model-1tenant";
+  strangers[3].name_space = "";
+  for (const SharedScope& stranger : strangers) {
+    const SharedPath path(stranger, tokens, {});
+    EXPECT_EQ(b.exchange.get_block(path, 1, 0).answer, SharedAnswer::kAbsent);
+    EXPECT_EQ(b.exchange.get_tail(path, 300, 0).answer, SharedAnswer::kAbsent);
+    EXPECT_TRUE(b.exchange.get_index(path, 1, 0).empty());
+  }
+  EXPECT_EQ(b.exchange.get_tail(SharedPath(scope(), tokens, {}), 300, 0).answer, SharedAnswer::kHit);
+}
+
+// A writer that lies: its value has a right digest under this key, but the snapshot in it is of somebody else.
+TEST(SharedExchange, ASnapshotOfSomethingElseUnderThisKeyIsAMissWithItsReason) {
+  const Tokens tokens = range(0, 300);
+  const SharedPath path(scope(), tokens, {});
+  const auto fault_of = [&](const auto& lie) {
+    const auto store = std::make_shared<MapStore>();
+    Process a(store), b(store);
+    Snapshot made = snapshot_of(scope(), tokens, 300, true);
+    lie(made);
+    EXPECT_TRUE(a.exchange.put_tail(path, 300, made.header, made.parts(), 0));
+    const ReceivedSnapshot got = b.exchange.get_tail(path, 300, 0);
+    if (got.answer == SharedAnswer::kHit) return SnapshotFault::kNone;
+    EXPECT_EQ(got.answer, SharedAnswer::kWrong);
+    EXPECT_TRUE(got.images.empty() && got.header.tokens.empty());
+    EXPECT_FALSE(store->values.contains(path.tail_key(300))) << "deleted";
+    EXPECT_EQ(b.budget->used(), 0u);
+    const std::vector<std::uint64_t> faults = b.tier->stats().faults;
+    return static_cast<SnapshotFault>(std::find(faults.begin(), faults.end(), 1) - faults.begin());
+  };
+  EXPECT_EQ(fault_of([](Snapshot&) {}), SnapshotFault::kNone);
+  EXPECT_EQ(fault_of([](Snapshot& s) { s.header.fingerprint = "model-2"; }), SnapshotFault::kFingerprint);
+  EXPECT_EQ(fault_of([](Snapshot& s) { s.header.name_space = "other"; }), SnapshotFault::kNamespace);
+  EXPECT_EQ(fault_of([](Snapshot& s) { s.header.caches[0].dtype = 2; }), SnapshotFault::kLayout);
+  EXPECT_EQ(fault_of([](Snapshot& s) { s.header.tokens[0] = 77; }), SnapshotFault::kTokens);
+  EXPECT_EQ(fault_of([](Snapshot& s) { s.header.tokens.push_back(1); }), SnapshotFault::kTokens);
+  EXPECT_EQ(fault_of([](Snapshot& s) { s.header.start = 255; }), SnapshotFault::kTokens);
+  EXPECT_EQ(fault_of([](Snapshot& s) { s.images[1][776] ^= std::byte{1}; }), SnapshotFault::kChecksum);
+  EXPECT_EQ(fault_of([](Snapshot& s) { s.images[0].pop_back(); }), SnapshotFault::kTruncated);
+  EXPECT_EQ(fault_of([](Snapshot& s) { s.images[1].push_back(std::byte{0}); }), SnapshotFault::kSize);
+}
+
+TEST(SharedExchange, WhatDoesNotFitUnderTheCapIsLeftInTheStore) {
+  const auto store = std::make_shared<MapStore>();
+  Process a(store), b(store);
+  const Tokens tokens = range(0, 300);
+  publish(a, scope(), tokens);
+  const SharedPath path(scope(), tokens, {});
+  const std::uint64_t needed = 44 * 10 + 777;
+  ASSERT_TRUE(b.budget->set_cap(needed - 1));
+  EXPECT_EQ(b.exchange.get_tail(path, 300, 0).answer, SharedAnswer::kStopped);
+  EXPECT_EQ(b.budget->used(), 0u);
+  ASSERT_TRUE(b.budget->set_cap(needed));
+  EXPECT_EQ(b.exchange.get_tail(path, 300, 0).answer, SharedAnswer::kHit);
+}
+
+TEST(SharedExchange, EveryDamagedByteOfAStoredSnapshotIsAMiss) {
+  const auto store = std::make_shared<MapStore>();
+  Process a(store);
+  const Tokens tokens = range(0, 20);
+  const SharedPath path(scope(), tokens, {});
+  const Snapshot made = snapshot_of(scope(), tokens, 20, true);
+  ASSERT_TRUE(a.exchange.put_tail(path, 20, made.header, made.parts(), 0));
+  const Bytes value = store->values.at(path.tail_key(20));
+  for (std::size_t at = 0; at < value.size(); ++at) {
+    const auto damaged = std::make_shared<MapStore>();
+    damaged->values[path.tail_key(20)] = value;
+    damaged->values[path.tail_key(20)][at] ^= std::byte{16};
+    Process b(damaged);
+    ASSERT_EQ(b.exchange.get_tail(path, 20, 0).answer, SharedAnswer::kWrong) << "byte " << at;
+    EXPECT_TRUE(damaged->values.empty());
+  }
+}
+
+TEST(SharedExchange, MediaOfAnotherProcessMatchByContent) {
+  const auto store = std::make_shared<MapStore>();
+  Process a(store), b(store);
+  const std::vector<SnapshotMedia> here{{-5, 3, false, "cat"}}, there{{-900, 3, false, "cat"}},
+      dog{{-900, 3, false, "dog"}};
+  const Tokens written{1, -5, -5, -5, 2}, read{1, -900, -900, -900, 2};
+  const SharedPath path(scope(), written, here), same(scope(), read, there), other(scope(), read, dog);
+  const Snapshot made = snapshot_of(scope(), written, 5, false, here);
+  ASSERT_TRUE(a.exchange.put_tail(path, 5, made.header, made.parts(), 0));
+  ASSERT_TRUE(a.exchange.announce(path, 5, true, false, 0));
+  expect_same(b.exchange.get_tail(same, 5, 0), made);
+  EXPECT_EQ(b.exchange.get_tail(other, 5, 0).answer, SharedAnswer::kAbsent);
+  const FoundContinuation found = find_continuation(b.exchange.get_index(other, 0, 0), other.bytes(0, 5));
+  EXPECT_EQ(found.common, 1u) << "another picture shares the token in front of it";
+}
+
+// Two writers that read the same index before either writes: one update is forgotten, nothing is broken.
+TEST(SharedExchange, ALostRaceOnAnIndexOnlyForgets) {
+  const auto store = std::make_shared<MapStore>();
+  Process a(store), b(store);
+  const SharedPath one(scope(), Tokens{1, 2, 3}, {}), two(scope(), Tokens{1, 5}, {});
+  ASSERT_TRUE(a.exchange.announce(one, 3, true, false, 0));
+  const auto before = store->values;
+  ASSERT_TRUE(b.exchange.announce(two, 2, true, true, 0));
+  EXPECT_EQ(a.exchange.get_index(one, 0, 0).size(), 2u);
+  const auto after_b = store->values;
+  store->values = before;
+  const SharedPath three(scope(), Tokens{8}, {});
+  ASSERT_TRUE(a.exchange.announce(three, 1, true, false, 0));
+  const SharedIndex index = b.exchange.get_index(one, 0, 0);
+  ASSERT_EQ(index.size(), 2u) << "what b added is forgotten, the rest is there";
+  ASSERT_TRUE(b.exchange.announce(two, 2, true, true, 0));
+  EXPECT_EQ(b.exchange.get_index(one, 0, 0).size(), 3u) << "until it is published again";
+}
+
+TEST(SharedExchange, ADamagedIndexStartsAgain) {
+  const auto store = std::make_shared<MapStore>();
+  Process a(store);
+  const SharedPath path(scope(), Tokens{1, 2, 3}, {});
+  const Bytes garbage = pattern(100);
+  ASSERT_TRUE(testing::store_bytes(*a.tier, path.index_key(0), garbage));
+  EXPECT_TRUE(a.exchange.get_index(path, 0, 0).empty());
+  EXPECT_EQ(a.faults(SnapshotFault::kMagic), 1u);
+  EXPECT_TRUE(store->values.empty());
+  ASSERT_TRUE(testing::store_bytes(*a.tier, path.index_key(0), pattern(kMaxIndexBytes / 10)));
+  ASSERT_TRUE(a.exchange.announce(path, 3, true, false, 0));
+  EXPECT_EQ(a.exchange.get_index(path, 0, 0).size(), 1u);
+}
+
+// The store throws at call N of a whole publication and reading, for every N: never an exception, never a wrong byte.
+TEST(SharedExchange, AFailureAtAnyCallLosesNothingButTime) {
+  const Tokens tokens = range(0, 300);
+  const SharedPath path(scope(), tokens, {});
+  const Snapshot tail = snapshot_of(scope(), tokens, 300, true);
+  for (const bool from_then_on : {false, true}) {
+    for (int nth = 1;; ++nth) {
+      const auto store = std::make_shared<MapStore>();
+      Process a(store), b(store);
+      store->fail_at(nth, from_then_on);
+      a.exchange.put_tail(path, 300, tail.header, tail.parts(), 0);
+      a.exchange.announce(path, 300, true, true, 0);
+      const ReceivedSnapshot got = b.exchange.get_tail(path, 300, 0);
+      if (got.answer == SharedAnswer::kHit) expect_same(got, tail);
+      b.exchange.get_index(path, 1, 0);
+      const bool reached = store->calls >= nth;
+      store->fail_at(0, false);
+      publish(a, scope(), tokens, 100);
+      expect_same(b.exchange.get_tail(path, 300, 100), tail);
+      if (!reached) break;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvtrie

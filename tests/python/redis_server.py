@@ -1,0 +1,90 @@
+"""A real redis-server on loopback for one test: a free port, its own folder, nothing on disk, gone at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Optional
+
+BINARY = shutil.which("redis-server") or shutil.which("valkey-server")
+STARTUP_SECONDS = 20.0
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class RedisServer:
+    """Started by ``start``, ended by ``kill``; the same port again after a restart, and nothing kept."""
+
+    def __init__(self, folder: Path, password: Optional[str] = None) -> None:
+        self.folder = folder
+        self.password = password
+        self.port = free_port()
+        self._process: Optional[subprocess.Popen[bytes]] = None
+
+    def url(self, options: str = "", password: Optional[str] = None) -> str:
+        secret = self.password if password is None else password
+        return f"redis://{f':{secret}@' if secret else ''}127.0.0.1:{self.port}/0{f'?{options}' if options else ''}"
+
+    def start(self) -> None:
+        assert BINARY is not None
+        settings = ["--bind", "127.0.0.1", "--port", str(self.port), "--save", "", "--appendonly", "no"]
+        settings += ["--dir", str(self.folder), "--requirepass", self.password or ""]
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen([BINARY, *settings], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._wait_until_it_listens()
+
+    def _wait_until_it_listens(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + STARTUP_SECONDS
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                break
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=1.0):
+                    return
+            except OSError:
+                time.sleep(0.02)
+        self.kill()
+        raise RuntimeError((self.folder / "server.log").read_text(encoding="utf-8", errors="replace")[-2000:])
+
+    def freeze(self) -> None:
+        """Keeps its connections and answers nothing, until ``thaw`` or ``kill``."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """As by ``kill -9``; nothing where it does not run."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait(timeout=20)
+        self._process = None
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+
+@contextmanager
+def running(folder: Path, password: Optional[str] = None) -> Iterator[RedisServer]:
+    server = RedisServer(folder, password)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
