@@ -36,7 +36,10 @@ void check_visibility(const CausalCache::Options& options) {
 // ---- state --------------------------------------------------------------------------------------------------------
 
 CausalCache::State::State(std::unique_ptr<KvStore> store_in, Options options_in)
-    : store(std::move(store_in)), pool(CellPool::create(store->shape().cells)), options(std::move(options_in)) {
+    : store(std::move(store_in)),
+      pool(CellPool::create(store->shape().cells)),
+      options(std::move(options_in)),
+      owners(store->shape().cells) {
   growth = options.growth;
   for (std::size_t i = 0; i < options.layers.size(); ++i) {
     const bool fresh = layer_index.emplace(options.layers[i], static_cast<std::uint32_t>(i)).second;
@@ -159,26 +162,36 @@ Cell CausalCache::free_cells() const { return state_->pool->free_cells(); }
 CausalCache::Usage CausalCache::usage() const {
   const CellPool& pool = *state_->pool;
   const std::lock_guard lock(state_->mutex);
-  return {pool.cells(), pool.free_cells(), pool.reserved_cells(), pool.held_cells(), pool.pieces()};
+  return {pool.cells(), pool.free_cells(), pool.reserved_cells(), pool.held_cells(), pool.pieces(), pool.limit()};
+}
+
+Cell CausalCache::limit() const { return state_->pool->limit(); }
+
+bool CausalCache::set_limit(Cell cells) {
+  const std::lock_guard lock(state_->mutex);
+  return state_->pool->set_limit(cells);
 }
 
 void CausalCache::attach() {
   const std::lock_guard lock(state_->mutex);
   require(!state_->attached, "causal_cache", "caches: got one that already belongs to a prefix cache");
+  state_->owners.distrust();
   state_->attached = true;
 }
 
 void CausalCache::detach() noexcept {
   const std::lock_guard lock(state_->mutex);
+  static_cast<void>(state_->pool->set_limit(state_->pool->cells()));  // a higher one is never refused
   state_->attached = false;
 }
 
-SequenceId CausalCache::open_sequence() {
+SequenceId CausalCache::open_sequence(Owner owner) {
   const std::lock_guard lock(state_->mutex);
   const auto next = [](SequenceId id) { return id == INT32_MAX ? kFirstOpenedSequence : id + 1; };
   SequenceId id = state_->next_opened;
   while (state_->find(id) != nullptr) id = next(id);
   Sequence& sequence = state_->sequences.try_emplace(id, *state_->pool, forgets()).first->second;
+  sequence.owner = owner;
   sequence.epoch = sequence.layout = ++state_->stamp;
   state_->next_opened = next(id);
   return id;

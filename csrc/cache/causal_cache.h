@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache/cell_owners.h"
 #include "cache/cell_pool.h"
 #include "cache/kv_store.h"
 #include "cache/visibility.h"
@@ -96,16 +97,21 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   const Visibility& visibility() const noexcept;
   std::int32_t memory() const noexcept;  // Options::memory
   struct Usage {
-    std::uint64_t capacity, free, reserved, held, pieces;
-  };  // cells; `free` includes `reserved`
+    std::uint64_t capacity, free, reserved, held, pieces, limit;
+  };  // cells; `free` includes `reserved`, and is what the limit leaves
   Usage usage() const;
+  Cell limit() const;  // the most cells that may be held; the capacity unless it was set
+  // False: more are held, nothing changed. REQUIRES: 1 to the capacity.
+  [[nodiscard]] bool set_limit(Cell cells);
 
-  // A cache belongs to one PrefixCache at a time: attach() throws kArgument when it already does.
+  // A cache belongs to one PrefixCache at a time: attach() throws kArgument when it already does. What its cells have
+  // from before is cleared when they are claimed. detach() ends a limit.
   void attach();
   void detach() noexcept;
 
   // --- sequences -----------------------------------------------------------------------------------------------
-  SequenceId open_sequence();                   // empty; ids are not reused while open
+  // Empty; ids are not reused while open. Cells it claims that last were another owner's are cleared (cell_owners.h).
+  SequenceId open_sequence(Owner owner = kOwnCallers);
   void close_sequence(SequenceId id) noexcept;  // gives back what it holds; drops the open forward it is in
   std::int32_t length(SequenceId id) const;     // 0 for an unknown sequence
   CellSpans spans(SequenceId id) const;         // borrowed then own
@@ -177,13 +183,18 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   // A counted list on the positions [from, to) of the sequence, which must hold them.
   SpanList share(SequenceId id, std::int32_t from, std::int32_t to) const;
   void set_growth(std::uint32_t cells) noexcept;  // cells reserved ahead from now on
-  // Cells for a page-in: claimed and held by the returned list. Throws kCacheFull and changes nothing.
+  // Cells for a page-in: claimed and held by the returned list. Throws kCacheFull and changes nothing. They have the
+  // bytes of whoever had them last: all of them have to be loaded before anybody may read one.
   SpanList claim(std::uint32_t count, std::int32_t position);
   // The cells of [from, to) of `list` to and from host memory (kv_store.h). The lists are read under the cache's lock.
   CompletionPtr store_image(const SpanList& list, std::int32_t from, std::int32_t to, std::int32_t image_position,
                             std::byte* image, std::uint32_t image_cells);
+  // What is loaded is the `owner`'s.
   CompletionPtr load_image(const SpanList& list, std::int32_t from, std::int32_t to, std::int32_t image_position,
-                           const std::byte* image, std::uint32_t image_cells);
+                           const std::byte* image, std::uint32_t image_cells, Owner owner = kOwnCallers);
+  // After a load or a clearing failed on the device: who claims any cell that is not clean gets it cleared.
+  void distrust_owners();
+  Owner owner_of(Cell cell) const;  // whose bytes it has, held or not
   std::uint32_t cells_held_only(const SpanList& list, std::uint32_t holders) const;
 
   // --- the cache by itself (api.md, "Caches") ------------------------------------------------------------------

@@ -35,6 +35,7 @@
 
 #include "base/error.h"
 #include "cache/causal_cache.h"
+#include "cache/cell_owners.h"
 
 namespace kvtrie {
 
@@ -58,6 +59,7 @@ struct Sequence {
   std::weak_ptr<SpanList> passed;     // what it let go of and its last complete forward still holds
   CaptureSchedule schedule;
   std::uint64_t epoch = 0, layout = 0;
+  Owner owner = kOwnCallers;
   bool is_private = false;
 
   std::int32_t held_from() const noexcept {
@@ -84,6 +86,7 @@ struct CausalCache::State {
   std::unordered_map<SequenceId, Sequence> sequences;
   std::vector<Forward::State*> open_forwards;
   ForwardPtr current;  // what start_forward made last
+  CellOwners owners;
   SequenceId next_opened = kFirstOpenedSequence;
   std::uint32_t growth = 256;
   std::uint64_t stamp = 0;
@@ -114,6 +117,11 @@ struct CausalCache::State {
   std::vector<SnapshotPtr> capture(const Sequence& sequence, const CellSpans& history, std::int32_t length,
                                    const std::shared_ptr<State>& self) const;
   bool restore_by_cutting(SequenceId id, std::int32_t target, const char* where);
+
+  // Newly claimed cells become the sequence's owner's, cleared where they were another's; with them what is kept back
+  // behind, so that growing token by token does not clear token by token.
+  void take_over(const SpanList& claimed, const Sequence& sequence);
+  void clear(Cell begin, std::uint32_t length, Owner owner);  // of it what is foreign to the owner
 
   // causal_window.cpp.
   bool forgets() const noexcept { return !options.visibility.full(); }

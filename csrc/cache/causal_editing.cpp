@@ -136,7 +136,9 @@ void remove_middle(CausalCache::State& state, Sequence& sequence, std::int32_t b
   const std::int32_t length = sequence.length + delta;
   Shift shift = plan_shift(state, alone, shared, needed, delta);
   sequence.own.make_room(shift.tail.spans().size());
+  for (const CellMove& copy : shift.copies) state.owners.set(copy.to, copy.length, kForeign);
   if (!shift.copies.empty()) state.store->move(shift.copies);
+  for (const CellMove& copy : shift.copies) state.owners.set(copy.to, copy.length, sequence.owner);
   try {
     state.store->rotate(shift.tail.spans(), delta, state.rope);
   } catch (...) {
@@ -207,11 +209,13 @@ void CausalCache::defrag() {
   for (auto& [id, sequence] : state_->sequences) sequence.layout = ++state_->stamp;
   try {
     if (!moves.empty()) state_->store->move(moves);
+    state_->owners.move(moves);
   } catch (...) {
     state_->damaged = true;  // labels and bytes may disagree from here on
     throw;
   }
-  if (pool.on_free && pool.free_cells() > 0) pool.on_free(pool.held_cells(), pool.free_cells());
+  const Cell held = pool.held_cells();
+  if (pool.on_free && held < pool.cells()) pool.on_free(held, pool.cells() - held);
 }
 
 }  // namespace kvtrie

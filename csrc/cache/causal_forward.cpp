@@ -152,7 +152,7 @@ void require_room(const CausalCache::State& state, const Forward::State& forward
   if (needed <= free) return;
   const CacheFullCounts counts{needed, free, 0, state.pool->held_cells()};
   throw Error::cache_full(cat("[", kWhere, "] cells: needed ", needed, ", free ", free, ", held ", counts.held_live,
-                              " of ", state.pool->cells()),
+                              " of ", state.pool->limit()),
                           counts);
 }
 
@@ -171,6 +171,7 @@ ForwardPtr open_forward(CausalCache::State& state, std::unique_ptr<Forward::Stat
     if (state.find(part.id) == nullptr) opened.ids.push_back(part.id);
     Sequence& sequence = state.open(part.id);
     part.claimed = state.pool->claim(part.fresh(), part.length, sequence.after(), sequence.reservation, state.growth);
+    state.take_over(part.claimed, sequence);
     part.epoch = sequence.epoch;
     part.layout = sequence.layout;
   }
@@ -215,6 +216,26 @@ std::uint64_t Forward::State::fresh() const noexcept {
   std::uint64_t cells = 0;
   for (const ForwardPart& part : parts) cells += part.fresh();
   return cells;
+}
+
+void CausalCache::State::clear(Cell begin, std::uint32_t length, Owner owner) {
+  for (const auto& [cell, count] : owners.foreign(begin, length, owner)) {
+    store->fill(cell, count, 0);
+    owners.set(cell, count, kClean);
+  }
+}
+
+void CausalCache::State::take_over(const SpanList& claimed, const Sequence& sequence) {
+  bool cleared = false;
+  for (const CellSpan& span : claimed.spans()) {
+    if (!owners.foreign(span.cell, span.length, sequence.owner).empty()) {
+      clear(span.cell, span.length, sequence.owner);
+      cleared = true;
+    }
+    owners.set(span.cell, span.length, sequence.owner);
+  }
+  const Reservation& behind = sequence.reservation;
+  if (cleared) clear(behind.cell(), behind.length(), sequence.owner);
 }
 
 void CausalCache::State::drop(Forward::State& forward) noexcept {

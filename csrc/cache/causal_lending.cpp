@@ -129,12 +129,27 @@ CompletionPtr CausalCache::store_image(const SpanList& list, std::int32_t from, 
 }
 
 CompletionPtr CausalCache::load_image(const SpanList& list, std::int32_t from, std::int32_t to,
-                                      std::int32_t image_position, const std::byte* image, std::uint32_t image_cells) {
+                                      std::int32_t image_position, const std::byte* image, std::uint32_t image_cells,
+                                      Owner owner) {
   const std::lock_guard lock(state_->mutex);
   state_->require_sound("causal_cache.load_image");
   const CellSpans spans = spans_of(*state_, list, from, to, "causal_cache.load_image");
   require_in_image(spans, image_position, image_cells);
-  return state_->store->load_image(spans, image_position, image, image_cells);
+  for (const CellSpan& span : spans) state_->owners.set(span.cell, span.length, kForeign);
+  CompletionPtr loaded = state_->store->load_image(spans, image_position, image, image_cells);
+  for (const CellSpan& span : spans) state_->owners.set(span.cell, span.length, owner);
+  return loaded;
+}
+
+void CausalCache::distrust_owners() {
+  const std::lock_guard lock(state_->mutex);
+  state_->owners.distrust();
+}
+
+Owner CausalCache::owner_of(Cell cell) const {
+  require(cell < capacity(), "causal_cache.owner_of", "cell: got ", cell, ", allowed 0 to ", capacity() - 1);
+  const std::lock_guard lock(state_->mutex);
+  return state_->owners.owner_of(cell);
 }
 
 std::uint32_t CausalCache::cells_held_only(const SpanList& list, std::uint32_t holders) const {

@@ -13,7 +13,7 @@ Reservation::~Reservation() {
 
 std::shared_ptr<CellPool> CellPool::create(Cell cells) { return std::shared_ptr<CellPool>(new CellPool(cells)); }
 
-CellPool::CellPool(Cell cells) : cells_(cells) {
+CellPool::CellPool(Cell cells) : cells_(cells), limit_(cells) {
   constexpr Cell kMax = std::numeric_limits<std::int32_t>::max();
   require(cells >= 1 && cells <= kMax, "cell_pool", "cells: got ", cells, ", allowed 1 to ", kMax);
   reserve_nodes(0);
@@ -26,7 +26,7 @@ CellPool::CellPool(Cell cells) : cells_(cells) {
 
 Cell CellPool::free_cells() const noexcept {
   const std::lock_guard lock(mutex_);
-  return free_ + reserved_;
+  return free_ + reserved_ - hidden();
 }
 
 Cell CellPool::reserved_cells() const noexcept {
@@ -37,6 +37,20 @@ Cell CellPool::reserved_cells() const noexcept {
 Cell CellPool::held_cells() const noexcept {
   const std::lock_guard lock(mutex_);
   return cells_ - free_ - reserved_;
+}
+
+Cell CellPool::limit() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return limit_;
+}
+
+bool CellPool::set_limit(Cell limit) {
+  require(limit >= 1 && limit <= cells_, "cell_pool.set_limit", "limit: got ", limit, ", allowed 1 to ", cells_);
+  const std::lock_guard lock(mutex_);
+  if (cells_ - free_ - reserved_ > limit) return false;
+  while (free_ < cells_ - limit) take_back(*reservations_);
+  limit_ = limit;
+  return true;
 }
 
 std::size_t CellPool::pieces() const noexcept {
@@ -225,7 +239,8 @@ void CellPool::reserve_behind(Reservation& reservation, Cell cell, std::uint32_t
   if (reserve_ahead == 0 || cell == cells_) return;
   const PieceAt piece = pieces_->find(cell);
   if (piece == pieces_->end() || piece->second != 0) return;
-  keep_back(reservation, cell, std::min(reserve_ahead, end_of(piece) - cell));
+  const std::uint32_t length = std::min({reserve_ahead, end_of(piece) - cell, free_ - hidden()});
+  if (length > 0) keep_back(reservation, cell, length);
 }
 
 // ---- claims -------------------------------------------------------------------------------------------------------
@@ -278,10 +293,10 @@ SpanList CellPool::claim(std::uint32_t count, std::int32_t position, Cell after,
   if (!reservation.pool_) reservation.pool_ = shared_from_this();
   ensure(reservation.pool_.get() == this, "cell_pool.claim", "the reservation is of another pool");
   const std::lock_guard lock(mutex_);
-  if (count > free_ + reserved_) {
-    const CacheFullCounts counts{count, free_ + reserved_, 0, cells_ - free_ - reserved_};
+  if (count > free_ + reserved_ - hidden()) {
+    const CacheFullCounts counts{count, free_ + reserved_ - hidden(), 0, cells_ - free_ - reserved_};
     throw Error::cache_full(cat("[cell_pool.claim] cells: needed ", count, ", free ", counts.free, ", held ",
-                                counts.held_live, " of ", cells_),
+                                counts.held_live, " of ", limit_),
                             counts);
   }
   const bool in_reservation = reservation.length_ >= count && reservation.cell_ == after;
@@ -290,7 +305,7 @@ SpanList CellPool::claim(std::uint32_t count, std::int32_t position, Cell after,
     runs.push_back({after, count});
   } else {
     take_back(reservation);
-    while (count > free_) take_back(*reservations_);
+    while (count > free_ - hidden()) take_back(*reservations_);
     runs = plan_claim(count, after, reserve_ahead);
   }
   list.spans_.reserve(runs.size());
@@ -337,7 +352,7 @@ std::pair<CellSpans, CellSpans> CellPool::split_by_holders(const CellSpans& span
 
 Cell CellPool::free_without(std::span<const SpanList* const> lists) const {
   const std::lock_guard lock(mutex_);
-  Cell free = free_ + reserved_;
+  Cell free = free_ + reserved_ - hidden();
   std::map<Cell, std::int64_t> changes;  // cell -> of these lists' holds, those that begin less those that end
   for (const SpanList* list : lists) {
     for (const CellSpan& span : list->spans_) {

@@ -11,6 +11,9 @@
 // Free runs are indexed by length. A claim continues directly after the sequence's last cell where it can, then takes
 // the best fitting run, and only then several. Neighbouring pieces never have equal values.
 //
+// A *limit* below the number of cells hides the rest: at most so many are held or kept back at once, whichever they
+// are.
+//
 // Threads: every public call takes the pool's own mutex; `on_free` runs under it and must not call back. Compaction is
 // serialised with the readers of span lists by the owning cache (span_list.h).
 // Units: cells. A call that throws has changed nothing, except that reservations, which are hints, may have gone.
@@ -66,9 +69,12 @@ class CellPool : public std::enable_shared_from_this<CellPool> {
   CellPool& operator=(const CellPool&) = delete;
 
   Cell cells() const noexcept { return cells_; }
-  Cell free_cells() const noexcept;  // claimable at once, reservations included
+  Cell free_cells() const noexcept;  // claimable at once, reservations included, under the limit
   Cell reserved_cells() const noexcept;
   Cell held_cells() const noexcept;
+  Cell limit() const noexcept;  // the most that may be held
+  // Takes reservations back where they are in the way. False: more are held, nothing changed. REQUIRES: 1 to cells().
+  [[nodiscard]] bool set_limit(Cell limit);
 
   // Claims `count` cells as few, long runs with one hold each, at consecutive positions from `position`, and returns
   // them as a counted list. `after`: the sequence's last cell + 1, tried first; 0 for none. All or nothing: throws
@@ -134,6 +140,7 @@ class CellPool : public std::enable_shared_from_this<CellPool> {
   void keep_back(Reservation& reservation, Cell cell, std::uint32_t length) noexcept;
   std::vector<Run> plan_claim(std::uint32_t count, Cell after, std::uint32_t reserve_ahead);
   void reserve_behind(Reservation& reservation, Cell cell, std::uint32_t reserve_ahead) noexcept;
+  Cell hidden() const noexcept { return cells_ - limit_; }  // free ones that the limit keeps from being claimed
   void check_pieces(std::vector<std::string>& faults) const;
   void check_lists(std::vector<std::string>& faults) const;
   void check_reservations(std::vector<std::string>& faults) const;
@@ -143,6 +150,7 @@ class CellPool : public std::enable_shared_from_this<CellPool> {
   mutable std::mutex mutex_;
   const Cell cells_;
   Cell free_ = 0, reserved_ = 0;
+  Cell limit_;  // free_ >= hidden(): what is held or reserved is at most this
   StableTree<Pieces> pieces_;
   StableTree<FreeRuns> free_runs_;
   SpanList* lists_ = nullptr;

@@ -31,6 +31,8 @@ void CellPool::check_pieces(std::vector<std::string>& faults) const {
   if (free_pieces != free_runs_->size()) faults.push_back("pool: the index of free runs names others");
   if (free != free_) faults.push_back(cat("pool: counted ", free, " free cells, believed ", free_));
   if (reserved != reserved_) faults.push_back(cat("pool: counted ", reserved, " reserved cells, believed ", reserved_));
+  if (cells_ - free > limit_)
+    faults.push_back(cat("pool: ", cells_ - free - reserved, " cells held, ", reserved, " reserved, limit ", limit_));
 }
 
 // Every list is well formed, and the holders of each piece are as many as counted lists name it.

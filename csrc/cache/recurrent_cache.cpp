@@ -71,6 +71,14 @@ void RecurrentCache::State::forget_if_empty(SequenceId id) noexcept {
   if (sequence->forward == nullptr && sequence->schedule.offsets.empty()) sequences.erase(id);
 }
 
+void RecurrentCache::State::take_over(std::span<const SlotRef> claimed, std::span<const Owner> by) {
+  for (std::size_t i = 0; i < claimed.size(); ++i) {
+    const Owner last = pool->owner_of(claimed[i].slot());
+    if (last != by[i] && last != kClean) store->fill(claimed[i].slot(), 0);
+    pool->set_owner(claimed[i].slot(), by[i]);
+  }
+}
+
 void RecurrentCache::State::stand(StateSequence& sequence, std::int32_t length, SlotRef slot) noexcept {
   sequence.length = length;
   sequence.slot = std::move(slot);
@@ -101,23 +109,32 @@ std::uint32_t RecurrentCache::capacity() const noexcept { return shape().slots; 
 
 std::uint32_t RecurrentCache::free_slots() const { return state_->pool->free_slots(); }
 
+std::uint32_t RecurrentCache::limit() const { return state_->pool->limit(); }
+
+bool RecurrentCache::set_limit(std::uint32_t slots) {
+  const std::lock_guard lock(state_->mutex);
+  return state_->pool->set_limit(slots);
+}
+
 void RecurrentCache::attach() {
   const std::lock_guard lock(state_->mutex);
   require(!state_->attached, "recurrent_cache", "caches: got one that already belongs to a prefix cache");
+  state_->pool->distrust();
   state_->attached = true;
 }
 
 void RecurrentCache::detach() noexcept {
   const std::lock_guard lock(state_->mutex);
+  static_cast<void>(state_->pool->set_limit(state_->pool->slots()));  // a higher one is never refused
   state_->attached = false;
 }
 
-SequenceId RecurrentCache::open_sequence() {
+SequenceId RecurrentCache::open_sequence(Owner owner) {
   const std::lock_guard lock(state_->mutex);
   const auto next = [](SequenceId id) { return id == INT32_MAX ? kFirstOpenedSequence : id + 1; };
   SequenceId id = state_->next_opened;
   while (state_->find(id) != nullptr) id = next(id);
-  state_->sequences.try_emplace(id);
+  state_->sequences.try_emplace(id).first->second.owner = owner;
   state_->next_opened = next(id);
   return id;
 }
@@ -164,11 +181,16 @@ CompletionPtr RecurrentCache::store_image(const SlotRef& slot, std::byte* image)
   return state_->store->store_image(slot.slot(), image);
 }
 
-CompletionPtr RecurrentCache::load_image(const SlotRef& slot, const std::byte* image) {
+CompletionPtr RecurrentCache::load_image(const SlotRef& slot, const std::byte* image, Owner owner) {
   const std::lock_guard lock(state_->mutex);
   require(slot.belongs_to(*state_->pool), "recurrent_cache.load_image", "slot: got none, or one of another cache");
-  return state_->store->load_image(slot.slot(), image);
+  state_->pool->set_owner(slot.slot(), kForeign);
+  CompletionPtr loaded = state_->store->load_image(slot.slot(), image);
+  state_->pool->set_owner(slot.slot(), owner);
+  return loaded;
 }
+
+void RecurrentCache::distrust_owners() { state_->pool->distrust(); }
 
 StatePool& RecurrentCache::pool() noexcept { return *state_->pool; }
 

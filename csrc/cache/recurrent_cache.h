@@ -76,11 +76,13 @@ class RecurrentCache : public std::enable_shared_from_this<RecurrentCache> {
   std::uint64_t nbytes() const noexcept;
   std::uint32_t capacity() const noexcept;  // slots
   std::uint32_t free_slots() const;
-  void attach();  // as CausalCache::attach
+  std::uint32_t limit() const;                        // as CausalCache::limit, in slots
+  [[nodiscard]] bool set_limit(std::uint32_t slots);  // as CausalCache::set_limit
+  void attach();                                      // as CausalCache::attach
   void detach() noexcept;
 
   // --- sequences -----------------------------------------------------------------------------------------------
-  SequenceId open_sequence();  // length 0, zero state
+  SequenceId open_sequence(Owner owner = kOwnCallers);  // length 0, zero state; `owner` as for CausalCache
   void close_sequence(SequenceId id) noexcept;
   std::int32_t length(SequenceId id) const;  // 0 for an unknown sequence
 
@@ -109,11 +111,13 @@ class RecurrentCache : public std::enable_shared_from_this<RecurrentCache> {
   StateForwardPtr current_forward() const;
 
   // --- what the prefix cache builds on -------------------------------------------------------------------------
-  SlotRef slot(SequenceId id) const;                                 // the present state; none at length 0
-  void stand_at(SequenceId id, std::int32_t length, SlotRef slot);   // takes that state; no slot: length 0
-  SlotRef claim();                                                   // for a page-in; throws kCacheFull
+  SlotRef slot(SequenceId id) const;                                // the present state; none at length 0
+  void stand_at(SequenceId id, std::int32_t length, SlotRef slot);  // takes that state; no slot: length 0
+  // For a page-in; throws kCacheFull. It has the bytes of whoever had it last until it is loaded.
+  SlotRef claim();
   CompletionPtr store_image(const SlotRef& slot, std::byte* image);  // state_store.h
-  CompletionPtr load_image(const SlotRef& slot, const std::byte* image);
+  CompletionPtr load_image(const SlotRef& slot, const std::byte* image, Owner owner = kOwnCallers);
+  void distrust_owners();  // as CausalCache::distrust_owners
 
   // --- the cache by itself (api.md, "Caches") ------------------------------------------------------------------
   // An incomplete forward of start_forward that a changed sequence is in is dropped (stand_at and prepare_snapshots

@@ -33,6 +33,7 @@ struct StateSchedule {
 struct StateSequence {
   std::int32_t length = 0;
   SlotRef slot;  // none exactly at length 0
+  Owner owner = kOwnCallers;
   StateForward::State* forward = nullptr;
   StateSchedule schedule;
 };
@@ -65,6 +66,8 @@ struct RecurrentCache::State {
   void make_idle(StateSequence& sequence, const char* where);
   StateSequence& open(SequenceId id);            // existing or new
   void forget_if_empty(SequenceId id) noexcept;  // the caller's own numbers need no entry at length 0
+  // Slots claimed for these owners become theirs, cleared where they were another's.
+  void take_over(std::span<const SlotRef> claimed, std::span<const Owner> by);
   void stand(StateSequence& sequence, std::int32_t length, SlotRef slot) noexcept;
   void drop(StateForward::State& forward) noexcept;     // gives its slots back
   void discard(StateForward::State& forward) noexcept;  // and forgets sequences that it brought into being

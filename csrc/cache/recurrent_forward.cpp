@@ -67,9 +67,10 @@ std::unique_ptr<ForwardState> plan(const CacheState& state, std::span<const Stat
 void require_room(const CacheState& state, std::uint64_t needed, std::uint64_t given_back) {
   const std::uint64_t free = state.pool->free_slots() + given_back;
   if (needed <= free) return;
-  const CacheFullCounts counts{needed, free, 0, state.pool->slots() - free};
+  const CacheFullCounts counts{needed, free, 0,
+                               state.pool->limit() - std::min<std::uint64_t>(free, state.pool->limit())};
   throw Error::cache_full(cat("[", kForward, "] slots: needed ", needed, ", free ", free, ", held ", counts.held_live,
-                              " of ", state.pool->slots()),
+                              " of ", state.pool->limit()),
                           counts);
 }
 
@@ -90,6 +91,8 @@ StateForwardPtr begin(const std::shared_ptr<CacheState>& owner, std::unique_ptr<
   ForwardState& forward = *planned;
   forward.owner = owner;
   std::vector<SlotRef> claimed(forward.slots());
+  std::vector<Owner> owners;
+  owners.reserve(claimed.size());
   OpenedHere opened{state, {}};
   opened.ids.reserve(forward.parts.size());
   state.open_forwards.reserve(state.open_forwards.size() + 1);
@@ -99,8 +102,12 @@ StateForwardPtr begin(const std::shared_ptr<CacheState>& owner, std::unique_ptr<
     opened.ids.push_back(part.id);
     state.open(part.id);
   }
+  for (const StateForwardPart& part : forward.parts) {
+    owners.insert(owners.end(), part.slots.size(), state.find(part.id)->owner);
+  }
   if (replaced != nullptr) state.drop(*replaced);
-  state.pool->claim(claimed);
+  state.pool->claim(claimed, owners);
+  state.take_over(claimed, owners);
   auto next = claimed.begin();
   for (StateForwardPart& part : forward.parts) {
     for (SlotRef& slot : part.slots) slot = std::move(*next++);

@@ -36,17 +36,31 @@ std::shared_ptr<StatePool> StatePool::create(std::uint32_t slots) {
   return std::shared_ptr<StatePool>(new StatePool(slots));
 }
 
-StatePool::StatePool(std::uint32_t slots) {
+StatePool::StatePool(std::uint32_t slots) : limit_(slots) {
   constexpr std::uint32_t kMax = std::numeric_limits<std::int32_t>::max();
   require(slots >= 1 && slots <= kMax, "state_pool", "slots: got ", slots, ", allowed 1 to ", kMax);
   holders_.assign(slots, 0);
+  owners_.assign(slots, kClean);
   free_.resize(slots);
   for (std::uint32_t i = 0; i < slots; ++i) free_[i] = static_cast<Slot>(slots - 1 - i);  // slot 0 goes first
 }
 
 std::uint32_t StatePool::free_slots() const noexcept {
   const std::lock_guard lock(mutex_);
-  return static_cast<std::uint32_t>(free_.size());
+  return static_cast<std::uint32_t>(free_.size() - hidden());
+}
+
+std::uint32_t StatePool::limit() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return limit_;
+}
+
+bool StatePool::set_limit(std::uint32_t limit) {
+  require(limit >= 1 && limit <= slots(), "state_pool.set_limit", "limit: got ", limit, ", allowed 1 to ", slots());
+  const std::lock_guard lock(mutex_);
+  if (holders_.size() - free_.size() > limit) return false;
+  limit_ = limit;
+  return true;
 }
 
 std::vector<SlotRef> StatePool::claim(std::uint32_t count) {
@@ -55,26 +69,73 @@ std::vector<SlotRef> StatePool::claim(std::uint32_t count) {
   return claimed;
 }
 
+void StatePool::require_free(std::size_t count) const {
+  const std::size_t free = free_.size() - hidden();
+  if (count <= free) return;
+  const CacheFullCounts counts{count, free, 0, holders_.size() - free_.size()};
+  throw Error::cache_full(cat("[state_pool.claim] slots: needed ", counts.needed, ", free ", counts.free, ", held ",
+                              counts.held_live, " of ", limit_),
+                          counts);
+}
+
+// REQUIRES: shared_from_this() works, as it does for every pool that create() made.
+SlotRef StatePool::take(std::size_t index) {
+  SlotRef ref;
+  ref.pool_ = shared_from_this();
+  ref.slot_ = free_[index];
+  free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(index));
+  holders_[static_cast<std::size_t>(ref.slot_)] = 1;
+  return ref;
+}
+
 void StatePool::claim(std::span<SlotRef> into) {
-  const std::shared_ptr<StatePool> self = shared_from_this();
   const std::lock_guard lock(mutex_);
-  if (into.size() > free_.size()) {
-    const CacheFullCounts counts{into.size(), free_.size(), 0, holders_.size() - free_.size()};
-    throw Error::cache_full(cat("[state_pool.claim] slots: needed ", counts.needed, ", free ", counts.free, ", held ",
-                                counts.held_live, " of ", holders_.size()),
-                            counts);
+  require_free(into.size());
+  for (SlotRef& ref : into) ref = take(free_.size() - 1);
+}
+
+// Sequences of several owners that advance in turns then get their own slots back, which need no clearing.
+std::size_t StatePool::choose(Owner owner) const noexcept {
+  constexpr std::size_t kLookedAt = 64;
+  const std::size_t count = free_.size();
+  for (std::size_t i = 1; i <= std::min(count, kLookedAt); ++i) {
+    const Owner last = owners_[static_cast<std::size_t>(free_[count - i])];
+    if (last == owner || last == kClean) return count - i;
   }
-  for (SlotRef& ref : into) {
-    ref.pool_ = self;
-    ref.slot_ = free_.back();
-    free_.pop_back();
-    holders_[static_cast<std::size_t>(ref.slot_)] = 1;
-  }
+  return count - 1;
+}
+
+void StatePool::claim(std::span<SlotRef> into, std::span<const Owner> owners) {
+  ensure(into.size() == owners.size(), "state_pool.claim", "one owner for each slot");
+  const std::lock_guard lock(mutex_);
+  require_free(into.size());
+  for (std::size_t i = 0; i < into.size(); ++i) into[i] = take(choose(owners[i]));
+}
+
+void StatePool::require_slot(Slot slot) const {
+  require(slot >= 0 && static_cast<std::size_t>(slot) < holders_.size(), "state_pool", "slot: got ", slot,
+          ", allowed 0 to ", holders_.size() - 1);
+}
+
+Owner StatePool::owner_of(Slot slot) const {
+  require_slot(slot);
+  const std::lock_guard lock(mutex_);
+  return owners_[static_cast<std::size_t>(slot)];
+}
+
+void StatePool::set_owner(Slot slot, Owner owner) {
+  require_slot(slot);
+  const std::lock_guard lock(mutex_);
+  owners_[static_cast<std::size_t>(slot)] = owner;
+}
+
+void StatePool::distrust() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Owner& owner : owners_) owner = owner == kClean ? kClean : kForeign;
 }
 
 std::uint32_t StatePool::holders(Slot slot) const {
-  require(slot >= 0 && static_cast<std::size_t>(slot) < holders_.size(), "state_pool", "slot: got ", slot,
-          ", allowed 0 to ", holders_.size() - 1);
+  require_slot(slot);
   const std::lock_guard lock(mutex_);
   return holders_[static_cast<std::size_t>(slot)];
 }
@@ -100,6 +161,8 @@ std::vector<std::string> StatePool::check() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> faults;
   std::vector<bool> listed(holders_.size(), false);
+  if (free_.size() < hidden())
+    faults.push_back(cat("state pool: ", holders_.size() - free_.size(), " slots held, limit ", limit_));
   for (const Slot slot : free_) {
     const auto at = static_cast<std::size_t>(slot);
     if (slot < 0 || at >= holders_.size()) {

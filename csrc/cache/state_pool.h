@@ -2,7 +2,8 @@
 //
 // Concept. A slot holds the whole state of a group of recurrent layers at one offset of one history. A slot is written
 // once, by the step that claimed it, and does not change until nobody holds it: sequences, trie nodes, snapshots and
-// open forwards hold slots through `SlotRef`. Keeping a state is holding its slot: no byte moves.
+// open forwards hold slots through `SlotRef`. Keeping a state is holding its slot: no byte moves. A *limit* below the
+// number of slots hides the rest: at most so many are held at once. Each slot remembers its owner (cell_owners.h).
 //
 // Threads: every call takes the pool's own mutex; one SlotRef belongs to one thread at a time. Units: slots.
 #pragma once
@@ -14,6 +15,8 @@
 #include <span>
 #include <string>
 #include <vector>
+
+#include "cache/cell_owners.h"
 
 namespace kvtrie {
 
@@ -49,9 +52,16 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
   StatePool& operator=(const StatePool&) = delete;
 
   std::uint32_t slots() const noexcept { return static_cast<std::uint32_t>(holders_.size()); }
-  std::uint32_t free_slots() const noexcept;
-  std::vector<SlotRef> claim(std::uint32_t count);  // all or nothing: throws kCacheFull
-  void claim(std::span<SlotRef> into);              // the same, into empty ones; needs no memory
+  std::uint32_t free_slots() const noexcept;  // under the limit
+  std::uint32_t limit() const noexcept;
+  [[nodiscard]] bool set_limit(std::uint32_t limit);  // false: more are held, nothing changed. REQUIRES: 1 to slots()
+  std::vector<SlotRef> claim(std::uint32_t count);    // all or nothing: throws kCacheFull
+  void claim(std::span<SlotRef> into);                // the same, into empty ones; needs no memory
+  // The same for owners[i] each. Of the slots freed last one of the same owner, or a clean one, is taken first.
+  void claim(std::span<SlotRef> into, std::span<const Owner> owners);
+  Owner owner_of(Slot slot) const;
+  void set_owner(Slot slot, Owner owner);
+  void distrust() noexcept;  // all slots but clean ones: kForeign
   std::uint32_t holders(Slot slot) const;
 
   // Called with each slot that becomes free, under the mutex; must not call back. Set before the pool is used.
@@ -65,10 +75,17 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
   explicit StatePool(std::uint32_t slots);
   void hold(Slot slot) noexcept;
   void release(Slot slot) noexcept;
+  void require_slot(Slot slot) const;
+  void require_free(std::size_t count) const;
+  std::size_t choose(Owner owner) const noexcept;  // index into free_
+  SlotRef take(std::size_t index);
+  std::size_t hidden() const noexcept { return holders_.size() - limit_; }
 
   mutable std::mutex mutex_;
   std::vector<std::uint32_t> holders_;
-  std::vector<Slot> free_;  // with room for all, so that releasing never allocates
+  std::vector<Slot> free_;  // with room for all, so that releasing never allocates; the one freed last is last
+  std::vector<Owner> owners_;
+  std::uint32_t limit_;  // at least as many are free as it hides
 };
 
 }  // namespace kvtrie

@@ -24,6 +24,12 @@ ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry&
       if (report.reason.code == ReasonCode::kNone && report.reusable < report.matched) report.reason = reached.reason;
       return report;
     }
+    const std::int32_t worth = session.always_load_ ? reached.target : worth_loading(fetch, reached.target);
+    if (worth < reached.target) {
+      limit = worth;
+      report.reason = reason_for(ReasonCode::kRecompute);
+      continue;
+    }
     if (!fits(path, fetch, session.computed_, reached.target, limit, device_only)) {
       report.reason = reason_for(ReasonCode::kNoRoom);
       continue;

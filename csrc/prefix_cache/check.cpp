@@ -156,7 +156,17 @@ void PrefixCacheState::check_budgets(Findings& findings) const {
     if (used > cap || counted > used || (quiet && counted != used))
       findings.push_back(cat(what, " bytes: counted ", counted, ", kept ", used, ", cap ", cap));
   };
-  const bool written = writer == nullptr || writer->pending_jobs() == 0;
+  const auto sound = [&](const char* what, const ByteBudget& budget) {
+    if (budget.violations() > 0) findings.push_back(cat(what, " budget: ", budget.violations(), " violations"));
+  };
+  if (host != nullptr) sound("host", *host);
+  if (disk != nullptr) sound("disk", disk->budget());
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    const CausalCache::Usage usage = caches[i]->usage();
+    if (usage.held > usage.limit)
+      findings.push_back(cat("cache ", i, ": ", usage.held, " cells held, limit ", usage.limit));
+  }
+  const bool written = (writer == nullptr || writer->pending_jobs() == 0) && (exchange == nullptr || exchange->quiet());
   const bool quiet = arrivals.empty() && unsealed.empty() && paths_in_use.empty() && written;
   if (host != nullptr) compare("host", memory, host->used(), host->cap(), quiet);
   if (disk != nullptr)

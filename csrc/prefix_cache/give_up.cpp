@@ -72,6 +72,8 @@ std::uint64_t PrefixCacheState::remove_subtree(Node* node, bool tidy) {
     if (state.on_device) device_tokens -= state.length();
     totals.evicted_tokens += state.length();
     totals.dropped_points += points.erase(leaf);
+    if (!above->is_root())  // as old as its last child's last use
+      state_of(above).last_used_seconds = std::max(state_of(above).last_used_seconds, state.last_used_seconds);
     trie.remove(leaf);
     leaf = last ? parent : above;
   }

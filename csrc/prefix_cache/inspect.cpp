@@ -11,10 +11,11 @@ PrefixCacheStats PrefixCacheState::stats() const {
   PrefixCacheStats stats = totals;
   for (const auto& cache : caches) {
     const CausalCache::Usage usage = cache->usage();
-    stats.caches.push_back({usage.capacity, usage.free, usage.reserved, usage.held, usage.pieces, cache->nbytes()});
+    stats.caches.push_back(
+        {usage.capacity, usage.free, usage.reserved, usage.held, usage.pieces, cache->nbytes(), usage.limit});
   }
   for (const auto& cache : recurrents) {
-    stats.recurrent.push_back({cache->capacity(), cache->free_slots(), cache->nbytes()});
+    stats.recurrent.push_back({cache->capacity(), cache->free_slots(), cache->nbytes(), cache->limit()});
   }
   stats.nodes = trie.size();
   stats.tokens = trie.token_count();
@@ -30,7 +31,7 @@ PrefixCacheStats PrefixCacheState::stats() const {
   }
   for (std::size_t i = 0; i < recurrents.size(); ++i) {
     const StateStats& slots = stats.recurrent[i];
-    stats.device_bytes += (slots.capacity_slots - slots.free_slots) * recurrents[i]->shape().bytes_per_slot();
+    stats.device_bytes += (slots.limit_slots - slots.free_slots) * recurrents[i]->shape().bytes_per_slot();
   }
   stats.restore_points = points.size();
   if (host != nullptr) {
@@ -38,12 +39,21 @@ PrefixCacheStats PrefixCacheState::stats() const {
     stats.host_cap_bytes = host->cap();
     stats.host_peak_bytes = host->peak();
   }
+  if (exchange != nullptr) {
+    stats.store = exchange->stats();
+    stats.host_cap_bytes += exchange->room();
+  }
   if (disk != nullptr) {
     stats.disk = disk->stats();
     stats.pending_writes = writer->pending_jobs();
     stats.pending_bytes = writer->pending_bytes();
   }
   stats.user_points = user_points.size();
+  stats.seconds_per_token = costs.seconds_per_token();
+  stats.seconds_per_decoded_token = costs.seconds_per_decoded_token();
+  stats.host_seconds_per_byte = costs.seconds_per_byte(Tier::kHost);
+  stats.disk_seconds_per_byte = costs.seconds_per_byte(Tier::kDisk);
+  stats.pins = pins.size();
   std::set<const Node*> seen;
   for (const Hold& pin : pins) {
     for (const Node* node = pin.node; !node->is_root() && seen.insert(node).second; node = node->parent()) {

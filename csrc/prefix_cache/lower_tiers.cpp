@@ -14,11 +14,12 @@
 
 namespace kvtrie {
 
+// What is on its way to a file counts as being there: what it goes on from must not leave the disk before it.
 void PrefixCacheState::settle(Node* node) {
   bool in_memory = false, in_file = false;
   state_of(node).visit_blobs([&](const BlobPtr& blob) {
     in_memory = in_memory || blob->in_memory();
-    in_file = in_file || blob->saved();
+    in_file = in_file || blob->saved() || being_written.count(blob) != 0;
   });
   const auto be_member = [&](int order, bool member) {
     if (node->in_order(order) == member) return;
@@ -153,10 +154,12 @@ bool PrefixCacheState::make_disk_room(std::uint64_t bytes, const Node* below) {
   return true;
 }
 
-// The node has nothing in files afterwards.
+// The node has nothing in files afterwards. False: it is in use, or on its way there, which cannot be hurried.
 bool PrefixCacheState::leave_disk(Node* node) {
   NodeState& state = state_of(node);
-  bool last_copy = false;
+  bool last_copy = false, under_way = false;
+  state.visit_blobs([&](const BlobPtr& blob) { under_way = under_way || being_written.count(blob) != 0; });
+  if (under_way) return false;
   state.visit_blobs([&](const BlobPtr& blob) {
     if (!blob->saved()) return;
     const bool alone = blob->in_memory() && blob.use_count() == 1;

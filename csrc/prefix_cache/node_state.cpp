@@ -134,7 +134,7 @@ Part cut_front(Part& part, std::int32_t at) {
 }  // namespace
 
 std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
-  auto front = std::make_unique<NodeState>(start_, at, parts.size());
+  auto front = std::make_unique<NodeState>(start_, at, parts.size(), costs_);
   for (std::size_t i = 0; i < parts.size(); ++i) front->parts[i] = cut_front(parts[i], at);
   front->on_device = on_device;
   front->last_used_seconds = last_used_seconds;
@@ -161,6 +161,25 @@ void NodeState::join(Payload& child) {
   pins = below.pins;
   last_used_seconds = std::max(last_used_seconds, below.last_used_seconds);
   add_arrivals(below.arrivals);
+}
+
+double NodeState::recompute_cost() const noexcept {
+  if (costs_ == nullptr) return 1;
+  double each = 0, bytes = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto per_cell = static_cast<double>(costs_->bytes_per_cell[i]);
+    std::uint32_t tokens = parts[i].device_tokens();
+    if (tokens == 0) {
+      for (const BlobSlice& slice : parts[i].slices) tokens += static_cast<std::uint32_t>(slice.to - slice.from);
+    }
+    each += per_cell;
+    bytes += per_cell * tokens;
+  }
+  if (point.exists()) {
+    for (const std::uint64_t slot : costs_->bytes_per_slot) bytes += static_cast<double>(slot);
+  }
+  const double seconds = length() * (1 + costs_->growth * (start_ + length() / 2.0));
+  return bytes <= 0 || each <= 0 ? seconds / length() : seconds * each / bytes;
 }
 
 void NodeState::visit_blobs(const std::function<void(const BlobPtr&)>& each) const {

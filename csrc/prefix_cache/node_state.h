@@ -28,6 +28,7 @@
 #include "cache/cell_image.h"
 #include "cache/cell_pool.h"
 #include "cache/recurrent_cache.h"
+#include "prefix_cache/cost_model.h"
 #include "prefix_cache/saving.h"
 #include "store/blob.h"
 #include "trie/trie.h"
@@ -98,11 +99,16 @@ struct RestorePoint {
 
 class NodeState final : public Payload {
  public:
-  NodeState(std::int32_t start, std::int32_t end, std::size_t caches) : parts(caches), start_(start), end_(end) {}
+  // `costs` (may be null: all cost the same) outlives it.
+  NodeState(std::int32_t start, std::int32_t end, std::size_t caches, const NodeCosts* costs = nullptr)
+      : parts(caches), start_(start), end_(end), costs_(costs) {}
 
   std::unique_ptr<Payload> split_front(std::int32_t at) override;
   void join(Payload& child) override;
   bool can_join(const Payload& child) const override;
+  // In plain tokens: 1 where a token takes no more than its cells of all caches, and nothing lies before it. A node
+  // with a restore point has more bytes, one whose windows went has fewer, and deep tokens see more.
+  double recompute_cost() const noexcept override;
 
   std::int32_t start() const noexcept { return start_; }
   std::int32_t end() const noexcept { return end_; }
@@ -127,6 +133,7 @@ class NodeState final : public Payload {
 
  private:
   std::int32_t start_, end_;
+  const NodeCosts* costs_;
 };
 
 inline NodeState& state_of(Node* node) { return static_cast<NodeState&>(*node->payload()); }

@@ -18,32 +18,13 @@ void wait_out(const Completion& completion) noexcept {
   }
 }
 
-// Keeps a path locked while the mutex is free. Made and ended with the mutex held.
-class PathHold {
- public:
-  PathHold(PrefixCacheState& state, Node* node) : state_(state) {
-    state_.paths_in_use.push_front(state_.hold(node));
-    place_ = state_.paths_in_use.begin();
-  }
-  ~PathHold() {
-    state_.let_go(*place_);
-    state_.paths_in_use.erase(place_);
-  }
-  PathHold(const PathHold&) = delete;
-  PathHold& operator=(const PathHold&) = delete;
-
- private:
-  PrefixCacheState& state_;
-  std::list<Hold>::iterator place_;
-};
-
 }  // namespace
 
 // Adds what was loaded to the nodes that contain it: windows lie on the path like any other cells.
 void PrefixCacheState::load_window(const Path& path, std::size_t cache, const BlobSlice& slice, const Stages& stages,
                                    const ArrivalPtr& arrival) {
   SpanList cells = caches[cache]->claim(static_cast<std::uint32_t>(slice.to - slice.from), slice.from);
-  load_slice(cache, cells, slice, stages, *arrival);
+  load_slice(cache, cells, slice, tenant_of(path.nodes.front()->name_space()), stages, *arrival);
   for (Node* node : path.nodes) {
     if (cells.empty() || node->end() <= cells.begin_position()) continue;
     SpanList rest = cells.split(std::min(node->end(), cells.end_position()));
@@ -56,12 +37,12 @@ void PrefixCacheState::load_window(const Path& path, std::size_t cache, const Bl
   }
 }
 
-void PrefixCacheState::load_slice(std::size_t cache, const SpanList& cells, const BlobSlice& slice,
+void PrefixCacheState::load_slice(std::size_t cache, const SpanList& cells, const BlobSlice& slice, Owner owner,
                                   const Stages& stages, Arrival& arrival) {
   const Stage& stage = stages.of(slice, caches[cache]->shape());
   arrival.bytes.push_back(stage.memory);
   arrival.completions.push_back(
-      caches[cache]->load_image(cells, slice.from, slice.to, stage.first, stage.memory->data(), stage.cells));
+      caches[cache]->load_image(cells, slice.from, slice.to, stage.first, stage.memory->data(), stage.cells, owner));
 }
 
 // The restore point at `node` is on the device again: its states come, its windows are on the path by now.
@@ -69,11 +50,12 @@ void PrefixCacheState::load_point(Node* node, const Stages& stages, const Arriva
   RestorePoint& point = state_of(node).point;
   std::vector<SpanList> windows = windows_at(node);
   std::vector<SlotRef> states;
+  const Owner owner = tenant_of(node->name_space());
   for (std::size_t i = 0; i < recurrents.size(); ++i) {
     states.push_back(recurrents[i]->claim());
     const Stage& stage = stages.of(point.blobs[i]);
     arrival->bytes.push_back(stage.memory);
-    arrival->completions.push_back(recurrents[i]->load_image(states.back(), stage.memory->data()));
+    arrival->completions.push_back(recurrents[i]->load_image(states.back(), stage.memory->data(), owner));
   }
   point.windows = std::move(windows);
   point.states = std::move(states);
@@ -91,11 +73,12 @@ void PrefixCacheState::load_point(Node* node, const Stages& stages, const Arriva
 void PrefixCacheState::load(const Path& path, const Fetch& fetch, const Stages& stages) {
   const auto arrival = std::make_shared<Arrival>();
   arrivals.push_back(arrival);
+  const Owner owner = tenant_of(path.nodes.front()->name_space());
   for (Node* node : fetch.nodes) {
     NodeState& state = state_of(node);
     for (const std::size_t i : full) {
       SpanList cells = caches[i]->claim(state.length(), state.start());
-      for (const BlobSlice& slice : state.parts[i].slices) load_slice(i, cells, slice, stages, *arrival);
+      for (const BlobSlice& slice : state.parts[i].slices) load_slice(i, cells, slice, owner, stages, *arrival);
       if (disk == nullptr) state.parts[i].slices.clear();
       state.parts[i].add(std::move(cells));
     }
@@ -140,7 +123,9 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
   if (!make_host_room(stages.file_bytes(), /*may_lose=*/true) || !stages.allocate(host))
     return host_is_busy() ? PageIn::kHostBusy : PageIn::kNoRoom;
   entry.unlock();
+  const double begun = read_clock(options);
   const bool right = stages.fill();
+  const double verified = read_clock(options);
   entry.relock();
   if (!right) return PageIn::kChecksum;
 
@@ -152,6 +137,7 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
   const Fetch fetch = missing_now(path);
   if (fetch.empty()) return PageIn::kDone;
   if (!stages.cover(Stages(*this, fetch, target))) return PageIn::kChanged;
+  const std::uint64_t given_up = totals.page_outs + totals.evicted_tokens;
   try {
     const InUseScope scope(*this, path, computed, target);
     make_room(fetch.needs);
@@ -162,8 +148,15 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
   if (!reachable()) return PageIn::kChanged;  // making room may have taken some of it
   const Fetch now_missing = missing_now(path);
   if (now_missing.bytes != fetch.bytes || !stages.cover(Stages(*this, now_missing, target))) return PageIn::kChanged;
+  const Tier from = stages.file_bytes() > 0 ? Tier::kDisk : Tier::kHost;
+  const bool alone = totals.page_outs + totals.evicted_tokens == given_up;
   load(path, now_missing, stages);
   bytes_moved += now_missing.bytes;
+  if (!options.clock) return PageIn::kDone;
+  entry.unlock();
+  const double handed_over = read_clock(options);
+  entry.relock();
+  costs.loaded(from, now_missing.bytes, (alone ? handed_over : verified) - begun);
   return PageIn::kDone;
 }
 
@@ -236,6 +229,7 @@ void PrefixCacheState::reap_arrivals() {
 }
 
 void PrefixCacheState::fail_arrival(const Arrival& arrival) {
+  distrust_owners();
   const auto lost = [&](Node* node) {
     for (; !node->is_root(); node = node->parent()) {
       for (const ArrivalPtr& each : state_of(node).arrivals) {

@@ -58,12 +58,12 @@ std::uint64_t PrefixCacheState::point_bytes(const RestorePoint& point) const {
   return bytes;
 }
 
-// All of it or nothing.
+// All of it or nothing. A point where nothing is seen of any cache, at the border of a chunk, has no bytes.
 bool PrefixCacheState::copy_point(Node* node, bool may_lose) {
   RestorePoint& point = state_of(node).point;
   if (point.copied()) return true;
   const std::uint64_t bytes = point_bytes(point);
-  if (host == nullptr || bytes == 0 || !make_host_room(bytes, may_lose)) return false;
+  if (host == nullptr || !make_host_room(bytes, may_lose)) return false;
   std::vector<BlobSlice> slices(caches.size());
   std::vector<BlobPtr> blobs;
   for (const std::size_t i : forgetting) {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache_state.h"
 
@@ -32,21 +33,46 @@ PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
       trie(options.disk.empty() ? 2 : 3, options.policy) {
   index_layers(caches, cache_of_layer, {});
   index_layers(recurrents, recurrent_of_layer, cache_of_layer);
-  longest = pin_cap = static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max());
+  longest = static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max());
   for (std::size_t i = 0; i < caches.size(); ++i) {
     (caches[i]->forgets() ? forgetting : full).push_back(i);
     if (!caches[i]->forgets()) longest = std::min(longest, caches[i]->capacity());
-    pin_cap = std::min(pin_cap, caches[i]->capacity());
     caches[i]->set_growth(options.growth);
   }
   require(options.max_pinned_fraction >= 0 && options.max_pinned_fraction <= 1, "prefix_cache",
           "max_pinned_fraction: got ", options.max_pinned_fraction, ", allowed 0 to 1");
   require(options.checkpoint_every >= 1, "prefix_cache", "checkpoint_every: got ", options.checkpoint_every,
           ", allowed 1 or more");
-  pin_cap = static_cast<std::uint32_t>(options.max_pinned_fraction * pin_cap);
+  require(!options.ttl || *options.ttl > 0, "prefix_cache", "ttl: got ", options.ttl.value_or(0),
+          ", allowed seconds above 0, or none");
+  require(!options.ttl || options.clock, "prefix_cache", "ttl: got ", options.ttl.value_or(0),
+          ", allowed none without a clock");
+  set_pin_cap();
+  now = read_clock(options);
   if (options.host_bytes > 0) host = std::make_shared<ByteBudget>(options.host_bytes);
   identities = snapshot_caches();
+  for (const auto& cache : caches) node_costs.bytes_per_cell.push_back(cache->shape().bytes_per_cell());
+  for (const auto& cache : recurrents) node_costs.bytes_per_slot.push_back(cache->shape().bytes_per_slot());
   open_disk();
+  open_store();
+  schedule_expiry();
+}
+
+// Sending has a part of host memory for itself, so that it never has to give anything up.
+void PrefixCacheState::open_store() {
+  if (options.store == nullptr) return;
+  require(!options.fingerprint.empty(), "prefix_cache",
+          "fingerprint: got '', allowed the name of the weights: other processes have others");
+  require(host != nullptr, "prefix_cache", "host_bytes: got 0, allowed 1 or more with a store: bytes pass through it");
+  require(options.store_min_tokens >= 1, "prefix_cache", "store_min_tokens: got ", options.store_min_tokens,
+          ", allowed 1 or more");
+  const std::uint64_t room = Exchange::room_for(*this);
+  if (room < kSharedBlock * bytes_per_token())
+    log_message(LogLevel::kWarning,
+                cat("prefix cache: host_bytes is ", options.host_bytes,
+                    ", of which a quarter does not hold one block of ", kSharedBlock, " tokens: nothing is sent"));
+  ensure(host->set_cap(options.host_bytes - room), "prefix_cache", "host memory is in use at creation");
+  exchange = std::make_unique<Exchange>(*this, room);
 }
 
 void PrefixCacheState::open_disk() {
@@ -55,14 +81,22 @@ void PrefixCacheState::open_disk() {
           "fingerprint: got '', allowed the name of the weights: what is on a disk outlives the process");
   require(host != nullptr, "prefix_cache",
           "host_bytes: got 0, allowed 1 or more with a disk tier: bytes pass through it");
-  disk = DiskTier::open({options.disk, options.disk_bytes, options.fingerprint});
+  disk = DiskTier::open({options.disk, options.disk_bytes, options.fingerprint, identities});
   writer = std::make_unique<BackgroundQueue>("disk");
-  reopen(disk->scan());
+  try {
+    reopen(disk->scan());
+  } catch (...) {
+    disk->keep_files();
+    throw;
+  }
 }
 
-namespace {
+// A state that was never closed, as when its creation fails, takes no file along.
+PrefixCacheState::~PrefixCacheState() {
+  if (disk != nullptr) disk->keep_files();
+}
 
-// A clock that fails leaves the time where it was: ages are for people, never for decisions.
+// A clock that fails leaves the time where it was: what has a time to live then lives longer.
 double read_clock(const PrefixCacheOptions& options) noexcept {
   try {
     return options.clock ? options.clock() : 0;
@@ -70,8 +104,6 @@ double read_clock(const PrefixCacheOptions& options) noexcept {
     return 0;
   }
 }
-
-}  // namespace
 
 // While more than half of the host tier waits to be written, calls wait: what comes next needs the other half.
 Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state) {
@@ -81,6 +113,7 @@ Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state) {
   if (state.closed && !allow_closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache is closed");
   state.now = std::max(state.now, now);
   if (!state.arrivals.empty()) state.reap_arrivals();
+  if (state.now >= state.next_expiry && !state.closed) state.expire();
   if (state.disk != nullptr) state.write_again_after_a_while();
 }
 
@@ -168,6 +201,7 @@ void PrefixCache::close() noexcept {
     state_->closed = true;
   }
   if (state_->writer != nullptr) state_->writer->drain();
+  if (state_->exchange != nullptr) state_->exchange->drain();
   Entry entry(*state_, /*allow_closed=*/true);
   if (state_->disk != nullptr) state_->disk->keep_files();
   std::vector<Node*> tops;
@@ -209,9 +243,12 @@ SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token
   Entry entry(*state_);
   session->use_ = options.use;
   session->publish_ = options.publish;
+  session->always_load_ = options.always_load;
   state_->open(*session, name_space);
   if (options.use) {
-    session->report_ = state_->advance(*session, options.reuse_all ? length : length - 1, entry);
+    const std::int32_t limit = options.reuse_all ? length : length - 1;
+    session->report_ = state_->exchange != nullptr ? state_->exchange->advance(*session, limit, entry)
+                                                   : state_->advance(*session, limit, entry);
   } else {
     session->report_.matched = state_->find_path(session->node_, session->tail_).matched;
     if (session->report_.matched > 0) session->report_.reason = reason_for(ReasonCode::kNotUsed);
@@ -221,6 +258,10 @@ SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token
   state_->totals.hits += session->report_.reusable > 0;
   state_->totals.matched_tokens += static_cast<std::uint64_t>(session->report_.matched);
   state_->totals.reused_tokens += static_cast<std::uint64_t>(session->report_.reusable);
+  if (session->report_.reason.code == ReasonCode::kRecompute) {
+    const std::int32_t known = std::min(session->report_.matched, options.reuse_all ? length : length - 1);
+    state_->totals.recomputed_instead += static_cast<std::uint64_t>(known - session->report_.reusable);
+  }
   return session;
 }
 
@@ -236,8 +277,13 @@ StepPtr PrefixCache::batch(std::span<const SessionPtr> sessions, std::uint32_t c
   }
   std::vector<std::unique_ptr<SessionCall>> calls;
   for (const SessionPtr& session : sessions) calls.push_back(std::make_unique<SessionCall>(session->busy_));
-  Entry entry(*state_);
-  return state_->make_step(shared_from_this(), sessions, chunk, /*adopt=*/true, entry);
+  StepPtr step;
+  {
+    Entry entry(*state_);
+    step = state_->make_step(shared_from_this(), sessions, chunk, /*adopt=*/true, entry);
+  }
+  step->made_at_ = read_clock(state_->options);
+  return step;
 }
 
 Tokens PrefixCache::keys(std::span<const Token> tokens,
@@ -259,169 +305,8 @@ std::int32_t PrefixCache::restore(std::string_view name_space, std::span<const T
   BeginOptions options;
   options.reuse_all = true;
   options.publish = false;
+  options.always_load = true;
   return begin(name_space, tokens, options)->reused();
-}
-
-namespace {
-
-void require_freeable(std::uint64_t nbytes, std::uint64_t freeable, std::string_view where) {
-  if (nbytes <= freeable) return;
-  CacheFullCounts counts;
-  counts.needed = nbytes;
-  counts.freeable = freeable;
-  throw Error::cache_full(
-      cat("[", where, "] nbytes: got ", nbytes, ", allowed ", freeable, " (what no live session or pin holds)"),
-      counts);
-}
-
-}  // namespace
-
-namespace {
-
-// The part of a victim that is worth `bytes`: its tail, counted in tokens of full attention.
-Node* part_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) {
-  const std::uint64_t each = std::max<std::uint64_t>(1, state.bytes_per_token());
-  const std::uint64_t tokens = (bytes + each - 1) / each;
-  const std::uint32_t length = state_of(victim).length();
-  return state.split_tail(victim, static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens, length)));
-}
-
-}  // namespace
-
-// Host memory may hold only a part of it at a time: rounds, as long as each gets something done.
-bool PrefixCache::flush() {
-  if (state_->disk == nullptr) fail(ErrorKind::kNotSupported, "flush", "there is no disk tier (disk is None)");
-  while (true) {
-    PrefixCacheState::SaveAll round;
-    {
-      Entry entry(*state_);
-      round = state_->save_all();
-    }
-    state_->writer->drain();
-    Entry entry(*state_);
-    if (round.left == 0) return state_->all_saved();
-    if (round.queued == 0) return false;
-  }
-}
-
-namespace {
-
-void require_tier(const PrefixCacheState& state, Tier to) {
-  require(to == Tier::kHost || to == Tier::kDisk, "page_out", "to: got '", name_of(to), "', allowed 'host' or 'disk'");
-  if (state.host == nullptr) fail(ErrorKind::kNotSupported, "page_out", "there is no host tier (host_bytes is 0)");
-  if (to == Tier::kDisk && state.disk == nullptr)
-    fail(ErrorKind::kNotSupported, "page_out", "there is no disk tier (disk is None)");
-}
-
-// Nodes of the subtree, children first.
-std::vector<Node*> children_first(Node* top) {
-  std::vector<Node*> nodes{top};
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    for (Node* child = nodes[i]->first_child(); child != nullptr; child = child->next_sibling()) nodes.push_back(child);
-  }
-  std::reverse(nodes.begin(), nodes.end());
-  return nodes;
-}
-
-}  // namespace
-
-std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes, Tier to) {
-  Entry entry(*state_);
-  require_tier(*state_, to);
-  require_freeable(nbytes, std::min(state_->freeable_bytes(), state_->host->cap()), "page_out");
-  std::uint64_t freed = 0;
-  while (freed < nbytes) {
-    Node* victim = state_->next_victim();
-    ensure(victim != nullptr, "page_out", "counted more freeable bytes than there are");
-    freed += state_->give_up(part_worth(*state_, victim, nbytes - freed));
-  }
-  if (to == Tier::kHost) return freed;
-  entry.unlock();
-  state_->writer->drain();
-  entry.relock();
-  const std::uint64_t cap = state_->host->cap();
-  state_->make_host_room(std::min(cap, cap - state_->host->used() + nbytes), /*may_lose=*/false);
-  return freed;
-}
-
-std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const Token> tokens, Tier to) {
-  check_tokens(tokens, "page_out");
-  Entry entry(*state_);
-  require_tier(*state_, to);
-  Node* top = state_->own_tail(name_space, tokens);
-  if (top == nullptr) return 0;
-  std::uint64_t freed = 0;
-  for (Node* node : children_first(top)) {
-    if (!state_of(node).on_device) continue;
-    const std::uint64_t bytes = state_->page_out(node);
-    if (bytes == 0) break;
-    freed += bytes;
-  }
-  if (to == Tier::kHost) return freed;
-  state_->save_path(children_first(top).front());
-  entry.unlock();
-  state_->writer->drain();
-  entry.relock();
-  top = state_->own_tail(name_space, tokens);
-  if (top == nullptr) return freed;
-  for (Node* node : children_first(top)) freed += state_->leave_host_for_disk(node);
-  return freed;
-}
-
-// Device leaves first, least recently used first; leaves in lower tiers when nothing is left on the device.
-std::uint64_t PrefixCache::evict_bytes(std::uint64_t nbytes) {
-  Entry entry(*state_);
-  const std::uint64_t on_device = state_->freeable_bytes();
-  require_freeable(nbytes, on_device + state_->freeable_outside_bytes(), "evict");
-  std::uint64_t freed = 0;
-  while (freed < nbytes) {
-    Node* victim = state_->next_victim();
-    if (victim == nullptr) victim = state_->outside_victim();
-    ensure(victim != nullptr, "evict", "counted more freeable bytes than there are");
-    freed += state_->remove_subtree(part_worth(*state_, victim, nbytes - freed));
-  }
-  return freed;
-}
-
-std::uint64_t PrefixCache::evict(std::string_view name_space, std::span<const Token> tokens) {
-  check_tokens(tokens, "evict");
-  Entry entry(*state_);
-  Node* top = state_->own_tail(name_space, tokens);
-  if (top == nullptr) return 0;
-  return state_->remove_subtree(top);
-}
-
-std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token> tokens) {
-  check_tokens(tokens, "pin");
-  Entry entry(*state_);
-  const Match match = state_->trie.match(name_space, tokens);
-  if (match.length == 0) return 0;
-  std::int32_t length = state_->longest_pin(match, state_->pin_cap);
-  if (state_->has_points()) length = state_->restorable_length(match.node, length);
-  if (length == 0) return 0;
-  Node* node = state_->node_ending_at(match.node, length);
-  state_->keep_as_point(node);
-  state_->pins.push_back(state_->hold(node));
-  ++state_of(node).pins;
-  return length;
-}
-
-std::int32_t PrefixCache::unpin(std::string_view name_space, std::span<const Token> tokens) {
-  check_tokens(tokens, "unpin");
-  Entry entry(*state_);
-  const Match match = state_->trie.match(name_space, tokens);
-  Node* node = match.node;
-  if (node != nullptr && node->end() > match.length) node = node->parent();
-  while (node != nullptr && !node->is_root() && state_of(node).pins == 0) node = node->parent();
-  if (node == nullptr || node->is_root()) return 0;
-  const std::int32_t length = node->end();
-  const auto pin =
-      std::find_if(state_->pins.begin(), state_->pins.end(), [&](const Hold& each) { return each.node == node; });
-  --state_of(node).pins;
-  state_->let_go(*pin);
-  state_->pins.erase(pin);
-  state_->try_join(node);
-  return length;
 }
 
 PrefixCacheStats PrefixCache::stats() const {

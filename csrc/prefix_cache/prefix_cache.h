@@ -24,6 +24,7 @@
 
 #include "cache/causal_cache.h"
 #include "cache/recurrent_cache.h"
+#include "prefix_cache/exchange.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/reuse_plan.h"
 #include "prefix_cache/session.h"
@@ -41,16 +42,28 @@ struct CacheSet {
   std::vector<std::shared_ptr<RecurrentCache>> recurrent;
 };
 
+enum class LoadPolicy : std::uint8_t {
+  kAuto,    // what is in a lower tier is loaded, or computed again where that is measured to be faster
+  kAlways,  // loaded
+};
+
 struct PrefixCacheOptions {
-  std::string fingerprint;       // which weights the K/V come from; needed by tiers that outlive the process
-  std::uint64_t host_bytes = 0;  // cap of the host tier; 0: none
-  std::string disk;              // folder of the disk tier; empty: none. Needs a fingerprint and a host tier
-  std::uint64_t disk_bytes = 0;  // its cap
+  std::string fingerprint;             // which weights the K/V come from; needed by tiers that outlive the process
+  std::uint64_t host_bytes = 0;        // cap of the host tier; 0: none
+  std::string disk;                    // folder of the disk tier; empty: none. Needs a fingerprint and a host tier
+  std::uint64_t disk_bytes = 0;        // its cap
+  std::shared_ptr<RemoteStore> store;  // shared with other processes; null: none. Needs the same two
+  SharedOptions store_options;
+  std::int32_t store_min_tokens = 64;  // a prompt that could gain fewer tokens is not looked up in the store
   VictimPolicy policy = VictimPolicy::kLru;
+  LoadPolicy load = LoadPolicy::kAuto;
   std::int32_t checkpoint_every = 512;  // tokens between spaced restore points, for recurrent caches
   std::uint32_t growth = 256;           // cells reserved ahead of a growing session
   double max_pinned_fraction = 0.5;     // of the smallest pool: what pins may hold
-  std::function<double()> clock;        // seconds; for ages only. Called under no lock. Empty: ages are 0
+  // Seconds; for ages, times to live and what steps and page-ins take. Called under no lock. Empty: all of these are 0.
+  std::function<double()> clock;
+  // Seconds after which state that nobody used goes from every tier; none: when room is needed. Needs a clock.
+  std::optional<double> ttl;
 };
 
 struct BeginOptions {
@@ -59,6 +72,15 @@ struct BeginOptions {
   bool publish = true;     // let others reuse what this session computes
   // Spans [begin, end) of the prompt that go as one; media items are found by themselves.
   std::vector<std::pair<std::int32_t, std::int32_t>> atomic;
+  bool always_load = false;  // as with LoadPolicy::kAlways
+};
+
+// Caps to change; what is not named stays as it is. An empty list names nothing, else it has one entry for each cache.
+// Pools are sized at creation, and a cap below that hides the rest: 0, or more than the capacity, means the capacity.
+struct Limits {
+  std::vector<std::optional<std::uint32_t>> held_cells;  // the most cells held, of each attention cache
+  std::vector<std::optional<std::uint32_t>> held_slots;  // the most slots held, of each recurrent cache
+  std::optional<std::uint64_t> host_bytes, disk_bytes;   // of tiers that there are
 };
 
 // One node of the tree as `nodes()` reports it; indices refer to the same list.
@@ -78,9 +100,11 @@ struct NodeInfo {
 
 struct CacheStats {
   std::uint64_t capacity_cells = 0, free_cells = 0, reserved_cells = 0, held_cells = 0, pieces = 0, bytes = 0;
+  std::uint64_t limit_cells = 0;  // the cap on held_cells
 };
 struct StateStats {
   std::uint64_t capacity_slots = 0, free_slots = 0, bytes = 0;
+  std::uint64_t limit_slots = 0;
 };
 
 struct PrefixCacheStats {
@@ -90,14 +114,18 @@ struct PrefixCacheStats {
   std::uint64_t device_bytes = 0, host_bytes = 0, host_cap_bytes = 0, host_peak_bytes = 0;
   std::optional<DiskStats> disk;                        // with a disk tier
   std::uint64_t pending_writes = 0, pending_bytes = 0;  // on their way to the disk
-  std::uint64_t user_points = 0, pinned_tokens = 0, restore_points = 0;
+  std::optional<StoreStats> store;                      // with a store
+  std::uint64_t user_points = 0, pins = 0, pinned_tokens = 0, restore_points = 0;
   // Totals since creation.
   std::uint64_t begins = 0, hits = 0, matched_tokens = 0, reused_tokens = 0, computed_tokens = 0, adopted_tokens = 0;
   std::uint64_t steps = 0, dropped_steps = 0, branches = 0, rewinds = 0;
   std::uint64_t page_outs = 0, page_out_bytes = 0, page_ins = 0, page_in_bytes = 0;
-  std::uint64_t evicted_tokens = 0, checksum_failures = 0;
+  std::uint64_t evicted_tokens = 0, expired_tokens = 0, expired_pins = 0, checksum_failures = 0;
   std::uint64_t captures = 0, skipped_captures = 0, dropped_points = 0;
   std::uint64_t unusable_snapshots = 0;  // complete, but of no use to this cache
+  std::uint64_t recomputed_instead = 0;  // tokens that `begin` left in lower tiers, as computing them is faster
+  // Measured by the clock (cost_model.h); none until there are enough measurements.
+  std::optional<double> seconds_per_token, seconds_per_decoded_token, host_seconds_per_byte, disk_seconds_per_byte;
 };
 
 class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
@@ -113,11 +141,12 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   // Without spans a prompt is its own key.
   static Tokens keys(std::span<const Token> tokens, const std::vector<std::pair<std::int32_t, std::int32_t>>& atomic);
 
-  ReusePlan plan(std::string_view name_space, std::span<const Token> tokens) const;  // no side effect
+  // No side effect, and no question to the store: what only that has is not in the plan.
+  ReusePlan plan(std::string_view name_space, std::span<const Token> tokens) const;
   std::int32_t restore(std::string_view name_space, std::span<const Token> tokens);  // tokens now on the device
 
-  // Everything known goes to the disk and is there when this returns. False: some did not fit or could not be written,
-  // as stats() says. Throws kNotSupported without a disk tier.
+  // Everything known goes to the disk and is there when this returns, and what was on its way to the store has arrived.
+  // False: some did not fit or could not be written, as stats() says. Throws kNotSupported without either.
   bool flush();
   // Writes everything known into another folder, in place of what a cache saved there before. Throws kArgument without
   // a fingerprint, kNotSupported without a host tier, kFormat when it cannot all be written: then the folder has what
@@ -127,13 +156,20 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   // Give up device bytes: to the host tier, or away. The `nbytes` forms free at least that much or throw kCacheFull and
   // change nothing; the `tokens` forms take the tail of that path that no other branch or session uses. Bytes freed.
   // With `to` the disk the state leaves host memory as well, and is in files when the call returns.
+  // With `to` the store it stays there, and its path was sent when the call returns, as far as the store took it.
   std::uint64_t page_out_bytes(std::uint64_t nbytes, Tier to = Tier::kHost);
   std::uint64_t page_out(std::string_view name_space, std::span<const Token> tokens, Tier to = Tier::kHost);
   std::uint64_t evict_bytes(std::uint64_t nbytes);
   std::uint64_t evict(std::string_view name_space, std::span<const Token> tokens);
 
-  std::int32_t pin(std::string_view name_space,
-                   std::span<const Token> tokens);  // tokens pinned: what is known and fits
+  // Changes caps, all of them or none. A lower one first makes room, in the order in which things are given up anyway,
+  // to the host where it fits; a higher one holds at once. Throws kCacheFull, with nothing changed, when live sessions
+  // and pins hold more; kArgument and kNotSupported for caps of what there is not; kBusy when what is on its way
+  // between tiers, in calls of other threads, never comes to rest. Waits for it without the mutex.
+  void set_limits(const Limits& limits);
+
+  // Tokens pinned: what is known and fits. `ttl`: seconds after which the pin goes by itself, at the next call.
+  std::int32_t pin(std::string_view name_space, std::span<const Token> tokens, std::optional<double> ttl = {});
   std::int32_t unpin(std::string_view name_space, std::span<const Token> tokens);  // tokens whose pin was taken off
 
   PrefixCacheStats stats() const;
@@ -141,8 +177,9 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   std::vector<std::string> check() const;                                    // empty when every invariant holds
   const std::vector<std::shared_ptr<CausalCache>>& caches() const noexcept;  // those of attention
   const std::vector<std::shared_ptr<RecurrentCache>>& recurrents() const noexcept;
-  const PrefixCacheOptions& options() const noexcept;
-  void close() noexcept;  // closes every session; idempotent
+  const PrefixCacheOptions& options() const noexcept;  // as they were at creation
+  std::uint64_t host_cap() const noexcept;             // of the host tier now; 0: there is none
+  void close() noexcept;                               // closes every session; idempotent
   bool closed() const noexcept;
 
   PrefixCacheState& state() noexcept { return *state_; }  // for this layer and its tests

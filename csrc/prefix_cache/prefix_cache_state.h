@@ -12,10 +12,13 @@
 //   page_out.cpp        copies outside the device, and sending state there
 //   lower_tiers.cpp     room in host memory and on the disk
 //   saving.cpp          writing behind;  reopen.cpp: files become nodes again;  save_as.cpp: into another folder
+//   exchange.h          what a store shares with other processes: sending.cpp, receiving.cpp
 //   restore_points.cpp  made, given up, and which one first
 //   room.cpp            making room: what may go, in which order
 //   give_up.cpp         nodes given up
 //   shift.cpp           context shift
+//   limits.cpp          caps changed at run time;  expiry.cpp: pins and state whose time is over
+//   owners.cpp          a number for each namespace, so that memory which changes hands is cleared
 //   inspect.cpp         stats, nodes;  check.cpp: every invariant
 //
 // Kinds of caches. `caches` are attention caches; those that forget (window, chunk) hold their cells by count, so the
@@ -27,6 +30,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <list>
 #include <map>
 #include <memory>
@@ -39,8 +43,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "prefix_cache/cost_model.h"
 #include "prefix_cache/coverage.h"
+#include "prefix_cache/exchange.h"
 #include "prefix_cache/node_state.h"
+#include "prefix_cache/plan_types.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/stage.h"
 #include "store/background_queue.h"
@@ -54,66 +61,9 @@ inline constexpr int kDiskOrder = 2;  // only where there is a disk tier
 
 class Entry;
 
-// A lock on a node that may be in a lower tier. One lock protects within one tier, and tiers change above a held node;
-// so the whole path is locked: otherwise a device node could go and take the held node below it along.
-struct Hold {
-  Node* node = nullptr;
-  std::vector<Node*> path;  // locked once each: the node and all above it, the root left out
-};
-
-// What a call claims: cells of each attention cache, slots of each recurrent one.
-struct Needs {
-  std::vector<std::uint32_t> cells, slots;
-};
-
-// The part of a path that a prompt matches: nodes below the starting node, towards the match.
-struct Path {
-  std::vector<Node*> nodes;
-  std::int32_t matched = 0;  // tokens from the root
-};
-
-// The deepest offset that all caches can reach on a path.
-struct Reach {
-  std::int32_t target = 0;
-  Reason reason;  // why it is not the match
-};
-
-// What has to come from lower tiers before a session can stand at `target`.
-struct Fetch {
-  std::vector<Node*> nodes;  // their full attention, root first; the last one may reach beyond the target
-  std::vector<std::vector<WindowSource>> windows;  // per attention cache; only those not on the device
-  Node* point = nullptr;                           // its states
-  Needs needs;
-  std::uint64_t bytes = 0;
-  std::int32_t resident = 0;  // up to here full attention is on the device
-
-  bool empty() const noexcept { return nodes.empty() && bytes == 0; }
-};
-
-// What a page-in builds on: it is not given up to make room for the rest.
-struct InUse {
-  const Node* point = nullptr;                 // whose restore point the session will stand on
-  std::vector<std::vector<SpanList>> windows;  // per attention cache: cells on the device that are part of its window
-};
-
-// A snapshot that came from elsewhere, in terms of this cache.
-struct Imported {
-  std::string name_space;
-  Tokens tokens;  // the whole path
-  std::int32_t start = 0;
-  PointKind point = PointKind::kNone;
-  std::vector<std::vector<BlobSlice>> cells;  // per attention cache
-  std::vector<BlobSlice> windows;             // per attention cache; no blob: none
-  std::vector<BlobPtr> states;                // per recurrent cache; null: none
-};
-using BlobMaker = std::function<BlobPtr(std::size_t image)>;
-
-// Whether there are media items among the tokens. Throws kArgument for a negative token that stands for none, naming
-// its index.
-bool check_tokens(std::span<const Token> tokens, std::string_view where);
-
 struct PrefixCacheState {
   PrefixCacheState(CacheSet set, PrefixCacheOptions options);
+  ~PrefixCacheState();
 
   // --- set at creation -------------------------------------------------------------------------------------------
   std::vector<std::shared_ptr<CausalCache>> caches;
@@ -128,15 +78,22 @@ struct PrefixCacheState {
   std::shared_ptr<DiskTier> disk;         // null: no disk tier
   std::vector<SnapshotCache> identities;  // of the caches, for snapshots
   void open_disk();                       // part of the constructor
+  void open_store();                      // the same
   bool has_points() const noexcept { return !forgetting.empty() || !recurrents.empty(); }
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
   mutable std::mutex mutex;
+  CostModel costs;
+  NodeCosts node_costs;  // the nodes refer to it
   Trie trie;
   std::set<Session*> sessions;
-  std::set<Node*> points;            // nodes with a restore point
-  std::list<Node*> user_points;      // each locked once; oldest first
-  std::vector<Hold> pins;            // one per pin
+  std::set<Node*> points;                                        // nodes with a restore point
+  std::list<Node*> user_points;                                  // each locked once; oldest first
+  std::vector<Pin> pins;                                         // one per pin
+  double next_expiry = std::numeric_limits<double>::infinity();  // nothing expires before
+  std::map<std::string, Owner, std::less<>> tenants;             // numbers of namespaces; those without a root may go
+  Owner next_tenant = kFirstTenant;
+  std::size_t tenants_pruned_at = 64;
   std::list<Hold> paths_in_use;      // of calls that let go of the mutex for a while
   std::vector<ArrivalPtr> arrivals;  // page-ins the device may still be reading
   std::vector<BlobPtr> unsealed;     // page-outs whose checksums are still to be taken
@@ -149,6 +106,7 @@ struct PrefixCacheState {
   PrefixCacheStats totals;           // only the totals are kept here
   bool closed = false;
   double now = 0;                           // the clock at the start of the present call
+  double next_sweep = 0;                    // with a ttl: when to look for unused state again
   std::optional<double> not_writing_since;  // when the disk tier was first seen switched off
 
   // --- publish.cpp -----------------------------------------------------------------------------------------------
@@ -176,6 +134,8 @@ struct PrefixCacheState {
   StepPtr make_step(const std::shared_ptr<PrefixCache>& owner, std::span<const SessionPtr> list, std::uint32_t chunk,
                     bool adopt, Entry& entry);
   void complete(Step& step);
+  void measure(const Step& step);  // how long it took
+  void measure_again(const Step& step);
   void drop(Step& step) noexcept;
   void drop_open_step(Session& session) noexcept;
   void require_usable(const Session& session) const;  // kClosed, kDevice
@@ -205,6 +165,8 @@ struct PrefixCacheState {
   // Lowers `limit` to what fits on the device, or asks for `device_only`. True: all of `fetch` fits.
   bool fits(const Path& path, const Fetch& fetch, std::int32_t computed, std::int32_t target, std::int32_t& limit,
             bool& device_only);
+  // Up to where loading what is missing is not slower than computing it; `target` where that is not known.
+  std::int32_t worth_loading(const Fetch& fetch, std::int32_t target) const;
   ReusePlan plan_reuse(Node* from, std::span<const Token> rest, std::int32_t limit, const AtomicSpans& atomic);
 
   // --- adopt.cpp -------------------------------------------------------------------------------------------------
@@ -237,7 +199,7 @@ struct PrefixCacheState {
                  Entry& entry);
   std::int32_t within_reach(const Path& path, std::int32_t computed, std::int32_t target) const;
   void load(const Path& path, const Fetch& fetch, const Stages& stages);
-  void load_slice(std::size_t cache, const SpanList& cells, const BlobSlice& slice, const Stages& stages,
+  void load_slice(std::size_t cache, const SpanList& cells, const BlobSlice& slice, Owner owner, const Stages& stages,
                   Arrival& arrival);
   void load_window(const Path& path, std::size_t cache, const BlobSlice& slice, const Stages& stages,
                    const ArrivalPtr& arrival);
@@ -356,6 +318,33 @@ struct PrefixCacheState {
   std::int32_t longest_pin(const Match& match,
                            std::uint64_t cap);  // tokens of the match that may be pinned under `cap`
 
+  // --- limits.cpp ------------------------------------------------------------------------------------------------
+  Caps caps() const;
+  Caps caps_for(const Limits& limits) const;  // throws kArgument, kNotSupported
+  void require_reachable(const Caps& caps);   // kCacheFull
+  Needs needs_for(const Caps& caps) const;    // what has to be free so that the pools can shrink
+  std::uint64_t pinned_host_bytes() const;    // that no lower cap of the host could make go
+  std::uint64_t pinned_disk_bytes() const;    // the same of the disk
+  bool at_rest() const;                       // nothing is on its way between tiers
+  void apply(const Caps& wanted);             // all or nothing. REQUIRES: require_reachable, at_rest
+  void change_caps(const Caps& wanted);
+  void lower_host_cap(std::uint64_t cap);
+  void lower_disk_cap(std::uint64_t cap);
+  bool let_go_of_saved_memory();  // of pinned nodes; whether there was any
+  bool let_go_of_live_files();    // of nodes on live paths, leaf first; whether there was one
+  void set_pin_cap();
+
+  // --- expiry.cpp ------------------------------------------------------------------------------------------------
+  void expire();  // pins and state whose time is over
+  void expire_pins();
+  void expire_nodes();
+  void remove_pin(std::vector<Pin>::iterator pin);
+  void schedule_expiry();
+
+  // --- owners.cpp ------------------------------------------------------------------------------------------------
+  Owner tenant_of(std::string_view name_space);
+  void distrust_owners();  // after a device failure
+
   // --- inspect.cpp, check.cpp ------------------------------------------------------------------------------------
   PrefixCacheStats stats() const;
   std::vector<NodeInfo> nodes() const;
@@ -369,11 +358,15 @@ struct PrefixCacheState {
 
   // Its jobs use all of the above, so it goes first.
   std::unique_ptr<BackgroundQueue> writer;  // with a disk tier
+  std::unique_ptr<Exchange> exchange;       // with a store
 };
 
 // How blobs of images are cut into sections.
 std::vector<BlobSection> blob_sections(const KvShape& shape, std::uint32_t cells);
 std::vector<BlobSection> blob_sections(const StateShape& shape);
+
+// Seconds; 0 without a clock, or when it fails. Never called under the mutex.
+double read_clock(const PrefixCacheOptions& options) noexcept;
 
 // Keeps what a path needs at `target` out of what may be given up, for a while.
 class InUseScope {
@@ -389,6 +382,26 @@ class InUseScope {
   PrefixCacheState& state_;
 };
 
+// Keeps a path locked while the mutex is free. Made and ended with the mutex held.
+class PathHold {
+ public:
+  PathHold(PrefixCacheState& state, Node* node) : state_(state) {
+    state_.paths_in_use.push_front(state_.hold(node));
+    place_ = state_.paths_in_use.begin();
+  }
+  ~PathHold() {
+    state_.let_go(*place_);
+    state_.paths_in_use.erase(place_);
+  }
+  Node* node() const noexcept { return place_->node; }
+  PathHold(const PathHold&) = delete;
+  PathHold& operator=(const PathHold&) = delete;
+
+ private:
+  PrefixCacheState& state_;
+  std::list<Hold>::iterator place_;
+};
+
 // The frame of one public call: reads the clock, takes the mutex, and when it ends takes the checksums of what the call
 // paged out, after the mutex is free again.
 class Entry {
@@ -399,6 +412,7 @@ class Entry {
   Entry& operator=(const Entry&) = delete;
 
   void unlock() { lock_.unlock(); }
+  bool holds() const noexcept { return lock_.owns_lock(); }
   void relock();  // throws kClosed (with the mutex held) when the cache was closed meanwhile
 
  private:

@@ -36,8 +36,9 @@ Node* PrefixCacheState::node_ending_at(Node* node, std::int32_t offset) {
 }
 
 void PrefixCacheState::open(Session& session, std::string_view name_space) {
-  for (const auto& cache : caches) session.sequences_.push_back(cache->open_sequence());
-  for (const auto& cache : recurrents) session.states_.push_back(cache->open_sequence());
+  const Owner owner = tenant_of(name_space);
+  for (const auto& cache : caches) session.sequences_.push_back(cache->open_sequence(owner));
+  for (const auto& cache : recurrents) session.states_.push_back(cache->open_sequence(owner));
   session.name_space_ = std::string(name_space);
   session.node_ = trie.root(name_space);
   trie.lock(session.node_);
@@ -54,6 +55,8 @@ void PrefixCacheState::detach(Session& session) noexcept {
     if (!session.failed_ && session.publish_ && session.node_ != nullptr)
       make_point(session, session.computed_, PointKind::kEnd, states_of(session));
     if (!session.failed_ && session.publish_ && session.node_ != nullptr) save_path(session.node_);
+    if (!session.failed_ && session.publish_ && session.node_ != nullptr && exchange != nullptr)
+      exchange->offer(session.node_);
   } catch (const std::exception& error) {
     log_message(LogLevel::kWarning, cat("prefix cache: the end of a session was not kept: ", error.what()));
   }
@@ -154,12 +157,12 @@ void PrefixCacheState::add_fresh(Session& session, std::span<const Token> edge) 
   for (std::size_t i = 0; i < caches.size(); ++i) cells.push_back(caches[i]->lend(session.sequences_[i], known, end));
   Node* node = session.node_;
   const bool grows = !node->is_root() && node->is_leaf() && node->locks() == 1 && state_of(node).on_device &&
-                     !state_of(node).point.exists();
+                     !state_of(node).point.exists() && trie.in_first_use(kDeviceOrder, node);
   if (grows) {
     trie.extend(node, edge);
     state_of(node).extend(end, std::move(cells));
   } else {
-    auto state = std::make_unique<NodeState>(known, end, caches.size());
+    auto state = std::make_unique<NodeState>(known, end, caches.size(), &node_costs);
     for (std::size_t i = 0; i < caches.size(); ++i) state->parts[i].add(std::move(cells[i]));
     node = trie.add_child(node, edge, std::move(state));
     trie.join_order(kDeviceOrder, node);
@@ -167,6 +170,7 @@ void PrefixCacheState::add_fresh(Session& session, std::span<const Token> edge) 
   }
   device_tokens += edge.size();
   state_of(session.node_).last_used_seconds = now;
+  trie.recall(kDeviceOrder, session.node_, edge.size());
 }
 
 void PrefixCacheState::publish(Session& session) {

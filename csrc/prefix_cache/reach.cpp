@@ -37,6 +37,8 @@ const char* name_of(ReasonCode code) noexcept {
       return "window_incomplete";
     case ReasonCode::kAtomic:
       return "atomic_span";
+    case ReasonCode::kRecompute:
+      return "recompute";
     case ReasonCode::kNone:
       break;
   }
@@ -59,6 +61,8 @@ Reason reason_for(ReasonCode code) {
       return {code, "cells that a sliding window or chunk needs there are gone"};
     case ReasonCode::kAtomic:
       return {code, "the match ends inside a span that goes as one"};
+    case ReasonCode::kRecompute:
+      return {code, "computing the rest again is measured to be faster than bringing it back"};
     case ReasonCode::kNone:
       break;
   }
@@ -267,13 +271,31 @@ bool PrefixCacheState::fits(const Path& path, const Fetch& fetch, std::int32_t c
   return !device_only;
 }
 
+// A loaded prefix of what is missing, by tier: windows and states come with the last piece.
+std::int32_t PrefixCacheState::worth_loading(const Fetch& fetch, std::int32_t target) const {
+  if (options.load == LoadPolicy::kAlways) return target;
+  std::vector<CostModel::Piece> pieces;
+  const std::uint64_t each = bytes_per_token();
+  std::uint64_t known = 0;
+  for (Node* node : fetch.nodes) {
+    const std::int32_t end = std::min(node->end(), target);
+    const std::uint64_t bytes = each * static_cast<std::uint64_t>(end - node->start());
+    known += bytes;
+    pieces.push_back({tier_of(state_of(node)), bytes, end});
+  }
+  if (pieces.empty()) pieces.push_back({tier_of(fetch), 0, target});
+  pieces.back().bytes += fetch.bytes - std::min(fetch.bytes, known);
+  return costs.best_end(std::min(fetch.resident, target), pieces);
+}
+
 // What advance() would do, without doing it.
 ReusePlan PrefixCacheState::plan_reuse(Node* from, std::span<const Token> rest, std::int32_t limit,
                                        const AtomicSpans& atomic) {
   ReusePlan plan;
   const Path path = find_path(from, rest);
   plan.matched = path.matched;
-  bool device_only = false, short_of_room = false;
+  bool device_only = false;
+  ReasonCode lowered = ReasonCode::kNone;
   Tier lowest = Tier::kDevice;
   while (true) {
     const Reach reached = reach(path, from->end(), limit, atomic, device_only);
@@ -281,9 +303,16 @@ ReusePlan PrefixCacheState::plan_reuse(Node* from, std::span<const Token> rest, 
     plan.reusable = reached.target;
     plan.bytes_moved = fetch.bytes;
     lowest = tier_of(fetch);
-    plan.reason = short_of_room ? reason_for(ReasonCode::kNoRoom) : reached.reason;
-    if (fetch.empty() || fits(path, fetch, from->end(), reached.target, limit, device_only)) break;
-    short_of_room = true;
+    plan.reason = lowered != ReasonCode::kNone ? reason_for(lowered) : reached.reason;
+    if (fetch.empty()) break;
+    const std::int32_t worth = worth_loading(fetch, reached.target);
+    if (worth < reached.target) {
+      limit = worth;
+      lowered = ReasonCode::kRecompute;
+      continue;
+    }
+    if (fits(path, fetch, from->end(), reached.target, limit, device_only)) break;
+    lowered = ReasonCode::kNoRoom;
   }
   if (plan.reusable > 0) plan.tier = lowest;
   return plan;

@@ -2,8 +2,9 @@
 // they are wanted.
 //
 // A snapshot covers [start, end) of its path. It may meet nodes that are there already: another snapshot of the same
-// tokens, cut elsewhere. What is new is added, what is known gets nothing twice. One whose beginning nobody has, or
-// whose images do not cover what it adds, is of no use and goes.
+// tokens, cut elsewhere. What is new is added, what is known gets nothing twice. Of one whose images do not cover what
+// it would add, because the rest was given up, the tokens that are known get what it has. One of which that is nothing,
+// or whose beginning nobody has, is of no use and goes.
 #include <algorithm>
 
 #include "base/error.h"
@@ -35,9 +36,11 @@ bool covers(const PrefixCacheState& cache, const Imported& found, std::int32_t f
   });
 }
 
-bool only_point(const FoundSnapshot& found) {
-  return std::none_of(found.header.images.begin(), found.header.images.end(),
-                      [](const SnapshotImage& image) { return image.role == SnapshotImage::Role::kCells; });
+bool has_cells(const FoundSnapshot& found, const std::vector<std::size_t>& caches) {
+  return std::any_of(found.header.images.begin(), found.header.images.end(), [&](const SnapshotImage& image) {
+    return image.role == SnapshotImage::Role::kCells &&
+           (caches.empty() || std::find(caches.begin(), caches.end(), image.cache) != caches.end());
+  });
 }
 
 BlobSlice cut(const BlobSlice& slice, std::int32_t from, std::int32_t to) {
@@ -114,13 +117,14 @@ bool PrefixCacheState::has_whole_point(const Imported& found) const {
 Node* PrefixCacheState::import(const Imported& found) {
   const auto end = static_cast<std::int32_t>(found.tokens.size());
   const Match match = trie.match(found.name_space, found.tokens);
-  if (match.length < found.start) return nullptr;
-  if (match.length < end && !covers(*this, found, match.length, end)) return nullptr;
+  if (match.length < found.start && !full.empty()) return nullptr;  // else it stands alone: a state, a window
+  const bool whole = match.length == end || covers(*this, found, match.length, end);
+  if (!whole && match.length <= found.start) return nullptr;
   Node* node = match.node;
   if (match.length > 0 && node->end() > match.length) node = trie.split(node, match.length);
-  if (match.length < end) {
+  if (whole && match.length < end) {
     if (node == nullptr || match.length == 0) node = trie.root(found.name_space);
-    auto state = std::make_unique<NodeState>(match.length, end, caches.size());
+    auto state = std::make_unique<NodeState>(match.length, end, caches.size(), &node_costs);
     state->on_device = false;
     state->last_used_seconds = now;
     node = trie.add_child(node, std::span<const Token>(found.tokens).subspan(static_cast<std::size_t>(match.length)),
@@ -131,7 +135,7 @@ Node* PrefixCacheState::import(const Imported& found) {
     settle(each);
   }
   RestorePoint& point = state_of(node).point;
-  if (has_whole_point(found) && !point.copied()) {
+  if (whole && has_whole_point(found) && !point.copied()) {
     if (!point.exists()) {
       point.kind = found.point == PointKind::kUser ? PointKind::kEnd : found.point;
       point.on_device = false;
@@ -145,12 +149,12 @@ Node* PrefixCacheState::import(const Imported& found) {
   return node;
 }
 
-// By where they begin, so that what a snapshot builds on is there, points after cells; then by age, so that the order
-// of giving up is that of the process that wrote them.
+// What has cells of full attention first, then what adds to it: windows, points. By where they begin, so that what a
+// snapshot builds on is there; at last by age, so that the order of giving up is that of the process that wrote them.
 void PrefixCacheState::reopen(std::vector<FoundSnapshot> snapshots) {
   std::vector<std::pair<double, Node*>> ages;
-  std::stable_sort(snapshots.begin(), snapshots.end(), [](const FoundSnapshot& a, const FoundSnapshot& b) {
-    return std::pair(a.header.start, only_point(a)) < std::pair(b.header.start, only_point(b));
+  std::stable_sort(snapshots.begin(), snapshots.end(), [&](const FoundSnapshot& a, const FoundSnapshot& b) {
+    return std::pair(!has_cells(a, full), a.header.start) < std::pair(!has_cells(b, full), b.header.start);
   });
   for (FoundSnapshot& each : snapshots) {
     std::vector<std::uint64_t> offsets{each.images_begin};

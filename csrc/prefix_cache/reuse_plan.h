@@ -20,8 +20,10 @@ enum class ReasonCode : std::uint8_t {
   kNoState,    // recurrent layers have no state where the match ends
   kWindow,     // cells that a sliding window or chunk needs there are gone
   kAtomic,     // the match ends inside an image, audio clip or other span that goes as one
+  kRecompute,  // the rest is in a lower tier, and computing it again is measured to be faster
 };
-// "none", "last_token", "no_room", "checksum", "not_used", "no_state", "window_incomplete", "atomic_span"
+// "none", "last_token", "no_room", "checksum", "not_used", "no_state", "window_incomplete", "atomic_span",
+// "recompute"
 const char* name_of(ReasonCode code) noexcept;
 
 struct Reason {

@@ -159,18 +159,18 @@ void PrefixCacheState::require_room(const Needs& needs) {
   if (deficit(needs) > 0) {
     const std::uint64_t freeable = freeable_tokens();
     for (const std::size_t i : full) {
-      require_fits(needs.cells[i], caches[i]->free_cells(), freeable, caches[i]->capacity(), "cells");
+      require_fits(needs.cells[i], caches[i]->free_cells(), freeable, caches[i]->limit(), "cells");
     }
   }
   for (const std::size_t i : forgetting) {
     const std::uint32_t free = caches[i]->free_cells();
     if (needs.cells[i] > free)
-      require_fits(needs.cells[i], free, freeable_cells(i), caches[i]->capacity(), "cells of a window or chunk");
+      require_fits(needs.cells[i], free, freeable_cells(i), caches[i]->limit(), "cells of a window or chunk");
   }
   for (std::size_t i = 0; i < recurrents.size(); ++i) {
     const std::uint32_t free = recurrents[i]->free_slots();
     if (needs.slots[i] > free)
-      require_fits(needs.slots[i], free, freeable_slots(i), recurrents[i]->capacity(), "state slots");
+      require_fits(needs.slots[i], free, freeable_slots(i), recurrents[i]->limit(), "state slots");
   }
 }
 
@@ -254,7 +254,7 @@ void PrefixCacheState::let_go_unneeded(std::size_t cache, std::uint32_t count) {
 // More is let go of than asked for: finding out what nobody needs looks at the whole tree.
 void PrefixCacheState::free_cells(std::size_t cache, std::uint32_t count) {
   if (caches[cache]->free_cells() >= count) return;
-  const std::uint32_t wanted = std::min(caches[cache]->capacity(), count + options.growth);
+  const std::uint32_t wanted = std::min(caches[cache]->limit(), count + options.growth);
   const auto frees = [&](const Node* node) { return frees_cells(node, cache); };
   let_go_unneeded(cache, wanted);
   while (caches[cache]->free_cells() < count) {

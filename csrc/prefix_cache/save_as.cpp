@@ -30,16 +30,20 @@ struct Source {
 class SaveAs {
  public:
   SaveAs(PrefixCacheState& state, const std::string& folder) : state_(state) {
-    DiskOptions options{folder, std::numeric_limits<std::int64_t>::max(), state.options.fingerprint};
+    DiskOptions options{folder, std::numeric_limits<std::int64_t>::max(), state.options.fingerprint, state.identities};
     tier_ = DiskTier::open(std::move(options));
     before_ = tier_->scan();
   }
 
+  // Until all is written, what was there stays: also when this ends by an exception.
+  ~SaveAs() { tier_->keep_files(); }
+  SaveAs(const SaveAs&) = delete;
+  SaveAs& operator=(const SaveAs&) = delete;
+
   void run() {
     for (Turn& turn : turns()) save(turn);
-    before_.clear();
+    while (!before_.empty()) before_.pop_back();  // longest paths first: what is left at any moment can be reached
     tier_->sweep();
-    tier_->keep_files();
   }
 
  private:
@@ -163,10 +167,8 @@ class SaveAs {
     require_done(written_.back() != nullptr, tier_->stats().last_failure);
   }
 
-  // What was there stays, and what was written so far.
   void require_done(bool done, const std::string& why) const {
     if (done) return;
-    tier_->keep_files();
     fail(ErrorKind::kFormat, "save", "folder: got ", tier_->folder(), ", which could not take everything: ", why);
   }
 

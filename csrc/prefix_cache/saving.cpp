@@ -49,6 +49,8 @@ std::int32_t begin_of(const std::vector<SnapshotImage>& images, std::int32_t end
   return begin;
 }
 
+}  // namespace
+
 SnapshotImage image_of(SnapshotImage::Role role, std::size_t cache, std::int32_t first, std::uint32_t cells,
                        const Blob& blob) {
   SnapshotImage image{role, static_cast<std::uint32_t>(cache), first, cells, {}};
@@ -56,7 +58,17 @@ SnapshotImage image_of(SnapshotImage::Role role, std::size_t cache, std::int32_t
   return image;
 }
 
-}  // namespace
+bool seal_images(Saving& saving) {
+  for (std::size_t i = 0; i < saving.blobs.size(); ++i) {
+    Blob& blob = *saving.blobs[i];
+    blob.seal();
+    if (blob.state() != Blob::State::kSealed) return false;
+    const std::vector<std::uint64_t> sums = blob.checksums();
+    std::vector<SnapshotSection>& sections = saving.header.images[i].sections;
+    for (std::size_t s = 0; s < sections.size(); ++s) sections[s].checksum = sums[s];
+  }
+  return true;
+}
 
 std::vector<SnapshotCache> PrefixCacheState::snapshot_caches() const {
   std::vector<SnapshotCache> identities;
@@ -180,6 +192,7 @@ bool PrefixCacheState::queue_for_disk(Node* node, const Node* below, bool may_lo
     std::erase(unsealed, blob);  // the writer takes its checksums
   }
   state_of(node).saving = saving;
+  settle(node);
   writer->add(image_bytes, [this, saving] { write_out(saving); });
   return true;
 }
@@ -235,15 +248,7 @@ void PrefixCacheState::write_out(const SavingPtr& saving) noexcept {
 std::vector<std::byte> PrefixCacheState::encoded(Saving& saving) {
   const bool orphan = saving.above != nullptr && saving.above->outcome == Saving::Outcome::kFailed;
   saving.above = nullptr;
-  if (orphan) return {};
-  for (std::size_t i = 0; i < saving.blobs.size(); ++i) {
-    Blob& blob = *saving.blobs[i];
-    blob.seal();
-    if (blob.state() != Blob::State::kSealed) return {};
-    const std::vector<std::uint64_t> sums = blob.checksums();
-    std::vector<SnapshotSection>& sections = saving.header.images[i].sections;
-    for (std::size_t s = 0; s < sections.size(); ++s) sections[s].checksum = sums[s];
-  }
+  if (orphan || !seal_images(saving)) return {};
   return encode_header(saving.header);
 }
 
@@ -256,7 +261,7 @@ void PrefixCacheState::finish(Saving& saving, const DiskFilePtr& file, std::uint
   }
   saving.blobs.clear();
   saving.outcome = file != nullptr ? Saving::Outcome::kDone : Saving::Outcome::kFailed;
-  if (file == nullptr || closed) return;
+  if (closed) return;
   const Match match = trie.match(saving.header.name_space, saving.header.tokens);
   for (Node* node = match.node; node != nullptr && !node->is_root(); node = node->parent()) {
     if (node->end() <= saving.header.start) break;
@@ -277,9 +282,12 @@ PrefixCacheState::SaveAll PrefixCacheState::save_all() {
     if (!node.is_root()) nodes.push_back(&node);
   });
   SaveAll result;
+  std::set<const Node*> left;  // what goes on from one of these would be of no use
   for (Node* node : nodes) {
     if (is_saved(node)) continue;
-    const bool queued = copy_out(node, /*may_lose=*/false) && queue_for_disk(node, node, /*may_lose=*/false);
+    const bool queued = left.count(node->parent()) == 0 && copy_out(node, /*may_lose=*/false) &&
+                        queue_for_disk(node, node, /*may_lose=*/false);
+    if (!queued) left.insert(node);
     result.queued += queued;
     result.left += !queued;
   }

@@ -1,4 +1,4 @@
-// One snapshot on its way to the disk: what a node had in memory when it was queued.
+// One snapshot on its way to the disk or to a store: what a node had in memory when it was queued.
 //
 // Threads: filled under the prefix cache's mutex, then owned by the writer; `outcome` by any.
 #pragma once
@@ -23,5 +23,11 @@ struct Saving {
   std::atomic<Outcome> outcome{Outcome::kPending};
 };
 using SavingPtr = std::shared_ptr<Saving>;
+
+// The image that a blob holds, without checksums.
+SnapshotImage image_of(SnapshotImage::Role role, std::size_t cache, std::int32_t first, std::uint32_t cells,
+                       const Blob& blob);
+// Waits for the images and takes their checksums into the header. False: some image did not arrive.
+bool seal_images(Saving& saving);
 
 }  // namespace kvtrie

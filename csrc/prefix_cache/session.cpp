@@ -52,10 +52,7 @@ Tokens Session::remaining() const {
   return atomic_.empty() ? Tokens(rest.begin(), rest.end()) : tokens_of(rest);
 }
 
-StepPtr Session::next_prefill(std::uint32_t chunk, const StepPtr& previous) {
-  require(chunk > 0, "session.prefill", "chunk: got 0, allowed 1 or more tokens");
-  const SessionCall call(busy_);
-  PrefixCacheState& state = cache_->state();
+StepPtr Session::prefill_step(PrefixCacheState& state, std::uint32_t chunk, const StepPtr& previous) {
   Entry entry(state);
   require_open(closed_, failed_);
   if (previous != nullptr && !previous->complete()) {
@@ -63,9 +60,19 @@ StepPtr Session::next_prefill(std::uint32_t chunk, const StepPtr& previous) {
     fail(ErrorKind::kArgument, "session.prefill",
          "the model did not complete the step before: every layer of every cache must be put once");
   }
+  if (previous != nullptr) state.measure_again(*previous);
   if (computed_ == state.recorded(*this)) return nullptr;
   const SessionPtr self = shared_from_this();
   return state.make_step(cache_, std::span(&self, 1), chunk, /*adopt=*/true, entry);
+}
+
+StepPtr Session::next_prefill(std::uint32_t chunk, const StepPtr& previous) {
+  require(chunk > 0, "session.prefill", "chunk: got 0, allowed 1 or more tokens");
+  const SessionCall call(busy_);
+  PrefixCacheState& state = cache_->state();
+  const StepPtr step = prefill_step(state, chunk, previous);
+  if (step != nullptr) step->made_at_ = read_clock(state.options);
+  return step;
 }
 
 void Session::append(std::span<const Token> tokens) {
@@ -87,12 +94,19 @@ void Session::append(std::span<const Token> tokens) {
     wanted_.push_back({static_cast<std::int32_t>(total) - 1, PointKind::kEnd});
 }
 
-StepPtr Session::decode() {
-  const SessionCall call(busy_);
-  Entry entry(cache_->state());
+StepPtr Session::decode_step(PrefixCacheState& state) {
+  Entry entry(state);
   require_open(closed_, failed_);
   const SessionPtr self = shared_from_this();
-  return cache_->state().make_step(cache_, std::span(&self, 1), ~std::uint32_t{0}, /*adopt=*/false, entry);
+  return state.make_step(cache_, std::span(&self, 1), ~std::uint32_t{0}, /*adopt=*/false, entry);
+}
+
+StepPtr Session::decode() {
+  const SessionCall call(busy_);
+  PrefixCacheState& state = cache_->state();
+  const StepPtr step = decode_step(state);
+  step->made_at_ = read_clock(state.options);
+  return step;
 }
 
 // Copies the place, not the history: node, tail and the list of spans.

@@ -78,10 +78,14 @@ class Session : public std::enable_shared_from_this<Session> {
   void close() noexcept;  // idempotent
 
  private:
+  friend class Exchange;
+  friend class Lookup;
   friend class PrefixCache;
   friend class Step;
   friend struct PrefixCacheState;
   explicit Session(std::shared_ptr<PrefixCache> cache) : cache_(std::move(cache)) {}
+  StepPtr prefill_step(PrefixCacheState& state, std::uint32_t chunk, const StepPtr& previous);
+  StepPtr decode_step(PrefixCacheState& state);
 
   // All below: guarded by the cache's mutex, except `busy_`.
   std::shared_ptr<PrefixCache> cache_;
@@ -99,6 +103,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Step* open_step_ = nullptr;
   bool use_ = true;  // reuse what is there
   bool publish_ = true;
+  bool always_load_ = false;  // what is known is brought back even where computing it is faster
   bool closed_ = false;
   bool failed_ = false;  // state it stood on was lost to a device failure
   mutable std::atomic<bool> busy_{false};

@@ -76,6 +76,7 @@ class Step {
   std::vector<StateForwardPtr> state_forwards_;     // one per recurrent cache
   std::vector<std::vector<WantedPoint>> captures_;  // of each session: inside the step, or at its end
   std::vector<std::vector<SlotRef>> before_;        // of each session: its states when the step began
+  double made_at_ = -1;  // seconds of the cache's clock, set once the call that made it is over; below 0: not yet
   bool complete_ = false;
   bool dropped_ = false;
   bool attended_ = false;

@@ -1,5 +1,7 @@
 #include "store/blob.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <exception>
 #include <limits>
@@ -10,6 +12,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/parallel.h"
 
 namespace kvtrie {
 namespace {
@@ -22,6 +25,19 @@ std::byte* allocate_aligned(std::uint64_t bytes) {
   return static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded == 0 ? kAlignment : rounded));
 }
 
+// Of bytes that are reserved.
+std::byte* take_memory(ByteBudget& budget, std::uint64_t bytes) {
+  if (bytes < SpareMemory::kSmallest) return allocate_aligned(bytes);
+  std::byte* spare = budget.take_spare(bytes);
+  return spare != nullptr ? spare : map_pages(bytes);
+}
+
+void give_memory(ByteBudget& budget, std::byte* data, std::uint64_t bytes) noexcept {
+  if (bytes < SpareMemory::kSmallest) std::free(data);
+  budget.release(bytes);
+  if (bytes >= SpareMemory::kSmallest) budget.keep_spare(data, bytes);
+}
+
 std::uint64_t total(const std::vector<BlobSection>& sections) {
   std::uint64_t bytes = 0;
   for (const BlobSection& section : sections) bytes += section.bytes;
@@ -32,24 +48,20 @@ std::uint64_t total(const std::vector<BlobSection>& sections) {
 
 HostMemoryPtr HostMemory::allocate(const std::shared_ptr<ByteBudget>& budget, std::uint64_t bytes) {
   if (!budget->reserve(bytes)) return nullptr;
-  std::byte* data = allocate_aligned(bytes);
+  std::byte* data = take_memory(*budget, bytes);
   if (data == nullptr) {
     budget->release(bytes);
     return nullptr;
   }
   HostMemory* const memory = new (std::nothrow) HostMemory(budget, data, bytes);
   if (memory == nullptr) {
-    std::free(data);
-    budget->release(bytes);
+    give_memory(*budget, data, bytes);
     return nullptr;
   }
   return HostMemoryPtr(memory);
 }
 
-HostMemory::~HostMemory() {
-  std::free(data_);
-  budget_->release(bytes_);
-}
+HostMemory::~HostMemory() { give_memory(*budget_, data_, bytes_); }
 
 BlobPtr Blob::allocate(const std::shared_ptr<ByteBudget>& budget, std::uint64_t bytes,
                        std::vector<BlobSection> sections) {
@@ -141,11 +153,11 @@ void Blob::fail_with(const char* what) noexcept {
 }
 
 std::vector<std::uint64_t> Blob::checksums_of(const HostMemory& memory) const {
-  std::vector<std::uint64_t> sums;
-  sums.reserve(sections_.size());
-  for (const BlobSection& section : sections_) {
-    sums.push_back(checksum({memory.data() + section.offset, section.bytes}));
-  }
+  std::vector<std::uint64_t> sums(sections_.size());
+  in_parallel(sections_.size(), bytes_, [&](std::size_t number) {
+    const BlobSection& section = sections_[number];
+    sums[number] = checksum({memory.data() + section.offset, section.bytes});
+  });
   return sums;
 }
 
@@ -175,13 +187,14 @@ void Blob::seal() noexcept {
 bool Blob::verify(std::span<const std::uint32_t> sections, const HostMemory& memory) {
   seal();
   if (state() != State::kSealed) return false;
-  for (const std::uint32_t number : sections) {
-    const BlobSection& section = sections_.at(number);
-    if (checksum({memory.data() + section.offset, section.bytes}) == checksums_[number]) continue;
-    fail_with("the checksum of an image in memory differs");
-    return false;
-  }
-  return true;
+  std::atomic<bool> right{true};
+  in_parallel(sections.size(), bytes_ / std::max<std::size_t>(1, sections_.size()) * sections.size(),
+              [&](std::size_t i) {
+                const BlobSection& section = sections_[sections[i]];
+                if (checksum({memory.data() + section.offset, section.bytes}) != checksums_[sections[i]]) right = false;
+              });
+  if (!right) fail_with("the checksum of an image in memory differs");
+  return right;
 }
 
 // The checksum is taken while the section is still in the processor's cache.

@@ -1,8 +1,22 @@
 #include "store/byte_budget.h"
 
 #include <algorithm>
+#include <exception>
+
+#include "base/log.h"
 
 namespace kvtrie {
+namespace {
+
+void log_violation() noexcept {
+  try {
+    log_message(LogLevel::kError,
+                "store: a byte budget is wrong: more was given back than was taken, or is held than allowed");
+  } catch (const std::exception&) {  // no memory for the message: the count says it
+  }
+}
+
+}  // namespace
 
 std::uint64_t ByteBudget::cap() const noexcept {
   const std::lock_guard lock(mutex_);
@@ -19,29 +33,66 @@ std::uint64_t ByteBudget::peak() const noexcept {
   return peak_;
 }
 
+std::uint64_t ByteBudget::violations() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return violations_;
+}
+
 bool ByteBudget::fits(std::uint64_t bytes) const noexcept {
   const std::lock_guard lock(mutex_);
   return bytes <= cap_ - used_;
 }
 
 bool ByteBudget::reserve(std::uint64_t bytes) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (bytes > cap_ - used_) return false;
-  used_ += bytes;
-  peak_ = std::max(peak_, used_);
-  return true;
+  return change([&] {
+    if (bytes > cap_ - used_) return false;
+    used_ += bytes;
+    peak_ = std::max(peak_, used_);
+    return true;
+  });
 }
 
 void ByteBudget::release(std::uint64_t bytes) noexcept {
-  const std::lock_guard lock(mutex_);
-  used_ -= std::min(used_, bytes);
+  change([&] {
+    violations_ += bytes > used_;
+    used_ -= std::min(used_, bytes);
+    return true;
+  });
 }
 
 bool ByteBudget::set_cap(std::uint64_t cap) noexcept {
+  return change([&] {
+    if (used_ > cap) return false;
+    cap_ = cap;
+    return true;
+  });
+}
+
+std::byte* ByteBudget::take_spare(std::uint64_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
-  if (used_ > cap) return false;
-  cap_ = cap;
-  return true;
+  return spare_.take(bytes);
+}
+
+void ByteBudget::keep_spare(std::byte* data, std::uint64_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  spare_.keep(data, bytes);
+  spare_.shrink_to(std::min(cap_ / 2, cap_ - used_));
+}
+
+// Logs without the mutex: a sink may ask for what is used.
+template <class Change>
+bool ByteBudget::change(Change what) noexcept {
+  bool done = false, sound = true;
+  {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t before = violations_;
+    done = what();
+    violations_ += used_ > cap_;
+    spare_.shrink_to(cap_ - std::min(cap_, used_));
+    sound = violations_ == before;
+  }
+  if (!sound) log_violation();
+  return done;
 }
 
 }  // namespace kvtrie

@@ -5,12 +5,17 @@
 // more than its cap. `used` never exceeds `cap`, also while the cap changes: a cap below what is used is refused, and
 // the owner makes room first. There is one budget for each tier that is not a pool sized at creation: host memory
 // (images and everything in transit through them) and disk (files, temporary ones included).
+// Every change asserts that; giving back more than is used is an error of ours, too: both are logged and counted, and
+// `violations` is 0 in a program that is right.
 //
 // Threads: any. Units: bytes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
+
+#include "store/spare_memory.h"
 
 namespace kvtrie {
 
@@ -24,14 +29,24 @@ class ByteBudget {
   std::uint64_t used() const noexcept;
   std::uint64_t peak() const noexcept;  // the most that was ever used
   bool fits(std::uint64_t bytes) const noexcept;
+  std::uint64_t violations() const noexcept;  // changes after which something was wrong
 
   [[nodiscard]] bool reserve(std::uint64_t bytes) noexcept;  // false: does not fit, nothing changed
   void release(std::uint64_t bytes) noexcept;                // of what was reserved
   [[nodiscard]] bool set_cap(std::uint64_t cap) noexcept;    // false: more than that is used, nothing changed
 
+  // Large blocks whose bytes were released wait here for the next owner, in what the cap leaves (spare_memory.h). They
+  // are used by nobody, and go as soon as somebody reserves their room.
+  std::byte* take_spare(std::uint64_t bytes) noexcept;             // null: none; for bytes that were reserved
+  void keep_spare(std::byte* data, std::uint64_t bytes) noexcept;  // after their release
+
  private:
+  template <class Change>
+  bool change(Change what) noexcept;  // one change, and the assertion after it
+
   mutable std::mutex mutex_;  // guards all members
-  std::uint64_t cap_ = 0, used_ = 0, peak_ = 0;
+  std::uint64_t cap_ = 0, used_ = 0, peak_ = 0, violations_ = 0;
+  SpareMemory spare_;
 };
 
 }  // namespace kvtrie

@@ -6,21 +6,16 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "store/disk_inspect.h"
 #include "store/disk_names.h"
 #include "store/disk_tier.h"
 
 namespace kvtrie {
 namespace {
 
-constexpr std::uint64_t kFirstRead = 4096;  // bytes; enough for the header of a short conversation
-
 bool is_damage(SnapshotFault fault) noexcept {
   return fault == SnapshotFault::kTruncated || fault == SnapshotFault::kChecksum || fault == SnapshotFault::kSize ||
          fault == SnapshotFault::kMagic;
-}
-
-SnapshotFault fault_of_open(int error) noexcept {
-  return error == ELOOP || error == ENXIO || error == EISDIR ? SnapshotFault::kNotRegular : SnapshotFault::kIo;
 }
 
 }  // namespace
@@ -93,25 +88,19 @@ SnapshotFault DiskTier::examine(const std::string& name, Candidate& candidate) {
   candidate.name = name;
   if (const int error = files_->open(path_of(name), file, candidate.info)) return fault_of_open(error);
   if (!candidate.info.regular) return SnapshotFault::kNotRegular;
-  return read_header(*file, candidate);
+  return examine_header(*file, candidate);
 }
 
-// Reads no more than the decoder asks for, and never more than the file has.
-SnapshotFault DiskTier::read_header(File& file, Candidate& candidate) {
+SnapshotFault DiskTier::examine_header(File& file, Candidate& candidate) {
   DecodedSnapshot& decoded = candidate.decoded;
   std::vector<std::byte> beginning;
-  std::uint64_t want = std::min(candidate.info.bytes, kFirstRead);
-  do {
-    const std::size_t have = beginning.size();
-    beginning.resize(want);
-    if (file.read_at(have, std::span(beginning).subspan(have)) != 0) return SnapshotFault::kIo;
-    decoded = decode_header(beginning, candidate.info.bytes);
-    want = std::min({decoded.needed, candidate.info.bytes, kMaxHeaderBytes});
-  } while (decoded.fault == SnapshotFault::kTruncated && want > beginning.size());
+  decoded = read_header(file, candidate.info.bytes, beginning);
   if (decoded.fault != SnapshotFault::kNone) return decoded.fault;
   if (decoded.header.fingerprint != options_.fingerprint) return SnapshotFault::kFingerprint;
   const std::string name = snapshot_name(decoded.header, std::span(beginning).first(decoded.images_begin));
-  return name == candidate.name ? SnapshotFault::kNone : SnapshotFault::kTokens;
+  if (name != candidate.name) return SnapshotFault::kTokens;
+  const bool fits = !options_.caches || decoded.header.caches == *options_.caches;
+  return fits ? SnapshotFault::kNone : SnapshotFault::kLayout;
 }
 
 // Reserves for the longest beginning of `candidates` that fits, and removes the rest.
@@ -120,7 +109,7 @@ void DiskTier::drop_what_does_not_fit(std::vector<Candidate>& candidates) {
   while (rest != candidates.end() && budget_.reserve(rest->info.bytes)) ++rest;
   if (rest == candidates.end()) return;
   const auto dropped = static_cast<std::uint64_t>(candidates.end() - rest);
-  for (auto candidate = rest; candidate != candidates.end(); ++candidate) remove_now(candidate->name);
+  for (auto candidate = candidates.end(); candidate != rest;) remove_now((--candidate)->name);  // longest paths first
   candidates.erase(rest, candidates.end());
   log_message(LogLevel::kWarning, cat("[disk] ", folder(), ": snapshots removed to fit under the cap: ", dropped));
   const std::lock_guard lock(mutex_);

@@ -34,6 +34,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -82,6 +83,8 @@ struct DiskOptions {
   std::string folder;  // made when it is missing (its parent must exist), mode 0700
   std::uint64_t cap_bytes = 0;
   std::string fingerprint;  // not empty
+  // Of the caches that the snapshots have to be of, exactly; none: of any.
+  std::optional<std::vector<SnapshotCache>> caches = std::nullopt;
 };
 
 struct DiskStats {
@@ -118,11 +121,11 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   DiskTier& operator=(const DiskTier&) = delete;
 
   // The complete snapshots of this fingerprint, shortest path first, then by `start`. Damaged ones (cut short, wrong
-  // checksum, sizes that contradict each other) are removed; those of other models or versions, under names that do not
-  // follow from them, that cannot be read, and what is no regular file, are left alone; all are counted in `refused`
-  // and logged. When the rest is more than the cap, the longest paths go, among equals the least recently modified
-  // first. Call once, right after `open`. A result that is let go of dooms its file like any other. Throws kFormat when
-  // the folder cannot be listed.
+  // checksum, sizes that contradict each other) are removed; those of other models, caches or versions, under names
+  // that do not follow from them, that cannot be read, and what is no regular file, are left alone; all are counted in
+  // `refused` and logged. When the rest is more than the cap, the longest paths go, among equals the least recently
+  // modified first. Call once, right after `open`. A result that is let go of dooms its file like any other. Throws
+  // kFormat when the folder cannot be listed.
   std::vector<FoundSnapshot> scan();
 
   // Room for a snapshot of so many bytes, header included; false when it does not fit under the cap, also after a
@@ -183,7 +186,7 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
 
   std::vector<Candidate> examine_all();
   SnapshotFault examine(const std::string& name, Candidate& candidate);
-  SnapshotFault read_header(File& file, Candidate& candidate);
+  SnapshotFault examine_header(File& file, Candidate& candidate);
   void refuse(const std::string& name, SnapshotFault fault);
   void log_refused();
   bool is_owned(const std::string& name) const;

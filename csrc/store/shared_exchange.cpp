@@ -53,7 +53,8 @@ BlobPtr verified(HostMemoryPtr memory, const SnapshotImage& image) {
 class Receiver {
  public:
   using Check = std::function<SnapshotFault(const SnapshotHeader&)>;
-  Receiver(const std::shared_ptr<ByteBudget>& budget, Check check) : budget_(budget), check_(std::move(check)) {}
+  Receiver(const std::shared_ptr<ByteBudget>& budget, const SharedExchange::MakeRoom& make_room, Check check)
+      : budget_(budget), make_room_(make_room), check_(std::move(check)) {}
 
   bool take(std::uint64_t total, std::span<const std::byte> piece) {
     if (begun_) return fill(piece);
@@ -86,6 +87,9 @@ class Receiver {
   bool begin(DecodedSnapshot decoded) {
     fault_ = decoded.fault == SnapshotFault::kNone ? check_(decoded.header) : decoded.fault;
     if (fault_ != SnapshotFault::kNone) return false;
+    std::uint64_t bytes = 0;  // the decoder allows no sum that overflows
+    for (const SnapshotImage& image : decoded.header.images) bytes += image.bytes();
+    if (make_room_ && !make_room_(bytes)) return false;
     for (const SnapshotImage& image : decoded.header.images) {
       memory_.push_back(HostMemory::allocate(budget_, image.bytes()));
       if (memory_.back() == nullptr) return false;
@@ -116,6 +120,7 @@ class Receiver {
   }
 
   const std::shared_ptr<ByteBudget>& budget_;
+  const SharedExchange::MakeRoom& make_room_;
   const Check check_;
   std::vector<std::byte> beginning_;  // until the header is complete
   std::uint64_t needed_ = 0, images_begin_ = 0;
@@ -138,7 +143,7 @@ SnapshotFault check_scope(const SnapshotHeader& header, const SharedScope& scope
 // ---------------------------------------------------------------------------------------------------------
 
 ReceivedSnapshot SharedExchange::receive(const SharedPath& path, const Wanted& wanted, double now) const {
-  Receiver receiver(budget_, [&](const SnapshotHeader& header) {
+  Receiver receiver(budget_, make_room_, [&](const SnapshotHeader& header) {
     if (const SnapshotFault fault = check_scope(header, path.scope()); fault != SnapshotFault::kNone) return fault;
     const bool right = header.start == static_cast<std::int64_t>(wanted.start) &&
                        has_tokens(header, path.bytes(0, wanted.shared), wanted.behind);

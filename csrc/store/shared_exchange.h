@@ -25,9 +25,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "store/blob.h"
@@ -47,8 +49,12 @@ struct ReceivedSnapshot {
 
 class SharedExchange {
  public:
-  SharedExchange(std::shared_ptr<SharedTier> tier, std::shared_ptr<ByteBudget> budget)
-      : tier_(std::move(tier)), budget_(std::move(budget)) {}
+  // Asked, before the images of a snapshot come, for room for that many bytes; false: it is not wanted (kStopped).
+  using MakeRoom = std::function<bool(std::uint64_t bytes)>;
+
+  // `make_room` may be empty: then there is the room that the budget has.
+  SharedExchange(std::shared_ptr<SharedTier> tier, std::shared_ptr<ByteBudget> budget, MakeRoom make_room = {})
+      : tier_(std::move(tier)), budget_(std::move(budget)), make_room_(std::move(make_room)) {}
 
   // Block `block` of the path. REQUIRES: 1 <= block <= path.blocks().
   ReceivedSnapshot get_block(const SharedPath& path, std::size_t block, double now) const;
@@ -75,6 +81,7 @@ class SharedExchange {
 
   std::shared_ptr<SharedTier> tier_;
   std::shared_ptr<ByteBudget> budget_;
+  MakeRoom make_room_;
 };
 
 }  // namespace kvtrie

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "trie/edge.h"
+#include "trie/ghost_table.h"
 
 namespace kvtrie {
 
@@ -49,7 +50,7 @@ struct OrderSlot {
   };
   struct Rank {
     double priority;
-    std::uint32_t uses;   // since it joined
+    std::uint32_t uses;   // since it joined, and those that were remembered then
     std::uint32_t place;  // in the heap, while listed
   };
 
@@ -99,6 +100,9 @@ class Node {
 
   OrderSlot& slot(int order) noexcept { return reinterpret_cast<OrderSlot*>(this + 1)[order]; }
   const OrderSlot& slot(int order) const noexcept { return reinterpret_cast<const OrderSlot*>(this + 1)[order]; }
+  // Of the whole path down to its end. REQUIRES: a trie whose policy is not lru; others have no room for it.
+  PathHash& path_hash() noexcept { return reinterpret_cast<PathHash*>(this)[-1]; }
+  PathHash path_hash() const noexcept { return reinterpret_cast<const PathHash*>(this)[-1]; }
 
   Edge edge_;  // empty for a root
   Node* parent_ = nullptr;

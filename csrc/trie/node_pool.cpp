@@ -10,8 +10,10 @@ constexpr std::size_t kLargestChunk = 4096;  // nodes; 416 KiB with one order
 
 }  // namespace
 
-NodePool::NodePool(int orders)
-    : orders_(orders), stride_(sizeof(Node) + static_cast<std::size_t>(orders) * sizeof(OrderSlot)) {}
+NodePool::NodePool(int orders, bool hashed)
+    : orders_(orders),
+      front_(hashed ? sizeof(PathHash) : 0),
+      stride_(front_ + sizeof(Node) + static_cast<std::size_t>(orders) * sizeof(OrderSlot)) {}
 
 Node* NodePool::create() {
   if (free_ == nullptr) grow();
@@ -34,7 +36,7 @@ void NodePool::grow() {
   chunks_.reserve(chunks_.size() + 1);
   chunks_.push_back(std::unique_ptr<std::byte[]>(new std::byte[count * stride_]));
   std::byte* chunk = chunks_.back().get();
-  for (std::size_t i = count; i > 0; --i) free_ = new (chunk + (i - 1) * stride_) FreePlace{free_};
+  for (std::size_t i = count; i > 0; --i) free_ = new (chunk + (i - 1) * stride_ + front_) FreePlace{free_};
   next_chunk_ = std::min(kLargestChunk, next_chunk_ * 2);
 }
 

@@ -14,6 +14,10 @@ namespace {
 
 std::uint64_t length_of(const Node* node) noexcept { return node->tokens().size(); }
 
+std::uint32_t one_more(std::uint32_t uses) noexcept {
+  return uses < std::numeric_limits<std::uint32_t>::max() ? uses + 1 : uses;
+}
+
 // A cost that is no number, or below 0, counts as 0.
 double cost_of(const Node* node) noexcept {
   return node->payload() == nullptr ? 1.0 : std::max(0.0, node->payload()->recompute_cost());
@@ -26,6 +30,7 @@ OrderSlot& RankedOrder::slot(Node* node) const noexcept { return node->slot(inde
 void RankedOrder::reserve() {
   candidates_.reserve(members_ + 1);
   if (policy_ == VictimPolicy::kSlru) protected_.reserve(members_ + 1);
+  ghosts_.reserve(members_ + 1);
 }
 
 // Puts a member that is in no heap where its segment, locks and holders say.
@@ -75,6 +80,11 @@ void RankedOrder::renew(Node* node) noexcept {
   OrderSlot& own = slot(node);
   own.age = ++now_;
   just_joined_ = nullptr;
+  set_priority(node);
+}
+
+void RankedOrder::set_priority(Node* node) noexcept {
+  OrderSlot& own = slot(node);
   if (policy_ == VictimPolicy::kLfu) own.rank.priority = own.rank.uses;
   if (policy_ == VictimPolicy::kCost) own.rank.priority = floor_ + own.rank.uses * cost_of(node);
 }
@@ -82,7 +92,13 @@ void RankedOrder::renew(Node* node) noexcept {
 // REQUIRES: a member that is in no heap.
 void RankedOrder::count_use(Node* node) noexcept {
   OrderSlot& own = slot(node);
-  own.rank.uses += own.rank.uses < std::numeric_limits<std::uint32_t>::max() ? 1 : 0;
+  own.rank.uses = one_more(own.rank.uses);
+  protect(node);
+}
+
+// With the policy slru. REQUIRES: a member that is in no heap.
+void RankedOrder::protect(Node* node) noexcept {
+  OrderSlot& own = slot(node);
   if (policy_ != VictimPolicy::kSlru || own.segment == Segment::kProtected) return;
   own.segment = Segment::kProtected;
   protected_tokens_ += length_of(node);
@@ -99,11 +115,13 @@ void RankedOrder::demote_oldest() noexcept {
 
 void RankedOrder::join(Node* node) noexcept {
   OrderSlot& own = slot(node);
-  own.rank = {0, 1, 0};
+  const std::uint32_t before = ghosts_.recall(node->path_hash());
+  own.rank = {0, one_more(before), 0};
   own.segment = Segment::kProbation;
   own.since_join = node->locks() > 0;
   ++members_;
   tokens_ += length_of(node);
+  if (before > 0) protect(node);
   renew(node);
   just_joined_ = node;
   put_in(node);
@@ -114,6 +132,7 @@ void RankedOrder::leave(Node* node) noexcept {
   OrderSlot& own = slot(node);
   if (node == candidates_.top()) floor_ = std::max(floor_, own.rank.priority);
   const bool held_parent = own.state != State::kLocked;
+  ghosts_.remember(node->path_hash(), own.rank.uses);
   take_out(node);
   if (own.segment == Segment::kProtected) protected_tokens_ -= length_of(node);
   tokens_ -= length_of(node);
@@ -197,6 +216,29 @@ void RankedOrder::extend(Node* leaf, std::size_t more) noexcept {
   if (own.state == State::kOut) return;
   tokens_ += more;
   if (own.segment == Segment::kProtected) protected_tokens_ += more;
+}
+
+// slru knows no more than whether a member was used again.
+bool RankedOrder::differ(std::uint32_t a, std::uint32_t b) const noexcept {
+  return policy_ == VictimPolicy::kSlru ? (a > 1) != (b > 1) : a != b;
+}
+
+bool RankedOrder::same_uses(const Node* node, const Node* child) const noexcept {
+  const OrderSlot &own = node->slot(index_), &below = child->slot(index_);
+  return own.state == State::kOut || below.state == State::kOut || !differ(own.rank.uses, below.rank.uses);
+}
+
+bool RankedOrder::in_first_use(const Node* node) const noexcept {
+  const OrderSlot& own = node->slot(index_);
+  return own.state == State::kLocked && own.since_join;
+}
+
+void RankedOrder::credit(Node* node, std::uint32_t uses) noexcept {
+  take_out(node);
+  slot(node).rank.uses = one_more(uses);
+  protect(node);
+  set_priority(node);
+  put_in(node);
 }
 
 Node* RankedOrder::victim() noexcept {

@@ -15,8 +15,9 @@
 // room to spare nothing loses its protection. Held and locked members count and are demoted like others: a path that is
 // not used any more is demoted as a whole, and its end takes it along.
 //
-// What left is forgotten: it starts again with one use. So these are the in-cache variants of the policies, and weaker
-// than variants that remember the uses of what they gave up.
+// What left is remembered in a GhostTable, as many paths as twice the members: a node that joins with a path that is
+// known there starts with those uses and one more (slru: protected). Without that, most of what was used often is new
+// again each time it comes back, wherever the members are fewer than what is used again.
 //
 // Mechanism. One heap of the members that could go and are not protected; slru has a second one with all that are
 // protected, whether they could go or not. A member is *listed* (could go), *parked* (held) or *locked*; unlike in
@@ -35,6 +36,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "trie/ghost_table.h"
 #include "trie/ranked_heap.h"
 #include "trie/victim_policy.h"
 
@@ -58,6 +60,13 @@ class RankedOrder {
   void absorb(Node* node, Node* child) noexcept;
   void extend(Node* leaf, std::size_t more) noexcept;
 
+  bool same_uses(const Node* node, const Node* child) const noexcept;
+  bool in_first_use(const Node* node) const noexcept;
+  bool remembers() const noexcept { return ghosts_.size() > 0; }
+  std::uint32_t recall(PathHash path) noexcept { return ghosts_.recall(path); }
+  void credit(Node* node, std::uint32_t uses) noexcept;
+  bool differ(std::uint32_t a, std::uint32_t b) const noexcept;
+
   Node* victim() noexcept;
   std::size_t members() const noexcept { return members_; }
 
@@ -74,6 +83,8 @@ class RankedOrder {
   void release(Node* parent, std::uint64_t age) noexcept;
   void renew(Node* node) noexcept;
   void count_use(Node* node) noexcept;
+  void set_priority(Node* node) noexcept;
+  void protect(Node* node) noexcept;
   void demote_oldest() noexcept;
 
   int index_;
@@ -83,6 +94,7 @@ class RankedOrder {
   const Node* just_joined_ = nullptr;  // while nothing was used since it joined
   RankedHeap candidates_;              // could go, not protected
   RankedHeap protected_;               // all that are protected
+  GhostTable ghosts_;                  // what left
   std::size_t protected_free_ = 0;     // of those, the ones that could go
   std::uint64_t tokens_ = 0;           // of all members
   std::uint64_t protected_tokens_ = 0;

@@ -14,11 +14,20 @@ const std::string& Node::name_space() const noexcept {
   return *node->name_;
 }
 
-Trie::Trie(int orders, VictimPolicy policy) : pool_(orders) {
+Trie::Trie(int orders, VictimPolicy policy) : hashed_(policy != VictimPolicy::kLru), pool_(orders, hashed_) {
   require(orders >= 0, "Trie", "orders: got ", orders, ", allowed 0 or more");
   orders_.reserve(static_cast<std::size_t>(orders));
   for (int i = 0; i < orders; ++i) orders_.emplace_back(i, policy);
 }
+
+namespace {
+
+PathHash hash_on(PathHash path, std::span<const Token> tokens) noexcept {
+  for (const Token token : tokens) path = step_path(path, token);
+  return path;
+}
+
+}  // namespace
 
 Trie::~Trie() {
   for (auto& [name, root] : roots_) {
@@ -65,6 +74,7 @@ Node* Trie::root(std::string_view name_space) {
     throw;
   }
   place->second->name_ = &place->first;
+  if (hashed_) place->second->path_hash() = path_of_root(name_space);
   return place->second;
 }
 
@@ -91,6 +101,7 @@ Node* Trie::add_child(Node* parent, std::span<const Token> edge, std::unique_ptr
   Node* child = pool_.create();
   child->edge_ = std::move(tokens);
   child->payload_ = std::move(payload);
+  if (hashed_) child->path_hash() = hash_on(parent->path_hash(), edge);
   link_child(parent, child);
   ++size_;
   token_count_ += edge.size();
@@ -101,6 +112,7 @@ void Trie::extend(Node* leaf, std::span<const Token> more) {
   require(!leaf->is_root() && leaf->is_leaf(), "Trie.extend", "leaf: got a ", leaf->is_root() ? "root" : "node with ",
           leaf->child_count(), " children, allowed a leaf");
   leaf->edge_.append(more);
+  if (hashed_) leaf->path_hash() = hash_on(leaf->path_hash(), more);
   token_count_ += more.size();
   for (VictimOrder& order : orders_) order.extend(leaf, more.size());
 }
@@ -121,6 +133,7 @@ Node* Trie::split(Node* node, std::int32_t at) {
   upper->edge_ = node->edge_.cut_front(at, std::move(part));
   link_child(upper, node);
   upper->last_used_ = node->last_used_;
+  if (hashed_) upper->path_hash() = hash_on(upper->parent_->path_hash(), upper->tokens());
   for (VictimOrder& order : orders_) order.split(upper, node);
   ++size_;
   return upper;
@@ -131,6 +144,7 @@ bool Trie::can_join(const Node* node) const {
   const Node* child = node->first_child_;
   for (int order = 0; order < orders(); ++order) {
     if (node->in_order(order) != child->in_order(order)) return false;
+    if (!orders_[static_cast<std::size_t>(order)].same_uses(node, child)) return false;
   }
   if (node->payload_ == nullptr || child->payload_ == nullptr) return node->payload_ == child->payload_;
   return node->payload_->can_join(*child->payload_);
@@ -210,6 +224,32 @@ void Trie::leave_order(int order, Node* node) {
   require(node->in_order(order), "Trie.leave_order", "node: got a node that is no member of order ", order,
           ", allowed a member");
   left.leave(node);
+}
+
+bool Trie::in_first_use(int order, const Node* node) const {
+  require(order >= 0 && order < orders(), "Trie.in_first_use", "order: got ", order, ", allowed 0 to ", orders() - 1);
+  return orders_[static_cast<std::size_t>(order)].in_first_use(node);
+}
+
+void Trie::recall(int order, Node* leaf, std::size_t count) {
+  VictimOrder& wanted = order_at(order, "Trie.recall");
+  require(leaf->is_leaf() && leaf->in_order(order), "Trie.recall", "leaf: got no leaf that is a member of order ",
+          order);
+  const std::span<const Token> tokens = leaf->tokens();
+  require(count > 0 && count <= tokens.size(), "Trie.recall", "count: got ", count, ", allowed 1 to ", tokens.size());
+  if (!wanted.remembers()) return;
+  PathHash path = leaf->path_hash();
+  for (std::size_t i = 0; i < count; ++i) path = step_path_back(path, tokens[tokens.size() - 1 - i]);
+  std::vector<std::pair<std::int32_t, std::uint32_t>> known;  // ends and uses
+  const auto first = leaf->end() - static_cast<std::int32_t>(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    path = step_path(path, tokens[tokens.size() - count + i]);
+    const std::uint32_t uses = wanted.recall(path);
+    if (uses == 0) continue;
+    if (!known.empty() && !wanted.differ(known.back().second, uses)) known.pop_back();  // one part
+    known.emplace_back(first + static_cast<std::int32_t>(i) + 1, uses);
+  }
+  for (const auto& [end, uses] : known) wanted.credit(end < leaf->end() ? split(leaf, end) : leaf, uses);
 }
 
 Node* Trie::victim(int order) { return order_at(order, "Trie.victim").victim(); }

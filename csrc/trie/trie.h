@@ -17,7 +17,8 @@
 //
 // Cost. Finding a child is O(1) whatever the width. Nothing recurses: depth costs no stack. A node takes 80 bytes and
 // 32 for each order; tokens beyond two lie in one block per edge. Where the policy is not lru, uses and changes of
-// membership are O(log members), and a member takes at least 24 bytes more (slru: 48).
+// membership are O(log members), a member takes at least 24 bytes more (slru: 48) and 48 for what is remembered of
+// those that left, a node 8 for the hash of its path, and cutting an edge goes over the tokens of its upper part.
 //
 // Errors. A call that throws has changed nothing. Breaking a REQUIRES is kArgument where a call may throw.
 // Threads: none of its own; the owner serialises. Units: offsets and lengths in tokens; times are logical.
@@ -71,8 +72,16 @@ class Trie {
   // node that is no member holds only the new upper node from then on.
   Node* split(Node* node, std::int32_t at);
   // Joins `node` with its only child when neither is a root, the child may be merged (same orders, payloads agree, no
-  // locks on `node`): `node` disappears into the child, which keeps its identity. False: nothing changed.
+  // locks on `node`, and where the policy counts uses, as many): `node` disappears into the child, which keeps its
+  // identity. False: nothing changed.
   bool join_with_child(Node* node);
+  // Where the policy remembers uses: what was known of paths that end inside the last `count` tokens of `leaf`, which
+  // were just added, holds for the parts up to there: they are cut off, as by `split`, with those uses. Nothing
+  // otherwise. REQUIRES: a leaf that is a member, 0 < count <= its length. When it throws, some parts are cut already.
+  void recall(int order, Node* leaf, std::size_t count);
+  // Whether the stay that began when the node joined still goes on, so that what is appended to it was used as often.
+  // Always where the policy is lru.
+  bool in_first_use(int order, const Node* node) const;
   // REQUIRES: leaf, unlocked, not a root. Returns its payload. Roots without children go by themselves unless locked.
   std::unique_ptr<Payload> remove(Node* leaf);
 
@@ -109,6 +118,7 @@ class Trie {
   bool can_join(const Node* node) const;
   VictimOrder& order_at(int order, std::string_view where);
 
+  bool hashed_;  // paths are, for the policies that remember
   NodePool pool_;
   ChildIndex index_;
   std::vector<VictimOrder> orders_;

@@ -18,6 +18,9 @@
 // is no member renews its parent's age only. Each order counts for itself, from the join on: what a node was used in
 // another tier does not count here. A use counts for the node it ends on, never for what is above it.
 //
+// What left is remembered for a while, by all policies but lru: its uses, under the path to its end (ghost_table.h). A
+// node that joins with that path goes on from there. Where only a part of what joins was known, `Trie::recall` cuts it.
+//
 // What a lock protects: the node in every order; the node's parent, whether or not the node is a member; and each
 // ancestor above, as long as the members on the path are consecutive. An owner that keeps the members of a tier
 // consecutive on every path, and locks members (or children of members) only, never sees a victim with a locked node
@@ -65,6 +68,19 @@ class VictimOrder {
   void absorb(Node* node, Node* child) noexcept {
     by_rank_ ? ranked_.absorb(node, child) : recency_.absorb(node, child);
   }
+  // Whether two members may become one: what is known of their uses is the same.
+  bool same_uses(const Node* node, const Node* child) const noexcept {
+    return !by_rank_ || ranked_.same_uses(node, child);
+  }
+  // Whether the stay that began with the join still goes on. Always for lru.
+  bool in_first_use(const Node* node) const noexcept { return !by_rank_ || ranked_.in_first_use(node); }
+  // The uses that are remembered of a path, 0 when there are none; forgets them.
+  std::uint32_t recall(PathHash path) noexcept { return by_rank_ ? ranked_.recall(path) : 0; }
+  bool remembers() const noexcept { return by_rank_ && ranked_.remembers(); }
+  // A member that came back is credited with `uses` from before. REQUIRES: not lru.
+  void credit(Node* node, std::uint32_t uses) noexcept { ranked_.credit(node, uses); }
+  // Whether that makes a difference to the policy. REQUIRES: not lru.
+  bool differ(std::uint32_t a, std::uint32_t b) const noexcept { return ranked_.differ(a, b); }
   // `more` tokens were appended to `leaf`; not a use.
   void extend(Node* leaf, std::size_t more) noexcept {
     if (by_rank_) ranked_.extend(leaf, more);

@@ -20,6 +20,7 @@ void init_session(py::module_& m);
 void init_prefix_cache(py::module_& m);
 void init_remote_store(py::module_& m);
 void init_replay(py::module_& m);
+void init_inspect(py::module_& m);
 }  // namespace kvtrie::binding
 
 PYBIND11_MODULE(_core, m) {
@@ -40,4 +41,5 @@ PYBIND11_MODULE(_core, m) {
   kvtrie::binding::init_prefix_cache(m);
   kvtrie::binding::init_remote_store(m);
   kvtrie::binding::init_replay(m);
+  kvtrie::binding::init_inspect(m);
 }

@@ -16,7 +16,9 @@
 #include "convert.h"
 #include "hybrid.h"
 #include "prefix_cache/media.h"
+#include "prefix_cache_stats.h"
 #include "reason.h"
+#include "remote_store.h"
 
 namespace kvtrie::binding {
 namespace {
@@ -45,6 +47,44 @@ std::function<double()> to_clock(const py::object& clock) {
   };
 }
 
+std::optional<double> to_seconds(const py::object& value, const char* where, const char* name) {
+  if (value.is_none()) return std::nullopt;
+  const bool number =
+      PyFloat_Check(value.ptr()) != 0 || (PyIndex_Check(value.ptr()) != 0 && !PyBool_Check(value.ptr()));
+  if (!number) refuse_type(value, where, name, "seconds as a number, or None");
+  const double seconds = PyFloat_AsDouble(value.ptr());
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    fail(ErrorKind::kArgument, where, name, ": got more than a float can hold, allowed seconds above 0");
+  }
+  return seconds;
+}
+
+// One cap for each of `count` caches: none, the same for all, or a list with one (or None) for each.
+std::vector<std::optional<std::uint32_t>> to_caps(const py::object& value, std::size_t count, const char* name) {
+  const auto one = [&](const py::handle each) -> std::optional<std::uint32_t> {
+    if (each.is_none()) return std::nullopt;
+    return static_cast<std::uint32_t>(to_int32(each, "set_limits", name));
+  };
+  if (value.is_none()) return {};
+  if (!py::isinstance<py::list>(value) && !py::isinstance<py::tuple>(value)) {
+    return std::vector<std::optional<std::uint32_t>>(count, one(value));
+  }
+  std::vector<std::optional<std::uint32_t>> caps;
+  for (const py::handle each : value) caps.push_back(one(each));
+  return caps;
+}
+
+void set_limits(PrefixCache& self, const py::object& held_cells, const py::object& held_slots,
+                const py::object& host_bytes, const py::object& disk_bytes) {
+  Limits limits;
+  limits.held_cells = to_caps(held_cells, self.caches().size(), "held_cells");
+  limits.held_slots = to_caps(held_slots, self.recurrents().size(), "held_slots");
+  if (!host_bytes.is_none()) limits.host_bytes = to_bytes(host_bytes, "set_limits", "host_bytes");
+  if (!disk_bytes.is_none()) limits.disk_bytes = to_bytes(disk_bytes, "set_limits", "disk_bytes");
+  without_gil([&] { self.set_limits(limits); });
+}
+
 void add_cache(CacheSet& set, py::handle cache) {
   if (py::isinstance<CausalCache>(cache)) {
     set.attention.push_back(cache.cast<std::shared_ptr<CausalCache>>());
@@ -70,18 +110,32 @@ CacheSet to_caches(const py::object& caches) {
   return set;
 }
 
+LoadPolicy to_load_policy(const py::object& load) {
+  const std::string_view name = to_text(load, "PrefixCache", "load");
+  if (name == "auto") return LoadPolicy::kAuto;
+  if (name == "always") return LoadPolicy::kAlways;
+  fail(ErrorKind::kArgument, "PrefixCache", "load: got '", name, "', allowed auto, always");
+}
+
 PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprint, const py::object& host_bytes,
-                          const py::object& disk, const py::object& disk_bytes, const py::object& policy,
-                          const py::object& checkpoint_every, const py::object& growth, const py::object& clock) {
+                          const py::object& disk, const py::object& disk_bytes, const py::object& store,
+                          const py::object& store_max_value, const py::object& policy, const py::object& load,
+                          const py::object& checkpoint_every, const py::object& growth, const py::object& clock,
+                          const py::object& ttl) {
   PrefixCacheOptions options;
   options.fingerprint = to_text(fingerprint, "PrefixCache", "fingerprint");
   options.host_bytes = to_bytes(host_bytes, "PrefixCache", "host_bytes");
   if (!disk.is_none()) options.disk = to_text(disk, "PrefixCache", "disk");
   options.disk_bytes = to_bytes(disk_bytes, "PrefixCache", "disk_bytes");
+  if (!store.is_none()) options.store = remote_store(store, "PrefixCache");
+  if (!store_max_value.is_none())
+    options.store_options.max_value = to_bytes(store_max_value, "PrefixCache", "store_max_value");
   options.policy = policy_from_name(to_text(policy, "PrefixCache", "policy"));
+  options.load = to_load_policy(load);
   options.checkpoint_every = to_int32(checkpoint_every, "PrefixCache", "checkpoint_every", 1);
   options.growth = static_cast<std::uint32_t>(to_int32(growth, "PrefixCache", "growth"));
   options.clock = to_clock(clock);
+  options.ttl = to_seconds(ttl, "PrefixCache", "ttl");
   CacheSet set = to_caches(caches);
   return without_gil([&] { return PrefixCache::create(std::move(set), std::move(options)); });
 }
@@ -155,8 +209,9 @@ std::uint64_t give_up(const py::object& tokens, const py::object& nbytes, const 
 std::uint64_t page_out(PrefixCache& self, const py::object& tokens, const py::object& nbytes, const py::object& to,
                        const py::object& name_space, const py::object& atomic) {
   const std::string_view name = to_text(to, "page_out", "to");
-  require(name == "host" || name == "disk", "page_out", "to: got '", name, "', allowed 'host' or 'disk'");
-  const Tier tier = name == "disk" ? Tier::kDisk : Tier::kHost;
+  require(name == "host" || name == "disk" || name == "store", "page_out", "to: got '", name,
+          "', allowed 'host', 'disk' or 'store'");
+  const Tier tier = name == "disk" ? Tier::kDisk : name == "store" ? Tier::kStore : Tier::kHost;
   return give_up(
       tokens, nbytes, name_space, atomic, "page_out",
       [&](std::string_view space, std::span<const Token> path) { return self.page_out(space, path, tier); },
@@ -180,114 +235,6 @@ auto by_path(const char* where, Method method) {
     const std::string_view name = to_text(name_space, where, "namespace");
     return without_gil([&] { return (self.*method)(name, path.span()); });
   };
-}
-
-py::dict cache_stats(const CacheStats& stats) {
-  py::dict result;
-  result["capacity_cells"] = stats.capacity_cells;
-  result["free_cells"] = stats.free_cells;
-  result["reserved_cells"] = stats.reserved_cells;
-  result["held_cells"] = stats.held_cells;
-  result["pieces"] = stats.pieces;
-  result["bytes"] = stats.bytes;
-  return result;
-}
-
-py::dict state_stats(const StateStats& stats) {
-  py::dict result;
-  result["capacity_slots"] = stats.capacity_slots;
-  result["free_slots"] = stats.free_slots;
-  result["bytes"] = stats.bytes;
-  return result;
-}
-
-py::dict disk_stats(const DiskStats& stats) {
-  py::dict refused;
-  for (std::size_t fault = 0; fault < stats.refused.size(); ++fault) {
-    if (stats.refused[fault] > 0) refused[name_of(static_cast<SnapshotFault>(fault))] = stats.refused[fault];
-  }
-  py::dict result;
-  const std::pair<const char*, std::uint64_t> numbers[] = {
-      {"files", stats.files},
-      {"bytes", stats.bytes},
-      {"cap_bytes", stats.cap_bytes},
-      {"peak_bytes", stats.peak_bytes},
-      {"writes", stats.writes},
-      {"written_bytes", stats.written_bytes},
-      {"failed_writes", stats.failed_writes},
-      {"reads", stats.reads},
-      {"read_bytes", stats.read_bytes},
-      {"failed_reads", stats.failed_reads},
-      {"strays_removed", stats.strays_removed},
-  };
-  for (const auto& [name, number] : numbers) result[name] = number;
-  result["refused"] = refused;
-  result["writing"] = stats.writing;
-  result["last_failure"] = stats.last_failure;
-  return result;
-}
-
-py::dict stats(const PrefixCache& self) {
-  const PrefixCacheStats now = without_gil([&] { return self.stats(); });
-  py::list caches;
-  for (const CacheStats& each : now.caches) caches.append(cache_stats(each));
-  py::list recurrent;
-  for (const StateStats& each : now.recurrent) recurrent.append(state_stats(each));
-  py::dict result;
-  result["caches"] = caches;
-  result["recurrent"] = recurrent;
-  const std::pair<const char*, std::uint64_t> numbers[] = {
-      {"nodes", now.nodes},
-      {"tokens", now.tokens},
-      {"device_tokens", now.device_tokens},
-      {"host_tokens", now.host_tokens},
-      {"disk_tokens", now.disk_tokens},
-      {"sessions", now.sessions},
-      {"device_bytes", now.device_bytes},
-      {"host_bytes", now.host_bytes},
-      {"host_cap_bytes", now.host_cap_bytes},
-      {"host_peak_bytes", now.host_peak_bytes},
-      {"pending_writes", now.pending_writes},
-      {"pending_bytes", now.pending_bytes},
-      {"user_points", now.user_points},
-      {"pinned_tokens", now.pinned_tokens},
-      {"restore_points", now.restore_points},
-      {"begins", now.begins},
-      {"hits", now.hits},
-      {"matched_tokens", now.matched_tokens},
-      {"reused_tokens", now.reused_tokens},
-      {"computed_tokens", now.computed_tokens},
-      {"adopted_tokens", now.adopted_tokens},
-      {"steps", now.steps},
-      {"dropped_steps", now.dropped_steps},
-      {"branches", now.branches},
-      {"rewinds", now.rewinds},
-      {"page_outs", now.page_outs},
-      {"page_out_bytes", now.page_out_bytes},
-      {"page_ins", now.page_ins},
-      {"page_in_bytes", now.page_in_bytes},
-      {"evicted_tokens", now.evicted_tokens},
-      {"checksum_failures", now.checksum_failures},
-      {"captures", now.captures},
-      {"skipped_captures", now.skipped_captures},
-      {"dropped_points", now.dropped_points},
-      {"unusable_snapshots", now.unusable_snapshots},
-  };
-  for (const auto& [name, number] : numbers) result[name] = number;
-  result["disk"] = now.disk ? py::object(disk_stats(*now.disk)) : py::none();
-  return result;
-}
-
-// One tuple for each node, in pre-order, roots included; kvtrie._values.make_nodes makes objects of them.
-py::list node_tuples(const PrefixCache& self) {
-  const std::vector<NodeInfo> infos = without_gil([&] { return self.nodes(); });
-  py::list result;
-  for (const NodeInfo& info : infos) {
-    result.append(py::make_tuple(int32_array(info.tokens), info.start, info.end, info.parent, info.name_space,
-                                 name_of(info.tier), info.bytes, info.age_seconds, info.user, info.pins, info.live,
-                                 name_of(info.point)));
-  }
-  return result;
 }
 
 void init_plan(py::module_& m) {
@@ -320,6 +267,14 @@ py::array media(const py::object& digest, const py::object& count) {
   return int32_array(Tokens(static_cast<std::size_t>(positions), id));
 }
 
+std::int32_t pin(PrefixCache& self, const py::object& tokens, const py::object& name_space, const py::object& ttl,
+                 const py::object& atomic) {
+  const PathArgument path(tokens, atomic, "pin");
+  const std::string_view name = to_text(name_space, "pin", "namespace");
+  const std::optional<double> seconds = to_seconds(ttl, "pin", "ttl");
+  return without_gil([&] { return self.pin(name, path.span(), seconds); });
+}
+
 using Class = py::class_<PrefixCache, PrefixCachePtr>;
 
 void add_sessions(Class& c) {
@@ -350,17 +305,28 @@ void add_memory(Class& c) {
         R"(Moves state from the device to host memory; returns the bytes freed.
 
 ``to="disk"``: on to the disk tier, so that it leaves host memory as well and is in files when the call returns.
+``to="store"``: it stays in host memory, and was sent to the store when the call returns, as far as that took it.
 ``tokens``: the tail of that path that no other branch or session uses. ``nbytes`` (an int, or a str such as "64MiB"):
 at least that much, least recently used first, or ``CacheFull`` with nothing changed. One of the two.)");
   c.def("evict", &evict, py::arg("tokens") = py::none(), py::arg("nbytes") = py::none(),
         py::arg("namespace") = "default", py::kw_only(), py::arg("atomic") = py::none(),
         R"(Forgets state; returns the bytes freed. ``tokens`` and ``nbytes`` as in ``page_out``.)");
+  c.def("set_limits", &set_limits, py::kw_only(), py::arg("held_cells") = py::none(),
+        py::arg("held_slots") = py::none(), py::arg("host_bytes") = py::none(), py::arg("disk_bytes") = py::none(),
+        R"(Changes caps while everything runs: all that are named, or none.
+
+``held_cells``: the most cells that may be held of each attention cache, an int for all or a list with one for each, in
+the order of ``stats()["caches"]``. Pools are sized at creation; a cap below that leaves the rest unused, and 0, or more
+than the capacity, means the capacity. ``held_slots``: the same for recurrent caches. ``host_bytes``, ``disk_bytes``: of
+tiers that there are. None: as it was. A lower cap first makes room, least wanted first, to the host where it fits; a
+higher one holds at once. Raises ``CacheFull``, with nothing changed, when live sessions and pins hold more.)");
   c.def(
       "flush", [](PrefixCache& self) { return without_gil([&] { return self.flush(); }); },
-      R"(Writes everything that is known to the disk tier, and returns when it is there.
+      R"(Writes everything that is known to the disk tier, and returns when it is there. What is on its way to the store
+is waited for.
 
 False: some of it did not fit or could not be written; ``stats()["disk"]`` and the log say why. Raises ``NotSupported``
-without a disk tier.)");
+without a disk tier or a store.)");
   c.def(
       "_save",
       [](PrefixCache& self, const py::object& path) {
@@ -368,25 +334,29 @@ without a disk tier.)");
         without_gil([&] { self.save(folder); });
       },
       py::arg("path"));
-  c.def("pin", by_path("pin", &PrefixCache::pin), py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
+  c.def("pin", &pin, py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(), py::arg("ttl") = py::none(),
         py::arg("atomic") = py::none(),
-        "Keeps a prefix on the device; returns how many of its tokens: what is known and fits under the cap for pins.");
+        R"(Keeps a prefix where it is; returns how many of its tokens: what is known and fits under the cap for pins.
+
+``ttl``: seconds of the cache's clock after which the pin goes by itself, at the next call; None: never. Raises
+``ArgumentError`` for one that is not above 0.)");
   c.def("unpin", by_path("unpin", &PrefixCache::unpin), py::arg("tokens"), py::arg("namespace") = "default",
         py::kw_only(), py::arg("atomic") = py::none(),
         "Takes one pin off; returns how many tokens it held, 0 when there was none.");
 }
 
 void add_inspection(Class& c) {
-  c.def("stats", &stats, R"(Numbers of the moment and totals since creation, as a dict.
+  c.def("stats", &stats_to_python, R"(Numbers of the moment and totals since creation, as a dict.
 
-Now: ``caches`` (a list of dicts: capacity_cells, free_cells, reserved_cells, held_cells, pieces, bytes), ``recurrent``
-(the same for recurrent caches: capacity_slots, free_slots, bytes), ``nodes``, ``tokens``, ``device_tokens``,
-``host_tokens``, ``sessions``, ``device_bytes``, ``host_bytes``, ``host_cap_bytes``, ``user_points``, ``pinned_tokens``,
+Now: ``caches`` (a list of dicts: capacity_cells, limit_cells, free_cells, reserved_cells, held_cells, pieces, bytes),
+``recurrent`` (the same for recurrent caches: capacity_slots, limit_slots, free_slots, bytes), ``nodes``, ``tokens``, ``device_tokens``,
+``host_tokens``, ``sessions``, ``device_bytes``, ``host_bytes``, ``host_cap_bytes``, ``user_points``, ``pins``, ``pinned_tokens``,
 ``restore_points``. Totals: ``begins``, ``hits``, ``matched_tokens``, ``reused_tokens``,
 ``computed_tokens``, ``adopted_tokens``, ``steps``, ``dropped_steps``, ``branches``, ``rewinds``, ``page_outs``,
-``page_out_bytes``, ``page_ins``, ``page_in_bytes``, ``evicted_tokens``, ``checksum_failures``, ``captures`` (restore
+``page_out_bytes``, ``page_ins``, ``page_in_bytes``, ``recomputed_instead`` (tokens left in lower tiers, as computing
+them is measured to be faster), ``evicted_tokens``, ``expired_tokens``, ``expired_pins``, ``checksum_failures``, ``captures`` (restore
 points made), ``skipped_captures`` (wanted, but no slot was to be had), ``dropped_points``, and ``host_peak_bytes``, the
-most there ever was.)");
+most there ever was. ``store`` is a dict of a shared store's counters (docs/store.md), None without one.)");
   c.def(
       "check", [](const PrefixCache& self) { return without_gil([&] { return self.check(); }); },
       "Every invariant that does not hold, as sentences; an empty list is good.");
@@ -407,8 +377,10 @@ point or step ends inside one. The model replaces their embeddings.)");
   Class c(m, "PrefixCache", "Every conversation's tokens in one tree; see ``kvtrie.PrefixCache``.",
           py::release_gil_before_calling_cpp_dtor());
   c.def(py::init(&make_cache), py::arg("caches"), py::kw_only(), py::arg("fingerprint") = "", py::arg("host_bytes") = 0,
-        py::arg("disk") = py::none(), py::arg("disk_bytes") = 0, py::arg("policy") = "lru",
-        py::arg("checkpoint_every") = 512, py::arg("growth") = 256, py::arg("clock") = py::none());
+        py::arg("disk") = py::none(), py::arg("disk_bytes") = 0, py::arg("store") = py::none(),
+        py::arg("store_max_value") = py::none(), py::arg("policy") = "lru", py::arg("load") = "auto",
+        py::arg("checkpoint_every") = 512, py::arg("growth") = 256, py::arg("clock") = py::none(),
+        py::arg("ttl") = py::none());
   add_sessions(c);
   add_memory(c);
   add_inspection(c);
@@ -416,8 +388,8 @@ point or step ends inside one. The model replaces their embeddings.)");
       "fingerprint", [](const PrefixCache& self) { return self.options().fingerprint; },
       "Which weights the K/V come from.");
   c.def_property_readonly(
-      "host_bytes", [](const PrefixCache& self) { return self.options().host_bytes; },
-      "Cap of the host tier in bytes; 0: there is none.");
+      "host_bytes", [](const PrefixCache& self) { return self.host_cap(); },
+      "Cap of the host tier in bytes now; 0: there is none.");
   c.def_property_readonly(
       "checkpoint_every", [](const PrefixCache& self) { return self.options().checkpoint_every; },
       "Distance of spaced restore points in tokens.");

@@ -195,14 +195,13 @@ void init_tier(py::module_& m) {
   c.def("put_later", &put_later, py::arg("key"), py::arg("value"), py::arg("now") = 0.0,
         "The same in another thread, after what was given to it before.");
   c.def(
-      "stats", [](const Tier& self) { return stats_of(self.tier); }, "The counters.");
+      "stats", [](const Tier& self) { return stats_of(self.tier.stats()); }, "The counters.");
   refuse_pickling(c, "nothing");
 }
 
 }  // namespace
 
-py::dict stats_of(const SharedTier& tier) {
-  const SharedStats stats = tier.stats();
+py::dict stats_of(const SharedStats& stats) {
   py::dict faults;
   for (std::size_t i = 0; i < stats.faults.size(); ++i) {
     if (stats.faults[i] > 0) faults[kvtrie::name_of(static_cast<SnapshotFault>(i))] = stats.faults[i];

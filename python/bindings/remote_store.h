@@ -23,6 +23,6 @@ namespace kvtrie::binding {
 std::shared_ptr<RemoteStore> remote_store(pybind11::handle object, std::string_view where);
 
 // The counters under their names; `faults` has those that are not 0, by the fault's name. REQUIRES: the GIL is held.
-pybind11::dict stats_of(const SharedTier& tier);
+pybind11::dict stats_of(const SharedStats& stats);
 
 }  // namespace kvtrie::binding

@@ -205,7 +205,8 @@ void add_report(Class& c) {
       "Why less was reused than matched: a str that is empty when nothing was left out; has ``code`` and ``text``.");
   c.def_property_readonly(
       "tier", [](const Session& self) { return name_of(self.tier()); },
-      "Lowest tier that was read from: \"device\", \"host\", or \"none\" when nothing was reused.");
+      "Lowest tier that was read from: \"device\", \"host\", \"disk\", \"store\", or \"none\" when nothing was "
+      "reused.");
   c.def_property_readonly("bytes_moved", &Session::bytes_moved, "Bytes that came back from lower tiers.");
   c.def_property_readonly("namespace", &Session::name_space, "The namespace it shares with.");
 }

@@ -33,7 +33,7 @@ from .errors import (
     NotSupported,
 )
 
-from . import _core, _devices, ops  # isort: skip  (errors first: the core raises them)
+from . import _core, _devices, ops, stores  # isort: skip  (errors first: the core raises them)
 from ._core import (
     CausalCache,
     Device,
@@ -57,6 +57,7 @@ from ._core import (
 )
 from ._values import Node, Reason, Reprocess
 from .prefix_cache import PrefixCache
+from .stores import StoreError
 
 from .generate import generate  # isort: skip  (it uses the names above)
 from .simulate import simulate  # isort: skip  (so does it)
@@ -96,6 +97,7 @@ __all__ = [
     "Session",
     "Snapshot",
     "Step",
+    "StoreError",
     "Tensor",
     "TrieNode",
     "__version__",
@@ -105,6 +107,7 @@ __all__ = [
     "models",
     "ops",
     "simulate",
+    "stores",
     "tensor",
 ]
 

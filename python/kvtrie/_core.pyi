@@ -20,6 +20,7 @@ Place: TypeAlias = str | Device | None
 Rope: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
 def _log_from(level: int) -> None: ...
+def _inspect_folder(path: str) -> dict[str, Any]: ...
 def devices() -> list[Device]: ...
 def tensor(array: ArrayLike, dtype: Any = None, device: Place = None, copy: bool = True) -> Tensor: ...
 
@@ -658,10 +659,14 @@ class PrefixCache:
         host_bytes: Bytes = 0,
         disk: Optional[str] = None,
         disk_bytes: Bytes = 0,
+        store: object = None,
+        store_max_value: Optional[Bytes] = None,
         policy: str = "lru",
         checkpoint_every: int = 512,
         growth: int = 256,
+        load: str = "auto",
         clock: Optional[Callable[[], float]] = None,
+        ttl: Optional[float] = None,
     ) -> None: ...
     @property
     def fingerprint(self) -> str: ...
@@ -703,7 +708,22 @@ class PrefixCache:
         *,
         atomic: Optional[Spans] = None,
     ) -> int: ...
-    def pin(self, tokens: Integers, namespace: str = "default", *, atomic: Optional[Spans] = None) -> int: ...
+    def set_limits(
+        self,
+        *,
+        held_cells: int | Sequence[Optional[int]] | None = None,
+        held_slots: int | Sequence[Optional[int]] | None = None,
+        host_bytes: Optional[Bytes] = None,
+        disk_bytes: Optional[Bytes] = None,
+    ) -> None: ...
+    def pin(
+        self,
+        tokens: Integers,
+        namespace: str = "default",
+        *,
+        ttl: Optional[float] = None,
+        atomic: Optional[Spans] = None,
+    ) -> int: ...
     def unpin(self, tokens: Integers, namespace: str = "default", *, atomic: Optional[Spans] = None) -> int: ...
     def stats(self) -> dict[str, Any]: ...
     def check(self) -> list[str]: ...

@@ -14,8 +14,9 @@ class Reason(str):
 
     ``code``: "none", "last_token" (one token is left to compute), "no_room" (the rest does not fit on the device),
     "checksum" (the rest came back damaged), "not_used", "no_state" (recurrent layers have no state there),
-    "window_incomplete" (cells that a window or chunk needs there are gone) or "atomic_span" (the match ends inside an
-    image or another span that goes as one). ``text``: one sentence.
+    "window_incomplete" (cells that a window or chunk needs there are gone), "atomic_span" (the match ends inside an
+    image or another span that goes as one) or "recompute" (the rest is in a lower tier, and computing it again is
+    measured to be faster). ``text``: one sentence.
     """
 
     code: str

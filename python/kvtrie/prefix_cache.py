@@ -10,6 +10,7 @@ from typing import Any, Optional, Union
 from . import _core
 from ._values import Node, make_nodes
 from .errors import FormatError
+from .stores import Store, open_store
 
 Cache = Union[_core.CausalCache, _core.RecurrentCache, _core.HybridCache]
 Caches = Union[Cache, Sequence[Cache]]
@@ -29,11 +30,18 @@ class PrefixCache(_core.PrefixCache):
     ``fingerprint``: which weights the K/V come from. ``host_bytes``: cap of the host tier: bytes, a text such as
     "512MiB", 0 or None for no host tier, or "auto": a quarter of the machine's memory, at most four times the device
     pools. ``disk``: folder of the disk tier, made when it is missing; one PrefixCache at a time has it. What leaves the
-    device and what closing sessions leave is written there behind; the next PrefixCache on the folder knows it again. It
-    needs a ``fingerprint`` and a host tier. ``disk_bytes``: its cap; None: half of what is free on its file system.
-    ``policy``: which state goes first when room is needed: "lru", "slru", "lfu" or "cost". ``checkpoint_every``: distance of spaced
-    restore points in tokens, for caches whose state exists only at restore points. ``growth``: cells reserved ahead of
-    a growing session. ``clock``: a callable that returns seconds, for ages only; None: the system's steady clock.
+    device and what closing sessions leave is written there behind; the next PrefixCache on the folder knows it again.
+    It needs a ``fingerprint`` and a host tier. ``disk_bytes``: its cap; None: half of what is free on its file system.
+    ``store``: what several processes share: the URL of a Redis or Valkey server, or any object with ``get``, ``put``
+    and ``delete`` (``kvtrie.stores``). What closing sessions leave is sent there behind; a prompt not known here
+    is looked up there. It needs a ``fingerprint`` and a host tier, of which a part is set aside for sending.
+    ``policy``: which state goes first when room is needed: "lru", "slru", "lfu" or "cost". ``load``: "auto" computes
+    again what is in a lower tier where the clock measured that to be faster, "always" loads it. ``checkpoint_every``:
+    distance of spaced restore points in tokens, for caches whose state exists only at restore points. ``growth``: cells
+    reserved ahead of a growing session. ``clock``: a callable that returns seconds, for ages, times to live and what
+    steps and page-ins take; None: the system's steady clock. ``ttl``: seconds after which state that nobody used goes
+    from every tier, at the next call or one 64th of it later; None: it stays until room is needed. What is pinned or in
+    use stays.
 
     Any thread may call; calls take turns. Nothing is shared across namespaces. Raises ``ArgumentError`` for no caches,
     a layer in two caches, or a cache that belongs to another PrefixCache.
@@ -45,28 +53,36 @@ class PrefixCache(_core.PrefixCache):
         *,
         fingerprint: str = "",
         host_bytes: Bytes = "auto",
-        disk: Union[None, str, os.PathLike[str]] = None,
+        disk: str | os.PathLike[str] | None = None,
         disk_bytes: Bytes = None,
+        store: str | Store | None = None,
         policy: str = "lru",
+        load: str = "auto",
         checkpoint_every: int = 512,
         growth: int = 256,
         clock: Optional[Callable[[], float]] = None,
+        ttl: Optional[float] = None,
     ) -> None:
         held = caches if isinstance(caches, (list, tuple)) else (caches,)
         if host_bytes is None:
             host_bytes = 0
         elif isinstance(host_bytes, str) and host_bytes == "auto":
             host_bytes = _automatic_host_bytes(held)
+        shared = None if store is None else open_store(store)
         super().__init__(
             caches,
             fingerprint=fingerprint,
             host_bytes=host_bytes,
             disk=None if disk is None else os.fspath(disk),
             disk_bytes=_automatic_disk_bytes(disk) if disk_bytes is None and disk is not None else disk_bytes or 0,
+            store=shared,
+            store_max_value=getattr(shared, "max_value", None),
             policy=policy,
+            load=load,
             checkpoint_every=checkpoint_every,
             growth=growth,
             clock=clock,
+            ttl=ttl,
         )
         self._caches = list(held)
         self._policy = policy
@@ -82,7 +98,7 @@ class PrefixCache(_core.PrefixCache):
         return self._policy
 
     @classmethod
-    def open(cls, path: Union[str, os.PathLike[str]], caches: Caches, **options: Any) -> PrefixCache:
+    def open(cls, path: str | os.PathLike[str], caches: Caches, **options: Any) -> PrefixCache:
         """A cache that goes on with what ``save`` or a disk tier left in the folder ``path``, and keeps it there.
 
         The same as ``PrefixCache(caches, disk=path, **options)``, but the folder has to be one: ``FormatError``
@@ -93,7 +109,7 @@ class PrefixCache(_core.PrefixCache):
             raise FormatError(f"[PrefixCache.open] path: got {folder!r}, allowed a folder that kvtrie saved to")
         return cls(caches, disk=folder, **options)
 
-    def save(self, path: Union[str, os.PathLike[str]]) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Writes everything that is known into a folder, in place of what a cache saved there before.
 
         ``PrefixCache.open`` goes on from it, in another process, too: every conversation stands at its last restore
@@ -149,7 +165,7 @@ class PrefixCache(_core.PrefixCache):
         )
 
 
-def _automatic_disk_bytes(folder: Union[str, os.PathLike[str]]) -> int:
+def _automatic_disk_bytes(folder: str | os.PathLike[str]) -> int:
     """Half of what is free where the folder is, or will be, with what it has already."""
     path = os.path.abspath(os.fspath(folder))
     present = 0

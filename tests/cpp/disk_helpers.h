@@ -28,6 +28,7 @@
 #include "store/disk_names.h"
 #include "store/disk_tier.h"
 #include "store/snapshot_format.h"
+#include "temporary_folder.h"
 
 namespace kvtrie::test {
 
@@ -124,29 +125,6 @@ inline Bytes read_verified(const FoundSnapshot& found) {
 inline std::uint64_t refused(const DiskTier& tier, SnapshotFault fault) {
   return tier.stats().refused.at(static_cast<std::size_t>(fault));
 }
-
-// A folder of the real file system; gone with all that is in it at the end.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string path = (std::filesystem::temp_directory_path() / "kvtrie-XXXXXX").string();
-    if (::mkdtemp(path.data()) == nullptr) throw std::filesystem::filesystem_error("mkdtemp", path, {});
-    path_ = path;
-  }
-  ~TemporaryFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::string disk() const { return (path_ / "disk").string(); }
-  std::filesystem::path file(const std::string& name) const { return path_ / "disk" / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline Bytes contents(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);

@@ -5,8 +5,11 @@
 #include <atomic>
 #include <cstdint>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
+
+#include "base/log.h"
 
 namespace kvtrie {
 namespace {
@@ -66,6 +69,20 @@ TEST(ByteBudget, ACapBelowWhatIsUsedIsRefused) {
   EXPECT_TRUE(budget.reserve(1));
 }
 
+TEST(ByteBudget, GivingBackMoreThanWasTakenIsSeen) {
+  std::vector<std::string> messages;
+  set_log_sink([&](LogLevel, const std::string& message) { messages.push_back(message); });
+  ByteBudget budget(100);
+  EXPECT_TRUE(budget.reserve(10));
+  budget.release(10);
+  EXPECT_EQ(budget.violations(), 0u);
+  budget.release(1);
+  set_log_sink({});
+  EXPECT_EQ(budget.violations(), 1u);
+  EXPECT_EQ(budget.used(), 0u) << "it does not wrap";
+  EXPECT_EQ(messages.size(), 1u);
+}
+
 TEST(ByteBudget, ThreadsNeverHoldMoreThanTheCap) {
   ByteBudget budget(1000);
   std::atomic<std::uint64_t> held = 0;
@@ -87,6 +104,7 @@ TEST(ByteBudget, ThreadsNeverHoldMoreThanTheCap) {
   EXPECT_FALSE(over);
   EXPECT_EQ(budget.used(), 0u);
   EXPECT_LE(budget.peak(), 1000u);
+  EXPECT_EQ(budget.violations(), 0u);
 }
 
 }  // namespace

@@ -264,15 +264,16 @@ TEST(Slru, SplitAndJoinKeepTheSegment) {
   EXPECT_EQ(t.give_up_all(), (Words{"zzzz", "abcd"}));
 }
 
-TEST(Slru, AJoinWithAProtectedParentProtects) {
+TEST(Slru, WhatWasUsedAgainDoesNotJoinWhatWasNot) {
   TextTrie t(1, VictimPolicy::kSlru);
   t.insert("ab");
   Node* top = t.insert("a");
   use(t, "a");
-  t.insert("zz");
-  EXPECT_EQ(victim(t), "b");
-  ASSERT_TRUE(t.trie.join_with_child(top));
+  EXPECT_FALSE(t.trie.join_with_child(top));
+  use(t, "ab", 3);
+  ASSERT_TRUE(t.trie.join_with_child(top)) << "both were used again";
   expect_sound(t.trie);
+  t.insert("zz");
   EXPECT_EQ(t.give_up_all(), (Words{"zz", "ab"}));
 }
 
@@ -299,17 +300,156 @@ TEST(Lfu, ASplitGivesBothHalvesTheCountAndAJoinKeepsTheLarger) {
   (void)upper;
 }
 
-TEST(Lfu, AJoinKeepsTheLargerCount) {
+TEST(Lfu, OnlyWhatWasUsedAsOftenJoins) {
   TextTrie t(1, VictimPolicy::kLfu);
   t.insert("ab");
   Node* top = t.insert("a");
   use(t, "a", 3);
-  use(t, "ab", 1);
+  use(t, "ab", 2);
+  EXPECT_FALSE(t.trie.join_with_child(top));
+  use(t, "ab");
   t.insert("z");
   use(t, "z", 2);
   ASSERT_TRUE(t.trie.join_with_child(top));
   expect_sound(t.trie);
   EXPECT_EQ(t.give_up_all(), (Words{"z", "ab"}));
+}
+
+// ---- what left is remembered ----------------------------------------------------------------------------------------
+
+void give_up(TextTrie& t, std::string_view word) { t.trie.remove(t.at(word)); }
+
+TEST(Remembering, WhatComesBackGoesOnFromItsUses) {
+  TextTrie t(1, VictimPolicy::kLfu);
+  t.insert("a");
+  use(t, "a", 3);
+  give_up(t, "a");
+  t.insert("b");
+  use(t, "b", 2);
+  t.insert("a");  // 4 uses and one more
+  use(t, "b");
+  t.insert("c");
+  use(t, "c", 2);
+  EXPECT_EQ(t.give_up_all(), (Words{"c", "b", "a"}));
+}
+
+TEST(Remembering, LeavingAndJoiningAgainIsOneUseMore) {
+  TextTrie t(1, VictimPolicy::kLfu);
+  t.insert("a");
+  use(t, "a", 9);
+  give_up(t, "a");
+  t.insert("a");
+  t.trie.leave_order(0, t.at("a"));
+  t.trie.join_order(0, t.at("a"));
+  t.insert("b");
+  use(t, "b", 10);  // 11, and a has 12
+  EXPECT_EQ(t.give_up_all(), (Words{"b", "a"}));
+}
+
+TEST(Remembering, SlruProtectsWhatComesBackAndLruKnowsNothing) {
+  for (const VictimPolicy policy : {VictimPolicy::kSlru, VictimPolicy::kLru}) {
+    TextTrie t(1, policy);
+    t.insert("aa");
+    give_up(t, "aa");
+    t.insert("aa");
+    for (const char* word : {"b", "c", "d"}) t.insert(word);
+    EXPECT_EQ(victim(t), policy == VictimPolicy::kSlru ? "b" : "aa");
+  }
+}
+
+TEST(Remembering, APathIsKnownByItsWholeLengthAndNamespace) {
+  TextTrie t(1, VictimPolicy::kSlru);
+  t.insert("xa");
+  give_up(t, "xa");
+  t.insert("ya");
+  Node* other = t.trie.add_child(t.trie.root("m"), text("xa"), nullptr);
+  t.trie.join_order(0, other);
+  for (const char* word : {"b", "c"}) t.insert(word);
+  EXPECT_EQ(t.give_up_all(), (Words{"ya", "xa", "b", "c"})) << "nothing of this was known";
+}
+
+TEST(Remembering, RecallCutsALeafWhereWhatWasKnownEnds) {
+  TextTrie t(1, VictimPolicy::kLfu);
+  t.insert("abc");
+  use(t, "abc", 4);
+  Node* upper = t.trie.split(t.at("abc"), 2);
+  use(t, "ab");
+  give_up(t, "abc");     // 5 uses
+  t.trie.remove(upper);  // 6
+  Node* leaf = t.insert("abcdef");
+  t.trie.recall(0, leaf, 6);
+  expect_sound(t.trie);
+  ASSERT_NE(t.at("ab"), nullptr);
+  ASSERT_NE(t.at("abc"), nullptr);
+  EXPECT_EQ(letters(leaf->tokens()), "def") << "the leaf keeps its identity";
+  EXPECT_EQ(payload(leaf).text, "def");
+  t.insert("z");
+  use(t, "z", 5);  // 6
+  EXPECT_EQ(t.give_up_all(), (Words{"def", "c", "z", "ab"})) << "c: 6 uses before z, ab: 7";
+}
+
+TEST(Remembering, PartsWithAsManyUsesStayOne) {
+  TextTrie t(1, VictimPolicy::kLfu);
+  t.insert("abcd");
+  t.trie.split(t.at("abcd"), 2);
+  give_up(t, "abcd");
+  give_up(t, "ab");
+  Node* leaf = t.insert("abcdef");
+  t.trie.recall(0, leaf, 6);
+  EXPECT_EQ(t.trie.size(), 2U);
+  EXPECT_NE(t.at("abcd"), nullptr);
+  expect_sound(t.trie);
+}
+
+TEST(Remembering, RecallLooksAtWhatWasAppended) {
+  TextTrie t(1, VictimPolicy::kSlru);
+  t.insert("abcd");
+  give_up(t, "abcd");
+  Node* leaf = t.insert("ab");
+  t.trie.recall(0, leaf, 2);
+  t.trie.extend(leaf, text("cdef"));
+  t.trie.recall(0, leaf, 4);
+  expect_sound(t.trie);
+  EXPECT_EQ(letters(leaf->tokens()), "ef");
+  EXPECT_EQ(kind_of_error([&] { t.trie.recall(0, leaf, 3); }), ErrorKind::kArgument);
+  EXPECT_EQ(kind_of_error([&] { t.trie.recall(0, t.at("abcd"), 1); }), ErrorKind::kArgument);
+}
+
+TEST(Remembering, OnlyTheLatestThatLeftAreKnown) {
+  GhostTable table;
+  table.reserve(1);
+  ASSERT_EQ(table.capacity(), GhostTable::kLeast);
+  const auto path = [](std::size_t i) { return step_path(path_of_root("n"), static_cast<Token>(i)); };
+  for (std::size_t i = 0; i < 3 * GhostTable::kLeast; ++i) table.remember(path(i), static_cast<std::uint32_t>(i + 1));
+  EXPECT_EQ(table.size(), GhostTable::kLeast);
+  EXPECT_EQ(table.recall(path(2 * GhostTable::kLeast - 1)), 0U);
+  for (std::size_t i = 2 * GhostTable::kLeast; i < 3 * GhostTable::kLeast; ++i) {
+    ASSERT_EQ(table.recall(path(i)), i + 1);
+    ASSERT_EQ(table.recall(path(i)), 0U) << "once";
+  }
+  EXPECT_EQ(table.size(), 0U);
+}
+
+TEST(Remembering, ATableThatGrowsKeepsWhatItKnows) {
+  GhostTable table;
+  table.reserve(0);
+  const auto path = [](std::size_t i) { return step_path(path_of_root("n"), static_cast<Token>(i)); };
+  for (std::size_t i = 0; i < 1500; ++i) table.remember(path(i), 7);
+  for (std::size_t i = 1000; i < 1100; ++i) EXPECT_EQ(table.recall(path(i)), 7U);
+  table.reserve(1025);
+  EXPECT_EQ(table.capacity(), 4096U);
+  EXPECT_EQ(table.size(), GhostTable::kLeast - 100);
+  EXPECT_EQ(table.recall(path(475)), 0U);
+  EXPECT_EQ(table.recall(path(476)), 7U);
+  EXPECT_EQ(table.recall(path(1499)), 7U);
+}
+
+TEST(Remembering, AStepOfAPathCanBeUndone) {
+  PathHash path = path_of_root("n");
+  for (const Token token : {0, 1, -1, 2147483647, -2147483647 - 1}) {
+    EXPECT_EQ(step_path_back(step_path(path, token), token), path);
+    path = step_path(path, token);
+  }
 }
 
 TEST(Cost, TheCheapestToRecomputeGoesFirst) {

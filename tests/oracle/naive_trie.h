@@ -1,19 +1,22 @@
 // The trie's naive twin: a list of whole paths, searched from end to end for every question.
 //
 // It keeps the definitions and none of the mechanisms: a match is the best of all paths, a child is found by looking at
-// every node, and a victim is the first, by the policy's own words, of all members that nothing holds. A node is known
-// by its address here; the driver pairs it with the real one.
+// every node, a victim is the first, by the policy's own words, of all members that nothing holds, and what left is
+// remembered by its whole path. A node is known by its address here; the driver pairs it with the real one.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trie/edge.h"
+#include "trie/ghost_table.h"
 #include "trie/victim_policy.h"
 
 namespace kvtrie::oracle {
@@ -55,7 +58,7 @@ class NaiveTrie {
   };
 
   explicit NaiveTrie(std::size_t orders, VictimPolicy policy = VictimPolicy::kLru)
-      : orders_(orders), policy_(policy), floor_(orders), just_joined_(orders) {}
+      : orders_(orders), policy_(policy), floor_(orders), just_joined_(orders), ghosts_(orders), gone_(orders) {}
 
   const std::vector<std::unique_ptr<NaiveNode>>& nodes() const { return nodes_; }  // roots included
 
@@ -121,6 +124,7 @@ class NaiveTrie {
     if (below.size() != 1 || below[0]->mark != node->mark) return false;
     for (std::size_t order = 0; order < orders_; ++order) {
       if (node->age[order].has_value() != below[0]->age[order].has_value()) return false;
+      if (node->age[order] && differ(node->rank[order].uses, below[0]->rank[order].uses)) return false;
     }
     return true;
   }
@@ -178,9 +182,10 @@ class NaiveTrie {
 
   void join_order(std::size_t order, NaiveNode* node) {
     ++now_;
-    node->rank[order] = {0, 0, false, node->locks > 0};
+    const std::uint32_t before = remembered(order, *node, node->end());
+    node->rank[order] = {before, 0, false, node->locks > 0};
     use(order, node, 1);
-    node->rank[order].is_protected = false;
+    node->rank[order].is_protected = before > 0;
     just_joined_[order] = node;
   }
 
@@ -190,7 +195,31 @@ class NaiveTrie {
     }
     if (node->locks == 0 && node->parent != nullptr) pass_age(order, node->parent, *node->age[order]);
     node->age[order].reset();
+    ghosts_[order][{node->name_space, node->path}] = {node->rank[order].uses, gone_[order]++};
     if (just_joined_[order] == node) just_joined_[order] = nullptr;
+  }
+
+  // The parts that were cut off, from the top.
+  std::vector<NaiveNode*> recall(std::size_t order, NaiveNode* leaf, std::int32_t count) {
+    std::vector<std::pair<std::int32_t, std::uint32_t>> known;
+    for (std::int32_t end = leaf->end() - count + 1; end <= leaf->end(); ++end) {
+      if (const std::uint32_t uses = remembered(order, *leaf, end)) known.emplace_back(end, uses);
+    }
+    std::vector<NaiveNode*> parts;
+    for (std::size_t i = 0; i < known.size(); ++i) {
+      const auto& [end, uses] = known[i];
+      if (i + 1 < known.size() && !differ(uses, known[i + 1].second)) continue;
+      NaiveNode* part = leaf;
+      if (end < leaf->end()) parts.push_back(part = split(leaf, end));
+      part->rank[order].uses = uses + 1;
+      part->rank[order].priority = floor_[order] + (uses + 1) * part->cost;
+      part->rank[order].is_protected = true;
+    }
+    return parts;
+  }
+
+  bool in_first_use(std::size_t order, const NaiveNode* node) const {
+    return policy_ == VictimPolicy::kLru || (node->age[order] && node->locks > 0 && node->rank[order].since_join);
   }
 
   NaiveNode* victim(std::size_t order) {
@@ -209,6 +238,26 @@ class NaiveTrie {
   }
 
  private:
+  struct Ghost {
+    std::uint32_t uses = 0;
+    std::uint64_t number = 0;  // of all that left
+  };
+
+  // What is known of the path to the node, up to `end`; from then on it is not.
+  std::uint32_t remembered(std::size_t order, const NaiveNode& node, std::int32_t end) {
+    if (policy_ == VictimPolicy::kLru) return 0;
+    const auto found = ghosts_[order].find({node.name_space, Tokens(node.path.begin(), node.path.begin() + end)});
+    if (found == ghosts_[order].end()) return 0;
+    const Ghost ghost = found->second;
+    ghosts_[order].erase(found);
+    return gone_[order] - ghost.number <= GhostTable::kLeast ? ghost.uses : 0;
+  }
+
+  bool differ(std::uint32_t a, std::uint32_t b) const {
+    if (policy_ == VictimPolicy::kLru) return false;
+    return policy_ == VictimPolicy::kSlru ? (a > 1) != (b > 1) : a != b;
+  }
+
   NaiveNode* make(std::string name, Tokens path, std::int32_t start, NaiveNode* parent) {
     auto node = std::make_unique<NaiveNode>();
     node->name_space = std::move(name);
@@ -310,6 +359,8 @@ class NaiveTrie {
   std::uint64_t clock_ = 0;                    // of ages
   std::vector<double> floor_;                  // per order: the greatest priority of a victim that left
   std::vector<const NaiveNode*> just_joined_;  // per order: while nothing was used since it joined
+  std::vector<std::map<std::pair<std::string, Tokens>, Ghost>> ghosts_;  // per order
+  std::vector<std::uint64_t> gone_;                                      // per order
   std::vector<std::unique_ptr<NaiveNode>> nodes_;
 };
 

@@ -31,6 +31,7 @@
 #include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/prefix_cache_state.h"
+#include "temporary_folder.h"
 
 namespace kvtrie::oracle {
 namespace {
@@ -44,24 +45,7 @@ void expect(bool ok, const Parts&... parts) {
   if (!ok) throw Failure{cat(parts...)};
 }
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = std::filesystem::temp_directory_path() / "kvtrie-oracle-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) throw Failure{"no temporary folder"};
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+std::uint64_t caps_changed = 0, caps_refused = 0;  // in all worlds
 
 struct Twin {
   SessionPtr session;
@@ -103,11 +87,14 @@ class World {
         pick({VictimPolicy::kLru, VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kLfu, VictimPolicy::kCost});
     if (options.host_bytes > 0 && chance(0.5)) {
       options.fingerprint = "the twin's weights";
-      options.disk = folder_.path() + "/a";
+      options.disk = (folder_.path() / "a").string();
       options.disk_bytes = pick<std::uint64_t>({unit * 10 + 2000, unit * 100 + 20000, unit * 100000});
       racing_ = chance(0.3);
       cramped_ = options.host_bytes < unit * 4000;
     }
+    if (chance(0.2)) options.ttl = pick<double>({20, 80, 300});
+    changes_limits_ = chance(0.6);
+    most_host_ = options.host_bytes;
     with_media_ = mixed && chance(0.3);
     cache_ = PrefixCache::create(std::move(set), options);
   }
@@ -322,6 +309,7 @@ class World {
       if (dice < 20) return restore();
       if (dice < 26) return page_out_or_evict();
       if (dice < 28) return pin_or_unpin();
+      if (changes_limits_ && chance(0.03)) return change_limits();
       if (!options_.disk.empty() && chance(0.02)) return restart();
       if (dice < 30 && chance(0.3)) return damage();
       const std::size_t at = below(static_cast<std::uint32_t>(twins_.size()));
@@ -406,7 +394,7 @@ class World {
         freed = out ? cache_->page_out_bytes(want, any_tier()) : cache_->evict_bytes(want);
       } catch (const Error& error) {
         expect(error.kind() == ErrorKind::kCacheFull, "unexpected: ", error.what());
-        expect(!dense_ || want > freeable * cell_bytes_ || want > cache_->options().host_bytes || shared_tails_,
+        expect(!dense_ || want > freeable * cell_bytes_ || want > cache_->stats().host_cap_bytes || shared_tails_,
                "refused to free ", want, " of ", freeable * cell_bytes_);
         return;
       }
@@ -432,14 +420,76 @@ class World {
     const Tokens tokens = any_tokens(smallest_pool());
     if (chance(0.5)) {
       const std::int32_t match = longest_match(look(), name_space, tokens);
-      const std::int32_t pinned = cache_->pin(name_space, tokens);
+      const std::uint64_t before = cache_->stats().pinned_tokens;
+      const std::optional<double> ttl = chance(0.5) ? std::optional<double>(1 + below(60)) : std::nullopt;
+      const std::int32_t pinned = cache_->pin(name_space, tokens, ttl);
       expect(pinned <= match, "pinned ", pinned, " of ", match);
       const PrefixCacheStats stats = cache_->stats();
-      expect(stats.pinned_tokens <= cache_->state().pin_cap, "pins hold ", stats.pinned_tokens, " of ",
-             cache_->state().pin_cap);
+      const std::uint64_t cap = std::max<std::uint64_t>(before, cache_->state().pin_cap);  // it may have been lowered
+      expect(stats.pinned_tokens <= cap, "pins hold ", stats.pinned_tokens, " of ", cap);
     } else {
       cache_->unpin(name_space, tokens);
     }
+  }
+
+  // Random caps, from nothing to more than there is, for some tiers. What is refused was impossible, and changed
+  // nothing.
+  void change_limits() {
+    const PrefixCacheState& state = cache_->state();
+    const std::uint64_t unit = std::max<std::uint64_t>(cell_bytes_, 16);
+    Limits limits;
+    const auto any_cap = [&](std::uint32_t capacity, std::uint32_t held) {
+      const auto near =
+          static_cast<std::uint32_t>(std::max(1, static_cast<int>(held) - 2 + static_cast<int>(below(6))));
+      return pick<std::uint32_t>({0, 1, near, near, std::max(1u, capacity / 2), capacity, capacity + 7});
+    };
+    for (const auto& cache : caches_) {
+      const auto held = static_cast<std::uint32_t>(cache->usage().held);
+      limits.held_cells.push_back(chance(0.4) ? std::nullopt : std::optional(any_cap(cache->capacity(), held)));
+    }
+    for (const auto& cache : recurrents_) {
+      const std::uint32_t held = cache->limit() - cache->free_slots();
+      limits.held_slots.push_back(chance(0.4) ? std::nullopt : std::optional(any_cap(cache->capacity(), held)));
+    }
+    const std::uint64_t at_least = state.disk == nullptr ? 0 : 1;
+    if (state.host != nullptr && chance(0.4))
+      limits.host_bytes = pick<std::uint64_t>({at_least, unit * 3, unit * 40, unit * 4000});
+    if (state.disk != nullptr && chance(0.4))
+      limits.disk_bytes = pick<std::uint64_t>({0, unit * 10 + 2000, unit * 100 + 20000, unit * 100000});
+    try_limits(limits);
+  }
+
+  void try_limits(const Limits& limits) {
+    PrefixCacheState& state = cache_->state();
+    const Seen seen = look();
+    const std::uint64_t freeable = count_freeable(seen).first;
+    const Caps before = state.caps(), wanted = state.caps_for(limits);
+    std::vector<std::uint64_t> held;
+    for (const auto& cache : caches_) held.push_back(cache->usage().held);
+    const std::string tree = racing_ ? "" : dump();
+    try {
+      cache_->set_limits(limits);
+    } catch (const Error& error) {
+      expect(error.kind() == ErrorKind::kCacheFull, "unexpected: ", error.what());
+      const Caps after = state.caps();
+      expect(after.cells == before.cells && after.slots == before.slots && after.host == before.host &&
+                 after.disk == before.disk,
+             "refused caps were changed: ", error.what());
+      expect(racing_ || dump() == tree, "refused caps changed the tree: ", error.what());
+      bool impossible = !dense_ || shared_tails_ || wanted.host < before.host || wanted.disk < before.disk;
+      for (std::size_t i = 0; i < held.size(); ++i) impossible = impossible || held[i] > wanted.cells[i] + freeable;
+      ++caps_refused;
+      return expect(impossible, "refused caps that could be met: ", error.what());
+    }
+    ++caps_changed;
+    const Caps after = state.caps();
+    expect(after.cells == wanted.cells && after.slots == wanted.slots && after.host == wanted.host &&
+               after.disk == wanted.disk,
+           "the caps are not those that were asked for");
+    if (after.host != before.host) cramped_ = true;
+    most_host_ = std::max(most_host_, after.host);
+    options_.disk_bytes = after.disk;
+    if (after.host > 0) options_.host_bytes = after.host;
   }
 
   void drain() {
@@ -468,7 +518,8 @@ class World {
 
   // The next process goes on from there.
   bool save_to_another_folder() {
-    const std::string other = options_.disk == folder_.path() + "/a" ? folder_.path() + "/b" : folder_.path() + "/a";
+    const std::string other = options_.disk == (folder_.path() / "a").string() ? (folder_.path() / "b").string()
+                                                                               : (folder_.path() / "a").string();
     try {
       cache_->save(other);
     } catch (const Error& error) {
@@ -796,8 +847,15 @@ class World {
     const std::vector<std::string> findings = cache_->check();
     expect(findings.empty(), "check: ", findings.empty() ? "" : findings.front());
     const PrefixCacheStats stats = cache_->stats();
-    expect(stats.host_peak_bytes <= stats.host_cap_bytes, "host tier at ", stats.host_peak_bytes, " of ",
-           stats.host_cap_bytes);
+    expect(stats.host_bytes <= stats.host_cap_bytes, "host tier at ", stats.host_bytes, " of ", stats.host_cap_bytes);
+    expect(stats.host_peak_bytes <= most_host_, "host tier was at ", stats.host_peak_bytes, " of ", most_host_);
+    if (stats.disk) expect(stats.disk->bytes <= stats.disk->cap_bytes, "disk tier at ", stats.disk->bytes);
+    for (const CacheStats& each : stats.caches)
+      expect(each.held_cells <= each.limit_cells && each.limit_cells <= each.capacity_cells, each.held_cells,
+             " cells held, cap ", each.limit_cells);
+    for (const StateStats& each : stats.recurrent)
+      expect(each.free_slots <= each.limit_slots && each.limit_slots <= each.capacity_slots, each.free_slots,
+             " slots free, cap ", each.limit_slots);
     for (const Twin& twin : twins_) verify_session(twin);
     verify_nodes();
   }
@@ -929,10 +987,12 @@ class World {
   PrefixCachePtr cache_;
   std::vector<Twin> twins_;
   std::vector<Tokens> history_;
-  TemporaryFolder folder_;
+  test::TemporaryFolder folder_;
   PrefixCacheOptions options_;
-  bool racing_ = false;   // the writer is not waited for
-  bool cramped_ = false;  // host memory may not hold the sections of one file, which a plan does not look at
+  bool racing_ = false;  // the writer is not waited for
+  bool changes_limits_ = false;
+  std::uint64_t most_host_ = 0;  // the highest cap of the host tier so far
+  bool cramped_ = false;         // host memory may not hold the sections of one file, which a plan does not look at
   std::set<std::string> damaged_files_;
   std::vector<const Blob*> damaged_blobs_;  // addresses only: holding a blob would keep its bytes counted
   bool damaged_ = false;
@@ -974,6 +1034,7 @@ int main(int argc, char** argv) {
     ++worlds;
   }
   std::cout << "prefix cache oracle: " << operations << " operations in " << worlds << " worlds (" << kinds
-            << "), seed " << seed << ": ok\n";
+            << "), seed " << seed << ", caps changed " << kvtrie::oracle::caps_changed << " times and refused "
+            << kvtrie::oracle::caps_refused << ": ok\n";
   return 0;
 }

@@ -195,6 +195,8 @@ class Episode {
     NaiveNode* naive = twin_.add_child(parent, edge, mark, cost);
     pair(child, naive);
     if (!regime_.tiers && chance(random_, 70)) join(below(random_, kOrders), naive);
+    if (regime_.tiers && chance(random_, 50)) join(0, naive);
+    if (chance(random_, 70)) recall(naive, edge.size());
     return naive;
   }
 
@@ -212,6 +214,16 @@ class Episode {
   void leave(std::size_t order, NaiveNode* node) {
     trie_.leave_order(static_cast<int>(order), real(node));
     twin_.leave_order(order, node);
+  }
+
+  // Of one of its orders, if any.
+  void recall(NaiveNode* leaf, std::size_t count) {
+    const std::size_t order = leaf->age[0] ? 0 : 1;
+    if (!leaf->age[order]) return;
+    trie_.recall(static_cast<int>(order), real(leaf), count);
+    const auto parts = twin_.recall(order, leaf, static_cast<std::int32_t>(count));
+    Node* part = real(leaf)->parent();
+    for (auto each = parts.rbegin(); each != parts.rend(); ++each, part = part->parent()) pair(part, *each);
   }
 
   // Page-in: the path comes from order 1 to order 0, from the top.
@@ -259,6 +271,7 @@ class Episode {
     auto& payload = static_cast<RangePayload&>(*real(leaf)->payload());
     payload.tokens.insert(payload.tokens.end(), more.begin(), more.end());
     twin_.extend(leaf, more);
+    if (chance(random_, 70)) recall(leaf, more.size());
   }
 
   void lock() {
@@ -352,6 +365,7 @@ class Episode {
     expect_refused([&] { trie_.split(node, node->end()); }, "split at the end");
     expect_refused([&] { trie_.add_child(node, {}, nullptr); }, "empty edge");
     expect_refused([&] { trie_.join_order(kOrders, node); }, "unknown order");
+    expect_refused([&] { trie_.recall(0, node, 0); }, "recall of nothing");
     if (!node->is_leaf() || node->is_root()) {
       expect_refused([&] { trie_.extend(node, Tokens{1}); }, "extend of an inner node");
       expect_refused([&] { trie_.remove(node); }, "remove of an inner node");
@@ -405,7 +419,9 @@ class Episode {
     expect(node.locks() == naive.locks, "locks differ");
     expect(node.last_used() == naive.last_used, "last use differs");
     for (int order = 0; order < kOrders; ++order) {
-      expect(node.in_order(order) == naive.age[static_cast<std::size_t>(order)].has_value(), "membership differs");
+      const auto at = static_cast<std::size_t>(order);
+      expect(node.in_order(order) == naive.age[at].has_value(), "membership differs");
+      expect(trie_.in_first_use(order, &node) == twin_.in_first_use(at, &naive), "first use differs");
     }
     if (node.is_root()) return;
     const auto& payload = static_cast<const RangePayload&>(*node.payload());

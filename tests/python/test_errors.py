@@ -133,7 +133,7 @@ def test_tokens_of_append(shared: Any, tokens: Any) -> None:
         (lambda c: c.batch([5]), TYPE, r"\[batch\] sessions"),
         (lambda c: c.page_out(), VALUE, r"\[page_out\] tokens, nbytes: got neither"),
         (lambda c: c.page_out([1], 5), VALUE, r"\[page_out\] tokens, nbytes: got both"),
-        (lambda c: c.page_out([1], to="disk"), VALUE, r"\[page_out\] to: got 'disk', allowed 'host'"),
+        (lambda c: c.page_out([1], to="cloud"), VALUE, r"\[page_out\] to: got 'cloud', allowed 'host'"),
         (lambda c: c.page_out(nbytes=-1), VALUE, r"\[page_out\] nbytes: got -1"),
         (lambda c: c.page_out(nbytes="much"), VALUE, r"page_out nbytes"),
         (lambda c: c.page_out(nbytes=1.5), TYPE, r"\[page_out\] nbytes"),

@@ -1,4 +1,4 @@
-"""The command line: ``python -m kvtrie devices | doctor | chat FOLDER | simulate TRACE``.
+"""The command line: ``python -m kvtrie devices | doctor | chat FOLDER | simulate TRACE | inspect FOLDER``.
 
 Exit codes: 0 all well, 1 something failed or is missing, 2 wrong arguments. A command is a module beside this one with
 ``add_arguments(parser)`` and ``run(arguments, out) -> int``.
@@ -13,9 +13,9 @@ from typing import TextIO
 
 import kvtrie as kv
 
-from . import chat, devices, doctor, simulate
+from . import chat, devices, doctor, inspect, simulate
 
-COMMANDS = {"devices": devices, "doctor": doctor, "chat": chat, "simulate": simulate}
+COMMANDS = {"devices": devices, "doctor": doctor, "chat": chat, "simulate": simulate, "inspect": inspect}
 
 
 def build_parser() -> argparse.ArgumentParser:

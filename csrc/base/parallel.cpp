@@ -1,0 +1,36 @@
+#include "base/parallel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace kvtrie {
+namespace {
+
+constexpr std::uint64_t kWorthAThread = std::uint64_t{4} << 20;
+constexpr std::size_t kMostThreads = 4, kTake = 8;
+
+}  // namespace
+
+void in_parallel(std::size_t count, std::uint64_t bytes, const std::function<void(std::size_t)>& each) {
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t begin = next.fetch_add(kTake); begin < count; begin = next.fetch_add(kTake)) {
+      for (std::size_t i = begin; i < std::min(begin + kTake, count); ++i) each(i);
+    }
+  };
+  const std::size_t threads =
+      bytes < kWorthAThread ? 1 : std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kMostThreads);
+  std::vector<std::thread> others;
+  others.reserve(threads);
+  try {
+    while (others.size() + 1 < threads) others.emplace_back(work);
+  } catch (const std::system_error&) {  // no more threads: those there are do it all
+  }
+  work();
+  for (std::thread& other : others) other.join();
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,90 @@
+// What computing and loading were measured to take on this machine, and which of the two is cheaper.
+//
+// Concept. The cache is told how long steps and page-ins took by whoever reads the clock; it keeps the latest few
+// measurements of each kind and answers with their median, so that a pause of the process or a slow first call moves
+// nothing. The very first measurement of each kind is left out: kernels are compiled and pages are touched in it. Until
+// there are enough, nothing is known, and nothing is decided by it.
+//
+//     computing   seconds a token, of steps of at least `kPrefillRows` rows (prefill) and of smaller ones apart
+//     growth      by which part of that a token costs more for each position that lies before it (attention)
+//     loading     seconds a byte, by tier: reading, verifying, and handing over to the device
+//
+// What is measured of a load is a lower bound where a device works behind the call, and where room had to be made first
+// only reading and verifying count: in doubt loading wins.
+//
+// Threads: none of its own; the owner serialises. Units: seconds, bytes, tokens.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "prefix_cache/reuse_plan.h"
+
+namespace kvtrie {
+
+// The median of the latest measurements of one kind.
+class Rate {
+ public:
+  static constexpr std::size_t kKept = 15;   // measurements
+  static constexpr std::size_t kEnough = 5;  // of them, before the median is believed
+
+  void add(double seconds_per_unit);  // what is no number above 0 is not counted
+  void replace_latest(double seconds_per_unit);
+  std::optional<double> value() const;  // nothing until there are enough
+
+ private:
+  std::array<double, kKept> kept_{};
+  std::size_t count_ = 0;  // all that were added, the first one included, which is not kept
+};
+
+class CostModel {
+ public:
+  static constexpr std::uint32_t kPrefillRows = 16;
+  static constexpr double kMargin = 1.25;  // loading must be measured to be slower by this
+
+  // A step of `rows` tokens whose first one was at `position`.
+  void computed(std::uint32_t rows, std::int32_t position, double seconds);
+  // The same step took longer than it looked when its last layer was handed in. REQUIRES: it was the latest computed.
+  void prolong(std::uint32_t rows, double seconds);
+  void loaded(Tier from, std::uint64_t bytes, double seconds);
+
+  std::optional<double> seconds_per_token() const { return prefill_.value(); }
+  std::optional<double> seconds_per_decoded_token() const { return decode_.value(); }
+  std::optional<double> seconds_per_byte(Tier from) const;  // kHost or kDisk
+  // What computing at position p takes is 1 + growth() * p of what it takes at 0; 0 until it is measured.
+  double growth() const;
+
+  // Of bytes in a lower tier that lie one behind the other on a path, up to the token `end`.
+  struct Piece {
+    Tier tier = Tier::kHost;
+    std::uint64_t bytes = 0;
+    std::int32_t end = 0;
+  };
+  // Up to where the pieces are loaded, so that loading them and computing from there on takes least: `from` (nothing of
+  // them), the end of one, or that of the last. The last unless another is better by `kMargin`, and unless every rate
+  // that it takes is known.
+  std::int32_t best_end(std::int32_t from, std::span<const Piece> pieces) const;
+
+ private:
+  Rate& loading(Tier from) { return from == Tier::kDisk ? disk_ : host_; }
+  void fit(double position, double seconds_per_token);
+
+  Rate prefill_, decode_, host_, disk_;
+  // Decayed sums over prefill steps: of weights, positions, seconds, and their products.
+  double weight_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;
+  std::size_t fitted_ = 0;
+};
+
+// What one token and one slot take on the device, and how much more a token costs the deeper it lies: what
+// NodeState::recompute_cost needs of its cache. Changed under the cache's mutex.
+struct NodeCosts {
+  std::vector<std::uint64_t> bytes_per_cell;  // of each attention cache
+  std::vector<std::uint64_t> bytes_per_slot;  // of each recurrent cache
+  double growth = 0;
+};
+
+}  // namespace kvtrie

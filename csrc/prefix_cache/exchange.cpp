@@ -1,0 +1,106 @@
+// What sending and receiving have in common, and what is known about the store.
+#include "prefix_cache/exchange.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+namespace {
+
+constexpr std::size_t kKnownKeys = 1 << 16;  // about 2 MB; beyond that all are forgotten, and sent again at worst
+constexpr std::size_t kPendingPaths = 1024;
+
+// 64 bits of the digest that a key ends with. Two keys that agree in them: one is not sent.
+std::uint64_t short_name(const std::string& key) {
+  std::uint64_t name = 0;
+  const char* const end = key.data() + key.size();
+  std::from_chars(end - std::min<std::size_t>(16, key.size()), end, name, 16);
+  return name ^ static_cast<std::uint64_t>(static_cast<unsigned char>(key[key.size() > 10 ? 9 : 0]));
+}
+
+}  // namespace
+
+Exchange::Exchange(PrefixCacheState& state, std::uint64_t room)
+    : state_(state),
+      tier_(std::make_shared<SharedTier>(state.options.store, state.options.store_options)),
+      room_(std::make_shared<ByteBudget>(room)) {}
+
+// Twice what one block and one point take: bytes that lie in files pass through it, too.
+std::uint64_t Exchange::room_for(const PrefixCacheState& state) {
+  std::uint64_t bytes = kSharedBlock * state.bytes_per_token();
+  for (const std::size_t i : state.forgetting) {
+    const Visibility& sees = state.caches[i]->visibility();
+    const std::int32_t most =
+        sees.window > 0 && sees.chunk > 0 ? std::min(sees.window, sees.chunk) : std::max(sees.window, sees.chunk);
+    bytes += static_cast<std::uint64_t>(most) * state.caches[i]->shape().bytes_per_cell();
+  }
+  for (const auto& cache : state.recurrents) bytes += cache->shape().bytes_per_slot();
+  return std::min(2 * bytes, state.options.host_bytes / 4);
+}
+
+void Exchange::offer(const Node* node) {
+  if (node->is_root()) return;
+  Offer path{node->name_space(), state_.path_tokens(node), {}};
+  path.media = media_of(path.tokens);
+  if (!is_portable(path.media)) return;
+  if (queue_.pending_jobs() >= kPendingPaths) return count_unsent();
+  const std::uint64_t bytes = path.tokens.size() * sizeof(Token);
+  queue_.add(bytes, [this, path = std::move(path)] { send(path); });
+}
+
+bool Exchange::drain() {
+  const auto unsent = [&] {
+    const std::lock_guard lock(mutex_);
+    return totals_.unsent;
+  };
+  const std::uint64_t before = unsent();
+  queue_.drain();
+  return unsent() == before;
+}
+
+SharedScope Exchange::scope(const std::string& name_space) const {
+  return {state_.options.fingerprint, name_space, state_.identities};
+}
+
+bool Exchange::answers(const SharedExchange& exchange, const SharedPath& path, double now) const {
+  const auto closed = [&] { return tier_->stats().state == "closed"; };
+  if (closed()) return true;
+  static_cast<void>(exchange.get_index(path, 0, now));
+  return closed();
+}
+
+double Exchange::now() const {
+  const std::lock_guard lock(state_.mutex);
+  return state_.now;
+}
+
+bool Exchange::is_known(const std::string& key) const {
+  const std::lock_guard lock(mutex_);
+  return known_.count(short_name(key)) != 0;
+}
+
+void Exchange::set_known(const std::string& key, bool known) {
+  const std::lock_guard lock(mutex_);
+  if (known_.size() >= kKnownKeys) known_.clear();
+  known ? static_cast<void>(known_.insert(short_name(key))) : static_cast<void>(known_.erase(short_name(key)));
+}
+
+void Exchange::count_unsent() {
+  const std::lock_guard lock(mutex_);
+  ++totals_.unsent;
+}
+
+StoreStats Exchange::stats() const {
+  StoreStats stats;
+  {
+    const std::lock_guard lock(mutex_);
+    stats = totals_;
+  }
+  stats.tier = tier_->stats();
+  stats.pending = queue_.pending_jobs();
+  return stats;
+}
+
+}  // namespace kvtrie

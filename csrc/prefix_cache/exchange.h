@@ -1,0 +1,121 @@
+// What processes share through a store: prefixes that one computed, for another one to find.
+//
+// Sending. When a session closes, its path is *offered*: its tokens are queued, nothing else. A thread of its own goes
+// along the path and sends, in the layout of store/shared_exchange.h, what this process has not sent before: whole
+// blocks, restore points, and the tail. It takes the mutex for one snapshot at a time, to find where the bytes are and
+// to have them gathered; it waits, takes checksums and talks to the store without it. What is no longer there when its
+// turn comes is not sent, and nothing is given up for sending: the bytes pass through a part of host memory that is set
+// aside for this.
+//
+//     close --> offer: tokens --> [thread]  mutex: gather one block | wait, checksum, put, announce | mutex: ...
+//
+// Receiving. Where a prompt is not known as deep as it could be reused, `advance` asks the store, with the mutex free.
+// What it sends becomes ordinary nodes in host memory (reopen.cpp), and the ordinary plan goes on from there. Room in
+// host memory is made when it is known that there is something to come, for half of the host tier at most at a time.
+//
+//     full attention alone     whole blocks while there are any, then what goes on behind the last one
+//     with restore points      along the indices, as far as the prompt goes; then the deepest restore point, and the
+//                              blocks in front of it
+//
+// A store that is slow or gone costs what its client's timeouts allow, until it is left alone (store/circuit.h); then
+// every look-up is a miss at once.
+//
+// Threads: `offer` and `advance` with the prefix cache's mutex held, the others without. Units: tokens, bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "prefix_cache/media.h"
+#include "prefix_cache/node_state.h"
+#include "prefix_cache/reuse_plan.h"
+#include "store/background_queue.h"
+#include "store/shared_exchange.h"
+#include "store/shared_tier.h"
+
+namespace kvtrie {
+
+class Entry;
+class Session;
+struct PrefixCacheState;
+
+struct StoreStats {
+  SharedStats tier;
+  std::uint64_t sent = 0;      // snapshots that the store has now, by this process
+  std::uint64_t unsent = 0;    // and those not sent: gone before their turn, no room for them, no answer
+  std::uint64_t received = 0;  // snapshots that became nodes here
+  std::uint64_t received_bytes = 0;
+  std::uint64_t pending = 0;  // paths on their way
+};
+
+class Exchange {
+ public:
+  // `room`: bytes of host memory set aside for sending. Throws like SharedTier.
+  Exchange(PrefixCacheState& state, std::uint64_t room);
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  // --- sending
+  // The path down to `node` is to be sent. What does not reach the queue is counted as unsent.
+  void offer(const Node* node);
+  // All that was offered before has had its turn. False: some of it was not sent.
+  bool drain();
+  bool quiet() const { return queue_.pending_jobs() == 0; }
+  std::uint64_t room() const { return room_->cap(); }
+  // What sending takes of host memory at a time, for one whole block and one restore point of these caches.
+  static std::uint64_t room_for(const PrefixCacheState& state);
+
+  // --- receiving
+  // As PrefixCacheState::advance, with what the store has. Lets go of the mutex.
+  ReusePlan advance(Session& session, std::int32_t limit, Entry& entry);
+
+  StoreStats stats() const;
+
+ private:
+  friend class Lookup;  // receiving.cpp: one prompt that is being looked up
+  struct Offer {
+    std::string name_space;
+    Tokens tokens;
+    std::vector<SnapshotMedia> media;
+  };
+  struct Place {  // one snapshot of a path: [start, end), with or without the restore point at its end
+    std::size_t start = 0, end = 0;
+    bool block = false, point = false;
+    bool cells() const noexcept { return block || end % kSharedBlock != 0; }
+  };
+  enum class Sent : std::uint8_t { kYes, kNotThere, kNo };
+
+  void send(const Offer& offer);
+  Sent send(const SharedExchange& exchange, const SharedPath& path, const Offer& offer, const Place& place);
+  bool put(const SharedExchange& exchange, const SharedPath& path, const Place& place, const Saving& saving);
+  std::vector<Place> tails(const Offer& offer);
+  bool take(const Offer& offer, const Place& place, Saving& saving);
+  BlobPtr copy_of_cells(std::size_t cache, std::span<Node* const> nodes, std::int32_t from, std::int32_t to);
+  BlobPtr copy_of_state(std::size_t cache, const RestorePoint& point);
+  bool can_be_point(std::span<Node* const> nodes) const;  // at the end of the last one
+  bool add_point(std::span<Node* const> nodes, Saving& saving);
+  SnapshotHeader header_of(const Offer& offer, const Place& place) const;
+
+  // Whether it answers, as far as is known; one that was left alone for a while is asked for something small first.
+  bool answers(const SharedExchange& exchange, const SharedPath& path, double now) const;
+  double now() const;  // takes the mutex
+  SharedScope scope(const std::string& name_space) const;
+  bool is_known(const std::string& key) const;
+  void set_known(const std::string& key, bool known);
+  void count_unsent();
+
+  PrefixCacheState& state_;
+  const std::shared_ptr<SharedTier> tier_;
+  const std::shared_ptr<ByteBudget> room_;
+  mutable std::mutex mutex_;                 // guards the members below; taken after the prefix cache's
+  std::unordered_set<std::uint64_t> known_;  // keys that the store is known to have, by the beginning of their digest
+  StoreStats totals_;                        // only the totals are kept here
+  BackgroundQueue queue_{"store"};           // its jobs use all of the above, so it goes first
+};
+
+}  // namespace kvtrie

@@ -1,0 +1,271 @@
+// Caps that change at run time.
+//
+// Lowering a cap is making room as a claim does, only that the room is then taken away: what goes, goes in the usual
+// order, and what may not go is counted first, so that a refusal changes nothing. Host memory and files can only be let
+// go of when nothing is on its way between the tiers; that is waited for without the mutex, before anything changes.
+//
+//     device    held <= limit of each pool      needs: what has to be free under the old limit for the new one to hold
+//     host      what pinned nodes have nowhere else stays
+//     disk      what pinned nodes have nowhere else stays, with all above it
+//
+// The disk comes first, then the host, then the pools: what leaves a pool finds the host's new cap in force.
+#include <algorithm>
+#include <map>
+#include <thread>
+
+#include "base/error.h"
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+namespace {
+
+constexpr const char* kWhere = "set_limits";
+
+std::vector<std::uint32_t> chosen(const std::vector<std::optional<std::uint32_t>>& wanted,
+                                  std::vector<std::uint32_t> present, const std::vector<std::uint32_t>& capacities,
+                                  const char* name) {
+  require(wanted.empty() || wanted.size() == present.size(), kWhere, name, ": got ", wanted.size(),
+          " entries, allowed one for each of the ", present.size(), " caches");
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i]) present[i] = *wanted[i] == 0 ? capacities[i] : std::min(*wanted[i], capacities[i]);
+  }
+  return present;
+}
+
+[[noreturn]] void refuse(const char* what, std::uint64_t wanted, std::uint64_t held) {
+  CacheFullCounts counts;
+  counts.needed = held - std::min(held, wanted);
+  counts.held_live = held;
+  throw Error::cache_full(
+      cat("[", kWhere, "] ", what, ": got ", wanted, ", allowed ", held, " or more, which live sessions and pins hold"),
+      counts);
+}
+
+}  // namespace
+
+void PrefixCacheState::set_pin_cap() {
+  std::uint32_t smallest = std::numeric_limits<std::int32_t>::max();
+  for (const auto& cache : caches) smallest = std::min(smallest, cache->limit());
+  pin_cap = static_cast<std::uint32_t>(options.max_pinned_fraction * smallest);
+}
+
+Caps PrefixCacheState::caps() const {
+  Caps caps;
+  for (const auto& cache : caches) caps.cells.push_back(cache->limit());
+  for (const auto& cache : recurrents) caps.slots.push_back(cache->limit());
+  if (host != nullptr) caps.host = host->cap();
+  if (disk != nullptr) caps.disk = disk->budget().cap();
+  return caps;
+}
+
+Caps PrefixCacheState::caps_for(const Limits& limits) const {
+  Caps result = caps();
+  std::vector<std::uint32_t> cells, slots;
+  for (const auto& cache : caches) cells.push_back(cache->capacity());
+  for (const auto& cache : recurrents) slots.push_back(cache->capacity());
+  result.cells = chosen(limits.held_cells, result.cells, cells, "held_cells");
+  result.slots = chosen(limits.held_slots, result.slots, slots, "held_slots");
+  if (limits.host_bytes) {
+    if (host == nullptr) fail(ErrorKind::kNotSupported, kWhere, "host_bytes: there is no host tier (host_bytes is 0)");
+    require(*limits.host_bytes > 0 || disk == nullptr, kWhere,
+            "host_bytes: got 0, allowed 1 or more with a disk tier: bytes pass through it");
+    const std::uint64_t aside = exchange == nullptr ? 0 : exchange->room();
+    require(*limits.host_bytes >= aside, kWhere, "host_bytes: got ", *limits.host_bytes, ", allowed ", aside,
+            " or more: so much is set aside for sending to the store");
+    result.host = *limits.host_bytes - aside;
+  }
+  if (limits.disk_bytes) {
+    if (disk == nullptr) fail(ErrorKind::kNotSupported, kWhere, "disk_bytes: there is no disk tier (disk is None)");
+    result.disk = *limits.disk_bytes;
+  }
+  return result;
+}
+
+// ---- what may not go ----------------------------------------------------------------------------------------------
+
+// A pinned node that is not on the device and has memory that is in no file keeps all its memory (leave_host).
+std::uint64_t PrefixCacheState::pinned_host_bytes() const {
+  std::map<const void*, std::uint64_t> kept;
+  for (const Pin& pin : pins) {
+    for (Node* node : pin.path) {
+      const NodeState& state = state_of(node);
+      bool only_here = false;
+      state.visit_blobs([&](const BlobPtr& blob) { only_here = only_here || (blob->in_memory() && !blob->saved()); });
+      if (state.on_device || !only_here) continue;
+      state.visit_blobs([&](const BlobPtr& blob) {
+        if (const HostMemoryPtr memory = blob->memory()) kept[memory.get()] = memory->bytes();
+      });
+    }
+  }
+  std::uint64_t bytes = 0;
+  for (const auto& [memory, size] : kept) bytes += size;
+  return bytes;
+}
+
+std::uint64_t PrefixCacheState::pinned_disk_bytes() const {
+  std::map<const void*, std::uint64_t> kept;
+  for (const Pin& pin : pins) {
+    bool below = false;  // something at or below this node stays in its file
+    for (Node* node : pin.path) {
+      if (!node->in_order(kDiskOrder)) continue;
+      below = below || !state_of(node).on_device;
+      if (!below) continue;
+      state_of(node).visit_blobs([&](const BlobPtr& blob) {
+        const auto file = std::dynamic_pointer_cast<DiskFile>(blob->source());
+        if (file != nullptr) kept[file.get()] = file->bytes();
+      });
+    }
+  }
+  std::uint64_t bytes = 0;
+  for (const auto& [file, size] : kept) bytes += size;
+  return bytes;
+}
+
+Needs PrefixCacheState::needs_for(const Caps& wanted) const {
+  Needs needs = no_needs();
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    const std::uint32_t present = caches[i]->limit();
+    needs.cells[i] = present - std::min(present, wanted.cells[i]);
+  }
+  for (std::size_t i = 0; i < recurrents.size(); ++i) {
+    const std::uint32_t present = recurrents[i]->limit();
+    needs.slots[i] = present - std::min(present, wanted.slots[i]);
+  }
+  return needs;
+}
+
+void PrefixCacheState::require_reachable(const Caps& wanted) {
+  if (host != nullptr && wanted.host < host->used()) {
+    const std::uint64_t kept = pinned_host_bytes();
+    if (kept > wanted.host) refuse("host_bytes", wanted.host, kept);
+  }
+  if (disk != nullptr && wanted.disk < disk->budget().used()) {
+    const std::uint64_t kept = pinned_disk_bytes();
+    if (kept > wanted.disk) refuse("disk_bytes", wanted.disk, kept);
+  }
+  require_room(needs_for(wanted));
+}
+
+// ---- making it so -------------------------------------------------------------------------------------------------
+
+bool PrefixCacheState::at_rest() const {
+  if (!arrivals.empty() || !unsealed.empty() || !paths_in_use.empty()) return false;
+  if (writer != nullptr && writer->pending_jobs() > 0) return false;
+  if (host == nullptr) return true;
+  std::map<const void*, std::uint64_t> memory;
+  trie.visit([&](const Node& node) {
+    if (node.is_root()) return;
+    state_of(&node).visit_blobs([&](const BlobPtr& blob) {
+      if (const HostMemoryPtr bytes = blob->memory()) memory[bytes.get()] = bytes->bytes();
+    });
+  });
+  std::uint64_t counted = 0;
+  for (const auto& [object, bytes] : memory) counted += bytes;
+  return counted == host->used();  // else another call still checks or reads bytes that nobody knows any more
+}
+
+// Memory of pinned nodes whose bytes are in files, too: in no victim order, but let go of at no loss.
+bool PrefixCacheState::let_go_of_saved_memory() {
+  bool any = false;
+  for (const Pin& pin : pins) {
+    for (Node* node : pin.path) {
+      if (!state_of(node).on_device && node->in_order(kHostOrder)) any = leave_host(node, /*may_lose=*/false) || any;
+    }
+  }
+  return any;
+}
+
+void PrefixCacheState::lower_host_cap(std::uint64_t cap) {
+  while (host->used() > cap && !make_host_room(host->cap() - cap, /*may_lose=*/true)) {
+    if (let_go_of_saved_memory()) continue;
+    if (user_points.empty()) refuse("host_bytes", cap, host->used());
+    take_off_user(user_points.front());
+  }
+  if (!host->set_cap(cap)) refuse("host_bytes", cap, host->used());
+}
+
+bool PrefixCacheState::let_go_of_live_files() {
+  std::vector<Node*> nodes;  // parents before their children
+  trie.visit([&](Node& node) {
+    if (!node.is_root() && node.in_order(kDiskOrder)) nodes.push_back(&node);
+  });
+  const auto is_last = [](const Node* node) {
+    for (Node* child = node->first_child(); child != nullptr; child = child->next_sibling()) {
+      if (child->in_order(kDiskOrder)) return false;
+    }
+    return true;
+  };
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    if (state_of(*node).on_device && is_last(*node)) return leave_disk(*node);
+  }
+  return false;
+}
+
+void PrefixCacheState::lower_disk_cap(std::uint64_t cap) {
+  const auto kept = [&] { return disk->budget().used() - disk->doomed_bytes(); };
+  while (kept() > cap) {
+    Node* victim = trie.victim(kDiskOrder);
+    if (victim != nullptr && leave_disk(victim)) continue;
+    if (let_go_of_live_files()) continue;
+    if (user_points.empty()) break;
+    take_off_user(user_points.front());
+  }
+  disk->sweep();
+  if (!disk->budget().set_cap(cap)) refuse("disk_bytes", cap, disk->budget().used());
+}
+
+void PrefixCacheState::change_caps(const Caps& wanted) {
+  if (host != nullptr && wanted.host > host->cap() && !host->set_cap(wanted.host))
+    refuse("host_bytes", wanted.host, host->used());
+  if (disk != nullptr) lower_disk_cap(wanted.disk);
+  if (host != nullptr) lower_host_cap(wanted.host);
+  make_room(needs_for(wanted));
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    if (!caches[i]->set_limit(wanted.cells[i])) refuse("held_cells", wanted.cells[i], caches[i]->usage().held);
+  }
+  for (std::size_t i = 0; i < recurrents.size(); ++i) {
+    const std::uint32_t held = recurrents[i]->limit() - recurrents[i]->free_slots();
+    if (!recurrents[i]->set_limit(wanted.slots[i])) refuse("held_slots", wanted.slots[i], held);
+  }
+  set_pin_cap();
+}
+
+// A device or the memory may fail on the way: then the caps are what they were, as far as what is held allows it.
+void PrefixCacheState::apply(const Caps& wanted) {
+  const Caps before = caps();
+  try {
+    change_caps(wanted);
+  } catch (...) {
+    if (host != nullptr) static_cast<void>(host->set_cap(before.host));
+    if (disk != nullptr) static_cast<void>(disk->budget().set_cap(before.disk));
+    for (std::size_t i = 0; i < caches.size(); ++i) static_cast<void>(caches[i]->set_limit(before.cells[i]));
+    for (std::size_t i = 0; i < recurrents.size(); ++i) static_cast<void>(recurrents[i]->set_limit(before.slots[i]));
+    throw;
+  }
+}
+
+std::uint64_t PrefixCache::host_cap() const noexcept {
+  const std::uint64_t aside = state_->exchange == nullptr ? 0 : state_->exchange->room();
+  return state_->host == nullptr ? 0 : state_->host->cap() + aside;
+}
+
+void PrefixCache::set_limits(const Limits& limits) {
+  constexpr int kAttempts = 1000;
+  for (int attempt = 0;; ++attempt) {
+    {
+      Entry entry(*state_);
+      const Caps wanted = state_->caps_for(limits);
+      state_->require_reachable(wanted);
+      const bool shrinks = (state_->host != nullptr && wanted.host < state_->host->used()) ||
+                           (state_->disk != nullptr && wanted.disk < state_->disk->budget().used());
+      if (!shrinks || state_->at_rest()) return state_->apply(wanted);
+      if (attempt == kAttempts) fail(ErrorKind::kBusy, kWhere, "state is on its way between the tiers: try again");
+      state_->wait_for_host(entry);
+    }
+    if (state_->writer != nullptr) state_->writer->drain();
+    if (state_->exchange != nullptr) state_->exchange->drain();
+    std::this_thread::yield();
+  }
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,195 @@
+// What callers do to memory: out to lower tiers, away, and kept.
+#include <algorithm>
+
+#include "base/error.h"
+#include "prefix_cache/exchange.h"
+#include "prefix_cache/media.h"
+#include "prefix_cache/prefix_cache.h"
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+
+namespace {
+
+void require_freeable(std::uint64_t nbytes, std::uint64_t freeable, std::string_view where) {
+  if (nbytes <= freeable) return;
+  CacheFullCounts counts;
+  counts.needed = nbytes;
+  counts.freeable = freeable;
+  throw Error::cache_full(
+      cat("[", where, "] nbytes: got ", nbytes, ", allowed ", freeable, " (what no live session or pin holds)"),
+      counts);
+}
+
+// The part of a victim that is worth `bytes`: its tail, counted in tokens of full attention.
+Node* part_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) {
+  const std::uint64_t each = std::max<std::uint64_t>(1, state.bytes_per_token());
+  const std::uint64_t tokens = (bytes + each - 1) / each;
+  const std::uint32_t length = state_of(victim).length();
+  return state.split_tail(victim, static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens, length)));
+}
+
+// Host memory may hold only a part of it at a time: rounds, as long as each gets something done.
+bool flush_to_disk(PrefixCacheState& state) {
+  while (true) {
+    PrefixCacheState::SaveAll round;
+    {
+      Entry entry(state);
+      round = state.save_all();
+    }
+    state.writer->drain();
+    Entry entry(state);
+    if (round.left == 0) return state.all_saved();
+    if (round.queued == 0) return false;
+  }
+}
+
+}  // namespace
+
+bool PrefixCache::flush() {
+  if (state_->disk == nullptr && state_->exchange == nullptr)
+    fail(ErrorKind::kNotSupported, "flush", "there is no disk tier (disk is None), and no store (store is None)");
+  const bool sent = state_->exchange == nullptr || state_->exchange->drain();
+  return (state_->disk == nullptr || flush_to_disk(*state_)) && sent;
+}
+
+namespace {
+
+void require_tier(const PrefixCacheState& state, Tier to) {
+  require(to == Tier::kHost || to == Tier::kDisk || to == Tier::kStore, "page_out", "to: got '", name_of(to),
+          "', allowed 'host', 'disk' or 'store'");
+  if (state.host == nullptr) fail(ErrorKind::kNotSupported, "page_out", "there is no host tier (host_bytes is 0)");
+  if (to == Tier::kDisk && state.disk == nullptr)
+    fail(ErrorKind::kNotSupported, "page_out", "there is no disk tier (disk is None)");
+  if (to == Tier::kStore && state.exchange == nullptr)
+    fail(ErrorKind::kNotSupported, "page_out", "there is no store (store is None)");
+}
+
+// Nodes of the subtree, children first.
+std::vector<Node*> children_first(Node* top) {
+  std::vector<Node*> nodes{top};
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    for (Node* child = nodes[i]->first_child(); child != nullptr; child = child->next_sibling()) nodes.push_back(child);
+  }
+  std::reverse(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+}  // namespace
+
+std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes, Tier to) {
+  Entry entry(*state_);
+  require_tier(*state_, to);
+  const std::uint64_t freeable = state_->freeable_bytes();  // what is on a disk needs no room in host memory
+  require_freeable(nbytes, state_->disk != nullptr ? freeable : std::min(freeable, state_->host->cap()), "page_out");
+  std::uint64_t freed = 0;
+  while (freed < nbytes) {
+    Node* victim = state_->next_victim();
+    ensure(victim != nullptr, "page_out", "counted more freeable bytes than there are");
+    Node* part = part_worth(*state_, victim, nbytes - freed);
+    if (to == Tier::kStore) state_->exchange->offer(part);
+    freed += state_->give_up(part);
+  }
+  if (to == Tier::kHost) return freed;
+  entry.unlock();
+  if (to == Tier::kStore) {
+    state_->exchange->drain();
+    entry.relock();
+    return freed;
+  }
+  state_->writer->drain();
+  entry.relock();
+  const std::uint64_t cap = state_->host->cap();
+  state_->make_host_room(std::min(cap, cap - state_->host->used() + nbytes), /*may_lose=*/false);
+  return freed;
+}
+
+std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const Token> tokens, Tier to) {
+  check_tokens(tokens, "page_out");
+  Entry entry(*state_);
+  require_tier(*state_, to);
+  Node* top = state_->own_tail(name_space, tokens);
+  if (top == nullptr) return 0;
+  std::uint64_t freed = 0;
+  for (Node* node : children_first(top)) {
+    if (!state_of(node).on_device) continue;
+    const std::uint64_t bytes = state_->page_out(node);
+    if (bytes == 0) break;
+    freed += bytes;
+  }
+  if (to == Tier::kHost) return freed;
+  if (to == Tier::kStore) {
+    for (Node* node : children_first(top)) {
+      if (node->is_leaf()) state_->exchange->offer(node);
+    }
+    entry.unlock();
+    state_->exchange->drain();
+    entry.relock();
+    return freed;
+  }
+  state_->save_path(children_first(top).front());
+  entry.unlock();
+  state_->writer->drain();
+  entry.relock();
+  top = state_->own_tail(name_space, tokens);
+  if (top == nullptr) return freed;
+  for (Node* node : children_first(top)) freed += state_->leave_host_for_disk(node);
+  return freed;
+}
+
+// Device leaves first, least recently used first; leaves in lower tiers when nothing is left on the device.
+std::uint64_t PrefixCache::evict_bytes(std::uint64_t nbytes) {
+  Entry entry(*state_);
+  const std::uint64_t on_device = state_->freeable_bytes();
+  require_freeable(nbytes, on_device + state_->freeable_outside_bytes(), "evict");
+  std::uint64_t freed = 0;
+  while (freed < nbytes) {
+    Node* victim = state_->next_victim();
+    if (victim == nullptr) victim = state_->outside_victim();
+    ensure(victim != nullptr, "evict", "counted more freeable bytes than there are");
+    freed += state_->remove_subtree(part_worth(*state_, victim, nbytes - freed));
+  }
+  return freed;
+}
+
+std::uint64_t PrefixCache::evict(std::string_view name_space, std::span<const Token> tokens) {
+  check_tokens(tokens, "evict");
+  Entry entry(*state_);
+  Node* top = state_->own_tail(name_space, tokens);
+  if (top == nullptr) return 0;
+  return state_->remove_subtree(top);
+}
+
+std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token> tokens, std::optional<double> ttl) {
+  check_tokens(tokens, "pin");
+  require(!ttl || *ttl > 0, "pin", "ttl: got ", ttl.value_or(0), ", allowed seconds above 0, or none");
+  require(!ttl || state_->options.clock, "pin", "ttl: got ", ttl.value_or(0), ", allowed none without a clock");
+  Entry entry(*state_);
+  const Match match = state_->trie.match(name_space, tokens);
+  if (match.length == 0) return 0;
+  std::int32_t length = state_->longest_pin(match, state_->pin_cap);
+  if (state_->has_points()) length = state_->restorable_length(match.node, length);
+  if (length == 0) return 0;
+  Node* node = state_->node_ending_at(match.node, length);
+  state_->keep_as_point(node);
+  state_->pins.push_back({state_->hold(node), state_->now + ttl.value_or(std::numeric_limits<double>::infinity())});
+  ++state_of(node).pins;
+  state_->schedule_expiry();
+  return length;
+}
+
+std::int32_t PrefixCache::unpin(std::string_view name_space, std::span<const Token> tokens) {
+  check_tokens(tokens, "unpin");
+  Entry entry(*state_);
+  const Match match = state_->trie.match(name_space, tokens);
+  Node* node = match.node;
+  if (node != nullptr && node->end() > match.length) node = node->parent();
+  while (node != nullptr && !node->is_root() && state_of(node).pins == 0) node = node->parent();
+  if (node == nullptr || node->is_root()) return 0;
+  const std::int32_t length = node->end();
+  state_->remove_pin(
+      std::find_if(state_->pins.begin(), state_->pins.end(), [&](const Pin& each) { return each.node == node; }));
+  return length;
+}
+
+}  // namespace kvtrie

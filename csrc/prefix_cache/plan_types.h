@@ -1,0 +1,91 @@
+// What the operations of a prefix cache hand to each other: paths, what is missing on them, what is held.
+//
+// Threads: values; those that name nodes are valid while the prefix cache's mutex is held, or their path is.
+// Units: positions, tokens, cells; bytes where the name says so.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "prefix_cache/coverage.h"
+#include "prefix_cache/node_state.h"
+#include "prefix_cache/reuse_plan.h"
+
+namespace kvtrie {
+
+// A lock on a node that may be in a lower tier. One lock protects within one tier, and tiers change above a held node;
+// so the whole path is locked: otherwise a device node could go and take the held node below it along.
+struct Hold {
+  Node* node = nullptr;
+  std::vector<Node*> path;  // locked once each: the node and all above it, the root left out
+};
+
+// A pin: a hold that goes by itself at some time, or never.
+struct Pin : Hold {
+  double until = std::numeric_limits<double>::infinity();  // seconds, as the clock counts
+};
+
+// The caps of all tiers.
+struct Caps {
+  std::vector<std::uint32_t> cells, slots;  // per attention cache, per recurrent cache
+  std::uint64_t host = 0, disk = 0;         // 0 where there is no such tier
+};
+
+// What a call claims: cells of each attention cache, slots of each recurrent one.
+struct Needs {
+  std::vector<std::uint32_t> cells, slots;
+};
+
+// The part of a path that a prompt matches: nodes below the starting node, towards the match.
+struct Path {
+  std::vector<Node*> nodes;
+  std::int32_t matched = 0;  // tokens from the root
+};
+
+// The deepest offset that all caches can reach on a path.
+struct Reach {
+  std::int32_t target = 0;
+  Reason reason;  // why it is not the match
+};
+
+// What has to come from lower tiers before a session can stand at `target`.
+struct Fetch {
+  std::vector<Node*> nodes;  // their full attention, root first; the last one may reach beyond the target
+  std::vector<std::vector<WindowSource>> windows;  // per attention cache; only those not on the device
+  Node* point = nullptr;                           // its states
+  Needs needs;
+  std::uint64_t bytes = 0;
+  std::int32_t resident = 0;  // up to here full attention is on the device
+
+  bool empty() const noexcept { return nodes.empty() && bytes == 0; }
+};
+
+// What a page-in builds on: it is not given up to make room for the rest.
+struct InUse {
+  const Node* point = nullptr;                 // whose restore point the session will stand on
+  std::vector<std::vector<SpanList>> windows;  // per attention cache: cells on the device that are part of its window
+};
+
+// A snapshot that came from elsewhere, in terms of this cache.
+struct Imported {
+  std::string name_space;
+  Tokens tokens;  // the whole path
+  std::int32_t start = 0;
+  PointKind point = PointKind::kNone;
+  std::vector<std::vector<BlobSlice>> cells;  // per attention cache
+  std::vector<BlobSlice> windows;             // per attention cache; no blob: none
+  std::vector<BlobPtr> states;                // per recurrent cache; null: none
+};
+using BlobMaker = std::function<BlobPtr(std::size_t image)>;
+
+// Whether there are media items among the tokens. Throws kArgument for a negative token that stands for none, naming
+// its index.
+bool check_tokens(std::span<const Token> tokens, std::string_view where);
+
+}  // namespace kvtrie

@@ -1,0 +1,252 @@
+// What the store has of a prompt, taken into host memory.
+//
+// A look-up belongs to one call of `begin` or `restore`. It holds the path that it goes on from, and then what it
+// brought, so that making room for the next piece takes none of it away. The mutex is free while the store is asked.
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "prefix_cache/exchange.h"
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+namespace {
+
+bool begins_with(std::span<const std::byte> longer, std::span<const std::byte> shorter) {
+  return shorter.size() <= longer.size() && std::equal(shorter.begin(), shorter.end(), longer.begin());
+}
+
+}  // namespace
+
+// Made, used and ended with the prefix cache's mutex held.
+class Lookup {
+ private:
+  // The mutex is free while `ask` runs, and held again afterwards, however that ends.
+  template <class Ask>
+  auto without_mutex(Ask&& ask) {
+    entry_.unlock();
+    try {
+      auto answer = ask();
+      entry_.relock();
+      return answer;
+    } catch (...) {
+      if (!entry_.holds()) entry_.relock();
+      throw;
+    }
+  }
+
+ public:
+  Lookup(Exchange& exchange, Session& session, const SharedPath& path, std::int32_t limit, Entry& entry)
+      : owner_(exchange),
+        state_(exchange.state_),
+        entry_(entry),
+        path_(path),
+        shared_(exchange.tier_, state_.host, [this](std::uint64_t bytes) { return make_room(bytes); }),
+        atomic_(session.atomic_),
+        computed_(static_cast<std::size_t>(session.computed_)),
+        limit_(static_cast<std::size_t>(limit)),
+        now_(state_.now),
+        share_(state_.host->cap() / 2) {
+    const Path here = state_.find_path(session.node_, state_.unpublished(session));
+    known_ = static_cast<std::size_t>(here.matched);
+    hold_ = std::make_unique<PathHold>(state_, here.nodes.empty() ? session.node_ : here.nodes.back());
+  }
+
+  // Whether there is more in the tree now than before.
+  bool run() {
+    const bool answers = without_mutex([&] { return owner_.answers(shared_, path_, now_); });
+    if (answers) state_.has_points() ? take_points() : take_cells();
+    join_pieces();
+    return any_;
+  }
+
+  // Another round may bring more, when this one's part is on the device.
+  bool wants_another() const noexcept { return any_ && stopped_ && !state_.has_points(); }
+
+ private:
+  struct Candidate {
+    std::size_t block = 0, end = 0;  // the whole blocks in front of it; where the restore point is
+    Continuation found;
+  };
+
+  std::size_t blocks_known() const { return known_ / kSharedBlock; }
+
+  // ---- full attention alone ----------------------------------------------------------------------------------------
+
+  void take_cells() {
+    while (blocks_known() < path_.blocks() && take_block()) {
+    }
+    const std::size_t block = blocks_known();
+    if (stopped_ || block * kSharedBlock == path_.tokens()) return;
+    const SharedIndex index = without_mutex([&] { return shared_.get_index(path_, block, now_); });
+    const FoundContinuation found = find_continuation(index, path_.bytes(block * kSharedBlock, path_.tokens()));
+    if (found.cells == nullptr || block * kSharedBlock + found.common <= known_) return;
+    ReceivedSnapshot received = without_mutex([&] { return shared_.get_cells(path_, block, *found.cells, now_); });
+    const bool whole = count_tokens(found.cells->tokens) == kSharedBlock;
+    if (add(std::move(received),
+            path_.key_behind(whole ? SharedKind::kBlock : SharedKind::kTail, block, found.cells->tokens)))
+      known_ = block * kSharedBlock + found.common;
+  }
+
+  // The next block of the prompt. A model without full attention has nothing in it: that it is there says that the path
+  // goes on.
+  bool take_block() {
+    const std::size_t block = blocks_known() + 1;
+    ReceivedSnapshot received = without_mutex([&] { return shared_.get_block(path_, block, now_); });
+    const std::string key = path_.block_key(block);
+    if (state_.full.empty() ? received.answer != SharedAnswer::kHit : !add(std::move(received), key)) return false;
+    known_ = block * kSharedBlock;
+    return true;
+  }
+
+  // ---- with restore points -----------------------------------------------------------------------------------------
+
+  void take_points() {
+    std::vector<Candidate> candidates = walk();
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.end > b.end; });
+    for (const Candidate& each : candidates) {
+      if (take_candidate(each)) return;
+    }
+  }
+
+  // Along the indices from where the session stands, as far as blocks of the prompt are known here or there. A block
+  // that an index forgot is asked for itself.
+  std::vector<Candidate> walk() {
+    std::vector<Candidate> candidates;
+    for (std::size_t block = computed_ / kSharedBlock;; ++block) {
+      const SharedIndex index = without_mutex([&] { return shared_.get_index(path_, block, now_); });
+      const bool goes_on = note(index, block, candidates);
+      if (goes_on) owner_.set_known(path_.block_key(block + 1), true);
+      if ((block + 1) * kSharedBlock >= limit_) break;
+      if (goes_on || block < blocks_known()) continue;
+      if (!take_block()) break;
+    }
+    return candidates;
+  }
+
+  // Adds the restore points that the prompt can use; whether its next block is in the index.
+  bool note(const SharedIndex& index, std::size_t block, std::vector<Candidate>& candidates) const {
+    const std::size_t start = block * kSharedBlock;
+    const std::span<const std::byte> rest = path_.bytes(start, std::max(start, limit_));
+    bool goes_on = false;
+    for (const Continuation& each : index) {
+      if (!begins_with(rest, each.tokens)) continue;
+      const std::size_t count = count_tokens(each.tokens).value_or(0);
+      goes_on = goes_on || (each.cells && count == kSharedBlock);
+      const bool usable = start + count > computed_ && !atomic_.inside(static_cast<std::int32_t>(start + count));
+      if (each.point && usable) candidates.push_back({block, start + count, each});
+    }
+    return goes_on;
+  }
+
+  bool take_candidate(const Candidate& each) {
+    const std::size_t blocks = each.end / kSharedBlock;  // whole ones up to the point
+    if (!state_.full.empty() && blocks > blocks_known()) {
+      const std::uint64_t bytes = (blocks - blocks_known()) * kSharedBlock * state_.bytes_per_token();
+      if (bytes > share_ - std::min(share_, taken_)) return false;
+      while (blocks_known() < blocks) {
+        if (!take_block()) return false;
+      }
+    }
+    ReceivedSnapshot received = without_mutex([&] { return shared_.get_point(path_, each.block, each.found, now_); });
+    return add(std::move(received), path_.key_behind(SharedKind::kTail, each.block, each.found.tokens));
+  }
+
+  // ---- into the tree -----------------------------------------------------------------------------------------------
+
+  // Called while the store is asked. What comes stays until the session has it: half of the host tier at most.
+  bool make_room(std::uint64_t bytes) {
+    const std::lock_guard lock(state_.mutex);
+    const bool fits =
+        !state_.closed && bytes <= share_ - std::min(share_, taken_) && state_.make_host_room(bytes, /*may_lose=*/true);
+    stopped_ = stopped_ || !fits;
+    return fits;
+  }
+
+  // Whether it is part of the tree now.
+  bool add(ReceivedSnapshot received, const std::string& key) {
+    if (received.answer != SharedAnswer::kHit) {
+      owner_.set_known(key, false);
+      return false;
+    }
+    Imported found;
+    const auto image = [&](std::size_t n) { return received.images[n]; };
+    const SnapshotFault fault = state_.translate(received.header, image, found);
+    if (state_.full.empty()) found.start = 0;  // nothing lies in between
+    if (state_.trie.match(found.name_space, found.tokens).length == static_cast<std::int32_t>(found.tokens.size()))
+      for (std::vector<BlobSlice>& cells : found.cells) cells.clear();
+    Node* node = fault == SnapshotFault::kNone ? state_.import(found) : nullptr;
+    if (node == nullptr) {
+      ++state_.totals.unusable_snapshots;
+      return false;
+    }
+    auto hold = std::make_unique<PathHold>(state_, node);
+    hold_ = std::move(hold);
+    owner_.set_known(key, true);
+    any_ = true;
+    std::uint64_t bytes = 0;
+    for (const BlobPtr& blob : received.images) bytes += blob->bytes();
+    taken_ += bytes;
+    const std::lock_guard lock(owner_.mutex_);
+    ++owner_.totals_.received;
+    owner_.totals_.received_bytes += bytes;
+    return true;
+  }
+
+  // One node for what came in one piece after the other.
+  void join_pieces() {
+    std::vector<Node*> path;
+    for (Node* node = hold_->node(); !node->is_root(); node = node->parent()) path.push_back(node);
+    hold_ = nullptr;
+    for (std::size_t i = path.size(); any_ && i-- > 1;) state_.try_join(path[i]);
+  }
+
+  Exchange& owner_;
+  PrefixCacheState& state_;
+  Entry& entry_;
+  const SharedPath& path_;
+  const SharedExchange shared_;
+  const AtomicSpans& atomic_;
+  const std::size_t computed_, limit_;
+  const double now_;
+  const std::uint64_t share_;           // bytes that may come in one look-up
+  std::size_t known_ = 0;               // tokens of the prompt that are in the tree
+  std::unique_ptr<PathHold> hold_;      // of what this builds on
+  std::uint64_t taken_ = 0;             // bytes that came
+  bool any_ = false, stopped_ = false;  // something came; something was refused for lack of room
+};
+
+ReusePlan Exchange::advance(Session& session, std::int32_t limit, Entry& entry) {
+  ReusePlan report = state_.advance(session, limit, entry);
+  const auto worth_asking = [&] {
+    return limit - session.computed_ >= state_.options.store_min_tokens && report.reason.code != ReasonCode::kNoRoom;
+  };
+  if (!worth_asking()) return report;
+  const Tokens keys = state_.recorded_keys(session);
+  const std::vector<SnapshotMedia> media = media_of(keys);
+  if (!is_portable(media)) return report;
+  const SharedPath path(scope(session.name_space_), keys, media);
+  for (bool again = true; again && worth_asking();) {
+    const std::int32_t before = session.computed_;
+    if (before > 0 && state_.host_is_busy())
+      state_.wait_for_host(entry);  // what came before is on its way to the device
+    state_.require_usable(session);
+    {
+      Lookup lookup(*this, session, path, limit, entry);
+      if (!lookup.run()) return report;
+      again = lookup.wants_another();
+    }
+    state_.require_usable(session);
+    ReusePlan more = state_.advance(session, limit, entry);
+    more.matched = std::max(more.matched, report.matched);
+    more.bytes_moved += report.bytes_moved;
+    more.tier = session.computed_ > before ? Tier::kStore : report.tier;
+    report = std::move(more);
+    again = again && session.computed_ > before;
+  }
+  return report;
+}
+
+}  // namespace kvtrie

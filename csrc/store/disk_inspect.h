@@ -1,0 +1,43 @@
+// Looking into a folder of snapshots from outside: what a disk tier or a saved cache holds.
+//
+// Only headers are read. No lock is taken, nothing is written, links are not followed; so it works while a cache has
+// the folder open, and what it says may be old by a moment.
+//
+// Threads: any. Units: bytes, tokens, seconds.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "store/file_system.h"
+#include "store/snapshot_format.h"
+
+namespace kvtrie {
+
+// One file whose name is a snapshot's. `header` is empty unless `fault` is kNone.
+struct InspectedFile {
+  std::string name;
+  std::uint64_t bytes = 0;
+  double modified = 0;  // seconds since 1970
+  SnapshotFault fault = SnapshotFault::kNone;
+  SnapshotHeader header;
+};
+
+struct InspectedFolder {
+  std::vector<InspectedFile> files;  // by name; one that went meanwhile is left out
+  std::uint64_t temporary = 0;       // being written, or left by a process that ended in between
+  std::uint64_t others = 0;          // under names that are none of ours
+};
+
+// Throws kFormat when the folder cannot be listed.
+InspectedFolder inspect_folder(const std::string& folder, FileSystem& files = *real_file_system());
+
+// The header at the beginning of an open file of `bytes` bytes; reads no more than the decoder asks for, and never more
+// than the file has. `beginning`: what was read, at least all in front of the images when there is no fault.
+DecodedSnapshot read_header(File& file, std::uint64_t bytes, std::vector<std::byte>& beginning);
+
+// What an `open` that failed says about the file.
+SnapshotFault fault_of_open(int error) noexcept;
+
+}  // namespace kvtrie

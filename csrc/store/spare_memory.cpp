@@ -1,0 +1,55 @@
+#include "store/spare_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <new>
+
+namespace kvtrie {
+
+std::byte* map_pages(std::uint64_t bytes) noexcept {
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) return nullptr;
+  ::madvise(data, bytes, MADV_HUGEPAGE);  // fewer faults where the kernel agrees
+  return static_cast<std::byte*>(data);
+}
+
+void unmap_pages(std::byte* data, std::uint64_t bytes) noexcept { ::munmap(data, bytes); }
+
+SpareMemory::~SpareMemory() { shrink_to(0); }
+
+// The block nearest in size: what it lacks is fresh, what it has too much goes back.
+std::byte* SpareMemory::take(std::uint64_t bytes) noexcept {
+  const auto distance = [&](const Block& each) { return each.bytes > bytes ? each.bytes - bytes : bytes - each.bytes; };
+  const auto nearest = std::min_element(blocks_.begin(), blocks_.end(),
+                                        [&](const Block& a, const Block& b) { return distance(a) < distance(b); });
+  if (nearest == blocks_.end()) return nullptr;
+  const Block block = *nearest;
+  blocks_.erase(nearest);
+  bytes_ -= block.bytes;
+  if (block.bytes == bytes) return block.data;
+  void* data = ::mremap(block.data, block.bytes, bytes, MREMAP_MAYMOVE);
+  if (data != MAP_FAILED) return static_cast<std::byte*>(data);
+  unmap_pages(block.data, block.bytes);
+  return nullptr;
+}
+
+void SpareMemory::keep(std::byte* data, std::uint64_t bytes) noexcept {
+  try {
+    blocks_.push_back({data, bytes});
+    bytes_ += bytes;
+  } catch (const std::bad_alloc&) {
+    unmap_pages(data, bytes);
+  }
+}
+
+void SpareMemory::shrink_to(std::uint64_t bytes) noexcept {
+  auto gone = blocks_.begin();
+  for (; gone != blocks_.end() && bytes_ > bytes; ++gone) {
+    unmap_pages(gone->data, gone->bytes);
+    bytes_ -= gone->bytes;
+  }
+  blocks_.erase(blocks_.begin(), gone);
+}
+
+}  // namespace kvtrie

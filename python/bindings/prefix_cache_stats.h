@@ -1,0 +1,15 @@
+// What `PrefixCache.stats` and `nodes` show, as Python objects. They let go of the GIL while they ask.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "prefix_cache/prefix_cache.h"
+
+namespace kvtrie::binding {
+
+namespace py = pybind11;
+
+py::dict stats_to_python(const PrefixCache& self);
+py::list node_tuples(const PrefixCache& self);
+
+}  // namespace kvtrie::binding

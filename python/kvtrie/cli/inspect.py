@@ -1,0 +1,156 @@
+"""List what a disk tier or a saved cache holds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
+
+from kvtrie import _core
+
+Entry = dict[str, Any]  # a file as `_core._inspect_folder` reports it
+_COLUMNS = ("namespace", "tokens", "kinds", "point", "dtype", "bytes", "age", "")
+_EPILOG = """Reads headers only, takes no lock and follows no link, so it may run while a cache has the folder open.
+Neither tokens nor images are shown. Exit code 1: some files are of no use; the last column says why."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("folder", metavar="FOLDER", help="the folder of a disk tier, or one that was saved to")
+    parser.add_argument("--tree", action="store_true", help="each snapshot below the one it goes on from")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
+
+
+def run(arguments: argparse.Namespace, out: TextIO) -> int:
+    found = _core._inspect_folder(arguments.folder)
+    entries = [_summary(entry) for entry in found["files"]]
+    rest = {"temporary": found["temporary"], "others": found["others"]}
+    if arguments.json:
+        shown = [{name: entry[name] for name in entry if name != "path"} for entry in entries]
+        print(json.dumps({"snapshots": shown, **_totals(entries), **rest}, indent=1), file=out)
+    else:
+        ordered = _as_tree(entries) if arguments.tree else ((0, entry) for entry in _by_place(entries))
+        _print_table([_row(entry, depth) for depth, entry in ordered], out)
+        _print_totals(entries, rest, out)
+    return 1 if any(entry["fault"] for entry in entries) else 0
+
+
+def _summary(entry: Entry) -> Entry:
+    """What is shown of one file, and its `path`: (fingerprint, namespace, the bytes of all tokens)."""
+    shown = {name: entry[name] for name in ("name", "bytes", "fault")}
+    shown["age"] = max(0.0, time.time() - entry["modified"])
+    if entry["fault"]:
+        return {**shown, "path": None}
+    images = entry["images"]
+    cells = [image[2] for image in images if image[0] == "cells"]
+    return {
+        **shown,
+        "fingerprint": entry["fingerprint"],
+        "namespace": entry["namespace"],
+        "start": entry["start"] if cells else len(entry["tokens"]),
+        "end": len(entry["tokens"]),
+        "kinds": _kinds(entry),
+        "point": entry["point"],
+        "dtypes": sorted({cache[1] for cache in entry["caches"]}),
+        "path": (entry["fingerprint"], entry["namespace"], entry["tokens"].tobytes()),
+    }
+
+
+def _kinds(entry: Entry) -> list[str]:
+    """What there is of each cache: full, window, chunk (cells of such caches), recurrent (states)."""
+    kinds = set()
+    for role, cache, *_ in entry["images"]:
+        shape = entry["caches"][cache][2]
+        window, chunk = shape[4:6] if role != "state" else (0, 0)
+        kinds.add("recurrent" if role == "state" else "window" if window else "chunk" if chunk else "full")
+    return sorted(kinds)
+
+
+def _by_place(entries: Sequence[Entry]) -> list[Entry]:
+    """By namespace and path; what is of no use comes last."""
+    return sorted(entries, key=lambda each: (bool(each["fault"]), each["path"] or (), each["name"]))
+
+
+def _as_tree(entries: Sequence[Entry]) -> Iterator[tuple[int, Entry]]:
+    """(depth, entry), each below the one whose path ends where its own tokens begin."""
+    ends = {entry["path"]: entry["name"] for entry in entries if entry["path"]}
+    children: dict[str, list[Entry]] = {}
+    for entry in _by_place(entries):
+        above = ""
+        if entry["path"] and entry["start"] > 0:
+            fingerprint, namespace, tokens = entry["path"]
+            above = ends.get((fingerprint, namespace, tokens[: 4 * entry["start"]]), "")
+        children.setdefault("" if above == entry["name"] else above, []).append(entry)
+    waiting = [(0, entry) for entry in reversed(children.get("", []))]
+    while waiting:
+        depth, entry = waiting.pop()
+        yield depth, entry
+        waiting += [(depth + 1, each) for each in reversed(children.get(entry["name"], []))]
+
+
+def _row(entry: Entry, depth: int) -> list[str]:
+    size, age = _bytes(entry["bytes"]), _age(entry["age"])
+    if entry["fault"]:
+        return [entry["name"][:12] + "...", "", "", "", "", size, age, entry["fault"]]
+    span = f"[{entry['start']},{entry['end']})" if entry["start"] < entry["end"] else f"at {entry['end']}"
+    kinds, dtypes = "+".join(entry["kinds"]), "+".join(entry["dtypes"])
+    return ["  " * depth + _printable(entry["namespace"]), span, kinds, entry["point"] or "-", dtypes, size, age, ""]
+
+
+def _print_table(rows: Sequence[Sequence[str]], out: TextIO) -> None:
+    if not rows:
+        return
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows)]
+    for row in (_COLUMNS, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip(), file=out)
+
+
+def _totals(entries: Sequence[Entry]) -> dict[str, Any]:
+    good = [entry for entry in entries if not entry["fault"]]
+    return {
+        "files": len(entries),
+        "unusable": len(entries) - len(good),
+        "bytes": sum(entry["bytes"] for entry in entries),
+        "tokens": sum(entry["end"] - entry["start"] for entry in good),
+        "points": sum(bool(entry["point"]) for entry in good),
+        "namespaces": len({entry["namespace"] for entry in good}),
+        "fingerprints": sorted({entry["fingerprint"] for entry in good}),
+    }
+
+
+def _print_totals(entries: Sequence[Entry], rest: dict[str, int], out: TextIO) -> None:
+    totals = _totals(entries)
+    print(
+        f"{totals['files']} snapshots, {totals['tokens']} tokens, {totals['points']} restore points, "
+        f"{_bytes(totals['bytes'])}, {totals['namespaces']} namespaces",
+        file=out,
+    )
+    for fingerprint in totals["fingerprints"]:
+        print(f"of {_printable(fingerprint)}", file=out)
+    notes = {"of no use": totals["unusable"], "being written": rest["temporary"], "not ours": rest["others"]}
+    for what, count in notes.items():
+        if count:
+            print(f"{count} {what}", file=out)
+
+
+def _printable(text: str) -> str:
+    """Names come from others: nothing in them may steer a terminal."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text) or "''"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,627 @@
+// Prefix caches that share a store: what one computed, another one finds, byte for byte; what the store does cannot
+// hurt.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+
+#include "base/error.h"
+#include "cache/host_kv_store.h"
+#include "cache/host_state_store.h"
+#include "kv_code.h"
+#include "prefix_cache/media.h"
+#include "prefix_cache/prefix_cache.h"
+#include "prefix_cache/prefix_cache_state.h"
+#include "store_shared_helpers.h"
+
+namespace kvtrie {
+namespace {
+
+using oracle::kv_value;
+using oracle::prefix_hashes;
+using testing::MapStore;
+
+struct Kinds {
+  const char* name;
+  std::vector<Visibility> attention;  // of each attention cache
+  int recurrent = 0;
+  bool dense() const {
+    return recurrent == 0 &&
+           std::all_of(attention.begin(), attention.end(), [](const Visibility& each) { return each.full(); });
+  }
+};
+
+std::ostream& operator<<(std::ostream& out, const Kinds& kinds) { return out << kinds.name; }
+
+const Kinds kDense{"dense", {{}, {}}, 0};
+const Kinds kEvery[] = {kDense,
+                        {"window", {{40, 0}}, 0},
+                        {"chunk", {{0, 64}}, 0},
+                        {"recurrent", {}, 1},
+                        {"mixed", {{}, {40, 0}, {0, 100}}, 2},
+                        {"hybrid", {{}}, 1}};
+
+// A token list: `length` tokens, the first `shared` of which every salt has.
+Tokens prompt(std::int32_t length, Token salt, std::int32_t shared = 0) {
+  Tokens tokens(static_cast<std::size_t>(length));
+  for (std::int32_t i = 0; i < length; ++i) tokens[static_cast<std::size_t>(i)] = i < shared ? i : i + 100000 * salt;
+  return tokens;
+}
+
+struct Found {
+  std::int32_t reused = 0;
+  Tier tier = Tier::kNone;
+};
+
+// One process: a prefix cache of its own on a store that others use, too, with a model whose K, V and states say whose
+// they are.
+class Process {
+ public:
+  Process(const Kinds& kinds, std::shared_ptr<RemoteStore> store, PrefixCacheOptions options = {}, Cell cells = 4096,
+          DType dtype = DType::kFloat32)
+      : dtype_(dtype) {
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < kinds.attention.size(); ++i)
+      attention_.push_back(make_cells(i, kinds.attention[i], cells));
+    for (int i = 0; i < kinds.recurrent; ++i) recurrent_.push_back(make_states(static_cast<std::size_t>(i)));
+    for (const auto& cache : attention_) bytes += cache->shape().bytes_per_cell();
+    if (options.fingerprint.empty()) options.fingerprint = "weights";
+    if (options.host_bytes == 0) options.host_bytes = 16384 * std::max<std::uint64_t>(bytes, 64);
+    options.growth = 16;
+    options.store = std::move(store);
+    options.store_options.max_value = 4096;  // so that larger contents come in chunks
+    options.clock = [this] { return time; };
+    cache = PrefixCache::create({attention_, recurrent_}, options);
+  }
+  ~Process() {
+    if (cache->closed()) return;
+    settle();
+    const std::vector<std::string> findings = cache->check();
+    EXPECT_TRUE(findings.empty()) << findings.front();
+  }
+
+  // Begins, checks what is there, computes the rest and closes.
+  Found chat(const Tokens& tokens, const std::string& name_space = "n", std::uint32_t chunk = 100) {
+    const SessionPtr session = cache->begin(name_space, tokens);
+    verify(*session, name_space, tokens);
+    while (const StepPtr step = session->next_prefill(chunk)) compute(*step, name_space, tokens);
+    EXPECT_EQ(session->length(), static_cast<std::int32_t>(tokens.size()));
+    verify(*session, name_space, tokens);
+    const Found found{session->reused(), session->tier()};
+    session->close();
+    return found;
+  }
+  Found share(const Tokens& tokens, const std::string& name_space = "n") {
+    const Found found = chat(tokens, name_space);
+    settle();
+    return found;
+  }
+  void settle() { static_cast<void>(cache->state().exchange->drain()); }
+
+  StoreStats store() const { return *cache->stats().store; }
+
+  PrefixCachePtr cache;
+  double time = 0;
+
+ private:
+  std::shared_ptr<CausalCache> make_cells(std::size_t index, const Visibility& sees, Cell cells) {
+    const KvShape shape{index == 0 ? 2u : 1u, 1, 2, index == 0 ? 2u : 3u, cells, dtype_};
+    CausalCache::Options options;
+    options.visibility = sees;
+    for (std::uint32_t i = 0; i < shape.layers; ++i)
+      options.layers.push_back(static_cast<std::int32_t>(index * 10 + i));
+    auto made = CausalCache::create(std::make_unique<HostKvStore>(shape), options);
+    KvStore* store = &made->store();
+    made->pool().on_free = [store](Cell begin, std::uint32_t length) { store->fill(begin, length, 0xFF); };
+    return made;
+  }
+
+  static std::shared_ptr<RecurrentCache> make_states(std::size_t index) {
+    StateShape shape;
+    shape.layers = index == 0 ? 2 : 1;
+    shape.conv_tail = shape.conv_dim = 2;
+    shape.v_heads = 1;
+    shape.v_dim = shape.k_dim = 2;
+    shape.slots = 64;
+    std::vector<std::int32_t> layers;
+    for (std::uint32_t i = 0; i < shape.layers; ++i) layers.push_back(static_cast<std::int32_t>(100 + index * 10 + i));
+    return RecurrentCache::create(std::make_unique<HostStateStore>(shape), layers);
+  }
+
+  static float state_value(const std::vector<std::uint64_t>& hashes, std::int32_t length, std::uint32_t layer,
+                           bool delta, std::uint32_t column) {
+    return length == 0 ? 0.0f : kv_value(hashes[static_cast<std::size_t>(length) - 1], 1000 + layer, delta, column);
+  }
+
+  void compute(Step& step, const std::string& name_space, const Tokens& tokens) {
+    const auto hashes = prefix_hashes(name_space, tokens);
+    const auto rows = static_cast<std::int64_t>(step.tokens().size());
+    for (const auto& cache_of : attention_) {
+      const KvShape& shape = cache_of->shape();
+      for (const std::int32_t layer : cache_of->layers()) {
+        Tensor k = Tensor::host(DType::kFloat32, {rows, 1, shape.k_dim});
+        Tensor v = Tensor::host(DType::kFloat32, {rows, 1, shape.v_dim});
+        for (std::size_t row = 0; row < step.tokens().size(); ++row) {
+          const std::uint64_t hash = hashes[static_cast<std::size_t>(step.positions()[row])];
+          write(k, row, shape.k_dim, hash, static_cast<std::uint32_t>(layer), false);
+          write(v, row, shape.v_dim, hash, static_cast<std::uint32_t>(layer), true);
+        }
+        step.put(layer, k, v);
+      }
+    }
+    std::vector<std::int32_t> lengths = step.boundaries().empty() ? std::vector<std::int32_t>{} : step.boundaries()[0];
+    lengths.push_back(step.positions().back() + 1);
+    for (const auto& cache_of : recurrent_) {
+      for (const std::int32_t layer : cache_of->layers()) {
+        const auto entries = static_cast<std::int64_t>(lengths.size());
+        Tensor conv = Tensor::host(DType::kFloat32, {entries, 2, 2}),
+               delta = Tensor::host(DType::kFloat32, {entries, 1, 2, 2});
+        for (std::size_t i = 0; i < lengths.size() * 4; ++i) {
+          const auto column = static_cast<std::uint32_t>(i % 4), number = static_cast<std::uint32_t>(layer);
+          conv.host_span<float>()[i] = state_value(hashes, lengths[i / 4], number, false, column);
+          delta.host_span<float>()[i] = state_value(hashes, lengths[i / 4], number, true, column);
+        }
+        step.put_states(layer, conv, delta);
+      }
+    }
+  }
+
+  static void write(Tensor& rows, std::size_t row, std::uint32_t dim, std::uint64_t hash, std::uint32_t layer,
+                    bool value) {
+    for (std::uint32_t i = 0; i < dim; ++i) rows.host_span<float>()[row * dim + i] = kv_value(hash, layer, value, i);
+  }
+
+  // Every cell that the session's next query sees, and its states, are those of its own tokens.
+  void verify(const Session& session, const std::string& name_space, const Tokens& tokens) {
+    const auto hashes = prefix_hashes(name_space, tokens);
+    const std::int32_t length = session.length();
+    for (std::size_t i = 0; i < attention_.size(); ++i) verify_cells(session, i, length, hashes);
+    for (std::size_t i = 0; i < recurrent_.size(); ++i) verify_states(session, i, length, hashes);
+  }
+
+  void verify_cells(const Session& session, std::size_t i, std::int32_t length,
+                    const std::vector<std::uint64_t>& hashes) {
+    const CellSpans spans = cache->state().spans_of(session, i);
+    const std::int32_t floor = attention_[i]->visibility().floor(length);
+    std::int32_t at = spans.empty() ? length : spans.front().position;
+    if (floor < length) {
+      ASSERT_LE(at, floor) << "cache " << i << " lacks cells";
+    }
+    for (const CellSpan& span : spans) {
+      ASSERT_EQ(span.position, at);
+      at = span.end_position();
+    }
+    if (floor < length) {
+      ASSERT_GE(at, length) << "more where the session restarts below what it holds";
+    }
+    const KvShape& shape = attention_[i]->shape();
+    for (std::uint32_t layer = 0; layer < shape.layers && !spans.empty() && dtype_ == DType::kFloat32; ++layer) {
+      const auto [k, v] = attention_[i]->store().rows(layer, spans);
+      const auto number = static_cast<std::uint32_t>(attention_[i]->layers()[layer]);
+      expect_rows(k.host_span<float>(), shape.k_dim, spans.front().position, hashes, number, false);
+      expect_rows(v.host_span<float>(), shape.v_dim, spans.front().position, hashes, number, true);
+    }
+  }
+
+  static void expect_rows(std::span<const float> rows, std::uint32_t dim, std::int32_t start,
+                          const std::vector<std::uint64_t>& hashes, std::uint32_t layer, bool value) {
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::uint64_t hash = hashes[static_cast<std::size_t>(start) + i / dim];
+      wrong += rows[i] != kv_value(hash, layer, value, static_cast<std::uint32_t>(i % dim));
+    }
+    EXPECT_EQ(wrong, 0u) << (value ? "V" : "K") << " of layer " << layer;
+  }
+
+  void verify_states(const Session& session, std::size_t i, std::int32_t length,
+                     const std::vector<std::uint64_t>& hashes) {
+    const std::vector<SlotRef> slots = cache->state().states_of(session);
+    if (length == 0) return;
+    const Slot wanted[] = {slots[i].slot()};
+    for (std::uint32_t layer = 0; layer < recurrent_[i]->shape().layers; ++layer) {
+      const auto [conv, delta] = recurrent_[i]->store().read(layer, wanted);
+      const auto number = static_cast<std::uint32_t>(recurrent_[i]->layers()[layer]);
+      for (std::uint32_t column = 0; column < 4; ++column) {
+        EXPECT_EQ(conv.host_span<float>()[column], state_value(hashes, length, number, false, column));
+        EXPECT_EQ(delta.host_span<float>()[column], state_value(hashes, length, number, true, column));
+      }
+    }
+  }
+
+  DType dtype_;
+  std::vector<std::shared_ptr<CausalCache>> attention_;
+  std::vector<std::shared_ptr<RecurrentCache>> recurrent_;
+};
+
+class EveryKind : public ::testing::TestWithParam<Kinds> {
+ protected:
+  std::shared_ptr<MapStore> store_ = std::make_shared<MapStore>();
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, ::testing::ValuesIn(kEvery),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(EveryKind, AnotherProcessFindsWhatOneComputed) {
+  Process a(GetParam(), store_), b(GetParam(), store_);
+  for (const std::int32_t length : {100, 256, 257, 700, 1500}) {
+    const Tokens tokens = prompt(length, length);
+    EXPECT_EQ(a.share(tokens).reused, 0) << length;
+    const Found found = b.chat(tokens);
+    EXPECT_EQ(found.reused, length - 1) << "an exact repeat, all but the last token";
+    EXPECT_EQ(found.tier, Tier::kStore);
+    Tokens longer = tokens;
+    for (int i = 0; i < 90; ++i) longer.push_back(7000 + i);
+    EXPECT_EQ(b.chat(longer).tier, Tier::kDevice) << "no question to the store: it is here now";
+  }
+  EXPECT_EQ(b.store().tier.faults, std::vector<std::uint64_t>(b.store().tier.faults.size()));
+  EXPECT_GT(b.store().received, 0u);
+}
+
+TEST_P(EveryKind, TheNextTurnGoesOnInAnotherProcess) {
+  Process a(GetParam(), store_);
+  Tokens history = prompt(600, 1);
+  a.share(history);
+  for (int turn = 0; turn < 4; ++turn) {
+    Process b(GetParam(), store_);
+    for (int i = 0; i < 150; ++i) history.push_back(10000 * turn + i);
+    const Found found = b.share(history);
+    EXPECT_EQ(found.reused, static_cast<std::int32_t>(history.size()) - 150) << "turn " << turn;
+    EXPECT_EQ(found.tier, Tier::kStore);
+  }
+}
+
+TEST_P(EveryKind, ABranchSharesWhatItHasInCommon) {
+  Process a(GetParam(), store_);
+  a.share(prompt(900, 1, 700));
+  a.share(prompt(900, 2, 700));  // so that there is a restore point where they part
+  Process b(GetParam(), store_);
+  EXPECT_EQ(b.chat(prompt(900, 3, 700)).reused, 700);
+  Process c(GetParam(), store_);
+  const std::int32_t reused = c.chat(prompt(900, 4, 600)).reused;
+  EXPECT_EQ(reused, GetParam().dense() ? 600 : GetParam().recurrent > 0 ? 512 : 0) << "inside a block";
+}
+
+TEST_P(EveryKind, NothingIsSentTwice) {
+  Process a(GetParam(), store_), b(GetParam(), store_);
+  const Tokens tokens = prompt(800, 1);
+  a.share(tokens);
+  const std::uint64_t sent = a.store().sent, puts = a.store().tier.puts;
+  EXPECT_GT(sent, 0u);
+  a.share(tokens);
+  EXPECT_EQ(a.store().sent, sent);
+  EXPECT_EQ(a.store().tier.puts, puts);
+  b.share(tokens);
+  EXPECT_LE(b.store().sent, 1u) << "at most the restore point at the end, which it could not take";
+}
+
+TEST_P(EveryKind, WhatLeftTheDeviceIsSentFromHostMemory) {
+  Process a(GetParam(), store_), b(GetParam(), store_);
+  const Tokens tokens = prompt(700, 1);
+  store_->fail_at(1, true);
+  a.share(tokens);
+  EXPECT_GT(a.store().unsent, 0u);
+  store_->fail_at(0, false);
+  a.time = 60;
+  EXPECT_GT(a.cache->page_out("n", tokens, Tier::kStore), 0u);
+  EXPECT_EQ(b.chat(tokens).reused, 699);
+}
+
+// ---- isolation ----------------------------------------------------------------------------------------------------
+
+TEST_P(EveryKind, OnlyTheSameTenantOfTheSameModelFindsIt) {
+  const Tokens tokens = prompt(700, 1);
+  Process a(GetParam(), store_);
+  a.share(tokens, "alice");
+  PrefixCacheOptions other;
+  other.fingerprint = "weights2";
+  Process foreign(GetParam(), store_, other);
+  EXPECT_EQ(foreign.chat(tokens, "alice").reused, 0);
+  Process same(GetParam(), store_);
+  EXPECT_EQ(same.chat(tokens, "alic").reused, 0);
+  EXPECT_EQ(same.chat(tokens, "alicebob").reused, 0);
+  EXPECT_EQ(same.chat(tokens, "").reused, 0);
+  EXPECT_EQ(same.chat(tokens, "alice").reused, 699) << "the same tenant";
+}
+
+TEST(Exchange, AnotherDTypeIsAnotherModel) {
+  const auto store = std::make_shared<MapStore>();
+  const Tokens tokens = prompt(700, 1);
+  Process a(kDense, store);
+  a.share(tokens);
+  Process half(kDense, store, {}, 4096, DType::kFloat16);
+  EXPECT_EQ(half.chat(tokens).reused, 0);
+  Process window({"window", {{}, {40, 0}}, 0}, store);
+  EXPECT_EQ(window.chat(tokens).reused, 0);
+  Process half_too(kDense, store, {}, 4096, DType::kFloat16);
+  half.settle();
+  EXPECT_EQ(half_too.chat(tokens).reused, 699);
+}
+
+TEST_P(EveryKind, MediaItemsAreNamedByWhatTheyAre) {
+  const auto with = [](const char* digest) {
+    Tokens tokens = prompt(300, 1);
+    tokens.insert(tokens.begin() + 250, 20, media_id(digest, 20));
+    return tokens;
+  };
+  Process a(GetParam(), store_), b(GetParam(), store_);
+  a.share(with("a cat"));
+  EXPECT_LE(b.chat(with("a dog")).reused, 250);
+  EXPECT_EQ(b.chat(with("a cat")).reused, 319);
+}
+
+// ---- a store that fails -------------------------------------------------------------------------------------------
+
+// Every call of the store may be the one that fails, alone or with all that follow.
+TEST_P(EveryKind, AFailingStoreCostsNoMoreThanWhatItHas) {
+  const Tokens tokens = prompt(600, 1);
+  for (const bool from_then_on : {false, true}) {
+    for (int nth = 1;; ++nth) {
+      const auto store = std::make_shared<MapStore>();
+      Process a(GetParam(), store), b(GetParam(), store);
+      store->fail_at(nth, from_then_on);
+      a.share(tokens);
+      const Found found = b.chat(tokens);
+      EXPECT_GE(found.reused, 0);
+      b.settle();
+      const int calls = store->calls;
+      const std::uint64_t level = b.cache->stats().host_bytes;
+      b.cache->evict_bytes(0);
+      EXPECT_LE(level, b.cache->stats().host_cap_bytes);
+      if (nth > calls) {
+        EXPECT_EQ(found.reused, 599) << "nothing failed";
+        break;
+      }
+    }
+  }
+}
+
+TEST_P(EveryKind, DamageIsAMiss) {
+  const Tokens tokens = prompt(600, 1);
+  Process a(GetParam(), store_);
+  a.share(tokens);
+  const std::map<std::string, testing::Bytes> values = store_->values;
+  std::size_t refused = 0;
+  for (const auto& [key, value] : values) {
+    for (const std::size_t at : {std::size_t{0}, std::size_t{40}, value.size() / 2, value.size() - 1}) {
+      store_->values = values;
+      store_->values[key][at] ^= std::byte{0x10};
+      Process b(GetParam(), store_);
+      b.chat(tokens);  // checks every byte
+      for (const std::uint64_t count : b.store().tier.faults) refused += count;
+      store_->values = values;
+      store_->values[key].resize(at);
+      Process c(GetParam(), store_);
+      c.chat(tokens);
+    }
+  }
+  EXPECT_GT(refused, values.size());
+  store_->values = values;
+  Process d(GetParam(), store_);
+  EXPECT_EQ(d.chat(tokens).reused, 599);
+}
+
+TEST_P(EveryKind, ValuesUnderEachOthersKeysAreMisses) {
+  const Tokens first = prompt(600, 1), second = prompt(600, 2);
+  Process a(GetParam(), store_);
+  a.share(first);
+  a.share(second);
+  std::vector<testing::Bytes> values;
+  for (const auto& [key, value] : store_->values) values.push_back(value);
+  std::rotate(values.begin(), values.begin() + 1, values.end());
+  std::size_t i = 0;
+  for (auto& [key, value] : store_->values) value = values[i++];
+  Process b(GetParam(), store_);
+  EXPECT_EQ(b.chat(first).reused, 0);
+  EXPECT_EQ(b.chat(second).reused, 0);
+}
+
+TEST(Exchange, AStoreThatIsGoneIsLeftAloneAndComesBack) {
+  const auto store = std::make_shared<MapStore>();
+  Process a(kDense, store), b(kDense, store);
+  a.share(prompt(700, 1));
+  store->fail_at(1, true);
+  for (Token salt = 2; salt < 6; ++salt) EXPECT_EQ(b.share(prompt(700, salt)).reused, 0);
+  EXPECT_EQ(b.store().tier.state, "open");
+  const int calls = store->calls;
+  EXPECT_EQ(b.share(prompt(700, 1, 0)).reused, 0);
+  EXPECT_EQ(store->calls, calls) << "it is left alone";
+  store->fail_at(0, false);
+  Process c(kDense, store);
+  b.time = 100;
+  EXPECT_EQ(b.share(prompt(800, 1)).tier, Tier::kDevice);
+  a.share(prompt(700, 9));
+  EXPECT_EQ(b.chat(prompt(700, 9)).tier, Tier::kStore);
+  EXPECT_EQ(b.store().tier.state, "closed");
+  EXPECT_EQ(b.store().tier.opened, 1u);
+}
+
+// ---- room ---------------------------------------------------------------------------------------------------------
+
+TEST(Exchange, ASmallHostTierIsPassedThroughInRounds) {
+  const auto store = std::make_shared<MapStore>();
+  Process a(kDense, store);
+  const Tokens tokens = prompt(3000, 1);
+  a.share(tokens);
+  PrefixCacheOptions small;
+  small.host_bytes = 56 * 1024;  // of 52 bytes a token: 1100 of 3000 tokens
+  Process b(kDense, store, small);
+  const Found found = b.share(tokens);
+  EXPECT_EQ(found.reused, 2999);
+  EXPECT_EQ(found.tier, Tier::kStore);
+  EXPECT_LE(b.cache->stats().host_peak_bytes, small.host_bytes);
+  EXPECT_EQ(b.store().sent, 0u) << "it has nothing new";
+}
+
+TEST(Exchange, SendingGivesNothingUp) {
+  const auto store = std::make_shared<MapStore>();
+  PrefixCacheOptions small;
+  small.host_bytes = 200 * 1024;
+  Process a(kDense, store, small, /*cells=*/1200);
+  for (Token salt = 1; salt < 8; ++salt) a.share(prompt(1000, salt));
+  EXPECT_EQ(a.store().unsent, 0u);
+  Process b(kDense, store);
+  for (Token salt = 1; salt < 8; ++salt) EXPECT_EQ(b.chat(prompt(1000, salt)).reused, 999);
+}
+
+TEST(Exchange, ASmallDeviceTakesWhatFits) {
+  const auto store = std::make_shared<MapStore>();
+  Process a(kDense, store);
+  a.share(prompt(1000, 1));
+  Process b(kDense, store, {}, /*cells=*/1000);
+  const SessionPtr held = b.cache->begin("m", prompt(400, 2));
+  EXPECT_LE(b.chat(prompt(500, 1)).reused, 499);
+}
+
+TEST(Exchange, RestoreAsksAndPlanDoesNot) {
+  const auto store = std::make_shared<MapStore>();
+  Process a(kDense, store), b(kDense, store);
+  const Tokens tokens = prompt(700, 1);
+  a.share(tokens);
+  EXPECT_EQ(b.cache->plan("n", tokens).matched, 0);
+  EXPECT_EQ(b.store().tier.gets, 0u);
+  EXPECT_EQ(b.cache->restore("n", tokens), 700);
+  EXPECT_EQ(b.cache->plan("n", tokens).reusable, 699);
+  BeginOptions own;
+  own.use = false;
+  Process c(kDense, store);
+  EXPECT_EQ(c.cache->begin("n", tokens, own)->reused(), 0);
+  EXPECT_EQ(c.store().tier.gets, 0u);
+}
+
+TEST(Exchange, SmallPromptsAreNotLookedUp) {
+  const auto store = std::make_shared<MapStore>();
+  Process a(kDense, store);
+  a.chat(prompt(64, 1));
+  EXPECT_EQ(a.store().tier.gets, 0u);
+  a.chat(prompt(66, 2));
+  EXPECT_GT(a.store().tier.gets, 0u);
+}
+
+TEST(Exchange, NeedsAFingerprintAndAHostTier) {
+  const KvShape shape{1, 1, 2, 2, 64, DType::kFloat32};
+  CausalCache::Options layers;
+  layers.layers = {0};
+  const auto make = [&](const char* fingerprint, std::uint64_t host) {
+    PrefixCacheOptions options;
+    options.fingerprint = fingerprint;
+    options.host_bytes = host;
+    options.store = std::make_shared<MapStore>();
+    return PrefixCache::create({{CausalCache::create(std::make_unique<HostKvStore>(shape), layers)}, {}}, options);
+  };
+  EXPECT_THROW(make("", 1 << 20), Error);
+  EXPECT_THROW(make("weights", 0), Error);
+  EXPECT_NE(make("weights", 1 << 20), nullptr);
+}
+
+TEST(Exchange, TheCapOfTheHostTierCoversWhatIsSetAside) {
+  const auto store = std::make_shared<MapStore>();
+  PrefixCacheOptions options;
+  options.host_bytes = 400 * 1024;
+  Process a(kDense, store, options);
+  EXPECT_EQ(a.cache->stats().host_cap_bytes, options.host_bytes);
+  Limits limits;
+  limits.host_bytes = 100 * 1024;
+  a.cache->set_limits(limits);
+  EXPECT_EQ(a.cache->stats().host_cap_bytes, 100u * 1024);
+  limits.host_bytes = 1024;
+  EXPECT_THROW(a.cache->set_limits(limits), Error);
+  EXPECT_EQ(a.cache->stats().host_cap_bytes, 100u * 1024);
+}
+
+// A call that asks is refused when the cache is closed meanwhile, and lets go of everything.
+TEST(Exchange, ACacheMayBeClosedWhileItAsks) {
+  class Closing final : public RemoteStore {
+   public:
+    std::optional<std::vector<std::byte>> get(std::string_view) override {
+      if (close) close();
+      return std::nullopt;
+    }
+    void put(std::string_view, std::span<const std::byte>) override {}
+    void remove(std::string_view) override {}
+    std::string name() const override { return "closing"; }
+    std::function<void()> close;
+  };
+  const auto store = std::make_shared<Closing>();
+  Process a(kDense, store);
+  store->close = [&] { a.cache->close(); };
+  EXPECT_THROW(a.cache->begin("n", prompt(700, 1)), Error);
+  EXPECT_TRUE(a.cache->closed());
+  EXPECT_EQ(a.cache->stats().nodes, 0u);
+}
+
+TEST(Exchange, ClosingSendsWhatIsQueued) {
+  const auto store = std::make_shared<MapStore>();
+  Process a(kDense, store), b(kDense, store);
+  a.chat(prompt(900, 1));
+  a.cache->close();
+  EXPECT_EQ(b.chat(prompt(900, 1)).reused, 899);
+}
+
+// ---- at random ----------------------------------------------------------------------------------------------------
+
+// Loses values, fails, and gives back wrong bytes, now and then.
+class MoodyStore final : public RemoteStore {
+ public:
+  explicit MoodyStore(unsigned seed) : random_(seed) {}
+  std::optional<std::vector<std::byte>> get(std::string_view key) override {
+    const std::lock_guard lock(mutex_);
+    const unsigned dice = random_() % 100;
+    if (dice < 6) throw std::runtime_error("no answer");
+    const auto found = values_.find(std::string(key));
+    if (found == values_.end() || dice < 12) return std::nullopt;
+    std::vector<std::byte> value = found->second;
+    if (dice < 16) value[random_() % value.size()] ^= std::byte{1};
+    if (dice >= 16 && dice < 18) value.resize(random_() % value.size());
+    return value;
+  }
+  void put(std::string_view key, std::span<const std::byte> value) override {
+    const std::lock_guard lock(mutex_);
+    const unsigned dice = random_() % 100;
+    if (dice < 5) throw std::runtime_error("no answer");
+    if (dice < 10 && !values_.empty()) values_.erase(values_.begin());
+    values_[std::string(key)].assign(value.begin(), value.end());
+  }
+  void remove(std::string_view key) override {
+    const std::lock_guard lock(mutex_);
+    if (random_() % 10 == 0) throw std::runtime_error("no answer");
+    values_.erase(std::string(key));
+  }
+  std::string name() const override { return "moody"; }
+
+ private:
+  std::mutex mutex_;
+  std::mt19937 random_;
+  std::map<std::string, std::vector<std::byte>> values_;
+};
+
+TEST_P(EveryKind, AMoodyStoreNeverGivesAWrongByte) {
+  std::uint64_t received = 0;
+  for (unsigned seed = 1; seed <= 4; ++seed) {
+    std::mt19937 random(seed);
+    const auto store = std::make_shared<MoodyStore>(seed);
+    std::vector<std::unique_ptr<Process>> processes(3);
+    for (int i = 0; i < 60; ++i) {
+      std::unique_ptr<Process>& one = processes[random() % 3];
+      if (one != nullptr && random() % 8 == 0) {
+        one->settle();
+        received += one->store().received;
+        one = nullptr;
+      }
+      PrefixCacheOptions options;
+      if (random() % 2 == 0) options.host_bytes = 128 * 1024;
+      if (one == nullptr) one = std::make_unique<Process>(GetParam(), store, options, /*cells=*/2000);
+      one->time += static_cast<double>(random() % 4);
+      const auto length = static_cast<std::int32_t>(random() % 1200 + 1);
+      const Tokens tokens = prompt(length, static_cast<Token>(random() % 3), static_cast<std::int32_t>(random() % 900));
+      one->chat(tokens, random() % 4 == 0 ? "m" : "n");
+      if (random() % 5 == 0) one->cache->evict("n", tokens);
+      if (random() % 2 == 0) one->settle();
+    }
+    for (const auto& each : processes) {
+      if (each != nullptr) received += each->store().received;
+    }
+  }
+  EXPECT_GT(received, 10u);
+}
+
+}  // namespace
+}  // namespace kvtrie

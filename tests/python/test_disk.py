@@ -1,0 +1,283 @@
+"""A disk tier when things go wrong, and under caps that are far too small.
+
+Full disks, limits, failed and short writes, failed syncs and renames: the state stays in memory or goes, nothing half
+written is to be seen, `stats()["disk"]` and the log say what happened, and what works again is used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvtrie as kv
+from disk_worker import go_on, make, words
+
+WORKER = Path(os.environ.get("KVTRIE_DISK_WORKER", Path(__file__).parents[2] / "build/release/tests/cpp/disk_worker"))
+ALL = os.environ.get("CI") == "true"
+OPERATIONS = 6000 if ALL else 1500
+needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+needs_worker = pytest.mark.skipif(not WORKER.exists(), reason=f"{WORKER} was not built")
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", str(place)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except OSError as error:
+        pytest.skip(f"no mount: {error}")
+    if mounted.returncode != 0:
+        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True, timeout=20)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if name != "lock")
+
+
+def bytes_in(folder: Path) -> int:
+    """Of its files; one that goes or gets its final name meanwhile is left out."""
+    total = 0
+    for name in names_in(folder):
+        with contextlib.suppress(FileNotFoundError):
+            total += (folder / name).stat().st_size
+    return total
+
+
+# ---- full disks ------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock, folder = Clock(), small_disk / "folder"
+    cache, model = make("dense", disk=folder, clock=clock)  # its cap is far beyond what the disk has
+    texts = [words(seed, 150) for seed in range(40, 46)]
+    go_on(cache, model, texts[0])
+    cache.page_out(texts[0], to="disk")
+    assert cache.stats()["disk"]["failed_writes"] == 0
+    (small_disk / "ballast").write_bytes(bytes(256 * 1024 - 24 * 1024 - shutil.disk_usage(small_disk).used))
+
+    with caplog.at_level(logging.WARNING, "kvtrie"):
+        for text in texts[1:]:
+            go_on(cache, model, text)
+            cache.page_out(text, to="disk")
+        assert cache.flush() is False
+    stats = cache.stats()
+    assert stats["disk"]["failed_writes"] >= 3
+    assert "No space left" in stats["disk"]["last_failure"]
+    assert stats["disk"]["writing"] is False  # not tried again and again
+    assert "No space left" in caplog.text and "switched off after 3 failures" in caplog.text
+    assert caplog.text.count("No space left") == 1  # once for each kind of failure
+    assert len(names_in(folder)) == stats["disk"]["files"] == 1 + stats["disk"]["writes"] - 1
+    assert not [name for name in names_in(folder) if name.startswith("tmp-")]
+    for text in texts:  # what did not get there is in memory still
+        assert go_on(cache, model, text).reused == 149
+    assert cache.check() == []
+
+    (small_disk / "ballast").unlink()
+    clock.now += 20
+    assert cache.flush() is False  # not yet
+    clock.now += 31
+    cache.stats()
+    go_on(cache, model, texts[1])
+    assert cache.flush() is True
+    assert cache.stats()["disk"]["writing"] is True
+    assert cache.stats()["disk"]["files"] >= len(texts)
+    cache.close()
+    again, model = make("dense", disk=folder)
+    assert [go_on(again, model, text).reused for text in texts] == [149] * len(texts)
+    again.close()
+
+
+def test_saving_to_a_full_disk(small_disk: Path) -> None:
+    """What cannot all be written is an error, and what was there before is there still."""
+    folder = small_disk / "saved"
+    texts = [words(seed, 150) for seed in range(50, 60)]
+    cache, model = make("dense")
+    go_on(cache, model, texts[0])
+    cache.save(folder)
+    (small_disk / "ballast").write_bytes(bytes(256 * 1024 - 24 * 1024 - shutil.disk_usage(small_disk).used))
+    for text in texts[1:]:
+        go_on(cache, model, text)
+    with pytest.raises(kv.FormatError, match=r"could not take everything.*No space left"):
+        cache.save(folder)
+    assert not [name for name in names_in(folder) if name.startswith("tmp-")]
+    assert [go_on(cache, model, text).reused for text in texts] == [149] * 10
+    cache.close()
+    (small_disk / "ballast").unlink()
+    again, model = make("dense", disk=folder)
+    assert go_on(again, model, texts[0]).reused == 149
+    again.close()
+
+
+LIMITED = """
+import json, os, resource, signal, sys
+from pathlib import Path
+from disk_worker import go_on, make, words
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it; other programs do not
+cache, model = make("dense", disk=sys.argv[1])
+short, long = words(1, 20), words(2, 300)
+for text in (short, long):
+    go_on(cache, model, text)
+    cache.page_out(text, to="disk")
+flushed = cache.flush()
+kept = [go_on(cache, model, text).reused for text in (short, long)]
+print(json.dumps({"flushed": flushed, "kept": kept, **cache.stats()["disk"]}))
+"""
+
+
+def run_python(*command: Any) -> dict[str, Any]:
+    path = [str(Path(kv.__file__).parents[1]), str(Path(__file__).parent)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    program = [sys.executable, "-c", *map(str, command)]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=120, env=environment)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
+    """Beyond RLIMIT_FSIZE a write raises a signal that ends a process: it is not tried."""
+    stats = run_python(LIMITED, tmp_path / "folder", 20_000)
+    assert stats["kept"] == [19, 299]
+    assert (stats["flushed"], stats["files"]) == (False, 1)
+    assert stats["failed_writes"] >= 1
+    assert "too large" in stats["last_failure"]
+    assert len(names_in(tmp_path / "folder")) == 1
+
+
+# ---- calls that fail -------------------------------------------------------------------------------------------------
+
+FAULTS = (
+    "openat:error=ENOSPC",
+    "openat:error=EMFILE",
+    "write:error=ENOSPC",
+    "write:error=EIO",
+    "fsync:error=EIO",
+    "/^rename:error=EIO",
+    "/^rename:error=ENOSPC",
+    "close:error=EIO",
+)
+
+
+def run_with_fault(fault: str, number: int, *command: Any) -> tuple[bool, subprocess.CompletedProcess[str]]:
+    """The worker, whose `number`-th call of a kind fails in each thread; and whether there was such a call."""
+    log = Path(command[1]).with_suffix(".trace")
+    call = fault.split(":")[0]
+    traced = ["strace", "-f", "-qq", "-o", log, "-e", f"trace={call}", "-e", f"inject={fault}:when={number}"]
+    ended = subprocess.run([*traced, WORKER, *command], capture_output=True, text=True, timeout=60)
+    return "(INJECTED)" in log.read_text(), ended
+
+
+@needs_strace
+@needs_worker
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("kind", ["dense", "mixed"] if ALL else ["mixed"])
+def test_one_call_fails(fault: str, kind: str, tmp_path: Path) -> None:
+    """The n-th of these calls fails, for each n: the process goes on, and what the folder then has is right."""
+    seen = 0
+    for number in range(1, 200):
+        folder = tmp_path / f"{number}"
+        injected, ended = run_with_fault(fault, number, "faults", folder, kind)
+        if not injected:
+            break
+        if ended.returncode in (1, 127) and "page_out" not in ended.stderr:
+            continue  # a library was not loaded, or the folder not opened: an error before there was a cache
+        assert ended.returncode == 0, ended.stderr
+        stats = json.loads(ended.stdout)
+        # What was not written is in memory; what cannot be read is computed again.
+        assert stats["kept"] == stats["texts"] - min(1, stats["failed_reads"])
+        if stats["last_failure"]:
+            seen += 1
+            assert stats["failed_writes"] + stats["failed_removes"] + stats["failed_reads"] == 1
+            assert stats["last_failure"] in ended.stderr  # the log
+        looked = subprocess.run([WORKER, "verify", folder, kind], capture_output=True, text=True, timeout=60)
+        assert looked.returncode == 0, looked.stderr
+    else:
+        raise AssertionError("it never ended")
+    print(f"{fault}, {kind}: {seen} runs with a failure that stats() and the log name")
+    assert seen >= 3
+
+
+# ---- caps ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["lru", "cost"])
+@pytest.mark.parametrize("kind", ["dense", "hybrid"])
+def test_caps_are_never_exceeded(kind: str, policy: str, tmp_path: Path) -> None:
+    """Device, host and disk hold 30 % of what is worked with; the model compares every byte that it reads."""
+    random = np.random.default_rng(71)
+    trunk = words(70, 120)
+    texts = [trunk[: 10 * (seed % 13)] + words(seed, 60) for seed in range(24)]
+    plenty, model = make(kind, disk=tmp_path / "plenty")
+    for text in texts:
+        go_on(plenty, model, text)
+    assert plenty.flush()
+    working = plenty.stats()
+    plenty.close()
+    cells = int(0.3 * working["tokens"])
+    host = int(0.3 * working["device_bytes"])
+    disk = int(0.3 * working["disk"]["bytes"])
+
+    folder = tmp_path / "folder"
+    cache, model = make(kind, disk=folder, disk_bytes=disk, host_bytes=host, policy=policy, capacity=cells)
+    reused = computed = peak = 0
+    tiers: dict[str, int] = {}
+    for _ in range(OPERATIONS):
+        text = texts[random.integers(len(texts))][: random.integers(20, 180)]
+        dice = random.integers(20)
+        if dice < 14:
+            session = go_on(cache, model, [*text, int(random.integers(9))])
+            tiers[session.tier] = tiers.get(session.tier, 0) + 1
+            reused += session.reused
+            computed += session.length - session.reused
+        elif dice < 17:
+            cache.page_out(text, to=["host", "disk"][dice % 2])
+        elif dice < 18:
+            cache.restore(text)
+        elif dice < 19:
+            cache.evict(text)
+        elif random.integers(20) == 0:
+            cache.close()
+            cache, model = make(kind, disk=folder, disk_bytes=disk, host_bytes=host, policy=policy, capacity=cells)
+        stats = cache.stats()
+        held = bytes_in(folder)
+        peak = max(peak, held)
+        assert stats["host_peak_bytes"] <= host
+        assert stats["disk"]["peak_bytes"] <= disk
+        assert held <= disk
+        assert stats["device_tokens"] <= cells
+        assert stats["checksum_failures"] == stats["disk"]["failed_writes"] == stats["unusable_snapshots"] == 0
+    assert cache.check() == []
+    print(
+        f"{kind}, {policy}: {reused} of {reused + computed} tokens reused, from {tiers}, at most {peak} of {disk} bytes"
+    )
+    assert tiers["disk"] > 20 and tiers["host"] > 20 and tiers["device"] > 20
+    assert peak > 0.8 * disk
+    cache.close()

@@ -1,0 +1,126 @@
+"""Processes that are killed while they write: whatever the instruction, the folder opens and says nothing wrong.
+
+`tests/cpp/disk_worker.cpp` works with a disk tier; strace kills it before the n-th call of a kind, for n = 1, 2, ...
+until nothing is killed any more, and chance kills it anywhere. After each kill the worker's `verify` opens the folder,
+compares every byte with what it has to be, and pages out more. CI runs all of it, a run by hand a part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WORKER = Path(os.environ.get("KVTRIE_DISK_WORKER", ROOT / "build/release/tests/cpp/disk_worker"))
+ALL = os.environ.get("CI") == "true"
+KILLS = 500 if ALL else 60
+# What is called between "nothing is there" and "it is on the disk", and when something goes.
+CALLS = ("openat", "write,pwrite64,writev", "fsync,fdatasync", "/^rename", "close", "/^unlink")
+
+pytestmark = [
+    pytest.mark.skipif(not WORKER.exists(), reason=f"{WORKER} was not built"),
+    pytest.mark.timeout(900),
+]
+needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+
+
+def verify(folder: Path, kind: str) -> dict[str, Any]:
+    """What a new process finds there; fails when any of it is not what it has to be."""
+    found = subprocess.run([WORKER, "verify", folder, kind], capture_output=True, text=True, timeout=60)
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout)
+
+
+def killed_before(calls: str, number: int, *command: Any) -> bool:
+    """Runs the worker, killed before the `number`-th of these calls in any of its threads; False: there is none."""
+    inject = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}"]
+    inject += ["-e", f"inject={calls}:signal=KILL:when={number}"]
+    ended = subprocess.run([*inject, WORKER, *command], capture_output=True, text=True, timeout=60)
+    assert ended.returncode in (0, -signal.SIGKILL, 128 + signal.SIGKILL), ended.stderr
+    return ended.returncode != 0
+
+
+@needs_strace
+@pytest.mark.parametrize("kind", ["dense", "mixed"] if ALL else ["mixed"])
+@pytest.mark.parametrize("mode", ["page_out", "evict", "save"])
+def test_killed_before_every_call(mode: str, kind: str, tmp_path: Path) -> None:
+    def sweep(calls: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for number in range(1, 1000):
+            folder = tmp_path / f"{calls.strip('/^').split(',')[0]}-{number}"
+            killed = killed_before(calls, number, mode, folder, kind)
+            found.append(verify(folder, kind))
+            shutil.rmtree(folder)
+            if not killed:
+                return found
+        raise AssertionError("it never ended")
+
+    with ThreadPoolExecutor(2) as pool:
+        sweeps = dict(zip(CALLS, pool.map(sweep, CALLS)))
+    whole = sweeps["/^rename"][-1]
+    assert whole["files"] > 3
+    assert whole["reused"] > 200
+    for calls, found in sweeps.items():
+        print(f"{mode}, {kind}: {len(found) - 1} kills before {calls}, {sum(each['strays'] for each in found)} strays")
+        assert found[-1]["tokens"] == whole["tokens"]  # the run that nobody killed
+    # Each file is written, synced and renamed: so many kills came in between, and left something to remove.
+    renames, syncs, writes = (len(sweeps[calls]) - 1 for calls in (CALLS[3], CALLS[2], CALLS[1]))
+    assert renames >= 4
+    assert syncs == 2 * renames
+    assert writes >= 2 * renames
+    assert sum(each["strays"] for each in sweeps["/^rename"]) == renames
+    assert any(each["tokens"] == 0 for each in sweeps["/^rename"])
+    # Written root first, removed leaf first: whatever is there can be reached.
+    assert sum(each["orphans"] for found in sweeps.values() for each in found) == 0
+    if mode != "page_out":
+        assert len(sweeps["/^unlink"]) > 3
+
+
+def test_killed_at_random(tmp_path: Path) -> None:
+    def kill(kind: str) -> list[dict[str, Any]]:
+        chance = random.Random(f"seed 41 {kind}")
+        folder = tmp_path / kind
+        found = []
+        for seed in range(KILLS // 2):
+            command = [str(part) for part in (WORKER, "random", folder, kind, seed, 10**7)]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as worker:
+                if chance.random() < 0.8:
+                    assert worker.stdout is not None and worker.stdout.readline() == b"open\n"
+                time.sleep(chance.uniform(0, 0.05))
+                worker.kill()
+                _, errors = worker.communicate(timeout=60)
+            assert worker.returncode == -signal.SIGKILL, errors.decode()
+            if folder.exists():  # not killed before it made it
+                found.append(verify(folder, kind))
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        for kind, found in zip(("dense", "mixed"), pool.map(kill, ("dense", "mixed"))):
+            strays = sum(each["strays"] for each in found)
+            # A file whose path was evicted while it was being written; the next opening removes it.
+            orphans = sum(each["orphans"] for each in found)
+            print(f"{kind}: {len(found)} kills looked at, {strays} strays, {orphans} orphans")
+            assert len(found) > KILLS // 4
+            assert strays > 0
+            assert max(each["reused"] for each in found) > 100
+
+
+def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
+    command = [str(part) for part in (WORKER, "random", tmp_path / "folder", "dense", 1, 10**7)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None and first.stdout.readline() == b"open\n"
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        first.kill()
+    assert second.returncode == 1
+    assert "which another cache holds open" in second.stderr
+    verify(tmp_path / "folder", "dense")  # the lock went with the process
