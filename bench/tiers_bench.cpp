@@ -132,6 +132,7 @@ struct Conversation {
     }
     cache->page_out("bench", tokens);
     cache->restore("bench", tokens);
+    device()->finish();
   }
   void out(benchmark::State& state) {
     if (cache->page_out("bench", tokens) == 0) state.SkipWithError("nothing was paged out");

@@ -1,6 +1,8 @@
 // What `PrefixCache.stats` and `nodes` show, as Python objects.
 #include "prefix_cache_stats.h"
 
+#include <pybind11/stl.h>
+
 #include <cstdint>
 #include <utility>
 #include <vector>

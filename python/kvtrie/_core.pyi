@@ -662,9 +662,9 @@ class PrefixCache:
         store: object = None,
         store_max_value: Optional[Bytes] = None,
         policy: str = "lru",
+        load: str = "auto",
         checkpoint_every: int = 512,
         growth: int = 256,
-        load: str = "auto",
         clock: Optional[Callable[[], float]] = None,
         ttl: Optional[float] = None,
     ) -> None: ...

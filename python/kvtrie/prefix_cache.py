@@ -156,6 +156,8 @@ class PrefixCache(_core.PrefixCache):
         self.close()
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_caches"):  # its creation failed: nothing of it may be asked
+            return "<kvtrie.PrefixCache, not created>"
         if self.closed:
             return "<kvtrie.PrefixCache, closed>"
         now = self.stats()

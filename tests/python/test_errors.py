@@ -157,11 +157,15 @@ def test_other_arguments(shared: Any, call: Callable[[Any], Any], error: type[Ex
         ({"growth": "a"}, TYPE, "growth"),
         ({"checkpoint_every": 0}, VALUE, "checkpoint_every: got 0"),
         ({"checkpoint_every": 1.5}, TYPE, "checkpoint_every"),
-        ({"policy": "fifo"}, VALUE, "policy: got 'fifo', allowed 'lru'"),
+        ({"policy": "fifo"}, VALUE, "policy: got 'fifo', allowed lru, slru"),
         ({"fingerprint": 5}, TYPE, "fingerprint"),
         ({"clock": 5}, TYPE, "clock"),
-        ({"disk": "/tmp"}, TypeError, "disk"),
-        ({"store": "redis://"}, TypeError, "store"),
+        ({"disk": "/tmp/kvtrie"}, VALUE, "fingerprint: got ''"),
+        ({"disk": "/tmp/kvtrie", "fingerprint": "w", "host_bytes": 0}, VALUE, "host_bytes: got 0"),
+        ({"disk": 5}, TypeError, "int"),
+        ({"load": "never"}, VALUE, "load: got 'never'"),
+        ({"store": "ftp://somewhere"}, VALUE, "url"),
+        ({"store": 5}, TYPE, "store"),
     ],
 )
 def test_making_a_prefix_cache(options: dict[str, Any], error: type[Exception], match: str) -> None:
