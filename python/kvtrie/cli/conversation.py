@@ -280,8 +280,12 @@ class Chat:
             for i, pool in enumerate(stats.pop(part, ()))
             for key, value in pool.items()
         }
+        for name, part in list(stats.items()):
+            if isinstance(part, dict):
+                stats.update({f"{name}: {key}": value for key, value in stats.pop(name).items()})
         for name, value in {**pools, **stats}.items():
-            self._print(f"  {name.replace('_', ' '):<24} {value:>14,}")
+            if isinstance(value, (int, float)):
+                self._print(f"  {name.replace('_', ' '):<24} {value:>14,}")
 
     def _print(self, text: str, end: str = "\n") -> None:
         print(text, end=end, file=self._out, flush=True)
