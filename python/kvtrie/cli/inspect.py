@@ -125,11 +125,11 @@ def _print_totals(entries: Sequence[Entry], rest: dict[str, int], out: TextIO) -
     totals = _totals(entries)
     print(
         f"{totals['files']} snapshots, {totals['tokens']} tokens, {totals['points']} restore points, "
-        f"{_bytes(totals['bytes'])}, {totals['namespaces']} namespaces",
+        f"{_bytes(totals['bytes'])}, {totals['namespaces']} namespace{'' if totals['namespaces'] == 1 else 's'}",
         file=out,
     )
     for fingerprint in totals["fingerprints"]:
-        print(f"of {_printable(fingerprint)}", file=out)
+        print(f"fingerprint: {_printable(fingerprint)}", file=out)
     notes = {"of no use": totals["unusable"], "being written": rest["temporary"], "not ours": rest["others"]}
     for what, count in notes.items():
         if count:

@@ -151,7 +151,7 @@ class Report:
 
 def format_count(count: int) -> str:
     """1024000 -> "1.02M"."""
-    for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if count >= size:
-            return f"{count / size:.3g}{unit}" if count < 1000 * size else f"{count // size}{unit}"
-    return str(count)
+    for size, unit in ((1, ""), (10**3, "k"), (10**6, "M")):
+        if count < 999.5 * size:  # what rounds to 1000 is one of the next
+            return f"{count / size:.3g}{unit}"
+    return f"{count / 10**9:.3g}G" if count < 10**12 else f"{count // 10**9}G"
