@@ -105,7 +105,8 @@ std::vector<SnapshotMedia> media_of(std::span<const Token> keys) {
 
 bool is_portable(std::span<const SnapshotMedia> media) {
   return std::none_of(media.begin(), media.end(), [](const SnapshotMedia& item) {
-    Tokens tokens(item.group ? static_cast<std::size_t>(item.count) : 0);
+    if (!item.group) return false;
+    Tokens tokens(static_cast<std::size_t>(item.count));
     std::memcpy(tokens.data(), item.digest.data(), tokens.size() * sizeof(Token));
     return std::any_of(tokens.begin(), tokens.end(), [](Token token) { return token < 0; });
   });
