@@ -20,10 +20,12 @@ PrefixCacheStats PrefixCacheState::stats() const {
   stats.nodes = trie.size();
   stats.tokens = trie.token_count();
   stats.device_tokens = device_tokens;
-  trie.visit([&](const Node& node) {
-    if (node.is_root() || state_of(&node).on_device) return;
-    (tier_of(state_of(&node)) == Tier::kHost ? stats.host_tokens : stats.disk_tokens) += state_of(&node).length();
-  });
+  if (disk != nullptr) {
+    trie.visit([&](const Node& node) {
+      if (!node.is_root() && tier_of(state_of(&node)) == Tier::kDisk) stats.disk_tokens += state_of(&node).length();
+    });
+  }
+  stats.host_tokens = stats.tokens - device_tokens - stats.disk_tokens;
   stats.sessions = sessions.size();
   stats.device_bytes = device_tokens * bytes_per_token();
   for (const std::size_t i : forgetting) {

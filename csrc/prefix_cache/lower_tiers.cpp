@@ -116,10 +116,7 @@ void PrefixCacheState::drop_slices(Node* node, const std::function<bool(const Bl
   if (!of_point) return;
   point.slices.clear();
   point.blobs.clear();
-  if (point.on_device) return;
-  points.erase(node);
-  point = {};
-  ++totals.dropped_points;
+  if (!point.on_device) drop_point(node, /*tidy=*/false);
 }
 
 // Nodes that sessions stand on, and all above them, are in no victim order: their copies go when nothing else is left,

@@ -69,8 +69,7 @@ bool PrefixCacheState::fits_here(const SnapshotImage& image) const {
     expected = blob_sections(recurrents[image.cache - caches.size()]->shape());
   } else {
     if (image.cache >= caches.size()) return false;
-    const bool window = image.role == SnapshotImage::Role::kWindow;
-    if (window != caches[image.cache]->forgets() && window) return false;
+    if (image.role == SnapshotImage::Role::kWindow && !caches[image.cache]->forgets()) return false;
     expected = blob_sections(caches[image.cache]->shape(), image.cells);
   }
   return std::equal(expected.begin(), expected.end(), image.sections.begin(), image.sections.end(),

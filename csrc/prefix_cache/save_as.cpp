@@ -75,10 +75,11 @@ class SaveAs {
     const Match match = state_.trie.match(turn.name_space, turn.path);
     if (match.length < static_cast<std::int32_t>(turn.path.size()) || match.node->end() != match.length) return;
     Node* node = match.node;
-    if (!is_portable(node)) return;
+    SnapshotHeader header;
+    state_.describe(node, header);
+    if (!is_portable(header.media)) return;
     const bool copied = state_.uncopied_bytes(state_of(node)) == 0;
     require_done(state_.copy_out(node, /*may_lose=*/false), "host memory is full");
-    SnapshotHeader header = state_.header_for(node);
     const std::vector<Source> sources = sources_of(node, header);
     Stages stages;
     for (const Source& source : sources) stage(source, stages);
@@ -89,8 +90,6 @@ class SaveAs {
     if (stages.fill()) write(header, sources, stages);  // damaged: as if it had never been
     entry.relock();
   }
-
-  bool is_portable(const Node* node) const { return kvtrie::is_portable(state_.header_for(node).media); }
 
   void drop_unsaved_copies(Node* node) {
     state_.drop_slices(node, [](const BlobPtr& blob) { return !blob->saved(); });

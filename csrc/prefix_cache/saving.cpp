@@ -88,14 +88,12 @@ std::vector<SnapshotCache> PrefixCacheState::snapshot_caches() const {
   return identities;
 }
 
-SnapshotHeader PrefixCacheState::header_for(const Node* node) const {
-  SnapshotHeader header;
+void PrefixCacheState::describe(const Node* node, SnapshotHeader& header) const {
   header.fingerprint = options.fingerprint;
   header.name_space = node->name_space();
   header.tokens = path_tokens(node);
   header.media = media_of(header.tokens);
   header.caches = identities;
-  return header;
 }
 
 SavingPtr PrefixCacheState::unsaved(const Node* node) const {
@@ -171,12 +169,8 @@ bool PrefixCacheState::queue_for_disk(Node* node, const Node* below, bool may_lo
   if (!recut_torn_images(node)) return false;
   SavingPtr saving = unsaved(node);
   if (saving->blobs.empty()) return true;
-  std::vector<SnapshotImage> images = std::move(saving->header.images);
-  const std::uint8_t point = saving->header.point;
-  saving->header = header_for(node);
-  saving->header.start = begin_of(images, node->end());
-  saving->header.images = std::move(images);
-  saving->header.point = point;
+  describe(node, saving->header);
+  saving->header.start = begin_of(saving->header.images, node->end());
   if (!is_portable(saving->header.media)) return false;
   saving->reserved = encode_header(saving->header).size();
   std::uint64_t image_bytes = 0;
