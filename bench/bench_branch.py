@@ -8,12 +8,11 @@ begin on resident state 20 us + 1 ns a token from an int32 array.
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 
 import kvtrie as kv
-from timing import Report, Timing, human, measure
+from report import Report, arguments
+from timing import Timing, human, measure
 
 LAYERS = 8
 LENGTHS = (1024, 4096, 16384, 65536)
@@ -31,11 +30,11 @@ def filled(cache: kv.PrefixCache, tokens: np.ndarray, dim: int) -> kv.Session:
 
 def main() -> None:
     """Print one row for each operation and length."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json")
+    parser = arguments(__doc__)
     parser.add_argument("--repeats", type=int, default=200)
-    repeats = parser.parse_args().repeats
-    report = Report("branch, rewind, step to another session, begin: time and K/V bytes moved")
+    options = parser.parse_args()
+    repeats = options.repeats
+    report = Report("branch, rewind, step to another session, begin: time and K/V bytes moved", options.json)
     device = kv.Device()
     report.device(device)
     dim = 16

@@ -8,7 +8,6 @@ have random weights: the counts hold for any size, the seconds for this one only
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from typing import Any
@@ -16,7 +15,8 @@ from typing import Any
 import numpy as np
 
 import kvtrie as kv
-from timing import Report, human, summarise
+from report import Report, arguments
+from timing import human, summarise
 
 SHARED, LENGTH, CHUNK, VOCAB = 1500, 2200, 512, 97
 COMMON: dict[str, Any] = {
@@ -159,11 +159,11 @@ def switches(model: Any, repeats: int) -> tuple[Any, Any]:
 
 def main() -> None:
     """Print the table, one row for each situation, and the switches, one for each kind."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json")
+    parser = arguments(__doc__)
     parser.add_argument("--repeats", type=int, default=8)
-    repeats = parser.parse_args().repeats
-    report = Report("reuse of 2200-token prompts that share 1500: cached / prompt tokens")
+    options = parser.parse_args()
+    repeats = options.repeats
+    report = Report("reuse of 2200-token prompts that share 1500: cached / prompt tokens", options.json)
     report.device(kv.Device())
     models = {kind: random_model(kind) for kind in MODELS}
     rows = {kind: table(model) for kind, model in models.items()}

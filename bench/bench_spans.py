@@ -7,12 +7,11 @@ sides read the same number of keys in one step; "whole" is the same history pref
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 
 import kvtrie as kv
-from timing import Report, Timing, measure
+from report import Report, arguments
+from timing import Timing, measure
 
 KV_HEADS, GROUP, DIM = 8, 4, 128
 SPANS = (16, 64, 256, 0)  # 0: whole
@@ -55,19 +54,20 @@ def decode(session: kv.Session, length: int, repeats: int) -> Timing:
 
 def main() -> None:
     """Print one row for each dtype, length and span length."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json")
+    parser = arguments(__doc__)
     parser.add_argument("--repeats", type=int, default=40)
     parser.add_argument("--lengths", type=int, nargs="*", default=[4096, 16384])
-    arguments = parser.parse_args()
-    report = Report(f"decode attention over spans, {KV_HEADS * GROUP} heads, {KV_HEADS} kv heads, dim {DIM}")
+    options = parser.parse_args()
+    report = Report(
+        f"decode attention over spans, {KV_HEADS * GROUP} heads, {KV_HEADS} kv heads, dim {DIM}", options.json
+    )
     report.device(kv.Device())
     for dtype in ("float32", "float16"):
-        for length in arguments.lengths:
+        for length in options.lengths:
             timings = {}
             for span in SPANS:
                 cache, session = fragmented(length, span, dtype)
-                timings[span] = decode(session, length, arguments.repeats)
+                timings[span] = decode(session, length, options.repeats)
                 session.close()
                 cache.close()
             size = 2 * length * KV_HEADS * DIM * (4 if dtype == "float32" else 2)

@@ -1,32 +1,43 @@
 """The one timer of all benches: warm-up, repeats, medians and spread, and the machine's name.
 
-A bench answers one question and prints both sides of it. This machine or that is noisy: read the ratios of one run.
+This machine or that is noisy. Sides that are compared run in turns (:func:`race`), so that what disturbs one disturbs
+the others alike, and a ratio is the median of the ratios of the rounds.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import platform
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 
 @dataclass(frozen=True)
-class Timing:
-    """Seconds of one thing measured: median and the middle half of the repeats."""
+class Spread:
+    """A number measured several times: its median and the middle half."""
 
     median: float
     low: float
     high: float
     repeats: int
 
+
+class Timing(Spread):
+    """Seconds of one thing measured."""
+
     def __str__(self) -> str:
         return f"{human(self.median):>9} ({human(self.low)} .. {human(self.high)}, n={self.repeats})"
+
+
+class Ratio(Spread):
+    """How many times as long one side takes as another."""
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} x ({self.low:.2f} .. {self.high:.2f})"
 
 
 def human(seconds: float) -> str:
@@ -42,17 +53,22 @@ def measure(
     *,
     repeats: int = 50,
     warm_up: int = 5,
+    calls: int = 1,
     before: Callable[[], Any] | None = None,
     after: Callable[[Any], Any] | None = None,
 ) -> Timing:
-    """Time ``call``; ``before`` and ``after`` (given call's result) run outside the clock."""
+    """Time ``call``; ``before`` and ``after`` (given call's result) run outside the clock.
+
+    ``calls``: how often it is called on one reading of the clock, for what takes less than some microseconds.
+    """
     samples = []
     for index in range(warm_up + repeats):
         if before is not None:
             before()
         start = time.perf_counter()
-        result = call()
-        elapsed = time.perf_counter() - start
+        for _ in range(calls):
+            result = call()
+        elapsed = (time.perf_counter() - start) / calls
         if after is not None:
             after(result)
         if index >= warm_up:
@@ -60,11 +76,54 @@ def measure(
     return summarise(samples)
 
 
+class Race:
+    """The samples of sides that ran in turns; ``samples[side][round]`` in seconds."""
+
+    def __init__(self, samples: Mapping[str, list[float]]) -> None:
+        self.samples = samples
+
+    def __getitem__(self, side: str) -> Timing:
+        return summarise(self.samples[side])
+
+    def ratio(self, side: str, to: str) -> Ratio:
+        """Seconds of ``side`` over those of ``to``, round by round: above 1 means that ``to`` is faster."""
+        return _middle(Ratio, [a / b for a, b in zip(self.samples[side], self.samples[to])])
+
+
+def race(
+    sides: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int = 30,
+    warm_up: int = 3,
+    calls: int = 1,
+    clocked: Iterable[str] = (),
+) -> Race:
+    """Time all sides in turns, one sample each a round, in an order that turns round every time.
+
+    ``clocked``: sides that return the seconds they took, by their own clock (another process, a device's events).
+    """
+    own_clock = set(clocked)
+    samples: dict[str, list[float]] = {side: [] for side in sides}
+    for index in range(warm_up + rounds):
+        for side in sorted(sides) if index % 2 else sorted(sides, reverse=True):
+            start = time.perf_counter()
+            for _ in range(calls):
+                result = sides[side]()
+            elapsed = (time.perf_counter() - start) / calls
+            if index >= warm_up:
+                samples[side].append(float(result) if side in own_clock else elapsed)
+    return Race(samples)
+
+
 def summarise(samples: Iterable[float]) -> Timing:
     """Median and quartiles of samples that were taken elsewhere."""
+    return _middle(Timing, samples)
+
+
+def _middle(kind: Any, samples: Iterable[float]) -> Any:
     ordered = sorted(samples)
     quarter = len(ordered) // 4
-    return Timing(statistics.median(ordered), ordered[quarter], ordered[-1 - quarter], len(ordered))
+    return kind(statistics.median(ordered), ordered[quarter], ordered[-1 - quarter], len(ordered))
 
 
 def machine() -> str:
@@ -77,32 +136,4 @@ def machine() -> str:
                 break
     except OSError:
         pass
-    import os
-
     return f"{name}, {os.cpu_count()} cores, {platform.system()} {platform.release().split('-')[0]}"
-
-
-class Report:
-    """Prints a bench's rows as they come and writes them as JSON when ``--json FILE`` was given."""
-
-    def __init__(self, question: str) -> None:
-        self.question = question
-        self.rows: list[dict[str, Any]] = []
-        print(question)
-        print(f"  on {machine()}")
-
-    def device(self, device: Any) -> None:
-        """Name the OpenCL device the figures belong to."""
-        print(f"  device {device.name} ({device.kind})")
-        self.rows.append({"device": device.name})
-
-    def row(self, text: str, **values: Any) -> None:
-        """One line for people and the same figures for programs."""
-        print("  " + text)
-        self.rows.append({key: asdict(value) if isinstance(value, Timing) else value for key, value in values.items()})
-
-    def close(self) -> None:
-        """Write the JSON file when one was asked for."""
-        if "--json" in sys.argv:
-            path = Path(sys.argv[sys.argv.index("--json") + 1])
-            path.write_text(json.dumps({"question": self.question, "machine": machine(), "rows": self.rows}, indent=2))
