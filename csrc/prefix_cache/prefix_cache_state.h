@@ -238,7 +238,7 @@ struct PrefixCacheState {
   // --- saving.cpp ------------------------------------------------------------------------------------------------
   std::vector<SnapshotCache> snapshot_caches() const;
   void describe(const Node* node, SnapshotHeader& header) const;  // all but `start`, `point` and the images
-  SavingPtr unsaved(const Node* node) const;          // its images that are in no file and not on their way to one
+  SavingPtr unsaved(const Node* node) const;  // its images that are in no file and not on their way to one
   std::optional<BlobSlice> recut(std::size_t cache, const BlobSlice& slice);
   bool recut_torn_images(Node* node);
   bool is_saved(const Node* node) const;

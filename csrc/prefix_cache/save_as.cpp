@@ -151,18 +151,17 @@ class SaveAs {
 
   void write(SnapshotHeader& header, const std::vector<Source>& sources, const Stages& stages) {
     if (sources.empty()) return;
-    std::vector<HostMemoryPtr> memory;
-    std::vector<std::span<const std::byte>> images;
+    HeldImages images;
     std::uint64_t bytes = 0;
     for (const Source& source : sources) {
-      memory.push_back(exact(source, stages));
-      images.emplace_back(memory.back()->data(), memory.back()->bytes());
-      header.images.push_back(image_of(source, *memory.back()));
-      bytes += images.back().size();
+      HostMemoryPtr memory = exact(source, stages);
+      header.images.push_back(image_of(source, *memory));
+      bytes += memory->bytes();
+      images.add(std::move(memory));
     }
     const std::vector<std::byte> front = encode_header(header);
     require_done(tier_->reserve(front.size() + bytes), "the folder is full");
-    written_.push_back(tier_->write(header, front, images));
+    written_.push_back(tier_->write(header, front, images.spans()));
     require_done(written_.back() != nullptr, tier_->stats().last_failure);
   }
 

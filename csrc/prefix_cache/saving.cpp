@@ -226,13 +226,9 @@ void PrefixCacheState::write_out(const SavingPtr& saving) noexcept {
   if (front.empty()) {
     disk->unreserve(saving->reserved);
   } else {
-    std::vector<HostMemoryPtr> memory;
-    std::vector<std::span<const std::byte>> images;
-    for (const BlobPtr& blob : saving->blobs) {
-      memory.push_back(blob->memory());
-      images.emplace_back(memory.back()->data(), memory.back()->bytes());
-    }
-    file = disk->write(saving->header, front, images);
+    HeldImages images;
+    for (const BlobPtr& blob : saving->blobs) images.add(blob->memory());
+    file = disk->write(saving->header, front, images.spans());
   }
   const std::lock_guard lock(mutex);
   finish(*saving, file, front.size());

@@ -4,8 +4,11 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "store/blob.h"
@@ -23,6 +26,21 @@ struct Saving {
   std::atomic<Outcome> outcome{Outcome::kPending};
 };
 using SavingPtr = std::shared_ptr<Saving>;
+
+// Images on their way out: spans over memory that is held as long as they are.
+class HeldImages {
+ public:
+  // REQUIRES: memory.
+  void add(HostMemoryPtr memory) {
+    spans_.emplace_back(memory->data(), memory->bytes());
+    memory_.push_back(std::move(memory));
+  }
+  const std::vector<std::span<const std::byte>>& spans() const noexcept { return spans_; }
+
+ private:
+  std::vector<HostMemoryPtr> memory_;
+  std::vector<std::span<const std::byte>> spans_;
+};
 
 // The image that a blob holds, without checksums.
 SnapshotImage image_of(SnapshotImage::Role role, std::size_t cache, std::int32_t first, std::uint32_t cells,

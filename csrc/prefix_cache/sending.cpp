@@ -178,16 +178,15 @@ bool Exchange::take(const Offer& offer, const Place& place, Saving& saving) {
 }
 
 bool Exchange::put(const SharedExchange& exchange, const SharedPath& path, const Place& place, const Saving& saving) {
-  std::vector<HostMemoryPtr> memory;
-  std::vector<std::span<const std::byte>> images;
+  HeldImages images;
   for (const BlobPtr& blob : saving.blobs) {
-    memory.push_back(blob->memory());
-    if (memory.back() == nullptr) return false;  // a state whose memory went since
-    images.emplace_back(memory.back()->data(), memory.back()->bytes());
+    HostMemoryPtr memory = blob->memory();
+    if (memory == nullptr) return false;  // a state whose memory went since
+    images.add(std::move(memory));
   }
   const double at = now();
-  const bool done = place.block ? exchange.put_block(path, place.end / kSharedBlock, saving.header, images, at)
-                                : exchange.put_tail(path, place.end, saving.header, images, at);
+  const bool done = place.block ? exchange.put_block(path, place.end / kSharedBlock, saving.header, images.spans(), at)
+                                : exchange.put_tail(path, place.end, saving.header, images.spans(), at);
   const bool cells = place.cells() && (place.block || !state_.full.empty());
   return done && exchange.announce(path, place.end, cells, place.point, at);
 }

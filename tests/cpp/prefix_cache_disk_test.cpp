@@ -91,6 +91,24 @@ TEST_F(DiskCacheTest, WhatSessionsLeaveIsKnownToTheNextProcess) {
   EXPECT_EQ(chat(prompt(400, 3, 200)), (Reused{200, Tier::kDevice}));
 }
 
+TEST_F(DiskCacheTest, AnImageFitsWithExactlyTheSectionsOfItsCache) {
+  open(100);
+  SnapshotImage image{SnapshotImage::Role::kCells, 0, 0, 70, {}};
+  for (const BlobSection& section : blob_sections(cache_->state().caches[0]->shape(), 70)) {
+    image.sections.push_back({section.bytes, 0});
+  }
+  EXPECT_TRUE(cache_->state().fits_here(image));
+  SnapshotImage other = image;
+  other.sections.push_back(other.sections.back());
+  EXPECT_FALSE(cache_->state().fits_here(other)) << "one more";
+  other = image;
+  other.sections.pop_back();
+  EXPECT_FALSE(cache_->state().fits_here(other)) << "one less";
+  other = image;
+  ++other.sections.back().bytes;
+  EXPECT_FALSE(cache_->state().fits_here(other)) << "a longer one";
+}
+
 TEST_F(DiskCacheTest, AFolderServesOneCacheAtATime) {
   open();
   try {

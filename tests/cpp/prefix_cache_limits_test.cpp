@@ -1,8 +1,6 @@
 // Caps that change at run time, times to live, and memory that changes hands between namespaces.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -11,26 +9,10 @@
 #include "cache/host_kv_store.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/prefix_cache_state.h"
+#include "temporary_folder.h"
 
 namespace kvtrie {
 namespace {
-
-class Folder {
- public:
-  Folder() {
-    std::string name = std::filesystem::temp_directory_path() / "kvtrie-limits-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) fail(ErrorKind::kInternal, "test", "no temporary folder");
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string path(const char* name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 class LimitsTest : public ::testing::Test {
  protected:
@@ -53,7 +35,7 @@ class LimitsTest : public ::testing::Test {
     settings.max_pinned_fraction = 1;
     if (disk_bytes > 0) {
       settings.fingerprint = "weights";
-      settings.disk = folder_.path("disk");
+      settings.disk = folder_.disk();
       settings.disk_bytes = disk_bytes;
     }
     pool_ = CausalCache::create(std::make_unique<HostKvStore>(shape), options);
@@ -117,7 +99,7 @@ class LimitsTest : public ::testing::Test {
     return true;
   }
 
-  Folder folder_;
+  test::TemporaryFolder folder_;
   double seconds_ = 1000;
   std::shared_ptr<CausalCache> pool_;
   PrefixCachePtr cache_;

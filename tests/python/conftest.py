@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kvtrie as kv
+import redis_server
 from fakes import CodingModel
 
 LIVE = ("live_buffers", "live_bytes", "host_storages", "host_bytes", "events")
@@ -47,3 +49,12 @@ def place(request: pytest.FixtureRequest, device: Any) -> Any:
 def model() -> CodingModel:
     """The model whose K and V say whose they are (fakes.py)."""
     return CodingModel()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[redis_server.RedisServer]:
+    """A Redis or Valkey server of this test's own, with a password."""
+    if redis_server.BINARY is None:
+        pytest.skip("neither redis-server nor valkey-server is installed")
+    with redis_server.running(tmp_path, redis_server.SECRET) as started:
+        yield started

@@ -15,6 +15,7 @@ from typing import Optional
 
 BINARY = shutil.which("redis-server") or shutil.which("valkey-server")
 STARTUP_SECONDS = 20.0
+SECRET = "s3cret-word"  # the password of the fixture's server
 
 
 def free_port() -> int:

@@ -9,28 +9,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
 import pytest
 
 import kvtrie as kv
-import redis_server
 from fakes import CodingModel, make_cache, run
-from redis_server import RedisServer
+from redis_server import SECRET, RedisServer
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("nothing_left_over")]
 TOKENS = [(7 * i) % 1000 for i in range(900)]
-SECRET = "s3cret-word"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    if redis_server.BINARY is None:
-        pytest.skip("neither redis-server nor valkey-server is installed")
-    with redis_server.running(tmp_path, SECRET) as started:
-        yield started
 
 
 class Shelf:

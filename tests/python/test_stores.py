@@ -18,22 +18,12 @@ from typing import Any, Callable, Optional
 import pytest
 
 import kvtrie as kv
-import redis_server
 from kvtrie import _core, stores
 from kvtrie.stores import RedisStore, StoreError, open_store
-from redis_server import RedisServer
+from redis_server import SECRET, RedisServer
 
 pytestmark = pytest.mark.timeout(120)
 KEY = "kvtrie:1:b:" + "0" * 64
-SECRET = "s3cret-word"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    if redis_server.BINARY is None:
-        pytest.skip("neither redis-server nor valkey-server is installed")
-    with redis_server.running(tmp_path, SECRET) as started:
-        yield started
 
 
 class BlackHole:
