@@ -2,9 +2,8 @@
 //
 // Narrow nodes are searched along their sibling links; a node moves in here when it gets `kWide` children and out again
 // when it falls to `kNarrow`. Open addressing with linear probing and backward-shift deletion, at most 3/4 full.
-// kWide is 16 and not 8 because an entry costs a leaf about 30 bytes (169 against 139 beyond its tokens, measured with
-// 8 children a node) and a walk over 8 siblings adds only 0.6 us to a match of 576 tokens at a million leaves. Threads:
-// none of its own.
+// An entry holds its child's number in the pool, and hashes are made from numbers, so that the same calls always give
+// the same table. Threads: none of its own.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +15,14 @@
 namespace kvtrie {
 
 class Node;
+class NodePool;
 
 class ChildIndex {
  public:
   static constexpr std::size_t kWide = 16;
   static constexpr std::size_t kNarrow = 8;
+
+  explicit ChildIndex(const NodePool& pool) noexcept : pool_(pool) {}
 
   Node* find(const Node* parent, Token token) const noexcept;  // null when there is none
   // Makes room, so that the next `more` inserts cannot throw.
@@ -34,16 +36,16 @@ class ChildIndex {
 
  private:
   struct Entry {
-    Node* child = nullptr;  // null: free
+    std::uint32_t child = 0;  // its number; 0: free
     std::uint32_t hash = 0;
-    Token token = 0;
   };
 
-  static std::uint32_t hash(const Node* parent, Token token) noexcept;
+  std::uint32_t hash(const Node* parent, Token token) const noexcept;
   std::size_t locate(const Node* parent, Token token) const noexcept;  // entry number, or kNone
   void place(Entry entry) noexcept;
 
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  const NodePool& pool_;
   std::vector<Entry> entries_;  // a power of two, or empty
   std::size_t size_ = 0;
 };

@@ -12,6 +12,9 @@ namespace {
 
 constexpr std::size_t kBlock = 32;  // tokens compared without a branch between them
 
+// What lies before the tokens of a block, in tokens. A long one begins at a multiple of 16 bytes.
+constexpr std::size_t kShortHead = 1, kLongHead = 4;
+
 void copy_tokens(Token* to, const Token* from, std::int32_t count) noexcept {
   std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(Token));
 }
@@ -32,13 +35,28 @@ std::size_t common_prefix(std::span<const Token> a, std::span<const Token> b) no
   return i;
 }
 
-Edge::Block* Edge::allocate(std::int32_t capacity) {
-  void* memory = ::operator new(sizeof(Block) + static_cast<std::size_t>(capacity) * sizeof(Token));
-  return new (memory) Block{1, capacity, 0};
+std::size_t Edge::bytes_of_block(std::int32_t capacity) noexcept {
+  const std::size_t head = capacity >= kLong ? kLongHead : kShortHead;
+  return (head + static_cast<std::size_t>(capacity)) * sizeof(Token);
 }
 
-void Edge::release(Block* block) noexcept {
-  if (--block->holders == 0) ::operator delete(block);
+Token* Edge::place_block(void* memory, std::int32_t capacity) noexcept {
+  Token* base = static_cast<Token*>(memory) + (capacity >= kLong ? kLongHead : kShortHead);
+  base[-1] = capacity;
+  if (is_long(base)) holders(base) = 1;
+  return base;
+}
+
+Token* Edge::allocate(std::int32_t capacity) {
+  return place_block(::operator new(bytes_of_block(capacity)), capacity);
+}
+
+void Edge::release(Token* base) noexcept {
+  if (!is_long(base)) {
+    ::operator delete(base - kShortHead);
+  } else if (--holders(base) == 0) {
+    ::operator delete(base - kLongHead);
+  }
 }
 
 Edge::Edge(std::int32_t start, std::span<const Token> tokens) : inline_{0, 0}, start_(start) {
@@ -46,11 +64,8 @@ Edge::Edge(std::int32_t start, std::span<const Token> tokens) : inline_{0, 0}, s
           tokens.size(), " tokens, allowed ", kMaxEnd);
   const auto size = static_cast<std::int32_t>(tokens.size());
   if (size == 0) return;
-  if (size > kInline) {
-    block_ = allocate(size);
-    block_->used = size;
-  }
-  copy_tokens(size > kInline ? block_->tokens() : inline_, tokens.data(), size);
+  if (size > kInline) base_ = allocate(size);
+  copy_tokens(size > kInline ? base_ : inline_, tokens.data(), size);
   size_ = size;
 }
 
@@ -58,9 +73,9 @@ Edge::Edge(Edge&& other) noexcept : inline_{0, 0}, start_(other.start_) { *this 
 
 Edge& Edge::operator=(Edge&& other) noexcept {
   if (this == &other) return *this;
-  if (on_heap()) release(block_);
+  if (on_heap()) release(base_);
   if (other.on_heap()) {
-    block_ = other.block_;
+    base_ = other.base_;
   } else {
     copy_tokens(inline_, other.inline_, kInline);
   }
@@ -71,7 +86,7 @@ Edge& Edge::operator=(Edge&& other) noexcept {
 }
 
 Edge::~Edge() {
-  if (on_heap()) release(block_);
+  if (on_heap()) release(base_);
 }
 
 void Edge::append(std::span<const Token> more) {
@@ -80,25 +95,24 @@ void Edge::append(std::span<const Token> more) {
   if (more.empty()) return;
   const auto count = static_cast<std::int32_t>(more.size());
   const std::int32_t size = size_ + count;
-  const bool behind_here = on_heap() && offset_ + size <= block_->used && more.data() == data() + size_;
-  if (behind_here) {
+  if (on_heap() && is_shared(base_) && offset_ + size <= used(base_) && more.data() == data() + size_) {
     size_ = size;
     return;
   }
-  if (on_heap() && block_->holders == 1) block_->used = offset_ + size_;
-  const bool fits = on_heap() ? block_->used == offset_ + size_ && offset_ + size <= block_->capacity : size <= kInline;
+  const bool at_end = on_heap() && (!is_shared(base_) || used(base_) == offset_ + size_);
+  const bool fits = on_heap() ? at_end && offset_ + size <= capacity(base_) : size <= kInline;
   if (!fits) {
     const std::int64_t grown = std::int64_t{size_} + size_ / 2 + 4;
     const auto room = static_cast<std::int32_t>(std::min<std::int64_t>(kMaxEnd, std::max<std::int64_t>(size, grown)));
-    Block* fresh = allocate(room);
-    copy_tokens(fresh->tokens(), data(), size_);
-    if (on_heap()) release(block_);
-    block_ = fresh;
+    Token* fresh = allocate(room);
+    copy_tokens(fresh, data(), size_);
+    if (on_heap()) release(base_);
+    base_ = fresh;
     offset_ = 0;
   }
-  copy_tokens((size > kInline ? block_->tokens() + offset_ : inline_) + size_, more.data(), count);
+  copy_tokens((size > kInline ? base_ + offset_ : inline_) + size_, more.data(), count);
   size_ = size;
-  if (on_heap()) block_->used = offset_ + size_;
+  if (on_heap() && is_shared(base_)) used(base_) = offset_ + size_;
 }
 
 void Edge::truncate(std::int32_t end) noexcept { shrink_to(offset_, end - start_); }
@@ -110,12 +124,13 @@ Edge Edge::part_for_cut(std::int32_t at) const {
   if (std::min(front, back) < kShareFrom) {
     return front <= back ? Edge(start_, tokens().first(front)) : Edge(at, tokens().last(back));
   }
+  if (!is_shared(base_)) used(base_) = offset_ + size_;
   Edge part;
-  part.block_ = block_;
+  part.base_ = base_;
   part.offset_ = offset_;
   part.size_ = at - start_;
   part.start_ = start_;
-  ++block_->holders;
+  ++holders(base_);
   return part;
 }
 
@@ -149,22 +164,22 @@ void Edge::shrink_to(std::int32_t offset, std::int32_t size) noexcept {
     size_ = size;
     return;
   }
-  Block* block = block_;
+  Token* base = base_;
   if (size <= kInline) {
-    copy_tokens(inline_, block->tokens() + offset, size);
+    copy_tokens(inline_, base + offset, size);
     size_ = size;
-    release(block);
+    release(base);
     return;
   }
   offset_ = offset;
   size_ = size;
-  if (block->holders > 1 || size >= block->capacity / 2) return;
-  void* memory = ::operator new(sizeof(Block) + static_cast<std::size_t>(size) * sizeof(Token), std::nothrow);
+  if (is_shared(base) || size >= capacity(base) / 2) return;
+  void* memory = ::operator new(bytes_of_block(size), std::nothrow);
   if (memory == nullptr) return;
-  block_ = new (memory) Block{1, size, size};
-  copy_tokens(block_->tokens(), block->tokens() + offset, size);
+  base_ = place_block(memory, size);
+  copy_tokens(base_, base + offset, size);
   offset_ = 0;
-  release(block);
+  release(base);
 }
 
 }  // namespace kvtrie

@@ -1,11 +1,12 @@
 // The tokens of one node: where they start and what they are, held compactly.
 //
-// Up to two tokens lie inside the object. More lie in a heap block that edges may share: cutting a long edge makes two
-// that look at one block, so that a cut costs the same at 1,000 and at 100,000 tokens. A short part is copied instead,
-// which keeps blocks unshared where it costs nothing.
+// Up to two tokens lie inside the object. More lie in a heap block. Edges may share a long one: cutting a long edge
+// makes two that look at one block, so that a cut costs the same at 1,000 and at 100,000 tokens. A short part is copied
+// instead, which keeps blocks unshared where it costs nothing; so a short block needs to know no more than its room.
 //
-//     block   [ holders | capacity | used | t0 t1 t2 t3 t4 t5 ... | room ]
-//                                            +-upper--+-lower--+  used
+//     short block                       [ capacity | t0 t1 t2 ... | room ]
+//     long block   [ - | used | holders | capacity | t0 t1 t2 t3 t4 t5 ... | room ]
+//                                                    +-upper--+-lower--+  used
 //
 // Tokens below `used` never change while a block is shared. Whoever ends at `used` may append in place; anyone else
 // copies what it needs first. A block that one edge holds alone is never more than half waste after a change of that
@@ -13,6 +14,7 @@
 // tokens.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -34,7 +36,7 @@ class Edge {
   Edge& operator=(Edge&& other) noexcept;
   ~Edge();
 
-  const Token* data() const noexcept { return on_heap() ? block_->tokens() + offset_ : inline_; }
+  const Token* data() const noexcept { return on_heap() ? base_ + offset_ : inline_; }
   std::int32_t size() const noexcept { return size_; }
   std::int32_t start() const noexcept { return start_; }
   std::int32_t end() const noexcept { return start_ + size_; }
@@ -53,22 +55,26 @@ class Edge {
 
  private:
   static constexpr std::int32_t kInline = 2;
-  static constexpr std::int32_t kShareFrom = 512;  // tokens; copying fewer costs less than 50 ns
+  static constexpr std::int32_t kShareFrom = 512;         // tokens; copying fewer costs less than 50 ns
+  static constexpr std::int32_t kLong = 2 * kShareFrom;  // capacity from which a block may be shared
 
-  // The tokens follow the header directly.
-  struct Block {
-    std::int32_t holders, capacity, used;
-    Token* tokens() noexcept { return reinterpret_cast<Token*>(this + 1); }
-  };
-  static Block* allocate(std::int32_t capacity);
-  static void release(Block* block) noexcept;
+  // A block without tokens, held once: where its first one goes.
+  static Token* allocate(std::int32_t capacity);
+  static Token* place_block(void* memory, std::int32_t capacity) noexcept;
+  static std::size_t bytes_of_block(std::int32_t capacity) noexcept;
+  static void release(Token* base) noexcept;
+  static bool is_long(const Token* base) noexcept { return base[-1] >= kLong; }
+  static std::int32_t capacity(const Token* base) noexcept { return base[-1]; }
+  static std::int32_t& holders(Token* base) noexcept { return base[-2]; }  // REQUIRES: a long block
+  static std::int32_t& used(Token* base) noexcept { return base[-3]; }     // kept while it is shared. REQUIRES: long
+  static bool is_shared(Token* base) noexcept { return is_long(base) && holders(base) > 1; }
 
   bool on_heap() const noexcept { return size_ > kInline; }
   void keep_back(std::int32_t count) noexcept;
   void shrink_to(std::int32_t offset, std::int32_t size) noexcept;
 
   union {
-    Block* block_;           // size_ > kInline
+    Token* base_;            // size_ > kInline: of the block, what lies before is said above
     Token inline_[kInline];  // size_ <= kInline
   };
   std::int32_t offset_ = 0;  // of the first token in the block

@@ -1,8 +1,13 @@
 // A node of the radix tree: one compressed edge of tokens and the payload that belongs to it.
 //
 // Nodes live in a pool with stable addresses and are made, changed and freed by `Trie` alone; to everyone else a node
-// is read only. One `OrderSlot` for each victim order of the trie follows the node in memory. Threads: none of its own.
-// Units: offsets and lengths in tokens; times are logical, larger is later.
+// is read only. For each victim order of the trie there is an `OrderState`, the first in the node and the others behind
+// it, and a place, which lies before the node:
+//
+//     lru      ... RecencyPlace 1, RecencyPlace 0,                  Node with state 0, state 1 ...
+//     others   ... RankPlace 1,    RankPlace 0,    hash of the path, Node with state 0, state 1 ...
+//
+// Threads: none of its own. Units: offsets and lengths in tokens; times are logical, larger is later.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +18,7 @@
 
 #include "trie/edge.h"
 #include "trie/ghost_table.h"
+#include "trie/node_link.h"
 
 namespace kvtrie {
 
@@ -33,36 +39,35 @@ class Payload {
 
 class Node;
 
-// A node's place in one victim order (victim_order.h). What is kept for a rank lies where lru keeps its links, so that
-// no policy costs a node more than another.
-struct OrderSlot {
-  enum class State : std::uint8_t {
+// What a node is in one victim order (victim_order.h).
+struct OrderState {
+  enum State : std::uint32_t {
     kOut,     // no member
     kListed,  // member, on the list or in the heap
     kParked,  // member, off it: a child holds it (lru: and the victim scan has met it)
     kLocked,  // member, off it: locked
   };
-  enum class Segment : std::uint8_t { kProbation, kProtected };  // slru; else all on probation
+  enum Segment : std::uint32_t { kProbation, kProtected };  // slru; else all on probation
 
-  struct Links {
-    Node* previous = nullptr;  // on the list, towards the oldest
-    Node* next = nullptr;      // on the list, towards the latest
-  };
-  struct Rank {
-    double priority;
-    std::uint32_t uses;   // since it joined, and those that were remembered then
-    std::uint32_t place;  // in the heap, while listed
-  };
+  std::uint32_t holders : 28 = 0;  // children that are members or locked; kept for nodes that are no members, too
+  State state : 2 = kOut;
+  Segment segment : 1 = kProbation;
+  std::uint32_t since_join : 1 = 0;  // locked since it joined: the last unlock belongs to that first use. Not with lru
+};
 
-  union {
-    Links links = {};  // lru
-    Rank rank;         // the other policies, from the first join on
-  };
-  std::uint64_t age = 0;      // latest use of this member, or of one that held it
-  std::uint32_t holders = 0;  // children that are members or locked; kept for nodes that are no members, too
-  State state = State::kOut;
-  Segment segment = Segment::kProbation;
-  bool since_join = false;  // locked since it joined: the last unlock belongs to that first use. Not kept by lru
+// Where it is in that order, lru.
+struct RecencyPlace {
+  std::uint64_t age = 0;  // latest use of this member, or of one that held it
+  NodeLink previous;      // on the list, towards the oldest
+  NodeLink next;          // on the list, towards the latest
+};
+
+// Where it is in that order, the other policies.
+struct RankPlace {
+  std::uint64_t age = 0;  // latest use of this member, or of one that held it
+  double priority = 0;
+  std::uint32_t uses = 0;   // since it joined, and those that were remembered then
+  std::uint32_t entry = 0;  // in the heap, while listed
 };
 
 class Node {
@@ -78,12 +83,12 @@ class Node {
   bool is_leaf() const noexcept { return first_child_ == nullptr; }  // no children
   std::size_t child_count() const noexcept { return child_count_; }
   Node* first_child() const noexcept { return first_child_; }  // siblings in no particular order
-  Node* next_sibling() const noexcept { return next_sibling_; }
+  Node* next_sibling() const noexcept { return is_root() ? nullptr : static_cast<Node*>(siblings_.next); }
   std::uint32_t locks() const noexcept { return locks_; }
   const std::string& name_space() const noexcept;  // O(depth)
   Payload* payload() const noexcept { return payload_.get(); }
   // REQUIRES: 0 <= order < orders of the trie.
-  bool in_order(int order) const noexcept { return slot(order).state != OrderSlot::State::kOut; }
+  bool in_order(int order) const noexcept { return state(order).state != OrderState::kOut; }
   std::uint64_t last_used() const noexcept { return last_used_; }  // logical time of the last touch; larger is later
 
  private:
@@ -98,28 +103,41 @@ class Node {
   Node() noexcept {}
   ~Node() = default;
 
-  OrderSlot& slot(int order) noexcept { return reinterpret_cast<OrderSlot*>(this + 1)[order]; }
-  const OrderSlot& slot(int order) const noexcept { return reinterpret_cast<const OrderSlot*>(this + 1)[order]; }
+  OrderState& state(int order) noexcept { return reinterpret_cast<OrderState*>(this + 1)[order - 1]; }
+  const OrderState& state(int order) const noexcept {
+    return reinterpret_cast<const OrderState*>(this + 1)[order - 1];
+  }
+  // REQUIRES: a trie whose policy is lru, or is not.
+  RecencyPlace& recency(int order) noexcept { return reinterpret_cast<RecencyPlace*>(this)[-1 - order]; }
+  const RecencyPlace& recency(int order) const noexcept {
+    return reinterpret_cast<const RecencyPlace*>(this)[-1 - order];
+  }
+  RankPlace& rank(int order) noexcept { return reinterpret_cast<RankPlace*>(&path_hash())[-1 - order]; }
+  const RankPlace& rank(int order) const noexcept { return const_cast<Node*>(this)->rank(order); }
   // Of the whole path down to its end. REQUIRES: a trie whose policy is not lru; others have no room for it.
   PathHash& path_hash() noexcept { return reinterpret_cast<PathHash*>(this)[-1]; }
   PathHash path_hash() const noexcept { return reinterpret_cast<const PathHash*>(this)[-1]; }
 
-  Edge edge_;  // empty for a root
-  Node* parent_ = nullptr;
-  Node* first_child_ = nullptr;
-  Node* next_sibling_ = nullptr;
+  struct Siblings {
+    NodeLink next, previous;
+  };
+
+  [[no_unique_address]] Edge edge_;  // empty for a root
+  NodeLink parent_;                  // takes the edge's padding
   union {
-    Node* previous_sibling_ = nullptr;
+    Siblings siblings_ = {};
     const std::string* name_;  // a root has no siblings: its namespace, owned by the trie's table of roots
   };
+  std::unique_ptr<Payload> payload_;
+  std::uint64_t last_used_ = 0;
+  NodeLink first_child_;
   std::uint32_t child_count_ : 31 = 0;
   std::uint32_t indexed_ : 1 = 0;  // wide: its children are in the ChildIndex
   std::uint32_t locks_ = 0;
-  std::unique_ptr<Payload> payload_;
-  std::uint64_t last_used_ = 0;
+  OrderState state_;  // of order 0; the last member, so that the others follow it
 };
 
-static_assert(sizeof(void*) != 8 || (sizeof(Node) == 80 && sizeof(OrderSlot) == 32),
-              "a leaf costs 112 bytes with one order");
+static_assert(sizeof(OrderState) == 4 && sizeof(RecencyPlace) == 16 && sizeof(RankPlace) == 24);
+static_assert(sizeof(void*) != 8 || sizeof(Node) == 64, "a node costs 80 bytes with one order, 104 with two");
 
 }  // namespace kvtrie

@@ -1,26 +1,57 @@
 #include "trie/node_pool.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <new>
 
 namespace kvtrie {
 namespace {
 
-constexpr std::size_t kLargestChunk = 4096;  // nodes; 416 KiB with one order
+// Memory is asked for in steps of an eighth of what there is, between these; multiples of a page.
+constexpr std::size_t kLeastStep = std::size_t{16} << 10U, kLargestStep = std::size_t{1} << 20U;
+constexpr std::size_t kLeastRange = std::size_t{1} << 20U;
+
+std::size_t front_of(int orders, bool ranked) {
+  const auto count = static_cast<std::size_t>(orders);
+  return ranked ? count * sizeof(RankPlace) + sizeof(PathHash) : count * sizeof(RecencyPlace);
+}
+
+std::size_t behind(int orders) {
+  const std::size_t further = orders > 1 ? static_cast<std::size_t>(orders - 1) * sizeof(OrderState) : 0;
+  return (further + alignof(Node) - 1) / alignof(Node) * alignof(Node);
+}
 
 }  // namespace
 
-NodePool::NodePool(int orders, bool hashed)
+NodePool::NodePool(int orders, bool ranked)
     : orders_(orders),
-      front_(hashed ? sizeof(PathHash) : 0),
-      stride_(front_ + sizeof(Node) + static_cast<std::size_t>(orders) * sizeof(OrderSlot)) {}
+      ranked_(ranked),
+      front_(front_of(orders, ranked)),
+      stride_(front_ + sizeof(Node) + behind(orders)) {}
+
+NodePool::~NodePool() {
+  if (begin_ != nullptr) munmap(begin_, reserved_);
+}
 
 Node* NodePool::create() {
-  if (free_ == nullptr) grow();
-  FreePlace* place = free_;
-  free_ = place->next;
+  void* place = free_;
+  if (place != nullptr) {
+    free_ = free_->next;
+  } else {
+    if (used_ + stride_ > granted_) grow();
+    place = begin_ + used_ + front_;
+    used_ += stride_;
+  }
   Node* node = new (place) Node();
-  for (int order = 0; order < orders_; ++order) new (&node->slot(order)) OrderSlot();
+  for (int order = 0; order < orders_; ++order) {
+    if (order > 0) new (&node->state(order)) OrderState();
+    if (ranked_) {
+      new (&node->rank(order)) RankPlace();
+    } else {
+      new (&node->recency(order)) RecencyPlace();
+    }
+  }
   ++live_;
   return node;
 }
@@ -31,13 +62,23 @@ void NodePool::destroy(Node* node) noexcept {
   --live_;
 }
 
+void NodePool::reserve_addresses() {
+  for (std::size_t size = NodeLink::kReach; size >= kLeastRange; size /= 2) {
+    void* range = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED) continue;
+    begin_ = static_cast<std::byte*>(range);
+    reserved_ = size;
+    return;
+  }
+  throw std::bad_alloc();
+}
+
 void NodePool::grow() {
-  const std::size_t count = next_chunk_;
-  chunks_.reserve(chunks_.size() + 1);
-  chunks_.push_back(std::unique_ptr<std::byte[]>(new std::byte[count * stride_]));
-  std::byte* chunk = chunks_.back().get();
-  for (std::size_t i = count; i > 0; --i) free_ = new (chunk + (i - 1) * stride_ + front_) FreePlace{free_};
-  next_chunk_ = std::min(kLargestChunk, next_chunk_ * 2);
+  if (begin_ == nullptr) reserve_addresses();
+  const std::size_t eighth = granted_ / 8 / kLeastStep * kLeastStep;
+  const std::size_t step = std::min(std::clamp(eighth, kLeastStep, kLargestStep), reserved_ - granted_);
+  if (step < stride_ || mprotect(begin_ + granted_, step, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+  granted_ += step;
 }
 
 }  // namespace kvtrie

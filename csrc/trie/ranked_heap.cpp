@@ -18,7 +18,7 @@ void RankedHeap::reserve(std::size_t count) {
 
 void RankedHeap::put(std::size_t place, const Entry& entry) noexcept {
   entries_[place] = entry;
-  entry.node->slot(index_).rank.place = static_cast<std::uint32_t>(place);
+  entry.node->rank(index_).entry = static_cast<std::uint32_t>(place);
 }
 
 // Puts `entry` at `place` or above; what it passes moves down.
@@ -50,14 +50,14 @@ void RankedHeap::sink(std::size_t place, const Entry& entry) noexcept {
 }
 
 void RankedHeap::insert(Node* node) noexcept {
-  const OrderSlot& own = node->slot(index_);
-  entries_.push_back({own.rank.priority, own.age, node});
+  const RankPlace& own = node->rank(index_);
+  entries_.push_back({own.priority, own.age, node});
   const Entry entry = entries_.back();
   rise(entries_.size() - 1, entry);
 }
 
 void RankedHeap::erase(const Node* node) noexcept {
-  const std::size_t place = node->slot(index_).rank.place;
+  const std::size_t place = node->rank(index_).entry;
   const Entry last = entries_.back();
   entries_.pop_back();
   if (place == entries_.size()) return;

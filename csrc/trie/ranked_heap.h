@@ -12,7 +12,6 @@
 namespace kvtrie {
 
 class Node;
-struct OrderSlot;
 
 class RankedHeap {
  public:

@@ -7,8 +7,8 @@
 
 namespace kvtrie {
 
-using State = OrderSlot::State;
-using Segment = OrderSlot::Segment;
+using State = OrderState::State;
+using Segment = OrderState::Segment;
 
 namespace {
 
@@ -25,7 +25,8 @@ double cost_of(const Node* node) noexcept {
 
 }  // namespace
 
-OrderSlot& RankedOrder::slot(Node* node) const noexcept { return node->slot(index_); }
+OrderState& RankedOrder::state(Node* node) const noexcept { return node->state(index_); }
+RankPlace& RankedOrder::place(Node* node) const noexcept { return node->rank(index_); }
 
 void RankedOrder::reserve() {
   candidates_.reserve(members_ + 1);
@@ -35,7 +36,7 @@ void RankedOrder::reserve() {
 
 // Puts a member that is in no heap where its segment, locks and holders say.
 void RankedOrder::put_in(Node* node) noexcept {
-  OrderSlot& own = slot(node);
+  OrderState& own = state(node);
   const bool free = node->locks() == 0 && own.holders == 0;
   own.state = node->locks() > 0 ? State::kLocked : free ? State::kListed : State::kParked;
   if (own.segment == Segment::kProtected) {
@@ -48,7 +49,7 @@ void RankedOrder::put_in(Node* node) noexcept {
 
 // Out of the heap it is in, if any. `put_in` follows, unless it is no member any more.
 void RankedOrder::take_out(Node* node) noexcept {
-  const OrderSlot& own = slot(node);
+  const OrderState own = state(node);
   const bool free = own.state == State::kListed;
   if (own.segment == Segment::kProtected) {
     protected_.erase(node);
@@ -59,7 +60,7 @@ void RankedOrder::take_out(Node* node) noexcept {
 }
 
 void RankedOrder::hold(Node* parent) noexcept {
-  OrderSlot& above = slot(parent);
+  OrderState& above = state(parent);
   if (above.holders++ > 0 || above.state != State::kListed) return;
   take_out(parent);
   put_in(parent);
@@ -67,38 +68,36 @@ void RankedOrder::hold(Node* parent) noexcept {
 
 // A child of `parent` no longer holds it.
 void RankedOrder::release(Node* parent, std::uint64_t age) noexcept {
-  OrderSlot& above = slot(parent);
+  OrderState& above = state(parent);
   --above.holders;
   if (above.state == State::kOut) return;
   take_out(parent);
-  above.age = std::max(above.age, age);
+  place(parent).age = std::max(place(parent).age, age);
   put_in(parent);
 }
 
 // The latest from now on. REQUIRES: a member that is in no heap.
 void RankedOrder::renew(Node* node) noexcept {
-  OrderSlot& own = slot(node);
-  own.age = ++now_;
+  place(node).age = ++now_;
   just_joined_ = nullptr;
   set_priority(node);
 }
 
 void RankedOrder::set_priority(Node* node) noexcept {
-  OrderSlot& own = slot(node);
-  if (policy_ == VictimPolicy::kLfu) own.rank.priority = own.rank.uses;
-  if (policy_ == VictimPolicy::kCost) own.rank.priority = floor_ + own.rank.uses * cost_of(node);
+  RankPlace& own = place(node);
+  if (policy_ == VictimPolicy::kLfu) own.priority = own.uses;
+  if (policy_ == VictimPolicy::kCost) own.priority = floor_ + own.uses * cost_of(node);
 }
 
 // REQUIRES: a member that is in no heap.
 void RankedOrder::count_use(Node* node) noexcept {
-  OrderSlot& own = slot(node);
-  own.rank.uses = one_more(own.rank.uses);
+  place(node).uses = one_more(place(node).uses);
   protect(node);
 }
 
 // With the policy slru. REQUIRES: a member that is in no heap.
 void RankedOrder::protect(Node* node) noexcept {
-  OrderSlot& own = slot(node);
+  OrderState& own = state(node);
   if (policy_ != VictimPolicy::kSlru || own.segment == Segment::kProtected) return;
   own.segment = Segment::kProtected;
   protected_tokens_ += length_of(node);
@@ -107,18 +106,19 @@ void RankedOrder::protect(Node* node) noexcept {
 void RankedOrder::demote_oldest() noexcept {
   Node* oldest = protected_.top();
   take_out(oldest);
-  slot(oldest).segment = Segment::kProbation;
+  state(oldest).segment = Segment::kProbation;
   protected_tokens_ -= length_of(oldest);
-  slot(oldest).age = ++now_;
+  place(oldest).age = ++now_;
   put_in(oldest);
 }
 
 void RankedOrder::join(Node* node) noexcept {
-  OrderSlot& own = slot(node);
+  OrderState& own = state(node);
   const std::uint32_t before = ghosts_.recall(node->path_hash());
-  own.rank = {0, one_more(before), 0};
+  place(node).uses = one_more(before);
+  place(node).priority = 0;
   own.segment = Segment::kProbation;
-  own.since_join = node->locks() > 0;
+  own.since_join = node->locks() > 0 ? 1 : 0;
   ++members_;
   tokens_ += length_of(node);
   if (before > 0) protect(node);
@@ -129,21 +129,21 @@ void RankedOrder::join(Node* node) noexcept {
 }
 
 void RankedOrder::leave(Node* node) noexcept {
-  OrderSlot& own = slot(node);
-  if (node == candidates_.top()) floor_ = std::max(floor_, own.rank.priority);
+  OrderState& own = state(node);
+  if (node == candidates_.top()) floor_ = std::max(floor_, place(node).priority);
   const bool held_parent = own.state != State::kLocked;
-  ghosts_.remember(node->path_hash(), own.rank.uses);
+  ghosts_.remember(node->path_hash(), place(node).uses);
   take_out(node);
   if (own.segment == Segment::kProtected) protected_tokens_ -= length_of(node);
   tokens_ -= length_of(node);
   own.state = State::kOut;
   --members_;
   if (node == just_joined_) just_joined_ = nullptr;
-  if (held_parent) release(node->parent(), own.age);
+  if (held_parent) release(node->parent(), place(node).age);
 }
 
 void RankedOrder::use(Node* node) noexcept {
-  if (slot(node).state == State::kOut) return;
+  if (state(node).state == State::kOut) return;
   take_out(node);
   count_use(node);
   renew(node);
@@ -151,9 +151,9 @@ void RankedOrder::use(Node* node) noexcept {
 }
 
 void RankedOrder::lock(Node* node) noexcept {
-  OrderSlot& own = slot(node);
+  OrderState& own = state(node);
   if (own.state != State::kOut) {
-    own.since_join = node == just_joined_;
+    own.since_join = node == just_joined_ ? 1 : 0;
     take_out(node);
     put_in(node);
   } else if (node->parent() != nullptr) {
@@ -162,10 +162,10 @@ void RankedOrder::lock(Node* node) noexcept {
 }
 
 void RankedOrder::unlock(Node* node) noexcept {
-  OrderSlot& own = slot(node);
+  OrderState& own = state(node);
   if (own.state != State::kOut) {
     take_out(node);
-    if (!own.since_join) count_use(node);
+    if (own.since_join == 0) count_use(node);
     renew(node);
     put_in(node);
   } else if (node->parent() != nullptr) {
@@ -174,13 +174,12 @@ void RankedOrder::unlock(Node* node) noexcept {
 }
 
 void RankedOrder::split(Node* upper, Node* lower) noexcept {
-  const OrderSlot& below = slot(lower);
-  OrderSlot& above = slot(upper);
+  const OrderState below = state(lower);
+  OrderState& above = state(upper);
   const bool member = below.state != State::kOut;
   above.holders = member || lower->locks() > 0 ? 1 : 0;
   if (member) {
-    above.rank = below.rank;
-    above.age = below.age;
+    place(upper) = place(lower);
     above.segment = below.segment;
     ++members_;
     put_in(upper);
@@ -190,8 +189,8 @@ void RankedOrder::split(Node* upper, Node* lower) noexcept {
 }
 
 void RankedOrder::absorb(Node* node, Node* child) noexcept {
-  OrderSlot& own = slot(node);
-  OrderSlot& below = slot(child);
+  OrderState& own = state(node);
+  OrderState& below = state(child);
   if (own.state == State::kOut) {
     if (child->locks() > 0) hold(node->parent());
     return;
@@ -201,10 +200,12 @@ void RankedOrder::absorb(Node* node, Node* child) noexcept {
   const std::uint64_t upper_part = length_of(node) - length_of(child);
   if (own.segment < below.segment) protected_tokens_ += upper_part;
   if (own.segment > below.segment) protected_tokens_ += length_of(child);
-  below.rank.uses = std::max(below.rank.uses, own.rank.uses);
-  below.rank.priority = std::max(below.rank.priority, own.rank.priority);
-  below.age = std::max(below.age, own.age);
-  below.segment = std::max(below.segment, own.segment);
+  const RankPlace& upper = place(node);
+  RankPlace& joined = place(child);
+  joined.uses = std::max(joined.uses, upper.uses);
+  joined.priority = std::max(joined.priority, upper.priority);
+  joined.age = std::max(joined.age, upper.age);
+  if (own.segment == Segment::kProtected) below.segment = Segment::kProtected;
   put_in(child);
   own.state = State::kOut;
   --members_;
@@ -212,7 +213,7 @@ void RankedOrder::absorb(Node* node, Node* child) noexcept {
 }
 
 void RankedOrder::extend(Node* leaf, std::size_t more) noexcept {
-  const OrderSlot& own = slot(leaf);
+  const OrderState own = state(leaf);
   if (own.state == State::kOut) return;
   tokens_ += more;
   if (own.segment == Segment::kProtected) protected_tokens_ += more;
@@ -224,18 +225,18 @@ bool RankedOrder::differ(std::uint32_t a, std::uint32_t b) const noexcept {
 }
 
 bool RankedOrder::same_uses(const Node* node, const Node* child) const noexcept {
-  const OrderSlot &own = node->slot(index_), &below = child->slot(index_);
-  return own.state == State::kOut || below.state == State::kOut || !differ(own.rank.uses, below.rank.uses);
+  return !node->in_order(index_) || !child->in_order(index_) ||
+         !differ(node->rank(index_).uses, child->rank(index_).uses);
 }
 
 bool RankedOrder::in_first_use(const Node* node) const noexcept {
-  const OrderSlot& own = node->slot(index_);
-  return own.state == State::kLocked && own.since_join;
+  const OrderState own = node->state(index_);
+  return own.state == State::kLocked && own.since_join != 0;
 }
 
 void RankedOrder::credit(Node* node, std::uint32_t uses) noexcept {
   take_out(node);
-  slot(node).rank.uses = one_more(uses);
+  place(node).uses = one_more(uses);
   protect(node);
   set_priority(node);
   put_in(node);

@@ -43,7 +43,8 @@
 namespace kvtrie {
 
 class Node;
-struct OrderSlot;
+struct OrderState;
+struct RankPlace;
 
 class RankedOrder {
  public:
@@ -76,7 +77,8 @@ class RankedOrder {
   // One part in so many is on probation, at least.
   static constexpr std::uint64_t kParts = 5;
 
-  OrderSlot& slot(Node* node) const noexcept;
+  OrderState& state(Node* node) const noexcept;
+  RankPlace& place(Node* node) const noexcept;
   void put_in(Node* node) noexcept;
   void take_out(Node* node) noexcept;
   void hold(Node* parent) noexcept;

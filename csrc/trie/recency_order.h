@@ -27,7 +27,8 @@
 namespace kvtrie {
 
 class Node;
-struct OrderSlot;
+struct OrderState;
+struct RecencyPlace;
 
 class RecencyOrder {
  public:
@@ -47,13 +48,15 @@ class RecencyOrder {
  private:
   friend class TrieCheck;
 
-  OrderSlot& slot(Node* node) const noexcept;
+  OrderState& state(Node* node) const noexcept;
+  RecencyPlace& place(Node* node) const noexcept;
   bool goes_before(Node* a, Node* b) const noexcept;
+  void link(Node* node, Node* previous, Node* next) noexcept;
   void append(Node* node) noexcept;
   void insert(Node* node, Node* behind) noexcept;
   void unlink(Node* node) noexcept;
   void renew(Node* node, std::uint64_t now) noexcept;
-  void release(Node* parent, std::uint64_t age, Node* place) noexcept;
+  void release(Node* parent, std::uint64_t age, Node* listed) noexcept;
 
   int index_;
   Node* oldest_ = nullptr;

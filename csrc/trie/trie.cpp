@@ -14,7 +14,8 @@ const std::string& Node::name_space() const noexcept {
   return *node->name_;
 }
 
-Trie::Trie(int orders, VictimPolicy policy) : hashed_(policy != VictimPolicy::kLru), pool_(orders, hashed_) {
+Trie::Trie(int orders, VictimPolicy policy)
+    : hashed_(policy != VictimPolicy::kLru), pool_(orders, hashed_), index_(pool_) {
   require(orders >= 0, "Trie", "orders: got ", orders, ", allowed 0 or more");
   orders_.reserve(static_cast<std::size_t>(orders));
   for (int i = 0; i < orders; ++i) orders_.emplace_back(i, policy);
@@ -35,7 +36,7 @@ Trie::~Trie() {
     while (node != nullptr) {
       while (node->first_child_ != nullptr) node = node->first_child_;
       Node* parent = node->parent_;
-      if (parent != nullptr) parent->first_child_ = node->next_sibling_;
+      if (parent != nullptr) parent->first_child_ = node->siblings_.next;
       pool_.destroy(node);
       node = parent;
     }
@@ -88,7 +89,7 @@ void Trie::drop_root_if_unused(Node* root) noexcept {
 Node* Trie::find_child(const Node* parent, Token first) const noexcept {
   if (parent->indexed_) return index_.find(parent, first);
   Node* child = parent->first_child_;
-  while (child != nullptr && child->edge_.front() != first) child = child->next_sibling_;
+  while (child != nullptr && child->edge_.front() != first) child = child->siblings_.next;
   return child;
 }
 
@@ -268,7 +269,7 @@ void Trie::visit(const std::function<void(Node&)>& each) const {
     ahead.pop_back();
     each(*node);
     const auto known = static_cast<std::ptrdiff_t>(ahead.size());
-    for (Node* child = node->first_child_; child != nullptr; child = child->next_sibling_) ahead.push_back(child);
+    for (Node* child = node->first_child_; child != nullptr; child = child->siblings_.next) ahead.push_back(child);
     std::sort(ahead.begin() + known, ahead.end(),
               [](const Node* a, const Node* b) { return a->edge_.front() > b->edge_.front(); });
   }
@@ -282,30 +283,30 @@ std::size_t Trie::index_room_for_child(const Node* parent) const noexcept {
 
 void Trie::link_child(Node* parent, Node* child) noexcept {
   child->parent_ = parent;
-  child->previous_sibling_ = nullptr;
-  child->next_sibling_ = parent->first_child_;
-  if (child->next_sibling_ != nullptr) child->next_sibling_->previous_sibling_ = child;
+  child->siblings_.previous = nullptr;
+  child->siblings_.next = parent->first_child_;
+  if (child->siblings_.next != nullptr) child->siblings_.next->siblings_.previous = child;
   parent->first_child_ = child;
   ++parent->child_count_;
   if (parent->indexed_) {
     index_.insert(child);
   } else if (parent->child_count_ == ChildIndex::kWide) {
     parent->indexed_ = 1;
-    for (Node* each = parent->first_child_; each != nullptr; each = each->next_sibling_) index_.insert(each);
+    for (Node* each = parent->first_child_; each != nullptr; each = each->siblings_.next) index_.insert(each);
   }
 }
 
 void Trie::unlink_child(Node* child) noexcept {
   Node* parent = child->parent_;
-  Node* previous = child->previous_sibling_;
-  Node* next = child->next_sibling_;
+  Node* previous = child->siblings_.previous;
+  Node* next = child->siblings_.next;
   if (parent->indexed_) index_.erase(parent, child->edge_.front());
-  (previous != nullptr ? previous->next_sibling_ : parent->first_child_) = next;
-  if (next != nullptr) next->previous_sibling_ = previous;
+  (previous != nullptr ? previous->siblings_.next : parent->first_child_) = next;
+  if (next != nullptr) next->siblings_.previous = previous;
   --parent->child_count_;
   if (parent->indexed_ && parent->child_count_ == ChildIndex::kNarrow) {
     parent->indexed_ = 0;
-    for (Node* each = parent->first_child_; each != nullptr; each = each->next_sibling_) {
+    for (Node* each = parent->first_child_; each != nullptr; each = each->siblings_.next) {
       index_.erase(parent, each->edge_.front());
     }
   }
@@ -316,10 +317,12 @@ void Trie::put_in_place_of(Node* present, Node* by) noexcept {
   Node* parent = present->parent_;
   by->parent_ = parent;
   if (parent->indexed_) index_.replace(parent, present->edge_.front(), by);
-  by->previous_sibling_ = present->previous_sibling_;
-  by->next_sibling_ = present->next_sibling_;
-  (by->previous_sibling_ != nullptr ? by->previous_sibling_->next_sibling_ : parent->first_child_) = by;
-  if (by->next_sibling_ != nullptr) by->next_sibling_->previous_sibling_ = by;
+  Node* previous = present->siblings_.previous;
+  Node* next = present->siblings_.next;
+  by->siblings_.previous = previous;
+  by->siblings_.next = next;
+  (previous != nullptr ? previous->siblings_.next : parent->first_child_) = by;
+  if (next != nullptr) next->siblings_.previous = by;
 }
 
 }  // namespace kvtrie

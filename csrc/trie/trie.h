@@ -97,6 +97,7 @@ class Trie {
 
   std::size_t size() const noexcept { return size_; }                  // nodes, roots excluded
   std::uint64_t token_count() const noexcept { return token_count_; }  // tokens on all edges
+  std::size_t node_bytes() const noexcept { return pool_.bytes(); }    // memory taken for nodes; tokens are apart
   // Pre-order, iterative, roots included; namespaces by name, children by first token. `each` must not change the tree.
   void visit(const std::function<void(Node&)>& each) const;
   std::vector<std::string> check() const;  // empty when every invariant holds; O(nodes)

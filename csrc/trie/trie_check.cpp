@@ -9,7 +9,7 @@
 
 namespace kvtrie {
 
-using State = OrderSlot::State;
+using State = OrderState::State;
 
 class TrieCheck {
  public:
@@ -55,7 +55,7 @@ class TrieCheck {
 
   void check_node(const Node& node) {
     check_children(node);
-    for (int order = 0; order < trie_.orders(); ++order) check_slot(node, order);
+    for (int order = 0; order < trie_.orders(); ++order) check_state(node, order);
     if (node.is_root()) return;
     ++nodes_;
     tokens_ += node.tokens().size();
@@ -67,9 +67,9 @@ class TrieCheck {
   void check_children(const Node& node) {
     std::vector<Token> firsts;
     const Node* previous = nullptr;
-    for (const Node* child = node.first_child_; child != nullptr; child = child->next_sibling_) {
+    for (const Node* child = node.first_child_; child != nullptr; child = child->siblings_.next) {
       expect_of(node, child->parent_ == &node, "a child has another parent");
-      expect_of(node, child->previous_sibling_ == previous, "sibling links disagree");
+      expect_of(node, child->siblings_.previous == previous, "sibling links disagree");
       expect_of(node, trie_.find_child(&node, child->edge_.front()) == child, "child ", child->edge_.front(),
                 " is not found");
       firsts.push_back(child->edge_.front());
@@ -85,50 +85,52 @@ class TrieCheck {
     if (node.indexed_) indexed_ += firsts.size();
   }
 
-  void check_slot(const Node& node, int order) {
+  void check_state(const Node& node, int order) {
     std::uint32_t holders = 0;
-    for (const Node* child = node.first_child_; child != nullptr; child = child->next_sibling_) {
+    for (const Node* child = node.first_child_; child != nullptr; child = child->siblings_.next) {
       if (child->in_order(order) || child->locks_ > 0) ++holders;
     }
-    const OrderSlot& slot = node.slot(order);
-    expect_of(node, slot.holders == holders, "order ", order, " keeps ", slot.holders, " holders, has ", holders);
-    expect_of(node, slot.state == State::kOut || !node.is_root(), "a root is a member");
-    expect_of(node, (slot.state == State::kLocked) == (slot.state != State::kOut && node.locks_ > 0), "order ", order,
+    const OrderState own = node.state(order);
+    const State state = own.state;
+    expect_of(node, own.holders == holders, "order ", order, " keeps ", std::uint32_t{own.holders}, " holders, has ",
+              holders);
+    expect_of(node, state == State::kOut || !node.is_root(), "a root is a member");
+    expect_of(node, (state == State::kLocked) == (state != State::kOut && node.locks_ > 0), "order ", order,
               ": locks and state disagree");
-    expect_of(node, slot.state != State::kParked || holders > 0, "parked in order ", order, " and not held");
-    if (slot.state != State::kOut) ++members_[order];
-    if (slot.state == State::kListed) ++listed_[order];
+    expect_of(node, state != State::kParked || holders > 0, "parked in order ", order, " and not held");
+    if (state != State::kOut) ++members_[order];
+    if (state == State::kListed) ++listed_[order];
     const VictimOrder& kept = trie_.orders_[static_cast<std::size_t>(order)];
-    if (slot.state != State::kOut) kept.by_rank_ ? check_ranked(node, order, kept.ranked_) : check_recent(node, order);
+    if (state != State::kOut) kept.by_rank_ ? check_ranked(node, order, kept.ranked_) : check_recent(node, order);
   }
 
   void check_recent(const Node& node, int order) {
-    const OrderSlot& slot = node.slot(order);
-    expect_of(node, slot.age <= trie_.now_, "age ", slot.age, " in order ", order, ", now ", trie_.now_);
-    if (slot.state == State::kListed) return;
-    expect_of(node, slot.links.previous == nullptr && slot.links.next == nullptr, "linked in order ", order,
-              ", not listed");
+    const RecencyPlace& place = node.recency(order);
+    expect_of(node, place.age <= trie_.now_, "age ", place.age, " in order ", order, ", now ", trie_.now_);
+    if (node.state(order).state == State::kListed) return;
+    expect_of(node, place.previous == nullptr && place.next == nullptr, "linked in order ", order, ", not listed");
   }
 
   void check_ranked(const Node& node, int order, const RankedOrder& ranked) {
-    const OrderSlot& slot = node.slot(order);
+    const OrderState own = node.state(order);
+    const RankPlace& place = node.rank(order);
     const bool in_segments = ranked.policy_ == VictimPolicy::kSlru;
-    expect_of(node, slot.age <= ranked.now_, "age ", slot.age, " in order ", order, ", now ", ranked.now_);
-    expect_of(node, slot.rank.uses > 0, "never used in order ", order);
-    expect_of(node, in_segments || slot.segment == OrderSlot::Segment::kProbation, "in a segment of order ", order);
-    expect_of(node, !in_segments || slot.rank.priority == 0, "priority ", slot.rank.priority, " in order ", order);
-    expect_of(node, ranked.policy_ != VictimPolicy::kLfu || slot.rank.priority == slot.rank.uses, "priority ",
-              slot.rank.priority, " in order ", order, ", uses ", slot.rank.uses);
-    expect_of(node, slot.state != State::kListed || slot.holders == 0, "listed in order ", order, " and held");
-    const bool guarded = slot.segment == OrderSlot::Segment::kProtected;
+    expect_of(node, place.age <= ranked.now_, "age ", place.age, " in order ", order, ", now ", ranked.now_);
+    expect_of(node, place.uses > 0, "never used in order ", order);
+    expect_of(node, in_segments || own.segment == OrderState::Segment::kProbation, "in a segment of order ", order);
+    expect_of(node, !in_segments || place.priority == 0, "priority ", place.priority, " in order ", order);
+    expect_of(node, ranked.policy_ != VictimPolicy::kLfu || place.priority == place.uses, "priority ",
+              place.priority, " in order ", order, ", uses ", place.uses);
+    expect_of(node, own.state != State::kListed || own.holders == 0, "listed in order ", order, " and held");
+    const bool guarded = own.segment == OrderState::Segment::kProtected;
     Ranked& counted = ranked_[static_cast<std::size_t>(order)];
     counted.tokens += node.tokens().size();
     counted.protected_tokens += guarded ? node.tokens().size() : 0;
     counted.protected_members += guarded ? 1 : 0;
-    counted.protected_free += guarded && slot.state == State::kListed ? 1 : 0;
-    if (!guarded && slot.state != State::kListed) return;
+    counted.protected_free += guarded && own.state == State::kListed ? 1 : 0;
+    if (!guarded && own.state != State::kListed) return;
     const auto& entries = (guarded ? ranked.protected_ : ranked.candidates_).entries_;
-    expect_of(node, slot.rank.place < entries.size() && entries[slot.rank.place].node == &node,
+    expect_of(node, place.entry < entries.size() && entries[place.entry].node == &node,
               "not at its place in the heap of order ", order);
   }
 
@@ -142,12 +144,11 @@ class TrieCheck {
   void check_list(std::size_t order, const RecencyOrder& list) {
     std::size_t count = 0;
     Node* previous = nullptr;
-    const auto next = [&](Node* node) { return node->slot(static_cast<int>(order)).links.next; };
+    const auto next = [&](Node* node) { return static_cast<Node*>(node->recency(static_cast<int>(order)).next); };
     for (Node* node = list.oldest_; node != nullptr && count <= members_[order]; node = next(node)) {
       ++count;
-      const OrderSlot& slot = node->slot(static_cast<int>(order));
-      expect_of(*node, slot.state == State::kListed, "on the list of order ", order, ", not listed");
-      expect_of(*node, slot.links.previous == previous, "list links disagree in order ", order);
+      expect_of(*node, node->state(static_cast<int>(order)).state == State::kListed, "on the list of order ", order, ", not listed");
+      expect_of(*node, node->recency(static_cast<int>(order)).previous == previous, "list links disagree in order ", order);
       expect_of(*node, previous == nullptr || list.goes_before(previous, node), "out of place in order ", order);
       previous = node;
     }
@@ -175,8 +176,8 @@ class TrieCheck {
   void check_heap(std::size_t order, const RankedHeap& heap) {
     for (std::size_t place = 0; place < heap.entries_.size(); ++place) {
       const RankedHeap::Entry& entry = heap.entries_[place];
-      const OrderSlot& slot = entry.node->slot(static_cast<int>(order));
-      expect_of(*entry.node, entry.priority == slot.rank.priority && entry.age == slot.age, "another key in order ",
+      const RankPlace& own = entry.node->rank(static_cast<int>(order));
+      expect_of(*entry.node, entry.priority == own.priority && entry.age == own.age, "another key in order ",
                 order);
       const RankedHeap::Entry& above = heap.entries_[place == 0 ? 0 : (place - 1) / RankedHeap::kWays];
       expect_of(*entry.node, !RankedHeap::goes_before(entry, above), "out of place in order ", order);
