@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <random>
 #include <vector>
@@ -174,13 +175,16 @@ void BM_EvictAll(benchmark::State& state) {
   std::size_t nodes = 0;
   for ([[maybe_unused]] auto _ : state) {
     state.PauseTiming();
-    const std::unique_ptr<Trie> trie = make_tree(state.range(0), kPolicy);
+    std::unique_ptr<Trie> trie = make_tree(state.range(0), kPolicy);
     std::vector<Node*> used;
     for (const Tokens& tokens : random_paths(state.range(0))) used.push_back(trie->match("n", tokens).node);
     for (Node* node : used) trie->touch(node);
     nodes = trie->size();
     state.ResumeTiming();
     while (Node* node = trie->victim(0)) trie->remove(node);
+    state.PauseTiming();
+    trie.reset();
+    state.ResumeTiming();
   }
   state.counters["per_node"] = benchmark::Counter(
       static_cast<double>(nodes), benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
@@ -276,4 +280,12 @@ BENCHMARK(BM_EvictDeepChain)->Arg(100000)->Unit(benchmark::kMillisecond);
 }  // namespace
 }  // namespace kvtrie
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  // Else a free now and then gives the system what an earlier benchmark had left, megabytes at a time.
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

@@ -47,9 +47,7 @@ Token* Edge::place_block(void* memory, std::int32_t capacity) noexcept {
   return base;
 }
 
-Token* Edge::allocate(std::int32_t capacity) {
-  return place_block(::operator new(bytes_of_block(capacity)), capacity);
-}
+Token* Edge::allocate(std::int32_t capacity) { return place_block(::operator new(bytes_of_block(capacity)), capacity); }
 
 void Edge::release(Token* base) noexcept {
   if (!is_long(base)) {

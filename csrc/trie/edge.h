@@ -55,7 +55,7 @@ class Edge {
 
  private:
   static constexpr std::int32_t kInline = 2;
-  static constexpr std::int32_t kShareFrom = 512;         // tokens; copying fewer costs less than 50 ns
+  static constexpr std::int32_t kShareFrom = 512;        // tokens; copying fewer costs less than 50 ns
   static constexpr std::int32_t kLong = 2 * kShareFrom;  // capacity from which a block may be shared
 
   // A block without tokens, held once: where its first one goes.

@@ -104,9 +104,7 @@ class Node {
   ~Node() = default;
 
   OrderState& state(int order) noexcept { return reinterpret_cast<OrderState*>(this + 1)[order - 1]; }
-  const OrderState& state(int order) const noexcept {
-    return reinterpret_cast<const OrderState*>(this + 1)[order - 1];
-  }
+  const OrderState& state(int order) const noexcept { return reinterpret_cast<const OrderState*>(this + 1)[order - 1]; }
   // REQUIRES: a trie whose policy is lru, or is not.
   RecencyPlace& recency(int order) noexcept { return reinterpret_cast<RecencyPlace*>(this)[-1 - order]; }
   const RecencyPlace& recency(int order) const noexcept {

@@ -3,8 +3,8 @@
 //
 // The range is reserved with the first node and costs no memory; pages are asked for as nodes need them, and given back
 // when the pool goes. Where as much as a link reaches cannot be reserved (a limit on address space), half of it is, and
-// so on: that is then the most nodes there can be. Each place holds what lies before a node, the node, and the states of
-// its further orders (node.h). Threads: none of its own.
+// so on: that is then the most nodes there can be. Each place holds what lies before a node, the node, and the states
+// of its further orders (node.h). Threads: none of its own.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class NodePool {
   NodePool(const NodePool&) = delete;
   NodePool& operator=(const NodePool&) = delete;
 
-  Node* create();                       // throws std::bad_alloc
+  Node* create();                     // throws std::bad_alloc
   void destroy(Node* node) noexcept;  // runs the destructors; the place is used again
   std::size_t live() const noexcept { return live_; }
   std::size_t bytes() const noexcept { return granted_; }  // memory asked for

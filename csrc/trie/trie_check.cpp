@@ -119,8 +119,8 @@ class TrieCheck {
     expect_of(node, place.uses > 0, "never used in order ", order);
     expect_of(node, in_segments || own.segment == OrderState::Segment::kProbation, "in a segment of order ", order);
     expect_of(node, !in_segments || place.priority == 0, "priority ", place.priority, " in order ", order);
-    expect_of(node, ranked.policy_ != VictimPolicy::kLfu || place.priority == place.uses, "priority ",
-              place.priority, " in order ", order, ", uses ", place.uses);
+    expect_of(node, ranked.policy_ != VictimPolicy::kLfu || place.priority == place.uses, "priority ", place.priority,
+              " in order ", order, ", uses ", place.uses);
     expect_of(node, own.state != State::kListed || own.holders == 0, "listed in order ", order, " and held");
     const bool guarded = own.segment == OrderState::Segment::kProtected;
     Ranked& counted = ranked_[static_cast<std::size_t>(order)];
@@ -147,8 +147,10 @@ class TrieCheck {
     const auto next = [&](Node* node) { return static_cast<Node*>(node->recency(static_cast<int>(order)).next); };
     for (Node* node = list.oldest_; node != nullptr && count <= members_[order]; node = next(node)) {
       ++count;
-      expect_of(*node, node->state(static_cast<int>(order)).state == State::kListed, "on the list of order ", order, ", not listed");
-      expect_of(*node, node->recency(static_cast<int>(order)).previous == previous, "list links disagree in order ", order);
+      expect_of(*node, node->state(static_cast<int>(order)).state == State::kListed, "on the list of order ", order,
+                ", not listed");
+      expect_of(*node, node->recency(static_cast<int>(order)).previous == previous, "list links disagree in order ",
+                order);
       expect_of(*node, previous == nullptr || list.goes_before(previous, node), "out of place in order ", order);
       previous = node;
     }
@@ -177,8 +179,7 @@ class TrieCheck {
     for (std::size_t place = 0; place < heap.entries_.size(); ++place) {
       const RankedHeap::Entry& entry = heap.entries_[place];
       const RankPlace& own = entry.node->rank(static_cast<int>(order));
-      expect_of(*entry.node, entry.priority == own.priority && entry.age == own.age, "another key in order ",
-                order);
+      expect_of(*entry.node, entry.priority == own.priority && entry.age == own.age, "another key in order ", order);
       const RankedHeap::Entry& above = heap.entries_[place == 0 ? 0 : (place - 1) / RankedHeap::kWays];
       expect_of(*entry.node, !RankedHeap::goes_before(entry, above), "out of place in order ", order);
     }
