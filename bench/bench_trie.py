@@ -11,7 +11,8 @@ Workload, the same for all: 16 shared prefixes of 512 tokens, below them N leave
 Sides: ``kvtrie.PrefixTrie``; SGLang's ``RadixCache`` and its tree core in Rust, both from its published wheel, and its
 ``RadixTreeCpp`` where the sources are there; mlx-lm's ``PromptTrie``; ``cachetools.LRUCache``, a plain map of whole
 prompts. Tokens are handed over in the form each side's own users have (bench/peers/radix.py), which is made off the
-clock. Sides run in turns; a figure is the median of rounds, and a round takes several calls.
+clock. Sides run in turns; a figure is the median of rounds of 20 calls, each with other leaves. So caches are as cold
+as the sides before have left them, which at 1e6 leaves, where we run alone, is warmer than at 1e5.
 
 The trie itself, without Python, is measured by ``trie_bench`` (Google Benchmark), whose rows follow. What the call from
 Python adds is shown apart: an empty call, and a match of one token.
@@ -34,7 +35,7 @@ from peers.radix import OWN, PREFIX, Ours, Side, available
 from report import Report, arguments
 from timing import human, measure, race
 
-PREFIXES, SHORT = 16, 32
+PREFIXES, SHORT, CALLS = 16, 32, 20
 OPERATIONS = ("insert", "match", "match short", "lock", "evict")
 NATIVE = "MatchHot|MatchCold|MatchLong|LockUnlock<kLru>|SplitAndJoin/|Insert/|EvictAll<kLru>|BytesPerLeaf<kLru>"
 PREFIX_TOKENS = [np.arange(PREFIX, dtype=np.int32) + 1000 * number for number in range(PREFIXES)]
@@ -59,8 +60,8 @@ def timed(call: Callable[[Any], Any], items: list[Any]) -> float:
 class Filled:
     """A side with N leaves, and its batches of calls. Each batch returns seconds per call."""
 
-    def __init__(self, side: Side, leaves: int, calls: int) -> None:
-        self.side, self.calls = side, calls
+    def __init__(self, side: Side, leaves: int) -> None:
+        self.side = side
         self.random = np.random.default_rng(leaves)
         self.leaves = self.first_new = leaves
         for leaf in range(leaves):
@@ -69,12 +70,12 @@ class Filled:
         self.to_cut = iter(self.random.permutation(np.arange(leaves // 4, leaves)))
 
     def drawn(self) -> list[Any]:
-        known = self.random.integers(self.leaves // 4, self.leaves, self.calls)
+        known = self.random.integers(self.leaves // 4, self.leaves, CALLS)
         return [self.side.form(path(int(leaf))) for leaf in known]
 
     def insert(self) -> float:
-        new = range(self.first_new, self.first_new + self.calls)
-        self.first_new += self.calls
+        new = range(self.first_new, self.first_new + CALLS)
+        self.first_new += CALLS
         return timed(self.side.insert, [self.side.form(path(leaf)) for leaf in new])
 
     def match(self) -> float:
@@ -82,7 +83,7 @@ class Filled:
 
     def match_short(self) -> float:
         assert self.side.match_short is not None
-        leaves = [int(next(self.to_cut)) for _ in range(self.calls)]
+        leaves = [int(next(self.to_cut)) for _ in range(CALLS)]
         return timed(self.side.match_short, [self.side.form(path(leaf)[:-SHORT]) for leaf in leaves])
 
     def lock(self) -> float:
@@ -91,7 +92,7 @@ class Filled:
         return timed(self.side.lock, nodes)
 
     def evict(self) -> float:
-        return timed(lambda _: self.side.evict(), list(range(self.calls)))
+        return timed(lambda _: self.side.evict(), list(range(CALLS)))
 
     def check(self, leaf: int, known: bool) -> None:
         """The side holds a leaf, or has given it up."""
@@ -108,8 +109,7 @@ def batches(filled: list[Filled], operation: str) -> Samples:
 
 def compare(report: Report, kinds: list[type[Side]], leaves: int, rounds: int) -> None:
     """All operations on N leaves, all sides in turns."""
-    calls = 20 if leaves <= 10_000 else 4
-    filled = [Filled(kind(), leaves, calls) for kind in kinds if leaves <= kind.most_leaves]
+    filled = [Filled(kind(), leaves) for kind in kinds if leaves <= kind.most_leaves]
     for one in filled:
         one.check(leaves - 1, known=True)
     gc.collect()

@@ -15,10 +15,13 @@
 // Locks. A lock on a node keeps it, and by being below them all its ancestors, from being given up (victim_order.h has
 // the exact rule and what the owner has to keep to). O(1).
 //
-// Cost. Finding a child is O(1) whatever the width. Nothing recurses: depth costs no stack. A node takes 80 bytes and
-// 32 for each order; tokens beyond two lie in one block per edge. Where the policy is not lru, uses and changes of
-// membership are O(log members), a member takes at least 24 bytes more (slru: 48) and 48 for what is remembered of
-// those that left, a node 8 for the hash of its path, and cutting an edge goes over the tokens of its upper part.
+// Cost. Finding a child is O(1) whatever the width. Nothing recurses: depth costs no stack. A node takes 80 bytes with
+// one order, 104 with two, 120 with three (node.h); tokens beyond two lie in one block per edge, 4 bytes and what the
+// allocator adds beyond the tokens. With 8 leaves a node that is 110 to 116 bytes a leaf beyond its tokens, inner nodes
+// included, of which 90 are nodes, 18 the blocks and 2 to 4 the index of wide nodes (bench/trie_bench.cpp). Addresses
+// for 8 GiB of nodes are reserved, without memory. Where the policy is not lru, uses and changes of membership are
+// O(log members), a member takes at least 24 bytes more (slru: 48) and 48 for what is remembered of those that left, a
+// node 16 for its rank and the hash of its path, and cutting an edge goes over the tokens of its upper part.
 //
 // Errors. A call that throws has changed nothing. Breaking a REQUIRES is kArgument where a call may throw.
 // Threads: none of its own; the owner serialises. Units: offsets and lengths in tokens; times are logical.

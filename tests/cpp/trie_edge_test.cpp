@@ -14,7 +14,7 @@ Tokens tokens_of(const Edge& edge) { return {edge.tokens().begin(), edge.tokens(
 Edge cut(Edge& edge, std::int32_t at) { return edge.cut_front(at, edge.part_for_cut(at)); }
 
 TEST(Edge, HoldsAnyLengthFromNothingOn) {
-  for (const std::size_t count : {0, 1, 2, 3, 4, 63, 64, 65, 1000}) {
+  for (const std::size_t count : {0, 1, 2, 3, 4, 63, 64, 65, 1000, 1023, 1024, 1025}) {
     const Edge edge(5, counting(count));
     EXPECT_EQ(tokens_of(edge), counting(count));
     EXPECT_EQ(edge.start(), 5);
@@ -62,6 +62,26 @@ TEST(Edge, GrowsOneTokenAtATimeAlsoAfterACut) {
   cut(edge, 7);
   for (Token token = 300; token < 700; ++token) edge.append(Tokens{token});
   EXPECT_EQ(tokens_of(edge), counting(693, 7));
+}
+
+// From 1024 tokens on a block may be shared; parts of 512 are shared then, shorter ones copied.
+TEST(Edge, IsCutAndJoinedAroundTheLengthThatIsShared) {
+  for (const std::int32_t count : {1022, 1023, 1024, 1025}) {
+    for (const std::int32_t at : {510, 511, 512, 513}) {
+      Edge lower(7, counting(static_cast<std::size_t>(count)));
+      Edge upper = cut(lower, 7 + at);
+      EXPECT_EQ(upper.data() + at == lower.data(), at >= 512 && count - at >= 512) << at << " of " << count;
+      Edge joined = cut(upper, 7 + 100);
+      joined.append(upper.tokens());
+      joined.append(lower.tokens());
+      EXPECT_EQ(tokens_of(joined), counting(static_cast<std::size_t>(count)));
+      upper.append(Tokens{-1});
+      lower.append(Tokens{-2});
+      EXPECT_EQ(tokens_of(joined), counting(static_cast<std::size_t>(count))) << "overwritten by another holder";
+      EXPECT_EQ(upper.tokens().back(), -1);
+      EXPECT_EQ(lower.tokens().back(), -2);
+    }
+  }
 }
 
 TEST(Edge, PartsOfALongCutGrowApart) {
