@@ -1,0 +1,196 @@
+"""Writes a model's weights as GGUF, the file llama.cpp loads, with the published ``gguf`` package.
+
+Both sides then compute the same function of the same numbers: float16 matrices, float32 norms. What differs is layout:
+
+- arch ``llama`` rotates neighbouring numbers, checkpoints of Hugging Face the halves of a head: rows of q and k are
+  interleaved accordingly. The other families' RoPE works on halves in both.
+- Gemma 3 and Qwen3.5 multiply by (1 + weight): the one is added here.
+- Qwen3.5's value heads lie grouped by their key head in a checkpoint; llama.cpp wants them round robin.
+
+The tokenizer in the file holds bytes and fillers only: prompts are sent as ids.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+_ARCHITECTURES = {"llama": "llama", "gemma3_text": "gemma3", "qwen3_5_text": "qwen35"}
+_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.conv1d": "ssm_conv1d",
+    "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out",
+}
+# The norm behind attention: before the MLP in one family, on attention's own output in another.
+_NORMS = {
+    "llama": {"post_attention_layernorm": "ffn_norm"},
+    "qwen35": {"post_attention_layernorm": "post_attention_norm"},
+    "gemma3": {
+        "post_attention_layernorm": "post_attention_norm",
+        "pre_feedforward_layernorm": "ffn_norm",
+        "post_feedforward_layernorm": "post_ffw_norm",
+    },
+}
+_TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def package() -> Any | None:
+    """The ``gguf`` package: installed, or as llama-cpp-python ships it; None if neither is there."""
+    sources = ROOT / "build/peers/sources/llama-cpp-python"
+    shipped = sorted(sources.glob("*/vendor/llama.cpp/gguf-py"))
+    sys.path.extend(str(folder) for folder in shipped if str(folder) not in sys.path)
+    try:
+        import gguf
+    except ImportError:
+        return None
+    return gguf
+
+
+def write(config: Any, weights: Mapping[str, np.ndarray], path: Path) -> Path:
+    """The model as GGUF at ``path``; ``config``: its ``ModelConfig``, ``weights`` by checkpoint name."""
+    gguf = package()
+    assert gguf is not None, "the gguf package is missing: ./dev peers"
+    arch = _ARCHITECTURES[config.model_type]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(path, arch)
+    _keys(writer, config, arch)
+    _tokenizer(writer, gguf, config)
+    for name, values in weights.items():
+        written, array = _tensor(config, arch, name, values)
+        writer.add_tensor(written, np.ascontiguousarray(array))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _keys(writer: Any, config: Any, arch: str) -> None:
+    writer.add_name("random")
+    writer.add_file_type(1)  # mostly float16
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_vocab_size(config.vocab_size)
+    rotated = config.rotary_dims if arch == "qwen35" else config.head_dim
+    writer.add_rope_dimension_count(rotated)
+    if arch == "gemma3":
+        _check_gemma3(config)
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_rope_freq_base_swa(config.rope_local_theta)
+    if arch == "qwen35":
+        _hybrid_keys(writer, config)
+
+
+def _check_gemma3(config: Any) -> None:
+    """What the file has no key for."""
+    kinds = ["full_attention" if (i + 1) % 6 == 0 else "sliding_attention" for i in range(config.num_hidden_layers)]
+    assert list(config.layer_types) == kinds, "llama.cpp takes each sixth layer as full"
+    assert config.query_pre_attn_scalar == config.head_dim, "llama.cpp scales by the head's size"
+
+
+def _hybrid_keys(writer: Any, config: Any) -> None:
+    pairs = config.rotary_dims // 2
+    # Three axes of multimodal RoPE, round robin over the pairs; a text has the same position on each.
+    writer.add_rope_dimension_sections([-(-pairs // 3), -(-(pairs - 1) // 3), -(-(pairs - 2) // 3), 0])
+    writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+    writer.add_ssm_state_size(config.linear_key_head_dim)
+    writer.add_ssm_group_count(config.linear_num_key_heads)
+    writer.add_ssm_time_step_rank(config.linear_num_value_heads)
+    writer.add_ssm_inner_size(config.value_width)
+    writer.add_full_attention_interval(config.layer_types.index("full_attention") + 1)
+
+
+def _tokenizer(writer: Any, gguf: Any, config: Any) -> None:
+    """<unk>, the two ends of a text, 256 bytes, fillers."""
+    kinds = gguf.TokenType
+    fixed = [("<unk>", kinds.UNKNOWN), ("<s>", kinds.CONTROL), ("</s>", kinds.CONTROL)]
+    tokens = fixed + [(f"<0x{byte:02X}>", kinds.BYTE) for byte in range(256)]
+    tokens += [(f"w{index}", kinds.NORMAL) for index in range(len(tokens), config.vocab_size)]
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([text for text, _ in tokens])
+    writer.add_token_scores([-float(index) for index in range(len(tokens))])
+    writer.add_token_types([kind for _, kind in tokens])
+    writer.add_unk_token_id(0)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)
+    writer.add_add_space_prefix(False)
+
+
+def _tensor(config: Any, arch: str, name: str, values: np.ndarray) -> tuple[str, np.ndarray]:
+    """The name and the array llama.cpp expects for a checkpoint's tensor."""
+    base, _, kind = name.rpartition(".")
+    if base in _TOP:
+        return f"{_TOP[base]}.weight", _normed(arch, base, values)
+    _, _, number, inner = name.split(".", 3)
+    block = f"blk.{number}"
+    if arch == "qwen35" and inner.startswith("linear_attn."):
+        values = _by_value_head(config, inner, values)
+    if inner == "linear_attn.A_log":
+        return f"{block}.ssm_a", -np.exp(values)
+    if inner == "linear_attn.dt_bias":
+        return f"{block}.ssm_dt.bias", values
+    inner = inner.removesuffix(f".{kind}")
+    if arch == "llama" and inner in ("self_attn.q_proj", "self_attn.k_proj"):
+        values = _interleaved(values, config.head_dim)
+    written = _NORMS[arch].get(inner) or _NAMES[inner]
+    return f"{block}.{written}.{kind}", _normed(arch, inner, values)
+
+
+def _normed(arch: str, base: str, values: np.ndarray) -> np.ndarray:
+    if arch == "llama" or not base.endswith("norm") or base == "linear_attn.norm":
+        return values
+    return values + np.float32(1)
+
+
+def _interleaved(values: np.ndarray, head_dim: int) -> np.ndarray:
+    """Rows [head, half, pair] -> [head, pair, half]."""
+    halves = values.reshape(-1, 2, head_dim // 2, *values.shape[1:])
+    return halves.swapaxes(1, 2).reshape(values.shape)
+
+
+def _by_value_head(config: Any, inner: str, values: np.ndarray) -> np.ndarray:
+    """Value heads from [key head, its values] to [values, key head], wherever the tensor counts them."""
+    groups, size = config.linear_num_key_heads, config.linear_num_value_heads // config.linear_num_key_heads
+
+    def moved(part: np.ndarray) -> np.ndarray:
+        return part.reshape(groups, size, -1).swapaxes(0, 1).reshape(part.shape)
+
+    if inner == "linear_attn.norm.weight":
+        return values
+    if inner == "linear_attn.out_proj.weight":
+        return np.ascontiguousarray(moved(np.ascontiguousarray(values.T)).T)
+    if inner == "linear_attn.conv1d.weight":
+        values = values[:, 0, :]
+    if inner in ("linear_attn.conv1d.weight", "linear_attn.in_proj_qkv.weight"):
+        keys = 2 * config.key_width
+        return np.concatenate([values[:keys], moved(values[keys:])])
+    return moved(values)
