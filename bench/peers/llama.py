@@ -55,7 +55,7 @@ _log: list[str] = []
 
 
 @functools.cache
-def _api() -> Any:
+def api() -> Any:
     """The module of ctypes declarations, without the package around it, which needs more packages to be imported."""
     folder = _declarations()
     if folder is None or not installed():
@@ -90,7 +90,7 @@ class Model:
     """The weights of a GGUF file."""
 
     def __init__(self, gguf: str | os.PathLike[str]) -> None:
-        self._api = _api()
+        self._api = api()
         parameters = self._api.llama_model_default_params()
         parameters.n_gpu_layers = 0
         self.handle: Any = self._api.llama_model_load_from_file(os.fspath(gguf).encode(), parameters)
@@ -180,6 +180,10 @@ class Context:
     def remove(self, sequence: int, begin: int = 0, end: int = -1) -> bool:
         """``llama_memory_seq_rm``: False when the model cannot give up a part."""
         return bool(self._api.llama_memory_seq_rm(self._memory, sequence, begin, end))
+
+    def shift(self, sequence: int, by: int, begin: int = 0, end: int = -1) -> None:
+        """``llama_memory_seq_add``: positions move by ``by``; K are rotated in the next decode."""
+        self._api.llama_memory_seq_add(self._memory, sequence, begin, end, by)
 
     def length(self, sequence: int) -> int:
         """Highest position of a sequence, plus one."""

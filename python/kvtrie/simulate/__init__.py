@@ -9,23 +9,20 @@ formats of traces, the generator of synthetic ones, and what is counted.
 
 from __future__ import annotations
 
-import operator
-import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Optional, Union
+import importlib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from .. import _core
-from ..errors import ArgumentError, ArgumentTypeError
-from .bar import bar
-from .draws import Lengths
-from .lines import PathLike
-from .optimum import Optimum
-from .report import Report, Row
-from .synthetic import KINDS, Workload, synthesize, workload
-from .token_trace import of_records, read_tokens, write_tokens
-from .traces import Request, Trace, of_requests, read, read_mooncake, write_mooncake
+from ..errors import ArgumentError
+
+if TYPE_CHECKING:
+    from .draws import Lengths
+    from .lines import PathLike
+    from .report import Report, Row
+    from .runs import POLICIES, Capacity, Progress
+    from .synthetic import KINDS, Workload, synthesize, workload
+    from .token_trace import of_records, read_tokens, write_tokens
+    from .traces import Request, Trace, of_requests, read, read_mooncake, write_mooncake
 
 __all__ = [
     "KINDS",
@@ -48,12 +45,15 @@ __all__ = [
     "write_tokens",
 ]
 
-POLICIES = ("lru", "slru", "lfu", "cost", "optimum")
-Capacity = Union[int, str]
-Progress = Callable[[int, Optional[int]], None]
-
-_CAPACITY = re.compile(r"(\d+(?:\.\d+)?)\s*(k|M|G|Ki|Mi|Gi|b)?")
-_UNITS = {None: 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+# Where the names are that `import kvtrie` does not need: a quarter of its time would go to them.
+_HOMES = {
+    "draws": ("Lengths",),
+    "report": ("Report", "Row"),
+    "runs": ("POLICIES",),
+    "synthetic": ("KINDS", "Workload", "synthesize", "workload"),
+    "token_trace": ("of_records", "read_tokens", "write_tokens"),
+    "traces": ("Request", "Trace", "of_requests", "read", "read_mooncake", "write_mooncake"),
+}
 
 
 def simulate(
@@ -87,11 +87,13 @@ def simulate(
     ``progress``: True for a bar on standard error (needs tqdm), or a callable that gets (requests done, how many there
     are or None). Nothing here is random: the same call gives the same counts.
     """
-    source = _trace_of(trace, block, expand)
-    tokens = list(dict.fromkeys(_tokens_of(each, source.symbol_tokens) for each in _listed(capacity)))
+    from .runs import Runs, listed, policies_of, tokens_of, trace_of, watcher
+
+    source = trace_of(trace, block, expand)
+    tokens = list(dict.fromkeys(tokens_of(each, source.symbol_tokens) for each in listed(capacity)))
     if not tokens:
         raise ArgumentError("[simulate] capacity: got none, allowed at least 1")
-    policies = _policies_of(policy)
+    policies = policies_of(policy)
     kinds = {
         "window": window,
         "window_capacity": window_capacity,
@@ -104,116 +106,16 @@ def simulate(
         raise ArgumentError(
             "[simulate] window, slots, host_capacity, chunk: got some, allowed where a symbol is a token (expand=True)"
         )
-    with _watcher(progress) as watch:
-        return _Runs(source, tokens, policies, kinds).report(watch)
+    with watcher(progress) as watch:
+        return Runs(source, tokens, policies, kinds).report(watch)
 
 
-class _Runs:
-    """All replays of one call, fed in one pass over the trace."""
-
-    def __init__(self, trace: Trace, capacities: list[int], policies: list[str], kinds: dict[str, int]) -> None:
-        self._trace = trace
-        self._wanted = [(policy, capacity) for policy in policies for capacity in capacities]
-        self._symbols = {capacity: capacity // trace.symbol_tokens for capacity in capacities}
-        self._replays = {
-            (policy, capacity): _core.Replay(self._symbols[capacity], policy=policy, whole=trace.whole, **kinds)
-            for policy, capacity in self._wanted
-            if policy != "optimum"
-        }
-        self._optimum = Optimum(trace.whole) if "optimum" in policies else None
-        self._seconds = dict.fromkeys(self._wanted, 0.0)
-        self._counts = {wanted: [0, 0] for wanted in self._replays}
-
-    def report(self, watch: Optional[Progress]) -> Report:
-        requests = 0
-        for request in self._trace:
-            self._serve(request)
-            requests += 1
-            if watch is not None:
-                watch(requests, self._trace.count)
-        rows = [self._row(policy, capacity) for policy, capacity in self._wanted]
-        return Report(self._trace.name, requests, self._trace.symbol_tokens, rows)
-
-    def _serve(self, request: Request) -> None:
-        for wanted, replay in self._replays.items():
-            begin = time.perf_counter()
-            requested, _, reused = replay.serve(request.tokens, request.output, request.namespace, request.time)
-            self._counts[wanted][0] += requested
-            self._counts[wanted][1] += reused
-            self._seconds[wanted] += time.perf_counter() - begin
-        if self._optimum is not None:
-            self._optimum.add(request)
-
-    def _row(self, policy: str, capacity: int) -> Row:
-        size = self._trace.symbol_tokens
-        if policy == "optimum":
-            assert self._optimum is not None
-            begin = time.perf_counter()
-            found = self._optimum.result(self._symbols[capacity])
-            requested, reused, evicted = found.requested, found.reused, found.evicted
-            seconds = time.perf_counter() - begin
-        else:
-            evicted = self._replays[policy, capacity].stats()["evicted_tokens"]
-            requested, reused = self._counts[policy, capacity]
-            seconds = self._seconds[policy, capacity]
-        return Row(policy, capacity, requested * size, reused * size, evicted * size, seconds)
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f".{home}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _trace_of(trace: Any, block: int, expand: bool) -> Trace:
-    if isinstance(trace, Trace):
-        return trace
-    if isinstance(trace, Workload):
-        return of_records(synthesize(trace), trace.describe())
-    if isinstance(trace, str) or hasattr(trace, "__fspath__"):
-        return read(trace, block, expand)
-    if isinstance(trace, Iterable):
-        requests = list(trace)
-        if all(isinstance(each, Request) for each in requests):
-            return of_requests(requests)
-    raise ArgumentTypeError(
-        f"[simulate] trace: got {type(trace).__name__}, allowed a path, a Trace, a Workload or Request objects"
-    )
-
-
-def _listed(value: Any) -> list[Any]:
-    return [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
-
-
-def _tokens_of(capacity: Capacity, symbol_tokens: int) -> int:
-    """A capacity in tokens, a whole number of symbols."""
-    allowed = f'{symbol_tokens} to {(2**31 - 1) * symbol_tokens} tokens, as an int or a text like "2.6M" or "2000b"'
-    if isinstance(capacity, str):
-        found = _CAPACITY.fullmatch(capacity.strip())
-        if found is None:
-            raise ArgumentError(f"[simulate] capacity: got {capacity!r}, allowed {allowed}")
-        unit = symbol_tokens if found[2] == "b" else _UNITS[found[2]]
-        whole, _, part = found[1].partition(".")
-        tokens = int(whole + part) * unit // int("1" + "0" * len(part))
-    elif hasattr(capacity, "__index__") and not isinstance(capacity, bool):
-        tokens = operator.index(capacity)
-    else:
-        raise ArgumentTypeError(f"[simulate] capacity: got {capacity!r}, allowed {allowed}")
-    if not symbol_tokens <= tokens < (1 << 31) * symbol_tokens:
-        raise ArgumentError(f"[simulate] capacity: got {capacity!r}, allowed {allowed}")
-    return tokens - tokens % symbol_tokens
-
-
-def _policies_of(policy: Any) -> list[str]:
-    names = list(POLICIES) if policy == "all" else _listed(policy)
-    for name in names:
-        if not isinstance(name, str) or name not in POLICIES:
-            raise ArgumentError(f"[simulate] policy: got {name!r}, allowed all, {', '.join(POLICIES)}")
-    if not names:
-        raise ArgumentError("[simulate] policy: got none, allowed at least 1")
-    return list(dict.fromkeys(names))
-
-
-@contextmanager
-def _watcher(progress: bool | Progress) -> Iterator[Optional[Progress]]:
-    if callable(progress):
-        yield progress
-    elif progress:
-        with bar() as show:
-            yield show
-    else:
-        yield None
+def __dir__() -> list[str]:
+    return sorted(__all__)
