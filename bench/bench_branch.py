@@ -120,16 +120,16 @@ def peak_growth(side: str) -> int:
     """Bytes by which this process's peak grew from the bare system to the branches."""
     scratch = HuggingFace(1) if side == "transformers" else LlamaCpp(1024, 3) if "llama" in side else Ours(1024)
     scratch.close()  # libraries, kernels and thread pools are there
-    start = peak()
+    start = resident("VmRSS")
     conversation = MEMORY_SIDES[side]()
     (conversation.copies if side.endswith("states") else conversation.branches)(MEMORY_BRANCHES)
-    return peak() - start
+    return resident("VmHWM") - start
 
 
-def peak() -> int:
-    """The most bytes this process was resident with since its program began (ru_maxrss counts its parent's, too)."""
+def resident(what: str) -> int:
+    """Bytes of this process in memory: "VmRSS" now, "VmHWM" at most since it began (ru_maxrss counts its parent's)."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(what))
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ have random weights: the counts hold for any size, the seconds for this one only
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import kvtrie as kv
-from report import Report, arguments
-from timing import human, summarise
+from report import Report, Rows, arguments
+from timing import Race, Ratio, race
 
 SHARED, LENGTH, CHUNK, VOCAB = 1500, 2200, 512, 97
 COMMON: dict[str, Any] = {
@@ -145,24 +146,27 @@ def table(model: Any) -> dict[str, str]:
     return rows
 
 
-def switches(model: Any, repeats: int) -> tuple[Any, Any]:
-    """Seconds to the next token: switching between A and B, and the same prompts computed whole."""
+def switches(model: Any, rounds: int) -> Race:
+    """Seconds to the next token, in turns: switching between A and B, and the same prompts computed whole."""
     bench, texts = Bench(model), prompts()
     pair = (texts["A"], texts["B"])
     for prompt in pair * 2:
         bench.turn(prompt)
-    switched = [bench.turn(prompt)[1] for _ in range(repeats) for prompt in pair]
-    whole = [bench.turn(prompt, use=False)[1] for _ in range(max(1, repeats // 4)) for prompt in pair]
+    turns = {"switch": itertools.cycle(pair), "prefill": itertools.cycle(pair)}
+    sides = {
+        "switch": lambda: bench.turn(next(turns["switch"]))[1],
+        "prefill": lambda: bench.turn(next(turns["prefill"]), use=False)[1],
+    }
+    result = race(sides, rounds=rounds, clocked=sides)
     bench.cache.close()
-    return summarise(switched), summarise(whole)
+    return result
 
 
 def main() -> None:
     """Print the table, one row for each situation, and the switches, one for each kind."""
     parser = arguments(__doc__)
-    parser.add_argument("--repeats", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=16)
     options = parser.parse_args()
-    repeats = options.repeats
     report = Report("reuse of 2200-token prompts that share 1500: cached / prompt tokens", options.json)
     report.device(kv.Device())
     models = {kind: random_model(kind) for kind in MODELS}
@@ -175,15 +179,29 @@ def main() -> None:
     reused = [narrow.turn(texts[name])[0] for name in "ABAB"]
     report.row(f"window pool of 2560 cells, A B A B: {', '.join(map(str, reused))}", name="2560 cells", reused=reused)
     for kind, model in models.items():
-        switched, whole = switches(model, repeats)
+        result = switches(model, options.rounds)
+        ratio: Ratio = result.ratio("prefill", to="switch")
         report.row(
-            f"{kind:<8} switch back {switched}   whole prefill {human(whole.median)}, "
-            f"{whole.median / switched.median:.0f} times as long",
-            name=f"switch, {kind}",
-            switch=switched,
-            prefill=whole,
+            f"{kind:<8} switch back {result['switch']}   whole prefill {result['prefill']}   {ratio}",
+            name="switch",
+            kind=kind,
+            switch=result["switch"],
+            prefill=result["prefill"],
+            ratio=ratio,
         )
-    report.close()
+    report.close(draw)
+
+
+def draw(axes: Any, rows: Rows) -> None:
+    """Reused share of each prompt, a bar for each kind of model."""
+    counted = [row for row in rows if "dense" in row]
+    for place, kind in enumerate(MODELS):
+        shares = [100 * int(row[kind].split("/")[0]) / int(row[kind].split("/")[1]) for row in counted]
+        axes.bar([index + 0.27 * (place - 1) for index in range(len(counted))], shares, 0.25, label=kind)
+    axes.set_xticks(range(len(counted)), [row["name"].replace(" ", "\n", 1) for row in counted], fontsize=7)
+    axes.set(ylabel="% of the prompt's tokens reused", ylim=(0, 118))
+    axes.set_yticks(range(0, 101, 20))
+    axes.legend(ncols=len(MODELS), loc="upper left", fontsize=8)
 
 
 if __name__ == "__main__":

@@ -104,6 +104,16 @@ def test_tokens_of_begin(shared: Any, tokens: Any, error: type[Exception], match
     refused(shared, error, r"\[begin\] " + match, lambda: shared.begin(tokens))
 
 
+def test_a_negative_token_is_found_wherever_it_stands(shared: Any) -> None:
+    # Prompts are read in blocks: every length up to the third block, every place.
+    for length in range(1, 50):
+        for place in range(length):
+            tokens = np.full(length, 2**31 - 1, np.int32)
+            tokens[place] = -(2**31)
+            with pytest.raises(kv.ArgumentError, match=rf"tokens\[{place}\]: got -2147483648"):
+                shared.begin(tokens)
+
+
 @pytest.mark.parametrize("call", ["plan", "restore", "pin", "unpin", "page_out", "evict"])
 @pytest.mark.parametrize("tokens", [[-1], [1.5], "text", np.array([[1]]), 5])
 def test_tokens_of_the_others(shared: Any, call: str, tokens: Any) -> None:
