@@ -14,6 +14,7 @@ Targets: import under 0.3 s, first token after a warm program cache within 1 s o
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -26,7 +27,7 @@ import kvtrie as kv
 import random_models
 from peers import gguf_file, hugging_face, llama
 from report import Report, Rows, arguments
-from timing import human, measure, summarise
+from timing import human, race, summarise
 
 PHASES = ("import", "device", "load", "caches", "prefill", "sample")
 TO_TOKEN = PHASES[1:]
@@ -82,10 +83,13 @@ def show(report: Report, system: str, programs: str, runs: list[dict[str, Any]])
 def importing(report: Report, rounds: int) -> None:
     """``import kvtrie`` in an interpreter of its own, less the interpreter."""
 
-    def run(code: str) -> Any:
-        return measure(lambda: subprocess.run([sys.executable, "-c", code], check=True), repeats=rounds, warm_up=1)
-
-    bare, numpy, own = run("pass"), run("import numpy"), run("import kvtrie")
+    codes = {"bare": "pass", "numpy": "import numpy", "kvtrie": "import kvtrie"}
+    sides = {
+        name: functools.partial(subprocess.run, [sys.executable, "-c", code], check=True)
+        for name, code in codes.items()
+    }
+    result = race(sides, rounds=rounds, warm_up=1)
+    bare, numpy, own = (result[name] for name in codes)
     report.row(
         f"import kvtrie {human(own.median - bare.median)}, of which numpy {human(numpy.median - bare.median)} "
         f"(interpreter alone {human(bare.median)})",
@@ -113,7 +117,7 @@ def main() -> None:
     options = parser.parse_args()
     report = Report("from a fresh interpreter to the first token of the shipped model", options.json)
     report.device(kv.Device())
-    importing(report, options.rounds)
+    importing(report, 2 * options.rounds)
     slowest_imports(report)
     ids = ",".join(map(str, kv.models.Tokenizer.load(random_models.TINY).encode(PROMPT)))
     with tempfile.TemporaryDirectory() as folder:
