@@ -128,10 +128,13 @@ def _hybrid_keys(writer: Any, config: Any) -> None:
 
 
 def _tokenizer(writer: Any, gguf: Any, config: Any) -> None:
-    """<unk>, the two ends of a text, 256 bytes, fillers."""
+    """<unk>, the two ends of a text, 256 bytes, fillers.
+
+    Only the line feed is marked as a byte: random models say what is no UTF-8, and the server then withholds tokens.
+    """
     kinds = gguf.TokenType
     fixed = [("<unk>", kinds.UNKNOWN), ("<s>", kinds.CONTROL), ("</s>", kinds.CONTROL)]
-    tokens = fixed + [(f"<0x{byte:02X}>", kinds.BYTE) for byte in range(256)]
+    tokens = fixed + [(f"<0x{byte:02X}>", kinds.BYTE if byte == 10 else kinds.NORMAL) for byte in range(256)]
     tokens += [(f"w{index}", kinds.NORMAL) for index in range(len(tokens), config.vocab_size)]
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
