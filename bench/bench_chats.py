@@ -1,0 +1,272 @@
+"""How long does a user wait for the first token on a day of many chats, beside llama.cpp's server?
+
+The day (workload.py): 35 % next turns, 35 % returns to another conversation or branch, 20 % edits and regenerated
+answers, 10 % new conversations over a few shared system prompts. Three kinds of model with the same random weights on
+both sides (random_models.py), float16 K/V, as many threads as cores, every answer greedy and of the asked length. All
+engines run in processes of their own and are asked in turns, one at a time; each sees its own answers in later prompts.
+
+Both have K/V for 16384 tokens, and a host tier (theirs: --cache-ram) of the same cap. llama.cpp's server is run as its
+users would at their best: as shipped (4 slots that share the K/V, a prompt cache in RAM, checkpoints), with --swa-full,
+with 4 and 8 slots that keep what they hold, and with closer checkpoints. Its time to the first token is that of the
+stream; what a request costs that computes nothing is measured beside it, and the ratio that counts is the one without.
+Every fourth prompt is also computed by both with no cache, apart, on warm processes.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import random_models
+from chat_engine import Engine
+from peers import gguf_file, llama_server
+from report import Report, Rows, arguments
+from timing import human, summarise
+from workload import Day
+
+TOKENS, HOST_MIB, SEED = 16384, 512, 1
+KINDS = {"dense": "dense-28m", "window": "window", "hybrid": "hybrid"}
+# llama.cpp's window caches hold 2560 cells at these settings, and its state cache one state for each of 4 slots.
+OURS: dict[str, dict[str, int]] = {"dense": {}, "window": {"window_tokens": 2560}, "hybrid": {"slots": 16}}
+SETTINGS: dict[str, tuple[tuple[str, ...], list[str]]] = {
+    "llama.cpp as shipped": (("dense", "window", "hybrid"), []),
+    "llama.cpp --swa-full": (("window",), ["--swa-full"]),
+    "llama.cpp 4 slots": (("dense", "window", "hybrid"), ["-np", "4"]),
+    "llama.cpp 8 slots": (("dense", "window", "hybrid"), ["-np", "8", "-kvu", "--no-cache-idle-slots"]),
+    "llama.cpp checkpoints": (("window", "hybrid"), ["-cms", "256"]),
+}
+OUR_NAME, OUR_BARE, THEIR_BARE = "kvtrie", "kvtrie, no cache", "llama.cpp, no cache"
+BARE_EVERY = 4
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Side:
+    """An engine, its own day, and what was measured of it. Seconds and tokens, one entry for each request."""
+
+    engine: Any
+    day: Day | None
+    first: list[float] = field(default_factory=list)
+    total: list[float] = field(default_factory=list)
+    prompt: list[int] = field(default_factory=list)
+    reused: list[int] = field(default_factory=list)
+    operations: list[str] = field(default_factory=list)
+    parts: dict[str, list[float]] = field(default_factory=dict)
+    idle: list[float] = field(default_factory=list)  # share of a core used while others were asked
+    start: dict[str, int] = field(default_factory=dict)
+    _left: tuple[float, float] | None = None
+
+    def ask(self, prompt: list[int], count: int, operation: str) -> list[int]:
+        """One request, measured."""
+        now, used = time.perf_counter(), _cpu_seconds(self.engine.process.pid)
+        if self._left is not None:
+            self.idle.append((used - self._left[1]) / max(now - self._left[0], 1e-3))
+        answer = self.engine.complete(prompt, count)
+        found = answer if isinstance(answer, dict) else vars(answer)
+        self.first.append(found["first"])
+        self.total.append(found["total"])
+        self.reused.append(found["reused"])
+        self.prompt.append(len(prompt))
+        self.operations.append(operation)
+        for part in ("begin", "compute", "close", "moved"):
+            self.parts.setdefault(part, []).append(found.get(part, 0.0))
+        self._left = time.perf_counter(), _cpu_seconds(self.engine.process.pid)
+        return list(found["tokens"])
+
+    def next(self) -> tuple[list[int], list[int]]:
+        """The next request of its own day: prompt and answer."""
+        assert self.day is not None
+        request = self.day.next()
+        tokens = self.ask(request.prompt, request.answer_length, request.operation)
+        self.day.answer(tokens)
+        return request.prompt, tokens
+
+    def recomputed(self) -> int:
+        """Prompt tokens that were computed."""
+        return sum(self.prompt) - sum(self.reused)
+
+
+class _Uncached:
+    """A server that is told to keep nothing."""
+
+    def __init__(self, server: llama_server.Server) -> None:
+        self.process, self._server = server.process, server
+        self.close = server.close
+
+    def complete(self, prompt: list[int], count: int) -> llama_server.Answer:
+        return self._server.complete(prompt, count, cache=False)
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+def memory_mib(pid: int) -> dict[str, float]:
+    """``now`` and ``peak``: resident memory of a process."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return {name: int(lines[key].split()[0]) / 1024 for name, key in (("now", "VmRSS"), ("peak", "VmHWM"))}
+
+
+def engines(kind: str, gguf: Path) -> dict[str, Side]:
+    """Every side of one kind, started and warm."""
+    own = {"tokens": TOKENS, "host_mib": HOST_MIB, **OURS[kind]}
+    vocabulary = random_models.config(KINDS[kind]).vocab_size
+    sides = {
+        OUR_NAME: Side(Engine(KINDS[kind], **own), Day(SEED, vocabulary)),
+        OUR_BARE: Side(Engine(KINDS[kind], **own, use=False), None),
+    }
+    if llama_server.installed() and gguf_file.package() is not None:
+        gguf_file.write(random_models.config(KINDS[kind]), random_models.weights(KINDS[kind]), gguf)
+        for name, (kinds, options) in SETTINGS.items():
+            if kind in kinds:
+                server = llama_server.Server(gguf, options, tokens=TOKENS, host_mib=HOST_MIB)
+                sides[name] = Side(server, Day(SEED, vocabulary))
+        bare = llama_server.Server(gguf, ["-np", "1"], tokens=TOKENS, host_mib=0)
+        sides[THEIR_BARE] = Side(_Uncached(bare), None)
+    for side in sides.values():
+        _warm_up(side)
+    return sides
+
+
+def _warm_up(side: Side) -> None:
+    """What any first request pays once; both sides also keep these prompts, as they keep others."""
+    prompt = list(range(300, 1100))
+    for length in (800, 516, 530, 620, 90, 131):
+        side.engine.complete(prompt[:length], 16)
+    side.start = memory_mib(side.engine.process.pid)
+
+
+def run(sides: dict[str, Side], requests: int) -> float:
+    """The day on every side, in turns; the share of first tokens that agree where prompts are still equal."""
+    agreed = compared = 0
+    for index in range(requests):
+        order = list(sides)
+        order = order[index % len(order) :] + order[: index % len(order)]
+        seen = {name: sides[name].next() for name in order if sides[name].day is not None}
+        prompt, answer = seen[OUR_NAME]
+        for other, tokens in seen.values():
+            if other == prompt and tokens is not answer:
+                agreed, compared = agreed + (tokens[0] == answer[0]), compared + 1
+        if index % BARE_EVERY == 0:
+            for name in order:
+                if sides[name].day is None:
+                    sides[name].ask(prompt, len(answer), sides[OUR_NAME].operations[-1])
+    return agreed / compared if compared else 1.0
+
+
+def overhead(sides: dict[str, Side]) -> float:
+    """Seconds of a request to the server that carries a prompt of middle length and computes nothing."""
+    servers = [side.engine for side in sides.values() if isinstance(side.engine, llama_server.Server)]
+    if not servers:
+        return 0.0
+    length = int(statistics.median(sides[OUR_NAME].prompt))
+    return summarise(servers[0].overhead(list(range(300, 300 + length)))).median
+
+
+def rows(report: Report, kind: str, sides: dict[str, Side], agreed: float) -> None:
+    """One row for each side, and the one that decides."""
+    cost = overhead(sides)
+    medians: dict[str, float] = {}
+    for name, side in sides.items():
+        first = summarise(side.first)
+        paid = cost if name.startswith("llama.cpp") else 0.0
+        medians[name] = first.median - paid
+        _row(report, kind, name, side, paid)
+    rivals = [name for name in medians if name in SETTINGS]
+    if not rivals:
+        report.note("llama.cpp's server is not installed (./dev peers): left out")
+        return
+    if agreed < 0.8:
+        raise RuntimeError(f"[bench_chats] {kind}: got {agreed:.0%} equal first tokens, allowed 80 % or more")
+    best = min(rivals, key=lambda name: medians[name])
+    report.row(
+        f"{kind:<7} {medians[best] / medians[OUR_NAME]:.2f} times faster at the median than {best}, the best of "
+        f"{len(rivals)}; its requests cost {human(cost)} without computing; {agreed:.0%} of first tokens equal",
+        kind=kind,
+        best=best,
+        ratio=medians[best] / medians[OUR_NAME],
+        overhead=cost,
+        agreed=agreed,
+    )
+
+
+def _row(report: Report, kind: str, name: str, side: Side, paid: float) -> None:
+    first, total, memory = summarise(side.first), sum(side.total), memory_mib(side.engine.process.pid)
+    ninety = sorted(side.first)[len(side.first) * 9 // 10]
+    held = side.engine.stats() if isinstance(side.engine, Engine) else {"device": 0.0, "host": 0.0}
+    if isinstance(side.engine, llama_server.Server):
+        held = side.engine.cache_mib()
+    report.row(
+        f"{kind:<7} {name:<22} first token {first}, p90 {human(ninety)}, without HTTP {human(first.median - paid)}; "
+        f"{side.recomputed():>6} of {sum(side.prompt)} tokens computed; all {total:.1f} s; "
+        f"peak {memory['peak']:.0f} MiB (+{memory['peak'] - side.start['now']:.0f}), K/V {held['device']:.0f} + host {held['host']:.0f} MiB; "
+        f"idle {max(side.idle, default=0.0):.1%}",
+        kind=kind,
+        side=name,
+        first=first,
+        p90=ninety,
+        net=first.median - paid,
+        recomputed=side.recomputed(),
+        prompt_tokens=sum(side.prompt),
+        total=total,
+        peak_mib=memory["peak"],
+        grown_mib=memory["peak"] - side.start["now"],
+        device_mib=held["device"],
+        host_mib=held["host"],
+        samples=side.first,
+        operations=side.operations,
+        reused=side.reused,
+        lengths=side.prompt,
+        parts=side.parts,
+        idle=side.idle,
+    )
+
+
+def draw(axes: Any, rows: Rows) -> None:
+    """Grouped bars: median time to the first token of each side, by kind of model."""
+    shown = [row for row in rows if "side" in row]
+    kinds = list(dict.fromkeys(row["kind"] for row in shown))
+    sides = list(dict.fromkeys(row["side"] for row in shown))
+    sides.sort(key=lambda name: (name.endswith("no cache"), name != OUR_NAME))
+    width = 0.84 / len(sides)
+    for index, name in enumerate(sides):
+        found = {row["kind"]: row for row in shown if row["side"] == name}
+        places = [kinds.index(kind) + (index - (len(sides) - 1) / 2) * width for kind in found]
+        heights = [1000 * row["net"] for row in found.values()]
+        colour = {OUR_BARE: "#9dc1d6", THEIR_BARE: "#c9c9c9"}.get(name)
+        bars = axes.bar(places, heights, width * 0.92, label=name, color=colour)
+        axes.bar_label(bars, fmt="%.0f", fontsize=6, padding=1)
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(kinds)), kinds)
+    axes.set_ylabel("median time to first token [ms]")
+    axes.legend(fontsize=7, ncols=2, loc="upper left", bbox_to_anchor=(0, -0.08))
+
+
+def main() -> None:
+    """Print one row for each side and kind, and the ratio to llama.cpp's best."""
+    parser = arguments(__doc__)
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--requests", type=int, default=40)
+    options = parser.parse_args()
+    report = Report("a day of chats: time to the first token", options.json)
+    report.device(random_models.kv.Device())
+    report.note(f"K/V for {TOKENS} tokens, host tier {HOST_MIB} MiB, {options.requests} requests, seed {SEED}")
+    for kind in options.kinds:
+        with tempfile.TemporaryDirectory() as folder:
+            sides = engines(kind, Path(folder) / "model.gguf")
+            try:
+                rows(report, kind, sides, run(sides, options.requests))
+            finally:
+                for side in sides.values():
+                    side.engine.close()
+    report.close(draw)
+
+
+if __name__ == "__main__":
+    main()
