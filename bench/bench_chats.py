@@ -31,16 +31,26 @@ from workload import Day
 
 TOKENS, HOST_MIB, SEED = 16384, 512, 1
 KINDS = {"dense": "dense-28m", "window": "window", "hybrid": "hybrid"}
-# llama.cpp's window caches hold 2560 cells at these settings, and its state cache one state for each of 4 slots.
-OURS: dict[str, dict[str, int]] = {"dense": {}, "window": {"window_tokens": 2560}, "hybrid": {"slots": 16}}
+OUR_NAME, OUR_SMALL, OUR_BARE, THEIR_BARE = (
+    "kvtrie",
+    "kvtrie, 2560 window cells",
+    "kvtrie, no cache",
+    "llama.cpp, no cache",
+)
+# Our window layers have cells for all tokens, as with --swa-full, or as many as llama.cpp gives them as shipped.
+OURS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    OUR_NAME: (("dense", "window", "hybrid"), {}),
+    OUR_SMALL: (("window",), {"window_tokens": 2560}),
+}
+SLOTS = 16  # recurrent states of ours on the device
 SETTINGS: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "llama.cpp as shipped": (("dense", "window", "hybrid"), []),
     "llama.cpp --swa-full": (("window",), ["--swa-full"]),
+    "llama.cpp --swa-full, 8 slots": (("window",), ["--swa-full", "-np", "8", "-kvu", "--no-cache-idle-slots"]),
     "llama.cpp 4 slots": (("dense", "window", "hybrid"), ["-np", "4"]),
     "llama.cpp 8 slots": (("dense", "window", "hybrid"), ["-np", "8", "-kvu", "--no-cache-idle-slots"]),
     "llama.cpp checkpoints": (("window", "hybrid"), ["-cms", "256"]),
 }
-OUR_NAME, OUR_BARE, THEIR_BARE = "kvtrie", "kvtrie, no cache", "llama.cpp, no cache"
 BARE_EVERY = 4
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -56,8 +66,8 @@ class Side:
     prompt: list[int] = field(default_factory=list)
     reused: list[int] = field(default_factory=list)
     operations: list[str] = field(default_factory=list)
-    parts: dict[str, list[float]] = field(default_factory=dict)
-    idle: list[float] = field(default_factory=list)  # share of a core used while others were asked
+    own: list[dict[str, float]] = field(default_factory=list)  # what our engine says beside
+    idle: tuple[float, float] = (0.0, 0.0)  # seconds of CPU used while others were asked, and how long that took
     start: dict[str, int] = field(default_factory=dict)
     _left: tuple[float, float] | None = None
 
@@ -65,7 +75,7 @@ class Side:
         """One request, measured."""
         now, used = time.perf_counter(), _cpu_seconds(self.engine.process.pid)
         if self._left is not None:
-            self.idle.append((used - self._left[1]) / max(now - self._left[0], 1e-3))
+            self.idle = self.idle[0] + used - self._left[1], self.idle[1] + now - self._left[0]
         answer = self.engine.complete(prompt, count)
         found = answer if isinstance(answer, dict) else vars(answer)
         self.first.append(found["first"])
@@ -73,8 +83,7 @@ class Side:
         self.reused.append(found["reused"])
         self.prompt.append(len(prompt))
         self.operations.append(operation)
-        for part in ("begin", "compute", "close", "moved"):
-            self.parts.setdefault(part, []).append(found.get(part, 0.0))
+        self.own.append({part: found[part] for part in ("begin", "compute", "close", "moved") if part in found})
         self._left = time.perf_counter(), _cpu_seconds(self.engine.process.pid)
         return list(found["tokens"])
 
@@ -86,20 +95,22 @@ class Side:
         self.day.answer(tokens)
         return request.prompt, tokens
 
-    def recomputed(self) -> int:
-        """Prompt tokens that were computed."""
-        return sum(self.prompt) - sum(self.reused)
+    def by_operation(self) -> dict[str, dict[str, float]]:
+        """Requests, median seconds to the first token and tokens computed, for each operation."""
+        found = {}
+        for operation in dict.fromkeys(self.operations):
+            at = [index for index, name in enumerate(self.operations) if name == operation]
+            computed = sum(self.prompt[index] - self.reused[index] for index in at)
+            median = statistics.median(self.first[index] for index in at)
+            found[operation] = {"requests": len(at), "first": median, "computed": computed}
+        return found
 
-
-class _Uncached:
-    """A server that is told to keep nothing."""
-
-    def __init__(self, server: llama_server.Server) -> None:
-        self.process, self._server = server.process, server
-        self.close = server.close
-
-    def complete(self, prompt: list[int], count: int) -> llama_server.Answer:
-        return self._server.complete(prompt, count, cache=False)
+    def parts(self) -> dict[str, float]:
+        """Of our engine: median seconds of finding and fetching, of computing, of closing; bytes paged in."""
+        if not all(self.own):
+            return {}
+        found = {part: statistics.median(own[part] for own in self.own) for part in ("begin", "compute", "close")}
+        return {**found, "moved": sum(own["moved"] for own in self.own)}
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -115,20 +126,19 @@ def memory_mib(pid: int) -> dict[str, float]:
 
 def engines(kind: str, gguf: Path) -> dict[str, Side]:
     """Every side of one kind, started and warm."""
-    own = {"tokens": TOKENS, "host_mib": HOST_MIB, **OURS[kind]}
-    vocabulary = random_models.config(KINDS[kind]).vocab_size
+    config, room = random_models.config(KINDS[kind]), {"tokens": TOKENS, "host_mib": HOST_MIB}
     sides = {
-        OUR_NAME: Side(Engine(KINDS[kind], **own), Day(SEED, vocabulary)),
-        OUR_BARE: Side(Engine(KINDS[kind], **own, use=False), None),
+        name: Side(Engine(KINDS[kind], slots=SLOTS, **room, **own), Day(SEED, config.vocab_size))
+        for name, (kinds, own) in OURS.items()
+        if kind in kinds
     }
+    sides[OUR_BARE] = Side(Engine(KINDS[kind], slots=SLOTS, **room, use=False), None)
     if llama_server.installed() and gguf_file.package() is not None:
-        gguf_file.write(random_models.config(KINDS[kind]), random_models.weights(KINDS[kind]), gguf)
+        gguf_file.write(config, random_models.weights(KINDS[kind]), gguf)
         for name, (kinds, options) in SETTINGS.items():
             if kind in kinds:
-                server = llama_server.Server(gguf, options, tokens=TOKENS, host_mib=HOST_MIB)
-                sides[name] = Side(server, Day(SEED, vocabulary))
-        bare = llama_server.Server(gguf, ["-np", "1"], tokens=TOKENS, host_mib=0)
-        sides[THEIR_BARE] = Side(_Uncached(bare), None)
+                sides[name] = Side(llama_server.Server(gguf, options, **room), Day(SEED, config.vocab_size))
+        sides[THEIR_BARE] = Side(llama_server.Server(gguf, ["-np", "1"], tokens=TOKENS, host_mib=0, cache=False), None)
     for side in sides.values():
         _warm_up(side)
     return sides
@@ -197,35 +207,26 @@ def rows(report: Report, kind: str, sides: dict[str, Side], agreed: float) -> No
 
 
 def _row(report: Report, kind: str, name: str, side: Side, paid: float) -> None:
-    first, total, memory = summarise(side.first), sum(side.total), memory_mib(side.engine.process.pid)
-    ninety = sorted(side.first)[len(side.first) * 9 // 10]
-    held = side.engine.stats() if isinstance(side.engine, Engine) else {"device": 0.0, "host": 0.0}
-    if isinstance(side.engine, llama_server.Server):
-        held = side.engine.cache_mib()
-    report.row(
-        f"{kind:<7} {name:<22} first token {first}, p90 {human(ninety)}, without HTTP {human(first.median - paid)}; "
-        f"{side.recomputed():>6} of {sum(side.prompt)} tokens computed; all {total:.1f} s; "
-        f"peak {memory['peak']:.0f} MiB (+{memory['peak'] - side.start['now']:.0f}), K/V {held['device']:.0f} + host {held['host']:.0f} MiB; "
-        f"idle {max(side.idle, default=0.0):.1%}",
-        kind=kind,
-        side=name,
-        first=first,
-        p90=ninety,
-        net=first.median - paid,
-        recomputed=side.recomputed(),
-        prompt_tokens=sum(side.prompt),
-        total=total,
-        peak_mib=memory["peak"],
-        grown_mib=memory["peak"] - side.start["now"],
-        device_mib=held["device"],
-        host_mib=held["host"],
-        samples=side.first,
-        operations=side.operations,
-        reused=side.reused,
-        lengths=side.prompt,
-        parts=side.parts,
-        idle=side.idle,
+    first, memory = summarise(side.first), memory_mib(side.engine.process.pid)
+    held = side.engine.held_mib()
+    values = {
+        "p90": sorted(side.first)[len(side.first) * 9 // 10],
+        "net": first.median - paid,
+        "recomputed": sum(side.prompt) - sum(side.reused),
+        "prompt_tokens": sum(side.prompt),
+        "total": sum(side.total),
+        "peak_mib": memory["peak"],
+        "grown_mib": memory["peak"] - side.start["now"],
+        "device_mib": held["device"],
+        "host_mib": held["host"],
+        "idle": side.idle[0] / max(side.idle[1], 1e-3),
+    }
+    text = (
+        f"{kind:<7} {name:<29} first token {first}, p90 {human(values['p90'])}, without HTTP {human(values['net'])}; "
+        "{recomputed:>6} of {prompt_tokens} tokens computed; all {total:.1f} s; peak {peak_mib:.0f} MiB "
+        "(+{grown_mib:.0f}), K/V {device_mib:.0f} + host {host_mib:.0f} MiB; idle {idle:.1%}".format(**values)
     )
+    report.row(text, kind=kind, side=name, first=first, **values, operations=side.by_operation(), parts=side.parts())
 
 
 def draw(axes: Any, rows: Rows) -> None:

@@ -2,7 +2,7 @@
 
     engine = Engine("hybrid", tokens=16384, window_tokens=None, host_mib=512)   # starts the process
     answer = engine.complete(prompt, 32)            # as peers/llama_server.py, and the seconds of each part
-    engine.stats()                                  # bytes held by tier
+    engine.held_mib()                               # by tier
 
 Times are taken in that process around the public Python calls, as a program would use them: from ``begin`` with a list
 of ids to the first token as an int, prefill in steps of 512 rows, and on until the last one. What was answered is
@@ -45,8 +45,8 @@ class Engine:
         """``first`` and ``total`` in seconds, ``reused``, ``tokens``, and what the time went into."""
         return self._ask({"prompt": list(map(int, prompt)), "count": count})
 
-    def stats(self) -> dict[str, Any]:
-        """``device``: MiB of the pools; ``host``: the most that the host tier has held, in MiB."""
+    def held_mib(self) -> dict[str, Any]:
+        """``device``: MiB of the pools; ``host``: the most that the host tier has held."""
         return self._ask({"stats": True})
 
     def close(self) -> None:

@@ -50,9 +50,13 @@ class Server:
     """One server process. ``tokens``: cells of its K/V cache over all slots; ``host_mib``: its prompt cache's limit.
 
     As many threads as the machine has cores, float16 K/V, flash attention where llama.cpp chooses it: its defaults.
+    ``cache=False``: each request tells it to use nothing of what it holds.
     """
 
-    def __init__(self, gguf: Path, options: Sequence[str] = (), *, tokens: int, host_mib: int) -> None:
+    def __init__(
+        self, gguf: Path, options: Sequence[str] = (), *, tokens: int, host_mib: int, cache: bool = True
+    ) -> None:
+        self.cache = cache
         port = _free_port()
         fixed = {"-m": gguf, "--host": _HOST, "--port": port, "-c": tokens, "-t": os.cpu_count(), "-cram": host_mib}
         words = [str(word) for pair in fixed.items() for word in pair]
@@ -70,12 +74,12 @@ class Server:
             self.close()
             raise
 
-    def complete(self, prompt: Sequence[int], count: int, *, cache: bool = True) -> Answer:
+    def complete(self, prompt: Sequence[int], count: int) -> Answer:
         """``count`` greedy tokens after ``prompt``; no token ends the answer early."""
         request = {
             "prompt": list(map(int, prompt)),
             "n_predict": count,
-            "cache_prompt": cache,
+            "cache_prompt": self.cache,
             "stream": True,
             "return_tokens": True,
             "ignore_eos": True,
@@ -106,7 +110,7 @@ class Server:
             samples.append(time.perf_counter() - start)
         return samples
 
-    def cache_mib(self) -> dict[str, float]:
+    def held_mib(self) -> dict[str, float]:
         """What its log says it holds: ``device``: K/V and states of all slots; ``host``: the prompt cache's most."""
         text = self.log()
         device = sum(float(size) for size in re.findall(r"(?:KV|RS) buffer size =\s*([\d.]+) MiB", text))
