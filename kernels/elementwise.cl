@@ -4,15 +4,7 @@
 // eight at a time, the rest one by one, so a row's bits do not depend on the other rows.
 #pragma OPENCL FP_CONTRACT OFF
 
-float8 logistic8(float8 x) { return 1.0f / (1.0f + exp(-x)); }
-float logistic(float x) { return 1.0f / (1.0f + exp(-x)); }
-
-#define SILU(x, T, LOGISTIC) ((x)*LOGISTIC(x))
-#define SOFTPLUS(x, T, LOGISTIC) (fmax(x, (T)0.0f) + log1p(exp(-fabs(x))))
-#define GELU_TANH(x, T, LOGISTIC) \
-  ((T)0.5f * (x) * ((T)1.0f + tanh((T)0.797884561f * fma((T)0.044715f * (x) * (x), x, x))))
-#define GELU_EXACT(x, T, LOGISTIC) ((T)0.5f * (x) * ((T)1.0f + erf((T)0.707106781f * (x))))
-#define SIGMOID(x, T, LOGISTIC) LOGISTIC(x)
+#include "activation.clh"
 
 #define FIND_CHUNK                       \
   const int row = get_global_id(1);      \

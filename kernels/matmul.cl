@@ -5,13 +5,16 @@
 //        k = 0            k = 1
 //     [w(n0..n15, 0)] [w(n0..n15, 1)] ...     one panel is one stream of memory
 //
-// One work-item computes ROWS_BLOCK rows x PANELS panels; ROWS rows x PANELS panels are accumulated in registers:
+// One work-item computes ROWS_BLOCK rows x ITEM_PANELS panels; ROWS rows x PANELS panels are accumulated in registers:
 //
-//     for each slice of K (stays in cache)  for each group of ROWS rows  for each k
+//     for each slice of K (stays in cache)  for each group of PANELS panels  for each group of ROWS rows  for each k
 //         acc[r][p] = fma(x[r][k], w[p][k], acc[r][p])
 //
-// Every y is one chain of fused multiply-adds over ascending k, whatever ROWS and PANELS are, so a row's bits do not
-// depend on how many rows are multiplied at once. Rows beyond M repeat the last row and are not written.
+// Every y is one chain of fused multiply-adds over ascending k, whatever the sizes are, so a row's bits do not depend
+// on how many rows are multiplied at once. Rows beyond M repeat the last row and are not written.
+//
+// What leaves: y = sum, or sum + add (a residual or a bias), or, for two weights whose panels take turns (GATED),
+// y = activation(sum of the even panel) * sum of the odd panel. The bits are those of separate operations.
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef STORED
@@ -23,8 +26,11 @@
 #ifndef PANELS
 #define PANELS 2  // panels accumulated at once: 1, 2 or 4
 #endif
+#ifndef ITEM_PANELS
+#define ITEM_PANELS PANELS  // panels of one work-item: 1, 2 or 4, a multiple of PANELS; even when GATED
+#endif
 #ifndef ROWS_BLOCK
-#define ROWS_BLOCK 64  // rows of one work-item; they share what the cache holds of w
+#define ROWS_BLOCK 64  // rows of one work-item, a multiple of ROWS; they share what the cache holds of w
 #endif
 #define SLICE 512
 
@@ -66,44 +72,93 @@ void add_slice(const __global float* x, const __global W* w, float* sums, ulong 
     for (int p = 0; p < PANELS; ++p) vstore16(acc[r * PANELS + p], (row0 + r) * PANELS + p, sums);
 }
 
-// Global size (panels / PANELS, ceil(M / ROWS_BLOCK)), local size 1.
-__kernel void matmul_packed(__global const float* restrict x, ulong x_offset, __global const W* restrict w,
-                            ulong w_offset, __global float* restrict y, ulong y_offset, int m_size, int n_size,
-                            int k_size) {
-  const int panel = (int)get_global_id(0) * PANELS, first = (int)get_global_id(1) * ROWS_BLOCK;
-  const int rows = min(ROWS_BLOCK, m_size - first), columns = min(16 * PANELS, n_size - panel * 16);
-  if (columns <= 0) return;
+// Adds up `rows` rows of x times ITEM_PANELS panels. sums [ITEM_PANELS / PANELS][ROWS_BLOCK][PANELS][16].
+void add_panels(const __global float* x, const __global W* w, float* sums, int rows, int k_size) {
   const ulong panel_stride = (ulong)k_size * 16;
-  x += x_offset + (ulong)first * k_size;
-  w += w_offset + (ulong)panel * panel_stride;
-  y += y_offset + (ulong)first * n_size + panel * 16;
-  float sums[ROWS_BLOCK * 16 * PANELS];
   for (int k = 0; k < k_size; k += SLICE)
-    for (int row = 0; row < rows; row += ROWS)
-      add_slice(x, w, sums, panel_stride, row, rows, k_size, k, min(k + SLICE, k_size));
-  for (int row = 0; row < rows; ++row) {
-    if (columns == 16 * PANELS)
-#pragma unroll
-      for (int p = 0; p < PANELS; ++p) vstore16(vload16(row * PANELS + p, sums), p, y + (ulong)row * n_size);
-    else
-      for (int c = 0; c < columns; ++c) y[(ulong)row * n_size + c] = sums[row * 16 * PANELS + c];
-  }
+    for (int p = 0; p < ITEM_PANELS; p += PANELS)
+      for (int row = 0; row < rows; row += ROWS)
+        add_slice(x, w + p * panel_stride, sums + p * ROWS_BLOCK * 16, panel_stride, row, rows, k_size, k,
+                  min(k + SLICE, k_size));
+}
+// Where the 16 sums of a row and panel are.
+int sums_at(int row, int panel) { return ((panel / PANELS * ROWS_BLOCK + row) * PANELS + panel % PANELS) * 16; }
+
+// y = sum + add, or sum where `has_add` is 0. Row m of `add` begins at m * add_stride: 0 for a bias.
+// Global size (panels / ITEM_PANELS, ceil(M / ROWS_BLOCK)), local size 1.
+__kernel void matmul_packed(__global const float* restrict x, ulong x_offset, __global const W* restrict w,
+                            ulong w_offset, __global const float* restrict add, ulong add_offset, ulong add_stride,
+                            int has_add, __global float* restrict y, ulong y_offset, int m_size, int n_size,
+                            int k_size) {
+  const int panel = (int)get_global_id(0) * ITEM_PANELS, first = (int)get_global_id(1) * ROWS_BLOCK;
+  const int rows = min(ROWS_BLOCK, m_size - first);
+  if (panel * 16 >= n_size) return;
+  float sums[ROWS_BLOCK * 16 * ITEM_PANELS];
+  add_panels(x + x_offset + (ulong)first * k_size, w + w_offset + (ulong)panel * k_size * 16, sums, rows, k_size);
+  for (int row = 0; row < rows; ++row)
+    for (int p = 0; p < ITEM_PANELS; ++p) {
+      const float* sum = sums + sums_at(row, p);
+      const int n = (panel + p) * 16, columns = min(16, n_size - n);
+      __global float* to = y + y_offset + (ulong)(first + row) * n_size + n;
+      __global const float* from = add + add_offset + (ulong)(first + row) * add_stride + n;
+      if (columns == 16)
+        vstore16(has_add ? vload16(0, sum) + vload16(0, from) : vload16(0, sum), 0, to);
+      else
+        for (int c = 0; c < columns; ++c) to[c] = has_add ? sum[c] + from[c] : sum[c];
+    }
 }
 
-// Lays w out in panels. `w` is [N][K], or [K][N] when `transposed` is 0. Global size (panels, ceil(K / 64)), local
-// size 1. Elements are copied as words of their storage.
+#ifdef GATED  // 1: SILU, 2: GELU_TANH
+#include "activation.clh"
+#if GATED == 1
+#define ACTIVATION SILU
+#else
+#define ACTIVATION GELU_TANH
+#endif
+
+// w holds panel 0 of gate, panel 0 of up, panel 1 of gate, and so on; n_size counts the outputs of one of them.
+// y = activation(x gate') * (x up'), eight neighbours at a time and the rest one by one, as kernels/elementwise.cl does.
+// Global size (panels / ITEM_PANELS, ceil(M / ROWS_BLOCK)), local size 1.
+__kernel void matmul_gated(__global const float* restrict x, ulong x_offset, __global const W* restrict w,
+                           ulong w_offset, __global float* restrict y, ulong y_offset, int m_size, int n_size,
+                           int k_size) {
+  const int panel = (int)get_global_id(0) * ITEM_PANELS, first = (int)get_global_id(1) * ROWS_BLOCK;
+  const int rows = min(ROWS_BLOCK, m_size - first);
+  if (panel * 8 >= n_size) return;
+  float sums[ROWS_BLOCK * 16 * ITEM_PANELS];
+  add_panels(x + x_offset + (ulong)first * k_size, w + w_offset + (ulong)panel * k_size * 16, sums, rows, k_size);
+  for (int row = 0; row < rows; ++row)
+    for (int p = 0; p < ITEM_PANELS; p += 2) {
+      const float *gate = sums + sums_at(row, p), *up = sums + sums_at(row, p + 1);
+      const int n = (panel + p) * 8, columns = min(16, n_size - n);
+      __global float* to = y + y_offset + (ulong)(first + row) * n_size + n;
+      int c = 0;
+      for (; c + 8 <= columns; c += 8) {
+        const float8 g = vload8(0, gate + c), u = vload8(0, up + c);
+        vstore8(ACTIVATION(g, float8, logistic8) * u, 0, to + c);
+      }
+      for (; c < columns; ++c) {
+        const float g = gate[c], u = up[c];
+        to[c] = ACTIVATION(g, float, logistic) * u;
+      }
+    }
+}
+#endif
+
+// Lays w out in panels. `w` is [N][K], or [K][N] when `transposed` is 0. Its panel i goes to panel i * step + first.
+// Global size (panels of w, ceil(K / 64)), local size 1. Elements are copied as words of their storage.
 #if STORED == 0
 #define WORD uint
 #else
 #define WORD ushort
 #endif
 __kernel void pack(__global const WORD* restrict w, ulong w_offset, __global WORD* restrict panels, int n_size,
-                   int k_size, int transposed) {
+                   int k_size, int transposed, int step, int first) {
   const int panel = get_global_id(0);
   for (int k = get_global_id(1) * 64; k < min((int)get_global_id(1) * 64 + 64, k_size); ++k)
     for (int i = 0; i < 16; ++i) {
       const int n = panel * 16 + i;
       const ulong from = transposed ? (ulong)n * k_size + k : (ulong)k * n_size + n;
-      panels[((ulong)panel * k_size + k) * 16 + i] = n < n_size ? w[w_offset + from] : (WORD)0;
+      panels[(((ulong)panel * step + first) * k_size + k) * 16 + i] = n < n_size ? w[w_offset + from] : (WORD)0;
     }
 }

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ops/matmul_variant.h"
+#include "ops/ops.h"
 #include "ops/support.h"
 
 namespace kvtrie::ops {
@@ -10,12 +11,12 @@ namespace {
 
 constexpr std::int64_t kMaxSide = std::numeric_limits<std::int32_t>::max() / 64;
 
-void check_weight(const char* where, const Tensor& w) {
-  check_device(where, "w", w);
-  check_float(where, "w", w);
-  check_rank(where, "w", w, 2);
+void check_weight(const char* where, const char* name, const Tensor& w) {
+  check_device(where, name, w);
+  check_float(where, name, w);
+  check_rank(where, name, w, 2);
   for (const std::int64_t side : w.shape())
-    require(side <= kMaxSide, where, "w: got ", describe(w), ", allowed sizes up to ", kMaxSide);
+    require(side <= kMaxSide, where, name, ": got ", describe(w), ", allowed sizes up to ", kMaxSide);
 }
 
 void check_input(const char* where, const Tensor& x, const Tensor& w, std::int64_t in) {
@@ -33,6 +34,14 @@ Shape output_shape(const Tensor& x, std::int64_t out) {
   return shape;
 }
 
+void check_add(const char* where, const Tensor& add, const Tensor& x, const Shape& shape) {
+  if (!add.defined()) return;
+  check_same_device(where, "add", add, x);
+  check_dtype(where, "add", add, DType::kFloat32);
+  require(add.shape() == shape || add.shape() == Shape{shape.back()}, where, "add: got ", describe(add), ", allowed ",
+          to_string(shape), " or ", to_string({shape.back()}));
+}
+
 }  // namespace
 
 const char* name_of(MatmulBackend backend) noexcept { return backend == MatmulBackend::kPacked ? "packed" : "clblast"; }
@@ -43,12 +52,20 @@ MatmulBackend matmul_backend_from_name(const std::string& name) {
   return MatmulBackend::kClblast;
 }
 
+const char* name_of(Activation activation) noexcept { return activation == Activation::kSilu ? "silu" : "gelu"; }
+
+Activation activation_from_name(const std::string& name) {
+  if (name == "silu") return Activation::kSilu;
+  require(name == "gelu", "ops.matmul_gated", "activation: got \"", name, "\", allowed \"silu\", \"gelu\"");
+  return Activation::kGeluTanh;
+}
+
 MatmulBackend matmul_backend(const cl::Device& device) {
   return device.info().kind == cl::DeviceKind::kGpu ? MatmulBackend::kClblast : MatmulBackend::kPacked;
 }
 
 PackedWeight pack(const Tensor& w, bool transpose_w) {
-  check_weight("ops.pack", w);
+  check_weight("ops.pack", "w", w);
   PackedWeight packed;
   packed.out_features_ = w.dim(transpose_w ? 0 : 1);
   packed.in_features_ = w.dim(transpose_w ? 1 : 0);
@@ -56,18 +73,43 @@ PackedWeight pack(const Tensor& w, bool transpose_w) {
   return packed;
 }
 
-Tensor matmul(const Tensor& x, const PackedWeight& w) {
+PackedPair pack_pair(const Tensor& gate, const Tensor& up) {
+  constexpr const char* kWhere = "ops.pack_pair";
+  check_weight(kWhere, "gate", gate);
+  check_weight(kWhere, "up", up);
+  check_same_device(kWhere, "up", up, gate);
+  check_dtype(kWhere, "up", up, gate.dtype());
+  check_shape(kWhere, "up", up, gate.shape());
+  PackedPair packed;
+  packed.out_features_ = gate.dim(0);
+  packed.in_features_ = gate.dim(1);
+  packed.panels_ = launch_pack_pair(gate, up);
+  return packed;
+}
+
+Tensor matmul(const Tensor& x, const PackedWeight& w, const Tensor& add) {
   constexpr const char* kWhere = "ops.matmul";
   require(w.defined(), kWhere, "w: got an empty packed weight, allowed one made by pack");
   check_input(kWhere, x, w.panels(), w.in_features());
   Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, w.out_features()));
-  launch_packed(x, w, y);
+  check_add(kWhere, add, x, y.shape());
+  launch_packed(x, w, add, y);
   return y;
 }
 
-Tensor matmul(const Tensor& x, const Tensor& w, bool transpose_w, std::optional<MatmulBackend> backend) {
+Tensor matmul_gated(const Tensor& x, const PackedPair& w, Activation activation) {
+  constexpr const char* kWhere = "ops.matmul_gated";
+  require(w.defined(), kWhere, "w: got an empty pair, allowed one made by pack_pair");
+  check_input(kWhere, x, w.panels(), w.in_features());
+  Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, w.out_features()));
+  launch_gated(x, w, activation, y);
+  return y;
+}
+
+Tensor matmul(const Tensor& x, const Tensor& w, bool transpose_w, std::optional<MatmulBackend> backend,
+              const Tensor& add) {
   constexpr const char* kWhere = "ops.matmul";
-  check_weight(kWhere, w);
+  check_weight(kWhere, "w", w);
   check_input(kWhere, x, w, w.dim(transpose_w ? 1 : 0));
   const bool is_float32 = w.dtype() == DType::kFloat32;
   if (backend == MatmulBackend::kClblast) check_dtype(kWhere, "w (backend clblast)", w, DType::kFloat32);
@@ -75,12 +117,13 @@ Tensor matmul(const Tensor& x, const Tensor& w, bool transpose_w, std::optional<
   if (!backend && chosen == MatmulBackend::kClblast && !clblast_works(x.device(), transpose_w))
     chosen = MatmulBackend::kPacked;
   Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, w.dim(transpose_w ? 0 : 1)));
+  check_add(kWhere, add, x, y.shape());
   if (chosen == MatmulBackend::kClblast) {
     launch_clblast(x, w, transpose_w, y);
   } else {
     launch_rows(x, w, transpose_w, y);
   }
-  return y;
+  return add.defined() ? ops::add(y, add) : y;
 }
 
 }  // namespace kvtrie::ops

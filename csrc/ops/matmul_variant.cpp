@@ -12,8 +12,6 @@
 namespace kvtrie::ops {
 namespace {
 
-constexpr PackedTile kGeneralTile{1, 1, 1};
-
 struct Sides {
   std::int32_t m = 0, n = 0, k = 0;
 };
@@ -23,29 +21,52 @@ Sides sides_of(const Tensor& x, std::int64_t out, std::int64_t in) {
           static_cast<std::int32_t>(in)};
 }
 
-std::string options_of(const PackedTile& tile, DType stored) {
-  return join("-DSTORED=", storage_code(stored), " -DROWS=", tile.rows, " -DPANELS=", tile.panels,
-              " -DROWS_BLOCK=", tile.rows_block);
+// Work-items for `panels` panels of 16 and m rows.
+cl::Range items_of(const PackedTile& tile, std::int64_t panels, std::int32_t m) {
+  return {divide_up(static_cast<std::size_t>(panels), tile.item_panels), divide_up(m, tile.rows_block), 0};
 }
 
-void enqueue_packed(const PackedTile& tile, const Tensor& x, const Tensor& panels, const Sides& sides,
-                    const Tensor& y) {
+// `add` [n] or [m, n] or undefined.
+void enqueue_packed(const PackedVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
+                    const Tensor& add, const Tensor& y) {
   const cl::DevicePtr& device = x.device();
-  device->launch(device->kernel("matmul", "matmul_packed", options_of(tile, panels.dtype())),
-                 {static_cast<std::size_t>(panels.dim(0)) / tile.panels, divide_up(sides.m, tile.rows_block), 0},
-                 {1, 1, 0}, x.buffer(), x.offset(), panels.buffer(), panels.offset(), y.buffer(), y.offset(), sides.m,
-                 sides.n, sides.k);
+  const Tensor& added = add.defined() ? add : x;  // never read when undefined
+  const bool per_row = add.defined() && add.size() != static_cast<std::size_t>(sides.n);
+  device->launch(device->kernel("matmul", "matmul_packed", variant.options()),
+                 items_of(variant.tile, panels.dim(0), sides.m), {1, 1, 0}, x.buffer(), x.offset(), panels.buffer(),
+                 panels.offset(), added.buffer(), added.offset(), std::uint64_t{per_row} * sides.n,
+                 std::int32_t{add.defined()}, y.buffer(), y.offset(), sides.m, sides.n, sides.k);
 }
 
-Tensor enqueue_pack(const Tensor& w, bool transpose_w) {
-  const std::int64_t out = w.dim(transpose_w ? 0 : 1), in = w.dim(transpose_w ? 1 : 0);
-  const std::int64_t count = (out + 63) / 64 * 4;
+void enqueue_gated(const PackedVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
+                   const Tensor& y) {
+  const cl::DevicePtr& device = x.device();
+  device->launch(device->kernel("matmul", "matmul_gated", variant.options()),
+                 items_of(variant.tile, panels.dim(0), sides.m), {1, 1, 0}, x.buffer(), x.offset(), panels.buffer(),
+                 panels.offset(), y.buffer(), y.offset(), sides.m, sides.n, sides.k);
+}
+
+// Fills every `step`-th panel from `first` on with those of w.
+void enqueue_pack(const Tensor& w, bool transpose_w, const Tensor& panels, std::int32_t step, std::int32_t first) {
+  const auto out = static_cast<std::int32_t>(w.dim(transpose_w ? 0 : 1)),
+             in = static_cast<std::int32_t>(w.dim(transpose_w ? 1 : 0));
   const cl::DevicePtr& device = w.device();
-  Tensor panels = Tensor::empty(device, w.dtype(), {count, in, 16});
-  device->launch(device->kernel("matmul", "pack", options_of(kGeneralTile, w.dtype())),
-                 {static_cast<std::size_t>(count), divide_up(in, 64), 0}, {1, 1, 0}, w.buffer(), w.offset(),
-                 panels.buffer(), static_cast<std::int32_t>(out), static_cast<std::int32_t>(in),
-                 std::int32_t{transpose_w});
+  device->launch(device->kernel("matmul", "pack", PackedVariant{{}, w.dtype(), {}}.options()),
+                 {static_cast<std::size_t>(panels.dim(0)) / step, divide_up(in, 64), 0}, {1, 1, 0}, w.buffer(),
+                 w.offset(), panels.buffer(), out, in, std::int32_t{transpose_w}, step, first);
+}
+
+Tensor pack_panels(const Tensor& w, bool transpose_w) {
+  const std::int64_t out = w.dim(transpose_w ? 0 : 1), in = w.dim(transpose_w ? 1 : 0);
+  Tensor panels = Tensor::empty(w.device(), w.dtype(), {(out + 63) / 64 * 4, in, 16});
+  enqueue_pack(w, transpose_w, panels, 1, 0);
+  return panels;
+}
+
+Tensor pack_pair_panels(const Tensor& gate, const Tensor& up) {
+  Tensor panels = Tensor::empty(gate.device(), gate.dtype(), {(gate.dim(0) + 31) / 32 * 4, gate.dim(1), 16});
+  enqueue_pack(gate, true, panels, 2, 0);
+  enqueue_pack(up, true, panels, 2, 1);
   return panels;
 }
 
@@ -59,47 +80,102 @@ void enqueue_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Side
 }
 
 // 11 rows of 37 numbers by 70 outputs: partial rows, panels and vectors everywhere.
-struct SmallProduct {
-  static constexpr std::int32_t kM = 11, kN = 70, kK = 37;
-  std::vector<float> x, w;
+constexpr Sides kSmall{11, 70, 37};
+
+std::vector<float> small_numbers(std::int32_t count, std::int32_t step, std::int32_t period, float scale, float shift) {
+  std::vector<float> values(count);
+  for (std::int32_t i = 0; i < count; ++i) values[i] = scale * static_cast<float>(i * step % period) + shift;
+  return values;
+}
+
+// A weight of kSmall.n outputs as it is stored, and its products with the rows of x.
+struct SmallWeight {
   std::vector<std::byte> stored;
-  Tensor x_tensor, w_tensor, y;
+  DType dtype;
 
-  SmallProduct(const cl::DevicePtr& device, DType dtype, bool transpose_w) : x(kM * kK), w(kN * kK) {
-    for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0.11f * static_cast<float>(i * 7 % 23) - 1.2f;
-    stored.resize(w.size() * size_of(dtype));
-    for (std::size_t i = 0; i < w.size(); ++i)
-      reference::store_number(stored.data(), dtype, i, 0.13f * static_cast<float>(i * 5 % 29) - 1.9f);
-    std::vector<std::byte> laid_out(stored.size());
-    for (std::int32_t n = 0; n < kN; ++n) {
-      for (std::int32_t k = 0; k < kK; ++k) {
-        reference::store_number(laid_out.data(), dtype, transpose_w ? n * kK + k : k * kN + n,
-                                reference::Numbers{stored.data(), dtype}[n * kK + k]);
-      }
-    }
-    x_tensor = Tensor::from_host(device, DType::kFloat32, {kM, kK}, x.data());
-    w_tensor = Tensor::from_host(device, dtype, transpose_w ? Shape{kN, kK} : Shape{kK, kN}, laid_out.data());
-    y = Tensor::empty(device, DType::kFloat32, {kM, kN});
+  SmallWeight(DType dtype_, std::int32_t step) : stored(kSmall.n * kSmall.k * size_of(dtype_)), dtype(dtype_) {
+    const std::vector<float> values = small_numbers(kSmall.n * kSmall.k, step, 29, 0.13f, -1.9f);
+    for (std::size_t i = 0; i < values.size(); ++i) reference::store_number(stored.data(), dtype, i, values[i]);
   }
+  std::vector<float> products(const std::vector<float>& x) const {
+    return reference::matmul(x, {stored.data(), dtype}, kSmall.m, kSmall.k, kSmall.n);
+  }
+  // [out, in], or [in, out] when not `transposed`.
+  Tensor tensor(const cl::DevicePtr& device, bool transposed) const {
+    if (transposed) return Tensor::from_host(device, dtype, {kSmall.n, kSmall.k}, stored.data());
+    std::vector<std::byte> turned(stored.size());
+    for (std::int32_t n = 0; n < kSmall.n; ++n)
+      for (std::int32_t k = 0; k < kSmall.k; ++k)
+        reference::store_number(turned.data(), dtype, k * kSmall.n + n,
+                                reference::Numbers{stored.data(), dtype}[n * kSmall.k + k]);
+    return Tensor::from_host(device, dtype, {kSmall.k, kSmall.n}, turned.data());
+  }
+};
 
-  bool agrees() const {
+struct SmallProduct {
+  std::vector<float> x = small_numbers(kSmall.m * kSmall.k, 7, 23, 0.11f, -1.2f),
+                     add = small_numbers(kSmall.m * kSmall.n, 3, 17, 0.4f, -3.0f);
+  Tensor x_tensor, add_tensor, y;
+
+  explicit SmallProduct(const cl::DevicePtr& device)
+      : x_tensor(Tensor::from_host(device, DType::kFloat32, {kSmall.m, kSmall.k}, x.data())),
+        add_tensor(Tensor::from_host(device, DType::kFloat32, {kSmall.m, kSmall.n}, add.data())),
+        y(Tensor::empty(device, DType::kFloat32, {kSmall.m, kSmall.n})) {}
+
+  bool agrees(const std::vector<float>& wanted) const {
     std::vector<float> got(y.size());
     y.copy_to_host(got.data());
-    const auto wanted = reference::matmul(x, {stored.data(), w_tensor.dtype()}, kM, kK, kN);
     for (std::size_t i = 0; i < got.size(); ++i)
-      if (!(std::fabs(got[i] - wanted[i]) <= 1e-4f)) return false;
+      if (!(std::fabs(got[i] - wanted[i]) <= 1e-4f * std::max(1.0f, std::fabs(wanted[i])))) return false;
     return true;
   }
 };
 
-constexpr Sides kSmallSides{SmallProduct::kM, SmallProduct::kN, SmallProduct::kK};
+bool packed_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
+  const SmallProduct small(device);
+  const SmallWeight w(variant.stored, 5);
+  const std::vector<float> products = w.products(small.x);
+  for (const bool transpose_w : {true, false}) {
+    enqueue_packed(variant, small.x_tensor, pack_panels(w.tensor(device, transpose_w), transpose_w), kSmall, {},
+                   small.y);
+    if (!small.agrees(products)) return false;
+  }
+  const Tensor panels = pack_panels(w.tensor(device, true), true);
+  for (const std::int32_t added_rows : {1, kSmall.m}) {
+    std::vector<float> wanted = products;
+    for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += small.add[i % (added_rows * kSmall.n)];
+    const Tensor add = small.add_tensor.slice(0, added_rows);
+    enqueue_packed(variant, small.x_tensor, panels, kSmall, add, small.y);
+    if (!small.agrees(wanted)) return false;
+  }
+  return true;
+}
 
-// The tile itself if it has proved itself, else the general one.
-PackedTile proven_tile(const cl::DevicePtr& device, const PackedTile& tile, DType stored) {
-  const auto key = [&](const PackedTile& t) { return "matmul packed " + options_of(t, stored); };
-  if (variant_works(device, key(tile), [&] { return tile_agrees(device, tile, stored); })) return tile;
-  require_variant(device, key(kGeneralTile), [&] { return tile_agrees(device, kGeneralTile, stored); });
-  return kGeneralTile;
+bool gated_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
+  const SmallProduct small(device);
+  const SmallWeight gate(variant.stored, 5), up(variant.stored, 11);
+  std::vector<float> wanted = gate.products(small.x);
+  const std::vector<float> factors = up.products(small.x);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const double g = wanted[i];
+    const double active = *variant.gated == Activation::kSilu ? reference::silu(g) : reference::gelu(g, Gelu::kTanh);
+    wanted[i] = static_cast<float>(active * factors[i]);
+  }
+  enqueue_gated(variant, small.x_tensor, pack_pair_panels(gate.tensor(device, true), up.tensor(device, true)), kSmall,
+                small.y);
+  return small.agrees(wanted);
+}
+
+// The variant itself if it has proved itself, else the general one.
+PackedVariant proven(const cl::DevicePtr& device, const PackedVariant& variant) {
+  if (variant_works(device, variant.key(), [&] { return variant_agrees(device, variant); })) return variant;
+  const PackedVariant general = general_variant(variant);
+  require_variant(device, general.key(), [&] { return variant_agrees(device, general); });
+  return general;
+}
+
+PackedVariant proven_for(const Tensor& x, std::int32_t rows, DType stored, std::optional<Activation> gated) {
+  return proven(x.device(), choose_variant(vector_width(*x.device()), rows, stored, gated));
 }
 
 // GEMM is useless for one row (measured: 0.6 GFLOP/s on a CPU device), so that goes to GEMV.
@@ -116,51 +192,77 @@ void enqueue_clblast(const Tensor& x, const Tensor& w, bool transpose_w, const S
 }
 
 bool clblast_agrees(const cl::DevicePtr& device, bool transpose_w) {
-  const SmallProduct small(device, DType::kFloat32, transpose_w);
-  enqueue_clblast(small.x_tensor, small.w_tensor, transpose_w, kSmallSides, small.y);
-  if (!small.agrees()) return false;
-  enqueue_clblast(small.x_tensor.slice(0, 1), small.w_tensor, transpose_w, {1, kSmallSides.n, kSmallSides.k},
-                  small.y.slice(0, 1));
-  return small.agrees();
+  const SmallProduct small(device);
+  const SmallWeight weight(DType::kFloat32, 5);
+  const Tensor w = weight.tensor(device, transpose_w);
+  const std::vector<float> wanted = weight.products(small.x);
+  enqueue_clblast(small.x_tensor, w, transpose_w, kSmall, small.y);
+  if (!small.agrees(wanted)) return false;
+  enqueue_clblast(small.x_tensor.slice(0, 1), w, transpose_w, {1, kSmall.n, kSmall.k}, small.y.slice(0, 1));
+  return small.agrees(wanted);
 }
-
-}  // namespace
 
 // Wide registers hold 16 sums of 16 floats; narrow ones 12 of 8. Measured: one row is limited by memory, and four
 // panels are four streams of it.
 PackedTile choose_tile(std::int32_t width, std::int32_t rows) {
   const bool wide = width == 16;
-  if (rows == 1) return {1, 4, 1};
-  if (rows <= 4) return wide ? PackedTile{4, 4, 4} : PackedTile{4, 1, 4};
-  return wide ? PackedTile{8, 2, 64} : PackedTile{6, 1, 60};
+  if (rows == 1) return {1, 4, 1, 4};
+  if (rows <= 4) return wide ? PackedTile{4, 4, 4, 4} : PackedTile{4, 1, 4, 1};
+  return wide ? PackedTile{8, 2, 64, 2} : PackedTile{6, 1, 60, 1};
 }
 
-bool tile_agrees(const cl::DevicePtr& device, const PackedTile& tile, DType stored) {
-  for (const bool transpose_w : {true, false}) {
-    const SmallProduct small(device, stored, transpose_w);
-    enqueue_packed(tile, small.x_tensor, enqueue_pack(small.w_tensor, transpose_w), kSmallSides, small.y);
-    if (!small.agrees()) return false;
-  }
-  return true;
+}  // namespace
+
+std::string PackedVariant::options() const {
+  std::string text = join("-DSTORED=", storage_code(stored), " -DROWS=", tile.rows, " -DPANELS=", tile.panels,
+                          " -DROWS_BLOCK=", tile.rows_block, " -DITEM_PANELS=", tile.item_panels);
+  if (gated) text += *gated == Activation::kSilu ? " -DGATED=1" : " -DGATED=2";
+  return text;
+}
+
+std::string PackedVariant::key() const { return "matmul packed " + options(); }
+
+PackedVariant choose_variant(std::int32_t width, std::int32_t rows, DType stored, std::optional<Activation> gated) {
+  PackedTile tile = choose_tile(width, rows);
+  if (gated) tile.item_panels = std::max(tile.item_panels, 2);
+  return {tile, stored, gated};
+}
+
+PackedVariant general_variant(const PackedVariant& variant) {
+  return {{1, 1, 1, variant.gated ? 2 : 1}, variant.stored, variant.gated};
+}
+
+bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
+  return variant.gated ? gated_agrees(device, variant) : packed_agrees(device, variant);
 }
 
 Tensor launch_pack(const Tensor& w, bool transpose_w) {
-  proven_tile(w.device(), choose_tile(vector_width(*w.device()), 1), w.dtype());
-  return enqueue_pack(w, transpose_w);
+  proven_for(w, 1, w.dtype(), {});
+  return pack_panels(w, transpose_w);
 }
 
-void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& y) {
+Tensor launch_pack_pair(const Tensor& gate, const Tensor& up) {
+  proven_for(gate, 1, gate.dtype(), {});
+  return pack_pair_panels(gate, up);
+}
+
+void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, const Tensor& y) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
-  const PackedTile tile = proven_tile(x.device(), choose_tile(vector_width(*x.device()), sides.m), w.dtype());
-  enqueue_packed(tile, x, w.panels(), sides, y);
+  enqueue_packed(proven_for(x, sides.m, w.dtype(), {}), x, w.panels(), sides, add, y);
+}
+
+void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y) {
+  const Sides sides = sides_of(x, w.out_features(), w.in_features());
+  enqueue_gated(proven_for(x, sides.m, w.dtype(), activation), x, w.panels(), sides, y);
 }
 
 void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tensor& y) {
   const cl::DevicePtr& device = x.device();
   require_variant(device, join("matmul_rows ", transpose_w ? "nk" : "kn", " -DSTORED=", storage_code(w.dtype())), [&] {
-    const SmallProduct small(device, w.dtype(), transpose_w);
-    enqueue_rows(small.x_tensor, small.w_tensor, transpose_w, kSmallSides, small.y);
-    return small.agrees();
+    const SmallProduct small(device);
+    const SmallWeight weight(w.dtype(), 5);
+    enqueue_rows(small.x_tensor, weight.tensor(device, transpose_w), transpose_w, kSmall, small.y);
+    return small.agrees(weight.products(small.x));
   });
   enqueue_rows(x, w, transpose_w, sides_of(x, w.dim(transpose_w ? 0 : 1), w.dim(transpose_w ? 1 : 0)), y);
 }
@@ -178,8 +280,11 @@ void launch_clblast(const Tensor& x, const Tensor& w, bool transpose_w, const Te
   enqueue_clblast(x, w, transpose_w, sides_of(x, w.dim(transpose_w ? 0 : 1), w.dim(transpose_w ? 1 : 0)), y);
 }
 
-void warm_up_matmul(const cl::DevicePtr& device, DType stored) {
-  for (const std::int32_t rows : {1, 4, 64}) proven_tile(device, choose_tile(vector_width(*device), rows), stored);
+void warm_up_matmul(const cl::DevicePtr& device, DType stored, std::optional<Activation> gated) {
+  for (const std::int32_t rows : {1, 4, 64}) {
+    proven(device, choose_variant(vector_width(*device), rows, stored));
+    if (gated) proven(device, choose_variant(vector_width(*device), rows, stored, gated));
+  }
 }
 
 }  // namespace kvtrie::ops

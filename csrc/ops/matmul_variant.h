@@ -2,26 +2,44 @@
 // REQUIRES of all: checked arguments.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "ops/matmul.h"
 
 namespace kvtrie::ops {
 
-// Sizes of one step of the packed kernel: the register tile, and the rows of one work-item.
+// Sizes of the packed kernel: rows x panels are accumulated in registers; one work-item computes rows_block x
+// item_panels of them.
 struct PackedTile {
-  std::int32_t rows = 1, panels = 1, rows_block = 1;
+  std::int32_t rows = 1, panels = 1, rows_block = 1, item_panels = 1;
 };
-// The tile for so many rows and vectors of `width` floats, 8 or 16.
-PackedTile choose_tile(std::int32_t width, std::int32_t rows);
-// Runs the tile on a small case and compares it with the reference.
-bool tile_agrees(const cl::DevicePtr& device, const PackedTile& tile, DType stored);
+// One compiled form of the packed kernels.
+struct PackedVariant {
+  PackedTile tile;
+  DType stored = DType::kFloat32;
+  std::optional<Activation> gated;  // set: matmul_gated
+  std::string options() const;
+  std::string key() const;  // for self-tests
+};
+
+// The variant for so many rows and vectors of `width` floats, 8 or 16.
+PackedVariant choose_variant(std::int32_t width, std::int32_t rows, DType stored, std::optional<Activation> gated = {});
+// What takes the place of a variant that does not work.
+PackedVariant general_variant(const PackedVariant& variant);
+// Runs the variant on a small case and compares it with the reference.
+bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant);
 
 Tensor launch_pack(const Tensor& w, bool transpose_w);
-void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& y);
+Tensor launch_pack_pair(const Tensor& gate, const Tensor& up);
+void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add,
+                   const Tensor& y);  // add: may be undefined
+void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y);
 void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tensor& y);
 bool clblast_works(const cl::DevicePtr& device, bool transpose_w);
 void launch_clblast(const Tensor& x, const Tensor& w, bool transpose_w, const Tensor& y);
 
-// Builds and proves every packed variant for weights of `stored`.
-void warm_up_matmul(const cl::DevicePtr& device, DType stored);
+// Builds and proves every packed variant for weights of `stored`, and their gated forms when there is one.
+void warm_up_matmul(const cl::DevicePtr& device, DType stored, std::optional<Activation> gated);
 
 }  // namespace kvtrie::ops

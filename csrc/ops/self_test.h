@@ -9,9 +9,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "cl/device.h"
+#include "ops/matmul.h"
 #include "ops/rope.h"
 #include "tensor/tensor.h"
 
@@ -29,6 +31,7 @@ struct WarmUp {
   std::int32_t heads = 0, kv_heads = 0, k_dim = 0, v_dim = 0;
   DType kv_dtype = DType::kFloat16;
   DType weight_dtype = DType::kFloat32;
+  std::optional<Activation> gated;  // of blocks whose gate and up go through matmul_gated
 };
 // Builds and self-tests every program that `spec` names, and runs each once at the local sizes in use. Waits.
 void warm_up(const cl::DevicePtr& device, const WarmUp& spec);

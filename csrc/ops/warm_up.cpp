@@ -54,7 +54,7 @@ void warm_up(const cl::DevicePtr& device, const WarmUp& spec) {
   warm_up_small(device, spec.weight_dtype);
   warm_up_cache(device, spec);
   if (matmul_backend(*device) == MatmulBackend::kPacked) {
-    warm_up_matmul(device, spec.weight_dtype);
+    warm_up_matmul(device, spec.weight_dtype, spec.gated);
   } else {
     matmul(Tensor::zeros(device, DType::kFloat32, {2, 16}), Tensor::zeros(device, DType::kFloat32, {16, 16}));
   }

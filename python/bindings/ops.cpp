@@ -43,21 +43,40 @@ std::optional<ops::MatmulBackend> to_backend(const py::object& name) {
   return ops::matmul_backend_from_name(std::string(to_text(name, "matmul", "backend")));
 }
 
-Tensor matmul(const py::object& x, const py::object& w, bool transpose_w, const py::object& backend) {
+Tensor matmul(const py::object& x, const py::object& w, bool transpose_w, const py::object& backend,
+              const py::object& add) {
   const std::optional<ops::MatmulBackend> wanted = to_backend(backend);
   if (!py::isinstance<ops::PackedWeight>(w)) {
-    const Placement place = placement_among({x, w});
+    const Placement place = placement_among({x, w, add});
     const Tensor a = to_tensor(x, place, "matmul", "x");
     const Tensor b = to_tensor(w, place, "matmul", "w");
-    return without_gil([&] { return ops::matmul(a, b, transpose_w, wanted); });
+    const Tensor added = to_optional_tensor(add, place, "matmul", "add");
+    return without_gil([&] { return ops::matmul(a, b, transpose_w, wanted, added); });
   }
   const auto& packed = w.cast<ops::PackedWeight&>();
   require(transpose_w, "matmul",
           "transpose_w: got False with a packed weight, allowed True (it was packed as [out, in])");
   require(!wanted || *wanted == ops::MatmulBackend::kPacked, "matmul",
           "backend: got 'clblast' with a packed weight, allowed 'packed'");
-  const Tensor a = to_tensor(x, {false, packed.panels().device()}, "matmul", "x");
-  return without_gil([&] { return ops::matmul(a, packed); });
+  const Placement place{false, packed.panels().device()};
+  const Tensor a = to_tensor(x, place, "matmul", "x");
+  const Tensor added = to_optional_tensor(add, place, "matmul", "add");
+  return without_gil([&] { return ops::matmul(a, packed, added); });
+}
+
+ops::PackedPair pack_pair(const py::object& gate, const py::object& up) {
+  const Placement place = placement_among({gate, up});
+  const Tensor a = to_tensor(gate, place, "pack_pair", "gate"), b = to_tensor(up, place, "pack_pair", "up");
+  return without_gil([&] { return ops::pack_pair(a, b); });
+}
+
+Tensor matmul_gated(const py::object& x, const py::object& w, const py::object& activation) {
+  if (!py::isinstance<ops::PackedPair>(w)) refuse_type(w, "matmul_gated", "w", "a PackedPair");
+  const auto& pair = w.cast<ops::PackedPair&>();
+  const ops::Activation chosen =
+      ops::activation_from_name(std::string(to_text(activation, "matmul_gated", "activation")));
+  const Tensor a = to_tensor(x, {false, pair.panels().device()}, "matmul_gated", "x");
+  return without_gil([&] { return ops::matmul_gated(a, pair, chosen); });
 }
 
 Tensor rope(const py::object& x, const py::object& positions, const py::object& base, const py::object& dims,
@@ -150,23 +169,29 @@ float to_float(const py::object& value, const char* where, const char* name) {
   return static_cast<float>(to_number(value, where, name));
 }
 
-void init_weights(py::module_& m) {
-  py::class_<ops::PackedWeight> c(m, "PackedWeight",
-                                  "A weight laid out for the packed matmul kernels; made by ``pack``.");
+// What a packed weight and a pair of them tell.
+template <class Packed>
+void init_packed(py::module_& m, const char* name, const char* doc) {
+  py::class_<Packed> c(m, name, doc);
   c.def_property_readonly(
-      "shape", [](const ops::PackedWeight& self) { return py::make_tuple(self.out_features(), self.in_features()); },
-      "(out, in) of the weight.");
+      "shape", [](const Packed& self) { return py::make_tuple(self.out_features(), self.in_features()); },
+      "(out, in) of a weight in it.");
   c.def_property_readonly(
-      "dtype", [](const ops::PackedWeight& self) { return name_of(self.dtype()); }, "dtype of the weight.");
-  c.def_property_readonly("nbytes", &ops::PackedWeight::nbytes, "Bytes of device memory, padding included.");
+      "dtype", [](const Packed& self) { return name_of(self.dtype()); }, "dtype of the weight.");
+  c.def_property_readonly("nbytes", &Packed::nbytes, "Bytes of device memory, padding included.");
   c.def_property_readonly(
-      "device", [](const ops::PackedWeight& self) { return placement_to_python(self.panels().device()); },
-      "The device it is on.");
-  c.def("__repr__", [](const ops::PackedWeight& self) {
-    return cat("<kvtrie.ops.PackedWeight ", name_of(self.dtype()), "[", self.out_features(), ", ", self.in_features(),
+      "device", [](const Packed& self) { return placement_to_python(self.panels().device()); }, "The device it is on.");
+  c.def("__repr__", [name = std::string(name)](const Packed& self) {
+    return cat("<kvtrie.ops.", name, " ", name_of(self.dtype()), "[", self.out_features(), ", ", self.in_features(),
                "]>");
   });
-  refuse_pickling(c, "pickling the weight it was packed from");
+  refuse_pickling(c, "pickling what it was packed from");
+}
+
+void init_weights(py::module_& m) {
+  init_packed<ops::PackedWeight>(m, "PackedWeight",
+                                 "A weight laid out for the packed matmul kernels; made by ``pack``.");
+  init_packed<ops::PackedPair>(m, "PackedPair", "Two weights laid out for ``matmul_gated``; made by ``pack_pair``.");
   m.def(
       "pack",
       [](const py::object& w) {
@@ -177,10 +202,21 @@ void init_weights(py::module_& m) {
 
 w [out, in], float32, float16 or bfloat16; the dtype is kept.)");
   m.def("matmul", &matmul, py::arg("x"), py::arg("w"), py::arg("transpose_w") = true, py::arg("backend") = py::none(),
+        py::arg("add") = py::none(),
         R"(x [.., in] times w [out, in] -> float32 [.., out].
 
 ``w``: a tensor, an array, or a ``PackedWeight``. ``transpose_w=False``: w is [in, out]. ``backend``: "clblast" or
-"packed"; None: clblast on GPUs, packed elsewhere.)");
+"packed"; None: clblast on GPUs, packed elsewhere. ``add``: float32 [.., out] (a residual) or [out] (a bias), added to
+the product: inside its kernel for a ``PackedWeight``, by a second one otherwise.)");
+  m.def("pack_pair", &pack_pair, py::arg("gate"), py::arg("up"),
+        R"(Two weights of a gated block laid out for ``matmul_gated``.
+
+gate, up [out, in]: float32, float16 or bfloat16, of equal shape and dtype; the dtype is kept.)");
+  m.def("matmul_gated", &matmul_gated, py::arg("x"), py::arg("w"), py::arg("activation") = "silu",
+        R"(activation(x @ gate.T) * (x @ up.T) by one kernel: x float32 [.., in] -> float32 [.., out].
+
+``w``: the two weights as ``pack_pair`` laid them out. ``activation``: "silu" or "gelu" (the tanh form). The bits are
+those of ``silu_mul`` or ``gelu_mul`` over two products with packed weights.)");
 }
 
 void init_rope(py::module_& m) {

@@ -95,6 +95,16 @@ class ops:  # noqa: N801
         @property
         def device(self) -> Device | str: ...
 
+    class PackedPair:
+        @property
+        def shape(self) -> tuple[int, int]: ...
+        @property
+        def dtype(self) -> str: ...
+        @property
+        def nbytes(self) -> int: ...
+        @property
+        def device(self) -> Device | str: ...
+
     class RopeTable:
         def __init__(
             self,
@@ -120,7 +130,12 @@ class ops:  # noqa: N801
         w: ArrayLike | ops.PackedWeight,
         transpose_w: bool = True,
         backend: Optional[str] = None,
+        add: Optional[ArrayLike] = None,
     ) -> Tensor: ...
+    @staticmethod
+    def pack_pair(gate: ArrayLike, up: ArrayLike) -> ops.PackedPair: ...
+    @staticmethod
+    def matmul_gated(x: ArrayLike, w: ops.PackedPair, activation: str = "silu") -> Tensor: ...
     @staticmethod
     def rope(
         x: ArrayLike,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ._core import ops as _ops
 
+PackedPair = _ops.PackedPair
 PackedWeight = _ops.PackedWeight
 RopeTable = _ops.RopeTable
 add = _ops.add
@@ -22,8 +23,10 @@ gelu_mul = _ops.gelu_mul
 l2_norm = _ops.l2_norm
 layer_norm = _ops.layer_norm
 matmul = _ops.matmul
+matmul_gated = _ops.matmul_gated
 mul = _ops.mul
 pack = _ops.pack
+pack_pair = _ops.pack_pair
 rms_norm = _ops.rms_norm
 rope = _ops.rope
 sample = _ops.sample
@@ -35,6 +38,7 @@ softplus = _ops.softplus
 split = _ops.split
 
 __all__ = [
+    "PackedPair",
     "PackedWeight",
     "RopeTable",
     "add",
@@ -48,8 +52,10 @@ __all__ = [
     "l2_norm",
     "layer_norm",
     "matmul",
+    "matmul_gated",
     "mul",
     "pack",
+    "pack_pair",
     "rms_norm",
     "rope",
     "sample",

@@ -1,6 +1,7 @@
 // Matrix products by both backends against the reference.
 #include "ops/matmul.h"
 
+#include "ops/ops.h"
 #include "ops_helpers.h"
 
 namespace kvtrie::ops {
@@ -84,6 +85,39 @@ TEST_F(Matmul, RowBitsDoNotDependOnTheOtherRows) {
   }
 }
 
+TEST_F(Matmul, AddHasTheBitsOfASecondOperation) {
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t rows : {1, 3, 70}) {
+      const Product p(rows, 37, 130, dtype);
+      const auto residual = Random(41).normals(static_cast<std::size_t>(rows * p.out));
+      const PackedWeight packed = pack(p.w_tensor());
+      const Tensor product = matmul(p.x_tensor(), packed);
+      for (const Tensor& addend : {upload(residual, {rows, p.out}), upload(residual, {rows, p.out}).slice(0, 1)}) {
+        const Tensor by = addend.dim(0) == rows ? addend : addend.reshape({p.out});
+        EXPECT_TRUE(same_bits(download(matmul(p.x_tensor(), packed, by)), download(add(product, by)))) << p.name();
+        EXPECT_FALSE(same_bits(download(matmul(p.x_tensor(), packed, by)), download(product))) << p.name();
+      }
+      const auto wanted = p.wanted();
+      const auto unpacked = download(matmul(p.x_tensor(), p.w_tensor(), true, {}, upload(residual, {rows, p.out})));
+      for (std::size_t i = 0; i < wanted.size(); ++i)
+        ASSERT_NEAR(unpacked[i], wanted[i] + residual[i], 1e-4f) << p.name();
+    }
+}
+
+TEST_F(Matmul, GatedHasTheBitsOfItsParts) {
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t rows : {1, 2, 4, 9, 70})
+      for (const auto& [in, out] : {std::pair<std::int64_t, std::int64_t>{64, 64}, {1, 1}, {37, 130}, {600, 47}}) {
+        const Product gate(rows, in, out, dtype), up(rows, in, out, dtype, 42);
+        const PackedPair pair = pack_pair(gate.w_tensor(), up.w_tensor());
+        const Tensor x = gate.x_tensor();
+        const Tensor g = matmul(x, pack(gate.w_tensor())), u = matmul(x, pack(up.w_tensor()));
+        EXPECT_TRUE(same_bits(download(matmul_gated(x, pair)), download(silu_mul(g, u)))) << gate.name();
+        EXPECT_TRUE(same_bits(download(matmul_gated(x, pair, Activation::kGeluTanh)), download(gelu_mul(g, u))))
+            << gate.name();
+      }
+}
+
 TEST_F(Matmul, KeepsLeadingSizesAndReadsSlices) {
   const Product p(12, 16, 24, DType::kFloat32);
   const Tensor y = matmul(p.x_tensor().reshape({2, 6, 16}), pack(p.w_tensor()));
@@ -133,12 +167,35 @@ TEST_F(Matmul, RefusesWrongArguments) {
                        "x: got float16"));
 }
 
+TEST_F(Matmul, RefusesWrongAddendsAndPairs) {
+  const Product p(2, 8, 4, DType::kFloat32);
+  const Tensor x = p.x_tensor(), w = p.w_tensor();
+  const PackedWeight packed = pack(w);
+  for (const Shape& shape : {Shape{2}, Shape{1, 4}, Shape{4, 2}})
+    EXPECT_TRUE(contains(error_of(ErrorKind::kArgument,
+                                  [&] { matmul(x, packed, Tensor::zeros(shared_device(), DType::kFloat32, shape)); }),
+                         "add: got float32"));
+  EXPECT_TRUE(contains(
+      error_of(ErrorKind::kType, [&] { matmul(x, packed, Tensor::zeros(shared_device(), DType::kFloat16, {4})); }),
+      "add: got float16"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { pack_pair(w, x); }), "up: got float32 [2, 8]"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kType,
+                                [&] {
+                                  pack_pair(w, upload_as(p.w, DType::kFloat16, {4, 8}));
+                                }),
+                       "up: got float16"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { matmul_gated(x, PackedPair()); }), "w: got an empty pair"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [] { activation_from_name("relu"); }), "activation: got"));
+}
+
 class MatmulOclgrind : public OpsTest {};
 
 TEST_F(MatmulOclgrind, PackedAndUnpacked) {
   const Product p(9, 5, 18, DType::kFloat16);
   expect_close(download(matmul(p.x_tensor(), pack(p.w_tensor()))), p.wanted(), kTolerance);
   expect_close(download(matmul(p.x_tensor(), p.w_tensor(), true, MatmulBackend::kPacked)), p.wanted(), kTolerance);
+  const Tensor g = matmul(p.x_tensor(), pack(p.w_tensor()), upload(Random(43).normals(18), {18}));
+  EXPECT_EQ(download(matmul_gated(p.x_tensor(), pack_pair(p.w_tensor(), p.w_tensor()))).size(), g.size());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "ops/attention_variant.h"
 #include "ops/matmul_variant.h"
 #include "ops/registry.h"
+#include "ops/support.h"
 #include "ops_helpers.h"
 
 namespace kvtrie::ops {
@@ -56,7 +57,7 @@ TEST_F(SelfTest, AFastVariantThatFailsIsReplacedByTheGeneralOne) {
   const AttentionVariant general = choose_attention_variant(other, sizes, false);
   EXPECT_FALSE(general.fast);
   EXPECT_EQ(general.lanes, 1);
-  registry::set_verdict(*other, "matmul packed -DSTORED=0 -DROWS=1 -DPANELS=4 -DROWS_BLOCK=1", false);
+  registry::set_verdict(*other, choose_variant(vector_width(*other), 1, DType::kFloat32).key(), false);
   Random random(70);
   const auto x = random.normals(40), w = random.normals(40 * 30);
   const Tensor xt = Tensor::from_host(other, DType::kFloat32, {1, 40}, x.data());
@@ -70,7 +71,9 @@ TEST_F(SelfTest, VariantsOfOtherVectorWidthsAgree) {
     const AttentionSizes sizes{8, 2, 64, 64, DType::kFloat16};
     EXPECT_TRUE(variant_agrees(device_ptr(), fast_variant(sizes, false, width), sizes, false)) << width;
     for (const std::int32_t rows : {1, 4, 64})
-      EXPECT_TRUE(tile_agrees(device_ptr(), choose_tile(width, rows), DType::kFloat16)) << width << ", " << rows;
+      for (const auto gated : {std::optional<Activation>(), std::optional(Activation::kGeluTanh)})
+        EXPECT_TRUE(variant_agrees(device_ptr(), choose_variant(width, rows, DType::kFloat16, gated)))
+            << width << ", " << rows;
   }
 }
 
@@ -90,11 +93,14 @@ TEST_F(SelfTest, WarmUpBuildsWhatAModelNeeds) {
   spec.heads = 4;
   spec.kv_heads = 2;
   spec.k_dim = spec.v_dim = 64;
+  spec.gated = Activation::kSilu;
   warm_up(device_ptr(), spec);
   const std::uint64_t programs = device().counters().programs, kernels = device().counters().kernels;
 
   const Tensor x = Tensor::zeros(device_ptr(), DType::kFloat32, {1, 64});
-  const PackedWeight w = pack(Tensor::zeros(device_ptr(), DType::kFloat32, {256, 64}));
+  const Tensor plain = Tensor::zeros(device_ptr(), DType::kFloat32, {256, 64});
+  const PackedWeight w = pack(plain);
+  matmul_gated(x, pack_pair(plain, plain));
   const Tensor q = rope(matmul(rms_norm(x, x.reshape({64}), 1e-5f), w).reshape({1, 4, 64}),
                         upload(std::vector<std::int32_t>{600}), RopeParams{});
   const LayerCells pool{Tensor::zeros(device_ptr(), DType::kFloat16, {2, 700, 64}),

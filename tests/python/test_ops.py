@@ -103,6 +103,31 @@ def test_matmul_backends(backend: Any) -> None:
     close(kv.ops.matmul(x, np.ascontiguousarray(w.T), transpose_w=False, backend=backend), x @ w.T, 1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_what_is_added_to_a_product_leaves_its_kernel_with_the_bits_of_add(dtype: str) -> None:
+    x, w = normal(2, 3, 48), kv.tensor(normal(70, 48), dtype)
+    for weight in (kv.ops.pack(w), w):
+        product = kv.ops.matmul(x, weight)
+        for add in (normal(2, 3, 70), normal(70), kv.tensor(normal(70))):
+            got = kv.ops.matmul(x, weight, add=add).numpy()
+            np.testing.assert_array_equal(got, kv.ops.add(product, add).numpy())
+            assert not np.array_equal(got, product.numpy())
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+@pytest.mark.parametrize("rows", [1, 3, 33])
+def test_a_gated_product_has_the_bits_of_its_parts(rows: int, activation: str) -> None:
+    x, gate, up = normal(rows, 48), kv.tensor(normal(70, 48), "float16"), kv.tensor(normal(70, 48), "float16")
+    pair = kv.ops.pack_pair(gate, up)
+    assert (pair.shape, pair.dtype, pair.device) == ((70, 48), "float16", gate.device)
+    assert pair.nbytes >= 2 * gate.nbytes
+    parts = [kv.ops.matmul(x, kv.ops.pack(weight)) for weight in (gate, up)]
+    expected = {"silu": kv.ops.silu_mul, "gelu": kv.ops.gelu_mul}[activation](*parts)
+    got = kv.ops.matmul_gated(x, pair, activation)
+    assert got.shape == (rows, 70)
+    np.testing.assert_array_equal(got.numpy(), expected.numpy())
+
+
 def test_embedding() -> None:
     table = normal(10, 6)
     ids = [3, 0, 9, 3]
@@ -226,6 +251,16 @@ def test_argmax_and_sample() -> None:
         (lambda: kv.ops.matmul(normal(2, 3), kv.ops.pack(normal(4, 3)), backend="clblast"), "backend"),
         (lambda: kv.ops.matmul("x", normal(4, 3)), "x"),
         (lambda: kv.ops.pack(normal(4)), "w"),
+        (lambda: kv.ops.matmul(normal(2, 3), kv.ops.pack(normal(4, 3)), add=normal(3)), "add"),
+        (lambda: kv.ops.matmul(normal(2, 3), normal(4, 3), add=normal(1, 4)), "add"),
+        (lambda: kv.ops.pack_pair(normal(4, 3), normal(3, 4)), "up"),
+        (lambda: kv.ops.pack_pair(normal(4), normal(4)), "gate"),
+        (lambda: kv.ops.matmul_gated(normal(2, 3), kv.ops.pack(normal(4, 3))), "w"),
+        (lambda: kv.ops.matmul_gated(normal(2, 4), kv.ops.pack_pair(normal(4, 3), normal(4, 3))), "x"),
+        (
+            lambda: kv.ops.matmul_gated(normal(2, 3), kv.ops.pack_pair(normal(4, 3), normal(4, 3)), "relu"),
+            "activation",
+        ),
         (lambda: kv.ops.rms_norm(normal(2, 3), normal(4), 1e-5), "weight"),
         (lambda: kv.ops.rms_norm(normal(2, 3), normal(3), "small"), "eps"),
         (lambda: kv.ops.rms_norm(normal(2, 3), normal(3), float("nan")), "eps"),
