@@ -1,9 +1,9 @@
 // y[m][n] = sum_k x[m][k] * w[n][k] for packed weights: CPU devices, float32 arithmetic, any number of rows.
 //
-// Layout of w: panels of 16 outputs, [panel][k][16], the panel count rounded up to a multiple of 4 and zero beyond N:
+// Layout of w: groups of four panels of 16 outputs, [group][k][4][16], zero beyond N. A group is one stream of memory:
 //
-//        k = 0            k = 1
-//     [w(n0..n15, 0)] [w(n0..n15, 1)] ...     one panel is one stream of memory
+//        k = 0                                                              k = 1
+//     [w(n0..n15, 0)] [w(n16..n31, 0)] [w(n32..n47, 0)] [w(n48..n63, 0)] [w(n0..n15, 1)] ...
 //
 // One work-item computes ROWS_BLOCK rows x ITEM_PANELS panels; ROWS rows x PANELS panels are accumulated in registers:
 //
@@ -27,27 +27,46 @@
 #define PANELS 2  // panels accumulated at once: 1, 2 or 4
 #endif
 #ifndef ITEM_PANELS
-#define ITEM_PANELS PANELS  // panels of one work-item: 1, 2 or 4, a multiple of PANELS; even when GATED
+#define ITEM_PANELS PANELS  // panels of one work-item, of one group: 1, 2 or 4, a multiple of PANELS; even when GATED
 #endif
 #ifndef ROWS_BLOCK
 #define ROWS_BLOCK 64  // rows of one work-item, a multiple of ROWS; they share what the cache holds of w
 #endif
-#define SLICE 512
+#define SLICE 512  // k summed before the next rows take their turn
+#define STEP 64    // numbers of w from k to k + 1
 
+#ifndef __has_builtin
+#define __has_builtin(x) 0
+#endif
 #if STORED == 0
 #define W float
 #define LOAD_W(p) vload16(0, p)
 #elif STORED == 1
 #define W half
+#if defined(WIDE) && defined(__AVX512F__) && __has_builtin(__builtin_convertvector)
+// One conversion of 16; vload_half16 becomes two of 8 and a shuffle.
+typedef __fp16 half_vector __attribute__((ext_vector_type(16), aligned(2)));
+#define LOAD_W(p) __builtin_convertvector(*(const __global half_vector*)(p), float16)
+#else
 #define LOAD_W(p) vload_half16(0, p)
+#endif
 #else
 #define W ushort
 #define LOAD_W(p) as_float16(convert_uint16(vload16(0, p)) << 16)
 #endif
 
+// AHEAD: bytes of w to ask for before they are needed, where that helps. Never faults, so it may pass the end.
+#if defined(AHEAD) && __has_builtin(__builtin_prefetch)
+void prefetch_step(const __global W* w) {
+  for (int i = 0; i < STEP * (int)sizeof(W); i += 64) __builtin_prefetch((const __global char*)w + AHEAD + i);
+}
+#else
+#define prefetch_step(w)
+#endif
+
 // Adds k in [begin, end) to the sums of ROWS rows from `row0` on. sums [ROWS_BLOCK][16 * PANELS].
-void add_slice(const __global float* x, const __global W* w, float* sums, ulong panel_stride, int row0, int rows,
-               int k_size, int begin, int end) {
+void add_slice(const __global float* x, const __global W* w, float* sums, int row0, int rows, int k_size, int begin,
+               int end) {
   float16 acc[ROWS * PANELS];
   const __global float* x_rows[ROWS];
 #pragma unroll
@@ -58,9 +77,11 @@ void add_slice(const __global float* x, const __global W* w, float* sums, ulong 
       acc[r * PANELS + p] = begin == 0 ? (float16)0.0f : vload16((row0 + r) * PANELS + p, sums);
   }
   for (int k = begin; k < end; ++k) {
+    const __global W* wp = w + (ulong)k * STEP;
     float16 wk[PANELS];
+    prefetch_step(wp);
 #pragma unroll
-    for (int p = 0; p < PANELS; ++p) wk[p] = LOAD_W(w + p * panel_stride + (ulong)k * 16);
+    for (int p = 0; p < PANELS; ++p) wk[p] = LOAD_W(wp + p * 16);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
 #pragma unroll
@@ -74,13 +95,13 @@ void add_slice(const __global float* x, const __global W* w, float* sums, ulong 
 
 // Adds up `rows` rows of x times ITEM_PANELS panels. sums [ITEM_PANELS / PANELS][ROWS_BLOCK][PANELS][16].
 void add_panels(const __global float* x, const __global W* w, float* sums, int rows, int k_size) {
-  const ulong panel_stride = (ulong)k_size * 16;
   for (int k = 0; k < k_size; k += SLICE)
     for (int p = 0; p < ITEM_PANELS; p += PANELS)
       for (int row = 0; row < rows; row += ROWS)
-        add_slice(x, w + p * panel_stride, sums + p * ROWS_BLOCK * 16, panel_stride, row, rows, k_size, k,
-                  min(k + SLICE, k_size));
+        add_slice(x, w + p * 16, sums + p * ROWS_BLOCK * 16, row, rows, k_size, k, min(k + SLICE, k_size));
 }
+// Where `panel` begins.
+ulong panel_at(int panel, int k_size) { return (ulong)(panel / 4) * k_size * STEP + panel % 4 * 16; }
 // Where the 16 sums of a row and panel are.
 int sums_at(int row, int panel) { return ((panel / PANELS * ROWS_BLOCK + row) * PANELS + panel % PANELS) * 16; }
 
@@ -94,7 +115,7 @@ __kernel void matmul_packed(__global const float* restrict x, ulong x_offset, __
   const int rows = min(ROWS_BLOCK, m_size - first);
   if (panel * 16 >= n_size) return;
   float sums[ROWS_BLOCK * 16 * ITEM_PANELS];
-  add_panels(x + x_offset + (ulong)first * k_size, w + w_offset + (ulong)panel * k_size * 16, sums, rows, k_size);
+  add_panels(x + x_offset + (ulong)first * k_size, w + w_offset + panel_at(panel, k_size), sums, rows, k_size);
   for (int row = 0; row < rows; ++row)
     for (int p = 0; p < ITEM_PANELS; ++p) {
       const float* sum = sums + sums_at(row, p);
@@ -116,7 +137,7 @@ __kernel void matmul_packed(__global const float* restrict x, ulong x_offset, __
 #define ACTIVATION GELU_TANH
 #endif
 
-// w holds panel 0 of gate, panel 0 of up, panel 1 of gate, and so on; n_size counts the outputs of one of them.
+// w holds panel 0 of gate, panel 0 of up, panel 1 of gate and so on; n_size counts the outputs of one of them.
 // y = activation(x gate') * (x up'), eight neighbours at a time and the rest one by one, as kernels/elementwise.cl does.
 // Global size (panels / ITEM_PANELS, ceil(M / ROWS_BLOCK)), local size 1.
 __kernel void matmul_gated(__global const float* restrict x, ulong x_offset, __global const W* restrict w,
@@ -126,7 +147,7 @@ __kernel void matmul_gated(__global const float* restrict x, ulong x_offset, __g
   const int rows = min(ROWS_BLOCK, m_size - first);
   if (panel * 8 >= n_size) return;
   float sums[ROWS_BLOCK * 16 * ITEM_PANELS];
-  add_panels(x + x_offset + (ulong)first * k_size, w + w_offset + (ulong)panel * k_size * 16, sums, rows, k_size);
+  add_panels(x + x_offset + (ulong)first * k_size, w + w_offset + panel_at(panel, k_size), sums, rows, k_size);
   for (int row = 0; row < rows; ++row)
     for (int p = 0; p < ITEM_PANELS; p += 2) {
       const float *gate = sums + sums_at(row, p), *up = sums + sums_at(row, p + 1);
@@ -154,11 +175,11 @@ __kernel void matmul_gated(__global const float* restrict x, ulong x_offset, __g
 #endif
 __kernel void pack(__global const WORD* restrict w, ulong w_offset, __global WORD* restrict panels, int n_size,
                    int k_size, int transposed, int step, int first) {
-  const int panel = get_global_id(0);
+  const int panel = get_global_id(0), to = panel * step + first;
   for (int k = get_global_id(1) * 64; k < min((int)get_global_id(1) * 64 + 64, k_size); ++k)
     for (int i = 0; i < 16; ++i) {
       const int n = panel * 16 + i;
       const ulong from = transposed ? (ulong)n * k_size + k : (ulong)k * n_size + n;
-      panels[(((ulong)panel * step + first) * k_size + k) * 16 + i] = n < n_size ? w[w_offset + from] : (WORD)0;
+      panels[panel_at(to, k_size) + (ulong)k * STEP + i] = n < n_size ? w[w_offset + from] : (WORD)0;
     }
 }

@@ -1,6 +1,6 @@
 // Matrix products x [.., in] times a weight [out, in], by one of two backends.
 //
-//   packed   kernels of ours over weights laid out as [out/16][in][16]: CPU devices. Every output is summed over `in`
+//   packed   kernels of ours over weights laid out as [out/64][in][64]: CPU devices. Every output is summed over `in`
 //   in
 //            ascending order with one rounding per step, whatever the number of rows, so a row's result does not depend
 //            on the rows beside it: the bits of a cached and a cold run agree.
@@ -27,7 +27,7 @@ MatmulBackend matmul_backend_from_name(const std::string& name);  // throws kArg
 // The backend for this device: clblast on GPUs, packed elsewhere.
 MatmulBackend matmul_backend(const cl::Device& device);
 
-// A weight laid out for the packed backend: [ceil(out/64)*4 panels][in][16], outputs beyond `out` zero.
+// A weight laid out for the packed backend: [ceil(out/64)][in][64], outputs beyond `out` zero.
 class PackedWeight {
  public:
   PackedWeight() = default;
@@ -47,7 +47,7 @@ class PackedWeight {
 // w [out, in] (or [in, out] when transpose_w is false), float32, float16 or bfloat16; the dtype is kept.
 PackedWeight pack(const Tensor& w, bool transpose_w = true);
 
-// Two weights of equal shape and dtype whose panels take turns: [ceil(out/32)*2][gate, up][in][16].
+// Two weights of equal shape and dtype, of which 16 outputs take turns: [ceil(out/32)][in][2][gate, up][16].
 class PackedPair {
  public:
   PackedPair() = default;

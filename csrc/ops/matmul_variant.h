@@ -19,6 +19,7 @@ struct PackedVariant {
   PackedTile tile;
   DType stored = DType::kFloat32;
   std::optional<Activation> gated;  // set: matmul_gated
+  bool wide = false;                // vectors of 16 floats are registers
   std::string options() const;
   std::string key() const;  // for self-tests
 };

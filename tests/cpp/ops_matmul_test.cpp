@@ -130,7 +130,7 @@ TEST_F(Matmul, KeepsLeadingSizesAndReadsSlices) {
 
 TEST_F(Matmul, PackedBytesAreThoseOfTheStorage) {
   const PackedWeight packed = pack(Product(1, 10, 70, DType::kFloat16).w_tensor());
-  EXPECT_EQ(packed.nbytes(), 128U * 10 * 2);  // 70 outputs in eight panels
+  EXPECT_EQ(packed.nbytes(), 128U * 10 * 2);  // 70 outputs in two groups of 64
   EXPECT_EQ(packed.out_features(), 70);
   EXPECT_EQ(packed.in_features(), 10);
 }
