@@ -100,6 +100,24 @@ void gemv(const DevicePtr& device, std::size_t m, std::size_t n, MatrixPlace a, 
   });
 }
 
+BlasParameters blas_parameters(const DevicePtr& device, const std::string& kernel) {
+  require(device != nullptr, "blas_parameters", "device: got none, allowed an open device");
+  std::unordered_map<std::string, std::size_t> found;
+  check_blas(clblast::RetrieveParameters(device->state().found.device, kernel, clblast::Precision::kSingle, found),
+             "clblast::RetrieveParameters");
+  return {found.begin(), found.end()};
+}
+
+void set_blas_parameters(const DevicePtr& device, const std::string& kernel, const BlasParameters& parameters) {
+  require(device != nullptr, "set_blas_parameters", "device: got none, allowed an open device");
+  Device::State& state = device->state();
+  const std::lock_guard lock(state.enqueue_mutex);
+  state.blas_used = true;
+  check_blas(clblast::OverrideParameters(state.found.device, kernel, clblast::Precision::kSingle,
+                                         {parameters.begin(), parameters.end()}),
+             "clblast::OverrideParameters");
+}
+
 std::size_t release_blas_workspace(Device& device) noexcept {
   Device::State& state = device.state();
   const std::lock_guard lock(state.enqueue_mutex);

@@ -10,6 +10,8 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
+#include <string>
 
 #include "cl/device.h"
 
@@ -29,6 +31,13 @@ void gemm(const DevicePtr& device, std::size_t m, std::size_t n, std::size_t k, 
 // y = A * x, or A' * x when `transpose_a`, for A [m, n]; x has n elements (m when transposed) and y m (n).
 void gemv(const DevicePtr& device, std::size_t m, std::size_t n, MatrixPlace a, bool transpose_a, MatrixPlace x,
           MatrixPlace y);
+
+// Tuning parameters of one of CLBlast's kernels ("Xgemm") or routines ("GemmRoutine") in single precision, by name.
+using BlasParameters = std::map<std::string, std::size_t>;
+BlasParameters blas_parameters(const DevicePtr& device, const std::string& kernel);
+// Replaces them in this process for all devices of this model; the next product compiles, which takes seconds. CLBlast
+// takes any numbers, and with bad ones its products are wrong without an error: whoever replaces them checks a product.
+void set_blas_parameters(const DevicePtr& device, const std::string& kernel, const BlasParameters& parameters);
 
 // Frees the workspace; bytes freed. The next product that needs one makes it again.
 std::size_t release_blas_workspace(Device& device) noexcept;

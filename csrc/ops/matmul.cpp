@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "ops/matmul_clblast.h"
 #include "ops/matmul_variant.h"
 #include "ops/ops.h"
 #include "ops/support.h"

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <vector>
 
-#include "cl/clblast.h"
 #include "ops/reference.h"
 #include "ops/self_test.h"
 #include "ops/support.h"
@@ -178,30 +177,6 @@ PackedVariant proven_for(const Tensor& x, std::int32_t rows, DType stored, std::
   return proven(x.device(), choose_variant(vector_width(*x.device()), rows, stored, gated));
 }
 
-// GEMM is useless for one row (measured: 0.6 GFLOP/s on a CPU device), so that goes to GEMV.
-void enqueue_clblast(const Tensor& x, const Tensor& w, bool transpose_w, const Sides& sides, const Tensor& y) {
-  const std::size_t m = sides.m, n = sides.n, k = sides.k;
-  const cl::MatrixPlace xs{x.buffer(), x.offset()}, ws{w.buffer(), w.offset()}, ys{y.buffer(), y.offset()};
-  if (m > 1) {
-    cl::gemm(x.device(), m, n, k, xs, ws, transpose_w, ys);
-  } else if (transpose_w) {
-    cl::gemv(x.device(), n, k, ws, false, xs, ys);
-  } else {
-    cl::gemv(x.device(), k, n, ws, true, xs, ys);
-  }
-}
-
-bool clblast_agrees(const cl::DevicePtr& device, bool transpose_w) {
-  const SmallProduct small(device);
-  const SmallWeight weight(DType::kFloat32, 5);
-  const Tensor w = weight.tensor(device, transpose_w);
-  const std::vector<float> wanted = weight.products(small.x);
-  enqueue_clblast(small.x_tensor, w, transpose_w, kSmall, small.y);
-  if (!small.agrees(wanted)) return false;
-  enqueue_clblast(small.x_tensor.slice(0, 1), w, transpose_w, {1, kSmall.n, kSmall.k}, small.y.slice(0, 1));
-  return small.agrees(wanted);
-}
-
 // 32 wide registers hold 24 sums of 16 floats, what they are multiplied by and a factor; 16 narrow ones 12 of 8. Up to
 // 8 rows are limited by memory: a work-item reads one stream. 66 rows are the least multiple of 6 for 64.
 PackedTile choose_tile(std::int32_t width, std::int32_t rows) {
@@ -211,7 +186,8 @@ PackedTile choose_tile(std::int32_t width, std::int32_t rows) {
   return wide ? PackedTile{6, 4, 66, 4} : PackedTile{6, 1, 66, 4};
 }
 
-// Bytes that 16-bit weights are asked for ahead of their use. Measured: 1.1 times the bandwidth; float32 gains nothing.
+// Bytes that weights are asked for ahead of their use where memory is the limit. Measured: 1.1 to 1.2 times as fast,
+// but nothing gained for one row of float32.
 constexpr std::int32_t kAhead = 4096;
 
 }  // namespace
@@ -221,7 +197,8 @@ std::string PackedVariant::options() const {
                           " -DROWS_BLOCK=", tile.rows_block, " -DITEM_PANELS=", tile.item_panels);
   if (gated) text += *gated == Activation::kSilu ? " -DGATED=1" : " -DGATED=2";
   if (wide) text += " -DWIDE";
-  if (wide && tile.rows_block <= 8 && size_of(stored) == 2) text += join(" -DAHEAD=", kAhead);
+  const bool few_rows = tile.rows_block > 1 && tile.rows_block <= 8;
+  if (wide && (few_rows || (tile.rows_block == 1 && size_of(stored) == 2))) text += join(" -DAHEAD=", kAhead);
   return text;
 }
 
@@ -268,19 +245,6 @@ void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tenso
     return small.agrees(weight.products(small.x));
   });
   enqueue_rows(x, w, transpose_w, sides_of(x, w.dim(transpose_w ? 0 : 1), w.dim(transpose_w ? 1 : 0)), y);
-}
-
-bool clblast_works(const cl::DevicePtr& device, bool transpose_w) {
-  return variant_works(device, join("matmul_rows clblast ", transpose_w ? "nk" : "kn"),
-                       [&] { return clblast_agrees(device, transpose_w); });
-}
-
-void launch_clblast(const Tensor& x, const Tensor& w, bool transpose_w, const Tensor& y) {
-  if (!clblast_works(x.device(), transpose_w)) {
-    fail(ErrorKind::kDevice, "ops.matmul", "CLBlast: got products on ", x.device()->info().name,
-         " that differ from the reference, allowed equal ones; use backend packed");
-  }
-  enqueue_clblast(x, w, transpose_w, sides_of(x, w.dim(transpose_w ? 0 : 1), w.dim(transpose_w ? 1 : 0)), y);
 }
 
 void warm_up_matmul(const cl::DevicePtr& device, DType stored, std::optional<Activation> gated) {

@@ -1,4 +1,4 @@
-// Private to ops/: launches of kernels/matmul.cl, kernels/matmul_rows.cl and CLBlast, each proved before its first use.
+// Private to ops/: launches of kernels/matmul.cl and kernels/matmul_rows.cl, each proved before its first use.
 // REQUIRES of all: checked arguments.
 #pragma once
 
@@ -37,8 +37,6 @@ void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add,
                    const Tensor& y);  // add: may be undefined
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y);
 void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tensor& y);
-bool clblast_works(const cl::DevicePtr& device, bool transpose_w);
-void launch_clblast(const Tensor& x, const Tensor& w, bool transpose_w, const Tensor& y);
 
 // Builds and proves every packed variant for weights of `stored`, and their gated forms when there is one.
 void warm_up_matmul(const cl::DevicePtr& device, DType stored, std::optional<Activation> gated);

@@ -1,0 +1,263 @@
+"""How fast are products with packed weights, beside OpenBLAS, CLBlast and what the memory can deliver?
+
+OpenBLAS is NumPy's own, with float32 weights, two threads, ``out=`` given, and the better of its two layouts (x @ W and
+x @ W.T). Its kernels are those for AVX-512 where the processor has that (OPENBLAS_CORETYPE=SkylakeX: it does not
+recognise new processors by itself, and is then half as fast). PoCL's workers are pinned to processors (POCL_AFFINITY=1).
+
+Weights rotate over at least four times the last cache, so none is found there. Products are queued in batches of about
+a millisecond, as a step of a model does: ours wait once for each batch, and the time is that of one product.
+
+Read bandwidth is measured in the same rounds by two threads that add up 256 MiB (bench/yardsticks/read.cpp).
+Targets: 0.9 of OpenBLAS everywhere; one row at 85 % of the read bandwidth, float32 and float16.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kvtrie as kv
+from report import Report, Rows, arguments
+from timing import human, race
+
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+SHAPES = ((512, 512), (1536, 512), (512, 1536), (1024, 1024), (4096, 1024), (2048, 2048), (4096, 4096))  # (out, in)
+STREAMED = ((512, 512), (1536, 512), (4096, 4096), (8192, 4096))
+LAST_CACHE = 32 << 20  # bytes
+ROTATED = 4 * LAST_CACHE
+BATCH = 1e-3  # seconds of products in one sample
+TARGET = 0.9
+
+
+def use_best_kernels(kernels: str | None) -> None:
+    """Start again with the settings that both sides need before their libraries are loaded."""
+    if kernels is None and "avx512f" in Path("/proc/cpuinfo").read_text().split():
+        kernels = "SkylakeX"
+    wanted = {"OPENBLAS_NUM_THREADS": "2", "POCL_AFFINITY": "1", **({"OPENBLAS_CORETYPE": kernels} if kernels else {})}
+    if any(os.environ.get(name) != value for name, value in wanted.items()):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS_")}
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**environment, **wanted})
+
+
+def openblas_kernels() -> str:
+    """The name OpenBLAS gives the kernels it chose."""
+    for library in (Path(np.__file__).parents[1] / "numpy.libs").glob("*openblas*"):
+        handle = ctypes.CDLL(str(library))
+        for name in ("scipy_openblas_get_corename64_", "openblas_get_corename64_", "openblas_get_corename"):
+            if hasattr(handle, name):
+                function = getattr(handle, name)
+                function.restype = ctypes.c_char_p
+                return str(function().decode())
+    return "unknown"
+
+
+class Reader:
+    """Reads ``bytes`` with two threads; a call gives the seconds."""
+
+    def __init__(self) -> None:
+        found = list((Path(__file__).parent.parent / "build").glob("**/libyardstick_read.*"))
+        if not found:
+            raise SystemExit("bench_matmul: libyardstick_read is not built (cmake target yardstick_read)")
+        self._read = ctypes.CDLL(str(max(found, key=lambda path: path.stat().st_mtime))).read_yardstick
+        self._read.restype = ctypes.c_double
+        self._numbers = np.ones(2 * ROTATED // 4, np.float32)
+        self._total = ctypes.c_float()
+        self.bytes = self._numbers.nbytes
+
+    def __call__(self) -> float:
+        count = ctypes.c_size_t(self._numbers.size)
+        return float(self._read(ctypes.c_void_p(self._numbers.ctypes.data), count, ctypes.byref(self._total)))
+
+
+class Rotation:
+    """Calls ``product`` with the next of several weights; ``batch`` times, then ``end``."""
+
+    def __init__(self, product: Callable[[Any], Any], weights: list[Any], end: Callable[[], Any] | None = None) -> None:
+        self._product, self._weights, self._end = product, weights, end
+        self._next = 0
+        self.batch = 1
+
+    def __call__(self) -> None:
+        for _ in range(self.batch):
+            self._next = (self._next + 1) % len(self._weights)
+            self._product(self._weights[self._next])
+        if self._end is not None:
+            self._end()
+
+
+class Weights:
+    """One weight [out, in] as every side wants it, copied until it is larger than all caches."""
+
+    def __init__(self, rng: np.random.Generator, out: int, width: int, device: Any, blas: bool = True) -> None:
+        self.out, self.width, self.device = out, width, device
+        plain = rng.standard_normal((out, width), dtype=np.float32)
+        count = ROTATED // plain.nbytes + 1
+        half = kv.tensor(plain.astype(np.float16))
+        self.float32 = [kv.ops.pack(plain) for _ in range(count)]
+        self.float16 = [kv.ops.pack(half) for _ in range(2 * count)]
+        self.rows_first = [plain.copy() for _ in range(count if blas else 0)]
+        self.columns_first = [np.ascontiguousarray(plain.T) for _ in range(count if blas else 0)]
+
+    def sides(self, x: np.ndarray) -> dict[str, Rotation]:
+        """Products of x [rows, in] by every side."""
+        on_device = kv.tensor(x)
+        y = np.empty((x.shape[0], self.out), np.float32)
+        sides = {
+            dtype: Rotation(lambda w: kv.ops.matmul(on_device, w), getattr(self, dtype), self.device.finish)
+            for dtype in ("float32", "float16")
+        }
+        if self.rows_first:
+            sides["openblas NT"] = Rotation(lambda w: np.matmul(x, w.T, out=y), self.rows_first)
+            sides["openblas NN"] = Rotation(lambda w: np.matmul(x, w, out=y), self.columns_first)
+        return sides
+
+    def check(self, x: np.ndarray) -> None:
+        """All sides compute the same."""
+        expected = x @ self.columns_first[0]
+        for weight, tolerance in ((self.float32[0], 1e-4), (self.float16[0], 1e-2)):
+            got = kv.ops.matmul(x, weight).numpy()
+            if not np.allclose(got, expected, atol=tolerance * np.abs(expected).max()):
+                raise SystemExit("the sides disagree")
+
+
+def choose_batches(sides: dict[str, Rotation], rounds_for: float) -> tuple[int, int]:
+    """Products in one sample, the same for all sides, and rounds that take about ``rounds_for`` seconds."""
+    slowest = 0.0
+    for side in sides.values():
+        side()
+        begin = time.perf_counter()
+        side()
+        slowest = max(slowest, time.perf_counter() - begin)
+    batch = max(1, round(BATCH / slowest))
+    for side in sides.values():
+        side.batch = batch
+    return batch, max(5, min(25, round(rounds_for / (batch * slowest * len(sides)))))
+
+
+def beside_openblas(report: Report, rng: np.random.Generator, device: Any, seconds: float) -> None:
+    """Every size and number of rows, in turns with OpenBLAS."""
+    for out, width in SHAPES:
+        weights = Weights(rng, out, width, device)
+        weights.check(rng.standard_normal((5, width), dtype=np.float32))
+        for rows in ROWS:
+            sides = weights.sides(rng.standard_normal((rows, width), dtype=np.float32))
+            batch, rounds = choose_batches(sides, seconds)
+            result = race(sides, rounds=rounds, warm_up=2)
+            better = min(("openblas NN", "openblas NT"), key=lambda side: result[side].median)
+            flops = 2.0 * rows * out * width * batch
+            text = f"{rows:4} x {width:4} -> {out:4}"
+            for dtype in ("float32", "float16"):
+                speed = result.ratio(better, dtype)
+                rate = flops / result[dtype].median / 1e9
+                text += f"   {dtype} {rate:6.1f} GFLOP/s, {speed} of OpenBLAS"
+                report.rows.append(
+                    {"part": "rows", "rows": rows, "in": width, "out": out, "dtype": dtype, "gflops": rate}
+                    | {"seconds": result[dtype].median / batch, "openblas": result[better].median / batch}
+                    | {"speed": speed.median, "low": speed.low, "high": speed.high, "layout": better[-2:]}
+                )
+            text += f"   ({better[-2:]} {flops / result[better].median / 1e9:.1f}, batch {batch}, n={rounds})"
+            report.note(text)
+
+
+def beside_memory(report: Report, rng: np.random.Generator, device: Any) -> None:
+    """One row by weights that come from memory, in turns with a plain read."""
+    read = Reader()
+    for out, width in STREAMED:
+        weights = Weights(rng, out, width, device, blas=False)
+        sides = weights.sides(rng.standard_normal((1, width), dtype=np.float32))
+        batch, _ = choose_batches(sides, 1.0)
+        everything: dict[str, Callable[[], Any]] = {**sides, "read": read}
+        result = race(everything, rounds=25, warm_up=2, clocked=["read"])
+        bandwidth = read.bytes / result["read"].median
+        for dtype, size in (("float32", 4), ("float16", 2)):
+            moved = out * width * size
+            share = result.ratio("read", dtype)
+            scale = batch * moved / read.bytes
+            report.row(
+                f"1 row, {width} -> {out}, {dtype} from memory: {human(result[dtype].median / batch)}, "
+                f"{batch * moved / result[dtype].median / 1e9:.1f} GB/s of {bandwidth / 1e9:.1f} read: "
+                f"{share.median * scale:.2f} ({share.low * scale:.2f} .. {share.high * scale:.2f})",
+                part="memory",
+                out=out,
+                dtype=dtype,
+                share=share.median * scale,
+                bandwidth=bandwidth,
+                seconds=result[dtype].median / batch,
+                **{"in": width},
+            )
+
+
+def beside_clblast(report: Report, rng: np.random.Generator, device: Any) -> None:
+    """A few sizes by CLBlast on the same device; its first product of a kind compiles."""
+    weight = kv.tensor(rng.standard_normal((1024, 1024), dtype=np.float32))
+    packed = kv.ops.pack(weight)
+    for rows in (1, 32, 256):
+        x = kv.tensor(rng.standard_normal((rows, 1024), dtype=np.float32))
+        sides = {
+            "packed": Rotation(lambda w, x=x: kv.ops.matmul(x, w), [packed], device.finish),
+            "clblast": Rotation(lambda w, x=x: kv.ops.matmul(x, w, backend="clblast"), [weight], device.finish),
+        }
+        begin = time.perf_counter()
+        sides["clblast"]()
+        first = time.perf_counter() - begin
+        result = race(sides, rounds=8, warm_up=1)
+        ratio = result.ratio("clblast", "packed")
+        report.row(
+            f"{rows:4} x 1024 -> 1024: CLBlast takes {ratio} as long: {human(result['clblast'].median)}, "
+            f"the first one {human(first)}",
+            part="clblast",
+            rows=rows,
+            ratio=ratio,
+            first=first,
+        )
+
+
+def draw(axes: Any, rows: Rows) -> None:
+    """Speed over OpenBLAS by rows: a colour for each square size, dashed for float16 weights."""
+    for index, size in enumerate((512, 1024, 2048, 4096)):
+        for dtype, style in (("float32", "-"), ("float16", "--")):
+            own = [r for r in rows if r["part"] == "rows" and r["in"] == r["out"] == size and r["dtype"] == dtype]
+            label = f"{size} x {size}" if dtype == "float32" else None
+            axes.plot([r["rows"] for r in own], [r["speed"] for r in own], style, color=f"C{index}", label=label)
+    axes.axhline(TARGET, color="#999999", linewidth=0.8, linestyle=":")
+    axes.text(ROWS[-1], TARGET, "target", va="top", ha="right", fontsize=7, color="#777777")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xticks(ROWS, [str(count) for count in ROWS])
+    axes.set_yticks((0.5, 1, 2, 4, 8), ("0.5", "1", "2", "4", "8"))
+    axes.set_xlabel("rows (solid: float32 weights, dashed: float16)")
+    axes.set_ylabel("speed of OpenBLAS float32 = 1")
+    axes.legend(ncols=4, loc="upper right")
+
+
+def main() -> None:
+    """Print one row for each size and number of rows, then the memory and CLBlast."""
+    parser = arguments(__doc__)
+    parser.add_argument("--seconds", type=float, default=0.3, help="for each size and number of rows")
+    parser.add_argument("--only", choices=("rows", "memory", "clblast"), help="one part")
+    parser.add_argument("--openblas", metavar="KERNELS", help="OPENBLAS_CORETYPE instead of the best one")
+    options = parser.parse_args()
+    use_best_kernels(options.openblas)
+    report = Report("products with packed weights, beside OpenBLAS", options.json)
+    device = kv.Device()
+    report.device(device)
+    report.note(f"OpenBLAS kernels: {openblas_kernels()}")
+    rng = np.random.default_rng(20240611)
+    if options.only in (None, "memory"):
+        beside_memory(report, rng, device)
+    if options.only in (None, "rows"):
+        beside_openblas(report, rng, device, options.seconds)
+    if options.only in (None, "clblast"):
+        beside_clblast(report, rng, device)
+    report.close(draw)
+
+
+if __name__ == "__main__":
+    main()
