@@ -2,7 +2,8 @@
 
 OpenBLAS is NumPy's own, with float32 weights, two threads, ``out=`` given, and the better of its two layouts (x @ W and
 x @ W.T). Its kernels are those for AVX-512 where the processor has that (OPENBLAS_CORETYPE=SkylakeX: it does not
-recognise new processors by itself, and is then half as fast). PoCL's workers are pinned to processors (POCL_AFFINITY=1).
+recognise new processors by itself, and is then half as fast). PoCL's workers are pinned (POCL_AFFINITY=1). OpenBLAS's
+workers spin for 2**26 cycles after a product; ours are timed after that, and every sample after one untimed product.
 
 Weights rotate over at least four times the last cache, so none is found there. Products are queued in batches of about
 a millisecond, as a step of a model does: ours wait once for each batch, and the time is that of one product.
@@ -33,6 +34,7 @@ STREAMED = ((512, 512), (1536, 512), (4096, 4096), (8192, 4096))
 LAST_CACHE = 32 << 20  # bytes
 ROTATED = 4 * LAST_CACHE
 BATCH = 1e-3  # seconds of products in one sample
+SPINS = 0.035  # seconds; 2**26 cycles from 1.9 GHz on
 TARGET = 0.9
 
 
@@ -77,19 +79,34 @@ class Reader:
 
 
 class Rotation:
-    """Calls ``product`` with the next of several weights; ``batch`` times, then ``end``."""
+    """Multiplies by the next of several weights, ``batch`` times, then ends; a call gives the seconds of that.
 
-    def __init__(self, product: Callable[[Any], Any], weights: list[Any], end: Callable[[], Any] | None = None) -> None:
-        self._product, self._weights, self._end = product, weights, end
+    ``pause``: seconds to sleep before, for others to come to rest.
+    """
+
+    def __init__(
+        self,
+        product: Callable[[Any], Any],
+        weights: list[Any],
+        end: Callable[[], Any] = lambda: None,
+        pause: float = 0.0,
+    ) -> None:
+        self._product, self._weights, self._end, self._pause = product, weights, end, pause
         self._next = 0
         self.batch = 1
 
-    def __call__(self) -> None:
-        for _ in range(self.batch):
+    def __call__(self) -> float:
+        time.sleep(self._pause)
+        self._run(1)
+        begin = time.perf_counter()
+        self._run(self.batch)
+        return time.perf_counter() - begin
+
+    def _run(self, count: int) -> None:
+        for _ in range(count):
             self._next = (self._next + 1) % len(self._weights)
             self._product(self._weights[self._next])
-        if self._end is not None:
-            self._end()
+        self._end()
 
 
 class Weights:
@@ -97,6 +114,7 @@ class Weights:
 
     def __init__(self, rng: np.random.Generator, out: int, width: int, device: Any, blas: bool = True) -> None:
         self.out, self.width, self.device = out, width, device
+        self.layout = ""  # the better one of OpenBLAS's
         plain = rng.standard_normal((out, width), dtype=np.float32)
         count = ROTATED // plain.nbytes + 1
         half = kv.tensor(plain.astype(np.float16))
@@ -109,13 +127,19 @@ class Weights:
         """Products of x [rows, in] by every side."""
         on_device = kv.tensor(x)
         y = np.empty((x.shape[0], self.out), np.float32)
+        pause = SPINS if self.rows_first else 0.0
         sides = {
-            dtype: Rotation(lambda w: kv.ops.matmul(on_device, w), getattr(self, dtype), self.device.finish)
-            for dtype in ("float32", "float16")
+            "float32": Rotation(lambda w: kv.ops.matmul(on_device, w), self.float32, self.device.finish, pause),
+            "float16": Rotation(lambda w: kv.ops.matmul(on_device, w), self.float16, self.device.finish),
         }
         if self.rows_first:
-            sides["openblas NT"] = Rotation(lambda w: np.matmul(x, w.T, out=y), self.rows_first)
-            sides["openblas NN"] = Rotation(lambda w: np.matmul(x, w, out=y), self.columns_first)
+            layouts = {
+                "NT": Rotation(lambda w: np.matmul(x, w.T, out=y), self.rows_first),
+                "NN": Rotation(lambda w: np.matmul(x, w, out=y), self.columns_first),
+            }
+            seconds = {name: min(layout() for _ in range(5)) for name, layout in layouts.items()}
+            self.layout = min(seconds, key=lambda name: seconds[name])
+            sides["openblas"] = layouts[self.layout]
         return sides
 
     def check(self, x: np.ndarray) -> None:
@@ -129,16 +153,11 @@ class Weights:
 
 def choose_batches(sides: dict[str, Rotation], rounds_for: float) -> tuple[int, int]:
     """Products in one sample, the same for all sides, and rounds that take about ``rounds_for`` seconds."""
-    slowest = 0.0
-    for side in sides.values():
-        side()
-        begin = time.perf_counter()
-        side()
-        slowest = max(slowest, time.perf_counter() - begin)
+    slowest = max(min(side() for _ in range(3)) for side in sides.values())
     batch = max(1, round(BATCH / slowest))
     for side in sides.values():
         side.batch = batch
-    return batch, max(5, min(25, round(rounds_for / (batch * slowest * len(sides)))))
+    return batch, max(5, min(12, round(rounds_for / (batch * slowest * len(sides)))))
 
 
 def beside_openblas(report: Report, rng: np.random.Generator, device: Any, seconds: float) -> None:
@@ -149,20 +168,19 @@ def beside_openblas(report: Report, rng: np.random.Generator, device: Any, secon
         for rows in ROWS:
             sides = weights.sides(rng.standard_normal((rows, width), dtype=np.float32))
             batch, rounds = choose_batches(sides, seconds)
-            result = race(sides, rounds=rounds, warm_up=2)
-            better = min(("openblas NN", "openblas NT"), key=lambda side: result[side].median)
+            result = race(sides, rounds=rounds, warm_up=1, clocked=sides)
             flops = 2.0 * rows * out * width * batch
             text = f"{rows:4} x {width:4} -> {out:4}"
             for dtype in ("float32", "float16"):
-                speed = result.ratio(better, dtype)
+                speed = result.ratio("openblas", dtype)
                 rate = flops / result[dtype].median / 1e9
                 text += f"   {dtype} {rate:6.1f} GFLOP/s, {speed} of OpenBLAS"
                 report.rows.append(
                     {"part": "rows", "rows": rows, "in": width, "out": out, "dtype": dtype, "gflops": rate}
-                    | {"seconds": result[dtype].median / batch, "openblas": result[better].median / batch}
-                    | {"speed": speed.median, "low": speed.low, "high": speed.high, "layout": better[-2:]}
+                    | {"seconds": result[dtype].median / batch, "openblas": result["openblas"].median / batch}
+                    | {"speed": speed.median, "low": speed.low, "high": speed.high, "layout": weights.layout}
                 )
-            text += f"   ({better[-2:]} {flops / result[better].median / 1e9:.1f}, batch {batch}, n={rounds})"
+            text += f"   ({weights.layout} {flops / result['openblas'].median / 1e9:.1f}, batch {batch}, n={rounds})"
             report.note(text)
 
 
@@ -173,8 +191,8 @@ def beside_memory(report: Report, rng: np.random.Generator, device: Any) -> None
         weights = Weights(rng, out, width, device, blas=False)
         sides = weights.sides(rng.standard_normal((1, width), dtype=np.float32))
         batch, _ = choose_batches(sides, 1.0)
-        everything: dict[str, Callable[[], Any]] = {**sides, "read": read}
-        result = race(everything, rounds=25, warm_up=2, clocked=["read"])
+        everything: dict[str, Callable[[], float]] = {**sides, "read": read}
+        result = race(everything, rounds=25, warm_up=2, clocked=everything)
         bandwidth = read.bytes / result["read"].median
         for dtype, size in (("float32", 4), ("float16", 2)):
             moved = out * width * size
@@ -205,9 +223,10 @@ def beside_clblast(report: Report, rng: np.random.Generator, device: Any) -> Non
             "clblast": Rotation(lambda w, x=x: kv.ops.matmul(x, w, backend="clblast"), [weight], device.finish),
         }
         begin = time.perf_counter()
-        sides["clblast"]()
+        kv.ops.matmul(x, weight, backend="clblast")
+        device.finish()
         first = time.perf_counter() - begin
-        result = race(sides, rounds=8, warm_up=1)
+        result = race(sides, rounds=8, warm_up=1, clocked=sides)
         ratio = result.ratio("clblast", "packed")
         report.row(
             f"{rows:4} x 1024 -> 1024: CLBlast takes {ratio} as long: {human(result['clblast'].median)}, "
