@@ -246,7 +246,7 @@ def draw(axes: Any, rows: Rows) -> None:
             label = f"{size} x {size}" if dtype == "float32" else None
             axes.plot([r["rows"] for r in own], [r["speed"] for r in own], style, color=f"C{index}", label=label)
     axes.axhline(TARGET, color="#999999", linewidth=0.8, linestyle=":")
-    axes.text(ROWS[-1], TARGET, "target", va="top", ha="right", fontsize=7, color="#777777")
+    axes.text(2, TARGET, "target", va="top", ha="center", fontsize=7, color="#777777")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(ROWS, [str(count) for count in ROWS])
