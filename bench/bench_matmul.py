@@ -2,8 +2,10 @@
 
 OpenBLAS is NumPy's own, with float32 weights, two threads, ``out=`` given, and the better of its two layouts (x @ W and
 x @ W.T). Its kernels are those for AVX-512 where the processor has that (OPENBLAS_CORETYPE=SkylakeX: it does not
-recognise new processors by itself, and is then half as fast). PoCL's workers are pinned (POCL_AFFINITY=1). OpenBLAS's
-workers spin for 2**26 cycles after a product; ours are timed after that, and every sample after one untimed product.
+recognise new processors by itself, and is then half as fast). PoCL's workers are pinned (POCL_AFFINITY=1). By default
+OpenBLAS's worker spins for some 0.1 s after a product, at half the cost of whatever comes next; here it spins for 2**20
+cycles (OPENBLAS_THREAD_TIMEOUT), which keeps it awake within a batch. Ours are timed after that, and every sample after
+one untimed product.
 
 Weights rotate over at least four times the last cache, so none is found there. Products are queued in batches of about
 a millisecond, as a step of a model does: ours wait once for each batch, and the time is that of one product.
@@ -34,7 +36,8 @@ STREAMED = ((512, 512), (1536, 512), (4096, 4096), (8192, 4096))
 LAST_CACHE = 32 << 20  # bytes
 ROTATED = 4 * LAST_CACHE
 BATCH = 1e-3  # seconds of products in one sample
-SPINS = 0.035  # seconds; 2**26 cycles from 1.9 GHz on
+SPIN_CYCLES = "20"  # as a power of two
+SPINS = 2e-3  # seconds; longer than 2**20 cycles
 TARGET = 0.9
 
 
@@ -42,7 +45,9 @@ def use_best_kernels(kernels: str | None) -> None:
     """Start again with the settings that both sides need before their libraries are loaded."""
     if kernels is None and "avx512f" in Path("/proc/cpuinfo").read_text().split():
         kernels = "SkylakeX"
-    wanted = {"OPENBLAS_NUM_THREADS": "2", "POCL_AFFINITY": "1", **({"OPENBLAS_CORETYPE": kernels} if kernels else {})}
+    wanted = {"OPENBLAS_NUM_THREADS": "2", "OPENBLAS_THREAD_TIMEOUT": SPIN_CYCLES, "POCL_AFFINITY": "1"}
+    if kernels:
+        wanted["OPENBLAS_CORETYPE"] = kernels
     if any(os.environ.get(name) != value for name, value in wanted.items()):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS_")}
         os.execve(sys.executable, [sys.executable, *sys.argv], {**environment, **wanted})
