@@ -6,21 +6,14 @@
 //   softmax     y = exp(x - max) / sum(exp(x - max))
 //   argmax      the lowest index of the largest number
 //
-// Lane i takes the vectors of eight at 8 i, 8 (i + LANES), ... and every LANES-th number of what is left over:
-//
-//     |vec 0|vec 1|vec 2|vec 3| ... |vec n|r r r|       with LANES 1, one work-item walks all of it
-//
-// Every barrier is reached by all work-items of a group.
+// How lanes share a row: norm.clh. Every barrier is reached by all work-items of a group.
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef LANES
 #define LANES 1  // work-items per row, a power of two
 #endif
 
-#define FOR_VECTORS(d) for (int d = 8 * lane; d + 8 <= dim; d += 8 * LANES)
-#define FOR_REST(d) for (int d = dim / 8 * 8 + lane; d < dim; d += LANES)
-
-#include "reduce.clh"
+#include "norm.clh"
 
 float row_sum(__global const float* x, int dim, __local float* shared) {
   const int lane = get_local_id(0);
@@ -28,18 +21,6 @@ float row_sum(__global const float* x, int dim, __local float* shared) {
   float rest = 0.0f;
   FOR_VECTORS(d) sums += vload8(0, x + d);
   FOR_REST(d) rest += x[d];
-  return group_sum(sum_lanes(sums) + rest, shared);
-}
-
-float row_squares(__global const float* x, float mean, int dim, __local float* shared) {
-  const int lane = get_local_id(0);
-  float8 sums = (float8)0.0f;
-  float rest = 0.0f;
-  FOR_VECTORS(d) {
-    const float8 v = vload8(0, x + d) - mean;
-    sums = fma(v, v, sums);
-  }
-  FOR_REST(d) rest = fma(x[d] - mean, x[d] - mean, rest);
   return group_sum(sum_lanes(sums) + rest, shared);
 }
 

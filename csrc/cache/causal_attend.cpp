@@ -97,23 +97,56 @@ void CausalCache::State::complete(Forward::State& forward) {
   forward.status = Status::kComplete;
 }
 
+namespace {
+
+// The index of a layer that may be put now.
+std::uint32_t require_writable(const std::shared_ptr<CausalCache::State>& state, const Forward::State& open,
+                               std::int32_t layer, const char* where) {
+  require_of(state, open, where);
+  state->require_sound(where);
+  const std::uint32_t index = state->index_of(layer, where);
+  require(!open.put[index], where, "layer: got ", layer, ", which was put in this forward already");
+  return index;
+}
+
+void note_put(CausalCache::State& state, Forward::State& open, std::uint32_t index) {
+  if (open.puts + 1 == open.put.size()) state.complete(open);
+  open.put[index] = true;
+  ++open.puts;
+}
+
+}  // namespace
+
 // ---- the cache ----------------------------------------------------------------------------------------------------
 
 void CausalCache::put(Forward& forward, std::int32_t layer, const Tensor& k, const Tensor& v) {
   const char* where = "causal_cache.put";
   const std::lock_guard lock(state_->mutex);
   Forward::State& open = *forward.state_;
-  require_of(state_, open, where);
-  state_->require_sound(where);
-  const std::uint32_t index = state_->index_of(layer, where);
-  require(!open.put[index], where, "layer: got ", layer, ", which was put in this forward already");
+  const std::uint32_t index = require_writable(state_, open, layer, where);
   check_rows(*state_->store, open.rows, k, "k", shape().k_dim, where);
   check_rows(*state_->store, open.rows, v, "v", shape().v_dim, where);
   if (open.step == nullptr) open.step = prepare(*state_, open);  // here, so that a claim is flat in time
   if (open.fresh() > 0) state_->store->put(index, *open.step, k, v);
-  if (open.puts + 1 == open.put.size()) state_->complete(open);
-  open.put[index] = true;
-  ++open.puts;
+  note_put(*state_, open, index);
+}
+
+Tensor CausalCache::attend_qkv(Forward& forward, std::int32_t layer, const Tensor& qkv,
+                               const ops::QkvOptions& projection, const ops::AttentionOptions& options) {
+  const char* where = "causal_cache.attend_qkv";
+  const std::lock_guard lock(state_->mutex);
+  Forward::State& open = *forward.state_;
+  const std::uint32_t index = require_writable(state_, open, layer, where);
+  require_values(shape(), where);
+  const std::int64_t heads = check_packed(*state_->store, open.rows, qkv, where);
+  check_sinks(*state_->store, heads, options, where);
+  if (open.step == nullptr) open.step = prepare(*state_, open);
+  const Tensor q = state_->store->put_qkv(index, *open.step, qkv, projection);
+  note_put(*state_, open, index);
+  require_readable(state_, open, layer, where);
+  open.was_read = true;
+  const Tensor out = state_->store->attend(index, *open.step, q, options);
+  return out.defined() ? out.reshape({open.rows, heads * shape().v_dim}) : out;
 }
 
 void CausalCache::set_causal(Forward& forward, std::span<const std::uint32_t> except) {

@@ -23,6 +23,10 @@ void validate(const KvShape& shape) {
   shape.bytes();
 }
 
+Tensor KvStore::put_qkv(std::uint32_t, const PreparedStep&, const Tensor&, const ops::QkvOptions&) {
+  fail(ErrorKind::kNotSupported, "kv_store.put_qkv", "the cache is not on a device: use attend with q, k and v");
+}
+
 void require_values(const KvShape& shape, std::string_view where) {
   if (shape.v_dim > 0) return;
   fail(ErrorKind::kNotSupported, where,

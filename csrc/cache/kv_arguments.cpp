@@ -7,9 +7,13 @@ namespace kvtrie {
 void check_rows(const KvStore& store, std::int64_t rows, const Tensor& tensor, std::string_view name, std::uint32_t dim,
                 std::string_view where) {
   if (!store.has_bytes()) return;
-  const Shape expected{rows, store.shape().kv_heads, dim};
-  require(tensor.defined() && tensor.shape() == expected, where, name, ": got shape ",
-          tensor.defined() ? to_string(tensor.shape()) : "of nothing", ", allowed ", to_string(expected));
+  const std::int64_t kv_heads = store.shape().kv_heads;
+  const bool fits = tensor.defined() && tensor.rank() == 3 && tensor.dim(0) == rows && tensor.dim(1) == kv_heads &&
+                    tensor.dim(2) == dim;
+  if (!fits) {
+    fail(ErrorKind::kArgument, where, name, ": got shape ", tensor.defined() ? to_string(tensor.shape()) : "of nothing",
+         ", allowed ", to_string({rows, kv_heads, dim}));
+  }
   const DType dtype = tensor.dtype();
   if (dtype != DType::kFloat32 && dtype != DType::kFloat16 && dtype != DType::kBFloat16) {
     fail(ErrorKind::kType, where, name, ": got dtype ", name_of(dtype), ", allowed float32, float16 or bfloat16");
@@ -21,22 +25,44 @@ void check_query(const KvStore& store, std::int64_t rows, const Tensor& q, const
                  std::string_view where) {
   if (!store.has_bytes()) return;
   const KvShape& shape = store.shape();
-  require(q.defined() && q.rank() == 3 && q.dim(0) == rows && q.dim(2) == shape.k_dim && q.dim(1) > 0 &&
-              q.dim(1) % shape.kv_heads == 0,
-          where, "q: got shape ", q.defined() ? to_string(q.shape()) : "of nothing", ", allowed [", rows,
-          ", a multiple of ", shape.kv_heads, ", ", shape.k_dim, "]");
+  const bool fits = q.defined() && q.rank() == 3 && q.dim(0) == rows && q.dim(2) == shape.k_dim && q.dim(1) > 0 &&
+                    q.dim(1) % shape.kv_heads == 0;
+  if (!fits) {
+    fail(ErrorKind::kArgument, where, "q: got shape ", q.defined() ? to_string(q.shape()) : "of nothing", ", allowed [",
+         rows, ", a multiple of ", shape.kv_heads, ", ", shape.k_dim, "]");
+  }
   if (q.dtype() != DType::kFloat32) {
     fail(ErrorKind::kType, where, "q: got dtype ", name_of(q.dtype()), ", allowed float32");
   }
   store.check_place(q, "q");
+  check_sinks(store, q.dim(1), options, where);
+}
+
+void check_sinks(const KvStore& store, std::int64_t heads, const ops::AttentionOptions& options,
+                 std::string_view where) {
   const Tensor& sinks = options.sinks;
-  if (!sinks.defined()) return;
+  if (!store.has_bytes() || !sinks.defined()) return;
   if (sinks.dtype() != DType::kFloat32) {
     fail(ErrorKind::kType, where, "sinks: got dtype ", name_of(sinks.dtype()), ", allowed float32");
   }
-  require(sinks.shape() == Shape{q.dim(1)}, where, "sinks: got shape ", to_string(sinks.shape()), ", allowed [",
-          q.dim(1), "]");
+  if (sinks.rank() != 1 || sinks.dim(0) != heads) {
+    fail(ErrorKind::kArgument, where, "sinks: got shape ", to_string(sinks.shape()), ", allowed [", heads, "]");
+  }
   store.check_place(sinks, "sinks");
+}
+
+std::int64_t check_packed(const KvStore& store, std::int64_t rows, const Tensor& qkv, std::string_view where) {
+  const KvShape& shape = store.shape();
+  if (!store.has_bytes()) return shape.kv_heads;
+  if (!qkv.defined() || qkv.rank() != 2 || qkv.dim(0) != rows) {
+    fail(ErrorKind::kArgument, where, "qkv: got shape ", qkv.defined() ? to_string(qkv.shape()) : "of nothing",
+         ", allowed ", rows, " rows of q, k and v");
+  }
+  if (qkv.dtype() != DType::kFloat32) {
+    fail(ErrorKind::kType, where, "qkv: got dtype ", name_of(qkv.dtype()), ", allowed float32");
+  }
+  store.check_place(qkv, "qkv");
+  return ops::qkv_heads(qkv.dim(1), shape.kv_heads, shape.k_dim, shape.v_dim);
 }
 
 }  // namespace kvtrie

@@ -17,4 +17,10 @@ void check_rows(const KvStore& store, std::int64_t rows, const Tensor& tensor, s
 void check_query(const KvStore& store, std::int64_t rows, const Tensor& q, const ops::AttentionOptions& options,
                  std::string_view where);
 
+// The same for the sinks of `heads` query heads.
+void check_sinks(const KvStore& store, std::int64_t heads, const ops::AttentionOptions& options,
+                 std::string_view where);
+// The same for packed rows of q, k and v (ops/qkv.h); gives the number of query heads.
+std::int64_t check_packed(const KvStore& store, std::int64_t rows, const Tensor& qkv, std::string_view where);
+
 }  // namespace kvtrie

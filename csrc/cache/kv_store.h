@@ -24,6 +24,7 @@
 
 #include "base/cell_span.h"
 #include "ops/attention.h"
+#include "ops/qkv.h"
 #include "ops/rope.h"
 #include "tensor/tensor.h"
 
@@ -94,6 +95,10 @@ class KvStore {
   // k [rows, kv_heads, k_dim], v [rows, kv_heads, v_dim], any float dtype: stored in the pool's dtype. With v_dim 0 a v
   // of no elements is still given.
   virtual void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v) = 0;
+  // Rows of q, k and v in one tensor, not yet normed or rotated (ops/qkv.h): k and v are stored, q is returned.
+  // kNotSupported in a store without a device.
+  virtual Tensor put_qkv(std::uint32_t layer, const PreparedStep& step, const Tensor& qkv,
+                         const ops::QkvOptions& options);
   // q [rows, heads, k_dim] float32 -> [rows, heads, v_dim] float32. kNotSupported with v_dim 0.
   virtual Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                         const ops::AttentionOptions& options) = 0;

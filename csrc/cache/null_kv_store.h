@@ -21,6 +21,7 @@ class NullKvStore final : public KvStore {
     return std::make_shared<PreparedStep>();
   }
   void put(std::uint32_t, const PreparedStep&, const Tensor&, const Tensor&) override {}
+  Tensor put_qkv(std::uint32_t, const PreparedStep&, const Tensor&, const ops::QkvOptions&) override { return {}; }
   Tensor attend(std::uint32_t, const PreparedStep&, const Tensor&, const ops::AttentionOptions&) override {
     require_values(shape_, "null_kv_store.attend");
     return {};

@@ -32,8 +32,12 @@ class EventCompletion final : public Completion {
 
 }  // namespace
 
+// Where rows go is uploaded in the form that is asked for first: models use one of the two for all layers.
 struct OpenClKvStore::Step final : PreparedStep {
-  ops::CellRuns targets;
+  std::vector<ops::RowTarget> runs;
+  std::vector<ops::QkvRows::Row> places;  // [rows]
+  mutable ops::CellRuns targets;
+  mutable ops::QkvRows rows;
   ops::DevicePlan plan;
 };
 
@@ -61,19 +65,36 @@ void OpenClKvStore::check_place(const Tensor& tensor, std::string_view name) con
 }
 
 PreparedStepPtr OpenClKvStore::prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
-                                       std::uint32_t) {
+                                       std::uint32_t rows) {
   auto step = std::make_shared<Step>();
-  std::vector<ops::RowTarget> targets;
-  targets.reserve(runs.size());
-  for (const RowRun& run : runs) targets.push_back({run.row, run.cell, run.length});
-  if (!targets.empty()) step->targets = ops::CellRuns::of_rows(device_, targets, shape_.kv_heads);
+  step->places.resize(rows);
+  for (const ops::QueryRows& query : queries) {
+    for (std::uint32_t i = 0; i < query.count; ++i)
+      step->places[query.row + i].position = query.position + static_cast<std::int32_t>(i);
+  }
+  step->runs.reserve(runs.size());
+  for (const RowRun& run : runs) {
+    step->runs.push_back({run.row, run.cell, run.length});
+    for (std::uint32_t i = 0; i < run.length; ++i)
+      step->places[run.row + i].cell = static_cast<std::int32_t>(run.cell + i);
+  }
   if (shape_.v_dim > 0)
     step->plan = ops::upload_plan(device_, ops::plan_attention(queries, ops::plan_limits(*device_)));
   return step;
 }
 
 void OpenClKvStore::put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v) {
-  ops::put_rows(k, v, static_cast<const Step&>(step).targets, layers_[layer]);
+  const auto& prepared = static_cast<const Step&>(step);
+  if (prepared.targets.count() == 0)
+    prepared.targets = ops::CellRuns::of_rows(device_, prepared.runs, shape_.kv_heads);
+  ops::put_rows(k, v, prepared.targets, layers_[layer]);
+}
+
+Tensor OpenClKvStore::put_qkv(std::uint32_t layer, const PreparedStep& step, const Tensor& qkv,
+                              const ops::QkvOptions& options) {
+  const auto& prepared = static_cast<const Step&>(step);
+  if (!prepared.rows.defined()) prepared.rows = ops::QkvRows(device_, prepared.places);
+  return ops::put_qkv(qkv, prepared.rows, layers_[layer], options);
 }
 
 Tensor OpenClKvStore::attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,

@@ -28,6 +28,8 @@ class OpenClKvStore final : public KvStore {
   PreparedStepPtr prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
                           std::uint32_t rows) override;
   void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v) override;
+  Tensor put_qkv(std::uint32_t layer, const PreparedStep& step, const Tensor& qkv,
+                 const ops::QkvOptions& options) override;
   Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                 const ops::AttentionOptions& options) override;
   std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans) override;

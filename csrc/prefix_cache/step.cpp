@@ -68,6 +68,15 @@ Tensor Step::attend(std::int32_t layer, const Tensor& q, const Tensor& k, const 
   return out;
 }
 
+Tensor Step::attend_qkv(std::int32_t layer, const Tensor& qkv, const ops::QkvOptions& projection,
+                        const ops::AttentionOptions& options) {
+  const std::size_t owner = attention_of(layer);
+  Tensor out = cache_->caches()[owner]->attend_qkv(*forwards_[owner], layer, qkv, projection, options);
+  attended_ = true;
+  finish_if_complete();
+  return out;
+}
+
 void Step::put(std::int32_t layer, const Tensor& k, const Tensor& v) {
   const std::size_t owner = attention_of(layer);
   cache_->caches()[owner]->put(*forwards_[owner], layer, k, v);

@@ -32,6 +32,10 @@ class Step {
   // float32.
   Tensor attend(std::int32_t layer, const Tensor& q, const Tensor& k, const Tensor& v,
                 const ops::AttentionOptions& options);
+  // The same for rows of q, k and v in one tensor that are not yet normed or rotated (causal_cache.h) -> [rows, heads *
+  // v_dim].
+  Tensor attend_qkv(std::int32_t layer, const Tensor& qkv, const ops::QkvOptions& projection,
+                    const ops::AttentionOptions& options);
   void put(std::int32_t layer, const Tensor& k, const Tensor& v);
   CausalCache::History get(std::int32_t layer);
   Tensor attend_stored(std::int32_t layer, const Tensor& q,

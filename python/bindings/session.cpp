@@ -96,6 +96,26 @@ Tensor attend(Step& self, const py::object& layer, const py::object& q, const py
   return without_gil([&] { return self.attend(number, query, keys, values, options); });
 }
 
+Tensor attend_qkv(Step& self, const py::object& layer, const py::object& qkv, const py::object& rope,
+                  const py::object& q_norm, const py::object& k_norm, const py::object& eps, const py::object& offset,
+                  const py::object& scale, const py::object& softcap, const py::object& sinks) {
+  constexpr const char* kWhere = "attend_qkv";
+  const std::int32_t number = to_int32(layer, kWhere, "layer");
+  const Placement place = placement_of(self, number);
+  const Tensor rows = to_tensor(qkv, place, kWhere, "qkv", DType::kFloat32);
+  ops::QkvOptions projection;
+  if (!rope.is_none()) {
+    if (!py::isinstance<ops::DeviceRope>(rope)) refuse_type(rope, kWhere, "rope", "a RopeTable or None");
+    projection.rope = &rope.cast<ops::DeviceRope&>();
+  }
+  projection.q_norm = to_optional_tensor(q_norm, place, kWhere, "q_norm", DType::kFloat32);
+  projection.k_norm = to_optional_tensor(k_norm, place, kWhere, "k_norm", DType::kFloat32);
+  projection.eps = static_cast<float>(to_number(eps, kWhere, "eps"));
+  projection.offset = static_cast<float>(to_number(offset, kWhere, "offset"));
+  const ops::AttentionOptions options = to_attention(scale, softcap, sinks, place, kWhere);
+  return without_gil([&] { return self.attend_qkv(number, rows, projection, options); });
+}
+
 void put(Step& self, const py::object& layer, const py::object& k, const py::object& v) {
   const std::int32_t number = to_int32(layer, "put", "layer");
   const Placement place = placement_of(self, number);
@@ -140,6 +160,16 @@ q float32 [rows, heads, head_dim], k [rows, kv_heads, head_dim], v [rows, kv_hea
 v_head_dim]. Without k and v: attends to what ``put`` stored. ``scale``: None for 1 / sqrt(head_dim); ``softcap``,
 ``sinks`` as in ``ops.attention``. Raises ``ArgumentError`` or ``ArgumentTypeError`` with nothing stored,
 ``ClosedError`` once dropped.)");
+  c.def("attend_qkv", &attend_qkv, py::arg("layer"), py::arg("qkv"), py::arg("rope") = py::none(),
+        py::arg("q_norm") = py::none(), py::arg("k_norm") = py::none(), py::arg("eps") = 1e-6, py::arg("offset") = 0.0,
+        py::arg("scale") = py::none(), py::arg("softcap") = py::none(), py::arg("sinks") = py::none(),
+        R"(``attend`` for q, k and v that come out of one product: norms, rotates, stores and attends in few launches.
+
+qkv float32 [rows, heads * head_dim + kv_heads * (head_dim + v_head_dim)]: the heads of q, those of k, those of v ->
+float32 [rows, heads * v_head_dim]. Heads of q and k are normed as ``ops.rms_norm(head, q_norm, eps, offset)`` does where
+a weight [head_dim] is given, then rotated to the step's positions by the ``ops.RopeTable`` ``rope``, if any. ``scale``,
+``softcap`` and ``sinks`` as in ``attend``. The bits are those of the separate calls. Raises like ``attend``, and
+``NotSupported`` where the cache is on the host.)");
   c.def("put", &put, py::arg("layer"), py::arg("k"), py::arg("v"), "Stores K and V of one layer, once in each step.");
   c.def("get", &get, py::arg("layer"),
         R"(The history of this step's rows after ``put``, as (k, v, mask), for models that do their own attention.

@@ -581,6 +581,19 @@ class Step:
         softcap: Optional[float] = None,
         sinks: Optional[ArrayLike] = None,
     ) -> Tensor: ...
+    def attend_qkv(
+        self,
+        layer: int,
+        qkv: ArrayLike,
+        rope: Optional[ops.RopeTable] = None,
+        q_norm: Optional[ArrayLike] = None,
+        k_norm: Optional[ArrayLike] = None,
+        eps: float = 1e-6,
+        offset: float = 0.0,
+        scale: Optional[float] = None,
+        softcap: Optional[float] = None,
+        sinks: Optional[ArrayLike] = None,
+    ) -> Tensor: ...
     def put(self, layer: int, k: ArrayLike, v: ArrayLike) -> None: ...
     def get(self, layer: int) -> tuple[Tensor, Tensor, Tensor]: ...
     def set_causal(self, except_: Integers) -> None: ...

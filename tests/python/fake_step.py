@@ -14,11 +14,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+import kvtrie as kv
+
 Float64 = npt.NDArray[np.float64]
 
 
-def sights_of(config: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """What each layer of a Hugging Face configuration sees: ("full", 0), ("window", w), ("chunk", c), ("linear", 0)."""
+class Sights(list[tuple[str, int]]):
+    """What each layer sees: ("full", 0), ("window", w), ("chunk", c), ("linear", 0); and how its K and V are cut."""
+
+    kv_heads = 0
+    head_dim = 0
+
+
+def sights_of(config: Mapping[str, Any]) -> Sights:
+    """The sights of a Hugging Face configuration."""
     kinds = config.get("layer_types") or ["full_attention"] * config["num_hidden_layers"]
     sights = {
         "full_attention": ("full", 0),
@@ -26,7 +35,9 @@ def sights_of(config: Mapping[str, Any]) -> list[tuple[str, int]]:
         "chunked_attention": ("chunk", config.get("attention_chunk_size")),
         "linear_attention": ("linear", 0),
     }
-    return [sights[kind] for kind in kinds]
+    found = Sights(sights[kind] for kind in kinds)
+    found.kv_heads, found.head_dim = config["num_key_value_heads"], config["head_dim"]
+    return found
 
 
 class FakeSession:
@@ -80,6 +91,33 @@ class FakeStep:
             seen = _seen(self.positions[rows], len(keys), *session.sights[layer])
             out[rows] = _attention(q[rows], keys, values, seen, scale or 1 / math.sqrt(q.shape[2]), softcap, sinks)
         return out.astype(np.float32)
+
+    def attend_qkv(
+        self,
+        layer: int,
+        qkv: Any,
+        rope: Any = None,
+        q_norm: Any = None,
+        k_norm: Any = None,
+        eps: float = 1e-6,
+        offset: float = 0.0,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sinks: Any = None,
+    ) -> npt.NDArray[np.float32]:
+        """The separate operations, one after the other; V's heads are as long as K's."""
+        sights = self.sessions[0].sights
+        assert isinstance(sights, Sights)
+        heads = np.asarray(qkv).reshape(len(self.tokens), -1, sights.head_dim)
+        stored = sights.kv_heads
+        q, k, v = heads[:, : -2 * stored], heads[:, -2 * stored : -stored], heads[:, -stored:]
+        placed = []
+        for part, weight in ((q, q_norm), (k, k_norm)):
+            part = np.ascontiguousarray(part)
+            part = part if weight is None else kv.ops.rms_norm(part, weight, eps, offset)
+            placed.append(part if rope is None else kv.ops.rope(part, self.positions, table=rope))
+        out = self.attend(layer, *placed, v, scale, softcap, sinks)
+        return out.reshape(len(out), -1)
 
     def conv(self, layer: int, x: Any, weight: Any) -> npt.NDArray[np.float32]:
         """x [rows, dim], weight [dim, width]: y[t] = sum over j of weight[:, j] * x[t - width + 1 + j]."""

@@ -28,15 +28,40 @@ NO_ROTATION: dict[str, Any] = {"scaling": {"rope_type": "linear", "factor": 1e30
 
 
 class Linear:
-    """``x @ weight.T + bias``: x [rows, in] -> [rows, out]."""
+    """``x @ weight.T + bias``: x [rows, in] -> [rows, out]; ``residual`` [rows, out] is added where it is given."""
 
     def __init__(self, weight: Any, bias: Any | None = None) -> None:
         self.weight = weight
         self.bias = bias
 
+    def __call__(self, x: Any, residual: Any | None = None) -> Any:
+        if self.bias is None:
+            return kv.ops.matmul(x, self.weight, add=residual)
+        y = kv.ops.matmul(x, self.weight, add=self.bias)
+        return y if residual is None else kv.ops.add(residual, y)
+
+
+class Gated:
+    """``activation(gate(x)) * up(x)``: x [rows, in] -> [rows, out], in one launch."""
+
+    def __init__(self, pair: Any, activation: str) -> None:
+        self.pair = pair
+        self.activation = activation
+
     def __call__(self, x: Any) -> Any:
-        y = kv.ops.matmul(x, self.weight)
-        return y if self.bias is None else kv.ops.add(y, self.bias)
+        return kv.ops.matmul_gated(x, self.pair, self.activation)
+
+
+class GatedParts:
+    """The same where a device's matmul takes plain weights, or where there are biases: two products and a gate."""
+
+    def __init__(self, gate: Linear, up: Linear, activation: str) -> None:
+        self.gate = gate
+        self.up = up
+        self._join = kv.ops.silu_mul if activation == "silu" else kv.ops.gelu_mul
+
+    def __call__(self, x: Any) -> Any:
+        return self._join(self.gate(x), self.up(x))
 
 
 class Rows:
@@ -67,13 +92,29 @@ class Rope:
 
     def __init__(self, head_dim: int, parameters: Mapping[str, Any], device: Any) -> None:
         try:
-            self._table = kv.ops.RopeTable(head_dim, device=device, **parameters)
+            self.table = kv.ops.RopeTable(head_dim, device=device, **parameters)
         except (ValueError, TypeError) as error:
             raise kv.FormatError(f"[models] rope_scaling of the configuration: {error}") from error
 
-    def __call__(self, x: Any, positions: Any) -> Any:
-        """x [rows, heads, head_dim] rotated to ``positions`` [rows]."""
-        return kv.ops.rope(x, positions, table=self._table)
+    def __call__(self, x: Any, positions: Positions) -> Any:
+        """x [rows, heads, head_dim] rotated to ``positions``."""
+        return kv.ops.rope(x, positions.tensor, table=self.table)
+
+
+class Positions:
+    """Where the rows of a step stand: uploaded when a layer asks for it, which those that use ``attend_qkv`` do not."""
+
+    def __init__(self, step: Any, device: Any) -> None:
+        self._step = step
+        self._device = device
+        self._tensor: Any | None = None
+
+    @property
+    def tensor(self) -> Any:
+        """int32 [rows] on the device."""
+        if self._tensor is None:
+            self._tensor = kv.tensor(np.asarray(self._step.positions, np.int32), device=self._device)
+        return self._tensor
 
 
 class AttentionGroup(NamedTuple):
@@ -90,7 +131,7 @@ class AttentionGroup(NamedTuple):
 class Layer(Protocol):
     """One block. x [rows, hidden]; ``take`` set means: keep only its rows from the end of attention on."""
 
-    def __call__(self, step: Any, x: Any, positions: Any, take: Rows | None) -> Any: ...
+    def __call__(self, step: Any, x: Any, positions: Positions, take: Rows | None) -> Any: ...
 
 
 class WeightTable:
@@ -139,6 +180,23 @@ class WeightTable:
             for part in rows
         ]
 
+    def joined(self, names: Sequence[str], bias: bool = False) -> Linear:
+        """Several maps of one input as one: their outputs one after the other."""
+        weight = self.pack(self._upload(np.concatenate([self._stored(f"{name}.weight") for name in names])))
+        if not bias:
+            return Linear(weight)
+        shifts = [to_float32(self._read(f"{name}.bias"), self._sources[f"{name}.bias"].dtype) for name in names]
+        return Linear(weight, self._upload(np.concatenate(shifts)))
+
+    def gated(self, gate: str, up: str, activation: str = "silu", bias: bool = False) -> Gated | GatedParts:
+        """The first half of a gated MLP; ``activation``: "silu" or "gelu"."""
+        if bias or not self.packs:
+            return GatedParts(self.linear(gate, bias), self.linear(up, bias), activation)
+        plain = [self.table(f"{name}.weight") for name in (gate, up)]
+        pair = kv.ops.pack_pair(*plain)
+        self.nbytes += pair.nbytes - sum(each.nbytes for each in plain)
+        return Gated(pair, activation)
+
     def table(self, name: str) -> Any:
         """A matrix in its plain layout, in the storage dtype."""
         return self._upload(self._stored(name))
@@ -148,11 +206,16 @@ class WeightTable:
 
         The packed kernels are the default backend except on GPUs: there it is CLBlast, which takes float32 only.
         """
-        if self.device.kind == "gpu" and self.dtype == "float32":
+        if not self.packs:
             return plain
         packed = kv.ops.pack(plain)
         self.nbytes += packed.nbytes - (0 if keep else plain.nbytes)
         return packed
+
+    @property
+    def packs(self) -> bool:
+        """Whether matrices are packed on this device."""
+        return not (self.device.kind == "gpu" and self.dtype == "float32")
 
     def digest(self) -> bytes:
         """SHA-256 over name, stored type, shape and content digest of every tensor taken, in order of names."""
@@ -309,7 +372,7 @@ class Model:
         tokens = self._checked_tokens(step)
         self._check_positions(step)
         rows = Rows(step, all_rows)
-        positions = kv.tensor(np.asarray(step.positions, np.int32), device=self.device)
+        positions = Positions(step, self.device)
         x = self.embed(tokens)
         last = len(self._layers) - 1
         for index, layer in enumerate(self._layers):

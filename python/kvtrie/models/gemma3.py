@@ -16,7 +16,8 @@ import numpy as np
 
 import kvtrie as kv
 
-from .base import AttentionGroup, Model, Rope, Rows, WeightTable
+from .base import AttentionGroup, Model, Positions, Rope, Rows, WeightTable
+from .blocks import Attention, GatedMlp, Norm
 from .config import (
     ModelConfig,
     Reader,
@@ -61,47 +62,39 @@ class Gemma3Config(ModelConfig):
 
 
 class Gemma3Layer:
-    """One block; activations [rows, hidden], q [rows, heads, head_dim], k and v [rows, kv_heads, head_dim]."""
+    """One block; activations [rows, hidden]."""
 
     def __init__(self, config: Gemma3Config, weights: WeightTable, rope: Rope, index: int) -> None:
         prefix = f"model.layers.{index}"
-        self.config = config
-        self.index = index
-        self.rope = rope
-        self.scale = config.query_pre_attn_scalar**-0.5
-        self.input_norm = weights.vector(f"{prefix}.input_layernorm.weight")
-        self.q = weights.linear(f"{prefix}.self_attn.q_proj", config.attention_bias)
-        self.k = weights.linear(f"{prefix}.self_attn.k_proj", config.attention_bias)
-        self.v = weights.linear(f"{prefix}.self_attn.v_proj", config.attention_bias)
-        self.o = weights.linear(f"{prefix}.self_attn.o_proj", config.attention_bias)
-        self.q_norm = weights.vector(f"{prefix}.self_attn.q_norm.weight")
-        self.k_norm = weights.vector(f"{prefix}.self_attn.k_norm.weight")
-        self.post_norm = weights.vector(f"{prefix}.post_attention_layernorm.weight")
-        self.pre_mlp_norm = weights.vector(f"{prefix}.pre_feedforward_layernorm.weight")
-        self.gate = weights.linear(f"{prefix}.mlp.gate_proj")
-        self.up = weights.linear(f"{prefix}.mlp.up_proj")
-        self.down = weights.linear(f"{prefix}.mlp.down_proj")
-        self.post_mlp_norm = weights.vector(f"{prefix}.post_feedforward_layernorm.weight")
+        offset = Gemma3.norm_offset
 
-    def __call__(self, step: Any, x: Any, positions: Any, take: Rows | None) -> Any:
-        c = self.config
-        rows = x.shape[0]
-        h = self._norm(x, self.input_norm)
-        q = self.q(h).reshape(rows, c.num_attention_heads, c.head_dim)
-        k = self.k(h).reshape(rows, c.num_key_value_heads, c.head_dim)
-        v = self.v(h).reshape(rows, c.num_key_value_heads, c.head_dim)
-        q = self.rope(self._norm(q, self.q_norm), positions)
-        k = self.rope(self._norm(k, self.k_norm), positions)
-        a = step.attend(self.index, q, k, v, scale=self.scale).reshape(rows, c.num_attention_heads * c.head_dim)
+        def norm(name: str) -> Norm:
+            return Norm(weights.vector(f"{prefix}.{name}_layernorm.weight"), config.rms_norm_eps, offset)
+
+        self.input_norm = norm("input")
+        self.attention = Attention(
+            config,
+            weights,
+            rope,
+            index,
+            f"{prefix}.self_attn",
+            bias=config.attention_bias,
+            out_bias=config.attention_bias,
+            norms=True,
+            norm_offset=offset,
+            scale=config.query_pre_attn_scalar**-0.5,
+        )
+        self.post_norm = norm("post_attention")
+        self.pre_mlp_norm = norm("pre_feedforward")
+        self.mlp = GatedMlp(weights, f"{prefix}.mlp", "gelu")
+        self.post_mlp_norm = norm("post_feedforward")
+
+    def __call__(self, step: Any, x: Any, _positions: Positions, take: Rows | None) -> Any:
+        a = self.attention(step, self.input_norm(x), take)
         if take is not None:
-            x, a = take.take(x), take.take(a)
-        x = kv.ops.add(x, self._norm(self.o(a), self.post_norm))
-        h = self._norm(x, self.pre_mlp_norm)
-        h = self.down(kv.ops.gelu_mul(self.gate(h), self.up(h)))
-        return kv.ops.add(x, self._norm(h, self.post_mlp_norm))
-
-    def _norm(self, x: Any, weight: Any) -> Any:
-        return kv.ops.rms_norm(x, weight, self.config.rms_norm_eps, Gemma3.norm_offset)
+            x = take.take(x)
+        x = kv.ops.add(x, self.post_norm(a))
+        return kv.ops.add(x, self.post_mlp_norm(self.mlp(self.pre_mlp_norm(x))))
 
 
 class Gemma3(Model):

@@ -8,43 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import kvtrie as kv
-
-from .base import Model, Rope, Rows, WeightTable
+from .base import Model, Positions, Rope, Rows, WeightTable
+from .blocks import Attention, GatedMlp, Norm
 from .config import ModelConfig, parse_config
 
 
 class LlamaLayer:
-    """One block; activations [rows, hidden], q [rows, heads, head_dim], k and v [rows, kv_heads, head_dim]."""
+    """One block; activations [rows, hidden]."""
 
     def __init__(self, config: ModelConfig, weights: WeightTable, rope: Rope, index: int) -> None:
         prefix = f"model.layers.{index}"
-        self.config = config
-        self.index = index
-        self.rope = rope
-        self.input_norm = weights.vector(f"{prefix}.input_layernorm.weight")
-        self.q = weights.linear(f"{prefix}.self_attn.q_proj", config.attention_bias)
-        self.k = weights.linear(f"{prefix}.self_attn.k_proj", config.attention_bias)
-        self.v = weights.linear(f"{prefix}.self_attn.v_proj", config.attention_bias)
-        self.o = weights.linear(f"{prefix}.self_attn.o_proj", config.attention_bias)
-        self.post_norm = weights.vector(f"{prefix}.post_attention_layernorm.weight")
-        self.gate = weights.linear(f"{prefix}.mlp.gate_proj", config.mlp_bias)
-        self.up = weights.linear(f"{prefix}.mlp.up_proj", config.mlp_bias)
-        self.down = weights.linear(f"{prefix}.mlp.down_proj", config.mlp_bias)
+        with_bias = config.attention_bias
+        self.input_norm = Norm(weights.vector(f"{prefix}.input_layernorm.weight"), config.rms_norm_eps)
+        self.attention = Attention(
+            config, weights, rope, index, f"{prefix}.self_attn", bias=with_bias, out_bias=with_bias
+        )
+        self.post_norm = Norm(weights.vector(f"{prefix}.post_attention_layernorm.weight"), config.rms_norm_eps)
+        self.mlp = GatedMlp(weights, f"{prefix}.mlp", bias=config.mlp_bias)
 
-    def __call__(self, step: Any, x: Any, positions: Any, take: Rows | None) -> Any:
-        c = self.config
-        rows = x.shape[0]
-        h = kv.ops.rms_norm(x, self.input_norm, c.rms_norm_eps)
-        q = self.rope(self.q(h).reshape(rows, c.num_attention_heads, c.head_dim), positions)
-        k = self.rope(self.k(h).reshape(rows, c.num_key_value_heads, c.head_dim), positions)
-        v = self.v(h).reshape(rows, c.num_key_value_heads, c.head_dim)
-        a = step.attend(self.index, q, k, v).reshape(rows, c.num_attention_heads * c.head_dim)
-        if take is not None:
-            x, a = take.take(x), take.take(a)
-        x = kv.ops.add(x, self.o(a))
-        h = kv.ops.rms_norm(x, self.post_norm, c.rms_norm_eps)
-        return kv.ops.add(x, self.down(kv.ops.silu_mul(self.gate(h), self.up(h))))
+    def __call__(self, step: Any, x: Any, _positions: Positions, take: Rows | None) -> Any:
+        x = self.attention(step, self.input_norm(x), take, x)
+        return self.mlp(self.post_norm(x), x)
 
 
 class Llama(Model):

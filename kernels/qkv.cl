@@ -1,0 +1,119 @@
+// What lies between the projections and attention, in one launch: each head of q and k is normed (RMS, where there is a
+// weight) and rotated (RoPE, where there are pairs), q goes to a tensor of its own, k and v go into the step's cells.
+//
+//   qkv [rows][heads * K_DIM | kv_heads * K_DIM | kv_heads * v_dim]  ->  q [rows][heads][K_DIM]
+//                                                                        K [kv_heads][cells][K_DIM], V likewise
+//   table [rows][2] = (position, cell); cell -1: nothing of the row is stored
+//
+// One work-group of LANES work-items handles one (row, KV head) with its query heads. The arithmetic is that of
+// rows.cl (rms_norm), rope.cl and cells.cl, number by number, so the bits are those of the separate launches; v takes
+// no detour. Every barrier is reached by all work-items of a group.
+#pragma OPENCL FP_CONTRACT OFF
+
+#ifndef K_DIM
+#define K_DIM 64  // numbers per head of q and k
+#endif
+#ifndef POOL
+#define POOL 1  // storage of the pool: 0 float32, 1 float16
+#endif
+#ifndef LANES
+#define LANES 1  // work-items of a group, a power of two
+#endif
+
+#include "norm.clh"
+#include "storage.clh"
+
+// Numbers of a weight of one head; `weight` is not read where `present` is 0.
+typedef struct {
+  __global const float* weight;
+  int present;
+  float eps, offset;
+} Norm;
+
+// Pairs of a head and how they turn at this row's position.
+typedef struct {
+  __local const float *cos_, *sin_;
+  int pairs, interleaved;
+} Turn;
+
+// Sines and cosines of one position, eight pairs at a time and the rest one by one.
+void find_turn(float position, __global const float* inverse_frequencies, int pairs, float factor, __local float* cos_,
+               __local float* sin_) {
+  const int lane = get_local_id(0);
+  for (int i = 8 * lane; i + 8 <= pairs; i += 8 * LANES) {
+    float8 c;
+    const float8 s = sincos(position * vload8(0, inverse_frequencies + i), &c) * factor;
+    vstore8(c * factor, 0, cos_ + i);
+    vstore8(s, 0, sin_ + i);
+  }
+  for (int i = pairs / 8 * 8 + lane; i < pairs; i += LANES) {
+    float c;
+    const float s = sincos(position * inverse_frequencies[i], &c) * factor;
+    cos_[i] = c * factor;
+    sin_[i] = s;
+  }
+  SYNC;
+}
+
+// One head, normed and rotated, in `head` [K_DIM].
+void prepare_head(__global const float* x, Norm norm, Turn turn, __local float* head, __local float* shared) {
+  const int lane = get_local_id(0), dim = K_DIM;
+  if (norm.present) {
+    const float scale = 1.0f / sqrt(row_squares(x, 0.0f, dim, shared) / dim + norm.eps);
+    FOR_VECTORS(d) vstore8(vload8(0, x + d) * scale * (norm.offset + vload8(0, norm.weight + d)), 0, head + d);
+    FOR_REST(d) head[d] = x[d] * scale * (norm.offset + norm.weight[d]);
+  } else {
+    FOR_VECTORS(d) vstore8(vload8(0, x + d), 0, head + d);
+    FOR_REST(d) head[d] = x[d];
+  }
+  SYNC;
+  const int pairs = turn.pairs, whole = turn.interleaved ? 0 : pairs / 8 * 8;
+  for (int i = 8 * lane; i < whole; i += 8 * LANES) {
+    const float8 u = vload8(0, head + i), v = vload8(0, head + i + pairs);
+    const float8 c = vload8(0, turn.cos_ + i), s = vload8(0, turn.sin_ + i);
+    vstore8(fma(u, c, -(v * s)), 0, head + i);
+    vstore8(fma(v, c, u * s), 0, head + i + pairs);
+  }
+  for (int i = whole + lane; i < pairs; i += LANES) {
+    const int a = turn.interleaved ? 2 * i : i, b = turn.interleaved ? 2 * i + 1 : i + pairs;
+    const float u = head[a], v = head[b];
+    head[a] = fma(u, turn.cos_[i], -(v * turn.sin_[i]));
+    head[b] = fma(v, turn.cos_[i], u * turn.sin_[i]);
+  }
+  SYNC;
+}
+
+// Global size (LANES, rows, kv_heads), local size (LANES, 1, 1).
+__kernel void put_qkv(__global const float* restrict qkv, ulong qkv_offset, __global const int* restrict table,
+                      __global const float* restrict inverse_frequencies, int pairs, int interleaved, float factor,
+                      __global const float* restrict q_norm, ulong q_norm_offset, int has_q_norm,
+                      __global const float* restrict k_norm, ulong k_norm_offset, int has_k_norm, float eps,
+                      float offset, __global float* restrict q, ulong q_offset,
+                      __global STORAGE(POOL) * restrict k_pool, ulong k_offset,
+                      __global STORAGE(POOL) * restrict v_pool, ulong v_offset, ulong cells, int heads, int kv_heads,
+                      int v_dim) {
+  __local float shared[LANES], head[K_DIM], cos_[K_DIM / 2 + 1], sin_[K_DIM / 2 + 1];
+  const int row = get_global_id(1), group = get_global_id(2), lane = get_local_id(0), dim = K_DIM;
+  const int each = heads / kv_heads, cell = table[2 * row + 1];
+  find_turn((float)table[2 * row], inverse_frequencies, pairs, factor, cos_, sin_);
+  const Turn turn = {cos_, sin_, pairs, interleaved};
+  const Norm of_q = {q_norm + q_norm_offset, has_q_norm, eps, offset};
+  const Norm of_k = {k_norm + k_norm_offset, has_k_norm, eps, offset};
+  qkv += qkv_offset + (ulong)row * ((ulong)(heads + kv_heads) * dim + (ulong)kv_heads * v_dim);
+  q += q_offset + (ulong)row * heads * dim;
+  for (int h = group * each; h < (group + 1) * each; ++h) {
+    prepare_head(qkv + h * dim, of_q, turn, head, shared);
+    FOR_VECTORS(d) vstore8(vload8(0, head + d), 0, q + h * dim + d);
+    FOR_REST(d) q[h * dim + d] = head[d];
+    SYNC;
+  }
+  prepare_head(qkv + (heads + group) * dim, of_k, turn, head, shared);
+  if (cell < 0) return;
+  k_pool += k_offset + ((ulong)group * cells + cell) * dim;
+  FOR_VECTORS(d) WRITE8(POOL, vload8(0, head + d), k_pool + d);
+  FOR_REST(d) WRITE1(POOL, head[d], k_pool + d);
+  qkv += (heads + kv_heads) * dim + group * v_dim;
+  v_pool += v_offset + ((ulong)group * cells + cell) * v_dim;
+  for (int d = 8 * lane; d + 8 <= v_dim; d += 8 * LANES) WRITE8(POOL, vload8(0, qkv + d), v_pool + d);
+  for (int d = v_dim / 8 * 8 + lane; d < v_dim; d += LANES) WRITE1(POOL, qkv[d], v_pool + d);
+}
