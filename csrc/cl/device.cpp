@@ -92,7 +92,7 @@ const DeviceInfo& Device::info() const noexcept { return state_->found.info; }
 const Device::Options& Device::options() const noexcept { return state_->options; }
 Counters Device::counters() const { return state_->meter->read(state_->log.pending()); }
 
-Kernel Device::kernel(const std::string& program, const std::string& name, const std::string& options) {
+Kernel Device::kernel(std::string_view program, std::string_view name, std::string_view options) {
   Kernel kernel;
   kernel.state_ = state_->programs->kernel(program, name, options);
   return kernel;
@@ -116,7 +116,7 @@ void Device::enqueue(const Kernel& kernel, Range global, Range local, std::span<
              " bytes: got ", error_name(code), " (", code, "), allowed CL_SUCCESS");
       }
     }
-    state_->command_locked("clEnqueueNDRangeKernel", [&](cl_command_queue queue, cl_event* event) {
+    state_->forgotten_command_locked("clEnqueueNDRangeKernel", [&](cl_command_queue queue, cl_event* event) {
       return clEnqueueNDRangeKernel(queue, target.handle.get(), dimensions, nullptr, global.data(), local.data(), 0,
                                     nullptr, event);
     });

@@ -25,6 +25,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <typeindex>
 #include <vector>
@@ -173,7 +174,7 @@ class Device : public std::enable_shared_from_this<Device> {
 
   // The kernel `name` of the embedded source file kernels/<program>.cl built with `options` ("-DHEAD_DIM=64 ...").
   // Built once and kept; the binary is cached on disk. Throws kDevice with the build log.
-  Kernel kernel(const std::string& program, const std::string& name, const std::string& options = "");
+  Kernel kernel(std::string_view program, std::string_view name, std::string_view options = {});
 
   // Small texts kept beside the program binaries for this device and driver, or in memory where there is no folder.
   std::optional<std::string> load_record(const std::string& key);

@@ -62,6 +62,13 @@ struct Device::State {
     CommandLog::Ticket ticket = log.add(EventHandle(raw));
     return {std::move(event), std::move(ticket)};
   }
+  // The same for a command that nobody waits for by itself: the log alone keeps its event.
+  template <class Call>
+  void forgotten_command_locked(const char* name, Call&& call) {
+    cl_event raw = nullptr;
+    check_call(name, [&] { return call(queue.get(), &raw); });
+    log.add(EventHandle(raw));
+  }
   // Waits for a command and throws if it, or one before it in its epoch, failed.
   void wait(const std::pair<EventHandle, CommandLog::Ticket>& command, const char* where);
 

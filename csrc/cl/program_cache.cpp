@@ -27,8 +27,21 @@ std::shared_ptr<ProgramCache::Slot> ProgramCache::slot(const std::string& progra
   return entry;
 }
 
-std::shared_ptr<Kernel::State> ProgramCache::kernel(const std::string& program, const std::string& name,
-                                                    const std::string& options) {
+std::shared_ptr<Kernel::State> ProgramCache::kernel(std::string_view program, std::string_view name,
+                                                    std::string_view options) {
+  thread_local std::string key;  // keeps its memory
+  key.assign(program).append(1, '\0').append(name).append(1, '\0').append(options);
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = known_.find(key); known != known_.end()) return known->second;
+  }
+  std::shared_ptr<Kernel::State> state = made(std::string(program), std::string(name), std::string(options));
+  const std::lock_guard lock(mutex_);
+  return known_.emplace(key, std::move(state)).first->second;
+}
+
+std::shared_ptr<Kernel::State> ProgramCache::made(const std::string& program, const std::string& name,
+                                                  const std::string& options) {
   const std::shared_ptr<Slot> entry = slot(program, options);
   const std::lock_guard lock(entry->mutex);
   if (const auto known = entry->kernels.find(name); known != entry->kernels.end()) return known->second;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -47,8 +48,7 @@ class ProgramCache {
   ProgramCache(cl_context context, cl_device_id device, std::string device_key, const DiskCache& disk,
                std::shared_ptr<Meter> meter);
 
-  std::shared_ptr<Kernel::State> kernel(const std::string& program, const std::string& name,
-                                        const std::string& options);
+  std::shared_ptr<Kernel::State> kernel(std::string_view program, std::string_view name, std::string_view options);
 
  private:
   struct Slot {
@@ -57,6 +57,7 @@ class ProgramCache {
     std::unordered_map<std::string, std::shared_ptr<Kernel::State>> kernels;
   };
   std::shared_ptr<Slot> slot(const std::string& program, const std::string& options);
+  std::shared_ptr<Kernel::State> made(const std::string& program, const std::string& name, const std::string& options);
   ProgramHandle build(const std::string& program, const std::string& options) const;
   ProgramHandle load_binary(const std::string& key, const std::string& options) const;
   void store_binary(const std::string& key, cl_program program) const;
@@ -69,6 +70,8 @@ class ProgramCache {
   const std::shared_ptr<Meter> meter_;
   std::mutex mutex_;
   std::map<std::pair<std::string, std::string>, std::shared_ptr<Slot>> slots_;  // guarded by mutex_
+  // What was asked for before, by program, name and options in one text: every launch asks. Guarded by mutex_.
+  std::unordered_map<std::string, std::shared_ptr<Kernel::State>> known_;
 };
 
 }  // namespace kvtrie::cl

@@ -30,7 +30,7 @@ void check_operands(const char* where, const Tensor& q, const Tensor& k, const T
     if (tensor->dtype() != DType::kFloat32 && tensor->dtype() != DType::kFloat16)
       fail(ErrorKind::kType, where, name, ": got ", describe(*tensor), ", allowed float32 or float16");
     require(tensor->dim(kv_heads_axis) == k.dim(kv_heads_axis) && tensor->dim(cells_axis) == k.dim(cells_axis), where,
-            name, ": got ", describe(*tensor), ", allowed the first two sizes of k ", to_string(k.shape()));
+            name, ": got ", describe(*tensor), ", allowed the first two sizes of k ", shown(k.shape()));
   }
   check_dtype(where, "v", v, k.dtype());
   require(k.dim(2) == q.dim(2), where, "k: got ", describe(k), ", allowed ", q.dim(2), " numbers per key as in q");

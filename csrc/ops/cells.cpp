@@ -28,7 +28,7 @@ void check_pool(const char* where, const LayerCells& pool) {
   check_rank(where, "v_pool", pool.v, 3);
   check_dtype(where, "v_pool", pool.v, pool.k.dtype());
   require(pool.v.dim(0) == pool.k.dim(0) && pool.v.dim(1) == pool.k.dim(1), where, "v_pool: got ", describe(pool.v),
-          ", allowed the KV heads and cells of k_pool ", to_string(pool.k.shape()));
+          ", allowed the KV heads and cells of k_pool ", shown(pool.k.shape()));
 }
 
 void check_runs(const char* where, const CellRuns& runs, const Tensor& pool) {

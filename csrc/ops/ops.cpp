@@ -52,7 +52,7 @@ Tensor binary(const char* where, const char* op, const char* a_name, const Tenso
   const Tensor x = rows_of(where, a_name, a);
   check_same_device(where, b_name, b, x);
   const Tensor z = rows_of(where, b_name, b);
-  require(is_suffix(z.shape(), x.shape()), where, b_name, ": got ", describe(b), ", allowed ", to_string(x.shape()),
+  require(is_suffix(z.shape(), x.shape()), where, b_name, ": got ", describe(b), ", allowed ", shown(x.shape()),
           " or its last sizes");
   Tensor y = like(x);
   launch_binary(op, x, z, y);

@@ -4,10 +4,13 @@
 
 namespace kvtrie::ops {
 
-std::string describe(const Tensor& tensor) {
-  if (!tensor.defined()) return "no tensor";
-  return cat(name_of(tensor.dtype()), " ", to_string(tensor.shape()), tensor.on_host() ? " on the host" : "");
+std::ostream& operator<<(std::ostream& out, const Described& described) {
+  const Tensor& tensor = described.tensor;
+  if (!tensor.defined()) return out << "no tensor";
+  return out << name_of(tensor.dtype()) << ' ' << shown(tensor.shape()) << (tensor.on_host() ? " on the host" : "");
 }
+
+std::ostream& operator<<(std::ostream& out, const Shown& shown) { return out << to_string(shown.shape); }
 
 bool is_float(DType dtype) noexcept {
   return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
@@ -40,7 +43,7 @@ void check_float(std::string_view where, std::string_view name, const Tensor& te
 }
 
 void check_shape(std::string_view where, std::string_view name, const Tensor& tensor, const Shape& allowed) {
-  require(tensor.shape() == allowed, where, name, ": got ", describe(tensor), ", allowed ", to_string(allowed));
+  require(tensor.shape() == allowed, where, name, ": got ", describe(tensor), ", allowed ", shown(allowed));
 }
 
 Tensor as_float32(const Tensor& tensor) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -12,8 +13,19 @@
 
 namespace kvtrie::ops {
 
-// "float32 [2, 3]", for messages.
-std::string describe(const Tensor& tensor);
+// "float32 [2, 3]" and "[2, 3]", for messages. Written when a message is made and not before: every argument of every
+// operation passes checks, and a text costs more than a launch. What they name must outlive the expression they are in.
+struct Described {
+  const Tensor& tensor;
+};
+struct Shown {
+  const Shape& shape;
+};
+inline Described describe(const Tensor& tensor) noexcept { return {tensor}; }
+inline Shown shown(const Shape& shape) noexcept { return {shape}; }
+std::ostream& operator<<(std::ostream& out, const Described& described);
+std::ostream& operator<<(std::ostream& out, const Shown& shown);
+
 bool is_float(DType dtype) noexcept;
 
 // Each throws kType or kArgument as `[where] name: got ..., allowed ...`.

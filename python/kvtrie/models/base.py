@@ -70,7 +70,8 @@ class Rows:
     def __init__(self, step: Any, all_rows: bool) -> None:
         sequences = np.asarray(step.sequences)
         count = len(step.sessions)
-        if all_rows or np.array_equal(sequences, np.arange(count)):
+        single = sequences.size == count and (count == 1 or np.array_equal(sequences, np.arange(count)))
+        if all_rows or single:
             self._wanted: Array | None = None
         else:
             # Rows of one session are in order, so its largest row index is its last position.
@@ -424,17 +425,19 @@ class Model:
 
     def _checked_tokens(self, step: Any) -> Array:
         tokens = np.asarray(step.tokens, np.int32)
-        bad = (tokens < 0) | (tokens >= self.config.vocab_size)
-        if bad.any():
-            raise kv.ArgumentError(
-                f"[models] step.tokens: got token id {int(tokens[bad][0])}, allowed 0 to {self.config.vocab_size - 1}"
-            )
+        limit = self.config.vocab_size
+        least, most = (tokens[0], tokens[0]) if tokens.size == 1 else (tokens.min(), tokens.max())
+        if least < 0 or most >= limit:
+            bad = tokens[(tokens < 0) | (tokens >= limit)]
+            raise kv.ArgumentError(f"[models] step.tokens: got token id {int(bad[0])}, allowed 0 to {limit - 1}")
         return tokens
 
     def _check_positions(self, step: Any) -> None:
         limit = self.config.position_limit()
+        if limit is None:
+            return
         last = int(np.asarray(step.positions).max())
-        if limit is not None and last >= limit:
+        if last >= limit:
             scaling = self.config.rope_scaling or {}
             raise kv.NotSupported(
                 f"[models] position: got {last}, allowed up to {limit - 1} with rope_type {scaling['rope_type']!r}: "
