@@ -85,8 +85,7 @@ PreparedStepPtr OpenClKvStore::prepare(std::span<const RowRun> runs, std::span<c
 
 void OpenClKvStore::put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v) {
   const auto& prepared = static_cast<const Step&>(step);
-  if (prepared.targets.count() == 0)
-    prepared.targets = ops::CellRuns::of_rows(device_, prepared.runs, shape_.kv_heads);
+  if (prepared.targets.count() == 0) prepared.targets = ops::CellRuns::of_rows(device_, prepared.runs, shape_.kv_heads);
   ops::put_rows(k, v, prepared.targets, layers_[layer]);
 }
 

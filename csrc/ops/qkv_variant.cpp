@@ -127,9 +127,8 @@ void launch_qkv(const Tensor& qkv, const QkvRows& rows, const LayerCells& pool, 
   const cl::DevicePtr& device = qkv.device();
   const auto k_dim = static_cast<std::int32_t>(pool.k.dim(2));
   const DType stored = pool.k.dtype();
-  require_variant(device, "qkv " + options_of(pool), [&] {
-    return qkv_agrees(device, k_dim, stored, false) && qkv_agrees(device, k_dim, stored, true);
-  });
+  require_variant(device, "qkv " + options_of(pool),
+                  [&] { return qkv_agrees(device, k_dim, stored, false) && qkv_agrees(device, k_dim, stored, true); });
   enqueue_qkv(qkv, rows, pool, options, q);
 }
 

@@ -147,8 +147,8 @@ SURFACE = {
     "_repr_html_ close save open flush",
     kv.Session: "reused matched reason tier bytes_moved remaining prefill append decode branch rewind "
     "can_rewind checkpoint shift length tokens close __enter__ __exit__",
-    kv.Step: "tokens positions sequences sessions attend attend_qkv put get conv gated_delta set_causal states put_states "
-    "boundaries",
+    kv.Step: "tokens positions sequences sessions attend attend_qkv put get conv gated_delta set_causal states "
+    "put_states boundaries",
     kv.PrefixTrie: "insert match lock unlock touch evict remove __len__ check",
 }
 

@@ -1,8 +1,7 @@
 """The two halves that most families' blocks are made of, in the fewest launches: attention and the gated MLP.
 
-Both take what was normed and give the residual stream back, so that the addition leaves the last product's kernel. Their
-bits are those of the separate operations (one product for q, k and v, norms and RoPE in a launch of their own, and so
-on), so a family may use either.
+Both take what was normed and give the residual stream back, so that the addition leaves the last product's kernel.
+Their bits are those of the separate operations, so a family may use either.
 """
 
 from __future__ import annotations

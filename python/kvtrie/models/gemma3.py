@@ -89,7 +89,7 @@ class Gemma3Layer:
         self.mlp = GatedMlp(weights, f"{prefix}.mlp", "gelu")
         self.post_mlp_norm = norm("post_feedforward")
 
-    def __call__(self, step: Any, x: Any, _positions: Positions, take: Rows | None) -> Any:
+    def __call__(self, step: Any, x: Any, positions: Positions, take: Rows | None) -> Any:  # noqa: ARG002 (a Layer's)
         a = self.attention(step, self.input_norm(x), take)
         if take is not None:
             x = take.take(x)

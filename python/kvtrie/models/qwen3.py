@@ -30,7 +30,7 @@ class Qwen3Layer:
         self.post_norm = Norm(weights.vector(f"{prefix}.post_attention_layernorm.weight"), config.rms_norm_eps)
         self.mlp = GatedMlp(weights, f"{prefix}.mlp")
 
-    def __call__(self, step: Any, x: Any, _positions: Positions, take: Rows | None) -> Any:
+    def __call__(self, step: Any, x: Any, positions: Positions, take: Rows | None) -> Any:  # noqa: ARG002 (a Layer's)
         x = self.attention(step, self.input_norm(x), take, x)
         return self.mlp(self.post_norm(x), x)
 
