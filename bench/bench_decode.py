@@ -5,9 +5,9 @@ everything from a step's tokens to the next ones on the host. With more than one
 that all share: ours reads it once a step, llama.cpp's sequences share its cells (``seq_cp`` in a unified buffer, its
 best mode here). Weights and K/V are float16 on both sides, threads as many as the machine has cores.
 
-Each sample decodes the same tokens from the same place. Outside the clock are cutting back, a pause in which the threads
-of the other side go to sleep, and WARM steps after it, which wake the side's own. That both do the same work is checked with both
-fed the same tokens: how many of the next ones agree, and by how much logits differ.
+Each sample decodes the same tokens from the same place. Outside the clock are cutting back, a pause in which the
+threads of the other side go to sleep, and WARM steps after it, which wake the side's own. That both do the same work is
+checked with both fed the same tokens: how many of the next ones agree, and by how much logits differ.
 """
 
 from __future__ import annotations
