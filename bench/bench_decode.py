@@ -216,8 +216,9 @@ def draw(axes: Any, rows: list[dict[str, Any]]) -> None:
     axes.set_yscale("log")
     axes.set_ylabel("tokens per second")
     axes.set_xticks(range(len(rows)))
-    axes.set_xticklabels([f"{c['model']}\n{c['history']}, x{c['batch']}" for c in rows], fontsize=6.5)
-    axes.set_xlabel("model, tokens of history, conversations at once (they share the history)")
+    names = [case["model"].replace("-", "\n") for case in rows]
+    axes.set_xticklabels([f"{c['history']}\nx {c['batch']}\n{name}" for c, name in zip(rows, names)], fontsize=7)
+    axes.set_xlabel("tokens of history, conversations at once (they share it), model")
     axes.legend()
 
 

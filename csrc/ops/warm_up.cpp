@@ -4,6 +4,7 @@
 #include "ops/cells_variant.h"
 #include "ops/matmul_variant.h"
 #include "ops/ops.h"
+#include "ops/qkv.h"
 #include "ops/self_test.h"
 #include "ops/support.h"
 
@@ -31,6 +32,9 @@ void warm_up_cache(const cl::DevicePtr& device, const WarmUp& spec) {
   put_rows(Tensor::zeros(device, DType::kFloat32, {2, spec.kv_heads, spec.k_dim}),
            Tensor::zeros(device, DType::kFloat32, {2, spec.kv_heads, spec.v_dim}), runs, pool);
   gather_rows(pool, runs);  // same program as moves and images
+  const std::int64_t packed = (spec.heads + spec.kv_heads) * spec.k_dim + spec.kv_heads * spec.v_dim;
+  put_qkv(Tensor::zeros(device, DType::kFloat32, {2, packed}),
+          QkvRows(device, std::vector<QkvRows::Row>{{0, 0}, {1, 1}}), pool, {});
   const Tensor q = Tensor::zeros(device, DType::kFloat32, {2, spec.heads, spec.k_dim});
   rope(q, Tensor::zeros(device, DType::kInt32, {2}), RopeParams{});
   const AttentionSizes sizes{spec.heads, spec.kv_heads, spec.k_dim, spec.v_dim, spec.kv_dtype};
