@@ -20,7 +20,8 @@ import numpy as np
 
 import kvtrie as kv
 
-from .base import Linear, WeightTable
+from .base import WeightTable
+from .linear import Linear
 from .weights import Array, WeightSource
 
 
