@@ -73,41 +73,50 @@ typedef struct {
   float scale, softcap;
 } Tile;
 
-// A place in the tile's list of segments: cell number `used` of segment `at`.
+// A place in the list of segments: cell number `used` of segment `at`. The tile's own end at `count`; what follows up to
+// `limit` belongs to the tiles that are likely to come next.
 typedef struct {
   const __global int* segments;
-  int count, at, used;
+  int count, limit, at, used;
 } Cursor;
 int position_of(const Cursor* c) { return c->segments[3 * c->at + 2] + c->used; }
 
-// Lanes [begin, end) of a block have keys; lane i is position base + i.
+// Lanes [begin, end) of a block have keys; lane i is position base + i. None: the tile has no more blocks.
 typedef struct {
   int base, begin, end;
 } Block;
 
-// Takes the keys up to the next multiple of BLOCK. Padding repeats the first key: it is computed, then hidden.
-Block next_block(Cursor* c, const Tile* tile, long* k_cells, long* v_cells) {
+// Where each lane's K and V begin. Lanes without a key repeat one that has: it is computed, then hidden.
+typedef struct {
+  long k[BLOCK], v[BLOCK];
+} Cells;
+
+// Takes the keys up to the next multiple of BLOCK. Behind the tile's last block come the cells of some block that is
+// worth fetching, and none without one.
+Block next_block(Cursor* c, const Tile* tile, Cells* cells) {
+  const int count = c->at < c->count ? c->count : c->limit;
+  if (c->at == c->limit) return (Block){0, 0, 0};
+  const bool own = c->at < c->count;
   const int position = position_of(c), base = position / BLOCK * BLOCK, begin = position - base;
-  const long k_stride = tile->k_cell_stride, v_stride = tile->v_cell_stride;
   int lane = begin;
-  while (c->at < c->count && lane < BLOCK && position_of(c) == base + lane) {
+  while (c->at < count && lane < BLOCK && position_of(c) == base + lane) {
     const int length = c->segments[3 * c->at + 1], take = min(BLOCK - lane, length - c->used);
     const long cell = c->segments[3 * c->at] + c->used;
     for (int i = 0; i < take; ++i) {
-      k_cells[lane + i] = (cell + i) * k_stride;
-      v_cells[lane + i] = (cell + i) * v_stride;
+      cells->k[lane + i] = (cell + i) * (long)tile->k_cell_stride;
+      cells->v[lane + i] = (cell + i) * (long)tile->v_cell_stride;
     }
     lane += take;
     c->used += take;
     if (c->used == length) ++c->at, c->used = 0;
   }
-  for (int i = 0; i < begin; ++i) k_cells[i] = k_cells[begin];
-  for (int i = lane; i < BLOCK; ++i) k_cells[i] = k_cells[begin];
-  return (Block){base, begin, lane};
+  for (int i = 0; i < BLOCK; ++i)
+    if (i < begin || i >= lane) cells->k[i] = cells->k[begin], cells->v[i] = cells->v[begin];
+  return own ? (Block){base, begin, lane} : (Block){0, 0, 0};
 }
 
 // Adds one block to LINES lines from `line0` on.
-void attend_block(const Tile* tile, int line0, Block block, const long* k_cells, const long* v_cells, float* o,
+void attend_block(const Tile* tile, int line0, Block block, const Cells* cells, const Cells* next, float* o,
                   float* maxima, float* sums) {
   const __global float* q_lines[LINES];
   int rows[LINES], from[LINES], to[LINES], seen = 0;
@@ -122,13 +131,13 @@ void attend_block(const Tile* tile, int line0, Block block, const long* k_cells,
   }
   if (!seen) return;
   float scores[LINES * BLOCK], shrink[LINES];
-  score_block(q_lines, tile->k, k_cells, scores);
+  score_block(q_lines, tile->k, cells->k, tile->v, cells->v, scores);
 #pragma unroll
   for (int i = 0; i < LINES; ++i)
     shrink[i] =
         weigh_block(scores + i * BLOCK, from[i], to[i], tile->scale, tile->softcap,
                     tile->mask + (ulong)rows[i] * tile->mask_stride + block.base, maxima + line0 + i, sums + line0 + i);
-  add_values(o + line0 * V_DIM, scores, shrink, from, to, tile->v, v_cells);
+  add_values(o + line0 * V_DIM, scores, shrink, from, to, tile->v, cells->v, tile->k, next->k);
 }
 
 bool sees_any(const Tile* tile, int line, int begin, int end) {
@@ -182,7 +191,7 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
                      heads,
                      scale,
                      softcap};
-  Cursor cursor = {table + segments_at + 3 * entry[2], entry[3], 0, 0};
+  Cursor cursor = {table + segments_at + 3 * entry[2], entry[3], (tiles_at - segments_at) / 3 - entry[2], 0, 0};
   float o[MAX_LINES * V_DIM], maxima[MAX_LINES], sums[MAX_LINES], total_max[MAX_LINES], total_sum[MAX_LINES];
 #define OUT_LINE(i) (out + out_offset + ((ulong)tile.row_ids[(i) / HEADS] * heads + head0 + (i) % HEADS) * V_DIM)
 
@@ -190,17 +199,21 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
     total_max[i] = -INFINITY, total_sum[i] = 0.0f;
     for (int d = 0; d < V_DIM; d += VW) STORE((VEC)0.0f, OUT_LINE(i) + d);
   }
-  while (cursor.at < cursor.count) {
+  Cells cells[2] = {{{0}}};
+  int turn = 0;
+  Block block = next_block(&cursor, &tile, cells);
+  while (block.end > 0) {
     for (int i = 0; i < tile.lines + LINES - 1; ++i) {
       maxima[i] = -INFINITY, sums[i] = 0.0f;
       for (int d = 0; d < V_DIM; d += VW) STORE((VEC)0.0f, o + i * V_DIM + d);
     }
-    const int stretch_begin = position_of(&cursor) / stretch * stretch, stretch_end = stretch_begin + stretch;
-    while (cursor.at < cursor.count && position_of(&cursor) < stretch_end) {
-      long k_cells[BLOCK], v_cells[BLOCK];
-      const Block block = next_block(&cursor, &tile, k_cells, v_cells);
+    const int stretch_begin = block.base / stretch * stretch, stretch_end = stretch_begin + stretch;
+    while (block.end > 0 && block.base < stretch_end) {
+      const Block next = next_block(&cursor, &tile, cells + (1 - turn));
       for (int line = 0; line < tile.lines; line += LINES)
-        attend_block(&tile, line, block, k_cells, v_cells, o, maxima, sums);
+        attend_block(&tile, line, block, cells + turn, cells + (1 - turn), o, maxima, sums);
+      block = next;
+      turn = 1 - turn;
     }
     for (int i = 0; i < tile.lines && partial_begin < 0; ++i)
       if (sees_any(&tile, i, stretch_begin, stretch_end))
