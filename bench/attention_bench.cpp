@@ -1,17 +1,15 @@
-// Attention and matmul kernels on the first device.
+// Attention kernels on the first device.
 //
 //   Decode/<history>/<span>/<float16>   one row, 32 heads on 8 KV heads of 128; span 0: the history is one span
 //   Shared/<sequences>                  one decode row each on one shared prefix of 8192 (cascade)
 //   Prefill/<rows>/<history>/<float16>  the last rows of a history
-//   Matmul/<rows>/<side>/<float16>      packed weights; rows 1 is the matrix-vector product
 //
-// Counters: read (bytes of K and V, or of weights, a second), flops (multiplications and additions a second).
+// Counters: read (bytes of K and V a second), flops (multiplications and additions a second).
 #include <benchmark/benchmark.h>
 
 #include <vector>
 
 #include "ops/attention.h"
-#include "ops/matmul.h"
 #include "tensor/tensor.h"
 
 namespace {
@@ -102,25 +100,6 @@ void Prefill(benchmark::State& state) {
   run(state, queries, length, storage(state.range(2)), static_cast<double>(length), 4.0 * pairs * kHeads * kDim);
 }
 BENCHMARK(Prefill)->ArgsProduct({{512}, {512, 4096}, {0, 1}})->Unit(benchmark::kMillisecond)->UseRealTime();
-
-void Matmul(benchmark::State& state) {
-  const std::int64_t rows = state.range(0), side = state.range(1);
-  const DType dtype = storage(state.range(2));
-  const ops::PackedWeight w = ops::pack(pattern(dtype, {side, side}));
-  const Tensor x = pattern(DType::kFloat32, {rows, side});
-  ops::matmul(x, w);
-  device()->finish();
-  for (auto _ : state) {
-    ops::matmul(x, w);
-    device()->finish();
-  }
-  const auto rounds = static_cast<double>(state.iterations()), area = static_cast<double>(side * side);
-  state.counters["read"] =
-      benchmark::Counter(area * static_cast<double>(size_of(dtype)) * rounds, benchmark::Counter::kIsRate);
-  state.counters["flops"] =
-      benchmark::Counter(2.0 * area * static_cast<double>(rows) * rounds, benchmark::Counter::kIsRate);
-}
-BENCHMARK(Matmul)->ArgsProduct({{1, 4, 32, 512}, {1024, 2048}, {0, 1}})->Unit(benchmark::kMicrosecond)->UseRealTime();
 
 }  // namespace
 

@@ -23,7 +23,7 @@
 // are selected away: their V is never multiplied in. Lane i of a block is always position base + i, whether or not the
 // tile has keys for the lanes before it, and a stretch of which a row sees nothing leaves its total alone: so what other
 // rows of the tile see changes no bits.
-// REQUIRES: K_DIM and V_DIM divisible by VW, V_DIM / VW by CHUNKS, local size 1, at most MAX_ROWS rows in a tile.
+// REQUIRES: K_DIM and V_DIM divisible by VW, V_DIM / VW by CHUNKS and MANY_CHUNKS, local size 1, at most MAX_ROWS rows in a tile.
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef K_DIM
@@ -44,6 +44,9 @@
 #ifndef CHUNKS
 #define CHUNKS 1  // V vectors accumulated at once; LINES * CHUNKS accumulators
 #endif
+#ifndef MANY_CHUNKS
+#define MANY_CHUNKS 1  // the same where a tile has many lines (attention_many.clh)
+#endif
 #ifndef MAX_ROWS
 #define MAX_ROWS 16  // most rows of a tile
 #endif
@@ -56,7 +59,8 @@
 
 #define BLOCK 32
 #define KEYS (VW / LINES)
-#define MAX_LINES (MAX_ROWS * HEADS + LINES)
+#define MOST (LINES > VW / 4 ? LINES : VW / 4)  // lines that share loads, at most
+#define MAX_LINES (MAX_ROWS * HEADS + MOST)
 
 #include "attention_block.clh"
 
@@ -115,29 +119,77 @@ Block next_block(Cursor* c, const Tile* tile, Cells* cells) {
   return own ? (Block){base, begin, lane} : (Block){0, 0, 0};
 }
 
+#include "attention_many.clh"
+
+// Up to MOST lines that share loads: their rows, queries, and the lanes [from, to) of a block that each sees.
+typedef struct {
+  const __global float* q[MOST];
+  int rows[MOST], from[MOST], to[MOST];
+  float shrink[MOST];
+} Lines;
+
+// `count` lines from `line0` on; what lies behind the tile's last line repeats it. Whether one of them sees a key.
+bool see_block(const Tile* tile, int line0, int count, Block block, Lines* lines) {
+  int seen = 0;
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    const int line = min(line0 + i, tile->lines - 1), row = tile->row_ids[line / HEADS];
+    lines->rows[i] = row;
+    lines->q[i] = tile->q + ((ulong)row * tile->heads + line % HEADS) * K_DIM;
+    lines->from[i] = MASKED ? block.begin : max(tile->bounds[2 * row] - block.base, block.begin);
+    lines->to[i] = MASKED ? block.end : min(tile->bounds[2 * row + 1] - block.base, block.end);
+    seen |= lines->from[i] < lines->to[i];
+  }
+  return seen;
+}
+
+void weigh_lines(const Tile* tile, int line0, int count, Block block, Lines* lines, float* scores, float* maxima,
+                 float* sums) {
+#pragma unroll
+  for (int i = 0; i < count; ++i)
+    lines->shrink[i] = weigh_block(scores + i * BLOCK, lines->from[i], lines->to[i], tile->scale, tile->softcap,
+                                   tile->mask + (ulong)lines->rows[i] * tile->mask_stride + block.base,
+                                   maxima + line0 + i, sums + line0 + i);
+}
+
 // Adds one block to LINES lines from `line0` on.
 void attend_block(const Tile* tile, int line0, Block block, const Cells* cells, const Cells* next, float* o,
                   float* maxima, float* sums) {
-  const __global float* q_lines[LINES];
-  int rows[LINES], from[LINES], to[LINES], seen = 0;
-#pragma unroll
-  for (int i = 0; i < LINES; ++i) {
-    const int line = min(line0 + i, tile->lines - 1);
-    rows[i] = tile->row_ids[line / HEADS];
-    q_lines[i] = tile->q + ((ulong)rows[i] * tile->heads + line % HEADS) * K_DIM;
-    from[i] = MASKED ? block.begin : max(tile->bounds[2 * rows[i]] - block.base, block.begin);
-    to[i] = MASKED ? block.end : min(tile->bounds[2 * rows[i] + 1] - block.base, block.end);
-    seen |= from[i] < to[i];
+  Lines lines;
+  if (!see_block(tile, line0, LINES, block, &lines)) return;
+  float scores[LINES * BLOCK];
+  score_block(lines.q, tile->k, cells->k, tile->v, cells->v, scores);
+  weigh_lines(tile, line0, LINES, block, &lines, scores, maxima, sums);
+  add_values(o + line0 * V_DIM, scores, lines.shrink, lines.from, lines.to, tile->v, cells->v, tile->k, next->k);
+}
+
+// The same for MANY lines and a block that was brought.
+void attend_brought(const Tile* tile, int line0, Block block, const Brought* brought, float* o, float* maxima,
+                    float* sums) {
+  Lines lines;
+  if (!see_block(tile, line0, MANY, block, &lines)) return;
+  float scores[MANY * BLOCK];
+  score_many(lines.q, brought, scores);
+  weigh_lines(tile, line0, MANY, block, &lines, scores, maxima, sums);
+  add_many(o + line0 * V_DIM, scores, lines.shrink, lines.from, lines.to, brought->v);
+}
+
+// Adds one block to all lines of a tile. `next` is fetched meanwhile.
+void attend_all(const Tile* tile, Block block, const Cells* cells, const Cells* next, Brought* brought, float* o,
+                float* maxima, float* sums) {
+  if (tile->lines < MANY_FROM) {
+    for (int line = 0; line < tile->lines; line += LINES)
+      attend_block(tile, line, block, cells, next, o, maxima, sums);
+    return;
   }
-  if (!seen) return;
-  float scores[LINES * BLOCK], shrink[LINES];
-  score_block(q_lines, tile->k, cells->k, tile->v, cells->v, scores);
-#pragma unroll
-  for (int i = 0; i < LINES; ++i)
-    shrink[i] =
-        weigh_block(scores + i * BLOCK, from[i], to[i], tile->scale, tile->softcap,
-                    tile->mask + (ulong)rows[i] * tile->mask_stride + block.base, maxima + line0 + i, sums + line0 + i);
-  add_values(o + line0 * V_DIM, scores, shrink, from, to, tile->v, cells->v, tile->k, next->k);
+  bring_block(tile->k, tile->v, cells, block, brought);
+  for (int line = 0, key = 0; line < tile->lines; line += MANY) {
+    for (; key < BLOCK && key * tile->lines < (line + MANY) * BLOCK; ++key) {
+      fetch(tile->k + next->k[key], K_DIM);
+      fetch(tile->v + next->v[key], V_DIM);
+    }
+    attend_brought(tile, line, block, brought, o, maxima, sums);
+  }
 }
 
 bool sees_any(const Tile* tile, int line, int begin, int end) {
@@ -200,18 +252,18 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
     for (int d = 0; d < V_DIM; d += VW) STORE((VEC)0.0f, OUT_LINE(i) + d);
   }
   Cells cells[2] = {{{0}}};
+  Brought brought;
   int turn = 0;
   Block block = next_block(&cursor, &tile, cells);
   while (block.end > 0) {
-    for (int i = 0; i < tile.lines + LINES - 1; ++i) {
+    for (int i = 0; i < tile.lines + MOST - 1; ++i) {
       maxima[i] = -INFINITY, sums[i] = 0.0f;
       for (int d = 0; d < V_DIM; d += VW) STORE((VEC)0.0f, o + i * V_DIM + d);
     }
     const int stretch_begin = block.base / stretch * stretch, stretch_end = stretch_begin + stretch;
     while (block.end > 0 && block.base < stretch_end) {
       const Block next = next_block(&cursor, &tile, cells + (1 - turn));
-      for (int line = 0; line < tile.lines; line += LINES)
-        attend_block(&tile, line, block, cells + turn, cells + (1 - turn), o, maxima, sums);
+      attend_all(&tile, block, cells + turn, cells + (1 - turn), &brought, o, maxima, sums);
       block = next;
       turn = 1 - turn;
     }

@@ -1,0 +1,264 @@
+"""How near does attention come to the memory and to the arithmetic of this machine?
+
+Four questions, each with all sides in turns on the same K and V (bench/yardsticks/attention.cpp):
+
+decode   one query row against a history, beside a hand-written loop on two threads (AVX2, FMA, F16C, software prefetch;
+         bench/yardsticks/attention_avx2.cpp) and beside the mere reading of the same K and V by two threads
+spans    the same history in spans of 16, 64 and 256 cells that are not neighbours, beside one whole span
+prefill  512 rows, beside OpenBLAS: per head Q K^T, softmax, times V, in blocks of 128 rows that stop at the last key they
+         see, one head on each of two threads; the OpenBLAS that numpy ships, with the kernels it picks itself
+shared   8 conversations on one prefix of 16k tokens in one pass, beside 8 passes
+
+A figure is the attention of a whole step over several layers, as many as it takes for 128 MiB of K and V (at most 16), waited
+for once at its end, as in a model; printed per layer. So K and V come from memory, not from caches. Before a side is
+timed it is compared with double arithmetic.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):  # before numpy loads it: its own choice, whatever was set
+    os.environ.pop(name, None)
+
+import numpy as np
+
+from report import Report, Rows, arguments
+from timing import Race, human, race
+
+KV_HEADS = 8
+MIB = 1 << 20
+FIELDS = ("kv_heads", "group", "dim", "half", "length", "span", "rows", "sequences", "layers")
+
+
+class Spec(ctypes.Structure):
+    """A case, as bench/yardsticks/attention.cpp reads it."""
+
+    _fields_ = [(name, ctypes.c_int32) for name in FIELDS]
+
+    @property
+    def bytes(self) -> int:
+        """K and V of one layer."""
+        return int(2 * self.kv_heads * self.length * self.dim * (2 if self.half else 4))
+
+
+def spec(length: int, dtype: str, *, dim: int = 128, group: int = 4, span: int = 0, rows: int = 1, **more: int) -> Spec:
+    """A case with enough layers to leave the caches."""
+    made = Spec(KV_HEADS, group, dim, dtype == "float16", length, span, rows, more.get("sequences", 1), 1)
+    made.layers = more.get("layers", max(1, min(16, 128 * MIB // made.bytes)))
+    return made
+
+
+class Library:
+    """The benches' shared library, and OpenBLAS out of numpy's."""
+
+    def __init__(self, path: Path) -> None:
+        self.lib = ctypes.CDLL(str(path))
+        self.lib.attention_message.restype = self.lib.attention_device.restype = ctypes.c_char_p
+        self.lib.attention_open.restype = ctypes.c_void_p
+        self.lib.attention_error.restype = ctypes.c_double
+        self.blas, self.blas_name = openblas()
+
+    def open(self, made: Spec) -> Case:
+        """Fill the pools and upload the plans."""
+        handle = self.lib.attention_open(ctypes.byref(made))
+        if not handle:
+            raise RuntimeError(self.lib.attention_message().decode())
+        return Case(self, handle, made)
+
+
+class Case:
+    """One open case; calls are sides of a race."""
+
+    def __init__(self, library: Library, handle: int, made: Spec) -> None:
+        self.library, self.handle, self.spec = library, ctypes.c_void_p(handle), made
+
+    def side(self, name: str, *more: Any) -> Callable[[], None]:
+        """What runs the side once."""
+        function = getattr(self.library.lib, f"attention_{name}")
+
+        def call() -> None:
+            if not function(self.handle, *more):
+                raise RuntimeError(self.library.lib.attention_message().decode())
+
+        return call
+
+    def checked(self, sides: dict[str, Callable[[], None]]) -> dict[str, Callable[[], None]]:
+        """The sides, after each gave what double arithmetic gives."""
+        for name, call in sides.items():
+            call()
+            error = self.library.lib.attention_error(self.handle, name == "ours")
+            if not error < 1e-4:
+                raise RuntimeError(f"{name} is off by {error}")
+        return sides
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.library.lib.attention_close(self.handle)
+
+
+def openblas() -> tuple[Any, str]:
+    """cblas_sgemm of the OpenBLAS that numpy ships, on one thread each call, and its kernels' name; None without it."""
+    for file in (Path(np.__file__).parent.parent / "numpy.libs").glob("*openblas64*"):
+        lib = ctypes.CDLL(str(file))
+        lib.scipy_openblas_set_num_threads64_(1)
+        lib.scipy_openblas_get_corename64_.restype = ctypes.c_char_p
+        return ctypes.cast(lib.scipy_cblas_sgemm64_, ctypes.c_void_p), lib.scipy_openblas_get_corename64_().decode()
+    return None, ""
+
+
+def decode(library: Library, report: Report, rounds: int, full: bool) -> None:
+    """Ours, by hand, and reading alone."""
+    shapes = [(128, 1), (128, 4), (128, 8), (64, 4), (256, 4)]
+    if full:
+        shapes = [(dim, group) for dim in (64, 128, 256) for group in (1, 4, 8)]
+    for dim, group in shapes:
+        for dtype in ("float32", "float16"):
+            for length in (1024, 4096, 8192, 16384, 32768) if full or (dim, group) == (128, 4) else (1024, 4096, 32768):
+                made = spec(length, dtype, dim=dim, group=group)
+                case = library.open(made)
+                checked = {"ours": case.side("ours")}
+                if library.lib.attention_yardstick_available(ctypes.byref(made)):
+                    checked["by hand"] = case.side("decode_yardstick")
+                timed = race({**case.checked(checked), "read": case.side("read")}, rounds=rounds)
+                case.close()
+                line(report, "decode", made, timed, dtype)
+
+
+def line(report: Report, part: str, made: Spec, timed: Race, dtype: str, **more: Any) -> None:
+    """One row for a race in which "ours" reads K and V once."""
+    ours = timed["ours"].median / made.layers
+    text = f"{part} {dtype} dim {made.dim:>3} {made.group}:1 {made.length:>6} tokens"
+    text += f" span {made.span or 'whole':>5}" if part == "spans" else ""
+    text += f"  {human(ours):>8}  {made.bytes / ours / 1e9:5.1f} GB/s"
+    figures = {"seconds": ours, "ours": made.bytes / ours / 1e9}
+    for side in timed.samples:
+        if side != "ours":
+            ratio = timed.ratio(side, "ours")
+            text += f"  {side} takes {ratio}"
+            figures[side] = made.bytes / timed[side].median * made.layers / 1e9
+            figures[f"{side} over ours"] = ratio.median
+    values = {name: getattr(made, name) for name in FIELDS}
+    report.row(text, part=part, dtype=dtype, **{**values, **figures, **more})
+
+
+def spans(library: Library, report: Report, rounds: int) -> None:
+    """Every length of span in turns with the whole."""
+    for dtype in ("float32", "float16"):
+        for length in (4096, 16384):
+            cases = {span: library.open(spec(length, dtype, span=span, layers=2)) for span in (0, 16, 64, 256)}
+            sides = {f"{span or 'whole'}": case.side("ours") for span, case in cases.items()}
+            timed = race(sides, rounds=rounds)
+            for span, case in cases.items():
+                ratio = timed.ratio(f"{span or 'whole'}", "whole")
+                rate = case.spec.bytes * case.spec.layers / timed[f"{span or 'whole'}"].median / 1e9
+                report.row(
+                    f"spans {dtype} {length:>6} tokens in spans of {span or 'all':>5}  {rate:5.1f} GB/s  {ratio} of whole",
+                    part="spans",
+                    dtype=dtype,
+                    length=length,
+                    span=span,
+                    ratio=ratio,
+                    rate=rate,
+                )
+                case.close()
+
+
+def prefill(library: Library, report: Report, rounds: int) -> None:
+    """The last 512 rows of a history."""
+    for dim, group in ((128, 4), (64, 4), (128, 1)):
+        for length in (512, 4096):
+            for dtype in ("float32", "float16"):
+                made = spec(length, dtype, dim=dim, group=group, rows=512, layers=1)
+                case = library.open(made)
+                sides = {"ours": case.side("ours")}
+                if library.blas and dtype == "float32":
+                    sides["OpenBLAS"] = case.side("prefill_yardstick", library.blas)
+                timed = race(case.checked(sides), rounds=max(5, rounds // 3), warm_up=1)
+                case.close()
+                pairs = 512 * (length - 512) + 512 * 513 / 2
+                work = 4.0 * pairs * KV_HEADS * group * dim
+                text = f"prefill {dtype} dim {dim:>3} {group}:1 512 rows of {length:>5}"
+                values: dict[str, Any] = {"ours": work / timed["ours"].median / 1e9}
+                text += f"  {human(timed['ours'].median):>8}  {values['ours']:5.0f} GFLOP/s"
+                if "OpenBLAS" in sides:
+                    ratio = timed.ratio("OpenBLAS", "ours")
+                    values |= {"OpenBLAS": work / timed["OpenBLAS"].median / 1e9, "ratio": ratio}
+                    text += f"  OpenBLAS ({library.blas_name}) {values['OpenBLAS']:5.0f}, takes {ratio}"
+                report.row(text, part="prefill", dtype=dtype, length=length, dim=dim, group=group, **values)
+
+
+def shared(library: Library, report: Report, rounds: int) -> None:
+    """8 conversations on one prefix: one pass or 8."""
+    for dtype in ("float32", "float16"):
+        for length in (2048, 16384):
+            case = library.open(spec(length, dtype, sequences=8, layers=1 if length > 4096 else 8))
+            timed = race({"ours": case.side("ours"), "apart": case.side("apart")}, rounds=max(5, rounds // 2))
+            case.close()
+            ratio = timed.ratio("apart", "ours")
+            report.row(
+                f"shared {dtype} 8 conversations on {length:>5} tokens  {timed['ours']}  8 passes take {ratio}",
+                part="shared",
+                dtype=dtype,
+                length=length,
+                timing=timed["ours"],
+                ratio=ratio,
+            )
+
+
+def draw(axes: Any, rows: Rows) -> None:
+    """Bytes of K and V a second over the history's length, one style for each side."""
+    chosen = [row for row in rows if row["part"] == "decode" and row["dim"] == 128 and row["group"] == 4]
+    for index, dtype in enumerate(("float32", "float16")):
+        of_type = sorted((row for row in chosen if row["dtype"] == dtype), key=lambda row: row["length"])
+        lengths = [row["length"] for row in of_type]
+        for side, style in (("ours", "o-"), ("by hand", "s--"), ("read", ":")):
+            if all(side in row for row in of_type):
+                name = {"ours": "kvtrie", "by hand": "AVX2 by hand", "read": "reading alone"}[side]
+                axes.plot(
+                    lengths, [row[side] for row in of_type], style, color=f"C{index}", label=f"{name}, {dtype}", ms=4
+                )
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([1024, 4096, 16384, 32768], ["1k", "4k", "16k", "32k"])
+    axes.set_xlabel("tokens in the history")
+    axes.set_ylabel("K and V read (GB/s)")
+    axes.set_ylim(bottom=0)
+    axes.legend(ncols=2, fontsize=7)
+
+
+def newest_library() -> Path:
+    """The yardstick library of the newest build."""
+    found = list((Path(__file__).parent.parent / "build").glob("**/libyardstick_attention.*"))
+    if not found:
+        raise SystemExit("bench_attention: libyardstick_attention is not built (cmake target yardstick_attention)")
+    return max(found, key=lambda file: file.stat().st_mtime)
+
+
+def main() -> None:
+    """Print one row for each case of every part."""
+    parser = arguments(__doc__)
+    parser.add_argument("--library", type=Path, help="libyardstick_attention; the newest under build/ otherwise")
+    parser.add_argument("--parts", nargs="*", default=["decode", "spans", "prefill", "shared"])
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--full", action="store_true", help="decode: every head size, group and length")
+    options = parser.parse_args()
+    library = Library(options.library or newest_library())
+    report = Report("How near does attention come to reading its K and V once? (32 heads on 8)", options.json)
+    report.note(f"device {library.lib.attention_device().decode()}")
+    if "decode" in options.parts:
+        decode(library, report, options.rounds, options.full)
+    if "spans" in options.parts:
+        spans(library, report, options.rounds)
+    if "prefill" in options.parts:
+        prefill(library, report, options.rounds)
+    if "shared" in options.parts:
+        shared(library, report, options.rounds)
+    report.close(draw)
+
+
+if __name__ == "__main__":
+    main()
