@@ -39,7 +39,7 @@
 #define VW 8  // vector width in floats: 8 or 16
 #endif
 #ifndef LINES
-#define LINES 1  // lines that share each load: 1, 2 or 4
+#define LINES 1  // lines that share each load: 1, 2, 4 or 8
 #endif
 #ifndef CHUNKS
 #define CHUNKS 1  // V vectors accumulated at once; LINES * CHUNKS accumulators
@@ -48,7 +48,7 @@
 #define MANY_CHUNKS 1  // the same where a tile has many lines (attention_many.clh)
 #endif
 #ifndef MAX_ROWS
-#define MAX_ROWS 16  // most rows of a tile
+#define MAX_ROWS 32  // most rows of a tile
 #endif
 #ifndef KV_HALF
 #define KV_HALF 0  // 1: K and V are stored as half

@@ -53,7 +53,8 @@ void check_options(const char* where, const AttentionOptions& options, const Ten
 PlanLimits plan_limits(const cl::Device& device) {
   PlanLimits limits;
   const std::uint32_t units = device.info().compute_units;
-  // Bits are the same either way; more units need more tiles.
+  // Bits are the same either way; more units need more tiles, and fewer like to share more of what they bring.
+  if (units <= 4) limits.rows_per_tile = kMaxTileRows;
   if (units > 4) limits.rows_for_whole_history = std::min<std::uint32_t>(4 * units, 256);
   return limits;
 }

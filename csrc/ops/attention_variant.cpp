@@ -91,7 +91,8 @@ AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int
   variant.fast = true;
   variant.program = "attention";
   variant.heads_per_item = largest_divisor(sizes.heads / sizes.kv_heads, 8);
-  const std::int32_t lines = variant.heads_per_item >= 3 ? 4 : variant.heads_per_item;
+  const std::int32_t heads = variant.heads_per_item;
+  const std::int32_t lines = heads == 8 && width == 16 ? 8 : heads >= 3 ? 4 : heads;
   // Accumulators of V that fit the registers: 32 registers of 16 floats, or 16 of 8.
   const std::int32_t chunks = largest_divisor(sizes.v_dim / width, (width == 16 ? 28 : 12) / lines);
   const std::int32_t many_chunks = largest_divisor(sizes.v_dim / width, width == 16 ? 6 : 4);

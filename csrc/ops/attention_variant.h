@@ -12,7 +12,7 @@
 
 namespace kvtrie::ops {
 
-inline constexpr std::int32_t kMaxTileRows = 16;  // MAX_ROWS of kernels/attention.cl
+inline constexpr std::int32_t kMaxTileRows = 32;  // MAX_ROWS of kernels/attention.cl
 
 struct AttentionSizes {
   std::int32_t heads = 0, kv_heads = 0, k_dim = 0, v_dim = 0;
