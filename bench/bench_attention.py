@@ -5,27 +5,23 @@ Four questions, each with all sides in turns on the same K and V (bench/yardstic
 decode   one query row against a history, beside a hand-written loop on two threads (AVX2, FMA, F16C, software prefetch;
          bench/yardsticks/attention_avx2.cpp) and beside the mere reading of the same K and V by two threads
 spans    the same history in spans of 16, 64 and 256 cells that are not neighbours, beside one whole span
-prefill  512 rows, beside OpenBLAS: per head Q K^T, softmax, times V, in blocks of 128 rows that stop at the last key they
-         see, one head on each of two threads; the OpenBLAS that numpy ships, with the kernels it picks itself
+prefill  512 rows, beside OpenBLAS: per head Q K^T, softmax, times V, in blocks of 128 rows that stop at the last key
+         they see, one head on each of two threads; the OpenBLAS that numpy ships, with the kernels it picks itself
 shared   8 conversations on one prefix of 16k tokens in one pass, beside 8 passes
 
-A figure is the attention of a whole step over several layers, as many as it takes for 128 MiB of K and V (at most 16), waited
-for once at its end, as in a model; printed per layer. So K and V come from memory, not from caches. Before a side is
-timed it is compared with double arithmetic.
+A figure is the attention of a whole step over several layers, as many as it takes for 128 MiB of K and V (at most 16),
+waited for once at its end, as in a model; printed per layer. So K and V come mostly from memory, not from caches. In
+decode and prefill every side is compared with double arithmetic before it is timed.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):  # before numpy loads it: its own choice, whatever was set
-    os.environ.pop(name, None)
-
-import numpy as np
 
 from report import Report, Rows, arguments
 from timing import Race, human, race
@@ -102,8 +98,16 @@ class Case:
 
 
 def openblas() -> tuple[Any, str]:
-    """cblas_sgemm of the OpenBLAS that numpy ships, on one thread each call, and its kernels' name; None without it."""
-    for file in (Path(np.__file__).parent.parent / "numpy.libs").glob("*openblas64*"):
+    """cblas_sgemm of the OpenBLAS that numpy ships, on one thread each call, and its kernels' name; None without it.
+
+    It chooses kernels for this processor itself, whatever the environment says (numpy must not be loaded yet).
+    """
+    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+        os.environ.pop(name, None)
+    numpy = importlib.util.find_spec("numpy")
+    if numpy is None or numpy.origin is None:
+        return None, ""
+    for file in (Path(numpy.origin).parent.parent / "numpy.libs").glob("*openblas64*"):
         lib = ctypes.CDLL(str(file))
         lib.scipy_openblas_set_num_threads64_(1)
         lib.scipy_openblas_get_corename64_.restype = ctypes.c_char_p
@@ -129,11 +133,10 @@ def decode(library: Library, report: Report, rounds: int, full: bool) -> None:
                 line(report, "decode", made, timed, dtype)
 
 
-def line(report: Report, part: str, made: Spec, timed: Race, dtype: str, **more: Any) -> None:
+def line(report: Report, part: str, made: Spec, timed: Race, dtype: str) -> None:
     """One row for a race in which "ours" reads K and V once."""
     ours = timed["ours"].median / made.layers
     text = f"{part} {dtype} dim {made.dim:>3} {made.group}:1 {made.length:>6} tokens"
-    text += f" span {made.span or 'whole':>5}" if part == "spans" else ""
     text += f"  {human(ours):>8}  {made.bytes / ours / 1e9:5.1f} GB/s"
     figures = {"seconds": ours, "ours": made.bytes / ours / 1e9}
     for side in timed.samples:
@@ -143,7 +146,7 @@ def line(report: Report, part: str, made: Spec, timed: Race, dtype: str, **more:
             figures[side] = made.bytes / timed[side].median * made.layers / 1e9
             figures[f"{side} over ours"] = ratio.median
     values = {name: getattr(made, name) for name in FIELDS}
-    report.row(text, part=part, dtype=dtype, **{**values, **figures, **more})
+    report.row(text, part=part, dtype=dtype, **values, **figures)
 
 
 def spans(library: Library, report: Report, rounds: int) -> None:
@@ -157,7 +160,7 @@ def spans(library: Library, report: Report, rounds: int) -> None:
                 ratio = timed.ratio(f"{span or 'whole'}", "whole")
                 rate = case.spec.bytes * case.spec.layers / timed[f"{span or 'whole'}"].median / 1e9
                 report.row(
-                    f"spans {dtype} {length:>6} tokens in spans of {span or 'all':>5}  {rate:5.1f} GB/s  {ratio} of whole",
+                    f"spans {dtype} {length:>6} tokens in spans of {span or 'all':>3}  {rate:5.1f} GB/s  takes {ratio}",
                     part="spans",
                     dtype=dtype,
                     length=length,
@@ -249,6 +252,8 @@ def main() -> None:
     library = Library(options.library or newest_library())
     report = Report("How near does attention come to reading its K and V once? (32 heads on 8)", options.json)
     report.note(f"device {library.lib.attention_device().decode()}")
+    if library.blas is None:
+        report.note("numpy ships no OpenBLAS here: left out")
     if "decode" in options.parts:
         decode(library, report, options.rounds, options.full)
     if "spans" in options.parts:

@@ -21,9 +21,10 @@
 //
 // A row sees the positions first <= p < end of its bounds, or with MASKED all but those whose mask is -inf. Hidden keys
 // are selected away: their V is never multiplied in. Lane i of a block is always position base + i, whether or not the
-// tile has keys for the lanes before it, and a stretch of which a row sees nothing leaves its total alone: so what other
-// rows of the tile see changes no bits.
-// REQUIRES: K_DIM and V_DIM divisible by VW, V_DIM / VW by CHUNKS and MANY_CHUNKS, local size 1, at most MAX_ROWS rows in a tile.
+// tile has keys for the lanes before it, and a stretch of which a row sees nothing leaves its total alone: so what
+// other rows of the tile see changes no bits.
+// REQUIRES: K_DIM and V_DIM divisible by VW, V_DIM / VW by CHUNKS and MANY_CHUNKS, local size 1, at most MAX_ROWS rows
+// in a tile.
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef K_DIM
@@ -77,8 +78,8 @@ typedef struct {
   float scale, softcap;
 } Tile;
 
-// A place in the list of segments: cell number `used` of segment `at`. The tile's own end at `count`; what follows up to
-// `limit` belongs to the tiles that are likely to come next.
+// A place in the list of segments: cell number `used` of segment `at`. The tile's own end at `count`; what follows up
+// to `limit` belongs to the tiles that are likely to come next.
 typedef struct {
   const __global int* segments;
   int count, limit, at, used;

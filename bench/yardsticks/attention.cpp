@@ -142,8 +142,8 @@ class Case {
     return static_cast<std::size_t>(spec_.kv_heads) * spec_.length * spec_.dim * (spec_.half ? 2 : 4);
   }
   yardstick::Attention work(std::int32_t layer) {
-    return {spec_.kv_heads, spec_.group, spec_.dim, cells_, spec_.length, spec_.half != 0, k(layer).bytes,
-            v(layer).bytes, q_.data(), out_.data()};
+    return {spec_.kv_heads,  spec_.group,    spec_.dim,      cells_,    spec_.length,
+            spec_.half != 0, k(layer).bytes, v(layer).bytes, q_.data(), out_.data()};
   }
 
   // One sequence ends with its rows; several have `rows` cells of their own behind the shared ones.

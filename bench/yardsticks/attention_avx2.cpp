@@ -13,8 +13,8 @@
 namespace yardstick {
 namespace {
 
-constexpr int kBlock = 32;                   // keys
-constexpr std::size_t kAhead = 16384;        // bytes between what is read and what is prefetched
+constexpr int kBlock = 32;             // keys
+constexpr std::size_t kAhead = 16384;  // bytes between what is read and what is prefetched
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 AVX2_INLINE __m256 load(const float* p) { return _mm256_loadu_ps(p); }
@@ -126,12 +126,11 @@ AVX2 void add_values(const float* weights, const float* shrink, const T* v, int 
         for (int c = 0; c < kChunks; ++c) {
           const __m256 value = load(v + key * kDim + d + 8 * c);
           for (int i = 0; i < kLines; ++i)
-            acc[i * kChunks + c] = _mm256_fmadd_ps(_mm256_broadcast_ss(weights + (head + i) * kBlock + key), value,
-                                                   acc[i * kChunks + c]);
+            acc[i * kChunks + c] =
+                _mm256_fmadd_ps(_mm256_broadcast_ss(weights + (head + i) * kBlock + key), value, acc[i * kChunks + c]);
         }
       }
-      for (int i = 0; i < 8; ++i)
-        _mm256_storeu_ps(out + (head + i / kChunks) * kDim + d + i % kChunks * 8, acc[i]);
+      for (int i = 0; i < 8; ++i) _mm256_storeu_ps(out + (head + i / kChunks) * kDim + d + i % kChunks * 8, acc[i]);
     }
   }
 }
@@ -152,8 +151,7 @@ AVX2 void attend(const float* q, const T* k, const T* v, std::int64_t keys, Stat
       rows = padded.data();
     }
     score<kDim, kGroup>(q, rows, scores);
-    for (int g = 0; g < kGroup; ++g)
-      shrink[g] = weigh(scores + g * kBlock, count, scale, state.max[g], state.sum[g]);
+    for (int g = 0; g < kGroup; ++g) shrink[g] = weigh(scores + g * kBlock, count, scale, state.max[g], state.sum[g]);
     add_values<kDim, kGroup>(scores, shrink, v + at * kDim, count, state.out);
   }
 }
@@ -190,8 +188,9 @@ void decode_stored(const Attention& work) {
 }
 template <int kDim>
 void decode_grouped(const Attention& work) {
-  work.group == 1 ? decode_stored<kDim, 1>(work)
-                  : work.group == 4 ? decode_stored<kDim, 4>(work) : decode_stored<kDim, 8>(work);
+  work.group == 1   ? decode_stored<kDim, 1>(work)
+  : work.group == 4 ? decode_stored<kDim, 4>(work)
+                    : decode_stored<kDim, 8>(work);
 }
 
 AVX2 float sum_of(const float* p, std::size_t count) {
@@ -212,8 +211,8 @@ AVX2 float soften(float* row, std::int64_t seen, std::int64_t end, float scale) 
   float top = max(best), rest = 0.0f;
   for (std::int64_t j = i; j < end; ++j) top = std::max(top, row[j]);
   for (i = 0; i + 8 <= end; i += 8) {
-    const __m256 e = exp8(_mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(row + i), _mm256_set1_ps(top)),
-                                        _mm256_set1_ps(scale)));
+    const __m256 e =
+        exp8(_mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(row + i), _mm256_set1_ps(top)), _mm256_set1_ps(scale)));
     _mm256_storeu_ps(row + i, e);
     total = _mm256_add_ps(total, e);
   }
@@ -258,8 +257,7 @@ bool supports(std::int32_t dim, std::int32_t group) {
 }
 
 void decode(const Attention& work) {
-  work.dim == 64 ? decode_grouped<64>(work)
-                 : work.dim == 128 ? decode_grouped<128>(work) : decode_grouped<256>(work);
+  work.dim == 64 ? decode_grouped<64>(work) : work.dim == 128 ? decode_grouped<128>(work) : decode_grouped<256>(work);
 }
 
 void prefill(const Attention& work, std::int64_t rows, Sgemm sgemm) {

@@ -96,9 +96,9 @@ AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int
   // Accumulators of V that fit the registers: 32 registers of 16 floats, or 16 of 8.
   const std::int32_t chunks = largest_divisor(sizes.v_dim / width, (width == 16 ? 28 : 12) / lines);
   const std::int32_t many_chunks = largest_divisor(sizes.v_dim / width, width == 16 ? 6 : 4);
-  variant.options = join(common_options(sizes, masked), " -DHEADS=", variant.heads_per_item, " -DVW=", width,
-                         " -DLINES=", lines, " -DCHUNKS=", chunks, " -DMANY_CHUNKS=", many_chunks,
-                         " -DMAX_ROWS=", kMaxTileRows);
+  variant.options =
+      join(common_options(sizes, masked), " -DHEADS=", variant.heads_per_item, " -DVW=", width, " -DLINES=", lines,
+           " -DCHUNKS=", chunks, " -DMANY_CHUNKS=", many_chunks, " -DMAX_ROWS=", kMaxTileRows);
   variant.merge_options = join("-DV_DIM=", sizes.v_dim);
   return variant;
 }
