@@ -34,12 +34,23 @@ class EventCompletion final : public Completion {
 
 // Where rows go is uploaded in the form that is asked for first: models use one of the two for all layers.
 struct OpenClKvStore::Step final : PreparedStep {
-  std::vector<ops::RowTarget> runs;
-  std::vector<ops::QkvRows::Row> places;  // [rows]
+  std::vector<ops::RowTarget> runs;     // of the rows that are put
+  std::vector<std::int32_t> positions;  // of the rows that attend
   mutable ops::CellRuns targets;
   mutable ops::QkvRows rows;
   ops::DevicePlan plan;
 };
+
+// REQUIRES: the rows that are put are rows that attend, as in causal caches.
+std::vector<ops::QkvRows::Row> OpenClKvStore::places_of(const Step& step) {
+  std::vector<ops::QkvRows::Row> places(step.positions.size());
+  for (std::size_t row = 0; row < places.size(); ++row) places[row].position = step.positions[row];
+  for (const ops::RowTarget& run : step.runs) {
+    for (std::uint32_t i = 0; i < run.length; ++i)
+      places.at(run.row + i).cell = static_cast<std::int32_t>(run.cell + i);
+  }
+  return places;
+}
 
 OpenClKvStore::OpenClKvStore(cl::DevicePtr device, const KvShape& shape, std::uint64_t budget_bytes)
     : device_(std::move(device)), shape_(shape) {
@@ -67,17 +78,13 @@ void OpenClKvStore::check_place(const Tensor& tensor, std::string_view name) con
 PreparedStepPtr OpenClKvStore::prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
                                        std::uint32_t rows) {
   auto step = std::make_shared<Step>();
-  step->places.resize(rows);
+  step->positions.resize(rows);
   for (const ops::QueryRows& query : queries) {
     for (std::uint32_t i = 0; i < query.count; ++i)
-      step->places[query.row + i].position = query.position + static_cast<std::int32_t>(i);
+      step->positions[query.row + i] = query.position + static_cast<std::int32_t>(i);
   }
   step->runs.reserve(runs.size());
-  for (const RowRun& run : runs) {
-    step->runs.push_back({run.row, run.cell, run.length});
-    for (std::uint32_t i = 0; i < run.length; ++i)
-      step->places[run.row + i].cell = static_cast<std::int32_t>(run.cell + i);
-  }
+  for (const RowRun& run : runs) step->runs.push_back({run.row, run.cell, run.length});
   if (shape_.v_dim > 0)
     step->plan = ops::upload_plan(device_, ops::plan_attention(queries, ops::plan_limits(*device_)));
   return step;
@@ -85,14 +92,15 @@ PreparedStepPtr OpenClKvStore::prepare(std::span<const RowRun> runs, std::span<c
 
 void OpenClKvStore::put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v) {
   const auto& prepared = static_cast<const Step&>(step);
-  if (prepared.targets.count() == 0) prepared.targets = ops::CellRuns::of_rows(device_, prepared.runs, shape_.kv_heads);
+  if (prepared.targets.count() == 0 && !prepared.runs.empty())
+    prepared.targets = ops::CellRuns::of_rows(device_, prepared.runs, shape_.kv_heads);
   ops::put_rows(k, v, prepared.targets, layers_[layer]);
 }
 
 Tensor OpenClKvStore::put_qkv(std::uint32_t layer, const PreparedStep& step, const Tensor& qkv,
                               const ops::QkvOptions& options) {
   const auto& prepared = static_cast<const Step&>(step);
-  if (!prepared.rows.defined()) prepared.rows = ops::QkvRows(device_, prepared.places);
+  if (!prepared.rows.defined()) prepared.rows = ops::QkvRows(device_, places_of(prepared));
   return ops::put_qkv(qkv, prepared.rows, layers_[layer], options);
 }
 
