@@ -129,38 +129,35 @@ typedef struct {
   float shrink[MOST];
 } Lines;
 
-// `count` lines from `line0` on; what lies behind the tile's last line repeats it. Whether one of them sees a key.
-bool see_block(const Tile* tile, int line0, int count, Block block, Lines* lines) {
-  int seen = 0;
-#pragma unroll
-  for (int i = 0; i < count; ++i) {
-    const int line = min(line0 + i, tile->lines - 1), row = tile->row_ids[line / HEADS];
-    lines->rows[i] = row;
-    lines->q[i] = tile->q + ((ulong)row * tile->heads + line % HEADS) * K_DIM;
-    lines->from[i] = MASKED ? block.begin : max(tile->bounds[2 * row] - block.base, block.begin);
-    lines->to[i] = MASKED ? block.end : min(tile->bounds[2 * row + 1] - block.base, block.end);
-    seen |= lines->from[i] < lines->to[i];
-  }
-  return seen;
+// Line i of those from `line0` on; what lies behind the tile's last line repeats it. Whether it sees a key.
+bool see_line(const Tile* tile, int line0, int i, Block block, Lines* lines) {
+  const int line = min(line0 + i, tile->lines - 1), row = tile->row_ids[line / HEADS];
+  lines->rows[i] = row;
+  lines->q[i] = tile->q + ((ulong)row * tile->heads + line % HEADS) * K_DIM;
+  lines->from[i] = MASKED ? block.begin : max(tile->bounds[2 * row] - block.base, block.begin);
+  lines->to[i] = MASKED ? block.end : min(tile->bounds[2 * row + 1] - block.base, block.end);
+  return lines->from[i] < lines->to[i];
 }
 
-void weigh_lines(const Tile* tile, int line0, int count, Block block, Lines* lines, float* scores, float* maxima,
-                 float* sums) {
-#pragma unroll
-  for (int i = 0; i < count; ++i)
-    lines->shrink[i] = weigh_block(scores + i * BLOCK, lines->from[i], lines->to[i], tile->scale, tile->softcap,
-                                   tile->mask + (ulong)lines->rows[i] * tile->mask_stride + block.base,
-                                   maxima + line0 + i, sums + line0 + i);
+void weigh_line(const Tile* tile, int line0, int i, Block block, Lines* lines, float* scores, float* maxima,
+                float* sums) {
+  lines->shrink[i] = weigh_block(scores + i * BLOCK, lines->from[i], lines->to[i], tile->scale, tile->softcap,
+                                 tile->mask + (ulong)lines->rows[i] * tile->mask_stride + block.base,
+                                 maxima + line0 + i, sums + line0 + i);
 }
 
 // Adds one block to LINES lines from `line0` on.
 void attend_block(const Tile* tile, int line0, Block block, const Cells* cells, const Cells* next, float* o,
                   float* maxima, float* sums) {
   Lines lines;
-  if (!see_block(tile, line0, LINES, block, &lines)) return;
+  int seen = 0;
+#pragma unroll
+  for (int i = 0; i < LINES; ++i) seen |= see_line(tile, line0, i, block, &lines);
+  if (!seen) return;
   float scores[LINES * BLOCK];
   score_block(lines.q, tile->k, cells->k, tile->v, cells->v, scores);
-  weigh_lines(tile, line0, LINES, block, &lines, scores, maxima, sums);
+#pragma unroll
+  for (int i = 0; i < LINES; ++i) weigh_line(tile, line0, i, block, &lines, scores, maxima, sums);
   add_values(o + line0 * V_DIM, scores, lines.shrink, lines.from, lines.to, tile->v, cells->v, tile->k, next->k);
 }
 
@@ -168,10 +165,14 @@ void attend_block(const Tile* tile, int line0, Block block, const Cells* cells, 
 void attend_brought(const Tile* tile, int line0, Block block, const Brought* brought, float* o, float* maxima,
                     float* sums) {
   Lines lines;
-  if (!see_block(tile, line0, MANY, block, &lines)) return;
+  int seen = 0;
+#pragma unroll
+  for (int i = 0; i < MANY; ++i) seen |= see_line(tile, line0, i, block, &lines);
+  if (!seen) return;
   float scores[MANY * BLOCK];
   score_many(lines.q, brought, scores);
-  weigh_lines(tile, line0, MANY, block, &lines, scores, maxima, sums);
+#pragma unroll
+  for (int i = 0; i < MANY; ++i) weigh_line(tile, line0, i, block, &lines, scores, maxima, sums);
   add_many(o + line0 * V_DIM, scores, lines.shrink, lines.from, lines.to, brought->v);
 }
 

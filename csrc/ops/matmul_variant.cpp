@@ -248,9 +248,16 @@ void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tenso
 }
 
 void warm_up_matmul(const cl::DevicePtr& device, DType stored, std::optional<Activation> gated) {
-  for (const std::int32_t rows : {1, 4, 64}) {
-    proven(device, choose_variant(vector_width(*device), rows, stored));
-    if (gated) proven(device, choose_variant(vector_width(*device), rows, stored, gated));
+  const Tensor plain = Tensor::zeros(device, stored, {16, 16});
+  const bool packs = stored != DType::kFloat32 || matmul_backend(*device) == MatmulBackend::kPacked;
+  for (const std::int64_t rows : {1, 2, 9}) {  // as choose_tile tells them apart
+    const Tensor x = Tensor::zeros(device, DType::kFloat32, {rows, 16});
+    if (packs) {
+      matmul(x, pack(plain));
+    } else {
+      matmul(x, plain);
+    }
+    if (packs && gated) matmul_gated(x, pack_pair(plain, plain), *gated);
   }
 }
 

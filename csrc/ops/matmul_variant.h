@@ -38,7 +38,8 @@ void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add,
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y);
 void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tensor& y);
 
-// Builds and proves every packed variant for weights of `stored`, and their gated forms when there is one.
+// Products of a few rows, of each number of rows that has a variant of its own, with weights of `stored` in the layout
+// that is the device's fastest; their gated forms when there is one.
 void warm_up_matmul(const cl::DevicePtr& device, DType stored, std::optional<Activation> gated);
 
 }  // namespace kvtrie::ops

@@ -26,14 +26,15 @@ bool variant_works(const cl::DevicePtr& device, const std::string& key, const st
 // Like variant_works, for variants without a replacement: throws kDevice naming `key` when the test fails.
 void require_variant(const cl::DevicePtr& device, const std::string& key, const std::function<bool()>& test);
 
-// What a model needs compiled before its first token.
+// What a model and its caches need compiled before the first token.
 struct WarmUp {
   std::int32_t heads = 0, kv_heads = 0, k_dim = 0, v_dim = 0;
   DType kv_dtype = DType::kFloat16;
   DType weight_dtype = DType::kFloat32;
   std::optional<Activation> gated;  // of blocks whose gate and up go through matmul_gated
 };
-// Builds and self-tests every program that `spec` names, and runs each once at the local sizes in use. Waits.
+// Builds, self-tests and launches once every program that `spec` names: what caches of this shape do (put, attend,
+// move, turn, page), products for any number of rows, embedding, rms_norm, add, rope, argmax, sample. Waits.
 void warm_up(const cl::DevicePtr& device, const WarmUp& spec);
 
 }  // namespace kvtrie::ops

@@ -8,12 +8,14 @@
 
 #include "arrays.h"
 #include "base/error.h"
+#include "cache_class.h"
 #include "convert.h"
 #include "operands.h"
 #include "ops/attention.h"
 #include "ops/matmul.h"
 #include "ops/ops.h"
 #include "ops/rope.h"
+#include "ops/self_test.h"
 
 namespace kvtrie::binding {
 namespace {
@@ -163,6 +165,25 @@ Tensor sample(const py::object& logits, const py::object& temperature, const py:
       static_cast<std::uint64_t>(to_integer(seed, "sample", "seed", 0, std::numeric_limits<std::int64_t>::max()));
   const Tensor a = to_tensor(logits, placement_among({logits}), "sample", "logits");
   return without_gil([&] { return ops::sample(a, options); });
+}
+
+void warm_up(const py::object& heads, const py::object& kv_heads, const py::object& head_dim,
+             const py::object& v_head_dim, const py::object& dtype, const py::object& weight_dtype,
+             const py::object& activation, const py::object& device) {
+  constexpr const char* kWhere = "warm_up";
+  ops::WarmUp spec;
+  spec.heads = to_int32(heads, kWhere, "heads", 1);
+  spec.kv_heads = to_int32(kv_heads, kWhere, "kv_heads", 1);
+  spec.k_dim = to_int32(head_dim, kWhere, "head_dim", 2);
+  spec.v_dim = v_head_dim.is_none() ? spec.k_dim : to_int32(v_head_dim, kWhere, "v_head_dim", 1);
+  spec.kv_dtype = to_kv_dtype(dtype, kWhere);
+  spec.weight_dtype = to_dtype(weight_dtype, kWhere);
+  if (!activation.is_none()) {
+    spec.gated = ops::activation_from_name(std::string(to_text(activation, kWhere, "activation")));
+  }
+  const Placement place = to_placement(device, kWhere);
+  require(!place.on_host, kWhere, "device: got \"host\", allowed an OpenCL device");
+  without_gil([&] { ops::warm_up(place.device, spec); });
 }
 
 float to_float(const py::object& value, const char* where, const char* name) {
@@ -329,6 +350,18 @@ softcap * tanh(score / softcap). ``sinks`` [heads]: a logit per head that only a
 
 ``temperature`` 0 takes the likeliest. ``top_k``: among that many, 0 for all. ``top_p``: among the likeliest whose
 probabilities first reach it. Equal seeds give equal tokens.)");
+  m.def("warm_up", &warm_up, py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
+        py::arg("v_head_dim") = py::none(), py::arg("dtype") = "float16", py::arg("weight_dtype") = "float32",
+        py::arg("activation") = py::none(), py::arg("device") = py::none(),
+        R"(Compiles, now and not in the middle of a conversation, the kernels that a model of this shape needs.
+
+For models of your own; those of ``kvtrie.models`` see to it themselves. Covers all that a cache does with ``heads``
+query heads over ``kv_heads`` KV heads of ``head_dim`` numbers (``v_head_dim``: of V, None for the same) stored as
+``dtype`` (attend, attend_qkv, put, moving, shifting, paging), ``matmul`` of any number of rows with packed weights of
+``weight_dtype`` (unpacked ones where CLBlast takes those), ``matmul_gated`` with ``activation`` if given, ``embedding``,
+``rms_norm``, ``add``, ``rope``, ``argmax`` and ``sample``. Other operations compile when they are first called. Takes
+seconds the first time, milliseconds once compiled programs lie on disk. Waits. Raises ``ArgumentError`` for sizes that
+no cache has.)");
 }
 
 }  // namespace kvtrie::binding

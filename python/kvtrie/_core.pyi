@@ -207,6 +207,17 @@ class ops:  # noqa: N801
     def argmax(logits: ArrayLike) -> Tensor: ...
     @staticmethod
     def sample(logits: ArrayLike, temperature: float, top_k: int, top_p: float, seed: int) -> Tensor: ...
+    @staticmethod
+    def warm_up(
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        v_head_dim: Optional[int] = None,
+        dtype: str = "float16",
+        weight_dtype: str = "float32",
+        activation: Optional[str] = None,
+        device: Place = None,
+    ) -> None: ...
 
 class Snapshot:
     @property

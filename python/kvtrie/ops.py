@@ -36,6 +36,7 @@ silu_mul = _ops.silu_mul
 softmax = _ops.softmax
 softplus = _ops.softplus
 split = _ops.split
+warm_up = _ops.warm_up
 
 __all__ = [
     "PackedPair",
@@ -65,4 +66,5 @@ __all__ = [
     "softmax",
     "softplus",
     "split",
+    "warm_up",
 ]

@@ -87,7 +87,7 @@ TEST_F(SelfTest, FamilyFollowsTheKindAndCanBeForced) {
   EXPECT_EQ(kernel_family(device()), natural);
 }
 
-// After a warm-up, a model's first token builds no program.
+// After a warm-up, steps of any number of rows build no program, nor do the edits of a cache.
 TEST_F(SelfTest, WarmUpBuildsWhatAModelNeeds) {
   WarmUp spec;
   spec.heads = 4;
@@ -97,22 +97,30 @@ TEST_F(SelfTest, WarmUpBuildsWhatAModelNeeds) {
   warm_up(device_ptr(), spec);
   const std::uint64_t programs = device().counters().programs, kernels = device().counters().kernels;
 
-  const Tensor x = Tensor::zeros(device_ptr(), DType::kFloat32, {1, 64});
   const Tensor plain = Tensor::zeros(device_ptr(), DType::kFloat32, {256, 64});
   const PackedWeight w = pack(plain);
-  matmul_gated(x, pack_pair(plain, plain));
-  const Tensor q = rope(matmul(rms_norm(x, x.reshape({64}), 1e-5f), w).reshape({1, 4, 64}),
-                        upload(std::vector<std::int32_t>{600}), RopeParams{});
-  const LayerCells pool{Tensor::zeros(device_ptr(), DType::kFloat16, {2, 700, 64}),
-                        Tensor::zeros(device_ptr(), DType::kFloat16, {2, 700, 64})};
-  const Tensor k = Tensor::zeros(device_ptr(), DType::kFloat32, {1, 2, 64});
-  put_rows(k, k, CellRuns::of_rows(device_ptr(), std::vector<RowTarget>{{0, 600, 1}}, 2), pool);
-  const CellSpans spans{{0, 601, 0}};
-  const std::vector<QueryRows> queries{{0, 1, 600, spans}};
-  const Tensor out =
-      attend_spans(q, pool.k, pool.v, upload_plan(device_ptr(), plan_attention(queries, plan_limits(device()))), {});
-  argmax(silu_mul(add(x, x), x));
-  EXPECT_EQ(out.shape(), (Shape{1, 4, 64}));
+  const PackedPair pair = pack_pair(plain, plain);
+  const LayerCells pool{Tensor::zeros(device_ptr(), DType::kFloat16, {2, 1300, 64}),
+                        Tensor::zeros(device_ptr(), DType::kFloat16, {2, 1300, 64})};
+  for (const std::uint32_t rows : {1, 2, 3, 8, 9, 64, 70}) {
+    const Tensor x = Tensor::zeros(device_ptr(), DType::kFloat32, {rows, 64});
+    matmul_gated(x, pair);
+    const std::vector<std::int32_t> positions(rows, 600);
+    const Tensor q = rope(matmul(rms_norm(x, Tensor::zeros(device_ptr(), DType::kFloat32, {64}), 1e-5f), w)
+                              .reshape({rows, 4, 64}),
+                          upload(positions), RopeParams{});
+    const Tensor k = Tensor::zeros(device_ptr(), DType::kFloat32, {rows, 2, 64});
+    put_rows(k, k, CellRuns::of_rows(device_ptr(), std::vector<RowTarget>{{0, 600, rows}}, 2), pool);
+    const CellSpans spans{{0, 600 + rows, 0}};
+    const std::vector<QueryRows> queries{{0, rows, 600, spans}};
+    const Tensor out =
+        attend_spans(q, pool.k, pool.v, upload_plan(device_ptr(), plan_attention(queries, plan_limits(device()))), {});
+    EXPECT_EQ(out.shape(), (Shape{rows, 4, 64}));
+    argmax(add(x, x));
+  }
+  copy_cells(pool, CellCopies(device_ptr(), std::vector<CellCopy>{{0, 700, 300}}));
+  gather_rows(pool, CellRuns::of_spans(device_ptr(), CellSpans{{0, 600, 0}}, 2));
+  rotate_cells(pool.k, CellRuns::of_spans(device_ptr(), CellSpans{{0, 600, 0}}, 2), 5, RopeParams{});
   EXPECT_EQ(device().counters().programs, programs);
   EXPECT_EQ(device().counters().kernels, kernels);
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [] { warm_up(shared_device(), {}); }), "heads: got 0"));

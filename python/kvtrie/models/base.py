@@ -4,12 +4,14 @@ A family is one short file beside this one: it names its tensors (``tensor_shape
 :class:`WeightTable` (``build_layer``) and computes one block. Activations are float32; weight matrices are float32 or
 float16 on the device; norm weights and biases are always float32.
 
-Threads: a model is read-only once built; several threads may call it, each with its own step.
+Threads: a model is read-only once built, but for what :meth:`Model.warm_up` remembers under a lock; several threads may
+call it, each with its own step.
 """
 
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -20,6 +22,7 @@ import kvtrie as kv
 from .config import ModelConfig
 from .linear import Gated, GatedParts, Linear
 from .tokenizer import Tokenizer
+from .warm_up import warm_up
 from .weights import Array, Progress, WeightSource, text_sources, to_float16, to_float32
 
 DTYPES = ("float32", "float16")
@@ -251,6 +254,9 @@ class Model:
             self._head = weights.linear("lm_head")
         self.build_rest(weights)
         self.nbytes = weights.nbytes
+        self._packs = weights.packs
+        self._warm: set[str | None] = set()  # dtypes of K and V, guarded by the lock
+        self._warm_lock = threading.Lock()
         identity = f"{config.digest()}\0{dtype}\0".encode() + weights.digest()
         self.fingerprint = hashlib.sha256(identity).hexdigest()
 
@@ -351,12 +357,14 @@ class Model:
         *,
         window_capacity: int | None = None,
         memory: int | None = None,
+        warm_up: bool = True,
         **options: Any,
     ) -> list[Any]:
         """New caches for this model: ``capacity`` in cells (tokens), ``dtype`` of K and V.
 
         ``window_capacity``: cells of the layers that see a window or a chunk, as ``capacity`` if None. ``memory``: what
-        layers with a window keep, in tokens, the window itself if None. Further ``options`` go to ``kv.CausalCache``.
+        layers with a window keep, in tokens, the window itself if None. ``warm_up``: whether :meth:`warm_up` is called,
+        too. Further ``options`` go to ``kv.CausalCache``.
         """
         config = self.config
         options.setdefault("device", self.device)
@@ -368,7 +376,21 @@ class Model:
             cells = window_capacity if window_capacity is not None and group.sees else capacity
             shape = (list(group.layers), config.num_key_value_heads, config.head_dim, cells)
             caches.append(kv.CausalCache(*shape, dtype=dtype, **{**own, **options}))
+        if warm_up:
+            self.warm_up(None if options["device"] in ("host", "null") else dtype)
         return caches
+
+    def warm_up(self, dtype: str | None = "float16", progress: Progress | None = None) -> None:
+        """Compiles and proves every kernel that steps of this model launch, whatever their number of rows.
+
+        :meth:`caches` calls it, so that nothing is compiled in the middle of a conversation. ``dtype`` of K and V in the
+        caches; None: those are not on the device. Takes seconds where programs were never compiled, milliseconds once
+        they lie on disk, and nothing the second time. ``progress``: called with (done, total), in parts of the work.
+        """
+        with self._warm_lock:
+            if dtype not in self._warm:
+                warm_up(self, dtype, progress)
+                self._warm.add(dtype)
 
     def __repr__(self) -> str:
         c = self.config

@@ -1,0 +1,105 @@
+"""What a model compiles before its first token: a dry run of one layer of each kind, without a cache.
+
+Layers that hold the same tensors, rotate alike and see alike launch the same kernels, so one of each kind stands for
+all. A kernel depends on dtypes and sizes, and that of a product on whether there are few rows; so each of these layers
+runs at the numbers of rows in ``PACKED_ROWS``. Attention and storing K and V go to ``kv.ops.warm_up``, recurrent states
+are seen to by their caches. Activations are those of token 0; nothing but time depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import kvtrie as kv
+
+from .weights import Progress
+
+if TYPE_CHECKING:
+    from .base import Model
+
+PACKED_ROWS = (1, 2, 9)  # one of each number that packed products tell apart (csrc/ops/matmul_variant.cpp)
+CLBLAST_ROWS = (1, 9, 512)  # vector, direct and indirect products of CLBlast
+
+
+class DryStep:
+    """A step of one session without a history: takes what layers give, and gives zeros back where they attend."""
+
+    def __init__(self, model: Model, rows: int) -> None:
+        self._heads = model.config.num_attention_heads * model.config.head_dim
+        self._device = model.device
+        self.tokens = np.zeros(rows, np.int32)
+        self.positions = np.arange(rows, dtype=np.int32)
+        self.sequences = np.zeros(rows, np.int32)
+        self.sessions = [None]
+
+    def attend(self, layer: int, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Any:  # noqa: ARG002 (a step's own)
+        return self._zeros(*q.shape[:2], v.shape[2])
+
+    def attend_qkv(self, layer: int, qkv: Any, *_: Any, **__: Any) -> Any:  # noqa: ARG002
+        return self._zeros(qkv.shape[0], self._heads)
+
+    def conv(self, layer: int, x: Any, weight: Any) -> Any:  # noqa: ARG002
+        return x
+
+    def gated_delta(self, layer: int, q: Any, k: Any, v: Any, *_: Any) -> Any:  # noqa: ARG002
+        return v
+
+    def _zeros(self, *shape: int) -> Any:
+        return kv.tensor(np.zeros(shape, np.float32), device=self._device)
+
+
+def kinds_of_layers(model: Model) -> list[int]:
+    """The first layer of each kind."""
+    config = model.config
+    groups = {layer: number for number, group in enumerate(model.attention_groups(config)) for layer in group.layers}
+    first: dict[Any, int] = {}
+    for index, shapes in enumerate(model.layers_shapes(config)):
+        first.setdefault((groups.get(index), tuple(sorted(shapes.items()))), index)
+    return list(first.values())
+
+
+def warm_up(model: Model, dtype: str | None, progress: Progress | None) -> None:
+    """See :meth:`Model.warm_up`."""
+    parts: list[Callable[[], None]] = []
+    if dtype is not None and model.attention_groups(model.config):
+        parts.append(lambda: _attention(model, dtype))
+    for rows in PACKED_ROWS if model._packs else CLBLAST_ROWS:
+        parts.append(lambda rows=rows: _layers(model, rows))  # type: ignore[misc]
+    parts.append(lambda: _rest(model))
+    for done, part in enumerate(parts, 1):
+        part()
+        if progress is not None:
+            progress(done, len(parts))
+    model.device.finish()
+
+
+def _attention(model: Model, dtype: str) -> None:
+    config = model.config
+    kv.ops.warm_up(
+        config.num_attention_heads,
+        config.num_key_value_heads,
+        config.head_dim,
+        dtype=dtype,
+        weight_dtype=model.dtype,
+        device=model.device,
+    )
+
+
+def _layers(model: Model, rows: int) -> None:
+    from .base import Positions
+
+    step = DryStep(model, rows)
+    x = model.embed(step.tokens)
+    for index in kinds_of_layers(model):
+        model._layers[index](step, x, Positions(step, model.device), None)
+
+
+def _rest(model: Model) -> None:
+    """What comes behind the layers, but for the head itself: its product is one of theirs."""
+    kv.ops.embedding(model.embed(np.zeros(2, np.int32)), np.zeros(1, np.int32))
+    logits = model.finish(kv.tensor(np.zeros((1, model.config.vocab_size), np.float32), device=model.device))
+    kv.ops.argmax(logits)
+    kv.ops.sample(logits, 1.0, 0, 1.0, 0)
