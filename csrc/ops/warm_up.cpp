@@ -16,8 +16,7 @@ namespace {
 
 void warm_up_small(const cl::DevicePtr& device, DType weight_dtype) {
   const Tensor x = Tensor::zeros(device, DType::kFloat32, {2, 16}),
-               weight = Tensor::zeros(device, DType::kFloat32, {16}),
-               ids = Tensor::zeros(device, DType::kInt32, {2});
+               weight = Tensor::zeros(device, DType::kFloat32, {16}), ids = Tensor::zeros(device, DType::kInt32, {2});
   rms_norm(x, weight, 1e-5f);
   add(x, x);
   take_rows(x, {1});

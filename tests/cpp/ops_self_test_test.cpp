@@ -106,9 +106,9 @@ TEST_F(SelfTest, WarmUpBuildsWhatAModelNeeds) {
     const Tensor x = Tensor::zeros(device_ptr(), DType::kFloat32, {rows, 64});
     matmul_gated(x, pair);
     const std::vector<std::int32_t> positions(rows, 600);
-    const Tensor q = rope(matmul(rms_norm(x, Tensor::zeros(device_ptr(), DType::kFloat32, {64}), 1e-5f), w)
-                              .reshape({rows, 4, 64}),
-                          upload(positions), RopeParams{});
+    const Tensor q =
+        rope(matmul(rms_norm(x, Tensor::zeros(device_ptr(), DType::kFloat32, {64}), 1e-5f), w).reshape({rows, 4, 64}),
+             upload(positions), RopeParams{});
     const Tensor k = Tensor::zeros(device_ptr(), DType::kFloat32, {rows, 2, 64});
     put_rows(k, k, CellRuns::of_rows(device_ptr(), std::vector<RowTarget>{{0, 600, rows}}, 2), pool);
     const CellSpans spans{{0, 600 + rows, 0}};

@@ -33,11 +33,11 @@ def models(device: Any) -> dict[str, Any]:
     }
 
 
-def compiled(device: Any) -> dict[str, int]:
-    """What the device object built or loaded so far, and the files of what the driver compiled."""
+def compiled(device: Any, folder: Path) -> dict[str, int]:
+    """What the device object built or loaded so far, and the driver's own files of compiled kernels in ``folder``."""
     device.finish()
     memory = device.memory()
-    files = sum(1 for path in Path(os.environ["POCL_CACHE_DIR"]).rglob("*.so") if path.is_file())
+    files = sum(1 for path in folder.rglob("*.so") if path.is_file())
     return {"programs": memory["programs"], "kernels": memory["kernels"], "files": files}
 
 
@@ -66,19 +66,20 @@ def converse(model: Any, cache: Any) -> None:
         model(step)
         for session in sessions:
             session.close()
-    cache.page_out()
-    with cache.begin(prompt(model, 1, ROWS[-1])) as session:
+    long = prompt(model, 1, ROWS[-1])
+    cache.page_out(long)
+    with cache.begin(long) as session:
         list(kv.generate(model, session, 2, stop=()))
 
 
 def main() -> None:
-    device = kv.Device()
+    device, folder = kv.Device(), Path(os.environ["POCL_CACHE_DIR"])
     report = {}
     for name, model in models(device).items():
         cache = kv.PrefixCache(model.caches(capacity=4096), host_bytes="64 MiB")
-        before = compiled(device)
+        before = compiled(device, folder)
         converse(model, cache)
-        after = compiled(device)
+        after = compiled(device, folder)
         report[name] = {**before, "more": {key: after[key] - before[key] for key in before}}
         cache.close()
     print(json.dumps(report))

@@ -383,9 +383,10 @@ class Model:
     def warm_up(self, dtype: str | None = "float16", progress: Progress | None = None) -> None:
         """Compiles and proves every kernel that steps of this model launch, whatever their number of rows.
 
-        :meth:`caches` calls it, so that nothing is compiled in the middle of a conversation. ``dtype`` of K and V in the
-        caches; None: those are not on the device. Takes seconds where programs were never compiled, milliseconds once
-        they lie on disk, and nothing the second time. ``progress``: called with (done, total), in parts of the work.
+        :meth:`caches` calls it, so that nothing is compiled in the middle of a conversation. ``dtype`` of K and V in
+        the caches; None: those are not on the device. Takes seconds where programs were never compiled, milliseconds
+        once they lie on disk, and nothing the second time. ``progress``: called with (done, total), in parts of the
+        work.
         """
         with self._warm_lock:
             if dtype not in self._warm:

@@ -1,0 +1,121 @@
+"""Nothing is compiled in the middle of a conversation, and compiling prints nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvtrie as kv
+from kvtrie.models import warm_up
+from random_models import random_model
+from warm_up_worker import compiled, converse
+
+WORKER = Path(__file__).with_name("warm_up_worker.py")
+DEFAULT_ROWS = (*warm_up.PACKED_ROWS, *warm_up.CLBLAST_ROWS)
+
+
+def test_after_the_caches_are_made_nothing_is_compiled_and_nothing_was_printed(device: Any, tmp_path: Path) -> None:
+    """Programs and kernels as the device counts them, and the files of PoCL, which compiles for each local size."""
+    (tmp_path / "pocl").mkdir()
+    environment = {"KVTRIE_CACHE_DIR": str(tmp_path / "kvtrie"), "POCL_CACHE_DIR": str(tmp_path / "pocl")}
+    done = subprocess.run(
+        [sys.executable, str(WORKER)], capture_output=True, text=True, env={**os.environ, **environment}, timeout=600
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert set(report) == {"dense", "window", "hybrid"}
+    for found in report.values():
+        assert found["more"] == {"programs": 0, "kernels": 0, "files": 0}
+    assert report["dense"]["programs"] > 10
+    assert report["dense"]["kernels"] < report["hybrid"]["kernels"]
+    if "Portable Computing Language" in device.platform:
+        assert report["dense"]["kernels"] <= report["dense"]["files"] < report["hybrid"]["files"]
+
+
+def test_without_a_warm_up_the_same_conversations_compile(device: Any, tmp_path: Path) -> None:
+    """So the counters see what the test above is about: sizes that no other model here has."""
+    model = random_model("dense", head_dim=24, num_attention_heads=2)
+    caches = model.caches(capacity=4096, warm_up=False)
+    before = compiled(device, tmp_path)
+    converse(model, kv.PrefixCache(caches, host_bytes="64 MiB"))
+    assert compiled(device, tmp_path)["programs"] > before["programs"]
+
+
+def test_a_model_warms_up_once_for_each_dtype(device: Any) -> None:
+    model = random_model("dense")
+    calls: list[tuple[int, int]] = []
+    model.warm_up("float16", lambda done, total: calls.append((done, total)))
+    total = len(calls)
+    assert calls == [(done, total) for done in range(1, total + 1)]
+    before = device.memory()["launches"]
+    model.warm_up("float16", lambda done, total: calls.append((done, total)))
+    assert (len(calls), device.memory()["launches"]) == (total, before)
+    model.warm_up("float32")
+    model.warm_up(None)
+    assert device.memory()["launches"] > before
+
+
+@pytest.mark.usefixtures("nothing_left_over")
+def test_a_warm_up_leaves_nothing_behind() -> None:
+    random_model("window").warm_up()
+
+
+def test_one_layer_of_each_kind_is_run() -> None:
+    assert warm_up.kinds_of_layers(random_model("dense")) == [0]
+    assert warm_up.kinds_of_layers(random_model("window")) == [0, 3]
+    assert warm_up.kinds_of_layers(random_model("hybrid")) == [0, 3]
+    assert warm_up.kinds_of_layers(random_model("hybrid", mlp_only_layers=[0, 3])) == [0, 1, 3]
+
+
+@pytest.mark.parametrize("kind", ["dense", "window", "hybrid"])
+def test_a_dry_step_gives_the_shapes_of_a_real_one(kind: str) -> None:
+    model = random_model(kind)
+    for rows in DEFAULT_ROWS:
+        step = warm_up.DryStep(model, rows)
+        x = model.embed(step.tokens)
+        for layer in model._layers:
+            x = layer(step, x, kv.models.base.Positions(step, model.device), None)
+        assert x.shape == (rows, model.config.hidden_size)
+        assert np.isfinite(np.asarray(x)).all()
+
+
+def test_warming_up_models_of_ones_own(device: Any) -> None:
+    weight = kv.tensor(np.zeros((48, 32), np.float32)).astype("bfloat16")
+    kv.ops.warm_up(2, 1, 40, 24, "float32", "bfloat16", "gelu", device)
+    before = device.memory()["programs"]
+    kv.ops.warm_up(2, 1, 40, 24, "float32", "bfloat16", "gelu", device)
+    packed, pair = kv.ops.pack(weight), kv.ops.pack_pair(weight, weight)
+    cache = kv.CausalCache(1, 1, 40, 64, v_head_dim=24, dtype="float32")
+    for rows in (1, 5, 30):
+        x = np.zeros((rows, 32), np.float32)
+        kv.ops.matmul(x, packed)
+        kv.ops.matmul_gated(x, pair, "gelu")
+    cache.start_forward(list(range(30)), [0] * 30)
+    q, k, v = (np.zeros((30, heads, dim), np.float32) for heads, dim in ((2, 40), (1, 40), (1, 24)))
+    cache.put(0, k, v)
+    cache.attend(0, q)
+    assert device.memory()["programs"] == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((3, 2, 16), "heads: got 3 and 2 KV heads"),
+        ((2, 2, 15), "head_dim: got 15"),
+        ((2, 2, 16, 0), "v_head_dim"),
+        ((2, 2, 16, None, "bfloat16"), "dtype"),
+        ((2, 2, 16, None, "float16", "int32"), "weight_dtype: got int32"),
+        ((2, 2, 16, None, "float16", "float32", "relu"), "activation"),
+        ((2, 2, 16, None, "float16", "float32", None, "host"), "device"),
+    ],
+)
+def test_wrong_sizes_are_named(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(kv.ArgumentError, match=message):
+        kv.ops.warm_up(*arguments)
