@@ -10,5 +10,5 @@ from pathlib import Path
 from report import plot
 
 for name in sys.argv[1:]:
-    file = Path(name)
-    plot(json.loads(file.read_text()), importlib.import_module(f"bench_{file.stem}").draw, file.with_suffix(".svg"))
+    content = json.loads(Path(name).read_text())
+    plot(content, importlib.import_module(content["bench"]).draw, Path(name).with_suffix(".svg"))

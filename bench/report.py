@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -55,7 +56,13 @@ class Report:
         """Write the JSON file and the plot when they were asked for."""
         if self._file is None:
             return
-        content = {"question": self.question, "machine": machine(), "devices": self._devices, "rows": self.rows}
+        content = {
+            "bench": Path(sys.argv[0]).stem,
+            "question": self.question,
+            "machine": machine(),
+            "devices": self._devices,
+            "rows": self.rows,
+        }
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._file.write_text(json.dumps(content, indent=1) + "\n")
         if draw is not None:

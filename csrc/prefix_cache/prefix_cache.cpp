@@ -134,7 +134,7 @@ void Entry::relock() {
 namespace {
 
 // A long prompt is read here before it is compared, so this has to run at the speed of memory: several chains of ORs,
-// whose sign is that of any token. A minimum took 24 us for 64k tokens, this takes 2.3.
+// whose sign is that of any token. (A minimum, without SSE4.1, takes ten times as long.)
 bool any_negative(std::span<const Token> tokens) noexcept {
   constexpr std::size_t kLanes = 16;
   Token lanes[kLanes] = {};
