@@ -46,7 +46,9 @@ OURS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 SLOTS = 16  # recurrent states of ours on the device
 SETTINGS: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "llama.cpp as shipped": (("dense", "window", "hybrid"), []),
+    "llama.cpp, no flash": (("dense", "window", "hybrid"), ["-fa", "off"]),
     "llama.cpp --swa-full": (("window",), ["--swa-full"]),
+    "llama.cpp --swa-full, no flash": (("window",), ["--swa-full", "-fa", "off"]),
     "llama.cpp --swa-full, 8 slots": (("window",), ["--swa-full", "-np", "8", "-kvu", "--no-cache-idle-slots"]),
     "llama.cpp 4 slots": (("dense", "window", "hybrid"), ["-np", "4"]),
     "llama.cpp 8 slots": (("dense", "window", "hybrid"), ["-np", "8", "-kvu", "--no-cache-idle-slots"]),
