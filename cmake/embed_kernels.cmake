@@ -1,6 +1,6 @@
 # Writes OUTPUT, a C++ table of every kernels/*.cl in FOLDER as text. Run with `cmake -DFOLDER=... -DOUTPUT=... -P`.
 #
-# A line `#include "name.clh"` in a kernel is replaced by that file's text, so that each program is one string and an
+# A line `#include "name.clh"` (or another kernel's `name.cl`) in a kernel is replaced by that file's text, so that each program is one string and an
 # installed package needs no source tree.
 
 file(GLOB kernels "${FOLDER}/*.cl")
@@ -11,7 +11,7 @@ foreach(path IN LISTS kernels)
   get_filename_component(stem "${path}" NAME_WE)
   file(READ "${path}" text)
   foreach(depth RANGE 32)
-    if(NOT text MATCHES "#include \"([A-Za-z0-9_]+\\.clh)\"")
+    if(NOT text MATCHES "#include \"([A-Za-z0-9_]+\\.clh?)\"")
       break()
     endif()
     set(header "${CMAKE_MATCH_1}")

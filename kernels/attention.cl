@@ -64,6 +64,7 @@
 #define MAX_LINES (MAX_ROWS * HEADS + MOST)
 
 #include "attention_block.clh"
+#include "piece.clh"
 
 // What every step of a tile needs; lines are numbered row by row, HEADS to a row.
 typedef struct {
@@ -180,8 +181,7 @@ void attend_brought(const Tile* tile, int line0, Block block, const Brought* bro
 void attend_all(const Tile* tile, Block block, const Cells* cells, const Cells* next, Brought* brought, float* o,
                 float* maxima, float* sums) {
   if (tile->lines < MANY_FROM) {
-    for (int line = 0; line < tile->lines; line += LINES)
-      attend_block(tile, line, block, cells, next, o, maxima, sums);
+    for (int line = 0; line < tile->lines; line += LINES) attend_block(tile, line, block, cells, next, o, maxima, sums);
     return;
   }
   bring_block(tile->k, tile->v, cells, block, brought);
@@ -220,17 +220,17 @@ void normalise_line(__global float* total, float max_, float sum, const __global
 }
 
 // Global size (tiles, heads / HEADS), local size 1.
-__kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __global const KV* restrict k,
-                           ulong k_offset, __global const KV* restrict v, ulong v_offset, ulong k_head_stride,
-                           ulong k_cell_stride, ulong v_head_stride, ulong v_cell_stride,
-                           __global const int* restrict table, int bounds_at, int row_ids_at, int segments_at,
-                           int tiles_at, int stretch, int heads, int group, float scale, float softcap,
-                           __global const float* restrict mask, ulong mask_offset, ulong mask_stride,
-                           __global const float* restrict sinks, ulong sinks_offset, int has_sinks,
-                           __global float* restrict out, ulong out_offset, __global float* restrict partial_out,
-                           __global float* restrict partial_stats) {
-  const int head0 = (int)get_global_id(1) * HEADS;
-  __global const int* entry = table + tiles_at + 5 * (int)get_global_id(0);
+KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, __global const KV* restrict k,
+                         ulong k_offset, __global const KV* restrict v, ulong v_offset, ulong k_head_stride,
+                         ulong k_cell_stride, ulong v_head_stride, ulong v_cell_stride,
+                         __global const int* restrict table, int bounds_at, int row_ids_at, int segments_at,
+                         int tiles_at, int stretch, int heads, int group, float scale, float softcap,
+                         __global const float* restrict mask, ulong mask_offset, ulong mask_stride,
+                         __global const float* restrict sinks, ulong sinks_offset, int has_sinks,
+                         __global float* restrict out, ulong out_offset, __global float* restrict partial_out,
+                         __global float* restrict partial_stats) {
+  const int head0 = (int)ID(1) * HEADS;
+  __global const int* entry = table + tiles_at + 5 * (int)ID(0);
   const int partial_begin = entry[4];
   const Tile tile = {q + q_offset + (ulong)head0 * K_DIM,
                      k + k_offset + (ulong)(head0 / group) * k_head_stride,

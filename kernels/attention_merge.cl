@@ -14,12 +14,13 @@
 #endif
 
 #include "exp.clh"
+#include "piece.clh"
 
-__kernel void attend_merge(__global const float* restrict partial_out, __global const float* restrict partial_stats,
-                           __global const int* restrict table, int merge_begin_at, int merge_ids_at, int heads,
-                           __global const float* restrict sinks, ulong sinks_offset, int has_sinks,
-                           __global float* restrict out, ulong out_offset) {
-  const int row = get_global_id(0), head = get_global_id(1);
+KERNEL void attend_merge(IDS __global const float* restrict partial_out, __global const float* restrict partial_stats,
+                         __global const int* restrict table, int merge_begin_at, int merge_ids_at, int heads,
+                         __global const float* restrict sinks, ulong sinks_offset, int has_sinks,
+                         __global float* restrict out, ulong out_offset) {
+  const int row = ID(0), head = ID(1);
   const int begin = table[merge_begin_at + row], end = table[merge_begin_at + row + 1];
   if (begin == end) return;
   float total[V_DIM];

@@ -10,6 +10,7 @@
 #define TO 1  // storage of the destination
 #endif
 
+#include "piece.clh"
 #include "storage.clh"
 
 void convert_range(__global const STORAGE(FROM) * from, __global STORAGE(TO) * to, int d, int end) {
@@ -18,20 +19,19 @@ void convert_range(__global const STORAGE(FROM) * from, __global STORAGE(TO) * t
 }
 
 // One work-item converts `chunk` numbers of `count`.
-__kernel void cast(__global const STORAGE(FROM) * restrict from, ulong from_offset, __global STORAGE(TO) * restrict to,
-                   ulong to_offset, ulong count, int chunk) {
-  const ulong begin = (ulong)get_global_id(0) * chunk;
+KERNEL void cast(IDS __global const STORAGE(FROM) * restrict from, ulong from_offset,
+                 __global STORAGE(TO) * restrict to, ulong to_offset, ulong count, int chunk) {
+  const ulong begin = (ulong)ID(0) * chunk;
   if (begin >= count) return;
   convert_range(from + from_offset + begin, to + to_offset + begin, 0, (int)min((ulong)chunk, count - begin));
 }
 
 // to[t] = from[ids[t]], or NaN for an id outside the table. Global size (ceil(dim / chunk), tokens). TO is float32.
-__kernel void embedding(__global const STORAGE(FROM) * restrict from, ulong from_offset,
-                        __global const int* restrict ids, ulong ids_offset, __global float* restrict to,
-                        ulong to_offset, int vocab, int dim, int chunk) {
-  const int id = ids[ids_offset + get_global_id(1)], begin = (int)get_global_id(0) * chunk,
-            end = min(begin + chunk, dim);
-  to += to_offset + get_global_id(1) * (ulong)dim;
+KERNEL void embedding(IDS __global const STORAGE(FROM) * restrict from, ulong from_offset,
+                      __global const int* restrict ids, ulong ids_offset, __global float* restrict to, ulong to_offset,
+                      int vocab, int dim, int chunk) {
+  const int id = ids[ids_offset + ID(1)], begin = (int)ID(0) * chunk, end = min(begin + chunk, dim);
+  to += to_offset + ID(1) * (ulong)dim;
   if (id < 0 || id >= vocab) {
     for (int d = begin; d < end; ++d) to[d] = NAN;
     return;
@@ -44,22 +44,22 @@ __kernel void embedding(__global const STORAGE(FROM) * restrict from, ulong from
 
 // Rows of `words` 16-bit words: row r goes from r * from_stride to r * to_stride. Global size (ceil(words / chunk),
 // rows).
-__kernel void copy_rows(__global const ushort* restrict from, ulong from_offset, ulong from_stride,
-                        __global ushort* restrict to, ulong to_offset, ulong to_stride, int words, int chunk) {
-  const int begin = (int)get_global_id(0) * chunk, end = min(begin + chunk, words);
-  from += from_offset + get_global_id(1) * from_stride;
-  to += to_offset + get_global_id(1) * to_stride;
+KERNEL void copy_rows(IDS __global const ushort* restrict from, ulong from_offset, ulong from_stride,
+                      __global ushort* restrict to, ulong to_offset, ulong to_stride, int words, int chunk) {
+  const int begin = (int)ID(0) * chunk, end = min(begin + chunk, words);
+  from += from_offset + ID(1) * from_stride;
+  to += to_offset + ID(1) * to_stride;
   int d = begin;
   for (; d + 16 <= end; d += 16) vstore16(vload16(0, from + d), 0, to + d);
   for (; d < end; ++d) to[d] = from[d];
 }
 
 // Row i of `to` is row rows[i] of `from`, in 16-bit words. Global size (ceil(words / chunk), number of rows).
-__kernel void take_rows(__global const ushort* restrict from, ulong from_offset, __global const int* restrict rows,
-                        __global ushort* restrict to, int words, int chunk) {
-  const int begin = (int)get_global_id(0) * chunk, end = min(begin + chunk, words);
-  from += from_offset + (ulong)rows[get_global_id(1)] * words;
-  to += get_global_id(1) * (ulong)words;
+KERNEL void take_rows(IDS __global const ushort* restrict from, ulong from_offset, __global const int* restrict rows,
+                      __global ushort* restrict to, int words, int chunk) {
+  const int begin = (int)ID(0) * chunk, end = min(begin + chunk, words);
+  from += from_offset + (ulong)rows[ID(1)] * words;
+  to += ID(1) * (ulong)words;
   int d = begin;
   for (; d + 16 <= end; d += 16) vstore16(vload16(0, from + d), 0, to + d);
   for (; d < end; ++d) to[d] = from[d];

@@ -5,41 +5,42 @@
 #pragma OPENCL FP_CONTRACT OFF
 
 #include "activation.clh"
+#include "piece.clh"
 
-#define FIND_CHUNK                       \
-  const int row = get_global_id(1);      \
-  int d = (int)get_global_id(0) * chunk; \
-  const int end = min(d + chunk, dim);   \
-  a += a_offset + (ulong)row * dim;      \
+#define FIND_CHUNK                     \
+  const int row = ID(1);               \
+  int d = (int)ID(0) * chunk;          \
+  const int end = min(d + chunk, dim); \
+  a += a_offset + (ulong)row * dim;    \
   y += y_offset + (ulong)row * dim;
 
-#define UNARY(NAME, F)                                                                                             \
-  __kernel void NAME(__global const float* restrict a, ulong a_offset, __global float* restrict y, ulong y_offset, \
-                     int dim, int chunk) {                                                                         \
-    FIND_CHUNK                                                                                                     \
-    for (; d + 8 <= end; d += 8) {                                                                                 \
-      const float8 x = vload8(0, a + d);                                                                           \
-      vstore8(F(x, float8, logistic8), 0, y + d);                                                                  \
-    }                                                                                                              \
-    for (; d < end; ++d) {                                                                                         \
-      const float x = a[d];                                                                                        \
-      y[d] = F(x, float, logistic);                                                                                \
-    }                                                                                                              \
+#define UNARY(NAME, F)                                                                                               \
+  KERNEL void NAME(IDS __global const float* restrict a, ulong a_offset, __global float* restrict y, ulong y_offset, \
+                   int dim, int chunk) {                                                                             \
+    FIND_CHUNK                                                                                                       \
+    for (; d + 8 <= end; d += 8) {                                                                                   \
+      const float8 x = vload8(0, a + d);                                                                             \
+      vstore8(F(x, float8, logistic8), 0, y + d);                                                                    \
+    }                                                                                                                \
+    for (; d < end; ++d) {                                                                                           \
+      const float x = a[d];                                                                                          \
+      y[d] = F(x, float, logistic);                                                                                  \
+    }                                                                                                                \
   }
 
-#define BINARY(NAME, F)                                                                                            \
-  __kernel void NAME(__global const float* restrict a, ulong a_offset, __global const float* restrict b,           \
-                     ulong b_offset, __global float* restrict y, ulong y_offset, int dim, int chunk, int b_rows) { \
-    FIND_CHUNK                                                                                                     \
-    b += b_offset + (ulong)(row % b_rows) * dim;                                                                   \
-    for (; d + 8 <= end; d += 8) {                                                                                 \
-      const float8 x = vload8(0, a + d), z = vload8(0, b + d);                                                     \
-      vstore8(F(x, z, float8, logistic8), 0, y + d);                                                               \
-    }                                                                                                              \
-    for (; d < end; ++d) {                                                                                         \
-      const float x = a[d], z = b[d];                                                                              \
-      y[d] = F(x, z, float, logistic);                                                                             \
-    }                                                                                                              \
+#define BINARY(NAME, F)                                                                                          \
+  KERNEL void NAME(IDS __global const float* restrict a, ulong a_offset, __global const float* restrict b,       \
+                   ulong b_offset, __global float* restrict y, ulong y_offset, int dim, int chunk, int b_rows) { \
+    FIND_CHUNK                                                                                                   \
+    b += b_offset + (ulong)(row % b_rows) * dim;                                                                 \
+    for (; d + 8 <= end; d += 8) {                                                                               \
+      const float8 x = vload8(0, a + d), z = vload8(0, b + d);                                                   \
+      vstore8(F(x, z, float8, logistic8), 0, y + d);                                                             \
+    }                                                                                                            \
+    for (; d < end; ++d) {                                                                                       \
+      const float x = a[d], z = b[d];                                                                            \
+      y[d] = F(x, z, float, logistic);                                                                           \
+    }                                                                                                            \
   }
 
 #define ADD(x, z, T, LOGISTIC) ((x) + (z))
@@ -62,4 +63,8 @@
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 
+#ifdef IN_GRAPH
+IS_add IS_mul
+#else
 JOIN(IS_, OP)
+#endif

@@ -32,6 +32,8 @@
 #ifndef ROWS_BLOCK
 #define ROWS_BLOCK 64  // rows of one work-item, a multiple of ROWS; they share what the cache holds of w
 #endif
+#include "piece.clh"
+
 #define SLICE 512  // k summed before the next rows take their turn
 #define STEP 64    // numbers of w from k to k + 1
 
@@ -107,11 +109,10 @@ int sums_at(int row, int panel) { return ((panel / PANELS * ROWS_BLOCK + row) * 
 
 // y = sum + add, or sum where `has_add` is 0. Row m of `add` begins at m * add_stride: 0 for a bias.
 // Global size (panels / ITEM_PANELS, ceil(M / ROWS_BLOCK)), local size 1.
-__kernel void matmul_packed(__global const float* restrict x, ulong x_offset, __global const W* restrict w,
-                            ulong w_offset, __global const float* restrict add, ulong add_offset, ulong add_stride,
-                            int has_add, __global float* restrict y, ulong y_offset, int m_size, int n_size,
-                            int k_size) {
-  const int panel = (int)get_global_id(0) * ITEM_PANELS, first = (int)get_global_id(1) * ROWS_BLOCK;
+KERNEL void matmul_packed(IDS __global const float* restrict x, ulong x_offset, __global const W* restrict w,
+                          ulong w_offset, __global const float* restrict add, ulong add_offset, ulong add_stride,
+                          int has_add, __global float* restrict y, ulong y_offset, int m_size, int n_size, int k_size) {
+  const int panel = (int)ID(0) * ITEM_PANELS, first = (int)ID(1) * ROWS_BLOCK;
   const int rows = min(ROWS_BLOCK, m_size - first);
   if (panel * 16 >= n_size) return;
   float sums[ROWS_BLOCK * 16 * ITEM_PANELS];
@@ -138,12 +139,12 @@ __kernel void matmul_packed(__global const float* restrict x, ulong x_offset, __
 #endif
 
 // w holds panel 0 of gate, panel 0 of up, panel 1 of gate and so on; n_size counts the outputs of one of them.
-// y = activation(x gate') * (x up'), eight neighbours at a time and the rest one by one, as kernels/elementwise.cl does.
-// Global size (panels / ITEM_PANELS, ceil(M / ROWS_BLOCK)), local size 1.
-__kernel void matmul_gated(__global const float* restrict x, ulong x_offset, __global const W* restrict w,
-                           ulong w_offset, __global float* restrict y, ulong y_offset, int m_size, int n_size,
-                           int k_size) {
-  const int panel = (int)get_global_id(0) * ITEM_PANELS, first = (int)get_global_id(1) * ROWS_BLOCK;
+// y = activation(x gate') * (x up'), eight neighbours at a time and the rest one by one, as kernels/elementwise.cl
+// does. Global size (panels / ITEM_PANELS, ceil(M / ROWS_BLOCK)), local size 1.
+KERNEL void matmul_gated(IDS __global const float* restrict x, ulong x_offset, __global const W* restrict w,
+                         ulong w_offset, __global float* restrict y, ulong y_offset, int m_size, int n_size,
+                         int k_size) {
+  const int panel = (int)ID(0) * ITEM_PANELS, first = (int)ID(1) * ROWS_BLOCK;
   const int rows = min(ROWS_BLOCK, m_size - first);
   if (panel * 8 >= n_size) return;
   float sums[ROWS_BLOCK * 16 * ITEM_PANELS];
@@ -173,10 +174,10 @@ __kernel void matmul_gated(__global const float* restrict x, ulong x_offset, __g
 #else
 #define WORD ushort
 #endif
-__kernel void pack(__global const WORD* restrict w, ulong w_offset, __global WORD* restrict panels, int n_size,
-                   int k_size, int transposed, int step, int first) {
-  const int panel = get_global_id(0), to = panel * step + first;
-  for (int k = get_global_id(1) * 64; k < min((int)get_global_id(1) * 64 + 64, k_size); ++k)
+KERNEL void pack(IDS __global const WORD* restrict w, ulong w_offset, __global WORD* restrict panels, int n_size,
+                 int k_size, int transposed, int step, int first) {
+  const int panel = ID(0), to = panel * step + first;
+  for (int k = ID(1) * 64; k < min((int)ID(1) * 64 + 64, k_size); ++k)
     for (int i = 0; i < 16; ++i) {
       const int n = panel * 16 + i;
       const ulong from = transposed ? (ulong)n * k_size + k : (ulong)k * n_size + n;

@@ -32,14 +32,14 @@ typedef struct {
 
 // Pairs of a head and how they turn at this row's position.
 typedef struct {
-  __local const float *cos_, *sin_;
+  SHARED const float *cos_, *sin_;
   int pairs, interleaved;
 } Turn;
 
 // Sines and cosines of one position, eight pairs at a time and the rest one by one.
-void find_turn(float position, __global const float* inverse_frequencies, int pairs, float factor, __local float* cos_,
-               __local float* sin_) {
-  const int lane = get_local_id(0);
+void find_turn(float position, __global const float* inverse_frequencies, int pairs, float factor, SHARED float* cos_,
+               SHARED float* sin_) {
+  const int lane = LANE_ID;
   for (int i = 8 * lane; i + 8 <= pairs; i += 8 * LANES) {
     float8 c;
     const float8 s = sincos(position * vload8(0, inverse_frequencies + i), &c) * factor;
@@ -56,8 +56,8 @@ void find_turn(float position, __global const float* inverse_frequencies, int pa
 }
 
 // One head, normed and rotated, in `head` [K_DIM].
-void prepare_head(__global const float* x, Norm norm, Turn turn, __local float* head, __local float* shared) {
-  const int lane = get_local_id(0), dim = K_DIM;
+void prepare_head(__global const float* x, Norm norm, Turn turn, SHARED float* head, SHARED float* shared) {
+  const int lane = LANE_ID, dim = K_DIM;
   if (norm.present) {
     const float scale = 1.0f / sqrt(row_squares(x, 0.0f, dim, shared) / dim + norm.eps);
     FOR_VECTORS(d) vstore8(vload8(0, x + d) * scale * (norm.offset + vload8(0, norm.weight + d)), 0, head + d);
@@ -84,16 +84,15 @@ void prepare_head(__global const float* x, Norm norm, Turn turn, __local float* 
 }
 
 // Global size (LANES, rows, kv_heads), local size (LANES, 1, 1).
-__kernel void put_qkv(__global const float* restrict qkv, ulong qkv_offset, __global const int* restrict table,
-                      __global const float* restrict inverse_frequencies, int pairs, int interleaved, float factor,
-                      __global const float* restrict q_norm, ulong q_norm_offset, int has_q_norm,
-                      __global const float* restrict k_norm, ulong k_norm_offset, int has_k_norm, float eps,
-                      float offset, __global float* restrict q, ulong q_offset,
-                      __global STORAGE(POOL) * restrict k_pool, ulong k_offset,
-                      __global STORAGE(POOL) * restrict v_pool, ulong v_offset, ulong cells, int heads, int kv_heads,
-                      int v_dim) {
-  __local float shared[LANES], head[K_DIM], cos_[K_DIM / 2 + 1], sin_[K_DIM / 2 + 1];
-  const int row = get_global_id(1), group = get_global_id(2), lane = get_local_id(0), dim = K_DIM;
+KERNEL void put_qkv(IDS __global const float* restrict qkv, ulong qkv_offset, __global const int* restrict table,
+                    __global const float* restrict inverse_frequencies, int pairs, int interleaved, float factor,
+                    __global const float* restrict q_norm, ulong q_norm_offset, int has_q_norm,
+                    __global const float* restrict k_norm, ulong k_norm_offset, int has_k_norm, float eps, float offset,
+                    __global float* restrict q, ulong q_offset, __global STORAGE(POOL) * restrict k_pool,
+                    ulong k_offset, __global STORAGE(POOL) * restrict v_pool, ulong v_offset, ulong cells, int heads,
+                    int kv_heads, int v_dim) {
+  SHARED float shared[LANES], head[K_DIM], cos_[K_DIM / 2 + 1], sin_[K_DIM / 2 + 1];
+  const int row = ID(1), group = ID(2), lane = LANE_ID, dim = K_DIM;
   const int each = heads / kv_heads, cell = table[2 * row + 1];
   find_turn((float)table[2 * row], inverse_frequencies, pairs, factor, cos_, sin_);
   const Turn turn = {cos_, sin_, pairs, interleaved};

@@ -15,8 +15,8 @@
 
 #include "norm.clh"
 
-float row_sum(__global const float* x, int dim, __local float* shared) {
-  const int lane = get_local_id(0);
+float row_sum(__global const float* x, int dim, SHARED float* shared) {
+  const int lane = LANE_ID;
   float8 sums = (float8)0.0f;
   float rest = 0.0f;
   FOR_VECTORS(d) sums += vload8(0, x + d);
@@ -24,15 +24,15 @@ float row_sum(__global const float* x, int dim, __local float* shared) {
   return group_sum(sum_lanes(sums) + rest, shared);
 }
 
-#define FIND_ROW                                            \
-  __local float shared[LANES];                              \
-  const int row = get_global_id(1), lane = get_local_id(0); \
-  x += x_offset + (ulong)row * dim;                         \
+#define FIND_ROW                         \
+  SHARED float shared[LANES];            \
+  const int row = ID(1), lane = LANE_ID; \
+  x += x_offset + (ulong)row * dim;      \
   y += y_offset + (ulong)row * dim;
 
-__kernel void rms_norm(__global const float* restrict x, ulong x_offset, __global const float* restrict weight,
-                       ulong weight_offset, __global float* restrict y, ulong y_offset, int dim, float eps,
-                       float offset) {
+KERNEL void rms_norm(IDS __global const float* restrict x, ulong x_offset, __global const float* restrict weight,
+                     ulong weight_offset, __global float* restrict y, ulong y_offset, int dim, float eps,
+                     float offset) {
   FIND_ROW
   weight += weight_offset;
   const float scale = 1.0f / sqrt(row_squares(x, 0.0f, dim, shared) / dim + eps);
@@ -40,9 +40,9 @@ __kernel void rms_norm(__global const float* restrict x, ulong x_offset, __globa
   FOR_REST(d) y[d] = x[d] * scale * (offset + weight[d]);
 }
 
-__kernel void layer_norm(__global const float* restrict x, ulong x_offset, __global const float* restrict weight,
-                         ulong weight_offset, __global const float* restrict bias, ulong bias_offset, int has_bias,
-                         __global float* restrict y, ulong y_offset, int dim, float eps) {
+KERNEL void layer_norm(IDS __global const float* restrict x, ulong x_offset, __global const float* restrict weight,
+                       ulong weight_offset, __global const float* restrict bias, ulong bias_offset, int has_bias,
+                       __global float* restrict y, ulong y_offset, int dim, float eps) {
   FIND_ROW
   weight += weight_offset;
   bias += bias_offset;
@@ -55,16 +55,16 @@ __kernel void layer_norm(__global const float* restrict x, ulong x_offset, __glo
   FOR_REST(d) y[d] = (x[d] - mean) * scale * weight[d] + (has_bias ? bias[d] : 0.0f);
 }
 
-__kernel void l2_norm(__global const float* restrict x, ulong x_offset, __global float* restrict y, ulong y_offset,
-                      int dim, float eps) {
+KERNEL void l2_norm(IDS __global const float* restrict x, ulong x_offset, __global float* restrict y, ulong y_offset,
+                    int dim, float eps) {
   FIND_ROW
   const float scale = 1.0f / sqrt(row_squares(x, 0.0f, dim, shared) + eps);
   FOR_VECTORS(d) vstore8(vload8(0, x + d) * scale, 0, y + d);
   FOR_REST(d) y[d] = x[d] * scale;
 }
 
-__kernel void softmax(__global const float* restrict x, ulong x_offset, __global float* restrict y, ulong y_offset,
-                      int dim) {
+KERNEL void softmax(IDS __global const float* restrict x, ulong x_offset, __global float* restrict y, ulong y_offset,
+                    int dim) {
   FIND_ROW
   float8 tops = (float8)-INFINITY;
   float top = -INFINITY;
@@ -88,10 +88,10 @@ __kernel void softmax(__global const float* restrict x, ulong x_offset, __global
 }
 
 // y: int32, one per row.
-__kernel void argmax(__global const float* restrict x, ulong x_offset, __global int* restrict y, ulong y_offset,
-                     int dim) {
-  __local float shared[LANES];
-  const int row = get_global_id(1), lane = get_local_id(0);
+KERNEL void argmax(IDS __global const float* restrict x, ulong x_offset, __global int* restrict y, ulong y_offset,
+                   int dim) {
+  SHARED float shared[LANES];
+  const int row = ID(1), lane = LANE_ID;
   x += x_offset + (ulong)row * dim;
   float8 tops = (float8)-INFINITY;
   float top = -INFINITY;
@@ -105,7 +105,7 @@ __kernel void argmax(__global const float* restrict x, ulong x_offset, __global 
       break;
     }
   // Indices stay exact in float only up to 2^24, so the search for the lowest one is done in integers.
-  __local int lowest[LANES];
+  SHARED int lowest[LANES];
   lowest[lane] = found;
   SYNC;
   if (lane == 0) {
