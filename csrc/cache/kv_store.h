@@ -24,6 +24,7 @@
 
 #include "base/cell_span.h"
 #include "ops/attention.h"
+#include "ops/launch_graph.h"
 #include "ops/qkv.h"
 #include "ops/rope.h"
 #include "tensor/tensor.h"
@@ -77,6 +78,10 @@ class Completed final : public Completion {
 class PreparedStep {
  public:
   virtual ~PreparedStep() = default;
+  // For steps that are recorded and replayed (ops/launch_graph.h): what is new in this one, and what of it the device
+  // was given. Empty in a store without a device.
+  virtual ops::StepTables tables() const { return {}; }
+  virtual ops::RecordedTables recorded() const { return {}; }
 };
 using PreparedStepPtr = std::shared_ptr<PreparedStep>;
 

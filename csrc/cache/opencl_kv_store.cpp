@@ -32,20 +32,26 @@ class EventCompletion final : public Completion {
 
 }  // namespace
 
-// Where rows go is uploaded in the form that is asked for first: models use one of the two for all layers.
+// Uploaded when a layer asks for it: where rows go in the form that is asked for first (models use one of the two for
+// all layers), and nothing in a step that is replayed.
 struct OpenClKvStore::Step final : PreparedStep {
   std::vector<ops::RowTarget> runs;     // of the rows that are put
   std::vector<std::int32_t> positions;  // of the rows that attend
+  ops::AttentionPlan plan;
   mutable ops::CellRuns targets;
   mutable ops::QkvRows rows;
-  ops::DevicePlan plan;
+  mutable ops::DevicePlan uploaded;
+
+  std::vector<ops::QkvRows::Row> places() const;
+  ops::StepTables tables() const override { return {places(), &plan}; }
+  ops::RecordedTables recorded() const override { return {rows, uploaded}; }
 };
 
 // REQUIRES: the rows that are put are rows that attend, as in causal caches.
-std::vector<ops::QkvRows::Row> OpenClKvStore::places_of(const Step& step) {
-  std::vector<ops::QkvRows::Row> places(step.positions.size());
-  for (std::size_t row = 0; row < places.size(); ++row) places[row].position = step.positions[row];
-  for (const ops::RowTarget& run : step.runs) {
+std::vector<ops::QkvRows::Row> OpenClKvStore::Step::places() const {
+  std::vector<ops::QkvRows::Row> places(positions.size());
+  for (std::size_t row = 0; row < places.size(); ++row) places[row].position = positions[row];
+  for (const ops::RowTarget& run : runs) {
     for (std::uint32_t i = 0; i < run.length; ++i)
       places.at(run.row + i).cell = static_cast<std::int32_t>(run.cell + i);
   }
@@ -85,8 +91,7 @@ PreparedStepPtr OpenClKvStore::prepare(std::span<const RowRun> runs, std::span<c
   }
   step->runs.reserve(runs.size());
   for (const RowRun& run : runs) step->runs.push_back({run.row, run.cell, run.length});
-  if (shape_.v_dim > 0)
-    step->plan = ops::upload_plan(device_, ops::plan_attention(queries, ops::plan_limits(*device_)));
+  if (shape_.v_dim > 0) step->plan = ops::plan_attention(queries, ops::plan_limits(*device_));
   return step;
 }
 
@@ -100,14 +105,16 @@ void OpenClKvStore::put(std::uint32_t layer, const PreparedStep& step, const Ten
 Tensor OpenClKvStore::put_qkv(std::uint32_t layer, const PreparedStep& step, const Tensor& qkv,
                               const ops::QkvOptions& options) {
   const auto& prepared = static_cast<const Step&>(step);
-  if (!prepared.rows.defined()) prepared.rows = ops::QkvRows(device_, places_of(prepared));
+  if (!prepared.rows.defined()) prepared.rows = ops::QkvRows(device_, prepared.places());
   return ops::put_qkv(qkv, prepared.rows, layers_[layer], options);
 }
 
 Tensor OpenClKvStore::attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                              const ops::AttentionOptions& options) {
   require_values(shape_, "opencl_kv_store.attend");
-  return ops::attend_spans(q, layers_[layer].k, layers_[layer].v, static_cast<const Step&>(step).plan, options);
+  const auto& prepared = static_cast<const Step&>(step);
+  if (!prepared.uploaded.table().defined()) prepared.uploaded = ops::upload_plan(device_, prepared.plan);
+  return ops::attend_spans(q, layers_[layer].k, layers_[layer].v, prepared.uploaded, options);
 }
 
 std::pair<Tensor, Tensor> OpenClKvStore::rows(std::uint32_t layer, std::span<const CellSpan> spans) {

@@ -46,7 +46,6 @@ class OpenClKvStore final : public KvStore {
 
  private:
   struct Step;
-  static std::vector<ops::QkvRows::Row> places_of(const Step& step);
   struct ImageWork;
 
   ImageWork image_work(std::span<const CellSpan> spans, std::int32_t image_position, std::byte* image,

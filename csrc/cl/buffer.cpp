@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "cl/device_state.h"
+#include "cl/launch_recorder.h"
 
 namespace kvtrie::cl {
 namespace {
@@ -32,6 +33,8 @@ Buffer Buffer::copy_of(DevicePtr device, const void* host, std::size_t bytes) {
   buffer.create_metered(std::move(device), bytes, host);
   Meter& meter = *buffer.device_->state().meter;
   meter.count_traffic(meter.upload_bytes, bytes, Traffic::kOther);
+  if (LaunchRecorder* recorder = LaunchRecorder::current(buffer.device_->state()))
+    recorder->note_upload(buffer.handle_, host, bytes);
   return buffer;
 }
 
@@ -119,6 +122,6 @@ void Device::release_detached(_cl_mem* handle, std::size_t bytes) noexcept {
   state_->meter->release_buffer(bytes);
 }
 
-Argument Argument::of(const Buffer& buffer) { return {&buffer.handle_, sizeof buffer.handle_}; }
+Argument Argument::of(const Buffer& buffer) { return {&buffer.handle_, sizeof buffer.handle_, true}; }
 
 }  // namespace kvtrie::cl

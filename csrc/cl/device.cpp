@@ -1,10 +1,13 @@
 // Opening and closing a device, launching kernels, waiting.
 #include "cl/device.h"
 
+#include <algorithm>
+#include <cstring>
 #include <span>
 
 #include "cl/clblast.h"
 #include "cl/device_state.h"
+#include "cl/launch_recorder.h"
 
 namespace kvtrie::cl {
 namespace {
@@ -20,6 +23,21 @@ ContextHandle make_context(const FoundDevice& found) {
 QueueHandle make_queue(cl_context context, cl_device_id device) {
   return QueueHandle(make_handle("clCreateCommandQueue",
                                  [&](cl_int* code) { return clCreateCommandQueue(context, device, 0, code); }));
+}
+
+LaunchRecorder::Launch recorded(const Kernel::State& kernel, Range global, Range local,
+                                std::span<const Argument> args) {
+  LaunchRecorder::Launch launch{kernel.file, kernel.name, kernel.options, global, local, {}};
+  for (const Argument& argument : args) {
+    LaunchRecorder::Word& word = launch.arguments.emplace_back();
+    if (argument.data == nullptr) continue;  // local memory
+    if (argument.is_buffer) {
+      std::memcpy(&word.buffer, argument.data, sizeof word.buffer);
+    } else {
+      std::memcpy(&word.value, argument.data, std::min(argument.bytes, sizeof word.value));
+    }
+  }
+  return launch;
 }
 
 // The number of leading dimensions in use. Throws kInternal when the ranges do not fit each other or the device.
@@ -122,6 +140,8 @@ void Device::enqueue(const Kernel& kernel, Range global, Range local, std::span<
     });
   }
   ++state_->meter->launches;
+  if (LaunchRecorder* recorder = LaunchRecorder::current(*state_))
+    recorder->note_launch(recorded(target, global, local, args));
   if (kv_bytes != 0) state_->meter->count_traffic(state_->meter->copy_bytes, kv_bytes, Traffic::kKv);
 }
 

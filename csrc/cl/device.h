@@ -149,8 +149,10 @@ struct LocalMemory {
 struct Argument {
   const void* data = nullptr;
   std::size_t bytes = 0;
+  bool is_buffer = false;
 
   static Argument of(const Buffer& buffer);  // lives until launch() returns; an empty one is a null pointer
+  static Argument of(_cl_mem* const& handle) { return {&handle, sizeof handle, true}; }
   static Argument of(const LocalMemory& local) { return {nullptr, local.bytes}; }
   template <class Scalar>
   static Argument of(const Scalar& value) {

@@ -39,6 +39,9 @@ struct Event::State {
   const LiveCount live;
 };
 
+// Tells whoever records this thread's launches of a command that is none (launch_recorder.h).
+void note_foreign_command(const Device::State& state, const char* name);
+
 struct Device::State {
   State(FoundDevice found, Options wanted);
   ~State();
@@ -55,6 +58,7 @@ struct Device::State {
   // REQUIRES: enqueue_mutex is held.
   template <class Call>
   std::pair<EventHandle, CommandLog::Ticket> command_locked(const char* name, Call&& call) {
+    note_foreign_command(*this, name);
     cl_event raw = nullptr;
     check_call(name, [&] { return call(queue.get(), &raw); });
     EventHandle event(raw);

@@ -49,7 +49,7 @@ std::shared_ptr<Kernel::State> ProgramCache::made(const std::string& program, co
   KernelHandle handle(make_handle("clCreateKernel", [&](cl_int* code) {
     return clCreateKernel(entry->program->handle.get(), name.c_str(), code);
   }));
-  auto state = std::make_shared<Kernel::State>(name, entry->program, std::move(handle), meter_);
+  auto state = std::make_shared<Kernel::State>(name, program, options, entry->program, std::move(handle), meter_);
   entry->kernels.emplace(name, state);
   return state;
 }

@@ -29,13 +29,16 @@ struct Program {
 
 // The meter is held so that a Kernel that outlives its Device is still counted down.
 struct Kernel::State {
-  State(std::string kernel_name, std::shared_ptr<Program> from, KernelHandle owned, std::shared_ptr<Meter> counters)
+  State(std::string kernel_name, std::string file_name, std::string flags, std::shared_ptr<Program> from,
+        KernelHandle owned, std::shared_ptr<Meter> counters)
       : name(std::move(kernel_name)),
+        file(std::move(file_name)),
+        options(std::move(flags)),
         meter(std::move(counters)),
         program(std::move(from)),
         handle(std::move(owned)),
         live(meter->kernels) {}
-  const std::string name;
+  const std::string name, file, options;  // as Device::kernel was given them
   const std::shared_ptr<Meter> meter;
   const std::shared_ptr<Program> program;
   const KernelHandle handle;

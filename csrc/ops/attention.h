@@ -34,6 +34,7 @@ class DevicePlan {
   std::uint32_t rows() const noexcept { return rows_; }
   std::uint64_t nbytes() const;                                 // of device memory held now
   std::int64_t end_cell() const noexcept { return end_cell_; }  // one past the largest cell it names
+  const Tensor& table() const noexcept { return table_; }
 
  private:
   friend DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan);

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "tensor/storage_keeper.h"
 
 namespace kvtrie {
 namespace {
@@ -27,9 +28,14 @@ HostMemory host_memory_live() noexcept { return {host_storages, host_bytes}; }
 
 std::shared_ptr<Storage> Storage::on_device(const cl::DevicePtr& device, std::size_t bytes) {
   require(device != nullptr, "Storage", "device: got none, allowed an open device");
+  StorageKeeper* const keeper = StorageKeeper::current(device);
+  if (keeper != nullptr) {
+    if (std::shared_ptr<Storage> again = keeper->reuse(bytes)) return again;
+  }
   std::shared_ptr<Storage> storage(new Storage(device, bytes));
   storage->pool_ = BufferPool::of(device);
   storage->buffer_ = storage->pool_->acquire(device, at_least_one(bytes));
+  if (keeper != nullptr) keeper->keep(storage);
   return storage;
 }
 

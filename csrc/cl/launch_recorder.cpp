@@ -1,0 +1,52 @@
+#include "cl/launch_recorder.h"
+
+#include <string_view>
+
+#include "base/error.h"
+#include "cl/device_state.h"
+#include "cl/opencl.h"
+
+namespace kvtrie::cl {
+namespace {
+
+thread_local std::weak_ptr<LaunchRecorder> listener;
+
+}  // namespace
+
+std::shared_ptr<LaunchRecorder> LaunchRecorder::listen(const DevicePtr& device) {
+  require(device != nullptr, "LaunchRecorder.listen", "device: got none, allowed an open device");
+  const std::shared_ptr<LaunchRecorder> before = listener.lock();
+  if (before != nullptr && before->listening_)
+    fail(ErrorKind::kBusy, "LaunchRecorder.listen", "this thread's launches are being recorded already");
+  std::shared_ptr<LaunchRecorder> recorder(new LaunchRecorder(device));
+  listener = recorder;
+  return recorder;
+}
+
+// No lock: only this thread sets `listener`, and whoever holds the recorder reads it after the thread is done.
+LaunchRecorder* LaunchRecorder::current(const Device::State& state) noexcept {
+  if (listener.expired()) return nullptr;
+  const std::shared_ptr<LaunchRecorder> recorder = listener.lock();
+  const bool hears = recorder != nullptr && recorder->listening_ && &recorder->device_->state() == &state;
+  return hears ? recorder.get() : nullptr;
+}
+
+void note_foreign_command(const Device::State& state, const char* name) {
+  if (std::string_view(name) == "clEnqueueMarkerWithWaitList") return;  // changes nothing
+  if (LaunchRecorder* recorder = LaunchRecorder::current(state)) recorder->note_foreign(name);
+}
+
+void LaunchRecorder::note_upload(_cl_mem* buffer, const void* host, std::size_t bytes) {
+  const auto* from = static_cast<const std::byte*>(host);
+  uploads_.push_back({buffer, {from, from + bytes}});
+}
+
+SharedMemory::SharedMemory(_cl_mem* handle) : handle_(handle) {
+  check_call("clRetainMemObject", [handle] { return clRetainMemObject(handle); });
+}
+
+SharedMemory::~SharedMemory() {
+  if (handle_ != nullptr) quiet_call("clReleaseMemObject", [this] { return clReleaseMemObject(handle_); });
+}
+
+}  // namespace kvtrie::cl

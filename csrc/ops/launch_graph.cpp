@@ -1,0 +1,238 @@
+#include "ops/launch_graph.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "ops/launch_graph_ops.h"
+#include "ops/support.h"
+
+namespace kvtrie::ops {
+namespace {
+
+constexpr const char* kWhere = "launch_graph";
+constexpr std::uint32_t kMaxWorkers = 64;
+
+_cl_mem* handle_of(const Tensor& tensor) { return tensor.defined() ? tensor.buffer().handle() : nullptr; }
+
+// The distinct buffers of the operations, and where each one lies.
+std::vector<_cl_mem*> buffers_of(const GraphOps& graph) {
+  std::vector<_cl_mem*> buffers;
+  for (const BufferOp& op : graph.ops)
+    for (_cl_mem* buffer : op.buffers)
+      if (buffer != nullptr) buffers.push_back(buffer);
+  std::sort(buffers.begin(), buffers.end());
+  buffers.erase(std::unique(buffers.begin(), buffers.end()), buffers.end());
+  return buffers;
+}
+
+std::vector<std::uint64_t> addresses_of(const cl::DevicePtr& device, const cl::Kernel& locate,
+                                        const std::vector<_cl_mem*>& buffers) {
+  const Tensor table = Tensor::zeros(device, DType::kUInt32, {2 * static_cast<std::int64_t>(buffers.size())});
+  for (std::size_t i = 0; i < buffers.size(); ++i)
+    device->launch(locate, {1, 0, 0}, {1, 0, 0}, buffers[i], table.buffer(), static_cast<std::int32_t>(i));
+  std::vector<std::uint64_t> addresses(buffers.size());
+  table.copy_to_host(addresses.data());
+  return addresses;
+}
+
+std::vector<GraphOp> resolved(const GraphOps& graph, const std::vector<_cl_mem*>& buffers,
+                              const std::vector<std::uint64_t>& addresses) {
+  std::vector<GraphOp> ops;
+  for (const BufferOp& from : graph.ops) {
+    GraphOp& op = ops.emplace_back(from.op);
+    for (std::size_t i = 0; i < from.buffers.size(); ++i) {
+      if (from.buffers[i] == nullptr) continue;
+      const auto at = std::lower_bound(buffers.begin(), buffers.end(), from.buffers[i]) - buffers.begin();
+      op.words[i] = addresses[at];
+    }
+  }
+  return ops;
+}
+
+// What the recorded step's buffers are. The table of a step begins with the counters of all operations and the headers,
+// so the number of launches bounds where the rest begins: an attend makes two operations.
+GraphPlaces places_of(const cl::LaunchRecorder& recorded, std::span<const std::int32_t> ids,
+                      std::span<const RecordedTables> tables, const Tensor& out) {
+  GraphPlaces places;
+  places.logits = handle_of(out);
+  const std::size_t most_ops = 2 * recorded.launches().size();
+  places.ids_at = static_cast<std::int32_t>(most_ops * 2 * kCounterInts + tables.size() * kPlanInts);
+  auto at = places.ids_at + static_cast<std::int32_t>(ids.size());
+  for (const RecordedTables& table : tables) {
+    places.rows.push_back(handle_of(table.rows.table()));
+    places.plans.push_back(handle_of(table.plan.table()));
+    places.rows_at.push_back(at);
+    at += 2 * static_cast<std::int32_t>(ids.size());
+  }
+  for (const cl::LaunchRecorder::Upload& upload : recorded.uploads()) {
+    const std::span<const std::byte> wanted = std::as_bytes(ids);
+    const bool is_ids = std::equal(upload.bytes.begin(), upload.bytes.end(), wanted.begin(), wanted.end());
+    if (is_ids && places.ids == nullptr) {
+      places.ids = upload.buffer;
+    } else {
+      places.uploads.push_back(upload.buffer);  // a second one with the same bytes may be something else: not replayed
+    }
+  }
+  return places;
+}
+
+template <class Values>
+std::int32_t append(std::vector<std::int32_t>& table, const Values& values) {
+  const auto at = static_cast<std::int32_t>(table.size());
+  const auto* ints = reinterpret_cast<const std::int32_t*>(values.data());
+  table.insert(table.end(), ints, ints + std::span(values).size_bytes() / sizeof(std::int32_t));
+  return at;
+}
+
+}  // namespace
+
+bool can_record(cl::Device& device) {
+  const cl::DeviceInfo& info = device.info();
+  return info.kind == cl::DeviceKind::kCpu && info.unified_memory && kernel_family(device) == KernelFamily::kSerial;
+}
+
+LaunchRecording::LaunchRecording(const cl::DevicePtr& device)
+    : launches_(cl::LaunchRecorder::listen(device)), memory_(StorageKeeper::begin(device)) {}
+
+void LaunchRecording::stop() noexcept {
+  launches_->stop();
+  memory_->stop();
+}
+
+struct LaunchGraph::State {
+  cl::DevicePtr device;
+  cl::Kernel run;
+  Tensor ops, own;
+  std::size_t rows = 0, caches = 0, launches = 0;
+  std::int32_t op_count = 0, ids_at = 0, header_at = 0;
+  std::vector<std::int32_t> rows_at;
+  std::uint64_t own_floats = 0, partial_heads = 0, partial_dim = 0;
+  std::uint32_t workers = 1, keys_per_tile = 0;
+  Shape out_shape;
+  std::shared_ptr<StorageKeeper> memory;
+  std::vector<cl::SharedMemory> held;
+
+  std::vector<std::int32_t> table_of(std::span<const std::int32_t> ids, std::span<const StepTables> tables) const;
+  ~State();
+};
+
+// The driver does not know what a replay uses, so memory must not go before the last one ends.
+LaunchGraph::State::~State() {
+  try {
+    device->mark().wait_quietly();
+  } catch (const std::exception& error) {
+    log_message(LogLevel::kError, error.what());
+  }
+}
+
+LaunchGraph::LaunchGraph(std::unique_ptr<State> state) : state_(std::move(state)) {}
+LaunchGraph::~LaunchGraph() = default;
+std::uint32_t LaunchGraph::launches() const noexcept { return static_cast<std::uint32_t>(state_->launches); }
+std::uint64_t LaunchGraph::nbytes() const noexcept {
+  return state_->memory->bytes() + state_->ops.nbytes() + state_->own.nbytes();
+}
+
+bool LaunchGraph::build_program(LaunchRecording& recording) {
+  recording.stop();
+  std::string reason;
+  const auto options = graph_options(recording.launches_->launches(), reason);
+  const cl::DevicePtr& device = recording.launches_->device();
+  if (!options || !can_record(*device)) return false;
+  device->kernel("launch_graph", "run_graph", *options);
+  device->kernel("launch_graph", "locate", *options);
+  return true;
+}
+
+std::shared_ptr<const LaunchGraph> LaunchGraph::make(LaunchRecording& recording, std::span<const std::int32_t> ids,
+                                                     std::span<const RecordedTables> tables, const Tensor& out,
+                                                     std::string& reason) {
+  recording.stop();
+  const cl::LaunchRecorder& recorded = *recording.launches_;
+  const cl::DevicePtr& device = recorded.device();
+  reason = recorded.foreign().empty() ? "" : cat("the step used ", recorded.foreign());
+  if (!can_record(*device)) reason = "graphs are for CPU devices that share the host's memory";
+  if (!out.defined() || out.dtype() != DType::kFloat32 || out.offset() != 0)
+    reason = "the result is a part of a tensor";
+  if (!reason.empty()) return nullptr;
+  const GraphPlaces places = places_of(recorded, ids, tables, out);
+  const std::optional<GraphOps> graph = graph_ops(recorded.launches(), places, reason);
+  if (!graph) return nullptr;
+  const auto options = graph_options(recorded.launches(), reason);
+  if (!options) return nullptr;
+
+  auto state = std::make_unique<State>();
+  state->device = device;
+  state->run = device->kernel("launch_graph", "run_graph", *options);
+  const std::vector<_cl_mem*> buffers = buffers_of(*graph);
+  for (_cl_mem* buffer : buffers) state->held.emplace_back(buffer);
+  const cl::Kernel locate = device->kernel("launch_graph", "locate", *options);
+  const std::vector<GraphOp> ops = resolved(*graph, buffers, addresses_of(device, locate, buffers));
+  state->ops = Tensor::from_host(device, DType::kUInt32, {static_cast<std::int64_t>(std::span(ops).size_bytes() / 4)},
+                                 ops.data());
+  state->workers = std::clamp<std::uint32_t>(device->info().compute_units, 1, kMaxWorkers);
+  state->own_floats = graph->own_floats;
+  state->own =
+      Tensor::zeros(device, DType::kFloat32,
+                    {static_cast<std::int64_t>(std::max<std::uint64_t>(1, state->workers * graph->own_floats))});
+  state->rows = ids.size();
+  state->caches = tables.size();
+  state->launches = recorded.launches().size();
+  state->op_count = static_cast<std::int32_t>(ops.size());
+  state->ids_at = places.ids_at;
+  state->header_at = places.ids_at - static_cast<std::int32_t>(tables.size()) * kPlanInts;
+  state->rows_at = places.rows_at;
+  state->partial_heads = graph->partial_heads;
+  state->partial_dim = graph->partial_dim;
+  state->out_shape = out.shape();
+  state->memory = recording.memory_;
+  state->memory->keep_only(buffers);
+  return std::shared_ptr<const LaunchGraph>(new LaunchGraph(std::move(state)));
+}
+
+std::vector<std::int32_t> LaunchGraph::State::table_of(std::span<const std::int32_t> ids,
+                                                       std::span<const StepTables> tables) const {
+  std::vector<std::int32_t> table(ids_at);
+  append(table, ids);
+  for (const StepTables& each : tables) append(table, each.rows);
+  for (std::size_t cache = 0; cache < tables.size(); ++cache) {
+    const AttentionPlan& plan = *tables[cache].plan;
+    const std::array<std::int32_t, kPlanInts> header = {static_cast<std::int32_t>(plan.tiles.size()),
+                                                        append(table, plan.row_bounds),
+                                                        append(table, plan.row_ids),
+                                                        append(table, plan.segments),
+                                                        append(table, plan.tiles),
+                                                        append(table, plan.merge_begin),
+                                                        append(table, plan.merge_ids),
+                                                        plan.partials > 0 ? static_cast<std::int32_t>(plan.rows) : 0};
+    std::copy(header.begin(), header.end(), table.begin() + header_at + static_cast<std::ptrdiff_t>(cache) * kPlanInts);
+  }
+  return table;
+}
+
+Tensor LaunchGraph::replay(std::span<const std::int32_t> ids, std::span<const StepTables> tables) const {
+  const State& own = *state_;
+  require(ids.size() == own.rows, kWhere, "ids: got ", ids.size(), ", allowed the recorded ", own.rows);
+  require(tables.size() == own.caches, kWhere, "tables: got ", tables.size(), ", allowed ", own.caches);
+  std::int64_t partials = 1;
+  for (const StepTables& table : tables) {
+    require(table.plan != nullptr && table.rows.size() == own.rows && table.plan->rows == own.rows, kWhere,
+            "tables: got rows other than the recorded ", own.rows);
+    partials = std::max<std::int64_t>(partials, table.plan->partials);
+  }
+  const std::vector<std::int32_t> table = own.table_of(ids, tables);
+  const Tensor step =
+      Tensor::from_host(own.device, DType::kInt32, {static_cast<std::int64_t>(table.size())}, table.data());
+  const auto heads = static_cast<std::int64_t>(own.partial_heads), dim = static_cast<std::int64_t>(own.partial_dim);
+  const Tensor partial_out = Tensor::empty(own.device, DType::kFloat32, {partials, heads, dim}),
+               partial_stats = Tensor::empty(own.device, DType::kFloat32, {partials, heads, 2});
+  Tensor out = Tensor::empty(own.device, DType::kFloat32, own.out_shape);
+  own.device->launch(own.run, {own.workers, 0, 0}, {1, 0, 0}, own.ops.buffer(), own.op_count, step.buffer(),
+                     own.header_at, out.buffer(), partial_out.buffer(), partial_stats.buffer(), own.own.buffer(),
+                     static_cast<std::int32_t>(own.own_floats));
+  return out;
+}
+
+}  // namespace kvtrie::ops

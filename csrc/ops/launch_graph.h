@@ -1,0 +1,96 @@
+// A decode step as one launch: what a step launched is recorded once and replayed for every later step of its size.
+//
+// Concept. On a CPU device a launch costs about 6 us, as much as many of the 50 to 70 kernels of a decode step take. So
+// the launches of one step are written down (LaunchRecording), turned into a table of operations, and later steps hand
+// that table to one kernel (kernels/launch_graph.cl) together with what is new in them:
+//
+//     recorded, once           in the table                             anew in each replay
+//     embedding(ids)           weights, activations: addresses          token ids
+//     rms_norm, matmul, ...    activations live as long as the graph    where rows stand and go (QkvRows)
+//     put_qkv(rows)            K/V pools: addresses                     what they see (AttentionPlan)
+//     attend_tiles(plan)                                                the logits' own tensor
+//
+// The functions that compute are those of the recorded kernels, so the bits are theirs.
+//
+// Where it works. The kernel relies on two things that OpenCL 1.2 does not promise and CPU devices keep: work-groups
+// see each other's writes in order, and a buffer stays where it is. So graphs are made for CPU devices that share the
+// host's memory only, and whoever makes one replays the recorded step and compares (cache/forward_graph.h does), before
+// it is used. Anything that cannot be recorded is a reason, never an error: the step was computed all the same.
+//
+// Memory: activations of one step (they are used in turn, as the recorded step did), and what is recorded stays alive
+// as long as the graph: weights, and the pools of the caches.
+//
+// Threads: a recording hears one thread; a graph is read-only, so several threads may replay it: replays of one graph
+// follow each other in the device's queue.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cl/launch_recorder.h"
+#include "ops/attention.h"
+#include "ops/qkv.h"
+#include "tensor/storage_keeper.h"
+#include "tensor/tensor.h"
+
+namespace kvtrie::ops {
+
+// What is new in each step, for one cache.
+struct StepTables {
+  std::vector<QkvRows::Row> rows;
+  const AttentionPlan* plan = nullptr;
+};
+
+// The same on the device, as the recorded step used it; empty where it did not.
+struct RecordedTables {
+  QkvRows rows;
+  DevicePlan plan;
+};
+
+// Rows of a step for which graphs are made: beyond that, launches are small beside what they compute.
+inline constexpr std::uint32_t kMaxGraphRows = 8;
+
+// Whether steps of this device can be recorded: see above.
+bool can_record(cl::Device& device);
+
+// Records the calling thread from its making until `stop` or its end.
+class LaunchRecording {
+ public:
+  explicit LaunchRecording(const cl::DevicePtr& device);
+  ~LaunchRecording() { stop(); }
+  void stop() noexcept;
+
+ private:
+  friend class LaunchGraph;
+  std::shared_ptr<cl::LaunchRecorder> launches_;
+  std::shared_ptr<StorageKeeper> memory_;
+};
+
+class LaunchGraph {
+ public:
+  // The graph of a recorded step over `ids` whose result is `out` float32; null, and why, when some of it cannot be
+  // replayed. Throws kDevice. `tables`: one for each cache.
+  static std::shared_ptr<const LaunchGraph> make(LaunchRecording& recording, std::span<const std::int32_t> ids,
+                                                 std::span<const RecordedTables> tables, const Tensor& out,
+                                                 std::string& reason);
+  // Builds the program that graphs of these launches need, so that making one later takes milliseconds. False: none.
+  static bool build_program(LaunchRecording& recording);
+  ~LaunchGraph();
+
+  // One launch; returns a new tensor in the recorded one's shape. REQUIRES: as many ids, rows and tables as recorded,
+  // and ids that the recorded step could have had. Throws kArgument for other numbers, kDevice.
+  Tensor replay(std::span<const std::int32_t> ids, std::span<const StepTables> tables) const;
+
+  std::uint32_t launches() const noexcept;  // recorded ones
+  std::uint64_t nbytes() const noexcept;    // device memory of its own
+
+ private:
+  struct State;
+  explicit LaunchGraph(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace kvtrie::ops

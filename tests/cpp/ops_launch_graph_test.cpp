@@ -1,0 +1,281 @@
+// A small model's step, recorded and replayed: the same bits as the launches give, for other tokens, histories and
+// cells.
+#include "ops/launch_graph.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <numeric>
+
+#include "device_test.h"
+#include "ops/matmul.h"
+#include "ops/ops.h"
+#include "ops/support.h"
+#include "ops_helpers.h"
+
+namespace kvtrie::ops {
+namespace {
+
+class LaunchGraphTest : public OpsTest {
+ protected:
+  void SetUp() override {
+    OpsTest::SetUp();
+    if (!can_record(device())) GTEST_SKIP() << "graphs are not for this device";
+  }
+};
+
+struct Sizes {
+  std::int32_t layers = 2, heads = 4, kv_heads = 2, dim = 16, inner = 40, vocab = 75;
+  DType stored = DType::kFloat16;
+  Activation activation = Activation::kSilu;
+  std::int32_t hidden() const { return heads * dim; }
+};
+
+// Two conversations' worth of cells in one pool; sequence s owns every second cell.
+struct Model {
+  struct Layer {
+    Tensor norm, q_norm, post_norm;
+    PackedWeight qkv, o, down;
+    PackedPair gate_up;
+    LayerCells cells;
+  };
+  static constexpr std::int32_t kCells = 2400;
+
+  Sizes s;
+  Tensor table, norm;
+  PackedWeight head;
+  DeviceRope rope;
+  std::vector<Layer> layers;
+
+  Model(Random& random, Sizes sizes) : s(sizes) {
+    const auto weight = [&](std::int32_t out, std::int32_t in) {
+      return upload_as(random.normals(std::size_t(out) * in, 1.0f / std::sqrt(float(in))), s.stored, {out, in});
+    };
+    const auto vector = [&](std::int32_t n) { return upload(random.normals(n, 0.5f), {n}); };
+    table = weight(s.vocab, s.hidden());
+    norm = vector(s.hidden());
+    head = pack(weight(s.vocab, s.hidden()));
+    rope = DeviceRope(shared_device(), RopeParams{}, s.dim);
+    for (std::int32_t i = 0; i < s.layers; ++i) {
+      Layer layer;
+      layer.norm = vector(s.hidden());
+      layer.q_norm = vector(s.dim);
+      layer.post_norm = vector(s.hidden());
+      layer.qkv = pack(weight((s.heads + 2 * s.kv_heads) * s.dim, s.hidden()));
+      layer.o = pack(weight(s.hidden(), s.hidden()));
+      layer.down = pack(weight(s.hidden(), s.inner));
+      layer.gate_up = pack_pair(weight(s.inner, s.hidden()), weight(s.inner, s.hidden()));
+      const Shape shape{s.kv_heads, kCells, s.dim};
+      const std::size_t count = std::size_t(s.kv_heads) * kCells * s.dim;
+      layer.cells = {upload_as(random.normals(count), DType::kFloat16, shape),
+                     upload_as(random.normals(count), DType::kFloat16, shape)};
+      layers.push_back(layer);
+    }
+  }
+
+  Tensor launch(std::span<const std::int32_t> ids, const QkvRows& rows, const DevicePlan& plan) const {
+    const auto count = static_cast<std::int64_t>(ids.size());
+    Tensor x = embedding(table, Tensor::from_host(shared_device(), DType::kInt32, {count}, ids.data()));
+    for (const Layer& layer : layers) {
+      const Tensor qkv = matmul(rms_norm(x, layer.norm, 1e-5f), layer.qkv);
+      const Tensor q = put_qkv(qkv, rows, layer.cells, {&rope, layer.q_norm, {}, 1e-5f, 0.0f});
+      const Tensor attended = attend_spans(q, layer.cells.k, layer.cells.v, plan, {}).reshape({count, s.hidden()});
+      x = matmul(attended, layer.o, x);
+      x = matmul(matmul_gated(rms_norm(x, layer.post_norm, 1e-5f), layer.gate_up, s.activation), layer.down, x);
+      x = mul(add(x, x), layer.norm);
+    }
+    return matmul(rms_norm(x, norm, 1e-5f, 1.0f), head);
+  }
+};
+
+// Rows of `rows` sequences, one each: histories of random lengths in random runs of cells.
+struct Step {
+  std::vector<std::int32_t> ids;
+  std::vector<CellSpans> keys;
+  std::vector<QkvRows::Row> places;
+  AttentionPlan plan;
+
+  Step(Random& random, const Model& model, std::int32_t rows, std::int32_t longest) {
+    std::vector<std::int32_t> cells(Model::kCells / 4);
+    std::iota(cells.begin(), cells.end(), 0);
+    std::shuffle(cells.begin(), cells.end(), random.engine());
+    std::size_t next = 0;
+    std::vector<QueryRows> queries;
+    keys.resize(rows);
+    for (std::int32_t row = 0; row < rows; ++row) {
+      const std::int32_t length = 1 + random.below(longest);
+      for (std::int32_t position = 0; position < length; position += 4) {
+        const auto run = static_cast<std::uint32_t>(std::min(4, length - position));
+        keys[row].push_back({static_cast<Cell>(4 * cells[next++ % cells.size()]), run, position});
+      }
+      ids.push_back(random.below(model.s.vocab));
+      places.push_back({length - 1, static_cast<std::int32_t>(keys[row].back().cell + keys[row].back().length - 1)});
+      queries.push_back({static_cast<std::uint32_t>(row), 1, length - 1, keys[row]});
+    }
+    plan = plan_attention(queries, plan_limits(*shared_device()));
+  }
+};
+
+std::shared_ptr<const LaunchGraph> recorded(const Model& model, const Step& step, Tensor& out) {
+  model.launch(step.ids, QkvRows(shared_device(), step.places), upload_plan(shared_device(), step.plan));  // proves them
+  LaunchRecording recording(shared_device());
+  const RecordedTables tables{QkvRows(shared_device(), step.places), upload_plan(shared_device(), step.plan)};
+  out = model.launch(step.ids, tables.rows, tables.plan);
+  std::string reason;
+  auto graph = LaunchGraph::make(recording, step.ids, std::array{tables}, out, reason);
+  EXPECT_EQ(reason, "");
+  return graph;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) { return download<std::uint32_t>(a) == download<std::uint32_t>(b); }
+
+void check_replays(Sizes sizes, std::int32_t rows, std::uint32_t salt) {
+  SCOPED_TRACE(cat("rows ", rows, ", seed ", kSeed, " + ", salt));
+  Random random(salt);
+  const Model model(random, sizes);
+  Tensor first;
+  const auto graph = recorded(model, Step(random, model, rows, 20), first);
+  ASSERT_NE(graph, nullptr);
+  for (const std::int32_t longest : {3, 40, 600, 2000}) {
+    const Step step(random, model, rows, longest);
+    const Tensor wanted =
+        model.launch(step.ids, QkvRows(shared_device(), step.places), upload_plan(shared_device(), step.plan));
+    const auto k = download<std::uint16_t>(model.layers.back().cells.k);
+    // What the launches stored goes, so that the replay has to store it again.
+    shared_device()->fill(model.layers.back().cells.k.buffer(), 0, model.layers.back().cells.k.nbytes(), 0);
+    model.layers.back().cells.k.copy_from_host(k.data());
+    const Tensor got = graph->replay(step.ids, std::array{StepTables{step.places, &step.plan}});
+    EXPECT_TRUE(same_bits(got, wanted)) << "longest history " << longest;
+    EXPECT_EQ(download<std::uint16_t>(model.layers.back().cells.k), k);
+  }
+}
+
+TEST_F(LaunchGraphTest, ReplaysGiveTheBitsOfTheLaunches) {
+  check_replays({}, 1, 1);
+  check_replays({}, 3, 2);
+  check_replays({.layers = 1, .heads = 3, .kv_heads = 3, .dim = 32, .inner = 64, .activation = Activation::kGeluTanh},
+                8, 3);
+}
+
+TEST_F(LaunchGraphTest, KeysAndValuesAreStoredByTheReplay) {
+  Random random(4);
+  const Model model(random, {});
+  Tensor out;
+  const auto graph = recorded(model, Step(random, model, 2, 9), out);
+  ASSERT_NE(graph, nullptr);
+  const Step step(random, model, 2, 30);
+  model.launch(step.ids, QkvRows(shared_device(), step.places), upload_plan(shared_device(), step.plan));
+  for (const Model::Layer& layer : model.layers)
+    for (const Tensor& pool : {layer.cells.k, layer.cells.v}) {
+      const auto wanted = download<std::uint16_t>(pool);
+      auto spoilt = wanted;
+      for (const QkvRows::Row& row : step.places)
+        for (std::int32_t head = 0; head < model.s.kv_heads; ++head)
+          std::fill_n(spoilt.begin() + (head * Model::kCells + row.cell) * model.s.dim, model.s.dim, 0x7e00);
+      pool.copy_from_host(spoilt.data());
+      ASSERT_NE(download<std::uint16_t>(pool), wanted);
+      graph->replay(step.ids, std::array{StepTables{step.places, &step.plan}});
+      EXPECT_EQ(download<std::uint16_t>(pool), wanted);
+    }
+}
+
+TEST_F(LaunchGraphTest, OneLaunchForAll) {
+  Random random(5);
+  const Model model(random, {});
+  const Step step(random, model, 1, 9);
+  Tensor out;
+  const auto graph = recorded(model, step, out);
+  ASSERT_NE(graph, nullptr);
+  EXPECT_EQ(graph->launches(), 1u + 10 * 2 + 2);
+  const std::uint64_t before = device().counters().launches;
+  graph->replay(step.ids, std::array{StepTables{step.places, &step.plan}});
+  EXPECT_EQ(device().counters().launches, before + 1);
+  EXPECT_LT(graph->nbytes(), 64u << 10);
+}
+
+TEST_F(LaunchGraphTest, ResultsOfEarlierReplaysStay) {
+  Random random(6);
+  const Model model(random, {});
+  const Step first(random, model, 1, 9), second(random, model, 1, 9);
+  Tensor out;
+  const auto graph = recorded(model, first, out);
+  ASSERT_NE(graph, nullptr);
+  const auto wanted = download<std::uint32_t>(out);
+  const Tensor again = graph->replay(first.ids, std::array{StepTables{first.places, &first.plan}});
+  graph->replay(second.ids, std::array{StepTables{second.places, &second.plan}});
+  EXPECT_EQ(download<std::uint32_t>(out), wanted);
+  EXPECT_EQ(download<std::uint32_t>(again), wanted);
+}
+
+std::string refusal(const std::function<Tensor()>& step, std::span<const std::int32_t> ids) {
+  step();  // proves the kernels, which reads
+  LaunchRecording recording(shared_device());
+  const Tensor out = step();
+  std::string reason;
+  EXPECT_EQ(LaunchGraph::make(recording, ids, {}, out, reason), nullptr);
+  return reason;
+}
+
+TEST_F(LaunchGraphTest, WhatCannotBeReplayedIsAReason) {
+  Random random(7);
+  const Tensor x = upload(random.normals(32), {2, 16}), table = upload(random.normals(160), {10, 16});
+  const std::vector<std::int32_t> ids{3, 5};
+  EXPECT_TRUE(contains(refusal([&] { return softmax(x); }, ids), "kernel rows.softmax is not one that graphs know"));
+  EXPECT_TRUE(contains(refusal(
+                           [&] {
+                             return embedding(table, upload(std::vector<std::int32_t>{3, 4}));
+                           },
+                           ids),
+                       "came from the host"));
+  EXPECT_TRUE(contains(refusal([&] { return add(x, upload(random.normals(16), {16})); }, ids), "came from the host"));
+  EXPECT_TRUE(contains(refusal(
+                           [&] {
+                             download(x);
+                             return add(x, x);
+                           },
+                           ids),
+                       "clEnqueueReadBuffer"));
+  EXPECT_TRUE(contains(refusal([&] { return add(x, x).slice(1, 2); }, ids), "a part of a tensor"));
+}
+
+TEST_F(LaunchGraphTest, StepsOfOtherSizesAreRefused) {
+  Random random(8);
+  const Model model(random, {});
+  const Step step(random, model, 2, 9), other(random, model, 3, 9);
+  Tensor out;
+  const auto graph = recorded(model, step, out);
+  ASSERT_NE(graph, nullptr);
+  const StepTables tables{step.places, &step.plan}, others{other.places, &other.plan};
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { graph->replay(other.ids, std::array{others}); }),
+                       "ids: got 3, allowed the recorded 2"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { graph->replay(step.ids, std::array{others}); }), "rows"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { graph->replay(step.ids, {}); }), "tables"));
+}
+
+TEST_F(LaunchGraphTest, OneRecordingAtATime) {
+  LaunchRecording recording(device_ptr());
+  error_of(ErrorKind::kBusy, [] { LaunchRecording second(shared_device()); });
+  recording.stop();
+  LaunchRecording third(device_ptr());
+}
+
+// A graph outlives the tensors that its step used: what it reads stays in memory.
+TEST_F(LaunchGraphTest, WeightsStayAsLongAsTheGraph) {
+  Random random(9);
+  const Tensor x = upload(random.normals(32), {2, 16});
+  std::shared_ptr<const LaunchGraph> graph;
+  std::vector<float> wanted;
+  {
+    const Tensor y = upload(random.normals(32), {2, 16});
+    LaunchRecording recording(device_ptr());
+    const Tensor out = add(x, y);
+    std::string reason;
+    graph = LaunchGraph::make(recording, {}, {}, out, reason);
+    ASSERT_NE(graph, nullptr) << reason;
+    wanted = download(out);
+  }
+  EXPECT_EQ(download(graph->replay({}, {})), wanted);
+}
+
+}  // namespace
+}  // namespace kvtrie::ops
