@@ -68,6 +68,7 @@ class Forward {
 
  private:
   friend class CausalCache;
+  friend class CausalHold;
   std::unique_ptr<State> state_;
 };
 using ForwardPtr = std::shared_ptr<Forward>;
@@ -250,6 +251,7 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   struct State;  // private to cache/
 
  private:
+  friend class CausalHold;
   explicit CausalCache(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
 };

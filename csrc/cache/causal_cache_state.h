@@ -3,6 +3,7 @@
 //   causal_cache.cpp      creation, sequences, questions
 //   causal_forward.cpp    forwards: claims, the rows' bounds, dropping
 //   causal_attend.cpp     forwards: puts, attention, completion
+//   causal_hold.cpp       forwards whose layers are computed together
 //   causal_get.cpp        histories and masks for models that do their own attention
 //   causal_window.cpp     what a sequence that forgets holds, and how it lets go
 //   causal_lending.cpp    what the prefix cache builds on

@@ -91,6 +91,7 @@ class KvStore {
   virtual const KvShape& shape() const = 0;
   // False: put, attend and rows neither read nor return tensors (the null store), so nothing about them is checked.
   virtual bool has_bytes() const { return true; }
+  virtual cl::DevicePtr device() const { return nullptr; }  // that computes; null: there is none
   // Throws kArgument when this store cannot reach the tensor's memory.
   virtual void check_place(const Tensor& tensor, std::string_view name) const = 0;
 

@@ -24,6 +24,7 @@ class OpenClKvStore final : public KvStore {
   OpenClKvStore(cl::DevicePtr device, const KvShape& shape, std::uint64_t budget_bytes = 0);
 
   const KvShape& shape() const override { return shape_; }
+  cl::DevicePtr device() const override { return device_; }
   void check_place(const Tensor& tensor, std::string_view name) const override;
   PreparedStepPtr prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
                           std::uint32_t rows) override;
@@ -41,8 +42,6 @@ class OpenClKvStore final : public KvStore {
   CompletionPtr load_image(std::span<const CellSpan> spans, std::int32_t image_position, const std::byte* image,
                            std::uint32_t image_cells) override;
   CompletionPtr mark() override;
-
-  const cl::DevicePtr& device() const noexcept { return device_; }
 
  private:
   struct Step;

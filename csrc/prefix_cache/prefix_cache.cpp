@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache_state.h"
+#include "prefix_cache/step_graph.h"
 
 namespace kvtrie {
 
@@ -193,7 +194,19 @@ PrefixCachePtr PrefixCache::create(CacheSet caches, PrefixCacheOptions options) 
   return cache;
 }
 
-PrefixCache::~PrefixCache() { close(); }
+PrefixCache::~PrefixCache() {
+  for (const auto& each : graphs_)
+    if (const std::shared_ptr<StepGraphs> graphs = each.lock()) graphs->forget(*this);
+  close();
+}
+
+void PrefixCache::add_graphs(const std::shared_ptr<StepGraphs>& graphs) {
+  const std::lock_guard lock(graphs_mutex_);
+  std::erase_if(graphs_, [](const auto& each) { return each.expired(); });
+  const bool known =
+      std::any_of(graphs_.begin(), graphs_.end(), [&](const auto& each) { return each.lock() == graphs; });
+  if (!known) graphs_.push_back(graphs);
+}
 
 const std::vector<std::shared_ptr<CausalCache>>& PrefixCache::caches() const noexcept { return state_->caches; }
 

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -128,6 +129,8 @@ struct PrefixCacheStats {
   std::optional<double> seconds_per_token, seconds_per_decoded_token, host_seconds_per_byte, disk_seconds_per_byte;
 };
 
+class StepGraphs;
+
 class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
  public:
   static std::shared_ptr<PrefixCache> create(CacheSet caches, PrefixCacheOptions options);
@@ -182,11 +185,14 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   void close() noexcept;                               // closes every session; idempotent
   bool closed() const noexcept;
 
-  PrefixCacheState& state() noexcept { return *state_; }  // for this layer and its tests
+  PrefixCacheState& state() noexcept { return *state_; }       // for this layer and its tests
+  void add_graphs(const std::shared_ptr<StepGraphs>& graphs);  // which forget this cache when it ends
 
  private:
   explicit PrefixCache(std::unique_ptr<PrefixCacheState> state);
   std::unique_ptr<PrefixCacheState> state_;
+  std::mutex graphs_mutex_;
+  std::vector<std::weak_ptr<StepGraphs>> graphs_;  // guarded by graphs_mutex_
 };
 
 using PrefixCachePtr = std::shared_ptr<PrefixCache>;

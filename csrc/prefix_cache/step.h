@@ -60,6 +60,8 @@ class Step {
  private:
   friend class PrefixCache;
   friend class Session;
+  friend class StepGraphs;
+  friend class StepRecording;
   friend struct PrefixCacheState;
   Step() = default;
   // The cache that has the layer: kArgument for an unknown one, kClosed once dropped.

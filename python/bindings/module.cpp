@@ -17,6 +17,7 @@ void init_encoder(py::module_& m);
 void init_hybrid(py::module_& m);
 void init_trie(py::module_& m);
 void init_session(py::module_& m);
+void init_step_graph(py::module_& m);
 void init_prefix_cache(py::module_& m);
 void init_remote_store(py::module_& m);
 void init_replay(py::module_& m);
@@ -38,6 +39,7 @@ PYBIND11_MODULE(_core, m) {
   kvtrie::binding::init_hybrid(m);
   kvtrie::binding::init_trie(m);
   kvtrie::binding::init_session(m);
+  kvtrie::binding::init_step_graph(m);
   kvtrie::binding::init_prefix_cache(m);
   kvtrie::binding::init_remote_store(m);
   kvtrie::binding::init_replay(m);

@@ -45,6 +45,11 @@ class Rows:
             self._wanted = np.zeros(count, np.int32)
             np.maximum.at(self._wanted, sequences, np.arange(sequences.size, dtype=np.int32))
 
+    @property
+    def all(self) -> bool:
+        """Whether all rows matter."""
+        return self._wanted is None
+
     def take(self, x: Any) -> Any:
         """x [rows, width] -> the wanted rows, in the order of ``step.sessions``."""
         if self._wanted is None:
@@ -225,6 +230,8 @@ class Model:
     fingerprint: str  # SHA-256 (hex): equal exactly when config, weights and storage dtype are equal
     nbytes: int  # device memory of all weights
     tokenizer: Tokenizer | None
+    graphs: Any  # kv.StepGraphs: small steps that were recorded
+    replays: bool  # whether they are replayed, on devices where that works; the bits are the same
 
     def __init__(
         self,
@@ -255,6 +262,8 @@ class Model:
         self.build_rest(weights)
         self.nbytes = weights.nbytes
         self._packs = weights.packs
+        self.graphs = kv.StepGraphs()
+        self.replays = True
         self._warm: set[str | None] = set()  # dtypes of K and V, guarded by the lock
         self._warm_lock = threading.Lock()
         identity = f"{config.digest()}\0{dtype}\0".encode() + weights.digest()
@@ -343,6 +352,26 @@ class Model:
         tokens = self._checked_tokens(step)
         self._check_positions(step)
         rows = Rows(step, all_rows)
+        if not (self.replays and rows.all and isinstance(step, kv.Step)):
+            return self._launch(step, tokens, rows)
+        logits = self.graphs.replay(step)
+        return self._record(step, tokens, rows) if logits is None else logits
+
+    def _record(self, step: Any, tokens: Array, rows: Rows) -> Any:
+        """Computes a step whose like was not computed before, so that the next one can be replayed."""
+        recording = self.graphs.record(step)
+        if recording is None:
+            return self._launch(step, tokens, rows)
+        try:
+            logits = self._launch(step, tokens, rows)
+            recording.finish(logits)
+        finally:
+            recording.stop()
+        return logits
+
+    def _launch(self, step: Any, tokens: Array, rows: Rows) -> Any:
+        """Computes a step operation by operation. Where ``rows`` takes all of them, what is launched depends on nothing
+        but their number."""
         positions = Positions(step, self.device)
         x = self.embed(tokens)
         last = len(self._layers) - 1

@@ -1,0 +1,178 @@
+#include "prefix_cache/step_graph.h"
+
+#include <optional>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cache/causal_hold.h"
+#include "prefix_cache/prefix_cache.h"
+
+namespace kvtrie {
+namespace {
+
+constexpr const char* kWhere = "step_graph";
+// A step that pages or proves a kernel on the way cannot be recorded; the next one can. More often, it is the model.
+constexpr int kMaxRefusals = 8;
+
+// The device of all caches of the step; null when there is none, or not one.
+cl::DevicePtr device_of(const PrefixCache& cache) {
+  cl::DevicePtr device;
+  for (const auto& each : cache.caches()) {
+    const cl::DevicePtr own = each->store().device();
+    if (own == nullptr || (device != nullptr && own != device)) return nullptr;
+    device = own;
+  }
+  return device;
+}
+
+std::vector<ops::StepTables> tables_of(const std::vector<CausalHold>& holds) {
+  std::vector<ops::StepTables> tables;
+  for (const CausalHold& hold : holds) tables.push_back(hold.tables());
+  return tables;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  if (a.shape() != b.shape()) return false;
+  std::vector<std::byte> left(a.nbytes()), right(b.nbytes());
+  a.copy_to_host(left.data());
+  b.copy_to_host(right.data());
+  return left == right;
+}
+
+}  // namespace
+
+// ---- graphs ---------------------------------------------------------------------------------------------------------
+
+StepGraphs::GraphPtr StepGraphs::find(const Step& step) const {
+  const std::lock_guard lock(mutex_);
+  const auto entry = entries_.find({step.cache().get(), step.tokens().size()});
+  return entry == entries_.end() ? nullptr : entry->second.graph;
+}
+
+Tensor StepGraphs::replay(Step& step) {
+  const GraphPtr graph = find(step);
+  if (graph == nullptr) return {};
+  if (step.dropped())
+    fail(ErrorKind::kClosed, kWhere, "the step was dropped: its session was asked for something else");
+  Tensor logits;
+  {
+    std::vector<CausalHold> holds;
+    for (std::size_t i = 0; i < step.forwards_.size(); ++i)
+      holds.emplace_back(*step.cache()->caches()[i], *step.forwards_[i]);
+    const std::vector<ops::StepTables> tables = tables_of(holds);
+    logits = graph->replay(step.tokens(), tables);
+    for (CausalHold& hold : holds) hold.put_all();
+  }
+  step.attended_ = true;
+  step.finish_if_complete();
+  const std::lock_guard lock(mutex_);
+  ++replays_;
+  return logits;
+}
+
+std::shared_ptr<StepRecording> StepGraphs::record(const StepPtr& step) {
+  require(step != nullptr && step->cache() != nullptr, kWhere, "step: got none, allowed one of a session");
+  if (step->complete() || step->dropped() || step->tokens().size() > ops::kMaxGraphRows) return nullptr;
+  if (!step->cache()->recurrents().empty()) return nullptr;
+  const cl::DevicePtr device = device_of(*step->cache());
+  if (device == nullptr || !ops::can_record(*device)) return nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto entry = entries_.find({step->cache().get(), step->tokens().size()});
+    if (entry != entries_.end() && entry->second.refusals >= kMaxRefusals) return nullptr;
+  }
+  return std::shared_ptr<StepRecording>(new StepRecording(shared_from_this(), step, device));
+}
+
+void StepGraphs::keep(const Step& step, GraphPtr graph) {
+  step.cache()->add_graphs(shared_from_this());
+  const std::lock_guard lock(mutex_);
+  entries_[{step.cache().get(), step.tokens().size()}].graph.swap(graph);
+}
+
+void StepGraphs::refuse(const Step& step, const std::string& reason) {
+  step.cache()->add_graphs(shared_from_this());
+  const std::lock_guard lock(mutex_);
+  ++entries_[{step.cache().get(), step.tokens().size()}].refusals;
+  ++refusals_;
+  reason_ = reason;
+}
+
+void StepGraphs::forget(const PrefixCache& cache) noexcept {
+  std::map<Key, Entry> gone;  // ends without the lock: graphs wait for the device
+  const std::lock_guard lock(mutex_);
+  for (auto entry = entries_.lower_bound({&cache, 0}); entry != entries_.end() && entry->first.first == &cache;)
+    gone.insert(entries_.extract(entry++));
+}
+
+StepGraphs::Stats StepGraphs::stats() const {
+  const std::lock_guard lock(mutex_);
+  Stats stats;
+  for (const auto& [key, entry] : entries_) {
+    if (entry.graph == nullptr) continue;
+    ++stats.graphs;
+    stats.launches += entry.graph->launches();
+    stats.bytes += entry.graph->nbytes();
+  }
+  stats.replays = replays_;
+  stats.refusals = refusals_;
+  stats.reason = reason_;
+  return stats;
+}
+
+// ---- recording ------------------------------------------------------------------------------------------------------
+
+// Stores nothing: the step's own launches did, and others may have read it since.
+bool StepRecording::proves(const ops::LaunchGraph& graph, const Tensor& logits) {
+  Tensor again;
+  {
+    std::vector<CausalHold> holds;
+    for (std::size_t i = 0; i < step_->forwards_.size(); ++i) {
+      std::optional<CausalHold> hold = CausalHold::again(*step_->cache()->caches()[i], *step_->forwards_[i]);
+      if (!hold) {
+        reason_ = "the step's cells moved before it could be replayed";
+        return false;
+      }
+      holds.push_back(std::move(*hold));
+    }
+    std::vector<ops::StepTables> tables = tables_of(holds);
+    for (ops::StepTables& table : tables)
+      for (ops::QkvRows::Row& row : table.rows) row.cell = -1;
+    again = graph.replay(step_->tokens(), tables);
+  }
+  if (same_bits(again, logits)) return true;
+  reason_ = "the replayed step gave other logits";
+  log_message(LogLevel::kWarning,
+              cat("[step_graph] a step is not replayed on ", logits.device()->info().name, ": it gave other logits"));
+  return false;
+}
+
+std::shared_ptr<const ops::LaunchGraph> StepRecording::made(const Tensor& logits) {
+  reason_ = step_->complete() ? "" : "the step is not complete";
+  if (!reason_.empty()) return nullptr;
+  std::vector<ops::RecordedTables> tables;
+  for (std::size_t i = 0; i < step_->forwards_.size(); ++i) {
+    std::optional<CausalHold> hold = CausalHold::again(*step_->cache()->caches()[i], *step_->forwards_[i]);
+    if (!hold) {
+      reason_ = "the step's cells moved before it could be recorded";
+      return nullptr;
+    }
+    tables.push_back(hold->recorded());
+  }
+  auto graph = ops::LaunchGraph::make(recording_, step_->tokens(), tables, logits, reason_);
+  return graph != nullptr && proves(*graph, logits) ? graph : nullptr;
+}
+
+bool StepRecording::finish(const Tensor& logits) {
+  recording_.stop();
+  std::shared_ptr<const ops::LaunchGraph> graph = made(logits);
+  if (graph == nullptr) {
+    graphs_->refuse(*step_, reason_);
+    return false;
+  }
+  graphs_->keep(*step_, std::move(graph));
+  return true;
+}
+
+}  // namespace kvtrie

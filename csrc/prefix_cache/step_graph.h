@@ -1,0 +1,98 @@
+// Decode steps that are replayed: what one step of a model launched, as one launch for later steps of the same size.
+//
+// Concept (ops/launch_graph.h). A model computes a step while a StepRecording listens; `finish` makes a graph of what
+// was launched, and proves it: the step is replayed, storing nothing, and the logits must have the same bits. From then
+// on `replay` does all that the model would do for a step:
+//
+//     logits = graphs.replay(step)       undefined: there is no graph for this cache and number of rows
+//     recording = graphs.record(step)    null where there will be none
+//     logits = model(step)               as ever
+//     recording->finish(logits)          from now on there is a graph, or a reason why not
+//
+// A model may be recorded if what it launches for a step depends on nothing but the number of rows, and reads nothing
+// of the step but its token ids and what `attend_qkv` adds. That is the caller's to know: a model that, say, drops all
+// rows but the last one of each session launches other things for one session of two rows than for two sessions.
+//
+// A graph holds weights and pools in memory. It goes with the model's StepGraphs or with its cache, whichever ends
+// first.
+//
+// Threads: a recording belongs to the thread that began it; all else may be called from any, for different steps.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "ops/launch_graph.h"
+#include "prefix_cache/step.h"
+
+namespace kvtrie {
+
+class PrefixCache;
+class StepRecording;
+
+// The graphs of one model.
+class StepGraphs : public std::enable_shared_from_this<StepGraphs> {
+ public:
+  static std::shared_ptr<StepGraphs> create() { return std::shared_ptr<StepGraphs>(new StepGraphs); }
+
+  // Computes the step: every layer is put and attended, and its sessions advance. Returns logits like those recorded.
+  // Undefined, and nothing done, where there is no graph. Throws kArgument when a layer was put already, kClosed once
+  // dropped, kDevice; the step is then as it was.
+  Tensor replay(Step& step);
+
+  // Begins to listen to the calling thread. Null for a step that graphs are not for: more than ops::kMaxGraphRows rows,
+  // recurrent layers, caches that are not on one device where ops::can_record; or where too many recordings failed.
+  std::shared_ptr<StepRecording> record(const StepPtr& step);
+
+  struct Stats {
+    std::uint64_t graphs = 0, launches = 0, bytes = 0;  // now; launches: those that one replay of each stands for
+    std::uint64_t replays = 0, refusals = 0;            // totals; refusals: recordings without a graph
+    std::string reason;                                 // of the last refusal
+  };
+  Stats stats() const;
+  void forget(const PrefixCache& cache) noexcept;  // which is about to end
+
+ private:
+  friend class StepRecording;
+  using GraphPtr = std::shared_ptr<const ops::LaunchGraph>;
+  using Key = std::pair<const PrefixCache*, std::size_t>;  // and rows
+  struct Entry {
+    GraphPtr graph;
+    int refusals = 0;
+  };
+  StepGraphs() = default;
+  GraphPtr find(const Step& step) const;
+  void keep(const Step& step, GraphPtr graph);
+  void refuse(const Step& step, const std::string& reason);
+
+  mutable std::mutex mutex_;
+  std::map<Key, Entry> entries_;  // guarded by mutex_; of caches that live
+  std::uint64_t replays_ = 0, refusals_ = 0;
+  std::string reason_;
+};
+
+class StepRecording {
+ public:
+  void stop() noexcept { recording_.stop(); }
+  // `logits`: what the model made of the step. Whether there is a graph now; `reason` says why not.
+  bool finish(const Tensor& logits);
+  const std::string& reason() const noexcept { return reason_; }
+
+ private:
+  friend class StepGraphs;
+  StepRecording(std::shared_ptr<StepGraphs> graphs, StepPtr step, const cl::DevicePtr& device)
+      : graphs_(std::move(graphs)), step_(std::move(step)), recording_(device) {}
+  std::shared_ptr<const ops::LaunchGraph> made(const Tensor& logits);
+  bool proves(const ops::LaunchGraph& graph, const Tensor& logits);
+
+  std::shared_ptr<StepGraphs> graphs_;
+  StepPtr step_;
+  ops::LaunchRecording recording_;
+  std::string reason_;
+};
+
+}  // namespace kvtrie
