@@ -32,13 +32,13 @@ typedef struct {
 
 // Pairs of a head and how they turn at this row's position.
 typedef struct {
-  SHARED const float *cos_, *sin_;
+  GROUP_MEM const float *cos_, *sin_;
   int pairs, interleaved;
 } Turn;
 
 // Sines and cosines of one position, eight pairs at a time and the rest one by one.
-void find_turn(float position, __global const float* inverse_frequencies, int pairs, float factor, SHARED float* cos_,
-               SHARED float* sin_) {
+void find_turn(float position, __global const float* inverse_frequencies, int pairs, float factor,
+               GROUP_MEM float* cos_, GROUP_MEM float* sin_) {
   const int lane = LANE_ID;
   for (int i = 8 * lane; i + 8 <= pairs; i += 8 * LANES) {
     float8 c;
@@ -56,7 +56,7 @@ void find_turn(float position, __global const float* inverse_frequencies, int pa
 }
 
 // One head, normed and rotated, in `head` [K_DIM].
-void prepare_head(__global const float* x, Norm norm, Turn turn, SHARED float* head, SHARED float* shared) {
+void prepare_head(__global const float* x, Norm norm, Turn turn, GROUP_MEM float* head, GROUP_MEM float* shared) {
   const int lane = LANE_ID, dim = K_DIM;
   if (norm.present) {
     const float scale = 1.0f / sqrt(row_squares(x, 0.0f, dim, shared) / dim + norm.eps);
@@ -91,7 +91,7 @@ KERNEL void put_qkv(IDS __global const float* restrict qkv, ulong qkv_offset, __
                     __global float* restrict q, ulong q_offset, __global STORAGE(POOL) * restrict k_pool,
                     ulong k_offset, __global STORAGE(POOL) * restrict v_pool, ulong v_offset, ulong cells, int heads,
                     int kv_heads, int v_dim) {
-  SHARED float shared[LANES], head[K_DIM], cos_[K_DIM / 2 + 1], sin_[K_DIM / 2 + 1];
+  GROUP_MEM float shared[LANES], head[K_DIM], cos_[K_DIM / 2 + 1], sin_[K_DIM / 2 + 1];
   const int row = ID(1), group = ID(2), lane = LANE_ID, dim = K_DIM;
   const int each = heads / kv_heads, cell = table[2 * row + 1];
   find_turn((float)table[2 * row], inverse_frequencies, pairs, factor, cos_, sin_);

@@ -15,7 +15,7 @@
 
 #include "norm.clh"
 
-float row_sum(__global const float* x, int dim, SHARED float* shared) {
+float row_sum(__global const float* x, int dim, GROUP_MEM float* shared) {
   const int lane = LANE_ID;
   float8 sums = (float8)0.0f;
   float rest = 0.0f;
@@ -25,7 +25,7 @@ float row_sum(__global const float* x, int dim, SHARED float* shared) {
 }
 
 #define FIND_ROW                         \
-  SHARED float shared[LANES];            \
+  GROUP_MEM float shared[LANES];         \
   const int row = ID(1), lane = LANE_ID; \
   x += x_offset + (ulong)row * dim;      \
   y += y_offset + (ulong)row * dim;
@@ -90,7 +90,7 @@ KERNEL void softmax(IDS __global const float* restrict x, ulong x_offset, __glob
 // y: int32, one per row.
 KERNEL void argmax(IDS __global const float* restrict x, ulong x_offset, __global int* restrict y, ulong y_offset,
                    int dim) {
-  SHARED float shared[LANES];
+  GROUP_MEM float shared[LANES];
   const int row = ID(1), lane = LANE_ID;
   x += x_offset + (ulong)row * dim;
   float8 tops = (float8)-INFINITY;
@@ -105,7 +105,7 @@ KERNEL void argmax(IDS __global const float* restrict x, ulong x_offset, __globa
       break;
     }
   // Indices stay exact in float only up to 2^24, so the search for the lowest one is done in integers.
-  SHARED int lowest[LANES];
+  GROUP_MEM int lowest[LANES];
   lowest[lane] = found;
   SYNC;
   if (lane == 0) {

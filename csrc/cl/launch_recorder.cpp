@@ -36,9 +36,16 @@ void note_foreign_command(const Device::State& state, const char* name) {
   if (LaunchRecorder* recorder = LaunchRecorder::current(state)) recorder->note_foreign(name);
 }
 
+void LaunchRecorder::note_launch(Launch launch) {
+  for (const Word& word : launch.arguments)
+    if (word.buffer != nullptr) held_.try_emplace(word.buffer, word.buffer);
+  launches_.push_back(std::move(launch));
+}
+
 void LaunchRecorder::note_upload(_cl_mem* buffer, const void* host, std::size_t bytes) {
   const auto* from = static_cast<const std::byte*>(host);
   uploads_.push_back({buffer, {from, from + bytes}});
+  held_.try_emplace(buffer, buffer);
 }
 
 SharedMemory::SharedMemory(_cl_mem* handle) : handle_(handle) {

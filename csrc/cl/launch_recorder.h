@@ -14,12 +14,26 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "cl/device.h"
 
 namespace kvtrie::cl {
+
+// Keeps a buffer's memory, whatever becomes of its owner.
+class SharedMemory {
+ public:
+  explicit SharedMemory(_cl_mem* handle);
+  ~SharedMemory();
+  SharedMemory(SharedMemory&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  SharedMemory& operator=(SharedMemory&&) = delete;
+  _cl_mem* handle() const noexcept { return handle_; }
+
+ private:
+  _cl_mem* handle_;
+};
 
 class LaunchRecorder {
  public:
@@ -55,28 +69,16 @@ class LaunchRecorder {
   std::vector<Launch> launches_;
   std::vector<Upload> uploads_;
   std::string foreign_;
+  std::unordered_map<_cl_mem*, SharedMemory> held_;  // what is named above: a handle that is free is soon another's
 
  public:
   // Who listens to what the calling thread gives a device; null: nobody. For cl/.
   static LaunchRecorder* current(const Device::State& state) noexcept;
-  void note_launch(Launch launch) { launches_.push_back(std::move(launch)); }
+  void note_launch(Launch launch);
   void note_upload(_cl_mem* buffer, const void* host, std::size_t bytes);
   void note_foreign(const char* command) {
     if (foreign_.empty()) foreign_ = command;
   }
-};
-
-// Keeps a buffer's memory, whatever becomes of its owner.
-class SharedMemory {
- public:
-  explicit SharedMemory(_cl_mem* handle);
-  ~SharedMemory();
-  SharedMemory(SharedMemory&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  SharedMemory& operator=(SharedMemory&&) = delete;
-  _cl_mem* handle() const noexcept { return handle_; }
-
- private:
-  _cl_mem* handle_;
 };
 
 }  // namespace kvtrie::cl

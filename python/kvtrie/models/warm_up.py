@@ -3,7 +3,8 @@
 Layers that hold the same tensors, rotate alike and see alike launch the same kernels, so one of each kind stands for
 all. A kernel depends on dtypes and sizes, and that of a product on whether there are few rows; so each of these layers
 runs at the numbers of rows in ``PACKED_ROWS``. Attention and storing K and V go to ``kv.ops.warm_up``, recurrent states
-are seen to by their caches. Activations are those of token 0; nothing but time depends on them.
+are seen to by their caches. Where steps are replayed (``kv.StepGraphs``), two are recorded on caches that go at once: the
+program that replays them depends on the whole step. Activations are those of token 0; nothing but time depends on them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from .weights import Progress
 if TYPE_CHECKING:
     from .base import Model
 
+REPLAY_CELLS = 64  # more than two steps claim
 PACKED_ROWS = (1, 2, 9)  # one of each number that packed products tell apart (csrc/ops/matmul_variant.cpp)
+REPLAYED_ROWS = (1, 2)  # of these, those of steps that are replayed
 CLBLAST_ROWS = (1, 9, 512)  # vector, direct and indirect products of CLBlast
 
 
@@ -69,6 +72,8 @@ def warm_up(model: Model, dtype: str | None, progress: Progress | None) -> None:
     for rows in PACKED_ROWS if model._packs else CLBLAST_ROWS:
         parts.append(lambda rows=rows: _layers(model, rows))  # type: ignore[misc]
     parts.append(lambda: _rest(model))
+    if dtype is not None and model.replays:
+        parts.append(lambda: _replays(model, dtype))
     for done, part in enumerate(parts, 1):
         part()
         if progress is not None:
@@ -95,6 +100,16 @@ def _layers(model: Model, rows: int) -> None:
     x = model.embed(step.tokens)
     for index in kinds_of_layers(model):
         model._layers[index](step, x, Positions(step, model.device), None)
+
+
+def _replays(model: Model, dtype: str) -> None:
+    """Steps of one session each for a row."""
+    cache = kv.PrefixCache(model.caches(REPLAY_CELLS, dtype, warm_up=False), host_bytes=0)
+    try:
+        for rows in REPLAYED_ROWS:
+            model(cache.batch([cache.begin([0], publish=False) for _ in range(rows)]))
+    finally:
+        cache.close()
 
 
 def _rest(model: Model) -> None:
