@@ -117,7 +117,8 @@ struct Step {
 };
 
 std::shared_ptr<const LaunchGraph> recorded(const Model& model, const Step& step, Tensor& out) {
-  model.launch(step.ids, QkvRows(shared_device(), step.places), upload_plan(shared_device(), step.plan));  // proves them
+  model.launch(step.ids, QkvRows(shared_device(), step.places),
+               upload_plan(shared_device(), step.plan));  // proves them
   LaunchRecording recording(shared_device());
   const RecordedTables tables{QkvRows(shared_device(), step.places), upload_plan(shared_device(), step.plan)};
   out = model.launch(step.ids, tables.rows, tables.plan);

@@ -10,8 +10,9 @@ from typing import Any
 
 import kvtrie as kv
 
-from .base import Rope, Rows, WeightTable
+from .base import WeightTable
 from .config import ModelConfig
+from .step_inputs import Rope, Rows
 
 
 class Attention:

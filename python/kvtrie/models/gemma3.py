@@ -16,7 +16,7 @@ import numpy as np
 
 import kvtrie as kv
 
-from .base import AttentionGroup, Model, Positions, Rope, Rows, WeightTable
+from .base import AttentionGroup, Model, WeightTable
 from .blocks import Attention, GatedMlp, Norm
 from .config import (
     ModelConfig,
@@ -30,6 +30,7 @@ from .config import (
     refuse_quantised,
     text_part,
 )
+from .step_inputs import Positions, Rope, Rows
 from .weights import Array
 
 FULL, SLIDING = "full_attention", "sliding_attention"

@@ -15,7 +15,7 @@ import numpy as np
 
 import kvtrie as kv
 
-from .base import AttentionGroup, Model, Rope, Rows, WeightTable
+from .base import AttentionGroup, Model, WeightTable
 from .config import (
     ModelConfig,
     Reader,
@@ -29,6 +29,7 @@ from .config import (
     text_part,
 )
 from .moe import Experts, Mlp, Spread, mlp_shapes, top_k, unfuse
+from .step_inputs import Rope, Rows
 from .weights import WeightSource
 
 FULL, CHUNKED = "full_attention", "chunked_attention"

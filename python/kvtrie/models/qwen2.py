@@ -10,9 +10,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from .base import Model, Positions, Rope, Rows, WeightTable
+from .base import Model, WeightTable
 from .blocks import Attention, GatedMlp, Norm
 from .config import ModelConfig, parse_config
+from .step_inputs import Positions, Rope, Rows
 
 
 class Qwen2Layer:

@@ -1,0 +1,74 @@
+"""What the layers of a model ask about a step: which rows matter at its end, where rows stand, how heads are rotated.
+
+Threads: `Rope` is read-only once built; the others belong to the thread that computes their step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import kvtrie as kv
+
+from .weights import Array
+
+
+class Rows:
+    """The rows of a step that matter after the last attention: all of them, or each session's last one."""
+
+    def __init__(self, step: Any, all_rows: bool) -> None:
+        sequences = np.asarray(step.sequences)
+        count = len(step.sessions)
+        single = sequences.size == count and (count == 1 or np.array_equal(sequences, np.arange(count)))
+        if all_rows or single:
+            self._wanted: Array | None = None
+        else:
+            # Rows of one session are in order, so its largest row index is its last position.
+            self._wanted = np.zeros(count, np.int32)
+            np.maximum.at(self._wanted, sequences, np.arange(sequences.size, dtype=np.int32))
+
+    @property
+    def all(self) -> bool:
+        """Whether all rows matter."""
+        return self._wanted is None
+
+    def take(self, x: Any) -> Any:
+        """x [rows, width] -> the wanted rows, in the order of ``step.sessions``."""
+        if self._wanted is None:
+            return x
+        if self._wanted.size == 1:
+            last = int(self._wanted[0])
+            return x[last : last + 1]
+        return kv.ops.embedding(x, self._wanted)
+
+
+class Rope:
+    """A rotary embedding; its table is uploaded once and shared by the layers that rotate alike."""
+
+    def __init__(self, head_dim: int, parameters: Mapping[str, Any], device: Any) -> None:
+        try:
+            self.table = kv.ops.RopeTable(head_dim, device=device, **parameters)
+        except (ValueError, TypeError) as error:
+            raise kv.FormatError(f"[models] rope_scaling of the configuration: {error}") from error
+
+    def __call__(self, x: Any, positions: Positions) -> Any:
+        """x [rows, heads, head_dim] rotated to ``positions``."""
+        return kv.ops.rope(x, positions.tensor, table=self.table)
+
+
+class Positions:
+    """Where the rows of a step stand: uploaded when a layer asks for it, which those that use ``attend_qkv`` do not."""
+
+    def __init__(self, step: Any, device: Any) -> None:
+        self._step = step
+        self._device = device
+        self._tensor: Any | None = None
+
+    @property
+    def tensor(self) -> Any:
+        """int32 [rows] on the device."""
+        if self._tensor is None:
+            self._tensor = kv.tensor(np.asarray(self._step.positions, np.int32), device=self._device)
+        return self._tensor

@@ -1,0 +1,174 @@
+// Recorded and replayed steps of sessions: what a step is after a replay that worked, one that failed, and one that was
+// refused. The bits are tests/python/test_step_graphs.py's business, and ops_launch_graph_test.cpp's.
+#include "prefix_cache/step_graph.h"
+
+#include <array>
+
+#include "cache/opencl_kv_store.h"
+#include "device_test.h"
+#include "ops/matmul.h"
+#include "ops/ops.h"
+#include "prefix_cache/prefix_cache.h"
+#include "tensor/buffer_pool.h"
+
+namespace kvtrie {
+namespace {
+
+constexpr std::int32_t kHeads = 2, kDim = 16, kVocab = 24, kWidth = 3 * kHeads * kDim;
+
+Tensor numbers(Shape shape, float scale) {
+  std::vector<float> values(element_count(shape));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = scale * static_cast<float>(i * 37 % 101) / 50.0f - scale;
+  return Tensor::from_host(shared_device(), DType::kFloat32, std::move(shape), values.data());
+}
+
+// Two layers of attention between an embedding and a head.
+struct Model {
+  Tensor table = numbers({kVocab, kHeads*kDim}, 1.0f), norm = numbers({kHeads * kDim}, 0.9f);
+  ops::PackedWeight qkv = ops::pack(numbers({kWidth, kHeads*kDim}, 0.2f)),
+                    head = ops::pack(numbers({kVocab, kHeads*kDim}, 0.3f));
+
+  Tensor operator()(const StepPtr& step) const {
+    const Tokens& tokens = step->tokens();
+    const Tensor ids = Tensor::from_host(shared_device(), DType::kInt32, {std::int64_t(tokens.size())}, tokens.data());
+    Tensor x = ops::embedding(table, ids);
+    for (const std::int32_t layer : {0, 1})
+      x = ops::add(x, step->attend_qkv(layer, ops::matmul(ops::rms_norm(x, norm, 1e-5f), qkv), {}, {}));
+    return ops::matmul(x, head);
+  }
+};
+
+class StepGraphTest : public DeviceTest {
+ protected:
+  void SetUp() override {
+    if (!ops::can_record(device())) GTEST_SKIP() << "graphs are not for this device";
+    { recorded(*open()); }  // proves the kernels
+    graphs_.reset();
+    model_.reset();
+    trim_device_memory(device_ptr());
+    DeviceTest::SetUp();
+  }
+
+  static PrefixCachePtr open() {
+    KvShape shape{2, kHeads, kDim, kDim, 256, DType::kFloat32};
+    CausalCache::Options options;
+    options.layers = {0, 1};
+    return PrefixCache::create(
+        {{CausalCache::create(std::make_unique<OpenClKvStore>(device_ptr(), shape), options)}, {}}, {});
+  }
+
+  // A session that stands behind a recorded step of one row.
+  SessionPtr recorded(PrefixCache& cache) {
+    model_ = std::make_unique<Model>();
+    graphs_ = StepGraphs::create();
+    const SessionPtr session = cache.begin("n", Tokens{1, 2, 3});
+    (*model_)(session->next_prefill(512));
+    session->append(Tokens{4});
+    const StepPtr step = session->decode();
+    const auto recording = graphs_->record(step);
+    recording->finish((*model_)(step));
+    return session;
+  }
+
+  void TearDown() override {
+    graphs_.reset();
+    model_.reset();
+    if (IsSkipped()) return;
+    trim_device_memory(device_ptr());
+    DeviceTest::TearDown();
+  }
+
+  std::unique_ptr<Model> model_;
+  std::shared_ptr<StepGraphs> graphs_;
+};
+
+TEST_F(StepGraphTest, AReplayCompletesTheStep) {
+  const PrefixCachePtr cache = open();
+  const SessionPtr session = recorded(*cache);
+  ASSERT_EQ(graphs_->stats().graphs, 1u) << graphs_->stats().reason;
+  session->append(Tokens{5});
+  const StepPtr step = session->decode();
+  const Tensor logits = graphs_->replay(*step);
+  ASSERT_TRUE(logits.defined());
+  EXPECT_EQ(logits.shape(), (Shape{1, kVocab}));
+  EXPECT_TRUE(step->complete());
+  EXPECT_EQ(session->length(), 5);
+  EXPECT_TRUE(cache->check().empty());
+  error_of(ErrorKind::kArgument, [&] { graphs_->replay(*step); });
+}
+
+TEST_F(StepGraphTest, AFailedLaunchLeavesTheStepOpen) {
+  const PrefixCachePtr cache = open();
+  const SessionPtr session = recorded(*cache);
+  session->append(Tokens{5});
+  for (const char* call : {"clCreateBuffer", "clSetKernelArg", "clEnqueueNDRangeKernel"}) {
+    const StepPtr step = session->decode();
+    cl::arm_fault(call, 1, -5, /*lasting=*/true);
+    error_of(ErrorKind::kDevice, [&] { graphs_->replay(*step); });
+    cl::disarm_fault();
+    EXPECT_FALSE(step->complete()) << call;
+    EXPECT_EQ(session->length(), 4) << call;
+    EXPECT_TRUE(cache->check().empty()) << call;
+  }
+  EXPECT_TRUE(graphs_->replay(*session->decode()).defined());
+  EXPECT_EQ(session->length(), 5);
+}
+
+TEST_F(StepGraphTest, StepsOfOtherCachesAndSizesHaveNoGraph) {
+  const PrefixCachePtr cache = open(), other = open();
+  const SessionPtr session = recorded(*cache), stranger = other->begin("n", Tokens{7});
+  EXPECT_FALSE(graphs_->replay(*stranger->decode()).defined());
+  session->append(Tokens{5, 6});
+  const StepPtr two = session->decode();
+  EXPECT_FALSE(graphs_->replay(*two).defined());
+  EXPECT_FALSE(two->complete());
+  (*model_)(two);
+  EXPECT_TRUE(two->complete());
+}
+
+TEST_F(StepGraphTest, ADroppedStepIsRefused) {
+  const PrefixCachePtr cache = open();
+  const SessionPtr session = recorded(*cache);
+  session->append(Tokens{5});
+  const StepPtr step = session->decode();
+  session->rewind(2);
+  error_of(ErrorKind::kClosed, [&] { graphs_->replay(*step); });
+}
+
+TEST_F(StepGraphTest, ARecordingOfAnOpenStepHasNoGraph) {
+  const PrefixCachePtr cache = open();
+  const SessionPtr session = recorded(*cache);
+  const auto graphs = StepGraphs::create();
+  session->append(Tokens{5});
+  const StepPtr step = session->decode();
+  const auto recording = graphs->record(step);
+  EXPECT_FALSE(recording->finish(numbers({1, kVocab}, 1.0f)));
+  EXPECT_TRUE(contains(recording->reason(), "not complete"));
+  EXPECT_EQ(graphs->stats().refusals, 1u);
+}
+
+TEST_F(StepGraphTest, OtherLogitsThanRecordedAreNoticed) {
+  const PrefixCachePtr cache = open();
+  const SessionPtr session = recorded(*cache);
+  const auto graphs = StepGraphs::create();
+  session->append(Tokens{5});
+  const StepPtr step = session->decode();
+  const auto recording = graphs->record(step);
+  const Tensor logits = (*model_)(step);
+  device().fill(logits.buffer(), 0, logits.nbytes(), 0);  // foreign, and not what a replay gives
+  EXPECT_FALSE(recording->finish(logits));
+  EXPECT_FALSE(recording->reason().empty());
+}
+
+TEST_F(StepGraphTest, GraphsEndWithTheirCache) {
+  PrefixCachePtr cache = open();
+  SessionPtr session = recorded(*cache);
+  session->append(Tokens{5});
+  graphs_->replay(*session->decode());
+  session.reset();
+  cache.reset();
+  EXPECT_EQ(graphs_->stats().graphs, 0u);
+}
+
+}  // namespace
+}  // namespace kvtrie

@@ -1,0 +1,248 @@
+"""Replayed steps are the steps that the model computes: the same logits and the same state, bit by bit."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvtrie as kv
+from random_models import VOCAB, random_model
+
+SEED = 20251122
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _on_cpu(device: Any) -> None:
+    if device.kind != "cpu":
+        pytest.skip("steps are replayed on CPU devices")
+
+
+def bits(logits: Any) -> bytes:
+    return np.asarray(logits).tobytes()
+
+
+def caches_of(model: Any, **options: Any) -> Any:
+    return kv.PrefixCache(model.caches(2048, **options), host_bytes="64 MiB")
+
+
+class Twins:
+    """The same conversations on two caches: one model replays, the other launches. `check` after every step."""
+
+    def __init__(self, kind: str) -> None:
+        self.models = [random_model(kind), random_model(kind)]
+        self.models[1].replays = False
+        self.caches = [caches_of(model) for model in self.models]
+        self.sessions: list[list[Any]] = []  # pairs
+
+    def compute(self, chosen: list[int], tokens: list[int]) -> None:
+        for index, token in zip(chosen, tokens):
+            for session in self.sessions[index]:
+                session.append(token)
+        got = []
+        for side, (model, cache) in enumerate(zip(self.models, self.caches)):
+            sessions = [self.sessions[index][side] for index in chosen]
+            step = sessions[0].decode() if len(sessions) == 1 else cache.batch(sessions)
+            got.append(bits(model(step)))
+            assert step.complete
+        assert got[0] == got[1]
+        self.check()
+
+    def begin(self, prompt: list[int]) -> None:
+        pair = [cache.begin(prompt) for cache in self.caches]
+        assert pair[0].reused == pair[1].reused
+        for model, session in zip(self.models, pair):
+            for step in session.prefill(chunk=40):
+                model(step)
+        self.sessions.append(pair)
+
+    def check(self) -> None:
+        for cache in self.caches:
+            assert cache.check() == []
+
+
+def random_step(twins: Twins, random: np.random.Generator) -> None:
+    """One thing that conversations do."""
+    count = len(twins.sessions)
+    act = random.integers(0, 10)
+    if count == 0 or (act == 0 and count < 9):
+        shared = [int(token) for token in np.random.default_rng(1).integers(0, VOCAB, 30)]
+        twins.begin(shared + [int(token) for token in random.integers(0, VOCAB, random.integers(1, 60))])
+    elif act == 1 and count < 9:
+        twins.sessions.append([session.branch() for session in twins.sessions[random.integers(0, count)]])
+    elif act == 2:
+        pair = twins.sessions[random.integers(0, count)]
+        length = int(random.integers(max(1, pair[0].length - 8), pair[0].length + 1))
+        if pair[0].can_rewind(length):
+            for session in pair:
+                session.rewind(length)
+    elif act == 3 and count > 1:
+        for session in twins.sessions.pop(int(random.integers(0, count))):
+            session.close()
+    elif act == 4:
+        for cache in twins.caches:
+            with contextlib.suppress(kv.CacheFull):  # nothing but what live sessions hold
+                cache.page_out(nbytes=1)
+    else:
+        rows = int(random.integers(1, count + 1))
+        chosen = [int(index) for index in random.permutation(count)[:rows]]
+        twins.compute(chosen, [int(token) for token in random.integers(0, VOCAB, rows)])
+
+
+@pytest.mark.parametrize("kind", ["dense", "window"])
+def test_replayed_steps_have_the_bits_of_computed_ones(kind: str) -> None:
+    print(f"seed {SEED}")
+    random = np.random.default_rng(SEED)
+    twins = Twins(kind)
+    for _ in range(300):
+        random_step(twins, random)
+    stats = twins.models[0].graphs.stats
+    assert stats["replays"] > 80 and stats["graphs"] >= 4, stats
+    assert twins.models[1].graphs.stats["replays"] == 0
+
+
+def test_later_steps_of_as_many_rows_are_one_launch(device: Any) -> None:
+    model = random_model("dense")
+    cache = caches_of(model)
+    session = cache.begin([1, 2, 3])
+    list(kv.generate(model, session, 3, stop=()))
+    graphs = model.graphs.stats
+    assert graphs["graphs"] == 1 and graphs["launches"] > 10
+    step = session.decode()
+    before = device.memory()["launches"]
+    model(step)
+    assert device.memory()["launches"] == before + 1
+    model.replays = False
+    session.append(5)
+    step = session.decode()
+    before = device.memory()["launches"]
+    model(step)
+    assert device.memory()["launches"] == before + graphs["launches"]
+
+
+def test_logits_of_earlier_steps_stay(device: Any) -> None:
+    model = random_model("dense")
+    with caches_of(model).begin([1, 2, 3]) as session:
+        for step in session.prefill():
+            model(step)
+        kept = []
+        for token in range(12):
+            session.append(token)
+            logits = model(session.decode())
+            kept.append((logits, bits(logits)))
+        assert all(bits(logits) == before for logits, before in kept)
+        assert len({before for _, before in kept}) == len(kept)
+
+
+def test_graphs_end_with_their_cache_or_their_model(nothing_left_over: None, device: Any) -> None:
+    model = random_model("dense")
+    for _ in range(2):
+        cache = caches_of(model)
+        list(kv.generate(model, cache.begin([1, 2, 3]), 4, stop=()))
+        assert model.graphs.stats["graphs"] == 1
+        del cache
+        gc.collect()
+        assert model.graphs.stats["graphs"] == 0 and model.graphs.stats["nbytes"] == 0
+    other = random_model("window")
+    cache = caches_of(other)
+    list(kv.generate(other, cache.begin([1, 2, 3]), 4, stop=()))
+    del other
+
+
+def test_a_model_that_fails_in_the_middle_leaves_nothing_recorded() -> None:
+    model = random_model("dense")
+    session = caches_of(model).begin([1, 2, 3])
+    for step in session.prefill():
+        model(step)
+    session.append(4)
+    layer = model._layers[1]
+    model._layers[1] = lambda *_: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        model(session.decode())
+    model._layers[1] = layer
+    for token in (4, 5):
+        model(session.decode())
+        session.append(token)
+    assert model.graphs.stats["graphs"] == 1 and model.graphs.stats["replays"] == 1
+
+
+def test_wrong_steps_are_refused_and_stay_open() -> None:
+    model = random_model("dense")
+    session = caches_of(model).begin([1, 2, 3])
+    list(kv.generate(model, session, 3, stop=()))
+    session.append(VOCAB)
+    step = session.decode()
+    with pytest.raises(kv.ArgumentError, match="token id 97"):
+        model(step)
+    assert not step.complete
+    session.rewind(session.length)
+    session.append(3)
+    step = session.decode()
+    width = (4 + 2 + 2) * 16
+    step.attend_qkv(0, np.zeros((1, width), np.float32))
+    with pytest.raises(kv.ArgumentError, match="1 layers were put"):
+        model.graphs.replay(step)
+    session.rewind(session.length)
+    with pytest.raises(kv.ClosedError, match="dropped"):
+        model.graphs.replay(step)
+    session.append(3)
+    other = caches_of(model).begin([1])
+    assert model.graphs.replay(other.decode()) is None
+    assert model.graphs.replay(session.decode()) is not None
+
+
+def test_models_whose_steps_cannot_be_replayed_compute_as_ever() -> None:
+    model = random_model("hybrid")
+    cache = kv.PrefixCache(model.caches(256))
+    session = cache.begin([1, 2, 3])
+    assert len(list(kv.generate(model, session, 12, stop=()))) == 12
+    assert model.graphs.stats["graphs"] == 0 and model.graphs.stats["refusals"] == 0
+    model = random_model("dense")
+    finish = model.finish
+    model.finish = lambda logits: kv.ops.softmax(finish(logits))
+    session = caches_of(model).begin([1, 2, 3])
+    assert len(list(kv.generate(model, session, 20, stop=()))) == 20
+    stats = model.graphs.stats
+    assert stats["graphs"] == 0 and 1 <= stats["refusals"] < 16, stats
+    assert "softmax" in stats["reason"]
+
+
+def test_several_threads_replay_one_model() -> None:
+    model = random_model("dense")
+    cache = caches_of(model)
+    wanted = []
+    for start in range(6):
+        model.replays = False
+        with cache.begin([start, 1, 2], publish=False) as session:
+            wanted.append(list(kv.generate(model, session, 40, stop=())))
+    model.replays = True
+    got: dict[int, list[int]] = {}
+
+    def talk(start: int) -> None:
+        with cache.begin([start, 1, 2], publish=False) as session:
+            got[start] = list(kv.generate(model, session, 40, stop=()))
+
+    threads = [threading.Thread(target=talk, args=(start,)) for start in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [got[start] for start in range(6)] == wanted
+    assert model.graphs.stats["replays"] > 200
+    assert cache.check() == []
+
+
+def test_steps_of_more_rows_are_computed() -> None:
+    model = random_model("dense")
+    cache = caches_of(model)
+    sessions = [cache.begin([index, 1]) for index in range(9)]
+    for _ in range(3):
+        step = cache.batch(sessions)
+        model(step)
+        for session in sessions:
+            session.append(7)
+    assert model.graphs.stats["graphs"] == 0
