@@ -15,12 +15,16 @@ thread_local std::weak_ptr<LaunchRecorder> listener;
 
 std::shared_ptr<LaunchRecorder> LaunchRecorder::listen(const DevicePtr& device) {
   require(device != nullptr, "LaunchRecorder.listen", "device: got none, allowed an open device");
-  const std::shared_ptr<LaunchRecorder> before = listener.lock();
-  if (before != nullptr && before->listening_)
+  if (is_listening())
     fail(ErrorKind::kBusy, "LaunchRecorder.listen", "this thread's launches are being recorded already");
   std::shared_ptr<LaunchRecorder> recorder(new LaunchRecorder(device));
   listener = recorder;
   return recorder;
+}
+
+bool LaunchRecorder::is_listening() noexcept {
+  const std::shared_ptr<LaunchRecorder> recorder = listener.lock();
+  return recorder != nullptr && recorder->listening_;
 }
 
 // No lock: only this thread sets `listener`, and whoever holds the recorder reads it after the thread is done.
@@ -50,6 +54,13 @@ void LaunchRecorder::note_upload(_cl_mem* buffer, const void* host, std::size_t 
 
 SharedMemory::SharedMemory(_cl_mem* handle) : handle_(handle) {
   check_call("clRetainMemObject", [handle] { return clRetainMemObject(handle); });
+}
+
+bool SharedMemory::wraps_host() const {
+  cl_mem_flags flags = 0;
+  check_call("clGetMemObjectInfo",
+             [&] { return clGetMemObjectInfo(handle_, CL_MEM_FLAGS, sizeof flags, &flags, nullptr); });
+  return (flags & CL_MEM_USE_HOST_PTR) != 0;
 }
 
 SharedMemory::~SharedMemory() {

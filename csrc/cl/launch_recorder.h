@@ -25,11 +25,12 @@ namespace kvtrie::cl {
 // Keeps a buffer's memory, whatever becomes of its owner.
 class SharedMemory {
  public:
-  explicit SharedMemory(_cl_mem* handle);
+  explicit SharedMemory(_cl_mem* handle);  // retains it
   ~SharedMemory();
   SharedMemory(SharedMemory&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   SharedMemory& operator=(SharedMemory&&) = delete;
   _cl_mem* handle() const noexcept { return handle_; }
+  bool wraps_host() const;  // whether it is memory of the host, in place: that goes when its owner says so
 
  private:
   _cl_mem* handle_;
@@ -53,6 +54,7 @@ class LaunchRecorder {
 
   // Begins to listen to the calling thread. kBusy when another recorder does already.
   static std::shared_ptr<LaunchRecorder> listen(const DevicePtr& device);
+  static bool is_listening() noexcept;  // to the calling thread
   void stop() noexcept { listening_ = false; }
 
   const DevicePtr& device() const noexcept { return device_; }

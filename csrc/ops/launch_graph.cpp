@@ -163,11 +163,16 @@ std::shared_ptr<const LaunchGraph> LaunchGraph::make(LaunchRecording& recording,
   const auto options = graph_options(recorded.launches(), reason);
   if (!options) return nullptr;
 
+  const std::vector<_cl_mem*> buffers = buffers_of(*graph);
+  std::vector<cl::SharedMemory> held(buffers.begin(), buffers.end());
+  if (std::any_of(held.begin(), held.end(), [](const cl::SharedMemory& each) { return each.wraps_host(); })) {
+    reason = "the step used host memory in place";
+    return nullptr;
+  }
   auto state = std::make_unique<State>();
   state->device = device;
+  state->held = std::move(held);
   state->run = device->kernel("launch_graph", "run_graph", *options);
-  const std::vector<_cl_mem*> buffers = buffers_of(*graph);
-  for (_cl_mem* buffer : buffers) state->held.emplace_back(buffer);
   const cl::Kernel locate = device->kernel("launch_graph", "locate", *options);
   const std::vector<GraphOp> ops = resolved(*graph, buffers, addresses_of(device, locate, buffers));
   state->ops = Tensor::from_host(device, DType::kUInt32, {static_cast<std::int64_t>(std::span(ops).size_bytes() / 4)},

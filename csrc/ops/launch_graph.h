@@ -62,6 +62,7 @@ class LaunchRecording {
   explicit LaunchRecording(const cl::DevicePtr& device);
   ~LaunchRecording() { stop(); }
   void stop() noexcept;
+  static bool active() noexcept { return cl::LaunchRecorder::is_listening(); }  // on the calling thread
 
  private:
   friend class LaunchGraph;

@@ -74,7 +74,7 @@ Tensor StepGraphs::replay(Step& step) {
 std::shared_ptr<StepRecording> StepGraphs::record(const StepPtr& step) {
   require(step != nullptr && step->cache() != nullptr, kWhere, "step: got none, allowed one of a session");
   if (step->complete() || step->dropped() || step->tokens().size() > ops::kMaxGraphRows) return nullptr;
-  if (!step->cache()->recurrents().empty()) return nullptr;
+  if (!step->cache()->recurrents().empty() || ops::LaunchRecording::active()) return nullptr;
   const cl::DevicePtr device = device_of(*step->cache());
   if (device == nullptr || !ops::can_record(*device)) return nullptr;
   {

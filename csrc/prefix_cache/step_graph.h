@@ -45,7 +45,8 @@ class StepGraphs : public std::enable_shared_from_this<StepGraphs> {
   Tensor replay(Step& step);
 
   // Begins to listen to the calling thread. Null for a step that graphs are not for: more than ops::kMaxGraphRows rows,
-  // recurrent layers, caches that are not on one device where ops::can_record; or where too many recordings failed.
+  // recurrent layers, caches that are not on one device where ops::can_record; where too many recordings failed, or
+  // the thread is recording already.
   std::shared_ptr<StepRecording> record(const StepPtr& step);
 
   struct Stats {

@@ -237,6 +237,9 @@ TEST_F(LaunchGraphTest, WhatCannotBeReplayedIsAReason) {
                            ids),
                        "clEnqueueReadBuffer"));
   EXPECT_TRUE(contains(refusal([&] { return add(x, x).slice(1, 2); }, ids), "a part of a tensor"));
+  const auto host = std::make_shared<Tensor>(Tensor::host(DType::kFloat32, {2, 16}));
+  const Tensor wrapped = Tensor::wrap_host(device_ptr(), DType::kFloat32, {2, 16}, host->host_data(), host);
+  EXPECT_TRUE(contains(refusal([&] { return add(x, wrapped); }, ids), "host memory in place"));
 }
 
 TEST_F(LaunchGraphTest, StepsOfOtherSizesAreRefused) {
