@@ -5,6 +5,9 @@
 //        k = 0                                                              k = 1
 //     [w(n0..n15, 0)] [w(n16..n31, 0)] [w(n32..n47, 0)] [w(n48..n63, 0)] [w(n0..n15, 1)] ...
 //
+// q8_0 (kernels/q8.clh) puts the 64 scales of each 32 k before their integers; a product of both is exact in float32, so
+// the bits are those of the float32 weight that it stands for.
+//
 // One work-item computes ROWS_BLOCK rows x ITEM_PANELS panels; ROWS rows x PANELS panels are accumulated in registers:
 //
 //     for each slice of K (stays in cache)  for each group of PANELS panels  for each group of ROWS rows  for each k
@@ -18,7 +21,7 @@
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef STORED
-#define STORED 0  // storage of w: 0 float32, 1 float16, 2 bfloat16
+#define STORED 0  // storage of w: 0 float32, 1 float16, 2 bfloat16, 3 q8_0
 #endif
 #ifndef ROWS
 #define ROWS 8  // rows accumulated at once
@@ -40,10 +43,30 @@
 #ifndef __has_builtin
 #define __has_builtin(x) 0
 #endif
+// LOAD_W: 16 neighbours of one k, to be multiplied by the scale that SCALED k of an output share. Where numbers are
+// stored as they are there is none, and a slice is one block.
+#if STORED == 3
+#include "q8.clh"
+#define W char
+#define LOAD_W(p) convert_float16(vload16(0, p))
+#define SCALED Q8_BLOCK
+#define NUMBERS_AT(k) q8_numbers_at(k)
+#define GROUP_SIZE(k_size) q8_group_size(k_size)
+#define LOAD_SCALE(w, k, p) vload_half16(p, (const __global half*)((w) + q8_scales_at(k)))
+#define TIMES_SCALE(x, scale) ((x) * (scale))
+#else
+#define SCALED SLICE
+#define NUMBERS_AT(k) ((ulong)(k) * STEP)
+#define GROUP_SIZE(k_size) ((ulong)(k_size) * STEP)
+#define LOAD_SCALE(w, k, p) 1.0f
+#define TIMES_SCALE(x, scale) (x)
 #if STORED == 0
 #define W float
 #define LOAD_W(p) vload16(0, p)
-#elif STORED == 1
+#elif STORED == 2
+#define W ushort
+#define LOAD_W(p) as_float16(convert_uint16(vload16(0, p)) << 16)
+#else
 #define W half
 #if defined(WIDE) && defined(__AVX512F__) && __has_builtin(__builtin_convertvector)
 // One conversion of 16; vload_half16 becomes two of 8 and a shuffle.
@@ -52,9 +75,7 @@ typedef __fp16 half_vector __attribute__((ext_vector_type(16), aligned(2)));
 #else
 #define LOAD_W(p) vload_half16(0, p)
 #endif
-#else
-#define W ushort
-#define LOAD_W(p) as_float16(convert_uint16(vload16(0, p)) << 16)
+#endif
 #endif
 
 // AHEAD: bytes of w to ask for before they are needed, where that helps. Never faults, so it may pass the end.
@@ -66,9 +87,10 @@ void prefetch_step(const __global W* w) {
 #define prefetch_step(w)
 #endif
 
-// Adds k in [begin, end) to the sums of ROWS rows from `row0` on. sums [ROWS_BLOCK][16 * PANELS].
-void add_slice(const __global float* x, const __global W* w, float* sums, int row0, int rows, int k_size, int begin,
-               int end) {
+// Adds k in [begin, end) to the sums of ROWS rows from `row0` on, PANELS panels from `first` of the group w on. sums
+// [ROWS_BLOCK][16 * PANELS].
+void add_slice(const __global float* x, const __global W* w, int first, float* sums, int row0, int rows, int k_size,
+               int begin, int end) {
   float16 acc[ROWS * PANELS];
   const __global float* x_rows[ROWS];
 #pragma unroll
@@ -78,16 +100,21 @@ void add_slice(const __global float* x, const __global W* w, float* sums, int ro
     for (int p = 0; p < PANELS; ++p)
       acc[r * PANELS + p] = begin == 0 ? (float16)0.0f : vload16((row0 + r) * PANELS + p, sums);
   }
-  for (int k = begin; k < end; ++k) {
-    const __global W* wp = w + (ulong)k * STEP;
-    float16 wk[PANELS];
-    prefetch_step(wp);
+  for (int block = begin; block < end; block += SCALED) {
+    const __global W* wp = w + NUMBERS_AT(block) + first * 16;
+    float16 scale[PANELS];
 #pragma unroll
-    for (int p = 0; p < PANELS; ++p) wk[p] = LOAD_W(wp + p * 16);
+    for (int p = 0; p < PANELS; ++p) scale[p] = LOAD_SCALE(w, block, first + p);
+    for (int k = block; k < min(block + SCALED, end); ++k, wp += STEP) {
+      float16 wk[PANELS];
+      prefetch_step(wp);
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r)
+      for (int p = 0; p < PANELS; ++p) wk[p] = TIMES_SCALE(LOAD_W(wp + p * 16), scale[p]);
 #pragma unroll
-      for (int p = 0; p < PANELS; ++p) acc[r * PANELS + p] = fma((float16)(x_rows[r][k]), wk[p], acc[r * PANELS + p]);
+      for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+        for (int p = 0; p < PANELS; ++p) acc[r * PANELS + p] = fma((float16)(x_rows[r][k]), wk[p], acc[r * PANELS + p]);
+    }
   }
 #pragma unroll
   for (int r = 0; r < ROWS; ++r)
@@ -95,15 +122,14 @@ void add_slice(const __global float* x, const __global W* w, float* sums, int ro
     for (int p = 0; p < PANELS; ++p) vstore16(acc[r * PANELS + p], (row0 + r) * PANELS + p, sums);
 }
 
-// Adds up `rows` rows of x times ITEM_PANELS panels. sums [ITEM_PANELS / PANELS][ROWS_BLOCK][PANELS][16].
-void add_panels(const __global float* x, const __global W* w, float* sums, int rows, int k_size) {
+// Adds up `rows` rows of x times ITEM_PANELS panels from `panel` on. sums [ITEM_PANELS / PANELS][ROWS_BLOCK][PANELS][16].
+void add_panels(const __global float* x, const __global W* w, int panel, float* sums, int rows, int k_size) {
+  const __global W* group = w + panel / 4 * GROUP_SIZE(k_size);
   for (int k = 0; k < k_size; k += SLICE)
     for (int p = 0; p < ITEM_PANELS; p += PANELS)
       for (int row = 0; row < rows; row += ROWS)
-        add_slice(x, w + p * 16, sums + p * ROWS_BLOCK * 16, row, rows, k_size, k, min(k + SLICE, k_size));
+        add_slice(x, group, panel % 4 + p, sums + p * ROWS_BLOCK * 16, row, rows, k_size, k, min(k + SLICE, k_size));
 }
-// Where `panel` begins.
-ulong panel_at(int panel, int k_size) { return (ulong)(panel / 4) * k_size * STEP + panel % 4 * 16; }
 // Where the 16 sums of a row and panel are.
 int sums_at(int row, int panel) { return ((panel / PANELS * ROWS_BLOCK + row) * PANELS + panel % PANELS) * 16; }
 
@@ -116,7 +142,7 @@ KERNEL void matmul_packed(IDS __global const float* restrict x, ulong x_offset, 
   const int rows = min(ROWS_BLOCK, m_size - first);
   if (panel * 16 >= n_size) return;
   float sums[ROWS_BLOCK * 16 * ITEM_PANELS];
-  add_panels(x + x_offset + (ulong)first * k_size, w + w_offset + panel_at(panel, k_size), sums, rows, k_size);
+  add_panels(x + x_offset + (ulong)first * k_size, w + w_offset, panel, sums, rows, k_size);
   for (int row = 0; row < rows; ++row)
     for (int p = 0; p < ITEM_PANELS; ++p) {
       const float* sum = sums + sums_at(row, p);
@@ -148,7 +174,7 @@ KERNEL void matmul_gated(IDS __global const float* restrict x, ulong x_offset, _
   const int rows = min(ROWS_BLOCK, m_size - first);
   if (panel * 8 >= n_size) return;
   float sums[ROWS_BLOCK * 16 * ITEM_PANELS];
-  add_panels(x + x_offset + (ulong)first * k_size, w + w_offset + panel_at(panel, k_size), sums, rows, k_size);
+  add_panels(x + x_offset + (ulong)first * k_size, w + w_offset, panel, sums, rows, k_size);
   for (int row = 0; row < rows; ++row)
     for (int p = 0; p < ITEM_PANELS; p += 2) {
       const float *gate = sums + sums_at(row, p), *up = sums + sums_at(row, p + 1);
@@ -167,6 +193,7 @@ KERNEL void matmul_gated(IDS __global const float* restrict x, ulong x_offset, _
 }
 #endif
 
+#if STORED != 3  // that is packed by kernels/pack_q8.cl
 // Lays w out in panels. `w` is [N][K], or [K][N] when `transposed` is 0. Its panel i goes to panel i * step + first.
 // Global size (panels of w, ceil(K / 64)), local size 1. Elements are copied as words of their storage.
 #if STORED == 0
@@ -181,6 +208,7 @@ KERNEL void pack(IDS __global const WORD* restrict w, ulong w_offset, __global W
     for (int i = 0; i < 16; ++i) {
       const int n = panel * 16 + i;
       const ulong from = transposed ? (ulong)n * k_size + k : (ulong)k * n_size + n;
-      panels[panel_at(to, k_size) + (ulong)k * STEP + i] = n < n_size ? w[w_offset + from] : (WORD)0;
+      panels[to / 4 * GROUP_SIZE(k_size) + NUMBERS_AT(k) + to % 4 * 16 + i] = n < n_size ? w[w_offset + from] : (WORD)0;
     }
 }
+#endif

@@ -29,6 +29,14 @@ void check_input(const char* where, const Tensor& x, const Tensor& w, std::int64
           kMaxSide, " rows");
 }
 
+// The dtype to pack w in.
+WeightDType packed_dtype(const char* where, const Tensor& w, std::optional<WeightDType> wanted) {
+  const WeightDType own = weight_dtype_of(w.dtype());
+  require(!wanted || *wanted == own || *wanted == WeightDType::kQ8, where, "dtype: got ", name_of(*wanted), " for ",
+          describe(w), ", allowed ", name_of(own), " or q8_0");
+  return wanted.value_or(own);
+}
+
 Shape output_shape(const Tensor& x, std::int64_t out) {
   Shape shape = x.shape();
   shape.back() = out;
@@ -65,16 +73,30 @@ MatmulBackend matmul_backend(const cl::Device& device) {
   return device.info().kind == cl::DeviceKind::kGpu ? MatmulBackend::kClblast : MatmulBackend::kPacked;
 }
 
-PackedWeight pack(const Tensor& w, bool transpose_w) {
+const char* name_of(WeightDType dtype) noexcept {
+  return dtype == WeightDType::kQ8 ? "q8_0" : kvtrie::name_of(static_cast<DType>(dtype));
+}
+
+WeightDType weight_dtype_of(DType dtype) { return static_cast<WeightDType>(storage_code(dtype)); }
+
+WeightDType weight_dtype_from_name(const std::string& name, std::string_view where, std::string_view argument) {
+  for (const WeightDType dtype :
+       {WeightDType::kFloat32, WeightDType::kFloat16, WeightDType::kBFloat16, WeightDType::kQ8})
+    if (name == name_of(dtype)) return dtype;
+  fail(ErrorKind::kArgument, where, argument, ": got ", name, ", allowed float32, float16, bfloat16 or q8_0");
+}
+
+PackedWeight pack(const Tensor& w, bool transpose_w, std::optional<WeightDType> dtype) {
   check_weight("ops.pack", "w", w);
   PackedWeight packed;
+  packed.dtype_ = packed_dtype("ops.pack", w, dtype);
   packed.out_features_ = w.dim(transpose_w ? 0 : 1);
   packed.in_features_ = w.dim(transpose_w ? 1 : 0);
-  packed.panels_ = launch_pack(w, transpose_w);
+  packed.panels_ = launch_pack(w, transpose_w, packed.dtype_);
   return packed;
 }
 
-PackedPair pack_pair(const Tensor& gate, const Tensor& up) {
+PackedPair pack_pair(const Tensor& gate, const Tensor& up, std::optional<WeightDType> dtype) {
   constexpr const char* kWhere = "ops.pack_pair";
   check_weight(kWhere, "gate", gate);
   check_weight(kWhere, "up", up);
@@ -82,9 +104,10 @@ PackedPair pack_pair(const Tensor& gate, const Tensor& up) {
   check_dtype(kWhere, "up", up, gate.dtype());
   check_shape(kWhere, "up", up, gate.shape());
   PackedPair packed;
+  packed.dtype_ = packed_dtype(kWhere, gate, dtype);
   packed.out_features_ = gate.dim(0);
   packed.in_features_ = gate.dim(1);
-  packed.panels_ = launch_pack_pair(gate, up);
+  packed.panels_ = launch_pack_pair(gate, up, packed.dtype_);
   return packed;
 }
 

@@ -1,12 +1,16 @@
 // Matrix products x [.., in] times a weight [out, in], by one of two backends.
 //
 //   packed   kernels of ours over weights laid out as [out/64][in][64]: CPU devices. Every output is summed over `in`
-//   in
-//            ascending order with one rounding per step, whatever the number of rows, so a row's result does not depend
-//            on the rows beside it: the bits of a cached and a cold run agree.
+//            in ascending order with one rounding per step, whatever the number of rows, so a row's result does not
+//            depend on the rows beside it: the bits of a cached and a cold run agree.
 //   clblast  CLBlast GEMM/GEMV with a workspace of ours: GPUs. float32 weights only.
 //
 // `matmul_backend` is the only place that chooses; callers may override it.
+//
+// A packed weight may be quantised to q8_0, GGML's format: 32 consecutive inputs of an output share a float16 scale
+// d = max |w| / 127, and each is an int8 q = w / d (multiplied by 1 / d, halves rounded away from zero): 8.5 bits a
+// number. Products have the bits of the float32 weight d * q, which is within 0.6 d of w. The backend is packed on
+// every device.
 //
 // What follows a product can leave the same kernel: `add` (a residual or a bias), and the gate of a gated block. The
 // bits are those of the separate operations.
@@ -15,6 +19,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "tensor/tensor.h"
 
@@ -27,45 +32,58 @@ MatmulBackend matmul_backend_from_name(const std::string& name);  // throws kArg
 // The backend for this device: clblast on GPUs, packed elsewhere.
 MatmulBackend matmul_backend(const cl::Device& device);
 
-// A weight laid out for the packed backend: [ceil(out/64)][in][64], outputs beyond `out` zero.
+// How a packed weight keeps its numbers.
+enum class WeightDType : std::uint8_t { kFloat32, kFloat16, kBFloat16, kQ8 };
+const char* name_of(WeightDType dtype) noexcept;  // "float32", "float16", "bfloat16", "q8_0"
+WeightDType weight_dtype_of(DType dtype);         // throws kType unless it is one of the first three
+// Throws kArgument for an unknown name as `[where] argument: got ...`.
+WeightDType weight_dtype_from_name(const std::string& name, std::string_view where, std::string_view argument);
+
+// A weight laid out for the packed backend: [ceil(out/64)][in][64], outputs beyond `out` zero. q8_0: a stream of blocks
+// (kernels/q8.clh) as words, [ceil(out/64)][ceil(in/32)][544].
 class PackedWeight {
  public:
   PackedWeight() = default;
   bool defined() const noexcept { return panels_.defined(); }
   std::int64_t out_features() const noexcept { return out_features_; }
   std::int64_t in_features() const noexcept { return in_features_; }
-  DType dtype() const noexcept { return panels_.dtype(); }
+  WeightDType dtype() const noexcept { return dtype_; }
   std::size_t nbytes() const { return panels_.nbytes(); }
   const Tensor& panels() const noexcept { return panels_; }
 
  private:
-  friend PackedWeight pack(const Tensor& w, bool transpose_w);
+  friend PackedWeight pack(const Tensor& w, bool transpose_w, std::optional<WeightDType> dtype);
   Tensor panels_;
+  WeightDType dtype_ = WeightDType::kFloat32;
   std::int64_t out_features_ = 0, in_features_ = 0;
 };
 
-// w [out, in] (or [in, out] when transpose_w is false), float32, float16 or bfloat16; the dtype is kept.
-PackedWeight pack(const Tensor& w, bool transpose_w = true);
+// w [out, in] (or [in, out] when transpose_w is false), float32, float16 or bfloat16. `dtype`: that of w, or q8_0,
+// which waits for the device and throws kArgument when w has a NaN, an infinity or a magnitude above kMaxQ8.
+PackedWeight pack(const Tensor& w, bool transpose_w = true, std::optional<WeightDType> dtype = {});
+inline constexpr float kMaxQ8 = 127.0f * 65504.0f;
 
-// Two weights of equal shape and dtype, of which 16 outputs take turns: [ceil(out/32)][in][2][gate, up][16].
+// Two weights of equal shape and dtype, of which 16 outputs take turns: [ceil(out/32)][in][2][gate, up][16], or q8_0
+// in the same order.
 class PackedPair {
  public:
   PackedPair() = default;
   bool defined() const noexcept { return panels_.defined(); }
   std::int64_t out_features() const noexcept { return out_features_; }  // of one of them
   std::int64_t in_features() const noexcept { return in_features_; }
-  DType dtype() const noexcept { return panels_.dtype(); }
+  WeightDType dtype() const noexcept { return dtype_; }
   std::size_t nbytes() const { return panels_.nbytes(); }
   const Tensor& panels() const noexcept { return panels_; }
 
  private:
-  friend PackedPair pack_pair(const Tensor& gate, const Tensor& up);
+  friend PackedPair pack_pair(const Tensor& gate, const Tensor& up, std::optional<WeightDType> dtype);
   Tensor panels_;
+  WeightDType dtype_ = WeightDType::kFloat32;
   std::int64_t out_features_ = 0, in_features_ = 0;
 };
 
-// gate, up [out, in]: float32, float16 or bfloat16; the dtype is kept.
-PackedPair pack_pair(const Tensor& gate, const Tensor& up);
+// gate, up [out, in]: float32, float16 or bfloat16. `dtype`: as for pack.
+PackedPair pack_pair(const Tensor& gate, const Tensor& up, std::optional<WeightDType> dtype = {});
 
 // x float32 [.., in] -> float32 [.., out]. `add`, when defined, is added: float32 [.., out] or [out].
 Tensor matmul(const Tensor& x, const PackedWeight& w, const Tensor& add = {});

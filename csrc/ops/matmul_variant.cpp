@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
+#include "ops/matmul_q8.h"
 #include "ops/reference.h"
 #include "ops/self_test.h"
 #include "ops/support.h"
@@ -50,20 +52,32 @@ void enqueue_pack(const Tensor& w, bool transpose_w, const Tensor& panels, std::
   const auto out = static_cast<std::int32_t>(w.dim(transpose_w ? 0 : 1)),
              in = static_cast<std::int32_t>(w.dim(transpose_w ? 1 : 0));
   const cl::DevicePtr& device = w.device();
-  device->launch(device->kernel("matmul", "pack", PackedVariant{{}, w.dtype(), {}, false}.options()),
+  device->launch(device->kernel("matmul", "pack", PackedVariant{{}, weight_dtype_of(w.dtype()), {}, false}.options()),
                  {4 * static_cast<std::size_t>(panels.dim(0)) / step, divide_up(in, 64), 0}, {1, 1, 0}, w.buffer(),
                  w.offset(), panels.buffer(), out, in, std::int32_t{transpose_w}, step, first);
 }
 
-Tensor pack_panels(const Tensor& w, bool transpose_w) {
-  const std::int64_t out = w.dim(transpose_w ? 0 : 1), in = w.dim(transpose_w ? 1 : 0);
-  Tensor panels = Tensor::empty(w.device(), w.dtype(), {(out + 63) / 64, in, 64});
+Tensor pack_panels(const Tensor& w, bool transpose_w, WeightDType stored) {
+  const std::int64_t groups = (w.dim(transpose_w ? 0 : 1) + 63) / 64, in = w.dim(transpose_w ? 1 : 0);
+  if (stored == WeightDType::kQ8) {
+    Tensor panels = empty_q8(w.device(), groups, in);
+    quantise("ops.pack", "w", w, transpose_w, panels, 1, 0);
+    return panels;
+  }
+  Tensor panels = Tensor::empty(w.device(), w.dtype(), {groups, in, 64});
   enqueue_pack(w, transpose_w, panels, 1, 0);
   return panels;
 }
 
-Tensor pack_pair_panels(const Tensor& gate, const Tensor& up) {
-  Tensor panels = Tensor::empty(gate.device(), gate.dtype(), {(gate.dim(0) + 31) / 32, gate.dim(1), 64});
+Tensor pack_pair_panels(const Tensor& gate, const Tensor& up, WeightDType stored) {
+  const std::int64_t groups = (gate.dim(0) + 31) / 32, in = gate.dim(1);
+  if (stored == WeightDType::kQ8) {
+    Tensor panels = empty_q8(gate.device(), groups, in);
+    quantise("ops.pack_pair", "gate", gate, true, panels, 2, 0);
+    quantise("ops.pack_pair", "up", up, true, panels, 2, 1);
+    return panels;
+  }
+  Tensor panels = Tensor::empty(gate.device(), gate.dtype(), {groups, in, 64});
   enqueue_pack(gate, true, panels, 2, 0);
   enqueue_pack(up, true, panels, 2, 1);
   return panels;
@@ -87,17 +101,28 @@ std::vector<float> small_numbers(std::int32_t count, std::int32_t step, std::int
   return values;
 }
 
-// A weight of kSmall.n outputs as it is stored, and its products with the rows of x.
+// What a packed weight that keeps numbers as `stored` is packed from.
+DType source_of(WeightDType stored) {
+  return stored == WeightDType::kQ8 ? DType::kFloat32 : static_cast<DType>(stored);
+}
+
+// A weight of kSmall.n outputs as it is before it is packed, and its products with the rows of x.
 struct SmallWeight {
   std::vector<std::byte> stored;
   DType dtype;
+  WeightDType packed;
 
-  SmallWeight(DType dtype_, std::int32_t step) : stored(kSmall.n * kSmall.k * size_of(dtype_)), dtype(dtype_) {
+  SmallWeight(WeightDType packed_, std::int32_t step)
+      : stored(kSmall.n * kSmall.k * size_of(source_of(packed_))), dtype(source_of(packed_)), packed(packed_) {
     const std::vector<float> values = small_numbers(kSmall.n * kSmall.k, step, 29, 0.13f, -1.9f);
     for (std::size_t i = 0; i < values.size(); ++i) reference::store_number(stored.data(), dtype, i, values[i]);
   }
   std::vector<float> products(const std::vector<float>& x) const {
-    return reference::matmul(x, {stored.data(), dtype}, kSmall.m, kSmall.k, kSmall.n);
+    if (packed != WeightDType::kQ8) return reference::matmul(x, {stored.data(), dtype}, kSmall.m, kSmall.k, kSmall.n);
+    std::vector<float> values(kSmall.n * kSmall.k);
+    std::memcpy(values.data(), stored.data(), stored.size());
+    values = reference::dequantise_q8(reference::quantise_q8(values, kSmall.k), kSmall.k);
+    return reference::matmul(x, {values.data(), DType::kFloat32}, kSmall.m, kSmall.k, kSmall.n);
   }
   // [out, in], or [in, out] when not `transposed`.
   Tensor tensor(const cl::DevicePtr& device, bool transposed) const {
@@ -135,11 +160,11 @@ bool packed_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
   const SmallWeight w(variant.stored, 5);
   const std::vector<float> products = w.products(small.x);
   for (const bool transpose_w : {true, false}) {
-    enqueue_packed(variant, small.x_tensor, pack_panels(w.tensor(device, transpose_w), transpose_w), kSmall, {},
-                   small.y);
+    enqueue_packed(variant, small.x_tensor, pack_panels(w.tensor(device, transpose_w), transpose_w, variant.stored),
+                   kSmall, {}, small.y);
     if (!small.agrees(products)) return false;
   }
-  const Tensor panels = pack_panels(w.tensor(device, true), true);
+  const Tensor panels = pack_panels(w.tensor(device, true), true, variant.stored);
   for (const std::int32_t added_rows : {1, kSmall.m}) {
     std::vector<float> wanted = products;
     for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += small.add[i % (added_rows * kSmall.n)];
@@ -160,8 +185,8 @@ bool gated_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
     const double active = *variant.gated == Activation::kSilu ? reference::silu(g) : reference::gelu(g, Gelu::kTanh);
     wanted[i] = static_cast<float>(active * factors[i]);
   }
-  enqueue_gated(variant, small.x_tensor, pack_pair_panels(gate.tensor(device, true), up.tensor(device, true)), kSmall,
-                small.y);
+  enqueue_gated(variant, small.x_tensor,
+                pack_pair_panels(gate.tensor(device, true), up.tensor(device, true), variant.stored), kSmall, small.y);
   return small.agrees(wanted);
 }
 
@@ -173,7 +198,7 @@ PackedVariant proven(const cl::DevicePtr& device, const PackedVariant& variant) 
   return general;
 }
 
-PackedVariant proven_for(const Tensor& x, std::int32_t rows, DType stored, std::optional<Activation> gated) {
+PackedVariant proven_for(const Tensor& x, std::int32_t rows, WeightDType stored, std::optional<Activation> gated) {
   return proven(x.device(), choose_variant(vector_width(*x.device()), rows, stored, gated));
 }
 
@@ -187,24 +212,29 @@ PackedTile choose_tile(std::int32_t width, std::int32_t rows) {
 }
 
 // Bytes that weights are asked for ahead of their use where memory is the limit. Measured: 1.1 to 1.2 times as fast,
-// but nothing gained for one row of float32.
+// but nothing gained for one row of float32, nor for many rows unless they are q8_0.
 constexpr std::int32_t kAhead = 4096;
+
+bool asks_ahead(std::int32_t rows_block, WeightDType stored) {
+  if (rows_block == 1) return stored != WeightDType::kFloat32;
+  return rows_block <= 8 || stored == WeightDType::kQ8;
+}
 
 }  // namespace
 
 std::string PackedVariant::options() const {
-  std::string text = join("-DSTORED=", storage_code(stored), " -DROWS=", tile.rows, " -DPANELS=", tile.panels,
+  std::string text = join("-DSTORED=", static_cast<int>(stored), " -DROWS=", tile.rows, " -DPANELS=", tile.panels,
                           " -DROWS_BLOCK=", tile.rows_block, " -DITEM_PANELS=", tile.item_panels);
   if (gated) text += *gated == Activation::kSilu ? " -DGATED=1" : " -DGATED=2";
   if (wide) text += " -DWIDE";
-  const bool few_rows = tile.rows_block > 1 && tile.rows_block <= 8;
-  if (wide && (few_rows || (tile.rows_block == 1 && size_of(stored) == 2))) text += join(" -DAHEAD=", kAhead);
+  if (wide && asks_ahead(tile.rows_block, stored)) text += join(" -DAHEAD=", kAhead);
   return text;
 }
 
 std::string PackedVariant::key() const { return "matmul packed " + options(); }
 
-PackedVariant choose_variant(std::int32_t width, std::int32_t rows, DType stored, std::optional<Activation> gated) {
+PackedVariant choose_variant(std::int32_t width, std::int32_t rows, WeightDType stored,
+                             std::optional<Activation> gated) {
   return {choose_tile(width, rows), stored, gated, width == 16};
 }
 
@@ -216,14 +246,14 @@ bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
   return variant.gated ? gated_agrees(device, variant) : packed_agrees(device, variant);
 }
 
-Tensor launch_pack(const Tensor& w, bool transpose_w) {
-  proven_for(w, 1, w.dtype(), {});
-  return pack_panels(w, transpose_w);
+Tensor launch_pack(const Tensor& w, bool transpose_w, WeightDType stored) {
+  proven_for(w, 1, stored, {});
+  return pack_panels(w, transpose_w, stored);
 }
 
-Tensor launch_pack_pair(const Tensor& gate, const Tensor& up) {
-  proven_for(gate, 1, gate.dtype(), {});
-  return pack_pair_panels(gate, up);
+Tensor launch_pack_pair(const Tensor& gate, const Tensor& up, WeightDType stored) {
+  proven_for(gate, 1, stored, {});
+  return pack_pair_panels(gate, up, stored);
 }
 
 void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, const Tensor& y) {
@@ -240,24 +270,24 @@ void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tenso
   const cl::DevicePtr& device = x.device();
   require_variant(device, join("matmul_rows ", transpose_w ? "nk" : "kn", " -DSTORED=", storage_code(w.dtype())), [&] {
     const SmallProduct small(device);
-    const SmallWeight weight(w.dtype(), 5);
+    const SmallWeight weight(weight_dtype_of(w.dtype()), 5);
     enqueue_rows(small.x_tensor, weight.tensor(device, transpose_w), transpose_w, kSmall, small.y);
     return small.agrees(weight.products(small.x));
   });
   enqueue_rows(x, w, transpose_w, sides_of(x, w.dim(transpose_w ? 0 : 1), w.dim(transpose_w ? 1 : 0)), y);
 }
 
-void warm_up_matmul(const cl::DevicePtr& device, DType stored, std::optional<Activation> gated) {
-  const Tensor plain = Tensor::zeros(device, stored, {16, 16});
-  const bool packs = stored != DType::kFloat32 || matmul_backend(*device) == MatmulBackend::kPacked;
+void warm_up_matmul(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated) {
+  const Tensor plain = Tensor::zeros(device, source_of(stored), {16, 16});
+  const bool packs = stored != WeightDType::kFloat32 || matmul_backend(*device) == MatmulBackend::kPacked;
   for (const std::int64_t rows : {1, 2, 9}) {  // as choose_tile tells them apart
     const Tensor x = Tensor::zeros(device, DType::kFloat32, {rows, 16});
     if (packs) {
-      matmul(x, pack(plain));
+      matmul(x, pack(plain, true, stored));
     } else {
       matmul(x, plain);
     }
-    if (packs && gated) matmul_gated(x, pack_pair(plain, plain), *gated);
+    if (packs && gated) matmul_gated(x, pack_pair(plain, plain, stored), *gated);
   }
 }
 

@@ -17,7 +17,7 @@ struct PackedTile {
 // One compiled form of the packed kernels.
 struct PackedVariant {
   PackedTile tile;
-  DType stored = DType::kFloat32;
+  WeightDType stored = WeightDType::kFloat32;
   std::optional<Activation> gated;  // set: matmul_gated
   bool wide = false;                // vectors of 16 floats are registers
   std::string options() const;
@@ -25,14 +25,15 @@ struct PackedVariant {
 };
 
 // The variant for so many rows and vectors of `width` floats, 8 or 16.
-PackedVariant choose_variant(std::int32_t width, std::int32_t rows, DType stored, std::optional<Activation> gated = {});
+PackedVariant choose_variant(std::int32_t width, std::int32_t rows, WeightDType stored,
+                             std::optional<Activation> gated = {});
 // What takes the place of a variant that does not work.
 PackedVariant general_variant(const PackedVariant& variant);
 // Runs the variant on a small case and compares it with the reference.
 bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant);
 
-Tensor launch_pack(const Tensor& w, bool transpose_w);
-Tensor launch_pack_pair(const Tensor& gate, const Tensor& up);
+Tensor launch_pack(const Tensor& w, bool transpose_w, WeightDType stored);
+Tensor launch_pack_pair(const Tensor& gate, const Tensor& up, WeightDType stored);
 void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add,
                    const Tensor& y);  // add: may be undefined
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y);
@@ -40,6 +41,6 @@ void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tenso
 
 // Products of a few rows, of each number of rows that has a variant of its own, with weights of `stored` in the layout
 // that is the device's fastest; their gated forms when there is one.
-void warm_up_matmul(const cl::DevicePtr& device, DType stored, std::optional<Activation> gated);
+void warm_up_matmul(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated);
 
 }  // namespace kvtrie::ops

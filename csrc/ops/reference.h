@@ -77,9 +77,16 @@ struct DeltaRows {
 void gated_delta(const DeltaRows& rows, const DeltaShape& shape, std::span<const float> in, std::span<float> out,
                  std::span<const StateRows> sequences, std::span<float> y);
 
-// --- the rest
-// ---------------------------------------------------------------------------------------------------------- x [rows,
-// in] times w [out, in] -> [rows, out].
+// --- the rest --------------------------------------------------------------------------------------------------------
+// q8_0 (matmul.h) in GGML's order: scales [out, ceil(in/32)] as float16 bits, numbers [out, ceil(in/32), 32].
+struct Q8Blocks {
+  std::vector<std::uint16_t> scales;
+  std::vector<std::int8_t> numbers;
+};
+// w [out, in], finite and at most kMaxQ8. A scale that rounds to zero leaves a block of zeros.
+Q8Blocks quantise_q8(std::span<const float> w, std::size_t in);
+std::vector<float> dequantise_q8(const Q8Blocks& blocks, std::size_t in);  // [out, in], exact
+// x [rows, in] times w [out, in] -> [rows, out].
 std::vector<float> matmul(std::span<const float> x, Numbers w, std::size_t rows, std::size_t in, std::size_t out);
 std::vector<float> rope(std::span<const float> x, std::span<const std::int32_t> positions, std::size_t heads,
                         std::size_t head_dim, const RopeParams& params, std::int64_t length = 0);

@@ -14,14 +14,14 @@
 namespace kvtrie::ops {
 namespace {
 
-void warm_up_small(const cl::DevicePtr& device, DType weight_dtype) {
+void warm_up_small(const cl::DevicePtr& device, DType table_dtype) {
   const Tensor x = Tensor::zeros(device, DType::kFloat32, {2, 16}),
                weight = Tensor::zeros(device, DType::kFloat32, {16}), ids = Tensor::zeros(device, DType::kInt32, {2});
   rms_norm(x, weight, 1e-5f);
   add(x, x);
   take_rows(x, {1});
   embedding(x, ids);  // rows of activations
-  if (weight_dtype != DType::kFloat32) embedding(Tensor::zeros(device, weight_dtype, {2, 16}), ids);
+  if (table_dtype != DType::kFloat32) embedding(Tensor::zeros(device, table_dtype, {2, 16}), ids);
   argmax(x);
   sample(x, {});
 }
@@ -65,9 +65,8 @@ void warm_up(const cl::DevicePtr& device, const WarmUp& spec) {
           " and ", spec.kv_heads, " KV heads, allowed multiples");
   require(spec.k_dim > 1 && spec.k_dim % 2 == 0, kWhere, "head_dim: got ", spec.k_dim, ", allowed even numbers from 2");
   require(spec.v_dim > 0, kWhere, "v_head_dim: got ", spec.v_dim, ", allowed 1 or more");
-  require(is_float(spec.weight_dtype), kWhere, "weight_dtype: got ", name_of(spec.weight_dtype),
-          ", allowed float32, float16 or bfloat16");
-  warm_up_small(device, spec.weight_dtype);
+  warm_up_small(device,
+                spec.weight_dtype == WeightDType::kQ8 ? DType::kFloat16 : static_cast<DType>(spec.weight_dtype));
   warm_up_cells(device, spec);
   warm_up_attention(device, spec);
   warm_up_matmul(device, spec.weight_dtype, spec.gated);

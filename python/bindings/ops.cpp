@@ -66,10 +66,24 @@ Tensor matmul(const py::object& x, const py::object& w, bool transpose_w, const 
   return without_gil([&] { return ops::matmul(a, packed, added); });
 }
 
-ops::PackedPair pack_pair(const py::object& gate, const py::object& up) {
+// A name, or a numpy dtype; None: nullopt.
+std::optional<ops::WeightDType> to_weight_dtype(const py::object& dtype, const char* where, const char* argument) {
+  if (dtype.is_none()) return {};
+  if (!py::isinstance<py::str>(dtype)) return ops::weight_dtype_of(to_dtype(dtype, where));
+  return ops::weight_dtype_from_name(std::string(to_text(dtype, where, argument)), where, argument);
+}
+
+ops::PackedWeight pack(const py::object& w, const py::object& dtype) {
+  const std::optional<ops::WeightDType> wanted = to_weight_dtype(dtype, "pack", "dtype");
+  const Tensor weight = to_tensor(w, placement_among({w}), "pack", "w");
+  return without_gil([&] { return ops::pack(weight, true, wanted); });
+}
+
+ops::PackedPair pack_pair(const py::object& gate, const py::object& up, const py::object& dtype) {
+  const std::optional<ops::WeightDType> wanted = to_weight_dtype(dtype, "pack_pair", "dtype");
   const Placement place = placement_among({gate, up});
   const Tensor a = to_tensor(gate, place, "pack_pair", "gate"), b = to_tensor(up, place, "pack_pair", "up");
-  return without_gil([&] { return ops::pack_pair(a, b); });
+  return without_gil([&] { return ops::pack_pair(a, b, wanted); });
 }
 
 Tensor matmul_gated(const py::object& x, const py::object& w, const py::object& activation) {
@@ -177,7 +191,7 @@ void warm_up(const py::object& heads, const py::object& kv_heads, const py::obje
   spec.k_dim = to_int32(head_dim, kWhere, "head_dim", 2);
   spec.v_dim = v_head_dim.is_none() ? spec.k_dim : to_int32(v_head_dim, kWhere, "v_head_dim", 1);
   spec.kv_dtype = to_kv_dtype(dtype, kWhere);
-  spec.weight_dtype = to_dtype(weight_dtype, kWhere);
+  spec.weight_dtype = to_weight_dtype(weight_dtype, kWhere, "weight_dtype").value_or(spec.weight_dtype);
   if (!activation.is_none()) {
     spec.gated = ops::activation_from_name(std::string(to_text(activation, kWhere, "activation")));
   }
@@ -198,13 +212,13 @@ void init_packed(py::module_& m, const char* name, const char* doc) {
       "shape", [](const Packed& self) { return py::make_tuple(self.out_features(), self.in_features()); },
       "(out, in) of a weight in it.");
   c.def_property_readonly(
-      "dtype", [](const Packed& self) { return name_of(self.dtype()); }, "dtype of the weight.");
+      "dtype", [](const Packed& self) { return ops::name_of(self.dtype()); }, "How its numbers are kept.");
   c.def_property_readonly("nbytes", &Packed::nbytes, "Bytes of device memory, padding included.");
   c.def_property_readonly(
       "device", [](const Packed& self) { return placement_to_python(self.panels().device()); }, "The device it is on.");
   c.def("__repr__", [name = std::string(name)](const Packed& self) {
-    return cat("<kvtrie.ops.", name, " ", name_of(self.dtype()), "[", self.out_features(), ", ", self.in_features(),
-               "]>");
+    return cat("<kvtrie.ops.", name, " ", ops::name_of(self.dtype()), "[", self.out_features(), ", ",
+               self.in_features(), "]>");
   });
   refuse_pickling(c, "pickling what it was packed from");
 }
@@ -213,26 +227,25 @@ void init_weights(py::module_& m) {
   init_packed<ops::PackedWeight>(m, "PackedWeight",
                                  "A weight laid out for the packed matmul kernels; made by ``pack``.");
   init_packed<ops::PackedPair>(m, "PackedPair", "Two weights laid out for ``matmul_gated``; made by ``pack_pair``.");
-  m.def(
-      "pack",
-      [](const py::object& w) {
-        const Tensor weight = to_tensor(w, placement_among({w}), "pack", "w");
-        return without_gil([&] { return ops::pack(weight); });
-      },
-      py::arg("w"), R"(A weight laid out once for the packed backend of ``matmul``.
+  m.def("pack", &pack, py::arg("w"), py::arg("dtype") = py::none(),
+        R"(A weight laid out once for the packed backend of ``matmul``.
 
-w [out, in], float32, float16 or bfloat16; the dtype is kept.)");
+w [out, in], float32, float16 or bfloat16. ``dtype``: that of w (None), or "q8_0", GGML's format: 32 consecutive inputs of
+an output share a float16 scale d = max |w| / 127, and each is an int8 q = round(w / d), so that a number takes 8.5 bits.
+Products have the bits of the float32 weight d * q. Raises ``ArgumentError`` when q8_0 cannot hold w: for a NaN, and for
+magnitudes above 127 * 65504; it waits for the device to know. Sizes that are no multiples of 32 or 64 are filled up.)");
   m.def("matmul", &matmul, py::arg("x"), py::arg("w"), py::arg("transpose_w") = true, py::arg("backend") = py::none(),
         py::arg("add") = py::none(),
         R"(x [.., in] times w [out, in] -> float32 [.., out].
 
 ``w``: a tensor, an array, or a ``PackedWeight``. ``transpose_w=False``: w is [in, out]. ``backend``: "clblast" or
-"packed"; None: clblast on GPUs, packed elsewhere. ``add``: float32 [.., out] (a residual) or [out] (a bias), added to
+"packed"; None: clblast on GPUs, packed elsewhere and for every ``PackedWeight``. ``add``: float32 [.., out] (a residual) or [out] (a bias), added to
 the product: inside its kernel for a ``PackedWeight``, by a second one otherwise.)");
-  m.def("pack_pair", &pack_pair, py::arg("gate"), py::arg("up"),
+  m.def("pack_pair", &pack_pair, py::arg("gate"), py::arg("up"), py::arg("dtype") = py::none(),
         R"(Two weights of a gated block laid out for ``matmul_gated``.
 
-gate, up [out, in]: float32, float16 or bfloat16, of equal shape and dtype; the dtype is kept.)");
+gate, up [out, in]: float32, float16 or bfloat16, of equal shape and dtype. ``dtype``: that of both (None), or "q8_0", as for
+``pack``.)");
   m.def("matmul_gated", &matmul_gated, py::arg("x"), py::arg("w"), py::arg("activation") = "silu",
         R"(activation(x @ gate.T) * (x @ up.T) by one kernel: x float32 [.., in] -> float32 [.., out].
 

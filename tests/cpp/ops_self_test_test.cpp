@@ -57,7 +57,7 @@ TEST_F(SelfTest, AFastVariantThatFailsIsReplacedByTheGeneralOne) {
   const AttentionVariant general = choose_attention_variant(other, sizes, false);
   EXPECT_FALSE(general.fast);
   EXPECT_EQ(general.lanes, 1);
-  registry::set_verdict(*other, choose_variant(vector_width(*other), 1, DType::kFloat32).key(), false);
+  registry::set_verdict(*other, choose_variant(vector_width(*other), 1, WeightDType::kFloat32).key(), false);
   Random random(70);
   const auto x = random.normals(40), w = random.normals(40 * 30);
   const Tensor xt = Tensor::from_host(other, DType::kFloat32, {1, 40}, x.data());
@@ -72,7 +72,7 @@ TEST_F(SelfTest, VariantsOfOtherVectorWidthsAgree) {
     EXPECT_TRUE(variant_agrees(device_ptr(), fast_variant(sizes, false, width), sizes, false)) << width;
     for (const std::int32_t rows : {1, 4, 64})
       for (const auto gated : {std::optional<Activation>(), std::optional(Activation::kGeluTanh)})
-        EXPECT_TRUE(variant_agrees(device_ptr(), choose_variant(width, rows, DType::kFloat16, gated)))
+        EXPECT_TRUE(variant_agrees(device_ptr(), choose_variant(width, rows, WeightDType::kFloat16, gated)))
             << width << ", " << rows;
   }
 }
