@@ -49,7 +49,7 @@ def test_logits_agree_with_transformers(name: str, chunk: int, golden_tokens: An
 @pytest.mark.parametrize("name", ["llama-gqa-tied", "qwen2-bias"])
 def test_plain_weights_compute_the_same(name: str, golden_tokens: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights as GPUs keep them: not packed, and a tied head that shares the embedding's memory."""
-    monkeypatch.setattr(kv.models.base.WeightTable, "pack", lambda self, plain, keep=False: plain)
+    monkeypatch.setattr(kv.models.base.WeightTable, "pack", lambda self, plain, **_: plain)
     model = kv.models.load(GOLDENS / name, dtype="float32")
     assert difference(all_logits(model, golden_tokens, 72), np.load(GOLDENS / name / "logits.npy")) <= TOLERANCE
 

@@ -16,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raw", action="store_true", help="no chat template: every line continues one plain text")
     parser.add_argument("--system", default="", help="a system message")
     parser.add_argument("--device", help="part of a platform's or device's name")
-    parser.add_argument("--dtype", choices=["float32", "float16"], help="weights on the device (default: as stored)")
+    parser.add_argument(
+        "--dtype", choices=["float32", "float16", "q8_0"], help="weights on the device (default: as stored)"
+    )
     parser.add_argument("--kv-dtype", choices=["float32", "float16"], default="float16", help="keys and values")
     parser.add_argument("--capacity", type=int, default=8192, help="tokens that fit on the device (default 8192)")
     parser.add_argument("--host-bytes", default="auto", help="host memory for idle state: bytes, '512MiB', or 'auto'")

@@ -76,9 +76,11 @@ def load(
 
     The folder holds ``config.json``, ``model.safetensors`` (or shards with their index) and, if there is text to be
     encoded, ``tokenizer.json`` with ``tokenizer_config.json``. ``device``: a ``kv.Device``, a name, or None for the
-    best one. ``dtype``: how weight matrices are kept on the device, "float32" or "float16". The default is exact: as
-    in the file, and float32 for bfloat16, whose range float16 does not have; on GPUs always float32, which CLBlast
-    needs. ``progress``: a callable (done_bytes, total_bytes), or True for a tqdm bar on stderr.
+    best one. ``dtype``: how weight matrices are kept on the device, "float32", "float16" or "q8_0". The default is
+    exact: as in the file, and float32 for bfloat16, whose range float16 does not have; on GPUs always float32, which
+    CLBlast needs. "q8_0" (``kv.ops.pack``) takes 8.5 bits a number and is faster where memory is the limit, on CPU
+    devices; it rounds: matrices, experts and the head become q8_0; the embedding, routers and the small gates of
+    recurrent layers float16. ``progress``: a callable (done_bytes, total_bytes), or True for a tqdm bar on stderr.
 
     Raises ``kv.FormatError`` naming the file that is missing, damaged or inconsistent, and ``kv.NotSupported`` for an
     architecture or feature that is not computed here. Nothing stays behind after an error.

@@ -1,8 +1,8 @@
 """What every decoder-only model shares: weights on the device, the embedding, the final head, and whose rows it gets.
 
 A family is one short file beside this one: it names its tensors (``tensor_shapes``), takes them from a
-:class:`WeightTable` (``build_layer``) and computes one block. Activations are float32; weight matrices are float32 or
-float16 on the device; norm weights and biases are always float32.
+:class:`WeightTable` (``build_layer``) and computes one block. Activations are float32; weight matrices are float32,
+float16 or q8_0 on the device; norm weights and biases are always float32.
 
 Threads: a model is read-only once built, but for what :meth:`Model.warm_up` remembers under a lock; several threads may
 call it, each with its own step.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -20,13 +20,14 @@ import numpy as np
 import kvtrie as kv
 
 from .config import ModelConfig
-from .linear import Gated, GatedParts, Linear
+from .linear import Linear
 from .step_inputs import Positions, Rope, Rows
 from .tokenizer import Tokenizer
 from .warm_up import warm_up
-from .weights import Array, Progress, WeightSource, text_sources, to_float16, to_float32
+from .weight_table import WeightTable as WeightTable  # for the families
+from .weights import Array, Progress, WeightSource, text_sources
 
-DTYPES = ("float32", "float16")
+DTYPES = ("float32", "float16", "q8_0")
 
 # The ``rope`` of a cache whose keys are not rotated: every angle is so small that float32 keeps each key as it is.
 NO_ROTATION: dict[str, Any] = {"scaling": {"rope_type": "linear", "factor": 1e30}}
@@ -49,117 +50,6 @@ class Layer(Protocol):
     def __call__(self, step: Any, x: Any, positions: Positions, take: Rows | None) -> Any: ...
 
 
-class WeightTable:
-    """Takes checkpoint tensors to the device one by one, and digests what it took.
-
-    Sizes in bytes.
-    """
-
-    def __init__(
-        self, sources: Mapping[str, WeightSource], device: Any, dtype: str, progress: Progress | None = None
-    ) -> None:
-        self.device = device
-        self.dtype = dtype
-        self.nbytes = 0
-        self._sources = sources
-        self._progress = progress
-        self._digests: dict[str, bytes] = {}
-        self._total = sum(source.nbytes for source in sources.values())
-        self._done = 0
-
-    def vector(self, name: str, change: Callable[[Array], Array] | None = None) -> Any:
-        """A norm weight or bias, float32; ``change`` is applied to it before the upload."""
-        values: Array = to_float32(self._read(name), self._sources[name].dtype)
-        return self._upload(values if change is None else np.ascontiguousarray(change(values), np.float32))
-
-    def constant(self, values: Any) -> Any:
-        """Numbers that are in no checkpoint, float32."""
-        return self._upload(np.ascontiguousarray(values, np.float32))
-
-    def optional_vector(self, name: str, present: bool) -> Any | None:
-        return self.vector(name) if present else None
-
-    def linear(self, name: str, bias: bool = False) -> Linear:
-        """``name``.weight, packed where that is faster, and ``name``.bias."""
-        weight = self.pack(self.table(f"{name}.weight"))
-        return Linear(weight, self.optional_vector(f"{name}.bias", bias))
-
-    def linears(self, name: str, rows: Sequence[Array], bias: bool = False) -> list[Linear]:
-        """Several maps stored as one: ``rows[i]`` are the outputs of the i-th, in its order."""
-        weight = self._stored(f"{name}.weight")
-        shift: Array | None = None
-        if bias:
-            shift = to_float32(self._read(f"{name}.bias"), self._sources[f"{name}.bias"].dtype)
-        return [
-            Linear(self.pack(self._upload(weight[part])), None if shift is None else self._upload(shift[part]))
-            for part in rows
-        ]
-
-    def joined(self, names: Sequence[str], bias: bool = False) -> Linear:
-        """Several maps of one input as one: their outputs one after the other."""
-        weight = self.pack(self._upload(np.concatenate([self._stored(f"{name}.weight") for name in names])))
-        if not bias:
-            return Linear(weight)
-        shifts = [to_float32(self._read(f"{name}.bias"), self._sources[f"{name}.bias"].dtype) for name in names]
-        return Linear(weight, self._upload(np.concatenate(shifts)))
-
-    def gated(self, gate: str, up: str, activation: str = "silu", bias: bool = False) -> Gated | GatedParts:
-        """The first half of a gated MLP; ``activation``: "silu" or "gelu"."""
-        if bias or not self.packs:
-            return GatedParts(self.linear(gate, bias), self.linear(up, bias), activation)
-        plain = [self.table(f"{name}.weight") for name in (gate, up)]
-        pair = kv.ops.pack_pair(*plain)
-        self.nbytes += pair.nbytes - sum(each.nbytes for each in plain)
-        return Gated(pair, activation)
-
-    def table(self, name: str) -> Any:
-        """A matrix in its plain layout, in the storage dtype."""
-        return self._upload(self._stored(name))
-
-    def pack(self, plain: Any, keep: bool = False) -> Any:
-        """``plain`` laid out for this device's matmul. ``keep``: the plain one stays in use beside it.
-
-        The packed kernels are the default backend except on GPUs: there it is CLBlast, which takes float32 only.
-        """
-        if not self.packs:
-            return plain
-        packed = kv.ops.pack(plain)
-        self.nbytes += packed.nbytes - (0 if keep else plain.nbytes)
-        return packed
-
-    @property
-    def packs(self) -> bool:
-        """Whether matrices are packed on this device."""
-        return not (self.device.kind == "gpu" and self.dtype == "float32")
-
-    def digest(self) -> bytes:
-        """SHA-256 over name, stored type, shape and content digest of every tensor taken, in order of names."""
-        total = hashlib.sha256()
-        for name in sorted(self._digests):
-            source = self._sources[name]
-            total.update(f"{name}\0{source.dtype}\0{list(source.shape)}\0".encode())
-            total.update(self._digests[name])
-        return total.digest()
-
-    def _read(self, name: str) -> Array:
-        source = self._sources[name]
-        values = source.read()
-        self._digests[name] = hashlib.sha256(values.reshape(-1).view(np.uint8).data).digest()
-        self._done += source.nbytes
-        if self._progress is not None:
-            self._progress(self._done, self._total)
-        return values
-
-    def _stored(self, name: str) -> Array:
-        values, stored = self._read(name), self._sources[name].dtype
-        return to_float16(values, stored, name) if self.dtype == "float16" else to_float32(values, stored)
-
-    def _upload(self, values: Array) -> Any:
-        tensor = kv.tensor(values, device=self.device)
-        self.nbytes += tensor.nbytes
-        return tensor
-
-
 class Model:
     """A loaded model. ``model(step)`` computes a step and gives the logits that continue its sessions."""
 
@@ -168,7 +58,7 @@ class Model:
 
     config: ModelConfig
     device: Any
-    dtype: str  # of the weight matrices on the device
+    dtype: str  # of the weight matrices on the device; the embedding of a "q8_0" model is float16
     fingerprint: str  # SHA-256 (hex): equal exactly when config, weights and storage dtype are equal
     nbytes: int  # device memory of all weights
     tokenizer: Tokenizer | None

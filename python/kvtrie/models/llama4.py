@@ -63,7 +63,7 @@ class Llama4Mlp:
     def __init__(self, config: Llama4Config, weights: WeightTable, prefix: str) -> None:
         self.k = config.num_experts_per_tok
         spread = Spread(weights, config.hidden_size)
-        self.router = weights.linear(f"{prefix}.router")
+        self.router = weights.linear(f"{prefix}.router", quantise=False)
         self.experts = Experts(weights, f"{prefix}.experts", config.num_local_experts, spread, "in")
         self.shared = Mlp(weights, f"{prefix}.shared_expert")
 

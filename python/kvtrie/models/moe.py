@@ -9,6 +9,9 @@ multiplies its rows at once:
                          e0    e1     e4    e7
 
 A row's result does not depend on the other rows of the step.
+
+In a q8_0 model experts are q8_0 like other matrices; routers and the gate of a shared expert are float16: a small error
+there sends rows to other experts.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ class Spread:
     """[rows, 1] -> [rows, width]: each row's one number, as often as it is wide. Exact."""
 
     def __init__(self, weights: WeightTable, width: int) -> None:
-        self._ones = Linear(weights.pack(weights.constant(np.ones((width, 1)))))
+        self._ones = Linear(weights.pack(weights.constant(np.ones((width, 1))), quantise=False))
 
     def __call__(self, numbers: Any) -> Any:
         return self._ones(numbers)

@@ -113,10 +113,10 @@ class GatedDelta:
         if fused:
             qkv, z, b, a = _rows_by_part(config)
             self.qkv, self.z = weights.linears(f"{prefix}.in_proj_qkvz", [qkv, z])
-            self.b, self.a = weights.linears(f"{prefix}.in_proj_ba", [b, a])
+            self.b, self.a = weights.linears(f"{prefix}.in_proj_ba", [b, a], quantise=False)
         else:
             self.qkv, self.z = weights.linear(f"{prefix}.in_proj_qkv"), weights.linear(f"{prefix}.in_proj_z")
-            self.b, self.a = weights.linear(f"{prefix}.in_proj_b"), weights.linear(f"{prefix}.in_proj_a")
+            self.b, self.a = (weights.linear(f"{prefix}.in_proj_{name}", quantise=False) for name in ("b", "a"))
         self.conv = weights.vector(f"{prefix}.conv1d.weight", lambda weight: weight[:, 0, :])
         self.decay = weights.vector(f"{prefix}.A_log", lambda a_log: -np.exp(a_log))
         self.decay_bias = weights.vector(f"{prefix}.dt_bias")
@@ -166,10 +166,10 @@ class SparseMlp:
         prefix = f"model.layers.{index}.mlp"
         self.config = config
         spread = Spread(weights, config.hidden_size)
-        self.router = weights.linear(f"{prefix}.gate")
+        self.router = weights.linear(f"{prefix}.gate", quantise=False)
         self.experts = Experts(weights, f"{prefix}.experts", config.num_experts, spread, "out")
         self.shared = Mlp(weights, f"{prefix}.shared_expert")
-        self.shared_gate = weights.linear(f"{prefix}.shared_expert_gate")
+        self.shared_gate = weights.linear(f"{prefix}.shared_expert_gate", quantise=False)
         self.spread = spread
 
     def __call__(self, x: Any) -> Any:

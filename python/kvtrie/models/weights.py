@@ -246,8 +246,11 @@ def to_float32(values: Array, dtype: str) -> npt.NDArray[np.float32]:
     return values.astype(np.float32, copy=False)
 
 
-def to_float16(values: Array, dtype: str, name: str) -> npt.NDArray[np.float16]:
-    """Stored elements rounded to float16. Raises ``kv.ArgumentError`` when one lies outside float16's range."""
+def to_float16(values: Array, dtype: str, name: str, wanted: str = "float16") -> npt.NDArray[np.float16]:
+    """Stored elements rounded to float16. Raises ``kv.ArgumentError`` when one lies outside float16's range.
+
+    ``wanted``: what a caller asked for, of which that is a part.
+    """
     if dtype == "F16":
         return values.astype(np.float16, copy=False)
     wide = to_float32(values, dtype)
@@ -255,7 +258,7 @@ def to_float16(values: Array, dtype: str, name: str) -> npt.NDArray[np.float16]:
         narrow = wide.astype(np.float16)
     if np.any(np.isinf(narrow) & np.isfinite(wide)):
         raise kv.ArgumentError(
-            f"[models] dtype 'float16' cannot hold {name}: got |value| up to {np.abs(wide).max():g}, allowed 65504; "
+            f"[models] dtype {wanted!r} cannot hold {name}: got |value| up to {np.abs(wide).max():g}, allowed 65504; "
             "use dtype='float32'"
         )
     return narrow
