@@ -11,7 +11,8 @@ Weights rotate over at least four times the last cache, so none is found there. 
 a millisecond, as a step of a model does: ours wait once for each batch, and the time is that of one product.
 
 Read bandwidth is measured in the same rounds by two threads that add up 256 MiB (bench/yardsticks/read.cpp).
-Targets: 0.9 of OpenBLAS everywhere; one row at 85 % of the read bandwidth, float32 and float16.
+Targets: 0.9 of OpenBLAS everywhere; one row at 85 % of the read bandwidth, float32 and float16. q8_0 weights (8.5 bits
+a number) stand beside our own float16: what they gain where memory is the limit, and what they cost where it is not.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ BATCH = 1e-3  # seconds of products in one sample
 SPIN_CYCLES = "20"  # as a power of two
 SPINS = 2e-3  # seconds; longer than 2**20 cycles
 TARGET = 0.9
+BYTES = {"float32": 4.0, "float16": 2.0, "q8_0": 34 / 32}  # of one number
 
 
 def use_best_kernels(kernels: str | None) -> None:
@@ -123,8 +125,11 @@ class Weights:
         plain = rng.standard_normal((out, width), dtype=np.float32)
         count = ROTATED // plain.nbytes + 1
         half = kv.tensor(plain.astype(np.float16))
-        self.float32 = [kv.ops.pack(plain) for _ in range(count)]
-        self.float16 = [kv.ops.pack(half) for _ in range(2 * count)]
+        self.packed = {
+            "float32": [kv.ops.pack(plain) for _ in range(count)],
+            "float16": [kv.ops.pack(half) for _ in range(2 * count)],
+            "q8_0": [kv.ops.pack(half, dtype="q8_0") for _ in range(4 * count)],
+        }
         self.rows_first = [plain.copy() for _ in range(count if blas else 0)]
         self.columns_first = [np.ascontiguousarray(plain.T) for _ in range(count if blas else 0)]
 
@@ -132,10 +137,10 @@ class Weights:
         """Products of x [rows, in] by every side."""
         on_device = kv.tensor(x)
         y = np.empty((x.shape[0], self.out), np.float32)
-        pause = SPINS if self.rows_first else 0.0
+        pauses = {"float32": SPINS if self.rows_first else 0.0}  # behind OpenBLAS
         sides = {
-            "float32": Rotation(lambda w: kv.ops.matmul(on_device, w), self.float32, self.device.finish, pause),
-            "float16": Rotation(lambda w: kv.ops.matmul(on_device, w), self.float16, self.device.finish),
+            dtype: Rotation(lambda w: kv.ops.matmul(on_device, w), weights, self.device.finish, pauses.get(dtype, 0.0))
+            for dtype, weights in self.packed.items()
         }
         if self.rows_first:
             layouts = {
@@ -150,8 +155,8 @@ class Weights:
     def check(self, x: np.ndarray) -> None:
         """All sides compute the same."""
         expected = x @ self.columns_first[0]
-        for weight, tolerance in ((self.float32[0], 1e-4), (self.float16[0], 1e-2)):
-            got = kv.ops.matmul(x, weight).numpy()
+        for dtype, tolerance in (("float32", 1e-4), ("float16", 1e-2), ("q8_0", 2e-2)):
+            got = kv.ops.matmul(x, self.packed[dtype][0]).numpy()
             if not np.allclose(got, expected, atol=tolerance * np.abs(expected).max()):
                 raise SystemExit("the sides disagree")
 
@@ -176,7 +181,7 @@ def beside_openblas(report: Report, rng: np.random.Generator, device: Any, secon
             result = race(sides, rounds=rounds, warm_up=1, clocked=sides)
             flops = 2.0 * rows * out * width * batch
             text = f"{rows:4} x {width:4} -> {out:4}"
-            for dtype in ("float32", "float16"):
+            for dtype in BYTES:
                 speed = result.ratio("openblas", dtype)
                 rate = flops / result[dtype].median / 1e9
                 text += f"   {dtype} {rate:6.1f} GFLOP/s, {speed} of OpenBLAS"
@@ -184,7 +189,9 @@ def beside_openblas(report: Report, rng: np.random.Generator, device: Any, secon
                     {"part": "rows", "rows": rows, "in": width, "out": out, "dtype": dtype, "gflops": rate}
                     | {"seconds": result[dtype].median / batch, "openblas": result["openblas"].median / batch}
                     | {"speed": speed.median, "low": speed.low, "high": speed.high, "layout": weights.layout}
+                    | {"of_float16": result.ratio("float16", dtype).median}
                 )
+            text += f" and {result.ratio('float16', 'q8_0')} of float16"
             text += f"   ({weights.layout} {flops / result['openblas'].median / 1e9:.1f}, batch {batch}, n={rounds})"
             report.note(text)
 
@@ -199,18 +206,20 @@ def beside_memory(report: Report, rng: np.random.Generator, device: Any) -> None
         everything: dict[str, Callable[[], float]] = {**sides, "read": read}
         result = race(everything, rounds=25, warm_up=2, clocked=everything)
         bandwidth = read.bytes / result["read"].median
-        for dtype, size in (("float32", 4), ("float16", 2)):
+        for dtype, size in BYTES.items():
             moved = out * width * size
             share = result.ratio("read", dtype)
             scale = batch * moved / read.bytes
             report.row(
                 f"1 row, {width} -> {out}, {dtype} from memory: {human(result[dtype].median / batch)}, "
                 f"{batch * moved / result[dtype].median / 1e9:.1f} GB/s of {bandwidth / 1e9:.1f} read: "
-                f"{share.median * scale:.2f} ({share.low * scale:.2f} .. {share.high * scale:.2f})",
+                f"{share.median * scale:.2f} ({share.low * scale:.2f} .. {share.high * scale:.2f})"
+                + (f", {result.ratio('float16', 'q8_0')} of float16" if dtype == "q8_0" else ""),
                 part="memory",
                 out=out,
                 dtype=dtype,
                 share=share.median * scale,
+                of_float16=result.ratio("float16", dtype).median,
                 bandwidth=bandwidth,
                 seconds=result[dtype].median / batch,
                 **{"in": width},
@@ -244,9 +253,9 @@ def beside_clblast(report: Report, rng: np.random.Generator, device: Any) -> Non
 
 
 def draw(axes: Any, rows: Rows) -> None:
-    """Speed over OpenBLAS by rows: a colour for each square size, dashed for float16 weights."""
+    """Speed over OpenBLAS by rows: a colour for each square size, dashed for float16 weights, dotted for q8_0."""
     for index, size in enumerate((512, 1024, 2048, 4096)):
-        for dtype, style in (("float32", "-"), ("float16", "--")):
+        for dtype, style in (("float32", "-"), ("float16", "--"), ("q8_0", ":")):
             own = [r for r in rows if r["part"] == "rows" and r["in"] == r["out"] == size and r["dtype"] == dtype]
             label = f"{size} x {size}" if dtype == "float32" else None
             axes.plot([r["rows"] for r in own], [r["speed"] for r in own], style, color=f"C{index}", label=label)
@@ -256,7 +265,7 @@ def draw(axes: Any, rows: Rows) -> None:
     axes.set_yscale("log", base=2)
     axes.set_xticks(ROWS, [str(count) for count in ROWS])
     axes.set_yticks((0.5, 1, 2, 4, 8), ("0.5", "1", "2", "4", "8"))
-    axes.set_xlabel("rows (solid: float32 weights, dashed: float16)")
+    axes.set_xlabel("rows (weights solid: float32, dashed: float16, dotted: q8_0)")
     axes.set_ylabel("speed of OpenBLAS float32 = 1")
     axes.legend(ncols=4, loc="upper right")
 
