@@ -4,7 +4,8 @@ Greedy steps of 1, 4 and 8 conversations at two histories, for the shipped model
 everything from a step's tokens to the next ones on the host. With more than one conversation the history is a prefix
 that all share: ours reads it once a step, llama.cpp's sequences share its cells (``seq_cp`` in a unified buffer, its
 best mode here), with and without flash attention, of which the faster counts, row by row. Weights and K/V are float16
-on both sides, threads as many as the machine has cores.
+on both sides, threads as many as the machine has cores. ``--dtype q8_0``: matrices are q8_0 on both sides, the same
+integers and scales. llama.cpp then rounds activations to 8 bits, too, and multiplies integers; ours stay float32.
 
 Each sample decodes the same tokens from the same place. Outside the clock are cutting back, a pause in which the
 threads of the other side go to sleep, and WARM steps after it, which wake the side's own. That both do the same work is
@@ -154,7 +155,9 @@ def launches_of(ours: Ours, batch: int) -> float:
     return (ours.launches() - before) / STEPS
 
 
-def row(report: Report, kind: str, batch: int, history: int, ours: Ours, peers: dict[str, Peer], rounds: int) -> None:
+def row(
+    report: Report, kind: str, dtype: str, batch: int, history: int, ours: Ours, peers: dict[str, Peer], rounds: int
+) -> None:
     awake: list[float] = []
     sides = {"kvtrie": timed(ours, batch, awake), **{name: timed(peer, batch, awake) for name, peer in peers.items()}}
     took: Race = race(sides, rounds=rounds, warm_up=2, clocked=tuple(sides))
@@ -173,20 +176,21 @@ def row(report: Report, kind: str, batch: int, history: int, ours: Ours, peers: 
         text += (
             f"   next tokens equal {same:.0%}, logits within {worst:.2g}, busy in pauses {summarise(awake).median:.0%}"
         )
-    report.row(text, model=kind, batch=batch, history=history, **figures)
+    report.row(text, model=kind, dtype=dtype, batch=batch, history=history, **figures)
 
 
-def measure_model(report: Report, kind: str, llama: Any, folder: Path, rounds: int) -> None:
+def measure_model(report: Report, kind: str, dtype: str, llama: Any, folder: Path, rounds: int) -> None:
     start = time.perf_counter()
-    model = random_models.build(kind)
+    model = random_models.build(kind, dtype=dtype)
     took = human(time.perf_counter() - start)
-    report.note(f"{kind}: {random_models.parameters(kind) / 1e6:.1f} M parameters, built in {took}")
+    size = f"{random_models.parameters(kind) / 1e6:.1f} M parameters, {model.nbytes / 2**20:.0f} MiB as {dtype}"
+    report.note(f"{kind}: {size}, built in {took}")
     theirs = None
     if llama is not None:
         from peers import gguf_file
 
         found = random_models.config(kind)
-        theirs = llama.Model(gguf_file.write(found, random_models.weights(kind), folder / f"{kind}.gguf"))
+        theirs = llama.Model(gguf_file.write(found, random_models.weights(kind), folder / f"{kind}.gguf", dtype))
     for history in HISTORIES:
         random = np.random.default_rng(history)
         prompt = random.integers(3, model.config.vocab_size, history, dtype=np.int32)
@@ -194,7 +198,7 @@ def measure_model(report: Report, kind: str, llama: Any, folder: Path, rounds: i
         ours = Ours(model, prompt, firsts)
         peers = {} if theirs is None else {name: Peer(theirs, prompt, firsts, on) for name, on in SETTINGS.items()}
         for batch in BATCHES:
-            row(report, kind, batch, history, ours, peers, rounds)
+            row(report, kind, dtype, batch, history, ours, peers, rounds)
         ours.cache.close()
         for peer in peers.values():
             peer.close()
@@ -230,8 +234,9 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--model", choices=MODELS, action="append", help="only this one")
+    parser.add_argument("--dtype", choices=("float16", "q8_0"), default="float16", help="of the matrices")
     options = parser.parse_args()
-    report = Report("tokens per second of greedy decoding, whole model", options.json)
+    report = Report(f"tokens per second of greedy decoding, whole model, {options.dtype} weights", options.json)
     report.device(kv.Device())
     from peers import gguf_file, llama
 
@@ -240,7 +245,7 @@ def main() -> None:
         report.note(f"{PEER} is left out: ./dev peers installs it")
     with tempfile.TemporaryDirectory() as folder:
         for kind in options.model or MODELS:
-            measure_model(report, kind, llama if installed else None, Path(folder), options.rounds)
+            measure_model(report, kind, options.dtype, llama if installed else None, Path(folder), options.rounds)
     report.close(draw)
 
 

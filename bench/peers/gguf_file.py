@@ -1,6 +1,8 @@
 """Writes a model's weights as GGUF, the file llama.cpp loads, with the published ``gguf`` package.
 
-Both sides then compute the same function of the same numbers: float16 matrices, float32 norms. What differs is layout:
+Both sides then compute the same function of the same numbers: float16 matrices, float32 norms. With ``q8_0``, matrices
+are quantised by that package, to the very numbers of ``kv.ops.pack`` (tests/python/test_q8.py); the embedding,
+too, as ``llama-quantize`` does, where ours stays float16. What differs is layout:
 
 - arch ``llama`` rotates neighbouring numbers, checkpoints of Hugging Face the halves of a head: rows of q and k are
   interleaved accordingly. The other families' RoPE works on halves in both.
@@ -53,6 +55,10 @@ _NORMS = {
 _TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
+# Small matrices that are float16 on both sides in a q8_0 model.
+_STEERING = ("ssm_alpha", "ssm_beta", "ssm_conv1d")
+
+
 def package() -> Any | None:
     """The ``gguf`` package: installed, or as llama-cpp-python ships it; None if neither is there."""
     sources = ROOT / "build/peers/sources/llama-cpp-python"
@@ -65,18 +71,27 @@ def package() -> Any | None:
     return gguf
 
 
-def write(config: Any, weights: Mapping[str, np.ndarray], path: Path) -> Path:
-    """The model as GGUF at ``path``; ``config``: its ``ModelConfig``, ``weights`` by checkpoint name."""
+def write(config: Any, weights: Mapping[str, np.ndarray], path: Path, dtype: str = "float16") -> Path:
+    """The model as GGUF at ``path``; ``config``: its ``ModelConfig``, ``weights`` by checkpoint name.
+
+    ``dtype``: of the matrices, "float16" (as they come) or "q8_0".
+    """
     gguf = package()
     assert gguf is not None, "the gguf package is missing: ./dev peers"
     arch = _ARCHITECTURES[config.model_type]
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(path, arch)
     _keys(writer, config, arch)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0 if dtype == "q8_0" else gguf.LlamaFileType.MOSTLY_F16)
     _tokenizer(writer, gguf, config)
     for name, values in weights.items():
         written, array = _tensor(config, arch, name, values)
-        writer.add_tensor(written, np.ascontiguousarray(array))
+        array = np.ascontiguousarray(array)
+        if dtype == "q8_0" and _is_quantised(written, array):
+            kind = gguf.GGMLQuantizationType.Q8_0
+            writer.add_tensor(written, gguf.quants.quantize(array.astype(np.float32), kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(written, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -86,7 +101,6 @@ def write(config: Any, weights: Mapping[str, np.ndarray], path: Path) -> Path:
 
 def _keys(writer: Any, config: Any, arch: str) -> None:
     writer.add_name("random")
-    writer.add_file_type(1)  # mostly float16
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
@@ -166,6 +180,11 @@ def _tensor(config: Any, arch: str, name: str, values: np.ndarray) -> tuple[str,
         values = _interleaved(values, config.head_dim)
     written = _NORMS[arch].get(inner) or _NAMES[inner]
     return f"{block}.{written}.{kind}", _normed(arch, inner, values)
+
+
+def _is_quantised(name: str, array: np.ndarray) -> bool:
+    """Matrices whose rows are whole blocks of 32, as in files that ``llama-quantize`` makes."""
+    return array.ndim == 2 and array.shape[1] % 32 == 0 and not any(part in name for part in _STEERING)
 
 
 def _normed(arch: str, base: str, values: np.ndarray) -> np.ndarray:

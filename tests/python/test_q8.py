@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ import pytest
 import kvtrie as kv
 from random_models import random_model
 from reference_llama import random_llama
+
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
+
+from peers import gguf_file
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
@@ -57,6 +62,17 @@ def test_weights_are_quantised_as_defined(shape: tuple[int, int], dtype: str) ->
     packed = kv.ops.pack(w, dtype="q8_0")
     got = kv.ops.matmul(np.eye(shape[1], dtype=np.float32), packed).numpy().T
     np.testing.assert_array_equal(got, quantised(w.astype("float32").numpy()))
+
+
+@pytest.mark.skipif(gguf_file.package() is None, reason="the gguf package is not installed")
+def test_weights_are_quantised_as_by_the_gguf_package() -> None:
+    gguf = gguf_file.package()
+    assert gguf is not None
+    w = np.random.default_rng(8).standard_normal((256, 512)).astype(np.float32)
+    kind = gguf.GGMLQuantizationType.Q8_0
+    published = gguf.quants.dequantize(gguf.quants.quantize(w, kind), kind)
+    got = kv.ops.matmul(np.eye(512, dtype=np.float32), kv.ops.pack(w, dtype="q8_0")).numpy().T
+    np.testing.assert_array_equal(got, published)
 
 
 def test_halves_are_rounded_away_from_zero() -> None:
