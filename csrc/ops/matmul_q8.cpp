@@ -33,13 +33,14 @@ std::uint32_t enqueue_quantise(const Tensor& w, bool transposed, const Tensor& p
 std::vector<std::byte> stream_of(const reference::Q8Blocks& blocks, std::size_t out, std::size_t in) {
   const std::size_t count = divide_up(in, kQ8Block);
   std::vector<std::byte> stream(divide_up(out, 64) * count * kQ8Words * 4);
-  for (std::size_t n = 0; n < out; ++n)
+  for (std::size_t n = 0; n < out; ++n) {
     for (std::size_t b = 0; b < count; ++b) {
       std::byte* block = &stream[(n / 64 * count + b) * kQ8Words * 4];
       std::memcpy(block + n % 64 * 2, &blocks.scales[n * count + b], 2);
       for (std::size_t k = 0; k < kQ8Block; ++k)
         block[128 + k * 64 + n % 64] = static_cast<std::byte>(blocks.numbers[(n * count + b) * kQ8Block + k]);
     }
+  }
   return stream;
 }
 
@@ -48,13 +49,14 @@ bool quantise_agrees(const cl::DevicePtr& device, DType stored) {
   constexpr std::int64_t kOut = 70, kIn = 37;
   std::vector<std::byte> bytes(kOut * kIn * size_of(stored)), turned(bytes.size());
   std::vector<float> values(kOut * kIn);
-  for (std::int64_t n = 0; n < kOut; ++n)
+  for (std::int64_t n = 0; n < kOut; ++n) {
     for (std::int64_t k = 0; k < kIn; ++k) {
       const std::size_t i = n * kIn + k;
       reference::store_number(bytes.data(), stored, i, n == 3 ? 0.0f : 0.13f * static_cast<float>(i * 5 % 29) - 1.9f);
       values[i] = reference::Numbers{bytes.data(), stored}[i];
       reference::store_number(turned.data(), stored, k * kOut + n, values[i]);
     }
+  }
   const std::vector<std::byte> wanted = stream_of(reference::quantise_q8(values, kIn), kOut, kIn);
   for (const bool transposed : {true, false}) {
     const Tensor w = transposed ? Tensor::from_host(device, stored, {kOut, kIn}, bytes.data())

@@ -128,10 +128,12 @@ struct SmallWeight {
   Tensor tensor(const cl::DevicePtr& device, bool transposed) const {
     if (transposed) return Tensor::from_host(device, dtype, {kSmall.n, kSmall.k}, stored.data());
     std::vector<std::byte> turned(stored.size());
-    for (std::int32_t n = 0; n < kSmall.n; ++n)
-      for (std::int32_t k = 0; k < kSmall.k; ++k)
+    for (std::int32_t n = 0; n < kSmall.n; ++n) {
+      for (std::int32_t k = 0; k < kSmall.k; ++k) {
         reference::store_number(turned.data(), dtype, k * kSmall.n + n,
                                 reference::Numbers{stored.data(), dtype}[n * kSmall.k + k]);
+      }
+    }
     return Tensor::from_host(device, dtype, {kSmall.k, kSmall.n}, turned.data());
   }
 };

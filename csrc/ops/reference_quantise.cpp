@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "ops/reference.h"
@@ -7,7 +8,7 @@ namespace kvtrie::ops::reference {
 Q8Blocks quantise_q8(std::span<const float> w, std::size_t in) {
   const std::size_t count = (in + 31) / 32, out = w.size() / in;
   Q8Blocks blocks{std::vector<std::uint16_t>(out * count), std::vector<std::int8_t>(out * count * 32)};
-  for (std::size_t n = 0; n < out; ++n)
+  for (std::size_t n = 0; n < out; ++n) {
     for (std::size_t b = 0; b < count; ++b) {
       const std::span<const float> own = w.subspan(n * in + b * 32, std::min<std::size_t>(32, in - b * 32));
       float most = 0.0f;
@@ -18,17 +19,19 @@ Q8Blocks quantise_q8(std::span<const float> w, std::size_t in) {
       for (std::size_t k = 0; k < own.size(); ++k)
         blocks.numbers[(n * count + b) * 32 + k] = static_cast<std::int8_t>(std::round(own[k] * (1.0f / d)));
     }
+  }
   return blocks;
 }
 
 std::vector<float> dequantise_q8(const Q8Blocks& blocks, std::size_t in) {
   const std::size_t count = (in + 31) / 32, out = blocks.scales.size() / count;
   std::vector<float> w(out * in);
-  for (std::size_t n = 0; n < out; ++n)
+  for (std::size_t n = 0; n < out; ++n) {
     for (std::size_t k = 0; k < in; ++k) {
       const std::size_t block = n * count + k / 32;
       w[n * in + k] = half_to_float(blocks.scales[block]) * static_cast<float>(blocks.numbers[block * 32 + k % 32]);
     }
+  }
   return w;
 }
 

@@ -130,12 +130,13 @@ def test_chat_needs_a_checkpoint_with_text(capsys: pytest.CaptureFixture[str], t
     assert "--raw" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("raw", [False, True])
-def test_chat_from_standard_input(folder: Path, raw: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("raw", "dtype"), [(False, "q8_0"), (True, "float16")])
+def test_chat_from_standard_input(folder: Path, raw: bool, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n\n/tree\n/stats\nmore\n/quit\nnever\n"))
-    options = ["--max-tokens", "4", "--capacity", "512", *(["--raw"] if raw else [])]
+    options = ["--max-tokens", "4", "--capacity", "512", "--dtype", dtype, *(["--raw"] if raw else [])]
     code, text = run("chat", str(folder), *options)
     assert code == 0 and "error" not in text
+    assert f" MiB {dtype} on " in text
     assert len(re.findall(r"prompt \d+ \| reused", text)) == 2
 
 
