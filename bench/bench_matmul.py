@@ -264,7 +264,8 @@ def draw(axes: Any, rows: Rows) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(ROWS, [str(count) for count in ROWS])
-    axes.set_yticks((0.5, 1, 2, 4, 8), ("0.5", "1", "2", "4", "8"))
+    axes.set_yticks((0.5, 1, 2, 4, 8, 16), ("0.5", "1", "2", "4", "8", "16"))
+    axes.set_ylim(0.5, 16)
     axes.set_xlabel("rows (weights solid: float32, dashed: float16, dotted: q8_0)")
     axes.set_ylabel("speed of OpenBLAS float32 = 1")
     axes.legend(ncols=4, loc="upper right")
@@ -289,7 +290,7 @@ def main() -> None:
         beside_openblas(report, rng, device, options.seconds)
     if options.only in (None, "clblast"):
         beside_clblast(report, rng, device)
-    report.close(draw)
+    report.close(draw if options.only in (None, "rows") else None)
 
 
 if __name__ == "__main__":
