@@ -10,17 +10,16 @@
 namespace kvtrie::binding {
 namespace {
 
-void init_recording(py::module_& m) {
-  py::class_<StepRecording, std::shared_ptr<StepRecording>> c(
-      m, "StepRecording", "What this thread launches for a step, until ``finish`` or ``stop``; see ``StepGraphs``.",
-      py::release_gil_before_calling_cpp_dtor());
-  c.def(
-      "finish",
-      [](StepRecording& self, const Tensor& logits) { return without_gil([&] { return self.finish(logits); }); },
-      py::arg("logits"),
-      "``logits``: what the model made of the step, which is complete. Whether later steps can be replayed now.");
-  c.def("stop", &StepRecording::stop, "Ends the recording; nothing comes of it.");
-  c.def_property_readonly("reason", &StepRecording::reason, "Why there is no graph; empty when there is one.");
+// What `launch` throws passes through; the recording ends with the function.
+Tensor compute(StepGraphs& self, const StepPtr& step, const py::function& launch) {
+  Tensor logits = without_gil([&] { return self.replay(*step); });
+  if (logits.defined()) return logits;
+  const std::shared_ptr<StepRecording> recording = without_gil([&] { return self.record(step); });
+  const py::object made = launch();
+  if (!py::isinstance<Tensor>(made)) refuse_type(made, "StepGraphs.compute", "launch()", "a Tensor");
+  logits = made.cast<Tensor>();
+  if (recording != nullptr) without_gil([&] { recording->finish(logits); });
+  return logits;
 }
 
 py::dict stats(const StepGraphs& self) {
@@ -38,27 +37,21 @@ py::dict stats(const StepGraphs& self) {
 }  // namespace
 
 void init_step_graph(py::module_& m) {
-  init_recording(m);
   py::class_<StepGraphs, std::shared_ptr<StepGraphs>> c(m, "StepGraphs",
                                                         R"(A model's decode steps as one launch each, on CPU devices.
 
-The first step of each number of rows (up to 8) and cache is recorded while the model computes it and proved by replaying
-it; later ones are replayed: one launch in place of 50 to 70, with the same bits. For models whose launches depend on
-nothing but the number of rows. Where a step cannot be recorded it is computed as ever.)",
+The first step of each cache and number of rows, up to 8, is recorded while the model computes it, and proved by
+replaying it; later ones are replayed: one launch in place of 50 to 70, with the same bits. For models whose launches
+depend on nothing but the number of rows, and which read nothing of the step but its tokens and what ``attend_qkv`` adds.
+Where a step cannot be recorded it is computed as ever. Graphs go with this object or with their cache, whichever goes
+first. Threads: any.)",
                                                         py::release_gil_before_calling_cpp_dtor());
   c.def(py::init(&StepGraphs::create));
-  c.def(
-      "replay",
-      [](StepGraphs& self, Step& step) { return optional_to_python(without_gil([&] { return self.replay(step); })); },
-      py::arg("step"), R"(Computes the step, which is complete afterwards; returns its logits.
+  c.def("compute", &compute, py::arg("step"), py::arg("launch"), R"(The logits of a step, which is complete afterwards.
 
-None, and nothing done, where no such step was recorded. Raises ``ArgumentError`` once a layer of the step was put,
+Replays the step, or calls ``launch()``, which computes it and returns its logits [rows, vocab], a float32 Tensor. What
+that raises passes through. Raises ``ArgumentError`` once a layer of a step that would be replayed was put,
 ``ClosedError`` once it was dropped.)");
-  c.def(
-      "record", [](StepGraphs& self, const StepPtr& step) { return without_gil([&] { return self.record(step); }); },
-      py::arg("step"), R"(Begins to record what this thread launches; None for steps that cannot be replayed.
-
-Those are steps of more than 8 rows, of caches with recurrent layers, or of a device that is no CPU.)");
   c.def_property_readonly("stats", &stats, R"(A dict of numbers and one text.
 
 ``graphs`` now, the ``launches`` that one replay of each stands for, their ``nbytes`` of device memory; ``replays`` and

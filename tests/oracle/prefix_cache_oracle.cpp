@@ -328,7 +328,7 @@ class World {
   void begin() {
     const std::string name_space = any_namespace();
     const Tokens tokens = any_tokens(smallest_pool());
-    BeginOptions options{chance(0.1), !chance(0.05), !chance(0.05)};
+    BeginOptions options{chance(0.1), !chance(0.05), !chance(0.05), {}};
     const Seen before = look();
     const ReusePlan plan = cache_->plan(name_space, tokens);
     const std::int32_t limit = static_cast<std::int32_t>(tokens.size()) - (options.reuse_all ? 0 : 1);

@@ -133,7 +133,7 @@ def test_the_comparison_sees_differences() -> None:
 
 SURFACE = {
     kv: "devices Device tensor Tensor ops CausalCache RecurrentCache EncoderCache HybridCache PrefixCache PrefixTrie "
-    "Session Step models generate simulate media Reprocess "
+    "Session Step StepGraphs models generate simulate media Reprocess "
     "Error CacheFull NotRestorable NotSupported DeviceError FormatError ClosedError stores StoreError",
     kv.Device: "name vendor kind unified_memory global_bytes capabilities memory",
     kv.Tensor: "shape dtype nbytes device numpy reshape astype mapped __array__ __dlpack__ "
@@ -149,6 +149,7 @@ SURFACE = {
     "can_rewind checkpoint shift length tokens close __enter__ __exit__",
     kv.Step: "tokens positions sequences sessions attend attend_qkv put get conv gated_delta set_causal states "
     "put_states boundaries",
+    kv.StepGraphs: "compute stats",
     kv.PrefixTrie: "insert match lock unlock touch evict remove __len__ check",
 }
 

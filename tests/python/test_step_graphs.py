@@ -26,6 +26,10 @@ def bits(logits: Any) -> bytes:
     return np.asarray(logits).tobytes()
 
 
+def never() -> Any:
+    raise AssertionError("a recorded step is not launched")
+
+
 def caches_of(model: Any, **options: Any) -> Any:
     return kv.PrefixCache(model.caches(2048, **options), host_bytes="64 MiB")
 
@@ -185,14 +189,14 @@ def test_wrong_steps_are_refused_and_stay_open() -> None:
     width = (4 + 2 + 2) * 16
     step.attend_qkv(0, np.zeros((1, width), np.float32))
     with pytest.raises(kv.ArgumentError, match="1 layers were put"):
-        model.graphs.replay(step)
+        model.graphs.compute(step, never)
     session.rewind(session.length)
     with pytest.raises(kv.ClosedError, match="dropped"):
-        model.graphs.replay(step)
+        model.graphs.compute(step, never)
     session.append(3)
-    other = caches_of(model).begin([1])
-    assert model.graphs.replay(other.decode()) is None
-    assert model.graphs.replay(session.decode()) is not None
+    with pytest.raises(kv.ArgumentTypeError, match="launch"):
+        model.graphs.compute(caches_of(model).begin([1]).decode(), lambda: 1)
+    assert model.graphs.compute(session.decode(), never).shape == (1, VOCAB)
 
 
 def test_models_whose_steps_cannot_be_replayed_compute_as_ever() -> None:

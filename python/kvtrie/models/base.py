@@ -184,22 +184,9 @@ class Model:
         tokens = self._checked_tokens(step)
         self._check_positions(step)
         rows = Rows(step, all_rows)
-        if not (self.replays and rows.all and isinstance(step, kv.Step)):
-            return self._launch(step, tokens, rows)
-        logits = self.graphs.replay(step)
-        return self._record(step, tokens, rows) if logits is None else logits
-
-    def _record(self, step: Any, tokens: Array, rows: Rows) -> Any:
-        """Computes a step whose like was not computed before, so that the next one can be replayed."""
-        recording = self.graphs.record(step)
-        if recording is None:
-            return self._launch(step, tokens, rows)
-        try:
-            logits = self._launch(step, tokens, rows)
-            recording.finish(logits)
-        finally:
-            recording.stop()
-        return logits
+        if self.replays and rows.all and isinstance(step, kv.Step):
+            return self.graphs.compute(step, lambda: self._launch(step, tokens, rows))
+        return self._launch(step, tokens, rows)
 
     def _launch(self, step: Any, tokens: Array, rows: Rows) -> Any:
         """Computes a step operation by operation. Where ``rows`` takes all of them, what is launched depends on nothing
