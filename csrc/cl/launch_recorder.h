@@ -29,7 +29,6 @@ class SharedMemory {
   ~SharedMemory();
   SharedMemory(SharedMemory&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   SharedMemory& operator=(SharedMemory&&) = delete;
-  _cl_mem* handle() const noexcept { return handle_; }
   bool wraps_host() const;  // whether it is memory of the host, in place: that goes when its owner says so
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -21,8 +22,7 @@ _cl_mem* handle_of(const Tensor& tensor) { return tensor.defined() ? tensor.buff
 std::vector<_cl_mem*> buffers_of(const GraphOps& graph) {
   std::vector<_cl_mem*> buffers;
   for (const BufferOp& op : graph.ops)
-    for (_cl_mem* buffer : op.buffers)
-      if (buffer != nullptr) buffers.push_back(buffer);
+    std::copy_if(op.buffers.begin(), op.buffers.end(), std::back_inserter(buffers), [](auto* each) { return each; });
   std::sort(buffers.begin(), buffers.end());
   buffers.erase(std::unique(buffers.begin(), buffers.end()), buffers.end());
   return buffers;
@@ -79,6 +79,14 @@ GraphPlaces places_of(const cl::LaunchRecorder& recorded, std::span<const std::i
   return places;
 }
 
+// Why nothing comes of a recording, as far as it shows before the launches are looked at.
+std::string refusal(const cl::LaunchRecorder& recorded, const Tensor& out) {
+  if (!can_record(*recorded.device())) return "graphs are for CPU devices that share the host's memory";
+  if (!recorded.foreign().empty()) return cat("the step used ", recorded.foreign());
+  const bool whole = out.defined() && out.dtype() == DType::kFloat32 && out.offset() == 0;
+  return whole ? "" : "the result is a part of a tensor";
+}
+
 template <class Values>
 std::int32_t append(std::vector<std::int32_t>& table, const Values& values) {
   const auto at = static_cast<std::int32_t>(table.size());
@@ -108,16 +116,23 @@ struct LaunchGraph::State {
   Tensor ops, own;
   std::size_t rows = 0, caches = 0, launches = 0;
   std::int32_t op_count = 0, ids_at = 0, header_at = 0;
-  std::vector<std::int32_t> rows_at;
   std::uint64_t own_floats = 0, partial_heads = 0, partial_dim = 0;
-  std::uint32_t workers = 1, keys_per_tile = 0;
+  std::uint32_t workers = 1;
   Shape out_shape;
   std::shared_ptr<StorageKeeper> memory;
   std::vector<cl::SharedMemory> held;
 
-  std::vector<std::int32_t> table_of(std::span<const std::int32_t> ids, std::span<const StepTables> tables) const;
+  explicit State(cl::DevicePtr on) : device(std::move(on)) {}
   ~State();
+  bool hold(const std::vector<_cl_mem*>& buffers);  // false: one of them is memory of the host
+  void resolve(const GraphOps& graph, const cl::Kernel& locate);
+  std::vector<std::int32_t> table_of(std::span<const std::int32_t> ids, std::span<const StepTables> tables) const;
 };
+
+bool LaunchGraph::State::hold(const std::vector<_cl_mem*>& buffers) {
+  for (_cl_mem* buffer : buffers) held.emplace_back(buffer);
+  return std::none_of(held.begin(), held.end(), [](const cl::SharedMemory& each) { return each.wraps_host(); });
+}
 
 // The driver does not know what a replay uses, so memory must not go before the last one ends.
 LaunchGraph::State::~State() {
@@ -135,15 +150,20 @@ std::uint64_t LaunchGraph::nbytes() const noexcept {
   return state_->memory->bytes() + state_->ops.nbytes() + state_->own.nbytes();
 }
 
-bool LaunchGraph::build_program(LaunchRecording& recording) {
-  recording.stop();
-  std::string reason;
-  const auto options = graph_options(recording.launches_->launches(), reason);
-  const cl::DevicePtr& device = recording.launches_->device();
-  if (!options || !can_record(*device)) return false;
-  device->kernel("launch_graph", "run_graph", *options);
-  device->kernel("launch_graph", "locate", *options);
-  return true;
+// Addresses for the operations' buffers, which are held from here on.
+void LaunchGraph::State::resolve(const GraphOps& graph, const cl::Kernel& locate) {
+  const std::vector<_cl_mem*> buffers = buffers_of(graph);
+  const std::vector<GraphOp> table = resolved(graph, buffers, addresses_of(device, locate, buffers));
+  op_count = static_cast<std::int32_t>(table.size());
+  ops = Tensor::from_host(device, DType::kUInt32, {static_cast<std::int64_t>(std::span(table).size_bytes() / 4)},
+                          table.data());
+  workers = std::clamp<std::uint32_t>(device->info().compute_units, 1, kMaxWorkers);
+  own_floats = graph.own_floats;
+  own = Tensor::zeros(device, DType::kFloat32,
+                      {static_cast<std::int64_t>(std::max<std::uint64_t>(1, workers * graph.own_floats))});
+  partial_heads = graph.partial_heads;
+  partial_dim = graph.partial_dim;
+  memory->keep_only(buffers);
 }
 
 std::shared_ptr<const LaunchGraph> LaunchGraph::make(LaunchRecording& recording, std::span<const std::int32_t> ids,
@@ -152,48 +172,27 @@ std::shared_ptr<const LaunchGraph> LaunchGraph::make(LaunchRecording& recording,
   recording.stop();
   const cl::LaunchRecorder& recorded = *recording.launches_;
   const cl::DevicePtr& device = recorded.device();
-  reason = recorded.foreign().empty() ? "" : cat("the step used ", recorded.foreign());
-  if (!can_record(*device)) reason = "graphs are for CPU devices that share the host's memory";
-  if (!out.defined() || out.dtype() != DType::kFloat32 || out.offset() != 0)
-    reason = "the result is a part of a tensor";
+  reason = refusal(recorded, out);
   if (!reason.empty()) return nullptr;
   const GraphPlaces places = places_of(recorded, ids, tables, out);
   const std::optional<GraphOps> graph = graph_ops(recorded.launches(), places, reason);
-  if (!graph) return nullptr;
-  const auto options = graph_options(recorded.launches(), reason);
+  const std::optional<std::string> options = graph ? graph_options(recorded.launches(), reason) : std::nullopt;
   if (!options) return nullptr;
 
-  const std::vector<_cl_mem*> buffers = buffers_of(*graph);
-  std::vector<cl::SharedMemory> held(buffers.begin(), buffers.end());
-  if (std::any_of(held.begin(), held.end(), [](const cl::SharedMemory& each) { return each.wraps_host(); })) {
+  auto state = std::make_unique<State>(device);
+  if (!state->hold(buffers_of(*graph))) {
     reason = "the step used host memory in place";
     return nullptr;
   }
-  auto state = std::make_unique<State>();
-  state->device = device;
-  state->held = std::move(held);
   state->run = device->kernel("launch_graph", "run_graph", *options);
-  const cl::Kernel locate = device->kernel("launch_graph", "locate", *options);
-  const std::vector<GraphOp> ops = resolved(*graph, buffers, addresses_of(device, locate, buffers));
-  state->ops = Tensor::from_host(device, DType::kUInt32, {static_cast<std::int64_t>(std::span(ops).size_bytes() / 4)},
-                                 ops.data());
-  state->workers = std::clamp<std::uint32_t>(device->info().compute_units, 1, kMaxWorkers);
-  state->own_floats = graph->own_floats;
-  state->own =
-      Tensor::zeros(device, DType::kFloat32,
-                    {static_cast<std::int64_t>(std::max<std::uint64_t>(1, state->workers * graph->own_floats))});
+  state->memory = recording.memory_;
   state->rows = ids.size();
   state->caches = tables.size();
   state->launches = recorded.launches().size();
-  state->op_count = static_cast<std::int32_t>(ops.size());
   state->ids_at = places.ids_at;
   state->header_at = places.ids_at - static_cast<std::int32_t>(tables.size()) * kPlanInts;
-  state->rows_at = places.rows_at;
-  state->partial_heads = graph->partial_heads;
-  state->partial_dim = graph->partial_dim;
   state->out_shape = out.shape();
-  state->memory = recording.memory_;
-  state->memory->keep_only(buffers);
+  state->resolve(*graph, device->kernel("launch_graph", "locate", *options));
   return std::shared_ptr<const LaunchGraph>(new LaunchGraph(std::move(state)));
 }
 

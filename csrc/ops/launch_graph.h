@@ -14,7 +14,7 @@
 //
 // Where it works. The kernel relies on two things that OpenCL 1.2 does not promise and CPU devices keep: work-groups
 // see each other's writes in order, and a buffer stays where it is. So graphs are made for CPU devices that share the
-// host's memory only, and whoever makes one replays the recorded step and compares (cache/forward_graph.h does), before
+// host's memory only, and whoever makes one replays the recorded step and compares (prefix_cache/step_graph.h does), before
 // it is used. Anything that cannot be recorded is a reason, never an error: the step was computed all the same.
 //
 // Memory: activations of one step (they are used in turn, as the recorded step did), and what is recorded stays alive
@@ -77,8 +77,6 @@ class LaunchGraph {
   static std::shared_ptr<const LaunchGraph> make(LaunchRecording& recording, std::span<const std::int32_t> ids,
                                                  std::span<const RecordedTables> tables, const Tensor& out,
                                                  std::string& reason);
-  // Builds the program that graphs of these launches need, so that making one later takes milliseconds. False: none.
-  static bool build_program(LaunchRecording& recording);
   ~LaunchGraph();
 
   // One launch; returns a new tensor in the recorded one's shape. REQUIRES: as many ids, rows and tables as recorded,

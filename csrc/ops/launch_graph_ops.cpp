@@ -35,10 +35,11 @@ const std::vector<Known>& known_kernels() {
 }
 
 const Known* known_of(const Launch& launch) {
-  for (const Known& known : known_kernels())
-    if (launch.program == known.program && launch.name == known.name && launch.arguments.size() == known.arguments)
-      return &known;
-  return nullptr;
+  const auto is_it = [&launch](const Known& known) {
+    return launch.program == known.program && launch.name == known.name && launch.arguments.size() == known.arguments;
+  };
+  const auto found = std::find_if(known_kernels().begin(), known_kernels().end(), is_it);
+  return found == known_kernels().end() ? nullptr : &*found;
 }
 
 const Known& known_of(GraphKernel kernel) { return known_kernels()[static_cast<std::size_t>(kernel)]; }
@@ -182,6 +183,12 @@ std::size_t readers_end(const std::vector<BufferOp>& ops, std::size_t at) {
   return end;
 }
 
+// Lets an operation read at `word` what it reads from `buffer`.
+void read_from(BufferOp& op, _cl_mem* buffer, std::uint64_t word) {
+  for (const std::size_t argument : known_of(op.op.kernel).reads)
+    if (op.buffers[argument] == buffer) set_word(op, argument, word);
+}
+
 // Lets every worker norm for itself: to wait for one that norms a row takes longer.
 void make_norms_own(GraphOps& graph) {
   std::map<_cl_mem*, std::uint64_t> places;
@@ -196,9 +203,7 @@ void make_norms_own(GraphOps& graph) {
     if (is_new) graph.own_floats += (floats + 15) / 16 * 16;
     ops[at].op.own = 1;
     set_word(ops[at], kNormY, kOwn | place->second);
-    for (std::size_t i = at + 1; i < end; ++i)
-      for (const std::size_t argument : known_of(ops[i].op.kernel).reads)
-        if (ops[i].buffers[argument] == y) set_word(ops[i], argument, kOwn | place->second);
+    for (std::size_t i = at + 1; i < end; ++i) read_from(ops[i], y, kOwn | place->second);
   }
 }
 

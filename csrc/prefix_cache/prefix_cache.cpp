@@ -195,8 +195,9 @@ PrefixCachePtr PrefixCache::create(CacheSet caches, PrefixCacheOptions options) 
 }
 
 PrefixCache::~PrefixCache() {
-  for (const auto& each : graphs_)
+  for (const auto& each : graphs_) {
     if (const std::shared_ptr<StepGraphs> graphs = each.lock()) graphs->forget(*this);
+  }
   close();
 }
 

@@ -28,6 +28,7 @@ cl::DevicePtr device_of(const PrefixCache& cache) {
 
 std::vector<ops::StepTables> tables_of(const std::vector<CausalHold>& holds) {
   std::vector<ops::StepTables> tables;
+  tables.reserve(holds.size());
   for (const CausalHold& hold : holds) tables.push_back(hold.tables());
   return tables;
 }
