@@ -124,15 +124,6 @@ class Demo:
         """A live session at the end of a turn."""
         return self.cache.begin(self.transcripts[label].tokens, reuse_all=True)
 
-    def warm_up(self, system: Transcript) -> None:
-        """Compiles every kernel that the plot needs, page-out and page-in included; leaves the cold cache empty."""
-        prompt = system.ask(self.tokenizer, PLOT[0].says)
-        with self.cold.begin(prompt.tokens) as session:
-            list(kv.generate(self.listener, session, 2, chunk=CHUNK))
-        self.cold.page_out(prompt.tokens)
-        self.cold.restore(prompt.tokens)
-        self.cold.evict(prompt.tokens)
-
     def _cached(self, number: int, turn: Turn, prompt: Transcript) -> tuple[TurnReport, list[int], np.ndarray]:
         tokens: list[int] = []
         rows: list[np.ndarray] = []
@@ -205,13 +196,13 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
     system = system_transcript(options.model)
     longest, total = longest_prompt(model.tokenizer, system, options.tokens)
     capacity = options.capacity or longest + (total - longest) // 4
+    with screen.waiting("compiling kernels (the first time only)"):
+        model.warm_up(options.dtype)
     cache = kv.PrefixCache(model.caches(capacity, options.dtype), fingerprint=model.fingerprint, clock=time.monotonic)
     cold = kv.PrefixCache(model.caches(longest + 64, options.dtype))
     verdict = Verdict(TOLERANCE[options.dtype])
     demo = Demo(model, cache, cold, Settings(options.tokens, options.seed), screen, verdict)
     screen.opening(model, cache, options.dtype, capacity, total)
-    with screen.waiting("compiling kernels (the first time only)"):
-        demo.warm_up(system)
     demo.play(system)
     screen.table(demo.reports)
     with demo.resume("anna 4"), demo.resume("chloe 1b"):

@@ -254,7 +254,7 @@ def describe(monkeypatch: pytest.MonkeyPatch, name: str, **options: Any) -> list
 
     monkeypatch.setattr(kv, "CausalCache", causal)
     monkeypatch.setattr(kv, "RecurrentCache", recurrent, raising=False)
-    kv.models.load(GOLDENS / name).caches(**options)
+    kv.models.load(GOLDENS / name).caches(warm_up=False, **options)
     for entry in made:
         assert isinstance(entry.pop("device"), kv.Device)
     return made

@@ -30,14 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, out: TextIO) -> int:
-    model = kv.models.load(
-        arguments.folder, arguments.device, arguments.dtype, progress=True if sys.stderr.isatty() else None
-    )
+    bars = True if sys.stderr.isatty() else None
+    model = kv.models.load(arguments.folder, arguments.device, arguments.dtype, progress=bars)
     problem = _unusable(model, arguments.raw)
     if problem:
         print(f"error: {problem}", file=sys.stderr)
         return 1
     host_bytes = int(arguments.host_bytes) if arguments.host_bytes.isdigit() else arguments.host_bytes
+    model.warm_up(arguments.kv_dtype, progress=bars)
     caches = model.caches(capacity=arguments.capacity, dtype=arguments.kv_dtype)
     cache = kv.PrefixCache(caches, fingerprint=model.fingerprint, host_bytes=host_bytes)
     settings = Settings(
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
         top_k=arguments.top_k,
         top_p=arguments.top_p,
         seed=arguments.seed,
-        show_progress=sys.stderr.isatty(),
+        show_progress=bool(bars),
     )
     print(f"{model!r}\n{HELP}", file=out)
     chat = Chat(model, cache, settings, out)

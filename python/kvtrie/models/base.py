@@ -25,7 +25,7 @@ from .step_inputs import Positions, Rope, Rows
 from .tokenizer import Tokenizer
 from .warm_up import warm_up
 from .weight_table import WeightTable as WeightTable  # for the families
-from .weights import Array, Progress, WeightSource, text_sources
+from .weights import Array, Progress, WeightSource, text_sources, tqdm_progress
 
 DTYPES = ("float32", "float16", "q8_0")
 
@@ -228,18 +228,25 @@ class Model:
             self.warm_up(None if options["device"] in ("host", "null") else dtype)
         return caches
 
-    def warm_up(self, dtype: str | None = "float16", progress: Progress | None = None) -> None:
+    def warm_up(self, dtype: str | None = "float16", progress: bool | Progress | None = None) -> None:
         """Compiles and proves every kernel that steps of this model launch, whatever their number of rows.
 
         :meth:`caches` calls it, so that nothing is compiled in the middle of a conversation. ``dtype`` of K and V in
         the caches; None: those are not on the device. Takes seconds where programs were never compiled, milliseconds
         once they lie on disk, and nothing the second time. ``progress``: called with (done, total), in parts of the
-        work.
+        work, or True for a tqdm bar on stderr where it takes more than a second.
         """
-        with self._warm_lock:
-            if dtype not in self._warm:
-                warm_up(self, dtype, progress)
-                self._warm.add(dtype)
+        close = None
+        if progress is True:
+            progress, close = tqdm_progress(desc="compiling kernels", unit="part", leave=False, delay=1)
+        try:
+            with self._warm_lock:
+                if dtype not in self._warm:
+                    warm_up(self, dtype, progress or None)
+                    self._warm.add(dtype)
+        finally:
+            if close is not None:
+                close()
 
     def __repr__(self) -> str:
         c = self.config

@@ -273,11 +273,14 @@ def default_dtype(sources: Mapping[str, WeightSource]) -> str:
     return "float16" if matrices and all(source.dtype == "F16" for source in matrices) else "float32"
 
 
-def tqdm_progress() -> tuple[Progress, Callable[[], None]]:
-    """(progress callback, close) that draw a tqdm bar on stderr."""
+BYTES: dict[str, Any] = {"unit": "B", "unit_scale": True, "unit_divisor": 1024, "desc": "loading"}
+
+
+def tqdm_progress(**bar_options: Any) -> tuple[Progress, Callable[[], None]]:
+    """(progress callback, close) that draw a tqdm bar on stderr. ``bar_options``: tqdm's, ``BYTES`` if none."""
     from tqdm import tqdm
 
-    bar = tqdm(unit="B", unit_scale=True, unit_divisor=1024, desc="loading")
+    bar = tqdm(**(bar_options or BYTES))
 
     def update(done: int, total: int | None) -> None:
         bar.total = total
