@@ -63,21 +63,34 @@
 #define MOST (LINES > VW / 4 ? LINES : VW / 4)  // lines that share loads, at most
 #define MAX_LINES (MAX_ROWS * HEADS + MOST)
 
-#include "attention_block.clh"
+#include "attention_lanes.clh"
 #include "piece.clh"
 
-// What every step of a tile needs; lines are numbered row by row, HEADS to a row.
+// What every step of a tile needs.
 typedef struct {
-  const __global float* q;  // of query head `head0`
-  const __global KV* k;     // of the KV head
+  const __global KV* k;  // of the KV head
   const __global KV* v;
-  const __global int* row_ids;  // of the tile
-  const __global int* bounds;   // (first, end) of every row
-  const __global float* mask;
-  ulong mask_stride, k_cell_stride, v_cell_stride;
-  int lines, heads;
+  ulong k_cell_stride, v_cell_stride;
+  int count;  // lines
   float scale, softcap;
 } Tile;
+
+// A tile's lines, numbered row by row, HEADS to a row. What follows the last one up to MOST repeats it.
+typedef struct {
+  const __global float* q[MAX_LINES];
+  int first[MAX_LINES], end[MAX_LINES];  // the positions that it sees
+#if MASKED
+  const __global float* mask[MAX_LINES];  // of its row
+#define MASK_OF(lines, i) (lines)->mask[i]
+#else
+#define MASK_OF(lines, i) ((const __global float*)0)
+#endif
+} Lines;
+
+// Of each line: running maximum of its scores, and below it the sum of exponentials.
+typedef struct {
+  float max[MAX_LINES], sum[MAX_LINES];
+} State;
 
 // A place in the list of segments: cell number `used` of segment `at`. The tile's own end at `count`; what follows up
 // to `limit` belongs to the tiles that are likely to come next.
@@ -97,6 +110,11 @@ typedef struct {
   long k[BLOCK], v[BLOCK];
 } Cells;
 
+void place_cells(int cell, int count, ulong stride, long* places) {
+  long place = (long)stride * cell;
+  for (int i = 0; i < count; ++i, place += (long)stride) places[i] = place;
+}
+
 // Takes the keys up to the next multiple of BLOCK. Behind the tile's last block come the cells of some block that is
 // worth fetching, and none without one.
 Block next_block(Cursor* c, const Tile* tile, Cells* cells) {
@@ -107,96 +125,58 @@ Block next_block(Cursor* c, const Tile* tile, Cells* cells) {
   int lane = begin;
   while (c->at < count && lane < BLOCK && position_of(c) == base + lane) {
     const int length = c->segments[3 * c->at + 1], take = min(BLOCK - lane, length - c->used);
-    const long cell = c->segments[3 * c->at] + c->used;
-    for (int i = 0; i < take; ++i) {
-      cells->k[lane + i] = (cell + i) * (long)tile->k_cell_stride;
-      cells->v[lane + i] = (cell + i) * (long)tile->v_cell_stride;
-    }
+    place_cells(c->segments[3 * c->at] + c->used, take, tile->k_cell_stride, cells->k + lane);
+    place_cells(c->segments[3 * c->at] + c->used, take, tile->v_cell_stride, cells->v + lane);
     lane += take;
     c->used += take;
     if (c->used == length) ++c->at, c->used = 0;
   }
-  for (int i = 0; i < BLOCK; ++i)
-    if (i < begin || i >= lane) cells->k[i] = cells->k[begin], cells->v[i] = cells->v[begin];
+  for (int i = 0; i < begin; ++i) cells->k[i] = cells->k[begin], cells->v[i] = cells->v[begin];
+  for (int i = lane; i < BLOCK; ++i) cells->k[i] = cells->k[begin], cells->v[i] = cells->v[begin];
   return own ? (Block){base, begin, lane} : (Block){0, 0, 0};
 }
 
+#include "attention_block.clh"
 #include "attention_many.clh"
 
-// Up to MOST lines that share loads: their rows, queries, and the lanes [from, to) of a block that each sees.
-typedef struct {
-  const __global float* q[MOST];
-  int rows[MOST], from[MOST], to[MOST];
-  float shrink[MOST];
-} Lines;
-
-// Line i of those from `line0` on; what lies behind the tile's last line repeats it. Whether it sees a key.
-bool see_line(const Tile* tile, int line0, int i, Block block, Lines* lines) {
-  const int line = min(line0 + i, tile->lines - 1), row = tile->row_ids[line / HEADS];
-  lines->rows[i] = row;
-  lines->q[i] = tile->q + ((ulong)row * tile->heads + line % HEADS) * K_DIM;
-  lines->from[i] = MASKED ? block.begin : max(tile->bounds[2 * row] - block.base, block.begin);
-  lines->to[i] = MASKED ? block.end : min(tile->bounds[2 * row + 1] - block.base, block.end);
-  return lines->from[i] < lines->to[i];
-}
-
-void weigh_line(const Tile* tile, int line0, int i, Block block, Lines* lines, float* scores, float* maxima,
-                float* sums) {
-  lines->shrink[i] = weigh_block(scores + i * BLOCK, lines->from[i], lines->to[i], tile->scale, tile->softcap,
-                                 tile->mask + (ulong)lines->rows[i] * tile->mask_stride + block.base,
-                                 maxima + line0 + i, sums + line0 + i);
-}
-
 // Adds one block to LINES lines from `line0` on.
-void attend_block(const Tile* tile, int line0, Block block, const Cells* cells, const Cells* next, float* o,
-                  float* maxima, float* sums) {
-  Lines lines;
-  int seen = 0;
-#pragma unroll
-  for (int i = 0; i < LINES; ++i) seen |= see_line(tile, line0, i, block, &lines);
-  if (!seen) return;
-  float scores[LINES * BLOCK];
-  score_block(lines.q, tile->k, cells->k, tile->v, cells->v, scores);
-#pragma unroll
-  for (int i = 0; i < LINES; ++i) weigh_line(tile, line0, i, block, &lines, scores, maxima, sums);
-  add_values(o + line0 * V_DIM, scores, lines.shrink, lines.from, lines.to, tile->v, cells->v, tile->k, next->k);
+void attend_block(const Tile* tile, const Lines* lines, int line0, Block block, const Cells* cells, const Cells* next,
+                  float* o, State* state) {
+  Seen seen;
+  if (!see_lines(LINES, lines, line0, block, &seen)) return;
+  float scores[LINES * BLOCK], shrink[LINES];
+  score_block(lines->q + line0, tile->k, cells->k, tile->v, cells->v, scores);
+  weigh_lines(LINES, tile, lines, line0, block, &seen, scores, state, shrink);
+  add_values(o + line0 * V_DIM, scores, shrink, &seen, tile->v, cells->v, tile->k, next->k);
 }
 
 // The same for MANY lines and a block that was brought.
-void attend_brought(const Tile* tile, int line0, Block block, const Brought* brought, float* o, float* maxima,
-                    float* sums) {
-  Lines lines;
-  int seen = 0;
-#pragma unroll
-  for (int i = 0; i < MANY; ++i) seen |= see_line(tile, line0, i, block, &lines);
-  if (!seen) return;
-  float scores[MANY * BLOCK];
-  score_many(lines.q, brought, scores);
-#pragma unroll
-  for (int i = 0; i < MANY; ++i) weigh_line(tile, line0, i, block, &lines, scores, maxima, sums);
-  add_many(o + line0 * V_DIM, scores, lines.shrink, lines.from, lines.to, brought->v);
+void attend_brought(const Tile* tile, const Lines* lines, int line0, Block block, const Brought* brought, float* o,
+                    State* state) {
+  Seen seen;
+  if (!see_lines(MANY, lines, line0, block, &seen)) return;
+  float scores[MANY * BLOCK], shrink[MANY];
+  score_many(lines->q + line0, brought, scores);
+  weigh_lines(MANY, tile, lines, line0, block, &seen, scores, state, shrink);
+  add_many(o + line0 * V_DIM, scores, shrink, &seen, brought->v);
 }
 
 // Adds one block to all lines of a tile. `next` is fetched meanwhile.
-void attend_all(const Tile* tile, Block block, const Cells* cells, const Cells* next, Brought* brought, float* o,
-                float* maxima, float* sums) {
-  if (tile->lines < MANY_FROM) {
-    for (int line = 0; line < tile->lines; line += LINES) attend_block(tile, line, block, cells, next, o, maxima, sums);
+void attend_all(const Tile* tile, const Lines* lines, Block block, const Cells* cells, const Cells* next,
+                Brought* brought, float* o, State* state) {
+  if (tile->count < MANY_FROM) {
+    for (int line = 0; line < tile->count; line += LINES)
+      attend_block(tile, lines, line, block, cells, next, o, state);
     return;
   }
   bring_block(tile->k, tile->v, cells, block, brought);
-  for (int line = 0, key = 0; line < tile->lines; line += MANY) {
-    for (; key < BLOCK && key * tile->lines < (line + MANY) * BLOCK; ++key) {
+  for (int line = 0, key = 0; line < tile->count; line += MANY) {
+    for (; key < BLOCK && key * tile->count < (line + MANY) * BLOCK; ++key) {
       fetch(tile->k + next->k[key], K_DIM);
       fetch(tile->v + next->v[key], V_DIM);
     }
-    attend_brought(tile, line, block, brought, o, maxima, sums);
+    attend_brought(tile, lines, line, block, brought, o, state);
   }
-}
-
-bool sees_any(const Tile* tile, int line, int begin, int end) {
-  const __global int* bounds = tile->bounds + 2 * tile->row_ids[line / HEADS];
-  return bounds[0] < end && bounds[1] > begin;
 }
 
 // total = total * exp(M - M') + o * exp(m - M'), M' = max(M, m), and the same for the sums.
@@ -232,25 +212,31 @@ KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, _
   const int head0 = (int)ID(1) * HEADS;
   __global const int* entry = table + tiles_at + 5 * (int)ID(0);
   const int partial_begin = entry[4];
-  const Tile tile = {q + q_offset + (ulong)head0 * K_DIM,
-                     k + k_offset + (ulong)(head0 / group) * k_head_stride,
+  const __global int* row_ids = table + row_ids_at + entry[0];
+  const Tile tile = {k + k_offset + (ulong)(head0 / group) * k_head_stride,
                      v + v_offset + (ulong)(head0 / group) * v_head_stride,
-                     table + row_ids_at + entry[0],
-                     table + bounds_at,
-                     mask + mask_offset,
-                     mask_stride,
                      k_cell_stride,
                      v_cell_stride,
                      entry[1] * HEADS,
-                     heads,
                      scale,
                      softcap};
+  Lines lines;
+  for (int i = 0; i < tile.count + MOST - 1; ++i) {
+    const int line = min(i, tile.count - 1), row = row_ids[line / HEADS];
+    lines.q[i] = q + q_offset + ((ulong)row * heads + head0 + line % HEADS) * K_DIM;
+    lines.first[i] = MASKED ? 0 : table[bounds_at + 2 * row];
+    lines.end[i] = MASKED ? INT_MAX : table[bounds_at + 2 * row + 1];
+#if MASKED
+    lines.mask[i] = mask + mask_offset + (ulong)row * mask_stride;
+#endif
+  }
   Cursor cursor = {table + segments_at + 3 * entry[2], entry[3], (tiles_at - segments_at) / 3 - entry[2], 0, 0};
-  float o[MAX_LINES * V_DIM], maxima[MAX_LINES], sums[MAX_LINES], total_max[MAX_LINES], total_sum[MAX_LINES];
-#define OUT_LINE(i) (out + out_offset + ((ulong)tile.row_ids[(i) / HEADS] * heads + head0 + (i) % HEADS) * V_DIM)
+  float o[MAX_LINES * V_DIM];
+  State state, total;
+#define OUT_LINE(i) (out + out_offset + ((ulong)row_ids[(i) / HEADS] * heads + head0 + (i) % HEADS) * V_DIM)
 
-  for (int i = 0; i < tile.lines && partial_begin < 0; ++i) {
-    total_max[i] = -INFINITY, total_sum[i] = 0.0f;
+  for (int i = 0; i < tile.count && partial_begin < 0; ++i) {
+    total.max[i] = -INFINITY, total.sum[i] = 0.0f;
     for (int d = 0; d < V_DIM; d += VW) STORE((VEC)0.0f, OUT_LINE(i) + d);
   }
   Cells cells[2] = {{{0}}};
@@ -258,30 +244,30 @@ KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, _
   int turn = 0;
   Block block = next_block(&cursor, &tile, cells);
   while (block.end > 0) {
-    for (int i = 0; i < tile.lines + MOST - 1; ++i) {
-      maxima[i] = -INFINITY, sums[i] = 0.0f;
-      for (int d = 0; d < V_DIM; d += VW) STORE((VEC)0.0f, o + i * V_DIM + d);
+    for (int i = 0; i < tile.count + MOST - 1; ++i) {
+      state.max[i] = -INFINITY, state.sum[i] = 0.0f;
+      for (int d = 0; d < V_DIM; d += VW) KEEP((VEC)0.0f, o + i * V_DIM + d);
     }
     const int stretch_begin = block.base / stretch * stretch, stretch_end = stretch_begin + stretch;
     while (block.end > 0 && block.base < stretch_end) {
       const Block next = next_block(&cursor, &tile, cells + (1 - turn));
-      attend_all(&tile, block, cells + turn, cells + (1 - turn), &brought, o, maxima, sums);
+      attend_all(&tile, &lines, block, cells + turn, cells + (1 - turn), &brought, o, &state);
       block = next;
       turn = 1 - turn;
     }
-    for (int i = 0; i < tile.lines && partial_begin < 0; ++i)
-      if (sees_any(&tile, i, stretch_begin, stretch_end))
-        merge_line(OUT_LINE(i), o + i * V_DIM, maxima[i], sums[i], total_max + i, total_sum + i);
+    for (int i = 0; i < tile.count && partial_begin < 0; ++i)
+      if (lines.first[i] < stretch_end && lines.end[i] > stretch_begin)
+        merge_line(OUT_LINE(i), o + i * V_DIM, state.max[i], state.sum[i], total.max + i, total.sum + i);
   }
 
-  for (int i = 0; i < tile.lines; ++i) {
+  for (int i = 0; i < tile.count; ++i) {
     if (partial_begin < 0) {
-      normalise_line(OUT_LINE(i), total_max[i], total_sum[i], has_sinks ? sinks + sinks_offset + head0 + i % HEADS : 0);
+      normalise_line(OUT_LINE(i), total.max[i], total.sum[i], has_sinks ? sinks + sinks_offset + head0 + i % HEADS : 0);
       continue;
     }
     const ulong at = (ulong)(partial_begin + i / HEADS) * heads + head0 + i % HEADS;  // its only stretch
     for (int d = 0; d < V_DIM; d += VW) STORE(LOAD(o + i * V_DIM + d), partial_out + at * V_DIM + d);
-    partial_stats[2 * at] = maxima[i];
-    partial_stats[2 * at + 1] = sums[i];
+    partial_stats[2 * at] = state.max[i];
+    partial_stats[2 * at + 1] = state.sum[i];
   }
 }
