@@ -183,7 +183,7 @@ void attend_all(const Tile* tile, const Lines* lines, Block block, const Cells* 
 void merge_line(__global float* total, const float* o, float max_, float sum, float* total_max, float* total_sum) {
   const float new_max = fmax(*total_max, max_), base = new_max == -INFINITY ? 0.0f : new_max;
   const float keep = exp_one(*total_max - base), add = exp_one(max_ - base);
-  for (int d = 0; d < V_DIM; d += VW) STORE(fma(LOAD(o + d), (VEC)add, LOAD(total + d) * keep), total + d);
+  for (int d = 0; d < V_DIM; d += VW) STORE(fma(KEPT(o + d), (VEC)add, LOAD(total + d) * keep), total + d);
   *total_sum = fma(sum, add, *total_sum * keep);
   *total_max = new_max;
 }
@@ -266,7 +266,7 @@ KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, _
       continue;
     }
     const ulong at = (ulong)(partial_begin + i / HEADS) * heads + head0 + i % HEADS;  // its only stretch
-    for (int d = 0; d < V_DIM; d += VW) STORE(LOAD(o + i * V_DIM + d), partial_out + at * V_DIM + d);
+    for (int d = 0; d < V_DIM; d += VW) STORE(KEPT(o + i * V_DIM + d), partial_out + at * V_DIM + d);
     partial_stats[2 * at] = state.max[i];
     partial_stats[2 * at + 1] = state.sum[i];
   }
