@@ -58,6 +58,12 @@
 #define MASKED 0  // 1: an additive mask [rows][mask_stride] decides what is visible, bounds do not
 #endif
 
+// What is fetched meanwhile: a block's values while its keys are scored, then the next block's keys. FAR, where that
+// comes too late because blocks are small or arithmetic takes as long: the next block's keys, then its values.
+#define FAR (KV_HALF && (K_DIM <= 64 || LINES == 8))
+#define SCORE_FETCHES (FAR ? K_DIM : V_DIM)
+#define ADD_FETCHES (FAR ? V_DIM : K_DIM)
+
 #define BLOCK 32
 #define KEYS (VW / LINES)
 #define MOST (LINES > VW / 4 ? LINES : VW / 4)  // lines that share loads, at most
@@ -145,9 +151,17 @@ void attend_block(const Tile* tile, const Lines* lines, int line0, Block block, 
   Seen seen;
   if (!see_lines(LINES, lines, line0, block, &seen)) return;
   float scores[LINES * BLOCK], shrink[LINES];
+#if FAR
+  score_block(lines->q + line0, tile->k, cells->k, tile->k, next->k, scores);
+#else
   score_block(lines->q + line0, tile->k, cells->k, tile->v, cells->v, scores);
+#endif
   weigh_lines(LINES, tile, lines, line0, block, &seen, scores, state, shrink);
+#if FAR
+  add_values(o + line0 * V_DIM, scores, shrink, &seen, tile->v, cells->v, tile->v, next->v);
+#else
   add_values(o + line0 * V_DIM, scores, shrink, &seen, tile->v, cells->v, tile->k, next->k);
+#endif
 }
 
 // The same for MANY lines and a block that was brought.
