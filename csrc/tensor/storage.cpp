@@ -24,7 +24,7 @@ std::size_t at_least_one(std::size_t bytes) { return std::max<std::size_t>(bytes
 
 }  // namespace
 
-HostMemory host_memory_live() noexcept { return {host_storages, host_bytes}; }
+HostStorages host_storages_live() noexcept { return {host_storages, host_bytes}; }
 
 std::shared_ptr<Storage> Storage::on_device(const cl::DevicePtr& device, std::size_t bytes) {
   require(device != nullptr, "Storage", "device: got none, allowed an open device");

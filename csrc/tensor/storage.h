@@ -48,9 +48,9 @@ class Storage {
 };
 
 // Host storages that own their memory, now.
-struct HostMemory {
+struct HostStorages {
   std::uint64_t storages = 0, bytes = 0;
 };
-HostMemory host_memory_live() noexcept;
+HostStorages host_storages_live() noexcept;
 
 }  // namespace kvtrie

@@ -47,7 +47,7 @@ py::dict capabilities(const DeviceHandle& self) {
 py::dict memory(const DeviceHandle& self) {
   const cl::Counters now = self.device == nullptr ? cl::Counters{} : self.device->counters();
   const TensorMemory tensors = self.device == nullptr ? TensorMemory{} : tensor_memory(self.device);
-  const HostMemory host = host_memory_live();
+  const HostStorages host = host_storages_live();
   py::dict result;
   result["live_buffers"] = tensors.live_buffers;
   result["live_bytes"] = tensors.live_bytes;

@@ -138,12 +138,12 @@ TEST_F(Tensors, ZerosAreZeroInRecycledMemoryAndAtOddSizes) {
 }
 
 TEST_F(Tensors, HostMemoryIsAlignedZeroedAndCounted) {
-  const HostMemory before = host_memory_live();
+  const HostStorages before = host_storages_live();
   const Tensor tensor = Tensor::host(DType::kFloat32, {5});
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(tensor.host_data()) % 64, 0U);
   for (const float value : tensor.host_span<float>()) EXPECT_EQ(value, 0.0F);
-  EXPECT_EQ(host_memory_live().bytes, before.bytes + 20);
-  EXPECT_EQ(host_memory_live().storages, before.storages + 1);
+  EXPECT_EQ(host_storages_live().bytes, before.bytes + 20);
+  EXPECT_EQ(host_storages_live().storages, before.storages + 1);
   EXPECT_TRUE(Tensor::empty(nullptr, DType::kInt32, {2}).on_host());
 }
 

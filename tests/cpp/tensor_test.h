@@ -13,7 +13,7 @@ class TensorTest : public DeviceTest {
     trim_device_memory(device_ptr());
     DeviceTest::SetUp();
     tensors_before_ = tensor_memory(device_ptr());
-    host_before_ = host_memory_live();
+    host_before_ = host_storages_live();
   }
 
   void TearDown() override {
@@ -21,8 +21,8 @@ class TensorTest : public DeviceTest {
     const TensorMemory tensors = tensor_memory(device_ptr());
     EXPECT_EQ(tensors.live_buffers, tensors_before_.live_buffers);
     EXPECT_EQ(tensors.live_bytes, tensors_before_.live_bytes);
-    EXPECT_EQ(host_memory_live().storages, host_before_.storages);
-    EXPECT_EQ(host_memory_live().bytes, host_before_.bytes);
+    EXPECT_EQ(host_storages_live().storages, host_before_.storages);
+    EXPECT_EQ(host_storages_live().bytes, host_before_.bytes);
     trim_device_memory(device_ptr());
     EXPECT_EQ(tensor_memory(device_ptr()).pooled_bytes, 0U);
     DeviceTest::TearDown();
@@ -30,7 +30,7 @@ class TensorTest : public DeviceTest {
 
  private:
   TensorMemory tensors_before_;
-  HostMemory host_before_;
+  HostStorages host_before_;
 };
 
 }  // namespace kvtrie
