@@ -68,10 +68,11 @@ void PrefixCacheState::open_store() {
   require(options.store_min_tokens >= 1, "prefix_cache", "store_min_tokens: got ", options.store_min_tokens,
           ", allowed 1 or more");
   const std::uint64_t room = Exchange::room_for(*this);
-  if (room < kSharedBlock * bytes_per_token())
+  if (room < kSharedBlock * bytes_per_token()) {
     log_message(LogLevel::kWarning,
                 cat("prefix cache: host_bytes is ", options.host_bytes,
                     ", of which a quarter does not hold one block of ", kSharedBlock, " tokens: nothing is sent"));
+  }
   ensure(host->set_cap(options.host_bytes - room), "prefix_cache", "host memory is in use at creation");
   exchange = std::make_unique<Exchange>(*this, room);
 }

@@ -61,7 +61,7 @@ class StepGraphTest : public DeviceTest {
   SessionPtr recorded(PrefixCache& cache) {
     model_ = std::make_unique<Model>();
     graphs_ = StepGraphs::create();
-    const SessionPtr session = cache.begin("n", Tokens{1, 2, 3});
+    SessionPtr session = cache.begin("n", Tokens{1, 2, 3});
     (*model_)(session->next_prefill(512));
     session->append(Tokens{4});
     const StepPtr step = session->decode();
