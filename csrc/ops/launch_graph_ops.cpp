@@ -134,7 +134,8 @@ class Builder {
         break;
       }
       case GraphKernel::kAttend:
-        return bind_attend(launch, op);
+        if (std::string why = bind_attend(launch, op); !why.empty()) return why;
+        break;
       default:
         break;
     }

@@ -208,6 +208,32 @@ TEST_F(LaunchGraphTest, ResultsOfEarlierReplaysStay) {
   EXPECT_EQ(download<std::uint32_t>(again), wanted);
 }
 
+// Whatever operation makes the result, a replay gives a new tensor.
+TEST_F(LaunchGraphTest, AttentionMayBeTheResult) {
+  Random random(10);
+  const Model model(random, {});
+  const Tensor q = upload(random.normals(2 * model.s.hidden()), {2, model.s.heads, model.s.dim});
+  const LayerCells& cells = model.layers.front().cells;
+  for (const std::int32_t longest : {9, 1500}) {
+    const Step step(random, model, 2, longest);
+    const RecordedTables tables{{}, upload_plan(device_ptr(), step.plan)};
+    const auto wanted = download<std::uint32_t>(attend_spans(q, cells.k, cells.v, tables.plan, {}));
+    std::shared_ptr<const LaunchGraph> graph;
+    {
+      LaunchRecording recording(device_ptr());
+      const Tensor out = attend_spans(q, cells.k, cells.v, tables.plan, {});
+      std::string reason;
+      graph = LaunchGraph::make(recording, step.ids, std::array{tables}, out, reason);
+      ASSERT_NE(graph, nullptr) << reason;
+      device().fill(out.buffer(), 0, out.nbytes(), 0);  // what was recorded is not what is returned
+    }
+    const Tensor first = graph->replay(step.ids, std::array{StepTables{step.places, &step.plan}}),
+                 second = graph->replay(step.ids, std::array{StepTables{step.places, &step.plan}});
+    EXPECT_EQ(download<std::uint32_t>(first), wanted) << "longest history " << longest;
+    EXPECT_EQ(download<std::uint32_t>(second), wanted);
+  }
+}
+
 std::string refusal(const std::function<Tensor()>& step, std::span<const std::int32_t> ids) {
   step();  // proves the kernels, which reads
   LaunchRecording recording(shared_device());
