@@ -2,7 +2,8 @@
 
 Four questions, each with all sides in turns on the same K and V (bench/yardsticks/attention.cpp):
 
-decode   one query row against a history, beside a hand-written loop on two threads (AVX2, FMA, F16C, software prefetch;
+decode   one query row against a history, launched layer by layer and, as steps of a model do, replayed in one launch
+         (docs/fast_models.md), beside a hand-written loop on two threads (AVX2, FMA, F16C, software prefetch;
          bench/yardsticks/attention_avx2.cpp) and beside the mere reading of the same K and V by two threads
 spans    the same history in spans of 16, 64 and 256 cells that are not neighbours, beside one whole span
 prefill  512 rows, beside OpenBLAS: per head Q K^T, softmax, times V, in blocks of 128 rows that stop at the last key
@@ -87,7 +88,7 @@ class Case:
         """The sides, after each gave what double arithmetic gives."""
         for name, call in sides.items():
             call()
-            error = self.library.lib.attention_error(self.handle, name == "ours")
+            error = self.library.lib.attention_error(self.handle, name in ("ours", "replayed"))
             if not error < 1e-4:
                 raise RuntimeError(f"{name} is off by {error}")
         return sides
@@ -125,7 +126,7 @@ def decode(library: Library, report: Report, rounds: int, full: bool) -> None:
             for length in (1024, 4096, 8192, 16384, 32768) if full or (dim, group) == (128, 4) else (1024, 4096, 32768):
                 made = spec(length, dtype, dim=dim, group=group)
                 case = library.open(made)
-                checked = {"ours": case.side("ours")}
+                checked = {"ours": case.side("ours"), "replayed": case.side("replayed")}
                 if library.lib.attention_yardstick_available(ctypes.byref(made)):
                     checked["by hand"] = case.side("decode_yardstick")
                 timed = race({**case.checked(checked), "read": case.side("read")}, rounds=rounds)
@@ -145,6 +146,10 @@ def line(report: Report, part: str, made: Spec, timed: Race, dtype: str) -> None
             text += f"  {side} takes {ratio}"
             figures[side] = made.bytes / timed[side].median * made.layers / 1e9
             figures[f"{side} over ours"] = ratio.median
+    if "by hand" in timed.samples and "replayed" in timed.samples:
+        ratio = timed.ratio("by hand", "replayed")
+        text += f"  by hand over replayed {ratio}"
+        figures["by hand over replayed"] = ratio.median
     values = {name: getattr(made, name) for name in FIELDS}
     report.row(text, part=part, dtype=dtype, **values, **figures)
 

@@ -6,15 +6,18 @@
 //
 // Every function returns 0 and keeps a message when it fails (attention_message). Threads: one at a time.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 #include <random>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "attention_avx2.h"
 #include "ops/attention.h"
+#include "ops/launch_graph.h"
 #include "tensor/tensor.h"
 
 namespace {
@@ -48,7 +51,7 @@ CellSpans spans_of(std::int32_t length, std::int32_t span) {
   return spans;
 }
 
-// K or V of one layer: memory of ours that the device uses as it is, where it can.
+// K or V of one layer, in the device's memory, which the yardsticks read where it lies: on CPU devices it stays there.
 struct Pool {
   static constexpr std::size_t kDifferent = 1000003;
   std::byte* bytes = nullptr;
@@ -56,9 +59,8 @@ struct Pool {
 
   Pool(const Spec& spec, std::int64_t cells, std::mt19937& random) {
     const std::size_t count = static_cast<std::size_t>(spec.kv_heads) * cells * spec.dim;
-    const auto memory = std::make_shared<std::vector<std::uint32_t>>(count / (spec.half ? 2 : 1) + 1024);
-    const std::size_t skip = (4096 - reinterpret_cast<std::uintptr_t>(memory->data()) % 4096) % 4096;
-    bytes = reinterpret_cast<std::byte*>(memory->data()) + skip;
+    tensor = Tensor::empty(device(), spec.half ? DType::kFloat16 : DType::kFloat32, {spec.kv_heads, cells, spec.dim});
+    bytes = static_cast<std::byte*>(device()->map(tensor.buffer(), 0, tensor.nbytes(), true));
     for (std::size_t i = 0; i < count; ++i) {  // a prime number of different ones
       if (i >= kDifferent) {
         const std::size_t size = spec.half ? 2 : 4;
@@ -72,8 +74,7 @@ struct Pool {
       else
         reinterpret_cast<float*>(bytes)[i] = value;
     }
-    tensor = Tensor::wrap_host(device(), spec.half ? DType::kFloat16 : DType::kFloat32,
-                               {spec.kv_heads, cells, spec.dim}, bytes, memory);
+    device()->unmap(tensor.buffer(), bytes);
   }
 };
 
@@ -105,6 +106,13 @@ class Case {
     }
     device()->finish();
     last_ = out;
+  }
+  // As steps of a model run it: all layers in one launch that was recorded before. REQUIRES: run_ours(true) came first.
+  void run_replayed() {
+    const std::vector<std::int32_t> ids(static_cast<std::size_t>(rows()));
+    if (graph_ == nullptr) record(ids);
+    last_ = graph_->replay(ids, std::array{ops::StepTables{std::vector<ops::QkvRows::Row>(ids.size()), &plan_}});
+    device()->finish();
   }
   void run_decode_yardstick() {
     for (std::int32_t layer = 0; layer < spec_.layers; ++layer) yardstick::decode(work(layer));
@@ -146,6 +154,16 @@ class Case {
             spec_.half != 0, k(layer).bytes, v(layer).bytes, q_.data(), out_.data()};
   }
 
+  void record(std::span<const std::int32_t> ids) {
+    ops::LaunchRecording recording(device());
+    Tensor out;
+    for (std::int32_t layer = 0; layer < spec_.layers; ++layer)
+      out = ops::attend_spans(q_tensor_, k(layer).tensor, v(layer).tensor, together_, {});
+    std::string reason;
+    graph_ = ops::LaunchGraph::make(recording, ids, std::array{ops::RecordedTables{{}, together_}}, out, reason);
+    if (graph_ == nullptr) throw std::runtime_error(reason);
+  }
+
   // One sequence ends with its rows; several have `rows` cells of their own behind the shared ones.
   void plan_histories() {
     histories_.resize(static_cast<std::size_t>(spec_.sequences), spans_of(spec_.length, spec_.span));
@@ -160,7 +178,8 @@ class Case {
       const std::vector<ops::QueryRows> one{{0, count, end - spec_.rows, histories_[s]}};
       apart_.push_back(uploaded(one));
     }
-    together_ = uploaded(all);
+    plan_ = ops::plan_attention(all, ops::plan_limits(*device()));
+    together_ = ops::upload_plan(device(), plan_);
   }
   static ops::DevicePlan uploaded(const std::vector<ops::QueryRows>& queries) {
     return ops::upload_plan(device(), ops::plan_attention(queries, ops::plan_limits(*device())));
@@ -174,7 +193,9 @@ class Case {
   Shape shape_;
   Tensor q_tensor_, last_;
   std::vector<CellSpans> histories_;
+  ops::AttentionPlan plan_;
   ops::DevicePlan together_;
+  std::shared_ptr<const ops::LaunchGraph> graph_;
   std::vector<ops::DevicePlan> apart_;
 };
 
@@ -206,6 +227,9 @@ Case* attention_open(const Spec* spec) {
 void attention_close(Case* opened) { delete opened; }
 int attention_ours(Case* opened) {
   return guarded([&] { return opened->run_ours(true), 1; });
+}
+int attention_replayed(Case* opened) {
+  return guarded([&] { return opened->run_replayed(), 1; });
 }
 int attention_apart(Case* opened) {
   return guarded([&] { return opened->run_ours(false), 1; });
