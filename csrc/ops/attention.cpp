@@ -10,10 +10,6 @@
 namespace kvtrie::ops {
 namespace {
 
-// The arrays go to the device as they are.
-static_assert(sizeof(Tile) == 5 * sizeof(std::int32_t) && sizeof(Segment) == 3 * sizeof(std::int32_t) &&
-              sizeof(RowBounds) == 2 * sizeof(std::int32_t));
-
 AttentionSizes sizes_of(const Tensor& q, const Tensor& k, const Tensor& v, int kv_heads_axis) {
   return {static_cast<std::int32_t>(q.dim(1)), static_cast<std::int32_t>(k.dim(kv_heads_axis)),
           static_cast<std::int32_t>(q.dim(2)), static_cast<std::int32_t>(v.dim(2)), k.dtype()};
@@ -71,18 +67,7 @@ DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan) {
   require(plan.rows > 0, kWhere, "plan: got 0 rows, allowed 1 or more");
   DevicePlan uploaded;
   std::vector<std::int32_t> table;
-  const auto append = [&table](const auto& values) {
-    const auto at = static_cast<std::int32_t>(table.size());
-    const auto* ints = reinterpret_cast<const std::int32_t*>(values.data());
-    table.insert(table.end(), ints, ints + std::span(values).size_bytes() / sizeof(std::int32_t));
-    return at;
-  };
-  uploaded.offsets_.row_bounds = append(plan.row_bounds);
-  uploaded.offsets_.row_ids = append(plan.row_ids);
-  uploaded.offsets_.segments = append(plan.segments);
-  uploaded.offsets_.tiles = append(plan.tiles);
-  uploaded.offsets_.merge_begin = append(plan.merge_begin);
-  uploaded.offsets_.merge_ids = append(plan.merge_ids);
+  uploaded.offsets_ = append_plan(table, plan);
   for (const Tile& tile : plan.tiles) {
     require(tile.row_count > 0 && tile.row_count <= kMaxTileRows, kWhere, "plan: got a tile of ", tile.row_count,
             " rows, allowed 1 to ", kMaxTileRows);

@@ -40,11 +40,7 @@ class DevicePlan {
   friend DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan);
   friend struct AttentionLaunch;
 
-  // Where each array starts in `table_`, in int32 elements.
-  struct Offsets {
-    std::int32_t row_bounds = 0, row_ids = 0, segments = 0, tiles = 0, merge_begin = 0, merge_ids = 0;
-  };
-  Offsets offsets_;
+  PlanOffsets offsets_;  // into `table_`
   std::uint32_t rows_ = 0, tiles_ = 0, partials_ = 0;
   std::uint32_t stretch_ = 512;
   std::int64_t end_cell_ = 0;

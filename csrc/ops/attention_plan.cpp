@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "ops/support.h"
 
 namespace kvtrie::ops {
 namespace {
@@ -304,6 +305,19 @@ AttentionPlan plan_dense(std::uint32_t rows, std::uint32_t keys, const PlanLimit
   }
   add_stretches(groups, limits, plan);
   return plan;
+}
+
+PlanOffsets append_plan(std::vector<std::int32_t>& table, const AttentionPlan& plan) {
+  static_assert(sizeof(Tile) == 5 * sizeof(std::int32_t) && sizeof(Segment) == 3 * sizeof(std::int32_t) &&
+                sizeof(RowBounds) == 2 * sizeof(std::int32_t));
+  PlanOffsets offsets;
+  offsets.row_bounds = append_ints(table, plan.row_bounds);
+  offsets.row_ids = append_ints(table, plan.row_ids);
+  offsets.segments = append_ints(table, plan.segments);
+  offsets.tiles = append_ints(table, plan.tiles);
+  offsets.merge_begin = append_ints(table, plan.merge_begin);
+  offsets.merge_ids = append_ints(table, plan.merge_ids);
+  return offsets;
 }
 
 }  // namespace kvtrie::ops

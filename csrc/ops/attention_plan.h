@@ -80,6 +80,13 @@ struct AttentionPlan {
   std::vector<std::int32_t> merge_ids;    // partials of each row, in position order
 };
 
+// Where each array of a plan begins in a table of int32.
+struct PlanOffsets {
+  std::int32_t row_bounds = 0, row_ids = 0, segments = 0, tiles = 0, merge_begin = 0, merge_ids = 0;
+};
+// Appends the plan as the kernels read it: they find the end of the segments where the tiles begin.
+PlanOffsets append_plan(std::vector<std::int32_t>& table, const AttentionPlan& plan);
+
 // Throws kArgument unless the queries' rows are exactly 0 .. rows-1 and each one's keys have no gaps and cover what its
 // rows see.
 AttentionPlan plan_attention(std::span<const QueryRows> queries, const PlanLimits& limits);

@@ -87,14 +87,6 @@ std::string refusal(const cl::LaunchRecorder& recorded, const Tensor& out) {
   return whole ? "" : "the result is a part of a tensor";
 }
 
-template <class Values>
-std::int32_t append(std::vector<std::int32_t>& table, const Values& values) {
-  const auto at = static_cast<std::int32_t>(table.size());
-  const auto* ints = reinterpret_cast<const std::int32_t*>(values.data());
-  table.insert(table.end(), ints, ints + std::span(values).size_bytes() / sizeof(std::int32_t));
-  return at;
-}
-
 }  // namespace
 
 bool can_record(cl::Device& device) {
@@ -199,17 +191,18 @@ std::shared_ptr<const LaunchGraph> LaunchGraph::make(LaunchRecording& recording,
 std::vector<std::int32_t> LaunchGraph::State::table_of(std::span<const std::int32_t> ids,
                                                        std::span<const StepTables> tables) const {
   std::vector<std::int32_t> table(ids_at);
-  append(table, ids);
-  for (const StepTables& each : tables) append(table, each.rows);
+  append_ints(table, ids);
+  for (const StepTables& each : tables) append_ints(table, each.rows);
   for (std::size_t cache = 0; cache < tables.size(); ++cache) {
     const AttentionPlan& plan = *tables[cache].plan;
+    const PlanOffsets at = append_plan(table, plan);
     const std::array<std::int32_t, kPlanInts> header = {static_cast<std::int32_t>(plan.tiles.size()),
-                                                        append(table, plan.row_bounds),
-                                                        append(table, plan.row_ids),
-                                                        append(table, plan.segments),
-                                                        append(table, plan.tiles),
-                                                        append(table, plan.merge_begin),
-                                                        append(table, plan.merge_ids),
+                                                        at.row_bounds,
+                                                        at.row_ids,
+                                                        at.segments,
+                                                        at.tiles,
+                                                        at.merge_begin,
+                                                        at.merge_ids,
                                                         plan.partials > 0 ? static_cast<std::int32_t>(plan.rows) : 0};
     std::copy(header.begin(), header.end(), table.begin() + header_at + static_cast<std::ptrdiff_t>(cache) * kPlanInts);
   }

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <ostream>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "base/error.h"
 #include "ops/family.h"
@@ -63,6 +65,15 @@ std::string join(const Parts&... parts) {
 
 // The -D value that names a storage dtype in kernels: 0 float32, 1 float16, 2 bfloat16.
 int storage_code(DType dtype);
+
+// Appends values that are made of int32 to a table of the device; returns where they begin.
+template <class Values>
+std::int32_t append_ints(std::vector<std::int32_t>& table, const Values& values) {
+  const auto at = static_cast<std::int32_t>(table.size());
+  const auto* ints = reinterpret_cast<const std::int32_t*>(values.data());
+  table.insert(table.end(), ints, ints + std::span(values).size_bytes() / sizeof(std::int32_t));
+  return at;
+}
 
 inline std::size_t round_up(std::size_t value, std::size_t step) noexcept { return (value + step - 1) / step * step; }
 inline std::size_t divide_up(std::size_t value, std::size_t step) noexcept { return (value + step - 1) / step; }

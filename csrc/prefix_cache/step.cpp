@@ -25,9 +25,7 @@ std::vector<std::int32_t> Step::last_rows() const {
 
 namespace {
 
-std::size_t owner_of(const std::map<std::int32_t, std::size_t>& owners, std::int32_t layer, bool dropped,
-                     const char* kind) {
-  if (dropped) fail(ErrorKind::kClosed, "step", "the step was dropped: its session was asked for something else");
+std::size_t owner_of(const std::map<std::int32_t, std::size_t>& owners, std::int32_t layer, const char* kind) {
   const auto owner = owners.find(layer);
   if (owner != owners.end()) return owner->second;
   if (owners.empty()) fail(ErrorKind::kArgument, "step", "layer: got ", layer, ", but there is no ", kind, " layer");
@@ -37,12 +35,18 @@ std::size_t owner_of(const std::map<std::int32_t, std::size_t>& owners, std::int
 
 }  // namespace
 
+void Step::require_kept() const {
+  if (dropped_) fail(ErrorKind::kClosed, "step", "the step was dropped: its session was asked for something else");
+}
+
 std::size_t Step::attention_of(std::int32_t layer) const {
-  return owner_of(cache_->state().cache_of_layer, layer, dropped_, "attention");
+  require_kept();
+  return owner_of(cache_->state().cache_of_layer, layer, "attention");
 }
 
 std::size_t Step::recurrent_of(std::int32_t layer) const {
-  return owner_of(cache_->state().recurrent_of_layer, layer, dropped_, "recurrent");
+  require_kept();
+  return owner_of(cache_->state().recurrent_of_layer, layer, "recurrent");
 }
 
 void Step::finish_if_complete() {
@@ -95,7 +99,7 @@ Tensor Step::attend_stored(std::int32_t layer, const Tensor& q, const ops::Atten
 }
 
 void Step::set_causal(std::span<const std::uint32_t> except) {
-  if (dropped_) fail(ErrorKind::kClosed, "step", "the step was dropped: its session was asked for something else");
+  require_kept();
   require(!attended_, "step.set_causal", "the step has attended already: call it before");
   for (std::size_t i = 0; i < forwards_.size(); ++i) cache_->caches()[i]->set_causal(*forwards_[i], except);
 }

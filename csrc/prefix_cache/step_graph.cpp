@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "cache/causal_hold.h"
 #include "prefix_cache/prefix_cache.h"
 
 namespace kvtrie {
@@ -54,8 +53,7 @@ StepGraphs::GraphPtr StepGraphs::find(const Step& step) const {
 Tensor StepGraphs::replay(Step& step) {
   const GraphPtr graph = find(step);
   if (graph == nullptr) return {};
-  if (step.dropped())
-    fail(ErrorKind::kClosed, kWhere, "the step was dropped: its session was asked for something else");
+  step.require_kept();
   Tensor logits;
   {
     std::vector<CausalHold> holds;
@@ -124,20 +122,27 @@ StepGraphs::Stats StepGraphs::stats() const {
 
 // ---- recording ------------------------------------------------------------------------------------------------------
 
+// The caches of the step as it left them; empty, with the reason, when they no longer are.
+std::vector<CausalHold> StepRecording::holds() {
+  std::vector<CausalHold> holds;
+  for (std::size_t i = 0; i < step_->forwards_.size(); ++i) {
+    std::optional<CausalHold> hold = CausalHold::again(*step_->cache()->caches()[i], *step_->forwards_[i]);
+    if (!hold) {
+      reason_ = "the step's cells moved before it could be replayed";
+      return {};
+    }
+    holds.push_back(std::move(*hold));
+  }
+  return holds;
+}
+
 // Stores nothing: the step's own launches did, and others may have read it since.
 bool StepRecording::proves(const ops::LaunchGraph& graph, const Tensor& logits) {
   Tensor again;
   {
-    std::vector<CausalHold> holds;
-    for (std::size_t i = 0; i < step_->forwards_.size(); ++i) {
-      std::optional<CausalHold> hold = CausalHold::again(*step_->cache()->caches()[i], *step_->forwards_[i]);
-      if (!hold) {
-        reason_ = "the step's cells moved before it could be replayed";
-        return false;
-      }
-      holds.push_back(std::move(*hold));
-    }
-    std::vector<ops::StepTables> tables = tables_of(holds);
+    const std::vector<CausalHold> caches = holds();
+    if (!reason_.empty()) return false;
+    std::vector<ops::StepTables> tables = tables_of(caches);
     for (ops::StepTables& table : tables)
       for (ops::QkvRows::Row& row : table.rows) row.cell = -1;
     again = graph.replay(step_->tokens(), tables);
@@ -153,14 +158,8 @@ std::shared_ptr<const ops::LaunchGraph> StepRecording::made(const Tensor& logits
   reason_ = step_->complete() ? "" : "the step is not complete";
   if (!reason_.empty()) return nullptr;
   std::vector<ops::RecordedTables> tables;
-  for (std::size_t i = 0; i < step_->forwards_.size(); ++i) {
-    std::optional<CausalHold> hold = CausalHold::again(*step_->cache()->caches()[i], *step_->forwards_[i]);
-    if (!hold) {
-      reason_ = "the step's cells moved before it could be recorded";
-      return nullptr;
-    }
-    tables.push_back(hold->recorded());
-  }
+  for (const CausalHold& hold : holds()) tables.push_back(hold.recorded());
+  if (!reason_.empty()) return nullptr;
   auto graph = ops::LaunchGraph::make(recording_, step_->tokens(), tables, logits, reason_);
   return graph != nullptr && proves(*graph, logits) ? graph : nullptr;
 }

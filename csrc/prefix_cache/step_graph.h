@@ -25,7 +25,9 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "cache/causal_hold.h"
 #include "ops/launch_graph.h"
 #include "prefix_cache/step.h"
 
@@ -78,7 +80,6 @@ class StepGraphs : public std::enable_shared_from_this<StepGraphs> {
 
 class StepRecording {
  public:
-  void stop() noexcept { recording_.stop(); }
   // `logits`: what the model made of the step. Whether there is a graph now; `reason` says why not.
   bool finish(const Tensor& logits);
   const std::string& reason() const noexcept { return reason_; }
@@ -88,6 +89,7 @@ class StepRecording {
   StepRecording(std::shared_ptr<StepGraphs> graphs, StepPtr step, const cl::DevicePtr& device)
       : graphs_(std::move(graphs)), step_(std::move(step)), recording_(device) {}
   std::shared_ptr<const ops::LaunchGraph> made(const Tensor& logits);
+  std::vector<CausalHold> holds();
   bool proves(const ops::LaunchGraph& graph, const Tensor& logits);
 
   std::shared_ptr<StepGraphs> graphs_;

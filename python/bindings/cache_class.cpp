@@ -37,8 +37,8 @@ std::unique_ptr<KvStore> make_kv_store(const KvShape& shape, py::handle device, 
 }
 
 Placement placement_of(KvStore& store) {
-  const auto* opencl = dynamic_cast<OpenClKvStore*>(&store);
-  return opencl == nullptr ? Placement{true, nullptr} : Placement{false, opencl->device()};
+  const cl::DevicePtr device = store.device();
+  return {device == nullptr, device};
 }
 
 py::object store_place_to_python(KvStore& store) {
