@@ -1,4 +1,4 @@
-"""Draws a bench's plot again from its JSON file: python bench/plot.py docs/results/NAME.json ..."""
+"""Draws a bench's plot again from its JSON file: python bench/plot.py docs/results/LEVEL/NAME.json ..."""
 
 from __future__ import annotations
 

@@ -126,14 +126,25 @@ def _middle(kind: Any, samples: Iterable[float]) -> Any:
     return kind(statistics.median(ordered), ordered[quarter], ordered[-1 - quarter], len(ordered))
 
 
+LEVELS = {"avx512f": "avx512", "avx2": "avx2", "sse4_2": "sse4", "asimd": "neon"}  # by the processor's flag, widest first
+
+
 def machine() -> str:
     """What the figures were taken on."""
-    name = platform.processor() or platform.machine()
+    name = _processor("model name") or platform.processor() or platform.machine()
+    return f"{name} ({processor_level()}), {os.cpu_count()} cores, {platform.system()} {platform.release().split('-')[0]}"
+
+
+def processor_level() -> str:
+    """The widest vectors that the processor has, as a name for figures that hang on it; else its architecture."""
+    flags = (_processor("flags") or _processor("Features")).split()
+    return next((level for flag, level in LEVELS.items() if flag in flags), platform.machine())
+
+
+def _processor(what: str) -> str:
+    """What the system says of the first processor, "" where it says nothing."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                name = line.split(":", 1)[1].strip()
-                break
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        pass
-    return f"{name}, {os.cpu_count()} cores, {platform.system()} {platform.release().split('-')[0]}"
+        return ""
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(what)), "")
