@@ -1,7 +1,9 @@
 # Writes OUTPUT, a C++ table of every kernels/*.cl in FOLDER as text. Run with `cmake -DFOLDER=... -DOUTPUT=... -P`.
 #
-# A line `#include "name.clh"` (or another kernel's `name.cl`) in a kernel is replaced by that file's text, so that each program is one string and an
-# installed package needs no source tree.
+# The first line `#include "name.clh"` (or another kernel's `name.cl`) in a kernel is replaced by that file's text, later
+# ones by nothing, so that each program is one string and an installed package needs no source tree.
+
+cmake_minimum_required(VERSION 3.21)
 
 file(GLOB kernels "${FOLDER}/*.cl")
 list(SORT kernels)
@@ -10,20 +12,25 @@ set(table "")
 foreach(path IN LISTS kernels)
   get_filename_component(stem "${path}" NAME_WE)
   file(READ "${path}" text)
-  foreach(depth RANGE 32)
-    if(NOT text MATCHES "#include \"([A-Za-z0-9_]+\\.clh?)\"")
-      break()
-    endif()
+  set(seen "")
+  while(text MATCHES "#include \"([A-Za-z0-9_]+\\.clh?)\"")
     set(header "${CMAKE_MATCH_1}")
     if(NOT EXISTS "${FOLDER}/${header}")
       message(FATAL_ERROR "${path} includes ${header}, which is not in ${FOLDER}")
     endif()
-    if(depth EQUAL 32)
-      message(FATAL_ERROR "${path}: more than 32 includes; is ${header} including itself?")
+    set(included "")
+    if(NOT header IN_LIST seen)
+      list(APPEND seen "${header}")
+      file(READ "${FOLDER}/${header}" included)
     endif()
-    file(READ "${FOLDER}/${header}" included)
-    string(REPLACE "#include \"${header}\"" "${included}" text "${text}")
-  endforeach()
+    set(line "#include \"${header}\"")
+    string(FIND "${text}" "${line}" at)
+    string(LENGTH "${line}" length)
+    math(EXPR end "${at} + ${length}")
+    string(SUBSTRING "${text}" 0 ${at} before)
+    string(SUBSTRING "${text}" ${end} -1 after)
+    string(CONCAT text "${before}" "${included}" "${after}")
+  endwhile()
   string(APPEND table "    {\"${stem}\", R\"kvtrie_cl(${text})kvtrie_cl\"},\n")
 endforeach()
 

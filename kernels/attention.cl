@@ -36,8 +36,8 @@
 #ifndef HEADS
 #define HEADS 1  // query heads of one KV head that one work-item takes (a divisor of the group)
 #endif
-#ifndef VW
-#define VW 8  // vector width in floats: 8 or 16
+#ifndef ATTENTION_VW
+#define ATTENTION_VW 8  // VW here: floats of a vector, 8 or 16
 #endif
 #ifndef LINES
 #define LINES 1  // lines that share each load: 1, 2, 4 or 8

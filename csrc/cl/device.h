@@ -48,8 +48,9 @@ struct DeviceInfo {
   bool fp64 = false;
   bool subgroups = false;
   std::uint64_t global_bytes = 0, max_alloc_bytes = 0, local_bytes = 0;
-  std::uint32_t compute_units = 0, max_work_group = 0, alignment_bytes = 0, float_vector_width = 0;
-  std::uint32_t index = 0;  // position in list_devices()
+  std::uint32_t compute_units = 0, max_work_group = 0, alignment_bytes = 0;
+  std::uint32_t float_vector_width = 0;  // as the driver says, native
+  std::uint32_t index = 0;               // position in list_devices()
 };
 
 // Every OpenCL device of the machine; empty when there is no platform. Never throws for "none".

@@ -69,7 +69,7 @@ FoundDevice describe(cl_platform_id platform, cl_device_id device) {
   info.compute_units = value_of<cl_uint>(device, CL_DEVICE_MAX_COMPUTE_UNITS);
   info.max_work_group = static_cast<std::uint32_t>(value_of<std::size_t>(device, CL_DEVICE_MAX_WORK_GROUP_SIZE));
   info.alignment_bytes = value_of<cl_uint>(device, CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8;
-  info.float_vector_width = value_of<cl_uint>(device, CL_DEVICE_PREFERRED_VECTOR_WIDTH_FLOAT);
+  info.float_vector_width = value_of<cl_uint>(device, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT);
   return found;
 }
 

@@ -19,7 +19,7 @@ std::int32_t largest_divisor(std::int32_t value, std::int32_t most) {
 }
 
 // The widest vectors, 16 or 8 floats, that divide both head sizes; 0 when none does.
-std::int32_t dividing_width(const cl::Device& device, const AttentionSizes& sizes) {
+std::int32_t dividing_width(cl::Device& device, const AttentionSizes& sizes) {
   for (std::int32_t width = vector_width(device); width >= 8; width /= 2)
     if (sizes.k_dim % width == 0 && sizes.v_dim % width == 0) return width;
   return 0;
@@ -97,8 +97,8 @@ AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int
   const std::int32_t chunks = largest_divisor(sizes.v_dim / width, (width == 16 ? 28 : 12) / lines);
   const std::int32_t many_chunks = largest_divisor(sizes.v_dim / width, width == 16 ? 6 : 4);
   variant.options =
-      join(common_options(sizes, masked), " -DHEADS=", variant.heads_per_item, " -DVW=", width, " -DLINES=", lines,
-           " -DCHUNKS=", chunks, " -DMANY_CHUNKS=", many_chunks, " -DMAX_ROWS=", kMaxTileRows);
+      join(common_options(sizes, masked), " -DHEADS=", variant.heads_per_item, " -DATTENTION_VW=", width,
+           " -DLINES=", lines, " -DCHUNKS=", chunks, " -DMANY_CHUNKS=", many_chunks, " -DMAX_ROWS=", kMaxTileRows);
   variant.merge_options = join("-DV_DIM=", sizes.v_dim);
   return variant;
 }

@@ -6,6 +6,11 @@
 //
 // On a CPU device the second is 11 to 38 times slower; on a GPU the first leaves most lanes idle.
 //
+// Both use vectors as wide as the processor's registers (kernels/vector.clh): 4 floats (SSE, NEON), 8 (AVX) or 16
+// (AVX-512). What a driver prefers says little, some prefer 1 everywhere. On a CPU the compiler is asked what it aims
+// at, once for each driver; where it does not tell, and on other devices, the width that the driver calls native
+// decides.
+//
 // Threads: every function may be called from any thread.
 #pragma once
 
@@ -22,5 +27,10 @@ const char* name_of(KernelFamily family) noexcept;  // "serial", "work-group"
 KernelFamily kernel_family(cl::Device& device);
 // Overrides the choice for this device; nullopt restores it. For tests and experiments.
 void set_kernel_family(cl::Device& device, std::optional<KernelFamily> family);
+
+// Floats of the vectors that kernels use: 4, 8 or 16. The first call on a device may compile a small program.
+std::int32_t vector_width(cl::Device& device);
+// Overrides it for this device (4, 8 or 16); nullopt restores it. For tests of narrower forms than the machine's own.
+void set_vector_width(cl::Device& device, std::optional<std::int32_t> width);
 
 }  // namespace kvtrie::ops

@@ -8,8 +8,9 @@ namespace kvtrie::ops::registry {
 namespace {
 
 struct Record {
-  std::mutex mutex;  // guards both members
+  std::mutex mutex;  // guards all members
   std::optional<KernelFamily> family;
+  Widths widths;
   std::unordered_map<std::string, bool> verdicts;
 };
 
@@ -29,6 +30,24 @@ void set_family_override(cl::Device& device, std::optional<KernelFamily> family)
   const auto record = record_of(device);
   const std::lock_guard lock(record->mutex);
   record->family = family;
+}
+
+Widths widths(cl::Device& device) {
+  const auto record = record_of(device);
+  const std::lock_guard lock(record->mutex);
+  return record->widths;
+}
+
+void set_width_override(cl::Device& device, std::optional<std::int32_t> width) {
+  const auto record = record_of(device);
+  const std::lock_guard lock(record->mutex);
+  record->widths.chosen = width;
+}
+
+void set_measured_width(cl::Device& device, std::int32_t width) {
+  const auto record = record_of(device);
+  const std::lock_guard lock(record->mutex);
+  record->widths.measured = width;
 }
 
 std::optional<bool> verdict(cl::Device& device, const std::string& key) {

@@ -1,9 +1,11 @@
-// Private to ops/: what is remembered for an open device: the forced kernel family and the verdicts of self-tests.
+// Private to ops/: what is remembered for an open device: the forced kernel family, the vector width and
+// the verdicts of self-tests.
 // Kept as an extension of the device, so it goes when the device does.
 //
 // Threads: every function may be called from any thread; no lock is held while a kernel is built or run.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -13,6 +15,13 @@ namespace kvtrie::ops::registry {
 
 std::optional<KernelFamily> family_override(cl::Device& device);
 void set_family_override(cl::Device& device, std::optional<KernelFamily> family);
+
+struct Widths {
+  std::optional<std::int32_t> chosen, measured;  // vector widths; what was chosen stands in for what was measured
+};
+Widths widths(cl::Device& device);
+void set_width_override(cl::Device& device, std::optional<std::int32_t> width);
+void set_measured_width(cl::Device& device, std::int32_t width);
 
 // The verdict of a self-test in this process, if there is one.
 std::optional<bool> verdict(cl::Device& device, const std::string& key);

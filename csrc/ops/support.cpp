@@ -54,8 +54,6 @@ std::int32_t lanes_for(cl::Device& device) {
   return kernel_family(device) == KernelFamily::kWorkGroup ? kGroupLanes : 1;
 }
 
-std::int32_t vector_width(const cl::Device& device) { return device.info().float_vector_width >= 16 ? 16 : 8; }
-
 int storage_code(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:

@@ -45,8 +45,6 @@ Tensor as_float32(const Tensor& tensor);
 // Work-items that share one row: 1 in the serial family, kGroupLanes in the work-group family.
 inline constexpr std::int32_t kGroupLanes = 64;
 std::int32_t lanes_for(cl::Device& device);
-// Widest vectors worth using: 16 where the device prefers 16 floats, else 8.
-std::int32_t vector_width(const cl::Device& device);
 
 // Like cat, for what every launch builds: no stream, and integers only.
 template <class... Parts>

@@ -85,6 +85,15 @@ class ForcedFamily {
   ForcedFamily& operator=(const ForcedFamily&) = delete;
 };
 
+// Forces a vector width while it lives.
+class ForcedWidth {
+ public:
+  explicit ForcedWidth(std::int32_t width) { set_vector_width(*shared_device(), width); }
+  ~ForcedWidth() { set_vector_width(*shared_device(), std::nullopt); }
+  ForcedWidth(const ForcedWidth&) = delete;
+  ForcedWidth& operator=(const ForcedWidth&) = delete;
+};
+
 // Fails when a kernel variant did not pass its self-test: its replacement would hide what is wrong with it.
 class OpsTest : public TensorTest {
  protected:

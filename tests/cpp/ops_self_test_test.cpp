@@ -65,6 +65,30 @@ TEST_F(SelfTest, AFastVariantThatFailsIsReplacedByTheGeneralOne) {
   expect_close(download(matmul(xt, pack(wt))), reference::matmul(x, {w.data(), DType::kFloat32}, 1, 40, 30), 1e-5f);
 }
 
+TEST_F(SelfTest, VectorsAreAsWideAsTheCompilerSaysOrElseAsNative) {
+  const auto width_where = [](const std::string& recorded) {
+    const cl::DevicePtr other = cl::Device::open(device().info(), {});
+    if (!recorded.empty()) other->store_record("vector width", recorded);
+    return vector_width(*other);
+  };
+  EXPECT_EQ(width_where("4"), 4);
+  EXPECT_EQ(width_where("8"), 8);
+  EXPECT_EQ(width_where("16"), 16);
+  const auto native = static_cast<std::int32_t>(device().info().float_vector_width);
+  EXPECT_EQ(width_where("0"), native >= 16 ? 16 : native >= 8 ? 8 : 4);
+  EXPECT_EQ(width_where(""), vector_width(device()));
+}
+
+TEST_F(SelfTest, AVectorWidthCanBeChosen) {
+  const std::int32_t own = vector_width(device());
+  for (const std::int32_t width : {4, 8, 16}) {
+    const ForcedWidth forced(width);
+    EXPECT_EQ(vector_width(device()), width);
+  }
+  EXPECT_EQ(vector_width(device()), own);
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [] { set_vector_width(device(), 12); }), "got 12, allowed 4"));
+}
+
 // The variants of devices with narrower or wider vectors than this one.
 TEST_F(SelfTest, VariantsOfOtherVectorWidthsAgree) {
   for (const std::int32_t width : {8, 16}) {
