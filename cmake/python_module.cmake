@@ -11,6 +11,8 @@ file(GLOB binding_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/bindin
 if(binding_sources)
   pybind11_add_module(_core MODULE NO_EXTRAS ${binding_sources})
   target_link_libraries(_core PRIVATE kvtrie_prefix_cache)
+  # Conversions of arguments: a call's time is the library's, and compiling is quicker by a third than at -O3.
+  target_compile_options(_core PRIVATE $<$<CONFIG:Release>:-O1>)
   target_compile_definitions(_core PRIVATE KVTRIE_VERSION="${PROJECT_VERSION}")
   set(output "${KVTRIE_PYTHON_OUTPUT}")
   if(NOT output)

@@ -12,9 +12,9 @@ namespace {
 constexpr std::uintptr_t kImageAlignment = 64;  // host memory that a device uses in place
 
 // `shown`: wrapped host memory that the host may read only through a map, where the device has memory of its own kind.
-class EventCompletion final : public Completion {
+class ImageCompletion final : public Completion {
  public:
-  explicit EventCompletion(cl::Event event, Tensor wrapped = {}, bool shown = false)
+  explicit ImageCompletion(cl::Event event, Tensor wrapped = {}, bool shown = false)
       : event_(std::move(event)), wrapped_(std::move(wrapped)), shown_(shown && wrapped_.defined()) {}
   bool done() const override { return event_.done(); }
   void wait() const override {
@@ -141,7 +141,7 @@ void OpenClKvStore::fill(Cell begin, std::uint32_t length, std::uint8_t byte) {
   for (const ops::LayerCells& layer : layers_) ops::fill_cells(layer, begin, length, byte);
 }
 
-CompletionPtr OpenClKvStore::mark() { return std::make_shared<EventCompletion>(device_->mark()); }
+CompletionPtr OpenClKvStore::mark() { return std::make_shared<ImageCompletion>(device_->mark()); }
 
 // ---- images -------------------------------------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ template <class Enqueue>
 CompletionPtr OpenClKvStore::for_layers(const ImageWork& work, bool shown, Enqueue enqueue) {
   try {
     for (std::uint32_t layer = 0; layer < shape_.layers; ++layer) enqueue(layer);
-    return std::make_shared<EventCompletion>(device_->mark(), work.wrapped, shown);
+    return std::make_shared<ImageCompletion>(device_->mark(), work.wrapped, shown);
   } catch (...) {
     try {
       device_->finish();

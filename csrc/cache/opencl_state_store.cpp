@@ -16,20 +16,20 @@ class EventCompletion final : public Completion {
   cl::Event event_;
 };
 
-std::size_t state_bytes(const Tensor& states) { return states.nbytes() / static_cast<std::size_t>(states.dim(0)); }
+std::size_t bytes_per_state(const Tensor& states) { return states.nbytes() / static_cast<std::size_t>(states.dim(0)); }
 
 // Where a state begins in its tensor's buffer, in bytes.
 std::size_t byte_of(const Tensor& states, std::size_t slot) {
-  return states.offset() * size_of(states.dtype()) + slot * state_bytes(states);
+  return states.offset() * size_of(states.dtype()) + slot * bytes_per_state(states);
 }
 
-Tensor copies_of(const Tensor& states, std::span<const Slot> slots) {
+Tensor device_copies_of(const Tensor& states, std::span<const Slot> slots) {
   if (!states.defined()) return {};
   Shape shape = states.shape();
   shape.front() = static_cast<std::int64_t>(slots.size());
   Tensor copies = Tensor::empty(states.device(), states.dtype(), std::move(shape));
   cl::Device& device = *states.device();
-  const std::size_t bytes = state_bytes(states);
+  const std::size_t bytes = bytes_per_state(states);
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] < 0) {
       device.fill(copies.buffer(), byte_of(copies, i), bytes, 0);
@@ -41,14 +41,14 @@ Tensor copies_of(const Tensor& states, std::span<const Slot> slots) {
   return copies;
 }
 
-void write_to(const Tensor& states, std::span<const Slot> slots, const Tensor& given) {
+void write_to_device(const Tensor& states, std::span<const Slot> slots, const Tensor& given) {
   if (!given.defined()) return;
   Tensor from = given;
   if (from.dtype() != states.dtype() && from.dtype() != DType::kFloat32) from = ops::cast(from, DType::kFloat32);
   if (from.dtype() != states.dtype()) from = ops::cast(from, states.dtype());
   for (std::size_t i = 0; i < slots.size(); ++i) {
     states.device()->copy(from.buffer(), byte_of(from, i), states.buffer(),
-                          byte_of(states, static_cast<std::size_t>(slots[i])), state_bytes(states));
+                          byte_of(states, static_cast<std::size_t>(slots[i])), bytes_per_state(states));
   }
 }
 
@@ -106,13 +106,13 @@ Tensor OpenClStateStore::gated_delta(std::uint32_t layer, const PreparedStates& 
 }
 
 std::pair<Tensor, Tensor> OpenClStateStore::read(std::uint32_t layer, std::span<const Slot> slots) {
-  return {copies_of(layers_[layer].conv, slots), copies_of(layers_[layer].delta, slots)};
+  return {device_copies_of(layers_[layer].conv, slots), device_copies_of(layers_[layer].delta, slots)};
 }
 
 void OpenClStateStore::write(std::uint32_t layer, std::span<const Slot> slots, const Tensor& conv,
                              const Tensor& delta) {
-  write_to(layers_[layer].conv, slots, conv);
-  write_to(layers_[layer].delta, slots, delta);
+  write_to_device(layers_[layer].conv, slots, conv);
+  write_to_device(layers_[layer].delta, slots, delta);
 }
 
 template <class Visit>
@@ -121,8 +121,8 @@ void OpenClStateStore::for_each_state(Visit visit) const {
   for (const Layer& layer : layers_) {
     for (const Tensor* states : {&layer.conv, &layer.delta}) {
       if (!states->defined()) continue;
-      visit(*states, offset, state_bytes(*states));
-      offset += state_bytes(*states);
+      visit(*states, offset, bytes_per_state(*states));
+      offset += bytes_per_state(*states);
     }
   }
 }

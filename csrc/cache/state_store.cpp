@@ -5,13 +5,13 @@
 namespace kvtrie {
 namespace {
 
-constexpr const char* kWhere = "state_shape";
+constexpr const char* kStateShape = "state_shape";
 constexpr const char* kBytes = "bytes of one state";
 
-std::uint64_t product(std::uint64_t a, std::uint64_t b) { return checked_mul(a, b, kWhere, kBytes); }
+std::uint64_t product(std::uint64_t a, std::uint64_t b) { return checked_mul(a, b, kStateShape, kBytes); }
 
 void require_together(std::uint64_t value, const char* name, std::uint64_t other, const char* other_name) {
-  require((value == 0) == (other == 0), kWhere, name, ": got ", value, " with ", other_name, " ", other,
+  require((value == 0) == (other == 0), kStateShape, name, ": got ", value, " with ", other_name, " ", other,
           ", allowed both 0 or both 1 or more");
 }
 
@@ -24,25 +24,25 @@ std::uint64_t StateShape::delta_bytes() const {
 }
 
 std::uint64_t StateShape::bytes_per_slot() const {
-  return product(checked_add(conv_bytes(), delta_bytes(), kWhere, kBytes), layers);
+  return product(checked_add(conv_bytes(), delta_bytes(), kStateShape, kBytes), layers);
 }
 
 std::uint64_t StateShape::bytes() const {
-  return checked_mul<std::uint64_t>(bytes_per_slot(), slots, kWhere, "bytes of the pool");
+  return checked_mul<std::uint64_t>(bytes_per_slot(), slots, kStateShape, "bytes of the pool");
 }
 
 void validate(const StateShape& shape) {
   constexpr std::uint32_t kMaxSlots = 0x7fffffff;
-  require(shape.layers >= 1, kWhere, "layers: got 0, allowed 1 or more");
+  require(shape.layers >= 1, kStateShape, "layers: got 0, allowed 1 or more");
   require_together(shape.conv_dim, "conv_dim", shape.conv_tail, "conv_tail");
   require_together(shape.v_dim, "v_dim", shape.v_heads, "v_heads");
   require_together(shape.k_dim, "k_dim", shape.v_heads, "v_heads");
-  require(shape.has_conv() || shape.has_delta(), kWhere,
+  require(shape.has_conv() || shape.has_delta(), kStateShape,
           "conv_tail, v_heads: got 0 and 0, allowed one of them 1 or more");
-  require(shape.slots >= 1 && shape.slots <= kMaxSlots, kWhere, "capacity: got ", shape.slots, ", allowed 1 to ",
+  require(shape.slots >= 1 && shape.slots <= kMaxSlots, kStateShape, "capacity: got ", shape.slots, ", allowed 1 to ",
           kMaxSlots);
   if (shape.dtype != DType::kFloat32 && shape.dtype != DType::kFloat16) {
-    fail(ErrorKind::kType, kWhere, "dtype: got ", name_of(shape.dtype), ", allowed float32 or float16");
+    fail(ErrorKind::kType, kStateShape, "dtype: got ", name_of(shape.dtype), ", allowed float32 or float16");
   }
   shape.bytes();
 }

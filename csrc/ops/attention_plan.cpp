@@ -10,13 +10,13 @@
 namespace kvtrie::ops {
 namespace {
 
-constexpr const char* kWhere = "ops.plan_attention";
+constexpr const char* kPlanAttention = "ops.plan_attention";
 constexpr std::int64_t kMaxInt = std::numeric_limits<std::int32_t>::max();
 
 void check_limits(const PlanLimits& limits) {
-  require(limits.keys_per_tile > 0 && limits.keys_per_tile % 32 == 0, kWhere, "keys_per_tile: got ",
+  require(limits.keys_per_tile > 0 && limits.keys_per_tile % 32 == 0, kPlanAttention, "keys_per_tile: got ",
           limits.keys_per_tile, ", allowed positive multiples of 32");
-  require(limits.rows_per_tile > 0, kWhere, "rows_per_tile: got 0, allowed 1 or more");
+  require(limits.rows_per_tile > 0, kPlanAttention, "rows_per_tile: got 0, allowed 1 or more");
 }
 
 // Appends cells, joined to those before where cells and positions go on.
@@ -46,24 +46,24 @@ RowBounds bounds_of(const QueryRows& query, std::uint32_t index) {
 }
 
 void check_query(const QueryRows& query) {
-  require(query.count > 0, kWhere, "count: got 0 rows, allowed 1 or more");
-  require(query.position >= 0 && query.position + std::int64_t{query.count} <= kMaxInt, kWhere, "position: got ",
+  require(query.count > 0, kPlanAttention, "count: got 0 rows, allowed 1 or more");
+  require(query.position >= 0 && query.position + std::int64_t{query.count} <= kMaxInt, kPlanAttention, "position: got ",
           query.position, " and ", query.count, " rows, allowed 0 to 2^31");
-  require(query.bounds.empty() || query.bounds.size() == query.count, kWhere, "bounds: got ", query.bounds.size(),
+  require(query.bounds.empty() || query.bounds.size() == query.count, kPlanAttention, "bounds: got ", query.bounds.size(),
           ", allowed none or one for each of ", query.count, " rows");
   const std::int64_t begin = query.keys.empty() ? 0 : query.keys.front().position;
   std::int64_t next = begin;
   for (const CellSpan& span : query.keys) {
-    require(begin >= 0 && span.position == next && span.length > 0, kWhere, "keys: got a span at position ",
+    require(begin >= 0 && span.position == next && span.length > 0, kPlanAttention, "keys: got a span at position ",
             span.position, " of ", span.length, " cells, allowed spans without gaps; expected position ",
             std::max<std::int64_t>(next, 0));
     next += span.length;
-    require(static_cast<std::int64_t>(span.cell) + span.length <= kMaxInt && next <= kMaxInt, kWhere, "keys: got cell ",
+    require(static_cast<std::int64_t>(span.cell) + span.length <= kMaxInt && next <= kMaxInt, kPlanAttention, "keys: got cell ",
             span.cell, ", allowed below 2^31");
   }
   for (std::uint32_t i = 0; i < query.count; ++i) {
     const RowBounds bounds = bounds_of(query, i);
-    require(!sees(bounds) || (bounds.first >= begin && bounds.end <= next), kWhere, "keys: got positions ", begin,
+    require(!sees(bounds) || (bounds.first >= begin && bounds.end <= next), kPlanAttention, "keys: got positions ", begin,
             " to ", next, ", allowed at least the ones that row ", i, " sees, ", bounds.first, " to ", bounds.end);
   }
 }
@@ -71,7 +71,7 @@ void check_query(const QueryRows& query) {
 void place_rows(std::span<const QueryRows> queries, AttentionPlan& plan) {
   std::uint64_t rows = 0;
   for (const QueryRows& query : queries) rows += query.count;
-  require(rows <= static_cast<std::uint64_t>(kMaxInt), kWhere, "rows: got ", rows, ", allowed below 2^31");
+  require(rows <= static_cast<std::uint64_t>(kMaxInt), kPlanAttention, "rows: got ", rows, ", allowed below 2^31");
   plan.rows = static_cast<std::uint32_t>(rows);
   plan.row_bounds.resize(rows);
   std::vector<bool> placed(rows, false);
@@ -79,7 +79,7 @@ void place_rows(std::span<const QueryRows> queries, AttentionPlan& plan) {
     check_query(query);
     for (std::uint32_t i = 0; i < query.count; ++i) {
       const std::uint64_t row = static_cast<std::uint64_t>(query.row) + i;
-      require(row < rows && !placed[row], kWhere, "row: got ", row, ", allowed each of 0 to ", rows - 1, " once");
+      require(row < rows && !placed[row], kPlanAttention, "row: got ", row, ", allowed each of 0 to ", rows - 1, " once");
       placed[row] = true;
       plan.row_bounds[row] = bounds_of(query, i);
     }

@@ -13,7 +13,7 @@
 namespace kvtrie::ops {
 namespace {
 
-constexpr const char* kWhere = "launch_graph";
+constexpr const char* kLaunchGraph = "launch_graph";
 constexpr std::uint32_t kMaxWorkers = 64;
 
 _cl_mem* handle_of(const Tensor& tensor) { return tensor.defined() ? tensor.buffer().handle() : nullptr; }
@@ -211,11 +211,11 @@ std::vector<std::int32_t> LaunchGraph::State::table_of(std::span<const std::int3
 
 Tensor LaunchGraph::replay(std::span<const std::int32_t> ids, std::span<const StepTables> tables) const {
   const State& own = *state_;
-  require(ids.size() == own.rows, kWhere, "ids: got ", ids.size(), ", allowed the recorded ", own.rows);
-  require(tables.size() == own.caches, kWhere, "tables: got ", tables.size(), ", allowed ", own.caches);
+  require(ids.size() == own.rows, kLaunchGraph, "ids: got ", ids.size(), ", allowed the recorded ", own.rows);
+  require(tables.size() == own.caches, kLaunchGraph, "tables: got ", tables.size(), ", allowed ", own.caches);
   std::int64_t partials = 1;
   for (const StepTables& table : tables) {
-    require(table.plan != nullptr && table.rows.size() == own.rows && table.plan->rows == own.rows, kWhere,
+    require(table.plan != nullptr && table.rows.size() == own.rows && table.plan->rows == own.rows, kLaunchGraph,
             "tables: got rows other than the recorded ", own.rows);
     partials = std::max<std::int64_t>(partials, table.plan->partials);
   }

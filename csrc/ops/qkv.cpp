@@ -9,22 +9,22 @@
 namespace kvtrie::ops {
 namespace {
 
-constexpr const char* kWhere = "ops.put_qkv";
+constexpr const char* kPutQkv = "ops.put_qkv";
 
 void check_norm(const char* name, const Tensor& weight, const LayerCells& pool) {
   if (!weight.defined()) return;
-  check_same_device(kWhere, name, weight, pool.k);
-  check_dtype(kWhere, name, weight, DType::kFloat32);
-  check_shape(kWhere, name, weight, {pool.k.dim(2)});
+  check_same_device(kPutQkv, name, weight, pool.k);
+  check_dtype(kPutQkv, name, weight, DType::kFloat32);
+  check_shape(kPutQkv, name, weight, {pool.k.dim(2)});
 }
 
 }  // namespace
 
 QkvRows::QkvRows(const cl::DevicePtr& device, std::span<const Row> rows) {
   static_assert(sizeof(Row) == 2 * sizeof(std::int32_t));
-  require(!rows.empty(), kWhere, "rows: got none, allowed 1 or more");
+  require(!rows.empty(), kPutQkv, "rows: got none, allowed 1 or more");
   for (const Row& row : rows) {
-    require(row.position >= 0 && row.cell >= -1, kWhere, "rows: got position ", row.position, " and cell ", row.cell,
+    require(row.position >= 0 && row.cell >= -1, kPutQkv, "rows: got position ", row.position, " and cell ", row.cell,
             ", allowed from 0 on, and -1 for no cell");
     end_cell_ = std::max(end_cell_, std::int64_t{row.cell} + 1);
   }
@@ -33,30 +33,30 @@ QkvRows::QkvRows(const cl::DevicePtr& device, std::span<const Row> rows) {
 
 std::int64_t qkv_heads(std::int64_t width, std::int64_t kv_heads, std::int64_t k_dim, std::int64_t v_dim) {
   const std::int64_t stored = kv_heads * (k_dim + v_dim), group = kv_heads * k_dim;
-  require(width > stored && (width - stored) % group == 0, kWhere, "qkv: got rows of ", width, " numbers, allowed ",
+  require(width > stored && (width - stored) % group == 0, kPutQkv, "qkv: got rows of ", width, " numbers, allowed ",
           stored, " for ", kv_heads, " KV heads and multiples of ", group, " for the query heads");
   return (width - stored) / k_dim;
 }
 
 void check_qkv(const Tensor& qkv, std::int64_t rows, const LayerCells& pool, const QkvOptions& options) {
-  check_same_device(kWhere, "qkv", qkv, pool.k);
-  check_dtype(kWhere, "qkv", qkv, DType::kFloat32);
-  check_rank(kWhere, "qkv", qkv, 2);
-  require(qkv.dim(0) == rows, kWhere, "qkv: got ", qkv.dim(0), " rows, allowed ", rows);
+  check_same_device(kPutQkv, "qkv", qkv, pool.k);
+  check_dtype(kPutQkv, "qkv", qkv, DType::kFloat32);
+  check_rank(kPutQkv, "qkv", qkv, 2);
+  require(qkv.dim(0) == rows, kPutQkv, "qkv: got ", qkv.dim(0), " rows, allowed ", rows);
   qkv_heads(qkv.dim(1), pool.k.dim(0), pool.k.dim(2), pool.v.dim(2));
   check_norm("q_norm", options.q_norm, pool);
   check_norm("k_norm", options.k_norm, pool);
-  require(std::isfinite(options.eps) && options.eps >= 0.0f, kWhere, "eps: got ", options.eps,
+  require(std::isfinite(options.eps) && options.eps >= 0.0f, kPutQkv, "eps: got ", options.eps,
           ", allowed finite numbers from 0 on");
   if (options.rope == nullptr) return;
-  check_same_device(kWhere, "rope", options.rope->inverse_frequencies(), pool.k);
-  require(options.rope->head_dim() == pool.k.dim(2), kWhere, "rope: got a table for heads of ",
+  check_same_device(kPutQkv, "rope", options.rope->inverse_frequencies(), pool.k);
+  require(options.rope->head_dim() == pool.k.dim(2), kPutQkv, "rope: got a table for heads of ",
           options.rope->head_dim(), " numbers, allowed ", pool.k.dim(2));
 }
 
 Tensor put_qkv(const Tensor& qkv, const QkvRows& rows, const LayerCells& pool, const QkvOptions& options) {
   check_qkv(qkv, rows.count(), pool, options);
-  require(rows.end_cell() <= pool.k.dim(1), kWhere, "rows: got cells up to ", rows.end_cell(), ", allowed ",
+  require(rows.end_cell() <= pool.k.dim(1), kPutQkv, "rows: got cells up to ", rows.end_cell(), ", allowed ",
           pool.k.dim(1));
   const std::int64_t k_dim = pool.k.dim(2);
   const std::int64_t heads = qkv_heads(qkv.dim(1), pool.k.dim(0), k_dim, pool.v.dim(2));

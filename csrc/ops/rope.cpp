@@ -11,7 +11,7 @@
 namespace kvtrie::ops {
 namespace {
 
-constexpr const char* kWhere = "ops.rope";
+constexpr const char* kRope = "ops.rope";
 
 constexpr std::array<std::pair<const char*, RopeScaling>, 6> kNames{{{"default", RopeScaling::kNone},
                                                                      {"linear", RopeScaling::kLinear},
@@ -28,22 +28,22 @@ std::vector<double> plain_frequencies(double base, std::int32_t dims) {
 }
 
 void check_params(const RopeParams& params, std::int32_t dims, std::int32_t head_dim) {
-  require(dims >= 2 && dims % 2 == 0 && dims <= head_dim, kWhere, "dims: got ", dims,
+  require(dims >= 2 && dims % 2 == 0 && dims <= head_dim, kRope, "dims: got ", dims,
           ", allowed even numbers from 2 to ", head_dim);
-  require(std::isfinite(params.base) && params.base > 0.0, kWhere, "base: got ", params.base, ", allowed above 0");
+  require(std::isfinite(params.base) && params.base > 0.0, kRope, "base: got ", params.base, ", allowed above 0");
   if (params.scaling == RopeScaling::kNone) return;
-  require(std::isfinite(params.factor) && params.factor > 0.0, kWhere, "factor: got ", params.factor,
+  require(std::isfinite(params.factor) && params.factor > 0.0, kRope, "factor: got ", params.factor,
           ", allowed above 0");
   const bool needs_original = params.scaling == RopeScaling::kYarn || params.scaling == RopeScaling::kLlama3 ||
                               params.scaling == RopeScaling::kLongRope;
-  require(!needs_original || params.original_max_positions > 0, kWhere, "original_max_positions: got ",
+  require(!needs_original || params.original_max_positions > 0, kRope, "original_max_positions: got ",
           params.original_max_positions, ", allowed 1 or more with this scaling");
-  require(params.scaling != RopeScaling::kDynamic || (params.max_positions > 0 && dims > 2), kWhere,
+  require(params.scaling != RopeScaling::kDynamic || (params.max_positions > 0 && dims > 2), kRope,
           "max_positions: got ", params.max_positions, ", allowed 1 or more (and dims above 2) with dynamic scaling");
   if (params.scaling != RopeScaling::kLongRope) return;
   for (const auto& [name, factors] :
        {std::pair("short_factors", &params.short_factors), std::pair("long_factors", &params.long_factors)}) {
-    require(factors->size() == static_cast<std::size_t>(dims / 2), kWhere, name, ": got ", factors->size(),
+    require(factors->size() == static_cast<std::size_t>(dims / 2), kRope, name, ": got ", factors->size(),
             " numbers, allowed ", dims / 2);
   }
 }
@@ -51,7 +51,7 @@ void check_params(const RopeParams& params, std::int32_t dims, std::int32_t head
 // Frequencies whose wavelength is long against the original context are divided by the factor; short ones stay; in
 // between they are blended.
 void scale_llama3(const RopeParams& params, std::vector<double>& frequencies) {
-  require(params.high_freq_factor > params.low_freq_factor && params.low_freq_factor > 0.0, kWhere,
+  require(params.high_freq_factor > params.low_freq_factor && params.low_freq_factor > 0.0, kRope,
           "high_freq_factor: got ", params.high_freq_factor, ", allowed above low_freq_factor ",
           params.low_freq_factor);
   for (double& frequency : frequencies) {
@@ -114,7 +114,7 @@ std::vector<double> scaled_frequencies(const RopeParams& params, std::int32_t di
 RopeScaling rope_scaling_from_name(const std::string& name) {
   for (const auto& [known, scaling] : kNames)
     if (name == known) return scaling;
-  fail(ErrorKind::kArgument, kWhere, "scaling: got \"", name,
+  fail(ErrorKind::kArgument, kRope, "scaling: got \"", name,
        "\", allowed default, linear, dynamic, yarn, longrope, llama3");
 }
 
@@ -141,22 +141,22 @@ DeviceRope::DeviceRope(const cl::DevicePtr& device, const RopeParams& params, st
 }
 
 Tensor rope(const Tensor& x, const Tensor& positions, const DeviceRope& table) {
-  check_device(kWhere, "x", x);
-  check_dtype(kWhere, "x", x, DType::kFloat32);
-  check_rank(kWhere, "x", x, 3);
-  require(x.dim(2) == table.head_dim(), kWhere, "x: got ", describe(x), ", allowed heads of ", table.head_dim(),
+  check_device(kRope, "x", x);
+  check_dtype(kRope, "x", x, DType::kFloat32);
+  check_rank(kRope, "x", x, 3);
+  require(x.dim(2) == table.head_dim(), kRope, "x: got ", describe(x), ", allowed heads of ", table.head_dim(),
           " numbers");
-  check_same_device(kWhere, "positions", positions, x);
-  check_dtype(kWhere, "positions", positions, DType::kInt32);
-  check_shape(kWhere, "positions", positions, {x.dim(0)});
+  check_same_device(kRope, "positions", positions, x);
+  check_dtype(kRope, "positions", positions, DType::kInt32);
+  check_shape(kRope, "positions", positions, {x.dim(0)});
   Tensor y = Tensor::empty(x.device(), DType::kFloat32, x.shape());
   launch_rope(x, positions, table, y);
   return y;
 }
 
 Tensor rope(const Tensor& x, const Tensor& positions, const RopeParams& params, std::int64_t length) {
-  check_device(kWhere, "x", x);
-  check_rank(kWhere, "x", x, 3);
+  check_device(kRope, "x", x);
+  check_rank(kRope, "x", x, 3);
   return rope(x, positions, DeviceRope(x.device(), params, static_cast<std::int32_t>(x.dim(2)), length));
 }
 

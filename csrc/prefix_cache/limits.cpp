@@ -19,12 +19,12 @@
 namespace kvtrie {
 namespace {
 
-constexpr const char* kWhere = "set_limits";
+constexpr const char* kSetLimits = "set_limits";
 
 std::vector<std::uint32_t> chosen(const std::vector<std::optional<std::uint32_t>>& wanted,
                                   std::vector<std::uint32_t> present, const std::vector<std::uint32_t>& capacities,
                                   const char* name) {
-  require(wanted.empty() || wanted.size() == present.size(), kWhere, name, ": got ", wanted.size(),
+  require(wanted.empty() || wanted.size() == present.size(), kSetLimits, name, ": got ", wanted.size(),
           " entries, allowed one for each of the ", present.size(), " caches");
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     if (wanted[i]) present[i] = *wanted[i] == 0 ? capacities[i] : std::min(*wanted[i], capacities[i]);
@@ -37,7 +37,7 @@ std::vector<std::uint32_t> chosen(const std::vector<std::optional<std::uint32_t>
   counts.needed = held - std::min(held, wanted);
   counts.held_live = held;
   throw Error::cache_full(
-      cat("[", kWhere, "] ", what, ": got ", wanted, ", allowed ", held, " or more, which live sessions and pins hold"),
+      cat("[", kSetLimits, "] ", what, ": got ", wanted, ", allowed ", held, " or more, which live sessions and pins hold"),
       counts);
 }
 
@@ -66,16 +66,16 @@ Caps PrefixCacheState::caps_for(const Limits& limits) const {
   result.cells = chosen(limits.held_cells, result.cells, cells, "held_cells");
   result.slots = chosen(limits.held_slots, result.slots, slots, "held_slots");
   if (limits.host_bytes) {
-    if (host == nullptr) fail(ErrorKind::kNotSupported, kWhere, "host_bytes: there is no host tier (host_bytes is 0)");
-    require(*limits.host_bytes > 0 || disk == nullptr, kWhere,
+    if (host == nullptr) fail(ErrorKind::kNotSupported, kSetLimits, "host_bytes: there is no host tier (host_bytes is 0)");
+    require(*limits.host_bytes > 0 || disk == nullptr, kSetLimits,
             "host_bytes: got 0, allowed 1 or more with a disk tier: bytes pass through it");
     const std::uint64_t aside = exchange == nullptr ? 0 : exchange->room();
-    require(*limits.host_bytes >= aside, kWhere, "host_bytes: got ", *limits.host_bytes, ", allowed ", aside,
+    require(*limits.host_bytes >= aside, kSetLimits, "host_bytes: got ", *limits.host_bytes, ", allowed ", aside,
             " or more: so much is set aside for sending to the store");
     result.host = *limits.host_bytes - aside;
   }
   if (limits.disk_bytes) {
-    if (disk == nullptr) fail(ErrorKind::kNotSupported, kWhere, "disk_bytes: there is no disk tier (disk is None)");
+    if (disk == nullptr) fail(ErrorKind::kNotSupported, kSetLimits, "disk_bytes: there is no disk tier (disk is None)");
     result.disk = *limits.disk_bytes;
   }
   return result;
@@ -259,7 +259,7 @@ void PrefixCache::set_limits(const Limits& limits) {
       const bool shrinks = (state_->host != nullptr && wanted.host < state_->host->used()) ||
                            (state_->disk != nullptr && wanted.disk < state_->disk->budget().used());
       if (!shrinks || state_->at_rest()) return state_->apply(wanted);
-      if (attempt == kAttempts) fail(ErrorKind::kBusy, kWhere, "state is on its way between the tiers: try again");
+      if (attempt == kAttempts) fail(ErrorKind::kBusy, kSetLimits, "state is on its way between the tiers: try again");
       state_->wait_for_host(entry);
     }
     if (state_->writer != nullptr) state_->writer->drain();

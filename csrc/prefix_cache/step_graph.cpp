@@ -10,7 +10,7 @@
 namespace kvtrie {
 namespace {
 
-constexpr const char* kWhere = "step_graph";
+constexpr const char* kStepGraph = "step_graph";
 // A step that pages or proves a kernel on the way cannot be recorded; the next one can. More often, it is the model.
 constexpr int kMaxRefusals = 8;
 
@@ -71,7 +71,7 @@ Tensor StepGraphs::replay(Step& step) {
 }
 
 std::shared_ptr<StepRecording> StepGraphs::record(const StepPtr& step) {
-  require(step != nullptr && step->cache() != nullptr, kWhere, "step: got none, allowed one of a session");
+  require(step != nullptr && step->cache() != nullptr, kStepGraph, "step: got none, allowed one of a session");
   if (step->complete() || step->dropped() || step->tokens().size() > ops::kMaxGraphRows) return nullptr;
   if (!step->cache()->recurrents().empty() || ops::LaunchRecording::active()) return nullptr;
   const cl::DevicePtr device = device_of(*step->cache());

@@ -17,12 +17,12 @@
 namespace kvtrie {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kBlobAlignment = 64;
 
 std::byte* allocate_aligned(std::uint64_t bytes) {
-  if (bytes > std::numeric_limits<std::uint64_t>::max() - kAlignment) return nullptr;
-  const std::uint64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  return static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded == 0 ? kAlignment : rounded));
+  if (bytes > std::numeric_limits<std::uint64_t>::max() - kBlobAlignment) return nullptr;
+  const std::uint64_t rounded = (bytes + kBlobAlignment - 1) / kBlobAlignment * kBlobAlignment;
+  return static_cast<std::byte*>(std::aligned_alloc(kBlobAlignment, rounded == 0 ? kBlobAlignment : rounded));
 }
 
 // Of bytes that are reserved.

@@ -12,8 +12,8 @@
 namespace kvtrie {
 namespace {
 
-constexpr std::string_view kMagic = "kvtrie.i";
-constexpr std::uint32_t kVersion = 1, kCellsFlag = 1, kPointFlag = 2;
+constexpr std::string_view kIndexMagic = "kvtrie.i";
+constexpr std::uint32_t kIndexVersion = 1, kCellsFlag = 1, kPointFlag = 2;
 constexpr std::size_t kHeadBytes = 16, kEntryBytes = 12, kChecksumBytes = 8;
 
 bool is_valid(const Continuation& entry) {
@@ -33,8 +33,8 @@ void append(std::vector<std::byte>& out, T value) {
 
 SnapshotFault check_frame(std::span<const std::byte> bytes) {
   if (bytes.size() < kHeadBytes + kChecksumBytes) return SnapshotFault::kTruncated;
-  if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) return SnapshotFault::kMagic;
-  if (load_little_endian<std::uint32_t>(bytes.data() + 8) != kVersion) return SnapshotFault::kVersion;
+  if (std::memcmp(bytes.data(), kIndexMagic.data(), kIndexMagic.size()) != 0) return SnapshotFault::kMagic;
+  if (load_little_endian<std::uint32_t>(bytes.data() + 8) != kIndexVersion) return SnapshotFault::kVersion;
   const std::span<const std::byte> checked = bytes.first(bytes.size() - kChecksumBytes);
   const auto written = load_little_endian<std::uint64_t>(bytes.data() + checked.size());
   return checksum(checked) == written ? SnapshotFault::kNone : SnapshotFault::kChecksum;
@@ -63,8 +63,8 @@ std::vector<std::byte> encode_index(const SharedIndex& index) {
   require(index.size() <= kContinuations, "shared index", "continuations: got ", index.size(), ", allowed ",
           kContinuations);
   std::vector<std::byte> bytes(kHeadBytes);
-  std::memcpy(bytes.data(), kMagic.data(), kMagic.size());
-  store_little_endian(kVersion, bytes.data() + 8);
+  std::memcpy(bytes.data(), kIndexMagic.data(), kIndexMagic.size());
+  store_little_endian(kIndexVersion, bytes.data() + 8);
   store_little_endian(static_cast<std::uint32_t>(index.size()), bytes.data() + 12);
   for (const Continuation& entry : index) {
     require(is_valid(entry), "shared index", "continuation: got one of ", entry.tokens.size(), " bytes, allowed 1 to ",
