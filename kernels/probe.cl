@@ -1,7 +1,11 @@
 // The smallest programs: whether a device compiles, takes arguments, shares local memory and runs in order.
 //
 //   probe_scale   y[i] = FACTOR * y[i] + add       one work-item per element
+//                                                (-DWARN: the compiler has something to say)
 //   probe_sum     sums[group] = sum of its x[i]    one work-group per sum; `part` holds one number per work-item
+#ifdef WARN
+#warning as asked for
+#endif
 #ifndef FACTOR
 #define FACTOR 1.0f
 #endif

@@ -69,7 +69,8 @@ Device::State::State(FoundDevice found_device, Options wanted)
       meter(std::make_shared<Meter>(options.max_bytes)),
       context(make_context(found)),
       queue(make_queue(context.get(), found.device)),
-      programs(std::make_unique<ProgramCache>(context.get(), found.device, device_key, disk, meter)) {}
+      programs(std::make_unique<ProgramCache>(context.get(), found.device, device_key, disk, meter,
+                                              Compiling{found.info.kind == DeviceKind::kCpu, options.warnings})) {}
 
 // Whoever could still use the queue holds a DevicePtr, so nothing does. CLBlast keeps programs of its own, which must
 // go before the context.

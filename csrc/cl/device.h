@@ -166,6 +166,7 @@ class Device : public std::enable_shared_from_this<Device> {
  public:
   struct Options {
     std::string cache_folder;     // program binaries and self-test records; empty: no cache on disk
+    bool warnings = false;        // whether compilers may warn of our kernels; what they say goes to the log
     std::uint64_t max_bytes = 0;  // budget of all buffers together; 0: none. OpenCL may accept more than there is.
   };
   static DevicePtr open(const DeviceInfo& info, Options options);

@@ -3,6 +3,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cl/compiler_output.h"
 #include "cl/kernel_sources.h"
 
 namespace kvtrie::cl {
@@ -10,15 +11,16 @@ namespace {
 
 constexpr std::string_view kFormat = "program 1";  // part of each key; a new number makes all old binaries strangers
 
-std::string full_options(const std::string& options) {
-  return options.empty() ? "-cl-std=CL1.2" : "-cl-std=CL1.2 " + options;
-}
-
 }  // namespace
 
 ProgramCache::ProgramCache(cl_context context, cl_device_id device, std::string device_key, const DiskCache& disk,
-                           std::shared_ptr<Meter> meter)
-    : context_(context), device_(device), device_key_(std::move(device_key)), disk_(disk), meter_(std::move(meter)) {}
+                           std::shared_ptr<Meter> meter, Compiling compiling)
+    : context_(context),
+      device_(device),
+      device_key_(std::move(device_key)),
+      disk_(disk),
+      meter_(std::move(meter)),
+      compiling_(compiling) {}
 
 std::shared_ptr<ProgramCache::Slot> ProgramCache::slot(const std::string& program, const std::string& options) {
   const std::lock_guard lock(mutex_);
@@ -54,6 +56,32 @@ std::shared_ptr<Kernel::State> ProgramCache::made(const std::string& program, co
   return state;
 }
 
+// Warnings are for those who write kernels; some compilers print how many there are, whoever reads them.
+std::string ProgramCache::full_options(const std::string& options) const {
+  std::string all = compiling_.warned ? "-cl-std=CL1.2" : "-cl-std=CL1.2 -w";
+  if (!options.empty()) all += " " + options;
+  return all;
+}
+
+// clBuildProgram. Its result; what it prints and, where compilers may warn, the build log of a success are logged.
+int ProgramCache::compile(const std::string& what, cl_program program, const std::string& options) const {
+  const auto call = [&] {
+    return result_of("clBuildProgram",
+                     [&] { return clBuildProgram(program, 1, &device_, options.c_str(), nullptr, nullptr); });
+  };
+  int code = CL_SUCCESS;
+  if (compiling_.caught) {
+    log_printed(what, [&] { code = call(); });
+  } else {
+    code = call();
+  }
+  if (code == CL_SUCCESS && compiling_.warned) {
+    if (const std::string log = build_log(program); !log.empty())
+      log_message(LogLevel::kWarning, cat("[", what, "] the build log says:\n", log));
+  }
+  return code;
+}
+
 ProgramHandle ProgramCache::build(const std::string& program, const std::string& options) const {
   const std::string_view source = kernel_source(program);
   const std::string flags = full_options(options);
@@ -65,8 +93,7 @@ ProgramHandle ProgramCache::build(const std::string& program, const std::string&
   ProgramHandle built(make_handle("clCreateProgramWithSource", [&](cl_int* code) {
     return clCreateProgramWithSource(context_, 1, &text, &length, code);
   }));
-  const int code = result_of("clBuildProgram",
-                             [&] { return clBuildProgram(built.get(), 1, &device_, flags.c_str(), nullptr, nullptr); });
+  const int code = compile(cat("kernels/", program, ".cl"), built.get(), flags);
   if (code != CL_SUCCESS) {
     fail(ErrorKind::kDevice, "clBuildProgram", "kernels/", program, ".cl with \"", flags, "\": got ", error_name(code),
          " (", code, "), allowed CL_SUCCESS; build log:\n", build_log(built.get()));
@@ -82,10 +109,8 @@ ProgramHandle ProgramCache::load_binary(const std::string& key, const std::strin
   const std::size_t length = binary->size();
   cl_int status = CL_SUCCESS, code = CL_SUCCESS;
   ProgramHandle program(clCreateProgramWithBinary(context_, 1, &device_, &length, &bytes, &status, &code));
-  if (code == CL_SUCCESS && status == CL_SUCCESS &&
-      clBuildProgram(program.get(), 1, &device_, options.c_str(), nullptr, nullptr) == CL_SUCCESS) {
-    return program;
-  }
+  const bool known = code == CL_SUCCESS && status == CL_SUCCESS;
+  if (known && compile("a stored binary", program.get(), options) == CL_SUCCESS) return program;
   log_message(LogLevel::kWarning, "[program cache] the driver refused a stored binary; the program is built again");
   return {};
 }

@@ -1,7 +1,8 @@
 // Private to cl/: built programs and their kernels, in memory for the device's life and as binaries on disk.
 //
 // A program is known by its file and options; its binary by source text, options, device, driver and platform. Two
-// threads that want the same program wait for one build; different programs build at the same time.
+// threads that want the same program wait for one build; different programs build at the same time. What a build leaves
+// in its log and what the compiler prints goes to ours (compiler_output.h).
 //
 // Threads: every method may be called from any thread.
 #pragma once
@@ -45,11 +46,17 @@ struct Kernel::State {
   const LiveCount live;
 };
 
+// How programs are compiled for a device.
+struct Compiling {
+  bool caught = false;  // what is printed meanwhile goes to the log: for CPU devices
+  bool warned = false;  // compilers may warn
+};
+
 class ProgramCache {
  public:
   // `device_key` names device, driver and platform in the keys of binaries.
   ProgramCache(cl_context context, cl_device_id device, std::string device_key, const DiskCache& disk,
-               std::shared_ptr<Meter> meter);
+               std::shared_ptr<Meter> meter, Compiling compiling);
 
   std::shared_ptr<Kernel::State> kernel(std::string_view program, std::string_view name, std::string_view options);
 
@@ -62,6 +69,8 @@ class ProgramCache {
   std::shared_ptr<Slot> slot(const std::string& program, const std::string& options);
   std::shared_ptr<Kernel::State> made(const std::string& program, const std::string& name, const std::string& options);
   ProgramHandle build(const std::string& program, const std::string& options) const;
+  std::string full_options(const std::string& options) const;
+  int compile(const std::string& what, cl_program program, const std::string& options) const;
   ProgramHandle load_binary(const std::string& key, const std::string& options) const;
   void store_binary(const std::string& key, cl_program program) const;
   std::string build_log(cl_program program) const;
@@ -71,6 +80,7 @@ class ProgramCache {
   const std::string device_key_;
   const DiskCache& disk_;
   const std::shared_ptr<Meter> meter_;
+  const Compiling compiling_;
   std::mutex mutex_;
   std::map<std::pair<std::string, std::string>, std::shared_ptr<Slot>> slots_;  // guarded by mutex_
   // What was asked for before, by program, name and options in one text: every launch asks. Guarded by mutex_.
