@@ -1,16 +1,33 @@
-# Sources are compiled several at a time: most of a file's seconds go into the headers that its neighbours include, too.
-#
-# kvtrie_unity(<target> [BATCH n]) puts those whose names begin with the same word (causal_*.cpp) into one unit where
-# there are at least four, and the others, in alphabetical order, into units of n (8). Within a unit, names in anonymous
-# namespaces must differ. That each file compiles alone, with its own includes, is what `./dev lint` checks, in a
-# build folder without units (KVTRIE_UNITY=OFF).
+# Several sources are compiled as one, a unit: most of a file's seconds go into the headers that its neighbours include,
+# too. Within a unit, names in anonymous namespaces must differ. That each file compiles alone, with its own includes,
+# is what `./dev lint` checks, in a build folder without units.
 option(KVTRIE_UNITY "Compile several sources as one" ON)
 
-function(kvtrie_unity target)
+# kvtrie_units(<target> <unit>...): each unit is a text, the stems of its files. A file that is in none is compiled alone.
+function(kvtrie_units target)
   if(NOT KVTRIE_UNITY)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 unity "" "BATCH" "")
+  get_target_property(sources ${target} SOURCES)
+  foreach(unit IN LISTS ARGN)
+    separate_arguments(stems UNIX_COMMAND "${unit}")
+    list(GET stems 0 name)
+    foreach(stem IN LISTS stems)
+      set(files ${sources})
+      list(FILTER files INCLUDE REGEX "/${stem}\\.cpp$")
+      set_source_files_properties(${files} PROPERTIES UNITY_GROUP "${name}")
+    endforeach()
+  endforeach()
+  # A class with a member of a type from an anonymous namespace is as private in a unit as it is in its own file.
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+endfunction()
+
+# kvtrie_unity(<target> [PREFIX p] [BATCH n]): those whose names begin with the same word, after p, form one unit where
+# there are at least four; the others, in alphabetical order, form even units of at
+# most n (8).
+function(kvtrie_unity target)
+  cmake_parse_arguments(PARSE_ARGV 1 unity "" "PREFIX;BATCH" "")
   if(NOT unity_BATCH)
     set(unity_BATCH 8)
   endif()
@@ -21,28 +38,33 @@ function(kvtrie_unity target)
   set(words "")
   foreach(path IN LISTS sources)
     get_filename_component(stem "${path}" NAME_WE)
-    string(REGEX REPLACE "_.*" "" word "${stem}")
-    list(APPEND words "${word}")
-    list(APPEND of_${word} "${path}")
+    string(REGEX MATCH "^(${unity_PREFIX})?([^_]*)" word "${stem}")
+    list(APPEND words "${CMAKE_MATCH_2}")
+    list(APPEND of_${CMAKE_MATCH_2} "${stem}")
   endforeach()
   list(REMOVE_DUPLICATES words)
 
+  set(units "")
   set(others "")
   foreach(word IN LISTS words)
     list(LENGTH of_${word} count)
-    if(count GREATER_EQUAL 4)
-      set_source_files_properties(${of_${word}} PROPERTIES UNITY_GROUP "${word}")
-    else()
+    if(count LESS 4)
       list(APPEND others ${of_${word}})
+    else()
+      list(JOIN of_${word} " " unit)
+      list(APPEND units "${unit}")
     endif()
   endforeach()
-  set(number 0)
-  foreach(path IN LISTS others)
-    math(EXPR unit "${number} / ${unity_BATCH}")
-    set_source_files_properties("${path}" PROPERTIES UNITY_GROUP "others_${unit}")
-    math(EXPR number "${number} + 1")
-  endforeach()
-  # A class with a member of a type from an anonymous namespace is as private in a unit as it is in its own file.
-  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  list(LENGTH others rest)
+  if(rest GREATER 0)
+    math(EXPR count "(${rest} + ${unity_BATCH} - 1) / ${unity_BATCH}")
+    math(EXPR size "(${rest} + ${count} - 1) / ${count}")
+    math(EXPR last "${rest} - 1")
+    foreach(begin RANGE 0 ${last} ${size})
+      list(SUBLIST others ${begin} ${size} unit)
+      list(JOIN unit " " unit)
+      list(APPEND units "${unit}")
+    endforeach()
+  endif()
+  kvtrie_units(${target} ${units})
 endfunction()

@@ -105,7 +105,7 @@ void require_window_after(const CausalCache::State& state, const Sequence& seque
        " on, and later queries would see ", end - begin, " more before them");
 }
 
-void require_room(const CausalCache::State& state, const Sequence& sequence, std::uint32_t needed, const char* where) {
+void require_cells(const CausalCache::State& state, const Sequence& sequence, std::uint32_t needed, const char* where) {
   std::vector<const SpanList*> going;
   const auto passed = sequence.passed.lock();
   if (passed) going.push_back(passed.get());
@@ -129,7 +129,7 @@ void remove_middle(CausalCache::State& state, Sequence& sequence, std::int32_t b
   const auto [alone, shared] = split_tail(state, sequence, end);
   std::uint32_t needed = 0;
   for (const CellSpan& span : shared) needed += span.length;
-  require_room(state, sequence, needed, where);
+  require_cells(state, sequence, needed, where);
   state.make_idle(sequence, where);
   if (needed > state.pool->free_cells()) sequence.let_passed_go();  // else with the cut, once all else is ready
   const std::int32_t delta = begin - end;

@@ -47,10 +47,10 @@ RowBounds bounds_of(const QueryRows& query, std::uint32_t index) {
 
 void check_query(const QueryRows& query) {
   require(query.count > 0, kPlanAttention, "count: got 0 rows, allowed 1 or more");
-  require(query.position >= 0 && query.position + std::int64_t{query.count} <= kMaxInt, kPlanAttention, "position: got ",
-          query.position, " and ", query.count, " rows, allowed 0 to 2^31");
-  require(query.bounds.empty() || query.bounds.size() == query.count, kPlanAttention, "bounds: got ", query.bounds.size(),
-          ", allowed none or one for each of ", query.count, " rows");
+  require(query.position >= 0 && query.position + std::int64_t{query.count} <= kMaxInt, kPlanAttention,
+          "position: got ", query.position, " and ", query.count, " rows, allowed 0 to 2^31");
+  require(query.bounds.empty() || query.bounds.size() == query.count, kPlanAttention, "bounds: got ",
+          query.bounds.size(), ", allowed none or one for each of ", query.count, " rows");
   const std::int64_t begin = query.keys.empty() ? 0 : query.keys.front().position;
   std::int64_t next = begin;
   for (const CellSpan& span : query.keys) {
@@ -58,13 +58,14 @@ void check_query(const QueryRows& query) {
             span.position, " of ", span.length, " cells, allowed spans without gaps; expected position ",
             std::max<std::int64_t>(next, 0));
     next += span.length;
-    require(static_cast<std::int64_t>(span.cell) + span.length <= kMaxInt && next <= kMaxInt, kPlanAttention, "keys: got cell ",
-            span.cell, ", allowed below 2^31");
+    require(static_cast<std::int64_t>(span.cell) + span.length <= kMaxInt && next <= kMaxInt, kPlanAttention,
+            "keys: got cell ", span.cell, ", allowed below 2^31");
   }
   for (std::uint32_t i = 0; i < query.count; ++i) {
     const RowBounds bounds = bounds_of(query, i);
-    require(!sees(bounds) || (bounds.first >= begin && bounds.end <= next), kPlanAttention, "keys: got positions ", begin,
-            " to ", next, ", allowed at least the ones that row ", i, " sees, ", bounds.first, " to ", bounds.end);
+    require(!sees(bounds) || (bounds.first >= begin && bounds.end <= next), kPlanAttention, "keys: got positions ",
+            begin, " to ", next, ", allowed at least the ones that row ", i, " sees, ", bounds.first, " to ",
+            bounds.end);
   }
 }
 
@@ -79,7 +80,8 @@ void place_rows(std::span<const QueryRows> queries, AttentionPlan& plan) {
     check_query(query);
     for (std::uint32_t i = 0; i < query.count; ++i) {
       const std::uint64_t row = static_cast<std::uint64_t>(query.row) + i;
-      require(row < rows && !placed[row], kPlanAttention, "row: got ", row, ", allowed each of 0 to ", rows - 1, " once");
+      require(row < rows && !placed[row], kPlanAttention, "row: got ", row, ", allowed each of 0 to ", rows - 1,
+              " once");
       placed[row] = true;
       plan.row_bounds[row] = bounds_of(query, i);
     }

@@ -85,7 +85,7 @@ struct SmallPool {
 const std::vector<RowTarget> kTargets{{0, 5, 3}, {4, 1, 1}};
 const CellSpans kSpans{{5, 3, 0}, {1, 1, 3}};
 
-std::vector<std::byte> numbers(std::size_t count, DType dtype) {
+std::vector<std::byte> image_numbers(std::size_t count, DType dtype) {
   std::vector<std::byte> bytes(count * size_of(dtype));
   for (std::size_t i = 0; i < count; ++i) reference::store_number(bytes.data(), dtype, i, 0.37f * (i % 61) - 9.1f);
   return bytes;
@@ -94,8 +94,8 @@ std::vector<std::byte> numbers(std::size_t count, DType dtype) {
 // Stores rows on the device and on the host.
 void put_both(SmallPool& small, DType dtype) {
   const cl::DevicePtr& device = small.pool.k.device();
-  const auto k = numbers(std::size_t{5} * SmallPool::kHeads * SmallPool::kK, dtype);
-  const auto v = numbers(std::size_t{5} * SmallPool::kHeads * SmallPool::kV, dtype);
+  const auto k = image_numbers(std::size_t{5} * SmallPool::kHeads * SmallPool::kK, dtype);
+  const auto v = image_numbers(std::size_t{5} * SmallPool::kHeads * SmallPool::kV, dtype);
   const Tensor k_rows = Tensor::from_host(device, dtype, {5, SmallPool::kHeads, SmallPool::kK}, k.data());
   const Tensor v_rows = Tensor::from_host(device, dtype, {5, SmallPool::kHeads, SmallPool::kV}, v.data());
   const CellRuns runs = CellRuns::of_rows(device, kTargets, SmallPool::kHeads);

@@ -30,7 +30,7 @@ void enqueue_clblast(const Tensor& x, const Tensor& w, bool transpose_w, const S
   }
 }
 
-std::vector<float> small_numbers(std::size_t count, std::size_t step, std::size_t period) {
+std::vector<float> clblast_numbers(std::size_t count, std::size_t step, std::size_t period) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i)
     values[i] = 0.11f * static_cast<float>(i * step % period) - 0.055f * static_cast<float>(period);
@@ -40,7 +40,7 @@ std::vector<float> small_numbers(std::size_t count, std::size_t step, std::size_
 // Whether a product of these sizes is the reference's.
 bool product_agrees(const cl::DevicePtr& device, bool transpose_w, const Sizes& sizes) {
   const auto [m, n, k] = sizes;
-  const std::vector<float> x = small_numbers(m * k, 7, 23), w = small_numbers(n * k, 5, 29);
+  const std::vector<float> x = clblast_numbers(m * k, 7, 23), w = clblast_numbers(n * k, 5, 29);
   std::vector<float> laid_out = w;
   if (!transpose_w) {
     for (std::size_t o = 0; o < n; ++o)

@@ -69,13 +69,13 @@ void enqueue_delta(const DeltaTensors& in, const Tensor& states_in, const Tensor
 const std::vector<StateRows> kProof{{0, 11, 1, {{2, 0}, {11, 3}}}, {11, 2, -1, {{2, 2}}}};
 constexpr std::int64_t kProofRows = 13, kProofSlots = 4;
 
-std::vector<float> numbers(std::int64_t count, float scale, float shift) {
+std::vector<float> state_numbers(std::int64_t count, float scale, float shift) {
   std::vector<float> values(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = scale * static_cast<float>(i * 13 % 29) / 29.0f + shift;
   return values;
 }
 
-bool close(const std::vector<float>& got, const std::vector<float>& wanted) {
+bool all_close(const std::vector<float>& got, const std::vector<float>& wanted) {
   for (std::size_t i = 0; i < got.size(); ++i)
     if (!(std::fabs(got[i] - wanted[i]) <= 1e-4f * std::max(1.0f, std::fabs(wanted[i])))) return false;
   return true;
@@ -91,9 +91,10 @@ std::vector<float> read_back(const Tensor& tensor) {
 
 bool conv_agrees(const cl::DevicePtr& device, DType stored, std::int64_t width) {
   constexpr std::int64_t kDim = 19;  // two vectors of eight and a rest of three
-  const std::vector<float> x = numbers(kProofRows * kDim, 2.0f, -1.0f), weight = numbers(kDim * width, 1.0f, -0.5f);
+  const std::vector<float> x = state_numbers(kProofRows * kDim, 2.0f, -1.0f),
+                           weight = state_numbers(kDim * width, 1.0f, -0.5f);
   std::vector<std::byte> states(kProofSlots * (width - 1) * kDim * size_of(stored));
-  const std::vector<float> before = numbers(kProofSlots * (width - 1) * kDim, 2.0f, -1.0f);
+  const std::vector<float> before = state_numbers(kProofSlots * (width - 1) * kDim, 2.0f, -1.0f);
   for (std::size_t i = 0; i < before.size(); ++i) reference::store_number(states.data(), stored, i, before[i]);
   Tensor pool;
   if (width > 1) pool = Tensor::from_host(device, stored, {kProofSlots, width - 1, kDim}, states.data());
@@ -104,7 +105,7 @@ bool conv_agrees(const cl::DevicePtr& device, DType stored, std::int64_t width) 
   std::vector<float> wanted(x.size());
   const reference::HostStates host{states.data(), stored};
   reference::causal_conv1d(x, weight, static_cast<std::size_t>(width), host, host, kProof, wanted);
-  if (!close(read_back(y), wanted)) return false;
+  if (!all_close(read_back(y), wanted)) return false;
   if (width == 1) return true;
   std::vector<std::byte> after(states.size());
   pool.copy_to_host(after.data());
@@ -118,12 +119,12 @@ bool delta_agrees(const cl::DevicePtr& device, const DeltaVariant& variant, std:
   const auto upload = [&](const std::vector<float>& values, Shape shape) {
     return Tensor::from_host(device, DType::kFloat32, std::move(shape), values.data());
   };
-  const std::vector<float> q = numbers(kProofRows * kKeys * k_dim, unit, 0.0f),
-                           k = numbers(kProofRows * kKeys * k_dim, 2.0f * unit, -unit),
-                           v = numbers(kProofRows * kHeads * v_dim, 2.0f, -1.0f),
-                           g = numbers(kProofRows * kHeads, -1.0f, 0.0f),
-                           beta = numbers(kProofRows * kHeads, 1.0f, 0.0f);
-  std::vector<float> states = numbers(kProofSlots * kHeads * v_dim * k_dim, 1.0f, -0.5f);
+  const std::vector<float> q = state_numbers(kProofRows * kKeys * k_dim, unit, 0.0f),
+                           k = state_numbers(kProofRows * kKeys * k_dim, 2.0f * unit, -unit),
+                           v = state_numbers(kProofRows * kHeads * v_dim, 2.0f, -1.0f),
+                           g = state_numbers(kProofRows * kHeads, -1.0f, 0.0f),
+                           beta = state_numbers(kProofRows * kHeads, 1.0f, 0.0f);
+  std::vector<float> states = state_numbers(kProofSlots * kHeads * v_dim * k_dim, 1.0f, -0.5f);
   const Tensor pool = upload(states, {kProofSlots, kHeads, v_dim, k_dim});
   const Tensor y = Tensor::empty(device, DType::kFloat32, {kProofRows, kHeads, v_dim});
   const DeltaTensors rows{upload(q, {kProofRows, kKeys, k_dim}), upload(k, {kProofRows, kKeys, k_dim}),
@@ -133,7 +134,7 @@ bool delta_agrees(const cl::DevicePtr& device, const DeltaVariant& variant, std:
   std::vector<float> wanted(v.size());
   reference::gated_delta({q, k, v, g, beta}, {kKeys, kHeads, std::size_t(v_dim), std::size_t(k_dim)}, states, states,
                          kProof, wanted);
-  return close(read_back(y), wanted) && close(read_back(pool), states);
+  return all_close(read_back(y), wanted) && all_close(read_back(pool), states);
 }
 
 // What the work-group variant needs fits: it holds TILE rows of k and of q in local memory.

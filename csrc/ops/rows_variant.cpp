@@ -13,14 +13,14 @@ namespace {
 // Two rows of 19 numbers: two vectors of eight and a rest of three.
 constexpr std::int64_t kRows = 2, kDim = 19;
 
-std::vector<float> numbers(std::size_t count, float scale, float shift) {
+std::vector<float> row_numbers(std::size_t count, float scale, float shift) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i) values[i] = scale * static_cast<float>(i * 11 % 31) + shift;
   return values;
 }
 
 struct SmallRows {
-  std::vector<float> x = numbers(kRows * kDim, 0.21f, -3.0f), z = numbers(kRows * kDim, -0.13f, 2.0f);
+  std::vector<float> x = row_numbers(kRows * kDim, 0.21f, -3.0f), z = row_numbers(kRows * kDim, -0.13f, 2.0f);
   Tensor x_tensor, z_tensor, weight_tensor, y;
 
   explicit SmallRows(const cl::DevicePtr& device)
@@ -91,7 +91,7 @@ bool rope_agrees(const cl::DevicePtr& device) {
 }
 
 bool cast_agrees(const cl::DevicePtr& device, DType from, DType to) {
-  const std::vector<float> values = numbers(kRows * kDim, 0.217f, -3.01f);
+  const std::vector<float> values = row_numbers(kRows * kDim, 0.217f, -3.01f);
   std::vector<std::byte> source(values.size() * size_of(from)), wanted(values.size() * size_of(to)), got(wanted.size());
   for (std::size_t i = 0; i < values.size(); ++i) reference::store_number(source.data(), from, i, values[i]);
   for (std::size_t i = 0; i < values.size(); ++i)
@@ -127,7 +127,7 @@ bool embedding_agrees(const cl::DevicePtr& device, DType dtype) {
 
 // Every draw lies in the kept set, and is the token at which the reference distribution passes the draw.
 bool sample_agrees(const cl::DevicePtr& device) {
-  const std::vector<float> logits = numbers(kDim, 0.3f, -2.0f);
+  const std::vector<float> logits = row_numbers(kDim, 0.3f, -2.0f);
   const Tensor tensor = Tensor::from_host(device, DType::kFloat32, {1, kDim}, logits.data());
   const Tensor scratch = Tensor::empty(device, DType::kFloat32, {1, kDim}),
                y = Tensor::empty(device, DType::kInt32, {1});

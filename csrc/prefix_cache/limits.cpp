@@ -36,9 +36,9 @@ std::vector<std::uint32_t> chosen(const std::vector<std::optional<std::uint32_t>
   CacheFullCounts counts;
   counts.needed = held - std::min(held, wanted);
   counts.held_live = held;
-  throw Error::cache_full(
-      cat("[", kSetLimits, "] ", what, ": got ", wanted, ", allowed ", held, " or more, which live sessions and pins hold"),
-      counts);
+  throw Error::cache_full(cat("[", kSetLimits, "] ", what, ": got ", wanted, ", allowed ", held,
+                              " or more, which live sessions and pins hold"),
+                          counts);
 }
 
 }  // namespace
@@ -66,7 +66,8 @@ Caps PrefixCacheState::caps_for(const Limits& limits) const {
   result.cells = chosen(limits.held_cells, result.cells, cells, "held_cells");
   result.slots = chosen(limits.held_slots, result.slots, slots, "held_slots");
   if (limits.host_bytes) {
-    if (host == nullptr) fail(ErrorKind::kNotSupported, kSetLimits, "host_bytes: there is no host tier (host_bytes is 0)");
+    if (host == nullptr)
+      fail(ErrorKind::kNotSupported, kSetLimits, "host_bytes: there is no host tier (host_bytes is 0)");
     require(*limits.host_bytes > 0 || disk == nullptr, kSetLimits,
             "host_bytes: got 0, allowed 1 or more with a disk tier: bytes pass through it");
     const std::uint64_t aside = exchange == nullptr ? 0 : exchange->room();

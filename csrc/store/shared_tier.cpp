@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kLeastValue = 1024;
 constexpr std::size_t kLongestFailure = 300;  // characters kept of an exception's text
 
-const char* name_of(Circuit::State state) noexcept {
+const char* state_name(Circuit::State state) noexcept {
   switch (state) {
     case Circuit::State::kClosed:
       return "closed";
@@ -255,7 +255,7 @@ bool SharedTier::remove(std::string_view key, double now) noexcept {
 SharedStats SharedTier::stats() const {
   const std::lock_guard lock(mutex_);
   SharedStats now = stats_;
-  now.state = name_of(circuit_.state());
+  now.state = state_name(circuit_.state());
   return now;
 }
 

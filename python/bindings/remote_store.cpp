@@ -73,7 +73,7 @@ std::vector<std::byte> bytes_of(py::handle value) {
   return bytes;
 }
 
-py::bytes to_python(std::span<const std::byte> value) {
+py::bytes to_bytes_object(std::span<const std::byte> value) {
   return {reinterpret_cast<const char*>(value.data()), value.size()};
 }
 
@@ -94,7 +94,7 @@ class PythonStore final : public RemoteStore {
     return value;
   }
   void put(std::string_view key, std::span<const std::byte> value) override {
-    with_gil([&] { function(put_)(py::str(key.data(), key.size()), to_python(value)); });
+    with_gil([&] { function(put_)(py::str(key.data(), key.size()), to_bytes_object(value)); });
   }
   void remove(std::string_view key) override {
     with_gil([&] { function(delete_)(py::str(key.data(), key.size())); });

@@ -18,8 +18,6 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-constexpr std::int32_t kFirst = 2, kSecond = 7;  // the layers
-
 // The twin: lengths and items by value.
 struct NaiveItem {
   std::int32_t position = -1;

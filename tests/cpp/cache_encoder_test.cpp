@@ -10,8 +10,6 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-constexpr std::int32_t kFirst = 2, kSecond = 7;  // the layers
-
 class EncoderTest : public ::testing::Test {
  protected:
   void TearDown() override { EXPECT_TRUE(sound(*cache_)); }

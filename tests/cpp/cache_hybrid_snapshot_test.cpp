@@ -15,8 +15,6 @@ using Tokens = HybridTokens;
 using Twin = HybridTwin;
 using SnapshotPtr = HybridCache::SnapshotPtr;
 
-Twin twin(const Tokens& tokens, std::int32_t at = -1, const Tokens& item = {}) { return {tokens, at, item}; }
-
 class HybridSnapshotTest : public ::testing::Test {
  protected:
   void SetUp() override { all_.append_item(0, {1, 2, 3, 4, 5, 6}, 3, {60, 61}); }

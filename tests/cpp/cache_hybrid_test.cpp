@@ -10,8 +10,6 @@ using Tokens = HybridTokens;
 using Twin = HybridTwin;
 using SnapshotPtr = HybridCache::SnapshotPtr;
 
-Twin twin(const Tokens& tokens, std::int32_t at = -1, const Tokens& item = {}) { return {tokens, at, item}; }
-
 Tokens joined(Tokens first, const Tokens& second) {
   first.insert(first.end(), second.begin(), second.end());
   return first;

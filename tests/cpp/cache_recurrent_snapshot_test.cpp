@@ -8,10 +8,6 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-PointPtr history(const RecurrentCache& cache, const Tokens& tokens) {
-  return point_after(cache.shape(), nullptr, tokens);
-}
-
 TEST(RecurrentSnapshot, HoldsTheStateAndMovesNoByte) {
   const auto cache = host_states(small_states());
   EXPECT_EQ(cache->snapshot(0, 0), nullptr);  // never written

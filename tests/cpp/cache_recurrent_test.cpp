@@ -10,10 +10,6 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-PointPtr history(const RecurrentCache& cache, const Tokens& tokens) {
-  return point_after(cache.shape(), nullptr, tokens);
-}
-
 // The outputs of the last `count` tokens of a history, as a forward gives them.
 std::vector<float> outputs_of(PointPtr point, std::size_t count, std::size_t layer, bool delta) {
   std::vector<std::vector<float>> rows;

@@ -16,7 +16,7 @@ using testing::small_shape;
 using testing::sound;
 using Seen = std::vector<std::vector<std::int32_t>>;
 
-std::shared_ptr<CausalCache> windowed(std::int32_t window) {
+std::shared_ptr<CausalCache> with_window(std::int32_t window) {
   return host_cache(small_shape(), {ops::RopeParams{}}, 0, {window, 0});
 }
 
@@ -40,7 +40,7 @@ TEST(RowsFrom, AttendToWhatIsThereAndStoreNothing) {
 }
 
 TEST(RowsFrom, NeedTheirWholeWindow) {
-  const auto cache = windowed(3);
+  const auto cache = with_window(3);
   const SequenceId id = cache->open_sequence();
   const std::vector<ForwardRows> first{{id, 9}}, again{{id, 3, 7}};
   put_all(*cache, *cache->begin_forward(first), range(0, 9));
@@ -55,7 +55,7 @@ TEST(RowsFrom, NeedTheirWholeWindow) {
 // ---- what the prefix cache builds on ------------------------------------------------------------------------------
 
 TEST(WindowLending, SequencesStartBehindWhatIsGone) {
-  const auto cache = windowed(3);
+  const auto cache = with_window(3);
   const SequenceId id = cache->open_sequence(), other = cache->open_sequence();
   const std::vector<ForwardRows> rows{{id, 8}};
   put_all(*cache, *cache->begin_forward(rows), range(0, 8));
@@ -76,7 +76,7 @@ TEST(WindowLending, SequencesStartBehindWhatIsGone) {
 }
 
 TEST(WindowLending, RepointsOnlyWhatIsStillHeld) {
-  const auto cache = windowed(3);
+  const auto cache = with_window(3);
   const SequenceId id = cache->open_sequence(), other = cache->open_sequence();
   for (const SequenceId each : {id, other}) {
     const std::vector<ForwardRows> rows{{each, 8}};

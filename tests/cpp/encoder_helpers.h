@@ -12,6 +12,8 @@
 
 namespace kvtrie::testing {
 
+constexpr std::int32_t kFirst = 2, kSecond = 7;  // the layers of poisoned_items
+
 inline KvShape item_shape(Cell cells = 32, DType dtype = DType::kFloat32) {
   KvShape shape = small_shape(cells, dtype);
   shape.v_dim = shape.k_dim;
@@ -20,7 +22,8 @@ inline KvShape item_shape(Cell cells = 32, DType dtype = DType::kFloat32) {
 
 inline std::shared_ptr<EncoderCache> poisoned_items(std::unique_ptr<KvStore> store) {
   std::vector<std::int32_t> layers;
-  for (std::uint32_t i = 0; i < store->shape().layers; ++i) layers.push_back(static_cast<std::int32_t>(5 * i + 2));
+  for (std::uint32_t i = 0; i < store->shape().layers; ++i)
+    layers.push_back(kFirst + static_cast<std::int32_t>(i) * (kSecond - kFirst));
   auto cache = EncoderCache::create(std::move(store), layers);
   cache->store().fill(0, cache->capacity(), 0xff);
   cache->pool().on_free = [store = &cache->store()](Cell begin, std::uint32_t length) {

@@ -124,6 +124,10 @@ struct HybridTwin {
   }
 };
 
+inline HybridTwin twin(const HybridTokens& tokens, std::int32_t at = -1, const HybridTokens& item = {}) {
+  return {tokens, at, item};
+}
+
 // Whether every part has exactly that: the lengths, and the numbers that follow from the tokens. `keys`: K were not
 // rotated.
 inline ::testing::AssertionResult is(const Hybrid& hybrid, SequenceId id, const HybridTwin& twin, bool keys = true) {

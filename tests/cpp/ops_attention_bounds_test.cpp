@@ -10,12 +10,12 @@
 namespace kvtrie::ops {
 namespace {
 
-struct Sizes {
+struct Widths {
   std::uint32_t heads, kv_heads, k_dim, v_dim;
 };
-constexpr Sizes kPairs{4, 2, 16, 24};      // two query heads per KV head; K and V of different width
-constexpr Sizes kStraddling{7, 1, 16, 8};  // lines of several rows share a vector's loads
-constexpr Sizes kWide{8, 2, 32, 64};       // vectors of 16 where the device has them
+constexpr Widths kPairs{4, 2, 16, 24};      // two query heads per KV head; K and V of different width
+constexpr Widths kStraddling{7, 1, 16, 8};  // lines of several rows share a vector's loads
+constexpr Widths kWide{8, 2, 32, 64};       // vectors of 16 where the device has them
 
 struct Options {
   float softcap = 0.0f;
@@ -39,7 +39,7 @@ Bounds chunks(std::int32_t position, std::int32_t count, std::int32_t chunk) {
 // A step over sequences whose cells are scattered over one pool.
 class Step {
  public:
-  Step(Sizes sizes, DType dtype, std::uint32_t salt, std::uint32_t cells = 2600)
+  Step(Widths sizes, DType dtype, std::uint32_t salt, std::uint32_t cells = 2600)
       : sizes_(sizes), dtype_(dtype), cells_(cells), random_(salt) {
     k_ = stored(random_.normals(std::size_t{sizes.kv_heads} * cells * sizes.k_dim), dtype);
     v_ = stored(random_.normals(std::size_t{sizes.kv_heads} * cells * sizes.v_dim), dtype);
@@ -152,7 +152,7 @@ class Step {
                                  hidden(v_, sizes_.v_dim, queries), upload_plan(shared_device(), plan), passed));
   }
 
-  Sizes sizes_;
+  Widths sizes_;
   DType dtype_;
   std::uint32_t cells_;
   Random random_;

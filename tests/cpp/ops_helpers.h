@@ -75,6 +75,9 @@ inline void expect_close(const std::vector<float>& got, const std::vector<float>
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
+inline bool same_bits(const Tensor& a, const Tensor& b) {
+  return download<std::uint32_t>(a) == download<std::uint32_t>(b);
+}
 
 // Forces a kernel family while it lives.
 class ForcedFamily {

@@ -24,7 +24,7 @@ class LaunchGraphTest : public OpsTest {
   }
 };
 
-struct Sizes {
+struct ModelSizes {
   std::int32_t layers = 2, heads = 4, kv_heads = 2, dim = 16, inner = 40, vocab = 75;
   DType stored = DType::kFloat16;
   Activation activation = Activation::kSilu;
@@ -41,13 +41,13 @@ struct Model {
   };
   static constexpr std::int32_t kCells = 2400;
 
-  Sizes s;
+  ModelSizes s;
   Tensor table, norm;
   PackedWeight head;
   DeviceRope rope;
   std::vector<Layer> layers;
 
-  Model(Random& random, Sizes sizes) : s(sizes) {
+  Model(Random& random, ModelSizes sizes) : s(sizes) {
     const auto weight = [&](std::int32_t out, std::int32_t in) {
       return upload_as(random.normals(std::size_t(out) * in, 1.0f / std::sqrt(float(in))), s.stored, {out, in});
     };
@@ -89,13 +89,13 @@ struct Model {
 };
 
 // Rows of `rows` sequences, one each: histories of random lengths in random runs of cells.
-struct Step {
+struct RandomStep {
   std::vector<std::int32_t> ids;
   std::vector<CellSpans> keys;
   std::vector<QkvRows::Row> places;
   AttentionPlan plan;
 
-  Step(Random& random, const Model& model, std::int32_t rows, std::int32_t longest) {
+  RandomStep(Random& random, const Model& model, std::int32_t rows, std::int32_t longest) {
     std::vector<std::int32_t> cells(Model::kCells / 4);
     std::iota(cells.begin(), cells.end(), 0);
     std::shuffle(cells.begin(), cells.end(), random.engine());
@@ -116,7 +116,7 @@ struct Step {
   }
 };
 
-std::shared_ptr<const LaunchGraph> recorded(const Model& model, const Step& step, Tensor& out) {
+std::shared_ptr<const LaunchGraph> recorded(const Model& model, const RandomStep& step, Tensor& out) {
   model.launch(step.ids, QkvRows(shared_device(), step.places),
                upload_plan(shared_device(), step.plan));  // proves them
   LaunchRecording recording(shared_device());
@@ -128,17 +128,15 @@ std::shared_ptr<const LaunchGraph> recorded(const Model& model, const Step& step
   return graph;
 }
 
-bool same_bits(const Tensor& a, const Tensor& b) { return download<std::uint32_t>(a) == download<std::uint32_t>(b); }
-
-void check_replays(Sizes sizes, std::int32_t rows, std::uint32_t salt) {
+void check_replays(ModelSizes sizes, std::int32_t rows, std::uint32_t salt) {
   SCOPED_TRACE(cat("rows ", rows, ", seed ", kSeed, " + ", salt));
   Random random(salt);
   const Model model(random, sizes);
   Tensor first;
-  const auto graph = recorded(model, Step(random, model, rows, 20), first);
+  const auto graph = recorded(model, RandomStep(random, model, rows, 20), first);
   ASSERT_NE(graph, nullptr);
   for (const std::int32_t longest : {3, 40, 600, 2000}) {
-    const Step step(random, model, rows, longest);
+    const RandomStep step(random, model, rows, longest);
     const Tensor wanted =
         model.launch(step.ids, QkvRows(shared_device(), step.places), upload_plan(shared_device(), step.plan));
     const auto k = download<std::uint16_t>(model.layers.back().cells.k);
@@ -162,9 +160,9 @@ TEST_F(LaunchGraphTest, KeysAndValuesAreStoredByTheReplay) {
   Random random(4);
   const Model model(random, {});
   Tensor out;
-  const auto graph = recorded(model, Step(random, model, 2, 9), out);
+  const auto graph = recorded(model, RandomStep(random, model, 2, 9), out);
   ASSERT_NE(graph, nullptr);
-  const Step step(random, model, 2, 30);
+  const RandomStep step(random, model, 2, 30);
   model.launch(step.ids, QkvRows(shared_device(), step.places), upload_plan(shared_device(), step.plan));
   for (const Model::Layer& layer : model.layers)
     for (const Tensor& pool : {layer.cells.k, layer.cells.v}) {
@@ -183,7 +181,7 @@ TEST_F(LaunchGraphTest, KeysAndValuesAreStoredByTheReplay) {
 TEST_F(LaunchGraphTest, OneLaunchForAll) {
   Random random(5);
   const Model model(random, {});
-  const Step step(random, model, 1, 9);
+  const RandomStep step(random, model, 1, 9);
   Tensor out;
   const auto graph = recorded(model, step, out);
   ASSERT_NE(graph, nullptr);
@@ -197,7 +195,7 @@ TEST_F(LaunchGraphTest, OneLaunchForAll) {
 TEST_F(LaunchGraphTest, ResultsOfEarlierReplaysStay) {
   Random random(6);
   const Model model(random, {});
-  const Step first(random, model, 1, 9), second(random, model, 1, 9);
+  const RandomStep first(random, model, 1, 9), second(random, model, 1, 9);
   Tensor out;
   const auto graph = recorded(model, first, out);
   ASSERT_NE(graph, nullptr);
@@ -215,7 +213,7 @@ TEST_F(LaunchGraphTest, AttentionMayBeTheResult) {
   const Tensor q = upload(random.normals(2 * model.s.hidden()), {2, model.s.heads, model.s.dim});
   const LayerCells& cells = model.layers.front().cells;
   for (const std::int32_t longest : {9, 1500}) {
-    const Step step(random, model, 2, longest);
+    const RandomStep step(random, model, 2, longest);
     const RecordedTables tables{{}, upload_plan(device_ptr(), step.plan)};
     const auto wanted = download<std::uint32_t>(attend_spans(q, cells.k, cells.v, tables.plan, {}));
     std::shared_ptr<const LaunchGraph> graph;
@@ -271,7 +269,7 @@ TEST_F(LaunchGraphTest, WhatCannotBeReplayedIsAReason) {
 TEST_F(LaunchGraphTest, StepsOfOtherSizesAreRefused) {
   Random random(8);
   const Model model(random, {});
-  const Step step(random, model, 2, 9), other(random, model, 3, 9);
+  const RandomStep step(random, model, 2, 9), other(random, model, 3, 9);
   Tensor out;
   const auto graph = recorded(model, step, out);
   ASSERT_NE(graph, nullptr);

@@ -13,7 +13,7 @@ namespace kvtrie::ops {
 namespace {
 
 constexpr WeightDType kQ8 = WeightDType::kQ8;
-constexpr float kTolerance = 2e-5f;  // sums of up to 600 products in float32
+constexpr float kQ8Tolerance = 2e-5f;  // sums of up to 600 products in float32
 
 // A weight [out, in] whose blocks differ in size by powers of two, and some are zero.
 std::vector<float> random_weight(std::int64_t out, std::int64_t in, std::uint32_t salt) {
@@ -125,7 +125,7 @@ TEST_F(MatmulQ8, AgreesWithTheReference) {
     const auto kept = quantised(w, in);
     const auto wanted = reference::matmul(x, {kept.data(), DType::kFloat32}, static_cast<std::size_t>(rows),
                                           static_cast<std::size_t>(in), static_cast<std::size_t>(out));
-    expect_close(download(matmul(upload(x, {rows, in}), pack(upload_weight(w, in), true, kQ8))), wanted, kTolerance,
+    expect_close(download(matmul(upload(x, {rows, in}), pack(upload_weight(w, in), true, kQ8))), wanted, kQ8Tolerance,
                  cat(rows, " x ", in, " x ", out));
   }
 }

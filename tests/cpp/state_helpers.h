@@ -136,4 +136,8 @@ template <class Call>
   return ::testing::AssertionFailure() << "not refused";
 }
 
+inline PointPtr history(const RecurrentCache& cache, const std::vector<std::int32_t>& tokens) {
+  return point_after(cache.shape(), nullptr, tokens);
+}
+
 }  // namespace kvtrie::testing

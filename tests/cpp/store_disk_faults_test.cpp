@@ -18,9 +18,10 @@ using test::entry_of;
 using test::FaultyFileSystem;
 using test::path_of_length;
 
-constexpr std::uint64_t kCap = 1 << 20;
+constexpr std::uint64_t kTierCap = 1 << 20;
 
-std::shared_ptr<DiskTier> open_tier(const std::shared_ptr<FaultyFileSystem>& files, std::uint64_t cap = kCap) {
+std::shared_ptr<DiskTier> open_faulty_tier(const std::shared_ptr<FaultyFileSystem>& files,
+                                           std::uint64_t cap = kTierCap) {
   return DiskTier::open({"/f", cap, "model-a"}, files);
 }
 
@@ -42,7 +43,7 @@ std::map<std::string, Bytes> known_files(const std::vector<Entry>& entries) {
 }
 
 // What a process holds of the tier: by name, the bytes of the whole file.
-struct Process {
+struct HeldTier {
   std::shared_ptr<DiskTier> tier;
   std::map<std::string, std::pair<DiskFilePtr, Bytes>> held;
   std::uint64_t left_alone = 0;  // bytes of files that could not be looked at or removed when the folder was opened
@@ -53,13 +54,13 @@ struct Process {
 };
 
 // More may count than lies in the folder only while something could not be removed or looked at.
-void expect_counted(const Process& run, const FaultyFileSystem& files) {
+void expect_counted(const HeldTier& run, const FaultyFileSystem& files) {
   const std::uint64_t used = run.tier->budget().used();
   EXPECT_GE(used + run.left_alone, files.bytes());
   EXPECT_LE(used, run.tier->budget().cap());
 }
 
-void expect_held_bytes(const Process& run) {
+void expect_held_bytes(const HeldTier& run) {
   for (const auto& [name, held] : run.held) {
     const Bytes bytes = test::read_all(*held.first);
     if (bytes.empty()) continue;  // a miss
@@ -68,8 +69,8 @@ void expect_held_bytes(const Process& run) {
 }
 
 // Opens, finds, writes, replaces, drops, sweeps and reads.
-void work(Process& run, const std::shared_ptr<FaultyFileSystem>& files, const std::vector<Entry>& entries) {
-  run.tier = open_tier(files);
+void work(HeldTier& run, const std::shared_ptr<FaultyFileSystem>& files, const std::vector<Entry>& entries) {
+  run.tier = open_faulty_tier(files);
   std::map<std::string, Bytes> known = known_files(entries);
   for (const FoundSnapshot& found : run.tier->scan()) {
     run.held[found.file->name()] = {found.file, known[found.file->name()]};
@@ -91,7 +92,7 @@ void work(Process& run, const std::shared_ptr<FaultyFileSystem>& files, const st
 // A folder from which one entry of two is found again.
 std::shared_ptr<FaultyFileSystem> prepared() {
   auto files = std::make_shared<FaultyFileSystem>();
-  Process run{open_tier(files), {}, 0};
+  HeldTier run{open_faulty_tier(files), {}, 0};
   run.write(entry_of_before());
   run.write(some_entries()[3]);
   run.tier->keep_files();
@@ -102,7 +103,7 @@ std::shared_ptr<FaultyFileSystem> prepared() {
 std::set<std::string> expect_complete(const std::shared_ptr<FaultyFileSystem>& files,
                                       const std::vector<Entry>& entries) {
   std::map<std::string, Bytes> known = known_files(entries);
-  const auto tier = open_tier(files);
+  const auto tier = open_faulty_tier(files);
   std::set<std::string> names;
   std::vector<FoundSnapshot> all = tier->scan();
   for (const FoundSnapshot& found : all) {
@@ -119,8 +120,9 @@ std::set<std::string> expect_complete(const std::shared_ptr<FaultyFileSystem>& f
 }
 
 // After the faults: the tier works again, and its books are exact.
-void expect_recovered(Process& run, const std::shared_ptr<FaultyFileSystem>& files, const std::vector<Entry>& entries) {
-  if (run.tier == nullptr) run.tier = open_tier(files);
+void expect_recovered(HeldTier& run, const std::shared_ptr<FaultyFileSystem>& files,
+                      const std::vector<Entry>& entries) {
+  if (run.tier == nullptr) run.tier = open_faulty_tier(files);
   run.tier->try_again();
   run.tier->sweep();
   const Entry last = entry_of(path_of_length(9), 77);
@@ -147,7 +149,7 @@ std::uint64_t sweep_one_kind(Call kind, int error, bool once) {
         cat("call ", static_cast<int>(kind), " number ", nth, " error ", error, once ? " once" : " from then on"));
     const auto files = prepared();
     const std::vector<Entry> entries = some_entries();
-    Process run;
+    HeldTier run;
     files->fail(kind, nth, error, once);
     bool opened = false;
     try {
@@ -184,7 +186,7 @@ TEST(DiskFaults, EveryCallFailsOnceAndFromThenOn) {
 // Two different faults, one behind the other: a write fails and what it leaves cannot be removed.
 TEST(DiskFaults, WhatCannotBeRemovedStaysCountedAndIsTriedAgain) {
   const auto files = std::make_shared<FaultyFileSystem>();
-  Process run{open_tier(files, 3000), {}, 0};
+  HeldTier run{open_faulty_tier(files, 3000), {}, 0};
   const Entry entry = some_entries()[0];
   files->fail(Call::kRemove, 1, EIO, false);
   run.write(entry);
@@ -207,7 +209,7 @@ TEST(DiskFaults, WhatCannotBeRemovedStaysCountedAndIsTriedAgain) {
 
 TEST(DiskFaults, AGoodWriteDoomsAgainWhatCouldNotBeRemoved) {
   const auto files = std::make_shared<FaultyFileSystem>();
-  Process run{open_tier(files), {}, 0};
+  HeldTier run{open_faulty_tier(files), {}, 0};
   run.write(some_entries()[0]);
   files->fail(Call::kRemove, 1, EIO, true);
   run.held.clear();
@@ -221,7 +223,7 @@ TEST(DiskFaults, AGoodWriteDoomsAgainWhatCouldNotBeRemoved) {
 
 TEST(DiskFaults, RemovalsThatFailSwitchWritingOffToo) {
   const auto files = std::make_shared<FaultyFileSystem>();
-  Process run{open_tier(files), {}, 0};
+  HeldTier run{open_faulty_tier(files), {}, 0};
   for (const Entry& entry : some_entries()) run.write(entry);
   files->fail(Call::kRemove, 1, EROFS, false);
   run.held.clear();
@@ -249,7 +251,7 @@ TEST(DiskFaults, ATemporaryFileThatStaysIsCountedToo) {
     int lock(const std::string& path, std::unique_ptr<File>& held) override { return files->lock(path, held); }
   };
   const auto both = std::make_shared<Both>();
-  const auto tier = DiskTier::open({"/f", kCap, "model-a"}, both);
+  const auto tier = DiskTier::open({"/f", kTierCap, "model-a"}, both);
   both->files->fail(Call::kWrite, 2, ENOSPC, true);
   const Entry entry = some_entries()[0];
   EXPECT_EQ(test::write(*tier, entry), nullptr);
@@ -265,7 +267,7 @@ TEST(DiskFaults, ATemporaryFileThatStaysIsCountedToo) {
 TEST(DiskFaults, ThreeFailuresInARowSwitchWritingOff) {
   const test::Log log;
   const auto files = std::make_shared<FaultyFileSystem>();
-  Process run{open_tier(files), {}, 0};
+  HeldTier run{open_faulty_tier(files), {}, 0};
   const Entry entry = some_entries()[0];
   files->fail(Call::kSync, 1, ENOSPC, false);
   for (int i = 0; i < DiskTier::kFailuresInARow; ++i) {
@@ -297,7 +299,7 @@ TEST(DiskFaults, ThreeFailuresInARowSwitchWritingOff) {
 
 TEST(DiskFaults, AFailedSyncOfTheFolderTakesTheFinalNameToo) {
   const auto files = std::make_shared<FaultyFileSystem>();
-  Process run{open_tier(files), {}, 0};
+  HeldTier run{open_faulty_tier(files), {}, 0};
   files->fail(Call::kSyncFolder, 1, EIO, true);
   run.write(some_entries()[0]);
   EXPECT_TRUE(run.held.empty());
@@ -308,7 +310,7 @@ TEST(DiskFaults, AFailedSyncOfTheFolderTakesTheFinalNameToo) {
 
 TEST(DiskFaults, AFailedWriteLeavesNothingAlsoWhenFilesAreKept) {
   const auto files = std::make_shared<FaultyFileSystem>();
-  Process run{open_tier(files), {}, 0};
+  HeldTier run{open_faulty_tier(files), {}, 0};
   run.tier->keep_files();
   files->fail(Call::kSyncFolder, 1, EIO, true);
   run.write(some_entries()[0]);
@@ -319,7 +321,7 @@ TEST(DiskFaults, AFailedWriteLeavesNothingAlsoWhenFilesAreKept) {
 // A network file system may say only then that bytes were lost.
 TEST(DiskFaults, AFailedCloseIsAFailedWrite) {
   const auto files = std::make_shared<FaultyFileSystem>();
-  Process run{open_tier(files), {}, 0};
+  HeldTier run{open_faulty_tier(files), {}, 0};
   files->fail(Call::kClose, 1, EIO, true);
   run.write(some_entries()[0]);
   EXPECT_TRUE(run.held.empty());
@@ -329,7 +331,7 @@ TEST(DiskFaults, AFailedCloseIsAFailedWrite) {
 
 TEST(DiskFaults, AFailedReplacementTakesTheOlderFileWithIt) {
   const auto files = std::make_shared<FaultyFileSystem>();
-  Process run{open_tier(files), {}, 0};
+  HeldTier run{open_faulty_tier(files), {}, 0};
   const Entry entry = some_entries()[0];
   const DiskFilePtr older = test::write(*run.tier, entry);
   files->fail(Call::kSyncFolder, 1, EIO, true);
@@ -345,7 +347,7 @@ TEST(DiskFaults, AFailedReplacementTakesTheOlderFileWithIt) {
 // nothing when the run ended before.
 std::optional<std::set<std::string>> run_until_crash(const std::shared_ptr<FaultyFileSystem>& files, std::uint64_t at,
                                                      const std::vector<Entry>& entries) {
-  Process run;
+  HeldTier run;
   files->lose_power_at(at);
   try {
     work(run, files, entries);
@@ -406,7 +408,7 @@ TEST(DiskFaults, PowerIsLostAgainDuringRecovery) {
         std::vector<FoundSnapshot> found;
         std::shared_ptr<DiskTier> tier;
         try {
-          tier = open_tier(files);
+          tier = open_faulty_tier(files);
           found = tier->scan();
         } catch (const Error&) {  // power went
         }
@@ -442,7 +444,7 @@ void random_operations(DiskTier& tier, std::uint64_t seed, int count) {
 TEST(DiskFaults, ThreadsShareTheTierAndTheCapHolds) {
   const auto files = std::make_shared<FaultyFileSystem>();
   const std::uint64_t cap = 6 * entry_of(path_of_length(6), 0).bytes();
-  const auto tier = open_tier(files, cap);
+  const auto tier = open_faulty_tier(files, cap);
   std::vector<std::thread> threads;
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     threads.emplace_back([&tier, seed] { random_operations(*tier, seed, 300); });

@@ -106,4 +106,10 @@ class TextTrie {
   Trie trie;
 };
 
+// The edge of the node that goes first, or "" where none can go.
+inline std::string victim(TextTrie& t, int order = 0) {
+  Node* node = t.trie.victim(order);
+  return node == nullptr ? "" : letters(node->tokens());
+}
+
 }  // namespace kvtrie::testing

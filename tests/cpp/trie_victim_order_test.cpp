@@ -9,12 +9,8 @@ using testing::expect_sound;
 using testing::letters;
 using testing::text;
 using testing::TextTrie;
+using testing::victim;
 using Words = std::vector<std::string>;
-
-std::string victim(TextTrie& t, int order = 0) {
-  Node* node = t.trie.victim(order);
-  return node == nullptr ? "" : letters(node->tokens());
-}
 
 TEST(VictimOrder, TheLeastRecentlyUsedLeafGoesFirst) {
   TextTrie t;

@@ -17,14 +17,10 @@ using testing::letters;
 using testing::payload;
 using testing::text;
 using testing::TextTrie;
+using testing::victim;
 using Words = std::vector<std::string>;
 
 constexpr VictimPolicy kRanked[] = {VictimPolicy::kSlru, VictimPolicy::kLfu, VictimPolicy::kCost};
-
-std::string victim(TextTrie& t, int order = 0) {
-  Node* node = t.trie.victim(order);
-  return node == nullptr ? "" : letters(node->tokens());
-}
 
 void use(TextTrie& t, std::string_view word, int times = 1) {
   for (int i = 0; i < times; ++i) t.trie.touch(t.at(word));
