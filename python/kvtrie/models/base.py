@@ -20,14 +20,13 @@ import numpy as np
 import kvtrie as kv
 
 from .config import ModelConfig
-from .linear import Linear
 from .step_inputs import Positions, Rope, Rows
 from .tokenizer import Tokenizer
 from .warm_up import warm_up
 from .weight_table import WeightTable as WeightTable  # for the families
 from .weights import Array, Progress, WeightSource, text_sources, tqdm_progress
 
-DTYPES = ("float32", "float16", "q8_0")
+DTYPES = ("float32", "float16", "q8_0", "stored")
 
 # The ``rope`` of a cache whose keys are not rotated: every angle is so small that float32 keeps each key as it is.
 NO_ROTATION: dict[str, Any] = {"scaling": {"rope_type": "linear", "factor": 1e30}}
@@ -58,7 +57,7 @@ class Model:
 
     config: ModelConfig
     device: Any
-    dtype: str  # of the weight matrices on the device; the embedding of a "q8_0" model is float16
+    dtype: str  # of the weight matrices on the device: one of DTYPES, as WeightTable explains them
     fingerprint: str  # SHA-256 (hex): equal exactly when config, weights and storage dtype are equal
     nbytes: int  # device memory of all weights
     tokenizer: Tokenizer | None
@@ -88,12 +87,13 @@ class Model:
         ]
         self._norm = weights.vector("model.norm.weight")
         if config.tie_word_embeddings:
-            self._head = Linear(weights.pack(self._embedding, keep=True))
+            self._head = weights.tied("model.embed_tokens.weight", self._embedding)
         else:
             self._head = weights.linear("lm_head")
         self.build_rest(weights)
         self.nbytes = weights.nbytes
         self._packs = weights.packs
+        self._kept = weights.kept
         self.graphs = kv.StepGraphs()
         self.replays = True
         self._warm: set[str | None] = set()  # dtypes of K and V, guarded by the lock

@@ -82,9 +82,12 @@ class ModelConfig:
 
     def position_limit(self) -> int | None:
         """The first position at which RoPE frequencies would depend on the text's length; None if they never do."""
-        if self.rope_scaling is None or self.rope_scaling["rope_type"] not in ("dynamic", "longrope"):
+        scaling = self.rope_scaling
+        if scaling is None or scaling["rope_type"] not in ("dynamic", "longrope"):
             return None
-        return min(int(self.rope_scaling["original_max_position_embeddings"]), self.max_position_embeddings)
+        if scaling["rope_type"] == "longrope" and scaling.get("short_factor") == scaling.get("long_factor"):
+            return None
+        return min(int(scaling["original_max_position_embeddings"]), self.max_position_embeddings)
 
 
 def parse_config(

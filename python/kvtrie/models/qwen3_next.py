@@ -111,7 +111,7 @@ class GatedDelta:
         self.config = config
         self.index = index
         if fused:
-            qkv, z, b, a = _rows_by_part(config)
+            qkv, z, b, a = rows_by_part(config)
             self.qkv, self.z = weights.linears(f"{prefix}.in_proj_qkvz", [qkv, z])
             self.b, self.a = weights.linears(f"{prefix}.in_proj_ba", [b, a], quantise=False)
         else:
@@ -145,7 +145,7 @@ class GatedDelta:
         return kv.ops.l2_norm(x, _L2_EPS)
 
 
-def _rows_by_part(config: HybridConfig) -> tuple[Array, Array, Array, Array]:
+def rows_by_part(config: HybridConfig) -> tuple[Array, Array, Array, Array]:
     """Which rows of in_proj_qkvz are q, k and v (in that order) and which z; which of in_proj_ba are b and which a.
 
     Both are stored key head by key head: q, k, the head's values, their z; and its b, its a.

@@ -1,11 +1,11 @@
 """What a model compiles before its first token: a dry run of one layer of each kind, without a cache.
 
-Layers that hold the same tensors, rotate alike and see alike launch the same kernels, so one of each kind stands for
-all. A kernel depends on dtypes and sizes, and that of a product on whether there are few rows; so each of these layers
-runs at the numbers of rows in ``PACKED_ROWS``. Attention and storing K and V go to ``kv.ops.warm_up``, recurrent states
-are seen to by their caches. Where steps are replayed (``kv.StepGraphs``), two are recorded on caches that go at once:
-the program that replays them depends on the whole step. Activations are those of token 0; nothing but time depends on
-them.
+Layers that hold the same tensors in the same types, rotate alike and see alike launch the same kernels, so one of each
+kind stands for all. A kernel depends on dtypes and sizes, and that of a product on whether there are few rows; so each
+of these layers runs at the numbers of rows in ``PACKED_ROWS``. Attention and storing K and V go to ``kv.ops.warm_up``,
+recurrent states are seen to by their caches. Where steps are replayed (``kv.StepGraphs``), two are recorded on caches
+that go at once: the program that replays them depends on the whole step. Activations are those of token 0; nothing but
+time depends on them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def kinds_of_layers(model: Model) -> list[int]:
     groups = {layer: number for number, group in enumerate(model.attention_groups(config)) for layer in group.layers}
     first: dict[Any, int] = {}
     for index, shapes in enumerate(model.layers_shapes(config)):
-        first.setdefault((groups.get(index), tuple(sorted(shapes.items()))), index)
+        kept = tuple(model._kept.get(f"model.layers.{index}.{name.removesuffix('.weight')}") for name in sorted(shapes))
+        first.setdefault((groups.get(index), tuple(sorted(shapes.items())), kept), index)
     return list(first.values())
 
 
@@ -89,7 +90,7 @@ def _attention(model: Model, dtype: str) -> None:
         config.num_key_value_heads,
         config.head_dim,
         dtype=dtype,
-        weight_dtype=model.dtype,
+        weight_dtype="float16" if model.dtype == "stored" else model.dtype,
         device=model.device,
     )
 
@@ -101,6 +102,8 @@ def _layers(model: Model, rows: int) -> None:
     x = model.embed(step.tokens)
     for index in kinds_of_layers(model):
         model._layers[index](step, x, Positions(step, model.device), None)
+    if model.dtype == "stored":  # the head's type may be that of no layer
+        model._head(x)
 
 
 def _replays(model: Model, dtype: str) -> None:

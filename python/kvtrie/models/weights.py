@@ -34,18 +34,36 @@ _SINGLE = "model.safetensors"
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """A tensor as a file keeps it, quantised in blocks along the last axis.
+
+    ``rows(begin, end)`` reads part of the first axis: uint8 [rows, ..., bytes of a row]. ``dequantise`` makes float32
+    [rows, ..., columns] of them. ``kind`` is the name of their layout: ggml's, "Q4_1" or "Q6_K".
+    """
+
+    kind: str
+    rows: Callable[[int, int], Array]
+    dequantise: Callable[[Array], Array]
+
+    def numbers(self, begin: int, end: int) -> Array:
+        return self.dequantise(self.rows(begin, end))
+
+
+@dataclass(frozen=True)
 class WeightSource:
     """One tensor that can be read: ``read()`` gives its stored elements (bfloat16 as uint16) in ``shape``.
 
-    ``rows(begin, end)`` reads only part of the first axis.
+    ``rows(begin, end)`` reads only part of the first axis. Of a tensor with ``blocks`` both give the float32 numbers
+    that those stand for, and ``dtype`` is "F32".
     """
 
     name: str
     dtype: str  # "F32", "F16" or "BF16"
     shape: tuple[int, ...]
-    nbytes: int
+    nbytes: int  # as stored
     origin: str  # the file it comes from, for messages
     rows: Callable[[int, int], Array]
+    blocks: Blocks | None = None
 
     def read(self) -> Array:
         return self.rows(0, self.shape[0]) if self.shape else self.rows(0, 1).reshape(())
@@ -62,6 +80,11 @@ class WeightSource:
             return whole[first:last]
 
         return WeightSource(name, self.dtype, shape, length, self.origin, read)
+
+    @property
+    def stored(self) -> str:
+        """The type of the elements in the file."""
+        return self.dtype if self.blocks is None else self.blocks.kind
 
 
 def read_json(path: Path, *, required: bool = True) -> dict[str, Any]:
@@ -265,11 +288,13 @@ def to_float16(values: Array, dtype: str, name: str, wanted: str = "float16") ->
 
 
 def default_dtype(sources: Mapping[str, WeightSource]) -> str:
-    """ "float16" when every matrix is stored so, else "float32".
+    """ "stored" where a matrix is quantised, "float16" when every matrix is stored so, else "float32".
 
     bfloat16 has float32's range and so does not fit into float16; only float32 keeps it exactly.
     """
     matrices = [source for source in sources.values() if len(source.shape) > 1]
+    if any(source.blocks is not None for source in matrices):
+        return "stored"
     return "float16" if matrices and all(source.dtype == "F16" for source in matrices) else "float32"
 
 
