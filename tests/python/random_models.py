@@ -53,13 +53,17 @@ _FAMILIES = {"dense": "Llama", "window": "Gemma3", "hybrid": "Qwen3Next"}
 
 def random_model(kind: str, seed: int = 9, **changes: Any) -> Any:
     """A model of `kind` ("dense", "window", "hybrid"); ``changes`` go into its configuration."""
+    return kv.models.from_weights(*random_weights(kind, seed, **changes), dtype="float32")
+
+
+def random_weights(kind: str, seed: int = 9, **changes: Any) -> tuple[Any, dict[str, Any]]:
+    """Its configuration and its weights by checkpoint name, float32."""
     raw = {**_COMMON, **_RAW[kind], **changes}
     family = getattr(kv.models, _FAMILIES[kind])
     config = family.parse_config(raw)
     random = np.random.default_rng(seed)
     plain = kind == "dense"
-    weights = {name: _weight(random, name, shape, plain) for name, shape in family.tensor_shapes(config).items()}
-    return kv.models.from_weights(config, weights, dtype="float32")
+    return config, {name: _weight(random, name, shape, plain) for name, shape in family.tensor_shapes(config).items()}
 
 
 def _weight(random: np.random.Generator, name: str, shape: tuple[int, ...], plain_norms: bool) -> Any:

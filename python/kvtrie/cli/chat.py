@@ -12,12 +12,12 @@ from .conversation import HELP, Chat, Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", help="a Hugging Face checkpoint folder")
+    parser.add_argument("folder", metavar="model", help="a Hugging Face folder, a GGUF file, or organisation/model")
     parser.add_argument("--raw", action="store_true", help="no chat template: every line continues one plain text")
     parser.add_argument("--system", default="", help="a system message")
     parser.add_argument("--device", help="part of a platform's or device's name")
     parser.add_argument(
-        "--dtype", choices=["float32", "float16", "q8_0"], help="weights on the device (default: as stored)"
+        "--dtype", choices=["float32", "float16", "q8_0", "stored"], help="weights on the device (default: as stored)"
     )
     parser.add_argument("--kv-dtype", choices=["float32", "float16"], default="float16", help="keys and values")
     parser.add_argument("--capacity", type=int, default=8192, help="tokens that fit on the device (default 8192)")
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
 
 def _unusable(model: Any, raw: bool) -> str:
     if model.tokenizer is None:
-        return "the folder has no tokenizer.json, so there is no text to talk with"
+        return "there is no tokenizer (a folder has it in tokenizer.json), so there is no text to talk with"
     if model.tokenizer.chat_template is None and not raw:
         return "this checkpoint has no chat template; --raw continues plain text instead"
     return ""

@@ -1,8 +1,8 @@
-"""Models: Hugging Face checkpoints of Llama, Qwen, Gemma 3, their hybrids and mixtures, on a device, driven by steps.
+"""Models: Llama, Qwen, Gemma 3, their hybrids and mixtures, from Hugging Face folders or GGUF files, driven by steps.
 
 A model computes the steps of sessions; it holds no state of a conversation:
 
-    model = kv.models.load("path/to/folder")
+    model = kv.models.load("path/to/folder or file.gguf")
     cache = kv.PrefixCache(model.caches(capacity=8192), fingerprint=model.fingerprint)
     with cache.begin(model.tokenizer.encode("Once upon a time")) as session:
         for step in session.prefill(chunk=512):
@@ -21,6 +21,7 @@ import kvtrie as kv
 from .base import DTYPES, Model
 from .config import ModelConfig
 from .gemma3 import Gemma3
+from .hub import find_model
 from .llama import Llama
 from .llama4 import Llama4
 from .qwen2 import Qwen2
@@ -72,12 +73,16 @@ def load(
     *,
     progress: bool | Progress | None = None,
 ) -> Model:
-    """Loads a Hugging Face checkpoint folder.
+    """Loads a Hugging Face checkpoint folder, a GGUF file (docs/gguf.md), or a model by its name in the hub's cache.
 
-    The folder holds ``config.json``, ``model.safetensors`` (or shards with their index) and, if there is text to be
-    encoded, ``tokenizer.json`` with ``tokenizer_config.json``. ``device``: a ``kv.Device``, a name, or None for the
-    best one. ``dtype``: how weight matrices are kept on the device, "float32", "float16" or "q8_0". The default is
-    exact: as in the file, and float32 for bfloat16, whose range float16 does not have; on GPUs always float32, which
+    A folder holds ``config.json``, ``model.safetensors`` (or shards with their index) and, if there is text to be
+    encoded, ``tokenizer.json`` with ``tokenizer_config.json``; or one GGUF file. A name, "organisation/model", is
+    looked up where ``hf download`` puts it; nothing is downloaded. ``device``: a ``kv.Device``, a name, or None for the
+    best one. ``dtype``: how weight matrices are kept on the device, "float32", "float16", "q8_0" or "stored".
+
+    The default is exact where weights are not quantised: as in the file, and float32 for bfloat16, whose range float16
+    does not have. Where they are, it is "stored": blocks of Q8_0 stay as they are, others become float16, which moves
+    each number by up to 2^-11 of it; "float32" is exact, and twice as large. On GPUs it is always float32, which
     CLBlast needs. "q8_0" (``kv.ops.pack``) takes 8.5 bits a number and is faster where memory is the limit, on CPU
     devices; it rounds: matrices, experts and the head become q8_0; the embedding, routers and the small gates of
     recurrent layers float16. ``progress``: a callable (done_bytes, total_bytes), or True for a tqdm bar on stderr.
@@ -87,9 +92,16 @@ def load(
     """
     if not isinstance(path, (str, os.PathLike)):
         raise kv.ArgumentTypeError(f"[models.load] path: got {type(path).__name__}, allowed a str or a path")
-    folder = Path(path)
-    if not folder.is_dir():
-        raise kv.FormatError(f"[models.load] path: got {str(folder)!r}, allowed a checkpoint folder")
+    found = find_model(path)
+    if found.is_dir():
+        return _load_folder(found, device, dtype, progress)
+    from .gguf import read  # takes half a second, most of it for packages that nothing else needs
+
+    parts = read(found)
+    return _build(parts.family, parts.config, parts.sources, device, dtype, parts.tokenizer, progress)
+
+
+def _load_folder(folder: Path, device: Any, dtype: str | None, progress: bool | Progress | None) -> Model:
     raw = read_json(folder / "config.json")
     generation = read_json(folder / "generation_config.json", required=False)
     family = _family(raw, str(folder / "config.json"))

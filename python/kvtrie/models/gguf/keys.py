@@ -1,0 +1,82 @@
+"""Typed look-ups in a GGUF file's values, whose errors name the file, the key and what is allowed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import kvtrie as kv
+
+from .reader import GgufFile, shown
+
+_MOST = 2**31 - 1
+
+
+class Keys:
+    """The values of ``file``. Keys that begin with a dot are those of the architecture: ".block_count"."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self.path = file.path
+        self._values = file.values
+        self.architecture = self.text("general.architecture")
+
+    def has(self, key: str) -> bool:
+        return self._full(key) in self._values
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            raise self.error(key, value, "a string")
+        return value
+
+    def integer(self, key: str, least: int = 1, most: int = _MOST, default: int | None = None) -> int:
+        """One integer; a list with one for each layer, if all are equal."""
+        value = self._get(key, default)
+        if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "iu":
+            if (value != value[0]).any():
+                raise self.error(key, sorted(set(value.tolist())), "the same number for all layers")
+            value = int(value[0])
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.error(key, value, f"an integer from {least} to {most}")
+        return value
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise self.error(key, value, "a positive finite number")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, value, "a boolean")
+        return value
+
+    def texts(self, key: str) -> list[str]:
+        value = self._get(key, None)
+        if not isinstance(value, list):
+            raise self.error(key, value, "a list of strings")
+        return value
+
+    def numbers(self, key: str, count: int, what: str = "") -> Any:
+        """A list of ``count`` finite numbers or booleans, as a numpy array; ``what`` they are one for each of."""
+        value = self._get(key, None)
+        if not isinstance(value, np.ndarray) or value.size != count:
+            raise self.error(key, value, f"a list of {count} numbers{what and f', one for each {what}'}")
+        if not np.isfinite(value).all():
+            raise self.error(key, "a number that is not finite", "finite numbers")
+        return value
+
+    def error(self, key: str, got: Any, allowed: str) -> kv.FormatError:
+        return kv.FormatError(f"[models.load] {self.path}: {self._full(key)}: got {shown(got)}, allowed {allowed}")
+
+    def _get(self, key: str, default: Any) -> Any:
+        value = self._values.get(self._full(key), default)
+        if value is None:
+            raise kv.FormatError(f"[models.load] {self.path}: key {self._full(key)!r} is missing")
+        return value
+
+    def _full(self, key: str) -> str:
+        return f"{self.architecture}{key}" if key.startswith(".") else key

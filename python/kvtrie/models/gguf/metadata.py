@@ -1,0 +1,253 @@
+"""A GGUF file's keys as a checkpoint's ``config.json``, one function for each architecture.
+
+The family then reads that as it reads a folder's, so each rule about sizes stands in one place. What a file does not
+say, because llama.cpp takes it for granted, is filled in here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import kvtrie as kv
+
+from ..base import Model
+from ..gemma3 import FULL, SLIDING, Gemma3
+from ..llama import Llama
+from ..qwen2 import Qwen2
+from ..qwen3 import Qwen3
+from ..qwen3_5 import Qwen35, Qwen35Moe
+from ..qwen3_next import LINEAR, Qwen3Next
+from .keys import Keys
+from .reader import GgufFile
+from .weights import source
+
+_GEMMA_27B_LAYERS = 62  # of Gemma 3, only this size scales attention by hidden / heads; no key says so
+_GEMMA_PATTERN, _HYBRID_PATTERN = 6, 4  # each n-th layer sees everything
+_LLAMA3_ORDER = (1.0, 4.0)  # low_freq_factor and high_freq_factor of every Llama 3
+
+
+class Description:
+    """A file's keys and tensors while they become a configuration."""
+
+    def __init__(self, file: GgufFile, keys: Keys) -> None:
+        self.file = file
+        self.keys = keys
+        blocks = {int(found[1]) for name in file.tensors if (found := re.match(r"blk\.(\d{1,9})\.", name))}
+        total = keys.integer(".block_count", 1, max(len(blocks), 1))
+        self.layers = total - keys.integer(".nextn_predict_layers", 0, total - 1, 0)
+
+    def has(self, tensor: str) -> bool:
+        return tensor in self.file.tensors
+
+    def in_any_layer(self, tensor: str) -> bool:
+        return any(self.has(f"blk.{layer}.{tensor}") for layer in range(self.layers))
+
+    def head_dim(self) -> int:
+        keys = self.keys
+        default = keys.integer(".embedding_length") // keys.integer(".attention.head_count")
+        size = keys.integer(".attention.key_length", default=max(default, 1))
+        keys.integer(".attention.value_length", size, size, size)
+        return size
+
+    def rotated(self) -> int:
+        return self.keys.integer(".rope.dimension_count", 2, self.head_dim(), self.head_dim())
+
+    def rows_of(self, tensor: str, axis: int = 0) -> int:
+        found = self.file.tensors.get(tensor)
+        if found is None or axis >= len(found.shape):
+            raise kv.FormatError(f"[models.load] {self.file.path}: tensor {tensor!r} is missing or has too few axes")
+        return found.shape[axis]
+
+
+def _common(d: Description) -> dict[str, Any]:
+    keys = d.keys
+    heads = keys.integer(".attention.head_count")
+    raw = {
+        "vocab_size": d.rows_of("token_embd.weight"),
+        "hidden_size": keys.integer(".embedding_length"),
+        "num_hidden_layers": d.layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": keys.integer(".attention.head_count_kv", 1, heads, heads),
+        "head_dim": d.head_dim(),
+        "max_position_embeddings": keys.integer(".context_length"),
+        "rms_norm_eps": keys.positive(".attention.layer_norm_rms_epsilon"),
+        "rope_theta": keys.positive(".rope.freq_base", 10000.0),
+        "tie_word_embeddings": not d.has("output.weight"),
+        "attention_bias": d.in_any_layer("attn_output.bias"),
+    }
+    scaling = _rope_scaling(d)
+    return raw if scaling is None else {**raw, "rope_scaling": scaling}
+
+
+def _dense(d: Description) -> dict[str, Any]:
+    keys = d.keys
+    if keys.has(".expert_count") and keys.integer(".expert_count", 0):
+        raise keys.error(".expert_count", keys.integer(".expert_count"), "0: none of this architecture are computed")
+    size = d.head_dim()
+    keys.integer(".rope.dimension_count", size, size, size)
+    return {
+        **_common(d),
+        "intermediate_size": keys.integer(".feed_forward_length"),
+        "mlp_bias": d.in_any_layer("ffn_gate.bias"),
+    }
+
+
+def _gemma3(d: Description) -> dict[str, Any]:
+    keys, raw = d.keys, _dense(d)
+    window = keys.integer(".attention.sliding_window", 0, default=0)
+    scalar = raw["head_dim"]
+    if d.layers == _GEMMA_27B_LAYERS:
+        scalar = raw["hidden_size"] // raw["num_attention_heads"]
+    cap = {}
+    if keys.has(".final_logit_softcapping"):
+        cap = {"final_logit_softcapping": keys.positive(".final_logit_softcapping")}
+    return {
+        **raw,
+        "rope_theta": keys.positive(".rope.freq_base", 1_000_000.0),
+        "rope_local_base_freq": keys.positive(".rope.freq_base_swa", 10_000.0),
+        "query_pre_attn_scalar": scalar,
+        "layer_types": _gemma_kinds(d) if window else [FULL] * d.layers,
+        "sliding_window": window or None,
+        **cap,
+    }
+
+
+def _gemma_kinds(d: Description) -> list[str]:
+    """The pattern is a number or, for each layer, whether it slides."""
+    key = ".attention.sliding_window_pattern"
+    if isinstance(d.file.values.get(f"{d.keys.architecture}{key}"), np.ndarray):
+        return [SLIDING if slides else FULL for slides in d.keys.numbers(key, d.layers, "layer")]
+    every = d.keys.integer(key, default=_GEMMA_PATTERN)
+    return [SLIDING if (layer + 1) % every else FULL for layer in range(d.layers)]
+
+
+def _hybrid(d: Description) -> dict[str, Any]:
+    keys = d.keys
+    values = keys.integer(".ssm.time_step_rank", 1, 2**20)
+    inner = keys.integer(".ssm.inner_size")
+    if inner % values:
+        raise keys.error(".ssm.inner_size", inner, f"a multiple of ssm.time_step_rank ({values})")
+    return {
+        **_common(d),
+        "intermediate_size": keys.integer(".feed_forward_length", default=1),  # absent where all layers have experts
+        "partial_rotary_factor": d.rotated() / d.head_dim(),
+        "linear_conv_kernel_dim": keys.integer(".ssm.conv_kernel", 1, 2**20),
+        "linear_key_head_dim": keys.integer(".ssm.state_size", 1, 2**20),
+        "linear_value_head_dim": inner // values,
+        "linear_num_key_heads": keys.integer(".ssm.group_count", 1, 2**20),
+        "linear_num_value_heads": values,
+        "layer_types": _hybrid_kinds(d),
+    }
+
+
+def _hybrid_kinds(d: Description) -> list[str]:
+    if d.keys.has(".attention.recurrent_layers"):
+        total = d.keys.integer(".block_count")
+        recurrent = d.keys.numbers(".attention.recurrent_layers", total, "block")
+        return [LINEAR if each else FULL for each in recurrent[: d.layers]]
+    every = d.keys.integer(".full_attention_interval", default=_HYBRID_PATTERN)
+    return [LINEAR if (layer + 1) % every else FULL for layer in range(d.layers)]
+
+
+def _experts(d: Description) -> dict[str, Any]:
+    """Layers with a dense MLP are those that have the tensors of one."""
+    keys = d.keys
+    dense = [layer for layer in range(d.layers) if d.has(f"blk.{layer}.ffn_gate.weight")]
+    sparse = sorted(set(range(d.layers)) - set(dense))
+    if not sparse:
+        return {**_hybrid(d), "num_experts": 0}
+    count = d.rows_of(f"blk.{sparse[0]}.ffn_gate_inp.weight")
+    for layer in sparse:  # before any list is made that is as long as this number
+        if d.rows_of(f"blk.{layer}.ffn_down_exps.weight") != count:
+            raise keys.error(".expert_count", count, f"the experts of blk.{layer}.ffn_down_exps.weight")
+    return {
+        **_hybrid(d),
+        "mlp_only_layers": dense,
+        "num_experts": keys.integer(".expert_count", count, count),
+        "num_experts_per_tok": keys.integer(".expert_used_count", 1, count),
+        "moe_intermediate_size": keys.integer(".expert_feed_forward_length"),
+        "shared_expert_intermediate_size": keys.integer(".expert_shared_feed_forward_length"),
+    }
+
+
+def _rope_scaling(d: Description) -> dict[str, Any] | None:
+    """As in ``rope_scaling``: named by keys, or a factor for each frequency in a tensor."""
+    keys = d.keys
+    if d.has("rope_freqs.weight"):
+        return _rope_factors(d)
+    kind = keys.text(".rope.scaling.type", "linear" if keys.has(".rope.scaling.factor") else "none")
+    if kind == "none":
+        return None
+    if kind not in ("linear", "yarn"):
+        raise keys.error(".rope.scaling.type", kind, "none, linear, yarn")
+    scaling: dict[str, Any] = {"rope_type": kind, "factor": keys.positive(".rope.scaling.factor", 1.0)}
+    if kind == "yarn":
+        for key in (".rope.scaling.yarn_ext_factor", ".rope.scaling.attn_factor", ".rope.scaling.yarn_log_multiplier"):
+            if keys.has(key) and keys.positive(key) != 1.0:
+                raise keys.error(key, keys.positive(key), "1")
+        original = keys.integer(".rope.scaling.original_context_length", default=keys.integer(".context_length"))
+        scaling["original_max_position_embeddings"] = original
+        for key in ("attention_factor", "beta_fast", "beta_slow"):
+            written = f".rope.scaling.yarn_{key.replace('attention', 'attn')}"
+            if keys.has(written):
+                scaling[key] = keys.positive(written)
+    return None if scaling == {"rope_type": "linear", "factor": 1.0} else scaling
+
+
+def _rope_factors(d: Description) -> dict[str, Any]:
+    """Frequencies divided by one factor each: Llama 3's scaling where they are its factors, else as they are."""
+    tensor, pairs = d.file.tensors["rope_freqs.weight"], d.rotated() // 2
+    if tensor.shape != (pairs,):
+        raise kv.FormatError(
+            f"[models.load] {d.file.path}: rope_freqs.weight: got shape {list(tensor.shape)}, expected {[pairs]}"
+        )
+    factors = source(tensor, tensor.name).read().astype(np.float64)
+    if not (np.isfinite(factors).all() and (factors > 0).all()):
+        raise kv.FormatError(f"[models.load] {d.file.path}: rope_freqs.weight: allowed positive finite numbers")
+    theta = d.keys.positive(".rope.freq_base", 10000.0)
+    length = d.keys.integer(".context_length")
+    return _llama3(factors, theta) or {
+        "rope_type": "longrope",
+        "short_factor": factors.tolist(),
+        "long_factor": factors.tolist(),
+        "attention_factor": 1.0,
+        "original_max_position_embeddings": length,
+    }
+
+
+def _llama3(factors: Any, theta: float) -> dict[str, Any] | None:
+    """The parameters whose factors these are, to float32's precision; None if there are none."""
+    low, high = _LLAMA3_ORDER
+    frequencies = theta ** (-np.arange(len(factors)) / len(factors)) / (2 * np.pi)
+    factor = float(factors.max())
+    between = (factors > 1 + 1e-5) & (factors < factor * (1 - 1e-5))
+    if factor <= 1 or not between.any():
+        return None
+    keep = (1 / factors - 1 / factor) / (1 - 1 / factor)
+    original = np.rint(np.median(((keep * (high - low) + low) / frequencies)[between]))
+    smooth = np.clip((original * frequencies - low) / (high - low), 0.0, 1.0)
+    if not np.allclose(1 / factors, (1 - smooth) / factor + smooth, rtol=1e-5, atol=0):
+        return None
+    return {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": low,
+        "high_freq_factor": high,
+        "original_max_position_embeddings": int(original),
+    }
+
+
+# general.architecture: the family that computes it, and its reading of the keys.
+ARCHITECTURES: dict[str, tuple[type[Model], Callable[[Description], dict[str, Any]]]] = {
+    "gemma3": (Gemma3, _gemma3),
+    "llama": (Llama, _dense),
+    "qwen2": (Qwen2, _dense),
+    "qwen3": (Qwen3, _dense),
+    "qwen35": (Qwen35, lambda d: {**_hybrid(d), "intermediate_size": d.keys.integer(".feed_forward_length")}),
+    "qwen35moe": (Qwen35Moe, _experts),
+    "qwen3next": (Qwen3Next, _experts),
+}

@@ -1,0 +1,234 @@
+"""A GGUF file's tensors under the names and in the layout of checkpoints: what converters did is undone here.
+
+- Arch ``llama`` rotates neighbouring numbers of a head, checkpoints rotate its halves: rows of q and k are taken back
+  from [head, pair, half] to [head, half, pair]. The other architectures rotate halves in both.
+- Norms that multiply by (1 + weight) are stored with the one. Taking it off and adding it again is exact from 0.5 on.
+- ``ssm_a`` is -exp(A_log), and the convolution has lost its axis of length one.
+- ``qwen35`` has value heads round robin over the key heads, checkpoints have them grouped by key head. ``qwen3next``
+  has them grouped, but q, k, v and z of all heads one after the other where checkpoints go key head by key head.
+- Experts are one tensor for all; q, k and v of a layer may be one tensor, too.
+
+Checked against llama.cpp's conversion scripts and transformers' GGUF loader, and by tests/python/test_gguf.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import kvtrie as kv
+
+from ..config import ModelConfig
+from ..qwen3_next import HybridConfig, rows_by_part
+from ..weights import Array, WeightSource
+from .reader import GgufFile, Tensor
+from .weights import changed, joined, reordered, rows_of, source
+
+_TOP = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+_COMMON = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_GEMMA = {
+    **_COMMON,
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_HYBRID = {
+    **_COMMON,
+    "post_attention_layernorm": "post_attention_norm",
+    "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_ba": "ssm_ba",
+    "linear_attn.conv1d": "ssm_conv1d",
+    "linear_attn.A_log": "ssm_a",
+    "linear_attn.dt_bias": "ssm_dt.bias",
+    "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+}
+_LEAVES = {"gemma3": _GEMMA, "qwen3next": _HYBRID, "qwen35": _HYBRID, "qwen35moe": _HYBRID}
+_OFFSET_NORMS = ("gemma3", "qwen3next", "qwen35", "qwen35moe")
+_TILED = ("qwen35", "qwen35moe")
+_EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
+
+
+def checkpoint_sources(
+    file: GgufFile, architecture: str, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, WeightSource]:
+    """What ``shapes`` names. Raises ``kv.FormatError`` naming the tensor that is missing, has another shape or a type
+    that cannot be read, and the ones that nobody asked for."""
+    search = _Search(file, architecture, config)
+    found = {name: search.find(name, shape) for name, shape in shapes.items()}
+    search.check_rest()
+    return found
+
+
+class _Search:
+    """Looks tensors up and remembers which were wanted."""
+
+    def __init__(self, file: GgufFile, architecture: str, config: ModelConfig) -> None:
+        self._file = file
+        self._architecture = architecture
+        self._config = config
+        self._leaves = _LEAVES.get(architecture, _COMMON)
+        self._used = {"rope_freqs.weight"}  # see metadata.py
+
+    def find(self, name: str, shape: tuple[int, ...]) -> WeightSource:
+        """The source of a checkpoint's tensor."""
+        if name in _TOP:
+            return self._undone(name, shape, self._top(name, shape))
+        _, _, block, leaf = name.split(".", 3)
+        return self._undone(leaf, shape, self._in_block(f"blk.{block}", leaf, shape))
+
+    def check_rest(self) -> None:
+        """Layers that predict further tokens stay unread; anything else that was not asked for is a mistake."""
+        layers = self._config.num_hidden_layers
+        extra = sorted(name for name in self._file.tensors.keys() - self._used if _block(name) < layers)
+        if extra:
+            names = ", ".join(extra[:4]) + (", ..." if len(extra) > 4 else "")
+            raise self._error(f"{len(extra)} tensors the model has no use for: {names}")
+
+    def _top(self, name: str, shape: tuple[int, ...]) -> WeightSource:
+        return self._whole(_TOP[name], shape)
+
+    def _in_block(self, block: str, leaf: str, shape: tuple[int, ...]) -> WeightSource:
+        expert = _EXPERT.fullmatch(leaf)
+        if expert is not None:
+            return self._expert(block, int(expert[1]), expert[2], shape)
+        if leaf == "linear_attn.in_proj_qkvz.weight":
+            return self._qkvz(block, shape)
+        base, _, kind = leaf.rpartition(".")
+        written = self._leaves.get(leaf) or f"{self._leaves[base]}.{kind}"
+        if leaf.startswith("self_attn.") and base[-6:] in ("q_proj", "k_proj", "v_proj"):
+            return self._projection(f"{block}.{written}", f"{block}.attn_qkv.{kind}", base[-6], shape)
+        if leaf == "linear_attn.conv1d.weight":
+            return self._whole(f"{block}.{written}", (shape[0], shape[2]))
+        if leaf == "mlp.shared_expert_gate.weight" and len(self._tensor(f"{block}.{written}").shape) == 1:
+            return self._whole(f"{block}.{written}", shape[1:])
+        return self._whole(f"{block}.{written}", shape)
+
+    def _projection(self, name: str, fused: str, part: str, shape: tuple[int, ...]) -> WeightSource:
+        """q, k or v: a tensor of its own, or rows of one for all three."""
+        if name in self._file.tensors or fused not in self._file.tensors:
+            return self._whole(name, shape)
+        c = self._config
+        keys = c.num_key_value_heads * c.head_dim
+        queries = self._tensor(fused).shape[0] - 2 * keys
+        whole = self._whole(fused, (queries + 2 * keys, *shape[1:]))
+        begin = {"q": 0, "k": queries, "v": queries + keys}[part]
+        if (queries if part == "q" else keys) != shape[0]:
+            raise self._error(f"{fused}: got {queries + 2 * keys} rows, expected {shape[0] + 2 * keys}")
+        return rows_of(whole, name, begin, shape)
+
+    def _expert(self, block: str, index: int, part: str, shape: tuple[int, ...]) -> WeightSource:
+        """A matrix of ffn_gate_exps [experts, inner, hidden] or its like; gate and up may be one, in this order."""
+        assert isinstance(self._config, HybridConfig)
+        count, (rows, columns) = self._config.num_experts, shape
+        name, begin, every = f"{block}.ffn_{part}_exps.weight", 0, rows
+        fused = f"{block}.ffn_gate_up_exps.weight"
+        if part != "down" and name not in self._file.tensors and fused in self._file.tensors:
+            name, begin, every = fused, rows if part == "up" else 0, 2 * rows
+        tensor = self._checked(name, (count, every, columns))
+        stacked = source(tensor._replace(shape=(count * every, columns)), name)
+        return rows_of(stacked, f"{name}[{index}]", index * every + begin, shape)
+
+    def _qkvz(self, block: str, shape: tuple[int, ...]) -> WeightSource:
+        """Key head by key head, from attn_qkv and attn_gate; files of the first days have it as it was, as ssm_in."""
+        assert isinstance(self._config, HybridConfig)
+        if f"{block}.ssm_in.weight" in self._file.tensors:
+            return self._whole(f"{block}.ssm_in.weight", shape)
+        c = self._config
+        parts = [
+            self._whole(f"{block}.{name}.weight", (rows, c.hidden_size))
+            for name, rows in (("attn_qkv", c.conv_width), ("attn_gate", c.value_width))
+        ]
+        qkv, z, _, _ = rows_by_part(c)
+        return reordered(joined(parts), np.argsort(np.concatenate([qkv, z])))
+
+    def _undone(self, leaf: str, shape: tuple[int, ...], found: WeightSource) -> WeightSource:
+        """``found`` in the checkpoint's layout and ``shape``."""
+        base, arch, c = leaf.rpartition(".")[0], self._architecture, self._config
+        if arch == "llama" and base in ("self_attn.q_proj", "self_attn.k_proj"):
+            order = np.arange(shape[0]).reshape(-1, c.head_dim // 2, 2).swapaxes(1, 2).reshape(-1)
+            return reordered(found, order)
+        if arch in _OFFSET_NORMS and base.endswith("norm") and base != "linear_attn.norm":
+            return changed(found, shape, lambda values: values - np.float32(1))
+        if leaf.startswith("linear_attn."):
+            assert isinstance(c, HybridConfig)
+            found = _grouped(found, leaf, c) if arch in _TILED else found
+            if leaf == "linear_attn.A_log":
+                return changed(found, shape, lambda values: self._logarithm(found.name, values))
+        return found if found.shape == shape else changed(found, shape, lambda values: values)
+
+    def _logarithm(self, name: str, values: Array) -> Array:
+        if not ((values < 0) & np.isfinite(values)).all():
+            raise self._error(f"{name}: got a number that is not below 0, allowed finite numbers below 0")
+        return np.log(-values)
+
+    def _whole(self, name: str, shape: tuple[int, ...]) -> WeightSource:
+        return source(self._checked(name, shape), name)
+
+    def _checked(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        tensor = self._tensor(name, shape)
+        if tensor.shape != shape:
+            raise self._error(f"{name}: got shape {list(tensor.shape)}, expected {list(shape)}")
+        return tensor
+
+    def _tensor(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        tensor = self._file.tensors.get(name)
+        if tensor is None:
+            expected = "" if shape is None else f", expected shape {list(shape)}"
+            raise self._error(f"tensor {name!r} is missing{expected}")
+        self._used.add(name)
+        return tensor
+
+    def _error(self, message: str) -> kv.FormatError:
+        return kv.FormatError(f"[models.load] {self._file.path}: {message}")
+
+
+def _grouped(found: WeightSource, leaf: str, c: HybridConfig) -> WeightSource:
+    """Value heads from [value, key head] to [key head, value], wherever the tensor counts them."""
+    groups = c.linear_num_key_heads
+
+    def order(length: int, begin: int = 0) -> Any:
+        heads = np.arange(begin, length).reshape(c.linear_num_value_heads // groups, groups, -1)
+        return np.concatenate([np.arange(begin), heads.swapaxes(0, 1).reshape(-1)])
+
+    if leaf == "linear_attn.norm.weight":
+        return found
+    if leaf == "linear_attn.out_proj.weight":
+        columns = order(c.value_width)
+        return changed(found, found.shape, lambda values: values[:, columns])
+    if leaf in ("linear_attn.in_proj_qkv.weight", "linear_attn.conv1d.weight"):
+        return reordered(found, order(c.conv_width, 2 * c.key_width))
+    return reordered(found, order(found.shape[0]))
+
+
+def _block(name: str) -> int:
+    """The number of a tensor's block; -1 if it is in none."""
+    found = re.match(r"blk\.(\d{1,9})\.", name)
+    return -1 if found is None else int(found[1])

@@ -1,0 +1,139 @@
+"""Tensors of a GGUF file as weight sources: rows of blocks as they lie in the file, and the numbers they stand for.
+
+Reads are at checked offsets and not through a mapping, as for safetensors: a file that shrinks meanwhile is an error,
+and not the end of the process.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import gguf
+import numpy as np
+
+import kvtrie as kv
+
+from ..weights import STORED, Array, Blocks, WeightSource, to_float32
+from .reader import Kind, Tensor
+
+_PLAIN = {Kind.F32: "F32", Kind.F16: "F16", Kind.BF16: "BF16"}
+_AT_ONCE = 2**21  # numbers that are dequantised at once: what numpy makes of them on the way stays small
+
+
+@functools.lru_cache
+def kinds() -> tuple[str, ...]:
+    """The names of the types that can be read: what ``gguf.quants`` dequantises."""
+    return tuple(kind.name for kind in Kind if _dequantises(kind))
+
+
+def _dequantises(kind: Kind) -> bool:
+    if kind in _PLAIN:
+        return True
+    try:
+        with np.errstate(all="ignore"):
+            gguf.quants.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+    except NotImplementedError:
+        return False
+    return True
+
+
+def source(tensor: Tensor, name: str) -> WeightSource:
+    """The whole tensor. Raises ``kv.FormatError`` for a type that nobody dequantises."""
+    allowed = [kind.name for kind in _PLAIN] if len(tensor.shape) == 1 else kinds()
+    if tensor.kind.name not in allowed:
+        raise kv.FormatError(
+            f"[models.load] {tensor.path}: {tensor.name}: type: got {tensor.kind.name}, allowed {', '.join(allowed)}"
+        )
+    origin = str(tensor.path)
+    if tensor.kind in _PLAIN:
+        stored = _PLAIN[tensor.kind]
+        plain = _reader(tensor, STORED[stored])
+        return WeightSource(name, stored, tensor.shape, tensor.nbytes, origin, plain)
+    raw = _reader(tensor, np.dtype(np.uint8))
+    blocks = Blocks(tensor.kind.name, raw, functools.partial(_dequantise, tensor.kind))
+    return WeightSource(name, "F32", tensor.shape, tensor.nbytes, origin, blocks.numbers, blocks)
+
+
+def rows_of(whole: WeightSource, name: str, begin: int, shape: tuple[int, ...]) -> WeightSource:
+    """A tensor of its own from consecutive rows: the matrix ``shape`` that begins at row ``begin``."""
+    return _of_rows(whole, name, shape, lambda read: lambda first, last: read(begin + first, begin + last))
+
+
+def reordered(whole: WeightSource, order: Array) -> WeightSource:
+    """The same rows in another order: row i is ``order[i]`` of the file."""
+
+    def taking(read: Callable[[int, int], Array]) -> Callable[[int, int], Array]:
+        return lambda first, last: read(0, len(order))[order[first:last]]
+
+    return _of_rows(whole, whole.name, whole.shape, taking)
+
+
+def joined(parts: Sequence[WeightSource]) -> WeightSource:
+    """One matrix after the other, as one."""
+    first = parts[0]
+
+    def read(begin: int, end: int) -> Array:
+        return np.concatenate([to_float32(part.read(), part.dtype) for part in parts])[begin:end]
+
+    rows, nbytes = sum(part.shape[0] for part in parts), sum(part.nbytes for part in parts)
+    return replace(first, dtype="F32", shape=(rows, *first.shape[1:]), nbytes=nbytes, rows=read, blocks=None)
+
+
+def changed(whole: WeightSource, shape: tuple[int, ...], change: Callable[[Array], Array]) -> WeightSource:
+    """The numbers after ``change``, float32 in ``shape``. There are no blocks of these."""
+
+    def read(begin: int, end: int) -> Array:
+        values = np.ascontiguousarray(change(to_float32(whole.read(), whole.dtype)), np.float32)
+        return values.reshape(shape)[begin:end]
+
+    return replace(whole, dtype="F32", shape=shape, rows=read, blocks=None)
+
+
+def _of_rows(
+    whole: WeightSource,
+    name: str,
+    shape: tuple[int, ...],
+    way: Callable[[Callable[[int, int], Array]], Callable[[int, int], Array]],
+) -> WeightSource:
+    nbytes = whole.nbytes * math.prod(shape) // max(math.prod(whole.shape), 1)
+    blocks = None if whole.blocks is None else replace(whole.blocks, rows=way(whole.blocks.rows))
+    rows = way(whole.rows) if blocks is None else blocks.numbers
+    return replace(whole, name=name, shape=shape, nbytes=nbytes, rows=rows, blocks=blocks)
+
+
+def _dequantise(kind: Kind, raw: Array) -> Array:
+    """uint8 [..., bytes of a row] -> float32 [..., columns]."""
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    columns = raw.shape[-1] // size * block
+    rows = raw.reshape(-1, raw.shape[-1])
+    numbers = np.empty((len(rows), columns), np.float32)
+    step = max(_AT_ONCE // columns, 1)
+    with np.errstate(all="ignore"):  # what is not finite is seen where it matters: when it is rounded or packed
+        for begin in range(0, len(rows), step):
+            numbers[begin : begin + step] = gguf.quants.dequantize(rows[begin : begin + step], kind)
+    return numbers.reshape(*raw.shape[:-1], columns)
+
+
+def _reader(tensor: Tensor, dtype: np.dtype[Any]) -> Callable[[int, int], Array]:
+    """Reads from the slowest axis: elements of ``dtype``, bytes for blocks."""
+    inner = (*tensor.shape[1:-1], tensor.row_bytes // dtype.itemsize) if len(tensor.shape) > 1 else ()
+    each = math.prod(inner)
+
+    def read(begin: int, end: int) -> Array:
+        count = (end - begin) * each
+        try:
+            values = np.fromfile(tensor.path, dtype, count, offset=tensor.begin + begin * each * dtype.itemsize)
+        except OSError as error:
+            raise kv.FormatError(f"[models.load] {tensor.path}: cannot be read: {error}") from error
+        if values.size != count:
+            raise kv.FormatError(
+                f"[models.load] {tensor.path}: {tensor.name}: ended early: got {values.size} elements, expected {count}"
+            )
+        shaped: Array = values.reshape(end - begin, *inner)
+        return shaped
+
+    return read
