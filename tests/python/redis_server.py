@@ -9,12 +9,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Optional
 
+from processes import PATIENCE
+
 BINARY = shutil.which("redis-server") or shutil.which("valkey-server")
-STARTUP_SECONDS = 20.0
 SECRET = "s3cret-word"  # the password of the fixture's server
 
 
@@ -22,6 +23,10 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+class PortTakenError(Exception):
+    """Somebody else took the port between looking for a free one and listening on it."""
 
 
 class RedisServer:
@@ -41,23 +46,21 @@ class RedisServer:
         assert BINARY is not None
         settings = ["--bind", "127.0.0.1", "--port", str(self.port), "--save", "", "--appendonly", "no"]
         settings += ["--dir", str(self.folder), "--requirepass", self.password or ""]
-        with (self.folder / "server.log").open("ab") as log:
+        path = self.folder / "server.log"
+        with path.open("wb") as log:
             self._process = subprocess.Popen([BINARY, *settings], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self._wait_until_it_listens()
-
-    def _wait_until_it_listens(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + STARTUP_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                break
-            try:
-                with socket.create_connection(("127.0.0.1", self.port), timeout=1.0):
-                    return
-            except OSError:
-                time.sleep(0.02)
+            ended = self._process.poll() is not None
+            said = path.read_text(encoding="utf-8", errors="replace")
+            if "eady to accept connections" in said:  # a connection alone might be one to somebody else's server
+                return
+            if ended:
+                self._process = None
+                raise PortTakenError(said) if "Address already in use" in said else RuntimeError(said)
+            time.sleep(0.01)
         self.kill()
-        raise RuntimeError((self.folder / "server.log").read_text(encoding="utf-8", errors="replace")[-2000:])
+        raise RuntimeError(path.read_text(encoding="utf-8", errors="replace"))
 
     def freeze(self) -> None:
         """Keeps its connections and answers nothing, until ``thaw`` or ``kill``."""
@@ -73,7 +76,7 @@ class RedisServer:
         if self._process is None:
             return
         self._process.kill()
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=PATIENCE)
         self._process = None
 
     def restart(self) -> None:
@@ -81,11 +84,19 @@ class RedisServer:
         self.start()
 
 
+def started(folder: Path, password: Optional[str] = None) -> RedisServer:
+    """On a port that nobody else has; several tests may look for one at once."""
+    while True:
+        server = RedisServer(folder, password)
+        with suppress(PortTakenError):
+            server.start()
+            return server
+
+
 @contextmanager
 def running(folder: Path, password: Optional[str] = None) -> Iterator[RedisServer]:
-    server = RedisServer(folder, password)
+    server = started(folder, password)
     try:
-        server.start()
         yield server
     finally:
         server.kill()

@@ -11,8 +11,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,9 @@ import pytest
 
 import kvtrie as kv
 from disk_worker import go_on, make, words
+from processes import DISK_WORKER as WORKER
+from processes import run_command, run_python
 
-WORKER = Path(os.environ.get("KVTRIE_DISK_WORKER", Path(__file__).parents[2] / "build/release/tests/cpp/disk_worker"))
 ALL = os.environ.get("CI") == "true"
 OPERATIONS = 6000 if ALL else 1500
 needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
@@ -47,13 +46,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", str(place)]
     try:
-        mounted = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        mounted = run_command(*command)
     except OSError as error:
         pytest.skip(f"no mount: {error}")
     if mounted.returncode != 0:
         pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
     yield place
-    subprocess.run(["umount", str(place)], check=True, timeout=20)
+    run_command("umount", place, check=True)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -152,18 +151,15 @@ print(json.dumps({"flushed": flushed, "kept": kept, **cache.stats()["disk"]}))
 """
 
 
-def run_python(*command: Any) -> dict[str, Any]:
-    path = [str(Path(kv.__file__).parents[1]), str(Path(__file__).parent)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    program = [sys.executable, "-c", *map(str, command)]
-    ended = subprocess.run(program, capture_output=True, text=True, timeout=120, env=environment)
+def figures_of(*command: Any) -> dict[str, Any]:
+    ended = run_python("-c", *command)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
 
 
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     """Beyond RLIMIT_FSIZE a write raises a signal that ends a process: it is not tried."""
-    stats = run_python(LIMITED, tmp_path / "folder", 20_000)
+    stats = figures_of(LIMITED, tmp_path / "folder", 20_000)
     assert stats["kept"] == [19, 299]
     assert (stats["flushed"], stats["files"]) == (False, 1)
     assert stats["failed_writes"] >= 1
@@ -185,18 +181,18 @@ FAULTS = (
 )
 
 
-def run_with_fault(fault: str, number: int, *command: Any) -> tuple[bool, subprocess.CompletedProcess[str]]:
+def run_with_fault(fault: str, number: int, *command: Any) -> tuple[bool, Any]:
     """The worker, whose `number`-th call of a kind fails in each thread; and whether there was such a call."""
     log = Path(command[1]).with_suffix(".trace")
     call = fault.split(":")[0]
     traced = ["strace", "-f", "-qq", "-o", log, "-e", f"trace={call}", "-e", f"inject={fault}:when={number}"]
-    ended = subprocess.run([*traced, WORKER, *command], capture_output=True, text=True, timeout=60)
+    ended = run_command(*traced, WORKER, *command)
     return "(INJECTED)" in log.read_text(), ended
 
 
 @needs_strace
 @needs_worker
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("kind", ["dense", "mixed"] if ALL else ["mixed"])
 def test_one_call_fails(fault: str, kind: str, tmp_path: Path) -> None:
@@ -217,7 +213,7 @@ def test_one_call_fails(fault: str, kind: str, tmp_path: Path) -> None:
             seen += 1
             assert stats["failed_writes"] + stats["failed_removes"] + stats["failed_reads"] >= 1
             assert stats["last_failure"] in ended.stderr  # the log
-        looked = subprocess.run([WORKER, "verify", folder, kind], capture_output=True, text=True, timeout=60)
+        looked = run_command(WORKER, "verify", folder, kind)
         assert looked.returncode == 0, looked.stderr
     else:
         raise AssertionError("it never ended")

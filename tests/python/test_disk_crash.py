@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-WORKER = Path(os.environ.get("KVTRIE_DISK_WORKER", ROOT / "build/release/tests/cpp/disk_worker"))
+from processes import DISK_WORKER as WORKER
+from processes import PATIENCE, run_command
+
 ALL = os.environ.get("CI") == "true"
 KILLS = 500 if ALL else 60
 # What is called between "nothing is there" and "it is on the disk", and when something goes.
@@ -29,14 +30,14 @@ CALLS = ("openat", "write,pwrite64,writev", "fsync,fdatasync", "/^rename", "clos
 
 pytestmark = [
     pytest.mark.skipif(not WORKER.exists(), reason=f"{WORKER} was not built"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(3600),
 ]
 needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
 
 def verify(folder: Path, kind: str) -> dict[str, Any]:
     """What a new process finds there; fails when any of it is not what it has to be."""
-    found = subprocess.run([WORKER, "verify", folder, kind], capture_output=True, text=True, timeout=60)
+    found = run_command(WORKER, "verify", folder, kind)
     assert found.returncode == 0, found.stderr
     return json.loads(found.stdout)
 
@@ -45,7 +46,7 @@ def killed_before(calls: str, number: int, *command: Any) -> bool:
     """Runs the worker, killed before the `number`-th of these calls in any of its threads; False: there is none."""
     inject = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}"]
     inject += ["-e", f"inject={calls}:signal=KILL:when={number}"]
-    ended = subprocess.run([*inject, WORKER, *command], capture_output=True, text=True, timeout=60)
+    ended = run_command(*inject, WORKER, *command)
     assert ended.returncode in (0, -signal.SIGKILL, 128 + signal.SIGKILL), ended.stderr
     return ended.returncode != 0
 
@@ -86,6 +87,17 @@ def test_killed_before_every_call(mode: str, kind: str, tmp_path: Path) -> None:
         assert len(sweeps["/^unlink"]) > 3
 
 
+def wait_for_changes(folder: Path, count: int) -> None:
+    """Until so many files have come or gone: a kill lands in the middle of work, however slow this machine is."""
+    seen, deadline = set(os.listdir(folder)), time.monotonic() + PATIENCE
+    while count > 0:
+        assert time.monotonic() < deadline, "the worker does nothing"
+        time.sleep(0.0005)
+        now = set(os.listdir(folder))
+        count -= len(now ^ seen)
+        seen = now
+
+
 def test_killed_at_random(tmp_path: Path) -> None:
     def kill(kind: str) -> list[dict[str, Any]]:
         chance = random.Random(f"seed 41 {kind}")
@@ -96,9 +108,10 @@ def test_killed_at_random(tmp_path: Path) -> None:
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as worker:
                 if chance.random() < 0.8:
                     assert worker.stdout is not None and worker.stdout.readline() == b"open\n"
-                time.sleep(chance.uniform(0, 0.05))
+                    wait_for_changes(folder, chance.randrange(8))
+                time.sleep(chance.uniform(0, 0.02))
                 worker.kill()
-                _, errors = worker.communicate(timeout=60)
+                _, errors = worker.communicate(timeout=PATIENCE)
             assert worker.returncode == -signal.SIGKILL, errors.decode()
             if folder.exists():  # not killed before it made it
                 found.append(verify(folder, kind))
@@ -119,7 +132,7 @@ def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
     command = [str(part) for part in (WORKER, "random", tmp_path / "folder", "dense", 1, 10**7)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None and first.stdout.readline() == b"open\n"
-        second = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        second = run_command(*command)
         first.kill()
     assert second.returncode == 1
     assert "which another cache holds open" in second.stderr

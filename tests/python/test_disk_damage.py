@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import pytest
 
 import kvtrie as kv
 from disk_worker import TierModel, go_on, make, words
+from processes import run_python
 
 TEXT = words(60, 5)
 FINGERPRINT = "f"
@@ -243,14 +242,7 @@ def test_a_file_that_declares_1_tib(entry: Path, what: str, sparse: bool) -> Non
     entry.write_bytes(declares(entry.read_bytes(), what))
     if sparse:
         os.truncate(entry, 1 << 40)
-    environment = {**os.environ, "PYTHONPATH": str(Path(kv.__file__).parents[1])}
-    ended = subprocess.run(
-        [sys.executable, WORKER, "limited", entry.parent, str(64 << 20)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment,
-    )
+    ended = run_python(WORKER, "limited", entry.parent, 64 << 20)
     assert ended.returncode == 0, ended.stderr
     stats = json.loads(ended.stdout)
     assert sum(stats["refused"].values()) == 1

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +12,7 @@ import pytest
 
 import kvtrie as kv
 from fakes import DIM, KV_HEADS, CodingModel, compute, make_cache, run, state_of
+from processes import run_python
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
@@ -387,8 +385,6 @@ print("good")
 
 
 def test_a_machine_without_a_device(tmp_path: Any) -> None:
-    environment = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path), "OPENCL_VENDOR_PATH": str(tmp_path)}
-    result = subprocess.run(
-        [sys.executable, "-c", SCRIPT_WITHOUT_DEVICE], env=environment, capture_output=True, text=True, timeout=120
-    )
+    nowhere = {"OCL_ICD_VENDORS": str(tmp_path), "OPENCL_VENDOR_PATH": str(tmp_path)}
+    result = run_python("-c", SCRIPT_WITHOUT_DEVICE, environment=nowhere)
     assert (result.returncode, result.stdout, result.stderr) == (0, "good\n", "")

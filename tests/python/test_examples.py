@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 from xml.etree import ElementTree
 
 import nbclient
@@ -18,12 +16,12 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
+from processes import PATIENCE, run_python
 from random_models import random_model
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 NOTEBOOK = EXAMPLES / "notebooks" / "first_steps.ipynb"
-pytestmark = pytest.mark.timeout(300)  # the demo and the notebook compile kernels in a fresh environment
 
 TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
@@ -36,23 +34,20 @@ def snippets(path: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", path.read_text(encoding="utf-8"), flags=re.M | re.S)
 
 
-def run(*command: str, timeout: int = 300) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout
-    )
+def run(*command: str) -> Any:
+    return run_python(*command, cwd=ROOT, environment={"PYTHONIOENCODING": "utf-8"})
 
 
 # --- the demo ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def demo() -> subprocess.CompletedProcess[str]:
+def demo() -> Any:
     """The demo with short answers, its output in a pipe."""
     return run("examples/conversations.py", "--tokens", "6")
 
 
-def test_demo_ends_well_and_says_so_last(demo: subprocess.CompletedProcess[str]) -> None:
+def test_demo_ends_well_and_says_so_last(demo: Any) -> None:
     assert demo.returncode == 0, demo.stdout + demo.stderr
     last = demo.stdout.rstrip().splitlines()[-1]
     assert re.fullmatch(
@@ -62,13 +57,13 @@ def test_demo_ends_well_and_says_so_last(demo: subprocess.CompletedProcess[str])
     )
 
 
-def test_demo_output_in_a_pipe_is_plain(demo: subprocess.CompletedProcess[str]) -> None:
+def test_demo_output_in_a_pipe_is_plain(demo: Any) -> None:
     assert "\x1b" not in demo.stdout and "\r" not in demo.stdout
     assert max(map(len, demo.stdout.splitlines())) <= 130
     assert demo.stderr == ""
 
 
-def test_demo_table_shows_sharing_and_paging(demo: subprocess.CompletedProcess[str]) -> None:
+def test_demo_table_shows_sharing_and_paging(demo: Any) -> None:
     rows = {}
     for line in demo.stdout.splitlines():
         found = re.match(r" *(\d+) +(\w+) +(.+?)  +(\d+) +(\d+) +(\d+) +(\d+) +(device|host|-) +(\d+) +(\d+) *$", line)
@@ -191,7 +186,7 @@ def test_notebook_is_stored_without_outputs() -> None:
 def test_notebook_runs_and_draws() -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbclient.NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOK.parent)}}
+        notebook, timeout=int(PATIENCE), kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOK.parent)}}
     ).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     pages = [output["data"].get("text/html", "") for output in outputs if "data" in output]

@@ -5,16 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import kvtrie as kv
 from disk_worker import FINGERPRINT, conversations, go_on, make, words
 from kvtrie.cli import main
+from processes import run_python
 
 
 def inspect(folder: Path, *options: str) -> tuple[int, str]:
@@ -147,8 +145,6 @@ def test_empty_and_wrong_folders(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_as_a_command(folder: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(kv.__file__).parents[1])}
-    command = [sys.executable, "-m", "kvtrie", "inspect", str(folder), "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    ended = run_python("-m", "kvtrie", "inspect", folder, "--json")
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["files"] == len(os.listdir(folder)) - 1

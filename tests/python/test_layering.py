@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 
 import kvtrie as kv
 from kvtrie import _core
+from processes import run_python
 
 PACKAGE = Path(kv.__file__).parent
 STUB = ast.parse((PACKAGE / "_core.pyi").read_text(encoding="utf-8"))
@@ -182,24 +181,26 @@ def test_errors_and_values_are_those_of_the_core() -> None:
 
 IMPORT = """
 import sys, time
+start = time.process_time()
 import numpy, logging
-start = time.perf_counter()
+between = time.process_time()
 import kvtrie
-elapsed = time.perf_counter() - start
+end = time.process_time()
 heavy = {"tokenizers", "safetensors", "jinja2", "tqdm", "torch", "matplotlib", "IPython"} & set(sys.modules)
 assert not heavy, heavy
 assert not logging.getLogger().handlers
-print(elapsed)
+print((end - between) / (between - start))
 """
 
 
 def test_importing_is_cheap_and_silent() -> None:
-    times = []
+    """Beside importing numpy, on which every user of it waits anyway: processor time of both in one process."""
+    ratios = []
     for _ in range(3):
-        result = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, timeout=60)
+        result = run_python("-c", IMPORT)
         assert (result.returncode, result.stderr) == (0, "")
-        times.append(float(result.stdout))
-    assert min(times) < 0.3
+        ratios.append(float(result.stdout))
+    assert min(ratios) < 1
 
 
 def test_the_package_never_pickles_and_prints_only_in_the_command_line() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 import threading
 import weakref
@@ -15,6 +14,7 @@ import pytest
 
 import kvtrie as kv
 from fakes import DIM, KV_HEADS, CodingModel, compute, make_cache
+from processes import PATIENCE, run_python
 from test_tensor import aligned
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
@@ -28,10 +28,10 @@ def tracked(shape: tuple[int, ...]) -> Any:
     return aligned(shape, np.float32).view(Tracked)
 
 
-def in_python(script: str, *, code: int = 0, timeout: int = 120) -> str:
+def in_python(script: str) -> str:
     """Runs `script` in a new interpreter; nothing may be printed to stderr."""
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=timeout)
-    assert (result.returncode, result.stderr) == (code, "")
+    result = run_python("-c", script)
+    assert (result.returncode, result.stderr) == (0, "")
     return result.stdout
 
 
@@ -64,7 +64,7 @@ def test_an_array_is_let_go_from_a_thread_without_the_gil(device: Any) -> None:
     thread = threading.Thread(target=lambda holder: holder.clear(), args=([x],))
     del x
     thread.start()
-    thread.join(30)
+    thread.join(PATIENCE)
     del thread
     gc.collect()
     assert watch() is None
@@ -214,9 +214,10 @@ def test_an_interrupt_between_steps_leaves_everything_valid() -> None:
     script = (
         PREAMBLE
         + """
-import _thread, threading
-threading.Timer(0.3, _thread.interrupt_main).start()
+import _thread, signal, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a program in the background ignores it
 try:
+    threading.Timer(0.3, _thread.interrupt_main).start()
     while True:
         session.append(1)
         one = np.ones((1, 1, 8), np.float32)

@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from kvtrie.simulate import (
     of_requests,
     read,
 )
+from processes import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = Path(__file__).with_name("trace_blocks.jsonl")  # 124 requests, blocks of 64 tokens
@@ -295,10 +295,8 @@ def test_a_report_as_text_html_and_picture(tmp_path: Path, monkeypatch: pytest.M
         report.plot(tmp_path / "no" / "folder.svg")
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kvtrie", "simulate", *arguments], capture_output=True, text=True, timeout=120
-    )
+def command(*arguments: str) -> Any:
+    return run_python("-m", "kvtrie", "simulate", *arguments)
 
 
 def test_the_command_replays_and_writes(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import kvtrie as kv
 from fakes import CodingModel, compute, make_cache, run
+from processes import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
@@ -25,7 +26,7 @@ def together(*works: Callable[[], Any]) -> None:
 
     def body(work: Callable[[], Any]) -> None:
         try:
-            barrier.wait(30)
+            barrier.wait(PATIENCE)
             work()
         except BaseException as error:
             errors.append(error)
@@ -34,7 +35,7 @@ def together(*works: Callable[[], Any]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
     if errors:
         raise errors[0]
@@ -51,7 +52,7 @@ class Gate:
         if self.armed.is_set():
             self.armed.clear()
             self.reached.set()
-            assert self.open.wait(30)
+            assert self.open.wait(PATIENCE)
         return 0.0
 
 
@@ -74,12 +75,12 @@ def test_two_threads_in_one_session(call: str) -> None:
     gate.armed.set()
     first = threading.Thread(target=lambda: session.append(9))
     first.start()
-    assert gate.reached.wait(30)
+    assert gate.reached.wait(PATIENCE)
     with pytest.raises(kv.BusyError, match="another thread"):
         second[call]()
     other.append(10)  # other sessions of the cache are free
     gate.open.set()
-    first.join(30)
+    first.join(PATIENCE)
     assert list(session.tokens) == [1, 2, 3, 4, 9]
     session.close()
     other.close()
@@ -132,7 +133,7 @@ def test_a_cache_is_closed_while_others_use_it() -> None:
             started.set()
 
     def close() -> None:
-        assert started.wait(30)
+        assert started.wait(PATIENCE)
         cache.close()
 
     together(talk, talk, close)
@@ -156,10 +157,10 @@ def test_waiting_releases_the_gil() -> None:
     gate.armed.set()
     thread = threading.Thread(target=lambda: cache.begin([1, 2]).close())
     thread.start()
-    assert gate.reached.wait(30)
+    assert gate.reached.wait(PATIENCE)
     assert cache.plan([1]).matched == 0  # not even the cache's lock is held
     gate.open.set()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import pytest
 
 import kvtrie as kv
 from disk_worker import KINDS, TierModel, conversations, go_on, make, words
+from processes import run_python
 
 ALL = os.environ.get("CI") == "true"
 BORDERS = [0, 1, 2, 15, 16, 17, 62, 63, 64, 65, 66, 126, 127, 128, 129, 190, 198, 199]
@@ -34,10 +33,7 @@ def parted(offset: int) -> list[int]:
 
 
 def in_another_process(*command: Any) -> Any:
-    environment = {**os.environ, "PYTHONPATH": str(Path(kv.__file__).parents[1])}
-    ended = subprocess.run(
-        [sys.executable, WORKER, *map(str, command)], capture_output=True, text=True, timeout=120, env=environment
-    )
+    ended = run_python(WORKER, *command)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree
@@ -19,6 +18,7 @@ from kvtrie.viz.outline import collect
 from kvtrie.viz.palette import ink_for, tier_colour
 from kvtrie.viz.scale import make_scale, ticks
 from kvtrie.viz.words import clip, format_age, format_bytes, one_line, text_columns
+from processes import run_command
 
 SVG = "{http://www.w3.org/2000/svg}"
 BYTES_PER_TOKEN = 1024
@@ -277,7 +277,7 @@ def test_dot_quotes_text(shared: FakeCache) -> None:
     dot = viz.tree_dot(shared, decode=lambda tokens: 'say "hi" \\ back')
     assert 'say \\"hi\\" \\\\ back' in dot
     if shutil.which("dot"):
-        subprocess.run(["dot", "-Tsvg"], input=dot.encode(), check=True, capture_output=True, timeout=60)
+        run_command("dot", "-Tsvg", input=dot, check=True)
 
 
 def test_html_has_the_drawing_and_the_counts(shared: FakeCache) -> None:

@@ -1,0 +1,33 @@
+"""Children of the tests: Python programs and C++ workers, and how long anybody is waited for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+import kvtrie as kv
+
+ROOT = Path(__file__).resolve().parents[2]
+DISK_WORKER = Path(os.environ.get("KVTRIE_DISK_WORKER", ROOT / "build/release/tests/cpp/disk_worker"))
+
+# Seconds after which a child, a thread or a server is taken to hang. No test is about how fast anything is, so this is
+# far beyond what the slowest machine needs while it is busy with something else.
+PATIENCE = 600.0
+
+_PATH = [str(Path(kv.__file__).parents[1]), str(Path(__file__).parent)]  # the package, and the tests' own modules
+
+
+def run_command(*command: Any, environment: Optional[Mapping[str, str]] = None, **options: Any) -> Any:
+    """A command to its end, a ``CompletedProcess`` with its output as text. ``environment`` comes on top of ours."""
+    given = {**os.environ, "PYTHONPATH": os.pathsep.join(_PATH), **(environment or {})}
+    options.setdefault("timeout", PATIENCE)
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, env=given, **options)
+
+
+def run_python(*arguments: Any, **options: Any) -> Any:
+    """``run_command`` with this interpreter: ``run_python("-c", program)``."""
+    return run_command(sys.executable, *arguments, **options)
