@@ -1,15 +1,17 @@
 """The child of test_warm_up: makes caches, then does whatever conversations do, and tells what was compiled for it.
 
-    python warm_up_worker.py        with KVTRIE_CACHE_DIR and POCL_CACHE_DIR in its environment
+    python warm_up_worker.py KIND [cold]        cold: the caches prepare nothing
 
-Prints one line of JSON: for each model its {"programs", "kernels", "files"} after the caches were made, and how many of
-each came on top.
+Prints one line of JSON: the {"programs", "kernels", "binaries"} that the model's caches made, and how many of each came
+on top. Where programs lie on disk already, they are counted when they are taken from there: a step that needs one more
+than the caches prepared would compile it on another machine.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +25,22 @@ ROWS = (1, 2, 3, 4, 5, 17, 64, 100, 516)  # of prefill steps
 BATCHES = (1, 4, 8)  # conversations in a decode step
 
 
-def models(device: Any) -> dict[str, Any]:
-    """One of each kind of state."""
-    folder = GOLDENS / "qwen3-5-dense"
-    return {
-        "dense": random_model("dense"),
-        "window": random_model("window"),
-        "hybrid": kv.models.load(folder, device, "float32"),
-    }
+def model_of(kind: str) -> Any:
+    return kv.models.load(GOLDENS / "qwen3-5-dense", dtype="float32") if kind == "hybrid" else random_model(kind)
 
 
-def compiled(device: Any, folder: Path) -> dict[str, int]:
-    """What the device object built or loaded so far, and the driver's own files of compiled kernels in ``folder``."""
+def driver_folder() -> Path:
+    """Where PoCL keeps what it compiled, one library for each kernel and local size."""
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("POCL_CACHE_DIR") or Path(caches) / "pocl").resolve()
+
+
+def compiled(device: Any) -> dict[str, int]:
+    """What the device object built or took from disk so far, and the driver's libraries in this process."""
     device.finish()
-    memory = device.memory()
-    files = sum(1 for path in folder.rglob("*.so") if path.is_file())
-    return {"programs": memory["programs"], "kernels": memory["kernels"], "files": files}
+    memory, folder = device.memory(), str(driver_folder())
+    mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if folder in line}
+    return {"programs": memory["programs"], "kernels": memory["kernels"], "binaries": len(mapped)}
 
 
 def prompt(model: Any, kind: int, length: int) -> list[int]:
@@ -73,16 +75,14 @@ def converse(model: Any, cache: Any) -> None:
 
 
 def main() -> None:
-    device, folder = kv.Device(), Path(os.environ["POCL_CACHE_DIR"])
-    report = {}
-    for name, model in models(device).items():
-        cache = kv.PrefixCache(model.caches(capacity=4096), host_bytes="64 MiB")
-        before = compiled(device, folder)
-        converse(model, cache)
-        after = compiled(device, folder)
-        report[name] = {**before, "more": {key: after[key] - before[key] for key in before}}
-        cache.close()
-    print(json.dumps(report))
+    kind, *cold = sys.argv[1:]
+    device, model = kv.Device(), model_of(kind)
+    cache = kv.PrefixCache(model.caches(capacity=4096, warm_up=not cold), host_bytes="64 MiB")
+    before = compiled(device)
+    converse(model, cache)
+    after = compiled(device)
+    cache.close()
+    print(json.dumps({**before, "more": {key: after[key] - before[key] for key in before}}))
 
 
 if __name__ == "__main__":
