@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 import kvtrie as kv
 import redis_server
 from fakes import CodingModel
+
+collect_ignore = [] if os.environ.get("KVTRIE_EMULATE") else ["test_emulated.py"]  # ./dev emulate
 
 LIVE = ("live_buffers", "live_bytes", "host_storages", "host_bytes", "events")
 
