@@ -6,7 +6,7 @@
 // so one table serves tensors [rows][kv_heads][dim] and section images alike (csrc/ops/cells.h).
 //
 // One work-group of LANES work-items handles one (run, KV head), K then V. Equal storage types are copied bit by bit,
-// so that NaN payloads survive; others are converted with round-to-nearest-even, eight at a time.
+// so that NaN payloads survive; others are converted with round-to-nearest-even, VW at a time.
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef POOL
@@ -19,6 +19,9 @@
 #define LANES 1  // work-items that share one run and head
 #endif
 
+#include "vector.clh"
+#undef VW
+#define VW ROW_VW
 #include "storage.clh"
 
 #if POOL == LINEAR && POOL == 0
@@ -57,24 +60,24 @@ void stream(__global const uchar* from, __global uchar* to, ulong bytes) {
 
 // LANES work-items copy one row of `dim` numbers.
 void load_row(__global const LINEAR_T* from, __global POOL_T* to, int dim) {
-  int d = 8 * (int)get_local_id(0);
+  int d = VW * (int)get_local_id(0);
 #if POOL == LINEAR
-  for (; d + 8 <= dim; d += 8 * LANES) vstore8(vload8(0, from + d), 0, to + d);
-  for (int i = d; i < min(d + 8, dim); ++i) to[i] = from[i];
+  for (; d + VW <= dim; d += VW * LANES) STORE(LOAD(from + d), to + d);
+  for (int i = d; i < min(d + VW, dim); ++i) to[i] = from[i];
 #else
-  for (; d + 8 <= dim; d += 8 * LANES) WRITE8(POOL, READ8(LINEAR, from + d), to + d);
-  for (int i = d; i < min(d + 8, dim); ++i) WRITE1(POOL, READ1(LINEAR, from + i), to + i);
+  for (; d + VW <= dim; d += VW * LANES) WRITE_VEC(POOL, READ_VEC(LINEAR, from + d), to + d);
+  for (int i = d; i < min(d + VW, dim); ++i) WRITE1(POOL, READ1(LINEAR, from + i), to + i);
 #endif
 }
 
 void store_row(__global const POOL_T* from, __global LINEAR_T* to, int dim) {
-  int d = 8 * (int)get_local_id(0);
+  int d = VW * (int)get_local_id(0);
 #if POOL == LINEAR
-  for (; d + 8 <= dim; d += 8 * LANES) vstore8(vload8(0, from + d), 0, to + d);
-  for (int i = d; i < min(d + 8, dim); ++i) to[i] = from[i];
+  for (; d + VW <= dim; d += VW * LANES) STORE(LOAD(from + d), to + d);
+  for (int i = d; i < min(d + VW, dim); ++i) to[i] = from[i];
 #else
-  for (; d + 8 <= dim; d += 8 * LANES) WRITE8(LINEAR, READ8(POOL, from + d), to + d);
-  for (int i = d; i < min(d + 8, dim); ++i) WRITE1(LINEAR, READ1(POOL, from + i), to + i);
+  for (; d + VW <= dim; d += VW * LANES) WRITE_VEC(LINEAR, READ_VEC(POOL, from + d), to + d);
+  for (int i = d; i < min(d + VW, dim); ++i) WRITE1(LINEAR, READ1(POOL, from + i), to + i);
 #endif
 }
 

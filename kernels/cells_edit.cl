@@ -12,6 +12,9 @@
 #define LANES 1  // work-items that share one run and head
 #endif
 
+#include "vector.clh"
+#undef VW
+#define VW ROW_VW
 #include "storage.clh"
 
 // One work-group per (run, KV head); run = (cell, length, unused, unused). Pairs are (i, i + half) or, interleaved,
@@ -26,8 +29,8 @@ __kernel void rotate_cells(__global STORAGE(POOL) * restrict pool, ulong offset,
       __global STORAGE(POOL)* a = row + (interleaved ? 2 * i : i);
       __global STORAGE(POOL)* b = interleaved ? a + 1 : a + pairs;
       const float x = READ1(POOL, a), y = READ1(POOL, b), cos_ = turns[2 * i], sin_ = turns[2 * i + 1];
-      WRITE1(POOL, fma(x, cos_, -(y * sin_)), a);
-      WRITE1(POOL, fma(y, cos_, x * sin_), b);
+      WRITE1(POOL, FMA(x, cos_, -(y * sin_)), a);
+      WRITE1(POOL, FMA(y, cos_, x * sin_), b);
     }
   }
 }

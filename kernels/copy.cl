@@ -10,11 +10,20 @@
 #define TO 1  // storage of the destination
 #endif
 
+#include "vector.clh"
+#undef VW
+#define VW ROW_VW
 #include "piece.clh"
 #include "storage.clh"
 
+#if VW == 4
+#define WORDS 8  // 16-bit words of a register
+#else
+#define WORDS 16
+#endif
+
 void convert_range(__global const STORAGE(FROM) * from, __global STORAGE(TO) * to, int d, int end) {
-  for (; d + 8 <= end; d += 8) WRITE8(TO, READ8(FROM, from + d), to + d);
+  for (; d + VW <= end; d += VW) WRITE_VEC(TO, READ_VEC(FROM, from + d), to + d);
   for (; d < end; ++d) WRITE1(TO, READ1(FROM, from + d), to + d);
 }
 
@@ -38,7 +47,7 @@ KERNEL void embedding(IDS __global const STORAGE(FROM) * restrict from, ulong fr
   }
   from += from_offset + (ulong)id * dim;
   int d = begin;
-  for (; d + 8 <= end; d += 8) vstore8(READ8(FROM, from + d), 0, to + d);
+  for (; d + VW <= end; d += VW) STORE(READ_VEC(FROM, from + d), to + d);
   for (; d < end; ++d) to[d] = READ1(FROM, from + d);
 }
 
@@ -50,7 +59,7 @@ KERNEL void copy_rows(IDS __global const ushort* restrict from, ulong from_offse
   from += from_offset + ID(1) * from_stride;
   to += to_offset + ID(1) * to_stride;
   int d = begin;
-  for (; d + 16 <= end; d += 16) vstore16(vload16(0, from + d), 0, to + d);
+  for (; d + WORDS <= end; d += WORDS) JOIN(vstore, WORDS)(JOIN(vload, WORDS)(0, from + d), 0, to + d);
   for (; d < end; ++d) to[d] = from[d];
 }
 
@@ -61,6 +70,6 @@ KERNEL void take_rows(IDS __global const ushort* restrict from, ulong from_offse
   from += from_offset + (ulong)rows[ID(1)] * words;
   to += ID(1) * (ulong)words;
   int d = begin;
-  for (; d + 16 <= end; d += 16) vstore16(vload16(0, from + d), 0, to + d);
+  for (; d + WORDS <= end; d += WORDS) JOIN(vstore, WORDS)(JOIN(vload, WORDS)(0, from + d), 0, to + d);
   for (; d < end; ++d) to[d] = from[d];
 }

@@ -1,9 +1,12 @@
 // Element by element over rows of `dim` numbers: y[r][d] = f(a[r][d]) or f(a[r][d], b[r % b_rows][d]).
 //
 // b_rows below the number of rows repeats b: a bias has one row. One work-item computes `chunk` numbers of one row,
-// eight at a time, the rest one by one, so a row's bits do not depend on the other rows.
+// VW at a time, the rest one by one, so a row's bits do not depend on the other rows.
 #pragma OPENCL FP_CONTRACT OFF
 
+#include "vector.clh"
+#undef VW
+#define VW ROW_VW
 #include "activation.clh"
 #include "piece.clh"
 
@@ -18,13 +21,13 @@
   KERNEL void NAME(IDS __global const float* restrict a, ulong a_offset, __global float* restrict y, ulong y_offset, \
                    int dim, int chunk) {                                                                             \
     FIND_CHUNK                                                                                                       \
-    for (; d + 8 <= end; d += 8) {                                                                                   \
-      const float8 x = vload8(0, a + d);                                                                             \
-      vstore8(F(x, float8, logistic8), 0, y + d);                                                                    \
+    for (; d + VW <= end; d += VW) {                                                                                 \
+      const VEC x = LOAD(a + d);                                                                                     \
+      STORE(F(x, VEC), y + d);                                                                                       \
     }                                                                                                                \
     for (; d < end; ++d) {                                                                                           \
       const float x = a[d];                                                                                          \
-      y[d] = F(x, float, logistic);                                                                                  \
+      y[d] = F(x, float);                                                                                            \
     }                                                                                                                \
   }
 
@@ -33,21 +36,21 @@
                    ulong b_offset, __global float* restrict y, ulong y_offset, int dim, int chunk, int b_rows) { \
     FIND_CHUNK                                                                                                   \
     b += b_offset + (ulong)(row % b_rows) * dim;                                                                 \
-    for (; d + 8 <= end; d += 8) {                                                                               \
-      const float8 x = vload8(0, a + d), z = vload8(0, b + d);                                                   \
-      vstore8(F(x, z, float8, logistic8), 0, y + d);                                                             \
+    for (; d + VW <= end; d += VW) {                                                                             \
+      const VEC x = LOAD(a + d), z = LOAD(b + d);                                                                \
+      STORE(F(x, z, VEC), y + d);                                                                                \
     }                                                                                                            \
     for (; d < end; ++d) {                                                                                       \
       const float x = a[d], z = b[d];                                                                            \
-      y[d] = F(x, z, float, logistic);                                                                           \
+      y[d] = F(x, z, float);                                                                                     \
     }                                                                                                            \
   }
 
-#define ADD(x, z, T, LOGISTIC) ((x) + (z))
-#define MUL(x, z, T, LOGISTIC) ((x) * (z))
-#define SILU_MUL(x, z, T, LOGISTIC) (SILU(x, T, LOGISTIC) * (z))
-#define GELU_TANH_MUL(x, z, T, LOGISTIC) (GELU_TANH(x, T, LOGISTIC) * (z))
-#define GELU_EXACT_MUL(x, z, T, LOGISTIC) (GELU_EXACT(x, T, LOGISTIC) * (z))
+#define ADD(x, z, T) ((x) + (z))
+#define MUL(x, z, T) ((x) * (z))
+#define SILU_MUL(x, z, T) (SILU(x, T) * (z))
+#define GELU_TANH_MUL(x, z, T) (GELU_TANH(x, T) * (z))
+#define GELU_EXACT_MUL(x, z, T) (GELU_EXACT(x, T) * (z))
 
 #ifndef OP
 #define OP add  // the kernel to compile; each one is a program of its own, since building all takes seconds
@@ -60,11 +63,11 @@
 #define IS_silu_mul BINARY(silu_mul, SILU_MUL)
 #define IS_gelu_tanh_mul BINARY(gelu_tanh_mul, GELU_TANH_MUL)
 #define IS_gelu_exact_mul BINARY(gelu_exact_mul, GELU_EXACT_MUL)
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
+#define MADE_(op) IS_##op
+#define MADE(op) MADE_(op)
 
 #ifdef IN_GRAPH
 IS_add IS_mul
 #else
-JOIN(IS_, OP)
+MADE(OP)
 #endif

@@ -183,11 +183,11 @@ KERNEL void matmul_gated(IDS __global const float* restrict x, ulong x_offset, _
       int c = 0;
       for (; c + 8 <= columns; c += 8) {
         const float8 g = vload8(0, gate + c), u = vload8(0, up + c);
-        vstore8(ACTIVATION(g, float8, logistic8) * u, 0, to + c);
+        vstore8(ACTIVATION(g, float8) * u, 0, to + c);
       }
       for (; c < columns; ++c) {
         const float g = gate[c], u = up[c];
-        to[c] = ACTIVATION(g, float, logistic) * u;
+        to[c] = ACTIVATION(g, float) * u;
       }
     }
 }

@@ -10,6 +10,9 @@
 #ifndef STORED
 #define STORED 0  // storage of w: 0 float32, 1 float16, 2 bfloat16
 #endif
+#include "vector.clh"
+#undef VW
+#define VW ROW_VW
 #include "piece.clh"
 #include "q8.clh"
 #include "storage.clh"

@@ -20,6 +20,9 @@
 #define LANES 1  // work-items of a group, a power of two
 #endif
 
+#include "vector.clh"
+#undef VW
+#define VW ROW_VW
 #include "norm.clh"
 #include "storage.clh"
 
@@ -36,17 +39,17 @@ typedef struct {
   int pairs, interleaved;
 } Turn;
 
-// Sines and cosines of one position, eight pairs at a time and the rest one by one.
+// Sines and cosines of one position, VW pairs at a time and the rest one by one.
 void find_turn(float position, __global const float* inverse_frequencies, int pairs, float factor,
                GROUP_MEM float* cos_, GROUP_MEM float* sin_) {
   const int lane = LANE_ID;
-  for (int i = 8 * lane; i + 8 <= pairs; i += 8 * LANES) {
-    float8 c;
-    const float8 s = sincos(position * vload8(0, inverse_frequencies + i), &c) * factor;
-    vstore8(c * factor, 0, cos_ + i);
-    vstore8(s, 0, sin_ + i);
+  for (int i = VW * lane; i + VW <= pairs; i += VW * LANES) {
+    VEC c;
+    const VEC s = sincos(position * LOAD(inverse_frequencies + i), &c) * factor;
+    STORE(c * factor, cos_ + i);
+    STORE(s, sin_ + i);
   }
-  for (int i = pairs / 8 * 8 + lane; i < pairs; i += LANES) {
+  for (int i = pairs / VW * VW + lane; i < pairs; i += LANES) {
     float c;
     const float s = sincos(position * inverse_frequencies[i], &c) * factor;
     cos_[i] = c * factor;
@@ -60,25 +63,25 @@ void prepare_head(__global const float* x, Norm norm, Turn turn, GROUP_MEM float
   const int lane = LANE_ID, dim = K_DIM;
   if (norm.present) {
     const float scale = 1.0f / sqrt(row_squares(x, 0.0f, dim, shared) / dim + norm.eps);
-    FOR_VECTORS(d) vstore8(vload8(0, x + d) * scale * (norm.offset + vload8(0, norm.weight + d)), 0, head + d);
+    FOR_VECTORS(d) STORE(LOAD(x + d) * scale * (norm.offset + LOAD(norm.weight + d)), head + d);
     FOR_REST(d) head[d] = x[d] * scale * (norm.offset + norm.weight[d]);
   } else {
-    FOR_VECTORS(d) vstore8(vload8(0, x + d), 0, head + d);
+    FOR_VECTORS(d) STORE(LOAD(x + d), head + d);
     FOR_REST(d) head[d] = x[d];
   }
   SYNC;
-  const int pairs = turn.pairs, whole = turn.interleaved ? 0 : pairs / 8 * 8;
-  for (int i = 8 * lane; i < whole; i += 8 * LANES) {
-    const float8 u = vload8(0, head + i), v = vload8(0, head + i + pairs);
-    const float8 c = vload8(0, turn.cos_ + i), s = vload8(0, turn.sin_ + i);
-    vstore8(fma(u, c, -(v * s)), 0, head + i);
-    vstore8(fma(v, c, u * s), 0, head + i + pairs);
+  const int pairs = turn.pairs, whole = turn.interleaved ? 0 : pairs / VW * VW;
+  for (int i = VW * lane; i < whole; i += VW * LANES) {
+    const VEC u = LOAD(head + i), v = LOAD(head + i + pairs);
+    const VEC c = LOAD(turn.cos_ + i), s = LOAD(turn.sin_ + i);
+    STORE(FMA(u, c, -(v * s)), head + i);
+    STORE(FMA(v, c, u * s), head + i + pairs);
   }
   for (int i = whole + lane; i < pairs; i += LANES) {
     const int a = turn.interleaved ? 2 * i : i, b = turn.interleaved ? 2 * i + 1 : i + pairs;
     const float u = head[a], v = head[b];
-    head[a] = fma(u, turn.cos_[i], -(v * turn.sin_[i]));
-    head[b] = fma(v, turn.cos_[i], u * turn.sin_[i]);
+    head[a] = FMA(u, turn.cos_[i], -(v * turn.sin_[i]));
+    head[b] = FMA(v, turn.cos_[i], u * turn.sin_[i]);
   }
   SYNC;
 }
@@ -102,17 +105,17 @@ KERNEL void put_qkv(IDS __global const float* restrict qkv, ulong qkv_offset, __
   q += q_offset + (ulong)row * heads * dim;
   for (int h = group * each; h < (group + 1) * each; ++h) {
     prepare_head(qkv + h * dim, of_q, turn, head, shared);
-    FOR_VECTORS(d) vstore8(vload8(0, head + d), 0, q + h * dim + d);
+    FOR_VECTORS(d) STORE(LOAD(head + d), q + h * dim + d);
     FOR_REST(d) q[h * dim + d] = head[d];
     SYNC;
   }
   prepare_head(qkv + (heads + group) * dim, of_k, turn, head, shared);
   if (cell < 0) return;
   k_pool += k_offset + ((ulong)group * cells + cell) * dim;
-  FOR_VECTORS(d) WRITE8(POOL, vload8(0, head + d), k_pool + d);
+  FOR_VECTORS(d) WRITE_VEC(POOL, LOAD(head + d), k_pool + d);
   FOR_REST(d) WRITE1(POOL, head[d], k_pool + d);
   qkv += (heads + kv_heads) * dim + group * v_dim;
   v_pool += v_offset + ((ulong)group * cells + cell) * v_dim;
-  for (int d = 8 * lane; d + 8 <= v_dim; d += 8 * LANES) WRITE8(POOL, vload8(0, qkv + d), v_pool + d);
-  for (int d = v_dim / 8 * 8 + lane; d < v_dim; d += LANES) WRITE1(POOL, qkv[d], v_pool + d);
+  for (int d = VW * lane; d + VW <= v_dim; d += VW * LANES) WRITE_VEC(POOL, LOAD(qkv + d), v_pool + d);
+  for (int d = v_dim / VW * VW + lane; d < v_dim; d += LANES) WRITE1(POOL, qkv[d], v_pool + d);
 }

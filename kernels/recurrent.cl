@@ -15,7 +15,7 @@
 #define WIDTH 4  // taps of the convolution
 #endif
 #ifndef BLOCK
-#define BLOCK 16  // channels of one work-item: a multiple of 8 for wide vectors, 1 for neighbouring lanes
+#define BLOCK 16  // channels of one work-item: a multiple of VW for vectors, 1 for neighbouring lanes
 #endif
 #ifndef K_DIM
 #define K_DIM 128
@@ -30,6 +30,9 @@
 #define TILE 8  // rows of k and q in local memory at a time
 #endif
 
+#include "vector.clh"
+#undef VW
+#define VW ROW_VW
 #include "reduce.clh"
 #include "storage.clh"
 
@@ -49,7 +52,7 @@
       const ulong at = (ulong)(run[0] + t) * dim + c;                                                               \
       inputs[TAIL] = READ(0, x + at);                                                                               \
       T sum = taps[0] * inputs[0];                                                                                  \
-      for (int j = 1; j < WIDTH; ++j) sum = fma(taps[j], inputs[j], sum);                                           \
+      for (int j = 1; j < WIDTH; ++j) sum = FMA(taps[j], inputs[j], sum);                                           \
       WRITE(0, sum, y + at);                                                                                        \
       for (int i = 0; i < TAIL; ++i) inputs[i] = inputs[i + 1];                                                     \
       if (write == run[4] || table[write] != t + 1) continue;                                                       \
@@ -57,7 +60,7 @@
       write += 2;                                                                                                   \
     }                                                                                                               \
   }
-CONVOLVE(convolve_eight, float8, READ8, WRITE8)
+CONVOLVE(convolve_vector, VEC, READ_VEC, WRITE_VEC)
 CONVOLVE(convolve_one, float, READ1, WRITE1)
 
 __kernel void causal_conv1d(__global const float* restrict x, ulong x_offset, __global const float* restrict weight,
@@ -68,15 +71,15 @@ __kernel void causal_conv1d(__global const float* restrict x, ulong x_offset, __
   int c = BLOCK * (int)get_global_id(0);
   const int end = min(c + BLOCK, dim);
   x += x_offset, weight += weight_offset, in += in_offset, out += out_offset, y += y_offset;
-#if BLOCK >= 8
-  for (; c + 8 <= end; c += 8) {
-    float8 taps[WIDTH];
+#if BLOCK >= VW
+  for (; c + VW <= end; c += VW) {
+    VEC taps[WIDTH];
     for (int j = 0; j < WIDTH; ++j) {
-      float tap[8];
-      for (int i = 0; i < 8; ++i) tap[i] = weight[(c + i) * WIDTH + j];
-      taps[j] = vload8(0, tap);
+      float tap[VW];
+      for (int i = 0; i < VW; ++i) tap[i] = weight[(c + i) * WIDTH + j];
+      taps[j] = LOAD(tap);
     }
-    convolve_eight(x, taps, in, out, table, run, y, dim, c);
+    convolve_vector(x, taps, in, out, table, run, y, dim, c);
   }
 #endif
   for (; c < end; ++c) {
@@ -88,71 +91,71 @@ __kernel void causal_conv1d(__global const float* restrict x, ulong x_offset, __
 
 // ---- gated delta rule -----------------------------------------------------------------------------------------------
 
-#define VECTORS ((K_DIM + 7) / 8)
+#define VECTORS ((K_DIM + VW - 1) / VW)
 
-// Numbers 8 i to 8 i + 7 of a row of K_DIM; zeros beyond it.
-float8 load_eight(__global const float* row, int i) {
-#if K_DIM % 8 == 0
-  return vload8(i, row);
+// Numbers VW i to VW (i + 1) - 1 of a row of K_DIM; zeros beyond it.
+VEC load_vector(__global const float* row, int i) {
+#if K_DIM % VW == 0
+  return LOAD(row + VW * i);
 #else
-  if (8 * i + 8 <= K_DIM) return vload8(i, row);
-  float rest[8] = {0};
-  for (int d = 8 * i; d < K_DIM; ++d) rest[d - 8 * i] = row[d];
-  return vload8(0, rest);
+  if (VW * i + VW <= K_DIM) return LOAD(row + VW * i);
+  float rest[VW] = {0};
+  for (int d = VW * i; d < K_DIM; ++d) rest[d - VW * i] = row[d];
+  return LOAD(rest);
 #endif
 }
 
-void store_eight(float8 x, __global float* row, int i) {
-#if K_DIM % 8 != 0
-  if (8 * i + 8 > K_DIM) {
-    float rest[8];
-    vstore8(x, 0, rest);
-    for (int d = 8 * i; d < K_DIM; ++d) row[d] = rest[d - 8 * i];
+void store_vector(VEC x, __global float* row, int i) {
+#if K_DIM % VW != 0
+  if (VW * i + VW > K_DIM) {
+    float rest[VW];
+    STORE(x, rest);
+    for (int d = VW * i; d < K_DIM; ++d) row[d] = rest[d - VW * i];
     return;
   }
 #endif
-  vstore8(x, i, row);
+  STORE(x, row + VW * i);
 }
 
 #if LANES > 1
 #define SHARED __local
-#define ROW_EIGHT(row, i) vload8(i, row)  // rows in local memory have 8 VECTORS numbers, zeros beyond K_DIM
+#define ROW_VECTOR(row, i) LOAD(row + VW * i)  // rows in local memory have VW VECTORS numbers, zeros beyond K_DIM
 #else
 #define SHARED __global
-#define ROW_EIGHT(row, i) load_eight(row, i)
+#define ROW_VECTOR(row, i) load_vector(row, i)
 #endif
 
 // One row for ROWS rows of S; v and y point at the first of them.
-void delta_step(float8 S[ROWS][VECTORS], SHARED const float* k, SHARED const float* q, float decay, float beta,
+void delta_step(VEC S[ROWS][VECTORS], SHARED const float* k, SHARED const float* q, float decay, float beta,
                 __global const float* v, __global float* y) {
-  float8 seen[ROWS], sum[ROWS];
+  VEC seen[ROWS], sum[ROWS];
   float u[ROWS];
-  for (int r = 0; r < ROWS; ++r) seen[r] = sum[r] = (float8)(0.0f);
+  for (int r = 0; r < ROWS; ++r) seen[r] = sum[r] = (VEC)(0.0f);
 #pragma unroll
   for (int i = 0; i < VECTORS; ++i) {
-    const float8 key = ROW_EIGHT(k, i);
-    for (int r = 0; r < ROWS; ++r) seen[r] = fma(S[r][i], key, seen[r]);
+    const VEC key = ROW_VECTOR(k, i);
+    for (int r = 0; r < ROWS; ++r) seen[r] = FMA(S[r][i], key, seen[r]);
   }
   for (int r = 0; r < ROWS; ++r) u[r] = beta * (v[r] - decay * sum_lanes(seen[r]));
 #pragma unroll
   for (int i = 0; i < VECTORS; ++i) {
-    const float8 key = ROW_EIGHT(k, i), query = ROW_EIGHT(q, i);
+    const VEC key = ROW_VECTOR(k, i), query = ROW_VECTOR(q, i);
     for (int r = 0; r < ROWS; ++r) {
-      S[r][i] = fma((float8)(u[r]), key, decay * S[r][i]);
-      sum[r] = fma(S[r][i], query, sum[r]);
+      S[r][i] = FMA((VEC)(u[r]), key, decay * S[r][i]);
+      sum[r] = FMA(S[r][i], query, sum[r]);
     }
   }
   for (int r = 0; r < ROWS; ++r) y[r] = sum_lanes(sum[r]);
 }
 
-void load_state(float8 S[ROWS][VECTORS], __global const float* in, ulong first_row, int slot) {
+void load_state(VEC S[ROWS][VECTORS], __global const float* in, ulong first_row, int slot) {
   for (int r = 0; r < ROWS; ++r)
-    for (int i = 0; i < VECTORS; ++i) S[r][i] = slot < 0 ? (float8)(0.0f) : load_eight(in + (first_row + r) * K_DIM, i);
+    for (int i = 0; i < VECTORS; ++i) S[r][i] = slot < 0 ? (VEC)(0.0f) : load_vector(in + (first_row + r) * K_DIM, i);
 }
 
-void store_state(float8 S[ROWS][VECTORS], __global float* out, ulong first_row) {
+void store_state(VEC S[ROWS][VECTORS], __global float* out, ulong first_row) {
   for (int r = 0; r < ROWS; ++r)
-    for (int i = 0; i < VECTORS; ++i) store_eight(S[r][i], out + (first_row + r) * K_DIM, i);
+    for (int i = 0; i < VECTORS; ++i) store_vector(S[r][i], out + (first_row + r) * K_DIM, i);
 }
 
 // LANES work-items copy `count` rows of k and q from row `row` to local memory.
@@ -160,8 +163,8 @@ void store_state(float8 S[ROWS][VECTORS], __global float* out, ulong first_row) 
 void share_rows(__global const float* k, __global const float* q, __local float* keys, __local float* queries,
                 ulong stride, int count) {
   SYNC;
-  for (int i = get_local_id(0); i < count * 8 * VECTORS; i += LANES) {
-    const int t = i / (8 * VECTORS), d = i % (8 * VECTORS);
+  for (int i = get_local_id(0); i < count * VW * VECTORS; i += LANES) {
+    const int t = i / (VW * VECTORS), d = i % (VW * VECTORS);
     keys[i] = d < K_DIM ? k[t * stride + d] : 0.0f;
     queries[i] = d < K_DIM ? q[t * stride + d] : 0.0f;
   }
@@ -185,11 +188,11 @@ __kernel void gated_delta(__global const float* restrict q, ulong q_offset, __gl
   v += v_offset + ((ulong)run[0] * v_heads + head) * v_dim + first;
   y += y_offset + ((ulong)run[0] * v_heads + head) * v_dim + first;
   const bool mine = first < v_dim;  // lanes beyond v_dim only help to share
-  float8 S[ROWS][VECTORS];
+  VEC S[ROWS][VECTORS];
   load_state(S, in + in_offset, ((ulong)run[2] * v_heads + head) * v_dim + first, mine ? run[2] : -1);
   int write = run[3];
 #if LANES > 1
-  __local float keys[TILE * 8 * VECTORS], queries[TILE * 8 * VECTORS];
+  __local float keys[TILE * VW * VECTORS], queries[TILE * VW * VECTORS];
 #endif
   for (int tile = 0; tile < run[1]; tile += TILE) {
     const int rows = min(TILE, run[1] - tile);
@@ -200,7 +203,7 @@ __kernel void gated_delta(__global const float* restrict q, ulong q_offset, __gl
       const int t = tile + i;
       const ulong gate = (ulong)t * v_heads;
 #if LANES > 1
-      delta_step(S, keys + i * 8 * VECTORS, queries + i * 8 * VECTORS, exp(g[gate]), beta[gate], v + gate * v_dim,
+      delta_step(S, keys + i * VW * VECTORS, queries + i * VW * VECTORS, exp(g[gate]), beta[gate], v + gate * v_dim,
                  y + gate * v_dim);
 #else
       delta_step(S, k + t * stride, q + t * stride, exp(g[gate]), beta[gate], v + gate * v_dim, y + gate * v_dim);

@@ -13,13 +13,16 @@
 #define LANES 1  // work-items per row, a power of two
 #endif
 
+#include "vector.clh"
+#undef VW
+#define VW ROW_VW
 #include "norm.clh"
 
 float row_sum(__global const float* x, int dim, GROUP_MEM float* shared) {
   const int lane = LANE_ID;
-  float8 sums = (float8)0.0f;
+  VEC sums = (VEC)0.0f;
   float rest = 0.0f;
-  FOR_VECTORS(d) sums += vload8(0, x + d);
+  FOR_VECTORS(d) sums += LOAD(x + d);
   FOR_REST(d) rest += x[d];
   return group_sum(sum_lanes(sums) + rest, shared);
 }
@@ -36,7 +39,7 @@ KERNEL void rms_norm(IDS __global const float* restrict x, ulong x_offset, __glo
   FIND_ROW
   weight += weight_offset;
   const float scale = 1.0f / sqrt(row_squares(x, 0.0f, dim, shared) / dim + eps);
-  FOR_VECTORS(d) vstore8(vload8(0, x + d) * scale * (offset + vload8(0, weight + d)), 0, y + d);
+  FOR_VECTORS(d) STORE(LOAD(x + d) * scale * (offset + LOAD(weight + d)), y + d);
   FOR_REST(d) y[d] = x[d] * scale * (offset + weight[d]);
 }
 
@@ -49,8 +52,8 @@ KERNEL void layer_norm(IDS __global const float* restrict x, ulong x_offset, __g
   const float mean = row_sum(x, dim, shared) / dim;
   const float scale = 1.0f / sqrt(row_squares(x, mean, dim, shared) / dim + eps);
   FOR_VECTORS(d) {
-    const float8 shift = has_bias ? vload8(0, bias + d) : (float8)0.0f;
-    vstore8((vload8(0, x + d) - mean) * scale * vload8(0, weight + d) + shift, 0, y + d);
+    const VEC shift = has_bias ? LOAD(bias + d) : (VEC)0.0f;
+    STORE((LOAD(x + d) - mean) * scale * LOAD(weight + d) + shift, y + d);
   }
   FOR_REST(d) y[d] = (x[d] - mean) * scale * weight[d] + (has_bias ? bias[d] : 0.0f);
 }
@@ -59,23 +62,23 @@ KERNEL void l2_norm(IDS __global const float* restrict x, ulong x_offset, __glob
                     int dim, float eps) {
   FIND_ROW
   const float scale = 1.0f / sqrt(row_squares(x, 0.0f, dim, shared) + eps);
-  FOR_VECTORS(d) vstore8(vload8(0, x + d) * scale, 0, y + d);
+  FOR_VECTORS(d) STORE(LOAD(x + d) * scale, y + d);
   FOR_REST(d) y[d] = x[d] * scale;
 }
 
 KERNEL void softmax(IDS __global const float* restrict x, ulong x_offset, __global float* restrict y, ulong y_offset,
                     int dim) {
   FIND_ROW
-  float8 tops = (float8)-INFINITY;
+  VEC tops = (VEC)-INFINITY;
   float top = -INFINITY;
-  FOR_VECTORS(d) tops = fmax(tops, vload8(0, x + d));
+  FOR_VECTORS(d) tops = fmax(tops, LOAD(x + d));
   FOR_REST(d) top = fmax(top, x[d]);
   top = group_max(fmax(max_lanes(tops), top), shared);
-  float8 sums = (float8)0.0f;
+  VEC sums = (VEC)0.0f;
   float rest = 0.0f;
   FOR_VECTORS(d) {
-    const float8 e = exp(vload8(0, x + d) - top);
-    vstore8(e, 0, y + d);
+    const VEC e = exp(LOAD(x + d) - top);
+    STORE(e, y + d);
     sums += e;
   }
   FOR_REST(d) {
@@ -83,7 +86,7 @@ KERNEL void softmax(IDS __global const float* restrict x, ulong x_offset, __glob
     rest += y[d];
   }
   const float factor = 1.0f / group_sum(sum_lanes(sums) + rest, shared);
-  FOR_VECTORS(d) vstore8(vload8(0, y + d) * factor, 0, y + d);
+  FOR_VECTORS(d) STORE(LOAD(y + d) * factor, y + d);
   FOR_REST(d) y[d] *= factor;
 }
 
@@ -93,9 +96,9 @@ KERNEL void argmax(IDS __global const float* restrict x, ulong x_offset, __globa
   GROUP_MEM float shared[LANES];
   const int row = ID(1), lane = LANE_ID;
   x += x_offset + (ulong)row * dim;
-  float8 tops = (float8)-INFINITY;
+  VEC tops = (VEC)-INFINITY;
   float top = -INFINITY;
-  FOR_VECTORS(d) tops = fmax(tops, vload8(0, x + d));
+  FOR_VECTORS(d) tops = fmax(tops, LOAD(x + d));
   FOR_REST(d) top = fmax(top, x[d]);
   top = group_max(fmax(max_lanes(tops), top), shared);
   int found = dim;  // this lane's first number that equals the largest

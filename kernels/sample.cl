@@ -15,6 +15,9 @@
 #define LANES 1  // work-items per row, a power of two
 #endif
 
+#include "vector.clh"
+#undef VW
+#define VW ROW_VW
 #include "reduce.clh"
 
 // Each lane owns one contiguous part of the row, so that parts and lanes are in order of index.
@@ -22,20 +25,20 @@
 #define PART_END (int)((long)dim * (lane + 1) / LANES)
 
 // How many tokens have p >= limit (exact: counts stay below 2^24), or how much mass they hold.
-#define SUM_FROM(NAME, OF8, OF1)                                                     \
+#define SUM_FROM(NAME, OF_VEC, OF1)                                                  \
   float NAME(__global const float* p, float limit, int dim, __local float* shared) { \
     const int lane = get_local_id(0), end = PART_END;                                \
     int d = PART_BEGIN;                                                              \
-    float8 sums = (float8)0.0f;                                                      \
-    for (; d + 8 <= end; d += 8) {                                                   \
-      const float8 x = vload8(0, p + d);                                             \
-      sums += select((float8)0.0f, OF8, x >= (float8)limit);                         \
+    VEC sums = (VEC)0.0f;                                                            \
+    for (; d + VW <= end; d += VW) {                                                 \
+      const VEC x = LOAD(p + d);                                                     \
+      sums += select((VEC)0.0f, OF_VEC, x >= (VEC)limit);                            \
     }                                                                                \
     float sum = sum_lanes(sums);                                                     \
     for (; d < end; ++d) sum += p[d] >= limit ? OF1 : 0.0f;                          \
     return group_sum(sum, shared);                                                   \
   }
-SUM_FROM(count_from, (float8)1.0f, 1.0f)
+SUM_FROM(count_from, (VEC)1.0f, 1.0f)
 SUM_FROM(mass_from, x, p[d])
 
 // The number just above a positive float or zero.
@@ -82,7 +85,7 @@ __kernel void sample(__global const float* restrict logits, ulong logits_offset,
   for (int i = lane; i < dim; i += LANES) top = fmax(top, logits[i]);
   top = group_max(top, shared);
   int d = PART_BEGIN;
-  for (; d + 8 <= PART_END; d += 8) vstore8(exp((vload8(0, logits + d) - top) / temperature), 0, p + d);
+  for (; d + VW <= PART_END; d += VW) STORE(exp((LOAD(logits + d) - top) / temperature), p + d);
   for (; d < PART_END; ++d) p[d] = exp((logits[d] - top) / temperature);
   SYNC;
 

@@ -9,12 +9,13 @@
 namespace kvtrie::ops {
 namespace {
 
-std::string copy_options(DType pool, DType linear, std::int32_t lanes) {
-  return join("-DPOOL=", storage_code(pool), " -DLINEAR=", storage_code(linear), " -DLANES=", lanes);
+std::string copy_options(cl::Device& device, DType pool, DType linear) {
+  return join("-DPOOL=", storage_code(pool), " -DLINEAR=", storage_code(linear), " -DLANES=", lanes_for(device),
+              row_option(device));
 }
 
-std::string edit_options(DType pool, std::int32_t lanes) {
-  return join("-DPOOL=", storage_code(pool), " -DLANES=", lanes);
+std::string edit_options(cl::Device& device, DType pool) {
+  return join("-DPOOL=", storage_code(pool), " -DLANES=", lanes_for(device), row_option(device));
 }
 
 cl::Range groups(const CellRuns& runs, const Tensor& pool, std::int32_t lanes) {
@@ -26,7 +27,7 @@ void enqueue_load(const Tensor& k, std::uint64_t k_base, const Tensor& v, std::u
                   const LayerCells& pool, std::uint64_t kv_bytes) {
   const cl::DevicePtr& device = pool.k.device();
   const std::int32_t lanes = lanes_for(*device);
-  const cl::Kernel kernel = device->kernel("cells", "load_cells", copy_options(pool.k.dtype(), k.dtype(), lanes));
+  const cl::Kernel kernel = device->kernel("cells", "load_cells", copy_options(*device, pool.k.dtype(), k.dtype()));
   device->launch_kv_move(kv_bytes, kernel, groups(runs, pool.k, lanes), {static_cast<std::size_t>(lanes), 1, 1},
                          k.buffer(), k_base, v.buffer(), v_base, pool.k.buffer(), pool.k.offset(), pool.v.buffer(),
                          pool.v.offset(), runs.table().buffer(), runs.token_stride(),
@@ -38,7 +39,7 @@ void enqueue_store(const LayerCells& pool, const CellRuns& runs, const Tensor& k
                    std::uint64_t v_base, std::uint64_t kv_bytes) {
   const cl::DevicePtr& device = pool.k.device();
   const std::int32_t lanes = lanes_for(*device);
-  const cl::Kernel kernel = device->kernel("cells", "store_cells", copy_options(pool.k.dtype(), k.dtype(), lanes));
+  const cl::Kernel kernel = device->kernel("cells", "store_cells", copy_options(*device, pool.k.dtype(), k.dtype()));
   device->launch_kv_move(kv_bytes, kernel, groups(runs, pool.k, lanes), {static_cast<std::size_t>(lanes), 1, 1},
                          pool.k.buffer(), pool.k.offset(), pool.v.buffer(), pool.v.offset(), k.buffer(), k_base,
                          v.buffer(), v_base, runs.table().buffer(), runs.token_stride(),
@@ -51,7 +52,7 @@ void enqueue_rotate(const Tensor& pool, const CellRuns& runs, const std::vector<
   const std::int32_t lanes = lanes_for(*device);
   const auto count = static_cast<std::int64_t>(turns.size());
   const Tensor uploaded = Tensor::from_host(device, DType::kFloat32, {count}, turns.data());
-  device->launch(device->kernel("cells_edit", "rotate_cells", edit_options(pool.dtype(), lanes)),
+  device->launch(device->kernel("cells_edit", "rotate_cells", edit_options(*device, pool.dtype())),
                  groups(runs, pool, lanes), {static_cast<std::size_t>(lanes), 1, 1}, pool.buffer(), pool.offset(),
                  runs.table().buffer(), uploaded.buffer(), static_cast<std::int32_t>(count / 2),
                  std::int32_t{interleaved}, static_cast<std::uint64_t>(pool.dim(1)),
@@ -146,7 +147,7 @@ void launch_load(const Tensor& k, std::uint64_t k_base, const Tensor& v, std::ui
                  const LayerCells& pool, std::uint64_t kv_bytes) {
   const cl::DevicePtr& device = pool.k.device();
   const DType linear = k.dtype(), stored = pool.k.dtype();
-  require_variant(device, "cells load " + copy_options(stored, linear, lanes_for(*device)),
+  require_variant(device, "cells load " + copy_options(*device, stored, linear),
                   [&] { return load_agrees(device, stored, linear); });
   enqueue_load(k, k_base, v, v_base, runs, pool, kv_bytes);
 }
@@ -154,14 +155,14 @@ void launch_load(const Tensor& k, std::uint64_t k_base, const Tensor& v, std::ui
 void launch_store(const LayerCells& pool, const CellRuns& runs, const Tensor& k, std::uint64_t k_base, const Tensor& v,
                   std::uint64_t v_base, std::uint64_t kv_bytes) {
   const cl::DevicePtr& device = pool.k.device();
-  require_variant(device, "cells store " + copy_options(pool.k.dtype(), k.dtype(), lanes_for(*device)),
+  require_variant(device, "cells store " + copy_options(*device, pool.k.dtype(), k.dtype()),
                   [&] { return store_agrees(device, pool.k.dtype()); });
   enqueue_store(pool, runs, k, k_base, v, v_base, kv_bytes);
 }
 
 void launch_rotate(const Tensor& pool, const CellRuns& runs, const std::vector<float>& turns, bool interleaved) {
   const cl::DevicePtr& device = pool.device();
-  require_variant(device, "cells_edit " + edit_options(pool.dtype(), lanes_for(*device)),
+  require_variant(device, "cells_edit " + edit_options(*device, pool.dtype()),
                   [&] { return edits_agree(device, pool.dtype()); });
   enqueue_rotate(pool, runs, turns, interleaved);
 }
@@ -169,7 +170,7 @@ void launch_rotate(const Tensor& pool, const CellRuns& runs, const std::vector<f
 void launch_fill(const Tensor& pool, Cell begin, std::uint32_t length, std::uint8_t byte) {
   const cl::DevicePtr& device = pool.device();
   const std::int64_t words = static_cast<std::int64_t>(size_of(pool.dtype()) / 2);
-  device->launch(device->kernel("cells_edit", "fill_cells", edit_options(pool.dtype(), lanes_for(*device))),
+  device->launch(device->kernel("cells_edit", "fill_cells", edit_options(*device, pool.dtype())),
                  {length, static_cast<std::size_t>(pool.dim(0)), 0}, {1, 1, 0}, pool.buffer(),
                  static_cast<std::uint64_t>(pool.offset()) * words, static_cast<std::int32_t>(begin),
                  static_cast<std::uint64_t>(pool.dim(1)), static_cast<std::int32_t>(pool.dim(2) * words),

@@ -20,7 +20,7 @@ std::uint32_t enqueue_quantise(const Tensor& w, bool transposed, const Tensor& p
   const auto out = static_cast<std::int32_t>(w.dim(transposed ? 0 : 1)),
              in = static_cast<std::int32_t>(w.dim(transposed ? 1 : 0));
   const Tensor largest = Tensor::zeros(device, DType::kUInt32, {1});
-  device->launch(device->kernel("pack_q8", "pack_q8", join("-DSTORED=", storage_code(w.dtype()))),
+  device->launch(device->kernel("pack_q8", "pack_q8", join("-DSTORED=", storage_code(w.dtype()), row_option(*device))),
                  {4 * static_cast<std::size_t>(panels.dim(0)) / step, divide_up(in, kQ8Block), 0}, {1, 1, 0},
                  w.buffer(), w.offset(), panels.buffer(), largest.buffer(), out, in, std::int32_t{transposed}, step,
                  first);
@@ -78,7 +78,7 @@ Tensor empty_q8(const cl::DevicePtr& device, std::int64_t groups, std::int64_t i
 
 void quantise(std::string_view where, std::string_view name, const Tensor& w, bool transposed, const Tensor& panels,
               std::int32_t step, std::int32_t first) {
-  require_variant(w.device(), join("pack_q8 -DSTORED=", storage_code(w.dtype())),
+  require_variant(w.device(), join("pack_q8 -DSTORED=", storage_code(w.dtype()), row_option(*w.device())),
                   [&] { return quantise_agrees(w.device(), w.dtype()); });
   const float largest = std::bit_cast<float>(enqueue_quantise(w, transposed, panels, step, first));
   require(!std::isnan(largest), where, name, ": got a NaN, allowed finite numbers");

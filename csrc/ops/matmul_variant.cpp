@@ -85,9 +85,9 @@ Tensor pack_pair_panels(const Tensor& gate, const Tensor& up, WeightDType stored
 
 void enqueue_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Sides& sides, const Tensor& y) {
   const cl::DevicePtr& device = x.device();
-  const std::size_t lanes = lanes_for(*device), outputs = transpose_w ? 4 : 8;
+  const std::size_t lanes = lanes_for(*device), outputs = transpose_w ? 4 : row_width(*device);
   device->launch(device->kernel("matmul_rows", transpose_w ? "matmul_nk" : "matmul_kn",
-                                join("-DSTORED=", storage_code(w.dtype()))),
+                                join("-DSTORED=", storage_code(w.dtype()), row_option(*device))),
                  {round_up(divide_up(sides.n, outputs), lanes), divide_up(sides.m, 4), 0}, {lanes, 1, 0}, x.buffer(),
                  x.offset(), w.buffer(), w.offset(), y.buffer(), y.offset(), sides.m, sides.n, sides.k);
 }
@@ -270,12 +270,14 @@ void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, c
 
 void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tensor& y) {
   const cl::DevicePtr& device = x.device();
-  require_variant(device, join("matmul_rows ", transpose_w ? "nk" : "kn", " -DSTORED=", storage_code(w.dtype())), [&] {
-    const SmallProduct small(device);
-    const SmallWeight weight(weight_dtype_of(w.dtype()), 5);
-    enqueue_rows(small.x_tensor, weight.tensor(device, transpose_w), transpose_w, kSmall, small.y);
-    return small.agrees(weight.products(small.x));
-  });
+  require_variant(
+      device,
+      join("matmul_rows ", transpose_w ? "nk" : "kn", " -DSTORED=", storage_code(w.dtype()), row_option(*device)), [&] {
+        const SmallProduct small(device);
+        const SmallWeight weight(weight_dtype_of(w.dtype()), 5);
+        enqueue_rows(small.x_tensor, weight.tensor(device, transpose_w), transpose_w, kSmall, small.y);
+        return small.agrees(weight.products(small.x));
+      });
   enqueue_rows(x, w, transpose_w, sides_of(x, w.dim(transpose_w ? 0 : 1), w.dim(transpose_w ? 1 : 0)), y);
 }
 

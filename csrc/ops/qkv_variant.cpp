@@ -11,7 +11,7 @@ namespace kvtrie::ops {
 namespace {
 
 std::string options_of(const LayerCells& pool) {
-  return join("-DK_DIM=", pool.k.dim(2), " -DPOOL=", storage_code(pool.k.dtype()),
+  return join("-DK_DIM=", pool.k.dim(2), " -DPOOL=", storage_code(pool.k.dtype()), row_option(*pool.k.device()),
               " -DLANES=", lanes_for(*pool.k.device()));
 }
 

@@ -22,12 +22,13 @@ DeltaVariant serial_variant(std::int64_t v_dim) {
   return {v_dim % 8 == 0 ? 8 : v_dim % 4 == 0 ? 4 : v_dim % 2 == 0 ? 2 : 1, 1};
 }
 
-std::string delta_options(const DeltaVariant& variant, std::int64_t k_dim) {
-  return join("-DK_DIM=", k_dim, " -DROWS=", variant.rows, " -DLANES=", variant.lanes, " -DTILE=", kTile);
+std::string delta_options(cl::Device& device, const DeltaVariant& variant, std::int64_t k_dim) {
+  return join("-DK_DIM=", k_dim, " -DROWS=", variant.rows, " -DLANES=", variant.lanes, " -DTILE=", kTile,
+              row_option(device));
 }
 
-std::string conv_options(DType state, std::int64_t width, std::int32_t block) {
-  return join("-DSTATE=", storage_code(state), " -DWIDTH=", width, " -DBLOCK=", block);
+std::string conv_options(cl::Device& device, DType state, std::int64_t width, std::int32_t block) {
+  return join("-DSTATE=", storage_code(state), " -DWIDTH=", width, " -DBLOCK=", block, row_option(device));
 }
 
 // A buffer for an argument that no work-item uses.
@@ -43,7 +44,7 @@ void enqueue_conv(const Tensor& x, const Tensor& weight, const Tensor& states_in
   const DType stored = states_in.defined() ? states_in.dtype() : states_out.defined() ? states_out.dtype() : x.dtype();
   const Tensor &in = or_else(states_in, y), &out = or_else(states_out, y);
   const auto dim = static_cast<std::size_t>(x.dim(1));
-  device.launch(device.kernel(kProgram, "causal_conv1d", conv_options(stored, weight.dim(1), block)),
+  device.launch(device.kernel(kProgram, "causal_conv1d", conv_options(device, stored, weight.dim(1), block)),
                 {round_up(divide_up(dim, block), lanes), runs.sequences(), 0}, {lanes, 1, 0}, x.buffer(), x.offset(),
                 weight.buffer(), weight.offset(), in.buffer(), in.offset(), out.buffer(), out.offset(),
                 runs.table().buffer(), y.buffer(), y.offset(), static_cast<std::int32_t>(dim));
@@ -55,7 +56,7 @@ void enqueue_delta(const DeltaTensors& in, const Tensor& states_in, const Tensor
   const std::size_t lanes = variant.lanes;
   const auto heads = static_cast<std::size_t>(in.v.dim(1)), v_dim = static_cast<std::size_t>(in.v.dim(2));
   const Tensor &from = or_else(states_in, y), &to = or_else(states_out, y);
-  device.launch(device.kernel(kProgram, "gated_delta", delta_options(variant, in.q.dim(2))),
+  device.launch(device.kernel(kProgram, "gated_delta", delta_options(device, variant, in.q.dim(2))),
                 {round_up(v_dim / variant.rows, lanes), heads, runs.sequences()}, {lanes, 1, 1}, in.q.buffer(),
                 in.q.offset(), in.k.buffer(), in.k.offset(), in.v.buffer(), in.v.offset(), in.g.buffer(), in.g.offset(),
                 in.beta.buffer(), in.beta.offset(), from.buffer(), from.offset(), to.buffer(), to.offset(),
@@ -146,7 +147,7 @@ bool shares_rows(const cl::Device& device, std::int64_t k_dim) {
 DeltaVariant choose_delta(const cl::DevicePtr& device, std::int64_t v_dim, std::int64_t k_dim) {
   const DeltaVariant shared{1, lanes_for(*device)}, serial = serial_variant(v_dim);
   const auto key = [&](const DeltaVariant& variant) {
-    return join(kProgram, " gated_delta ", delta_options(variant, k_dim));
+    return join(kProgram, " gated_delta ", delta_options(*device, variant, k_dim));
   };
   if (shared.lanes > 1 && shares_rows(*device, k_dim) &&
       variant_works(device, key(shared), [&] { return delta_agrees(device, shared, k_dim); })) {
@@ -163,7 +164,8 @@ void launch_conv(const Tensor& x, const Tensor& weight, const Tensor& states_in,
   const cl::DevicePtr& device = x.device();
   const DType stored = states_in.defined() ? states_in.dtype() : states_out.defined() ? states_out.dtype() : x.dtype();
   const std::int64_t width = weight.dim(1);
-  require_variant(device, join(kProgram, " causal_conv1d ", conv_options(stored, width, channels_for(*device))),
+  require_variant(device,
+                  join(kProgram, " causal_conv1d ", conv_options(*device, stored, width, channels_for(*device))),
                   [&] { return conv_agrees(device, stored, width); });
   enqueue_conv(x, weight, states_in, states_out, runs, y);
 }

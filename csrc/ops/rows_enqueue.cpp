@@ -5,7 +5,7 @@
 namespace kvtrie::ops::bare {
 namespace {
 
-std::string lanes_option(cl::Device& device) { return join("-DLANES=", lanes_for(device)); }
+std::string lanes_option(cl::Device& device) { return join("-DLANES=", lanes_for(device), row_option(device)); }
 
 std::int32_t last_dim(const Tensor& x) { return static_cast<std::int32_t>(x.dim(-1)); }
 std::size_t row_count(const Tensor& x) { return x.size() / static_cast<std::size_t>(x.dim(-1)); }
@@ -63,15 +63,15 @@ void argmax(const Tensor& x, const Tensor& y) {
 void unary(const std::string& op, const Tensor& a, const Tensor& y) {
   cl::Device& device = *a.device();
   const Chunks chunks(device, last_dim(a), row_count(a));
-  device.launch(device.kernel("elementwise", op, "-DOP=" + op), chunks.global, chunks.local, a.buffer(), a.offset(),
-                y.buffer(), y.offset(), last_dim(a), chunks.chunk);
+  device.launch(device.kernel("elementwise", op, join("-DOP=", op, row_option(device))), chunks.global, chunks.local,
+                a.buffer(), a.offset(), y.buffer(), y.offset(), last_dim(a), chunks.chunk);
 }
 
 void binary(const std::string& op, const Tensor& a, const Tensor& b, const Tensor& y) {
   cl::Device& device = *a.device();
   const Chunks chunks(device, last_dim(a), row_count(a));
-  device.launch(device.kernel("elementwise", op, "-DOP=" + op), chunks.global, chunks.local, a.buffer(), a.offset(),
-                b.buffer(), b.offset(), y.buffer(), y.offset(), last_dim(a), chunks.chunk,
+  device.launch(device.kernel("elementwise", op, join("-DOP=", op, row_option(device))), chunks.global, chunks.local,
+                a.buffer(), a.offset(), b.buffer(), b.offset(), y.buffer(), y.offset(), last_dim(a), chunks.chunk,
                 static_cast<std::int32_t>(row_count(b)));
 }
 
@@ -88,24 +88,25 @@ void rope(const Tensor& x, const Tensor& positions, const DeviceRope& table, con
 void cast(const Tensor& x, const Tensor& y) {
   cl::Device& device = *x.device();
   const Chunks chunks(device, x.size(), 1);
-  device.launch(
-      device.kernel("copy", "cast", join("-DFROM=", storage_code(x.dtype()), " -DTO=", storage_code(y.dtype()))),
-      chunks.global, chunks.local, x.buffer(), x.offset(), y.buffer(), y.offset(), static_cast<std::uint64_t>(x.size()),
-      chunks.chunk);
+  const std::string options =
+      join("-DFROM=", storage_code(x.dtype()), " -DTO=", storage_code(y.dtype()), row_option(device));
+  device.launch(device.kernel("copy", "cast", options), chunks.global, chunks.local, x.buffer(), x.offset(), y.buffer(),
+                y.offset(), static_cast<std::uint64_t>(x.size()), chunks.chunk);
 }
 
 void embedding(const Tensor& table, const Tensor& ids, const Tensor& y) {
   cl::Device& device = *table.device();
   const Chunks chunks(device, last_dim(table), ids.size());
-  device.launch(device.kernel("copy", "embedding", join("-DFROM=", storage_code(table.dtype()), " -DTO=0")),
-                chunks.global, chunks.local, table.buffer(), table.offset(), ids.buffer(), ids.offset(), y.buffer(),
-                y.offset(), static_cast<std::int32_t>(table.dim(0)), last_dim(table), chunks.chunk);
+  device.launch(
+      device.kernel("copy", "embedding", join("-DFROM=", storage_code(table.dtype()), " -DTO=0", row_option(device))),
+      chunks.global, chunks.local, table.buffer(), table.offset(), ids.buffer(), ids.offset(), y.buffer(), y.offset(),
+      static_cast<std::int32_t>(table.dim(0)), last_dim(table), chunks.chunk);
 }
 
 void copy_rows(const Tensor& x, const Tensor& y, const RowCopy& copy) {
   cl::Device& device = *x.device();
   const Chunks chunks(device, copy.words, copy.rows);
-  device.launch(device.kernel("copy", "copy_rows"), chunks.global, chunks.local, x.buffer(),
+  device.launch(device.kernel("copy", "copy_rows", row_option(device)), chunks.global, chunks.local, x.buffer(),
                 x.offset() * words_of(x) + copy.from, copy.from_stride, y.buffer(), y.offset() * words_of(y) + copy.to,
                 copy.to_stride, static_cast<std::int32_t>(copy.words), chunks.chunk);
 }
@@ -114,8 +115,8 @@ void take_rows(const Tensor& x, const Tensor& rows, const Tensor& y) {
   cl::Device& device = *x.device();
   const std::uint64_t words = x.size() / static_cast<std::uint64_t>(x.dim(0)) * words_of(x);
   const Chunks chunks(device, words, rows.size());
-  device.launch(device.kernel("copy", "take_rows"), chunks.global, chunks.local, x.buffer(), x.offset() * words_of(x),
-                rows.buffer(), y.buffer(), static_cast<std::int32_t>(words), chunks.chunk);
+  device.launch(device.kernel("copy", "take_rows", row_option(device)), chunks.global, chunks.local, x.buffer(),
+                x.offset() * words_of(x), rows.buffer(), y.buffer(), static_cast<std::int32_t>(words), chunks.chunk);
 }
 
 void sample(const Tensor& logits, const SampleOptions& options, const Tensor& scratch, const Tensor& y) {

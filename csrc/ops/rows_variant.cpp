@@ -40,8 +40,10 @@ struct SmallRows {
 };
 
 std::string lanes_key(const char* program, const char* name, const cl::DevicePtr& device) {
-  return join(program, " ", name, " -DLANES=", lanes_for(*device));
+  return join(program, " ", name, " -DLANES=", lanes_for(*device), row_option(*device));
 }
+
+std::string width_key(const cl::DevicePtr& device, const std::string& name) { return name + row_option(*device); }
 
 template <class Run, class Wanted>
 void prove_rows(const cl::DevicePtr& device, const char* name, Run run, Wanted wanted) {
@@ -191,12 +193,14 @@ void launch_argmax(const Tensor& x, const Tensor& y) {
 }
 
 void launch_unary(const std::string& op, const Tensor& a, const Tensor& y) {
-  require_variant(a.device(), "elementwise " + op, [&] { return elementwise_agrees(a.device(), op, false); });
+  require_variant(a.device(), width_key(a.device(), "elementwise " + op),
+                  [&] { return elementwise_agrees(a.device(), op, false); });
   bare::unary(op, a, y);
 }
 
 void launch_binary(const std::string& op, const Tensor& a, const Tensor& b, const Tensor& y) {
-  require_variant(a.device(), "elementwise " + op, [&] { return elementwise_agrees(a.device(), op, true); });
+  require_variant(a.device(), width_key(a.device(), "elementwise " + op),
+                  [&] { return elementwise_agrees(a.device(), op, true); });
   bare::binary(op, a, b, y);
 }
 
@@ -206,24 +210,24 @@ void launch_rope(const Tensor& x, const Tensor& positions, const DeviceRope& tab
 }
 
 void launch_cast(const Tensor& x, const Tensor& y) {
-  require_variant(x.device(), join("copy cast ", name_of(x.dtype()), " ", name_of(y.dtype())),
+  require_variant(x.device(), width_key(x.device(), join("copy cast ", name_of(x.dtype()), " ", name_of(y.dtype()))),
                   [&] { return cast_agrees(x.device(), x.dtype(), y.dtype()); });
   bare::cast(x, y);
 }
 
 void launch_embedding(const Tensor& table, const Tensor& ids, const Tensor& y) {
-  require_variant(table.device(), join("copy embedding ", name_of(table.dtype())),
+  require_variant(table.device(), width_key(table.device(), join("copy embedding ", name_of(table.dtype()))),
                   [&] { return embedding_agrees(table.device(), table.dtype()); });
   bare::embedding(table, ids, y);
 }
 
 void launch_copy_rows(const Tensor& x, const Tensor& y, const RowCopy& copy) {
-  require_variant(x.device(), "copy rows", [&] { return copies_agree(x.device()); });
+  require_variant(x.device(), width_key(x.device(), "copy rows"), [&] { return copies_agree(x.device()); });
   bare::copy_rows(x, y, copy);
 }
 
 void launch_take_rows(const Tensor& x, const Tensor& rows, const Tensor& y) {
-  require_variant(x.device(), "copy rows", [&] { return copies_agree(x.device()); });
+  require_variant(x.device(), width_key(x.device(), "copy rows"), [&] { return copies_agree(x.device()); });
   bare::take_rows(x, rows, y);
 }
 

@@ -1,5 +1,7 @@
 #include "ops/support.h"
 
+#include <algorithm>
+
 #include "ops/ops.h"
 
 namespace kvtrie::ops {
@@ -53,6 +55,10 @@ Tensor as_float32(const Tensor& tensor) {
 std::int32_t lanes_for(cl::Device& device) {
   return kernel_family(device) == KernelFamily::kWorkGroup ? kGroupLanes : 1;
 }
+
+std::int32_t row_width(cl::Device& device) { return std::min(vector_width(device), 8); }
+
+std::string row_option(cl::Device& device) { return join(" -DROW_VW=", row_width(device)); }
 
 int storage_code(DType dtype) {
   switch (dtype) {

@@ -45,6 +45,10 @@ Tensor as_float32(const Tensor& tensor);
 // Work-items that share one row: 1 in the serial family, kGroupLanes in the work-group family.
 inline constexpr std::int32_t kGroupLanes = 64;
 std::int32_t lanes_for(cl::Device& device);
+// Floats of the vectors of kernels that are limited by memory or short of work: wider ones than 8 gain nothing there.
+std::int32_t row_width(cl::Device& device);
+// " -DROW_VW=" and this width: what all these kernels are built with.
+std::string row_option(cl::Device& device);
 
 // Like cat, for what every launch builds: no stream, and integers only.
 template <class... Parts>

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -97,13 +98,15 @@ class ForcedWidth {
   ForcedWidth& operator=(const ForcedWidth&) = delete;
 };
 
-// Fails when a kernel variant did not pass its self-test: its replacement would hide what is wrong with it.
+// Fails when a kernel variant did not pass its self-test: its replacement would hide what is wrong with it. Where the
+// environment has KVTRIE_TEST_VECTOR_WIDTH (4, 8 or 16), kernels use vectors of that many floats.
 class OpsTest : public TensorTest {
  protected:
   void SetUp() override {
     warnings().clear();
     set_log_sink([](LogLevel, const std::string& message) { warnings().push_back(message); }, LogLevel::kWarning);
     TensorTest::SetUp();
+    if (const char* width = std::getenv("KVTRIE_TEST_VECTOR_WIDTH")) set_vector_width(device(), std::stoi(width));
   }
   void TearDown() override {
     set_log_sink({});

@@ -2,8 +2,13 @@
 #include "ops/self_test.h"
 
 #include "ops/attention_variant.h"
+#include "ops/cells.h"
 #include "ops/matmul_variant.h"
+#include "ops/ops.h"
+#include "ops/qkv.h"
+#include "ops/recurrent.h"
 #include "ops/registry.h"
+#include "ops/rope.h"
 #include "ops/support.h"
 #include "ops_helpers.h"
 
@@ -87,6 +92,48 @@ TEST_F(SelfTest, AVectorWidthCanBeChosen) {
   }
   EXPECT_EQ(vector_width(device()), own);
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [] { set_vector_width(device(), 12); }), "got 12, allowed 4"));
+}
+
+// Every operation but attention and products proves itself against the reference at its first use with new options.
+TEST_F(SelfTest, KernelsOfNarrowerVectorsAgree) {
+  const ForcedWidth forced(vector_width(device()) == 4 ? 8 : 4);
+  const std::uint64_t programs = device().counters().programs;
+  Random random(71);
+  const Tensor x = upload(random.normals(2 * 24), {2, 24}), weight = x.slice(0, 1).reshape({24});
+  const Tensor positions = upload(std::vector<std::int32_t>{0, 5}), ids = upload(std::vector<std::int32_t>{1, 0});
+  rms_norm(x, weight, 1e-6f);
+  layer_norm(x, weight, weight, 1e-6f);
+  l2_norm(x, 1e-6f);
+  argmax(softmax(x));
+  sample(x, {});
+  for (const auto unary : {&silu, &sigmoid, &softplus}) unary(x);
+  for (const auto binary : {&add, &mul, &silu_mul}) binary(x, x);
+  for (const Gelu kind : {Gelu::kTanh, Gelu::kExact}) gelu_mul(x, x, kind);
+  concat({x, take_rows(x, {1, 0})});
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    embedding(cast(x, dtype), ids);
+    matmul(x, cast(x, dtype));
+    matmul(x.slice(0, 2), cast(upload(random.normals(24 * 10), {24, 10}), dtype), false);
+  }
+  rope(x.reshape({2, 1, 24}), positions, RopeParams{});
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16}) {
+    const LayerCells pool{Tensor::zeros(shared_device(), dtype, {1, 4, 24}),
+                          Tensor::zeros(shared_device(), dtype, {1, 4, 24})};
+    const CellRuns runs = CellRuns::of_rows(shared_device(), std::vector<RowTarget>{{0, 0, 2}}, 1);
+    put_rows(x.reshape({2, 1, 24}), x.reshape({2, 1, 24}), runs, pool);
+    put_qkv(upload(random.normals(2 * 72), {2, 72}),
+            QkvRows(shared_device(), std::vector<QkvRows::Row>{{0, 0}, {1, 1}}), pool, {});
+    copy_cells(pool, CellCopies(shared_device(), std::vector<CellCopy>{{0, 2, 2}}));
+    rotate_cells(pool.k, runs, 1, RopeParams{});
+    const Tensor states = Tensor::zeros(shared_device(), dtype, {2, 3, 24});
+    causal_conv1d(x, upload(random.normals(24 * 4), {24, 4}), states, states,
+                  DeviceStateRuns(shared_device(), std::vector<StateRows>{{0, 2, 0, {{2, 1}}}}));
+  }
+  const Tensor state = Tensor::zeros(shared_device(), DType::kFloat32, {2, 1, 24, 24}), each = x.reshape({2, 1, 24}),
+               gates = upload({-0.5f, -0.25f}, {2, 1});
+  gated_delta(each, each, each, gates, gates, state, state,
+              DeviceStateRuns(shared_device(), std::vector<StateRows>{{0, 2, 0, {{2, 1}}}}));
+  EXPECT_GT(device().counters().programs, programs + 20);
 }
 
 // The variants of devices with narrower or wider vectors than this one.
