@@ -131,11 +131,11 @@ void run_piece(const Op* op, int piece, const Worker* worker) {
       break;
     case KERNEL_MATMUL:
       matmul_packed(x, y, 0, P(0, float), U(1), P(2, W), U(3), P(4, float), U(5), U(6), I(7), P(8, float), U(9), I(10),
-                    I(11), I(12));
+                    I(11), I(12), I(13));
       break;
 #ifdef GATED
     case KERNEL_GATED:
-      matmul_gated(x, y, 0, P(0, float), U(1), P(2, W), U(3), P(4, float), U(5), I(6), I(7), I(8));
+      matmul_gated(x, y, 0, P(0, float), U(1), P(2, W), U(3), P(4, float), U(5), I(6), I(7), I(8), I(9));
       break;
 #endif
     case KERNEL_PUT_QKV:

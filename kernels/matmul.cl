@@ -8,13 +8,17 @@
 // q8_0 (kernels/q8.clh) puts the 64 scales of each 32 k before their integers; a product of both is exact in float32, so
 // the bits are those of the float32 weight that it stands for.
 //
-// One work-item computes ROWS_BLOCK rows x ITEM_PANELS panels; ROWS rows x PANELS panels are accumulated in registers:
+// One work-item computes up to ROWS_BLOCK rows x ITEM_PANELS panels; ROWS rows x VECTORS vectors are accumulated in
+// registers:
 //
-//     for each slice of K (stays in cache)  for each group of PANELS panels  for each group of ROWS rows  for each k
-//         acc[r][p] = fma(x[r][k], w[p][k], acc[r][p])
+//     for each slice of K (stays in cache)  for VECTORS vectors of outputs  for each group of ROWS rows  for each k
+//         acc[r][v] = x[r][k] * w[v][k] + acc[r][v]
 //
-// Every y is one chain of fused multiply-adds over ascending k, whatever the sizes are, so a row's bits do not depend
-// on how many rows are multiplied at once. Rows beyond M repeat the last row and are not written.
+// With BLOCKED, many rows on processors with few registers, kernels/matmul_blocks.clh does that.
+//
+// Every y is one chain of multiply-adds (FMA in vector.clh) over ascending k, whatever the sizes and the vectors are, so
+// a row's bits do not depend on how many rows are multiplied at once. Rows beyond M repeat the last row and are not
+// written.
 //
 // What leaves: y = sum, or sum + add (a residual or a bias), or, for two weights whose panels take turns (GATED),
 // y = activation(sum of the even panel) * sum of the odd panel. The bits are those of separate operations.
@@ -23,60 +27,81 @@
 #ifndef STORED
 #define STORED 0  // storage of w: 0 float32, 1 float16, 2 bfloat16, 3 q8_0
 #endif
-#ifndef ROWS
-#define ROWS 8  // rows accumulated at once
+#ifndef MATMUL_VW
+#define MATMUL_VW 8  // VW here: floats of a vector
 #endif
-#ifndef PANELS
-#define PANELS 2  // panels accumulated at once: 1, 2 or 4
+#ifndef ROWS
+#define ROWS 4  // rows accumulated at once
+#endif
+#ifndef VECTORS_AT_ONCE
+#define VECTORS_AT_ONCE 2  // vectors of a row accumulated at once; a divisor of 64 numbers
 #endif
 #ifndef ITEM_PANELS
-#define ITEM_PANELS PANELS  // panels of one work-item, of one group: 1, 2 or 4, a multiple of PANELS; even when GATED
+#define ITEM_PANELS 4  // panels of one work-item, even when GATED. One group holds them all, but for BLOCKED: groups
 #endif
 #ifndef ROWS_BLOCK
-#define ROWS_BLOCK 64  // rows of one work-item, a multiple of ROWS; they share what the cache holds of w
+#define ROWS_BLOCK 8  // rows of one work-item, a multiple of ROWS; they share what the cache holds of w
 #endif
 #include "piece.clh"
+#include "vector.clh"
+#undef VW
+#define VW MATMUL_VW
 
+#define COLUMNS (VECTORS_AT_ONCE * VW)  // outputs accumulated at once
 #define SLICE 512  // k summed before the next rows take their turn
 #define STEP 64    // numbers of w from k to k + 1
 
-#ifndef __has_builtin
-#define __has_builtin(x) 0
-#endif
-// LOAD_W: 16 neighbours of one k, to be multiplied by the scale that SCALED k of an output share. Where numbers are
-// stored as they are there is none, and a slice is one block.
+// LOAD_W: VW neighbours of one k, to be multiplied by the scale that SCALED k of an output share. Where numbers are
+// stored as they are there is none, and a slice is one block. LOAD_SCALE: of the outputs from `column` of a group on.
 #if STORED == 3
 #include "q8.clh"
 #define W char
-#define LOAD_W(p) convert_float16(vload16(0, p))
+#define LOAD_W(p) JOIN(convert_float, VW)(JOIN(vload, VW)(0, p))
 #define SCALED Q8_BLOCK
 #define NUMBERS_AT(k) q8_numbers_at(k)
+#define SLICE_AT(k) q8_scales_at(k)
 #define GROUP_SIZE(k_size) q8_group_size(k_size)
-#define LOAD_SCALE(w, k, p) vload_half16(p, (const __global half*)((w) + q8_scales_at(k)))
+#define LOAD_SCALE(w, k, column) JOIN(vload_half, VW)(0, (const __global half*)((w) + q8_scales_at(k)) + (column))
 #define TIMES_SCALE(x, scale) ((x) * (scale))
 #else
 #define SCALED SLICE
 #define NUMBERS_AT(k) ((ulong)(k) * STEP)
+#define SLICE_AT(k) NUMBERS_AT(k)
 #define GROUP_SIZE(k_size) ((ulong)(k_size) * STEP)
-#define LOAD_SCALE(w, k, p) 1.0f
+#define LOAD_SCALE(w, k, column) 1.0f
 #define TIMES_SCALE(x, scale) (x)
 #if STORED == 0
 #define W float
-#define LOAD_W(p) vload16(0, p)
+#define LOAD_W(p) LOAD(p)
 #elif STORED == 2
 #define W ushort
-#define LOAD_W(p) as_float16(convert_uint16(vload16(0, p)) << 16)
+#define LOAD_W(p) AS_VEC(JOIN(convert_uint, VW)(JOIN(vload, VW)(0, p)) << 16)
 #else
 #define W half
-#if defined(WIDE) && defined(__AVX512F__) && __has_builtin(__builtin_convertvector)
+#if VW == 16 && defined(__AVX512F__) && __has_builtin(__builtin_convertvector)
 // One conversion of 16; vload_half16 becomes two of 8 and a shuffle.
 typedef __fp16 half_vector __attribute__((ext_vector_type(16), aligned(2)));
 #define LOAD_W(p) __builtin_convertvector(*(const __global half_vector*)(p), float16)
 #else
-#define LOAD_W(p) vload_half16(0, p)
+#define LOAD_W(p) JOIN(vload_half, VW)(0, p)
 #endif
 #endif
 #endif
+
+// The sums of a work-item: [groups of ITEM_PANELS][SUM_ROWS][SUMS_STEP].
+#define SUMS_STEP (16 * (ITEM_PANELS < 4 ? ITEM_PANELS : 4))
+#define SUMS_SIZE (SUM_ROWS * 16 * ITEM_PANELS)
+#ifdef BLOCKED
+#define SUM_ROWS (ROWS_BLOCK + 2)  // room for the last four
+#else
+#define SUM_ROWS ROWS_BLOCK
+#endif
+// Where those of a row and panel are.
+int sums_at(int row, int panel) { return (panel / 4 * SUM_ROWS + row) * SUMS_STEP + panel % 4 * 16; }
+
+#ifdef BLOCKED
+#include "matmul_blocks.clh"
+#else
 
 // AHEAD: bytes of w to ask for before they are needed, where that helps. Never faults, so it may pass the end.
 #if defined(AHEAD) && __has_builtin(__builtin_prefetch)
@@ -87,70 +112,77 @@ void prefetch_step(const __global W* w) {
 #define prefetch_step(w)
 #endif
 
-// Adds k in [begin, end) to the sums of ROWS rows from `row0` on, PANELS panels from `first` of the group w on. sums
-// [ROWS_BLOCK][16 * PANELS].
-void add_slice(const __global float* x, const __global W* w, int first, float* sums, int row0, int rows, int k_size,
+// Adds k in [begin, end) to the sums of ROWS rows from `row0` on, COLUMNS outputs from `column` of the group w on;
+// `sums` is that of the item's first row and these outputs.
+void add_slice(const __global float* x, const __global W* w, int column, float* sums, int row0, int rows, int k_size,
                int begin, int end) {
-  float16 acc[ROWS * PANELS];
+  VEC acc[ROWS * VECTORS_AT_ONCE];
   const __global float* x_rows[ROWS];
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
     x_rows[r] = x + (ulong)min(row0 + r, rows - 1) * k_size;
 #pragma unroll
-    for (int p = 0; p < PANELS; ++p)
-      acc[r * PANELS + p] = begin == 0 ? (float16)0.0f : vload16((row0 + r) * PANELS + p, sums);
+    for (int v = 0; v < VECTORS_AT_ONCE; ++v)
+      acc[r * VECTORS_AT_ONCE + v] = begin == 0 ? (VEC)0.0f : LOAD(sums + (row0 + r) * SUMS_STEP + v * VW);
   }
   for (int block = begin; block < end; block += SCALED) {
-    const __global W* wp = w + NUMBERS_AT(block) + first * 16;
-    float16 scale[PANELS];
+    const __global W* wp = w + NUMBERS_AT(block) + column;
+    VEC scale[VECTORS_AT_ONCE];
 #pragma unroll
-    for (int p = 0; p < PANELS; ++p) scale[p] = LOAD_SCALE(w, block, first + p);
+    for (int v = 0; v < VECTORS_AT_ONCE; ++v) scale[v] = LOAD_SCALE(w, block, column + v * VW);
     for (int k = block; k < min(block + SCALED, end); ++k, wp += STEP) {
-      float16 wk[PANELS];
+      VEC wk[VECTORS_AT_ONCE];
       prefetch_step(wp);
 #pragma unroll
-      for (int p = 0; p < PANELS; ++p) wk[p] = TIMES_SCALE(LOAD_W(wp + p * 16), scale[p]);
+      for (int v = 0; v < VECTORS_AT_ONCE; ++v) wk[v] = TIMES_SCALE(LOAD_W(wp + v * VW), scale[v]);
 #pragma unroll
       for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-        for (int p = 0; p < PANELS; ++p) acc[r * PANELS + p] = fma((float16)(x_rows[r][k]), wk[p], acc[r * PANELS + p]);
+        for (int v = 0; v < VECTORS_AT_ONCE; ++v)
+          acc[r * VECTORS_AT_ONCE + v] = FMA((VEC)(x_rows[r][k]), wk[v], acc[r * VECTORS_AT_ONCE + v]);
     }
   }
 #pragma unroll
   for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-    for (int p = 0; p < PANELS; ++p) vstore16(acc[r * PANELS + p], (row0 + r) * PANELS + p, sums);
+    for (int v = 0; v < VECTORS_AT_ONCE; ++v)
+      STORE(acc[r * VECTORS_AT_ONCE + v], sums + (row0 + r) * SUMS_STEP + v * VW);
 }
 
-// Adds up `rows` rows of x times ITEM_PANELS panels from `panel` on. sums [ITEM_PANELS / PANELS][ROWS_BLOCK][PANELS][16].
-void add_panels(const __global float* x, const __global W* w, int panel, float* sums, int rows, int k_size) {
+int first_row(int block, int m_size) { return block * ROWS_BLOCK; }
+int rows_of(int block, int m_size) { return min(ROWS_BLOCK, m_size - block * ROWS_BLOCK); }
+
+// Adds up `rows` rows of x times `panels` panels (here always ITEM_PANELS) from `panel` on.
+void add_panels(const __global float* x, const __global W* w, int panel, int panels, float* sums, int rows,
+                int k_size) {
   const __global W* group = w + panel / 4 * GROUP_SIZE(k_size);
   for (int k = 0; k < k_size; k += SLICE)
-    for (int p = 0; p < ITEM_PANELS; p += PANELS)
+    for (int column = 0; column < ITEM_PANELS * 16; column += COLUMNS)
       for (int row = 0; row < rows; row += ROWS)
-        add_slice(x, group, panel % 4 + p, sums + p * ROWS_BLOCK * 16, row, rows, k_size, k, min(k + SLICE, k_size));
+        add_slice(x, group, panel % 4 * 16 + column, sums + column, row, rows, k_size, k, min(k + SLICE, k_size));
 }
-// Where the 16 sums of a row and panel are.
-int sums_at(int row, int panel) { return ((panel / PANELS * ROWS_BLOCK + row) * PANELS + panel % PANELS) * 16; }
+#endif
 
-// y = sum + add, or sum where `has_add` is 0. Row m of `add` begins at m * add_stride: 0 for a bias.
-// Global size (panels / ITEM_PANELS, ceil(M / ROWS_BLOCK)), local size 1.
+// y = sum + add, or sum where `has_add` is 0. Row m of `add` begins at m * add_stride: 0 for a bias. A work-item has
+// `item_panels` panels: ITEM_PANELS, or a multiple of 4 up to that when BLOCKED.
+// Global size (ceil(panels / item_panels), ceil(M / ROWS_BLOCK)), local size 1.
 KERNEL void matmul_packed(IDS __global const float* restrict x, ulong x_offset, __global const W* restrict w,
                           ulong w_offset, __global const float* restrict add, ulong add_offset, ulong add_stride,
-                          int has_add, __global float* restrict y, ulong y_offset, int m_size, int n_size, int k_size) {
-  const int panel = (int)ID(0) * ITEM_PANELS, first = (int)ID(1) * ROWS_BLOCK;
-  const int rows = min(ROWS_BLOCK, m_size - first);
+                          int has_add, __global float* restrict y, ulong y_offset, int m_size, int n_size, int k_size,
+                          int item_panels) {
+  const int panel = (int)ID(0) * item_panels, first = first_row(ID(1), m_size), rows = rows_of(ID(1), m_size);
+  const int panels = min(item_panels, (n_size + 63) / 64 * 4 - panel);
   if (panel * 16 >= n_size) return;
-  float sums[ROWS_BLOCK * 16 * ITEM_PANELS];
-  add_panels(x + x_offset + (ulong)first * k_size, w + w_offset, panel, sums, rows, k_size);
+  float sums[SUMS_SIZE];
+  add_panels(x + x_offset + (ulong)first * k_size, w + w_offset, panel, panels, sums, rows, k_size);
   for (int row = 0; row < rows; ++row)
-    for (int p = 0; p < ITEM_PANELS; ++p) {
+    for (int p = 0; p < panels; ++p) {
       const float* sum = sums + sums_at(row, p);
       const int n = (panel + p) * 16, columns = min(16, n_size - n);
       __global float* to = y + y_offset + (ulong)(first + row) * n_size + n;
       __global const float* from = add + add_offset + (ulong)(first + row) * add_stride + n;
       if (columns == 16)
-        vstore16(has_add ? vload16(0, sum) + vload16(0, from) : vload16(0, sum), 0, to);
+        for (int c = 0; c < 16; c += VW) STORE(has_add ? LOAD(sum + c) + LOAD(from + c) : LOAD(sum + c), to + c);
       else
         for (int c = 0; c < columns; ++c) to[c] = has_add ? sum[c] + from[c] : sum[c];
     }
@@ -166,17 +198,17 @@ KERNEL void matmul_packed(IDS __global const float* restrict x, ulong x_offset, 
 
 // w holds panel 0 of gate, panel 0 of up, panel 1 of gate and so on; n_size counts the outputs of one of them.
 // y = activation(x gate') * (x up'), eight neighbours at a time and the rest one by one, as kernels/elementwise.cl
-// does. Global size (panels / ITEM_PANELS, ceil(M / ROWS_BLOCK)), local size 1.
+// does. Global size (ceil(panels / item_panels), ceil(M / ROWS_BLOCK)), local size 1.
 KERNEL void matmul_gated(IDS __global const float* restrict x, ulong x_offset, __global const W* restrict w,
                          ulong w_offset, __global float* restrict y, ulong y_offset, int m_size, int n_size,
-                         int k_size) {
-  const int panel = (int)ID(0) * ITEM_PANELS, first = (int)ID(1) * ROWS_BLOCK;
-  const int rows = min(ROWS_BLOCK, m_size - first);
+                         int k_size, int item_panels) {
+  const int panel = (int)ID(0) * item_panels, first = first_row(ID(1), m_size), rows = rows_of(ID(1), m_size);
+  const int panels = min(item_panels, (n_size + 31) / 32 * 4 - panel);
   if (panel * 8 >= n_size) return;
-  float sums[ROWS_BLOCK * 16 * ITEM_PANELS];
-  add_panels(x + x_offset + (ulong)first * k_size, w + w_offset, panel, sums, rows, k_size);
+  float sums[SUMS_SIZE];
+  add_panels(x + x_offset + (ulong)first * k_size, w + w_offset, panel, panels, sums, rows, k_size);
   for (int row = 0; row < rows; ++row)
-    for (int p = 0; p < ITEM_PANELS; p += 2) {
+    for (int p = 0; p < panels; p += 2) {
       const float *gate = sums + sums_at(row, p), *up = sums + sums_at(row, p + 1);
       const int n = (panel + p) * 8, columns = min(16, n_size - n);
       __global float* to = y + y_offset + (ulong)(first + row) * n_size + n;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "ops/matmul_q8.h"
@@ -22,9 +23,9 @@ Sides sides_of(const Tensor& x, std::int64_t out, std::int64_t in) {
           static_cast<std::int32_t>(in)};
 }
 
-// Work-items for `panels` panels of 16 and m rows.
-cl::Range items_of(const PackedTile& tile, std::int64_t panels, std::int32_t m) {
-  return {divide_up(static_cast<std::size_t>(panels), tile.item_panels), divide_up(m, tile.rows_block), 0};
+// Work-items of `item_panels` for `panels` panels of 16 and m rows.
+cl::Range items_of(const PackedTile& tile, std::int32_t item_panels, std::int64_t panels, std::int32_t m) {
+  return {divide_up(static_cast<std::size_t>(panels), item_panels), divide_up(m, tile.rows_block), 0};
 }
 
 // `add` [n] or [m, n] or undefined.
@@ -33,18 +34,22 @@ void enqueue_packed(const PackedVariant& variant, const Tensor& x, const Tensor&
   const cl::DevicePtr& device = x.device();
   const Tensor& added = add.defined() ? add : x;  // never read when undefined
   const bool per_row = add.defined() && add.size() != static_cast<std::size_t>(sides.n);
+  const std::int64_t count = 4 * panels.dim(0);
+  const std::int32_t item_panels = item_panels_for(variant.tile, count, sides.m, device->info().compute_units);
   device->launch(device->kernel("matmul", "matmul_packed", variant.options()),
-                 items_of(variant.tile, 4 * panels.dim(0), sides.m), {1, 1, 0}, x.buffer(), x.offset(), panels.buffer(),
-                 panels.offset(), added.buffer(), added.offset(), std::uint64_t{per_row} * sides.n,
-                 std::int32_t{add.defined()}, y.buffer(), y.offset(), sides.m, sides.n, sides.k);
+                 items_of(variant.tile, item_panels, count, sides.m), {1, 1, 0}, x.buffer(), x.offset(),
+                 panels.buffer(), panels.offset(), added.buffer(), added.offset(), std::uint64_t{per_row} * sides.n,
+                 std::int32_t{add.defined()}, y.buffer(), y.offset(), sides.m, sides.n, sides.k, item_panels);
 }
 
 void enqueue_gated(const PackedVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
                    const Tensor& y) {
   const cl::DevicePtr& device = x.device();
+  const std::int64_t count = 4 * panels.dim(0);
+  const std::int32_t item_panels = item_panels_for(variant.tile, count, sides.m, device->info().compute_units);
   device->launch(device->kernel("matmul", "matmul_gated", variant.options()),
-                 items_of(variant.tile, 4 * panels.dim(0), sides.m), {1, 1, 0}, x.buffer(), x.offset(), panels.buffer(),
-                 panels.offset(), y.buffer(), y.offset(), sides.m, sides.n, sides.k);
+                 items_of(variant.tile, item_panels, count, sides.m), {1, 1, 0}, x.buffer(), x.offset(),
+                 panels.buffer(), panels.offset(), y.buffer(), y.offset(), sides.m, sides.n, sides.k, item_panels);
 }
 
 // Fills every `step`-th panel from `first` on with those of w.
@@ -52,7 +57,7 @@ void enqueue_pack(const Tensor& w, bool transpose_w, const Tensor& panels, std::
   const auto out = static_cast<std::int32_t>(w.dim(transpose_w ? 0 : 1)),
              in = static_cast<std::int32_t>(w.dim(transpose_w ? 1 : 0));
   const cl::DevicePtr& device = w.device();
-  device->launch(device->kernel("matmul", "pack", PackedVariant{{}, weight_dtype_of(w.dtype()), {}, false}.options()),
+  device->launch(device->kernel("matmul", "pack", PackedVariant{{}, weight_dtype_of(w.dtype()), {}}.options()),
                  {4 * static_cast<std::size_t>(panels.dim(0)) / step, divide_up(in, 64), 0}, {1, 1, 0}, w.buffer(),
                  w.offset(), panels.buffer(), out, in, std::int32_t{transpose_w}, step, first);
 }
@@ -204,13 +209,14 @@ PackedVariant proven_for(const Tensor& x, std::int32_t rows, WeightDType stored,
   return proven(x.device(), choose_variant(vector_width(*x.device()), rows, stored, gated));
 }
 
-// 32 wide registers hold 24 sums of 16 floats, what they are multiplied by and a factor; 16 narrow ones 12 of 8. Up to
-// 8 rows are limited by memory: a work-item reads one stream. 66 rows are the least multiple of 6 for 64.
+// Up to 8 rows are limited by memory: a work-item reads one stream. 32 registers of 16 floats hold 24 sums, what they
+// are multiplied by and a factor; 16 registers 12 sums, two vectors, a factor, and a product where there is no fused
+// multiply-add. 66 rows are the least multiple of 6 for 64.
 PackedTile choose_tile(std::int32_t width, std::int32_t rows) {
   const bool wide = width == 16;
-  if (rows == 1) return {1, 4, 1, 4};
-  if (rows <= 8) return wide ? PackedTile{4, 4, 8, 4} : PackedTile{4, 1, 8, 4};
-  return wide ? PackedTile{6, 4, 66, 4} : PackedTile{6, 1, 66, 4};
+  if (rows == 1) return {1, wide ? 4 : 8, 1, 4, false};
+  if (rows <= 8) return {4, wide ? 4 : 2, 8, 4, false};
+  return wide ? PackedTile{6, 4, 66, 4, false} : PackedTile{6, 2, 66, 16, true};
 }
 
 // Bytes that weights are asked for ahead of their use where memory is the limit. Measured: 1.1 to 1.2 times as fast,
@@ -225,11 +231,12 @@ bool asks_ahead(std::int32_t rows_block, WeightDType stored) {
 }  // namespace
 
 std::string PackedVariant::options() const {
-  std::string text = join("-DSTORED=", static_cast<int>(stored), " -DROWS=", tile.rows, " -DPANELS=", tile.panels,
-                          " -DROWS_BLOCK=", tile.rows_block, " -DITEM_PANELS=", tile.item_panels);
+  std::string text =
+      join("-DSTORED=", static_cast<int>(stored), " -DMATMUL_VW=", width, " -DROWS=", tile.rows,
+           " -DVECTORS_AT_ONCE=", tile.vectors, " -DROWS_BLOCK=", tile.rows_block, " -DITEM_PANELS=", tile.item_panels);
+  if (tile.blocked) text += " -DBLOCKED";
   if (gated) text += *gated == Activation::kSilu ? " -DGATED=1" : " -DGATED=2";
-  if (wide) text += " -DWIDE";
-  if (wide && asks_ahead(tile.rows_block, stored)) text += join(" -DAHEAD=", kAhead);
+  if (width == 16 && asks_ahead(tile.rows_block, stored)) text += join(" -DAHEAD=", kAhead);
   return text;
 }
 
@@ -237,11 +244,25 @@ std::string PackedVariant::key() const { return "matmul packed " + options(); }
 
 PackedVariant choose_variant(std::int32_t width, std::int32_t rows, WeightDType stored,
                              std::optional<Activation> gated) {
-  return {choose_tile(width, rows), stored, gated, width == 16};
+  return {choose_tile(width, rows), stored, gated, width};
 }
 
 PackedVariant general_variant(const PackedVariant& variant) {
-  return {{1, 1, 1, variant.gated ? 2 : 1}, variant.stored, variant.gated, false};
+  return {{1, 1, 1, variant.gated ? 2 : 1, false}, variant.stored, variant.gated, 4};
+}
+
+std::int32_t item_panels_for(const PackedTile& tile, std::int64_t panels, std::int32_t m, std::uint32_t units) {
+  if (!tile.blocked) return tile.item_panels;
+  // Multiplying one group by its rows takes 16, to arrange the rows before takes 1.
+  const std::size_t blocks = divide_up(m, tile.rows_block);
+  std::int32_t best = 4;
+  std::size_t least = std::numeric_limits<std::size_t>::max();
+  for (std::int32_t groups = 1; 4 * groups <= tile.item_panels; ++groups) {
+    const std::size_t items = blocks * divide_up(static_cast<std::size_t>(panels), 4 * groups);
+    const std::size_t time = divide_up(items, std::max(units, 1U)) * (16 * groups + 1);
+    if (time <= least) least = time, best = 4 * groups;
+  }
+  return best;
 }
 
 bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {

@@ -9,26 +9,31 @@
 
 namespace kvtrie::ops {
 
-// Sizes of the packed kernel: rows x panels are accumulated in registers; one work-item computes rows_block x
-// item_panels of them.
+// Sizes of the packed kernel: rows x vectors are accumulated in registers; one work-item computes up to rows_block x
+// item_panels of 16 outputs. Blocked: kernels/matmul_blocks.clh, where a work-item has one group of 4 panels or
+// several.
 struct PackedTile {
-  std::int32_t rows = 1, panels = 1, rows_block = 1, item_panels = 1;
+  std::int32_t rows = 1, vectors = 1, rows_block = 1, item_panels = 1;
+  bool blocked = false;
 };
 // One compiled form of the packed kernels.
 struct PackedVariant {
   PackedTile tile;
   WeightDType stored = WeightDType::kFloat32;
   std::optional<Activation> gated;  // set: matmul_gated
-  bool wide = false;                // vectors of 16 floats are registers
+  std::int32_t width = 4;           // floats of a vector: 4, 8 or 16
   std::string options() const;
   std::string key() const;  // for self-tests
 };
 
-// The variant for so many rows and vectors of `width` floats, 8 or 16.
+// The variant for so many rows and vectors of `width` floats. Results do not depend on it.
 PackedVariant choose_variant(std::int32_t width, std::int32_t rows, WeightDType stored,
                              std::optional<Activation> gated = {});
 // What takes the place of a variant that does not work.
 PackedVariant general_variant(const PackedVariant& variant);
+// Panels of a work-item for m rows and so many panels: as many as leave no unit without work for long, since what a
+// work-item does with its rows first is the same for one group of panels and for several.
+std::int32_t item_panels_for(const PackedTile& tile, std::int64_t panels, std::int32_t m, std::uint32_t units);
 // Runs the variant on a small case and compares it with the reference.
 bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant);
 
