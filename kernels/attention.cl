@@ -37,10 +37,10 @@
 #define HEADS 1  // query heads of one KV head that one work-item takes (a divisor of the group)
 #endif
 #ifndef ATTENTION_VW
-#define ATTENTION_VW 8  // VW here: floats of a vector, 8 or 16
+#define ATTENTION_VW 8  // VW here: floats of a vector, 4, 8 or 16
 #endif
 #ifndef LINES
-#define LINES 1  // lines that share each load: 1, 2, 4 or 8
+#define LINES 1  // lines that share each load: 1, 2, 4 or 8, at most VW
 #endif
 #ifndef CHUNKS
 #define CHUNKS 1  // V vectors accumulated at once; LINES * CHUNKS accumulators
@@ -66,7 +66,17 @@
 
 #define BLOCK 32
 #define KEYS (VW / LINES)
-#define MOST (LINES > VW / 4 ? LINES : VW / 4)  // lines that share loads, at most
+#define VALUE_LINES (VW < 16 && LINES > 4 ? 4 : LINES)  // lines that share each load of V, among them
+#define MANY 4         // lines that share each load where a tile has many
+#define MANY_FROM 16   // lines of a tile from which that pays
+#if VW == 16
+#define AT_ONCE 2   // lanes whose sums are made at a time: 16 accumulators of 32 registers
+#define BATCH MANY  // lines whose scores are made before their values are added
+#else
+#define AT_ONCE 1  // 8 of 16
+#define BATCH 32   // so that K, then V are read from the first-level cache, which does not hold both
+#endif
+#define MOST (LINES > MANY ? LINES : MANY)  // lines that share loads, at most
 #define MAX_LINES (MAX_ROWS * HEADS + MOST)
 
 #include "attention_lanes.clh"
@@ -150,13 +160,14 @@ void attend_block(const Tile* tile, const Lines* lines, int line0, Block block, 
                   float* o, State* state) {
   Seen seen;
   if (!see_lines(LINES, lines, line0, block, &seen)) return;
-  float scores[LINES * BLOCK], shrink[LINES];
+  float scores[LINES * BLOCK] ALIGNED, shrink[LINES];
 #if FAR
   score_block(lines->q + line0, tile->k, cells->k, tile->k, next->k, scores);
 #else
   score_block(lines->q + line0, tile->k, cells->k, tile->v, cells->v, scores);
 #endif
-  weigh_lines(LINES, tile, lines, line0, block, &seen, scores, state, shrink);
+  const float scale = adjust_scores(LINES, tile, lines, line0, block, &seen, scores);
+  weigh_lines(LINES, scale, scores, state->max + line0, state->sum + line0, shrink);
 #if FAR
   add_values(o + line0 * V_DIM, scores, shrink, &seen, tile->v, cells->v, tile->v, next->v);
 #else
@@ -164,15 +175,28 @@ void attend_block(const Tile* tile, const Lines* lines, int line0, Block block, 
 #endif
 }
 
-// The same for MANY lines and a block that was brought.
-void attend_brought(const Tile* tile, const Lines* lines, int line0, Block block, const Brought* brought, float* o,
-                    State* state) {
-  Seen seen;
-  if (!see_lines(MANY, lines, line0, block, &seen)) return;
-  float scores[MANY * BLOCK], shrink[MANY];
-  score_many(lines->q + line0, brought, scores);
-  weigh_lines(MANY, tile, lines, line0, block, &seen, scores, state, shrink);
-  add_many(o + line0 * V_DIM, scores, shrink, &seen, brought->v);
+// The same for up to BATCH lines and a block that was brought.
+void attend_brought(const Tile* tile, const Lines* lines, int line0, int count, Block block, const Brought* brought,
+                    const Cells* next, float* o, State* state) {
+  Seen seen[BATCH / MANY];
+  int begin = BATCH, end = 0;  // the lines of groups that see a key
+  for (int i = 0; i < count; i += MANY)
+    if (see_lines(MANY, lines, line0 + i, block, seen + i / MANY)) begin = min(begin, i), end = i + MANY;
+  float scores[BATCH * BLOCK] ALIGNED, shrink[BATCH], scale = 1.0f;
+  for (int i = 0; i < count; i += MANY) {
+    fetch_share(tile->k, next->k, K_DIM, line0 + i, tile->count);
+    if (i < begin || i >= end) continue;
+    score_many(lines->q + line0 + i, brought, scores + i * BLOCK);
+    scale = adjust_scores(MANY, tile, lines, line0 + i, block, seen + i / MANY, scores + i * BLOCK);
+  }
+  if (begin < end)
+    weigh_lines(end - begin, scale, scores + begin * BLOCK, state->max + line0 + begin, state->sum + line0 + begin,
+                shrink + begin);
+  for (int i = 0; i < count; i += MANY) {
+    fetch_share(tile->v, next->v, V_DIM, line0 + i, tile->count);
+    if (i >= begin && i < end)
+      add_many(o + (line0 + i) * V_DIM, scores + i * BLOCK, shrink + i, seen + i / MANY, brought->v);
+  }
 }
 
 // Adds one block to all lines of a tile. `next` is fetched meanwhile.
@@ -184,21 +208,16 @@ void attend_all(const Tile* tile, const Lines* lines, Block block, const Cells* 
     return;
   }
   bring_block(tile->k, tile->v, cells, block, brought);
-  for (int line = 0, key = 0; line < tile->count; line += MANY) {
-    for (; key < BLOCK && key * tile->count < (line + MANY) * BLOCK; ++key) {
-      fetch(tile->k + next->k[key], K_DIM);
-      fetch(tile->v + next->v[key], V_DIM);
-    }
-    attend_brought(tile, lines, line, block, brought, o, state);
-  }
+  for (int line = 0; line < tile->count; line += BATCH)
+    attend_brought(tile, lines, line, min(BATCH, tile->count - line), block, brought, next, o, state);
 }
 
 // total = total * exp(M - M') + o * exp(m - M'), M' = max(M, m), and the same for the sums.
 void merge_line(__global float* total, const float* o, float max_, float sum, float* total_max, float* total_sum) {
   const float new_max = fmax(*total_max, max_), base = new_max == -INFINITY ? 0.0f : new_max;
   const float keep = exp_one(*total_max - base), add = exp_one(max_ - base);
-  for (int d = 0; d < V_DIM; d += VW) STORE(fma(KEPT(o + d), (VEC)add, LOAD(total + d) * keep), total + d);
-  *total_sum = fma(sum, add, *total_sum * keep);
+  for (int d = 0; d < V_DIM; d += VW) STORE(FMA(KEPT(o + d), (VEC)add, LOAD(total + d) * keep), total + d);
+  *total_sum = FMA(sum, add, *total_sum * keep);
   *total_max = new_max;
 }
 
@@ -207,7 +226,7 @@ void normalise_line(__global float* total, float max_, float sum, const __global
   if (sink != 0 && *sink != -INFINITY) {
     const float top = fmax(max_, *sink);
     keep = exp_one(max_ - top);
-    sum = fma(sum, keep, exp_one(*sink - top));
+    sum = FMA(sum, keep, exp_one(*sink - top));
   }
   const float factor = sum == 0.0f ? 0.0f : keep / sum;
   for (int d = 0; d < V_DIM; d += VW) STORE(LOAD(total + d) * factor, total + d);
@@ -245,7 +264,7 @@ KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, _
 #endif
   }
   Cursor cursor = {table + segments_at + 3 * entry[2], entry[3], (tiles_at - segments_at) / 3 - entry[2], 0, 0};
-  float o[MAX_LINES * V_DIM];
+  float o[MAX_LINES * V_DIM] ALIGNED;
   State state, total;
 #define OUT_LINE(i) (out + out_offset + ((ulong)row_ids[(i) / HEADS] * heads + head0 + (i) % HEADS) * V_DIM)
 

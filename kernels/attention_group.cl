@@ -60,7 +60,7 @@ float weigh_block(__local const float* q, __global const KV* k, __global const i
     while (at >= segment[3 * in + 1]) at -= segment[3 * in++ + 1];
     const __global KV* row = k + (ulong)(segment[3 * in] + at) * cell_stride;
     float score = 0.0f;
-    for (int d = 0; d < K_DIM; ++d) score = fma(q[d], LOAD_KV(row + d), score);
+    for (int d = 0; d < K_DIM; ++d) score = FMA(q[d], LOAD_KV(row + d), score);
     score *= scale;
     if (softcap > 0.0f) score = softcap * tanh(score / softcap);
 #if MASKED
@@ -79,7 +79,7 @@ float weigh_block(__local const float* q, __global const KV* k, __global const i
   for (int key = 0; key < keys; ++key) sum += weights[key];
   const float shrink = exp_one(*max_ - base);
   *max_ = top;
-  *sum_ = fma(*sum_, shrink, sum);
+  *sum_ = FMA(*sum_, shrink, sum);
   return shrink;
 }
 
@@ -94,7 +94,7 @@ void add_values(float* own, float shrink, __global const KV* v, __global const i
     const float weight = weights[key];
     if (MASKED && weight == 0.0f) continue;
     for (int i = 0; i < OWN; ++i)
-      if (lane + i * LANES < V_DIM) own[i] = fma(weight, LOAD_KV(row + lane + i * LANES), own[i]);
+      if (lane + i * LANES < V_DIM) own[i] = FMA(weight, LOAD_KV(row + lane + i * LANES), own[i]);
   }
 }
 
@@ -153,8 +153,8 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
       seen = 0;
       const float new_max = fmax(total_max, max_), base = new_max == -INFINITY ? 0.0f : new_max;
       const float keep = exp_one(total_max - base), add = exp_one(max_ - base);
-      for (int i = 0; i < OWN; ++i) total[i] = fma(own[i], add, total[i] * keep), own[i] = 0.0f;
-      total_sum = fma(sum, add, total_sum * keep);
+      for (int i = 0; i < OWN; ++i) total[i] = FMA(own[i], add, total[i] * keep), own[i] = 0.0f;
+      total_sum = FMA(sum, add, total_sum * keep);
       total_max = new_max;
       max_ = -INFINITY, sum = 0.0f;
     }
@@ -170,7 +170,7 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
     if (has_sinks && sinks[sinks_offset + head] != -INFINITY) {
       const float sink = sinks[sinks_offset + head], top = fmax(total_max, sink);
       keep = exp_one(total_max - top);
-      total_sum = fma(total_sum, keep, exp_one(sink - top));
+      total_sum = FMA(total_sum, keep, exp_one(sink - top));
     }
     const float factor = total_sum == 0.0f ? 0.0f : keep / total_sum;
     for (int i = 0; i < OWN; ++i)

@@ -31,15 +31,15 @@ KERNEL void attend_merge(IDS __global const float* restrict partial_out, __globa
     const float new_max = fmax(total_max, partial_stats[2 * at]);
     const float base = new_max == -INFINITY ? 0.0f : new_max;
     const float keep = exp_one(total_max - base), add = exp_one(partial_stats[2 * at] - base);
-    for (int d = 0; d < V_DIM; ++d) total[d] = fma(partial_out[at * V_DIM + d], add, total[d] * keep);
-    total_sum = fma(partial_stats[2 * at + 1], add, total_sum * keep);
+    for (int d = 0; d < V_DIM; ++d) total[d] = FMA(partial_out[at * V_DIM + d], add, total[d] * keep);
+    total_sum = FMA(partial_stats[2 * at + 1], add, total_sum * keep);
     total_max = new_max;
   }
   float keep = 1.0f;
   if (has_sinks && sinks[sinks_offset + head] != -INFINITY) {
     const float sink = sinks[sinks_offset + head], top = fmax(total_max, sink);
     keep = exp_one(total_max - top);
-    total_sum = fma(total_sum, keep, exp_one(sink - top));
+    total_sum = FMA(total_sum, keep, exp_one(sink - top));
   }
   const float factor = total_sum == 0.0f ? 0.0f : keep / total_sum;
   out += out_offset + ((ulong)row * heads + head) * V_DIM;

@@ -18,9 +18,9 @@ std::int32_t largest_divisor(std::int32_t value, std::int32_t most) {
   return 1;
 }
 
-// The widest vectors, 16 or 8 floats, that divide both head sizes; 0 when none does.
+// The widest vectors of 4, 8 or 16 floats that divide both head sizes; 0 when none does.
 std::int32_t dividing_width(cl::Device& device, const AttentionSizes& sizes) {
-  for (std::int32_t width = vector_width(device); width >= 8; width /= 2)
+  for (std::int32_t width = vector_width(device); width >= 4; width /= 2)
     if (sizes.k_dim % width == 0 && sizes.v_dim % width == 0) return width;
   return 0;
 }
@@ -93,9 +93,9 @@ AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int
   variant.heads_per_item = largest_divisor(sizes.heads / sizes.kv_heads, 8);
   const std::int32_t heads = variant.heads_per_item;
   const std::int32_t lines = heads == 8 && width == 16 ? 8 : heads >= 3 ? 4 : heads;
-  // Accumulators of V that fit the registers: 32 registers of 16 floats, or 16 of 8.
+  // Accumulators of V that fit the registers: 32 of 16 floats, or 16 narrower ones. Of many lines four share each load.
   const std::int32_t chunks = largest_divisor(sizes.v_dim / width, (width == 16 ? 28 : 12) / lines);
-  const std::int32_t many_chunks = largest_divisor(sizes.v_dim / width, width == 16 ? 6 : 4);
+  const std::int32_t many_chunks = largest_divisor(sizes.v_dim / width, width == 16 ? 6 : 2);
   variant.options =
       join(common_options(sizes, masked), " -DHEADS=", variant.heads_per_item, " -DATTENTION_VW=", width,
            " -DLINES=", lines, " -DCHUNKS=", chunks, " -DMANY_CHUNKS=", many_chunks, " -DMAX_ROWS=", kMaxTileRows);

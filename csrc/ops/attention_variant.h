@@ -32,7 +32,7 @@ struct AttentionVariant {
   std::string key() const { return program + " " + options; }
 };
 
-// The fast variant for vectors of `width` floats, 8 or 16. REQUIRES: both head sizes are divisible by it.
+// The fast variant for vectors of `width` floats: 4, 8 or 16. REQUIRES: both head sizes are divisible by it.
 AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int32_t width);
 // Runs the variant on a small case and compares it with the reference.
 bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,

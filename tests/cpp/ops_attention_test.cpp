@@ -242,6 +242,26 @@ TEST_F(Attention, DecodeGivesTheBitsOfPrefill) {
     EXPECT_TRUE(same_bits(scene.run(0.0f, true, 0.0f, &limits), prefill)) << limits.rows_per_tile;
 }
 
+// Few lines are computed where K and V lie, many from a block that is brought first, up to 32 at a time: of 8 heads, 40
+// rows are 10 such batches, and the first rows see nothing of the last blocks.
+TEST_F(Attention, BitsDoNotDependOnTheNumberOfLinesAtAnyVectorWidth) {
+  for (const std::int32_t width : {4, 8, 16}) {
+    const ForcedWidth forced(width);
+    for (const DType dtype : {DType::kFloat32, DType::kFloat16}) {
+      Scene scene({8, 1, 32, 48}, 400, dtype, 19);
+      const std::size_t history = scene.add_history(150, 60);
+      scene.add_rows(history, 40);
+      scene.fill();
+      const auto many = scene.run(0.0f, true);
+      expect_close(many, scene.wanted(0.0f, true), tolerance(dtype), std::to_string(width));
+      expect_close(scene.run(3.0f), scene.wanted(3.0f), tolerance(dtype), std::to_string(width) + ", softcap");
+      const PlanLimits single{512, 1, 8}, some{512, 3, 8};
+      EXPECT_TRUE(same_bits(scene.run(0.0f, true, 0.0f, &single), many)) << width << ", one row to a tile";
+      EXPECT_TRUE(same_bits(scene.run(0.0f, true, 0.0f, &some), many)) << width << ", three rows to a tile";
+    }
+  }
+}
+
 TEST_F(Attention, DenseAgreesWithAndWithoutMask) {
   Random random(15);
   struct Case {

@@ -138,7 +138,7 @@ TEST_F(SelfTest, KernelsOfNarrowerVectorsAgree) {
 
 // The variants of devices with narrower or wider vectors than this one.
 TEST_F(SelfTest, VariantsOfOtherVectorWidthsAgree) {
-  for (const std::int32_t width : {8, 16}) {
+  for (const std::int32_t width : {4, 8, 16}) {
     const AttentionSizes sizes{8, 2, 64, 64, DType::kFloat16};
     EXPECT_TRUE(variant_agrees(device_ptr(), fast_variant(sizes, false, width), sizes, false)) << width;
     for (const std::int32_t rows : {1, 4, 64})
