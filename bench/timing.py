@@ -126,13 +126,15 @@ def _middle(kind: Any, samples: Iterable[float]) -> Any:
     return kind(statistics.median(ordered), ordered[quarter], ordered[-1 - quarter], len(ordered))
 
 
-LEVELS = {"avx512f": "avx512", "avx2": "avx2", "sse4_2": "sse4", "asimd": "neon"}  # by the processor's flag, widest first
+# By the processor's flag, widest first.
+LEVELS = {"avx512f": "avx512", "avx2": "avx2", "sse4_2": "sse4", "asimd": "neon"}
 
 
 def machine() -> str:
     """What the figures were taken on."""
     name = _processor("model name") or platform.processor() or platform.machine()
-    return f"{name} ({processor_level()}), {os.cpu_count()} cores, {platform.system()} {platform.release().split('-')[0]}"
+    system = f"{platform.system()} {platform.release().split('-')[0]}"
+    return f"{name} ({processor_level()}), {os.cpu_count()} cores, {system}"
 
 
 def processor_level() -> str:
