@@ -104,9 +104,9 @@ int sums_at(int row, int panel) { return (panel / 4 * SUM_ROWS + row) * SUMS_STE
 #else
 
 // AHEAD: bytes of w to ask for before they are needed, where that helps. Never faults, so it may pass the end.
-#if defined(AHEAD) && __has_builtin(__builtin_prefetch)
+#ifdef AHEAD
 void prefetch_step(const __global W* w) {
-  for (int i = 0; i < STEP * (int)sizeof(W); i += 64) __builtin_prefetch((const __global char*)w + AHEAD + i);
+  for (int i = 0; i < STEP * (int)sizeof(W); i += 64) FETCH((const __global char*)w + AHEAD + i);
 }
 #else
 #define prefetch_step(w)

@@ -117,6 +117,7 @@ std::vector<BlasSet> blas_sets(cl::DeviceKind kind) {
 bool apply_blas_sets(const cl::DevicePtr& device, const std::vector<BlasSet>& sets) {
   if (sets.empty()) return false;
   std::vector<BlasSet> before;
+  before.reserve(sets.size());
   for (const BlasSet& set : sets) before.push_back({set.kernel, cl::blas_parameters(device, set.kernel)});
   const bool works = variant_works(device, key_of(sets), [&] {
     put_in_place(device, sets);
