@@ -3,6 +3,8 @@
 //   probe_scale   y[i] = FACTOR * y[i] + add       one work-item per element
 //                                                (-DWARN: the compiler has something to say)
 //   probe_sum     sums[group] = sum of its x[i]    one work-group per sum; `part` holds one number per work-item
+#include "builtins.clh"
+
 #ifdef WARN
 #warning as asked for
 #endif

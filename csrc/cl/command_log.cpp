@@ -1,8 +1,22 @@
 #include "cl/command_log.h"
 
+#include <optional>
 #include <utility>
 
 namespace kvtrie::cl {
+namespace {
+
+// Seconds that the device worked on a command; nothing where it does not say.
+std::optional<double> seconds_of(cl_event event) noexcept {
+  cl_ulong begun = 0, ended = 0;
+  const auto ask = [event](cl_profiling_info what, cl_ulong& into) {
+    return clGetEventProfilingInfo(event, what, sizeof into, &into, nullptr) == CL_SUCCESS;
+  };
+  if (!ask(CL_PROFILING_COMMAND_START, begun) || !ask(CL_PROFILING_COMMAND_END, ended) || ended < begun) return {};
+  return static_cast<double>(ended - begun) * 1e-9;
+}
+
+}  // namespace
 
 int command_status(cl_event event) noexcept {
   cl_int status = CL_QUEUED;
@@ -10,12 +24,14 @@ int command_status(cl_event event) noexcept {
   return code == CL_SUCCESS ? status : code;
 }
 
-CommandLog::Ticket CommandLog::add(EventHandle event) {
+CommandLog::Ticket CommandLog::add(EventHandle event, Pace::Kind kind) {
   // More than one a call, so that the list shrinks when the device has caught up.
   constexpr std::size_t kSettledPerCommand = 4;
   const std::lock_guard lock(mutex_);
   Ticket ticket{next_number_, epoch_};
-  pending_.push_back({next_number_++, std::move(event), epoch_});
+  const double expected = pace_.expected(kind);
+  pending_.push_back({next_number_++, std::move(event), epoch_, kind, expected});
+  ahead_ += expected;
   settle(0, kSettledPerCommand);
   return ticket;
 }
@@ -25,13 +41,18 @@ void CommandLog::settle(std::uint64_t ended, std::size_t at_most) {
     const Pending& front = pending_.front();
     int status = command_status(front.event.get());
     if (status > CL_COMPLETE && front.number > ended) return;
+    if (status == CL_COMPLETE) {
+      if (const std::optional<double> seconds = seconds_of(front.event.get())) pace_.ended(front.kind, *seconds);
+    }
     if (const int fault = take_fault("command status")) status = fault;
     if (status < 0 && front.number < front.epoch->first_failed) {
       front.epoch->code = status;
       front.epoch->first_failed = front.number;
     }
+    ahead_ -= front.expected;
     pending_.pop_front();
   }
+  if (pending_.empty()) ahead_ = 0;  // without what rounding left
 }
 
 void CommandLog::check(const Ticket& ticket, const char* where) {
@@ -52,10 +73,16 @@ std::uint64_t CommandLog::pending() const {
   return pending_.size();
 }
 
-EventHandle CommandLog::overdue() const {
+EventHandle CommandLog::overdue(double seconds) noexcept {
   const std::lock_guard lock(mutex_);
-  if (pending_.size() <= kMaxPending) return {};
-  const cl_event event = pending_[pending_.size() - kMaxPending / 2].event.get();
+  const auto too_much = [&] { return pending_.size() > kMaxPending || ahead_ > seconds; };
+  if (!too_much()) return {};
+  settle(0, std::numeric_limits<std::size_t>::max());
+  if (!too_much()) return {};
+  std::size_t at = pending_.size() - 1;
+  for (double left = pending_[at].expected; at > 0 && left <= seconds / 2 && pending_.size() - at < kMaxPending / 2;)
+    left += pending_[--at].expected;
+  const cl_event event = pending_[at].event.get();
   return clRetainEvent(event) == CL_SUCCESS ? EventHandle(event) : EventHandle();
 }
 

@@ -7,7 +7,8 @@
 //     command    1  2  3x 4  5 | 6  7         3 fails; finish() after 5 throws and starts a new epoch
 //     epoch      a  a  a  a  a | b  b         Event 2 is sound, 3, 4 and 5 throw, 6 and 7 are sound
 //
-// What is pending is bounded: a host that runs far ahead of the device would otherwise fill its memory with commands.
+// What is pending is bounded in two ways. By number: a host that runs far ahead of the device would otherwise fill its
+// memory with commands. And by the time that the device is expected to need for it (pace.h).
 //
 // Threads: every method may be called from any thread. `add` must be called in queue order: under the enqueue lock.
 #pragma once
@@ -20,6 +21,7 @@
 #include <mutex>
 
 #include "cl/opencl.h"
+#include "cl/pace.h"
 
 namespace kvtrie::cl {
 
@@ -38,13 +40,13 @@ class CommandLog {
 
   CommandLog() : epoch_(std::make_shared<Epoch>()) {}
 
-  Ticket add(EventHandle event);
+  Ticket add(EventHandle event, Pace::Kind kind);
   // REQUIRES: the command of `ticket` has ended, hence all before it. Throws kDevice if one of its epoch failed.
   void check(const Ticket& ticket, const char* where);
   std::uint64_t pending() const;
-  // Back-pressure: when more than kMaxPending commands are pending, one that is far enough behind to be worth waiting
-  // for; else empty.
-  EventHandle overdue() const;
+  // Back-pressure: when more than kMaxPending commands, or `seconds` of work, are pending, one that is far enough
+  // behind to be worth waiting for; else empty. With it done the device has about half as much to do, hence goes on.
+  EventHandle overdue(double seconds) noexcept;
 
  private:
   static constexpr std::size_t kMaxPending = 8192;
@@ -53,6 +55,8 @@ class CommandLog {
     std::uint64_t number;
     EventHandle event;
     std::shared_ptr<Epoch> epoch;
+    Pace::Kind kind;
+    double expected;  // seconds
   };
   // Takes ended commands off the front; all up to `ended` are known to have ended. REQUIRES: mutex_ is held.
   void settle(std::uint64_t ended, std::size_t at_most);
@@ -61,6 +65,8 @@ class CommandLog {
   std::deque<Pending> pending_;    // guarded by mutex_, in queue order
   std::shared_ptr<Epoch> epoch_;   // guarded by mutex_
   std::uint64_t next_number_ = 1;  // guarded by mutex_
+  Pace pace_;                      // guarded by mutex_
+  double ahead_ = 0;               // guarded by mutex_: seconds, the sum of what is expected of pending_
 };
 
 // The execution status of a command: CL_QUEUED .. CL_COMPLETE (0), or the negative code it failed with.

@@ -21,8 +21,18 @@ ContextHandle make_context(const FoundDevice& found) {
 }
 
 QueueHandle make_queue(cl_context context, cl_device_id device) {
-  return QueueHandle(make_handle("clCreateCommandQueue",
-                                 [&](cl_int* code) { return clCreateCommandQueue(context, device, 0, code); }));
+  return QueueHandle(make_handle("clCreateCommandQueue", [&](cl_int* code) {
+    return clCreateCommandQueue(context, device, CL_QUEUE_PROFILING_ENABLE, code);  // which every device has
+  }));
+}
+
+// Compilers of CPU devices print; PoCL reads clang's header for each program.
+Compiling compiling_of(const FoundDevice& found, const Device::Options& options) {
+  const bool is_pocl = found.info.platform == "Portable Computing Language";
+  return {.caught = found.info.kind == DeviceKind::kCpu,
+          .warned = options.warnings,
+          .declared = is_pocl,
+          .kept_later = is_pocl};
 }
 
 LaunchRecorder::Launch recorded(const Kernel::State& kernel, Range global, Range local,
@@ -70,7 +80,7 @@ Device::State::State(FoundDevice found_device, Options wanted)
       context(make_context(found)),
       queue(make_queue(context.get(), found.device)),
       programs(std::make_unique<ProgramCache>(context.get(), found.device, device_key, disk, meter,
-                                              Compiling{found.info.kind == DeviceKind::kCpu, options.warnings})) {}
+                                              compiling_of(found, options))) {}
 
 // Whoever could still use the queue holds a DevicePtr, so nothing does. CLBlast keeps programs of its own, which must
 // go before the context.
@@ -79,8 +89,8 @@ Device::State::~State() {
   if (blas_used) clear_clblast_cache();
 }
 
-void Device::State::keep_pace() const noexcept {
-  const EventHandle behind = log.overdue();
+void Device::State::keep_pace(double seconds) noexcept {
+  const EventHandle behind = log.overdue(seconds);
   const cl_event event = behind.get();
   if (event != nullptr) clWaitForEvents(1, &event);  // its status is the log's business
 }
@@ -117,13 +127,16 @@ Kernel Device::kernel(std::string_view program, std::string_view name, std::stri
   return kernel;
 }
 
+void Device::save_programs() const { state_->programs->save(); }
+
 void Device::enqueue(const Kernel& kernel, Range global, Range local, std::span<const Argument> args,
                      std::uint64_t kv_bytes) {
   ensure(static_cast<bool>(kernel), "launch", "kernel: got none, allowed one from Device.kernel()");
   const Kernel::State& target = *kernel.state_;
   ensure(target.meter == state_->meter, target.name, "kernel: got one of another device");
   const cl_uint dimensions = dimensions_of(target.name, global, local, state_->found.info.max_work_group);
-  state_->keep_pace();
+  state_->keep_pace(kv_bytes == 0 ? Pace::kMost : Pace::kUnbounded);
+  const Pace::Kind kind = Pace::kind_of(target.handle.get(), global);
   {
     const std::lock_guard lock(state_->enqueue_mutex);
     for (cl_uint index = 0; index < args.size(); ++index) {
@@ -135,7 +148,7 @@ void Device::enqueue(const Kernel& kernel, Range global, Range local, std::span<
              " bytes: got ", error_name(code), " (", code, "), allowed CL_SUCCESS");
       }
     }
-    state_->forgotten_command_locked("clEnqueueNDRangeKernel", [&](cl_command_queue queue, cl_event* event) {
+    state_->forgotten_command_locked("clEnqueueNDRangeKernel", kind, [&](cl_command_queue queue, cl_event* event) {
       return clEnqueueNDRangeKernel(queue, target.handle.get(), dimensions, nullptr, global.data(), local.data(), 0,
                                     nullptr, event);
     });
@@ -146,10 +159,15 @@ void Device::enqueue(const Kernel& kernel, Range global, Range local, std::span<
   if (kv_bytes != 0) state_->meter->count_traffic(state_->meter->copy_bytes, kv_bytes, Traffic::kKv);
 }
 
+void Device::pace() noexcept { state_->keep_pace(Pace::kMost / 2); }
+
 Event Device::mark() {
-  auto [event, ticket] = state_->command("clEnqueueMarkerWithWaitList", [](cl_command_queue queue, cl_event* out) {
-    return clEnqueueMarkerWithWaitList(queue, 0, nullptr, out);
-  });
+  auto [event, ticket] = [this] {
+    const std::lock_guard lock(state_->enqueue_mutex);
+    return state_->command_locked("clEnqueueMarkerWithWaitList", [](cl_command_queue queue, cl_event* out) {
+      return clEnqueueMarkerWithWaitList(queue, 0, nullptr, out);
+    });
+  }();
   Event mark;
   mark.state_ = std::make_shared<Event::State>(shared_from_this(), std::move(event), std::move(ticket));
   return mark;

@@ -2,8 +2,10 @@
 //
 // Concept. `list_devices()` says what the machine has; `Device::open()` turns one entry into a live `Device`. All work
 // goes to one in-order queue, so commands run in the order they were enqueued and a freed buffer range may be reused at
-// once. Enqueueing waits only where the device is thousands of commands behind; otherwise `finish()`, `Event::wait()`
-// and blocking copies do.
+// once. A launch that computes waits where more lies ahead of the device than pace.h allows, a twentieth of a second of
+// measured work: so no wait is longer than that, whoever interrupts a program is heard soon, and the device never runs
+// dry. Other commands wait only where it is thousands of commands behind. Else `finish()`, `Event::wait()` and blocking
+// copies wait.
 //
 // Failures. OpenCL may accept a command, fail it later and forget: clFinish succeeds all the same. So the status of
 // every command is looked at. The first call that waits (read, map, finish, Event::wait) after a failed command throws
@@ -115,6 +117,8 @@ class Event {
   Event() = default;
   bool done() const;  // complete or failed; never waits
   void wait() const;  // throws kDevice when the command or one before it failed (clFinish would not say)
+  // Seconds on the device's own clock at which it was done. Nothing before that, or when it failed.
+  std::optional<double> ended_at() const noexcept;
   void wait_quietly() const noexcept;  // for cleanup: waits, and leaves a failure to be reported by someone else
   explicit operator bool() const noexcept { return state_ != nullptr; }
 
@@ -179,6 +183,9 @@ class Device : public std::enable_shared_from_this<Device> {
   // The kernel `name` of the embedded source file kernels/<program>.cl built with `options` ("-DHEAD_DIM=64 ...").
   // Built once and kept; the binary is cached on disk. Throws kDevice with the build log.
   Kernel kernel(std::string_view program, std::string_view name, std::string_view options = {});
+  // Puts on disk what was built and is not there yet. On PoCL binaries wait for this call, since they cost as much as
+  // the builds did, and PoCL's own cache makes up for most of them; elsewhere there is nothing left to do.
+  void save_programs() const;
 
   // Small texts kept beside the program binaries for this device and driver, or in memory where there is no folder.
   std::optional<std::string> load_record(const std::string& key);
@@ -222,7 +229,9 @@ class Device : public std::enable_shared_from_this<Device> {
   void* map(const Buffer& buffer, std::size_t offset, std::size_t bytes, bool for_writing);
   void unmap(const Buffer& buffer, void* pointer) noexcept;
 
-  Event mark();   // done when everything enqueued so far is
+  // Waits where a launch soon would, so that it need not: for callers that hold a lock while they launch.
+  void pace() noexcept;
+  Event mark();   // done when everything enqueued so far is; waits for nothing
   void flush();   // hands enqueued work to the driver; does not wait
   void finish();  // waits for everything enqueued so far; throws kDevice when any of it failed
 

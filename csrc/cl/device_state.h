@@ -49,12 +49,13 @@ struct Device::State {
   // Runs `call(queue, cl_event* out)` as one command and logs it. Waits for nothing but the log's back-pressure.
   template <class Call>
   std::pair<EventHandle, CommandLog::Ticket> command(const char* name, Call&& call) {
-    keep_pace();
+    keep_pace(Pace::kUnbounded);
     const std::lock_guard lock(enqueue_mutex);
     return command_locked(name, std::forward<Call>(call));
   }
-  // Waits while the device is thousands of commands behind. REQUIRES: no lock is held.
-  void keep_pace() const noexcept;
+  // Waits while the device is thousands of commands behind, or by more than `seconds` of work. REQUIRES: no lock of
+  // cl/ is held.
+  void keep_pace(double seconds) noexcept;
   // REQUIRES: enqueue_mutex is held.
   template <class Call>
   std::pair<EventHandle, CommandLog::Ticket> command_locked(const char* name, Call&& call) {
@@ -63,15 +64,15 @@ struct Device::State {
     check_call(name, [&] { return call(queue.get(), &raw); });
     EventHandle event(raw);
     check_call("clRetainEvent", [&] { return clRetainEvent(raw); });
-    CommandLog::Ticket ticket = log.add(EventHandle(raw));
+    CommandLog::Ticket ticket = log.add(EventHandle(raw), Pace::kind_of(name));
     return {std::move(event), std::move(ticket)};
   }
   // The same for a command that nobody waits for by itself: the log alone keeps its event.
   template <class Call>
-  void forgotten_command_locked(const char* name, Call&& call) {
+  void forgotten_command_locked(const char* name, Pace::Kind kind, Call&& call) {
     cl_event raw = nullptr;
     check_call(name, [&] { return call(queue.get(), &raw); });
-    log.add(EventHandle(raw));
+    log.add(EventHandle(raw), kind);
   }
   // Waits for a command and throws if it, or one before it in its epoch, failed.
   void wait(const std::pair<EventHandle, CommandLog::Ticket>& command, const char* where);

@@ -22,6 +22,14 @@ void Event::wait() const {
   wait_for(state_->handle.get(), state_->device->state().log, state_->ticket, "Event.wait");
 }
 
+std::optional<double> Event::ended_at() const noexcept {
+  if (state_ == nullptr || command_status(state_->handle.get()) != CL_COMPLETE) return {};
+  cl_ulong nanoseconds = 0;
+  const int code = clGetEventProfilingInfo(state_->handle.get(), CL_PROFILING_COMMAND_END, sizeof nanoseconds,
+                                           &nanoseconds, nullptr);
+  return code == CL_SUCCESS ? std::optional(static_cast<double>(nanoseconds) * 1e-9) : std::nullopt;
+}
+
 void Event::wait_quietly() const noexcept {
   if (state_ == nullptr) return;
   const cl_event event = state_->handle.get();

@@ -1,6 +1,7 @@
 #include "cl/program_cache.h"
 
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "cl/compiler_output.h"
@@ -10,6 +11,7 @@ namespace kvtrie::cl {
 namespace {
 
 constexpr std::string_view kFormat = "program 1";  // part of each key; a new number makes all old binaries strangers
+constexpr const char* kDeclared = " -DDECLARE_BUILTINS -D_OPENCL_H_";  // kernels/builtins.clh
 
 }  // namespace
 
@@ -47,7 +49,7 @@ std::shared_ptr<Kernel::State> ProgramCache::made(const std::string& program, co
   const std::shared_ptr<Slot> entry = slot(program, options);
   const std::lock_guard lock(entry->mutex);
   if (const auto known = entry->kernels.find(name); known != entry->kernels.end()) return known->second;
-  if (!entry->program) entry->program = std::make_shared<Program>(build(program, options), meter_->programs);
+  if (!entry->program) build(program, options, *entry);
   KernelHandle handle(make_handle("clCreateKernel", [&](cl_int* code) {
     return clCreateKernel(entry->program->handle.get(), name.c_str(), code);
   }));
@@ -82,24 +84,57 @@ int ProgramCache::compile(const std::string& what, cl_program program, const std
   return code;
 }
 
-ProgramHandle ProgramCache::build(const std::string& program, const std::string& options) const {
+// A program of kernels/<program>.cl, and what clBuildProgram says of it.
+std::pair<ProgramHandle, int> ProgramCache::compile_source(const std::string& program, const std::string& flags) const {
   const std::string_view source = kernel_source(program);
-  const std::string flags = full_options(options);
-  const std::string key = key_of({kFormat, device_key_, flags, source});
-  if (ProgramHandle known = load_binary(key, flags)) return known;
-
   const char* text = source.data();
   const std::size_t length = source.size();
-  ProgramHandle built(make_handle("clCreateProgramWithSource", [&](cl_int* code) {
+  ProgramHandle made(make_handle("clCreateProgramWithSource", [&](cl_int* code) {
     return clCreateProgramWithSource(context_, 1, &text, &length, code);
   }));
-  const int code = compile(cat("kernels/", program, ".cl"), built.get(), flags);
+  const int code = compile(cat("kernels/", program, ".cl"), made.get(), flags);
+  return {std::move(made), code};
+}
+
+ProgramHandle ProgramCache::build_source(const std::string& program, const std::string& flags) const {
+  auto [built, code] = compile_source(program, compiling_.declared ? flags + kDeclared : flags);
+  if (code == CL_BUILD_PROGRAM_FAILURE && compiling_.declared) {
+    log_message(LogLevel::kInfo,
+                cat("[program cache] kernels/", program,
+                    ".cl is built with the compiler's own declarations; with ours:\n", build_log(built.get())));
+    std::tie(built, code) = compile_source(program, flags);
+  }
   if (code != CL_SUCCESS) {
     fail(ErrorKind::kDevice, "clBuildProgram", "kernels/", program, ".cl with \"", flags, "\": got ", error_name(code),
          " (", code, "), allowed CL_SUCCESS; build log:\n", build_log(built.get()));
   }
-  store_binary(key, built.get());
-  return built;
+  return std::move(built);
+}
+
+// REQUIRES: the slot's mutex is held.
+void ProgramCache::build(const std::string& program, const std::string& options, Slot& slot) const {
+  const std::string flags = full_options(options);
+  std::string key = key_of({kFormat, device_key_, flags, kernel_source(program)});
+  ProgramHandle built = load_binary(key, flags);
+  const bool is_new = !built;
+  if (is_new) built = build_source(program, flags);
+  if (is_new && !compiling_.kept_later) store_binary(key, built.get());
+  slot.program = std::make_shared<Program>(std::move(built), meter_->programs);
+  if (is_new && compiling_.kept_later) slot.unsaved = std::move(key);
+}
+
+void ProgramCache::save() const {
+  std::vector<std::shared_ptr<Slot>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, entry] : slots_) all.push_back(entry);
+  }
+  for (const std::shared_ptr<Slot>& entry : all) {
+    const std::lock_guard lock(entry->mutex);
+    if (entry->unsaved.empty()) continue;
+    store_binary(entry->unsaved, entry->program->handle.get());
+    entry->unsaved.clear();
+  }
 }
 
 ProgramHandle ProgramCache::load_binary(const std::string& key, const std::string& options) const {

@@ -50,6 +50,12 @@ struct Kernel::State {
 struct Compiling {
   bool caught = false;  // what is printed meanwhile goes to the log: for CPU devices
   bool warned = false;  // compilers may warn
+  // The builtins that kernels call are declared by kernels/builtins.clh in place of clang's header: PoCL reads that
+  // one, 18,000 lines, for each program. Where it comes to an error the program is built again without.
+  bool declared = false;
+  // Binaries are stored by `save`: to ask PoCL for one makes it compile a general form of each kernel of the program,
+  // which takes as long as all else together, and it keeps what it compiled in a folder of its own anyway.
+  bool kept_later = false;
 };
 
 class ProgramCache {
@@ -59,17 +65,22 @@ class ProgramCache {
                std::shared_ptr<Meter> meter, Compiling compiling);
 
   std::shared_ptr<Kernel::State> kernel(std::string_view program, std::string_view name, std::string_view options);
+  // Stores the binary of each program that was built from source and is not stored yet. May take as long as the builds.
+  void save() const;
 
  private:
   struct Slot {
     std::mutex mutex;  // held while the program is built
     std::shared_ptr<Program> program;
+    std::string unsaved;  // the key that its binary is to be stored under; empty: it is
     std::unordered_map<std::string, std::shared_ptr<Kernel::State>> kernels;
   };
   std::shared_ptr<Slot> slot(const std::string& program, const std::string& options);
   std::shared_ptr<Kernel::State> made(const std::string& program, const std::string& name, const std::string& options);
-  ProgramHandle build(const std::string& program, const std::string& options) const;
+  void build(const std::string& program, const std::string& options, Slot& slot) const;
+  ProgramHandle build_source(const std::string& program, const std::string& flags) const;
   std::string full_options(const std::string& options) const;
+  std::pair<ProgramHandle, int> compile_source(const std::string& program, const std::string& flags) const;
   int compile(const std::string& what, cl_program program, const std::string& options) const;
   ProgramHandle load_binary(const std::string& key, const std::string& options) const;
   void store_binary(const std::string& key, cl_program program) const;
@@ -81,7 +92,7 @@ class ProgramCache {
   const DiskCache& disk_;
   const std::shared_ptr<Meter> meter_;
   const Compiling compiling_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<std::pair<std::string, std::string>, std::shared_ptr<Slot>> slots_;  // guarded by mutex_
   // What was asked for before, by program, name and options in one text: every launch asks. Guarded by mutex_.
   std::unordered_map<std::string, std::shared_ptr<Kernel::State>> known_;

@@ -158,6 +158,12 @@ Raises ``DeviceError`` when the machine has no OpenCL device, and ``ArgumentErro
   c.def_property_readonly("global_bytes", info(&cl::DeviceInfo::global_bytes),
                           "Bytes of device memory as the driver reports them.");
   c.def_property_readonly("capabilities", &capabilities, "What the device can do, as a dict.");
+  c.def(
+      "_save_programs",
+      [](const DeviceHandle& self) {
+        if (const cl::DevicePtr device = self.device) without_gil([&] { device->save_programs(); });
+      },
+      "Puts the binaries of all programs on disk; on PoCL that takes as long as compiling them did.");
   c.def("memory", &memory, R"(Live objects and bytes now, and totals since the device was opened, as a dict.
 
 Tensors now: ``live_buffers``, ``live_bytes``, and ``pooled_buffers``, ``pooled_bytes``, which are kept for the next

@@ -1,6 +1,7 @@
 // Operations on tensors: kvtrie.ops.
 #include <pybind11/stl.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "convert.h"
 #include "operands.h"
 #include "ops/attention.h"
+#include "ops/family.h"
 #include "ops/matmul.h"
 #include "ops/ops.h"
 #include "ops/rope.h"
@@ -332,6 +334,12 @@ void init_norms(py::module_& m) {
       py::arg("x"), py::arg("eps"), "x / sqrt(sum(x^2) + eps) over the last axis.");
 }
 
+std::int32_t vector_width(const py::object& device) {
+  const Placement place = to_placement(device, "vector_width");
+  if (place.on_host) fail(ErrorKind::kNotSupported, "vector_width", "device: got the host, allowed a device");
+  return without_gil([&] { return ops::vector_width(*place.device); });
+}
+
 }  // namespace
 
 void init_ops(py::module_& core) {
@@ -363,6 +371,8 @@ softcap * tanh(score / softcap). ``sinks`` [heads]: a logit per head that only a
 
 ``temperature`` 0 takes the likeliest. ``top_k``: among that many, 0 for all. ``top_p``: among the likeliest whose
 probabilities first reach it. Equal seeds give equal tokens.)");
+  m.def("vector_width", &vector_width, py::arg("device") = py::none(),
+        "Floats of the vectors that kernels use on this device: 4, 8 or 16.");
   m.def("warm_up", &warm_up, py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
         py::arg("v_head_dim") = py::none(), py::arg("dtype") = "float16", py::arg("weight_dtype") = "float32",
         py::arg("activation") = py::none(), py::arg("device") = py::none(),

@@ -208,6 +208,8 @@ class ops:  # noqa: N801
     @staticmethod
     def sample(logits: ArrayLike, temperature: float, top_k: int, top_p: float, seed: int) -> Tensor: ...
     @staticmethod
+    def vector_width(device: Place = None) -> int: ...
+    @staticmethod
     def warm_up(
         heads: int,
         kv_heads: int,

@@ -36,6 +36,7 @@ silu_mul = _ops.silu_mul
 softmax = _ops.softmax
 softplus = _ops.softplus
 split = _ops.split
+vector_width = _ops.vector_width
 warm_up = _ops.warm_up
 
 __all__ = [
@@ -66,5 +67,6 @@ __all__ = [
     "softmax",
     "softplus",
     "split",
+    "vector_width",
     "warm_up",
 ]

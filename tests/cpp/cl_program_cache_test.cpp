@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -35,13 +36,14 @@ class ProgramCacheTest : public DeviceTest {
 
   DevicePtr open() { return Device::open(device().info(), {.cache_folder = folder_.string(), .max_bytes = 0}); }
 
-  // Doubles 1.0 with the probe program of `device`.
+  // Doubles 1.0 with the probe program of `on`, and puts the program on disk.
   static float doubled(const DevicePtr& on) {
     Buffer y(on, 4);
     float value = 1.0F;
     on->write(y, 0, &value, 4);
     on->launch(on->kernel("probe", "probe_scale", "-DFACTOR=2.0f"), {1, 0, 0}, {1, 0, 0}, y, 0.0F);
     on->read(y, 0, &value, 4);
+    on->save_programs();
     return value;
   }
 
@@ -84,8 +86,34 @@ TEST_F(ProgramCacheTest, OtherOptionsAreAnotherProgram) {
   const DevicePtr device = open();
   doubled(device);
   device->kernel("probe", "probe_scale", "-DFACTOR=3.0f");
+  device->save_programs();
   EXPECT_EQ(files().size(), 2U);
   EXPECT_EQ(device->counters().programs, 2U);
+}
+
+// PoCL compiles a general form of each kernel for a binary, so that is asked for when there is time.
+TEST_F(ProgramCacheTest, OnPoclABinaryWaitsUntilItIsSavedAndIsStoredOnce) {
+  const DevicePtr device = open();
+  if (device->info().platform != "Portable Computing Language") GTEST_SKIP() << "binaries cost nothing here";
+  device->kernel("probe", "probe_scale", "-DFACTOR=2.0f");
+  EXPECT_TRUE(files().empty());
+  device->save_programs();
+  ASSERT_EQ(files().size(), 1U);
+  fs::remove(files()[0]);
+  device->save_programs();
+  EXPECT_TRUE(files().empty());
+}
+
+// What kernels/builtins.clh lacks is found in the compiler's own header, and that is told.
+TEST_F(ProgramCacheTest, AProgramThatTheCompilerRefusesWithOurDeclarationsIsBuiltWithItsOwn) {
+  set_log_sink([this](LogLevel, const std::string& message) { log_.push_back(message); }, LogLevel::kInfo);
+  const DevicePtr device = open();
+  if (device->info().platform != "Portable Computing Language") GTEST_SKIP() << "no declarations of ours here";
+  device->kernel("probe", "probe_scale", "-DFACTOR=2.0f");
+  EXPECT_TRUE(log_.empty()) << log_[0];
+  device->kernel("probe", "probe_scale", "-DFACTOR=cosh(1.0f)");
+  const auto tells = [](const std::string& message) { return contains(message, "own declarations"); };
+  EXPECT_EQ(std::count_if(log_.begin(), log_.end(), tells), 1);
 }
 
 TEST_F(ProgramCacheTest, ADamagedFileIsBuiltAgainAndReplaced) {

@@ -53,10 +53,10 @@ def converse(model: Any, cache: Any) -> None:
     """Prefill of each size, prefill and decode of several at once, argmax and sampling, branches, paging."""
     for length in ROWS:
         with cache.begin(prompt(model, 1, length)) as session:
-            list(kv.generate(model, session, 3, 0.0, stop=(), chunk=516))
-            list(kv.generate(model, session, 3, 0.8, stop=(), top_k=20, top_p=0.9, seed=5))
+            list(kv.generate(model, session, 3, 0.0, ignore_eos=True, chunk=516))
+            list(kv.generate(model, session, 3, 0.8, ignore_eos=True, top_k=20, top_p=0.9, seed=5))
             with session.branch() as other:
-                list(kv.generate(model, other, 2, stop=()))
+                list(kv.generate(model, other, 2, ignore_eos=True))
     for count in BATCHES:
         sessions = [cache.begin(prompt(model, 2 + count, 20 + index)) for index in range(count)]
         step = cache.batch(sessions)
@@ -71,7 +71,7 @@ def converse(model: Any, cache: Any) -> None:
     long = prompt(model, 1, ROWS[-1])
     cache.page_out(long)
     with cache.begin(long) as session:
-        list(kv.generate(model, session, 2, stop=()))
+        list(kv.generate(model, session, 2, ignore_eos=True))
 
 
 def main() -> None:

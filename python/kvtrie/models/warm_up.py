@@ -17,10 +17,12 @@ import numpy as np
 
 import kvtrie as kv
 
+from .step_inputs import Positions, Rows
 from .weights import Progress
 
 if TYPE_CHECKING:
     from .base import Model
+    from .helper import Helper
 
 REPLAY_CELLS = 64  # more than two steps claim
 PACKED_ROWS = (1, 2, 9)  # one of each number that packed products tell apart (csrc/ops/matmul_variant.cpp)
@@ -68,6 +70,27 @@ def kinds_of_layers(model: Model) -> list[int]:
 
 def warm_up(model: Model, dtype: str | None, progress: Progress | None) -> None:
     """See :meth:`Model.warm_up`."""
+    _run(model, _all_parts(model, dtype), progress)
+
+
+def warm_up_first(model: Model, helper: Helper, progress: Progress | None) -> None:
+    """What any first token needs, while ``helper`` compiles attention; as long as that takes, products of more rows."""
+    parts: list[Callable[[], None]] = [lambda: _layers(model, 1), lambda: _choice(model)]
+    for rows in PACKED_ROWS[1:] if model._packs else ():
+        parts.append(lambda rows=rows: None if helper.attention_is_there() else _layers(model, rows))  # type: ignore[misc]
+    parts += [helper.wait_for_attention, lambda: _one_row(model, helper.dtype)]
+    _run(model, parts, progress)
+
+
+def _run(model: Model, parts: list[Callable[[], None]], progress: Progress | None) -> None:
+    for done, part in enumerate(parts, 1):
+        part()
+        if progress is not None:
+            progress(done, len(parts))
+    model.device.finish()
+
+
+def _all_parts(model: Model, dtype: str | None) -> list[Callable[[], None]]:
     parts: list[Callable[[], None]] = []
     if dtype is not None and model.attention_groups(model.config):
         parts.append(lambda: _attention(model, dtype))
@@ -76,11 +99,18 @@ def warm_up(model: Model, dtype: str | None, progress: Progress | None) -> None:
     parts.append(lambda: _rest(model))
     if dtype is not None and model.replays:
         parts.append(lambda: _replays(model, dtype))
-    for done, part in enumerate(parts, 1):
-        part()
-        if progress is not None:
-            progress(done, len(parts))
-    model.device.finish()
+    return parts
+
+
+def _one_row(model: Model, dtype: str) -> None:
+    """A step of one row, launched operation by operation, on caches that go at once."""
+    with kv.PrefixCache(model.caches(REPLAY_CELLS, dtype, warm_up=False), host_bytes=0) as cache:
+        step = cache.batch([cache.begin([0], publish=False)])
+        model._launch(step, model._checked_tokens(step), Rows(step, False))
+
+
+def _choice(model: Model) -> None:
+    kv.ops.argmax(kv.tensor(np.zeros((1, model.config.vocab_size), np.float32), device=model.device))
 
 
 def _attention(model: Model, dtype: str) -> None:
@@ -96,8 +126,6 @@ def _attention(model: Model, dtype: str) -> None:
 
 
 def _layers(model: Model, rows: int) -> None:
-    from .step_inputs import Positions
-
     step = DryStep(model, rows)
     x = model.embed(step.tokens)
     for index in kinds_of_layers(model):
@@ -108,12 +136,9 @@ def _layers(model: Model, rows: int) -> None:
 
 def _replays(model: Model, dtype: str) -> None:
     """Steps of one session each for a row."""
-    cache = kv.PrefixCache(model.caches(REPLAY_CELLS, dtype, warm_up=False), host_bytes=0)
-    try:
+    with kv.PrefixCache(model.caches(REPLAY_CELLS, dtype, warm_up=False), host_bytes=0) as cache:
         for rows in REPLAYED_ROWS:
             model(cache.batch([cache.begin([0], publish=False) for _ in range(rows)]))
-    finally:
-        cache.close()
 
 
 def _rest(model: Model) -> None:

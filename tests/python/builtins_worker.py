@@ -1,0 +1,69 @@
+"""The child of test_builtins: builds programs of every file in kernels/ from source; prints what the library logged.
+
+Where KVTRIE_CACHE_DIR cannot be used, no program comes from there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import numpy as np
+
+import kvtrie as kv
+from collected import collect
+from random_models import random_model
+
+
+def zeros(*shape: int) -> Any:
+    return kv.tensor(np.zeros(shape, np.float32))
+
+
+def attend() -> None:
+    """Heads that the fast kernels take, in both dtypes, and others."""
+    for heads, kv_heads, dim, dtype in ((6, 2, 32, "float16"), (8, 1, 64, "float32"), (2, 1, 10, "float16")):
+        kv.ops.warm_up(heads, kv_heads, dim, dtype=dtype)
+
+
+def multiply() -> None:
+    for dtype, activation in (("float32", "gelu"), ("float16", "silu"), ("bfloat16", "silu"), ("q8_0", "silu")):
+        kv.ops.warm_up(2, 1, 16, dtype="float32", weight_dtype=dtype, activation=activation)
+    kv.ops.matmul(zeros(2, 16), zeros(16, 16))
+
+
+def one_by_one() -> None:
+    x, one = zeros(2, 20), zeros(20)
+    kv.ops.layer_norm(x, one, None, 1e-5)
+    kv.ops.softmax(x)
+    kv.ops.l2_norm(x, 1e-5)
+    for unary in (kv.ops.silu, kv.ops.sigmoid, kv.ops.softplus):
+        unary(x)
+    for binary in (kv.ops.mul, kv.ops.silu_mul, kv.ops.gelu_mul):
+        binary(x, x)
+    x.astype("bfloat16").astype("float16")
+
+
+def recur() -> None:
+    kv.ops.causal_conv1d(zeros(3, 20), zeros(20, 4))
+    kv.ops.gated_delta(zeros(3, 2, 16), zeros(3, 2, 16), zeros(3, 2, 16), zeros(3, 2), zeros(3, 2))
+
+
+def replay() -> None:
+    model = random_model("dense")
+    model.warm_up()
+
+
+def main() -> None:
+    said = collect(logging.INFO)
+    attend()
+    multiply()
+    one_by_one()
+    recur()
+    replay()
+    programs = kv.Device().memory()["programs"]
+    print(json.dumps({"programs": programs, "said": [text for text in said if "program cache" in text]}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""The process that compiles behind the first step: what it leaves, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+
+from processes import PATIENCE, run_python
+
+WORKER = Path(__file__).with_name("helper_worker.py")
+
+
+@pytest.fixture(autouse=True)
+def _only_pocl(device: Any) -> None:
+    if "Portable Computing Language" not in device.platform:
+        pytest.skip("other drivers compile a kernel with its program, in no time that matters")
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Our cache is empty; the driver's is not, or each test would compile for half a minute."""
+    return {"KVTRIE_CACHE_DIR": str(folder / "kvtrie"), "KVTRIE_HELPER": "1"}
+
+
+def run(what: str, folder: Path, **changes: str) -> dict[str, Any]:
+    done = run_python(WORKER, what, environment={**environment(folder), **changes})
+    assert (done.returncode, done.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def gone(pid: int) -> bool:
+    """Whether the process ends while anybody has patience."""
+    limit = time.monotonic() + PATIENCE
+    while time.monotonic() < limit:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def files(folder: Path) -> dict[str, int]:
+    """Every file of ours and when it was written; temporary ones are none of them."""
+    found = {path.name: path.stat().st_mtime_ns for path in (folder / "kvtrie").iterdir()}
+    assert not [name for name in found if name.endswith(".new")]
+    return found
+
+
+def marked(folder: Path) -> bool:
+    return any(name.startswith("models-") and "." not in name for name in files(folder))
+
+
+def test_steps_have_the_same_bits_before_and_after_and_the_next_start_compiles_nothing(tmp_path: Path) -> None:
+    first = run("follow", tmp_path)
+    assert first["same"] and first["started"] and first["replays"] > 0
+    assert first["zombies"] == []
+    assert marked(tmp_path)
+    before = files(tmp_path)
+    second = run("follow", tmp_path)
+    assert second["same"] and not second["started"] and second["replays"] > 0
+    assert files(tmp_path) == before
+
+
+def test_it_ends_with_the_interpreter_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    pid = run("leave", tmp_path)["pid"]
+    assert gone(pid) and not marked(tmp_path)
+    assert run("follow", tmp_path)["same"] and marked(tmp_path)
+
+
+def test_it_ends_when_the_process_is_killed(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command = [sys.executable, str(WORKER), "stay"]
+    given = {**os.environ, **environment(tmp_path), "PYTHONPATH": path}
+    with subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        pid: Optional[int] = json.loads(child.stdout.readline())["pid"]
+        child.kill()
+    assert pid is not None and gone(pid)
+
+
+def test_a_killed_helper_is_no_loss(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command = [sys.executable, str(WORKER), "follow"]
+    given = {**os.environ, **environment(tmp_path), "PYTHONPATH": path}
+    with subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        helper = _child_of(child.pid)
+        os.kill(helper, signal.SIGKILL)
+        out, err = child.communicate(timeout=PATIENCE)
+    assert err == ""
+    found = json.loads(out)
+    assert found["same"] and found["replays"] > 0 and found["zombies"] == []
+    assert run("follow", tmp_path)["same"] and marked(tmp_path)
+
+
+def _child_of(pid: int) -> int:
+    """Its helper, as soon as it has one; compilers that drivers start are others."""
+    limit = time.monotonic() + PATIENCE
+    while time.monotonic() < limit:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for one in (task / "children").read_text(encoding="ascii").split():
+                try:
+                    if "kvtrie.models.helper" in Path(f"/proc/{one}/cmdline").read_text(encoding="utf-8"):
+                        return int(one)
+                except OSError:
+                    continue
+        time.sleep(0.01)
+    raise AssertionError("no helper came")
+
+
+def test_two_processes_at_once(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command = [sys.executable, str(WORKER), "follow"]
+    given = {**os.environ, **environment(tmp_path), "PYTHONPATH": path}
+    both = [subprocess.Popen(command, env=given, stdout=-1, stderr=-1, text=True) for _ in range(2)]
+    for one in both:
+        out, err = one.communicate(timeout=PATIENCE)
+        assert (one.returncode, err) == (0, "")
+        assert json.loads(out)["same"]
+    assert marked(tmp_path)
+
+
+def test_a_cache_closed_meanwhile(tmp_path: Path) -> None:
+    assert gone(run("close", tmp_path)["pid"])
+
+
+@pytest.mark.parametrize("changes", [{"KVTRIE_CACHE_DIR": "/dev/null/none"}, {"KVTRIE_HELPER": "0"}])
+def test_without_a_helper_all_is_compiled_before_the_first_step(tmp_path: Path, changes: dict[str, str]) -> None:
+    found = run("follow", tmp_path, **changes)
+    assert found["same"] and not found["started"] and found["replays"] > 0
