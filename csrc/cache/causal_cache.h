@@ -198,6 +198,7 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   // What is loaded is the `owner`'s.
   CompletionPtr load_image(const SpanList& list, std::int32_t from, std::int32_t to, std::int32_t image_position,
                            const std::byte* image, std::uint32_t image_cells, Owner owner = kOwnCallers);
+  CompletionPtr mark();  // done when everything that was enqueued so far is
   // After a load or a clearing failed on the device: who claims any cell that is not clean gets it cleared.
   void distrust_owners();
   Owner owner_of(Cell cell) const;  // whose bytes it has, held or not

@@ -119,6 +119,11 @@ SpanList CausalCache::claim(std::uint32_t count, std::int32_t position) {
   return state_->pool->claim(count, position, 0, none, 0);
 }
 
+CompletionPtr CausalCache::mark() {
+  const std::lock_guard lock(state_->mutex);
+  return state_->store->mark();
+}
+
 CompletionPtr CausalCache::store_image(const SpanList& list, std::int32_t from, std::int32_t to,
                                        std::int32_t image_position, std::byte* image, std::uint32_t image_cells) {
   const std::lock_guard lock(state_->mutex);

@@ -64,6 +64,8 @@ class Completion {
   virtual ~Completion() = default;
   virtual bool done() const = 0;
   virtual void wait() const = 0;
+  // Seconds on the device's own clock at which it was done; nothing before that, and of work that no device did.
+  virtual std::optional<double> ended_at() const { return {}; }
 };
 using CompletionPtr = std::shared_ptr<Completion>;
 

@@ -10,7 +10,7 @@
 
 namespace kvtrie {
 
-class NullKvStore final : public KvStore {
+class NullKvStore : public KvStore {
  public:
   explicit NullKvStore(const KvShape& shape) : shape_(shape) { validate(shape_); }
 

@@ -17,6 +17,7 @@ class ImageCompletion final : public Completion {
   explicit ImageCompletion(cl::Event event, Tensor wrapped = {}, bool shown = false)
       : event_(std::move(event)), wrapped_(std::move(wrapped)), shown_(shown && wrapped_.defined()) {}
   bool done() const override { return event_.done(); }
+  std::optional<double> ended_at() const override { return event_.ended_at(); }
   void wait() const override {
     event_.wait();
     if (!shown_) return;

@@ -10,6 +10,7 @@ class EventCompletion final : public Completion {
  public:
   explicit EventCompletion(cl::Event event) : event_(std::move(event)) {}
   bool done() const override { return event_.done(); }
+  std::optional<double> ended_at() const override { return event_.ended_at(); }
   void wait() const override { event_.wait(); }
 
  private:

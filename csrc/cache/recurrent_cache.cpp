@@ -190,6 +190,11 @@ CompletionPtr RecurrentCache::load_image(const SlotRef& slot, const std::byte* i
   return loaded;
 }
 
+CompletionPtr RecurrentCache::mark() {
+  const std::lock_guard lock(state_->mutex);
+  return state_->store->mark();
+}
+
 void RecurrentCache::distrust_owners() { state_->pool->distrust(); }
 
 StatePool& RecurrentCache::pool() noexcept { return *state_->pool; }

@@ -117,6 +117,7 @@ class RecurrentCache : public std::enable_shared_from_this<RecurrentCache> {
   SlotRef claim();
   CompletionPtr store_image(const SlotRef& slot, std::byte* image);  // state_store.h
   CompletionPtr load_image(const SlotRef& slot, const std::byte* image, Owner owner = kOwnCallers);
+  CompletionPtr mark();    // as CausalCache::mark
   void distrust_owners();  // as CausalCache::distrust_owners
 
   // --- the cache by itself (api.md, "Caches") ------------------------------------------------------------------

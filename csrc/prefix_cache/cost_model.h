@@ -9,6 +9,7 @@
 //     growth      by which part of that a token costs more for each position that lies before it (attention)
 //     loading     seconds a byte, by tier: reading, verifying, and handing over to the device
 //
+// A step is over when the device is done with it (step_times.cpp), not when it was enqueued.
 // What is measured of a load is a lower bound where a device works behind the call, and where room had to be made first
 // only reading and verifying count: in doubt loading wins.
 //
@@ -48,7 +49,8 @@ class CostModel {
 
   // A step of `rows` tokens whose first one was at `position`.
   void computed(std::uint32_t rows, std::int32_t position, double seconds);
-  // The same step took longer than it looked when its last layer was handed in. REQUIRES: it was the latest computed.
+  // The same step, of a model that computes before its calls return, went on after its last layer. REQUIRES: it was the
+  // latest computed.
   void prolong(std::uint32_t rows, double seconds);
   void loaded(Tier from, std::uint64_t bytes, double seconds);
 

@@ -230,6 +230,7 @@ void PrefixCache::close() noexcept {
     Entry entry(*state_, /*allow_closed=*/true);
     if (state_->closed) return;
     while (!state_->sessions.empty()) state_->detach(**state_->sessions.begin());
+    state_->timings.clear();
     state_->closed = true;
   }
   if (state_->writer != nullptr) state_->writer->drain();
@@ -273,6 +274,7 @@ SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token
   if (with_media) session->atomic_.add_media(tokens, 0);
   session->tail_ = keys_of(tokens, session->atomic_);
   Entry entry(*state_);
+  state_->settle_times();
   session->use_ = options.use;
   session->publish_ = options.publish;
   session->always_load_ = options.always_load;
@@ -314,7 +316,7 @@ StepPtr PrefixCache::batch(std::span<const SessionPtr> sessions, std::uint32_t c
     Entry entry(*state_);
     step = state_->make_step(shared_from_this(), sessions, chunk, /*adopt=*/true, entry);
   }
-  step->made_at_ = read_clock(state_->options);
+  state_->begin_timing(*step);
   return step;
 }
 
@@ -328,6 +330,7 @@ ReusePlan PrefixCache::plan(std::string_view name_space, std::span<const Token> 
   AtomicSpans atomic;
   if (check_tokens(tokens, "plan")) atomic.add_media(tokens, 0);
   Entry entry(*state_);
+  state_->settle_times();
   Node* root = state_->trie.find_root(name_space);
   if (root == nullptr) return {};
   return state_->plan_reuse(root, tokens, static_cast<std::int32_t>(tokens.size()) - 1, atomic);
@@ -343,6 +346,7 @@ std::int32_t PrefixCache::restore(std::string_view name_space, std::span<const T
 
 PrefixCacheStats PrefixCache::stats() const {
   Entry entry(*state_, true);
+  state_->settle_times();
   return state_->stats();
 }
 

@@ -63,6 +63,9 @@ struct PrefixCacheOptions {
   double max_pinned_fraction = 0.5;     // of the smallest pool: what pins may hold
   // Seconds; for ages, times to live and what steps and page-ins take. Called under no lock. Empty: all of these are 0.
   std::function<double()> clock;
+  // What steps take is what the device says by its own clock (step_times.cpp), for a `clock` that counts real seconds.
+  // Else it is the time between calls by `clock`, which is right for models that compute before their calls return.
+  bool device_times = false;
   // Seconds after which state that nobody used goes from every tier; none: when room is needed. Needs a clock.
   std::optional<double> ttl;
 };
@@ -149,7 +152,8 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   std::int32_t restore(std::string_view name_space, std::span<const Token> tokens);  // tokens now on the device
 
   // Everything known goes to the disk and is there when this returns, and what was on its way to the store has arrived.
-  // False: some did not fit or could not be written, as stats() says. Throws kNotSupported without either.
+  // False: some did not fit or could not be written, or was not sent since the last flush, as stats() says. Throws
+  // kNotSupported without either.
   bool flush();
   // Writes everything known into another folder, in place of what a cache saved there before. Throws kArgument without
   // a fingerprint, kNotSupported without a host tier, kFormat when it cannot all be written: then the folder has what

@@ -5,7 +5,7 @@
 // mutex, then a cache's, then a device's.
 //
 //   publish.cpp         what sessions computed becomes nodes
-//   steps.cpp           steps: made, completed, dropped
+//   steps.cpp           steps: made, completed, dropped;  step_times.cpp: how long they take
 //   reach.cpp           how deep a prompt can be reused, from where, and why not deeper
 //   adopt.cpp           a session takes its place on a path
 //   page_in.cpp         bringing state back from the lower tiers, through stages (stage.h)
@@ -30,6 +30,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <list>
 #include <map>
@@ -84,7 +85,8 @@ struct PrefixCacheState {
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
   mutable std::mutex mutex;
   CostModel costs;
-  NodeCosts node_costs;  // the nodes refer to it
+  NodeCosts node_costs;               // the nodes refer to it
+  std::deque<StepTimingPtr> timings;  // of complete steps, as they were enqueued
   Trie trie;
   std::set<Session*> sessions;
   std::set<Node*> points;                                        // nodes with a restore point
@@ -134,8 +136,6 @@ struct PrefixCacheState {
   StepPtr make_step(const std::shared_ptr<PrefixCache>& owner, std::span<const SessionPtr> list, std::uint32_t chunk,
                     bool adopt, Entry& entry);
   void complete(Step& step);
-  void measure(const Step& step);  // how long it took
-  void measure_again(const Step& step);
   void drop(Step& step) noexcept;
   void drop_open_step(Session& session) noexcept;
   void require_usable(const Session& session) const;  // kClosed, kDevice
@@ -147,6 +147,13 @@ struct PrefixCacheState {
   void make_points(Step& step, std::size_t index);
   void settle_ahead(Session& session);
   void trim_captures(Step& step, std::uint32_t slots) const;
+
+  // --- step_times.cpp --------------------------------------------------------------------------------------------
+  void begin_timing(Step& step) noexcept;
+  void measure(Step& step);
+  void measure_again(Step& step);
+  void settle_times();  // of the steps that the device has finished
+  CompletionPtr mark() noexcept;
 
   // --- reach.cpp -------------------------------------------------------------------------------------------------
   Path find_path(Node* from, std::span<const Token> rest) const;

@@ -61,6 +61,7 @@ StepPtr Session::prefill_step(PrefixCacheState& state, std::uint32_t chunk, cons
          "the model did not complete the step before: every layer of every cache must be put once");
   }
   if (previous != nullptr) state.measure_again(*previous);
+  state.settle_times();
   if (computed_ == state.recorded(*this)) return nullptr;
   const SessionPtr self = shared_from_this();
   return state.make_step(cache_, std::span(&self, 1), chunk, /*adopt=*/true, entry);
@@ -70,8 +71,8 @@ StepPtr Session::next_prefill(std::uint32_t chunk, const StepPtr& previous) {
   require(chunk > 0, "session.prefill", "chunk: got 0, allowed 1 or more tokens");
   const SessionCall call(busy_);
   PrefixCacheState& state = cache_->state();
-  const StepPtr step = prefill_step(state, chunk, previous);
-  if (step != nullptr) step->made_at_ = read_clock(state.options);
+  StepPtr step = prefill_step(state, chunk, previous);
+  if (step != nullptr) state.begin_timing(*step);
   return step;
 }
 
@@ -104,8 +105,8 @@ StepPtr Session::decode_step(PrefixCacheState& state) {
 StepPtr Session::decode() {
   const SessionCall call(busy_);
   PrefixCacheState& state = cache_->state();
-  const StepPtr step = decode_step(state);
-  step->made_at_ = read_clock(state.options);
+  StepPtr step = decode_step(state);
+  state.begin_timing(*step);
   return step;
 }
 

@@ -58,6 +58,15 @@ void Step::finish_if_complete() {
   cache_->state().complete(*this);
 }
 
+namespace {
+
+// Where the device is far behind, waits before a cache is locked rather than while it is.
+void pace(CausalCache& cache) {
+  if (const cl::DevicePtr device = cache.store().device()) device->pace();
+}
+
+}  // namespace
+
 // ---- attention ----------------------------------------------------------------------------------------------------
 
 Tensor Step::attend(std::int32_t layer, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -65,6 +74,7 @@ Tensor Step::attend(std::int32_t layer, const Tensor& q, const Tensor& k, const 
   const std::size_t owner = attention_of(layer);
   CausalCache& cache = *cache_->caches()[owner];
   cache.check_query(*forwards_[owner], q, options);
+  pace(cache);
   cache.put(*forwards_[owner], layer, k, v);
   attended_ = true;
   Tensor out = cache.attend(*forwards_[owner], layer, q, options);
@@ -75,6 +85,7 @@ Tensor Step::attend(std::int32_t layer, const Tensor& q, const Tensor& k, const 
 Tensor Step::attend_qkv(std::int32_t layer, const Tensor& qkv, const ops::QkvOptions& projection,
                         const ops::AttentionOptions& options) {
   const std::size_t owner = attention_of(layer);
+  pace(*cache_->caches()[owner]);
   Tensor out = cache_->caches()[owner]->attend_qkv(*forwards_[owner], layer, qkv, projection, options);
   attended_ = true;
   finish_if_complete();

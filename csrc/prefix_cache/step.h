@@ -17,6 +17,14 @@
 
 namespace kvtrie {
 
+// What is measured of a complete step (step_times.cpp); guarded by the cache's mutex.
+struct StepTiming {
+  std::uint32_t rows = 0;
+  std::int32_t position = 0;   // of the first row
+  CompletionPtr begun, ended;  // marks before it and behind it
+};
+using StepTimingPtr = std::shared_ptr<StepTiming>;
+
 class Step {
  public:
   ~Step();  // drops it unless complete
@@ -84,6 +92,8 @@ class Step {
   std::vector<std::vector<WantedPoint>> captures_;  // of each session: inside the step, or at its end
   std::vector<std::vector<SlotRef>> before_;        // of each session: its states when the step began
   double made_at_ = -1;  // seconds of the cache's clock, set once the call that made it is over; below 0: not yet
+  CompletionPtr begun_;
+  StepTimingPtr timing_;  // null: not complete, or not measured on a device
   bool complete_ = false;
   bool dropped_ = false;
   bool attended_ = false;

@@ -72,18 +72,6 @@ void PrefixCacheState::settle_ahead(Session& session) {
   trie.unlock(std::exchange(session.ahead_, nullptr));
 }
 
-// A step whose model works behind the calls looks shorter here than it is: see `measure_again`.
-void PrefixCacheState::measure(const Step& step) {
-  if (!options.clock || step.tokens_.empty() || step.made_at_ < 0) return;
-  costs.computed(static_cast<std::uint32_t>(step.tokens_.size()), step.positions_.front(), now - step.made_at_);
-  node_costs.growth = costs.growth();
-}
-
-// The loop that drives a prefill has come back: until now the model had the step.
-void PrefixCacheState::measure_again(const Step& step) {
-  if (options.clock) costs.prolong(static_cast<std::uint32_t>(step.tokens_.size()), now - step.made_at_);
-}
-
 void PrefixCacheState::complete(Step& step) {
   if (step.complete_ || step.dropped_) return;
   step.complete_ = true;
@@ -241,6 +229,7 @@ StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, s
       totals.adopted_tokens += static_cast<std::uint64_t>(session->computed_ - before);
     }
   }
+  settle_times();
   StepPtr step(new Step());
   step->sessions_.assign(list.begin(), list.end());
   for (const SessionPtr& session : list) {

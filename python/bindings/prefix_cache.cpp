@@ -135,6 +135,7 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
   options.checkpoint_every = to_int32(checkpoint_every, "PrefixCache", "checkpoint_every", 1);
   options.growth = static_cast<std::uint32_t>(to_int32(growth, "PrefixCache", "growth"));
   options.clock = to_clock(clock);
+  options.device_times = clock.is_none();
   options.ttl = to_seconds(ttl, "PrefixCache", "ttl");
   CacheSet set = to_caches(caches);
   return without_gil([&] { return PrefixCache::create(std::move(set), std::move(options)); });
@@ -275,9 +276,9 @@ std::int32_t pin(PrefixCache& self, const py::object& tokens, const py::object& 
   return without_gil([&] { return self.pin(name, path.span(), seconds); });
 }
 
-using Class = py::class_<PrefixCache, PrefixCachePtr>;
+using PrefixCacheClass = py::class_<PrefixCache, PrefixCachePtr>;
 
-void add_sessions(Class& c) {
+void add_sessions(PrefixCacheClass& c) {
   c.def("begin", &begin, py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
         py::arg("reuse_all") = false, py::arg("use") = true, py::arg("publish") = true, py::arg("atomic") = py::none(),
         R"(A session that stands as deep in the prompt as what is known allows.
@@ -296,7 +297,7 @@ negative ones that are no media item, or more than the smallest cache of full at
       "What ``begin`` would reuse, from which tier, how many bytes it would move, and why not more. Changes nothing.");
 }
 
-void add_memory(Class& c) {
+void add_memory(PrefixCacheClass& c) {
   c.def("restore", by_path("restore", &PrefixCache::restore), py::arg("tokens"), py::arg("namespace") = "default",
         py::kw_only(), py::arg("atomic") = py::none(),
         "Brings a prefix back to the device ahead of use; returns how many of its tokens are there now.");
@@ -345,7 +346,7 @@ without a disk tier or a store.)");
         "Takes one pin off; returns how many tokens it held, 0 when there was none.");
 }
 
-void add_inspection(Class& c) {
+void add_inspection(PrefixCacheClass& c) {
   c.def("stats", &stats_to_python, R"(Numbers of the moment and totals since creation, as a dict.
 
 Now: ``caches`` (a list of dicts: capacity_cells, limit_cells, free_cells, reserved_cells, held_cells, pieces, bytes),
@@ -374,8 +375,8 @@ void init_prefix_cache(py::module_& m) {
 process. Put them into a prompt like any other tokens: equal items match, different ones never do, and no reuse, restore
 point or step ends inside one. The model replaces their embeddings.)");
   // The last reference may wait for threads that log, and so need the GIL.
-  Class c(m, "PrefixCache", "Every conversation's tokens in one tree; see ``kvtrie.PrefixCache``.",
-          py::release_gil_before_calling_cpp_dtor());
+  PrefixCacheClass c(m, "PrefixCache", "Every conversation's tokens in one tree; see ``kvtrie.PrefixCache``.",
+                     py::release_gil_before_calling_cpp_dtor());
   c.def(py::init(&make_cache), py::arg("caches"), py::kw_only(), py::arg("fingerprint") = "", py::arg("host_bytes") = 0,
         py::arg("disk") = py::none(), py::arg("disk_bytes") = 0, py::arg("store") = py::none(),
         py::arg("store_max_value") = py::none(), py::arg("policy") = "lru", py::arg("load") = "auto",

@@ -39,9 +39,9 @@ class PrefixCache(_core.PrefixCache):
     again what is in a lower tier where the clock measured that to be faster, "always" loads it. ``checkpoint_every``:
     distance of spaced restore points in tokens, for caches whose state exists only at restore points. ``growth``: cells
     reserved ahead of a growing session. ``clock``: a callable that returns seconds, for ages, times to live and what
-    steps and page-ins take; None: the system's steady clock. ``ttl``: seconds after which state that nobody used goes
-    from every tier, at the next call or one 64th of it later; None: it stays until room is needed. What is pinned or in
-    use stays.
+    steps and page-ins take; None: the system's steady clock, and for steps the device's own. ``ttl``: seconds after
+    which state that nobody used goes from every tier, at the next call or one 64th of it later; None: it stays until
+    room is needed. What is pinned or in use stays.
 
     Any thread may call; calls take turns. Nothing is shared across namespaces. Raises ``ArgumentError`` for no caches,
     a layer in two caches, or a cache that belongs to another PrefixCache.

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -125,10 +126,36 @@ TEST(NodeCost, IsOneForPlainTokensMoreInTheDepthAndLessWithAState) {
   EXPECT_DOUBLE_EQ(NodeState(0, 5, 1).recompute_cost(), 1) << "nothing is known";
 }
 
+// A device that works behind the calls, with a clock of its own: what it is given takes the time that the test says,
+// and it gets to it when the test lets it.
+struct SlowDevice {
+  double given = 0, done = 0;  // seconds of its clock: when all that it was given is done, and how far it is
+
+  void work(double seconds) { given = std::max(given, done) + seconds; }
+  void catch_up() { done = given; }
+};
+
+class SlowStore final : public NullKvStore {
+ public:
+  SlowStore(const KvShape& shape, SlowDevice& device) : NullKvStore(shape), device_(device) {}
+  CompletionPtr mark() override { return std::make_shared<Mark>(device_, std::max(device_.given, device_.done)); }
+
+ private:
+  struct Mark final : Completion {
+    Mark(const SlowDevice& on, double end) : device(on), at(end) {}
+    bool done() const override { return device.done >= at; }
+    void wait() const override { EXPECT_TRUE(done()) << "nobody may wait for a measurement"; }
+    std::optional<double> ended_at() const override { return done() ? std::optional(at) : std::nullopt; }
+    const SlowDevice& device;
+    const double at;
+  };
+  SlowDevice& device_;
+};
+
 // A cache whose steps and page-ins take what the test says.
 class LoadOrRecompute : public ::testing::Test {
  protected:
-  static constexpr double kStep = 1, kRead = 100;  // seconds
+  static constexpr double kStep = 1, kRead = 100, kEnqueue = 1e-4;  // seconds
 
   void open(LoadPolicy load = LoadPolicy::kAuto, bool with_clock = true) {
     KvShape shape;
@@ -142,8 +169,11 @@ class LoadOrRecompute : public ::testing::Test {
     PrefixCacheOptions settings;
     settings.host_bytes = 4096 * shape.bytes_per_cell();
     settings.load = load;
+    settings.device_times = slow_;
     if (with_clock) settings.clock = [this] { return now_ += tick_; };
-    cache_ = PrefixCache::create({{CausalCache::create(std::make_unique<NullKvStore>(shape), options)}, {}}, settings);
+    std::unique_ptr<KvStore> store = std::make_unique<NullKvStore>(shape);
+    if (slow_) store = std::make_unique<SlowStore>(shape, device_);
+    cache_ = PrefixCache::create({{CausalCache::create(std::move(store), options)}, {}}, settings);
   }
 
   void TearDown() override { EXPECT_EQ(cache_->check(), std::vector<std::string>{}); }
@@ -157,10 +187,16 @@ class LoadOrRecompute : public ::testing::Test {
   SessionPtr chat(const Tokens& tokens) {
     const SessionPtr session = cache_->begin("n", tokens);
     while (StepPtr step = session->next_prefill(50)) {
-      now_ += kStep;
+      if (slow_) {
+        now_ += kEnqueue;
+        device_.work(kStep);
+      } else {
+        now_ += kStep;
+      }
       const Tensor kv = Tensor::host(DType::kFloat32, {static_cast<std::int64_t>(step->tokens().size()), 1, 2});
       step->put(0, kv, kv);
     }
+    device_.catch_up();
     session->close();
     return session;
   }
@@ -178,6 +214,8 @@ class LoadOrRecompute : public ::testing::Test {
   }
 
   double now_ = 1, tick_ = 0;
+  bool slow_ = false;
+  SlowDevice device_;
   PrefixCachePtr cache_;
 };
 
@@ -213,6 +251,53 @@ TEST_F(LoadOrRecompute, LoadsWhatIsFastToLoad) {
   EXPECT_EQ(cache_->plan("n", prompt(50)).reason.code, ReasonCode::kLastToken);
   EXPECT_EQ(chat(prompt(50))->reused(), 199);
   EXPECT_EQ(cache_->stats().recomputed_instead, 0u);
+}
+
+// Enqueueing a step takes 0.1 ms and computing it a second. A page-in of 2 s is slower than the one and faster than the
+// other: of four steps.
+TEST_F(LoadOrRecompute, AStepTakesWhatTheDeviceNeedsForIt) {
+  slow_ = true;
+  open();
+  measure(1);
+  ASSERT_TRUE(cache_->stats().seconds_per_token);
+  EXPECT_NEAR(*cache_->stats().seconds_per_token, kStep / 50, 1e-9);
+  chat(prompt(50));
+  cache_->page_out("n", prompt(50));
+  EXPECT_EQ(cache_->plan("n", prompt(50)).reason.code, ReasonCode::kLastToken);
+  EXPECT_EQ(chat(prompt(50))->reused(), 199);
+  EXPECT_EQ(cache_->stats().recomputed_instead, 0u);
+}
+
+// What was queued before a step, and what the device rests after it, are not the step's.
+TEST_F(LoadOrRecompute, AStepTakesNothingElse) {
+  slow_ = true;
+  open();
+  for (Token salt = 1; salt <= 8; ++salt) {
+    device_.work(1000);
+    chat(prompt(salt));
+    device_.given += 1000;
+    device_.catch_up();
+  }
+  EXPECT_NEAR(*cache_->stats().seconds_per_token, kStep / 50, 1e-9);
+}
+
+// What the model computes after its last layer is the step's, where the loop comes back.
+TEST_F(LoadOrRecompute, AStepEndsWhereTheLoopOfThePrefillComesBack) {
+  slow_ = true;
+  open();
+  for (Token salt = 1; salt <= 8; ++salt) {
+    const SessionPtr session = cache_->begin("n", prompt(salt));
+    StepPtr previous;
+    while (const StepPtr step = session->next_prefill(50, previous)) {
+      const Tensor kv = Tensor::host(DType::kFloat32, {50, 1, 2});
+      step->put(0, kv, kv);
+      device_.work(kStep);
+      previous = step;
+    }
+    device_.catch_up();
+  }
+  ASSERT_TRUE(cache_->stats().seconds_per_token);
+  EXPECT_NEAR(*cache_->stats().seconds_per_token, kStep / 50, 1e-9);
 }
 
 TEST_F(LoadOrRecompute, StandsAtWhatIsOnTheDevice) {

@@ -16,6 +16,7 @@ from reference_llama import random_llama, reference_logits
 
 TOLERANCES = {"float32": 1e-4, "float16": 1e-3}
 VOCAB = 256
+SAID = (3, 77)
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +34,10 @@ def prompts() -> tuple[Any, Any]:
 
 
 @pytest.fixture(scope="module")
-def wanted(llama: Any, prompts: tuple[Any, Any]) -> dict[int, Any]:
+def wanted(llama: Any, prompts: tuple[Any, Any]) -> list[Any]:
+    """For each prompt: logits [1 + SAID, vocab] after it, and after each token that is then said."""
     config, weights, _ = llama
-    return {index: reference_logits(config, weights, prompt)[-1] for index, prompt in enumerate(prompts)}
+    return [reference_logits(config, weights, np.append(prompt, SAID))[-1 - len(SAID) :] for prompt in prompts]
 
 
 def last_logits(model: Any, session: Any) -> Any:
@@ -46,7 +48,7 @@ def last_logits(model: Any, session: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_switching_reuses_all_but_one_token_and_copies_nothing(
-    llama: Any, prompts: tuple[Any, Any], wanted: dict[int, Any], dtype: str
+    llama: Any, prompts: tuple[Any, Any], wanted: list[Any], dtype: str
 ) -> None:
     model = llama[2]
     cache = kv.PrefixCache(model.caches(capacity=4096, dtype=dtype), host_bytes=0)
@@ -58,7 +60,7 @@ def test_switching_reuses_all_but_one_token_and_copies_nothing(
             logits = last_logits(model, session)
             reused.append(session.reused)
         moved.append(device.memory()["kv_bytes_moved"] - before)
-        error = np.abs(logits - wanted[index]).max() / np.abs(wanted[index]).max()
+        error = np.abs(logits - wanted[index][0]).max() / np.abs(wanted[index][0]).max()
         assert error <= TOLERANCES[dtype], f"prompt {index}: {error:.2e}"
         assert cache.check() == []
     assert reused == [0, 1500, 2199, 2199]
@@ -67,16 +69,18 @@ def test_switching_reuses_all_but_one_token_and_copies_nothing(
     cache.close()
 
 
-def test_one_decode_step_after_each_switch_agrees_with_the_reference(llama: Any, prompts: tuple[Any, Any]) -> None:
-    config, weights, model = llama
+def test_one_decode_step_after_each_switch_agrees_with_the_reference(
+    llama: Any, prompts: tuple[Any, Any], wanted: list[Any]
+) -> None:
+    model = llama[2]
     cache = kv.PrefixCache(model.caches(capacity=4096, dtype="float32"), host_bytes=0)
     sessions = [cache.begin(prompt) for prompt in prompts]
     for session in sessions:
         last_logits(model, session)
-    for token in (3, 77):
-        for session in sessions:
+    for number, token in enumerate(SAID, 1):
+        for session, after in zip(sessions, wanted):
             session.append(token)
             got = np.asarray(model(session.decode()))[-1]
-            expected = reference_logits(config, weights, session.tokens)[-1]
+            expected = after[number]
             assert np.abs(got - expected).max() / np.abs(expected).max() <= 1e-4
     cache.close()
