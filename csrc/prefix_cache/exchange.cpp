@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "prefix_cache/prefix_cache_state.h"
 
@@ -50,14 +51,9 @@ void Exchange::offer(const Node* node) {
   queue_.add(bytes, [this, path = std::move(path)] { send(path); });
 }
 
-bool Exchange::drain() {
-  const auto unsent = [&] {
-    const std::lock_guard lock(mutex_);
-    return totals_.unsent;
-  };
-  const std::uint64_t before = unsent();
-  queue_.drain();
-  return unsent() == before;
+bool Exchange::all_sent() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(unsent_told_, totals_.unsent) == totals_.unsent;
 }
 
 SharedScope Exchange::scope(const std::string& name_space) const {

@@ -63,8 +63,10 @@ class Exchange {
   // --- sending
   // The path down to `node` is to be sent. What does not reach the queue is counted as unsent.
   void offer(const Node* node);
-  // All that was offered before has had its turn. False: some of it was not sent.
-  bool drain();
+  // All that was offered before has had its turn.
+  void drain() { queue_.drain(); }
+  // Whether nothing has become unsent since this was last asked: it may have, long before anybody waits for it.
+  bool all_sent();
   bool quiet() const { return queue_.pending_jobs() == 0; }
   std::uint64_t room() const { return room_->cap(); }
   // What sending takes of host memory at a time, for one whole block and one restore point of these caches.
@@ -115,6 +117,7 @@ class Exchange {
   mutable std::mutex mutex_;                 // guards the members below; taken after the prefix cache's
   std::unordered_set<std::uint64_t> known_;  // keys that the store is known to have, by the beginning of their digest
   StoreStats totals_;                        // only the totals are kept here
+  std::uint64_t unsent_told_ = 0;            // of totals_.unsent, by all_sent
   BackgroundQueue queue_{"store"};           // its jobs use all of the above, so it goes first
 };
 

@@ -49,7 +49,8 @@ bool flush_to_disk(PrefixCacheState& state) {
 bool PrefixCache::flush() {
   if (state_->disk == nullptr && state_->exchange == nullptr)
     fail(ErrorKind::kNotSupported, "flush", "there is no disk tier (disk is None), and no store (store is None)");
-  const bool sent = state_->exchange == nullptr || state_->exchange->drain();
+  if (state_->exchange != nullptr) state_->exchange->drain();
+  const bool sent = state_->exchange == nullptr || state_->exchange->all_sent();
   return (state_->disk == nullptr || flush_to_disk(*state_)) && sent;
 }
 
