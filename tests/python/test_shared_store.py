@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import threading
+import time
 from typing import Any, Optional
 
 import pytest
 
 import kvtrie as kv
-from fakes import CodingModel, make_cache, run
+from fakes import CodingModel, compute, make_cache, run
 from processes import PATIENCE, run_python
 from redis_server import SECRET, RedisServer
 
@@ -132,6 +133,7 @@ def test_a_server_that_dies_in_the_middle_costs_only_what_it_had(server: RedisSe
         assert SECRET not in stats["last_failure"]
         assert run(cache, [3000, *TOKENS], CodingModel()).reused == 0
         assert cache.stats()["store"]["failures"] == stats["failures"], "it is left alone now"
+        assert not cache.flush()
         server.restart()
         seconds = 60.0
         assert run(cache, [4000, *TOKENS], CodingModel()).reused == 0
@@ -179,9 +181,11 @@ def test_damage_is_a_miss_and_goes() -> None:
     before = len(shelf.values)
     shelf.values = {key: value[:-1] + bytes([value[-1] ^ 1]) for key, value in shelf.values.items()}
     with shared(shelf) as cache:
-        assert run(cache, TOKENS, CodingModel()).reused == 0
-        assert cache.stats()["store"]["faults"] == {"checksum": 2}, "a block and an index were asked for"
-        cache.flush()
+        with cache.begin(TOKENS) as session:  # nothing is sent, and so no index read, before something is computed
+            assert session.reused == 0
+            assert cache.stats()["store"]["faults"] == {"checksum": 2}, "a block and an index were asked for"
+            compute(session, CodingModel())
+        assert cache.flush()
     assert len(shelf.values) == before
     with shared(shelf) as cache:
         assert run(cache, TOKENS, CodingModel()).reused == len(TOKENS) - 1
@@ -192,7 +196,12 @@ def test_a_failing_object_never_raises_through_the_cache() -> None:
     shelf.failing = True
     with shared(shelf) as cache:
         assert run(cache, TOKENS, CodingModel()).reused == 0
+        deadline = time.monotonic() + PATIENCE
+        while cache.stats()["store"]["unsent"] == 0:  # in the background, and long before somebody asks
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
         assert not cache.flush()
+        assert cache.flush(), "nothing was lost since"
         assert cache.stats()["store"]["last_failure"].endswith("the shelf fell down")
 
 
