@@ -10,7 +10,8 @@ one untimed product.
 Weights rotate over at least four times the last cache, so none is found there. Products are queued in batches of about
 a millisecond, as a step of a model does: ours wait once for each batch, and the time is that of one product.
 
-Read bandwidth is measured in the same rounds by two threads that add up 256 MiB (bench/yardsticks/read.cpp).
+Read bandwidth is measured in the same rounds by two threads that add up 256 MiB (bench/yardsticks/read.cpp), as one
+stream each, and as four, which some processors fetch faster.
 Targets: 0.9 of OpenBLAS everywhere; one row at 85 % of the read bandwidth, float32 and float16. q8_0 weights (8.5 bits
 a number) stand beside our own float16: what they gain where memory is the limit, and what they cost where it is not.
 """
@@ -68,21 +69,21 @@ def openblas_kernels() -> str:
 
 
 class Reader:
-    """Reads ``bytes`` with two threads; a call gives the seconds."""
+    """Reads ``numbers`` with two threads, each as ``streams`` streams; a call gives the seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: np.ndarray, streams: int) -> None:
         found = list((Path(__file__).parent.parent / "build").glob("**/libyardstick_read.*"))
         if not found:
             raise SystemExit("bench_matmul: libyardstick_read is not built (cmake target yardstick_read)")
         self._read = ctypes.CDLL(str(max(found, key=lambda path: path.stat().st_mtime))).read_yardstick
         self._read.restype = ctypes.c_double
-        self._numbers = np.ones(2 * ROTATED // 4, np.float32)
+        self._numbers, self._streams = numbers, streams
         self._total = ctypes.c_float()
-        self.bytes = self._numbers.nbytes
+        self.bytes = numbers.nbytes
 
     def __call__(self) -> float:
-        count = ctypes.c_size_t(self._numbers.size)
-        return float(self._read(ctypes.c_void_p(self._numbers.ctypes.data), count, ctypes.byref(self._total)))
+        address, count = ctypes.c_void_p(self._numbers.ctypes.data), ctypes.c_size_t(self._numbers.size)
+        return float(self._read(address, count, ctypes.c_size_t(self._streams), ctypes.byref(self._total)))
 
 
 class Rotation:
@@ -198,14 +199,15 @@ def beside_openblas(report: Report, rng: np.random.Generator, device: Any, secon
 
 def beside_memory(report: Report, rng: np.random.Generator, device: Any) -> None:
     """One row by weights that come from memory, in turns with a plain read."""
-    read = Reader()
+    numbers = np.ones(2 * ROTATED // 4, np.float32)
+    read, four = Reader(numbers, 1), Reader(numbers, 4)
     for out, width in STREAMED:
         weights = Weights(rng, out, width, device, blas=False)
         sides = weights.sides(rng.standard_normal((1, width), dtype=np.float32))
         batch, _ = choose_batches(sides, 1.0)
-        everything: dict[str, Callable[[], float]] = {**sides, "read": read}
+        everything: dict[str, Callable[[], float]] = {**sides, "read": read, "four": four}
         result = race(everything, rounds=25, warm_up=2, clocked=everything)
-        bandwidth = read.bytes / result["read"].median
+        bandwidth, as_four = (read.bytes / result[side].median for side in ("read", "four"))
         for dtype, size in BYTES.items():
             moved = out * width * size
             share = result.ratio("read", dtype)
@@ -213,7 +215,8 @@ def beside_memory(report: Report, rng: np.random.Generator, device: Any) -> None
             report.row(
                 f"1 row, {width} -> {out}, {dtype} from memory: {human(result[dtype].median / batch)}, "
                 f"{batch * moved / result[dtype].median / 1e9:.1f} GB/s of {bandwidth / 1e9:.1f} read: "
-                f"{share.median * scale:.2f} ({share.low * scale:.2f} .. {share.high * scale:.2f})"
+                f"{share.median * scale:.2f} ({share.low * scale:.2f} .. {share.high * scale:.2f}), "
+                f"of {as_four / 1e9:.1f} as four streams: {result.ratio('four', dtype).median * scale:.2f}"
                 + (f", {result.ratio('float16', 'q8_0')} of float16" if dtype == "q8_0" else ""),
                 part="memory",
                 out=out,
@@ -221,6 +224,8 @@ def beside_memory(report: Report, rng: np.random.Generator, device: Any) -> None
                 share=share.median * scale,
                 of_float16=result.ratio("float16", dtype).median,
                 bandwidth=bandwidth,
+                share_of_four=result.ratio("four", dtype).median * scale,
+                bandwidth_of_four=as_four,
                 seconds=result[dtype].median / batch,
                 **{"in": width},
             )

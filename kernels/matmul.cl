@@ -14,6 +14,10 @@
 //     for each slice of K (stays in cache)  for VECTORS vectors of outputs  for each group of ROWS rows  for each k
 //         acc[r][v] = x[r][k] * w[v][k] + acc[r][v]
 //
+// One row reads several groups in turns, a few k of each: a processor fetches several streams of memory faster than one.
+// Weights are asked for before they are needed: AHEAD bytes before, where a slice is passed once or twice; with SPREAD
+// the next slice, a few lines at a time over all passes of this one, so that memory is never idle and never asked twice.
+//
 // With BLOCKED, many rows on processors with few registers, kernels/matmul_blocks.clh does that.
 //
 // Every y is one chain of multiply-adds (FMA in vector.clh) over ascending k, whatever the sizes and the vectors are, so
@@ -37,7 +41,7 @@
 #define VECTORS_AT_ONCE 2  // vectors of a row accumulated at once; a divisor of 64 numbers
 #endif
 #ifndef ITEM_PANELS
-#define ITEM_PANELS 4  // panels of one work-item, even when GATED. One group holds them all, but for BLOCKED: groups
+#define ITEM_PANELS 4  // panels of one work-item: whole groups, or a part of one, even when GATED
 #endif
 #ifndef ROWS_BLOCK
 #define ROWS_BLOCK 8  // rows of one work-item, a multiple of ROWS; they share what the cache holds of w
@@ -47,8 +51,10 @@
 #undef VW
 #define VW MATMUL_VW
 
+#ifndef SLICE
+#define SLICE 512  // k summed before the next rows take their turn; a multiple of SCALED
+#endif
 #define COLUMNS (VECTORS_AT_ONCE * VW)  // outputs accumulated at once
-#define SLICE 512  // k summed before the next rows take their turn
 #define STEP 64    // numbers of w from k to k + 1
 
 // LOAD_W: VW neighbours of one k, to be multiplied by the scale that SCALED k of an output share. Where numbers are
@@ -103,7 +109,7 @@ int sums_at(int row, int panel) { return (panel / 4 * SUM_ROWS + row) * SUMS_STE
 #include "matmul_blocks.clh"
 #else
 
-// AHEAD: bytes of w to ask for before they are needed, where that helps. Never faults, so it may pass the end.
+// Nothing that is asked for faults, so it may lie beyond the end.
 #ifdef AHEAD
 void prefetch_step(const __global W* w) {
   for (int i = 0; i < STEP * (int)sizeof(W); i += 64) FETCH((const __global char*)w + AHEAD + i);
@@ -112,10 +118,18 @@ void prefetch_step(const __global W* w) {
 #define prefetch_step(w)
 #endif
 
+#ifdef SPREAD
+#define PORTION 16  // k between two turns of asking; divides SLICE and SCALED
+#else
+#define PORTION SCALED
+#endif
+#define PORTIONS (SLICE / PORTION)
+
 // Adds k in [begin, end) to the sums of ROWS rows from `row0` on, COLUMNS outputs from `column` of the group w on;
-// `sums` is that of the item's first row and these outputs.
+// `sums` is that of the item's first row and these outputs. In the meantime asks for `lines` cache lines from `next` on
+// every PORTION k.
 void add_slice(const __global float* x, const __global W* w, int column, float* sums, int row0, int rows, int k_size,
-               int begin, int end) {
+               int begin, int end, const __global char* next, int lines) {
   VEC acc[ROWS * VECTORS_AT_ONCE];
   const __global float* x_rows[ROWS];
 #pragma unroll
@@ -123,48 +137,62 @@ void add_slice(const __global float* x, const __global W* w, int column, float* 
     x_rows[r] = x + (ulong)min(row0 + r, rows - 1) * k_size;
 #pragma unroll
     for (int v = 0; v < VECTORS_AT_ONCE; ++v)
-      acc[r * VECTORS_AT_ONCE + v] = begin == 0 ? (VEC)0.0f : LOAD(sums + (row0 + r) * SUMS_STEP + v * VW);
+      acc[r * VECTORS_AT_ONCE + v] = begin == 0 ? (VEC)0.0f : KEPT(sums + (row0 + r) * SUMS_STEP + v * VW);
   }
   for (int block = begin; block < end; block += SCALED) {
+    const int block_end = min(block + SCALED, end);
     const __global W* wp = w + NUMBERS_AT(block) + column;
     VEC scale[VECTORS_AT_ONCE];
 #pragma unroll
     for (int v = 0; v < VECTORS_AT_ONCE; ++v) scale[v] = LOAD_SCALE(w, block, column + v * VW);
-    for (int k = block; k < min(block + SCALED, end); ++k, wp += STEP) {
-      VEC wk[VECTORS_AT_ONCE];
-      prefetch_step(wp);
+    for (int portion = block; portion < block_end; portion += PORTION) {
+#ifdef SPREAD
+      for (int i = 0; i < lines; ++i, next += 64) FETCH(next);
+#endif
+      for (int k = portion; k < min(portion + PORTION, block_end); ++k, wp += STEP) {
+        VEC wk[VECTORS_AT_ONCE];
+        prefetch_step(wp);
 #pragma unroll
-      for (int v = 0; v < VECTORS_AT_ONCE; ++v) wk[v] = TIMES_SCALE(LOAD_W(wp + v * VW), scale[v]);
+        for (int v = 0; v < VECTORS_AT_ONCE; ++v) wk[v] = TIMES_SCALE(LOAD_W(wp + v * VW), scale[v]);
 #pragma unroll
-      for (int r = 0; r < ROWS; ++r)
+        for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-        for (int v = 0; v < VECTORS_AT_ONCE; ++v)
-          acc[r * VECTORS_AT_ONCE + v] = FMA((VEC)(x_rows[r][k]), wk[v], acc[r * VECTORS_AT_ONCE + v]);
+          for (int v = 0; v < VECTORS_AT_ONCE; ++v)
+            acc[r * VECTORS_AT_ONCE + v] = FMA((VEC)(x_rows[r][k]), wk[v], acc[r * VECTORS_AT_ONCE + v]);
+      }
     }
   }
 #pragma unroll
   for (int r = 0; r < ROWS; ++r)
 #pragma unroll
     for (int v = 0; v < VECTORS_AT_ONCE; ++v)
-      STORE(acc[r * VECTORS_AT_ONCE + v], sums + (row0 + r) * SUMS_STEP + v * VW);
+      KEEP(acc[r * VECTORS_AT_ONCE + v], sums + (row0 + r) * SUMS_STEP + v * VW);
 }
 
 int first_row(int block, int m_size) { return block * ROWS_BLOCK; }
 int rows_of(int block, int m_size) { return min(ROWS_BLOCK, m_size - block * ROWS_BLOCK); }
 
-// Adds up `rows` rows of x times `panels` panels (here always ITEM_PANELS) from `panel` on.
+// Adds up `rows` rows of x times `panels` panels from `panel` on: whole groups, or ITEM_PANELS if a group has more.
 void add_panels(const __global float* x, const __global W* w, int panel, int panels, float* sums, int rows,
                 int k_size) {
-  const __global W* group = w + panel / 4 * GROUP_SIZE(k_size);
+  const __global W* first = w + panel / 4 * GROUP_SIZE(k_size);
+  const int groups = (panels + 3) / 4, passes = (rows + ROWS - 1) / ROWS * (SUMS_STEP / COLUMNS);
+  const int lines = (SLICE_AT(SLICE) * sizeof(W) / 64 + passes * PORTIONS - 1) / (passes * PORTIONS);
   for (int k = 0; k < k_size; k += SLICE)
-    for (int column = 0; column < ITEM_PANELS * 16; column += COLUMNS)
-      for (int row = 0; row < rows; row += ROWS)
-        add_slice(x, group, panel % 4 * 16 + column, sums + column, row, rows, k_size, k, min(k + SLICE, k_size));
+    for (int g = 0; g < groups; ++g) {
+      const __global W* group = first + g * GROUP_SIZE(k_size);
+      const __global char* next = (const __global char*)(group + SLICE_AT(k + SLICE));
+      float* own = sums + g * SUM_ROWS * SUMS_STEP;
+      for (int column = 0; column < SUMS_STEP; column += COLUMNS)
+        for (int row = 0; row < rows; row += ROWS, next += lines * PORTIONS * 64)
+          add_slice(x, group, panel % 4 * 16 + column, own + column, row, rows, k_size, k, min(k + SLICE, k_size), next,
+                    lines);
+    }
 }
 #endif
 
 // y = sum + add, or sum where `has_add` is 0. Row m of `add` begins at m * add_stride: 0 for a bias. A work-item has
-// `item_panels` panels: ITEM_PANELS, or a multiple of 4 up to that when BLOCKED.
+// `item_panels` panels: ITEM_PANELS, or a multiple of 4 up to that.
 // Global size (ceil(panels / item_panels), ceil(M / ROWS_BLOCK)), local size 1.
 KERNEL void matmul_packed(IDS __global const float* restrict x, ulong x_offset, __global const W* restrict w,
                           ulong w_offset, __global const float* restrict add, ulong add_offset, ulong add_stride,
@@ -195,9 +223,15 @@ KERNEL void matmul_packed(IDS __global const float* restrict x, ulong x_offset, 
 #else
 #define ACTIVATION GELU_TANH
 #endif
+#if MATMUL_VW == 4  // as ROW_VW, so that the bits are those of kernels/elementwise.cl
+#define GATE_VW 4
+#else
+#define GATE_VW 8
+#endif
+#define GATE_VEC JOIN(float, GATE_VW)
 
 // w holds panel 0 of gate, panel 0 of up, panel 1 of gate and so on; n_size counts the outputs of one of them.
-// y = activation(x gate') * (x up'), eight neighbours at a time and the rest one by one, as kernels/elementwise.cl
+// y = activation(x gate') * (x up'), GATE_VW neighbours at a time and the rest one by one, as kernels/elementwise.cl
 // does. Global size (ceil(panels / item_panels), ceil(M / ROWS_BLOCK)), local size 1.
 KERNEL void matmul_gated(IDS __global const float* restrict x, ulong x_offset, __global const W* restrict w,
                          ulong w_offset, __global float* restrict y, ulong y_offset, int m_size, int n_size,
@@ -213,9 +247,9 @@ KERNEL void matmul_gated(IDS __global const float* restrict x, ulong x_offset, _
       const int n = (panel + p) * 8, columns = min(16, n_size - n);
       __global float* to = y + y_offset + (ulong)(first + row) * n_size + n;
       int c = 0;
-      for (; c + 8 <= columns; c += 8) {
-        const float8 g = vload8(0, gate + c), u = vload8(0, up + c);
-        vstore8(ACTIVATION(g, float8) * u, 0, to + c);
+      for (; c + GATE_VW <= columns; c += GATE_VW) {
+        const GATE_VEC g = JOIN(vload, GATE_VW)(0, gate + c), u = JOIN(vload, GATE_VW)(0, up + c);
+        JOIN(vstore, GATE_VW)(ACTIVATION(g, GATE_VEC) * u, 0, to + c);
       }
       for (; c < columns; ++c) {
         const float g = gate[c], u = up[c];

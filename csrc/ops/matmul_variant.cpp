@@ -209,21 +209,38 @@ PackedVariant proven_for(const Tensor& x, std::int32_t rows, WeightDType stored,
   return proven(x.device(), choose_variant(vector_width(*x.device()), rows, stored, gated));
 }
 
-// Up to 8 rows are limited by memory: a work-item reads one stream. 32 registers of 16 floats hold 24 sums, what they
-// are multiplied by and a factor; 16 registers 12 sums, two vectors, a factor, and a product where there is no fused
-// multiply-add. 66 rows are the least multiple of 6 for 64.
-PackedTile choose_tile(std::int32_t width, std::int32_t rows) {
-  const bool wide = width == 16;
-  if (rows == 1) return {1, wide ? 4 : 8, 1, 4, false};
-  if (rows <= 8) return {4, wide ? 4 : 2, 8, 4, false};
-  return wide ? PackedTile{6, 4, 66, 4, false} : PackedTile{6, 2, 66, 16, true};
+// Up to 8 rows are limited by memory: a work-item reads one stream. With 32 registers of 16 floats four rows pass it
+// once, for all its outputs; with 16 registers it is passed several times, so a slice is small enough for the first
+// cache of any processor (16 KiB of float32). Converting a number costs as much as two multiplications: two rows and
+// four vectors are faster than four and two, but not for q8_0, whose numbers are converted and scaled.
+PackedTile few_rows(std::int32_t width, WeightDType stored) {
+  if (width == 16) return {4, 4, 8, 4};
+  const bool scaled = stored == WeightDType::kQ8;
+  return {scaled ? 4 : 2, scaled ? 2 : 4, 8, 4, false, scaled ? 128 : 64};
 }
 
-// Bytes that weights are asked for ahead of their use where memory is the limit. Measured: 1.1 to 1.2 times as fast,
-// but nothing gained for one row of float32, nor for many rows unless they are q8_0.
+// Four groups of outputs in turns, a few k of each, are four streams of memory: 1.1 to 1.2 times as fast as one where
+// vectors have 8 floats. Not for q8_0, whose blocks of 32 k are too long for taking turns.
+PackedTile one_row(std::int32_t width, WeightDType stored) {
+  if (width == 16) return {1, 4, 1, 4};
+  if (stored == WeightDType::kQ8) return {1, 8, 1, 4};
+  return {1, 8, 1, 16, false, stored == WeightDType::kFloat32 ? 2 : 4};
+}
+
+// 32 registers of 16 floats hold 24 sums, what they are multiplied by and a factor; 16 registers 12 sums, two vectors,
+// a factor, and a product where there is no fused multiply-add. 66 rows are the least multiple of 6 for 64.
+PackedTile choose_tile(std::int32_t width, std::int32_t rows, WeightDType stored) {
+  if (rows == 1) return one_row(width, stored);
+  if (rows <= 8) return few_rows(width, stored);
+  return width == 16 ? PackedTile{6, 4, 66, 4} : PackedTile{6, 2, 66, 16, true};
+}
+
+// Bytes that weights are asked for ahead of their use where memory is the limit. Measured: 1.1 to 1.2 times as fast
+// (AVX-512: but for one row of float32, and for many rows unless they are q8_0; AVX2: for one row of q8_0).
 constexpr std::int32_t kAhead = 4096;
 
-bool asks_ahead(std::int32_t rows_block, WeightDType stored) {
+bool asks_ahead(std::int32_t width, std::int32_t rows_block, WeightDType stored) {
+  if (width < 16) return rows_block == 1 && stored == WeightDType::kQ8;
   if (rows_block == 1) return stored != WeightDType::kFloat32;
   return rows_block <= 8 || stored == WeightDType::kQ8;
 }
@@ -236,7 +253,9 @@ std::string PackedVariant::options() const {
            " -DVECTORS_AT_ONCE=", tile.vectors, " -DROWS_BLOCK=", tile.rows_block, " -DITEM_PANELS=", tile.item_panels);
   if (tile.blocked) text += " -DBLOCKED";
   if (gated) text += *gated == Activation::kSilu ? " -DGATED=1" : " -DGATED=2";
-  if (width == 16 && asks_ahead(tile.rows_block, stored)) text += join(" -DAHEAD=", kAhead);
+  if (tile.slice > 0) text += join(" -DSLICE=", tile.slice);
+  if (tile.slice > 0 && tile.rows_block > 1) text += " -DSPREAD";
+  if (asks_ahead(width, tile.rows_block, stored)) text += join(" -DAHEAD=", kAhead);
   return text;
 }
 
@@ -244,7 +263,7 @@ std::string PackedVariant::key() const { return "matmul packed " + options(); }
 
 PackedVariant choose_variant(std::int32_t width, std::int32_t rows, WeightDType stored,
                              std::optional<Activation> gated) {
-  return {choose_tile(width, rows), stored, gated, width};
+  return {choose_tile(width, rows, stored), stored, gated, width};
 }
 
 PackedVariant general_variant(const PackedVariant& variant) {
@@ -252,8 +271,8 @@ PackedVariant general_variant(const PackedVariant& variant) {
 }
 
 std::int32_t item_panels_for(const PackedTile& tile, std::int64_t panels, std::int32_t m, std::uint32_t units) {
-  if (!tile.blocked) return tile.item_panels;
-  // Multiplying one group by its rows takes 16, to arrange the rows before takes 1.
+  if (tile.item_panels <= 4) return tile.item_panels;
+  // Multiplying one group by its rows takes 16; to begin, or to arrange the rows of a block, takes 1.
   const std::size_t blocks = divide_up(m, tile.rows_block);
   std::int32_t best = 4;
   std::size_t least = std::numeric_limits<std::size_t>::max();

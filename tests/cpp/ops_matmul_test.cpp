@@ -104,18 +104,28 @@ TEST_F(Matmul, AddHasTheBitsOfASecondOperation) {
     }
 }
 
+void expect_gated_has_the_bits_of_its_parts(std::int64_t rows, std::int64_t in, std::int64_t out, DType dtype) {
+  const Product gate(rows, in, out, dtype), up(rows, in, out, dtype, 42);
+  const PackedPair pair = pack_pair(gate.w_tensor(), up.w_tensor());
+  const Tensor x = gate.x_tensor();
+  const Tensor g = matmul(x, pack(gate.w_tensor())), u = matmul(x, pack(up.w_tensor()));
+  EXPECT_TRUE(same_bits(download(matmul_gated(x, pair)), download(silu_mul(g, u)))) << gate.name();
+  EXPECT_TRUE(same_bits(download(matmul_gated(x, pair, Activation::kGeluTanh)), download(gelu_mul(g, u))))
+      << gate.name();
+}
+
 TEST_F(Matmul, GatedHasTheBitsOfItsParts) {
   for (const DType dtype : kDTypes)
     for (const std::int64_t rows : {1, 2, 4, 9, 70})
-      for (const auto& [in, out] : {std::pair<std::int64_t, std::int64_t>{64, 64}, {1, 1}, {37, 130}, {600, 47}}) {
-        const Product gate(rows, in, out, dtype), up(rows, in, out, dtype, 42);
-        const PackedPair pair = pack_pair(gate.w_tensor(), up.w_tensor());
-        const Tensor x = gate.x_tensor();
-        const Tensor g = matmul(x, pack(gate.w_tensor())), u = matmul(x, pack(up.w_tensor()));
-        EXPECT_TRUE(same_bits(download(matmul_gated(x, pair)), download(silu_mul(g, u)))) << gate.name();
-        EXPECT_TRUE(same_bits(download(matmul_gated(x, pair, Activation::kGeluTanh)), download(gelu_mul(g, u))))
-            << gate.name();
-      }
+      for (const auto& [in, out] : {std::pair<std::int64_t, std::int64_t>{64, 64}, {1, 1}, {37, 130}, {600, 47}})
+        expect_gated_has_the_bits_of_its_parts(rows, in, out, dtype);
+}
+
+TEST_F(Matmul, GatedHasTheBitsOfItsPartsWithNarrowVectors) {
+  const ForcedWidth forced(4);
+  for (const std::int64_t rows : {1, 4, 9})
+    for (const std::int64_t out : {64, 130, 150})
+      expect_gated_has_the_bits_of_its_parts(rows, 37, out, DType::kFloat16);
 }
 
 TEST_F(Matmul, KeepsLeadingSizesAndReadsSlices) {
