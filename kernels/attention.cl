@@ -58,6 +58,10 @@
 #define MASKED 0  // 1: an additive mask [rows][mask_stride] decides what is visible, bounds do not
 #endif
 
+// The first defines VW, which the choices below ask for.
+#include "attention_lanes.clh"
+#include "piece.clh"
+
 // What is fetched meanwhile: a block's values while its keys are scored, then the next block's keys. FAR, where that
 // comes too late because blocks are small or arithmetic takes as long: the next block's keys, then its values.
 #define FAR (KV_HALF && (K_DIM <= 64 || LINES == 8))
@@ -66,21 +70,21 @@
 
 #define BLOCK 32
 #define KEYS (VW / LINES)
-#define VALUE_LINES (VW < 16 && LINES > 4 ? 4 : LINES)  // lines that share each load of V, among them
 #define MANY 4         // lines that share each load where a tile has many
 #define MANY_FROM 16   // lines of a tile from which that pays
 #if VW == 16
 #define AT_ONCE 2   // lanes whose sums are made at a time: 16 accumulators of 32 registers
 #define BATCH MANY  // lines whose scores are made before their values are added
+#define UNROLL
+#define FETCH_ROWS 0  // 1: whole rows are fetched at a time, once for all lines of a tile; 0: between vectors, for each
 #else
 #define AT_ONCE 1  // 8 of 16
 #define BATCH 32   // so that K, then V are read from the first-level cache, which does not hold both
+#define UNROLL _Pragma("unroll 4")  // a turn of 8 multiplications is too short: it waits for its own sums
+#define FETCH_ROWS 1
 #endif
 #define MOST (LINES > MANY ? LINES : MANY)  // lines that share loads, at most
 #define MAX_LINES (MAX_ROWS * HEADS + MOST)
-
-#include "attention_lanes.clh"
-#include "piece.clh"
 
 // What every step of a tile needs.
 typedef struct {
@@ -161,18 +165,16 @@ void attend_block(const Tile* tile, const Lines* lines, int line0, Block block, 
   Seen seen;
   if (!see_lines(LINES, lines, line0, block, &seen)) return;
   float scores[LINES * BLOCK] ALIGNED, shrink[LINES];
+  const bool fetches = !FETCH_ROWS || line0 == 0;
 #if FAR
-  score_block(lines->q + line0, tile->k, cells->k, tile->k, next->k, scores);
+  const Ahead keys = {fetches ? tile->k : 0, next->k}, values = {fetches ? tile->v : 0, next->v};
 #else
-  score_block(lines->q + line0, tile->k, cells->k, tile->v, cells->v, scores);
+  const Ahead keys = {fetches ? tile->v : 0, cells->v}, values = {fetches ? tile->k : 0, next->k};
 #endif
+  score_block(lines->q + line0, tile->k, cells->k, keys, scores);
   const float scale = adjust_scores(LINES, tile, lines, line0, block, &seen, scores);
   weigh_lines(LINES, scale, scores, state->max + line0, state->sum + line0, shrink);
-#if FAR
-  add_values(o + line0 * V_DIM, scores, shrink, &seen, tile->v, cells->v, tile->v, next->v);
-#else
-  add_values(o + line0 * V_DIM, scores, shrink, &seen, tile->v, cells->v, tile->k, next->k);
-#endif
+  add_values(o + line0 * V_DIM, scores, shrink, &seen, tile->v, cells->v, values);
 }
 
 // The same for up to BATCH lines and a block that was brought.
