@@ -191,7 +191,7 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
     """The whole demo; returns the exit status."""
     with screen.loading(str(options.model)) as progress:
         model = kv.models.load(options.model, progress=progress)
-    if model.tokenizer is None:
+    if not model.has_tokenizer:
         raise kv.NotSupported(f"[demo] {options.model}: no tokenizer.json, and conversations are text")
     system = system_transcript(options.model)
     longest, total = longest_prompt(model.tokenizer, system, options.tokens)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit as _atexit
 import importlib as _importlib
 import logging as _logging
+import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
@@ -28,12 +29,24 @@ from .errors import (
     DeviceError,
     Error,
     FormatError,
+    IgnoredWarning,
     InternalError,
     NotRestorable,
     NotSupported,
 )
 
-from . import _core, _devices, ops, stores  # isort: skip  (errors first: the core raises them)
+try:
+    import numpy as _numpy  # noqa: F401
+
+    from . import _core
+except ImportError as _error:  # numpy, a library, or the build is missing
+    from . import _health
+
+    if _health.runs_as_command():
+        _sys.exit(_health.write(_health.basics(), _sys.stdout))
+    raise ImportError(f"{_error}; `python -m kvtrie doctor` says what is missing") from _error
+
+from . import _devices, ops, stores  # isort: skip  (errors first: the core raises them)
 from ._core import (
     CausalCache,
     Device,
@@ -60,7 +73,10 @@ from ._values import Node, Reason, Reprocess
 from .prefix_cache import PrefixCache
 from .stores import StoreError
 
-from .generate import generate  # isort: skip  (it uses the names above)
+from .sampling import Sampler, Sampling, TokenLogprob  # isort: skip  (as do these)
+from .replies import Reply  # isort: skip
+from .batch import Batch, generate_batch  # isort: skip
+from .generate import Generation, generate  # isort: skip  (it uses the names above)
 from .simulate import simulate  # isort: skip  (so does it)
 
 if _TYPE_CHECKING:
@@ -71,6 +87,7 @@ __version__: str = _core.__version__
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
+    "Batch",
     "BusyError",
     "CacheFull",
     "CausalCache",
@@ -82,8 +99,10 @@ __all__ = [
     "Error",
     "Evicted",
     "FormatError",
+    "Generation",
     "HybridCache",
     "HybridSnapshot",
+    "IgnoredWarning",
     "InternalError",
     "Node",
     "NotRestorable",
@@ -93,18 +112,23 @@ __all__ = [
     "Reason",
     "RecurrentCache",
     "RecurrentSnapshot",
+    "Reply",
     "Reprocess",
     "ReusePlan",
+    "Sampler",
+    "Sampling",
     "Session",
     "Snapshot",
     "Step",
     "StepGraphs",
     "StoreError",
     "Tensor",
+    "TokenLogprob",
     "TrieNode",
     "__version__",
     "devices",
     "generate",
+    "generate_batch",
     "media",
     "models",
     "ops",

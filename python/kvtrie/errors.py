@@ -15,6 +15,7 @@ __all__ = [
     "DeviceError",
     "Error",
     "FormatError",
+    "IgnoredWarning",
     "InternalError",
     "NotRestorable",
     "NotSupported",
@@ -70,6 +71,10 @@ class ClosedError(Error):
 
 class BusyError(Error):
     """Another call is under way on an object that takes one at a time."""
+
+
+class IgnoredWarning(UserWarning):
+    """Something that was asked for has no effect here. Told once, through ``warnings``."""
 
 
 class InternalError(Error):

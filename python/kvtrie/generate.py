@@ -1,168 +1,245 @@
 """Token by token generation on one session.
 
-Order of events, for every token: sample, record it in the session, yield it, and only when the next one is asked for
-compute it. So when the caller stops listening - or the generator ends - every token that was yielded is in
+Order of events, for every token: sample, record it in the session, hand it out, and only when the next one is asked for
+compute it. So when the caller stops listening - or the text ends - every token that was handed out is in
 ``session.tokens``, and the last one is recorded, not computed.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
+import numpy.typing as npt
 
-import kvtrie as kv
+from . import _core
+from .errors import ArgumentError, ArgumentTypeError
+from .sampling import LogitsProcessor, Sampler, Sampling, TokenLogprob, whole
+from .stopping import Stop, Stopper
 
-Stop = Union[None, int, str, Iterable[Union[int, str]]]
-_MASK = (1 << 64) - 1
+__all__ = ["Generation", "Progress", "Prompt", "generate"]
+
+Prompt = Union[str, Sequence[int], npt.NDArray[Any]]
+Progress = Callable[[int, int], None]  # tokens of the prompt that are computed, and to be computed
+
+
+class Generation(Iterator[int]):
+    """The tokens of one answer, made as they are asked for; from :func:`generate`.
+
+    It can be asked again after an exception, such as KeyboardInterrupt, and goes on from the last complete step.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        session: Any,
+        sampler: Sampler,
+        stopper: Stopper,
+        *,
+        max_tokens: int,
+        chunk: int,
+        logits: Any = None,
+        progress: Progress | None = None,
+        owned: bool = False,
+    ) -> None:
+        self._model = model
+        self._sampler = sampler
+        self._stopper = stopper
+        self._max_tokens = max_tokens
+        self._chunk = chunk
+        self.ready = logits
+        """Logits [1, vocab] that the next token is chosen by; None: to be computed."""
+        self._progress = progress
+        self._owned = owned
+        self.session = session
+        self.tokens: list[int] = []
+        """Those that were handed out."""
+        self.logprobs: list[TokenLogprob] = []
+        """One for each token, where ``logprobs`` was given."""
+        self.finish_reason: str | None = None
+        """"stop" (an end token, a stop token or a stop text), "length" (``max_tokens``), "closed"; None: unfinished."""
+        self.seconds_to_first: float | None = None
+        """From asking for the first token to having it: what the prompt took."""
+
+    @property
+    def stopped_by(self) -> int | str | None:
+        """The token or the text that ended it."""
+        return self._stopper.matched
+
+    def __iter__(self) -> Generation:
+        return self
+
+    def __next__(self) -> int:
+        self.settle()
+        if self.finish_reason is not None:
+            raise StopIteration
+        begin = time.perf_counter()
+        if self.ready is None:
+            self.ready = self._compute()
+        token = self.choose()
+        if self.seconds_to_first is None:
+            self.seconds_to_first = time.perf_counter() - begin
+        return token
+
+    def settle(self) -> None:
+        """Finishes it where it has all its tokens."""
+        if self.finish_reason is None and len(self.tokens) >= self._max_tokens:
+            self._end("length")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it takes the likeliest token and asks for nothing else."""
+        sampling = self._sampler.sampling
+        return sampling.temperature == 0.0 and sampling.on_device and sampling.logprobs is None
+
+    def choose(self) -> int:
+        """Takes a token by the logits that are ready."""
+        session = self.session
+        choice = self._sampler(self.ready, session.length, lambda: session.tokens, len(self.tokens))
+        self.accept(choice.token, choice.logprob)
+        return choice.token
+
+    def accept(self, token: int, logprob: TokenLogprob | None = None) -> None:
+        """Records the next token; ends where it says so."""
+        self.session.append(token)
+        self.ready = None
+        self.tokens.append(token)
+        if logprob is not None:
+            self.logprobs.append(logprob)
+        if self._stopper(token):
+            self._end("stop")
+        self.settle()
+
+    def close(self) -> None:
+        """Closes the session where this made it; the tokens stay. Nothing more comes."""
+        if self.finish_reason is None:
+            self._end("closed")
+        elif self._owned and self.session is not None:
+            self.session.close()
+
+    def _end(self, reason: str) -> None:
+        self.finish_reason = reason
+        if self._owned and self.session is not None:
+            self.session.close()
+
+    def _compute(self) -> Any:
+        """Logits behind everything recorded. Where all is computed, as in a branch, the last token is once more."""
+        session = self.session
+        total = len(session.remaining)
+        if self.tokens and total > 0:
+            return self._model(session.decode())
+        if total == 0:
+            last, total = session.tokens[-1:], 1
+            session.rewind(session.length - 1)
+            session.append(last)
+        logits, done = None, 0
+        for step in session.prefill(chunk=self._chunk):
+            logits = self._model(step)
+            done += len(step.tokens)
+            if self._progress is not None:
+                self._progress(done, total)
+        return logits
 
 
 def generate(
     model: Any,
-    session: Any,
+    session: _core.Session | Prompt,
     max_tokens: int = 64,
     temperature: float = 0.0,
     stop: Stop = None,
     *,
+    ignore_eos: bool = False,
     top_k: int = 0,
     top_p: float = 1.0,
+    min_p: float = 0.0,
+    typical_p: float = 1.0,
+    repetition_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    logit_bias: Mapping[int, float] | None = None,
+    logits_processors: LogitsProcessor | Iterable[LogitsProcessor] = (),
+    logprobs: int | None = None,
     seed: int | None = None,
     chunk: int = 512,
     logits: Any = None,
-) -> Iterator[int]:
-    """Yields up to ``max_tokens`` token ids that continue ``session``.
+    progress: Progress | None = None,
+) -> Generation:
+    """An iterator over up to ``max_tokens`` token ids that continue ``session``.
 
-    What the session still has to compute is computed first, in prefill steps of ``chunk`` rows. Where nothing remains
-    (a branch of a session that is fully computed), its last token is computed once more, unless the ``logits``
-    [1, vocab] that follow it are passed.
+    ``session``: a session of a cache, or a prompt, text or token ids, which then gets a session of
+    ``model.prefix_cache``, closed at the end. What it still has to compute is computed first, in prefill steps of
+    ``chunk`` rows; ``progress`` is called with (tokens done, of so many) after each. Where nothing remains (a branch of
+    a session that is fully computed), its last token is computed once more, unless the ``logits`` [1, vocab] that
+    follow it are passed.
 
-    ``temperature`` 0 takes the likeliest token; otherwise sampling among the ``top_k`` likeliest (0: all) whose
-    probabilities reach ``top_p``. The draw depends on ``seed`` and the position only, so the same text gives the same
-    token again; ``seed=None`` takes a new seed from the system.
+    ``temperature`` 0 takes the likeliest token; otherwise one is drawn, which depends on the logits, ``seed`` and its
+    position only, so the same text gives the same token again. The other parameters of the choice are those of
+    :class:`kvtrie.Sampling`.
 
-    ``stop``: token ids, texts, or a mix; None means the checkpoint's own end-of-text tokens, () means none. A stop
-    token is the last one recorded and yielded; a stop text ends generation with the token that completes it, and needs
-    ``model.tokenizer``.
+    ``stop``: token ids, texts, or a mix, in addition to the model's own end tokens (``model.end_tokens``), which
+    ``ignore_eos`` leaves out. A stop token is the last one recorded and handed out; a stop text ends generation with
+    the token that completes it, and needs ``model.tokenizer``. ``finish_reason`` of the result says what ended it, its
+    ``logprobs`` are there where ``logprobs`` says how many.
 
     Arguments are checked when this is called, before anything is computed: ``kv.ArgumentError`` or
-    ``kv.ArgumentTypeError`` names it. ``kv.CacheFull`` passes through; the session then holds every token yielded.
+    ``kv.ArgumentTypeError`` names it. ``kv.CacheFull`` passes through; the session then holds every token handed out.
     """
-    max_tokens = _whole("max_tokens", max_tokens, 0)
-    top_k = _whole("top_k", top_k, 0)
-    chunk = _whole("chunk", chunk, 1)
-    if not 0.0 <= _number("temperature", temperature) < float("inf"):
-        raise kv.ArgumentError(f"[generate] temperature: got {temperature}, allowed 0 or more")
-    if not 0.0 < _number("top_p", top_p) <= 1.0:
-        raise kv.ArgumentError(f"[generate] top_p: got {top_p}, allowed above 0 and up to 1")
-    seed = int.from_bytes(os.urandom(8), "little") if seed is None else _whole("seed", seed, 0)
-    if logits is None and len(session.remaining) == 0 and session.length == 0:
-        raise kv.ArgumentError("[generate] session: got 0 tokens, allowed 1 or more")
-    if logits is not None and len(session.remaining) > 0:
-        raise kv.ArgumentError(f"[generate] logits: given, but {len(session.remaining)} tokens remain to be computed")
-    stopper = _Stopper(model, stop)
-    sampler = _Sampler(float(temperature), top_k, float(top_p), seed)
-    return _run(model, session, max_tokens, chunk, logits, sampler, stopper)
+    sampling = Sampling(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        typical_p=typical_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=logit_bias or {},
+        logits_processors=logits_processors,  # type: ignore[arg-type]  # any iterable: Sampling keeps a tuple
+        seed=seed,
+        logprobs=logprobs,
+    )
+    max_tokens = whole("max_tokens", max_tokens, 0)
+    chunk = whole("chunk", chunk, 1)
+    sampler = Sampler(sampling, vocab_size_of(model))
+    stopper = Stopper(model, stop, ignore_eos)
+    live, owned = _session(model, session)
+    remaining = len(live.remaining)
+    if logits is not None and remaining > 0:
+        if owned:
+            live.close()
+        raise ArgumentError(f"[generate] logits: given, but {remaining} tokens remain to be computed")
+    if logits is None and remaining == 0 and live.length == 0:
+        raise ArgumentError("[generate] session: got 0 tokens, allowed 1 or more")
+    return Generation(
+        model,
+        live,
+        sampler,
+        stopper,
+        max_tokens=max_tokens,
+        chunk=chunk,
+        logits=logits,
+        progress=progress,
+        owned=owned,
+    )
 
 
-def _run(
-    model: Any, session: Any, max_tokens: int, chunk: int, logits: Any, sampler: _Sampler, stopper: _Stopper
-) -> Iterator[int]:
-    if logits is None and max_tokens > 0 and len(session.remaining) == 0:
-        last = session.tokens[-1:]
-        session.rewind(session.length - 1)
-        session.append(last)
-    for step in session.prefill(chunk=chunk) if logits is None and max_tokens > 0 else ():
-        logits = model(step)
-    for count in range(max_tokens):
-        if count > 0:
-            logits = model(session.decode())
-        token = sampler(logits, session.length)
-        session.append(token)
-        yield token
-        if stopper(token):
-            return
+def vocab_size_of(model: Any) -> int | None:
+    """None for a model of the caller's own that does not say."""
+    size = getattr(getattr(model, "config", None), "vocab_size", None)
+    return None if size is None else int(size)
 
 
-class _Sampler:
-    """logits [1, vocab] -> one token id: one blocking read."""
-
-    def __init__(self, temperature: float, top_k: int, top_p: float, seed: int) -> None:
-        self._temperature = temperature
-        self._top_k = top_k
-        self._top_p = top_p
-        self._seed = seed
-
-    def __call__(self, logits: Any, position: int) -> int:
-        if self._temperature == 0.0:
-            chosen = kv.ops.argmax(logits)
-        else:
-            chosen = kv.ops.sample(logits, self._temperature, self._top_k, self._top_p, _mix(self._seed, position))
-        return int(np.asarray(chosen).reshape(-1)[0])
-
-
-class _Stopper:
-    """Says after each token whether it ends the text."""
-
-    def __init__(self, model: Any, stop: Stop) -> None:
-        wanted: list[Any]
-        if stop is None:
-            wanted = list(model.config.eos_token_ids)
-        elif isinstance(stop, (str, int, np.integer)):
-            wanted = [stop]
-        else:
-            try:
-                wanted = list(stop)
-            except TypeError:
-                raise kv.ArgumentTypeError(
-                    f"[generate] stop: got {type(stop).__name__}, allowed token ids and texts"
-                ) from None
-        self._ids = {int(item) for item in wanted if _is_id(item)}
-        self._texts = [item for item in wanted if isinstance(item, str)]
-        if len(self._texts) + sum(map(_is_id, wanted)) != len(wanted) or "" in self._texts:
-            raise kv.ArgumentTypeError(f"[generate] stop: got {stop!r}, allowed token ids and non-empty texts")
-        self._stream = None
-        self._tail = ""
-        if self._texts:
-            if model.tokenizer is None:
-                raise kv.ArgumentError(
-                    "[generate] stop: got a text, allowed token ids only: the model has no tokenizer"
-                )
-            self._stream = model.tokenizer.stream(skip_special_tokens=False)
-            self._keep = max(map(len, self._texts)) - 1
-
-    def __call__(self, token: int) -> bool:
-        if token in self._ids:
-            return True
-        if self._stream is None:
-            return False
-        text = self._tail + self._stream.feed(token)
-        self._tail = text[-self._keep :] if self._keep else ""
-        return any(wanted in text for wanted in self._texts)
-
-
-def _is_id(item: Any) -> bool:
-    return isinstance(item, (int, np.integer)) and not isinstance(item, (bool, np.bool_))
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    if not _is_id(value):
-        raise kv.ArgumentTypeError(f"[generate] {name}: got {type(value).__name__}, allowed an integer")
-    if value < least:
-        raise kv.ArgumentError(f"[generate] {name}: got {value}, allowed {least} or more")
-    return int(value)
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise kv.ArgumentTypeError(f"[generate] {name}: got {type(value).__name__}, allowed a number")
-    return float(value)
-
-
-def _mix(seed: int, position: int) -> int:
-    """A 32-bit seed for one draw (splitmix64's finaliser, Steele et al. 2014), so that positions are independent."""
-    z = (seed + (position + 1) * 0x9E3779B97F4A7C15) & _MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return (z ^ (z >> 31)) & 0xFFFFFFFF
+def _session(model: Any, given: Any) -> tuple[Any, bool]:
+    """A session, and whether it was made here."""
+    if hasattr(given, "prefill"):
+        return given, False
+    if isinstance(given, str):
+        return model.prefix_cache.begin(model.tokenizer.encode(given)), True
+    tokens = given if isinstance(given, (list, tuple, range, np.ndarray)) else None
+    if tokens is None:
+        raise ArgumentTypeError(
+            f"[generate] session: got {type(given).__name__}, allowed a session, a text, or a list of token ids"
+        )
+    return model.prefix_cache.begin(np.asarray(tokens)), True

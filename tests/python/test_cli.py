@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,10 @@ from typing import Any
 import pytest
 
 import kvtrie as kv
+from kvtrie import _health
 from kvtrie.cli import doctor, main
 from kvtrie.cli.conversation import Chat, Settings
+from processes import PATIENCE
 from random_models import random_model
 from reference_llama import random_llama, save_checkpoint
 from text_tokenizer import VOCAB, save_tokenizer
@@ -88,7 +93,7 @@ def test_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_doctor_runs_the_kernels() -> None:
     findings = list(doctor.examine())
     assert {finding.what for finding in findings} >= {
-        "kvtrie",
+        "kvtrie._core",
         "libOpenCL.so.1",
         "OpenCL device",
         "kernels",
@@ -106,7 +111,7 @@ def test_doctor_sees_wrong_results(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_doctor_names_the_missing_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(doctor, "LIBRARIES", (("libabsent.so.9", "libabsent9", "a test"),))
+    monkeypatch.setattr(_health, "LIBRARIES", (("libabsent.so.9", "libabsent9", "a test"),))
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
     code, text = run("doctor", "--quick")
     assert code == 1
@@ -235,3 +240,58 @@ def test_an_error_ends_the_turn_not_the_conversation(model: Any) -> None:
     assert "error" in talk.say("x" * 5000)
     assert talk.tokens == before
     assert "prompt" in talk.say("shorter")
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A folder with the package in it, without its core."""
+    folder = tmp_path / "tree" / "python"
+    ignored = shutil.ignore_patterns("_core*.so", "__pycache__")
+    shutil.copytree(Path(kv.__file__).parent, folder / "kvtrie", ignore=ignored)
+    return folder
+
+
+def run_copy(folder: Path, *arguments: str) -> Any:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def test_doctor_runs_where_nothing_is_built(copied: Path) -> None:
+    done = run_copy(copied, "-m", "kvtrie", "doctor")
+    assert done.returncode == 1 and done.stderr == ""
+    assert "kvtrie._core" in done.stdout and "it is not built" in done.stdout
+    assert done.stdout.splitlines()[-1] == "to mend it: pip install --force-reinstall kvtrie"
+    (copied.parent / "dev").touch()
+    done = run_copy(copied, "-m", "kvtrie", "doctor")
+    assert done.stdout.splitlines()[-1] == "to mend it: ./dev build", "in a source tree"
+
+
+def test_doctor_names_the_package_of_the_library_that_the_core_misses(copied: Path) -> None:
+    message = "libclblast.so.1: cannot open shared object file: No such file or directory"
+    (copied / "kvtrie" / "_core.py").write_text(f"raise ImportError({message!r})\n")
+    done = run_copy(copied, "-m", "kvtrie", "doctor")
+    assert done.returncode == 1 and done.stderr == ""
+    assert message in done.stdout
+    assert done.stdout.splitlines()[-1] == "to mend it: apt-get install libclblast1"
+
+
+def test_an_import_without_the_core_says_who_knows_more(copied: Path) -> None:
+    done = run_copy(copied, "-c", "import kvtrie")
+    assert done.returncode == 1 and done.stdout == ""
+    assert "python -m kvtrie doctor" in done.stderr.splitlines()[-1]
+
+
+def test_doctor_shows_the_vectors() -> None:
+    code, text = run("doctor")
+    widths = [kv.ops.vector_width(device) for device in kv.devices()]
+    assert code == 0 and all(f"{width} floats" in text for width in widths)
+    assert set(widths) <= {4, 8, 16}
+    with pytest.raises(kv.NotSupported, match="device"):
+        kv.ops.vector_width("host")

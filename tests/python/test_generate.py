@@ -115,13 +115,28 @@ def test_end_of_text_stops_unless_told_otherwise(network: Any, cache: Any) -> No
     with cache.begin(PROMPT) as session:
         assert list(kv.generate(model, session, max_tokens=6)) == wanted[: wanted.index(wanted[2]) + 1]
     with cache.begin(PROMPT) as session:
-        assert list(kv.generate(model, session, max_tokens=6, stop=())) == wanted
+        assert list(kv.generate(model, session, max_tokens=6, ignore_eos=True)) == wanted
+
+
+def test_a_model_of_ones_own_needs_its_end_tokens_alone(network: Any, model: Any, cache: Any) -> None:
+    """A wrapper with ``config`` and a call, as the demo has one."""
+
+    class Wrapper:
+        config = model.config
+
+        def __call__(self, step: Any) -> Any:
+            return model(step)
+
+    with cache.begin(PROMPT) as session:
+        assert list(kv.generate(Wrapper(), session, max_tokens=4)) == greedy(network, PROMPT, 4)
+        with pytest.raises(kv.ArgumentError, match="tokenizer"):
+            kv.generate(Wrapper(), session, stop="text")
 
 
 def test_sampling_depends_on_seed_and_position_only(model: Any, cache: Any) -> None:
     def sample(seed: int, tokens: list[int], count: int) -> list[int]:
         with cache.begin(tokens) as session:
-            return list(kv.generate(model, session, max_tokens=count, temperature=1.5, seed=seed, stop=()))
+            return list(kv.generate(model, session, max_tokens=count, temperature=1.5, seed=seed, ignore_eos=True))
 
     whole = sample(1, PROMPT, 12)
     assert sample(1, PROMPT, 12) == whole
@@ -177,7 +192,7 @@ def test_stop_text_ends_with_the_token_that_completes_it(text_model: Any) -> Non
     cache = kv.PrefixCache(text_model.caches(capacity=256, dtype="float32"))
     prompt = text_model.tokenizer.encode("hello")
     with cache.begin(prompt) as session:
-        free = list(kv.generate(text_model, session, max_tokens=24, temperature=1.0, seed=5, stop=()))
+        free = list(kv.generate(text_model, session, max_tokens=24, temperature=1.0, seed=5, ignore_eos=True))
     text = text_model.tokenizer.decode(free)
     printable = [i for i in range(len(text) - 1) if "\ufffd" not in text[i : i + 2]]
     assert printable, "choose another seed: no two whole characters in a row"

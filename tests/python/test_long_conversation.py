@@ -23,7 +23,7 @@ CHUNK = 512
 def answer(cache: Any, model: KindsModel, text: list[int], count: int) -> tuple[Any, list[int]]:
     """Begins with `text`, computes it and generates; the closed session and what it said."""
     with cache.begin(text) as session:
-        made = list(kv.generate(model, session, max_tokens=count, stop=(), chunk=CHUNK))
+        made = list(kv.generate(model, session, max_tokens=count, ignore_eos=True, chunk=CHUNK))
     return session, made
 
 
@@ -59,7 +59,7 @@ def test_one_session_goes_on() -> None:
     session = cache.begin(words(1000, SAID))
     for turn in range(TURNS - 1):
         before = model.rows
-        list(kv.generate(model, session, max_tokens=ANSWER, stop=(), chunk=CHUNK))
+        list(kv.generate(model, session, max_tokens=ANSWER, ignore_eos=True, chunk=CHUNK))
         assert model.rows - before == SAID + (turn > 0) + ANSWER - 1
         session.append(words(turn, SAID))
         assert cache.check() == [], f"turn {turn}"

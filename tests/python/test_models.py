@@ -168,7 +168,9 @@ def test_config_is_frozen_and_complete() -> None:
     assert (model.config.hidden_size, model.config.num_hidden_layers, model.config.tie_word_embeddings) == (64, 2, True)
     with pytest.raises(AttributeError):
         model.config.hidden_size = 1
-    assert model.tokenizer is None
+    assert not model.has_tokenizer
+    with pytest.raises(kv.NotSupported, match="tokenizer"):
+        model.tokenizer  # noqa: B018
 
 
 def live_bytes(device: Any) -> int:

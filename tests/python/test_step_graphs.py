@@ -113,7 +113,7 @@ def test_later_steps_of_as_many_rows_are_one_launch(device: Any) -> None:
     model = random_model("dense")
     cache = caches_of(model)
     session = cache.begin([1, 2, 3])
-    list(kv.generate(model, session, 3, stop=()))
+    list(kv.generate(model, session, 3, ignore_eos=True))
     graphs = model.graphs.stats
     assert graphs["graphs"] == 1 and graphs["launches"] > 10
     step = session.decode()
@@ -146,14 +146,14 @@ def test_graphs_end_with_their_cache_or_their_model(nothing_left_over: None, dev
     model = random_model("dense")
     for _ in range(2):
         cache = caches_of(model)
-        list(kv.generate(model, cache.begin([1, 2, 3]), 4, stop=()))
+        list(kv.generate(model, cache.begin([1, 2, 3]), 4, ignore_eos=True))
         assert model.graphs.stats["graphs"] == 1
         del cache
         gc.collect()
         assert model.graphs.stats["graphs"] == 0 and model.graphs.stats["nbytes"] == 0
     other = random_model("window")
     cache = caches_of(other)
-    list(kv.generate(other, cache.begin([1, 2, 3]), 4, stop=()))
+    list(kv.generate(other, cache.begin([1, 2, 3]), 4, ignore_eos=True))
     del other
 
 
@@ -177,7 +177,7 @@ def test_a_model_that_fails_in_the_middle_leaves_nothing_recorded() -> None:
 def test_wrong_steps_are_refused_and_stay_open() -> None:
     model = random_model("dense")
     session = caches_of(model).begin([1, 2, 3])
-    list(kv.generate(model, session, 3, stop=()))
+    list(kv.generate(model, session, 3, ignore_eos=True))
     session.append(VOCAB)
     step = session.decode()
     with pytest.raises(kv.ArgumentError, match="token id 97"):
@@ -203,13 +203,13 @@ def test_models_whose_steps_cannot_be_replayed_compute_as_ever() -> None:
     model = random_model("hybrid")
     cache = kv.PrefixCache(model.caches(256))
     session = cache.begin([1, 2, 3])
-    assert len(list(kv.generate(model, session, 12, stop=()))) == 12
+    assert len(list(kv.generate(model, session, 12, ignore_eos=True))) == 12
     assert model.graphs.stats["graphs"] == 0 and model.graphs.stats["refusals"] == 0
     model = random_model("dense")
     finish = model.finish
     model.finish = lambda logits: kv.ops.softmax(finish(logits))
     session = caches_of(model).begin([1, 2, 3])
-    assert len(list(kv.generate(model, session, 20, stop=()))) == 20
+    assert len(list(kv.generate(model, session, 20, ignore_eos=True))) == 20
     stats = model.graphs.stats
     assert stats["graphs"] == 0 and 1 <= stats["refusals"] < 16, stats
     assert "softmax" in stats["reason"]
@@ -222,13 +222,13 @@ def test_several_threads_replay_one_model() -> None:
     for start in range(6):
         model.replays = False
         with cache.begin([start, 1, 2], publish=False) as session:
-            wanted.append(list(kv.generate(model, session, 40, stop=())))
+            wanted.append(list(kv.generate(model, session, 40, ignore_eos=True)))
     model.replays = True
     got: dict[int, list[int]] = {}
 
     def talk(start: int) -> None:
         with cache.begin([start, 1, 2], publish=False) as session:
-            got[start] = list(kv.generate(model, session, 40, stop=()))
+            got[start] = list(kv.generate(model, session, 40, ignore_eos=True))
 
     threads = [threading.Thread(target=talk, args=(start,)) for start in range(6)]
     for thread in threads:

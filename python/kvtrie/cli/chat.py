@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
         print(f"error: {problem}", file=sys.stderr)
         return 1
     host_bytes = int(arguments.host_bytes) if arguments.host_bytes.isdigit() else arguments.host_bytes
-    model.warm_up(arguments.kv_dtype, progress=bars)
+    model.warm_up(arguments.kv_dtype, progress=bars, wait=False)
     caches = model.caches(capacity=arguments.capacity, dtype=arguments.kv_dtype)
     cache = kv.PrefixCache(caches, fingerprint=model.fingerprint, host_bytes=host_bytes)
     settings = Settings(
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
 
 
 def _unusable(model: Any, raw: bool) -> str:
-    if model.tokenizer is None:
+    if not model.has_tokenizer:
         return "there is no tokenizer (a folder has it in tokenizer.json), so there is no text to talk with"
     if model.tokenizer.chat_template is None and not raw:
         return "this checkpoint has no chat template; --raw continues plain text instead"

@@ -70,8 +70,6 @@ class Chat:
         self._settings = settings
         self._out = out
         first = [{"role": "system", "content": settings.system}] if settings.system else []
-        end = self._tokenizer.token_id(self._tokenizer.special.get("eos_token", ""))
-        self._stop = {*model.config.eos_token_ids, *([] if end is None else [end])}
         self._branches = {"main": Branch(first)}
         self._current = "main"
 
@@ -152,62 +150,55 @@ class Chat:
         assert session is not None
         computed = len(session.remaining)
         begin = time.perf_counter()
-        logits = self._prefill(session)
-        first = time.perf_counter()
-        count = self._write(branch, logits, self._settings.seed + turn.tries)
-        seconds = max(time.perf_counter() - first, 1e-9)
+        answer = self._write(branch, computed, self._settings.seed + turn.tries)
+        first = answer.seconds_to_first or 0.0
+        seconds, count = max(time.perf_counter() - begin - first, 1e-9), len(answer.tokens)
+        rate = max(count - 1, 0) / seconds
         self._print(
-            f"  prompt {turn.prompt} | reused {reused} | computed {computed} in {(first - begin) * 1e3:.0f} ms | "
-            f"{count} tokens at {count / seconds:.1f}/s" + (f" | {reason}" if reason and computed > 1 else "")
+            f"  prompt {turn.prompt} | reused {reused} | computed {computed} in {first * 1e3:.0f} ms | "
+            f"{count} tokens at {rate:.1f}/s" + (f" | {reason}" if reason and computed > 1 else "")
         )
 
-    def _write(self, branch: Branch, logits: Any, seed: int) -> int:
-        """Streams the answer; whatever ends it, the branch says what was written. Returns its tokens."""
+    def _write(self, branch: Branch, computed: int, seed: int) -> kv.Generation:
+        """Streams the answer; whatever ends it, the branch says what was written."""
         settings = self._settings
+        assert branch.session is not None
         stream = self._tokenizer.stream()
-        answer: list[int] = []
         pieces: list[str] = []
-        tokens = kv.generate(
+        bar = self._bar(computed)
+        answer = kv.generate(
             self._model,
             branch.session,
             settings.max_tokens,
             settings.temperature,
-            self._stop,
             top_k=settings.top_k,
             top_p=settings.top_p,
             seed=seed,
-            logits=logits,
+            chunk=settings.chunk,
+            progress=None if bar is None else lambda done, _: bar.update(done - bar.n),
         )
         try:
-            for token in tokens:
-                answer.append(token)
+            for token in answer:
+                if bar is not None:
+                    bar.close()
                 pieces.append(stream.feed(token))
                 self._print(pieces[-1], end="")
             pieces.append(stream.finish())
             self._print(pieces[-1])
         finally:
-            branch.text += self._tokenizer.decode(answer)
-            branch.messages = [*branch.messages, {"role": "assistant", "content": "".join(pieces)}]
-        return len(answer)
-
-    def _prefill(self, session: Any) -> Any:
-        """Logits after the last token; with a bar where there is something to wait for."""
-        total = len(session.remaining)
-        bar = None
-        if self._settings.show_progress and total > self._settings.chunk:
-            from tqdm import tqdm
-
-            bar = tqdm(total=total, unit="tok", desc="prefill", leave=False)
-        logits = None
-        try:
-            for step in session.prefill(chunk=self._settings.chunk):
-                logits = self._model(step)
-                if bar is not None:
-                    bar.update(len(step.tokens))
-        finally:
             if bar is not None:
                 bar.close()
-        return logits
+            branch.text += self._tokenizer.decode(answer.tokens)
+            branch.messages = [*branch.messages, {"role": "assistant", "content": "".join(pieces)}]
+        return answer
+
+    def _bar(self, tokens: int) -> Any:
+        """A bar for a prompt that is more than one step; None where there is nothing to wait for."""
+        if not self._settings.show_progress or tokens <= self._settings.chunk:
+            return None
+        from tqdm import tqdm
+
+        return tqdm(total=tokens, unit="tok", desc="prefill", leave=False)
 
     def _undo(self) -> None:
         branch = self.branch

@@ -121,13 +121,18 @@ def from_weights(
 ) -> Model:
     """A model from arrays in memory, named as in a checkpoint; ``config`` as in ``config.json`` or already parsed."""
     if isinstance(config, ModelConfig):
-        family = _family({"model_type": config.model_type}, "config")
+        family = family_of(config)
     else:
         family = _family(config, "config")
         config = family.parse_config(config)
     sources = family.adapt(config, from_arrays(weights))
     check_table(sources, family.tensor_shapes(config), family.ignores(config))
     return _build(family, config, sources, device, dtype, tokenizer, None)
+
+
+def family_of(config: ModelConfig) -> type[Model]:
+    """The family that computes a parsed configuration."""
+    return _family({"model_type": config.model_type}, "config")
 
 
 def _family(raw: Mapping[str, Any], where: str) -> type[Model]:

@@ -12,19 +12,27 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 import kvtrie as kv
 
+from ..replies import Reply, SamplingOptions, begin_reply
+from ..stopping import Stop
 from .config import ModelConfig
+from .helper import Helper, helper_for
 from .step_inputs import Positions, Rope, Rows
-from .tokenizer import Tokenizer
-from .warm_up import warm_up
+from .tokenizer import Message, Tokenizer
+from .warm_up import warm_up, warm_up_first
 from .weight_table import WeightTable as WeightTable  # for the families
 from .weights import Array, Progress, WeightSource, text_sources, tqdm_progress
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+OWN_CAPACITY = 8192  # tokens, of the model's own cache
 
 DTYPES = ("float32", "float16", "q8_0", "stored")
 
@@ -60,7 +68,6 @@ class Model:
     dtype: str  # of the weight matrices on the device: one of DTYPES, as WeightTable explains them
     fingerprint: str  # SHA-256 (hex): equal exactly when config, weights and storage dtype are equal
     nbytes: int  # device memory of all weights
-    tokenizer: Tokenizer | None
     graphs: Any  # kv.StepGraphs: small steps that were recorded
     replays: bool  # whether they are replayed, on devices where that works; the bits are the same
 
@@ -74,12 +81,15 @@ class Model:
         tokenizer: Tokenizer | None = None,
         progress: Progress | None = None,
     ) -> None:
-        names = self.tensor_shapes(config)
-        weights = WeightTable({name: sources[name] for name in names}, device, dtype, progress)
         self.config = config
         self.device = device
         self.dtype = dtype
-        self.tokenizer = tokenizer
+        self._helper: Helper | None = helper_for(self, "float16")  # what compiles beside this process and behind it
+        names = self.tensor_shapes(config)
+        weights = WeightTable({name: sources[name] for name in names}, device, dtype, progress)
+        self._tokenizer = tokenizer
+        self._prefix_cache: kv.PrefixCache | None = None  # guarded by the lock
+        self._cache_lock = threading.Lock()
         self._embedding = weights.table("model.embed_tokens.weight")
         ropes = self._ropes(config, device)
         self._layers = [
@@ -184,9 +194,13 @@ class Model:
         tokens = self._checked_tokens(step)
         self._check_positions(step)
         rows = Rows(step, all_rows)
-        if self.replays and rows.all and isinstance(step, kv.Step):
+        helper = self._helper
+        if self.replays and rows.all and isinstance(step, kv.Step) and (helper is None or helper.over):
             return self.graphs.compute(step, lambda: self._launch(step, tokens, rows))
-        return self._launch(step, tokens, rows)
+        logits = self._launch(step, tokens, rows)
+        if helper is not None:
+            helper.go_on()
+        return logits
 
     def _launch(self, step: Any, tokens: Array, rows: Rows) -> Any:
         """Computes a step operation by operation. Where ``rows`` takes all of them, what is launched depends on nothing
@@ -212,7 +226,7 @@ class Model:
 
         ``window_capacity``: cells of the layers that see a window or a chunk, as ``capacity`` if None. ``memory``: what
         layers with a window keep, in tokens, the window itself if None. ``warm_up``: whether :meth:`warm_up` is called,
-        too. Further ``options`` go to ``kv.CausalCache``.
+        too, with ``wait=False``. Further ``options`` go to ``kv.CausalCache``.
         """
         config = self.config
         options.setdefault("device", self.device)
@@ -225,28 +239,150 @@ class Model:
             shape = (list(group.layers), config.num_key_value_heads, config.head_dim, cells)
             caches.append(kv.CausalCache(*shape, dtype=dtype, **{**own, **options}))
         if warm_up:
-            self.warm_up(None if options["device"] in ("host", "null") else dtype)
+            self.warm_up(None if options["device"] in ("host", "null") else dtype, wait=False)
         return caches
 
-    def warm_up(self, dtype: str | None = "float16", progress: bool | Progress | None = None) -> None:
+    def warm_up(
+        self, dtype: str | None = "float16", progress: bool | Progress | None = None, *, wait: bool = True
+    ) -> None:
         """Compiles and proves every kernel that steps of this model launch, whatever their number of rows.
 
-        :meth:`caches` calls it, so that nothing is compiled in the middle of a conversation. ``dtype`` of K and V in
-        the caches; None: those are not on the device. Takes seconds where programs were never compiled, milliseconds
-        once they lie on disk, and nothing the second time. ``progress``: called with (done, total), in parts of the
-        work, or True for a tqdm bar on stderr where it takes more than a second.
+        ``dtype`` of K and V in the caches; None: those are not on the device. Takes seconds where programs were never
+        compiled, milliseconds once they lie on disk, and nothing the second time. ``progress``: called with (done,
+        total), in parts of the work, or True for a tqdm bar on stderr where it takes more than a second. ``wait``:
+        whether all of it is done before this returns. If not, as :meth:`caches` has it, programs that were never
+        compiled are left to a process behind the first step, but for those that any first token needs
+        (docs/fast_models.md).
         """
         close = None
         if progress is True:
             progress, close = tqdm_progress(desc="compiling kernels", unit="part", leave=False, delay=1)
         try:
             with self._warm_lock:
-                if dtype not in self._warm:
-                    warm_up(self, dtype, progress or None)
-                    self._warm.add(dtype)
+                self._warm_up(dtype, progress or None, wait)
         finally:
             if close is not None:
                 close()
+
+    def _warm_up(self, dtype: str | None, progress: Progress | None, wait: bool) -> None:
+        if dtype in self._warm:
+            return
+        helper = self._helper
+        if helper is not None and helper.dtype != dtype and not self._warm:
+            helper = self._helper = helper_for(self, dtype)
+        if wait and helper is not None:
+            helper.join()
+        if not wait and helper is not None and helper.dtype == dtype and not helper.over:
+            warm_up_first(self, helper, progress)
+        else:
+            warm_up(self, dtype, progress)
+            self._warm.add(dtype)
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether there is a tokenizer."""
+        return self._tokenizer is not None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to tokens and back. Raises ``kv.NotSupported`` where the checkpoint has none; see ``has_tokenizer``."""
+        if self._tokenizer is None:
+            raise kv.NotSupported(
+                "[models] tokenizer: there is none (a folder has it in tokenizer.json); token ids work without"
+            )
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """The ids that end a text: those of the configuration, and the tokenizer's own end-of-text token."""
+        ids = dict.fromkeys(self.config.eos_token_ids)
+        if self._tokenizer is not None:
+            own = self._tokenizer.token_id(self._tokenizer.special.get("eos_token", ""))
+            if own is not None:
+                ids[own] = None
+        return tuple(ids)
+
+    @property
+    def prefix_cache(self) -> kv.PrefixCache:
+        """The cache of :meth:`chat`, :meth:`complete` and ``kv.generate`` where none is given, made at first use.
+
+        It has room for 8192 tokens, or as many as the model takes if that is less. For other sizes, a disk or a store
+        make a ``kv.PrefixCache`` of your own.
+        """
+        with self._cache_lock:
+            if self._prefix_cache is None or self._prefix_cache.closed:
+                capacity = min(OWN_CAPACITY, self.config.max_position_embeddings)
+                self._prefix_cache = kv.PrefixCache(self.caches(capacity=capacity), fingerprint=self.fingerprint)
+            return self._prefix_cache
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int = 256,
+        stop: Stop = None,
+        tools: Sequence[Any] | None = None,
+        template: Mapping[str, Any] | None = None,
+        cache: kv.PrefixCache | None = None,
+        namespace: str = "default",
+        ignore_eos: bool = False,
+        chunk: int = 512,
+        progress: Callable[[int, int], None] | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Reply:
+        """The answer to ``messages`` ({"role", "content"}), laid out by the checkpoint's chat template.
+
+        An iterator over its text in whole characters; ``.text`` is all of it, ``.message`` to go on with, and
+        ``finish_reason``, ``reused``, ``prompt_tokens``, ``logprobs`` say the rest. Conversations that begin alike
+        share what they have in common, in ``cache``, or in the model's own. ``tools`` and ``template`` (further
+        variables) go to the template. ``stop``, ``ignore_eos``, ``chunk``, ``progress`` and the parameters of the
+        choice are those of ``kv.generate``; a stop text is not part of the answer.
+        """
+        variables = {**(template or {}), **({} if tools is None else {"tools": tools})}
+        tokens = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **variables)
+        return begin_reply(
+            self,
+            tokens,
+            cache=cache,
+            namespace=namespace,
+            max_tokens=max_tokens,
+            stop=stop,
+            ignore_eos=ignore_eos,
+            chunk=chunk,
+            progress=progress,
+            sampling=sampling,
+        )
+
+    def complete(
+        self,
+        text: str,
+        *,
+        max_tokens: int = 256,
+        stop: Stop = None,
+        cache: kv.PrefixCache | None = None,
+        namespace: str = "default",
+        ignore_eos: bool = False,
+        chunk: int = 512,
+        progress: Callable[[int, int], None] | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Reply:
+        """What continues plain ``text``; all else as in :meth:`chat`."""
+        return begin_reply(
+            self,
+            self.tokenizer.encode(text),
+            cache=cache,
+            namespace=namespace,
+            max_tokens=max_tokens,
+            stop=stop,
+            ignore_eos=ignore_eos,
+            chunk=chunk,
+            progress=progress,
+            sampling=sampling,
+        )
 
     def __repr__(self) -> str:
         c = self.config

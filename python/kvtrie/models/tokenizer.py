@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import kvtrie as kv
 
@@ -30,6 +31,8 @@ class Tokenizer:
         self.special = dict(special or {})
         self.chat_template = chat_template
         self._template: Any = None
+        self._names: frozenset[str] = frozenset()  # of the variables that the template asks for
+        self._told: set[str] = set()
 
     @property
     def vocab_size(self) -> int:
@@ -52,9 +55,35 @@ class Tokenizer:
         found = self.raw.token_to_id(token)
         return None if found is None else int(found)
 
+    def special_id(self, text: str) -> int | None:
+        """The id of the special token ``text``, which decoding may skip; None where it is none."""
+        found = self.token_id(text)
+        added = {} if found is None else self.raw.get_added_tokens_decoder()
+        return found if found in added and added[found].special else None
+
     def stream(self, skip_special_tokens: bool = True) -> Detokenizer:
         """A new incremental decoder: feed tokens, get text."""
         return Detokenizer(self, skip_special_tokens)
+
+    @overload
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = ...,
+        tokenize: Literal[True] = ...,
+        **variables: Any,
+    ) -> list[int]: ...
+
+    @overload
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = ...,
+        tokenize: Literal[False],
+        **variables: Any,
+    ) -> str: ...
 
     def apply_chat_template(
         self,
@@ -66,7 +95,8 @@ class Tokenizer:
     ) -> list[int] | str:
         """Messages ({"role", "content"}) laid out by the checkpoint's own template: token ids, or text.
 
-        ``variables`` are passed to the template (``tools``, ``enable_thinking``, ...). Raises ``kv.NotSupported`` when
+        ``variables`` are passed to the template (``tools``, ``enable_thinking``, ...); that it takes no notice of
+        ``tools`` or ``documents`` is told once, as a ``kv.IgnoredWarning``. Raises ``kv.NotSupported`` when
         the checkpoint has no template and ``kv.ArgumentError`` when the template refuses the messages.
         """
         import jinja2
@@ -76,13 +106,21 @@ class Tokenizer:
         values = {**self.special, "tools": None, "documents": None, **variables}
         try:
             if self._template is None:
-                self._template = _compile(self.chat_template)
+                self._template, self._names = _compile(self.chat_template)
+            self._tell_ignored(variables)
             text = str(
                 self._template.render(messages=list(messages), add_generation_prompt=add_generation_prompt, **values)
             )
         except jinja2.TemplateError as error:
             raise kv.ArgumentError(f"[tokenizer] the chat template refused the messages: {error}") from error
         return self.encode(text, add_special_tokens=False) if tokenize else text
+
+    def _tell_ignored(self, variables: Mapping[str, Any]) -> None:
+        for name in ("tools", "documents"):
+            if variables.get(name) and name not in self._names and name not in self._told:
+                self._told.add(name)
+                text = f"[tokenizer] {name}: this checkpoint's chat template takes no notice of them"
+                warnings.warn(text, kv.IgnoredWarning, stacklevel=3)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer | None:
@@ -161,9 +199,9 @@ def _find_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def _compile(source: str) -> Any:
-    """The template, in the environment that Hugging Face's templates are written for."""
-    from jinja2 import TemplateError
+def _compile(source: str) -> tuple[Any, frozenset[str]]:
+    """The template, in the environment that Hugging Face's templates are written for, and the variables it asks for."""
+    from jinja2 import TemplateError, meta
     from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -191,4 +229,5 @@ def _compile(source: str) -> Any:
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = strftime_now
-    return environment.from_string(source)
+    names = meta.find_undeclared_variables(environment.parse(source))
+    return environment.from_string(source), frozenset(names)

@@ -1,0 +1,166 @@
+"""Text in, text out: what ``model.chat`` and ``model.complete`` give back.
+
+    reply = model.chat([{"role": "user", "content": "What is a cache?"}], max_tokens=64)
+    for piece in reply:
+        print(piece, end="", flush=True)
+    print(reply.finish_reason, reply.reused, "of", reply.prompt_tokens, "tokens reused")
+
+``str(reply)`` and ``reply.text`` run it to its end. Nothing is computed before it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+
+from ._core import PrefixCache as _Cache
+from ._values import Reason
+from .errors import ArgumentTypeError
+from .generate import Generation, Progress, vocab_size_of
+from .sampling import LogitsProcessor, Sampler, Sampling, TokenLogprob, whole
+from .stopping import Stop, Stopper
+
+__all__ = ["Reply", "SamplingOptions", "begin_reply", "checked_sampling"]
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Those of :class:`kvtrie.Sampling`, as keyword arguments."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    logits_processors: LogitsProcessor | Sequence[LogitsProcessor]
+    seed: int | None
+    logprobs: int | None
+
+
+class Reply(Iterator[str]):
+    """An answer in whole characters, made as it is asked for; without its stop text and without special tokens.
+
+    An exception, such as KeyboardInterrupt, ends nothing: what was written stays in ``text_so_far``, and asking for the
+    next piece goes on. ``close`` ends it; so does leaving a ``with`` block.
+    """
+
+    def __init__(self, generation: Generation, stopper: Stopper, prompt_tokens: int) -> None:
+        self._generation = generation
+        self._stopper = stopper
+        self._pieces: list[str] = []
+        self._flushed = False
+        self.prompt_tokens = prompt_tokens
+        """Tokens of the prompt."""
+        self.reused: int = generation.session.reused
+        """Of them, those that were known and not computed."""
+        self.reason: Reason = generation.session.reason
+        """Why not more was reused: a str, empty when nothing was left out."""
+
+    def __iter__(self) -> Reply:
+        return self
+
+    def __next__(self) -> str:
+        while not self._flushed:
+            token = next(self._generation, None)
+            if token is None:
+                self._flushed = True
+                piece = self._stopper.finish()
+            else:
+                piece = self._stopper.piece
+            if piece:
+                self._pieces.append(piece)
+                return piece
+        raise StopIteration
+
+    @property
+    def text(self) -> str:
+        """The whole answer."""
+        for _ in self:
+            pass
+        return self.text_so_far
+
+    @property
+    def text_so_far(self) -> str:
+        """What was handed out."""
+        return "".join(self._pieces)
+
+    @property
+    def message(self) -> dict[str, str]:
+        """The whole answer as a message, to go on with."""
+        return {"role": "assistant", "content": self.text}
+
+    @property
+    def tokens(self) -> list[int]:
+        """Those of the answer so far, with what ended it."""
+        return list(self._generation.tokens)
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        """One for each of ``tokens``, where ``logprobs`` was given."""
+        return list(self._generation.logprobs)
+
+    @property
+    def finish_reason(self) -> str | None:
+        """ "stop", "length" or "closed"; None while there is more."""
+        return self._generation.finish_reason
+
+    @property
+    def seconds_to_first(self) -> float | None:
+        """From asking for the first token to having it; None before."""
+        return self._generation.seconds_to_first
+
+    def close(self) -> None:
+        """Ends it, and closes its session."""
+        self._generation.close()
+        self._flushed = True
+
+    def __enter__(self) -> Reply:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        state = self.finish_reason or "unfinished"
+        return f"<kvtrie.Reply, {len(self.tokens)} tokens, {state}, {self.reused} of {self.prompt_tokens} reused>"
+
+
+def checked_sampling(options: SamplingOptions) -> Sampling:
+    """Raises for what is no parameter, or out of its range."""
+    unknown = sorted(set(options) - set(SamplingOptions.__annotations__))
+    if unknown:
+        allowed = ", ".join(SamplingOptions.__annotations__)
+        raise ArgumentTypeError(f"[generate] {unknown[0]}: there is no such parameter, allowed {allowed}")
+    return Sampling(**options)  # type: ignore[arg-type]  # any iterable of processors
+
+
+def begin_reply(
+    model: Any,
+    tokens: Sequence[int],
+    *,
+    cache: _Cache | None,
+    namespace: str,
+    max_tokens: int,
+    stop: Stop,
+    ignore_eos: bool,
+    chunk: int,
+    progress: Progress | None,
+    sampling: SamplingOptions,
+) -> Reply:
+    """A reply to the prompt ``tokens``, in a new session of ``cache``, or of the model's own. Checks all arguments."""
+    max_tokens, chunk = whole("max_tokens", max_tokens, 0), whole("chunk", chunk, 1)
+    sampler = Sampler(checked_sampling(sampling), vocab_size_of(model))
+    stopper = Stopper(model, stop, ignore_eos, wants_text=True)
+    session = (model.prefix_cache if cache is None else cache).begin(np.asarray(tokens, np.int32), namespace=namespace)
+    generation = Generation(
+        model, session, sampler, stopper, max_tokens=max_tokens, chunk=chunk, progress=progress, owned=True
+    )
+    return Reply(generation, stopper, len(tokens))
