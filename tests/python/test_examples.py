@@ -224,7 +224,7 @@ def test_commands_in_the_texts_exist(path: Path) -> None:
     for command in set(re.findall(r"\./dev ([a-z]+)", text)):
         assert re.search(rf"\b{command}\b", script), f"./dev {command}"
     for name in set(
-        re.findall(r"(?:examples|bench|tests|python|csrc|docs|kernels)/[\w/.]+\.(?:py|cpp|h|md|cl|ipynb|svg)", text)
+        re.findall(r"(?:examples|bench|tests|python|csrc|docs|kernels)/[\w/.]+\.(?:py|cpp|h|md|clh?|ipynb|svg)\b", text)
     ):
         assert (ROOT / name).exists(), name
 
@@ -234,3 +234,12 @@ def test_pictures_are_well_formed() -> None:
     assert pictures
     for picture in pictures:
         ElementTree.parse(picture)
+
+
+def test_the_first_script_passes_mypy(tmp_path: Path) -> None:
+    """What a newcomer copies from README.md, with the strictest settings."""
+    script = tmp_path / "script.py"
+    script.write_text(snippets(ROOT / "README.md")[0], encoding="utf-8")
+    package = str(Path(kv.__file__).parents[1])
+    checked = run_python("-m", "mypy", "--strict", script, cwd=tmp_path, environment={"MYPYPATH": package})
+    assert checked.returncode == 0, checked.stdout

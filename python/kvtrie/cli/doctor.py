@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import importlib.metadata
-import os
-import platform
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
 import kvtrie as kv
-from kvtrie import _devices
+from kvtrie import _devices, _health
+from kvtrie._health import MISSING, NOTE, OK, Finding
 
 from .devices import format_bytes
 
-OK, NOTE, MISSING = "ok", "note", "MISSING"
-# (library, Debian package that carries it, what it is for)
-LIBRARIES = (
-    ("libOpenCL.so.1", "ocl-icd-libopencl1", "the OpenCL loader"),
-    ("libclblast.so.1", "libclblast1", "matrix products on GPUs"),
-)
-PACKAGES = ("safetensors", "tokenizers", "jinja2", "tqdm")
-VENDORS = "/etc/OpenCL/vendors"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One checked fact; ``advice`` says what to do when ``state`` is not "ok"."""
-
-    state: str
-    what: str
-    detail: str
-    advice: str = ""
+PACKAGES = ("safetensors", "tokenizers", "jinja2", "tqdm", "gguf")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,33 +25,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, out: TextIO) -> int:
-    missing = 0
-    for finding in examine(quick=arguments.quick):
-        print(f"{finding.state:<8} {finding.what:<22} {finding.detail}", file=out)
-        if finding.advice:
-            print(f"{'':<8} {'':<22} -> {finding.advice}", file=out)
-        missing += finding.state == MISSING
-    print("everything is in place" if not missing else f"{missing} missing", file=out)
-    return 1 if missing else 0
+    return _health.write(examine(quick=arguments.quick), out)
 
 
 def examine(*, quick: bool = False) -> Iterator[Finding]:
     """Every finding, in the order in which a fault in one explains faults in the next."""
-    version = getattr(kv, "__version__", "unknown")
-    yield Finding(OK, "kvtrie", f"{version}, Python {platform.python_version()}, {platform.machine()}")
+    yield from _health.basics()
     yield from _python_packages()
-    for library, package, purpose in LIBRARIES:
-        yield _library(library, package, purpose)
-    yield from _drivers()
     yield _program_cache()
     found = kv.devices()
     if not found:
-        advice = "apt-get install pocl-opencl-icd (a CPU device), or the OpenCL driver of your GPU"
-        yield Finding(MISSING, "OpenCL device", "none", advice)
+        package = _health.DRIVER_PACKAGE
+        advice = f"apt-get install {package} (a CPU device), or the OpenCL driver of your GPU"
+        yield Finding(MISSING, "OpenCL device", "none", advice, package)
     for device in found:
         detail = f"{device.name} ({device.kind}, {format_bytes(device.global_bytes)})"
         yield Finding(OK, "OpenCL device", detail)
         if not quick:
+            yield _vectors(device)
             yield _self_test(device)
 
 
@@ -85,33 +56,6 @@ def _python_packages() -> Iterator[Finding]:
             )
 
 
-def _library(library: str, package: str, purpose: str) -> Finding:
-    try:
-        ctypes.CDLL(library)
-    except OSError as error:
-        return Finding(MISSING, library, f"{purpose}: {error}", f"apt-get install {package}")
-    return Finding(OK, library, purpose)
-
-
-def _drivers() -> Iterator[Finding]:
-    """The installable client drivers that the OpenCL loader will look at."""
-    folder = Path(os.environ.get("OCL_ICD_VENDORS") or VENDORS)
-    files = [folder] if folder.is_file() else sorted(folder.glob("*.icd")) if folder.is_dir() else []
-    if not files:
-        advice = "apt-get install pocl-opencl-icd (a CPU device), or the OpenCL driver of your GPU"
-        yield Finding(MISSING, "OpenCL driver", f"no .icd file in {folder}", advice)
-    for file in files:
-        try:
-            library = file.read_text(encoding="utf-8").strip()
-            ctypes.CDLL(library)
-        except (OSError, UnicodeDecodeError) as error:
-            yield Finding(
-                NOTE, "OpenCL driver", f"{file.name}: {error}", "install that driver again, or remove the file"
-            )
-            continue
-        yield Finding(OK, "OpenCL driver", f"{file.name}: {library}")
-
-
 def _program_cache() -> Finding:
     folder = _devices.cache_folder()
     if not folder:
@@ -120,6 +64,15 @@ def _program_cache() -> Finding:
     files = [file for file in Path(folder).rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files)
     return Finding(OK, "kernel cache", f"{folder}: {len(files)} files, {format_bytes(size)}")
+
+
+def _vectors(device: Any) -> Finding:
+    """How wide the kernels' vectors are: what the driver's compiler aims at, which need not be what the device has."""
+    try:
+        width = kv.ops.vector_width(device)
+    except kv.Error as error:
+        return Finding(MISSING, "vectors", str(error), "report this with the output of `python -m kvtrie devices`")
+    return Finding(OK, "vectors", f"{width} floats")
 
 
 def _self_test(device: Any) -> Finding:

@@ -1,0 +1,129 @@
+"""What can be said of an installation without its core: is it built, and are the libraries there that it needs.
+
+Imports the standard library alone, since it runs where numpy or the core cannot be imported. ``python -m kvtrie`` comes
+here when the core does not load; ``doctor`` says the same, and more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+OK, NOTE, MISSING = "ok", "note", "MISSING"
+# (library, Debian package that carries it, what it is for)
+LIBRARIES = (
+    ("libOpenCL.so.1", "ocl-icd-libopencl1", "the OpenCL loader"),
+    ("libclblast.so.1", "libclblast1", "matrix products on GPUs"),
+)
+DRIVER_PACKAGE = "pocl-opencl-icd"
+VENDORS = "/etc/OpenCL/vendors"
+_HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One checked fact; ``advice`` says what to do when ``state`` is not "ok", ``package`` what Debian has for it."""
+
+    state: str
+    what: str
+    detail: str
+    advice: str = ""
+    package: str = ""
+
+
+def write(findings: Iterator[Finding], out: TextIO) -> int:
+    """Writes them and the one command that mends what is missing; the exit code."""
+    found = []
+    for finding in findings:
+        found.append(finding)
+        out.write(f"{finding.state:<8} {finding.what:<22} {finding.detail}\n")
+        if finding.advice:
+            out.write(f"{'':<8} {'':<22} -> {finding.advice}\n")
+        out.flush()
+    missing = [finding for finding in found if finding.state == MISSING]
+    out.write(f"{len(missing)} missing\nto mend it: {remedy(missing)}\n" if missing else "everything is in place\n")
+    return 1 if missing else 0
+
+
+def remedy(missing: Sequence[Finding]) -> str:
+    """One command. Packages come first: without the libraries nothing else can be told."""
+    packages = list(dict.fromkeys(finding.package for finding in missing if finding.package))
+    if packages:
+        return f"apt-get install {' '.join(packages)}"
+    return next((finding.advice for finding in missing if finding.advice), "see above")
+
+
+def basics() -> Iterator[Finding]:
+    """What the core stands on, then the core, in the order in which a fault in one explains faults in the next."""
+    yield Finding(OK, "Python", f"{platform.python_version()}, {platform.machine()}, {sys.executable}")
+    for library, package, purpose in LIBRARIES:
+        yield _library(library, package, purpose)
+    yield from _drivers()
+    yield _importable("numpy", "pip install numpy")
+    yield _core()
+
+
+def _library(library: str, package: str, purpose: str) -> Finding:
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        return Finding(MISSING, library, f"{purpose}: {error}", f"apt-get install {package}", package)
+    return Finding(OK, library, purpose)
+
+
+def _drivers() -> Iterator[Finding]:
+    """The installable client drivers that the OpenCL loader will look at."""
+    folder = Path(os.environ.get("OCL_ICD_VENDORS") or VENDORS)
+    files = [folder] if folder.is_file() else sorted(folder.glob("*.icd")) if folder.is_dir() else []
+    if not files:
+        advice = f"apt-get install {DRIVER_PACKAGE} (a CPU device), or the OpenCL driver of your GPU"
+        yield Finding(MISSING, "OpenCL driver", f"no .icd file in {folder}", advice, DRIVER_PACKAGE)
+    for file in files:
+        try:
+            library = file.read_text(encoding="utf-8").strip()
+            ctypes.CDLL(library)
+        except (OSError, UnicodeDecodeError) as error:
+            again = "install that driver again, or remove the file"
+            yield Finding(NOTE, "OpenCL driver", f"{file.name}: {error}", again)
+            continue
+        yield Finding(OK, "OpenCL driver", f"{file.name}: {library}")
+
+
+def _importable(name: str, advice: str) -> Finding:
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        return Finding(MISSING, f"python: {name}", str(error), advice)
+    return Finding(OK, f"python: {name}", str(getattr(module, "__version__", "")))
+
+
+def _core() -> Finding:
+    """Whether the compiled module loads; if not, why, and what to do."""
+    build = "./dev build" if (_HERE.parents[1] / "dev").is_file() else "pip install --force-reinstall kvtrie"
+    try:
+        module = importlib.import_module("kvtrie._core")
+    except ImportError as error:
+        library = re.match(r"(lib[\w.+-]+): cannot open shared object", str(error))
+        if library is not None:  # reported above where the package is known
+            known = {name: package for name, package, _ in LIBRARIES}
+            package = known.get(library[1], "")
+            advice = f"apt-get install {package}" if package else f"install what has {library[1]}"
+            return Finding(MISSING, "kvtrie._core", str(error), advice, package)
+        built = sorted(file.name for file in _HERE.glob("_core*.so"))
+        detail = f"{error}; there is {', '.join(built)}" if built else "it is not built"
+        return Finding(MISSING, "kvtrie._core", detail, build)
+    return Finding(OK, "kvtrie._core", str(module.__version__))
+
+
+def runs_as_command() -> bool:
+    """Whether this import is that of ``python -m kvtrie``."""
+    words = getattr(sys, "orig_argv", ["-m", "kvtrie"])  # since Python 3.10
+    return sys.argv[:1] == ["-m"] and any(pair == ("-m", "kvtrie") for pair in zip(words, words[1:]))
