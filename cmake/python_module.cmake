@@ -12,9 +12,9 @@ if(binding_sources)
   pybind11_add_module(_core MODULE NO_EXTRAS ${binding_sources})
   target_link_libraries(_core PRIVATE kvtrie_prefix_cache)
   # The classes of caches, steps and the tree have methods of the same names, so they are apart.
-  kvtrie_units(_core "caches ops ops_recurrent" "encoder device replay" "hybrid tensor" "recurrent trie"
-               "session step_graph" "prefix_cache prefix_cache_stats"
-               "arrays cache_class convert errors gil inspect module operands remote_store")
+  kvtrie_units(_core "caches ops ops_recurrent cache_class operands" "encoder device replay convert errors arrays module"
+               "hybrid tensor gil inspect" "recurrent trie remote_store step_graph"
+               "session prefix_cache prefix_cache_stats")
   # Conversions of arguments: a call's time is the library's, and compiling is quicker by a third than at -O3.
   target_compile_options(_core PRIVATE $<$<CONFIG:Release>:-O1>)
   target_compile_definitions(_core PRIVATE KVTRIE_VERSION="${PROJECT_VERSION}")

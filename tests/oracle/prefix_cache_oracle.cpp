@@ -28,6 +28,7 @@
 #include "cache/host_state_store.h"
 #include "kv_code.h"
 #include "naive_reach.h"
+#include "operations.h"
 #include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/prefix_cache_state.h"
@@ -1003,7 +1004,7 @@ class World {
 }  // namespace kvtrie::oracle
 
 int main(int argc, char** argv) {
-  std::uint64_t seed = 20260101, wanted = 400000;
+  std::uint64_t seed = 20260101, wanted = kvtrie::oracle::operations_here(100000, 400000);
   std::string kinds = "all";
   bool verbose = false;
   for (int i = 1; i + 1 < argc; i += 2) {

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "operations.h"
 #include "trie_episode.h"
 
 namespace kvtrie::oracle {
@@ -67,7 +68,7 @@ bool read_number(const char* text, std::uint64_t& number) {
 
 int main(int argc, char** argv) {
   std::uint64_t seed = 20240607;
-  std::uint64_t operations = 500000;
+  std::uint64_t operations = kvtrie::oracle::operations_here(100000, 500000);
   std::vector<kvtrie::VictimPolicy> policies;
   bool understood = argc % 2 == 1;
   for (int i = 1; understood && i < argc; i += 2) {

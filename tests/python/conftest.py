@@ -16,7 +16,19 @@ from fakes import CodingModel
 
 collect_ignore = [] if os.environ.get("KVTRIE_EMULATE") else ["test_emulated.py"]  # ./dev emulate
 
+os.environ["KVTRIE_HELPER"] = "0"  # tests of it start helpers, no other one
+if os.environ.get("KVTRIE_SOAK") != "true":
+    # Caches prepare nothing that their model's steps do not run, but where a test says so: a warm-up compiles for every
+    # number of rows, and each family has sizes of its own. Processes that tests start warm up as a user's do.
+    kv.models.base.Model.caches.__kwdefaults__["warm_up"] = False
+
 LIVE = ("live_buffers", "live_bytes", "host_storages", "host_bytes", "events")
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays: :func:`live_counts` need not look through it for garbage each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def live_counts(device: Any) -> dict[str, int]:

@@ -19,22 +19,12 @@ from typing import Any
 import numpy as np
 
 import kvtrie as kv
+from collected import collect
 from random_models import VOCAB, random_model
 
 PROMPT_LENGTH = 20  # rows of the prefill: more than the 8 that few-row kernels take
 DECODES = 8
 SIZES = {"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
-
-
-class Collected(logging.Handler):
-    """Messages of the library that a user would see."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
 
 
 def rows(logits: Any) -> Any:
@@ -86,11 +76,10 @@ def report() -> dict[str, Any]:
 
 
 def main() -> None:
-    collected = Collected()
-    logging.getLogger("kvtrie").addHandler(collected)
+    logged = collect(logging.WARNING)
     found = report()
     device = kv.Device()
-    print(json.dumps({"device": device.name, **found, "logged": collected.texts}))
+    print(json.dumps({"device": device.name, **found, "logged": logged}))
 
 
 if __name__ == "__main__":

@@ -45,9 +45,8 @@ class Table:
                 logits = self.model(step)
                 if count == steps:
                     break
-            made = (
-                list(kv.generate(self.model, session, max_tokens=generate, stop=(), logits=logits)) if generate else []
-            )
+            options = {"max_tokens": generate, "ignore_eos": True, "logits": logits}
+            made = list(kv.generate(self.model, session, **options)) if generate else []
         if not steps:
             self.logits[name] = prompt, np.array(np.asarray(logits)[-1])
         assert self.cache.check() == [], name
