@@ -101,6 +101,7 @@ class Bench:
 
     def __init__(self, model: Any, window_capacity: int | None = None) -> None:
         self.model = model
+        model.warm_up("float32")  # all of it: no helper compiles beside what is timed
         caches = model.caches(capacity=8192, dtype="float32", window_capacity=window_capacity)
         self.cache = kv.PrefixCache(caches, host_bytes=0)
 

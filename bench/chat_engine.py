@@ -82,6 +82,7 @@ class _Chats:
         own: dict[str, Any] = {"window_capacity": settings["window_tokens"]}
         if settings["kind"] == "hybrid":
             own["slots"] = settings["slots"]
+        self.model.warm_up()  # all of it: no helper compiles beside what is timed
         caches = self.model.caches(settings["tokens"], **own)
         self.pool = sum(cache.nbytes for cache in caches)
         self.cache = kv.PrefixCache(caches, host_bytes=settings["host_mib"] << 20)
@@ -93,7 +94,7 @@ class _Chats:
             begun = clock()
             for step in session.prefill(chunk=CHUNK):
                 logits = self.model(step)
-            answer = kv.generate(self.model, session, max_tokens=count, stop=(), logits=logits)
+            answer = kv.generate(self.model, session, max_tokens=count, ignore_eos=True, logits=logits)
             tokens = [next(answer)]
             first = clock()
             tokens.extend(answer)
