@@ -1,10 +1,15 @@
-"""Tokenizers from GGUF files against the same vocabularies as their ``tokenizer.json`` has them, on hostile strings."""
+"""Tokenizers from GGUF files against the same vocabularies as their ``tokenizer.json`` has them, on hostile strings.
+
+The other side is what transformers' fast tokenizers are: the ``tokenizers`` library, with the steps of a published model
+of each family. ``transformers_tokenizers.py`` compares real files with transformers itself.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import io
 import json
+import os
 import random
 import sys
 import unicodedata
@@ -19,20 +24,12 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 import kvtrie as kv
 from gguf_files import checkpoint, rewrite, write
+from hostile_texts import CORPUS, PLAIN, SPECIAL, texts
 from kvtrie import cli
 from kvtrie.models.gguf.pre_tokenizers import RULES, normalizer, pre_tokenizer
 
-# Words of many scripts, digits of several, what contractions and NFC are about, and spaces of all kinds.
-FOREIGN = (
-    " Gr\u00f6\u00dfe, l'\u00e9t\u00e9 d'aujourd'hui, na\u00efve; \u041f\u0440\u0438\u0432\u0435\u0442"
-    " \u4f60\u597d\uff0c\u4e16\u754c\u3002\u3053\u3093\u306b\u3061\u306f \uff11\uff12\uff13 \uc548\ub155"
-    " \u0645\u0631\u062d\u0628\u0627 42 \u0928\u092e\u0938\u094d\u0924\u0947 I'm you're WE'LL don't 3.14159 1234567"
-    " x+=1; $a<b>^~|`\t\t  \r\n\r\n   e\u0301 \u212b \ufb01 \U0001f642\U0001f469\u200d\U0001f467 \u00bd \u2167"
-    " \u00a0 \u2581\n"
-)
-CORPUS = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8") + FOREIGN * 8
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-PLAIN = ["<think>", "\n\n\n"]
+# What one tokenizer is tried on; the seed of a failure is in its message.
+COUNT = 10_000 if os.environ.get("CI") == "true" else 1_000
 CHAT = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' }}{% endfor %}"
 
 _LLAMA3 = (
@@ -65,58 +62,6 @@ BYTE_LEVEL: dict[str, tuple[Any, Any]] = {
 }
 
 
-def hostile(count: int, seed: int) -> list[str]:
-    """Random strings of words, odd characters, special tokens and whatever Unicode has."""
-    dice = random.Random(seed)
-    words = CORPUS.split(" ")
-    odd = [
-        *SPECIAL,
-        *PLAIN,
-        "<|im_",
-        "\r",
-        "\r\n",
-        "\n",
-        "\t",
-        "  ",
-        "   ",
-        "\u3000",
-        "'S",
-        "'ll",
-        "\0",
-        "\ufffd",
-        "e\u0301",
-    ]
-    odd += [
-        "<0x41>",
-        "\u2581",
-        "\u2581\u2581\u2581",
-        "\u200d",
-        "\u0f00",
-        "\u0663\u0664",
-        "\u216b",
-        "<s>",
-        "</s>",
-        "<unk>",
-    ]
-
-    def part() -> str:
-        kind = dice.randrange(5)
-        if kind == 0:
-            return dice.choice(odd)
-        if kind == 1:
-            return "".join(chr(_code(dice)) for _ in range(dice.randrange(1, 6)))
-        if kind == 2:
-            return str(dice.randrange(10 ** dice.randrange(1, 9)))
-        return dice.choice(words) + " " * dice.randrange(3)
-
-    return ["", *("".join(part() for _ in range(dice.randrange(1, 12))) for _ in range(count - 1))]
-
-
-def _code(dice: random.Random) -> int:
-    code = dice.choice([dice.randrange(128), dice.randrange(0x3000), dice.randrange(0x110000)])
-    return code if not 0xD800 <= code < 0xE000 else 0x20AC
-
-
 def trained(name: str) -> Any:
     """A byte-level tokenizer with 700 tokens, added ones last."""
     normalizer, pre_tokenizer = BYTE_LEVEL[name]
@@ -145,9 +90,9 @@ def tokens_of(raw: Any) -> list[str]:
     return [raw.id_to_token(index) for index in range(raw.get_vocab_size())]
 
 
-def loaded(path: Path, vocab: int, tokenizer: Any) -> Any:
+def loaded(path: Path, vocab: int, tokenizer: Any, name: str = "llama-gqa-tied", **changes: Any) -> Any:
     """The model of a file with this vocabulary."""
-    config, weights = checkpoint("llama-gqa-tied")
+    config, weights = checkpoint(name, **changes)
     config = dataclasses.replace(config, vocab_size=vocab)
     table = np.random.default_rng(1).standard_normal((vocab, config.hidden_size)).astype(np.float32)
     return kv.models.load(write(config, {**weights, "model.embed_tokens.weight": table}, path, tokenizer=tokenizer))
@@ -171,12 +116,25 @@ def byte_level_keys(name: str, raw: Any, **more: Any) -> Any:
     return keys
 
 
-def check_equal(ours: Any, reference: Any, texts: Sequence[str]) -> None:
-    for text in texts:
-        wanted = reference.encode(text).ids
-        assert ours.encode(text) == wanted, repr(text)
-        for skip in (False, True):
-            assert ours.decode(wanted, skip_special_tokens=skip) == reference.decode(wanted, skip_special_tokens=skip)
+def check_equal(ours: Any, reference: Any, seed: int, count: int = COUNT) -> None:
+    """Ids of texts, the texts of these ids, and those of random ids, with special tokens and without."""
+    dice, tried = random.Random(seed), texts(count, seed)
+    every = [found.ids for found in reference.encode_batch(tried)]
+    for index, (text, ids) in enumerate(zip(tried, every)):
+        assert ours.encode(text) == ids, f"seed {seed}, text {index}: {text!r}"
+    every += [dice.choices(range(reference.get_vocab_size()), k=dice.randrange(1, 8)) for _ in tried]
+    for skip in (False, True):
+        for ids, wanted in zip(every, reference.decode_batch(every, skip_special_tokens=skip)):
+            assert ours.decode(ids, skip_special_tokens=skip) == wanted, f"seed {seed}: {ids}"
+
+
+def test_the_texts_are_hostile() -> None:
+    """Every category of Unicode but surrogates, long runs, and marks that NFC puts into order."""
+    tried = texts(10_000, seed=11)
+    found = {unicodedata.category(character) for text in tried for character in text}
+    assert len(found) == 29 and "Cs" not in found
+    assert max(map(len, tried)) > 1000
+    assert sum(unicodedata.normalize("NFC", text) != text for text in tried) > 2000
 
 
 @pytest.mark.parametrize("name", BYTE_LEVEL)
@@ -185,7 +143,7 @@ def test_byte_level(name: str, tmp_path: Path) -> None:
     bos = {"add_add_bos_token": False} if RULES[name].bos else {}
     model = loaded(tmp_path / "model.gguf", reference.get_vocab_size(), byte_level_keys(name, reference, **bos))
     ours = model.tokenizer
-    check_equal(ours, reference, hostile(2000, seed=11))
+    check_equal(ours, reference, seed=11)
     assert ours.vocab_size == reference.get_vocab_size()
     assert ours.special == {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
     assert model.config.bos_token_id == ours.token_id("<|endoftext|>")
@@ -208,7 +166,7 @@ def test_chat_takes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_every_pre_tokenizer_loses_nothing(name: str, tmp_path: Path) -> None:
     """Whatever it cuts, the bytes come back; NFC only where the name stands for it."""
     rule = RULES[name]
-    for text in hostile(300, seed=5):
+    for text in texts(300, seed=5):
         normal = unicodedata.normalize("NFC", text) if rule.nfc else text
         assert (normalizer(rule).normalize_str(text) if rule.nfc else text) == normal
         pieces = [piece for piece, _ in pre_tokenizer(rule).pre_tokenize_str(normal)]
@@ -229,15 +187,14 @@ def test_bos(add: bool | None, tmp_path: Path) -> None:
         assert ours.encode("Some text", add_special_tokens=False) == plain
 
 
-def sentence_piece(prefix: bool) -> Any:
+def sentence_piece(prefix: bool, own: Sequence[str] = ("<unk>", "<s>", "</s>")) -> Any:
     """A tokenizer as Llama 2 (or, without ``prefix``, Gemma) has it, and its pieces in the order of their scores."""
     raw = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     steps = [normalizers.Prepend("\u2581")] if prefix else []
     raw.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "\u2581")])
-    own = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    raw.train_from_iterator(
-        CORPUS.split("\n"), trainers.BpeTrainer(vocab_size=800, special_tokens=own, show_progress=False)
-    )
+    first = [*own, *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=800, special_tokens=first, show_progress=False)
+    raw.train_from_iterator(CORPUS.split("\n"), trainer)
     return raw
 
 
@@ -275,8 +232,51 @@ def test_sentence_piece(prefix: bool, tmp_path: Path) -> None:
         writer.add_add_space_prefix(prefix)
 
     ours = loaded(tmp_path / "model.gguf", len(tokens), keys).tokenizer
-    check_equal(ours, reference, hostile(2000, seed=12))
+    check_equal(ours, reference, seed=12)
     assert ours.encode("a", add_special_tokens=False) == reference.encode("a", add_special_tokens=False).ids
+
+
+def test_gemma(tmp_path: Path) -> None:
+    """Merges in the order of ids, whatever scores say; turns and runs of newlines are tokens wherever they stand."""
+    own = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>", "\n\n", "\n\n\n"]
+    trainer = sentence_piece(False, own)
+    content = json.loads(trainer.to_str())
+    reference = tokenizers.Tokenizer.from_str(trainer.to_str())
+    tokens = tokens_of(reference)
+    model = {**content["model"], "merges": _ways(tokens, len(own) + 256)}
+    reference = tokenizers.Tokenizer.from_str(json.dumps({**content, "model": model, "added_tokens": []}))
+    reference.add_special_tokens([AddedToken(token, normalized=False) for token in own[:6]])
+    reference.add_tokens([AddedToken(token, normalized=False) for token in own[6:]])
+    reference.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    reference.post_processor = processors.TemplateProcessing(single=["<bos>", "$A"], special_tokens=[("<bos>", 2)])
+
+    def keys(writer: Any) -> None:
+        writer.add_tokenizer_model("llama")
+        writer.add_tokenizer_pre("default")
+        writer.add_token_list(
+            [token.replace("\u2581", " ") if token.strip("\u2581") == "" else token for token in tokens]
+        )
+        writer.add_token_scores([float(index) for index in range(len(tokens))])
+        writer.add_token_types([*[3] * 6, 4, 4, *[6] * 256, *[1] * (len(tokens) - 264)])
+        writer.add_unk_token_id(3)
+        writer.add_bos_token_id(2)
+        writer.add_eos_token_id(1)
+        writer.add_add_space_prefix(False)
+
+    path = tmp_path / "model.gguf"
+    ours = loaded(path, len(tokens), keys, "gemma3-window-softcap", query_pre_attn_scalar=12).tokenizer
+    check_equal(ours, reference, seed=14)
+
+
+def _ways(tokens: Sequence[str], first: int) -> list[list[str]]:
+    """Every way to make a piece of two, as a converted tokenizer.json lists them: pieces by id, then parts by id."""
+    ids = {token: index for index, token in enumerate(tokens)}
+    ways = []
+    for piece in tokens[first:]:
+        cuts = ((piece[:at], piece[at:]) for at in range(1, len(piece)))
+        found = [(left, right) for left, right in cuts if left in ids and right in ids]
+        ways += [list(pair) for pair in sorted(found, key=lambda pair: (ids[pair[0]], ids[pair[1]]))]
+    return ways
 
 
 def test_a_whole_tokenizer_in_the_file_wins(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_a_whole_tokenizer_in_the_file_wins(tmp_path: Path) -> None:
         keys(writer)
         writer.add_string("tokenizer.huggingface.json", reference.to_str())
 
-    check_equal(loaded(tmp_path / "model.gguf", vocab, with_json).tokenizer, reference, hostile(200, seed=13))
+    check_equal(loaded(tmp_path / "model.gguf", vocab, with_json).tokenizer, reference, seed=13, count=200)
 
 
 Values = dict[str, tuple[Any, Any]]
