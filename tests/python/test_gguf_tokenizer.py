@@ -1,7 +1,7 @@
 """Tokenizers from GGUF files against the same vocabularies as their ``tokenizer.json`` has them, on hostile strings.
 
-The other side is what transformers' fast tokenizers are: the ``tokenizers`` library, with the steps of a published model
-of each family. ``transformers_tokenizers.py`` compares real files with transformers itself.
+The other side is what transformers' fast tokenizers are: the ``tokenizers`` library, with the steps of a published
+model of each family. ``transformers_tokenizers.py`` compares real files with transformers itself.
 """
 
 from __future__ import annotations
