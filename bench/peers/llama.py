@@ -86,6 +86,16 @@ def _check(worked: Any, what: str) -> None:
         raise LlamaError(f"[llama] {what}; the log ends: {' | '.join(_log)}")
 
 
+def quantise(source: Path, target: Path, file_type: int, kind: int) -> None:
+    """``llama-quantize --pure``: matrices of ``source`` as ggml's type ``kind``; ``file_type``: a ``llama_ftype``."""
+    own = api()
+    parameters = own.llama_model_quantize_default_params()
+    parameters.ftype, parameters.pure, parameters.allow_requantize = file_type, True, True
+    parameters.output_tensor_type = parameters.token_embedding_type = kind
+    code = own.llama_model_quantize(os.fsencode(source), os.fsencode(target), ctypes.byref(parameters))
+    _check(code == 0, f"could not quantise {source}: code {code}")
+
+
 class Model:
     """The weights of a GGUF file."""
 
@@ -100,6 +110,11 @@ class Model:
     def context(self, **settings: Any) -> Context:
         """A :class:`Context` over these weights; its settings are described there."""
         return Context(self, **settings)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors, as in the file."""
+        return int(self._api.llama_model_size(self.handle))
 
     def close(self) -> None:
         """Free the weights; its contexts must have been closed before."""
@@ -152,9 +167,10 @@ class Context:
         """Cells it has: ``tokens`` rounded up by llama.cpp."""
         return int(self._api.llama_n_ctx(self.handle))
 
-    def decode(self, parts: Iterable[Part], logits: bool = True) -> None:
-        """Compute rows of several sequences in one pass, at most ``batch``; logits after each part's last row."""
-        batch, self._outputs = self._rows.fill(parts, logits)
+    def decode(self, parts: Iterable[Part], logits: bool = True, every: bool = False) -> None:
+        """Compute rows of several sequences in one pass, at most ``batch``; logits after each part's last row, or after
+        ``every`` row."""
+        batch, self._outputs = self._rows.fill(parts, logits, every)
         code = self._api.llama_decode(self.handle, batch)
         _check(code == 0, f"decode of {batch.n_tokens} rows got code {code}")
 
@@ -165,7 +181,7 @@ class Context:
             self.decode([(sequence, position + begin, tokens[begin:end])], logits=end == len(tokens))
 
     def logits(self) -> np.ndarray:
-        """float32 [parts of the last decode, vocab]: a view that the next decode overwrites. Waits for it."""
+        """float32 [parts or rows of the last decode, vocab]: a view that the next decode overwrites. Waits for it."""
         pointer = self._api.llama_get_logits(self.handle)
         return np.ctypeslib.as_array(pointer, (self._outputs, self.model.vocab_size))
 
@@ -246,7 +262,7 @@ class _Rows:
         }.items():
             setattr(self._batch, field, ctypes.cast(array.ctypes.data, types_of[field]))
 
-    def fill(self, parts: Iterable[Part], logits: bool) -> tuple[Any, int]:
+    def fill(self, parts: Iterable[Part], logits: bool, every: bool) -> tuple[Any, int]:
         """The batch, and how many of its rows give logits."""
         begin = outputs = 0
         for sequence, position, tokens in parts:
@@ -256,10 +272,9 @@ class _Rows:
             self._token[begin:end] = tokens
             self._position[begin:end] = range(position, position + len(tokens))
             self._sequence[begin:end] = sequence
-            self._wanted[begin:end] = 0
-            if logits:
-                self._wanted[end - 1] = 1
-            outputs += int(logits)
+            self._wanted[begin:end] = logits and every
+            self._wanted[end - 1] = logits
+            outputs += int(self._wanted[begin:end].sum())
             begin = end
         self._batch.n_tokens = begin
         return self._batch, outputs
