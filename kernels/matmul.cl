@@ -5,8 +5,8 @@
 //        k = 0                                                              k = 1
 //     [w(n0..n15, 0)] [w(n16..n31, 0)] [w(n32..n47, 0)] [w(n48..n63, 0)] [w(n0..n15, 1)] ...
 //
-// q8_0 (kernels/q8.clh) puts the 64 scales of each 32 k before their integers; a product of both is exact in float32, so
-// the bits are those of the float32 weight that it stands for.
+// Quantised weights are streams of blocks that hold the scales of 64 outputs before their integers (kernels/q8.clh,
+// kernels/quants.clh). The bits are those of the float32 weight that they stand for.
 //
 // One work-item computes up to ROWS_BLOCK rows x ITEM_PANELS panels; ROWS rows x VECTORS vectors are accumulated in
 // registers:
@@ -14,14 +14,15 @@
 //     for each slice of K (stays in cache)  for VECTORS vectors of outputs  for each group of ROWS rows  for each k
 //         acc[r][v] = x[r][k] * w[v][k] + acc[r][v]
 //
-// One row reads several groups in turns, a few k of each: a processor fetches several streams of memory faster than one.
-// Weights are asked for before they are needed: AHEAD bytes before, where a slice is passed once or twice; with SPREAD
-// the next slice, a few lines at a time over all passes of this one, so that memory is never idle and never asked twice.
+// One row reads several groups in turns, a few k of each: a processor fetches several streams of memory faster than
+// one. Weights are asked for before they are needed: AHEAD bytes before, where a slice is passed once or twice; with
+// SPREAD the next slice, a few lines at a time over all passes of this one, so that memory is never idle and never
+// asked twice.
 //
 // With BLOCKED, many rows on processors with few registers, kernels/matmul_blocks.clh does that.
 //
-// Every y is one chain of multiply-adds (FMA in vector.clh) over ascending k, whatever the sizes and the vectors are, so
-// a row's bits do not depend on how many rows are multiplied at once. Rows beyond M repeat the last row and are not
+// Every y is one chain of multiply-adds (FMA in vector.clh) over ascending k, whatever the sizes and the vectors are,
+// so a row's bits do not depend on how many rows are multiplied at once. Rows beyond M repeat the last row and are not
 // written.
 //
 // What leaves: y = sum, or sum + add (a residual or a bias), or, for two weights whose panels take turns (GATED),
@@ -29,7 +30,7 @@
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef STORED
-#define STORED 0  // storage of w: 0 float32, 1 float16, 2 bfloat16, 3 q8_0
+#define STORED 0  // how w keeps its numbers: kernels/matmul_stored.clh
 #endif
 #ifndef MATMUL_VW
 #define MATMUL_VW 8  // VW here: floats of a vector
@@ -55,44 +56,8 @@
 #define SLICE 512  // k summed before the next rows take their turn; a multiple of SCALED
 #endif
 #define COLUMNS (VECTORS_AT_ONCE * VW)  // outputs accumulated at once
-#define STEP 64    // numbers of w from k to k + 1
 
-// LOAD_W: VW neighbours of one k, to be multiplied by the scale that SCALED k of an output share. Where numbers are
-// stored as they are there is none, and a slice is one block. LOAD_SCALE: of the outputs from `column` of a group on.
-#if STORED == 3
-#include "q8.clh"
-#define W char
-#define LOAD_W(p) JOIN(convert_float, VW)(JOIN(vload, VW)(0, p))
-#define SCALED Q8_BLOCK
-#define NUMBERS_AT(k) q8_numbers_at(k)
-#define SLICE_AT(k) q8_scales_at(k)
-#define GROUP_SIZE(k_size) q8_group_size(k_size)
-#define LOAD_SCALE(w, k, column) JOIN(vload_half, VW)(0, (const __global half*)((w) + q8_scales_at(k)) + (column))
-#define TIMES_SCALE(x, scale) ((x) * (scale))
-#else
-#define SCALED SLICE
-#define NUMBERS_AT(k) ((ulong)(k) * STEP)
-#define SLICE_AT(k) NUMBERS_AT(k)
-#define GROUP_SIZE(k_size) ((ulong)(k_size) * STEP)
-#define LOAD_SCALE(w, k, column) 1.0f
-#define TIMES_SCALE(x, scale) (x)
-#if STORED == 0
-#define W float
-#define LOAD_W(p) LOAD(p)
-#elif STORED == 2
-#define W ushort
-#define LOAD_W(p) AS_VEC(JOIN(convert_uint, VW)(JOIN(vload, VW)(0, p)) << 16)
-#else
-#define W half
-#if VW == 16 && defined(__AVX512F__) && __has_builtin(__builtin_convertvector)
-// One conversion of 16; vload_half16 becomes two of 8 and a shuffle.
-typedef __fp16 half_vector __attribute__((ext_vector_type(16), aligned(2)));
-#define LOAD_W(p) __builtin_convertvector(*(const __global half_vector*)(p), float16)
-#else
-#define LOAD_W(p) JOIN(vload_half, VW)(0, p)
-#endif
-#endif
-#endif
+#include "matmul_stored.clh"
 
 // The sums of a work-item: [groups of ITEM_PANELS][SUM_ROWS][SUMS_STEP].
 #define SUMS_STEP (16 * (ITEM_PANELS < 4 ? ITEM_PANELS : 4))
@@ -142,23 +107,29 @@ void add_slice(const __global float* x, const __global W* w, int column, float* 
   for (int block = begin; block < end; block += SCALED) {
     const int block_end = min(block + SCALED, end);
     const __global W* wp = w + NUMBERS_AT(block) + column;
-    VEC scale[VECTORS_AT_ONCE];
+    SCALES scales[VECTORS_AT_ONCE];
 #pragma unroll
-    for (int v = 0; v < VECTORS_AT_ONCE; ++v) scale[v] = LOAD_SCALE(w, block, column + v * VW);
+    for (int v = 0; v < VECTORS_AT_ONCE; ++v) scales[v] = LOAD_SCALES(w, block, column + v * VW);
     for (int portion = block; portion < block_end; portion += PORTION) {
 #ifdef SPREAD
       for (int i = 0; i < lines; ++i, next += 64) FETCH(next);
 #endif
-      for (int k = portion; k < min(portion + PORTION, block_end); ++k, wp += STEP) {
-        VEC wk[VECTORS_AT_ONCE];
+      for (int k = portion; k < min(portion + PORTION, block_end); k += K_OF_LINE, wp += STEP) {
+        LINE line[VECTORS_AT_ONCE];
         prefetch_step(wp);
 #pragma unroll
-        for (int v = 0; v < VECTORS_AT_ONCE; ++v) wk[v] = TIMES_SCALE(LOAD_W(wp + v * VW), scale[v]);
+        for (int v = 0; v < VECTORS_AT_ONCE; ++v) line[v] = LOAD_LINE(wp + v * VW);
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r)
+        for (int s = 0; s < K_OF_LINE; ++s) {
+          VEC wk[VECTORS_AT_ONCE];
 #pragma unroll
-          for (int v = 0; v < VECTORS_AT_ONCE; ++v)
-            acc[r * VECTORS_AT_ONCE + v] = FMA((VEC)(x_rows[r][k]), wk[v], acc[r * VECTORS_AT_ONCE + v]);
+          for (int v = 0; v < VECTORS_AT_ONCE; ++v) wk[v] = NUMBER(line[v], s, k + s - block, scales[v]);
+#pragma unroll
+          for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+            for (int v = 0; v < VECTORS_AT_ONCE; ++v)
+              acc[r * VECTORS_AT_ONCE + v] = FMA((VEC)(x_rows[r][k + s]), wk[v], acc[r * VECTORS_AT_ONCE + v]);
+        }
       }
     }
   }
@@ -234,8 +205,8 @@ KERNEL void matmul_packed(IDS __global const float* restrict x, ulong x_offset, 
 // y = activation(x gate') * (x up'), GATE_VW neighbours at a time and the rest one by one, as kernels/elementwise.cl
 // does. Global size (ceil(panels / item_panels), ceil(M / ROWS_BLOCK)), local size 1.
 KERNEL void matmul_gated(IDS __global const float* restrict x, ulong x_offset, __global const W* restrict w,
-                         ulong w_offset, __global float* restrict y, ulong y_offset, int m_size, int n_size,
-                         int k_size, int item_panels) {
+                         ulong w_offset, __global float* restrict y, ulong y_offset, int m_size, int n_size, int k_size,
+                         int item_panels) {
   const int panel = (int)ID(0) * item_panels, first = first_row(ID(1), m_size), rows = rows_of(ID(1), m_size);
   const int panels = min(item_panels, (n_size + 31) / 32 * 4 - panel);
   if (panel * 8 >= n_size) return;
@@ -259,7 +230,7 @@ KERNEL void matmul_gated(IDS __global const float* restrict x, ulong x_offset, _
 }
 #endif
 
-#if STORED != 3  // that is packed by kernels/pack_q8.cl
+#if STORED < 3 && !defined(IN_GRAPH)  // quantised ones are packed by kernels/pack_q8.cl and kernels/pack_blocks.cl
 // Lays w out in panels. `w` is [N][K], or [K][N] when `transposed` is 0. Its panel i goes to panel i * step + first.
 // Global size (panels of w, ceil(K / 64)), local size 1. Elements are copied as words of their storage.
 #if STORED == 0

@@ -37,6 +37,19 @@ WeightDType packed_dtype(const char* where, const Tensor& w, std::optional<Weigh
   return wanted.value_or(own);
 }
 
+// The inputs of so many outputs in blocks.
+std::int64_t inputs_of(const char* where, const char* name, const BlockMatrix& w) {
+  require(is_quantised(w.dtype), where, "dtype: got ", name_of(w.dtype), ", allowed q8_0, q4_0 and other blocks");
+  require(w.out > 0 && w.out <= kMaxSide, where, name, ": got ", w.out, " outputs, allowed 1 to ", kMaxSide);
+  const BlockSize size = block_size(w.dtype);
+  const auto bytes = static_cast<std::int64_t>(w.blocks.size()), row = bytes / w.out,
+             in = row / size.bytes * size.numbers;
+  require(bytes > 0 && bytes == w.out * row && row % size.bytes == 0 && in <= kMaxSide, where, name, ": got ", bytes,
+          " bytes, allowed ", w.out, " rows of blocks of ", size.bytes, " bytes for ", name_of(w.dtype), ", up to ",
+          kMaxSide, " numbers each");
+  return in;
+}
+
 Shape output_shape(const Tensor& x, std::int64_t out) {
   Shape shape = x.shape();
   shape.back() = out;
@@ -73,19 +86,6 @@ MatmulBackend matmul_backend(const cl::Device& device) {
   return device.info().kind == cl::DeviceKind::kGpu ? MatmulBackend::kClblast : MatmulBackend::kPacked;
 }
 
-const char* name_of(WeightDType dtype) noexcept {
-  return dtype == WeightDType::kQ8 ? "q8_0" : kvtrie::name_of(static_cast<DType>(dtype));
-}
-
-WeightDType weight_dtype_of(DType dtype) { return static_cast<WeightDType>(storage_code(dtype)); }
-
-WeightDType weight_dtype_from_name(const std::string& name, std::string_view where, std::string_view argument) {
-  for (const WeightDType dtype :
-       {WeightDType::kFloat32, WeightDType::kFloat16, WeightDType::kBFloat16, WeightDType::kQ8})
-    if (name == name_of(dtype)) return dtype;
-  fail(ErrorKind::kArgument, where, argument, ": got ", name, ", allowed float32, float16, bfloat16 or q8_0");
-}
-
 PackedWeight pack(const Tensor& w, bool transpose_w, std::optional<WeightDType> dtype) {
   check_weight("ops.pack", "w", w);
   PackedWeight packed;
@@ -108,6 +108,29 @@ PackedPair pack_pair(const Tensor& gate, const Tensor& up, std::optional<WeightD
   packed.out_features_ = gate.dim(0);
   packed.in_features_ = gate.dim(1);
   packed.panels_ = launch_pack_pair(gate, up, packed.dtype_);
+  return packed;
+}
+
+PackedWeight pack_blocks(const BlockMatrix& w) {
+  PackedWeight packed;
+  packed.in_features_ = inputs_of("ops.pack_blocks", "w", w);
+  packed.dtype_ = w.dtype;
+  packed.out_features_ = w.out;
+  packed.panels_ = launch_pack_blocks(w, packed.in_features_);
+  return packed;
+}
+
+PackedPair pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up) {
+  constexpr const char* kWhere = "ops.pack_pair_blocks";
+  PackedPair packed;
+  packed.in_features_ = inputs_of(kWhere, "gate", gate);
+  const std::int64_t in = inputs_of(kWhere, "up", up);
+  require(up.dtype == gate.dtype && up.out == gate.out && in == packed.in_features_, kWhere, "up: got ",
+          name_of(up.dtype), " [", up.out, ", ", in, "], allowed ", name_of(gate.dtype), " [", gate.out, ", ",
+          packed.in_features_, "] as gate");
+  packed.dtype_ = gate.dtype;
+  packed.out_features_ = gate.out;
+  packed.panels_ = launch_pack_pair_blocks(gate, up, in);
   return packed;
 }
 

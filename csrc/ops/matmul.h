@@ -7,20 +7,23 @@
 //
 // `matmul_backend` is the only place that chooses; callers may override it.
 //
-// A packed weight may be quantised to q8_0, GGML's format: 32 consecutive inputs of an output share a float16 scale
-// d = max |w| / 127, and each is an int8 q = w / d (multiplied by 1 / d, halves rounded away from zero): 8.5 bits a
-// number. Products have the bits of the float32 weight d * q, which is within 0.6 d of w. The backend is packed on
-// every device.
+// A packed weight may be quantised: made from GGML's blocks as they are (pack_blocks), or rounded to q8_0, where 32
+// consecutive inputs of an output share a float16 scale d = max |w| / 127, and each is an int8 q = w / d (multiplied by
+// 1 / d, halves rounded away from zero): 8.5 bits a number, d * q within 0.6 d of w. Products have the bits of the
+// float32 weight that the blocks stand for. The backend is packed on every device.
 //
 // What follows a product can leave the same kernel: `add` (a residual or a bias), and the gate of a gated block. The
 // bits are those of the separate operations.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "ops/weight_dtype.h"
 #include "tensor/tensor.h"
 
 namespace kvtrie::ops {
@@ -32,15 +35,16 @@ MatmulBackend matmul_backend_from_name(const std::string& name);  // throws kArg
 // The backend for this device: clblast on GPUs, packed elsewhere.
 MatmulBackend matmul_backend(const cl::Device& device);
 
-// How a packed weight keeps its numbers.
-enum class WeightDType : std::uint8_t { kFloat32, kFloat16, kBFloat16, kQ8 };
-const char* name_of(WeightDType dtype) noexcept;  // "float32", "float16", "bfloat16", "q8_0"
-WeightDType weight_dtype_of(DType dtype);         // throws kType unless it is one of the first three
-// Throws kArgument for an unknown name as `[where] argument: got ...`.
-WeightDType weight_dtype_from_name(const std::string& name, std::string_view where, std::string_view argument);
+// GGML's blocks in host memory, [out][in / block], for `device`.
+struct BlockMatrix {
+  cl::DevicePtr device;
+  std::span<const std::byte> blocks;
+  WeightDType dtype = WeightDType::kQ8;
+  std::int64_t out = 0;
+};
 
-// A weight laid out for the packed backend: [ceil(out/64)][in][64], outputs beyond `out` zero. q8_0: a stream of blocks
-// (kernels/q8.clh) as words, [ceil(out/64)][ceil(in/32)][544].
+// A weight laid out for the packed backend: [ceil(out/64)][in][64], outputs beyond `out` zero. Quantised: a stream of
+// blocks as words, as empty_blocks has it.
 class PackedWeight {
  public:
   PackedWeight() = default;
@@ -53,6 +57,7 @@ class PackedWeight {
 
  private:
   friend PackedWeight pack(const Tensor& w, bool transpose_w, std::optional<WeightDType> dtype);
+  friend PackedWeight pack_blocks(const BlockMatrix& w);
   Tensor panels_;
   WeightDType dtype_ = WeightDType::kFloat32;
   std::int64_t out_features_ = 0, in_features_ = 0;
@@ -62,8 +67,11 @@ class PackedWeight {
 // which waits for the device and throws kArgument when w has a NaN, an infinity or a magnitude above kMaxQ8.
 PackedWeight pack(const Tensor& w, bool transpose_w = true, std::optional<WeightDType> dtype = {});
 inline constexpr float kMaxQ8 = 127.0f * 65504.0f;
+// The same numbers in the kernels' order. Waits for the upload. Throws kArgument for a dtype without blocks, and for
+// bytes that are not `out` rows of whole blocks.
+PackedWeight pack_blocks(const BlockMatrix& w);
 
-// Two weights of equal shape and dtype, of which 16 outputs take turns: [ceil(out/32)][in][2][gate, up][16], or q8_0
+// Two weights of equal shape and dtype, of which 16 outputs take turns: [ceil(out/32)][in][2][gate, up][16], or blocks
 // in the same order.
 class PackedPair {
  public:
@@ -77,6 +85,7 @@ class PackedPair {
 
  private:
   friend PackedPair pack_pair(const Tensor& gate, const Tensor& up, std::optional<WeightDType> dtype);
+  friend PackedPair pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up);
   Tensor panels_;
   WeightDType dtype_ = WeightDType::kFloat32;
   std::int64_t out_features_ = 0, in_features_ = 0;
@@ -84,6 +93,8 @@ class PackedPair {
 
 // gate, up [out, in]: float32, float16 or bfloat16. `dtype`: as for pack.
 PackedPair pack_pair(const Tensor& gate, const Tensor& up, std::optional<WeightDType> dtype = {});
+// Blocks of equal dtype and size.
+PackedPair pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up);
 
 // x float32 [.., in] -> float32 [.., out]. `add`, when defined, is added: float32 [.., out] or [out].
 Tensor matmul(const Tensor& x, const PackedWeight& w, const Tensor& add = {});

@@ -13,6 +13,8 @@
 namespace kvtrie::ops {
 namespace {
 
+constexpr std::size_t kQ8Block = 32, kQ8Bytes = 128 + 64 * kQ8Block;  // kernels/q8.clh
+
 // The bits of the largest magnitude in w, of a NaN before all others.
 std::uint32_t enqueue_quantise(const Tensor& w, bool transposed, const Tensor& panels, std::int32_t step,
                                std::int32_t first) {
@@ -32,10 +34,10 @@ std::uint32_t enqueue_quantise(const Tensor& w, bool transposed, const Tensor& p
 // The stream that `blocks` of one weight of `out` outputs becomes.
 std::vector<std::byte> stream_of(const reference::Q8Blocks& blocks, std::size_t out, std::size_t in) {
   const std::size_t count = divide_up(in, kQ8Block);
-  std::vector<std::byte> stream(divide_up(out, 64) * count * kQ8Words * 4);
+  std::vector<std::byte> stream(divide_up(out, 64) * count * kQ8Bytes);
   for (std::size_t n = 0; n < out; ++n) {
     for (std::size_t b = 0; b < count; ++b) {
-      std::byte* block = &stream[(n / 64 * count + b) * kQ8Words * 4];
+      std::byte* block = &stream[(n / 64 * count + b) * kQ8Bytes];
       std::memcpy(block + n % 64 * 2, &blocks.scales[n * count + b], 2);
       for (std::size_t k = 0; k < kQ8Block; ++k)
         block[128 + k * 64 + n % 64] = static_cast<std::byte>(blocks.numbers[(n * count + b) * kQ8Block + k]);
@@ -61,7 +63,7 @@ bool quantise_agrees(const cl::DevicePtr& device, DType stored) {
   for (const bool transposed : {true, false}) {
     const Tensor w = transposed ? Tensor::from_host(device, stored, {kOut, kIn}, bytes.data())
                                 : Tensor::from_host(device, stored, {kIn, kOut}, turned.data());
-    const Tensor panels = empty_q8(device, 2, kIn);
+    const Tensor panels = empty_blocks(device, WeightDType::kQ8, 2, kIn);
     enqueue_quantise(w, transposed, panels, 1, 0);
     std::vector<std::byte> got(panels.nbytes());
     panels.copy_to_host(got.data());
@@ -71,10 +73,6 @@ bool quantise_agrees(const cl::DevicePtr& device, DType stored) {
 }
 
 }  // namespace
-
-Tensor empty_q8(const cl::DevicePtr& device, std::int64_t groups, std::int64_t in) {
-  return Tensor::empty(device, DType::kUInt32, {groups, (in + kQ8Block - 1) / kQ8Block, kQ8Words});
-}
 
 void quantise(std::string_view where, std::string_view name, const Tensor& w, bool transposed, const Tensor& panels,
               std::int32_t step, std::int32_t first) {

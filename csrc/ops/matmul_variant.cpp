@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/matmul_q8.h"
+#include "ops/pack_blocks.h"
 #include "ops/reference.h"
 #include "ops/self_test.h"
 #include "ops/support.h"
@@ -65,7 +66,7 @@ void enqueue_pack(const Tensor& w, bool transpose_w, const Tensor& panels, std::
 Tensor pack_panels(const Tensor& w, bool transpose_w, WeightDType stored) {
   const std::int64_t groups = (w.dim(transpose_w ? 0 : 1) + 63) / 64, in = w.dim(transpose_w ? 1 : 0);
   if (stored == WeightDType::kQ8) {
-    Tensor panels = empty_q8(w.device(), groups, in);
+    Tensor panels = empty_blocks(w.device(), stored, groups, in);
     quantise("ops.pack", "w", w, transpose_w, panels, 1, 0);
     return panels;
   }
@@ -77,7 +78,7 @@ Tensor pack_panels(const Tensor& w, bool transpose_w, WeightDType stored) {
 Tensor pack_pair_panels(const Tensor& gate, const Tensor& up, WeightDType stored) {
   const std::int64_t groups = (gate.dim(0) + 31) / 32, in = gate.dim(1);
   if (stored == WeightDType::kQ8) {
-    Tensor panels = empty_q8(gate.device(), groups, in);
+    Tensor panels = empty_blocks(gate.device(), stored, groups, in);
     quantise("ops.pack_pair", "gate", gate, true, panels, 2, 0);
     quantise("ops.pack_pair", "up", up, true, panels, 2, 1);
     return panels;
@@ -85,6 +86,19 @@ Tensor pack_pair_panels(const Tensor& gate, const Tensor& up, WeightDType stored
   Tensor panels = Tensor::empty(gate.device(), gate.dtype(), {groups, in, 64});
   enqueue_pack(gate, true, panels, 2, 0);
   enqueue_pack(up, true, panels, 2, 1);
+  return panels;
+}
+
+Tensor pack_block_panels(const BlockMatrix& w, std::int64_t in) {
+  const Tensor panels = empty_blocks(w.device, w.dtype, (w.out + 63) / 64, in);
+  pack_blocks(w.blocks, w.dtype, w.out, in, panels, 1, 0);
+  return panels;
+}
+
+Tensor pack_pair_block_panels(const BlockMatrix& gate, const BlockMatrix& up, std::int64_t in) {
+  const Tensor panels = empty_blocks(gate.device, gate.dtype, (gate.out + 31) / 32, in);
+  pack_blocks(gate.blocks, gate.dtype, gate.out, in, panels, 2, 0);
+  pack_blocks(up.blocks, up.dtype, up.out, in, panels, 2, 1);
   return panels;
 }
 
@@ -97,8 +111,11 @@ void enqueue_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Side
                  x.offset(), w.buffer(), w.offset(), y.buffer(), y.offset(), sides.m, sides.n, sides.k);
 }
 
-// 11 rows of 37 numbers by 70 outputs: partial rows, panels and vectors everywhere.
-constexpr Sides kSmall{11, 70, 37};
+// 11 rows by 70 outputs: partial rows, panels and vectors everywhere. 37 numbers, or whole blocks.
+Sides small_sides(WeightDType stored) {
+  const bool whole = is_quantised(stored) && stored != WeightDType::kQ8;
+  return {11, 70, whole ? 512 : 37};
+}
 
 std::vector<float> small_numbers(std::int32_t count, std::int32_t step, std::int32_t period, float scale, float shift) {
   std::vector<float> values(count);
@@ -106,52 +123,80 @@ std::vector<float> small_numbers(std::int32_t count, std::int32_t step, std::int
   return values;
 }
 
-// What a packed weight that keeps numbers as `stored` is packed from.
+// What a packed weight that keeps numbers as `stored` is packed from, unless it is blocks.
 DType source_of(WeightDType stored) {
   return stored == WeightDType::kQ8 ? DType::kFloat32 : static_cast<DType>(stored);
 }
 
-// A weight of kSmall.n outputs as it is before it is packed, and its products with the rows of x.
-struct SmallWeight {
-  std::vector<std::byte> stored;
-  DType dtype;
-  WeightDType packed;
+// A weight of a few outputs as it is before it is packed, and its products with the rows of x.
+class SmallWeight {
+ public:
+  SmallWeight(WeightDType packed, std::int32_t step) : sides_(small_sides(packed)), packed_(packed) {
+    if (from_blocks()) {
+      bytes_ = reference::sample_blocks(packed, static_cast<std::size_t>(sides_.n) * sides_.k, step);
+      return;
+    }
+    const std::vector<float> values = small_numbers(sides_.n * sides_.k, step, 29, 0.13f, -1.9f);
+    bytes_.resize(values.size() * size_of(source_of(packed)));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      reference::store_number(bytes_.data(), source_of(packed), i, values[i]);
+  }
 
-  SmallWeight(WeightDType packed_, std::int32_t step)
-      : stored(kSmall.n * kSmall.k * size_of(source_of(packed_))), dtype(source_of(packed_)), packed(packed_) {
-    const std::vector<float> values = small_numbers(kSmall.n * kSmall.k, step, 29, 0.13f, -1.9f);
-    for (std::size_t i = 0; i < values.size(); ++i) reference::store_number(stored.data(), dtype, i, values[i]);
-  }
+  bool from_blocks() const noexcept { return packed_ > WeightDType::kQ8; }
+  BlockMatrix blocks(const cl::DevicePtr& device) const { return {device, bytes_, packed_, sides_.n}; }
+
   std::vector<float> products(const std::vector<float>& x) const {
-    if (packed != WeightDType::kQ8) return reference::matmul(x, {stored.data(), dtype}, kSmall.m, kSmall.k, kSmall.n);
-    std::vector<float> values(kSmall.n * kSmall.k);
-    std::memcpy(values.data(), stored.data(), stored.size());
-    values = reference::dequantise_q8(reference::quantise_q8(values, kSmall.k), kSmall.k);
-    return reference::matmul(x, {values.data(), DType::kFloat32}, kSmall.m, kSmall.k, kSmall.n);
+    if (!is_quantised(packed_)) return product(x, {bytes_.data(), source_of(packed_)});
+    if (from_blocks()) return product(x, {reference::dequantise_blocks(packed_, bytes_).data(), DType::kFloat32});
+    std::vector<float> values(bytes_.size() / sizeof(float));
+    std::memcpy(values.data(), bytes_.data(), bytes_.size());
+    return product(
+        x, {reference::dequantise_q8(reference::quantise_q8(values, sides_.k), sides_.k).data(), DType::kFloat32});
   }
+
   // [out, in], or [in, out] when not `transposed`.
   Tensor tensor(const cl::DevicePtr& device, bool transposed) const {
-    if (transposed) return Tensor::from_host(device, dtype, {kSmall.n, kSmall.k}, stored.data());
-    std::vector<std::byte> turned(stored.size());
-    for (std::int32_t n = 0; n < kSmall.n; ++n) {
-      for (std::int32_t k = 0; k < kSmall.k; ++k) {
-        reference::store_number(turned.data(), dtype, k * kSmall.n + n,
-                                reference::Numbers{stored.data(), dtype}[n * kSmall.k + k]);
-      }
-    }
-    return Tensor::from_host(device, dtype, {kSmall.k, kSmall.n}, turned.data());
+    const DType dtype = source_of(packed_);
+    if (transposed) return Tensor::from_host(device, dtype, {sides_.n, sides_.k}, bytes_.data());
+    std::vector<std::byte> turned(bytes_.size());
+    for (std::int32_t n = 0; n < sides_.n; ++n)
+      for (std::int32_t k = 0; k < sides_.k; ++k)
+        reference::store_number(turned.data(), dtype, k * sides_.n + n,
+                                reference::Numbers{bytes_.data(), dtype}[n * sides_.k + k]);
+    return Tensor::from_host(device, dtype, {sides_.k, sides_.n}, turned.data());
   }
+
+  Tensor panels(const cl::DevicePtr& device, bool transposed = true) const {
+    return from_blocks() ? pack_block_panels(blocks(device), sides_.k)
+                         : pack_panels(tensor(device, transposed), transposed, packed_);
+  }
+
+ private:
+  std::vector<float> product(const std::vector<float>& x, reference::Numbers w) const {
+    return reference::matmul(x, w, sides_.m, sides_.k, sides_.n);
+  }
+
+  Sides sides_;
+  WeightDType packed_;
+  std::vector<std::byte> bytes_;
 };
 
+Tensor pair_panels(const cl::DevicePtr& device, const SmallWeight& gate, const SmallWeight& up, WeightDType stored) {
+  return gate.from_blocks() ? pack_pair_block_panels(gate.blocks(device), up.blocks(device), small_sides(stored).k)
+                            : pack_pair_panels(gate.tensor(device, true), up.tensor(device, true), stored);
+}
+
 struct SmallProduct {
-  std::vector<float> x = small_numbers(kSmall.m * kSmall.k, 7, 23, 0.11f, -1.2f),
-                     add = small_numbers(kSmall.m * kSmall.n, 3, 17, 0.4f, -3.0f);
+  Sides sides;
+  std::vector<float> x = small_numbers(sides.m * sides.k, 7, 23, 0.11f, -1.2f),
+                     add = small_numbers(sides.m * sides.n, 3, 17, 0.4f, -3.0f);
   Tensor x_tensor, add_tensor, y;
 
-  explicit SmallProduct(const cl::DevicePtr& device)
-      : x_tensor(Tensor::from_host(device, DType::kFloat32, {kSmall.m, kSmall.k}, x.data())),
-        add_tensor(Tensor::from_host(device, DType::kFloat32, {kSmall.m, kSmall.n}, add.data())),
-        y(Tensor::empty(device, DType::kFloat32, {kSmall.m, kSmall.n})) {}
+  SmallProduct(const cl::DevicePtr& device, WeightDType stored)
+      : sides(small_sides(stored)),
+        x_tensor(Tensor::from_host(device, DType::kFloat32, {sides.m, sides.k}, x.data())),
+        add_tensor(Tensor::from_host(device, DType::kFloat32, {sides.m, sides.n}, add.data())),
+        y(Tensor::empty(device, DType::kFloat32, {sides.m, sides.n})) {}
 
   bool agrees(const std::vector<float>& wanted) const {
     std::vector<float> got(y.size());
@@ -163,27 +208,26 @@ struct SmallProduct {
 };
 
 bool packed_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
-  const SmallProduct small(device);
+  const SmallProduct small(device, variant.stored);
   const SmallWeight w(variant.stored, 5);
   const std::vector<float> products = w.products(small.x);
-  for (const bool transpose_w : {true, false}) {
-    enqueue_packed(variant, small.x_tensor, pack_panels(w.tensor(device, transpose_w), transpose_w, variant.stored),
-                   kSmall, {}, small.y);
+  for (const bool transposed : {true, false}) {
+    enqueue_packed(variant, small.x_tensor, w.panels(device, transposed), small.sides, {}, small.y);
     if (!small.agrees(products)) return false;
   }
-  const Tensor panels = pack_panels(w.tensor(device, true), true, variant.stored);
-  for (const std::int32_t added_rows : {1, kSmall.m}) {
+  const Tensor panels = w.panels(device);
+  for (const std::int32_t added_rows : {1, small.sides.m}) {
     std::vector<float> wanted = products;
-    for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += small.add[i % (added_rows * kSmall.n)];
+    for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += small.add[i % (added_rows * small.sides.n)];
     const Tensor add = small.add_tensor.slice(0, added_rows);
-    enqueue_packed(variant, small.x_tensor, panels, kSmall, add, small.y);
+    enqueue_packed(variant, small.x_tensor, panels, small.sides, add, small.y);
     if (!small.agrees(wanted)) return false;
   }
   return true;
 }
 
 bool gated_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
-  const SmallProduct small(device);
+  const SmallProduct small(device, variant.stored);
   const SmallWeight gate(variant.stored, 5), up(variant.stored, 11);
   std::vector<float> wanted = gate.products(small.x);
   const std::vector<float> factors = up.products(small.x);
@@ -192,8 +236,7 @@ bool gated_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
     const double active = *variant.gated == Activation::kSilu ? reference::silu(g) : reference::gelu(g, Gelu::kTanh);
     wanted[i] = static_cast<float>(active * factors[i]);
   }
-  enqueue_gated(variant, small.x_tensor,
-                pack_pair_panels(gate.tensor(device, true), up.tensor(device, true), variant.stored), kSmall, small.y);
+  enqueue_gated(variant, small.x_tensor, pair_panels(device, gate, up, variant.stored), small.sides, small.y);
   return small.agrees(wanted);
 }
 
@@ -212,18 +255,18 @@ PackedVariant proven_for(const Tensor& x, std::int32_t rows, WeightDType stored,
 // Up to 8 rows are limited by memory: a work-item reads one stream. With 32 registers of 16 floats four rows pass it
 // once, for all its outputs; with 16 registers it is passed several times, so a slice is small enough for the first
 // cache of any processor (16 KiB of float32). Converting a number costs as much as two multiplications: two rows and
-// four vectors are faster than four and two, but not for q8_0, whose numbers are converted and scaled.
+// four vectors are faster than four and two, but not for blocks, whose numbers are converted and scaled.
 PackedTile few_rows(std::int32_t width, WeightDType stored) {
   if (width == 16) return {4, 4, 8, 4};
-  const bool scaled = stored == WeightDType::kQ8;
+  const bool scaled = is_quantised(stored);
   return {scaled ? 4 : 2, scaled ? 2 : 4, 8, 4, false, scaled ? 128 : 64};
 }
 
 // Four groups of outputs in turns, a few k of each, are four streams of memory: 1.1 to 1.2 times as fast as one where
-// vectors have 8 floats. Not for q8_0, whose blocks of 32 k are too long for taking turns.
+// vectors have 8 floats. Not for blocks, whose 32 k are too long for taking turns.
 PackedTile one_row(std::int32_t width, WeightDType stored) {
   if (width == 16) return {1, 4, 1, 4};
-  if (stored == WeightDType::kQ8) return {1, 8, 1, 4};
+  if (is_quantised(stored)) return {1, stored == WeightDType::kQ8 ? 8 : 4, 1, 4};
   return {1, 8, 1, 16, false, stored == WeightDType::kFloat32 ? 2 : 4};
 }
 
@@ -240,9 +283,9 @@ PackedTile choose_tile(std::int32_t width, std::int32_t rows, WeightDType stored
 constexpr std::int32_t kAhead = 4096;
 
 bool asks_ahead(std::int32_t width, std::int32_t rows_block, WeightDType stored) {
-  if (width < 16) return rows_block == 1 && stored == WeightDType::kQ8;
+  if (width < 16) return rows_block == 1 && is_quantised(stored);
   if (rows_block == 1) return stored != WeightDType::kFloat32;
-  return rows_block <= 8 || stored == WeightDType::kQ8;
+  return rows_block <= 8 || is_quantised(stored);
 }
 
 }  // namespace
@@ -298,6 +341,12 @@ Tensor launch_pack_pair(const Tensor& gate, const Tensor& up, WeightDType stored
   return pack_pair_panels(gate, up, stored);
 }
 
+Tensor launch_pack_blocks(const BlockMatrix& w, std::int64_t in) { return pack_block_panels(w, in); }
+
+Tensor launch_pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, std::int64_t in) {
+  return pack_pair_block_panels(gate, up, in);
+}
+
 void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, const Tensor& y) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
   enqueue_packed(proven_for(x, sides.m, w.dtype(), {}), x, w.panels(), sides, add, y);
@@ -313,25 +362,30 @@ void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tenso
   require_variant(
       device,
       join("matmul_rows ", transpose_w ? "nk" : "kn", " -DSTORED=", storage_code(w.dtype()), row_option(*device)), [&] {
-        const SmallProduct small(device);
-        const SmallWeight weight(weight_dtype_of(w.dtype()), 5);
-        enqueue_rows(small.x_tensor, weight.tensor(device, transpose_w), transpose_w, kSmall, small.y);
+        const WeightDType stored = weight_dtype_of(w.dtype());
+        const SmallProduct small(device, stored);
+        const SmallWeight weight(stored, 5);
+        enqueue_rows(small.x_tensor, weight.tensor(device, transpose_w), transpose_w, small.sides, small.y);
         return small.agrees(weight.products(small.x));
       });
   enqueue_rows(x, w, transpose_w, sides_of(x, w.dim(transpose_w ? 0 : 1), w.dim(transpose_w ? 1 : 0)), y);
 }
 
 void warm_up_matmul(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated) {
-  const Tensor plain = Tensor::zeros(device, source_of(stored), {16, 16});
   const bool packs = stored != WeightDType::kFloat32 || matmul_backend(*device) == MatmulBackend::kPacked;
+  const bool blocks = stored > WeightDType::kQ8;
+  const std::int64_t in = blocks ? block_size(stored).numbers : 16;
+  const std::vector<std::byte> zeros(blocks ? 16 * block_size(stored).bytes : 0);
+  const BlockMatrix matrix{device, zeros, stored, 16};
+  const Tensor plain = blocks ? Tensor() : Tensor::zeros(device, source_of(stored), {16, in});
   for (const std::int64_t rows : {1, 2, 9}) {  // as choose_tile tells them apart
-    const Tensor x = Tensor::zeros(device, DType::kFloat32, {rows, 16});
-    if (packs) {
-      matmul(x, pack(plain, true, stored));
-    } else {
+    const Tensor x = Tensor::zeros(device, DType::kFloat32, {rows, in});
+    if (!packs) {
       matmul(x, plain);
+      continue;
     }
-    if (packs && gated) matmul_gated(x, pack_pair(plain, plain, stored), *gated);
+    matmul(x, blocks ? ops::pack_blocks(matrix) : pack(plain, true, stored));
+    if (gated) matmul_gated(x, blocks ? pack_pair_blocks(matrix, matrix) : pack_pair(plain, plain, stored), *gated);
   }
 }
 

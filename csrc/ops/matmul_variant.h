@@ -40,6 +40,8 @@ bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant);
 
 Tensor launch_pack(const Tensor& w, bool transpose_w, WeightDType stored);
 Tensor launch_pack_pair(const Tensor& gate, const Tensor& up, WeightDType stored);
+Tensor launch_pack_blocks(const BlockMatrix& w, std::int64_t in);
+Tensor launch_pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, std::int64_t in);
 void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add,
                    const Tensor& y);  // add: may be undefined
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y);

@@ -4,6 +4,7 @@
 // follow from the spans' sizes. Nothing here needs a device.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "ops/ops.h"
 #include "ops/recurrent.h"
 #include "ops/rope.h"
+#include "ops/weight_dtype.h"
 #include "tensor/tensor.h"
 
 namespace kvtrie::ops::reference {
@@ -86,6 +88,12 @@ struct Q8Blocks {
 // w [out, in], finite and at most kMaxQ8. A scale that rounds to zero leaves a block of zeros.
 Q8Blocks quantise_q8(std::span<const float> w, std::size_t in);
 std::vector<float> dequantise_q8(const Q8Blocks& blocks, std::size_t in);  // [out, in], exact
+// What GGML's blocks stand for, in their order.
+std::vector<float> dequantise_blocks(WeightDType dtype, std::span<const std::byte> blocks);
+// Blocks of arbitrary numbers, most of them below 1; `numbers`: a multiple of a block's.
+std::vector<std::byte> sample_blocks(WeightDType dtype, std::size_t numbers, std::uint32_t salt);
+// Number k of output n in the stream of a packed weight (kernels/quants.clh, q8.clh).
+float packed_number(WeightDType dtype, std::span<const std::byte> stream, std::size_t in, std::size_t n, std::size_t k);
 // x [rows, in] times w [out, in] -> [rows, out].
 std::vector<float> matmul(std::span<const float> x, Numbers w, std::size_t rows, std::size_t in, std::size_t out);
 std::vector<float> rope(std::span<const float> x, std::span<const std::int32_t> positions, std::size_t heads,

@@ -30,7 +30,7 @@ void require_variant(const cl::DevicePtr& device, const std::string& key, const 
 struct WarmUp {
   std::int32_t heads = 0, kv_heads = 0, k_dim = 0, v_dim = 0;
   DType kv_dtype = DType::kFloat16;
-  WeightDType weight_dtype = WeightDType::kFloat32;  // q8_0: with an embedding table of float16
+  WeightDType weight_dtype = WeightDType::kFloat32;  // quantised: with an embedding table of float16
   std::optional<Activation> gated;                   // of blocks whose gate and up go through matmul_gated
 };
 // Builds, self-tests and launches once every program that `spec` names: what caches of this shape do (put, attend,

@@ -81,6 +81,47 @@ ops::PackedWeight pack(const py::object& w, const py::object& dtype) {
   return without_gil([&] { return ops::pack(weight, true, wanted); });
 }
 
+using BlockBytes = py::array_t<std::uint8_t, py::array::c_style>;
+
+// Blocks [out, bytes of a row] on the host.
+BlockBytes to_blocks(const py::object& value, const char* where, const char* name) {
+  require(py::isinstance<py::array_t<std::uint8_t>>(value), where, name, ": got ",
+          std::string(py::str(py::type::of(value))), ", allowed a numpy array of uint8 [out, bytes]");
+  BlockBytes blocks = BlockBytes::ensure(value);
+  require(blocks && blocks.ndim() == 2, where, name, ": got ", to_string(shape_of(blocks)), ", allowed [out, bytes]");
+  return blocks;
+}
+
+ops::BlockMatrix to_matrix(const BlockBytes& blocks, const Placement& place, ops::WeightDType dtype) {
+  return {place.device,
+          {reinterpret_cast<const std::byte*>(blocks.data()), static_cast<std::size_t>(blocks.nbytes())},
+          dtype,
+          static_cast<std::int64_t>(blocks.shape(0))};
+}
+
+Placement to_device(const py::object& device, const char* where) {
+  Placement place = to_placement(device, where);
+  require(!place.on_host, where, "device: got \"host\", allowed an OpenCL device");
+  return place;
+}
+
+ops::PackedWeight pack_blocks(const py::object& blocks, const std::string& dtype, const py::object& device) {
+  const BlockBytes bytes = to_blocks(blocks, "pack_blocks", "blocks");
+  const ops::BlockMatrix matrix =
+      to_matrix(bytes, to_device(device, "pack_blocks"), ops::weight_dtype_from_name(dtype, "pack_blocks", "dtype"));
+  return without_gil([&] { return ops::pack_blocks(matrix); });
+}
+
+ops::PackedPair pack_pair_blocks(const py::object& gate, const py::object& up, const std::string& dtype,
+                                 const py::object& device) {
+  constexpr const char* kWhere = "pack_pair_blocks";
+  const Placement place = to_device(device, kWhere);
+  const ops::WeightDType kept = ops::weight_dtype_from_name(dtype, kWhere, "dtype");
+  const BlockBytes a = to_blocks(gate, kWhere, "gate"), b = to_blocks(up, kWhere, "up");
+  const ops::BlockMatrix first = to_matrix(a, place, kept), second = to_matrix(b, place, kept);
+  return without_gil([&] { return ops::pack_pair_blocks(first, second); });
+}
+
 ops::PackedPair pack_pair(const py::object& gate, const py::object& up, const py::object& dtype) {
   const std::optional<ops::WeightDType> wanted = to_weight_dtype(dtype, "pack_pair", "dtype");
   const Placement place = placement_among({gate, up});
@@ -236,6 +277,13 @@ w [out, in], float32, float16 or bfloat16. ``dtype``: that of w (None), or "q8_0
 an output share a float16 scale d = max |w| / 127, and each is an int8 q = round(w / d), so that a number takes 8.5 bits.
 Products have the bits of the float32 weight d * q. Raises ``ArgumentError`` when q8_0 cannot hold w: for a NaN, and for
 magnitudes above 127 * 65504; it waits for the device to know. Sizes that are no multiples of 32 or 64 are filled up.)");
+  m.def("pack_blocks", &pack_blocks, py::arg("blocks"), py::arg("dtype"), py::kw_only(), py::arg("device") = py::none(),
+        R"(GGML's blocks laid out for the packed backend of ``matmul``: the same numbers, in the kernels' order.
+
+blocks: numpy, uint8 [out, bytes of a row], as a GGUF file holds them. ``dtype``: "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"
+(blocks of 32 inputs), "q4_K", "q5_K" or "q6_K" (of 256). ``device``: None for the default one. Products have the bits of
+the float32 weight that the blocks stand for. Takes what the file does, up to 1.03 of it for q4_K and q5_K. Raises
+``ArgumentError`` for bytes that are no rows of whole blocks.)");
   m.def("matmul", &matmul, py::arg("x"), py::arg("w"), py::arg("transpose_w") = true, py::arg("backend") = py::none(),
         py::arg("add") = py::none(),
         R"(x [.., in] times w [out, in] -> float32 [.., out].
@@ -248,6 +296,10 @@ the product: inside its kernel for a ``PackedWeight``, by a second one otherwise
 
 gate, up [out, in]: float32, float16 or bfloat16, of equal shape and dtype. ``dtype``: that of both (None), or "q8_0", as for
 ``pack``.)");
+  m.def("pack_pair_blocks", &pack_pair_blocks, py::arg("gate"), py::arg("up"), py::arg("dtype"), py::kw_only(),
+        py::arg("device") = py::none(),
+        "Two weights of a gated block laid out for ``matmul_gated``: blocks of equal shape and dtype, as for "
+        "``pack_blocks``.");
   m.def("matmul_gated", &matmul_gated, py::arg("x"), py::arg("w"), py::arg("activation") = "silu",
         R"(activation(x @ gate.T) * (x @ up.T) by one kernel: x float32 [.., in] -> float32 [.., out].
 

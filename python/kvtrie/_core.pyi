@@ -125,6 +125,10 @@ class ops:  # noqa: N801
     @staticmethod
     def pack(w: ArrayLike, dtype: Optional[Any] = None) -> ops.PackedWeight: ...
     @staticmethod
+    def pack_blocks(blocks: Any, dtype: str, *, device: Optional[Any] = None) -> ops.PackedWeight: ...
+    @staticmethod
+    def pack_pair_blocks(gate: Any, up: Any, dtype: str, *, device: Optional[Any] = None) -> ops.PackedPair: ...
+    @staticmethod
     def matmul(
         x: ArrayLike,
         w: ArrayLike | ops.PackedWeight,

@@ -26,7 +26,9 @@ matmul = _ops.matmul
 matmul_gated = _ops.matmul_gated
 mul = _ops.mul
 pack = _ops.pack
+pack_blocks = _ops.pack_blocks
 pack_pair = _ops.pack_pair
+pack_pair_blocks = _ops.pack_pair_blocks
 rms_norm = _ops.rms_norm
 rope = _ops.rope
 sample = _ops.sample
@@ -57,7 +59,9 @@ __all__ = [
     "matmul_gated",
     "mul",
     "pack",
+    "pack_blocks",
     "pack_pair",
+    "pack_pair_blocks",
     "rms_norm",
     "rope",
     "sample",

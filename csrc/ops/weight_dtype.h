@@ -1,0 +1,52 @@
+// How a packed weight keeps its numbers: as they are, or in GGML's blocks. The one place that knows sizes and names.
+//
+// A block is some neighbouring inputs of one output with a scale of their own (kernels/pack_blocks.cl has the formats,
+// kernels/q8.clh and quants.clh what they become). Every block stands for float32 numbers, and products have their
+// bits.
+//
+// Threads: pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "tensor/tensor.h"
+
+namespace kvtrie::ops {
+
+// The numbers of STORED in kernels/matmul_stored.clh.
+enum class WeightDType : std::uint8_t {
+  kFloat32,
+  kFloat16,
+  kBFloat16,
+  kQ8,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ4K,
+  kQ5K,
+  kQ6K
+};
+inline constexpr WeightDType kBlockDTypes[] = {WeightDType::kQ8,   WeightDType::kQ4_0, WeightDType::kQ4_1,
+                                               WeightDType::kQ5_0, WeightDType::kQ5_1, WeightDType::kQ4K,
+                                               WeightDType::kQ5K,  WeightDType::kQ6K};
+
+const char* name_of(WeightDType dtype) noexcept;  // "float32", "float16", "bfloat16", "q8_0", "q4_0", .. "q6_K"
+WeightDType weight_dtype_of(DType dtype);         // throws kType unless it is one of the first three
+// Throws kArgument for an unknown name as `[where] argument: got ...`.
+WeightDType weight_dtype_from_name(const std::string& name, std::string_view where, std::string_view argument);
+
+inline bool is_quantised(WeightDType dtype) noexcept { return dtype >= WeightDType::kQ8; }
+
+// REQUIRES of the rest: a quantised one.
+struct BlockSize {
+  std::int64_t numbers, bytes;  // of a block as GGML has it, of one output
+  std::int64_t packed_bytes;    // of so many numbers of 64 outputs as the kernels have them
+};
+BlockSize block_size(WeightDType dtype) noexcept;
+// Words for `groups` groups of 64 outputs, uint32 [groups][ceil(in / numbers)][packed_bytes / 4]; contents undefined.
+Tensor empty_blocks(const cl::DevicePtr& device, WeightDType dtype, std::int64_t groups, std::int64_t in);
+
+}  // namespace kvtrie::ops

@@ -1,0 +1,120 @@
+// GGML's blocks of 4 to 8 bits: what they stand for, how they are packed, and products with the bits of what they stand
+// for.
+#include "ops/matmul.h"
+#include "ops/matmul_variant.h"
+#include "ops/pack_blocks.h"
+#include "ops/self_test.h"
+#include "ops_helpers.h"
+
+namespace kvtrie::ops {
+namespace {
+
+constexpr std::int64_t kIn = 512;  // of all of them whole blocks
+
+class PackBlocks : public ::testing::WithParamInterface<WeightDType>, public OpsTest {
+ protected:
+  static std::vector<std::byte> blocks(std::int64_t out, std::uint32_t salt = 1, std::int64_t in = kIn) {
+    return reference::sample_blocks(GetParam(), static_cast<std::size_t>(out * in), salt);
+  }
+  static BlockMatrix matrix(const std::vector<std::byte>& raw, std::int64_t out) {
+    return {device_ptr(), raw, GetParam(), out};
+  }
+  // The float32 weight, packed.
+  static PackedWeight widened(const std::vector<std::byte>& raw, std::int64_t out, std::int64_t in = kIn) {
+    return pack(upload(reference::dequantise_blocks(GetParam(), raw), {out, in}));
+  }
+  static Tensor rows_of(std::int64_t rows, std::int64_t in = kIn) {
+    return upload(Random(5).normals(static_cast<std::size_t>(rows * in)), {rows, in});
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Every, PackBlocks, ::testing::ValuesIn(kBlockDTypes),
+                         [](const auto& of) { return std::string(name_of(of.param)); });
+
+TEST_P(PackBlocks, HoldsTheNumbersThatGgmlMeans) {
+  for (const std::int64_t out : {1, 16, 64, 70, 130}) {
+    const auto raw = blocks(out);
+    const PackedWeight packed = pack_blocks(matrix(raw, out));
+    EXPECT_EQ(packed.out_features(), out);
+    EXPECT_EQ(packed.in_features(), kIn);
+    EXPECT_EQ(packed.dtype(), GetParam());
+    std::vector<std::byte> stream(packed.nbytes());
+    packed.panels().copy_to_host(stream.data());
+    const auto wanted = reference::dequantise_blocks(GetParam(), raw);
+    for (std::int64_t n = 0; n < (out + 63) / 64 * 64; ++n)
+      for (std::int64_t k = 0; k < kIn; ++k)
+        ASSERT_EQ(reference::packed_number(GetParam(), stream, kIn, n, k), n < out ? wanted[n * kIn + k] : 0.0f)
+            << n << ", " << k;
+  }
+}
+
+TEST_P(PackBlocks, ProductsHaveTheBitsOfTheFloat32Weight) {
+  for (const std::int64_t in : {256, 512, 1536})
+    for (const std::int64_t out : {16, 70, 192}) {
+      const auto raw = blocks(out, 3, in);
+      const PackedWeight packed = pack_blocks(matrix(raw, out)), plain = widened(raw, out, in);
+      for (const std::int64_t rows : {1, 2, 5, 8, 9, 70})
+        EXPECT_TRUE(same_bits(download(matmul(rows_of(rows, in), packed)), download(matmul(rows_of(rows, in), plain))))
+            << rows << " x " << in << " x " << out;
+    }
+}
+
+TEST_P(PackBlocks, EveryWidthGivesTheSameBits) {
+  const auto raw = blocks(100);
+  const PackedWeight packed = pack_blocks(matrix(raw, 100)), plain = widened(raw, 100);
+  for (const std::int64_t rows : {1, 3, 8, 20, 131}) {
+    const auto wanted = download(matmul(rows_of(rows), plain));
+    for (const std::int32_t width : {4, 8}) {
+      const ForcedWidth forced(width);
+      EXPECT_TRUE(same_bits(download(matmul(rows_of(rows), packed)), wanted)) << rows << " rows, vectors of " << width;
+    }
+  }
+}
+
+TEST_P(PackBlocks, GatedPairsHaveTheBitsOfTheFloat32Pair) {
+  for (const std::int64_t out : {16, 40, 130}) {
+    const auto gate = blocks(out, 7), up = blocks(out, 8);
+    const PackedPair pair = pack_pair_blocks(matrix(gate, out), matrix(up, out));
+    const PackedPair plain = pack_pair(upload(reference::dequantise_blocks(GetParam(), gate), {out, kIn}),
+                                       upload(reference::dequantise_blocks(GetParam(), up), {out, kIn}));
+    for (const std::int64_t rows : {1, 4, 9})
+      for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh})
+        EXPECT_TRUE(same_bits(download(matmul_gated(rows_of(rows), pair, activation)),
+                              download(matmul_gated(rows_of(rows), plain, activation))))
+            << rows << " rows, " << out << " outputs";
+  }
+}
+
+TEST_P(PackBlocks, EveryVariantAndItsReplacementProveThemselves) {
+  for (const std::int32_t width : {4, 8})
+    for (const std::int32_t rows : {1, 4, 9}) {
+      const PackedVariant variant = choose_variant(width, rows, GetParam());
+      EXPECT_TRUE(variant_agrees(device_ptr(), variant)) << variant.key();
+      EXPECT_TRUE(variant_agrees(device_ptr(), general_variant(variant))) << general_variant(variant).key();
+    }
+}
+
+TEST_P(PackBlocks, RefusesBytesThatAreNoRowsOfBlocks) {
+  const auto raw = blocks(3);
+  const auto message = [](const BlockMatrix& w) { return error_of(ErrorKind::kArgument, [&] { pack_blocks(w); }); };
+  BlockMatrix wrong = matrix(raw, 3);
+  wrong.blocks = wrong.blocks.first(wrong.blocks.size() - 1);
+  EXPECT_TRUE(contains(message(wrong), "[ops.pack_blocks] w: got")) << message(wrong);
+  EXPECT_TRUE(contains(message(matrix(raw, 0)), "got 0 outputs, allowed 1 to"));
+  EXPECT_TRUE(contains(message(matrix({}, 1)), "got 0 bytes"));
+  wrong = matrix(raw, 3);
+  wrong.dtype = WeightDType::kFloat16;
+  EXPECT_TRUE(contains(message(wrong), "dtype: got float16, allowed q8_0"));
+  const auto other = blocks(2);
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { pack_pair_blocks(matrix(raw, 3), matrix(other, 2)); }),
+                       "[ops.pack_pair_blocks] up: got"));
+}
+
+// Packed, blocks take at most a thirtieth more than in a file.
+TEST_P(PackBlocks, TakesHardlyMoreThanTheFile) {
+  const auto raw = blocks(64);
+  EXPECT_LE(static_cast<double>(pack_blocks(matrix(raw, 64)).nbytes()), 1.03 * static_cast<double>(raw.size()));
+}
+
+}  // namespace
+}  // namespace kvtrie::ops
