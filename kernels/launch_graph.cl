@@ -37,6 +37,9 @@
 
 // As in csrc/ops/launch_graph_ops.h.
 #define ARGUMENTS 30
+#ifndef MATMUL_SETS
+#define MATMUL_SETS 1  // forms of products, by how weights are kept and how many rows there are: GraphOp's `plan`
+#endif
 #define COUNTERS 16  // ints between two counters: each has a cache line
 #define PLAN_INTS 8
 #define SLOT (1ul << 63)
@@ -65,6 +68,7 @@ typedef struct {
 #define KERNEL_PUT_QKV 6
 #define KERNEL_ATTEND 7
 #define KERNEL_MERGE 8
+#define KERNEL_UNPACK 9
 
 // Where argument `i` points to.
 __global void* find(const Op* op, int i, const Worker* worker) {
@@ -110,6 +114,53 @@ void put_piece(const Op* op, int y, int z, const Worker* worker) {
           U(21), I(22), I(23), I(24));
 }
 
+#include "launch_matmul.clh"  // each time
+#if MATMUL_SETS > 1
+#define MATMUL_SET 1
+#include "matmul_again.clh"   // each time
+#include "matmul.cl"          // each time
+#include "launch_matmul.clh"  // each time
+#undef MATMUL_SET
+#endif
+#if MATMUL_SETS > 2
+#define MATMUL_SET 2
+#include "matmul_again.clh"   // each time
+#include "matmul.cl"          // each time
+#include "launch_matmul.clh"  // each time
+#undef MATMUL_SET
+#endif
+#if MATMUL_SETS > 3
+#define MATMUL_SET 3
+#include "matmul_again.clh"   // each time
+#include "matmul.cl"          // each time
+#include "launch_matmul.clh"  // each time
+#undef MATMUL_SET
+#endif
+#undef run_matmul
+
+void run_product(const Op* op, int x, int y, const Worker* worker) {
+  switch (op->plan) {
+#if MATMUL_SETS > 1
+    case 1:
+      run_matmul_1(op, x, y, worker);
+      break;
+#endif
+#if MATMUL_SETS > 2
+    case 2:
+      run_matmul_2(op, x, y, worker);
+      break;
+#endif
+#if MATMUL_SETS > 3
+    case 3:
+      run_matmul_3(op, x, y, worker);
+      break;
+#endif
+    default:
+      run_matmul(op, x, y, worker);
+      break;
+  }
+}
+
 // One work-item of a recorded launch.
 void run_piece(const Op* op, int piece, const Worker* worker) {
   const bool counted = op->kernel_ == KERNEL_ATTEND || op->kernel_ == KERNEL_MERGE;
@@ -130,14 +181,10 @@ void run_piece(const Op* op, int piece, const Worker* worker) {
       mul(x, y, 0, P(0, float), U(1), P(2, float), U(3), P(4, float), U(5), I(6), I(7), I(8));
       break;
     case KERNEL_MATMUL:
-      matmul_packed(x, y, 0, P(0, float), U(1), P(2, W), U(3), P(4, float), U(5), U(6), I(7), P(8, float), U(9), I(10),
-                    I(11), I(12), I(13));
-      break;
-#ifdef GATED
     case KERNEL_GATED:
-      matmul_gated(x, y, 0, P(0, float), U(1), P(2, W), U(3), P(4, float), U(5), I(6), I(7), I(8), I(9));
+    case KERNEL_UNPACK:
+      run_product(op, x, y, worker);
       break;
-#endif
     case KERNEL_PUT_QKV:
       put_piece(op, y, z, worker);
       break;

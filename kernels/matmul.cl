@@ -47,6 +47,19 @@
 #ifndef ROWS_BLOCK
 #define ROWS_BLOCK 8  // rows of one work-item, a multiple of ROWS; they share what the cache holds of w
 #endif
+#ifndef BLOCKED
+#define BLOCKED 0  // 1: by kernels/matmul_blocks.clh
+#endif
+#ifndef SPREAD
+#define SPREAD 0  // 1: weights are asked for a slice ahead
+#endif
+#ifndef AHEAD
+#define AHEAD 0  // bytes that weights are asked for ahead; 0: they are not
+#endif
+#ifndef GATED
+#define GATED 0  // 1: with matmul_gated and SILU, 2: with GELU_TANH
+#endif
+#include "activation.clh"
 #include "piece.clh"
 #include "vector.clh"
 #undef VW
@@ -57,12 +70,12 @@
 #endif
 #define COLUMNS (VECTORS_AT_ONCE * VW)  // outputs accumulated at once
 
-#include "matmul_stored.clh"
+#include "matmul_stored.clh"  // each time
 
 // The sums of a work-item: [groups of ITEM_PANELS][SUM_ROWS][SUMS_STEP].
 #define SUMS_STEP (16 * (ITEM_PANELS < 4 ? ITEM_PANELS : 4))
 #define SUMS_SIZE (SUM_ROWS * 16 * ITEM_PANELS)
-#ifdef BLOCKED
+#if BLOCKED
 #define SUM_ROWS (ROWS_BLOCK + 2)  // room for the last four
 #else
 #define SUM_ROWS ROWS_BLOCK
@@ -70,20 +83,18 @@
 // Where those of a row and panel are.
 int sums_at(int row, int panel) { return (panel / 4 * SUM_ROWS + row) * SUMS_STEP + panel % 4 * 16; }
 
-#ifdef BLOCKED
+#if BLOCKED
 #include "matmul_blocks.clh"
 #else
 
 // Nothing that is asked for faults, so it may lie beyond the end.
-#ifdef AHEAD
-void prefetch_step(const __global W* w) {
+void ask_ahead(const __global W* w) {
+#if AHEAD
   for (int i = 0; i < STEP * (int)sizeof(W); i += 64) FETCH((const __global char*)w + AHEAD + i);
-}
-#else
-#define prefetch_step(w)
 #endif
+}
 
-#ifdef SPREAD
+#if SPREAD
 #define PORTION 16  // k between two turns of asking; divides SLICE and SCALED
 #else
 #define PORTION SCALED
@@ -111,12 +122,12 @@ void add_slice(const __global float* x, const __global W* w, int column, float* 
 #pragma unroll
     for (int v = 0; v < VECTORS_AT_ONCE; ++v) scales[v] = LOAD_SCALES(w, block, column + v * VW);
     for (int portion = block; portion < block_end; portion += PORTION) {
-#ifdef SPREAD
+#if SPREAD
       for (int i = 0; i < lines; ++i, next += 64) FETCH(next);
 #endif
       for (int k = portion; k < min(portion + PORTION, block_end); k += K_OF_LINE, wp += STEP) {
         LINE line[VECTORS_AT_ONCE];
-        prefetch_step(wp);
+        ask_ahead(wp);
 #pragma unroll
         for (int v = 0; v < VECTORS_AT_ONCE; ++v) line[v] = LOAD_LINE(wp + v * VW);
 #pragma unroll
@@ -163,12 +174,12 @@ void add_panels(const __global float* x, const __global W* w, int panel, int pan
 #endif
 
 // y = sum + add, or sum where `has_add` is 0. Row m of `add` begins at m * add_stride: 0 for a bias. A work-item has
-// `item_panels` panels: ITEM_PANELS, or a multiple of 4 up to that.
+// `item_panels` panels: ITEM_PANELS, or a multiple of 4 up to that. Rows of y are y_stride apart.
 // Global size (ceil(panels / item_panels), ceil(M / ROWS_BLOCK)), local size 1.
 KERNEL void matmul_packed(IDS __global const float* restrict x, ulong x_offset, __global const W* restrict w,
                           ulong w_offset, __global const float* restrict add, ulong add_offset, ulong add_stride,
                           int has_add, __global float* restrict y, ulong y_offset, int m_size, int n_size, int k_size,
-                          int item_panels) {
+                          int item_panels, int y_stride) {
   const int panel = (int)ID(0) * item_panels, first = first_row(ID(1), m_size), rows = rows_of(ID(1), m_size);
   const int panels = min(item_panels, (n_size + 63) / 64 * 4 - panel);
   if (panel * 16 >= n_size) return;
@@ -178,7 +189,7 @@ KERNEL void matmul_packed(IDS __global const float* restrict x, ulong x_offset, 
     for (int p = 0; p < panels; ++p) {
       const float* sum = sums + sums_at(row, p);
       const int n = (panel + p) * 16, columns = min(16, n_size - n);
-      __global float* to = y + y_offset + (ulong)(first + row) * n_size + n;
+      __global float* to = y + y_offset + (ulong)(first + row) * y_stride + n;
       __global const float* from = add + add_offset + (ulong)(first + row) * add_stride + n;
       if (columns == 16)
         for (int c = 0; c < 16; c += VW) STORE(has_add ? LOAD(sum + c) + LOAD(from + c) : LOAD(sum + c), to + c);
@@ -187,8 +198,7 @@ KERNEL void matmul_packed(IDS __global const float* restrict x, ulong x_offset, 
     }
 }
 
-#ifdef GATED  // 1: SILU, 2: GELU_TANH
-#include "activation.clh"
+#if GATED
 #if GATED == 1
 #define ACTIVATION SILU
 #else
@@ -229,6 +239,29 @@ KERNEL void matmul_gated(IDS __global const float* restrict x, ulong x_offset, _
     }
 }
 #endif
+
+// to[t] = row ids[t] of w, its `dim` numbers, or NaN for an id that is no output. A vector is read for each number.
+// Global size (ceil(dim / chunk), tokens), local size 1.
+KERNEL void unpack_rows(IDS __global const W* restrict w, ulong w_offset, __global const int* restrict ids,
+                        ulong ids_offset, __global float* restrict to, ulong to_offset, int n_size, int dim,
+                        int chunk) {
+  const int id = ids[ids_offset + ID(1)], begin = (int)ID(0) * chunk, end = min(begin + chunk, dim);
+  to += to_offset + ID(1) * (ulong)dim;
+  if (id < 0 || id >= n_size) {
+    for (int k = begin; k < end; ++k) to[k] = NAN;
+    return;
+  }
+  const __global W* group = w + w_offset + id / 64 * GROUP_SIZE(dim);
+  const int column = id % 64 / VW * VW;
+  for (int k = begin; k < end; ++k) {
+    const int block = k / SCALED * SCALED;
+    const SCALES scales = LOAD_SCALES(group, block, column);
+    const LINE line = LOAD_LINE(group + NUMBERS_AT(k) + column);
+    float lanes[VW];
+    KEEP(NUMBER(line, k % K_OF_LINE, k - block, scales), lanes);
+    to[k] = lanes[id % VW];
+  }
+}
 
 #if STORED < 3 && !defined(IN_GRAPH)  // quantised ones are packed by kernels/pack_q8.cl and kernels/pack_blocks.cl
 // Lays w out in panels. `w` is [N][K], or [K][N] when `transposed` is 0. Its panel i goes to panel i * step + first.

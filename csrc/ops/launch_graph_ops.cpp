@@ -25,11 +25,12 @@ const std::vector<Known>& known_kernels() {
       {"rows", "rms_norm", GraphKernel::kRmsNorm, 9, {0, 2}, {4}},
       {"elementwise", "add", GraphKernel::kAdd, 9, {0, 2}, {4}},
       {"elementwise", "mul", GraphKernel::kMul, 9, {0, 2}, {4}},
-      {"matmul", "matmul_packed", GraphKernel::kMatmul, 14, {0, 2, 4}, {8}},
+      {"matmul", "matmul_packed", GraphKernel::kMatmul, 15, {0, 2, 4}, {8}},
       {"matmul", "matmul_gated", GraphKernel::kGated, 10, {0, 2}, {4}},
       {"qkv", "put_qkv", GraphKernel::kPutQkv, 25, {0, 2, 3, 7, 10}, {15, 17, 19}},
       {"attention", "attend_tiles", GraphKernel::kAttend, 30, {0, 2, 4, 10, 20, 23}, {26, 28, 29}},
       {"attention_merge", "attend_merge", GraphKernel::kMerge, 11, {0, 1, 2, 6}, {9}},
+      {"matmul", "unpack_rows", GraphKernel::kUnpack, 9, {0, 2}, {4}},
   };
   return known;
 }
@@ -66,6 +67,40 @@ std::uint64_t option_of(const Launch& launch, const std::string& name) {
   return std::stoull(launch.options.substr(at + name.size() + 3));
 }
 
+// Products of one step are of several forms: one for each way in which weights are kept, each with its own tile. A form
+// is the options but for what is multiplied behind it, in order of their names.
+constexpr std::size_t kMaxForms = 4;  // MATMUL_SETS in kernels/launch_graph.cl
+using Form = std::map<std::string, std::string>;
+
+bool is_product(const Launch& launch) { return launch.program == std::string_view("matmul"); }
+
+Form options_by_name(const Launch& launch) {
+  Form options;
+  std::istringstream flags(launch.options);
+  for (std::string flag; flags >> flag;) {
+    const std::size_t end = flag.find('=');
+    options.emplace(flag.substr(2, end - 2), end == std::string::npos ? "1" : flag.substr(end + 1));
+  }
+  return options;
+}
+
+Form form_of(const Launch& launch) {
+  Form form = options_by_name(launch);
+  form.erase("GATED");
+  return form;
+}
+
+// The forms of the products among `launches`, each with the gate that some of them have.
+std::vector<Form> forms_of(std::span<const Launch> launches) {
+  std::vector<Form> forms;
+  for (const Launch& launch : launches) {
+    if (!is_product(launch)) continue;
+    const Form form = form_of(launch);
+    if (std::find(forms.begin(), forms.end(), form) == forms.end()) forms.push_back(form);
+  }
+  return forms;
+}
+
 // The launch as it is, without what differs from step to step.
 BufferOp plain_op(const Launch& launch, GraphKernel kernel) {
   BufferOp op;
@@ -100,7 +135,8 @@ BufferOp merge_op(const BufferOp& attend) {
 // Turns launches into operations one by one.
 class Builder {
  public:
-  Builder(const GraphPlaces& places, GraphOps& graph) : places_(places), graph_(graph) {}
+  Builder(std::span<const Launch> launches, const GraphPlaces& places, GraphOps& graph)
+      : places_(places), graph_(graph), forms_(forms_of(launches)) {}
 
   // Why the launch cannot be replayed; empty when it can.
   std::string add(const Launch& launch) {
@@ -110,6 +146,8 @@ class Builder {
       return cat("kernel ", launch.name, " was launched with groups of several work-items");
     if (known->kernel == GraphKernel::kMerge) return "";  // made with its attend
     BufferOp op = plain_op(launch, known->kernel);
+    if (is_product(launch))
+      op.op.plan = static_cast<std::int32_t>(std::find(forms_.begin(), forms_.end(), form_of(launch)) - forms_.begin());
     if (std::string why = bind(launch, op); !why.empty()) return why;
     for (_cl_mem*& buffer : op.buffers) {
       if (buffer != nullptr && (contains(places_.uploads, buffer) || buffer == places_.ids))
@@ -125,6 +163,7 @@ class Builder {
   std::string bind(const Launch& launch, BufferOp& op) {
     switch (op.op.kernel) {
       case GraphKernel::kEmbedding:
+      case GraphKernel::kUnpack:
         if (op.buffers[kIds] == places_.ids) set_word(op, kIds, step_word(places_.ids_at));
         break;
       case GraphKernel::kPutQkv: {
@@ -161,6 +200,7 @@ class Builder {
 
   const GraphPlaces& places_;
   GraphOps& graph_;
+  const std::vector<Form> forms_;
 };
 
 bool names(const BufferOp& op, const std::vector<std::size_t>& arguments, _cl_mem* buffer) {
@@ -212,7 +252,7 @@ void make_norms_own(GraphOps& graph) {
 
 std::optional<GraphOps> graph_ops(std::span<const Launch> launches, const GraphPlaces& places, std::string& reason) {
   GraphOps graph;
-  Builder builder(places, graph);
+  Builder builder(launches, places, graph);
   for (const Launch& launch : launches) {
     reason = builder.add(launch);
     if (!reason.empty()) return std::nullopt;
@@ -223,23 +263,34 @@ std::optional<GraphOps> graph_ops(std::span<const Launch> launches, const GraphP
 
 std::optional<std::string> graph_options(std::span<const Launch> launches, std::string& reason) {
   std::map<std::string, std::string> options;
+  const std::vector<Form> forms = forms_of(launches);
+  if (forms.size() > kMaxForms) {
+    reason = cat("the step has products of ", forms.size(), " forms, allowed ", kMaxForms);
+    return std::nullopt;
+  }
+  const auto add = [&](const std::string& name, const std::string& value) {
+    const auto [known, is_new] = options.emplace(name, value);
+    if (is_new || known->second == value) return true;
+    reason = cat("kernels of the step were built with -D", name, "=", known->second, " and with ", value);
+    return false;
+  };
   for (const Launch& launch : launches) {
     if (known_of(launch) == nullptr) {
       reason = cat("kernel ", launch.program, ".", launch.name, " is not one that graphs know");
       return std::nullopt;
     }
-    std::istringstream flags(launch.options);
-    for (std::string flag; flags >> flag;) {
-      const std::string name = flag.substr(0, flag.find('='));
-      if (name == "-DOP" || name == "-DLANES") continue;  // graphs have all of the one, and 1 of the other
-      const auto [known, is_new] = options.emplace(name, flag);
-      if (is_new || known->second == flag) continue;
-      reason = cat("kernels of the step were built with ", known->second, " and with ", flag);
-      return std::nullopt;
+    const auto form = std::find(forms.begin(), forms.end(), form_of(launch)) - forms.begin();
+    const std::string number = is_product(launch) && form > 0 ? cat("_SET", form) : "";
+    for (const auto& [name, value] : options_by_name(launch)) {
+      if (name == "OP" || name == "LANES") continue;  // graphs have all of the one, and 1 of the other
+      if (!add(name + number, value)) return std::nullopt;
     }
   }
+  for (std::size_t form = 1; form < forms.size(); ++form)  // what matmul_again.clh asks for, given or not
+    for (const char* name : {"BLOCKED", "SPREAD", "AHEAD", "GATED"}) options.emplace(cat(name, "_SET", form), "0");
+  if (forms.size() > 1) add("MATMUL_SETS", cat(forms.size()));
   std::string text;
-  for (const auto& [name, flag] : options) text += (text.empty() ? "" : " ") + flag;
+  for (const auto& [name, value] : options) text += cat(text.empty() ? "-D" : " -D", name, "=", value);
   return text;
 }
 

@@ -20,13 +20,24 @@ inline constexpr std::int32_t kCounterInts = 16, kPlanInts = 8;
 inline constexpr std::uint64_t kSlot = std::uint64_t{1} << 63, kOwn = std::uint64_t{1} << 62;
 inline constexpr std::uint64_t kSlotLogits = 0, kSlotPartialOut = 1, kSlotPartialStats = 2, kSlotStep = 3;
 
-enum class GraphKernel : std::int32_t { kEmbedding, kRmsNorm, kAdd, kMul, kMatmul, kGated, kPutQkv, kAttend, kMerge };
+enum class GraphKernel : std::int32_t {
+  kEmbedding,
+  kRmsNorm,
+  kAdd,
+  kMul,
+  kMatmul,
+  kGated,
+  kPutQkv,
+  kAttend,
+  kMerge,
+  kUnpack
+};
 
 struct GraphOp {
   GraphKernel kernel{};
   std::int32_t own = 0;
   std::array<std::int32_t, 3> size{1, 1, 1};
-  std::int32_t plan = 0;
+  std::int32_t plan = 0;  // of attention: which cache's; of products: which of the forms that graph_options lists
   std::array<std::uint64_t, kGraphArguments> words{};
 };
 static_assert(sizeof(GraphOp) == 24 + 8 * kGraphArguments);

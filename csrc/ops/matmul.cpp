@@ -134,13 +134,35 @@ PackedPair pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up) {
   return packed;
 }
 
-Tensor matmul(const Tensor& x, const PackedWeight& w, const Tensor& add) {
+Tensor matmul(const Tensor& x, const PackedWeight& w, const Tensor& add) { return matmul(x, std::span(&w, 1), add); }
+
+Tensor matmul(const Tensor& x, std::span<const PackedWeight> parts, const Tensor& add) {
   constexpr const char* kWhere = "ops.matmul";
-  require(w.defined(), kWhere, "w: got an empty packed weight, allowed one made by pack");
-  check_input(kWhere, x, w.panels(), w.in_features());
-  Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, w.out_features()));
+  require(!parts.empty(), kWhere, "w: got no packed weights, allowed 1 or more");
+  Columns columns;
+  for (const PackedWeight& w : parts) {
+    require(w.defined(), kWhere, "w: got an empty packed weight, allowed one made by pack");
+    check_input(kWhere, x, w.panels(), w.in_features());
+    columns.all += w.out_features();
+  }
+  require(columns.all <= kMaxSide, kWhere, "w: got ", columns.all, " outputs, allowed up to ", kMaxSide);
+  Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, columns.all));
   check_add(kWhere, add, x, y.shape());
-  launch_packed(x, w, add, y);
+  for (const PackedWeight& w : parts) {
+    launch_packed(x, w, add, y, columns);
+    columns.begin += w.out_features();
+  }
+  return y;
+}
+
+Tensor embedding(const PackedWeight& w, const Tensor& ids) {
+  constexpr const char* kWhere = "ops.embedding";
+  require(w.defined(), kWhere, "table: got an empty packed weight, allowed one made by pack");
+  check_same_device(kWhere, "ids", ids, w.panels());
+  check_dtype(kWhere, "ids", ids, DType::kInt32);
+  check_rank(kWhere, "ids", ids, 1);
+  Tensor y = Tensor::empty(w.panels().device(), DType::kFloat32, {ids.dim(0), w.in_features()});
+  launch_unpack(w, ids, y);
   return y;
 }
 

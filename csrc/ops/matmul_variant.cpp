@@ -29,18 +29,31 @@ cl::Range items_of(const PackedTile& tile, std::int32_t item_panels, std::int64_
   return {divide_up(static_cast<std::size_t>(panels), item_panels), divide_up(m, tile.rows_block), 0};
 }
 
-// `add` [n] or [m, n] or undefined.
+// `add` [columns] or [m, columns] or undefined.
 void enqueue_packed(const PackedVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
-                    const Tensor& add, const Tensor& y) {
+                    const Tensor& add, const Tensor& y, const Columns& columns) {
   const cl::DevicePtr& device = x.device();
   const Tensor& added = add.defined() ? add : x;  // never read when undefined
-  const bool per_row = add.defined() && add.size() != static_cast<std::size_t>(sides.n);
+  const bool per_row = add.defined() && add.size() != static_cast<std::size_t>(columns.all);
   const std::int64_t count = 4 * panels.dim(0);
   const std::int32_t item_panels = item_panels_for(variant.tile, count, sides.m, device->info().compute_units);
+  const auto begin = static_cast<std::uint64_t>(columns.begin), all = static_cast<std::uint64_t>(columns.all);
   device->launch(device->kernel("matmul", "matmul_packed", variant.options()),
                  items_of(variant.tile, item_panels, count, sides.m), {1, 1, 0}, x.buffer(), x.offset(),
-                 panels.buffer(), panels.offset(), added.buffer(), added.offset(), std::uint64_t{per_row} * sides.n,
-                 std::int32_t{add.defined()}, y.buffer(), y.offset(), sides.m, sides.n, sides.k, item_panels);
+                 panels.buffer(), panels.offset(), added.buffer(), added.offset() + begin, per_row * all,
+                 std::int32_t{add.defined()}, y.buffer(), y.offset() + begin, sides.m, sides.n, sides.k, item_panels,
+                 static_cast<std::int32_t>(all));
+}
+
+// Numbers that one work-item looks up.
+constexpr std::int32_t kUnpacked = 256;
+
+void enqueue_unpack(const PackedVariant& variant, const Tensor& panels, const Sides& sides, const Tensor& ids,
+                    const Tensor& y) {
+  const cl::DevicePtr& device = panels.device();
+  device->launch(device->kernel("matmul", "unpack_rows", variant.options()),
+                 {divide_up(sides.k, kUnpacked), ids.size(), 0}, {1, 1, 0}, panels.buffer(), panels.offset(),
+                 ids.buffer(), ids.offset(), y.buffer(), y.offset(), sides.n, sides.k, kUnpacked);
 }
 
 void enqueue_gated(const PackedVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
@@ -145,13 +158,20 @@ class SmallWeight {
   bool from_blocks() const noexcept { return packed_ > WeightDType::kQ8; }
   BlockMatrix blocks(const cl::DevicePtr& device) const { return {device, bytes_, packed_, sides_.n}; }
 
+  // As packing leaves them.
+  std::vector<float> numbers() const {
+    if (from_blocks()) return reference::dequantise_blocks(packed_, bytes_);
+    std::vector<float> values(static_cast<std::size_t>(sides_.n) * sides_.k);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = reference::Numbers{bytes_.data(), source_of(packed_)}[i];
+    if (packed_ == WeightDType::kQ8)
+      values = reference::dequantise_q8(reference::quantise_q8(values, sides_.k), sides_.k);
+    return values;
+  }
+
   std::vector<float> products(const std::vector<float>& x) const {
-    if (!is_quantised(packed_)) return product(x, {bytes_.data(), source_of(packed_)});
-    if (from_blocks()) return product(x, {reference::dequantise_blocks(packed_, bytes_).data(), DType::kFloat32});
-    std::vector<float> values(bytes_.size() / sizeof(float));
-    std::memcpy(values.data(), bytes_.data(), bytes_.size());
-    return product(
-        x, {reference::dequantise_q8(reference::quantise_q8(values, sides_.k), sides_.k).data(), DType::kFloat32});
+    const std::vector<float> values = numbers();
+    return reference::matmul(x, {values.data(), DType::kFloat32}, sides_.m, sides_.k, sides_.n);
   }
 
   // [out, in], or [in, out] when not `transposed`.
@@ -172,10 +192,6 @@ class SmallWeight {
   }
 
  private:
-  std::vector<float> product(const std::vector<float>& x, reference::Numbers w) const {
-    return reference::matmul(x, w, sides_.m, sides_.k, sides_.n);
-  }
-
   Sides sides_;
   WeightDType packed_;
   std::vector<std::byte> bytes_;
@@ -198,6 +214,7 @@ struct SmallProduct {
         add_tensor(Tensor::from_host(device, DType::kFloat32, {sides.m, sides.n}, add.data())),
         y(Tensor::empty(device, DType::kFloat32, {sides.m, sides.n})) {}
 
+  Columns columns() const { return {0, sides.n}; }
   bool agrees(const std::vector<float>& wanted) const {
     std::vector<float> got(y.size());
     y.copy_to_host(got.data());
@@ -212,7 +229,7 @@ bool packed_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
   const SmallWeight w(variant.stored, 5);
   const std::vector<float> products = w.products(small.x);
   for (const bool transposed : {true, false}) {
-    enqueue_packed(variant, small.x_tensor, w.panels(device, transposed), small.sides, {}, small.y);
+    enqueue_packed(variant, small.x_tensor, w.panels(device, transposed), small.sides, {}, small.y, small.columns());
     if (!small.agrees(products)) return false;
   }
   const Tensor panels = w.panels(device);
@@ -220,10 +237,26 @@ bool packed_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
     std::vector<float> wanted = products;
     for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += small.add[i % (added_rows * small.sides.n)];
     const Tensor add = small.add_tensor.slice(0, added_rows);
-    enqueue_packed(variant, small.x_tensor, panels, small.sides, add, small.y);
+    enqueue_packed(variant, small.x_tensor, panels, small.sides, add, small.y, small.columns());
     if (!small.agrees(wanted)) return false;
   }
   return true;
+}
+
+// Outputs in the first and the last group, and none.
+bool unpack_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
+  const Sides sides = small_sides(variant.stored);
+  const SmallWeight w(variant.stored, 5);
+  const std::vector<std::int32_t> ids{69, 0, 17, sides.n};
+  const Tensor y = Tensor::empty(device, DType::kFloat32, {4, sides.k});
+  enqueue_unpack(variant, w.panels(device), sides, Tensor::from_host(device, DType::kInt32, {4}, ids.data()), y);
+  const std::vector<float> numbers = w.numbers();
+  std::vector<float> got(y.size());
+  y.copy_to_host(got.data());
+  for (std::size_t row = 0; row < 3; ++row)
+    for (std::int32_t k = 0; k < sides.k; ++k)
+      if (got[row * sides.k + k] != numbers[ids[row] * sides.k + k]) return false;
+  return std::isnan(got.back());
 }
 
 bool gated_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
@@ -294,10 +327,10 @@ std::string PackedVariant::options() const {
   std::string text =
       join("-DSTORED=", static_cast<int>(stored), " -DMATMUL_VW=", width, " -DROWS=", tile.rows,
            " -DVECTORS_AT_ONCE=", tile.vectors, " -DROWS_BLOCK=", tile.rows_block, " -DITEM_PANELS=", tile.item_panels);
-  if (tile.blocked) text += " -DBLOCKED";
+  if (tile.blocked) text += " -DBLOCKED=1";
   if (gated) text += *gated == Activation::kSilu ? " -DGATED=1" : " -DGATED=2";
-  if (tile.slice > 0) text += join(" -DSLICE=", tile.slice);
-  if (tile.slice > 0 && tile.rows_block > 1) text += " -DSPREAD";
+  text += join(" -DSLICE=", tile.slice > 0 ? tile.slice : 512);
+  if (tile.slice > 0 && tile.rows_block > 1) text += " -DSPREAD=1";
   if (asks_ahead(width, tile.rows_block, stored)) text += join(" -DAHEAD=", kAhead);
   return text;
 }
@@ -347,9 +380,20 @@ Tensor launch_pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, s
   return pack_pair_block_panels(gate, up, in);
 }
 
-void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, const Tensor& y) {
+void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, const Tensor& y, const Columns& columns) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
-  enqueue_packed(proven_for(x, sides.m, w.dtype(), {}), x, w.panels(), sides, add, y);
+  enqueue_packed(proven_for(x, sides.m, w.dtype(), {}), x, w.panels(), sides, add, y, columns);
+}
+
+// By the program that a product of as many rows with these weights needs, too.
+void launch_unpack(const PackedWeight& w, const Tensor& ids, const Tensor& y) {
+  const cl::DevicePtr& device = ids.device();
+  const auto rows = static_cast<std::int32_t>(ids.size());
+  const PackedVariant variant = choose_variant(vector_width(*device), rows, w.dtype(), {});
+  require_variant(device, join("matmul unpack ", variant.options()), [&] { return unpack_agrees(device, variant); });
+  enqueue_unpack(variant, w.panels(),
+                 {rows, static_cast<std::int32_t>(w.out_features()), static_cast<std::int32_t>(w.in_features())}, ids,
+                 y);
 }
 
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y) {

@@ -42,8 +42,13 @@ Tensor launch_pack(const Tensor& w, bool transpose_w, WeightDType stored);
 Tensor launch_pack_pair(const Tensor& gate, const Tensor& up, WeightDType stored);
 Tensor launch_pack_blocks(const BlockMatrix& w, std::int64_t in);
 Tensor launch_pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, std::int64_t in);
-void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add,
-                   const Tensor& y);  // add: may be undefined
+// Where a product's outputs are in each row of y.
+struct Columns {
+  std::int64_t begin = 0, all = 0;
+};
+void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, const Tensor& y,
+                   const Columns& columns);  // add: may be undefined
+void launch_unpack(const PackedWeight& w, const Tensor& ids, const Tensor& y);
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y);
 void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tensor& y);
 

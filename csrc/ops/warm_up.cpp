@@ -65,8 +65,7 @@ void warm_up(const cl::DevicePtr& device, const WarmUp& spec) {
           " and ", spec.kv_heads, " KV heads, allowed multiples");
   require(spec.k_dim > 1 && spec.k_dim % 2 == 0, kWhere, "head_dim: got ", spec.k_dim, ", allowed even numbers from 2");
   require(spec.v_dim > 0, kWhere, "v_head_dim: got ", spec.v_dim, ", allowed 1 or more");
-  warm_up_small(device,
-                is_quantised(spec.weight_dtype) ? DType::kFloat16 : static_cast<DType>(spec.weight_dtype));
+  warm_up_small(device, is_quantised(spec.weight_dtype) ? DType::kFloat16 : static_cast<DType>(spec.weight_dtype));
   warm_up_cells(device, spec);
   warm_up_attention(device, spec);
   warm_up_matmul(device, spec.weight_dtype, spec.gated);

@@ -47,9 +47,25 @@ std::optional<ops::MatmulBackend> to_backend(const py::object& name) {
   return ops::matmul_backend_from_name(std::string(to_text(name, "matmul", "backend")));
 }
 
+// Outputs one after the other, of weights that are kept differently.
+Tensor matmul_parts(const py::object& x, const py::object& w, const py::object& add) {
+  std::vector<ops::PackedWeight> parts;
+  for (const py::handle each : w) {
+    if (!py::isinstance<ops::PackedWeight>(each)) refuse_type(each, "matmul", "w", "packed weights only, or none");
+    parts.push_back(each.cast<ops::PackedWeight&>());
+  }
+  const Placement place{false, parts.front().panels().device()};
+  const Tensor a = to_tensor(x, place, "matmul", "x");
+  const Tensor added = to_optional_tensor(add, place, "matmul", "add");
+  return without_gil([&] { return ops::matmul(a, parts, added); });
+}
+
 Tensor matmul(const py::object& x, const py::object& w, bool transpose_w, const py::object& backend,
               const py::object& add) {
   const std::optional<ops::MatmulBackend> wanted = to_backend(backend);
+  if (py::isinstance<py::tuple>(w) || py::isinstance<py::list>(w)) {
+    if (py::len(w) > 0 && py::isinstance<ops::PackedWeight>(w[py::int_(0)])) return matmul_parts(x, w, add);
+  }
   if (!py::isinstance<ops::PackedWeight>(w)) {
     const Placement place = placement_among({x, w, add});
     const Tensor a = to_tensor(x, place, "matmul", "x");
@@ -152,23 +168,32 @@ Tensor rope(const py::object& x, const py::object& positions, const py::object& 
   return without_gil([&] { return ops::rope(a, at, params); });
 }
 
-Tensor embedding(const py::object& table, const py::object& ids) {
-  const Placement place = placement_among({table, ids});
-  const Tensor rows = to_tensor(table, place, "embedding", "table");
+// `rows` of `table`, a tensor or a packed weight of `limit` rows.
+template <class Table>
+Tensor embedding_of(const Table& table, std::int64_t limit, const Placement& place, const py::object& ids) {
   if (py::isinstance<Tensor>(ids)) {
     const auto& on_device = ids.cast<Tensor&>();
-    return without_gil([&] { return ops::embedding(rows, on_device); });
+    return without_gil([&] { return ops::embedding(table, on_device); });
   }
   const IntegerArgument checked(ids, "embedding", "ids");
-  const std::int64_t limit = rows.rank() > 0 ? rows.dim(0) : 0;
   for (std::size_t i = 0; i < checked.span().size(); ++i) {
     require(checked.span()[i] < limit, "embedding", "ids[", i, "]: got ", checked.span()[i], ", allowed 0 to ",
             limit - 1);
   }
   const auto count = static_cast<std::int64_t>(checked.span().size());
   return without_gil([&] {
-    return ops::embedding(rows, Tensor::from_host(place.device, DType::kInt32, {count}, checked.span().data()));
+    return ops::embedding(table, Tensor::from_host(place.device, DType::kInt32, {count}, checked.span().data()));
   });
+}
+
+Tensor embedding(const py::object& table, const py::object& ids) {
+  if (py::isinstance<ops::PackedWeight>(table)) {
+    const auto& packed = table.cast<ops::PackedWeight&>();
+    return embedding_of(packed, packed.out_features(), {false, packed.panels().device()}, ids);
+  }
+  const Placement place = placement_among({table, ids});
+  const Tensor rows = to_tensor(table, place, "embedding", "table");
+  return embedding_of(rows, rows.rank() > 0 ? rows.dim(0) : 0, place, ids);
 }
 
 Tensor attention(const py::object& q, const py::object& k, const py::object& v, const py::object& mask,
@@ -288,7 +313,8 @@ the float32 weight that the blocks stand for. Takes what the file does, up to 1.
         py::arg("add") = py::none(),
         R"(x [.., in] times w [out, in] -> float32 [.., out].
 
-``w``: a tensor, an array, or a ``PackedWeight``. ``transpose_w=False``: w is [in, out]. ``backend``: "clblast" or
+``w``: a tensor, an array, a ``PackedWeight``, or a tuple of those whose outputs come one after the other (weights that are
+kept differently; a launch for each). ``transpose_w=False``: w is [in, out]. ``backend``: "clblast" or
 "packed"; None: clblast on GPUs, packed elsewhere and for every ``PackedWeight``. ``add``: float32 [.., out] (a residual) or [out] (a bias), added to
 the product: inside its kernel for a ``PackedWeight``, by a second one otherwise.)");
   m.def("pack_pair", &pack_pair, py::arg("gate"), py::arg("up"), py::arg("dtype") = py::none(),

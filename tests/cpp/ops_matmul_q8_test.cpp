@@ -202,8 +202,8 @@ TEST_F(MatmulQ8, KeepsItsKindAndRefusesOtherConversions) {
   EXPECT_EQ(pack(w, true, WeightDType::kFloat32).dtype(), WeightDType::kFloat32);
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { pack(w, true, WeightDType::kFloat16); }),
                        "[ops.pack] dtype: got float16 for float32 [70, 40], allowed float32 or q8_0"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [] { weight_dtype_from_name("q4_0", "ops.pack", "dtype"); }),
-                       "dtype: got q4_0, allowed float32, float16, bfloat16 or q8_0"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [] { weight_dtype_from_name("q3_0", "ops.pack", "dtype"); }),
+                       "dtype: got q3_0, allowed float32, float16, bfloat16, q8_0, q4_0"));
 }
 
 TEST_F(MatmulQ8, VariantsOfEveryVectorWidthAgree) {

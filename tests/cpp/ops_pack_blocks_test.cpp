@@ -85,6 +85,43 @@ TEST_P(PackBlocks, GatedPairsHaveTheBitsOfTheFloat32Pair) {
   }
 }
 
+TEST_P(PackBlocks, EmbedsTheNumbersThatItStandsFor) {
+  const auto raw = blocks(130);
+  const PackedWeight packed = pack_blocks(matrix(raw, 130));
+  const auto numbers = reference::dequantise_blocks(GetParam(), raw);
+  for (const std::vector<std::int32_t>& ids : {std::vector{129}, {0, 63, 64, 127, 3}, std::vector(9, 128)}) {
+    std::vector<float> wanted;
+    for (const std::int32_t id : ids)
+      wanted.insert(wanted.end(), numbers.begin() + id * kIn, numbers.begin() + (id + 1) * kIn);
+    EXPECT_EQ(download(embedding(packed, upload(ids))), wanted);  // zeros have either sign
+  }
+  for (const float each : download(embedding(packed, upload(std::vector{130})))) ASSERT_TRUE(std::isnan(each));
+  for (const float each : download(embedding(packed, upload(std::vector{-1})))) ASSERT_TRUE(std::isnan(each));
+}
+
+TEST_P(PackBlocks, WeightsThatAreKeptDifferentlyAreOneProduct) {
+  const auto raw = blocks(70);
+  const std::vector<PackedWeight> parts = {
+      pack_blocks(matrix(raw, 70)), pack(upload(Random(8).normals(20 * kIn), {20, kIn})), pack_blocks(matrix(raw, 70))};
+  for (const std::int64_t rows : {1, 3, 20}) {
+    const Tensor x = rows_of(rows), add = upload(Random(9).normals(rows * 160), {rows, 160});
+    const auto got = download(matmul(x, parts)), added = download(matmul(x, parts, add));
+    const auto shifted = download(matmul(x, parts, add.slice(0, 1).reshape({160}))), addends = download(add);
+    std::int64_t begin = 0;
+    for (const PackedWeight& part : parts) {
+      const auto own = download(matmul(x, part));
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t n = 0; n < part.out_features(); ++n) {
+          const std::int64_t at = row * 160 + begin + n;
+          ASSERT_EQ(got[at], own[row * part.out_features() + n]);
+          ASSERT_EQ(added[at], got[at] + addends[at]);
+          ASSERT_EQ(shifted[at], got[at] + addends[begin + n]);
+        }
+      begin += part.out_features();
+    }
+  }
+}
+
 TEST_P(PackBlocks, EveryVariantAndItsReplacementProveThemselves) {
   for (const std::int32_t width : {4, 8})
     for (const std::int32_t rows : {1, 4, 9}) {

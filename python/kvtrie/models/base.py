@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 OWN_CAPACITY = 8192  # tokens, of the model's own cache
 
-DTYPES = ("float32", "float16", "q8_0", "stored")
+DTYPES = ("float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored")
 
 # The ``rope`` of a cache whose keys are not rotated: every angle is so small that float32 keeps each key as it is.
 NO_ROTATION: dict[str, Any] = {"scaling": {"rope_type": "linear", "factor": 1e30}}
@@ -68,6 +68,7 @@ class Model:
     dtype: str  # of the weight matrices on the device: one of DTYPES, as WeightTable explains them
     fingerprint: str  # SHA-256 (hex): equal exactly when config, weights and storage dtype are equal
     nbytes: int  # device memory of all weights
+    losses: dict[str, float]  # by tensor that loading quantised: root of mean square error over that of its numbers
     graphs: Any  # kv.StepGraphs: small steps that were recorded
     replays: bool  # whether they are replayed, on devices where that works; the bits are the same
 
@@ -90,7 +91,7 @@ class Model:
         self._tokenizer = tokenizer
         self._prefix_cache: kv.PrefixCache | None = None  # guarded by the lock
         self._cache_lock = threading.Lock()
-        self._embedding = weights.table("model.embed_tokens.weight")
+        self._embedding = weights.table("model.embed_tokens.weight", is_head=config.tie_word_embeddings)
         ropes = self._ropes(config, device)
         self._layers = [
             self.build_layer(config, weights, ropes.get(index), index) for index in range(config.num_hidden_layers)
@@ -104,6 +105,7 @@ class Model:
         self.nbytes = weights.nbytes
         self._packs = weights.packs
         self._kept = weights.kept
+        self.losses = weights.losses
         self.graphs = kv.StepGraphs()
         self.replays = True
         self._warm: set[str | None] = set()  # dtypes of K and V, guarded by the lock

@@ -70,7 +70,7 @@ def small(config: ModelConfig) -> ModelConfig:
 
 def as_text(model: Model, dtype: str) -> str | None:
     """What a helper needs to know; None for families with fields of their own, or weights as a file stores them."""
-    if type(model.config) is not ModelConfig or model.dtype == "stored":
+    if type(model.config) is not ModelConfig or model.dtype not in ("float32", "float16", "q8_0"):
         return None
     fields = dataclasses.asdict(small(model.config))
     told = {"config": fields, "weights": model.dtype, "kv": dtype, "device": _name(model.device)}

@@ -52,7 +52,7 @@ class Spread:
     """[rows, 1] -> [rows, width]: each row's one number, as often as it is wide. Exact."""
 
     def __init__(self, weights: WeightTable, width: int) -> None:
-        self._ones = Linear(weights.pack(weights.constant(np.ones((width, 1))), quantise=False))
+        self._ones = Linear(weights.pack(weights.constant(np.ones((width, 1)))))
 
     def __call__(self, numbers: Any) -> Any:
         return self._ones(numbers)

@@ -10,6 +10,7 @@ time depends on them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +121,7 @@ def _attention(model: Model, dtype: str) -> None:
         config.num_key_value_heads,
         config.head_dim,
         dtype=dtype,
-        weight_dtype="float16" if model.dtype == "stored" else model.dtype,
+        weight_dtype=Counter(model._kept.values()).most_common(1)[0][0],
         device=model.device,
     )
 
@@ -130,7 +131,7 @@ def _layers(model: Model, rows: int) -> None:
     x = model.embed(step.tokens)
     for index in kinds_of_layers(model):
         model._layers[index](step, x, Positions(step, model.device), None)
-    if model.dtype == "stored":  # the head's type may be that of no layer
+    if model.dtype not in ("float32", "float16"):  # the head's type may be that of no layer
         model._head(x)
 
 

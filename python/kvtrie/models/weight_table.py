@@ -6,6 +6,7 @@ Threads: one thread fills a table, while a model is built.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,12 +22,11 @@ from .weights import Array, Progress, WeightSource, to_float16, to_float32
 class WeightTable:
     """Takes checkpoint tensors to the device one by one, and digests what it took.
 
-    ``dtype``: "float32", "float16", "q8_0" or "stored". "q8_0" is for packed matrices, experts' and a tied head's too;
-    what is looked up (the embedding) and what steers (``quantise=False``: routers, gates of a few outputs) is float16
-    then. "stored" keeps each matrix as its file does: blocks of Q8_0 as q8_0, to the same numbers, F16 as float16, F32
-    and BF16 as float32; other blocks as float16, which moves the numbers they stand for by up to 2^-11 of each. What is
-    looked up and what steers is float16 at least. Matrices that are multiplied as one get the widest of their types.
-    Sizes in bytes.
+    ``dtype``: "float32", "float16", a kind of blocks ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0") or "stored". Blocks are for
+    packed matrices and experts; the head is q8_0 then, and so is an embedding that is the head. What is looked up
+    otherwise and what steers (``quantise=False``: routers, gates of a few outputs) is float16. "stored" keeps each matrix as
+    its file does: blocks as they are, F16 as float16, F32 and BF16 as float32; blocks that no kernel knows as float16,
+    which moves the numbers they stand for by up to 2^-11 of each. What steers is float16 at least. Sizes in bytes.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class WeightTable:
         self._sources = sources
         self._progress = progress
         self.kept: dict[str, str] = {}  # by matrix: its type on the device
+        self.losses: dict[str, float] = {}  # by tensor that was quantised here: root of mean square error / mean square
         self._digests: dict[str, bytes] = {}
         self._total = sum(source.nbytes for source in sources.values())
         self._done = 0
@@ -56,29 +57,24 @@ class WeightTable:
 
     def linear(self, name: str, bias: bool = False, quantise: bool = True) -> Linear:
         """``name``.weight, packed where that is faster, and ``name``.bias."""
-        kept = self._type_of([name], quantise)
-        plain = self._upload(self._matrix(f"{name}.weight", kept))
-        with self._naming(name):
-            weight = self.pack(plain, quantise=kept == "q8_0")
-        return Linear(weight, self.optional_vector(f"{name}.bias", bias))
+        return Linear(self._packed([name], self._type_of(name, quantise)), self.optional_vector(f"{name}.bias", bias))
 
     def linears(self, name: str, rows: Sequence[Array], bias: bool = False, quantise: bool = True) -> list[Linear]:
         """Several maps stored as one: ``rows[i]`` are the outputs of the i-th, in its order."""
-        kept = self._type_of([name], quantise)
+        kept = self._type_of(name, quantise)
         weight = self._matrix(f"{name}.weight", kept)
         shift: Array | None = None
         if bias:
             shift = to_float32(self._read(f"{name}.bias"), self._sources[f"{name}.bias"].dtype)
         with self._naming(name):
-            packed = [self.pack(self._upload(weight[part]), quantise=kept == "q8_0") for part in rows]
+            packed = [self._pack(weight[part], kept) for part in rows]
         return [Linear(part, None if shift is None else self._upload(shift[own])) for part, own in zip(packed, rows)]
 
     def joined(self, names: Sequence[str], bias: bool = False) -> Linear:
-        """Several maps of one input as one: their outputs one after the other."""
-        kept = self._type_of(names)
-        plain = self._upload(np.concatenate([self._matrix(f"{name}.weight", kept) for name in names]))
-        with self._naming(" or ".join(names)):
-            weight = self.pack(plain, quantise=kept == "q8_0")
+        """Several maps of one input as one: their outputs one after the other. One launch for neighbours kept alike."""
+        alike = [(kept, list(group)) for kept, group in itertools.groupby(names, self._type_of)]
+        parts = [self._packed(group, kept) for kept, group in alike]
+        weight = parts[0] if len(parts) == 1 else tuple(parts)
         if not bias:
             return Linear(weight)
         shifts = [to_float32(self._read(f"{name}.bias"), self._sources[f"{name}.bias"].dtype) for name in names]
@@ -86,36 +82,62 @@ class WeightTable:
 
     def gated(self, gate: str, up: str, activation: str = "silu", bias: bool = False) -> Gated | GatedParts:
         """The first half of a gated MLP; ``activation``: "silu" or "gelu"."""
-        if bias or not self.packs:
+        kept = self._type_of(gate)
+        if bias or not self.packs or kept != self._type_of(up):
             return GatedParts(self.linear(gate, bias), self.linear(up, bias), activation)
-        kept = self._type_of([gate, up])
-        plain = [self._upload(self._matrix(f"{name}.weight", kept)) for name in (gate, up)]
         with self._naming(f"{gate} or {up}"):
-            pair = kv.ops.pack_pair(plain[0], plain[1], "q8_0" if kept == "q8_0" else None)
-        self.nbytes += pair.nbytes - sum(each.nbytes for each in plain)
+            first, second = (self._matrix(f"{name}.weight", kept) for name in (gate, up))
+            if first.dtype == np.uint8:
+                pair = kv.ops.pack_pair_blocks(first, second, kept, device=self.device)
+            else:
+                on_device = [kv.tensor(each, device=self.device) for each in (first, second)]
+                pair = kv.ops.pack_pair(on_device[0], on_device[1], "q8_0" if kept == "q8_0" else None)
+        self.nbytes += pair.nbytes
         return Gated(pair, activation)
 
-    def table(self, name: str) -> Any:
-        """A matrix in its plain layout, in the storage dtype; float16 for q8_0, which is a packed one."""
-        return self._upload(self._matrix(name, self._type_of([name.removesuffix(".weight")], False)))
+    def table(self, name: str, is_head: bool = False) -> Any:
+        """A matrix whose rows are looked up, packed if it is blocks. ``is_head``: it is multiplied, too (:meth:`tied`)."""
+        matrix = name.removesuffix(".weight")
+        kept = self._type_of(matrix, blocks=self.dtype == "stored" or (is_head and self._rounds_head(name)))
+        if kept in BLOCKS.values():
+            return self._packed([matrix], kept)
+        return self._upload(self._matrix(name, kept))
 
     def tied(self, name: str, table: Any) -> Linear:
         """The head that is the embedding ``name``, which stays in use as ``table``."""
-        kept = self._type_of([name.removesuffix(".weight")]) if self.packs else "as the table"
-        if self.dtype == "stored" and kept == "q8_0":  # the table is rounded, the file's own blocks are not
-            return Linear(self.pack(self._upload(self._matrix(name, kept)), quantise=True))
-        return Linear(self.pack(table, keep=True, quantise=kept == "q8_0"))
+        if isinstance(table, kv.ops.PackedWeight) or not self.packs:
+            return Linear(table)
+        packed = kv.ops.pack(table, "q8_0" if self.dtype == "q8_0" else None)
+        self.nbytes += packed.nbytes
+        return Linear(packed)
 
-    def pack(self, plain: Any, keep: bool = False, quantise: bool = True) -> Any:
-        """``plain`` laid out for this device's matmul. ``keep``: the plain one stays in use beside it.
+    def _rounds_head(self, name: str) -> bool:
+        """Whether an embedding that is the head is looked up in the head's blocks: where that loses nothing, or is asked for."""
+        return self.dtype in BLOCKS.values() and (self.dtype != "q8_0" or self._sources[name].stored == "Q8_0")
 
-        ``quantise``: whether it becomes q8_0 where there is such a type. The packed kernels are the default backend
-        except on GPUs: there it is CLBlast, which takes float32 only.
-        """
+    def _packed(self, names: Sequence[str], kept: str) -> Any:
+        """Weights of one input laid out for this device's matmul, one behind the other."""
+        with self._naming(" or ".join(names)):
+            matrices = [self._matrix(f"{name}.weight", kept) for name in names]
+            return self._pack(matrices[0] if len(matrices) == 1 else np.concatenate(matrices), kept)
+
+    def _pack(self, matrix: Array, kept: str) -> Any:
+        """The packed kernels are the default backend except on GPUs: there it is CLBlast, which takes float32 only."""
+        if matrix.dtype == np.uint8:
+            packed = kv.ops.pack_blocks(matrix, kept, device=self.device)
+        else:
+            packed = kv.tensor(matrix, device=self.device)
+            if self.packs:
+                packed = kv.ops.pack(packed, "q8_0" if kept == "q8_0" else None)
+        self.nbytes += packed.nbytes
+        return packed
+
+    def pack(self, plain: Any) -> Any:
+        """A tensor laid out for this device's matmul, in its own type."""
         if not self.packs:
             return plain
-        packed = kv.ops.pack(plain, "q8_0" if quantise and self.dtype in ("q8_0", "stored") else None)
-        self.nbytes += packed.nbytes - (0 if keep else plain.nbytes)
+        packed = kv.ops.pack(plain)
+        self.nbytes += packed.nbytes - plain.nbytes
         return packed
 
     @property
@@ -134,35 +156,55 @@ class WeightTable:
 
     def _read(self, name: str) -> Array:
         """The elements, or the numbers that blocks stand for."""
+        source, stored = self._sources[name], self._stored(name)
+        return stored if source.blocks is None else source.blocks.dequantise(stored)
+
+    def _stored(self, name: str) -> Array:
+        """Elements or blocks as they are in the file."""
         source = self._sources[name]
-        if source.blocks is None:
-            stored = values = source.read()
-        else:
-            stored = source.blocks.rows(0, source.shape[0])
-            values = source.blocks.dequantise(stored)
+        stored = source.read() if source.blocks is None else source.blocks.rows(0, source.shape[0])
         if name not in self._digests:
             self._digests[name] = hashlib.sha256(np.ascontiguousarray(stored).reshape(-1).view(np.uint8).data).digest()
             self._done += source.nbytes
         if self._progress is not None:
             self._progress(self._done, self._total)
-        return values
+        return stored
 
-    def _type_of(self, names: Sequence[str], quantise: bool = True) -> str:
-        """What the matrices ``names``, multiplied as one, are kept as."""
-        kept = self.dtype
-        if self.dtype == "stored":
-            kept = max((_stored_type(self._sources[f"{name}.weight"].stored) for name in names), key=_WIDTHS.index)
-        if kept == "q8_0" and not quantise:
+    def _type_of(self, name: str, quantise: bool = True, blocks: bool = True) -> str:
+        """What the matrix ``name`` is kept as. ``blocks``: whether it may be blocks."""
+        source, kept = self._sources[f"{name}.weight"], self.dtype
+        if kept == "stored":
+            kept = _stored_type(source)
+        elif kept in BLOCKS.values() and (name in _HEADS or source.shape[-1] % _numbers_of(kept)):
+            kept = "q8_0"
+        if kept in BLOCKS.values() and not (quantise and blocks):
             kept = "float16"
-        self.kept.update(dict.fromkeys(names, kept))
+        self.kept[name] = kept
         return kept
 
     def _matrix(self, name: str, kept: str) -> Array:
-        """The numbers to upload: for q8_0 those of the file, which are rounded once, when they are packed."""
-        values, stored = self._read(name), self._sources[name].dtype
+        """Blocks uint8 [out, bytes], or the numbers to upload: for q8_0 those of the file, rounded once, when packed."""
+        source = self._sources[name]
+        if source.blocks is not None and BLOCKS.get(source.stored) == kept:
+            return np.ascontiguousarray(self._stored(name))
+        values, stored = self._read(name), source.dtype
+        if kept in BLOCKS.values() and kept != "q8_0":
+            return self._quantised(name, to_float32(values, stored), kept)
         if kept == "float32" or (kept == "q8_0" and stored != "F16"):
             return to_float32(values, stored)
         return to_float16(values, stored, name, self.dtype)
+
+    def _quantised(self, name: str, values: Array, kept: str) -> Array:
+        """Blocks as the ``gguf`` package makes them; the error goes to ``losses``."""
+        import gguf  # noqa: PLC0415 - only where weights are quantised
+
+        if not np.isfinite(values).all():
+            raise kv.ArgumentError(f"got a number in {name} that is not finite, allowed finite ones in {kept}")
+        kind = gguf.GGMLQuantizationType[kept.upper()]
+        blocks: Array = gguf.quants.quantize(values, kind)
+        error = gguf.quants.dequantize(blocks, kind) - values
+        self.losses[name] = float(np.sqrt(np.mean(error * error, dtype=np.float64) / max(np.mean(values * values, dtype=np.float64), 1e-30)))
+        return blocks
 
     @contextmanager
     def _naming(self, name: str) -> Iterator[None]:
@@ -178,9 +220,16 @@ class WeightTable:
         return tensor
 
 
-_WIDTHS = ("q8_0", "float16", "float32")
+# What kernels read as it is, by GGML's names.
+BLOCKS = {kind: kind[:-1].lower() + kind[-1] for kind in ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")}
+_HEADS = ("lm_head", "model.embed_tokens")  # of which q8_0 is the least
 
 
-def _stored_type(stored: str) -> str:
+def _numbers_of(kept: str) -> int:
+    return 256 if kept.endswith("K") else 32
+
+
+def _stored_type(source: WeightSource) -> str:
     """What "stored" makes of an element type or a kind of blocks."""
-    return {"Q8_0": "q8_0", "F32": "float32", "BF16": "float32"}.get(stored, "float16")
+    kept = BLOCKS.get(source.stored, {"F32": "float32", "BF16": "float32"}.get(source.stored, "float16"))
+    return kept if source.blocks is not None or kept not in BLOCKS.values() else "float16"
