@@ -154,7 +154,9 @@ def test_what_q8_0_cannot_hold_is_refused(value: float, message: str) -> None:
 
 def test_other_dtypes_are_refused() -> None:
     w = weight(8, 8)
-    with pytest.raises(kv.ArgumentError, match="dtype: got q4_0, allowed float32, float16, bfloat16 or q8_0"):
+    with pytest.raises(kv.ArgumentError, match="dtype: got q3_0, allowed float32, float16, bfloat16, q8_0, q4_0"):
+        kv.ops.pack(w, dtype="q3_0")
+    with pytest.raises(kv.ArgumentError, match=r"dtype: got q4_0 for float32 .*, allowed float32 or q8_0"):
         kv.ops.pack(w, dtype="q4_0")
     with pytest.raises(kv.ArgumentError, match=r"dtype: got float16 for float32 .*, allowed float32 or q8_0"):
         kv.ops.pack(w, dtype="float16")
@@ -300,5 +302,5 @@ def test_weights_that_do_not_fit_are_named() -> None:
     large = {**weights, "model.embed_tokens.weight": weights["model.embed_tokens.weight"] + np.float32(1e6)}
     with pytest.raises(kv.ArgumentError, match=r"'q8_0' cannot hold model.embed_tokens.weight: got .value. up to 1e"):
         kv.models.from_weights(config, large, dtype="q8_0")
-    with pytest.raises(kv.ArgumentError, match="allowed float32, float16, q8_0"):
-        kv.models.from_weights(config, weights, dtype="q4_0")
+    with pytest.raises(kv.ArgumentError, match="allowed float32, float16, q8_0, q5_1"):
+        kv.models.from_weights(config, weights, dtype="q3_0")

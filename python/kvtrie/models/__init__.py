@@ -78,14 +78,19 @@ def load(
     A folder holds ``config.json``, ``model.safetensors`` (or shards with their index) and, if there is text to be
     encoded, ``tokenizer.json`` with ``tokenizer_config.json``; or one GGUF file. A name, "organisation/model", is
     looked up where ``hf download`` puts it; nothing is downloaded. ``device``: a ``kv.Device``, a name, or None for the
-    best one. ``dtype``: how weight matrices are kept on the device, "float32", "float16", "q8_0" or "stored".
+    best one. ``dtype``: how weight matrices are kept on the device, "float32", "float16", "q8_0", "q5_1",
+    "q5_0", "q4_1", "q4_0" or "stored".
 
     The default is exact where weights are not quantised: as in the file, and float32 for bfloat16, whose range float16
-    does not have. Where they are, it is "stored": blocks of Q8_0 stay as they are, others become float16, which moves
-    each number by up to 2^-11 of it; "float32" is exact, and twice as large. On GPUs it is always float32, which
-    CLBlast needs. "q8_0" (``kv.ops.pack``) takes 8.5 bits a number and is faster where memory is the limit, on CPU
-    devices; it rounds: matrices, experts and the head become q8_0; the embedding, routers and the small gates of
-    recurrent layers float16. ``progress``: a callable (done_bytes, total_bytes), or True for a tqdm bar on stderr.
+    does not have. Where they are, it is "stored": blocks that kernels know (docs/gguf.md) stay as they are, to the last
+    bit of each product; others become float16, which moves each number by up to 2^-11 of it. On GPUs it is always
+    float32, which CLBlast needs.
+
+    "q8_0" (``kv.ops.pack``) takes 8.5 bits a number, "q4_0" to "q5_1" take 4.5 to 6; they are faster where memory is
+    the limit, on CPU devices. They round: matrices and experts become blocks, the head q8_0; the embedding, routers
+    and the small gates of recurrent layers float16. What "q4_0" to "q5_1" lost is in ``model.losses``.
+
+    ``progress``: a callable (done_bytes, total_bytes), or True for a tqdm bar on stderr.
 
     Raises ``kv.FormatError`` naming the file that is missing, damaged or inconsistent, and ``kv.NotSupported`` for an
     architecture or feature that is not computed here. Nothing stays behind after an error.

@@ -98,7 +98,7 @@ class Model:
         ]
         self._norm = weights.vector("model.norm.weight")
         if config.tie_word_embeddings:
-            self._head = weights.tied("model.embed_tokens.weight", self._embedding)
+            self._head = weights.tied(self._embedding)
         else:
             self._head = weights.linear("lm_head")
         self.build_rest(weights)

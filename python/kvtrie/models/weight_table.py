@@ -22,11 +22,12 @@ from .weights import Array, Progress, WeightSource, to_float16, to_float32
 class WeightTable:
     """Takes checkpoint tensors to the device one by one, and digests what it took.
 
-    ``dtype``: "float32", "float16", a kind of blocks ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0") or "stored". Blocks are for
-    packed matrices and experts; the head is q8_0 then, and so is an embedding that is the head. What is looked up
-    otherwise and what steers (``quantise=False``: routers, gates of a few outputs) is float16. "stored" keeps each matrix as
-    its file does: blocks as they are, F16 as float16, F32 and BF16 as float32; blocks that no kernel knows as float16,
-    which moves the numbers they stand for by up to 2^-11 of each. What steers is float16 at least. Sizes in bytes.
+    ``dtype``: "float32", "float16", a kind of blocks ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0") or "stored". Blocks are
+    for packed matrices and experts; the head is q8_0 then, and so is an embedding that is the head. What is looked up
+    otherwise and what steers (``quantise=False``: routers, gates of a few outputs) is float16. "stored" keeps each
+    matrix as its file does: blocks as they are, F16 as float16, F32 and BF16 as float32; blocks that no kernel knows as
+    float16, which moves the numbers they stand for by up to 2^-11 of each. What steers is float16 at least. Sizes in
+    bytes.
     """
 
     def __init__(
@@ -96,24 +97,23 @@ class WeightTable:
         return Gated(pair, activation)
 
     def table(self, name: str, is_head: bool = False) -> Any:
-        """A matrix whose rows are looked up, packed if it is blocks. ``is_head``: it is multiplied, too (:meth:`tied`)."""
+        """A matrix whose rows are looked up, packed if it is blocks. ``is_head``: it is multiplied, too (``tied``)."""
         matrix = name.removesuffix(".weight")
-        kept = self._type_of(matrix, blocks=self.dtype == "stored" or (is_head and self._rounds_head(name)))
+        # In q8_0 only what the file has in such blocks: rounding shows more in what is looked up.
+        in_head = is_head and self.dtype in BLOCKS.values()
+        in_head = in_head and (self.dtype != "q8_0" or self._sources[name].stored == "Q8_0")
+        kept = self._type_of(matrix, blocks=self.dtype == "stored" or in_head)
         if kept in BLOCKS.values():
             return self._packed([matrix], kept)
         return self._upload(self._matrix(name, kept))
 
-    def tied(self, name: str, table: Any) -> Linear:
-        """The head that is the embedding ``name``, which stays in use as ``table``."""
+    def tied(self, table: Any) -> Linear:
+        """The head that is the embedding, which stays in use as ``table``."""
         if isinstance(table, kv.ops.PackedWeight) or not self.packs:
             return Linear(table)
         packed = kv.ops.pack(table, "q8_0" if self.dtype == "q8_0" else None)
         self.nbytes += packed.nbytes
         return Linear(packed)
-
-    def _rounds_head(self, name: str) -> bool:
-        """Whether an embedding that is the head is looked up in the head's blocks: where that loses nothing, or is asked for."""
-        return self.dtype in BLOCKS.values() and (self.dtype != "q8_0" or self._sources[name].stored == "Q8_0")
 
     def _packed(self, names: Sequence[str], kept: str) -> Any:
         """Weights of one input laid out for this device's matmul, one behind the other."""
@@ -123,12 +123,12 @@ class WeightTable:
 
     def _pack(self, matrix: Array, kept: str) -> Any:
         """The packed kernels are the default backend except on GPUs: there it is CLBlast, which takes float32 only."""
+        packed: Any
         if matrix.dtype == np.uint8:
             packed = kv.ops.pack_blocks(matrix, kept, device=self.device)
         else:
-            packed = kv.tensor(matrix, device=self.device)
-            if self.packs:
-                packed = kv.ops.pack(packed, "q8_0" if kept == "q8_0" else None)
+            plain = kv.tensor(matrix, device=self.device)
+            packed = kv.ops.pack(plain, "q8_0" if kept == "q8_0" else None) if self.packs else plain
         self.nbytes += packed.nbytes
         return packed
 
@@ -183,7 +183,7 @@ class WeightTable:
         return kept
 
     def _matrix(self, name: str, kept: str) -> Array:
-        """Blocks uint8 [out, bytes], or the numbers to upload: for q8_0 those of the file, rounded once, when packed."""
+        """Blocks uint8 [out, bytes], or the numbers to upload: for q8_0 those of the file, rounded when packed."""
         source = self._sources[name]
         if source.blocks is not None and BLOCKS.get(source.stored) == kept:
             return np.ascontiguousarray(self._stored(name))
@@ -196,14 +196,16 @@ class WeightTable:
 
     def _quantised(self, name: str, values: Array, kept: str) -> Array:
         """Blocks as the ``gguf`` package makes them; the error goes to ``losses``."""
-        import gguf  # noqa: PLC0415 - only where weights are quantised
+        import gguf  # half a second
 
         if not np.isfinite(values).all():
             raise kv.ArgumentError(f"got a number in {name} that is not finite, allowed finite ones in {kept}")
         kind = gguf.GGMLQuantizationType[kept.upper()]
         blocks: Array = gguf.quants.quantize(values, kind)
         error = gguf.quants.dequantize(blocks, kind) - values
-        self.losses[name] = float(np.sqrt(np.mean(error * error, dtype=np.float64) / max(np.mean(values * values, dtype=np.float64), 1e-30)))
+        self.losses[name] = float(
+            np.sqrt(np.mean(error * error, dtype=np.float64) / max(np.mean(values * values, dtype=np.float64), 1e-30))
+        )
         return blocks
 
     @contextmanager
@@ -221,7 +223,9 @@ class WeightTable:
 
 
 # What kernels read as it is, by GGML's names.
-BLOCKS = {kind: kind[:-1].lower() + kind[-1] for kind in ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")}
+BLOCKS = {
+    kind: kind[:-1].lower() + kind[-1] for kind in ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+}
 _HEADS = ("lm_head", "model.embed_tokens")  # of which q8_0 is the least
 
 

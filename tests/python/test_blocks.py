@@ -1,0 +1,102 @@
+"""Weights in GGML's blocks: what ``kv.ops`` takes, and models that are quantised while they are loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+import kvtrie as kv
+from gguf_files import Kind, random_blocks
+from kvtrie.models.weight_table import BLOCKS
+from reference_llama import random_llama
+from test_models import all_logits
+
+TOKENS = np.arange(40) * 7 % 90
+
+
+def blocks_of(kind: str, out: int, width: int, seed: int = 0) -> Any:
+    return random_blocks(Kind[kind], out, width, seed)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_a_product_has_the_bits_of_what_gguf_makes_of_the_blocks(kind: str) -> None:
+    raw = blocks_of(kind, 70, 512)
+    packed = kv.ops.pack_blocks(raw, BLOCKS[kind])
+    assert (packed.shape, packed.dtype) == ((70, 512), BLOCKS[kind])
+    plain = kv.ops.pack(gguf.quants.dequantize(raw, Kind[kind]))
+    for rows in (1, 7, 30):
+        x = np.random.default_rng(rows).standard_normal((rows, 512)).astype(np.float32)
+        np.testing.assert_array_equal(kv.ops.matmul(x, packed).numpy(), kv.ops.matmul(x, plain).numpy())
+        pair = kv.ops.pack_pair_blocks(raw, blocks_of(kind, 70, 512, 1), BLOCKS[kind])
+        gate, up = (
+            kv.ops.matmul(x, packed),
+            kv.ops.matmul(x, kv.ops.pack_blocks(blocks_of(kind, 70, 512, 1), pair.dtype)),
+        )
+        np.testing.assert_array_equal(kv.ops.matmul_gated(x, pair).numpy(), kv.ops.silu_mul(gate, up).numpy())
+    ids = [0, 69, 5, 5]
+    np.testing.assert_array_equal(
+        kv.ops.embedding(packed, ids).numpy(), gguf.quants.dequantize(raw, Kind[kind])[ids].astype(np.float32)
+    )
+
+
+def test_wrong_blocks_are_refused() -> None:
+    raw = blocks_of("Q4_1", 6, 64)
+    for blocks, message in (
+        (raw[:, :-1], r"w: got 234 bytes, allowed 6 rows of blocks of 20 bytes for q4_1"),
+        (raw[0], r"blocks: got \[40\], allowed \[out, bytes\]"),
+        (raw.astype(np.int32), r"blocks: got .*, allowed a numpy array of uint8"),
+        (raw[:0], r"w: got 0 outputs"),
+    ):
+        with pytest.raises(kv.ArgumentError, match=message):
+            kv.ops.pack_blocks(blocks, "q4_1")
+    with pytest.raises(kv.ArgumentError, match="dtype: got float16, allowed q8_0"):
+        kv.ops.pack_blocks(raw, "float16")
+    with pytest.raises(kv.ArgumentError, match="dtype: got q4, allowed float32"):
+        kv.ops.pack_blocks(raw, "q4")
+    with pytest.raises(kv.ArgumentError, match="up: got q4_1"):
+        kv.ops.pack_pair_blocks(raw, raw[:3], "q4_1")
+    packed = kv.ops.pack_blocks(raw, "q4_1")
+    with pytest.raises(kv.ArgumentError, match=r"ids\[1\]: got 6, allowed 0 to 5"):
+        kv.ops.embedding(packed, [0, 6])
+    with pytest.raises(kv.ArgumentTypeError, match="packed weights only"):
+        kv.ops.matmul(np.zeros((1, 64), np.float32), (packed, raw))
+    with pytest.raises(kv.ArgumentError, match="allowed a last size of 32"):
+        kv.ops.matmul(np.zeros((1, 64), np.float32), (packed, kv.ops.pack(np.zeros((4, 32), np.float32))))
+
+
+@pytest.mark.parametrize("dtype", ["q4_0", "q4_1", "q5_0", "q5_1"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_checkpoint_is_quantised_while_it_is_loaded(dtype: str, tied: bool) -> None:
+    """The bits are those of a float32 model of the rounded numbers; what was lost is told."""
+    config, weights = random_llama(5, hidden=64, vocab=96, tied=tied)
+    model = kv.models.from_weights(config, weights, dtype=dtype)
+    rounded = dict(weights)
+    for name, values in weights.items():
+        if values.ndim == 2 and not (name.startswith("model.embed") and not tied):
+            is_head = name.startswith(("lm_head", "model.embed"))
+            kind = Kind.Q8_0 if is_head else Kind[dtype.upper()]
+            rounded[name] = gguf.quants.dequantize(gguf.quants.quantize(values, kind), kind)
+    if not tied:
+        rounded["model.embed_tokens.weight"] = (
+            weights["model.embed_tokens.weight"].astype(np.float16).astype(np.float32)
+        )
+    wanted = all_logits(kv.models.from_weights(config, rounded, dtype="float32"), TOKENS, 40)
+    np.testing.assert_array_equal(all_logits(model, TOKENS, 40), wanted)
+    assert len(model.losses) == 7 * config["num_hidden_layers"]
+    most = {"q4_0": 0.13, "q4_1": 0.13, "q5_0": 0.07, "q5_1": 0.07}[dtype]
+    assert all(most / 10 < loss < most for loss in model.losses.values())
+    assert model.fingerprint != kv.models.from_weights(config, weights, dtype="float32").fingerprint
+
+
+def test_rows_that_are_no_whole_blocks_and_numbers_that_are_none() -> None:
+    config, weights = random_llama(5, hidden=48, heads=4, kv_heads=2, intermediate=96, vocab=96)
+    model = kv.models.from_weights(config, weights, dtype="q4_0")
+    assert {model._kept[f"model.layers.0.mlp.{name}_proj"] for name in ("gate", "up")} == {"q8_0"}
+    assert model._kept["model.layers.0.mlp.down_proj"] == "q4_0"
+    config, weights = random_llama(5, hidden=64)
+    broken = {**weights, "model.layers.1.mlp.up_proj.weight": weights["model.layers.1.mlp.up_proj.weight"] * np.inf}
+    with pytest.raises(kv.ArgumentError, match=r"dtype 'q4_1' cannot hold .*up_proj.*not finite"):
+        kv.models.from_weights(config, broken, dtype="q4_1")
