@@ -1,5 +1,7 @@
 """Damages GGUF files at random: whatever becomes of them is a typed error or a model, in bounded time and memory.
 
+A model's tokenizer is tried, too: it encodes and decodes whatever comes, and lays messages out or refuses them.
+
     ./dev run python tests/python/gguf_mutations.py --seed 1 --count 100000
 
 prints the errors by kind, the slowest case and the most memory. The tests run some thousands of them.
@@ -8,6 +10,7 @@ prints the errors by kind, the slowest case and the most memory. The tests run s
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import random
 import resource
@@ -21,9 +24,11 @@ from typing import Any
 
 import kvtrie as kv
 from gguf_files import checkpoint, write
+from hostile_texts import texts
 
 _TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(48)), "a", "b", "ab", "\u2581", "\u2581a"]
 _BYTES = ["<|end|>", "<think>", "a", "b", "c", "ab", "abc", "\u0120", "\u0120a"]
+TEXTS = texts(40, seed=3)
 LENGTHS = (0, 1, 2, 3, 7, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 
 
@@ -90,6 +95,21 @@ def damaged(whole: bytes, dice: random.Random) -> bytes:
     return bytes(data)
 
 
+def use(model: Any, dice: random.Random) -> None:
+    """Text to ids and back. Raises ``AssertionError`` for an id outside the vocabulary."""
+    try:
+        tokenizer = model.tokenizer
+    except kv.NotSupported:
+        return
+    for text in [*dice.sample(TEXTS, 4), "ab <s><|end|> abc"]:
+        ids = tokenizer.encode(text)
+        assert all(0 <= token < model.config.vocab_size for token in ids), f"{text!r}: {ids}"
+        tokenizer.decode(ids)
+    if tokenizer.chat_template is not None:
+        with contextlib.suppress(kv.ArgumentError):
+            tokenizer.apply_chat_template([{"role": "user", "content": "a"}])
+
+
 def play(seed: int, count: int, folder: Path) -> tuple[Counter[str], float]:
     """(outcomes, seconds of the slowest case). Raises what is neither a typed error nor a model, naming the case."""
     logging.getLogger("gguf").setLevel(logging.ERROR)
@@ -102,7 +122,7 @@ def play(seed: int, count: int, folder: Path) -> tuple[Counter[str], float]:
         path.write_bytes(damaged(dice.choice(wholes), dice))
         start = time.perf_counter()
         try:
-            kv.models.load(path)
+            use(kv.models.load(path), dice)
             outcomes["a model"] += 1
         except (kv.FormatError, kv.NotSupported, kv.ArgumentError) as error:
             if not str(error).startswith("[models"):
