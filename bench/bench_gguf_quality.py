@@ -42,6 +42,15 @@ WIDTH, HEADS = 768, (12, 4)  # of the padded model
 Logits = Callable[[np.ndarray], Iterator[np.ndarray]]  # tokens of a window -> logits, ROWS rows at a time
 
 
+class Exact:
+    """What the next token is by some logits [rows, vocab], in float64."""
+
+    def __init__(self, logits: np.ndarray) -> None:
+        self.p = np.exp(logits - log_sum(logits)[:, None])
+        self.entropy = -np.einsum("rv,rv->r", self.p, np.log(np.maximum(self.p, np.finfo(np.float64).tiny)))
+        self.top = logits.argmax(-1)
+
+
 class Sums:
     """Means of a side over all positions."""
 
@@ -50,13 +59,13 @@ class Sums:
         self.surprise: list[np.ndarray] = []
         self.same: list[np.ndarray] = []
 
-    def add(self, reference: np.ndarray, logits: np.ndarray, following: np.ndarray) -> None:
-        """``reference`` log-probabilities and ``logits`` [rows, vocab]; ``following``: the tokens that came, one fewer
-        in the last rows of a window."""
-        logs = log_softmax(logits)
-        self.divergence.append((np.exp(reference) * (reference - logs)).sum(-1))
-        self.same.append(reference.argmax(-1) == logs.argmax(-1))
-        self.surprise.append(-logs[np.arange(len(following)), following])
+    def add(self, exact: Exact, logits: np.ndarray, following: np.ndarray) -> None:
+        """``logits`` [rows, vocab]; ``following``: the tokens that came, one fewer at the end of a window."""
+        numbers = logits.astype(np.float64)
+        total = log_sum(numbers)
+        self.divergence.append(total - np.einsum("rv,rv->r", exact.p, numbers) - exact.entropy)
+        self.same.append(exact.top == logits.argmax(-1))
+        self.surprise.append(total[: len(following)] - numbers[np.arange(len(following)), following])
 
     @property
     def kl(self) -> float:
@@ -76,10 +85,10 @@ class Sums:
         return float(np.concatenate(self.same).mean())
 
 
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return shifted
+def log_sum(logits: np.ndarray) -> np.ndarray:
+    """log of the sum of exp, float64 [rows]."""
+    most = logits.max(-1).astype(np.float64)
+    return most + np.log(np.exp(logits - most[:, None]).sum(-1))
 
 
 class Checkpoint(NamedTuple):
@@ -143,11 +152,13 @@ def compare(reference: Checkpoint, sides: dict[str, Logits], text: np.ndarray) -
     sums = {name: Sums() for name in ("reference", *sides)}
     config = dataclasses.asdict(reference.config)
     for window in text.reshape(-1, WINDOW):
-        exact = log_softmax(reference_llama.reference_logits(config, reference.weights, window))
-        for name, side in {"reference": lambda _: np.split(exact, WINDOW // ROWS), **sides}.items():
-            for index, logits in enumerate(side(window)):
-                begin = index * ROWS
-                sums[name].add(exact[begin : begin + ROWS], logits, window[begin + 1 : begin + ROWS + 1])
+        logits = reference_llama.reference_logits(config, reference.weights, window)
+        parts = [side(window) for side in sides.values()]
+        for begin, rows in zip(range(0, WINDOW, ROWS), zip(*parts)):
+            numbers = logits[begin : begin + ROWS]
+            exact = Exact(numbers)
+            for name, found in zip(sums, (numbers, *rows)):
+                sums[name].add(exact, found, window[begin + 1 : begin + ROWS + 1])
     return sums
 
 

@@ -32,9 +32,9 @@ def test_a_padded_model_is_the_same_function(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_sums_are_what_they_are_called() -> None:
     """Two positions of three tokens, the second without a token after it."""
-    exact = np.log([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]])
+    exact = quality.Exact(np.log([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]) - 3)
     same, other = quality.Sums(), quality.Sums()
-    same.add(exact, exact + 7, np.array([1]))
+    same.add(exact, np.log([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]) + 7, np.array([1]))
     other.add(exact, np.log([[0.25, 0.5, 0.25], [0.1, 0.8, 0.1]]), np.array([1]))
     assert same.kl == pytest.approx(0, abs=1e-12) and same.agreement == 1
     assert same.perplexity == pytest.approx(4) and other.perplexity == pytest.approx(2)
