@@ -37,6 +37,7 @@ import reference_llama
 TYPES = ("file", "q4_0", "q4_1", "q4_k", "q5_k", "q6_k", "q8_0")
 FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q4_k": 14, "q5_k": 16, "q6_k": 18}  # llama_ftype, those that end in S
 WINDOW, WINDOWS, ROWS = 2048, 4, 512
+TOGETHER = 32  # rows whose logits are compared at once, so that they stay in the cache
 FIGURES = ("kl", "worst", "perplexity", "agreement")
 WIDTH, HEADS = 768, (12, 4)  # of the padded model
 Logits = Callable[[np.ndarray], Iterator[np.ndarray]]  # tokens of a window -> logits, ROWS rows at a time
@@ -46,8 +47,9 @@ class Exact:
     """What the next token is by some logits [rows, vocab], in float64."""
 
     def __init__(self, logits: np.ndarray) -> None:
-        self.p = np.exp(logits - log_sum(logits)[:, None])
-        self.entropy = -np.einsum("rv,rv->r", self.p, np.log(np.maximum(self.p, np.finfo(np.float64).tiny)))
+        total = log_sum(logits)
+        self.p = np.exp(logits - total[:, None])
+        self.entropy = total - np.einsum("rv,rv->r", self.p, logits)
         self.top = logits.argmax(-1)
 
 
@@ -156,9 +158,11 @@ def compare(reference: Checkpoint, sides: dict[str, Logits], text: np.ndarray) -
         parts = [side(window) for side in sides.values()]
         for begin, rows in zip(range(0, WINDOW, ROWS), zip(*parts)):
             numbers = logits[begin : begin + ROWS]
-            exact = Exact(numbers)
-            for name, found in zip(sums, (numbers, *rows)):
-                sums[name].add(exact, found, window[begin + 1 : begin + ROWS + 1])
+            for at in range(0, ROWS, TOGETHER):
+                few = slice(at, at + TOGETHER)
+                exact, after = Exact(numbers[few]), window[begin + at + 1 : begin + at + TOGETHER + 1]
+                for name, found in zip(sums, (numbers, *rows)):
+                    sums[name].add(exact, found[few], after)
     return sums
 
 
