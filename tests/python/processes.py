@@ -18,12 +18,12 @@ DISK_WORKER = Path(os.environ.get("KVTRIE_DISK_WORKER", ROOT / "build/release/te
 # far beyond what the slowest machine needs while it is busy with something else.
 PATIENCE = 600.0
 
-_PATH = [str(Path(kv.__file__).parents[1]), str(Path(__file__).parent)]  # the package, and the tests' own modules
+PYTHON_PATH = [str(Path(kv.__file__).parents[1]), str(Path(__file__).parent)]  # the package, and the tests' own modules
 
 
 def run_command(*command: Any, environment: Optional[Mapping[str, str]] = None, **options: Any) -> Any:
     """A command to its end, a ``CompletedProcess`` with its output as text. ``environment`` comes on top of ours."""
-    given = {**os.environ, "PYTHONPATH": os.pathsep.join(_PATH), **(environment or {})}
+    given = {**os.environ, "PYTHONPATH": os.pathsep.join(PYTHON_PATH), **(environment or {})}
     options.setdefault("timeout", PATIENCE)
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, env=given, **options)
 

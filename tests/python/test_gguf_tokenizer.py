@@ -159,7 +159,7 @@ def test_chat_takes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys, "stdin", io.StringIO("hello\nmore\n/quit\n"))
     out = io.StringIO()
     assert cli.main(["chat", str(path), "--max-tokens", "4", "--capacity", "512"], out) == 0
-    assert out.getvalue().count("| reused") == 2 and "error" not in out.getvalue()
+    assert out.getvalue().count("| first token ") == 2 and "error" not in out.getvalue()
 
 
 @pytest.mark.parametrize("name", RULES)

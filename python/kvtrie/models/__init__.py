@@ -18,6 +18,7 @@ from typing import Any
 
 import kvtrie as kv
 
+from . import default
 from .base import DTYPES, Model
 from .config import ModelConfig
 from .gemma3 import Gemma3
@@ -40,7 +41,7 @@ from .weights import (
     tqdm_progress,
 )
 
-__all__ = ["Detokenizer", "Model", "ModelConfig", "Tokenizer", "architectures", "from_weights", "load"]
+__all__ = ["Detokenizer", "Model", "ModelConfig", "Tokenizer", "architectures", "default", "from_weights", "load"]
 
 _FAMILIES: dict[str, type[Model]] = {
     family.family: family for family in (Gemma3, Llama, Llama4, Qwen2, Qwen3, Qwen35, Qwen35Moe, Qwen3Next)

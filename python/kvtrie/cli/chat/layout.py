@@ -1,0 +1,90 @@
+"""How turns become tokens: by the checkpoint's chat template, or as one plain text.
+
+Answers keep the tokens that the model chose. A tokenizer need not cut the same text into the same tokens again, and
+what was computed is known by its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import kvtrie as kv
+
+from .conversation import Turn, messages_of
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A text and its tokens. ``new``: how many of them, at the end, are the last question and its frame.
+
+    After a context shift there are fewer tokens than the text has: its oldest part is gone from them.
+    """
+
+    text: str
+    tokens: list[int]
+    new: int = 0
+
+
+class Layout:
+    """``raw``: no template; questions and answers follow one another as one text."""
+
+    def __init__(self, tokenizer: Any, raw: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._raw = raw
+        self._said: dict[tuple[str, Turn], Laid] = {}
+
+    def prompt(self, system: str, turns: Sequence[Turn], question: str) -> Laid:
+        """Everything up to where the answer to ``question`` begins."""
+        text = self._text(system, turns, question)
+        said = self.said(system, turns)
+        if said is not None and text.startswith(said.text):
+            more = self._tokenizer.encode(text[len(said.text) :], add_special_tokens=False)
+            return Laid(text, said.tokens + more, len(more))
+        tokens = self._tokenizer.encode(text, add_special_tokens=self._raw)
+        return Laid(text, tokens, len(tokens))
+
+    def said(self, system: str, turns: Sequence[Turn]) -> Laid | None:
+        """Everything up to the end of the last answer; None where its own tokens are not known."""
+        missing = len(turns)
+        while missing > 0 and (system, turns[missing - 1]) not in self._said:
+            missing -= 1
+        for count in range(missing, len(turns)):  # those that were read from a file
+            turn = turns[count]
+            ending = self._tokenizer.decode(turn.tokens) if self._is_answer(turn) else None
+            if ending is None:
+                continue
+            prompt = self.prompt(system, turns[:count], turn.question)
+            self._said[system, turn] = Laid(prompt.text + ending, prompt.tokens + list(turn.tokens))
+        return self._said.get((system, turns[-1])) if turns else None
+
+    def remember(self, system: str, turn: Turn, laid: Laid) -> None:
+        """That a turn's answer ends there."""
+        self._said[system, turn] = laid
+
+    def forget(self) -> None:
+        """Another conversation begins."""
+        self._said.clear()
+
+    def opening(self, system: str) -> int:
+        """The tokens that every prompt begins with: what stays when the oldest half goes."""
+        if self._raw:
+            return len(self._tokenizer.encode(""))
+        pair = [self.prompt(system, (), question).tokens for question in ("1", "a")]
+        return next((n for n, (a, b) in enumerate(zip(*pair)) if a != b), 0)
+
+    def _text(self, system: str, turns: Sequence[Turn], question: str) -> str:
+        if self._raw:
+            return "".join(turn.question + turn.answer for turn in turns) + question
+        messages = [*messages_of(system, turns), {"role": "user", "content": question}]
+        return str(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+
+    def _is_answer(self, turn: Turn) -> bool:
+        """Whether its tokens are of this tokenizer: files come from elsewhere."""
+        if not turn.tokens or max(turn.tokens) >= self._tokenizer.vocab_size:
+            return False
+        try:
+            return bool(self._tokenizer.decode(turn.tokens, skip_special_tokens=True) == turn.answer)
+        except kv.Error:
+            return False

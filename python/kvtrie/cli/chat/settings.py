@@ -1,0 +1,80 @@
+"""What can be set in a chat: how tokens are chosen, and how long an answer may be."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import kvtrie as kv
+
+
+class Setting(NamedTuple):
+    """``least`` and ``most`` of what is allowed are ``kv.Sampling``'s to know; ``allowed`` tells people."""
+
+    name: str
+    whole: bool
+    allowed: str
+    meaning: str
+
+
+SETTINGS = (
+    Setting("temperature", False, "0 or more", "0 takes the likeliest token; higher is more varied"),
+    Setting("top_k", True, "0 or more", "among so many of the likeliest; 0: all"),
+    Setting("top_p", False, "above 0, up to 1", "among those that together reach this probability"),
+    Setting("min_p", False, "0 to 1", "among those at least this part as likely as the likeliest"),
+    Setting("typical_p", False, "above 0, up to 1", "among those closest to the expected surprise"),
+    Setting("repetition_penalty", False, "above 0", "above 1: less of what stands in the text"),
+    Setting("presence_penalty", False, "any number", "taken off what was said in the answer, once"),
+    Setting("frequency_penalty", False, "any number", "taken off what was said in the answer, each time"),
+    Setting("seed", True, "0 or more, or random", "the same seed and text give the same answer"),
+    Setting("max_tokens", True, "1 or more", "longest answer, in tokens"),
+)
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+class Settings:
+    """``sampling`` and ``max_tokens`` are right at any time: what is refused has changed nothing."""
+
+    def __init__(self, sampling: kv.Sampling, max_tokens: int = 512) -> None:
+        self.sampling = sampling
+        self.max_tokens = _checked_length(max_tokens)
+
+    def set(self, name: str, text: str) -> None:
+        """Raises ``kv.ArgumentError`` that says what is allowed."""
+        setting = find(name)
+        value = _parsed(setting, text)
+        if name == "max_tokens":
+            self.max_tokens = _checked_length(value)
+        else:
+            self.sampling = dataclasses.replace(self.sampling, **{name: value})
+
+    def shown(self, name: str) -> str:
+        value = self.max_tokens if name == "max_tokens" else getattr(self.sampling, name)
+        return "random" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+    def options(self, tries: int = 0) -> dict[str, Any]:
+        """For ``kv.generate``. Each of the ``tries`` before moves the seed on by one."""
+        sampling = {field.name: getattr(self.sampling, field.name) for field in dataclasses.fields(self.sampling)}
+        seed = self.sampling.seed
+        return {**sampling, "seed": None if seed is None else seed + tries, "max_tokens": self.max_tokens}
+
+
+def find(name: str) -> Setting:
+    if name not in _BY_NAME:
+        raise kv.ArgumentError(f"[set] name: got {name!r}, allowed {', '.join(_BY_NAME)}")
+    return _BY_NAME[name]
+
+
+def _parsed(setting: Setting, text: str) -> Any:
+    if setting.name == "seed" and text == "random":
+        return None
+    try:
+        return int(text) if setting.whole else float(text)
+    except ValueError:
+        raise kv.ArgumentError(f"[set] {setting.name}: got {text!r}, allowed {setting.allowed}") from None
+
+
+def _checked_length(value: int) -> int:
+    if value < 1:
+        raise kv.ArgumentError(f"[set] max_tokens: got {value}, allowed 1 or more")
+    return value
