@@ -166,10 +166,12 @@ def compare(reference: Checkpoint, sides: dict[str, Logits], text: np.ndarray) -
     return sums
 
 
-def measure(report: Report, kind: str, file: Path, llama: Any, text: np.ndarray, dtypes: list[str]) -> None:
+def measure(
+    report: Report, kind: str, file: Path, llama: Any, text: np.ndarray, dtypes: list[str], threads: int | None
+) -> None:
     """One row for each way of ours to keep the weights."""
     sides = {dtype: ours(kv.models.load(file, dtype=dtype)) for dtype in dtypes}
-    with llama.Model(file) as model, model.context(tokens=WINDOW, batch=ROWS) as context:
+    with llama.Model(file) as model, model.context(tokens=WINDOW, batch=ROWS, threads=threads) as context:
         found = compare(checkpoint(file), {**sides, "llama.cpp": theirs(context)}, text)
     exact, peer = found["reference"], found["llama.cpp"]
     for dtype in dtypes:
@@ -226,6 +228,7 @@ def main() -> None:
     parser.add_argument("--type", choices=TYPES, action="append", help="only this one")
     parser.add_argument("--dtype", action="append", help='how ours keeps the weights (default: "stored")')
     parser.add_argument("--windows", type=int, default=WINDOWS, help=f"of {WINDOW} tokens")
+    parser.add_argument("--threads", type=int, help="of llama.cpp: 1 is faster on a machine that has other work")
     options = parser.parse_args()
     report = Report(f"KL from the exact logits of a file's numbers, {options.windows * WINDOW} tokens", options.json)
     report.device(kv.Device())
@@ -238,7 +241,7 @@ def main() -> None:
     text = np.array(parts.tokenizer.encode(smollm2.text()), np.int32)[: options.windows * WINDOW]
     with tempfile.TemporaryDirectory() as folder:
         for kind, file in files(options.type or list(TYPES), Path(folder), llama):
-            measure(report, kind, file, llama, text, options.dtype or ["stored"])
+            measure(report, kind, file, llama, text, options.dtype or ["stored"], options.threads)
     report.close(draw)
 
 
