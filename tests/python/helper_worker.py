@@ -1,6 +1,6 @@
 """The child of test_helper: a conversation while a helper compiles; prints one line of JSON.
 
-python helper_worker.py follow [SECONDS]   goes on until the helper is over, then replays
+python helper_worker.py follow [SECONDS]   goes on until the helper is over, then replays; HELPER_MODEL: of that file
 python helper_worker.py leave              tells the helper's process id and ends
 python helper_worker.py stay               tells it and waits to be killed
 python helper_worker.py close              closes the cache from another thread while the helper runs
@@ -26,7 +26,8 @@ PROMPT = list(range(1, 21))
 
 
 def model_of() -> Any:
-    return kv.models.from_weights(*random_weights("dense"), dtype="float16")
+    path = os.environ.get("HELPER_MODEL")
+    return kv.models.load(path) if path else kv.models.from_weights(*random_weights("dense"), dtype="float16")
 
 
 def say(**found: Any) -> None:

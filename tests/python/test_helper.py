@@ -13,7 +13,10 @@ from typing import Any, Optional
 
 import pytest
 
+import kvtrie as kv
+from gguf_files import Kind, random_blocks, rewrite, write
 from processes import PATIENCE, run_python
+from reference_llama import random_llama
 
 WORKER = Path(__file__).with_name("helper_worker.py")
 
@@ -66,6 +69,25 @@ def test_steps_have_the_same_bits_before_and_after_and_the_next_start_compiles_n
     assert marked(tmp_path)
     before = files(tmp_path)
     second = run("follow", tmp_path)
+    assert second["same"] and not second["started"] and second["replays"] > 0
+    assert files(tmp_path) == before
+
+
+def test_weights_as_a_file_stores_them(tmp_path: Path) -> None:
+    """Of several kinds, the same in no two layers: the helper compiles for each."""
+    raw, weights = random_llama(6, hidden=256, heads=4, kv_heads=2, intermediate=256, vocab=128, tied=True)
+    path = write(kv.models.Llama.parse_config(raw), weights, tmp_path / "model.gguf", "q4_0")
+
+    def change(_: Any, tensors: dict[str, Any]) -> None:
+        for name, kind in (("token_embd", "Q8_0"), ("blk.1.attn_v", "Q6_K"), ("blk.1.ffn_down", "Q4_K")):
+            rows = tensors[f"{name}.weight"][0].shape[0]
+            tensors[f"{name}.weight"] = (random_blocks(Kind[kind], rows, 256, 1), Kind[kind])
+
+    rewrite(path, change)
+    first = run("follow", tmp_path, HELPER_MODEL=str(path))
+    assert first["same"] and first["started"] and first["replays"] > 0
+    before = files(tmp_path)
+    second = run("follow", tmp_path, HELPER_MODEL=str(path))
     assert second["same"] and not second["started"] and second["replays"] > 0
     assert files(tmp_path) == before
 

@@ -85,6 +85,7 @@ class Model:
         self.config = config
         self.device = device
         self.dtype = dtype
+        self._stored = {name: sources[name].stored for name in self.tensor_shapes(config)}
         self._helper: Helper | None = helper_for(self, "float16")  # what compiles beside this process and behind it
         names = self.tensor_shapes(config)
         weights = WeightTable({name: sources[name] for name in names}, device, dtype, progress)

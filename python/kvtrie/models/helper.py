@@ -36,11 +36,14 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,11 +53,12 @@ import kvtrie as kv
 from kvtrie import _core, _devices
 
 from .config import ModelConfig
+from .weights import Array, WeightSource
 
 if TYPE_CHECKING:
     from .base import Model
 
-_SMALL = 64  # sizes that no kernel depends on: those of the vocabulary, of activations and within the MLP
+_SMALL = 256  # sizes that no kernel depends on: those of the vocabulary, of activations and within the MLP
 _PATIENCE = 60.0  # seconds that a helper waits for the first step
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from kvtrie.models.helper import main; main()"
 
@@ -68,12 +72,31 @@ def small(config: ModelConfig) -> ModelConfig:
     return dataclasses.replace(config, **sizes)  # type: ignore[arg-type]  # sizes are int
 
 
+def kinds_of_storage(stored: Mapping[str, str]) -> dict[str, Any]:
+    """Of tensors by name how they are stored: each kind of layer once, as numbered from 0, and what is in no layer."""
+    layers: dict[str, dict[str, str]] = {}
+    rest = {}
+    for name, kind in sorted(stored.items()):
+        in_layer = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", name)
+        if in_layer is None:
+            rest[name] = kind
+        else:
+            layers.setdefault(in_layer[1], {})[in_layer[2]] = kind
+    distinct = sorted({tuple(sorted(each.items())) for each in layers.values()})
+    return {f"model.layers.{i}.{name}": kind for i, each in enumerate(distinct) for name, kind in each} | rest
+
+
 def as_text(model: Model, dtype: str) -> str | None:
-    """What a helper needs to know; None for families with fields of their own, or weights as a file stores them."""
-    if type(model.config) is not ModelConfig or model.dtype not in ("float32", "float16", "q8_0"):
+    """What a helper needs to know; None for families with fields of their own."""
+    if type(model.config) is not ModelConfig:
         return None
-    fields = dataclasses.asdict(small(model.config))
-    told = {"config": fields, "weights": model.dtype, "kv": dtype, "device": _name(model.device)}
+    config = small(model.config)
+    told: dict[str, Any] = {"weights": model.dtype, "kv": dtype, "device": _name(model.device)}
+    if model.dtype == "stored":
+        told["stored"] = kinds_of_storage(model._stored)
+        layers = len({name.split(".")[2] for name in told["stored"] if name.startswith("model.layers.")})
+        config = dataclasses.replace(config, num_hidden_layers=layers)
+    told["config"] = dataclasses.asdict(config)
     return json.dumps(told, sort_keys=True)
 
 
@@ -254,9 +277,24 @@ def _attention(device: Any, config: ModelConfig, dtype: str) -> None:
         np.asarray(step.attend_qkv(0, kv.tensor(qkv, device=device)))
 
 
+def _zeros(name: str, shape: tuple[int, ...], kind: str) -> WeightSource:
+    """A tensor of zeros as a file stores it."""
+    if kind not in ("F32", "F16", "BF16"):
+        from .gguf.weights import zero_blocks  # half a second
+
+        return zero_blocks(name, shape, kind)
+    dtype = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}[kind]
+
+    def rows(begin: int, end: int) -> Array:
+        return np.zeros((end - begin, *shape[1:]), dtype)
+
+    return WeightSource(name, kind, shape, math.prod(shape) * np.dtype(dtype).itemsize, "zeros", rows)
+
+
 def _everything(device: Any, config: ModelConfig, told: dict[str, Any]) -> None:
-    shapes = kv.models.family_of(config).tensor_shapes(config)
-    zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-    kv.models.from_weights(config, zeros, device, told["weights"]).warm_up(told["kv"])
+    family = kv.models.family_of(config)
+    stored, shapes = told.get("stored", {}), family.tensor_shapes(config)
+    sources = {name: _zeros(name, shape, stored.get(name, "F32")) for name, shape in shapes.items()}
+    family(config, sources, device=device, dtype=told["weights"]).warm_up(told["kv"])
     os.write(1, b"e")
     device._save_programs()

@@ -58,6 +58,18 @@ def source(tensor: Tensor, name: str) -> WeightSource:
     return WeightSource(name, "F32", tensor.shape, tensor.nbytes, origin, blocks.numbers, blocks)
 
 
+def zero_blocks(name: str, shape: tuple[int, ...], kind: str) -> WeightSource:
+    """A matrix of blocks whose bytes are zero, as a file of it would be read. REQUIRES: whole blocks."""
+    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    row = shape[-1] // block * size
+
+    def rows(begin: int, end: int) -> Array:
+        return np.zeros((end - begin, *shape[1:-1], row), np.uint8)
+
+    blocks = Blocks(kind, rows, functools.partial(_dequantise, gguf.GGMLQuantizationType[kind]))
+    return WeightSource(name, "F32", shape, math.prod(shape[:-1]) * row, "zeros", blocks.numbers, blocks)
+
+
 def rows_of(whole: WeightSource, name: str, begin: int, shape: tuple[int, ...]) -> WeightSource:
     """A tensor of its own from consecutive rows: the matrix ``shape`` that begins at row ``begin``."""
     return _of_rows(whole, name, shape, lambda read: lambda first, last: read(begin + first, begin + last))
