@@ -179,7 +179,11 @@ def main() -> None:
     parser.add_argument("--dtype", action="append", help=f"how ours keeps the weights (default: {', '.join(DTYPES)})")
     parser.add_argument("--file", type=Path, default=None, help="another GGUF file with a tokenizer")
     options = parser.parse_args()
-    file = options.file or smollm2.path()
+    try:
+        file = options.file or smollm2.path()
+    except FileNotFoundError as error:
+        print(error)
+        return
     report = Report(f"a quantised model beside {PEER}: {file.name}", options.json)
     report.device(kv.Device())
     ours = load(report, file, options.dtype or list(DTYPES))

@@ -237,7 +237,11 @@ def main() -> None:
     if not llama.installed():
         report.note("nothing to compare with: ./dev peers installs llama.cpp")
         return
-    parts = gguf.read(smollm2.path())
+    try:
+        parts = gguf.read(smollm2.path())
+    except FileNotFoundError as error:
+        report.note(str(error))
+        return
     text = np.array(parts.tokenizer.encode(smollm2.text()), np.int32)[: options.windows * WINDOW]
     with tempfile.TemporaryDirectory() as folder:
         for kind, file in files(options.type or list(TYPES), Path(folder), llama):
