@@ -35,8 +35,6 @@ PackedVariant general_variant(const PackedVariant& variant);
 // Panels of a work-item for m rows and so many panels: as many as leave no unit without work for long, since what a
 // work-item does with its rows first is the same for one group of panels and for several.
 std::int32_t item_panels_for(const PackedTile& tile, std::int64_t panels, std::int32_t m, std::uint32_t units);
-// Runs the variant on a small case and compares it with the reference.
-bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant);
 
 Tensor launch_pack(const Tensor& w, bool transpose_w, WeightDType stored);
 Tensor launch_pack_pair(const Tensor& gate, const Tensor& up, WeightDType stored);

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "ops/matmul.h"
+#include "ops/matmul_proof.h"
 #include "ops/matmul_variant.h"
 #include "ops/ops.h"
 #include "ops/registry.h"

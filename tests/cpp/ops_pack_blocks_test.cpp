@@ -1,6 +1,7 @@
 // GGML's blocks of 4 to 8 bits: what they stand for, how they are packed, and products with the bits of what they stand
 // for.
 #include "ops/matmul.h"
+#include "ops/matmul_proof.h"
 #include "ops/matmul_variant.h"
 #include "ops/pack_blocks.h"
 #include "ops/self_test.h"

@@ -3,6 +3,7 @@
 
 #include "ops/attention_variant.h"
 #include "ops/cells.h"
+#include "ops/matmul_proof.h"
 #include "ops/matmul_variant.h"
 #include "ops/ops.h"
 #include "ops/qkv.h"

@@ -1,0 +1,33 @@
+// Private to ops/: the bare launches behind matmul_variant.h, without proof. REQUIRES of all: checked arguments.
+#pragma once
+
+#include "ops/matmul_variant.h"
+
+namespace kvtrie::ops {
+
+// Of a product: rows, outputs, inputs.
+struct Sides {
+  std::int32_t m = 0, n = 0, k = 0;
+};
+Sides sides_of(const Tensor& x, std::int64_t out, std::int64_t in);
+// What a packed weight that keeps numbers as `stored` is packed from, unless it is blocks.
+DType source_of(WeightDType stored);
+
+namespace bare {
+
+// `add` [columns] or [m, columns] or undefined.
+void matmul_packed(const PackedVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
+                   const Tensor& add, const Tensor& y, const Columns& columns);
+void matmul_gated(const PackedVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
+                  const Tensor& y);
+void unpack_rows(const PackedVariant& variant, const Tensor& panels, const Sides& sides, const Tensor& ids,
+                 const Tensor& y);
+void matmul_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Sides& sides, const Tensor& y);
+
+Tensor pack(const Tensor& w, bool transpose_w, WeightDType stored);
+Tensor pack_pair(const Tensor& gate, const Tensor& up, WeightDType stored);
+Tensor pack_blocks(const BlockMatrix& w, std::int64_t in);
+Tensor pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, std::int64_t in);
+
+}  // namespace bare
+}  // namespace kvtrie::ops

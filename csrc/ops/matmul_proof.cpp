@@ -1,0 +1,170 @@
+#include "ops/matmul_proof.h"
+
+#include <cmath>
+#include <vector>
+
+#include "ops/matmul_enqueue.h"
+#include "ops/reference.h"
+
+namespace kvtrie::ops {
+namespace {
+
+// 11 rows by 70 outputs: partial rows, panels and vectors everywhere. 37 numbers, or whole blocks.
+Sides small_sides(WeightDType stored) {
+  const bool whole = is_quantised(stored) && stored != WeightDType::kQ8;
+  return {11, 70, whole ? 512 : 37};
+}
+
+std::vector<float> small_numbers(std::int32_t count, std::int32_t step, std::int32_t period, float scale, float shift) {
+  std::vector<float> values(count);
+  for (std::int32_t i = 0; i < count; ++i) values[i] = scale * static_cast<float>(i * step % period) + shift;
+  return values;
+}
+
+// A weight of a few outputs as it is before it is packed, and its products with the rows of x.
+class SmallWeight {
+ public:
+  SmallWeight(WeightDType packed, std::int32_t step) : sides_(small_sides(packed)), packed_(packed) {
+    if (from_blocks()) {
+      bytes_ = reference::sample_blocks(packed, static_cast<std::size_t>(sides_.n) * sides_.k, step);
+      return;
+    }
+    const std::vector<float> values = small_numbers(sides_.n * sides_.k, step, 29, 0.13f, -1.9f);
+    bytes_.resize(values.size() * size_of(source_of(packed)));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      reference::store_number(bytes_.data(), source_of(packed), i, values[i]);
+  }
+
+  bool from_blocks() const noexcept { return packed_ > WeightDType::kQ8; }
+  BlockMatrix blocks(const cl::DevicePtr& device) const { return {device, bytes_, packed_, sides_.n}; }
+
+  // As packing leaves them.
+  std::vector<float> numbers() const {
+    if (from_blocks()) return reference::dequantise_blocks(packed_, bytes_);
+    std::vector<float> values(static_cast<std::size_t>(sides_.n) * sides_.k);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = reference::Numbers{bytes_.data(), source_of(packed_)}[i];
+    if (packed_ == WeightDType::kQ8)
+      values = reference::dequantise_q8(reference::quantise_q8(values, sides_.k), sides_.k);
+    return values;
+  }
+
+  std::vector<float> products(const std::vector<float>& x) const {
+    const std::vector<float> values = numbers();
+    return reference::matmul(x, {values.data(), DType::kFloat32}, sides_.m, sides_.k, sides_.n);
+  }
+
+  // [out, in], or [in, out] when not `transposed`.
+  Tensor tensor(const cl::DevicePtr& device, bool transposed) const {
+    const DType dtype = source_of(packed_);
+    if (transposed) return Tensor::from_host(device, dtype, {sides_.n, sides_.k}, bytes_.data());
+    std::vector<std::byte> turned(bytes_.size());
+    for (std::int32_t n = 0; n < sides_.n; ++n)
+      for (std::int32_t k = 0; k < sides_.k; ++k)
+        reference::store_number(turned.data(), dtype, k * sides_.n + n,
+                                reference::Numbers{bytes_.data(), dtype}[n * sides_.k + k]);
+    return Tensor::from_host(device, dtype, {sides_.k, sides_.n}, turned.data());
+  }
+
+  Tensor panels(const cl::DevicePtr& device, bool transposed = true) const {
+    return from_blocks() ? bare::pack_blocks(blocks(device), sides_.k)
+                         : bare::pack(tensor(device, transposed), transposed, packed_);
+  }
+
+ private:
+  Sides sides_;
+  WeightDType packed_;
+  std::vector<std::byte> bytes_;
+};
+
+Tensor pair_panels(const cl::DevicePtr& device, const SmallWeight& gate, const SmallWeight& up, WeightDType stored) {
+  return gate.from_blocks() ? bare::pack_pair_blocks(gate.blocks(device), up.blocks(device), small_sides(stored).k)
+                            : bare::pack_pair(gate.tensor(device, true), up.tensor(device, true), stored);
+}
+
+struct SmallProduct {
+  Sides sides;
+  std::vector<float> x = small_numbers(sides.m * sides.k, 7, 23, 0.11f, -1.2f),
+                     add = small_numbers(sides.m * sides.n, 3, 17, 0.4f, -3.0f);
+  Tensor x_tensor, add_tensor, y;
+
+  SmallProduct(const cl::DevicePtr& device, WeightDType stored)
+      : sides(small_sides(stored)),
+        x_tensor(Tensor::from_host(device, DType::kFloat32, {sides.m, sides.k}, x.data())),
+        add_tensor(Tensor::from_host(device, DType::kFloat32, {sides.m, sides.n}, add.data())),
+        y(Tensor::empty(device, DType::kFloat32, {sides.m, sides.n})) {}
+
+  Columns columns() const { return {0, sides.n}; }
+  bool agrees(const std::vector<float>& wanted) const {
+    std::vector<float> got(y.size());
+    y.copy_to_host(got.data());
+    for (std::size_t i = 0; i < got.size(); ++i)
+      if (!(std::fabs(got[i] - wanted[i]) <= 1e-4f * std::max(1.0f, std::fabs(wanted[i])))) return false;
+    return true;
+  }
+};
+
+bool packed_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
+  const SmallProduct small(device, variant.stored);
+  const SmallWeight w(variant.stored, 5);
+  const std::vector<float> products = w.products(small.x);
+  for (const bool transposed : {true, false}) {
+    bare::matmul_packed(variant, small.x_tensor, w.panels(device, transposed), small.sides, {}, small.y,
+                        small.columns());
+    if (!small.agrees(products)) return false;
+  }
+  const Tensor panels = w.panels(device);
+  for (const std::int32_t added_rows : {1, small.sides.m}) {
+    std::vector<float> wanted = products;
+    for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += small.add[i % (added_rows * small.sides.n)];
+    const Tensor add = small.add_tensor.slice(0, added_rows);
+    bare::matmul_packed(variant, small.x_tensor, panels, small.sides, add, small.y, small.columns());
+    if (!small.agrees(wanted)) return false;
+  }
+  return true;
+}
+
+bool gated_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
+  const SmallProduct small(device, variant.stored);
+  const SmallWeight gate(variant.stored, 5), up(variant.stored, 11);
+  std::vector<float> wanted = gate.products(small.x);
+  const std::vector<float> factors = up.products(small.x);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const double g = wanted[i];
+    const double active = *variant.gated == Activation::kSilu ? reference::silu(g) : reference::gelu(g, Gelu::kTanh);
+    wanted[i] = static_cast<float>(active * factors[i]);
+  }
+  bare::matmul_gated(variant, small.x_tensor, pair_panels(device, gate, up, variant.stored), small.sides, small.y);
+  return small.agrees(wanted);
+}
+
+}  // namespace
+
+bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
+  return variant.gated ? gated_agrees(device, variant) : packed_agrees(device, variant);
+}
+
+// Outputs in the first and the last group, and none.
+bool unpack_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
+  const Sides sides = small_sides(variant.stored);
+  const SmallWeight w(variant.stored, 5);
+  const std::vector<std::int32_t> ids{69, 0, 17, sides.n};
+  const Tensor y = Tensor::empty(device, DType::kFloat32, {4, sides.k});
+  bare::unpack_rows(variant, w.panels(device), sides, Tensor::from_host(device, DType::kInt32, {4}, ids.data()), y);
+  const std::vector<float> numbers = w.numbers();
+  std::vector<float> got(y.size());
+  y.copy_to_host(got.data());
+  for (std::size_t row = 0; row < 3; ++row)
+    for (std::int32_t k = 0; k < sides.k; ++k)
+      if (got[row * sides.k + k] != numbers[ids[row] * sides.k + k]) return false;
+  return std::isnan(got.back());
+}
+
+bool rows_agree(const cl::DevicePtr& device, WeightDType stored, bool transpose_w) {
+  const SmallProduct small(device, stored);
+  const SmallWeight weight(stored, 5);
+  bare::matmul_rows(small.x_tensor, weight.tensor(device, transpose_w), transpose_w, small.sides, small.y);
+  return small.agrees(weight.products(small.x));
+}
+
+}  // namespace kvtrie::ops

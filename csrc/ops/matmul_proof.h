@@ -1,0 +1,13 @@
+// Private to ops/: small cases of the products, compared with the reference. Whoever launches asks before the first
+// use.
+#pragma once
+
+#include "ops/matmul_variant.h"
+
+namespace kvtrie::ops {
+
+bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant);  // plain or gated, as it is
+bool unpack_agrees(const cl::DevicePtr& device, const PackedVariant& variant);
+bool rows_agree(const cl::DevicePtr& device, WeightDType stored, bool transpose_w);  // of an unpacked weight
+
+}  // namespace kvtrie::ops
