@@ -12,7 +12,7 @@ if(binding_sources)
   pybind11_add_module(_core MODULE NO_EXTRAS ${binding_sources})
   target_link_libraries(_core PRIVATE kvtrie_prefix_cache)
   # The classes of caches, steps and the tree have methods of the same names, so they are apart.
-  kvtrie_units(_core "caches ops ops_recurrent cache_class operands" "encoder device replay convert errors arrays module"
+  kvtrie_units(_core "caches ops ops_recurrent ops_weights cache_class operands" "encoder device replay convert errors arrays module"
                "hybrid tensor gil inspect" "recurrent trie remote_store step_graph"
                "session prefix_cache prefix_cache_stats")
   # Conversions of arguments: a call's time is the library's, and compiling is quicker by a third than at -O3.

@@ -128,4 +128,10 @@ ops::AttentionOptions to_attention(py::handle scale, py::handle softcap, py::han
   return options;
 }
 
+std::optional<ops::WeightDType> to_weight_dtype(const py::object& dtype, const char* where, const char* argument) {
+  if (dtype.is_none()) return {};
+  if (!py::isinstance<py::str>(dtype)) return ops::weight_dtype_of(to_dtype(dtype, where));
+  return ops::weight_dtype_from_name(std::string(to_text(dtype, where, argument)), where, argument);
+}
+
 }  // namespace kvtrie::binding

@@ -1,12 +1,14 @@
-// Arguments that operations and caches have in common: rotary embeddings and attention options.
+// Arguments that operations and caches have in common: rotary embeddings, attention options, types of weights.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "arrays.h"
 #include "ops/attention.h"
 #include "ops/rope.h"
+#include "ops/weight_dtype.h"
 
 namespace kvtrie::binding {
 
@@ -19,5 +21,8 @@ std::vector<ops::RopeParams> to_ropes(py::handle value, std::string_view where);
 // `sinks` is copied to `placement` unless it is a tensor.
 ops::AttentionOptions to_attention(py::handle scale, py::handle softcap, py::handle sinks, const Placement& placement,
                                    std::string_view where);
+
+// A name, or a numpy dtype; None: nullopt.
+std::optional<ops::WeightDType> to_weight_dtype(const py::object& dtype, const char* where, const char* argument);
 
 }  // namespace kvtrie::binding

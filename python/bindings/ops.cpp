@@ -42,118 +42,6 @@ auto binary(const char* name, const char* first, const char* second, Binary oper
   };
 }
 
-std::optional<ops::MatmulBackend> to_backend(const py::object& name) {
-  if (name.is_none()) return std::nullopt;
-  return ops::matmul_backend_from_name(std::string(to_text(name, "matmul", "backend")));
-}
-
-// Outputs one after the other, of weights that are kept differently.
-Tensor matmul_parts(const py::object& x, const py::object& w, const py::object& add) {
-  std::vector<ops::PackedWeight> parts;
-  for (const py::handle each : w) {
-    if (!py::isinstance<ops::PackedWeight>(each)) refuse_type(each, "matmul", "w", "packed weights only, or none");
-    parts.push_back(each.cast<ops::PackedWeight&>());
-  }
-  const Placement place{false, parts.front().panels().device()};
-  const Tensor a = to_tensor(x, place, "matmul", "x");
-  const Tensor added = to_optional_tensor(add, place, "matmul", "add");
-  return without_gil([&] { return ops::matmul(a, parts, added); });
-}
-
-Tensor matmul(const py::object& x, const py::object& w, bool transpose_w, const py::object& backend,
-              const py::object& add) {
-  const std::optional<ops::MatmulBackend> wanted = to_backend(backend);
-  if (py::isinstance<py::tuple>(w) || py::isinstance<py::list>(w)) {
-    if (py::len(w) > 0 && py::isinstance<ops::PackedWeight>(w[py::int_(0)])) return matmul_parts(x, w, add);
-  }
-  if (!py::isinstance<ops::PackedWeight>(w)) {
-    const Placement place = placement_among({x, w, add});
-    const Tensor a = to_tensor(x, place, "matmul", "x");
-    const Tensor b = to_tensor(w, place, "matmul", "w");
-    const Tensor added = to_optional_tensor(add, place, "matmul", "add");
-    return without_gil([&] { return ops::matmul(a, b, transpose_w, wanted, added); });
-  }
-  const auto& packed = w.cast<ops::PackedWeight&>();
-  require(transpose_w, "matmul",
-          "transpose_w: got False with a packed weight, allowed True (it was packed as [out, in])");
-  require(!wanted || *wanted == ops::MatmulBackend::kPacked, "matmul",
-          "backend: got 'clblast' with a packed weight, allowed 'packed'");
-  const Placement place{false, packed.panels().device()};
-  const Tensor a = to_tensor(x, place, "matmul", "x");
-  const Tensor added = to_optional_tensor(add, place, "matmul", "add");
-  return without_gil([&] { return ops::matmul(a, packed, added); });
-}
-
-// A name, or a numpy dtype; None: nullopt.
-std::optional<ops::WeightDType> to_weight_dtype(const py::object& dtype, const char* where, const char* argument) {
-  if (dtype.is_none()) return {};
-  if (!py::isinstance<py::str>(dtype)) return ops::weight_dtype_of(to_dtype(dtype, where));
-  return ops::weight_dtype_from_name(std::string(to_text(dtype, where, argument)), where, argument);
-}
-
-ops::PackedWeight pack(const py::object& w, const py::object& dtype) {
-  const std::optional<ops::WeightDType> wanted = to_weight_dtype(dtype, "pack", "dtype");
-  const Tensor weight = to_tensor(w, placement_among({w}), "pack", "w");
-  return without_gil([&] { return ops::pack(weight, true, wanted); });
-}
-
-using BlockBytes = py::array_t<std::uint8_t, py::array::c_style>;
-
-// Blocks [out, bytes of a row] on the host.
-BlockBytes to_blocks(const py::object& value, const char* where, const char* name) {
-  require(py::isinstance<py::array_t<std::uint8_t>>(value), where, name, ": got ",
-          std::string(py::str(py::type::of(value))), ", allowed a numpy array of uint8 [out, bytes]");
-  BlockBytes blocks = BlockBytes::ensure(value);
-  require(blocks && blocks.ndim() == 2, where, name, ": got ", to_string(shape_of(blocks)), ", allowed [out, bytes]");
-  return blocks;
-}
-
-ops::BlockMatrix to_matrix(const BlockBytes& blocks, const Placement& place, ops::WeightDType dtype) {
-  return {place.device,
-          {reinterpret_cast<const std::byte*>(blocks.data()), static_cast<std::size_t>(blocks.nbytes())},
-          dtype,
-          static_cast<std::int64_t>(blocks.shape(0))};
-}
-
-Placement to_device(const py::object& device, const char* where) {
-  Placement place = to_placement(device, where);
-  require(!place.on_host, where, "device: got \"host\", allowed an OpenCL device");
-  return place;
-}
-
-ops::PackedWeight pack_blocks(const py::object& blocks, const std::string& dtype, const py::object& device) {
-  const BlockBytes bytes = to_blocks(blocks, "pack_blocks", "blocks");
-  const ops::BlockMatrix matrix =
-      to_matrix(bytes, to_device(device, "pack_blocks"), ops::weight_dtype_from_name(dtype, "pack_blocks", "dtype"));
-  return without_gil([&] { return ops::pack_blocks(matrix); });
-}
-
-ops::PackedPair pack_pair_blocks(const py::object& gate, const py::object& up, const std::string& dtype,
-                                 const py::object& device) {
-  constexpr const char* kWhere = "pack_pair_blocks";
-  const Placement place = to_device(device, kWhere);
-  const ops::WeightDType kept = ops::weight_dtype_from_name(dtype, kWhere, "dtype");
-  const BlockBytes a = to_blocks(gate, kWhere, "gate"), b = to_blocks(up, kWhere, "up");
-  const ops::BlockMatrix first = to_matrix(a, place, kept), second = to_matrix(b, place, kept);
-  return without_gil([&] { return ops::pack_pair_blocks(first, second); });
-}
-
-ops::PackedPair pack_pair(const py::object& gate, const py::object& up, const py::object& dtype) {
-  const std::optional<ops::WeightDType> wanted = to_weight_dtype(dtype, "pack_pair", "dtype");
-  const Placement place = placement_among({gate, up});
-  const Tensor a = to_tensor(gate, place, "pack_pair", "gate"), b = to_tensor(up, place, "pack_pair", "up");
-  return without_gil([&] { return ops::pack_pair(a, b, wanted); });
-}
-
-Tensor matmul_gated(const py::object& x, const py::object& w, const py::object& activation) {
-  if (!py::isinstance<ops::PackedPair>(w)) refuse_type(w, "matmul_gated", "w", "a PackedPair");
-  const auto& pair = w.cast<ops::PackedPair&>();
-  const ops::Activation chosen =
-      ops::activation_from_name(std::string(to_text(activation, "matmul_gated", "activation")));
-  const Tensor a = to_tensor(x, {false, pair.panels().device()}, "matmul_gated", "x");
-  return without_gil([&] { return ops::matmul_gated(a, pair, chosen); });
-}
-
 Tensor rope(const py::object& x, const py::object& positions, const py::object& base, const py::object& dims,
             const py::object& scaling, bool interleaved, const py::object& table) {
   const Placement place = placement_among({x, positions});
@@ -166,34 +54,6 @@ Tensor rope(const py::object& x, const py::object& positions, const py::object& 
   }
   const ops::RopeParams params = to_rope(base, dims, scaling, interleaved, "rope");
   return without_gil([&] { return ops::rope(a, at, params); });
-}
-
-// `rows` of `table`, a tensor or a packed weight of `limit` rows.
-template <class Table>
-Tensor embedding_of(const Table& table, std::int64_t limit, const Placement& place, const py::object& ids) {
-  if (py::isinstance<Tensor>(ids)) {
-    const auto& on_device = ids.cast<Tensor&>();
-    return without_gil([&] { return ops::embedding(table, on_device); });
-  }
-  const IntegerArgument checked(ids, "embedding", "ids");
-  for (std::size_t i = 0; i < checked.span().size(); ++i) {
-    require(checked.span()[i] < limit, "embedding", "ids[", i, "]: got ", checked.span()[i], ", allowed 0 to ",
-            limit - 1);
-  }
-  const auto count = static_cast<std::int64_t>(checked.span().size());
-  return without_gil([&] {
-    return ops::embedding(table, Tensor::from_host(place.device, DType::kInt32, {count}, checked.span().data()));
-  });
-}
-
-Tensor embedding(const py::object& table, const py::object& ids) {
-  if (py::isinstance<ops::PackedWeight>(table)) {
-    const auto& packed = table.cast<ops::PackedWeight&>();
-    return embedding_of(packed, packed.out_features(), {false, packed.panels().device()}, ids);
-  }
-  const Placement place = placement_among({table, ids});
-  const Tensor rows = to_tensor(table, place, "embedding", "table");
-  return embedding_of(rows, rows.rank() > 0 ? rows.dim(0) : 0, place, ids);
 }
 
 Tensor attention(const py::object& q, const py::object& k, const py::object& v, const py::object& mask,
@@ -270,67 +130,6 @@ void warm_up(const py::object& heads, const py::object& kv_heads, const py::obje
 
 float to_float(const py::object& value, const char* where, const char* name) {
   return static_cast<float>(to_number(value, where, name));
-}
-
-// What a packed weight and a pair of them tell.
-template <class Packed>
-void init_packed(py::module_& m, const char* name, const char* doc) {
-  py::class_<Packed> c(m, name, doc);
-  c.def_property_readonly(
-      "shape", [](const Packed& self) { return py::make_tuple(self.out_features(), self.in_features()); },
-      "(out, in) of a weight in it.");
-  c.def_property_readonly(
-      "dtype", [](const Packed& self) { return ops::name_of(self.dtype()); }, "How its numbers are kept.");
-  c.def_property_readonly("nbytes", &Packed::nbytes, "Bytes of device memory, padding included.");
-  c.def_property_readonly(
-      "device", [](const Packed& self) { return placement_to_python(self.panels().device()); }, "The device it is on.");
-  c.def("__repr__", [name = std::string(name)](const Packed& self) {
-    return cat("<kvtrie.ops.", name, " ", ops::name_of(self.dtype()), "[", self.out_features(), ", ",
-               self.in_features(), "]>");
-  });
-  refuse_pickling(c, "pickling what it was packed from");
-}
-
-void init_weights(py::module_& m) {
-  init_packed<ops::PackedWeight>(m, "PackedWeight",
-                                 "A weight laid out for the packed matmul kernels; made by ``pack``.");
-  init_packed<ops::PackedPair>(m, "PackedPair", "Two weights laid out for ``matmul_gated``; made by ``pack_pair``.");
-  m.def("pack", &pack, py::arg("w"), py::arg("dtype") = py::none(),
-        R"(A weight laid out once for the packed backend of ``matmul``.
-
-w [out, in], float32, float16 or bfloat16. ``dtype``: that of w (None), or "q8_0", GGML's format: 32 consecutive inputs of
-an output share a float16 scale d = max |w| / 127, and each is an int8 q = round(w / d), so that a number takes 8.5 bits.
-Products have the bits of the float32 weight d * q. Raises ``ArgumentError`` when q8_0 cannot hold w: for a NaN, and for
-magnitudes above 127 * 65504; it waits for the device to know. Sizes that are no multiples of 32 or 64 are filled up.)");
-  m.def("pack_blocks", &pack_blocks, py::arg("blocks"), py::arg("dtype"), py::kw_only(), py::arg("device") = py::none(),
-        R"(GGML's blocks laid out for the packed backend of ``matmul``: the same numbers, in the kernels' order.
-
-blocks: numpy, uint8 [out, bytes of a row], as a GGUF file holds them. ``dtype``: "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"
-(blocks of 32 inputs), "q4_K", "q5_K" or "q6_K" (of 256). ``device``: None for the default one. Products have the bits of
-the float32 weight that the blocks stand for. Takes what the file does, up to 1.03 of it for q4_K and q5_K. Raises
-``ArgumentError`` for bytes that are no rows of whole blocks.)");
-  m.def("matmul", &matmul, py::arg("x"), py::arg("w"), py::arg("transpose_w") = true, py::arg("backend") = py::none(),
-        py::arg("add") = py::none(),
-        R"(x [.., in] times w [out, in] -> float32 [.., out].
-
-``w``: a tensor, an array, a ``PackedWeight``, or a tuple of those whose outputs come one after the other (weights that are
-kept differently; a launch for each). ``transpose_w=False``: w is [in, out]. ``backend``: "clblast" or
-"packed"; None: clblast on GPUs, packed elsewhere and for every ``PackedWeight``. ``add``: float32 [.., out] (a residual) or [out] (a bias), added to
-the product: inside its kernel for a ``PackedWeight``, by a second one otherwise.)");
-  m.def("pack_pair", &pack_pair, py::arg("gate"), py::arg("up"), py::arg("dtype") = py::none(),
-        R"(Two weights of a gated block laid out for ``matmul_gated``.
-
-gate, up [out, in]: float32, float16 or bfloat16, of equal shape and dtype. ``dtype``: that of both (None), or "q8_0", as for
-``pack``.)");
-  m.def("pack_pair_blocks", &pack_pair_blocks, py::arg("gate"), py::arg("up"), py::arg("dtype"), py::kw_only(),
-        py::arg("device") = py::none(),
-        "Two weights of a gated block laid out for ``matmul_gated``: blocks of equal shape and dtype, as for "
-        "``pack_blocks``.");
-  m.def("matmul_gated", &matmul_gated, py::arg("x"), py::arg("w"), py::arg("activation") = "silu",
-        R"(activation(x @ gate.T) * (x @ up.T) by one kernel: x float32 [.., in] -> float32 [.., out].
-
-``w``: the two weights as ``pack_pair`` laid them out. ``activation``: "silu" or "gelu" (the tanh form). The bits are
-those of ``silu_mul`` or ``gelu_mul`` over two products with packed weights.)");
 }
 
 void init_rope(py::module_& m) {
@@ -422,14 +221,9 @@ std::int32_t vector_width(const py::object& device) {
 
 void init_ops(py::module_& core) {
   py::module_ m = core.def_submodule("ops", "Operations on tensors; see kvtrie.ops.");
-  init_weights(m);
   init_rope(m);
   init_elementwise(m);
   init_norms(m);
-  m.def("embedding", &embedding, py::arg("table"), py::arg("ids"),
-        R"(Rows of a table: table [vocab, dim], ids [tokens] -> float32 [tokens, dim].
-
-ids from the host are checked; a row whose id in a device tensor is outside the table is NaN.)");
   m.def("attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("mask") = py::none(),
         py::arg("scale") = py::none(), py::arg("softcap") = py::none(), py::arg("sinks") = py::none(),
         R"(Dense attention for models that bring their own K and V.
