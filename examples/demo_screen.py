@@ -109,6 +109,9 @@ class Screen:
             self._console.print(f"[bold]{name:<8}[/bold]{escape(value)}")
         self._console.print()
 
+    def note(self, words: str) -> None:
+        self._console.print(Text(words, style="dim"))
+
     def turn(self, number: int, who: str, what: str, says: str) -> None:
         head = f"{number:>3}  [bold {_COLOURS.get(who, 'white')}]{who}[/] [dim]{what}[/]"
         self._console.print(head)

