@@ -149,6 +149,14 @@ def test_wrong_options_name_what_is_allowed(
     assert error.startswith("error: ") and wrong[1] in error and "allowed" in error
 
 
+def test_ctrl_c_while_a_model_loads_is_an_exit_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kv.models, "load", load)
+    assert run("chat", str(folder))[0] == 130
+
+
 # --- turns ------------------------------------------------------------------------------------------------------------
 
 

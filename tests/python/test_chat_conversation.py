@@ -6,6 +6,7 @@ import io
 import json
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import kvtrie as kv
 from kvtrie.cli.chat import files
 from kvtrie.cli.chat.conversation import Conversation, Turn, messages_of
 from kvtrie.cli.chat.outline import tree_text
-from kvtrie.cli.chat.reader import LineReader, history_path
+from kvtrie.cli.chat.reader import LineReader, history_path, open_reader
 from kvtrie.cli.chat.screen import Screen, WordWrap
 from kvtrie.cli.chat.settings import SETTINGS, Settings
 from kvtrie.models import default
@@ -330,6 +331,15 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+def test_without_prompt_toolkit_lines_are_read_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prompt_toolkit", None)
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    reader = open_reader(Terminal("a line\n"), Screen(out, {"TERM": "xterm"}), None, lambda _: [])
+    assert not reader.edits and reader.read("> ") == "a line"
+    assert "pip install 'kvtrie[chat]'" in out.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""The command line: ``python -m kvtrie devices | doctor | chat FOLDER | simulate TRACE | inspect FOLDER``.
+"""The command line: ``python -m kvtrie devices | doctor | chat [MODEL] | simulate TRACE | inspect FOLDER``.
 
-Exit codes: 0 all well, 1 something failed or is missing, 2 wrong arguments. A command is a module beside this one with
-``add_arguments(parser)`` and ``run(arguments, out) -> int``.
+Exit codes: 0 all well, 1 something failed or is missing, 2 wrong arguments, 130 Ctrl-C. A command is a module beside
+this one with ``add_arguments(parser)`` and ``run(arguments, out) -> int``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import kvtrie as kv
 
 from . import chat, devices, doctor, inspect, simulate
 
+INTERRUPTED = 130
 COMMANDS = {"devices": devices, "doctor": doctor, "chat": chat, "simulate": simulate, "inspect": inspect}
 
 
@@ -38,3 +39,6 @@ def main(argv: Sequence[str] | None = None, out: TextIO | None = None) -> int:
         return 1
     except BrokenPipeError:
         return 0
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return INTERRUPTED

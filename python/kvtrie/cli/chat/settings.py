@@ -21,7 +21,7 @@ SETTINGS = (
     Setting("temperature", False, "0 or more", "0 takes the likeliest token; higher is more varied"),
     Setting("top_k", True, "0 or more", "among so many of the likeliest; 0: all"),
     Setting("top_p", False, "above 0, up to 1", "among those that together reach this probability"),
-    Setting("min_p", False, "0 to 1", "among those at least this part as likely as the likeliest"),
+    Setting("min_p", False, "0 to 1", "at least this part of the likeliest one's probability"),
     Setting("typical_p", False, "above 0, up to 1", "among those closest to the expected surprise"),
     Setting("repetition_penalty", False, "above 0", "above 1: less of what stands in the text"),
     Setting("presence_penalty", False, "any number", "taken off what was said in the answer, once"),
