@@ -39,7 +39,8 @@ PackedTile few_rows(std::int32_t width, WeightDType stored) {
 // vectors have 8 floats. Not for blocks, whose 32 k are too long for taking turns.
 PackedTile one_row(std::int32_t width, WeightDType stored) {
   if (width == 16) return {1, 4, 1, 4};
-  if (is_quantised(stored)) return {1, stored == WeightDType::kQ8 ? 8 : 4, 1, 4};
+  if (stored == WeightDType::kQ8) return {1, 8, 1, 4};
+  if (is_quantised(stored)) return {1, 4, 1, 4, false, 128};  // scales and minima take registers, too
   return {1, 8, 1, 16, false, stored == WeightDType::kFloat32 ? 2 : 4};
 }
 
