@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import ops
-from .errors import ArgumentError, CacheFull
-from .generate import Generation, Prompt, vocab_size_of
+from .errors import CacheFull
+from .generate import Generation, Prompt, token_ids, vocab_size_of
 from .replies import SamplingOptions, checked_sampling
 from .sampling import Sampler, whole
 from .stopping import Stop, Stopper
@@ -62,10 +62,7 @@ class Batch:
         **sampling: Unpack[SamplingOptions],
     ) -> Generation:
         """A generation that the next steps drive; ``prompt``: text or token ids. All else as in ``kv.generate``."""
-        tokens = self._model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        ids = np.asarray(tokens, np.int32)
-        if ids.ndim != 1 or len(ids) == 0:
-            raise ArgumentError(f"[batch] prompt: got shape {ids.shape}, allowed 1 token or more")
+        ids = token_ids(self._model, prompt, "batch")
         sampler = Sampler(checked_sampling(sampling), vocab_size_of(self._model))
         stopper = Stopper(self._model, stop, ignore_eos)
         generation = Generation(

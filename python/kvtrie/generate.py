@@ -235,11 +235,25 @@ def _session(model: Any, given: Any) -> tuple[Any, bool]:
     """A session, and whether it was made here."""
     if hasattr(given, "prefill"):
         return given, False
-    if isinstance(given, str):
-        return model.prefix_cache.begin(model.tokenizer.encode(given)), True
-    tokens = given if isinstance(given, (list, tuple, range, np.ndarray)) else None
-    if tokens is None:
+    if not isinstance(given, (str, list, tuple, range, np.ndarray)):
         raise ArgumentTypeError(
             f"[generate] session: got {type(given).__name__}, allowed a session, a text, or a list of token ids"
         )
-    return model.prefix_cache.begin(np.asarray(tokens)), True
+    return model.prefix_cache.begin(token_ids(model, given, "generate")), True
+
+
+def token_ids(model: Any, prompt: Any, where: str) -> npt.NDArray[np.int32]:
+    """A text, or token ids in any sequence, as int32 [1 or more]; what they may be otherwise is the cache's to say."""
+    try:
+        ids = np.asarray(model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+    except ValueError:  # rows of several lengths
+        raise ArgumentTypeError(f"[{where}] prompt: got lists in a list, allowed a text or integers") from None
+    if ids.ndim != 1 or ids.size == 0:
+        raise ArgumentError(f"[{where}] prompt: got {ids.size} tokens of rank {ids.ndim}, allowed a list of 1 or more")
+    if not np.issubdtype(ids.dtype, np.integer):
+        raise ArgumentTypeError(f"[{where}] prompt: got {ids.dtype}, allowed a text or integers")
+    outside = np.flatnonzero((ids < -(2**31)) | (ids >= 2**31))
+    if outside.size:
+        at = int(outside[0])
+        raise ArgumentError(f"[{where}] prompt[{at}]: got {ids[at]}, allowed -2147483648 to 2147483647")
+    return ids.astype(np.int32)

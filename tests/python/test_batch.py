@@ -119,11 +119,25 @@ def test_an_exception_ends_nothing(model: Any, alone: Any) -> None:
     cache.close()
 
 
+WRONG_PROMPTS: list[tuple[Any, str]] = [
+    ([], "prompt: got 0 tokens"),
+    ([[1, 2]], "prompt: got 2 tokens of rank 2"),
+    ([[1], [2, 3]], "prompt: got lists in a list"),
+    ([1.5, 2.0], "prompt: got float64, allowed a text or integers"),
+    (["a"], "prompt: got <U1"),
+    ([True], "prompt: got bool"),
+    ([1, 2**31], r"prompt\[1\]: got 2147483648, allowed -2147483648 to 2147483647"),
+]
+
+
 def test_wrong_prompts_are_refused_and_stop_nobody(model: Any, alone: Any) -> None:
     cache = make_cache(model, 32)
     batch = kv.Batch(model, cache)
-    with pytest.raises(kv.ArgumentError, match="prompt"):
-        batch.add([])
+    for wrong, message in WRONG_PROMPTS:
+        with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=message):
+            batch.add(wrong)
+        with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=message):
+            kv.generate(model, wrong)
     with pytest.raises(kv.ArgumentTypeError, match="temprature"):
         batch.add([1], temprature=1)
     with pytest.raises(kv.NotSupported, match="tokenizer"):
