@@ -182,6 +182,8 @@ def test_what_is_multiplied_as_one_may_be_of_several_types(mixed_gate: bool, tmp
     ]
     wanted = all_logits(kv.models.load(path, dtype="float32"), TOKENS, 72)
     np.testing.assert_array_equal(all_logits(model, TOKENS, 72), wanted)
+    for dtype in ("q8_0", "q4_1"):  # some of it in such blocks already
+        assert difference(all_logits(kv.models.load(path, dtype=dtype), TOKENS, 72), wanted) < 0.5
     greedy = list(kv.generate(model, [1, 2, 3], 12, temperature=0, ignore_eos=True))
     assert mixed_gate or model.graphs.stats["replays"] > 0, model.graphs.stats["reason"]
     model.replays = False

@@ -185,7 +185,9 @@ class WeightTable:
     def _matrix(self, name: str, kept: str) -> Array:
         """Blocks uint8 [out, bytes], or the numbers to upload: for q8_0 those of the file, rounded when packed."""
         source = self._sources[name]
-        if source.blocks is not None and BLOCKS.get(source.stored) == kept:
+        # Else q8_0 is made by the device, of blocks and of other numbers alike: both may be parts of one product.
+        as_stored = self.dtype == "stored" or kept != "q8_0"
+        if as_stored and source.blocks is not None and BLOCKS.get(source.stored) == kept:
             return np.ascontiguousarray(self._stored(name))
         values, stored = self._read(name), source.dtype
         if kept in BLOCKS.values() and kept != "q8_0":
