@@ -174,16 +174,17 @@ def test_config_is_frozen_and_complete() -> None:
 
 
 def live_bytes(device: Any) -> int:
+    """Without what the pool keeps for later use, which depends on the tests before."""
     gc.collect()
+    device.trim()
     return int(device.memory()["buffer_bytes"])
 
 
 def test_device_memory_goes_with_the_model() -> None:
     config, weights = random_llama(8, hidden=128, dtype=np.float16)
     device = kv.Device()
-    device.trim()  # else buffers that other tests left behind serve the first models
     all_logits(kv.models.from_weights(config, weights), [1, 2, 3], 3)
-    before = live_bytes(device)  # the pool keeps freed buffers for later use: a leak shows as growth
+    before = live_bytes(device)
     for _ in range(3):
         all_logits(kv.models.from_weights(config, weights), [1, 2, 3], 3)
         assert live_bytes(device) == before
