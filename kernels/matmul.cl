@@ -19,7 +19,7 @@
 // SPREAD the next slice, a few lines at a time over all passes of this one, so that memory is never idle and never
 // asked twice.
 //
-// With BLOCKED, many rows on processors with few registers, kernels/matmul_blocks.clh does that.
+// With BLOCKED, for many rows, kernels/matmul_blocks.clh does that.
 //
 // Every y is one chain of multiply-adds (FMA in vector.clh) over ascending k, whatever the sizes and the vectors are,
 // so a row's bits do not depend on how many rows are multiplied at once. Rows beyond M repeat the last row and are not

@@ -24,14 +24,14 @@ PackedVariant proven_for(const Tensor& x, std::int32_t rows, WeightDType stored,
   return proven(x.device(), choose_variant(vector_width(*x.device()), rows, stored, gated));
 }
 
-// Up to 8 rows are limited by memory: a work-item reads one stream. With 32 registers of 16 floats four rows pass it
-// once, for all its outputs; with 16 registers it is passed several times, so a slice is small enough for the first
-// cache of any processor (16 KiB of float32). Converting a number costs as much as two multiplications: two rows and
+// Up to 8 rows are limited by memory: a work-item reads one stream. Where it is passed several times a slice is small
+// enough for the first cache of any processor (16 KiB of float32); 32 registers of 16 floats pass float32 twice, which
+// long slices do not harm. Converting a number costs as much as two multiplications: with 16 registers two rows and
 // four vectors are faster than four and two, but not for blocks, whose numbers are converted and scaled. With 32
 // registers eight rows and two vectors convert those once: 1.1 to 1.4 times as fast as four and four (AVX-512).
 PackedTile few_rows(std::int32_t width, WeightDType stored) {
   const bool scaled = is_quantised(stored);
-  if (width == 16) return scaled ? PackedTile{8, 2, 8, 4, false, 128} : PackedTile{4, 4, 8, 4};
+  if (width == 16) return {scaled ? 8 : 4, scaled ? 2 : 4, 8, 4, false, stored == WeightDType::kFloat32 ? 0 : 128};
   return {scaled ? 4 : 2, scaled ? 2 : 4, 8, 4, false, scaled ? 128 : 64};
 }
 
@@ -45,23 +45,20 @@ PackedTile one_row(std::int32_t width, WeightDType stored) {
 }
 
 // 32 registers of 16 floats hold 24 sums, what they are multiplied by and a factor; 16 registers 12 sums, two vectors,
-// a factor, and a product where there is no fused multiply-add. 66 rows are the least multiple of 6 for 64. What has to
-// be scaled is converted once for all rows of a block: 1.4 times as fast (AVX-512, 64 to 512 rows).
+// a factor, and a product where there is no fused multiply-add. 66 rows are the least multiple of 6 for 64.
 PackedTile choose_tile(std::int32_t width, std::int32_t rows, WeightDType stored) {
   if (rows == 1) return one_row(width, stored);
   if (rows <= 8) return few_rows(width, stored);
-  if (width == 16) return is_quantised(stored) ? PackedTile{6, 4, 66, 16, true} : PackedTile{6, 4, 66, 4};
-  return {6, 2, 66, 16, true};
+  return {6, width == 16 ? 4 : 2, 66, 16, true};
 }
 
 // Bytes that weights are asked for ahead of their use where memory is the limit. Measured: 1.1 to 1.2 times as fast
-// (AVX-512: but for one row of float32, and for many rows unless they are q8_0; AVX2: for one row of q8_0).
+// (AVX-512: up to 8 rows, but for one of float32; AVX2: for one row of blocks). Blocks of rows ask for themselves.
 constexpr std::int32_t kAhead = 4096;
 
 bool asks_ahead(std::int32_t width, std::int32_t rows_block, WeightDType stored) {
   if (width < 16) return rows_block == 1 && is_quantised(stored);
-  if (rows_block == 1) return stored != WeightDType::kFloat32;
-  return rows_block <= 8 || is_quantised(stored);
+  return rows_block == 1 ? stored != WeightDType::kFloat32 : rows_block <= 8;
 }
 
 }  // namespace
