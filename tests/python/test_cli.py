@@ -15,7 +15,8 @@ import pytest
 
 import kvtrie as kv
 from kvtrie import _health
-from kvtrie.cli import doctor, main
+from kvtrie.cli import build_parser, doctor, main
+from kvtrie.models.base import DTYPES
 from processes import PATIENCE
 
 
@@ -126,3 +127,10 @@ def test_doctor_shows_the_vectors() -> None:
     assert set(widths) <= {4, 8, 16}
     with pytest.raises(kv.NotSupported, match="device"):
         kv.ops.vector_width("host")
+
+
+def test_the_chat_offers_every_way_to_keep_weights() -> None:
+    for dtype in DTYPES:
+        assert build_parser().parse_args(["chat", "tiny", "--dtype", dtype]).dtype == dtype
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["chat", "tiny", "--dtype", "q3_0"])

@@ -31,9 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raw", action="store_true", help="no chat template: every line continues one plain text")
     parser.add_argument("--system", default="", help="a system message")
     parser.add_argument("--device", help="part of a platform's or device's name")
-    parser.add_argument(
-        "--dtype", choices=["float32", "float16", "q8_0", "stored"], help="weights on the device (default: as stored)"
-    )
+    dtypes = ["float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored"]  # kv.models is not imported yet
+    parser.add_argument("--dtype", choices=dtypes, help="weights on the device (default: as stored)")
     parser.add_argument("--kv-dtype", choices=["float32", "float16"], default="float16", help="keys and values")
     parser.add_argument(
         "--context", type=int, metavar="TOKENS",
