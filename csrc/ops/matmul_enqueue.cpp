@@ -98,13 +98,13 @@ Tensor pack_pair(const Tensor& gate, const Tensor& up, WeightDType stored) {
 }
 
 Tensor pack_blocks(const BlockMatrix& w, std::int64_t in) {
-  const Tensor panels = empty_blocks(w.device, w.dtype, (w.out + 63) / 64, in);
+  Tensor panels = empty_blocks(w.device, w.dtype, (w.out + 63) / 64, in);
   ops::pack_blocks(w.blocks, w.dtype, w.out, in, panels, 1, 0);
   return panels;
 }
 
 Tensor pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, std::int64_t in) {
-  const Tensor panels = empty_blocks(gate.device, gate.dtype, (gate.out + 31) / 32, in);
+  Tensor panels = empty_blocks(gate.device, gate.dtype, (gate.out + 31) / 32, in);
   ops::pack_blocks(gate.blocks, gate.dtype, gate.out, in, panels, 2, 0);
   ops::pack_blocks(up.blocks, up.dtype, up.out, in, panels, 2, 1);
   return panels;

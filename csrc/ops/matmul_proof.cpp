@@ -59,10 +59,12 @@ class SmallWeight {
     const DType dtype = source_of(packed_);
     if (transposed) return Tensor::from_host(device, dtype, {sides_.n, sides_.k}, bytes_.data());
     std::vector<std::byte> turned(bytes_.size());
-    for (std::int32_t n = 0; n < sides_.n; ++n)
-      for (std::int32_t k = 0; k < sides_.k; ++k)
+    for (std::int32_t n = 0; n < sides_.n; ++n) {
+      for (std::int32_t k = 0; k < sides_.k; ++k) {
         reference::store_number(turned.data(), dtype, k * sides_.n + n,
                                 reference::Numbers{bytes_.data(), dtype}[n * sides_.k + k]);
+      }
+    }
     return Tensor::from_host(device, dtype, {sides_.k, sides_.n}, turned.data());
   }
 
@@ -154,9 +156,10 @@ bool unpack_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
   const std::vector<float> numbers = w.numbers();
   std::vector<float> got(y.size());
   y.copy_to_host(got.data());
-  for (std::size_t row = 0; row < 3; ++row)
+  for (std::size_t row = 0; row < 3; ++row) {
     for (std::int32_t k = 0; k < sides.k; ++k)
       if (got[row * sides.k + k] != numbers[ids[row] * sides.k + k]) return false;
+  }
   return std::isnan(got.back());
 }
 

@@ -17,7 +17,7 @@ std::string options_of(cl::Device& device, WeightDType dtype) {
 // Device memory comes in words, blocks in bytes.
 Tensor upload_bytes(const cl::DevicePtr& device, std::span<const std::byte> raw) {
   const std::size_t words = raw.size() / 4, rest = raw.size() % 4;
-  const Tensor all = Tensor::empty(device, DType::kUInt32, {static_cast<std::int64_t>(words + (rest > 0 ? 1 : 0))});
+  Tensor all = Tensor::empty(device, DType::kUInt32, {static_cast<std::int64_t>(words + (rest > 0 ? 1 : 0))});
   if (rest == 0) {
     all.copy_from_host(raw.data());
     return all;
@@ -47,9 +47,10 @@ bool pack_agrees(const cl::DevicePtr& device, WeightDType dtype) {
   enqueue_pack_blocks(upload_bytes(device, raw), dtype, kOut, kIn, panels, 1, 0);
   std::vector<std::byte> stream(panels.nbytes());
   panels.copy_to_host(stream.data());
-  for (std::int64_t n = 0; n < 128; ++n)
+  for (std::int64_t n = 0; n < 128; ++n) {
     for (std::int64_t k = 0; k < kIn; ++k)
       if (reference::packed_number(dtype, stream, kIn, n, k) != (n < kOut ? wanted[n * kIn + k] : 0.0f)) return false;
+  }
   return true;
 }
 
