@@ -78,12 +78,6 @@ std::vector<std::byte> stored(const std::vector<float>& values, DType dtype) {
   return bytes;
 }
 
-bool close(const std::vector<float>& got, const std::vector<float>& wanted, float tolerance) {
-  for (std::size_t i = 0; i < got.size(); ++i)
-    if (!(std::fabs(got[i] - wanted[i]) <= tolerance * std::max(1.0f, std::fabs(wanted[i])))) return false;
-  return true;
-}
-
 }  // namespace
 
 AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int32_t width) {
@@ -133,7 +127,7 @@ bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant
                           {static_cast<std::uint32_t>(sizes.heads), static_cast<std::uint32_t>(sizes.kv_heads),
                            static_cast<std::uint32_t>(sizes.k_dim), static_cast<std::uint32_t>(sizes.v_dim)},
                           test.queries, {0.0f, 0.0f, test.sinks}, wanted);
-  return close(got, wanted, 1e-5f);
+  return all_close(got, wanted, 1e-5f);
 }
 
 AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const AttentionSizes& sizes, bool masked) {

@@ -1,7 +1,5 @@
 #include "ops/matmul_clblast.h"
 
-#include <algorithm>
-#include <cmath>
 #include <memory>
 #include <mutex>
 
@@ -55,9 +53,7 @@ bool product_agrees(const cl::DevicePtr& device, bool transpose_w, const Sizes& 
   std::vector<float> got(y.size());
   y.copy_to_host(got.data());
   const std::vector<float> wanted = reference::matmul(x, {w.data(), DType::kFloat32}, m, k, n);
-  for (std::size_t i = 0; i < got.size(); ++i)
-    if (!(std::fabs(got[i] - wanted[i]) <= 1e-4f * std::max(1.0f, std::fabs(wanted[i])))) return false;
-  return true;
+  return all_close(got, wanted, 1e-4f);
 }
 
 // One row, a few, and more than any tile, none a multiple of one; then whole tiles.

@@ -5,15 +5,13 @@
 
 #include "ops/matmul_enqueue.h"
 #include "ops/reference.h"
+#include "ops/self_test.h"
 
 namespace kvtrie::ops {
 namespace {
 
 // 11 rows by 70 outputs: partial rows, panels and vectors everywhere. 37 numbers, or whole blocks.
-Sides small_sides(WeightDType stored) {
-  const bool whole = is_quantised(stored) && stored != WeightDType::kQ8;
-  return {11, 70, whole ? 512 : 37};
-}
+Sides small_sides(WeightDType stored) { return {11, 70, is_from_blocks(stored) ? 512 : 37}; }
 
 std::vector<float> small_numbers(std::int32_t count, std::int32_t step, std::int32_t period, float scale, float shift) {
   std::vector<float> values(count);
@@ -35,7 +33,7 @@ class SmallWeight {
       reference::store_number(bytes_.data(), source_of(packed), i, values[i]);
   }
 
-  bool from_blocks() const noexcept { return packed_ > WeightDType::kQ8; }
+  bool from_blocks() const noexcept { return is_from_blocks(packed_); }
   BlockMatrix blocks(const cl::DevicePtr& device) const { return {device, bytes_, packed_, sides_.n}; }
 
   // As packing leaves them.
@@ -100,9 +98,7 @@ struct SmallProduct {
   bool agrees(const std::vector<float>& wanted) const {
     std::vector<float> got(y.size());
     y.copy_to_host(got.data());
-    for (std::size_t i = 0; i < got.size(); ++i)
-      if (!(std::fabs(got[i] - wanted[i]) <= 1e-4f * std::max(1.0f, std::fabs(wanted[i])))) return false;
-    return true;
+    return all_close(got, wanted, 1e-4f);
   }
 };
 

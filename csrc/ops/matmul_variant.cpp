@@ -148,7 +148,7 @@ void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tenso
 
 void warm_up_matmul(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated) {
   const bool packs = stored != WeightDType::kFloat32 || matmul_backend(*device) == MatmulBackend::kPacked;
-  const bool blocks = stored > WeightDType::kQ8;
+  const bool blocks = is_from_blocks(stored);
   const std::int64_t in = blocks ? block_size(stored).numbers : 16;
   const std::vector<std::byte> zeros(blocks ? 16 * block_size(stored).bytes : 0);
   const BlockMatrix matrix{device, zeros, stored, 16};

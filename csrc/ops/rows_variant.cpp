@@ -1,7 +1,5 @@
 #include "ops/rows_variant.h"
 
-#include <cmath>
-
 #include "ops/reference.h"
 #include "ops/rows_enqueue.h"
 #include "ops/self_test.h"
@@ -33,9 +31,7 @@ struct SmallRows {
   bool agrees(const std::vector<float>& wanted) const {
     std::vector<float> got(y.size());
     y.copy_to_host(got.data());
-    for (std::size_t i = 0; i < got.size(); ++i)
-      if (!(std::fabs(got[i] - wanted[i]) <= 1e-5f * std::max(1.0f, std::fabs(wanted[i])))) return false;
-    return true;
+    return all_close(got, wanted, 1e-5f);
   }
 };
 

@@ -1,5 +1,8 @@
 #include "ops/self_test.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "cl/kernel_sources.h"
@@ -45,6 +48,12 @@ bool variant_works(const cl::DevicePtr& device, const std::string& key, const st
   }
   registry::set_verdict(*device, key, failure.empty());
   return failure.empty();
+}
+
+bool all_close(std::span<const float> got, std::span<const float> wanted, float tolerance) {
+  for (std::size_t i = 0; i < got.size(); ++i)
+    if (!(std::fabs(got[i] - wanted[i]) <= tolerance * std::max(1.0f, std::fabs(wanted[i])))) return false;
+  return true;
 }
 
 void require_variant(const cl::DevicePtr& device, const std::string& key, const std::function<bool()>& test) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "cl/device.h"
@@ -25,6 +26,10 @@ bool variant_works(const cl::DevicePtr& device, const std::string& key, const st
 
 // Like variant_works, for variants without a replacement: throws kDevice naming `key` when the test fails.
 void require_variant(const cl::DevicePtr& device, const std::string& key, const std::function<bool()>& test);
+
+// Whether |got - wanted| <= tolerance * max(1, |wanted|) everywhere; a NaN never passes. REQUIRES: as many wanted as
+// got.
+bool all_close(std::span<const float> got, std::span<const float> wanted, float tolerance);
 
 // What a model and its caches need compiled before the first token.
 struct WarmUp {

@@ -39,6 +39,8 @@ WeightDType weight_dtype_of(DType dtype);         // throws kType unless it is o
 WeightDType weight_dtype_from_name(const std::string& name, std::string_view where, std::string_view argument);
 
 inline bool is_quantised(WeightDType dtype) noexcept { return dtype >= WeightDType::kQ8; }
+// Only pack_blocks makes it; the others are packed from tensors, too.
+inline bool is_from_blocks(WeightDType dtype) noexcept { return dtype > WeightDType::kQ8; }
 
 // REQUIRES of the rest: a quantised one.
 struct BlockSize {
