@@ -175,7 +175,7 @@ class WeightTable:
         source, kept = self._sources[f"{name}.weight"], self.dtype
         if kept == "stored":
             kept = _stored_type(source)
-        elif kept in BLOCKS.values() and (name in _HEADS or source.shape[-1] % _numbers_of(kept)):
+        elif kept in BLOCKS.values() and (name in _HEADS or source.shape[-1] % 32):
             kept = "q8_0"
         if kept in BLOCKS.values() and not (quantise and blocks):
             kept = "float16"
@@ -231,11 +231,6 @@ BLOCKS = {
 _HEADS = ("lm_head", "model.embed_tokens")  # of which q8_0 is the least
 
 
-def _numbers_of(kept: str) -> int:
-    return 256 if kept.endswith("K") else 32
-
-
 def _stored_type(source: WeightSource) -> str:
     """What "stored" makes of an element type or a kind of blocks."""
-    kept = BLOCKS.get(source.stored, {"F32": "float32", "BF16": "float32"}.get(source.stored, "float16"))
-    return kept if source.blocks is not None or kept not in BLOCKS.values() else "float16"
+    return {**BLOCKS, "F32": "float32", "BF16": "float32"}.get(source.stored, "float16")
