@@ -9,9 +9,11 @@
 //     worker 1   |all of it|     |   p1  | p4 |       |p1 ...
 //                 own: no wait
 //
-// A worker waits for pieces that were claimed, and who claimed one is running: so it does not matter how many workers
-// run at the same time, and one that begins late finds everything done. An op that is cheaper than waiting is `own`:
-// each worker computes all of it for itself, into memory of its own.
+// A worker waits for pieces that were claimed, and whoever claimed one computes it without waiting: so it does not matter
+// how many workers run at the same time, and one that begins late finds everything done. A worker that has waited for
+// long leaves: the other one was most likely interrupted by somebody else's threads, and may be waiting for this very
+// core. One always stays, since whoever holds a piece does not wait. An op that is cheaper than waiting is `own`: each
+// worker computes all of it for itself, into memory of its own.
 //
 // Arguments are the words of the recorded launch, addresses resolved. Those that differ from step to step are names
 // (SLOT, see find): the logits, what the step's table holds, partial results of attention.
@@ -199,23 +201,34 @@ void run_piece(const Op* op, int piece, const Worker* worker) {
 
 #if defined(__x86_64__) && !defined(__SPIR__) && !defined(__SPIRV__)
 #define RELAX __builtin_ia32_pause()  // tells the processor that this is a waiting loop
+#define TICKS __builtin_ia32_rdtsc()  // 1 to 5 in a nanosecond
 #else
 #define RELAX
+#define TICKS 0ul  // nobody leaves: no clock that every program may read
 #endif
+#define PATIENCE 300000ul  // ticks of a wait beyond those of four pieces; 60 us and more
 
-// Takes part in one op until all of it is done.
-void share(const Op* op, int at, const Worker* worker) {
+// Takes part in one op until all of it is done; false if it takes too long.
+bool share(const Op* op, int at, const Worker* worker) {
   const int pieces = pieces_of(op, worker);
-  if (pieces == 0) return;
+  if (pieces == 0) return true;
   volatile __global int* claimed = worker->step + 2 * COUNTERS * at;
   volatile __global int* done = claimed + COUNTERS;
   int mine = 0;
+  const ulong began = TICKS;
   for (int piece = atomic_inc(claimed); piece < pieces; piece = atomic_inc(claimed), ++mine)
     run_piece(op, piece, worker);
   mem_fence(CLK_GLOBAL_MEM_FENCE);
   if (mine > 0) atomic_add(done, mine);
-  while (atomic_add(done, 0) < pieces) RELAX;
+  const ulong waits = TICKS, allowed = PATIENCE + 4 * ((waits - began) / max(mine, 1));
+  while (true) {
+    const bool late = TICKS - waits > allowed;  // first: this worker may have slept since
+    if (atomic_add(done, 0) >= pieces) break;
+    if (late) return false;
+    RELAX;
+  }
   mem_fence(CLK_GLOBAL_MEM_FENCE);
+  return true;
 }
 
 // Global size (workers), local size 1. own [workers][own_stride] floats.
@@ -227,7 +240,7 @@ __kernel void run_graph(__global const Op* restrict ops, int count, __global int
   for (int at = 0; at < count; ++at) {
     const Op op = ops[at];
     if (!op.own) {
-      share(&op, at, &worker);
+      if (!share(&op, at, &worker)) return;
       continue;
     }
     const int pieces = pieces_of(&op, &worker);

@@ -6,6 +6,8 @@
 #include <array>
 #include <functional>
 #include <numeric>
+#include <stop_token>
+#include <thread>
 
 #include "device_test.h"
 #include "ops/matmul.h"
@@ -154,6 +156,25 @@ TEST_F(LaunchGraphTest, ReplaysGiveTheBitsOfTheLaunches) {
   check_replays({}, 3, 2);
   check_replays({.layers = 1, .heads = 3, .kv_heads = 3, .dim = 32, .inner = 64, .activation = Activation::kGeluTanh},
                 8, 3);
+}
+
+// Other threads take the cores away from a step's workers, some of which then leave it to the rest.
+TEST_F(LaunchGraphTest, BusyCoresChangeNoBit) {
+  Random random(8);
+  const Model model(random, {});
+  Tensor out;
+  const auto graph = recorded(model, RandomStep(random, model, 3, 9), out);
+  ASSERT_NE(graph, nullptr);
+  const RandomStep step(random, model, 3, 600);
+  const Tensor wanted =
+      model.launch(step.ids, QkvRows(shared_device(), step.places), upload_plan(shared_device(), step.plan));
+  std::vector<std::jthread> others;
+  for (unsigned i = 0; i < 2 * std::thread::hardware_concurrency(); ++i)
+    others.emplace_back([](const std::stop_token& stop) {
+      while (!stop.stop_requested()) continue;
+    });
+  for (int i = 0; i < 50; ++i)
+    ASSERT_TRUE(same_bits(graph->replay(step.ids, std::array{StepTables{step.places, &step.plan}}), wanted)) << i;
 }
 
 TEST_F(LaunchGraphTest, KeysAndValuesAreStoredByTheReplay) {
