@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from report import Report, Rows, arguments
-from timing import Race, human, race
+from timing import Race, human, lesser_level, openblas_kernels_wanted, race
 
 KV_HEADS = 8
 MIB = 1 << 20
@@ -101,10 +101,13 @@ class Case:
 def openblas() -> tuple[Any, str]:
     """cblas_sgemm of the OpenBLAS that numpy ships, on one thread each call, and its kernels' name; None without it.
 
-    It chooses kernels for this processor itself, whatever the environment says (numpy must not be loaded yet).
+    It chooses kernels for this processor itself, or gets those of a lesser level, whatever the environment says (numpy
+    must not be loaded yet).
     """
     for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
         os.environ.pop(name, None)
+    if lesser_level():
+        os.environ["OPENBLAS_CORETYPE"] = openblas_kernels_wanted() or ""
     numpy = importlib.util.find_spec("numpy")
     if numpy is None or numpy.origin is None:
         return None, ""

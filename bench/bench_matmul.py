@@ -30,7 +30,7 @@ import numpy as np
 
 import kvtrie as kv
 from report import Report, Rows, arguments
-from timing import human, race
+from timing import human, openblas_kernels_wanted, race
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 SHAPES = ((512, 512), (1536, 512), (512, 1536), (1024, 1024), (4096, 1024), (2048, 2048), (4096, 4096))  # (out, in)
@@ -46,8 +46,7 @@ BYTES = {"float32": 4.0, "float16": 2.0, "q8_0": 34 / 32}  # of one number
 
 def use_best_kernels(kernels: str | None) -> None:
     """Start again with the settings that both sides need before their libraries are loaded."""
-    if kernels is None and "avx512f" in Path("/proc/cpuinfo").read_text().split():
-        kernels = "SkylakeX"
+    kernels = kernels or openblas_kernels_wanted()
     wanted = {"OPENBLAS_NUM_THREADS": "2", "OPENBLAS_THREAD_TIMEOUT": SPIN_CYCLES, "POCL_AFFINITY": "1"}
     if kernels:
         wanted["OPENBLAS_CORETYPE"] = kernels

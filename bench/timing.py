@@ -134,11 +134,26 @@ def machine() -> str:
     """What the figures were taken on."""
     name = _processor("model name") or platform.processor() or platform.machine()
     system = f"{platform.system()} {platform.release().split('-')[0]}"
-    return f"{name} ({processor_level()}), {os.cpu_count()} cores, {system}"
+    level = f"{lesser_level()} on {_widest()}" if lesser_level() else _widest()
+    return f"{name} ({level}), {os.cpu_count()} cores, {system}"
 
 
 def processor_level() -> str:
-    """The widest vectors that the processor has, as a name for figures that hang on it; else its architecture."""
+    """The widest vectors that both sides may use, as a name for figures that hang on it; else the architecture."""
+    return lesser_level() or _widest()
+
+
+def lesser_level() -> str:
+    """The level below the processor's own that both sides are held to, by ``./dev bench --as LEVEL``; else ""."""
+    return os.environ.get("KVTRIE_BENCH_LEVEL", "")
+
+
+def openblas_kernels_wanted() -> str | None:
+    """The OPENBLAS_CORETYPE of its best kernels for ``processor_level()``; None where it chooses them itself."""
+    return {"avx512": "SkylakeX", "avx2": "Haswell" if lesser_level() else None}.get(processor_level())
+
+
+def _widest() -> str:
     flags = (_processor("flags") or _processor("Features")).split()
     return next((level for flag, level in LEVELS.items() if flag in flags), platform.machine())
 

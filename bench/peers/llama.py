@@ -30,9 +30,10 @@ from typing import Any
 
 import numpy as np
 
+from timing import lesser_level
+
 PEERS = Path(__file__).resolve().parents[2] / "build" / "peers"
-LIBRARY = PEERS / "llama" / "bin"
-SERVER = LIBRARY / "llama-server"
+LIBRARY = PEERS / "-".join(filter(None, ("llama", lesser_level()))) / "bin"
 Part = tuple[int, int, Sequence[int]]  # sequence, position of its first token, tokens
 
 

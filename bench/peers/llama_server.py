@@ -26,7 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PROGRAM = Path(__file__).resolve().parents[2] / "build/peers/llama/bin/llama-server"
+from peers.llama import LIBRARY
+
+PROGRAM = LIBRARY / "llama-server"
 _HOST = "127.0.0.1"
 _START = 60.0  # seconds until a server must answer
 
