@@ -68,6 +68,17 @@ cl_uint dimensions_of(const std::string& kernel, const Range& global, const Rang
   return count;
 }
 
+// What a device with as much local memory as this one poses with would do. REQUIRES: the arguments are set.
+void require_local_memory(const FoundDevice& found, const Kernel::State& kernel) {
+  cl_ulong bytes = 0;
+  check_call("clGetKernelWorkGroupInfo", [&] {
+    return clGetKernelWorkGroupInfo(kernel.handle.get(), found.device, CL_KERNEL_LOCAL_MEM_SIZE, sizeof bytes, &bytes,
+                                    nullptr);
+  });
+  if (bytes > found.info.local_bytes)
+    fail(ErrorKind::kDevice, kernel.name, "local memory: got ", bytes, " bytes, allowed ", found.info.local_bytes);
+}
+
 }  // namespace
 
 Device::State::State(FoundDevice found_device, Options wanted)
@@ -85,6 +96,7 @@ Device::State::State(FoundDevice found_device, Options wanted)
 // Whoever could still use the queue holds a DevicePtr, so nothing does. CLBlast keeps programs of its own, which must
 // go before the context.
 Device::State::~State() {
+  submit_quietly();
   quiet_call("clFinish", [this] { return clFinish(queue.get()); });
   if (blas_used) clear_clblast_cache();
 }
@@ -92,11 +104,39 @@ Device::State::~State() {
 void Device::State::keep_pace(double seconds) noexcept {
   const EventHandle behind = log.overdue(seconds);
   const cl_event event = behind.get();
-  if (event != nullptr) clWaitForEvents(1, &event);  // its status is the log's business
+  if (event == nullptr) return;
+  submit_quietly();
+  clWaitForEvents(1, &event);  // its status is the log's business
+}
+
+void Device::State::submit() {
+  {
+    const std::lock_guard lock(enqueue_mutex);
+    if (const EventHandle gate = std::exchange(held, EventHandle()); gate.get() != nullptr)
+      quiet_call("clSetUserEventStatus", [&] { return clSetUserEventStatus(gate.get(), CL_COMPLETE); });
+  }
+  check_call("clFlush", [this] { return clFlush(queue.get()); });
+}
+
+void Device::State::submit_quietly() noexcept {
+  try {
+    submit();
+  } catch (const Error& error) {
+    log_message(LogLevel::kError, error.what());
+  }
+}
+
+void Device::State::hold_back_locked() {
+  if (!found.pose.late || held.get() != nullptr) return;
+  held = EventHandle(
+      make_handle("clCreateUserEvent", [&](cl_int* code) { return clCreateUserEvent(context.get(), code); }));
+  const cl_event gate = held.get();
+  check_call("clEnqueueBarrierWithWaitList",
+             [&] { return clEnqueueBarrierWithWaitList(queue.get(), 1, &gate, nullptr); });
 }
 
 void Device::State::wait(const std::pair<EventHandle, CommandLog::Ticket>& command, const char* where) {
-  wait_for(command.first.get(), log, command.second, where);
+  wait_for(command.first.get(), *this, command.second, where);
 }
 
 Device::Device(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -148,6 +188,7 @@ void Device::enqueue(const Kernel& kernel, Range global, Range local, std::span<
              " bytes: got ", error_name(code), " (", code, "), allowed CL_SUCCESS");
       }
     }
+    if (state_->found.pose.local_bytes) require_local_memory(state_->found, target);
     state_->forgotten_command_locked("clEnqueueNDRangeKernel", kind, [&](cl_command_queue queue, cl_event* event) {
       return clEnqueueNDRangeKernel(queue, target.handle.get(), dimensions, nullptr, global.data(), local.data(), 0,
                                     nullptr, event);
@@ -173,14 +214,13 @@ Event Device::mark() {
   return mark;
 }
 
-void Device::flush() {
-  check_call("clFlush", [this] { return clFlush(state_->queue.get()); });
-}
+void Device::flush() { state_->submit(); }
 
 void Device::finish() {
   const auto marker = state_->command("clEnqueueMarkerWithWaitList", [](cl_command_queue queue, cl_event* out) {
     return clEnqueueMarkerWithWaitList(queue, 0, nullptr, out);
   });
+  state_->submit();
   check_call("clFinish", [this] { return clFinish(state_->queue.get()); });
   state_->wait(marker, "Device.finish");
 }

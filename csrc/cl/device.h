@@ -55,7 +55,8 @@ struct DeviceInfo {
   std::uint32_t index = 0;               // position in list_devices()
 };
 
-// Every OpenCL device of the machine; empty when there is no platform. Never throws for "none".
+// Every OpenCL device of the machine; empty when there is no platform. Throws for none, but for a KVTRIE_POSE (pose.h)
+// that means nothing.
 std::vector<DeviceInfo> list_devices();
 
 // Bytes that a command moves, by what they are. K/V that moves between cells or tiers is told apart from everything
@@ -232,7 +233,7 @@ class Device : public std::enable_shared_from_this<Device> {
   // Waits where a launch soon would, so that it need not: for callers that hold a lock while they launch.
   void pace() noexcept;
   Event mark();   // done when everything enqueued so far is; waits for nothing
-  void flush();   // hands enqueued work to the driver; does not wait
+  void flush();   // hands enqueued work to the device, which may not begin before; does not wait
   void finish();  // waits for everything enqueued so far; throws kDevice when any of it failed
 
   struct State;  // private to cl/: context, queue, program cache

@@ -46,8 +46,9 @@ bool has_word(const std::string& list, const std::string& word) {
   return (" " + list + " ").find(" " + word + " ") != std::string::npos;
 }
 
-FoundDevice describe(cl_platform_id platform, cl_device_id device) {
+FoundDevice describe(cl_platform_id platform, cl_device_id device, const Pose& pose) {
   FoundDevice found;
+  found.pose = pose;
   found.platform = platform;
   found.device = device;
   found.platform_version = text_of(platform, CL_PLATFORM_VERSION);
@@ -70,6 +71,7 @@ FoundDevice describe(cl_platform_id platform, cl_device_id device) {
   info.max_work_group = static_cast<std::uint32_t>(value_of<std::size_t>(device, CL_DEVICE_MAX_WORK_GROUP_SIZE));
   info.alignment_bytes = value_of<cl_uint>(device, CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8;
   info.float_vector_width = value_of<cl_uint>(device, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT);
+  strike(pose, info);
   return found;
 }
 
@@ -107,11 +109,12 @@ const char* name_of(DeviceKind kind) noexcept {
 }
 
 std::vector<FoundDevice> find_devices() {
+  const Pose pose = pose_wanted();
   std::vector<FoundDevice> all;
   for (const cl_platform_id platform : platforms()) {
     for (const cl_device_id device : devices_of(platform)) {
       try {
-        all.push_back(describe(platform, device));
+        all.push_back(describe(platform, device, pose));
         all.back().info.index = static_cast<std::uint32_t>(all.size() - 1);
       } catch (const Error& error) {
         log_message(LogLevel::kWarning, cat("a device is left out of the list: ", error.what()));

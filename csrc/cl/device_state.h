@@ -18,6 +18,7 @@
 #include "cl/disk_cache.h"
 #include "cl/meter.h"
 #include "cl/opencl.h"
+#include "cl/pose.h"
 #include "cl/program_cache.h"
 
 namespace kvtrie::cl {
@@ -28,6 +29,7 @@ struct FoundDevice {
   cl_platform_id platform = nullptr;
   cl_device_id device = nullptr;
   std::string platform_version;
+  Pose pose;
 };
 std::vector<FoundDevice> find_devices();
 
@@ -60,6 +62,7 @@ struct Device::State {
   template <class Call>
   std::pair<EventHandle, CommandLog::Ticket> command_locked(const char* name, Call&& call) {
     note_foreign_command(*this, name);
+    hold_back_locked();
     cl_event raw = nullptr;
     check_call(name, [&] { return call(queue.get(), &raw); });
     EventHandle event(raw);
@@ -70,10 +73,16 @@ struct Device::State {
   // The same for a command that nobody waits for by itself: the log alone keeps its event.
   template <class Call>
   void forgotten_command_locked(const char* name, Pace::Kind kind, Call&& call) {
+    hold_back_locked();
     cl_event raw = nullptr;
     check_call(name, [&] { return call(queue.get(), &raw); });
     log.add(EventHandle(raw), kind);
   }
+  // Hands to the device what was enqueued so far: a driver may keep it back until somebody flushes or waits.
+  void submit();
+  void submit_quietly() noexcept;
+  // Poses as such a driver, if it is to: commands wait for `held` until then. REQUIRES: enqueue_mutex is held.
+  void hold_back_locked();
   // Waits for a command and throws if it, or one before it in its epoch, failed.
   void wait(const std::pair<EventHandle, CommandLog::Ticket>& command, const char* where);
 
@@ -88,6 +97,7 @@ struct Device::State {
   std::unique_ptr<ProgramCache> programs;
 
   std::mutex enqueue_mutex;
+  EventHandle held;  // what a late pose keeps commands back with; under enqueue_mutex
   std::mutex record_mutex;
   std::map<std::string, std::string> records;
   std::mutex extension_mutex;
@@ -100,6 +110,6 @@ struct Device::State {
 };
 
 // `where` for Event::wait and friends. Throws kDevice when the wait itself fails and no command explains it.
-void wait_for(cl_event event, CommandLog& log, const CommandLog::Ticket& ticket, const char* where);
+void wait_for(cl_event event, Device::State& state, const CommandLog::Ticket& ticket, const char* where);
 
 }  // namespace kvtrie::cl

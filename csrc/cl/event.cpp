@@ -5,21 +5,24 @@ namespace kvtrie::cl {
 Event::State::State(DevicePtr on, EventHandle owned, CommandLog::Ticket place)
     : device(std::move(on)), handle(std::move(owned)), ticket(std::move(place)), live(device->state().meter->events) {}
 
-void wait_for(cl_event event, CommandLog& log, const CommandLog::Ticket& ticket, const char* where) {
+void wait_for(cl_event event, Device::State& state, const CommandLog::Ticket& ticket, const char* where) {
+  state.submit();
   const int code = result_of("clWaitForEvents", [&] { return clWaitForEvents(1, &event); });
   // The code says "one of the events failed" at most; the log knows which command did and why.
-  if (code == CL_SUCCESS || code == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) log.check(ticket, where);
+  if (code == CL_SUCCESS || code == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) state.log.check(ticket, where);
   check(code, "clWaitForEvents");
 }
 
 bool Event::done() const {
   if (state_ == nullptr) return true;
-  return command_status(state_->handle.get()) <= CL_COMPLETE;
+  const int status = command_status(state_->handle.get());
+  if (status > CL_RUNNING) state_->device->state().submit_quietly();  // or whoever asks again and again asks for ever
+  return status <= CL_COMPLETE;
 }
 
 void Event::wait() const {
   if (state_ == nullptr) return;
-  wait_for(state_->handle.get(), state_->device->state().log, state_->ticket, "Event.wait");
+  wait_for(state_->handle.get(), state_->device->state(), state_->ticket, "Event.wait");
 }
 
 std::optional<double> Event::ended_at() const noexcept {
@@ -32,6 +35,7 @@ std::optional<double> Event::ended_at() const noexcept {
 
 void Event::wait_quietly() const noexcept {
   if (state_ == nullptr) return;
+  state_->device->state().submit_quietly();
   const cl_event event = state_->handle.get();
   quiet_call("clWaitForEvents", [event] {
     const int code = clWaitForEvents(1, &event);

@@ -54,8 +54,12 @@ void Step::finish_if_complete() {
   if (complete_ || !std::all_of(forwards_.begin(), forwards_.end(), complete) ||
       !std::all_of(state_forwards_.begin(), state_forwards_.end(), complete))
     return;
-  Entry entry(cache_->state());
-  cache_->state().complete(*this);
+  {
+    Entry entry(cache_->state());
+    cache_->state().complete(*this);
+  }
+  for (const auto& cache : cache_->caches())
+    if (const cl::DevicePtr device = cache->store().device()) return device->flush();  // one device has them all
 }
 
 namespace {

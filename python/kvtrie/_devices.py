@@ -9,7 +9,7 @@ from typing import Any
 from . import _core
 from .errors import ArgumentError, ArgumentTypeError, DeviceError
 
-_KINDS = ("gpu", "accelerator", "cpu")  # best first
+_KINDS = ("gpu", "cpu", "accelerator")  # best first: an accelerator may be an emulator of one
 _selected: dict[str, _core.Device] = {}
 
 

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "cl/clblast.h"
@@ -12,18 +15,32 @@
 
 namespace kvtrie {
 
+// Where programs are kept between tests, for drivers without a cache of their own; "": nowhere.
+inline std::string test_cache_folder() {
+  const char* folder = std::getenv("KVTRIE_TEST_PROGRAMS");
+  return folder == nullptr ? "" : folder;
+}
+
 inline cl::DevicePtr& shared_device_slot() {
   static cl::DevicePtr device;
   return device;
 }
 
-// One device for the whole test program: the first that list_devices() names.
+// One device for the whole test program: the first that list_devices() names whose platform and name contain
+// KVTRIE_DEVICE, accelerators last.
 inline const cl::DevicePtr& shared_device() {
   cl::DevicePtr& device = shared_device_slot();
   if (device == nullptr) {
-    const auto list = cl::list_devices();
+    const char* wanted = std::getenv("KVTRIE_DEVICE");
+    auto list = cl::list_devices();
+    std::erase_if(list, [&](const cl::DeviceInfo& info) {
+      return wanted != nullptr && (info.platform + " " + info.name).find(wanted) == std::string::npos;
+    });
     if (list.empty()) fail(ErrorKind::kDevice, "test", "devices: got none, allowed 1 or more (is PoCL installed?)");
-    device = cl::Device::open(list.front(), {});
+    const auto first = std::min_element(list.begin(), list.end(), [](const auto& a, const auto& b) {
+      return (a.kind == cl::DeviceKind::kAccelerator) < (b.kind == cl::DeviceKind::kAccelerator);
+    });
+    device = cl::Device::open(*first, {.cache_folder = test_cache_folder()});
   }
   return device;
 }

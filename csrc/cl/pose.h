@@ -1,0 +1,42 @@
+// A device that describes itself as another one, and is held to it: what otherwise only shows on somebody else's
+// machine.
+//
+// Concept. The environment variable KVTRIE_POSE is a list of words, separated by spaces or commas. What they say
+// replaces what the driver says, in list_devices() and everywhere else, and cl/ refuses what such a device would
+// refuse:
+//
+//     gpu, accelerator         that kind of device, with memory of its own
+//     small                    32 work-items a group, 16 KiB of local memory, 128 MiB in one buffer
+//     no_fp16                  no half arithmetic
+//     late                     commands start when somebody flushes or waits, not when they are enqueued
+//     max_work_group=N, local_bytes=N, max_alloc_bytes=N
+//
+// The device's name ends with "(as gpu small)", so programs and verdicts of self-tests are kept apart. For tests: a CPU
+// that poses as a GPU runs a GPU's kernels, and is no faster for it.
+//
+// Threads: pure, but for pose_wanted(), which reads the environment.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "cl/device.h"
+
+namespace kvtrie::cl {
+
+struct Pose {
+  std::string words;  // as they were given, separated by spaces; empty: none
+  std::optional<DeviceKind> kind;
+  std::optional<std::uint32_t> max_work_group;
+  std::optional<std::uint64_t> local_bytes, max_alloc_bytes;
+  bool no_fp16 = false, late = false;
+};
+
+Pose parse_pose(std::string_view words);  // throws kArgument
+Pose pose_wanted();                       // KVTRIE_POSE's; throws kArgument
+
+// Rewrites what a driver said.
+void strike(const Pose& pose, DeviceInfo& info);
+
+}  // namespace kvtrie::cl

@@ -1,0 +1,120 @@
+// What a device says of itself, and refuses, while it poses as another one.
+#include "cl/pose.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "device_test.h"
+
+namespace kvtrie::cl {
+namespace {
+
+TEST(PoseTest, WordsAreReadInAnyOrder) {
+  const Pose pose = parse_pose(" small,gpu  late max_alloc_bytes=4096");
+  EXPECT_EQ(pose.words, "small gpu late max_alloc_bytes=4096");
+  EXPECT_EQ(pose.kind, DeviceKind::kGpu);
+  EXPECT_EQ(pose.max_work_group, 32U);
+  EXPECT_EQ(pose.local_bytes, 16U << 10);
+  EXPECT_EQ(pose.max_alloc_bytes, 4096U);
+  EXPECT_TRUE(pose.late);
+  EXPECT_FALSE(pose.no_fp16);
+  EXPECT_TRUE(parse_pose(" , ").words.empty());
+}
+
+TEST(PoseTest, WhatMeansNothingIsRefused) {
+  for (const char* word : {"cpu", "GPU", "local_bytes", "local_bytes=", "local_bytes=0", "local_bytes=4k",
+                           "max_work_group=99999999999", "max_work_group=-1"}) {
+    const std::string error = error_of(ErrorKind::kArgument, [&] { parse_pose(word); });
+    EXPECT_TRUE(contains(error, "[KVTRIE_POSE] word: got \"" + std::string(word) + "\", allowed gpu")) << error;
+  }
+}
+
+TEST(PoseTest, SaysWhatItIsTold) {
+  DeviceInfo info;
+  info.name = "a";
+  info.unified_memory = info.fp16 = true;
+  info.max_alloc_bytes = info.local_bytes = 1U << 20;
+  info.max_work_group = 4096;
+  info.kind = DeviceKind::kCpu;
+  strike(parse_pose("accelerator small no_fp16"), info);
+  EXPECT_EQ(info.name, "a (as accelerator small no_fp16)");
+  EXPECT_EQ(info.kind, DeviceKind::kAccelerator);
+  EXPECT_FALSE(info.unified_memory);
+  EXPECT_FALSE(info.fp16);
+  EXPECT_EQ(info.max_work_group, 32U);
+  EXPECT_EQ(info.local_bytes, 16U << 10);
+  EXPECT_EQ(info.max_alloc_bytes, 1U << 20);  // no pose adds what is not there
+}
+
+// A device of its own that poses; ends with the test.
+class PosingDevice {
+ public:
+  explicit PosingDevice(const char* words) {
+    const char* before = std::getenv("KVTRIE_POSE");
+    const std::string kept = before == nullptr ? "" : before;
+    setenv("KVTRIE_POSE", words, 1);
+    const std::vector<DeviceInfo> list = list_devices();
+    if (!list.empty()) device_ = Device::open(list.front(), {.cache_folder = test_cache_folder()});
+    before == nullptr ? unsetenv("KVTRIE_POSE") : setenv("KVTRIE_POSE", kept.c_str(), 1);
+  }
+  Device& operator*() const { return *device_; }
+  Device* operator->() const { return device_.get(); }
+  const DevicePtr& shared() const { return device_; }
+
+ private:
+  DevicePtr device_;
+};
+
+TEST(PoseTest, IsHeldToItsLimits) {
+  const PosingDevice device("gpu small max_alloc_bytes=4096 local_bytes=64");
+  ASSERT_NE(device.shared(), nullptr);
+  EXPECT_EQ(device->info().kind, DeviceKind::kGpu);
+  EXPECT_FALSE(device->info().unified_memory);
+  const Buffer allowed(device.shared(), 4096);
+  const std::string error = error_of(ErrorKind::kDevice, [&] { Buffer(device.shared(), 4097); });
+  EXPECT_TRUE(contains(error, "4097 bytes, allowed 4096 in one buffer")) << error;
+  EXPECT_EQ(device->counters().buffer_bytes, 4096U);
+  const Kernel probe = device->kernel("probe", "probe_sum");
+  const auto run = [&](std::size_t lanes, std::size_t local) {
+    device->launch(probe, {lanes, 0, 0}, {lanes, 0, 0}, allowed, allowed, LocalMemory{local});
+  };
+  run(16, 64);
+  EXPECT_TRUE(contains(error_of(ErrorKind::kDevice, [&] { run(16, 68); }), "got 68 bytes, allowed 64"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kInternal, [&] { run(33, 64); }), "got 33 work-items, allowed 32"));
+  device->finish();
+}
+
+TEST(PoseTest, LateCommandsWaitForAFlush) {
+  const PosingDevice device("late");
+  ASSERT_NE(device.shared(), nullptr);
+  std::int32_t from = 7, to = 0;
+  const Buffer buffer(device.shared(), sizeof from);
+  const Event written = device->write_async(buffer, 0, &from, sizeof from, Traffic::kOther);
+  const Event read = device->read_async(buffer, 0, &to, sizeof to, Traffic::kOther);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(to, 0);
+  device->flush();
+  read.wait();
+  EXPECT_EQ(to, 7);
+  EXPECT_TRUE(written.done());
+}
+
+TEST(PoseTest, WhoeverAsksOrWaitsFlushes) {
+  const PosingDevice device("late");
+  ASSERT_NE(device.shared(), nullptr);
+  std::int32_t from = 7, to = 0;
+  const Buffer buffer(device.shared(), sizeof from);
+  const Event written = device->write_async(buffer, 0, &from, sizeof from, Traffic::kOther);
+  while (!written.done()) std::this_thread::yield();  // for ever, if nobody flushed
+  device->read(buffer, 0, &to, sizeof to);
+  EXPECT_EQ(to, 7);
+  device->fill(buffer, 0, sizeof from, 0);
+  device->finish();
+  device->write_async(buffer, 0, &from, sizeof from, Traffic::kOther).wait_quietly();
+  for (int i = 0; i < 5000; ++i) device->fill(buffer, 0, sizeof from, 1);  // more than may be pending
+  EXPECT_LE(device->counters().pending_commands, 5000U);
+}  // closes with commands held back
+
+}  // namespace
+}  // namespace kvtrie::cl

@@ -1,0 +1,62 @@
+"""A device that poses as another one: what is chosen for it, and that answers stay the same."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import kvtrie as kv
+from kvtrie import _devices
+from processes import run_python
+
+ANSWER = """
+import json
+import kvtrie as kv
+device = kv.Device()
+model = kv.models.load("examples/tiny")
+cache = kv.PrefixCache(model.caches(capacity=256))
+with cache.begin([5, 6, 7, 8, 9]) as session:
+    tokens = list(kv.generate(model, session, max_tokens=24, ignore_eos=True))
+print(json.dumps({"kind": device.kind, "name": device.name, "tokens": tokens, "fp16": device.capabilities["fp16"]}))
+"""
+
+
+def answer(pose: str) -> dict[str, Any]:
+    done = run_python("-c", ANSWER, environment={"KVTRIE_POSE": pose})
+    assert (done.returncode, done.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("pose", ["gpu", "gpu small no_fp16", "gpu late", "accelerator"])
+def test_whatever_it_poses_as_it_answers_the_same(pose: str, device: Any) -> None:
+    plain, posing = answer(""), answer(pose)
+    assert posing["tokens"] == plain["tokens"]
+    assert posing["kind"] == pose.split()[0]
+    assert posing["name"] == f"{plain['name']} (as {pose})"
+    assert not ("no_fp16" in pose and posing["fp16"])
+
+
+def test_a_pose_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVTRIE_POSE", "gpu tiny")
+    with pytest.raises(kv.ArgumentError, match=r"\[KVTRIE_POSE\] word: got \"tiny\", allowed gpu, "):
+        kv.devices()
+
+
+def test_gpus_come_first_and_accelerators_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intel's FPGA emulator is an accelerator, and slower than the processor that it runs on."""
+
+    def found(index: int, kind: str, units: int) -> Any:
+        return SimpleNamespace(
+            index=index, kind=kind, name=f"{kind} {index}", platform="P", capabilities={"compute_units": units}
+        )
+
+    there = [found(0, "accelerator", 64), found(1, "cpu", 2), found(2, "cpu", 8)]
+    monkeypatch.setattr(_devices._core, "devices", lambda: there)
+    assert _devices._best("", "name").index == 2
+    there.append(found(3, "gpu", 1))
+    assert _devices._best("", "name").index == 3
+    assert _devices._best("accelerator", "name").index == 0
