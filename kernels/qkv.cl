@@ -61,8 +61,13 @@ void find_turn(float position, __global const float* inverse_frequencies, int pa
 // One head, normed and rotated, in `head` [K_DIM].
 void prepare_head(__global const float* x, Norm norm, Turn turn, GROUP_MEM float* head, GROUP_MEM float* shared) {
   const int lane = LANE_ID, dim = K_DIM;
+#if LANES > 1  // no barrier in a branch, though it is uniform: PoCL 3.1 then gets what is left over of a head wrong
+  const float squares = row_squares(x, 0.0f, dim, shared);
+#else
+  const float squares = norm.present ? row_squares(x, 0.0f, dim, shared) : 0.0f;
+#endif
   if (norm.present) {
-    const float scale = 1.0f / sqrt(row_squares(x, 0.0f, dim, shared) / dim + norm.eps);
+    const float scale = 1.0f / sqrt(squares / dim + norm.eps);
     FOR_VECTORS(d) STORE(LOAD(x + d) * scale * (norm.offset + LOAD(norm.weight + d)), head + d);
     FOR_REST(d) head[d] = x[d] * scale * (norm.offset + norm.weight[d]);
   } else {

@@ -135,7 +135,7 @@ AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const Att
     return [&device, &sizes, &variant, masked] { return variant_agrees(device, variant, sizes, masked); };
   };
   if (kernel_family(*device) == KernelFamily::kWorkGroup) {
-    AttentionVariant group = group_variant(sizes, masked, kGroupLanes);
+    AttentionVariant group = group_variant(sizes, masked, lanes_for(*device));
     if (variant_works(device, group.key(), agrees(group))) return group;
   } else if (const std::int32_t width = dividing_width(*device, sizes); width != 0) {
     AttentionVariant fast = fast_variant(sizes, masked, width);

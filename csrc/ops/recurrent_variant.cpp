@@ -134,7 +134,7 @@ bool delta_agrees(const cl::DevicePtr& device, const DeltaVariant& variant, std:
 // What the work-group variant needs fits: it holds TILE rows of k and of q in local memory.
 bool shares_rows(const cl::Device& device, std::int64_t k_dim) {
   const std::uint64_t bytes = 2ull * kTile * round_up(static_cast<std::size_t>(k_dim), 8) * sizeof(float);
-  return bytes <= device.info().local_bytes && device.info().max_work_group >= kGroupLanes;
+  return bytes <= device.info().local_bytes;
 }
 
 DeltaVariant choose_delta(const cl::DevicePtr& device, std::int64_t v_dim, std::int64_t k_dim) {

@@ -1,6 +1,7 @@
 #include "ops/support.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "ops/ops.h"
 
@@ -53,7 +54,9 @@ Tensor as_float32(const Tensor& tensor) {
 }
 
 std::int32_t lanes_for(cl::Device& device) {
-  return kernel_family(device) == KernelFamily::kWorkGroup ? kGroupLanes : 1;
+  constexpr std::uint32_t kMost = 64;
+  if (kernel_family(device) != KernelFamily::kWorkGroup) return 1;
+  return static_cast<std::int32_t>(std::bit_floor(std::clamp(device.info().max_work_group, 1U, kMost)));
 }
 
 std::int32_t row_width(cl::Device& device) { return std::min(vector_width(device), 8); }

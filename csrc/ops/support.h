@@ -42,8 +42,8 @@ void check_shape(std::string_view where, std::string_view name, const Tensor& te
 // The tensor as float32: itself, or converted on the device.
 Tensor as_float32(const Tensor& tensor);
 
-// Work-items that share one row: 1 in the serial family, kGroupLanes in the work-group family.
-inline constexpr std::int32_t kGroupLanes = 64;
+// Work-items that share one row: 1 in the serial family; in the work-group family 64, or as many as a group of this
+// device may have, if those are fewer: a power of two.
 std::int32_t lanes_for(cl::Device& device);
 // Floats of the vectors of kernels that are limited by memory or short of work: wider ones than 8 gain nothing there.
 std::int32_t row_width(cl::Device& device);
