@@ -122,6 +122,7 @@ class Mapping {
     if (entered_) fail(ErrorKind::kBusy, "mapped", "the mapping is already entered");
     if (!host_visible(tensor_)) {
       copy_ = to_numpy(tensor_);
+      if (!write_) make_read_only(copy_);
     } else {
       const auto access = write_ ? MappedTensor::Access::kReadWrite : MappedTensor::Access::kRead;
       without_gil([&] { mapped_.emplace(tensor_, access); });
