@@ -45,9 +45,10 @@ def test_without_a_warm_up_the_same_conversations_compile(device: Any) -> None:
     done = run_python(WORKER, "dense", "cold")
     assert done.returncode == 0, done.stderr
     more = json.loads(done.stdout)["more"]
-    assert more["programs"] > 10 and more["kernels"] > 10
+    few = 5 if device.kind == "gpu" else 10  # products are CLBlast's there
+    assert more["programs"] > few and more["kernels"] > few
     if "Portable Computing Language" in device.platform:
-        assert more["binaries"] > 10
+        assert more["binaries"] > few
 
 
 def test_a_model_warms_up_once_for_each_dtype(device: Any) -> None:
