@@ -36,8 +36,8 @@ PackedTile few_rows(std::int32_t width, WeightDType stored) {
 }
 
 // Two groups of outputs in turns, a few k of each, are two streams of memory, asked for ahead: on any AVX2 processor
-// near the best. Four are 1.1 to 1.2 times as fast as one on Zen 3, and take 1.7 times as long on Zen 5. Not for blocks,
-// whose 32 k are too long for taking turns.
+// near the best. Four are 1.1 to 1.2 times as fast as one on Zen 3, and take 1.7 times as long on Zen 5. Not for
+// blocks, whose 32 k are too long for taking turns.
 PackedTile one_row(std::int32_t width, WeightDType stored) {
   if (width == 16) return {1, 4, 1, 4};
   if (stored == WeightDType::kQ8) return {1, 8, 1, 4};
