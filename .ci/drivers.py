@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs kvtrie under other OpenCL drivers, and on devices that pose as others: what `./dev drivers` calls.
 
-    drivers.py [--all] [NAME...]        every driver, or those named; --all: all device tests, not a selection
+    drivers.py [--all] [--only STEP] [NAME...]    every driver, or those named; --all: all device tests, not a selection
     drivers.py --list
 
 For each driver: whether its device is listed and every kernel passes its self-test (`doctor`), the demo with the tiny
@@ -25,6 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "drivers"
+STEPS = ("self-test", "demo", "tokens", "cpp", "python")
 PATIENCE = 3600.0  # seconds for one step: compilers of small processors are slow, a hang is an hour
 
 
@@ -143,22 +144,28 @@ def run(row: Row, step: str, command: list[str], found: str) -> None:
     print(f"  {driver.name:<11} {step:<10} {row.cells[step]}", flush=True)
 
 
-def measure(driver: Driver, everything: bool) -> Row:
+def measure(driver: Driver, everything: bool, wanted: list[str]) -> Row:
     row = Row(driver)
     if driver.needs is not None and not driver.needs.exists():
         row.cells["self-test"] = "not here"
         print(f"  {driver.name:<11} {driver.needs} is not there: `./dev drivers` fetches it", flush=True)
         return row
     python = str(ROOT / ".venv" / "bin" / "python")
-    run(row, "self-test", [python, "-m", "kvtrie", "doctor"], r"kernels +(largest relative error \S+)")
-    run(row, "demo", [python, "examples/conversations.py", "--model", "tiny"], r"same: (\d+ of \d+) tokens equal")
-    run(row, "tokens", [python, "-c", SPEED], r"(\d+/s) on")
-    for name in Driver.cpp if everything else driver.cpp:
+    if "self-test" in wanted:
+        run(row, "self-test", [python, "-m", "kvtrie", "doctor"], r"kernels +(largest relative error \S+)")
+    if "demo" in wanted:
+        run(row, "demo", [python, "examples/conversations.py", "--model", "tiny"], r"same: (\d+ of \d+) tokens equal")
+    if "tokens" in wanted:
+        run(row, "tokens", [python, "-c", SPEED], r"(\d+/s) on")
+    for name in (Driver.cpp if everything else driver.cpp) if "cpp" in wanted else ():
         program = ROOT / "build" / "release" / "tests" / "cpp" / f"test_{name}"
         run(row, f"C++ {name}", [str(program)], r"PASSED *\] (\d+) tests?")
-    files = ["tests/python"] if everything else [f"tests/python/{name}.py" for name in driver.python]
-    workers = str(min(4, os.cpu_count() or 1))
-    run(row, "Python", [python, "-m", "pytest", "-q", "-n", workers, "--dist", "worksteal", *files], r"(\d+) passed")
+    if "python" in wanted:
+        files = ["tests/python"] if everything else [f"tests/python/{name}.py" for name in driver.python]
+        workers = str(min(4, os.cpu_count() or 1))
+        run(
+            row, "Python", [python, "-m", "pytest", "-q", "-n", workers, "--dist", "worksteal", *files], r"(\d+) passed"
+        )
     return row
 
 
@@ -183,6 +190,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--only", choices=STEPS, action="append", help="these steps")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     known = drivers()
@@ -192,7 +200,8 @@ def main() -> int:
     unknown = set(options.names) - {driver.name for driver in known}
     if unknown:
         parser.error(f"NAME: got {', '.join(sorted(unknown))}, allowed {', '.join(driver.name for driver in known)}")
-    rows = [measure(driver, options.all) for driver in known if not options.names or driver.name in options.names]
+    chosen = [driver for driver in known if not options.names or driver.name in options.names]
+    rows = [measure(driver, options.all, options.only or list(STEPS)) for driver in chosen]
     (FOLDER / "table.md").write_text(table(rows))
     print(table(rows))
     return 1 if any(row.failed for row in rows) else 0

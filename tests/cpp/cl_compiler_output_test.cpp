@@ -170,6 +170,7 @@ TEST_F(CompilerOutput, SignalsGoToOtherThreads) {
 
 // PoCL prints how many warnings there were, as every compiler made of clang does.
 TEST_F(CompilerOutput, ACompilerThatWarnsIsHeardInTheLogOnly) {
+  if (device().info().kind != DeviceKind::kCpu) GTEST_SKIP() << "compilers of other devices are not listened to";
   const DevicePtr other = Device::open(device().info(), {.cache_folder = "", .warnings = true, .max_bytes = 0});
   other->kernel("probe", "probe_scale", "-DWARN");
   expect_silence();
