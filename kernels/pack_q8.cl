@@ -17,13 +17,30 @@
 #include "q8.clh"
 #include "storage.clh"
 
+// a / b rounded to nearest, whatever the device's own division is: it may be 2.5 units in the last place off (OpenCL
+// 1.2, 7.4). Of the numbers around it the one with the least remainder; remainders are exact. REQUIRES: a quotient and
+// neighbours that are normal numbers.
+#ifndef DIVISION_OFF
+#define DIVISION_OFF 0  // units by which tests make the device's division wrong
+#endif
+float quotient(float a, float b) {
+  const int near = as_int(a / b) + DIVISION_OFF;
+  float best = as_float(near), least = fabs(fma(best, b, -a));
+  for (int off = -3; off <= 3; ++off) {
+    const float other = as_float(near + off), rest = fabs(fma(other, b, -a));
+    if (rest < least) best = other, least = rest;
+  }
+  return best;
+}
+
 // Scale and integers of x [Q8_BLOCK] for output i of a panel; the magnitude's bits.
 uint quantise_block(const float* x, __global char* scales, __global char* numbers, int i) {
   uint most = 0;
   for (int k = 0; k < Q8_BLOCK; ++k) most = max(most, as_uint(fabs(x[k])));
-  const float d = as_float(most) / 127.0f;
+  // Below 2^-30 the scale is zero in float16 (its least is 2^-24) and nothing is divided.
+  const float magnitude = as_float(most), d = magnitude < 0x1p-30f ? 0.0f : quotient(magnitude, 127.0f);
   vstore_half_rte(d, i, (__global half*)scales);
-  const float inverse = vload_half(i, (const __global half*)scales) > 0.0f ? 1.0f / d : 0.0f;
+  const float inverse = vload_half(i, (const __global half*)scales) > 0.0f ? quotient(1.0f, d) : 0.0f;
   for (int k = 0; k < Q8_BLOCK; ++k) numbers[k * 64 + i] = convert_char_sat(round(x[k] * inverse));
   return most;
 }

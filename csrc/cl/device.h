@@ -85,6 +85,7 @@ class Buffer {
   Buffer(DevicePtr device, std::size_t bytes);  // contents undefined; throws kDevice beyond the budget
   // A new buffer that begins as a copy of `host`. The copy is taken by the driver at once, outside the queue: nothing
   // waits for earlier commands, and `host` may change when this returns.
+  // A buffer each: for devices that share the host's memory, where making one is cheap. Others: Device::upload.
   static Buffer copy_of(DevicePtr device, const void* host, std::size_t bytes);
   // Uses host memory in place where the device allows it; `host` must outlive the buffer and be 64-byte aligned.
   static Buffer wrap_host(DevicePtr device, void* host, std::size_t bytes);
@@ -218,6 +219,8 @@ class Device : public std::enable_shared_from_this<Device> {
   void write(const Buffer& to, std::size_t offset, const void* host, std::size_t bytes,
              Traffic traffic = Traffic::kOther);
   void read(const Buffer& from, std::size_t offset, void* host, std::size_t bytes, Traffic traffic = Traffic::kOther);
+  // From the beginning of `to`; `host` may change when this returns. Small ones wait for nothing (staging.h).
+  void upload(const Buffer& to, const void* host, std::size_t bytes);
   Event write_async(const Buffer& to, std::size_t offset, const void* host, std::size_t bytes, Traffic traffic);
   Event read_async(const Buffer& from, std::size_t offset, void* host, std::size_t bytes, Traffic traffic);
   void copy(const Buffer& from, std::size_t from_offset, const Buffer& to, std::size_t to_offset, std::size_t bytes,

@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "cl/device_state.h"
+#include "cl/staging.h"
 
 namespace kvtrie::cl {
 namespace {
@@ -38,6 +39,14 @@ auto enqueue_read(Device::State& state, const Buffer& from, std::size_t offset, 
 void Device::write(const Buffer& to, std::size_t offset, const void* host, std::size_t bytes, Traffic traffic) {
   require_range(*this, to, offset, bytes, "Device.write");
   if (bytes != 0) state_->wait(enqueue_write(*state_, to, offset, host, bytes, traffic), "Device.write");
+}
+
+void Device::upload(const Buffer& to, const void* host, std::size_t bytes) {
+  require_range(*this, to, 0, bytes, "Device.upload");
+  if (bytes == 0) return;
+  const auto staging = extension<Staging>([this] { return std::make_shared<Staging>(*state_); });
+  if (!staging->write(to.handle(), 0, host, bytes)) return write(to, 0, host, bytes);
+  state_->meter->count_traffic(state_->meter->upload_bytes, bytes, Traffic::kOther);
 }
 
 void Device::read(const Buffer& from, std::size_t offset, void* host, std::size_t bytes, Traffic traffic) {

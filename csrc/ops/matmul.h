@@ -1,9 +1,13 @@
 // Matrix products x [.., in] times a weight [out, in], by one of two backends.
 //
-//   packed   kernels of ours over weights laid out as [out/64][in][64]: CPU devices. Every output is summed over `in`
-//            in ascending order with one rounding per step, whatever the number of rows, so a row's result does not
-//            depend on the rows beside it: the bits of a cached and a cold run agree.
-//   clblast  CLBlast GEMM/GEMV with a workspace of ours: GPUs. float32 weights only.
+//   packed   kernels of ours over weights laid out as [out/64][in][64]: CPU devices, and every type but float32 on
+//   GPUs.
+//            Every output is summed over `in` in one fixed order, whatever the number of rows, so a row's result does
+//            not depend on the rows beside it: the bits of a cached and a cold run agree. The order is ascending in the
+//            serial family, with one rounding per step; in the work-group family that of up to 64 slices
+//            (kernels/matmul_group.cl).
+//   clblast  CLBlast GEMM/GEMV with a workspace of ours: GPUs, float32 weights only. One row is multiplied by another
+//            kernel than several, so a row's bits depend on their number; with a packed float32 weight they do not.
 //
 // `matmul_backend` is the only place that chooses; callers may override it.
 //

@@ -1,6 +1,7 @@
 #include "ops/matmul_proof.h"
 
 #include <cmath>
+#include <functional>
 #include <vector>
 
 #include "ops/matmul_enqueue.h"
@@ -10,8 +11,9 @@
 namespace kvtrie::ops {
 namespace {
 
-// 11 rows by 70 outputs: partial rows, panels and vectors everywhere. 37 numbers, or whole blocks.
-Sides small_sides(WeightDType stored) { return {11, 70, is_from_blocks(stored) ? 512 : 37}; }
+// 11 rows by 70 outputs: partial rows, panels and vectors everywhere. 44 numbers, or whole blocks: rows of x begin at
+// multiples of 16 bytes, as some variants need.
+Sides small_sides(WeightDType stored) { return {11, 70, is_from_blocks(stored) ? 512 : 44}; }
 
 std::vector<float> small_numbers(std::int32_t count, std::int32_t step, std::int32_t period, float scale, float shift) {
   std::vector<float> values(count);
@@ -102,53 +104,53 @@ struct SmallProduct {
   }
 };
 
-bool packed_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
-  const SmallProduct small(device, variant.stored);
-  const SmallWeight w(variant.stored, 5);
+// (panels, product, add): a product with panels of a weight, or of a pair.
+using Launch = std::function<void(const Tensor&, const SmallProduct&, const Tensor&)>;
+
+bool plain_agrees(const cl::DevicePtr& device, WeightDType stored, const Launch& launch) {
+  const SmallProduct small(device, stored);
+  const SmallWeight w(stored, 5);
   const std::vector<float> products = w.products(small.x);
   for (const bool transposed : {true, false}) {
-    bare::matmul_packed(variant, small.x_tensor, w.panels(device, transposed), small.sides, {}, small.y,
-                        small.columns());
+    launch(w.panels(device, transposed), small, {});
     if (!small.agrees(products)) return false;
   }
   const Tensor panels = w.panels(device);
   for (const std::int32_t added_rows : {1, small.sides.m}) {
     std::vector<float> wanted = products;
     for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += small.add[i % (added_rows * small.sides.n)];
-    const Tensor add = small.add_tensor.slice(0, added_rows);
-    bare::matmul_packed(variant, small.x_tensor, panels, small.sides, add, small.y, small.columns());
+    launch(panels, small, small.add_tensor.slice(0, added_rows));
     if (!small.agrees(wanted)) return false;
   }
   return true;
 }
 
-bool gated_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
-  const SmallProduct small(device, variant.stored);
-  const SmallWeight gate(variant.stored, 5), up(variant.stored, 11);
+bool gated_agrees(const cl::DevicePtr& device, WeightDType stored, Activation activation, const Launch& launch) {
+  const SmallProduct small(device, stored);
+  const SmallWeight gate(stored, 5), up(stored, 11);
   std::vector<float> wanted = gate.products(small.x);
   const std::vector<float> factors = up.products(small.x);
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const double g = wanted[i];
-    const double active = *variant.gated == Activation::kSilu ? reference::silu(g) : reference::gelu(g, Gelu::kTanh);
+    const double active = activation == Activation::kSilu ? reference::silu(g) : reference::gelu(g, Gelu::kTanh);
     wanted[i] = static_cast<float>(active * factors[i]);
   }
-  bare::matmul_gated(variant, small.x_tensor, pair_panels(device, gate, up, variant.stored), small.sides, small.y);
+  launch(pair_panels(device, gate, up, stored), small, {});
   return small.agrees(wanted);
 }
 
-}  // namespace
-
-bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
-  return variant.gated ? gated_agrees(device, variant) : packed_agrees(device, variant);
+bool agrees(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated, const Launch& launch) {
+  return gated ? gated_agrees(device, stored, *gated, launch) : plain_agrees(device, stored, launch);
 }
 
-// Outputs in the first and the last group, and none.
-bool unpack_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
-  const Sides sides = small_sides(variant.stored);
-  const SmallWeight w(variant.stored, 5);
+// Outputs in the first and the last group, and none. `launch`: (panels, sides, ids, y).
+bool looked_up_agrees(const cl::DevicePtr& device, WeightDType stored,
+                      const std::function<void(const Tensor&, const Sides&, const Tensor&, const Tensor&)>& launch) {
+  const Sides sides = small_sides(stored);
+  const SmallWeight w(stored, 5);
   const std::vector<std::int32_t> ids{69, 0, 17, sides.n};
   const Tensor y = Tensor::empty(device, DType::kFloat32, {4, sides.k});
-  bare::unpack_rows(variant, w.panels(device), sides, Tensor::from_host(device, DType::kInt32, {4}, ids.data()), y);
+  launch(w.panels(device), sides, Tensor::from_host(device, DType::kInt32, {4}, ids.data()), y);
   const std::vector<float> numbers = w.numbers();
   std::vector<float> got(y.size());
   y.copy_to_host(got.data());
@@ -157,6 +159,39 @@ bool unpack_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
       if (got[row * sides.k + k] != numbers[ids[row] * sides.k + k]) return false;
   }
   return std::isnan(got.back());
+}
+
+}  // namespace
+
+bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
+  return agrees(device, variant.stored, variant.gated,
+                [&](const Tensor& panels, const SmallProduct& small, const Tensor& add) {
+                  if (variant.gated)
+                    bare::matmul_gated(variant, small.x_tensor, panels, small.sides, small.y);
+                  else
+                    bare::matmul_packed(variant, small.x_tensor, panels, small.sides, add, small.y, small.columns());
+                });
+}
+
+bool group_agrees(const cl::DevicePtr& device, const GroupVariant& variant) {
+  return agrees(device, variant.stored, variant.gated,
+                [&](const Tensor& panels, const SmallProduct& small, const Tensor& add) {
+                  bare::matmul_group(variant, small.x_tensor, panels, small.sides, add, small.y, small.columns());
+                });
+}
+
+bool unpack_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
+  return looked_up_agrees(device, variant.stored,
+                          [&](const Tensor& panels, const Sides& sides, const Tensor& ids, const Tensor& y) {
+                            bare::unpack_rows(variant, panels, sides, ids, y);
+                          });
+}
+
+bool embed_agrees(const cl::DevicePtr& device, WeightDType stored) {
+  return looked_up_agrees(device, stored,
+                          [&](const Tensor& panels, const Sides& sides, const Tensor& ids, const Tensor& y) {
+                            bare::embed(panels, stored, sides, ids, y);
+                          });
 }
 
 bool rows_agree(const cl::DevicePtr& device, WeightDType stored, bool transpose_w) {

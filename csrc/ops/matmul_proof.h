@@ -2,11 +2,14 @@
 // use.
 #pragma once
 
+#include "ops/matmul_group.h"
 #include "ops/matmul_variant.h"
 
 namespace kvtrie::ops {
 
 bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant);  // plain or gated, as it is
+bool group_agrees(const cl::DevicePtr& device, const GroupVariant& variant);
+bool embed_agrees(const cl::DevicePtr& device, WeightDType stored);
 bool unpack_agrees(const cl::DevicePtr& device, const PackedVariant& variant);
 bool rows_agree(const cl::DevicePtr& device, WeightDType stored, bool transpose_w);  // of an unpacked weight
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops/matmul_enqueue.h"
+#include "ops/matmul_group.h"
 #include "ops/matmul_proof.h"
 #include "ops/self_test.h"
 #include "ops/support.h"
@@ -22,6 +23,11 @@ PackedVariant proven(const cl::DevicePtr& device, const PackedVariant& variant) 
 
 PackedVariant proven_for(const Tensor& x, std::int32_t rows, WeightDType stored, std::optional<Activation> gated) {
   return proven(x.device(), choose_variant(vector_width(*x.device()), rows, stored, gated));
+}
+
+// A product proves how its weight was packed; those of groups prove themselves.
+void prove_packing(const Tensor& w, WeightDType stored) {
+  if (kernel_family(*w.device()) == KernelFamily::kSerial) proven_for(w, 1, stored, {});
 }
 
 // Up to 8 rows are limited by memory: a work-item reads one stream. Where it is passed several times a slice is small
@@ -102,12 +108,12 @@ std::int32_t item_panels_for(const PackedTile& tile, std::int64_t panels, std::i
 }
 
 Tensor launch_pack(const Tensor& w, bool transpose_w, WeightDType stored) {
-  proven_for(w, 1, stored, {});
+  prove_packing(w, stored);
   return bare::pack(w, transpose_w, stored);
 }
 
 Tensor launch_pack_pair(const Tensor& gate, const Tensor& up, WeightDType stored) {
-  proven_for(gate, 1, stored, {});
+  prove_packing(gate, stored);
   return bare::pack_pair(gate, up, stored);
 }
 
@@ -119,6 +125,7 @@ Tensor launch_pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up, s
 
 void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, const Tensor& y, const Columns& columns) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
+  if (launch_group(x, w.panels(), sides, w.dtype(), {}, add, y, columns)) return;
   bare::matmul_packed(proven_for(x, sides.m, w.dtype(), {}), x, w.panels(), sides, add, y, columns);
 }
 
@@ -126,15 +133,16 @@ void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, co
 void launch_unpack(const PackedWeight& w, const Tensor& ids, const Tensor& y) {
   const cl::DevicePtr& device = ids.device();
   const auto rows = static_cast<std::int32_t>(ids.size());
+  const Sides sides{rows, static_cast<std::int32_t>(w.out_features()), static_cast<std::int32_t>(w.in_features())};
+  if (launch_embed(w.panels(), sides, w.dtype(), ids, y)) return;
   const PackedVariant variant = choose_variant(vector_width(*device), rows, w.dtype(), {});
   require_variant(device, join("matmul unpack ", variant.options()), [&] { return unpack_agrees(device, variant); });
-  bare::unpack_rows(variant, w.panels(),
-                    {rows, static_cast<std::int32_t>(w.out_features()), static_cast<std::int32_t>(w.in_features())},
-                    ids, y);
+  bare::unpack_rows(variant, w.panels(), sides, ids, y);
 }
 
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y) {
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
+  if (launch_group(x, w.panels(), sides, w.dtype(), activation, {}, y, {0, w.out_features()})) return;
   bare::matmul_gated(proven_for(x, sides.m, w.dtype(), activation), x, w.panels(), sides, y);
 }
 

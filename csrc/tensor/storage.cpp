@@ -42,6 +42,11 @@ std::shared_ptr<Storage> Storage::on_device(const cl::DevicePtr& device, std::si
 std::shared_ptr<Storage> Storage::copy_on_device(const cl::DevicePtr& device, const void* data, std::size_t bytes) {
   std::shared_ptr<Storage> storage(new Storage(device, bytes));
   storage->pool_ = BufferPool::of(device);
+  if (!device->info().unified_memory) {
+    storage->buffer_ = storage->pool_->acquire(device, bytes);
+    device->upload(storage->buffer_, data, bytes);
+    return storage;
+  }
   storage->buffer_ = storage->pool_->acquire_copy(device, data, bytes);
   storage->recyclable_ = false;
   return storage;

@@ -231,6 +231,24 @@ TEST_F(MatmulQ8, GeneralVariantTakesTheFastOnesPlace) {
                         std::vector<float>(wanted.begin(), wanted.begin() + 70)));
 }
 
+// Scales and numbers as packed on a device whose division is off by up to 2.5 units in the last place, as OpenCL
+// allows.
+TEST_F(MatmulQ8, PackingDoesNotDependOnTheDivisionOfTheDevice) {
+  constexpr std::int32_t kOut = 64, kIn = 320;
+  const Tensor weight = upload_weight(random_weight(kOut, kIn, 21), kIn);
+  const auto words_with = [&](int off) {
+    const Tensor panels = empty_blocks(device_ptr(), kQ8, 1, kIn),
+                 most = Tensor::zeros(device_ptr(), DType::kUInt32, {1});
+    device().launch(
+        device().kernel("pack_q8", "pack_q8", join("-DSTORED=0 -DDIVISION_OFF=", off, row_option(device()))),
+        {4, kIn / 32, 0}, {1, 1, 0}, weight.buffer(), weight.offset(), panels.buffer(), most.buffer(), kOut, kIn,
+        std::int32_t{1}, std::int32_t{1}, std::int32_t{0});
+    return download<std::uint32_t>(panels);
+  };
+  const auto wanted = words_with(0);
+  for (const int off : {-3, -2, -1, 1, 2, 3}) EXPECT_EQ(words_with(off), wanted) << off;
+}
+
 class MatmulQ8Oclgrind : public OpsTest {};
 
 TEST_F(MatmulQ8Oclgrind, PackedAndGated) {
