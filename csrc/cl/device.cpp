@@ -147,7 +147,7 @@ Device::~Device() {
 }
 
 DevicePtr Device::open(const DeviceInfo& info, Options options) {
-  std::vector<FoundDevice> all = find_devices();
+  std::vector<FoundDevice> all = find_devices(info.pose);
   for (FoundDevice& found : all) {
     const bool same =
         found.info.index == info.index && found.info.name == info.name && found.info.platform == info.platform;

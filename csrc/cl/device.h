@@ -53,11 +53,12 @@ struct DeviceInfo {
   std::uint32_t compute_units = 0, max_work_group = 0, alignment_bytes = 0;
   std::uint32_t float_vector_width = 0;  // as the driver says, native
   std::uint32_t index = 0;               // position in list_devices()
+  std::string pose;                      // what it poses as; empty: itself
 };
 
-// Every OpenCL device of the machine; empty when there is no platform. Throws for none, but for a KVTRIE_POSE (pose.h)
-// that means nothing.
-std::vector<DeviceInfo> list_devices();
+// Every OpenCL device of the machine; empty when there is no platform. `pose`: what each is to pose as (pose.h).
+// Throws kArgument for a pose that means nothing, and for no device.
+std::vector<DeviceInfo> list_devices(std::string_view pose = {});
 
 // Bytes that a command moves, by what they are. K/V that moves between cells or tiers is told apart from everything
 // else, so that "switching a conversation copies no K/V" can be counted here rather than believed.

@@ -108,8 +108,8 @@ const char* name_of(DeviceKind kind) noexcept {
   return "other";
 }
 
-std::vector<FoundDevice> find_devices() {
-  const Pose pose = pose_wanted();
+std::vector<FoundDevice> find_devices(std::string_view pose_words) {
+  const Pose pose = parse_pose(pose_words);
   std::vector<FoundDevice> all;
   for (const cl_platform_id platform : platforms()) {
     for (const cl_device_id device : devices_of(platform)) {
@@ -124,9 +124,9 @@ std::vector<FoundDevice> find_devices() {
   return all;
 }
 
-std::vector<DeviceInfo> list_devices() {
+std::vector<DeviceInfo> list_devices(std::string_view pose) {
   std::vector<DeviceInfo> list;
-  for (FoundDevice& found : find_devices()) list.push_back(std::move(found.info));
+  for (FoundDevice& found : find_devices(pose)) list.push_back(std::move(found.info));
   return list;
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <typeindex>
 #include <utility>
 #include <vector>
@@ -31,7 +32,7 @@ struct FoundDevice {
   std::string platform_version;
   Pose pose;
 };
-std::vector<FoundDevice> find_devices();
+std::vector<FoundDevice> find_devices(std::string_view pose);
 
 struct Event::State {
   State(DevicePtr on, EventHandle owned, CommandLog::Ticket place);

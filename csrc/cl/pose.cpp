@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 
 #include "base/error.h"
 
@@ -64,13 +63,9 @@ Pose parse_pose(std::string_view words) {
   }
 }
 
-Pose pose_wanted() {
-  const char* words = std::getenv("KVTRIE_POSE");
-  return words == nullptr ? Pose() : parse_pose(words);
-}
-
 void strike(const Pose& pose, DeviceInfo& info) {
   if (pose.words.empty()) return;
+  info.pose = pose.words;
   info.name += " (as " + pose.words + ")";
   if (pose.kind) {
     info.kind = *pose.kind;

@@ -1,9 +1,9 @@
 // A device that describes itself as another one, and is held to it: what otherwise only shows on somebody else's
 // machine.
 //
-// Concept. The environment variable KVTRIE_POSE is a list of words, separated by spaces or commas. What they say
-// replaces what the driver says, in list_devices() and everywhere else, and cl/ refuses what such a device would
-// refuse:
+// Concept. A pose is a list of words, separated by spaces or commas; in Python, the environment variable KVTRIE_POSE.
+// What they say replaces what the driver says, in list_devices() and everywhere else, and cl/ refuses what such a
+// device would refuse:
 //
 //     gpu, accelerator         that kind of device, with memory of its own
 //     small                    32 work-items a group, 16 KiB of local memory, 128 MiB in one buffer
@@ -14,7 +14,7 @@
 // The device's name ends with "(as gpu small)", so programs and verdicts of self-tests are kept apart. For tests: a CPU
 // that poses as a GPU runs a GPU's kernels, and is no faster for it.
 //
-// Threads: pure, but for pose_wanted(), which reads the environment.
+// Threads: pure.
 #pragma once
 
 #include <optional>
@@ -34,7 +34,6 @@ struct Pose {
 };
 
 Pose parse_pose(std::string_view words);  // throws kArgument
-Pose pose_wanted();                       // KVTRIE_POSE's; throws kArgument
 
 // Rewrites what a driver said.
 void strike(const Pose& pose, DeviceInfo& info);

@@ -74,6 +74,11 @@ std::string representation(const DeviceHandle& self) {
              " compute units) of '", self.info.platform, "'>");
 }
 
+// Python's answer to a question about the environment, which is read there alone.
+std::string setting(const char* name) {
+  return py::module_::import("kvtrie._devices").attr(name)().cast<std::string>();
+}
+
 DeviceHandlePtr select(py::handle name) {
   return py::module_::import("kvtrie._devices").attr("select")(name).cast<DeviceHandlePtr>();
 }
@@ -89,7 +94,7 @@ auto info(Value cl::DeviceInfo::*member) {
 const cl::DevicePtr& DeviceHandle::open() {
   if (device != nullptr) return device;
   cl::Device::Options options;
-  options.cache_folder = py::module_::import("kvtrie._devices").attr("cache_folder")().cast<std::string>();
+  options.cache_folder = setting("cache_folder");
   device = without_gil([&] {
     const std::lock_guard lock(mutex_);
     if (opened_ == nullptr) opened_ = cl::Device::open(info, std::move(options));
@@ -100,7 +105,8 @@ const cl::DevicePtr& DeviceHandle::open() {
 }
 
 std::vector<DeviceHandlePtr> device_handles() {
-  std::vector<cl::DeviceInfo> found = without_gil([] { return cl::list_devices(); });
+  const std::string pose = setting("pose");
+  std::vector<cl::DeviceInfo> found = without_gil([&] { return cl::list_devices(pose); });
   std::vector<DeviceHandlePtr> handles;
   handles.reserve(found.size());
   for (cl::DeviceInfo& each : found) handles.push_back(find_or_add(std::move(each)));

@@ -44,6 +44,11 @@ def _rank(device: _core.Device) -> tuple[int, int, int]:
     return kind, -int(device.capabilities["compute_units"]), device.index
 
 
+def pose() -> str:
+    """What every device is to pose as, for tests: the environment variable KVTRIE_POSE (docs/devices.md)."""
+    return os.environ.get("KVTRIE_POSE", "")
+
+
 def cache_folder() -> str:
     """The folder for compiled programs, made with mode 0700; "" when it cannot be written.
 

@@ -14,7 +14,7 @@ namespace {
 using testing::sound;
 
 cl::DevicePtr open_device() {
-  const auto devices = cl::list_devices();
+  const auto devices = cl::list_devices(test_pose());
   return devices.empty() ? nullptr : cl::Device::open(devices.front(), {});
 }
 

@@ -2,7 +2,6 @@
 #include "cl/pose.h"
 
 #include <chrono>
-#include <cstdlib>
 #include <thread>
 
 #include "device_test.h"
@@ -51,12 +50,8 @@ TEST(PoseTest, SaysWhatItIsTold) {
 class PosingDevice {
  public:
   explicit PosingDevice(const char* words) {
-    const char* before = std::getenv("KVTRIE_POSE");
-    const std::string kept = before == nullptr ? "" : before;
-    setenv("KVTRIE_POSE", words, 1);
-    const std::vector<DeviceInfo> list = list_devices();
+    const std::vector<DeviceInfo> list = list_devices(words);
     if (!list.empty()) device_ = Device::open(list.front(), {.cache_folder = test_cache_folder()});
-    before == nullptr ? unsetenv("KVTRIE_POSE") : setenv("KVTRIE_POSE", kept.c_str(), 1);
   }
   Device& operator*() const { return *device_; }
   Device* operator->() const { return device_.get(); }

@@ -21,6 +21,12 @@ inline std::string test_cache_folder() {
   return folder == nullptr ? "" : folder;
 }
 
+// What devices pose as in every test; "": themselves.
+inline std::string test_pose() {
+  const char* pose = std::getenv("KVTRIE_POSE");
+  return pose == nullptr ? "" : pose;
+}
+
 inline cl::DevicePtr& shared_device_slot() {
   static cl::DevicePtr device;
   return device;
@@ -32,7 +38,7 @@ inline const cl::DevicePtr& shared_device() {
   cl::DevicePtr& device = shared_device_slot();
   if (device == nullptr) {
     const char* wanted = std::getenv("KVTRIE_DEVICE");
-    auto list = cl::list_devices();
+    auto list = cl::list_devices(test_pose());
     std::erase_if(list, [&](const cl::DeviceInfo& info) {
       return wanted != nullptr && (info.platform + " " + info.name).find(wanted) == std::string::npos;
     });
