@@ -6,6 +6,7 @@
 #include "cache/opencl_kv_store.h"
 #include "cache_helpers.h"
 #include "cl/device.h"
+#include "device_test.h"
 #include "tensor/buffer_pool.h"
 
 namespace kvtrie {
