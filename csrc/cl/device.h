@@ -172,8 +172,13 @@ struct Argument {
 class Device : public std::enable_shared_from_this<Device> {
  public:
   struct Options {
-    std::string cache_folder;     // program binaries and self-test records; empty: no cache on disk
-    bool warnings = false;        // whether compilers may warn of our kernels; what they say goes to the log
+    std::string cache_folder;  // program binaries and self-test records; empty: no cache on disk
+    bool warnings = false;     // whether compilers may warn of our kernels; what they say goes to the log
+    // Kernels, as self-tests name them, that must not be tried: they ended a process.
+    std::vector<std::string> unusable{};
+    // A file to which self-tests append "+KERNEL" before they try it and "-KERNEL" after; empty: none. For a process
+    // that finds out whether the driver survives them.
+    std::string journal{};
     std::uint64_t max_bytes = 0;  // budget of all buffers together; 0: none. OpenCL may accept more than there is.
   };
   static DevicePtr open(const DeviceInfo& info, Options options);

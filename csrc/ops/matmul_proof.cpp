@@ -166,10 +166,11 @@ bool looked_up_agrees(const cl::DevicePtr& device, WeightDType stored,
 bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
   return agrees(device, variant.stored, variant.gated,
                 [&](const Tensor& panels, const SmallProduct& small, const Tensor& add) {
-                  if (variant.gated)
+                  if (variant.gated) {
                     bare::matmul_gated(variant, small.x_tensor, panels, small.sides, small.y);
-                  else
+                  } else {
                     bare::matmul_packed(variant, small.x_tensor, panels, small.sides, add, small.y, small.columns());
+                  }
                 });
 }
 

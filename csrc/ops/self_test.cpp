@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
+#include <fstream>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -18,8 +20,29 @@ std::uint64_t text_hash(const std::string& program) {
   return hash;
 }
 
+// While it lives, the device's journal says that `key` is being tried. What cannot be written is lost.
+class Trial {
+ public:
+  Trial(const cl::Device& device, const std::string& key) : journal_(device.options().journal), key_(key) { note('+'); }
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
+  ~Trial() { note('-'); }
+
+ private:
+  void note(char sign) const noexcept {
+    if (journal_.empty()) return;
+    try {
+      std::ofstream(journal_, std::ios::app) << sign << key_ << '\n';
+    } catch (const std::exception&) {  // no memory for a buffer
+    }
+  }
+  const std::string& journal_;
+  const std::string& key_;
+};
+
 // Why the test fails; empty when it passes.
-std::string failure_of(const std::function<bool()>& test) {
+std::string failure_of(const cl::Device& device, const std::string& key, const std::function<bool()>& test) {
+  const Trial trial(device, key);
   try {
     return test() ? "" : "results differ from the reference";
   } catch (const Error& error) {
@@ -29,10 +52,11 @@ std::string failure_of(const std::function<bool()>& test) {
 
 // Why the variant does not work; empty when it does.
 std::string failure_of_variant(const cl::DevicePtr& device, const std::string& key, const std::function<bool()>& test) {
+  if (std::ranges::count(device->options().unusable, key) > 0) return "a driver that ends the process which tries it";
   // A record is worth nothing once the kernel's text has changed; a failure may pass, so only success is recorded.
   const std::string record = cat(key, " ", text_hash(key.substr(0, key.find(' '))));
   if (device->load_record(record) == "ok") return "";
-  std::string failure = failure_of(test);
+  std::string failure = failure_of(*device, key, test);
   if (failure.empty()) device->store_record(record, "ok");
   return failure;
 }

@@ -79,6 +79,13 @@ std::string setting(const char* name) {
   return py::module_::import("kvtrie._devices").attr(name)().cast<std::string>();
 }
 
+// What a child process found out about the driver.
+std::vector<std::string> unusable_kernels(const cl::DeviceInfo& info) {
+  return py::module_::import("kvtrie._probe")
+      .attr("unusable_kernels")(info.index, info.platform, info.name, info.driver, info.version)
+      .cast<std::vector<std::string>>();
+}
+
 DeviceHandlePtr select(py::handle name) {
   return py::module_::import("kvtrie._devices").attr("select")(name).cast<DeviceHandlePtr>();
 }
@@ -95,6 +102,11 @@ const cl::DevicePtr& DeviceHandle::open() {
   if (device != nullptr) return device;
   cl::Device::Options options;
   options.cache_folder = setting("cache_folder");
+  options.unusable = unusable_kernels(info);
+  return open(std::move(options));
+}
+
+const cl::DevicePtr& DeviceHandle::open(cl::Device::Options options) {
   device = without_gil([&] {
     const std::lock_guard lock(mutex_);
     if (opened_ == nullptr) opened_ = cl::Device::open(info, std::move(options));
@@ -170,6 +182,17 @@ Raises ``DeviceError`` when the machine has no OpenCL device, and ``ArgumentErro
         if (const cl::DevicePtr device = self.device) without_gil([&] { device->save_programs(); });
       },
       "Puts the binaries of all programs on disk; on PoCL that takes as long as compiling them did.");
+  c.def(
+      "_open_for_trial",
+      [](DeviceHandle& self, std::string journal, std::vector<std::string> unusable) {
+        cl::Device::Options options;
+        options.cache_folder = setting("cache_folder");
+        options.journal = std::move(journal);
+        options.unusable = std::move(unusable);
+        self.open(std::move(options));
+      },
+      py::arg("journal"), py::arg("unusable"),
+      "For kvtrie._probe: opens the device unprobed. Before anything else does.");
   c.def("memory", &memory, R"(Live objects and bytes now, and totals since the device was opened, as a dict.
 
 Tensors now: ``live_buffers``, ``live_bytes``, and ``pooled_buffers``, ``pooled_bytes``, which are kept for the next

@@ -16,7 +16,8 @@ namespace kvtrie::binding {
 struct DeviceHandle {
   explicit DeviceHandle(cl::DeviceInfo the_info) : info(std::move(the_info)) {}
 
-  const cl::DevicePtr& open();  // opens at first use; the program cache lies where kvtrie._devices says
+  const cl::DevicePtr& open();  // opens at first use, once a child process found that the driver survives it
+  const cl::DevicePtr& open(cl::Device::Options options);
 
   const cl::DeviceInfo info;
   cl::DevicePtr device;  // null until opened; guarded by the GIL

@@ -1,6 +1,12 @@
 // Self-tests, kernel families and the warm-up.
 #include "ops/self_test.h"
 
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
 #include "ops/attention_variant.h"
 #include "ops/cells.h"
 #include "ops/matmul_proof.h"
@@ -34,6 +40,43 @@ TEST_F(SelfTest, RemembersThroughTheDevicesRecords) {
   registry::set_verdict(*first, "rows recorded", false);  // what this process believes does not change the record
   EXPECT_FALSE(variant_works(first, "rows recorded", [&] { return ++runs, true; }));
   EXPECT_EQ(runs, 1);
+}
+
+TEST_F(SelfTest, AJournalNamesTheKernelThatIsTried) {
+  const auto file = std::filesystem::temp_directory_path() / cat("kvtrie-journal-", getpid());
+  cl::Device::Options options = device().options();
+  options.journal = file.string();
+  options.cache_folder.clear();
+  const cl::DevicePtr trying = cl::Device::open(device().info(), options);
+  const auto written = [&] {
+    std::ifstream in(file);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  std::string within;
+  const auto inner = [&] { return within = written(), true; };
+  EXPECT_TRUE(variant_works(trying, "rows outer", [&] { return variant_works(trying, "rows inner", inner); }));
+  EXPECT_EQ(within, "+rows outer\n+rows inner\n");
+  EXPECT_EQ(written(), "+rows outer\n+rows inner\n-rows inner\n-rows outer\n");
+  EXPECT_TRUE(variant_works(trying, "rows outer", [] { return false; }));  // known: not tried again
+  EXPECT_EQ(written().size(), 48U);
+  std::filesystem::remove(file);
+}
+
+TEST_F(SelfTest, WhatEndedAProcessIsNotTried) {
+  cl::Device::Options options = device().options();
+  options.unusable = {"rows deadly", "rows deadly too"};
+  const cl::DevicePtr warned = cl::Device::open(device().info(), options);
+  int runs = 0;
+  const auto test = [&] { return ++runs, true; };
+  EXPECT_FALSE(variant_works(warned, "rows deadly", test));
+  const std::string message = error_of(ErrorKind::kDevice, [&] { require_variant(warned, "rows deadly too", test); });
+  EXPECT_TRUE(contains(message, "kernel rows deadly too on ")) << message;
+  EXPECT_TRUE(contains(message, "ends the process which tries it")) << message;
+  EXPECT_EQ(runs, 0);
+  EXPECT_TRUE(variant_works(warned, "rows alive", test));
+  ASSERT_EQ(warnings().size(), 1U);
+  EXPECT_TRUE(contains(warnings()[0], "kernel rows deadly is not used"));
+  warnings().clear();
 }
 
 TEST_F(SelfTest, FailuresAreNotRecordedAndNameTheKernel) {

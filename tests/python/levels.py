@@ -44,7 +44,7 @@ def environment(folder: str, level: Level | None = None) -> dict[str, str]:
     place = ROOT / "build" / "levels" / folder
     for name in ("kvtrie", "pocl"):
         (place / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = {"KVTRIE_CACHE_DIR": str(place / "kvtrie"), "POCL_CACHE_DIR": str(place / "pocl")}
+    found = {"KVTRIE_CACHE_DIR": str(place / "kvtrie"), "POCL_CACHE_DIR": str(place / "pocl"), "KVTRIE_PROBE": "0"}
     return found if level is None else {**found, "POCL_KERNELLIB_NAME": level.library}
 
 

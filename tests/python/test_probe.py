@@ -1,0 +1,194 @@
+"""Drivers that end the process: found out in a child process, and what follows from it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvtrie as kv
+from kvtrie import _probe
+from processes import PYTHON_PATH, run_python
+
+# A child whose driver ends the process over kernels: os.abort() where a self-test would be running one of them.
+DEADLY = """
+import json, os, sys
+sys.path[:] = json.loads(sys.argv[1])
+from kvtrie import _checks, _probe
+told = json.loads(sys.argv[2])
+def dying(kernel):
+    def check(device, random):
+        if kernel not in told["unusable"]:
+            _probe._write(told["journal"], "+" + kernel)
+            print("Unexpected intrinsic in " + kernel, flush=True)
+            os.abort()
+        return device, device
+    return check
+_checks.CHECKS.clear()
+_checks.CHECKS.update({kernel: dying(kernel) for kernel in KERNELS})
+_checks.error_of = lambda check, device: check(device, None)
+_probe.main()
+"""
+ANSWER = """
+import numpy as np
+import kvtrie as kv
+print(np.asarray(kv.ops.softmax(kv.tensor(np.zeros((2, 4), np.float32)))).tolist())
+"""
+
+
+@pytest.fixture
+def probing(device: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Calls ``unusable_kernels`` for the device under test, with a cache folder of its own: ``probing(start)``."""
+    monkeypatch.setenv("KVTRIE_PROBE", "1")
+    monkeypatch.setenv("KVTRIE_CACHE_DIR", str(tmp_path / "kvtrie"))
+    monkeypatch.setattr(sys, "path", [*PYTHON_PATH, *sys.path])
+
+    def call(start: str) -> list[str]:
+        monkeypatch.setattr(_probe, "_START", start)
+        return _probe.unusable_kernels(device.index, device.platform, device.name, device.driver, device.version)
+
+    return call
+
+
+def verdicts(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in (folder / "kvtrie").glob("driver-*")]
+
+
+def test_a_driver_that_survives_is_probed_once(tmp_path: Path) -> None:
+    environment = {"KVTRIE_PROBE": "1", "KVTRIE_CACHE_DIR": str(tmp_path / "kvtrie")}
+    for _ in range(2):
+        done = run_python("-c", ANSWER, environment=environment)
+        assert (done.stdout, done.stderr) == ("[[0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25]]\n", "")
+        assert verdicts(tmp_path) == [{"unusable": [], "refused": ""}]
+    (file,) = (tmp_path / "kvtrie").glob("driver-*")
+    file.write_text(json.dumps({"unusable": [], "refused": "which is kept"}))
+    assert "[Device] driver: got " in run_python("-c", ANSWER, environment=environment).stderr
+    file.write_text("damaged")
+    assert run_python("-c", ANSWER, environment=environment).returncode == 0
+    assert verdicts(tmp_path) == [{"unusable": [], "refused": ""}]
+
+
+def test_kernels_that_end_the_process_are_left_out(
+    probing: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = DEADLY.replace("KERNELS", "('first kernel', 'good', 'second kernel')").replace(
+        "if kernel not in", "if kernel != 'good' and kernel not in"
+    )
+    assert probing(start) == ["first kernel", "second kernel"]
+    assert verdicts(tmp_path) == [{"unusable": ["first kernel", "second kernel"], "refused": ""}]
+    warned = [record.getMessage() for record in caplog.records if record.name == "kvtrie"]
+    assert len(warned) == 2
+    assert warned[0].endswith("the driver ends the process (signal 6; Unexpected intrinsic in first kernel)")
+    assert probing("raise SystemExit(1)") == ["first kernel", "second kernel"]  # nobody is started for what is kept
+
+
+@pytest.mark.parametrize(
+    ("start", "how"),
+    [
+        ("_probe._checks = None; import os; os.abort", "signal 6"),
+        ("import os; print('LLVM ERROR: no such thing', flush=True); os._exit", "status 1; LLVM ERROR: no such thing"),
+    ],
+)
+def test_a_driver_that_ends_it_elsewhere_is_refused_by_name(probing: Any, tmp_path: Path, start: str, how: str) -> None:
+    at_opening = (
+        "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from kvtrie import _probe; told = sys.argv[2]\n"
+        f"_probe._write(json.loads(told)['journal'], 'started'); {start}({'1' if 'exit' in start else ''})"
+    )
+    for _ in range(2):
+        with pytest.raises(kv.DeviceError, match=r"^\[Device\] driver: got .* which ends the process") as caught:
+            probing(at_opening)
+        assert how in str(caught.value)
+    assert [verdict["unusable"] for verdict in verdicts(tmp_path)] == [[]]
+
+
+def test_a_driver_that_ends_it_over_and_over_is_refused(
+    probing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_probe, "MOST", 3)
+    with pytest.raises(kv.DeviceError, match="signal 6; Unexpected intrinsic in kernel 3"):
+        probing(DEADLY.replace("KERNELS", "[f'kernel {i}' for i in range(9)]"))
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 15)"])
+def test_a_child_that_was_killed_says_nothing_of_the_driver(probing: Any, tmp_path: Path, end: str) -> None:
+    started = "import json, os, sys; open(json.loads(sys.argv[2])['journal'], 'w').write('started\\n+kernel\\n'); "
+    assert probing(started + end) == []
+    assert verdicts(tmp_path) == []
+
+
+def test_nor_does_one_that_never_began(probing: Any, tmp_path: Path) -> None:
+    assert probing("raise ImportError('no numpy')") == []
+    assert verdicts(tmp_path) == []
+
+
+def test_nor_one_that_takes_too_long_or_cannot_start(
+    probing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_probe, "PATIENCE", 0.2)
+    started = "import json, sys, time; open(json.loads(sys.argv[2])['journal'], 'w').write('started\\n'); "
+    assert probing(started + "time.sleep(600)") == []
+    monkeypatch.setattr(sys, "executable", "/dev/null/none")
+    assert probing("") == []
+    assert verdicts(tmp_path) == []
+
+
+def test_an_interrupt_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    real = child.wait
+    monkeypatch.setattr(child, "wait", lambda timeout=None: real() if timeout is None else interrupt())
+
+    def interrupt() -> int:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _probe._wait(child)
+    assert child.returncode == -9
+
+
+def test_without_a_child_on_request_or_without_a_folder(probing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVTRIE_PROBE", "0")
+    assert probing("import os; os.abort()") == []
+    monkeypatch.setenv("KVTRIE_PROBE", "1")
+    monkeypatch.setenv("KVTRIE_CACHE_DIR", "/dev/null/none")
+    assert probing("import os; os.abort()") == []
+
+
+def test_answers_stay_right_without_an_unusable_kernel(device: Any, tmp_path: Path) -> None:
+    """Attention's fast kernel, left out: the general one answers."""
+    program = """
+import logging
+import kvtrie as kv
+from kvtrie import _checks
+logging.basicConfig(format="%(message)s")
+print(_checks.error_of(_checks.CHECKS["attention"], kv.Device()) < 1e-5)
+"""
+    environment = {"KVTRIE_PROBE": "1", "KVTRIE_CACHE_DIR": str(tmp_path / "kvtrie")}
+    journal = tmp_path / "journal"
+    trial = f"import kvtrie as kv\nfrom kvtrie import _checks\ndevice = kv.devices()[{device.index}]\n"
+    trial += f"device._open_for_trial({str(journal)!r}, [])\n_checks.error_of(_checks.CHECKS['attention'], device)"
+    assert run_python("-c", trial, environment=environment).returncode == 0
+    tried = [line[1:] for line in journal.read_text().splitlines() if line.startswith("+")]
+    fast = [kernel for kernel in tried if kernel.startswith("attention")][:1]
+    assert fast, tried
+    assert run_python("-c", program, environment=environment).stdout == "True\n"
+    (file,) = (tmp_path / "kvtrie").glob("driver-*")
+    file.write_text(json.dumps({"unusable": fast, "refused": ""}))
+    done = run_python("-c", program, environment=environment)
+    assert done.stdout == "True\n", done.stderr
+    assert f"kernel {fast[0]} is not used" in done.stderr
+
+
+def test_doctor_names_what_is_left_out(tmp_path: Path) -> None:
+    environment = {"KVTRIE_PROBE": "1", "KVTRIE_CACHE_DIR": str(tmp_path / "kvtrie")}
+    run_python("-c", ANSWER, environment=environment)
+    (file,) = (tmp_path / "kvtrie").glob("driver-*")
+    file.write_text(json.dumps({"unusable": ["some kernel"], "refused": ""}))
+    done = run_python("-m", "kvtrie", "doctor", environment=environment)
+    assert "ends the process over kernel some kernel, which is not used" in done.stdout
+    file.write_text(json.dumps({"unusable": [], "refused": "which ends the process (signal 6)"}))
+    done = run_python("-m", "kvtrie", "doctor", environment=environment)
+    assert "which ends the process (signal 6)" in done.stdout and done.returncode != 0
