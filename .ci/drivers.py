@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """Runs kvtrie under other OpenCL drivers, and on devices that pose as others: what `./dev drivers` calls.
 
-    drivers.py [--all] [--only STEP] [NAME...]    every driver, or those named; --all: all device tests, not a selection
+    drivers.py [--all] [--only STEP] [--brief] [NAME...]    every driver, or those named
     drivers.py --list
+
+--all: all device tests of Python, not a selection. --brief: of the C++ tests of ops/ those that depend on a device's
+limits and are compiled in seconds.
 
 For each driver: whether its device is listed and every kernel passes its self-test (`doctor`), the demo with the tiny
 model, the device tests of C++ and Python, and the tokens per second of the tiny model. Compiled programs stay in
@@ -26,6 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "drivers"
 STEPS = ("self-test", "demo", "tokens", "cpp", "python")
+BRIEF = "-MatmulGroup*:Matmul.*:MatmulQ8.*:Every/PackBlocks*:MatmulTiles*:LaunchGraph*:PaceTest*:SelfTest.Variants*"
 PATIENCE = 3600.0  # seconds for one step: compilers of small processors are slow, a hang is an hour
 
 
@@ -144,7 +148,7 @@ def run(row: Row, step: str, command: list[str], found: str) -> None:
     print(f"  {driver.name:<11} {step:<10} {row.cells[step]}", flush=True)
 
 
-def measure(driver: Driver, everything: bool, wanted: list[str]) -> Row:
+def measure(driver: Driver, everything: bool, brief: bool, wanted: list[str]) -> Row:
     row = Row(driver)
     if driver.needs is not None and not driver.needs.exists():
         row.cells["self-test"] = "not here"
@@ -159,7 +163,8 @@ def measure(driver: Driver, everything: bool, wanted: list[str]) -> Row:
         run(row, "tokens", [python, "-c", SPEED], r"(\d+/s) on")
     for name in (Driver.cpp if everything else driver.cpp) if "cpp" in wanted else ():
         program = ROOT / "build" / "release" / "tests" / "cpp" / f"test_{name}"
-        run(row, f"C++ {name}", [str(program)], r"PASSED *\] (\d+) tests?")
+        chosen = [f"--gtest_filter={BRIEF}"] if brief and name == "ops" else []
+        run(row, f"C++ {name}", [str(program), *chosen], r"PASSED *\] (\d+) tests?")
     if "python" in wanted:
         files = ["tests/python"] if everything else [f"tests/python/{name}.py" for name in driver.python]
         workers = str(min(4, os.cpu_count() or 1))
@@ -191,6 +196,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--only", choices=STEPS, action="append", help="these steps")
+    parser.add_argument("--brief", action="store_true")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     known = drivers()
@@ -201,7 +207,7 @@ def main() -> int:
     if unknown:
         parser.error(f"NAME: got {', '.join(sorted(unknown))}, allowed {', '.join(driver.name for driver in known)}")
     chosen = [driver for driver in known if not options.names or driver.name in options.names]
-    rows = [measure(driver, options.all, options.only or list(STEPS)) for driver in chosen]
+    rows = [measure(driver, options.all, options.brief, options.only or list(STEPS)) for driver in chosen]
     (FOLDER / "table.md").write_text(table(rows))
     print(table(rows))
     return 1 if any(row.failed for row in rows) else 0

@@ -70,6 +70,7 @@ void strike(const Pose& pose, DeviceInfo& info) {
   if (pose.kind) {
     info.kind = *pose.kind;
     info.unified_memory = false;
+    if (info.kind == DeviceKind::kGpu) info.float_vector_width = 1;  // as drivers of GPUs say
   }
   if (pose.max_work_group) info.max_work_group = std::min(*pose.max_work_group, info.max_work_group);
   if (pose.local_bytes) info.local_bytes = std::min(*pose.local_bytes, info.local_bytes);

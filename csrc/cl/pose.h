@@ -5,7 +5,7 @@
 // What they say replaces what the driver says, in list_devices() and everywhere else, and cl/ refuses what such a
 // device would refuse:
 //
-//     gpu, accelerator         that kind of device, with memory of its own
+//     gpu, accelerator         that kind of device, with memory of its own; gpu: native vectors of 1 float
 //     small                    32 work-items a group, 16 KiB of local memory, 128 MiB in one buffer
 //     no_fp16                  no half arithmetic
 //     late                     commands start when somebody flushes or waits, not when they are enqueued

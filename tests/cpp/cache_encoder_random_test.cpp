@@ -287,7 +287,9 @@ TEST_F(EncoderDeviceTest, FailuresChangeNothing) {
       EXPECT_EQ(cache->free_cells(), 59u);
       EXPECT_TRUE(sound(*cache));
     }
-    EXPECT_GE(failures, 1u) << function;
+    // Where memory is not shared, tables are uploaded into buffers of the pool, and none may have to be made.
+    const bool makes_none = function == std::string_view("clCreateBuffer") && !device_ptr()->info().unified_memory;
+    EXPECT_GE(failures, makes_none ? 0u : 1u) << function;
   }
 }
 

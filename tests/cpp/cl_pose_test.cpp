@@ -66,6 +66,7 @@ TEST(PoseTest, IsHeldToItsLimits) {
   ASSERT_NE(device.shared(), nullptr);
   EXPECT_EQ(device->info().kind, DeviceKind::kGpu);
   EXPECT_FALSE(device->info().unified_memory);
+  EXPECT_EQ(device->info().float_vector_width, 1U);
   const Buffer allowed(device.shared(), 4096);
   const std::string error = error_of(ErrorKind::kDevice, [&] { Buffer(device.shared(), 4097); });
   EXPECT_TRUE(contains(error, "4097 bytes, allowed 4096 in one buffer")) << error;

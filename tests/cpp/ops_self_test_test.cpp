@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -22,23 +23,31 @@
 namespace kvtrie::ops {
 namespace {
 
-class SelfTest : public OpsTest {};
+class SelfTest : public OpsTest {
+ protected:
+  // A key of which no earlier run left a record in the folder that tests may share.
+  static std::string fresh(const char* key) {
+    return cat(key, " ", getpid(), " ", std::chrono::system_clock::now().time_since_epoch().count());
+  }
+};
 
 TEST_F(SelfTest, RunsOncePerVariant) {
+  const std::string key = fresh("rows once");
   int runs = 0;
   const auto test = [&] { return ++runs, true; };
-  EXPECT_TRUE(variant_works(device_ptr(), "rows once", test));
-  EXPECT_TRUE(variant_works(device_ptr(), "rows once", test));
-  require_variant(device_ptr(), "rows once", test);
+  EXPECT_TRUE(variant_works(device_ptr(), key, test));
+  EXPECT_TRUE(variant_works(device_ptr(), key, test));
+  require_variant(device_ptr(), key, test);
   EXPECT_EQ(runs, 1);
 }
 
 TEST_F(SelfTest, RemembersThroughTheDevicesRecords) {
+  const std::string key = fresh("rows recorded");
   const cl::DevicePtr first = cl::Device::open(device().info(), device().options());
   int runs = 0;
-  variant_works(first, "rows recorded", [&] { return ++runs, true; });
-  registry::set_verdict(*first, "rows recorded", false);  // what this process believes does not change the record
-  EXPECT_FALSE(variant_works(first, "rows recorded", [&] { return ++runs, true; }));
+  variant_works(first, key, [&] { return ++runs, true; });
+  registry::set_verdict(*first, key, false);  // what this process believes does not change the record
+  EXPECT_FALSE(variant_works(first, key, [&] { return ++runs, true; }));
   EXPECT_EQ(runs, 1);
 }
 
@@ -73,23 +82,24 @@ TEST_F(SelfTest, WhatEndedAProcessIsNotTried) {
   EXPECT_TRUE(contains(message, "kernel rows deadly too on ")) << message;
   EXPECT_TRUE(contains(message, "ends the process which tries it")) << message;
   EXPECT_EQ(runs, 0);
-  EXPECT_TRUE(variant_works(warned, "rows alive", test));
+  EXPECT_TRUE(variant_works(warned, fresh("rows alive"), test));
   ASSERT_EQ(warnings().size(), 1U);
   EXPECT_TRUE(contains(warnings()[0], "kernel rows deadly is not used"));
   warnings().clear();
 }
 
 TEST_F(SelfTest, FailuresAreNotRecordedAndNameTheKernel) {
+  const std::string wrong = fresh("rows wrong");
   EXPECT_FALSE(variant_works(device_ptr(), "rows broken", [] { return false; }));
   EXPECT_FALSE(variant_works(device_ptr(), "rows broken", [] { return true; }));  // decided for this process
   const std::string message =
-      error_of(ErrorKind::kDevice, [&] { require_variant(device_ptr(), "rows wrong", [] { return false; }); });
+      error_of(ErrorKind::kDevice, [&] { require_variant(device_ptr(), wrong, [] { return false; }); });
   EXPECT_TRUE(contains(message, "kernel rows wrong"));
   const std::string thrown = error_of(ErrorKind::kDevice, [&] {
     require_variant(device_ptr(), "rows thrown", []() -> bool { fail(ErrorKind::kDevice, "here", "no such kernel"); });
   });
   EXPECT_TRUE(contains(thrown, "no such kernel"));
-  require_variant(device_ptr(), "rows wrong", [] { return true; });  // a failure may pass
+  require_variant(device_ptr(), wrong, [] { return true; });  // a failure may pass
   ASSERT_EQ(warnings().size(), 1U);
   EXPECT_TRUE(contains(warnings()[0], "kernel rows broken is not used"));
   warnings().clear();
@@ -209,11 +219,12 @@ TEST_F(SelfTest, WarmUpBuildsWhatAModelNeeds) {
   spec.heads = 4;
   spec.kv_heads = 2;
   spec.k_dim = spec.v_dim = 64;
+  spec.weight_dtype = WeightDType::kFloat16;  // packed on every device
   spec.gated = Activation::kSilu;
   warm_up(device_ptr(), spec);
   const std::uint64_t programs = device().counters().programs, kernels = device().counters().kernels;
 
-  const Tensor plain = Tensor::zeros(device_ptr(), DType::kFloat32, {256, 64});
+  const Tensor plain = Tensor::zeros(device_ptr(), DType::kFloat16, {256, 64});
   const PackedWeight w = pack(plain);
   const PackedPair pair = pack_pair(plain, plain);
   const LayerCells pool{Tensor::zeros(device_ptr(), DType::kFloat16, {2, 1300, 64}),
