@@ -35,17 +35,19 @@ KERNEL void cast(IDS __global const STORAGE(FROM) * restrict from, ulong from_of
   convert_range(from + from_offset + begin, to + to_offset + begin, 0, (int)min((ulong)chunk, count - begin));
 }
 
-// to[t] = from[ids[t]], or NaN for an id outside the table. Global size (ceil(dim / chunk), tokens). TO is float32.
+// to[t] = from[ids[t] - first] for ids from `first` to `first + count` of a table of `all`, of which the first part writes
+// NaN for ids outside. Global size (ceil(dim / chunk), tokens). TO is float32.
 KERNEL void embedding(IDS __global const STORAGE(FROM) * restrict from, ulong from_offset,
                       __global const int* restrict ids, ulong ids_offset, __global float* restrict to, ulong to_offset,
-                      int vocab, int dim, int chunk) {
+                      int count, int dim, int chunk, int first, int all) {
   const int id = ids[ids_offset + ID(1)], begin = (int)ID(0) * chunk, end = min(begin + chunk, dim);
   to += to_offset + ID(1) * (ulong)dim;
-  if (id < 0 || id >= vocab) {
-    for (int d = begin; d < end; ++d) to[d] = NAN;
+  if (id < first || id - first >= count) {
+    if (first == 0 && (id < 0 || id >= all))
+      for (int d = begin; d < end; ++d) to[d] = NAN;
     return;
   }
-  from += from_offset + (ulong)id * dim;
+  from += from_offset + (ulong)(id - first) * dim;
   int d = begin;
   for (; d + VW <= end; d += VW) STORE(READ_VEC(FROM, from + d), to + d);
   for (; d < end; ++d) to[d] = READ1(FROM, from + d);

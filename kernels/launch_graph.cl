@@ -171,7 +171,7 @@ void run_piece(const Op* op, int piece, const Worker* worker) {
   const int y = counted ? rest : rest % op->size[1], z = counted ? 0 : rest / op->size[1];
   switch (op->kernel_) {
     case KERNEL_EMBEDDING:
-      embedding(x, y, 0, P(0, STORAGE(FROM)), U(1), P(2, int), U(3), P(4, float), U(5), I(6), I(7), I(8));
+      embedding(x, y, 0, P(0, STORAGE(FROM)), U(1), P(2, int), U(3), P(4, float), U(5), I(6), I(7), I(8), I(9), I(10));
       break;
     case KERNEL_RMS_NORM:
       rms_norm(x, y, 0, P(0, float), U(1), P(2, float), U(3), P(4, float), U(5), I(6), F(7), F(8));

@@ -240,15 +240,17 @@ KERNEL void matmul_gated(IDS __global const float* restrict x, ulong x_offset, _
 }
 #endif
 
-// to[t] = row ids[t] of w, its `dim` numbers, or NaN for an id that is no output. A vector is read for each number.
+// to[t] = row ids[t] - first of w, its `dim` numbers, for ids from `first` to `first + n_size` of `all`; the first part
+// writes NaN for an id that is no output of any. A vector is read for each number.
 // Global size (ceil(dim / chunk), tokens), local size 1.
 KERNEL void unpack_rows(IDS __global const W* restrict w, ulong w_offset, __global const int* restrict ids,
                         ulong ids_offset, __global float* restrict to, ulong to_offset, int n_size, int dim,
-                        int chunk) {
-  const int id = ids[ids_offset + ID(1)], begin = (int)ID(0) * chunk, end = min(begin + chunk, dim);
+                        int chunk, int first, int all) {
+  const int wanted = ids[ids_offset + ID(1)], id = wanted - first, begin = (int)ID(0) * chunk, end = min(begin + chunk, dim);
   to += to_offset + ID(1) * (ulong)dim;
-  if (id < 0 || id >= n_size) {
-    for (int k = begin; k < end; ++k) to[k] = NAN;
+  if (wanted < first || id >= n_size) {
+    if (first == 0 && (wanted < 0 || wanted >= all))
+      for (int k = begin; k < end; ++k) to[k] = NAN;
     return;
   }
   const __global W* group = w + w_offset + id / 64 * GROUP_SIZE(dim);

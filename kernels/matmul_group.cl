@@ -363,15 +363,16 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void matmul_many(
   }
 }
 
-// to[t] = row ids[t] of w, its `dim` numbers, or NaN for an id that is no output. Global size (dim rounded up to whole
+// to[t] = row ids[t] - first of w, its `dim` numbers, for ids from `first` to `first + n_size` of `all`; the first part
+// writes NaN for an id that is no output of any. Global size (dim rounded up to whole
 // groups, tokens), local size (LANES, 1).
 __kernel void embed(__global const W* restrict w, ulong w_offset, __global const int* restrict ids, ulong ids_offset,
-                    __global float* restrict to, ulong to_offset, int n_size, int dim) {
-  const int k = get_global_id(0), id = ids[ids_offset + get_global_id(1)];
+                    __global float* restrict to, ulong to_offset, int n_size, int dim, int first, int all) {
+  const int k = get_global_id(0), wanted = ids[ids_offset + get_global_id(1)], id = wanted - first;
   if (k >= dim) return;
   to += to_offset + get_global_id(1) * (ulong)dim + k;
-  if (id < 0 || id >= n_size) {
-    *to = NAN;
+  if (wanted < first || id >= n_size) {
+    if (first == 0 && (wanted < 0 || wanted >= all)) *to = NAN;
     return;
   }
   const __global W* group = w + w_offset + id / 64 * GROUP_SIZE(dim);

@@ -21,7 +21,7 @@ struct Known {
 
 const std::vector<Known>& known_kernels() {
   static const std::vector<Known> known = {
-      {"copy", "embedding", GraphKernel::kEmbedding, 9, {0, 2}, {4}},
+      {"copy", "embedding", GraphKernel::kEmbedding, 11, {0, 2}, {4}},
       {"rows", "rms_norm", GraphKernel::kRmsNorm, 9, {0, 2}, {4}},
       {"elementwise", "add", GraphKernel::kAdd, 9, {0, 2}, {4}},
       {"elementwise", "mul", GraphKernel::kMul, 9, {0, 2}, {4}},
@@ -30,7 +30,7 @@ const std::vector<Known>& known_kernels() {
       {"qkv", "put_qkv", GraphKernel::kPutQkv, 25, {0, 2, 3, 7, 10}, {15, 17, 19}},
       {"attention", "attend_tiles", GraphKernel::kAttend, 30, {0, 2, 4, 10, 20, 23}, {26, 28, 29}},
       {"attention_merge", "attend_merge", GraphKernel::kMerge, 11, {0, 1, 2, 6}, {9}},
-      {"matmul", "unpack_rows", GraphKernel::kUnpack, 9, {0, 2}, {4}},
+      {"matmul", "unpack_rows", GraphKernel::kUnpack, 11, {0, 2}, {4}},
   };
   return known;
 }

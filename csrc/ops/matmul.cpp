@@ -155,14 +155,29 @@ Tensor matmul(const Tensor& x, std::span<const PackedWeight> parts, const Tensor
   return y;
 }
 
-Tensor embedding(const PackedWeight& w, const Tensor& ids) {
+Tensor embedding(const PackedWeight& w, const Tensor& ids) { return embedding(std::span(&w, 1), ids); }
+
+Tensor embedding(std::span<const PackedWeight> parts, const Tensor& ids) {
   constexpr const char* kWhere = "ops.embedding";
-  require(w.defined(), kWhere, "table: got an empty packed weight, allowed one made by pack");
-  check_same_device(kWhere, "ids", ids, w.panels());
+  require(!parts.empty(), kWhere, "table: got no packed weights, allowed 1 or more");
+  std::int64_t all = 0;
+  const std::int64_t in = parts.front().in_features();
+  for (const PackedWeight& w : parts) {
+    require(w.defined(), kWhere, "table: got an empty packed weight, allowed one made by pack");
+    require(w.in_features() == in, kWhere, "table: got ", w.in_features(), " numbers a row, allowed ", in,
+            " as in its first part");
+    check_same_device(kWhere, "ids", ids, w.panels());
+    all += w.out_features();
+  }
+  require(all <= kMaxSide, kWhere, "table: got ", all, " rows, allowed up to ", kMaxSide);
   check_dtype(kWhere, "ids", ids, DType::kInt32);
   check_rank(kWhere, "ids", ids, 1);
-  Tensor y = Tensor::empty(w.panels().device(), DType::kFloat32, {ids.dim(0), w.in_features()});
-  launch_unpack(w, ids, y);
+  Tensor y = Tensor::empty(ids.device(), DType::kFloat32, {ids.dim(0), in});
+  TablePart place{0, static_cast<std::int32_t>(all)};
+  for (const PackedWeight& w : parts) {
+    launch_unpack(w, place, ids, y);
+    place.first += static_cast<std::int32_t>(w.out_features());
+  }
   return y;
 }
 

@@ -184,14 +184,14 @@ bool group_agrees(const cl::DevicePtr& device, const GroupVariant& variant) {
 bool unpack_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
   return looked_up_agrees(device, variant.stored,
                           [&](const Tensor& panels, const Sides& sides, const Tensor& ids, const Tensor& y) {
-                            bare::unpack_rows(variant, panels, sides, ids, y);
+                            bare::unpack_rows(variant, panels, sides, {0, sides.n}, ids, y);
                           });
 }
 
 bool embed_agrees(const cl::DevicePtr& device, WeightDType stored) {
   return looked_up_agrees(device, stored,
                           [&](const Tensor& panels, const Sides& sides, const Tensor& ids, const Tensor& y) {
-                            bare::embed(panels, stored, sides, ids, y);
+                            bare::embed(panels, stored, sides, {0, sides.n}, ids, y);
                           });
 }
 

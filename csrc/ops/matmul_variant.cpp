@@ -130,14 +130,14 @@ void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, co
 }
 
 // By the program that a product of as many rows with these weights needs, too.
-void launch_unpack(const PackedWeight& w, const Tensor& ids, const Tensor& y) {
+void launch_unpack(const PackedWeight& w, const TablePart& part, const Tensor& ids, const Tensor& y) {
   const cl::DevicePtr& device = ids.device();
   const auto rows = static_cast<std::int32_t>(ids.size());
   const Sides sides{rows, static_cast<std::int32_t>(w.out_features()), static_cast<std::int32_t>(w.in_features())};
-  if (launch_embed(w.panels(), sides, w.dtype(), ids, y)) return;
+  if (launch_embed(w.panels(), sides, w.dtype(), part, ids, y)) return;
   const PackedVariant variant = choose_variant(vector_width(*device), rows, w.dtype(), {});
   require_variant(device, join("matmul unpack ", variant.options()), [&] { return unpack_agrees(device, variant); });
-  bare::unpack_rows(variant, w.panels(), sides, ids, y);
+  bare::unpack_rows(variant, w.panels(), sides, part, ids, y);
 }
 
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y) {
@@ -155,14 +155,18 @@ void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tenso
   bare::matmul_rows(x, w, transpose_w, sides_of(x, w.dim(transpose_w ? 0 : 1), w.dim(transpose_w ? 1 : 0)), y);
 }
 
-void warm_up_matmul(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated) {
+namespace {
+
+// Products of all numbers of rows, as choose_tile and choose_group tell them apart, with weights of `out` outputs.
+void warm_up_products(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated,
+                      std::int64_t out) {
   const bool packs = stored != WeightDType::kFloat32 || matmul_backend(*device) == MatmulBackend::kPacked;
   const bool blocks = is_from_blocks(stored);
   const std::int64_t in = blocks ? block_size(stored).numbers : 16;
-  const std::vector<std::byte> zeros(blocks ? 16 * block_size(stored).bytes : 0);
-  const BlockMatrix matrix{device, zeros, stored, 16};
-  const Tensor plain = blocks ? Tensor() : Tensor::zeros(device, source_of(stored), {16, in});
-  for (const std::int64_t rows : {1, 2, 9}) {  // as choose_tile tells them apart
+  const std::vector<std::byte> zeros(blocks ? out * block_size(stored).bytes : 0);
+  const BlockMatrix matrix{device, zeros, stored, out};
+  const Tensor plain = blocks ? Tensor() : Tensor::zeros(device, source_of(stored), {out, in});
+  for (const std::int64_t rows : {1, 2, 8, 9}) {
     const Tensor x = Tensor::zeros(device, DType::kFloat32, {rows, in});
     if (!packs) {
       matmul(x, plain);
@@ -171,6 +175,14 @@ void warm_up_matmul(const cl::DevicePtr& device, WeightDType stored, std::option
     matmul(x, blocks ? ops::pack_blocks(matrix) : pack(plain, true, stored));
     if (gated) matmul_gated(x, blocks ? pack_pair_blocks(matrix, matrix) : pack_pair(plain, plain, stored), *gated);
   }
+}
+
+}  // namespace
+
+void warm_up_matmul(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated) {
+  warm_up_products(device, stored, gated, 16);
+  if (kernel_family(*device) == KernelFamily::kWorkGroup)  // and so many groups that no unit is idle
+    warm_up_products(device, stored, gated, std::int64_t{128} * device->info().compute_units);
 }
 
 }  // namespace kvtrie::ops

@@ -91,18 +91,34 @@ void check_words(const char* where, const AxisRows& rows) {
 
 }  // namespace
 
-Tensor embedding(const Tensor& table, const Tensor& ids) {
+Tensor embedding(const Tensor& table, const Tensor& ids) { return embedding(std::span(&table, 1), ids); }
+
+Tensor embedding(std::span<const Tensor> parts, const Tensor& ids) {
   constexpr const char* kWhere = "ops.embedding";
-  check_device(kWhere, "table", table);
-  check_float(kWhere, "table", table);
-  check_rank(kWhere, "table", table, 2);
-  check_same_device(kWhere, "ids", ids, table);
+  require(!parts.empty(), kWhere, "table: got no parts, allowed 1 or more");
+  const Tensor& first = parts.front();
+  check_device(kWhere, "table", first);
+  check_float(kWhere, "table", first);
+  check_rank(kWhere, "table", first, 2);
+  std::int64_t all = 0;
+  for (const Tensor& part : parts) {
+    check_same_device(kWhere, "table", part, first);
+    check_dtype(kWhere, "table", part, first.dtype());
+    check_rank(kWhere, "table", part, 2);
+    check_shape(kWhere, "table", part, {part.dim(0), first.dim(1)});
+    all += part.dim(0);
+  }
+  check_same_device(kWhere, "ids", ids, first);
   check_dtype(kWhere, "ids", ids, DType::kInt32);
   check_rank(kWhere, "ids", ids, 1);
-  require(table.dim(0) <= kMaxDim * 64 && table.dim(1) <= kMaxDim, kWhere, "table: got ", describe(table),
+  require(all <= kMaxDim * 64 && first.dim(1) <= kMaxDim, kWhere, "table: got ", describe(first),
           ", allowed sizes up to ", kMaxDim);
-  Tensor y = Tensor::empty(table.device(), DType::kFloat32, {ids.dim(0), table.dim(1)});
-  launch_embedding(table, ids, y);
+  Tensor y = Tensor::empty(first.device(), DType::kFloat32, {ids.dim(0), first.dim(1)});
+  TablePart place{0, static_cast<std::int32_t>(all)};
+  for (const Tensor& part : parts) {
+    launch_embedding(part, place, ids, y);
+    place.first += static_cast<std::int32_t>(part.dim(0));
+  }
   return y;
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "tensor/tensor.h"
@@ -15,6 +16,8 @@ namespace kvtrie::ops {
 // table [vocab, dim] float32, float16 or bfloat16; ids int32 [tokens] -> float32 [tokens, dim]. An id outside the table
 // gives a row of NaN: device data is not read back to be checked.
 Tensor embedding(const Tensor& table, const Tensor& ids);
+// Parts of a table one after the other, which need not fit into one buffer together: equal dtype and dim.
+Tensor embedding(std::span<const Tensor> parts, const Tensor& ids);
 
 // Over the last axis. weight, bias: [dim]. rms_norm multiplies by (offset + weight), as Gemma does with offset 1.
 Tensor rms_norm(const Tensor& x, const Tensor& weight, float eps, float offset = 0.0f);

@@ -112,14 +112,16 @@ bool copies_agree(const cl::DevicePtr& device) {
 
 bool embedding_agrees(const cl::DevicePtr& device, DType dtype) {
   const SmallRows small(device);
-  const std::vector<std::int32_t> ids{1, 0};
+  const std::vector<std::int32_t> ids{1, 0};  // of two parts, a row each
   std::vector<std::byte> table(small.x.size() * size_of(dtype));
   for (std::size_t i = 0; i < small.x.size(); ++i) reference::store_number(table.data(), dtype, i, small.x[i]);
   std::vector<float> wanted;
   for (const std::int32_t id : ids)
     for (std::int64_t d = 0; d < kDim; ++d) wanted.push_back(reference::Numbers{table.data(), dtype}[id * kDim + d]);
-  bare::embedding(Tensor::from_host(device, dtype, {kRows, kDim}, table.data()),
-                  Tensor::from_host(device, DType::kInt32, {2}, ids.data()), small.y);
+  const Tensor rows = Tensor::from_host(device, dtype, {kRows, kDim}, table.data());
+  const Tensor wanted_ids = Tensor::from_host(device, DType::kInt32, {2}, ids.data());
+  for (const std::int32_t first : {0, 1})
+    bare::embedding(rows.slice(first, first + 1), {first, 2}, wanted_ids, small.y);
   return small.agrees(wanted);
 }
 
@@ -211,10 +213,10 @@ void launch_cast(const Tensor& x, const Tensor& y) {
   bare::cast(x, y);
 }
 
-void launch_embedding(const Tensor& table, const Tensor& ids, const Tensor& y) {
+void launch_embedding(const Tensor& table, const TablePart& part, const Tensor& ids, const Tensor& y) {
   require_variant(table.device(), width_key(table.device(), join("copy embedding ", name_of(table.dtype()))),
                   [&] { return embedding_agrees(table.device(), table.dtype()); });
-  bare::embedding(table, ids, y);
+  bare::embedding(table, part, ids, y);
 }
 
 void launch_copy_rows(const Tensor& x, const Tensor& y, const RowCopy& copy) {

@@ -42,6 +42,11 @@ void check_shape(std::string_view where, std::string_view name, const Tensor& te
 // The tensor as float32: itself, or converted on the device.
 Tensor as_float32(const Tensor& tensor);
 
+// A part of a table: its rows are `first` and those that follow, of `all`.
+struct TablePart {
+  std::int32_t first = 0, all = 0;
+};
+
 // Work-items that share one row: 1 in the serial family; in the work-group family 64, or as many as a group of this
 // device may have, if those are fewer: a power of two.
 std::int32_t lanes_for(cl::Device& device);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,13 +24,24 @@ std::optional<ops::MatmulBackend> to_backend(const py::object& name) {
   return ops::matmul_backend_from_name(std::string(to_text(name, "matmul", "backend")));
 }
 
-// Outputs one after the other, of weights that are kept differently.
-Tensor matmul_parts(const py::object& x, const py::object& w, const py::object& add) {
+// Whether `value` is a tuple or list that begins with a packed weight.
+bool are_packed(const py::object& value) {
+  const bool several = py::isinstance<py::tuple>(value) || py::isinstance<py::list>(value);
+  return several && py::len(value) > 0 && py::isinstance<ops::PackedWeight>(value[py::int_(0)]);
+}
+
+std::vector<ops::PackedWeight> packed_parts(const py::object& value, const char* where, const char* name) {
   std::vector<ops::PackedWeight> parts;
-  for (const py::handle each : w) {
-    if (!py::isinstance<ops::PackedWeight>(each)) refuse_type(each, "matmul", "w", "packed weights only, or none");
+  for (const py::handle each : value) {
+    if (!py::isinstance<ops::PackedWeight>(each)) refuse_type(each, where, name, "packed weights only, or none");
     parts.push_back(each.cast<ops::PackedWeight&>());
   }
+  return parts;
+}
+
+// Outputs one after the other, of weights that are kept differently.
+Tensor matmul_parts(const py::object& x, const py::object& w, const py::object& add) {
+  const std::vector<ops::PackedWeight> parts = packed_parts(w, "matmul", "w");
   const Placement place{false, parts.front().panels().device()};
   const Tensor a = to_tensor(x, place, "matmul", "x");
   const Tensor added = to_optional_tensor(add, place, "matmul", "add");
@@ -39,9 +51,7 @@ Tensor matmul_parts(const py::object& x, const py::object& w, const py::object& 
 Tensor matmul(const py::object& x, const py::object& w, bool transpose_w, const py::object& backend,
               const py::object& add) {
   const std::optional<ops::MatmulBackend> wanted = to_backend(backend);
-  if (py::isinstance<py::tuple>(w) || py::isinstance<py::list>(w)) {
-    if (py::len(w) > 0 && py::isinstance<ops::PackedWeight>(w[py::int_(0)])) return matmul_parts(x, w, add);
-  }
+  if (are_packed(w)) return matmul_parts(x, w, add);
   if (!py::isinstance<ops::PackedWeight>(w)) {
     const Placement place = placement_among({x, w, add});
     const Tensor a = to_tensor(x, place, "matmul", "x");
@@ -123,9 +133,10 @@ Tensor matmul_gated(const py::object& x, const py::object& w, const py::object& 
   return without_gil([&] { return ops::matmul_gated(a, pair, chosen); });
 }
 
-// `rows` of `table`, a tensor or a packed weight of `limit` rows.
-template <class Table>
-Tensor embedding_of(const Table& table, std::int64_t limit, const Placement& place, const py::object& ids) {
+// Rows of a table: `parts`, tensors or packed weights, one after the other, of `limit` rows together.
+template <class Part>
+Tensor embedding_of(const std::vector<Part>& parts, std::int64_t limit, const Placement& place, const py::object& ids) {
+  const std::span<const Part> table(parts);
   if (py::isinstance<Tensor>(ids)) {
     const auto& on_device = ids.cast<Tensor&>();
     return without_gil([&] { return ops::embedding(table, on_device); });
@@ -141,14 +152,30 @@ Tensor embedding_of(const Table& table, std::int64_t limit, const Placement& pla
   });
 }
 
+bool are_tensors(const py::object& value) {
+  const bool several = py::isinstance<py::tuple>(value) || py::isinstance<py::list>(value);
+  return several && py::len(value) > 0 && py::isinstance<Tensor>(value[py::int_(0)]);
+}
+
 Tensor embedding(const py::object& table, const py::object& ids) {
-  if (py::isinstance<ops::PackedWeight>(table)) {
-    const auto& packed = table.cast<ops::PackedWeight&>();
-    return embedding_of(packed, packed.out_features(), {false, packed.panels().device()}, ids);
+  std::int64_t limit = 0;
+  if (py::isinstance<ops::PackedWeight>(table) || are_packed(table)) {
+    const std::vector<ops::PackedWeight> parts =
+        are_packed(table) ? packed_parts(table, "embedding", "table") : std::vector{table.cast<ops::PackedWeight&>()};
+    for (const ops::PackedWeight& part : parts) limit += part.out_features();
+    return embedding_of(parts, limit, {false, parts.front().panels().device()}, ids);
   }
-  const Placement place = placement_among({table, ids});
-  const Tensor rows = to_tensor(table, place, "embedding", "table");
-  return embedding_of(rows, rows.rank() > 0 ? rows.dim(0) : 0, place, ids);
+  const bool several = are_tensors(table);
+  const Placement place = several ? placement_among({table[py::int_(0)], ids}) : placement_among({table, ids});
+  std::vector<Tensor> parts;
+  if (several) {
+    for (const py::handle each : table)
+      parts.push_back(to_tensor(py::reinterpret_borrow<py::object>(each), place, "embedding", "table"));
+  } else {
+    parts.push_back(to_tensor(table, place, "embedding", "table"));
+  }
+  for (const Tensor& part : parts) limit += part.rank() > 0 ? part.dim(0) : 0;
+  return embedding_of(parts, limit, place, ids);
 }
 
 // What a packed weight and a pair of them tell.
@@ -196,7 +223,7 @@ the float32 weight that the blocks stand for. Takes what the file does, up to 1.
         R"(x [.., in] times w [out, in] -> float32 [.., out].
 
 ``w``: a tensor, an array, a ``PackedWeight``, or a tuple of those whose outputs come one after the other (weights that are
-kept differently; a launch for each). ``transpose_w=False``: w is [in, out]. ``backend``: "clblast" or
+kept differently, or do not fit into one buffer; a launch for each). ``transpose_w=False``: w is [in, out]. ``backend``: "clblast" or
 "packed"; None: clblast on GPUs, packed elsewhere and for every ``PackedWeight``. ``add``: float32 [.., out] (a residual) or [out] (a bias), added to
 the product: inside its kernel for a ``PackedWeight``, by a second one otherwise.)");
   m.def("pack_pair", &pack_pair, py::arg("gate"), py::arg("up"), py::arg("dtype") = py::none(),
@@ -216,6 +243,8 @@ those of ``silu_mul`` or ``gelu_mul`` over two products with packed weights.)");
   m.def("embedding", &embedding, py::arg("table"), py::arg("ids"),
         R"(Rows of a table: table [vocab, dim], ids [tokens] -> float32 [tokens, dim].
 
+``table``: a tensor, an array, a ``PackedWeight``, or a tuple of tensors or of packed weights whose rows come one after the
+other (a table that does not fit into one buffer; a launch for each).
 ids from the host are checked; a row whose id in a device tensor is outside the table is NaN.)");
 }
 

@@ -131,7 +131,7 @@ class ops:  # noqa: N801
     @staticmethod
     def matmul(
         x: ArrayLike,
-        w: ArrayLike | ops.PackedWeight,
+        w: ArrayLike | ops.PackedWeight | Sequence[ops.PackedWeight],
         transpose_w: bool = True,
         backend: Optional[str] = None,
         add: Optional[ArrayLike] = None,
@@ -173,7 +173,9 @@ class ops:  # noqa: N801
     @staticmethod
     def l2_norm(x: ArrayLike, eps: float) -> Tensor: ...
     @staticmethod
-    def embedding(table: ArrayLike, ids: Integers) -> Tensor: ...
+    def embedding(
+        table: ArrayLike | ops.PackedWeight | Sequence[Tensor] | Sequence[ops.PackedWeight], ids: Integers
+    ) -> Tensor: ...
     @staticmethod
     def attention(
         q: ArrayLike,

@@ -17,7 +17,7 @@ class PackBlocks : public ::testing::WithParamInterface<WeightDType>, public Ops
   static std::vector<std::byte> blocks(std::int64_t out, std::uint32_t salt = 1, std::int64_t in = kIn) {
     return reference::sample_blocks(GetParam(), static_cast<std::size_t>(out * in), salt);
   }
-  static BlockMatrix matrix(const std::vector<std::byte>& raw, std::int64_t out) {
+  static BlockMatrix matrix(std::span<const std::byte> raw, std::int64_t out) {
     return {device_ptr(), raw, GetParam(), out};
   }
   // The float32 weight, packed.
@@ -98,6 +98,10 @@ TEST_P(PackBlocks, EmbedsTheNumbersThatItStandsFor) {
   }
   for (const float each : download(embedding(packed, upload(std::vector{130})))) ASSERT_TRUE(std::isnan(each));
   for (const float each : download(embedding(packed, upload(std::vector{-1})))) ASSERT_TRUE(std::isnan(each));
+  const std::vector<PackedWeight> parts{pack_blocks(matrix(std::span(raw).first(raw.size() / 130 * 64), 64)),
+                                        pack_blocks(matrix(std::span(raw).subspan(raw.size() / 130 * 64), 66))};
+  const Tensor ids = upload(std::vector{129, 64, 63, 0, 130, -1});
+  EXPECT_TRUE(same_bits(download(embedding(parts, ids)), download(embedding(packed, ids))));
 }
 
 TEST_P(PackBlocks, WeightsThatAreKeptDifferentlyAreOneProduct) {

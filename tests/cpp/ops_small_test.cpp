@@ -128,6 +128,10 @@ TEST_F(SmallOps, TakeRowsAndEmbedding) {
       EXPECT_EQ(got[21 + d], (reference::Numbers{bytes.data(), dtype}[d]));
       EXPECT_TRUE(std::isnan(got[42 + d]) && std::isnan(got[63 + d]));  // ids outside the table
     }
+    const Tensor whole = upload_as(table, dtype, {9, 21});
+    const std::vector<Tensor> parts{whole.slice(0, 2), whole.slice(2, 3), whole.slice(3, 9)};
+    const Tensor ids = upload(std::vector<std::int32_t>{8, 0, 9, -1, 2, 1, 3});
+    EXPECT_TRUE(same_bits(download(embedding(parts, ids)), download(embedding(whole, ids))));
   }
 }
 

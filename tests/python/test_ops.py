@@ -135,6 +135,13 @@ def test_embedding() -> None:
         close(kv.ops.embedding(table, given), table[ids], 0)
     close(kv.ops.embedding(kv.tensor(table, "float16"), ids), table.astype(np.float16)[ids], 0)
     assert np.isnan(np.asarray(kv.ops.embedding(table, kv.tensor([10, 0])))[0]).all()
+    for parts in (
+        (kv.tensor(table[:3]), kv.tensor(table[3:])),
+        [kv.ops.pack(kv.tensor(table[:3])), kv.ops.pack(kv.tensor(table[3:]))],
+    ):
+        close(kv.ops.embedding(parts, ids), table[ids], 0)
+        with pytest.raises(kv.ArgumentError, match=rf"ids\[0\]: got {len(table)}, allowed 0 to {len(table) - 1}"):
+            kv.ops.embedding(parts, [len(table)])
 
 
 def rotated(x: Any, positions: Any, base: float, dims: int, interleaved: bool, inverse: Any = None) -> Any:
@@ -266,6 +273,8 @@ def test_argmax_and_sample() -> None:
         (lambda: kv.ops.rms_norm(normal(2, 3), normal(3), float("nan")), "eps"),
         (lambda: kv.ops.add(normal(2, 3), normal(2)), "b"),
         (lambda: kv.ops.embedding(normal(4, 2), [4]), r"ids\[0\]"),
+        (lambda: kv.ops.embedding((kv.tensor(normal(4, 2)), kv.tensor(normal(4, 3))), [1]), r"table: got"),
+        (lambda: kv.ops.embedding([kv.ops.pack(normal(4, 2)), kv.ops.pack(normal(4, 3))], [1]), r"table: got 3"),
         (lambda: kv.ops.embedding(normal(4, 2), [0, -1]), r"ids\[1\]"),
         (lambda: kv.ops.embedding(normal(4, 2), [0.5]), r"ids\[0\]"),
         (lambda: kv.ops.rope(normal(2, 2, 8), [0]), "positions"),

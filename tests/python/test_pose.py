@@ -40,6 +40,43 @@ def test_whatever_it_poses_as_it_answers_the_same(pose: str, device: Any) -> Non
     assert not ("no_fp16" in pose and posing["fp16"])
 
 
+LOGITS = """
+import hashlib, json, sys
+import numpy as np
+import kvtrie as kv
+told = {}
+for dtype in sys.argv[1].split():
+    model = kv.models.load("examples/tiny", dtype=dtype)
+    cache = kv.PrefixCache(model.caches(capacity=64, warm_up=False))
+    digest = hashlib.sha256()
+    with cache.begin([5, 3071, 2048, 0, 9]) as session:
+        logits = None
+        for step in session.prefill():
+            logits = model(step).numpy()
+        for _ in range(4):
+            digest.update(logits.tobytes())
+            session.append(int(logits.argmax()))
+            logits = model(session.decode()).numpy()
+    told[dtype] = [digest.hexdigest(), isinstance(model._embedding, tuple), isinstance(model._head.weight, tuple)]
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize("kind", ["", "gpu "])
+def test_weights_larger_than_a_buffer_are_split(kind: str, device: Any) -> None:
+    """The tiny model's embedding takes a megabyte and its gate and up 400 kB; the bits are those of whole ones."""
+    dtypes = "float16 q8_0 q4_0" + (" float32" if not kind else "")  # whole, float32 on GPUs goes through CLBlast
+    found = []
+    for pose in (kind, f"{kind}max_alloc_bytes=200000"):
+        done = run_python("-c", LOGITS, dtypes, environment={"KVTRIE_POSE": pose})
+        assert (done.returncode, done.stderr) == (0, "")
+        found.append(json.loads(done.stdout))
+    for dtype in dtypes.split():
+        whole, split = found[0][dtype], found[1][dtype]
+        assert whole[0] == split[0], dtype
+        assert (whole[1:], split[1:]) == ([False, False], [True, True]), dtype
+
+
 def test_a_pose_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVTRIE_POSE", "gpu tiny")
     with pytest.raises(kv.ArgumentError, match=r"\[KVTRIE_POSE\] word: got \"tiny\", allowed gpu, "):

@@ -41,6 +41,7 @@ class WeightTable:
         self.kept: dict[str, str] = {}  # by matrix: its type on the device
         self.losses: dict[str, float] = {}  # by tensor that was quantised here: root of mean square error / mean square
         self._digests: dict[str, bytes] = {}
+        self._room: int = device.capabilities["max_alloc_bytes"]
         self._total = sum(source.nbytes for source in sources.values())
         self._done = 0
 
@@ -75,7 +76,7 @@ class WeightTable:
         """Several maps of one input as one: their outputs one after the other. One launch for neighbours kept alike."""
         alike = [(kept, list(group)) for kept, group in itertools.groupby(names, self._type_of)]
         parts = [self._packed(group, kept) for kept, group in alike]
-        weight = parts[0] if len(parts) == 1 else tuple(parts)
+        weight = parts[0] if len(parts) == 1 else tuple(part for each in parts for part in as_parts(each))
         if not bias:
             return Linear(weight)
         shifts = [to_float32(self._read(f"{name}.bias"), self._sources[f"{name}.bias"].dtype) for name in names]
@@ -88,6 +89,8 @@ class WeightTable:
             return GatedParts(self.linear(gate, bias), self.linear(up, bias), activation)
         with self._naming(f"{gate} or {up}"):
             first, second = (self._matrix(f"{name}.weight", kept) for name in (gate, up))
+            if len(self._pieces(first)) > 1 or 2 * _in_buffer(first) > self._room:
+                return GatedParts(self.linear(gate), self.linear(up), activation)
             if first.dtype == np.uint8:
                 pair = kv.ops.pack_pair_blocks(first, second, kept, device=self.device)
             else:
@@ -97,7 +100,10 @@ class WeightTable:
         return Gated(pair, activation)
 
     def table(self, name: str, is_head: bool = False) -> Any:
-        """A matrix whose rows are looked up, packed if it is blocks. ``is_head``: it is multiplied, too (``tied``)."""
+        """A matrix whose rows are looked up, packed if it is blocks. ``is_head``: it is multiplied, too (``tied``).
+
+        A tuple of parts, rows one after the other, where it does not fit into one buffer.
+        """
         matrix = name.removesuffix(".weight")
         # In q8_0 only what the file has in such blocks: rounding shows more in what is looked up.
         in_head = is_head and self.dtype in BLOCKS.values()
@@ -105,15 +111,17 @@ class WeightTable:
         kept = self._type_of(matrix, blocks=self.dtype == "stored" or in_head)
         if kept in BLOCKS.values():
             return self._packed([matrix], kept)
-        return self._upload(self._matrix(name, kept))
+        rows = self._matrix(name, kept)
+        return _one_or_all([self._upload(part) for part in self._pieces(rows)])
 
     def tied(self, table: Any) -> Linear:
         """The head that is the embedding, which stays in use as ``table``."""
-        if isinstance(table, kv.ops.PackedWeight) or not self.packs:
+        parts = as_parts(table)
+        if isinstance(parts[0], kv.ops.PackedWeight) or (not self.packs and len(parts) == 1):
             return Linear(table)
-        packed = kv.ops.pack(table, "q8_0" if self.dtype == "q8_0" else None)
-        self.nbytes += packed.nbytes
-        return Linear(packed)
+        packed = [kv.ops.pack(part, "q8_0" if self.dtype == "q8_0" else None) for part in parts]
+        self.nbytes += sum(part.nbytes for part in packed)
+        return Linear(_one_or_all(packed))
 
     def _packed(self, names: Sequence[str], kept: str) -> Any:
         """Weights of one input laid out for this device's matmul, one behind the other."""
@@ -122,15 +130,26 @@ class WeightTable:
             return self._pack(matrices[0] if len(matrices) == 1 else np.concatenate(matrices), kept)
 
     def _pack(self, matrix: Array, kept: str) -> Any:
-        """The packed kernels are the default backend except on GPUs: there it is CLBlast, which takes float32 only."""
-        packed: Any
-        if matrix.dtype == np.uint8:
-            packed = kv.ops.pack_blocks(matrix, kept, device=self.device)
-        else:
-            plain = kv.tensor(matrix, device=self.device)
-            packed = kv.ops.pack(plain, "q8_0" if kept == "q8_0" else None) if self.packs else plain
-        self.nbytes += packed.nbytes
-        return packed
+        """The packed kernels are the default backend except on GPUs: there it is CLBlast, which takes float32 only.
+
+        A tuple of packed parts where it does not fit into one buffer.
+        """
+        pieces = self._pieces(matrix)
+        packed: list[Any] = []
+        for piece in pieces:
+            if piece.dtype == np.uint8:
+                packed.append(kv.ops.pack_blocks(piece, kept, device=self.device))
+            else:
+                plain = kv.tensor(piece, device=self.device)
+                packs = self.packs or len(pieces) > 1
+                packed.append(kv.ops.pack(plain, "q8_0" if kept == "q8_0" else None) if packs else plain)
+        self.nbytes += sum(part.nbytes for part in packed)
+        return _one_or_all(packed)
+
+    def _pieces(self, matrix: Array) -> list[Array]:
+        """``matrix`` in groups of rows that fit into a buffer each, as they are and packed: multiples of 64 rows."""
+        rows = max(self._room * len(matrix) // max(_in_buffer(matrix), 1) // 64 * 64, 64)
+        return [matrix[begin : begin + rows] for begin in range(0, len(matrix), rows)]
 
     def pack(self, plain: Any) -> Any:
         """A tensor laid out for this device's matmul, in its own type."""
@@ -222,6 +241,20 @@ class WeightTable:
         tensor = kv.tensor(values, device=self.device)
         self.nbytes += tensor.nbytes
         return tensor
+
+
+def as_parts(weight: Any) -> tuple[Any, ...]:
+    """The parts of what fits into no single buffer; of everything else the one part that it is."""
+    return weight if isinstance(weight, tuple) else (weight,)
+
+
+def _one_or_all(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def _in_buffer(matrix: Array) -> int:
+    """Bytes that it takes on the device before and after it is packed: blocks grow by less than a sixteenth."""
+    return matrix.nbytes * 17 // 16 if matrix.dtype == np.uint8 else matrix.nbytes
 
 
 # What kernels read as it is, by GGML's names.
