@@ -56,6 +56,8 @@ void run(Device::State& state, const char* name, Call&& call) {
 
 }  // namespace
 
+bool has_clblast() noexcept { return true; }
+
 void gemm(const DevicePtr& device, std::size_t m, std::size_t n, std::size_t k, MatrixPlace a, MatrixPlace b,
           bool transpose_b, MatrixPlace c) {
   require(device != nullptr, "gemm", "device: got none, allowed an open device");

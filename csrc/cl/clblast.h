@@ -23,6 +23,8 @@ struct MatrixPlace {
   std::size_t offset = 0;
 };
 
+bool has_clblast() noexcept;  // whether the library was built with it; without, products throw kNotSupported
+
 // C [m, n] = A [m, k] * B, where B is [k, n], or [n, k] when `transpose_b`. m, n and k are 1 or more.
 // Throws kArgument when a matrix does not lie inside its buffer, kDevice when CLBlast or OpenCL fails.
 void gemm(const DevicePtr& device, std::size_t m, std::size_t n, std::size_t k, MatrixPlace a, MatrixPlace b,

@@ -124,12 +124,16 @@ bool apply_blas_sets(const cl::DevicePtr& device, const std::vector<BlasSet>& se
 }
 
 bool clblast_works(const cl::DevicePtr& device, bool transpose_w) {
+  if (!cl::has_clblast()) return false;
   tune_once(device);
   return variant_works(device, join("matmul_rows clblast ", transpose_w ? "nk" : "kn"),
                        [&] { return products_agree(device, transpose_w); });
 }
 
 void launch_clblast(const Tensor& x, const Tensor& w, bool transpose_w, const Tensor& y) {
+  if (!cl::has_clblast()) {
+    fail(ErrorKind::kNotSupported, "ops.matmul", "backend: got clblast in a build without CLBlast, allowed packed");
+  }
   if (!clblast_works(x.device(), transpose_w)) {
     fail(ErrorKind::kDevice, "ops.matmul", "CLBlast: got products on ", x.device()->info().name,
          " that differ from the reference, allowed equal ones; use backend packed");

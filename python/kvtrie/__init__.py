@@ -20,6 +20,7 @@ import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from . import _opencl
 from .errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -36,6 +37,7 @@ from .errors import (
 )
 
 try:
+    _opencl.prepare()  # before the core opens the OpenCL loader
     import numpy as _numpy  # noqa: F401
 
     from . import _core

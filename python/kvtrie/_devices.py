@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from . import _core
+from . import _core, _health
 from .errors import ArgumentError, ArgumentTypeError, DeviceError
 
 _KINDS = ("gpu", "cpu", "accelerator")  # best first: an accelerator may be an emulator of one
@@ -29,8 +29,7 @@ def _best(wanted: str, argument: str) -> _core.Device:
     found = _core.devices()
     if not found:
         raise DeviceError(
-            "[Device] no OpenCL device: install pocl-opencl-icd for one on the CPU, or the OpenCL driver of your GPU "
-            "(`python -m kvtrie doctor` says more)"
+            f"[Device] no OpenCL device: {_health.driver_advice()[0]} (`python -m kvtrie doctor` says more)"
         )
     fitting = [device for device in found if wanted.lower() in f"{device.platform} {device.name}".lower()]
     if not fitting:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from . import _opencl
+
 OK, NOTE, MISSING = "ok", "note", "MISSING"
 # (library, Debian package that carries it, what it is for)
 LIBRARIES = (
@@ -24,7 +26,7 @@ LIBRARIES = (
     ("libclblast.so.1", "libclblast1", "matrix products on GPUs"),
 )
 DRIVER_PACKAGE = "pocl-opencl-icd"
-VENDORS = "/etc/OpenCL/vendors"
+EXTRA = "pip install 'kvtrie[cpu]'"
 _HERE = Path(__file__).resolve().parent
 
 
@@ -54,7 +56,9 @@ def write(findings: Iterator[Finding], out: TextIO) -> int:
 
 
 def remedy(missing: Sequence[Finding]) -> str:
-    """One command. Packages come first: without the libraries nothing else can be told."""
+    """One command. Libraries come first: without them nothing else can be told."""
+    if any(finding.advice.startswith(EXTRA) for finding in missing):
+        return EXTRA  # brings numpy, loader and driver
     packages = list(dict.fromkeys(finding.package for finding in missing if finding.package))
     if packages:
         return f"apt-get install {' '.join(packages)}"
@@ -64,35 +68,57 @@ def remedy(missing: Sequence[Finding]) -> str:
 def basics() -> Iterator[Finding]:
     """What the core stands on, then the core, in the order in which a fault in one explains faults in the next."""
     yield Finding(OK, "Python", f"{platform.python_version()}, {platform.machine()}, {sys.executable}")
-    for library, package, purpose in LIBRARIES:
+    for library, package, purpose in needed_libraries():
         yield _library(library, package, purpose)
     yield from _drivers()
     yield _importable("numpy", "pip install numpy")
     yield _core()
 
 
+def needed_libraries() -> list[tuple[str, str, str]]:
+    """Those of LIBRARIES that the built core names; all of them where none is built. A wheel has CLBlast left out."""
+    built = [file.read_bytes() for file in _HERE.glob("_core*.so")]
+    return [row for row in LIBRARIES if not built or any(row[0].encode() in core for core in built)]
+
+
+def driver_advice() -> tuple[str, str]:
+    """(advice, Debian package) where there is no driver. What pip installed is mended by pip, without root."""
+    if in_source_tree() or platform.machine() != "x86_64":
+        return f"apt-get install {DRIVER_PACKAGE} (a CPU device), or the OpenCL driver of your GPU", DRIVER_PACKAGE
+    return f"{EXTRA} (Intel's CPU driver, proprietary), or {DRIVER_PACKAGE}, or the OpenCL driver of your GPU", ""
+
+
+def in_source_tree() -> bool:
+    return (_HERE.parents[1] / "dev").is_file()
+
+
 def _library(library: str, package: str, purpose: str) -> Finding:
     try:
         ctypes.CDLL(library)
     except OSError as error:
-        return Finding(MISSING, library, f"{purpose}: {error}", f"apt-get install {package}", package)
+        advice, debian = f"apt-get install {package}", package
+        if library == _opencl.LOADER and not in_source_tree():
+            advice, debian = driver_advice()
+        return Finding(MISSING, library, f"{purpose}: {error}", advice, debian)
     return Finding(OK, library, purpose)
 
 
 def _drivers() -> Iterator[Finding]:
     """The installable client drivers that the OpenCL loader will look at."""
-    folder = Path(os.environ.get("OCL_ICD_VENDORS") or VENDORS)
-    files = [folder] if folder.is_file() else sorted(folder.glob("*.icd")) if folder.is_dir() else []
+    files = _opencl.system_drivers()
     if not files:
-        advice = f"apt-get install {DRIVER_PACKAGE} (a CPU device), or the OpenCL driver of your GPU"
-        yield Finding(MISSING, "OpenCL driver", f"no .icd file in {folder}", advice, DRIVER_PACKAGE)
+        folder = os.environ.get("OCL_ICD_VENDORS") or _opencl.VENDORS
+        yield Finding(MISSING, "OpenCL driver", f"no .icd file in {folder}", *driver_advice())
     for file in files:
         try:
-            library = file.read_text(encoding="utf-8").strip()
+            library = str(file) if file.name == _opencl.DRIVER else file.read_text(encoding="utf-8").strip()
             ctypes.CDLL(library)
         except (OSError, UnicodeDecodeError) as error:
             again = "install that driver again, or remove the file"
-            yield Finding(NOTE, "OpenCL driver", f"{file.name}: {error}", again)
+            if file == _opencl.packaged_driver():  # the only one there is
+                yield Finding(MISSING, "OpenCL driver", f"{_opencl.PACKAGE}: {error}", EXTRA)
+            else:
+                yield Finding(NOTE, "OpenCL driver", f"{file.name}: {error}", again)
             continue
         yield Finding(OK, "OpenCL driver", f"{file.name}: {library}")
 
@@ -107,7 +133,7 @@ def _importable(name: str, advice: str) -> Finding:
 
 def _core() -> Finding:
     """Whether the compiled module loads; if not, why, and what to do."""
-    build = "./dev build" if (_HERE.parents[1] / "dev").is_file() else "pip install --force-reinstall kvtrie"
+    build = "./dev build" if in_source_tree() else "pip install --force-reinstall kvtrie"
     try:
         module = importlib.import_module("kvtrie._core")
     except ImportError as error:

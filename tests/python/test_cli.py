@@ -61,7 +61,7 @@ def test_doctor_sees_wrong_results(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_doctor_names_the_missing_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_health, "LIBRARIES", (("libabsent.so.9", "libabsent9", "a test"),))
+    monkeypatch.setattr(_health, "needed_libraries", lambda: [("libabsent.so.9", "libabsent9", "a test")])
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
     code, text = run("doctor", "--quick")
     assert code == 1

@@ -33,9 +33,7 @@ def examine(*, quick: bool = False) -> Iterator[Finding]:
     yield _program_cache()
     found = kv.devices()
     if not found:
-        package = _health.DRIVER_PACKAGE
-        advice = f"apt-get install {package} (a CPU device), or the OpenCL driver of your GPU"
-        yield Finding(MISSING, "OpenCL device", "none", advice, package)
+        yield Finding(MISSING, "OpenCL device", "none", *_health.driver_advice())
     for device in found:
         detail = f"{device.name} ({device.kind}, {format_bytes(device.global_bytes)})"
         yield Finding(OK, "OpenCL device", detail)
