@@ -14,6 +14,12 @@ from typing import Optional
 PACKAGE = "intel-opencl-rt"
 DRIVER = "libintelocl.so"
 LOADER = "libOpenCL.so.1"
+BESIDE_LOADER = (
+    "libintlc.so.5",
+    "libimf.so",
+    "libirng.so",
+    "libsvml.so",
+)  # what the packaged one needs and does not find
 VENDORS = "/etc/OpenCL/vendors"
 NAMES = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES")  # what the loaders of ocl-icd and of Khronos read, in this order
 
@@ -29,7 +35,8 @@ def prepare() -> None:
         for name in NAMES:
             os.environ[name] = str(driver)
     if loader_wanted:
-        opens(str(driver.with_name(LOADER)))  # from now on the core finds it by its name
+        for name in (*BESIDE_LOADER, LOADER):  # from now on they are found by their names
+            opens(str(driver.with_name(name)))
 
 
 def packaged_driver() -> Optional[Path]:

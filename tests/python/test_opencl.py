@@ -1,4 +1,4 @@
-"""Where OpenCL comes from: the driver of ``kvtrie[cpu]``, a loader opened at run time, a build without CLBlast."""
+"""Where OpenCL comes from: the driver of ``kvtrie[cpu]``, a loader opened at run time; and what else wheels ask for."""
 
 from __future__ import annotations
 
@@ -35,6 +35,13 @@ import kvtrie as kv
 DEVICES = IMPORT + "print(len(kv.devices()), os.environ.get('OCL_ICD_VENDORS'), os.environ.get('OCL_ICD_FILENAMES'))"
 DOCTOR = IMPORT + "from kvtrie.cli import main; sys.exit(main(['doctor', '--quick']))"
 MAPPED = IMPORT + "print(*{l.split()[-1] for l in open('/proc/self/maps') if 'OpenCL' in l})"
+
+
+def compiled(*arguments: Any) -> None:
+    done = subprocess.run(
+        [*map(str, [*COMPILER, *arguments])], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def mapped(library: str) -> Path:
@@ -113,13 +120,15 @@ def test_a_driver_of_the_system_goes_first(machine: Machine) -> None:
 
 
 def test_the_packaged_loader_is_opened_where_the_system_has_none(tmp_path: Path) -> None:
-    """This machine has one, so another name is looked for, which nobody has."""
-    loader = tmp_path / "lib" / "libOpenCL.so.77"
+    """This machine has one, so another name is looked for, which nobody has. It needs a library from beside it."""
+    loader, other = tmp_path / "lib" / "libOpenCL.so.77", tmp_path / "lib" / _opencl.BESIDE_LOADER[0]
     loader.parent.mkdir()
     machine = installed(tmp_path / "site", loader.with_name(_opencl.DRIVER))
     machine.driver.touch()
     assert str(loader) not in machine.run(MAPPED, loader.name).stdout.split()
-    loader.write_bytes(mapped(_opencl.LOADER).read_bytes())
+    (tmp_path / "empty.cpp").touch()
+    for library, needs in ((other, ()), (loader, ("-Wl,--no-as-needed", other))):
+        compiled(tmp_path / "empty.cpp", "-shared", f"-Wl,-soname,{library.name}", "-o", library, *needs)
     assert str(loader) in machine.run(MAPPED, loader.name).stdout.split()
     assert str(loader) not in machine.run(MAPPED).stdout.split(), "where the system's own opens"
 
@@ -149,13 +158,6 @@ def test_libraries_that_the_core_does_not_name_are_not_missed(monkeypatch: pytes
 # ---- the options of the build ----------------------------------------------------------------------------------------
 
 
-def compiled(*arguments: Any) -> None:
-    done = subprocess.run(
-        [*map(str, [*COMPILER, *arguments])], capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def symbols(kind: str, library: Path | str, *options: str) -> set[str]:
     """Of what `nm` lists, the names of a kind: T defined, U undefined."""
     done = subprocess.run(["nm", "-C", *options, library], capture_output=True, text=True, check=True)
@@ -169,6 +171,12 @@ def test_every_call_of_opencl_is_forwarded() -> None:
         pytest.skip("this module has been built to open the loader itself")
     forwarded = re.findall(r"KVTRIE_FORWARD\((cl\w+),", AT_RUN_TIME.read_text())
     assert "clGetPlatformIDs" in asked and asked == set(forwarded) and len(forwarded) == len(asked)
+
+
+def test_the_module_shows_nothing_of_what_is_linked_into_it() -> None:
+    """A static libcrypto's functions would otherwise be taken for those of the process, or the other way round."""
+    shown = subprocess.run(["nm", "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True)
+    assert [line.split()[-1] for line in shown.stdout.splitlines()] == ["PyInit__core"]
 
 
 COUNT = """
