@@ -48,20 +48,41 @@
 #define LOAD_KV(p) (*(p))
 #endif
 
+// q times a key, summed in ascending order. `aligned`: the key begins at a multiple of 16 bytes, and is read by as many.
+float score_of(__local const float* q, __global const KV* key, int aligned) {
+  float score = 0.0f;
+#if KV_HALF && K_DIM % 8 == 0
+  if (aligned) {
+    for (int d = 0; d < K_DIM; d += 8) {
+      const uint4 words = *(const __global uint4*)(key + d);  // what is stored as uint may not be read as half
+      const uint2 halves[2] = {words.xy, words.zw};
+#pragma unroll
+      for (int i = 0; i < 8; i += 4) {
+        float k[4];
+        vstore4(vload_half4(0, (const half*)&halves[i / 4]), 0, k);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) score = FMA(q[d + i + j], k[j], score);
+      }
+    }
+    return score;
+  }
+#endif
+  for (int d = 0; d < K_DIM; ++d) score = FMA(q[d], LOAD_KV(key + d), score);
+  return score;
+}
+
 // The `keys` keys of a block that one row sees, from key `used` of segment s on: turns local weights[] into exp(score - max), keeps the
 // running max and sum and returns the factor by which what was accumulated before shrinks.
 float weigh_block(__local const float* q, __global const KV* k, __global const int* segment, int s, int used, int keys,
-                  ulong cell_stride, float scale, float softcap, __global const float* mask, __local float* weights,
-                  float* max_, float* sum_) {
+                  ulong cell_stride, int aligned, float scale, float softcap, __global const float* mask,
+                  __local float* weights, float* max_, float* sum_) {
   const int lane = get_local_id(0);
   SYNC;  // the block before is used up
   for (int key = lane; key < keys; key += LANES) {
     int at = used + key, in = s;
     while (at >= segment[3 * in + 1]) at -= segment[3 * in++ + 1];
     const __global KV* row = k + (ulong)(segment[3 * in] + at) * cell_stride;
-    float score = 0.0f;
-    for (int d = 0; d < K_DIM; ++d) score = FMA(q[d], LOAD_KV(row + d), score);
-    score *= scale;
+    float score = score_of(q, row, aligned) * scale;
     if (softcap > 0.0f) score = softcap * tanh(score / softcap);
 #if MASKED
     score = mask[key] == -INFINITY ? -INFINITY : score + mask[key];
@@ -110,6 +131,7 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
   __local float q_row[K_DIM];
   __local float weights[BLOCK];
   const int lane = get_local_id(0), head = get_global_id(2);
+  const int aligned = ((k_offset | k_head_stride | k_cell_stride) & 7) == 0;
   __global const int* tile = table + tiles_at + 5 * (int)get_global_id(1);
   __global const int* segment = table + segments_at + 3 * tile[2];
   k += k_offset + (ulong)(head / group) * k_head_stride;
@@ -140,7 +162,7 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
       const int visible = MASKED ? keys : clamp(end - position, 0, keys) - hidden;
       if (visible > 0) {
         const float shrink =
-            weigh_block(q_row, k, segment, s, used + hidden, visible, k_cell_stride, scale, softcap,
+            weigh_block(q_row, k, segment, s, used + hidden, visible, k_cell_stride, aligned, scale, softcap,
                         mask + mask_offset + (ulong)row * mask_stride + position, weights, &max_, &sum);
         add_values(own, shrink, v, segment, s, used + hidden, visible, v_cell_stride, weights);
         seen += visible;

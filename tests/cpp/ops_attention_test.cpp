@@ -192,6 +192,25 @@ TEST_F(Attention, WorkGroupFamilyAgrees) {
   check_sizes({3, 1, 20, 70}, DType::kFloat32, 10);
 }
 
+TEST_F(Attention, KeysMayBeginAnywhere) {
+  constexpr std::int64_t kKeys = 70, kHeads = 2, kDim = 32, kCount = kKeys * kHeads * kDim;
+  Random random(14);
+  const Tensor q = upload(random.normals(3 * 4 * kDim), {3, 4, kDim});
+  const auto numbers = random.normals(kCount + 1);
+  const auto keys_at = [&](std::int64_t begin) {
+    std::vector<float> placed(kCount + 8, 9.0f);
+    std::copy_n(numbers.begin(), kCount, placed.begin() + begin);
+    return upload_as(placed, DType::kFloat16, {kCount + 8}).slice(begin, begin + kCount).reshape({kKeys, kHeads, kDim});
+  };
+  for (const KernelFamily family : {KernelFamily::kSerial, KernelFamily::kWorkGroup}) {
+    const ForcedFamily forced(family);
+    const Tensor aligned = keys_at(0);
+    const auto wanted = download(attention(q, aligned, aligned, {}, {}));
+    for (const std::int64_t begin : {1, 4, 8})
+      EXPECT_TRUE(same_bits(download(attention(q, keys_at(begin), keys_at(begin), {}, {})), wanted)) << begin;
+  }
+}
+
 TEST_F(Attention, BitsDoNotDependOnWhereCellsLie) {
   Scene scene({4, 2, 64, 64}, 3000, DType::kFloat16, 11);
   scene.add_rows(scene.add_history(700, 700), 1);
