@@ -1,47 +1,45 @@
 """Finds OpenCL where the system has no driver: the one for CPUs that ``pip install kvtrie[cpu]`` brings.
 
 Its files lie in the environment's own folders, where no OpenCL loader looks. Called before the core is loaded.
-Where the system has a driver, or the environment names one, nothing changes. The standard library alone is imported.
+Where the system has a driver, or the environment names some, nothing changes. The standard library alone is imported.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from pathlib import Path
 from typing import Optional
 
 PACKAGE = "intel-opencl-rt"
 DRIVER = "libintelocl.so"
 LOADER = "libOpenCL.so.1"
-BESIDE_LOADER = (
-    "libintlc.so.5",
-    "libimf.so",
-    "libirng.so",
-    "libsvml.so",
-)  # what the packaged one needs and does not find
+# What the packaged loader needs, each after what it needs itself: they lie beside it, where it does not look.
+BESIDE_LOADER = ("libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so")
 VENDORS = "/etc/OpenCL/vendors"
 NAMES = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES")  # what the loaders of ocl-icd and of Khronos read, in this order
 
 
 def prepare() -> None:
     """Makes the loader see the packaged driver, and opens the packaged loader where the system has none."""
-    driver_wanted = not any(os.environ.get(name) for name in NAMES) and not system_drivers()
-    loader_wanted = not opens(LOADER)
-    driver = packaged_driver() if driver_wanted or loader_wanted else None
+    driver = packaged_driver()
     if driver is None:
         return
-    if driver_wanted:
+    if not any(os.environ.get(name) for name in NAMES) and not any(map(is_there, system_drivers())):
         for name in NAMES:
             os.environ[name] = str(driver)
-    if loader_wanted:
+    if not opens(LOADER):
         for name in (*BESIDE_LOADER, LOADER):  # from now on they are found by their names
             opens(str(driver.with_name(name)))
 
 
 def packaged_driver() -> Optional[Path]:
     """The file DRIVER of PACKAGE, if it is installed here."""
-    import importlib.metadata  # tens of milliseconds, which a machine with a driver of its own need not spend
+    folders = (Path(folder or ".").glob(f"{PACKAGE.replace('-', '_')}-*.dist-info") for folder in sys.path)
+    if not any(map(any, folders)):
+        return None
+    import importlib.metadata  # half as long as numpy takes, which others need not wait for
 
     try:
         files = importlib.metadata.distribution(PACKAGE).files or []
@@ -60,6 +58,14 @@ def system_drivers() -> list[Path]:
     if folder.is_file():
         return [folder]
     return sorted(folder.glob("*.icd")) if folder.is_dir() else []
+
+
+def is_there(file: Path) -> bool:
+    """Whether the driver that an .icd file names opens: such files stay behind, or come with a container's image."""
+    try:
+        return opens(file.read_text(encoding="utf-8").strip())
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def opens(library: str) -> bool:

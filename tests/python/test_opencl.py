@@ -113,9 +113,13 @@ def test_what_the_environment_names_goes_first(machine: Machine, tmp_path: Path)
         assert machine.run(DEVICES, **{name: str(tmp_path)}).stdout.split(" ", 1)[1] == " ".join(named) + "\n"
 
 
-def test_a_driver_of_the_system_goes_first(machine: Machine) -> None:
+def test_a_driver_of_the_system_goes_first_if_it_is_there(machine: Machine) -> None:
     machine.vendors.mkdir()
     (machine.vendors / "one.icd").write_text("libabsent.so.9\n")
+    (machine.vendors / "two.icd").write_bytes(b"\xff\n")
+    driver = str(machine.driver)
+    assert machine.run(DEVICES).stdout == f"1 {driver} {driver}\n"
+    (machine.vendors / "three.icd").write_text(f"{driver}\n")
     assert machine.run(DEVICES).stdout.split(" ", 1)[1] == " \n"
 
 
