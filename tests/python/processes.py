@@ -21,9 +21,13 @@ PATIENCE = 600.0
 PYTHON_PATH = [str(Path(kv.__file__).parents[1]), str(Path(__file__).parent)]  # the package, and the tests' own modules
 
 
-def run_command(*command: Any, environment: Optional[Mapping[str, str]] = None, **options: Any) -> Any:
-    """A command to its end, a ``CompletedProcess`` with its output as text. ``environment`` comes on top of ours."""
-    given = {**os.environ, "PYTHONPATH": os.pathsep.join(PYTHON_PATH), **(environment or {})}
+def run_command(*command: Any, environment: Optional[Mapping[str, Optional[str]]] = None, **options: Any) -> Any:
+    """A command to its end, a ``CompletedProcess`` with its output as text.
+
+    ``environment`` comes on top of ours; None takes a variable away.
+    """
+    wanted = {**os.environ, "PYTHONPATH": os.pathsep.join(PYTHON_PATH), **(environment or {})}
+    given = {name: value for name, value in wanted.items() if value is not None}
     options.setdefault("timeout", PATIENCE)
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, env=given, **options)
 
