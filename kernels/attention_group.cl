@@ -104,18 +104,28 @@ float weigh_block(__local const float* q, __global const KV* k, __global const i
   return shrink;
 }
 
-// own[] = own[] * shrink + weighted values of those keys.
+// own[] += weight * the value at `row`, of which a lane has every LANES-th number.
+void add_value(float* own, float weight, __global const KV* row) {
+  const int lane = get_local_id(0);
+  for (int i = 0; i < OWN; ++i)
+    if (lane + i * LANES < V_DIM) own[i] = FMA(weight, LOAD_KV(row + lane + i * LANES), own[i]);
+}
+
+// own[] = own[] * shrink + weighted values of those keys. Of one segment, as most blocks are, eight are asked for together.
 void add_values(float* own, float shrink, __global const KV* v, __global const int* segment, int s, int used, int keys,
                 ulong cell_stride, __local const float* weights) {
-  const int lane = get_local_id(0);
   for (int i = 0; i < OWN; ++i) own[i] *= shrink;
+  if (!MASKED && used + keys <= segment[3 * s + 1]) {
+    v += (ulong)(segment[3 * s] + used) * cell_stride;
+#pragma unroll 8
+    for (int key = 0; key < keys; ++key) add_value(own, weights[key], v + key * cell_stride);
+    return;
+  }
   for (int key = 0, at = used, in = s; key < keys; ++key, ++at) {
     while (at >= segment[3 * in + 1]) at -= segment[3 * in++ + 1];
     const __global KV* row = v + (ulong)(segment[3 * in] + at) * cell_stride;
     const float weight = weights[key];
-    if (MASKED && weight == 0.0f) continue;
-    for (int i = 0; i < OWN; ++i)
-      if (lane + i * LANES < V_DIM) own[i] = FMA(weight, LOAD_KV(row + lane + i * LANES), own[i]);
+    if (!MASKED || weight != 0.0f) add_value(own, weight, row);
   }
 }
 
