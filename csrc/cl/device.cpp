@@ -68,13 +68,33 @@ cl_uint dimensions_of(const std::string& kernel, const Range& global, const Rang
   return count;
 }
 
+template <class Number>
+Number asked_of(const FoundDevice& found, const Kernel::State& kernel, cl_kernel_work_group_info what) {
+  Number number = 0;
+  check_call("clGetKernelWorkGroupInfo", [&] {
+    return clGetKernelWorkGroupInfo(kernel.handle.get(), found.device, what, sizeof number, &number, nullptr);
+  });
+  return number;
+}
+
+std::uint32_t group_limit_of(const FoundDevice& found, const Kernel::State& kernel) {
+  const auto limit = asked_of<std::size_t>(found, kernel, CL_KERNEL_WORK_GROUP_SIZE);
+  const std::uint32_t most = std::min(found.info.max_work_group, found.pose.kernel_lanes.value_or(UINT32_MAX));
+  return static_cast<std::uint32_t>(std::min<std::size_t>(limit, most));
+}
+
+// What a driver says to a group that does not fit, but with its numbers. Throws kDevice, so that a variant with fewer
+// work-items is tried.
+void require_group(const FoundDevice& found, const Kernel::State& kernel, const Range& local) {
+  const std::size_t group = local[0] * std::max<std::size_t>(local[1], 1) * std::max<std::size_t>(local[2], 1);
+  if (group > kernel.group_limit)
+    fail(ErrorKind::kDevice, kernel.name, "group: got ", group, " work-items, allowed ", kernel.group_limit,
+         " of this kernel on ", found.info.name);
+}
+
 // What a device with as much local memory as this one poses with would do. REQUIRES: the arguments are set.
 void require_local_memory(const FoundDevice& found, const Kernel::State& kernel) {
-  cl_ulong bytes = 0;
-  check_call("clGetKernelWorkGroupInfo", [&] {
-    return clGetKernelWorkGroupInfo(kernel.handle.get(), found.device, CL_KERNEL_LOCAL_MEM_SIZE, sizeof bytes, &bytes,
-                                    nullptr);
-  });
+  const auto bytes = asked_of<cl_ulong>(found, kernel, CL_KERNEL_LOCAL_MEM_SIZE);
   if (bytes > found.info.local_bytes)
     fail(ErrorKind::kDevice, kernel.name, "local memory: got ", bytes, " bytes, allowed ", found.info.local_bytes);
 }
@@ -164,7 +184,13 @@ Counters Device::counters() const { return state_->meter->read(state_->log.pendi
 Kernel Device::kernel(std::string_view program, std::string_view name, std::string_view options) {
   Kernel kernel;
   kernel.state_ = state_->programs->kernel(program, name, options);
+  if (kernel.state_->group_limit == 0) kernel.state_->group_limit = group_limit_of(state_->found, *kernel.state_);
   return kernel;
+}
+
+std::uint32_t Device::group_limit(const Kernel& kernel) const {
+  ensure(static_cast<bool>(kernel), "group_limit", "kernel: got none, allowed one from Device.kernel()");
+  return kernel.state_->group_limit;
 }
 
 void Device::save_programs() const { state_->programs->save(); }
@@ -175,6 +201,7 @@ void Device::enqueue(const Kernel& kernel, Range global, Range local, std::span<
   const Kernel::State& target = *kernel.state_;
   ensure(target.meter == state_->meter, target.name, "kernel: got one of another device");
   const cl_uint dimensions = dimensions_of(target.name, global, local, state_->found.info.max_work_group);
+  require_group(state_->found, target, local);
   state_->keep_pace(kv_bytes == 0 ? Pace::kMost : Pace::kUnbounded);
   const Pace::Kind kind = Pace::kind_of(target.handle.get(), global);
   {

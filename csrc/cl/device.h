@@ -191,6 +191,8 @@ class Device : public std::enable_shared_from_this<Device> {
   // The kernel `name` of the embedded source file kernels/<program>.cl built with `options` ("-DHEAD_DIM=64 ...").
   // Built once and kept; the binary is cached on disk. Throws kDevice with the build log.
   Kernel kernel(std::string_view program, std::string_view name, std::string_view options = {});
+  // The most work-items that a group of this kernel may have on this device, which its registers decide, too.
+  std::uint32_t group_limit(const Kernel& kernel) const;
   // Puts on disk what was built and is not there yet. On PoCL binaries wait for this call, since they cost as much as
   // the builds did, and PoCL's own cache makes up for most of them; elsewhere there is nothing left to do.
   void save_programs() const;

@@ -9,7 +9,7 @@ namespace kvtrie::cl {
 namespace {
 
 constexpr const char* kAllowed =
-    "gpu, accelerator, small, no_fp16, late, max_work_group=N, local_bytes=N or max_alloc_bytes=N";
+    "gpu, accelerator, small, no_fp16, late, max_work_group=N, kernel_lanes=N, local_bytes=N or max_alloc_bytes=N";
 
 [[noreturn]] void refuse(std::string_view word) {
   fail(ErrorKind::kArgument, "KVTRIE_POSE", "word: got \"", word, "\", allowed ", kAllowed);
@@ -41,6 +41,7 @@ void take_word(std::string_view word, Pose& pose) {
   } else if (word == "late") {
     pose.late = true;
   } else if (!take_number(word, "max_work_group", pose.max_work_group) &&
+             !take_number(word, "kernel_lanes", pose.kernel_lanes) &&
              !take_number(word, "local_bytes", pose.local_bytes) &&
              !take_number(word, "max_alloc_bytes", pose.max_alloc_bytes)) {
     refuse(word);

@@ -44,6 +44,7 @@ struct Kernel::State {
   const std::shared_ptr<Program> program;
   const KernelHandle handle;
   const LiveCount live;
+  std::atomic<std::uint32_t> group_limit = 0;  // work-items; 0: not asked yet
 };
 
 // How programs are compiled for a device.

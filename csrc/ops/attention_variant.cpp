@@ -135,8 +135,10 @@ AttentionVariant choose_attention_variant(const cl::DevicePtr& device, const Att
     return [&device, &sizes, &variant, masked] { return variant_agrees(device, variant, sizes, masked); };
   };
   if (kernel_family(*device) == KernelFamily::kWorkGroup) {
-    AttentionVariant group = group_variant(sizes, masked, lanes_for(*device));
-    if (variant_works(device, group.key(), agrees(group))) return group;
+    for (std::int32_t lanes = lanes_for(*device); lanes > 1; lanes /= 2) {
+      AttentionVariant group = group_variant(sizes, masked, lanes);
+      if (variant_works(device, group.key(), agrees(group))) return group;
+    }
   } else if (const std::int32_t width = dividing_width(*device, sizes); width != 0) {
     AttentionVariant fast = fast_variant(sizes, masked, width);
     if (variant_works(device, fast.key(), agrees(fast))) return fast;

@@ -10,7 +10,7 @@
 namespace kvtrie::ops {
 namespace {
 
-constexpr std::size_t kFewLanes = 128, kManyLanes = 256;
+constexpr std::size_t kLeastLanes = 32, kFewLanes = 128, kManyLanes = 256;
 constexpr std::int32_t kFewRows = 8, kGroupColumns = 64;
 
 // Bytes of a number; of two numbers of 4 bits.
@@ -71,7 +71,8 @@ GroupVariant choose_group(const GroupLimits& limits, const Sides& sides, WeightD
   GroupVariant variant{stored, gated, 0, 0, kGroupColumns, aligned};
   if (sides.m <= kFewRows) variant.rows = sides.m == 1 ? 1 : sides.m <= 4 ? 4 : 8;
   const bool few = variant.rows > 0;
-  const std::size_t lanes = std::bit_floor(std::clamp<std::size_t>(limits.lanes, 32, few ? kFewLanes : kManyLanes));
+  const std::size_t lanes =
+      std::bit_floor(std::clamp<std::size_t>(limits.lanes, kLeastLanes, few ? kFewLanes : kManyLanes));
   variant.lanes = static_cast<std::int32_t>(lanes);
   while (variant.lanes > 32 && 2 * variant.local_bytes() > limits.local_bytes) variant.lanes /= 2;
   const bool idle = groups_of(variant, sides) < 2 * std::max<std::size_t>(limits.units, 1);
@@ -114,10 +115,16 @@ bool launch_group(const Tensor& x, const Tensor& panels, const Sides& sides, Wei
                   std::optional<Activation> gated, const Tensor& add, const Tensor& y, const Columns& columns) {
   const cl::DevicePtr& device = x.device();
   if (!shares_work(*device)) return false;
-  const GroupVariant variant = choose_group(group_limits(*device), sides, stored, gated, is_aligned(x, sides));
-  if (!variant_works(device, variant.key(), [&] { return group_agrees(device, variant); })) return false;
-  bare::matmul_group(variant, x, panels, sides, add, y, columns);
-  return true;
+  GroupLimits limits = group_limits(*device);
+  // What a kernel's registers allow shows when it is tried: then with fewer lanes.
+  for (limits.lanes = std::clamp(limits.lanes, kLeastLanes, kManyLanes); limits.lanes >= kLeastLanes;
+       limits.lanes /= 2) {
+    const GroupVariant variant = choose_group(limits, sides, stored, gated, is_aligned(x, sides));
+    if (!variant_works(device, variant.key(), [&] { return group_agrees(device, variant); })) continue;
+    bare::matmul_group(variant, x, panels, sides, add, y, columns);
+    return true;
+  }
+  return false;
 }
 
 bool launch_embed(const Tensor& panels, const Sides& sides, WeightDType stored, const TablePart& part,

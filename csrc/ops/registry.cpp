@@ -11,6 +11,7 @@ struct Record {
   std::mutex mutex;  // guards all members
   std::optional<KernelFamily> family;
   Widths widths;
+  std::optional<std::int32_t> lanes;
   std::unordered_map<std::string, bool> verdicts;
 };
 
@@ -42,6 +43,18 @@ void set_width_override(cl::Device& device, std::optional<std::int32_t> width) {
   const auto record = record_of(device);
   const std::lock_guard lock(record->mutex);
   record->widths.chosen = width;
+}
+
+std::optional<std::int32_t> lanes(cl::Device& device) {
+  const auto record = record_of(device);
+  const std::lock_guard lock(record->mutex);
+  return record->lanes;
+}
+
+void set_lanes(cl::Device& device, std::int32_t lanes) {
+  const auto record = record_of(device);
+  const std::lock_guard lock(record->mutex);
+  record->lanes = lanes;
 }
 
 void set_measured_width(cl::Device& device, std::int32_t width) {

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "ops/ops.h"
+#include "ops/registry.h"
 
 namespace kvtrie::ops {
 
@@ -56,7 +57,15 @@ Tensor as_float32(const Tensor& tensor) {
 std::int32_t lanes_for(cl::Device& device) {
   constexpr std::uint32_t kMost = 64;
   if (kernel_family(device) != KernelFamily::kWorkGroup) return 1;
-  return static_cast<std::int32_t>(std::bit_floor(std::clamp(device.info().max_work_group, 1U, kMost)));
+  if (const auto known = registry::lanes(device)) return *known;
+  auto lanes = static_cast<std::int32_t>(std::bit_floor(std::clamp(device.info().max_work_group, 1U, kMost)));
+  const auto limit = [&] {  // of a kernel that stands for all the small ones: sums of rows in local memory
+    const std::string options = join("-DLANES=", lanes, row_option(device));
+    return static_cast<std::int32_t>(device.group_limit(device.kernel("rows", "rms_norm", options)));
+  };
+  while (lanes > 1 && limit() < lanes) lanes /= 2;
+  registry::set_lanes(device, lanes);
+  return lanes;
 }
 
 std::int32_t row_width(cl::Device& device) { return std::min(vector_width(device), 8); }

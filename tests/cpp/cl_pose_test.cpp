@@ -16,6 +16,7 @@ TEST(PoseTest, WordsAreReadInAnyOrder) {
   EXPECT_EQ(pose.max_work_group, 32U);
   EXPECT_EQ(pose.local_bytes, 16U << 10);
   EXPECT_EQ(pose.max_alloc_bytes, 4096U);
+  EXPECT_FALSE(pose.kernel_lanes);
   EXPECT_TRUE(pose.late);
   EXPECT_FALSE(pose.no_fp16);
   EXPECT_TRUE(parse_pose(" , ").words.empty());
@@ -78,6 +79,21 @@ TEST(PoseTest, IsHeldToItsLimits) {
   run(16, 64);
   EXPECT_TRUE(contains(error_of(ErrorKind::kDevice, [&] { run(16, 68); }), "got 68 bytes, allowed 64"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kInternal, [&] { run(33, 64); }), "got 33 work-items, allowed 32"));
+  device->finish();
+}
+
+TEST(PoseTest, AKernelsRegistersLimitItsGroups) {
+  const PosingDevice device("gpu kernel_lanes=8");
+  ASSERT_NE(device.shared(), nullptr);
+  EXPECT_GT(device->info().max_work_group, 8U);
+  const Kernel probe = device->kernel("probe", "probe_sum");
+  EXPECT_EQ(device->group_limit(probe), 8U);
+  const Buffer numbers(device.shared(), 64);
+  const auto run = [&](std::size_t lanes) {
+    device->launch(probe, {lanes, 0, 0}, {lanes, 0, 0}, numbers, numbers, LocalMemory{64});
+  };
+  run(8);
+  EXPECT_TRUE(contains(error_of(ErrorKind::kDevice, [&] { run(16); }), "got 16 work-items, allowed 8 of this kernel"));
   device->finish();
 }
 

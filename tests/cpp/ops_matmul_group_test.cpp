@@ -1,7 +1,10 @@
 // Products of packed weights by work-groups (kernels/matmul_group.cl): forced on whatever device the tests run on.
 #include "ops/matmul_group.h"
 
+#include "ops/attention_variant.h"
 #include "ops/ops.h"
+#include "ops/registry.h"
+#include "ops/support.h"
 #include "ops_helpers.h"
 
 namespace kvtrie::ops {
@@ -132,6 +135,33 @@ TEST_F(MatmulGroup, DeviceLimitsChangeNoBit) {
       }
     }
   }
+}
+
+// Registers may leave a kernel fewer lanes than the device has: a variant with fewer takes over, not the serial kernel.
+TEST_F(MatmulGroup, AKernelThatAllowsFewerLanesHasAVariant) {
+  const auto list = cl::list_devices("gpu kernel_lanes=32");
+  const auto limited = cl::Device::open(list.at(device().info().index), {.cache_folder = test_cache_folder()});
+  if (limited->info().max_work_group < 64) GTEST_SKIP() << "no device with larger groups";
+  EXPECT_EQ(lanes_for(*limited), 32);
+  const AttentionSizes sizes{4, 2, 64, 64, DType::kFloat16};
+  EXPECT_TRUE(contains(choose_attention_variant(limited, sizes, false).key(), "-DLANES=32"));
+  const GroupWeight w(WeightDType::kQ8, kOut, 64);
+  const auto x = rows_of(12, 64), wanted = w.products(x);
+  const PackedWeight packed =
+      pack(Tensor::from_host(limited, w.source(), {w.out, w.in}, w.bytes.data()), true, w.stored);
+  for (const std::int64_t rows : {1, 12}) {
+    const Tensor some = Tensor::from_host(limited, DType::kFloat32, {rows, 64}, x.data());
+    expect_close(download(matmul(some, packed)), {wanted.begin(), wanted.begin() + rows * kOut}, kGroupTolerance, "");
+    const Sides sides{static_cast<std::int32_t>(rows), kOut, 64};
+    for (const std::size_t lanes : {64, 32}) {
+      GroupLimits limits = group_limits(*limited);
+      limits.lanes = lanes;
+      EXPECT_EQ(registry::verdict(*limited, choose_group(limits, sides, w.stored, {}, true).key()), lanes == 32);
+    }
+  }
+  EXPECT_FALSE(warnings().empty());
+  for (const std::string& warning : warnings()) EXPECT_TRUE(contains(warning, "allowed 32 of this kernel")) << warning;
+  warnings().clear();
 }
 
 TEST_F(MatmulGroup, AddAndGateHaveTheBitsOfSeparateOperations) {

@@ -31,7 +31,7 @@ def answer(pose: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("pose", ["gpu", "gpu small no_fp16", "gpu late", "accelerator"])
+@pytest.mark.parametrize("pose", ["gpu", "gpu small no_fp16", "gpu late", "gpu kernel_lanes=32", "accelerator"])
 def test_whatever_it_poses_as_it_answers_the_same(pose: str, device: Any) -> None:
     plain, posing = answer(""), answer(pose)
     assert posing["tokens"] == plain["tokens"]
