@@ -87,9 +87,10 @@ std::uint32_t group_limit_of(const FoundDevice& found, const Kernel::State& kern
 // work-items is tried.
 void require_group(const FoundDevice& found, const Kernel::State& kernel, const Range& local) {
   const std::size_t group = local[0] * std::max<std::size_t>(local[1], 1) * std::max<std::size_t>(local[2], 1);
-  if (group > kernel.group_limit)
+  if (group > kernel.group_limit) {
     fail(ErrorKind::kDevice, kernel.name, "group: got ", group, " work-items, allowed ", kernel.group_limit,
          " of this kernel on ", found.info.name);
+  }
 }
 
 // What a device with as much local memory as this one poses with would do. REQUIRES: the arguments are set.

@@ -143,6 +143,8 @@ TEST_F(ProgramCacheTest, ADamagedFileIsBuiltAgainAndReplaced) {
 }
 
 TEST_F(ProgramCacheTest, ABinaryTheDriverRefusesIsBuiltAgain) {
+  if (device().info().platform == "rusticl")
+    GTEST_SKIP() << "Mesa 22.3 ends the process over bytes that it did not make";
   doubled(open());
   const DiskCache disk(folder_.string());
   std::vector<std::byte> junk(100, std::byte{0x5A});
