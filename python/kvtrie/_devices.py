@@ -65,6 +65,21 @@ def cache_folder() -> str:
     return str(folder) if ours and os.access(folder, os.W_OK) else ""
 
 
+def kept_file(kind: str, *about: Any) -> Path | None:
+    """The file KIND-... in the cache folder for what was found out about these, with this build of the library.
+
+    None where nothing is kept.
+    """
+    import hashlib
+
+    folder = cache_folder()
+    if not folder:
+        return None
+    library = os.stat(_core.__file__)
+    key = (*about, _core.__version__, library.st_size, library.st_mtime_ns)
+    return Path(folder, f"{kind}-{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}")
+
+
 def forget() -> None:
     """Gives up the selection; at the end of the interpreter."""
     _selected.clear()

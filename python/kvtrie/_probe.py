@@ -22,24 +22,23 @@ Threads: any; one child at a time.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from . import __version__, _core, _devices
+from . import _child, _core, _devices
 from .errors import DeviceError, Error
+
+if TYPE_CHECKING:
+    import subprocess
 
 PATIENCE = 600.0  # seconds for one child
 MOST = 16  # kernels that may be unusable
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from kvtrie._probe import main; main()"
 _NOT_THE_DRIVER = tuple(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 _lock = threading.Lock()
@@ -69,7 +68,7 @@ def unusable_kernels(*about: Any) -> list[str]:
     """
     device = About(*about)
     file = _file_of(device)
-    if file is None or not sys.executable or getattr(sys, "frozen", False):
+    if file is None or not _child.possible():
         return []
     with _lock:
         verdict = _kept(file) or _probed(device, file)
@@ -80,12 +79,7 @@ def unusable_kernels(*about: Any) -> list[str]:
 
 def _file_of(device: About) -> Optional[Path]:
     """Where the verdict is kept; None where there is no probing."""
-    folder = "" if os.environ.get("KVTRIE_PROBE") == "0" else _devices.cache_folder()
-    if not folder:
-        return None
-    library = os.stat(_core.__file__)
-    about = (device[1:], __version__, library.st_size, library.st_mtime_ns)
-    return Path(folder, f"driver-{hashlib.sha256(repr(about).encode()).hexdigest()[:32]}")
+    return None if os.environ.get("KVTRIE_PROBE") == "0" else _devices.kept_file("driver", device[1:])
 
 
 def _kept(file: Path) -> Optional[Verdict]:
@@ -112,7 +106,7 @@ def _verdict(device: About) -> Optional[Verdict]:
     unusable: list[str] = []
     while True:
         try:
-            end = _child(device.place, unusable)
+            end = _run_child(device.place, unusable)
         except OSError:  # no more processes, no room
             return None
         if end.unknown:
@@ -136,11 +130,14 @@ class _End(NamedTuple):
     how: str
 
 
-def _child(index: int, unusable: list[str]) -> _End:
+def _run_child(index: int, unusable: list[str]) -> _End:
+    import subprocess  # with tempfile as long as opening a device takes, and most processes find a verdict
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="kvtrie-") as folder:
         journal, words = Path(folder, "journal"), Path(folder, "words")
         told = json.dumps({"index": index, "journal": str(journal), "unusable": unusable})
-        command = [sys.executable, "-I", "-c", _START, json.dumps(sys.path), told]
+        command = _child.command(__name__, told)
         with words.open("wb") as out:
             status = _wait(
                 subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
@@ -154,9 +151,11 @@ def _child(index: int, unusable: list[str]) -> _End:
 
 def _wait(child: subprocess.Popen[bytes]) -> int:
     """Its exit status; killed when it takes too long, or when this is interrupted."""
+    from subprocess import TimeoutExpired
+
     try:
         return child.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
+    except TimeoutExpired:
         child.kill()
         return child.wait()
     except BaseException:
@@ -177,7 +176,7 @@ def _open_trial(lines: list[str]) -> str:
 
 
 def main() -> None:
-    """The child: ``-c _START path told``."""
+    """The child: its argument is what it is told, as JSON."""
     import resource
 
     from . import _checks

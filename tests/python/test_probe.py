@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import kvtrie as kv
-from kvtrie import _probe
+from kvtrie import _child, _probe
 from processes import PYTHON_PATH, run_python
 
 # A child whose driver ends the process over kernels: os.abort() where a self-test would be running one of them.
@@ -48,7 +48,7 @@ def probing(device: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any
     monkeypatch.setattr(sys, "path", [*PYTHON_PATH, *sys.path])
 
     def call(start: str) -> list[str]:
-        monkeypatch.setattr(_probe, "_START", start)
+        monkeypatch.setattr(_child, "_START", start)
         return _probe.unusable_kernels(device.index, device.platform, device.name, device.driver, device.version)
 
     return call

@@ -34,7 +34,6 @@ import atexit
 import contextlib
 import dataclasses
 import fcntl
-import hashlib
 import json
 import math
 import os
@@ -50,7 +49,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kvtrie as kv
-from kvtrie import _core, _devices
+from kvtrie import _child, _devices
 
 from .config import ModelConfig
 from .weights import Array, WeightSource
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
 
 _SMALL = 256  # sizes that no kernel depends on: those of the vocabulary, of activations and within the MLP
 _PATIENCE = 60.0  # seconds that a helper waits for the first step
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from kvtrie.models.helper import main; main()"
 
 _known: dict[Path, Helper] = {}  # that have something to do, by marker: models of one kind share one
 _known_lock = threading.Lock()
@@ -111,13 +109,7 @@ def _name(device: Any) -> str:
 
 def marker(model: Model, text: str) -> Path | None:
     """The file that says all this was compiled; None where nothing is kept."""
-    folder = _devices.cache_folder()
-    if not folder:
-        return None
-    library = os.stat(_core.__file__)
-    device = model.device
-    about = (text, device.driver, device.version, kv.__version__, library.st_size, library.st_mtime_ns)
-    return Path(folder, f"models-{hashlib.sha256(repr(about).encode()).hexdigest()[:32]}")
+    return _devices.kept_file("models", text, model.device.driver, model.device.version)
 
 
 class Helper:
@@ -127,7 +119,7 @@ class Helper:
         self.dtype = dtype
         self._done = done
         self._over, self._attention = threading.Event(), threading.Event()
-        self._command = [sys.executable, "-I", "-c", _START, json.dumps(sys.path), text, str(done)]
+        self._command = _child.command(__name__, text, str(done))
         self._process: subprocess.Popen[bytes] | None = None
         self._goes_on = False
         if _first_of(done).exists():
@@ -215,7 +207,7 @@ def _first_of(done: Path) -> Path:
 
 def helper_for(model: Model, dtype: str | None) -> Helper | None:
     """A helper; None where all is compiled already or none can be had."""
-    if dtype is None or os.environ.get("KVTRIE_HELPER") == "0" or not sys.executable or getattr(sys, "frozen", False):
+    if dtype is None or os.environ.get("KVTRIE_HELPER") == "0" or not _child.possible():
         return None
     if "Portable Computing Language" not in model.device.platform:  # others compile a kernel with its program
         return None
@@ -246,7 +238,7 @@ def _listen(went_on: threading.Event) -> None:
 
 
 def main() -> None:
-    """The helper: ``-c _START path text marker``."""
+    """The helper: its arguments are what it is told and the marker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["KVTRIE_HELPER"] = "0"  # its own model has none
     went_on = threading.Event()
