@@ -41,7 +41,6 @@ class Driver:
     what: str
     environment: dict[str, str]
     needs: Path | None = None
-    before: tuple[str, ...] = ()  # what each program is started with
     cpp: tuple[str, ...] = ("cl", "tensor", "cache", "prefix_cache", "ops")
     python: tuple[str, ...] = (
         "test_tensor",
@@ -128,7 +127,7 @@ def run(row: Row, step: str, command: list[str], found: str) -> None:
     with log.open("w") as out:
         try:
             status = subprocess.run(
-                [*driver.before, *command],
+                command,
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -24,10 +24,11 @@ std::optional<ops::MatmulBackend> to_backend(const py::object& name) {
   return ops::matmul_backend_from_name(std::string(to_text(name, "matmul", "backend")));
 }
 
-// Whether `value` is a tuple or list that begins with a packed weight.
-bool are_packed(const py::object& value) {
+// Whether `value` is a tuple or list that begins with a Part.
+template <class Part>
+bool are_parts(const py::object& value) {
   const bool several = py::isinstance<py::tuple>(value) || py::isinstance<py::list>(value);
-  return several && py::len(value) > 0 && py::isinstance<ops::PackedWeight>(value[py::int_(0)]);
+  return several && py::len(value) > 0 && py::isinstance<Part>(value[py::int_(0)]);
 }
 
 std::vector<ops::PackedWeight> packed_parts(const py::object& value, const char* where, const char* name) {
@@ -51,7 +52,7 @@ Tensor matmul_parts(const py::object& x, const py::object& w, const py::object& 
 Tensor matmul(const py::object& x, const py::object& w, bool transpose_w, const py::object& backend,
               const py::object& add) {
   const std::optional<ops::MatmulBackend> wanted = to_backend(backend);
-  if (are_packed(w)) return matmul_parts(x, w, add);
+  if (are_parts<ops::PackedWeight>(w)) return matmul_parts(x, w, add);
   if (!py::isinstance<ops::PackedWeight>(w)) {
     const Placement place = placement_among({x, w, add});
     const Tensor a = to_tensor(x, place, "matmul", "x");
@@ -152,20 +153,16 @@ Tensor embedding_of(const std::vector<Part>& parts, std::int64_t limit, const Pl
   });
 }
 
-bool are_tensors(const py::object& value) {
-  const bool several = py::isinstance<py::tuple>(value) || py::isinstance<py::list>(value);
-  return several && py::len(value) > 0 && py::isinstance<Tensor>(value[py::int_(0)]);
-}
-
 Tensor embedding(const py::object& table, const py::object& ids) {
   std::int64_t limit = 0;
-  if (py::isinstance<ops::PackedWeight>(table) || are_packed(table)) {
-    const std::vector<ops::PackedWeight> parts =
-        are_packed(table) ? packed_parts(table, "embedding", "table") : std::vector{table.cast<ops::PackedWeight&>()};
+  if (py::isinstance<ops::PackedWeight>(table) || are_parts<ops::PackedWeight>(table)) {
+    const std::vector<ops::PackedWeight> parts = are_parts<ops::PackedWeight>(table)
+                                                     ? packed_parts(table, "embedding", "table")
+                                                     : std::vector{table.cast<ops::PackedWeight&>()};
     for (const ops::PackedWeight& part : parts) limit += part.out_features();
     return embedding_of(parts, limit, {false, parts.front().panels().device()}, ids);
   }
-  const bool several = are_tensors(table);
+  const bool several = are_parts<Tensor>(table);
   const Placement place = several ? placement_among({table[py::int_(0)], ids}) : placement_among({table, ids});
   std::vector<Tensor> parts;
   if (several) {
