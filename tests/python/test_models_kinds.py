@@ -96,8 +96,7 @@ def test_stored_dtype_is_exact(name: str, tokens: Any) -> None:
     model = kv.models.load(GOLDENS / name)
     logits = logits_of(model, FakeSession(sights_of(config_of(name))), tokens, 72)
     assert difference(logits, wanted_logits(name)) <= TOLERANCE
-    if model.device.kind != "gpu":
-        assert model.dtype == ("float16" if config_of(name)["dtype"] == "float16" else "float32")
+    assert model.dtype == ("float16" if config_of(name)["dtype"] == "float16" else "float32")
 
 
 # What each golden is there for: without it the logits are far off, so the comparison above can fail.

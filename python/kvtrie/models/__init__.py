@@ -84,8 +84,7 @@ def load(
 
     The default is exact where weights are not quantised: as in the file, and float32 for bfloat16, whose range float16
     does not have. Where they are, it is "stored": blocks that kernels know (docs/gguf.md) stay as they are, to the last
-    bit of each product; others become float16, which moves each number by up to 2^-11 of it. On GPUs it is always
-    float32, which CLBlast needs.
+    bit of each product; others become float16, which moves each number by up to 2^-11 of it.
 
     "q8_0" (``kv.ops.pack``) takes 8.5 bits a number, "q4_0" to "q5_1" take 4.5 to 6; they are faster where memory is
     the limit, on CPU devices. They round: matrices and experts become blocks, the head q8_0; the embedding, routers
@@ -170,7 +169,7 @@ def _build(
         device = kv.Device(device)
     if dtype is None:
         names = family.tensor_shapes(config)
-        dtype = "float32" if device.kind == "gpu" else default_dtype({name: sources[name] for name in names})
+        dtype = default_dtype({name: sources[name] for name in names})
     close = None
     if progress is True:
         progress, close = tqdm_progress()
