@@ -54,6 +54,12 @@ def nothing_left_over(device: Any, request: pytest.FixtureRequest) -> Iterator[N
         assert live_counts(device) == before
 
 
+@pytest.fixture
+def packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models keep float32 weights packed on GPUs, too: CLBlast, which has them there, sums in other orders."""
+    monkeypatch.setattr(kv.models.base.WeightTable, "packs", True)
+
+
 @pytest.fixture(params=["device", "host"])
 def place(request: pytest.FixtureRequest, device: Any) -> Any:
     """Where a cache keeps its K and V: on the device, then in host memory."""

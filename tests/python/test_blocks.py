@@ -68,6 +68,7 @@ def test_wrong_blocks_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["q4_0", "q4_1", "q5_0", "q5_1"])
+@pytest.mark.usefixtures("packed")
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_checkpoint_is_quantised_while_it_is_loaded(dtype: str, tied: bool) -> None:
     """The bits are those of a float32 model of the rounded numbers; what was lost is told."""

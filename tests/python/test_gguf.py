@@ -87,6 +87,7 @@ def wide() -> tuple[Any, dict[str, Any]]:
     return kv.models.Llama.parse_config(raw), weights
 
 
+@pytest.mark.usefixtures("packed")
 @pytest.mark.parametrize("kind", kinds())
 def test_types(kind: str, wide: Any, tmp_path: Path) -> None:
     """A model of blocks has the bits of one of the numbers that ``gguf.quants`` makes of them: exact where kernels
@@ -135,6 +136,7 @@ def embedding_as_float32(weights: dict[str, Any]) -> Any:
     return lambda _, tensors: tensors.update({"token_embd.weight": (values, Kind.F32)})
 
 
+@pytest.mark.usefixtures("packed")
 def test_q8_0_stays_as_it_is(tmp_path: Path) -> None:
     """By default a Q8_0 file gives the very bits that its numbers give in float32."""
     raw, weights = random_llama(4, hidden=64, vocab=128)
@@ -160,6 +162,7 @@ def test_a_tied_head_keeps_the_files_blocks(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.usefixtures("packed")
 @pytest.mark.parametrize("mixed_gate", [False, True])
 def test_what_is_multiplied_as_one_may_be_of_several_types(mixed_gate: bool, tmp_path: Path) -> None:
     """As in Q4_K_M files, where v has more bits than q and k. The bits are those of the float32 model."""
@@ -185,7 +188,8 @@ def test_what_is_multiplied_as_one_may_be_of_several_types(mixed_gate: bool, tmp
     for dtype in ("q8_0", "q4_1"):  # some of it in such blocks already
         assert difference(all_logits(kv.models.load(path, dtype=dtype), TOKENS, 72), wanted) < 0.5
     greedy = list(kv.generate(model, [1, 2, 3], 12, temperature=0, ignore_eos=True))
-    assert mixed_gate or model.graphs.stats["replays"] > 0, model.graphs.stats["reason"]
+    replayed = model.graphs.stats["replays"] > 0
+    assert replayed == (not mixed_gate and model.device.kind == "cpu"), model.graphs.stats["reason"]
     model.replays = False
     assert list(kv.generate(model, [1, 2, 3], 12, temperature=0, ignore_eos=True)) == greedy
 

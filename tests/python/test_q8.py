@@ -253,6 +253,7 @@ def test_a_saved_cache_comes_back_for_the_same_weights_only(tmp_path: Path) -> N
     other.close()
 
 
+@pytest.mark.usefixtures("packed")
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_model_computes_with_the_quantised_weights(tied: bool) -> None:
     """The bits of a float32 model of the matrices that q8_0 stands for, but for the embedding, which is float16."""
