@@ -106,12 +106,14 @@ def _library(library: str, package: str, purpose: str) -> Finding:
 def _drivers() -> Iterator[Finding]:
     """The installable client drivers that the OpenCL loader will look at."""
     files = _opencl.system_drivers()
-    if not files:
-        folder = os.environ.get("OCL_ICD_VENDORS") or _opencl.VENDORS
+    named = [_named_driver(library) for library in _opencl.named_drivers() if Path(library) not in files]
+    if not files and not any(finding.state == OK for finding in named):
+        folder = os.environ.get(_opencl.NAMES[0]) or _opencl.VENDORS
         yield Finding(MISSING, "OpenCL driver", f"no .icd file in {folder}", *driver_advice())
+    yield from named
     for file in files:
         try:
-            library = str(file) if file.name == _opencl.DRIVER else file.read_text(encoding="utf-8").strip()
+            library = _opencl.library_of(file)
             ctypes.CDLL(library)
         except (OSError, UnicodeDecodeError) as error:
             again = "install that driver again, or remove the file"
@@ -121,6 +123,19 @@ def _drivers() -> Iterator[Finding]:
                 yield Finding(NOTE, "OpenCL driver", f"{file.name}: {error}", again)
             continue
         yield Finding(OK, "OpenCL driver", f"{file.name}: {library}")
+
+
+def _named_driver(library: str) -> Finding:
+    """One that the environment names, and no .icd file."""
+    name = _opencl.NAMES[1]
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        return Finding(NOTE, "OpenCL driver", f"{name}: {error}", f"take it out of {name}")
+    if not _opencl.loader_knows(name):
+        advice = f"set {_opencl.NAMES[0]} to a folder with an .icd file that names it"
+        return Finding(NOTE, "OpenCL driver", f"{name}: {library}, which this loader does not look at", advice)
+    return Finding(OK, "OpenCL driver", f"{name}: {library}")
 
 
 def _importable(name: str, advice: str) -> Finding:

@@ -18,7 +18,7 @@ LOADER = "libOpenCL.so.1"
 # What the packaged loader needs, each after what it needs itself: they lie beside it, where it does not look.
 BESIDE_LOADER = ("libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so")
 VENDORS = "/etc/OpenCL/vendors"
-NAMES = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES")  # what the loaders of ocl-icd and of Khronos read, in this order
+NAMES = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES")  # a folder, for every loader; libraries, for Khronos' alone
 
 
 def prepare() -> None:
@@ -60,10 +60,30 @@ def system_drivers() -> list[Path]:
     return sorted(folder.glob("*.icd")) if folder.is_dir() else []
 
 
+def named_drivers() -> list[str]:
+    """The libraries that the environment names beside .icd files."""
+    return [name for name in os.environ.get(NAMES[1], "").split(os.pathsep) if name]
+
+
+def loader_knows(name: str) -> bool:
+    """Whether the loader that this process has opened reads an environment variable; True where nobody can tell."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+        files = {line.split()[-1] for line in lines if Path(LOADER).name in line}
+        return not files or any(name.encode() in Path(file).read_bytes() for file in files)
+    except OSError:
+        return True
+
+
+def library_of(file: Path) -> str:
+    """What an .icd file names; another file is the library itself."""
+    return file.read_text(encoding="utf-8").strip() if file.suffix == ".icd" else str(file)
+
+
 def is_there(file: Path) -> bool:
     """Whether the driver that an .icd file names opens: such files stay behind, or come with a container's image."""
     try:
-        return opens(file.read_text(encoding="utf-8").strip())
+        return opens(library_of(file))
     except (OSError, UnicodeDecodeError):
         return False
 

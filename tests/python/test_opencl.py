@@ -113,6 +113,34 @@ def test_what_the_environment_names_goes_first(machine: Machine, tmp_path: Path)
         assert machine.run(DEVICES, **{name: str(tmp_path)}).stdout.split(" ", 1)[1] == " ".join(named) + "\n"
 
 
+def test_doctor_says_what_becomes_of_drivers_that_the_environment_names(machine: Machine, tmp_path: Path) -> None:
+    """Khronos' loader opens them beside those of .icd files; ocl-icd does not, and says nothing."""
+    driver, known = str(machine.driver), _opencl.NAMES[1]
+    loaders = {}
+    for name, text in (("khronos", known), ("ocl-icd", "")):
+        loaders[name] = tmp_path / name / "libOpenCL.so.77"
+        loaders[name].parent.mkdir()
+        (tmp_path / "loader.cpp").write_text(f'extern "C" const char* names() {{ return "{text}"; }}\n')
+        compiled(tmp_path / "loader.cpp", "-shared", "-o", loaders[name])
+    named = {known: f"{driver}:libabsent.so.9"}
+    done = machine.run(DOCTOR, str(loaders["khronos"]), **named)
+    assert done.returncode == 0 and f"ok       OpenCL driver          {known}: {driver}\n" in done.stdout, done
+    assert f"note     OpenCL driver          {known}: libabsent.so.9: cannot open" in done.stdout
+    assert f"no .icd file in {machine.vendors}" not in done.stdout
+    done = machine.run(DOCTOR, str(loaders["ocl-icd"]), **named)
+    assert done.returncode == 1 and f"{driver}, which this loader does not look at" in done.stdout, done
+    assert f"no .icd file in {machine.vendors}" in done.stdout
+
+
+def test_doctor_knows_a_driver_that_is_named_as_a_folder_is(machine: Machine, tmp_path: Path) -> None:
+    """ocl-icd takes a library in place of a folder of .icd files."""
+    driver = str(machine.driver)
+    done = Machine(machine.site, tmp_path / "another.so").run(DOCTOR, OCL_ICD_VENDORS=driver)
+    assert (
+        done.returncode == 0 and f"ok       OpenCL driver          {machine.driver.name}: {driver}\n" in done.stdout
+    ), done
+
+
 def test_a_driver_of_the_system_goes_first_if_it_is_there(machine: Machine) -> None:
     machine.vendors.mkdir()
     (machine.vendors / "one.icd").write_text("libabsent.so.9\n")
