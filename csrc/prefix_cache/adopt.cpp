@@ -13,6 +13,7 @@ ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry&
   bool device_only = false;
   Tier lowest = Tier::kDevice;
   while (true) {
+    require_usable(session);  // it may have been closed while this was outside
     const Path path = find_path(session.node_, unpublished(session));
     report.matched = std::max(report.matched, path.matched);
     const Reach reached = reach(path, session.computed_, limit, session.atomic_, device_only);
@@ -40,7 +41,6 @@ ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry&
       lowest = std::max(lowest, from);
     } else if (result == PageIn::kHostBusy) {
       wait_for_host(entry);
-      require_usable(session);
     } else if (result == PageIn::kNoRoom) {
       device_only = true;
       report.reason = reason_for(ReasonCode::kNoRoom);

@@ -48,7 +48,8 @@ void Exchange::offer(const Node* node) {
   if (!is_portable(path.media)) return;
   if (queue_.pending_jobs() >= kPendingPaths) return count_unsent();
   const std::uint64_t bytes = path.tokens.size() * sizeof(Token);
-  queue_.add(bytes, [this, path = std::move(path)] { send(path); });
+  // The job keeps the cache: its last reference may go while the store is in a call of it.
+  queue_.add(bytes, [this, cache = state_.shared_from_this(), path = std::move(path)] { send(path); });
 }
 
 bool Exchange::all_sent() {

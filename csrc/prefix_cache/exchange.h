@@ -25,10 +25,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "prefix_cache/media.h"
@@ -68,6 +70,8 @@ class Exchange {
   // Whether nothing has become unsent since this was last asked: it may have, long before anybody waits for it.
   bool all_sent();
   bool quiet() const { return queue_.pending_jobs() == 0; }
+  bool on_own_thread() const { return queue_.on_own_thread(); }
+  void add_job(std::function<void()> job) { queue_.add(0, std::move(job)); }  // behind what was offered
   std::uint64_t room() const { return room_->cap(); }
   // What sending takes of host memory at a time, for one whole block and one restore point of these caches.
   static std::uint64_t room_for(const PrefixCacheState& state);

@@ -92,14 +92,8 @@ std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes, Tier to) {
     freed += state_->give_up(part);
   }
   if (to == Tier::kHost) return freed;
-  entry.unlock();
-  if (to == Tier::kStore) {
-    state_->exchange->drain();
-    entry.relock();
-    return freed;
-  }
-  state_->writer->drain();
-  entry.relock();
+  entry.outside([&] { to == Tier::kStore ? state_->exchange->drain() : state_->writer->drain(); });
+  if (to == Tier::kStore) return freed;
   const std::uint64_t cap = state_->host->cap();
   state_->make_host_room(std::min(cap, cap - state_->host->used() + nbytes), /*may_lose=*/false);
   return freed;
@@ -123,15 +117,11 @@ std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const
     for (Node* node : children_first(top)) {
       if (node->is_leaf()) state_->exchange->offer(node);
     }
-    entry.unlock();
-    state_->exchange->drain();
-    entry.relock();
+    entry.outside([&] { state_->exchange->drain(); });
     return freed;
   }
   state_->save_path(children_first(top).front());
-  entry.unlock();
-  state_->writer->drain();
-  entry.relock();
+  entry.outside([&] { state_->writer->drain(); });
   top = state_->own_tail(name_space, tokens);
   if (top == nullptr) return freed;
   for (Node* node : children_first(top)) freed += state_->leave_host_for_disk(node);

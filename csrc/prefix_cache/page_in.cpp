@@ -122,11 +122,13 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
   Stages stages(*this, missing_now(path), target);
   if (!make_host_room(stages.file_bytes(), /*may_lose=*/true) || !stages.allocate(host))
     return host_is_busy() ? PageIn::kHostBusy : PageIn::kNoRoom;
-  entry.unlock();
-  const double begun = read_clock(options);
-  const bool right = stages.fill();
-  const double verified = read_clock(options);
-  entry.relock();
+  double begun = 0, verified = 0;
+  const bool right = entry.outside([&] {
+    begun = read_clock(options);
+    const bool filled = stages.fill();
+    verified = read_clock(options);
+    return filled;
+  });
   if (!right) return PageIn::kChecksum;
 
   path.nodes.clear();
@@ -153,9 +155,7 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
   load(path, now_missing, stages);
   bytes_moved += now_missing.bytes;
   if (!options.clock) return PageIn::kDone;
-  entry.unlock();
-  const double handed_over = read_clock(options);
-  entry.relock();
+  const double handed_over = entry.outside([&] { return read_clock(options); });
   costs.loaded(from, now_missing.bytes, (alone ? handed_over : verified) - begun);
   return PageIn::kDone;
 }
@@ -196,10 +196,10 @@ void PrefixCacheState::wait_for_host(Entry& entry) {
   std::vector<CompletionPtr> under_way;
   for (const ArrivalPtr& arrival : arrivals)
     under_way.insert(under_way.end(), arrival->completions.begin(), arrival->completions.end());
-  entry.unlock();
-  for (const CompletionPtr& each : under_way) wait_out(*each);
-  if (writer != nullptr) writer->wait_below(writer->pending_bytes() / 2);
-  entry.relock();
+  entry.outside([&] {
+    for (const CompletionPtr& each : under_way) wait_out(*each);
+    if (writer != nullptr) writer->wait_below(writer->pending_bytes() / 2);
+  });
   reap_arrivals();
 }
 

@@ -107,32 +107,6 @@ double read_clock(const PrefixCacheOptions& options) noexcept {
   }
 }
 
-// While more than half of the host tier waits to be written, calls wait: what comes next needs the other half.
-Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state) {
-  const double now = read_clock(state.options);
-  if (state.writer != nullptr) state.writer->wait_below(state.host->cap() / 2);
-  lock_ = std::unique_lock(state.mutex);
-  if (state.closed && !allow_closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache is closed");
-  state.now = std::max(state.now, now);
-  if (!state.arrivals.empty()) state.reap_arrivals();
-  if (state.now >= state.next_expiry && !state.closed) state.expire();
-  if (state.disk != nullptr) state.write_again_after_a_while();
-}
-
-Entry::~Entry() {
-  if (!lock_.owns_lock()) return;
-  std::vector<BlobPtr> sealing;
-  sealing.swap(state_.unsealed);
-  lock_.unlock();
-  for (const BlobPtr& blob : sealing) blob->seal();
-  if (state_.disk != nullptr && state_.disk->doomed_bytes() > 0) state_.disk->sweep();
-}
-
-void Entry::relock() {
-  lock_.lock();
-  if (state_.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache was closed during the call");
-}
-
 namespace {
 
 // A long prompt is read here before it is compared, so this has to run at the speed of memory: several chains of ORs,
@@ -161,7 +135,7 @@ bool check_tokens(std::span<const Token> tokens, std::string_view where) {
        std::numeric_limits<Token>::max(), " and the ids of media items");
 }
 
-PrefixCache::PrefixCache(std::unique_ptr<PrefixCacheState> state) : state_(std::move(state)) {}
+PrefixCache::PrefixCache(std::shared_ptr<PrefixCacheState> state) : state_(std::move(state)) {}
 
 namespace {
 
@@ -186,7 +160,7 @@ class Attachment {
 }  // namespace
 
 PrefixCachePtr PrefixCache::create(CacheSet caches, PrefixCacheOptions options) {
-  auto state = std::make_unique<PrefixCacheState>(std::move(caches), std::move(options));
+  auto state = std::make_shared<PrefixCacheState>(std::move(caches), std::move(options));
   Attachment attachment;
   for (const auto& cache : state->caches) attachment.add(*cache);
   for (const auto& cache : state->recurrents) attachment.add(*cache);
@@ -223,31 +197,9 @@ bool PrefixCache::closed() const noexcept {
   return state_->closed;
 }
 
-// What sessions leave is written before the tree goes; from then on the files stay. A page-in that let go of the mutex
-// still holds its path; what is locked then goes with the last reference.
 void PrefixCache::close() noexcept {
-  {
-    Entry entry(*state_, /*allow_closed=*/true);
-    if (state_->closed) return;
-    while (!state_->sessions.empty()) state_->detach(**state_->sessions.begin());
-    state_->timings.clear();
-    state_->closed = true;
-  }
-  if (state_->writer != nullptr) state_->writer->drain();
-  if (state_->exchange != nullptr) state_->exchange->drain();
   Entry entry(*state_, /*allow_closed=*/true);
-  if (state_->disk != nullptr) state_->disk->keep_files();
-  std::vector<Node*> tops;
-  state_->trie.visit([&](Node& node) {
-    if (!node.is_root() && node.parent()->is_root()) tops.push_back(&node);
-  });
-  for (Node* node : tops) {
-    state_->take_off_marks(node);
-    if (!state_->subtree_is_locked(node)) state_->remove_subtree(node);
-  }
-  for (const auto& cache : state_->caches) cache->detach();
-  for (const auto& cache : state_->recurrents) cache->detach();
-  state_->disk = nullptr;  // another cache may open the folder
+  state_->close(entry);
 }
 
 namespace {
@@ -309,8 +261,9 @@ StepPtr PrefixCache::batch(std::span<const SessionPtr> sessions, std::uint32_t c
                 sessions.begin() + static_cast<std::ptrdiff_t>(i),
             "batch", "sessions[", i, "] is in the list twice");
   }
-  std::vector<std::unique_ptr<SessionCall>> calls;
-  for (const SessionPtr& session : sessions) calls.push_back(std::make_unique<SessionCall>(session->busy_));
+  std::vector<SessionCall> calls;
+  calls.reserve(sessions.size());
+  for (const SessionPtr& session : sessions) calls.emplace_back(*session);
   StepPtr step;
   {
     Entry entry(*state_);

@@ -186,15 +186,18 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   const std::vector<std::shared_ptr<RecurrentCache>>& recurrents() const noexcept;
   const PrefixCacheOptions& options() const noexcept;  // as they were at creation
   std::uint64_t host_cap() const noexcept;             // of the host tier now; 0: there is none
-  void close() noexcept;                               // closes every session; idempotent
+  // Closes every session, and gives back all cells, slots, host memory and the folder. Idempotent. Calls of other
+  // threads that wait for something throw kClosed when that is over; this waits for them. Only from inside a callback
+  // of such a call, or of the store, it returns at once, and what is left is done when that call ends.
+  void close() noexcept;
   bool closed() const noexcept;
 
   PrefixCacheState& state() noexcept { return *state_; }       // for this layer and its tests
   void add_graphs(const std::shared_ptr<StepGraphs>& graphs);  // which forget this cache when it ends
 
  private:
-  explicit PrefixCache(std::unique_ptr<PrefixCacheState> state);
-  std::unique_ptr<PrefixCacheState> state_;
+  explicit PrefixCache(std::shared_ptr<PrefixCacheState> state);
+  std::shared_ptr<PrefixCacheState> state_;  // jobs of the store keep it until they are done
   std::mutex graphs_mutex_;
   std::vector<std::weak_ptr<StepGraphs>> graphs_;  // guarded by graphs_mutex_
 };

@@ -4,6 +4,7 @@
 // Every member function expects the mutex to be held (through an `Entry`) unless it says otherwise. Lock order: this
 // mutex, then a cache's, then a device's.
 //
+//   calls.h             how calls begin, wait outside the mutex and end; closing
 //   publish.cpp         what sessions computed becomes nodes
 //   steps.cpp           steps: made, completed, dropped;  step_times.cpp: how long they take
 //   reach.cpp           how deep a prompt can be reused, from where, and why not deeper
@@ -44,6 +45,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "prefix_cache/calls.h"
 #include "prefix_cache/cost_model.h"
 #include "prefix_cache/coverage.h"
 #include "prefix_cache/exchange.h"
@@ -60,9 +62,7 @@ inline constexpr int kDeviceOrder = 0;
 inline constexpr int kHostOrder = 1;
 inline constexpr int kDiskOrder = 2;  // only where there is a disk tier
 
-class Entry;
-
-struct PrefixCacheState {
+struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   PrefixCacheState(CacheSet set, PrefixCacheOptions options);
   ~PrefixCacheState();
 
@@ -106,14 +106,22 @@ struct PrefixCacheState {
   std::uint64_t uses = 0;            // logical time of restore points
   InUse in_use;                      // of the call that makes room now
   PrefixCacheStats totals;           // only the totals are kept here
+  CallsOutside outside;              // calls that wait with the mutex free
   bool closed = false;
+  bool closing_is_left = false;             // to the last call that is outside
   double now = 0;                           // the clock at the start of the present call
   double next_sweep = 0;                    // with a ttl: when to look for unused state again
   std::optional<double> not_writing_since;  // when the disk tier was first seen switched off
 
+  // --- calls.cpp -------------------------------------------------------------------------------------------------
+  void close(Entry& entry) noexcept;       // of PrefixCache; idempotent
+  void close(Session& session) noexcept;   // at once, or when the call that is on it ends; idempotent
+  void take_apart(Entry& entry) noexcept;  // what closing comes to. REQUIRES: closed. Lets go of the mutex
+  void remove_all() noexcept;              // every node
+
   // --- publish.cpp -----------------------------------------------------------------------------------------------
   void open(Session& session, std::string_view name_space);
-  void detach(Session& session) noexcept;      // what close() does
+  void detach(Session& session) noexcept;      // it gives back what it holds. REQUIRES: no call is on it
   void move_to(Session& session, Node* node);  // changes the lock; tidies up where it stood
   void publish(Session& session);              // everything computed and not yet published
   void try_join(Node* node);
@@ -407,38 +415,6 @@ class PathHold {
  private:
   PrefixCacheState& state_;
   std::list<Hold>::iterator place_;
-};
-
-// The frame of one public call: reads the clock, takes the mutex, and when it ends takes the checksums of what the call
-// paged out, after the mutex is free again.
-class Entry {
- public:
-  explicit Entry(PrefixCacheState& state, bool allow_closed = false);
-  ~Entry();
-  Entry(const Entry&) = delete;
-  Entry& operator=(const Entry&) = delete;
-
-  void unlock() { lock_.unlock(); }
-  bool holds() const noexcept { return lock_.owns_lock(); }
-  void relock();  // throws kClosed (with the mutex held) when the cache was closed meanwhile
-
- private:
-  PrefixCacheState& state_;
-  std::unique_lock<std::mutex> lock_;
-};
-
-// Refuses a second concurrent call on one session.
-class SessionCall {
- public:
-  explicit SessionCall(std::atomic<bool>& busy) : busy_(busy) {
-    if (busy_.exchange(true)) fail(ErrorKind::kBusy, "session", "another thread is in a call on this session");
-  }
-  ~SessionCall() { busy_ = false; }
-  SessionCall(const SessionCall&) = delete;
-  SessionCall& operator=(const SessionCall&) = delete;
-
- private:
-  std::atomic<bool>& busy_;
 };
 
 }  // namespace kvtrie

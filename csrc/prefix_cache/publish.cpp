@@ -47,10 +47,10 @@ void PrefixCacheState::open(Session& session, std::string_view name_space) {
 
 // Where a session ends is a restore point: the next turn goes on from there.
 void PrefixCacheState::detach(Session& session) noexcept {
-  if (session.closed_) return;
+  if (session.detached_) return;
   drop_open_step(session);
   drop_ahead(session);
-  session.closed_ = true;
+  session.closed_ = session.detached_ = true;
   try {
     if (!session.failed_ && session.publish_ && session.node_ != nullptr)
       make_point(session, session.computed_, PointKind::kEnd, states_of(session));

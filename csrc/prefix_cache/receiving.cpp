@@ -21,21 +21,6 @@ bool begins_with(std::span<const std::byte> longer, std::span<const std::byte> s
 
 // Made, used and ended with the prefix cache's mutex held.
 class Lookup {
- private:
-  // The mutex is free while `ask` runs, and held again afterwards, however that ends.
-  template <class Ask>
-  auto without_mutex(Ask&& ask) {
-    entry_.unlock();
-    try {
-      auto answer = ask();
-      entry_.relock();
-      return answer;
-    } catch (...) {
-      if (!entry_.holds()) entry_.relock();
-      throw;
-    }
-  }
-
  public:
   Lookup(Exchange& exchange, Session& session, const SharedPath& path, std::int32_t limit, Entry& entry)
       : owner_(exchange),
@@ -55,7 +40,7 @@ class Lookup {
 
   // Whether there is more in the tree now than before.
   bool run() {
-    const bool answers = without_mutex([&] { return owner_.answers(shared_, path_, now_); });
+    const bool answers = entry_.outside([&] { return owner_.answers(shared_, path_, now_); });
     if (answers) state_.has_points() ? take_points() : take_cells();
     join_pieces();
     return any_;
@@ -79,10 +64,10 @@ class Lookup {
     }
     const std::size_t block = blocks_known();
     if (stopped_ || block * kSharedBlock == path_.tokens()) return;
-    const SharedIndex index = without_mutex([&] { return shared_.get_index(path_, block, now_); });
+    const SharedIndex index = entry_.outside([&] { return shared_.get_index(path_, block, now_); });
     const FoundContinuation found = find_continuation(index, path_.bytes(block * kSharedBlock, path_.tokens()));
     if (found.cells == nullptr || block * kSharedBlock + found.common <= known_) return;
-    ReceivedSnapshot received = without_mutex([&] { return shared_.get_cells(path_, block, *found.cells, now_); });
+    ReceivedSnapshot received = entry_.outside([&] { return shared_.get_cells(path_, block, *found.cells, now_); });
     const bool whole = count_tokens(found.cells->tokens) == kSharedBlock;
     if (add(std::move(received),
             path_.key_behind(whole ? SharedKind::kBlock : SharedKind::kTail, block, found.cells->tokens)))
@@ -93,7 +78,7 @@ class Lookup {
   // goes on.
   bool take_block() {
     const std::size_t block = blocks_known() + 1;
-    ReceivedSnapshot received = without_mutex([&] { return shared_.get_block(path_, block, now_); });
+    ReceivedSnapshot received = entry_.outside([&] { return shared_.get_block(path_, block, now_); });
     const std::string key = path_.block_key(block);
     if (state_.full.empty() ? received.answer != SharedAnswer::kHit : !add(std::move(received), key)) return false;
     known_ = block * kSharedBlock;
@@ -116,7 +101,7 @@ class Lookup {
   std::vector<Candidate> walk() {
     std::vector<Candidate> candidates;
     for (std::size_t block = computed_ / kSharedBlock;; ++block) {
-      const SharedIndex index = without_mutex([&] { return shared_.get_index(path_, block, now_); });
+      const SharedIndex index = entry_.outside([&] { return shared_.get_index(path_, block, now_); });
       const bool goes_on = note(index, block, candidates);
       if (goes_on) owner_.set_known(path_.block_key(block + 1), true);
       if ((block + 1) * kSharedBlock >= limit_) break;
@@ -150,7 +135,7 @@ class Lookup {
         if (!take_block()) return false;
       }
     }
-    ReceivedSnapshot received = without_mutex([&] { return shared_.get_point(path_, each.block, each.found, now_); });
+    ReceivedSnapshot received = entry_.outside([&] { return shared_.get_point(path_, each.block, each.found, now_); });
     return add(std::move(received), path_.key_behind(SharedKind::kTail, each.block, each.found.tokens));
   }
 

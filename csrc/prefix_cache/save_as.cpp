@@ -86,9 +86,9 @@ class SaveAs {
     require_done(state_.make_host_room(stages.file_bytes(), /*may_lose=*/false) && stages.allocate(state_.host),
                  "host memory is full");
     if (!copied && state_of(node).on_device && state_.disk == nullptr) drop_unsaved_copies(node);
-    entry.unlock();
-    if (stages.fill()) write(header, sources, stages);  // damaged: as if it had never been
-    entry.relock();
+    entry.outside([&] {
+      if (stages.fill()) write(header, sources, stages);  // damaged: as if it had never been
+    });
   }
 
   void drop_unsaved_copies(Node* node) {

@@ -23,7 +23,7 @@ Session::~Session() { close(); }
 void Session::close() noexcept {
   if (cache_ == nullptr) return;
   Entry entry(cache_->state(), /*allow_closed=*/true);
-  cache_->state().detach(*this);
+  cache_->state().close(*this);
 }
 
 std::int32_t Session::length() const {
@@ -69,7 +69,7 @@ StepPtr Session::prefill_step(PrefixCacheState& state, std::uint32_t chunk, cons
 
 StepPtr Session::next_prefill(std::uint32_t chunk, const StepPtr& previous) {
   require(chunk > 0, "session.prefill", "chunk: got 0, allowed 1 or more tokens");
-  const SessionCall call(busy_);
+  const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();
   StepPtr step = prefill_step(state, chunk, previous);
   if (step != nullptr) state.begin_timing(*step);
@@ -77,7 +77,7 @@ StepPtr Session::next_prefill(std::uint32_t chunk, const StepPtr& previous) {
 }
 
 void Session::append(std::span<const Token> tokens) {
-  const SessionCall call(busy_);
+  const SessionCall call(*this);
   Entry entry(cache_->state());
   require_open(closed_, failed_);
   const bool with_media = check_tokens(tokens, "session.append");
@@ -103,7 +103,7 @@ StepPtr Session::decode_step(PrefixCacheState& state) {
 }
 
 StepPtr Session::decode() {
-  const SessionCall call(busy_);
+  const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();
   StepPtr step = decode_step(state);
   state.begin_timing(*step);
@@ -112,7 +112,7 @@ StepPtr Session::decode() {
 
 // Copies the place, not the history: node, tail and the list of spans.
 SessionPtr Session::branch() {
-  const SessionCall call(busy_);
+  const SessionCall call(*this);
   SessionPtr twin(new Session(cache_));  // outlives the entry: closing it takes the mutex
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
@@ -148,7 +148,7 @@ bool Session::can_rewind(std::int32_t length) const {
 }
 
 void Session::rewind(std::int32_t length) {
-  const SessionCall call(busy_);
+  const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
   require_open(closed_, failed_);
@@ -180,7 +180,7 @@ void Session::rewind(std::int32_t length) {
 }
 
 std::int32_t Session::checkpoint() {
-  const SessionCall call(busy_);
+  const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
   require_open(closed_, failed_);

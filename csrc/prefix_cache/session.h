@@ -9,8 +9,8 @@
 //
 // A step that is still open when the session is asked for anything else is dropped: the session stands where it stood.
 //
-// Threads: a session takes one call at a time; a second concurrent call is refused with kBusy. Different sessions of
-// one cache may be used from different threads. Units: tokens.
+// Threads: a session takes one call at a time; a second concurrent call is refused with kBusy, but `close` interrupts
+// (calls.h). Different sessions of one cache may be used from different threads. Units: tokens.
 #pragma once
 
 #include <atomic>
@@ -75,19 +75,22 @@ class Session : public std::enable_shared_from_this<Session> {
   // tokens, 0: as many as are recorded) and moves what follows down; K are rotated. The session is private from then
   // on. Where that is impossible nothing changes, and the result names the tokens that a new session has to begin with.
   std::optional<Tokens> shift(std::int32_t keep, std::int32_t limit = 0);
-  void close() noexcept;  // idempotent
+  // Idempotent. A call of another thread that is on the session throws kClosed when it next comes to it, and gives back
+  // what the session holds when it ends; this does not wait for it.
+  void close() noexcept;
 
  private:
   friend class Exchange;
   friend class Lookup;
   friend class PrefixCache;
+  friend class SessionCall;
   friend class Step;
   friend struct PrefixCacheState;
   explicit Session(std::shared_ptr<PrefixCache> cache) : cache_(std::move(cache)) {}
   StepPtr prefill_step(PrefixCacheState& state, std::uint32_t chunk, const StepPtr& previous);
   StepPtr decode_step(PrefixCacheState& state);
 
-  // All below: guarded by the cache's mutex, except `busy_`.
+  // Guarded by the cache's mutex.
   std::shared_ptr<PrefixCache> cache_;
   std::string name_space_;
   ReusePlan report_;
@@ -104,9 +107,13 @@ class Session : public std::enable_shared_from_this<Session> {
   bool use_ = true;  // reuse what is there
   bool publish_ = true;
   bool always_load_ = false;  // what is known is brought back even where computing it is faster
-  bool closed_ = false;
-  bool failed_ = false;  // state it stood on was lost to a device failure
-  mutable std::atomic<bool> busy_{false};
+  bool failed_ = false;       // state it stood on was lost to a device failure
+  bool detached_ = false;     // it holds nothing any more
+
+  // Readable without the mutex.
+  enum class Call : std::uint8_t { kNone, kOne, kOneAndClosing };
+  std::atomic<bool> closed_{false};              // written with the mutex held
+  mutable std::atomic<Call> call_{Call::kNone};  // calls.h
 };
 
 using SessionPtr = std::shared_ptr<Session>;

@@ -29,7 +29,7 @@ Tokens without(Tokens tokens, std::int32_t begin, std::int32_t end) {
 // All caches move, or none: what can be refused is asked of every cache first, and the only step after that which can
 // fail for lack of room comes before any cache has changed; a failure further on ends the session.
 std::optional<Tokens> Session::shift(std::int32_t keep, std::int32_t limit) {
-  const SessionCall call(busy_);
+  const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
   state.require_usable(*this);

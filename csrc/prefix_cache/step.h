@@ -8,6 +8,7 @@
 // Threads: one thread drives a step. Units: rows are tokens.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -93,9 +94,8 @@ class Step {
   std::vector<std::vector<SlotRef>> before_;        // of each session: its states when the step began
   double made_at_ = -1;  // seconds of the cache's clock, set once the call that made it is over; below 0: not yet
   CompletionPtr begun_;
-  StepTimingPtr timing_;  // null: not complete, or not measured on a device
-  bool complete_ = false;
-  bool dropped_ = false;
+  StepTimingPtr timing_;                                // null: not complete, or not measured on a device
+  std::atomic<bool> complete_{false}, dropped_{false};  // written with the mutex held
   bool attended_ = false;
 };
 

@@ -220,8 +220,7 @@ StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, s
                                     std::uint32_t chunk, bool adopt, Entry& entry) {
   require(!list.empty(), "step", "sessions: got none, allowed at least 1");
   for (const SessionPtr& session : list) {
-    if (session->closed_) fail(ErrorKind::kClosed, "step", "the session is closed");
-    if (session->failed_) fail(ErrorKind::kDevice, "step", "the session's state was lost to a device failure");
+    require_usable(*session);
     drop_open_step(*session);
     if (adopt && session->use_ && published(*session) == session->computed_) {
       const std::int32_t before = session->computed_;
@@ -229,6 +228,7 @@ StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, s
       totals.adopted_tokens += static_cast<std::uint64_t>(session->computed_ - before);
     }
   }
+  for (const SessionPtr& session : list) require_usable(*session);  // the others, while one was brought back
   settle_times();
   StepPtr step(new Step());
   step->sessions_.assign(list.begin(), list.end());

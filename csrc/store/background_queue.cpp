@@ -145,6 +145,11 @@ std::uint64_t BackgroundQueue::pending_bytes() const {
   return state_->bytes;
 }
 
+bool BackgroundQueue::on_own_thread() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->on_own_thread();
+}
+
 std::uint64_t BackgroundQueue::pending_jobs() const {
   const std::lock_guard lock(state_->mutex);
   return state_->pending.size();

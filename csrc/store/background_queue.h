@@ -31,6 +31,7 @@ class BackgroundQueue {
   void drop_pending();                   // forgets jobs that have not begun
   std::uint64_t pending_bytes() const;   // queued or running
   std::uint64_t pending_jobs() const;    // the same
+  bool on_own_thread() const;            // whether the caller is a job of this queue
 
  private:
   struct State;

@@ -400,7 +400,10 @@ point or step ends inside one. The model replaces their embeddings.)");
   c.def_property_readonly("closed", &PrefixCache::closed, "Whether it was closed.");
   c.def(
       "close", [](PrefixCache& self) { without_gil([&] { self.close(); }); },
-      "Closes every session and gives all cells back. May be called again.");
+      R"(Closes every session and gives back all cells, host memory and the folder. May be called again, from any thread.
+
+Waits for calls of other threads that wait for something themselves: they raise ``ClosedError`` when that is over. In a callback,
+as a clock's or a store's, it returns at once, and what is left is done when the call that it interrupts has ended.)");
   refuse_pickling(c, "keeping it in the process: the K/V stay on the device");
 }
 

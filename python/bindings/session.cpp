@@ -322,7 +322,10 @@ nothing changes, and the ``Reprocess`` returned names the tokens to begin a new 
 ``ArgumentError`` for ``keep`` outside 0 to limit - 1 or inside a span that goes as one.)");
   c.def(
       "close", [](Session& self) { without_gil([&] { self.close(); }); },
-      "Gives up the session; what it computed and published stays. May be called again.");
+      R"(Ends the session; what it computed and published stays. May be called again, from any thread.
+
+A call of another thread that is on the session raises ``ClosedError`` when it next comes to it, and gives back what the session
+holds when it ends; ``close`` does not wait for that.)");
   c.def("__enter__", [](const SessionPtr& self) { return self; });
   c.def("__exit__", [](Session& self, const py::args&) { without_gil([&] { self.close(); }); });
   c.def(

@@ -1,0 +1,139 @@
+#include "prefix_cache/calls.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+
+// ---- outside ------------------------------------------------------------------------------------------------------
+
+void CallsOutside::remove(std::thread::id thread) noexcept {
+  const auto place = std::find(threads_.begin(), threads_.end(), thread);
+  if (place != threads_.end()) threads_.erase(place);
+  came_back_.notify_all();
+}
+
+bool CallsOutside::has(std::thread::id thread) const noexcept {
+  return std::find(threads_.begin(), threads_.end(), thread) != threads_.end();
+}
+
+bool CallsOutside::only(std::thread::id thread) const noexcept {
+  return std::all_of(threads_.begin(), threads_.end(), [&](std::thread::id each) { return each == thread; });
+}
+
+void CallsOutside::wait_for_others(std::unique_lock<std::mutex>& lock) {
+  came_back_.wait(lock, [this] { return only(std::this_thread::get_id()); });
+}
+
+Entry::Outside::Outside(Entry& entry) : entry_(entry) {
+  entry_.state_.outside.add(std::this_thread::get_id());
+  entry_.lock_.unlock();
+}
+
+Entry::Outside::~Outside() {
+  entry_.lock_.lock();
+  entry_.state_.outside.remove(std::this_thread::get_id());
+}
+
+// ---- the frame of a call ------------------------------------------------------------------------------------------
+
+// While more than half of the host tier waits to be written, calls wait: what comes next needs the other half.
+Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state) {
+  const double now = read_clock(state.options);
+  if (state.writer != nullptr) state.writer->wait_below(state.host->cap() / 2);
+  lock_ = std::unique_lock(state.mutex);
+  if (!allow_closed && state.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache is closed");
+  state.now = std::max(state.now, now);
+  if (!state.arrivals.empty()) state.reap_arrivals();
+  if (state.now >= state.next_expiry && !state.closed) state.expire();
+  if (state.disk != nullptr) state.write_again_after_a_while();
+}
+
+Entry::~Entry() {
+  if (state_.closing_is_left && state_.outside.empty()) {
+    state_.closing_is_left = false;
+    state_.take_apart(*this);
+  }
+  std::vector<BlobPtr> sealing;
+  sealing.swap(state_.unsealed);
+  const std::shared_ptr<DiskTier> disk = state_.disk;
+  lock_.unlock();
+  for (const BlobPtr& blob : sealing) blob->seal();
+  if (disk != nullptr && disk->doomed_bytes() > 0) disk->sweep();
+}
+
+void Entry::require_open() const {
+  if (state_.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache was closed during the call");
+}
+
+// ---- calls on a session -------------------------------------------------------------------------------------------
+
+SessionCall::SessionCall(Session& session) : session_(&session) {
+  auto found = Session::Call::kNone;
+  if (session.call_.compare_exchange_strong(found, Session::Call::kOne)) return;
+  if (found == Session::Call::kOneAndClosing)
+    fail(ErrorKind::kClosed, "session", "the session is closed; a call of another thread is still on it");
+  fail(ErrorKind::kBusy, "session", "another thread is in a call on this session");
+}
+
+SessionCall::~SessionCall() {
+  if (session_ == nullptr || session_->call_.exchange(Session::Call::kNone) == Session::Call::kOne) return;
+  PrefixCacheState& state = session_->cache_->state();
+  Entry entry(state, /*allow_closed=*/true);
+  state.detach(*session_);
+}
+
+void PrefixCacheState::close(Session& session) noexcept {
+  drop_open_step(session);
+  session.closed_ = true;
+  auto found = Session::Call::kOne;
+  if (session.call_.compare_exchange_strong(found, Session::Call::kOneAndClosing) ||
+      found == Session::Call::kOneAndClosing)
+    return;
+  detach(session);
+}
+
+// ---- closing the cache --------------------------------------------------------------------------------------------
+
+void PrefixCacheState::close(Entry& entry) noexcept {
+  if (closed) return;
+  closed = true;
+  timings.clear();
+  const bool in_job = exchange != nullptr && exchange->on_own_thread();
+  if (!in_job && !outside.has(std::this_thread::get_id())) return take_apart(entry);
+  closing_is_left = true;
+  if (in_job) exchange->add_job([keep = shared_from_this()] { const Entry last(*keep, /*allow_closed=*/true); });
+}
+
+// What sessions leave is written before the tree goes; from then on the files stay.
+void PrefixCacheState::take_apart(Entry& entry) noexcept {
+  outside.wait_for_others(entry.lock_);
+  while (!sessions.empty()) detach(**sessions.begin());
+  {
+    const Entry::Outside meanwhile(entry);
+    if (writer != nullptr) writer->drain();
+    if (exchange != nullptr && !exchange->on_own_thread()) exchange->drain();
+  }
+  if (disk != nullptr) disk->keep_files();
+  remove_all();
+  for (const auto& cache : caches) cache->detach();
+  for (const auto& cache : recurrents) cache->detach();
+  disk = nullptr;  // another cache may open the folder
+}
+
+void PrefixCacheState::remove_all() noexcept {
+  try {
+    std::vector<Node*> tops;
+    trie.visit([&](Node& node) {
+      if (!node.is_root() && node.parent()->is_root()) tops.push_back(&node);
+    });
+    for (Node* node : tops) remove_subtree(node, /*tidy=*/false);
+  } catch (const std::exception& error) {
+    log_message(LogLevel::kWarning, cat("prefix cache: some state stays until the cache is collected: ", error.what()));
+  }
+}
+
+}  // namespace kvtrie

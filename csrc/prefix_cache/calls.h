@@ -1,0 +1,115 @@
+// How calls begin, wait and end: what a call may meet when it comes back, and who takes a cache apart.
+//
+// Concept. A public call holds the cache's mutex from an `Entry` on. Where it has to wait, for a device, a file, a
+// store or a callback, it goes *outside*: the mutex is free while that lasts, and any other call may be made in
+// between.
+//
+//     call A   |--mutex--|  outside  |--mutex--|     outside     |--mutex--|
+//     call B             |-- evict --|         |-- close: waits .............|-- takes all apart --|
+//
+// What A may meet when it comes back, and what becomes of it:
+//
+//     nodes cut, joined, moved    A looks everything up again; what it builds on is held (PathHold,
+//     prefix_cache_state.h) its session was closed      only marked: A throws kClosed where it next uses the session,
+//     and A's end gives back
+//                                 what the session holds (SessionCall)
+//     the cache was closed        A throws kClosed at once
+//
+// Closing a cache waits for the calls that are outside, which end like that, and then takes it apart. Who cannot wait
+// leaves that to the last call that comes back: a callback, which is inside a call itself, and the thread that sends to
+// the store, where a last job of its queue does it if no call is outside. So closing never waits for itself.
+//
+// Threads: an Entry belongs to the thread that made it. `Outside` is guarded by the cache's mutex.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace kvtrie {
+
+class Session;
+struct PrefixCacheState;
+
+// The calls that are outside now.
+class CallsOutside {
+ public:
+  void add(std::thread::id thread) { threads_.push_back(thread); }
+  void remove(std::thread::id thread) noexcept;
+  bool has(std::thread::id thread) const noexcept;
+  bool empty() const noexcept { return threads_.empty(); }
+  // Until none is outside but those of this thread. `lock`: of the cache's mutex.
+  void wait_for_others(std::unique_lock<std::mutex>& lock);
+
+ private:
+  bool only(std::thread::id thread) const noexcept;
+  std::vector<std::thread::id> threads_;  // one entry for each call: calls nest in callbacks
+  std::condition_variable came_back_;
+};
+
+// The frame of one public call: reads the clock, takes the mutex, and when it ends takes the checksums of what the call
+// paged out, after the mutex is free again.
+class Entry {
+ public:
+  // Throws kClosed when the cache is closed, unless `allow_closed`.
+  explicit Entry(PrefixCacheState& state, bool allow_closed = false);
+  ~Entry();
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+
+  // Runs `work` without the mutex, which is held again afterwards however that ends. Throws kClosed when the cache was
+  // closed meanwhile; what `work` throws comes first.
+  template <class Work>
+  auto outside(Work&& work) {
+    if constexpr (std::is_void_v<std::invoke_result_t<Work&>>) {
+      {
+        const Outside meanwhile(*this);
+        work();
+      }
+      require_open();
+    } else {
+      auto result = [&] {
+        const Outside meanwhile(*this);
+        return work();
+      }();
+      require_open();
+      return result;
+    }
+  }
+
+ private:
+  friend struct PrefixCacheState;
+  class Outside {
+   public:
+    explicit Outside(Entry& entry);
+    ~Outside();
+    Outside(const Outside&) = delete;
+    Outside& operator=(const Outside&) = delete;
+
+   private:
+    Entry& entry_;
+  };
+  void require_open() const;
+
+  PrefixCacheState& state_;
+  std::unique_lock<std::mutex> lock_;
+};
+
+// One call on a session. Throws kBusy when another thread is in one, kClosed when the session is being closed. Made
+// before the call's Entry, so that it ends after it.
+class SessionCall {
+ public:
+  explicit SessionCall(Session& session);
+  ~SessionCall();
+  SessionCall(SessionCall&& other) noexcept : session_(std::exchange(other.session_, nullptr)) {}
+  SessionCall& operator=(SessionCall&&) = delete;
+
+ private:
+  Session* session_;
+};
+
+}  // namespace kvtrie

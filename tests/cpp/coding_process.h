@@ -1,0 +1,245 @@
+// A process of a model whose K, V and states name the prefix they belong to: a prefix cache of its own over caches of
+// any kinds, in host memory. A foreign, stale or lost row is recognised wherever it is read.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <ostream>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache/host_kv_store.h"
+#include "cache/host_state_store.h"
+#include "kv_code.h"
+#include "prefix_cache/prefix_cache.h"
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie::test {
+
+using oracle::kv_value;
+using oracle::prefix_hashes;
+
+struct Kinds {
+  const char* name;
+  std::vector<Visibility> attention;  // of each attention cache
+  int recurrent = 0;
+  bool dense() const {
+    return recurrent == 0 &&
+           std::all_of(attention.begin(), attention.end(), [](const Visibility& each) { return each.full(); });
+  }
+};
+
+inline std::ostream& operator<<(std::ostream& out, const Kinds& kinds) { return out << kinds.name; }
+
+inline const Kinds kDense{"dense", {{}, {}}, 0};
+inline const Kinds kEvery[] = {kDense,
+                               {"window", {{40, 0}}, 0},
+                               {"chunk", {{0, 64}}, 0},
+                               {"recurrent", {}, 1},
+                               {"mixed", {{}, {40, 0}, {0, 100}}, 2},
+                               {"hybrid", {{}}, 1}};
+
+// A token list: `length` tokens, the first `shared` of which every salt has.
+inline Tokens prompt(std::int32_t length, Token salt, std::int32_t shared = 0) {
+  Tokens tokens(static_cast<std::size_t>(length));
+  for (std::int32_t i = 0; i < length; ++i) tokens[static_cast<std::size_t>(i)] = i < shared ? i : i + 100000 * salt;
+  return tokens;
+}
+
+struct Found {
+  std::int32_t reused = 0;
+  Tier tier = Tier::kNone;
+};
+
+// One process: a prefix cache of its own on a store that others use, too, with a model whose K, V and states say whose
+// they are.
+class Process {
+ public:
+  Process(const Kinds& kinds, std::shared_ptr<RemoteStore> store, PrefixCacheOptions options = {}, Cell cells = 4096,
+          DType dtype = DType::kFloat32)
+      : dtype_(dtype) {
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < kinds.attention.size(); ++i)
+      attention_.push_back(make_cells(i, kinds.attention[i], cells));
+    for (int i = 0; i < kinds.recurrent; ++i) recurrent_.push_back(make_states(static_cast<std::size_t>(i)));
+    for (const auto& cache : attention_) bytes += cache->shape().bytes_per_cell();
+    if (options.fingerprint.empty()) options.fingerprint = "weights";
+    if (options.host_bytes == 0) options.host_bytes = 16384 * std::max<std::uint64_t>(bytes, 64);
+    options.growth = 16;
+    options.store = std::move(store);
+    options.store_options.max_value = 4096;  // so that larger contents come in chunks
+    if (!options.clock) options.clock = [this] { return time; };
+    cache = PrefixCache::create({attention_, recurrent_}, options);
+  }
+  ~Process() {
+    if (cache == nullptr || cache->closed()) return;
+    settle();
+    const std::vector<std::string> findings = cache->check();
+    EXPECT_TRUE(findings.empty()) << findings.front();
+  }
+
+  // Begins, checks what is there, computes the rest and closes.
+  Found chat(const Tokens& tokens, const std::string& name_space = "n", std::uint32_t chunk = 100) {
+    const SessionPtr session = cache->begin(name_space, tokens);
+    verify(*session, name_space, tokens);
+    while (const StepPtr step = session->next_prefill(chunk)) compute(*step, name_space, tokens);
+    EXPECT_EQ(session->length(), static_cast<std::int32_t>(tokens.size()));
+    verify(*session, name_space, tokens);
+    const Found found{session->reused(), session->tier()};
+    session->close();
+    return found;
+  }
+  Found share(const Tokens& tokens, const std::string& name_space = "n") {
+    const Found found = chat(tokens, name_space);
+    settle();
+    return found;
+  }
+  void settle() {
+    if (cache->state().exchange != nullptr) cache->state().exchange->drain();
+  }
+
+  StoreStats store() const { return *cache->stats().store; }
+
+  // Rows, and states, of every layer for the step's tokens, which are among `tokens`.
+  void compute(Step& step, const std::string& name_space, const Tokens& tokens) {
+    const auto hashes = prefix_hashes(name_space, tokens);
+    const auto rows = static_cast<std::int64_t>(step.tokens().size());
+    for (const auto& cache_of : attention_) {
+      const KvShape& shape = cache_of->shape();
+      for (const std::int32_t layer : cache_of->layers()) {
+        Tensor k = Tensor::host(DType::kFloat32, {rows, 1, shape.k_dim});
+        Tensor v = Tensor::host(DType::kFloat32, {rows, 1, shape.v_dim});
+        for (std::size_t row = 0; row < step.tokens().size(); ++row) {
+          const std::uint64_t hash = hashes[static_cast<std::size_t>(step.positions()[row])];
+          write(k, row, shape.k_dim, hash, static_cast<std::uint32_t>(layer), false);
+          write(v, row, shape.v_dim, hash, static_cast<std::uint32_t>(layer), true);
+        }
+        step.put(layer, k, v);
+      }
+    }
+    std::vector<std::int32_t> lengths = step.boundaries().empty() ? std::vector<std::int32_t>{} : step.boundaries()[0];
+    lengths.push_back(step.positions().back() + 1);
+    for (const auto& cache_of : recurrent_) {
+      for (const std::int32_t layer : cache_of->layers()) {
+        const auto entries = static_cast<std::int64_t>(lengths.size());
+        Tensor conv = Tensor::host(DType::kFloat32, {entries, 2, 2}),
+               delta = Tensor::host(DType::kFloat32, {entries, 1, 2, 2});
+        for (std::size_t i = 0; i < lengths.size() * 4; ++i) {
+          const auto column = static_cast<std::uint32_t>(i % 4), number = static_cast<std::uint32_t>(layer);
+          conv.host_span<float>()[i] = state_value(hashes, lengths[i / 4], number, false, column);
+          delta.host_span<float>()[i] = state_value(hashes, lengths[i / 4], number, true, column);
+        }
+        step.put_states(layer, conv, delta);
+      }
+    }
+  }
+
+  // Every cell that the session's next query sees, and its states, are those of its own tokens.
+  void verify(const Session& session, const std::string& name_space, const Tokens& tokens) {
+    const auto hashes = prefix_hashes(name_space, tokens);
+    const std::int32_t length = session.length();
+    for (std::size_t i = 0; i < attention_.size(); ++i) verify_cells(session, i, length, hashes);
+    for (std::size_t i = 0; i < recurrent_.size(); ++i) verify_states(session, i, length, hashes);
+  }
+
+  const std::vector<std::shared_ptr<CausalCache>>& attention() const { return attention_; }
+  const std::vector<std::shared_ptr<RecurrentCache>>& recurrent() const { return recurrent_; }
+
+  PrefixCachePtr cache;
+  double time = 0;
+
+ private:
+  std::shared_ptr<CausalCache> make_cells(std::size_t index, const Visibility& sees, Cell cells) {
+    const KvShape shape{index == 0 ? 2u : 1u, 1, 2, index == 0 ? 2u : 3u, cells, dtype_};
+    CausalCache::Options options;
+    options.visibility = sees;
+    for (std::uint32_t i = 0; i < shape.layers; ++i)
+      options.layers.push_back(static_cast<std::int32_t>(index * 10 + i));
+    auto made = CausalCache::create(std::make_unique<HostKvStore>(shape), options);
+    KvStore* store = &made->store();
+    made->pool().on_free = [store](Cell begin, std::uint32_t length) { store->fill(begin, length, 0xFF); };
+    return made;
+  }
+
+  static std::shared_ptr<RecurrentCache> make_states(std::size_t index) {
+    StateShape shape;
+    shape.layers = index == 0 ? 2 : 1;
+    shape.conv_tail = shape.conv_dim = 2;
+    shape.v_heads = 1;
+    shape.v_dim = shape.k_dim = 2;
+    shape.slots = 64;
+    std::vector<std::int32_t> layers;
+    for (std::uint32_t i = 0; i < shape.layers; ++i) layers.push_back(static_cast<std::int32_t>(100 + index * 10 + i));
+    return RecurrentCache::create(std::make_unique<HostStateStore>(shape), layers);
+  }
+
+  static float state_value(const std::vector<std::uint64_t>& hashes, std::int32_t length, std::uint32_t layer,
+                           bool delta, std::uint32_t column) {
+    return length == 0 ? 0.0f : kv_value(hashes[static_cast<std::size_t>(length) - 1], 1000 + layer, delta, column);
+  }
+
+  static void write(Tensor& rows, std::size_t row, std::uint32_t dim, std::uint64_t hash, std::uint32_t layer,
+                    bool value) {
+    for (std::uint32_t i = 0; i < dim; ++i) rows.host_span<float>()[row * dim + i] = kv_value(hash, layer, value, i);
+  }
+
+  void verify_cells(const Session& session, std::size_t i, std::int32_t length,
+                    const std::vector<std::uint64_t>& hashes) {
+    const CellSpans spans = cache->state().spans_of(session, i);
+    const std::int32_t floor = attention_[i]->visibility().floor(length);
+    std::int32_t at = spans.empty() ? length : spans.front().position;
+    if (floor < length) {
+      ASSERT_LE(at, floor) << "cache " << i << " lacks cells";
+    }
+    for (const CellSpan& span : spans) {
+      ASSERT_EQ(span.position, at);
+      at = span.end_position();
+    }
+    if (floor < length) {
+      ASSERT_GE(at, length) << "more where the session restarts below what it holds";
+    }
+    const KvShape& shape = attention_[i]->shape();
+    for (std::uint32_t layer = 0; layer < shape.layers && !spans.empty() && dtype_ == DType::kFloat32; ++layer) {
+      const auto [k, v] = attention_[i]->store().rows(layer, spans);
+      const auto number = static_cast<std::uint32_t>(attention_[i]->layers()[layer]);
+      expect_rows(k.host_span<float>(), shape.k_dim, spans.front().position, hashes, number, false);
+      expect_rows(v.host_span<float>(), shape.v_dim, spans.front().position, hashes, number, true);
+    }
+  }
+
+  static void expect_rows(std::span<const float> rows, std::uint32_t dim, std::int32_t start,
+                          const std::vector<std::uint64_t>& hashes, std::uint32_t layer, bool value) {
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::uint64_t hash = hashes[static_cast<std::size_t>(start) + i / dim];
+      wrong += rows[i] != kv_value(hash, layer, value, static_cast<std::uint32_t>(i % dim));
+    }
+    EXPECT_EQ(wrong, 0u) << (value ? "V" : "K") << " of layer " << layer;
+  }
+
+  void verify_states(const Session& session, std::size_t i, std::int32_t length,
+                     const std::vector<std::uint64_t>& hashes) {
+    const std::vector<SlotRef> slots = cache->state().states_of(session);
+    if (length == 0) return;
+    const Slot wanted[] = {slots[i].slot()};
+    for (std::uint32_t layer = 0; layer < recurrent_[i]->shape().layers; ++layer) {
+      const auto [conv, delta] = recurrent_[i]->store().read(layer, wanted);
+      const auto number = static_cast<std::uint32_t>(recurrent_[i]->layers()[layer]);
+      for (std::uint32_t column = 0; column < 4; ++column) {
+        EXPECT_EQ(conv.host_span<float>()[column], state_value(hashes, length, number, false, column));
+        EXPECT_EQ(delta.host_span<float>()[column], state_value(hashes, length, number, true, column));
+      }
+    }
+  }
+
+  DType dtype_;
+  std::vector<std::shared_ptr<CausalCache>> attention_;
+  std::vector<std::shared_ptr<RecurrentCache>> recurrent_;
+};
+
+}  // namespace kvtrie::test
