@@ -68,6 +68,32 @@ def test_doctor_names_the_missing_package(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "apt-get install libabsent9" in text and f"no .icd file in {tmp_path}" in text
 
 
+def test_doctor_counts_programs_while_others_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A compiler's file may be listed, be there for one question, and be gone at the next."""
+    folder = tmp_path / "kvtrie"
+    (folder / "within").mkdir(parents=True)
+    monkeypatch.setenv("KVTRIE_CACHE_DIR", str(folder))
+    for name in ("program", "within/program", "passing"):
+        (folder / name).write_bytes(bytes(500))
+    stat = os.stat
+
+    def asked(path: Any, *arguments: Any, **options: Any) -> Any:
+        found = stat(path, *arguments, **options)
+        if str(path).endswith("passing"):
+            os.unlink(path)
+        return found
+
+    def gone(path: Any, *arguments: Any, **options: Any) -> Any:
+        if str(path).endswith("passing"):
+            os.unlink(path)
+        return stat(path, *arguments, **{**options, "follow_symlinks": False})
+
+    monkeypatch.setattr(os, "stat", asked)
+    monkeypatch.setattr(os, "lstat", gone)
+    assert doctor._program_cache().detail.endswith(": 2 files, 1000 B")
+    assert not (folder / "passing").exists()
+
+
 def test_wrong_command_is_exit_code_two(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         main(["dance"])
