@@ -117,6 +117,7 @@ const cl::DevicePtr& DeviceHandle::open(cl::Device::Options options) {
 }
 
 std::vector<DeviceHandlePtr> device_handles() {
+  py::module_::import("kvtrie._listing").attr("prepare")();
   const std::string pose = setting("pose");
   std::vector<cl::DeviceInfo> found = without_gil([&] { return cl::list_devices(pose); });
   std::vector<DeviceHandlePtr> handles;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,11 @@ def select(name: Any = None) -> _core.Device:
 def _best(wanted: str, argument: str) -> _core.Device:
     found = _core.devices()
     if not found:
-        raise DeviceError(
-            f"[Device] no OpenCL device: {_health.driver_advice()[0]} (`python -m kvtrie doctor` says more)"
-        )
+        from . import _listing
+
+        left_out = [f"{name} is left out, which ends the process ({how})" for name, how in _listing.left_out().items()]
+        advice = "; ".join([*left_out, _health.driver_advice()[0]])
+        raise DeviceError(f"[Device] no OpenCL device: {advice} (`python -m kvtrie doctor` says more)")
     fitting = [device for device in found if wanted.lower() in f"{device.platform} {device.name}".lower()]
     if not fitting:
         names = ", ".join(repr(device.name) for device in found)
@@ -78,6 +81,14 @@ def kept_file(kind: str, *about: Any) -> Path | None:
     library = os.stat(_core.__file__)
     key = (*about, _core.__version__, library.st_size, library.st_mtime_ns)
     return Path(folder, f"{kind}-{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}")
+
+
+def keep(file: Path, text: str) -> None:
+    """Writes it whole or not at all: others may be reading it. Nothing is said where it cannot be written."""
+    with contextlib.suppress(OSError):
+        written = file.with_name(f"{file.name}.{os.getpid()}")
+        written.write_text(text, encoding="utf-8")
+        written.replace(file)
 
 
 def forget() -> None:

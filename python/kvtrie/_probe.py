@@ -28,6 +28,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -67,7 +68,7 @@ def unusable_kernels(*about: Any) -> list[str]:
     Raises DeviceError for a driver that is refused.
     """
     device = About(*about)
-    file = _file_of(device)
+    file = kept_file("driver", *device[1:])
     if file is None or not _child.possible():
         return []
     with _lock:
@@ -77,9 +78,9 @@ def unusable_kernels(*about: Any) -> list[str]:
     return list(verdict.unusable)
 
 
-def _file_of(device: About) -> Optional[Path]:
-    """Where the verdict is kept; None where there is no probing."""
-    return None if os.environ.get("KVTRIE_PROBE") == "0" else _devices.kept_file("driver", device[1:])
+def kept_file(kind: str, *about: Any) -> Optional[Path]:
+    """Where a verdict is kept; None where there is no probing."""
+    return None if os.environ.get("KVTRIE_PROBE") == "0" else _devices.kept_file(kind, *about)
 
 
 def _kept(file: Path) -> Optional[Verdict]:
@@ -95,10 +96,7 @@ def _probed(device: About, file: Path) -> Verdict:
     verdict = _verdict(device)
     if verdict is None:
         return Verdict()
-    with contextlib.suppress(OSError):
-        written = file.with_name(f"{file.name}.{os.getpid()}")
-        written.write_text(json.dumps(verdict._asdict()), encoding="utf-8")
-        written.replace(file)
+    _devices.keep(file, json.dumps(verdict._asdict()))
     return verdict
 
 
@@ -106,7 +104,7 @@ def _verdict(device: About) -> Optional[Verdict]:
     unusable: list[str] = []
     while True:
         try:
-            end = _run_child(device.place, unusable)
+            end = run_child(__name__, index=device.place, unusable=unusable)
         except OSError:  # no more processes, no room
             return None
         if end.unknown:
@@ -121,7 +119,7 @@ def _verdict(device: About) -> Optional[Verdict]:
         )
 
 
-class _End(NamedTuple):
+class End(NamedTuple):
     """How a child ended. ``kernel``: what it tried just then; "": none. ``how``: the status and the last words."""
 
     survived: bool
@@ -130,23 +128,33 @@ class _End(NamedTuple):
     how: str
 
 
-def _run_child(index: int, unusable: list[str]) -> _End:
+def run_child(module: str, environment: Optional[Mapping[str, str]] = None, **told: Any) -> End:
+    """Runs ``main()`` of the module in a child, which finds what it is told as JSON in ``sys.argv[2]``; see ``trial``.
+
+    ``environment`` comes on top of ours. Raises OSError where no child can be started.
+    """
     import subprocess  # with tempfile as long as opening a device takes, and most processes find a verdict
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="kvtrie-") as folder:
         journal, words = Path(folder, "journal"), Path(folder, "words")
-        told = json.dumps({"index": index, "journal": str(journal), "unusable": unusable})
-        command = _child.command(__name__, told)
+        command = _child.command(module, json.dumps({"journal": str(journal), **told}))
         with words.open("wb") as out:
             status = _wait(
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+                subprocess.Popen(
+                    command,
+                    env={**os.environ, **(environment or {})},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
             )
         lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
         last = words.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
         how = "; ".join([f"signal {-status}" if status < 0 else f"status {status}", *last])
         unknown = "started" not in lines or status in _NOT_THE_DRIVER
-        return _End("survived" in lines, unknown, _open_trial(lines), how)
+        return End("survived" in lines, unknown, _open_trial(lines), how)
 
 
 def _wait(child: subprocess.Popen[bytes]) -> int:
@@ -175,22 +183,30 @@ def _open_trial(lines: list[str]) -> str:
     return begun[-1] if begun else ""
 
 
-def main() -> None:
-    """The child: its argument is what it is told, as JSON."""
+@contextlib.contextmanager
+def trial() -> Iterator[dict[str, Any]]:
+    """In a child: what it is told, for what may end the process. The end of the block ends it as one that survived."""
     import resource
-
-    from . import _checks
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     told = json.loads(sys.argv[2])
     _write(told["journal"], "started")
-    device = _core.devices()[told["index"]]
-    device._open_for_trial(told["journal"], told["unusable"])
-    for check in _checks.CHECKS.values():
-        with contextlib.suppress(Error):  # a kernel that is wrong or left out: whoever needs it is told
-            _checks.error_of(check, device)
+    yield told
     _write(told["journal"], "survived")
     os._exit(0)  # what a driver does at its end is not asked
+
+
+def main() -> None:
+    """The child."""
+    from . import _checks, _listing
+
+    _listing.trust()
+    with trial() as told:
+        device = _core.devices()[told["index"]]
+        device._open_for_trial(told["journal"], told["unusable"])
+        for check in _checks.CHECKS.values():
+            with contextlib.suppress(Error):  # a kernel that is wrong or left out: whoever needs it is told
+                _checks.error_of(check, device)
 
 
 def _write(journal: str, line: str) -> None:

@@ -1,18 +1,38 @@
-"""Drivers that end the process: found out in a child process, and what follows from it."""
+"""Drivers that end the process, over a kernel or while they are listed: found out in children, and what follows."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kvtrie as kv
-from kvtrie import _child, _probe
+from kvtrie import _child, _opencl, _probe
 from processes import PYTHON_PATH, run_python
+from test_opencl import compiled
+
+# A driver that ends the process once the loader asks it what it has: alone, or where the loader has opened another.
+DRIVER = """
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+extern "C" void* clGetExtensionFunctionAddress(const char*) {
+  static bool asked = false;
+  if (!asked && (%s)) {
+    std::puts("LLVM ERROR: no such target");
+    std::fflush(nullptr);
+    std::abort();
+  }
+  asked = true;
+  return nullptr;
+}
+"""
+LIST = "import logging, kvtrie as kv; logging.basicConfig(format='%(message)s'); print(len(kv.devices()))"
 
 # A child whose driver ends the process over kernels: os.abort() where a self-test would be running one of them.
 DEADLY = """
@@ -192,3 +212,102 @@ def test_doctor_names_what_is_left_out(tmp_path: Path) -> None:
     file.write_text(json.dumps({"unusable": [], "refused": "which ends the process (signal 6)"}))
     done = run_python("-m", "kvtrie", "doctor", environment=environment)
     assert "which ends the process (signal 6)" in done.stdout and done.returncode != 0
+
+
+# ---- while devices are listed ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Drivers:
+    """A folder of .icd files: the first of this machine's drivers, and others as text of a C++ condition says."""
+
+    folder: Path
+    programs: Path
+
+    def add(self, name: str, condition: str) -> str:
+        """A driver that ends the process where the condition holds; its .icd file."""
+        source, library = self.folder / f"{name}.cpp", self.folder / f"lib{name}.so"
+        source.write_text(DRIVER % condition)
+        compiled(source, "-shared", "-o", library, "-ldl")
+        file = self.folder / f"{name}.icd"
+        file.write_text(f"{library}\n")
+        return str(file)
+
+    def run(self, *arguments: str, **environment: str) -> Any:
+        given = {"OCL_ICD_VENDORS": str(self.folder), "OCL_ICD_FILENAMES": "", "KVTRIE_PROBE": "1"}
+        return run_python(*arguments, environment={**given, "KVTRIE_CACHE_DIR": str(self.programs), **environment})
+
+    def verdicts(self) -> list[Any]:
+        return [json.loads(file.read_text()) for file in self.programs.glob("listing-*") if file.is_file()]
+
+
+@pytest.fixture
+def drivers(tmp_path: Path) -> Drivers:
+    found = _opencl.system_drivers()
+    if not found:
+        pytest.skip("no OpenCL driver that an .icd file names")
+    folder = tmp_path / "vendors"
+    folder.mkdir()
+    (folder / "good.icd").write_text(f"{_opencl.library_of(found[0])}\n")
+    return Drivers(folder, tmp_path / "kvtrie")
+
+
+def test_drivers_that_are_listed_without_harm_are_tried_once(drivers: Drivers) -> None:
+    for _ in range(2):
+        done = drivers.run("-c", LIST)
+        assert (done.stdout, done.stderr, drivers.verdicts()) == ("1\n", "", [{}])
+    (file,) = drivers.programs.glob("listing-*")
+    file.write_text(json.dumps({str(drivers.folder / "good.icd"): "which is kept"}))
+    done = drivers.run("-c", "import kvtrie as kv; kv.Device()")
+    assert (
+        "no OpenCL device" in done.stderr
+        and "good.icd is left out, which ends the process (which is kept)" in done.stderr
+    )
+    drivers.add("harmless", "false")
+    assert drivers.run("-c", LIST).stdout == "1\n", "another set is tried anew"
+
+
+def test_a_driver_that_ends_the_process_while_it_is_listed_is_left_out(drivers: Drivers) -> None:
+    bad = drivers.add("bad", "true")
+    how = "signal 6; LLVM ERROR: no such target"
+    assert drivers.run("-c", LIST, KVTRIE_PROBE="0").returncode == -6
+    done = drivers.run("-c", LIST)
+    assert (done.stdout, done.returncode) == ("1\n", 0)
+    assert f"driver {bad} is left out: it ends the process ({how})" in done.stderr
+    assert drivers.verdicts() == [{bad: how}]
+    done = drivers.run("-c", LIST)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+    done = drivers.run("-c", ANSWER)
+    assert done.stdout.startswith("[[0.25"), "the device is probed and opened, where children see as many drivers"
+    done = drivers.run("-m", "kvtrie", "doctor", "--quick")
+    assert (
+        done.returncode == 0 and f"{bad}: ends the process while it is listed ({how}), and is left out" in done.stdout
+    )
+    (verdict,) = (file for file in drivers.programs.glob("listing-*") if file.is_file())
+    verdict.write_text(json.dumps({str(drivers.folder / "good.icd"): how, bad: how}))
+    assert drivers.run("-c", LIST).stdout == "0\n", "a folder that is there already shows what the verdict says"
+    verdict.write_text("damaged")
+    assert drivers.run("-c", LIST).stdout == "1\n"
+    Path(bad).unlink()
+    assert drivers.run("-c", LIST).stdout == "1\n" and sorted(map(len, drivers.verdicts())) == [0, 1]
+
+
+def test_of_drivers_that_end_it_together_the_first_ones_stay(drivers: Drivers) -> None:
+    """As two that bring LLVM along may do."""
+    alone = 'std::getenv("OPENED") != nullptr || setenv("OPENED", "", 1) != 0'
+    last = [drivers.add(name, alone) for name in ("first", "last")][1]
+    done = drivers.run("-c", LIST)
+    assert (done.stdout, drivers.verdicts()) == ("1\n", [{last: "signal 6; LLVM ERROR: no such target"}]), done
+
+
+def test_the_only_driver_is_named(drivers: Drivers) -> None:
+    (drivers.folder / "good.icd").unlink()
+    bad = drivers.add("bad", "true")
+    done = drivers.run("-c", "import kvtrie as kv; kv.Device()")
+    assert f"no OpenCL device: {bad} is left out, which ends the process (signal 6; LLVM ERROR" in done.stderr
+
+
+def test_children_that_were_killed_leave_no_driver_out(drivers: Drivers) -> None:
+    drivers.add("bad", "std::raise(SIGKILL) == 0")
+    assert drivers.run("-c", LIST).returncode == -9, "as without a child"
+    assert drivers.verdicts() == []

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 import kvtrie as kv
-from kvtrie import _checks, _devices, _health, _probe
+from kvtrie import _checks, _devices, _health, _listing, _probe
 from kvtrie._health import MISSING, NOTE, OK, Finding
 
 from .devices import format_bytes
@@ -29,10 +29,13 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
 
 def examine(*, quick: bool = False) -> Iterator[Finding]:
     """Every finding, in the order in which a fault in one explains faults in the next."""
+    _listing.prepare()
     yield from _health.basics()
     yield from _python_packages()
     yield _program_cache()
     found = kv.devices()
+    for name, how in _listing.left_out().items():
+        yield Finding(NOTE, "OpenCL driver", f"{name}: ends the process while it is listed ({how}), and is left out")
     if not found:
         yield Finding(MISSING, "OpenCL device", "none", *_health.driver_advice())
     for device in found:
