@@ -111,8 +111,9 @@ struct CausalCache::State {
   Sequence& open(SequenceId id);                 // existing or new
   void forget_if_empty(SequenceId id) noexcept;  // the caller's own numbers need no entry at length 0
   void cut(Sequence& sequence, std::int32_t length) noexcept;
-  void drop(Forward::State& forward) noexcept;     // gives its cells back
-  void discard(Forward::State& forward) noexcept;  // and forgets sequences that it brought into being
+  // False: it was not open any more, and nothing happened.
+  bool drop(Forward::State& forward) noexcept;     // gives its cells back
+  bool discard(Forward::State& forward) noexcept;  // and forgets sequences that it brought into being
   void complete(Forward::State& forward);          // strong: throws before anything changed
   // What fires when the sequence reaches `length` with this history.
   std::vector<SnapshotPtr> capture(const Sequence& sequence, const CellSpans& history, std::int32_t length,

@@ -238,20 +238,22 @@ void CausalCache::State::take_over(const SpanList& claimed, const Sequence& sequ
   if (cleared) clear(behind.cell(), behind.length(), sequence.owner);
 }
 
-void CausalCache::State::drop(Forward::State& forward) noexcept {
-  if (forward.status != Status::kOpen) return;
-  forward.status = Status::kDropped;
+bool CausalCache::State::drop(Forward::State& forward) noexcept {
+  if (forward.status != Status::kOpen) return false;
   std::erase(open_forwards, &forward);
   for (ForwardPart& part : forward.parts) {
     find(part.id)->forward = nullptr;
     part.claimed.clear();
   }
   forward.step.reset();
+  forward.status = Status::kDropped;  // last: its owner may let it end in another thread from now on
+  return true;
 }
 
-void CausalCache::State::discard(Forward::State& forward) noexcept {
-  drop(forward);
+bool CausalCache::State::discard(Forward::State& forward) noexcept {
+  if (!drop(forward)) return false;
   for (const ForwardPart& part : forward.parts) forget_if_empty(part.id);
+  return true;
 }
 
 // ---- the cache ----------------------------------------------------------------------------------------------------
@@ -313,9 +315,9 @@ ForwardPtr CausalCache::current_forward() const {
   return state_->current;
 }
 
-void CausalCache::drop(Forward& forward) noexcept {
+bool CausalCache::drop(Forward& forward) noexcept {
   const std::lock_guard lock(state_->mutex);
-  if (forward.state_->owner.lock() == state_) state_->discard(*forward.state_);
+  return forward.state_->owner.lock() == state_ && state_->discard(*forward.state_);
 }
 
 }  // namespace kvtrie

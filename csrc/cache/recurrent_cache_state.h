@@ -69,8 +69,9 @@ struct RecurrentCache::State {
   // Slots claimed for these owners become theirs, cleared where they were another's.
   void take_over(std::span<const SlotRef> claimed, std::span<const Owner> by);
   void stand(StateSequence& sequence, std::int32_t length, SlotRef slot) noexcept;
-  void drop(StateForward::State& forward) noexcept;     // gives its slots back
-  void discard(StateForward::State& forward) noexcept;  // and forgets sequences that it brought into being
+  // False: it was not open any more, and nothing happened.
+  bool drop(StateForward::State& forward) noexcept;     // gives its slots back
+  bool discard(StateForward::State& forward) noexcept;  // and forgets sequences that it brought into being
   void complete(StateForward::State& forward);          // strong: throws before anything changed
   static SnapshotPtr make_snapshot(SlotRef slot, std::int32_t start, std::int32_t end, std::weak_ptr<State> owner);
 };

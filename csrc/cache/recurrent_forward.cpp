@@ -131,9 +131,8 @@ std::size_t StateForward::State::slots() const noexcept {
   return count;
 }
 
-void RecurrentCache::State::drop(StateForward::State& forward) noexcept {
-  if (forward.status != Status::kOpen) return;
-  forward.status = Status::kDropped;
+bool RecurrentCache::State::drop(StateForward::State& forward) noexcept {
+  if (forward.status != Status::kOpen) return false;
   std::erase(open_forwards, &forward);
   for (StateForwardPart& part : forward.parts) {
     find(part.id)->forward = nullptr;
@@ -141,11 +140,14 @@ void RecurrentCache::State::drop(StateForward::State& forward) noexcept {
     part.slots.clear();
   }
   forward.step.reset();
+  forward.status = Status::kDropped;  // last: its owner may let it end in another thread from now on
+  return true;
 }
 
-void RecurrentCache::State::discard(StateForward::State& forward) noexcept {
-  drop(forward);
+bool RecurrentCache::State::discard(StateForward::State& forward) noexcept {
+  if (!drop(forward)) return false;
   for (const StateForwardPart& part : forward.parts) forget_if_empty(part.id);
+  return true;
 }
 
 void RecurrentCache::State::complete(StateForward::State& forward) {
@@ -296,9 +298,9 @@ StateForwardPtr RecurrentCache::current_forward() const {
   return state_->current;
 }
 
-void RecurrentCache::drop(StateForward& forward) noexcept {
+bool RecurrentCache::drop(StateForward& forward) noexcept {
   const std::lock_guard lock(state_->mutex);
-  if (forward.state_->owner.lock() == state_) state_->discard(*forward.state_);
+  return forward.state_->owner.lock() == state_ && state_->discard(*forward.state_);
 }
 
 }  // namespace kvtrie

@@ -7,8 +7,9 @@
 
 namespace kvtrie {
 
+// Another thread may be dropping it right now, by its session: that is over once the mutex is free.
 Step::~Step() {
-  if (cache_ == nullptr || complete_ || dropped_) return;
+  if (cache_ == nullptr || complete_) return;
   Entry entry(cache_->state(), /*allow_closed=*/true);
   cache_->state().drop(*this);
 }
@@ -58,6 +59,7 @@ void Step::finish_if_complete() {
     Entry entry(cache_->state());
     cache_->state().complete(*this);
   }
+  require_kept();
   for (const auto& cache : cache_->caches())
     if (const cl::DevicePtr device = cache->store().device()) return device->flush();  // one device has them all
 }

@@ -14,12 +14,10 @@ void PrefixCacheState::drop_open_step(Session& session) noexcept {
 void PrefixCacheState::drop(Step& step) noexcept {
   if (step.complete_ || step.dropped_) return;
   step.dropped_ = true;
-  // A cache whose layers were all written has moved its sequences on already: they go back.
+  // A cache whose layers were all written has moved its sequences on already: they go back. The thread that drives the
+  // step may write the last one at this moment, so it is the cache that says.
   for (std::size_t i = 0; i < step.forwards_.size(); ++i) {
-    if (!step.forwards_[i]->complete()) {
-      caches[i]->drop(*step.forwards_[i]);
-      continue;
-    }
+    if (caches[i]->drop(*step.forwards_[i])) continue;
     for (const SessionPtr& session : step.sessions_) {
       const SequenceId id = session->sequences_[i];
       const std::int32_t ahead = session->ahead_ == nullptr ? 0 : caches[i]->borrowed_length(id);
@@ -27,10 +25,7 @@ void PrefixCacheState::drop(Step& step) noexcept {
     }
   }
   for (std::size_t i = 0; i < step.state_forwards_.size(); ++i) {
-    if (!step.state_forwards_[i]->complete()) {
-      recurrents[i]->drop(*step.state_forwards_[i]);
-      continue;
-    }
+    if (recurrents[i]->drop(*step.state_forwards_[i])) continue;
     for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
       const Session& session = *step.sessions_[s];
       recurrents[i]->stand_at(session.states_[i], session.computed_, step.before_[s][i]);

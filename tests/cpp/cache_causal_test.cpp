@@ -112,6 +112,7 @@ TEST_F(CausalCacheTest, LayersComeInAnyOrderAndOnlyOnce) {
   EXPECT_TRUE(refused(*cache_, ErrorKind::kArgument, [&] { put_layer(*cache_, *forward, {1, 2}, 3); }));
   put_layer(*cache_, *forward, {1, 2}, 0);
   EXPECT_TRUE(forward->complete());
+  EXPECT_FALSE(cache_->drop(*forward)) << "too late: whoever drops it has to know";
   EXPECT_EQ(cache_->length(0), 2);
 }
 

@@ -64,6 +64,7 @@ TEST(RecurrentCache, SequencesOfDifferentLengthShareAStep) {
   const auto forward = cache->start_forward(Tokens{2, 3, 0, 0, 1, 2}, Tokens{3, 3, 1, 7, 7, 7});
   run_forward(*cache, *forward, {7, 6, 5, 9, 8, 1});
   EXPECT_TRUE(forward->complete());
+  EXPECT_FALSE(cache->drop(*forward)) << "too late: whoever drops it has to know";
   EXPECT_TRUE(holds_state(*cache, cache->slot(3).slot(), history(*cache, {9, 8, 7, 6})));
   EXPECT_TRUE(holds_state(*cache, cache->slot(1).slot(), history(*cache, {5})));
   EXPECT_TRUE(holds_state(*cache, cache->slot(7).slot(), history(*cache, {9, 8, 1})));
@@ -171,7 +172,8 @@ TEST(RecurrentCache, ADroppedForwardGivesItsSlotsBack) {
   const auto next = start(*cache, 0, 2);  // replaces it
   EXPECT_EQ(cache->free_slots(), 2u);
   EXPECT_THROW(cache->states(*open, 1), Error);
-  cache->drop(*next);
+  EXPECT_TRUE(cache->drop(*next));
+  EXPECT_FALSE(cache->drop(*next)) << "it was dropped before";
   EXPECT_EQ(cache->free_slots(), 3u);
   EXPECT_EQ(cache->length(0), 1);
   EXPECT_TRUE(holds_state(*cache, cache->slot(0).slot(), history(*cache, {1})));

@@ -176,7 +176,7 @@ TEST_P(EveryKind, DamageIsAMiss) {
       store_->values = values;
       store_->values[key][at] ^= std::byte{0x10};
       Process b(GetParam(), store_);
-      b.chat(tokens);  // checks every byte
+      b.share(tokens);  // checks every byte
       for (const std::uint64_t count : b.store().tier.faults) refused += count;
       store_->values = values;
       store_->values[key].resize(at);

@@ -327,6 +327,13 @@ class MeddlingStore final : public RemoteStore {
   testing::MapStore inner_;
 };
 
+// The thread that sends may read the clock when the process is gone.
+PrefixCacheOptions with_clock() {
+  PrefixCacheOptions options;
+  options.clock = [] { return 0.0; };
+  return options;
+}
+
 void expect_free(const std::shared_ptr<CausalCache>& pool) {
   EXPECT_EQ(pool->usage().held, 0u);
   PrefixCache::create({{pool}, {}}, {})->close();  // it belongs to nobody
@@ -334,7 +341,7 @@ void expect_free(const std::shared_ptr<CausalCache>& pool) {
 
 TEST(Closing, FromTheThreadThatSends) {
   const auto store = std::make_shared<MeddlingStore>();
-  auto process = std::make_unique<Process>(Kinds{"one", {{}}, 0}, store);
+  auto process = std::make_unique<Process>(Kinds{"one", {{}}, 0}, store, with_clock());
   const std::shared_ptr<CausalCache> pool = process->attention()[0];
   std::promise<void> closed;
   store->in_put = [&] {
@@ -353,7 +360,7 @@ TEST(Closing, FromTheThreadThatSends) {
 TEST(Closing, TheLastReferenceGoesOnTheThreadThatSends) {
   const auto store = std::make_shared<MeddlingStore>();
   const Kinds kinds{"one", {{}}, 0};
-  auto process = std::make_unique<Process>(kinds, store);
+  auto process = std::make_unique<Process>(kinds, store, with_clock());
   const std::shared_ptr<CausalCache> pool = process->attention()[0];
   const std::weak_ptr<PrefixCacheState> state = process->cache->state().weak_from_this();
   std::promise<void> alone;
