@@ -32,8 +32,8 @@ void check_input(const char* where, const Tensor& x, const Tensor& w, std::int64
 // The dtype to pack w in.
 WeightDType packed_dtype(const char* where, const Tensor& w, std::optional<WeightDType> wanted) {
   const WeightDType own = weight_dtype_of(w.dtype());
-  require(!wanted || *wanted == own || *wanted == WeightDType::kQ8, where, "dtype: got ", name_of(*wanted), " for ",
-          describe(w), ", allowed ", name_of(own), " or q8_0");
+  require(!wanted || *wanted == own || *wanted == WeightDType::kQ8, where, "dtype: got ", name_of(wanted.value_or(own)),
+          " for ", describe(w), ", allowed ", name_of(own), " or q8_0");
   return wanted.value_or(own);
 }
 
