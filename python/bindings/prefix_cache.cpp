@@ -194,8 +194,9 @@ class PathArgument {
 using ByBytes = std::function<std::uint64_t(std::uint64_t)>;
 using ByTokens = std::function<std::uint64_t(std::string_view, std::span<const Token>)>;
 
-std::uint64_t give_up(const py::object& tokens, const py::object& nbytes, const py::object& name_space,
-                      const py::object& atomic, const char* where, const ByTokens& by_tokens, const ByBytes& by_bytes) {
+std::uint64_t free_state(const py::object& tokens, const py::object& nbytes, const py::object& name_space,
+                         const py::object& atomic, const char* where, const ByTokens& by_tokens,
+                         const ByBytes& by_bytes) {
   require(tokens.is_none() != nbytes.is_none(), where, "tokens, nbytes: got ", tokens.is_none() ? "neither" : "both",
           ", allowed one of them");
   if (tokens.is_none()) {
@@ -213,7 +214,7 @@ std::uint64_t page_out(PrefixCache& self, const py::object& tokens, const py::ob
   require(name == "host" || name == "disk" || name == "store", "page_out", "to: got '", name,
           "', allowed 'host', 'disk' or 'store'");
   const Tier tier = name == "disk" ? Tier::kDisk : name == "store" ? Tier::kStore : Tier::kHost;
-  return give_up(
+  return free_state(
       tokens, nbytes, name_space, atomic, "page_out",
       [&](std::string_view space, std::span<const Token> path) { return self.page_out(space, path, tier); },
       [&](std::uint64_t bytes) { return self.page_out_bytes(bytes, tier); });
@@ -221,7 +222,7 @@ std::uint64_t page_out(PrefixCache& self, const py::object& tokens, const py::ob
 
 std::uint64_t evict(PrefixCache& self, const py::object& tokens, const py::object& nbytes, const py::object& name_space,
                     const py::object& atomic) {
-  return give_up(
+  return free_state(
       tokens, nbytes, name_space, atomic, "evict",
       [&](std::string_view space, std::span<const Token> path) { return self.evict(space, path); },
       [&](std::uint64_t bytes) { return self.evict_bytes(bytes); });
@@ -244,7 +245,7 @@ void init_plan(py::module_& m) {
   c.def_readonly("reusable", &ReusePlan::reusable, "Tokens that need not be computed.");
   c.def_property_readonly(
       "tier", [](const ReusePlan& self) { return name_of(self.tier); },
-      "Lowest tier it reads from: \"device\", \"host\", or \"none\" when nothing is reusable.");
+      "Lowest tier it reads from: \"device\", \"host\", \"disk\", or \"none\" when nothing is reusable.");
   c.def_readonly("bytes_moved", &ReusePlan::bytes_moved, "Bytes that would come back from lower tiers.");
   c.def_property_readonly(
       "reason", [](const ReusePlan& self) { return reason_to_python(self.reason); },
@@ -283,7 +284,7 @@ void add_sessions(PrefixCacheClass& c) {
         py::arg("reuse_all") = false, py::arg("use") = true, py::arg("publish") = true, py::arg("atomic") = py::none(),
         R"(A session that stands as deep in the prompt as what is known allows.
 
-``tokens``: any integer sequence or array; int32 arrays in one piece are not copied. At least one token is left to
+``tokens``: any integer sequence or array; contiguous int32 arrays are not copied. At least one token is left to
 compute, so that there are logits to go on from, unless ``reuse_all``. ``use=False`` reuses nothing; ``publish=False``
 shares nothing that this session computes. ``atomic``: spans (begin, end) of the prompt that go as one, such as groups
 of tokens that see each other; items of ``kv.media`` are found by themselves. The same tokens with and without such a
@@ -347,17 +348,34 @@ without a disk tier or a store.)");
 }
 
 void add_inspection(PrefixCacheClass& c) {
-  c.def("stats", &stats_to_python, R"(Numbers of the moment and totals since creation, as a dict.
+  c.def("stats", &stats_to_python,
+        R"(Numbers of the moment and totals since creation, as a dict; docs/stats.md explains each.
 
-Now: ``caches`` (a list of dicts: capacity_cells, limit_cells, free_cells, reserved_cells, held_cells, pieces, bytes),
-``recurrent`` (the same for recurrent caches: capacity_slots, limit_slots, free_slots, bytes), ``nodes``, ``tokens``, ``device_tokens``,
-``host_tokens``, ``sessions``, ``device_bytes``, ``host_bytes``, ``host_cap_bytes``, ``user_points``, ``pins``, ``pinned_tokens``,
-``restore_points``. Totals: ``begins``, ``hits``, ``matched_tokens``, ``reused_tokens``,
-``computed_tokens``, ``adopted_tokens``, ``steps``, ``dropped_steps``, ``branches``, ``rewinds``, ``page_outs``,
-``page_out_bytes``, ``page_ins``, ``page_in_bytes``, ``recomputed_instead`` (tokens left in lower tiers, as computing
-them is measured to be faster), ``evicted_tokens``, ``expired_tokens``, ``expired_pins``, ``checksum_failures``, ``captures`` (restore
-points made), ``skipped_captures`` (wanted, but no slot was to be had), ``dropped_points``, and ``host_peak_bytes``, the
-most there ever was. ``store`` is a dict of a shared store's counters (docs/store.md), None without one.)");
+Now: ``nodes``, ``tokens``, ``device_tokens``, ``host_tokens``, ``disk_tokens``, ``sessions``, ``device_bytes``, ``host_bytes``,
+``host_cap_bytes``, ``host_peak_bytes`` (the most there ever was), ``pending_writes``, ``pending_bytes``, ``restore_points``,
+``user_points``, ``pins``, ``pinned_tokens``, ``seconds_per_token``, ``seconds_per_decoded_token``; and these, which hold more:
+``seconds_per_byte``, ``caches``, ``recurrent``, ``disk``, ``store``.
+
+Totals: ``begins``, ``hits``, ``matched_tokens``, ``reused_tokens``, ``computed_tokens``, ``adopted_tokens``,
+``recomputed_instead`` (tokens left in lower tiers, as computing them is measured to be faster), ``steps``, ``dropped_steps``,
+``branches``, ``rewinds``, ``page_outs``, ``page_out_bytes``, ``page_ins``, ``page_in_bytes``, ``evicted_tokens``,
+``expired_tokens``, ``expired_pins``, ``captures`` (restore points made), ``skipped_captures`` (wanted, but there was no free
+slot), ``dropped_points``, ``checksum_failures``, ``unusable_snapshots``.
+
+``seconds_per_byte``: ``host``, ``disk``.
+
+``caches``: a list of dicts with ``capacity_cells``, ``limit_cells``, ``free_cells``, ``reserved_cells``, ``held_cells``, ``pieces``,
+``bytes``.
+
+``recurrent``: a list of dicts with ``capacity_slots``, ``limit_slots``, ``free_slots``, ``bytes``.
+
+``disk``: None without a disk tier, else ``files``, ``bytes``, ``cap_bytes``, ``peak_bytes``, ``writes``, ``written_bytes``, ``reads``,
+``read_bytes``, ``failed_writes``, ``failed_reads``, ``failed_removes``, ``last_failure``, ``writing``, ``refused``, ``dropped``,
+``strays_removed``.
+
+``store``: None without a store, else ``name``, ``state``, ``gets``, ``hits``, ``misses``, ``puts``, ``removes``, ``bytes_in``,
+``bytes_out``, ``sent``, ``unsent``, ``pending``, ``received``, ``received_bytes``, ``faults``, ``failures``, ``last_failure``,
+``skipped``, ``opened``, ``too_large``.)");
   c.def(
       "check", [](const PrefixCache& self) { return without_gil([&] { return self.check(); }); },
       "Every invariant that does not hold, as sentences; an empty list is good.");

@@ -51,10 +51,10 @@ class Node:
     """One node of a prefix cache's tree, as it was when ``nodes()`` was called.
 
     ``tokens``: int32, those of its own edge, which cover [``start``, ``end``). ``children``: the nodes below.
-    ``parent``: the node above, None at the top of a namespace. ``tier``: "device" or "host". ``nbytes``: of its own
-    tokens. ``age``: seconds since it was last used. ``user``: marked by ``checkpoint``. ``pinned``: by ``pin``.
-    ``live``: sessions that stand on it. ``point``: the restore point at its end: "" for none, "spaced", "end",
-    "branch" or "user".
+    ``parent``: the node above, None at the top of a namespace. ``tier``: the lowest that its tokens are read from,
+    "device", "host" or "disk". ``nbytes``: of its own tokens. ``age``: seconds since it was last used. ``user``:
+    marked by ``checkpoint``. ``pinned``: by ``pin``. ``live``: sessions that stand on it. ``point``: the restore
+    point at its end: "" for none, "spaced", "end", "branch" or "user".
     """
 
     __slots__ = (
