@@ -204,7 +204,7 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   Owner owner_of(Cell cell) const;  // whose bytes it has, held or not
   std::uint32_t cells_held_only(const SpanList& list, std::uint32_t holders) const;
 
-  // --- the cache by itself (api.md, "Caches") ------------------------------------------------------------------
+  // --- the cache by itself (docs/caches.md) ---------------------------------------------------------------------
   // An incomplete forward of start_forward that a changed sequence is in is dropped; one of begin_forward means kBusy.
   class Snapshot;
   using SnapshotPtr = std::shared_ptr<Snapshot>;

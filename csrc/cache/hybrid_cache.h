@@ -82,7 +82,7 @@ class HybridCache : public std::enable_shared_from_this<HybridCache> {
   std::vector<std::vector<std::int32_t>> boundaries(std::optional<std::int32_t> layer = std::nullopt) const;
   std::vector<std::int32_t> row_starts(std::optional<std::int32_t> layer = std::nullopt) const;
 
-  // --- editing (api.md, "Caches") ------------------------------------------------------------------------------
+  // --- editing (docs/caches.md) ---------------------------------------------------------------------------------
   class Snapshot;
   using SnapshotPtr = std::shared_ptr<Snapshot>;
   bool can_resume(SequenceId id, std::int32_t position) const;

@@ -120,7 +120,7 @@ class RecurrentCache : public std::enable_shared_from_this<RecurrentCache> {
   CompletionPtr mark();    // as CausalCache::mark
   void distrust_owners();  // as CausalCache::distrust_owners
 
-  // --- the cache by itself (api.md, "Caches") ------------------------------------------------------------------
+  // --- the cache by itself (docs/caches.md) ---------------------------------------------------------------------
   // An incomplete forward of start_forward that a changed sequence is in is dropped (stand_at and prepare_snapshots
   // are changes, too); one of begin_forward means kBusy.
   class Snapshot;

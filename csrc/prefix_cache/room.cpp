@@ -1,6 +1,6 @@
 // Making room: what may be given up, in which order.
 //
-// Order (architecture: "When a claim does not fit"): the pools give back unused reservations by themselves; then cells
+// Order (docs/design.md, "The order of eviction"): the pools give back unused reservations by themselves; then cells
 // of windows that no restore point or live sequence needs, oldest first; then restore points (restore_points.cpp); then
 // leaves on no live path, least recently used first, tail first; user points only when nothing else is left; pins
 // never. First everything that could go is counted, and a claim that would not fit even then is refused with nothing
