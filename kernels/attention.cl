@@ -10,7 +10,7 @@
 // The work of one tile, for its "lines" (row x head of the group):
 //
 //          block 0      block 1             blocks of 32 positions from multiples of 32 on;
-//   line 0 [scores-exp]-[...]-> O, m, l     STRETCH positions later the state is merged into the line's total and
+//   line 0 [scores-exp]-[...]-> O, m, l     SPLIT positions later the state is merged into the line's total and
 //   line 1 [   "      ]-[...]->             starts again, exactly as attention_merge.cl merges partials
 //
 // Why so: a block's keys are found through a list of 32 cells, so bits do not depend on how a history lies in cells;
@@ -21,7 +21,7 @@
 //
 // A row sees the positions first <= p < end of its bounds, or with MASKED all but those whose mask is -inf. Hidden keys
 // are selected away: their V is never multiplied in. Lane i of a block is always position base + i, whether or not the
-// tile has keys for the lanes before it, and a stretch of which a row sees nothing leaves its total alone: so what
+// tile has keys for the lanes before it, and a split of which a row sees nothing leaves its total alone: so what
 // other rows of the tile see changes no bits.
 // REQUIRES: K_DIM and V_DIM divisible by VW, V_DIM / VW by CHUNKS and MANY_CHUNKS, local size 1, at most MAX_ROWS rows
 // in a tile.
@@ -60,7 +60,7 @@
 
 // The first defines VW, which the choices below ask for.
 #include "attention_lanes.clh"
-#include "piece.clh"
+#include "work_item.clh"
 
 // What is fetched meanwhile: a block's values while its keys are scored, then the next block's keys. FAR, where that
 // comes too late because blocks are small or arithmetic takes as long: the next block's keys, then its values.
@@ -239,7 +239,7 @@ KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, _
                          ulong k_offset, __global const KV* restrict v, ulong v_offset, ulong k_head_stride,
                          ulong k_cell_stride, ulong v_head_stride, ulong v_cell_stride,
                          __global const int* restrict table, int bounds_at, int row_ids_at, int segments_at,
-                         int tiles_at, int stretch, int heads, int group, float scale, float softcap,
+                         int tiles_at, int split, int heads, int group, float scale, float softcap,
                          __global const float* restrict mask, ulong mask_offset, ulong mask_stride,
                          __global const float* restrict sinks, ulong sinks_offset, int has_sinks,
                          __global float* restrict out, ulong out_offset, __global float* restrict partial_out,
@@ -283,15 +283,15 @@ KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, _
       state.max[i] = -INFINITY, state.sum[i] = 0.0f;
       for (int d = 0; d < V_DIM; d += VW) KEEP((VEC)0.0f, o + i * V_DIM + d);
     }
-    const int stretch_begin = block.base / stretch * stretch, stretch_end = stretch_begin + stretch;
-    while (block.end > 0 && block.base < stretch_end) {
+    const int split_begin = block.base / split * split, split_end = split_begin + split;
+    while (block.end > 0 && block.base < split_end) {
       const Block next = next_block(&cursor, &tile, cells + (1 - turn));
       attend_all(&tile, &lines, block, cells + turn, cells + (1 - turn), &brought, o, &state);
       block = next;
       turn = 1 - turn;
     }
     for (int i = 0; i < tile.count && partial_begin < 0; ++i)
-      if (lines.first[i] < stretch_end && lines.end[i] > stretch_begin)
+      if (lines.first[i] < split_end && lines.end[i] > split_begin)
         merge_line(OUT_LINE(i), o + i * V_DIM, state.max[i], state.sum[i], total.max + i, total.sum + i);
   }
 
@@ -300,7 +300,7 @@ KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, _
       normalise_line(OUT_LINE(i), total.max[i], total.sum[i], has_sinks ? sinks + sinks_offset + head0 + i % HEADS : 0);
       continue;
     }
-    const ulong at = (ulong)(partial_begin + i / HEADS) * heads + head0 + i % HEADS;  // its only stretch
+    const ulong at = (ulong)(partial_begin + i / HEADS) * heads + head0 + i % HEADS;  // its only split
     for (int d = 0; d < V_DIM; d += VW) STORE(KEPT(o + i * V_DIM + d), partial_out + at * V_DIM + d);
     partial_stats[2 * at] = state.max[i];
     partial_stats[2 * at + 1] = state.sum[i];

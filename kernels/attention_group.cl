@@ -9,7 +9,7 @@
 //
 // With LANES 1 it needs no barrier and serves as the general kernel of CPU devices. Every barrier is reached by all
 // work-items of a group: all loop bounds come from the plan. Hidden keys are never read, and what other rows of the tile
-// see changes no bits: blocks end at multiples of BLOCK, and a stretch of which a row sees nothing leaves its total
+// see changes no bits: blocks end at multiples of BLOCK, and a split of which a row sees nothing leaves its total
 // alone.
 #pragma OPENCL FP_CONTRACT OFF
 
@@ -133,7 +133,7 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
                            ulong k_offset, __global const KV* restrict v, ulong v_offset, ulong k_head_stride,
                            ulong k_cell_stride, ulong v_head_stride, ulong v_cell_stride,
                            __global const int* restrict table, int bounds_at, int row_ids_at, int segments_at,
-                           int tiles_at, int stretch, int heads, int group, float scale, float softcap,
+                           int tiles_at, int split, int heads, int group, float scale, float softcap,
                            __global const float* restrict mask, ulong mask_offset, ulong mask_stride,
                            __global const float* restrict sinks, ulong sinks_offset, int has_sinks,
                            __global float* restrict out, ulong out_offset, __global float* restrict partial_out,
@@ -156,11 +156,11 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
     float total[OWN], own[OWN];
     for (int i = 0; i < OWN; ++i) total[i] = 0.0f, own[i] = 0.0f;
     float total_max = -INFINITY, total_sum = 0.0f, max_ = -INFINITY, sum = 0.0f;
-    int s = 0, used = 0, seen = 0;  // seen: keys of this stretch
+    int s = 0, used = 0, seen = 0;  // seen: keys of this split
     while (s < tile[3]) {
       const int position = segment[3 * s + 2] + used;
-      const int stretch_end = (position / stretch + 1) * stretch;
-      const int block_end = min(stretch_end, (position / BLOCK + 1) * BLOCK);
+      const int split_end = (position / split + 1) * split;
+      const int block_end = min(split_end, (position / BLOCK + 1) * BLOCK);
       int keys = 0, next = s, next_used = used;  // the block runs over [position, block_end) as far as there are keys
       while (next < tile[3] && position + keys < block_end && segment[3 * next + 2] + next_used == position + keys) {
         const int take = min(block_end - position - keys, segment[3 * next + 1] - next_used);
@@ -179,8 +179,8 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
       }
       s = next;
       used = next_used;
-      if (s < tile[3] && segment[3 * s + 2] + used < stretch_end) continue;
-      if (tile[4] >= 0) break;  // a tile with partials has one stretch
+      if (s < tile[3] && segment[3 * s + 2] + used < split_end) continue;
+      if (tile[4] >= 0) break;  // a tile with partials has one split
       if (seen == 0) continue;
       seen = 0;
       const float new_max = fmax(total_max, max_), base = new_max == -INFINITY ? 0.0f : new_max;

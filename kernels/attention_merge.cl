@@ -14,7 +14,7 @@
 #endif
 
 #include "exp.clh"
-#include "piece.clh"
+#include "work_item.clh"
 
 KERNEL void attend_merge(IDS __global const float* restrict partial_out, __global const float* restrict partial_stats,
                          __global const int* restrict table, int merge_begin_at, int merge_ids_at, int heads,

@@ -8,7 +8,7 @@
 #undef VW
 #define VW ROW_VW
 #include "activation.clh"
-#include "piece.clh"
+#include "work_item.clh"
 
 #define FIND_CHUNK                     \
   const int row = ID(1);               \

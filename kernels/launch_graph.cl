@@ -1,18 +1,18 @@
 // A list of launches as one launch, for CPU devices: there a launch costs more than many a kernel of a decode step.
 //
 // `ops` are recorded launches in order. A few work-items, the *workers*, walk the whole list together; each one is a
-// work-group of its own. An op's work-items (`pieces`) are shared out by a counter, and nobody goes on to the next op
-// before all pieces of this one are done:
+// work-group of its own. An op's work-items are shared out by a counter, and nobody goes on to the next op
+// before all items of this one are done:
 //
 //     op         0: rms_norm     1: matmul            2: put_qkv
 //     worker 0   |all of it|     |p0|p2|  p3  |wait|  |p0 ...
 //     worker 1   |all of it|     |   p1  | p4 |       |p1 ...
 //                 own: no wait
 //
-// A worker waits for pieces that were claimed, and whoever claimed one computes it without waiting: so it does not matter
+// A worker waits for items that were claimed, and whoever claimed one computes it without waiting: so it does not matter
 // how many workers run at the same time, and one that begins late finds everything done. A worker that has waited for
 // long leaves: the other one was most likely interrupted by somebody else's threads, and may be waiting for this very
-// core. One always stays, since whoever holds a piece does not wait. An op that is cheaper than waiting is `own`: each
+// core. One always stays, since whoever holds an item does not wait. An op that is cheaper than waiting is `own`: each
 // worker computes all of it for itself, into memory of its own.
 //
 // Arguments are the words of the recorded launch, addresses resolved. Those that differ from step to step are names
@@ -86,7 +86,7 @@ __global void* find(const Op* op, int i, const Worker* worker) {
 
 const __global int* plan_of(const Op* op, const Worker* worker) { return worker->header + PLAN_INTS * op->plan; }
 
-int pieces_of(const Op* op, const Worker* worker) {
+int items_of(const Op* op, const Worker* worker) {
   if (op->kernel_ == KERNEL_ATTEND) return plan_of(op, worker)[0] * op->size[1];
   if (op->kernel_ == KERNEL_MERGE) return plan_of(op, worker)[7] * op->size[1];
   return op->size[0] * op->size[1] * op->size[2];
@@ -97,20 +97,20 @@ int pieces_of(const Op* op, const Worker* worker) {
 #define I(i) ((int)op->arguments[i])
 #define F(i) as_float((uint)op->arguments[i])
 
-void attend_piece(const Op* op, int x, int y, const Worker* worker) {
+void attend_item(const Op* op, int x, int y, const Worker* worker) {
   const __global int* plan = plan_of(op, worker);
   attend_tiles(x, y, 0, P(0, float), U(1), P(2, KV), U(3), P(4, KV), U(5), U(6), U(7), U(8), U(9), worker->step,
                plan[1], plan[2], plan[3], plan[4], I(15), I(16), I(17), F(18), F(19), P(20, float), U(21), U(22),
                P(23, float), U(24), I(25), P(26, float), U(27), P(28, float), P(29, float));
 }
 
-void merge_piece(const Op* op, int x, int y, const Worker* worker) {
+void merge_item(const Op* op, int x, int y, const Worker* worker) {
   const __global int* plan = plan_of(op, worker);
   attend_merge(x, y, 0, P(0, float), P(1, float), worker->step, plan[5], plan[6], I(5), P(6, float), U(7), I(8),
                P(9, float), U(10));
 }
 
-void put_piece(const Op* op, int y, int z, const Worker* worker) {
+void put_item(const Op* op, int y, int z, const Worker* worker) {
   put_qkv(0, y, z, P(0, float), U(1), P(2, int), P(3, float), I(4), I(5), F(6), P(7, float), U(8), I(9), P(10, float),
           U(11), I(12), F(13), F(14), P(15, float), U(16), P(17, STORAGE(POOL)), U(18), P(19, STORAGE(POOL)), U(20),
           U(21), I(22), I(23), I(24));
@@ -164,10 +164,10 @@ void run_product(const Op* op, int x, int y, const Worker* worker) {
 }
 
 // One work-item of a recorded launch.
-void run_piece(const Op* op, int piece, const Worker* worker) {
+void run_item(const Op* op, int item, const Worker* worker) {
   const bool counted = op->kernel_ == KERNEL_ATTEND || op->kernel_ == KERNEL_MERGE;
   const int width = counted ? op->size[1] : op->size[0];
-  const int x = counted ? piece / width : piece % width, rest = counted ? piece % width : piece / width;
+  const int x = counted ? item / width : item % width, rest = counted ? item % width : item / width;
   const int y = counted ? rest : rest % op->size[1], z = counted ? 0 : rest / op->size[1];
   switch (op->kernel_) {
     case KERNEL_EMBEDDING:
@@ -188,13 +188,13 @@ void run_piece(const Op* op, int piece, const Worker* worker) {
       run_product(op, x, y, worker);
       break;
     case KERNEL_PUT_QKV:
-      put_piece(op, y, z, worker);
+      put_item(op, y, z, worker);
       break;
     case KERNEL_ATTEND:
-      attend_piece(op, x, y, worker);
+      attend_item(op, x, y, worker);
       break;
     case KERNEL_MERGE:
-      merge_piece(op, x, y, worker);
+      merge_item(op, x, y, worker);
       break;
   }
 }
@@ -206,24 +206,24 @@ void run_piece(const Op* op, int piece, const Worker* worker) {
 #define RELAX
 #define TICKS 0ul  // nobody leaves: no clock that every program may read
 #endif
-#define PATIENCE 300000ul  // ticks of a wait beyond those of four pieces; 60 us and more
+#define PATIENCE 300000ul  // ticks of a wait beyond those of four items; 60 us and more
 
-// Takes part in one op until all of it is done; false if it takes too long.
+// Works on one op until all of it is done; false if it takes too long.
 bool share(const Op* op, int at, const Worker* worker) {
-  const int pieces = pieces_of(op, worker);
-  if (pieces == 0) return true;
+  const int items = items_of(op, worker);
+  if (items == 0) return true;
   volatile __global int* claimed = worker->step + 2 * COUNTERS * at;
   volatile __global int* done = claimed + COUNTERS;
   int mine = 0;
   const ulong began = TICKS;
-  for (int piece = atomic_inc(claimed); piece < pieces; piece = atomic_inc(claimed), ++mine)
-    run_piece(op, piece, worker);
+  for (int item = atomic_inc(claimed); item < items; item = atomic_inc(claimed), ++mine)
+    run_item(op, item, worker);
   mem_fence(CLK_GLOBAL_MEM_FENCE);
   if (mine > 0) atomic_add(done, mine);
   const ulong waits = TICKS, allowed = PATIENCE + 4 * ((waits - began) / max(mine, 1));
   while (true) {
     const bool late = TICKS - waits > allowed;  // first: this worker may have slept since
-    if (atomic_add(done, 0) >= pieces) break;
+    if (atomic_add(done, 0) >= items) break;
     if (late) return false;
     RELAX;
   }
@@ -243,8 +243,8 @@ __kernel void run_graph(__global const Op* restrict ops, int count, __global int
       if (!share(&op, at, &worker)) return;
       continue;
     }
-    const int pieces = pieces_of(&op, &worker);
-    for (int piece = 0; piece < pieces; ++piece) run_piece(&op, piece, &worker);
+    const int items = items_of(&op, &worker);
+    for (int item = 0; item < items; ++item) run_item(&op, item, &worker);
   }
 }
 

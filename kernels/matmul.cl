@@ -16,7 +16,7 @@
 //
 // One row reads several groups in turns, a few k of each: a processor fetches several streams of memory faster than
 // one. Weights are asked for before they are needed: AHEAD bytes before, where a slice is passed once or twice; with
-// SPREAD the next slice, a few lines at a time over all passes of this one, so that memory is never idle and never
+// NEXT_SLICE the next slice, a few lines at a time over all passes of this one, so that memory is never idle and never
 // asked twice.
 //
 // With BLOCKED, for many rows, kernels/matmul_blocks.clh does that.
@@ -50,8 +50,8 @@
 #ifndef BLOCKED
 #define BLOCKED 0  // 1: by kernels/matmul_blocks.clh
 #endif
-#ifndef SPREAD
-#define SPREAD 0  // 1: weights are asked for a slice ahead
+#ifndef NEXT_SLICE
+#define NEXT_SLICE 0  // 1: weights are asked for a slice ahead
 #endif
 #ifndef AHEAD
 #define AHEAD 0  // bytes that weights are asked for ahead; 0: they are not
@@ -60,7 +60,7 @@
 #define GATED 0  // 1: with matmul_gated and SILU, 2: with GELU_TANH
 #endif
 #include "activation.clh"
-#include "piece.clh"
+#include "work_item.clh"
 #include "vector.clh"
 #undef VW
 #define VW MATMUL_VW
@@ -94,7 +94,7 @@ void ask_ahead(const __global W* w) {
 #endif
 }
 
-#if SPREAD
+#if NEXT_SLICE
 #define PORTION 16  // k between two turns of asking; divides SLICE and SCALED
 #else
 #define PORTION SCALED
@@ -122,7 +122,7 @@ void add_slice(const __global float* x, const __global W* w, int column, float* 
 #pragma unroll
     for (int v = 0; v < VECTORS_AT_ONCE; ++v) scales[v] = LOAD_SCALES(w, block, column + v * VW);
     for (int portion = block; portion < block_end; portion += PORTION) {
-#if SPREAD
+#if NEXT_SLICE
       for (int i = 0; i < lines; ++i, next += 64) FETCH(next);
 #endif
       for (int k = portion; k < min(portion + PORTION, block_end); k += K_OF_LINE, wp += STEP) {

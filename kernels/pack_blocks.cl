@@ -13,7 +13,7 @@
 //     q6_K   q 128  high 64  s 16  d 2           of each 128 numbers 64 bytes of q, 32 of high
 //
 // Panel i of raw, 16 outputs, goes to panel i * step + first; outputs beyond N are zero.
-// Global size (panels of raw, K / super block), local size 1: one work-item packs a super block of 16 outputs.
+// Global size (panels of raw, K / super-block), local size 1: one work-item packs a super-block of 16 outputs.
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef STORED
@@ -22,7 +22,7 @@
 #include "vector.clh"
 #undef VW
 #define VW ROW_VW
-#include "piece.clh"
+#include "work_item.clh"
 
 #if STORED == 3
 #include "q8.clh"
@@ -55,7 +55,7 @@ int raw_number(const __global uchar* raw, int k) {
   const int low = raw[half_ * 64 + quarter % 2 * 32 + l] >> quarter / 2 * 4 & 15;
   return low | (raw[128 + half_ * 32 + l] >> 2 * quarter & 3) << 4;
 }
-int raw_factor(const __global uchar* raw, int part) { return raw[192 + part]; }
+int raw_factor(const __global uchar* raw, int sub) { return raw[192 + sub]; }
 #elif Q_SUPER == 256
 #define D_AT 0
 #define HIGH_AT 16
@@ -66,13 +66,13 @@ int raw_number(const __global uchar* raw, int k) {
   return low | (Q_HIGH > 0 ? (raw[HIGH_AT + k % 32] >> k / 32 & 1) << 4 : 0);
 }
 // Eight s and eight t of 6 bits in 12 bytes: the first four of each below, the upper bits of the others above them.
-int raw_factor(const __global uchar* raw, int part) {
+int raw_factor(const __global uchar* raw, int sub) {
   const __global uchar* s = raw + 4;
-  return part < 4 ? s[part] & 63 : (s[part + 4] & 15) | (s[part - 4] >> 6) << 4;
+  return sub < 4 ? s[sub] & 63 : (s[sub + 4] & 15) | (s[sub - 4] >> 6) << 4;
 }
-int raw_minimum(const __global uchar* raw, int part) {
+int raw_minimum(const __global uchar* raw, int sub) {
   const __global uchar* s = raw + 4;
-  return part < 4 ? s[part + 4] & 63 : s[part + 4] >> 4 | (s[part] >> 6) << 4;
+  return sub < 4 ? s[sub + 4] & 63 : s[sub + 4] >> 4 | (s[sub] >> 6) << 4;
 }
 #else
 #define D_AT 0
@@ -86,16 +86,16 @@ int raw_number(const __global uchar* raw, int k) {
 #endif
 
 // Factors, and numbers two by two with their upper bits in words of their own.
-void pack_part(const __global uchar* raw, __global uchar* group, int k, int begin, int column) {
-  __global uchar* part = group + Q_PART_AT(begin);
+void pack_sub_block(const __global uchar* raw, __global uchar* group, int k, int begin, int column) {
+  __global uchar* sub = group + Q_SUB_AT(begin);
 #if Q_SUPER == 256
-  part[column] = raw_factor(raw, k / Q_PART);
+  sub[column] = raw_factor(raw, k / Q_SUB);
 #ifndef Q_ZERO
-  part[64 + column] = raw_minimum(raw, k / Q_PART);
+  sub[64 + column] = raw_minimum(raw, k / Q_SUB);
 #endif
 #endif
   uint high = 0;
-  for (int i = 0; i < Q_PART; i += 2) {
+  for (int i = 0; i < Q_SUB; i += 2) {
     const int even = raw_number(raw, k + i), odd = raw_number(raw, k + i + 1);
     group[Q_NUMBERS_AT(begin + i) + column] = (even & 15) | (odd & 15) << 4;
 #if Q_HIGH > 0
@@ -103,7 +103,7 @@ void pack_part(const __global uchar* raw, __global uchar* group, int k, int begi
 #endif
   }
 #if Q_HIGH > 0
-  ((__global uint*)(part + Q_FACTORS))[column] = high;
+  ((__global uint*)(sub + Q_FACTORS))[column] = high;
 #endif
 }
 
@@ -113,7 +113,7 @@ void pack_block(const __global uchar* raw, __global uchar* group, int begin, int
 #ifndef Q_ZERO
   head[128] = raw[D_AT + 2], head[129] = raw[D_AT + 3];
 #endif
-  for (int k = 0; k < Q_SUPER; k += Q_PART) pack_part(raw, group, k, begin + k, column);
+  for (int k = 0; k < Q_SUPER; k += Q_SUB) pack_sub_block(raw, group, k, begin + k, column);
 }
 // Scales of zero are numbers of zero; the rest is cleared so that what is packed depends on `raw` alone.
 void clear_block(__global uchar* group, int begin, int column) {
@@ -122,11 +122,11 @@ void clear_block(__global uchar* group, int begin, int column) {
 #ifndef Q_ZERO
   head[128] = head[129] = 0;
 #endif
-  for (int k = begin; k < begin + Q_SUPER; k += Q_PART) {
-    __global uchar* part = group + Q_PART_AT(k);
-    for (int at = 0; at < Q_FACTORS; at += 64) part[at + column] = 0;
-    for (int at = 0; at < Q_WORDS; at += 256) ((__global uint*)(part + Q_FACTORS + at))[column] = 0;
-    for (int i = 0; i < Q_PART; i += 2) group[Q_NUMBERS_AT(k + i) + column] = 0;
+  for (int k = begin; k < begin + Q_SUPER; k += Q_SUB) {
+    __global uchar* sub = group + Q_SUB_AT(k);
+    for (int at = 0; at < Q_FACTORS; at += 64) sub[at + column] = 0;
+    for (int at = 0; at < Q_WORDS; at += 256) ((__global uint*)(sub + Q_FACTORS + at))[column] = 0;
+    for (int i = 0; i < Q_SUB; i += 2) group[Q_NUMBERS_AT(k + i) + column] = 0;
   }
 }
 #endif

@@ -13,7 +13,7 @@
 #include "vector.clh"
 #undef VW
 #define VW ROW_VW
-#include "piece.clh"
+#include "work_item.clh"
 #include "q8.clh"
 #include "storage.clh"
 

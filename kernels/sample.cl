@@ -20,15 +20,15 @@
 #define VW ROW_VW
 #include "reduce.clh"
 
-// Each lane owns one contiguous part of the row, so that parts and lanes are in order of index.
-#define PART_BEGIN (int)((long)dim * lane / LANES)
-#define PART_END (int)((long)dim * (lane + 1) / LANES)
+// Each lane owns one contiguous range of the row, so that ranges and lanes are in order of index.
+#define RANGE_BEGIN (int)((long)dim * lane / LANES)
+#define RANGE_END (int)((long)dim * (lane + 1) / LANES)
 
 // How many tokens have p >= limit (exact: counts stay below 2^24), or how much mass they hold.
 #define SUM_FROM(NAME, OF_VEC, OF1)                                                  \
   float NAME(__global const float* p, float limit, int dim, __local float* shared) { \
-    const int lane = get_local_id(0), end = PART_END;                                \
-    int d = PART_BEGIN;                                                              \
+    const int lane = get_local_id(0), end = RANGE_END;                               \
+    int d = RANGE_BEGIN;                                                             \
     VEC sums = (VEC)0.0f;                                                            \
     for (; d + VW <= end; d += VW) {                                                 \
       const VEC x = LOAD(p + d);                                                     \
@@ -84,9 +84,9 @@ __kernel void sample(__global const float* restrict logits, ulong logits_offset,
   float top = -INFINITY;
   for (int i = lane; i < dim; i += LANES) top = fmax(top, logits[i]);
   top = group_max(top, shared);
-  int d = PART_BEGIN;
-  for (; d + VW <= PART_END; d += VW) STORE(exp((LOAD(logits + d) - top) / temperature), p + d);
-  for (; d < PART_END; ++d) p[d] = exp((logits[d] - top) / temperature);
+  int d = RANGE_BEGIN;
+  for (; d + VW <= RANGE_END; d += VW) STORE(exp((LOAD(logits + d) - top) / temperature), p + d);
+  for (; d < RANGE_END; ++d) p[d] = exp((logits[d] - top) / temperature);
   SYNC;
 
   float threshold = 0.0f;
@@ -106,15 +106,15 @@ __kernel void sample(__global const float* restrict logits, ulong logits_offset,
     if (threshold > 0.0f) equals = clamp((int)ceil((target - over) / threshold), over > 0.0f ? 0 : 1, equals);
   }
 
-  // This lane's part of the kept mass, and of the tokens that equal the threshold.
+  // This lane's share of the kept mass, and of the tokens that equal the threshold.
   int tied = 0;
-  for (int i = PART_BEGIN; i < PART_END; ++i) tied += p[i] == threshold;
+  for (int i = RANGE_BEGIN; i < RANGE_END; ++i) tied += p[i] == threshold;
   ties[lane] = tied;
   SYNC;
   int skipped = 0;
   for (int i = 0; i < lane; ++i) skipped += ties[i];
   float mass = 0.0f;
-  for (int i = PART_BEGIN, tie = skipped; i < PART_END; ++i)
+  for (int i = RANGE_BEGIN, tie = skipped; i < RANGE_END; ++i)
     if (p[i] > threshold || (p[i] == threshold && tie++ < equals)) mass += p[i];
   masses[lane] = mass;
   SYNC;
@@ -122,10 +122,10 @@ __kernel void sample(__global const float* restrict logits, ulong logits_offset,
   float total = 0.0f;
   for (int i = 0; i < LANES; ++i) total += masses[i];
   const float target = draw(seed_low, seed_high, (uint)row) * total;
-  int part = 0, tie = 0, chosen = 0;
+  int drawn = 0, tie = 0, chosen = 0;
   float passed = 0.0f;
-  while (part + 1 < LANES && passed + masses[part] <= target) passed += masses[part], tie += ties[part++];
-  for (int i = (int)((long)dim * part / LANES); i < dim; ++i) {
+  while (drawn + 1 < LANES && passed + masses[drawn] <= target) passed += masses[drawn], tie += ties[drawn++];
+  for (int i = (int)((long)dim * drawn / LANES); i < dim; ++i) {
     if (!(p[i] > threshold || (p[i] == threshold && tie++ < equals)) || p[i] == 0.0f) continue;
     chosen = i;
     passed += p[i];

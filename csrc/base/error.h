@@ -30,7 +30,7 @@ enum class ErrorKind : std::uint8_t {
 struct CacheFullCounts {
   std::uint64_t needed = 0;     // asked for by the refused call
   std::uint64_t free = 0;       // claimable at once
-  std::uint64_t freeable = 0;   // would become free by giving up what nobody needs
+  std::uint64_t freeable = 0;   // would become free by evicting what nobody needs
   std::uint64_t held_live = 0;  // held by live sessions
 };
 
@@ -64,7 +64,7 @@ class Error : public std::exception {
   CacheFullCounts cache_full_;
 };
 
-// Builds a message from its parts: cat("got ", n, ", allowed ", m).
+// Builds a message from values: cat("got ", n, ", allowed ", m).
 template <class... Parts>
 std::string cat(const Parts&... parts) {
   std::ostringstream out;

@@ -1,4 +1,4 @@
-// One loop on several threads: for work whose parts know nothing of each other and take longer than starting a thread.
+// One loop on several threads: for work whose iterations are independent and take longer than starting a thread.
 //
 // Threads: `each` is called from several at once, and must not throw. Which thread calls it for which number is open.
 #pragma once

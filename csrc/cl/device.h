@@ -41,7 +41,7 @@ namespace kvtrie::cl {
 enum class DeviceKind : std::uint8_t { kCpu, kGpu, kAccelerator, kOther };
 const char* name_of(DeviceKind kind) noexcept;  // "cpu", "gpu", ...
 
-// What a device says of itself. A plain value: holding one holds no OpenCL object.
+// How a device describes itself. A plain value: holding one holds no OpenCL object.
 struct DeviceInfo {
   std::string name, vendor, platform, driver, version;
   DeviceKind kind = DeviceKind::kOther;

@@ -84,7 +84,7 @@ int ProgramCache::compile(const std::string& what, cl_program program, const std
   return code;
 }
 
-// A program of kernels/<program>.cl, and what clBuildProgram says of it.
+// A program of kernels/<program>.cl, and the log of clBuildProgram.
 std::pair<ProgramHandle, int> ProgramCache::compile_source(const std::string& program, const std::string& flags) const {
   const std::string_view source = kernel_source(program);
   const char* text = source.data();

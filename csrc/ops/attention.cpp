@@ -77,7 +77,7 @@ DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan) {
   uploaded.rows_ = plan.rows;
   uploaded.tiles_ = static_cast<std::uint32_t>(plan.tiles.size());
   uploaded.partials_ = plan.partials;
-  uploaded.stretch_ = plan.keys_per_tile;
+  uploaded.split_ = plan.keys_per_tile;
   uploaded.table_ = Tensor::from_host(device, DType::kInt32, {static_cast<std::int64_t>(table.size())}, table.data());
   return uploaded;
 }

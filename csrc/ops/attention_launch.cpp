@@ -42,7 +42,7 @@ Tensor AttentionLaunch::run(const AttentionVariant& variant, const AttentionSize
   device->launch(device->kernel(variant.program, "attend_tiles", variant.options), global, local, q.buffer(),
                  q.offset(), k.buffer(), k.offset(), v.buffer(), v.offset(), strides.k_head, strides.k_cell,
                  strides.v_head, strides.v_cell, plan.table_.buffer(), plan.offsets_.row_bounds, plan.offsets_.row_ids,
-                 plan.offsets_.segments, plan.offsets_.tiles, static_cast<std::int32_t>(plan.stretch_), sizes.heads,
+                 plan.offsets_.segments, plan.offsets_.tiles, static_cast<std::int32_t>(plan.split_), sizes.heads,
                  sizes.heads / sizes.kv_heads, scale, options.softcap, mask_or_q.buffer(), mask_or_q.offset(),
                  static_cast<std::uint64_t>(mask.defined() ? mask.dim(1) : 0), sinks_or_q.buffer(), sinks_or_q.offset(),
                  std::int32_t{options.sinks.defined()}, out.buffer(), out.offset(), plan.partial_out_.buffer(),

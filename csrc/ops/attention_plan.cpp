@@ -28,7 +28,7 @@ void append_span(CellSpans& spans, const CellSpan& span) {
   }
 }
 
-// Appends the part of `from` at positions [begin, end).
+// Appends what of `from` lies at positions [begin, end).
 void append_range(CellSpans& spans, std::span<const CellSpan> from, std::int32_t begin, std::int32_t end) {
   auto at =
       std::partition_point(from.begin(), from.end(), [&](const CellSpan& s) { return s.end_position() <= begin; });
@@ -117,15 +117,15 @@ void add_tile(std::span<const std::int32_t> rows, std::span<const CellSpan> keys
 
 // One tile per block of rows, which walks all keys that its rows see. The longest walks of causal rows come first.
 void add_walks(const QueryRows& query, const PlanLimits& limits, AttentionPlan& plan) {
-  const std::int64_t stretch = limits.keys_per_tile;
+  const std::int64_t split = limits.keys_per_tile;
   for (std::uint32_t end = query.count; end > 0;) {
     const std::uint32_t begin = (end - 1) / limits.rows_per_tile * limits.rows_per_tile;
     const std::span<const RowBounds> bounds = rows_of(plan, query).subspan(begin, end - begin);
     const RowBounds all = seen_within(bounds, 0, kMaxInt);
     CellSpans keys;
-    for (std::int64_t low = all.first / stretch * stretch; low < all.end; low += stretch) {
-      const RowBounds part = seen_within(bounds, low, low + stretch);
-      append_range(keys, query.keys, part.first, part.end);
+    for (std::int64_t low = all.first / split * split; low < all.end; low += split) {
+      const RowBounds seen = seen_within(bounds, low, low + split);
+      append_range(keys, query.keys, seen.first, seen.end);
     }
     std::vector<std::int32_t> rows;
     for (std::uint32_t i = begin; i < end; ++i) rows.push_back(static_cast<std::int32_t>(query.row + i));
@@ -134,7 +134,7 @@ void add_walks(const QueryRows& query, const PlanLimits& limits, AttentionPlan& 
   }
 }
 
-// Rows that read the same cells at the same positions in one stretch, each within its bounds.
+// Rows that read the same cells at the same positions in one split, each within its bounds.
 struct Shared {
   CellSpans keys;
   std::vector<std::int32_t> rows;
@@ -163,10 +163,10 @@ CellSpans united(const CellSpans& a, const CellSpans& b) {
   return all;
 }
 
-// The groups of one stretch. Those that may agree are found by the cell that their last key's run would have at 0.
-class StretchGroups {
+// The groups of one split. Those that may agree are found by the cell that their last key's run would have at 0.
+class SplitGroups {
  public:
-  explicit StretchGroups(std::vector<Shared>& groups) : groups_(groups) {}
+  explicit SplitGroups(std::vector<Shared>& groups) : groups_(groups) {}
 
   std::vector<std::int32_t>& rows_for(CellSpans keys) {
     std::vector<std::size_t>& alike = by_run_[std::int64_t{keys.back().cell} - keys.back().position];
@@ -185,10 +185,10 @@ class StretchGroups {
   std::map<std::int64_t, std::vector<std::size_t>> by_run_;
 };
 
-// Groups the rows of all short queries stretch by stretch, in ascending order of position.
-std::vector<Shared> share_stretches(const std::vector<const QueryRows*>& queries, const PlanLimits& limits,
-                                    const AttentionPlan& plan) {
-  const std::int64_t stretch = limits.keys_per_tile;
+// Groups the rows of all short queries split by split, in ascending order of position.
+std::vector<Shared> share_splits(const std::vector<const QueryRows*>& queries, const PlanLimits& limits,
+                                 const AttentionPlan& plan) {
+  const std::int64_t split = limits.keys_per_tile;
   std::int64_t first = kMaxInt, end = 0;
   for (const QueryRows* query : queries) {
     const RowBounds all = seen_within(rows_of(plan, *query), 0, kMaxInt);
@@ -197,16 +197,16 @@ std::vector<Shared> share_stretches(const std::vector<const QueryRows*>& queries
     end = std::max<std::int64_t>(end, all.end);
   }
   std::vector<Shared> groups;
-  for (std::int64_t low = first / stretch * stretch; low < end; low += stretch) {
-    StretchGroups found(groups);
+  for (std::int64_t low = first / split * split; low < end; low += split) {
+    SplitGroups found(groups);
     for (const QueryRows* query : queries) {
-      const RowBounds part = seen_within(rows_of(plan, *query), low, low + stretch);
-      if (!sees(part)) continue;
+      const RowBounds seen = seen_within(rows_of(plan, *query), low, low + split);
+      if (!sees(seen)) continue;
       CellSpans keys;
-      append_range(keys, query->keys, part.first, part.end);
+      append_range(keys, query->keys, seen.first, seen.end);
       std::vector<std::int32_t>& rows = found.rows_for(std::move(keys));
       for (std::uint32_t row = query->row; row < query->row + query->count; ++row) {
-        if (sees(seen_within({&plan.row_bounds[row], 1}, low, low + stretch)))
+        if (sees(seen_within({&plan.row_bounds[row], 1}, low, low + split)))
           rows.push_back(static_cast<std::int32_t>(row));
       }
     }
@@ -249,7 +249,7 @@ void number_partials(std::size_t first_tile, AttentionPlan& plan) {
   }
 }
 
-void add_stretches(const std::vector<Shared>& groups, const PlanLimits& limits, AttentionPlan& plan) {
+void add_splits(const std::vector<Shared>& groups, const PlanLimits& limits, AttentionPlan& plan) {
   const std::size_t first_tile = plan.tiles.size();
   for (const Shared& group : groups) {
     const std::span<const std::int32_t> all(group.rows);
@@ -283,9 +283,9 @@ AttentionPlan plan_attention(std::span<const QueryRows> queries, const PlanLimit
       few.push_back(&query);
     }
   }
-  std::vector<Shared> groups = share_stretches(few, limits, plan);
+  std::vector<Shared> groups = share_splits(few, limits, plan);
   groups.push_back(blind_rows(few, plan));
-  add_stretches(groups, limits, plan);
+  add_splits(groups, limits, plan);
   return plan;
 }
 
@@ -305,7 +305,7 @@ AttentionPlan plan_dense(std::uint32_t rows, std::uint32_t keys, const PlanLimit
     const auto length = static_cast<std::uint32_t>(std::min<std::uint64_t>(step, keys - begin));
     groups.push_back({{{static_cast<Cell>(begin), length, static_cast<std::int32_t>(begin)}}, all});
   }
-  add_stretches(groups, limits, plan);
+  add_splits(groups, limits, plan);
   return plan;
 }
 

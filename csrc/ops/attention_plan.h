@@ -1,7 +1,7 @@
-// Attention over spans, part one: the plan. Pure host arithmetic; no device, no K/V bytes.
+// Attention over spans: the plan. Pure host arithmetic; no device, no K/V bytes.
 //
 // Concept. A step's queries attend to histories given as lists of spans. The plan cuts that work into *tiles*: some
-// query rows x some stretches of cells. A kernel computes each tile's partial result (output and log-sum-exp per row
+// query rows x some splits of cells. A kernel computes each tile's partial result (output and log-sum-exp per row
 // and head); a merge kernel joins the partials of each row. Decode, prefill, and several conversations that read one
 // shared prefix once (cascade) are the same two kernels with different plans:
 //
@@ -11,15 +11,15 @@
 //                                         r16-r31 [tile1 ------------]   r1   [   "  ][  "   ]   [tile3]
 //                                                                        r2   [   "  ][  "   ]   [tile4]
 //
-// Stretches are cut at absolute positions (multiples of `keys_per_tile`), never at places that depend on who else is in
+// Splits are cut at absolute positions (multiples of `keys_per_tile`), never at places that depend on who else is in
 // the step, so that a row's result depends on its own spans only.
 //
-// Sequences share a tile where a whole stretch of their histories lies in the same cells; so sharing changes no bits
+// Sequences share a tile where a whole split of their histories lies in the same cells; so sharing changes no bits
 // either.
 //
 // Which keys a row sees is one range of positions per row, [first, end): causal, sliding window, chunked and
 // bidirectional attention differ in these two numbers only, and kernels know nothing else about masks. They *select*:
-// what lies outside is never multiplied in, so freed cells may hold NaN. Stretches that no row of a tile sees are left
+// what lies outside is never multiplied in, so freed cells may hold NaN. Splits that no row of a tile sees are left
 // out of the plan.
 #pragma once
 
@@ -49,15 +49,15 @@ struct QueryRows {
 };
 
 struct PlanLimits {
-  std::uint32_t keys_per_tile = 512;  // a stretch never crosses a multiple of this
+  std::uint32_t keys_per_tile = 512;  // a split never crosses a multiple of this
   std::uint32_t rows_per_tile = 16;   // query rows that share each K/V load
-  // Below this many rows a history is cut into one tile per stretch (parallel over keys); from it on, one tile walks
-  // all stretches of its rows (parallel over rows, no partials to merge).
+  // Below this many rows a history is cut into one tile per split (parallel over keys); from it on, one tile walks
+  // all splits of its rows (parallel over rows, no partials to merge).
   std::uint32_t rows_for_whole_history = 8;
 };
 
 // Plain arrays in the exact layout the kernels read (all int32; see kernels/attention.cl).
-// A tile's segments are in position order, with gaps only where stretches are left out. One without segments makes the
+// A tile's segments are in position order, with gaps only where splits are left out. One without segments makes the
 // output of its rows 0.
 struct Tile {
   std::int32_t row_begin, row_count;          // into AttentionPlan::row_ids
@@ -71,7 +71,7 @@ struct Segment {
 struct AttentionPlan {
   std::uint32_t rows = 0;
   std::uint32_t partials = 0;
-  std::uint32_t keys_per_tile = 512;  // the limit it was made with; kernels close a stretch at its multiples
+  std::uint32_t keys_per_tile = 512;  // the limit it was made with; kernels close a split at its multiples
   std::vector<RowBounds> row_bounds;  // [rows]; {0, 0} for a row that sees nothing
   std::vector<std::int32_t> row_ids;  // query rows, tile after tile
   std::vector<Segment> segments;

@@ -114,7 +114,7 @@ bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant
       if (row < 8 ? key > 33 + row : key < 21 || key > 33) mask[row * 41 + key] = -INFINITY;
   }
   const Tensor mask_tensor = masked ? Tensor::from_host(device, DType::kFloat32, {9, 41}, mask.data()) : Tensor();
-  // Stretches of 32 keys: the single row has partials to merge, the eight rows walk.
+  // Splits of 32 keys: the single row has partials to merge, the eight rows walk.
   const AttentionPlan plan = plan_attention(test.queries, {32, kMaxTileRows, 8});
   const AttentionStrides strides{
       static_cast<std::uint64_t>(test.cells) * sizes.k_dim, static_cast<std::uint64_t>(sizes.k_dim),

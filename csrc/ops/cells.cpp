@@ -79,13 +79,13 @@ CellRuns::CellRuns(const cl::DevicePtr& device, std::span<const CellRun> runs, s
     : token_stride_(token_stride) {
   constexpr const char* kWhere = "ops.CellRuns";
   require(token_stride > 0, kWhere, "token_stride: got ", token_stride, ", allowed 1 or more");
-  std::vector<CellRun> pieces;
+  std::vector<CellRun> rows;
   for (const CellRun& run : runs) {
     require(run.cell >= 0 && run.length >= 0 && run.row >= 0 && run.head_stride >= 0, kWhere, "runs: got cell ",
             run.cell, ", length ", run.length, ", row ", run.row, ", head_stride ", run.head_stride,
             ", allowed none below 0");
     for (std::int32_t at = 0; at < run.length; at += kRunCells) {
-      pieces.push_back(
+      rows.push_back(
           {run.cell + at, std::min(kRunCells, run.length - at), run.row + at * token_stride, run.head_stride});
     }
     if (run.length == 0) continue;
@@ -93,8 +93,8 @@ CellRuns::CellRuns(const cl::DevicePtr& device, std::span<const CellRun> runs, s
     end_cell_ = std::max(end_cell_, std::int64_t{run.cell} + run.length);
     ends_.push_back({std::int64_t{run.row} + std::int64_t{run.length - 1} * token_stride + 1, run.head_stride});
   }
-  count_ = static_cast<std::int32_t>(pieces.size());
-  if (count_ > 0) table_ = Tensor::from_host(device, DType::kInt32, {count_, 4}, pieces.data());
+  count_ = static_cast<std::int32_t>(rows.size());
+  if (count_ > 0) table_ = Tensor::from_host(device, DType::kInt32, {count_, 4}, rows.data());
 }
 
 CellRuns CellRuns::of_rows(const cl::DevicePtr& device, std::span<const RowTarget> targets, std::uint32_t kv_heads) {
@@ -191,16 +191,15 @@ CellCopies::CellCopies(const cl::DevicePtr& device, std::span<const CellCopy> co
   for (const CellCopy& copy : copies) {
     if (copy.length == 0 || copy.from == copy.to) continue;
     cells_ += copy.length;
-    // Pieces of one copy go in the direction in which a piece never overwrites a source still to be read.
+    // Batches of one copy go in the direction in which none ever overwrites a source still to be read.
     const bool ascending = copy.to < copy.from;
     for (std::uint32_t done = 0; done < copy.length;) {
       const std::uint32_t length = std::min(copy.length - done, staging_cells);
       const std::uint32_t at = ascending ? done : copy.length - done - length;
-      const CellCopy piece{copy.from + at, copy.to + at, length};
-      if (used + length > staging_cells || written.meets(piece.from, length) || written.meets(piece.to, length))
-        close();
-      batch.push_back(piece);
-      written.add(piece);
+      const CellCopy step{copy.from + at, copy.to + at, length};
+      if (used + length > staging_cells || written.meets(step.from, length) || written.meets(step.to, length)) close();
+      batch.push_back(step);
+      written.add(step);
       used += length;
       done += length;
     }

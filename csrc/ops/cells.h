@@ -69,7 +69,7 @@ class CellRuns {
     std::int64_t end_row = 0;  // of head 0
     std::int32_t head_stride = 0;
   };
-  Tensor table_;  // int32 [count, 4]; longer runs are cut into pieces of 64 cells
+  Tensor table_;  // int32 [count, 4]; longer runs are cut every 64 cells
   std::int32_t count_ = 0, token_stride_ = 1;
   std::int64_t cells_ = 0, end_cell_ = 0;
   std::vector<RowEnd> ends_;

@@ -287,7 +287,7 @@ std::optional<std::string> graph_options(std::span<const Launch> launches, std::
     }
   }
   for (std::size_t form = 1; form < forms.size(); ++form)  // what matmul_again.clh asks for, given or not
-    for (const char* name : {"BLOCKED", "SPREAD", "AHEAD", "GATED"}) options.emplace(cat(name, "_SET", form), "0");
+    for (const char* name : {"BLOCKED", "NEXT_SLICE", "AHEAD", "GATED"}) options.emplace(cat(name, "_SET", form), "0");
   if (forms.size() > 1) add("MATMUL_SETS", cat(forms.size()));
   std::string text;
   for (const auto& [name, value] : options) text += cat(text.empty() ? "-D" : " -D", name, "=", value);

@@ -136,11 +136,11 @@ PackedPair pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up) {
 
 Tensor matmul(const Tensor& x, const PackedWeight& w, const Tensor& add) { return matmul(x, std::span(&w, 1), add); }
 
-Tensor matmul(const Tensor& x, std::span<const PackedWeight> parts, const Tensor& add) {
+Tensor matmul(const Tensor& x, std::span<const PackedWeight> weights, const Tensor& add) {
   constexpr const char* kWhere = "ops.matmul";
-  require(!parts.empty(), kWhere, "w: got no packed weights, allowed 1 or more");
+  require(!weights.empty(), kWhere, "w: got no packed weights, allowed 1 or more");
   Columns columns;
-  for (const PackedWeight& w : parts) {
+  for (const PackedWeight& w : weights) {
     require(w.defined(), kWhere, "w: got an empty packed weight, allowed one made by pack");
     check_input(kWhere, x, w.panels(), w.in_features());
     columns.all += w.out_features();
@@ -148,7 +148,7 @@ Tensor matmul(const Tensor& x, std::span<const PackedWeight> parts, const Tensor
   require(columns.all <= kMaxSide, kWhere, "w: got ", columns.all, " outputs, allowed up to ", kMaxSide);
   Tensor y = Tensor::empty(x.device(), DType::kFloat32, output_shape(x, columns.all));
   check_add(kWhere, add, x, y.shape());
-  for (const PackedWeight& w : parts) {
+  for (const PackedWeight& w : weights) {
     launch_packed(x, w, add, y, columns);
     columns.begin += w.out_features();
   }
@@ -157,15 +157,15 @@ Tensor matmul(const Tensor& x, std::span<const PackedWeight> parts, const Tensor
 
 Tensor embedding(const PackedWeight& w, const Tensor& ids) { return embedding(std::span(&w, 1), ids); }
 
-Tensor embedding(std::span<const PackedWeight> parts, const Tensor& ids) {
+Tensor embedding(std::span<const PackedWeight> weights, const Tensor& ids) {
   constexpr const char* kWhere = "ops.embedding";
-  require(!parts.empty(), kWhere, "table: got no packed weights, allowed 1 or more");
+  require(!weights.empty(), kWhere, "table: got no packed weights, allowed 1 or more");
   std::int64_t all = 0;
-  const std::int64_t in = parts.front().in_features();
-  for (const PackedWeight& w : parts) {
+  const std::int64_t in = weights.front().in_features();
+  for (const PackedWeight& w : weights) {
     require(w.defined(), kWhere, "table: got an empty packed weight, allowed one made by pack");
     require(w.in_features() == in, kWhere, "table: got ", w.in_features(), " numbers a row, allowed ", in,
-            " as in its first part");
+            " as in the first one");
     check_same_device(kWhere, "ids", ids, w.panels());
     all += w.out_features();
   }
@@ -173,8 +173,8 @@ Tensor embedding(std::span<const PackedWeight> parts, const Tensor& ids) {
   check_dtype(kWhere, "ids", ids, DType::kInt32);
   check_rank(kWhere, "ids", ids, 1);
   Tensor y = Tensor::empty(ids.device(), DType::kFloat32, {ids.dim(0), in});
-  TablePart place{0, static_cast<std::int32_t>(all)};
-  for (const PackedWeight& w : parts) {
+  TableRows place{0, static_cast<std::int32_t>(all)};
+  for (const PackedWeight& w : weights) {
     launch_unpack(w, place, ids, y);
     place.first += static_cast<std::int32_t>(w.out_features());
   }

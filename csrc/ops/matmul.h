@@ -103,11 +103,11 @@ PackedPair pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up);
 // x float32 [.., in] -> float32 [.., out]. `add`, when defined, is added: float32 [.., out] or [out].
 Tensor matmul(const Tensor& x, const PackedWeight& w, const Tensor& add = {});
 // Weights of equal `in` that are kept differently as one: their outputs one after the other, a launch for each.
-Tensor matmul(const Tensor& x, std::span<const PackedWeight> parts, const Tensor& add = {});
+Tensor matmul(const Tensor& x, std::span<const PackedWeight> weights, const Tensor& add = {});
 // The numbers of the outputs `ids` of w: ids int32 [tokens] -> float32 [tokens, in]. An id that is no output gives NaN.
 Tensor embedding(const PackedWeight& w, const Tensor& ids);
 // The same of weights of equal `in`, their outputs one after the other.
-Tensor embedding(std::span<const PackedWeight> parts, const Tensor& ids);
+Tensor embedding(std::span<const PackedWeight> weights, const Tensor& ids);
 // w [out, in], or [in, out] when transpose_w is false. With the packed backend an unpacked weight goes through a row
 // kernel that needs no packing. `add` costs a second launch.
 Tensor matmul(const Tensor& x, const Tensor& w, bool transpose_w = true, std::optional<MatmulBackend> backend = {},

@@ -53,12 +53,13 @@ void matmul_packed(const PackedVariant& variant, const Tensor& x, const Tensor& 
                  static_cast<std::int32_t>(all));
 }
 
-void unpack_rows(const PackedVariant& variant, const Tensor& panels, const Sides& sides, const TablePart& part,
+void unpack_rows(const PackedVariant& variant, const Tensor& panels, const Sides& sides, const TableRows& range,
                  const Tensor& ids, const Tensor& y) {
   const cl::DevicePtr& device = panels.device();
   device->launch(device->kernel("matmul", "unpack_rows", variant.options()),
                  {divide_up(sides.k, kUnpacked), ids.size(), 0}, {1, 1, 0}, panels.buffer(), panels.offset(),
-                 ids.buffer(), ids.offset(), y.buffer(), y.offset(), sides.n, sides.k, kUnpacked, part.first, part.all);
+                 ids.buffer(), ids.offset(), y.buffer(), y.offset(), sides.n, sides.k, kUnpacked, range.first,
+                 range.all);
 }
 
 void matmul_gated(const PackedVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,

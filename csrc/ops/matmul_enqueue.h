@@ -20,7 +20,7 @@ void matmul_packed(const PackedVariant& variant, const Tensor& x, const Tensor& 
                    const Tensor& add, const Tensor& y, const Columns& columns);
 void matmul_gated(const PackedVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
                   const Tensor& y);
-void unpack_rows(const PackedVariant& variant, const Tensor& panels, const Sides& sides, const TablePart& part,
+void unpack_rows(const PackedVariant& variant, const Tensor& panels, const Sides& sides, const TableRows& range,
                  const Tensor& ids, const Tensor& y);
 void matmul_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Sides& sides, const Tensor& y);
 

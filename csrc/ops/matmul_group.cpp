@@ -99,14 +99,14 @@ void matmul_group(const GroupVariant& variant, const Tensor& x, const Tensor& pa
                  sides.m, sides.n, sides.k, slice_for(sides.k), static_cast<std::int32_t>(all));
 }
 
-void embed(const Tensor& panels, WeightDType stored, const Sides& sides, const TablePart& part, const Tensor& ids,
+void embed(const Tensor& panels, WeightDType stored, const Sides& sides, const TableRows& range, const Tensor& ids,
            const Tensor& y) {
   const cl::DevicePtr& device = panels.device();
   const GroupVariant variant{stored, {}, 0, 32, kGroupColumns, false};
   const std::size_t lanes = variant.lanes;
   device->launch(device->kernel("matmul_group", "embed", variant.options()), {round_up(sides.k, lanes), ids.size(), 0},
                  {lanes, 1, 0}, panels.buffer(), panels.offset(), ids.buffer(), ids.offset(), y.buffer(), y.offset(),
-                 sides.n, sides.k, part.first, part.all);
+                 sides.n, sides.k, range.first, range.all);
 }
 
 }  // namespace bare
@@ -127,13 +127,13 @@ bool launch_group(const Tensor& x, const Tensor& panels, const Sides& sides, Wei
   return false;
 }
 
-bool launch_embed(const Tensor& panels, const Sides& sides, WeightDType stored, const TablePart& part,
+bool launch_embed(const Tensor& panels, const Sides& sides, WeightDType stored, const TableRows& range,
                   const Tensor& ids, const Tensor& y) {
   const cl::DevicePtr& device = panels.device();
   if (!shares_work(*device)) return false;
   const auto agrees = [&] { return embed_agrees(device, stored); };
   if (!variant_works(device, join("matmul_group embed ", static_cast<int>(stored)), agrees)) return false;
-  bare::embed(panels, stored, sides, part, ids, y);
+  bare::embed(panels, stored, sides, range, ids, y);
   return true;
 }
 

@@ -44,14 +44,14 @@ namespace bare {
 // `add`: [columns], [m, columns] or undefined; undefined where gated.
 void matmul_group(const GroupVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
                   const Tensor& add, const Tensor& y, const Columns& columns);
-void embed(const Tensor& panels, WeightDType stored, const Sides& sides, const TablePart& part, const Tensor& ids,
+void embed(const Tensor& panels, WeightDType stored, const Sides& sides, const TableRows& range, const Tensor& ids,
            const Tensor& y);
 }  // namespace bare
 
 // Whether the work-group kernel took the product; if not, the serial one has to. REQUIRES: checked arguments.
 bool launch_group(const Tensor& x, const Tensor& panels, const Sides& sides, WeightDType stored,
                   std::optional<Activation> gated, const Tensor& add, const Tensor& y, const Columns& columns);
-bool launch_embed(const Tensor& panels, const Sides& sides, WeightDType stored, const TablePart& part,
+bool launch_embed(const Tensor& panels, const Sides& sides, WeightDType stored, const TableRows& range,
                   const Tensor& ids, const Tensor& y);
 
 }  // namespace kvtrie::ops

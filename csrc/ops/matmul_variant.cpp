@@ -77,7 +77,7 @@ std::string PackedVariant::options() const {
   if (tile.blocked) text += " -DBLOCKED=1";
   if (gated) text += *gated == Activation::kSilu ? " -DGATED=1" : " -DGATED=2";
   text += join(" -DSLICE=", tile.slice > 0 ? tile.slice : 512);
-  if (tile.slice > 0 && tile.rows_block > 1) text += " -DSPREAD=1";
+  if (tile.slice > 0 && tile.rows_block > 1) text += " -DNEXT_SLICE=1";
   if (asks_ahead(width, tile.rows_block, stored)) text += join(" -DAHEAD=", kAhead);
   return text;
 }
@@ -130,14 +130,14 @@ void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, co
 }
 
 // By the program that a product of as many rows with these weights needs, too.
-void launch_unpack(const PackedWeight& w, const TablePart& part, const Tensor& ids, const Tensor& y) {
+void launch_unpack(const PackedWeight& w, const TableRows& range, const Tensor& ids, const Tensor& y) {
   const cl::DevicePtr& device = ids.device();
   const auto rows = static_cast<std::int32_t>(ids.size());
   const Sides sides{rows, static_cast<std::int32_t>(w.out_features()), static_cast<std::int32_t>(w.in_features())};
-  if (launch_embed(w.panels(), sides, w.dtype(), part, ids, y)) return;
+  if (launch_embed(w.panels(), sides, w.dtype(), range, ids, y)) return;
   const PackedVariant variant = choose_variant(vector_width(*device), rows, w.dtype(), {});
   require_variant(device, join("matmul unpack ", variant.options()), [&] { return unpack_agrees(device, variant); });
-  bare::unpack_rows(variant, w.panels(), sides, part, ids, y);
+  bare::unpack_rows(variant, w.panels(), sides, range, ids, y);
 }
 
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y) {

@@ -47,7 +47,7 @@ struct Columns {
 };
 void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, const Tensor& y,
                    const Columns& columns);  // add: may be undefined
-void launch_unpack(const PackedWeight& w, const TablePart& part, const Tensor& ids, const Tensor& y);
+void launch_unpack(const PackedWeight& w, const TableRows& range, const Tensor& ids, const Tensor& y);
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y);
 void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tensor& y);
 

@@ -93,20 +93,20 @@ void check_words(const char* where, const AxisRows& rows) {
 
 Tensor embedding(const Tensor& table, const Tensor& ids) { return embedding(std::span(&table, 1), ids); }
 
-Tensor embedding(std::span<const Tensor> parts, const Tensor& ids) {
+Tensor embedding(std::span<const Tensor> tables, const Tensor& ids) {
   constexpr const char* kWhere = "ops.embedding";
-  require(!parts.empty(), kWhere, "table: got no parts, allowed 1 or more");
-  const Tensor& first = parts.front();
+  require(!tables.empty(), kWhere, "table: got no tensors, allowed 1 or more");
+  const Tensor& first = tables.front();
   check_device(kWhere, "table", first);
   check_float(kWhere, "table", first);
   check_rank(kWhere, "table", first, 2);
   std::int64_t all = 0;
-  for (const Tensor& part : parts) {
-    check_same_device(kWhere, "table", part, first);
-    check_dtype(kWhere, "table", part, first.dtype());
-    check_rank(kWhere, "table", part, 2);
-    check_shape(kWhere, "table", part, {part.dim(0), first.dim(1)});
-    all += part.dim(0);
+  for (const Tensor& table : tables) {
+    check_same_device(kWhere, "table", table, first);
+    check_dtype(kWhere, "table", table, first.dtype());
+    check_rank(kWhere, "table", table, 2);
+    check_shape(kWhere, "table", table, {table.dim(0), first.dim(1)});
+    all += table.dim(0);
   }
   check_same_device(kWhere, "ids", ids, first);
   check_dtype(kWhere, "ids", ids, DType::kInt32);
@@ -114,10 +114,10 @@ Tensor embedding(std::span<const Tensor> parts, const Tensor& ids) {
   require(all <= kMaxDim * 64 && first.dim(1) <= kMaxDim, kWhere, "table: got ", describe(first),
           ", allowed sizes up to ", kMaxDim);
   Tensor y = Tensor::empty(first.device(), DType::kFloat32, {ids.dim(0), first.dim(1)});
-  TablePart place{0, static_cast<std::int32_t>(all)};
-  for (const Tensor& part : parts) {
-    launch_embedding(part, place, ids, y);
-    place.first += static_cast<std::int32_t>(part.dim(0));
+  TableRows place{0, static_cast<std::int32_t>(all)};
+  for (const Tensor& table : tables) {
+    launch_embedding(table, place, ids, y);
+    place.first += static_cast<std::int32_t>(table.dim(0));
   }
   return y;
 }
@@ -170,30 +170,30 @@ Tensor gelu_mul(const Tensor& gate_, const Tensor& up, Gelu kind) {
 Tensor add(const Tensor& a, const Tensor& b) { return binary("ops.add", "add", "a", a, "b", b); }
 Tensor mul(const Tensor& a, const Tensor& b) { return binary("ops.mul", "mul", "a", a, "b", b); }
 
-Tensor concat(const std::vector<Tensor>& parts, int axis) {
+Tensor concat(const std::vector<Tensor>& tensors, int axis) {
   constexpr const char* kWhere = "ops.concat";
-  require(!parts.empty(), kWhere, "parts: got none, allowed 1 or more");
-  check_device(kWhere, "parts[0]", parts[0]);
-  const int along = checked_axis(kWhere, parts[0], axis);
-  Shape shape = parts[0].shape();
+  require(!tensors.empty(), kWhere, "tensors: got none, allowed 1 or more");
+  check_device(kWhere, "tensors[0]", tensors[0]);
+  const int along = checked_axis(kWhere, tensors[0], axis);
+  Shape shape = tensors[0].shape();
   shape[along] = 0;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const std::string name = cat("parts[", i, "]");
-    check_same_device(kWhere, name, parts[i], parts[0]);
-    check_dtype(kWhere, name, parts[i], parts[0].dtype());
-    check_rank(kWhere, name, parts[i], parts[0].rank());
-    Shape allowed = parts[0].shape();
-    allowed[along] = parts[i].dim(along);
-    check_shape(kWhere, name, parts[i], allowed);
-    shape[along] += parts[i].dim(along);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::string name = cat("tensors[", i, "]");
+    check_same_device(kWhere, name, tensors[i], tensors[0]);
+    check_dtype(kWhere, name, tensors[i], tensors[0].dtype());
+    check_rank(kWhere, name, tensors[i], tensors[0].rank());
+    Shape allowed = tensors[0].shape();
+    allowed[along] = tensors[i].dim(along);
+    check_shape(kWhere, name, tensors[i], allowed);
+    shape[along] += tensors[i].dim(along);
   }
-  Tensor y = Tensor::empty(parts[0].device(), parts[0].dtype(), shape);
+  Tensor y = Tensor::empty(tensors[0].device(), tensors[0].dtype(), shape);
   const AxisRows whole(y, along);
   check_words(kWhere, whole);
   std::uint64_t at = 0;
-  for (const Tensor& part : parts) {
-    const AxisRows rows(part, along);
-    launch_copy_rows(part, y, {rows.outer, rows.words, 0, rows.words, at, whole.words});
+  for (const Tensor& tensor : tensors) {
+    const AxisRows rows(tensor, along);
+    launch_copy_rows(tensor, y, {rows.outer, rows.words, 0, rows.words, at, whole.words});
     at += rows.words;
   }
   return y;
@@ -212,17 +212,17 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& size
   require(sum == x.dim(along), kWhere, "sizes: got a sum of ", sum, ", allowed ", x.dim(along));
   const AxisRows whole(x, along);
   check_words(kWhere, whole);
-  std::vector<Tensor> parts;
+  std::vector<Tensor> results;
   std::uint64_t at = 0;
   for (const std::int64_t size : sizes) {
     Shape shape = x.shape();
     shape[along] = size;
-    parts.push_back(Tensor::empty(x.device(), x.dtype(), shape));
-    const AxisRows rows(parts.back(), along);
-    launch_copy_rows(x, parts.back(), {rows.outer, rows.words, at, whole.words, 0, rows.words});
+    results.push_back(Tensor::empty(x.device(), x.dtype(), shape));
+    const AxisRows rows(results.back(), along);
+    launch_copy_rows(x, results.back(), {rows.outer, rows.words, at, whole.words, 0, rows.words});
     at += rows.words;
   }
-  return parts;
+  return results;
 }
 
 Tensor cast(const Tensor& x, DType dtype) {

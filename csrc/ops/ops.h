@@ -16,8 +16,8 @@ namespace kvtrie::ops {
 // table [vocab, dim] float32, float16 or bfloat16; ids int32 [tokens] -> float32 [tokens, dim]. An id outside the table
 // gives a row of NaN: device data is not read back to be checked.
 Tensor embedding(const Tensor& table, const Tensor& ids);
-// Parts of a table one after the other, which need not fit into one buffer together: equal dtype and dim.
-Tensor embedding(std::span<const Tensor> parts, const Tensor& ids);
+// A table as several tensors, one after the other, which need not fit into one buffer together: equal dtype and dim.
+Tensor embedding(std::span<const Tensor> tables, const Tensor& ids);
 
 // Over the last axis. weight, bias: [dim]. rms_norm multiplies by (offset + weight), as Gemma does with offset 1.
 Tensor rms_norm(const Tensor& x, const Tensor& weight, float eps, float offset = 0.0f);
@@ -36,7 +36,7 @@ Tensor gelu_mul(const Tensor& gate, const Tensor& up, Gelu kind = Gelu::kTanh);
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 
-Tensor concat(const std::vector<Tensor>& parts, int axis = -1);  // equal dtypes, copied bit by bit
+Tensor concat(const std::vector<Tensor>& tensors, int axis = -1);  // equal dtypes, copied bit by bit
 std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& sizes, int axis = -1);
 Tensor cast(const Tensor& x, DType dtype);  // between float32, float16 and bfloat16
 

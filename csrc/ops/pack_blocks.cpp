@@ -38,7 +38,7 @@ void enqueue_pack_blocks(const Tensor& raw, WeightDType dtype, std::int64_t out,
       static_cast<std::int32_t>(in), step, first);
 }
 
-// 70 outputs: a partial panel and group; two super blocks each.
+// 70 outputs: a partial panel and group; two super-blocks each.
 bool pack_agrees(const cl::DevicePtr& device, WeightDType dtype) {
   constexpr std::int64_t kOut = 70, kIn = 512;
   const std::vector<std::byte> raw = reference::sample_blocks(dtype, kOut * kIn, 1);

@@ -61,9 +61,9 @@ struct SmallQkv {
   std::vector<float> packed() const {
     std::vector<float> rows;
     for (std::int32_t row = 0; row < kRows; ++row)
-      for (const std::vector<float>* part : {&q, &k, &v}) {
-        const auto width = static_cast<std::ptrdiff_t>(part->size() / kRows);
-        rows.insert(rows.end(), part->begin() + row * width, part->begin() + (row + 1) * width);
+      for (const std::vector<float>* each : {&q, &k, &v}) {
+        const auto width = static_cast<std::ptrdiff_t>(each->size() / kRows);
+        rows.insert(rows.end(), each->begin() + row * width, each->begin() + (row + 1) * width);
       }
     return rows;
   }

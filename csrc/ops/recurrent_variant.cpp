@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kProgram = "recurrent";
 constexpr std::int32_t kTile = 8;  // rows of k and q in local memory at a time
 
-// How the gated delta rule is spread: rows of S for each work-item, and work-items that share k and q.
+// How the gated delta rule is divided: rows of S for each work-item, and work-items that share k and q.
 struct DeltaVariant {
   std::int32_t rows = 1, lanes = 1;
 };

@@ -34,18 +34,18 @@ void block_q8(Bytes p, float* out) {
   for (std::size_t j = 0; j < 32; ++j) out[j] = half_of(p) * static_cast<float>(static_cast<std::int8_t>(p[2 + j]));
 }
 
-// q4_K and q5_K: eight parts of 32, scales and minima of 6 bits in 12 bytes.
+// q4_K and q5_K: eight sub-blocks of 32, scales and minima of 6 bits in 12 bytes.
 void large_block(Bytes p, bool fifth, float* out) {
   const Bytes s = p + 4, q = p + (fifth ? 48 : 16);
-  for (std::size_t part = 0; part < 8; ++part) {
-    const bool first = part < 4;
-    const int scale = first ? byte_of(s, part) % 64 : low_of(s, part + 4) + byte_of(s, part - 4) / 64 * 16;
-    const int minimum = first ? byte_of(s, part + 4) % 64 : high_of(s, part + 4) + byte_of(s, part) / 64 * 16;
+  for (std::size_t sub = 0; sub < 8; ++sub) {
+    const bool first = sub < 4;
+    const int scale = first ? byte_of(s, sub) % 64 : low_of(s, sub + 4) + byte_of(s, sub - 4) / 64 * 16;
+    const int minimum = first ? byte_of(s, sub + 4) % 64 : high_of(s, sub + 4) + byte_of(s, sub) / 64 * 16;
     const float d = half_of(p) * static_cast<float>(scale), m = half_of(p, 2) * static_cast<float>(minimum);
     for (std::size_t l = 0; l < 32; ++l) {
-      int x = part % 2 == 0 ? low_of(q, part / 2 * 32 + l) : high_of(q, part / 2 * 32 + l);
-      if (fifth) x += (byte_of(p, 16 + l) >> part & 1) * 16;
-      out[part * 32 + l] = d * static_cast<float>(x) - m;
+      int x = sub % 2 == 0 ? low_of(q, sub / 2 * 32 + l) : high_of(q, sub / 2 * 32 + l);
+      if (fifth) x += (byte_of(p, 16 + l) >> sub & 1) * 16;
+      out[sub * 32 + l] = d * static_cast<float>(x) - m;
     }
   }
 }
@@ -132,13 +132,13 @@ float packed_number(WeightDType dtype, std::span<const std::byte> stream, std::s
   const BlockSize size = block_size(dtype);
   const bool large = size.numbers == 256, six = dtype == WeightDType::kQ6K, minimum = halves_of(dtype).size() == 2;
   const bool fifth = dtype == WeightDType::kQ5_0 || dtype == WeightDType::kQ5_1 || dtype == WeightDType::kQ5K;
-  const std::size_t column = n % 64, part = six ? 16 : 32, bits = six ? 2 : fifth ? 1 : 0;
+  const std::size_t column = n % 64, sub = six ? 16 : 32, bits = six ? 2 : fifth ? 1 : 0;
   const Bytes block = &stream[(n / 64 * (in / size.numbers) + k / size.numbers) * size.packed_bytes];
   const float d = half_of(block, 2 * column), m = minimum ? half_of(block, 128 + 2 * column) : 0.0f;
   Bytes p = block + (minimum ? 256 : 128);
   if (dtype == WeightDType::kQ8) return d * static_cast<float>(static_cast<std::int8_t>(p[k % 32 * 64 + column]));
   const std::size_t factors = large ? (six ? 64 : 128) : 0;
-  p += k % size.numbers / part * (factors + 8 * bits * part + 32 * part);
+  p += k % size.numbers / sub * (factors + 8 * bits * sub + 32 * sub);
   float scale = d, shift = m;
   if (six) scale *= static_cast<float>(static_cast<std::int8_t>(p[column]));
   if (large && !six)
@@ -146,8 +146,8 @@ float packed_number(WeightDType dtype, std::span<const std::byte> stream, std::s
   p += factors;
   std::uint32_t word = 0;
   if (bits > 0) std::memcpy(&word, p + 4 * column, 4);
-  p += 8 * bits * part;
-  const std::size_t at = k % part;
+  p += 8 * bits * sub;
+  const std::size_t at = k % sub;
   const int x = (k % 2 == 0 ? low_of(p, at / 2 * 64 + column) : high_of(p, at / 2 * 64 + column)) +
                 static_cast<int>(word >> (bits * at) & ((1U << bits) - 1)) * 16;
   if (minimum) return scale * static_cast<float>(x) + shift;

@@ -94,13 +94,13 @@ void cast(const Tensor& x, const Tensor& y) {
                 y.offset(), static_cast<std::uint64_t>(x.size()), chunks.chunk);
 }
 
-void embedding(const Tensor& table, const TablePart& part, const Tensor& ids, const Tensor& y) {
+void embedding(const Tensor& table, const TableRows& range, const Tensor& ids, const Tensor& y) {
   cl::Device& device = *table.device();
   const Chunks chunks(device, last_dim(table), ids.size());
   device.launch(
       device.kernel("copy", "embedding", join("-DFROM=", storage_code(table.dtype()), " -DTO=0", row_option(device))),
       chunks.global, chunks.local, table.buffer(), table.offset(), ids.buffer(), ids.offset(), y.buffer(), y.offset(),
-      static_cast<std::int32_t>(table.dim(0)), last_dim(table), chunks.chunk, part.first, part.all);
+      static_cast<std::int32_t>(table.dim(0)), last_dim(table), chunks.chunk, range.first, range.all);
 }
 
 void copy_rows(const Tensor& x, const Tensor& y, const RowCopy& copy) {

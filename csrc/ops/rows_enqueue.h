@@ -14,7 +14,7 @@ void unary(const std::string& op, const Tensor& a, const Tensor& y);
 void binary(const std::string& op, const Tensor& a, const Tensor& b, const Tensor& y);
 void rope(const Tensor& x, const Tensor& positions, const DeviceRope& table, const Tensor& y);
 void cast(const Tensor& x, const Tensor& y);
-void embedding(const Tensor& table, const TablePart& part, const Tensor& ids, const Tensor& y);
+void embedding(const Tensor& table, const TableRows& range, const Tensor& ids, const Tensor& y);
 void copy_rows(const Tensor& x, const Tensor& y, const RowCopy& copy);
 void take_rows(const Tensor& x, const Tensor& rows, const Tensor& y);
 void sample(const Tensor& logits, const SampleOptions& options, const Tensor& scratch, const Tensor& y);

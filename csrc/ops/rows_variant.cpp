@@ -112,7 +112,7 @@ bool copies_agree(const cl::DevicePtr& device) {
 
 bool embedding_agrees(const cl::DevicePtr& device, DType dtype) {
   const SmallRows small(device);
-  const std::vector<std::int32_t> ids{1, 0};  // of two parts, a row each
+  const std::vector<std::int32_t> ids{1, 0};  // of two tables, a row each
   std::vector<std::byte> table(small.x.size() * size_of(dtype));
   for (std::size_t i = 0; i < small.x.size(); ++i) reference::store_number(table.data(), dtype, i, small.x[i]);
   std::vector<float> wanted;
@@ -213,10 +213,10 @@ void launch_cast(const Tensor& x, const Tensor& y) {
   bare::cast(x, y);
 }
 
-void launch_embedding(const Tensor& table, const TablePart& part, const Tensor& ids, const Tensor& y) {
+void launch_embedding(const Tensor& table, const TableRows& range, const Tensor& ids, const Tensor& y) {
   require_variant(table.device(), width_key(table.device(), join("copy embedding ", name_of(table.dtype()))),
                   [&] { return embedding_agrees(table.device(), table.dtype()); });
-  bare::embedding(table, part, ids, y);
+  bare::embedding(table, range, ids, y);
 }
 
 void launch_copy_rows(const Tensor& x, const Tensor& y, const RowCopy& copy) {

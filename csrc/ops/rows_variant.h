@@ -23,7 +23,7 @@ void launch_binary(const std::string& op, const Tensor& a, const Tensor& b, cons
 void launch_rope(const Tensor& x, const Tensor& positions, const DeviceRope& table, const Tensor& y);
 
 void launch_cast(const Tensor& x, const Tensor& y);
-void launch_embedding(const Tensor& table, const TablePart& part, const Tensor& ids, const Tensor& y);
+void launch_embedding(const Tensor& table, const TableRows& range, const Tensor& ids, const Tensor& y);
 // `rows` rows of `words` 16-bit words, from word r * from_stride to word r * to_stride of tensors that start there.
 struct RowCopy {
   std::uint64_t rows = 0, words = 0, from = 0, from_stride = 0, to = 0, to_stride = 0;

@@ -42,8 +42,8 @@ void check_shape(std::string_view where, std::string_view name, const Tensor& te
 // The tensor as float32: itself, or converted on the device.
 Tensor as_float32(const Tensor& tensor);
 
-// A part of a table: its rows are `first` and those that follow, of `all`.
-struct TablePart {
+// Where a table that lies in several buffers goes on: its rows from `first` on, of `all`.
+struct TableRows {
   std::int32_t first = 0, all = 0;
 };
 
@@ -56,17 +56,17 @@ std::int32_t row_width(cl::Device& device);
 std::string row_option(cl::Device& device);
 
 // Like cat, for what every launch builds: no stream, and integers only.
-template <class... Parts>
-std::string join(const Parts&... parts) {
+template <class... Texts>
+std::string join(const Texts&... texts) {
   std::string text;
-  const auto append = [&text](const auto& part) {
-    if constexpr (std::is_arithmetic_v<std::decay_t<decltype(part)>>) {
-      text += std::to_string(part);
+  const auto append = [&text](const auto& each) {
+    if constexpr (std::is_arithmetic_v<std::decay_t<decltype(each)>>) {
+      text += std::to_string(each);
     } else {
-      text += part;
+      text += each;
     }
   };
-  (append(parts), ...);
+  (append(texts), ...);
   return text;
 }
 

@@ -45,7 +45,7 @@ void warm_up_cells(const cl::DevicePtr& device, const WarmUp& spec) {
   rotate_cells(pool.k, runs, 1, RopeParams{});
 }
 
-// Rows at the end of a history over two stretches: their partials are merged.
+// Rows at the end of a history over two splits: their partials are merged.
 void warm_up_attention(const cl::DevicePtr& device, const WarmUp& spec) {
   const PlanLimits limits = plan_limits(*device);
   const auto cells = static_cast<std::int32_t>(limits.keys_per_tile + 2);

@@ -211,13 +211,13 @@ bool Blob::read(std::span<const std::uint32_t> sections, std::span<std::byte> in
   for (const std::uint32_t number : sections) {
     const BlobSection& section = sections_.at(number);
     ensure(section.bytes <= into.size() - at, "blob", "the target holds the sections");
-    const std::span<std::byte> part = into.subspan(at, section.bytes);
+    const std::span<std::byte> target = into.subspan(at, section.bytes);
     at += section.bytes;
-    if (!source->read(begin + section.offset, part)) {
+    if (!source->read(begin + section.offset, target)) {
       fail_with("an image could not be read from its file");
       return false;
     }
-    if (checksum(part) == checksums_[number]) continue;
+    if (checksum(target) == checksums_[number]) continue;
     fail_with("the checksum of an image in a file differs");
     return false;
   }

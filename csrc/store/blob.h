@@ -31,7 +31,7 @@
 
 namespace kvtrie {
 
-// One checksummed stretch of a blob.
+// One checksummed section of a blob.
 struct BlobSection {
   std::uint64_t offset = 0, bytes = 0;
   bool operator==(const BlobSection&) const = default;

@@ -10,7 +10,7 @@
 
 namespace kvtrie {
 
-// What a key was made of, in parts that a header is compared with.
+// The fields that a key was made of, and that a header is compared with.
 struct SharedExchange::Wanted {
   std::string key;
   std::size_t start = 0;              // where its own tokens begin
@@ -56,9 +56,9 @@ class Receiver {
   Receiver(const std::shared_ptr<ByteBudget>& budget, const SharedExchange::MakeRoom& make_room, Check check)
       : budget_(budget), make_room_(make_room), check_(std::move(check)) {}
 
-  bool take(std::uint64_t total, std::span<const std::byte> piece) {
-    if (begun_) return fill(piece);
-    beginning_.insert(beginning_.end(), piece.begin(), piece.end());
+  bool take(std::uint64_t total, std::span<const std::byte> chunk) {
+    if (begun_) return fill(chunk);
+    beginning_.insert(beginning_.end(), chunk.begin(), chunk.end());
     if (beginning_.size() < needed_) return true;
     DecodedSnapshot decoded = decode_header(beginning_, total);
     if (decoded.fault == SnapshotFault::kTruncated && decoded.needed > beginning_.size()) {
@@ -101,18 +101,18 @@ class Receiver {
     return true;
   }
 
-  bool fill(std::span<const std::byte> piece) {
-    while (!piece.empty() && image_ < memory_.size()) {
+  bool fill(std::span<const std::byte> chunk) {
+    while (!chunk.empty() && image_ < memory_.size()) {
       HostMemory& memory = *memory_[image_];
       const std::span<std::byte> free = std::span(memory.data(), memory.bytes()).subspan(at_);
-      const std::size_t taken = std::min(free.size(), piece.size());
-      std::copy_n(piece.begin(), taken, free.begin());
-      piece = piece.subspan(taken);
+      const std::size_t taken = std::min(free.size(), chunk.size());
+      std::copy_n(chunk.begin(), taken, free.begin());
+      chunk = chunk.subspan(taken);
       at_ += taken;
       skip_complete();
     }
-    if (!piece.empty()) fault_ = SnapshotFault::kSize;
-    return piece.empty();
+    if (!chunk.empty()) fault_ = SnapshotFault::kSize;
+    return chunk.empty();
   }
 
   void skip_complete() {
@@ -151,7 +151,7 @@ ReceivedSnapshot SharedExchange::receive(const SharedPath& path, const Wanted& w
   });
   ReceivedSnapshot received;
   received.answer = tier_->get(
-      wanted.key, [&](std::uint64_t total, std::span<const std::byte> piece) { return receiver.take(total, piece); },
+      wanted.key, [&](std::uint64_t total, std::span<const std::byte> chunk) { return receiver.take(total, chunk); },
       now);
   SnapshotFault fault = receiver.fault();
   if (received.answer == SharedAnswer::kHit) fault = receiver.finish(received);
@@ -185,8 +185,8 @@ ReceivedSnapshot SharedExchange::get_point(const SharedPath& path, std::size_t b
 SharedIndex SharedExchange::get_index(const SharedPath& path, std::size_t block, double now) const {
   const std::string key = path.index_key(block);
   std::vector<std::byte> bytes;
-  const auto collect = [&](std::uint64_t, std::span<const std::byte> piece) {
-    bytes.insert(bytes.end(), piece.begin(), piece.end());
+  const auto collect = [&](std::uint64_t, std::span<const std::byte> chunk) {
+    bytes.insert(bytes.end(), chunk.begin(), chunk.end());
     return bytes.size() <= kMaxIndexBytes;
   };
   const SharedAnswer answer = tier_->get(key, collect, now);
@@ -200,19 +200,19 @@ SharedIndex SharedExchange::get_index(const SharedPath& path, std::size_t block,
 // ---- writing
 // ---------------------------------------------------------------------------------------------------------
 
-bool SharedExchange::send(const std::string& key, const SnapshotHeader& header, Parts images, double now) const {
+bool SharedExchange::send(const std::string& key, const SnapshotHeader& header, Buffers images, double now) const {
   const std::vector<std::byte> beginning = encode_header(header);
-  std::vector<std::span<const std::byte>> parts{beginning};
-  parts.insert(parts.end(), images.begin(), images.end());
-  return tier_->put(key, parts, now);
+  std::vector<std::span<const std::byte>> buffers{beginning};
+  buffers.insert(buffers.end(), images.begin(), images.end());
+  return tier_->put(key, buffers, now);
 }
 
-bool SharedExchange::put_block(const SharedPath& path, std::size_t block, const SnapshotHeader& header, Parts images,
+bool SharedExchange::put_block(const SharedPath& path, std::size_t block, const SnapshotHeader& header, Buffers images,
                                double now) const {
   return send(path.block_key(block), header, images, now);
 }
 
-bool SharedExchange::put_tail(const SharedPath& path, std::size_t end, const SnapshotHeader& header, Parts images,
+bool SharedExchange::put_tail(const SharedPath& path, std::size_t end, const SnapshotHeader& header, Buffers images,
                               double now) const {
   return send(path.tail_key(end), header, images, now);
 }
@@ -224,8 +224,8 @@ bool SharedExchange::announce(const SharedPath& path, std::size_t end, bool cell
   SharedIndex index = get_index(path, block, now);
   merge(index, {{tokens.begin(), tokens.end()}, cells, point});
   const std::vector<std::byte> bytes = encode_index(index);
-  const std::span<const std::byte> part(bytes);
-  return tier_->put(path.index_key(block), {&part, 1}, now);
+  const std::span<const std::byte> content(bytes);
+  return tier_->put(path.index_key(block), {&content, 1}, now);
 }
 
 }  // namespace kvtrie

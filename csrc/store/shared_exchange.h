@@ -68,16 +68,17 @@ class SharedExchange {
 
   // Writes one block or tail. `header` is of the path's first block * kSharedBlock or `end` tokens; `images` follow it
   // in order. Returns false when the store does not have all of it now.
-  bool put_block(const SharedPath& path, std::size_t block, const SnapshotHeader& header, Parts images,
+  bool put_block(const SharedPath& path, std::size_t block, const SnapshotHeader& header, Buffers images,
                  double now) const;
-  bool put_tail(const SharedPath& path, std::size_t end, const SnapshotHeader& header, Parts images, double now) const;
+  bool put_tail(const SharedPath& path, std::size_t end, const SnapshotHeader& header, Buffers images,
+                double now) const;
   // Adds to the index in front of `end` that the store has what ends there.
   bool announce(const SharedPath& path, std::size_t end, bool cells, bool point, double now) const;
 
  private:
   struct Wanted;
   ReceivedSnapshot receive(const SharedPath& path, const Wanted& wanted, double now) const;
-  bool send(const std::string& key, const SnapshotHeader& header, Parts images, double now) const;
+  bool send(const std::string& key, const SnapshotHeader& header, Buffers images, double now) const;
 
   std::shared_ptr<SharedTier> tier_;
   std::shared_ptr<ByteBudget> budget_;

@@ -1,4 +1,4 @@
-// What is known to go on behind a block of tokens: how a prompt that parts in the middle of somebody's block still
+// What is known to go on behind a block of tokens: how a prompt that diverges in the middle of somebody's block still
 // finds the tokens up to there.
 //
 // Keys of a store are found only by those who have all tokens that a key names. An index lies behind a key that names

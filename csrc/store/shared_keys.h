@@ -51,7 +51,7 @@ enum class SharedKind : char {
   kBlock = 'b',  // cells of one whole block
   kTail = 't',   // cells behind the last whole block, and what a restore point needs
   kIndex = 'i',  // what is known to go on behind a block
-  kChunk = 'c',  // a piece of a large value
+  kChunk = 'c',  // a chunk of a large value
 };
 std::string shared_key(SharedKind kind, const Digest& digest);
 

@@ -55,27 +55,27 @@ Result guarded(Result otherwise, Work&& work) noexcept {
   return otherwise;
 }
 
-// Consecutive stretches of a content that lies in several parts.
-class PartsReader {
+// Consecutive bytes of a content that lies in several buffers.
+class BufferReader {
  public:
-  explicit PartsReader(Parts parts) : parts_(parts) {}
+  explicit BufferReader(Buffers buffers) : buffers_(buffers) {}
 
   // REQUIRES: so many bytes are left.
   void next(std::uint64_t bytes, std::vector<std::byte>& into) {
     into.clear();
     into.reserve(bytes);
     while (into.size() < bytes) {
-      const std::span<const std::byte> rest = parts_[part_].subspan(at_);
+      const std::span<const std::byte> rest = buffers_[buffer_].subspan(at_);
       const std::size_t taken = std::min<std::uint64_t>(rest.size(), bytes - into.size());
       into.insert(into.end(), rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(taken));
       at_ += taken;
-      if (at_ == parts_[part_].size()) ++part_, at_ = 0;
+      if (at_ == buffers_[buffer_].size()) ++buffer_, at_ = 0;
     }
   }
 
  private:
-  Parts parts_;
-  std::size_t part_ = 0, at_ = 0;
+  Buffers buffers_;
+  std::size_t buffer_ = 0, at_ = 0;
 };
 
 }  // namespace
@@ -216,14 +216,14 @@ void SharedTier::refuse(std::string_view key, SnapshotFault fault, double now) n
 // ---- writing
 // ---------------------------------------------------------------------------------------------------------
 
-bool SharedTier::put(std::string_view key, Parts parts, double now) noexcept {
-  const bool complete = guarded(false, [&] { return write(key, parts, now); });
+bool SharedTier::put(std::string_view key, Buffers buffers, double now) noexcept {
+  const bool complete = guarded(false, [&] { return write(key, buffers, now); });
   if (complete) count(&SharedStats::puts);
   return complete;
 }
 
-bool SharedTier::write(std::string_view key, Parts parts, double now) {
-  const std::uint64_t total = total_bytes(parts);
+bool SharedTier::write(std::string_view key, Buffers buffers, double now) {
+  const std::uint64_t total = total_bytes(buffers);
   const std::uint64_t chunks = total / options_.max_value + (total % options_.max_value != 0 ? 1 : 0);
   const bool whole = total <= options_.max_value - kSharedHeadBytes;
   if (total > options_.max_content ||
@@ -231,11 +231,11 @@ bool SharedTier::write(std::string_view key, Parts parts, double now) {
     count(&SharedStats::too_large);
     return false;
   }
-  return whole ? store_value(key, encode_whole(key, parts), now) : write_chunks(key, parts, total, now);
+  return whole ? store_value(key, encode_whole(key, buffers), now) : write_chunks(key, buffers, total, now);
 }
 
-bool SharedTier::write_chunks(std::string_view key, Parts parts, std::uint64_t total, double now) {
-  PartsReader reader(parts);
+bool SharedTier::write_chunks(std::string_view key, Buffers buffers, std::uint64_t total, double now) {
+  BufferReader reader(buffers);
   std::vector<SharedChunk> chunks;
   std::vector<std::byte> bytes;
   for (std::uint64_t at = 0; at < total; at += bytes.size()) {

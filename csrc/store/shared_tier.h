@@ -1,7 +1,7 @@
 // The shared tier: contents in a store that several processes and machines use, behind somebody else's client.
 //
 // Concept. `put` writes one content, in chunks where it is larger than one value may be: chunks first, head last, so
-// that what can be found is complete. `get` hands a content back piece by piece; every piece was verified before
+// that what can be found is complete. `get` hands a content back chunk by chunk; every chunk was verified before
 // (shared_values.h). What is wrong, or lacks a chunk, is a miss: counted by its fault, and deleted so that nobody
 // fetches it again. A content larger than this tier's caps is a miss that stays: another configuration may have room.
 //
@@ -64,9 +64,9 @@ enum class SharedAnswer : std::uint8_t {
 
 class SharedTier {
  public:
-  // Takes the next piece of a content of `total` bytes; false: no more. What it took is complete when the answer is
+  // Takes the next chunk of a content of `total` bytes; false: no more. What it took is complete when the answer is
   // kHit.
-  using Sink = std::function<bool(std::uint64_t total, std::span<const std::byte> piece)>;
+  using Sink = std::function<bool(std::uint64_t total, std::span<const std::byte> chunk)>;
 
   // Throws kArgument for options out of their range or no store.
   SharedTier(std::shared_ptr<RemoteStore> store, SharedOptions options);
@@ -75,7 +75,7 @@ class SharedTier {
 
   SharedAnswer get(std::string_view key, const Sink& sink, double now) noexcept;
   // True: the store has all of it.
-  bool put(std::string_view key, Parts parts, double now) noexcept;
+  bool put(std::string_view key, Buffers buffers, double now) noexcept;
   // True: the store has nothing under this key any more.
   bool remove(std::string_view key, double now) noexcept;
   // A content that came whole is not what its key says: counts it and deletes it.
@@ -92,8 +92,8 @@ class SharedTier {
   SharedAnswer read(std::string_view key, const Sink& sink, double now);
   SharedAnswer read_chunks(std::string_view key, const DecodedValue& head, const Sink& sink, double now);
   SharedAnswer wrong(std::string_view key, SnapshotFault fault, double now);
-  bool write(std::string_view key, Parts parts, double now);
-  bool write_chunks(std::string_view key, Parts parts, std::uint64_t total, double now);
+  bool write(std::string_view key, Buffers buffers, double now);
+  bool write_chunks(std::string_view key, Buffers buffers, std::uint64_t total, double now);
   bool store_value(std::string_view key, std::span<const std::byte> value, double now);
 
   const std::shared_ptr<RemoteStore> store_;

@@ -72,18 +72,18 @@ bool read_chunks(std::span<const std::byte> table, std::uint64_t bytes, std::vec
 
 std::string SharedChunk::key() const { return shared_key(SharedKind::kChunk, digest); }
 
-std::uint64_t total_bytes(Parts parts) {
+std::uint64_t total_bytes(Buffers buffers) {
   std::uint64_t total = 0;
-  for (const auto part : parts) total = checked_add<std::uint64_t>(total, part.size(), "shared store", "bytes");
+  for (const auto buffer : buffers) total = checked_add<std::uint64_t>(total, buffer.size(), "shared store", "bytes");
   return total;
 }
 
-std::vector<std::byte> encode_whole(std::string_view key, Parts parts) {
-  const std::uint64_t bytes = total_bytes(parts);
+std::vector<std::byte> encode_whole(std::string_view key, Buffers buffers) {
+  const std::uint64_t bytes = total_bytes(buffers);
   std::vector<std::byte> value;
   value.reserve(checked_add<std::uint64_t>(bytes, kSharedHeadBytes, "shared store", "bytes"));
   value.resize(kSharedHeadBytes);
-  for (const auto part : parts) value.insert(value.end(), part.begin(), part.end());
+  for (const auto buffer : buffers) value.insert(value.end(), buffer.begin(), buffer.end());
   write_head(key, kWhole, bytes, 0, value);
   return value;
 }

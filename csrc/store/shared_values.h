@@ -31,7 +31,7 @@
 namespace kvtrie {
 
 inline constexpr std::size_t kSharedHeadBytes = 64, kSharedChunkEntryBytes = 40;
-using Parts = std::span<const std::span<const std::byte>>;  // a content that lies in several places, in order
+using Buffers = std::span<const std::span<const std::byte>>;  // a content that lies in several places, in order
 
 struct SharedChunk {
   std::uint64_t bytes = 0;
@@ -39,8 +39,8 @@ struct SharedChunk {
   std::string key() const;
 };
 
-std::uint64_t total_bytes(Parts parts);  // throws kArgument when the sum overflows
-std::vector<std::byte> encode_whole(std::string_view key, Parts parts);
+std::uint64_t total_bytes(Buffers buffers);  // throws kArgument when the sum overflows
+std::vector<std::byte> encode_whole(std::string_view key, Buffers buffers);
 std::vector<std::byte> encode_chunked(std::string_view key, std::span<const SharedChunk> chunks);
 SharedChunk name_chunk(std::string_view key, std::span<const std::byte> bytes);
 

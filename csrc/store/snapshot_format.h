@@ -59,7 +59,7 @@ struct SnapshotSection {
 struct SnapshotImage {
   enum class Role : std::uint8_t {
     kCells = 1,   // K and V of positions [first, first + cells)
-    kWindow = 2,  // the same, what the restore point at the end sees of a cache that forgets
+    kWindow = 2,  // the same, what the restore point at the end sees of a windowed cache
     kState = 3,   // the state of a recurrent cache at the end; first = cells = 0
   };
   Role role = Role::kCells;

@@ -14,7 +14,7 @@ constexpr std::size_t kSmallest = 32;  // entries
 }  // namespace
 
 std::uint32_t ChildIndex::hash(const Node* parent, Token token) const noexcept {
-  // The finaliser of SplitMix64 over both parts of the key.
+  // The finaliser of SplitMix64 over both fields of the key.
   std::uint64_t x = pool_.number_of(parent) ^ (std::uint64_t{static_cast<std::uint32_t>(token)} << 32);
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;

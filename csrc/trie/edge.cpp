@@ -115,31 +115,31 @@ void Edge::append(std::span<const Token> more) {
 
 void Edge::truncate(std::int32_t end) noexcept { shrink_to(offset_, end - start_); }
 
-// The shorter part as a copy, or the front part as a second holder of the block.
-Edge Edge::part_for_cut(std::int32_t at) const {
+// The shorter half as a copy, or the front half as a second holder of the block.
+Edge Edge::half_for_cut(std::int32_t at) const {
   const auto front = static_cast<std::size_t>(at - start_);
   const auto back = static_cast<std::size_t>(end() - at);
   if (std::min(front, back) < kShareFrom) {
     return front <= back ? Edge(start_, tokens().first(front)) : Edge(at, tokens().last(back));
   }
   if (!is_shared(base_)) used(base_) = offset_ + size_;
-  Edge part;
-  part.base_ = base_;
-  part.offset_ = offset_;
-  part.size_ = at - start_;
-  part.start_ = start_;
+  Edge half;
+  half.base_ = base_;
+  half.offset_ = offset_;
+  half.size_ = at - start_;
+  half.start_ = start_;
   ++holders(base_);
-  return part;
+  return half;
 }
 
-Edge Edge::cut_front(std::int32_t at, Edge part) noexcept {
-  if (part.start() == start_) {
+Edge Edge::cut_front(std::int32_t at, Edge half) noexcept {
+  if (half.start() == start_) {
     keep_back(end() - at);
-    return part;
+    return half;
   }
   Edge upper = std::move(*this);
   upper.truncate(at);
-  *this = std::move(part);
+  *this = std::move(half);
   return upper;
 }
 

@@ -1,7 +1,7 @@
 // The tokens of one node: where they start and what they are, held compactly.
 //
 // Up to two tokens lie inside the object. More lie in a heap block. Edges may share a long one: cutting a long edge
-// makes two that look at one block, so that a cut costs the same at 1,000 and at 100,000 tokens. A short part is copied
+// makes two that look at one block, so that a cut costs the same at 1,000 and at 100,000 tokens. A short half is copied
 // instead, which keeps blocks unshared where it costs nothing; so a short block needs to know no more than its room.
 //
 //     short block                       [ capacity | t0 t1 t2 ... | room ]
@@ -48,10 +48,10 @@ class Edge {
   void append(std::span<const Token> more);
   // Forgets the tokens from offset `end` on. REQUIRES: start <= end <= end().
   void truncate(std::int32_t end) noexcept;
-  // Cutting at offset `at` (start < at < end) in two steps, so that only the first can throw: one of the two parts, as
+  // Cutting at offset `at` (start < at < end) in two steps, so that only the first can throw: one of the two halves, as
   // a copy or a share of the block; then, with that, this keeps [at, end) and the result is [start, at).
-  Edge part_for_cut(std::int32_t at) const;
-  Edge cut_front(std::int32_t at, Edge part) noexcept;
+  Edge half_for_cut(std::int32_t at) const;
+  Edge cut_front(std::int32_t at, Edge half) noexcept;
 
  private:
   static constexpr std::int32_t kInline = 2;

@@ -7,7 +7,7 @@
 namespace kvtrie {
 
 PathHash path_of_root(std::string_view name_space) noexcept {
-  PathHash path = path_hash::kSpread;
+  PathHash path = path_hash::kMix;
   for (const char letter : name_space) path = step_path(path, static_cast<unsigned char>(letter));
   return path ^ (path >> 29);
 }
@@ -46,7 +46,7 @@ std::uint32_t GhostTable::recall(PathHash path) noexcept {
 // The low bits of a path hash know only the low bits of its tokens.
 std::size_t GhostTable::home_of(PathHash path) const noexcept {
   path ^= path >> 32;
-  return (path * path_hash::kSpread >> 32) & (places_.size() - 1);
+  return (path * path_hash::kMix >> 32) & (places_.size() - 1);
 }
 
 std::size_t GhostTable::find(PathHash path) const noexcept {

@@ -23,8 +23,8 @@ using PathHash = std::uint64_t;
 
 namespace path_hash {
 
-// Odd, so that each product can be undone; kBack * kStep == 1 (mod 2^64). kSpread takes a token to all 64 bits.
-inline constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15U, kBack = 0xf1de83e19937733dU, kSpread = 0xd6e8feb86659fd93U;
+// Odd, so that each product can be undone; kBack * kStep == 1 (mod 2^64). kMix takes a token to all 64 bits.
+inline constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15U, kBack = 0xf1de83e19937733dU, kMix = 0xd6e8feb86659fd93U;
 static_assert(kStep * kBack == 1);
 
 }  // namespace path_hash
@@ -32,10 +32,10 @@ static_assert(kStep * kBack == 1);
 PathHash path_of_root(std::string_view name_space) noexcept;
 
 inline PathHash step_path(PathHash path, Token token) noexcept {
-  return (path ^ (static_cast<std::uint32_t>(token) * path_hash::kSpread)) * path_hash::kStep;
+  return (path ^ (static_cast<std::uint32_t>(token) * path_hash::kMix)) * path_hash::kStep;
 }
 inline PathHash step_path_back(PathHash path, Token last) noexcept {
-  return (path * path_hash::kBack) ^ (static_cast<std::uint32_t>(last) * path_hash::kSpread);
+  return (path * path_hash::kBack) ^ (static_cast<std::uint32_t>(last) * path_hash::kMix);
 }
 
 class GhostTable {

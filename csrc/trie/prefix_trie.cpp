@@ -8,9 +8,9 @@
 namespace kvtrie {
 namespace {
 
-// bytes * part / whole, rounded down. REQUIRES: part <= whole.
-std::uint64_t share(std::uint64_t bytes, std::int32_t part, std::int32_t whole) noexcept {
-  const auto count = static_cast<std::uint64_t>(part);
+// bytes * length / whole, rounded down. REQUIRES: length <= whole.
+std::uint64_t share(std::uint64_t bytes, std::int32_t length, std::int32_t whole) noexcept {
+  const auto count = static_cast<std::uint64_t>(length);
   const auto all = static_cast<std::uint64_t>(whole);
   return bytes / all * count + (bytes % all) * count / all;
 }

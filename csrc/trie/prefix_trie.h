@@ -1,7 +1,7 @@
 // The trie alone: a set of token sequences with byte counts, for use without caches or a device.
 //
 // Concept. `insert` records a sequence; sequences with a common beginning share it. A byte count belongs to the tokens
-// of a node's edge, evenly: cutting a node divides its bytes pro rata, so that the parts always add up. The least
+// of a node's edge, evenly: cutting a node divides its bytes pro rata, so that the halves always add up. The least
 // recently used leaf goes first, tail first, and takes no more tokens than the bytes that were asked for.
 //
 // Shape. A node stays while it has two children, is the end of an inserted sequence, or is locked; any other inner node
@@ -65,7 +65,7 @@ class PrefixTrie {
     Handle node;              // the deepest node reached; of no node when length is 0
   };
 
-  // What was given up: the tokens from `start` on of the path `tokens`, and their bytes.
+  // What was evicted: the tokens from `start` on of the path `tokens`, and their bytes.
   struct Evicted {
     std::string name_space;
     Tokens tokens;
@@ -87,7 +87,7 @@ class PrefixTrie {
   void unlock(const Handle& node);  // throws kArgument when there is no lock
   void touch(const Handle& node);   // the latest use, now
 
-  // Gives up least recently used leaves until `nbytes` are free or `count` leaves have gone, whichever is first; of the
+  // Evicts least recently used leaves until `nbytes` are free or `count` leaves have gone, whichever is first; of the
   // last leaf only the tail that is needed for `nbytes`. Neither given: one leaf. Stops early when all that is left is
   // locked or above a lock.
   std::vector<Evicted> evict(std::optional<std::uint64_t> nbytes, std::optional<std::size_t> count);

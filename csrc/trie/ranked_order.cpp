@@ -197,8 +197,8 @@ void RankedOrder::absorb(Node* node, Node* child) noexcept {
   }
   take_out(node);
   take_out(child);
-  const std::uint64_t upper_part = length_of(node) - length_of(child);
-  if (own.segment < below.segment) protected_tokens_ += upper_part;
+  const std::uint64_t upper_length = length_of(node) - length_of(child);
+  if (own.segment < below.segment) protected_tokens_ += upper_length;
   if (own.segment > below.segment) protected_tokens_ += length_of(child);
   const RankPlace& upper = place(node);
   RankPlace& joined = place(child);
@@ -243,7 +243,7 @@ void RankedOrder::credit(Node* node, std::uint32_t uses) noexcept {
 }
 
 Node* RankedOrder::victim() noexcept {
-  while (protected_tokens_ > tokens_ - (tokens_ + kParts - 1) / kParts) demote_oldest();
+  while (protected_tokens_ > tokens_ - (tokens_ + kShares - 1) / kShares) demote_oldest();
   while (candidates_.top() == nullptr && protected_free_ > 0) demote_oldest();
   return candidates_.top();
 }

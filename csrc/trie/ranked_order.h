@@ -1,4 +1,4 @@
-// Leaf-first giving up by rank: the policies `slru`, `lfu` and `cost` of a victim order (victim_order.h).
+// Leaf-first eviction by rank: the policies `slru`, `lfu` and `cost` of a victim order (victim_order.h).
 //
 // Each member has a priority; the least one goes first, among equals the oldest.
 //
@@ -74,8 +74,8 @@ class RankedOrder {
  private:
   friend class TrieCheck;
 
-  // One part in so many is on probation, at least.
-  static constexpr std::uint64_t kParts = 5;
+  // One token in so many is on probation, at least.
+  static constexpr std::uint64_t kShares = 5;
 
   OrderState& state(Node* node) const noexcept;
   RankPlace& place(Node* node) const noexcept;

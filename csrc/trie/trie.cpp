@@ -122,7 +122,7 @@ Node* Trie::split(Node* node, std::int32_t at) {
   require(!node->is_root() && node->start() < at && at < node->end(), "Trie.split", "at: got ", at, ", allowed above ",
           node->start(), " and below ", node->end());
   for (VictimOrder& order : orders_) order.reserve();
-  Edge part = node->edge_.part_for_cut(at);
+  Edge half = node->edge_.half_for_cut(at);
   Node* upper = pool_.create();
   try {
     if (node->payload_ != nullptr) upper->payload_ = node->payload_->split_front(at);
@@ -131,7 +131,7 @@ Node* Trie::split(Node* node, std::int32_t at) {
     throw;
   }
   put_in_place_of(node, upper);
-  upper->edge_ = node->edge_.cut_front(at, std::move(part));
+  upper->edge_ = node->edge_.cut_front(at, std::move(half));
   link_child(upper, node);
   upper->last_used_ = node->last_used_;
   if (hashed_) upper->path_hash() = hash_on(upper->parent_->path_hash(), upper->tokens());
@@ -247,7 +247,7 @@ void Trie::recall(int order, Node* leaf, std::size_t count) {
     path = step_path(path, tokens[tokens.size() - count + i]);
     const std::uint32_t uses = wanted.recall(path);
     if (uses == 0) continue;
-    if (!known.empty() && !wanted.differ(known.back().second, uses)) known.pop_back();  // one part
+    if (!known.empty() && !wanted.differ(known.back().second, uses)) known.pop_back();  // one node
     known.emplace_back(first + static_cast<std::int32_t>(i) + 1, uses);
   }
   for (const auto& [end, uses] : known) wanted.credit(end < leaf->end() ? split(leaf, end) : leaf, uses);

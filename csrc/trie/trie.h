@@ -1,18 +1,18 @@
-// The radix tree: which token prefixes are known, and in which order they are given up.
+// The radix tree: which token prefixes are known, and in which order they are evicted.
 //
 // Concept. A compressed radix tree of int32 tokens, one root per namespace; edges are compared token by token, never by
 // hash. A node carries an opaque `Payload` that belongs to the tokens of its edge. The tree knows no device, clock,
 // file or byte of K/V.
 //
 //     root -- "the cat " --+-- "sat on"                     insert "the cat naps" below "the cat sat on" splits the
-//                          +-- "naps"                       edge where they part; the payload is split with it
+//                          +-- "naps"                       edge where they diverge; the payload is split with it
 //
-// Giving up. For each of `orders` tiers there is one victim order (victim_order.h). Its victim is the *member*, with no
+// Eviction. For each of `orders` tiers there is one victim order (victim_order.h). Its victim is the *member*, with no
 // member below it and no lock, that the policy puts first: by default the least recently used. Demoting a node from
 // tier to tier is leaving one order and joining the next. A victim may still have children that are members of another
 // order or of none; to remove a node it must be a leaf.
 //
-// Locks. A lock on a node keeps it, and by being below them all its ancestors, from being given up (victim_order.h has
+// Locks. A lock on a node keeps it, and by being below them all its ancestors, from eviction (victim_order.h has
 // the exact rule and what the owner has to keep to). O(1).
 //
 // Cost. Finding a child is O(1) whatever the width. Nothing recurses: depth costs no stack. A node takes 80 bytes with
@@ -21,7 +21,7 @@
 // included, of which 90 are nodes, 18 the blocks and 2 to 4 the index of wide nodes (bench/trie_bench.cpp). Addresses
 // for 8 GiB of nodes are reserved, without memory. Where the policy is not lru, uses and changes of membership are
 // O(log members), a member takes at least 24 bytes more (slru: 48) and 48 for what is remembered of those that left, a
-// node 16 for its rank and the hash of its path, and cutting an edge goes over the tokens of its upper part.
+// node 16 for its rank and the hash of its path, and cutting an edge goes over the tokens of its upper half.
 //
 // Errors. A call that throws has changed nothing. Breaking a REQUIRES is kArgument where a call may throw.
 // Threads: none of its own; the owner serialises. Units: offsets and lengths in tokens; times are logical.
@@ -79,8 +79,8 @@ class Trie {
   // identity. False: nothing changed.
   bool join_with_child(Node* node);
   // Where the policy remembers uses: what was known of paths that end inside the last `count` tokens of `leaf`, which
-  // were just added, holds for the parts up to there: they are cut off, as by `split`, with those uses. Nothing
-  // otherwise. REQUIRES: a leaf that is a member, 0 < count <= its length. When it throws, some parts are cut already.
+  // were just added, holds for the tokens up to there: they are cut off, as by `split`, with those uses. Nothing
+  // otherwise. REQUIRES: a leaf that is a member, 0 < count <= its length. When it throws, some cuts are made already.
   void recall(int order, Node* leaf, std::size_t count);
   // Whether the stay that began when the node joined still goes on, so that what is appended to it was used as often.
   // Always where the policy is lru.

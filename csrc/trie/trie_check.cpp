@@ -35,14 +35,14 @@ class TrieCheck {
     std::size_t protected_members = 0, protected_free = 0;
   };
 
-  template <class... Parts>
-  void expect(bool ok, const Parts&... parts) {
-    if (!ok) findings_.push_back(cat("[Trie.check] ", parts...));
+  template <class... Words>
+  void expect(bool ok, const Words&... words) {
+    if (!ok) findings_.push_back(cat("[Trie.check] ", words...));
   }
 
-  template <class... Parts>
-  void expect_of(const Node& node, bool ok, const Parts&... parts) {
-    if (!ok) expect(false, "node ", node.name_space(), "[", node.start(), ",", node.end(), "): ", parts...);
+  template <class... Words>
+  void expect_of(const Node& node, bool ok, const Words&... words) {
+    if (!ok) expect(false, "node ", node.name_space(), "[", node.start(), ",", node.end(), "): ", words...);
   }
 
   void check_roots() {

@@ -1,6 +1,6 @@
-// One tier's order of giving up: which node goes next, leaves first.
+// One tier's order of eviction: which node goes next, leaves first.
 //
-// Terms. A *member* is a node that has something to give up in this tier. A child *holds* its parent while it is a
+// Terms. A *member* is a node that has something to evict from this tier. A child *holds* its parent while it is a
 // member or locked. A member *could go* while it is unlocked and not held; the *victim* is the first of those in the
 // policy's order (victim_policy.h). A member's *age* is its latest use, or the age of a child at the moment it stopped
 // holding the member, whichever is later: so a branch point is as old as the last use of anything that hung below it.
@@ -19,7 +19,7 @@
 // another tier does not count here. A use counts for the node it ends on, never for what is above it.
 //
 // What left is remembered for a while, by all policies but lru: its uses, under the path to its end (ghost_table.h). A
-// node that joins with that path goes on from there. Where only a part of what joins was known, `Trie::recall` cuts it.
+// node that joins with that path goes on from there. Where only some of what joins was known, `Trie::recall` cuts it.
 //
 // What a lock protects: the node in every order; the node's parent, whether or not the node is a member; and each
 // ancestor above, as long as the members on the path are consecutive. An owner that keeps the members of a tier

@@ -13,7 +13,7 @@
 
 namespace kvtrie::binding {
 
-// A host array ready to become a tensor: in one piece, native byte order, of a dtype that tensors have.
+// A host array ready to become a tensor: contiguous, native byte order, of a dtype that tensors have.
 struct HostArray {
   py::array array;  // bfloat16 lies in uint16
   DType dtype = DType::kFloat32;

@@ -38,7 +38,7 @@ std::string_view to_text(py::handle value, std::string_view where, std::string_v
 // A number of bytes from an int or a text such as "512MiB".
 std::uint64_t to_bytes(py::handle value, std::string_view where, std::string_view name);
 
-// Integers from any sequence or array of them, each in least .. 2^31 - 1. int32 arrays in one piece are read in place,
+// Integers from any sequence or array of them, each in least .. 2^31 - 1. contiguous int32 arrays are read in place,
 // so that they cost nothing; they have to stay unchanged during the call. Lives and dies with the GIL held.
 class IntegerArgument {
  public:

@@ -12,7 +12,7 @@
 namespace kvtrie::binding {
 namespace {
 
-// Strong references, so that a device is opened once in a process; given up when the interpreter ends.
+// Strong references, so that a device is opened once in a process; released when the interpreter ends.
 std::vector<DeviceHandlePtr>& registry() {
   static auto* const handles = new std::vector<DeviceHandlePtr>;
   return *handles;

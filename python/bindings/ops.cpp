@@ -71,22 +71,22 @@ int to_axis(const py::object& axis, const char* where) {
   return static_cast<int>(to_integer(axis, where, "axis", -16, 15));
 }
 
-Tensor concat(const py::object& parts, const py::object& axis) {
-  if (!py::isinstance<py::list>(parts) && !py::isinstance<py::tuple>(parts)) {
-    refuse_type(parts, "concat", "parts", "a list of tensors");
+Tensor concat(const py::object& tensors, const py::object& axis) {
+  if (!py::isinstance<py::list>(tensors) && !py::isinstance<py::tuple>(tensors)) {
+    refuse_type(tensors, "concat", "tensors", "a list of tensors");
   }
   Placement place;
   bool found = false;
-  for (const py::handle part : parts) {
-    if (found || !py::isinstance<Tensor>(part)) continue;
-    place = placement_among({part});
+  for (const py::handle each : tensors) {
+    if (found || !py::isinstance<Tensor>(each)) continue;
+    place = placement_among({each});
     found = true;
   }
   if (!found) place = placement_among({});
-  std::vector<Tensor> tensors;
-  for (const py::handle part : parts) tensors.push_back(to_tensor(part, place, "concat", "parts"));
+  std::vector<Tensor> operands;
+  for (const py::handle each : tensors) operands.push_back(to_tensor(each, place, "concat", "tensors"));
   const int along = to_axis(axis, "concat");
-  return without_gil([&] { return ops::concat(tensors, along); });
+  return without_gil([&] { return ops::concat(operands, along); });
 }
 
 std::vector<Tensor> split(const py::object& x, const py::object& sizes, const py::object& axis) {
@@ -231,10 +231,10 @@ void init_ops(py::module_& core) {
 q float32 [tokens, heads, dim], k [n, kv_heads, dim], v [n, kv_heads, v_dim] -> float32 [tokens, heads, v_dim]. ``mask``
 [tokens, n] is added to the scores; -inf hides a key. ``scale``: None for 1 / sqrt(dim). ``softcap``: scores become
 softcap * tanh(score / softcap). ``sinks`` [heads]: a logit per head that only adds to the denominator.)");
-  m.def("concat", &concat, py::arg("parts"), py::arg("axis") = -1,
+  m.def("concat", &concat, py::arg("tensors"), py::arg("axis") = -1,
         "Tensors of equal dtype, one after the other along an axis.");
   m.def("split", &split, py::arg("x"), py::arg("sizes"), py::arg("axis") = -1,
-        "Cut along an axis into parts of the given sizes.");
+        "Tensors of the given sizes, cut along an axis.");
   m.def("argmax", unary("argmax", &ops::argmax), py::arg("logits"),
         "logits [rows, vocab] -> int32 [rows]; the lowest index wins a tie.");
   m.def("sample", &sample, py::arg("logits"), py::arg("temperature"), py::arg("top_k"), py::arg("top_p"),

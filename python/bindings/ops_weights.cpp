@@ -24,35 +24,35 @@ std::optional<ops::MatmulBackend> to_backend(const py::object& name) {
   return ops::matmul_backend_from_name(std::string(to_text(name, "matmul", "backend")));
 }
 
-// Whether `value` is a tuple or list that begins with a Part.
-template <class Part>
-bool are_parts(const py::object& value) {
+// Whether `value` is a tuple or list that begins with an Item.
+template <class Item>
+bool are_several(const py::object& value) {
   const bool several = py::isinstance<py::tuple>(value) || py::isinstance<py::list>(value);
-  return several && py::len(value) > 0 && py::isinstance<Part>(value[py::int_(0)]);
+  return several && py::len(value) > 0 && py::isinstance<Item>(value[py::int_(0)]);
 }
 
-std::vector<ops::PackedWeight> packed_parts(const py::object& value, const char* where, const char* name) {
-  std::vector<ops::PackedWeight> parts;
+std::vector<ops::PackedWeight> packed_weights(const py::object& value, const char* where, const char* name) {
+  std::vector<ops::PackedWeight> items;
   for (const py::handle each : value) {
     if (!py::isinstance<ops::PackedWeight>(each)) refuse_type(each, where, name, "packed weights only, or none");
-    parts.push_back(each.cast<ops::PackedWeight&>());
+    items.push_back(each.cast<ops::PackedWeight&>());
   }
-  return parts;
+  return items;
 }
 
 // Outputs one after the other, of weights that are kept differently.
-Tensor matmul_parts(const py::object& x, const py::object& w, const py::object& add) {
-  const std::vector<ops::PackedWeight> parts = packed_parts(w, "matmul", "w");
-  const Placement place{false, parts.front().panels().device()};
+Tensor matmul_several(const py::object& x, const py::object& w, const py::object& add) {
+  const std::vector<ops::PackedWeight> items = packed_weights(w, "matmul", "w");
+  const Placement place{false, items.front().panels().device()};
   const Tensor a = to_tensor(x, place, "matmul", "x");
   const Tensor added = to_optional_tensor(add, place, "matmul", "add");
-  return without_gil([&] { return ops::matmul(a, parts, added); });
+  return without_gil([&] { return ops::matmul(a, items, added); });
 }
 
 Tensor matmul(const py::object& x, const py::object& w, bool transpose_w, const py::object& backend,
               const py::object& add) {
   const std::optional<ops::MatmulBackend> wanted = to_backend(backend);
-  if (are_parts<ops::PackedWeight>(w)) return matmul_parts(x, w, add);
+  if (are_several<ops::PackedWeight>(w)) return matmul_several(x, w, add);
   if (!py::isinstance<ops::PackedWeight>(w)) {
     const Placement place = placement_among({x, w, add});
     const Tensor a = to_tensor(x, place, "matmul", "x");
@@ -134,10 +134,10 @@ Tensor matmul_gated(const py::object& x, const py::object& w, const py::object& 
   return without_gil([&] { return ops::matmul_gated(a, pair, chosen); });
 }
 
-// Rows of a table: `parts`, tensors or packed weights, one after the other, of `limit` rows together.
-template <class Part>
-Tensor embedding_of(const std::vector<Part>& parts, std::int64_t limit, const Placement& place, const py::object& ids) {
-  const std::span<const Part> table(parts);
+// Rows of a table: `items`, tensors or packed weights, one after the other, of `limit` rows together.
+template <class Item>
+Tensor embedding_of(const std::vector<Item>& items, std::int64_t limit, const Placement& place, const py::object& ids) {
+  const std::span<const Item> table(items);
   if (py::isinstance<Tensor>(ids)) {
     const auto& on_device = ids.cast<Tensor&>();
     return without_gil([&] { return ops::embedding(table, on_device); });
@@ -155,24 +155,24 @@ Tensor embedding_of(const std::vector<Part>& parts, std::int64_t limit, const Pl
 
 Tensor embedding(const py::object& table, const py::object& ids) {
   std::int64_t limit = 0;
-  if (py::isinstance<ops::PackedWeight>(table) || are_parts<ops::PackedWeight>(table)) {
-    const std::vector<ops::PackedWeight> parts = are_parts<ops::PackedWeight>(table)
-                                                     ? packed_parts(table, "embedding", "table")
+  if (py::isinstance<ops::PackedWeight>(table) || are_several<ops::PackedWeight>(table)) {
+    const std::vector<ops::PackedWeight> items = are_several<ops::PackedWeight>(table)
+                                                     ? packed_weights(table, "embedding", "table")
                                                      : std::vector{table.cast<ops::PackedWeight&>()};
-    for (const ops::PackedWeight& part : parts) limit += part.out_features();
-    return embedding_of(parts, limit, {false, parts.front().panels().device()}, ids);
+    for (const ops::PackedWeight& each : items) limit += each.out_features();
+    return embedding_of(items, limit, {false, items.front().panels().device()}, ids);
   }
-  const bool several = are_parts<Tensor>(table);
+  const bool several = are_several<Tensor>(table);
   const Placement place = several ? placement_among({table[py::int_(0)], ids}) : placement_among({table, ids});
-  std::vector<Tensor> parts;
+  std::vector<Tensor> items;
   if (several) {
     for (const py::handle each : table)
-      parts.push_back(to_tensor(py::reinterpret_borrow<py::object>(each), place, "embedding", "table"));
+      items.push_back(to_tensor(py::reinterpret_borrow<py::object>(each), place, "embedding", "table"));
   } else {
-    parts.push_back(to_tensor(table, place, "embedding", "table"));
+    items.push_back(to_tensor(table, place, "embedding", "table"));
   }
-  for (const Tensor& part : parts) limit += part.rank() > 0 ? part.dim(0) : 0;
-  return embedding_of(parts, limit, place, ids);
+  for (const Tensor& each : items) limit += each.rank() > 0 ? each.dim(0) : 0;
+  return embedding_of(items, limit, place, ids);
 }
 
 // What a packed weight and a pair of them tell.

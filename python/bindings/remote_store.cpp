@@ -162,8 +162,8 @@ std::unique_ptr<Tier> make_tier(const py::object& store, const py::object& max_v
 py::tuple get(Tier& self, const std::string& key, double now) {
   std::string content;
   const SharedAnswer answer = without_gil([&] {
-    const auto collect = [&](std::uint64_t, std::span<const std::byte> piece) {
-      content.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    const auto collect = [&](std::uint64_t, std::span<const std::byte> chunk) {
+      content.append(reinterpret_cast<const char*>(chunk.data()), chunk.size());
       return true;
     };
     return self.tier.get(key, collect, now);
@@ -172,8 +172,8 @@ py::tuple get(Tier& self, const std::string& key, double now) {
 }
 
 bool put(SharedTier& tier, const std::string& key, std::string_view value, double now) {
-  const std::span<const std::byte> part = std::as_bytes(std::span(value));
-  return tier.put(key, {&part, 1}, now);
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(value));
+  return tier.put(key, {&bytes, 1}, now);
 }
 
 void put_later(Tier& self, const std::string& key, const std::string& value, double now) {

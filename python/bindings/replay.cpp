@@ -64,7 +64,7 @@ py::dict stats(const Replay& self) {
 void init_replay(py::module_& m) {
   py::class_<Replay> c(m, "Replay", R"(A prefix cache without bytes, fed with the requests of a trace one after another.
 
-The trie, the planner, publishing and giving up are those of ``PrefixCache``; nothing is computed and no device is
+The trie, the planner, publishing and eviction are those of ``PrefixCache``; nothing is computed and no device is
 needed. Counts are in symbols: tokens, or ids of blocks, each of which takes one cell.)");
   c.def(py::init(&make), py::arg("capacity"), py::arg("policy") = "lru", py::arg("whole") = false,
         py::arg("window") = 0, py::arg("window_capacity") = 0, py::arg("slots") = 0, py::arg("checkpoint_every") = 512,

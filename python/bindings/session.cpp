@@ -151,7 +151,7 @@ when its session is asked for anything else before that.)",
       "last_rows", [](const Step& self) { return int32_array(self.last_rows()); },
       "int32 [sessions]: the row whose logits continue each session.");
   c.def_property_readonly("complete", &Step::complete, "Whether every layer was put.");
-  c.def_property_readonly("dropped", &Step::dropped, "Whether it was given up before it was complete.");
+  c.def_property_readonly("dropped", &Step::dropped, "Whether it was dropped before it was complete.");
   c.def("attend", &attend, py::arg("layer"), py::arg("q"), py::arg("k") = py::none(), py::arg("v") = py::none(),
         py::arg("scale") = py::none(), py::arg("softcap") = py::none(), py::arg("sinks") = py::none(),
         R"(Stores K and V of one layer and attends to the whole history, this step's rows included.
@@ -302,7 +302,7 @@ void add_moves(Class& c) {
       py::arg("length"), "Whether ``rewind(length)`` would succeed.");
   c.def(
       "checkpoint", [](Session& self) { return without_gil([&] { return self.checkpoint(); }); },
-      "Marks the present length as one to come back to, which resists eviction; returns it.");
+      "Marks the present length, so that it can be resumed and is evicted last; returns it.");
   c.def(
       "shift",
       [](Session& self, const py::object& keep, const py::object& limit) -> py::object {

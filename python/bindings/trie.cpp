@@ -69,7 +69,7 @@ Once the node is gone (evicted, removed, or joined with its only child) ``alive`
 
 void init_evicted(py::module_& m) {
   py::class_<Evicted> c(m, "Evicted",
-                        "What a ``PrefixTrie`` gave up: the tokens from ``start`` on of the path ``tokens``.");
+                        "What a ``PrefixTrie`` evicted: the tokens from ``start`` on of the path ``tokens``.");
   c.def_readonly("namespace", &Evicted::name_space, "The namespace it was in.");
   c.def_property_readonly(
       "tokens", [](const Evicted& self) { return int32_array(self.tokens); }, "The whole path, int32.");
@@ -117,7 +117,7 @@ count.)");
       "touch", [](PrefixTrie& self, const py::object& node) { self.touch(to_node(node, "touch")); }, py::arg("node"),
       "Makes a node the latest used.");
   c.def("evict", &evict, py::arg("nbytes") = py::none(), py::arg("count") = py::none(),
-        R"(Gives up least recently used leaves; returns what went, as a list of ``Evicted``.
+        R"(Evicts least recently used leaves; returns what went, as a list of ``Evicted``.
 
 Until ``nbytes`` are free or ``count`` leaves have gone, whichever is first; of the last leaf only the tail that is
 needed. Neither given: one leaf. Stops early when all that is left is locked.)");

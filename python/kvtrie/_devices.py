@@ -92,5 +92,5 @@ def keep(file: Path, text: str) -> None:
 
 
 def forget() -> None:
-    """Gives up the selection; at the end of the interpreter."""
+    """Releases the selection; at the end of the interpreter."""
     _selected.clear()

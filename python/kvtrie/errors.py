@@ -38,7 +38,7 @@ class CacheFull(Error, MemoryError):
     """A claim does not fit, even after everything that may go has gone.
 
     Counts are in cells of the cache that was short (in bytes where bytes were asked for): ``needed`` by the refused
-    call, ``free`` at once, ``freeable`` by giving up what nobody needs, ``held_live`` by live sessions.
+    call, ``free`` at once, ``freeable`` by evicting what nobody needs, ``held_live`` by live sessions.
     """
 
     needed: int = 0

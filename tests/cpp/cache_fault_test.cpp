@@ -240,7 +240,7 @@ TEST_F(FaultTest, ReleasingNeedsNoMemory) {
   EXPECT_TRUE(sound(*cache_));
 }
 
-// ---- the same in a cache that forgets -----------------------------------------------------------------------------
+// ---- the same in a windowed cache -----------------------------------------------------------------------------
 
 // A window of 3 and memory for everything, so that only what is asked to go goes.
 class WindowFaultTest : public FaultTest {

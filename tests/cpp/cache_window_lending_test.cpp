@@ -1,4 +1,4 @@
-// What the prefix cache builds on in a cache that forgets: rows computed again, lists that begin later, starting above
+// What the prefix cache builds on in a windowed cache: rows computed again, lists that begin later, starting above
 // 0.
 #include "cache_helpers.h"
 

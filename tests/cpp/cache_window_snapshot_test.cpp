@@ -1,4 +1,4 @@
-// Snapshots of a cache that forgets: they cover what was held, and say what they cannot restore.
+// Snapshots of a windowed cache: they cover what was held, and say what they cannot restore.
 #include <algorithm>
 
 #include "cache_helpers.h"

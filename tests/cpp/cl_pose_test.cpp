@@ -1,4 +1,4 @@
-// What a device says of itself, and refuses, while it poses as another one.
+// How a device describes itself, and what it refuses, while it poses as another one.
 #include "cl/pose.h"
 
 #include <chrono>

@@ -1,7 +1,7 @@
 // Attention with a visible range per row: windows, chunks, spans seen in both directions, rows that see nothing.
 //
 // Each step is compared with dense attention under an explicit mask, with NaN in every cell that no row may read, and
-// bit by bit with the same rows computed alone, in pieces and under other plans.
+// bit by bit with the same rows computed alone, in slices and under other plans.
 #include <algorithm>
 
 #include "ops/attention.h"
@@ -80,17 +80,17 @@ class Step {
     return run_queries(queries_, q_, limits, options);
   }
 
-  // Every query cut into pieces of `count` rows, each a step of its own.
-  std::vector<float> run_in_pieces(std::uint32_t count, const PlanLimits& limits, const Options& options = {}) const {
+  // Every query cut into slices of `count` rows, each a step of its own.
+  std::vector<float> run_in_slices(std::uint32_t count, const PlanLimits& limits, const Options& options = {}) const {
     std::vector<float> out;
     const std::size_t line = std::size_t{sizes_.heads} * sizes_.k_dim;
     for (const QueryRows& query : queries_) {
       for (std::uint32_t at = 0; at < query.count; at += count) {
         const std::uint32_t rows = std::min(count, query.count - at);
-        const std::vector<QueryRows> piece{
+        const std::vector<QueryRows> slice{
             {0, rows, query.position + static_cast<std::int32_t>(at), query.keys, query.bounds.subspan(at, rows)}};
         const auto q = std::span(q_).subspan((query.row + at) * line, rows * line);
-        const auto part = run_queries(piece, {q.begin(), q.end()}, limits, options);
+        const auto part = run_queries(slice, {q.begin(), q.end()}, limits, options);
         out.insert(out.end(), part.begin(), part.end());
       }
     }
@@ -164,14 +164,14 @@ class Step {
   std::vector<float> q_, sinks_;
 };
 
-constexpr PlanLimits kSmall{64, 16, 8};  // stretches of two blocks; eight rows or more walk
+constexpr PlanLimits kSmall{64, 16, 8};  // splits of two blocks; eight rows or more walk
 
-// Right, and the same bits alone, in pieces and under other plans.
+// Right, and the same bits alone, in slices and under other plans.
 void check(const Step& step, const std::string& what, const Options& options = {}, const PlanLimits& limits = kSmall) {
   const auto together = step.run(limits, options);
   expect_close(together, step.wanted(options), 1e-5f, what);
-  for (const std::uint32_t piece : {1U, 5U})
-    EXPECT_TRUE(same_bits(step.run_in_pieces(piece, limits, options), together)) << what << ", pieces of " << piece;
+  for (const std::uint32_t slice : {1U, 5U})
+    EXPECT_TRUE(same_bits(step.run_in_slices(slice, limits, options), together)) << what << ", slices of " << slice;
   for (const PlanLimits other : {PlanLimits{limits.keys_per_tile, 3, 1}, PlanLimits{limits.keys_per_tile, 16, 1000}})
     EXPECT_TRUE(same_bits(step.run(other, options), together)) << what << ", tiles of " << other.rows_per_tile;
 }
@@ -197,7 +197,7 @@ INSTANTIATE_TEST_SUITE_P(EachFamily, AttentionBounds,
                                   name_of(info.param.dtype);
                          });
 
-TEST_P(AttentionBounds, WindowsBesideTheBordersOfBlocksAndStretches) {
+TEST_P(AttentionBounds, WindowsBesideTheBordersOfBlocksAndSplits) {
   for (const std::int32_t window : {1, 31, 32, 33, 63, 64, 65, 129, 1000}) {
     Step step(kPairs, dtype(), 31);
     step.add(step.claim(0, 150, 40), 110, windows(110, 40, window));
@@ -248,8 +248,8 @@ TEST_P(AttentionBounds, RowsThatSeeNothingAreZero) {
   }
 }
 
-// Rows see far apart stretches: what lies between is neither read nor counted.
-TEST_P(AttentionBounds, RowsThatSeeStretchesFarApart) {
+// Rows see far apart splits: what lies between is neither read nor counted.
+TEST_P(AttentionBounds, RowsThatSeeSplitsFarApart) {
   Step step(kStraddling, dtype(), 36);
   step.add(step.claim(0, 700, 90), 690,
            {{0, 5}, {600, 610}, {3, 40}, {690, 695}, {130, 131}, {0, 700}, {64, 128}, {1, 2}});
@@ -297,8 +297,8 @@ TEST_P(AttentionBounds, RandomBoundsAgree) {
   }
 }
 
-// The device's own limits: stretches of 512.
-TEST_P(AttentionBounds, LongWindowsBesideTheBordersOfStretches) {
+// The device's own limits: splits of 512.
+TEST_P(AttentionBounds, LongWindowsBesideTheBordersOfSplits) {
   for (const std::int32_t window : {511, 512, 513}) {
     Step step(kWide, dtype(), 38);
     step.add(step.claim(300, 1100, 200), 1036, windows(1036, 64, window));

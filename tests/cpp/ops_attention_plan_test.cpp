@@ -62,12 +62,12 @@ void forget_unseen(CellSpans& spans, const std::vector<RowBounds>& bounds) {
   spans[0] = {spans[0].cell + cut, spans[0].length - cut, spans[0].position + static_cast<std::int32_t>(cut)};
 }
 
-// In every stretch a tile has exactly the range that its rows see together; a tile with partials has one stretch.
+// In every split a tile has exactly the range that its rows see together; a tile with partials has one split.
 void check_tile(const AttentionPlan& plan, const Tile& tile, const PlanLimits& limits) {
   ASSERT_GT(tile.row_count, 0);
   ASSERT_LE(tile.row_count, static_cast<std::int32_t>(limits.rows_per_tile));
   const auto size = static_cast<std::int32_t>(limits.keys_per_tile);
-  std::map<std::int32_t, RowBounds> stretches, wanted;
+  std::map<std::int32_t, RowBounds> splits, wanted;
   const auto add = [size](auto& to, RowBounds range) {
     for (std::int32_t at = range.first; at < range.end; at = (at / size + 1) * size) {
       const RowBounds part{at, std::min(range.end, (at / size + 1) * size)};
@@ -79,17 +79,17 @@ void check_tile(const AttentionPlan& plan, const Tile& tile, const PlanLimits& l
     const Segment& segment = plan.segments[tile.segment_begin + s];
     ASSERT_GT(segment.length, 0);
     ASSERT_TRUE(segment.position == next || segment.position >= (next + size - 1) / size * size)
-        << "a gap inside a stretch";
+        << "a gap inside a split";
     next = segment.position + segment.length;
-    add(stretches, {segment.position, next});
+    add(splits, {segment.position, next});
   }
   for (std::int32_t r = 0; r < tile.row_count; ++r) add(wanted, plan.row_bounds[plan.row_ids[tile.row_begin + r]]);
   if (tile.partial_begin < 0) {
-    ASSERT_EQ(stretches, wanted);
+    ASSERT_EQ(splits, wanted);
     return;
   }
-  ASSERT_EQ(stretches.size(), 1U);
-  ASSERT_EQ(stretches.begin()->second, wanted.at(stretches.begin()->first));
+  ASSERT_EQ(splits.size(), 1U);
+  ASSERT_EQ(splits.begin()->second, wanted.at(splits.begin()->first));
 }
 
 // Every visible key of every row is in exactly one tile of that row, at its own cell, and partials are numbered so that
@@ -189,11 +189,11 @@ TEST(AttentionPlan, DecodeCutsAtAbsoluteMultiples) {
   EXPECT_EQ(plan.segments[2].length, 1300 - 1024);
 }
 
-TEST(AttentionPlan, SharedStretchesBecomeOneTileForAllRows) {
+TEST(AttentionPlan, SharedSplitsBecomeOneTileForAllRows) {
   const CellSpans a{{0, 1024, 0}, {2000, 5, 1024}}, b{{0, 600, 0}, {600, 424, 600}, {3000, 9, 1024}};
   const std::vector<QueryRows> queries{{0, 1, 1028, a}, {1, 1, 1032, b}};
   const AttentionPlan plan = plan_attention(queries, {512, 16, 8});
-  ASSERT_EQ(plan.tiles.size(), 4U);  // two shared stretches, two tails
+  ASSERT_EQ(plan.tiles.size(), 4U);  // two shared splits, two tails
   EXPECT_EQ(plan.tiles[0].row_count, 2);
   EXPECT_EQ(plan.tiles[1].row_count, 2);
   EXPECT_EQ(plan.tiles[2].row_count, 1);
@@ -202,7 +202,7 @@ TEST(AttentionPlan, SharedStretchesBecomeOneTileForAllRows) {
 
 TEST(AttentionPlan, AWindowCostsItsKeys) {
   const CellSpans keys{{0, 100000, 0}};
-  for (const std::int32_t position : {99999, 99840, 1535}) {  // in the midst of a stretch, and at its end
+  for (const std::int32_t position : {99999, 99840, 1535}) {  // in the midst of a split, and at its end
     const std::vector<RowBounds> bounds{{position - 511, position + 1}};
     const std::vector<QueryRows> queries{{0, 1, position, keys, bounds}};
     const AttentionPlan plan = plan_attention(queries, {512, 16, 8});
@@ -219,7 +219,7 @@ TEST(AttentionPlan, AWindowCostsItsKeys) {
   for (const Tile& tile : plan.tiles) EXPECT_EQ(keys_of(plan, tile), 512 + 15);
 }
 
-TEST(AttentionPlan, LeavesOutStretchesThatNoRowSees) {
+TEST(AttentionPlan, LeavesOutSplitsThatNoRowSees) {
   const CellSpans keys{{0, 4000, 0}};
   std::vector<RowBounds> bounds(8, RowBounds{0, 10});
   bounds[3] = {3000, 3010};
@@ -315,7 +315,7 @@ TEST(AttentionPlan, RefusesWhatIsNotAStep) {
   EXPECT_TRUE(refused({{0, 1, 5, late, before}}));
   EXPECT_TRUE(refused({{0, 1, 9, keys, negative}}));
   EXPECT_TRUE(refused({{0, 1, 9, {}, inside}}));
-  EXPECT_TRUE(refused({{0, 1, 9, keys}}, {100, 16, 8}));  // stretches are whole blocks of 32 keys
+  EXPECT_TRUE(refused({{0, 1, 9, keys}}, {100, 16, 8}));  // splits are whole blocks of 32 keys
 }
 
 }  // namespace

@@ -191,8 +191,8 @@ TEST_F(SmallOps, RefusesWrongArguments) {
                                 }),
                        "eps: got -1"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { silu_mul(x, x.slice(0, 1)); }), "up: got"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { concat({}); }), "parts: got none"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { concat({x, x.reshape({4, 1})}, 0); }), "parts[1]: got"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { concat({}); }), "tensors: got none"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { concat({x, x.reshape({4, 1})}, 0); }), "tensors[1]: got"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { split(x, {1, 2}); }), "sizes: got 2 after 1"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { split(x, {1}); }), "sizes: got a sum of 1"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { split(x, {2}, 2); }), "axis: got 2"));

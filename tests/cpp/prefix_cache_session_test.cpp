@@ -217,7 +217,7 @@ TEST_F(PrefixCacheTest, RewindOutOfRangeNamesTheNearestLengthAndChangesNothing) 
   EXPECT_EQ(s->length(), 50);
 }
 
-TEST_F(PrefixCacheTest, GivesUpTheLeastRecentlyUsedTailFirst) {
+TEST_F(PrefixCacheTest, EvictsTheLeastRecentlyUsedTailFirst) {
   open(300);
   chat(prompt(100, 1));
   chat(prompt(100, 2));

@@ -309,7 +309,7 @@ TEST(Blob, MemoryCountsWhileADeviceStillReadsIt) {
   EXPECT_EQ(budget->used(), 0u);
 }
 
-TEST(Blob, ForgettingTheFileLeavesTheMemory) {
+TEST(Blob, LosingTheFileLeavesTheMemory) {
   const BlobPtr blob = sealed(budget_of(100));
   auto source = std::make_shared<Source>();
   const std::weak_ptr<Source> watched = source;

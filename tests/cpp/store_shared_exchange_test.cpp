@@ -36,7 +36,7 @@ struct Process {
 struct Snapshot {
   SnapshotHeader header;
   std::vector<Bytes> images;
-  std::vector<std::span<const std::byte>> parts() const { return {images.begin(), images.end()}; }
+  std::vector<std::span<const std::byte>> buffers() const { return {images.begin(), images.end()}; }
 };
 
 SnapshotImage image_of(SnapshotImage::Role role, std::uint32_t cache, std::size_t first, std::size_t cells,
@@ -76,12 +76,12 @@ void publish(Process& process, const SharedScope& who, const Tokens& tokens, dou
   const SharedPath path(who, tokens, {});
   for (std::size_t block = 1; block <= path.blocks(); ++block) {
     const Snapshot made = snapshot_of(who, tokens, block * kSharedBlock);
-    ASSERT_TRUE(process.exchange.put_block(path, block, made.header, made.parts(), now));
+    ASSERT_TRUE(process.exchange.put_block(path, block, made.header, made.buffers(), now));
     ASSERT_TRUE(process.exchange.announce(path, block * kSharedBlock, true, false, now));
   }
   if (tokens.size() % kSharedBlock == 0) return;
   const Snapshot made = snapshot_of(who, tokens, tokens.size(), true);
-  ASSERT_TRUE(process.exchange.put_tail(path, tokens.size(), made.header, made.parts(), now));
+  ASSERT_TRUE(process.exchange.put_tail(path, tokens.size(), made.header, made.buffers(), now));
   ASSERT_TRUE(process.exchange.announce(path, tokens.size(), true, true, now));
 }
 
@@ -112,7 +112,7 @@ TEST(SharedExchange, AnotherProcessTakesWholeBlocksThenTheTail) {
   EXPECT_GT(b.budget->peak(), 0u);
 }
 
-TEST(SharedExchange, APromptThatPartsInsideABlockFindsTheTokensUpToThere) {
+TEST(SharedExchange, APromptThatDivergesInsideABlockFindsTheTokensUpToThere) {
   const auto store = std::make_shared<MapStore>();
   Process a(store), b(store);
   publish(a, scope(), range(0, 600));
@@ -129,7 +129,7 @@ TEST(SharedExchange, APromptThatPartsInsideABlockFindsTheTokensUpToThere) {
   const SharedIndex behind = b.exchange.get_index(later, 2, 0);
   const FoundContinuation tail = find_continuation(behind, later.bytes(512, later.tokens()));
   ASSERT_EQ(tail.common, 590u - 512);
-  EXPECT_EQ(tail.point, nullptr) << "it parts before the restore point";
+  EXPECT_EQ(tail.point, nullptr) << "it diverges before the restore point";
   expect_same(b.exchange.get_cells(later, 2, *tail.cells, 0), snapshot_of(scope(), range(0, 600), 600, true));
 }
 
@@ -174,7 +174,7 @@ TEST(SharedExchange, ASnapshotOfSomethingElseUnderThisKeyIsAMissWithItsReason) {
     Process a(store), b(store);
     Snapshot made = snapshot_of(scope(), tokens, 300, true);
     lie(made);
-    EXPECT_TRUE(a.exchange.put_tail(path, 300, made.header, made.parts(), 0));
+    EXPECT_TRUE(a.exchange.put_tail(path, 300, made.header, made.buffers(), 0));
     const ReceivedSnapshot got = b.exchange.get_tail(path, 300, 0);
     if (got.answer == SharedAnswer::kHit) return SnapshotFault::kNone;
     EXPECT_EQ(got.answer, SharedAnswer::kWrong);
@@ -216,7 +216,7 @@ TEST(SharedExchange, EveryDamagedByteOfAStoredSnapshotIsAMiss) {
   const Tokens tokens = range(0, 20);
   const SharedPath path(scope(), tokens, {});
   const Snapshot made = snapshot_of(scope(), tokens, 20, true);
-  ASSERT_TRUE(a.exchange.put_tail(path, 20, made.header, made.parts(), 0));
+  ASSERT_TRUE(a.exchange.put_tail(path, 20, made.header, made.buffers(), 0));
   const Bytes value = store->values.at(path.tail_key(20));
   for (std::size_t at = 0; at < value.size(); ++at) {
     const auto damaged = std::make_shared<MapStore>();
@@ -236,7 +236,7 @@ TEST(SharedExchange, MediaOfAnotherProcessMatchByContent) {
   const Tokens written{1, -5, -5, -5, 2}, read{1, -900, -900, -900, 2};
   const SharedPath path(scope(), written, here), same(scope(), read, there), other(scope(), read, dog);
   const Snapshot made = snapshot_of(scope(), written, 5, false, here);
-  ASSERT_TRUE(a.exchange.put_tail(path, 5, made.header, made.parts(), 0));
+  ASSERT_TRUE(a.exchange.put_tail(path, 5, made.header, made.buffers(), 0));
   ASSERT_TRUE(a.exchange.announce(path, 5, true, false, 0));
   expect_same(b.exchange.get_tail(same, 5, 0), made);
   EXPECT_EQ(b.exchange.get_tail(other, 5, 0).answer, SharedAnswer::kAbsent);
@@ -287,7 +287,7 @@ TEST(SharedExchange, AFailureAtAnyCallLosesNothingButTime) {
       const auto store = std::make_shared<MapStore>();
       Process a(store), b(store);
       store->fail_at(nth, from_then_on);
-      a.exchange.put_tail(path, 300, tail.header, tail.parts(), 0);
+      a.exchange.put_tail(path, 300, tail.header, tail.buffers(), 0);
       a.exchange.announce(path, 300, true, true, 0);
       const ReceivedSnapshot got = b.exchange.get_tail(path, 300, 0);
       if (got.answer == SharedAnswer::kHit) expect_same(got, tail);

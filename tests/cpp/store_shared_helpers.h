@@ -102,8 +102,8 @@ inline Fetched fetch(SharedTier& tier, std::string_view key, double now = 0) {
   Fetched fetched{};
   fetched.answer = tier.get(
       key,
-      [&](std::uint64_t, std::span<const std::byte> piece) {
-        fetched.bytes.insert(fetched.bytes.end(), piece.begin(), piece.end());
+      [&](std::uint64_t, std::span<const std::byte> chunk) {
+        fetched.bytes.insert(fetched.bytes.end(), chunk.begin(), chunk.end());
         return true;
       },
       now);

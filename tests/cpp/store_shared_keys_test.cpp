@@ -52,10 +52,10 @@ TEST(SharedPath, ALongerPathNamesItsBeginningAlike) {
   for (std::size_t end = 0; end <= 513; ++end) ASSERT_EQ(longer.tail_key(end), shorter.tail_key(end));
   EXPECT_EQ(longer.block_key(2), shorter.block_key(2));
   const auto behind = shorter.bytes(256, 512);
-  const SharedPath parted(scope(), joined(range(0, 256), range(9000, 9100)), {});
-  EXPECT_EQ(parted.key_behind(SharedKind::kBlock, 1, behind), shorter.block_key(2));
-  EXPECT_EQ(parted.key_behind(SharedKind::kTail, 1, behind), shorter.tail_key(512));
-  EXPECT_EQ(parted.key_behind(SharedKind::kTail, 1, shorter.bytes(256, 300)), shorter.tail_key(300));
+  const SharedPath diverging(scope(), joined(range(0, 256), range(9000, 9100)), {});
+  EXPECT_EQ(diverging.key_behind(SharedKind::kBlock, 1, behind), shorter.block_key(2));
+  EXPECT_EQ(diverging.key_behind(SharedKind::kTail, 1, behind), shorter.tail_key(512));
+  EXPECT_EQ(diverging.key_behind(SharedKind::kTail, 1, shorter.bytes(256, 300)), shorter.tail_key(300));
 }
 
 std::string key_of(const SharedScope& who, const Tokens& tokens, std::span<const SnapshotMedia> media = {}) {

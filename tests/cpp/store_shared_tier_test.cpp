@@ -57,7 +57,7 @@ TEST(SharedTier, GivesBackWhatWasPutAtEverySizeAroundItsLimits) {
   }
 }
 
-TEST(SharedTier, JoinsAContentFromPartsOfAnySizes) {
+TEST(SharedTier, JoinsAContentFromBuffersOfAnySizes) {
   Tier t;
   const Bytes a = pattern(700, 1), b, c = pattern(1, 2), d = pattern(5000, 3);
   const std::vector<std::span<const std::byte>> parts{a, b, c, d, b};
@@ -237,13 +237,13 @@ TEST(SharedTier, TwoWritersOfOneKeyNeverMix) {
 TEST(SharedTier, ASinkMayStopAndMayThrow) {
   Tier t;
   ASSERT_TRUE(store_bytes(t.tier, kKey, pattern(3000)));
-  int pieces = 0;
+  int chunks = 0;
   const auto stop = [&](std::uint64_t total, std::span<const std::byte>) {
     EXPECT_EQ(total, 3000u);
-    return ++pieces < 2;
+    return ++chunks < 2;
   };
   EXPECT_EQ(t.tier.get(kKey, stop, 0), SharedAnswer::kStopped);
-  EXPECT_EQ(pieces, 2);
+  EXPECT_EQ(chunks, 2);
   const auto fail = [](std::uint64_t, std::span<const std::byte>) -> bool { throw std::bad_alloc(); };
   EXPECT_EQ(t.tier.get(kKey, fail, 0), SharedAnswer::kFailed);
   const auto fail_oddly = [](std::uint64_t, std::span<const std::byte>) -> bool { throw 7; };

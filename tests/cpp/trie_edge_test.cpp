@@ -11,7 +11,7 @@ using testing::counting;
 
 Tokens tokens_of(const Edge& edge) { return {edge.tokens().begin(), edge.tokens().end()}; }
 
-Edge cut(Edge& edge, std::int32_t at) { return edge.cut_front(at, edge.part_for_cut(at)); }
+Edge cut(Edge& edge, std::int32_t at) { return edge.cut_front(at, edge.half_for_cut(at)); }
 
 TEST(Edge, HoldsAnyLengthFromNothingOn) {
   for (const std::size_t count : {0, 1, 2, 3, 4, 63, 64, 65, 1000, 1023, 1024, 1025}) {
@@ -64,7 +64,7 @@ TEST(Edge, GrowsOneTokenAtATimeAlsoAfterACut) {
   EXPECT_EQ(tokens_of(edge), counting(693, 7));
 }
 
-// From 1024 tokens on a block may be shared; parts of 512 are shared then, shorter ones copied.
+// From 1024 tokens on a block may be shared; halves of 512 are shared then, shorter ones copied.
 TEST(Edge, IsCutAndJoinedAroundTheLengthThatIsShared) {
   for (const std::int32_t count : {1022, 1023, 1024, 1025}) {
     for (const std::int32_t at : {510, 511, 512, 513}) {

@@ -94,7 +94,7 @@ class TextTrie {
   }
 
   // Removes victims of order 0 until there is none; their edges, in the order in which they went.
-  std::vector<std::string> give_up_all() {
+  std::vector<std::string> evict_all() {
     std::vector<std::string> gone;
     while (Node* node = trie.victim(0)) {
       gone.push_back(letters(node->tokens()));

@@ -16,7 +16,7 @@ TEST(VictimOrder, TheLeastRecentlyUsedLeafGoesFirst) {
   TextTrie t;
   for (const char* word : {"a", "b", "c", "d"}) t.insert(word);
   t.trie.touch(t.at("b"));
-  EXPECT_EQ(t.give_up_all(), (Words{"a", "c", "d", "b"}));
+  EXPECT_EQ(t.evict_all(), (Words{"a", "c", "d", "b"}));
 }
 
 TEST(VictimOrder, AskingTwiceGivesTheSameVictim) {
@@ -34,7 +34,7 @@ TEST(VictimOrder, ABranchPointIsAsOldAsTheLastUseBelowIt) {
   t.insert("ay");
   t.insert("b");
   t.trie.touch(t.at("ay"));
-  EXPECT_EQ(t.give_up_all(), (Words{"x", "b", "y", "a"}));
+  EXPECT_EQ(t.evict_all(), (Words{"x", "b", "y", "a"}));
 }
 
 TEST(VictimOrder, OnlyTheTouchedNodeIsUsed) {
@@ -55,7 +55,7 @@ TEST(VictimOrder, TouchingAnInnerNodeOutlivesItsChildren) {
   t.insert("b");
   EXPECT_EQ(victim(t), "x");  // parks a
   t.trie.touch(t.at("a"));
-  EXPECT_EQ(t.give_up_all(), (Words{"x", "y", "b", "a"}));
+  EXPECT_EQ(t.evict_all(), (Words{"x", "y", "b", "a"}));
 }
 
 TEST(VictimOrder, ALockedNodeAndAllAboveItStay) {
@@ -66,11 +66,11 @@ TEST(VictimOrder, ALockedNodeAndAllAboveItStay) {
   t.insert("z");
   t.trie.lock(leaf);
   t.trie.lock(leaf);
-  EXPECT_EQ(t.give_up_all(), Words{"z"});
+  EXPECT_EQ(t.evict_all(), Words{"z"});
   t.trie.unlock(leaf);
   EXPECT_EQ(victim(t), "");
   t.trie.unlock(leaf);
-  EXPECT_EQ(t.give_up_all(), (Words{"c", "b", "a"}));
+  EXPECT_EQ(t.evict_all(), (Words{"c", "b", "a"}));
 }
 
 TEST(VictimOrder, ALockedInnerNodeStaysWithoutItsChildren) {
@@ -78,10 +78,10 @@ TEST(VictimOrder, ALockedInnerNodeStaysWithoutItsChildren) {
   t.insert("ab");
   Node* top = t.insert("a");
   t.trie.lock(top);
-  EXPECT_EQ(t.give_up_all(), Words{"b"});
+  EXPECT_EQ(t.evict_all(), Words{"b"});
   EXPECT_TRUE(top->is_leaf());
   t.trie.unlock(top);
-  EXPECT_EQ(t.give_up_all(), Words{"a"});
+  EXPECT_EQ(t.evict_all(), Words{"a"});
 }
 
 TEST(VictimOrder, TheLastUnlockIsAUse) {
@@ -90,7 +90,7 @@ TEST(VictimOrder, TheLastUnlockIsAUse) {
   t.trie.lock(a);
   t.insert("b");
   t.trie.unlock(a);
-  EXPECT_EQ(t.give_up_all(), (Words{"b", "a"}));
+  EXPECT_EQ(t.evict_all(), (Words{"b", "a"}));
 }
 
 TEST(VictimOrder, ALockedChildWithoutStateHoldsItsParent) {
@@ -99,14 +99,14 @@ TEST(VictimOrder, ALockedChildWithoutStateHoldsItsParent) {
   t.insert("z");
   Node* fresh = t.trie.add_child(top, text("b"), nullptr);
   t.trie.lock(fresh);
-  EXPECT_EQ(t.give_up_all(), Words{"z"});
+  EXPECT_EQ(t.evict_all(), Words{"z"});
   t.insert("y");
   t.trie.unlock(fresh);  // a use: the parent is younger than y now
   EXPECT_FALSE(fresh->in_order(0));
   EXPECT_EQ(victim(t), "y");
   t.trie.remove(t.trie.victim(0));
   EXPECT_EQ(victim(t), "a");
-  EXPECT_FALSE(t.trie.victim(0)->is_leaf());  // the owner deals with the child that has nothing to give up
+  EXPECT_FALSE(t.trie.victim(0)->is_leaf());  // the owner deals with the child that has nothing to evict
   expect_sound(t.trie);
 }
 
@@ -115,7 +115,7 @@ TEST(VictimOrder, BothHalvesOfASplitHaveOneAge) {
   Node* lower = t.insert("abcd");
   t.insert("z");
   Node* upper = t.trie.split(lower, 2);
-  EXPECT_EQ(t.give_up_all(), (Words{"cd", "ab", "z"}));
+  EXPECT_EQ(t.evict_all(), (Words{"cd", "ab", "z"}));
   (void)upper;
 }
 
@@ -126,7 +126,7 @@ TEST(VictimOrder, JoiningKeepsTheLaterAge) {
   t.insert("z");
   t.trie.touch(top);
   ASSERT_TRUE(t.trie.join_with_child(top));
-  EXPECT_EQ(t.give_up_all(), (Words{"z", "ab"}));
+  EXPECT_EQ(t.evict_all(), (Words{"z", "ab"}));
   (void)leaf;
 }
 
@@ -142,7 +142,7 @@ TEST(VictimOrder, ALeafThatIsNotTheVictimMayGo) {
   expect_sound(t.trie);
   t.trie.remove(t.at("ax"));
   expect_sound(t.trie);
-  EXPECT_EQ(t.give_up_all(), (Words{"a", "c", "b"}));
+  EXPECT_EQ(t.evict_all(), (Words{"a", "c", "b"}));
 }
 
 TEST(VictimOrder, DemotionGoesFromLeavesUpAndKeepsTheOrderBelow) {

@@ -64,7 +64,7 @@ TEST(VictimPolicy, LeavesGoFirstUnderEveryPolicy) {
     t.insert("ab");
     t.insert("a");
     use(t, "abc", 5);
-    EXPECT_EQ(t.give_up_all(), (Words{"c", "b", "a"})) << name_of(policy);
+    EXPECT_EQ(t.evict_all(), (Words{"c", "b", "a"})) << name_of(policy);
   }
 }
 
@@ -72,7 +72,7 @@ TEST(VictimPolicy, AgeDecidesAmongEquals) {
   for (const VictimPolicy policy : kRanked) {
     TextTrie t(1, policy);
     for (const char* word : {"a", "b", "c"}) t.insert(word);
-    EXPECT_EQ(t.give_up_all(), (Words{"a", "b", "c"})) << name_of(policy);
+    EXPECT_EQ(t.evict_all(), (Words{"a", "b", "c"})) << name_of(policy);
   }
 }
 
@@ -86,11 +86,11 @@ TEST(VictimPolicy, ALockedNodeAndAllAboveItStay) {
     use(t, "z", 3);
     t.trie.lock(leaf);
     t.trie.lock(leaf);
-    EXPECT_EQ(t.give_up_all(), Words{"z"}) << name_of(policy);
+    EXPECT_EQ(t.evict_all(), Words{"z"}) << name_of(policy);
     t.trie.unlock(leaf);
     EXPECT_EQ(victim(t), "");
     t.trie.unlock(leaf);
-    EXPECT_EQ(t.give_up_all(), (Words{"c", "b", "a"})) << name_of(policy);
+    EXPECT_EQ(t.evict_all(), (Words{"c", "b", "a"})) << name_of(policy);
   }
 }
 
@@ -103,7 +103,7 @@ TEST(VictimPolicy, AUseWhileLockedCounts) {
     t.insert("b");
     t.trie.unlock(a);
     for (const char* word : {"c", "d", "e", "f"}) t.insert(word);
-    EXPECT_EQ(t.give_up_all().back(), "a") << name_of(policy);
+    EXPECT_EQ(t.evict_all().back(), "a") << name_of(policy);
   }
 }
 
@@ -114,7 +114,7 @@ TEST(VictimPolicy, TheLastUnlockIsAUse) {
     t.insert("b");  // so that the lock is no part of the join
     lock_and_unlock(t, a);
     for (const char* word : {"c", "d", "e", "f"}) t.insert(word);
-    EXPECT_EQ(t.give_up_all().back(), "a") << name_of(policy);
+    EXPECT_EQ(t.evict_all().back(), "a") << name_of(policy);
   }
 }
 
@@ -128,7 +128,7 @@ TEST(VictimPolicy, AStayThatBeginsWithTheJoinIsOneUse) {
     t.trie.unlock(a);
     t.trie.unlock(a);
     t.insert("c");
-    EXPECT_EQ(t.give_up_all(), (Words{"b", "a", "c"})) << name_of(policy);
+    EXPECT_EQ(t.evict_all(), (Words{"b", "a", "c"})) << name_of(policy);
   }
 }
 
@@ -142,7 +142,7 @@ TEST(VictimPolicy, ANodeAtThePlaceOfOneThatJoinedAndWentDidNotJoin) {
   lock_and_unlock(t, upper);
   t.insert("z");
   t.trie.remove(lower);
-  EXPECT_EQ(t.give_up_all(), (Words{"z", "ab"}));
+  EXPECT_EQ(t.evict_all(), (Words{"z", "ab"}));
 }
 
 TEST(VictimPolicy, ANodeThatJoinsWhileLockedIsUsedOnce) {
@@ -153,7 +153,7 @@ TEST(VictimPolicy, ANodeThatJoinsWhileLockedIsUsedOnce) {
     t.trie.join_order(0, a);
     t.trie.unlock(a);
     t.insert("b");
-    EXPECT_EQ(t.give_up_all(), (Words{"a", "b"})) << name_of(policy);
+    EXPECT_EQ(t.evict_all(), (Words{"a", "b"})) << name_of(policy);
   }
 }
 
@@ -180,7 +180,7 @@ TEST(VictimPolicy, ABranchPointHasItsOwnRankAndTheAgeOfItsLastChild) {
   use(t, "ay", 5);
   t.trie.remove(t.at("ax"));
   t.trie.remove(t.at("ay"));
-  EXPECT_EQ(t.give_up_all(), (Words{"b", "a"})) << "used once each, but a is as old as y";
+  EXPECT_EQ(t.evict_all(), (Words{"b", "a"})) << "used once each, but a is as old as y";
 }
 
 TEST(VictimPolicy, AMillionUsesLaterTheOrderHolds) {
@@ -190,7 +190,7 @@ TEST(VictimPolicy, AMillionUsesLaterTheOrderHolds) {
     Node* nodes[] = {t.at("a"), t.at("b"), t.at("c"), t.at("d"), t.at("e")};
     for (int i = 0; i < 1000000; ++i) t.trie.touch(nodes[static_cast<std::size_t>(i) % 5]);
     expect_sound(t.trie);
-    EXPECT_EQ(t.give_up_all().size(), 5U);
+    EXPECT_EQ(t.evict_all().size(), 5U);
   }
 }
 
@@ -216,7 +216,7 @@ TEST(Slru, ProbationGoesFirstThenTheOldestProtected) {
   use(t, "a");
   EXPECT_EQ(victim(t), "cccc");
   t.trie.remove(t.trie.victim(0));
-  EXPECT_EQ(t.give_up_all(), (Words{"d", "b", "a"}));
+  EXPECT_EQ(t.evict_all(), (Words{"d", "b", "a"}));
 }
 
 TEST(Slru, NoMoreThanFourFifthsOfTheTokensAreProtected) {
@@ -244,7 +244,7 @@ TEST(Slru, GrowthOfAProtectedLeafCounts) {
   EXPECT_EQ(victim(t), "bb") << "8 of 10 tokens";
   t.trie.extend(t.at("aaaaaaaa"), text("aaaaaaaaaaaaaaaa"));
   expect_sound(t.trie);
-  EXPECT_EQ(t.give_up_all(), (Words{"bb", "c", "aaaaaaaaaaaaaaaaaaaaaaaa"})) << "demoted behind c";
+  EXPECT_EQ(t.evict_all(), (Words{"bb", "c", "aaaaaaaaaaaaaaaaaaaaaaaa"})) << "demoted behind c";
 }
 
 TEST(Slru, SplitAndJoinKeepTheSegment) {
@@ -257,7 +257,7 @@ TEST(Slru, SplitAndJoinKeepTheSegment) {
   EXPECT_EQ(victim(t), "zzzz");
   ASSERT_TRUE(t.trie.join_with_child(upper));
   expect_sound(t.trie);
-  EXPECT_EQ(t.give_up_all(), (Words{"zzzz", "abcd"}));
+  EXPECT_EQ(t.evict_all(), (Words{"zzzz", "abcd"}));
 }
 
 TEST(Slru, WhatWasUsedAgainDoesNotJoinWhatWasNot) {
@@ -270,7 +270,7 @@ TEST(Slru, WhatWasUsedAgainDoesNotJoinWhatWasNot) {
   ASSERT_TRUE(t.trie.join_with_child(top)) << "both were used again";
   expect_sound(t.trie);
   t.insert("zz");
-  EXPECT_EQ(t.give_up_all(), (Words{"zz", "ab"}));
+  EXPECT_EQ(t.evict_all(), (Words{"zz", "ab"}));
 }
 
 TEST(Lfu, TheLeastUsedGoesFirstHoweverRecent) {
@@ -279,7 +279,7 @@ TEST(Lfu, TheLeastUsedGoesFirstHoweverRecent) {
   use(t, "a", 3);
   use(t, "b", 1);
   use(t, "c", 2);
-  EXPECT_EQ(t.give_up_all(), (Words{"b", "c", "a"}));
+  EXPECT_EQ(t.evict_all(), (Words{"b", "c", "a"}));
 }
 
 TEST(Lfu, ASplitGivesBothHalvesTheCountAndAJoinKeepsTheLarger) {
@@ -292,7 +292,7 @@ TEST(Lfu, ASplitGivesBothHalvesTheCountAndAJoinKeepsTheLarger) {
   t.insert("z");
   use(t, "z", 5);
   t.trie.remove(t.trie.victim(0));
-  EXPECT_EQ(t.give_up_all(), (Words{"cd", "ab", "z"})) << "y, used 4 times, went before both halves, used 5 times";
+  EXPECT_EQ(t.evict_all(), (Words{"cd", "ab", "z"})) << "y, used 4 times, went before both halves, used 5 times";
   (void)upper;
 }
 
@@ -308,45 +308,45 @@ TEST(Lfu, OnlyWhatWasUsedAsOftenJoins) {
   use(t, "z", 2);
   ASSERT_TRUE(t.trie.join_with_child(top));
   expect_sound(t.trie);
-  EXPECT_EQ(t.give_up_all(), (Words{"z", "ab"}));
+  EXPECT_EQ(t.evict_all(), (Words{"z", "ab"}));
 }
 
 // ---- what left is remembered ----------------------------------------------------------------------------------------
 
-void give_up(TextTrie& t, std::string_view word) { t.trie.remove(t.at(word)); }
+void evict(TextTrie& t, std::string_view word) { t.trie.remove(t.at(word)); }
 
 TEST(Remembering, WhatComesBackGoesOnFromItsUses) {
   TextTrie t(1, VictimPolicy::kLfu);
   t.insert("a");
   use(t, "a", 3);
-  give_up(t, "a");
+  evict(t, "a");
   t.insert("b");
   use(t, "b", 2);
   t.insert("a");  // 4 uses and one more
   use(t, "b");
   t.insert("c");
   use(t, "c", 2);
-  EXPECT_EQ(t.give_up_all(), (Words{"c", "b", "a"}));
+  EXPECT_EQ(t.evict_all(), (Words{"c", "b", "a"}));
 }
 
 TEST(Remembering, LeavingAndJoiningAgainIsOneUseMore) {
   TextTrie t(1, VictimPolicy::kLfu);
   t.insert("a");
   use(t, "a", 9);
-  give_up(t, "a");
+  evict(t, "a");
   t.insert("a");
   t.trie.leave_order(0, t.at("a"));
   t.trie.join_order(0, t.at("a"));
   t.insert("b");
   use(t, "b", 10);  // 11, and a has 12
-  EXPECT_EQ(t.give_up_all(), (Words{"b", "a"}));
+  EXPECT_EQ(t.evict_all(), (Words{"b", "a"}));
 }
 
 TEST(Remembering, SlruProtectsWhatComesBackAndLruKnowsNothing) {
   for (const VictimPolicy policy : {VictimPolicy::kSlru, VictimPolicy::kLru}) {
     TextTrie t(1, policy);
     t.insert("aa");
-    give_up(t, "aa");
+    evict(t, "aa");
     t.insert("aa");
     for (const char* word : {"b", "c", "d"}) t.insert(word);
     EXPECT_EQ(victim(t), policy == VictimPolicy::kSlru ? "b" : "aa");
@@ -356,12 +356,12 @@ TEST(Remembering, SlruProtectsWhatComesBackAndLruKnowsNothing) {
 TEST(Remembering, APathIsKnownByItsWholeLengthAndNamespace) {
   TextTrie t(1, VictimPolicy::kSlru);
   t.insert("xa");
-  give_up(t, "xa");
+  evict(t, "xa");
   t.insert("ya");
   Node* other = t.trie.add_child(t.trie.root("m"), text("xa"), nullptr);
   t.trie.join_order(0, other);
   for (const char* word : {"b", "c"}) t.insert(word);
-  EXPECT_EQ(t.give_up_all(), (Words{"ya", "xa", "b", "c"})) << "nothing of this was known";
+  EXPECT_EQ(t.evict_all(), (Words{"ya", "xa", "b", "c"})) << "nothing of this was known";
 }
 
 TEST(Remembering, RecallCutsALeafWhereWhatWasKnownEnds) {
@@ -370,7 +370,7 @@ TEST(Remembering, RecallCutsALeafWhereWhatWasKnownEnds) {
   use(t, "abc", 4);
   Node* upper = t.trie.split(t.at("abc"), 2);
   use(t, "ab");
-  give_up(t, "abc");     // 5 uses
+  evict(t, "abc");       // 5 uses
   t.trie.remove(upper);  // 6
   Node* leaf = t.insert("abcdef");
   t.trie.recall(0, leaf, 6);
@@ -381,15 +381,15 @@ TEST(Remembering, RecallCutsALeafWhereWhatWasKnownEnds) {
   EXPECT_EQ(payload(leaf).text, "def");
   t.insert("z");
   use(t, "z", 5);  // 6
-  EXPECT_EQ(t.give_up_all(), (Words{"def", "c", "z", "ab"})) << "c: 6 uses before z, ab: 7";
+  EXPECT_EQ(t.evict_all(), (Words{"def", "c", "z", "ab"})) << "c: 6 uses before z, ab: 7";
 }
 
 TEST(Remembering, PartsWithAsManyUsesStayOne) {
   TextTrie t(1, VictimPolicy::kLfu);
   t.insert("abcd");
   t.trie.split(t.at("abcd"), 2);
-  give_up(t, "abcd");
-  give_up(t, "ab");
+  evict(t, "abcd");
+  evict(t, "ab");
   Node* leaf = t.insert("abcdef");
   t.trie.recall(0, leaf, 6);
   EXPECT_EQ(t.trie.size(), 2U);
@@ -400,7 +400,7 @@ TEST(Remembering, PartsWithAsManyUsesStayOne) {
 TEST(Remembering, RecallLooksAtWhatWasAppended) {
   TextTrie t(1, VictimPolicy::kSlru);
   t.insert("abcd");
-  give_up(t, "abcd");
+  evict(t, "abcd");
   Node* leaf = t.insert("ab");
   t.trie.recall(0, leaf, 2);
   t.trie.extend(leaf, text("cdef"));
@@ -458,7 +458,7 @@ TEST(Cost, TheCheapestToRecomputeGoesFirst) {
     payload(t.insert(each.word)).cost = each.cost;
     use(t, each.word);
   }
-  EXPECT_EQ(t.give_up_all(), (Words{"b", "c", "a"}));
+  EXPECT_EQ(t.evict_all(), (Words{"b", "c", "a"}));
 }
 
 TEST(Cost, FrequencyMultipliesCost) {
@@ -469,7 +469,7 @@ TEST(Cost, FrequencyMultipliesCost) {
   use(t, "b", 8);  // 9 * 1
   t.insert("c");
   use(t, "c", 11);  // 12 * 1
-  EXPECT_EQ(t.give_up_all(), (Words{"b", "a", "c"}));
+  EXPECT_EQ(t.evict_all(), (Words{"b", "a", "c"}));
 }
 
 TEST(Cost, WhatIsNotUsedAnyMoreIsOvertaken) {
@@ -495,7 +495,7 @@ TEST(Cost, OnlyAVictimThatLeavesRaisesWhatComes) {
   for (int i = 0; i < 10; ++i) EXPECT_EQ(victim(t), "a");
   t.trie.remove(t.at("b"));  // out of turn
   t.insert("c");
-  EXPECT_EQ(t.give_up_all(), (Words{"a", "c"}));
+  EXPECT_EQ(t.evict_all(), (Words{"a", "c"}));
   t.insert("d");
   EXPECT_EQ(victim(t), "d");
   expect_sound(t.trie);
@@ -513,7 +513,7 @@ TEST(Cost, ACostThatIsNoCostCountsAsNone) {
   payload(t.at("b")).cost = std::numeric_limits<double>::infinity();
   use(t, "b");
   expect_sound(t.trie);
-  EXPECT_EQ(t.give_up_all(), (Words{"a", "b"}));
+  EXPECT_EQ(t.evict_all(), (Words{"a", "b"}));
   t.insert("c");
   expect_sound(t.trie);
 }
@@ -527,7 +527,7 @@ TEST(Cost, ASplitKeepsThePriorityUntilTheNextUse) {
   Node* upper = t.trie.split(lower, 2);
   payload(upper).cost = 0;
   expect_sound(t.trie);
-  EXPECT_EQ(t.give_up_all(), (Words{"z", "cd", "ab"}));
+  EXPECT_EQ(t.evict_all(), (Words{"z", "cd", "ab"}));
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ inline void expect(bool ok, const std::string& what) {
   if (!ok) throw Difference(what);
 }
 
-// A stand-in for a trie node: cells that sequences borrow. In a cache that forgets nothing it stays while anybody
+// A stand-in for a trie node: cells that sequences borrow. In a cache without a window it stays while anybody
 // stands on it or below; else it may let go of any of its cells at any time.
 struct Node {
   SpanList cells;  // of [begin, end), or a part of that

@@ -108,7 +108,7 @@ class CausalLends : public CausalCaptures {
     }
   }
 
-  // A node goes to host memory, comes back, lets go of cells at one of its ends, or goes away. In a cache that forgets
+  // A node goes to host memory, comes back, lets go of cells at one of its ends, or goes away. In a windowed cache
   // nothing, only one that nobody stands on.
   void page() {
     if (nodes_.empty()) return;

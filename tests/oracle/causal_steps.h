@@ -32,7 +32,7 @@ class CausalSteps : public CausalDriver {
   }
 
   // Calls what claims `needed` cells. False: it was refused for lack of cells, and changed nothing. What complete
-  // forwards still hold counts as free where the call lets go of it, so in a cache that forgets the limit is a bound.
+  // forwards still hold counts as free where the call lets go of it, so in a windowed cache the limit is a bound.
   template <class Call>
   bool fits(std::size_t needed, std::size_t replaced, Call call) {
     const std::string before = cache_->dump();

@@ -1,6 +1,6 @@
 // How deep a prompt can be reused, by trying every length: the naive twin of the planner.
 //
-// A length t is reachable when, in every cache that forgets, each position that the query at t sees is held by some
+// A length t is reachable when, in every windowed cache, each position that the query at t sees is held by some
 // node or restore point of the path, on the device or on the host; when, with recurrent caches, a restore point ends
 // exactly there (or t is 0); and when it lies inside no media item.
 #pragma once

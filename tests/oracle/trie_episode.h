@@ -91,7 +91,7 @@ class Episode {
   static constexpr double kCosts[] = {0.25, 1, 1, 3, 40};
 
   void step() {
-    if (twin_.nodes().size() > regime_.most_nodes) return give_up();
+    if (twin_.nodes().size() > regime_.most_nodes) return evict();
     if (chance(random_, regime_.insert_percent)) return insert();
     if (chance(random_, regime_.order_percent)) return change_order();
     switch (below(random_, 14)) {
@@ -119,7 +119,7 @@ class Episode {
       case 11:
         return misuse();
       default:
-        return give_up();
+        return evict();
     }
   }
 
@@ -337,7 +337,7 @@ class Episode {
   }
 
   // A victim of order 0 is demoted to order 1, one of order 1 goes away.
-  void give_up() {
+  void evict() {
     const std::size_t order = below(random_, kOrders);
     NaiveNode* node = victim(order);
     if (node == nullptr) return;
@@ -428,7 +428,7 @@ class Episode {
     expect(payload.start == naive.start && payload.tokens == edge && payload.mark == naive.mark, "payload differs");
   }
 
-  // Everything goes: unlocked, given up in order, the rest removed leaf by leaf. Nothing may be left.
+  // Everything goes: unlocked, evicted in order, the rest removed leaf by leaf. Nothing may be left.
   void drain() {
     while (!locked_.empty()) unlock();
     compare();

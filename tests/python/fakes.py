@@ -34,8 +34,8 @@ def prefix_codes(namespace: str, tokens: Sequence[int]) -> npt.NDArray[np.int64]
 
 def expected_k(codes: npt.NDArray[np.int64], layer: int) -> Floats:
     """[n, kv_heads, dim] for positions whose prefix codes are `codes`."""
-    spread = np.arange(KV_HEADS * DIM).reshape(KV_HEADS, DIM)
-    return ((codes[:, None, None] * 5 + layer * 1009 + spread) % _MODULUS).astype(np.float32)
+    offsets = np.arange(KV_HEADS * DIM).reshape(KV_HEADS, DIM)
+    return ((codes[:, None, None] * 5 + layer * 1009 + offsets) % _MODULUS).astype(np.float32)
 
 
 def expected_v(codes: npt.NDArray[np.int64], layer: int) -> Floats:

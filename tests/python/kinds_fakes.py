@@ -239,7 +239,7 @@ def words(seed: int, count: int) -> list[int]:
     return [int(token) for token in np.random.default_rng(seed).integers(0, VOCAB, count)]
 
 
-def parted(text: list[int], at: int, seed: int, length: int) -> list[int]:
+def diverging(text: list[int], at: int, seed: int, length: int) -> list[int]:
     """`length` tokens: `text` up to `at`, then something else; another seed parts there, too."""
     return [*text[:at], (text[at] + 1 + seed) % VOCAB, *words(1000 + seed, length - at - 1)]
 

@@ -118,7 +118,7 @@ def test_chunks_and_memory_agree_with_numpy(limits: dict[str, Any], place: Any) 
 
 
 def test_long_windows_over_many_tiles(device: Any) -> None:
-    """Stretches of 512 keys, and rows that begin in different ones."""
+    """Splits of 512 keys, and rows that begin in different ones."""
     sequence = Sequence(make(device, 4096, "float16", window=600), 0)
     for rows in (700, 1, 530, 3):
         sequence.grow(rows)

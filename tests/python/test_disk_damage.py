@@ -138,7 +138,7 @@ def test_other_caches(entry: Path, dtype: str, head_dim: int) -> None:
 
 
 def test_the_cap_counts_what_is_used_only(entry: Path) -> None:
-    """Files of other caches are no reason to give up own ones, and the other way round."""
+    """Files of other caches are no reason to evict own ones, and the other way round."""
     size = entry.stat().st_size
     cache, model = open_small(entry.parent, caches=small("float16"), disk_bytes=size)
     go_on(cache, model, TEXT)

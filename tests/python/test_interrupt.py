@@ -26,7 +26,7 @@ def test_an_interrupted_prefill_is_heard_soon_and_keeps_its_work() -> None:
 
 
 def test_a_step_is_measured_until_the_device_is_done() -> None:
-    """What the cache says of a token is what a token takes, not what enqueueing takes: thousands of times less."""
+    """The cache reports the time that a token takes, not that of enqueueing it, which is thousands of times less."""
     code = (
         "import interrupt_worker as w, kvtrie as kv, numpy as np, time\n"
         "cache = kv.PrefixCache(kv.CausalCache(w.LAYERS, 1, 4, 64 * w.ROWS, dtype='float32'))\n"

@@ -12,7 +12,7 @@ import pytest
 
 import kvtrie as kv
 from fakes import compute, run
-from kinds_fakes import KindsModel, make, parted, points_of, words
+from kinds_fakes import KindsModel, diverging, make, points_of, words
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
@@ -33,7 +33,7 @@ def test_everything_comes_back_as_it_was(kind: str, place: Any) -> None:
     """Windows, chunks and states; the model compares them number for number."""
     cache, model = make(kind, host_bytes="8MiB", device=place, **SMALL)
     a = words(1, 90)
-    b = parted(a, 50, 0, 90)
+    b = diverging(a, 50, 0, 90)
     for text in (a, b):
         run(cache, text, model)
     device_bytes = cache.stats()["device_bytes"]
@@ -299,7 +299,7 @@ def test_layers_that_are_not_contiguous_and_widths_that_differ() -> None:
     cache = kv.PrefixCache(caches, host_bytes="4MiB", checkpoint_every=16)
     assert [layer for layer, _ in model.layers] == [0, 1, 2, 3, 5, 6, 8, 9]
     a = words(1, 60)
-    reused = [run(cache, text, model).reused for text in (a, parted(a, 40, 0, 60), parted(a, 40, 1, 60), a)]
+    reused = [run(cache, text, model).reused for text in (a, diverging(a, 40, 0, 60), diverging(a, 40, 1, 60), a)]
     assert reused == [0, 32, 40, 59]
     cache.page_out(nbytes=cache.stats()["device_bytes"])
     assert run(cache, a, model).reused == 59
@@ -322,7 +322,7 @@ def test_around_the_window(kind: str, offset: int) -> None:
         assert [run(cache, text, model).reused for _ in range(2)] == [0, length - 1]
         longer = [*text, *words(2, 20)]
         assert run(cache, longer, model).reused == length
-        assert run(cache, parted(longer, length, 0, 50), model).reused == length
+        assert run(cache, diverging(longer, length, 0, 50), model).reused == length
         with cache.begin(longer) as session:
             compute(session, model, 5)
             session.rewind(length)

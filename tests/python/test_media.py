@@ -313,7 +313,7 @@ def test_a_recorded_image_is_not_cut_either() -> None:
     assert cache.check() == []
 
 
-def test_parting_inside_a_span_is_a_place_to_come_back_to() -> None:
+def test_a_prompt_that_diverges_inside_a_span_leaves_a_point_to_resume_from() -> None:
     """The capture that is scheduled where a match ends is moved out of a span: the third one reuses what is before."""
     cache, model = make("hybrid", 512, spacing=512, spans=[(20, 40)])
     a = words(1, 60)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from fakes import compute, run
-from kinds_fakes import image, make, parted, points_of, words
+from kinds_fakes import diverging, image, make, points_of, words
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
 RECURRENT = ("hybrid", "recurrent alone", "all")
-FORGETTING = ("window", "chunk", "window alone", "chunk alone")
-KINDS = ("dense", *FORGETTING, *RECURRENT)
+WINDOWED = ("window", "chunk", "window alone", "chunk alone")
+KINDS = ("dense", *WINDOWED, *RECURRENT)
 SMALL: dict[str, Any] = {"capacity": 512, "window": 16, "chunk": 16, "spacing": 16}
 
 
@@ -33,7 +33,7 @@ def test_no_state_where_the_match_ends() -> None:
     cache, model = make("hybrid", **SMALL)
     a = words(1, 60)
     run(cache, a, model)
-    b = parted(a, 40, 0, 60)
+    b = diverging(a, 40, 0, 60)
     plan = cache.plan(b)
     assert (plan.matched, plan.reusable, plan.reason.code) == (40, 32, "no_state")
     assert plan.reason.startswith("no_state: the recurrent layers have no state")
@@ -41,7 +41,7 @@ def test_no_state_where_the_match_ends() -> None:
     assert (session.matched, session.reused, session.reason.code) == (40, 32, "no_state")
     assert (cache.plan(a).reusable, cache.plan(a).reason.code) == (59, "last_token")
     assert (cache.plan(b[:40]).reusable, cache.plan(b[:40]).reason.code) == (32, "no_state")
-    plan = cache.plan(parted(a, 40, 1, 60))
+    plan = cache.plan(diverging(a, 40, 1, 60))
     assert (plan.reusable, plan.reason.code, plan.reason) == (40, "none", "")
 
 
@@ -56,7 +56,7 @@ def test_window_incomplete(kind: str, least: int) -> None:
     run(cache, a, model)
     run(cache, words(2, 60), model)
     assert (cache.plan(a).reusable, cache.plan(a).reason.code) == (59, "last_token")
-    b = parted(a, 35, 0, 60)
+    b = diverging(a, 35, 0, 60)
     plan = cache.plan(b)
     assert (plan.matched, plan.reusable, plan.reason.code) == (35, least, "window_incomplete")
     assert "gone" in plan.reason.text
@@ -82,7 +82,7 @@ def test_a_plan_changes_nothing_and_begin_keeps_to_it(kind: str) -> None:
     texts = [words(1, 70)]
     for seed in range(30):
         base = texts[random.integers(len(texts))]
-        texts.append(parted(base, int(random.integers(len(base))), seed, 70))
+        texts.append(diverging(base, int(random.integers(len(base))), seed, 70))
     for text in [*texts, *texts[::-1]]:
         before = cache.stats(), [(node.start, node.end, node.point) for node in cache.nodes()]
         plan = cache.plan(text)
@@ -124,7 +124,7 @@ def test_a_capture_is_scheduled_where_the_match_ends() -> None:
         a = words(1, 60)
         reused = [run(cache, a, model, chunk=chunk).reused]
         for seed in range(3):
-            reused.append(run(cache, parted(a, 37, seed, 60), model, chunk=chunk).reused)
+            reused.append(run(cache, diverging(a, 37, seed, 60), model, chunk=chunk).reused)
         assert reused == [0, 0, 37, 37]
         assert points_of(cache)[37] == "branch"
         assert cache.stats()["steps"] == sum(-(-(60 - got) // chunk) for got in reused)
@@ -153,7 +153,7 @@ def test_decoded_tokens_get_points_too() -> None:
 
 
 def test_a_cancelled_prefill_goes_on_where_it_stopped(kind: str) -> None:
-    """A 47-token prompt in steps of 9, given up after 18 and again after 36 tokens."""
+    """A 47-token prompt in steps of 9, cancelled after 18 and again after 36 tokens."""
     cache, model = make(kind, **{**SMALL, "spacing": 8})
     prompt, reused = words(1, 47), []
     for _ in range(3):
@@ -164,9 +164,9 @@ def test_a_cancelled_prefill_goes_on_where_it_stopped(kind: str) -> None:
                 if count == 2:
                     break
     assert reused == [(0, 0), (18, 18), (36, 36)]
-    other = run(cache, parted(prompt, 18, 0, 40), model)
+    other = run(cache, diverging(prompt, 18, 0, 40), model)
     assert (other.matched, other.reused) == (18, 18)
-    other = run(cache, parted(prompt, 17, 0, 40), model)
+    other = run(cache, diverging(prompt, 17, 0, 40), model)
     assert other.matched == 17
     assert other.reused == (16 if kind in RECURRENT else 17)
     assert run(cache, prompt, model).reused == 46
@@ -202,10 +202,10 @@ def test_a_checkpoint_survives_pressure_longest() -> None:
     assert cache.stats()["user_points"] == 1
     for seed in range(20):
         run(cache, words(100 + seed, 200), model)
-        assert cache.plan(parted(a, 45, seed, 61)).reusable == 40
+        assert cache.plan(diverging(a, 45, seed, 61)).reusable == 40
         assert cache.check() == []
     assert cache.stats()["dropped_points"] > 20
-    session = run(cache, parted(a, 45, 0, 61), model)
+    session = run(cache, diverging(a, 45, 0, 61), model)
     assert (session.matched, session.reused, session.reason.code) == (45, 40, "no_state")
 
 
@@ -242,7 +242,7 @@ def test_spaced_points_thin_where_gaps_are_smallest_for_their_age() -> None:
     assert max(gaps) <= 2048 // 2
     for at in (points[0] + 5, points[3] + 5, points[-1] + 5):
         below = max(length for length in points_of(cache) if length <= at)
-        assert run(cache, parted(text, at, 0, at + 10), model).reused == below
+        assert run(cache, diverging(text, at, 0, at + 10), model).reused == below
     assert cache.check() == []
 
 

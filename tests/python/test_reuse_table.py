@@ -14,7 +14,7 @@ import pytest
 
 import kinds_fakes
 import kvtrie as kv
-from kinds_fakes import KindsModel, floor_of, make_caches, parted, words
+from kinds_fakes import KindsModel, diverging, floor_of, make_caches, words
 from random_models import random_model
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
@@ -25,8 +25,8 @@ TOLERANCE = 1e-4  # max|a - b| / max|b|, float32 caches
 
 
 A, NEW = words(20, LENGTH), words(21, LENGTH)
-B, C = (parted(A, SHARED, seed, LENGTH) for seed in (1, 2))
-EDITED = parted(A, LENGTH - 100, 3, LENGTH)
+B, C = (diverging(A, SHARED, seed, LENGTH) for seed in (1, 2))
+EDITED = diverging(A, LENGTH - 100, 3, LENGTH)
 
 
 class Table:

@@ -94,15 +94,15 @@ def test_page_out_and_evict_take_the_unshared_tail(model: CodingModel) -> None:
     assert cache.check() == []
 
 
-def test_giving_up_a_number_of_bytes(model: CodingModel) -> None:
+def test_freeing_a_number_of_bytes(model: CodingModel) -> None:
     cache = make_cache(128, host_bytes="1MiB")
     run(cache, A, model)
     assert cache.page_out(nbytes=5 * BYTES_PER_TOKEN) == 5 * BYTES_PER_TOKEN
     assert cache.evict(nbytes=1) == 6 * BYTES_PER_TOKEN  # a device token, and what stood on it
     before = (cache.stats(), spans_of(cache))
-    for give_up in (cache.page_out, cache.evict):
+    for free in (cache.page_out, cache.evict):
         with pytest.raises(kv.CacheFull) as info:
-            give_up(nbytes="1GiB")
+            free(nbytes="1GiB")
         assert info.value.needed == 2**30
         assert info.value.freeable < 2**30
     assert (cache.stats(), spans_of(cache)) == before
@@ -170,7 +170,7 @@ def test_user_points(model: CodingModel) -> None:
     assert cache.stats()["user_points"] == 1
 
 
-def test_live_sessions_are_never_given_up(model: CodingModel) -> None:
+def test_live_sessions_are_never_evicted(model: CodingModel) -> None:
     cache = make_cache(64, growth=0)
     with cache.begin(A) as session:
         compute(session, model)

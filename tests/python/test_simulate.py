@@ -221,7 +221,7 @@ def test_other_kinds_of_state() -> None:
         kv.simulate(BLOCKS, "50b", block=64, slots=4)
 
 
-def test_a_host_tier_holds_what_the_device_gives_up() -> None:
+def test_a_host_tier_holds_what_the_device_evicts() -> None:
     alone = kv.simulate(TOKENS, 5000).rows[0]
     helped = kv.simulate(TOKENS, 5000, host_capacity=100_000).rows[0]
     unbounded = kv.simulate(TOKENS, 200_000).rows[0]

@@ -273,14 +273,14 @@ def test_edits_part_inside_what_was_said() -> None:
     edited = prompts_of("sessions", edit=1000, again=0, more=800)
     for requests, parts in ((plain, False), (edited, True)):
         before: dict[str, Request] = {}
-        parted = 0
+        diverged = 0
         for request in requests:
             last = before.get(request.session)
             if last is not None:
                 said = np.concatenate([last.tokens, last.output])
-                parted += not np.array_equal(request.tokens[: len(said)], said)
+                diverged += not np.array_equal(request.tokens[: len(said)], said)
             before[request.session] = request
-        assert (parted > 10) == parts
+        assert (diverged > 10) == parts
     asked = prompts_of("sessions", edit=0, again=1000, more=800)
     prompts = {
         session: {r.tokens.tobytes() for r in asked if r.session == session} for session in {r.session for r in asked}

@@ -27,7 +27,7 @@ TEXT = words(50, 200)
 WORKER = Path(__file__).with_name("disk_worker.py")
 
 
-def parted(offset: int) -> list[int]:
+def diverging(offset: int) -> list[int]:
     """Begins like TEXT and parts from it after `offset` tokens."""
     return [*TEXT[:offset], 5000 + offset, *words(1000 + offset, 9)]
 
@@ -46,7 +46,7 @@ def test_every_offset_comes_back(kind: str, dtype: str, tmp_path: Path) -> None:
     cache, model = make(kind, dtype)
     go_on(cache, model, TEXT)
     for offset in OFFSETS:
-        wanted[offset] = cache.plan(parted(offset)).reusable
+        wanted[offset] = cache.plan(diverging(offset)).reusable
     cache.close()
     assert kind not in ("dense", "window", "chunk") or list(wanted.values()) == list(wanted)
     assert kind not in ("recurrent", "hybrid") or all(least <= offset for offset, least in wanted.items())
@@ -60,7 +60,7 @@ def test_every_offset_comes_back(kind: str, dtype: str, tmp_path: Path) -> None:
             if tier == "restarted":
                 cache.close()
                 cache, model = make(kind, dtype, disk=folder)
-            session = go_on(cache, model, parted(offset))
+            session = go_on(cache, model, diverging(offset))
             name = f"{tier}, {offset}"
             assert (session.matched, session.reused) == (offset, wanted[offset]), name
             assert session.tier == ("none" if session.reused == 0 else "host" if tier == "host" else "disk"), name
@@ -103,12 +103,12 @@ def test_on_the_device_too(device: Any, tmp_path: Path) -> None:
         go_on(cache, model, TEXT)
         cache.page_out(TEXT, to="disk")
         assert cache.stats()["device_tokens"] == cache.stats()["host_tokens"] == 0
-        session = go_on(cache, model, parted(130))
+        session = go_on(cache, model, diverging(130))
         assert (session.matched, session.tier) == (130, "disk")
         cache.close()
         cache, model = make("hybrid", dtype, disk=folder)  # and on host memory what a device wrote
         assert go_on(cache, model, TEXT).reused == 199
-        assert go_on(cache, model, parted(130), publish=False).reused >= 128
+        assert go_on(cache, model, diverging(130), publish=False).reused >= 128
         cache.close()
 
 

@@ -286,7 +286,7 @@ def test_html_has_the_drawing_and_the_counts(shared: FakeCache) -> None:
     assert "4,398 tokens reused" in html and "1,024 of 4,096 free" in html
 
 
-def test_scale_is_linear_unless_a_stretch_hides_the_rest() -> None:
+def test_scale_is_linear_unless_a_long_run_hides_the_rest() -> None:
     plain = make_scale([(0, 1500), (1500, 2200)], 10.0, 440.0)
     assert not plain.breaks
     assert plain.at(1500) == pytest.approx(10 + 440 * 1500 / 2200)

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
 
 
 def describe(device: Any) -> dict[str, Any]:
-    """Everything a device says of itself, as plain values."""
+    """Everything a device reports, as plain values."""
     facts: dict[str, Any] = {"name": device.name, "vendor": device.vendor, "kind": device.kind}
     facts["unified_memory"] = device.unified_memory
     facts["global_bytes"] = device.global_bytes

@@ -5,10 +5,10 @@ bypass: what a request brings need not be kept at all). A prefix is always used 
 use is no later; where they are equal the deeper symbol goes first. So what is kept is always whole from the root down,
 as in the trie, although the rule looks at single symbols only; that makes the result a bound for every policy.
 
-Symbols that are always used together share one *stretch*: a node of the radix tree over all requests at once. Only the
-front of a stretch is kept when it does not fit as a whole.
+Symbols that are always used together share one *run*: a node of the radix tree over all requests at once. Only the
+front of a run is kept when it does not fit as a whole.
 
-    requests   A B C D | A B E | A B C D F      stretches   [A B]--+--[C D]--[F]
+    requests   A B C D | A B E | A B C D F      runs        [A B]--+--[C D]--[F]
                                                                    +--[E]
 
 No request holds room while it is served, so nothing here is refused for size.
@@ -24,17 +24,17 @@ from .traces import Request
 
 
 @dataclass
-class _Stretch:
+class _Run:
     parent: int
     start: int  # symbols above it
     symbols: Int32Array
-    below: dict[int, int] = field(default_factory=dict)  # first symbol -> stretch
+    below: dict[int, int] = field(default_factory=dict)  # first symbol -> run
     uses: list[int] = field(default_factory=list)  # requests whose prompt has it, ascending
 
 
 @dataclass(frozen=True)
 class Result:
-    """Symbols that were asked for, that were there, and that were given up for want of room."""
+    """Symbols that were asked for, that were there, and that were evicted for want of room."""
 
     requested: int
     reused: int
@@ -46,7 +46,7 @@ class Optimum:
 
     def __init__(self, whole: bool) -> None:
         self._whole = whole
-        self._stretches: list[_Stretch] = []
+        self._runs: list[_Run] = []
         self._roots: dict[str, int] = {}
         self._requests: list[tuple[int, int, int]] = []  # end of the prompt, end of all, symbols of the prompt
 
@@ -62,57 +62,57 @@ class Optimum:
     def result(self, capacity: int) -> Result:
         """With room for ``capacity`` symbols."""
         self._find_uses()
-        return _Keeper(self._stretches, capacity).run(self._requests, self._whole)
+        return _Keeper(self._runs, capacity).run(self._requests, self._whole)
 
     def _new(self, parent: int, start: int, symbols: Int32Array) -> int:
-        self._stretches.append(_Stretch(parent, start, symbols.copy()))
-        return len(self._stretches) - 1
+        self._runs.append(_Run(parent, start, symbols.copy()))
+        return len(self._runs) - 1
 
-    # The stretch at whose end the symbols below `top` end.
+    # The run at whose end the symbols below `top` end.
     def _insert(self, top: int, symbols: Int32Array) -> int:
         at = 0
         while at < len(symbols):
-            here = self._stretches[top]
+            here = self._runs[top]
             child = here.below.get(int(symbols[at]))
             if child is None:
                 here.below[int(symbols[at])] = fresh = self._new(top, here.start + len(here.symbols), symbols[at:])
                 return fresh
-            known = self._stretches[child].symbols
+            known = self._runs[child].symbols
             common = _common(known, symbols[at:])
             top = child if common == len(known) else self._split(child, common)
             at += common
         return top
 
-    # Cuts a stretch in two: it stays the lower part, the new upper one is returned.
+    # Cuts a run in two: it stays the lower part, the new upper one is returned.
     def _split(self, lower: int, at: int) -> int:
-        node = self._stretches[lower]
+        node = self._runs[lower]
         upper = self._new(node.parent, node.start, node.symbols[:at])
-        self._stretches[node.parent].below[int(node.symbols[0])] = upper
+        self._runs[node.parent].below[int(node.symbols[0])] = upper
         node.parent, node.start, node.symbols = upper, node.start + at, node.symbols[at:].copy()
-        self._stretches[upper].below[int(node.symbols[0])] = lower
+        self._runs[upper].below[int(node.symbols[0])] = lower
         return upper
 
     def _find_uses(self) -> None:
-        for stretch in self._stretches:
-            stretch.uses.clear()
+        for run in self._runs:
+            run.uses.clear()
         for index, (prompt, _, _) in enumerate(self._requests):
             while prompt >= 0:
-                self._stretches[prompt].uses.append(index)
-                prompt = self._stretches[prompt].parent
+                self._runs[prompt].uses.append(index)
+                prompt = self._runs[prompt].parent
 
 
 class _Keeper:
-    """One replay: how much of the front of each stretch is kept, and which one goes next."""
+    """One replay: how much of the front of each run is kept, and which one goes next."""
 
-    def __init__(self, stretches: list[_Stretch], capacity: int) -> None:
-        self._stretches = stretches
+    def __init__(self, runs: list[_Run], capacity: int) -> None:
+        self._runs = runs
         self._capacity = capacity
-        self._kept = [0] * len(stretches)
-        self._used = [0] * len(stretches)  # uses that have passed
-        self._next = [-1] * len(stretches)  # of what is kept
+        self._kept = [0] * len(runs)
+        self._used = [0] * len(runs)  # uses that have passed
+        self._next = [-1] * len(runs)  # of what is kept
         self._total = 0
         self._evicted = 0
-        self._farthest: list[tuple[int, int, int]] = []  # (-next use, -start, stretch), out of date where they differ
+        self._farthest: list[tuple[int, int, int]] = []  # (-next use, -start, run), out of date where they differ
 
     def run(self, requests: list[tuple[int, int, int]], whole: bool) -> Result:
         requested = reused = 0
@@ -128,24 +128,24 @@ class _Keeper:
         path = []
         while end >= 0:
             path.append(end)
-            end = self._stretches[end].parent
+            end = self._runs[end].parent
         return path[::-1]
 
     def _there(self, prompt: int) -> int:
         found = 0
-        for stretch in self._path(prompt):
-            found += self._kept[stretch]
-            if self._kept[stretch] < len(self._stretches[stretch].symbols):
+        for run in self._path(prompt):
+            found += self._kept[run]
+            if self._kept[run] < len(self._runs[run].symbols):
                 break
         return found
 
     def _take(self, after: int, index: int) -> None:
         for number in self._path(after):
-            stretch = self._stretches[number]
-            uses, at = stretch.uses, self._used[number]
+            run = self._runs[number]
+            uses, at = run.uses, self._used[number]
             if at < len(uses) and uses[at] == index:
                 at = self._used[number] = at + 1
-            length = len(stretch.symbols)
+            length = len(run.symbols)
             if at == len(uses):  # never again
                 self._total -= self._kept[number]
                 self._kept[number] = 0
@@ -154,7 +154,7 @@ class _Keeper:
             self._total += length - self._kept[number]
             self._kept[number] = length
             self._next[number] = uses[at]
-            heapq.heappush(self._farthest, (-uses[at], -stretch.start, number))
+            heapq.heappush(self._farthest, (-uses[at], -run.start, number))
 
     def _make_room(self) -> None:
         while self._total > self._capacity:

@@ -24,7 +24,7 @@ _MARKS = {"lru": "o", "slru": "s", "lfu": "^", "cost": "D", "optimum": "x"}
 class Row:
     """One policy at one capacity; all counts in tokens.
 
-    ``requested``: of all prompts. ``reused``: of those, not to be computed again. ``evicted``: given up for want of
+    ``requested``: of all prompts. ``reused``: of those, not to be computed again. ``evicted``: removed for want of
     room. ``seconds``: of wall clock, for this row alone.
     """
 

@@ -1,7 +1,7 @@
 """Pseudo-tokens: endless streams of them, each named by a seed, the same on every machine.
 
 Token ``i`` of stream ``seed`` is the top 31 bits of SplitMix64 (Steele, Lea, Flood, 2014) at the state
-``mix(seed) + i * step``: any stretch can be had without those before it.
+``mix(seed) + i * step``: any range can be had without what is before it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The horizontal axis of the SVG: offsets in tokens to pixels.
 
-Lengths are proportional to tokens. Where one stretch without any branch point is so long that the rest would be too
-small to see (a system prompt of 1500 tokens before turns of 20), that stretch is shortened, and the drawing marks it
+Lengths are proportional to tokens. Where one run without any branch point is so long that the rest would be too
+small to see (a system prompt of 1500 tokens before turns of 20), that run is shortened, and the drawing marks it
 as broken.
 """
 
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _SMALL = 26.0  # pixels that a typical node should have
-_SHARE = 0.34  # of the axis: what a shortened stretch may take
+_SHARE = 0.34  # of the axis: what a shortened run may take
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Borders in ascending order and the pixel of each; linear in between. `breaks` are the shortened stretches."""
+    """Borders in ascending order and the pixel of each; linear in between. `breaks` are the shortened runs."""
 
     borders: tuple[int, ...]
     pixels: tuple[float, ...]
@@ -52,7 +52,7 @@ def make_scale(ranges: Sequence[tuple[int, int]], left: float, width: float) -> 
 
 
 def _shorten(lengths: list[float], bars: list[int], width: float) -> list[float]:
-    """Caps long stretches until the lower-quartile bar has `_SMALL` pixels or no stretch has more than its share."""
+    """Caps long runs until the lower-quartile bar has `_SMALL` pixels or no run has more than its share."""
     typical = bars[len(bars) // 4]
     cap = max(lengths)
     shown = lengths
@@ -63,7 +63,7 @@ def _shorten(lengths: list[float], bars: list[int], width: float) -> list[float]
 
 
 def ticks(scale: Scale, gap: float = 46.0) -> list[int]:
-    """Offsets to label: both ends, ends of shortened stretches and round numbers, none nearer than `gap` pixels."""
+    """Offsets to label: both ends, ends of shortened runs and round numbers, none nearer than `gap` pixels."""
     end = scale.borders[-1]
     span = scale.pixels[-1] - scale.pixels[0]
     step = _round_step(end / max(span / (1.6 * gap), 1.0))
