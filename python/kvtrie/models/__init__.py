@@ -21,14 +21,9 @@ import kvtrie as kv
 from . import default
 from .base import DTYPES, Model
 from .config import ModelConfig
-from .gemma3 import Gemma3
+from .families import ARCHITECTURES as _ARCHITECTURES
+from .families import FAMILIES as _FAMILIES
 from .hub import find_model
-from .llama import Llama
-from .llama4 import Llama4
-from .qwen2 import Qwen2
-from .qwen3 import Qwen3
-from .qwen3_5 import Qwen35, Qwen35Moe
-from .qwen3_next import Qwen3Next
 from .tokenizer import Detokenizer, Tokenizer
 from .weights import (
     Progress,
@@ -43,23 +38,13 @@ from .weights import (
 
 __all__ = ["Detokenizer", "Model", "ModelConfig", "Tokenizer", "architectures", "default", "from_weights", "load"]
 
-_FAMILIES: dict[str, type[Model]] = {
-    family.family: family for family in (Gemma3, Llama, Llama4, Qwen2, Qwen3, Qwen35, Qwen35Moe, Qwen3Next)
-}
-_ARCHITECTURES: dict[str, type[Model]] = {
-    "Gemma3ForCausalLM": Gemma3,
-    "Gemma3ForConditionalGeneration": Gemma3,
-    "Llama4ForCausalLM": Llama4,
-    "Llama4ForConditionalGeneration": Llama4,
-    "LlamaForCausalLM": Llama,
-    "Qwen2ForCausalLM": Qwen2,
-    "Qwen3ForCausalLM": Qwen3,
-    "Qwen3NextForCausalLM": Qwen3Next,
-    "Qwen3_5ForCausalLM": Qwen35,
-    "Qwen3_5ForConditionalGeneration": Qwen35,
-    "Qwen3_5MoeForCausalLM": Qwen35Moe,
-    "Qwen3_5MoeForConditionalGeneration": Qwen35Moe,
-}
+
+def __getattr__(name: str) -> type[Model]:
+    """A family's class by its name: ``kv.models.Llama``."""
+    for family in _FAMILIES.values():
+        if family.__name__ == name:
+            return family
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def architectures() -> list[str]:

@@ -1,8 +1,8 @@
 """What every decoder-only model shares: weights on the device, the embedding, the final head, and whose rows it gets.
 
-A family is one short file beside this one: it names its tensors (``tensor_shapes``), takes them from a
-:class:`WeightTable` (``build_layer``) and computes one block. Activations are float32; weight matrices are float32,
-float16 or q8_0 on the device; norm weights and biases are always float32.
+A family is one short file in ``families/``: how it reads ``config.json`` and what its layers are made of
+(``layer_plan``); see that folder. Activations are float32; weight matrices are float32, float16 or blocks on the
+device; norm weights and biases are always float32.
 
 Threads: a model is read-only once built, but for what :meth:`Model.warm_up` remembers under a lock; several threads may
 call it, each with its own step.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -22,11 +22,13 @@ import kvtrie as kv
 from ..replies import Reply, SamplingOptions, begin_reply
 from ..stopping import Stop
 from .config import ModelConfig
+from .decoder import DecoderLayer, LayerPlan, Shapes, Site
+from .gguf_form import GgufForm
 from .helper import Helper, helper_for
 from .step_inputs import Positions, Rope, Rows
 from .tokenizer import Message, Tokenizer
 from .warm_up import warm_up, warm_up_first
-from .weight_table import WeightTable as WeightTable  # for the families
+from .weight_table import WeightTable
 from .weights import Array, Progress, WeightSource, text_sources, tqdm_progress
 
 if TYPE_CHECKING:
@@ -51,16 +53,12 @@ class AttentionGroup(NamedTuple):
     sees: Mapping[str, int]
 
 
-class Layer(Protocol):
-    """One block. x [rows, hidden]; ``take`` set means: keep only its rows from the end of attention on."""
-
-    def __call__(self, step: Any, x: Any, positions: Positions, take: Rows | None) -> Any: ...
-
-
 class Model:
     """A loaded model. ``model(step)`` computes a step and gives the logits that continue its sessions."""
 
-    family: ClassVar[str] = ""
+    family: ClassVar[str] = ""  # ``model_type`` in config.json
+    architectures: ClassVar[tuple[str, ...]] = ()  # what it is called there under that name
+    gguf: ClassVar[Mapping[str, GgufForm]] = {}  # by ``general.architecture``
     norm_offset: ClassVar[float] = 0.0  # norms multiply by (offset + weight)
 
     config: ModelConfig
@@ -95,7 +93,10 @@ class Model:
         self._embedding = weights.table("model.embed_tokens.weight", is_head=config.tie_word_embeddings)
         ropes = self._ropes(config, device)
         self._layers = [
-            self.build_layer(config, weights, ropes.get(index), index) for index in range(config.num_hidden_layers)
+            DecoderLayer(
+                self.layer_plan(config, index), Site(config, weights, ropes.get(index), index, self.norm_offset)
+            )
+            for index in range(config.num_hidden_layers)
         ]
         self._norm = weights.vector("model.norm.weight")
         if config.tie_word_embeddings:
@@ -148,18 +149,13 @@ class Model:
         return shapes
 
     @classmethod
-    def layers_shapes(cls, config: ModelConfig) -> list[dict[str, tuple[int, ...]]]:
-        """The tensors of each block, named below ``model.layers.N.``."""
-        return [cls.layer_shapes(config)] * config.num_hidden_layers
+    def layers_shapes(cls, config: ModelConfig) -> list[Shapes]:
+        """The tensors of each layer, named below ``model.layers.N.``."""
+        return [cls.layer_plan(config, index).shapes(config) for index in range(config.num_hidden_layers)]
 
     @classmethod
-    def layer_shapes(cls, config: ModelConfig) -> dict[str, tuple[int, ...]]:
-        """The tensors of a block, where all blocks have the same."""
-        raise NotImplementedError
-
-    @classmethod
-    def build_layer(cls, config: ModelConfig, weights: WeightTable, rope: Rope | None, index: int) -> Layer:
-        """Block ``index``; ``rope`` is that of its attention group, None if it has none."""
+    def layer_plan(cls, config: ModelConfig, index: int) -> LayerPlan:
+        """What layer ``index`` is made of."""
         raise NotImplementedError
 
     def build_rest(self, weights: WeightTable) -> None:

@@ -16,36 +16,101 @@ there sends rows to other experts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import kvtrie as kv
 
-from .base import WeightTable
+from .config import ModelConfig
+from .decoder import GatedMlp, MlpLayer, Shapes, Site, mlp_shapes
 from .linear import Linear
+from .weight_table import WeightTable
 from .weights import Array, WeightSource
 
 
-class Mlp:
-    """SwiGLU: x [rows, hidden] -> [rows, hidden]."""
+@dataclass(frozen=True)
+class ExpertsPlan:
+    """Routed experts, ``k`` of them for each row, and one that every row goes through.
 
-    def __init__(self, weights: WeightTable, prefix: str) -> None:
-        self.gate = weights.linear(f"{prefix}.gate_proj")
-        self.up = weights.linear(f"{prefix}.up_proj")
-        self.down = weights.linear(f"{prefix}.down_proj")
+    ``inner`` and ``shared_inner``: their widths. ``scores``: "sigmoid", an expert's input is multiplied by that of its
+    score; "softmax", its output is by its share of all; "normed", by its share among the k. ``shared_gate``: whether
+    the shared expert is weighted by the sigmoid of a gate. ``router``: the name of its tensor.
+    """
 
-    def __call__(self, x: Any) -> Any:
-        return self.down(kv.ops.silu_mul(self.gate(x), self.up(x)))
+    experts: int
+    k: int
+    inner: int
+    shared_inner: int
+    scores: str
+    shared_gate: bool
+    router: str
+    prefix: str = "mlp"
+
+    def shapes(self, config: ModelConfig) -> Shapes:
+        hidden, prefix = config.hidden_size, self.prefix
+        shapes: Shapes = {f"{prefix}.{self.router}.weight": (self.experts, hidden)}
+        if self.shared_gate:
+            shapes[f"{prefix}.shared_expert_gate.weight"] = (1, hidden)
+        shapes.update(mlp_shapes(f"{prefix}.shared_expert", hidden, self.shared_inner))
+        return {**shapes, **self.routed_shapes(config, f"{prefix}.experts")}
+
+    def routed_shapes(self, config: ModelConfig, prefix: str) -> Shapes:
+        """The routed experts' matrices, below ``prefix``."""
+        shapes: Shapes = {}
+        for index in range(self.experts):
+            shapes.update(mlp_shapes(f"{prefix}.{index}", config.hidden_size, self.inner))
+        return shapes
+
+    def separate(
+        self, sources: Mapping[str, WeightSource], config: ModelConfig, layers: Sequence[int], *, transposed: bool
+    ) -> dict[str, WeightSource]:
+        """``sources`` with one tensor for each expert of ``layers`` where they have two for all; see :func:`unfuse`."""
+        found = dict(sources)
+        for index in layers:
+            prefix = f"model.layers.{index}.{self.prefix}.experts"
+            separate = unfuse(found, prefix, self.routed_shapes(config, prefix), transposed)
+            if separate:
+                del found[f"{prefix}.gate_up_proj"], found[f"{prefix}.down_proj"]
+                found.update(separate)
+        return found
+
+    def build(self, site: Site) -> MlpLayer:
+        return SparseMlp(self, site)
 
 
-def mlp_shapes(prefix: str, hidden: int, inner: int) -> dict[str, tuple[int, ...]]:
-    return {
-        f"{prefix}.gate_proj.weight": (inner, hidden),
-        f"{prefix}.up_proj.weight": (inner, hidden),
-        f"{prefix}.down_proj.weight": (hidden, inner),
-    }
+class SparseMlp:
+    """An :class:`ExpertsPlan` on the device: h, x [rows, hidden] -> [rows, hidden]."""
+
+    def __init__(self, plan: ExpertsPlan, site: Site) -> None:
+        prefix, weights = f"{site.prefix}.{plan.prefix}", site.weights
+        self.plan = plan
+        self.spread = Spread(weights, site.config.hidden_size)
+        self.router = weights.linear(f"{prefix}.{plan.router}", quantise=False)
+        scaled = "in" if plan.scores == "sigmoid" else "out"
+        self.experts = Experts(weights, f"{prefix}.experts", plan.experts, self.spread, scaled)
+        self.shared = GatedMlp(weights, f"{prefix}.shared_expert")
+        gate = f"{prefix}.shared_expert_gate"
+        self.shared_gate = weights.linear(gate, quantise=False) if plan.shared_gate else None
+
+    def __call__(self, h: Any, x: Any = None) -> Any:
+        shared = self.shared(h)
+        if self.shared_gate is not None:
+            shared = kv.ops.mul(shared, self.spread(kv.ops.sigmoid(self.shared_gate(h))))
+        y = kv.ops.add(self.experts(h, *self._route(np.asarray(self.router(h)))), shared)
+        return y if x is None else kv.ops.add(x, y)
+
+    def _route(self, scores: Array) -> tuple[Array, Array]:
+        """scores [rows, experts] -> which experts [rows, k], and their factors."""
+        if self.plan.scores == "sigmoid":
+            chosen, best = top_k(scores, self.plan.k)
+            return chosen, np.asarray(kv.ops.sigmoid(best))
+        chosen, factors = top_k(softmax(scores), self.plan.k)
+        if self.plan.scores == "normed":
+            factors = factors / factors.sum(axis=1, keepdims=True)
+        return chosen, factors
 
 
 class Spread:
@@ -62,7 +127,7 @@ class Experts:
     """The experts of one layer. ``scaled``: factors multiply what goes "in" or what comes "out"."""
 
     def __init__(self, weights: WeightTable, prefix: str, count: int, spread: Spread, scaled: str) -> None:
-        self._experts = [Mlp(weights, f"{prefix}.{index}") for index in range(count)]
+        self._experts = [GatedMlp(weights, f"{prefix}.{index}") for index in range(count)]
         self._spread = spread
         self._scaled = scaled
 

@@ -11,13 +11,20 @@ from typing import NamedTuple
 
 from ..base import Model
 from ..config import ModelConfig
+from ..families import FAMILIES
+from ..gguf_form import GgufForm
 from ..tokenizer import Tokenizer
 from ..weights import WeightSource
 from .keys import Keys
-from .metadata import ARCHITECTURES, Description
+from .metadata import Description
 from .names import checkpoint_sources
 from .reader import read_gguf
 from .tokenizer import read_text
+
+# By general.architecture: the family that computes it, and how it stands in these files.
+ARCHITECTURES: dict[str, tuple[type[Model], GgufForm]] = {
+    name: (family, form) for family in FAMILIES.values() for name, form in family.gguf.items()
+}
 
 __all__ = ["ARCHITECTURES", "Parts", "read"]
 
@@ -37,11 +44,11 @@ def read(path: Path) -> Parts:
     keys = Keys(file)
     if keys.architecture not in ARCHITECTURES:
         raise keys.error("general.architecture", keys.architecture, ", ".join(sorted(ARCHITECTURES)))
-    family, describe = ARCHITECTURES[keys.architecture]
+    family, form = ARCHITECTURES[keys.architecture]
     text = read_text(keys)
     ends = {} if text is None else {"bos_token_id": text.bos_id, "eos_token_id": text.end_ids}
-    config = family.parse_config({**describe(Description(file, keys)), **ends}, None, str(path))
-    sources = checkpoint_sources(file, keys.architecture, config, family.tensor_shapes(config))
+    config = family.parse_config({**form.read(Description(file, keys)), **ends}, None, str(path))
+    sources = checkpoint_sources(file, form, config, family.tensor_shapes(config))
     if text is None:
         return Parts(family, config, sources, None)
     if text.tokenizer.vocab_size > config.vocab_size:

@@ -1,32 +1,22 @@
-"""A GGUF file's keys as a checkpoint's ``config.json``, one function for each architecture.
+"""A GGUF file's keys as a checkpoint's ``config.json``: what architectures have in common.
 
-The family then reads that as it reads a folder's, so each rule about sizes stands in one place. What a file does not
-say, because llama.cpp takes it for granted, is filled in here.
+Each family adds its own (``GgufForm.read``) and then reads the whole as it reads a folder's, so each rule about sizes
+stands in one place. What a file does not say, because llama.cpp takes it for granted, is filled in here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import kvtrie as kv
 
-from ..base import Model
-from ..gemma3 import FULL, SLIDING, Gemma3
-from ..llama import Llama
-from ..qwen2 import Qwen2
-from ..qwen3 import Qwen3
-from ..qwen3_5 import Qwen35, Qwen35Moe
-from ..qwen3_next import LINEAR, Qwen3Next
 from .keys import Keys
 from .reader import GgufFile
 from .weights import source
 
-_GEMMA_27B_LAYERS = 62  # of Gemma 3, only this size scales attention by hidden / heads; no key says so
-_GEMMA_PATTERN, _HYBRID_PATTERN = 6, 4  # each n-th layer sees everything
 _LLAMA3_ORDER = (1.0, 4.0)  # low_freq_factor and high_freq_factor of every Llama 3
 
 
@@ -62,116 +52,40 @@ class Description:
             raise kv.FormatError(f"[models.load] {self.file.path}: tensor {tensor!r} is missing or has too few axes")
         return found.shape[axis]
 
+    def common(self) -> dict[str, Any]:
+        """What the keys of every architecture say."""
+        keys = self.keys
+        heads = keys.integer(".attention.head_count")
+        raw = {
+            "vocab_size": self.rows_of("token_embd.weight"),
+            "hidden_size": keys.integer(".embedding_length"),
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": keys.integer(".attention.head_count_kv", 1, heads, heads),
+            "head_dim": self.head_dim(),
+            "max_position_embeddings": keys.integer(".context_length"),
+            "rms_norm_eps": keys.positive(".attention.layer_norm_rms_epsilon"),
+            "rope_theta": keys.positive(".rope.freq_base", 10000.0),
+            "tie_word_embeddings": not self.has("output.weight"),
+            "attention_bias": self.in_any_layer("attn_output.bias"),
+        }
+        scaling = _rope_scaling(self)
+        return raw if scaling is None else {**raw, "rope_scaling": scaling}
 
-def _common(d: Description) -> dict[str, Any]:
-    keys = d.keys
-    heads = keys.integer(".attention.head_count")
-    raw = {
-        "vocab_size": d.rows_of("token_embd.weight"),
-        "hidden_size": keys.integer(".embedding_length"),
-        "num_hidden_layers": d.layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": keys.integer(".attention.head_count_kv", 1, heads, heads),
-        "head_dim": d.head_dim(),
-        "max_position_embeddings": keys.integer(".context_length"),
-        "rms_norm_eps": keys.positive(".attention.layer_norm_rms_epsilon"),
-        "rope_theta": keys.positive(".rope.freq_base", 10000.0),
-        "tie_word_embeddings": not d.has("output.weight"),
-        "attention_bias": d.in_any_layer("attn_output.bias"),
-    }
-    scaling = _rope_scaling(d)
-    return raw if scaling is None else {**raw, "rope_scaling": scaling}
-
-
-def _dense(d: Description) -> dict[str, Any]:
-    keys = d.keys
-    if keys.has(".expert_count") and keys.integer(".expert_count", 0):
-        raise keys.error(".expert_count", keys.integer(".expert_count"), "0: none of this architecture are computed")
-    size = d.head_dim()
-    keys.integer(".rope.dimension_count", size, size, size)
-    return {
-        **_common(d),
-        "intermediate_size": keys.integer(".feed_forward_length"),
-        "mlp_bias": d.in_any_layer("ffn_gate.bias"),
-    }
-
-
-def _gemma3(d: Description) -> dict[str, Any]:
-    keys, raw = d.keys, _dense(d)
-    window = keys.integer(".attention.sliding_window", 0, default=0)
-    scalar = raw["head_dim"]
-    if d.layers == _GEMMA_27B_LAYERS:
-        scalar = raw["hidden_size"] // raw["num_attention_heads"]
-    cap = {}
-    if keys.has(".final_logit_softcapping"):
-        cap = {"final_logit_softcapping": keys.positive(".final_logit_softcapping")}
-    return {
-        **raw,
-        "rope_theta": keys.positive(".rope.freq_base", 1_000_000.0),
-        "rope_local_base_freq": keys.positive(".rope.freq_base_swa", 10_000.0),
-        "query_pre_attn_scalar": scalar,
-        "layer_types": _gemma_kinds(d) if window else [FULL] * d.layers,
-        "sliding_window": window or None,
-        **cap,
-    }
-
-
-def _gemma_kinds(d: Description) -> list[str]:
-    """The pattern is a number or, for each layer, whether it slides."""
-    key = ".attention.sliding_window_pattern"
-    if isinstance(d.file.values.get(f"{d.keys.architecture}{key}"), np.ndarray):
-        return [SLIDING if slides else FULL for slides in d.keys.numbers(key, d.layers, "layer")]
-    every = d.keys.integer(key, default=_GEMMA_PATTERN)
-    return [SLIDING if (layer + 1) % every else FULL for layer in range(d.layers)]
-
-
-def _hybrid(d: Description) -> dict[str, Any]:
-    keys = d.keys
-    values = keys.integer(".ssm.time_step_rank", 1, 2**20)
-    inner = keys.integer(".ssm.inner_size")
-    if inner % values:
-        raise keys.error(".ssm.inner_size", inner, f"a multiple of ssm.time_step_rank ({values})")
-    return {
-        **_common(d),
-        "intermediate_size": keys.integer(".feed_forward_length", default=1),  # absent where all layers have experts
-        "partial_rotary_factor": d.rotated() / d.head_dim(),
-        "linear_conv_kernel_dim": keys.integer(".ssm.conv_kernel", 1, 2**20),
-        "linear_key_head_dim": keys.integer(".ssm.state_size", 1, 2**20),
-        "linear_value_head_dim": inner // values,
-        "linear_num_key_heads": keys.integer(".ssm.group_count", 1, 2**20),
-        "linear_num_value_heads": values,
-        "layer_types": _hybrid_kinds(d),
-    }
-
-
-def _hybrid_kinds(d: Description) -> list[str]:
-    if d.keys.has(".attention.recurrent_layers"):
-        total = d.keys.integer(".block_count")
-        recurrent = d.keys.numbers(".attention.recurrent_layers", total, "block")
-        return [LINEAR if each else FULL for each in recurrent[: d.layers]]
-    every = d.keys.integer(".full_attention_interval", default=_HYBRID_PATTERN)
-    return [LINEAR if (layer + 1) % every else FULL for layer in range(d.layers)]
-
-
-def _experts(d: Description) -> dict[str, Any]:
-    """Layers with a dense MLP are those that have the tensors of one."""
-    keys = d.keys
-    dense = [layer for layer in range(d.layers) if d.has(f"blk.{layer}.ffn_gate.weight")]
-    sparse = sorted(set(range(d.layers)) - set(dense))
-    if not sparse:
-        return {**_hybrid(d), "num_experts": 0}
-    count = d.rows_of(f"blk.{sparse[0]}.ffn_gate_inp.weight")
-    for layer in sparse:  # before any list is made that is as long as this number
-        if d.rows_of(f"blk.{layer}.ffn_down_exps.weight") != count:
-            raise keys.error(".expert_count", count, f"the experts of blk.{layer}.ffn_down_exps.weight")
-    return {
-        **_hybrid(d),
-        "mlp_only_layers": dense,
-        "num_experts": keys.integer(".expert_count", count, count),
-        "num_experts_per_tok": keys.integer(".expert_used_count", 1, count),
-        "moe_intermediate_size": keys.integer(".expert_feed_forward_length"),
-        "shared_expert_intermediate_size": keys.integer(".expert_shared_feed_forward_length"),
-    }
+    def dense(self) -> dict[str, Any]:
+        """The same, and what a model without experts says."""
+        keys = self.keys
+        if keys.has(".expert_count") and keys.integer(".expert_count", 0):
+            raise keys.error(
+                ".expert_count", keys.integer(".expert_count"), "0: none of this architecture are computed"
+            )
+        size = self.head_dim()
+        keys.integer(".rope.dimension_count", size, size, size)
+        return {
+            **self.common(),
+            "intermediate_size": keys.integer(".feed_forward_length"),
+            "mlp_bias": self.in_any_layer("ffn_gate.bias"),
+        }
 
 
 def _rope_scaling(d: Description) -> dict[str, Any] | None:
@@ -239,15 +153,3 @@ def _llama3(factors: Any, theta: float) -> dict[str, Any] | None:
         "high_freq_factor": high,
         "original_max_position_embeddings": int(original),
     }
-
-
-# general.architecture: the family that computes it, and its reading of the keys.
-ARCHITECTURES: dict[str, tuple[type[Model], Callable[[Description], dict[str, Any]]]] = {
-    "gemma3": (Gemma3, _gemma3),
-    "llama": (Llama, _dense),
-    "qwen2": (Qwen2, _dense),
-    "qwen3": (Qwen3, _dense),
-    "qwen35": (Qwen35, lambda d: {**_hybrid(d), "intermediate_size": d.keys.integer(".feed_forward_length")}),
-    "qwen35moe": (Qwen35Moe, _experts),
-    "qwen3next": (Qwen3Next, _experts),
-}

@@ -22,7 +22,8 @@ import numpy as np
 import kvtrie as kv
 
 from ..config import ModelConfig
-from ..qwen3_next import HybridConfig, rows_by_part
+from ..delta import HybridConfig, rows_by_part
+from ..gguf_form import GgufForm
 from ..weights import Array, WeightSource
 from .reader import GgufFile, Tensor
 from .weights import changed, joined, reordered, rows_of, source
@@ -45,43 +46,15 @@ _COMMON = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-_GEMMA = {
-    **_COMMON,
-    "post_attention_layernorm": "post_attention_norm",
-    "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}
-_HYBRID = {
-    **_COMMON,
-    "post_attention_layernorm": "post_attention_norm",
-    "linear_attn.in_proj_qkv": "attn_qkv",
-    "linear_attn.in_proj_z": "attn_gate",
-    "linear_attn.in_proj_a": "ssm_alpha",
-    "linear_attn.in_proj_b": "ssm_beta",
-    "linear_attn.in_proj_ba": "ssm_ba",
-    "linear_attn.conv1d": "ssm_conv1d",
-    "linear_attn.A_log": "ssm_a",
-    "linear_attn.dt_bias": "ssm_dt.bias",
-    "linear_attn.norm": "ssm_norm",
-    "linear_attn.out_proj": "ssm_out",
-    "mlp.gate": "ffn_gate_inp",
-    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
-    "mlp.shared_expert.up_proj": "ffn_up_shexp",
-    "mlp.shared_expert.down_proj": "ffn_down_shexp",
-}
-_LEAVES = {"gemma3": _GEMMA, "qwen3next": _HYBRID, "qwen35": _HYBRID, "qwen35moe": _HYBRID}
-_OFFSET_NORMS = ("gemma3", "qwen3next", "qwen35", "qwen35moe")
-_TILED = ("qwen35", "qwen35moe")
 _EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
 
 
 def checkpoint_sources(
-    file: GgufFile, architecture: str, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]
+    file: GgufFile, form: GgufForm, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, WeightSource]:
     """What ``shapes`` names. Raises ``kv.FormatError`` naming the tensor that is missing, has another shape or a type
     that cannot be read, and the ones that nobody asked for."""
-    search = _Search(file, architecture, config)
+    search = _Search(file, form, config)
     found = {name: search.find(name, shape) for name, shape in shapes.items()}
     search.check_rest()
     return found
@@ -90,11 +63,11 @@ def checkpoint_sources(
 class _Search:
     """Looks tensors up and remembers which were wanted."""
 
-    def __init__(self, file: GgufFile, architecture: str, config: ModelConfig) -> None:
+    def __init__(self, file: GgufFile, form: GgufForm, config: ModelConfig) -> None:
         self._file = file
-        self._architecture = architecture
+        self._form = form
         self._config = config
-        self._leaves = _LEAVES.get(architecture, _COMMON)
+        self._leaves = {**_COMMON, **form.leaves}
         self._used = {"rope_freqs.weight"}  # see metadata.py
 
     def find(self, name: str, shape: tuple[int, ...]) -> WeightSource:
@@ -171,15 +144,15 @@ class _Search:
 
     def _undone(self, leaf: str, shape: tuple[int, ...], found: WeightSource) -> WeightSource:
         """``found`` in the checkpoint's layout and ``shape``."""
-        base, arch, c = leaf.rpartition(".")[0], self._architecture, self._config
-        if arch == "llama" and base in ("self_attn.q_proj", "self_attn.k_proj"):
+        base, form, c = leaf.rpartition(".")[0], self._form, self._config
+        if form.pairs and base in ("self_attn.q_proj", "self_attn.k_proj"):
             order = np.arange(shape[0]).reshape(-1, c.head_dim // 2, 2).swapaxes(1, 2).reshape(-1)
             return reordered(found, order)
-        if arch in _OFFSET_NORMS and base.endswith("norm") and base != "linear_attn.norm":
+        if form.offset_norms and base.endswith("norm") and base != "linear_attn.norm":
             return changed(found, shape, lambda values: values - np.float32(1))
         if leaf.startswith("linear_attn."):
             assert isinstance(c, HybridConfig)
-            found = _grouped(found, leaf, c) if arch in _TILED else found
+            found = _grouped(found, leaf, c) if form.round_robin else found
             if leaf == "linear_attn.A_log":
                 return changed(found, shape, lambda values: self._logarithm(found.name, values))
         return found if found.shape == shape else changed(found, shape, lambda values: values)

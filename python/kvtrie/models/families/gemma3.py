@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import kvtrie as kv
 
-from .base import AttentionGroup, Model, WeightTable
-from .blocks import Attention, GatedMlp, Norm
-from .config import (
+from ..attention import AttentionPlan
+from ..base import AttentionGroup, Model
+from ..config import (
     ModelConfig,
     Reader,
     RopeFields,
@@ -30,8 +30,13 @@ from .config import (
     refuse_quantised,
     text_part,
 )
-from .step_inputs import Positions, Rope, Rows
-from .weights import Array
+from ..decoder import LayerPlan, MlpPlan
+from ..gguf_form import GgufForm
+from ..weight_table import WeightTable
+from ..weights import Array
+
+if TYPE_CHECKING:
+    from ..gguf.metadata import Description
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -62,44 +67,54 @@ class Gemma3Config(ModelConfig):
     final_logit_softcapping: float | None = None
 
 
-class Gemma3Layer:
-    """One block; activations [rows, hidden]."""
+_GEMMA_27B_LAYERS = 62  # only this size scales attention by hidden / heads; no key of a GGUF file says so
+_PATTERN = 6  # each n-th layer sees everything
 
-    def __init__(self, config: Gemma3Config, weights: WeightTable, rope: Rope, index: int) -> None:
-        prefix = f"model.layers.{index}"
-        offset = Gemma3.norm_offset
 
-        def norm(name: str) -> Norm:
-            return Norm(weights.vector(f"{prefix}.{name}_layernorm.weight"), config.rms_norm_eps, offset)
+def _from_gguf(d: Description) -> dict[str, Any]:
+    keys, raw = d.keys, d.dense()
+    window = keys.integer(".attention.sliding_window", 0, default=0)
+    scalar = raw["head_dim"]
+    if d.layers == _GEMMA_27B_LAYERS:
+        scalar = raw["hidden_size"] // raw["num_attention_heads"]
+    cap = {}
+    if keys.has(".final_logit_softcapping"):
+        cap = {"final_logit_softcapping": keys.positive(".final_logit_softcapping")}
+    return {
+        **raw,
+        "rope_theta": keys.positive(".rope.freq_base", 1_000_000.0),
+        "rope_local_base_freq": keys.positive(".rope.freq_base_swa", 10_000.0),
+        "query_pre_attn_scalar": scalar,
+        "layer_types": _gemma_kinds(d) if window else [FULL] * d.layers,
+        "sliding_window": window or None,
+        **cap,
+    }
 
-        self.input_norm = norm("input")
-        self.attention = Attention(
-            config,
-            weights,
-            rope,
-            index,
-            f"{prefix}.self_attn",
-            bias=config.attention_bias,
-            out_bias=config.attention_bias,
-            norms=True,
-            norm_offset=offset,
-            scale=config.query_pre_attn_scalar**-0.5,
-        )
-        self.post_norm = norm("post_attention")
-        self.pre_mlp_norm = norm("pre_feedforward")
-        self.mlp = GatedMlp(weights, f"{prefix}.mlp", "gelu")
-        self.post_mlp_norm = norm("post_feedforward")
 
-    def __call__(self, step: Any, x: Any, positions: Positions, take: Rows | None) -> Any:  # noqa: ARG002 (a Layer's)
-        a = self.attention(step, self.input_norm(x), take)
-        if take is not None:
-            x = take.take(x)
-        x = kv.ops.add(x, self.post_norm(a))
-        return kv.ops.add(x, self.post_mlp_norm(self.mlp(self.pre_mlp_norm(x))))
+def _gemma_kinds(d: Description) -> list[str]:
+    """The pattern is a number or, for each layer, whether it slides."""
+    key = ".attention.sliding_window_pattern"
+    if isinstance(d.file.values.get(f"{d.keys.architecture}{key}"), np.ndarray):
+        return [SLIDING if slides else FULL for slides in d.keys.numbers(key, d.layers, "layer")]
+    every = d.keys.integer(key, default=_PATTERN)
+    return [SLIDING if (layer + 1) % every else FULL for layer in range(d.layers)]
+
+
+_GGUF = GgufForm(
+    _from_gguf,
+    {
+        "post_attention_layernorm": "post_attention_norm",
+        "pre_feedforward_layernorm": "ffn_norm",
+        "post_feedforward_layernorm": "post_ffw_norm",
+    },
+    offset_norms=True,
+)
 
 
 class Gemma3(Model):
     family = "gemma3_text"
+    architectures = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
+    gguf = {"gemma3": _GGUF}  # noqa: RUF012 (a ClassVar of Model's)
     norm_offset = 1.0
 
     config: Gemma3Config
@@ -129,34 +144,11 @@ class Gemma3(Model):
         return config
 
     @classmethod
-    def layer_shapes(cls, config: ModelConfig) -> dict[str, tuple[int, ...]]:
-        hidden, inner = config.hidden_size, config.intermediate_size
-        q = config.num_attention_heads * config.head_dim
-        kv_width = config.num_key_value_heads * config.head_dim
-        shapes: dict[str, tuple[int, ...]] = {
-            "input_layernorm.weight": (hidden,),
-            "self_attn.q_proj.weight": (q, hidden),
-            "self_attn.k_proj.weight": (kv_width, hidden),
-            "self_attn.v_proj.weight": (kv_width, hidden),
-            "self_attn.o_proj.weight": (hidden, q),
-            "self_attn.q_norm.weight": (config.head_dim,),
-            "self_attn.k_norm.weight": (config.head_dim,),
-            "post_attention_layernorm.weight": (hidden,),
-            "pre_feedforward_layernorm.weight": (hidden,),
-            "mlp.gate_proj.weight": (inner, hidden),
-            "mlp.up_proj.weight": (inner, hidden),
-            "mlp.down_proj.weight": (hidden, inner),
-            "post_feedforward_layernorm.weight": (hidden,),
-        }
-        for name in ("q_proj", "k_proj", "v_proj", "o_proj") if config.attention_bias else ():
-            shapes[f"self_attn.{name}.bias"] = shapes[f"self_attn.{name}.weight"][:1]
-        return shapes
-
-    @classmethod
-    def build_layer(cls, config: ModelConfig, weights: WeightTable, rope: Rope | None, index: int) -> Gemma3Layer:
+    def layer_plan(cls, config: ModelConfig, index: int) -> LayerPlan:  # noqa: ARG003 (all are alike but for rotation)
         assert isinstance(config, Gemma3Config)
-        assert rope is not None
-        return Gemma3Layer(config, weights, rope, index)
+        bias, scale = config.attention_bias, config.query_pre_attn_scalar**-0.5
+        mixer = AttentionPlan(bias, bias, norms=True, scale=scale)
+        return LayerPlan(mixer, MlpPlan(config.intermediate_size, "gelu"), sandwich=True)
 
     def build_rest(self, weights: WeightTable) -> None:
         width = self.config.hidden_size
@@ -217,7 +209,7 @@ def _softcap(reader: Reader, raw: Mapping[str, Any]) -> float | None:
 def _kinds(raw: Mapping[str, Any], layers: int, where: str) -> tuple[str, ...]:
     """``layer_types``; files of 2025 have ``sliding_window_pattern`` instead: every n-th layer is full."""
     key = "sliding_window_pattern" if "sliding_window_pattern" in raw else "_sliding_window_pattern"
-    every = Reader(raw, where).within(key, 1, 2**31 - 1, 6)
+    every = Reader(raw, where).within(key, 1, 2**31 - 1, _PATTERN)
     default = [SLIDING if (index + 1) % every else FULL for index in range(layers)]
     return layer_kinds(raw, layers, (FULL, SLIDING), default, where)
 

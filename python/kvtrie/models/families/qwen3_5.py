@@ -7,14 +7,24 @@ Text has one position for each token, so the three axes of its multimodal RoPE a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .config import Reader
-from .qwen3_next import Qwen3Next, expert_sizes
+from ..config import Reader
+from ..gguf_form import GgufForm
+from .qwen3_next import GGUF_LEAVES, Qwen3Next, expert_sizes, experts_from_gguf, hybrid_from_gguf
+
+if TYPE_CHECKING:
+    from ..gguf.metadata import Description
+
+
+def _dense_from_gguf(d: Description) -> dict[str, Any]:
+    return {**hybrid_from_gguf(d), "intermediate_size": d.keys.integer(".feed_forward_length")}
 
 
 class Qwen35(Qwen3Next):
     family = "qwen3_5_text"
+    architectures = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
+    gguf = {"qwen35": GgufForm(_dense_from_gguf, GGUF_LEAVES, offset_norms=True, round_robin=True)}  # noqa: RUF012
     fused_projections = False
 
     @classmethod
@@ -24,6 +34,8 @@ class Qwen35(Qwen3Next):
 
 class Qwen35Moe(Qwen3Next):
     family = "qwen3_5_moe_text"
+    architectures = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
+    gguf = {"qwen35moe": GgufForm(experts_from_gguf, GGUF_LEAVES, offset_norms=True, round_robin=True)}  # noqa: RUF012
     fused_projections = False
 
     @classmethod

@@ -1,0 +1,137 @@
+"""Grouped-query attention of every family, its differences as data: biases, norms of heads, rotation, gate, scale.
+
+Where nothing stands between projection, norm, rotation and attention it is one launch for all of them
+(``step.attend_qkv``), else one each; the bits are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import kvtrie as kv
+
+from .config import ModelConfig
+from .decoder import Mixer, Shapes, Site, biases
+from .moe import Spread
+from .step_inputs import Positions, Rows
+
+_PROJECTIONS = tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v"))
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """What an attention has; it rotates as its layer's group does (``Model.attention_groups``).
+
+    ``bias``: of q, k and v; ``out_bias``: of the last projection. ``norms``: an RMS norm over each head of q and k
+    before they are rotated. ``unit``: heads brought to mean square 1 after that, where they are rotated at all.
+    ``gated``: what comes out is multiplied by the sigmoid of a gate, whose weights stand beside those of q, head by
+    head. ``scale``: None for 1 / sqrt(head_dim). ``temperature``: (attn_scale, floor_scale in tokens), q times
+    1 + attn_scale * log(1 + floor((position + 1) / floor_scale)).
+    """
+
+    bias: bool = False
+    out_bias: bool = False
+    norms: bool = False
+    unit: bool = False
+    gated: bool = False
+    scale: float | None = None
+    temperature: tuple[float, float] | None = None
+
+    def shapes(self, config: ModelConfig) -> Shapes:
+        hidden, q = config.hidden_size, config.num_attention_heads * config.head_dim
+        kv_width = config.num_key_value_heads * config.head_dim
+        shapes: Shapes = {
+            "self_attn.q_proj.weight": (2 * q if self.gated else q, hidden),
+            "self_attn.k_proj.weight": (kv_width, hidden),
+            "self_attn.v_proj.weight": (kv_width, hidden),
+            "self_attn.o_proj.weight": (hidden, q),
+        }
+        if self.norms:
+            shapes.update({f"self_attn.{name}_norm.weight": (config.head_dim,) for name in ("q", "k")})
+        shapes.update(biases(shapes, _PROJECTIONS, self.bias))
+        return {**shapes, **biases(shapes, ("self_attn.o_proj",), self.out_bias)}
+
+    def build(self, site: Site) -> Mixer:
+        if self.unit or self.gated or self.temperature is not None:
+            return SteppedAttention(self, site)
+        return FusedAttention(self, site)
+
+
+class FusedAttention:
+    """Attention in the fewest launches: h, x [rows, hidden] -> [wanted rows, hidden]."""
+
+    def __init__(self, plan: AttentionPlan, site: Site) -> None:
+        prefix, weights = f"{site.prefix}.self_attn", site.weights
+        self.index = site.index
+        self.qkv = weights.joined([f"{site.prefix}.{name}" for name in _PROJECTIONS], plan.bias)
+        self.o = weights.linear(f"{prefix}.o_proj", plan.out_bias)
+        self.q_norm = weights.optional_vector(f"{prefix}.q_norm.weight", plan.norms)
+        self.k_norm = weights.optional_vector(f"{prefix}.k_norm.weight", plan.norms)
+        self._rest = (site.config.rms_norm_eps, site.norm_offset, plan.scale)
+        self._table = None if site.rope is None else site.rope.table
+
+    def __call__(self, step: Any, h: Any, positions: Positions, take: Rows | None, x: Any) -> Any:  # noqa: ARG002 (a Mixer's)
+        a = step.attend_qkv(self.index, self.qkv(h), self._table, self.q_norm, self.k_norm, *self._rest)
+        if take is not None:
+            a = take.take(a)
+            x = None if x is None else take.take(x)
+        return self.o(a, x)
+
+
+class SteppedAttention:
+    """Attention operation by operation; q [rows, heads, head_dim], k and v [rows, kv_heads, head_dim]."""
+
+    def __init__(self, plan: AttentionPlan, site: Site) -> None:
+        prefix, config, weights = f"{site.prefix}.self_attn", site.config, site.weights
+        self.config, self.index, self.rope = config, site.index, site.rope
+        self.norm_offset, self.temperature, self.scale = site.norm_offset, plan.temperature, plan.scale
+        self.gate = None
+        if plan.gated:
+            heads = np.arange(2 * config.num_attention_heads * config.head_dim).reshape(-1, 2, config.head_dim)
+            parts = [heads[:, 0].reshape(-1), heads[:, 1].reshape(-1)]
+            self.q, self.gate = weights.linears(f"{prefix}.q_proj", parts, plan.bias)
+        else:
+            self.q = weights.linear(f"{prefix}.q_proj", plan.bias)
+        self.k = weights.linear(f"{prefix}.k_proj", plan.bias)
+        self.v = weights.linear(f"{prefix}.v_proj", plan.bias)
+        self.o = weights.linear(f"{prefix}.o_proj", plan.out_bias)
+        self.q_norm = weights.optional_vector(f"{prefix}.q_norm.weight", plan.norms)
+        self.k_norm = weights.optional_vector(f"{prefix}.k_norm.weight", plan.norms)
+        unit = plan.unit and site.rope is not None
+        self.ones = weights.constant(np.ones(config.head_dim)) if unit else None
+        width = config.num_attention_heads * config.head_dim
+        self.spread = None if plan.temperature is None else Spread(weights, width)
+
+    def __call__(self, step: Any, h: Any, positions: Positions, take: Rows | None, x: Any) -> Any:
+        c, rows = self.config, h.shape[0]
+        q = self._tuned(self.q(h), step).reshape(rows, c.num_attention_heads, c.head_dim)
+        k = self.k(h).reshape(rows, c.num_key_value_heads, c.head_dim)
+        v = self.v(h).reshape(rows, c.num_key_value_heads, c.head_dim)
+        q, k = self._placed(q, self.q_norm, positions), self._placed(k, self.k_norm, positions)
+        scale = {} if self.scale is None else {"scale": self.scale}
+        a = step.attend(self.index, q, k, v, **scale).reshape(rows, c.num_attention_heads * c.head_dim)
+        if take is not None:
+            a, h = take.take(a), take.take(h)
+            x = None if x is None else take.take(x)
+        return self.o(a if self.gate is None else kv.ops.mul(a, kv.ops.sigmoid(self.gate(h))), x)
+
+    def _placed(self, heads: Any, norm: Any, positions: Positions) -> Any:
+        """Normed, rotated, brought to mean square 1; a rotation keeps that, so a shift may rotate what is stored."""
+        eps = self.config.rms_norm_eps
+        if norm is not None:
+            heads = kv.ops.rms_norm(heads, norm, eps, self.norm_offset)
+        if self.rope is not None:
+            heads = self.rope(heads, positions)
+        return heads if self.ones is None else kv.ops.rms_norm(heads, self.ones, eps)
+
+    def _tuned(self, q: Any, step: Any) -> Any:
+        """q [rows, heads * head_dim] with the plan's temperature."""
+        if self.spread is None or self.temperature is None:
+            return q
+        attn_scale, floor_scale = self.temperature
+        places = np.asarray(step.positions, np.float64) + 1
+        factors = 1 + attn_scale * np.log1p(np.floor(places / floor_scale))
+        return kv.ops.mul(q, self.spread(factors.astype(np.float32)[:, None]))

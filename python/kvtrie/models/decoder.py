@@ -1,0 +1,167 @@
+"""The decoder layer of every family: norms, a mixer of rows (attention, or a recurrent rule) and an MLP.
+
+A family says what its layers have as data, a :class:`LayerPlan` for each; from the plan follow the names and shapes of
+the tensors that a checkpoint must have (:meth:`LayerPlan.shapes`) and the layer itself (:class:`DecoderLayer`). A
+family whose layers have a part of another kind brings a plan of its own for it: :class:`MixerPlan`, :class:`MlpPart`.
+
+Threads: plans and layers are read-only once built. Activations are float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import kvtrie as kv
+
+from .config import ModelConfig
+from .step_inputs import Positions, Rope, Rows
+from .weight_table import WeightTable
+
+Shapes = dict[str, tuple[int, ...]]  # tensors below ``model.layers.N.``
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a part of a layer is built. ``rope``: of the layer's attention group; None: it has none, or no rotation.
+
+    ``norm_offset``: norms multiply by (offset + weight).
+    """
+
+    config: ModelConfig
+    weights: WeightTable
+    rope: Rope | None
+    index: int
+    norm_offset: float
+
+    @property
+    def prefix(self) -> str:
+        return f"model.layers.{self.index}"
+
+
+class Mixer(Protocol):
+    """h [rows, hidden], what was normed; x, the residual stream or None, is added to what comes out.
+
+    ``take`` set means: keep only its rows from the end of the mixer on, of x too.
+    """
+
+    def __call__(self, step: Any, h: Any, positions: Positions, take: Rows | None, x: Any) -> Any: ...
+
+
+class MixerPlan(Protocol):
+    """A mixer as data."""
+
+    def shapes(self, config: ModelConfig) -> Shapes: ...
+
+    def build(self, site: Site) -> Mixer: ...
+
+
+class MlpLayer(Protocol):
+    """h [rows, hidden]; x, the residual stream or None, is added to what comes out."""
+
+    def __call__(self, h: Any, x: Any = None) -> Any: ...
+
+
+class MlpPart(Protocol):
+    """An MLP as data."""
+
+    def shapes(self, config: ModelConfig) -> Shapes: ...
+
+    def build(self, site: Site) -> MlpLayer: ...
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """What one layer has. ``sandwich``: what mixer and MLP give is normed, too, before it is added."""
+
+    mixer: MixerPlan
+    mlp: MlpPart
+    sandwich: bool = False
+
+    def shapes(self, config: ModelConfig) -> Shapes:
+        """Every tensor of the layer, named below ``model.layers.N.``."""
+        names = ["input", "post_attention", *(("pre_feedforward", "post_feedforward") if self.sandwich else ())]
+        norms = {f"{name}_layernorm.weight": (config.hidden_size,) for name in names}
+        return {**norms, **self.mixer.shapes(config), **self.mlp.shapes(config)}
+
+
+class DecoderLayer:
+    """One layer; activations [rows, hidden]."""
+
+    def __init__(self, plan: LayerPlan, site: Site) -> None:
+        def norm(name: str) -> Norm:
+            weight = site.weights.vector(f"{site.prefix}.{name}_layernorm.weight")
+            return Norm(weight, site.config.rms_norm_eps, site.norm_offset)
+
+        self.input_norm = norm("input")
+        self.mixer = plan.mixer.build(site)
+        self.mixed_norm = norm("post_attention") if plan.sandwich else None
+        self.mlp_norm = norm("pre_feedforward" if plan.sandwich else "post_attention")
+        self.mlp = plan.mlp.build(site)
+        self.out_norm = norm("post_feedforward") if plan.sandwich else None
+
+    def __call__(self, step: Any, x: Any, positions: Positions, take: Rows | None) -> Any:
+        if self.mixed_norm is None or self.out_norm is None:
+            x = self.mixer(step, self.input_norm(x), positions, take, x)
+            return self.mlp(self.mlp_norm(x), x)
+        mixed = self.mixer(step, self.input_norm(x), positions, take, None)
+        x = kv.ops.add(x if take is None else take.take(x), self.mixed_norm(mixed))
+        return kv.ops.add(x, self.out_norm(self.mlp(self.mlp_norm(x))))
+
+
+class Norm:
+    """RMS norm of rows of ``weight``'s length."""
+
+    def __init__(self, weight: Any, eps: float, offset: float = 0.0) -> None:
+        self._arguments = (weight, eps, offset)
+
+    def __call__(self, x: Any) -> Any:
+        return kv.ops.rms_norm(x, *self._arguments)
+
+
+def biases(shapes: Shapes, names: tuple[str, ...], present: bool = True) -> Shapes:
+    """The biases of the matrices ``names`` among ``shapes``."""
+    return {f"{name}.bias": shapes[f"{name}.weight"][:1] for name in names} if present else {}
+
+
+def mlp_shapes(prefix: str, hidden: int, inner: int) -> Shapes:
+    """The three matrices of a gated MLP."""
+    return {
+        f"{prefix}.gate_proj.weight": (inner, hidden),
+        f"{prefix}.up_proj.weight": (inner, hidden),
+        f"{prefix}.down_proj.weight": (hidden, inner),
+    }
+
+
+@dataclass(frozen=True)
+class MlpPlan:
+    """A dense gated MLP. ``inner``: its width; ``activation``: "silu" or "gelu" (tanh form)."""
+
+    inner: int
+    activation: str = "silu"
+    bias: bool = False
+    prefix: str = "mlp"
+
+    def shapes(self, config: ModelConfig) -> Shapes:
+        shapes = mlp_shapes(self.prefix, config.hidden_size, self.inner)
+        names = tuple(f"{self.prefix}.{name}_proj" for name in ("gate", "up", "down"))
+        return {**shapes, **biases(shapes, names, self.bias)}
+
+    def build(self, site: Site) -> MlpLayer:
+        return GatedMlp(site.weights, f"{site.prefix}.{self.prefix}", self.activation, self.bias)
+
+
+class GatedMlp:
+    """down(activation(gate(h)) * up(h)), with the residual x added. h, x [rows, hidden].
+
+    ``activation``: "silu" or "gelu" (tanh form); ``prefix``: the tensors' names up to ``gate_proj`` and so on. Its bits
+    are those of the separate operations.
+    """
+
+    def __init__(self, weights: WeightTable, prefix: str, activation: str = "silu", bias: bool = False) -> None:
+        self.inner = weights.gated(f"{prefix}.gate_proj", f"{prefix}.up_proj", activation, bias)
+        self.down = weights.linear(f"{prefix}.down_proj", bias)
+
+    def __call__(self, h: Any, x: Any = None) -> Any:
+        """``x``: the residual, added to what comes out; None: nothing is added."""
+        return self.down(self.inner(h), x)

@@ -1,0 +1,32 @@
+"""Llama (LlamaForCausalLM): pre-norm blocks, grouped-query attention with RoPE, SwiGLU.
+
+Source: Touvron et al. 2023 (arXiv 2302.13971, 2307.09288) and the Hugging Face configuration of Llama 1 to 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..attention import AttentionPlan
+from ..base import Model
+from ..config import ModelConfig, parse_config
+from ..decoder import LayerPlan, MlpPlan
+from ..gguf_form import GgufForm
+
+
+class Llama(Model):
+    family = "llama"
+    architectures = ("LlamaForCausalLM",)
+    gguf = {"llama": GgufForm(lambda d: d.dense(), pairs=True)}  # noqa: RUF012 (a ClassVar of Model's)
+
+    @classmethod
+    def parse_config(
+        cls, raw: Mapping[str, Any], generation: Mapping[str, Any] | None = None, where: str = "config"
+    ) -> ModelConfig:
+        return parse_config(raw, model_type=cls.family, generation=generation, where=where)
+
+    @classmethod
+    def layer_plan(cls, config: ModelConfig, index: int) -> LayerPlan:  # noqa: ARG003 (all are alike)
+        bias = config.attention_bias
+        return LayerPlan(AttentionPlan(bias, bias), MlpPlan(config.intermediate_size, bias=config.mlp_bias))

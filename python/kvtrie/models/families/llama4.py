@@ -1,0 +1,164 @@
+"""Llama 4 text (Llama4ForCausalLM, and the text model of Llama4ForConditionalGeneration).
+
+Most layers rotate q and k in adjacent pairs and see only their own chunk of the text; each fourth one sees everything,
+rotates nothing and sharpens its attention with the position. Experts get their input times the sigmoid of the router's
+score, and one shared expert gets every row. Source: Meta 2025 and the Hugging Face configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import kvtrie as kv
+
+from ..attention import AttentionPlan
+from ..base import AttentionGroup, Model
+from ..config import (
+    ModelConfig,
+    Reader,
+    check,
+    common_fields,
+    flat_rope,
+    layer_kinds,
+    read_rope,
+    refuse_activation,
+    refuse_quantised,
+    text_part,
+)
+from ..decoder import LayerPlan, MlpPlan
+from ..moe import ExpertsPlan
+from ..weights import WeightSource
+
+FULL, CHUNKED = "full_attention", "chunked_attention"
+_MOST = 2**31 - 1
+
+# What checkpoints leave out because it is the default of Hugging Face's configuration.
+_DEFAULTS: dict[str, Any] = {"head_dim": 128, "rms_norm_eps": 1e-5, "max_position_embeddings": 131_072}
+
+
+@dataclass(frozen=True)
+class Llama4Config(ModelConfig):
+    """``intermediate_size`` is that of experts, ``intermediate_size_mlp`` that of layers without.
+
+    ``rope_layers``: those that rotate. ``temperature``: (attn_scale, floor_scale in tokens) of the others, or None.
+    """
+
+    layer_types: tuple[str, ...] = ()
+    attention_chunk_size: int = 0
+    rope_layers: tuple[int, ...] = ()
+    use_qk_norm: bool = True
+    temperature: tuple[float, float] | None = None
+    expert_layers: tuple[int, ...] = ()
+    num_local_experts: int = 0
+    num_experts_per_tok: int = 0
+    intermediate_size_mlp: int = 0
+
+
+class Llama4(Model):
+    family = "llama4_text"
+    architectures = ("Llama4ForCausalLM", "Llama4ForConditionalGeneration")
+
+    config: Llama4Config
+
+    @classmethod
+    def parse_config(
+        cls, raw: Mapping[str, Any], generation: Mapping[str, Any] | None = None, where: str = "config"
+    ) -> Llama4Config:
+        raw = {**_DEFAULTS, **{key: value for key, value in text_part(raw, where).items() if value is not None}}
+        refuse_quantised(raw, where)
+        refuse_activation(raw, where)
+        reader = Reader(raw, where)
+        rope = read_rope(flat_rope(raw, where), raw, where, theta=reader.number("rope_theta", 500_000.0))
+        if rope.partial != 1.0:
+            raise kv.NotSupported(f"[models.config] {where}: partial_rotary_factor: got {rope.partial}, allowed 1.0")
+        fields = common_fields(raw, rope, model_type=cls.family, generation=generation, where=where)
+        fields["mlp_bias"] = False
+        config = Llama4Config(**{**fields, **_own_fields(raw, where)})
+        check(config, where)
+        return config
+
+    @classmethod
+    def layer_plan(cls, config: ModelConfig, index: int) -> LayerPlan:
+        assert isinstance(config, Llama4Config)
+        rotates, bias = index in config.rope_layers, config.attention_bias
+        mixer = AttentionPlan(
+            bias, bias, unit=rotates and config.use_qk_norm, temperature=None if rotates else config.temperature
+        )
+        if index in config.expert_layers:
+            return LayerPlan(mixer, _experts(config))
+        return LayerPlan(mixer, MlpPlan(config.intermediate_size_mlp, prefix="feed_forward"))
+
+    @classmethod
+    def adapt(cls, config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
+        """Experts are stored as one tensor for all, input times output."""
+        assert isinstance(config, Llama4Config)
+        found = super().adapt(config, sources)
+        for index in config.expert_layers:
+            prefix = f"model.layers.{index}.feed_forward.experts"
+            for name in ("gate_up_proj", "down_proj"):
+                if f"{prefix}.{name}" not in found and f"{prefix}.0.gate_proj.weight" not in found:
+                    raise kv.FormatError(f"[models] {_origin(found)}: tensor '{prefix}.{name}' is missing")
+        return _experts(config).separate(found, config, config.expert_layers, transposed=True)
+
+    @classmethod
+    def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:
+        assert isinstance(config, Llama4Config)
+        scaling = None if config.rope_scaling is None else dict(config.rope_scaling)
+        rope = {"base": config.rope_theta, "interleaved": True, "scaling": scaling}
+        groups: dict[tuple[str, bool], list[int]] = {}
+        for index, kind in enumerate(config.layer_types):
+            groups.setdefault((kind, index in config.rope_layers), []).append(index)
+        return [
+            AttentionGroup(
+                tuple(layers),
+                rope if rotates else None,
+                {"chunk": config.attention_chunk_size} if kind == CHUNKED else {},
+            )
+            for (kind, rotates), layers in sorted(groups.items(), reverse=True)
+        ]
+
+
+def _own_fields(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
+    reader = Reader(raw, where)
+    layers = reader.layers()
+    every = reader.within("no_rope_layer_interval", 1, _MOST, 4)
+    rotates = reader.integers("no_rope_layers", 0, 1) or tuple(int((i + 1) % every != 0) for i in range(layers))
+    if len(rotates) < layers:
+        raise kv.FormatError(
+            f"[models.config] {where}: no_rope_layers: got {len(rotates)} entries, allowed at least {layers}"
+        )
+    kinds = layer_kinds(raw, layers, (FULL, CHUNKED), [CHUNKED if flag else FULL for flag in rotates[:layers]], where)
+    experts = reader.within("num_local_experts", 1, 2**20, 16)
+    step = reader.within("interleave_moe_layer_step", 1, _MOST, 1)
+    sparse = reader.integers("moe_layers", 0, layers - 1)
+    tuned = reader.flag("attn_temperature_tuning", True)
+    return {
+        "layer_types": kinds,
+        "attention_chunk_size": reader.within("attention_chunk_size", 1, _MOST, 8192) if CHUNKED in kinds else 0,
+        "rope_layers": tuple(i for i in range(layers) if rotates[i]),
+        "use_qk_norm": reader.flag("use_qk_norm", True),
+        "temperature": (reader.number("attn_scale", 0.1), reader.positive("floor_scale", 8192)) if tuned else None,
+        "expert_layers": tuple(range(step - 1, layers, step)) if sparse is None else sparse,
+        "num_local_experts": experts,
+        "num_experts_per_tok": reader.within("num_experts_per_tok", 1, experts, 1),
+        "intermediate_size_mlp": reader.within("intermediate_size_mlp", 1, _MOST, 16384),
+    }
+
+
+def _experts(c: Llama4Config) -> ExpertsPlan:
+    return ExpertsPlan(
+        c.num_local_experts,
+        c.num_experts_per_tok,
+        c.intermediate_size,
+        c.intermediate_size,
+        scores="sigmoid",
+        shared_gate=False,
+        router="router",
+        prefix="feed_forward",
+    )
+
+
+def _origin(sources: Mapping[str, WeightSource]) -> str:
+    return next((source.origin for source in sources.values()), "weights")

@@ -1,0 +1,34 @@
+"""Qwen2 and Qwen2.5 (Qwen2ForCausalLM): Llama's block with biases on q, k and v and none on o.
+
+Source: Yang et al. 2024 (arXiv 2407.10671) and the Hugging Face configuration. Checkpoints that switch sliding windows
+on are refused when the configuration is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ..attention import AttentionPlan
+from ..base import Model
+from ..config import ModelConfig, parse_config
+from ..decoder import LayerPlan, MlpPlan
+from ..gguf_form import GgufForm
+
+
+class Qwen2(Model):
+    family = "qwen2"
+    architectures = ("Qwen2ForCausalLM",)
+    gguf = {"qwen2": GgufForm(lambda d: d.dense())}  # noqa: RUF012 (a ClassVar of Model's)
+
+    @classmethod
+    def parse_config(
+        cls, raw: Mapping[str, Any], generation: Mapping[str, Any] | None = None, where: str = "config"
+    ) -> ModelConfig:
+        config = parse_config(raw, model_type=cls.family, generation=generation, where=where)
+        return dataclasses.replace(config, attention_bias=True, mlp_bias=False)
+
+    @classmethod
+    def layer_plan(cls, config: ModelConfig, index: int) -> LayerPlan:  # noqa: ARG003 (all are alike)
+        return LayerPlan(AttentionPlan(bias=True), MlpPlan(config.intermediate_size))

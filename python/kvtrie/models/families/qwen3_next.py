@@ -1,0 +1,246 @@
+"""Qwen3-Next (Qwen3NextForCausalLM): gated delta layers, every fourth one gated attention; experts in the MLPs.
+
+Norms multiply by (1 + weight), except the one behind the delta rule (delta.py). Source: Qwen Team 2025 and the Hugging
+Face configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import kvtrie as kv
+
+from ..attention import AttentionPlan
+from ..base import AttentionGroup, Model
+from ..config import (
+    ModelConfig,
+    Reader,
+    check,
+    common_fields,
+    flat_rope,
+    layer_kinds,
+    read_rope,
+    refuse_activation,
+    refuse_quantised,
+    text_part,
+)
+from ..decoder import LayerPlan, MlpPlan
+from ..delta import DeltaPlan, HybridConfig
+from ..gguf_form import GgufForm
+from ..moe import ExpertsPlan
+from ..weights import WeightSource
+
+if TYPE_CHECKING:
+    from ..gguf.metadata import Description
+
+FULL, LINEAR = "full_attention", "linear_attention"
+_MOST = 2**31 - 1
+_PATTERN = 4  # each n-th layer sees everything
+
+
+GGUF_LEAVES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_ba": "ssm_ba",
+    "linear_attn.conv1d": "ssm_conv1d",
+    "linear_attn.A_log": "ssm_a",
+    "linear_attn.dt_bias": "ssm_dt.bias",
+    "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+}
+
+
+def hybrid_from_gguf(d: Description) -> dict[str, Any]:
+    keys = d.keys
+    values = keys.integer(".ssm.time_step_rank", 1, 2**20)
+    inner = keys.integer(".ssm.inner_size")
+    if inner % values:
+        raise keys.error(".ssm.inner_size", inner, f"a multiple of ssm.time_step_rank ({values})")
+    return {
+        **d.common(),
+        "intermediate_size": keys.integer(".feed_forward_length", default=1),  # absent where all layers have experts
+        "partial_rotary_factor": d.rotated() / d.head_dim(),
+        "linear_conv_kernel_dim": keys.integer(".ssm.conv_kernel", 1, 2**20),
+        "linear_key_head_dim": keys.integer(".ssm.state_size", 1, 2**20),
+        "linear_value_head_dim": inner // values,
+        "linear_num_key_heads": keys.integer(".ssm.group_count", 1, 2**20),
+        "linear_num_value_heads": values,
+        "layer_types": _hybrid_kinds(d),
+    }
+
+
+def _hybrid_kinds(d: Description) -> list[str]:
+    if d.keys.has(".attention.recurrent_layers"):
+        total = d.keys.integer(".block_count")
+        recurrent = d.keys.numbers(".attention.recurrent_layers", total, "block")
+        return [LINEAR if each else FULL for each in recurrent[: d.layers]]
+    every = d.keys.integer(".full_attention_interval", default=_PATTERN)
+    return [LINEAR if (layer + 1) % every else FULL for layer in range(d.layers)]
+
+
+def experts_from_gguf(d: Description) -> dict[str, Any]:
+    """Layers with a dense MLP are those that have the tensors of one."""
+    keys = d.keys
+    dense = [layer for layer in range(d.layers) if d.has(f"blk.{layer}.ffn_gate.weight")]
+    sparse = sorted(set(range(d.layers)) - set(dense))
+    if not sparse:
+        return {**hybrid_from_gguf(d), "num_experts": 0}
+    count = d.rows_of(f"blk.{sparse[0]}.ffn_gate_inp.weight")
+    for layer in sparse:  # before any list is made that is as long as this number
+        if d.rows_of(f"blk.{layer}.ffn_down_exps.weight") != count:
+            raise keys.error(".expert_count", count, f"the experts of blk.{layer}.ffn_down_exps.weight")
+    return {
+        **hybrid_from_gguf(d),
+        "mlp_only_layers": dense,
+        "num_experts": keys.integer(".expert_count", count, count),
+        "num_experts_per_tok": keys.integer(".expert_used_count", 1, count),
+        "moe_intermediate_size": keys.integer(".expert_feed_forward_length"),
+        "shared_expert_intermediate_size": keys.integer(".expert_shared_feed_forward_length"),
+    }
+
+
+class Qwen3Next(Model):
+    family = "qwen3_next"
+    architectures: ClassVar[tuple[str, ...]] = ("Qwen3NextForCausalLM",)
+    gguf = {"qwen3next": GgufForm(experts_from_gguf, GGUF_LEAVES, offset_norms=True)}  # noqa: RUF012
+    norm_offset = 1.0
+    fused_projections = True  # in_proj_qkvz and in_proj_ba instead of four matrices
+
+    config: HybridConfig
+
+    @classmethod
+    def parse_config(
+        cls, raw: Mapping[str, Any], generation: Mapping[str, Any] | None = None, where: str = "config"
+    ) -> HybridConfig:
+        raw = {"head_dim": 256, **{key: value for key, value in text_part(raw, where).items() if value is not None}}
+        refuse_quantised(raw, where)
+        refuse_activation(raw, where)
+        reader = Reader(raw, where)
+        moe = cls.expert_fields(raw, where)
+        raw.setdefault("intermediate_size", moe.get("moe_intermediate_size"))
+        rope = read_rope(flat_rope(raw, where), raw, where, partial=0.25)
+        fields = common_fields(raw, rope, model_type=cls.family, generation=generation, where=where)
+        fields["mlp_bias"] = False
+        every = reader.within("full_attention_interval", 1, _MOST, _PATTERN)
+        layers = fields["num_hidden_layers"]
+        default = [LINEAR if (index + 1) % every else FULL for index in range(layers)]
+        kinds = layer_kinds(raw, layers, (FULL, LINEAR), default, where)
+        dims = int(fields["head_dim"] * rope.partial)
+        config = HybridConfig(**{**fields, **_linear_fields(reader), **moe}, layer_types=kinds, rotary_dims=dims)
+        check(config, where)
+        _check(config, where)
+        return config
+
+    @classmethod
+    def expert_fields(cls, raw: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """The fields of :class:`HybridConfig` about experts; {} for a model without."""
+        reader = Reader(raw, where)
+        count = reader.within("num_experts", 0, 2**20, 512)
+        if count == 0:
+            return {}
+        layers, every = reader.layers(), reader.within("decoder_sparse_step", 1, _MOST, 1)
+        dense = reader.integers("mlp_only_layers", 0, _MOST) or ()
+        return {
+            **expert_sizes(reader, count, 10),
+            "norm_topk_prob": reader.flag("norm_topk_prob", True),
+            "expert_layers": tuple(i for i in range(layers) if i not in dense and (i + 1) % every == 0),
+        }
+
+    @classmethod
+    def layer_plan(cls, config: ModelConfig, index: int) -> LayerPlan:
+        assert isinstance(config, HybridConfig)
+        bias = config.attention_bias
+        full = config.layer_types[index] == FULL
+        mixer = AttentionPlan(bias, bias, norms=True, gated=True) if full else DeltaPlan(config, cls.fused_projections)
+        sparse = index in config.expert_layers
+        return LayerPlan(mixer, _experts(config) if sparse else MlpPlan(config.intermediate_size))
+
+    @classmethod
+    def adapt(cls, config: ModelConfig, sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
+        """Experts may also be stored as one tensor for all."""
+        assert isinstance(config, HybridConfig)
+        found = super().adapt(config, sources)
+        return _experts(config).separate(found, config, config.expert_layers, transposed=False)
+
+    @staticmethod
+    def ignores(config: ModelConfig) -> Any:
+        """Also the layers that predict further tokens (``mtp.``)."""
+        common = Model.ignores(config)
+        return lambda name: name.startswith("mtp.") or common(name)
+
+    @classmethod
+    def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:
+        assert isinstance(config, HybridConfig)
+        scaling = None if config.rope_scaling is None else dict(config.rope_scaling)
+        rope = {"base": config.rope_theta, "dims": config.rotary_dims, "scaling": scaling}
+        layers = config.layers(FULL)
+        return [AttentionGroup(layers, rope, {})] if layers else []
+
+    def caches(self, capacity: int = 8192, dtype: str = "float16", *, slots: int = 64, **options: Any) -> list[Any]:
+        """As :meth:`Model.caches`, and one cache of recurrent states (float32) with ``slots`` of them.
+
+        A session holds one slot, and so does each point in the tree that a later prompt may go on from.
+        """
+        caches = super().caches(capacity, dtype, **options)
+        c = self.config
+        layers = c.layers(LINEAR)
+        if layers:
+            conv = (c.linear_conv_kernel_dim - 1, c.conv_width)
+            delta = (c.linear_num_value_heads, c.linear_value_head_dim, c.linear_key_head_dim)
+            device = options.get("device", self.device)
+            caches.append(kv.RecurrentCache(list(layers), *conv, *delta, slots, dtype="float32", device=device))
+        return caches
+
+
+def _experts(c: HybridConfig) -> ExpertsPlan:
+    return ExpertsPlan(
+        c.num_experts,
+        c.num_experts_per_tok,
+        c.moe_intermediate_size,
+        c.shared_expert_intermediate_size,
+        scores="normed" if c.norm_topk_prob else "softmax",
+        shared_gate=True,
+        router="gate",
+    )
+
+
+def _linear_fields(reader: Reader) -> dict[str, int]:
+    defaults = {
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+    }
+    return {key: reader.within(key, 1, 2**20, default) for key, default in defaults.items()}
+
+
+def expert_sizes(reader: Reader, count: int, default: int) -> dict[str, int]:
+    return {
+        "num_experts": count,
+        "num_experts_per_tok": reader.within("num_experts_per_tok", 1, count, default),
+        "moe_intermediate_size": reader.within("moe_intermediate_size", 1, _MOST, 512),
+        "shared_expert_intermediate_size": reader.within("shared_expert_intermediate_size", 1, _MOST, 512),
+    }
+
+
+def _check(config: HybridConfig, where: str) -> None:
+    if config.linear_num_value_heads % config.linear_num_key_heads:
+        raise kv.FormatError(
+            f"[models.config] {where}: linear_num_value_heads: got {config.linear_num_value_heads}, "
+            f"allowed a multiple of linear_num_key_heads ({config.linear_num_key_heads})"
+        )
+    if config.rotary_dims < 2 or config.rotary_dims % 2:
+        raise kv.FormatError(
+            f"[models.config] {where}: partial_rotary_factor: got {config.rotary_dims} rotated of "
+            f"{config.head_dim} numbers, allowed an even number of at least 2"
+        )

@@ -1,0 +1,26 @@
+"""How a family stands in GGUF files, as data: what :attr:`Model.gguf` holds for each architecture's name.
+
+Kept apart from ``gguf/``, whose packages take half a second to import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from .gguf.metadata import Description
+
+
+class GgufForm(NamedTuple):
+    """``read``: the keys as a ``config.json``. ``leaves``: tensors that have other names than those of most families.
+
+    ``offset_norms``: norms are stored with the one of (1 + weight). ``pairs``: q and k rotate neighbouring numbers.
+    ``round_robin``: value heads of recurrent layers go round robin over the key heads.
+    """
+
+    read: Callable[[Description], dict[str, Any]]
+    leaves: Mapping[str, str] = {}
+    offset_norms: bool = False
+    pairs: bool = False
+    round_robin: bool = False

@@ -1,0 +1,80 @@
+"""A family of models is one file in models/families: what stands in it is found, read, built and computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kvtrie as kv
+from kvtrie.models import families
+from test_models import all_logits
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = '''
+from kvtrie.models.attention import AttentionPlan
+from kvtrie.models.base import Model
+from kvtrie.models.config import parse_config
+from kvtrie.models.decoder import LayerPlan, MlpPlan
+
+
+class Sandwich(Model):
+    """Norms on both sides of mixer and MLP, and over the heads of q and k."""
+
+    family = "sandwich"
+    architectures = ("SandwichForCausalLM",)
+
+    @classmethod
+    def parse_config(cls, raw, generation=None, where="config"):
+        return parse_config(raw, model_type=cls.family, generation=generation, where=where)
+
+    @classmethod
+    def layer_plan(cls, config, index):
+        return LayerPlan(AttentionPlan(norms=True, gated=index == 1), MlpPlan(config.intermediate_size), sandwich=True)
+'''
+RAW = {
+    "architectures": ["SandwichForCausalLM"],
+    "vocab_size": 31,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+
+
+def test_a_new_family_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sandwich.py").write_text(FILE)
+    monkeypatch.setattr(families, "__path__", [*families.__path__, str(tmp_path)])
+    found = {family.family: family for family in families._found()}
+    assert found.keys() == families.FAMILIES.keys() | {"sandwich"}
+    monkeypatch.setitem(families.ARCHITECTURES, "SandwichForCausalLM", found["sandwich"])
+    config = found["sandwich"].parse_config(RAW)
+    shapes = found["sandwich"].tensor_shapes(config)
+    assert shapes["model.layers.0.self_attn.q_proj.weight"] == (32, 32)
+    assert shapes["model.layers.1.self_attn.q_proj.weight"] == (64, 32)
+    rng = np.random.default_rng(5)
+    weights = {name: rng.standard_normal(shape, np.float32) / 8 for name, shape in shapes.items()}
+    model = kv.models.from_weights(RAW, weights, dtype="float32")
+    tokens = rng.integers(0, 31, 40).tolist()
+    logits = all_logits(model, tokens, 40)
+    assert logits.shape == (40, 31)
+    assert np.abs(logits - all_logits(model, tokens, 7)).max() <= 1e-4 * np.abs(logits).max()
+
+
+def test_nothing_outside_its_file_names_a_family() -> None:
+    names = {family.__name__ for family in families.FAMILIES.values()}
+    folder = ROOT / "python/kvtrie"
+    for file in sorted(folder.rglob("*.py")):
+        if "families" not in file.parts:
+            words = [f" {name}(" for name in names] + [f"import {name}\n" for name in names]
+            assert not [word for word in words if word in file.read_text()], file
+
+
+def test_families_are_found_by_their_class() -> None:
+    for family in families.FAMILIES.values():
+        assert getattr(kv.models, family.__name__) is family
+    with pytest.raises(AttributeError, match="has no attribute 'Llama5'"):
+        _ = kv.models.Llama5
