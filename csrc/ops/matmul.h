@@ -1,7 +1,7 @@
 // Matrix products x [.., in] times a weight [out, in], by one of two backends.
 //
-//   packed   kernels of ours over weights laid out as [out/64][in][64]: CPU devices, and every type but float32 on
-//   GPUs.
+//   packed   kernels of ours over weights laid out as [out/64][in][64]: on CPU devices; on GPUs for every type but
+//            float32.
 //            Every output is summed over `in` in one fixed order, whatever the number of rows, so a row's result does
 //            not depend on the rows beside it: the bits of a cached and a cold run agree. The order is ascending in the
 //            serial family, with one rounding per step; in the work-group family that of up to 64 slices

@@ -1,7 +1,7 @@
 // Looking into a folder of snapshots from outside: what a disk tier or a saved cache holds.
 //
 // Only headers are read. No lock is taken, nothing is written, links are not followed; so it works while a cache has
-// the folder open, and what it says may be old by a moment.
+// the folder open, and the answer may be slightly out of date.
 //
 // Threads: any. Units: bytes, tokens, seconds.
 #pragma once

@@ -1,4 +1,4 @@
-// What is known to go on behind a block of tokens: how a prompt that diverges in the middle of somebody's block still
+// Which tokens are known to follow a block: how a prompt that diverges in the middle of somebody's block still
 // finds the tokens up to there.
 //
 // Keys of a store are found only by those who have all tokens that a key names. An index lies behind a key that names
@@ -10,7 +10,7 @@
 //     its third block is not in the store; of the first continuation 3 tokens are its own, of the second 2
 //
 // The list is read, merged and written again; of two writers at once the later wins, and what the other one added is
-// forgotten until it is published again. It holds the newest kContinuations.
+// lost until it is published again. It holds the newest kContinuations.
 //
 // Bytes. 0: magic "kvtrie.i", 8: version (u32) = 1, 12: continuations (u32); each: tokens (u32), flags (u32: 1 cells,
 // 2 point), bytes (u32), the tokens in shared form; at the end XXH3 of all before (u64). Little-endian, newest first.

@@ -50,7 +50,7 @@ struct SharedScope {
 enum class SharedKind : char {
   kBlock = 'b',  // cells of one whole block
   kTail = 't',   // cells behind the last whole block, and what a restore point needs
-  kIndex = 'i',  // what is known to go on behind a block
+  kIndex = 'i',  // what is known to follow a block
   kChunk = 'c',  // a chunk of a large value
 };
 std::string shared_key(SharedKind kind, const Digest& digest);
@@ -67,7 +67,7 @@ class SharedPath {
   // The shared form of tokens [begin, end). REQUIRES: begin <= end <= tokens().
   std::span<const std::byte> bytes(std::size_t begin, std::size_t end) const;
 
-  // REQUIRES: block <= blocks(); the key of what goes on behind so many blocks.
+  // REQUIRES: block <= blocks(); the key of what follows so many blocks.
   std::string index_key(std::size_t block) const;
   // The key of the cells of tokens [(block - 1) * kSharedBlock, block * kSharedBlock). REQUIRES: 1 <= block <=
   // blocks().

@@ -15,8 +15,8 @@
 // A *use* is: joining the order; a touch; the last unlock of a member. One stay that begins with the join is one use:
 // where a node is locked before anything else is used in the order, its last unlock renews the age but does not count
 // again. (A session that publishes a node and stands on it until it ends used it once.) The last unlock of a node that
-// is no member renews its parent's age only. Each order counts for itself, from the join on: what a node was used in
-// another tier does not count here. A use counts for the node it ends on, never for what is above it.
+// is no member renews its parent's age only. Each order counts for itself, from the join on: its uses in another tier
+// do not count here. A use counts for the node it ends on, never for what is above it.
 //
 // What left is remembered for a while, by all policies but lru: its uses, under the path to its end (ghost_table.h). A
 // node that joins with that path goes on from there. Where only some of what joins was known, `Trie::recall` cuts it.
