@@ -26,9 +26,6 @@ STILL: dict[str, str] = {
     "csrc/cache/": "cache that forgets, caches that forget, part",
     "csrc/prefix_cache/": "spread, parted, give up, given up, giving up, come back to, forgetting, cache that forgets, "
     "caches that forget, part, piece",
-    "python/kvtrie/models/llama4.py": "spread",
-    "python/kvtrie/models/moe.py": "spread",
-    "python/kvtrie/models/qwen3_next.py": "spread",
     "tests/cpp/prefix_cache_": "give up, given up",
     "tests/oracle/prefix_cache_oracle.cpp": "given up",
 }

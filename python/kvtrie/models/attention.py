@@ -15,7 +15,7 @@ import kvtrie as kv
 
 from .config import ModelConfig
 from .decoder import Mixer, Shapes, Site, biases
-from .moe import Spread
+from .moe import Broadcast
 from .step_inputs import Positions, Rows
 
 _PROJECTIONS = tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v"))
@@ -103,7 +103,7 @@ class SteppedAttention:
         unit = plan.unit and site.rope is not None
         self.ones = weights.constant(np.ones(config.head_dim)) if unit else None
         width = config.num_attention_heads * config.head_dim
-        self.spread = None if plan.temperature is None else Spread(weights, width)
+        self.broadcast = None if plan.temperature is None else Broadcast(weights, width)
 
     def __call__(self, step: Any, h: Any, positions: Positions, take: Rows | None, x: Any) -> Any:
         c, rows = self.config, h.shape[0]
@@ -129,9 +129,9 @@ class SteppedAttention:
 
     def _tuned(self, q: Any, step: Any) -> Any:
         """q [rows, heads * head_dim] with the plan's temperature."""
-        if self.spread is None or self.temperature is None:
+        if self.broadcast is None or self.temperature is None:
             return q
         attn_scale, floor_scale = self.temperature
         places = np.asarray(step.positions, np.float64) + 1
         factors = 1 + attn_scale * np.log1p(np.floor(places / floor_scale))
-        return kv.ops.mul(q, self.spread(factors.astype(np.float32)[:, None]))
+        return kv.ops.mul(q, self.broadcast(factors.astype(np.float32)[:, None]))

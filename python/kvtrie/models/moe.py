@@ -87,10 +87,10 @@ class SparseMlp:
     def __init__(self, plan: ExpertsPlan, site: Site) -> None:
         prefix, weights = f"{site.prefix}.{plan.prefix}", site.weights
         self.plan = plan
-        self.spread = Spread(weights, site.config.hidden_size)
+        self.broadcast = Broadcast(weights, site.config.hidden_size)
         self.router = weights.linear(f"{prefix}.{plan.router}", quantise=False)
         scaled = "in" if plan.scores == "sigmoid" else "out"
-        self.experts = Experts(weights, f"{prefix}.experts", plan.experts, self.spread, scaled)
+        self.experts = Experts(weights, f"{prefix}.experts", plan.experts, self.broadcast, scaled)
         self.shared = GatedMlp(weights, f"{prefix}.shared_expert")
         gate = f"{prefix}.shared_expert_gate"
         self.shared_gate = weights.linear(gate, quantise=False) if plan.shared_gate else None
@@ -98,7 +98,7 @@ class SparseMlp:
     def __call__(self, h: Any, x: Any = None) -> Any:
         shared = self.shared(h)
         if self.shared_gate is not None:
-            shared = kv.ops.mul(shared, self.spread(kv.ops.sigmoid(self.shared_gate(h))))
+            shared = kv.ops.mul(shared, self.broadcast(kv.ops.sigmoid(self.shared_gate(h))))
         y = kv.ops.add(self.experts(h, *self._route(np.asarray(self.router(h)))), shared)
         return y if x is None else kv.ops.add(x, y)
 
@@ -113,7 +113,7 @@ class SparseMlp:
         return chosen, factors
 
 
-class Spread:
+class Broadcast:
     """[rows, 1] -> [rows, width]: each row's one number, as often as it is wide. Exact."""
 
     def __init__(self, weights: WeightTable, width: int) -> None:
@@ -126,16 +126,16 @@ class Spread:
 class Experts:
     """The experts of one layer. ``scaled``: factors multiply what goes "in" or what comes "out"."""
 
-    def __init__(self, weights: WeightTable, prefix: str, count: int, spread: Spread, scaled: str) -> None:
+    def __init__(self, weights: WeightTable, prefix: str, count: int, broadcast: Broadcast, scaled: str) -> None:
         self._experts = [GatedMlp(weights, f"{prefix}.{index}") for index in range(count)]
-        self._spread = spread
+        self._broadcast = broadcast
         self._scaled = scaled
 
     def __call__(self, x: Any, chosen: Array, factors: Array) -> Any:
         """x [rows, hidden] with the experts ``chosen`` [rows, k] and their ``factors`` [rows, k] -> [rows, hidden]."""
         rows, k = chosen.shape
         order = np.argsort(chosen, axis=None, kind="stable")
-        scale = self._spread(np.ascontiguousarray(factors.reshape(-1, 1)[order], np.float32))
+        scale = self._broadcast(np.ascontiguousarray(factors.reshape(-1, 1)[order], np.float32))
         h = kv.ops.embedding(x, (order // k).astype(np.int32))
         h = self._run(kv.ops.mul(h, scale) if self._scaled == "in" else h, chosen.reshape(-1)[order])
         h = kv.ops.mul(h, scale) if self._scaled == "out" else h
