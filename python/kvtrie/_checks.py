@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-import kvtrie as kv
+from . import ops
+from ._core import CausalCache, tensor
 
 Check = Callable[[Any, np.random.Generator], tuple[Any, Any]]  # (device, random) -> (got, wanted)
 
@@ -20,19 +21,19 @@ def error_of(check: Check, device: Any) -> float:
 
 def _matmul(device: Any, random: np.random.Generator) -> tuple[Any, Any]:
     x, w = random.standard_normal((5, 64), np.float32), random.standard_normal((48, 64), np.float32)
-    return kv.ops.matmul(kv.tensor(x, device=device), kv.tensor(w, device=device)), x @ w.T
+    return ops.matmul(tensor(x, device=device), tensor(w, device=device)), x @ w.T
 
 
 def _rms_norm(device: Any, random: np.random.Generator) -> tuple[Any, Any]:
     x, g = random.standard_normal((5, 64), np.float32), random.standard_normal(64, np.float32)
-    got = kv.ops.rms_norm(kv.tensor(x, device=device), kv.tensor(g, device=device), 1e-6)
+    got = ops.rms_norm(tensor(x, device=device), tensor(g, device=device), 1e-6)
     return got, x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * g
 
 
 def _softmax(device: Any, random: np.random.Generator) -> tuple[Any, Any]:
     x = random.standard_normal((5, 64), np.float32)
     shifted = np.exp(x - x.max(-1, keepdims=True))
-    return kv.ops.softmax(kv.tensor(x, device=device)), shifted / shifted.sum(-1, keepdims=True)
+    return ops.softmax(tensor(x, device=device)), shifted / shifted.sum(-1, keepdims=True)
 
 
 def _attention(device: Any, random: np.random.Generator) -> tuple[Any, Any]:
@@ -41,10 +42,10 @@ def _attention(device: Any, random: np.random.Generator) -> tuple[Any, Any]:
     q = random.standard_normal((rows, heads, dim), np.float32)
     k = random.standard_normal((rows, kv_heads, dim), np.float32)
     v = random.standard_normal((rows, kv_heads, dim), np.float32)
-    cache = kv.CausalCache([0], kv_heads, dim, 64, dtype="float32", device=device)
+    cache = CausalCache([0], kv_heads, dim, 64, dtype="float32", device=device)
     cache.start_forward(list(range(rows)), [0] * rows)
-    cache.put(0, kv.tensor(k, device=device), kv.tensor(v, device=device))
-    got = cache.attend(0, kv.tensor(q, device=device))
+    cache.put(0, tensor(k, device=device), tensor(v, device=device))
+    got = cache.attend(0, tensor(q, device=device))
     wide_k, wide_v = np.repeat(k, heads // kv_heads, 1), np.repeat(v, heads // kv_heads, 1)
     scores = np.einsum("qhd,khd->hqk", q, wide_k) / np.sqrt(dim)
     scores = np.where(np.tril(np.ones((rows, rows), bool)), scores, -np.inf)

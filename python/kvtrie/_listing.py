@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from . import _child, _core, _devices, _opencl, _probe
+from . import _child, _core, _kept, _opencl, _probe
 from .errors import Error
 
 _KIND = "listing"  # of kept files
@@ -66,12 +66,12 @@ def _hidden() -> dict[str, str]:
     file = _probe.kept_file(_KIND, *_stamps(drivers)) if drivers and not _is_ours(drivers) else None
     if file is None or not _child.possible():
         return {}
-    found = _kept(file)
+    found = _read(file)
     if found is None:
         found = _verdict(drivers)
         if found is None:
             return {}
-        _devices.keep(file, json.dumps(found))
+        _kept.keep(file, json.dumps(found))
     if found:
         folder = file.with_suffix(".vendors")
         _show(folder, [driver for driver in drivers if driver.name not in found])
@@ -93,7 +93,7 @@ def _drivers() -> list[Driver]:
 def _is_ours(drivers: Sequence[Driver]) -> bool:
     """Whether the process that started this one has hidden some."""
     folder = Path(drivers[0].name).parent
-    return folder.name.startswith(f"{_KIND}-") and folder.parent == Path(_devices.cache_folder())
+    return folder.name.startswith(f"{_KIND}-") and folder.parent == Path(_kept.cache_folder())
 
 
 def _stamps(drivers: Sequence[Driver]) -> list[Any]:
@@ -110,7 +110,7 @@ def _stamp(path: str) -> Optional[tuple[int, int]]:
     return status.st_size, status.st_mtime_ns
 
 
-def _kept(file: Path) -> Optional[dict[str, str]]:
+def _read(file: Path) -> Optional[dict[str, str]]:
     try:
         return {str(name): str(how) for name, how in json.loads(file.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, AttributeError):
@@ -158,7 +158,7 @@ def _show(folder: Path, drivers: Sequence[Driver]) -> None:
     for other in set(folder.glob("*.icd")) - set(files):  # of a verdict that was lost
         other.unlink(missing_ok=True)
     for file, driver in files.items():
-        _devices.keep(file, f"{driver.library}\n")
+        _kept.keep(file, f"{driver.library}\n")
 
 
 def _environment(folder: Path) -> dict[str, str]:

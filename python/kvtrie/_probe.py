@@ -32,8 +32,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from . import _child, _core, _devices
-from .errors import DeviceError, Error
+from . import _child, _kept
+from .errors import DeviceError
 
 if TYPE_CHECKING:
     import subprocess
@@ -72,7 +72,7 @@ def unusable_kernels(*about: Any) -> list[str]:
     if file is None or not _child.possible():
         return []
     with _lock:
-        verdict = _kept(file) or _probed(device, file)
+        verdict = _read(file) or _probed(device, file)
     if verdict.refused:
         raise DeviceError(f"[Device] driver: got {device.driver} of {device.platform}, {verdict.refused}")
     return list(verdict.unusable)
@@ -80,10 +80,10 @@ def unusable_kernels(*about: Any) -> list[str]:
 
 def kept_file(kind: str, *about: Any) -> Optional[Path]:
     """Where a verdict is kept; None where there is no probing."""
-    return None if os.environ.get("KVTRIE_PROBE") == "0" else _devices.kept_file(kind, *about)
+    return None if os.environ.get("KVTRIE_PROBE") == "0" else _kept.kept_file(kind, *about)
 
 
-def _kept(file: Path) -> Optional[Verdict]:
+def _read(file: Path) -> Optional[Verdict]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         return Verdict(tuple(map(str, found["unusable"])), str(found["refused"]))
@@ -96,7 +96,7 @@ def _probed(device: About, file: Path) -> Verdict:
     verdict = _verdict(device)
     if verdict is None:
         return Verdict()
-    _devices.keep(file, json.dumps(verdict._asdict()))
+    _kept.keep(file, json.dumps(verdict._asdict()))
     return verdict
 
 
@@ -104,7 +104,7 @@ def _verdict(device: About) -> Optional[Verdict]:
     unusable: list[str] = []
     while True:
         try:
-            end = run_child(__name__, index=device.place, unusable=unusable)
+            end = run_child("kvtrie._probe_child", index=device.place, unusable=unusable)
         except OSError:  # no more processes, no room
             return None
         if end.unknown:
@@ -194,19 +194,6 @@ def trial() -> Iterator[dict[str, Any]]:
     yield told
     _write(told["journal"], "survived")
     os._exit(0)  # what a driver does at its end is not asked
-
-
-def main() -> None:
-    """The child."""
-    from . import _checks, _listing
-
-    _listing.trust()
-    with trial() as told:
-        device = _core.devices()[told["index"]]
-        device._open_for_trial(told["journal"], told["unusable"])
-        for check in _checks.CHECKS.values():
-            with contextlib.suppress(Error):  # a kernel that is wrong or left out: whoever needs it is told
-                _checks.error_of(check, device)
 
 
 def _write(journal: str, line: str) -> None:

@@ -38,7 +38,7 @@ LIST = "import logging, kvtrie as kv; logging.basicConfig(format='%(message)s');
 DEADLY = """
 import json, os, sys
 sys.path[:] = json.loads(sys.argv[1])
-from kvtrie import _checks, _probe
+from kvtrie import _checks, _probe, _probe_child
 told = json.loads(sys.argv[2])
 def dying(kernel):
     def check(device, random):
@@ -51,7 +51,7 @@ def dying(kernel):
 _checks.CHECKS.clear()
 _checks.CHECKS.update({kernel: dying(kernel) for kernel in KERNELS})
 _checks.error_of = lambda check, device: check(device, None)
-_probe.main()
+_probe_child.main()
 """
 ANSWER = """
 import numpy as np

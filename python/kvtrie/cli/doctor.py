@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 import kvtrie as kv
-from kvtrie import _checks, _devices, _health, _listing, _probe
+from kvtrie import _checks, _health, _kept, _listing, _probe
 from kvtrie._health import MISSING, NOTE, OK, Finding
 
 from .devices import format_bytes
@@ -58,7 +58,7 @@ def _python_packages() -> Iterator[Finding]:
 
 
 def _program_cache() -> Finding:
-    folder = _devices.cache_folder()
+    folder = _kept.cache_folder()
     if not folder:
         advice = "set KVTRIE_CACHE_DIR to a folder that only you can write to"
         return Finding(NOTE, "kernel cache", "none: kernels are compiled again in every process", advice)

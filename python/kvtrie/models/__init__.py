@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import kvtrie as kv
-
+from .._core import Device
+from ..errors import ArgumentError, ArgumentTypeError, FormatError, NotSupported
 from . import default
 from .base import DTYPES, Model
 from .config import ModelConfig
@@ -81,7 +81,7 @@ def load(
     architecture or feature that is not computed here. Nothing stays behind after an error.
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise kv.ArgumentTypeError(f"[models.load] path: got {type(path).__name__}, allowed a str or a path")
+        raise ArgumentTypeError(f"[models.load] path: got {type(path).__name__}, allowed a str or a path")
     found = find_model(path)
     if found.is_dir():
         return _load_folder(found, device, dtype, progress)
@@ -128,7 +128,7 @@ def family_of(config: ModelConfig) -> type[Model]:
 def _family(raw: Mapping[str, Any], where: str) -> type[Model]:
     named = raw.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-        raise kv.FormatError(f"[models.load] {where}: architectures: got {named!r}, allowed a list of names")
+        raise FormatError(f"[models.load] {where}: architectures: got {named!r}, allowed a list of names")
     for name in named:
         if name in _ARCHITECTURES:
             return _ARCHITECTURES[name]
@@ -136,7 +136,7 @@ def _family(raw: Mapping[str, Any], where: str) -> type[Model]:
     if not named and isinstance(model_type, str) and model_type in _FAMILIES:
         return _FAMILIES[model_type]
     got = ", ".join(named) or f"model_type {model_type!r}"
-    raise kv.NotSupported(f"[models.load] {where}: architecture: got {got}, allowed {', '.join(architectures())}")
+    raise NotSupported(f"[models.load] {where}: architecture: got {got}, allowed {', '.join(architectures())}")
 
 
 def _build(
@@ -149,9 +149,9 @@ def _build(
     progress: bool | Progress | None,
 ) -> Model:
     if dtype is not None and dtype not in DTYPES:
-        raise kv.ArgumentError(f"[models.load] dtype: got {dtype!r}, allowed {', '.join(DTYPES)}")
-    if not isinstance(device, kv.Device):
-        device = kv.Device(device)
+        raise ArgumentError(f"[models.load] dtype: got {dtype!r}, allowed {', '.join(DTYPES)}")
+    if not isinstance(device, Device):
+        device = Device(device)
     if dtype is None:
         names = family.tensor_shapes(config)
         dtype = default_dtype({name: sources[name] for name in names})

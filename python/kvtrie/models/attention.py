@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-import kvtrie as kv
-
+from .. import ops
 from .config import ModelConfig
 from .decoder import Mixer, Shapes, Site, biases
 from .moe import Broadcast
@@ -116,16 +115,16 @@ class SteppedAttention:
         if take is not None:
             a, h = take.take(a), take.take(h)
             x = None if x is None else take.take(x)
-        return self.o(a if self.gate is None else kv.ops.mul(a, kv.ops.sigmoid(self.gate(h))), x)
+        return self.o(a if self.gate is None else ops.mul(a, ops.sigmoid(self.gate(h))), x)
 
     def _placed(self, heads: Any, norm: Any, positions: Positions) -> Any:
         """Normed, rotated, brought to mean square 1; a rotation keeps that, so a shift may rotate what is stored."""
         eps = self.config.rms_norm_eps
         if norm is not None:
-            heads = kv.ops.rms_norm(heads, norm, eps, self.norm_offset)
+            heads = ops.rms_norm(heads, norm, eps, self.norm_offset)
         if self.rope is not None:
             heads = self.rope(heads, positions)
-        return heads if self.ones is None else kv.ops.rms_norm(heads, self.ones, eps)
+        return heads if self.ones is None else ops.rms_norm(heads, self.ones, eps)
 
     def _tuned(self, q: Any, step: Any) -> Any:
         """q [rows, heads * head_dim] with the plan's temperature."""
@@ -134,4 +133,4 @@ class SteppedAttention:
         attn_scale, floor_scale = self.temperature
         places = np.asarray(step.positions, np.float64) + 1
         factors = 1 + attn_scale * np.log1p(np.floor(places / floor_scale))
-        return kv.ops.mul(q, self.broadcast(factors.astype(np.float32)[:, None]))
+        return ops.mul(q, self.broadcast(factors.astype(np.float32)[:, None]))

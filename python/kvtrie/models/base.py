@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-import kvtrie as kv
-
+from .. import ops
+from .._core import CausalCache, Step, StepGraphs
+from ..errors import ArgumentError, ArgumentTypeError, NotSupported
+from ..prefix_cache import PrefixCache
 from ..replies import Reply, SamplingOptions, begin_reply
 from ..stopping import Stop
 from .config import ModelConfig
@@ -88,7 +90,7 @@ class Model:
         names = self.tensor_shapes(config)
         weights = WeightTable({name: sources[name] for name in names}, device, dtype, progress)
         self._tokenizer = tokenizer
-        self._prefix_cache: kv.PrefixCache | None = None  # guarded by the lock
+        self._prefix_cache: PrefixCache | None = None  # guarded by the lock
         self._cache_lock = threading.Lock()
         self._embedding = weights.table("model.embed_tokens.weight", is_head=config.tie_word_embeddings)
         ropes = self._ropes(config, device)
@@ -108,7 +110,7 @@ class Model:
         self._packs = weights.packs
         self._kept = weights.kept
         self.losses = weights.losses
-        self.graphs = kv.StepGraphs()
+        self.graphs = StepGraphs()
         self.replays = True
         self._warm: set[str | None] = set()  # dtypes of K and V, guarded by the lock
         self._warm_lock = threading.Lock()
@@ -168,7 +170,7 @@ class Model:
 
     def embed(self, tokens: Array) -> Any:
         """tokens [rows] -> [rows, hidden]."""
-        return kv.ops.embedding(self._embedding, tokens)
+        return ops.embedding(self._embedding, tokens)
 
     def finish(self, logits: Any) -> Any:
         """What is done to logits [rows, vocab] at the very end."""
@@ -187,14 +189,14 @@ class Model:
         token outside the vocabulary; the step is then still open and its sessions stand where they stood.
         """
         if not hasattr(step, "attend"):
-            raise kv.ArgumentTypeError(
+            raise ArgumentTypeError(
                 f"[models] step: got {type(step).__name__}, allowed a step of a session or of cache.batch()"
             )
         tokens = self._checked_tokens(step)
         self._check_positions(step)
         rows = Rows(step, all_rows)
         helper = self._helper
-        if self.replays and rows.all and isinstance(step, kv.Step) and (helper is None or helper.over):
+        if self.replays and rows.all and isinstance(step, Step) and (helper is None or helper.over):
             return self.graphs.compute(step, lambda: self._launch(step, tokens, rows))
         logits = self._launch(step, tokens, rows)
         if helper is not None:
@@ -209,7 +211,7 @@ class Model:
         last = len(self._layers) - 1
         for index, layer in enumerate(self._layers):
             x = layer(step, x, positions, rows if index == last else None)
-        return self.finish(self._head(kv.ops.rms_norm(x, self._norm, self.config.rms_norm_eps, self.norm_offset)))
+        return self.finish(self._head(ops.rms_norm(x, self._norm, self.config.rms_norm_eps, self.norm_offset)))
 
     def caches(
         self,
@@ -236,7 +238,7 @@ class Model:
                 own["memory"] = memory
             cells = window_capacity if window_capacity is not None and group.sees else capacity
             shape = (list(group.layers), config.num_key_value_heads, config.head_dim, cells)
-            caches.append(kv.CausalCache(*shape, dtype=dtype, **{**own, **options}))
+            caches.append(CausalCache(*shape, dtype=dtype, **{**own, **options}))
         if warm_up:
             self.warm_up(None if options["device"] in ("host", "null") else dtype, wait=False)
         return caches
@@ -286,7 +288,7 @@ class Model:
     def tokenizer(self) -> Tokenizer:
         """Text to tokens and back. Raises ``kv.NotSupported`` where the checkpoint has none; see ``has_tokenizer``."""
         if self._tokenizer is None:
-            raise kv.NotSupported(
+            raise NotSupported(
                 "[models] tokenizer: there is none (a folder has it in tokenizer.json); token ids work without"
             )
         return self._tokenizer
@@ -306,7 +308,7 @@ class Model:
         return tuple(ids)
 
     @property
-    def prefix_cache(self) -> kv.PrefixCache:
+    def prefix_cache(self) -> PrefixCache:
         """The cache of :meth:`chat`, :meth:`complete` and ``kv.generate`` where none is given, made at first use.
 
         It has room for 8192 tokens, or as many as the model takes if that is less. For other sizes, a disk or a store
@@ -315,7 +317,7 @@ class Model:
         with self._cache_lock:
             if self._prefix_cache is None or self._prefix_cache.closed:
                 capacity = min(OWN_CAPACITY, self.config.max_position_embeddings)
-                self._prefix_cache = kv.PrefixCache(self.caches(capacity=capacity), fingerprint=self.fingerprint)
+                self._prefix_cache = PrefixCache(self.caches(capacity=capacity), fingerprint=self.fingerprint)
             return self._prefix_cache
 
     def chat(
@@ -326,7 +328,7 @@ class Model:
         stop: Stop = None,
         tools: Sequence[Any] | None = None,
         template: Mapping[str, Any] | None = None,
-        cache: kv.PrefixCache | None = None,
+        cache: PrefixCache | None = None,
         namespace: str = "default",
         ignore_eos: bool = False,
         chunk: int = 512,
@@ -362,7 +364,7 @@ class Model:
         *,
         max_tokens: int = 256,
         stop: Stop = None,
-        cache: kv.PrefixCache | None = None,
+        cache: PrefixCache | None = None,
         namespace: str = "default",
         ignore_eos: bool = False,
         chunk: int = 512,
@@ -406,7 +408,7 @@ class Model:
         least, most = (tokens[0], tokens[0]) if tokens.size == 1 else (tokens.min(), tokens.max())
         if least < 0 or most >= limit:
             bad = tokens[(tokens < 0) | (tokens >= limit)]
-            raise kv.ArgumentError(f"[models] step.tokens: got token id {int(bad[0])}, allowed 0 to {limit - 1}")
+            raise ArgumentError(f"[models] step.tokens: got token id {int(bad[0])}, allowed 0 to {limit - 1}")
         return tokens
 
     def _check_positions(self, step: Any) -> None:
@@ -416,7 +418,7 @@ class Model:
         last = int(np.asarray(step.positions).max())
         if last >= limit:
             scaling = self.config.rope_scaling or {}
-            raise kv.NotSupported(
+            raise NotSupported(
                 f"[models] position: got {last}, allowed up to {limit - 1} with rope_type {scaling['rope_type']!r}: "
                 "beyond that K depends on the length of the text it was computed in, so it cannot be shared"
             )

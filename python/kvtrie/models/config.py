@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import kvtrie as kv
+from ..errors import FormatError, NotSupported
 
 ROPE_TYPES = ("linear", "dynamic", "yarn", "longrope", "llama3")
 _ROPE_KEYS = (
@@ -101,12 +101,12 @@ def parse_config(
     refuse_quantised(raw, where)
     refuse_activation(raw, where)
     if raw.get("use_sliding_window"):
-        raise kv.NotSupported(f"[models.config] {where}: use_sliding_window: got true, allowed false (full attention)")
+        raise NotSupported(f"[models.config] {where}: use_sliding_window: got true, allowed false (full attention)")
     kinds = raw.get("layer_types") or []
     check_kinds(kinds if isinstance(kinds, list) else [kinds], ("full_attention",), where)
     rope = read_rope(flat_rope(raw, where), raw, where)
     if rope.partial != 1.0:
-        raise kv.NotSupported(f"[models.config] {where}: partial_rotary_factor: got {rope.partial}, allowed 1.0")
+        raise NotSupported(f"[models.config] {where}: partial_rotary_factor: got {rope.partial}, allowed 1.0")
     config = ModelConfig(**common_fields(raw, rope, model_type=model_type, generation=generation, where=where))
     check(config, where)
     return config
@@ -151,7 +151,7 @@ def text_part(raw: Mapping[str, Any], where: str = "config") -> dict[str, Any]:
     if text is None:
         return dict(raw)
     if not isinstance(text, Mapping):
-        raise kv.FormatError(f"[models.config] {where}: text_config: got {text!r}, allowed an object")
+        raise FormatError(f"[models.config] {where}: text_config: got {text!r}, allowed an object")
     shared = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config")
     return {**text, **{key: raw[key] for key in shared if raw.get(key) is not None}}
 
@@ -168,31 +168,31 @@ class Reader:
         if value is None:
             value = default
         if value is None:
-            raise kv.FormatError(f"[models.config] {self._where}: {key} is missing")
+            raise FormatError(f"[models.config] {self._where}: {key} is missing")
         return value
 
     def integer(self, key: str, default: int | None = None) -> int:
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise kv.FormatError(f"[models.config] {self._where}: {key}: got {value!r}, allowed an integer")
+            raise FormatError(f"[models.config] {self._where}: {key}: got {value!r}, allowed an integer")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise kv.FormatError(f"[models.config] {self._where}: {key}: got {value!r}, allowed a number")
+            raise FormatError(f"[models.config] {self._where}: {key}: got {value!r}, allowed a number")
         return float(value)
 
     def within(self, key: str, least: int, most: int, default: int | None = None) -> int:
         value = self.integer(key, default)
         if not least <= value <= most:
-            raise kv.FormatError(f"[models.config] {self._where}: {key}: got {value}, allowed {least} to {most}")
+            raise FormatError(f"[models.config] {self._where}: {key}: got {value}, allowed {least} to {most}")
         return value
 
     def positive(self, key: str, default: float | None = None) -> float:
         value = self.number(key, default)
         if not 0 < value < math.inf:
-            raise kv.FormatError(f"[models.config] {self._where}: {key}: got {value}, allowed a positive finite number")
+            raise FormatError(f"[models.config] {self._where}: {key}: got {value}, allowed a positive finite number")
         return value
 
     def layers(self) -> int:
@@ -206,7 +206,7 @@ class Reader:
         if not isinstance(value, (list, tuple)) or not all(
             isinstance(item, int) and not isinstance(item, bool) and least <= item <= most for item in value
         ):
-            raise kv.FormatError(
+            raise FormatError(
                 f"[models.config] {self._where}: {key}: got {value!r}, allowed integers from {least} to {most}"
             )
         return tuple(value)
@@ -214,7 +214,7 @@ class Reader:
     def flag(self, key: str, default: bool = False) -> bool:
         value = self._get(key, default)
         if not isinstance(value, bool):
-            raise kv.FormatError(f"[models.config] {self._where}: {key}: got {value!r}, allowed true or false")
+            raise FormatError(f"[models.config] {self._where}: {key}: got {value!r}, allowed true or false")
         return value
 
 
@@ -223,7 +223,7 @@ def refuse_quantised(raw: Mapping[str, Any], where: str) -> None:
     quantised = raw.get("quantization_config")
     if quantised:
         method = quantised.get("quant_method", "unknown") if isinstance(quantised, Mapping) else quantised
-        raise kv.NotSupported(
+        raise NotSupported(
             f"[models.config] {where}: quantised weights: got quant_method {method!r}, "
             "allowed float32, float16 and bfloat16"
         )
@@ -233,7 +233,7 @@ def refuse_activation(
     raw: Mapping[str, Any], where: str, key: str = "hidden_act", allowed: Sequence[str] = ("silu", "swish")
 ) -> None:
     if raw.get(key, allowed[0]) not in allowed:
-        raise kv.NotSupported(f"[models.config] {where}: {key}: got {raw[key]!r}, allowed {allowed[0]!r}")
+        raise NotSupported(f"[models.config] {where}: {key}: got {raw[key]!r}, allowed {allowed[0]!r}")
 
 
 def check_kinds(kinds: Sequence[Any], allowed: Sequence[str], where: str) -> None:
@@ -241,7 +241,7 @@ def check_kinds(kinds: Sequence[Any], allowed: Sequence[str], where: str) -> Non
     for kind in kinds:
         if kind not in allowed:
             names = ", ".join(repr(name) for name in allowed)
-            raise kv.NotSupported(f"[models.config] {where}: layer_types: got {kind!r}, allowed {names}")
+            raise NotSupported(f"[models.config] {where}: layer_types: got {kind!r}, allowed {names}")
 
 
 def layer_kinds(
@@ -253,7 +253,7 @@ def layer_kinds(
         kinds = list(default)
     if not isinstance(kinds, (list, tuple)) or len(kinds) != layers:
         got = f"{len(kinds)} entries" if isinstance(kinds, (list, tuple)) else repr(kinds)
-        raise kv.FormatError(f"[models.config] {where}: layer_types: got {got}, allowed a list of {layers}")
+        raise FormatError(f"[models.config] {where}: layer_types: got {got}, allowed a list of {layers}")
     check_kinds(kinds, allowed, where)
     return tuple(kinds)
 
@@ -272,10 +272,10 @@ def flat_rope(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
     for key in ("rope_scaling", "rope_parameters"):
         value = raw.get(key) or {}
         if not isinstance(value, Mapping):
-            raise kv.FormatError(f"[models.config] {where}: {key}: got {value!r}, allowed an object")
+            raise FormatError(f"[models.config] {where}: {key}: got {value!r}, allowed an object")
         parameters.update(value)
     if any(isinstance(value, Mapping) for value in parameters.values()):
-        raise kv.NotSupported(f"[models.config] {where}: rope_parameters per layer type, allowed one for all layers")
+        raise NotSupported(f"[models.config] {where}: rope_parameters per layer type, allowed one for all layers")
     return parameters
 
 
@@ -296,7 +296,7 @@ def read_rope(
     partial = Reader(raw, where).positive("partial_rotary_factor", partial)
     partial = Reader(parameters, where).positive("partial_rotary_factor", partial)
     if partial > 1.0:
-        raise kv.FormatError(f"[models.config] {where}: partial_rotary_factor: got {partial}, allowed up to 1.0")
+        raise FormatError(f"[models.config] {where}: partial_rotary_factor: got {partial}, allowed up to 1.0")
     kind = parameters.pop("type", "default")
     kind = parameters.pop("rope_type", kind)
     if kind == "default":
@@ -306,7 +306,7 @@ def read_rope(
 
 def _scaling(kind: Any, parameters: Mapping[str, Any], raw: Mapping[str, Any], where: str) -> dict[str, Any]:
     if kind not in ROPE_TYPES:
-        raise kv.NotSupported(f"[models.config] {where}: rope_type: got {kind!r}, allowed {', '.join(ROPE_TYPES)}")
+        raise NotSupported(f"[models.config] {where}: rope_type: got {kind!r}, allowed {', '.join(ROPE_TYPES)}")
     if kind != "longrope":
         Reader(parameters, where).number("factor")
     max_positions = Reader(raw, where).integer("max_position_embeddings", _MAX_POSITIONS)
@@ -325,7 +325,7 @@ def _token_ids(raw: Mapping[str, Any], generation: Mapping[str, Any] | None, key
     values = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
     for item in values:
         if isinstance(item, bool) or not isinstance(item, int):
-            raise kv.FormatError(f"[models.config] {where}: {key}: got {value!r}, allowed a token id or a list of them")
+            raise FormatError(f"[models.config] {where}: {key}: got {value!r}, allowed a token id or a list of them")
     return tuple(values)
 
 
@@ -334,16 +334,16 @@ def check(config: ModelConfig, where: str) -> None:
     for name in _POSITIVE:
         limit = _MOST_LAYERS if name == "num_hidden_layers" else _MOST
         if not 1 <= getattr(config, name) <= limit:
-            raise kv.FormatError(f"[models.config] {where}: {name}: got {getattr(config, name)}, allowed 1 to {limit}")
+            raise FormatError(f"[models.config] {where}: {name}: got {getattr(config, name)}, allowed 1 to {limit}")
     if config.num_attention_heads % config.num_key_value_heads:
-        raise kv.FormatError(
+        raise FormatError(
             f"[models.config] {where}: num_key_value_heads: got {config.num_key_value_heads}, "
             f"allowed a divisor of num_attention_heads ({config.num_attention_heads})"
         )
     if config.head_dim % 2:
-        raise kv.FormatError(f"[models.config] {where}: head_dim: got {config.head_dim}, allowed an even number")
+        raise FormatError(f"[models.config] {where}: head_dim: got {config.head_dim}, allowed an even number")
     if not 0 < config.rms_norm_eps < math.inf or not 0 < config.rope_theta < math.inf:
-        raise kv.FormatError(
+        raise FormatError(
             f"[models.config] {where}: rms_norm_eps {config.rms_norm_eps}, rope_theta {config.rope_theta}: "
             "allowed positive finite numbers"
         )

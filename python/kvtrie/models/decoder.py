@@ -12,8 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import kvtrie as kv
-
+from .. import ops
 from .config import ModelConfig
 from .step_inputs import Positions, Rope, Rows
 from .weight_table import WeightTable
@@ -105,8 +104,8 @@ class DecoderLayer:
             x = self.mixer(step, self.input_norm(x), positions, take, x)
             return self.mlp(self.mlp_norm(x), x)
         mixed = self.mixer(step, self.input_norm(x), positions, take, None)
-        x = kv.ops.add(x if take is None else take.take(x), self.mixed_norm(mixed))
-        return kv.ops.add(x, self.out_norm(self.mlp(self.mlp_norm(x))))
+        x = ops.add(x if take is None else take.take(x), self.mixed_norm(mixed))
+        return ops.add(x, self.out_norm(self.mlp(self.mlp_norm(x))))
 
 
 class Norm:
@@ -116,7 +115,7 @@ class Norm:
         self._arguments = (weight, eps, offset)
 
     def __call__(self, x: Any) -> Any:
-        return kv.ops.rms_norm(x, *self._arguments)
+        return ops.rms_norm(x, *self._arguments)
 
 
 def biases(shapes: Shapes, names: tuple[str, ...], present: bool = True) -> Shapes:

@@ -11,7 +11,7 @@ import importlib.util
 from pathlib import Path
 from typing import NamedTuple
 
-import kvtrie as kv
+from ..errors import ArgumentError
 
 __all__ = ["Chosen", "choose", "installed", "shipped"]
 
@@ -40,7 +40,7 @@ def choose(name: str | None = None) -> Chosen:
         return Chosen(str(file), file.stem)
     if tiny is None:
         wanted = "a model: examples/tiny is not here" if name else f"the name of a model; `{_INSTALL}` installs one"
-        raise kv.ArgumentError(f"[models] model: got {name or 'none'}, allowed {wanted}")
+        raise ArgumentError(f"[models] model: got {name or 'none'}, allowed {wanted}")
     if name == TINY:
         return Chosen(str(tiny), TINY)
     return Chosen(

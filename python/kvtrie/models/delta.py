@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-import kvtrie as kv
-
+from .. import ops
 from .config import ModelConfig
 from .decoder import Mixer, Shapes, Site
 from .step_inputs import Positions, Rows
@@ -107,23 +106,23 @@ class GatedDelta:
     def __call__(self, step: Any, h: Any, positions: Positions, take: Rows | None, x: Any) -> Any:  # noqa: ARG002 (a Mixer's)
         c = self.config
         rows = h.shape[0]
-        mixed = kv.ops.silu(step.conv(self.index, self.qkv(h), self.conv))
-        q, k, v = kv.ops.split(mixed, [c.key_width, c.key_width, c.value_width])
+        mixed = ops.silu(step.conv(self.index, self.qkv(h), self.conv))
+        q, k, v = ops.split(mixed, [c.key_width, c.key_width, c.value_width])
         q, k = (self._unit(part.reshape(rows, c.linear_num_key_heads, c.linear_key_head_dim)) for part in (q, k))
         v = v.reshape(rows, c.linear_num_value_heads, c.linear_value_head_dim)
-        g = kv.ops.mul(kv.ops.softplus(kv.ops.add(self.a(h), self.decay_bias)), self.decay)
-        y = step.gated_delta(self.index, kv.ops.mul(q, self.scale), k, v, g, kv.ops.sigmoid(self.b(h)))
+        g = ops.mul(ops.softplus(ops.add(self.a(h), self.decay_bias)), self.decay)
+        y = step.gated_delta(self.index, ops.mul(q, self.scale), k, v, g, ops.sigmoid(self.b(h)))
         y = y.reshape(rows, c.value_width)
         if take is not None:
             y, h = take.take(y), take.take(h)
             x = None if x is None else take.take(x)
         heads = (y.shape[0], c.linear_num_value_heads, c.linear_value_head_dim)
-        y = kv.ops.rms_norm(y.reshape(*heads), self.norm, c.rms_norm_eps)
-        return self.out(kv.ops.silu_mul(self.z(h).reshape(*heads), y).reshape(heads[0], c.value_width), x)
+        y = ops.rms_norm(y.reshape(*heads), self.norm, c.rms_norm_eps)
+        return self.out(ops.silu_mul(self.z(h).reshape(*heads), y).reshape(heads[0], c.value_width), x)
 
     @staticmethod
     def _unit(x: Any) -> Any:
-        return kv.ops.l2_norm(x, _L2_EPS)
+        return ops.l2_norm(x, _L2_EPS)
 
 
 def rows_by_part(config: HybridConfig) -> tuple[Array, Array, Array, Array]:

@@ -33,32 +33,22 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import fcntl
 import json
-import math
 import os
 import re
-import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-import kvtrie as kv
-from kvtrie import _child, _devices
-
+from .. import _child, _kept
 from .config import ModelConfig
-from .weights import Array, WeightSource
 
 if TYPE_CHECKING:
     from .base import Model
 
-_SMALL = 256  # sizes that no kernel depends on: those of the vocabulary, of activations and within the MLP
-_PATIENCE = 60.0  # seconds that a helper waits for the first step
+SMALL = 256  # sizes that no kernel depends on: those of the vocabulary, of activations and within the MLP
 
 _known: dict[Path, Helper] = {}  # that have something to do, by marker: models of one kind share one
 _known_lock = threading.Lock()
@@ -66,7 +56,7 @@ _known_lock = threading.Lock()
 
 def small(config: ModelConfig) -> ModelConfig:
     """A configuration whose model launches the same kernels and holds little."""
-    sizes = {"hidden_size": _SMALL, "intermediate_size": _SMALL, "vocab_size": _SMALL, "num_hidden_layers": 1}
+    sizes = {"hidden_size": SMALL, "intermediate_size": SMALL, "vocab_size": SMALL, "num_hidden_layers": 1}
     return dataclasses.replace(config, **sizes)  # type: ignore[arg-type]  # sizes are int
 
 
@@ -109,7 +99,7 @@ def _name(device: Any) -> str:
 
 def marker(model: Model, text: str) -> Path | None:
     """The file that says all this was compiled; None where nothing is kept."""
-    return _devices.kept_file("models", text, model.device.driver, model.device.version)
+    return _kept.kept_file("models", text, model.device.driver, model.device.version)
 
 
 class Helper:
@@ -119,10 +109,10 @@ class Helper:
         self.dtype = dtype
         self._done = done
         self._over, self._attention = threading.Event(), threading.Event()
-        self._command = _child.command(__name__, text, str(done))
+        self._command = _child.command("kvtrie.models.helper_child", text, str(done))
         self._process: subprocess.Popen[bytes] | None = None
         self._goes_on = False
-        if _first_of(done).exists():
+        if first_of(done).exists():
             self._attention.set()
 
     def begin(self) -> None:
@@ -200,7 +190,7 @@ class Helper:
         self._end()
 
 
-def _first_of(done: Path) -> Path:
+def first_of(done: Path) -> Path:
     """The file that says that the first stage is done."""
     return Path(f"{done}.first")
 
@@ -228,65 +218,3 @@ def stop() -> None:
         helpers = list(_known.values())
     for helper in helpers:
         helper.stop()
-
-
-def _listen(went_on: threading.Event) -> None:
-    """Ends the process when the pipe is closed."""
-    while os.read(0, 1):
-        went_on.set()
-    os._exit(0)
-
-
-def main() -> None:
-    """The helper: its arguments are what it is told and the marker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["KVTRIE_HELPER"] = "0"  # its own model has none
-    went_on = threading.Event()
-    threading.Thread(target=_listen, args=(went_on,), daemon=True).start()
-    told, done = json.loads(sys.argv[2]), Path(sys.argv[3])
-    device, config = kv.Device(told["device"]), told_config(told["config"])
-    if not _first_of(done).exists():
-        _attention(device, config, told["kv"])
-        _first_of(done).touch(mode=0o600)
-    os.write(1, b"a")
-    if not went_on.wait(_PATIENCE):
-        return
-    os.nice(19)
-    with open(f"{done}.lock", "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists():
-            _everything(device, config, told)
-            done.touch(mode=0o600)
-
-
-def _attention(device: Any, config: ModelConfig, dtype: str) -> None:
-    """One row stored and attended."""
-    heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    pool = kv.CausalCache([0], kv_heads, dim, _SMALL, dtype=dtype, device=device)
-    with kv.PrefixCache([pool], host_bytes=0) as cache:
-        step = cache.batch([cache.begin([0], publish=False)])
-        qkv = np.zeros((1, (heads + 2 * kv_heads) * dim), np.float32)
-        np.asarray(step.attend_qkv(0, kv.tensor(qkv, device=device)))
-
-
-def _zeros(name: str, shape: tuple[int, ...], kind: str) -> WeightSource:
-    """A tensor of zeros as a file stores it."""
-    if kind not in ("F32", "F16", "BF16"):
-        from .gguf.weights import zero_blocks  # half a second
-
-        return zero_blocks(name, shape, kind)
-    dtype = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}[kind]
-
-    def rows(begin: int, end: int) -> Array:
-        return np.zeros((end - begin, *shape[1:]), dtype)
-
-    return WeightSource(name, kind, shape, math.prod(shape) * np.dtype(dtype).itemsize, "zeros", rows)
-
-
-def _everything(device: Any, config: ModelConfig, told: dict[str, Any]) -> None:
-    family = kv.models.family_of(config)
-    stored, shapes = told.get("stored", {}), family.tensor_shapes(config)
-    sources = {name: _zeros(name, shape, stored.get(name, "F32")) for name, shape in shapes.items()}
-    family(config, sources, device=device, dtype=told["weights"]).warm_up(told["kv"])
-    os.write(1, b"e")
-    device._save_programs()

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-import kvtrie as kv
+from ..errors import FormatError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # organisation/model
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
@@ -17,7 +17,7 @@ def find_model(path: str | os.PathLike[str]) -> Path:
     found = Path(path)
     if not found.exists():
         if _NAME.fullmatch(os.fspath(path)) is None:
-            raise kv.FormatError(
+            raise FormatError(
                 f"[models.load] path: got {str(path)!r}, allowed a checkpoint folder, a GGUF file or organisation/model"
             )
         found = _in_cache(os.fspath(path))
@@ -26,7 +26,7 @@ def find_model(path: str | os.PathLike[str]) -> Path:
     files = sorted(file for file in found.glob("*.gguf") if _LATER_PART.search(file.name) is None)
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
-        raise kv.FormatError(f"[models.load] {found}: got {len(files)} GGUF files, allowed the path of one: {names}")
+        raise FormatError(f"[models.load] {found}: got {len(files)} GGUF files, allowed the path of one: {names}")
     return files[0] if files else found
 
 
@@ -40,7 +40,7 @@ def _in_cache(name: str) -> Path:
     try:
         return Path(snapshot_download(name, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError, OSError):
-        raise kv.FormatError(
+        raise FormatError(
             f"[models.load] path: got {name!r}, which is neither a path nor in the local hub cache; "
             f"`hf download {name}` puts it there"
         ) from None

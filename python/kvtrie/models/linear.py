@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import kvtrie as kv
+from .. import ops
 
 
 class Linear:
@@ -19,9 +19,9 @@ class Linear:
 
     def __call__(self, x: Any, residual: Any | None = None) -> Any:
         if self.bias is None:
-            return kv.ops.matmul(x, self.weight, add=residual)
-        y = kv.ops.matmul(x, self.weight, add=self.bias)
-        return y if residual is None else kv.ops.add(residual, y)
+            return ops.matmul(x, self.weight, add=residual)
+        y = ops.matmul(x, self.weight, add=self.bias)
+        return y if residual is None else ops.add(residual, y)
 
 
 class Gated:
@@ -32,7 +32,7 @@ class Gated:
         self.activation = activation
 
     def __call__(self, x: Any) -> Any:
-        return kv.ops.matmul_gated(x, self.pair, self.activation)
+        return ops.matmul_gated(x, self.pair, self.activation)
 
 
 class GatedParts:
@@ -41,7 +41,7 @@ class GatedParts:
     def __init__(self, gate: Linear, up: Linear, activation: str) -> None:
         self.gate = gate
         self.up = up
-        self._join = kv.ops.silu_mul if activation == "silu" else kv.ops.gelu_mul
+        self._join = ops.silu_mul if activation == "silu" else ops.gelu_mul
 
     def __call__(self, x: Any) -> Any:
         return self._join(self.gate(x), self.up(x))

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-import kvtrie as kv
-
+from .. import ops
+from ..errors import FormatError
 from .config import ModelConfig
 from .decoder import GatedMlp, MlpLayer, Shapes, Site, mlp_shapes
 from .linear import Linear
@@ -98,15 +98,15 @@ class SparseMlp:
     def __call__(self, h: Any, x: Any = None) -> Any:
         shared = self.shared(h)
         if self.shared_gate is not None:
-            shared = kv.ops.mul(shared, self.broadcast(kv.ops.sigmoid(self.shared_gate(h))))
-        y = kv.ops.add(self.experts(h, *self._route(np.asarray(self.router(h)))), shared)
-        return y if x is None else kv.ops.add(x, y)
+            shared = ops.mul(shared, self.broadcast(ops.sigmoid(self.shared_gate(h))))
+        y = ops.add(self.experts(h, *self._route(np.asarray(self.router(h)))), shared)
+        return y if x is None else ops.add(x, y)
 
     def _route(self, scores: Array) -> tuple[Array, Array]:
         """scores [rows, experts] -> which experts [rows, k], and their factors."""
         if self.plan.scores == "sigmoid":
             chosen, best = top_k(scores, self.plan.k)
-            return chosen, np.asarray(kv.ops.sigmoid(best))
+            return chosen, np.asarray(ops.sigmoid(best))
         chosen, factors = top_k(softmax(scores), self.plan.k)
         if self.plan.scores == "normed":
             factors = factors / factors.sum(axis=1, keepdims=True)
@@ -136,9 +136,9 @@ class Experts:
         rows, k = chosen.shape
         order = np.argsort(chosen, axis=None, kind="stable")
         scale = self._broadcast(np.ascontiguousarray(factors.reshape(-1, 1)[order], np.float32))
-        h = kv.ops.embedding(x, (order // k).astype(np.int32))
-        h = self._run(kv.ops.mul(h, scale) if self._scaled == "in" else h, chosen.reshape(-1)[order])
-        h = kv.ops.mul(h, scale) if self._scaled == "out" else h
+        h = ops.embedding(x, (order // k).astype(np.int32))
+        h = self._run(ops.mul(h, scale) if self._scaled == "in" else h, chosen.reshape(-1)[order])
+        h = ops.mul(h, scale) if self._scaled == "out" else h
         place = np.empty(rows * k, np.int32)
         place[order] = np.arange(rows * k, dtype=np.int32)
         return _sum_of_rows(h, place.reshape(rows, k))
@@ -148,14 +148,14 @@ class Experts:
         used, begins = np.unique(experts, return_index=True)
         ends = [*begins[1:], len(experts)]
         parts = [self._experts[e](h[int(begin) : int(end)]) for e, begin, end in zip(used, begins, ends)]
-        return parts[0] if len(parts) == 1 else kv.ops.concat(parts, axis=0)
+        return parts[0] if len(parts) == 1 else ops.concat(parts, axis=0)
 
 
 def _sum_of_rows(h: Any, place: Array) -> Any:
     """For each row of ``place`` [rows, k] the sum of those rows of h -> [rows, hidden]."""
-    total = kv.ops.embedding(h, np.ascontiguousarray(place[:, 0]))
+    total = ops.embedding(h, np.ascontiguousarray(place[:, 0]))
     for column in range(1, place.shape[1]):
-        total = kv.ops.add(total, kv.ops.embedding(h, np.ascontiguousarray(place[:, column])))
+        total = ops.add(total, ops.embedding(h, np.ascontiguousarray(place[:, column])))
     return total
 
 
@@ -186,7 +186,7 @@ def unfuse(
     for name, source, out, width in (("gate_up_proj", gate_up, 2 * inner, hidden), ("down_proj", down, hidden, inner)):
         expected = (count, width, out) if transposed else (count, out, width)
         if source.shape != expected:
-            raise kv.FormatError(
+            raise FormatError(
                 f"[models] {source.origin}: {prefix}.{name}: got shape {list(source.shape)}, expected {list(expected)}"
             )
     separate: dict[str, WeightSource] = {}

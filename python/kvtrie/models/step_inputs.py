@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-import kvtrie as kv
-
+from .. import ops
+from .._core import tensor
+from ..errors import FormatError
 from .weights import Array
 
 
@@ -41,7 +42,7 @@ class Rows:
         if self._wanted.size == 1:
             last = int(self._wanted[0])
             return x[last : last + 1]
-        return kv.ops.embedding(x, self._wanted)
+        return ops.embedding(x, self._wanted)
 
 
 class Rope:
@@ -49,13 +50,13 @@ class Rope:
 
     def __init__(self, head_dim: int, parameters: Mapping[str, Any], device: Any) -> None:
         try:
-            self.table = kv.ops.RopeTable(head_dim, device=device, **parameters)
+            self.table = ops.RopeTable(head_dim, device=device, **parameters)
         except (ValueError, TypeError) as error:
-            raise kv.FormatError(f"[models] rope_scaling of the configuration: {error}") from error
+            raise FormatError(f"[models] rope_scaling of the configuration: {error}") from error
 
     def __call__(self, x: Any, positions: Positions) -> Any:
         """x [rows, heads, head_dim] rotated to ``positions``."""
-        return kv.ops.rope(x, positions.tensor, table=self.table)
+        return ops.rope(x, positions.tensor, table=self.table)
 
 
 class Positions:
@@ -70,5 +71,5 @@ class Positions:
     def tensor(self) -> Any:
         """int32 [rows] on the device."""
         if self._tensor is None:
-            self._tensor = kv.tensor(np.asarray(self._step.positions, np.int32), device=self._device)
+            self._tensor = tensor(np.asarray(self._step.positions, np.int32), device=self._device)
         return self._tensor

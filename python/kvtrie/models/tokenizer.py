@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
-import kvtrie as kv
-
+from ..errors import ArgumentError, ArgumentTypeError, FormatError, IgnoredWarning, NotSupported
 from .weights import read_json
 
 Message = Mapping[str, Any]
@@ -42,7 +41,7 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``; ``add_special_tokens`` lets the tokenizer add what it always adds (a leading bos)."""
         if not isinstance(text, str):
-            raise kv.ArgumentTypeError(f"[tokenizer.encode] text: got {type(text).__name__}, allowed str")
+            raise ArgumentTypeError(f"[tokenizer.encode] text: got {type(text).__name__}, allowed str")
         return list(self.raw.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, tokens: Iterable[int], skip_special_tokens: bool = False) -> str:
@@ -102,7 +101,7 @@ class Tokenizer:
         import jinja2
 
         if self.chat_template is None:
-            raise kv.NotSupported("[tokenizer] this checkpoint has no chat template; use encode() on plain text")
+            raise NotSupported("[tokenizer] this checkpoint has no chat template; use encode() on plain text")
         values = {**self.special, "tools": None, "documents": None, **variables}
         try:
             if self._template is None:
@@ -112,7 +111,7 @@ class Tokenizer:
                 self._template.render(messages=list(messages), add_generation_prompt=add_generation_prompt, **values)
             )
         except jinja2.TemplateError as error:
-            raise kv.ArgumentError(f"[tokenizer] the chat template refused the messages: {error}") from error
+            raise ArgumentError(f"[tokenizer] the chat template refused the messages: {error}") from error
         return self.encode(text, add_special_tokens=False) if tokenize else text
 
     def _tell_ignored(self, variables: Mapping[str, Any]) -> None:
@@ -120,7 +119,7 @@ class Tokenizer:
             if variables.get(name) and name not in self._names and name not in self._told:
                 self._told.add(name)
                 text = f"[tokenizer] {name}: this checkpoint's chat template takes no notice of them"
-                warnings.warn(text, kv.IgnoredWarning, stacklevel=3)
+                warnings.warn(text, IgnoredWarning, stacklevel=3)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer | None:
@@ -133,7 +132,7 @@ class Tokenizer:
         try:
             raw = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception for every kind of damage
-            raise kv.FormatError(f"[models.load] {path}: not a tokenizer: {error}") from error
+            raise FormatError(f"[models.load] {path}: not a tokenizer: {error}") from error
         settings = read_json(folder / "tokenizer_config.json", required=False)
         special = {}
         for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
@@ -191,7 +190,7 @@ def _find_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise kv.FormatError(f"[models.load] {path}: cannot be read: {error}") from error
+            raise FormatError(f"[models.load] {path}: cannot be read: {error}") from error
     template = settings.get("chat_template")
     if isinstance(template, list):
         named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}

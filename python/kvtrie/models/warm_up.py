@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kvtrie as kv
-
+from .. import ops
+from .._core import tensor
+from ..prefix_cache import PrefixCache
 from .step_inputs import Positions, Rows
 from .weights import Progress
 
@@ -55,7 +56,7 @@ class DryStep:
         return v
 
     def _zeros(self, *shape: int) -> Any:
-        return kv.tensor(np.zeros(shape, np.float32), device=self._device)
+        return tensor(np.zeros(shape, np.float32), device=self._device)
 
 
 def kinds_of_layers(model: Model) -> list[int]:
@@ -105,18 +106,18 @@ def _all_parts(model: Model, dtype: str | None) -> list[Callable[[], None]]:
 
 def _one_row(model: Model, dtype: str) -> None:
     """A step of one row, launched operation by operation, on caches that go at once."""
-    with kv.PrefixCache(model.caches(REPLAY_CELLS, dtype, warm_up=False), host_bytes=0) as cache:
+    with PrefixCache(model.caches(REPLAY_CELLS, dtype, warm_up=False), host_bytes=0) as cache:
         step = cache.batch([cache.begin([0], publish=False)])
         model._launch(step, model._checked_tokens(step), Rows(step, False))
 
 
 def _choice(model: Model) -> None:
-    kv.ops.argmax(kv.tensor(np.zeros((1, model.config.vocab_size), np.float32), device=model.device))
+    ops.argmax(tensor(np.zeros((1, model.config.vocab_size), np.float32), device=model.device))
 
 
 def _attention(model: Model, dtype: str) -> None:
     config = model.config
-    kv.ops.warm_up(
+    ops.warm_up(
         config.num_attention_heads,
         config.num_key_value_heads,
         config.head_dim,
@@ -137,14 +138,14 @@ def _layers(model: Model, rows: int) -> None:
 
 def _replays(model: Model, dtype: str) -> None:
     """Steps of one session each for a row."""
-    with kv.PrefixCache(model.caches(REPLAY_CELLS, dtype, warm_up=False), host_bytes=0) as cache:
+    with PrefixCache(model.caches(REPLAY_CELLS, dtype, warm_up=False), host_bytes=0) as cache:
         for rows in REPLAYED_ROWS:
             model(cache.batch([cache.begin([0], publish=False) for _ in range(rows)]))
 
 
 def _rest(model: Model) -> None:
     """What comes behind the layers, but for the head itself: its product is one of theirs."""
-    kv.ops.embedding(model.embed(np.zeros(2, np.int32)), np.zeros(1, np.int32))
-    logits = model.finish(kv.tensor(np.zeros((1, model.config.vocab_size), np.float32), device=model.device))
-    kv.ops.argmax(logits)
-    kv.ops.sample(logits, 1.0, 0, 1.0, 0)
+    ops.embedding(model.embed(np.zeros(2, np.int32)), np.zeros(1, np.int32))
+    logits = model.finish(tensor(np.zeros((1, model.config.vocab_size), np.float32), device=model.device))
+    ops.argmax(logits)
+    ops.sample(logits, 1.0, 0, 1.0, 0)

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-import kvtrie as kv
-
+from .. import ops
+from .._core import tensor
+from ..errors import ArgumentError
 from .linear import Gated, GatedParts, Linear
 from .weights import Array, Progress, WeightSource, to_float16, to_float32
 
@@ -92,10 +93,10 @@ class WeightTable:
             if len(self._pieces(first)) > 1 or 2 * _in_buffer(first) > self._room:
                 return GatedParts(self.linear(gate), self.linear(up), activation)
             if first.dtype == np.uint8:
-                pair = kv.ops.pack_pair_blocks(first, second, kept, device=self.device)
+                pair = ops.pack_pair_blocks(first, second, kept, device=self.device)
             else:
-                on_device = [kv.tensor(each, device=self.device) for each in (first, second)]
-                pair = kv.ops.pack_pair(on_device[0], on_device[1], "q8_0" if kept == "q8_0" else None)
+                on_device = [tensor(each, device=self.device) for each in (first, second)]
+                pair = ops.pack_pair(on_device[0], on_device[1], "q8_0" if kept == "q8_0" else None)
         self.nbytes += pair.nbytes
         return Gated(pair, activation)
 
@@ -117,9 +118,9 @@ class WeightTable:
     def tied(self, table: Any) -> Linear:
         """The head that is the embedding, which stays in use as ``table``."""
         parts = as_parts(table)
-        if isinstance(parts[0], kv.ops.PackedWeight) or (not self.packs and len(parts) == 1):
+        if isinstance(parts[0], ops.PackedWeight) or (not self.packs and len(parts) == 1):
             return Linear(table)
-        packed = [kv.ops.pack(part, "q8_0" if self.dtype == "q8_0" else None) for part in parts]
+        packed = [ops.pack(part, "q8_0" if self.dtype == "q8_0" else None) for part in parts]
         self.nbytes += sum(part.nbytes for part in packed)
         return Linear(_one_or_all(packed))
 
@@ -138,11 +139,11 @@ class WeightTable:
         packed: list[Any] = []
         for piece in pieces:
             if piece.dtype == np.uint8:
-                packed.append(kv.ops.pack_blocks(piece, kept, device=self.device))
+                packed.append(ops.pack_blocks(piece, kept, device=self.device))
             else:
-                plain = kv.tensor(piece, device=self.device)
+                plain = tensor(piece, device=self.device)
                 packs = self.packs or len(pieces) > 1
-                packed.append(kv.ops.pack(plain, "q8_0" if kept == "q8_0" else None) if packs else plain)
+                packed.append(ops.pack(plain, "q8_0" if kept == "q8_0" else None) if packs else plain)
         self.nbytes += sum(part.nbytes for part in packed)
         return _one_or_all(packed)
 
@@ -155,7 +156,7 @@ class WeightTable:
         """A tensor laid out for this device's matmul, in its own type."""
         if not self.packs:
             return plain
-        packed = kv.ops.pack(plain)
+        packed = ops.pack(plain)
         self.nbytes += packed.nbytes - plain.nbytes
         return packed
 
@@ -220,7 +221,7 @@ class WeightTable:
         import gguf  # half a second
 
         if not np.isfinite(values).all():
-            raise kv.ArgumentError(f"got a number in {name} that is not finite, allowed finite ones in {kept}")
+            raise ArgumentError(f"got a number in {name} that is not finite, allowed finite ones in {kept}")
         kind = gguf.GGMLQuantizationType[kept.upper()]
         blocks: Array = gguf.quants.quantize(values, kind)
         error = gguf.quants.dequantize(blocks, kind) - values
@@ -234,13 +235,13 @@ class WeightTable:
         """Says whose numbers they are that cannot be packed."""
         try:
             yield
-        except kv.ArgumentError as error:
-            raise kv.ArgumentError(f"[models] dtype {self.dtype!r} cannot hold {name}: {error}") from error
+        except ArgumentError as error:
+            raise ArgumentError(f"[models] dtype {self.dtype!r} cannot hold {name}: {error}") from error
 
     def _upload(self, values: Array) -> Any:
-        tensor = kv.tensor(values, device=self.device)
-        self.nbytes += tensor.nbytes
-        return tensor
+        uploaded = tensor(values, device=self.device)
+        self.nbytes += uploaded.nbytes
+        return uploaded
 
 
 def as_parts(weight: Any) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import kvtrie as kv
+from ..errors import ArgumentError, ArgumentTypeError, FormatError, NotSupported
 
 try:
     import safetensors
@@ -94,15 +94,15 @@ def read_json(path: Path, *, required: bool = True) -> dict[str, Any]:
     except FileNotFoundError:
         if not required:
             return {}
-        raise kv.FormatError(f"[models.load] {path}: the file is missing") from None
+        raise FormatError(f"[models.load] {path}: the file is missing") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise kv.FormatError(f"[models.load] {path}: cannot be read: {error}") from error
+        raise FormatError(f"[models.load] {path}: cannot be read: {error}") from error
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise kv.FormatError(f"[models.load] {path}: not valid JSON: {error}") from error
+        raise FormatError(f"[models.load] {path}: not valid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise kv.FormatError(f"[models.load] {path}: got a JSON {type(value).__name__}, allowed an object")
+        raise FormatError(f"[models.load] {path}: got a JSON {type(value).__name__}, allowed an object")
     return value
 
 
@@ -113,7 +113,7 @@ def open_folder(folder: Path) -> dict[str, WeightSource]:
     files = [folder / _SINGLE] if (folder / _SINGLE).exists() else sorted(folder.glob("*.safetensors"))
     if len(files) != 1:
         names = ", ".join(file.name for file in files) or "none"
-        raise kv.FormatError(f"[models.load] {folder}: {_SINGLE} or {_INDEX} is missing (safetensors files: {names})")
+        raise FormatError(f"[models.load] {folder}: {_SINGLE} or {_INDEX} is missing (safetensors files: {names})")
     return _open_file(files[0])
 
 
@@ -121,20 +121,16 @@ def _open_shards(folder: Path) -> dict[str, WeightSource]:
     index = folder / _INDEX
     table = read_json(index).get("weight_map")
     if not isinstance(table, dict) or not table:
-        raise kv.FormatError(f"[models.load] {index}: weight_map is missing or empty")
+        raise FormatError(f"[models.load] {index}: weight_map is missing or empty")
     shards: dict[str, dict[str, WeightSource]] = {}
     sources: dict[str, WeightSource] = {}
     for name, file in table.items():
         if not isinstance(file, str) or Path(file).name != file:
-            raise kv.FormatError(
-                f"[models.load] {index}: weight_map[{name!r}]: got {file!r}, allowed a plain file name"
-            )
+            raise FormatError(f"[models.load] {index}: weight_map[{name!r}]: got {file!r}, allowed a plain file name")
         if file not in shards:
             shards[file] = _open_file(folder / file)
         if name not in shards[file]:
-            raise kv.FormatError(
-                f"[models.load] {folder / file}: tensor {name!r} is missing, {_INDEX} says it is there"
-            )
+            raise FormatError(f"[models.load] {folder / file}: tensor {name!r} is missing, {_INDEX} says it is there")
         sources[name] = shards[file][name]
     return sources
 
@@ -147,9 +143,9 @@ def _open_file(path: Path) -> dict[str, WeightSource]:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
     except FileNotFoundError:
-        raise kv.FormatError(f"[models.load] {path}: the file is missing") from None
+        raise FormatError(f"[models.load] {path}: the file is missing") from None
     except (OSError, ValueError, safetensors.SafetensorError) as error:
-        raise kv.FormatError(f"[models.load] {path}: truncated or damaged: {error}") from error
+        raise FormatError(f"[models.load] {path}: truncated or damaged: {error}") from error
     sources = {}
     for name, entry in header.items():
         if name == "__metadata__":
@@ -175,9 +171,9 @@ def _file_reader(path: Path, dtype: str, shape: tuple[int, ...], offset: int) ->
             start = offset + begin * width * STORED[dtype].itemsize
             values: Array = np.fromfile(path, STORED[dtype], count, offset=start)
         except OSError as error:
-            raise kv.FormatError(f"[models.load] {path}: cannot be read: {error}") from error
+            raise FormatError(f"[models.load] {path}: cannot be read: {error}") from error
         if values.size != count:
-            raise kv.FormatError(f"[models.load] {path}: ended early: got {values.size} elements, expected {count}")
+            raise FormatError(f"[models.load] {path}: ended early: got {values.size} elements, expected {count}")
         shaped: Array = values.reshape((end - begin, *shape[1:]))
         return shaped
 
@@ -197,7 +193,7 @@ def _array_source(name: str, array: Array) -> WeightSource:
     elif array.dtype in (np.float32, np.float64):
         code, stored = "F32", np.ascontiguousarray(array, dtype=np.float32)
     else:
-        raise kv.ArgumentTypeError(
+        raise ArgumentTypeError(
             f"[models] weights[{name!r}]: got {array.dtype}, allowed float32, float16, float64 or bfloat16"
         )
     return WeightSource(name, code, tuple(array.shape), stored.nbytes, "weights", _array_reader(stored))
@@ -238,7 +234,7 @@ def check_table(
     """Raises unless ``sources`` holds exactly ``expected`` in shape and type; names ``ignored`` accepts may stay."""
     for name, given in sources.items():
         if given.dtype not in STORED and name not in expected and not ignored(name):
-            raise kv.NotSupported(
+            raise NotSupported(
                 f"[models] {given.origin}: quantised weights: got {name} of type {given.dtype}, "
                 f"allowed {', '.join(STORED)}"
             )
@@ -246,17 +242,17 @@ def check_table(
         source = sources.get(name)
         if source is None:
             origin = next((s.origin for s in sources.values()), "weights")
-            raise kv.FormatError(f"[models] {origin}: tensor {name!r} is missing, expected shape {list(shape)}")
+            raise FormatError(f"[models] {origin}: tensor {name!r} is missing, expected shape {list(shape)}")
         if source.dtype not in STORED:
-            raise kv.NotSupported(f"[models] {source.origin}: {name}: got {source.dtype}, allowed {', '.join(STORED)}")
+            raise NotSupported(f"[models] {source.origin}: {name}: got {source.dtype}, allowed {', '.join(STORED)}")
         if source.shape != shape:
-            raise kv.FormatError(
+            raise FormatError(
                 f"[models] {source.origin}: {name}: got shape {list(source.shape)}, expected {list(shape)}"
             )
     extra = sorted(name for name in sources if name not in expected and not ignored(name))
     if extra:
         shown = ", ".join(extra[:4]) + (", ..." if len(extra) > 4 else "")
-        raise kv.FormatError(
+        raise FormatError(
             f"[models] {sources[extra[0]].origin}: {len(extra)} tensors the model has no use for: {shown}"
         )
 
@@ -280,7 +276,7 @@ def to_float16(values: Array, dtype: str, name: str, wanted: str = "float16") ->
     with np.errstate(over="ignore"):
         narrow = wide.astype(np.float16)
     if np.any(np.isinf(narrow) & np.isfinite(wide)):
-        raise kv.ArgumentError(
+        raise ArgumentError(
             f"[models] dtype {wanted!r} cannot hold {name}: got |value| up to {np.abs(wide).max():g}, allowed 65504; "
             "use dtype='float32'"
         )

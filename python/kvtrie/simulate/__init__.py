@@ -17,12 +17,13 @@ from ..errors import ArgumentError
 
 if TYPE_CHECKING:
     from .draws import Lengths
+    from .formats import read
     from .lines import PathLike
     from .report import Report, Row
     from .runs import POLICIES, Capacity, Progress
     from .synthetic import KINDS, Workload, synthesize, workload
     from .token_trace import of_records, read_tokens, write_tokens
-    from .traces import Request, Trace, of_requests, read, read_mooncake, write_mooncake
+    from .traces import Request, Trace, of_requests, read_mooncake, write_mooncake
 
 __all__ = [
     "KINDS",
@@ -48,11 +49,12 @@ __all__ = [
 # Where the names are that `import kvtrie` does not need: a quarter of its time would go to them.
 _HOMES = {
     "draws": ("Lengths",),
+    "formats": ("read",),
     "report": ("Report", "Row"),
     "runs": ("POLICIES",),
     "synthetic": ("KINDS", "Workload", "synthesize", "workload"),
     "token_trace": ("of_records", "read_tokens", "write_tokens"),
-    "traces": ("Request", "Trace", "of_requests", "read", "read_mooncake", "write_mooncake"),
+    "traces": ("Request", "Trace", "of_requests", "read_mooncake", "write_mooncake"),
 }
 
 

@@ -12,11 +12,12 @@ from typing import Any, Optional, Union
 from .. import _core
 from ..errors import ArgumentError, ArgumentTypeError
 from .bar import bar
+from .formats import read
 from .optimum import Optimum
 from .report import Report, Row
 from .synthetic import Workload, synthesize
 from .token_trace import of_records
-from .traces import Request, Trace, of_requests, read
+from .traces import Request, Trace, of_requests
 
 POLICIES = ("lru", "slru", "lfu", "cost", "optimum")
 Capacity = Union[int, str]

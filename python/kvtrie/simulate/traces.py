@@ -16,7 +16,7 @@ from typing import Optional
 
 import numpy as np
 
-from ..errors import ArgumentError, FormatError
+from ..errors import ArgumentError
 from .lines import LARGEST, MOST_TOKENS, Line, PathLike, count_lines, lines_of, opened
 from .tokens import NO_TOKENS, Int32Array, seed_of, stream
 
@@ -137,19 +137,3 @@ def write_mooncake(trace: Iterable[Request], path: PathLike, block: int = 512) -
 
 def _digest(above: bytes, tokens: Int32Array) -> bytes:
     return hashlib.blake2b(above + tokens.astype("<i4").tobytes(), digest_size=16).digest()
-
-
-def read(path: PathLike, block: int = 512, expand: bool = False) -> Trace:
-    """The trace in a file of either format; the first line tells which."""
-    from .token_trace import read_tokens
-
-    for line in lines_of(path):
-        if "hash_ids" in line.fields:
-            return read_mooncake(path, block, expand)
-        if "ops" in line.fields:
-            return read_tokens(path)
-        raise FormatError(
-            f"[trace] {line.path} line {line.number}: got neither hash_ids (Mooncake) nor ops (token-level), "
-            f"allowed one of them"
-        )
-    raise FormatError(f"[trace] {path}: got no line, allowed at least 1")

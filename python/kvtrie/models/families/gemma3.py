@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kvtrie as kv
-
+from ... import ops
+from ...errors import FormatError, NotSupported
 from ..attention import AttentionPlan
 from ..base import AttentionGroup, Model
 from ..config import (
@@ -173,14 +173,14 @@ class Gemma3(Model):
         return groups
 
     def embed(self, tokens: Array) -> Any:
-        return kv.ops.mul(super().embed(tokens), self._embedding_scale)
+        return ops.mul(super().embed(tokens), self._embedding_scale)
 
     def finish(self, logits: Any) -> Any:
         """cap * tanh(x / cap), as 2 cap * sigmoid(2 x / cap) - cap: off by up to 1e-7 of ``cap``."""
         if self.config.final_logit_softcapping is None:
             return logits
         inner, outer, shift = self._cap
-        return kv.ops.add(kv.ops.mul(kv.ops.sigmoid(kv.ops.mul(logits, inner)), outer), shift)
+        return ops.add(ops.mul(ops.sigmoid(ops.mul(logits, inner)), outer), shift)
 
 
 def _copy(scaling: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -191,13 +191,13 @@ def _refuse(raw: Mapping[str, Any], where: str) -> None:
     refuse_quantised(raw, where)
     refuse_activation(raw, where, "hidden_activation", ("gelu_pytorch_tanh",))
     if raw.get("use_bidirectional_attention"):
-        raise kv.NotSupported(
+        raise NotSupported(
             f"[models.config] {where}: use_bidirectional_attention: "
             f"got {raw['use_bidirectional_attention']!r}, allowed false (causal)"
         )
     if raw.get("attn_logit_softcapping") is not None:
         # transformers has the key but does not apply it, so a checkpoint with it means one of two models.
-        raise kv.NotSupported(
+        raise NotSupported(
             f"[models.config] {where}: attn_logit_softcapping: got {raw['attn_logit_softcapping']!r}, allowed null"
         )
 
@@ -222,18 +222,18 @@ def _rope(raw: Mapping[str, Any], kind: str, where: str) -> RopeFields:
     for key in ("rope_parameters", "rope_scaling"):
         value = raw.get(key) or {}
         if not isinstance(value, Mapping):
-            raise kv.FormatError(f"[models.config] {where}: {key}: got {value!r}, allowed an object")
+            raise FormatError(f"[models.config] {where}: {key}: got {value!r}, allowed an object")
         if key == "rope_parameters" and value and not {FULL, SLIDING} & value.keys():
-            raise kv.FormatError(f"[models.config] {where}: {key}: got {value!r}, allowed one object per layer type")
+            raise FormatError(f"[models.config] {where}: {key}: got {value!r}, allowed one object per layer type")
         value = value.get(kind) or {} if key == "rope_parameters" else value if kind == FULL else {}
         if not isinstance(value, Mapping):
-            raise kv.FormatError(f"[models.config] {where}: {key}: got {value!r} for {kind}, allowed an object")
+            raise FormatError(f"[models.config] {where}: {key}: got {value!r} for {kind}, allowed an object")
         own.update(value)
     rope = read_rope(own, raw, where, theta=theta)
     if rope.partial != 1.0:
-        raise kv.NotSupported(f"[models.config] {where}: partial_rotary_factor: got {rope.partial}, allowed 1.0")
+        raise NotSupported(f"[models.config] {where}: partial_rotary_factor: got {rope.partial}, allowed 1.0")
     if kind == SLIDING and rope.scaling is not None and rope.scaling["rope_type"] in ("dynamic", "longrope"):
-        raise kv.NotSupported(
+        raise NotSupported(
             f"[models.config] {where}: rope_type of {kind}: got {rope.scaling['rope_type']!r}, "
             "allowed default, linear, yarn, llama3"
         )

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import kvtrie as kv
-
+from ...errors import FormatError, NotSupported
 from ..attention import AttentionPlan
 from ..base import AttentionGroup, Model
 from ..config import (
@@ -72,7 +71,7 @@ class Llama4(Model):
         reader = Reader(raw, where)
         rope = read_rope(flat_rope(raw, where), raw, where, theta=reader.number("rope_theta", 500_000.0))
         if rope.partial != 1.0:
-            raise kv.NotSupported(f"[models.config] {where}: partial_rotary_factor: got {rope.partial}, allowed 1.0")
+            raise NotSupported(f"[models.config] {where}: partial_rotary_factor: got {rope.partial}, allowed 1.0")
         fields = common_fields(raw, rope, model_type=cls.family, generation=generation, where=where)
         fields["mlp_bias"] = False
         config = Llama4Config(**{**fields, **_own_fields(raw, where)})
@@ -99,7 +98,7 @@ class Llama4(Model):
             prefix = f"model.layers.{index}.feed_forward.experts"
             for name in ("gate_up_proj", "down_proj"):
                 if f"{prefix}.{name}" not in found and f"{prefix}.0.gate_proj.weight" not in found:
-                    raise kv.FormatError(f"[models] {_origin(found)}: tensor '{prefix}.{name}' is missing")
+                    raise FormatError(f"[models] {_origin(found)}: tensor '{prefix}.{name}' is missing")
         return _experts(config).separate(found, config, config.expert_layers, transposed=True)
 
     @classmethod
@@ -126,7 +125,7 @@ def _own_fields(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
     every = reader.within("no_rope_layer_interval", 1, _MOST, 4)
     rotates = reader.integers("no_rope_layers", 0, 1) or tuple(int((i + 1) % every != 0) for i in range(layers))
     if len(rotates) < layers:
-        raise kv.FormatError(
+        raise FormatError(
             f"[models.config] {where}: no_rope_layers: got {len(rotates)} entries, allowed at least {layers}"
         )
     kinds = layer_kinds(raw, layers, (FULL, CHUNKED), [CHUNKED if flag else FULL for flag in rotates[:layers]], where)

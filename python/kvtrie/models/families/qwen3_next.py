@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import kvtrie as kv
-
+from ..._core import RecurrentCache
+from ...errors import FormatError
 from ..attention import AttentionPlan
 from ..base import AttentionGroup, Model
 from ..config import (
@@ -197,7 +197,7 @@ class Qwen3Next(Model):
             conv = (c.linear_conv_kernel_dim - 1, c.conv_width)
             delta = (c.linear_num_value_heads, c.linear_value_head_dim, c.linear_key_head_dim)
             device = options.get("device", self.device)
-            caches.append(kv.RecurrentCache(list(layers), *conv, *delta, slots, dtype="float32", device=device))
+            caches.append(RecurrentCache(list(layers), *conv, *delta, slots, dtype="float32", device=device))
         return caches
 
 
@@ -235,12 +235,12 @@ def expert_sizes(reader: Reader, count: int, default: int) -> dict[str, int]:
 
 def _check(config: HybridConfig, where: str) -> None:
     if config.linear_num_value_heads % config.linear_num_key_heads:
-        raise kv.FormatError(
+        raise FormatError(
             f"[models.config] {where}: linear_num_value_heads: got {config.linear_num_value_heads}, "
             f"allowed a multiple of linear_num_key_heads ({config.linear_num_key_heads})"
         )
     if config.rotary_dims < 2 or config.rotary_dims % 2:
-        raise kv.FormatError(
+        raise FormatError(
             f"[models.config] {where}: partial_rotary_factor: got {config.rotary_dims} rotated of "
             f"{config.head_dim} numbers, allowed an even number of at least 2"
         )

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-import kvtrie as kv
-
+from ...errors import FormatError
 from .reader import GgufFile, shown
 
 _MOST = 2**31 - 1
@@ -69,13 +68,13 @@ class Keys:
             raise self.error(key, "a number that is not finite", "finite numbers")
         return value
 
-    def error(self, key: str, got: Any, allowed: str) -> kv.FormatError:
-        return kv.FormatError(f"[models.load] {self.path}: {self._full(key)}: got {shown(got)}, allowed {allowed}")
+    def error(self, key: str, got: Any, allowed: str) -> FormatError:
+        return FormatError(f"[models.load] {self.path}: {self._full(key)}: got {shown(got)}, allowed {allowed}")
 
     def _get(self, key: str, default: Any) -> Any:
         value = self._values.get(self._full(key), default)
         if value is None:
-            raise kv.FormatError(f"[models.load] {self.path}: key {self._full(key)!r} is missing")
+            raise FormatError(f"[models.load] {self.path}: key {self._full(key)!r} is missing")
         return value
 
     def _full(self, key: str) -> str:

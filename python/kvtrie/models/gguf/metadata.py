@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-import kvtrie as kv
-
+from ...errors import FormatError
 from .keys import Keys
 from .reader import GgufFile
 from .weights import source
@@ -49,7 +48,7 @@ class Description:
     def rows_of(self, tensor: str, axis: int = 0) -> int:
         found = self.file.tensors.get(tensor)
         if found is None or axis >= len(found.shape):
-            raise kv.FormatError(f"[models.load] {self.file.path}: tensor {tensor!r} is missing or has too few axes")
+            raise FormatError(f"[models.load] {self.file.path}: tensor {tensor!r} is missing or has too few axes")
         return found.shape[axis]
 
     def common(self) -> dict[str, Any]:
@@ -116,12 +115,12 @@ def _rope_factors(d: Description) -> dict[str, Any]:
     """Frequencies divided by one factor each: Llama 3's scaling where they are its factors, else as they are."""
     tensor, pairs = d.file.tensors["rope_freqs.weight"], d.rotated() // 2
     if tensor.shape != (pairs,):
-        raise kv.FormatError(
+        raise FormatError(
             f"[models.load] {d.file.path}: rope_freqs.weight: got shape {list(tensor.shape)}, expected {[pairs]}"
         )
     factors = source(tensor, tensor.name).read().astype(np.float64)
     if not (np.isfinite(factors).all() and (factors > 0).all()):
-        raise kv.FormatError(f"[models.load] {d.file.path}: rope_freqs.weight: allowed positive finite numbers")
+        raise FormatError(f"[models.load] {d.file.path}: rope_freqs.weight: allowed positive finite numbers")
     theta = d.keys.positive(".rope.freq_base", 10000.0)
     length = d.keys.integer(".context_length")
     return _llama3(factors, theta) or {

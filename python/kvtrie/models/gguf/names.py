@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-import kvtrie as kv
-
+from ...errors import FormatError
 from ..config import ModelConfig
 from ..delta import HybridConfig, rows_by_part
 from ..gguf_form import GgufForm
@@ -179,8 +178,8 @@ class _Search:
         self._used.add(name)
         return tensor
 
-    def _error(self, message: str) -> kv.FormatError:
-        return kv.FormatError(f"[models.load] {self._file.path}: {message}")
+    def _error(self, message: str) -> FormatError:
+        return FormatError(f"[models.load] {self._file.path}: {message}")
 
 
 def _grouped(found: WeightSource, leaf: str, c: HybridConfig) -> WeightSource:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-import kvtrie as kv
+from ...errors import FormatError
 
 try:
     import gguf
@@ -83,7 +83,7 @@ def read_gguf(path: Path) -> GgufFile:
         part = _read_part(other)
         twice = sorted(tensors.keys() & part.tensors.keys())
         if twice:
-            raise kv.FormatError(f"[models.load] {other}: tensor {twice[0]!r} is in another part of {path.name}, too")
+            raise FormatError(f"[models.load] {other}: tensor {twice[0]!r} is in another part of {path.name}, too")
         tensors.update(part.tensors)
     return GgufFile(path, first.values, tensors)
 
@@ -92,7 +92,7 @@ def _other_parts(path: Path, count: int) -> list[Path]:
     """The files beside NAME-00001-of-0000N.gguf."""
     named = re.fullmatch(r"(.+)-00001-of-(\d{5})\.gguf", path.name)
     if named is None or int(named[2]) != count:
-        raise kv.FormatError(
+        raise FormatError(
             f"[models.load] {path}: split.count: got {count}, allowed 1, or the first of that many files, named "
             f"...-00001-of-{count:05d}.gguf"
         )
@@ -104,9 +104,9 @@ def _read_part(path: Path) -> GgufFile:
         with path.open("rb") as file:
             return _Header(path, file).read()
     except FileNotFoundError:
-        raise kv.FormatError(f"[models.load] {path}: the file is missing") from None
+        raise FormatError(f"[models.load] {path}: the file is missing") from None
     except OSError as error:
-        raise kv.FormatError(f"[models.load] {path}: cannot be read: {error}") from error
+        raise FormatError(f"[models.load] {path}: cannot be read: {error}") from error
 
 
 class _Header:
@@ -248,8 +248,8 @@ class _Header:
         self._at += count
         return data
 
-    def _error(self, message: str) -> kv.FormatError:
-        return kv.FormatError(f"[models.load] {self._path}: {message}")
+    def _error(self, message: str) -> FormatError:
+        return FormatError(f"[models.load] {self._path}: {message}")
 
 
 def shown(value: Any) -> str:

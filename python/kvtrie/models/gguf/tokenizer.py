@@ -12,8 +12,7 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
-import kvtrie as kv
-
+from ...errors import Error, FormatError
 from ..tokenizer import Tokenizer
 from .keys import Keys
 from .pre_tokenizers import RULES, Rule, normalizer, pre_tokenizer
@@ -72,10 +71,10 @@ def read_text(keys: Keys) -> Text | None:
     }
     try:
         raw = _whole(keys) or (_byte_level if kind == "gpt2" else _sentence_piece)(keys, vocabulary)
-    except kv.Error:
+    except Error:
         raise
     except Exception as error:  # the library raises bare Exception for whatever it is given
-        raise kv.FormatError(f"[models.load] {keys.path}: tokenizer.ggml: not a tokenizer: {error}") from error
+        raise FormatError(f"[models.load] {keys.path}: tokenizer.ggml: not a tokenizer: {error}") from error
     template = keys.text("tokenizer.chat_template", "") or None
     tokenizer = Tokenizer(raw, special=special, chat_template=template)
     return Text(tokenizer, ids["bos"], _end_ids(vocabulary, [ids["eos"], ids["eot"], ids["eom"]]))

@@ -15,8 +15,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-import kvtrie as kv
-
+from ...errors import FormatError
 from ..weights import STORED, Array, Blocks, WeightSource, to_float32
 from .reader import Kind, Tensor
 
@@ -45,7 +44,7 @@ def source(tensor: Tensor, name: str) -> WeightSource:
     """The whole tensor. Raises ``kv.FormatError`` for a type that nobody dequantises."""
     allowed = [kind.name for kind in _PLAIN] if len(tensor.shape) == 1 else kinds()
     if tensor.kind.name not in allowed:
-        raise kv.FormatError(
+        raise FormatError(
             f"[models.load] {tensor.path}: {tensor.name}: type: got {tensor.kind.name}, allowed {', '.join(allowed)}"
         )
     origin = str(tensor.path)
@@ -140,9 +139,9 @@ def _reader(tensor: Tensor, dtype: np.dtype[Any]) -> Callable[[int, int], Array]
         try:
             values = np.fromfile(tensor.path, dtype, count, offset=tensor.begin + begin * each * dtype.itemsize)
         except OSError as error:
-            raise kv.FormatError(f"[models.load] {tensor.path}: cannot be read: {error}") from error
+            raise FormatError(f"[models.load] {tensor.path}: cannot be read: {error}") from error
         if values.size != count:
-            raise kv.FormatError(
+            raise FormatError(
                 f"[models.load] {tensor.path}: {tensor.name}: ended early: got {values.size} elements, expected {count}"
             )
         shaped: Array = values.reshape(end - begin, *inner)

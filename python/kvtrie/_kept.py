@@ -1,0 +1,50 @@
+"""Files of the cache folder: compiled programs, and what was found out about drivers and models."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from . import _core
+
+
+def cache_folder() -> str:
+    """The folder for compiled programs, made with mode 0700; "" when it cannot be written.
+
+    KVTRIE_CACHE_DIR, else ``kvtrie`` in XDG_CACHE_HOME or ~/.cache. Whoever can write there can run code in this
+    process, so a folder that others may write to is not used.
+    """
+    named: Any = os.environ.get("KVTRIE_CACHE_DIR")
+    try:
+        folder = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvtrie"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except (OSError, RuntimeError):
+        return ""
+    ours = status.st_uid == os.getuid() and not status.st_mode & 0o022
+    return str(folder) if ours and os.access(folder, os.W_OK) else ""
+
+
+def kept_file(kind: str, *about: Any) -> Path | None:
+    """The file KIND-... in the cache folder for what was found out about these, with this build of the library.
+
+    None where nothing is kept.
+    """
+    import hashlib
+
+    folder = cache_folder()
+    if not folder:
+        return None
+    library = os.stat(_core.__file__)
+    key = (*about, _core.__version__, library.st_size, library.st_mtime_ns)
+    return Path(folder, f"{kind}-{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}")
+
+
+def keep(file: Path, text: str) -> None:
+    """Writes it whole or not at all: others may be reading it. Nothing is said where it cannot be written."""
+    with contextlib.suppress(OSError):
+        written = file.with_name(f"{file.name}.{os.getpid()}")
+        written.write_text(text, encoding="utf-8")
+        written.replace(file)
