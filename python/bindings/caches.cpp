@@ -134,7 +134,7 @@ fit. Raises ``CacheFull`` when there are not enough free cells; nothing has chan
   c.def("set_causal", &set_causal, py::arg("except_"),
         R"(Lets the rows ``except_`` of this step see all rows of their sequence in it, later ones too.
 
-So the patches of an image see each other. What the window or chunk hides below stays hidden. Each call replaces the one
+The patches of an image see each other like that. What the window or chunk hides below stays hidden. Each call replaces the one
 before, and a new step begins without; once a layer was attended, other rows raise ``ArgumentError``.)");
   c.def("put", &put, py::arg("layer"), py::arg("k"), py::arg("v"),
         "Stores this step's K [tokens, kv_heads, head_dim] and V [tokens, kv_heads, v_head_dim] of one layer, once.");
@@ -157,16 +157,16 @@ Raises ``NotRestorable`` (with ``nearest``) where ``can_resume(src, length)`` is
     R"(Removes the tokens [begin, end) of a sequence, to its end by default.
 
 What follows a removal in the middle moves down, its K rotated to the new positions; that needs ``rope`` and a window that
-is still complete afterwards, and has no meaning with chunks (else ``NotSupported``); and it needs cells for the part that
+is still complete afterwards, and has no meaning with chunks (else ``NotSupported``); and it needs cells for the tokens that
 other holders share (else ``CacheFull``). Removing to the end raises ``NotRestorable`` where ``can_resume(seq, begin)`` is
 false.)",
-    "Whether the sequence could go on from ``position`` tokens: it still holds all that the query there sees.",
+    "Whether the sequence could be resumed at ``position``: it still holds all that the query there sees.",
     "Holds the tokens from ``start`` to the end of a sequence, as far as it holds them; None when there are none.",
     R"(Makes the sequence exactly ``target`` tokens long, from a snapshot or (None) by cutting it.
 
 False, with nothing changed, where that is impossible: ``target`` beyond the snapshot's end, or the query there would see
 what neither the snapshot nor, below its start, the sequence holds.)",
-    "Two snapshots, [start, at) and [at, end); consumes its argument. An empty part is None.",
+    "Two snapshots, [start, at) and [at, end); consumes its argument. An empty half is None.",
     "One snapshot of two that follow each other; consumes both. None is an empty one.",
     "Schedules captures at ascending offsets of later steps; see ``take_snapshots``.",
     R"(What ``prepare_snapshots`` scheduled, one entry for each offset: the tokens since the offset before.
@@ -199,7 +199,7 @@ It holds its cells until it goes; several holders share cells without a copy.)")
 (default: head_dim): the shape of K and V. ``capacity``: cells, that is tokens. ``dtype``: how K and V are stored,
 "float16" or "float32". ``rope``: None, a dict (base, dims, scaling, interleaved; as in ``ops.rope``) or a list with one
 for each layer; needed only to remove tokens from the middle. ``window``: queries see that many keys, their own included.
-``chunk``: queries see the tokens of their own chunk only. With either, a sequence lets go of what none of its later
+``chunk``: queries see the tokens of their own chunk only. With either, a sequence releases what none of its later
 queries sees; ``memory`` (with a window) is how many keys it keeps instead, its next one included, so that it can be cut and
 go on from there. ``device``: a ``Device``, part of a name, or None for the
 best one; "host" is a plain reference in host memory and "null" stores nothing, both for tests.

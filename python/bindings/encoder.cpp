@@ -117,7 +117,7 @@ const CacheDocs kDocs{
     R"(Removes the tokens [begin, end) of a sequence, to its end by default.
 
 An item that stands there goes; one at ``end`` or later moves down with its token.)",
-    "Whether the sequence could go on from ``position`` tokens: any up to its length.",
+    "Whether the sequence could be resumed at ``position``: anywhere up to its length.",
     "Holds the tokens from ``start`` to the end of a sequence, with an item that stands there; None when there are "
     "none.",
     R"(Makes the sequence exactly ``target`` tokens long, from a snapshot or (None) by cutting it.

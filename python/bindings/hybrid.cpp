@@ -131,7 +131,7 @@ void add_properties(Class& c) {
         for (const HybridCache::Part& part : self.caches()) caches.append(part_to_python(part));
         return caches;
       },
-      "Its caches, without hybrids: the parts of one that was given are among them.");
+      "Its caches; a hybrid that was given is replaced by its parts.");
   c.def_property_readonly("layers", &HybridCache::layers, "The layer numbers of all its caches, ascending.");
   c.def_property_readonly("free_cells", &HybridCache::free_cells,
                           "Free cells of the cache that has fewest; None when none of its caches has cells.");
@@ -194,7 +194,7 @@ Raises ``NotRestorable`` (with ``nearest``) where ``can_resume(src, length)`` is
 
 Raises what the first cache that cannot raises: ``NotRestorable`` (to the end), ``NotSupported`` or ``CacheFull`` (in the
 middle).)",
-    "Whether the sequence could go on from ``position`` tokens in every cache.",
+    "Whether the sequence could be resumed at ``position`` in every cache.",
     "Holds the tokens from ``start`` to the end of a sequence, in every cache; None when there are none.",
     R"(Makes the sequence exactly ``target`` tokens long in every cache, from a snapshot or (None) by cutting it.
 

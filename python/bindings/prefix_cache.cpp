@@ -246,7 +246,7 @@ void init_plan(py::module_& m) {
   c.def_property_readonly(
       "tier", [](const ReusePlan& self) { return name_of(self.tier); },
       "Lowest tier it reads from: \"device\", \"host\", \"disk\", or \"none\" when nothing is reusable.");
-  c.def_readonly("bytes_moved", &ReusePlan::bytes_moved, "Bytes that would come back from lower tiers.");
+  c.def_readonly("bytes_moved", &ReusePlan::bytes_moved, "Bytes that would be paged in from lower tiers.");
   c.def_property_readonly(
       "reason", [](const ReusePlan& self) { return reason_to_python(self.reason); },
       "Why less is reusable than matched: a str with ``code`` and ``text``, empty when nothing is left out.");
@@ -282,11 +282,11 @@ using PrefixCacheClass = py::class_<PrefixCache, PrefixCachePtr>;
 void add_sessions(PrefixCacheClass& c) {
   c.def("begin", &begin, py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
         py::arg("reuse_all") = false, py::arg("use") = true, py::arg("publish") = true, py::arg("atomic") = py::none(),
-        R"(A session that stands as deep in the prompt as what is known allows.
+        R"(A session that reuses as much of the prompt as possible.
 
 ``tokens``: any integer sequence or array; contiguous int32 arrays are not copied. At least one token is left to
 compute, so that there are logits to go on from, unless ``reuse_all``. ``use=False`` reuses nothing; ``publish=False``
-shares nothing that this session computes. ``atomic``: spans (begin, end) of the prompt that go as one, such as groups
+shares nothing that this session computes. ``atomic``: spans (begin, end) that are reused whole or not at all, such as groups
 of tokens that see each other; items of ``kv.media`` are found by themselves. The same tokens with and without such a
 span are different: the other calls that take tokens take ``atomic``, too. Raises ``ArgumentError`` for no tokens,
 negative ones that are no media item, or more than the smallest cache of full attention has cells.)");
@@ -301,13 +301,13 @@ negative ones that are no media item, or more than the smallest cache of full at
 void add_memory(PrefixCacheClass& c) {
   c.def("restore", by_path("restore", &PrefixCache::restore), py::arg("tokens"), py::arg("namespace") = "default",
         py::kw_only(), py::arg("atomic") = py::none(),
-        "Brings a prefix back to the device ahead of use; returns how many of its tokens are there now.");
+        "Pages a prefix in before it is used; returns how many of its tokens are on the device now.");
   c.def("page_out", &page_out, py::arg("tokens") = py::none(), py::arg("nbytes") = py::none(), py::arg("to") = "host",
         py::arg("namespace") = "default", py::kw_only(), py::arg("atomic") = py::none(),
         R"(Moves state from the device to host memory; returns the bytes freed.
 
 ``to="disk"``: on to the disk tier, so that it leaves host memory as well and is in files when the call returns.
-``to="store"``: it stays in host memory, and was sent to the store when the call returns, as far as that took it.
+``to="store"``: it stays in host memory, and is in the store when the call returns, as far as that accepted it.
 ``tokens``: the tail of that path that no other branch or session uses. ``nbytes`` (an int, or a str such as "64MiB"):
 at least that much, least recently used first, or ``CacheFull`` with nothing changed. One of the two.)");
   c.def("evict", &evict, py::arg("tokens") = py::none(), py::arg("nbytes") = py::none(),
@@ -320,12 +320,12 @@ at least that much, least recently used first, or ``CacheFull`` with nothing cha
 ``held_cells``: the most cells that may be held of each attention cache, an int for all or a list with one for each, in
 the order of ``stats()["caches"]``. Pools are sized at creation; a cap below that leaves the rest unused, and 0, or more
 than the capacity, means the capacity. ``held_slots``: the same for recurrent caches. ``host_bytes``, ``disk_bytes``: of
-tiers that there are. None: as it was. A lower cap first makes room, least wanted first, to the host where it fits; a
-higher one holds at once. Raises ``CacheFull``, with nothing changed, when live sessions and pins hold more.)");
+existing tiers. None: unchanged. A lower cap first makes room in the order of eviction, to the host where it fits; a
+higher one takes effect at once. Raises ``CacheFull``, with nothing changed, when live sessions and pins hold more.)");
   c.def(
       "flush", [](PrefixCache& self) { return without_gil([&] { return self.flush(); }); },
-      R"(Writes everything that is known to the disk tier, and returns when it is there. What is on its way to the store
-is waited for.
+      R"(Writes everything that is known to the disk tier, and returns when it is written and when the store has what was on its
+way.
 
 False: some of it did not fit or could not be written; ``stats()["disk"]`` and the log say why. Raises ``NotSupported``
 without a disk tier or a store.)");
@@ -338,13 +338,13 @@ without a disk tier or a store.)");
       py::arg("path"));
   c.def("pin", &pin, py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(), py::arg("ttl") = py::none(),
         py::arg("atomic") = py::none(),
-        R"(Keeps a prefix where it is; returns how many of its tokens: what is known and fits under the cap for pins.
+        R"(Keeps a prefix where it is; returns the tokens kept: those that are known and fit under the cap for pins.
 
-``ttl``: seconds of the cache's clock after which the pin goes by itself, at the next call; None: never. Raises
+``ttl``: seconds of the cache's clock after which the pin ends by itself, at the next call; None: never. Raises
 ``ArgumentError`` for one that is not above 0.)");
   c.def("unpin", by_path("unpin", &PrefixCache::unpin), py::arg("tokens"), py::arg("namespace") = "default",
         py::kw_only(), py::arg("atomic") = py::none(),
-        "Takes one pin off; returns how many tokens it held, 0 when there was none.");
+        "Removes one pin; returns how many tokens it kept, 0 when there was none.");
 }
 
 void add_inspection(PrefixCacheClass& c) {
@@ -420,8 +420,8 @@ point or step ends inside one. The model replaces their embeddings.)");
       "close", [](PrefixCache& self) { without_gil([&] { self.close(); }); },
       R"(Closes every session and gives back all cells, host memory and the folder. May be called again, from any thread.
 
-Waits for calls of other threads that wait for something themselves: they raise ``ClosedError`` when that is over. In a callback,
-as a clock's or a store's, it returns at once, and what is left is done when the call that it interrupts has ended.)");
+Waits for calls of other threads that wait for something themselves: they raise ``ClosedError`` when that is over. In a callback
+of a clock or a store it returns at once, and the rest is done when the call that it interrupts has ended.)");
   refuse_pickling(c, "keeping it in the process: the K/V stay on the device");
 }
 

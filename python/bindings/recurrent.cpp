@@ -178,7 +178,7 @@ Raises ``NotRestorable`` unless that is 0 or all of them: a state exists at its 
     R"(Removes the tokens [begin, end) of a sequence, to its end by default: all of them, or none.
 
 Else raises ``NotRestorable``, and ``NotSupported`` where tokens after ``end`` would stay.)",
-    "Whether the sequence could go on from ``position`` tokens: 0, or its length.",
+    "Whether the sequence could be resumed at ``position``: 0, or its length.",
     "Holds a sequence's present state, for its tokens from ``start`` on; None when there are none.",
     R"(Makes the sequence exactly ``target`` tokens long, with the state of a snapshot that ends there.
 

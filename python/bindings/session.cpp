@@ -237,8 +237,8 @@ void add_report(Class& c) {
       "tier", [](const Session& self) { return name_of(self.tier()); },
       "Lowest tier that was read from: \"device\", \"host\", \"disk\", \"store\", or \"none\" when nothing was "
       "reused.");
-  c.def_property_readonly("bytes_moved", &Session::bytes_moved, "Bytes that came back from lower tiers.");
-  c.def_property_readonly("namespace", &Session::name_space, "The namespace it shares with.");
+  c.def_property_readonly("bytes_moved", &Session::bytes_moved, "Bytes that were paged in from lower tiers.");
+  c.def_property_readonly("namespace", &Session::name_space, "The namespace whose state it shares.");
 }
 
 void add_state(Class& c) {
@@ -291,7 +291,7 @@ void add_moves(Class& c) {
         without_gil([&] { self.rewind(target); });
       },
       py::arg("length"),
-      "Forgets the tokens from ``length`` on. Raises ``NotRestorable`` (with ``nearest``) where that is impossible.");
+      "Drops the tokens from ``length`` on. Raises ``NotRestorable`` (with ``nearest``) where that is impossible.");
   c.def(
       "can_rewind",
       [](const Session& self, const py::object& length) {
@@ -319,13 +319,13 @@ void add_moves(Class& c) {
 kept is free below it. Returns None, and the session is private from then on: its state no longer follows from its tokens
 alone. Where stored keys cannot move (chunks, recurrent layers, an incomplete window, RoPE that depends on the length)
 nothing changes, and the ``Reprocess`` returned names the tokens to begin a new session with. Raises ``CacheFull``,
-``ArgumentError`` for ``keep`` outside 0 to limit - 1 or inside a span that goes as one.)");
+``ArgumentError`` for ``keep`` outside 0 to limit - 1 or inside an atomic span.)");
   c.def(
       "close", [](Session& self) { without_gil([&] { self.close(); }); },
       R"(Ends the session; what it computed and published stays. May be called again, from any thread.
 
-A call of another thread that is on the session raises ``ClosedError`` when it next comes to it, and gives back what the session
-holds when it ends; ``close`` does not wait for that.)");
+A call that another thread is making on the session raises ``ClosedError`` when it next uses it, and releases what the session
+holds; ``close`` does not wait for that.)");
   c.def("__enter__", [](const SessionPtr& self) { return self; });
   c.def("__exit__", [](Session& self, const py::args&) { without_gil([&] { self.close(); }); });
   c.def(

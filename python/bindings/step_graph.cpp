@@ -43,7 +43,7 @@ void init_step_graph(py::module_& m) {
 The first step of each cache and number of rows, up to 8, is recorded while the model computes it, and proved by
 replaying it; later ones are replayed: one launch in place of 50 to 70, with the same bits. For models whose launches
 depend on nothing but the number of rows, and which read nothing of the step but its tokens and what ``attend_qkv`` adds.
-Where a step cannot be recorded it is computed as ever. Graphs go with this object or with their cache, whichever goes
+A step that cannot be recorded is computed as usual. Graphs go with this object or with their cache, whichever goes
 first. Threads: any.)",
                                                         py::release_gil_before_calling_cpp_dtor());
   c.def(py::init(&StepGraphs::create));

@@ -28,20 +28,21 @@ class PrefixCache(_core.PrefixCache):
     RecurrentCache, and HybridCache, which stands for its parts. Each belongs to one PrefixCache at a time. An empty
     list is for models without state.
     ``fingerprint``: which weights the K/V come from. ``host_bytes``: cap of the host tier: bytes, a text such as
-    "512MiB", 0 or None for no host tier, or "auto": a quarter of the machine's memory, at most four times the device
-    pools. ``disk``: folder of the disk tier, made when it is missing; one PrefixCache at a time has it. What leaves the
-    device and what closing sessions leave is written there behind; the next PrefixCache on the folder knows it again.
-    It needs a ``fingerprint`` and a host tier. ``disk_bytes``: its cap; None: half of what is free on its file system.
-    ``store``: what several processes share: the URL of a Redis or Valkey server, or any object with ``get``, ``put``
-    and ``delete`` (``kvtrie.stores``). What closing sessions leave is sent there behind; a prompt not known here
-    is looked up there. It needs a ``fingerprint`` and a host tier, of which a part is set aside for sending.
-    ``policy``: which state goes first when room is needed: "lru", "slru", "lfu" or "cost". ``load``: "auto" computes
-    again what is in a lower tier where the clock measured that to be faster, "always" loads it. ``checkpoint_every``:
-    distance of spaced restore points in tokens, for caches whose state exists only at restore points. ``growth``: cells
-    reserved ahead of a growing session. ``clock``: a callable that returns seconds, for ages, times to live and what
-    steps and page-ins take; None: the system's steady clock, and for steps the device's own. ``ttl``: seconds after
-    which state that nobody used goes from every tier, at the next call or one 64th of it later; None: it stays until
-    room is needed. What is pinned or in use stays.
+    "512MiB", 0 or None for no host tier, or "auto": a quarter of the machine's memory, at most four times the
+    device pools. ``disk``: folder of the disk tier, made when it is missing; one PrefixCache at a time has it.
+    What leaves the device and what closing sessions leave is written there in the background; the next
+    PrefixCache on the folder has it. It needs a ``fingerprint`` and a host tier. ``disk_bytes``: its cap; None:
+    half of what is free on its file system. ``store``: what several processes share: the URL of a Redis or Valkey
+    server, or any object with ``get``, ``put`` and ``delete`` (``kvtrie.stores``). What closing sessions leave is
+    sent there in the background; an unknown prompt is looked up there. It needs a ``fingerprint`` and a host
+    tier, some of which is set aside for sending. ``policy``: which state is evicted first when room is needed:
+    "lru", "slru", "lfu" or "cost". ``load``: "auto" computes again what is in a lower tier where the clock
+    measured that to be faster, "always" loads it. ``checkpoint_every``: distance of spaced restore points in
+    tokens, for caches whose state exists only at restore points. ``growth``: cells reserved ahead of a growing
+    session. ``clock``: a callable that returns seconds, for ages, times to live and what steps and page-ins take;
+    None: the system's steady clock, and for steps the device's own. ``ttl``: seconds after which state that
+    nobody used goes from every tier, at the next call or one 64th of it later; None: it stays until room is
+    needed. What is pinned or in use stays.
 
     Any thread may call; calls take turns. Nothing is shared across namespaces. Raises ``ArgumentError`` for no caches,
     a layer in two caches, or a cache that belongs to another PrefixCache.
@@ -112,7 +113,7 @@ class PrefixCache(_core.PrefixCache):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes everything that is known into a folder, in place of what a cache saved there before.
 
-        ``PrefixCache.open`` goes on from it, in another process, too: every conversation stands at its last restore
+        ``PrefixCache.open`` continues from it, even in another process: every conversation stands at its last restore
         point. Needs a fingerprint and a host tier. Raises ``FormatError`` when it cannot all be written.
         """
         self._save(os.fspath(path))

@@ -55,11 +55,10 @@ class Choice(NamedTuple):
 class Sampling:
     """Parameters of the choice. The defaults take the likeliest token.
 
-    ``temperature``: 0 for the likeliest token. ``top_k``: among so many (0: all). ``top_p``: among those that together
-    reach this probability. ``min_p``: among those at least this part as probable as the likeliest. ``typical_p``: among
-    the tokens closest to the expected surprise that reach this probability (Meister et al. 2022). These four do nothing
-    at temperature 0.
-
+    ``temperature``: 0 for the likeliest token. ``top_k``: among so many (0: all). ``top_p``: among those that
+    together reach this probability. ``min_p``: among those at least this fraction as probable as the likeliest.
+    ``typical_p``: among the tokens closest to the expected surprise that reach this probability (Meister et al.
+    2022). These four do nothing at temperature 0.
     ``repetition_penalty``: logits of tokens that stand in the text are divided by it (multiplied where negative).
     ``presence_penalty`` and ``frequency_penalty`` are taken off the logit of a token that was generated, the one once,
     the other for each time. ``logit_bias``: added to the logits of tokens by id; -inf forbids one.
