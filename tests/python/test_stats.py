@@ -1,4 +1,4 @@
-"""What `stats()` and `nodes()` give is what docs/stats.md and their docstrings list, key by key."""
+"""What `stats()`, `nodes()` and sessions report is what docs and docstrings list: each key, tier, kind and reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 import kvtrie as kv
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "stats.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "stats.md"
 NESTED = ("caches", "recurrent", "seconds_per_byte", "disk", "store")
 
 
@@ -89,17 +90,33 @@ def test_what_is_absent_is_none() -> None:
     assert (stats["disk"], stats["store"], stats["recurrent"]) == (None, None, [])
 
 
-@pytest.mark.parametrize(
-    ("owner", "values"),
-    [
-        (kv.Node, {"device", "host", "disk"}),
-        (kv.ReusePlan.tier, {"device", "host", "disk", "none"}),
-        (kv.Session.tier, {"device", "host", "disk", "store", "none"}),
-    ],
-    ids=["Node", "ReusePlan", "Session"],
-)
-def test_every_tier_is_named(owner: Any, values: set[str]) -> None:
+def names_of(enumeration: str) -> set[str]:
+    """What the core calls the values of an enumeration in Python, but for its absence."""
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "csrc" / "prefix_cache").glob("*.cpp")))
+    return set(re.findall(rf'case {enumeration}::k\w+:\s+return "(\w+)";', text))
+
+
+def quoted(owner: Any, field: str = "") -> set[str]:
+    """The values that a docstring quotes, of one field of several where it is named."""
     text = " ".join((owner.__doc__ or "").split())
-    if owner is kv.Node:
-        text = text.split("``tier``: ")[1].split(". ")[0]
-    assert set(re.findall(r'"(\w+)"', text)) == values
+    if field:
+        text = re.split(r"\. |\.$", text.split(f"``{field}``: ")[1])[0]
+    return set(re.findall(r'"(\w+)"', text))
+
+
+def test_every_tier_is_named() -> None:
+    tiers = names_of("Tier")
+    assert tiers == {"device", "host", "disk", "store"}
+    assert quoted(kv.Session.tier) == {*tiers, "none"}
+    assert quoted(kv.ReusePlan.tier) == {*tiers, "none"} - {"store"}  # `plan` never asks a store
+    assert quoted(kv.Node, "tier") == tiers - {"store"}  # what came from there is host memory
+
+
+def test_every_kind_of_restore_point_is_named() -> None:
+    assert quoted(kv.Node, "point") == names_of("PointKind") != set()
+
+
+def test_every_reason_is_explained() -> None:
+    text = (ROOT / "docs" / "using.md").read_text(encoding="utf-8")
+    paragraph = text.split("`reason.code` says why:")[1].split("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`\s\(", paragraph)) == names_of("ReasonCode") != set()
