@@ -57,7 +57,7 @@ def replay(report: Report, path: str, block: int, capacities: str) -> Replays:
     for row in found.rows:
         per_request = row.seconds / found.requests
         report.row(
-            f"{row.policy:>8} {row.capacity:>12,} tokens: {row.hit_rate:.4f} reused, {row.evicted:>14,} given up, "
+            f"{row.policy:>8} {row.capacity:>12,} tokens: {row.hit_rate:.4f} reused, {row.evicted:>14,} evicted, "
             f"{1e6 * per_request:.0f} us a request",
             policy=row.policy,
             capacity=row.capacity,

@@ -6,7 +6,7 @@ Workload, the same for all: 16 shared prefixes of 512 tokens, below them N leave
     match         a whole known sequence
     match short   544 of its tokens: ends inside an edge, which is cut there (by a match, or by what inserts)
     lock          lock and unlock a leaf
-    evict         give up the least recently used leaf
+    evict         evict the least recently used leaf
 
 Sides: ``kvtrie.PrefixTrie``; SGLang's ``RadixCache`` and its tree core in Rust, both from its published wheel, and its
 ``RadixTreeCpp`` where the sources are there; mlx-lm's ``PromptTrie``; ``cachetools.LRUCache``, a plain map of whole

@@ -192,7 +192,7 @@ The state goes to the one that ends where it exists; the other is None.)",
 An open step that the sequence is in is dropped.)",
     R"(What ``prepare_snapshots`` scheduled, one entry for each offset: the state there.
 
-None where no step came by, and at offset 0.)",
+None where no step reached it, and at offset 0.)",
     "a RecurrentSnapshot or None"};
 
 }  // namespace

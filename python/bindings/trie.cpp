@@ -88,8 +88,8 @@ void init_trie(py::module_& m) {
   init_evicted(m);
   py::class_<PrefixTrie, std::shared_ptr<PrefixTrie>> c(
       m, "PrefixTrie",
-      R"(A set of token sequences with byte counts, sharing what they have in common; least recently used leaf first
-out.
+      R"(A set of token sequences with byte counts that share what they have in common. The least recently used leaf is evicted
+first.
 
 Needs no device. Calls from several threads are safe: they take turns.)");
   c.def(py::init<>());
@@ -112,7 +112,7 @@ count.)");
       "Keeps a node and all above it from eviction. Each lock needs one unlock.");
   c.def(
       "unlock", [](PrefixTrie& self, const py::object& node) { self.unlock(to_node(node, "unlock")); }, py::arg("node"),
-      "Takes one lock off; the last one counts as a use.");
+      "Removes one lock; removing the last one counts as a use.");
   c.def(
       "touch", [](PrefixTrie& self, const py::object& node) { self.touch(to_node(node, "touch")); }, py::arg("node"),
       "Makes a node the latest used.");

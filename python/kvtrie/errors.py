@@ -74,7 +74,7 @@ class BusyError(Error):
 
 
 class IgnoredWarning(UserWarning):
-    """Something that was asked for has no effect here. Told once, through ``warnings``."""
+    """Something that was asked for has no effect here. Reported once, through ``warnings``."""
 
 
 class InternalError(Error):

@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]  # tokens of the prompt that are computed,
 class Generation(Iterator[int]):
     """The tokens of one answer, made as they are asked for; from :func:`generate`.
 
-    It can be asked again after an exception, such as KeyboardInterrupt, and goes on from the last complete step.
+    It can be continued after an exception, such as KeyboardInterrupt, from the last complete step.
     """
 
     def __init__(

@@ -100,10 +100,10 @@ class PrefixCache(_core.PrefixCache):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], caches: Caches, **options: Any) -> PrefixCache:
-        """A cache that goes on with what ``save`` or a disk tier left in the folder ``path``, and keeps it there.
+        """A cache that continues with what ``save`` or a disk tier left in the folder ``path``, and keeps it there.
 
-        The same as ``PrefixCache(caches, disk=path, **options)``, but the folder has to be one: ``FormatError``
-        otherwise. Conversations are known at once; their bytes are read when they are wanted.
+        The same as ``PrefixCache(caches, disk=path, **options)``, but something has to be there: ``FormatError``
+        otherwise. Conversations are known at once; their bytes are read when they are needed.
         """
         folder = os.fspath(path)
         if not os.path.isfile(os.path.join(folder, "lock")):

@@ -45,8 +45,8 @@ class SamplingOptions(TypedDict, total=False):
 class Reply(Iterator[str]):
     """An answer in whole characters, made as it is asked for; without its stop text and without special tokens.
 
-    An exception, such as KeyboardInterrupt, ends nothing: what was written stays in ``text_so_far``, and asking for the
-    next piece goes on. ``close`` ends it; so does leaving a ``with`` block.
+    An exception, such as KeyboardInterrupt, ends nothing: what was written stays in ``text_so_far``, and the next
+    read continues. ``close`` ends it, and so does leaving a ``with`` block.
     """
 
     def __init__(self, generation: Generation, stopper: Stopper, prompt_tokens: int) -> None:
@@ -91,7 +91,7 @@ class Reply(Iterator[str]):
 
     @property
     def message(self) -> dict[str, str]:
-        """The whole answer as a message, to go on with."""
+        """The whole answer as a message, for the next turn."""
         return {"role": "assistant", "content": self.text}
 
     @property

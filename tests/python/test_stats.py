@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import kvtrie as kv
+from kvtrie._values import Reason
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "stats.md"
@@ -120,3 +121,4 @@ def test_every_reason_is_explained() -> None:
     text = (ROOT / "docs" / "using.md").read_text(encoding="utf-8")
     paragraph = text.split("`reason.code` says why:")[1].split("\n\n")[0]
     assert set(re.findall(r"`(\w+)`\s\(", paragraph)) == names_of("ReasonCode") != set()
+    assert quoted(Reason, "code") == {*names_of("ReasonCode"), "none"}
