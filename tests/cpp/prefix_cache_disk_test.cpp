@@ -182,7 +182,7 @@ TEST_F(DiskCacheTest, MoreThanTheHostHoldsComesBackInRounds) {
   EXPECT_LE(cache_->stats().host_peak_bytes, 500 * kTokenBytes);
 }
 
-TEST_F(DiskCacheTest, AFullDiskGivesUpWhatWasNotUsedForLongest) {
+TEST_F(DiskCacheTest, AFullDiskEvictsWhatWasNotUsedForLongest) {
   open(4096, /*disk_bytes=*/3 * (250 * kTokenBytes + 4096));
   for (Token salt = 1; salt <= 6; ++salt) {
     chat(prompt(250, salt));

@@ -105,7 +105,7 @@ class LimitsTest : public ::testing::Test {
   PrefixCachePtr cache_;
 };
 
-TEST_F(LimitsTest, ALowerCapGivesUpWhatWasUsedLongestAgo) {
+TEST_F(LimitsTest, ALowerCapEvictsWhatWasUsedLongestAgo) {
   open(64);
   chat(prompt(20, 1));
   chat(prompt(20, 2));
@@ -187,7 +187,7 @@ TEST_F(LimitsTest, CapsOfWhatThereIsNot) {
   EXPECT_THROW(cache_->set_limits(limits), Error);
 }
 
-TEST_F(LimitsTest, TheDiskGivesUpFiles) {
+TEST_F(LimitsTest, TheDiskEvictsFiles) {
   open(64, 200, 1 << 20);
   for (Token salt = 1; salt <= 6; ++salt) chat(prompt(30, salt));
   ASSERT_TRUE(cache_->flush());

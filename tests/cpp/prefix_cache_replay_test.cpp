@@ -52,7 +52,7 @@ class NaiveLru {
   std::size_t compute(Item* root, const Tokens& all, std::size_t limit) {
     const auto [deepest, known] = walk(root, all, limit);
     mark(deepest, true);
-    while (capacity_ - count_ < all.size() - known) give_up();
+    while (capacity_ - count_ < all.size() - known) evict();
     Item* item = deepest;
     for (std::size_t i = known; i < all.size(); ++i) {
       std::unique_ptr<Item>& next = item->below[all[i]];
@@ -85,7 +85,7 @@ class NaiveLru {
     }
   }
 
-  void give_up() {
+  void evict() {
     std::vector<Item*> open;
     for (auto& [name, root] : roots_) open.push_back(&root);
     Item* victim = nullptr;

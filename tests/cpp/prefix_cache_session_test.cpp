@@ -1,4 +1,4 @@
-// Sessions over the host store: who reuses what, where a session stands, what is given up. The bytes themselves are the
+// Sessions over the host store: who reuses what, where a session stands, what is evicted. The bytes themselves are the
 // oracle's business (tests/oracle/prefix_cache_oracle.cpp).
 #include <gtest/gtest.h>
 

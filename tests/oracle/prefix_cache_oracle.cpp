@@ -498,7 +498,7 @@ class World {
   }
 
   // The process ends and another one goes on with the folder. What was flushed is all there. More may be: the rest of a
-  // file of which a part had been given up.
+  // file of which a half had been evicted.
   void restart() {
     twins_.clear();
     shared_tails_ = false;

@@ -26,8 +26,6 @@ STILL: dict[str, str] = {
     "csrc/cache/": "cache that forgets, caches that forget, part",
     "csrc/prefix_cache/": "spread, parted, give up, given up, giving up, come back to, forgetting, cache that forgets, "
     "caches that forget, part, piece",
-    "tests/cpp/prefix_cache_": "give up, given up",
-    "tests/oracle/prefix_cache_oracle.cpp": "given up",
 }
 # Words with one meaning in the code: the files that have it.
 OWNERS = {
