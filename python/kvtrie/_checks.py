@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from . import ops
-from ._core import CausalCache, tensor
+from ._core import CausalCache, Device, Tensor, tensor
 
-Check = Callable[[Any, np.random.Generator], tuple[Any, Any]]  # (device, random) -> (got, wanted)
+Array = npt.NDArray[np.float32]
+Check = Callable[[Device, np.random.Generator], tuple[Tensor, Array]]  # (device, random) -> (got, wanted)
 
 
-def error_of(check: Check, device: Any) -> float:
+def error_of(check: Check, device: Device) -> float:
     """max|got - wanted| / max|wanted|."""
     got, wanted = check(device, np.random.default_rng(7))
     return float(np.abs(np.asarray(got) - wanted).max() / np.abs(wanted).max())
 
 
-def _matmul(device: Any, random: np.random.Generator) -> tuple[Any, Any]:
+def _matmul(device: Device, random: np.random.Generator) -> tuple[Tensor, Array]:
     x, w = random.standard_normal((5, 64), np.float32), random.standard_normal((48, 64), np.float32)
     return ops.matmul(tensor(x, device=device), tensor(w, device=device)), x @ w.T
 
 
-def _rms_norm(device: Any, random: np.random.Generator) -> tuple[Any, Any]:
+def _rms_norm(device: Device, random: np.random.Generator) -> tuple[Tensor, Array]:
     x, g = random.standard_normal((5, 64), np.float32), random.standard_normal(64, np.float32)
     got = ops.rms_norm(tensor(x, device=device), tensor(g, device=device), 1e-6)
     return got, x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * g
 
 
-def _softmax(device: Any, random: np.random.Generator) -> tuple[Any, Any]:
+def _softmax(device: Device, random: np.random.Generator) -> tuple[Tensor, Array]:
     x = random.standard_normal((5, 64), np.float32)
     shifted = np.exp(x - x.max(-1, keepdims=True))
     return ops.softmax(tensor(x, device=device)), shifted / shifted.sum(-1, keepdims=True)
 
 
-def _attention(device: Any, random: np.random.Generator) -> tuple[Any, Any]:
+def _attention(device: Device, random: np.random.Generator) -> tuple[Tensor, Array]:
     """Seven rows of one sequence through a cache: 4 heads over 2 K/V heads of 32."""
     rows, heads, kv_heads, dim = 7, 4, 2, 32
     q = random.standard_normal((rows, heads, dim), np.float32)

@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from . import ops
+from ._core import PrefixCache
+from ._protocols import Logits, StepModel, text_model
 from .errors import CacheFull
 from .generate import Generation, Prompt, token_ids, vocab_size_of
 from .replies import SamplingOptions, checked_sampling
@@ -39,9 +42,11 @@ class Batch:
     all, those added last give their room back and begin again later, from what the cache still knows of them.
     """
 
-    def __init__(self, model: Any, cache: Any = None, *, max_sessions: int = 8, chunk: int = 128) -> None:
+    def __init__(
+        self, model: StepModel, cache: PrefixCache | None = None, *, max_sessions: int = 8, chunk: int = 128
+    ) -> None:
         self._model = model
-        self._cache = model.prefix_cache if cache is None else cache
+        self._cache = text_model(model).prefix_cache if cache is None else cache
         self._max_sessions = whole("max_sessions", max_sessions, 1)
         self._chunk = whole("chunk", chunk, 1)
         self._waiting: deque[Waiting] = deque()
@@ -128,25 +133,25 @@ class Batch:
     def _compute(self, pending: list[Waiting]) -> None:
         while True:
             try:
-                step = self._cache.batch([each.generation.session for each in pending], chunk=self._chunk)
+                step = self._cache.batch([each.generation.live for each in pending], chunk=self._chunk)
                 break
             except CacheFull:
                 if len(pending) == 1 and len(self._active) == 1:
                     raise
                 last = self._active.pop()  # the one added last begins again later
-                last.generation.session.close()
+                last.generation.live.close()
                 last.generation.session, last.generation.ready = None, None
                 self._waiting.appendleft(last)
                 pending = [each for each in pending if each is not last]
                 if not pending:
                     return
         logits = self._model(step)
-        done = [row for row, each in enumerate(pending) if len(each.generation.session.remaining) == 0]
+        done = [row for row, each in enumerate(pending) if len(each.generation.live.remaining) == 0]
         for row in done:
             pending[row].generation.ready = logits[row : row + 1]
         self._choose_likeliest(pending, done, logits)
 
-    def _choose_likeliest(self, pending: list[Waiting], rows: Sequence[int], logits: Any) -> None:
+    def _choose_likeliest(self, pending: list[Waiting], rows: Sequence[int], logits: Logits) -> None:
         """One read for all that take the likeliest token and nothing else."""
         plain = [row for row in rows if pending[row].generation.is_plain]
         if len(plain) < 2:
@@ -164,19 +169,19 @@ class Batch:
 class Waiting:
     """A generation with what its session begins from."""
 
-    def __init__(self, generation: Generation, prompt: Any, namespace: str) -> None:
+    def __init__(self, generation: Generation, prompt: npt.NDArray[np.int32], namespace: str) -> None:
         self.generation = generation
         self.prompt = prompt
         self.namespace = namespace
 
 
 def generate_batch(
-    model: Any,
+    model: StepModel,
     prompts: Iterable[Prompt],
     max_tokens: int = 64,
     stop: Stop = None,
     *,
-    cache: Any = None,
+    cache: PrefixCache | None = None,
     max_sessions: int = 8,
     chunk: int = 128,
     ignore_eos: bool = False,

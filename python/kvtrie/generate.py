@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Union
+from typing import Union, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from ._protocols import Logits, StepModel, text_model
 from .errors import ArgumentError, ArgumentTypeError
 from .sampling import LogitsProcessor, Sampler, Sampling, TokenLogprob, whole
 from .stopping import Stop, Stopper
 
 __all__ = ["Generation", "Progress", "Prompt", "generate"]
 
-Prompt = Union[str, Sequence[int], npt.NDArray[Any]]
+Prompt = Union[str, Sequence[int], npt.NDArray[np.integer]]
 Progress = Callable[[int, int], None]  # tokens of the prompt that are computed, and to be computed
 
 
@@ -33,14 +34,14 @@ class Generation(Iterator[int]):
 
     def __init__(
         self,
-        model: Any,
-        session: Any,
+        model: StepModel,
+        session: _core.Session | None,
         sampler: Sampler,
         stopper: Stopper,
         *,
         max_tokens: int,
         chunk: int,
-        logits: Any = None,
+        logits: Logits | None = None,
         progress: Progress | None = None,
         owned: bool = False,
     ) -> None:
@@ -62,6 +63,12 @@ class Generation(Iterator[int]):
         """"stop" (an end token, a stop token or a stop text), "length" (``max_tokens``), "closed"; None: unfinished."""
         self.seconds_to_first: float | None = None
         """From asking for the first token to having it: what the prompt took."""
+
+    @property
+    def live(self) -> _core.Session:
+        """``session``, which a generation that waits in a batch has none of."""
+        assert self.session is not None
+        return self.session
 
     @property
     def stopped_by(self) -> int | str | None:
@@ -96,14 +103,15 @@ class Generation(Iterator[int]):
 
     def choose(self) -> int:
         """Takes a token by the logits that are ready."""
-        session = self.session
+        session = self.live
+        assert self.ready is not None
         choice = self._sampler(self.ready, session.length, lambda: session.tokens, len(self.tokens))
         self.accept(choice.token, choice.logprob)
         return choice.token
 
     def accept(self, token: int, logprob: TokenLogprob | None = None) -> None:
         """Records the next token; ends where it says so."""
-        self.session.append(token)
+        self.live.append(token)
         self.ready = None
         self.tokens.append(token)
         if logprob is not None:
@@ -124,9 +132,9 @@ class Generation(Iterator[int]):
         if self._owned and self.session is not None:
             self.session.close()
 
-    def _compute(self) -> Any:
+    def _compute(self) -> Logits | None:
         """Logits behind everything recorded. Where all is computed, as in a branch, the last token is once more."""
-        session = self.session
+        session = self.live
         total = len(session.remaining)
         if self.tokens and total > 0:
             return self._model(session.decode())
@@ -144,7 +152,7 @@ class Generation(Iterator[int]):
 
 
 def generate(
-    model: Any,
+    model: StepModel,
     session: _core.Session | Prompt,
     max_tokens: int = 64,
     temperature: float = 0.0,
@@ -163,7 +171,7 @@ def generate(
     logprobs: int | None = None,
     seed: int | None = None,
     chunk: int = 512,
-    logits: Any = None,
+    logits: Logits | None = None,
     progress: Progress | None = None,
 ) -> Generation:
     """An iterator over up to ``max_tokens`` token ids that continue ``session``.
@@ -225,27 +233,27 @@ def generate(
     )
 
 
-def vocab_size_of(model: Any) -> int | None:
+def vocab_size_of(model: StepModel) -> int | None:
     """None for a model of the caller's own that does not say."""
     size = getattr(getattr(model, "config", None), "vocab_size", None)
     return None if size is None else int(size)
 
 
-def _session(model: Any, given: Any) -> tuple[Any, bool]:
+def _session(model: StepModel, given: _core.Session | Prompt) -> tuple[_core.Session, bool]:
     """A session, and whether it was made here."""
     if hasattr(given, "prefill"):
-        return given, False
+        return cast(_core.Session, given), False
     if not isinstance(given, (str, list, tuple, range, np.ndarray)):
         raise ArgumentTypeError(
             f"[generate] session: got {type(given).__name__}, allowed a session, a text, or a list of token ids"
         )
-    return model.prefix_cache.begin(token_ids(model, given, "generate")), True
+    return text_model(model).prefix_cache.begin(token_ids(model, given, "generate")), True
 
 
-def token_ids(model: Any, prompt: Any, where: str) -> npt.NDArray[np.int32]:
+def token_ids(model: StepModel, prompt: Prompt, where: str) -> npt.NDArray[np.int32]:
     """A text, or token ids in any sequence, as int32 [1 or more]; what they may be otherwise is the cache's to say."""
     try:
-        ids = np.asarray(model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        ids = np.asarray(text_model(model).tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
     except ValueError:  # rows of several lengths
         raise ArgumentTypeError(f"[{where}] prompt: got lists in a list, allowed a text or integers") from None
     if ids.ndim != 1 or ids.size == 0:

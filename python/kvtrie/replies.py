@@ -11,18 +11,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TypedDict, cast
 
 import numpy as np
 
 from ._core import PrefixCache as _Cache
+from ._protocols import StepModel, text_model
 from ._values import Reason
 from .errors import ArgumentTypeError
 from .generate import Generation, Progress, vocab_size_of
 from .sampling import LogitsProcessor, Sampler, Sampling, TokenLogprob, whole
 from .stopping import Stop, Stopper
 
-__all__ = ["Reply", "SamplingOptions", "begin_reply", "checked_sampling"]
+__all__ = ["Reply", "ReplyOptions", "SamplingOptions", "begin_reply", "checked_sampling"]
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -42,6 +43,22 @@ class SamplingOptions(TypedDict, total=False):
     logprobs: int | None
 
 
+class ReplyOptions(SamplingOptions, total=False):
+    """What ``model.chat`` and ``model.complete`` take by keyword: the parameters of the choice, and these.
+
+    ``max_tokens``: 256 unless given. ``stop``, ``ignore_eos``, ``chunk`` (512), ``progress``: those of ``kv.generate``;
+    a stop text is not part of the answer. ``cache``: the model's own unless given; ``namespace``: "default".
+    """
+
+    max_tokens: int
+    stop: Stop
+    cache: _Cache | None
+    namespace: str
+    ignore_eos: bool
+    chunk: int
+    progress: Progress | None
+
+
 class Reply(Iterator[str]):
     """An answer in whole characters, made as it is asked for; without its stop text and without special tokens.
 
@@ -56,9 +73,9 @@ class Reply(Iterator[str]):
         self._flushed = False
         self.prompt_tokens = prompt_tokens
         """Tokens of the prompt."""
-        self.reused: int = generation.session.reused
+        self.reused: int = generation.live.reused
         """Of them, those that were known and not computed."""
-        self.reason: Reason = generation.session.reason
+        self.reason: Reason = generation.live.reason
         """Why not more was reused: a str, empty when nothing was left out."""
 
     def __iter__(self) -> Reply:
@@ -142,25 +159,27 @@ def checked_sampling(options: SamplingOptions) -> Sampling:
     return Sampling(**options)  # type: ignore[arg-type]  # any iterable of processors
 
 
-def begin_reply(
-    model: Any,
-    tokens: Sequence[int],
-    *,
-    cache: _Cache | None,
-    namespace: str,
-    max_tokens: int,
-    stop: Stop,
-    ignore_eos: bool,
-    chunk: int,
-    progress: Progress | None,
-    sampling: SamplingOptions,
-) -> Reply:
-    """A reply to the prompt ``tokens``, in a new session of ``cache``, or of the model's own. Checks all arguments."""
-    max_tokens, chunk = whole("max_tokens", max_tokens, 0), whole("chunk", chunk, 1)
-    sampler = Sampler(checked_sampling(sampling), vocab_size_of(model))
-    stopper = Stopper(model, stop, ignore_eos, wants_text=True)
-    session = (model.prefix_cache if cache is None else cache).begin(np.asarray(tokens, np.int32), namespace=namespace)
+def begin_reply(model: StepModel, tokens: Sequence[int], options: ReplyOptions) -> Reply:
+    """A reply to the prompt ``tokens``, in a new session of the cache. Checks all arguments."""
+    max_tokens = whole("max_tokens", options.get("max_tokens", 256), 0)
+    chunk = whole("chunk", options.get("chunk", 512), 1)
+    sampling = {name: value for name, value in options.items() if name not in _OF_REPLIES}
+    sampler = Sampler(checked_sampling(cast(SamplingOptions, sampling)), vocab_size_of(model))
+    stopper = Stopper(model, options.get("stop"), options.get("ignore_eos", False), wants_text=True)
+    given = options.get("cache")
+    cache = text_model(model).prefix_cache if given is None else given
+    session = cache.begin(np.asarray(tokens, np.int32), namespace=options.get("namespace", "default"))
     generation = Generation(
-        model, session, sampler, stopper, max_tokens=max_tokens, chunk=chunk, progress=progress, owned=True
+        model,
+        session,
+        sampler,
+        stopper,
+        max_tokens=max_tokens,
+        chunk=chunk,
+        progress=options.get("progress"),
+        owned=True,
     )
     return Reply(generation, stopper, len(tokens))
+
+
+_OF_REPLIES = ReplyOptions.__annotations__.keys() - SamplingOptions.__annotations__.keys()

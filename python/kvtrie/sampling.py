@@ -13,9 +13,9 @@ Threads: :class:`Sampling` is read-only. A :class:`Sampler` belongs to one seque
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ import numpy.typing as npt
 from . import _core, ops
 from ._core import Tensor
 from .errors import ArgumentError, ArgumentTypeError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
 
 __all__ = ["Choice", "LogitsProcessor", "Sampler", "Sampling", "TokenLogprob"]
 
@@ -125,7 +128,7 @@ class Sampler:
         self._seed = int.from_bytes(os.urandom(8), "little") if sampling.seed is None else sampling.seed
         self._bias = _bias_arrays(sampling.logit_bias)
 
-    def __call__(self, logits: Any, position: int, tokens: Callable[[], Tokens], generated: int) -> Choice:
+    def __call__(self, logits: Tensor | Logits, position: int, tokens: Callable[[], Tokens], generated: int) -> Choice:
         """The token at ``position``; ``logits`` [1, vocab].
 
         ``tokens()``: all tokens before it, of which the last ``generated`` were generated.
@@ -140,7 +143,7 @@ class Sampler:
         token = self._draw(logits, position)
         return Choice(token, None if raw is None else _logprob(raw, token, self.sampling.logprobs or 0))
 
-    def _draw(self, logits: Any, position: int) -> int:
+    def _draw(self, logits: Tensor | Logits, position: int) -> int:
         """One blocking read."""
         s = self.sampling
         if s.temperature == 0.0:
@@ -169,7 +172,7 @@ class Sampler:
         return row
 
 
-def whole(name: str, value: Any, least: int) -> int:
+def whole(name: str, value: object, least: int) -> int:
     """``value`` as an int; raises for what is no whole number or below ``least``."""
     if not is_id(value):
         raise ArgumentTypeError(f"[{_WHERE}] {name}: got {type(value).__name__}, allowed an integer")
@@ -178,14 +181,14 @@ def whole(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
-def is_id(item: Any) -> bool:
+def is_id(item: object) -> TypeGuard[int]:
     """Whether ``item`` is an integer, which True is not."""
     return isinstance(item, (int, np.integer)) and not isinstance(item, (bool, np.bool_))
 
 
 def _check(
     name: str,
-    value: Any,
+    value: object,
     least: float,
     most: float,
     allowed: str,
@@ -199,7 +202,7 @@ def _check(
         raise ArgumentError(f"[{_WHERE}] {name}: got {value}, allowed {allowed}")
 
 
-def _checked_bias(bias: Any) -> dict[int, float]:
+def _checked_bias(bias: object) -> dict[int, float]:
     if bias is None:
         return {}
     if not isinstance(bias, Mapping):
@@ -214,10 +217,10 @@ def _checked_bias(bias: Any) -> dict[int, float]:
     return checked
 
 
-def _checked_processors(processors: Any) -> tuple[LogitsProcessor, ...]:
+def _checked_processors(processors: object) -> tuple[LogitsProcessor, ...]:
     if processors is None:
         return ()
-    given = (processors,) if callable(processors) else tuple(processors)
+    given = (processors,) if callable(processors) else tuple(cast(Iterable[LogitsProcessor], processors))
     for each in given:
         if not callable(each):
             raise ArgumentTypeError(f"[{_WHERE}] logits_processors: got {type(each).__name__}, allowed callables")

@@ -6,10 +6,11 @@ Threads: everything here belongs to one sequence.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Union
+from typing import Union
 
 import numpy as np
 
+from ._protocols import StepModel, text_model
 from .errors import ArgumentError, ArgumentTypeError
 from .sampling import is_id
 
@@ -53,16 +54,16 @@ class Stopper:
     too, unless ``ignore_eos``. ``wants_text``: keep ``text`` even where no stop text asks for it.
     """
 
-    def __init__(self, model: Any, stop: Stop, ignore_eos: bool = False, wants_text: bool = False) -> None:
+    def __init__(self, model: StepModel, stop: Stop, ignore_eos: bool = False, wants_text: bool = False) -> None:
         ids, texts = _parsed(stop)
         if texts and not _has_tokenizer(model):
             raise ArgumentError("[generate] stop: got a text, allowed token ids only: the model has no tokenizer")
-        specials = {text: model.tokenizer.special_id(text) for text in texts}
+        specials = {text: text_model(model).tokenizer.special_id(text) for text in texts}
         texts = [text for text in texts if specials[text] is None]
         self._ids = ids | {each for each in specials.values() if each is not None}
         if not ignore_eos:
             self._ids |= _end_tokens(model)
-        self._stream = model.tokenizer.stream() if texts or wants_text else None
+        self._stream = text_model(model).tokenizer.stream() if texts or wants_text else None
         self._until = TextUntil(texts)
         self.piece = ""  # the text that became certain with the last token
         self.matched: int | str | None = None  # what ended the text
@@ -87,19 +88,19 @@ class Stopper:
         return rest if self._until.found is not None else rest + self._until.finish()
 
 
-def _end_tokens(model: Any) -> set[int]:
+def _end_tokens(model: StepModel) -> set[int]:
     """A model of the caller's own need not have more than ``config.eos_token_ids``."""
-    return set(model.end_tokens if hasattr(model, "end_tokens") else model.config.eos_token_ids)
+    return set(text_model(model).end_tokens if hasattr(model, "end_tokens") else text_model(model).config.eos_token_ids)
 
 
-def _has_tokenizer(model: Any) -> bool:
+def _has_tokenizer(model: StepModel) -> bool:
     if hasattr(model, "has_tokenizer"):
         return bool(model.has_tokenizer)
     return getattr(model, "tokenizer", None) is not None
 
 
 def _parsed(stop: Stop) -> tuple[set[int], list[str]]:
-    wanted: list[Any]
+    wanted: list[object]
     if stop is None:
         wanted = []
     elif isinstance(stop, (str, int, np.integer)):

@@ -62,7 +62,9 @@ def members(owner: Any) -> dict[str, Any]:
     return {
         name: value
         for name, value in names.items()
-        if not name.startswith("_") or name in OWN_DUNDERS or name in ("_nodes", "_save")
+        if not name.startswith("_")
+        or name in OWN_DUNDERS
+        or name in ("_nodes", "_save", "_save_programs", "_open_for_trial")
     }
 
 

@@ -8,7 +8,7 @@ import importlib.metadata
 import os
 import time
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import TextIO
 
 import kvtrie as kv
 from kvtrie import _checks, _health, _kept, _listing, _probe
@@ -70,7 +70,7 @@ def _program_cache() -> Finding:
     return Finding(OK, "kernel cache", f"{folder}: {len(sizes)} files, {format_bytes(sum(sizes))}")
 
 
-def _survives(device: Any) -> Iterator[Finding]:
+def _survives(device: kv.Device) -> Iterator[Finding]:
     """What a child process found out about the driver; nothing if all is well."""
     try:
         about = (device.index, device.platform, device.name, device.driver, device.version)
@@ -80,7 +80,7 @@ def _survives(device: Any) -> Iterator[Finding]:
         yield Finding(MISSING, "driver", str(error), "choose another device or driver: KVTRIE_DEVICE=NAME")
 
 
-def _vectors(device: Any) -> Finding:
+def _vectors(device: kv.Device) -> Finding:
     """How wide the kernels' vectors are: what the driver's compiler aims at, which need not be what the device has."""
     try:
         width = kv.ops.vector_width(device)
@@ -89,7 +89,7 @@ def _vectors(device: Any) -> Finding:
     return Finding(OK, "vectors", f"{width} floats")
 
 
-def _self_test(device: Any) -> Finding:
+def _self_test(device: kv.Device) -> Finding:
     """Runs the kernels of a transformer block against numpy; the kernels also test themselves at first use."""
     begin = time.perf_counter()
     try:

@@ -20,7 +20,7 @@ from .._core import Device
 from ..errors import ArgumentError, ArgumentTypeError, FormatError, NotSupported
 from . import default
 from .base import DTYPES, Model
-from .config import ModelConfig
+from .config import ModelConfig, Raw
 from .families import ARCHITECTURES as _ARCHITECTURES
 from .families import FAMILIES as _FAMILIES
 from .hub import find_model
@@ -54,7 +54,7 @@ def architectures() -> list[str]:
 
 def load(
     path: str | os.PathLike[str],
-    device: Any = None,
+    device: str | Device | None = None,
     dtype: str | None = None,
     *,
     progress: bool | Progress | None = None,
@@ -91,7 +91,9 @@ def load(
     return _build(parts.family, parts.config, parts.sources, device, dtype, parts.tokenizer, progress)
 
 
-def _load_folder(folder: Path, device: Any, dtype: str | None, progress: bool | Progress | None) -> Model:
+def _load_folder(
+    folder: Path, device: str | Device | None, dtype: str | None, progress: bool | Progress | None
+) -> Model:
     raw = read_json(folder / "config.json")
     generation = read_json(folder / "generation_config.json", required=False)
     family = _family(raw, str(folder / "config.json"))
@@ -102,9 +104,9 @@ def _load_folder(folder: Path, device: Any, dtype: str | None, progress: bool | 
 
 
 def from_weights(
-    config: ModelConfig | Mapping[str, Any],
+    config: ModelConfig | Raw,
     weights: Mapping[str, Any],
-    device: Any = None,
+    device: str | Device | None = None,
     dtype: str | None = None,
     *,
     tokenizer: Tokenizer | None = None,
@@ -125,7 +127,7 @@ def family_of(config: ModelConfig) -> type[Model]:
     return _family({"model_type": config.model_type}, "config")
 
 
-def _family(raw: Mapping[str, Any], where: str) -> type[Model]:
+def _family(raw: Raw, where: str) -> type[Model]:
     named = raw.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise FormatError(f"[models.load] {where}: architectures: got {named!r}, allowed a list of names")
@@ -143,7 +145,7 @@ def _build(
     family: type[Model],
     config: ModelConfig,
     sources: Mapping[str, WeightSource],
-    device: Any,
+    device: str | Device | None,
     dtype: str | None,
     tokenizer: Tokenizer | None,
     progress: bool | Progress | None,

@@ -7,15 +7,15 @@ Where nothing stands between projection, norm, rotation and attention it is one 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from .. import ops
+from .._core import Tensor
 from .config import ModelConfig
 from .decoder import Mixer, Shapes, Site, biases
 from .moe import Broadcast
-from .step_inputs import Positions, Rows
+from .step_inputs import Positions, Rows, StepLike
 
 _PROJECTIONS = tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v"))
 
@@ -72,7 +72,7 @@ class FusedAttention:
         self._rest = (site.config.rms_norm_eps, site.norm_offset, plan.scale)
         self._table = None if site.rope is None else site.rope.table
 
-    def __call__(self, step: Any, h: Any, positions: Positions, take: Rows | None, x: Any) -> Any:  # noqa: ARG002 (a Mixer's)
+    def __call__(self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None) -> Tensor:  # noqa: ARG002 (a Mixer's)
         a = step.attend_qkv(self.index, self.qkv(h), self._table, self.q_norm, self.k_norm, *self._rest)
         if take is not None:
             a = take.take(a)
@@ -104,20 +104,19 @@ class SteppedAttention:
         width = config.num_attention_heads * config.head_dim
         self.broadcast = None if plan.temperature is None else Broadcast(weights, width)
 
-    def __call__(self, step: Any, h: Any, positions: Positions, take: Rows | None, x: Any) -> Any:
+    def __call__(self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None) -> Tensor:
         c, rows = self.config, h.shape[0]
         q = self._tuned(self.q(h), step).reshape(rows, c.num_attention_heads, c.head_dim)
         k = self.k(h).reshape(rows, c.num_key_value_heads, c.head_dim)
         v = self.v(h).reshape(rows, c.num_key_value_heads, c.head_dim)
         q, k = self._placed(q, self.q_norm, positions), self._placed(k, self.k_norm, positions)
-        scale = {} if self.scale is None else {"scale": self.scale}
-        a = step.attend(self.index, q, k, v, **scale).reshape(rows, c.num_attention_heads * c.head_dim)
+        a = step.attend(self.index, q, k, v, self.scale).reshape(rows, c.num_attention_heads * c.head_dim)
         if take is not None:
             a, h = take.take(a), take.take(h)
             x = None if x is None else take.take(x)
         return self.o(a if self.gate is None else ops.mul(a, ops.sigmoid(self.gate(h))), x)
 
-    def _placed(self, heads: Any, norm: Any, positions: Positions) -> Any:
+    def _placed(self, heads: Tensor, norm: Tensor | None, positions: Positions) -> Tensor:
         """Normed, rotated, brought to mean square 1; a rotation keeps that, so a shift may rotate what is stored."""
         eps = self.config.rms_norm_eps
         if norm is not None:
@@ -126,7 +125,7 @@ class SteppedAttention:
             heads = self.rope(heads, positions)
         return heads if self.ones is None else ops.rms_norm(heads, self.ones, eps)
 
-    def _tuned(self, q: Any, step: Any) -> Any:
+    def _tuned(self, q: Tensor, step: StepLike) -> Tensor:
         """q [rows, heads * head_dim] with the plan's temperature."""
         if self.broadcast is None or self.temperature is None:
             return q

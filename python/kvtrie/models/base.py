@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import ops
-from .._core import CausalCache, Step, StepGraphs
+from .._core import CausalCache, Device, RecurrentCache, Step, StepGraphs, Tensor
 from ..errors import ArgumentError, ArgumentTypeError, NotSupported
 from ..prefix_cache import PrefixCache
-from ..replies import Reply, SamplingOptions, begin_reply
-from ..stopping import Stop
-from .config import ModelConfig
+from ..replies import Reply, ReplyOptions, begin_reply
+from .config import ModelConfig, Raw
 from .decoder import DecoderLayer, LayerPlan, Shapes, Site
 from .gguf_form import GgufForm
 from .helper import Helper, helper_for
-from .step_inputs import Positions, Rope, Rows
+from .rope_arguments import RopeArguments
+from .step_inputs import Positions, Rope, Rows, StepLike
 from .tokenizer import Message, Tokenizer
 from .warm_up import warm_up, warm_up_first
 from .weight_table import WeightTable
@@ -41,7 +41,7 @@ OWN_CAPACITY = 8192  # tokens, of the model's own cache
 DTYPES = ("float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored")
 
 # The ``rope`` of a cache whose keys are not rotated: every angle is so small that float32 keeps each key as it is.
-NO_ROTATION: dict[str, Any] = {"scaling": {"rope_type": "linear", "factor": 1e30}}
+NO_ROTATION: RopeArguments = {"scaling": {"rope_type": "linear", "factor": 1e30}}
 
 
 class AttentionGroup(NamedTuple):
@@ -51,7 +51,7 @@ class AttentionGroup(NamedTuple):
     """
 
     layers: tuple[int, ...]
-    rope: dict[str, Any] | None
+    rope: RopeArguments | None
     sees: Mapping[str, int]
 
 
@@ -64,12 +64,12 @@ class Model:
     norm_offset: ClassVar[float] = 0.0  # norms multiply by (offset + weight)
 
     config: ModelConfig
-    device: Any
+    device: Device
     dtype: str  # of the weight matrices on the device: one of DTYPES, as WeightTable explains them
     fingerprint: str  # SHA-256 (hex): equal exactly when config, weights and storage dtype are equal
     nbytes: int  # device memory of all weights
     losses: dict[str, float]  # by tensor that loading quantised: root of mean square error over that of its numbers
-    graphs: Any  # kv.StepGraphs: small steps that were recorded
+    graphs: StepGraphs  # small steps that were recorded
     replays: bool  # whether they are replayed, on devices where that works; the bits are the same
 
     def __init__(
@@ -77,7 +77,7 @@ class Model:
         config: ModelConfig,
         sources: Mapping[str, WeightSource],
         *,
-        device: Any,
+        device: Device,
         dtype: str,
         tokenizer: Tokenizer | None = None,
         progress: Progress | None = None,
@@ -118,9 +118,7 @@ class Model:
         self.fingerprint = hashlib.sha256(identity).hexdigest()
 
     @classmethod
-    def parse_config(
-        cls, raw: Mapping[str, Any], generation: Mapping[str, Any] | None = None, where: str = "config"
-    ) -> ModelConfig:
+    def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> ModelConfig:
         """The family's reading of ``config.json``."""
         raise NotImplementedError
 
@@ -168,11 +166,11 @@ class Model:
         """The layers that attend, one group for each cache."""
         return [AttentionGroup(tuple(range(config.num_hidden_layers)), rope_parameters(config), {})]
 
-    def embed(self, tokens: Array) -> Any:
+    def embed(self, tokens: Array) -> Tensor:
         """tokens [rows] -> [rows, hidden]."""
         return ops.embedding(self._embedding, tokens)
 
-    def finish(self, logits: Any) -> Any:
+    def finish(self, logits: Tensor) -> Tensor:
         """What is done to logits [rows, vocab] at the very end."""
         return logits
 
@@ -182,7 +180,7 @@ class Model:
         tied = config.tie_word_embeddings
         return lambda name: name.endswith("rotary_emb.inv_freq") or (tied and name == "lm_head.weight")
 
-    def __call__(self, step: Any, all_rows: bool = False) -> Any:
+    def __call__(self, step: StepLike, all_rows: bool = False) -> Tensor:
         """float32 logits [len(step.sessions), vocab]: what follows each session's last row of this step.
 
         ``all_rows=True`` gives [rows, vocab]. The step is complete when this returns. Raises ``kv.ArgumentError`` for a
@@ -203,7 +201,7 @@ class Model:
             helper.go_on()
         return logits
 
-    def _launch(self, step: Any, tokens: Array, rows: Rows) -> Any:
+    def _launch(self, step: StepLike, tokens: Array, rows: Rows) -> Tensor:
         """Computes a step operation by operation. Where ``rows`` takes all of them, what is launched depends on nothing
         but their number."""
         positions = Positions(step, self.device)
@@ -222,7 +220,7 @@ class Model:
         memory: int | None = None,
         warm_up: bool = True,
         **options: Any,
-    ) -> list[Any]:
+    ) -> list[CausalCache | RecurrentCache]:
         """New caches for this model: ``capacity`` in cells (tokens), ``dtype`` of K and V.
 
         ``window_capacity``: cells of the layers that see a window or a chunk, as ``capacity`` if None. ``memory``: what
@@ -231,7 +229,7 @@ class Model:
         """
         config = self.config
         options.setdefault("device", self.device)
-        caches = []
+        caches: list[CausalCache | RecurrentCache] = []
         for group in self.attention_groups(config):
             own: dict[str, Any] = {"rope": NO_ROTATION if group.rope is None else group.rope, **group.sees}
             if memory is not None and "window" in group.sees:
@@ -324,66 +322,28 @@ class Model:
         self,
         messages: Sequence[Message],
         *,
-        max_tokens: int = 256,
-        stop: Stop = None,
-        tools: Sequence[Any] | None = None,
-        template: Mapping[str, Any] | None = None,
-        cache: PrefixCache | None = None,
-        namespace: str = "default",
-        ignore_eos: bool = False,
-        chunk: int = 512,
-        progress: Callable[[int, int], None] | None = None,
-        **sampling: Unpack[SamplingOptions],
+        tools: Sequence[object] | None = None,
+        template: Mapping[str, object] | None = None,
+        **options: Unpack[ReplyOptions],
     ) -> Reply:
         """The answer to ``messages`` ({"role", "content"}), laid out by the checkpoint's chat template.
 
         An iterator over its text in whole characters; ``.text`` is all of it, ``.message`` to go on with, and
         ``finish_reason``, ``reused``, ``prompt_tokens``, ``logprobs`` say the rest. Conversations that begin alike
         share what they have in common, in ``cache``, or in the model's own. ``tools`` and ``template`` (further
-        variables) go to the template. ``stop``, ``ignore_eos``, ``chunk``, ``progress`` and the parameters of the
-        choice are those of ``kv.generate``; a stop text is not part of the answer.
-        """
-        variables = {**(template or {}), **({} if tools is None else {"tools": tools})}
-        tokens = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **variables)
-        return begin_reply(
-            self,
-            tokens,
-            cache=cache,
-            namespace=namespace,
-            max_tokens=max_tokens,
-            stop=stop,
-            ignore_eos=ignore_eos,
-            chunk=chunk,
-            progress=progress,
-            sampling=sampling,
-        )
+        variables) go to the template.
 
-    def complete(
-        self,
-        text: str,
-        *,
-        max_tokens: int = 256,
-        stop: Stop = None,
-        cache: PrefixCache | None = None,
-        namespace: str = "default",
-        ignore_eos: bool = False,
-        chunk: int = 512,
-        progress: Callable[[int, int], None] | None = None,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Reply:
-        """What continues plain ``text``; all else as in :meth:`chat`."""
-        return begin_reply(
-            self,
-            self.tokenizer.encode(text),
-            cache=cache,
-            namespace=namespace,
-            max_tokens=max_tokens,
-            stop=stop,
-            ignore_eos=ignore_eos,
-            chunk=chunk,
-            progress=progress,
-            sampling=sampling,
-        )
+        ``options``: ``max_tokens`` (256), ``cache``, ``namespace`` ("default"); ``stop``, ``ignore_eos``, ``chunk``,
+        ``progress`` and the parameters of the choice are those of ``kv.generate``; a stop text is not part of the
+        answer.
+        """
+        variables: dict[str, Any] = {**(template or {}), **({} if tools is None else {"tools": tools})}
+        tokens = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **variables)
+        return begin_reply(self, tokens, options)
+
+    def complete(self, text: str, **options: Unpack[ReplyOptions]) -> Reply:
+        """What continues plain ``text``; ``options`` as in :meth:`chat`."""
+        return begin_reply(self, self.tokenizer.encode(text), options)
 
     def __repr__(self) -> str:
         c = self.config
@@ -394,7 +354,7 @@ class Model:
         )
 
     @classmethod
-    def _ropes(cls, config: ModelConfig, device: Any) -> dict[int, Rope]:
+    def _ropes(cls, config: ModelConfig, device: Device) -> dict[int, Rope]:
         """By layer; those without rotation are left out."""
         ropes: dict[int, Rope] = {}
         for group in cls.attention_groups(config):
@@ -402,7 +362,7 @@ class Model:
                 ropes.update(dict.fromkeys(group.layers, Rope(config.head_dim, group.rope, device)))
         return ropes
 
-    def _checked_tokens(self, step: Any) -> Array:
+    def _checked_tokens(self, step: StepLike) -> Array:
         tokens = np.asarray(step.tokens, np.int32)
         limit = self.config.vocab_size
         least, most = (tokens[0], tokens[0]) if tokens.size == 1 else (tokens.min(), tokens.max())
@@ -411,7 +371,7 @@ class Model:
             raise ArgumentError(f"[models] step.tokens: got token id {int(bad[0])}, allowed 0 to {limit - 1}")
         return tokens
 
-    def _check_positions(self, step: Any) -> None:
+    def _check_positions(self, step: StepLike) -> None:
         limit = self.config.position_limit()
         if limit is None:
             return
@@ -424,7 +384,6 @@ class Model:
             )
 
 
-def rope_parameters(config: ModelConfig) -> dict[str, Any]:
+def rope_parameters(config: ModelConfig) -> RopeArguments:
     """The arguments of ``kv.ops.RopeTable`` (and of a cache that shifts) for this model."""
-    scaling = None if config.rope_scaling is None else dict(config.rope_scaling)
-    return {"base": config.rope_theta, "scaling": scaling}
+    return {"base": config.rope_theta, "scaling": config.rope_scaling}

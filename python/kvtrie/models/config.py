@@ -13,9 +13,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict, cast
 
 from ..errors import FormatError, NotSupported
+from .rope_arguments import Scaling
+
+Raw = Mapping[str, object]  # a parsed config.json or generation_config.json, of which nothing is known yet
 
 ROPE_TYPES = ("linear", "dynamic", "yarn", "longrope", "llama3")
 _ROPE_KEYS = (
@@ -66,7 +69,7 @@ class ModelConfig:
     max_position_embeddings: int
     rms_norm_eps: float
     rope_theta: float
-    rope_scaling: Mapping[str, Any] | None = None
+    rope_scaling: Scaling | None = None
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
@@ -87,12 +90,32 @@ class ModelConfig:
             return None
         if scaling["rope_type"] == "longrope" and scaling.get("short_factor") == scaling.get("long_factor"):
             return None
-        return min(int(scaling["original_max_position_embeddings"]), self.max_position_embeddings)
+        return min(int(cast(float, scaling["original_max_position_embeddings"])), self.max_position_embeddings)
 
 
-def parse_config(
-    raw: Mapping[str, Any], *, model_type: str, generation: Mapping[str, Any] | None = None, where: str = "config"
-) -> ModelConfig:
+class CommonFields(TypedDict):
+    """Those of :class:`ModelConfig`, as its keyword arguments."""
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: Scaling | None
+    tie_word_embeddings: bool
+    attention_bias: bool
+    mlp_bias: bool
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+
+
+def parse_config(raw: Raw, *, model_type: str, generation: Raw | None = None, where: str = "config") -> ModelConfig:
     """Reads a parsed ``config.json`` (and ``generation_config.json``) of a family without fields of its own.
 
     Raises ``kv.FormatError`` for a missing or impossible value and ``kv.NotSupported`` for a feature that is real but
@@ -113,13 +136,13 @@ def parse_config(
 
 
 def common_fields(
-    raw: Mapping[str, Any],
+    raw: Raw,
     rope: RopeFields,
     *,
     model_type: str,
-    generation: Mapping[str, Any] | None = None,
+    generation: Raw | None = None,
     where: str = "config",
-) -> dict[str, Any]:
+) -> CommonFields:
     """The fields of :class:`ModelConfig` by name, not yet checked against each other; see :func:`check`."""
     reader = Reader(raw, where)
     heads = reader.integer("num_attention_heads")
@@ -145,7 +168,7 @@ def common_fields(
     }
 
 
-def text_part(raw: Mapping[str, Any], where: str = "config") -> dict[str, Any]:
+def text_part(raw: Raw, where: str = "config") -> dict[str, object]:
     """The text model's configuration: ``text_config`` of a model that also sees images, else all of ``raw``."""
     text = raw.get("text_config")
     if text is None:
@@ -159,11 +182,11 @@ def text_part(raw: Mapping[str, Any], where: str = "config") -> dict[str, Any]:
 class Reader:
     """Typed look-ups whose errors name the file and the key."""
 
-    def __init__(self, raw: Mapping[str, Any], where: str) -> None:
+    def __init__(self, raw: Raw, where: str) -> None:
         self._raw = raw
         self._where = where
 
-    def _get(self, key: str, default: Any) -> Any:
+    def _get(self, key: str, default: object) -> object:
         value = self._raw.get(key)
         if value is None:
             value = default
@@ -218,7 +241,7 @@ class Reader:
         return value
 
 
-def refuse_quantised(raw: Mapping[str, Any], where: str) -> None:
+def refuse_quantised(raw: Raw, where: str) -> None:
     """Raises ``kv.NotSupported`` for packed weights (GPTQ, AWQ, MXFP4, bitsandbytes, ...), by their method's name."""
     quantised = raw.get("quantization_config")
     if quantised:
@@ -230,13 +253,13 @@ def refuse_quantised(raw: Mapping[str, Any], where: str) -> None:
 
 
 def refuse_activation(
-    raw: Mapping[str, Any], where: str, key: str = "hidden_act", allowed: Sequence[str] = ("silu", "swish")
+    raw: Raw, where: str, key: str = "hidden_act", allowed: Sequence[str] = ("silu", "swish")
 ) -> None:
     if raw.get(key, allowed[0]) not in allowed:
         raise NotSupported(f"[models.config] {where}: {key}: got {raw[key]!r}, allowed {allowed[0]!r}")
 
 
-def check_kinds(kinds: Sequence[Any], allowed: Sequence[str], where: str) -> None:
+def check_kinds(kinds: Sequence[object], allowed: Sequence[str], where: str) -> None:
     """Raises ``kv.NotSupported`` naming the first of ``layer_types`` that is not in ``allowed``."""
     for kind in kinds:
         if kind not in allowed:
@@ -244,9 +267,7 @@ def check_kinds(kinds: Sequence[Any], allowed: Sequence[str], where: str) -> Non
             raise NotSupported(f"[models.config] {where}: layer_types: got {kind!r}, allowed {names}")
 
 
-def layer_kinds(
-    raw: Mapping[str, Any], layers: int, allowed: Sequence[str], default: Sequence[str], where: str
-) -> tuple[str, ...]:
+def layer_kinds(raw: Raw, layers: int, allowed: Sequence[str], default: Sequence[str], where: str) -> tuple[str, ...]:
     """``layer_types``, one for each layer; ``default`` if the key is absent."""
     kinds = raw.get("layer_types")
     if kinds is None:
@@ -262,13 +283,13 @@ class RopeFields(NamedTuple):
     """``scaling`` as in :class:`ModelConfig`; ``partial``: the rotated share of each head, in (0, 1]."""
 
     theta: float
-    scaling: dict[str, Any] | None
+    scaling: Scaling | None
     partial: float = 1.0
 
 
-def flat_rope(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
+def flat_rope(raw: Raw, where: str) -> dict[str, object]:
     """``rope_scaling`` and ``rope_parameters`` as one; refuses parameters per layer type."""
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, object] = {}
     for key in ("rope_scaling", "rope_parameters"):
         value = raw.get(key) or {}
         if not isinstance(value, Mapping):
@@ -280,8 +301,8 @@ def flat_rope(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def read_rope(
-    parameters: Mapping[str, Any],
-    raw: Mapping[str, Any],
+    parameters: Raw,
+    raw: Raw,
     where: str,
     *,
     theta: float | None = None,
@@ -304,13 +325,13 @@ def read_rope(
     return RopeFields(theta, _scaling(kind, parameters, raw, where), partial)
 
 
-def _scaling(kind: Any, parameters: Mapping[str, Any], raw: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _scaling(kind: object, parameters: Raw, raw: Raw, where: str) -> Scaling:
     if kind not in ROPE_TYPES:
         raise NotSupported(f"[models.config] {where}: rope_type: got {kind!r}, allowed {', '.join(ROPE_TYPES)}")
     if kind != "longrope":
         Reader(parameters, where).number("factor")
     max_positions = Reader(raw, where).integer("max_position_embeddings", _MAX_POSITIONS)
-    scaling = {"rope_type": kind}
+    scaling: dict[str, object] = {"rope_type": kind}
     scaling.update((key, value) for key, value in parameters.items() if key in _ROPE_KEYS and value is not None)
     original = raw.get("original_max_position_embeddings") or max_positions
     scaling.setdefault("original_max_position_embeddings", original)
@@ -318,7 +339,7 @@ def _scaling(kind: Any, parameters: Mapping[str, Any], raw: Mapping[str, Any], w
     return scaling
 
 
-def _token_ids(raw: Mapping[str, Any], generation: Mapping[str, Any] | None, key: str, where: str) -> tuple[int, ...]:
+def _token_ids(raw: Raw, generation: Raw | None, key: str, where: str) -> tuple[int, ...]:
     value = (generation or {}).get(key)
     if value is None:
         value = raw.get(key)

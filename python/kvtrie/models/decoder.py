@@ -10,11 +10,12 @@ Threads: plans and layers are read-only once built. Activations are float32.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from .. import ops
+from .._core import Tensor
 from .config import ModelConfig
-from .step_inputs import Positions, Rope, Rows
+from .step_inputs import Positions, Rope, Rows, StepLike
 from .weight_table import WeightTable
 
 Shapes = dict[str, tuple[int, ...]]  # tensors below ``model.layers.N.``
@@ -44,7 +45,9 @@ class Mixer(Protocol):
     ``take`` set means: keep only its rows from the end of the mixer on, of x too.
     """
 
-    def __call__(self, step: Any, h: Any, positions: Positions, take: Rows | None, x: Any) -> Any: ...
+    def __call__(
+        self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None
+    ) -> Tensor: ...
 
 
 class MixerPlan(Protocol):
@@ -58,7 +61,7 @@ class MixerPlan(Protocol):
 class MlpLayer(Protocol):
     """h [rows, hidden]; x, the residual stream or None, is added to what comes out."""
 
-    def __call__(self, h: Any, x: Any = None) -> Any: ...
+    def __call__(self, h: Tensor, x: Tensor | None = None) -> Tensor: ...
 
 
 class MlpPart(Protocol):
@@ -99,7 +102,7 @@ class DecoderLayer:
         self.mlp = plan.mlp.build(site)
         self.out_norm = norm("post_feedforward") if plan.sandwich else None
 
-    def __call__(self, step: Any, x: Any, positions: Positions, take: Rows | None) -> Any:
+    def __call__(self, step: StepLike, x: Tensor, positions: Positions, take: Rows | None) -> Tensor:
         if self.mixed_norm is None or self.out_norm is None:
             x = self.mixer(step, self.input_norm(x), positions, take, x)
             return self.mlp(self.mlp_norm(x), x)
@@ -111,10 +114,10 @@ class DecoderLayer:
 class Norm:
     """RMS norm of rows of ``weight``'s length."""
 
-    def __init__(self, weight: Any, eps: float, offset: float = 0.0) -> None:
+    def __init__(self, weight: Tensor, eps: float, offset: float = 0.0) -> None:
         self._arguments = (weight, eps, offset)
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Tensor) -> Tensor:
         return ops.rms_norm(x, *self._arguments)
 
 
@@ -161,6 +164,6 @@ class GatedMlp:
         self.inner = weights.gated(f"{prefix}.gate_proj", f"{prefix}.up_proj", activation, bias)
         self.down = weights.linear(f"{prefix}.down_proj", bias)
 
-    def __call__(self, h: Any, x: Any = None) -> Any:
+    def __call__(self, h: Tensor, x: Tensor | None = None) -> Tensor:
         """``x``: the residual, added to what comes out; None: nothing is added."""
         return self.down(self.inner(h), x)

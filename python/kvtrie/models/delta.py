@@ -7,14 +7,14 @@ A short causal convolution over q, k and v and one matrix per value head carry w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from .. import ops
+from .._core import Tensor
 from .config import ModelConfig
 from .decoder import Mixer, Shapes, Site
-from .step_inputs import Positions, Rows
+from .step_inputs import Positions, Rows, StepLike
 from .weights import Array
 
 _L2_EPS = 1e-6  # of the norms of q and k before the delta rule
@@ -103,7 +103,7 @@ class GatedDelta:
         self.out = weights.linear(f"{prefix}.out_proj")
         self.scale = weights.constant(np.full(config.linear_key_head_dim, config.linear_key_head_dim**-0.5))
 
-    def __call__(self, step: Any, h: Any, positions: Positions, take: Rows | None, x: Any) -> Any:  # noqa: ARG002 (a Mixer's)
+    def __call__(self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None) -> Tensor:  # noqa: ARG002 (a Mixer's)
         c = self.config
         rows = h.shape[0]
         mixed = ops.silu(step.conv(self.index, self.qkv(h), self.conv))
@@ -121,7 +121,7 @@ class GatedDelta:
         return self.out(ops.silu_mul(self.z(h).reshape(*heads), y).reshape(heads[0], c.value_width), x)
 
     @staticmethod
-    def _unit(x: Any) -> Any:
+    def _unit(x: Tensor) -> Tensor:
         return ops.l2_norm(x, _L2_EPS)
 
 

@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _child, _kept
+from .._core import Device
 from .config import ModelConfig
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def told_config(fields: dict[str, Any]) -> ModelConfig:
     return ModelConfig(**{**fields, "eos_token_ids": tuple(fields["eos_token_ids"])})
 
 
-def _name(device: Any) -> str:
+def _name(device: Device) -> str:
     return f"{device.platform} {device.name}"
 
 

@@ -53,7 +53,7 @@ def main() -> None:
             done.touch(mode=0o600)
 
 
-def _attention(device: Any, config: ModelConfig, dtype: str) -> None:
+def _attention(device: Device, config: ModelConfig, dtype: str) -> None:
     """One row stored and attended."""
     heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     pool = CausalCache([0], kv_heads, dim, SMALL, dtype=dtype, device=device)
@@ -77,7 +77,7 @@ def _zeros(name: str, shape: tuple[int, ...], kind: str) -> WeightSource:
     return WeightSource(name, kind, shape, math.prod(shape) * np.dtype(dtype).itemsize, "zeros", rows)
 
 
-def _everything(device: Any, config: ModelConfig, told: dict[str, Any]) -> None:
+def _everything(device: Device, config: ModelConfig, told: dict[str, Any]) -> None:
     family = FAMILIES[config.model_type]
     stored, shapes = told.get("stored", {}), family.tensor_shapes(config)
     sources = {name: _zeros(name, shape, stored.get(name, "F32")) for name, shape in shapes.items()}

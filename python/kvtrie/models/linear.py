@@ -5,19 +5,24 @@ Threads: read-only once built. Activations are float32.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Union
 
 from .. import ops
+from .._core import Tensor
+from .weights import Array
+
+Matrix = Union[Tensor, ops.PackedWeight]
+Weight = Union[Matrix, tuple[Matrix, ...]]  # parts: their outputs one after the other
 
 
 class Linear:
     """``x @ weight.T + bias``: x [rows, in] -> [rows, out]; ``residual`` [rows, out] is added where it is given."""
 
-    def __init__(self, weight: Any, bias: Any | None = None) -> None:
+    def __init__(self, weight: Weight, bias: Tensor | None = None) -> None:
         self.weight = weight
         self.bias = bias
 
-    def __call__(self, x: Any, residual: Any | None = None) -> Any:
+    def __call__(self, x: Tensor | Array, residual: Tensor | None = None) -> Tensor:
         if self.bias is None:
             return ops.matmul(x, self.weight, add=residual)
         y = ops.matmul(x, self.weight, add=self.bias)
@@ -27,11 +32,11 @@ class Linear:
 class Gated:
     """``activation(gate(x)) * up(x)``: x [rows, in] -> [rows, out], in one launch."""
 
-    def __init__(self, pair: Any, activation: str) -> None:
+    def __init__(self, pair: ops.PackedPair, activation: str) -> None:
         self.pair = pair
         self.activation = activation
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Tensor) -> Tensor:
         return ops.matmul_gated(x, self.pair, self.activation)
 
 
@@ -43,5 +48,5 @@ class GatedParts:
         self.up = up
         self._join = ops.silu_mul if activation == "silu" else ops.gelu_mul
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Tensor) -> Tensor:
         return self._join(self.gate(x), self.up(x))

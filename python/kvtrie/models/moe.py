@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from .. import ops
+from .._core import Tensor
 from ..errors import FormatError
 from .config import ModelConfig
 from .decoder import GatedMlp, MlpLayer, Shapes, Site, mlp_shapes
@@ -95,7 +95,7 @@ class SparseMlp:
         gate = f"{prefix}.shared_expert_gate"
         self.shared_gate = weights.linear(gate, quantise=False) if plan.shared_gate else None
 
-    def __call__(self, h: Any, x: Any = None) -> Any:
+    def __call__(self, h: Tensor, x: Tensor | None = None) -> Tensor:
         shared = self.shared(h)
         if self.shared_gate is not None:
             shared = ops.mul(shared, self.broadcast(ops.sigmoid(self.shared_gate(h))))
@@ -119,7 +119,7 @@ class Broadcast:
     def __init__(self, weights: WeightTable, width: int) -> None:
         self._ones = Linear(weights.pack(weights.constant(np.ones((width, 1)))))
 
-    def __call__(self, numbers: Any) -> Any:
+    def __call__(self, numbers: Tensor | Array) -> Tensor:
         return self._ones(numbers)
 
 
@@ -131,7 +131,7 @@ class Experts:
         self._broadcast = broadcast
         self._scaled = scaled
 
-    def __call__(self, x: Any, chosen: Array, factors: Array) -> Any:
+    def __call__(self, x: Tensor, chosen: Array, factors: Array) -> Tensor:
         """x [rows, hidden] with the experts ``chosen`` [rows, k] and their ``factors`` [rows, k] -> [rows, hidden]."""
         rows, k = chosen.shape
         order = np.argsort(chosen, axis=None, kind="stable")
@@ -143,7 +143,7 @@ class Experts:
         place[order] = np.arange(rows * k, dtype=np.int32)
         return _sum_of_rows(h, place.reshape(rows, k))
 
-    def _run(self, h: Any, experts: Array) -> Any:
+    def _run(self, h: Tensor, experts: Array) -> Tensor:
         """h [n, hidden] through ``experts`` [n], ascending."""
         used, begins = np.unique(experts, return_index=True)
         ends = [*begins[1:], len(experts)]
@@ -151,7 +151,7 @@ class Experts:
         return parts[0] if len(parts) == 1 else ops.concat(parts, axis=0)
 
 
-def _sum_of_rows(h: Any, place: Array) -> Any:
+def _sum_of_rows(h: Tensor, place: Array) -> Tensor:
     """For each row of ``place`` [rows, k] the sum of those rows of h -> [rows, hidden]."""
     total = ops.embedding(h, np.ascontiguousarray(place[:, 0]))
     for column in range(1, place.shape[1]):

@@ -5,21 +5,56 @@ Threads: `Rope` is read-only once built; the others belong to the thread that co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from .. import ops
-from .._core import tensor
+from .._core import Device, Tensor, tensor
 from ..errors import FormatError
+from .rope_arguments import RopeArguments
 from .weights import Array
+
+
+class StepLike(Protocol):
+    """What a model asks of a step: of a session, of ``cache.batch()``, or of one that only looks so."""
+
+    @property
+    def tokens(self) -> Array: ...
+
+    @property
+    def positions(self) -> Array: ...
+
+    @property
+    def sequences(self) -> Array: ...
+
+    @property
+    def sessions(self) -> Sequence[object]: ...
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor: ...
+
+    def attend_qkv(
+        self,
+        layer: int,
+        qkv: Tensor,
+        rope: ops.RopeTable | None = None,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+        eps: float = 1e-6,
+        offset: float = 0.0,
+        scale: float | None = None,
+    ) -> Tensor: ...
+
+    def conv(self, layer: int, x: Tensor, weight: Tensor) -> Tensor: ...
+
+    def gated_delta(self, layer: int, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor: ...
 
 
 class Rows:
     """The rows of a step that matter after the last attention: all of them, or each session's last one."""
 
-    def __init__(self, step: Any, all_rows: bool) -> None:
+    def __init__(self, step: StepLike, all_rows: bool) -> None:
         sequences = np.asarray(step.sequences)
         count = len(step.sessions)
         single = sequences.size == count and (count == 1 or np.array_equal(sequences, np.arange(count)))
@@ -35,7 +70,7 @@ class Rows:
         """Whether all rows matter."""
         return self._wanted is None
 
-    def take(self, x: Any) -> Any:
+    def take(self, x: Tensor) -> Tensor:
         """x [rows, width] -> the wanted rows, in the order of ``step.sessions``."""
         if self._wanted is None:
             return x
@@ -48,13 +83,13 @@ class Rows:
 class Rope:
     """A rotary embedding; its table is uploaded once and shared by the layers that rotate alike."""
 
-    def __init__(self, head_dim: int, parameters: Mapping[str, Any], device: Any) -> None:
+    def __init__(self, head_dim: int, parameters: RopeArguments, device: Device) -> None:
         try:
             self.table = ops.RopeTable(head_dim, device=device, **parameters)
         except (ValueError, TypeError) as error:
             raise FormatError(f"[models] rope_scaling of the configuration: {error}") from error
 
-    def __call__(self, x: Any, positions: Positions) -> Any:
+    def __call__(self, x: Tensor, positions: Positions) -> Tensor:
         """x [rows, heads, head_dim] rotated to ``positions``."""
         return ops.rope(x, positions.tensor, table=self.table)
 
@@ -62,13 +97,13 @@ class Rope:
 class Positions:
     """Where the rows of a step stand: uploaded when a layer asks for it, which those that use ``attend_qkv`` do not."""
 
-    def __init__(self, step: Any, device: Any) -> None:
+    def __init__(self, step: StepLike, device: Device) -> None:
         self._step = step
         self._device = device
-        self._tensor: Any | None = None
+        self._tensor: Tensor | None = None
 
     @property
-    def tensor(self) -> Any:
+    def tensor(self) -> Tensor:
         """int32 [rows] on the device."""
         if self._tensor is None:
             self._tensor = tensor(np.asarray(self._step.positions, np.int32), device=self._device)

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import ops
-from .._core import tensor
+from .._core import Tensor, tensor
 from ..prefix_cache import PrefixCache
 from .step_inputs import Positions, Rows
 from .weights import Progress
@@ -43,19 +43,19 @@ class DryStep:
         self.sequences = np.zeros(rows, np.int32)
         self.sessions = [None]
 
-    def attend(self, layer: int, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Any:  # noqa: ARG002 (a step's own)
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *_: object, **__: object) -> Tensor:  # noqa: ARG002
         return self._zeros(*q.shape[:2], v.shape[2])
 
-    def attend_qkv(self, layer: int, qkv: Any, *_: Any, **__: Any) -> Any:  # noqa: ARG002
+    def attend_qkv(self, layer: int, qkv: Tensor, *_: object, **__: object) -> Tensor:  # noqa: ARG002
         return self._zeros(qkv.shape[0], self._heads)
 
-    def conv(self, layer: int, x: Any, weight: Any) -> Any:  # noqa: ARG002
+    def conv(self, layer: int, x: Tensor, weight: Tensor) -> Tensor:  # noqa: ARG002
         return x
 
-    def gated_delta(self, layer: int, q: Any, k: Any, v: Any, *_: Any) -> Any:  # noqa: ARG002
+    def gated_delta(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *_: object) -> Tensor:  # noqa: ARG002
         return v
 
-    def _zeros(self, *shape: int) -> Any:
+    def _zeros(self, *shape: int) -> Tensor:
         return tensor(np.zeros(shape, np.float32), device=self._device)
 
 
@@ -63,7 +63,7 @@ def kinds_of_layers(model: Model) -> list[int]:
     """The first layer of each kind."""
     config = model.config
     groups = {layer: number for number, group in enumerate(model.attention_groups(config)) for layer in group.layers}
-    first: dict[Any, int] = {}
+    first: dict[tuple[object, ...], int] = {}
     for index, shapes in enumerate(model.layers_shapes(config)):
         kept = tuple(model._kept.get(f"model.layers.{index}.{name.removesuffix('.weight')}") for name in sorted(shapes))
         first.setdefault((groups.get(index), tuple(sorted(shapes.items())), kept), index)

@@ -9,14 +9,13 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
 from .. import ops
-from .._core import tensor
+from .._core import Device, Tensor, tensor
 from ..errors import ArgumentError
-from .linear import Gated, GatedParts, Linear
+from .linear import Gated, GatedParts, Linear, Matrix, Weight
 from .weights import Array, Progress, WeightSource, to_float16, to_float32
 
 
@@ -32,7 +31,7 @@ class WeightTable:
     """
 
     def __init__(
-        self, sources: Mapping[str, WeightSource], device: Any, dtype: str, progress: Progress | None = None
+        self, sources: Mapping[str, WeightSource], device: Device, dtype: str, progress: Progress | None = None
     ) -> None:
         self.device = device
         self.dtype = dtype
@@ -46,16 +45,16 @@ class WeightTable:
         self._total = sum(source.nbytes for source in sources.values())
         self._done = 0
 
-    def vector(self, name: str, change: Callable[[Array], Array] | None = None) -> Any:
+    def vector(self, name: str, change: Callable[[Array], Array] | None = None) -> Tensor:
         """A norm weight or bias, float32; ``change`` is applied to it before the upload."""
         values: Array = to_float32(self._read(name), self._sources[name].dtype)
         return self._upload(values if change is None else np.ascontiguousarray(change(values), np.float32))
 
-    def constant(self, values: Any) -> Any:
+    def constant(self, values: Array) -> Tensor:
         """Numbers that are in no checkpoint, float32."""
         return self._upload(np.ascontiguousarray(values, np.float32))
 
-    def optional_vector(self, name: str, present: bool) -> Any | None:
+    def optional_vector(self, name: str, present: bool) -> Tensor | None:
         return self.vector(name) if present else None
 
     def linear(self, name: str, bias: bool = False, quantise: bool = True) -> Linear:
@@ -100,7 +99,7 @@ class WeightTable:
         self.nbytes += pair.nbytes
         return Gated(pair, activation)
 
-    def table(self, name: str, is_head: bool = False) -> Any:
+    def table(self, name: str, is_head: bool = False) -> Weight:
         """A matrix whose rows are looked up, packed if it is blocks. ``is_head``: it is multiplied, too (``tied``).
 
         A tuple of parts, rows one after the other, where it does not fit into one buffer.
@@ -115,7 +114,7 @@ class WeightTable:
         rows = self._matrix(name, kept)
         return _one_or_all([self._upload(part) for part in self._pieces(rows)])
 
-    def tied(self, table: Any) -> Linear:
+    def tied(self, table: Weight) -> Linear:
         """The head that is the embedding, which stays in use as ``table``."""
         parts = as_parts(table)
         if isinstance(parts[0], ops.PackedWeight) or (not self.packs and len(parts) == 1):
@@ -124,19 +123,19 @@ class WeightTable:
         self.nbytes += sum(part.nbytes for part in packed)
         return Linear(_one_or_all(packed))
 
-    def _packed(self, names: Sequence[str], kept: str) -> Any:
+    def _packed(self, names: Sequence[str], kept: str) -> Weight:
         """Weights of one input laid out for this device's matmul, one behind the other."""
         with self._naming(" or ".join(names)):
             matrices = [self._matrix(f"{name}.weight", kept) for name in names]
             return self._pack(matrices[0] if len(matrices) == 1 else np.concatenate(matrices), kept)
 
-    def _pack(self, matrix: Array, kept: str) -> Any:
+    def _pack(self, matrix: Array, kept: str) -> Weight:
         """The packed kernels are the default backend except on GPUs: there it is CLBlast, which takes float32 only.
 
         A tuple of packed parts where it does not fit into one buffer.
         """
         pieces = self._pieces(matrix)
-        packed: list[Any] = []
+        packed: list[Matrix] = []
         for piece in pieces:
             if piece.dtype == np.uint8:
                 packed.append(ops.pack_blocks(piece, kept, device=self.device))
@@ -152,7 +151,7 @@ class WeightTable:
         rows = max(self._room * len(matrix) // max(_in_buffer(matrix), 1) // 64 * 64, 64)
         return [matrix[begin : begin + rows] for begin in range(0, len(matrix), rows)]
 
-    def pack(self, plain: Any) -> Any:
+    def pack(self, plain: Tensor) -> Matrix:
         """A tensor laid out for this device's matmul, in its own type."""
         if not self.packs:
             return plain
@@ -238,18 +237,18 @@ class WeightTable:
         except ArgumentError as error:
             raise ArgumentError(f"[models] dtype {self.dtype!r} cannot hold {name}: {error}") from error
 
-    def _upload(self, values: Array) -> Any:
+    def _upload(self, values: Array) -> Tensor:
         uploaded = tensor(values, device=self.device)
         self.nbytes += uploaded.nbytes
         return uploaded
 
 
-def as_parts(weight: Any) -> tuple[Any, ...]:
+def as_parts(weight: Weight) -> tuple[Matrix, ...]:
     """The parts of what fits into no single buffer; of everything else the one part that it is."""
     return weight if isinstance(weight, tuple) else (weight,)
 
 
-def _one_or_all(parts: list[Any]) -> Any:
+def _one_or_all(parts: Sequence[Matrix]) -> Weight:
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 

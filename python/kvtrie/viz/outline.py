@@ -11,7 +11,10 @@ import heapq
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from .words import one_line
 
@@ -20,12 +23,49 @@ Decode = Callable[[list[int]], str]
 _SNIPPET_TOKENS = 48
 
 
+class TreeNode(Protocol):
+    """One of its nodes: ``kvtrie.Node`` is one. ``children``: nodes, or their places in the list."""
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def tokens(self) -> Sequence[int] | npt.NDArray[np.int32]: ...
+
+    @property
+    def tier(self) -> object: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def age(self) -> float: ...
+
+    @property
+    def user(self) -> bool: ...
+
+    @property
+    def pinned(self) -> bool: ...
+
+    @property
+    def live(self) -> int: ...
+
+    @property
+    def children(self) -> Sequence[TreeNode | int]: ...
+
+
 class TreeSource(Protocol):
     """What a drawing needs of a cache: `kvtrie.PrefixCache` has it."""
 
-    def nodes(self) -> Sequence[Any]: ...
+    def nodes(self) -> Sequence[TreeNode]: ...
 
-    def stats(self) -> Mapping[str, Any]: ...
+    def stats(self) -> Mapping[str, object]: ...
 
 
 @dataclass
@@ -75,14 +115,14 @@ class Outline:
     tokens: int
     history_tokens: int
     live: int
-    stats: Mapping[str, Any]
+    stats: Mapping[str, object]
 
 
 @dataclass
 class _Vertex:
     """A node on its way to becoming a row. `important` and `rank` decide what is shown when not all fit."""
 
-    node: Any
+    node: TreeNode
     children: list[_Vertex] = field(default_factory=list)
     size: int = 1
     leaves: int = 0
@@ -102,7 +142,7 @@ def collect(cache: TreeSource, decode: Decode | None = None, max_nodes: int = 20
     if max_nodes < 1:
         raise ValueError(f"[viz] max_nodes: got {max_nodes}, allowed at least 1")
     nodes = list(cache.nodes())
-    tops: dict[str, list[Any]] = {}
+    tops: dict[str, list[TreeNode]] = {}
     root_live: dict[str, int] = {}
     for node in nodes:
         if node.end == 0:
@@ -125,7 +165,7 @@ def collect(cache: TreeSource, decode: Decode | None = None, max_nodes: int = 20
     )
 
 
-def _grow(top: Any, nodes: Sequence[Any]) -> _Vertex:
+def _grow(top: TreeNode, nodes: Sequence[TreeNode]) -> _Vertex:
     root = _Vertex(top)
     order = [root]
     for vertex in order:  # grows while it is walked: parents come before children
@@ -146,7 +186,7 @@ def _grow(top: Any, nodes: Sequence[Any]) -> _Vertex:
     return root
 
 
-def _first_token(node: Any) -> int:
+def _first_token(node: TreeNode) -> int:
     return int(node.tokens[0]) if len(node.tokens) else 0
 
 
@@ -246,14 +286,14 @@ def _folded_row(group: list[_Vertex], depth: int, parent: int) -> Row:
     )  # fmt: skip
 
 
-def tier_name(tier: Any) -> str:
+def tier_name(tier: object) -> str:
     """The tier as a word: a string stays, an enum gives its name, nothing gives "none"."""
     if tier is None:
         return "none"
     return str(getattr(tier, "name", tier)).lower()
 
 
-def snippet(tokens: Sequence[int], decode: Decode | None) -> str:
+def snippet(tokens: Sequence[int] | npt.NDArray[np.int32], decode: Decode | None) -> str:
     """The beginning of an edge as printable text on one line; empty without `decode`. Negative ids are left out."""
     if decode is None:
         return ""

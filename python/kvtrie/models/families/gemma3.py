@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import ops
+from ..._core import Tensor
 from ...errors import FormatError, NotSupported
 from ..attention import AttentionPlan
 from ..base import AttentionGroup, Model
 from ..config import (
     ModelConfig,
+    Raw,
     Reader,
     RopeFields,
     check,
@@ -32,6 +34,7 @@ from ..config import (
 )
 from ..decoder import LayerPlan, MlpPlan
 from ..gguf_form import GgufForm
+from ..rope_arguments import RopeArguments, Scaling
 from ..weight_table import WeightTable
 from ..weights import Array
 
@@ -62,7 +65,7 @@ class Gemma3Config(ModelConfig):
     layer_types: tuple[str, ...] = ()
     sliding_window: int = 0
     rope_local_theta: float = 10_000.0
-    rope_local_scaling: Mapping[str, Any] | None = None
+    rope_local_scaling: Scaling | None = None
     query_pre_attn_scalar: float = 256.0
     final_logit_softcapping: float | None = None
 
@@ -120,25 +123,22 @@ class Gemma3(Model):
     config: Gemma3Config
 
     @classmethod
-    def parse_config(
-        cls, raw: Mapping[str, Any], generation: Mapping[str, Any] | None = None, where: str = "config"
-    ) -> Gemma3Config:
+    def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> Gemma3Config:
         raw = {**_DEFAULTS, **{key: value for key, value in text_part(raw, where).items() if value is not None}}
         _refuse(raw, where)
         reader = Reader(raw, where)
         kinds = _kinds(raw, reader.layers(), where)
         full, local = (_rope(raw, kind, where) for kind in (FULL, SLIDING))
+        fields = common_fields(raw, full, model_type=cls.family, generation=generation, where=where)
+        fields["mlp_bias"] = False
         config = Gemma3Config(
-            **{
-                **common_fields(raw, full, model_type=cls.family, generation=generation, where=where),
-                "mlp_bias": False,
-                "layer_types": kinds,
-                "sliding_window": reader.within("sliding_window", 1, 2**31 - 1, 4096) if SLIDING in kinds else 0,
-                "rope_local_theta": local.theta,
-                "rope_local_scaling": local.scaling,
-                "query_pre_attn_scalar": reader.positive("query_pre_attn_scalar", 256.0),
-                "final_logit_softcapping": _softcap(reader, raw),
-            }
+            **fields,
+            layer_types=kinds,
+            sliding_window=reader.within("sliding_window", 1, 2**31 - 1, 4096) if SLIDING in kinds else 0,
+            rope_local_theta=local.theta,
+            rope_local_scaling=local.scaling,
+            query_pre_attn_scalar=reader.positive("query_pre_attn_scalar", 256.0),
+            final_logit_softcapping=_softcap(reader, raw),
         )
         check(config, where)
         return config
@@ -160,9 +160,9 @@ class Gemma3(Model):
     @classmethod
     def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:
         assert isinstance(config, Gemma3Config)
-        ropes = {
-            FULL: {"base": config.rope_theta, "scaling": _copy(config.rope_scaling)},
-            SLIDING: {"base": config.rope_local_theta, "scaling": _copy(config.rope_local_scaling)},
+        ropes: dict[str, RopeArguments] = {
+            FULL: {"base": config.rope_theta, "scaling": config.rope_scaling},
+            SLIDING: {"base": config.rope_local_theta, "scaling": config.rope_local_scaling},
         }
         sees: dict[str, dict[str, int]] = {FULL: {}, SLIDING: {"window": config.sliding_window}}
         groups = []
@@ -172,10 +172,10 @@ class Gemma3(Model):
                 groups.append(AttentionGroup(layers, ropes[kind], sees[kind]))
         return groups
 
-    def embed(self, tokens: Array) -> Any:
+    def embed(self, tokens: Array) -> Tensor:
         return ops.mul(super().embed(tokens), self._embedding_scale)
 
-    def finish(self, logits: Any) -> Any:
+    def finish(self, logits: Tensor) -> Tensor:
         """cap * tanh(x / cap), as 2 cap * sigmoid(2 x / cap) - cap: off by up to 1e-7 of ``cap``."""
         if self.config.final_logit_softcapping is None:
             return logits
@@ -183,11 +183,7 @@ class Gemma3(Model):
         return ops.add(ops.mul(ops.sigmoid(ops.mul(logits, inner)), outer), shift)
 
 
-def _copy(scaling: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if scaling is None else dict(scaling)
-
-
-def _refuse(raw: Mapping[str, Any], where: str) -> None:
+def _refuse(raw: Raw, where: str) -> None:
     refuse_quantised(raw, where)
     refuse_activation(raw, where, "hidden_activation", ("gelu_pytorch_tanh",))
     if raw.get("use_bidirectional_attention"):
@@ -202,11 +198,11 @@ def _refuse(raw: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _softcap(reader: Reader, raw: Mapping[str, Any]) -> float | None:
+def _softcap(reader: Reader, raw: Raw) -> float | None:
     return None if raw.get("final_logit_softcapping") is None else reader.positive("final_logit_softcapping")
 
 
-def _kinds(raw: Mapping[str, Any], layers: int, where: str) -> tuple[str, ...]:
+def _kinds(raw: Raw, layers: int, where: str) -> tuple[str, ...]:
     """``layer_types``; files of 2025 have ``sliding_window_pattern`` instead: every n-th layer is full."""
     key = "sliding_window_pattern" if "sliding_window_pattern" in raw else "_sliding_window_pattern"
     every = Reader(raw, where).within(key, 1, 2**31 - 1, _PATTERN)
@@ -214,7 +210,7 @@ def _kinds(raw: Mapping[str, Any], layers: int, where: str) -> tuple[str, ...]:
     return layer_kinds(raw, layers, (FULL, SLIDING), default, where)
 
 
-def _rope(raw: Mapping[str, Any], kind: str, where: str) -> RopeFields:
+def _rope(raw: Raw, kind: str, where: str) -> RopeFields:
     """``rope_parameters`` by kind of layer, or ``rope_theta``, ``rope_scaling`` and ``rope_local_base_freq``."""
     reader = Reader(raw, where)
     theta = reader.number("rope_theta" if kind == FULL else "rope_local_base_freq", _THETA[kind])

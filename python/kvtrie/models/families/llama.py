@@ -5,12 +5,9 @@ Source: Touvron et al. 2023 (arXiv 2302.13971, 2307.09288) and the Hugging Face 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ..attention import AttentionPlan
 from ..base import Model
-from ..config import ModelConfig, parse_config
+from ..config import ModelConfig, Raw, parse_config
 from ..decoder import LayerPlan, MlpPlan
 from ..gguf_form import GgufForm
 
@@ -21,9 +18,7 @@ class Llama(Model):
     gguf = {"llama": GgufForm(lambda d: d.dense(), pairs=True)}  # noqa: RUF012 (a ClassVar of Model's)
 
     @classmethod
-    def parse_config(
-        cls, raw: Mapping[str, Any], generation: Mapping[str, Any] | None = None, where: str = "config"
-    ) -> ModelConfig:
+    def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> ModelConfig:
         return parse_config(raw, model_type=cls.family, generation=generation, where=where)
 
     @classmethod

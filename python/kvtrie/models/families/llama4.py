@@ -16,6 +16,7 @@ from ..attention import AttentionPlan
 from ..base import AttentionGroup, Model
 from ..config import (
     ModelConfig,
+    Raw,
     Reader,
     check,
     common_fields,
@@ -28,6 +29,7 @@ from ..config import (
 )
 from ..decoder import LayerPlan, MlpPlan
 from ..moe import ExpertsPlan
+from ..rope_arguments import RopeArguments
 from ..weights import WeightSource
 
 FULL, CHUNKED = "full_attention", "chunked_attention"
@@ -62,9 +64,7 @@ class Llama4(Model):
     config: Llama4Config
 
     @classmethod
-    def parse_config(
-        cls, raw: Mapping[str, Any], generation: Mapping[str, Any] | None = None, where: str = "config"
-    ) -> Llama4Config:
+    def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> Llama4Config:
         raw = {**_DEFAULTS, **{key: value for key, value in text_part(raw, where).items() if value is not None}}
         refuse_quantised(raw, where)
         refuse_activation(raw, where)
@@ -104,8 +104,7 @@ class Llama4(Model):
     @classmethod
     def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:
         assert isinstance(config, Llama4Config)
-        scaling = None if config.rope_scaling is None else dict(config.rope_scaling)
-        rope = {"base": config.rope_theta, "interleaved": True, "scaling": scaling}
+        rope: RopeArguments = {"base": config.rope_theta, "interleaved": True, "scaling": config.rope_scaling}
         groups: dict[tuple[str, bool], list[int]] = {}
         for index, kind in enumerate(config.layer_types):
             groups.setdefault((kind, index in config.rope_layers), []).append(index)
@@ -119,7 +118,7 @@ class Llama4(Model):
         ]
 
 
-def _own_fields(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _own_fields(raw: Raw, where: str) -> dict[str, Any]:
     reader = Reader(raw, where)
     layers = reader.layers()
     every = reader.within("no_rope_layer_interval", 1, _MOST, 4)

@@ -7,12 +7,10 @@ on are refused when the configuration is read.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from ..attention import AttentionPlan
 from ..base import Model
-from ..config import ModelConfig, parse_config
+from ..config import ModelConfig, Raw, parse_config
 from ..decoder import LayerPlan, MlpPlan
 from ..gguf_form import GgufForm
 
@@ -23,9 +21,7 @@ class Qwen2(Model):
     gguf = {"qwen2": GgufForm(lambda d: d.dense())}  # noqa: RUF012 (a ClassVar of Model's)
 
     @classmethod
-    def parse_config(
-        cls, raw: Mapping[str, Any], generation: Mapping[str, Any] | None = None, where: str = "config"
-    ) -> ModelConfig:
+    def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> ModelConfig:
         config = parse_config(raw, model_type=cls.family, generation=generation, where=where)
         return dataclasses.replace(config, attention_bias=True, mlp_bias=False)
 

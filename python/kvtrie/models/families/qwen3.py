@@ -7,12 +7,10 @@ hidden / heads.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from ..attention import AttentionPlan
 from ..base import Model
-from ..config import ModelConfig, parse_config
+from ..config import ModelConfig, Raw, parse_config
 from ..decoder import LayerPlan, MlpPlan
 from ..gguf_form import GgufForm
 
@@ -25,9 +23,7 @@ class Qwen3(Model):
     gguf = {"qwen3": GgufForm(lambda d: d.dense())}  # noqa: RUF012 (a ClassVar of Model's)
 
     @classmethod
-    def parse_config(
-        cls, raw: Mapping[str, Any], generation: Mapping[str, Any] | None = None, where: str = "config"
-    ) -> ModelConfig:
+    def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> ModelConfig:
         raw = {**raw, "head_dim": raw.get("head_dim") or _HEAD_DIM}
         config = parse_config(raw, model_type=cls.family, generation=generation, where=where)
         return dataclasses.replace(config, mlp_bias=False)

@@ -6,10 +6,9 @@ Text has one position for each token, so the three axes of its multimodal RoPE a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..config import Reader
+from ..config import Raw, Reader
 from ..gguf_form import GgufForm
 from .qwen3_next import GGUF_LEAVES, Qwen3Next, expert_sizes, experts_from_gguf, hybrid_from_gguf
 
@@ -28,7 +27,7 @@ class Qwen35(Qwen3Next):
     fused_projections = False
 
     @classmethod
-    def expert_fields(cls, raw: Mapping[str, Any], where: str) -> dict[str, Any]:  # noqa: ARG003 (it has none)
+    def expert_fields(cls, raw: Raw, where: str) -> dict[str, Any]:  # noqa: ARG003 (it has none)
         return {}
 
 
@@ -39,7 +38,7 @@ class Qwen35Moe(Qwen3Next):
     fused_projections = False
 
     @classmethod
-    def expert_fields(cls, raw: Mapping[str, Any], where: str) -> dict[str, Any]:
+    def expert_fields(cls, raw: Raw, where: str) -> dict[str, Any]:
         reader = Reader(raw, where)
         sizes = expert_sizes(reader, reader.within("num_experts", 1, 2**20, 256), 8)
         return {**sizes, "norm_topk_prob": True, "expert_layers": tuple(range(reader.layers()))}

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..._core import RecurrentCache
+from ..._core import CausalCache, RecurrentCache
 from ...errors import FormatError
 from ..attention import AttentionPlan
 from ..base import AttentionGroup, Model
 from ..config import (
     ModelConfig,
+    Raw,
     Reader,
     check,
     common_fields,
@@ -29,6 +30,7 @@ from ..decoder import LayerPlan, MlpPlan
 from ..delta import DeltaPlan, HybridConfig
 from ..gguf_form import GgufForm
 from ..moe import ExpertsPlan
+from ..rope_arguments import RopeArguments
 from ..weights import WeightSource
 
 if TYPE_CHECKING:
@@ -118,9 +120,7 @@ class Qwen3Next(Model):
     config: HybridConfig
 
     @classmethod
-    def parse_config(
-        cls, raw: Mapping[str, Any], generation: Mapping[str, Any] | None = None, where: str = "config"
-    ) -> HybridConfig:
+    def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> HybridConfig:
         raw = {"head_dim": 256, **{key: value for key, value in text_part(raw, where).items() if value is not None}}
         refuse_quantised(raw, where)
         refuse_activation(raw, where)
@@ -141,7 +141,7 @@ class Qwen3Next(Model):
         return config
 
     @classmethod
-    def expert_fields(cls, raw: Mapping[str, Any], where: str) -> dict[str, Any]:
+    def expert_fields(cls, raw: Raw, where: str) -> dict[str, Any]:
         """The fields of :class:`HybridConfig` about experts; {} for a model without."""
         reader = Reader(raw, where)
         count = reader.within("num_experts", 0, 2**20, 512)
@@ -180,12 +180,13 @@ class Qwen3Next(Model):
     @classmethod
     def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:
         assert isinstance(config, HybridConfig)
-        scaling = None if config.rope_scaling is None else dict(config.rope_scaling)
-        rope = {"base": config.rope_theta, "dims": config.rotary_dims, "scaling": scaling}
+        rope: RopeArguments = {"base": config.rope_theta, "dims": config.rotary_dims, "scaling": config.rope_scaling}
         layers = config.layers(FULL)
         return [AttentionGroup(layers, rope, {})] if layers else []
 
-    def caches(self, capacity: int = 8192, dtype: str = "float16", *, slots: int = 64, **options: Any) -> list[Any]:
+    def caches(
+        self, capacity: int = 8192, dtype: str = "float16", *, slots: int = 64, **options: Any
+    ) -> list[CausalCache | RecurrentCache]:
         """As :meth:`Model.caches`, and one cache of recurrent states (float32) with ``slots`` of them.
 
         A session holds one slot, and so does each point in the tree that a later prompt may go on from.

@@ -1,0 +1,58 @@
+"""What generation asks of a model: any callable computes steps; the rest is asked for where it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, Union, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from ._core import PrefixCache, Step, Tensor
+
+Logits = Union[Tensor, npt.NDArray[np.float32]]  # [rows, vocab]
+StepModel = Callable[[Step], Logits]
+
+
+class TextStream(Protocol):
+    """Tokens to text that is made of whole characters."""
+
+    def feed(self, token: int) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+class TextTokenizer(Protocol):
+    def encode(self, text: str) -> Sequence[int]: ...
+
+    def special_id(self, text: str) -> int | None: ...
+
+    def stream(self) -> TextStream: ...
+
+
+class Ends(Protocol):
+    @property
+    def eos_token_ids(self) -> Iterable[int]: ...
+
+
+class TextModel(Protocol):
+    """A model that reads and writes text, and has a cache of its own: ``kv.models.Model``, or one like it."""
+
+    def __call__(self, step: Step) -> Logits: ...
+
+    @property
+    def config(self) -> Ends: ...
+
+    @property
+    def end_tokens(self) -> Iterable[int]: ...
+
+    @property
+    def tokenizer(self) -> TextTokenizer: ...
+
+    @property
+    def prefix_cache(self) -> PrefixCache: ...
+
+
+def text_model(model: StepModel) -> TextModel:
+    """The model where text, its cache or its end tokens are asked for; one that lacks them raises AttributeError."""
+    return cast(TextModel, model)
