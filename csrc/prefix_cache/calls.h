@@ -19,6 +19,9 @@
 // leaves that to the last call that comes back: a callback, which is inside a call itself, and the thread that sends to
 // the store, where a last job of its queue does it if no call is outside. So closing never waits for itself.
 //
+// A forked process has a copy of the cache that cannot be used: every call is refused there, and closing and ending do
+// nothing.
+//
 // Threads: an Entry belongs to the thread that made it. `Outside` is guarded by the cache's mutex.
 #pragma once
 
@@ -55,7 +58,8 @@ class CallsOutside {
 // paged out, after the mutex is free again.
 class Entry {
  public:
-  // Throws kClosed when the cache is closed, unless `allow_closed`.
+  // Throws kClosed when the cache is closed, unless `allow_closed`; kNotSupported in a process that was forked from the
+  // cache's own (base/fork.h).
   explicit Entry(PrefixCacheState& state, bool allow_closed = false);
   ~Entry();
   Entry(const Entry&) = delete;

@@ -47,6 +47,7 @@ bool flush_to_disk(PrefixCacheState& state) {
 }  // namespace
 
 bool PrefixCache::flush() {
+  static_cast<void>(Entry(*state_));  // refused where every call is
   if (state_->disk == nullptr && state_->exchange == nullptr)
     fail(ErrorKind::kNotSupported, "flush", "there is no disk tier (disk is None), and no store (store is None)");
   if (state_->exchange != nullptr) state_->exchange->drain();

@@ -170,6 +170,10 @@ PrefixCachePtr PrefixCache::create(CacheSet caches, PrefixCacheOptions options) 
 }
 
 PrefixCache::~PrefixCache() {
+  if (!state_->home.is_here()) {  // left as it is
+    static_cast<void>(new std::shared_ptr<PrefixCacheState>(std::move(state_)));
+    return;
+  }
   for (const auto& each : graphs_) {
     if (const std::shared_ptr<StepGraphs> graphs = each.lock()) graphs->forget(*this);
   }
@@ -193,11 +197,13 @@ const std::vector<std::shared_ptr<RecurrentCache>>& PrefixCache::recurrents() co
 const PrefixCacheOptions& PrefixCache::options() const noexcept { return state_->options; }
 
 bool PrefixCache::closed() const noexcept {
+  if (!state_->home.is_here()) return true;
   std::lock_guard lock(state_->mutex);
   return state_->closed;
 }
 
 void PrefixCache::close() noexcept {
+  if (!state_->home.is_here()) return;
   Entry entry(*state_, /*allow_closed=*/true);
   state_->close(entry);
 }

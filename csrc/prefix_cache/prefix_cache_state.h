@@ -45,6 +45,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "prefix_cache/calls.h"
 #include "prefix_cache/cost_model.h"
 #include "prefix_cache/coverage.h"
@@ -65,6 +66,8 @@ inline constexpr int kDiskOrder = 2;  // only where there is a disk tier
 struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   PrefixCacheState(CacheSet set, PrefixCacheOptions options);
   ~PrefixCacheState();
+
+  HomeProcess home;
 
   // --- set at creation -------------------------------------------------------------------------------------------
   std::vector<std::shared_ptr<CausalCache>> caches;

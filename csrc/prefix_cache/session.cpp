@@ -21,7 +21,7 @@ void PrefixCacheState::require_usable(const Session& session) const { require_op
 Session::~Session() { close(); }
 
 void Session::close() noexcept {
-  if (cache_ == nullptr) return;
+  if (cache_ == nullptr || !cache_->state().home.is_here()) return;
   Entry entry(cache_->state(), /*allow_closed=*/true);
   cache_->state().close(*this);
 }

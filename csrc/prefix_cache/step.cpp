@@ -10,6 +10,11 @@ namespace kvtrie {
 // Another thread may be dropping it right now, by its session: that is over once the mutex is free.
 Step::~Step() {
   if (cache_ == nullptr || complete_) return;
+  if (!cache_->state().home.is_here()) {  // their locks may be held for ever
+    static_cast<void>(new std::vector<ForwardPtr>(std::move(forwards_)));
+    static_cast<void>(new std::vector<StateForwardPtr>(std::move(state_forwards_)));
+    return;
+  }
   Entry entry(cache_->state(), /*allow_closed=*/true);
   cache_->state().drop(*this);
 }

@@ -1,8 +1,13 @@
 #include "gil.h"
 
+#include <cxxabi.h>
+
 #include <atomic>
+#include <chrono>
 #include <mutex>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -93,6 +98,53 @@ void stop() {
 }
 
 }  // namespace
+
+// ---- the GIL of an interpreter that may end -----------------------------------------------------------------------
+
+namespace {
+
+bool is_ending() noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
+[[noreturn]] void sleep_until_the_end() noexcept {
+  while (true) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+// `ask` may be where Python ends the thread.
+template <class Ask>
+auto asleep_if_ended(Ask&& ask) {
+  try {
+    return ask();
+  } catch (const abi::__forced_unwind&) {
+    sleep_until_the_end();
+  }
+}
+
+}  // namespace
+
+void take_gil(PyThreadState* thread) {
+  asleep_if_ended([thread] { PyEval_RestoreThread(thread); });
+}
+
+HeldGil::HeldGil() {
+  if (Py_IsInitialized() == 0 || is_ending()) throw std::runtime_error("the interpreter is ending");
+  state_ = asleep_if_ended([] { return PyGILState_Ensure(); });
+}
+
+HeldGil::~HeldGil() { PyGILState_Release(state_); }
+
+py::object call_python(py::handle function, const py::tuple& arguments) {
+  PyObject* const result = asleep_if_ended([&] { return PyObject_Call(function.ptr(), arguments.ptr(), nullptr); });
+  if (result == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(result);
+}
+
+// ---- fork ---------------------------------------------------------------------------------------------------------
 
 void refuse_after_fork() {
   if (!forked.load(std::memory_order_relaxed)) return;

@@ -25,6 +25,23 @@ void init_replay(py::module_& m);
 void init_inspect(py::module_& m);
 }  // namespace kvtrie::binding
 
+namespace {
+
+// pybind11 gives an object whose __init__ did not run, or failed, memory of no contents when a method is called on it.
+void* refuse_uninitialised(std::size_t) {
+  throw pybind11::type_error("an object of kvtrie was used whose __init__ did not run, or failed");
+}
+
+void refuse_uninitialised_objects(const pybind11::module_& m) {
+  for (const auto& [name, value] : pybind11::dict(m.attr("__dict__"))) {
+    if (PyType_Check(value.ptr()) == 0) continue;
+    auto* const info = pybind11::detail::get_type_info(reinterpret_cast<PyTypeObject*>(value.ptr()));
+    if (info != nullptr) info->operator_new = &refuse_uninitialised;
+  }
+}
+
+}  // namespace
+
 PYBIND11_MODULE(_core, m) {
   m.doc() = "The C++ core of kvtrie. Use `import kvtrie`.";
   m.attr("__version__") = KVTRIE_VERSION;
@@ -46,4 +63,5 @@ PYBIND11_MODULE(_core, m) {
   kvtrie::binding::init_remote_store(m);
   kvtrie::binding::init_replay(m);
   kvtrie::binding::init_inspect(m);
+  refuse_uninitialised_objects(m);
 }

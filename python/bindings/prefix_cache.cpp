@@ -34,9 +34,9 @@ std::function<double()> to_clock(const py::object& clock) {
   if (PyCallable_Check(clock.ptr()) == 0)
     refuse_type(clock, "PrefixCache", "clock", "a callable that returns seconds, or None");
   return [callable = shared_reference(clock)] {
-    const py::gil_scoped_acquire acquired;
+    const HeldGil held;
     try {
-      return py::reinterpret_borrow<py::object>(static_cast<PyObject*>(callable.get()))().cast<double>();
+      return call_python(static_cast<PyObject*>(callable.get()), py::tuple()).cast<double>();
     } catch (const std::exception& error) {
       log_message(LogLevel::kWarning, cat("[PrefixCache] clock: ", error.what()));
       const auto* raised = dynamic_cast<const py::error_already_set*>(&error);
@@ -417,7 +417,7 @@ point or step ends inside one. The model replaces their embeddings.)");
       "Cells reserved ahead of a growing session.");
   c.def_property_readonly("closed", &PrefixCache::closed, "Whether it was closed.");
   c.def(
-      "close", [](PrefixCache& self) { without_gil([&] { self.close(); }); },
+      "close", [](PrefixCache& self) { without_gil_even_forked([&] { self.close(); }); },
       R"(Closes every session and gives back all cells, host memory and the folder. May be called again, from any thread.
 
 Waits for calls of other threads that wait for something themselves: they raise ``ClosedError`` when that is over. In a callback

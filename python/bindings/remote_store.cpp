@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "convert.h"
 #include "gil.h"
 #include "store/background_queue.h"
@@ -18,6 +19,7 @@
 namespace kvtrie::binding {
 namespace {
 
+const HomeProcess home;
 std::atomic<int> calls{0};        // under way
 std::atomic<bool> ending{false};  // the interpreter ends: no further call begins
 
@@ -51,7 +53,7 @@ void with_gil(Work&& work) {
   const Call call;
   std::string failure;
   {
-    const py::gil_scoped_acquire held;
+    const HeldGil held;
     try {
       work();
       return;
@@ -77,6 +79,8 @@ py::bytes to_bytes_object(std::span<const std::byte> value) {
   return {reinterpret_cast<const char*>(value.data()), value.size()};
 }
 
+py::str text_of(std::string_view key) { return {key.data(), key.size()}; }
+
 class PythonStore final : public RemoteStore {
  public:
   PythonStore(py::handle object, std::string name)
@@ -88,16 +92,16 @@ class PythonStore final : public RemoteStore {
   std::optional<std::vector<std::byte>> get(std::string_view key) override {
     std::optional<std::vector<std::byte>> value;
     with_gil([&] {
-      const py::object found = function(get_)(py::str(key.data(), key.size()));
+      const py::object found = call_python(function(get_), py::make_tuple(text_of(key)));
       if (!found.is_none()) value = bytes_of(found);
     });
     return value;
   }
   void put(std::string_view key, std::span<const std::byte> value) override {
-    with_gil([&] { function(put_)(py::str(key.data(), key.size()), to_bytes_object(value)); });
+    with_gil([&] { call_python(function(put_), py::make_tuple(text_of(key), to_bytes_object(value))); });
   }
   void remove(std::string_view key) override {
-    with_gil([&] { function(delete_)(py::str(key.data(), key.size())); });
+    with_gil([&] { call_python(function(delete_), py::make_tuple(text_of(key))); });
   }
   std::string name() const override { return name_; }
 
@@ -119,8 +123,10 @@ std::string name_of(py::handle object) {
 
 void wait_for_calls() {
   ending = true;
-  const py::gil_scoped_release released;
-  while (calls > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (!home.is_here()) return;  // forked: the threads that call are not here
+  without_gil([] {
+    while (calls > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
 }
 
 // ---- the tier alone, as tests use it

@@ -37,11 +37,7 @@ py::tuple serve(Replay& self, const py::object& tokens, const py::object& output
   const IntegerArgument prompt(tokens, "Replay.serve", "tokens");
   const IntegerArgument answer(output, "Replay.serve", "output");
   const std::string name(to_text(name_space, "Replay.serve", "namespace"));
-  Served served;
-  {
-    const py::gil_scoped_release release;
-    served = self.serve(name, prompt.span(), answer.span(), time);
-  }
+  const Served served = without_gil([&] { return self.serve(name, prompt.span(), answer.span(), time); });
   return py::make_tuple(served.requested, served.matched, served.reused);
 }
 

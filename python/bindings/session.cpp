@@ -321,13 +321,13 @@ alone. Where stored keys cannot move (chunks, recurrent layers, an incomplete wi
 nothing changes, and the ``Reprocess`` returned names the tokens to begin a new session with. Raises ``CacheFull``,
 ``ArgumentError`` for ``keep`` outside 0 to limit - 1 or inside an atomic span.)");
   c.def(
-      "close", [](Session& self) { without_gil([&] { self.close(); }); },
+      "close", [](Session& self) { without_gil_even_forked([&] { self.close(); }); },
       R"(Ends the session; what it computed and published stays. May be called again, from any thread.
 
 A call that another thread is making on the session raises ``ClosedError`` when it next uses it, and releases what the session
 holds; ``close`` does not wait for that.)");
   c.def("__enter__", [](const SessionPtr& self) { return self; });
-  c.def("__exit__", [](Session& self, const py::args&) { without_gil([&] { self.close(); }); });
+  c.def("__exit__", [](Session& self, const py::args&) { without_gil_even_forked([&] { self.close(); }); });
   c.def(
       "__copy__", [](Session& self) { return without_gil([&] { return self.branch(); }); },
       "The same as ``branch()``.");

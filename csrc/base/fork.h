@@ -1,0 +1,26 @@
+// Whether this process was forked from the one that made an object.
+//
+// A forked process has a copy of all memory, and of all threads but the one that forked none: a lock that another
+// thread held stays locked, and what a thread was to do is never done. An object with locks or threads of its own
+// cannot be used there, nor be ended: it is left as it is, and its memory goes with the process.
+//
+// Threads: any.
+#pragma once
+
+#include <cstdint>
+
+namespace kvtrie {
+
+// How many forks lie between the process that loaded this library and this one.
+std::uint64_t fork_generation() noexcept;
+
+// A member of objects that belong to the process that made them.
+class HomeProcess {
+ public:
+  bool is_here() const noexcept { return generation_ == fork_generation(); }
+
+ private:
+  std::uint64_t generation_ = fork_generation();
+};
+
+}  // namespace kvtrie
