@@ -74,7 +74,7 @@ def test_doctor_counts_programs_while_others_compile(monkeypatch: pytest.MonkeyP
     (folder / "within").mkdir(parents=True)
     monkeypatch.setenv("KVTRIE_CACHE_DIR", str(folder))
     for name in ("program", "within/program", "passing"):
-        (folder / name).write_bytes(bytes(500))
+        (folder / name).write_bytes(bytes(400))
     stat = os.stat
 
     def asked(path: Any, *arguments: Any, **options: Any) -> Any:
@@ -90,7 +90,7 @@ def test_doctor_counts_programs_while_others_compile(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(os, "stat", asked)
     monkeypatch.setattr(os, "lstat", gone)
-    assert doctor._program_cache().detail.endswith(": 2 files, 1000 B")
+    assert doctor._program_cache().detail.endswith(": 2 files, 800 B")
     assert not (folder / "passing").exists()
 
 

@@ -7,6 +7,8 @@ import json
 from typing import Any, TextIO
 
 import kvtrie as kv
+from kvtrie.viz.table import table_text
+from kvtrie.viz.words import format_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,27 +26,17 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
     for index, device in enumerate(found):
         facts = describe(device)
         print(f"[{index}] {facts.pop('name')}", file=out)
-        width = max(map(len, facts))
-        for name, value in facts.items():
-            print(f"    {name.replace('_', ' '):<{width}}  {_text(name, value)}", file=out)
+        rows = [("    " + name.replace("_", " "), _text(name, value)) for name, value in facts.items()]
+        print(table_text(rows), file=out)
     return 0
 
 
-def describe(device: Any) -> dict[str, Any]:
+def describe(device: kv.Device) -> dict[str, Any]:
     """Everything a device reports, as plain values."""
     facts: dict[str, Any] = {"name": device.name, "vendor": device.vendor, "kind": device.kind}
     facts["unified_memory"] = device.unified_memory
     facts["global_bytes"] = device.global_bytes
     return {**facts, **{name: value for name, value in device.capabilities.items() if name not in facts}}
-
-
-def format_bytes(count: float) -> str:
-    """A size with a binary unit: 1536 -> "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 def _text(name: str, value: Any) -> str:

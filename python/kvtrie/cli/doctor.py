@@ -13,8 +13,7 @@ from typing import TextIO
 import kvtrie as kv
 from kvtrie import _checks, _health, _kept, _listing, _probe
 from kvtrie._health import MISSING, NOTE, OK, Finding
-
-from .devices import format_bytes
+from kvtrie.viz.words import format_bytes
 
 PACKAGES = ("safetensors", "tokenizers", "jinja2", "tqdm", "gguf")
 

@@ -9,9 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from kvtrie import _core
+from kvtrie.viz.table import table_text
+from kvtrie.viz.words import format_age, format_bytes, plural
 
 Entry = dict[str, Any]  # a file as `_core._inspect_folder` reports it
 _COLUMNS = ("namespace", "tokens", "kinds", "point", "dtype", "bytes", "age", "")
+_FIGURES = (5, 6)  # of these, figures
 _EPILOG = """Reads headers only, takes no lock and follows no link, so it may run while a cache has the folder open.
 Neither tokens nor images are shown. Exit code 1: some files are of no use; the last column says why."""
 
@@ -33,7 +36,8 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
         print(json.dumps({"snapshots": shown, **_totals(entries), **rest}, indent=1), file=out)
     else:
         ordered = _as_tree(entries) if arguments.tree else ((0, entry) for entry in _by_place(entries))
-        _print_table([_row(entry, depth) for depth, entry in ordered], out)
+        table = table_text([_row(entry, depth) for depth, entry in ordered], _COLUMNS, right=_FIGURES)
+        print(table, end="\n" if table else "", file=out)
         _print_totals(entries, rest, out)
     return 1 if any(entry["fault"] for entry in entries) else 0
 
@@ -92,20 +96,12 @@ def _as_tree(entries: Sequence[Entry]) -> Iterator[tuple[int, Entry]]:
 
 
 def _row(entry: Entry, depth: int) -> list[str]:
-    size, age = _bytes(entry["bytes"]), _age(entry["age"])
+    size, age = format_bytes(entry["bytes"]), format_age(entry["age"])
     if entry["fault"]:
         return [entry["name"][:12] + "...", "", "", "", "", size, age, entry["fault"]]
     span = f"[{entry['start']},{entry['end']})" if entry["start"] < entry["end"] else f"at {entry['end']}"
     kinds, dtypes = "+".join(entry["kinds"]), "+".join(entry["dtypes"])
     return ["  " * depth + _printable(entry["namespace"]), span, kinds, entry["point"] or "-", dtypes, size, age, ""]
-
-
-def _print_table(rows: Sequence[Sequence[str]], out: TextIO) -> None:
-    if not rows:
-        return
-    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows)]
-    for row in (_COLUMNS, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip(), file=out)
 
 
 def _totals(entries: Sequence[Entry]) -> dict[str, Any]:
@@ -125,7 +121,7 @@ def _print_totals(entries: Sequence[Entry], rest: dict[str, int], out: TextIO) -
     totals = _totals(entries)
     print(
         f"{totals['files']} snapshots, {totals['tokens']} tokens, {totals['points']} restore points, "
-        f"{_bytes(totals['bytes'])}, {totals['namespaces']} namespace{'' if totals['namespaces'] == 1 else 's'}",
+        f"{format_bytes(totals['bytes'])}, {plural(totals['namespaces'], 'namespace')}",
         file=out,
     )
     for fingerprint in totals["fingerprints"]:
@@ -139,18 +135,3 @@ def _print_totals(entries: Sequence[Entry], rest: dict[str, int], out: TextIO) -
 def _printable(text: str) -> str:
     """Names come from others: nothing in them may steer a terminal."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text) or "''"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
-def _age(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import ArgumentError, NotSupported
+from ..viz.table import table_text
 from .lines import PathLike
 
 _COLOURS = {
@@ -71,10 +72,8 @@ class Report:
 
     def table(self) -> str:
         """Hit rates as text: a line for each capacity, a column for each policy."""
-        cells = self._cells()
-        widths = [max(map(len, column)) for column in zip(*cells)]
-        lines = ["  ".join(text.rjust(width) for text, width in zip(line, widths)) for line in cells]
-        return "\n".join([self._summary(), *lines])
+        header, *rows = self._cells()
+        return "\n".join([self._summary(), table_text(rows, header, right=range(len(header)))])
 
     def to_json(self, seconds: bool = False) -> str:
         """All rows as JSON. The same trace and arguments give the same bytes, unless ``seconds`` are wanted, too."""

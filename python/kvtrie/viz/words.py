@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 
 def one_line(text: str) -> str:
     """`text` without line breaks, runs of blanks and anything a terminal or an XML parser could trip over."""
@@ -15,27 +13,20 @@ def clip(text: str, columns: int) -> str:
     """The longest beginning of `text` that takes at most `columns` terminal columns, with an ellipsis if it was cut."""
     if columns <= 0:
         return ""
-    used = 0
-    for index, character in enumerate(text):
-        used += char_columns(character)
-        if used > columns:
-            keep, room = index, columns - 1
-            while keep > 0 and text_columns(text[:keep]) > room:
-                keep -= 1
-            return text[:keep].rstrip() + "\u2026"
-    return text
-
-
-def char_columns(character: str) -> int:
-    """Terminal columns of one character: 0, 1 or 2."""
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    if text_columns(text) <= columns:
+        return text
+    keep = len(text) - 1
+    while keep > 0 and text_columns(text[:keep]) > columns - 1:
+        keep -= 1
+    return text[:keep].rstrip() + "\u2026"
 
 
 def text_columns(text: str) -> int:
-    """Terminal columns of a string."""
-    return sum(char_columns(character) for character in text)
+    """Terminal columns of a string; what cannot be printed takes none."""
+    from wcwidth import wcswidth, wcwidth  # `doctor` uses this module where not all is installed
+
+    columns = wcswidth(text)
+    return columns if columns >= 0 else sum(max(wcwidth(character), 0) for character in text)
 
 
 def format_bytes(nbytes: float) -> str:

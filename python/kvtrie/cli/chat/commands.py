@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import kvtrie as kv
 
+from ...viz.words import plural
 from . import files
 from .answers import Answer, Answers
 from .conversation import Conversation, Turn
@@ -191,21 +192,21 @@ class Chat:
         _require(path, "save")
         files.save(self.conversation, path)
         count = len(self.conversation.all_turns())
-        self.screen.note(f"saved {count} {'turn' if count == 1 else 'turns'} to {path}")
+        self.screen.note(f"saved {plural(count, 'turn')} to {path}")
 
     def _load(self, path: str) -> None:
         _require(path, "load")
         self.conversation = files.load(path)
         self.answers.forget()
         count, branches = len(self.conversation.all_turns()), ", ".join(self.conversation.branches)
-        self.screen.note(f"loaded {count} {'turn' if count == 1 else 'turns'}; branches: {branches}")
+        self.screen.note(f"loaded {plural(count, 'turn')}; branches: {branches}")
 
     def _cache(self, _: str) -> None:
         options = {"width": self.screen.width, "ascii_only": self.screen.is_ascii}
         self.screen.line(self.answers.cache.tree(self.answers.tokenizer.decode, **options))
 
     def _stats(self, _: str) -> None:
-        for line in statistics(self.answers.cache.stats()):
+        for line in statistics(self.answers.cache.stats()).splitlines():
             self.screen.note(line)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ...viz.words import format_bytes, one_line
+from ...viz.table import table_text
+from ...viz.words import format_bytes, one_line, plural
 from .answers import Reuse
 
 
@@ -13,28 +14,27 @@ def explained(reuse: Reuse | None, plan: Any, decode: Callable[[list[int]], str]
     """``plan``: what the same prompt would reuse now. ``decode``: tokens to text."""
     if reuse is None:
         return "nothing was asked yet"
-    lines = [f"the last prompt: {_tokens(len(reuse.tokens))}, {reuse.reused:,} reused, {reuse.computed:,} computed"]
+    asked = plural(len(reuse.tokens), "token")
+    lines = [f"the last prompt: {asked}, {reuse.reused:,} reused, {reuse.computed:,} computed"]
     if reuse.dropped:
-        lines.append(f"before it began, {_tokens(reuse.dropped)} went: the context was full")
+        lines.append(f"before it began, {plural(reuse.dropped, 'token')} went: the context was full")
     if reuse.in_place:
         lines.append("it went on in place: after a shift, what is computed belongs to this conversation alone")
     else:
         moved = f", {format_bytes(reuse.bytes_moved)} moved to the device" if reuse.bytes_moved else ""
-        lines.append(
-            f"the cache knew {_tokens(reuse.matched)} of it{f', on the {reuse.tier}{moved}' if reuse.matched else ''}"
-        )
+        where = f", on the {reuse.tier}{moved}" if reuse.matched else ""
+        lines.append(f"the cache knew {plural(reuse.matched, 'token')} of it{where}")
         lines.append(_why(reuse))
         if 0 < reuse.reused < len(reuse.tokens):
             before, after = decode(reuse.tokens[: reuse.reused][-6:]), decode(reuse.tokens[reuse.reused :][:6])
             lines.append(f"reused up to  {one_line(before)!r}\ncomputed from {one_line(after)!r}")
-    lines.append(f"asked again now: {_tokens(plan.reusable)} would be reused")
+    lines.append(f"asked again now: {plural(plan.reusable, 'token')} would be reused")
     return "\n".join(lines)
 
 
-def statistics(stats: Mapping[str, Any]) -> Iterator[str]:
+def statistics(stats: Mapping[str, Any]) -> str:
     """A line a number; those of nested parts with the part's name before them."""
-    for name, value in _flat(stats):
-        yield f"{name.replace('_', ' '):<40} {value:>14,}"
+    return table_text([(name.replace("_", " "), f"{value:,}") for name, value in _flat(stats)], right=(1,))
 
 
 def _why(reuse: Reuse) -> str:
@@ -54,7 +54,3 @@ def _flat(part: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{name} {index}")
     elif isinstance(part, (int, float)):
         yield name, part
-
-
-def _tokens(count: int) -> str:
-    return f"{count:,} {'token' if count == 1 else 'tokens'}"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from ...generate import Progress
-from ...viz.words import char_columns, text_columns
+from ...viz.words import plural, text_columns
 from .answers import CHUNK, Answer
 
 _NOTE = "  "  # before every line that is not the model's
@@ -51,7 +51,7 @@ class WordWrap:
         if not character.isprintable() and character not in "\u200d\ufe0f":  # joined emoji
             return ""
         self._word += character
-        alone = char_columns(character) == 2  # scripts without blanks may be broken anywhere
+        alone = text_columns(character) == 2  # scripts without blanks may be broken anywhere
         return self._flush() if not self._width or alone or text_columns(self._word) >= self._width else ""
 
     def _flush(self) -> str:
@@ -137,7 +137,7 @@ def figures(answer: Answer) -> str:
     count = len(answer.tokens)
     rate = answer.tokens_per_second
     speed = "" if rate is None else f" at {rate:.1f}/s" if rate < 10 else f" at {rate:.0f}/s"
-    parts.append(f"{count:,} {'token' if count == 1 else 'tokens'}{speed}")
+    parts.append(f"{plural(count, 'token')}{speed}")
     return " | ".join(parts)
 
 
