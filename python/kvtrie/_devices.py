@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from . import _core, _health
 from ._kept import cache_folder as cache_folder  # for the bindings
@@ -13,7 +12,7 @@ _KINDS = ("gpu", "cpu", "accelerator")  # best first: an accelerator may be an e
 _selected: dict[str, _core.Device] = {}
 
 
-def select(name: Any = None) -> _core.Device:
+def select(name: object = None) -> _core.Device:
     """The best device whose platform or device name contains ``name``; None: the environment variable KVTRIE_DEVICE."""
     if isinstance(name, _core.Device):
         return name

@@ -27,7 +27,7 @@ def cache_folder() -> str:
     return str(folder) if ours and os.access(folder, os.W_OK) else ""
 
 
-def kept_file(kind: str, *about: Any) -> Path | None:
+def kept_file(kind: str, *about: object) -> Path | None:
     """The file KIND-... in the cache folder for what was found out about these, with this build of the library.
 
     None where nothing is kept.

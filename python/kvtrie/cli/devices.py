@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any, TextIO
+from typing import TextIO
 
 import kvtrie as kv
 from kvtrie.viz.table import table_text
@@ -31,15 +31,15 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
     return 0
 
 
-def describe(device: kv.Device) -> dict[str, Any]:
+def describe(device: kv.Device) -> dict[str, object]:
     """Everything a device reports, as plain values."""
-    facts: dict[str, Any] = {"name": device.name, "vendor": device.vendor, "kind": device.kind}
+    facts: dict[str, object] = {"name": device.name, "vendor": device.vendor, "kind": device.kind}
     facts["unified_memory"] = device.unified_memory
     facts["global_bytes"] = device.global_bytes
     return {**facts, **{name: value for name, value in device.capabilities.items() if name not in facts}}
 
 
-def _text(name: str, value: Any) -> str:
+def _text(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int) and "bytes" in name:

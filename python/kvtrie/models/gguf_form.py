@@ -6,7 +6,7 @@ Kept apart from ``gguf/``, whose packages take half a second to import.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from .gguf.metadata import Description
@@ -19,7 +19,7 @@ class GgufForm(NamedTuple):
     ``round_robin``: value heads of recurrent layers go round robin over the key heads.
     """
 
-    read: Callable[[Description], dict[str, Any]]
+    read: Callable[[Description], dict[str, object]]
     leaves: Mapping[str, str] = {}
     offset_norms: bool = False
     pairs: bool = False

@@ -7,9 +7,9 @@ something near the front sends all that follows again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from .draws import Draws, Zipf
+from .draws import Draws, Lengths, Zipf
 from .token_trace import Record
 from .tokens import seed_of
 
@@ -51,7 +51,7 @@ class Shared:
                 found.append(self._segment("document", tenant, document, wanted.document))
         return found
 
-    def _segment(self, kind: str, tenant: int, rank: Any, lengths: Any) -> Segment:
+    def _segment(self, kind: str, tenant: int, rank: int | None, lengths: Lengths) -> Segment:
         name = (self.wanted.seed, kind, tenant, rank)
         return seed_of(*name), 0, Draws(*name).lengths(lengths)
 
@@ -76,21 +76,21 @@ class Client:
         self._streams += 1
         return seed_of(self.wanted.seed, self.name, self._streams), 0, count
 
-    def append(self, segments: Iterable[Segment]) -> list[Any]:
+    def append(self, segments: Iterable[Segment]) -> list[object]:
         added = list(segments)
         self.segments += added
         return [["append", spec_of(segment)] for segment in added]
 
-    def generate(self) -> list[Any]:
+    def generate(self) -> list[object]:
         segment = self.fresh(self.draws.lengths(self.wanted.output))
         self.segments.append(segment)
         return [["generate", spec_of(segment)]]
 
-    def rollback(self, to: int) -> list[Any]:
+    def rollback(self, to: int) -> list[object]:
         self.segments, _ = cut(self.segments, to)
         return [["rollback", to]]
 
-    def record(self, now: int, ops: list[Any], **more: Any) -> Record:
+    def record(self, now: int, ops: list[object], **more: object) -> Record:
         return {"t": now / 1000, "session": self.name, **more, "ops": ops}
 
     def later(self, now: int) -> int:
@@ -130,14 +130,14 @@ class Person(Client):
     def follow(self, now: int) -> Iterable[tuple[int, Planned]]:
         return [(self.later(now), self)] if self._left else []
 
-    def _open(self, now: int) -> list[Any]:
+    def _open(self, now: int) -> list[object]:
         opening = self._shared.opening(self.draws, self.tenant)
         ops = self.append(self._with_clock(opening, now))
         self._opening = self.length
         return ops + self.append([self.fresh(self.draws.lengths(self.wanted.first))])
 
-    def _question(self, now: int) -> list[Any]:
-        ops: list[Any] = []
+    def _question(self, now: int) -> list[object]:
+        ops: list[object] = []
         choice = self.draws.below(1000)
         question = [self.fresh(self.draws.lengths(self.wanted.growth))]
         if choice < self.wanted.edit:
@@ -148,7 +148,7 @@ class Person(Client):
         return ops + self.append(question) + self._rewritten(now)
 
     # What the clock and the limit make the client send again.
-    def _rewritten(self, now: int) -> list[Any]:
+    def _rewritten(self, now: int) -> list[object]:
         wanted = self.wanted
         keep = self._clock_at if wanted.clock_at else self._opening
         head, tail = cut(self.segments, keep)
@@ -190,8 +190,8 @@ class Agent(Client):
         self._bursts = 0
 
     def act(self, now: int) -> Iterator[Record]:
-        ops: list[Any] = []
-        more: dict[str, Any] = {}
+        ops: list[object] = []
+        more: dict[str, object] = {}
         if not self.segments:
             more["namespace"] = f"tenant{self.tenant}"
             ops += self.append(self._shared.opening(self.draws, self.tenant))
@@ -207,7 +207,7 @@ class Agent(Client):
         if self._left:
             yield self.later(now), self
 
-    def _turn(self, now: int, ops: list[Any], more: dict[str, Any]) -> Iterator[Record]:
+    def _turn(self, now: int, ops: list[object], more: dict[str, object]) -> Iterator[Record]:
         ops += self.generate()
         self._left -= 1
         burst = self._level < self.wanted.depth and self.draws.chance(self.wanted.burst)

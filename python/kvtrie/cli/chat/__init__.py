@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, TextIO
+from typing import TextIO
 
 import kvtrie as kv
 
@@ -82,7 +82,7 @@ def _sampling(arguments: argparse.Namespace) -> kv.Sampling:
     )
 
 
-def _unusable(model: Any, raw: bool) -> str:
+def _unusable(model: kv.models.Model, raw: bool) -> str:
     if not model.has_tokenizer:
         return "there is no tokenizer (a folder has it in tokenizer.json), so there is no text to talk with"
     if model.tokenizer.chat_template is None and not raw:
@@ -90,7 +90,7 @@ def _unusable(model: Any, raw: bool) -> str:
     return ""
 
 
-def _context(model: Any, arguments: argparse.Namespace) -> int:
+def _context(model: kv.models.Model, arguments: argparse.Namespace) -> int:
     """Tokens that a conversation may have: what is asked for, and what model and device have room for."""
     limits = [model.config.max_position_embeddings, model.config.position_limit(), arguments.capacity]
     most = min(limit for limit in limits if limit is not None)
@@ -100,7 +100,7 @@ def _context(model: Any, arguments: argparse.Namespace) -> int:
     return min(most, CONTEXT if arguments.capacity is None else most) if context is None else context
 
 
-def _cache(model: Any, arguments: argparse.Namespace, context: int) -> kv.PrefixCache:
+def _cache(model: kv.models.Model, arguments: argparse.Namespace, context: int) -> kv.PrefixCache:
     text = arguments.host_bytes
     return kv.PrefixCache(
         model.caches(capacity=arguments.capacity or context, dtype=arguments.kv_dtype),
@@ -110,7 +110,7 @@ def _cache(model: Any, arguments: argparse.Namespace, context: int) -> kv.Prefix
     )
 
 
-def _greet(screen: Screen, model: Any, cache: kv.PrefixCache, name: str, context: int) -> None:
+def _greet(screen: Screen, model: kv.models.Model, cache: kv.PrefixCache, name: str, context: int) -> None:
     size = f"{model.nbytes / 2**20:.0f} MiB of {model.dtype} weights"
     screen.note(f"{name}: {size}, a context of {context:,} tokens, on {model.device.name}")
     known = cache.stats()["tokens"]

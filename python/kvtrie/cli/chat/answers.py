@@ -22,6 +22,8 @@ from .layout import Laid, Layout
 
 CHUNK = 512  # tokens of a prefill step
 
+Options = dict[str, Any]  # arguments of kv.generate, as the settings have them
+
 
 @dataclass(frozen=True)
 class Reuse:
@@ -44,7 +46,7 @@ class Reuse:
 class Answer(Iterator[str]):
     """Pieces of one answer, in whole characters, made as they are asked for. It can be left at any of them."""
 
-    def __init__(self, answers: Answers, laid: Laid, session: Any, reuse: Reuse, options: dict[str, Any]) -> None:
+    def __init__(self, answers: Answers, laid: Laid, session: kv.Session, reuse: Reuse, options: Options) -> None:
         self._answers = answers
         self._laid = laid
         self._options = options
@@ -87,8 +89,8 @@ class Answer(Iterator[str]):
         self._progress = progress
 
     @property
-    def session(self) -> Any:
-        return self._generation.session
+    def session(self) -> kv.Session:
+        return self._generation.live
 
     @property
     def finish_reason(self) -> str | None:
@@ -117,7 +119,7 @@ class Answer(Iterator[str]):
         if moved is not session:
             self._generation = self._begin(moved)
 
-    def _begin(self, session: Any) -> kv.Generation:
+    def _begin(self, session: kv.Session) -> kv.Generation:
         options = {**self._options, "max_tokens": self._options["max_tokens"] - len(self.tokens), "chunk": CHUNK}
         return kv.generate(self._answers.model, session, **options, progress=self._tell)
 
@@ -129,7 +131,7 @@ class Answer(Iterator[str]):
 class Answers:
     """``context``: tokens of the longest conversation, at most what the model and its caches have room for."""
 
-    def __init__(self, model: Any, cache: kv.PrefixCache, context: int, raw: bool = False) -> None:
+    def __init__(self, model: kv.models.Model, cache: kv.PrefixCache, context: int, raw: bool = False) -> None:
         self.model = model
         self.tokenizer = model.tokenizer
         self.cache = cache
@@ -139,9 +141,9 @@ class Answers:
         """Of the prompt before; None: there was none yet."""
         self._layout = Layout(self.tokenizer, raw)
         self._system = ""
-        self._kept: tuple[Turn, Any] | None = None  # a session that was shifted, and the turn that it ends with
+        self._kept: tuple[Turn, kv.Session] | None = None  # a session that was shifted, and the turn that it ends with
 
-    def begin(self, conversation: Conversation, parent: Turn | None, question: str, options: dict[str, Any]) -> Answer:
+    def begin(self, conversation: Conversation, parent: Turn | None, question: str, options: Options) -> Answer:
         """An answer to ``question`` after ``parent``; ``options``: those of ``kv.generate``.
 
         Raises ``kv.ArgumentError`` for a question that is longer than what there is room for. :meth:`end` is due for
@@ -168,7 +170,7 @@ class Answers:
         else:
             session.close()
 
-    def plan(self) -> Any:
+    def plan(self) -> kv.ReusePlan | None:
         """What the last prompt would reuse if it came again now: a ``kv.ReusePlan``, or None where none was."""
         return None if self.last is None else self.cache.plan(np.asarray(self.last.tokens, np.int32))
 
@@ -180,7 +182,7 @@ class Answers:
     def close(self) -> None:
         self._let_go()
 
-    def shift(self, session: Any) -> tuple[Any, int]:
+    def shift(self, session: kv.Session) -> tuple[kv.Session, int]:
         """(a session with its oldest half gone, how many tokens that was); the opening stays."""
         before = int(session.recorded)
         left = session.shift(self._opening(), limit=self.context)
@@ -190,7 +192,7 @@ class Answers:
         moved = self.cache.begin(np.asarray(left.tokens, np.int32))
         return moved, before - len(left.tokens)
 
-    def _session(self, parent: Turn | None, question: str, laid: Laid) -> tuple[Any, Reuse]:
+    def _session(self, parent: Turn | None, question: str, laid: Laid) -> tuple[kv.Session, Reuse]:
         """Where the answer begins: in the session that was kept, behind a shift, or behind what the tree knows."""
         kept = self._taken(parent)
         if kept is not None and laid.new < len(laid.tokens) and self._fits_behind_a_shift(laid.new):
@@ -205,7 +207,7 @@ class Answers:
             return self._go_on(self.cache.begin(said, reuse_all=True), laid, in_place=False)
         return self._without_the_oldest(question, laid)
 
-    def _go_on(self, session: Any, laid: Laid, in_place: bool) -> tuple[Any, Reuse]:
+    def _go_on(self, session: kv.Session, laid: Laid, in_place: bool) -> tuple[kv.Session, Reuse]:
         """Appends the question, where need be behind a shift."""
         dropped = 0
         try:
@@ -220,7 +222,7 @@ class Answers:
         reason = "" if not dropped else "shifted: the conversation met the limit of its context"
         return session, Reuse(tokens, known, known, reason, str(session.tier), 0, dropped, in_place)
 
-    def _without_the_oldest(self, question: str, laid: Laid) -> tuple[Any, Reuse]:
+    def _without_the_oldest(self, question: str, laid: Laid) -> tuple[kv.Session, Reuse]:
         """The opening and the latest half of the context, or of all that was said the question alone."""
         alone = self._layout.prompt(self._system, (), question).tokens
         if len(alone) >= self.context:
@@ -241,7 +243,7 @@ class Answers:
         """At most half of the context."""
         return min(self._layout.opening(self._system), self.context // 2)
 
-    def _taken(self, parent: Turn | None) -> Any:
+    def _taken(self, parent: Turn | None) -> kv.Session | None:
         """The session that was kept for this place; it is no longer kept. One kept for elsewhere is closed."""
         if self._kept is None or self._kept[0] is not parent:
             self._let_go()
@@ -256,7 +258,7 @@ class Answers:
         self._kept = None
 
 
-def _reuse_of(session: Any, tokens: Sequence[int], dropped: int = 0) -> Reuse:
+def _reuse_of(session: kv.Session, tokens: Sequence[int], dropped: int = 0) -> Reuse:
     return Reuse(
         list(tokens),
         session.matched,

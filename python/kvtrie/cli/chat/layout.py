@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import kvtrie as kv
+from kvtrie.models import Tokenizer
 
 from .conversation import Turn, messages_of
 
@@ -30,7 +30,7 @@ class Laid:
 class Layout:
     """``raw``: no template; questions and answers follow one another as one text."""
 
-    def __init__(self, tokenizer: Any, raw: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, raw: bool = False) -> None:
         self._tokenizer = tokenizer
         self._raw = raw
         self._said: dict[tuple[str, Turn], Laid] = {}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
+from ..._core import ReusePlan
 from ...viz.table import table_text
 from ...viz.words import format_bytes, one_line, plural
 from .answers import Reuse
 
 
-def explained(reuse: Reuse | None, plan: Any, decode: Callable[[list[int]], str]) -> str:
+def explained(reuse: Reuse | None, plan: ReusePlan | None, decode: Callable[[list[int]], str]) -> str:
     """``plan``: what the same prompt would reuse now. ``decode``: tokens to text."""
-    if reuse is None:
+    if reuse is None or plan is None:
         return "nothing was asked yet"
     asked = plural(len(reuse.tokens), "token")
     lines = [f"the last prompt: {asked}, {reuse.reused:,} reused, {reuse.computed:,} computed"]
@@ -32,7 +32,7 @@ def explained(reuse: Reuse | None, plan: Any, decode: Callable[[list[int]], str]
     return "\n".join(lines)
 
 
-def statistics(stats: Mapping[str, Any]) -> str:
+def statistics(stats: Mapping[str, object]) -> str:
     """A line a number; those of nested parts with the part's name before them."""
     return table_text([(name.replace("_", " "), f"{value:,}") for name, value in _flat(stats)], right=(1,))
 
@@ -45,7 +45,7 @@ def _why(reuse: Reuse) -> str:
     return "all that was known was reused: the rest is new"
 
 
-def _flat(part: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(part: object, name: str = "") -> Iterator[tuple[str, float]]:
     if isinstance(part, Mapping):
         for key, value in part.items():
             yield from _flat(value, f"{name}: {key}" if name else str(key))

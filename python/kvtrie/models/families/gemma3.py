@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 # What checkpoints leave out because it is the default of Hugging Face's configuration.
-_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: dict[str, object] = {
     "vocab_size": 262_208,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
@@ -74,12 +74,12 @@ _GEMMA_27B_LAYERS = 62  # only this size scales attention by hidden / heads; no 
 _PATTERN = 6  # each n-th layer sees everything
 
 
-def _from_gguf(d: Description) -> dict[str, Any]:
+def _from_gguf(d: Description) -> dict[str, object]:
     keys, raw = d.keys, d.dense()
     window = keys.integer(".attention.sliding_window", 0, default=0)
-    scalar = raw["head_dim"]
+    scalar = d.head_dim()
     if d.layers == _GEMMA_27B_LAYERS:
-        scalar = raw["hidden_size"] // raw["num_attention_heads"]
+        scalar = keys.integer(".embedding_length") // keys.integer(".attention.head_count")
     cap = {}
     if keys.has(".final_logit_softcapping"):
         cap = {"final_logit_softcapping": keys.positive(".final_logit_softcapping")}
@@ -214,7 +214,7 @@ def _rope(raw: Raw, kind: str, where: str) -> RopeFields:
     """``rope_parameters`` by kind of layer, or ``rope_theta``, ``rope_scaling`` and ``rope_local_base_freq``."""
     reader = Reader(raw, where)
     theta = reader.number("rope_theta" if kind == FULL else "rope_local_base_freq", _THETA[kind])
-    own: dict[str, Any] = {}
+    own: dict[str, object] = {}
     for key in ("rope_parameters", "rope_scaling"):
         value = raw.get(key) or {}
         if not isinstance(value, Mapping):

@@ -36,7 +36,7 @@ FULL, CHUNKED = "full_attention", "chunked_attention"
 _MOST = 2**31 - 1
 
 # What checkpoints leave out because it is the default of Hugging Face's configuration.
-_DEFAULTS: dict[str, Any] = {"head_dim": 128, "rms_norm_eps": 1e-5, "max_position_embeddings": 131_072}
+_DEFAULTS: dict[str, object] = {"head_dim": 128, "rms_norm_eps": 1e-5, "max_position_embeddings": 131_072}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..gguf.metadata import Description
 
 
-def _dense_from_gguf(d: Description) -> dict[str, Any]:
+def _dense_from_gguf(d: Description) -> dict[str, object]:
     return {**hybrid_from_gguf(d), "intermediate_size": d.keys.integer(".feed_forward_length")}
 
 

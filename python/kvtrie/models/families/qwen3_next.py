@@ -6,7 +6,7 @@ Face configuration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..._core import CausalCache, RecurrentCache
@@ -61,7 +61,7 @@ GGUF_LEAVES = {
 }
 
 
-def hybrid_from_gguf(d: Description) -> dict[str, Any]:
+def hybrid_from_gguf(d: Description) -> dict[str, object]:
     keys = d.keys
     values = keys.integer(".ssm.time_step_rank", 1, 2**20)
     inner = keys.integer(".ssm.inner_size")
@@ -89,7 +89,7 @@ def _hybrid_kinds(d: Description) -> list[str]:
     return [LINEAR if (layer + 1) % every else FULL for layer in range(d.layers)]
 
 
-def experts_from_gguf(d: Description) -> dict[str, Any]:
+def experts_from_gguf(d: Description) -> dict[str, object]:
     """Layers with a dense MLP are those that have the tensors of one."""
     keys = d.keys
     dense = [layer for layer in range(d.layers) if d.has(f"blk.{layer}.ffn_gate.weight")]
@@ -172,7 +172,7 @@ class Qwen3Next(Model):
         return _experts(config).separate(found, config, config.expert_layers, transposed=False)
 
     @staticmethod
-    def ignores(config: ModelConfig) -> Any:
+    def ignores(config: ModelConfig) -> Callable[[str], bool]:
         """Also the layers that predict further tokens (``mtp.``)."""
         common = Model.ignores(config)
         return lambda name: name.startswith("mtp.") or common(name)

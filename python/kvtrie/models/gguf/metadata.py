@@ -51,11 +51,11 @@ class Description:
             raise FormatError(f"[models.load] {self.file.path}: tensor {tensor!r} is missing or has too few axes")
         return found.shape[axis]
 
-    def common(self) -> dict[str, Any]:
+    def common(self) -> dict[str, object]:
         """What the keys of every architecture say."""
         keys = self.keys
         heads = keys.integer(".attention.head_count")
-        raw = {
+        raw: dict[str, object] = {
             "vocab_size": self.rows_of("token_embd.weight"),
             "hidden_size": keys.integer(".embedding_length"),
             "num_hidden_layers": self.layers,
@@ -71,7 +71,7 @@ class Description:
         scaling = _rope_scaling(self)
         return raw if scaling is None else {**raw, "rope_scaling": scaling}
 
-    def dense(self) -> dict[str, Any]:
+    def dense(self) -> dict[str, object]:
         """The same, and what a model without experts says."""
         keys = self.keys
         if keys.has(".expert_count") and keys.integer(".expert_count", 0):
