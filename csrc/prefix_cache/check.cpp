@@ -39,7 +39,7 @@ void check_point(const PrefixCacheState& cache, const Node& node, const NodeStat
   const bool outside = point.slices.size() == cache.caches.size() && point.blobs.size() == cache.recurrents.size();
   if ((point.on_device && !on_device) || (!point.on_device && !outside) || (point.copied() && !outside))
     return findings.push_back(name + "its restore point lacks a cache");
-  if (point.on_device && !state.on_device)
+  if (point.on_device && !state.on_device())
     findings.push_back(name + "its restore point is on the device but the node is not");
   for (std::size_t i = 0; i < cache.recurrents.size() && point.on_device; ++i) {
     if (!point.states[i]) findings.push_back(name + cat("its restore point has no state for recurrent cache ", i));
@@ -53,16 +53,11 @@ void check_point(const PrefixCacheState& cache, const Node& node, const NodeStat
   }
 }
 
-// Membership of the lower orders. A blob that several nodes share may have lost its memory to the leave of another one.
-void check_copies(const Node& node, const NodeState& state, const std::string& name, Findings& findings) {
-  bool in_memory = false, in_file = false;
+// A blob that several nodes share may have lost its memory to the leave of another one.
+void check_copies(const NodeState& state, const std::string& name, Findings& findings) {
   state.visit_blobs([&](const BlobPtr& blob) {
-    in_memory = in_memory || blob->in_memory();
-    in_file = in_file || blob->saved();
     if (!blob->in_memory() && !blob->saved()) findings.push_back(name + "has a blob that is nowhere");
   });
-  if (in_memory && !node.in_order(kHostOrder)) findings.push_back(name + "has host memory but is not in its order");
-  if (in_file && !node.in_order(kDiskOrder)) findings.push_back(name + "is in a file but not in its order");
 }
 
 // The cell of `position` in a list of spans; -1 when it is not there.
@@ -77,23 +72,20 @@ std::int64_t cell_at(const CellSpans& spans, std::int32_t position) {
 
 }  // namespace
 
-// One node's state covers its edge, in one tier, below a parent of the same or a higher tier.
+// One node's state covers its edge, in one tier.
 void PrefixCacheState::check_node(const Node& node, Findings& findings) const {
   const NodeState& state = state_of(&node);
   const std::string name = cat("node [", node.start(), ",", node.end(), ") of '", node.name_space(), "': ");
   if (state.start() != node.start() || state.end() != node.end())
     findings.push_back(name + cat("its state covers [", state.start(), ",", state.end(), ")"));
-  if (node.in_order(kDeviceOrder) != state.on_device) findings.push_back(name + "not in the order of its tier");
-  check_copies(node, state, name, findings);
-  if (state.on_device && !node.parent()->is_root() && !state_of(node.parent()).on_device)
-    findings.push_back(name + "on the device below a node that is not");
+  check_copies(state, name, findings);
   for (std::size_t i = 0; i < caches.size(); ++i) {
     const Part& part = state.parts[i];
     check_part(part, node, name + cat("cache ", i, " "), findings);
-    if (!state.on_device && !part.cells.empty()) findings.push_back(name + "not on the device but holding cells");
+    if (!state.on_device() && !part.cells.empty()) findings.push_back(name + "not on the device but holding cells");
     if (caches[i]->forgets()) continue;
-    const bool whole = state.on_device ? part.cells.size() == 1 && part.cells.front().length() == state.length()
-                                       : part.without_slice(node.start(), node.end()).empty();
+    const bool whole = state.on_device() ? part.cells.size() == 1 && part.cells.front().length() == state.length()
+                                         : part.without_slice(node.start(), node.end()).empty();
     if (!whole) findings.push_back(name + cat("cache ", i, " does not hold all of it"));
   }
   check_point(*this, node, state, name, findings);
@@ -175,13 +167,13 @@ void PrefixCacheState::check_budgets(Findings& findings) const {
 
 std::vector<std::string> PrefixCacheState::check() const {
   Findings findings = trie.check();
-  std::uint64_t on_device = 0, users = 0, pinned = 0;
+  places.check(findings);
+  std::uint64_t users = 0, pinned = 0;
   std::size_t with_point = 0;
   trie.visit([&](Node& node) {
     if (node.is_root()) return;
     check_node(node, findings);
     const NodeState& state = state_of(&node);
-    if (state.on_device) on_device += state.length();
     users += state.user;
     pinned += state.pins;
     with_point += state.point.exists();
@@ -189,7 +181,6 @@ std::vector<std::string> PrefixCacheState::check() const {
   const auto compare = [&](const char* what, std::uint64_t counted, std::uint64_t kept) {
     if (counted != kept) findings.push_back(cat(what, ": counted ", counted, ", kept ", kept));
   };
-  compare("device tokens", on_device, device_tokens);
   compare("user points", users, user_points.size());
   compare("pins", pinned, pins.size());
   compare("restore points", with_point, points.size());

@@ -16,7 +16,7 @@ Node* PrefixCacheState::next_victim() {
 Node* PrefixCacheState::outside_victim() const {
   Node* oldest = nullptr;
   trie.visit([&](Node& node) {
-    if (node.is_root() || state_of(&node).on_device || !node.is_leaf() || node.locks() > 0) return;
+    if (node.is_root() || state_of(&node).on_device() || !node.is_leaf() || node.locks() > 0) return;
     if (oldest == nullptr || node.last_used() < oldest->last_used()) oldest = &node;
   });
   return oldest;
@@ -69,11 +69,11 @@ std::uint64_t PrefixCacheState::remove_subtree(Node* node, bool tidy) {
     const bool last = leaf == node;
     const NodeState& state = state_of(leaf);
     bytes += device_bytes_of(state) + outside_bytes_of(state);
-    if (state.on_device) device_tokens -= state.length();
     totals.evicted_tokens += state.length();
     totals.dropped_points += points.erase(leaf);
     if (!above->is_root())  // as old as its last child's last use
       state_of(above).last_used_seconds = std::max(state_of(above).last_used_seconds, state.last_used_seconds);
+    places.remove(leaf);
     trie.remove(leaf);
     leaf = last ? parent : above;
   }

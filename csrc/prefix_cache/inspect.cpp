@@ -19,15 +19,15 @@ PrefixCacheStats PrefixCacheState::stats() const {
   }
   stats.nodes = trie.size();
   stats.tokens = trie.token_count();
-  stats.device_tokens = device_tokens;
+  stats.device_tokens = places.device_tokens();
   if (disk != nullptr) {
     trie.visit([&](const Node& node) {
       if (!node.is_root() && tier_of(state_of(&node)) == Tier::kDisk) stats.disk_tokens += state_of(&node).length();
     });
   }
-  stats.host_tokens = stats.tokens - device_tokens - stats.disk_tokens;
+  stats.host_tokens = stats.tokens - places.device_tokens() - stats.disk_tokens;
   stats.sessions = sessions.size();
-  stats.device_bytes = device_tokens * bytes_per_token();
+  stats.device_bytes = places.device_tokens() * bytes_per_token();
   for (const std::size_t i : forgetting) {
     stats.device_bytes += stats.caches[i].held_cells * caches[i]->shape().bytes_per_cell();
   }
@@ -83,7 +83,7 @@ std::vector<NodeInfo> PrefixCacheState::nodes() const {
       const NodeState& state = state_of(&node);
       info.parent = index.at(node.parent());
       info.tier = tier_of(state);
-      info.bytes = state.on_device ? device_bytes_of(state) : outside_bytes_of(state);
+      info.bytes = state.on_device() ? device_bytes_of(state) : outside_bytes_of(state);
       info.point = state.point.kind;
       if (state.point.exists()) info.point_tier = state.point.on_device ? Tier::kDevice : tier_of(state.point);
       info.age_seconds = info.live > 0 ? 0 : std::max(0.0, now - state.last_used_seconds);

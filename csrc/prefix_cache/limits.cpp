@@ -92,7 +92,7 @@ std::uint64_t PrefixCacheState::pinned_host_bytes() const {
       const NodeState& state = state_of(node);
       bool only_here = false;
       state.visit_blobs([&](const BlobPtr& blob) { only_here = only_here || (blob->in_memory() && !blob->saved()); });
-      if (state.on_device || !only_here) continue;
+      if (state.on_device() || !only_here) continue;
       state.visit_blobs([&](const BlobPtr& blob) {
         if (const HostMemoryPtr memory = blob->memory()) kept[memory.get()] = memory->bytes();
       });
@@ -109,7 +109,7 @@ std::uint64_t PrefixCacheState::pinned_disk_bytes() const {
     bool below = false;  // something at or below this node stays in its file
     for (Node* node : pin.path) {
       if (!node->in_order(kDiskOrder)) continue;
-      below = below || !state_of(node).on_device;
+      below = below || !state_of(node).on_device();
       if (!below) continue;
       state_of(node).visit_blobs([&](const BlobPtr& blob) {
         const auto file = std::dynamic_pointer_cast<DiskFile>(blob->source());
@@ -170,7 +170,7 @@ bool PrefixCacheState::let_go_of_saved_memory() {
   bool any = false;
   for (const Pin& pin : pins) {
     for (Node* node : pin.path) {
-      if (!state_of(node).on_device && node->in_order(kHostOrder)) any = leave_host(node, /*may_lose=*/false) || any;
+      if (!state_of(node).on_device() && node->in_order(kHostOrder)) any = leave_host(node, /*may_lose=*/false) || any;
     }
   }
   return any;
@@ -197,7 +197,7 @@ bool PrefixCacheState::let_go_of_live_files() {
     return true;
   };
   for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
-    if (state_of(*node).on_device && is_last(*node)) return leave_disk(*node);
+    if (state_of(*node).on_device() && is_last(*node)) return leave_disk(*node);
   }
   return false;
 }

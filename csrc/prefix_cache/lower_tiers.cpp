@@ -14,23 +14,8 @@
 
 namespace kvtrie {
 
-// What is on its way to a file counts as being there: what it goes on from must not leave the disk before it.
-void PrefixCacheState::settle(Node* node) {
-  bool in_memory = false, in_file = false;
-  state_of(node).visit_blobs([&](const BlobPtr& blob) {
-    in_memory = in_memory || blob->in_memory();
-    in_file = in_file || blob->saved() || being_written.count(blob) != 0;
-  });
-  const auto be_member = [&](int order, bool member) {
-    if (node->in_order(order) == member) return;
-    member ? trie.join_order(order, node) : trie.leave_order(order, node);
-  };
-  be_member(kHostOrder, in_memory);
-  if (disk != nullptr) be_member(kDiskOrder, in_file);
-}
-
 Tier PrefixCacheState::tier_of(const NodeState& state) const {
-  if (state.on_device) return Tier::kDevice;
+  if (state.on_device()) return Tier::kDevice;
   Tier lowest = Tier::kHost;
   state.visit_blobs([&](const BlobPtr& blob) {
     if (!blob->in_memory()) lowest = Tier::kDisk;
@@ -85,7 +70,7 @@ bool PrefixCacheState::leave_host(Node* node, bool may_lose) {
   bool last_copy = false;
   state.visit_blobs([&](const BlobPtr& blob) { last_copy = last_copy || (blob->in_memory() && !blob->saved()); });
   if (last_copy && !may_lose) return false;
-  if (last_copy && !state.on_device) {
+  if (last_copy && !state.on_device()) {
     if (subtree_is_locked(node)) return false;
     remove_subtree(node, /*tidy=*/false);  // a join could swallow the node that is being paged out
     return true;
@@ -94,12 +79,12 @@ bool PrefixCacheState::leave_host(Node* node, bool may_lose) {
   state.visit_blobs([](const BlobPtr& blob) {
     if (blob->in_memory()) blob->drop_memory();
   });
-  settle(node);
+  places.settle(node);
   return true;
 }
 
 std::uint64_t PrefixCacheState::leave_host_for_disk(Node* node) {
-  if (state_of(node).on_device || !is_saved(node)) return 0;
+  if (state_of(node).on_device() || !is_saved(node)) return 0;
   std::uint64_t bytes = 0;
   state_of(node).visit_blobs([&](const BlobPtr& blob) { bytes += blob->in_memory() ? blob->bytes() : 0; });
   return leave_host(node, /*may_lose=*/false) ? bytes : 0;
@@ -126,7 +111,7 @@ bool PrefixCacheState::let_go_of_locked_copies(bool may_lose) {
   for (const Hold& hold : paths_in_use) wanted.insert(hold.path.begin(), hold.path.end());
   std::vector<Node*> with_copies;
   trie.visit([&](Node& node) {
-    if (!node.is_root() && state_of(&node).on_device && node.in_order(kHostOrder) && wanted.count(&node) == 0)
+    if (!node.is_root() && state_of(&node).on_device() && node.in_order(kHostOrder) && wanted.count(&node) == 0)
       with_copies.push_back(&node);
   });
   bool any = false;
@@ -155,7 +140,7 @@ bool PrefixCacheState::make_disk_room(std::uint64_t bytes, const Node* below) {
 bool PrefixCacheState::leave_disk(Node* node) {
   NodeState& state = state_of(node);
   bool last_copy = false, under_way = false;
-  state.visit_blobs([&](const BlobPtr& blob) { under_way = under_way || being_written.count(blob) != 0; });
+  state.visit_blobs([&](const BlobPtr& blob) { under_way = under_way || places.is_being_written(blob); });
   if (under_way) return false;
   state.visit_blobs([&](const BlobPtr& blob) {
     if (!blob->saved()) return;
@@ -163,13 +148,13 @@ bool PrefixCacheState::leave_disk(Node* node) {
     if (alone) blob->forget_saved();
     last_copy = last_copy || !alone;
   });
-  if (last_copy && !state.on_device) {
+  if (last_copy && !state.on_device()) {
     if (subtree_is_locked(node)) return false;
     remove_subtree(node, /*tidy=*/false);
     return true;
   }
   drop_slices(node, [](const BlobPtr& blob) { return blob->saved(); });
-  settle(node);
+  places.settle(node);
   return true;
 }
 

@@ -108,7 +108,7 @@ std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const
   if (top == nullptr) return 0;
   std::uint64_t freed = 0;
   for (Node* node : children_first(top)) {
-    if (!state_of(node).on_device) continue;
+    if (!state_of(node).on_device()) continue;
     const std::uint64_t bytes = state_->page_out(node);
     if (bytes == 0) break;
     freed += bytes;

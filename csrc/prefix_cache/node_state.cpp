@@ -136,7 +136,7 @@ Part cut_front(Part& part, std::int32_t at) {
 std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
   auto front = std::make_unique<NodeState>(start_, at, parts.size(), costs_);
   for (std::size_t i = 0; i < parts.size(); ++i) front->parts[i] = cut_front(parts[i], at);
-  front->on_device = on_device;
+  front->on_device_ = on_device_;
   front->last_used_seconds = last_used_seconds;
   front->saving = saving;
   front->add_arrivals(arrivals);
@@ -146,7 +146,7 @@ std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
 
 bool NodeState::can_join(const Payload& child) const {
   const auto& below = static_cast<const NodeState&>(child);
-  return !user && pins == 0 && !point.exists() && on_device == below.on_device;
+  return !user && pins == 0 && !point.exists() && on_device_ == below.on_device_;
 }
 
 void NodeState::join(Payload& child) {

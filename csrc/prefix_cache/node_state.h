@@ -119,9 +119,10 @@ class NodeState final : public Payload {
   void add_arrivals(const std::vector<ArrivalPtr>& more);     // those still under way, each once
   void extend(std::int32_t end, std::vector<SpanList> more);  // own tokens grew to `end`: more[i] follows part i
 
-  // Where its full attention is. A node that is not on the device has nothing there; one on the device may have windows
-  // and its point outside only.
-  bool on_device = true;
+  // Where its full attention is: NodePlaces (node_places.h) says. A node that is not on the device has nothing there;
+  // one on the device may have windows and its point outside only.
+  bool on_device() const noexcept { return on_device_; }
+
   std::vector<Part> parts;  // one for each attention cache
   RestorePoint point;       // at end()
   bool user = false;        // a user point at end()
@@ -132,8 +133,10 @@ class NodeState final : public Payload {
   std::uint64_t mark = 0;            // scratch of one walk; see PrefixCacheState::mark_live
 
  private:
+  friend class NodePlaces;
   std::int32_t start_, end_;
   const NodeCosts* costs_;
+  bool on_device_ = false;
 };
 
 inline NodeState& state_of(Node* node) { return static_cast<NodeState&>(*node->payload()); }

@@ -32,7 +32,7 @@ void PrefixCacheState::load_window(const Path& path, std::size_t cache, const Bl
     if (disk == nullptr) part.forget_slices(cells.begin_position(), cells.end_position());
     part.add(std::move(cells));
     state_of(node).add_arrivals({arrival});
-    settle(node);
+    places.settle(node);
     cells = std::move(rest);
   }
 }
@@ -66,7 +66,7 @@ void PrefixCacheState::load_point(Node* node, const Stages& stages, const Arriva
   point.on_device = true;
   point.used = ++uses;
   state_of(node).add_arrivals({arrival});
-  settle(node);
+  places.settle(node);
 }
 
 // Where there is a disk, copies stay: leaving the device again costs nothing then, and their memory may go any time.
@@ -83,7 +83,7 @@ void PrefixCacheState::load(const Path& path, const Fetch& fetch, const Stages& 
       state.parts[i].add(std::move(cells));
     }
     state.add_arrivals({arrival});
-    to_device(node);
+    places.come(node);
   }
   for (const std::size_t i : forgetting) {
     std::vector<BlobSlice> slices;  // by value: loading one changes what the nodes have
@@ -170,12 +170,12 @@ void PrefixCacheState::drop_damaged(const Path& path) {
     state.visit_blobs([&](const BlobPtr& blob) { any = any || failed(blob); });
     if (!any) continue;
     ++totals.checksum_failures;
-    if (!state.on_device && lost_full_attention(state, failed)) {
+    if (!state.on_device() && lost_full_attention(state, failed)) {
       if (!subtree_is_locked(node)) remove_subtree(node);
       return;
     }
     drop_slices(node, failed);
-    settle(node);
+    places.settle(node);
   }
 }
 

@@ -79,7 +79,7 @@ bool PrefixCacheState::copy_point(Node* node, bool may_lose) {
   point.slices = std::move(slices);
   point.blobs = std::move(blobs);
   totals.page_out_bytes += bytes;
-  settle(node);
+  places.settle(node);
   return true;
 }
 
@@ -112,7 +112,7 @@ bool PrefixCacheState::copy_out(Node* node, bool may_lose) {
       }
     }
   }
-  settle(node);
+  places.settle(node);
   const RestorePoint& point = state.point;
   return !point.exists() || point.copied() || point_bytes(point) == 0 || copy_point(node, may_lose);
 }
@@ -135,11 +135,8 @@ std::uint64_t PrefixCacheState::page_out(Node* node) {
   if (bytes == 0 || !copy_out(node, /*may_lose=*/true)) return 0;
   if (state.point.exists() && state.point.on_device && !page_out_point(node)) return 0;
   for (Part& part : state.parts) part.cells.clear();
-  state.on_device = false;
   state.arrivals.clear();
-  trie.leave_order(kDeviceOrder, node);
-  device_tokens -= state.length();
-  settle(node);
+  places.leave(node);
   ++totals.page_outs;
   if (disk != nullptr) save_path(node);
   return bytes;

@@ -25,9 +25,7 @@
 // Kinds of caches. `caches` are attention caches; those that forget (window, chunk) hold their cells by count, so the
 // tree may let go of any of them. `recurrents` have whole states, at restore points only.
 //
-// Tiers and victim orders: order 0 holds the nodes on the device, order 1 those with bytes in host memory, order 2
-// those with bytes in files. Device nodes form the top of the tree: giving up goes leaf first, and coming back goes
-// root first.
+// Tiers and victim orders: node_places.h.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +48,7 @@
 #include "prefix_cache/cost_model.h"
 #include "prefix_cache/coverage.h"
 #include "prefix_cache/exchange.h"
+#include "prefix_cache/node_places.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/plan_types.h"
 #include "prefix_cache/prefix_cache.h"
@@ -58,10 +57,6 @@
 #include "store/disk_tier.h"
 
 namespace kvtrie {
-
-inline constexpr int kDeviceOrder = 0;
-inline constexpr int kHostOrder = 1;
-inline constexpr int kDiskOrder = 2;  // only where there is a disk tier
 
 struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   PrefixCacheState(CacheSet set, PrefixCacheOptions options);
@@ -91,6 +86,7 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   NodeCosts node_costs;               // the nodes refer to it
   std::deque<StepTimingPtr> timings;  // of complete steps, as they were enqueued
   Trie trie;
+  NodePlaces places{trie};
   std::set<Session*> sessions;
   std::set<Node*> points;                                        // nodes with a restore point
   std::list<Node*> user_points;                                  // each locked once; oldest first
@@ -102,8 +98,6 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::list<Hold> paths_in_use;      // of calls that let go of the mutex for a while
   std::vector<ArrivalPtr> arrivals;  // page-ins the device may still be reading
   std::vector<BlobPtr> unsealed;     // page-outs whose checksums are still to be taken
-  std::set<BlobPtr> being_written;   // queued for the disk
-  std::uint64_t device_tokens = 0;   // sum of the lengths of all nodes on the device
   bool tails_are_shared = false;     // some sequences hold the same unpublished cells
   std::uint64_t walks = 0;           // numbers the walks that mark nodes
   std::uint64_t uses = 0;            // logical time of restore points
@@ -141,7 +135,6 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   void take_known(Session& session, const Path& path);
   void add_fresh(Session& session, std::span<const Token> edge);
   void lend_or_borrow(Session& session, std::size_t cache, NodeState& node);
-  void to_device(Node* node);  // counters and orders of a host node whose full attention is on the device now
 
   // --- steps.cpp -------------------------------------------------------------------------------------------------
   StepPtr make_step(const std::shared_ptr<PrefixCache>& owner, std::span<const SessionPtr> list, std::uint32_t chunk,
@@ -241,7 +234,6 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::uint64_t point_bytes(const RestorePoint& point) const;  // REQUIRES: on the device
 
   // --- lower_tiers.cpp -------------------------------------------------------------------------------------------
-  void settle(Node* node);  // its membership in the orders of the lower tiers
   Tier tier_of(const NodeState& state) const;
   Tier tier_of(const RestorePoint& point) const;
   Tier tier_of(const Fetch& fetch) const;  // the lowest it reads from

@@ -102,14 +102,6 @@ void consume(Tokens& tail, std::size_t& begin, std::int32_t count) {
 
 }  // namespace
 
-void PrefixCacheState::to_device(Node* node) {
-  NodeState& state = state_of(node);
-  state.on_device = true;
-  trie.join_order(kDeviceOrder, node);
-  device_tokens += state.length();
-  settle(node);
-}
-
 // The session's cells of one cache and a node on its path become one: where the node holds cells the session re-points
 // to them and its own go back; where it holds none it takes the session's.
 void PrefixCacheState::lend_or_borrow(Session& session, std::size_t cache, NodeState& node) {
@@ -144,7 +136,7 @@ void PrefixCacheState::take_known(Session& session, const Path& path) {
     if (node->end() > path.matched) node = trie.split(node, path.matched);
     NodeState& state = state_of(node);
     for (std::size_t i = 0; i < caches.size(); ++i) lend_or_borrow(session, i, state);
-    state.on_device ? settle(node) : to_device(node);
+    state.on_device() ? places.settle(node) : places.come(node);
     move_to(session, node);
   }
 }
@@ -156,19 +148,19 @@ void PrefixCacheState::add_fresh(Session& session, std::span<const Token> edge) 
   std::vector<SpanList> cells;
   for (std::size_t i = 0; i < caches.size(); ++i) cells.push_back(caches[i]->lend(session.sequences_[i], known, end));
   Node* node = session.node_;
-  const bool grows = !node->is_root() && node->is_leaf() && node->locks() == 1 && state_of(node).on_device &&
+  const bool grows = !node->is_root() && node->is_leaf() && node->locks() == 1 && state_of(node).on_device() &&
                      !state_of(node).point.exists() && trie.in_first_use(kDeviceOrder, node);
   if (grows) {
     trie.extend(node, edge);
     state_of(node).extend(end, std::move(cells));
+    places.extend(node, edge.size());
   } else {
     auto state = std::make_unique<NodeState>(known, end, caches.size(), &node_costs);
     for (std::size_t i = 0; i < caches.size(); ++i) state->parts[i].add(std::move(cells[i]));
     node = trie.add_child(node, edge, std::move(state));
-    trie.join_order(kDeviceOrder, node);
+    places.add(node, NodePlaces::Place::kDevice);
     move_to(session, node);
   }
-  device_tokens += edge.size();
   state_of(session.node_).last_used_seconds = now;
   trie.recall(kDeviceOrder, session.node_, edge.size());
 }

@@ -91,7 +91,7 @@ class Search {
   std::int32_t sliceable() const {
     std::int32_t end = path_.nodes.empty() ? computed_ : path_.matched;
     for (const Node* node : path_.nodes) {
-      if (device_only_ && !state_of(node).on_device) return std::max(computed_, node->start());
+      if (device_only_ && !state_of(node).on_device()) return std::max(computed_, node->start());
     }
     return end;
   }
@@ -192,8 +192,8 @@ Fetch PrefixCacheState::missing_nodes(const Path& path, std::int32_t computed, s
   fetch.resident = computed;
   for (Node* node : path.nodes) {
     if (node->start() >= target) break;
-    if (state_of(node).on_device && fetch.nodes.empty()) fetch.resident = std::min(node->end(), target);
-    if (!state_of(node).on_device) fetch.nodes.push_back(node);
+    if (state_of(node).on_device() && fetch.nodes.empty()) fetch.resident = std::min(node->end(), target);
+    if (!state_of(node).on_device()) fetch.nodes.push_back(node);
   }
   for (const std::size_t i : full) {
     const auto cells = fetch.nodes.empty() ? 0 : static_cast<std::uint32_t>(target - fetch.resident);

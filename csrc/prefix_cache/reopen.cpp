@@ -124,14 +124,14 @@ Node* PrefixCacheState::import(const Imported& found) {
   if (whole && match.length < end) {
     if (node == nullptr || match.length == 0) node = trie.root(found.name_space);
     auto state = std::make_unique<NodeState>(match.length, end, caches.size(), &node_costs);
-    state->on_device = false;
     state->last_used_seconds = now;
     node = trie.add_child(node, std::span<const Token>(found.tokens).subspan(static_cast<std::size_t>(match.length)),
                           std::move(state));
+    places.add(node, NodePlaces::Place::kOutside);
   }
   for (Node* each = node; !each->is_root() && each->end() > found.start; each = each->parent()) {
     add_slices(found, state_of(each));
-    settle(each);
+    places.settle(each);
   }
   RestorePoint& point = state_of(node).point;
   if (whole && has_whole_point(found) && !point.copied()) {
@@ -143,7 +143,7 @@ Node* PrefixCacheState::import(const Imported& found) {
     }
     point.slices = found.windows;
     point.blobs = found.states;
-    settle(node);
+    places.settle(node);
   }
   return node;
 }

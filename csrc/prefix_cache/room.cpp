@@ -61,7 +61,7 @@ std::uint64_t PrefixCacheState::mark_live(Node* also) {
   const auto mark_path = [&](Node* node) {
     for (; !node->is_root() && state_of(node).mark != walks; node = node->parent()) {
       state_of(node).mark = walks;
-      if (state_of(node).on_device) live += state_of(node).length();
+      if (state_of(node).on_device()) live += state_of(node).length();
     }
   };
   for (const Session* session : sessions) {
@@ -77,10 +77,10 @@ std::uint64_t PrefixCacheState::mark_live(Node* also) {
 // Only when sequences share unpublished cells can giving a node up free less than its length; then every node is asked.
 std::uint64_t PrefixCacheState::freeable_tokens(Node* also) {
   const std::uint64_t live = mark_live(also);
-  if (!tails_are_shared) return device_tokens - live;
+  if (!tails_are_shared) return places.device_tokens() - live;
   std::uint64_t freeable = 0;
   trie.visit([&](Node& node) {
-    if (node.is_root() || !state_of(&node).on_device || state_of(&node).mark == walks) return;
+    if (node.is_root() || !state_of(&node).on_device() || state_of(&node).mark == walks) return;
     std::uint32_t cells = state_of(&node).length();
     for (const std::size_t i : full) {
       cells = std::min(cells, caches[i]->cells_held_only(state_of(&node).parts[i].cells.front(), 1));
@@ -95,7 +95,7 @@ std::uint64_t PrefixCacheState::freeable_bytes() {
   if (!has_points()) return tokens * bytes_per_token();
   std::uint64_t bytes = 0;
   trie.visit([&](Node& node) {
-    if (!node.is_root() && state_of(&node).on_device && state_of(&node).mark != walks)
+    if (!node.is_root() && state_of(&node).on_device() && state_of(&node).mark != walks)
       bytes += device_bytes_of(state_of(&node));
   });
   return bytes;
@@ -105,7 +105,7 @@ std::uint64_t PrefixCacheState::freeable_outside_bytes() {
   std::uint64_t bytes = 0;
   trie.visit([&](Node& node) {
     if (node.is_root() || state_of(&node).mark == walks) return;
-    if (!state_of(&node).on_device) bytes += outside_bytes_of(state_of(&node));
+    if (!state_of(&node).on_device()) bytes += outside_bytes_of(state_of(&node));
   });
   return bytes;
 }
@@ -246,7 +246,7 @@ void PrefixCacheState::let_go_unneeded(std::size_t cache, std::uint32_t count) {
     const std::uint32_t free = caches[cache]->free_cells();
     if (free >= count) return;
     let_go_of(cache, state_of(node).parts[cache], count - free);
-    settle(node);
+    places.settle(node);
     prune(node);
   }
 }

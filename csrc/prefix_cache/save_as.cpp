@@ -85,7 +85,7 @@ class SaveAs {
     for (const Source& source : sources) stage(source, stages);
     require_done(state_.make_host_room(stages.file_bytes(), /*may_lose=*/false) && stages.allocate(state_.host),
                  "host memory is full");
-    if (!copied && state_of(node).on_device && state_.disk == nullptr) drop_unsaved_copies(node);
+    if (!copied && state_of(node).on_device() && state_.disk == nullptr) drop_unsaved_copies(node);
     entry.outside([&] {
       if (stages.fill()) write(header, sources, stages);  // damaged: as if it had never been
     });
@@ -93,7 +93,7 @@ class SaveAs {
 
   void drop_unsaved_copies(Node* node) {
     state_.drop_slices(node, [](const BlobPtr& blob) { return !blob->saved(); });
-    state_.settle(node);
+    state_.places.settle(node);
   }
 
   std::vector<Source> sources_of(const Node* node, SnapshotHeader& header) const {

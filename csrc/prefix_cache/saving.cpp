@@ -104,7 +104,7 @@ SavingPtr PrefixCacheState::unsaved(const Node* node) const {
     saving->blobs.push_back(slice.blob);
   };
   const auto fresh = [&](const BlobPtr& blob) {
-    return blob != nullptr && !blob->saved() && !being_written.count(blob);
+    return blob != nullptr && !blob->saved() && !places.is_being_written(blob);
   };
   for (std::size_t i = 0; i < caches.size(); ++i) {
     for (const BlobSlice& slice : state.parts[i].slices) {
@@ -146,13 +146,13 @@ bool PrefixCacheState::recut_torn_images(Node* node) {
   bool all = true;
   for (std::size_t i = 0; i < caches.size(); ++i) {
     for (BlobSlice& slice : state_of(node).parts[i].slices) {
-      if (slice.whole() || slice.blob->saved() || being_written.count(slice.blob) != 0) continue;
+      if (slice.whole() || slice.blob->saved() || places.is_being_written(slice.blob)) continue;
       std::optional<BlobSlice> own = recut(i, slice);
       if (own) slice = std::move(*own);
       all = all && own.has_value();
     }
   }
-  settle(node);
+  places.settle(node);
   return all;
 }
 
@@ -182,11 +182,11 @@ bool PrefixCacheState::queue_for_disk(Node* node, const Node* below, bool may_lo
     if (under_way != nullptr && under_way->outcome == Saving::Outcome::kPending) saving->above = under_way;
   }
   for (const BlobPtr& blob : saving->blobs) {
-    being_written.insert(blob);
+    places.begin_writing(blob);
     std::erase(unsealed, blob);  // the writer takes its checksums
   }
   state_of(node).saving = saving;
-  settle(node);
+  places.settle(node);
   writer->add(image_bytes, [this, saving] { write_out(saving); });
   return true;
 }
@@ -245,7 +245,7 @@ std::vector<std::byte> PrefixCacheState::encoded(Saving& saving) {
 // Between queueing and now nodes may have been cut, joined or removed: the blobs know, and the path is looked up again.
 void PrefixCacheState::finish(Saving& saving, const DiskFilePtr& file, std::uint64_t offset) {
   for (std::size_t i = 0; i < saving.blobs.size(); ++i) {
-    being_written.erase(saving.blobs[i]);
+    places.end_writing(saving.blobs[i]);
     if (file != nullptr) saving.blobs[i]->set_saved(file, offset);
     offset += saving.blobs[i]->bytes();
   }
@@ -255,7 +255,7 @@ void PrefixCacheState::finish(Saving& saving, const DiskFilePtr& file, std::uint
   const Match match = trie.match(saving.header.name_space, saving.header.tokens);
   for (Node* node = match.node; node != nullptr && !node->is_root(); node = node->parent()) {
     if (node->end() <= saving.header.start) break;
-    settle(node);
+    places.settle(node);
   }
 }
 

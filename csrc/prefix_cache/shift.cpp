@@ -79,7 +79,7 @@ void PrefixCacheState::stand_alone_from(Session& session, std::int32_t begin) {
 void PrefixCacheState::remove_own_path(Node* node, const Node* above) {
   while (node != above && !node->is_root() && node->locks() == 0) {
     for (Node* child = node->first_child(); child != nullptr; child = child->next_sibling()) {
-      if (state_of(child).on_device) return;
+      if (state_of(child).on_device()) return;
     }
     Node* parent = node->parent();
     const bool last = parent->is_root() && parent->child_count() == 1;

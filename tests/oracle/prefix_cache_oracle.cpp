@@ -281,7 +281,7 @@ class World {
       if (node.is_root()) return;
       const NodeState& own = state_of(&node);
       out << node.name_space() << " [" << node.start() << "," << node.end() << ") "
-          << (own.on_device ? "device" : "host") << " locks " << node.locks() << " pins " << own.pins << " point '"
+          << (own.on_device() ? "device" : "host") << " locks " << node.locks() << " pins " << own.pins << " point '"
           << name_of(own.point.kind) << (!own.point.on_device ? "' on host" : "'");
       for (std::size_t i = 0; i < caches_.size(); ++i) {
         out << " | " << i << ":";
