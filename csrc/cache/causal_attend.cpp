@@ -32,7 +32,7 @@ Advance plan_advance(const CausalCache::State& state, const std::shared_ptr<Caus
   Advance advance;
   advance.captured = state.capture(sequence, history, length, self);
   advance.held_from = sequence.held_from();
-  if (!state.forgets()) return advance;
+  if (!state.is_windowed()) return advance;
   advance.passed = std::make_shared<SpanList>(*state.pool, true);
   if (!forward.standalone) return advance;
   advance.held_from = std::max(advance.held_from, state.retained_from(length));

@@ -112,7 +112,7 @@ Sequence& CausalCache::State::open(SequenceId id) {
   if (Sequence* sequence = find(id)) return *sequence;
   require(id >= 0 && id < kFirstOpenedSequence, "causal_cache", "sequence: got ", id, ", allowed 0 to ",
           kFirstOpenedSequence - 1);
-  Sequence& sequence = sequences.try_emplace(id, *pool, forgets()).first->second;
+  Sequence& sequence = sequences.try_emplace(id, *pool, is_windowed()).first->second;
   sequence.epoch = sequence.layout = ++stamp;
   return sequence;
 }
@@ -190,7 +190,7 @@ SequenceId CausalCache::open_sequence(Owner owner) {
   const auto next = [](SequenceId id) { return id == INT32_MAX ? kFirstOpenedSequence : id + 1; };
   SequenceId id = state_->next_opened;
   while (state_->find(id) != nullptr) id = next(id);
-  Sequence& sequence = state_->sequences.try_emplace(id, *state_->pool, forgets()).first->second;
+  Sequence& sequence = state_->sequences.try_emplace(id, *state_->pool, is_windowed()).first->second;
   sequence.owner = owner;
   sequence.epoch = sequence.layout = ++state_->stamp;
   state_->next_opened = next(id);

@@ -9,9 +9,9 @@
 //     positions   0 ........... 40 ........ 52 ... 56
 //                 borrowed      own         rows of an open forward
 //
-// A cache with a window or chunks (visibility.h) *forgets*: a sequence of length n holds [held_from, n) only, and what
-// lies below is gone. It can be cut to the lengths whose queries see nothing that is gone (`can_resume`); anything else
-// is refused with kNotRestorable, which names the nearest length below that can be reached.
+// A cache with a window or chunks (visibility.h) is *windowed*: a sequence of length n holds [held_from, n) only, and
+// what lies below is gone. It can be cut to the lengths whose queries see nothing that is gone (`can_resume`); anything
+// else is refused with kNotRestorable, which names the nearest length below that can be reached.
 //
 // Threads: every public method may be called from any thread; a mutex inside serialises bookkeeping and the order of
 // commands, and is never held across a device wait.
@@ -93,8 +93,8 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   std::uint64_t nbytes() const noexcept;
   Cell capacity() const noexcept;
   Cell free_cells() const;
-  // Whether a sequence forgets: its queries do not see all that came before, so cells may be let go of at its front.
-  bool forgets() const noexcept;
+  // Whether queries do not see all that came before, so that cells may be let go of at a sequence's front.
+  bool is_windowed() const noexcept;
   const Visibility& visibility() const noexcept;
   std::int32_t memory() const noexcept;  // Options::memory
   struct Usage {
@@ -123,8 +123,8 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   // Claims cells for every row, or throws kCacheFull and changes nothing. kBusy: a sequence is in another open forward.
   ForwardPtr begin_forward(std::span<const ForwardRows> rows);
   void put(Forward& forward, std::int32_t layer, const Tensor& k, const Tensor& v);
-  // REQUIRES: the layer was put. Also after completion, until one of the forward's sequences is cut or, in a cache that
-  // forgets, begins its next forward; kClosed then.
+  // REQUIRES: the layer was put. Also after completion, until one of the forward's sequences is cut or, in a windowed
+  // cache, begins its next forward; kClosed then.
   Tensor attend(Forward& forward, std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options);
   // put and attend in one call for rows of q, k and v in one tensor [rows, heads * k_dim + kv_heads * (k_dim + v_dim)]
   // float32 that are not yet normed or rotated (ops/qkv.h): gives [rows, heads * v_dim]. kNotSupported without a
@@ -167,13 +167,13 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   // REQUIRES: can_resume(from, length).
   void fork(SequenceId from, SequenceId to, std::int32_t length);
 
-  // In a cache that forgets, `borrowed` cells are held, too (counted): the trie may then let go of any of its cells,
+  // In a windowed cache, `borrowed` cells are held, too (counted): the trie may then let go of any of its cells,
   // and what a live sequence sees stays. lend(), borrow() and truncate() keep their meaning, with lists that may begin
   // later than asked or be empty: lend() gives what the sequence holds of [from, to); borrow() needs what the sequence
   // itself holds there, and all of what lies beyond its length.
   //
-  // Empties the sequence and lets it stand at `position`, holding nothing: borrow() goes on from there. For caches that
-  // forget; position 0 for all. kBusy in an open forward.
+  // Empties the sequence and lets it stand at `position`, holding nothing: borrow() goes on from there. For windowed
+  // caches; position 0 for all. kBusy in an open forward.
   void start_at(SequenceId id, std::int32_t position);
   // Lets go of the cells in front that no query at `next` (by default, and at most, the length) or later sees, nor
   // `memory` asks for. A forward that was begun with begin_forward does not do this by itself: the prefix cache
@@ -257,9 +257,9 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   std::shared_ptr<State> state_;
 };
 
-// State of one cache for the positions [start, end), detached from any sequence: it holds its cells, in a cache that
-// forgets those that were still there. Destroying it lets go of them. Consumed by split and merge; then, or when its
-// cache is gone, it holds nothing and counts nothing.
+// State of one cache for the positions [start, end), detached from any sequence: it holds its cells, in a
+// windowed cache those that were still there. Destroying it lets go of them. Consumed by split and merge; then, or when
+// its cache is gone, it holds nothing and counts nothing.
 class CausalCache::Snapshot {
  public:
   struct Contents;  // private to cache/

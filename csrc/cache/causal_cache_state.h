@@ -5,13 +5,13 @@
 //   causal_attend.cpp     forwards: puts, attention, completion
 //   causal_hold.cpp       forwards whose layers are computed together
 //   causal_get.cpp        histories and masks for models that do their own attention
-//   causal_window.cpp     what a sequence that forgets holds, and how it lets go
+//   causal_window.cpp     what a windowed sequence holds, and how it lets go
 //   causal_lending.cpp    what the prefix cache builds on
 //   causal_editing.cpp    copies, removals, compaction
 //   causal_snapshot.cpp   snapshots and scheduled captures
 //   causal_check.cpp      invariants and the dump
 //
-// A sequence of length n that forgets holds the positions [held_from, n) without gaps; what lies below is gone. It may
+// A windowed sequence of length n holds the positions [held_from, n) without gaps; what lies below is gone. It may
 // hold nothing and still have a length: where no later query sees what came before.
 //
 //     positions   0 ........ held_from ...... borrowed_end ...... length
@@ -49,9 +49,9 @@ struct CaptureSchedule {
 };
 
 struct Sequence {
-  Sequence(CellPool& pool, bool forgets) : borrowed(pool, forgets), own(pool, true) {}
+  Sequence(CellPool& pool, bool windowed) : borrowed(pool, windowed), own(pool, true) {}
 
-  SpanList borrowed;  // up to borrowed_end; counted in a cache that forgets
+  SpanList borrowed;  // up to borrowed_end; counted in a windowed cache
   SpanList own;       // from there on
   std::int32_t length = 0;
   std::int32_t borrowed_end = 0;
@@ -126,7 +126,7 @@ struct CausalCache::State {
   void clear(Cell begin, std::uint32_t length, Owner owner);  // of it what is foreign to the owner
 
   // causal_window.cpp.
-  bool forgets() const noexcept { return !options.visibility.full(); }
+  bool is_windowed() const noexcept { return !options.visibility.full(); }
   // The first position that a sequence of this length keeps by itself.
   std::int32_t retained_from(std::int32_t length) const noexcept;
   // Whether everything is held that the query at `position` sees below itself, when [held_from, position) is held.
@@ -152,7 +152,7 @@ struct ForwardPart {
   std::int32_t length = 0;           // of the sequence when the forward began
   std::int32_t sees_from = 0;        // the first position that any of its rows sees
   SpanList claimed;                  // until completion
-  std::shared_ptr<SpanList> passed;  // from completion on, in a cache that forgets: below the sequence's held_from
+  std::shared_ptr<SpanList> passed;  // from completion on, in a windowed cache: below the sequence's held_from
   std::uint64_t epoch = 0, layout = 0;
 
   std::int32_t end() const noexcept { return begin + static_cast<std::int32_t>(count); }

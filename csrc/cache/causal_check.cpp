@@ -12,8 +12,9 @@ void check_sequence(SequenceId id, const Sequence& sequence, const CausalCache::
                     std::vector<std::string>& faults) {
   const auto fault = [&](const auto&... parts) { faults.push_back(cat("sequence ", id, ": ", parts...)); };
   const std::int32_t held = sequence.held_from(), border = sequence.borrowed_end;
-  if (sequence.borrowed.counted() != state.forgets() || !sequence.own.counted()) fault("its lists are of another kind");
-  if (!state.forgets() && held != 0) fault("its history begins at ", held);
+  if (sequence.borrowed.counted() != state.is_windowed() || !sequence.own.counted())
+    fault("its lists are of another kind");
+  if (!state.is_windowed() && held != 0) fault("its history begins at ", held);
   if (held < 0 || border < 0 || border > sequence.length) fault("borrowed to ", border, " of ", sequence.length);
   std::int32_t end = held;
   if (!sequence.borrowed.empty()) {

@@ -84,7 +84,7 @@ void require_shiftable(const CausalCache::State& state, const char* where) {
 std::pair<CellSpans, CellSpans> split_tail(const CausalCache::State& state, const Sequence& sequence,
                                            std::int32_t from) {
   const std::int32_t end = sequence.length;
-  if (state.forgets()) return state.pool->split_by_holders(slice_spans(sequence.history(), from, end), 1);
+  if (state.is_windowed()) return state.pool->split_by_holders(slice_spans(sequence.history(), from, end), 1);
   auto [alone, shared] = state.pool->split_by_holders(slice_spans(sequence.own.spans(), from, end), 1);
   CellSpans copied = slice_spans(sequence.borrowed.spans(), from, end);
   copied.insert(copied.end(), shared.begin(), shared.end());

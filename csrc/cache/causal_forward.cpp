@@ -76,7 +76,7 @@ ops::RowBounds bounds_of(const CausalCache::State& state, const Forward::State& 
 PreparedStepPtr prepare(CausalCache::State& state, const Forward::State& forward) {
   std::vector<CellSpans> histories;
   for (const ForwardPart& part : forward.parts) histories.push_back(history_of(state, part));
-  const bool all_causal = !state.forgets() && forward.not_causal.empty();
+  const bool all_causal = !state.is_windowed() && forward.not_causal.empty();
   std::vector<CellSpans> keys;
   std::vector<std::vector<ops::RowBounds>> bounds(forward.blocks.size());
   keys.reserve(forward.blocks.size());

@@ -45,12 +45,12 @@ SpanList CausalCache::lend(SequenceId id, std::int32_t from, std::int32_t to) {
   require(from == begin, where, "from: got ", from, ", allowed ", begin, ", the end of what is borrowed");
   require_range(from, to, begin, sequence.length, where);
   SpanList kept;  // what the sequence itself goes on holding
-  if (forgets()) kept = sequence.own.share(from, to);
+  if (is_windowed()) kept = sequence.own.share(from, to);
   sequence.borrowed.make_room(sequence.own.spans().size());
   SpanList rest = sequence.own.split(to);
   SpanList lent = std::move(sequence.own);
   sequence.own = std::move(rest);
-  if (forgets()) {
+  if (is_windowed()) {
     sequence.borrowed.append(std::move(kept));
   } else {
     sequence.borrowed.append(lent.spans());
@@ -66,7 +66,7 @@ void CausalCache::borrow(SequenceId id, const SpanList& list, std::int32_t from,
   state_->require_idle(sequence, where);
   const std::int32_t begin = sequence.borrowed_end;
   require(from == begin, where, "from: got ", from, ", allowed ", begin, ", the end of what is borrowed");
-  SpanList taken(*state_->pool, forgets());
+  SpanList taken(*state_->pool, is_windowed());
   taken.append(taken_from(*state_, sequence, list, from, to));
   sequence.borrowed.make_room(taken.spans().size());
   SpanList rest = sequence.own.split(to);
@@ -97,7 +97,7 @@ void CausalCache::fork(SequenceId from, SequenceId to, std::int32_t length) {
           " tokens, allowed another, empty one");
   state_->require_resumable(source, length, where);
   state_->require_idle(target, where);
-  SpanList borrowed(*state_->pool, forgets());
+  SpanList borrowed(*state_->pool, is_windowed());
   borrowed.append(slice_spans(source.borrowed.spans(), 0, length));
   target.own = source.own.share(0, length);
   target.borrowed = std::move(borrowed);

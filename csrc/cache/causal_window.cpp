@@ -1,4 +1,4 @@
-// What a sequence that forgets holds, and how it lets go.
+// What a windowed sequence holds, and how it lets go.
 #include <algorithm>
 
 #include "cache/causal_cache_state.h"
@@ -44,7 +44,7 @@ void CausalCache::State::fail_incomplete(const Sequence& sequence, std::int32_t 
 
 // ---- the cache ----------------------------------------------------------------------------------------------------
 
-bool CausalCache::forgets() const noexcept { return state_->forgets(); }
+bool CausalCache::is_windowed() const noexcept { return state_->is_windowed(); }
 
 const Visibility& CausalCache::visibility() const noexcept { return state_->options.visibility; }
 
@@ -67,7 +67,8 @@ void CausalCache::start_at(SequenceId id, std::int32_t position) {
   const std::lock_guard lock(state_->mutex);
   Sequence& sequence = state_->known(id, where);
   require(position >= 0, where, "position: got ", position, ", allowed 0 or more");
-  require(position == 0 || forgets(), where, "position: got ", position, ", allowed 0 in a cache that forgets nothing");
+  require(position == 0 || is_windowed(), where, "position: got ", position,
+          ", allowed 0 in a cache that is not windowed");
   state_->require_idle(sequence, where);
   state_->cut(sequence, 0);
   sequence.length = sequence.borrowed_end = position;
@@ -79,7 +80,7 @@ void CausalCache::release_unseen(SequenceId id, std::int32_t next) {
   Sequence& sequence = state_->known(id, where);
   state_->require_idle(sequence, where);
   const std::int32_t keep = state_->retained_from(std::min(next, sequence.length));
-  if (!forgets() || keep <= sequence.held_from()) return;
+  if (!is_windowed() || keep <= sequence.held_from()) return;
   if (const auto passed = sequence.passed.lock()) {
     const std::int32_t from = passed->empty() ? sequence.held_from() : passed->end_position();
     passed->append(slice_spans(sequence.history(), from, keep));

@@ -106,8 +106,8 @@ class CausalPart final : public CachePart<CausalCache, ForwardPtr>, public Atten
     cache_->set_causal(started(), except);
     return true;
   }
-  // A cache that forgets nothing can be cut to any length.
-  PartSnapshot hold(SequenceId id) override { return cache_->forgets() ? cache_->snapshot(id, 0) : nullptr; }
+  // A cache that is not windowed can be cut to any length.
+  PartSnapshot hold(SequenceId id) override { return cache_->is_windowed() ? cache_->snapshot(id, 0) : nullptr; }
   void defrag() override { cache_->defrag(); }
 
   void put(std::int32_t layer, const Tensor& k, const Tensor& v) override { cache_->put(started(), layer, k, v); }

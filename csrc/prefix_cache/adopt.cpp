@@ -93,7 +93,7 @@ void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t ta
   if (target > session.computed_) {
     nodes = cut_at(path, target);
     share_live_state(nodes, target);
-    for (const std::size_t i : forgetting) stand_on_window(session, i, nodes, target);
+    for (const std::size_t i : windowed) stand_on_window(session, i, nodes, target);
     Node* last = nullptr;
     for (Node* node : nodes) {
       if (node->start() >= target) break;
@@ -169,7 +169,7 @@ std::int32_t PrefixCacheState::reachable_back(const Session& session, std::int32
   if (length >= session.computed_) return length;
   const bool whole = session.atomic_.begin_of(length) == length;
   const auto own = [&](std::size_t i) { return caches[i]->can_resume(session.sequences_[i], length); };
-  if (recurrents.empty() && whole && std::all_of(forgetting.begin(), forgetting.end(), own)) return length;
+  if (recurrents.empty() && whole && std::all_of(windowed.begin(), windowed.end(), own)) return length;
   const std::int32_t highest = std::min(length, session.node_->end());
   return reach(path_to(session.node_, highest), 0, highest, session.atomic_, /*device_only=*/true).target;
 }

@@ -83,7 +83,7 @@ void PrefixCacheState::check_node(const Node& node, Findings& findings) const {
     const Part& part = state.parts[i];
     check_part(part, node, name + cat("cache ", i, " "), findings);
     if (!state.on_device() && !part.cells.empty()) findings.push_back(name + "not on the device but holding cells");
-    if (caches[i]->forgets()) continue;
+    if (caches[i]->is_windowed()) continue;
     const bool whole = state.on_device() ? part.cells.size() == 1 && part.cells.front().length() == state.length()
                                          : part.without_slice(node.start(), node.end()).empty();
     if (!whole) findings.push_back(name + cat("cache ", i, " does not hold all of it"));
@@ -118,7 +118,7 @@ void PrefixCacheState::check_session(const Session& session, Findings& findings)
       findings.push_back(cat("session: cache ", i, " does not hold what the next query sees"));
     const CellSpans spans = caches[i]->spans(id);
     const std::int32_t from = caches[i]->held_from(id);
-    for (Node* node = session.node_; !node->is_root() && !caches[i]->forgets(); node = node->parent()) {
+    for (Node* node = session.node_; !node->is_root() && !caches[i]->is_windowed(); node = node->parent()) {
       for (const CellSpan& span : state_of(node).parts[i].cells.front().spans()) {
         if (span.end_position() <= from) continue;
         const bool first = cell_at(spans, span.position) == span.cell;

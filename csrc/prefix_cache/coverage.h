@@ -1,4 +1,4 @@
-// Which positions of a cache that forgets are still held along a path, and by whom.
+// Which positions of a windowed cache are still held along a path, and by whom.
 //
 //     path        root --[ 0 .... 512 ]--[ .... 1500 ]--[ ...... 2200 ]
 //     held            ====          ==========                =========      ranges of nodes, windows of restore points

@@ -31,7 +31,7 @@ Exchange::Exchange(PrefixCacheState& state, std::uint64_t room)
 // Twice what one block and one point take: bytes that lie in files pass through it, too.
 std::uint64_t Exchange::room_for(const PrefixCacheState& state) {
   std::uint64_t bytes = kSharedBlock * state.bytes_per_token();
-  for (const std::size_t i : state.forgetting) {
+  for (const std::size_t i : state.windowed) {
     const Visibility& sees = state.caches[i]->visibility();
     const std::int32_t most =
         sees.window > 0 && sees.chunk > 0 ? std::min(sees.window, sees.chunk) : std::max(sees.window, sees.chunk);

@@ -28,7 +28,7 @@ PrefixCacheStats PrefixCacheState::stats() const {
   stats.host_tokens = stats.tokens - places.device_tokens() - stats.disk_tokens;
   stats.sessions = sessions.size();
   stats.device_bytes = places.device_tokens() * bytes_per_token();
-  for (const std::size_t i : forgetting) {
+  for (const std::size_t i : windowed) {
     stats.device_bytes += stats.caches[i].held_cells * caches[i]->shape().bytes_per_cell();
   }
   for (std::size_t i = 0; i < recurrents.size(); ++i) {

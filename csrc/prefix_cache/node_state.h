@@ -2,13 +2,13 @@
 //
 // Sliceable state (attention caches) lies in *parts*, one for each cache: ranges of the node's positions with the cells
 // that hold them, or with the bytes outside the device that do. A cache of full attention has exactly one range, all of
-// [start, end). A cache that forgets (window, chunk) may have any ranges, in any tier: cells that nobody needs go first
+// [start, end). A windowed cache (window, chunk) may have any ranges, in any tier: cells that nobody needs go first
 // when room is short, and what is left is kept.
 //
 // Outside the device bytes lie in *blobs* (store/blob.h): in host memory, in a file, or in both. A node on the device
 // may have such copies, too: a copy that is there already makes leaving the device free.
 //
-// A *restore point* is what the caches need to go on from exactly the node's end: for a cache that forgets the whole of
+// A *restore point* is what the caches need to go on from exactly the node's end: for a windowed cache the whole of
 // what a query there sees (it may begin above this node), for a recurrent cache a state. It is held as one: in the
 // device's memory, outside it, in both, or not at all.
 //
@@ -86,7 +86,7 @@ const char* name_of(PointKind kind) noexcept;  // "", "spaced", "end", "branch",
 
 struct RestorePoint {
   PointKind kind = PointKind::kNone;
-  std::vector<SpanList> windows;  // per attention cache; empty lists where it does not forget or nothing is seen
+  std::vector<SpanList> windows;  // per attention cache; empty lists where it is not windowed or nothing is seen
   std::vector<SlotRef> states;    // per recurrent cache
   std::vector<BlobSlice> slices;  // outside the device: the same windows (no blob where the list was empty)
   std::vector<BlobPtr> blobs;     // and states

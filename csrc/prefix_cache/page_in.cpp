@@ -85,7 +85,7 @@ void PrefixCacheState::load(const Path& path, const Fetch& fetch, const Stages& 
     state.add_arrivals({arrival});
     places.come(node);
   }
-  for (const std::size_t i : forgetting) {
+  for (const std::size_t i : windowed) {
     std::vector<BlobSlice> slices;  // by value: loading one changes what the nodes have
     for (const WindowSource& source : fetch.windows[i]) slices.push_back(source.cut_slice());
     for (const BlobSlice& slice : slices) load_window(path, i, slice, stages, arrival);

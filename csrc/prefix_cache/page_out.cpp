@@ -53,7 +53,7 @@ BlobPtr PrefixCacheState::store_state(std::size_t cache, const SlotRef& slot) {
 
 std::uint64_t PrefixCacheState::point_bytes(const RestorePoint& point) const {
   std::uint64_t bytes = 0;
-  for (const std::size_t i : forgetting) bytes += point.windows[i].length() * caches[i]->shape().bytes_per_cell();
+  for (const std::size_t i : windowed) bytes += point.windows[i].length() * caches[i]->shape().bytes_per_cell();
   for (const auto& cache : recurrents) bytes += cache->shape().bytes_per_slot();
   return bytes;
 }
@@ -66,7 +66,7 @@ bool PrefixCacheState::copy_point(Node* node, bool may_lose) {
   if (host == nullptr || !make_host_room(bytes, may_lose)) return false;
   std::vector<BlobSlice> slices(caches.size());
   std::vector<BlobPtr> blobs;
-  for (const std::size_t i : forgetting) {
+  for (const std::size_t i : windowed) {
     if (point.windows[i].empty()) continue;
     std::optional<BlobSlice> slice = store_cells(i, point.windows[i]);
     if (!slice) return false;

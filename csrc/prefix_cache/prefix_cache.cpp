@@ -36,8 +36,8 @@ PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
   index_layers(recurrents, recurrent_of_layer, cache_of_layer);
   longest = static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max());
   for (std::size_t i = 0; i < caches.size(); ++i) {
-    (caches[i]->forgets() ? forgetting : full).push_back(i);
-    if (!caches[i]->forgets()) longest = std::min(longest, caches[i]->capacity());
+    (caches[i]->is_windowed() ? windowed : full).push_back(i);
+    if (!caches[i]->is_windowed()) longest = std::min(longest, caches[i]->capacity());
     caches[i]->set_growth(options.growth);
   }
   require(options.max_pinned_fraction >= 0 && options.max_pinned_fraction <= 1, "prefix_cache",

@@ -4,7 +4,7 @@
 // offset every cache can reach, and hands out a session that stands there. Sessions compute, publish, branch and
 // rewind. When cells or slots run short, what nobody needs goes: to the host tier where there is one, else away.
 //
-// Full attention can be reused up to any token. A cache that forgets (window, chunk) can where all that a query there
+// Full attention can be reused up to any token. A windowed cache (window, chunk) can where all that a query there
 // sees is still held; a recurrent cache at restore points: before the last token of a prompt, where a prompt parted
 // from what was known, where a session ended, every `checkpoint_every` tokens, and where asked for.
 //

@@ -22,7 +22,7 @@
 //   owners.cpp          a number for each namespace, so that memory which changes hands is cleared
 //   inspect.cpp         stats, nodes;  check.cpp: every invariant
 //
-// Kinds of caches. `caches` are attention caches; those that forget (window, chunk) hold their cells by count, so the
+// Kinds of caches. `caches` are attention caches; windowed ones (window, chunk) hold their cells by count, so the
 // tree may let go of any of them. `recurrents` have whole states, at restore points only.
 //
 // Tiers and victim orders: node_places.h.
@@ -70,7 +70,7 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   PrefixCacheOptions options;
   std::map<std::int32_t, std::size_t> cache_of_layer;      // attention layers
   std::map<std::int32_t, std::size_t> recurrent_of_layer;  // recurrent layers
-  std::vector<std::size_t> full, forgetting;               // indices into `caches`
+  std::vector<std::size_t> full, windowed;                 // indices into `caches`
   std::uint32_t longest = 0;              // tokens a session may have: cells of the smallest full cache
   std::uint32_t pin_cap = 0;              // tokens that pins may hold
   std::shared_ptr<ByteBudget> host;       // null: no host tier
@@ -78,7 +78,7 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::vector<SnapshotCache> identities;  // of the caches, for snapshots
   void open_disk();                       // part of the constructor
   void open_store();                      // the same
-  bool has_points() const noexcept { return !forgetting.empty() || !recurrents.empty(); }
+  bool has_points() const noexcept { return !windowed.empty() || !recurrents.empty(); }
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
   mutable std::mutex mutex;
@@ -297,13 +297,13 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::uint64_t freeable_bytes();                       // the same in bytes of all caches
   std::uint64_t freeable_outside_bytes();           // of nodes not on the device. REQUIRES: just after freeable_bytes()
   std::uint64_t room_tokens(Node* also = nullptr);  // what a claim could get of the shortest full cache
-  std::uint32_t freeable_cells(std::size_t cache) const;  // of a cache that forgets
+  std::uint32_t freeable_cells(std::size_t cache) const;  // of a windowed cache
   std::uint32_t freeable_slots(std::size_t cache) const;
   std::uint64_t mark_live(Node* also);  // marks live paths with the new `walks`; device tokens on them
   void make_room(const Needs& needs);   // all or kCacheFull, in which case nothing changed
   void require_room(const Needs& needs);
   void free_leaves(const Needs& needs);
-  void free_cells(std::size_t cache, std::uint32_t count);  // of a cache that forgets
+  void free_cells(std::size_t cache, std::uint32_t count);  // of a windowed cache
   void free_slots(std::size_t cache, std::uint32_t count);  // or kCacheFull
   // Slots free now, at most `count`; gives up points of kinds up to `most` only.
   std::uint32_t try_free_slots(std::size_t cache, std::uint32_t count, PointKind most);

@@ -84,7 +84,7 @@ class Search {
  public:
   Search(const PrefixCacheState& cache, const Path& path, std::int32_t computed, bool device_only)
       : cache_(cache), path_(path), computed_(computed), device_only_(device_only) {
-    for (const std::size_t i : cache.forgetting) coverage_.emplace_back(path.nodes, i, path.matched, device_only);
+    for (const std::size_t i : cache.windowed) coverage_.emplace_back(path.nodes, i, path.matched, device_only);
   }
 
   // Up to here full attention is there.
@@ -97,7 +97,7 @@ class Search {
   }
 
   bool window_complete(std::size_t which, std::int32_t target) const {
-    const Visibility& sees = cache_.caches[cache_.forgetting[which]]->visibility();
+    const Visibility& sees = cache_.caches[cache_.windowed[which]]->visibility();
     const std::int32_t floor = std::max(sees.floor(target), computed_);
     return floor >= target || coverage_[which].covered_from(target) <= floor;
   }
@@ -132,7 +132,7 @@ class Search {
   // The next lower length that can have a complete window where `target` has not: the end of an earlier covered range,
   // or a chunk's border, where nothing before is seen.
   std::int32_t next_candidate(std::size_t which, std::int32_t target) const {
-    const Visibility& sees = cache_.caches[cache_.forgetting[which]]->visibility();
+    const Visibility& sees = cache_.caches[cache_.windowed[which]]->visibility();
     const std::int32_t end = coverage_[which].end_below(target);
     const std::int32_t border = sees.chunk > 0 && target % sees.chunk != 0 ? target - target % sees.chunk : -1;
     return std::max({computed_, end, border});
@@ -142,7 +142,7 @@ class Search {
   const Path& path_;
   const std::int32_t computed_;
   const bool device_only_;
-  std::vector<Coverage> coverage_;  // per forgetting cache
+  std::vector<Coverage> coverage_;  // per windowed cache
 };
 
 }  // namespace
@@ -209,7 +209,7 @@ Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::in
   for (Node* node : path.nodes) {
     if (node->end() == target && standing_at(node) != nullptr) return fetch;
   }
-  for (const std::size_t i : forgetting) {
+  for (const std::size_t i : windowed) {
     for (const WindowSource& source : window_of(path, i, computed, target)) {
       if (source.slice == nullptr) continue;
       const auto cells = static_cast<std::uint32_t>(source.to - source.from);
@@ -240,7 +240,7 @@ std::vector<WindowSource> PrefixCacheState::window_of(const Path& path, std::siz
 InUse PrefixCacheState::use_of(const Path& path, std::int32_t computed, std::int32_t target) const {
   InUse use;
   use.windows.resize(caches.size());
-  for (const std::size_t i : forgetting) {
+  for (const std::size_t i : windowed) {
     for (const WindowSource& source : window_of(path, i, computed, target)) {
       if (source.list != nullptr) use.windows[i].push_back(source.list->share(source.from, source.to));
     }
@@ -262,7 +262,7 @@ bool PrefixCacheState::fits(const Path& path, const Fetch& fetch, std::int32_t c
       return false;
     }
   }
-  for (const std::size_t i : forgetting) {
+  for (const std::size_t i : windowed) {
     if (fetch.needs.cells[i] > caches[i]->free_cells() + freeable_cells(i)) device_only = true;
   }
   for (std::size_t i = 0; i < recurrents.size(); ++i) {

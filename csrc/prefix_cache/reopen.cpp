@@ -69,7 +69,7 @@ bool PrefixCacheState::fits_here(const SnapshotImage& image) const {
     expected = blob_sections(recurrents[image.cache - caches.size()]->shape());
   } else {
     if (image.cache >= caches.size()) return false;
-    if (image.role == SnapshotImage::Role::kWindow && !caches[image.cache]->forgets()) return false;
+    if (image.role == SnapshotImage::Role::kWindow && !caches[image.cache]->is_windowed()) return false;
     expected = blob_sections(caches[image.cache]->shape(), image.cells);
   }
   return std::equal(expected.begin(), expected.end(), image.sections.begin(), image.sections.end(),
@@ -100,7 +100,7 @@ SnapshotFault PrefixCacheState::translate(const SnapshotHeader& header, const Bl
   return SnapshotFault::kNone;
 }
 
-// A point needs the whole window of each cache that forgets, and a state of each recurrent one.
+// A point needs the whole window of each windowed cache, and a state of each recurrent one.
 bool PrefixCacheState::has_whole_point(const Imported& found) const {
   const auto end = static_cast<std::int32_t>(found.tokens.size());
   const auto window = [&](std::size_t i) {
@@ -108,7 +108,7 @@ bool PrefixCacheState::has_whole_point(const Imported& found) const {
     const BlobSlice& slice = found.windows[i];
     return floor >= end || (slice.blob != nullptr && slice.to == end && slice.from <= floor);
   };
-  return found.point != PointKind::kNone && has_points() && std::all_of(forgetting.begin(), forgetting.end(), window) &&
+  return found.point != PointKind::kNone && has_points() && std::all_of(windowed.begin(), windowed.end(), window) &&
          std::all_of(found.states.begin(), found.states.end(), [](const BlobPtr& blob) { return blob != nullptr; });
 }
 

@@ -19,7 +19,7 @@ void PrefixCacheState::make_point(Session& session, std::int32_t offset, PointKi
   if (!has_points() || !session.publish_ || offset <= 0 || offset > published(session)) return;
   if (session.atomic_.inside(offset)) return;
   std::vector<SpanList> windows(caches.size());
-  for (const std::size_t i : forgetting) {
+  for (const std::size_t i : windowed) {
     const SequenceId id = session.sequences_[i];
     const std::int32_t floor = caches[i]->visibility().floor(offset);
     if (floor >= offset) continue;
@@ -45,7 +45,7 @@ void PrefixCacheState::set_point(Node* node, PointKind kind, std::vector<SpanLis
 
 std::vector<SpanList> PrefixCacheState::windows_at(Node* node) const {
   std::vector<SpanList> windows(caches.size());
-  for (const std::size_t i : forgetting) {
+  for (const std::size_t i : windowed) {
     const std::int32_t floor = caches[i]->visibility().floor(node->end());
     if (floor >= node->end()) continue;
     std::vector<Node*> above;

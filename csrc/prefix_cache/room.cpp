@@ -4,7 +4,7 @@
 // of windows that no restore point or live sequence needs, oldest first; then restore points (restore_points.cpp); then
 // leaves on no live path, least recently used first, tail first; user points only when nothing else is left; pins
 // never. First everything that could go is counted, and a claim that would not fit even then is refused with nothing
-// changed. Cells of caches that forget are counted per holder, so live sequences keep theirs whatever the tree lets go
+// changed. Cells of windowed caches are counted per holder, so live sequences keep theirs whatever the tree lets go
 // of.
 #include <algorithm>
 
@@ -26,7 +26,7 @@ std::uint64_t PrefixCacheState::device_bytes_of(const NodeState& node) const {
   }
   if (!node.point.exists() || !node.point.on_device) return bytes;
   for (const auto& cache : recurrents) bytes += cache->shape().bytes_per_slot();
-  for (const std::size_t i : forgetting) {
+  for (const std::size_t i : windowed) {
     bytes += caches[i]->shape().bytes_per_cell() * caches[i]->cells_held_only(node.point.windows[i], 1);
   }
   return bytes;
@@ -162,7 +162,7 @@ void PrefixCacheState::require_room(const Needs& needs) {
       require_fits(needs.cells[i], caches[i]->free_cells(), freeable, caches[i]->limit(), "cells");
     }
   }
-  for (const std::size_t i : forgetting) {
+  for (const std::size_t i : windowed) {
     const std::uint32_t free = caches[i]->free_cells();
     if (needs.cells[i] > free)
       require_fits(needs.cells[i], free, freeable_cells(i), caches[i]->limit(), "cells of a window or chunk");
@@ -177,7 +177,7 @@ void PrefixCacheState::require_room(const Needs& needs) {
 void PrefixCacheState::make_room(const Needs& needs) {
   require_room(needs);
   for (std::size_t i = 0; i < recurrents.size(); ++i) free_slots(i, needs.slots[i]);
-  for (const std::size_t i : forgetting) free_cells(i, needs.cells[i]);
+  for (const std::size_t i : windowed) free_cells(i, needs.cells[i]);
   free_leaves(needs);
 }
 
@@ -209,7 +209,7 @@ void PrefixCacheState::free_slots(std::size_t cache, std::uint32_t count) {
          " as free or freeable, found ", found);
 }
 
-// ---- cells of caches that forget ----------------------------------------------------------------------------------
+// ---- cells of windowed caches ----------------------------------------------------------------------------------
 
 // Lets go of cells in front of what only this part holds, until `count` are free.
 std::uint32_t PrefixCacheState::let_go_of(std::size_t cache, Part& part, std::uint32_t count) {

@@ -79,7 +79,7 @@ void PrefixCacheState::complete(Step& step) {
     session.computed_ += static_cast<std::int32_t>(step.counts_[s]);
     publish(session);
     if (has_points()) make_points(step, s);
-    for (const std::size_t i : forgetting) caches[i]->release_unseen(session.sequences_[i], session.computed_);
+    for (const std::size_t i : windowed) caches[i]->release_unseen(session.sequences_[i], session.computed_);
     settle_ahead(session);
   }
   step.before_.clear();

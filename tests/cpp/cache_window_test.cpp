@@ -304,9 +304,9 @@ TEST(WindowCreation, RefusesWhatNoCacheCanDo) {
            {{-1, 0}, 0}, {{0, -1}, 0}, {{4, 0}, -1}, {{4, 0}, 3}, {{0, 4}, 8}, {{4, 8}, 8}}) {
     EXPECT_TRUE(refused(*cache, ErrorKind::kArgument, make(visibility, memory)));
   }
-  EXPECT_TRUE(cache->forgets());
+  EXPECT_TRUE(cache->is_windowed());
   EXPECT_EQ(cache->visibility(), (Visibility{2, 0}));
-  EXPECT_FALSE(host_cache(small_shape())->forgets());
+  EXPECT_FALSE(host_cache(small_shape())->is_windowed());
 }
 
 TEST(WindowCreation, NullStoresKeepTheBooks) {

@@ -46,7 +46,7 @@ class CausalLends : public CausalCaptures {
 
   bool fits_on(const Twin& twin, const Node& node) const {
     if (node.begin != twin.borrowed || twin.is_private) return false;
-    if (!sight_.forgets() && node.cells.empty()) return false;
+    if (!sight_.is_windowed() && node.cells.empty()) return false;
     for (std::int32_t i = std::max(0, node.begin - 1); i < std::min(twin.length(), node.end()); ++i) {
       if (!same(twin.rows[static_cast<std::size_t>(i)], node.rows[static_cast<std::size_t>(i)])) return false;
     }
@@ -77,7 +77,7 @@ class CausalLends : public CausalCaptures {
     const std::shared_ptr<Node> node = nodes_[below(static_cast<std::uint32_t>(nodes_.size()))];
     if (node->cells.empty() || node->cells.end_position() != node->end()) return;
     const std::int32_t position = between(node->cells.begin_position(), node->end());
-    if (!sight_.forgets() && position > 0) {
+    if (!sight_.is_windowed() && position > 0) {
       return expect_refused(ErrorKind::kArgument, [&] { cache_->start_at(id, position); });
     }
     cache_->start_at(id, position);
@@ -117,13 +117,13 @@ class CausalLends : public CausalCaptures {
     const bool used = std::any_of(twins_.begin(), twins_.end(), [&](const auto& entry) {
       return std::count(entry.second.path.begin(), entry.second.path.end(), node) != 0;
     });
-    if (used && !sight_.forgets()) return;
+    if (used && !sight_.is_windowed()) return;
     if (below(3) == 0) {
       nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(at));
       node->cells = {};
     } else if (node->cells.empty()) {
       page_in(*node);
-    } else if (sight_.forgets() && below(2) == 0) {
+    } else if (sight_.is_windowed() && below(2) == 0) {
       const std::int32_t position = between(node->begin, node->end());
       below(2) == 0 ? node->cells.drop_front(position) : node->cells.truncate(position);
     } else {

@@ -43,11 +43,11 @@ class CausalSteps : public CausalDriver {
       expect(error.kind() == ErrorKind::kCacheFull, error.what());
       const CacheFullCounts counts = error.cache_full();
       expect(counts.needed == needed && counts.free < needed && counts.free >= free, "the counts of CacheFull");
-      expect(sight_.forgets() || counts.free == free, "free cells of CacheFull");
+      expect(sight_.is_windowed() || counts.free == free, "free cells of CacheFull");
       expect(before == cache_->dump(), "a refused call changed something");
       return false;
     }
-    expect(sight_.forgets() || needed <= free, "a step that does not fit was begun");
+    expect(sight_.is_windowed() || needed <= free, "a step that does not fit was begun");
     return true;
   }
 
@@ -107,7 +107,7 @@ class CausalSteps : public CausalDriver {
   void begun(Step step) {
     for (const SequenceId id : step.ids) {
       open(id).busy = true;
-      if (sight_.forgets()) ++open(id).epoch;
+      if (sight_.is_windowed()) ++open(id).epoch;
     }
     steps_.push_back(std::move(step));
   }

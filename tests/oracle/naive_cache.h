@@ -37,7 +37,7 @@ struct Sight {
   std::int32_t window = 0, memory = 0, chunk = 0;
   std::int32_t cells = 0;
 
-  bool forgets() const { return window > 0 || chunk > 0; }
+  bool is_windowed() const { return window > 0 || chunk > 0; }
   // Whether the query at `query` may look as far back as `key`.
   bool reaches(std::int32_t query, std::int32_t key) const {
     return (window == 0 || query - key < window) && (chunk == 0 || key / chunk >= query / chunk);

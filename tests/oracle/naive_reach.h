@@ -64,7 +64,7 @@ inline std::int32_t naive_reach(PrefixCacheState& state, std::string_view name_s
   for (std::int32_t t = std::min(path.matched, limit); t > 0; --t) {
     bool reachable = !atomic.inside(t);
     for (std::size_t i = 0; i < state.caches.size() && reachable; ++i) {
-      if (!state.caches[i]->forgets()) continue;
+      if (!state.caches[i]->is_windowed()) continue;
       for (std::int32_t p = state.caches[i]->visibility().floor(t); p < t && reachable; ++p)
         reachable = naive_held(path, i, p);
     }

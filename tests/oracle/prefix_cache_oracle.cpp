@@ -78,7 +78,7 @@ class World {
     options.checkpoint_every = pick<std::int32_t>({1, 3, 8, 64});
     for (const auto& cache : caches_) {
       cell_bytes_ += cache->shape().bytes_per_cell();
-      dense_ = dense_ && !cache->forgets();
+      dense_ = dense_ && !cache->is_windowed();
     }
     dense_ = dense_ && recurrents_.empty() && !caches_.empty();
     const std::uint64_t unit = std::max<std::uint64_t>(cell_bytes_, 16);

@@ -23,9 +23,9 @@ UNNATURAL = {"tell of": "report", "tells of": "reports", "says of": "says about"
 # has to be taken off.
 STILL: dict[str, str] = {
     "csrc/base/": "part",
-    "csrc/cache/": "cache that forgets, caches that forget, part",
-    "csrc/prefix_cache/": "spread, parted, give up, given up, giving up, come back to, forgetting, cache that forgets, "
-    "caches that forget, part, piece",
+    "csrc/cache/": "part",
+    "csrc/prefix_cache/": "spread, parted, give up, given up, giving up, come back to, "
+    "part, piece",
 }
 # Words with one meaning in the code: the files that have it.
 OWNERS = {
