@@ -29,18 +29,20 @@ Node* part_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) {
   return state.split_tail(victim, static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens, length)));
 }
 
-// Host memory may hold only a part of it at a time: rounds, as long as each gets something done.
+// Host memory may hold only some of it at a time: rounds, as long as each gets something into a file.
 bool flush_to_disk(PrefixCacheState& state) {
   while (true) {
     PrefixCacheState::SaveAll round;
+    std::uint64_t written = 0;
     {
       Entry entry(state);
+      written = state.disk->stats().writes;
       round = state.save_all();
     }
     state.writer->drain();
     Entry entry(state);
     if (round.left == 0) return state.all_saved();
-    if (round.queued == 0) return false;
+    if (round.queued == 0 || state.disk->stats().writes == written) return false;
   }
 }
 

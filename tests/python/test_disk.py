@@ -167,6 +167,32 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     assert len(names_in(tmp_path / "folder")) == 1
 
 
+FLUSHED_AGAIN = """
+import json, os, resource, sys
+from disk_worker import go_on, make, words
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (500, resource.RLIM_INFINITY))  # nothing fits
+cache, model = make("dense", disk=sys.argv[1], host_bytes=int(sys.argv[2]))
+for number in range(6):
+    go_on(cache, model, words(number, 150))
+flushed = [cache.flush(), cache.flush()]
+try:
+    cache.save(sys.argv[1])
+    saved = "saved"
+except Exception as error:
+    saved = type(error).__name__
+print(json.dumps({"flushed": flushed, "saved": saved, **cache.stats()["disk"]}))
+"""
+
+
+def test_flushing_ends_where_host_memory_is_small_and_no_write_succeeds(tmp_path: Path) -> None:
+    """What does not fit in host memory is flushed in rounds, as long as one gets something done."""
+    stats = figures_of(FLUSHED_AGAIN, tmp_path / "folder", 50_000)  # two of six
+    assert stats["flushed"] == [False, False]
+    assert stats["saved"] == "FormatError"
+    assert stats["writes"] == 0
+
+
 # ---- calls that fail -------------------------------------------------------------------------------------------------
 
 FAULTS = (
