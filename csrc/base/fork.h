@@ -8,6 +8,8 @@
 #pragma once
 
 #include <cstdint>
+#include <new>
+#include <utility>
 
 namespace kvtrie {
 
@@ -22,5 +24,11 @@ class HomeProcess {
  private:
   std::uint64_t generation_ = fork_generation();
 };
+
+// What `value` holds is never ended. (Where there is no memory left for that, it is.)
+template <class T>
+void leave_as_it_is(T& value) noexcept {
+  static_cast<void>(new (std::nothrow) T(std::move(value)));
+}
 
 }  // namespace kvtrie

@@ -42,10 +42,11 @@ Entry::Outside::~Outside() {
 
 // While more than half of the host tier waits to be written, calls wait: what comes next needs the other half.
 Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state) {
-  if (!state.home.is_here())
+  if (!state.home.is_here()) {
     fail(ErrorKind::kNotSupported, "prefix_cache",
          "this process was forked from the one that made the cache, and has neither its threads nor its locks: make a "
          "cache of its own here, or start workers with the 'spawn' method");
+  }
   const double now = read_clock(state.options);
   if (state.writer != nullptr) state.writer->wait_below(state.host->cap() / 2);
   lock_ = std::unique_lock(state.mutex);

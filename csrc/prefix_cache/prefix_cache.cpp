@@ -170,8 +170,8 @@ PrefixCachePtr PrefixCache::create(CacheSet caches, PrefixCacheOptions options) 
 }
 
 PrefixCache::~PrefixCache() {
-  if (!state_->home.is_here()) {  // left as it is
-    static_cast<void>(new std::shared_ptr<PrefixCacheState>(std::move(state_)));
+  if (!state_->home.is_here()) {
+    leave_as_it_is(state_);
     return;
   }
   for (const auto& each : graphs_) {

@@ -11,8 +11,8 @@ namespace kvtrie {
 Step::~Step() {
   if (cache_ == nullptr || complete_) return;
   if (!cache_->state().home.is_here()) {  // their locks may be held for ever
-    static_cast<void>(new std::vector<ForwardPtr>(std::move(forwards_)));
-    static_cast<void>(new std::vector<StateForwardPtr>(std::move(state_forwards_)));
+    leave_as_it_is(forwards_);
+    leave_as_it_is(state_forwards_);
     return;
   }
   Entry entry(cache_->state(), /*allow_closed=*/true);
