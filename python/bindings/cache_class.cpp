@@ -1,5 +1,7 @@
 #include "cache_class.h"
 
+#include <numeric>
+
 #include "arrays.h"
 #include "cache/host_kv_store.h"
 #include "cache/null_kv_store.h"
@@ -10,7 +12,11 @@ namespace kvtrie::binding {
 std::vector<std::int32_t> to_layers(py::handle layers, std::string_view where) {
   std::vector<std::int32_t> numbers;
   if (is_integer(layers)) {
-    for (std::int32_t i = 0; i < to_int32(layers, where, "layers", 1); ++i) numbers.push_back(i);
+    constexpr std::int32_t kMost = 1 << 16;
+    const std::int32_t count = to_int32(layers, where, "layers", 1);
+    require(count <= kMost, where, "layers: got ", count, ", allowed 1 to ", kMost);
+    numbers.resize(static_cast<std::size_t>(count));
+    std::iota(numbers.begin(), numbers.end(), 0);
     return numbers;
   }
   numbers = IntegerArgument(layers, where, "layers").vector();

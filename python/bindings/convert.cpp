@@ -90,6 +90,13 @@ std::string_view to_text(py::handle value, std::string_view where, std::string_v
   return {text, static_cast<std::size_t>(length)};
 }
 
+std::string to_folder(py::handle value, std::string_view where, std::string_view name) {
+  std::string folder(to_text(value, where, name));
+  require(!folder.empty(), where, name, ": got '', allowed the name of a folder");
+  require(folder.find('\0') == std::string::npos, where, name, ": got a name with a NUL in it, allowed one without");
+  return folder;
+}
+
 std::uint64_t to_bytes(py::handle value, std::string_view where, std::string_view name) {
   if (PyUnicode_Check(value.ptr())) return parse_bytes(to_text(value, where, name), cat(where, " ", name));
   if (!is_integer(value)) refuse_type(value, where, name, "bytes as an int, or a str such as \"512MiB\"");

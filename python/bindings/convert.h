@@ -35,6 +35,8 @@ double to_number(py::handle value, std::string_view where, std::string_view name
 
 // The UTF-8 of a str; valid as long as the object.
 std::string_view to_text(py::handle value, std::string_view where, std::string_view name);
+// The name of a folder: not empty, and nothing in it that a file system would read as its end.
+std::string to_folder(py::handle value, std::string_view where, std::string_view name);
 // A number of bytes from an int or a text such as "512MiB".
 std::uint64_t to_bytes(py::handle value, std::string_view where, std::string_view name);
 

@@ -56,7 +56,7 @@ py::dict to_python(const InspectedFile& file) {
 }
 
 py::dict inspect(const py::object& path) {
-  const std::string folder(to_text(path, "inspect", "folder"));
+  const std::string folder = to_folder(path, "inspect", "folder");
   const InspectedFolder found = without_gil([&] { return inspect_folder(folder); });
   py::list files;
   for (const InspectedFile& file : found.files) files.append(to_python(file));

@@ -125,7 +125,7 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
   PrefixCacheOptions options;
   options.fingerprint = to_text(fingerprint, "PrefixCache", "fingerprint");
   options.host_bytes = to_bytes(host_bytes, "PrefixCache", "host_bytes");
-  if (!disk.is_none()) options.disk = to_text(disk, "PrefixCache", "disk");
+  if (!disk.is_none()) options.disk = to_folder(disk, "PrefixCache", "disk");
   options.disk_bytes = to_bytes(disk_bytes, "PrefixCache", "disk_bytes");
   if (!store.is_none()) options.store = remote_store(store, "PrefixCache");
   if (!store_max_value.is_none())
@@ -264,7 +264,9 @@ std::string to_digest(const py::object& digest) {
 }
 
 py::array media(const py::object& digest, const py::object& count) {
+  constexpr std::int32_t kMost = 1 << 24;
   const std::int32_t positions = to_int32(count, "media", "count", 1);
+  require(positions <= kMost, "media", "count: got ", positions, ", allowed 1 to ", kMost);
   const Token id = media_id(to_digest(digest), positions);
   return int32_array(Tokens(static_cast<std::size_t>(positions), id));
 }
@@ -332,7 +334,7 @@ without a disk tier or a store.)");
   c.def(
       "_save",
       [](PrefixCache& self, const py::object& path) {
-        const std::string folder(to_text(path, "save", "path"));
+        const std::string folder = to_folder(path, "save", "path");
         without_gil([&] { self.save(folder); });
       },
       py::arg("path"));
@@ -389,7 +391,7 @@ void init_prefix_cache(py::module_& m) {
   m.def("media", &media, py::arg("digest"), py::arg("count"), R"(Token ids that stand for an image or audio span.
 
 ``digest``: of its content (bytes, such as ``hashlib.sha256(pixels).digest()``, or a str); use one that does not collide.
-``count``: positions it takes. Returns int32 [count]: one negative id, the same for the same digest and count in this
+``count``: positions it takes, up to 16,777,216. Returns int32 [count]: one negative id, the same for the same digest and count in this
 process. Put them into a prompt like any other tokens: equal items match, different ones never do, and no reuse, restore
 point or step ends inside one. The model replaces their embeddings.)");
   // The last reference may wait for threads that log, and so need the GIL.

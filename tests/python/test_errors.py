@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -388,3 +389,24 @@ def test_a_machine_without_a_device(tmp_path: Any) -> None:
     nowhere = {"OCL_ICD_VENDORS": str(tmp_path), "OPENCL_VENDOR_PATH": str(tmp_path)}
     result = run_python("-c", SCRIPT_WITHOUT_DEVICE, environment=nowhere)
     assert (result.returncode, result.stdout, result.stderr) == (0, "good\n", "")
+
+
+# ---- numbers and names that would take for ever, or half of which would be used --------------------------------------
+
+
+@pytest.mark.parametrize("make", [lambda n: kv.CausalCache(n, 1, 2, 64, device="host"), lambda n: kv.media("x", n)])
+def test_counts_that_no_model_has(make: Callable[[int], Any]) -> None:
+    with pytest.raises(VALUE, match=r"got 2147483647, allowed 1 to \d+"):
+        make(2**31 - 1)
+
+
+@pytest.mark.parametrize("name", ["", "half\0other"])
+def test_names_of_folders(name: str, tmp_path: Path) -> None:
+    """Nothing is made: not the half in front of a NUL either."""
+    folder = f"{tmp_path}/{name}" if name else ""
+    with pytest.raises(VALUE, match="disk: got"):
+        make_cache(64, device="host", host_bytes="64KiB", fingerprint="w", disk=folder, disk_bytes="1MiB")
+    cache = make_cache(64, device="host", host_bytes="64KiB", fingerprint="w")
+    with pytest.raises(VALUE, match="path: got"):
+        cache.save(folder)
+    assert list(tmp_path.iterdir()) == []
