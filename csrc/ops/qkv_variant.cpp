@@ -60,11 +60,12 @@ struct SmallQkv {
   }
   std::vector<float> packed() const {
     std::vector<float> rows;
-    for (std::int32_t row = 0; row < kRows; ++row)
+    for (std::int32_t row = 0; row < kRows; ++row) {
       for (const std::vector<float>* each : {&q, &k, &v}) {
         const auto width = static_cast<std::ptrdiff_t>(each->size() / kRows);
         rows.insert(rows.end(), each->begin() + row * width, each->begin() + (row + 1) * width);
       }
+    }
     return rows;
   }
   std::vector<float> wanted(const std::vector<float>& x, const std::vector<float>& weight, std::int32_t heads) const {

@@ -74,7 +74,7 @@ std::vector<std::pair<std::int32_t, std::int32_t>> Part::without_slice(std::int3
   return gaps;
 }
 
-void Part::add(BlobSlice slice) {
+void Part::add(const BlobSlice& slice) {
   for (const auto& [from, to] : without_slice(slice.from, slice.to)) {
     BlobSlice piece = slice;
     piece.from = from;
@@ -153,7 +153,7 @@ void NodeState::join(Payload& child) {
   auto& below = static_cast<NodeState&>(child);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     for (SpanList& list : below.parts[i].cells) parts[i].add(std::move(list));
-    for (BlobSlice& slice : below.parts[i].slices) parts[i].add(std::move(slice));
+    for (const BlobSlice& slice : below.parts[i].slices) parts[i].add(slice);
   }
   end_ = below.end_;
   point = std::move(below.point);

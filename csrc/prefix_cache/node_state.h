@@ -55,7 +55,7 @@ struct Part {
 
   std::uint32_t device_tokens() const noexcept;
   void add(SpanList list);                                 // keeps the order; joined to its neighbours where they touch
-  void add(BlobSlice slice);                               // what of it has no slice yet; the same
+  void add(const BlobSlice& slice);                        // what of it has no slice yet; the same
   void forget_slices(std::int32_t from, std::int32_t to);  // the ranges outside lose [from, to)
   // Positions of [from, to) without a slice, in order.
   std::vector<std::pair<std::int32_t, std::int32_t>> without_slice(std::int32_t from, std::int32_t to) const;
