@@ -107,7 +107,7 @@ bool PrefixCacheState::copy_out(Node* node, bool may_lose) {
       for (const auto& [from, to] : state.parts[i].without_slice(list.begin_position(), list.end_position())) {
         std::optional<BlobSlice> slice = store_cells(i, list.share(from, to));
         if (!slice) return false;
-        state.parts[i].add(std::move(*slice));
+        state.parts[i].add(*slice);
         totals.page_out_bytes += caches[i]->shape().bytes_per_cell() * static_cast<std::uint64_t>(to - from);
       }
     }

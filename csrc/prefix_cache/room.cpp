@@ -224,7 +224,7 @@ std::uint32_t PrefixCacheState::let_go_of(std::size_t cache, Part& part, std::ui
       SpanList back = rest.split(span.position + static_cast<std::int32_t>(take));
       if (!list.empty()) left.push_back(std::move(list));
       if (host != nullptr && !part.without_slice(rest.begin_position(), rest.end_position()).empty()) {
-        if (std::optional<BlobSlice> slice = store_cells(cache, rest)) part.add(std::move(*slice));
+        if (std::optional<BlobSlice> slice = store_cells(cache, rest)) part.add(*slice);
       }
       list = std::move(back);
       freed += take;
