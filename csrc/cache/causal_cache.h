@@ -142,7 +142,7 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   };  // [n, kv_heads, dim] twice, additive mask [rows, n]
   // What the forward's rows see, its own rows included, sequence after sequence; cells that several share come once.
   History get(Forward& forward, std::int32_t layer);
-  bool drop(Forward& forward) noexcept;  // false: it was complete, or dropped before; nothing happened
+  bool drop(Forward& forward) noexcept;  // false: it was complete, or dropped before
 
   // The same for callers that name rows one by one: row i has `positions[i]` and belongs to `sequences[i]` (0 to
   // kFirstOpenedSequence - 1; unknown numbers are opened). Rows of one sequence continue it one by one; rows of several

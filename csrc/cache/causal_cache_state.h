@@ -111,7 +111,7 @@ struct CausalCache::State {
   Sequence& open(SequenceId id);                 // existing or new
   void forget_if_empty(SequenceId id) noexcept;  // the caller's own numbers need no entry at length 0
   void cut(Sequence& sequence, std::int32_t length) noexcept;
-  // False: it was not open any more, and nothing happened.
+  // False: it was not open any more.
   bool drop(Forward::State& forward) noexcept;     // gives its cells back
   bool discard(Forward::State& forward) noexcept;  // and forgets sequences that it brought into being
   void complete(Forward::State& forward);          // strong: throws before anything changed

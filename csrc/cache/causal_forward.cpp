@@ -251,9 +251,9 @@ bool CausalCache::State::drop(Forward::State& forward) noexcept {
 }
 
 bool CausalCache::State::discard(Forward::State& forward) noexcept {
-  if (!drop(forward)) return false;
+  const bool was_open = drop(forward);
   for (const ForwardPart& part : forward.parts) forget_if_empty(part.id);
-  return true;
+  return was_open;
 }
 
 // ---- the cache ----------------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ class RecurrentCache : public std::enable_shared_from_this<RecurrentCache> {
   // One entry per boundary plus the end, sequence after sequence. Throws kArgument for any other number. `conv` in any
   // float dtype, `delta` float32. One of them may be undefined: that half is written by another call.
   void put_states(StateForward& forward, std::int32_t layer, const Tensor& conv, const Tensor& delta);
-  bool drop(StateForward& forward) noexcept;  // false: it was complete, or dropped before; nothing happened
+  bool drop(StateForward& forward) noexcept;  // false: it was complete, or dropped before
 
   // As CausalCache::start_forward; the rows of one sequence must be consecutive. Offsets of prepare_snapshots that lie
   // inside become boundaries (in begin_forward, too). `padding`: rows at the end of `positions` with sequence -1 belong

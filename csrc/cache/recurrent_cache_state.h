@@ -69,7 +69,7 @@ struct RecurrentCache::State {
   // Slots claimed for these owners become theirs, cleared where they were another's.
   void take_over(std::span<const SlotRef> claimed, std::span<const Owner> by);
   void stand(StateSequence& sequence, std::int32_t length, SlotRef slot) noexcept;
-  // False: it was not open any more, and nothing happened.
+  // False: it was not open any more.
   bool drop(StateForward::State& forward) noexcept;     // gives its slots back
   bool discard(StateForward::State& forward) noexcept;  // and forgets sequences that it brought into being
   void complete(StateForward::State& forward);          // strong: throws before anything changed

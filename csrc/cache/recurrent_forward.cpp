@@ -145,9 +145,9 @@ bool RecurrentCache::State::drop(StateForward::State& forward) noexcept {
 }
 
 bool RecurrentCache::State::discard(StateForward::State& forward) noexcept {
-  if (!drop(forward)) return false;
+  const bool was_open = drop(forward);
   for (const StateForwardPart& part : forward.parts) forget_if_empty(part.id);
-  return true;
+  return was_open;
 }
 
 void RecurrentCache::State::complete(StateForward::State& forward) {
