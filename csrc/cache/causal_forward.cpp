@@ -251,6 +251,7 @@ bool CausalCache::State::drop(Forward::State& forward) noexcept {
 }
 
 bool CausalCache::State::discard(Forward::State& forward) noexcept {
+  if (forward.status == Status::kComplete) return false;
   const bool was_open = drop(forward);
   for (const ForwardPart& part : forward.parts) forget_if_empty(part.id);
   return was_open;

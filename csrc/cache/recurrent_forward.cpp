@@ -145,6 +145,7 @@ bool RecurrentCache::State::drop(StateForward::State& forward) noexcept {
 }
 
 bool RecurrentCache::State::discard(StateForward::State& forward) noexcept {
+  if (forward.status == Status::kComplete) return false;
   const bool was_open = drop(forward);
   for (const StateForwardPart& part : forward.parts) forget_if_empty(part.id);
   return was_open;

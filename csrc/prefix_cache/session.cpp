@@ -188,6 +188,7 @@ std::int32_t Session::checkpoint() {
     fail(ErrorKind::kNotSupported, "session.checkpoint",
          "the session does not publish, so no one could come back here");
   }
+  state.drop_open_step(*this);  // its recurrent layers may be ahead already
   if (node_->is_root()) return 0;
   state.make_point(*this, computed_, PointKind::kUser, state.states_of(*this));
   NodeState& here = state_of(node_);
