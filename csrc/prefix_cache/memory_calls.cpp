@@ -49,12 +49,15 @@ bool flush_to_disk(PrefixCacheState& state) {
 }  // namespace
 
 bool PrefixCache::flush() {
-  static_cast<void>(Entry(*state_));  // refused where every call is
-  if (state_->disk == nullptr && state_->exchange == nullptr)
+  const bool to_disk = [&] {
+    const Entry entry(*state_);  // refused where every call is
+    return state_->disk != nullptr;
+  }();
+  if (!to_disk && state_->exchange == nullptr)
     fail(ErrorKind::kNotSupported, "flush", "there is no disk tier (disk is None), and no store (store is None)");
   if (state_->exchange != nullptr) state_->exchange->drain();
   const bool sent = state_->exchange == nullptr || state_->exchange->all_sent();
-  return (state_->disk == nullptr || flush_to_disk(*state_)) && sent;
+  return (!to_disk || flush_to_disk(*state_)) && sent;
 }
 
 namespace {

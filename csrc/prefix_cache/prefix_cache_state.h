@@ -74,7 +74,7 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::uint32_t longest = 0;              // tokens a session may have: cells of the smallest full cache
   std::uint32_t pin_cap = 0;              // tokens that pins may hold
   std::shared_ptr<ByteBudget> host;       // null: no host tier
-  std::shared_ptr<DiskTier> disk;         // null: no disk tier
+  std::shared_ptr<DiskTier> disk;         // null: no disk tier; guarded by `mutex`, since closing lets go of it
   std::vector<SnapshotCache> identities;  // of the caches, for snapshots
   void open_disk();                       // part of the constructor
   void open_store();                      // the same

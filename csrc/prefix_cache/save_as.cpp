@@ -184,12 +184,16 @@ void PrefixCache::save(const std::string& folder) {
   require(!state_->options.fingerprint.empty(), "save",
           "fingerprint: got '', allowed the name of the weights: what is on a disk outlives the process");
   if (state_->host == nullptr) fail(ErrorKind::kNotSupported, "save", "there is no host tier (host_bytes is 0)");
-  if (state_->disk != nullptr &&
-      std::filesystem::weakly_canonical(folder) == std::filesystem::weakly_canonical(state_->disk->folder())) {
+  const std::shared_ptr<DiskTier> disk = [&] {
+    const Entry entry(*state_);
+    return state_->disk;
+  }();
+  if (disk != nullptr &&
+      std::filesystem::weakly_canonical(folder) == std::filesystem::weakly_canonical(disk->folder())) {
     static_cast<void>(flush());  // what a store did not take is no fault of the folder
     if (Entry entry(*state_); state_->all_saved()) return;
     fail(ErrorKind::kFormat, "save", "folder: got ", folder,
-         ", which could not take everything: ", state_->disk->stats().last_failure);
+         ", which could not take everything: ", disk->stats().last_failure);
   }
   SaveAs(*state_, folder).run();
 }
