@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <limits>
-
-#include "trie/node.h"
+#include <vector>
 
 namespace kvtrie {
 
@@ -11,8 +10,6 @@ using State = OrderState::State;
 using Segment = OrderState::Segment;
 
 namespace {
-
-std::uint64_t length_of(const Node* node) noexcept { return node->tokens().size(); }
 
 std::uint32_t one_more(std::uint32_t uses) noexcept {
   return uses < std::numeric_limits<std::uint32_t>::max() ? uses + 1 : uses;
@@ -28,6 +25,16 @@ double cost_of(const Node* node) noexcept {
 OrderState& RankedOrder::state(Node* node) const noexcept { return node->state(index_); }
 RankPlace& RankedOrder::place(Node* node) const noexcept { return node->rank(index_); }
 
+std::uint64_t RankedOrder::tokens_of(const Node* node) const noexcept {
+  return shape_ == OrderShape::kAtEnd ? 1 : node->tokens().size();
+}
+
+State RankedOrder::state_in(const Node* node) const noexcept {
+  const OrderState own = node->state(index_);
+  if (!leaf_first()) return own.state == State::kParked ? State::kParked : State::kListed;
+  return node->locks() > 0 ? State::kLocked : own.holders == 0 ? State::kListed : State::kParked;
+}
+
 void RankedOrder::reserve() {
   candidates_.reserve(members_ + 1);
   if (policy_ == VictimPolicy::kSlru) protected_.reserve(members_ + 1);
@@ -37,8 +44,8 @@ void RankedOrder::reserve() {
 // Puts a member that is in no heap where its segment, locks and holders say.
 void RankedOrder::put_in(Node* node) noexcept {
   OrderState& own = state(node);
-  const bool free = node->locks() == 0 && own.holders == 0;
-  own.state = node->locks() > 0 ? State::kLocked : free ? State::kListed : State::kParked;
+  own.state = state_in(node);
+  const bool free = own.state == State::kListed;
   if (own.segment == Segment::kProtected) {
     protected_.insert(node);
     protected_free_ += free ? 1 : 0;
@@ -100,14 +107,14 @@ void RankedOrder::protect(Node* node) noexcept {
   OrderState& own = state(node);
   if (policy_ != VictimPolicy::kSlru || own.segment == Segment::kProtected) return;
   own.segment = Segment::kProtected;
-  protected_tokens_ += length_of(node);
+  protected_tokens_ += tokens_of(node);
 }
 
 void RankedOrder::demote_oldest() noexcept {
   Node* oldest = protected_.top();
   take_out(oldest);
   state(oldest).segment = Segment::kProbation;
-  protected_tokens_ -= length_of(oldest);
+  protected_tokens_ -= tokens_of(oldest);
   place(oldest).age = ++now_;
   put_in(oldest);
 }
@@ -120,22 +127,22 @@ void RankedOrder::join(Node* node) noexcept {
   own.segment = Segment::kProbation;
   own.since_join = node->locks() > 0 ? 1 : 0;
   ++members_;
-  tokens_ += length_of(node);
+  tokens_ += tokens_of(node);
   if (before > 0) protect(node);
   renew(node);
   just_joined_ = node;
   put_in(node);
-  if (node->locks() == 0) hold(node->parent());
+  if (leaf_first() && node->locks() == 0) hold(node->parent());
 }
 
 void RankedOrder::leave(Node* node) noexcept {
   OrderState& own = state(node);
   if (node == candidates_.top()) floor_ = std::max(floor_, place(node).priority);
-  const bool held_parent = own.state != State::kLocked;
+  const bool held_parent = leaf_first() && own.state != State::kLocked;
   ghosts_.remember(node->path_hash(), place(node).uses);
   take_out(node);
-  if (own.segment == Segment::kProtected) protected_tokens_ -= length_of(node);
-  tokens_ -= length_of(node);
+  if (own.segment == Segment::kProtected) protected_tokens_ -= tokens_of(node);
+  tokens_ -= tokens_of(node);
   own.state = State::kOut;
   --members_;
   if (node == just_joined_) just_joined_ = nullptr;
@@ -147,6 +154,7 @@ void RankedOrder::use(Node* node) noexcept {
   take_out(node);
   count_use(node);
   renew(node);
+  state(node).state = State::kListed;
   put_in(node);
 }
 
@@ -156,7 +164,7 @@ void RankedOrder::lock(Node* node) noexcept {
     own.since_join = node == just_joined_ ? 1 : 0;
     take_out(node);
     put_in(node);
-  } else if (node->parent() != nullptr) {
+  } else if (leaf_first() && node->parent() != nullptr) {
     hold(node->parent());
   }
 }
@@ -167,19 +175,22 @@ void RankedOrder::unlock(Node* node) noexcept {
     take_out(node);
     if (own.since_join == 0) count_use(node);
     renew(node);
+    own.state = State::kListed;
     put_in(node);
-  } else if (node->parent() != nullptr) {
+  } else if (leaf_first() && node->parent() != nullptr) {
     release(node->parent(), ++now_);
   }
 }
 
 void RankedOrder::split(Node* upper, Node* lower) noexcept {
+  if (shape_ == OrderShape::kAtEnd) return;
   const OrderState below = state(lower);
   OrderState& above = state(upper);
   const bool member = below.state != State::kOut;
-  above.holders = member || lower->locks() > 0 ? 1 : 0;
+  if (leaf_first()) above.holders = member || lower->locks() > 0 ? 1 : 0;
   if (member) {
     place(upper) = place(lower);
+    above.state = below.state;
     above.segment = below.segment;
     ++members_;
     put_in(upper);
@@ -188,23 +199,31 @@ void RankedOrder::split(Node* upper, Node* lower) noexcept {
   }
 }
 
+// The later age; of an order that is not leaf first, of those that were not parked.
+std::uint64_t RankedOrder::joined_age(OrderState upper, OrderState lower, std::uint64_t upper_age,
+                                      std::uint64_t lower_age) const noexcept {
+  if (leaf_first() || upper.state == lower.state) return std::max(upper_age, lower_age);
+  return upper.state == State::kParked ? lower_age : upper_age;
+}
+
 void RankedOrder::absorb(Node* node, Node* child) noexcept {
   OrderState& own = state(node);
   OrderState& below = state(child);
   if (own.state == State::kOut) {
-    if (child->locks() > 0) hold(node->parent());
+    if (leaf_first() && child->locks() > 0) hold(node->parent());
     return;
   }
   take_out(node);
   take_out(child);
-  const std::uint64_t upper_length = length_of(node) - length_of(child);
+  const std::uint64_t upper_length = tokens_of(node) - tokens_of(child);
   if (own.segment < below.segment) protected_tokens_ += upper_length;
-  if (own.segment > below.segment) protected_tokens_ += length_of(child);
+  if (own.segment > below.segment) protected_tokens_ += tokens_of(child);
   const RankPlace& upper = place(node);
   RankPlace& joined = place(child);
   joined.uses = std::max(joined.uses, upper.uses);
   joined.priority = std::max(joined.priority, upper.priority);
-  joined.age = std::max(joined.age, upper.age);
+  joined.age = joined_age(own, below, upper.age, joined.age);
+  if (own.state == State::kListed) below.state = State::kListed;
   if (own.segment == Segment::kProtected) below.segment = Segment::kProtected;
   put_in(child);
   own.state = State::kOut;
@@ -214,7 +233,7 @@ void RankedOrder::absorb(Node* node, Node* child) noexcept {
 
 void RankedOrder::extend(Node* leaf, std::size_t more) noexcept {
   const OrderState own = state(leaf);
-  if (own.state == State::kOut) return;
+  if (own.state == State::kOut || shape_ == OrderShape::kAtEnd) return;
   tokens_ += more;
   if (own.segment == Segment::kProtected) protected_tokens_ += more;
 }
@@ -231,7 +250,7 @@ bool RankedOrder::same_uses(const Node* node, const Node* child) const noexcept 
 
 bool RankedOrder::in_first_use(const Node* node) const noexcept {
   const OrderState own = node->state(index_);
-  return own.state == State::kLocked && own.since_join != 0;
+  return own.state != State::kOut && node->locks() > 0 && own.since_join != 0;
 }
 
 void RankedOrder::credit(Node* node, std::uint32_t uses) noexcept {
@@ -240,6 +259,37 @@ void RankedOrder::credit(Node* node, std::uint32_t uses) noexcept {
   protect(node);
   set_priority(node);
   put_in(node);
+}
+
+void RankedOrder::park(Node* node) noexcept {
+  take_out(node);
+  state(node).state = State::kParked;
+  put_in(node);
+}
+
+void RankedOrder::relist(Node* node) noexcept {
+  if (state(node).state != State::kParked) return;
+  take_out(node);
+  state(node).state = State::kListed;
+  place(node).age = ++now_;
+  put_in(node);
+}
+
+// Those that may not go are out of the heap while the search lasts.
+Node* RankedOrder::victim(const std::function<bool(Node*)>& may_go) {
+  struct Passed {
+    RankedHeap& heap;
+    std::vector<Node*> nodes = {};
+    ~Passed() {
+      for (Node* node : nodes) heap.insert(node);
+    }
+  } passed{candidates_};
+  while (true) {
+    Node* next = victim();
+    if (next == nullptr || may_go(next)) return next;
+    passed.nodes.push_back(next);
+    candidates_.erase(next);
+  }
 }
 
 Node* RankedOrder::victim() noexcept {

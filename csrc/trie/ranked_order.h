@@ -29,27 +29,31 @@
 //     victim()                C2                       C2 is demoted, since nothing on probation could go: C2
 //     C2 leaves               P                        victim(): P
 //
+// In an order that is not leaf first (order_shape.h) nothing is held or locked: members are listed, or parked by `park`
+// until their next use or `relist`. A member of an order of ends counts as one token.
+//
 // Logical time is the order's own: it goes on with each use and each demotion. Halves of a split share uses, priority,
 // age and segment; a join keeps the larger of each. Threads: none of its own. Only `reserve` throws. Units: tokens.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "trie/ghost_table.h"
+#include "trie/node.h"
+#include "trie/order_shape.h"
 #include "trie/ranked_heap.h"
 #include "trie/victim_policy.h"
 
 namespace kvtrie {
 
-class Node;
-struct OrderState;
 struct RankPlace;
 
 class RankedOrder {
  public:
-  RankedOrder(int index, VictimPolicy policy) noexcept
-      : index_(index), policy_(policy), candidates_(index), protected_(index) {}
+  RankedOrder(int index, VictimPolicy policy, OrderShape shape) noexcept
+      : index_(index), policy_(policy), shape_(shape), candidates_(index), protected_(index) {}
 
   void reserve();
   void join(Node* node) noexcept;
@@ -68,7 +72,11 @@ class RankedOrder {
   void credit(Node* node, std::uint32_t uses) noexcept;
   bool differ(std::uint32_t a, std::uint32_t b) const noexcept;
 
+  void park(Node* node) noexcept;
+  void relist(Node* node) noexcept;
+
   Node* victim() noexcept;
+  Node* victim(const std::function<bool(Node*)>& may_go);  // throws what `may_go` throws, or when there is no memory
   std::size_t members() const noexcept { return members_; }
 
  private:
@@ -77,8 +85,11 @@ class RankedOrder {
   // One token in so many is on probation, at least.
   static constexpr std::uint64_t kShares = 5;
 
+  bool leaf_first() const noexcept { return shape_ == OrderShape::kLeafFirst; }
+  std::uint64_t tokens_of(const Node* node) const noexcept;
   OrderState& state(Node* node) const noexcept;
   RankPlace& place(Node* node) const noexcept;
+  OrderState::State state_in(const Node* node) const noexcept;
   void put_in(Node* node) noexcept;
   void take_out(Node* node) noexcept;
   void hold(Node* parent) noexcept;
@@ -86,11 +97,14 @@ class RankedOrder {
   void renew(Node* node) noexcept;
   void count_use(Node* node) noexcept;
   void set_priority(Node* node) noexcept;
+  std::uint64_t joined_age(OrderState upper, OrderState lower, std::uint64_t upper_age,
+                           std::uint64_t lower_age) const noexcept;
   void protect(Node* node) noexcept;
   void demote_oldest() noexcept;
 
   int index_;
   VictimPolicy policy_;
+  OrderShape shape_;
   std::uint64_t now_ = 0;
   double floor_ = 0;                   // L of the policy `cost`
   const Node* just_joined_ = nullptr;  // while nothing was used since it joined

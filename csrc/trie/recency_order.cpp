@@ -93,17 +93,18 @@ void RecencyOrder::release(Node* parent, std::uint64_t age, Node* listed) noexce
 void RecencyOrder::join(Node* node, std::uint64_t now) noexcept {
   place(node).age = now;
   ++members_;
-  if (node->locks_ > 0) {
+  if (leaf_first() && node->locks_ > 0) {
     state(node).state = State::kLocked;
     return;
   }
   append(node);
-  ++state(node->parent_).holders;
+  if (leaf_first()) ++state(node->parent_).holders;
 }
 
 void RecencyOrder::leave(Node* node) noexcept {
   const State before = state(node).state;
-  if (before != State::kLocked) release(node->parent_, place(node).age, before == State::kListed ? node : nullptr);
+  if (leaf_first() && before != State::kLocked)
+    release(node->parent_, place(node).age, before == State::kListed ? node : nullptr);
   unlink(node);
   state(node).state = State::kOut;
   --members_;
@@ -112,6 +113,7 @@ void RecencyOrder::leave(Node* node) noexcept {
 void RecencyOrder::use(Node* node, std::uint64_t now) noexcept { renew(node, now); }
 
 void RecencyOrder::lock(Node* node) noexcept {
+  if (!leaf_first()) return;
   if (state(node).state == State::kOut) {
     if (node->parent_ != nullptr) ++state(node->parent_).holders;
     return;
@@ -121,6 +123,7 @@ void RecencyOrder::lock(Node* node) noexcept {
 }
 
 void RecencyOrder::unlock(Node* node, std::uint64_t now) noexcept {
+  if (!leaf_first()) return renew(node, now);
   if (state(node).state == State::kOut) {
     if (node->parent_ == nullptr) return;
     --state(node->parent_).holders;
@@ -132,11 +135,12 @@ void RecencyOrder::unlock(Node* node, std::uint64_t now) noexcept {
 }
 
 void RecencyOrder::split(Node* upper, Node* lower) noexcept {
+  if (shape_ == OrderShape::kAtEnd) return;
   const State below = state(lower).state;
   const bool member = below != State::kOut;
-  state(upper).holders = member || lower->locks_ > 0 ? 1 : 0;
+  if (leaf_first()) state(upper).holders = member || lower->locks_ > 0 ? 1 : 0;
   if (!member) {
-    if (state(upper).holders > 0) release(upper->parent_, 0, nullptr);
+    if (leaf_first() && state(upper).holders > 0) release(upper->parent_, 0, nullptr);
     return;
   }
   place(upper).age = place(lower).age;
@@ -148,7 +152,27 @@ void RecencyOrder::split(Node* upper, Node* lower) noexcept {
   }
 }
 
+// Parked when both are; else listed, with the later age of those that were.
+void RecencyOrder::absorb_flat(Node* node, Node* child) noexcept {
+  const bool listed = state(node).state == State::kListed;
+  const bool later = state(child).state == State::kParked || place(node).age > place(child).age;
+  if (listed && later) {
+    unlink(child);
+    place(child).age = place(node).age;
+    insert(child, node);
+  } else if (!listed && state(child).state == State::kParked) {
+    place(child).age = std::max(place(child).age, place(node).age);
+  }
+  unlink(node);
+  state(node).state = State::kOut;
+  --members_;
+}
+
 void RecencyOrder::absorb(Node* node, Node* child) noexcept {
+  if (!leaf_first()) {
+    if (state(node).state != State::kOut) absorb_flat(node, child);
+    return;
+  }
   const State own = state(node).state;
   if (own == State::kOut) {
     if (child->locks_ > 0) ++state(node->parent_).holders;
@@ -164,6 +188,21 @@ void RecencyOrder::absorb(Node* node, Node* child) noexcept {
   unlink(node);
   state(node).state = State::kOut;
   --members_;
+}
+
+void RecencyOrder::park(Node* node) noexcept {
+  unlink(node);
+  state(node).state = State::kParked;
+}
+
+void RecencyOrder::relist(Node* node, std::uint64_t now) noexcept {
+  if (state(node).state == State::kParked) renew(node, now);
+}
+
+Node* RecencyOrder::victim(const std::function<bool(Node*)>& may_go) const {
+  Node* node = oldest_;
+  while (node != nullptr && !may_go(node)) node = place(node).next;
+  return node;
 }
 
 Node* RecencyOrder::victim() noexcept {

@@ -17,12 +17,18 @@
 // Only a member that leaves while it is held and parked itself (out of turn) has no place to hand on; its parent is
 // then placed by a walk from the head.
 //
+// In an order that is not leaf first (order_shape.h) nothing is held or locked: members are listed, or parked by `park`
+// until their next use or `relist`.
+//
 // Threads: none of its own. Nothing here throws. What each call means and requires is said in victim_order.h; ages are
 // the trie's logical time.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+
+#include "trie/order_shape.h"
 
 namespace kvtrie {
 
@@ -32,7 +38,7 @@ struct RecencyPlace;
 
 class RecencyOrder {
  public:
-  explicit RecencyOrder(int index) noexcept : index_(index) {}
+  RecencyOrder(int index, OrderShape shape) noexcept : index_(index), shape_(shape) {}
 
   void join(Node* node, std::uint64_t now) noexcept;
   void leave(Node* node) noexcept;
@@ -42,12 +48,17 @@ class RecencyOrder {
   void split(Node* upper, Node* lower) noexcept;
   void absorb(Node* node, Node* child) noexcept;
 
+  void park(Node* node) noexcept;
+  void relist(Node* node, std::uint64_t now) noexcept;
+
   Node* victim() noexcept;
+  Node* victim(const std::function<bool(Node*)>& may_go) const;
   std::size_t members() const noexcept { return members_; }
 
  private:
   friend class TrieCheck;
 
+  bool leaf_first() const noexcept { return shape_ == OrderShape::kLeafFirst; }
   OrderState& state(Node* node) const noexcept;
   RecencyPlace& place(Node* node) const noexcept;
   bool goes_before(Node* a, Node* b) const noexcept;
@@ -57,8 +68,10 @@ class RecencyOrder {
   void unlink(Node* node) noexcept;
   void renew(Node* node, std::uint64_t now) noexcept;
   void release(Node* parent, std::uint64_t age, Node* listed) noexcept;
+  void absorb_flat(Node* node, Node* child) noexcept;
 
   int index_;
+  OrderShape shape_;
   Node* oldest_ = nullptr;
   Node* latest_ = nullptr;
   std::size_t members_ = 0;

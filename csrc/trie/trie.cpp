@@ -14,11 +14,12 @@ const std::string& Node::name_space() const noexcept {
   return *node->name_;
 }
 
-Trie::Trie(int orders, VictimPolicy policy)
-    : hashed_(policy != VictimPolicy::kLru), pool_(orders, hashed_), index_(pool_) {
+Trie::Trie(int orders, VictimPolicy policy, std::span<const OrderShape> others)
+    : hashed_(policy != VictimPolicy::kLru), pool_(orders + static_cast<int>(others.size()), hashed_), index_(pool_) {
   require(orders >= 0, "Trie", "orders: got ", orders, ", allowed 0 or more");
-  orders_.reserve(static_cast<std::size_t>(orders));
-  for (int i = 0; i < orders; ++i) orders_.emplace_back(i, policy);
+  orders_.reserve(static_cast<std::size_t>(orders) + others.size());
+  for (int i = 0; i < orders; ++i) orders_.emplace_back(i, policy, OrderShape::kLeafFirst);
+  for (const OrderShape shape : others) orders_.emplace_back(this->orders(), policy, shape);
 }
 
 namespace {
@@ -144,8 +145,12 @@ bool Trie::can_join(const Node* node) const {
   if (node->is_root() || node->child_count_ != 1 || node->locks_ > 0) return false;
   const Node* child = node->first_child_;
   for (int order = 0; order < orders(); ++order) {
-    if (node->in_order(order) != child->in_order(order)) return false;
-    if (!orders_[static_cast<std::size_t>(order)].same_uses(node, child)) return false;
+    const VictimOrder& kept = orders_[static_cast<std::size_t>(order)];
+    if (kept.shape() == OrderShape::kAtEnd) {
+      if (node->in_order(order)) return false;  // what it has lies at an end that would be gone
+      continue;
+    }
+    if (node->in_order(order) != child->in_order(order) || !kept.same_uses(node, child)) return false;
   }
   if (node->payload_ == nullptr || child->payload_ == nullptr) return node->payload_ == child->payload_;
   return node->payload_->can_join(*child->payload_);
@@ -254,6 +259,25 @@ void Trie::recall(int order, Node* leaf, std::size_t count) {
 }
 
 Node* Trie::victim(int order) { return order_at(order, "Trie.victim").victim(); }
+
+VictimOrder& Trie::flat_order_at(int order, std::string_view where) {
+  VictimOrder& found = order_at(order, where);
+  require(found.shape() != OrderShape::kLeafFirst, where, "order: got ", order, ", which is leaf first");
+  return found;
+}
+
+Node* Trie::victim(int order, const std::function<bool(Node*)>& may_go) {
+  return flat_order_at(order, "Trie.victim").victim(may_go);
+}
+
+void Trie::park(int order, Node* node) {
+  VictimOrder& kept = flat_order_at(order, "Trie.park");
+  require(node->in_order(order), "Trie.park", "node: got a node that is no member of order ", order,
+          ", allowed a member");
+  kept.park(node);
+}
+
+void Trie::relist(int order, Node* node) { flat_order_at(order, "Trie.relist").relist(node, ++now_); }
 
 std::size_t Trie::members(int order) const {
   require(order >= 0 && order < orders(), "Trie.members", "order: got ", order, ", allowed 0 to ", orders() - 1);

@@ -51,7 +51,8 @@ struct Match {
 
 class Trie {
  public:
-  explicit Trie(int orders = 1, VictimPolicy policy = VictimPolicy::kLru);  // one policy for all orders
+  // One policy for all orders: `orders` that are leaf first, and behind them those of other shapes (order_shape.h).
+  explicit Trie(int orders = 1, VictimPolicy policy = VictimPolicy::kLru, std::span<const OrderShape> others = {});
   ~Trie();
   Trie(const Trie&) = delete;
   Trie& operator=(const Trie&) = delete;
@@ -96,7 +97,13 @@ class Trie {
   void join_order(int order, Node* node);   // becomes a member, as the latest used. REQUIRES: no member, no root
   void leave_order(int order, Node* node);  // REQUIRES: a member
   Node* victim(int order);                  // null when every member is locked or above a member; amortised O(1)
-  std::size_t members(int order) const;     // of one order
+  // Of an order that is not leaf first: the first member for which `may_go` says yes, null when there is none. It must
+  // not change the tree. What it says no to is passed over at a cost of O(1), or O(log members) where the policy is not
+  // lru; what is parked is not looked at until its next use, or until it is listed again.
+  Node* victim(int order, const std::function<bool(Node*)>& may_go);
+  void park(int order, Node* node);      // REQUIRES: a member
+  void relist(int order, Node* node);    // as if used now, but not counted; nothing unless it is parked
+  std::size_t members(int order) const;  // of one order
 
   std::size_t size() const noexcept { return size_; }                  // nodes, roots excluded
   std::uint64_t token_count() const noexcept { return token_count_; }  // tokens on all edges
@@ -121,6 +128,7 @@ class Trie {
   void drop_root_if_unused(Node* root) noexcept;
   bool can_join(const Node* node) const;
   VictimOrder& order_at(int order, std::string_view where);
+  VictimOrder& flat_order_at(int order, std::string_view where);  // REQUIRES: not leaf first
 
   bool hashed_;  // paths are, for the policies that remember
   NodePool pool_;

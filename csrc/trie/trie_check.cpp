@@ -86,21 +86,22 @@ class TrieCheck {
   }
 
   void check_state(const Node& node, int order) {
+    const VictimOrder& kept = trie_.orders_[static_cast<std::size_t>(order)];
+    const bool leaf_first = kept.shape() == OrderShape::kLeafFirst;
     std::uint32_t holders = 0;
     for (const Node* child = node.first_child_; child != nullptr; child = child->siblings_.next) {
-      if (child->in_order(order) || child->locks_ > 0) ++holders;
+      if (leaf_first && (child->in_order(order) || child->locks_ > 0)) ++holders;
     }
     const OrderState own = node.state(order);
     const State state = own.state;
     expect_of(node, own.holders == holders, "order ", order, " keeps ", std::uint32_t{own.holders}, " holders, has ",
               holders);
     expect_of(node, state == State::kOut || !node.is_root(), "a root is a member");
-    expect_of(node, (state == State::kLocked) == (state != State::kOut && node.locks_ > 0), "order ", order,
-              ": locks and state disagree");
-    expect_of(node, state != State::kParked || holders > 0, "parked in order ", order, " and not held");
+    expect_of(node, (state == State::kLocked) == (leaf_first && state != State::kOut && node.locks_ > 0), "order ",
+              order, ": locks and state disagree");
+    expect_of(node, state != State::kParked || holders > 0 || !leaf_first, "parked in order ", order, " and not held");
     if (state != State::kOut) ++members_[order];
     if (state == State::kListed) ++listed_[order];
-    const VictimOrder& kept = trie_.orders_[static_cast<std::size_t>(order)];
     if (state != State::kOut) kept.by_rank_ ? check_ranked(node, order, kept.ranked_) : check_recent(node, order);
   }
 
@@ -124,8 +125,9 @@ class TrieCheck {
     expect_of(node, own.state != State::kListed || own.holders == 0, "listed in order ", order, " and held");
     const bool guarded = own.segment == OrderState::Segment::kProtected;
     Ranked& counted = ranked_[static_cast<std::size_t>(order)];
-    counted.tokens += node.tokens().size();
-    counted.protected_tokens += guarded ? node.tokens().size() : 0;
+    const std::uint64_t tokens = ranked.shape_ == OrderShape::kAtEnd ? 1 : node.tokens().size();
+    counted.tokens += tokens;
+    counted.protected_tokens += guarded ? tokens : 0;
     counted.protected_members += guarded ? 1 : 0;
     counted.protected_free += guarded && own.state == State::kListed ? 1 : 0;
     if (!guarded && own.state != State::kListed) return;

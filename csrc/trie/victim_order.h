@@ -26,12 +26,20 @@
 // consecutive on every path, and locks members (or children of members) only, never sees a victim with a locked node
 // below it.
 //
-// Two mechanisms: RecencyOrder for lru, RankedOrder for the others. Threads: none of its own. Only `reserve` throws.
+// That is the shape of the tiers' orders. Others (order_shape.h) take no notice of locks, nor of what is above or
+// below: their members are what any node may have, whatever its neighbours have. A search may pass over members that
+// have nothing to give at the moment; `park` leaves one out of all searches until its next use or `relist`, which makes
+// it the latest used without counting a use.
+//
+// Two mechanisms: RecencyOrder for lru, RankedOrder for the others. Threads: none of its own. Only `reserve` throws,
+// and a search with a question.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
+#include "trie/order_shape.h"
 #include "trie/ranked_order.h"
 #include "trie/recency_order.h"
 #include "trie/victim_policy.h"
@@ -40,8 +48,10 @@ namespace kvtrie {
 
 class VictimOrder {
  public:
-  VictimOrder(int index, VictimPolicy policy)
-      : by_rank_(policy != VictimPolicy::kLru), recency_(index), ranked_(index, policy) {}
+  VictimOrder(int index, VictimPolicy policy, OrderShape shape)
+      : by_rank_(policy != VictimPolicy::kLru), shape_(shape), recency_(index, shape), ranked_(index, policy, shape) {}
+
+  OrderShape shape() const noexcept { return shape_; }
 
   // Makes room for one member more: before `join`, and before `split` of a member. Throws when there is no memory.
   void reserve() {
@@ -86,14 +96,23 @@ class VictimOrder {
     if (by_rank_) ranked_.extend(leaf, more);
   }
 
-  // Null when every member is locked or held.
+  // Null when every member is locked, held or parked.
   Node* victim() noexcept { return by_rank_ ? ranked_.victim() : recency_.victim(); }
+  // The first for which `may_go` says yes; it must not change the order. REQUIRES, here and below: not leaf first.
+  Node* victim(const std::function<bool(Node*)>& may_go) {
+    return by_rank_ ? ranked_.victim(may_go) : recency_.victim(may_go);
+  }
+  void park(Node* node) noexcept { by_rank_ ? ranked_.park(node) : recency_.park(node); }  // REQUIRES: a member
+  void relist(Node* node, std::uint64_t now) noexcept {                                    // nothing unless parked
+    by_rank_ ? ranked_.relist(node) : recency_.relist(node, now);
+  }
   std::size_t members() const noexcept { return by_rank_ ? ranked_.members() : recency_.members(); }
 
  private:
   friend class TrieCheck;
 
   bool by_rank_;
+  OrderShape shape_;
   RecencyOrder recency_;
   RankedOrder ranked_;
 };

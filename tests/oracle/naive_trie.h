@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 
 #include "trie/edge.h"
 #include "trie/ghost_table.h"
+#include "trie/order_shape.h"
 #include "trie/victim_policy.h"
 
 namespace kvtrie::oracle {
@@ -27,9 +29,11 @@ struct NaiveRank {
   double priority = 0;  // of `cost`
   bool is_protected = false;
   bool since_join = false;  // locked since it joined
+  bool parked = false;      // in an order that is not leaf first; with lru, too
 
   static NaiveRank larger(const NaiveRank& a, const NaiveRank& b) {
-    return {std::max(a.uses, b.uses), std::max(a.priority, b.priority), a.is_protected || b.is_protected, b.since_join};
+    return {std::max(a.uses, b.uses), std::max(a.priority, b.priority), a.is_protected || b.is_protected, b.since_join,
+            a.parked && b.parked};
   }
 };
 
@@ -47,6 +51,7 @@ struct NaiveNode {
 
   std::int32_t end() const { return static_cast<std::int32_t>(path.size()); }
   Tokens edge() const { return {path.begin() + start, path.end()}; }
+  bool member(std::size_t order) const { return age[order].has_value(); }
   bool holds(std::size_t order) const { return age[order].has_value() || locks > 0; }
 };
 
@@ -57,8 +62,14 @@ class NaiveTrie {
     std::int32_t length = 0;
   };
 
-  explicit NaiveTrie(std::size_t orders, VictimPolicy policy = VictimPolicy::kLru)
-      : orders_(orders), policy_(policy), floor_(orders), just_joined_(orders), ghosts_(orders), gone_(orders) {}
+  explicit NaiveTrie(std::vector<OrderShape> shapes, VictimPolicy policy = VictimPolicy::kLru)
+      : orders_(shapes.size()),
+        shapes_(std::move(shapes)),
+        policy_(policy),
+        floor_(orders_),
+        just_joined_(orders_),
+        ghosts_(orders_),
+        gone_(orders_) {}
 
   const std::vector<std::unique_ptr<NaiveNode>>& nodes() const { return nodes_; }  // roots included
 
@@ -111,6 +122,11 @@ class NaiveTrie {
     upper->age = node->age;
     upper->rank = node->rank;
     for (NaiveRank& rank : upper->rank) rank.since_join = false;
+    for (std::size_t order = 0; order < orders_; ++order) {
+      if (shapes_[order] != OrderShape::kAtEnd) continue;
+      upper->age[order].reset();
+      upper->rank[order] = {};
+    }
     upper->mark = node->mark;
     upper->cost = node->cost;
     node->start = at;
@@ -123,6 +139,10 @@ class NaiveTrie {
     const auto below = children(node);
     if (below.size() != 1 || below[0]->mark != node->mark) return false;
     for (std::size_t order = 0; order < orders_; ++order) {
+      if (shapes_[order] == OrderShape::kAtEnd) {
+        if (node->member(order)) return false;
+        continue;
+      }
       if (node->age[order].has_value() != below[0]->age[order].has_value()) return false;
       if (node->age[order] && differ(node->rank[order].uses, below[0]->rank[order].uses)) return false;
     }
@@ -137,7 +157,10 @@ class NaiveTrie {
     child->last_used = std::max(child->last_used, node->last_used);
     child->cost = node->cost;
     for (std::size_t order = 0; order < orders_; ++order) {
-      child->age[order] = std::max(child->age[order], node->age[order]);
+      if (shapes_[order] == OrderShape::kAtEnd) continue;
+      const bool upper_parked = node->rank[order].parked, lower_parked = child->rank[order].parked;
+      if (upper_parked == lower_parked) child->age[order] = std::max(child->age[order], node->age[order]);
+      if (lower_parked && !upper_parked) child->age[order] = node->age[order];
       child->rank[order] = NaiveRank::larger(node->rank[order], child->rank[order]);
     }
     erase(node);
@@ -166,7 +189,7 @@ class NaiveTrie {
     for (std::size_t order = 0; order < orders_; ++order) {
       if (node->age[order]) {
         use(order, node, node->rank[order].since_join ? 0 : 1);
-      } else if (node->parent != nullptr) {
+      } else if (leaf_first(order) && node->parent != nullptr) {
         pass_age(order, node->parent, ++clock_);
       }
     }
@@ -183,7 +206,7 @@ class NaiveTrie {
   void join_order(std::size_t order, NaiveNode* node) {
     ++now_;
     const std::uint32_t before = remembered(order, *node, node->end());
-    node->rank[order] = {before, 0, false, node->locks > 0};
+    node->rank[order] = {before, 0, false, node->locks > 0, false};
     use(order, node, 1);
     node->rank[order].is_protected = before > 0;
     just_joined_[order] = node;
@@ -193,8 +216,10 @@ class NaiveTrie {
     if (policy_ == VictimPolicy::kCost && node == first(order)) {
       floor_[order] = std::max(floor_[order], node->rank[order].priority);
     }
-    if (node->locks == 0 && node->parent != nullptr) pass_age(order, node->parent, *node->age[order]);
+    if (leaf_first(order) && node->locks == 0 && node->parent != nullptr)
+      pass_age(order, node->parent, *node->age[order]);
     node->age[order].reset();
+    node->rank[order].parked = false;
     ghosts_[order][{node->name_space, node->path}] = {node->rank[order].uses, gone_[order]++};
     if (just_joined_[order] == node) just_joined_[order] = nullptr;
   }
@@ -225,6 +250,22 @@ class NaiveTrie {
   NaiveNode* victim(std::size_t order) {
     if (policy_ == VictimPolicy::kSlru) demote_overflow(order);
     return first(order);
+  }
+
+  NaiveNode* victim(std::size_t order, const std::function<bool(NaiveNode*)>& may_go) {
+    NaiveNode* found = victim(order);
+    for (; found != nullptr && !may_go(found); found = victim(order)) passed_.insert(found);
+    passed_.clear();
+    return found;
+  }
+
+  void park(std::size_t order, NaiveNode* node) { node->rank[order].parked = true; }
+
+  void relist(std::size_t order, NaiveNode* node) {
+    ++now_;
+    if (!node->member(order) || !node->rank[order].parked) return;
+    node->rank[order].parked = false;
+    node->age[order] = ++clock_;
   }
 
   bool has_lock_below(const NaiveNode* above) const {
@@ -288,14 +329,23 @@ class NaiveTrie {
   void use(std::size_t order, NaiveNode* node, std::uint32_t count) {
     NaiveRank& rank = node->rank[order];
     node->age[order] = ++clock_;
+    rank.parked = false;
     rank.uses += count;
     rank.priority = floor_[order] + rank.uses * node->cost;
     if (count > 0) rank.is_protected = true;
     just_joined_[order] = nullptr;
   }
 
-  // Members that are unlocked and not held.
+  bool leaf_first(std::size_t order) const { return shapes_[order] == OrderShape::kLeafFirst; }
+
+  std::uint64_t tokens_of(std::size_t order, const NaiveNode& node) const {
+    return shapes_[order] == OrderShape::kAtEnd ? 1 : static_cast<std::uint64_t>(node.end() - node.start);
+  }
+
+  // Members that are unlocked and not held; where that does not matter, those that are not parked. None that was
+  // passed.
   std::vector<NaiveNode*> could_go(std::size_t order) const {
+    if (!leaf_first(order)) return not_parked(order);
     std::set<const NaiveNode*> held;
     for (auto& node : nodes_) {
       if (node->holds(order)) held.insert(node->parent);
@@ -303,6 +353,15 @@ class NaiveTrie {
     std::vector<NaiveNode*> found;
     for (auto& node : nodes_) {
       if (node->age[order] && node->locks == 0 && !held.contains(node.get())) found.push_back(node.get());
+    }
+    return found;
+  }
+
+  std::vector<NaiveNode*> not_parked(std::size_t order) const {
+    std::vector<NaiveNode*> found;
+    for (auto& node : nodes_) {
+      if (node->member(order) && !node->rank[order].parked && !passed_.contains(node.get()))
+        found.push_back(node.get());
     }
     return found;
   }
@@ -342,11 +401,11 @@ class NaiveTrie {
   }
 
   bool overflows(std::size_t order) const {
-    std::int64_t all = 0, guarded = 0;
+    std::uint64_t all = 0, guarded = 0;
     for (auto& node : nodes_) {
       if (!node->age[order]) continue;
-      all += node->end() - node->start;
-      if (node->rank[order].is_protected) guarded += node->end() - node->start;
+      all += tokens_of(order, *node);
+      if (node->rank[order].is_protected) guarded += tokens_of(order, *node);
     }
     if (guarded * 5 > all * 4) return true;
     const NaiveNode* next = first(order);
@@ -354,7 +413,9 @@ class NaiveTrie {
   }
 
   std::size_t orders_;
+  std::vector<OrderShape> shapes_;
   VictimPolicy policy_;
+  std::set<const NaiveNode*> passed_;          // by the search that is on
   std::uint64_t now_ = 0;                      // of last uses
   std::uint64_t clock_ = 0;                    // of ages
   std::vector<double> floor_;                  // per order: the greatest priority of a victim that left

@@ -1,5 +1,7 @@
 // One random episode of the trie beside its naive twin: the operations, the pairs of nodes, the comparison.
 //
+// Orders 0 and 1 are leaf first, order 2 is flat, order 3 one of ends (order_shape.h).
+//
 // In the *tiers* regime membership is kept as the prefix cache keeps it (order 0 is closed towards the roots, order 1
 // holds what was demoted from it, only members of order 0 and roots are locked), and no victim may have a lock below
 // it. In the *wild* regime anything the interface allows is done. Throws std::runtime_error at the first difference.
@@ -74,8 +76,8 @@ class Episode {
       : regime_(regime),
         random_(random),
         keys_(regime.shape, random),
-        trie_(kOrders, regime.policy),
-        twin_(kOrders, regime.policy) {}
+        trie_(kTiers, regime.policy, kOthers),
+        twin_({OrderShape::kLeafFirst, OrderShape::kLeafFirst, kOthers[0], kOthers[1]}, regime.policy) {}
 
   void run(std::size_t operations) {
     for (std::size_t i = 0; i < operations; ++i) {
@@ -87,14 +89,16 @@ class Episode {
   }
 
  private:
-  static constexpr int kOrders = 2;
+  static constexpr int kTiers = 2;
+  static constexpr OrderShape kOthers[] = {OrderShape::kFlat, OrderShape::kAtEnd};
+  static constexpr int kOrders = kTiers + 2;
   static constexpr double kCosts[] = {0.25, 1, 1, 3, 40};
 
   void step() {
     if (twin_.nodes().size() > regime_.most_nodes) return evict();
     if (chance(random_, regime_.insert_percent)) return insert();
     if (chance(random_, regime_.order_percent)) return change_order();
-    switch (below(random_, 14)) {
+    switch (below(random_, 17)) {
       case 0:
         return match();
       case 1:
@@ -118,6 +122,12 @@ class Episode {
         return change_order();
       case 11:
         return misuse();
+      case 12:
+        return change_flat_order();
+      case 13:
+        return park();
+      case 14:
+        return evict_flat();
       default:
         return evict();
     }
@@ -194,7 +204,10 @@ class Episode {
     Node* child = trie_.add_child(real(parent), edge, std::move(payload));
     NaiveNode* naive = twin_.add_child(parent, edge, mark, cost);
     pair(child, naive);
-    if (!regime_.tiers && chance(random_, 70)) join(below(random_, kOrders), naive);
+    if (!regime_.tiers && chance(random_, 70)) join(below(random_, kTiers), naive);
+    for (std::size_t order = kTiers; order < kOrders; ++order) {
+      if (chance(random_, 50)) join(order, naive);
+    }
     if (regime_.tiers && chance(random_, 50)) join(0, naive);
     if (chance(random_, 70)) recall(naive, edge.size());
     return naive;
@@ -332,13 +345,48 @@ class Episode {
     NaiveNode* node = any_node();
     if (node == nullptr || node->parent == nullptr) return;
     if (regime_.tiers) return promote(node);
-    const std::size_t order = below(random_, kOrders);
+    const std::size_t order = below(random_, kTiers);
     node->age[order] ? leave(order, node) : join(order, node);
+  }
+
+  std::size_t any_flat_order() { return kTiers + below(random_, kOrders - kTiers); }
+
+  void change_flat_order() {
+    NaiveNode* node = any_node();
+    if (node == nullptr || node->parent == nullptr) return;
+    const std::size_t order = any_flat_order();
+    node->age[order] ? leave(order, node) : join(order, node);
+  }
+
+  void park() {
+    NaiveNode* node = any_node();
+    const std::size_t order = any_flat_order();
+    if (node == nullptr || node->parent == nullptr) return;
+    if (chance(random_, 40)) {
+      trie_.relist(static_cast<int>(order), real(node));
+      twin_.relist(order, node);
+    } else if (node->member(order)) {
+      trie_.park(static_cast<int>(order), real(node));
+      twin_.park(order, node);
+    }
+  }
+
+  // The victim among some of the members: out of the order, parked, or used again.
+  void evict_flat() {
+    const std::size_t order = any_flat_order();
+    const std::size_t share = below(random_, 4), which = below(random_, 3);
+    NaiveNode* node = victim_among(order, [&](const NaiveNode* each) {
+      return share == 0 || static_cast<std::size_t>(each->end()) % (share + 1) == which % (share + 1);
+    });
+    if (node == nullptr) return;
+    if (chance(random_, 60)) return leave(order, node);
+    trie_.park(static_cast<int>(order), real(node));
+    twin_.park(order, node);
   }
 
   // A victim of order 0 is demoted to order 1, one of order 1 goes away.
   void evict() {
-    const std::size_t order = below(random_, kOrders);
+    const std::size_t order = below(random_, kTiers);
     NaiveNode* node = victim(order);
     if (node == nullptr) return;
     if (real(node)->is_leaf() && (order == 1 || chance(random_, 30))) return remove(node);
@@ -366,6 +414,10 @@ class Episode {
     expect_refused([&] { trie_.add_child(node, {}, nullptr); }, "empty edge");
     expect_refused([&] { trie_.join_order(kOrders, node); }, "unknown order");
     expect_refused([&] { trie_.recall(0, node, 0); }, "recall of nothing");
+    expect_refused([&] { trie_.park(0, node); }, "park in an order that is leaf first");
+    expect_refused([&] { trie_.relist(1, node); }, "relist in an order that is leaf first");
+    expect_refused([&] { trie_.victim(0, [](Node*) { return true; }); }, "question to an order that is leaf first");
+    if (!naive->member(kTiers)) expect_refused([&] { trie_.park(kTiers, node); }, "park of no member");
     if (!node->is_leaf() || node->is_root()) {
       expect_refused([&] { trie_.extend(node, Tokens{1}); }, "extend of an inner node");
       expect_refused([&] { trie_.remove(node); }, "remove of an inner node");
@@ -390,9 +442,18 @@ class Episode {
   NaiveNode* victim(std::size_t order) {
     NaiveNode* expected = twin_.victim(order);
     NaiveNode* found = twin(trie_.victim(static_cast<int>(order)));
-    expect(found == expected, order == 0 ? "victim of order 0 differs" : "victim of order 1 differs");
-    if (regime_.tiers && found != nullptr) expect(!twin_.has_lock_below(found), "a victim has a lock below it");
+    expect(found == expected, cat("victim of order ", order, " differs"));
+    if (regime_.tiers && found != nullptr && order < kTiers)
+      expect(!twin_.has_lock_below(found), "a victim has a lock below it");
     return found;
+  }
+
+  template <class MayGo>
+  NaiveNode* victim_among(std::size_t order, const MayGo& may_go) {
+    NaiveNode* expected = twin_.victim(order, [&](NaiveNode* node) { return may_go(node); });
+    Node* found = trie_.victim(static_cast<int>(order), [&](Node* node) { return may_go(twin(node)); });
+    expect(twin(found) == expected, cat("victim of order ", order, " among some differs"));
+    return expected;
   }
 
   void compare_victims() {
@@ -432,6 +493,12 @@ class Episode {
   void drain() {
     while (!locked_.empty()) unlock();
     compare();
+    for (auto& node : twin_.nodes()) {
+      for (std::size_t order = kTiers; order < kOrders; ++order) {
+        trie_.relist(static_cast<int>(order), real(node.get()));
+        twin_.relist(order, node.get());
+      }
+    }
     for (std::size_t order = 0; order < kOrders; ++order) {
       while (NaiveNode* node = victim(order)) leave(order, node);
       expect(trie_.members(static_cast<int>(order)) == 0, "members are left without a victim");
