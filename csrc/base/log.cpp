@@ -2,19 +2,20 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace kvtrie {
 namespace {
 
 constexpr int kSilent = static_cast<int>(LogLevel::kError) + 1;
 
-std::mutex sink_mutex;
-std::shared_ptr<const LogSink> current_sink;  // guarded by sink_mutex
-std::atomic<int> lowest_level{kSilent};       // kSilent while there is no sink
+Mutex sink_mutex;
+std::shared_ptr<const LogSink> current_sink KVTRIE_GUARDED_BY(sink_mutex);
+std::atomic<int> lowest_level{kSilent};  // kSilent while there is no sink
 
 std::shared_ptr<const LogSink> sink_now() {
-  const std::lock_guard lock(sink_mutex);
+  const MutexLock lock(sink_mutex);
   return current_sink;
 }
 
@@ -38,7 +39,7 @@ void set_log_sink(LogSink sink, LogLevel lowest) {
   const bool silent = !sink;
   std::shared_ptr<const LogSink> next = silent ? nullptr : std::make_shared<const LogSink>(std::move(sink));
   {
-    const std::lock_guard lock(sink_mutex);
+    const MutexLock lock(sink_mutex);
     current_sink.swap(next);
     lowest_level = silent ? kSilent : static_cast<int>(lowest);
   }

@@ -29,9 +29,9 @@ void require_matrix(const DevicePtr& device, const MatrixPlace& place, std::size
           " in all");
 }
 
-// Grows the workspace to `bytes`. REQUIRES: enqueue_mutex is held.
-_cl_mem* workspace(const DevicePtr& device, std::size_t bytes) {
-  Device::State& state = device->state();
+// Grows the workspace to `bytes`. `state`: of the device.
+_cl_mem* workspace(const DevicePtr& device, Device::State& state, std::size_t bytes)
+    KVTRIE_REQUIRES(state.enqueue_mutex) {
   if (bytes > state.blas_workspace_bytes) {
     Buffer larger(device, bytes);
     if (state.blas_workspace != nullptr) device->release_detached(state.blas_workspace, state.blas_workspace_bytes);
@@ -41,9 +41,9 @@ _cl_mem* workspace(const DevicePtr& device, std::size_t bytes) {
   return state.blas_workspace;
 }
 
-// Runs `call(queue, event)` as one command. REQUIRES: enqueue_mutex is held.
+// Runs `call(queue, event)` as one command.
 template <class Call>
-void run(Device::State& state, const char* name, Call&& call) {
+void run(Device::State& state, const char* name, Call&& call) KVTRIE_REQUIRES(state.enqueue_mutex) {
   state.blas_used = true;
   clblast::StatusCode status = clblast::StatusCode::kSuccess;
   state.command_locked(name, [&](cl_command_queue queue, cl_event* event) {
@@ -70,13 +70,13 @@ void gemm(const DevicePtr& device, std::size_t m, std::size_t n, std::size_t k, 
   const std::size_t b_stride = transpose_b ? k : n;
 
   Device::State& state = device->state();
-  const std::lock_guard lock(state.enqueue_mutex);
+  const MutexLock lock(state.enqueue_mutex);
   cl_command_queue queue = state.queue.get();
   std::size_t temporary_bytes = 0;
   check_blas(clblast::GemmTempBufferSize<float>(layout, Transpose::kNo, b_transpose, m, n, k, a.offset, k, b.offset,
                                                 b_stride, c.offset, n, &queue, temporary_bytes),
              "clblast::GemmTempBufferSize");
-  _cl_mem* const temporary = workspace(device, temporary_bytes);
+  _cl_mem* const temporary = workspace(device, state, temporary_bytes);
   run(state, "clblast::Gemm", [&](cl_command_queue* on, cl_event* event) {
     return clblast::Gemm<float>(layout, Transpose::kNo, b_transpose, m, n, k, 1.0F, a.buffer.handle(), a.offset, k,
                                 b.buffer.handle(), b.offset, b_stride, kReplace, c.buffer.handle(), c.offset, n, on,
@@ -95,7 +95,7 @@ void gemv(const DevicePtr& device, std::size_t m, std::size_t n, MatrixPlace a, 
   const auto transpose = transpose_a ? clblast::Transpose::kYes : clblast::Transpose::kNo;
 
   Device::State& state = device->state();
-  const std::lock_guard lock(state.enqueue_mutex);
+  const MutexLock lock(state.enqueue_mutex);
   run(state, "clblast::Gemv", [&](cl_command_queue* on, cl_event* event) {
     return clblast::Gemv<float>(clblast::Layout::kRowMajor, transpose, m, n, 1.0F, a.buffer.handle(), a.offset, n,
                                 x.buffer.handle(), x.offset, 1, kReplace, y.buffer.handle(), y.offset, 1, on, event);
@@ -113,7 +113,7 @@ BlasParameters blas_parameters(const DevicePtr& device, const std::string& kerne
 void set_blas_parameters(const DevicePtr& device, const std::string& kernel, const BlasParameters& parameters) {
   require(device != nullptr, "set_blas_parameters", "device: got none, allowed an open device");
   Device::State& state = device->state();
-  const std::lock_guard lock(state.enqueue_mutex);
+  const MutexLock lock(state.enqueue_mutex);
   state.blas_used = true;
   check_blas(clblast::OverrideParameters(state.found.device, kernel, clblast::Precision::kSingle,
                                          {parameters.begin(), parameters.end()}),
@@ -122,7 +122,7 @@ void set_blas_parameters(const DevicePtr& device, const std::string& kernel, con
 
 std::size_t release_blas_workspace(Device& device) noexcept {
   Device::State& state = device.state();
-  const std::lock_guard lock(state.enqueue_mutex);
+  const MutexLock lock(state.enqueue_mutex);
   if (state.blas_workspace == nullptr) return 0;
   device.release_detached(std::exchange(state.blas_workspace, nullptr), state.blas_workspace_bytes);
   return std::exchange(state.blas_workspace_bytes, 0);

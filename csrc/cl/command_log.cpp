@@ -27,7 +27,7 @@ int command_status(cl_event event) noexcept {
 CommandLog::Ticket CommandLog::add(EventHandle event, Pace::Kind kind) {
   // More than one a call, so that the list shrinks when the device has caught up.
   constexpr std::size_t kSettledPerCommand = 4;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Ticket ticket{next_number_, epoch_};
   const double expected = pace_.expected(kind);
   pending_.push_back({next_number_++, std::move(event), epoch_, kind, expected});
@@ -58,7 +58,7 @@ void CommandLog::settle(std::uint64_t ended, std::size_t at_most) {
 void CommandLog::check(const Ticket& ticket, const char* where) {
   int code = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     settle(ticket.number, std::numeric_limits<std::size_t>::max());
     if (ticket.epoch->first_failed > ticket.number) return;
     code = ticket.epoch->code;
@@ -69,13 +69,13 @@ void CommandLog::check(const Ticket& ticket, const char* where) {
 }
 
 std::uint64_t CommandLog::pending() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return pending_.size();
 }
 
 EventHandle CommandLog::overdue(double seconds) noexcept {
-  const std::lock_guard lock(mutex_);
-  const auto too_much = [&] { return pending_.size() > kMaxPending || ahead_ > seconds; };
+  const MutexLock lock(mutex_);
+  const auto too_much = [&]() KVTRIE_REQUIRES(mutex_) { return pending_.size() > kMaxPending || ahead_ > seconds; };
   if (!too_much()) return {};
   settle(0, std::numeric_limits<std::size_t>::max());
   if (!too_much()) return {};

@@ -18,8 +18,8 @@
 #include <deque>
 #include <limits>
 #include <memory>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "cl/opencl.h"
 #include "cl/pace.h"
 
@@ -58,15 +58,15 @@ class CommandLog {
     Pace::Kind kind;
     double expected;  // seconds
   };
-  // Takes ended commands off the front; all up to `ended` are known to have ended. REQUIRES: mutex_ is held.
-  void settle(std::uint64_t ended, std::size_t at_most);
+  // Takes ended commands off the front; all up to `ended` are known to have ended.
+  void settle(std::uint64_t ended, std::size_t at_most) KVTRIE_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  std::deque<Pending> pending_;    // guarded by mutex_, in queue order
-  std::shared_ptr<Epoch> epoch_;   // guarded by mutex_
-  std::uint64_t next_number_ = 1;  // guarded by mutex_
-  Pace pace_;                      // guarded by mutex_
-  double ahead_ = 0;               // guarded by mutex_: seconds, the sum of what is expected of pending_
+  mutable Mutex mutex_;
+  std::deque<Pending> pending_ KVTRIE_GUARDED_BY(mutex_);  // in queue order
+  std::shared_ptr<Epoch> epoch_ KVTRIE_GUARDED_BY(mutex_);
+  std::uint64_t next_number_ KVTRIE_GUARDED_BY(mutex_) = 1;
+  Pace pace_ KVTRIE_GUARDED_BY(mutex_);
+  double ahead_ KVTRIE_GUARDED_BY(mutex_) = 0;  // seconds, the sum of what is expected of pending_
 };
 
 // The execution status of a command: CL_QUEUED .. CL_COMPLETE (0), or the negative code it failed with.

@@ -132,7 +132,7 @@ void Device::State::keep_pace(double seconds) noexcept {
 
 void Device::State::submit() {
   {
-    const std::lock_guard lock(enqueue_mutex);
+    const MutexLock lock(enqueue_mutex);
     if (const EventHandle gate = std::exchange(held, EventHandle()); gate.get() != nullptr)
       quiet_call("clSetUserEventStatus", [&] { return clSetUserEventStatus(gate.get(), CL_COMPLETE); });
   }
@@ -206,7 +206,7 @@ void Device::enqueue(const Kernel& kernel, Range global, Range local, std::span<
   state_->keep_pace(kv_bytes == 0 ? Pace::kMost : Pace::kUnbounded);
   const Pace::Kind kind = Pace::kind_of(target.handle.get(), global);
   {
-    const std::lock_guard lock(state_->enqueue_mutex);
+    const MutexLock lock(state_->enqueue_mutex);
     for (cl_uint index = 0; index < args.size(); ++index) {
       const int code = result_of("clSetKernelArg", [&] {
         return clSetKernelArg(target.handle.get(), index, args[index].bytes, args[index].data);
@@ -232,7 +232,7 @@ void Device::pace() noexcept { state_->keep_pace(Pace::kMost / 2); }
 
 Event Device::mark() {
   auto [event, ticket] = [this] {
-    const std::lock_guard lock(state_->enqueue_mutex);
+    const MutexLock lock(state_->enqueue_mutex);
     return state_->command_locked("clEnqueueMarkerWithWaitList", [](cl_command_queue queue, cl_event* out) {
       return clEnqueueMarkerWithWaitList(queue, 0, nullptr, out);
     });
@@ -254,14 +254,14 @@ void Device::finish() {
 }
 
 std::shared_ptr<void> Device::extension_slot(std::type_index type, const std::function<std::shared_ptr<void>()>& make) {
-  const std::lock_guard lock(state_->extension_mutex);
+  const MutexLock lock(state_->extension_mutex);
   auto& slot = state_->extensions[type];
   if (!slot) slot = make();
   return slot;
 }
 
 std::optional<std::string> Device::load_record(const std::string& key) {
-  const std::lock_guard lock(state_->record_mutex);
+  const MutexLock lock(state_->record_mutex);
   if (const auto known = state_->records.find(key); known != state_->records.end()) return known->second;
   const auto bytes = state_->disk.load(key_of({"record 1", state_->device_key, key}));
   if (!bytes) return std::nullopt;
@@ -272,7 +272,7 @@ std::optional<std::string> Device::load_record(const std::string& key) {
 
 void Device::store_record(const std::string& key, const std::string& value) {
   {
-    const std::lock_guard lock(state_->record_mutex);
+    const MutexLock lock(state_->record_mutex);
     state_->records[key] = value;
   }
   state_->disk.store(key_of({"record 1", state_->device_key, key}), std::as_bytes(std::span(value)));

@@ -7,13 +7,13 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <typeindex>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cl/command_log.h"
 #include "cl/device.h"
 #include "cl/disk_cache.h"
@@ -51,17 +51,17 @@ struct Device::State {
 
   // Runs `call(queue, cl_event* out)` as one command and logs it. Waits for nothing but the log's back-pressure.
   template <class Call>
-  std::pair<EventHandle, CommandLog::Ticket> command(const char* name, Call&& call) {
+  std::pair<EventHandle, CommandLog::Ticket> command(const char* name, Call&& call) KVTRIE_EXCLUDES(enqueue_mutex) {
     keep_pace(Pace::kUnbounded);
-    const std::lock_guard lock(enqueue_mutex);
+    const MutexLock lock(enqueue_mutex);
     return command_locked(name, std::forward<Call>(call));
   }
   // Waits while the device is thousands of commands behind, or by more than `seconds` of work. REQUIRES: no lock of
   // cl/ is held.
-  void keep_pace(double seconds) noexcept;
-  // REQUIRES: enqueue_mutex is held.
+  void keep_pace(double seconds) noexcept KVTRIE_EXCLUDES(enqueue_mutex, record_mutex, extension_mutex);
   template <class Call>
-  std::pair<EventHandle, CommandLog::Ticket> command_locked(const char* name, Call&& call) {
+  std::pair<EventHandle, CommandLog::Ticket> command_locked(const char* name, Call&& call)
+      KVTRIE_REQUIRES(enqueue_mutex) {
     note_foreign_command(*this, name);
     hold_back_locked();
     cl_event raw = nullptr;
@@ -73,17 +73,17 @@ struct Device::State {
   }
   // The same for a command that nobody waits for by itself: the log alone keeps its event.
   template <class Call>
-  void forgotten_command_locked(const char* name, Pace::Kind kind, Call&& call) {
+  void forgotten_command_locked(const char* name, Pace::Kind kind, Call&& call) KVTRIE_REQUIRES(enqueue_mutex) {
     hold_back_locked();
     cl_event raw = nullptr;
     check_call(name, [&] { return call(queue.get(), &raw); });
     log.add(EventHandle(raw), kind);
   }
   // Hands to the device what was enqueued so far: a driver may keep it back until somebody flushes or waits.
-  void submit();
-  void submit_quietly() noexcept;
-  // Poses as such a driver, if it is to: commands wait for `held` until then. REQUIRES: enqueue_mutex is held.
-  void hold_back_locked();
+  void submit() KVTRIE_EXCLUDES(enqueue_mutex);
+  void submit_quietly() noexcept KVTRIE_EXCLUDES(enqueue_mutex);
+  // Poses as such a driver, if it is to: commands wait for `held` until then.
+  void hold_back_locked() KVTRIE_REQUIRES(enqueue_mutex);
   // Waits for a command and throws if it, or one before it in its epoch, failed.
   void wait(const std::pair<EventHandle, CommandLog::Ticket>& command, const char* where);
 
@@ -97,17 +97,17 @@ struct Device::State {
   CommandLog log;
   std::unique_ptr<ProgramCache> programs;
 
-  std::mutex enqueue_mutex;
-  EventHandle held;  // what a late pose keeps commands back with; under enqueue_mutex
-  std::mutex record_mutex;
-  std::map<std::string, std::string> records;
-  std::mutex extension_mutex;
-  std::map<std::type_index, std::shared_ptr<void>> extensions;
+  Mutex enqueue_mutex;
+  EventHandle held KVTRIE_GUARDED_BY(enqueue_mutex);  // what a late pose keeps commands back with
+  Mutex record_mutex;
+  std::map<std::string, std::string> records KVTRIE_GUARDED_BY(record_mutex);
+  Mutex extension_mutex;
+  std::map<std::type_index, std::shared_ptr<void>> extensions KVTRIE_GUARDED_BY(extension_mutex);
 
-  // CLBlast's workspace, kept and grown; a bare handle since a Buffer would hold the device alive. Under enqueue_mutex.
-  _cl_mem* blas_workspace = nullptr;
-  std::size_t blas_workspace_bytes = 0;
-  bool blas_used = false;
+  // CLBlast's workspace, kept and grown; a bare handle since a Buffer would hold the device alive.
+  _cl_mem* blas_workspace KVTRIE_GUARDED_BY(enqueue_mutex) = nullptr;
+  std::size_t blas_workspace_bytes KVTRIE_GUARDED_BY(enqueue_mutex) = 0;
+  bool blas_used KVTRIE_GUARDED_BY(enqueue_mutex) = false;
 };
 
 // `where` for Event::wait and friends. Throws kDevice when the wait itself fails and no command explains it.

@@ -1,8 +1,7 @@
 #include "cl/fault.h"
 
-#include <mutex>
-
 #include "base/error.h"
+#include "base/mutex.h"
 
 namespace kvtrie::cl {
 namespace {
@@ -15,8 +14,8 @@ struct Fault {
   std::uint64_t taken = 0;
 };
 
-std::mutex fault_mutex;
-Fault fault;  // guarded by fault_mutex
+Mutex fault_mutex;
+Fault fault KVTRIE_GUARDED_BY(fault_mutex);
 
 }  // namespace
 
@@ -25,7 +24,7 @@ namespace detail {
 std::atomic<bool> fault_armed{false};
 
 int take_armed_fault(const char* name) noexcept {
-  const std::lock_guard lock(fault_mutex);
+  const MutexLock lock(fault_mutex);
   if (!fault_armed || fault.name != name) return 0;
   if (fault.calls_left > 1) {
     --fault.calls_left;
@@ -41,18 +40,18 @@ int take_armed_fault(const char* name) noexcept {
 void arm_fault(const std::string& name, std::uint64_t nth, int code, bool lasting) {
   require(nth >= 1, "arm_fault", "nth: got 0, allowed 1 or more");
   require(code < 0, "arm_fault", "code: got ", code, ", allowed a negative one");
-  const std::lock_guard lock(fault_mutex);
+  const MutexLock lock(fault_mutex);
   fault = {name, nth, code, lasting, 0};
   detail::fault_armed = true;
 }
 
 void disarm_fault() {
-  const std::lock_guard lock(fault_mutex);
+  const MutexLock lock(fault_mutex);
   detail::fault_armed = false;
 }
 
 std::uint64_t faults_taken() {
-  const std::lock_guard lock(fault_mutex);
+  const MutexLock lock(fault_mutex);
   return fault.taken;
 }
 

@@ -25,7 +25,7 @@ ProgramCache::ProgramCache(cl_context context, cl_device_id device, std::string 
       compiling_(compiling) {}
 
 std::shared_ptr<ProgramCache::Slot> ProgramCache::slot(const std::string& program, const std::string& options) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto& entry = slots_[{program, options}];
   if (!entry) entry = std::make_shared<Slot>();
   return entry;
@@ -36,23 +36,23 @@ std::shared_ptr<Kernel::State> ProgramCache::kernel(std::string_view program, st
   thread_local std::string key;  // keeps its memory
   key.assign(program).append(1, '\0').append(name).append(1, '\0').append(options);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto known = known_.find(key); known != known_.end()) return known->second;
   }
   std::shared_ptr<Kernel::State> state = made(std::string(program), std::string(name), std::string(options));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return known_.emplace(key, std::move(state)).first->second;
 }
 
 std::shared_ptr<Kernel::State> ProgramCache::made(const std::string& program, const std::string& name,
                                                   const std::string& options) {
   const std::shared_ptr<Slot> entry = slot(program, options);
-  const std::lock_guard lock(entry->mutex);
+  const MutexLock lock(entry->mutex);
   if (const auto known = entry->kernels.find(name); known != entry->kernels.end()) return known->second;
   if (!entry->program) build(program, options, *entry);
-  KernelHandle handle(make_handle("clCreateKernel", [&](cl_int* code) {
-    return clCreateKernel(entry->program->handle.get(), name.c_str(), code);
-  }));
+  const cl_program built = entry->program->handle.get();
+  KernelHandle handle(
+      make_handle("clCreateKernel", [&](cl_int* code) { return clCreateKernel(built, name.c_str(), code); }));
   auto state = std::make_shared<Kernel::State>(name, program, options, entry->program, std::move(handle), meter_);
   entry->kernels.emplace(name, state);
   return state;
@@ -111,7 +111,6 @@ ProgramHandle ProgramCache::build_source(const std::string& program, const std::
   return std::move(built);
 }
 
-// REQUIRES: the slot's mutex is held.
 void ProgramCache::build(const std::string& program, const std::string& options, Slot& slot) const {
   const std::string flags = full_options(options);
   std::string key = key_of({kFormat, device_key_, flags, kernel_source(program)});
@@ -126,11 +125,11 @@ void ProgramCache::build(const std::string& program, const std::string& options,
 void ProgramCache::save() const {
   std::vector<std::shared_ptr<Slot>> all;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [name, entry] : slots_) all.push_back(entry);
   }
   for (const std::shared_ptr<Slot>& entry : all) {
-    const std::lock_guard lock(entry->mutex);
+    const MutexLock lock(entry->mutex);
     if (entry->unsaved.empty()) continue;
     store_binary(entry->unsaved, entry->program->handle.get());
     entry->unsaved.clear();

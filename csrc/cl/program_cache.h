@@ -10,12 +10,12 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 
+#include "base/mutex.h"
 #include "cl/disk_cache.h"
 #include "cl/meter.h"
 #include "cl/opencl.h"
@@ -71,14 +71,14 @@ class ProgramCache {
 
  private:
   struct Slot {
-    std::mutex mutex;  // held while the program is built
-    std::shared_ptr<Program> program;
-    std::string unsaved;  // the key that its binary is to be stored under; empty: it is
-    std::unordered_map<std::string, std::shared_ptr<Kernel::State>> kernels;
+    Mutex mutex;  // held while the program is built
+    std::shared_ptr<Program> program KVTRIE_GUARDED_BY(mutex);
+    std::string unsaved KVTRIE_GUARDED_BY(mutex);  // the key that its binary is to be stored under; empty: it is
+    std::unordered_map<std::string, std::shared_ptr<Kernel::State>> kernels KVTRIE_GUARDED_BY(mutex);
   };
   std::shared_ptr<Slot> slot(const std::string& program, const std::string& options);
   std::shared_ptr<Kernel::State> made(const std::string& program, const std::string& name, const std::string& options);
-  void build(const std::string& program, const std::string& options, Slot& slot) const;
+  void build(const std::string& program, const std::string& options, Slot& slot) const KVTRIE_REQUIRES(slot.mutex);
   ProgramHandle build_source(const std::string& program, const std::string& flags) const;
   std::string full_options(const std::string& options) const;
   std::pair<ProgramHandle, int> compile_source(const std::string& program, const std::string& flags) const;
@@ -93,10 +93,10 @@ class ProgramCache {
   const DiskCache& disk_;
   const std::shared_ptr<Meter> meter_;
   const Compiling compiling_;
-  mutable std::mutex mutex_;
-  std::map<std::pair<std::string, std::string>, std::shared_ptr<Slot>> slots_;  // guarded by mutex_
-  // What was asked for before, by program, name and options in one text: every launch asks. Guarded by mutex_.
-  std::unordered_map<std::string, std::shared_ptr<Kernel::State>> known_;
+  mutable Mutex mutex_;
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<Slot>> slots_ KVTRIE_GUARDED_BY(mutex_);
+  // What was asked for before, by program, name and options in one text: every launch asks.
+  std::unordered_map<std::string, std::shared_ptr<Kernel::State>> known_ KVTRIE_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvtrie::cl

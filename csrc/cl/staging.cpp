@@ -57,7 +57,7 @@ bool Staging::write(cl_mem to, std::size_t offset, const void* host, std::size_t
   for (;;) {
     EventHandle full;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (const std::optional<std::size_t> place = place_for(room)) {
         std::memcpy(memory_ + *place, host, bytes);
         auto [event, ticket] = state_.command("clEnqueueWriteBuffer", [&](cl_command_queue queue, cl_event* out) {

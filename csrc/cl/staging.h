@@ -12,9 +12,9 @@
 
 #include <cstddef>
 #include <deque>
-#include <mutex>
 #include <optional>
 
+#include "base/mutex.h"
 #include "cl/device_state.h"
 
 namespace kvtrie::cl {
@@ -37,15 +37,15 @@ class Staging {
     std::size_t begin, end;
     EventHandle read;
   };
-  std::optional<std::size_t> place_for(std::size_t bytes);  // REQUIRES: the lock
-  EventHandle oldest();                                     // REQUIRES: the lock
+  std::optional<std::size_t> place_for(std::size_t bytes) KVTRIE_REQUIRES(mutex_);
+  EventHandle oldest() KVTRIE_REQUIRES(mutex_);
 
   Device::State& state_;
   cl_mem buffer_ = nullptr;
   std::byte* memory_ = nullptr;
-  std::mutex mutex_;
-  std::deque<Used> used_;  // oldest first
-  std::size_t head_ = 0;
+  Mutex mutex_;
+  std::deque<Used> used_ KVTRIE_GUARDED_BY(mutex_);  // oldest first
+  std::size_t head_ KVTRIE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kvtrie::cl

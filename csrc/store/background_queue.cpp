@@ -1,15 +1,14 @@
 #include "store/background_queue.h"
 
-#include <condition_variable>
 #include <deque>
 #include <exception>
-#include <mutex>
 #include <set>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace kvtrie {
 namespace {
@@ -43,18 +42,18 @@ struct BackgroundQueue::State {
   explicit State(std::string name) : name(std::move(name)) {}
 
   const std::string name;
-  mutable std::mutex mutex;  // guards the members below; not held while a job runs or is destroyed
-  std::condition_variable work, progress;
-  std::deque<Job> jobs;
-  std::set<std::uint64_t> pending;  // numbers of the jobs that are not gone
-  std::uint64_t bytes = 0;          // of these
-  std::uint64_t added = 0;          // the number of the youngest job
-  bool stopping = false;
-  std::thread thread;
+  mutable Mutex mutex;  // not held while a job runs or is destroyed
+  Condition work, progress;
+  std::deque<Job> jobs KVTRIE_GUARDED_BY(mutex);
+  std::set<std::uint64_t> pending KVTRIE_GUARDED_BY(mutex);  // numbers of the jobs that are not gone
+  std::uint64_t bytes KVTRIE_GUARDED_BY(mutex) = 0;          // of these
+  std::uint64_t added KVTRIE_GUARDED_BY(mutex) = 0;          // the number of the youngest job
+  bool stopping KVTRIE_GUARDED_BY(mutex) = false;
+  std::thread thread KVTRIE_GUARDED_BY(mutex);
 
-  bool on_own_thread() const noexcept { return thread.get_id() == std::this_thread::get_id(); }
-  void run();
-  void gone(const Job& job) noexcept;  // REQUIRES: the mutex is held
+  bool on_own_thread() const noexcept KVTRIE_REQUIRES(mutex) { return thread.get_id() == std::this_thread::get_id(); }
+  void run() KVTRIE_EXCLUDES(mutex);
+  void gone(const Job& job) noexcept KVTRIE_REQUIRES(mutex);
 };
 
 void BackgroundQueue::State::gone(const Job& job) noexcept {
@@ -64,15 +63,16 @@ void BackgroundQueue::State::gone(const Job& job) noexcept {
 }
 
 void BackgroundQueue::State::run() {
-  std::unique_lock lock(mutex);
+  const MutexLock lock(mutex);
   for (;;) {
-    work.wait(lock, [this] { return stopping || !jobs.empty(); });
+    while (!stopping && jobs.empty()) work.wait(mutex);
     if (jobs.empty()) return;
     Job job = std::move(jobs.front());
     jobs.pop_front();
-    lock.unlock();
-    run_logged(name, job);
-    lock.lock();
+    {
+      const MutexUnlock meanwhile(mutex);
+      run_logged(name, job);
+    }
     gone(job);
   }
 }
@@ -83,7 +83,7 @@ BackgroundQueue::~BackgroundQueue() {
   std::thread thread;
   bool own = false;
   {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     own = state_->on_own_thread();
     state_->stopping = true;
     thread = std::move(state_->thread);
@@ -99,7 +99,7 @@ BackgroundQueue::~BackgroundQueue() {
 
 void BackgroundQueue::add(std::uint64_t bytes, std::function<void()> job) {
   require(job != nullptr, state_->name, "job: got none, allowed a function");
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const std::uint64_t number = state_->added + 1;
   const auto entry = state_->pending.insert(state_->pending.end(), number);
   try {
@@ -117,41 +117,41 @@ void BackgroundQueue::add(std::uint64_t bytes, std::function<void()> job) {
 }
 
 void BackgroundQueue::wait_below(std::uint64_t bytes) {
-  std::unique_lock lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   ensure(!state_->on_own_thread(), state_->name, "a job waits for its own queue");
-  state_->progress.wait(lock, [&] { return state_->bytes <= bytes; });
+  while (state_->bytes > bytes) state_->progress.wait(state_->mutex);
 }
 
 void BackgroundQueue::drain() {
-  std::unique_lock lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   ensure(!state_->on_own_thread(), state_->name, "a job waits for its own queue");
   const std::uint64_t last = state_->added;
-  state_->progress.wait(lock, [&] { return state_->pending.empty() || *state_->pending.begin() > last; });
+  while (!state_->pending.empty() && *state_->pending.begin() <= last) state_->progress.wait(state_->mutex);
 }
 
 void BackgroundQueue::drop_pending() {
   std::deque<Job> dropped;
   {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     dropped.swap(state_->jobs);
   }
   for (Job& job : dropped) job.run = nullptr;
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   for (const Job& job : dropped) state_->gone(job);
 }
 
 std::uint64_t BackgroundQueue::pending_bytes() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->bytes;
 }
 
 bool BackgroundQueue::on_own_thread() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->on_own_thread();
 }
 
 std::uint64_t BackgroundQueue::pending_jobs() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->pending.size();
 }
 

@@ -68,6 +68,7 @@ BlobPtr Blob::allocate(const std::shared_ptr<ByteBudget>& budget, std::uint64_t 
   HostMemoryPtr memory = HostMemory::allocate(budget, bytes);
   if (memory == nullptr) return nullptr;
   BlobPtr blob(new Blob(bytes, std::move(sections)));
+  const MutexLock lock(blob->mutex_);
   blob->memory_ = std::move(memory);
   return blob;
 }
@@ -77,6 +78,7 @@ BlobPtr Blob::in_file(std::vector<BlobSection> sections, std::vector<std::uint64
   ensure(sections.size() == checksums.size(), "blob", "one checksum for each section");
   const std::uint64_t bytes = total(sections);
   BlobPtr blob(new Blob(bytes, std::move(sections)));
+  const MutexLock lock(blob->mutex_);
   blob->state_ = State::kSealed;
   blob->checksums_ = std::move(checksums);
   blob->source_ = std::move(source);
@@ -88,6 +90,7 @@ BlobPtr Blob::received(HostMemoryPtr memory, std::vector<BlobSection> sections, 
   ensure(sections.size() == checksums.size(), "blob", "one checksum for each section");
   ensure(total(sections) == memory->bytes(), "blob", "the sections cover the memory");
   BlobPtr blob(new Blob(memory->bytes(), std::move(sections)));
+  const MutexLock lock(blob->mutex_);
   blob->state_ = State::kSealed;
   blob->checksums_ = std::move(checksums);
   blob->memory_ = std::move(memory);
@@ -95,55 +98,55 @@ BlobPtr Blob::received(HostMemoryPtr memory, std::vector<BlobSection> sections, 
 }
 
 Blob::State Blob::state() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return state_;
 }
 
 std::vector<std::uint64_t> Blob::checksums() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return checksums_;
 }
 
 HostMemoryPtr Blob::memory() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return memory_;
 }
 
 bool Blob::saved() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return source_ != nullptr;
 }
 
 std::shared_ptr<BlobSource> Blob::source() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return source_;
 }
 
 void Blob::set_saved(std::shared_ptr<BlobSource> source, std::uint64_t offset) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   source_ = std::move(source);
   offset_ = offset;
 }
 
 void Blob::forget_saved() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   source_ = nullptr;
 }
 
 void Blob::drop_memory() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ensure(source_ != nullptr, "blob", "only a saved blob may lose its memory");
   memory_ = nullptr;
 }
 
 void Blob::expect(std::function<void()> wait) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   wait_ = std::move(wait);
 }
 
 void Blob::fail_with(const char* what) noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     state_ = State::kFailed;
   }
   try {
@@ -162,11 +165,11 @@ std::vector<std::uint64_t> Blob::checksums_of(const HostMemory& memory) const {
 }
 
 void Blob::seal() noexcept {
-  const std::lock_guard one(sealing_);
+  const MutexLock one(sealing_);
   std::function<void()> wait;
   HostMemoryPtr memory;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (state_ != State::kFilling) return;
     wait.swap(wait_);
     memory = memory_;
@@ -174,7 +177,7 @@ void Blob::seal() noexcept {
   try {
     if (wait) wait();
     std::vector<std::uint64_t> sums = checksums_of(*memory);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     checksums_ = std::move(sums);
     state_ = State::kSealed;
   } catch (const std::exception& error) {
@@ -184,14 +187,20 @@ void Blob::seal() noexcept {
   }
 }
 
+const std::vector<std::uint64_t>* Blob::sealed_checksums() const {
+  const MutexLock lock(mutex_);
+  return state_ == State::kSealed ? &checksums_ : nullptr;
+}
+
 bool Blob::verify(std::span<const std::uint32_t> sections, const HostMemory& memory) {
   seal();
-  if (state() != State::kSealed) return false;
+  const std::vector<std::uint64_t>* const sums = sealed_checksums();
+  if (sums == nullptr) return false;
   std::atomic<bool> right{true};
   in_parallel(sections.size(), bytes_ / std::max<std::size_t>(1, sections_.size()) * sections.size(),
               [&](std::size_t i) {
                 const BlobSection& section = sections_[sections[i]];
-                if (checksum({memory.data() + section.offset, section.bytes}) != checksums_[sections[i]]) right = false;
+                if (checksum({memory.data() + section.offset, section.bytes}) != (*sums)[sections[i]]) right = false;
               });
   if (!right) fail_with("the checksum of an image in memory differs");
   return right;
@@ -199,11 +208,12 @@ bool Blob::verify(std::span<const std::uint32_t> sections, const HostMemory& mem
 
 // The checksum is taken while the section is still in the processor's cache.
 bool Blob::read(std::span<const std::uint32_t> sections, std::span<std::byte> into) {
+  const std::vector<std::uint64_t>* const sums = sealed_checksums();
   std::shared_ptr<BlobSource> source;
   std::uint64_t begin = 0;
   {
-    const std::lock_guard lock(mutex_);
-    if (state_ != State::kSealed || source_ == nullptr) return false;
+    const MutexLock lock(mutex_);
+    if (sums == nullptr || source_ == nullptr) return false;
     source = source_;
     begin = offset_;
   }
@@ -217,7 +227,7 @@ bool Blob::read(std::span<const std::uint32_t> sections, std::span<std::byte> in
       fail_with("an image could not be read from its file");
       return false;
     }
-    if (checksum(target) == checksums_[number]) continue;
+    if (checksum(target) == (*sums)[number]) continue;
     fail_with("the checksum of an image in a file differs");
     return false;
   }

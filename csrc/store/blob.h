@@ -23,10 +23,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "base/mutex.h"
 #include "store/byte_budget.h"
 
 namespace kvtrie {
@@ -106,19 +106,21 @@ class Blob {
 
  private:
   Blob(std::uint64_t bytes, std::vector<BlobSection> sections) : bytes_(bytes), sections_(std::move(sections)) {}
-  void fail_with(const char* what) noexcept;
+  void fail_with(const char* what) noexcept KVTRIE_EXCLUDES(mutex_);
   std::vector<std::uint64_t> checksums_of(const HostMemory& memory) const;
+  // Null unless sealed. Those of a sealed blob never change, so they are read without the mutex.
+  const std::vector<std::uint64_t>* sealed_checksums() const;
 
   const std::uint64_t bytes_;
   const std::vector<BlobSection> sections_;
-  std::mutex sealing_;        // one thread seals; taken before mutex_
-  mutable std::mutex mutex_;  // guards the members below
-  State state_ = State::kFilling;
-  HostMemoryPtr memory_;
-  std::shared_ptr<BlobSource> source_;
-  std::uint64_t offset_ = 0;
-  std::function<void()> wait_;
-  std::vector<std::uint64_t> checksums_;
+  mutable Mutex mutex_;
+  Mutex sealing_ KVTRIE_ACQUIRED_BEFORE(mutex_);  // one thread seals
+  State state_ KVTRIE_GUARDED_BY(mutex_) = State::kFilling;
+  HostMemoryPtr memory_ KVTRIE_GUARDED_BY(mutex_);
+  std::shared_ptr<BlobSource> source_ KVTRIE_GUARDED_BY(mutex_);
+  std::uint64_t offset_ KVTRIE_GUARDED_BY(mutex_) = 0;
+  std::function<void()> wait_ KVTRIE_GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> checksums_ KVTRIE_GUARDED_BY(mutex_);  // written once, before the state says kSealed
 };
 
 using BlobPtr = std::shared_ptr<Blob>;

@@ -19,32 +19,32 @@ void log_violation() noexcept {
 }  // namespace
 
 std::uint64_t ByteBudget::cap() const noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return cap_;
 }
 
 std::uint64_t ByteBudget::used() const noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return used_;
 }
 
 std::uint64_t ByteBudget::peak() const noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return peak_;
 }
 
 std::uint64_t ByteBudget::violations() const noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return violations_;
 }
 
 bool ByteBudget::fits(std::uint64_t bytes) const noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return bytes <= cap_ - used_;
 }
 
 bool ByteBudget::reserve(std::uint64_t bytes) noexcept {
-  return change([&] {
+  return change([&]() KVTRIE_REQUIRES(mutex_) {
     if (bytes > cap_ - used_) return false;
     used_ += bytes;
     peak_ = std::max(peak_, used_);
@@ -53,7 +53,7 @@ bool ByteBudget::reserve(std::uint64_t bytes) noexcept {
 }
 
 void ByteBudget::release(std::uint64_t bytes) noexcept {
-  change([&] {
+  change([&]() KVTRIE_REQUIRES(mutex_) {
     violations_ += bytes > used_;
     used_ -= std::min(used_, bytes);
     return true;
@@ -61,7 +61,7 @@ void ByteBudget::release(std::uint64_t bytes) noexcept {
 }
 
 bool ByteBudget::set_cap(std::uint64_t cap) noexcept {
-  return change([&] {
+  return change([&]() KVTRIE_REQUIRES(mutex_) {
     if (used_ > cap) return false;
     cap_ = cap;
     return true;
@@ -69,12 +69,12 @@ bool ByteBudget::set_cap(std::uint64_t cap) noexcept {
 }
 
 std::byte* ByteBudget::take_spare(std::uint64_t bytes) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return spare_.take(bytes);
 }
 
 void ByteBudget::keep_spare(std::byte* data, std::uint64_t bytes) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   spare_.keep(data, bytes);
   spare_.shrink_to(std::min(cap_ / 2, cap_ - used_));
 }
@@ -84,7 +84,7 @@ template <class Change>
 bool ByteBudget::change(Change what) noexcept {
   bool done = false, sound = true;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::uint64_t before = violations_;
     done = what();
     violations_ += used_ > cap_;

@@ -13,8 +13,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "store/spare_memory.h"
 
 namespace kvtrie {
@@ -42,11 +42,14 @@ class ByteBudget {
 
  private:
   template <class Change>
-  bool change(Change what) noexcept;  // one change, and the assertion after it
+  bool change(Change what) noexcept KVTRIE_EXCLUDES(mutex_);  // one change, and the assertion after it
 
-  mutable std::mutex mutex_;  // guards all members
-  std::uint64_t cap_ = 0, used_ = 0, peak_ = 0, violations_ = 0;
-  SpareMemory spare_;
+  mutable Mutex mutex_;
+  std::uint64_t cap_ KVTRIE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t used_ KVTRIE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t peak_ KVTRIE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t violations_ KVTRIE_GUARDED_BY(mutex_) = 0;
+  SpareMemory spare_ KVTRIE_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvtrie

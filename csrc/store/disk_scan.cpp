@@ -60,13 +60,13 @@ std::vector<DiskTier::Candidate> DiskTier::examine_all() {
 }
 
 bool DiskTier::is_owned(const std::string& name) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return owners_.contains(name);
 }
 
 void DiskTier::refuse(const std::string& name, SnapshotFault fault) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++counts_.refused.at(static_cast<std::size_t>(fault));
   }
   if (is_damage(fault) && is_snapshot_name(name)) remove_now(name);
@@ -112,7 +112,7 @@ void DiskTier::drop_what_does_not_fit(std::vector<Candidate>& candidates) {
   for (auto candidate = candidates.end(); candidate != rest;) remove_now((--candidate)->name);  // longest paths first
   candidates.erase(rest, candidates.end());
   log_message(LogLevel::kWarning, cat("[disk] ", folder(), ": snapshots removed to fit under the cap: ", dropped));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   counts_.dropped += dropped;
 }
 
@@ -128,7 +128,7 @@ std::vector<FoundSnapshot> DiskTier::adopt(std::vector<Candidate> candidates) {
     found.push_back(
         {file, std::move(candidate.decoded.header), candidate.decoded.images_begin, candidate.info.modified});
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   owners_.merge(owners);
   for (const FoundSnapshot& snapshot : found) snapshot.file->live_ = true;
   return found;

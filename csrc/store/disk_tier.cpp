@@ -52,7 +52,9 @@ void DiskTier::enter() {
   if (open_to_others)
     warn(folder(), "other users may look into this folder, and files in it hold prompts; use mode 0700");
   for (const std::string& name : list_names()) {
-    if (is_temporary_name(name) && remove_now(name)) ++counts_.strays_removed;
+    if (!is_temporary_name(name) || !remove_now(name)) continue;
+    const MutexLock lock(mutex_);
+    ++counts_.strays_removed;
   }
 }
 
@@ -66,14 +68,14 @@ std::vector<std::string> DiskTier::list_names() {
 // No DiskFile is left: each of them holds the tier.
 DiskTier::~DiskTier() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     doom_again();
   }
   sweep();
 }
 
 std::uint64_t DiskTier::next_id() noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return ++last_id_;
 }
 
@@ -85,12 +87,12 @@ bool DiskTier::reserve(std::uint64_t bytes) noexcept {
 }
 
 bool DiskTier::writing() const noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return counts_.writing;
 }
 
 void DiskTier::try_again() noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   doom_again();
   if (counts_.writing) return;
   counts_.writing = true;
@@ -100,12 +102,12 @@ void DiskTier::try_again() noexcept {
 // ---- going ----------------------------------------------------------------------------------------------------------
 
 void DiskTier::keep_files() noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   keep_ = true;
 }
 
 void DiskTier::doom(DiskFile& file, bool always) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   file.live_ = false;
   if (always || !keep_) doomed_.splice(doomed_.end(), file.self_);
 }
@@ -116,7 +118,7 @@ bool DiskTier::has_name(const DoomedFile& file) const noexcept {
 }
 
 std::uint64_t DiskTier::doomed_bytes() const noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::uint64_t bytes = 0;
   for (const DoomedFile& file : doomed_) {
     if (file.id == 0 || has_name(file)) bytes += file.bytes;
@@ -125,23 +127,23 @@ std::uint64_t DiskTier::doomed_bytes() const noexcept {
 }
 
 void DiskTier::sweep() noexcept {
-  const std::lock_guard folder_lock(folder_mutex_);
+  const MutexLock folder_lock(folder_mutex_);
   std::list<DoomedFile> from;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     from.swap(doomed_);
   }
   while (!from.empty()) sweep_front(from);
 }
 
-// REQUIRES: folder_mutex_ is held, so a name that belongs to the file now still does when it is removed.
+// With folder_mutex_ held, a name that belongs to the file now still does when it is removed.
 void DiskTier::sweep_front(std::list<DoomedFile>& from) noexcept {
   std::list<DoomedFile> one;
   one.splice(one.end(), from, from.begin());
   const DoomedFile& file = one.front();
   if (file.id != 0) {
     open_files_.forget(file.id);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!has_name(file)) return;
   }
   const int error = files_->remove(file.path);
@@ -149,7 +151,7 @@ void DiskTier::sweep_front(std::list<DoomedFile>& from) noexcept {
     resist(one, error);
     return;
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (file.id != 0) owners_.erase(file.name);
   budget_.release(file.bytes);
 }
@@ -157,7 +159,7 @@ void DiskTier::sweep_front(std::list<DoomedFile>& from) noexcept {
 // Not tried again at once: on a disk that takes no change, every call would try all of them.
 void DiskTier::resist(std::list<DoomedFile>& file, int error) noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++counts_.failed_removes;
     resisting_.splice(resisting_.end(), file);
   }
@@ -228,7 +230,7 @@ void DiskTier::note(const char* step, int error) noexcept {
   try {
     const std::string sentence = cat(step, " failed: ", text_of(error));
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       counts_.last_failure = sentence;
       if (!logged_.emplace(step, error).second) return;
     }
@@ -238,7 +240,7 @@ void DiskTier::note(const char* step, int error) noexcept {
 }
 
 void DiskTier::note_written(std::uint64_t bytes) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++counts_.writes;
   counts_.written_bytes += bytes;
   failures_in_a_row_ = 0;
@@ -248,7 +250,7 @@ void DiskTier::note_written(std::uint64_t bytes) noexcept {
 
 void DiskTier::note_failed_write(Failure failure) noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++counts_.failed_writes;
   }
   note_failure(failure);
@@ -257,7 +259,7 @@ void DiskTier::note_failed_write(Failure failure) noexcept {
 void DiskTier::note_failure(Failure failure) noexcept {
   bool off = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (++failures_in_a_row_ >= kFailuresInARow) {
       counts_.writing = false;
       off = !std::exchange(off_logged_, true);
@@ -273,7 +275,7 @@ void DiskTier::note_failure(Failure failure) noexcept {
 
 void DiskTier::note_read(std::uint64_t bytes, int error) noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++counts_.reads;
     if (error == 0) {
       counts_.read_bytes += bytes;
@@ -286,7 +288,7 @@ void DiskTier::note_read(std::uint64_t bytes, int error) noexcept {
 
 DiskStats DiskTier::stats() const {
   const std::uint64_t doomed = doomed_bytes();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   DiskStats stats = counts_;
   stats.files = owners_.size();
   stats.bytes = budget_.used();

@@ -33,7 +33,6 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -41,6 +40,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "store/blob.h"
 #include "store/byte_budget.h"
 #include "store/file_system.h"
@@ -138,9 +138,10 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   // in the folder, and the reservation is given back (of what could not be removed, once a sweep did).
   DiskFilePtr write(const SnapshotHeader& identity, std::span<const std::byte> header,
                     std::span<const std::span<const std::byte>> images) noexcept;
-  bool writing() const noexcept;                // false: switched off after failures
-  void try_again() noexcept;                    // switches writing on again, dooms again what could not be removed
-  void sweep() noexcept;                        // removes doomed files; waits for a sweep that another thread began
+  bool writing() const noexcept;  // false: switched off after failures
+  void try_again() noexcept;      // switches writing on again, dooms again what could not be removed
+  // Removes doomed files; waits for a sweep that another thread began.
+  void sweep() noexcept KVTRIE_EXCLUDES(folder_mutex_, mutex_);
   void keep_files() noexcept;                   // from now on files stay, and count, when their DiskFile goes
   std::uint64_t doomed_bytes() const noexcept;  // what a sweep is to release
 
@@ -173,13 +174,13 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   DiskFilePtr write_now(Write& write, std::span<const std::byte> header, Images images) noexcept;
   Failure write_temporary(Write& write, std::span<const std::byte> header, Images images) noexcept;
   Failure publish(Write& write) noexcept;
-  void take_name(Write& write) noexcept;
+  void take_name(Write& write) noexcept KVTRIE_REQUIRES(folder_mutex_);
   void discard(Write& write) noexcept;
 
-  void doom(DiskFile& file, bool always) noexcept;
-  bool has_name(const DoomedFile& file) const noexcept;  // REQUIRES: mutex_ is held
-  void sweep_front(std::list<DoomedFile>& from) noexcept;
-  void resist(std::list<DoomedFile>& file, int error) noexcept;
+  void doom(DiskFile& file, bool always) noexcept KVTRIE_EXCLUDES(mutex_);
+  bool has_name(const DoomedFile& file) const noexcept KVTRIE_REQUIRES(mutex_);
+  void sweep_front(std::list<DoomedFile>& from) noexcept KVTRIE_REQUIRES(folder_mutex_);
+  void resist(std::list<DoomedFile>& file, int error) noexcept KVTRIE_EXCLUDES(mutex_);
   bool remove_now(const std::string& name);
   bool read(const DiskFile& file, std::uint64_t offset, std::span<std::byte> into) noexcept;
   std::shared_ptr<File> opened(const DiskFile& file, int& error);
@@ -193,12 +194,12 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   void drop_what_does_not_fit(std::vector<Candidate>& candidates);
   std::vector<FoundSnapshot> adopt(std::vector<Candidate> candidates);
 
-  void doom_again() noexcept;  // REQUIRES: mutex_ is held
+  void doom_again() noexcept KVTRIE_REQUIRES(mutex_);
 
-  void note(const char* step, int error) noexcept;
+  void note(const char* step, int error) noexcept KVTRIE_EXCLUDES(mutex_);
   void note_written(std::uint64_t bytes) noexcept;
   void note_failed_write(Failure failure) noexcept;
-  void note_failure(Failure failure) noexcept;
+  void note_failure(Failure failure) noexcept KVTRIE_EXCLUDES(mutex_);
   void note_read(std::uint64_t bytes, int error) noexcept;
 
   const DiskOptions options_;
@@ -206,16 +207,17 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   ByteBudget budget_;
   std::unique_ptr<File> lock_;
   OpenFiles open_files_{kOpenFiles};
-  std::mutex folder_mutex_;  // held while final names come and go; taken before mutex_
-
-  mutable std::mutex mutex_;                      // guards the members below; no file is touched while it is held
-  Owners owners_;                                 // by name: the DiskFile whose file is in the folder
-  std::list<DoomedFile> doomed_, resisting_;      // resisting: could not be removed
-  std::set<std::pair<std::string, int>> logged_;  // kinds of failure that were logged: step, errno
-  DiskStats counts_;                              // without what other members know
-  std::uint64_t last_id_ = 0;
-  int failures_in_a_row_ = 0;
-  bool keep_ = false, off_logged_ = false;
+  mutable Mutex mutex_;                                // no file is touched while it is held
+  Mutex folder_mutex_ KVTRIE_ACQUIRED_BEFORE(mutex_);  // held while final names come and go
+  Owners owners_ KVTRIE_GUARDED_BY(mutex_);            // by name: the DiskFile whose file is in the folder
+  std::list<DoomedFile> doomed_ KVTRIE_GUARDED_BY(mutex_);
+  std::list<DoomedFile> resisting_ KVTRIE_GUARDED_BY(mutex_);               // could not be removed
+  std::set<std::pair<std::string, int>> logged_ KVTRIE_GUARDED_BY(mutex_);  // kinds of failure: step, errno
+  DiskStats counts_ KVTRIE_GUARDED_BY(mutex_);                              // without what other members know
+  std::uint64_t last_id_ KVTRIE_GUARDED_BY(mutex_) = 0;
+  int failures_in_a_row_ KVTRIE_GUARDED_BY(mutex_) = 0;
+  bool keep_ KVTRIE_GUARDED_BY(mutex_) = false;
+  bool off_logged_ KVTRIE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace kvtrie

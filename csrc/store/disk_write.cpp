@@ -79,7 +79,7 @@ DiskTier::Failure DiskTier::write_temporary(Write& write, std::span<const std::b
 // The folder is synced without a lock: a `reserve` that sweeps waits for no sync.
 DiskTier::Failure DiskTier::publish(Write& write) noexcept {
   {
-    const std::lock_guard lock(folder_mutex_);
+    const MutexLock lock(folder_mutex_);
     const DoomedFile& self = write.file->self_.front();
     if (const int error = files_->rename(write.temporary.front().path, self.path)) return {"rename", error};
     take_name(write);
@@ -92,7 +92,7 @@ DiskTier::Failure DiskTier::publish(Write& write) noexcept {
 void DiskTier::take_name(Write& write) noexcept {
   std::uint64_t replaced = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const Owner owner = write.owner.mapped();
     const auto placed = owners_.insert(std::move(write.owner));
     if (!placed.inserted) {

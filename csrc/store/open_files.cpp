@@ -5,7 +5,7 @@
 namespace kvtrie {
 
 std::shared_ptr<File> OpenFiles::find(std::uint64_t id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end()) return nullptr;
   by_use_.splice(by_use_.begin(), by_use_, found->second);
@@ -15,7 +15,7 @@ std::shared_ptr<File> OpenFiles::find(std::uint64_t id) {
 std::shared_ptr<File> OpenFiles::add(std::uint64_t id, std::shared_ptr<File> file) {
   std::list<Entry> entry, closed;
   entry.push_back({id, std::move(file)});
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto [at, added] = entries_.try_emplace(id, entry.begin());
   if (!added) return at->second->file;
   by_use_.splice(by_use_.begin(), entry);
@@ -29,7 +29,7 @@ std::shared_ptr<File> OpenFiles::add(std::uint64_t id, std::shared_ptr<File> fil
 
 void OpenFiles::forget(std::uint64_t id) noexcept {
   std::list<Entry> closed;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end()) return;
   closed.splice(closed.end(), by_use_, found->second);
@@ -38,13 +38,13 @@ void OpenFiles::forget(std::uint64_t id) noexcept {
 
 void OpenFiles::forget_all() noexcept {
   std::list<Entry> closed;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   closed.swap(by_use_);
   entries_.clear();
 }
 
 std::size_t OpenFiles::size() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return by_use_.size();
 }
 

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 
+#include "base/mutex.h"
 #include "store/file_system.h"
 
 namespace kvtrie {
@@ -31,9 +31,9 @@ class OpenFiles {
     std::shared_ptr<File> file;
   };
   const std::size_t most_;
-  mutable std::mutex mutex_;  // guards the members below; not held while a file is closed
-  std::list<Entry> by_use_;   // most recent first
-  std::unordered_map<std::uint64_t, std::list<Entry>::iterator> entries_;
+  mutable Mutex mutex_;                                // not held while a file is closed
+  std::list<Entry> by_use_ KVTRIE_GUARDED_BY(mutex_);  // most recent first
+  std::unordered_map<std::uint64_t, std::list<Entry>::iterator> entries_ KVTRIE_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvtrie

@@ -81,7 +81,10 @@ class BufferReader {
 }  // namespace
 
 SharedTier::SharedTier(std::shared_ptr<RemoteStore> store, SharedOptions options)
-    : store_(std::move(store)), options_(options), circuit_(options.failures_in_a_row, options.retry_after) {
+    : store_(std::move(store)),
+      options_(options),
+      name_(store_ != nullptr ? store_->name() : ""),
+      circuit_(options.failures_in_a_row, options.retry_after) {
   require(store_ != nullptr, "shared store", "store: got nothing");
   require(options.max_value >= kLeastValue, "shared store", "max_value: got ", options.max_value, ", allowed ",
           kLeastValue, " bytes or more");
@@ -89,7 +92,7 @@ SharedTier::SharedTier(std::shared_ptr<RemoteStore> store, SharedOptions options
           ", allowed 1 or more");
   require(std::isfinite(options.retry_after) && options.retry_after >= 0, "shared store", "retry_after: got ",
           options.retry_after, ", allowed 0 seconds or more");
-  stats_.name = store_->name();
+  stats_.name = name_;
   stats_.faults.resize(static_cast<std::size_t>(SnapshotFault::kTokens) + 1);
 }
 
@@ -100,7 +103,7 @@ SharedTier::SharedTier(std::shared_ptr<RemoteStore> store, SharedOptions options
 template <class Work>
 bool SharedTier::call(double now, Work&& work) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!circuit_.allow(now)) {
       ++stats_.skipped;
       return false;
@@ -117,30 +120,30 @@ bool SharedTier::call(double now, Work&& work) {
   }
   bool closed = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closed = circuit_.succeeded();
   }
-  if (closed) log_message(LogLevel::kInfo, cat("store ", stats_.name, ": it answers again"));
+  if (closed) log_message(LogLevel::kInfo, cat("store ", name_, ": it answers again"));
   return true;
 }
 
 void SharedTier::note_failure(const char* what, double now) {
   bool opened = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++stats_.failures;
     opened = circuit_.failed(now);
     if (opened) ++stats_.opened;
     stats_.last_failure = one_line(what);
   }
   if (!opened) return;
-  log_message(LogLevel::kWarning, cat("store ", stats_.name, ": ", options_.failures_in_a_row,
+  log_message(LogLevel::kWarning, cat("store ", name_, ": ", options_.failures_in_a_row,
                                       " calls in a row failed; it is left alone and tried again every ",
                                       options_.retry_after, " s. The last failure: ", one_line(what)));
 }
 
 void SharedTier::count(std::uint64_t SharedStats::*counter, std::uint64_t by) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   stats_.*counter += by;
 }
 
@@ -207,7 +210,7 @@ SharedAnswer SharedTier::wrong(std::string_view key, SnapshotFault fault, double
 
 void SharedTier::refuse(std::string_view key, SnapshotFault fault, double now) noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++stats_.faults[static_cast<std::size_t>(fault)];
   }
   remove(key, now);
@@ -253,7 +256,7 @@ bool SharedTier::remove(std::string_view key, double now) noexcept {
 }
 
 SharedStats SharedTier::stats() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   SharedStats now = stats_;
   now.state = state_name(circuit_.state());
   return now;

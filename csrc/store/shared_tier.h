@@ -20,13 +20,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/mutex.h"
 #include "store/circuit.h"
 #include "store/remote_store.h"
 #include "store/shared_values.h"
@@ -98,9 +98,10 @@ class SharedTier {
 
   const std::shared_ptr<RemoteStore> store_;
   const SharedOptions options_;
-  mutable std::mutex mutex_;  // guards the members below; never held across a call of the store
-  Circuit circuit_;
-  SharedStats stats_;
+  const std::string name_;  // of the store
+  mutable Mutex mutex_;     // never held across a call of the store
+  Circuit circuit_ KVTRIE_GUARDED_BY(mutex_);
+  SharedStats stats_ KVTRIE_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvtrie

@@ -26,7 +26,7 @@ void BufferPool::forget(std::multimap<std::size_t, KeptList::iterator>::iterator
 }
 
 cl::Buffer BufferPool::take(const cl::DevicePtr& device, std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = by_size_.lower_bound(bytes);
   if (at == by_size_.end() || at->first - bytes > bytes / kWasteDivisor) return {};
   cl::Buffer buffer = cl::Buffer::adopt(device, at->second->handle, at->first);
@@ -45,7 +45,7 @@ cl::Buffer BufferPool::made(Make&& make) {
 }
 
 cl::Buffer BufferPool::counted(cl::Buffer buffer) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++memory_.live_buffers;
   memory_.live_bytes += buffer.bytes();
   return buffer;
@@ -61,7 +61,7 @@ cl::Buffer BufferPool::acquire_copy(const cl::DevicePtr& device, const void* dat
 }
 
 bool BufferPool::keep(cl::Buffer& buffer, bool recyclable) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::size_t bytes = buffer.bytes();
   --memory_.live_buffers;
   memory_.live_bytes -= bytes;
@@ -88,7 +88,7 @@ void BufferPool::give_back(cl::Buffer buffer, bool recyclable) noexcept {
   if (!keep(buffer, recyclable)) return;  // the buffer ends here
   std::uint64_t limit = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (memory_.pooled_bytes <= memory_.pool_limit_bytes) return;
     limit = memory_.pool_limit_bytes;
   }
@@ -96,7 +96,7 @@ void BufferPool::give_back(cl::Buffer buffer, bool recyclable) noexcept {
 }
 
 std::uint64_t BufferPool::trim(std::uint64_t keep_bytes) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::uint64_t freed = 0;
   while (memory_.pooled_bytes > keep_bytes) {
     const KeptList::iterator oldest = kept_.begin();
@@ -111,14 +111,14 @@ std::uint64_t BufferPool::trim(std::uint64_t keep_bytes) noexcept {
 
 void BufferPool::set_limit(std::uint64_t bytes) noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     memory_.pool_limit_bytes = bytes;
   }
   trim(bytes);
 }
 
 TensorMemory BufferPool::memory() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return memory_;
 }
 

@@ -16,8 +16,8 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "cl/device.h"
 
 namespace kvtrie {
@@ -61,13 +61,13 @@ class BufferPool {
   cl::Buffer made(Make&& make);
   cl::Buffer counted(cl::Buffer buffer);
   bool keep(cl::Buffer& buffer, bool recyclable);
-  void forget(std::multimap<std::size_t, KeptList::iterator>::iterator at) noexcept;
+  void forget(std::multimap<std::size_t, KeptList::iterator>::iterator at) noexcept KVTRIE_REQUIRES(mutex_);
 
   cl::Device& device_;
-  mutable std::mutex mutex_;
-  KeptList kept_;                                           // guarded by mutex_, as is all below
-  std::multimap<std::size_t, KeptList::iterator> by_size_;  // one entry for each of kept_
-  TensorMemory memory_{.pool_limit_bytes = kDefaultLimitBytes};
+  mutable Mutex mutex_;
+  KeptList kept_ KVTRIE_GUARDED_BY(mutex_);
+  std::multimap<std::size_t, KeptList::iterator> by_size_ KVTRIE_GUARDED_BY(mutex_);  // one entry for each of kept_
+  TensorMemory memory_ KVTRIE_GUARDED_BY(mutex_){.pool_limit_bytes = kDefaultLimitBytes};
 };
 
 // What tensors hold on the device now, and what is kept for them.

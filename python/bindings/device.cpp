@@ -108,7 +108,7 @@ const cl::DevicePtr& DeviceHandle::open() {
 
 const cl::DevicePtr& DeviceHandle::open(cl::Device::Options options) {
   device = without_gil([&] {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (opened_ == nullptr) opened_ = cl::Device::open(info, std::move(options));
     return opened_;
   });

@@ -4,10 +4,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string_view>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cl/device.h"
 #include "gil.h"
 
@@ -23,8 +23,8 @@ struct DeviceHandle {
   cl::DevicePtr device;  // null until opened; guarded by the GIL
 
  private:
-  std::mutex mutex_;      // held while opening, without the GIL
-  cl::DevicePtr opened_;  // guarded by mutex_
+  Mutex mutex_;  // held while opening, without the GIL
+  cl::DevicePtr opened_ KVTRIE_GUARDED_BY(mutex_);
 };
 using DeviceHandlePtr = std::shared_ptr<DeviceHandle>;
 

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -13,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace kvtrie::binding {
 namespace {
@@ -27,11 +27,11 @@ struct LogRecord {
 
 // Never destroyed: other threads may still queue while the process ends.
 struct Waiting {
-  std::mutex mutex;
-  std::vector<PyObject*> references;
-  std::vector<LogRecord> records;
-  bool scheduled = false;
-  bool stopped = false;
+  Mutex mutex;
+  std::vector<PyObject*> references KVTRIE_GUARDED_BY(mutex);
+  std::vector<LogRecord> records KVTRIE_GUARDED_BY(mutex);
+  bool scheduled KVTRIE_GUARDED_BY(mutex) = false;
+  bool stopped KVTRIE_GUARDED_BY(mutex) = false;
 };
 
 Waiting& waiting() {
@@ -52,7 +52,7 @@ int deliver(void*) noexcept {
   std::vector<PyObject*> references;
   std::vector<LogRecord> records;
   {
-    const std::lock_guard lock(waiting().mutex);
+    const MutexLock lock(waiting().mutex);
     references.swap(waiting().references);
     records.swap(waiting().records);
     waiting().scheduled = false;
@@ -66,8 +66,7 @@ int deliver(void*) noexcept {
   return 0;
 }
 
-// REQUIRES: the queue's mutex is held.
-void schedule(Waiting& queue) noexcept {
+void schedule(Waiting& queue) noexcept KVTRIE_REQUIRES(queue.mutex) {
   if (!queue.scheduled && !queue.stopped) queue.scheduled = Py_AddPendingCall(&deliver, nullptr) == 0;
 }
 
@@ -77,13 +76,13 @@ void drop_reference(PyObject* reference) noexcept {
     Py_DECREF(reference);
     return;
   }
-  const std::lock_guard lock(waiting().mutex);
+  const MutexLock lock(waiting().mutex);
   waiting().references.push_back(reference);
   schedule(waiting());
 }
 
 void queue_record(LogLevel level, const std::string& message) {
-  const std::lock_guard lock(waiting().mutex);
+  const MutexLock lock(waiting().mutex);
   if (waiting().stopped) return;
   waiting().records.push_back({level, message});
   schedule(waiting());
@@ -93,7 +92,7 @@ void queue_record(LogLevel level, const std::string& message) {
 void stop() {
   set_log_sink({});
   deliver(nullptr);
-  const std::lock_guard lock(waiting().mutex);
+  const MutexLock lock(waiting().mutex);
   waiting().stopped = true;
 }
 
