@@ -38,6 +38,7 @@
 #define KVTRIE_SCOPED_CAPABILITY KVTRIE_THREAD_ATTRIBUTE(scoped_lockable)
 // Of members: read and written while the mutex is held only; of a mutex: taken before others.
 #define KVTRIE_GUARDED_BY(...) KVTRIE_THREAD_ATTRIBUTE(guarded_by(__VA_ARGS__))
+#define KVTRIE_POINTEE_GUARDED_BY(...) KVTRIE_THREAD_ATTRIBUTE(pt_guarded_by(__VA_ARGS__))
 #define KVTRIE_ACQUIRED_BEFORE(...) KVTRIE_THREAD_ATTRIBUTE(acquired_before(__VA_ARGS__))
 // Of functions: the caller holds it, must not hold it; the function takes it, gives it back.
 #define KVTRIE_REQUIRES(...) KVTRIE_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
@@ -77,6 +78,9 @@ class KVTRIE_SCOPED_CAPABILITY MutexLock {
  private:
   Mutex& mutex_;
 };
+
+// Holds a mutex and hands it on where it moves. The analysis cannot follow that: who relies on one says `assert_held`.
+using MovableMutexLock = std::unique_lock<Mutex>;
 
 // Leaves a mutex that is held free for a scope.
 class KVTRIE_SCOPED_CAPABILITY MutexUnlock {

@@ -24,7 +24,7 @@ struct Advance {
 };
 
 Advance plan_advance(const CausalCache::State& state, const std::shared_ptr<CausalCache::State>& self,
-                     const Forward::State& forward, const ForwardPart& part) {
+                     const Forward::State& forward, const ForwardPart& part) KVTRIE_REQUIRES(state.mutex) {
   const Sequence& sequence = *state.find(part.id);
   const std::int32_t length = std::max(sequence.length, part.end());
   CellSpans history = sequence.history();
@@ -60,7 +60,7 @@ void apply(Advance& advance, Sequence& sequence, ForwardPart& part) noexcept {
 // The layer was put, and the histories are still those the forward saw. It is planned again when the same contents have
 // moved to other cells, or other rows are causal.
 std::uint32_t require_readable(const std::shared_ptr<CausalCache::State>& state, Forward::State& forward,
-                               std::int32_t layer, const char* where) {
+                               std::int32_t layer, const char* where) KVTRIE_REQUIRES(state->mutex) {
   require_of(state, forward, where);
   state->require_sound(where);
   const std::uint32_t index = state->index_of(layer, where);
@@ -101,7 +101,7 @@ namespace {
 
 // The index of a layer that may be put now.
 std::uint32_t require_writable(const std::shared_ptr<CausalCache::State>& state, const Forward::State& open,
-                               std::int32_t layer, const char* where) {
+                               std::int32_t layer, const char* where) KVTRIE_REQUIRES(state->mutex) {
   require_of(state, open, where);
   state->require_sound(where);
   const std::uint32_t index = state->index_of(layer, where);
@@ -109,7 +109,7 @@ std::uint32_t require_writable(const std::shared_ptr<CausalCache::State>& state,
   return index;
 }
 
-void note_put(CausalCache::State& state, Forward::State& open, std::uint32_t index) {
+void note_put(CausalCache::State& state, Forward::State& open, std::uint32_t index) KVTRIE_REQUIRES(state.mutex) {
   if (open.puts + 1 == open.put.size()) state.complete(open);
   open.put[index] = true;
   ++open.puts;
@@ -121,7 +121,7 @@ void note_put(CausalCache::State& state, Forward::State& open, std::uint32_t ind
 
 void CausalCache::put(Forward& forward, std::int32_t layer, const Tensor& k, const Tensor& v) {
   const char* where = "causal_cache.put";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Forward::State& open = *forward.state_;
   const std::uint32_t index = require_writable(state_, open, layer, where);
   check_rows(*state_->store, open.rows, k, "k", shape().k_dim, where);
@@ -134,7 +134,7 @@ void CausalCache::put(Forward& forward, std::int32_t layer, const Tensor& k, con
 Tensor CausalCache::attend_qkv(Forward& forward, std::int32_t layer, const Tensor& qkv,
                                const ops::QkvOptions& projection, const ops::AttentionOptions& options) {
   const char* where = "causal_cache.attend_qkv";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Forward::State& open = *forward.state_;
   const std::uint32_t index = require_writable(state_, open, layer, where);
   require_values(shape(), where);
@@ -154,7 +154,7 @@ void CausalCache::set_causal(Forward& forward, std::span<const std::uint32_t> ex
   std::vector<std::uint32_t> rows(except.begin(), except.end());
   std::sort(rows.begin(), rows.end());
   rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Forward::State& open = *forward.state_;
   require_of(state_, open, where);
   require(rows.empty() || rows.back() < open.rows, where, "except: got row ", rows.empty() ? 0 : rows.back(),
@@ -166,12 +166,13 @@ void CausalCache::set_causal(Forward& forward, std::span<const std::uint32_t> ex
 }
 
 void CausalCache::check_query(const Forward& forward, const Tensor& q, const ops::AttentionOptions& options) const {
+  const MutexLock lock(state_->mutex);
   kvtrie::check_query(*state_->store, forward.state_->rows, q, options, "causal_cache.attend");
 }
 
 Tensor CausalCache::attend(Forward& forward, std::int32_t layer, const Tensor& q,
                            const ops::AttentionOptions& options) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Forward::State& open = *forward.state_;
   const std::uint32_t index = require_readable(state_, open, layer, "causal_cache.attend");
   kvtrie::check_query(*state_->store, open.rows, q, options, "causal_cache.attend");

@@ -37,22 +37,23 @@ void check_visibility(const CausalCache::Options& options) {
 
 CausalCache::State::State(std::unique_ptr<KvStore> store_in, Options options_in)
     : store(std::move(store_in)),
-      pool(CellPool::create(store->shape().cells)),
+      shape(store->shape()),
+      pool(CellPool::create(shape.cells)),
       options(std::move(options_in)),
-      owners(store->shape().cells) {
+      owners(shape.cells) {
   growth = options.growth;
   for (std::size_t i = 0; i < options.layers.size(); ++i) {
     const bool fresh = layer_index.emplace(options.layers[i], static_cast<std::uint32_t>(i)).second;
     require(fresh, "causal_cache", "layers: got ", options.layers[i], " twice, allowed once");
   }
-  const std::size_t layers = store->shape().layers;
+  const std::size_t layers = shape.layers;
   require(layer_index.size() == layers, "causal_cache", "layers: got ", layer_index.size(), ", allowed ", layers,
           " as the store has");
   const std::size_t ropes = options.rope.size();
   require(ropes == 0 || ropes == 1 || ropes == layers, "causal_cache", "rope: got ", ropes, ", allowed none, 1 or ",
           layers);
   for (const ops::RopeParams& each : options.rope) {
-    ops::rope_table(each, static_cast<std::int32_t>(store->shape().k_dim));
+    ops::rope_table(each, static_cast<std::int32_t>(shape.k_dim));
   }
   check_visibility(options);
   rope = ropes == 1 ? std::vector<ops::RopeParams>(layers, options.rope.front()) : options.rope;
@@ -151,7 +152,7 @@ const std::vector<std::int32_t>& CausalCache::layers() const noexcept { return s
 
 bool CausalCache::has_layer(std::int32_t layer) const noexcept { return state_->layer_index.count(layer) != 0; }
 
-const KvShape& CausalCache::shape() const noexcept { return state_->store->shape(); }
+const KvShape& CausalCache::shape() const noexcept { return state_->shape; }
 
 std::uint64_t CausalCache::nbytes() const noexcept { return shape().bytes_per_cell() * shape().cells; }
 
@@ -161,32 +162,32 @@ Cell CausalCache::free_cells() const { return state_->pool->free_cells(); }
 
 CausalCache::Usage CausalCache::usage() const {
   const CellPool& pool = *state_->pool;
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return {pool.cells(), pool.free_cells(), pool.reserved_cells(), pool.held_cells(), pool.pieces(), pool.limit()};
 }
 
 Cell CausalCache::limit() const { return state_->pool->limit(); }
 
 bool CausalCache::set_limit(Cell cells) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->pool->set_limit(cells);
 }
 
 void CausalCache::attach() {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   require(!state_->attached, "causal_cache", "caches: got one that already belongs to a prefix cache");
   state_->owners.distrust();
   state_->attached = true;
 }
 
 void CausalCache::detach() noexcept {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   static_cast<void>(state_->pool->set_limit(state_->pool->cells()));  // a higher one is never refused
   state_->attached = false;
 }
 
 SequenceId CausalCache::open_sequence(Owner owner) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const auto next = [](SequenceId id) { return id == INT32_MAX ? kFirstOpenedSequence : id + 1; };
   SequenceId id = state_->next_opened;
   while (state_->find(id) != nullptr) id = next(id);
@@ -198,7 +199,7 @@ SequenceId CausalCache::open_sequence(Owner owner) {
 }
 
 void CausalCache::close_sequence(SequenceId id) noexcept {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Sequence* sequence = state_->find(id);
   if (sequence == nullptr) return;
   if (sequence->forward != nullptr) state_->drop(*sequence->forward);
@@ -207,30 +208,31 @@ void CausalCache::close_sequence(SequenceId id) noexcept {
 }
 
 std::int32_t CausalCache::length(SequenceId id) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const Sequence* sequence = state_->find(id);
   return sequence == nullptr ? 0 : sequence->length;
 }
 
 CellSpans CausalCache::spans(SequenceId id) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const Sequence* sequence = state_->find(id);
   return sequence == nullptr ? CellSpans{} : sequence->history();
 }
 
 bool CausalCache::is_private(SequenceId id) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const Sequence* sequence = state_->find(id);
   return sequence != nullptr && sequence->is_private;
 }
 
 void CausalCache::set_growth(std::uint32_t cells) noexcept {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->growth = cells;
 }
 
 CellPool& CausalCache::pool() noexcept { return *state_->pool; }
 
-KvStore& CausalCache::store() noexcept { return *state_->store; }
+// What it is used for is not followed: the caller serialises, as the header says.
+KvStore& CausalCache::store() noexcept KVTRIE_NO_THREAD_SAFETY_ANALYSIS { return *state_->store; }
 
 }  // namespace kvtrie

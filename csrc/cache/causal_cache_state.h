@@ -28,13 +28,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "cache/causal_cache.h"
 #include "cache/cell_owners.h"
 
@@ -76,54 +76,57 @@ struct CausalCache::State {
   ~State();  // lists that outlive the cache still release, but tell nobody
 
   // --- set at creation -------------------------------------------------------------------------------------------
-  const std::unique_ptr<KvStore> store;
+  const std::unique_ptr<KvStore> store KVTRIE_POINTEE_GUARDED_BY(mutex);
+  const KvShape& shape;  // of the store
   const std::shared_ptr<CellPool> pool;
   const Options options;
   std::map<std::int32_t, std::uint32_t> layer_index;
   std::vector<ops::RopeParams> rope;  // per layer; empty: shifts are not supported
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
-  mutable std::mutex mutex;
-  std::unordered_map<SequenceId, Sequence> sequences;
-  std::vector<Forward::State*> open_forwards;
-  ForwardPtr current;  // what start_forward made last
-  CellOwners owners;
-  SequenceId next_opened = kFirstOpenedSequence;
-  std::uint32_t growth = 256;
-  std::uint64_t stamp = 0;
-  bool attached = false;
-  bool damaged = false;  // a device failure left cells with unknown bytes
+  mutable Mutex mutex;
+  std::unordered_map<SequenceId, Sequence> sequences KVTRIE_GUARDED_BY(mutex);
+  std::vector<Forward::State*> open_forwards KVTRIE_GUARDED_BY(mutex);
+  ForwardPtr current KVTRIE_GUARDED_BY(mutex);  // what start_forward made last
+  CellOwners owners KVTRIE_GUARDED_BY(mutex);
+  SequenceId next_opened KVTRIE_GUARDED_BY(mutex) = kFirstOpenedSequence;
+  std::uint32_t growth KVTRIE_GUARDED_BY(mutex) = 256;
+  std::uint64_t stamp KVTRIE_GUARDED_BY(mutex) = 0;
+  bool attached KVTRIE_GUARDED_BY(mutex) = false;
+  bool damaged KVTRIE_GUARDED_BY(mutex) = false;  // a device failure left cells with unknown bytes
 
   // --- guarded by `registry`, taken last; snapshots go on any thread, also while `mutex` is held -------------------
-  mutable std::mutex registry;
-  std::unordered_set<const Snapshot::Contents*> snapshots;
+  mutable Mutex registry;
+  std::unordered_set<const Snapshot::Contents*> snapshots KVTRIE_GUARDED_BY(registry);
 
-  // All below: `mutex` is held.
   std::uint32_t index_of(std::int32_t layer, const char* where) const;
-  Sequence* find(SequenceId id);
-  const Sequence* find(SequenceId id) const;
-  Sequence& known(SequenceId id, const char* where);  // kArgument for an unknown one
-  const Sequence& known(SequenceId id, const char* where) const;
-  void require_idle(const Sequence& sequence, const char* where) const;
-  void require_sound(const char* where) const;
+  Sequence* find(SequenceId id) KVTRIE_REQUIRES(mutex);
+  const Sequence* find(SequenceId id) const KVTRIE_REQUIRES(mutex);
+  Sequence& known(SequenceId id, const char* where) KVTRIE_REQUIRES(mutex);  // kArgument for an unknown one
+  const Sequence& known(SequenceId id, const char* where) const KVTRIE_REQUIRES(mutex);
+  void require_idle(const Sequence& sequence, const char* where) const KVTRIE_REQUIRES(mutex);
+  void require_sound(const char* where) const KVTRIE_REQUIRES(mutex);
   // Readies a sequence for a change: drops the forward of start_forward that it is in; kBusy for any other.
-  void make_idle(Sequence& sequence, const char* where);
-  Sequence& open(SequenceId id);                 // existing or new
-  void forget_if_empty(SequenceId id) noexcept;  // the caller's own numbers need no entry at length 0
-  void cut(Sequence& sequence, std::int32_t length) noexcept;
+  void make_idle(Sequence& sequence, const char* where) KVTRIE_REQUIRES(mutex);
+  Sequence& open(SequenceId id) KVTRIE_REQUIRES(mutex);  // existing or new
+  // The caller's own numbers need no entry at length 0.
+  void forget_if_empty(SequenceId id) noexcept KVTRIE_REQUIRES(mutex);
+  void cut(Sequence& sequence, std::int32_t length) noexcept KVTRIE_REQUIRES(mutex);
   // False: it was not open any more.
-  bool drop(Forward::State& forward) noexcept;     // gives its cells back
-  bool discard(Forward::State& forward) noexcept;  // and forgets sequences that it brought into being
-  void complete(Forward::State& forward);          // strong: throws before anything changed
+  bool drop(Forward::State& forward) noexcept KVTRIE_REQUIRES(mutex);  // gives its cells back
+  // And forgets sequences that it brought into being.
+  bool discard(Forward::State& forward) noexcept KVTRIE_REQUIRES(mutex);
+  void complete(Forward::State& forward) KVTRIE_REQUIRES(mutex);  // strong: throws before anything changed
   // What fires when the sequence reaches `length` with this history.
   std::vector<SnapshotPtr> capture(const Sequence& sequence, const CellSpans& history, std::int32_t length,
-                                   const std::shared_ptr<State>& self) const;
-  bool restore_by_cutting(SequenceId id, std::int32_t target, const char* where);
+                                   const std::shared_ptr<State>& self) const KVTRIE_REQUIRES(mutex);
+  bool restore_by_cutting(SequenceId id, std::int32_t target, const char* where) KVTRIE_REQUIRES(mutex);
 
   // Newly claimed cells become the sequence's owner's, cleared where they were another's; with them what is kept back
   // behind, so that growing token by token does not clear token by token.
-  void take_over(const SpanList& claimed, const Sequence& sequence);
-  void clear(Cell begin, std::uint32_t length, Owner owner);  // of it what is foreign to the owner
+  void take_over(const SpanList& claimed, const Sequence& sequence) KVTRIE_REQUIRES(mutex);
+  // Of it what is foreign to the owner.
+  void clear(Cell begin, std::uint32_t length, Owner owner) KVTRIE_REQUIRES(mutex);
 
   // causal_window.cpp.
   bool is_windowed() const noexcept { return !options.visibility.full(); }
@@ -131,10 +134,12 @@ struct CausalCache::State {
   std::int32_t retained_from(std::int32_t length) const noexcept;
   // Whether everything is held that the query at `position` sees below itself, when [held_from, position) is held.
   bool complete_at(std::int32_t position, std::int32_t held_from) const noexcept;
-  bool resumable(const Sequence& sequence, std::int32_t position) const noexcept;
+  bool resumable(const Sequence& sequence, std::int32_t position) const noexcept KVTRIE_REQUIRES(mutex);
   // kNotRestorable unless resumable. REQUIRES: 0 <= position <= length.
-  void require_resumable(const Sequence& sequence, std::int32_t position, const char* where) const;
-  [[noreturn]] void fail_incomplete(const Sequence& sequence, std::int32_t position, const char* where) const;
+  void require_resumable(const Sequence& sequence, std::int32_t position, const char* where) const
+      KVTRIE_REQUIRES(mutex);
+  [[noreturn]] void fail_incomplete(const Sequence& sequence, std::int32_t position, const char* where) const
+      KVTRIE_REQUIRES(mutex);
 };
 
 // Rows [row, row + count) of a forward are the positions from `position` of part `part`.
@@ -179,14 +184,14 @@ struct Forward::State {
 };
 
 // causal_forward.cpp: what the rows of a part see, its own rows included; and [first, end) of one row.
-CellSpans history_of(const CausalCache::State& state, const ForwardPart& part);
+CellSpans history_of(const CausalCache::State& state, const ForwardPart& part) KVTRIE_REQUIRES(state.mutex);
 ops::RowBounds bounds_of(const CausalCache::State& state, const Forward::State& forward, const ForwardBlock& block,
                          std::uint32_t index);
-PreparedStepPtr prepare(CausalCache::State& state, const Forward::State& forward);
+PreparedStepPtr prepare(CausalCache::State& state, const Forward::State& forward) KVTRIE_REQUIRES(state.mutex);
 void require_of(const std::shared_ptr<CausalCache::State>& state, const Forward::State& forward, const char* where);
 // causal_attend.cpp: what attend and get ask first; returns the layer's index.
 std::uint32_t require_readable(const std::shared_ptr<CausalCache::State>& state, Forward::State& forward,
-                               std::int32_t layer, const char* where);
+                               std::int32_t layer, const char* where) KVTRIE_REQUIRES(state->mutex);
 
 // What a snapshot holds of [start, end): lists in position order, none empty, with gaps between them.
 struct CausalCache::Snapshot::Contents {

@@ -9,7 +9,7 @@ namespace kvtrie {
 namespace {
 
 void check_sequence(SequenceId id, const Sequence& sequence, const CausalCache::State& state,
-                    std::vector<std::string>& faults) {
+                    std::vector<std::string>& faults) KVTRIE_REQUIRES(state.mutex) {
   const auto fault = [&](const auto&... parts) { faults.push_back(cat("sequence ", id, ": ", parts...)); };
   const std::int32_t held = sequence.held_from(), border = sequence.borrowed_end;
   if (sequence.borrowed.counted() != state.is_windowed() || !sequence.own.counted())
@@ -37,7 +37,8 @@ void check_sequence(SequenceId id, const Sequence& sequence, const CausalCache::
   }
 }
 
-void check_forward(const Forward::State& forward, const CausalCache::State& state, std::vector<std::string>& faults) {
+void check_forward(const Forward::State& forward, const CausalCache::State& state, std::vector<std::string>& faults)
+    KVTRIE_REQUIRES(state.mutex) {
   std::uint32_t rows = 0;
   std::set<SequenceId> ids;
   for (const ForwardPart& part : forward.parts) {
@@ -65,7 +66,7 @@ void write(std::ostringstream& out, const CellSpans& spans) {
 }  // namespace
 
 std::vector<std::string> CausalCache::check() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   std::vector<std::string> faults = state_->pool->check();
   for (const auto& [id, sequence] : state_->sequences) check_sequence(id, sequence, *state_, faults);
   for (const Forward::State* forward : state_->open_forwards) check_forward(*forward, *state_, faults);
@@ -73,7 +74,7 @@ std::vector<std::string> CausalCache::check() const {
 }
 
 std::string CausalCache::dump() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   std::ostringstream out;
   std::map<SequenceId, const Sequence*> ordered;
   for (const auto& [id, sequence] : state_->sequences) ordered.emplace(id, &sequence);

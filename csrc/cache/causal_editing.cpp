@@ -7,7 +7,7 @@ namespace kvtrie {
 
 void CausalCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t length) {
   const char* where = "causal_cache.copy_prefix";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Sequence& source = state_->known(from, where);
   require(length >= 0 && length <= source.length, where, "length: got ", length, ", allowed 0 to ", source.length);
   state_->require_resumable(source, length, where);
@@ -119,8 +119,8 @@ void require_cells(const CausalCache::State& state, const Sequence& sequence, st
                           counts);
 }
 
-void remove_middle(CausalCache::State& state, Sequence& sequence, std::int32_t begin, std::int32_t end,
-                   bool droppable) {
+void remove_middle(CausalCache::State& state, Sequence& sequence, std::int32_t begin, std::int32_t end, bool droppable)
+    KVTRIE_REQUIRES(state.mutex) {
   const char* where = "causal_cache.remove";
   require_shiftable(state, where);
   require_window_after(state, sequence, begin, end, where);
@@ -155,7 +155,7 @@ void remove_middle(CausalCache::State& state, Sequence& sequence, std::int32_t b
 
 void CausalCache::remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end) {
   const char* where = "causal_cache.remove";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Sequence* sequence = state_->find(id);
   const std::int32_t length = sequence == nullptr ? 0 : sequence->length;
   const std::int32_t stop = end.value_or(length);
@@ -174,7 +174,7 @@ void CausalCache::remove(SequenceId id, std::int32_t begin, std::optional<std::i
 
 bool CausalCache::can_remove(SequenceId id, std::int32_t begin, std::int32_t end) const {
   const char* where = "causal_cache.can_remove";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const Sequence* sequence = state_->find(id);
   if (sequence == nullptr || begin < 0 || begin > end || end > sequence->length) return false;
   if (begin == end) return true;
@@ -189,7 +189,7 @@ bool CausalCache::can_remove(SequenceId id, std::int32_t begin, std::int32_t end
 }
 
 std::uint32_t CausalCache::cells_to_copy(SequenceId id, std::int32_t end) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const Sequence* sequence = state_->find(id);
   std::uint32_t cells = 0;
   if (sequence == nullptr) return cells;
@@ -199,7 +199,7 @@ std::uint32_t CausalCache::cells_to_copy(SequenceId id, std::int32_t end) const 
 
 void CausalCache::defrag() {
   const char* where = "causal_cache.defrag";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->require_sound(where);
   if (!state_->open_forwards.empty()) {
     fail(ErrorKind::kBusy, where, "open forwards: got ", state_->open_forwards.size(), ", allowed none");

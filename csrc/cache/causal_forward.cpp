@@ -13,7 +13,7 @@ constexpr const char* kWhere = "causal_cache.forward";
 constexpr std::int32_t kMaxLength = std::numeric_limits<std::int32_t>::max();
 
 void add_block(const CausalCache::State& state, Forward::State& forward, const ForwardRows& rows,
-               std::map<SequenceId, std::size_t>& part_of) {
+               std::map<SequenceId, std::size_t>& part_of) KVTRIE_REQUIRES(state.mutex) {
   const auto [entry, fresh] = part_of.emplace(rows.sequence, forward.parts.size());
   if (fresh) {
     const Sequence* sequence = state.find(rows.sequence);
@@ -113,7 +113,7 @@ struct OpenedHere {
 
 // A forward that is not registered yet. Throws what is wrong with the rows.
 std::unique_ptr<Forward::State> lay_out(const std::shared_ptr<CausalCache::State>& owner,
-                                        std::span<const ForwardRows> wanted) {
+                                        std::span<const ForwardRows> wanted) KVTRIE_REQUIRES(owner->mutex) {
   auto forward = std::make_unique<Forward::State>();
   forward->status = Status::kDropped;  // until everything is in place
   forward->owner = owner;
@@ -126,7 +126,8 @@ std::unique_ptr<Forward::State> lay_out(const std::shared_ptr<CausalCache::State
 using PassedLists = std::vector<std::shared_ptr<SpanList>>;
 
 // What complete forwards hold and let go of when this one begins: what its sequences have passed, and all of `before`.
-PassedLists ending_with(const CausalCache::State& state, const Forward::State& forward, const Forward::State* before) {
+PassedLists ending_with(const CausalCache::State& state, const Forward::State& forward, const Forward::State* before)
+    KVTRIE_REQUIRES(state.mutex) {
   PassedLists lists;
   for (const ForwardPart& part : forward.parts) {
     const Sequence* sequence = state.find(part.id);
@@ -157,7 +158,8 @@ void require_room(const CausalCache::State& state, const Forward::State& forward
 }
 
 // REQUIRES: require_room. `ending` goes last, so that it stays when memory runs out; first only where it must.
-ForwardPtr open_forward(CausalCache::State& state, std::unique_ptr<Forward::State> fresh, const PassedLists& ending) {
+ForwardPtr open_forward(CausalCache::State& state, std::unique_ptr<Forward::State> fresh, const PassedLists& ending)
+    KVTRIE_REQUIRES(state.mutex) {
   Forward::State& forward = *fresh;
   OpenedHere opened{state, {}};
   opened.ids.reserve(forward.parts.size());
@@ -185,7 +187,7 @@ ForwardPtr open_forward(CausalCache::State& state, std::unique_ptr<Forward::Stat
 // The rows of start_forward, in runs of one sequence. Each must continue its sequence.
 std::vector<ForwardRows> in_runs(const CausalCache::State& state, std::span<const std::int32_t> positions,
                                  std::span<const SequenceId> sequences, const Forward::State* replaced,
-                                 const char* where) {
+                                 const char* where) KVTRIE_REQUIRES(state.mutex) {
   std::vector<ForwardRows> wanted;
   std::map<SequenceId, std::int32_t> next;
   for (std::size_t row = 0; row < positions.size(); ++row) {
@@ -264,7 +266,7 @@ Forward::Forward(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Forward::~Forward() {
   if (state_->status != Status::kOpen) return;
   if (const auto owner = state_->owner.lock()) {
-    const std::lock_guard lock(owner->mutex);
+    const MutexLock lock(owner->mutex);
     owner->discard(*state_);
   }
 }
@@ -275,7 +277,7 @@ bool Forward::complete() const noexcept { return state_->status == State::Status
 
 ForwardPtr CausalCache::begin_forward(std::span<const ForwardRows> rows) {
   require(!rows.empty(), kWhere, "rows: got none, allowed 1 or more");
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->require_sound(kWhere);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     state_->require_idle(state_->known(rows[i].sequence, kWhere), kWhere);
@@ -295,7 +297,7 @@ ForwardPtr CausalCache::start_forward(std::span<const std::int32_t> positions, s
   require(!positions.empty(), where, "positions: got none, allowed 1 or more");
   require(positions.size() == sequences.size(), where, "sequences: got ", sequences.size(), ", allowed ",
           positions.size(), " as positions has");
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->require_sound(where);
   Forward::State* before = state_->current ? state_->current->state_.get() : nullptr;
   const Forward::State* replaced = before != nullptr && before->status == Status::kOpen ? before : nullptr;
@@ -311,13 +313,13 @@ ForwardPtr CausalCache::start_forward(std::span<const std::int32_t> positions, s
 }
 
 ForwardPtr CausalCache::current_forward() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   require(state_->current != nullptr, "causal_cache", "no forward was started");
   return state_->current;
 }
 
 bool CausalCache::drop(Forward& forward) noexcept {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return forward.state_->owner.lock() == state_ && state_->discard(*forward.state_);
 }
 

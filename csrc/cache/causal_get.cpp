@@ -87,7 +87,7 @@ void write_mask(std::span<float> mask, const CausalCache::State& state, const Fo
 }  // namespace
 
 CausalCache::History CausalCache::get(Forward& forward, std::int32_t layer) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Forward::State& open = *forward.state_;
   const std::uint32_t index = require_readable(state_, open, layer, "causal_cache.get");
   std::vector<CellSpans> histories;

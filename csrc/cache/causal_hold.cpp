@@ -1,7 +1,5 @@
 #include "cache/causal_hold.h"
 
-#include <algorithm>
-
 #include "cache/causal_cache_state.h"
 
 namespace kvtrie {
@@ -23,12 +21,13 @@ CausalHold::CausalHold(CausalCache& cache, Forward& forward) : CausalHold(cache,
 std::optional<CausalHold> CausalHold::again(CausalCache& cache, Forward& forward) {
   CausalHold hold(cache, forward, Unplanned{});
   const Forward::State& seen = *hold.forward_;
-  const auto same = [&hold](const ForwardPart& part) {
-    const Sequence* sequence = hold.state_->find(part.id);
-    return sequence != nullptr && sequence->epoch == part.epoch && sequence->layout == part.layout;
-  };
+  hold.state_->mutex.assert_held();  // by its lock
   if (seen.status != Status::kComplete || seen.step == nullptr || hold.state_->damaged) return std::nullopt;
-  if (!std::all_of(seen.parts.begin(), seen.parts.end(), same)) return std::nullopt;
+  for (const ForwardPart& part : seen.parts) {
+    const Sequence* sequence = hold.state_->find(part.id);
+    const bool same = sequence != nullptr && sequence->epoch == part.epoch && sequence->layout == part.layout;
+    if (!same) return std::nullopt;
+  }
   return hold;
 }
 
@@ -39,6 +38,7 @@ ops::StepTables CausalHold::tables() const { return forward_->step->tables(); }
 ops::RecordedTables CausalHold::recorded() const { return forward_->step->recorded(); }
 
 void CausalHold::put_all() {
+  state_->mutex.assert_held();  // by lock_
   state_->complete(*forward_);
   forward_->put.assign(forward_->put.size(), true);
   forward_->puts = forward_->put.size();

@@ -13,9 +13,9 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 
+#include "base/mutex.h"
 #include "cache/causal_cache.h"
 
 namespace kvtrie {
@@ -39,7 +39,7 @@ class CausalHold {
 
   std::shared_ptr<CausalCache::State> state_;
   Forward::State* forward_;
-  std::unique_lock<std::mutex> lock_;
+  MovableMutexLock lock_;  // of the cache
 };
 
 }  // namespace kvtrie

@@ -36,7 +36,7 @@ CellSpans taken_from(const CausalCache::State& state, const Sequence& sequence, 
 
 SpanList CausalCache::lend(SequenceId id, std::int32_t from, std::int32_t to) {
   const char* where = "causal_cache.lend";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Sequence& sequence = state_->known(id, where);
   if (sequence.is_private) {
     fail(ErrorKind::kNotSupported, where, "sequence ", id, " is private: its state does not follow from its tokens");
@@ -61,7 +61,7 @@ SpanList CausalCache::lend(SequenceId id, std::int32_t from, std::int32_t to) {
 
 void CausalCache::borrow(SequenceId id, const SpanList& list, std::int32_t from, std::int32_t to) {
   const char* where = "causal_cache.borrow";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Sequence& sequence = state_->known(id, where);
   state_->require_idle(sequence, where);
   const std::int32_t begin = sequence.borrowed_end;
@@ -79,7 +79,7 @@ void CausalCache::borrow(SequenceId id, const SpanList& list, std::int32_t from,
 
 void CausalCache::truncate(SequenceId id, std::int32_t length) {
   const char* where = "causal_cache.truncate";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Sequence& sequence = state_->known(id, where);
   require(length >= 0 && length <= sequence.length, where, "length: got ", length, ", allowed 0 to ", sequence.length);
   state_->require_resumable(sequence, length, where);
@@ -89,7 +89,7 @@ void CausalCache::truncate(SequenceId id, std::int32_t length) {
 
 void CausalCache::fork(SequenceId from, SequenceId to, std::int32_t length) {
   const char* where = "causal_cache.fork";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const Sequence& source = state_->known(from, where);
   Sequence& target = state_->known(to, where);
   require(length >= 0 && length <= source.length, where, "length: got ", length, ", allowed 0 to ", source.length);
@@ -108,25 +108,25 @@ void CausalCache::fork(SequenceId from, SequenceId to, std::int32_t length) {
 }
 
 std::int32_t CausalCache::borrowed_length(SequenceId id) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const Sequence* sequence = state_->find(id);
   return sequence == nullptr ? 0 : sequence->borrowed_end;
 }
 
 SpanList CausalCache::claim(std::uint32_t count, std::int32_t position) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Reservation none;
   return state_->pool->claim(count, position, 0, none, 0);
 }
 
 CompletionPtr CausalCache::mark() {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->store->mark();
 }
 
 CompletionPtr CausalCache::store_image(const SpanList& list, std::int32_t from, std::int32_t to,
                                        std::int32_t image_position, std::byte* image, std::uint32_t image_cells) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->require_sound("causal_cache.store_image");
   const CellSpans spans = spans_of(*state_, list, from, to, "causal_cache.store_image");
   require_in_image(spans, image_position, image_cells);
@@ -136,7 +136,7 @@ CompletionPtr CausalCache::store_image(const SpanList& list, std::int32_t from, 
 CompletionPtr CausalCache::load_image(const SpanList& list, std::int32_t from, std::int32_t to,
                                       std::int32_t image_position, const std::byte* image, std::uint32_t image_cells,
                                       Owner owner) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->require_sound("causal_cache.load_image");
   const CellSpans spans = spans_of(*state_, list, from, to, "causal_cache.load_image");
   require_in_image(spans, image_position, image_cells);
@@ -147,18 +147,18 @@ CompletionPtr CausalCache::load_image(const SpanList& list, std::int32_t from, s
 }
 
 void CausalCache::distrust_owners() {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->owners.distrust();
 }
 
 Owner CausalCache::owner_of(Cell cell) const {
   require(cell < capacity(), "causal_cache.owner_of", "cell: got ", cell, ", allowed 0 to ", capacity() - 1);
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->owners.owner_of(cell);
 }
 
 std::uint32_t CausalCache::cells_held_only(const SpanList& list, std::uint32_t holders) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->pool->cells_held_only(list.spans(), holders);
 }
 

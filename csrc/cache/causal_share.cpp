@@ -6,7 +6,7 @@ namespace kvtrie {
 
 SpanList CausalCache::share(SequenceId id, std::int32_t from, std::int32_t to) const {
   const char* where = "causal_cache.share";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const CellSpans history = state_->known(id, where).history();
   const std::int32_t first = history.empty() ? to : history.front().position;
   const std::int32_t end = history.empty() ? from : history.back().end_position();
@@ -20,7 +20,7 @@ SpanList CausalCache::share(SequenceId id, std::int32_t from, std::int32_t to) c
 
 void CausalCache::own_from(SequenceId id, std::int32_t position) {
   const char* where = "causal_cache.own_from";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Sequence& sequence = state_->known(id, where);
   state_->require_idle(sequence, where);
   if (position >= sequence.borrowed_end) return;

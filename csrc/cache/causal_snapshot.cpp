@@ -24,18 +24,18 @@ bool Snapshot::consumed() const noexcept { return contents_->consumed; }
 std::uint64_t Snapshot::nbytes() const {
   const auto owner = contents_->owner.lock();
   if (!owner) return 0;
-  const std::lock_guard lock(owner->mutex);
-  return owner->pool->cells_held_only(contents_->spans(), 1) * owner->store->shape().bytes_per_cell();
+  const MutexLock lock(owner->mutex);
+  return owner->pool->cells_held_only(contents_->spans(), 1) * owner->shape.bytes_per_cell();
 }
 
 std::uint64_t Snapshot::shared_nbytes() const {
   const auto owner = contents_->owner.lock();
   if (!owner) return 0;
-  const std::lock_guard lock(owner->mutex);
+  const MutexLock lock(owner->mutex);
   const CellSpans spans = contents_->spans();
   std::uint64_t cells = 0;
   for (const CellSpan& span : spans) cells += span.length;
-  return (cells - owner->pool->cells_held_only(spans, 1)) * owner->store->shape().bytes_per_cell();
+  return (cells - owner->pool->cells_held_only(spans, 1)) * owner->shape.bytes_per_cell();
 }
 
 // ---- contents -----------------------------------------------------------------------------------------------------
@@ -43,14 +43,14 @@ std::uint64_t Snapshot::shared_nbytes() const {
 Snapshot::Contents::Contents(const std::shared_ptr<State>& state, std::int32_t start_in, std::int32_t end_in,
                              bool is_private_in)
     : owner(state), start(start_in), end(end_in), is_private(is_private_in) {
-  const std::lock_guard lock(state->registry);
+  const MutexLock lock(state->registry);
   state->snapshots.insert(this);
 }
 
 Snapshot::Contents::~Contents() {
   const auto state = owner.lock();
   if (!state) return;
-  const std::lock_guard lock(state->registry);
+  const MutexLock lock(state->registry);
   state->snapshots.erase(this);
 }
 
@@ -153,7 +153,7 @@ bool CausalCache::State::restore_by_cutting(SequenceId id, std::int32_t target, 
 
 SnapshotPtr CausalCache::snapshot(SequenceId id, std::int32_t start) {
   require(start >= 0, "causal_cache.snapshot", "start: got ", start, ", allowed 0 or more");
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const Sequence* sequence = state_->find(id);
   if (sequence == nullptr || start >= sequence->length) return nullptr;
   return make_snapshot(state_, sequence->history(), start, sequence->length, sequence->is_private);
@@ -161,7 +161,7 @@ SnapshotPtr CausalCache::snapshot(SequenceId id, std::int32_t start) {
 
 bool CausalCache::restore(SequenceId id, const SnapshotPtr& snapshot, std::int32_t target) {
   const char* where = "causal_cache.restore";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Sequence* sequence = state_->find(id);
   const std::int32_t length = sequence == nullptr ? 0 : sequence->length;
   if (snapshot) require_usable(*snapshot->contents_, state_, where);
@@ -189,7 +189,7 @@ bool CausalCache::restore(SequenceId id, const SnapshotPtr& snapshot, std::int32
 
 std::pair<SnapshotPtr, SnapshotPtr> CausalCache::split(const SnapshotPtr& snapshot, std::int32_t at) {
   if (!snapshot) return {};
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Contents& whole = *snapshot->contents_;
   require_usable(whole, state_, "causal_cache.split");
   if (at <= whole.start) return {nullptr, take_over(state_, whole)};
@@ -213,7 +213,7 @@ std::pair<SnapshotPtr, SnapshotPtr> CausalCache::split(const SnapshotPtr& snapsh
 
 SnapshotPtr CausalCache::merge(const SnapshotPtr& a, const SnapshotPtr& b) {
   const char* where = "causal_cache.merge";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   if (a) require_usable(*a->contents_, state_, where);
   if (b) require_usable(*b->contents_, state_, where);
   if (!a || !b) return a || b ? take_over(state_, a ? *a->contents_ : *b->contents_) : nullptr;
@@ -239,7 +239,7 @@ SnapshotPtr CausalCache::merge(const SnapshotPtr& a, const SnapshotPtr& b) {
 
 void CausalCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets) {
   const char* where = "causal_cache.prepare_snapshots";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const Sequence* existing = state_->find(id);
   const std::int32_t length = existing == nullptr ? 0 : existing->length;
   require(existing == nullptr || existing->schedule.offsets.empty(), where,
@@ -255,7 +255,7 @@ void CausalCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> off
 }
 
 std::vector<SnapshotPtr> CausalCache::take_snapshots(SequenceId id) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Sequence* sequence = state_->find(id);
   if (sequence == nullptr) return {};
   std::vector<SnapshotPtr> captured = std::move(sequence->schedule.captured);

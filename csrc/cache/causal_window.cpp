@@ -51,20 +51,20 @@ const Visibility& CausalCache::visibility() const noexcept { return state_->opti
 std::int32_t CausalCache::memory() const noexcept { return state_->options.memory; }
 
 std::int32_t CausalCache::held_from(SequenceId id) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const Sequence* sequence = state_->find(id);
   return sequence == nullptr ? 0 : sequence->held_from();
 }
 
 bool CausalCache::can_resume(SequenceId id, std::int32_t position) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const Sequence* sequence = state_->find(id);
   return sequence == nullptr ? position == 0 : state_->resumable(*sequence, position);
 }
 
 void CausalCache::start_at(SequenceId id, std::int32_t position) {
   const char* where = "causal_cache.start_at";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Sequence& sequence = state_->known(id, where);
   require(position >= 0, where, "position: got ", position, ", allowed 0 or more");
   require(position == 0 || is_windowed(), where, "position: got ", position,
@@ -76,7 +76,7 @@ void CausalCache::start_at(SequenceId id, std::int32_t position) {
 
 void CausalCache::release_unseen(SequenceId id, std::int32_t next) {
   const char* where = "causal_cache.release_unseen";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Sequence& sequence = state_->known(id, where);
   state_->require_idle(sequence, where);
   const std::int32_t keep = state_->retained_from(std::min(next, sequence.length));
@@ -90,7 +90,7 @@ void CausalCache::release_unseen(SequenceId id, std::int32_t next) {
 }
 
 std::uint32_t CausalCache::live_cells(std::span<const SpanList* const> also) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   std::vector<std::pair<Cell, Cell>> ranges;
   const auto add = [&](const CellSpans& spans) {
     for (const CellSpan& span : spans) ranges.emplace_back(span.cell, span.end_cell());
@@ -104,7 +104,7 @@ std::uint32_t CausalCache::live_cells(std::span<const SpanList* const> also) con
     for (const ForwardPart& part : forward->parts) add(part.claimed.spans());
   }
   {
-    const std::lock_guard snapshots(state_->registry);
+    const MutexLock snapshots(state_->registry);
     for (const Snapshot::Contents* each : state_->snapshots) add(each->spans());
   }
   std::sort(ranges.begin(), ranges.end());

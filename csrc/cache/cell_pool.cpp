@@ -25,28 +25,28 @@ CellPool::CellPool(Cell cells) : cells_(cells), limit_(cells) {
 }
 
 Cell CellPool::free_cells() const noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return free_ + reserved_ - hidden();
 }
 
 Cell CellPool::reserved_cells() const noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return reserved_;
 }
 
 Cell CellPool::held_cells() const noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return cells_ - free_ - reserved_;
 }
 
 Cell CellPool::limit() const noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return limit_;
 }
 
 bool CellPool::set_limit(Cell limit) {
   require(limit >= 1 && limit <= cells_, "cell_pool.set_limit", "limit: got ", limit, ", allowed 1 to ", cells_);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (cells_ - free_ - reserved_ > limit) return false;
   while (free_ < cells_ - limit) take_back(*reservations_);
   limit_ = limit;
@@ -54,7 +54,7 @@ bool CellPool::set_limit(Cell limit) {
 }
 
 std::size_t CellPool::pieces() const noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return pieces_->size();
 }
 
@@ -231,7 +231,7 @@ void CellPool::unlink(Reservation& reservation) noexcept {
 }
 
 void CellPool::release(Reservation& reservation) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   take_back(reservation);
 }
 
@@ -263,7 +263,7 @@ std::vector<CellPool::Run> CellPool::plan_claim(std::uint32_t count, Cell after,
     }
   }
   FreeRuns::iterator limit = free_runs_->end();  // runs from here on are used up (case 3)
-  const auto smallest = [&](std::uint64_t length) {
+  const auto smallest = [&](std::uint64_t length) KVTRIE_REQUIRES(mutex_) {
     if (length > cells_) return limit;
     FreeRuns::iterator run = free_runs_->lower_bound({static_cast<std::uint32_t>(length), 0});
     if (run == used && run != free_runs_->end()) ++run;
@@ -292,7 +292,7 @@ SpanList CellPool::claim(std::uint32_t count, std::int32_t position, Cell after,
   if (count == 0) return list;
   if (!reservation.pool_) reservation.pool_ = shared_from_this();
   ensure(reservation.pool_.get() == this, "cell_pool.claim", "the reservation is of another pool");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (count > free_ + reserved_ - hidden()) {
     const CacheFullCounts counts{count, free_ + reserved_ - hidden(), 0, cells_ - free_ - reserved_};
     throw Error::cache_full(cat("[cell_pool.claim] cells: needed ", count, ", free ", counts.free, ", held ",
@@ -328,7 +328,7 @@ SpanList CellPool::claim(std::uint32_t count, std::int32_t position, Cell after,
 // ---- questions ----------------------------------------------------------------------------------------------------
 
 std::uint32_t CellPool::cells_held_only(const CellSpans& spans, std::uint32_t holders) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::uint32_t cells = 0;
   for (const CellSpan& span : spans) {
     for_each_piece(span, [&](Cell begin, Cell end, std::uint32_t value) {
@@ -339,7 +339,7 @@ std::uint32_t CellPool::cells_held_only(const CellSpans& spans, std::uint32_t ho
 }
 
 std::pair<CellSpans, CellSpans> CellPool::split_by_holders(const CellSpans& spans, std::uint32_t holders) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::pair<CellSpans, CellSpans> parts;
   for (const CellSpan& span : spans) {
     for_each_piece(span, [&](Cell begin, Cell end, std::uint32_t value) {
@@ -351,7 +351,7 @@ std::pair<CellSpans, CellSpans> CellPool::split_by_holders(const CellSpans& span
 }
 
 Cell CellPool::free_without(std::span<const SpanList* const> lists) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Cell free = free_ + reserved_ - hidden();
   std::map<Cell, std::int64_t> changes;  // cell -> of these lists' holds, those that begin less those that end
   for (const SpanList* list : lists) {
@@ -372,7 +372,7 @@ Cell CellPool::free_without(std::span<const SpanList* const> lists) const {
 
 std::uint32_t CellPool::holders_of(Cell cell) const {
   require(cell < cells_, "cell_pool.holders_of", "cell: got ", cell, ", allowed 0 to ", cells_ - 1);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::uint32_t value = std::prev(pieces_->upper_bound(cell))->second;
   return value == kReserved ? 0 : value;
 }

@@ -24,7 +24,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 #include <string>
@@ -32,6 +31,7 @@
 #include <vector>
 
 #include "base/cell_span.h"
+#include "base/mutex.h"
 #include "cache/span_list.h"
 #include "cache/stable_tree.h"
 
@@ -119,44 +119,47 @@ class CellPool : public std::enable_shared_from_this<CellPool> {
 
   explicit CellPool(Cell cells);
 
-  // All below: `mutex_` is held.
-  void reserve_nodes(std::size_t more_spans);
-  PieceAt piece_at(Cell cell) noexcept;
-  Cell end_of(PieceAt piece) noexcept;
-  PieceAt cut(Cell cell) noexcept;              // makes `cell` a border
-  void join_with_previous(Cell cell) noexcept;  // if both sides have the same value
-  void set_value(PieceAt piece, std::uint32_t value) noexcept;
-  void assign(Cell begin, std::uint32_t length, std::uint32_t value) noexcept;  // REQUIRES: within one piece
-  void index(PieceAt piece) noexcept;
-  void unindex(PieceAt piece) noexcept;
-  void hold(const CellSpan& span) noexcept;  // REQUIRES: held or being claimed; nodes reserved
-  void unhold(const CellSpan& span) noexcept;
-  void unhold(const CellSpans& spans) noexcept;
-  void require_held(const CellSpans& spans) const;
-  void enroll(SpanList& list) noexcept;
-  void resign(SpanList& list) noexcept;
-  void take_back(Reservation& reservation) noexcept;
-  void unlink(Reservation& reservation) noexcept;
-  void keep_back(Reservation& reservation, Cell cell, std::uint32_t length) noexcept;
-  std::vector<Run> plan_claim(std::uint32_t count, Cell after, std::uint32_t reserve_ahead);
-  void reserve_behind(Reservation& reservation, Cell cell, std::uint32_t reserve_ahead) noexcept;
-  Cell hidden() const noexcept { return cells_ - limit_; }  // free ones that the limit keeps from being claimed
-  void check_pieces(std::vector<std::string>& faults) const;
-  void check_lists(std::vector<std::string>& faults) const;
-  void check_reservations(std::vector<std::string>& faults) const;
+  void reserve_nodes(std::size_t more_spans) KVTRIE_REQUIRES(mutex_);
+  PieceAt piece_at(Cell cell) noexcept KVTRIE_REQUIRES(mutex_);
+  Cell end_of(PieceAt piece) noexcept KVTRIE_REQUIRES(mutex_);
+  PieceAt cut(Cell cell) noexcept KVTRIE_REQUIRES(mutex_);              // makes `cell` a border
+  void join_with_previous(Cell cell) noexcept KVTRIE_REQUIRES(mutex_);  // if both sides have the same value
+  void set_value(PieceAt piece, std::uint32_t value) noexcept KVTRIE_REQUIRES(mutex_);
+  // REQUIRES: within one piece.
+  void assign(Cell begin, std::uint32_t length, std::uint32_t value) noexcept KVTRIE_REQUIRES(mutex_);
+  void index(PieceAt piece) noexcept KVTRIE_REQUIRES(mutex_);
+  void unindex(PieceAt piece) noexcept KVTRIE_REQUIRES(mutex_);
+  void hold(const CellSpan& span) noexcept KVTRIE_REQUIRES(mutex_);  // REQUIRES: held or being claimed; nodes reserved
+  void unhold(const CellSpan& span) noexcept KVTRIE_REQUIRES(mutex_);
+  void unhold(const CellSpans& spans) noexcept KVTRIE_REQUIRES(mutex_);
+  void require_held(const CellSpans& spans) const KVTRIE_REQUIRES(mutex_);
+  void enroll(SpanList& list) noexcept KVTRIE_REQUIRES(mutex_);
+  void resign(SpanList& list) noexcept KVTRIE_REQUIRES(mutex_);
+  void take_back(Reservation& reservation) noexcept KVTRIE_REQUIRES(mutex_);
+  void unlink(Reservation& reservation) noexcept KVTRIE_REQUIRES(mutex_);
+  void keep_back(Reservation& reservation, Cell cell, std::uint32_t length) noexcept KVTRIE_REQUIRES(mutex_);
+  std::vector<Run> plan_claim(std::uint32_t count, Cell after, std::uint32_t reserve_ahead) KVTRIE_REQUIRES(mutex_);
+  void reserve_behind(Reservation& reservation, Cell cell, std::uint32_t reserve_ahead) noexcept
+      KVTRIE_REQUIRES(mutex_);
+  // Free ones that the limit keeps from being claimed.
+  Cell hidden() const noexcept KVTRIE_REQUIRES(mutex_) { return cells_ - limit_; }
+  void check_pieces(std::vector<std::string>& faults) const KVTRIE_REQUIRES(mutex_);
+  void check_lists(std::vector<std::string>& faults) const KVTRIE_REQUIRES(mutex_);
+  void check_reservations(std::vector<std::string>& faults) const KVTRIE_REQUIRES(mutex_);
   template <class Visit>
-  void for_each_piece(const CellSpan& span, Visit visit) const;  // visit(begin, end, value)
+  void for_each_piece(const CellSpan& span, Visit visit) const KVTRIE_REQUIRES(mutex_);  // visit(begin, end, value)
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   const Cell cells_;
-  Cell free_ = 0, reserved_ = 0;
-  Cell limit_;  // free_ >= hidden(): what is held or reserved is at most this
-  StableTree<Pieces> pieces_;
-  StableTree<FreeRuns> free_runs_;
-  SpanList* lists_ = nullptr;
-  Reservation* reservations_ = nullptr;
-  std::size_t counted_spans_ = 0;  // spans in registered counted lists
-  std::size_t reservation_count_ = 0;
+  Cell free_ KVTRIE_GUARDED_BY(mutex_) = 0;
+  Cell reserved_ KVTRIE_GUARDED_BY(mutex_) = 0;
+  Cell limit_ KVTRIE_GUARDED_BY(mutex_);  // free_ >= hidden(): what is held or reserved is at most this
+  StableTree<Pieces> pieces_ KVTRIE_GUARDED_BY(mutex_);
+  StableTree<FreeRuns> free_runs_ KVTRIE_GUARDED_BY(mutex_);
+  SpanList* lists_ KVTRIE_GUARDED_BY(mutex_) = nullptr;
+  Reservation* reservations_ KVTRIE_GUARDED_BY(mutex_) = nullptr;
+  std::size_t counted_spans_ KVTRIE_GUARDED_BY(mutex_) = 0;  // spans in registered counted lists
+  std::size_t reservation_count_ KVTRIE_GUARDED_BY(mutex_) = 0;
 };
 
 template <class Visit>

@@ -105,7 +105,7 @@ void CellPool::check_reservations(std::vector<std::string>& faults) const {
 }
 
 std::vector<std::string> CellPool::check() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::string> faults;
   check_pieces(faults);
   check_lists(faults);
@@ -114,7 +114,7 @@ std::vector<std::string> CellPool::check() const {
 }
 
 std::string CellPool::dump() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::ostringstream out;
   for (auto piece = pieces_->begin(); piece != pieces_->end(); ++piece) {
     const auto next = std::next(piece);

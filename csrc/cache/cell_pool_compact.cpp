@@ -37,7 +37,7 @@ void relabel(CellSpans& spans, const std::vector<CellMove>& moves) {
 }  // namespace
 
 std::vector<CellMove> CellPool::compact() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<CellMove> moves;
   moves.reserve(pieces_->size());
   std::vector<Pieces::value_type::second_type> values;

@@ -10,12 +10,15 @@ namespace kvtrie {
 // ---- state --------------------------------------------------------------------------------------------------------
 
 EncoderCache::State::State(std::unique_ptr<KvStore> store_in, std::vector<std::int32_t> layers_in)
-    : store(std::move(store_in)), pool(CellPool::create(store->shape().cells)), layers(std::move(layers_in)) {
+    : store(std::move(store_in)),
+      shape(store->shape()),
+      pool(CellPool::create(shape.cells)),
+      layers(std::move(layers_in)) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const bool fresh = layer_index.emplace(layers[i], static_cast<std::uint32_t>(i)).second;
     require(fresh, "encoder_cache", "layers: got ", layers[i], " twice, allowed once");
   }
-  const std::uint32_t stored = store->shape().layers;
+  const std::uint32_t stored = shape.layers;
   require(layers.size() == stored, "encoder_cache", "layers: got ", layers.size(), ", allowed ", stored,
           " as the store has");
 }
@@ -93,7 +96,7 @@ const std::vector<std::int32_t>& EncoderCache::layers() const noexcept { return 
 
 bool EncoderCache::has_layer(std::int32_t layer) const noexcept { return state_->layer_index.count(layer) != 0; }
 
-const KvShape& EncoderCache::shape() const noexcept { return state_->store->shape(); }
+const KvShape& EncoderCache::shape() const noexcept { return state_->shape; }
 
 std::uint64_t EncoderCache::nbytes() const noexcept { return shape().bytes_per_cell() * shape().cells; }
 
@@ -102,12 +105,12 @@ Cell EncoderCache::capacity() const noexcept { return shape().cells; }
 Cell EncoderCache::free_cells() const { return state_->pool->free_cells(); }
 
 std::int32_t EncoderCache::length(SequenceId id) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->length(id);
 }
 
 std::optional<EncoderCache::Item> EncoderCache::item(SequenceId id) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const EncoderSequence* sequence = state_->find(id);
   if (sequence == nullptr || !sequence->has_item()) return std::nullopt;
   return Item{sequence->position, sequence->cells.spans()};
@@ -119,6 +122,7 @@ bool EncoderCache::can_resume(SequenceId id, std::int32_t position) const {
 
 CellPool& EncoderCache::pool() noexcept { return *state_->pool; }
 
-KvStore& EncoderCache::store() noexcept { return *state_->store; }
+// What it is used for is not followed: the caller serialises, as the header says.
+KvStore& EncoderCache::store() noexcept KVTRIE_NO_THREAD_SAFETY_ANALYSIS { return *state_->store; }
 
 }  // namespace kvtrie

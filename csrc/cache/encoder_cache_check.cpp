@@ -17,7 +17,8 @@ void check_labels(const CellSpans& cells, const std::string& who, Faults& faults
   }
 }
 
-void check_sequence(SequenceId id, const EncoderSequence& sequence, const EncoderCache::State& state, Faults& faults) {
+void check_sequence(SequenceId id, const EncoderSequence& sequence, const EncoderCache::State& state, Faults& faults)
+    KVTRIE_REQUIRES(state.mutex) {
   const std::string who = cat("sequence ", id);
   check_labels(sequence.cells.spans(), who, faults);
   if (!sequence.cells.counted()) faults.push_back(cat(who, ": its cells are not counted"));
@@ -34,7 +35,8 @@ void check_sequence(SequenceId id, const EncoderSequence& sequence, const Encode
   }
 }
 
-void check_forward(const EncoderForward::State& forward, const EncoderCache::State& state, Faults& faults) {
+void check_forward(const EncoderForward::State& forward, const EncoderCache::State& state, Faults& faults)
+    KVTRIE_REQUIRES(state.mutex) {
   std::uint32_t rows = 0, items = 0;
   for (const EncoderPart& part : forward.parts) {
     const std::string who = cat("forward: sequence ", part.id);
@@ -56,7 +58,7 @@ void write(std::ostringstream& out, const CellSpans& spans) {
 }  // namespace
 
 std::vector<std::string> EncoderCache::check() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Faults faults = state_->pool->check();
   for (const auto& [id, sequence] : state_->sequences) check_sequence(id, sequence, *state_, faults);
   if (const EncoderForward::State* forward = state_->unended()) check_forward(*forward, *state_, faults);
@@ -64,7 +66,7 @@ std::vector<std::string> EncoderCache::check() const {
 }
 
 std::string EncoderCache::dump() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   std::ostringstream out;
   std::map<SequenceId, const EncoderSequence*> ordered;
   for (const auto& [id, sequence] : state_->sequences) ordered.emplace(id, &sequence);

@@ -5,7 +5,7 @@ namespace kvtrie {
 
 void EncoderCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t length) {
   const char* where = "encoder_cache.copy_prefix";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const EncoderSequence* source = state_->find(from);
   require(source != nullptr, where, "sequence: got ", from, ", allowed one of the ", state_->sequences.size(),
           " open ones");
@@ -27,7 +27,7 @@ void EncoderCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t leng
 
 void EncoderCache::remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end) {
   const char* where = "encoder_cache.remove";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const std::int32_t length = state_->length(id);
   const std::int32_t stop = end.value_or(length);
   require(begin >= 0 && begin <= length, where, "begin: got ", begin, ", allowed 0 to ", length);
@@ -46,7 +46,7 @@ void EncoderCache::remove(SequenceId id, std::int32_t begin, std::optional<std::
 
 void EncoderCache::defrag() {
   const char* where = "encoder_cache.defrag";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->require_sound(where);
   const EncoderForward::State* forward = state_->unended();
   if (forward != nullptr && forward->brings) fail(ErrorKind::kBusy, where, "items are being put in an open forward");

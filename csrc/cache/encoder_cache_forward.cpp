@@ -16,7 +16,7 @@ constexpr const char* kWhere = "encoder_cache.start_forward";
 constexpr std::int32_t kMaxLength = std::numeric_limits<std::int32_t>::max();
 
 void add_row(const CacheState& state, ForwardState& forward, std::int32_t position, SequenceId id,
-             std::map<SequenceId, std::size_t>& part_of) {
+             std::map<SequenceId, std::size_t>& part_of) KVTRIE_REQUIRES(state.mutex) {
   require(id >= 0 && id < kFirstOpenedSequence, kWhere, "sequences: got ", id, " in row ", forward.rows,
           ", allowed 0 to ", kFirstOpenedSequence - 1);
   const auto [entry, fresh] = part_of.emplace(id, forward.parts.size());
@@ -40,7 +40,7 @@ void add_row(const CacheState& state, ForwardState& forward, std::int32_t positi
 }
 
 std::unique_ptr<ForwardState> lay_out(const std::shared_ptr<CacheState>& owner, std::span<const std::int32_t> positions,
-                                      std::span<const SequenceId> sequences) {
+                                      std::span<const SequenceId> sequences) KVTRIE_REQUIRES(owner->mutex) {
   auto forward = std::make_unique<ForwardState>();
   forward->owner = owner;
   forward->put.assign(owner->layers.size(), false);
@@ -93,7 +93,7 @@ struct OpenedHere {
 // REQUIRES: the room for the items is there once `before` (may be null) has ended. That ends last, so that it stays
 // when memory runs out; first only where its cells are needed.
 EncoderForwardPtr begin(CacheState& state, std::unique_ptr<ForwardState> planned, std::span<const EncoderItem> items,
-                        std::uint64_t cells, ForwardState* before) {
+                        std::uint64_t cells, ForwardState* before) KVTRIE_REQUIRES(state.mutex) {
   ForwardState& forward = *planned;
   OpenedHere opened{state, {}};
   opened.ids.reserve(forward.parts.size());
@@ -114,7 +114,8 @@ EncoderForwardPtr begin(CacheState& state, std::unique_ptr<ForwardState> planned
 // What completion changes, made before it changes anything.
 using Captured = std::vector<EncoderCache::SnapshotPtr>;
 
-Captured captured_by(const CacheState& state, const ForwardState& forward, const EncoderPart& part) {
+Captured captured_by(const CacheState& state, const ForwardState& forward, const EncoderPart& part)
+    KVTRIE_REQUIRES(state.mutex) {
   const EncoderSequence& sequence = *state.find(part.id);
   const bool brings = !part.claimed.empty();
   const CellSpans& cells = brings ? part.claimed.spans() : sequence.cells.spans();
@@ -122,7 +123,7 @@ Captured captured_by(const CacheState& state, const ForwardState& forward, const
   return state.capture(sequence, cells, position, std::max(sequence.length, part.end), forward.owner.lock());
 }
 
-void advance(CacheState& state, EncoderPart& part, Captured& captured) noexcept {
+void advance(CacheState& state, EncoderPart& part, Captured& captured) noexcept KVTRIE_REQUIRES(state.mutex) {
   EncoderSequence& sequence = *state.find(part.id);
   sequence.length = std::max(sequence.length, part.end);
   sequence.forward = nullptr;
@@ -239,7 +240,7 @@ EncoderForwardPtr EncoderCache::start_forward(std::span<const std::int32_t> posi
           ", allowed ", kMaxLength);
   require(positions.size() == sequences.size(), kWhere, "sequences: got ", sequences.size(), ", allowed ",
           positions.size(), " as positions has");
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->require_sound(kWhere);
   ForwardState* before = state_->unended();
   std::unique_ptr<ForwardState> planned = lay_out(state_, positions, sequences);
@@ -251,13 +252,13 @@ EncoderForwardPtr EncoderCache::start_forward(std::span<const std::int32_t> posi
 }
 
 EncoderForwardPtr EncoderCache::current_forward() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   require(state_->current != nullptr, "encoder_cache", "no forward was started");
   return state_->current;
 }
 
 void EncoderCache::drop(EncoderForward& forward) noexcept {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   if (forward.state_->owner.lock() != state_) return;
   state_->drop(*forward.state_);
   state_->forget_empty(*forward.state_);

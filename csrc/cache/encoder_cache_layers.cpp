@@ -13,7 +13,7 @@ using Status = ForwardState::Status;
 using CacheState = EncoderCache::State;
 
 // The cells of the item that the rows of a part see, in a forward that is not dropped; empty without one.
-const CellSpans& seen_by(const CacheState& state, const EncoderPart& part) {
+const CellSpans& seen_by(const CacheState& state, const EncoderPart& part) KVTRIE_REQUIRES(state.mutex) {
   return part.claimed.empty() ? state.find(part.id)->cells.spans() : part.claimed.spans();
 }
 
@@ -34,7 +34,7 @@ std::vector<RowRun> runs_of(const ForwardState& forward) {
 }
 
 // Every row sees all of its sequence's item, so all bounds of a block are alike.
-PreparedStepPtr prepare(CacheState& state, const ForwardState& forward) {
+PreparedStepPtr prepare(CacheState& state, const ForwardState& forward) KVTRIE_REQUIRES(state.mutex) {
   std::vector<std::vector<ops::RowBounds>> bounds;
   bounds.reserve(forward.blocks.size());
   std::vector<ops::QueryRows> queries;
@@ -53,7 +53,7 @@ void require_of(const std::shared_ptr<CacheState>& state, const ForwardState& fo
 
 // The layer's index. Its items are put, the others are those that the forward saw; planned again when cells moved.
 std::uint32_t require_readable(const std::shared_ptr<CacheState>& state, ForwardState& forward, std::int32_t layer,
-                               const char* where) {
+                               const char* where) KVTRIE_REQUIRES(state->mutex) {
   require_of(state, forward, where);
   state->require_sound(where);
   const std::uint32_t index = state->index_of(layer, where);
@@ -101,7 +101,8 @@ class FirstPut {
   ForwardState* forward_;
 };
 
-void store_layer(CacheState& state, ForwardState& forward, std::uint32_t index, const Tensor& k, const Tensor& v) {
+void store_layer(CacheState& state, ForwardState& forward, std::uint32_t index, const Tensor& k, const Tensor& v)
+    KVTRIE_REQUIRES(state.mutex) {
   if (forward.step == nullptr) {
     forward.step = prepare(state, forward);
     forward.layout = state.layout;
@@ -119,7 +120,7 @@ struct Columns {
   std::uint32_t count = 0;
 };
 
-Columns columns_of(const CacheState& state, const ForwardState& forward) {
+Columns columns_of(const CacheState& state, const ForwardState& forward) KVTRIE_REQUIRES(state.mutex) {
   Columns columns;
   std::map<Cell, std::uint32_t> placed;  // first cell of an item -> column; items share all cells or none
   for (const EncoderPart& part : forward.parts) {
@@ -140,7 +141,8 @@ std::pair<Tensor, Tensor> rows_of(KvStore& store, std::uint32_t index, const Cel
   return {k.slice(0, 0), v.slice(0, 0)};
 }
 
-Tensor mask_of(const CacheState& state, const ForwardState& forward, const Columns& columns) {
+Tensor mask_of(const CacheState& state, const ForwardState& forward, const Columns& columns)
+    KVTRIE_REQUIRES(state.mutex) {
   Tensor mask = Tensor::host(DType::kFloat32, {forward.rows, columns.count});
   const auto values = mask.host_span<float>();
   std::fill(values.begin(), values.end(), -std::numeric_limits<float>::infinity());
@@ -158,7 +160,7 @@ Tensor mask_of(const CacheState& state, const ForwardState& forward, const Colum
 
 void EncoderCache::put(EncoderForward& forward, std::int32_t layer, const Tensor& k, const Tensor& v) {
   const char* where = "encoder_cache.put";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   ForwardState& open = *forward.state_;
   require_of(state_, open, where);
   state_->require_sound(where);
@@ -180,7 +182,7 @@ void EncoderCache::put(EncoderForward& forward, std::int32_t layer, const Tensor
 Tensor EncoderCache::attend(EncoderForward& forward, std::int32_t layer, const Tensor& q,
                             const ops::AttentionOptions& options) {
   const char* where = "encoder_cache.attend";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   ForwardState& open = *forward.state_;
   const std::uint32_t index = require_readable(state_, open, layer, where);
   check_query(*state_->store, open.rows, q, options, where);
@@ -188,7 +190,7 @@ Tensor EncoderCache::attend(EncoderForward& forward, std::int32_t layer, const T
 }
 
 CausalCache::History EncoderCache::get(EncoderForward& forward, std::int32_t layer) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   ForwardState& open = *forward.state_;
   const std::uint32_t index = require_readable(state_, open, layer, "encoder_cache.get");
   const Columns columns = columns_of(*state_, open);

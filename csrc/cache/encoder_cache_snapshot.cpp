@@ -29,9 +29,9 @@ using Contents = Snapshot::Contents;
 std::uint64_t bytes_held(const Contents& contents, bool alone) {
   const auto owner = contents.owner.lock();
   if (!owner) return 0;
-  const std::lock_guard lock(owner->mutex);
+  const MutexLock lock(owner->mutex);
   const std::uint64_t own = owner->pool->cells_held_only(contents.cells.spans(), 1);
-  return (alone ? own : contents.cells.length() - own) * owner->store->shape().bytes_per_cell();
+  return (alone ? own : contents.cells.length() - own) * owner->shape.bytes_per_cell();
 }
 
 void require_usable(const Contents& contents, const std::shared_ptr<EncoderCache::State>& state, const char* where) {
@@ -101,7 +101,7 @@ std::vector<SnapshotPtr> EncoderCache::State::capture(const EncoderSequence& seq
 
 SnapshotPtr EncoderCache::snapshot(SequenceId id, std::int32_t start) {
   require(start >= 0, "encoder_cache.snapshot", "start: got ", start, ", allowed 0 or more");
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const std::int32_t length = state_->length(id);
   if (start >= length) return nullptr;
   const EncoderSequence& sequence = *state_->find(id);
@@ -109,13 +109,13 @@ SnapshotPtr EncoderCache::snapshot(SequenceId id, std::int32_t start) {
 }
 
 bool EncoderCache::can_restore(SequenceId id, const SnapshotPtr& snapshot, std::int32_t target) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   if (snapshot) require_usable(*snapshot->contents_, state_, "encoder_cache.can_restore");
   return plan_restore(state_->length(id), snapshot ? snapshot->contents_.get() : nullptr, target).possible;
 }
 
 bool EncoderCache::restore(SequenceId id, const SnapshotPtr& snapshot, std::int32_t target) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   if (snapshot) require_usable(*snapshot->contents_, state_, "encoder_cache.restore");
   const Contents* contents = snapshot ? snapshot->contents_.get() : nullptr;
   const Restoring plan = plan_restore(state_->length(id), contents, target);
@@ -138,7 +138,7 @@ bool EncoderCache::restore(SequenceId id, const SnapshotPtr& snapshot, std::int3
 
 std::pair<SnapshotPtr, SnapshotPtr> EncoderCache::split(const SnapshotPtr& snapshot, std::int32_t at) {
   if (!snapshot) return {};
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Contents& whole = *snapshot->contents_;
   require_usable(whole, state_, "encoder_cache.split");
   const std::int32_t border = std::clamp(at, whole.start, whole.end);
@@ -154,7 +154,7 @@ std::pair<SnapshotPtr, SnapshotPtr> EncoderCache::split(const SnapshotPtr& snaps
 
 SnapshotPtr EncoderCache::merge(const SnapshotPtr& a, const SnapshotPtr& b) {
   const char* where = "encoder_cache.merge";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   if (a) require_usable(*a->contents_, state_, where);
   if (b) require_usable(*b->contents_, state_, where);
   if (!a && !b) return nullptr;
@@ -172,7 +172,7 @@ SnapshotPtr EncoderCache::merge(const SnapshotPtr& a, const SnapshotPtr& b) {
 
 void EncoderCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets) {
   const char* where = "encoder_cache.prepare_snapshots";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const EncoderSequence* existing = state_->find(id);
   const std::int32_t length = state_->length(id);
   require(existing == nullptr || existing->schedule.offsets.empty(), where,
@@ -191,7 +191,7 @@ void EncoderCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> of
 }
 
 std::vector<SnapshotPtr> EncoderCache::take_snapshots(SequenceId id) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   EncoderSequence* sequence = state_->find(id);
   if (sequence == nullptr) return {};
   const bool text = sequence->forward != nullptr && !sequence->forward->brings;

@@ -20,12 +20,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "cache/encoder_cache.h"
 
 namespace kvtrie {
@@ -56,39 +56,41 @@ struct EncoderCache::State {
   ~State();  // lists that outlive the cache still release, but tell nobody
 
   // --- set at creation -------------------------------------------------------------------------------------------
-  const std::unique_ptr<KvStore> store;
+  const std::unique_ptr<KvStore> store KVTRIE_POINTEE_GUARDED_BY(mutex);
+  const KvShape& shape;  // of the store
   const std::shared_ptr<CellPool> pool;
   const std::vector<std::int32_t> layers;
   std::map<std::int32_t, std::uint32_t> layer_index;
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
-  mutable std::mutex mutex;
-  std::unordered_map<SequenceId, EncoderSequence> sequences;
-  EncoderForwardPtr current;  // what start_forward made last
-  std::uint64_t stamp = 0;    // of epochs
-  std::uint64_t layout = 0;   // changes when cells move
-  bool damaged = false;       // a device failure left cells with unknown bytes
+  mutable Mutex mutex;
+  std::unordered_map<SequenceId, EncoderSequence> sequences KVTRIE_GUARDED_BY(mutex);
+  EncoderForwardPtr current KVTRIE_GUARDED_BY(mutex);  // what start_forward made last
+  std::uint64_t stamp KVTRIE_GUARDED_BY(mutex) = 0;    // of epochs
+  std::uint64_t layout KVTRIE_GUARDED_BY(mutex) = 0;   // changes when cells move
+  bool damaged KVTRIE_GUARDED_BY(mutex) = false;       // a device failure left cells with unknown bytes
 
-  // All below: `mutex` is held.
   std::uint32_t index_of(std::int32_t layer, const char* where) const;
-  EncoderSequence* find(SequenceId id);
-  const EncoderSequence* find(SequenceId id) const;
-  EncoderSequence& open(SequenceId id);          // existing or new
-  void forget_if_empty(SequenceId id) noexcept;  // numbers need no entry at length 0
-  void require_sound(const char* where) const;
-  std::int32_t length(SequenceId id) const;         // the rows of a kText forward count
-  EncoderForward::State* unended() const noexcept;  // the forward that is kText or kOpen; null
+  EncoderSequence* find(SequenceId id) KVTRIE_REQUIRES(mutex);
+  const EncoderSequence* find(SequenceId id) const KVTRIE_REQUIRES(mutex);
+  EncoderSequence& open(SequenceId id) KVTRIE_REQUIRES(mutex);          // existing or new
+  void forget_if_empty(SequenceId id) noexcept KVTRIE_REQUIRES(mutex);  // numbers need no entry at length 0
+  void require_sound(const char* where) const KVTRIE_REQUIRES(mutex);
+  std::int32_t length(SequenceId id) const KVTRIE_REQUIRES(mutex);         // the rows of a kText forward count
+  EncoderForward::State* unended() const noexcept KVTRIE_REQUIRES(mutex);  // the forward that is kText or kOpen; null
   // Readies a sequence for a change: ends the forward that it is in. Strong: throws before anything changed.
-  void make_idle(SequenceId id);
-  void end(EncoderForward::State& forward);       // rows that brought nothing count, unfinished items go; strong
-  void complete(EncoderForward::State& forward);  // strong, too
-  void drop(EncoderForward::State& forward) noexcept;
+  void make_idle(SequenceId id) KVTRIE_REQUIRES(mutex);
+  // Rows that brought nothing count, unfinished items go; strong.
+  void end(EncoderForward::State& forward) KVTRIE_REQUIRES(mutex);
+  void complete(EncoderForward::State& forward) KVTRIE_REQUIRES(mutex);  // strong, too
+  void drop(EncoderForward::State& forward) noexcept KVTRIE_REQUIRES(mutex);
   // Sequences that the forward brought into being and left empty, but for `kept`.
-  void forget_empty(const EncoderForward::State& forward, SequenceId kept = -1) noexcept;
-  void let_go(EncoderSequence& sequence) noexcept;  // of its item
+  void forget_empty(const EncoderForward::State& forward, SequenceId kept = -1) noexcept KVTRIE_REQUIRES(mutex);
+  void let_go(EncoderSequence& sequence) noexcept KVTRIE_REQUIRES(mutex);  // of its item
   // What fires when the sequence, with this item, reaches `length`.
   std::vector<SnapshotPtr> capture(const EncoderSequence& sequence, const CellSpans& cells, std::int32_t position,
-                                   std::int32_t length, const std::shared_ptr<State>& self) const;
+                                   std::int32_t length, const std::shared_ptr<State>& self) const
+      KVTRIE_REQUIRES(mutex);
 };
 
 // Rows [row, row + count) of a forward are the positions from `position` of part `part`.
@@ -127,7 +129,7 @@ struct EncoderForward::State {
 
 // encoder_cache_forward.cpp: claims the items of a forward that has none yet, which is kOpen then. Strong.
 void claim_items(EncoderCache::State& state, EncoderForward::State& forward, std::span<const EncoderItem> items,
-                 const char* where);
+                 const char* where) KVTRIE_REQUIRES(state.mutex);
 
 // What a snapshot holds of [start, end).
 struct EncoderCache::Snapshot::Contents {

@@ -166,17 +166,17 @@ std::optional<std::uint32_t> HybridCache::free_slots() const {
 }
 
 std::int32_t HybridCache::length(SequenceId id) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->length(id);
 }
 
 bool HybridCache::can_resume(SequenceId id, std::int32_t position) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->can_resume(id, position);
 }
 
 std::vector<std::string> HybridCache::check() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   std::vector<std::string> faults;
   for (std::size_t i = 0; i < state_->parts.size(); ++i) {
     for (const std::string& fault : state_->parts[i]->check()) faults.push_back(cat("cache ", i, ": ", fault));
@@ -185,7 +185,7 @@ std::vector<std::string> HybridCache::check() const {
 }
 
 std::string HybridCache::dump() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   std::ostringstream out;
   for (std::size_t i = 0; i < state_->parts.size(); ++i) out << "cache " << i << '\n' << state_->parts[i]->dump();
   for (const HybridMember& member : state_->members) {

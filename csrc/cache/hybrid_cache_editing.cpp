@@ -8,12 +8,14 @@ namespace {
 
 using CacheState = HybridCache::State;
 
-void check_middle(const CacheState& state, SequenceId id, std::int32_t begin, std::int32_t end, const char* where) {
+void check_middle(const CacheState& state, SequenceId id, std::int32_t begin, std::int32_t end, const char* where)
+    KVTRIE_REQUIRES(state.mutex) {
   state.level(id, where);
   for (const auto& part : state.parts) part->check_remove_middle(id, begin, end, where);
 }
 
-void copy_all(const CacheState& state, SequenceId from, SequenceId to, std::int32_t length) {
+void copy_all(const CacheState& state, SequenceId from, SequenceId to, std::int32_t length)
+    KVTRIE_REQUIRES(state.mutex) {
   const bool nothing = state.length(from) == 0;  // the parts need not know an empty sequence
   for (const auto& part : state.parts) {
     if (!nothing) {
@@ -58,7 +60,7 @@ class Before {
 enum class Way : std::uint8_t { kNone, kRestore, kCut };
 
 Way way_of(const CacheState& state, std::size_t part, SequenceId id, const HybridCache::Snapshot::Contents* contents,
-           std::int32_t target) {
+           std::int32_t target) KVTRIE_REQUIRES(state.mutex) {
   const std::int32_t length = state.length_in(part, id);
   if (contents != nullptr && state.parts[part]->can_restore(id, contents->parts[part], target)) return Way::kRestore;
   const bool below = contents == nullptr || (target <= contents->start && contents->start <= length);
@@ -66,7 +68,7 @@ Way way_of(const CacheState& state, std::size_t part, SequenceId id, const Hybri
 }
 
 std::vector<Way> plan_restore(const CacheState& state, SequenceId id, const HybridCache::Snapshot::Contents* contents,
-                              std::int32_t target) {
+                              std::int32_t target) KVTRIE_REQUIRES(state.mutex) {
   if (target < 0 || (contents != nullptr && target > contents->end)) return {};
   std::vector<Way> ways;
   for (std::size_t i = 0; i < state.parts.size(); ++i) {
@@ -80,7 +82,7 @@ std::vector<Way> plan_restore(const CacheState& state, SequenceId id, const Hybr
 
 void HybridCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t length) {
   const char* where = "hybrid_cache.copy_prefix";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   require(to >= 0 && (to < kFirstOpenedSequence || state_->length(to) > 0), where, "sequence: got ", to,
           ", allowed 0 to ", kFirstOpenedSequence - 1);
   state_->take_back_torn(from);
@@ -101,7 +103,7 @@ void HybridCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t lengt
 
 void HybridCache::remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end) {
   const char* where = "hybrid_cache.remove";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const std::int32_t length = state_->length(id);
   const std::int32_t stop = end.value_or(length);
   require(begin >= 0 && begin <= length, where, "begin: got ", begin, ", allowed 0 to ", length);
@@ -123,7 +125,7 @@ void HybridCache::remove(SequenceId id, std::int32_t begin, std::optional<std::i
 
 bool HybridCache::restore(SequenceId id, const SnapshotPtr& snapshot, std::int32_t target) {
   const char* where = "hybrid_cache.restore";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const Snapshot::Contents* contents = snapshot ? snapshot->contents_.get() : nullptr;
   if (contents != nullptr) require_usable(*contents, state_, where);
   require(id >= 0 && (id < kFirstOpenedSequence || state_->length(id) > 0), where, "sequence: got ", id,
@@ -149,7 +151,7 @@ bool HybridCache::restore(SequenceId id, const SnapshotPtr& snapshot, std::int32
 
 void HybridCache::defrag() {
   const char* where = "hybrid_cache.defrag";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   if (!state_->members.empty() && !state_->whole()) fail(ErrorKind::kBusy, where, "a step is open");
   for (const auto& part : state_->parts) part->defrag();
 }

@@ -30,7 +30,7 @@ template <class Size>
 std::uint64_t sum_of(const Contents& contents, Size size) {
   const auto owner = contents.owner.lock();
   if (!owner) return 0;
-  const std::lock_guard lock(owner->mutex);
+  const MutexLock lock(owner->mutex);
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < contents.parts.size(); ++i) {
     if (contents.parts[i]) bytes += size(*owner->parts[i], contents.parts[i]);
@@ -91,7 +91,7 @@ std::uint64_t Snapshot::shared_nbytes() const {
 SnapshotPtr HybridCache::snapshot(SequenceId id, std::int32_t start) {
   const char* where = "hybrid_cache.snapshot";
   require(start >= 0, where, "start: got ", start, ", allowed 0 or more");
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->take_back_torn(id);
   const std::int32_t length = state_->level(id, where);
   if (start >= length) return nullptr;
@@ -103,7 +103,7 @@ SnapshotPtr HybridCache::snapshot(SequenceId id, std::int32_t start) {
 
 std::pair<SnapshotPtr, SnapshotPtr> HybridCache::split(const SnapshotPtr& snapshot, std::int32_t at) {
   if (!snapshot) return {};
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Contents& whole = *snapshot->contents_;
   require_usable(whole, state_, "hybrid_cache.split");
   if (at <= whole.start) return {nullptr, take_over(state_, whole)};
@@ -120,7 +120,7 @@ std::pair<SnapshotPtr, SnapshotPtr> HybridCache::split(const SnapshotPtr& snapsh
 
 SnapshotPtr HybridCache::merge(const SnapshotPtr& a, const SnapshotPtr& b) {
   const char* where = "hybrid_cache.merge";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   if (a) require_usable(*a->contents_, state_, where);
   if (b) require_usable(*b->contents_, state_, where);
   if (!a || !b) return a || b ? take_over(state_, *(a ? a : b)->contents_) : nullptr;
@@ -138,7 +138,7 @@ SnapshotPtr HybridCache::merge(const SnapshotPtr& a, const SnapshotPtr& b) {
 
 void HybridCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets) {
   const char* where = "hybrid_cache.prepare_snapshots";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->take_back_torn(id);
   const std::int32_t length = state_->level(id, where);
   require(state_->schedules.count(id) == 0, where, "the schedule before was not taken: call take_snapshots first");
@@ -164,7 +164,7 @@ void HybridCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> off
 }
 
 std::vector<SnapshotPtr> HybridCache::take_snapshots(SequenceId id) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   if (state_->schedules.count(id) == 0) return {};
   state_->make_idle(id);  // what it captured before it was complete is lost
   const HybridSchedule schedule = state_->schedules.at(id);

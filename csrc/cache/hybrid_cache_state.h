@@ -17,11 +17,11 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "cache/hybrid_cache.h"
 #include "cache/hybrid_cache_part.h"
 
@@ -48,10 +48,10 @@ struct HybridCache::State {
   std::map<std::int32_t, std::size_t> part_of_layer;  // index into both
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
-  mutable std::mutex mutex;
-  std::vector<HybridMember> members;  // of the step, while it can be taken back; else empty
-  std::vector<std::uint32_t> not_causal;
-  std::map<SequenceId, HybridSchedule> schedules;
+  mutable Mutex mutex;
+  std::vector<HybridMember> members KVTRIE_GUARDED_BY(mutex);  // of the step, while it can be taken back; else empty
+  std::vector<std::uint32_t> not_causal KVTRIE_GUARDED_BY(mutex);
+  std::map<SequenceId, HybridSchedule> schedules KVTRIE_GUARDED_BY(mutex);
 
   // The index of a layer's part that passes `allowed`; kArgument else.
   template <class Allowed>
@@ -59,26 +59,29 @@ struct HybridCache::State {
   AttentionLayers& attention(std::int32_t layer, const char* where) const;
   RecurrentLayers& recurrent(std::int32_t layer, const char* where) const;
 
-  // All below: `mutex` is held.
-  const HybridMember* member(SequenceId id) const noexcept;  // null: not in a step that can be taken back
-  bool torn() const;
-  bool whole() const;
-  void settle() noexcept;              // a step that is whole, and stays so, needs no holds any more
-  void take_back();                    // the step, unless it is whole
-  void take_back_torn(SequenceId id);  // if it is torn, and the sequence is in it
+  // Null: not in a step that can be taken back.
+  const HybridMember* member(SequenceId id) const noexcept KVTRIE_REQUIRES(mutex);
+  bool torn() const KVTRIE_REQUIRES(mutex);
+  bool whole() const KVTRIE_REQUIRES(mutex);
+  void settle() noexcept KVTRIE_REQUIRES(mutex);  // a step that is whole, and stays so, needs no holds any more
+  void take_back() KVTRIE_REQUIRES(mutex);        // the step, unless it is whole
+  void take_back_torn(SequenceId id) KVTRIE_REQUIRES(mutex);  // if it is torn, and the sequence is in it
   // Ends the step that the sequence is in, before a change: taken back, or its holds go.
-  void make_idle(SequenceId id);
-  void empty(SequenceId id, std::int32_t length = 0) noexcept;  // in all parts, after a failure; 0 where it cannot be
+  void make_idle(SequenceId id) KVTRIE_REQUIRES(mutex);
+  // In all parts, after a failure; 0 where it cannot be.
+  void empty(SequenceId id, std::int32_t length = 0) noexcept KVTRIE_REQUIRES(mutex);
 
-  std::int32_t length_in(std::size_t part, SequenceId id) const;  // without the rows of a step that is not whole
-  std::int32_t length(SequenceId id) const;
-  bool is_level(SequenceId id) const;  // all parts have that length
+  // Without the rows of a step that is not whole.
+  std::int32_t length_in(std::size_t part, SequenceId id) const KVTRIE_REQUIRES(mutex);
+  std::int32_t length(SequenceId id) const KVTRIE_REQUIRES(mutex);
+  bool is_level(SequenceId id) const KVTRIE_REQUIRES(mutex);  // all parts have that length
   // The length that all parts agree on; kArgument when they do not.
-  std::int32_t level(SequenceId id, const char* where) const;
-  bool can_resume(std::size_t part, SequenceId id, std::int32_t position) const;
-  bool can_resume(SequenceId id, std::int32_t position) const;
-  void require_resumable(SequenceId id, std::int32_t position, const char* where) const;  // kNotRestorable
-  void check_change(SequenceId id, const char* where) const;                              // kBusy
+  std::int32_t level(SequenceId id, const char* where) const KVTRIE_REQUIRES(mutex);
+  bool can_resume(std::size_t part, SequenceId id, std::int32_t position) const KVTRIE_REQUIRES(mutex);
+  bool can_resume(SequenceId id, std::int32_t position) const KVTRIE_REQUIRES(mutex);
+  // KNotRestorable.
+  void require_resumable(SequenceId id, std::int32_t position, const char* where) const KVTRIE_REQUIRES(mutex);
+  void check_change(SequenceId id, const char* where) const KVTRIE_REQUIRES(mutex);  // kBusy
 };
 
 // parts[i] is the i-th part's; null where it holds nothing of [start, end).

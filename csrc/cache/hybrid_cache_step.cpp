@@ -19,7 +19,7 @@ void check_items(const CacheState& state, std::size_t items) {
 }
 
 // The sequences of a step in the order of their first rows. REQUIRES: check_start of every part.
-std::vector<HybridMember> members_of(const CacheState& state, const HybridRows& rows) {
+std::vector<HybridMember> members_of(const CacheState& state, const HybridRows& rows) KVTRIE_REQUIRES(state.mutex) {
   std::vector<HybridMember> members;
   for (std::size_t row = 0; row < rows.positions.size(); ++row) {
     const SequenceId id = rows.sequences[row];
@@ -51,7 +51,7 @@ void start_all(CacheState& state, const HybridRows& rows) {
   }
 }
 
-void lose_captures(CacheState& state, const HybridMember& member) {
+void lose_captures(CacheState& state, const HybridMember& member) KVTRIE_REQUIRES(state.mutex) {
   const auto entry = state.schedules.find(member.id);
   if (entry == state.schedules.end()) return;
   HybridSchedule& schedule = entry->second;
@@ -144,7 +144,7 @@ void HybridCache::start_forward(std::span<const std::int32_t> positions, std::sp
           positions.size(), " as positions has");
   check_items(*state_, items.size());
   const HybridRows rows{positions, sequences, items};
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   if (state_->whole()) state_->members.clear();
   if (state_->torn()) state_->take_back();
   for (const auto& part : state_->parts) part->check_start(rows);
@@ -158,12 +158,12 @@ void HybridCache::start_forward(std::span<const std::int32_t> positions, std::sp
 }
 
 bool HybridCache::complete() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->whole();
 }
 
 void HybridCache::drop_forward() noexcept {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   try {
     state_->take_back();
   } catch (...) {  // memory is short: the next call takes it back
@@ -171,23 +171,23 @@ void HybridCache::drop_forward() noexcept {
 }
 
 void HybridCache::put(std::int32_t layer, const Tensor& k, const Tensor& v) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->attention(layer, "hybrid_cache.put").put(layer, k, v);
   state_->settle();
 }
 
 Tensor HybridCache::attend(std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->attention(layer, "hybrid_cache.attend").attend(layer, q, options);
 }
 
 CausalCache::History HybridCache::get(std::int32_t layer) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->attention(layer, "hybrid_cache.get").get(layer);
 }
 
 void HybridCache::set_causal(std::span<const std::uint32_t> except) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   bool any = false;
   std::vector<std::uint32_t> wanted(except.begin(), except.end());
   std::size_t set = 0;
@@ -202,7 +202,7 @@ void HybridCache::set_causal(std::span<const std::uint32_t> except) {
 }
 
 Tensor HybridCache::conv(std::int32_t layer, const Tensor& x, const Tensor& weight) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Tensor y = state_->recurrent(layer, "hybrid_cache.conv").conv(layer, x, weight);
   state_->settle();
   return y;
@@ -210,30 +210,30 @@ Tensor HybridCache::conv(std::int32_t layer, const Tensor& x, const Tensor& weig
 
 Tensor HybridCache::gated_delta(std::int32_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
                                 const Tensor& beta) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Tensor out = state_->recurrent(layer, "hybrid_cache.gated_delta").gated_delta(layer, q, k, v, g, beta);
   state_->settle();
   return out;
 }
 
 RecurrentCache::States HybridCache::states(std::int32_t layer) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->recurrent(layer, "hybrid_cache.states").states(layer);
 }
 
 void HybridCache::put_states(std::int32_t layer, const Tensor& conv, const Tensor& delta) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->recurrent(layer, "hybrid_cache.put_states").put_states(layer, conv, delta);
   state_->settle();
 }
 
 std::vector<std::vector<std::int32_t>> HybridCache::boundaries(std::optional<std::int32_t> layer) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return recurrent_step(*state_, layer, "hybrid_cache.boundaries").row_boundaries();
 }
 
 std::vector<std::int32_t> HybridCache::row_starts(std::optional<std::int32_t> layer) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return recurrent_step(*state_, layer, "hybrid_cache.row_starts").row_starts();
 }
 

@@ -5,14 +5,14 @@
 namespace kvtrie {
 
 bool CausalCache::busy(SequenceId id) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const Sequence* sequence = state_->find(id);
   if (sequence == nullptr || sequence->forward == nullptr) return false;
   return !state_->current || state_->current->state_.get() != sequence->forward;
 }
 
 Cell CausalCache::free_for_removal(SequenceId id) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const Sequence* sequence = state_->find(id);
   if (sequence == nullptr) return state_->pool->free_cells();
   std::vector<const SpanList*> going;
@@ -26,7 +26,7 @@ Cell CausalCache::free_for_removal(SequenceId id) const {
 
 bool CausalCache::can_restore(SequenceId id, const SnapshotPtr& snapshot, std::int32_t target) const {
   const char* where = "causal_cache.can_restore";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const Sequence* sequence = state_->find(id);
   const std::int32_t length = sequence == nullptr ? 0 : sequence->length;
   const std::int32_t held = sequence == nullptr ? 0 : sequence->held_from();
@@ -42,7 +42,7 @@ bool CausalCache::can_restore(SequenceId id, const SnapshotPtr& snapshot, std::i
 }
 
 bool RecurrentCache::busy(SequenceId id) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const StateSequence* sequence = state_->find(id);
   if (sequence == nullptr || sequence->forward == nullptr) return false;
   return !state_->current || state_->current->state_.get() != sequence->forward;

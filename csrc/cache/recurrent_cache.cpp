@@ -8,12 +8,15 @@ namespace kvtrie {
 // ---- state --------------------------------------------------------------------------------------------------------
 
 RecurrentCache::State::State(std::unique_ptr<StateStore> store_in, std::vector<std::int32_t> layers_in)
-    : store(std::move(store_in)), pool(StatePool::create(store->shape().slots)), layers(std::move(layers_in)) {
+    : store(std::move(store_in)),
+      shape(store->shape()),
+      pool(StatePool::create(shape.slots)),
+      layers(std::move(layers_in)) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const bool fresh = layer_index.emplace(layers[i], static_cast<std::uint32_t>(i)).second;
     require(fresh, "recurrent_cache", "layers: got ", layers[i], " twice, allowed once");
   }
-  const std::uint32_t stored = store->shape().layers;
+  const std::uint32_t stored = shape.layers;
   require(layers.size() == stored, "recurrent_cache", "layers: got ", layers.size(), ", allowed ", stored,
           " as the store has");
 }
@@ -101,7 +104,7 @@ const std::vector<std::int32_t>& RecurrentCache::layers() const noexcept { retur
 
 bool RecurrentCache::has_layer(std::int32_t layer) const noexcept { return state_->layer_index.count(layer) != 0; }
 
-const StateShape& RecurrentCache::shape() const noexcept { return state_->store->shape(); }
+const StateShape& RecurrentCache::shape() const noexcept { return state_->shape; }
 
 std::uint64_t RecurrentCache::nbytes() const noexcept { return shape().bytes_per_slot() * shape().slots; }
 
@@ -112,25 +115,25 @@ std::uint32_t RecurrentCache::free_slots() const { return state_->pool->free_slo
 std::uint32_t RecurrentCache::limit() const { return state_->pool->limit(); }
 
 bool RecurrentCache::set_limit(std::uint32_t slots) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->pool->set_limit(slots);
 }
 
 void RecurrentCache::attach() {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   require(!state_->attached, "recurrent_cache", "caches: got one that already belongs to a prefix cache");
   state_->pool->distrust();
   state_->attached = true;
 }
 
 void RecurrentCache::detach() noexcept {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   static_cast<void>(state_->pool->set_limit(state_->pool->slots()));  // a higher one is never refused
   state_->attached = false;
 }
 
 SequenceId RecurrentCache::open_sequence(Owner owner) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const auto next = [](SequenceId id) { return id == INT32_MAX ? kFirstOpenedSequence : id + 1; };
   SequenceId id = state_->next_opened;
   while (state_->find(id) != nullptr) id = next(id);
@@ -140,7 +143,7 @@ SequenceId RecurrentCache::open_sequence(Owner owner) {
 }
 
 void RecurrentCache::close_sequence(SequenceId id) noexcept {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const StateSequence* sequence = state_->find(id);
   if (sequence == nullptr) return;
   if (sequence->forward != nullptr) state_->drop(*sequence->forward);
@@ -148,20 +151,20 @@ void RecurrentCache::close_sequence(SequenceId id) noexcept {
 }
 
 std::int32_t RecurrentCache::length(SequenceId id) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const StateSequence* sequence = state_->find(id);
   return sequence == nullptr ? 0 : sequence->length;
 }
 
 SlotRef RecurrentCache::slot(SequenceId id) const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const StateSequence* sequence = state_->find(id);
   return sequence == nullptr ? SlotRef() : sequence->slot;
 }
 
 void RecurrentCache::stand_at(SequenceId id, std::int32_t length, SlotRef slot) {
   const char* where = "recurrent_cache.stand_at";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   StateSequence& sequence = state_->known(id, where);
   require(slot ? length > 0 : length == 0, where, "length: got ", length, slot ? " with" : " without",
           " a slot, allowed 0 without and 1 or more with one");
@@ -171,18 +174,18 @@ void RecurrentCache::stand_at(SequenceId id, std::int32_t length, SlotRef slot) 
 }
 
 SlotRef RecurrentCache::claim() {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return std::move(state_->pool->claim(1).front());
 }
 
 CompletionPtr RecurrentCache::store_image(const SlotRef& slot, std::byte* image) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   require(slot.belongs_to(*state_->pool), "recurrent_cache.store_image", "slot: got none, or one of another cache");
   return state_->store->store_image(slot.slot(), image);
 }
 
 CompletionPtr RecurrentCache::load_image(const SlotRef& slot, const std::byte* image, Owner owner) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   require(slot.belongs_to(*state_->pool), "recurrent_cache.load_image", "slot: got none, or one of another cache");
   state_->pool->set_owner(slot.slot(), kForeign);
   CompletionPtr loaded = state_->store->load_image(slot.slot(), image);
@@ -191,7 +194,7 @@ CompletionPtr RecurrentCache::load_image(const SlotRef& slot, const std::byte* i
 }
 
 CompletionPtr RecurrentCache::mark() {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->store->mark();
 }
 
@@ -199,6 +202,7 @@ void RecurrentCache::distrust_owners() { state_->pool->distrust(); }
 
 StatePool& RecurrentCache::pool() noexcept { return *state_->pool; }
 
-StateStore& RecurrentCache::store() noexcept { return *state_->store; }
+// What it is used for is not followed: the caller serialises, as the header says.
+StateStore& RecurrentCache::store() noexcept KVTRIE_NO_THREAD_SAFETY_ANALYSIS { return *state_->store; }
 
 }  // namespace kvtrie

@@ -13,12 +13,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "cache/recurrent_cache.h"
 
 namespace kvtrie {
@@ -43,36 +43,38 @@ struct RecurrentCache::State {
   ~State();  // slots that outlive the cache still go back to the pool, but tell nobody
 
   // --- set at creation -------------------------------------------------------------------------------------------
-  const std::unique_ptr<StateStore> store;
+  const std::unique_ptr<StateStore> store KVTRIE_POINTEE_GUARDED_BY(mutex);
+  const StateShape& shape;  // of the store
   const std::shared_ptr<StatePool> pool;
   const std::vector<std::int32_t> layers;
   std::map<std::int32_t, std::uint32_t> layer_index;
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
-  mutable std::mutex mutex;
-  std::unordered_map<SequenceId, StateSequence> sequences;
-  std::vector<StateForward::State*> open_forwards;
-  StateForwardPtr current;  // what start_forward made last
-  SequenceId next_opened = kFirstOpenedSequence;
-  bool attached = false;
+  mutable Mutex mutex;
+  std::unordered_map<SequenceId, StateSequence> sequences KVTRIE_GUARDED_BY(mutex);
+  std::vector<StateForward::State*> open_forwards KVTRIE_GUARDED_BY(mutex);
+  StateForwardPtr current KVTRIE_GUARDED_BY(mutex);  // what start_forward made last
+  SequenceId next_opened KVTRIE_GUARDED_BY(mutex) = kFirstOpenedSequence;
+  bool attached KVTRIE_GUARDED_BY(mutex) = false;
 
-  // All below: `mutex` is held.
   std::uint32_t index_of(std::int32_t layer, const char* where) const;
-  StateSequence* find(SequenceId id);
-  const StateSequence* find(SequenceId id) const;
-  StateSequence& known(SequenceId id, const char* where);  // kArgument for an unknown one
-  void require_idle(const StateSequence& sequence, const char* where) const;
+  StateSequence* find(SequenceId id) KVTRIE_REQUIRES(mutex);
+  const StateSequence* find(SequenceId id) const KVTRIE_REQUIRES(mutex);
+  StateSequence& known(SequenceId id, const char* where) KVTRIE_REQUIRES(mutex);  // kArgument for an unknown one
+  void require_idle(const StateSequence& sequence, const char* where) const KVTRIE_REQUIRES(mutex);
   // Readies a sequence for a change: drops the forward of start_forward that it is in; kBusy for any other.
-  void make_idle(StateSequence& sequence, const char* where);
-  StateSequence& open(SequenceId id);            // existing or new
-  void forget_if_empty(SequenceId id) noexcept;  // the caller's own numbers need no entry at length 0
+  void make_idle(StateSequence& sequence, const char* where) KVTRIE_REQUIRES(mutex);
+  StateSequence& open(SequenceId id) KVTRIE_REQUIRES(mutex);  // existing or new
+  // The caller's own numbers need no entry at length 0.
+  void forget_if_empty(SequenceId id) noexcept KVTRIE_REQUIRES(mutex);
   // Slots claimed for these owners become theirs, cleared where they were another's.
-  void take_over(std::span<const SlotRef> claimed, std::span<const Owner> by);
-  void stand(StateSequence& sequence, std::int32_t length, SlotRef slot) noexcept;
+  void take_over(std::span<const SlotRef> claimed, std::span<const Owner> by) KVTRIE_REQUIRES(mutex);
+  void stand(StateSequence& sequence, std::int32_t length, SlotRef slot) noexcept KVTRIE_REQUIRES(mutex);
   // False: it was not open any more.
-  bool drop(StateForward::State& forward) noexcept;     // gives its slots back
-  bool discard(StateForward::State& forward) noexcept;  // and forgets sequences that it brought into being
-  void complete(StateForward::State& forward);          // strong: throws before anything changed
+  bool drop(StateForward::State& forward) noexcept KVTRIE_REQUIRES(mutex);  // gives its slots back
+  // And forgets sequences that it brought into being.
+  bool discard(StateForward::State& forward) noexcept KVTRIE_REQUIRES(mutex);
+  void complete(StateForward::State& forward) KVTRIE_REQUIRES(mutex);  // strong: throws before anything changed
   static SnapshotPtr make_snapshot(SlotRef slot, std::int32_t start, std::int32_t end, std::weak_ptr<State> owner);
 };
 

@@ -19,7 +19,7 @@ void check_ref(const SlotRef& ref, const RecurrentCache::State& state, const std
 }
 
 void check_sequence(SequenceId id, const StateSequence& sequence, const RecurrentCache::State& state, Uses& uses,
-                    Faults& faults) {
+                    Faults& faults) KVTRIE_REQUIRES(state.mutex) {
   const std::string who = cat("sequence ", id);
   check_ref(sequence.slot, state, who, uses, faults);
   if (sequence.length < 0 || static_cast<bool>(sequence.slot) != (sequence.length > 0)) {
@@ -36,7 +36,7 @@ void check_sequence(SequenceId id, const StateSequence& sequence, const Recurren
 }
 
 void check_part(const StateForwardPart& part, const StateForward::State& forward, const RecurrentCache::State& state,
-                Uses& uses, Faults& faults) {
+                Uses& uses, Faults& faults) KVTRIE_REQUIRES(state.mutex) {
   const std::string who = cat("forward: sequence ", part.id);
   const StateSequence* sequence = state.find(part.id);
   check_ref(part.from, state, who, uses, faults);
@@ -53,7 +53,8 @@ void check_part(const StateForwardPart& part, const StateForward::State& forward
   }
 }
 
-void check_forward(const StateForward::State& forward, const RecurrentCache::State& state, Uses& uses, Faults& faults) {
+void check_forward(const StateForward::State& forward, const RecurrentCache::State& state, Uses& uses, Faults& faults)
+    KVTRIE_REQUIRES(state.mutex) {
   std::set<SequenceId> ids;
   std::uint32_t rows = 0;
   for (const StateForwardPart& part : forward.parts) {
@@ -73,7 +74,7 @@ void check_forward(const StateForward::State& forward, const RecurrentCache::Sta
 }  // namespace
 
 std::vector<std::string> RecurrentCache::check() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Faults faults = state_->pool->check();
   Uses uses;
   for (const auto& [id, sequence] : state_->sequences) check_sequence(id, sequence, *state_, uses, faults);
@@ -86,7 +87,7 @@ std::vector<std::string> RecurrentCache::check() const {
 }
 
 std::string RecurrentCache::dump() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   std::ostringstream out;
   std::map<SequenceId, const StateSequence*> ordered;
   for (const auto& [id, sequence] : state_->sequences) ordered.emplace(id, &sequence);

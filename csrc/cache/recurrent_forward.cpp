@@ -41,7 +41,7 @@ std::vector<std::int32_t> boundaries_of(const StateForwardRows& rows, const Stat
 
 // The forward as it will be, without slots: nothing changes yet. `replaced`: a forward that will be dropped first.
 std::unique_ptr<ForwardState> plan(const CacheState& state, std::span<const StateForwardRows> wanted,
-                                   std::uint32_t padding, const ForwardState* replaced) {
+                                   std::uint32_t padding, const ForwardState* replaced) KVTRIE_REQUIRES(state.mutex) {
   auto forward = std::make_unique<ForwardState>();
   forward->status = Status::kDropped;  // until everything is in place
   for (const StateForwardRows& rows : wanted) {
@@ -58,7 +58,7 @@ std::unique_ptr<ForwardState> plan(const CacheState& state, std::span<const Stat
     forward->rows += rows.count;
   }
   forward->rows += padding;
-  const StateShape& shape = state.store->shape();
+  const StateShape& shape = state.shape;
   forward->written.assign(shape.layers, {!shape.has_conv(), !shape.has_delta()});
   forward->missing = std::size_t{shape.layers} * (std::size_t{shape.has_conv()} + std::size_t{shape.has_delta()});
   return forward;
@@ -85,11 +85,9 @@ struct OpenedHere {
 
 // REQUIRES: the room for the forward's slots is there once `replaced` (may be null) is dropped, which happens when
 // nothing can fail any more.
-StateForwardPtr begin(const std::shared_ptr<CacheState>& owner, std::unique_ptr<ForwardState> planned,
-                      ForwardState* replaced) {
-  CacheState& state = *owner;
+StateForwardPtr begin(CacheState& state, std::unique_ptr<ForwardState> planned, ForwardState* replaced)
+    KVTRIE_REQUIRES(state.mutex) {
   ForwardState& forward = *planned;
-  forward.owner = owner;
   std::vector<SlotRef> claimed(forward.slots());
   std::vector<Owner> owners;
   owners.reserve(claimed.size());
@@ -186,7 +184,7 @@ StateForward::StateForward(std::unique_ptr<State> state) : state_(std::move(stat
 StateForward::~StateForward() {
   if (state_->status != Status::kOpen) return;
   if (const auto owner = state_->owner.lock()) {
-    const std::lock_guard lock(owner->mutex);
+    const MutexLock lock(owner->mutex);
     owner->discard(*state_);
   }
 }
@@ -221,7 +219,7 @@ std::vector<SlotRef> StateForward::take_captured(std::size_t sequence) {
           state_->parts.size() - 1);
   const auto owner = state_->owner.lock();
   if (!owner) fail(ErrorKind::kClosed, where, "the cache is gone");
-  const std::lock_guard lock(owner->mutex);
+  const MutexLock lock(owner->mutex);
   require(state_->status == Status::kComplete, where, "the forward is not complete");
   return std::exchange(state_->parts[sequence].slots, {});
 }
@@ -230,7 +228,7 @@ std::vector<SlotRef> StateForward::take_captured(std::size_t sequence) {
 
 StateForwardPtr RecurrentCache::begin_forward(std::span<const StateForwardRows> rows) {
   require(!rows.empty(), kForward, "rows: got none, allowed 1 or more");
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   std::set<SequenceId> ids;
   for (const StateForwardRows& each : rows) {
     state_->known(each.sequence, kForward);
@@ -239,14 +237,16 @@ StateForwardPtr RecurrentCache::begin_forward(std::span<const StateForwardRows> 
   std::unique_ptr<ForwardState> planned = plan(*state_, rows, 0, nullptr);
   planned->keeps_captured = true;
   require_room(*state_, planned->slots(), 0);
-  return begin(state_, std::move(planned), nullptr);
+  planned->owner = state_;
+  return begin(*state_, std::move(planned), nullptr);
 }
 
 namespace {
 
 // Rows one by one, as consecutive rows of sequences; returns the number of padding rows at the end.
 std::uint32_t group_rows(const CacheState& state, std::span<const std::int32_t> positions,
-                         std::span<const SequenceId> sequences, std::vector<StateForwardRows>& wanted) {
+                         std::span<const SequenceId> sequences, std::vector<StateForwardRows>& wanted)
+    KVTRIE_REQUIRES(state.mutex) {
   std::set<SequenceId> ids;
   for (std::size_t row = 0; row < positions.size(); ++row) {
     const SequenceId id = sequences[row];
@@ -281,7 +281,7 @@ StateForwardPtr RecurrentCache::start_forward(std::span<const std::int32_t> posi
   require(positions.size() <= INT32_MAX, kStartForward, "positions: got ", positions.size(), ", allowed ", INT32_MAX);
   require(positions.size() == sequences.size(), kStartForward, "sequences: got ", sequences.size(), ", allowed ",
           positions.size(), " as positions has");
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   ForwardState* replaced = state_->current ? state_->current->state_.get() : nullptr;
   if (replaced != nullptr && replaced->status != Status::kOpen) replaced = nullptr;
   std::vector<StateForwardRows> wanted;
@@ -289,18 +289,19 @@ StateForwardPtr RecurrentCache::start_forward(std::span<const std::int32_t> posi
   std::unique_ptr<ForwardState> planned = plan(*state_, wanted, padding, replaced);
   require_room(*state_, planned->slots(), replaced == nullptr ? 0 : replaced->slots());
   if (reserve) return nullptr;
-  state_->current = begin(state_, std::move(planned), replaced);  // the one before is not open: its end needs no lock
+  planned->owner = state_;
+  state_->current = begin(*state_, std::move(planned), replaced);  // the one before is not open: its end needs no lock
   return state_->current;
 }
 
 StateForwardPtr RecurrentCache::current_forward() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   require(state_->current != nullptr, "recurrent_cache", "no forward was started");
   return state_->current;
 }
 
 bool RecurrentCache::drop(StateForward& forward) noexcept {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return forward.state_->owner.lock() == state_ && state_->discard(*forward.state_);
 }
 

@@ -30,7 +30,7 @@ std::vector<ops::StateRows> rows_of(const ForwardState& forward) {
 }
 
 // Made by the first operation, so that a claim needs no device.
-const PreparedStates& step_of(CacheState& state, ForwardState& forward) {
+const PreparedStates& step_of(CacheState& state, ForwardState& forward) KVTRIE_REQUIRES(state.mutex) {
   if (forward.step == nullptr) forward.step = state.store->prepare(rows_of(forward));
   return *forward.step;
 }
@@ -42,7 +42,7 @@ void require_open(const std::shared_ptr<CacheState>& state, const ForwardState& 
 }
 
 void check_tensor(const CacheState& state, const Tensor& tensor, const char* name, const Shape& allowed,
-                  const char* where, bool any_float = false) {
+                  const char* where, bool any_float = false) KVTRIE_REQUIRES(state.mutex) {
   if (!state.store->has_bytes()) return;
   require(tensor.defined() && tensor.shape() == allowed, where, name, ": got shape ",
           tensor.defined() ? to_string(tensor.shape()) : "of nothing", ", allowed ", to_string(allowed));
@@ -59,7 +59,7 @@ void check_tensor(const CacheState& state, const Tensor& tensor, const char* nam
 std::uint32_t unwritten(const CacheState& state, const ForwardState& forward, std::int32_t layer, bool delta,
                         const char* where) {
   const std::uint32_t index = state.index_of(layer, where);
-  const StateShape& shape = state.store->shape();
+  const StateShape& shape = state.shape;
   if (!(delta ? shape.has_delta() : shape.has_conv())) {
     fail(ErrorKind::kNotSupported, where, "the cache has no ", delta ? "delta" : "conv", " states");
   }
@@ -70,7 +70,8 @@ std::uint32_t unwritten(const CacheState& state, const ForwardState& forward, st
 }
 
 // Called after the store was told: completion comes first, because it may throw.
-void mark_written(CacheState& state, ForwardState& forward, std::uint32_t index, bool conv, bool delta) {
+void mark_written(CacheState& state, ForwardState& forward, std::uint32_t index, bool conv, bool delta)
+    KVTRIE_REQUIRES(state.mutex) {
   const std::size_t halves = std::size_t{conv} + std::size_t{delta};
   if (forward.missing == halves) state.complete(forward);
   forward.missing -= halves;
@@ -82,7 +83,7 @@ void mark_written(CacheState& state, ForwardState& forward, std::uint32_t index,
 
 Tensor RecurrentCache::conv(StateForward& forward, std::int32_t layer, const Tensor& x, const Tensor& weight) {
   const char* where = "recurrent_cache.conv";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   ForwardState& open = *forward.state_;
   require_open(state_, open, where);
   const std::uint32_t index = unwritten(*state_, open, layer, false, where);
@@ -97,7 +98,7 @@ Tensor RecurrentCache::conv(StateForward& forward, std::int32_t layer, const Ten
 Tensor RecurrentCache::gated_delta(StateForward& forward, std::int32_t layer, const Tensor& q, const Tensor& k,
                                    const Tensor& v, const Tensor& g, const Tensor& beta) {
   const char* where = "recurrent_cache.gated_delta";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   ForwardState& open = *forward.state_;
   require_open(state_, open, where);
   const std::uint32_t index = unwritten(*state_, open, layer, true, where);
@@ -121,7 +122,7 @@ Tensor RecurrentCache::gated_delta(StateForward& forward, std::int32_t layer, co
 
 RecurrentCache::States RecurrentCache::states(StateForward& forward, std::int32_t layer) {
   const char* where = "recurrent_cache.states";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   require_open(state_, *forward.state_, where);
   const std::uint32_t index = state_->index_of(layer, where);
   std::vector<Slot> slots;
@@ -132,7 +133,7 @@ RecurrentCache::States RecurrentCache::states(StateForward& forward, std::int32_
 
 void RecurrentCache::put_states(StateForward& forward, std::int32_t layer, const Tensor& conv, const Tensor& delta) {
   const char* where = "recurrent_cache.put_states";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   ForwardState& open = *forward.state_;
   require_open(state_, open, where);
   const StateShape& sizes = shape();

@@ -28,9 +28,9 @@ namespace {
 std::uint64_t bytes_held(const Snapshot::Contents& contents, bool alone) {
   const auto owner = contents.owner.lock();
   if (!owner) return 0;
-  const std::lock_guard lock(owner->mutex);
+  const MutexLock lock(owner->mutex);
   if (!contents.slot) return 0;
-  return (owner->pool->holders(contents.slot.slot()) == 1) == alone ? owner->store->shape().bytes_per_slot() : 0;
+  return (owner->pool->holders(contents.slot.slot()) == 1) == alone ? owner->shape.bytes_per_slot() : 0;
 }
 
 void require_usable(const Snapshot::Contents& contents, const std::shared_ptr<RecurrentCache::State>& state,
@@ -73,7 +73,7 @@ SnapshotPtr RecurrentCache::State::make_snapshot(SlotRef slot, std::int32_t star
 
 void RecurrentCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t length) {
   const char* where = "recurrent_cache.copy_prefix";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const StateSequence& source = state_->known(from, where);
   require(length >= 0 && length <= source.length, where, "length: got ", length, ", allowed 0 to ", source.length);
   if (length != 0 && length != source.length) fail_inside(where, "length", length, source.length);
@@ -88,7 +88,7 @@ void RecurrentCache::copy_prefix(SequenceId from, SequenceId to, std::int32_t le
 
 void RecurrentCache::remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end) {
   const char* where = "recurrent_cache.remove";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   StateSequence* sequence = state_->find(id);
   const std::int32_t length = sequence == nullptr ? 0 : sequence->length;
   const std::int32_t stop = end.value_or(length);
@@ -113,7 +113,7 @@ bool RecurrentCache::can_resume(SequenceId id, std::int32_t position) const {
 
 SnapshotPtr RecurrentCache::snapshot(SequenceId id, std::int32_t start) {
   require(start >= 0, "recurrent_cache.snapshot", "start: got ", start, ", allowed 0 or more");
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const StateSequence* sequence = state_->find(id);
   if (sequence == nullptr || start >= sequence->length) return nullptr;
   return State::make_snapshot(sequence->slot, start, sequence->length, state_);
@@ -121,7 +121,7 @@ SnapshotPtr RecurrentCache::snapshot(SequenceId id, std::int32_t start) {
 
 bool RecurrentCache::restore(SequenceId id, const SnapshotPtr& snapshot, std::int32_t target) {
   const char* where = "recurrent_cache.restore";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   if (!snapshot) {
     const StateSequence* sequence = state_->find(id);
     return target == (sequence == nullptr ? 0 : sequence->length);
@@ -136,7 +136,7 @@ bool RecurrentCache::restore(SequenceId id, const SnapshotPtr& snapshot, std::in
 
 std::pair<SnapshotPtr, SnapshotPtr> RecurrentCache::split(const SnapshotPtr& snapshot, std::int32_t at) {
   if (!snapshot) return {};
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Snapshot::Contents& whole = *snapshot->contents_;
   require_usable(whole, state_, "recurrent_cache.split");
   if (at >= whole.end) return {take_over(whole, whole.start), nullptr};
@@ -145,7 +145,7 @@ std::pair<SnapshotPtr, SnapshotPtr> RecurrentCache::split(const SnapshotPtr& sna
 
 SnapshotPtr RecurrentCache::merge(const SnapshotPtr& a, const SnapshotPtr& b) {
   const char* where = "recurrent_cache.merge";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   if (a) require_usable(*a->contents_, state_, where);
   if (b) require_usable(*b->contents_, state_, where);
   if (!a && !b) return nullptr;
@@ -162,7 +162,7 @@ SnapshotPtr RecurrentCache::merge(const SnapshotPtr& a, const SnapshotPtr& b) {
 
 void RecurrentCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets) {
   const char* where = "recurrent_cache.prepare_snapshots";
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const StateSequence* existing = state_->find(id);
   const std::int32_t length = existing == nullptr ? 0 : existing->length;
   require(existing == nullptr || existing->schedule.offsets.empty(), where,
@@ -183,7 +183,7 @@ void RecurrentCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> 
 }
 
 std::vector<SnapshotPtr> RecurrentCache::take_snapshots(SequenceId id) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   StateSequence* sequence = state_->find(id);
   if (sequence == nullptr) return {};
   std::vector<SnapshotPtr> captured = std::move(sequence->schedule.captured);

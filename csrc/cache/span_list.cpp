@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <mutex>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "cache/cell_pool.h"
 
 namespace kvtrie {
@@ -32,7 +32,7 @@ void append_span(CellSpans& spans, const CellSpan& span) {
 }
 
 SpanList::SpanList(CellPool& pool, bool counted) : pool_(pool.shared_from_this()), counted_(counted) {
-  const std::lock_guard lock(pool_->mutex_);
+  const MutexLock lock(pool_->mutex_);
   pool_->enroll(*this);
 }
 
@@ -44,7 +44,7 @@ SpanList& SpanList::operator=(SpanList&& other) noexcept {
   pool_ = std::move(other.pool_);
   counted_ = other.counted_;
   if (!pool_) return *this;
-  const std::lock_guard lock(pool_->mutex_);
+  const MutexLock lock(pool_->mutex_);
   spans_.swap(other.spans_);
   pool_->resign(other);
   pool_->enroll(*this);
@@ -57,7 +57,7 @@ void SpanList::leave() noexcept {
   if (!pool_) return;
   clear();
   {
-    const std::lock_guard lock(pool_->mutex_);
+    const MutexLock lock(pool_->mutex_);
     pool_->resign(*this);
   }
   pool_.reset();
@@ -73,7 +73,7 @@ void SpanList::check_adjacent(const CellSpans& spans) const {
 
 void SpanList::make_room(std::size_t more) {
   if (!pool_) return;
-  const std::lock_guard lock(pool_->mutex_);
+  const MutexLock lock(pool_->mutex_);
   grow(more);
 }
 
@@ -87,7 +87,7 @@ void SpanList::append(const CellSpan& span) { append(CellSpans{span}); }
 void SpanList::append(const CellSpans& spans) {
   if (spans.empty()) return;
   ensure(pool_ != nullptr, "span_list.append", "the list belongs to no pool");
-  const std::lock_guard lock(pool_->mutex_);
+  const MutexLock lock(pool_->mutex_);
   check_adjacent(spans);
   pool_->require_held(spans);
   grow(spans.size());
@@ -107,7 +107,7 @@ void SpanList::append(SpanList&& other) {
   }
   if (other.empty()) return;
   ensure(pool_ == other.pool_ && counted_ == other.counted_, "span_list.append", "the lists are of two kinds or pools");
-  const std::lock_guard lock(pool_->mutex_);
+  const MutexLock lock(pool_->mutex_);
   check_adjacent(other.spans_);
   grow(other.spans_.size());
   const std::size_t before = spans_.size() + other.spans_.size();
@@ -120,7 +120,7 @@ SpanList SpanList::split(std::int32_t position) {
   SpanList rest;
   if (!pool_) return rest;
   rest = SpanList(*pool_, counted_);
-  const std::lock_guard lock(pool_->mutex_);
+  const MutexLock lock(pool_->mutex_);
   if (position >= end_position()) return rest;
   CellSpans upper = slice_spans(spans_, position, end_position());
   pool_->reserve_nodes(1);
@@ -135,7 +135,7 @@ SpanList SpanList::split(std::int32_t position) {
 
 void SpanList::truncate(std::int32_t position) {
   if (!pool_) return;
-  const std::lock_guard lock(pool_->mutex_);
+  const MutexLock lock(pool_->mutex_);
   while (!spans_.empty() && spans_.back().end_position() > position) {
     CellSpan& last = spans_.back();
     const std::uint32_t kept = position > last.position ? static_cast<std::uint32_t>(position - last.position) : 0;
@@ -151,7 +151,7 @@ void SpanList::truncate(std::int32_t position) {
 
 void SpanList::drop_front(std::int32_t position) noexcept {
   if (!pool_) return;
-  const std::lock_guard lock(pool_->mutex_);
+  const MutexLock lock(pool_->mutex_);
   auto kept = spans_.begin();
   for (; kept != spans_.end() && kept->position < position; ++kept) {
     const auto dropped = std::min(kept->length, static_cast<std::uint32_t>(position - kept->position));
@@ -173,7 +173,7 @@ SpanList SpanList::share(std::int32_t from, std::int32_t to) const {
   SpanList shared;
   if (!pool_) return shared;
   shared = SpanList(*pool_, true);
-  const std::lock_guard lock(pool_->mutex_);
+  const MutexLock lock(pool_->mutex_);
   CellSpans spans = slice_spans(spans_, from, to);
   pool_->require_held(spans);
   pool_->reserve_nodes(spans.size());
@@ -189,7 +189,7 @@ void SpanList::shift_positions(std::int32_t delta) noexcept {
 
 void SpanList::clear() noexcept {
   if (!pool_) return;
-  const std::lock_guard lock(pool_->mutex_);
+  const MutexLock lock(pool_->mutex_);
   if (counted_) {
     pool_->unhold(spans_);
     pool_->counted_spans_ -= spans_.size();

@@ -36,7 +36,7 @@ std::shared_ptr<StatePool> StatePool::create(std::uint32_t slots) {
   return std::shared_ptr<StatePool>(new StatePool(slots));
 }
 
-StatePool::StatePool(std::uint32_t slots) : limit_(slots) {
+StatePool::StatePool(std::uint32_t slots) : slots_(slots), limit_(slots) {
   constexpr std::uint32_t kMax = std::numeric_limits<std::int32_t>::max();
   require(slots >= 1 && slots <= kMax, "state_pool", "slots: got ", slots, ", allowed 1 to ", kMax);
   holders_.assign(slots, 0);
@@ -46,18 +46,18 @@ StatePool::StatePool(std::uint32_t slots) : limit_(slots) {
 }
 
 std::uint32_t StatePool::free_slots() const noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return static_cast<std::uint32_t>(free_.size() - hidden());
 }
 
 std::uint32_t StatePool::limit() const noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return limit_;
 }
 
 bool StatePool::set_limit(std::uint32_t limit) {
   require(limit >= 1 && limit <= slots(), "state_pool.set_limit", "limit: got ", limit, ", allowed 1 to ", slots());
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (holders_.size() - free_.size() > limit) return false;
   limit_ = limit;
   return true;
@@ -89,7 +89,7 @@ SlotRef StatePool::take(std::size_t index) {
 }
 
 void StatePool::claim(std::span<SlotRef> into) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   require_free(into.size());
   for (SlotRef& ref : into) ref = take(free_.size() - 1);
 }
@@ -107,58 +107,58 @@ std::size_t StatePool::choose(Owner owner) const noexcept {
 
 void StatePool::claim(std::span<SlotRef> into, std::span<const Owner> owners) {
   ensure(into.size() == owners.size(), "state_pool.claim", "one owner for each slot");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   require_free(into.size());
   for (std::size_t i = 0; i < into.size(); ++i) into[i] = take(choose(owners[i]));
 }
 
 void StatePool::require_slot(Slot slot) const {
-  require(slot >= 0 && static_cast<std::size_t>(slot) < holders_.size(), "state_pool", "slot: got ", slot,
-          ", allowed 0 to ", holders_.size() - 1);
+  require(slot >= 0 && static_cast<std::uint32_t>(slot) < slots_, "state_pool", "slot: got ", slot, ", allowed 0 to ",
+          slots_ - 1);
 }
 
 Owner StatePool::owner_of(Slot slot) const {
   require_slot(slot);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return owners_[static_cast<std::size_t>(slot)];
 }
 
 void StatePool::set_owner(Slot slot, Owner owner) {
   require_slot(slot);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   owners_[static_cast<std::size_t>(slot)] = owner;
 }
 
 void StatePool::distrust() noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (Owner& owner : owners_) owner = owner == kClean ? kClean : kForeign;
 }
 
 std::uint32_t StatePool::holders(Slot slot) const {
   require_slot(slot);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return holders_[static_cast<std::size_t>(slot)];
 }
 
 void StatePool::hold(Slot slot) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++holders_[static_cast<std::size_t>(slot)];
 }
 
 void StatePool::release(Slot slot) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (--holders_[static_cast<std::size_t>(slot)] > 0) return;
   free_.push_back(slot);
   if (on_free) on_free(slot);
 }
 
 void StatePool::forget_listener() noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   on_free = nullptr;
 }
 
 std::vector<std::string> StatePool::check() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::string> faults;
   std::vector<bool> listed(holders_.size(), false);
   if (free_.size() < hidden())

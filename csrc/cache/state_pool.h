@@ -11,11 +11,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cache/cell_owners.h"
 
 namespace kvtrie {
@@ -51,7 +51,7 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
   StatePool(const StatePool&) = delete;
   StatePool& operator=(const StatePool&) = delete;
 
-  std::uint32_t slots() const noexcept { return static_cast<std::uint32_t>(holders_.size()); }
+  std::uint32_t slots() const noexcept { return slots_; }
   std::uint32_t free_slots() const noexcept;  // under the limit
   std::uint32_t limit() const noexcept;
   [[nodiscard]] bool set_limit(std::uint32_t limit);  // false: more are held, nothing changed. REQUIRES: 1 to slots()
@@ -76,16 +76,18 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
   void hold(Slot slot) noexcept;
   void release(Slot slot) noexcept;
   void require_slot(Slot slot) const;
-  void require_free(std::size_t count) const;
-  std::size_t choose(Owner owner) const noexcept;  // index into free_
-  SlotRef take(std::size_t index);
-  std::size_t hidden() const noexcept { return holders_.size() - limit_; }
+  void require_free(std::size_t count) const KVTRIE_REQUIRES(mutex_);
+  std::size_t choose(Owner owner) const noexcept KVTRIE_REQUIRES(mutex_);  // index into free_
+  SlotRef take(std::size_t index) KVTRIE_REQUIRES(mutex_);
+  std::size_t hidden() const noexcept KVTRIE_REQUIRES(mutex_) { return slots_ - limit_; }
 
-  mutable std::mutex mutex_;
-  std::vector<std::uint32_t> holders_;
-  std::vector<Slot> free_;  // with room for all, so that releasing never allocates; the one freed last is last
-  std::vector<Owner> owners_;
-  std::uint32_t limit_;  // at least as many are free as it hides
+  const std::uint32_t slots_;
+  mutable Mutex mutex_;
+  std::vector<std::uint32_t> holders_ KVTRIE_GUARDED_BY(mutex_);
+  // With room for all, so that releasing never allocates; the one freed last is last.
+  std::vector<Slot> free_ KVTRIE_GUARDED_BY(mutex_);
+  std::vector<Owner> owners_ KVTRIE_GUARDED_BY(mutex_);
+  std::uint32_t limit_ KVTRIE_GUARDED_BY(mutex_);  // at least as many are free as it hides
 };
 
 }  // namespace kvtrie

@@ -24,8 +24,8 @@ bool CallsOutside::only(std::thread::id thread) const noexcept {
   return std::all_of(threads_.begin(), threads_.end(), [&](std::thread::id each) { return each == thread; });
 }
 
-void CallsOutside::wait_for_others(std::unique_lock<std::mutex>& lock) {
-  came_back_.wait(lock, [this] { return only(std::this_thread::get_id()); });
+void CallsOutside::wait_for_others(Mutex& mutex) {
+  while (!only(std::this_thread::get_id())) came_back_.wait(mutex);
 }
 
 Entry::Outside::Outside(Entry& entry) : entry_(entry) {
@@ -49,7 +49,7 @@ Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state) {
   }
   const double now = read_clock(state.options);
   if (state.writer != nullptr) state.writer->wait_below(state.host->cap() / 2);
-  lock_ = std::unique_lock(state.mutex);
+  lock_ = MovableMutexLock(state.mutex);
   if (!allow_closed && state.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache is closed");
   state.now = std::max(state.now, now);
   if (!state.arrivals.empty()) state.reap_arrivals();
@@ -115,7 +115,8 @@ void PrefixCacheState::close(Entry& entry) noexcept {
 
 // What sessions leave is written before the tree goes; from then on the files stay.
 void PrefixCacheState::take_apart(Entry& entry) noexcept {
-  outside.wait_for_others(entry.lock_);
+  mutex.assert_held();  // by the entry
+  outside.wait_for_others(mutex);
   while (!sessions.empty()) detach(**sessions.begin());
   {
     const Entry::Outside meanwhile(entry);

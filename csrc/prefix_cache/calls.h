@@ -25,13 +25,13 @@
 // Threads: an Entry belongs to the thread that made it. `Outside` is guarded by the cache's mutex.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace kvtrie {
 
@@ -45,13 +45,13 @@ class CallsOutside {
   void remove(std::thread::id thread) noexcept;
   bool has(std::thread::id thread) const noexcept;
   bool empty() const noexcept { return threads_.empty(); }
-  // Until none is outside but those of this thread. `lock`: of the cache's mutex.
-  void wait_for_others(std::unique_lock<std::mutex>& lock);
+  // Until none is outside but those of this thread. `mutex`: the cache's.
+  void wait_for_others(Mutex& mutex) KVTRIE_REQUIRES(mutex);
 
  private:
   bool only(std::thread::id thread) const noexcept;
   std::vector<std::thread::id> threads_;  // one entry for each call: calls nest in callbacks
-  std::condition_variable came_back_;
+  Condition came_back_;
 };
 
 // The frame of one public call: reads the clock, takes the mutex, and when it ends takes the checksums of what the call
@@ -100,7 +100,7 @@ class Entry {
   void require_open() const;
 
   PrefixCacheState& state_;
-  std::unique_lock<std::mutex> lock_;
+  MovableMutexLock lock_;
 };
 
 // One call on a session. Throws kBusy when another thread is in one, kClosed when the session is being closed. Made

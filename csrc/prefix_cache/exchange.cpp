@@ -53,7 +53,7 @@ void Exchange::offer(const Node* node) {
 }
 
 bool Exchange::all_sent() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::exchange(unsent_told_, totals_.unsent) == totals_.unsent;
 }
 
@@ -69,30 +69,30 @@ bool Exchange::answers(const SharedExchange& exchange, const SharedPath& path, d
 }
 
 double Exchange::now() const {
-  const std::lock_guard lock(state_.mutex);
+  const MutexLock lock(state_.mutex);
   return state_.now;
 }
 
 bool Exchange::is_known(const std::string& key) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return known_.count(short_name(key)) != 0;
 }
 
 void Exchange::set_known(const std::string& key, bool known) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (known_.size() >= kKnownKeys) known_.clear();
   known ? static_cast<void>(known_.insert(short_name(key))) : static_cast<void>(known_.erase(short_name(key)));
 }
 
 void Exchange::count_unsent() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++totals_.unsent;
 }
 
 StoreStats Exchange::stats() const {
   StoreStats stats;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stats = totals_;
   }
   stats.tier = tier_->stats();

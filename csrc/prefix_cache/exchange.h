@@ -27,12 +27,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "prefix_cache/media.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/reuse_plan.h"
@@ -118,11 +118,12 @@ class Exchange {
   PrefixCacheState& state_;
   const std::shared_ptr<SharedTier> tier_;
   const std::shared_ptr<ByteBudget> room_;
-  mutable std::mutex mutex_;                 // guards the members below; taken after the prefix cache's
-  std::unordered_set<std::uint64_t> known_;  // keys that the store is known to have, by the beginning of their digest
-  StoreStats totals_;                        // only the totals are kept here
-  std::uint64_t unsent_told_ = 0;            // of totals_.unsent, by all_sent
-  BackgroundQueue queue_{"store"};           // its jobs use all of the above, so it goes first
+  mutable Mutex mutex_;  // taken after the prefix cache's
+  // Keys that the store is known to have, by the beginning of their digest.
+  std::unordered_set<std::uint64_t> known_ KVTRIE_GUARDED_BY(mutex_);
+  StoreStats totals_ KVTRIE_GUARDED_BY(mutex_);              // only the totals are kept here
+  std::uint64_t unsent_told_ KVTRIE_GUARDED_BY(mutex_) = 0;  // of totals_.unsent, by all_sent
+  BackgroundQueue queue_{"store"};                           // its jobs use all of the above, so it goes first
 };
 
 }  // namespace kvtrie

@@ -4,12 +4,12 @@
 #include <cstring>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <set>
 #include <tuple>
 #include <vector>
 
 #include "base/error.h"
+#include "base/mutex.h"
 
 namespace kvtrie {
 namespace {
@@ -17,9 +17,9 @@ namespace {
 constexpr Token kFirst = std::numeric_limits<Token>::min() + 1;
 
 struct MediaTable {
-  std::mutex mutex;
-  std::map<std::tuple<bool, std::string, std::int32_t>, Token> ids;  // (group, digest, count)
-  std::vector<MediaItem> items;                                      // item of id kFirst + i
+  mutable Mutex mutex;
+  std::map<std::tuple<bool, std::string, std::int32_t>, Token> ids KVTRIE_GUARDED_BY(mutex);  // (group, digest, count)
+  std::vector<MediaItem> items KVTRIE_GUARDED_BY(mutex);                                      // item of id kFirst + i
 };
 
 MediaTable& table() {
@@ -27,15 +27,15 @@ MediaTable& table() {
   return table;
 }
 
-// REQUIRES: the mutex is held. Null: no item has this id.
-const MediaItem* find(const MediaTable& table, Token id) {
+// Null: no item has this id.
+const MediaItem* find(const MediaTable& table, Token id) KVTRIE_REQUIRES(table.mutex) {
   const auto index = static_cast<std::size_t>(static_cast<std::int64_t>(id) - kFirst);
   return id >= kFirst && index < table.items.size() ? &table.items[index] : nullptr;
 }
 
 Token id_of(std::string digest, std::int32_t count, bool group) {
   MediaTable& known = table();
-  const std::lock_guard lock(known.mutex);
+  const MutexLock lock(known.mutex);
   known.items.reserve(known.items.size() + 1);
   const auto next = static_cast<Token>(kFirst + static_cast<std::int64_t>(known.items.size()));
   MediaItem item{digest, count, group};
@@ -54,14 +54,14 @@ Token media_id(std::string_view digest, std::int32_t count) {
 
 MediaItem media_item(Token id) {
   MediaTable& known = table();
-  const std::lock_guard lock(known.mutex);
+  const MutexLock lock(known.mutex);
   const MediaItem* item = find(known, id);
   return item == nullptr ? MediaItem{} : *item;
 }
 
 std::int32_t media_count(Token id) {
   MediaTable& known = table();
-  const std::lock_guard lock(known.mutex);
+  const MutexLock lock(known.mutex);
   const MediaItem* item = find(known, id);
   return item == nullptr ? 0 : item->count;
 }

@@ -181,7 +181,7 @@ PrefixCache::~PrefixCache() {
 }
 
 void PrefixCache::add_graphs(const std::shared_ptr<StepGraphs>& graphs) {
-  const std::lock_guard lock(graphs_mutex_);
+  const MutexLock lock(graphs_mutex_);
   std::erase_if(graphs_, [](const auto& each) { return each.expired(); });
   const bool known =
       std::any_of(graphs_.begin(), graphs_.end(), [&](const auto& each) { return each.lock() == graphs; });
@@ -198,7 +198,7 @@ const PrefixCacheOptions& PrefixCache::options() const noexcept { return state_-
 
 bool PrefixCache::closed() const noexcept {
   if (!state_->home.is_here()) return true;
-  std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->closed;
 }
 

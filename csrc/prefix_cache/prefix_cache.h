@@ -16,13 +16,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cache/causal_cache.h"
 #include "cache/recurrent_cache.h"
 #include "prefix_cache/exchange.h"
@@ -198,8 +198,8 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
  private:
   explicit PrefixCache(std::shared_ptr<PrefixCacheState> state);
   std::shared_ptr<PrefixCacheState> state_;  // jobs of the store keep it until they are done
-  std::mutex graphs_mutex_;
-  std::vector<std::weak_ptr<StepGraphs>> graphs_;  // guarded by graphs_mutex_
+  Mutex graphs_mutex_;
+  std::vector<std::weak_ptr<StepGraphs>> graphs_ KVTRIE_GUARDED_BY(graphs_mutex_);
 };
 
 using PrefixCachePtr = std::shared_ptr<PrefixCache>;

@@ -34,7 +34,6 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -44,6 +43,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/mutex.h"
 #include "prefix_cache/calls.h"
 #include "prefix_cache/cost_model.h"
 #include "prefix_cache/coverage.h"
@@ -81,7 +81,7 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   bool has_points() const noexcept { return !windowed.empty() || !recurrents.empty(); }
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
-  mutable std::mutex mutex;
+  mutable Mutex mutex;
   CostModel costs;
   NodeCosts node_costs;               // the nodes refer to it
   std::deque<StepTimingPtr> timings;  // of complete steps, as they were enqueued

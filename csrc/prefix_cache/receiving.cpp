@@ -143,7 +143,7 @@ class Lookup {
 
   // Called while the store is asked. What comes stays until the session has it: half of the host tier at most.
   bool make_room(std::uint64_t bytes) {
-    const std::lock_guard lock(state_.mutex);
+    const MutexLock lock(state_.mutex);
     const bool fits =
         !state_.closed && bytes <= share_ - std::min(share_, taken_) && state_.make_host_room(bytes, /*may_lose=*/true);
     stopped_ = stopped_ || !fits;
@@ -174,7 +174,7 @@ class Lookup {
     std::uint64_t bytes = 0;
     for (const BlobPtr& blob : received.images) bytes += blob->bytes();
     taken_ += bytes;
-    const std::lock_guard lock(owner_.mutex_);
+    const MutexLock lock(owner_.mutex_);
     ++owner_.totals_.received;
     owner_.totals_.received_bytes += bytes;
     return true;

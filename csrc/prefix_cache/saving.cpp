@@ -230,7 +230,7 @@ void PrefixCacheState::write_out(const SavingPtr& saving) noexcept {
     for (const BlobPtr& blob : saving->blobs) images.add(blob->memory());
     file = disk->write(saving->header, front, images.spans());
   }
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   finish(*saving, file, front.size());
 }
 

@@ -202,7 +202,7 @@ Exchange::Sent Exchange::send(const SharedExchange& exchange, const SharedPath& 
   Saving saving;
   bool there = false;
   {
-    const std::lock_guard lock(state_.mutex);
+    const MutexLock lock(state_.mutex);
     there = take(offer, place, saving);
   }
   there = there && seal_images(saving);
@@ -211,7 +211,7 @@ Exchange::Sent Exchange::send(const SharedExchange& exchange, const SharedPath& 
     return there ? Sent::kNo : Sent::kNotThere;
   }
   set_known(key, true);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++totals_.sent;
   return Sent::kYes;
 }
@@ -225,7 +225,7 @@ std::vector<Exchange::Place> Exchange::tails(const Offer& offer) {
     if (length % kSharedBlock != 0) places.push_back({start_of(length), length, false, false});
     return places;
   }
-  const std::lock_guard lock(state_.mutex);
+  const MutexLock lock(state_.mutex);
   Node* last = state_.trie.match(offer.name_space, offer.tokens).node;
   if (last == nullptr) return places;
   for (std::vector<Node*> nodes = path_down_to(last); !nodes.empty(); nodes.pop_back()) {

@@ -45,7 +45,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 // ---- graphs ---------------------------------------------------------------------------------------------------------
 
 StepGraphs::GraphPtr StepGraphs::find(const Step& step) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto entry = entries_.find({step.cache().get(), step.tokens().size()});
   return entry == entries_.end() ? nullptr : entry->second.graph;
 }
@@ -65,7 +65,7 @@ Tensor StepGraphs::replay(Step& step) {
   }
   step.attended_ = true;
   step.finish_if_complete();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++replays_;
   return logits;
 }
@@ -77,7 +77,7 @@ std::shared_ptr<StepRecording> StepGraphs::record(const StepPtr& step) {
   const cl::DevicePtr device = device_of(*step->cache());
   if (device == nullptr || !ops::can_record(*device)) return nullptr;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto entry = entries_.find({step->cache().get(), step->tokens().size()});
     if (entry != entries_.end() && entry->second.refusals >= kMaxRefusals) return nullptr;
   }
@@ -86,13 +86,13 @@ std::shared_ptr<StepRecording> StepGraphs::record(const StepPtr& step) {
 
 void StepGraphs::keep(const Step& step, GraphPtr graph) {
   step.cache()->add_graphs(shared_from_this());
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   entries_[{step.cache().get(), step.tokens().size()}].graph.swap(graph);
 }
 
 void StepGraphs::refuse(const Step& step, const std::string& reason) {
   step.cache()->add_graphs(shared_from_this());
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++entries_[{step.cache().get(), step.tokens().size()}].refusals;
   ++refusals_;
   reason_ = reason;
@@ -100,13 +100,13 @@ void StepGraphs::refuse(const Step& step, const std::string& reason) {
 
 void StepGraphs::forget(const PrefixCache& cache) noexcept {
   std::map<Key, Entry> gone;  // ends without the lock: graphs wait for the device
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto entry = entries_.lower_bound({&cache, 0}); entry != entries_.end() && entry->first.first == &cache;)
     gone.insert(entries_.extract(entry++));
 }
 
 StepGraphs::Stats StepGraphs::stats() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Stats stats;
   for (const auto& [key, entry] : entries_) {
     if (entry.graph == nullptr) continue;

@@ -22,11 +22,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cache/causal_hold.h"
 #include "ops/launch_graph.h"
 #include "prefix_cache/step.h"
@@ -72,10 +72,11 @@ class StepGraphs : public std::enable_shared_from_this<StepGraphs> {
   void keep(const Step& step, GraphPtr graph);
   void refuse(const Step& step, const std::string& reason);
 
-  mutable std::mutex mutex_;
-  std::map<Key, Entry> entries_;  // guarded by mutex_; of caches that live
-  std::uint64_t replays_ = 0, refusals_ = 0;
-  std::string reason_;
+  mutable Mutex mutex_;
+  std::map<Key, Entry> entries_ KVTRIE_GUARDED_BY(mutex_);  // of caches that live
+  std::uint64_t replays_ KVTRIE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t refusals_ KVTRIE_GUARDED_BY(mutex_) = 0;
+  std::string reason_ KVTRIE_GUARDED_BY(mutex_);
 };
 
 class StepRecording {
