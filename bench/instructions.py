@@ -1,8 +1,9 @@
-"""How many instructions does each operation of the trie take? The gate that no change makes one dearer unseen.
+"""How many instructions does each operation of the trie and on victims take? No change makes one dearer unseen.
 
-Runs ``trie_instructions`` under callgrind and compares the counts with those in ``bench/instructions.json``. Ends with
-1 when an operation takes more than the tolerance above what is written there (or below it: then the gate has become
-too wide; renew it), or when evicting from many leaves takes more than 1.2 times what it takes from few.
+Runs ``trie_instructions`` and ``prefix_cache_instructions`` under callgrind and compares the counts with those in
+``bench/instructions.json``. Ends with 1 when an operation takes more than the tolerance above what is written there (or
+below it: then the gate has become too wide; renew it), or when evicting from many takes more than 1.2 times what it
+takes from few.
 
 Counts depend on the compiler and the C library, not on the machine's load. With another compiler or C library than
 those named in the file they are printed and not judged; the rule for evicting holds always.
@@ -25,33 +26,38 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPECTED = ROOT / "bench" / "instructions.json"
-TIMES = 500  # operations in one run; kTimes of trie_instructions.cpp
+TIMES = 500  # operations in one run; kTimes of instructions_main.h
 TOLERANCE = 0.05
-FLAT = 1.2  # evicting: most that MANY leaves may take over FEW
-FEW, MANY = 1000, 1_000_000
-WORK = [(name, leaves) for name in ("match", "insert", "split", "lock", "extend", "evict") for leaves in (FEW, 100_000)]
-WORK.append(("evict", MANY))
+FEW, MORE, MANY = 1000, 100_000, 1_000_000
+FLAT = 1.2  # most that the most may take over FEW, for what evicts:
+EVICTING = {"evict": MANY, "cells": MORE, "points": MORE, "spaced": MORE, "again": MORE}
+PROGRAMS = {
+    "trie_instructions": ("match", "insert", "split", "lock", "extend", "evict"),
+    "prefix_cache_instructions": ("cells", "points", "spaced", "again"),
+}
+WORK = [(program, name, size) for program, names in PROGRAMS.items() for name in names for size in (FEW, MORE)]
+WORK.append(("trie_instructions", "evict", MANY))
 
 Counts = dict[str, dict[str, float]]
 
 
-def find_program() -> Path:
-    """The newest build of the program."""
-    found = sorted(ROOT.glob("build/*/bench/trie_instructions"), key=lambda path: path.stat().st_mtime)
+def find_program(name: str) -> Path:
+    """The newest build of a program."""
+    found = sorted(ROOT.glob(f"build/*/bench/{name}"), key=lambda path: path.stat().st_mtime)
     if not found:
-        sys.exit("instructions: build the target trie_instructions first (-DKVTRIE_BENCH=ON), or give --program")
-    return found[-1]
+        sys.exit(f"instructions: build the target {name} first (-DKVTRIE_BENCH=ON)")
+    return found[-1].resolve()
 
 
-def count(program: Path, operation: str, leaves: int) -> float:
+def count(program: Path, operation: str, size: int) -> float:
     """Instructions of one operation."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
         command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--toggle-collect=measured"]
-        done = subprocess.run([*command, str(program), operation, str(leaves)], capture_output=True, text=True)
+        done = subprocess.run([*command, str(program), operation, str(size)], capture_output=True, text=True)
         totals = re.search(r"^(?:totals|summary): (\d+)", out.read_text() if out.exists() else "", re.MULTILINE)
     if done.returncode != 0 or totals is None or int(totals[1]) == 0:
-        sys.exit(f"instructions: {operation} {leaves} ended with {done.returncode}\n{done.stderr}")
+        sys.exit(f"instructions: {operation} {size} ended with {done.returncode}\n{done.stderr}")
     return int(totals[1]) / TIMES
 
 
@@ -67,46 +73,54 @@ def judge(counted: float, expected: float | None) -> str:
 def compare(counts: Counts, expected: Counts) -> list[str]:
     """Print the table; the rows that are not as expected."""
     findings = []
-    print(f"  {'operation':<9} {'leaves':>8} {'counted':>9} {'expected':>9} {'change':>8}")
-    for operation, by_leaves in counts.items():
-        for leaves, counted in by_leaves.items():
-            wanted = expected.get(operation, {}).get(leaves)
+    print(f"  {'operation':<9} {'size':>8} {'counted':>9} {'expected':>9} {'change':>8}")
+    for operation, by_size in counts.items():
+        for size, counted in by_size.items():
+            wanted = expected.get(operation, {}).get(size)
             verdict = judge(counted, wanted)
             change = "" if wanted is None else f"{100 * (counted / wanted - 1):+7.1f}%"
-            print(f"  {operation:<9} {leaves:>8} {counted:>9.0f} {wanted or 0:>9.0f} {change:>8}  {verdict}".rstrip())
+            print(f"  {operation:<9} {size:>8} {counted:>9.0f} {wanted or 0:>9.0f} {change:>8}  {verdict}".rstrip())
             if verdict:
-                findings.append(f"{operation} on {leaves} leaves: {verdict}")
+                findings.append(f"{operation} on {size}: {verdict}")
+    return findings
+
+
+def growth(counts: Counts) -> list[str]:
+    """Print how much more evicting from many takes; what takes too much."""
+    findings = []
+    for operation, most in EVICTING.items():
+        flat = counts[operation][str(most)] / counts[operation][str(FEW)]
+        print(f"  {operation} on {most}: {flat:.2f} times the instructions on {FEW}, allowed {FLAT}")
+        if flat > FLAT:
+            findings.append(f"{operation} grows: {flat:.2f} times, allowed {FLAT}")
     return findings
 
 
 def main() -> int:
     """Count, compare or renew; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", type=Path, help="trie_instructions, instead of the newest under build/")
     parser.add_argument("--renew", action="store_true", help=f"write the counts to {EXPECTED.relative_to(ROOT)}")
     options = parser.parse_args()
     if shutil.which("valgrind") is None:
         sys.exit("instructions: valgrind is missing (Debian package valgrind)")
-    program = (options.program or find_program()).resolve()
-    built = subprocess.run([program, "--built"], capture_output=True, text=True, check=True).stdout.strip()
-    print(f"instructions per operation of the trie, {built}, tolerance {TOLERANCE:.0%}")
+    programs = {name: find_program(name) for name in PROGRAMS}
+    command = [programs["trie_instructions"], "--built"]
+    built = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    print(f"instructions per operation, {built}, tolerance {TOLERANCE:.0%}")
 
     with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(lambda item: count(program, *item), reversed(WORK)))[::-1]
+        results = list(pool.map(lambda item: count(programs[item[0]], *item[1:]), reversed(WORK)))[::-1]
     counts: Counts = {}
-    for (operation, leaves), result in zip(WORK, results):
-        counts.setdefault(operation, {})[str(leaves)] = result
-    flat = counts["evict"][str(MANY)] / counts["evict"][str(FEW)]
+    for (_, operation, size), result in zip(WORK, results):
+        counts.setdefault(operation, {})[str(size)] = result
     if options.renew:
         EXPECTED.write_text(json.dumps({"built": built, "instructions": counts}, indent=1) + "\n")
     written = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {"built": "nothing", "instructions": {}}
     findings = compare(counts, written["instructions"])
-    print(f"  evicting from {MANY} leaves: {flat:.2f} times the instructions of {FEW}, allowed {FLAT}")
     if findings and written["built"] != built:
         print(f"  not judged: the file was written with {written['built']}")
         findings = []
-    if flat > FLAT:
-        findings.append(f"evicting grows with the leaves: {flat:.2f} times, allowed {FLAT}")
+    findings += growth(counts)
     for finding in findings:
         print(f"  {finding}")
     if findings:

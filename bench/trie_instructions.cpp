@@ -1,28 +1,22 @@
-// A fixed piece of work on the radix tree, for counting instructions: bench/instructions.py runs it under callgrind,
-// which counts only what happens inside `measured`.
-//
-//     trie_instructions OPERATION LEAVES    match, insert, split, lock, extend or evict, kTimes of it on so many leaves
-//     trie_instructions --built             what decides the counts beside the sources: compiler and C library
+// A fixed piece of work on the radix tree, for counting instructions (instructions_main.h): match, insert, split, lock,
+// extend or evict, on so many leaves.
 //
 // Tree: 16 shared prefixes of 512 tokens, below each its share of leaves of 64 tokens. Leaves are drawn with a fixed
-// seed; nothing depends on addresses or the clock. Ends with 1 when the work did not do what its name says.
-#include <gnu/libc-version.h>
-
+// seed; nothing depends on addresses or the clock.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "instructions_main.h"
 #include "trie/trie.h"
 
 namespace kvtrie {
 namespace {
 
-constexpr std::size_t kTimes = 500, kPrefixes = 16, kPrefixTokens = 512, kLeafTokens = 64;
+using bench::kTimes;
+constexpr std::size_t kPrefixes = 16, kPrefixTokens = 512, kLeafTokens = 64;
 
 Tokens path(std::size_t leaf) {
   Tokens tokens(kPrefixTokens + kLeafTokens);
@@ -101,47 +95,15 @@ void evict(Work& work) {
   work.done = work.before - work.trie.size();
 }
 
-struct Operation {
-  const char* name;
-  void (*run)(Work&);
-};
-constexpr Operation kOperations[] = {{"match", match}, {"insert", insert_all}, {"split", split},
-                                     {"lock", lock},   {"extend", extend},     {"evict", evict}};
+template <void (*Run)(Work&)>
+std::size_t counted(std::size_t leaves) {
+  return bench::counted<Run>(Work(leaves));
+}
+constexpr bench::Operation kOperations[] = {{"match", counted<match>},   {"insert", counted<insert_all>},
+                                            {"split", counted<split>},   {"lock", counted<lock>},
+                                            {"extend", counted<extend>}, {"evict", counted<evict>}};
 
 }  // namespace
 }  // namespace kvtrie
 
-// What is counted. Its name is what callgrind is told.
-extern "C" __attribute__((noinline, visibility("default"))) void measured(void (*run)(kvtrie::Work&),
-                                                                          kvtrie::Work* work) {
-  run(*work);
-}
-
-int main(int argc, char** argv) {
-  if (argc == 2 && std::strcmp(argv[1], "--built") == 0) {
-#if defined(__clang__)
-    const char* compiler = "clang";
-#else
-    const char* compiler = "gcc";
-#endif
-#if defined(__OPTIMIZE__) && defined(NDEBUG)
-    const char* kind = "optimised";
-#else
-    const char* kind = "not optimised";
-#endif
-    std::printf("%s %d.%d, %s, glibc %s\n", compiler, __GNUC__, __GNUC_MINOR__, kind, gnu_get_libc_version());
-    return 0;
-  }
-  const std::size_t leaves = argc == 3 ? std::strtoul(argv[2], nullptr, 10) : 0;
-  for (const auto& operation : kvtrie::kOperations) {
-    if (leaves < kvtrie::kTimes || operation.name != std::string(argv[1])) continue;
-    kvtrie::Work work(leaves);
-    measured(operation.run, &work);
-    if (work.done == kvtrie::kTimes) return 0;
-    std::fprintf(stderr, "%s: got %zu done, allowed %zu\n", operation.name, work.done, kvtrie::kTimes);
-    return 1;
-  }
-  std::fprintf(stderr, "usage: trie_instructions match|insert|split|lock|extend|evict LEAVES (%zu or more)\n",
-               kvtrie::kTimes);
-  return 2;
-}
+int main(int argc, char** argv) { return kvtrie::bench::run_operations(argc, argv, kvtrie::kOperations); }

@@ -81,7 +81,7 @@ void PrefixCacheState::share_live_state(std::span<Node* const> nodes, std::int32
   for (Node* node : nodes) {
     if (node->end() != target) continue;
     Session* other = standing_at(node);
-    const RestorePoint& point = state_of(node).point;
+    const RestorePoint& point = state_of(node).point();
     if (other != nullptr && !(point.exists() && point.on_device))
       make_point(*other, target, PointKind::kEnd, states_of(*other));
   }
@@ -104,10 +104,9 @@ void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t ta
         caches[i]->borrow(session.sequences_[i], cells, from, node->end());
       }
     }
-    RestorePoint& point = state_of(last).point;
-    if (point.exists()) point.used = ++uses;
+    points.go_back_to(last);
     for (std::size_t i = 0; i < recurrents.size(); ++i) {
-      recurrents[i]->stand_at(session.states_[i], target, point.states[i]);
+      recurrents[i]->stand_at(session.states_[i], target, state_of(last).point().states[i]);
     }
     move_to(session, last);
     session.tail_begin_ += static_cast<std::size_t>(target - start);
@@ -192,10 +191,9 @@ void PrefixCacheState::go_back(Session& session, std::int32_t length) {
       stand_on_window(session, i, path.nodes, length);
     }
   }
+  if (!node->is_root()) points.go_back_to(node);
   for (std::size_t i = 0; i < recurrents.size(); ++i) {
-    RestorePoint* point = node->is_root() ? nullptr : &state_of(node).point;
-    if (point != nullptr) point->used = ++uses;
-    recurrents[i]->stand_at(session.states_[i], length, point == nullptr ? SlotRef{} : point->states[i]);
+    recurrents[i]->stand_at(session.states_[i], length, node->is_root() ? SlotRef{} : state_of(node).point().states[i]);
   }
   session.computed_ = length;
   if (length < published(session)) move_to(session, node);

@@ -30,9 +30,7 @@ void check_part(const Part& part, const Node& node, const std::string& name, Fin
 
 void check_point(const PrefixCacheState& cache, const Node& node, const NodeState& state, const std::string& name,
                  Findings& findings) {
-  const RestorePoint& point = state.point;
-  if ((cache.points.count(const_cast<Node*>(&node)) != 0) != point.exists())
-    findings.push_back(name + "its restore point is not registered, or registered but gone");
+  const RestorePoint& point = state.point();
   if (!point.exists()) return;
   const std::size_t windows = point.windows.size();
   const bool on_device = windows == cache.caches.size() && point.states.size() == cache.recurrents.size();
@@ -72,6 +70,16 @@ std::int64_t cell_at(const CellSpans& spans, std::int32_t position) {
 
 }  // namespace
 
+// What is parked has nothing to give: somebody else holds each of its cells, too.
+void PrefixCacheState::check_parked(const Node& node, std::size_t cache, const std::string& name,
+                                    Findings& findings) const {
+  if (!node.parked_in(orders.cells(orders.place_of(cache)))) return;
+  for (const SpanList& list : state_of(&node).parts[cache].cells) {
+    const std::uint32_t own = caches[cache]->cells_held_only(list, 1);
+    if (own > 0) findings.push_back(name + cat("parked in cache ", cache, " with ", own, " cells that it alone holds"));
+  }
+}
+
 // One node's state covers its edge, in one tier.
 void PrefixCacheState::check_node(const Node& node, Findings& findings) const {
   const NodeState& state = state_of(&node);
@@ -83,7 +91,10 @@ void PrefixCacheState::check_node(const Node& node, Findings& findings) const {
     const Part& part = state.parts[i];
     check_part(part, node, name + cat("cache ", i, " "), findings);
     if (!state.on_device() && !part.cells.empty()) findings.push_back(name + "not on the device but holding cells");
-    if (caches[i]->is_windowed()) continue;
+    if (caches[i]->is_windowed()) {
+      check_parked(node, i, name, findings);
+      continue;
+    }
     const bool whole = state.on_device() ? part.cells.size() == 1 && part.cells.front().length() == state.length()
                                          : part.without_slice(node.start(), node.end()).empty();
     if (!whole) findings.push_back(name + cat("cache ", i, " does not hold all of it"));
@@ -168,22 +179,17 @@ void PrefixCacheState::check_budgets(Findings& findings) const {
 std::vector<std::string> PrefixCacheState::check() const {
   Findings findings = trie.check();
   places.check(findings);
-  std::uint64_t users = 0, pinned = 0;
-  std::size_t with_point = 0;
+  points.check(findings);
+  std::uint64_t pinned = 0;
   trie.visit([&](Node& node) {
     if (node.is_root()) return;
     check_node(node, findings);
-    const NodeState& state = state_of(&node);
-    users += state.user;
-    pinned += state.pins;
-    with_point += state.point.exists();
+    pinned += state_of(&node).pins;
   });
   const auto compare = [&](const char* what, std::uint64_t counted, std::uint64_t kept) {
     if (counted != kept) findings.push_back(cat(what, ": counted ", counted, ", kept ", kept));
   };
-  compare("user points", users, user_points.size());
   compare("pins", pinned, pins.size());
-  compare("restore points", with_point, points.size());
   check_budgets(findings);
   for (const Session* session : sessions) check_session(*session, findings);
   for (std::size_t i = 0; i < caches.size(); ++i) {

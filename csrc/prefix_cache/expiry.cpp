@@ -26,6 +26,7 @@ void PrefixCacheState::schedule_expiry() {
 void PrefixCacheState::remove_pin(std::vector<Pin>::iterator pin) {
   Node* node = pin->node;
   --state_of(node).pins;
+  points.settle(node);
   let_go(*pin);
   pins.erase(pin);
   try_join(node);
@@ -52,7 +53,7 @@ void PrefixCacheState::expire_nodes() {
     const NodeState& state = state_of(node);
     if (now - state.last_used_seconds < *options.ttl) {
       oldest = std::min(oldest, state.last_used_seconds);
-    } else if (node->is_leaf() && node->locks() == (state.user ? 1u : 0u)) {
+    } else if (node->is_leaf() && node->locks() == (state.user() ? 1u : 0u)) {
       totals.expired_tokens += state.length();
       remove_subtree(node, /*tidy=*/false);  // a join would take away a node that is still to be looked at
     }

@@ -8,8 +8,9 @@ namespace kvtrie {
 Node* PrefixCacheState::next_victim() {
   while (true) {
     Node* victim = trie.victim(kDeviceOrder);
-    if (victim != nullptr || user_points.empty()) return victim;
-    take_off_user(user_points.front());
+    Node* marked = points.oldest_user();
+    if (victim != nullptr || marked == nullptr) return victim;
+    points.take_off_user(marked);
   }
 }
 
@@ -70,7 +71,7 @@ std::uint64_t PrefixCacheState::remove_subtree(Node* node, bool tidy) {
     const NodeState& state = state_of(leaf);
     bytes += device_bytes_of(state) + outside_bytes_of(state);
     totals.evicted_tokens += state.length();
-    totals.dropped_points += points.erase(leaf);
+    totals.dropped_points += points.remove(leaf) ? 1 : 0;
     if (!above->is_root())  // as old as its last child's last use
       state_of(above).last_used_seconds = std::max(state_of(above).last_used_seconds, state.last_used_seconds);
     places.remove(leaf);
@@ -88,15 +89,8 @@ void PrefixCacheState::take_off_marks(Node* top) {
     }
     return false;
   };
-  for (auto point = user_points.begin(); point != user_points.end();) {
-    Node* node = *point;
-    if (!below(node)) {
-      ++point;
-      continue;
-    }
-    point = user_points.erase(point);
-    state_of(node).user = false;
-    trie.unlock(node);
+  for (Node* node : points.users()) {
+    if (below(node)) points.take_off_user(node);
   }
   for (auto pin = pins.begin(); pin != pins.end();) {
     if (!below(pin->node)) {
@@ -104,6 +98,7 @@ void PrefixCacheState::take_off_marks(Node* top) {
       continue;
     }
     --state_of(pin->node).pins;
+    points.settle(pin->node);
     let_go(*pin);
     pin = pins.erase(pin);
   }
@@ -118,7 +113,7 @@ Node* PrefixCacheState::own_tail(std::string_view name_space, std::span<const To
   const bool parted = match.length < static_cast<std::int32_t>(tokens.size());
   if (parted && (match.node->end() > match.length || !match.node->is_leaf())) return nullptr;
   const auto in_use = [](Node* node) {
-    return node->child_count() > 1 || node->locks() > (state_of(node).user ? 1u : 0u);
+    return node->child_count() > 1 || node->locks() > (state_of(node).user() ? 1u : 0u);
   };
   for (Node* node = match.node; node != nullptr; node = node->first_child()) {
     if (in_use(node)) return nullptr;

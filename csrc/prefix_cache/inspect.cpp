@@ -35,7 +35,7 @@ PrefixCacheStats PrefixCacheState::stats() const {
     const StateStats& slots = stats.recurrent[i];
     stats.device_bytes += (slots.limit_slots - slots.free_slots) * recurrents[i]->shape().bytes_per_slot();
   }
-  stats.restore_points = points.size();
+  stats.restore_points = points.count();
   if (host != nullptr) {
     stats.host_bytes = host->used();
     stats.host_cap_bytes = host->cap();
@@ -50,7 +50,7 @@ PrefixCacheStats PrefixCacheState::stats() const {
     stats.pending_writes = writer->pending_jobs();
     stats.pending_bytes = writer->pending_bytes();
   }
-  stats.user_points = user_points.size();
+  stats.user_points = points.user_count();
   stats.seconds_per_token = costs.seconds_per_token();
   stats.seconds_per_decoded_token = costs.seconds_per_decoded_token();
   stats.host_seconds_per_byte = costs.seconds_per_byte(Tier::kHost);
@@ -84,10 +84,10 @@ std::vector<NodeInfo> PrefixCacheState::nodes() const {
       info.parent = index.at(node.parent());
       info.tier = tier_of(state);
       info.bytes = state.on_device() ? device_bytes_of(state) : outside_bytes_of(state);
-      info.point = state.point.kind;
-      if (state.point.exists()) info.point_tier = state.point.on_device ? Tier::kDevice : tier_of(state.point);
+      info.point = state.point().kind;
+      if (state.point().exists()) info.point_tier = state.point().on_device ? Tier::kDevice : tier_of(state.point());
       info.age_seconds = info.live > 0 ? 0 : std::max(0.0, now - state.last_used_seconds);
-      info.user = state.user;
+      info.user = state.user();
       info.pins = state.pins;
     }
     infos.push_back(std::move(info));

@@ -179,8 +179,9 @@ bool PrefixCacheState::let_go_of_saved_memory() {
 void PrefixCacheState::lower_host_cap(std::uint64_t cap) {
   while (host->used() > cap && !make_host_room(host->cap() - cap, /*may_lose=*/true)) {
     if (let_go_of_saved_memory()) continue;
-    if (user_points.empty()) refuse("host_bytes", cap, host->used());
-    take_off_user(user_points.front());
+    Node* marked = points.oldest_user();
+    if (marked == nullptr) refuse("host_bytes", cap, host->used());
+    points.take_off_user(marked);
   }
   if (!host->set_cap(cap)) refuse("host_bytes", cap, host->used());
 }
@@ -208,8 +209,9 @@ void PrefixCacheState::lower_disk_cap(std::uint64_t cap) {
     Node* victim = trie.victim(kDiskOrder);
     if (victim != nullptr && leave_disk(victim)) continue;
     if (let_go_of_live_files()) continue;
-    if (user_points.empty()) break;
-    take_off_user(user_points.front());
+    Node* marked = points.oldest_user();
+    if (marked == nullptr) break;
+    points.take_off_user(marked);
   }
   disk->sweep();
   if (!disk->budget().set_cap(cap)) refuse("disk_bytes", cap, disk->budget().used());

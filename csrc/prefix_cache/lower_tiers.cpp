@@ -45,7 +45,7 @@ Tier PrefixCacheState::tier_of(const Fetch& fetch) const {
     for (const WindowSource& source : windows) look(source.slice->blob);
   }
   if (fetch.point != nullptr) {
-    for (const BlobPtr& blob : state_of(fetch.point).point.blobs) look(blob);
+    for (const BlobPtr& blob : state_of(fetch.point).point().blobs) look(blob);
   }
   return lowest;
 }
@@ -94,14 +94,12 @@ std::uint64_t PrefixCacheState::leave_host_for_disk(Node* node) {
 void PrefixCacheState::drop_slices(Node* node, const std::function<bool(const BlobPtr&)>& which) {
   NodeState& state = state_of(node);
   for (Part& part : state.parts) std::erase_if(part.slices, [&](const BlobSlice& each) { return which(each.blob); });
-  RestorePoint& point = state.point;
+  const RestorePoint& point = state.point();
   const bool of_point = std::any_of(point.blobs.begin(), point.blobs.end(), which) ||
                         std::any_of(point.slices.begin(), point.slices.end(),
                                     [&](const BlobSlice& each) { return each.blob != nullptr && which(each.blob); });
   if (!of_point) return;
-  point.slices.clear();
-  point.blobs.clear();
-  if (!point.on_device) drop_point(node, /*tidy=*/false);
+  point.on_device ? points.drop_copies(node) : drop_point(node, /*tidy=*/false);
 }
 
 // Nodes that sessions stand on, and all above them, are in no victim order: their copies go when nothing else is left,

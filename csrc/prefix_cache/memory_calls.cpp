@@ -171,6 +171,7 @@ std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token
   state_->keep_as_point(node);
   state_->pins.push_back({state_->hold(node), state_->now + ttl.value_or(std::numeric_limits<double>::infinity())});
   ++state_of(node).pins;
+  state_->points.settle(node);
   state_->schedule_expiry();
   return length;
 }

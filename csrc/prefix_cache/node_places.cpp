@@ -12,6 +12,8 @@ void NodePlaces::add(Node* node, Place place) {
 void NodePlaces::extend(Node* node, std::uint64_t tokens) {
   ensure(state_of(node).on_device_, "node_places.extend", "a node that is not on the device");
   device_tokens_ += tokens;
+  settle_cells(node);
+  list_all_cells_again(node);
 }
 
 void NodePlaces::come(Node* node) {
@@ -20,7 +22,7 @@ void NodePlaces::come(Node* node) {
   trie_.join_order(kDeviceOrder, node);
   state.on_device_ = true;
   device_tokens_ += state.length();
-  settle(node);
+  settle_more_cells(node);
 }
 
 void NodePlaces::leave(Node* node) {
@@ -45,14 +47,35 @@ NodePlaces::Copies NodePlaces::copies_of(const NodeState& state) const {
   return copies;
 }
 
+void NodePlaces::be_member(Node* node, int order, bool member) {
+  if (node->in_order(order) == member) return;
+  member ? trie_.join_order(order, node) : trie_.leave_order(order, node);
+}
+
+void NodePlaces::settle_cells(Node* node) {
+  for (std::size_t place = 0; place < orders_.windowed.size(); ++place) {
+    be_member(node, orders_.cells(place), !state_of(node).parts[orders_.windowed[place]].cells.empty());
+  }
+}
+
 void NodePlaces::settle(Node* node) {
   const Copies copies = copies_of(state_of(node));
-  const auto be_member = [&](int order, bool member) {
-    if (node->in_order(order) == member) return;
-    member ? trie_.join_order(order, node) : trie_.leave_order(order, node);
-  };
-  be_member(kHostOrder, copies.in_memory);
-  if (trie_.orders() > kDiskOrder) be_member(kDiskOrder, copies.in_file);
+  be_member(node, kHostOrder, copies.in_memory);
+  if (orders_.disk) be_member(node, kDiskOrder, copies.in_file);
+  settle_cells(node);
+}
+
+void NodePlaces::settle_more_cells(Node* node) {
+  settle(node);
+  list_all_cells_again(node);
+}
+
+void NodePlaces::list_all_cells_again(Node* node) {
+  for (std::size_t place = 0; place < orders_.windowed.size(); ++place) trie_.relist(orders_.cells(place), node);
+}
+
+void NodePlaces::list_cells_again(Node* node, std::size_t place, std::int32_t from) {
+  for (; !node->is_root() && node->end() > from; node = node->parent()) trie_.relist(orders_.cells(place), node);
 }
 
 void NodePlaces::check_node(const Node& node, std::vector<std::string>& findings) const {
@@ -65,8 +88,11 @@ void NodePlaces::check_node(const Node& node, std::vector<std::string>& findings
     report("on the device below a node that is not");
   const Copies copies = copies_of(state);
   if (copies.in_memory && !node.in_order(kHostOrder)) report("has host memory but is not in its order");
-  if (trie_.orders() <= kDiskOrder) return;
-  if (copies.in_file && !node.in_order(kDiskOrder)) report("is in a file but not in its order");
+  if (orders_.disk && copies.in_file && !node.in_order(kDiskOrder)) report("is in a file but not in its order");
+  for (std::size_t place = 0; place < orders_.windowed.size(); ++place) {
+    if (!state.parts[orders_.windowed[place]].cells.empty() && !node.in_order(orders_.cells(place)))
+      report("has cells of a windowed cache but is not in their order");
+  }
 }
 
 void NodePlaces::check(std::vector<std::string>& findings) const {

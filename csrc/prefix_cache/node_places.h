@@ -9,13 +9,19 @@
 //       |                      +-----------+     come    +---------+
 //       '------------------------------------------------------^   add(outside): found in a folder or a store
 //
-//     order 0   nodes on the device            the top of the tree: leaves leave first, and come back last
-//     order 1   nodes with bytes in memory     settle(node) after whatever changed its blobs
-//     order 2   nodes with bytes in files, or on their way to one (only where there is a disk tier)
+//     kDeviceOrder   nodes on the device            the top of the tree: leaves leave first, and come back last
+//     kHostOrder     nodes with bytes in memory     settle(node) after whatever changed its blobs
+//     kDiskOrder     nodes with bytes in files, or on their way to one (only where there is a disk tier)
+//     cells(i)       nodes with cells of the i-th windowed cache, whatever their neighbours have: settle(node), too
 //
 // What is on its way to a file counts as being there: what it goes on from must not leave the disk before it.
 //
-// Invariants (check): membership in the orders is what the node's state says; below a node that is not on the device
+// Cells of windowed caches are held by whoever needs them, too: live sessions and restore points. A node of whose cells
+// nobody could get one free is parked, so that it is looked at again only when a window of a restore point goes that
+// may have been why. A node that was cut may stay a member without any, until it is met.
+//
+// Invariants (check): membership in the tiers' orders is what the node's state says, and who has cells of a windowed
+// cache is a member of their order; below a node that is not on the device
 // none is; `device_tokens` is the sum of the lengths of the nodes on the device. Cutting and joining nodes keeps all of
 // them: the trie passes membership on, NodeState the place.
 //
@@ -23,36 +29,45 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "prefix_cache/node_state.h"
+#include "prefix_cache/tree_orders.h"
 #include "trie/trie.h"
 
 namespace kvtrie {
-
-inline constexpr int kDeviceOrder = 0;
-inline constexpr int kHostOrder = 1;
-inline constexpr int kDiskOrder = 2;  // only where there is a disk tier
 
 class NodePlaces {
  public:
   enum class Place : std::uint8_t { kDevice, kOutside };
 
-  // `trie` outlives this and has an order for each tier.
-  explicit NodePlaces(Trie& trie) : trie_(trie) {}
+  // `trie` outlives this and has these orders.
+  NodePlaces(Trie& trie, TreeOrders orders) : trie_(trie), orders_(std::move(orders)) {}
 
   void add(Node* node, Place place);              // it is new in the tree
   void extend(Node* node, std::uint64_t tokens);  // the node on the device grew by so many
   void come(Node* node);                          // its cells of full attention are there now
   void leave(Node* node);                         // REQUIRES: it holds no cell any more
   void remove(const Node* node) noexcept;         // it leaves the tree next
-  void settle(Node* node);                        // after its blobs changed: the orders of the lower tiers
+  void settle(Node* node);                        // after its blobs changed, or cells of windowed caches went
+  void settle_more_cells(Node* node);             // the same, or such cells came: what is parked is listed again
 
   void begin_writing(const BlobPtr& blob) { being_written_.insert(blob); }
   void end_writing(const BlobPtr& blob) { being_written_.erase(blob); }
   bool is_being_written(const BlobPtr& blob) const { return being_written_.count(blob) != 0; }
+
+  // Cells of the windowed cache at `place` (tree_orders.h): the first node for which `gives` says yes, null when there
+  // is none.
+  Node* first_with_cells(std::size_t place, const std::function<bool(Node*)>& gives) {
+    return trie_.victim(orders_.cells(place), gives);
+  }
+  void park_cells(Node* node, std::size_t place) { trie_.park(orders_.cells(place), node); }
+  // What is parked of the path to `node` from position `from` on.
+  void list_cells_again(Node* node, std::size_t place, std::int32_t from);
 
   std::uint64_t device_tokens() const noexcept { return device_tokens_; }
 
@@ -63,9 +78,13 @@ class NodePlaces {
     bool in_memory = false, in_file = false;
   };
   Copies copies_of(const NodeState& state) const;
+  void be_member(Node* node, int order, bool member);
+  void settle_cells(Node* node);
+  void list_all_cells_again(Node* node);
   void check_node(const Node& node, std::vector<std::string>& findings) const;
 
   Trie& trie_;
+  TreeOrders orders_;
   std::set<BlobPtr> being_written_;  // queued for the disk
   std::uint64_t device_tokens_ = 0;
 };

@@ -146,7 +146,7 @@ std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
 
 bool NodeState::can_join(const Payload& child) const {
   const auto& below = static_cast<const NodeState&>(child);
-  return !user && pins == 0 && !point.exists() && on_device_ == below.on_device_;
+  return !user_ && pins == 0 && !point_.exists() && on_device_ == below.on_device_;
 }
 
 void NodeState::join(Payload& child) {
@@ -156,8 +156,8 @@ void NodeState::join(Payload& child) {
     for (const BlobSlice& slice : below.parts[i].slices) parts[i].add(slice);
   }
   end_ = below.end_;
-  point = std::move(below.point);
-  user = below.user;
+  point_ = std::move(below.point_);
+  user_ = below.user_;
   pins = below.pins;
   last_used_seconds = std::max(last_used_seconds, below.last_used_seconds);
   add_arrivals(below.arrivals);
@@ -175,7 +175,7 @@ double NodeState::recompute_cost() const noexcept {
     each += per_cell;
     bytes += per_cell * tokens;
   }
-  if (point.exists()) {
+  if (point_.exists()) {
     for (const std::uint64_t slot : costs_->bytes_per_slot) bytes += static_cast<double>(slot);
   }
   const double seconds = length() * (1 + costs_->growth * (start_ + length() / 2.0));
@@ -186,10 +186,10 @@ void NodeState::visit_blobs(const std::function<void(const BlobPtr&)>& each) con
   for (const Part& part : parts) {
     for (const BlobSlice& slice : part.slices) each(slice.blob);
   }
-  for (const BlobSlice& slice : point.slices) {
+  for (const BlobSlice& slice : point_.slices) {
     if (slice.blob != nullptr) each(slice.blob);
   }
-  for (const BlobPtr& blob : point.blobs) each(blob);
+  for (const BlobPtr& blob : point_.blobs) each(blob);
 }
 
 void NodeState::add_arrivals(const std::vector<ArrivalPtr>& more) {

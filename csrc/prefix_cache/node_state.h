@@ -84,14 +84,17 @@ enum class PointKind : std::uint8_t {
 };
 const char* name_of(PointKind kind) noexcept;  // "", "spaced", "end", "branch", "user"
 
+// Made and changed by RestorePoints (restore_points.h) alone.
 struct RestorePoint {
   PointKind kind = PointKind::kNone;
   std::vector<SpanList> windows;  // per attention cache; empty lists where it is not windowed or nothing is seen
   std::vector<SlotRef> states;    // per recurrent cache
   std::vector<BlobSlice> slices;  // outside the device: the same windows (no blob where the list was empty)
   std::vector<BlobPtr> blobs;     // and states
-  std::uint64_t used = 0;         // when it was last restored or made; larger is later
   bool on_device = true;          // `windows` and `states` are there
+  bool gone_back_to = false;      // a session did
+  std::uint64_t number = 0;       // of all that were made
+  double value = 0;               // what a spaced one is worth; the least goes first
 
   bool exists() const noexcept { return kind != PointKind::kNone; }
   bool copied() const noexcept { return !slices.empty() || !blobs.empty(); }
@@ -123,9 +126,10 @@ class NodeState final : public Payload {
   // one on the device may have windows and its point outside only.
   bool on_device() const noexcept { return on_device_; }
 
+  const RestorePoint& point() const noexcept { return point_; }  // at end()
+  bool user() const noexcept { return user_; }                   // a user marked end()
+
   std::vector<Part> parts;  // one for each attention cache
-  RestorePoint point;       // at end()
-  bool user = false;        // a user point at end()
   std::uint32_t pins = 0;   // pins at end()
   double last_used_seconds = 0;
   std::vector<ArrivalPtr> arrivals;  // page-ins under way into these cells
@@ -134,9 +138,12 @@ class NodeState final : public Payload {
 
  private:
   friend class NodePlaces;
+  friend class RestorePoints;
   std::int32_t start_, end_;
   const NodeCosts* costs_;
+  RestorePoint point_;
   bool on_device_ = false;
+  bool user_ = false;
 };
 
 inline NodeState& state_of(Node* node) { return static_cast<NodeState&>(*node->payload()); }

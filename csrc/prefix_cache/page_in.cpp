@@ -32,7 +32,7 @@ void PrefixCacheState::load_window(const Path& path, std::size_t cache, const Bl
     if (disk == nullptr) part.forget_slices(cells.begin_position(), cells.end_position());
     part.add(std::move(cells));
     state_of(node).add_arrivals({arrival});
-    places.settle(node);
+    places.settle_more_cells(node);
     cells = std::move(rest);
   }
 }
@@ -47,7 +47,7 @@ void PrefixCacheState::load_slice(std::size_t cache, const SpanList& cells, cons
 
 // The restore point at `node` is on the device again: its states come, its windows are on the path by now.
 void PrefixCacheState::load_point(Node* node, const Stages& stages, const ArrivalPtr& arrival) {
-  RestorePoint& point = state_of(node).point;
+  const RestorePoint& point = state_of(node).point();
   std::vector<SpanList> windows = windows_at(node);
   std::vector<SlotRef> states;
   const Owner owner = tenant_of(node->name_space());
@@ -57,16 +57,8 @@ void PrefixCacheState::load_point(Node* node, const Stages& stages, const Arriva
     arrival->bytes.push_back(stage.memory);
     arrival->completions.push_back(recurrents[i]->load_image(states.back(), stage.memory->data(), owner));
   }
-  point.windows = std::move(windows);
-  point.states = std::move(states);
-  if (disk == nullptr) {
-    point.slices.clear();
-    point.blobs.clear();
-  }
-  point.on_device = true;
-  point.used = ++uses;
+  points.come(node, std::move(windows), std::move(states), /*keep_copies=*/disk != nullptr);
   state_of(node).add_arrivals({arrival});
-  places.settle(node);
 }
 
 // Where there is a disk, copies stay: leaving the device again costs nothing then, and their memory may go any time.

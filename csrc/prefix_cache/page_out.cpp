@@ -60,7 +60,7 @@ std::uint64_t PrefixCacheState::point_bytes(const RestorePoint& point) const {
 
 // All of it or nothing. A point where nothing is seen of any cache, at the border of a chunk, has no bytes.
 bool PrefixCacheState::copy_point(Node* node, bool may_lose) {
-  RestorePoint& point = state_of(node).point;
+  const RestorePoint& point = state_of(node).point();
   if (point.copied()) return true;
   const std::uint64_t bytes = point_bytes(point);
   if (host == nullptr || !make_host_room(bytes, may_lose)) return false;
@@ -76,10 +76,8 @@ bool PrefixCacheState::copy_point(Node* node, bool may_lose) {
     blobs.push_back(store_state(i, point.states[i]));
     if (blobs.back() == nullptr) return false;
   }
-  point.slices = std::move(slices);
-  point.blobs = std::move(blobs);
+  points.add_copies(node, std::move(slices), std::move(blobs));
   totals.page_out_bytes += bytes;
-  places.settle(node);
   return true;
 }
 
@@ -92,7 +90,7 @@ std::uint64_t PrefixCacheState::uncopied_bytes(const NodeState& state) const {
       }
     }
   }
-  if (state.point.exists() && !state.point.copied()) bytes += point_bytes(state.point);
+  if (state.point().exists() && !state.point().copied()) bytes += point_bytes(state.point());
   return bytes;
 }
 
@@ -113,16 +111,13 @@ bool PrefixCacheState::copy_out(Node* node, bool may_lose) {
     }
   }
   places.settle(node);
-  const RestorePoint& point = state.point;
+  const RestorePoint& point = state.point();
   return !point.exists() || point.copied() || point_bytes(point) == 0 || copy_point(node, may_lose);
 }
 
 bool PrefixCacheState::page_out_point(Node* node) {
-  RestorePoint& point = state_of(node).point;
   if (!copy_point(node, /*may_lose=*/true)) return false;
-  point.windows.clear();
-  point.states.clear();
-  point.on_device = false;
+  points.leave(node);
   ++totals.page_outs;
   if (disk != nullptr) save_path(node);
   return true;
@@ -133,7 +128,7 @@ std::uint64_t PrefixCacheState::page_out(Node* node) {
   NodeState& state = state_of(node);
   const std::uint64_t bytes = device_bytes_of(state);
   if (bytes == 0 || !copy_out(node, /*may_lose=*/true)) return 0;
-  if (state.point.exists() && state.point.on_device && !page_out_point(node)) return 0;
+  if (state.point().exists() && state.point().on_device && !page_out_point(node)) return 0;
   for (Part& part : state.parts) part.cells.clear();
   state.arrivals.clear();
   places.leave(node);

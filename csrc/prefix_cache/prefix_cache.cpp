@@ -25,18 +25,29 @@ void index_layers(const std::vector<std::shared_ptr<Cache>>& caches, std::map<st
   }
 }
 
+// Those of `caches` that are windowed, or those that are not.
+std::vector<std::size_t> indices_of(const std::vector<std::shared_ptr<CausalCache>>& caches, bool windowed) {
+  std::vector<std::size_t> indices;
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    if (caches[i] != nullptr && caches[i]->is_windowed() == windowed) indices.push_back(i);
+  }
+  return indices;
+}
+
 }  // namespace
 
 PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
     : caches(std::move(set.attention)),
       recurrents(std::move(set.recurrent)),
       options(std::move(settings)),
-      trie(options.disk.empty() ? 2 : 3, options.policy) {
+      full(indices_of(caches, /*windowed=*/false)),
+      windowed(indices_of(caches, /*windowed=*/true)),
+      orders{!options.disk.empty(), windowed, !recurrents.empty()},
+      trie(orders.tiers(), options.policy, orders.others()) {
   index_layers(caches, cache_of_layer, {});
   index_layers(recurrents, recurrent_of_layer, cache_of_layer);
   longest = static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max());
   for (std::size_t i = 0; i < caches.size(); ++i) {
-    (caches[i]->is_windowed() ? windowed : full).push_back(i);
     if (!caches[i]->is_windowed()) longest = std::min(longest, caches[i]->capacity());
     caches[i]->set_growth(options.growth);
   }

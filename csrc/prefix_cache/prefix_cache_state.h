@@ -14,7 +14,7 @@
 //   lower_tiers.cpp     room in host memory and on the disk
 //   saving.cpp          writing behind;  reopen.cpp: files become nodes again;  save_as.cpp: into another folder
 //   exchange.h          what a store shares with other processes: sending.cpp, receiving.cpp
-//   restore_points.cpp  made, given up, and which one first
+//   restore_points.h    where restore points are, and which goes first;  captures.cpp: made from what sessions have
 //   room.cpp            making room: what may go, in which order
 //   give_up.cpp         nodes given up
 //   shift.cpp           context shift
@@ -25,7 +25,7 @@
 // Kinds of caches. `caches` are attention caches; windowed ones (window, chunk) hold their cells by count, so the
 // tree may let go of any of them. `recurrents` have whole states, at restore points only.
 //
-// Tiers and victim orders: node_places.h.
+// Victim orders: tree_orders.h. Tiers: node_places.h.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,9 @@
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/plan_types.h"
 #include "prefix_cache/prefix_cache.h"
+#include "prefix_cache/restore_points.h"
 #include "prefix_cache/stage.h"
+#include "prefix_cache/tree_orders.h"
 #include "store/background_queue.h"
 #include "store/disk_tier.h"
 
@@ -71,6 +73,7 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::map<std::int32_t, std::size_t> cache_of_layer;      // attention layers
   std::map<std::int32_t, std::size_t> recurrent_of_layer;  // recurrent layers
   std::vector<std::size_t> full, windowed;                 // indices into `caches`
+  TreeOrders orders;
   std::uint32_t longest = 0;              // tokens a session may have: cells of the smallest full cache
   std::uint32_t pin_cap = 0;              // tokens that pins may hold
   std::shared_ptr<ByteBudget> host;       // null: no host tier
@@ -86,10 +89,9 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   NodeCosts node_costs;               // the nodes refer to it
   std::deque<StepTimingPtr> timings;  // of complete steps, as they were enqueued
   Trie trie;
-  NodePlaces places{trie};
+  NodePlaces places{trie, orders};
+  RestorePoints points{trie, places, orders, options.checkpoint_every};
   std::set<Session*> sessions;
-  std::set<Node*> points;                                        // nodes with a restore point
-  std::list<Node*> user_points;                                  // each locked once; oldest first
   std::vector<Pin> pins;                                         // one per pin
   double next_expiry = std::numeric_limits<double>::infinity();  // nothing expires before
   std::map<std::string, Owner, std::less<>> tenants;             // numbers of namespaces; those without a root may go
@@ -100,7 +102,6 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::vector<BlobPtr> unsealed;     // page-outs whose checksums are still to be taken
   bool tails_are_shared = false;     // some sequences hold the same unpublished cells
   std::uint64_t walks = 0;           // numbers the walks that mark nodes
-  std::uint64_t uses = 0;            // logical time of restore points
   InUse in_use;                      // of the call that makes room now
   PrefixCacheStats totals;           // only the totals are kept here
   CallsOutside outside;              // calls that wait with the mutex free
@@ -272,23 +273,17 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   bool has_whole_point(const Imported& found) const;
   Node* import(const Imported& found);  // the node where it ends; null: of no use here
 
-  // --- restore_points.cpp ----------------------------------------------------------------------------------------
+  // --- captures.cpp ----------------------------------------------------------------------------------------------
   // Makes a restore point at `offset` of the session's path from the states given (one per recurrent cache) and from
   // the session's own cells. Nothing when the path or the cells do not reach.
   void make_point(Session& session, std::int32_t offset, PointKind kind, std::vector<SlotRef> states);
-  void set_point(Node* node, PointKind kind, std::vector<SpanList> windows, std::vector<SlotRef> states);
   std::vector<SlotRef> states_of(const Session& session) const;
   // Per attention cache what a query at the node's end sees, as far as it is held on the device without a gap.
   std::vector<SpanList> windows_at(Node* node) const;
   void keep_as_point(Node* node);                 // so that pins hold what its end needs
   void drop_point(Node* node, bool tidy = true);  // wherever it is; `tidy`: the node may join its only child
   void give_up_point(Node* node);                 // to the host, else away
-  // The point to give up next among those of kinds up to `most` for which `frees` says yes; null when there is none.
-  Node* point_victim(PointKind most, const std::function<bool(const Node*)>& frees) const;
-  double thinning_score(const Node* node) const;
   bool frees_slot(const Node* node, std::size_t cache) const;
-  bool frees_cells(const Node* node, std::size_t cache) const;
-  void take_off_user(Node* node);
 
   // --- room.cpp --------------------------------------------------------------------------------------------------
   std::uint32_t deficit(const Needs& needs) const;  // cells missing in the shortest full cache
@@ -298,7 +293,7 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::uint64_t freeable_outside_bytes();           // of nodes not on the device. REQUIRES: just after freeable_bytes()
   std::uint64_t room_tokens(Node* also = nullptr);  // what a claim could get of the shortest full cache
   std::uint32_t freeable_cells(std::size_t cache) const;  // of a windowed cache
-  std::uint32_t freeable_slots(std::size_t cache) const;
+  std::uint32_t freeable_slots(std::size_t cache, std::uint32_t enough);
   std::uint64_t mark_live(Node* also);  // marks live paths with the new `walks`; device tokens on them
   void make_room(const Needs& needs);   // all or kCacheFull, in which case nothing changed
   void require_room(const Needs& needs);
@@ -308,6 +303,8 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   // Slots free now, at most `count`; gives up points of kinds up to `most` only.
   std::uint32_t try_free_slots(std::size_t cache, std::uint32_t count, PointKind most);
   void let_go_unneeded(std::size_t cache, std::uint32_t count);
+  std::vector<Node*> with_unneeded_cells(std::size_t cache, std::uint32_t count);
+  bool may_be_held(const Node* node);  // REQUIRES: just after mark_live()
   std::uint32_t let_go_of(std::size_t cache, Part& part, std::uint32_t count);
   Node* next_victim();                // null when everything left is live or pinned
   Node* outside_victim() const;       // the same among nodes that are not on the device; looks at all of them
@@ -364,6 +361,8 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   }
   void check_session(const Session& session, std::vector<std::string>& findings) const;
   void check_node(const Node& node, std::vector<std::string>& findings) const;
+  void check_parked(const Node& node, std::size_t cache, const std::string& name,
+                    std::vector<std::string>& findings) const;
   void check_budgets(std::vector<std::string>& findings) const;
 
   // Its jobs use all of the above, so it goes first.

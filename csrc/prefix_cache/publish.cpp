@@ -136,7 +136,7 @@ void PrefixCacheState::take_known(Session& session, const Path& path) {
     if (node->end() > path.matched) node = trie.split(node, path.matched);
     NodeState& state = state_of(node);
     for (std::size_t i = 0; i < caches.size(); ++i) lend_or_borrow(session, i, state);
-    state.on_device() ? places.settle(node) : places.come(node);
+    state.on_device() ? places.settle_more_cells(node) : places.come(node);
     move_to(session, node);
   }
 }
@@ -149,7 +149,7 @@ void PrefixCacheState::add_fresh(Session& session, std::span<const Token> edge) 
   for (std::size_t i = 0; i < caches.size(); ++i) cells.push_back(caches[i]->lend(session.sequences_[i], known, end));
   Node* node = session.node_;
   const bool grows = !node->is_root() && node->is_leaf() && node->locks() == 1 && state_of(node).on_device() &&
-                     !state_of(node).point.exists() && trie.in_first_use(kDeviceOrder, node);
+                     !state_of(node).point().exists() && trie.in_first_use(kDeviceOrder, node);
   if (grows) {
     trie.extend(node, edge);
     state_of(node).extend(end, std::move(cells));

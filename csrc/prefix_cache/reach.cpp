@@ -124,7 +124,7 @@ class Search {
 
   bool restorable_at_end(const Node* node) const {
     if (cache_.standing_at(node) != nullptr) return true;
-    const RestorePoint& point = state_of(node).point;
+    const RestorePoint& point = state_of(node).point();
     return point.exists() && !(device_only_ && !point.on_device) && windows_complete(node->end());
   }
 
@@ -219,7 +219,7 @@ Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::in
     }
   }
   for (Node* node : path.nodes) {
-    if (recurrents.empty() || node->end() != target || state_of(node).point.on_device) continue;
+    if (recurrents.empty() || node->end() != target || state_of(node).point().on_device) continue;
     fetch.point = node;
     for (std::size_t i = 0; i < recurrents.size(); ++i) {
       fetch.needs.slots[i] = 1;
@@ -266,7 +266,8 @@ bool PrefixCacheState::fits(const Path& path, const Fetch& fetch, std::int32_t c
     if (fetch.needs.cells[i] > caches[i]->free_cells() + freeable_cells(i)) device_only = true;
   }
   for (std::size_t i = 0; i < recurrents.size(); ++i) {
-    if (fetch.needs.slots[i] > recurrents[i]->free_slots() + freeable_slots(i)) device_only = true;
+    const std::uint32_t free = recurrents[i]->free_slots(), needed = fetch.needs.slots[i];
+    if (needed > free && freeable_slots(i, needed - free) < needed - free) device_only = true;
   }
   return !device_only;
 }

@@ -133,17 +133,13 @@ Node* PrefixCacheState::import(const Imported& found) {
     add_slices(found, state_of(each));
     places.settle(each);
   }
-  RestorePoint& point = state_of(node).point;
-  if (whole && has_whole_point(found) && !point.copied()) {
-    if (!point.exists()) {
-      point.kind = found.point == PointKind::kUser ? PointKind::kEnd : found.point;
-      point.on_device = false;
-      point.used = ++uses;
-      points.insert(node);
-    }
-    point.slices = found.windows;
-    point.blobs = found.states;
-    places.settle(node);
+  const RestorePoint& point = state_of(node).point();
+  if (!whole || !has_whole_point(found) || point.copied()) return node;
+  if (point.exists()) {
+    points.add_copies(node, found.windows, found.states);
+  } else {
+    const PointKind kind = found.point == PointKind::kUser ? PointKind::kEnd : found.point;
+    points.put_outside(node, kind, found.windows, found.states);
   }
   return node;
 }

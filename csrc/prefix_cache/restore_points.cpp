@@ -1,132 +1,246 @@
-// Restore points: made where a session will want to come back, given up when their caches are short.
-//
-// Which goes first: spaced points, thinned so that their distance grows with the distance from the end of their
-// conversation; then ends and branches, the one whose last restore is longest ago first; user points last. Pinned ones
-// never. A point goes as one: to the host where there is room, else away.
-#include <algorithm>
+#include "prefix_cache/restore_points.h"
 
-#include "prefix_cache/prefix_cache_state.h"
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
 
 namespace kvtrie {
 
-std::vector<SlotRef> PrefixCacheState::states_of(const Session& session) const {
-  std::vector<SlotRef> states;
-  for (std::size_t i = 0; i < recurrents.size(); ++i) states.push_back(recurrents[i]->slot(session.states_[i]));
-  return states;
+RestorePoints::RestorePoints(Trie& trie, NodePlaces& places, TreeOrders orders, std::int64_t every)
+    : trie_(trie), places_(places), orders_(std::move(orders)), every_(every), spaced_(orders_.resources()) {}
+
+// ---- where it stands among the others -----------------------------------------------------------------------------
+
+RestorePoints::Rank RestorePoints::rank_of(const NodeState& state) noexcept {
+  const RestorePoint& point = state.point();
+  if (!point.exists() || !point.on_device || state.pins > 0) return Rank::kNone;
+  if (state.user()) return Rank::kUser;
+  return point.kind == PointKind::kSpaced && !point.gone_back_to ? Rank::kSpaced : Rank::kOrdered;
 }
 
-void PrefixCacheState::make_point(Session& session, std::int32_t offset, PointKind kind, std::vector<SlotRef> states) {
-  if (!has_points() || !session.publish_ || offset <= 0 || offset > published(session)) return;
-  if (session.atomic_.inside(offset)) return;
-  std::vector<SpanList> windows(caches.size());
-  for (const std::size_t i : windowed) {
-    const SequenceId id = session.sequences_[i];
-    const std::int32_t floor = caches[i]->visibility().floor(offset);
-    if (floor >= offset) continue;
-    if (floor < caches[i]->held_from(id)) return;
-    windows[i] = caches[i]->share(id, floor, offset);
+bool RestorePoints::takes(const RestorePoint& point, std::size_t resource) const noexcept {
+  return resource == orders_.windowed.size() || !point.windows[orders_.windowed[resource]].empty();
+}
+
+// The distance to the next points when all whose number 2 divides less often have gone, in units of `every`.
+double RestorePoints::gap_of(const Node* node) const noexcept {
+  const std::int64_t number = std::max<std::int64_t>(node->end() / every_, 1);
+  return static_cast<double>(number & -number);
+}
+
+RestorePoints::Spaced::value_type RestorePoints::key_of(Node* node) {
+  const RestorePoint& point = state_of(node).point();
+  return {point.value, point.number, node};
+}
+
+void RestorePoints::settle(Node* node) {
+  const RestorePoint& point = state_of(node).point();
+  const Rank rank = rank_of(state_of(node));
+  for (std::size_t resource = 0; resource < spaced_.size(); ++resource) {
+    const bool some = rank != Rank::kNone && takes(point, resource);
+    if (some && rank == Rank::kSpaced) {
+      spaced_[resource].insert(key_of(node));
+    } else {
+      spaced_[resource].erase(key_of(node));
+    }
+    const int order = orders_.points(resource);
+    const bool member = some && rank == Rank::kOrdered;
+    if (node->in_order(order) == member) continue;
+    member ? trie_.join_order(order, node) : trie_.leave_order(order, node);
   }
-  set_point(node_ending_at(session.node_, offset), kind, std::move(windows), std::move(states));
 }
 
-// In place of the one that is there, whose kind stays when it is wanted more.
-void PrefixCacheState::set_point(Node* node, PointKind kind, std::vector<SpanList> windows,
-                                 std::vector<SlotRef> states) {
-  RestorePoint& point = state_of(node).point;
-  const PointKind most = std::max(kind, point.kind);
-  point = {};
+void RestorePoints::take_out_of_spaced(Node* node) {
+  const Spaced::value_type key = key_of(node);
+  for (Spaced& each : spaced_) {
+    if (each.empty() || *each.begin() != key) {
+      each.erase(key);
+      continue;
+    }
+    floor_ = std::max(floor_, std::get<double>(key));
+    each.erase(each.begin());
+  }
+}
+
+void RestorePoints::take_out(Node* node) {
+  take_out_of_spaced(node);
+  for (std::size_t resource = 0; resource < spaced_.size(); ++resource) {
+    if (node->in_order(orders_.points(resource))) trie_.leave_order(orders_.points(resource), node);
+  }
+}
+
+// ---- transitions --------------------------------------------------------------------------------------------------
+
+// What nodes have of its windows may be all that is left of them.
+void RestorePoints::release(Node* node) {
+  RestorePoint& point = point_of(node);
+  const std::vector<SpanList> windows = std::exchange(point.windows, {});
+  point.states.clear();
+  for (std::size_t place = 0; place < orders_.windowed.size() && !windows.empty(); ++place) {
+    const SpanList& window = windows[orders_.windowed[place]];
+    if (!window.empty()) places_.list_cells_again(node, place, window.begin_position());
+  }
+}
+
+void RestorePoints::put(Node* node, PointKind kind, std::vector<SpanList> windows, std::vector<SlotRef> states) {
+  const PointKind most = std::max(kind, state_of(node).point().kind);
+  remove(node);
+  RestorePoint& point = point_of(node);
   point.kind = most;
   point.windows = std::move(windows);
   point.states = std::move(states);
-  point.used = ++uses;
-  points.insert(node);
-  ++totals.captures;
+  point.on_device = true;
+  point.number = ++made_;
+  point.value = floor_ + gap_of(node);
+  ++count_;
+  settle(node);
 }
 
-std::vector<SpanList> PrefixCacheState::windows_at(Node* node) const {
-  std::vector<SpanList> windows(caches.size());
-  for (const std::size_t i : windowed) {
-    const std::int32_t floor = caches[i]->visibility().floor(node->end());
-    if (floor >= node->end()) continue;
-    std::vector<Node*> above;
-    for (Node* each = node; !each->is_root() && each->end() > floor; each = each->parent()) above.push_back(each);
-    const Coverage coverage(above, i, node->end(), /*device_only=*/true);
-    const std::int32_t from = std::max(floor, coverage.covered_from(node->end()));
-    for (const WindowSource& source : coverage.pick(from, node->end())) {
-      SpanList piece = source.list->share(source.from, source.to);
-      if (windows[i].empty()) {
-        windows[i] = std::move(piece);
-      } else {
-        windows[i].append(std::move(piece));
-      }
-    }
+void RestorePoints::put_outside(Node* node, PointKind kind, std::vector<BlobSlice> slices, std::vector<BlobPtr> blobs) {
+  RestorePoint& point = point_of(node);
+  ensure(!point.exists(), "restore_points.put_outside", "the node has one");
+  point.kind = kind;
+  point.slices = std::move(slices);
+  point.blobs = std::move(blobs);
+  point.on_device = false;
+  point.number = ++made_;
+  ++count_;
+  places_.settle(node);
+}
+
+void RestorePoints::add_copies(Node* node, std::vector<BlobSlice> slices, std::vector<BlobPtr> blobs) {
+  RestorePoint& point = point_of(node);
+  ensure(point.exists(), "restore_points.add_copies", "the node has none");
+  point.slices = std::move(slices);
+  point.blobs = std::move(blobs);
+  places_.settle(node);
+}
+
+void RestorePoints::drop_copies(Node* node) {
+  RestorePoint& point = point_of(node);
+  ensure(point.on_device, "restore_points.drop_copies", "they are all there is");
+  point.slices.clear();
+  point.blobs.clear();
+  places_.settle(node);
+}
+
+void RestorePoints::come(Node* node, std::vector<SpanList> windows, std::vector<SlotRef> states, bool keep_copies) {
+  RestorePoint& point = point_of(node);
+  ensure(point.exists() && !point.on_device, "restore_points.come", "it is on the device, or there is none");
+  point.windows = std::move(windows);
+  point.states = std::move(states);
+  point.on_device = true;
+  point.value = floor_ + gap_of(node);
+  if (!keep_copies) drop_copies(node);
+  settle(node);
+}
+
+void RestorePoints::leave(Node* node) {
+  ensure(point_of(node).exists() && point_of(node).on_device, "restore_points.leave", "it is not on the device");
+  take_out(node);
+  point_of(node).on_device = false;
+  release(node);
+}
+
+bool RestorePoints::remove(Node* node) {
+  if (!state_of(node).point().exists()) return false;
+  take_out(node);
+  release(node);
+  point_of(node) = {};
+  --count_;
+  return true;
+}
+
+void RestorePoints::go_back_to(Node* node) {
+  RestorePoint& point = point_of(node);
+  if (!point.exists() || point.gone_back_to) return;
+  take_out_of_spaced(node);
+  point.gone_back_to = true;
+  settle(node);
+}
+
+// ---- marks of users -----------------------------------------------------------------------------------------------
+
+void RestorePoints::mark_user(Node* node) {
+  users_.push_back(node);
+  if (state_of(node).user_) {
+    users_.erase(std::find(users_.begin(), users_.end(), node));
+    return;
   }
-  return windows;
+  state_of(node).user_ = true;
+  trie_.lock(node);
+  settle(node);
 }
 
-// REQUIRES: the node can be restored at its end from the device.
-void PrefixCacheState::keep_as_point(Node* node) {
-  Node* const nodes[] = {node};
-  share_live_state(nodes, node->end());
-  if (has_points() && !state_of(node).point.exists()) set_point(node, PointKind::kEnd, windows_at(node), {});
+bool RestorePoints::take_off_user(Node* node) {
+  if (!state_of(node).user_) return false;
+  users_.erase(std::find(users_.begin(), users_.end(), node));
+  state_of(node).user_ = false;
+  settle(node);
+  trie_.unlock(node);
+  return true;
 }
 
-void PrefixCacheState::take_off_user(Node* node) {
-  if (!state_of(node).user) return;
-  std::erase(user_points, node);
-  state_of(node).user = false;
-  trie.unlock(node);
-}
+Node* RestorePoints::oldest_user() const { return users_.empty() ? nullptr : users_.front(); }
 
-void PrefixCacheState::drop_point(Node* node, bool tidy) {
-  points.erase(node);
-  state_of(node).point = {};
-  ++totals.dropped_points;
-  take_off_user(node);
-  if (tidy && !prune(node)) try_join(node);
-}
+// ---- which goes first ---------------------------------------------------------------------------------------------
 
-void PrefixCacheState::give_up_point(Node* node) {
-  if (!page_out_point(node)) drop_point(node);
-}
-
-// The gap it would leave, relative to its distance from the end of the conversation it lies in.
-double PrefixCacheState::thinning_score(const Node* node) const {
-  const Node* above = node->parent();
-  while (!above->is_root() && !state_of(above).point.exists()) above = above->parent();
-  const Node* end = node;
-  while (end->first_child() != nullptr) end = end->first_child();
-  return static_cast<double>(node->end() - above->end()) / (1.0 + end->end() - node->end());
-}
-
-bool PrefixCacheState::frees_slot(const Node* node, std::size_t cache) const {
-  const RestorePoint& point = state_of(node).point;
-  return point.on_device && recurrents[cache]->pool().holders(point.states[cache].slot()) == 1;
-}
-
-// Windows of several points may overlap, so giving up one alone may free nothing yet.
-bool PrefixCacheState::frees_cells(const Node* node, std::size_t cache) const {
-  const RestorePoint& point = state_of(node).point;
-  return point.on_device && !point.windows[cache].empty();
-}
-
-Node* PrefixCacheState::point_victim(PointKind most, const std::function<bool(const Node*)>& frees) const {
-  // Spaced points come before ends and branches, which are one class, and those before user points.
-  const auto rank = [](PointKind kind) { return kind == PointKind::kSpaced ? 0 : kind == PointKind::kUser ? 2 : 1; };
-  Node* victim = nullptr;
-  std::pair<int, double> least;
-  for (Node* node : points) {
-    const NodeState& state = state_of(node);
-    if (state.pins > 0 || node == in_use.point || !frees(node)) continue;
-    const PointKind kind = state.user ? PointKind::kUser : state.point.kind;
-    if (kind > most) continue;
-    const bool spaced = kind == PointKind::kSpaced;
-    const std::pair worth(rank(kind), spaced ? thinning_score(node) : static_cast<double>(state.point.used));
-    if (victim != nullptr && worth >= least) continue;
-    victim = node;
-    least = worth;
+Node* RestorePoints::spaced_victim(std::size_t resource, const Frees& frees) const {
+  for (const auto& key : spaced_[resource]) {
+    if (frees(std::get<Node*>(key))) return std::get<Node*>(key);
   }
-  return victim;
+  return nullptr;
+}
+
+Node* RestorePoints::victim(std::size_t resource, PointKind most, const Frees& frees) {
+  Node* found = spaced_victim(resource, frees);
+  if (found != nullptr || most == PointKind::kSpaced) return found;
+  found = trie_.victim(orders_.points(resource), [&](Node* node) { return frees(node); });
+  if (found != nullptr || most != PointKind::kUser) return found;
+  for (Node* node : users_) {
+    const bool could_go = rank_of(state_of(node)) == Rank::kUser && takes(state_of(node).point(), resource);
+    if (could_go && frees(node)) return node;
+  }
+  return nullptr;
+}
+
+// ---- check --------------------------------------------------------------------------------------------------------
+
+bool RestorePoints::in_spaced(const Node* node, std::size_t resource) const {
+  return spaced_[resource].contains(key_of(const_cast<Node*>(node)));
+}
+
+void RestorePoints::check_node(Node* node, std::vector<std::string>& findings) const {
+  const RestorePoint& point = state_of(node).point();
+  const Rank rank = rank_of(state_of(node));
+  for (std::size_t resource = 0; resource < spaced_.size(); ++resource) {
+    const bool some = rank != Rank::kNone && takes(point, resource);
+    const bool spaced = some && rank == Rank::kSpaced, ordered = some && rank == Rank::kOrdered;
+    if (in_spaced(node, resource) == spaced && node->in_order(orders_.points(resource)) == ordered) continue;
+    findings.push_back(cat("node [", node->start(), ",", node->end(), ") of '", node->name_space(),
+                           "': its restore point is not in the order of resource ", resource, ", or in one too many"));
+  }
+}
+
+void RestorePoints::check(std::vector<std::string>& findings) const {
+  std::size_t counted = 0, marked = 0;
+  std::vector<std::size_t> spaced(spaced_.size());
+  trie_.visit([&](Node& node) {
+    if (node.is_root()) return;
+    check_node(&node, findings);
+    counted += state_of(&node).point().exists();
+    marked += state_of(&node).user();
+    for (std::size_t resource = 0; resource < spaced.size(); ++resource) spaced[resource] += in_spaced(&node, resource);
+  });
+  const auto compare = [&](const char* what, std::size_t found, std::size_t kept) {
+    if (found != kept) findings.push_back(cat(what, ": counted ", found, ", kept ", kept));
+  };
+  compare("restore points", counted, count_);
+  compare("user points", marked, users_.size());
+  for (std::size_t resource = 0; resource < spaced.size(); ++resource) {
+    compare("spaced points", spaced[resource], spaced_[resource].size());
+  }
 }
 
 }  // namespace kvtrie

@@ -24,10 +24,10 @@ std::uint64_t PrefixCacheState::device_bytes_of(const NodeState& node) const {
   for (std::size_t i = 0; i < caches.size(); ++i) {
     bytes += caches[i]->shape().bytes_per_cell() * node.parts[i].device_tokens();
   }
-  if (!node.point.exists() || !node.point.on_device) return bytes;
+  if (!node.point().exists() || !node.point().on_device) return bytes;
   for (const auto& cache : recurrents) bytes += cache->shape().bytes_per_slot();
   for (const std::size_t i : windowed) {
-    bytes += caches[i]->shape().bytes_per_cell() * caches[i]->cells_held_only(node.point.windows[i], 1);
+    bytes += caches[i]->shape().bytes_per_cell() * caches[i]->cells_held_only(node.point().windows[i], 1);
   }
   return bytes;
 }
@@ -39,9 +39,9 @@ std::uint64_t PrefixCacheState::outside_bytes_of(const NodeState& node) const {
   };
   for (std::size_t i = 0; i < caches.size(); ++i) {
     for (const BlobSlice& slice : node.parts[i].slices) add(i, slice);
-    if (!node.point.slices.empty()) add(i, node.point.slices[i]);
+    if (!node.point().slices.empty()) add(i, node.point().slices[i]);
   }
-  for (const BlobPtr& blob : node.point.blobs) bytes += blob->bytes();
+  for (const BlobPtr& blob : node.point().blobs) bytes += blob->bytes();
   return bytes;
 }
 
@@ -120,11 +120,11 @@ std::uint32_t PrefixCacheState::freeable_cells(std::size_t cache) const {
   std::vector<const SpanList*> pinned;
   if (!in_use.windows.empty()) {
     for (const SpanList& list : in_use.windows[cache]) pinned.push_back(&list);
-    const RestorePoint* point = in_use.point == nullptr ? nullptr : &state_of(in_use.point).point;
+    const RestorePoint* point = in_use.point == nullptr ? nullptr : &state_of(in_use.point).point();
     if (point != nullptr && point->exists() && point->on_device) pinned.push_back(&point->windows[cache]);
   }
   for (const Hold& pin : pins) {
-    const RestorePoint& point = state_of(pin.node).point;
+    const RestorePoint& point = state_of(pin.node).point();
     if (point.exists() && point.on_device) pinned.push_back(&point.windows[cache]);
   }
   const CausalCache::Usage usage = caches[cache]->usage();
@@ -132,10 +132,14 @@ std::uint32_t PrefixCacheState::freeable_cells(std::size_t cache) const {
   return held - std::min(held, caches[cache]->live_cells(pinned));
 }
 
-std::uint32_t PrefixCacheState::freeable_slots(std::size_t cache) const {
-  return static_cast<std::uint32_t>(std::count_if(points.begin(), points.end(), [&](const Node* node) {
-    return state_of(node).pins == 0 && node != in_use.point && frees_slot(node, cache);
-  }));
+// Counts no further than `enough`, in the order in which points would go.
+std::uint32_t PrefixCacheState::freeable_slots(std::size_t cache, std::uint32_t enough) {
+  std::uint32_t found = 0;
+  points.victim(orders.slots(), PointKind::kUser, [&](const Node* node) {
+    found += frees_slot(node, cache) ? 1 : 0;
+    return found >= enough;
+  });
+  return found;
 }
 
 namespace {
@@ -169,8 +173,9 @@ void PrefixCacheState::require_room(const Needs& needs) {
   }
   for (std::size_t i = 0; i < recurrents.size(); ++i) {
     const std::uint32_t free = recurrents[i]->free_slots();
-    if (needs.slots[i] > free)
-      require_fits(needs.slots[i], free, freeable_slots(i), recurrents[i]->limit(), "state slots");
+    if (needs.slots[i] <= free || freeable_slots(i, needs.slots[i] - free) >= needs.slots[i] - free) continue;
+    require_fits(needs.slots[i], free, freeable_slots(i, recurrents[i]->limit()), recurrents[i]->limit(),
+                 "state slots");
   }
 }
 
@@ -196,7 +201,7 @@ void PrefixCacheState::free_leaves(const Needs& needs) {
 std::uint32_t PrefixCacheState::try_free_slots(std::size_t cache, std::uint32_t count, PointKind most) {
   const auto frees = [&](const Node* node) { return frees_slot(node, cache); };
   while (recurrents[cache]->free_slots() < count) {
-    Node* victim = point_victim(most, frees);
+    Node* victim = points.victim(orders.slots(), most, frees);
     if (victim == nullptr) break;
     give_up_point(victim);
   }
@@ -235,30 +240,55 @@ std::uint32_t PrefixCacheState::let_go_of(std::size_t cache, Part& part, std::ui
   return freed;
 }
 
-void PrefixCacheState::let_go_unneeded(std::size_t cache, std::uint32_t count) {
-  std::vector<Node*> holding;
-  trie.visit([&](Node& node) {
-    if (!node.is_root() && !state_of(&node).parts[cache].cells.empty()) holding.push_back(&node);
+// Whether a session, or a call that is under way, may hold cells of the node: of those on their paths; and anywhere
+// while sessions hold cells of paths they do not stand on.
+bool PrefixCacheState::may_be_held(const Node* node) {
+  const auto failed = [](const Session* session) { return session->failed_; };
+  return tails_are_shared || state_of(node).mark == walks || std::any_of(sessions.begin(), sessions.end(), failed);
+}
+
+// Nodes of whose cells some could be had at once, first in order, until there are `count` of them. Those of which none
+// can, because restore points need them, are parked; those that have none are members no longer.
+std::vector<Node*> PrefixCacheState::with_unneeded_cells(std::size_t cache, std::uint32_t count) {
+  const std::size_t place = orders.place_of(cache);
+  const CellPool& pool = caches[cache]->pool();
+  std::vector<Node*> found, idle;
+  std::uint32_t cells = 0;
+  mark_live(nullptr);
+  places.first_with_cells(place, [&](Node* node) {
+    const std::vector<SpanList>& held = state_of(node).parts[cache].cells;
+    std::uint32_t own = 0;
+    for (const SpanList& list : held) own += pool.cells_held_only(list.spans(), 1);
+    if (own > 0) found.push_back(node);
+    if (own == 0 && (held.empty() || !may_be_held(node))) idle.push_back(node);
+    cells += own;
+    return cells >= count;
   });
-  std::stable_sort(holding.begin(), holding.end(),
-                   [](const Node* a, const Node* b) { return a->last_used() < b->last_used(); });
-  for (Node* node : holding) {
-    const std::uint32_t free = caches[cache]->free_cells();
-    if (free >= count) return;
-    let_go_of(cache, state_of(node).parts[cache], count - free);
+  for (Node* node : idle) {
+    state_of(node).parts[cache].cells.empty() ? places.settle(node) : places.park_cells(node, place);
+  }
+  return found;
+}
+
+void PrefixCacheState::let_go_unneeded(std::size_t cache, std::uint32_t count) {
+  const std::uint32_t free = caches[cache]->free_cells();
+  if (free >= count) return;
+  for (Node* node : with_unneeded_cells(cache, count - free)) {
+    const std::uint32_t missing = count - std::min(count, caches[cache]->free_cells());
+    let_go_of(cache, state_of(node).parts[cache], missing);
     places.settle(node);
     prune(node);
   }
 }
 
-// More is let go of than asked for: finding out what nobody needs looks at the whole tree.
+// Some more are let go of than asked for, so that not every step has to ask.
 void PrefixCacheState::free_cells(std::size_t cache, std::uint32_t count) {
   if (caches[cache]->free_cells() >= count) return;
   const std::uint32_t wanted = std::min(caches[cache]->limit(), count + options.growth);
-  const auto frees = [&](const Node* node) { return frees_cells(node, cache); };
   let_go_unneeded(cache, wanted);
   while (caches[cache]->free_cells() < count) {
-    Node* victim = point_victim(PointKind::kUser, frees);
+    Node* victim =
+        points.victim(orders.place_of(cache), PointKind::kUser, [&](const Node* node) { return node != in_use.point; });
     ensure(victim != nullptr, "prefix_cache.make_room", "counted ", count, " cells of cache ", cache,
            " as free or freeable, found ", caches[cache]->free_cells());
     give_up_point(victim);
@@ -272,7 +302,7 @@ bool PrefixCacheState::prune(Node* node) {
   while (full.empty() && !node->is_root() && node->is_leaf() && node->locks() == 0) {
     const NodeState& state = state_of(node);
     const auto holds = [](const Part& part) { return !part.cells.empty() || !part.slices.empty(); };
-    if (state.point.exists() || std::any_of(state.parts.begin(), state.parts.end(), holds)) break;
+    if (state.point().exists() || std::any_of(state.parts.begin(), state.parts.end(), holds)) break;
     Node* parent = node->parent();
     const bool last = parent->is_root() && parent->child_count() == 1;
     remove_subtree(node, /*tidy=*/false);  // a join would take away a node that a caller still looks at

@@ -107,14 +107,14 @@ class SaveAs {
       }
     }
     const std::size_t cells = sources.size();
-    for (std::size_t i = 0; i < own.point.slices.size(); ++i) {
-      if (own.point.slices[i].blob != nullptr)
-        sources.push_back({SnapshotImage::Role::kWindow, i, own.point.slices[i]});
+    for (std::size_t i = 0; i < own.point().slices.size(); ++i) {
+      if (own.point().slices[i].blob != nullptr)
+        sources.push_back({SnapshotImage::Role::kWindow, i, own.point().slices[i]});
     }
-    for (std::size_t i = 0; i < own.point.blobs.size(); ++i) {
-      sources.push_back({SnapshotImage::Role::kState, own.parts.size() + i, {own.point.blobs[i], 0, 0, 0, 0}});
+    for (std::size_t i = 0; i < own.point().blobs.size(); ++i) {
+      sources.push_back({SnapshotImage::Role::kState, own.parts.size() + i, {own.point().blobs[i], 0, 0, 0, 0}});
     }
-    if (sources.size() > cells) header.point = static_cast<std::uint8_t>(own.point.kind);
+    if (sources.size() > cells) header.point = static_cast<std::uint8_t>(own.point().kind);
     return sources;
   }
 

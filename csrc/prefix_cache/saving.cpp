@@ -111,17 +111,17 @@ SavingPtr PrefixCacheState::unsaved(const Node* node) const {
       if (slice.whole() && fresh(slice.blob)) add(SnapshotImage::Role::kCells, i, slice);
     }
   }
-  if (!state.point.copied()) return saving;
+  if (!state.point().copied()) return saving;
   const std::size_t before = saving->blobs.size();
-  for (std::size_t i = 0; i < caches.size() && !state.point.slices.empty(); ++i) {
-    if (fresh(state.point.slices[i].blob)) add(SnapshotImage::Role::kWindow, i, state.point.slices[i]);
+  for (std::size_t i = 0; i < caches.size() && !state.point().slices.empty(); ++i) {
+    if (fresh(state.point().slices[i].blob)) add(SnapshotImage::Role::kWindow, i, state.point().slices[i]);
   }
-  for (std::size_t i = 0; i < state.point.blobs.size(); ++i) {
-    if (!fresh(state.point.blobs[i])) continue;
-    const BlobSlice whole{state.point.blobs[i], 0, 0, 0, 0};
+  for (std::size_t i = 0; i < state.point().blobs.size(); ++i) {
+    if (!fresh(state.point().blobs[i])) continue;
+    const BlobSlice whole{state.point().blobs[i], 0, 0, 0, 0};
     add(SnapshotImage::Role::kState, caches.size() + i, whole);
   }
-  if (saving->blobs.size() > before) saving->header.point = static_cast<std::uint8_t>(state.point.kind);
+  if (saving->blobs.size() > before) saving->header.point = static_cast<std::uint8_t>(state.point().kind);
   return saving;
 }
 

@@ -125,7 +125,7 @@ SnapshotHeader Exchange::header_of(const Offer& offer, const Place& place) const
 // Windows and states of the restore point at the end of `nodes`.
 bool Exchange::add_point(std::span<Node* const> nodes, Saving& saving) {
   const Node* last = nodes.back();
-  const RestorePoint& point = state_of(last).point;
+  const RestorePoint& point = state_of(last).point();
   for (const std::size_t i : state_.windowed) {
     const std::int32_t floor = state_.caches[i]->visibility().floor(last->end());
     if (floor >= last->end()) continue;
@@ -148,7 +148,7 @@ bool Exchange::add_point(std::span<Node* const> nodes, Saving& saving) {
 // Windows can be had wherever the path holds them; states are only at restore points.
 bool Exchange::can_be_point(std::span<Node* const> nodes) const {
   const Node* last = nodes.back();
-  if (state_of(last).point.exists()) return true;
+  if (state_of(last).point().exists()) return true;
   if (!state_.recurrents.empty() || last->child_count() < 2) return false;
   return std::all_of(state_.windowed.begin(), state_.windowed.end(), [&](std::size_t i) {
     const std::int32_t end = last->end(), floor = state_.caches[i]->visibility().floor(end);

@@ -191,14 +191,7 @@ std::int32_t Session::checkpoint() {
   state.drop_open_step(*this);  // its recurrent layers may be ahead already
   if (node_->is_root()) return 0;
   state.make_point(*this, computed_, PointKind::kUser, state.states_of(*this));
-  NodeState& here = state_of(node_);
-  if (here.user) {
-    std::erase(state.user_points, node_);
-  } else {
-    here.user = true;
-    state.trie.lock(node_);
-  }
-  state.user_points.push_back(node_);
+  state.points.mark_user(node_);
   return computed_;
 }
 

@@ -89,6 +89,8 @@ class Node {
   Payload* payload() const noexcept { return payload_.get(); }
   // REQUIRES: 0 <= order < orders of the trie.
   bool in_order(int order) const noexcept { return state(order).state != OrderState::kOut; }
+  // In an order that is not leaf first: left out of searches (victim_order.h).
+  bool parked_in(int order) const noexcept { return state(order).state == OrderState::kParked; }
   std::uint64_t last_used() const noexcept { return last_used_; }  // logical time of the last touch; larger is later
 
  private:

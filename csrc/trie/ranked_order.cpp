@@ -199,6 +199,16 @@ void RankedOrder::split(Node* upper, Node* lower) noexcept {
   }
 }
 
+// Of a flat order: `child`, so that a member that vanishes into it finds one. Known for nothing.
+void RankedOrder::join_parked(Node* child) noexcept {
+  place(child) = {};
+  state(child) = {};
+  state(child).state = State::kParked;
+  ++members_;
+  tokens_ += tokens_of(child);
+  put_in(child);
+}
+
 // The later age; of an order that is not leaf first, of those that were not parked.
 std::uint64_t RankedOrder::joined_age(OrderState upper, OrderState lower, std::uint64_t upper_age,
                                       std::uint64_t lower_age) const noexcept {
@@ -211,8 +221,10 @@ void RankedOrder::absorb(Node* node, Node* child) noexcept {
   OrderState& below = state(child);
   if (own.state == State::kOut) {
     if (leaf_first() && child->locks() > 0) hold(node->parent());
+    if (!leaf_first()) extend(child, tokens_of(node) - tokens_of(child));
     return;
   }
+  if (below.state == State::kOut) join_parked(child);
   take_out(node);
   take_out(child);
   const std::uint64_t upper_length = tokens_of(node) - tokens_of(child);

@@ -97,6 +97,7 @@ class RankedOrder {
   void renew(Node* node) noexcept;
   void count_use(Node* node) noexcept;
   void set_priority(Node* node) noexcept;
+  void join_parked(Node* child) noexcept;
   std::uint64_t joined_age(OrderState upper, OrderState lower, std::uint64_t upper_age,
                            std::uint64_t lower_age) const noexcept;
   void protect(Node* node) noexcept;

@@ -152,8 +152,13 @@ void RecencyOrder::split(Node* upper, Node* lower) noexcept {
   }
 }
 
-// Parked when both are; else listed, with the later age of those that were.
+// In the place of a child that is no member. Of two members: parked when both are; else listed, with the later age of
+// those that were.
 void RecencyOrder::absorb_flat(Node* node, Node* child) noexcept {
+  if (state(child).state == State::kOut) {
+    state(child).state = State::kParked;
+    ++members_;
+  }
   const bool listed = state(node).state == State::kListed;
   const bool later = state(child).state == State::kParked || place(node).age > place(child).age;
   if (listed && later) {

@@ -150,7 +150,8 @@ bool Trie::can_join(const Node* node) const {
       if (node->in_order(order)) return false;  // what it has lies at an end that would be gone
       continue;
     }
-    if (node->in_order(order) != child->in_order(order) || !kept.same_uses(node, child)) return false;
+    const bool alike = kept.shape() == OrderShape::kFlat || node->in_order(order) == child->in_order(order);
+    if (!alike || !kept.same_uses(node, child)) return false;
   }
   if (node->payload_ == nullptr || child->payload_ == nullptr) return node->payload_ == child->payload_;
   return node->payload_->can_join(*child->payload_);

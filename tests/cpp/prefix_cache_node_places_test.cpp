@@ -26,7 +26,7 @@ struct Twin {
 
 class Driver {
  public:
-  explicit Driver(bool with_disk) : with_disk_(with_disk), trie_(with_disk ? 3 : 2), places_(trie_) {}
+  explicit Driver(bool with_disk) : with_disk_(with_disk), trie_(with_disk ? 3 : 2), places_(trie_, {with_disk}) {}
 
   void step() {
     switch (random_() % 8) {
@@ -183,7 +183,7 @@ TEST(NodePlaces, AgreesWithATwinAfterEveryStep) {
 
 TEST(NodePlaces, RefusesTransitionsThatAreNone) {
   Trie trie(2);
-  NodePlaces places(trie);
+  NodePlaces places(trie, {});
   Node* node = trie.add_child(trie.root("n"), Tokens{1, 2}, std::make_unique<NodeState>(0, 2, 0));
   places.add(node, NodePlaces::Place::kOutside);
   EXPECT_THROW(places.leave(node), Error);

@@ -108,6 +108,19 @@ TEST_P(OrderShapes, AJoinKeepsWhatLiesAtTheEndOfTheChild) {
   EXPECT_EQ(first(kCells), c);  // as b was listed
 }
 
+TEST_P(OrderShapes, AFlatMemberGoesOnInAChildThatIsNone) {
+  trie.leave_order(kPoints, b);
+  trie.leave_order(kCells, c);
+  EXPECT_TRUE(trie.join_with_child(b));
+  expect_sound(trie);
+  EXPECT_TRUE(c->in_order(kCells));
+  trie.leave_order(kCells, a);
+  EXPECT_EQ(first(kCells), c);
+  EXPECT_TRUE(trie.join_with_child(a));  // no member
+  expect_sound(trie);
+  EXPECT_EQ(c->start(), 0);
+}
+
 TEST_P(OrderShapes, OrdersThatAreLeafFirstAreNotAskedLikeThis) {
   trie.join_order(0, a);
   EXPECT_EQ(kind_of_error([&] { trie.park(0, a); }), ErrorKind::kArgument);

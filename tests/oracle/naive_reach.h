@@ -45,13 +45,13 @@ inline bool naive_held(const NaivePath& path, std::size_t cache, std::int32_t po
     for (const BlobSlice& slice : own.parts[cache].slices) {
       if (in(slice.from, slice.to)) return true;
     }
-    if (!own.point.exists()) continue;
-    if (own.point.copied()) {
-      const BlobSlice& slice = own.point.slices[cache];
+    if (!own.point().exists()) continue;
+    if (own.point().copied()) {
+      const BlobSlice& slice = own.point().slices[cache];
       if (slice.blob != nullptr && in(slice.from, slice.to)) return true;
     }
-    if (!own.point.on_device) continue;
-    if (in(own.point.windows[cache].begin_position(), own.point.windows[cache].end_position())) return true;
+    if (!own.point().on_device) continue;
+    if (in(own.point().windows[cache].begin_position(), own.point().windows[cache].end_position())) return true;
   }
   return false;
 }
@@ -68,7 +68,7 @@ inline std::int32_t naive_reach(PrefixCacheState& state, std::string_view name_s
       for (std::int32_t p = state.caches[i]->visibility().floor(t); p < t && reachable; ++p)
         reachable = naive_held(path, i, p);
     }
-    const auto ends_here = [&](Node* node) { return node->end() == t && state_of(node).point.exists(); };
+    const auto ends_here = [&](Node* node) { return node->end() == t && state_of(node).point().exists(); };
     if (reachable && !state.recurrents.empty())
       reachable = std::any_of(path.nodes.begin(), path.nodes.end(), ends_here);
     const auto stands_here = [&](Node* node) { return node->end() == t && state.standing_at(node) != nullptr; };

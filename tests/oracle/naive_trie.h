@@ -143,8 +143,9 @@ class NaiveTrie {
         if (node->member(order)) return false;
         continue;
       }
-      if (node->age[order].has_value() != below[0]->age[order].has_value()) return false;
-      if (node->age[order] && differ(node->rank[order].uses, below[0]->rank[order].uses)) return false;
+      if (leaf_first(order) && node->member(order) != below[0]->member(order)) return false;
+      if (node->member(order) && below[0]->member(order) && differ(node->rank[order].uses, below[0]->rank[order].uses))
+        return false;
     }
     return true;
   }
@@ -158,6 +159,13 @@ class NaiveTrie {
     child->cost = node->cost;
     for (std::size_t order = 0; order < orders_; ++order) {
       if (shapes_[order] == OrderShape::kAtEnd) continue;
+      if (!leaf_first(order) && !node->member(order)) continue;
+      if (!leaf_first(order) && !child->member(order)) {
+        child->age[order] = node->age[order];
+        child->rank[order] = node->rank[order];
+        child->rank[order].since_join = false;
+        continue;
+      }
       const bool upper_parked = node->rank[order].parked, lower_parked = child->rank[order].parked;
       if (upper_parked == lower_parked) child->age[order] = std::max(child->age[order], node->age[order]);
       if (lower_parked && !upper_parked) child->age[order] = node->age[order];

@@ -282,16 +282,16 @@ class World {
       const NodeState& own = state_of(&node);
       out << node.name_space() << " [" << node.start() << "," << node.end() << ") "
           << (own.on_device() ? "device" : "host") << " locks " << node.locks() << " pins " << own.pins << " point '"
-          << name_of(own.point.kind) << (!own.point.on_device ? "' on host" : "'");
+          << name_of(own.point().kind) << (!own.point().on_device ? "' on host" : "'");
       for (std::size_t i = 0; i < caches_.size(); ++i) {
         out << " | " << i << ":";
         for (const SpanList& list : own.parts[i].cells)
           out << " " << list.begin_position() << "-" << list.end_position();
         for (const BlobSlice& slice : own.parts[i].slices) out << " h" << slice.from << "-" << slice.to;
-        if (own.point.exists() && own.point.on_device && !own.point.windows[i].empty())
-          out << " w" << own.point.windows[i].begin_position() << "-" << own.point.windows[i].end_position();
-        if (!own.point.on_device && own.point.slices[i].blob)
-          out << " wh" << own.point.slices[i].from << "-" << own.point.slices[i].to;
+        if (own.point().exists() && own.point().on_device && !own.point().windows[i].empty())
+          out << " w" << own.point().windows[i].begin_position() << "-" << own.point().windows[i].end_position();
+        if (!own.point().on_device && own.point().slices[i].blob)
+          out << " wh" << own.point().slices[i].from << "-" << own.point().slices[i].to;
       }
       out << "\n";
     });
@@ -877,12 +877,12 @@ class World {
       for (std::size_t i = 0; i < caches_.size(); ++i) {
         for (const SpanList& list : own.parts[i].cells) verify_list(i, list, hashes);
         for (const BlobSlice& slice : own.parts[i].slices) verify_slice(i, slice, hashes);
-        if (!own.point.exists()) continue;
-        if (own.point.copied()) verify_slice(i, own.point.slices[i], hashes);
-        if (own.point.on_device) verify_list(i, own.point.windows[i], hashes);
+        if (!own.point().exists()) continue;
+        if (own.point().copied()) verify_slice(i, own.point().slices[i], hashes);
+        if (own.point().on_device) verify_list(i, own.point().windows[i], hashes);
       }
-      for (std::size_t i = 0; i < recurrents_.size() && own.point.exists(); ++i) {
-        if (own.point.on_device) verify_slot(i, own.point.states[i], hashes, node.end());
+      for (std::size_t i = 0; i < recurrents_.size() && own.point().exists(); ++i) {
+        if (own.point().on_device) verify_slot(i, own.point().states[i], hashes, node.end());
       }
     });
     for (const Session* session : state.sessions) verify_tail(*session);

@@ -1,0 +1,50 @@
+// Which victim orders the tree of a prefix cache has, and their numbers.
+//
+//     number                          members                                                     shape
+//     kDeviceOrder                    nodes on the device                                         leaf first
+//     kHostOrder                      nodes with bytes in memory                                  leaf first
+//     kDiskOrder                      nodes with bytes in files (only with a disk tier)           leaf first
+//     cells(0), cells(1) ...          nodes with cells of the first, second ... windowed cache    flat
+//     points(0), points(1) ...        nodes with a restore point that takes some of a resource    at end
+//
+// A *resource* is what a restore point takes room of on the device: the cells of one windowed cache, or the slots of
+// all recurrent ones, of which each such point takes one.
+//
+// Threads: a value.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "trie/order_shape.h"
+
+namespace kvtrie {
+
+inline constexpr int kDeviceOrder = 0;
+inline constexpr int kHostOrder = 1;
+inline constexpr int kDiskOrder = 2;
+
+struct TreeOrders {
+  bool disk = false;
+  std::vector<std::size_t> windowed = {};  // the windowed caches, by their indices
+  bool recurrent = false;                  // there are recurrent caches
+
+  int tiers() const noexcept { return disk ? 3 : 2; }
+  std::vector<OrderShape> others() const {
+    std::vector<OrderShape> shapes(windowed.size(), OrderShape::kFlat);
+    shapes.insert(shapes.end(), resources(), OrderShape::kAtEnd);
+    return shapes;
+  }
+  std::size_t resources() const noexcept { return windowed.size() + (recurrent ? 1 : 0); }
+  std::size_t slots() const noexcept { return windowed.size(); }  // the resource. REQUIRES: recurrent
+  // The place of a windowed cache in `windowed`, which is its resource, too. REQUIRES: it is windowed.
+  std::size_t place_of(std::size_t cache) const noexcept {
+    std::size_t place = 0;
+    while (windowed[place] != cache) ++place;
+    return place;
+  }
+  int cells(std::size_t place) const noexcept { return tiers() + static_cast<int>(place); }
+  int points(std::size_t resource) const noexcept { return tiers() + static_cast<int>(windowed.size() + resource); }
+};
+
+}  // namespace kvtrie

@@ -1,0 +1,291 @@
+// Restore points without a prefix cache: a tree, cells and slots without bytes, and a twin that looks for the first one
+// by comparing all of them.
+#include "prefix_cache/restore_points.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <random>
+
+#include "base/error.h"
+
+namespace kvtrie {
+namespace {
+
+constexpr std::uint64_t kPointSeed = 20261123;
+constexpr std::int64_t kEvery = 4;
+constexpr Cell kPointCells = 4096;
+constexpr std::size_t kWindow = 0, kSlots = 1;  // resources
+const TreeOrders kOrders{false, {1}, true};     // caches: full attention, a window, recurrent layers
+
+BlobPtr some_bytes() {
+  static const auto budget = std::make_shared<ByteBudget>(1 << 20);
+  return Blob::allocate(budget, 8, {{0, 8}});
+}
+
+// What the twin knows of a node's point.
+struct PointTwin {
+  PointKind kind = PointKind::kNone;
+  bool on_device = false, gone_back_to = false, has_window = false;
+  std::optional<std::uint64_t> marked;  // when a user did
+  std::uint32_t pins = 0;
+  double value = 0;
+  std::uint64_t number = 0, age = 0;
+
+  bool takes(std::size_t resource) const { return resource == kSlots || has_window; }
+  bool could_go() const { return kind != PointKind::kNone && on_device && pins == 0; }
+  bool spaced() const { return could_go() && !marked && kind == PointKind::kSpaced && !gone_back_to; }
+};
+
+class PointDriver {
+ public:
+  PointDriver() {
+    Node* node = trie_.root("n");
+    for (int i = 0; i < 12; ++i) node = add(i % 4 == 0 ? trie_.root("n") : node, 1 + i % 3);
+  }
+
+  void step() {
+    Node* node = std::next(twins_.begin(), static_cast<std::ptrdiff_t>(random_() % twins_.size()))->first;
+    switch (random_() % 9) {
+      case 0:
+      case 1:
+      case 2:
+        return put(node);
+      case 3:
+        return move(node);
+      case 4:
+        return remove(node);
+      case 5:
+        return go_back_to(node);
+      case 6:
+        return mark(node);
+      case 7:
+        return pin(node);
+      default:
+        return touch(node);
+    }
+  }
+
+  void compare() {
+    std::vector<std::string> findings;
+    points_.check(findings);
+    places_.check(findings);
+    ASSERT_TRUE(findings.empty()) << findings.front();
+    const std::uint64_t share = random_() % 3;
+    const auto frees = [&](const Node* node) { return static_cast<std::uint64_t>(node->end()) % 3 >= share; };
+    for (const std::size_t resource : {kWindow, kSlots}) {
+      for (const PointKind most : {PointKind::kSpaced, PointKind::kBranch, PointKind::kUser}) {
+        ASSERT_EQ(points_.victim(resource, most, frees), expected(resource, most, frees)) << "resource " << resource;
+      }
+    }
+  }
+
+ private:
+  Node* add(Node* parent, int tokens) {
+    auto state = std::make_unique<NodeState>(parent->end(), parent->end() + tokens, 2);
+    Node* node = trie_.add_child(parent, Tokens(static_cast<std::size_t>(tokens), next_token_++), std::move(state));
+    places_.add(node, NodePlaces::Place::kDevice);
+    twins_[node];
+    return node;
+  }
+
+  // Of those that take some of the resource, by the words of restore_points.h.
+  Node* expected(std::size_t resource, PointKind most, const RestorePoints::Frees& frees) const {
+    Node* found = nullptr;
+    std::tuple<int, double, std::uint64_t> least;
+    for (const auto& [node, twin] : twins_) {
+      if (!twin.could_go() || !twin.takes(resource) || !frees(node)) continue;
+      const int rank = twin.spaced() ? 0 : twin.marked ? 2 : 1;
+      if (rank > (most == PointKind::kSpaced ? 0 : most == PointKind::kUser ? 2 : 1)) continue;
+      const std::uint64_t when = rank == 0 ? twin.number : rank == 1 ? twin.age : *twin.marked;
+      const std::tuple key(rank, rank == 0 ? twin.value : 0, when);
+      if (found == nullptr || key < least) found = node, least = key;
+    }
+    return found;
+  }
+
+  // One that leaves as the first of its resource raises what later ones are worth.
+  void leaves(Node* node) {
+    const PointTwin& leaving = twins_[node];
+    if (!leaving.spaced()) return;
+    for (const std::size_t resource : {kWindow, kSlots}) {
+      if (!leaving.takes(resource)) continue;
+      const Node* first = expected(resource, PointKind::kSpaced, [](const Node*) { return true; });
+      if (first == node) floor_ = std::max(floor_, leaving.value);
+    }
+  }
+
+  std::vector<SpanList> windows(Node* node, bool some) {
+    std::vector<SpanList> lists(2);
+    Reservation none;
+    if (some) lists[1] = cells_->claim(1, node->end() - 1, 0, none, 0);
+    return lists;
+  }
+  std::vector<SlotRef> state() {
+    std::vector<SlotRef> slot(1);
+    slots_->claim(slot);
+    return slot;
+  }
+
+  void arrive(Node* node, PointTwin& twin) {
+    twin.on_device = true;
+    twin.has_window = random_() % 2 == 0;
+    const std::int64_t number = std::max<std::int64_t>(node->end() / kEvery, 1);
+    twin.value = floor_ + static_cast<double>(number & -number);
+    twin.age = ++clock_;
+  }
+
+  void put(Node* node) {
+    constexpr PointKind kKinds[] = {PointKind::kSpaced, PointKind::kSpaced, PointKind::kEnd, PointKind::kBranch};
+    PointTwin& twin = twins_[node];
+    leaves(node);
+    twin.kind = std::max(twin.kind, kKinds[random_() % 4]);
+    twin.gone_back_to = false;
+    twin.number = ++made_;
+    arrive(node, twin);
+    points_.put(node, twin.kind, windows(node, twin.has_window), state());
+  }
+
+  void move(Node* node) {
+    PointTwin& twin = twins_[node];
+    if (twin.kind == PointKind::kNone) {
+      twin.kind = PointKind::kEnd;
+      twin.number = ++made_;
+      return points_.put_outside(node, PointKind::kEnd, std::vector<BlobSlice>(2), {some_bytes()});
+    }
+    if (!twin.on_device) {
+      arrive(node, twin);
+      return points_.come(node, windows(node, twin.has_window), state(), false);
+    }
+    leaves(node);
+    twin.on_device = false;
+    points_.leave(node);
+  }
+
+  void remove(Node* node) {
+    leaves(node);
+    PointTwin& twin = twins_[node];
+    EXPECT_EQ(points_.remove(node), twin.kind != PointKind::kNone);
+    PointTwin left;
+    left.marked = twin.marked;
+    left.pins = twin.pins;
+    twin = left;
+  }
+
+  void go_back_to(Node* node) {
+    PointTwin& twin = twins_[node];
+    if (twin.spaced()) {
+      leaves(node);
+      twin.age = ++clock_;
+    }
+    if (twin.kind != PointKind::kNone) twin.gone_back_to = true;
+    points_.go_back_to(node);
+  }
+
+  void mark(Node* node) {
+    PointTwin& twin = twins_[node];
+    if (random_() % 2 == 0) {
+      twin.marked = ++clock_;
+      points_.mark_user(node);
+    } else {
+      EXPECT_EQ(points_.take_off_user(node), twin.marked.has_value());
+      if (twin.marked) twin.age = ++clock_;
+      twin.marked.reset();
+    }
+  }
+
+  void pin(Node* node) {
+    PointTwin& twin = twins_[node];
+    const bool more = twin.pins == 0 || random_() % 2 == 0;
+    twin.pins += more ? 1u : -1u;
+    state_of(node).pins = twin.pins;
+    if (twin.pins == 0) twin.age = ++clock_;
+    points_.settle(node);
+  }
+
+  void touch(Node* node) {
+    twins_[node].age = ++clock_;
+    trie_.touch(node);
+  }
+
+  std::mt19937_64 random_{kPointSeed};
+  std::shared_ptr<CellPool> cells_ = CellPool::create(kPointCells);
+  std::shared_ptr<StatePool> slots_ = StatePool::create(64);
+  Trie trie_{kOrders.tiers(), VictimPolicy::kLru, kOrders.others()};
+  NodePlaces places_{trie_, kOrders};
+  RestorePoints points_{trie_, places_, kOrders, kEvery};
+  std::map<Node*, PointTwin> twins_;
+  Token next_token_ = 0;
+  std::uint64_t clock_ = 0, made_ = 0;
+  double floor_ = 0;
+};
+
+TEST(RestorePoints, AgreeWithATwinAfterEveryStep) {
+  PointDriver driver;
+  for (int i = 0; i < 20000; ++i) {
+    driver.step();
+    driver.compare();
+    if (::testing::Test::HasFatalFailure()) FAIL() << "seed " << kPointSeed << ", step " << i;
+  }
+}
+
+// One conversation with 16 slots: what is left after each length, from its end.
+std::vector<std::int32_t> kept_of(int made, std::uint32_t room) {
+  const TreeOrders orders{false, {}, true};
+  const auto slots = StatePool::create(room);
+  Trie trie(orders.tiers(), VictimPolicy::kLru, orders.others());
+  NodePlaces places(trie, orders);
+  RestorePoints points(trie, places, orders, 1);
+  Node* node = trie.root("n");
+  std::vector<Node*> nodes;
+  for (int i = 0; i < made; ++i) {
+    if (points.count() == room)
+      points.remove(points.victim(orders.slots(), PointKind::kUser, [](const Node*) { return true; }));
+    node = trie.add_child(node, Tokens{i}, std::make_unique<NodeState>(node->end(), node->end() + 1, 0));
+    places.add(node, NodePlaces::Place::kDevice);
+    std::vector<SlotRef> slot(1);
+    slots->claim(slot);
+    points.put(node, PointKind::kSpaced, {}, std::move(slot));
+    nodes.push_back(node);
+  }
+  std::vector<std::int32_t> kept;
+  for (auto each = nodes.rbegin(); each != nodes.rend(); ++each) {
+    if (state_of(*each).point().exists()) kept.push_back(made - (*each)->end());
+  }
+  return kept;
+}
+
+TEST(RestorePoints, SpacedOnesThinOutWithTheDistanceFromTheEnd) {
+  EXPECT_EQ(kept_of(1000, 16),
+            (std::vector<std::int32_t>{0, 1, 2, 3, 4, 8, 16, 24, 40, 72, 104, 168, 232, 360, 488, 744}));
+  for (const int made : {100, 777, 5000}) {
+    const std::vector<std::int32_t> kept = kept_of(made, 16);
+    EXPECT_EQ(kept.size(), 16u);
+    for (std::size_t i = 4; i + 1 < kept.size(); ++i) {
+      EXPECT_LE(kept[i + 1] - kept[i], 2 * kept[i] + 16) << "after " << made << ", " << kept[i] << " from the end";
+    }
+  }
+}
+
+TEST(RestorePoints, RefuseTransitionsThatAreNone) {
+  const TreeOrders orders{false, {}, true};
+  Trie trie(orders.tiers(), VictimPolicy::kLru, orders.others());
+  NodePlaces places(trie, orders);
+  RestorePoints points(trie, places, orders, 1);
+  Node* node = trie.add_child(trie.root("n"), Tokens{1}, std::make_unique<NodeState>(0, 1, 0));
+  places.add(node, NodePlaces::Place::kDevice);
+  EXPECT_THROW(points.leave(node), Error);
+  EXPECT_THROW(points.add_copies(node, {}, {some_bytes()}), Error);
+  EXPECT_THROW(points.come(node, {}, {SlotRef()}, false), Error);
+  points.put_outside(node, PointKind::kEnd, {}, {some_bytes()});
+  EXPECT_THROW(points.put_outside(node, PointKind::kEnd, {}, {some_bytes()}), Error);
+  EXPECT_THROW(points.drop_copies(node), Error);
+  points.come(node, {}, {SlotRef()}, true);
+  EXPECT_THROW(points.come(node, {}, {SlotRef()}, true), Error);
+  EXPECT_TRUE(points.remove(node));
+  EXPECT_FALSE(points.remove(node));
+}
+
+}  // namespace
+}  // namespace kvtrie
