@@ -17,6 +17,7 @@ std::byte* row_of(const HostPool& pool, std::uint32_t head, std::uint64_t cell) 
 }  // namespace
 
 void put_rows(Numbers rows, std::span<const RowTarget> targets, const HostPool& pool) {
+  if (pool.dim == 0) return;  // no bytes, and no memory that they could lie in
   for (const RowTarget& target : targets) {
     for (std::uint32_t i = 0; i < target.length; ++i) {
       for (std::uint32_t head = 0; head < pool.kv_heads; ++head) {
@@ -33,6 +34,7 @@ void put_rows(Numbers rows, std::span<const RowTarget> targets, const HostPool& 
 }
 
 void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, std::byte* rows) {
+  if (pool.dim == 0) return;
   for (const CellSpan& span : spans) {
     for (std::uint32_t i = 0; i < span.length; ++i) {
       for (std::uint32_t head = 0; head < pool.kv_heads; ++head, rows += row_bytes(pool))
@@ -42,6 +44,7 @@ void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, std::byt
 }
 
 void copy_cells(const HostPool& pool, std::span<const CellCopy> copies) {
+  if (pool.dim == 0) return;
   for (const CellCopy& copy : copies) {
     for (std::uint32_t head = 0; head < pool.kv_heads; ++head)
       std::memmove(row_of(pool, head, copy.to), row_of(pool, head, copy.from), copy.length * row_bytes(pool));
