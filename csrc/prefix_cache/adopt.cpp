@@ -2,54 +2,37 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "prefix_cache/negotiation.h"
 #include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {
 
-// Each round either reaches the goal or lowers it: what does not fit or comes back damaged is left out.
 ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry& entry) {
   drop_ahead(session);
-  ReusePlan report;
-  bool device_only = false;
+  Negotiation negotiation(
+      *this, {session.node_, unpublished(session), session.computed_, session.atomic_, session.always_load_}, limit);
+  std::uint64_t bytes_moved = 0;
   Tier lowest = Tier::kDevice;
-  while (true) {
-    require_usable(session);  // it may have been closed while this was outside
-    const Path path = find_path(session.node_, unpublished(session));
-    report.matched = std::max(report.matched, path.matched);
-    const Reach reached = reach(path, session.computed_, limit, session.atomic_, device_only);
-    const Fetch fetch = missing(path, session.computed_, reached.target);
-    if (fetch.empty()) {
-      adopt(session, path, reached.target);
-      report.reusable = session.computed_;
-      if (report.reusable > 0) report.tier = lowest;
-      if (report.reason.code == ReasonCode::kNone && report.reusable < report.matched) report.reason = reached.reason;
-      return report;
-    }
-    const std::int32_t worth = session.always_load_ ? reached.target : worth_loading(fetch, reached.target);
-    if (worth < reached.target) {
-      limit = worth;
-      report.reason = reason_for(ReasonCode::kRecompute);
-      continue;
-    }
-    if (!fits(path, fetch, session.computed_, reached.target, limit, device_only)) {
-      report.reason = reason_for(ReasonCode::kNoRoom);
-      continue;
-    }
-    const Tier from = tier_of(fetch);
-    const PageIn result = page_in(path, session.computed_, reached.target, report.bytes_moved, entry);
-    if (result == PageIn::kDone) {
-      lowest = std::max(lowest, from);
-    } else if (result == PageIn::kHostBusy) {
-      wait_for_host(entry);
-    } else if (result == PageIn::kNoRoom) {
-      device_only = true;
-      report.reason = reason_for(ReasonCode::kNoRoom);
-    } else if (result == PageIn::kChecksum) {
+  while (negotiation.look()) {
+    const Tier from = tier_of(negotiation.fetch());
+    const PageIn result = page_in(negotiation.path(), session.computed_, negotiation.target(), bytes_moved, entry);
+    require_usable(session);  // it may have been closed meanwhile
+    if (result == PageIn::kDone) lowest = std::max(lowest, from);
+    if (result == PageIn::kNoRoom) negotiation.stay_on_device(ReasonCode::kNoRoom);
+    if (result == PageIn::kChecksum) {
       drop_damaged(find_path(session.node_, unpublished(session)));
-      device_only = true;  // a damaged node that somebody holds stays until then
-      report.reason = reason_for(ReasonCode::kChecksum);
+      negotiation.stay_on_device(ReasonCode::kChecksum);  // a damaged node that somebody holds stays until then
+    }
+    if (result == PageIn::kHostBusy) {
+      wait_for_host(entry);
+      require_usable(session);
     }
   }
+  adopt(session, negotiation.path(), negotiation.target());
+  ReusePlan report = negotiation.report();
+  report.bytes_moved = bytes_moved;
+  if (report.reusable > 0) report.tier = lowest;
+  return report;
 }
 
 std::vector<Node*> PrefixCacheState::cut_at(const Path& path, std::int32_t target) {

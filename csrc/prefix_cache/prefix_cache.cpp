@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "prefix_cache/media.h"
+#include "prefix_cache/negotiation.h"
 #include "prefix_cache/prefix_cache_state.h"
 #include "prefix_cache/step_graph.h"
 
@@ -303,7 +304,9 @@ ReusePlan PrefixCache::plan(std::string_view name_space, std::span<const Token> 
   state_->settle_times();
   Node* root = state_->trie.find_root(name_space);
   if (root == nullptr) return {};
-  return state_->plan_reuse(root, tokens, static_cast<std::int32_t>(tokens.size()) - 1, atomic);
+  Negotiation negotiation(*state_, {root, tokens, 0, atomic}, static_cast<std::int32_t>(tokens.size()) - 1);
+  negotiation.look();
+  return negotiation.report();
 }
 
 std::int32_t PrefixCache::restore(std::string_view name_space, std::span<const Token> tokens) {

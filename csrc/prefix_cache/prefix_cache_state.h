@@ -7,7 +7,8 @@
 //   calls.h             how calls begin, wait outside the mutex and end; closing
 //   publish.cpp         what sessions computed becomes nodes
 //   steps.cpp           steps: made, completed, dropped;  step_times.cpp: how long they take
-//   reach.cpp           how deep a prompt can be reused, from where, and why not deeper
+//   negotiation.h       how deep a prompt can be reused now: the loop of `plan` and `begin`
+//   reach.cpp           the deepest length that a path offers, what is missing there, and why not deeper
 //   adopt.cpp           a session takes its place on a path
 //   page_in.cpp         bringing state back from the lower tiers, through stages (stage.h)
 //   page_out.cpp        copies outside the device, and sending state there
@@ -174,16 +175,15 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::vector<WindowSource> window_of(const Path& path, std::size_t cache, std::int32_t computed,
                                       std::int32_t target) const;
   InUse use_of(const Path& path, std::int32_t computed, std::int32_t target) const;
-  // Lowers `limit` to what fits on the device, or asks for `device_only`. True: all of `fetch` fits.
-  bool fits(const Path& path, const Fetch& fetch, std::int32_t computed, std::int32_t target, std::int32_t& limit,
-            bool& device_only);
+  // Up to where the full attention of `fetch` fits on the device; more than its target when all does.
+  std::int32_t fitting_length(const Path& path, const Fetch& fetch);
+  bool points_fit(const Needs& needs);  // windows and states
   // Up to where loading what is missing is not slower than computing it; `target` where that is not known.
   std::int32_t worth_loading(const Fetch& fetch, std::int32_t target) const;
-  ReusePlan plan_reuse(Node* from, std::span<const Token> rest, std::int32_t limit, const AtomicSpans& atomic);
 
   // --- adopt.cpp -------------------------------------------------------------------------------------------------
-  // Moves `session` as deep as the tree and `limit` allow, bringing state back from lower tiers. May let go of the
-  // mutex.
+  // Moves `session` as deep as the tree and `limit` allow, bringing state back from lower tiers (negotiation.h). May
+  // let go of the mutex.
   ReusePlan advance(Session& session, std::int32_t limit, Entry& entry);
   void adopt(Session& session, const Path& path, std::int32_t target);
   std::vector<Node*> cut_at(const Path& path, std::int32_t target);  // its nodes, one of which ends there now

@@ -1,5 +1,6 @@
 // How deep a prompt can be reused, from where, and why not deeper.
 #include <algorithm>
+#include <limits>
 
 #include "prefix_cache/prefix_cache_state.h"
 
@@ -251,25 +252,22 @@ InUse PrefixCacheState::use_of(const Path& path, std::int32_t computed, std::int
   return use;
 }
 
-bool PrefixCacheState::fits(const Path& path, const Fetch& fetch, std::int32_t computed, std::int32_t target,
-                            std::int32_t& limit, bool& device_only) {
-  const InUseScope scope(*this, path, computed, target);
-  if (!fetch.nodes.empty() && !full.empty()) {
-    const std::uint64_t wanted = fetch.needs.cells[full.front()];
-    const std::uint64_t room = room_tokens(path.nodes.back());
-    if (room < wanted) {
-      limit = fetch.resident + static_cast<std::int32_t>(room);
-      return false;
-    }
-  }
+std::int32_t PrefixCacheState::fitting_length(const Path& path, const Fetch& fetch) {
+  constexpr std::int32_t kAll = std::numeric_limits<std::int32_t>::max();
+  if (fetch.nodes.empty() || full.empty()) return kAll;
+  const std::uint64_t room = room_tokens(path.nodes.back());
+  return room < fetch.needs.cells[full.front()] ? fetch.resident + static_cast<std::int32_t>(room) : kAll;
+}
+
+bool PrefixCacheState::points_fit(const Needs& needs) {
   for (const std::size_t i : windowed) {
-    if (fetch.needs.cells[i] > caches[i]->free_cells() + freeable_cells(i)) device_only = true;
+    if (needs.cells[i] > caches[i]->free_cells() + freeable_cells(i)) return false;
   }
   for (std::size_t i = 0; i < recurrents.size(); ++i) {
-    const std::uint32_t free = recurrents[i]->free_slots(), needed = fetch.needs.slots[i];
-    if (needed > free && freeable_slots(i, needed - free) < needed - free) device_only = true;
+    const std::uint32_t free = recurrents[i]->free_slots(), needed = needs.slots[i];
+    if (needed > free && freeable_slots(i, needed - free) < needed - free) return false;
   }
-  return !device_only;
+  return true;
 }
 
 // A loaded prefix of what is missing, by tier: windows and states come with the last piece.
@@ -287,36 +285,6 @@ std::int32_t PrefixCacheState::worth_loading(const Fetch& fetch, std::int32_t ta
   if (pieces.empty()) pieces.push_back({tier_of(fetch), 0, target});
   pieces.back().bytes += fetch.bytes - std::min(fetch.bytes, known);
   return costs.best_end(std::min(fetch.resident, target), pieces);
-}
-
-// What advance() would do, without doing it.
-ReusePlan PrefixCacheState::plan_reuse(Node* from, std::span<const Token> rest, std::int32_t limit,
-                                       const AtomicSpans& atomic) {
-  ReusePlan plan;
-  const Path path = find_path(from, rest);
-  plan.matched = path.matched;
-  bool device_only = false;
-  ReasonCode lowered = ReasonCode::kNone;
-  Tier lowest = Tier::kDevice;
-  while (true) {
-    const Reach reached = reach(path, from->end(), limit, atomic, device_only);
-    const Fetch fetch = missing(path, from->end(), reached.target);
-    plan.reusable = reached.target;
-    plan.bytes_moved = fetch.bytes;
-    lowest = tier_of(fetch);
-    plan.reason = lowered != ReasonCode::kNone ? reason_for(lowered) : reached.reason;
-    if (fetch.empty()) break;
-    const std::int32_t worth = worth_loading(fetch, reached.target);
-    if (worth < reached.target) {
-      limit = worth;
-      lowered = ReasonCode::kRecompute;
-      continue;
-    }
-    if (fits(path, fetch, from->end(), reached.target, limit, device_only)) break;
-    lowered = ReasonCode::kNoRoom;
-  }
-  if (plan.reusable > 0) plan.tier = lowest;
-  return plan;
 }
 
 }  // namespace kvtrie

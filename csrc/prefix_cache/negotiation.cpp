@@ -1,0 +1,61 @@
+#include "prefix_cache/negotiation.h"
+
+#include <algorithm>
+
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+
+Negotiation::Negotiation(PrefixCacheState& state, const Prompt& prompt, std::int32_t limit)
+    : state_(state), prompt_(prompt), limit_(limit) {}
+
+bool Negotiation::look() {
+  while (true) {
+    path_ = state_.find_path(prompt_.from, prompt_.rest);
+    matched_ = std::max(matched_, path_.matched);
+    reach_ = state_.reach(path_, prompt_.computed, limit_, prompt_.atomic, device_only_);
+    fetch_ = state_.missing(path_, prompt_.computed, reach_.target);
+    if (fetch_.empty()) return false;
+    if (!lower_to_what_pays() && !lower_to_what_fits()) return true;
+  }
+}
+
+bool Negotiation::lower_to_what_pays() {
+  const std::int32_t worth = prompt_.always_load ? reach_.target : state_.worth_loading(fetch_, reach_.target);
+  if (worth >= reach_.target) return false;
+  limit_ = worth;
+  lowered_ = ReasonCode::kRecompute;
+  return true;
+}
+
+// Of full attention a part may fit; windows and states are all or nothing.
+bool Negotiation::lower_to_what_fits() {
+  const InUseScope scope(state_, path_, prompt_.computed, reach_.target);
+  const std::int32_t fitting = state_.fitting_length(path_, fetch_);
+  if (fitting < reach_.target) {
+    limit_ = fitting;
+  } else if (!state_.points_fit(fetch_.needs)) {
+    device_only_ = true;
+  } else {
+    return false;
+  }
+  lowered_ = ReasonCode::kNoRoom;
+  return true;
+}
+
+void Negotiation::stay_on_device(ReasonCode why) {
+  device_only_ = true;
+  lowered_ = why;
+}
+
+ReusePlan Negotiation::report() const {
+  ReusePlan report;
+  report.matched = matched_;
+  report.reusable = reach_.target;
+  report.bytes_moved = fetch_.bytes;
+  if (report.reusable > 0) report.tier = state_.tier_of(fetch_);
+  report.reason = lowered_ != ReasonCode::kNone ? reason_for(lowered_) : reach_.reason;
+  return report;
+}
+
+}  // namespace kvtrie
