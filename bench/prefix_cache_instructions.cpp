@@ -38,13 +38,13 @@ struct Work {
     const Tokens edge(kTokens, static_cast<Token>(number / kLine));
     auto state = std::make_unique<NodeState>(parent->end(), parent->end() + static_cast<std::int32_t>(kTokens), 1);
     Reservation none;
-    state->parts[0].add(cells->claim(kTokens, parent->end(), 0, none, 0));
+    state->held[0].add(cells->claim(kTokens, parent->end(), 0, none, 0));
     Node* node = trie.add_child(parent, edge, std::move(state));
     nodes.push_back(node);
     places.add(node, NodePlaces::Place::kDevice);
     if (windows && number % 2 == 0) return;
     std::vector<SpanList> window(1);
-    if (windows) window[0] = state_of(node).parts[0].cells.front().share();
+    if (windows) window[0] = state_of(node).held[0].cells.front().share();
     std::vector<SlotRef> slot(1);
     slots->claim(slot);
     points.put(node, kind, std::move(window), std::move(slot));
@@ -54,7 +54,7 @@ struct Work {
   Node* find() {
     std::vector<Node*> idle;
     Node* found = places.first_with_cells(0, [&](Node* node) {
-      const SpanList& held = state_of(node).parts[0].cells.front();
+      const SpanList& held = state_of(node).held[0].cells.front();
       if (cells->cells_held_only(held.spans(), 1) > 0) return true;
       idle.push_back(node);
       return false;
@@ -77,7 +77,7 @@ void take_cells(Work& work) {
   for (std::size_t i = 0; i < kTimes; ++i) {
     Node* node = work.find();
     if (node == nullptr) return;
-    state_of(node).parts[0].cells.clear();
+    state_of(node).held[0].cells.clear();
     work.places.settle(node);
     ++work.done;
   }
@@ -97,7 +97,7 @@ std::size_t spaced(std::size_t count) { return bench::counted<remove_points>(Wor
 std::size_t again(std::size_t count) {
   Work work(2 * count, PointKind::kEnd, true);
   while (Node* node = work.find()) {
-    state_of(node).parts[0].cells.clear();
+    state_of(node).held[0].cells.clear();
     work.places.settle(node);
   }
   return bench::counted<remove_points>(std::move(work));

@@ -44,7 +44,7 @@ std::vector<Node*> PrefixCacheState::cut_at(const Path& path, std::int32_t targe
   return nodes;
 }
 
-// What the query at `target` sees becomes the sequence's; where the session's own cells are part of it they stay.
+// What the query at `target` sees becomes the sequence's; where the session's own cells are among it they stay.
 void PrefixCacheState::stand_on_window(Session& session, std::size_t cache, std::span<Node* const> nodes,
                                        std::int32_t target) {
   CausalCache& owner = *caches[cache];
@@ -82,7 +82,7 @@ void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t ta
       if (node->start() >= target) break;
       last = node;
       for (const std::size_t i : full) {
-        const SpanList& cells = state_of(node).parts[i].cells.front();
+        const SpanList& cells = state_of(node).held[i].cells.front();
         const std::int32_t from = std::max(node->start(), caches[i]->borrowed_length(session.sequences_[i]));
         caches[i]->borrow(session.sequences_[i], cells, from, node->end());
       }

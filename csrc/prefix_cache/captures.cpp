@@ -36,11 +36,11 @@ std::vector<SpanList> PrefixCacheState::windows_at(Node* node) const {
     const Coverage coverage(above, i, node->end(), /*device_only=*/true);
     const std::int32_t from = std::max(floor, coverage.covered_from(node->end()));
     for (const WindowSource& source : coverage.pick(from, node->end())) {
-      SpanList piece = source.list->share(source.from, source.to);
+      SpanList cells = source.list->share(source.from, source.to);
       if (windows[i].empty()) {
-        windows[i] = std::move(piece);
+        windows[i] = std::move(cells);
       } else {
-        windows[i].append(std::move(piece));
+        windows[i].append(std::move(cells));
       }
     }
   }
@@ -63,7 +63,7 @@ void PrefixCacheState::drop_point(Node* node, bool tidy) {
   if (tidy && !prune(node)) try_join(node);
 }
 
-void PrefixCacheState::give_up_point(Node* node) {
+void PrefixCacheState::evict_point(Node* node) {
   if (!page_out_point(node)) drop_point(node);
 }
 

@@ -10,16 +10,16 @@ namespace {
 
 using Findings = std::vector<std::string>;
 
-// Ranges of one part: in order, disjoint, inside the node.
-void check_part(const Part& part, const Node& node, const std::string& name, Findings& findings) {
+// What is held of one cache: in order, disjoint, inside the node.
+void check_held(const Held& held, const Node& node, const std::string& name, Findings& findings) {
   std::int32_t at = node.start();
-  for (const SpanList& list : part.cells) {
+  for (const SpanList& list : held.cells) {
     if (list.empty() || list.begin_position() < at || list.end_position() > node.end())
       findings.push_back(name + cat("holds [", list.begin_position(), ",", list.end_position(), ") out of place"));
     at = std::max(at, list.end_position());
   }
   at = node.start();
-  for (const BlobSlice& slice : part.slices) {
+  for (const BlobSlice& slice : held.slices) {
     const bool in_image = slice.blob != nullptr && slice.first <= slice.from &&
                           slice.to <= slice.first + static_cast<std::int32_t>(slice.cells);
     if (!in_image || slice.from >= slice.to || slice.from < at || slice.to > node.end())
@@ -74,7 +74,7 @@ std::int64_t cell_at(const CellSpans& spans, std::int32_t position) {
 void PrefixCacheState::check_parked(const Node& node, std::size_t cache, const std::string& name,
                                     Findings& findings) const {
   if (!node.parked_in(orders.cells(orders.place_of(cache)))) return;
-  for (const SpanList& list : state_of(&node).parts[cache].cells) {
+  for (const SpanList& list : state_of(&node).held[cache].cells) {
     const std::uint32_t own = caches[cache]->cells_held_only(list, 1);
     if (own > 0) findings.push_back(name + cat("parked in cache ", cache, " with ", own, " cells that it alone holds"));
   }
@@ -88,15 +88,15 @@ void PrefixCacheState::check_node(const Node& node, Findings& findings) const {
     findings.push_back(name + cat("its state covers [", state.start(), ",", state.end(), ")"));
   check_copies(state, name, findings);
   for (std::size_t i = 0; i < caches.size(); ++i) {
-    const Part& part = state.parts[i];
-    check_part(part, node, name + cat("cache ", i, " "), findings);
-    if (!state.on_device() && !part.cells.empty()) findings.push_back(name + "not on the device but holding cells");
+    const Held& held = state.held[i];
+    check_held(held, node, name + cat("cache ", i, " "), findings);
+    if (!state.on_device() && !held.cells.empty()) findings.push_back(name + "not on the device but holding cells");
     if (caches[i]->is_windowed()) {
       check_parked(node, i, name, findings);
       continue;
     }
-    const bool whole = state.on_device() ? part.cells.size() == 1 && part.cells.front().length() == state.length()
-                                         : part.without_slice(node.start(), node.end()).empty();
+    const bool whole = state.on_device() ? held.cells.size() == 1 && held.cells.front().length() == state.length()
+                                         : held.without_slice(node.start(), node.end()).empty();
     if (!whole) findings.push_back(name + cat("cache ", i, " does not hold all of it"));
   }
   check_point(*this, node, state, name, findings);
@@ -130,7 +130,7 @@ void PrefixCacheState::check_session(const Session& session, Findings& findings)
     const CellSpans spans = caches[i]->spans(id);
     const std::int32_t from = caches[i]->held_from(id);
     for (Node* node = session.node_; !node->is_root() && !caches[i]->is_windowed(); node = node->parent()) {
-      for (const CellSpan& span : state_of(node).parts[i].cells.front().spans()) {
+      for (const CellSpan& span : state_of(node).held[i].cells.front().spans()) {
         if (span.end_position() <= from) continue;
         const bool first = cell_at(spans, span.position) == span.cell;
         if (first && cell_at(spans, span.end_position() - 1) == span.end_cell() - 1) continue;

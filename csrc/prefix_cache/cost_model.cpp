@@ -58,31 +58,31 @@ void CostModel::fit(double position, double seconds_per_token) {
   ++fitted_;
 }
 
-// A line through the measurements, once positions spread over a thousand tokens or more.
+// A line through the measurements, once positions differ by a thousand tokens or more.
 double CostModel::growth() const {
   constexpr std::size_t kEnough = 16;
-  constexpr double kSpread = 500;  // tokens, of a standard deviation
+  constexpr double kDeviation = 500;  // tokens, of a standard deviation
   if (fitted_ < kEnough) return 0;
   const double mean = x_ / weight_, variance = xx_ / weight_ - mean * mean;
-  if (variance < kSpread * kSpread) return 0;
+  if (variance < kDeviation * kDeviation) return 0;
   const double slope = (xy_ / weight_ - mean * y_ / weight_) / variance;
   const double base = y_ / weight_ - slope * mean;
   return slope <= 0 || base <= 0 ? 0 : slope / base;
 }
 
-std::int32_t CostModel::best_end(std::int32_t from, std::span<const Piece> pieces) const {
-  if (pieces.empty()) return from;
-  const std::int32_t last = pieces.back().end;
+std::int32_t CostModel::best_end(std::int32_t from, std::span<const Range> ranges) const {
+  if (ranges.empty()) return from;
+  const std::int32_t last = ranges.back().end;
   const std::optional<double> each = seconds_per_token();
   if (!each) return last;
   std::int32_t best = from;
   double loading = 0, least = *each * (last - from);
-  for (const Piece& piece : pieces) {
-    const std::optional<double> rate = seconds_per_byte(piece.tier);
+  for (const Range& range : ranges) {
+    const std::optional<double> rate = seconds_per_byte(range.tier);
     if (!rate) return last;
-    loading += *rate * static_cast<double>(piece.bytes);
-    const double whole = loading + *each * (last - piece.end);
-    if (whole < least) least = whole, best = piece.end;
+    loading += *rate * static_cast<double>(range.bytes);
+    const double whole = loading + *each * (last - range.end);
+    if (whole < least) least = whole, best = range.end;
   }
   return loading <= kMargin * least ? last : best;
 }

@@ -6,7 +6,7 @@
 // there are enough, nothing is known, and nothing is decided by it.
 //
 //     computing   seconds a token, of steps of at least `kPrefillRows` rows (prefill) and of smaller ones apart
-//     growth      by which part of that a token costs more for each position that lies before it (attention)
+//     growth      by what share of that a token costs more for each position that lies before it (attention)
 //     loading     seconds a byte, by tier: reading, verifying, and handing over to the device
 //
 // A step is over when the device is done with it (step_times.cpp), not when it was enqueued.
@@ -61,15 +61,15 @@ class CostModel {
   double growth() const;
 
   // Of bytes in a lower tier that lie one behind the other on a path, up to the token `end`.
-  struct Piece {
+  struct Range {
     Tier tier = Tier::kHost;
     std::uint64_t bytes = 0;
     std::int32_t end = 0;
   };
-  // Up to where the pieces are loaded, so that loading them and computing from there on takes least: `from` (nothing of
+  // Up to where the ranges are loaded, so that loading them and computing from there on takes least: `from` (nothing of
   // them), the end of one, or that of the last. The last unless another is better by `kMargin`, and unless every rate
   // that it takes is known.
-  std::int32_t best_end(std::int32_t from, std::span<const Piece> pieces) const;
+  std::int32_t best_end(std::int32_t from, std::span<const Range> ranges) const;
 
  private:
   Rate& loading(Tier from) { return from == Tier::kDisk ? disk_ : host_; }

@@ -20,8 +20,8 @@ Coverage::Coverage(std::span<Node* const> nodes, std::size_t cache, std::int32_t
       if (!device_only && bytes.blob != nullptr)
         add({node, of_point, nullptr, &bytes, bytes.from, std::min(bytes.to, matched)});
     };
-    for (const SpanList& cells : state.parts[cache].cells) list(cells, false);
-    for (const BlobSlice& bytes : state.parts[cache].slices) slice(bytes, false);
+    for (const SpanList& cells : state.held[cache].cells) list(cells, false);
+    for (const BlobSlice& bytes : state.held[cache].slices) slice(bytes, false);
     if (!state.point().exists()) continue;
     if (state.point().on_device) list(state.point().windows[cache], true);
     if (state.point().copied()) slice(state.point().slices[cache], true);

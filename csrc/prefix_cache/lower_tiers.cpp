@@ -37,8 +37,8 @@ Tier PrefixCacheState::tier_of(const Fetch& fetch) const {
     if (blob != nullptr && !blob->in_memory()) lowest = Tier::kDisk;
   };
   for (const Node* node : fetch.nodes) {
-    for (const Part& part : state_of(node).parts) {
-      for (const BlobSlice& slice : part.slices) look(slice.blob);
+    for (const Held& held : state_of(node).held) {
+      for (const BlobSlice& slice : held.slices) look(slice.blob);
     }
   }
   for (const auto& windows : fetch.windows) {
@@ -52,7 +52,7 @@ Tier PrefixCacheState::tier_of(const Fetch& fetch) const {
 
 // ---- host ---------------------------------------------------------------------------------------------------------
 
-// What is on its way, to a file or to the device, cannot be hurried: where that alone is too much, nothing is given up.
+// What is on its way, to a file or to the device, cannot be hurried: where that alone is too much, nothing is evicted.
 bool PrefixCacheState::make_host_room(std::uint64_t bytes, bool may_lose) {
   const std::uint64_t in_transit = writer == nullptr ? 0 : writer->pending_bytes();
   if (bytes > host->cap() || bytes > host->cap() - std::min(in_transit, host->cap())) return false;
@@ -93,7 +93,7 @@ std::uint64_t PrefixCacheState::leave_host_for_disk(Node* node) {
 // Slices and the point's copy whose blob is one of those `which` go.
 void PrefixCacheState::drop_slices(Node* node, const std::function<bool(const BlobPtr&)>& which) {
   NodeState& state = state_of(node);
-  for (Part& part : state.parts) std::erase_if(part.slices, [&](const BlobSlice& each) { return which(each.blob); });
+  for (Held& held : state.held) std::erase_if(held.slices, [&](const BlobSlice& each) { return which(each.blob); });
   const RestorePoint& point = state.point();
   const bool of_point = std::any_of(point.blobs.begin(), point.blobs.end(), which) ||
                         std::any_of(point.slices.begin(), point.slices.end(),

@@ -6,7 +6,7 @@
 // another item, and a match cannot end inside one without being noticed.
 //
 // Groups of tokens that go as one (`atomic`) are kept in the tree in the same way: a group's key is the id of its
-// tokens. So two prompts that part inside a group share nothing of it: its K and V depend on all of it.
+// tokens. So two prompts that diverge inside a group share nothing of it: its K and V depend on all of it.
 //
 // Threads: any. Ids are given out from the most negative numbers upwards, so that a stray -1 stands for nothing, and
 // live as long as the process; what outlives it keeps digests.

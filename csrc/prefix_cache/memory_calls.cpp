@@ -21,8 +21,8 @@ void require_freeable(std::uint64_t nbytes, std::uint64_t freeable, std::string_
       counts);
 }
 
-// The part of a victim that is worth `bytes`: its tail, counted in tokens of full attention.
-Node* part_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) {
+// The tail of a victim that is worth `bytes`, counted in tokens of full attention.
+Node* tail_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) {
   const std::uint64_t each = std::max<std::uint64_t>(1, state.bytes_per_token());
   const std::uint64_t tokens = (bytes + each - 1) / each;
   const std::uint32_t length = state_of(victim).length();
@@ -93,9 +93,9 @@ std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes, Tier to) {
   while (freed < nbytes) {
     Node* victim = state_->next_victim();
     ensure(victim != nullptr, "page_out", "counted more freeable bytes than there are");
-    Node* part = part_worth(*state_, victim, nbytes - freed);
-    if (to == Tier::kStore) state_->exchange->offer(part);
-    freed += state_->give_up(part);
+    Node* tail = tail_worth(*state_, victim, nbytes - freed);
+    if (to == Tier::kStore) state_->exchange->offer(tail);
+    freed += state_->evict(tail);
   }
   if (to == Tier::kHost) return freed;
   entry.outside([&] { to == Tier::kStore ? state_->exchange->drain() : state_->writer->drain(); });
@@ -144,7 +144,7 @@ std::uint64_t PrefixCache::evict_bytes(std::uint64_t nbytes) {
     Node* victim = state_->next_victim();
     if (victim == nullptr) victim = state_->outside_victim();
     ensure(victim != nullptr, "evict", "counted more freeable bytes than there are");
-    freed += state_->remove_subtree(part_worth(*state_, victim, nbytes - freed));
+    freed += state_->remove_subtree(tail_worth(*state_, victim, nbytes - freed));
   }
   return freed;
 }

@@ -28,7 +28,7 @@ bool Negotiation::lower_to_what_pays() {
   return true;
 }
 
-// Of full attention a part may fit; windows and states are all or nothing.
+// Of full attention some may fit; windows and states are all or nothing.
 bool Negotiation::lower_to_what_fits() {
   const InUseScope scope(state_, path_, prompt_.computed, reach_.target);
   const std::int32_t fitting = state_.fitting_length(path_, fetch_);

@@ -54,7 +54,7 @@ void NodePlaces::be_member(Node* node, int order, bool member) {
 
 void NodePlaces::settle_cells(Node* node) {
   for (std::size_t place = 0; place < orders_.windowed.size(); ++place) {
-    be_member(node, orders_.cells(place), !state_of(node).parts[orders_.windowed[place]].cells.empty());
+    be_member(node, orders_.cells(place), !state_of(node).held[orders_.windowed[place]].cells.empty());
   }
 }
 
@@ -90,7 +90,7 @@ void NodePlaces::check_node(const Node& node, std::vector<std::string>& findings
   if (copies.in_memory && !node.in_order(kHostOrder)) report("has host memory but is not in its order");
   if (orders_.disk && copies.in_file && !node.in_order(kDiskOrder)) report("is in a file but not in its order");
   for (std::size_t place = 0; place < orders_.windowed.size(); ++place) {
-    if (!state.parts[orders_.windowed[place]].cells.empty() && !node.in_order(orders_.cells(place)))
+    if (!state.held[orders_.windowed[place]].cells.empty() && !node.in_order(orders_.cells(place)))
       report("has cells of a windowed cache but is not in their order");
   }
 }

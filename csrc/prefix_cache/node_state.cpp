@@ -40,13 +40,13 @@ std::vector<std::uint32_t> BlobSlice::sections(const KvShape& shape) const {
   return numbers;
 }
 
-std::uint32_t Part::device_tokens() const noexcept {
+std::uint32_t Held::device_tokens() const noexcept {
   std::uint32_t tokens = 0;
   for (const SpanList& list : cells) tokens += list.length();
   return tokens;
 }
 
-void Part::add(SpanList list) {
+void Held::add(SpanList list) {
   if (list.empty()) return;
   const auto after = [](std::int32_t position, const SpanList& each) { return position < each.begin_position(); };
   auto next = std::upper_bound(cells.begin(), cells.end(), list.begin_position(), after);
@@ -62,7 +62,7 @@ void Part::add(SpanList list) {
   cells.erase(following);
 }
 
-std::vector<std::pair<std::int32_t, std::int32_t>> Part::without_slice(std::int32_t from, std::int32_t to) const {
+std::vector<std::pair<std::int32_t, std::int32_t>> Held::without_slice(std::int32_t from, std::int32_t to) const {
   std::vector<std::pair<std::int32_t, std::int32_t>> gaps;
   for (const BlobSlice& slice : slices) {
     if (slice.to <= from) continue;
@@ -74,16 +74,16 @@ std::vector<std::pair<std::int32_t, std::int32_t>> Part::without_slice(std::int3
   return gaps;
 }
 
-void Part::add(const BlobSlice& slice) {
+void Held::add(const BlobSlice& slice) {
   for (const auto& [from, to] : without_slice(slice.from, slice.to)) {
-    BlobSlice piece = slice;
-    piece.from = from;
-    piece.to = to;
-    insert(std::move(piece));
+    BlobSlice fresh = slice;
+    fresh.from = from;
+    fresh.to = to;
+    insert(std::move(fresh));
   }
 }
 
-void Part::insert(BlobSlice slice) {
+void Held::insert(BlobSlice slice) {
   const auto after = [](std::int32_t position, const BlobSlice& each) { return position < each.from; };
   auto next = std::upper_bound(slices.begin(), slices.end(), slice.from, after);
   const auto joins = [](const BlobSlice& a, const BlobSlice& b) { return a.to == b.from && a.same_image(b); };
@@ -99,7 +99,7 @@ void Part::insert(BlobSlice slice) {
   slices.erase(following);
 }
 
-void Part::forget_slices(std::int32_t from, std::int32_t to) {
+void Held::forget_slices(std::int32_t from, std::int32_t to) {
   std::vector<BlobSlice> left;
   for (const BlobSlice& slice : slices) {
     if (slice.from < from) left.push_back(slice), left.back().to = std::min(slice.to, from);
@@ -110,10 +110,10 @@ void Part::forget_slices(std::int32_t from, std::int32_t to) {
 
 namespace {
 
-// Moves what lies before `at` from `part` to the result.
-Part cut_front(Part& part, std::int32_t at) {
-  Part front, back;
-  for (SpanList& list : part.cells) {
+// Moves what lies before `at` from `held` to the result.
+Held cut_front(Held& held, std::int32_t at) {
+  Held front, back;
+  for (SpanList& list : held.cells) {
     if (list.begin_position() >= at) {
       back.cells.push_back(std::move(list));
       continue;
@@ -121,21 +121,21 @@ Part cut_front(Part& part, std::int32_t at) {
     if (list.end_position() > at) back.cells.push_back(list.split(at));
     front.cells.push_back(std::move(list));
   }
-  for (BlobSlice& slice : part.slices) {
+  for (BlobSlice& slice : held.slices) {
     if (slice.to > at) back.slices.push_back(slice);
     if (slice.to > at) back.slices.back().from = std::max(slice.from, at);
     if (slice.from < at) front.slices.push_back(slice);
     if (slice.from < at) front.slices.back().to = std::min(slice.to, at);
   }
-  part = std::move(back);
+  held = std::move(back);
   return front;
 }
 
 }  // namespace
 
 std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
-  auto front = std::make_unique<NodeState>(start_, at, parts.size(), costs_);
-  for (std::size_t i = 0; i < parts.size(); ++i) front->parts[i] = cut_front(parts[i], at);
+  auto front = std::make_unique<NodeState>(start_, at, held.size(), costs_);
+  for (std::size_t i = 0; i < held.size(); ++i) front->held[i] = cut_front(held[i], at);
   front->on_device_ = on_device_;
   front->last_used_seconds = last_used_seconds;
   front->saving = saving;
@@ -151,9 +151,9 @@ bool NodeState::can_join(const Payload& child) const {
 
 void NodeState::join(Payload& child) {
   auto& below = static_cast<NodeState&>(child);
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    for (SpanList& list : below.parts[i].cells) parts[i].add(std::move(list));
-    for (const BlobSlice& slice : below.parts[i].slices) parts[i].add(slice);
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    for (SpanList& list : below.held[i].cells) held[i].add(std::move(list));
+    for (const BlobSlice& slice : below.held[i].slices) held[i].add(slice);
   }
   end_ = below.end_;
   point_ = std::move(below.point_);
@@ -166,11 +166,11 @@ void NodeState::join(Payload& child) {
 double NodeState::recompute_cost() const noexcept {
   if (costs_ == nullptr) return 1;
   double each = 0, bytes = 0;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
+  for (std::size_t i = 0; i < held.size(); ++i) {
     const auto per_cell = static_cast<double>(costs_->bytes_per_cell[i]);
-    std::uint32_t tokens = parts[i].device_tokens();
+    std::uint32_t tokens = held[i].device_tokens();
     if (tokens == 0) {
-      for (const BlobSlice& slice : parts[i].slices) tokens += static_cast<std::uint32_t>(slice.to - slice.from);
+      for (const BlobSlice& slice : held[i].slices) tokens += static_cast<std::uint32_t>(slice.to - slice.from);
     }
     each += per_cell;
     bytes += per_cell * tokens;
@@ -183,8 +183,8 @@ double NodeState::recompute_cost() const noexcept {
 }
 
 void NodeState::visit_blobs(const std::function<void(const BlobPtr&)>& each) const {
-  for (const Part& part : parts) {
-    for (const BlobSlice& slice : part.slices) each(slice.blob);
+  for (const Held& of_cache : held) {
+    for (const BlobSlice& slice : of_cache.slices) each(slice.blob);
   }
   for (const BlobSlice& slice : point_.slices) {
     if (slice.blob != nullptr) each(slice.blob);
@@ -201,7 +201,7 @@ void NodeState::add_arrivals(const std::vector<ArrivalPtr>& more) {
 }
 
 void NodeState::extend(std::int32_t end, std::vector<SpanList> more) {
-  for (std::size_t i = 0; i < parts.size(); ++i) parts[i].add(std::move(more[i]));
+  for (std::size_t i = 0; i < held.size(); ++i) held[i].add(std::move(more[i]));
   end_ = end;
 }
 

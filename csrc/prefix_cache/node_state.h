@@ -1,6 +1,6 @@
 // What a trie node owns: the state of its own tokens in every cache, and, at its end, perhaps a restore point.
 //
-// Sliceable state (attention caches) lies in *parts*, one for each cache: ranges of the node's positions with the cells
+// Of each attention cache a node has what is *held* of its positions: ranges of the node's positions with the cells
 // that hold them, or with the bytes outside the device that do. A cache of full attention has exactly one range, all of
 // [start, end). A windowed cache (window, chunk) may have any ranges, in any tier: cells that nobody needs go first
 // when room is short, and what is left is kept.
@@ -49,7 +49,7 @@ struct BlobSlice {
 };
 
 // What a node has of one attention cache.
-struct Part {
+struct Held {
   std::vector<SpanList> cells;    // on the device, in position order
   std::vector<BlobSlice> slices;  // outside it, in position order; may repeat what `cells` has
 
@@ -74,12 +74,12 @@ struct Arrival {
 };
 using ArrivalPtr = std::shared_ptr<Arrival>;
 
-// Why a restore point was made; what is given up first comes first.
+// Why a restore point was made; what is evicted first comes first.
 enum class PointKind : std::uint8_t {
   kNone,
   kSpaced,  // every `checkpoint_every` tokens
   kEnd,     // before the last token of a prompt, and where a session ended
-  kBranch,  // where a prompt parted from what was known
+  kBranch,  // where a prompt diverged from what was known
   kUser,    // asked for
 };
 const char* name_of(PointKind kind) noexcept;  // "", "spaced", "end", "branch", "user"
@@ -104,7 +104,7 @@ class NodeState final : public Payload {
  public:
   // `costs` (may be null: all cost the same) outlives it.
   NodeState(std::int32_t start, std::int32_t end, std::size_t caches, const NodeCosts* costs = nullptr)
-      : parts(caches), start_(start), end_(end), costs_(costs) {}
+      : held(caches), start_(start), end_(end), costs_(costs) {}
 
   std::unique_ptr<Payload> split_front(std::int32_t at) override;
   void join(Payload& child) override;
@@ -119,8 +119,9 @@ class NodeState final : public Payload {
 
   // Each blob that the node or its point has, again for each slice of it.
   void visit_blobs(const std::function<void(const BlobPtr&)>& each) const;
-  void add_arrivals(const std::vector<ArrivalPtr>& more);     // those still under way, each once
-  void extend(std::int32_t end, std::vector<SpanList> more);  // own tokens grew to `end`: more[i] follows part i
+  void add_arrivals(const std::vector<ArrivalPtr>& more);  // those still under way, each once
+  void extend(std::int32_t end,
+              std::vector<SpanList> more);  // own tokens grew to `end`: more[i] follows what is held of cache i
 
   // Where its full attention is: NodePlaces (node_places.h) says. A node that is not on the device has nothing there;
   // one on the device may have windows and its point outside only.
@@ -129,8 +130,8 @@ class NodeState final : public Payload {
   const RestorePoint& point() const noexcept { return point_; }  // at end()
   bool user() const noexcept { return user_; }                   // a user marked end()
 
-  std::vector<Part> parts;  // one for each attention cache
-  std::uint32_t pins = 0;   // pins at end()
+  std::vector<Held> held;  // one for each attention cache
+  std::uint32_t pins = 0;  // pins at end()
   double last_used_seconds = 0;
   std::vector<ArrivalPtr> arrivals;  // page-ins under way into these cells
   SavingPtr saving;                  // the last one that was queued; perhaps still under way

@@ -28,9 +28,9 @@ void PrefixCacheState::load_window(const Path& path, std::size_t cache, const Bl
   for (Node* node : path.nodes) {
     if (cells.empty() || node->end() <= cells.begin_position()) continue;
     SpanList rest = cells.split(std::min(node->end(), cells.end_position()));
-    Part& part = state_of(node).parts[cache];
-    if (disk == nullptr) part.forget_slices(cells.begin_position(), cells.end_position());
-    part.add(std::move(cells));
+    Held& held = state_of(node).held[cache];
+    if (disk == nullptr) held.forget_slices(cells.begin_position(), cells.end_position());
+    held.add(std::move(cells));
     state_of(node).add_arrivals({arrival});
     places.settle_more_cells(node);
     cells = std::move(rest);
@@ -70,9 +70,9 @@ void PrefixCacheState::load(const Path& path, const Fetch& fetch, const Stages& 
     NodeState& state = state_of(node);
     for (const std::size_t i : full) {
       SpanList cells = caches[i]->claim(state.length(), state.start());
-      for (const BlobSlice& slice : state.parts[i].slices) load_slice(i, cells, slice, owner, stages, *arrival);
-      if (disk == nullptr) state.parts[i].slices.clear();
-      state.parts[i].add(std::move(cells));
+      for (const BlobSlice& slice : state.held[i].slices) load_slice(i, cells, slice, owner, stages, *arrival);
+      if (disk == nullptr) state.held[i].slices.clear();
+      state.held[i].add(std::move(cells));
     }
     state.add_arrivals({arrival});
     places.come(node);
@@ -98,7 +98,7 @@ std::int32_t PrefixCacheState::within_reach(const Path& path, std::int32_t compu
   return std::min(target, fetch.resident + tokens);
 }
 
-// A path may change while the mutex is free: nodes split (the parts share the verified blobs), somebody else brings
+// A path may change while the mutex is free: nodes split (the halves share the verified blobs), somebody else brings
 // them back (nothing left to do for those), or they come back and go again (new blobs: start over). So what is missing
 // is looked up again afterwards, and only bytes that were verified here are loaded.
 PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32_t computed, std::int32_t wanted,
@@ -131,7 +131,7 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
   const Fetch fetch = missing_now(path);
   if (fetch.empty()) return PageIn::kDone;
   if (!stages.cover(Stages(*this, fetch, target))) return PageIn::kChanged;
-  const std::uint64_t given_up = totals.page_outs + totals.evicted_tokens;
+  const std::uint64_t evicted = totals.page_outs + totals.evicted_tokens;
   try {
     const InUseScope scope(*this, path, computed, target);
     make_room(fetch.needs);
@@ -143,7 +143,7 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
   const Fetch now_missing = missing_now(path);
   if (now_missing.bytes != fetch.bytes || !stages.cover(Stages(*this, now_missing, target))) return PageIn::kChanged;
   const Tier from = stages.file_bytes() > 0 ? Tier::kDisk : Tier::kHost;
-  const bool alone = totals.page_outs + totals.evicted_tokens == given_up;
+  const bool alone = totals.page_outs + totals.evicted_tokens == evicted;
   load(path, now_missing, stages);
   bytes_moved += now_missing.bytes;
   if (!options.clock) return PageIn::kDone;
@@ -174,7 +174,7 @@ void PrefixCacheState::drop_damaged(const Path& path) {
 bool PrefixCacheState::lost_full_attention(const NodeState& state,
                                            const std::function<bool(const BlobPtr&)>& failed) const {
   return std::any_of(full.begin(), full.end(), [&](std::size_t i) {
-    return std::any_of(state.parts[i].slices.begin(), state.parts[i].slices.end(),
+    return std::any_of(state.held[i].slices.begin(), state.held[i].slices.end(),
                        [&](const BlobSlice& slice) { return failed(slice.blob); });
   });
 }

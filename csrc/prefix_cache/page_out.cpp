@@ -84,8 +84,8 @@ bool PrefixCacheState::copy_point(Node* node, bool may_lose) {
 std::uint64_t PrefixCacheState::uncopied_bytes(const NodeState& state) const {
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < caches.size(); ++i) {
-    for (const SpanList& list : state.parts[i].cells) {
-      for (const auto& [from, to] : state.parts[i].without_slice(list.begin_position(), list.end_position())) {
+    for (const SpanList& list : state.held[i].cells) {
+      for (const auto& [from, to] : state.held[i].without_slice(list.begin_position(), list.end_position())) {
         bytes += caches[i]->shape().bytes_per_cell() * static_cast<std::uint64_t>(to - from);
       }
     }
@@ -101,11 +101,11 @@ bool PrefixCacheState::copy_out(Node* node, bool may_lose) {
   if (bytes == 0) return true;
   if (host == nullptr || !make_host_room(bytes, may_lose)) return false;
   for (std::size_t i = 0; i < caches.size(); ++i) {
-    for (const SpanList& list : state.parts[i].cells) {
-      for (const auto& [from, to] : state.parts[i].without_slice(list.begin_position(), list.end_position())) {
+    for (const SpanList& list : state.held[i].cells) {
+      for (const auto& [from, to] : state.held[i].without_slice(list.begin_position(), list.end_position())) {
         std::optional<BlobSlice> slice = store_cells(i, list.share(from, to));
         if (!slice) return false;
-        state.parts[i].add(*slice);
+        state.held[i].add(*slice);
         totals.page_out_bytes += caches[i]->shape().bytes_per_cell() * static_cast<std::uint64_t>(to - from);
       }
     }
@@ -129,7 +129,7 @@ std::uint64_t PrefixCacheState::page_out(Node* node) {
   const std::uint64_t bytes = device_bytes_of(state);
   if (bytes == 0 || !copy_out(node, /*may_lose=*/true)) return 0;
   if (state.point().exists() && state.point().on_device && !page_out_point(node)) return 0;
-  for (Part& part : state.parts) part.cells.clear();
+  for (Held& held : state.held) held.cells.clear();
   state.arrivals.clear();
   places.leave(node);
   ++totals.page_outs;

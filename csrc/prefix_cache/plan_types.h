@@ -42,7 +42,7 @@ struct Needs {
   std::vector<std::uint32_t> cells, slots;
 };
 
-// The part of a path that a prompt matches: nodes below the starting node, towards the match.
+// What a prompt matches of a path: nodes below the starting node, towards the match.
 struct Path {
   std::vector<Node*> nodes;
   std::int32_t matched = 0;  // tokens from the root
@@ -66,10 +66,10 @@ struct Fetch {
   bool empty() const noexcept { return nodes.empty() && bytes == 0; }
 };
 
-// What a page-in builds on: it is not given up to make room for the rest.
+// What a page-in builds on: it is not evicted to make room for the rest.
 struct InUse {
   const Node* point = nullptr;                 // whose restore point the session will stand on
-  std::vector<std::vector<SpanList>> windows;  // per attention cache: cells on the device that are part of its window
+  std::vector<std::vector<SpanList>> windows;  // per attention cache: cells on the device that its window needs
 };
 
 // A snapshot that came from elsewhere, in terms of this cache.

@@ -71,7 +71,7 @@ PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
   schedule_expiry();
 }
 
-// Sending has a part of host memory for itself, so that it never has to give anything up.
+// Sending has some host memory for itself, so that it never has to evict anything.
 void PrefixCacheState::open_store() {
   if (options.store == nullptr) return;
   require(!options.fingerprint.empty(), "prefix_cache",
@@ -222,11 +222,11 @@ void PrefixCache::close() noexcept {
 
 namespace {
 
-// Where this prompt will be come back to: before its last token, and where it parts from what is known.
+// Where sessions will want to resume: before the prompt's last token, and where it diverges from what is known.
 std::vector<WantedPoint> points_of_prompt(std::int32_t length, const ReusePlan& report, const AtomicSpans& atomic) {
   std::vector<WantedPoint> wanted;
-  const std::int32_t parted = atomic.begin_of(report.matched);
-  if (parted > report.reusable && parted < length - 1) wanted.push_back({parted, PointKind::kBranch});
+  const std::int32_t diverges = atomic.begin_of(report.matched);
+  if (diverges > report.reusable && diverges < length - 1) wanted.push_back({diverges, PointKind::kBranch});
   if (length > 1) wanted.push_back({length - 1, PointKind::kEnd});
   return wanted;
 }

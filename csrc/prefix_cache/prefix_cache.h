@@ -5,7 +5,7 @@
 // rewind. When cells or slots run short, what nobody needs goes: to the host tier where there is one, else away.
 //
 // Full attention can be reused up to any token. A windowed cache (window, chunk) can where all that a query there
-// sees is still held; a recurrent cache at restore points: before the last token of a prompt, where a prompt parted
+// sees is still held; a recurrent cache at restore points: before the last token of a prompt, where a prompt diverged
 // from what was known, where a session ended, every `checkpoint_every` tokens, and where asked for.
 //
 // Threads: any thread may call; calls serialise on one mutex, which is never held across a callback or a device wait.
@@ -157,19 +157,19 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   bool flush();
   // Writes everything known into another folder, in place of what a cache saved there before. Throws kArgument without
   // a fingerprint, kNotSupported without a host tier, kFormat when it cannot all be written: then the folder has what
-  // it had and a part of the new state.
+  // it had and some of the new state.
   void save(const std::string& folder);
 
-  // Give up device bytes: to the host tier, or away. The `nbytes` forms free at least that much or throw kCacheFull and
-  // change nothing; the `tokens` forms take the tail of that path that no other branch or session uses. Bytes freed.
-  // With `to` the disk the state leaves host memory as well, and is in files when the call returns.
-  // With `to` the store it stays there, and its path was sent when the call returns, as far as the store took it.
+  // Evict device bytes: to the host tier, or for good. The `nbytes` forms free at least that much or throw kCacheFull
+  // and change nothing; the `tokens` forms take the tail of that path that no other branch or session uses. Bytes
+  // freed. With `to` the disk the state leaves host memory as well, and is in files when the call returns. With `to`
+  // the store it stays there, and its path was sent when the call returns, as far as the store took it.
   std::uint64_t page_out_bytes(std::uint64_t nbytes, Tier to = Tier::kHost);
   std::uint64_t page_out(std::string_view name_space, std::span<const Token> tokens, Tier to = Tier::kHost);
   std::uint64_t evict_bytes(std::uint64_t nbytes);
   std::uint64_t evict(std::string_view name_space, std::span<const Token> tokens);
 
-  // Changes caps, all of them or none. A lower one first makes room, in the order in which things are given up anyway,
+  // Changes caps, all of them or none. A lower one first makes room, in the order in which things are evicted anyway,
   // to the host where it fits; a higher one holds at once. Throws kCacheFull, with nothing changed, when live sessions
   // and pins hold more; kArgument and kNotSupported for caps of what there is not; kBusy when what is on its way
   // between tiers, in calls of other threads, never comes to rest. Waits for it without the mutex.

@@ -17,7 +17,7 @@
 //   exchange.h          what a store shares with other processes: sending.cpp, receiving.cpp
 //   restore_points.h    where restore points are, and which goes first;  captures.cpp: made from what sessions have
 //   room.cpp            making room: what may go, in which order
-//   give_up.cpp         nodes given up
+//   evict.cpp           nodes evicted
 //   shift.cpp           context shift
 //   limits.cpp          caps changed at run time;  expiry.cpp: pins and state whose time is over
 //   owners.cpp          a number for each namespace, so that memory which changes hands is cleared
@@ -80,7 +80,7 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::shared_ptr<ByteBudget> host;       // null: no host tier
   std::shared_ptr<DiskTier> disk;         // null: no disk tier; guarded by `mutex`, since closing lets go of it
   std::vector<SnapshotCache> identities;  // of the caches, for snapshots
-  void open_disk();                       // part of the constructor
+  void open_disk();                       // by the constructor
   void open_store();                      // the same
   bool has_points() const noexcept { return !windowed.empty() || !recurrents.empty(); }
 
@@ -206,7 +206,7 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
 
   // --- page_in.cpp -----------------------------------------------------------------------------------------------
   enum class PageIn : std::uint8_t { kDone, kNoRoom, kHostBusy, kChecksum, kChanged };
-  // Brings back what is missing at `wanted`, or a part of its full attention. Lets go of the mutex while it verifies.
+  // Brings back what is missing at `wanted`, or some of its full attention. Lets go of the mutex while it verifies.
   PageIn page_in(const Path& path, std::int32_t computed, std::int32_t wanted, std::uint64_t& bytes_moved,
                  Entry& entry);
   std::int32_t within_reach(const Path& path, std::int32_t computed, std::int32_t target) const;
@@ -282,7 +282,7 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::vector<SpanList> windows_at(Node* node) const;
   void keep_as_point(Node* node);                 // so that pins hold what its end needs
   void drop_point(Node* node, bool tidy = true);  // wherever it is; `tidy`: the node may join its only child
-  void give_up_point(Node* node);                 // to the host, else away
+  void evict_point(Node* node);                   // to the host, else away
   bool frees_slot(const Node* node, std::size_t cache) const;
 
   // --- room.cpp --------------------------------------------------------------------------------------------------
@@ -300,20 +300,20 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   void free_leaves(const Needs& needs);
   void free_cells(std::size_t cache, std::uint32_t count);  // of a windowed cache
   void free_slots(std::size_t cache, std::uint32_t count);  // or kCacheFull
-  // Slots free now, at most `count`; gives up points of kinds up to `most` only.
+  // Slots free now, at most `count`; evicts points of kinds up to `most` only.
   std::uint32_t try_free_slots(std::size_t cache, std::uint32_t count, PointKind most);
   void let_go_unneeded(std::size_t cache, std::uint32_t count);
   std::vector<Node*> with_unneeded_cells(std::size_t cache, std::uint32_t count);
   bool may_be_held(const Node* node);  // REQUIRES: just after mark_live()
-  std::uint32_t let_go_of(std::size_t cache, Part& part, std::uint32_t count);
-  Node* next_victim();                // null when everything left is live or pinned
-  Node* outside_victim() const;       // the same among nodes that are not on the device; looks at all of them
-  std::uint64_t give_up(Node* node);  // to the host, else away; device bytes freed
+  std::uint32_t let_go_of(std::size_t cache, Held& held, std::uint32_t count);
+  Node* next_victim();              // null when everything left is live or pinned
+  Node* outside_victim() const;     // the same among nodes that are not on the device; looks at all of them
+  std::uint64_t evict(Node* node);  // to the host, else away; device bytes freed
   // Device and host bytes freed. REQUIRES: nothing in it is locked but by pins and user points. `tidy`: the parent may
   // join its last child.
   std::uint64_t remove_subtree(Node* node, bool tidy = true);
   bool prune(Node* node);  // removes it, and what is above it, while it knows nothing; whether it did
-  Node* split_tail(Node* node, std::uint32_t tokens);  // the lower part, of `tokens` tokens
+  Node* split_tail(Node* node, std::uint32_t tokens);  // the lower half, of `tokens` tokens
   Node* own_tail(std::string_view name_space, std::span<const Token> tokens) const;
   bool subtree_is_locked(Node* node) const;
   std::uint64_t device_bytes_of(const NodeState& node) const;
@@ -377,7 +377,7 @@ std::vector<BlobSection> blob_sections(const StateShape& shape);
 // Seconds; 0 without a clock, or when it fails. Never called under the mutex.
 double read_clock(const PrefixCacheOptions& options) noexcept;
 
-// Keeps what a path needs at `target` out of what may be given up, for a while.
+// Keeps what a path needs at `target` out of what may be evicted, for a while.
 class InUseScope {
  public:
   InUseScope(PrefixCacheState& state, const Path& path, std::int32_t computed, std::int32_t target) : state_(state) {

@@ -107,25 +107,25 @@ void consume(Tokens& tail, std::size_t& begin, std::int32_t count) {
 void PrefixCacheState::lend_or_borrow(Session& session, std::size_t cache, NodeState& node) {
   CausalCache& owner = *caches[cache];
   const SequenceId id = session.sequences_[cache];
-  Part& part = node.parts[cache];
+  Held& held = node.held[cache];
   for (std::int32_t at = std::max(owner.borrowed_length(id), node.start()); at < node.end();) {
     std::int32_t gap_end = node.end();
-    const SpanList* held = nullptr;
-    for (const SpanList& list : part.cells) {
+    const SpanList* known = nullptr;
+    for (const SpanList& list : held.cells) {
       if (list.end_position() <= at) continue;
-      (list.begin_position() <= at ? held = &list, gap_end : gap_end = list.begin_position());
+      (list.begin_position() <= at ? known = &list, gap_end : gap_end = list.begin_position());
       break;
     }
-    if (held != nullptr) {
-      const std::int32_t to = held->end_position();
-      owner.borrow(id, *held, at, to);
+    if (known != nullptr) {
+      const std::int32_t to = known->end_position();
+      owner.borrow(id, *known, at, to);
       at = to;
       continue;
     }
-    part.add(owner.lend(id, at, gap_end));
+    held.add(owner.lend(id, at, gap_end));
     at = gap_end;
   }
-  if (disk == nullptr && part.device_tokens() == node.length()) part.slices.clear();
+  if (disk == nullptr && held.device_tokens() == node.length()) held.slices.clear();
 }
 
 // Walks down where the tree already knows the tokens. A node in a lower tier takes the session's cells: it is resident
@@ -141,7 +141,7 @@ void PrefixCacheState::take_known(Session& session, const Path& path) {
   }
 }
 
-// What the tree does not know yet becomes a node, or part of the one the session stands on when nobody else does and
+// What the tree does not know yet becomes a node, or goes to the one the session stands on when nobody else does and
 // nothing is to be restored at its end.
 void PrefixCacheState::add_fresh(Session& session, std::span<const Token> edge) {
   const std::int32_t known = published(session), end = session.computed_;
@@ -156,7 +156,7 @@ void PrefixCacheState::add_fresh(Session& session, std::span<const Token> edge) 
     places.extend(node, edge.size());
   } else {
     auto state = std::make_unique<NodeState>(known, end, caches.size(), &node_costs);
-    for (std::size_t i = 0; i < caches.size(); ++i) state->parts[i].add(std::move(cells[i]));
+    for (std::size_t i = 0; i < caches.size(); ++i) state->held[i].add(std::move(cells[i]));
     node = trie.add_child(node, edge, std::move(state));
     places.add(node, NodePlaces::Place::kDevice);
     move_to(session, node);

@@ -270,21 +270,21 @@ bool PrefixCacheState::points_fit(const Needs& needs) {
   return true;
 }
 
-// A loaded prefix of what is missing, by tier: windows and states come with the last piece.
+// A loaded prefix of what is missing, by tier: windows and states come with the last range.
 std::int32_t PrefixCacheState::worth_loading(const Fetch& fetch, std::int32_t target) const {
   if (options.load == LoadPolicy::kAlways) return target;
-  std::vector<CostModel::Piece> pieces;
+  std::vector<CostModel::Range> ranges;
   const std::uint64_t each = bytes_per_token();
   std::uint64_t known = 0;
   for (Node* node : fetch.nodes) {
     const std::int32_t end = std::min(node->end(), target);
     const std::uint64_t bytes = each * static_cast<std::uint64_t>(end - node->start());
     known += bytes;
-    pieces.push_back({tier_of(state_of(node)), bytes, end});
+    ranges.push_back({tier_of(state_of(node)), bytes, end});
   }
-  if (pieces.empty()) pieces.push_back({tier_of(fetch), 0, target});
-  pieces.back().bytes += fetch.bytes - std::min(fetch.bytes, known);
-  return costs.best_end(std::min(fetch.resident, target), pieces);
+  if (ranges.empty()) ranges.push_back({tier_of(fetch), 0, target});
+  ranges.back().bytes += fetch.bytes - std::min(fetch.bytes, known);
+  return costs.best_end(std::min(fetch.resident, target), ranges);
 }
 
 }  // namespace kvtrie

@@ -1,7 +1,7 @@
 // What the store has of a prompt, taken into host memory.
 //
 // A look-up belongs to one call of `begin` or `restore`. It holds the path that it goes on from, and then what it
-// brought, so that making room for the next piece takes none of it away. The mutex is free while the store is asked.
+// brought, so that making room for what comes next takes none of it away. The mutex is free while the store is asked.
 #include <algorithm>
 #include <utility>
 
@@ -42,11 +42,11 @@ class Lookup {
   bool run() {
     const bool answers = entry_.outside([&] { return owner_.answers(shared_, path_, now_); });
     if (answers) state_.has_points() ? take_points() : take_cells();
-    join_pieces();
+    join_received();
     return any_;
   }
 
-  // Another round may bring more, when this one's part is on the device.
+  // Another round may bring more, when what this one brought is on the device.
   bool wants_another() const noexcept { return any_ && stopped_ && !state_.has_points(); }
 
  private:
@@ -150,7 +150,7 @@ class Lookup {
     return fits;
   }
 
-  // Whether it is part of the tree now.
+  // Whether it is in the tree now.
   bool add(ReceivedSnapshot received, const std::string& key) {
     if (received.answer != SharedAnswer::kHit) {
       owner_.set_known(key, false);
@@ -180,8 +180,8 @@ class Lookup {
     return true;
   }
 
-  // One node for what came in one piece after the other.
-  void join_pieces() {
+  // One node for what came one after the other.
+  void join_received() {
     std::vector<Node*> path;
     for (Node* node = hold_->node(); !node->is_root(); node = node->parent()) path.push_back(node);
     hold_ = nullptr;

@@ -3,7 +3,7 @@
 //
 // A snapshot covers [start, end) of its path. It may meet nodes that are there already: another snapshot of the same
 // tokens, cut elsewhere. What is new is added, what is known gets nothing twice. Of one whose images do not cover what
-// it would add, because the rest was given up, the tokens that are known get what it has. One of which that is nothing,
+// it would add, because the rest was evicted, the tokens that are known get what it has. One of which that is nothing,
 // or whose beginning nobody has, is of no use and goes.
 #include <algorithm>
 
@@ -30,9 +30,9 @@ BlobPtr blob_of(const SnapshotImage& image, const std::shared_ptr<BlobSource>& s
 // Whether the snapshot has, for each full cache, all of [from, to).
 bool covers(const PrefixCacheState& cache, const Imported& found, std::int32_t from, std::int32_t to) {
   return std::all_of(cache.full.begin(), cache.full.end(), [&](std::size_t i) {
-    Part part;
-    for (const BlobSlice& slice : found.cells[i]) part.add(slice);
-    return part.without_slice(from, to).empty();
+    Held held;
+    for (const BlobSlice& slice : found.cells[i]) held.add(slice);
+    return held.without_slice(from, to).empty();
   });
 }
 
@@ -44,17 +44,17 @@ bool has_cells(const FoundSnapshot& found, const std::vector<std::size_t>& cache
 }
 
 BlobSlice cut(const BlobSlice& slice, std::int32_t from, std::int32_t to) {
-  BlobSlice piece = slice;
-  piece.from = std::max(slice.from, from);
-  piece.to = std::min(slice.to, to);
-  return piece;
+  BlobSlice shorter = slice;
+  shorter.from = std::max(slice.from, from);
+  shorter.to = std::min(slice.to, to);
+  return shorter;
 }
 
 void add_slices(const Imported& found, NodeState& state) {
-  for (std::size_t i = 0; i < state.parts.size(); ++i) {
+  for (std::size_t i = 0; i < state.held.size(); ++i) {
     for (const BlobSlice& slice : found.cells[i]) {
-      const BlobSlice piece = cut(slice, state.start(), state.end());
-      if (piece.from < piece.to) state.parts[i].add(piece);
+      const BlobSlice inside = cut(slice, state.start(), state.end());
+      if (inside.from < inside.to) state.held[i].add(inside);
     }
   }
 }
@@ -145,7 +145,7 @@ Node* PrefixCacheState::import(const Imported& found) {
 }
 
 // What has cells of full attention first, then what adds to it: windows, points. By where they begin, so that what a
-// snapshot builds on is there; at last by age, so that the order of giving up is that of the process that wrote them.
+// snapshot builds on is there; at last by age, so that the order of eviction is that of the process that wrote them.
 void PrefixCacheState::reopen(std::vector<FoundSnapshot> snapshots) {
   std::vector<std::pair<double, Node*>> ages;
   std::stable_sort(snapshots.begin(), snapshots.end(), [&](const FoundSnapshot& a, const FoundSnapshot& b) {

@@ -1,6 +1,6 @@
 // Replaying a trace: what a prefix cache of a given size and policy would have reused.
 //
-// Concept. A real PrefixCache over caches without bytes: the same trie, planner, publishing and giving up as with a
+// Concept. A real PrefixCache over caches without bytes: the same trie, planner, publishing and eviction as with a
 // model, and nothing computed. A *request* is a prompt that arrives at a time of the trace, and tokens that were
 // generated for it. It is served at once, from `begin` to `close`: one live session at a time, and between requests
 // everything is idle and may go. So what is counted is the policy's doing, not that of requests that overlap.

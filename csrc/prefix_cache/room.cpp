@@ -1,4 +1,4 @@
-// Making room: what may be given up, in which order.
+// Making room: what may be evicted, in which order.
 //
 // Order (docs/design.md, "The order of eviction"): the pools give back unused reservations by themselves; then cells
 // of windows that no restore point or live sequence needs, oldest first; then restore points (restore_points.cpp); then
@@ -22,7 +22,7 @@ std::uint64_t PrefixCacheState::bytes_per_token() const {
 std::uint64_t PrefixCacheState::device_bytes_of(const NodeState& node) const {
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < caches.size(); ++i) {
-    bytes += caches[i]->shape().bytes_per_cell() * node.parts[i].device_tokens();
+    bytes += caches[i]->shape().bytes_per_cell() * node.held[i].device_tokens();
   }
   if (!node.point().exists() || !node.point().on_device) return bytes;
   for (const auto& cache : recurrents) bytes += cache->shape().bytes_per_slot();
@@ -38,7 +38,7 @@ std::uint64_t PrefixCacheState::outside_bytes_of(const NodeState& node) const {
     bytes += caches[i]->shape().bytes_per_cell() * static_cast<std::uint64_t>(slice.to - slice.from);
   };
   for (std::size_t i = 0; i < caches.size(); ++i) {
-    for (const BlobSlice& slice : node.parts[i].slices) add(i, slice);
+    for (const BlobSlice& slice : node.held[i].slices) add(i, slice);
     if (!node.point().slices.empty()) add(i, node.point().slices[i]);
   }
   for (const BlobPtr& blob : node.point().blobs) bytes += blob->bytes();
@@ -83,7 +83,7 @@ std::uint64_t PrefixCacheState::freeable_tokens(Node* also) {
     if (node.is_root() || !state_of(&node).on_device() || state_of(&node).mark == walks) return;
     std::uint32_t cells = state_of(&node).length();
     for (const std::size_t i : full) {
-      cells = std::min(cells, caches[i]->cells_held_only(state_of(&node).parts[i].cells.front(), 1));
+      cells = std::min(cells, caches[i]->cells_held_only(state_of(&node).held[i].cells.front(), 1));
     }
     freeable += cells;
   });
@@ -192,7 +192,7 @@ void PrefixCacheState::free_leaves(const Needs& needs) {
     Node* victim = next_victim();
     ensure(victim != nullptr, "prefix_cache.make_room", "counted enough freeable cells but found no victim");
     const std::uint32_t length = state_of(victim).length();
-    give_up(split_tail(victim, std::min(length, std::max(missing, options.growth))));
+    evict(split_tail(victim, std::min(length, std::max(missing, options.growth))));
   }
 }
 
@@ -203,7 +203,7 @@ std::uint32_t PrefixCacheState::try_free_slots(std::size_t cache, std::uint32_t 
   while (recurrents[cache]->free_slots() < count) {
     Node* victim = points.victim(orders.slots(), most, frees);
     if (victim == nullptr) break;
-    give_up_point(victim);
+    evict_point(victim);
   }
   return std::min(count, recurrents[cache]->free_slots());
 }
@@ -216,11 +216,11 @@ void PrefixCacheState::free_slots(std::size_t cache, std::uint32_t count) {
 
 // ---- cells of windowed caches ----------------------------------------------------------------------------------
 
-// Lets go of cells in front of what only this part holds, until `count` are free.
-std::uint32_t PrefixCacheState::let_go_of(std::size_t cache, Part& part, std::uint32_t count) {
+// Lets go of cells in front of what only this node holds, until `count` are free.
+std::uint32_t PrefixCacheState::let_go_of(std::size_t cache, Held& held, std::uint32_t count) {
   std::uint32_t freed = 0;
   std::vector<SpanList> left;
-  for (SpanList& list : part.cells) {
+  for (SpanList& list : held.cells) {
     const CellSpans alone = caches[cache]->pool().split_by_holders(list.spans(), 1).first;
     for (const CellSpan& span : alone) {
       if (freed >= count) break;
@@ -228,15 +228,15 @@ std::uint32_t PrefixCacheState::let_go_of(std::size_t cache, Part& part, std::ui
       SpanList rest = list.split(span.position);
       SpanList back = rest.split(span.position + static_cast<std::int32_t>(take));
       if (!list.empty()) left.push_back(std::move(list));
-      if (host != nullptr && !part.without_slice(rest.begin_position(), rest.end_position()).empty()) {
-        if (std::optional<BlobSlice> slice = store_cells(cache, rest)) part.add(*slice);
+      if (host != nullptr && !held.without_slice(rest.begin_position(), rest.end_position()).empty()) {
+        if (std::optional<BlobSlice> slice = store_cells(cache, rest)) held.add(*slice);
       }
       list = std::move(back);
       freed += take;
     }
     if (!list.empty()) left.push_back(std::move(list));
   }
-  part.cells = std::move(left);
+  held.cells = std::move(left);
   return freed;
 }
 
@@ -256,7 +256,7 @@ std::vector<Node*> PrefixCacheState::with_unneeded_cells(std::size_t cache, std:
   std::uint32_t cells = 0;
   mark_live(nullptr);
   places.first_with_cells(place, [&](Node* node) {
-    const std::vector<SpanList>& held = state_of(node).parts[cache].cells;
+    const std::vector<SpanList>& held = state_of(node).held[cache].cells;
     std::uint32_t own = 0;
     for (const SpanList& list : held) own += pool.cells_held_only(list.spans(), 1);
     if (own > 0) found.push_back(node);
@@ -265,7 +265,7 @@ std::vector<Node*> PrefixCacheState::with_unneeded_cells(std::size_t cache, std:
     return cells >= count;
   });
   for (Node* node : idle) {
-    state_of(node).parts[cache].cells.empty() ? places.settle(node) : places.park_cells(node, place);
+    state_of(node).held[cache].cells.empty() ? places.settle(node) : places.park_cells(node, place);
   }
   return found;
 }
@@ -275,7 +275,7 @@ void PrefixCacheState::let_go_unneeded(std::size_t cache, std::uint32_t count) {
   if (free >= count) return;
   for (Node* node : with_unneeded_cells(cache, count - free)) {
     const std::uint32_t missing = count - std::min(count, caches[cache]->free_cells());
-    let_go_of(cache, state_of(node).parts[cache], missing);
+    let_go_of(cache, state_of(node).held[cache], missing);
     places.settle(node);
     prune(node);
   }
@@ -291,7 +291,7 @@ void PrefixCacheState::free_cells(std::size_t cache, std::uint32_t count) {
         points.victim(orders.place_of(cache), PointKind::kUser, [&](const Node* node) { return node != in_use.point; });
     ensure(victim != nullptr, "prefix_cache.make_room", "counted ", count, " cells of cache ", cache,
            " as free or freeable, found ", caches[cache]->free_cells());
-    give_up_point(victim);
+    evict_point(victim);
     let_go_unneeded(cache, wanted);
   }
 }
@@ -301,8 +301,8 @@ bool PrefixCacheState::prune(Node* node) {
   bool removed = false;
   while (full.empty() && !node->is_root() && node->is_leaf() && node->locks() == 0) {
     const NodeState& state = state_of(node);
-    const auto holds = [](const Part& part) { return !part.cells.empty() || !part.slices.empty(); };
-    if (state.point().exists() || std::any_of(state.parts.begin(), state.parts.end(), holds)) break;
+    const auto holds = [](const Held& held) { return !held.cells.empty() || !held.slices.empty(); };
+    if (state.point().exists() || std::any_of(state.held.begin(), state.held.end(), holds)) break;
     Node* parent = node->parent();
     const bool last = parent->is_root() && parent->child_count() == 1;
     remove_subtree(node, /*tidy=*/false);  // a join would take away a node that a caller still looks at

@@ -100,8 +100,8 @@ class SaveAs {
     const NodeState& own = state_of(node);
     std::vector<Source> sources;
     header.start = node->end() - 1;
-    for (std::size_t i = 0; i < own.parts.size(); ++i) {
-      for (const BlobSlice& slice : own.parts[i].slices) {
+    for (std::size_t i = 0; i < own.held.size(); ++i) {
+      for (const BlobSlice& slice : own.held[i].slices) {
         sources.push_back({SnapshotImage::Role::kCells, i, slice});
         header.start = std::min(header.start, slice.from);
       }
@@ -112,7 +112,7 @@ class SaveAs {
         sources.push_back({SnapshotImage::Role::kWindow, i, own.point().slices[i]});
     }
     for (std::size_t i = 0; i < own.point().blobs.size(); ++i) {
-      sources.push_back({SnapshotImage::Role::kState, own.parts.size() + i, {own.point().blobs[i], 0, 0, 0, 0}});
+      sources.push_back({SnapshotImage::Role::kState, own.held.size() + i, {own.point().blobs[i], 0, 0, 0, 0}});
     }
     if (sources.size() > cells) header.point = static_cast<std::uint8_t>(own.point().kind);
     return sources;

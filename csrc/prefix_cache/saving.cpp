@@ -107,7 +107,7 @@ SavingPtr PrefixCacheState::unsaved(const Node* node) const {
     return blob != nullptr && !blob->saved() && !places.is_being_written(blob);
   };
   for (std::size_t i = 0; i < caches.size(); ++i) {
-    for (const BlobSlice& slice : state.parts[i].slices) {
+    for (const BlobSlice& slice : state.held[i].slices) {
       if (slice.whole() && fresh(slice.blob)) add(SnapshotImage::Role::kCells, i, slice);
     }
   }
@@ -145,7 +145,7 @@ std::optional<BlobSlice> PrefixCacheState::recut(std::size_t cache, const BlobSl
 bool PrefixCacheState::recut_torn_images(Node* node) {
   bool all = true;
   for (std::size_t i = 0; i < caches.size(); ++i) {
-    for (BlobSlice& slice : state_of(node).parts[i].slices) {
+    for (BlobSlice& slice : state_of(node).held[i].slices) {
       if (slice.whole() || slice.blob->saved() || places.is_being_written(slice.blob)) continue;
       std::optional<BlobSlice> own = recut(i, slice);
       if (own) slice = std::move(*own);

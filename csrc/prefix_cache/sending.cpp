@@ -216,8 +216,8 @@ Exchange::Sent Exchange::send(const SharedExchange& exchange, const SharedPath& 
   return Sent::kYes;
 }
 
-// Where caches need restore points: at each of them, and where paths part. Where not: what lies behind the last whole
-// block.
+// Where caches need restore points: at each of them, and where paths diverge. Where not: what lies behind the last
+// whole block.
 std::vector<Exchange::Place> Exchange::tails(const Offer& offer) {
   const std::size_t length = offer.tokens.size();
   std::vector<Place> places;

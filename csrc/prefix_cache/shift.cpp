@@ -92,7 +92,7 @@ void PrefixCacheState::remove_own_path(Node* node, const Node* above) {
 }
 
 // Cells that others hold are copied before they are rotated: there has to be room for them in every cache first. Where
-// there is none the tree's part of this conversation goes: then the cells are the session's own and move in place.
+// there is none what the tree has of this conversation goes: then the cells are the session's own and move in place.
 void PrefixCacheState::shift(Session& session, std::int32_t begin, std::int32_t end) {
   Node* const before = session.node_;
   try {

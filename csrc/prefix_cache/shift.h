@@ -1,4 +1,4 @@
-// Context shift: how many tokens a conversation at its model's limit gives up.
+// Context shift: how many tokens a conversation at its model's limit drops.
 //
 // The first `keep` tokens stay (a system prompt, attention sinks); of the rest the oldest half goes:
 //

@@ -30,7 +30,7 @@ bool Stage::covers(const BlobPtr& other, const std::vector<std::uint32_t>& wante
 Stages::Stages(const PrefixCacheState& cache, const Fetch& fetch, std::int32_t target) {
   for (const Node* node : fetch.nodes) {
     for (const std::size_t i : cache.full) {
-      for (BlobSlice slice : state_of(node).parts[i].slices) {
+      for (BlobSlice slice : state_of(node).held[i].slices) {
         slice.to = std::min(slice.to, target);
         if (slice.from < slice.to) add(slice, cache.caches[i]->shape());
       }

@@ -15,7 +15,7 @@
 namespace kvtrie {
 namespace {
 
-using Piece = CostModel::Piece;
+using Range = CostModel::Range;
 
 void repeat(CostModel& model, double per_token, double per_host_byte, double per_disk_byte) {
   for (int i = 0; i < 6; ++i) {
@@ -72,33 +72,33 @@ TEST(CostModel, KeepsPrefillAndDecodeApart) {
 TEST(CostModel, LoadsWhatIsCheaperToLoad) {
   CostModel model;
   repeat(model, 1.0, 0.01, 0.1);
-  EXPECT_EQ(model.best_end(100, std::vector<Piece>{{Tier::kHost, 1000, 200}}), 200) << "10 s against 100";
-  EXPECT_EQ(model.best_end(100, std::vector<Piece>{{Tier::kHost, 20000, 200}}), 100) << "200 s against 100";
+  EXPECT_EQ(model.best_end(100, std::vector<Range>{{Tier::kHost, 1000, 200}}), 200) << "10 s against 100";
+  EXPECT_EQ(model.best_end(100, std::vector<Range>{{Tier::kHost, 20000, 200}}), 100) << "200 s against 100";
 }
 
 TEST(CostModel, WantsAMargin) {
   CostModel model;
   repeat(model, 1.0, 1.0, 1.0);
-  EXPECT_EQ(model.best_end(0, std::vector<Piece>{{Tier::kHost, 124, 100}}), 100);
-  EXPECT_EQ(model.best_end(0, std::vector<Piece>{{Tier::kHost, 126, 100}}), 0);
+  EXPECT_EQ(model.best_end(0, std::vector<Range>{{Tier::kHost, 124, 100}}), 100);
+  EXPECT_EQ(model.best_end(0, std::vector<Range>{{Tier::kHost, 126, 100}}), 0);
 }
 
 TEST(CostModel, CutsBetweenTiers) {
   CostModel model;
   repeat(model, 1.0, 0.01, 1.0);
-  const std::vector<Piece> pieces{{Tier::kHost, 1000, 100}, {Tier::kDisk, 1000, 200}};
-  EXPECT_EQ(model.best_end(0, pieces), 100) << "10 s and computing 100, against 10 and loading 1000";
+  const std::vector<Range> ranges{{Tier::kHost, 1000, 100}, {Tier::kDisk, 1000, 200}};
+  EXPECT_EQ(model.best_end(0, ranges), 100) << "10 s and computing 100, against 10 and loading 1000";
 }
 
 TEST(CostModel, DecidesNothingWhileARateIsUnknown) {
-  const std::vector<Piece> pieces{{Tier::kDisk, 1000000, 10}};
+  const std::vector<Range> ranges{{Tier::kDisk, 1000000, 10}};
   CostModel model;
-  EXPECT_EQ(model.best_end(0, pieces), 10);
+  EXPECT_EQ(model.best_end(0, ranges), 10);
   for (int i = 0; i < 9; ++i) model.computed(100, 0, 1);
   for (int i = 0; i < 9; ++i) model.loaded(Tier::kHost, 1, 1);
-  EXPECT_EQ(model.best_end(0, pieces), 10) << "the disk was not measured";
+  EXPECT_EQ(model.best_end(0, ranges), 10) << "the disk was not measured";
   for (int i = 0; i < 9; ++i) model.loaded(Tier::kDisk, 1, 1);
-  EXPECT_EQ(model.best_end(0, pieces), 0);
+  EXPECT_EQ(model.best_end(0, ranges), 0);
   EXPECT_EQ(model.best_end(7, {}), 7);
 }
 
@@ -116,7 +116,7 @@ TEST(CostModel, SeesThatDeepTokensTakeLonger) {
 TEST(NodeCost, IsOneForPlainTokensMoreInTheDepthAndLessWithAState) {
   NodeCosts costs{{64}, {6400}, 0};
   NodeState node(1000, 1100, 1, &costs);
-  node.parts[0].slices.push_back({nullptr, 1000, 100, 1000, 1100});
+  node.held[0].slices.push_back({nullptr, 1000, 100, 1000, 1100});
   EXPECT_DOUBLE_EQ(node.recompute_cost(), 1);
   costs.growth = 0.001;
   EXPECT_DOUBLE_EQ(node.recompute_cost(), 1 + 0.001 * 1050);
@@ -125,7 +125,7 @@ TEST(NodeCost, IsOneForPlainTokensMoreInTheDepthAndLessWithAState) {
   NodePlaces places(trie, {false, {}, true});
   RestorePoints points(trie, places, {false, {}, true}, 64);
   Node* with_point = trie.add_child(trie.root("n"), Tokens(100), std::make_unique<NodeState>(1000, 1100, 1, &costs));
-  state_of(with_point).parts[0].slices.push_back({nullptr, 1000, 100, 1000, 1100});
+  state_of(with_point).held[0].slices.push_back({nullptr, 1000, 100, 1000, 1100});
   points.put(with_point, PointKind::kEnd, {}, {SlotRef()});
   EXPECT_DOUBLE_EQ(state_of(with_point).recompute_cost(), 0.5) << "a state as large as its cells";
   EXPECT_DOUBLE_EQ(NodeState(0, 5, 1).recompute_cost(), 1) << "nothing is known";

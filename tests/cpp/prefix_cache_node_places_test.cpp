@@ -124,19 +124,19 @@ class Driver {
       if (twin.writing) places_.begin_writing(blob);
     }
     const NodeState& state = state_of(node);
-    state_of(node).parts[0].add(BlobSlice{blob, state.start(), state.length(), state.start(), state.end()});
+    state_of(node).held[0].add(BlobSlice{blob, state.start(), state.length(), state.start(), state.end()});
     places_.settle(node);
   }
   void forget() {
     Node* node = pick();
     if (node == nullptr || !twins_[node].outside()) return;
-    const BlobPtr blob = state_of(node).parts[0].slices.front().blob;
+    const BlobPtr blob = state_of(node).held[0].slices.front().blob;
     if (std::exchange(twins_[node].writing, false)) {
       places_.end_writing(blob);
       blob->set_saved(file_, 0);
       twins_[node].in_file = true;
     } else {
-      state_of(node).parts[0].slices.clear();
+      state_of(node).held[0].slices.clear();
       twins_[node].in_memory = twins_[node].in_file = false;
     }
     places_.settle(node);
@@ -154,7 +154,7 @@ class Driver {
   void remove() {
     Node* node = pick();
     if (node == nullptr || !node->is_leaf()) return;
-    for (const BlobSlice& slice : state_of(node).parts[0].slices) places_.end_writing(slice.blob);
+    for (const BlobSlice& slice : state_of(node).held[0].slices) places_.end_writing(slice.blob);
     places_.remove(node);
     trie_.remove(node);
     twins_.erase(node);

@@ -39,10 +39,10 @@ inline bool naive_held(const NaivePath& path, std::size_t cache, std::int32_t po
   const auto in = [&](std::int32_t from, std::int32_t to) { return from <= position && position < to; };
   for (Node* node : path.nodes) {
     const NodeState& own = state_of(node);
-    for (const SpanList& list : own.parts[cache].cells) {
+    for (const SpanList& list : own.held[cache].cells) {
       if (in(list.begin_position(), list.end_position())) return true;
     }
-    for (const BlobSlice& slice : own.parts[cache].slices) {
+    for (const BlobSlice& slice : own.held[cache].slices) {
       if (in(slice.from, slice.to)) return true;
     }
     if (!own.point().exists()) continue;

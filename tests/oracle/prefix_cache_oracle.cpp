@@ -285,9 +285,9 @@ class World {
           << name_of(own.point().kind) << (!own.point().on_device ? "' on host" : "'");
       for (std::size_t i = 0; i < caches_.size(); ++i) {
         out << " | " << i << ":";
-        for (const SpanList& list : own.parts[i].cells)
+        for (const SpanList& list : own.held[i].cells)
           out << " " << list.begin_position() << "-" << list.end_position();
-        for (const BlobSlice& slice : own.parts[i].slices) out << " h" << slice.from << "-" << slice.to;
+        for (const BlobSlice& slice : own.held[i].slices) out << " h" << slice.from << "-" << slice.to;
         if (own.point().exists() && own.point().on_device && !own.point().windows[i].empty())
           out << " w" << own.point().windows[i].begin_position() << "-" << own.point().windows[i].end_position();
         if (!own.point().on_device && own.point().slices[i].blob)
@@ -875,8 +875,8 @@ class World {
       const auto hashes = prefix_hashes(node.name_space(), state.path_tokens(&node));
       const NodeState& own = state_of(&node);
       for (std::size_t i = 0; i < caches_.size(); ++i) {
-        for (const SpanList& list : own.parts[i].cells) verify_list(i, list, hashes);
-        for (const BlobSlice& slice : own.parts[i].slices) verify_slice(i, slice, hashes);
+        for (const SpanList& list : own.held[i].cells) verify_list(i, list, hashes);
+        for (const BlobSlice& slice : own.held[i].slices) verify_slice(i, slice, hashes);
         if (!own.point().exists()) continue;
         if (own.point().copied()) verify_slice(i, own.point().slices[i], hashes);
         if (own.point().on_device) verify_list(i, own.point().windows[i], hashes);

@@ -24,7 +24,6 @@ UNNATURAL = {"tell of": "report", "tells of": "reports", "says of": "says about"
 STILL: dict[str, str] = {
     "csrc/base/": "part",
     "csrc/cache/": "part",
-    "csrc/prefix_cache/": "spread, parted, give up, given up, giving up, come back to, part, piece",
 }
 # Words with one meaning in the code: the files that have it.
 OWNERS = {

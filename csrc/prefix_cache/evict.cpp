@@ -1,4 +1,4 @@
-// Nodes given up: which one is next, its tail, its subtree, and what holds it back.
+// Nodes evicted: which one is next, its tail, its subtree, and what holds it back.
 #include <algorithm>
 
 #include "prefix_cache/prefix_cache_state.h"
@@ -28,7 +28,7 @@ Node* PrefixCacheState::split_tail(Node* node, std::uint32_t tokens) {
   return node;
 }
 
-std::uint64_t PrefixCacheState::give_up(Node* node) {
+std::uint64_t PrefixCacheState::evict(Node* node) {
   const std::uint64_t bytes = device_bytes_of(state_of(node));
   if (page_out(node) > 0) return bytes;
   remove_subtree(node);
@@ -106,12 +106,12 @@ void PrefixCacheState::take_off_marks(Node* top) {
 
 // The node where the tail of `tokens` that nobody else uses begins: walks up from the match while there is one child at
 // most and no lock but that of a user point. What follows the tokens in a single line is the same branch and goes with
-// it; what parts from them is another one. Null: nothing.
+// it; what diverges from them is another one. Null: nothing.
 Node* PrefixCacheState::own_tail(std::string_view name_space, std::span<const Token> tokens) const {
   const Match match = trie.match(name_space, tokens);
   if (match.node == nullptr || match.length == 0) return nullptr;
-  const bool parted = match.length < static_cast<std::int32_t>(tokens.size());
-  if (parted && (match.node->end() > match.length || !match.node->is_leaf())) return nullptr;
+  const bool diverges = match.length < static_cast<std::int32_t>(tokens.size());
+  if (diverges && (match.node->end() > match.length || !match.node->is_leaf())) return nullptr;
   const auto in_use = [](Node* node) {
     return node->child_count() > 1 || node->locks() > (state_of(node).user() ? 1u : 0u);
   };
