@@ -30,17 +30,12 @@
 #include <utility>
 #include <vector>
 
-#include "cache/cell_owners.h"
 #include "cache/cell_pool.h"
 #include "cache/kv_store.h"
+#include "cache/state_cache.h"
 #include "cache/visibility.h"
 
 namespace kvtrie {
-
-using SequenceId = std::int32_t;
-
-// Numbers below this are the caller's own; `open_sequence` gives out numbers from here on.
-inline constexpr SequenceId kFirstOpenedSequence = 1 << 30;
 
 // `count` consecutive rows of a forward at the positions from `from` on; -1: from the sequence's present length. Rows
 // below the length (from < length) are computed again: they attend to the cells that are there and store nothing, the
@@ -73,7 +68,7 @@ class Forward {
 };
 using ForwardPtr = std::shared_ptr<Forward>;
 
-class CausalCache : public std::enable_shared_from_this<CausalCache> {
+class CausalCache final : public StateCache, public std::enable_shared_from_this<CausalCache> {
  public:
   struct Options {
     std::vector<std::int32_t> layers;   // the model's own layer numbers
@@ -85,14 +80,16 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
     std::int32_t memory = 0;
   };
   static std::shared_ptr<CausalCache> create(std::unique_ptr<KvStore> store, Options options);
-  ~CausalCache();
+  ~CausalCache() override;
 
-  const std::vector<std::int32_t>& layers() const noexcept;
+  const std::vector<std::int32_t>& layers() const noexcept override;
   bool has_layer(std::int32_t layer) const noexcept;
   const KvShape& shape() const noexcept;
-  std::uint64_t nbytes() const noexcept;
-  Cell capacity() const noexcept;
+  std::uint64_t nbytes() const noexcept override;
+  Cell capacity() const noexcept override;
   Cell free_cells() const;
+  std::uint32_t free_units() const override { return free_cells(); }
+  std::uint64_t bytes_per_unit() const noexcept override { return shape().bytes_per_cell(); }
   // Whether queries do not see all that came before, so that cells may be let go of at a sequence's front.
   bool is_windowed() const noexcept;
   const Visibility& visibility() const noexcept;
@@ -101,20 +98,16 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
     std::uint64_t capacity, free, reserved, held, pieces, limit;
   };  // cells; `free` includes `reserved`, and is what the limit leaves
   Usage usage() const;
-  Cell limit() const;  // the most cells that may be held; the capacity unless it was set
-  // False: more are held, nothing changed. REQUIRES: 1 to the capacity.
-  [[nodiscard]] bool set_limit(Cell cells);
+  Cell limit() const override;
+  [[nodiscard]] bool set_limit(Cell cells) override;
 
-  // A cache belongs to one PrefixCache at a time: attach() throws kArgument when it already does. What its cells have
-  // from before is cleared when they are claimed. detach() ends a limit.
-  void attach();
-  void detach() noexcept;
+  void attach() override;
+  void detach() noexcept override;
 
   // --- sequences -----------------------------------------------------------------------------------------------
-  // Empty; ids are not reused while open. Cells it claims that last were another owner's are cleared (cell_owners.h).
-  SequenceId open_sequence(Owner owner = kOwnCallers);
-  void close_sequence(SequenceId id) noexcept;  // gives back what it holds; drops the open forward it is in
-  std::int32_t length(SequenceId id) const;     // 0 for an unknown sequence
+  SequenceId open_sequence(Owner owner = kOwnCallers) override;
+  void close_sequence(SequenceId id) noexcept override;
+  std::int32_t length(SequenceId id) const override;
   CellSpans spans(SequenceId id) const;         // borrowed then own
   std::int32_t held_from(SequenceId id) const;  // first position it holds; its length when it holds nothing
   bool is_private(SequenceId id) const;         // after a removal in the middle: its K/V do not follow from its tokens
@@ -163,9 +156,8 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   void borrow(SequenceId id, const SpanList& list, std::int32_t from, std::int32_t to);
   // Cuts the sequence to `length`; own cells beyond go back, and so does the reservation. REQUIRES: can_resume(length).
   void truncate(SequenceId id, std::int32_t length);
-  // Makes [0, length) of `from` the history of the empty sequence `to`: borrowed part borrowed, own part held by both.
-  // REQUIRES: can_resume(from, length).
-  void fork(SequenceId from, SequenceId to, std::int32_t length);
+  // What is borrowed is borrowed, what is the sequence's own is held by both. REQUIRES: can_resume(from, length).
+  void fork(SequenceId from, SequenceId to, std::int32_t length) override;
 
   // In a windowed cache, `borrowed` cells are held, too (counted): the trie may then let go of any of its cells,
   // and what a live sequence sees stays. lend(), borrow() and truncate() keep their meaning, with lists that may begin
@@ -198,9 +190,8 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
   // What is loaded is the `owner`'s.
   CompletionPtr load_image(const SpanList& list, std::int32_t from, std::int32_t to, std::int32_t image_position,
                            const std::byte* image, std::uint32_t image_cells, Owner owner = kOwnCallers);
-  CompletionPtr mark();  // done when everything that was enqueued so far is
-  // After a load or a clearing failed on the device: who claims any cell that is not clean gets it cleared.
-  void distrust_owners();
+  CompletionPtr mark() override;
+  void distrust_owners() override;
   Owner owner_of(Cell cell) const;  // whose bytes it has, held or not
   std::uint32_t cells_held_only(const SpanList& list, std::uint32_t holders) const;
 
@@ -246,8 +237,8 @@ class CausalCache : public std::enable_shared_from_this<CausalCache> {
 
   CellPool& pool() noexcept;  // for tests and check(); the caller serialises
   KvStore& store() noexcept;
-  std::vector<std::string> check() const;  // empty when every invariant holds
-  std::string dump() const;                // sequences and pieces, for comparing before and after
+  std::vector<std::string> check() const override;
+  std::string dump() const;  // sequences and pieces, for comparing before and after
 
   struct State;  // private to cache/
 

@@ -162,6 +162,12 @@ SlotRef RecurrentCache::slot(SequenceId id) const {
   return sequence == nullptr ? SlotRef() : sequence->slot;
 }
 
+void RecurrentCache::fork(SequenceId from, SequenceId to, std::int32_t length) {
+  require(length == this->length(from), "recurrent_cache.fork", "length: got ", length, ", allowed ",
+          this->length(from), ": a state cannot be cut");
+  stand_at(to, length, slot(from));
+}
+
 void RecurrentCache::stand_at(SequenceId id, std::int32_t length, SlotRef slot) {
   const char* where = "recurrent_cache.stand_at";
   const MutexLock lock(state_->mutex);

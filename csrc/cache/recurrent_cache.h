@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-#include "cache/causal_cache.h"  // SequenceId
+#include "cache/state_cache.h"
 #include "cache/state_pool.h"
 #include "cache/state_store.h"
 
@@ -65,26 +65,29 @@ class StateForward {
 };
 using StateForwardPtr = std::shared_ptr<StateForward>;
 
-class RecurrentCache : public std::enable_shared_from_this<RecurrentCache> {
+class RecurrentCache final : public StateCache, public std::enable_shared_from_this<RecurrentCache> {
  public:
   static std::shared_ptr<RecurrentCache> create(std::unique_ptr<StateStore> store, std::vector<std::int32_t> layers);
-  ~RecurrentCache();
+  ~RecurrentCache() override;
 
-  const std::vector<std::int32_t>& layers() const noexcept;
+  const std::vector<std::int32_t>& layers() const noexcept override;
   bool has_layer(std::int32_t layer) const noexcept;
   const StateShape& shape() const noexcept;
-  std::uint64_t nbytes() const noexcept;
-  std::uint32_t capacity() const noexcept;  // slots
+  std::uint64_t nbytes() const noexcept override;
+  std::uint32_t capacity() const noexcept override;
   std::uint32_t free_slots() const;
-  std::uint32_t limit() const;                        // as CausalCache::limit, in slots
-  [[nodiscard]] bool set_limit(std::uint32_t slots);  // as CausalCache::set_limit
-  void attach();                                      // as CausalCache::attach
-  void detach() noexcept;
+  std::uint32_t free_units() const override { return free_slots(); }
+  std::uint64_t bytes_per_unit() const noexcept override { return shape().bytes_per_slot(); }
+  std::uint32_t limit() const override;
+  [[nodiscard]] bool set_limit(std::uint32_t slots) override;
+  void attach() override;
+  void detach() noexcept override;
 
   // --- sequences -----------------------------------------------------------------------------------------------
-  SequenceId open_sequence(Owner owner = kOwnCallers);  // length 0, zero state; `owner` as for CausalCache
-  void close_sequence(SequenceId id) noexcept;
-  std::int32_t length(SequenceId id) const;  // 0 for an unknown sequence
+  SequenceId open_sequence(Owner owner = kOwnCallers) override;  // zero state
+  void close_sequence(SequenceId id) noexcept override;
+  std::int32_t length(SequenceId id) const override;
+  void fork(SequenceId from, SequenceId to, std::int32_t length) override;  // REQUIRES: the length of `from`
 
   // --- steps ---------------------------------------------------------------------------------------------------
   // Claims a slot for the end and each boundary of every sequence, or throws kCacheFull. kBusy: in another forward.
@@ -117,8 +120,8 @@ class RecurrentCache : public std::enable_shared_from_this<RecurrentCache> {
   SlotRef claim();
   CompletionPtr store_image(const SlotRef& slot, std::byte* image);  // state_store.h
   CompletionPtr load_image(const SlotRef& slot, const std::byte* image, Owner owner = kOwnCallers);
-  CompletionPtr mark();    // as CausalCache::mark
-  void distrust_owners();  // as CausalCache::distrust_owners
+  CompletionPtr mark() override;
+  void distrust_owners() override;
 
   // --- the cache by itself (docs/caches.md) ---------------------------------------------------------------------
   // An incomplete forward of start_forward that a changed sequence is in is dropped (stand_at and prepare_snapshots
@@ -146,7 +149,7 @@ class RecurrentCache : public std::enable_shared_from_this<RecurrentCache> {
 
   StatePool& pool() noexcept;
   StateStore& store() noexcept;
-  std::vector<std::string> check() const;
+  std::vector<std::string> check() const override;
   std::string dump() const;
 
   struct State;  // private to cache/

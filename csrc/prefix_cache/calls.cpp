@@ -125,8 +125,7 @@ void PrefixCacheState::take_apart(Entry& entry) noexcept {
   }
   if (disk != nullptr) disk->keep_files();
   remove_all();
-  for (const auto& cache : caches) cache->detach();
-  for (const auto& cache : recurrents) cache->detach();
+  for (StateCache* cache : all_caches) cache->detach();
   disk = nullptr;  // another cache may open the folder
 }
 

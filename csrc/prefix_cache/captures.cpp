@@ -7,7 +7,7 @@ namespace kvtrie {
 
 std::vector<SlotRef> PrefixCacheState::states_of(const Session& session) const {
   std::vector<SlotRef> states;
-  for (std::size_t i = 0; i < recurrents.size(); ++i) states.push_back(recurrents[i]->slot(session.states_[i]));
+  for (std::size_t i = 0; i < recurrents.size(); ++i) states.push_back(recurrents[i]->slot(state_sequence(session, i)));
   return states;
 }
 

@@ -111,7 +111,7 @@ void PrefixCacheState::check_session(const Session& session, Findings& findings)
         cat("session: ", session.computed_, " computed, ", published, " published, ", recorded(session), " recorded"));
   }
   for (std::size_t i = 0; i < recurrents.size() && !session.failed_; ++i) {
-    const std::int32_t length = recurrents[i]->length(session.states_[i]);
+    const std::int32_t length = recurrents[i]->length(state_sequence(session, i));
     if (length != session.computed_)
       findings.push_back(cat("session: recurrent cache ", i, " stands at ", length, ", not ", session.computed_));
   }
@@ -192,11 +192,8 @@ std::vector<std::string> PrefixCacheState::check() const {
   compare("pins", pinned, pins.size());
   check_budgets(findings);
   for (const Session* session : sessions) check_session(*session, findings);
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    for (std::string& finding : caches[i]->check()) findings.push_back(cat("cache ", i, ": ", finding));
-  }
-  for (std::size_t i = 0; i < recurrents.size(); ++i) {
-    for (std::string& finding : recurrents[i]->check()) findings.push_back(cat("recurrent cache ", i, ": ", finding));
+  for (std::size_t i = 0; i < all_caches.size(); ++i) {
+    for (std::string& finding : all_caches[i]->check()) findings.push_back(cat("cache ", i, ": ", finding));
   }
   return findings;
 }

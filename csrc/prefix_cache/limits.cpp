@@ -11,6 +11,7 @@
 // The disk comes first, then the host, then the pools: what leaves a pool finds the host's new cap in force.
 #include <algorithm>
 #include <map>
+#include <span>
 #include <thread>
 
 #include "base/error.h"
@@ -21,15 +22,15 @@ namespace {
 
 constexpr const char* kSetLimits = "set_limits";
 
-std::vector<std::uint32_t> chosen(const std::vector<std::optional<std::uint32_t>>& wanted,
-                                  std::vector<std::uint32_t> present, const std::vector<std::uint32_t>& capacities,
-                                  const char* name) {
-  require(wanted.empty() || wanted.size() == present.size(), kSetLimits, name, ": got ", wanted.size(),
-          " entries, allowed one for each of the ", present.size(), " caches");
+// `units` of these caches as wanted: 0 for the capacity, none for what it is now.
+void choose(std::span<StateCache* const> caches, const std::vector<std::optional<std::uint32_t>>& wanted,
+            std::uint32_t* units, const char* name) {
+  require(wanted.empty() || wanted.size() == caches.size(), kSetLimits, name, ": got ", wanted.size(),
+          " entries, allowed one for each of the ", caches.size(), " caches");
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    if (wanted[i]) present[i] = *wanted[i] == 0 ? capacities[i] : std::min(*wanted[i], capacities[i]);
+    const std::uint32_t capacity = caches[i]->capacity();
+    if (wanted[i]) units[i] = *wanted[i] == 0 ? capacity : std::min(*wanted[i], capacity);
   }
-  return present;
 }
 
 [[noreturn]] void refuse(const char* what, std::uint64_t wanted, std::uint64_t held) {
@@ -51,8 +52,7 @@ void PrefixCacheState::set_pin_cap() {
 
 Caps PrefixCacheState::caps() const {
   Caps caps;
-  for (const auto& cache : caches) caps.cells.push_back(cache->limit());
-  for (const auto& cache : recurrents) caps.slots.push_back(cache->limit());
+  for (const StateCache* cache : all_caches) caps.units.push_back(cache->limit());
   if (host != nullptr) caps.host = host->cap();
   if (disk != nullptr) caps.disk = disk->budget().cap();
   return caps;
@@ -60,11 +60,9 @@ Caps PrefixCacheState::caps() const {
 
 Caps PrefixCacheState::caps_for(const Limits& limits) const {
   Caps result = caps();
-  std::vector<std::uint32_t> cells, slots;
-  for (const auto& cache : caches) cells.push_back(cache->capacity());
-  for (const auto& cache : recurrents) slots.push_back(cache->capacity());
-  result.cells = chosen(limits.held_cells, result.cells, cells, "held_cells");
-  result.slots = chosen(limits.held_slots, result.slots, slots, "held_slots");
+  const std::span<StateCache* const> all = all_caches;
+  choose(all.first(caches.size()), limits.held_cells, result.units.data(), "held_cells");
+  choose(all.subspan(caches.size()), limits.held_slots, result.units.data() + caches.size(), "held_slots");
   if (limits.host_bytes) {
     if (host == nullptr)
       fail(ErrorKind::kNotSupported, kSetLimits, "host_bytes: there is no host tier (host_bytes is 0)");
@@ -124,13 +122,9 @@ std::uint64_t PrefixCacheState::pinned_disk_bytes() const {
 
 Needs PrefixCacheState::needs_for(const Caps& wanted) const {
   Needs needs = no_needs();
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    const std::uint32_t present = caches[i]->limit();
-    needs.cells[i] = present - std::min(present, wanted.cells[i]);
-  }
-  for (std::size_t i = 0; i < recurrents.size(); ++i) {
-    const std::uint32_t present = recurrents[i]->limit();
-    needs.slots[i] = present - std::min(present, wanted.slots[i]);
+  for (std::size_t i = 0; i < all_caches.size(); ++i) {
+    const std::uint32_t present = all_caches[i]->limit();
+    needs[i] = present - std::min(present, wanted.units[i]);
   }
   return needs;
 }
@@ -223,12 +217,10 @@ void PrefixCacheState::change_caps(const Caps& wanted) {
   if (disk != nullptr) lower_disk_cap(wanted.disk);
   if (host != nullptr) lower_host_cap(wanted.host);
   make_room(needs_for(wanted));
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    if (!caches[i]->set_limit(wanted.cells[i])) refuse("held_cells", wanted.cells[i], caches[i]->usage().held);
-  }
-  for (std::size_t i = 0; i < recurrents.size(); ++i) {
-    const std::uint32_t held = recurrents[i]->limit() - recurrents[i]->free_slots();
-    if (!recurrents[i]->set_limit(wanted.slots[i])) refuse("held_slots", wanted.slots[i], held);
+  for (std::size_t i = 0; i < all_caches.size(); ++i) {
+    StateCache& cache = *all_caches[i];
+    if (cache.set_limit(wanted.units[i])) continue;
+    refuse(i < caches.size() ? "held_cells" : "held_slots", wanted.units[i], cache.limit() - cache.free_units());
   }
   set_pin_cap();
 }
@@ -241,8 +233,7 @@ void PrefixCacheState::apply(const Caps& wanted) {
   } catch (...) {
     if (host != nullptr) static_cast<void>(host->set_cap(before.host));
     if (disk != nullptr) static_cast<void>(disk->budget().set_cap(before.disk));
-    for (std::size_t i = 0; i < caches.size(); ++i) static_cast<void>(caches[i]->set_limit(before.cells[i]));
-    for (std::size_t i = 0; i < recurrents.size(); ++i) static_cast<void>(recurrents[i]->set_limit(before.slots[i]));
+    for (std::size_t i = 0; i < all_caches.size(); ++i) static_cast<void>(all_caches[i]->set_limit(before.units[i]));
     throw;
   }
 }

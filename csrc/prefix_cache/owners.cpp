@@ -22,8 +22,7 @@ Owner PrefixCacheState::tenant_of(std::string_view name_space) {
 }
 
 void PrefixCacheState::distrust_owners() {
-  for (const auto& cache : caches) cache->distrust_owners();
-  for (const auto& cache : recurrents) cache->distrust_owners();
+  for (StateCache* cache : all_caches) cache->distrust_owners();
 }
 
 }  // namespace kvtrie

@@ -33,14 +33,12 @@ struct Pin : Hold {
 
 // The caps of all tiers.
 struct Caps {
-  std::vector<std::uint32_t> cells, slots;  // per attention cache, per recurrent cache
-  std::uint64_t host = 0, disk = 0;         // 0 where there is no such tier
+  std::vector<std::uint32_t> units;  // of each cache
+  std::uint64_t host = 0, disk = 0;  // 0 where there is no such tier
 };
 
-// What a call claims: cells of each attention cache, slots of each recurrent one.
-struct Needs {
-  std::vector<std::uint32_t> cells, slots;
-};
+// What a call claims: units of each cache (state_cache.h), cells of attention caches first, then slots.
+using Needs = std::vector<std::uint32_t>;
 
 // What a prompt matches of a path: nodes below the starting node, towards the match.
 struct Path {

@@ -48,6 +48,12 @@ PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
   index_layers(caches, cache_of_layer, {});
   index_layers(recurrents, recurrent_of_layer, cache_of_layer);
   longest = static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max());
+  for (const auto& cache : caches) all_caches.push_back(cache.get());
+  of_points = windowed;
+  for (const auto& cache : recurrents) {
+    of_points.push_back(all_caches.size());
+    all_caches.push_back(cache.get());
+  }
   for (std::size_t i = 0; i < caches.size(); ++i) {
     if (!caches[i]->is_windowed()) longest = std::min(longest, caches[i]->capacity());
     caches[i]->set_growth(options.growth);
@@ -154,19 +160,18 @@ namespace {
 // Attaches caches one after another; those it got are detached again unless all were.
 class Attachment {
  public:
-  template <class Cache>
-  void add(Cache& cache) {
-    detach_.reserve(detach_.size() + 1);
+  void add(StateCache& cache) {
+    attached_.reserve(attached_.size() + 1);
     cache.attach();
-    detach_.push_back([&cache] { cache.detach(); });
+    attached_.push_back(&cache);
   }
-  void keep() noexcept { detach_.clear(); }
+  void keep() noexcept { attached_.clear(); }
   ~Attachment() {
-    for (const auto& detach : detach_) detach();
+    for (StateCache* cache : attached_) cache->detach();
   }
 
  private:
-  std::vector<std::function<void()>> detach_;
+  std::vector<StateCache*> attached_;
 };
 
 }  // namespace
@@ -174,8 +179,7 @@ class Attachment {
 PrefixCachePtr PrefixCache::create(CacheSet caches, PrefixCacheOptions options) {
   auto state = std::make_shared<PrefixCacheState>(std::move(caches), std::move(options));
   Attachment attachment;
-  for (const auto& cache : state->caches) attachment.add(*cache);
-  for (const auto& cache : state->recurrents) attachment.add(*cache);
+  for (StateCache* cache : state->all_caches) attachment.add(*cache);
   PrefixCachePtr cache(new PrefixCache(std::move(state)));
   attachment.keep();
   return cache;

@@ -70,10 +70,12 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   // --- set at creation -------------------------------------------------------------------------------------------
   std::vector<std::shared_ptr<CausalCache>> caches;
   std::vector<std::shared_ptr<RecurrentCache>> recurrents;
+  std::vector<StateCache*> all_caches;  // `caches`, then `recurrents`; what has an entry for each cache has this order
   PrefixCacheOptions options;
   std::map<std::int32_t, std::size_t> cache_of_layer;      // attention layers
   std::map<std::int32_t, std::size_t> recurrent_of_layer;  // recurrent layers
   std::vector<std::size_t> full, windowed;                 // indices into `caches`
+  std::vector<std::size_t> of_points;                      // into `all_caches`: those that restore points hold state of
   TreeOrders orders;
   std::uint32_t longest = 0;              // tokens a session may have: cells of the smallest full cache
   std::uint32_t pin_cap = 0;              // tokens that pins may hold
@@ -131,8 +133,9 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::span<const Token> unpublished(const Session& session) const;  // tokens from the published length on
   Tokens path_tokens(const Node* node) const;
   Tokens recorded_keys(const Session& session) const;  // of all its recorded tokens
-  Needs no_needs() const {
-    return {std::vector<std::uint32_t>(caches.size()), std::vector<std::uint32_t>(recurrents.size())};
+  Needs no_needs() const { return Needs(all_caches.size()); }
+  SequenceId state_sequence(const Session& session, std::size_t recurrent) const {
+    return session.sequences_[caches.size() + recurrent];
   }
   void take_known(Session& session, const Path& path);
   void add_fresh(Session& session, std::span<const Token> edge);
@@ -294,6 +297,8 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::uint64_t room_tokens(Node* also = nullptr);  // what a claim could get of the shortest full cache
   std::uint32_t freeable_cells(std::size_t cache) const;  // of a windowed cache
   std::uint32_t freeable_slots(std::size_t cache, std::uint32_t enough);
+  // The same of any cache but those of full attention, by its number among all; counts at least up to `enough`.
+  std::uint32_t freeable_units(std::size_t number, std::uint32_t enough);
   std::uint64_t mark_live(Node* also);  // marks live paths with the new `walks`; device tokens on them
   void make_room(const Needs& needs);   // all or kCacheFull, in which case nothing changed
   void require_room(const Needs& needs);

@@ -37,8 +37,7 @@ Node* PrefixCacheState::node_ending_at(Node* node, std::int32_t offset) {
 
 void PrefixCacheState::open(Session& session, std::string_view name_space) {
   const Owner owner = tenant_of(name_space);
-  for (const auto& cache : caches) session.sequences_.push_back(cache->open_sequence(owner));
-  for (const auto& cache : recurrents) session.states_.push_back(cache->open_sequence(owner));
+  for (StateCache* cache : all_caches) session.sequences_.push_back(cache->open_sequence(owner));
   session.name_space_ = std::string(name_space);
   session.node_ = trie.root(name_space);
   trie.lock(session.node_);
@@ -60,8 +59,7 @@ void PrefixCacheState::detach(Session& session) noexcept {
   } catch (const std::exception& error) {
     log_message(LogLevel::kWarning, cat("prefix cache: the end of a session was not kept: ", error.what()));
   }
-  for (std::size_t i = 0; i < session.sequences_.size(); ++i) caches[i]->close_sequence(session.sequences_[i]);
-  for (std::size_t i = 0; i < session.states_.size(); ++i) recurrents[i]->close_sequence(session.states_[i]);
+  for (std::size_t i = 0; i < session.sequences_.size(); ++i) all_caches[i]->close_sequence(session.sequences_[i]);
   sessions.erase(&session);
   if (sessions.empty()) tails_are_shared = false;
   if (session.node_ == nullptr) return;
@@ -168,8 +166,7 @@ void PrefixCacheState::add_fresh(Session& session, std::span<const Token> edge) 
 void PrefixCacheState::publish(Session& session) {
   const std::int32_t end = session.computed_;
   const std::int32_t begin = published(session);
-  const bool stateless = caches.empty() && recurrents.empty();
-  if (!session.publish_ || begin == end || stateless) return;
+  if (!session.publish_ || begin == end || all_caches.empty()) return;
   const std::span<const Token> fresh = unpublished(session).first(static_cast<std::size_t>(end - begin));
   const Path path = find_path(session.node_, fresh);
   if (!session.use_ && !path.nodes.empty()) {

@@ -198,7 +198,7 @@ Fetch PrefixCacheState::missing_nodes(const Path& path, std::int32_t computed, s
   }
   for (const std::size_t i : full) {
     const auto cells = fetch.nodes.empty() ? 0 : static_cast<std::uint32_t>(target - fetch.resident);
-    fetch.needs.cells[i] = cells;
+    fetch.needs[i] = cells;
     fetch.bytes += cells * caches[i]->shape().bytes_per_cell();
   }
   if (full.empty()) fetch.resident = target;
@@ -215,7 +215,7 @@ Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::in
       if (source.slice == nullptr) continue;
       const auto cells = static_cast<std::uint32_t>(source.to - source.from);
       fetch.windows[i].push_back(source);
-      fetch.needs.cells[i] += cells;
+      fetch.needs[i] += cells;
       fetch.bytes += cells * caches[i]->shape().bytes_per_cell();
     }
   }
@@ -223,7 +223,7 @@ Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::in
     if (recurrents.empty() || node->end() != target || state_of(node).point().on_device) continue;
     fetch.point = node;
     for (std::size_t i = 0; i < recurrents.size(); ++i) {
-      fetch.needs.slots[i] = 1;
+      fetch.needs[caches.size() + i] = 1;
       fetch.bytes += recurrents[i]->shape().bytes_per_slot();
     }
   }
@@ -256,18 +256,14 @@ std::int32_t PrefixCacheState::fitting_length(const Path& path, const Fetch& fet
   constexpr std::int32_t kAll = std::numeric_limits<std::int32_t>::max();
   if (fetch.nodes.empty() || full.empty()) return kAll;
   const std::uint64_t room = room_tokens(path.nodes.back());
-  return room < fetch.needs.cells[full.front()] ? fetch.resident + static_cast<std::int32_t>(room) : kAll;
+  return room < fetch.needs[full.front()] ? fetch.resident + static_cast<std::int32_t>(room) : kAll;
 }
 
 bool PrefixCacheState::points_fit(const Needs& needs) {
-  for (const std::size_t i : windowed) {
-    if (needs.cells[i] > caches[i]->free_cells() + freeable_cells(i)) return false;
-  }
-  for (std::size_t i = 0; i < recurrents.size(); ++i) {
-    const std::uint32_t free = recurrents[i]->free_slots(), needed = needs.slots[i];
-    if (needed > free && freeable_slots(i, needed - free) < needed - free) return false;
-  }
-  return true;
+  return std::all_of(of_points.begin(), of_points.end(), [&](std::size_t number) {
+    const std::uint32_t free = all_caches[number]->free_units();
+    return needs[number] <= free || freeable_units(number, needs[number] - free) >= needs[number] - free;
+  });
 }
 
 // A loaded prefix of what is missing, by tier: windows and states come with the last range.

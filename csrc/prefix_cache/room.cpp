@@ -25,7 +25,7 @@ std::uint64_t PrefixCacheState::device_bytes_of(const NodeState& node) const {
     bytes += caches[i]->shape().bytes_per_cell() * node.held[i].device_tokens();
   }
   if (!node.point().exists() || !node.point().on_device) return bytes;
-  for (const auto& cache : recurrents) bytes += cache->shape().bytes_per_slot();
+  for (const auto& cache : recurrents) bytes += cache->bytes_per_unit();
   for (const std::size_t i : windowed) {
     bytes += caches[i]->shape().bytes_per_cell() * caches[i]->cells_held_only(node.point().windows[i], 1);
   }
@@ -49,7 +49,7 @@ std::uint32_t PrefixCacheState::deficit(const Needs& needs) const {
   std::uint32_t missing = 0;
   for (const std::size_t i : full) {
     const Cell free = caches[i]->free_cells();
-    if (free < needs.cells[i]) missing = std::max(missing, needs.cells[i] - free);
+    if (free < needs[i]) missing = std::max(missing, needs[i] - free);
   }
   return missing;
 }
@@ -142,6 +142,10 @@ std::uint32_t PrefixCacheState::freeable_slots(std::size_t cache, std::uint32_t 
   return found;
 }
 
+std::uint32_t PrefixCacheState::freeable_units(std::size_t number, std::uint32_t enough) {
+  return number < caches.size() ? freeable_cells(number) : freeable_slots(number - caches.size(), enough);
+}
+
 namespace {
 
 void require_fits(std::uint64_t needed, std::uint64_t free, std::uint64_t freeable, std::uint64_t capacity,
@@ -163,26 +167,21 @@ void PrefixCacheState::require_room(const Needs& needs) {
   if (deficit(needs) > 0) {
     const std::uint64_t freeable = freeable_tokens();
     for (const std::size_t i : full) {
-      require_fits(needs.cells[i], caches[i]->free_cells(), freeable, caches[i]->limit(), "cells");
+      require_fits(needs[i], caches[i]->free_cells(), freeable, caches[i]->limit(), "cells");
     }
   }
-  for (const std::size_t i : windowed) {
-    const std::uint32_t free = caches[i]->free_cells();
-    if (needs.cells[i] > free)
-      require_fits(needs.cells[i], free, freeable_cells(i), caches[i]->limit(), "cells of a window or chunk");
-  }
-  for (std::size_t i = 0; i < recurrents.size(); ++i) {
-    const std::uint32_t free = recurrents[i]->free_slots();
-    if (needs.slots[i] <= free || freeable_slots(i, needs.slots[i] - free) >= needs.slots[i] - free) continue;
-    require_fits(needs.slots[i], free, freeable_slots(i, recurrents[i]->limit()), recurrents[i]->limit(),
-                 "state slots");
+  for (const std::size_t i : of_points) {
+    const std::uint32_t free = all_caches[i]->free_units(), limit = all_caches[i]->limit();
+    if (needs[i] <= free || freeable_units(i, needs[i] - free) >= needs[i] - free) continue;
+    require_fits(needs[i], free, freeable_units(i, limit), limit,
+                 i < caches.size() ? "cells of a window or chunk" : "state slots");
   }
 }
 
 void PrefixCacheState::make_room(const Needs& needs) {
   require_room(needs);
-  for (std::size_t i = 0; i < recurrents.size(); ++i) free_slots(i, needs.slots[i]);
-  for (const std::size_t i : windowed) free_cells(i, needs.cells[i]);
+  for (std::size_t i = 0; i < recurrents.size(); ++i) free_slots(i, needs[caches.size() + i]);
+  for (const std::size_t i : windowed) free_cells(i, needs[i]);
   free_leaves(needs);
 }
 

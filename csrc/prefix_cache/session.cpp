@@ -121,10 +121,7 @@ SessionPtr Session::branch() {
   state.open(*twin, name_space_);
   state.move_to(*twin, node_);
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
-    state.caches[i]->fork(sequences_[i], twin->sequences_[i], computed_);
-  }
-  for (std::size_t i = 0; i < states_.size(); ++i) {
-    state.recurrents[i]->stand_at(twin->states_[i], computed_, state.recurrents[i]->slot(states_[i]));
+    state.all_caches[i]->fork(sequences_[i], twin->sequences_[i], computed_);
   }
   const auto own = state.unpublished(*this);
   twin->tail_.assign(own.begin(), own.end());

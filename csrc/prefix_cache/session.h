@@ -96,8 +96,7 @@ class Session : public std::enable_shared_from_this<Session> {
   ReusePlan report_;
   Node* node_ = nullptr;               // locked; its end is the published length
   Node* ahead_ = nullptr;              // locked: attention caches hold cells up to somewhere on it already
-  std::vector<SequenceId> sequences_;  // one per attention cache
-  std::vector<SequenceId> states_;     // one per recurrent cache
+  std::vector<SequenceId> sequences_;  // one per cache, those of attention first
   std::vector<WantedPoint> wanted_;    // ascending
   AtomicSpans atomic_;
   Tokens tail_;  // tokens from the published length on start at tail_[tail_begin_]

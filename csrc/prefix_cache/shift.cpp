@@ -60,7 +60,7 @@ bool PrefixCacheState::can_shift(const Session& session, std::int32_t begin, std
 Needs PrefixCacheState::copies_for_shift(const Session& session, std::int32_t end) const {
   Needs needs = no_needs();
   for (std::size_t i = 0; i < caches.size(); ++i) {
-    needs.cells[i] = caches[i]->cells_to_copy(session.sequences_[i], end);
+    needs[i] = caches[i]->cells_to_copy(session.sequences_[i], end);
   }
   return needs;
 }

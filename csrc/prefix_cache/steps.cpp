@@ -28,7 +28,7 @@ void PrefixCacheState::drop(Step& step) noexcept {
     if (recurrents[i]->drop(*step.state_forwards_[i])) continue;
     for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
       const Session& session = *step.sessions_[s];
-      recurrents[i]->stand_at(session.states_[i], session.computed_, step.before_[s][i]);
+      recurrents[i]->stand_at(state_sequence(session, i), session.computed_, step.before_[s][i]);
     }
   }
   step.before_.clear();
@@ -159,9 +159,9 @@ Needs PrefixCacheState::needs_of(const Step& step) const {
   for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
     for (std::size_t i = 0; i < caches.size(); ++i) {
       const std::int32_t held = caches[i]->length(step.sessions_[s]->sequences_[i]);
-      if (step.end(s) > held) needs.cells[i] += static_cast<std::uint32_t>(step.end(s) - held);
+      if (step.end(s) > held) needs[i] += static_cast<std::uint32_t>(step.end(s) - held);
     }
-    for (std::uint32_t& slots : needs.slots) ++slots;
+    for (std::size_t i = caches.size(); i < needs.size(); ++i) ++needs[i];
   }
   return needs;
 }
@@ -202,7 +202,7 @@ void PrefixCacheState::claim_for(Step& step) {
   for (std::size_t i = 0; i < recurrents.size(); ++i) {
     std::vector<StateForwardRows> rows;
     for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
-      rows.push_back({step.sessions_[s]->states_[i], step.counts_[s], {}});
+      rows.push_back({state_sequence(*step.sessions_[s], i), step.counts_[s], {}});
       for (const WantedPoint& each : step.captures_[s]) {
         if (each.offset < step.end(s)) rows.back().boundaries.push_back(each.offset);
       }
@@ -234,7 +234,7 @@ StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, s
   claim_for(*step);
   step->cache_ = owner;
   for (const SessionPtr& session : list) session->open_step_ = step.get();
-  if (caches.empty() && recurrents.empty()) complete(*step);
+  if (all_caches.empty()) complete(*step);
   return step;
 }
 

@@ -90,7 +90,7 @@ class LimitsTest : public ::testing::Test {
       EXPECT_EQ(error.kind(), ErrorKind::kCacheFull) << error.what();
     }
     const Caps after = cache_->state().caps();
-    EXPECT_EQ(after.cells, before.cells);
+    EXPECT_EQ(after.units, before.units);
     EXPECT_EQ(after.host, before.host);
     EXPECT_EQ(after.disk, before.disk);
     EXPECT_EQ(cache_->nodes().size(), nodes);

@@ -473,19 +473,17 @@ class World {
     } catch (const Error& error) {
       expect(error.kind() == ErrorKind::kCacheFull, "unexpected: ", error.what());
       const Caps after = state.caps();
-      expect(after.cells == before.cells && after.slots == before.slots && after.host == before.host &&
-                 after.disk == before.disk,
+      expect(after.units == before.units && after.host == before.host && after.disk == before.disk,
              "refused caps were changed: ", error.what());
       expect(racing_ || dump() == tree, "refused caps changed the tree: ", error.what());
       bool impossible = !dense_ || shared_tails_ || wanted.host < before.host || wanted.disk < before.disk;
-      for (std::size_t i = 0; i < held.size(); ++i) impossible = impossible || held[i] > wanted.cells[i] + freeable;
+      for (std::size_t i = 0; i < held.size(); ++i) impossible = impossible || held[i] > wanted.units[i] + freeable;
       ++caps_refused;
       return expect(impossible, "refused caps that could be met: ", error.what());
     }
     ++caps_changed;
     const Caps after = state.caps();
-    expect(after.cells == wanted.cells && after.slots == wanted.slots && after.host == wanted.host &&
-               after.disk == wanted.disk,
+    expect(after.units == wanted.units && after.host == wanted.host && after.disk == wanted.disk,
            "the caps are not those that were asked for");
     if (after.host != before.host) cramped_ = true;
     most_host_ = std::max(most_host_, after.host);
