@@ -114,7 +114,7 @@ struct CausalCache::State {
   void cut(Sequence& sequence, std::int32_t length) noexcept KVTRIE_REQUIRES(mutex);
   // False: it was not open any more.
   bool drop(Forward::State& forward) noexcept KVTRIE_REQUIRES(mutex);  // gives its cells back
-  // And forgets sequences that it brought into being.
+  // The same, and forgets sequences that it brought into being.
   bool discard(Forward::State& forward) noexcept KVTRIE_REQUIRES(mutex);
   void complete(Forward::State& forward) KVTRIE_REQUIRES(mutex);  // strong: throws before anything changed
   // What fires when the sequence reaches `length` with this history.
@@ -125,7 +125,7 @@ struct CausalCache::State {
   // Newly claimed cells become the sequence's owner's, cleared where they were another's; with them what is kept back
   // behind, so that growing token by token does not clear token by token.
   void take_over(const SpanList& claimed, const Sequence& sequence) KVTRIE_REQUIRES(mutex);
-  // Of it what is foreign to the owner.
+  // Fills with zeros what of it is foreign to the owner.
   void clear(Cell begin, std::uint32_t length, Owner owner) KVTRIE_REQUIRES(mutex);
 
   // causal_window.cpp.

@@ -79,7 +79,7 @@ struct HybridCache::State {
   std::int32_t level(SequenceId id, const char* where) const KVTRIE_REQUIRES(mutex);
   bool can_resume(std::size_t part, SequenceId id, std::int32_t position) const KVTRIE_REQUIRES(mutex);
   bool can_resume(SequenceId id, std::int32_t position) const KVTRIE_REQUIRES(mutex);
-  // KNotRestorable.
+  // Throws kNotRestorable.
   void require_resumable(SequenceId id, std::int32_t position, const char* where) const KVTRIE_REQUIRES(mutex);
   void check_change(SequenceId id, const char* where) const KVTRIE_REQUIRES(mutex);  // kBusy
 };

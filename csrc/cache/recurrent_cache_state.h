@@ -72,7 +72,7 @@ struct RecurrentCache::State {
   void stand(StateSequence& sequence, std::int32_t length, SlotRef slot) noexcept KVTRIE_REQUIRES(mutex);
   // False: it was not open any more.
   bool drop(StateForward::State& forward) noexcept KVTRIE_REQUIRES(mutex);  // gives its slots back
-  // And forgets sequences that it brought into being.
+  // The same, and forgets sequences that it brought into being.
   bool discard(StateForward::State& forward) noexcept KVTRIE_REQUIRES(mutex);
   void complete(StateForward::State& forward) KVTRIE_REQUIRES(mutex);  // strong: throws before anything changed
   static SnapshotPtr make_snapshot(SlotRef slot, std::int32_t start, std::int32_t end, std::weak_ptr<State> owner);
