@@ -16,19 +16,6 @@ namespace {
 // it (35 us on PoCL even when there is none), a creation with a copy costs about 1 us and the memcpy.
 constexpr std::size_t kQueuelessBytes = 256 * 1024;
 
-struct NamedDType {
-  DType dtype;
-  const char* name;
-  std::size_t bytes;
-};
-constexpr NamedDType kDTypes[] = {{DType::kFloat32, "float32", 4},
-                                  {DType::kFloat16, "float16", 2},
-                                  {DType::kBFloat16, "bfloat16", 2},
-                                  {DType::kInt32, "int32", 4},
-                                  {DType::kUInt32, "uint32", 4}};
-
-const NamedDType& entry_of(DType dtype) noexcept { return kDTypes[static_cast<std::size_t>(dtype)]; }
-
 std::size_t bytes_of(DType dtype, const Shape& shape) {
   return checked_mul(element_count(shape), size_of(dtype), "Tensor", "bytes of shape");
 }
@@ -49,16 +36,6 @@ Shape resolve(Shape shape, std::size_t count) {
 }
 
 }  // namespace
-
-std::size_t size_of(DType dtype) noexcept { return entry_of(dtype).bytes; }
-const char* name_of(DType dtype) noexcept { return entry_of(dtype).name; }
-
-DType dtype_from_name(const std::string& name) {
-  for (const NamedDType& known : kDTypes) {
-    if (name == known.name) return known.dtype;
-  }
-  fail(ErrorKind::kType, "dtype", "dtype: got \"", name, "\", allowed float32, float16, bfloat16, int32 or uint32");
-}
 
 std::string to_string(const Shape& shape) {
   std::string text = "[";

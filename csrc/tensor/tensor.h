@@ -16,15 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "base/convert.h"
+#include "base/dtype.h"
 #include "cl/device.h"
 
 namespace kvtrie {
-
-enum class DType : std::uint8_t { kFloat32, kFloat16, kBFloat16, kInt32, kUInt32 };
-
-std::size_t size_of(DType dtype) noexcept;       // bytes of one element
-const char* name_of(DType dtype) noexcept;       // "float32", ...
-DType dtype_from_name(const std::string& name);  // throws kType for an unknown name
 
 using Shape = std::vector<std::int64_t>;
 std::string to_string(const Shape& shape);      // "[2, 3]"
@@ -84,11 +80,5 @@ class Tensor {
   Shape shape_;
   std::uint64_t offset_ = 0;
 };
-
-// Host-side conversions with round-to-nearest-even, for references, tests and loaders.
-std::uint16_t float_to_half(float value) noexcept;
-float half_to_float(std::uint16_t bits) noexcept;
-std::uint16_t float_to_bfloat16(float value) noexcept;
-float bfloat16_to_float(std::uint16_t bits) noexcept;
 
 }  // namespace kvtrie

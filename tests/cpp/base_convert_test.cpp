@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-#include "tensor/tensor.h"
+#include "base/convert.h"
 
 namespace kvtrie {
 namespace {

@@ -1,12 +1,11 @@
-// Host-side conversions between float32 and the two 16-bit formats, round to nearest even.
+// How the three formats of floating-point numbers lie in bits:
 //
 //     float32    1 sign   8 exponent (bias 127)   23 mantissa
 //     float16    1 sign   5 exponent (bias  15)   10 mantissa
 //     bfloat16   1 sign   8 exponent (bias 127)    7 mantissa
-#include <bit>
-#include <cstdint>
+#include "base/convert.h"
 
-#include "tensor/tensor.h"
+#include <bit>
 
 namespace kvtrie {
 namespace {
