@@ -54,14 +54,14 @@ void run(benchmark::State& state, const std::vector<ops::QueryRows>& queries, st
   const ops::DevicePlan uploaded = ops::upload_plan(device(), plan);
   const Tensor q = pattern(DType::kFloat32, {plan.rows, kHeads, kDim});
   const Tensor k = pattern(dtype, {kKvHeads, cells, kDim}), v = pattern(dtype, {kKvHeads, cells, kDim});
-  ops::attend_spans(q, k, v, uploaded, {});
+  ops::attend_spans(q, {k, v}, uploaded, {});
   device()->finish();
   for (auto _ : state) {
-    ops::attend_spans(q, k, v, uploaded, {});
+    ops::attend_spans(q, {k, v}, uploaded, {});
     device()->finish();
   }
   const auto rounds = static_cast<double>(state.iterations());
-  const double bytes = keys_read * 2 * kKvHeads * kDim * static_cast<double>(size_of(dtype));
+  const double bytes = keys_read * 2 * kKvHeads * static_cast<double>(plain_format(dtype)->row_bytes(kDim));
   state.counters["read"] = benchmark::Counter(bytes * rounds, benchmark::Counter::kIsRate);
   state.counters["flops"] = benchmark::Counter(flops * rounds, benchmark::Counter::kIsRate);
 }

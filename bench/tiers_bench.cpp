@@ -34,7 +34,7 @@ const cl::DevicePtr& device() {
 }
 
 std::shared_ptr<CausalCache> make_cache(std::uint32_t tokens) {
-  const KvShape shape{kLayers, kHeads, kDim, kDim, tokens, DType::kFloat16};
+  const KvShape shape{kLayers, kHeads, kDim, kDim, tokens, plain_format(DType::kFloat16)};
   CausalCache::Options options;
   options.layers.resize(kLayers);
   std::iota(options.layers.begin(), options.layers.end(), 0);

@@ -51,9 +51,6 @@
 #ifndef MAX_ROWS
 #define MAX_ROWS 32  // most rows of a tile
 #endif
-#ifndef KV_HALF
-#define KV_HALF 0  // 1: K and V are stored as half
-#endif
 #ifndef MASKED
 #define MASKED 0  // 1: an additive mask [rows][mask_stride] decides what is visible, bounds do not
 #endif
@@ -64,9 +61,11 @@
 
 // What is fetched meanwhile: a block's values while its keys are scored, then the next block's keys. FAR, where that
 // comes too late because blocks are small or arithmetic takes as long: the next block's keys, then its values.
-#define FAR (KV_HALF && (K_DIM <= 64 || LINES == 8))
-#define SCORE_FETCHES (FAR ? K_DIM : V_DIM)
-#define ADD_FETCHES (FAR ? V_DIM : K_DIM)
+#define FAR (CELL_BITS <= 16 && (K_DIM <= 64 || LINES == 8))
+#define K_WORDS CELL_WORDS(K_DIM)
+#define V_WORDS CELL_WORDS(V_DIM)
+#define SCORE_FETCHES (FAR ? K_WORDS : V_WORDS)
+#define ADD_FETCHES (FAR ? V_WORDS : K_WORDS)
 
 #define BLOCK 32
 #define KEYS (VW / LINES)
@@ -88,8 +87,8 @@
 
 // What every step of a tile needs.
 typedef struct {
-  const __global KV* k;  // of the KV head
-  const __global KV* v;
+  const __global CELL* k;  // of the KV head
+  const __global CELL* v;
   ulong k_cell_stride, v_cell_stride;
   int count;  // lines
   float scale, softcap;
@@ -186,7 +185,7 @@ void attend_brought(const Tile* tile, const Lines* lines, int line0, int count, 
     if (see_lines(MANY, lines, line0 + i, block, seen + i / MANY)) begin = min(begin, i), end = i + MANY;
   float scores[BATCH * BLOCK] ALIGNED, shrink[BATCH], scale = 1.0f;
   for (int i = 0; i < count; i += MANY) {
-    fetch_share(tile->k, next->k, K_DIM, line0 + i, tile->count);
+    fetch_share(tile->k, next->k, K_WORDS, line0 + i, tile->count);
     if (i < begin || i >= end) continue;
     score_many(lines->q + line0 + i, brought, scores + i * BLOCK);
     scale = adjust_scores(MANY, tile, lines, line0 + i, block, seen + i / MANY, scores + i * BLOCK);
@@ -195,7 +194,7 @@ void attend_brought(const Tile* tile, const Lines* lines, int line0, int count, 
     weigh_lines(end - begin, scale, scores + begin * BLOCK, state->max + line0 + begin, state->sum + line0 + begin,
                 shrink + begin);
   for (int i = 0; i < count; i += MANY) {
-    fetch_share(tile->v, next->v, V_DIM, line0 + i, tile->count);
+    fetch_share(tile->v, next->v, V_WORDS, line0 + i, tile->count);
     if (i >= begin && i < end)
       add_many(o + (line0 + i) * V_DIM, scores + i * BLOCK, shrink + i, seen + i / MANY, brought->v);
   }
@@ -235,8 +234,8 @@ void normalise_line(__global float* total, float max_, float sum, const __global
 }
 
 // Global size (tiles, heads / HEADS), local size 1.
-KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, __global const KV* restrict k,
-                         ulong k_offset, __global const KV* restrict v, ulong v_offset, ulong k_head_stride,
+KERNEL void attend_tiles(IDS __global const float* restrict q, ulong q_offset, __global const CELL* restrict k,
+                         ulong k_offset, __global const CELL* restrict v, ulong v_offset, ulong k_head_stride,
                          ulong k_cell_stride, ulong v_head_stride, ulong v_cell_stride,
                          __global const int* restrict table, int bounds_at, int row_ids_at, int segments_at,
                          int tiles_at, int split, int heads, int group, float scale, float softcap,

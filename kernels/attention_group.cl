@@ -22,13 +22,11 @@
 #ifndef LANES
 #define LANES 64  // work-items of a group
 #endif
-#ifndef KV_HALF
-#define KV_HALF 0  // 1: K and V are stored as half
-#endif
 #ifndef MASKED
 #define MASKED 0  // 1: an additive mask [rows][mask_stride] decides what is visible, bounds do not
 #endif
 
+#include "cell_format.clh"
 #include "exp.clh"
 
 #define BLOCK 64
@@ -40,40 +38,27 @@
 #define SYNC
 #endif
 
-#if KV_HALF
-#define KV half
-#define LOAD_KV(p) vload_half(0, p)
-#else
-#define KV float
-#define LOAD_KV(p) (*(p))
-#endif
-
 // q times a key, summed in ascending order. `aligned`: the key begins at a multiple of 16 bytes, and is read by as many.
-float score_of(__local const float* q, __global const KV* key, int aligned) {
+float score_of(__local const float* q, __global const CELL* key, int aligned) {
   float score = 0.0f;
-#if KV_HALF && K_DIM % 8 == 0
+#if defined(READ_8_CELLS) && K_DIM % 8 == 0
   if (aligned) {
     for (int d = 0; d < K_DIM; d += 8) {
-      const uint4 words = *(const __global uint4*)(key + d);  // what is stored as uint may not be read as half
-      const uint2 halves[2] = {words.xy, words.zw};
+      float k[8];
+      READ_8_CELLS(key, d, k);
 #pragma unroll
-      for (int i = 0; i < 8; i += 4) {
-        float k[4];
-        vstore4(vload_half4(0, (const half*)&halves[i / 4]), 0, k);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) score = FMA(q[d + i + j], k[j], score);
-      }
+      for (int i = 0; i < 8; ++i) score = FMA(q[d + i], k[i], score);
     }
     return score;
   }
 #endif
-  for (int d = 0; d < K_DIM; ++d) score = FMA(q[d], LOAD_KV(key + d), score);
+  for (int d = 0; d < K_DIM; ++d) score = FMA(q[d], READ_CELL(key, d), score);
   return score;
 }
 
 // The `keys` keys of a block that one row sees, from key `used` of segment s on: turns local weights[] into exp(score - max), keeps the
 // running max and sum and returns the factor by which what was accumulated before shrinks.
-float weigh_block(__local const float* q, __global const KV* k, __global const int* segment, int s, int used, int keys,
+float weigh_block(__local const float* q, __global const CELL* k, __global const int* segment, int s, int used, int keys,
                   ulong cell_stride, int aligned, float scale, float softcap, __global const float* mask,
                   __local float* weights, float* max_, float* sum_) {
   const int lane = get_local_id(0);
@@ -81,7 +66,7 @@ float weigh_block(__local const float* q, __global const KV* k, __global const i
   for (int key = lane; key < keys; key += LANES) {
     int at = used + key, in = s;
     while (at >= segment[3 * in + 1]) at -= segment[3 * in++ + 1];
-    const __global KV* row = k + (ulong)(segment[3 * in] + at) * cell_stride;
+    const __global CELL* row = k + (ulong)(segment[3 * in] + at) * cell_stride;
     float score = score_of(q, row, aligned) * scale;
     if (softcap > 0.0f) score = softcap * tanh(score / softcap);
 #if MASKED
@@ -105,14 +90,14 @@ float weigh_block(__local const float* q, __global const KV* k, __global const i
 }
 
 // own[] += weight * the value at `row`, of which a lane has every LANES-th number.
-void add_value(float* own, float weight, __global const KV* row) {
+void add_value(float* own, float weight, __global const CELL* row) {
   const int lane = get_local_id(0);
   for (int i = 0; i < OWN; ++i)
-    if (lane + i * LANES < V_DIM) own[i] = FMA(weight, LOAD_KV(row + lane + i * LANES), own[i]);
+    if (lane + i * LANES < V_DIM) own[i] = FMA(weight, READ_CELL(row, lane + i * LANES), own[i]);
 }
 
 // own[] = own[] * shrink + weighted values of those keys. Of one segment, as most blocks are, eight are asked for together.
-void add_values(float* own, float shrink, __global const KV* v, __global const int* segment, int s, int used, int keys,
+void add_values(float* own, float shrink, __global const CELL* v, __global const int* segment, int s, int used, int keys,
                 ulong cell_stride, __local const float* weights) {
   for (int i = 0; i < OWN; ++i) own[i] *= shrink;
   if (!MASKED && used + keys <= segment[3 * s + 1]) {
@@ -123,14 +108,14 @@ void add_values(float* own, float shrink, __global const KV* v, __global const i
   }
   for (int key = 0, at = used, in = s; key < keys; ++key, ++at) {
     while (at >= segment[3 * in + 1]) at -= segment[3 * in++ + 1];
-    const __global KV* row = v + (ulong)(segment[3 * in] + at) * cell_stride;
+    const __global CELL* row = v + (ulong)(segment[3 * in] + at) * cell_stride;
     const float weight = weights[key];
     if (!MASKED || weight != 0.0f) add_value(own, weight, row);
   }
 }
 
-__kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __global const KV* restrict k,
-                           ulong k_offset, __global const KV* restrict v, ulong v_offset, ulong k_head_stride,
+__kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __global const CELL* restrict k,
+                           ulong k_offset, __global const CELL* restrict v, ulong v_offset, ulong k_head_stride,
                            ulong k_cell_stride, ulong v_head_stride, ulong v_cell_stride,
                            __global const int* restrict table, int bounds_at, int row_ids_at, int segments_at,
                            int tiles_at, int split, int heads, int group, float scale, float softcap,
@@ -141,7 +126,7 @@ __kernel void attend_tiles(__global const float* restrict q, ulong q_offset, __g
   __local float q_row[K_DIM];
   __local float weights[BLOCK];
   const int lane = get_local_id(0), head = get_global_id(2);
-  const int aligned = ((k_offset | k_head_stride | k_cell_stride) & 7) == 0;
+  const int aligned = ((k_offset | k_head_stride | k_cell_stride) % (16 / (int)sizeof(CELL))) == 0;
   __global const int* tile = table + tiles_at + 5 * (int)get_global_id(1);
   __global const int* segment = table + segments_at + 3 * tile[2];
   k += k_offset + (ulong)(head / group) * k_head_stride;

@@ -1,19 +1,16 @@
 // Copies between the cells of one layer's pool and linear memory, and rotation of stored K.
 //
-// Pool: K [kv_heads][cells][k_dim], V [kv_heads][cells][v_dim]. Linear memory: element d of the i-th cell of a run lies
-// at
-//     base + (row + head * head_stride + i * token_stride) * dim + d         run = (cell, length, row, head_stride)
+// Pool: K [kv_heads][cells], V [kv_heads][cells], rows of k_dim and v_dim numbers (cell_format.clh). Linear memory: the
+// row of the i-th cell of a run is number
+//     row + head * head_stride + i * token_stride         from base on; run = (cell, length, row, head_stride)
 // so one table serves tensors [rows][kv_heads][dim] and section images alike (csrc/ops/cells.h).
 //
-// One work-group of LANES work-items handles one (run, KV head), K then V. Equal storage types are copied bit by bit,
-// so that NaN payloads survive; others are converted with round-to-nearest-even, VW at a time.
+// One work-group of LANES work-items handles one (run, KV head), K then V. Rows that are kept alike on both sides are
+// copied bit by bit, so that NaN payloads survive; others are converted with round-to-nearest-even, VW at a time.
 #pragma OPENCL FP_CONTRACT OFF
 
-#ifndef POOL
-#define POOL 1  // storage of the pool: 0 float32, 1 float16
-#endif
 #ifndef LINEAR
-#define LINEAR 0  // storage of linear memory: 0 float32, 1 float16, 2 bfloat16
+#define LINEAR 0  // linear memory: CELL_FORMAT for rows as in the pool, else numbers: 0 float32, 1 float16, 2 bfloat16
 #endif
 #ifndef LANES
 #define LANES 1  // work-items that share one run and head
@@ -22,20 +19,19 @@
 #include "vector.clh"
 #undef VW
 #define VW ROW_VW
-#include "storage.clh"
+#include "cell_format.clh"
 
-#if POOL == LINEAR && POOL == 0
-#define POOL_T uint
-#define LINEAR_T uint
-#elif POOL == LINEAR
-#define POOL_T ushort
-#define LINEAR_T ushort
+#if CELL_FORMAT == LINEAR
+#define POOL_T CELL_RAW
+#define LINEAR_T CELL_RAW
+#define LINEAR_WORDS(dim) CELL_WORDS(dim)
 #else
-#define POOL_T STORAGE(POOL)
+#define POOL_T CELL
 #define LINEAR_T STORAGE(LINEAR)
+#define LINEAR_WORDS(dim) (dim)
 #endif
 
-#if POOL == LINEAR && LANES == 1
+#if CELL_FORMAT == LINEAR && LANES == 1
 #ifdef __has_builtin
 #if __has_builtin(__builtin_nontemporal_store)
 #define STREAM
@@ -58,32 +54,33 @@ void stream(__global const uchar* from, __global uchar* to, ulong bytes) {
 }
 #endif
 
-// LANES work-items copy one row of `dim` numbers.
-void load_row(__global const LINEAR_T* from, __global POOL_T* to, int dim) {
-  int d = VW * (int)get_local_id(0);
-#if POOL == LINEAR
-  for (; d + VW <= dim; d += VW * LANES) STORE(LOAD(from + d), to + d);
-  for (int i = d; i < min(d + VW, dim); ++i) to[i] = from[i];
+// LANES work-items copy one row of `dim` numbers, or several that lie one behind the other.
+#if CELL_FORMAT == LINEAR
+void copy_row(__global const CELL_RAW* from, __global CELL_RAW* to, int dim) {
+  const int words = CELL_WORDS(dim);
+  int i = VW * (int)LANE_ID;
+  for (; i + VW <= words; i += VW * LANES) STORE(LOAD(from + i), to + i);
+  for (int j = i; j < min(i + VW, words); ++j) to[j] = from[j];
+}
+#define load_row copy_row
+#define store_row copy_row
 #else
-  for (; d + VW <= dim; d += VW * LANES) WRITE_VEC(POOL, READ_VEC(LINEAR, from + d), to + d);
-  for (int i = d; i < min(d + VW, dim); ++i) WRITE1(POOL, READ1(LINEAR, from + i), to + i);
-#endif
+void load_row(__global const LINEAR_T* from, __global CELL* to, int dim) {
+#define VECTOR_FROM(d) READ_VEC(LINEAR, from + (d))
+#define NUMBER_FROM(d) READ1(LINEAR, from + (d))
+  WRITE_CELL_ROW(to, dim, VECTOR_FROM, NUMBER_FROM);
 }
 
-void store_row(__global const POOL_T* from, __global LINEAR_T* to, int dim) {
-  int d = VW * (int)get_local_id(0);
-#if POOL == LINEAR
-  for (; d + VW <= dim; d += VW * LANES) STORE(LOAD(from + d), to + d);
-  for (int i = d; i < min(d + VW, dim); ++i) to[i] = from[i];
-#else
-  for (; d + VW <= dim; d += VW * LANES) WRITE_VEC(LINEAR, READ_VEC(POOL, from + d), to + d);
-  for (int i = d; i < min(d + VW, dim); ++i) WRITE1(LINEAR, READ1(POOL, from + i), to + i);
-#endif
+void store_row(__global const CELL* from, __global LINEAR_T* to, int dim) {
+  int d = VW * (int)LANE_ID;
+  for (; d + VW <= dim; d += VW * LANES) WRITE_VEC(LINEAR, READ_CELLS(from, d, 0), to + d);
+  for (int i = d; i < min(d + VW, dim); ++i) WRITE1(LINEAR, READ_CELL(from, i), to + i);
 }
+#endif
 
 #ifdef STREAM
 #define COPY_RUN(row_wise, from, to, n) \
-  stream((__global const uchar*)(from), (__global uchar*)(to), (ulong)(n) * sizeof(POOL_T))
+  stream((__global const uchar*)(from), (__global uchar*)(to), (ulong)CELL_WORDS(n) * sizeof(CELL_RAW))
 #else
 #define COPY_RUN(row_wise, from, to, n) row_wise(from, to, n)
 #endif
@@ -100,14 +97,18 @@ __kernel void load_cells(__global const LINEAR_T* restrict k_from, ulong k_base,
                          __global const int* restrict table, int token_stride, ulong cells, int k_dim, int v_dim) {
   FIND_RUN
   if (token_stride == 1) {  // the cells of a run lie one behind the other on both sides
-    COPY_RUN(load_row, k_from + k_base + row * k_dim, k_pool + k_offset + cell * k_dim, run[1] * k_dim);
-    COPY_RUN(load_row, v_from + v_base + row * v_dim, v_pool + v_offset + cell * v_dim, run[1] * v_dim);
+    COPY_RUN(load_row, k_from + k_base + row * LINEAR_WORDS(k_dim),
+             k_pool + k_offset + cell * CELL_WORDS(k_dim), run[1] * k_dim);
+    COPY_RUN(load_row, v_from + v_base + row * LINEAR_WORDS(v_dim),
+             v_pool + v_offset + cell * CELL_WORDS(v_dim), run[1] * v_dim);
     return;
   }
   for (int i = 0; i < run[1]; ++i)
-    load_row(k_from + k_base + (row + (ulong)i * token_stride) * k_dim, k_pool + k_offset + (cell + i) * k_dim, k_dim);
+    load_row(k_from + k_base + (row + (ulong)i * token_stride) * LINEAR_WORDS(k_dim),
+             k_pool + k_offset + (cell + i) * CELL_WORDS(k_dim), k_dim);
   for (int i = 0; i < run[1]; ++i)
-    load_row(v_from + v_base + (row + (ulong)i * token_stride) * v_dim, v_pool + v_offset + (cell + i) * v_dim, v_dim);
+    load_row(v_from + v_base + (row + (ulong)i * token_stride) * LINEAR_WORDS(v_dim),
+             v_pool + v_offset + (cell + i) * CELL_WORDS(v_dim), v_dim);
 }
 
 __kernel void store_cells(__global const POOL_T* restrict k_pool, ulong k_offset,
@@ -116,12 +117,16 @@ __kernel void store_cells(__global const POOL_T* restrict k_pool, ulong k_offset
                           __global const int* restrict table, int token_stride, ulong cells, int k_dim, int v_dim) {
   FIND_RUN
   if (token_stride == 1) {
-    COPY_RUN(store_row, k_pool + k_offset + cell * k_dim, k_to + k_base + row * k_dim, run[1] * k_dim);
-    COPY_RUN(store_row, v_pool + v_offset + cell * v_dim, v_to + v_base + row * v_dim, run[1] * v_dim);
+    COPY_RUN(store_row, k_pool + k_offset + cell * CELL_WORDS(k_dim),
+             k_to + k_base + row * LINEAR_WORDS(k_dim), run[1] * k_dim);
+    COPY_RUN(store_row, v_pool + v_offset + cell * CELL_WORDS(v_dim),
+             v_to + v_base + row * LINEAR_WORDS(v_dim), run[1] * v_dim);
     return;
   }
   for (int i = 0; i < run[1]; ++i)
-    store_row(k_pool + k_offset + (cell + i) * k_dim, k_to + k_base + (row + (ulong)i * token_stride) * k_dim, k_dim);
+    store_row(k_pool + k_offset + (cell + i) * CELL_WORDS(k_dim),
+              k_to + k_base + (row + (ulong)i * token_stride) * LINEAR_WORDS(k_dim), k_dim);
   for (int i = 0; i < run[1]; ++i)
-    store_row(v_pool + v_offset + (cell + i) * v_dim, v_to + v_base + (row + (ulong)i * token_stride) * v_dim, v_dim);
+    store_row(v_pool + v_offset + (cell + i) * CELL_WORDS(v_dim),
+              v_to + v_base + (row + (ulong)i * token_stride) * LINEAR_WORDS(v_dim), v_dim);
 }

@@ -1,13 +1,10 @@
-// In-place changes to the cells of a pool tensor [kv_heads][cells][dim]: rotation of stored K, and filling.
+// In-place changes to the cells of a pool [kv_heads][cells], rows of `dim` numbers: rotation of stored K, and filling.
 //
 // Rotation. K is stored after RoPE, so moving a key by `delta` positions is one more rotation of each pair (x, y) by
 // delta * inverse_frequency, the same for every cell:  x' = x cos - y sin,  y' = y cos + x sin.  `turns` holds
 // (cos, sin) per pair, computed on the host in double. Arithmetic is float32 whatever the storage.
 #pragma OPENCL FP_CONTRACT OFF
 
-#ifndef POOL
-#define POOL 1  // storage: 0 float32, 1 float16
-#endif
 #ifndef LANES
 #define LANES 1  // work-items that share one run and head
 #endif
@@ -15,22 +12,21 @@
 #include "vector.clh"
 #undef VW
 #define VW ROW_VW
-#include "storage.clh"
+#include "cell_format.clh"
 
 // One work-group per (run, KV head); run = (cell, length, unused, unused). Pairs are (i, i + half) or, interleaved,
 // (2i, 2i + 1).
-__kernel void rotate_cells(__global STORAGE(POOL) * restrict pool, ulong offset, __global const int* restrict table,
+__kernel void rotate_cells(__global CELL* restrict pool, ulong offset, __global const int* restrict table,
                            __global const float* restrict turns, int pairs, int interleaved, ulong cells, int dim) {
   const int head = get_global_id(2);
   __global const int* run = table + 4 * (int)get_global_id(1);
   for (int c = 0; c < run[1]; ++c) {
-    __global STORAGE(POOL)* row = pool + offset + ((ulong)head * cells + run[0] + c) * dim;
+    __global CELL* row = pool + offset + ((ulong)head * cells + run[0] + c) * CELL_WORDS(dim);
     for (int i = get_local_id(0); i < pairs; i += LANES) {
-      __global STORAGE(POOL)* a = row + (interleaved ? 2 * i : i);
-      __global STORAGE(POOL)* b = interleaved ? a + 1 : a + pairs;
-      const float x = READ1(POOL, a), y = READ1(POOL, b), cos_ = turns[2 * i], sin_ = turns[2 * i + 1];
-      WRITE1(POOL, FMA(x, cos_, -(y * sin_)), a);
-      WRITE1(POOL, FMA(y, cos_, x * sin_), b);
+      const int a = interleaved ? 2 * i : i, b = interleaved ? a + 1 : a + pairs;
+      const float x = READ_CELL(row, a), y = READ_CELL(row, b), cos_ = turns[2 * i], sin_ = turns[2 * i + 1];
+      WRITE_CELL(FMA(x, cos_, -(y * sin_)), row, a);
+      WRITE_CELL(FMA(y, cos_, x * sin_), row, b);
     }
   }
 }

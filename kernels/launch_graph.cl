@@ -99,7 +99,7 @@ int items_of(const Op* op, const Worker* worker) {
 
 void attend_item(const Op* op, int x, int y, const Worker* worker) {
   const __global int* plan = plan_of(op, worker);
-  attend_tiles(x, y, 0, P(0, float), U(1), P(2, KV), U(3), P(4, KV), U(5), U(6), U(7), U(8), U(9), worker->step,
+  attend_tiles(x, y, 0, P(0, float), U(1), P(2, CELL), U(3), P(4, CELL), U(5), U(6), U(7), U(8), U(9), worker->step,
                plan[1], plan[2], plan[3], plan[4], I(15), I(16), I(17), F(18), F(19), P(20, float), U(21), U(22),
                P(23, float), U(24), I(25), P(26, float), U(27), P(28, float), P(29, float));
 }
@@ -112,7 +112,7 @@ void merge_item(const Op* op, int x, int y, const Worker* worker) {
 
 void put_item(const Op* op, int y, int z, const Worker* worker) {
   put_qkv(0, y, z, P(0, float), U(1), P(2, int), P(3, float), I(4), I(5), F(6), P(7, float), U(8), I(9), P(10, float),
-          U(11), I(12), F(13), F(14), P(15, float), U(16), P(17, STORAGE(POOL)), U(18), P(19, STORAGE(POOL)), U(20),
+          U(11), I(12), F(13), F(14), P(15, float), U(16), P(17, CELL), U(18), P(19, CELL), U(20),
           U(21), I(22), I(23), I(24));
 }
 

@@ -2,7 +2,7 @@
 // weight) and rotated (RoPE, where there are pairs), q goes to a tensor of its own, k and v go into the step's cells.
 //
 //   qkv [rows][heads * K_DIM | kv_heads * K_DIM | kv_heads * v_dim]  ->  q [rows][heads][K_DIM]
-//                                                                        K [kv_heads][cells][K_DIM], V likewise
+//                                                                        K [kv_heads][cells], V likewise: cell_format.clh
 //   table [rows][2] = (position, cell); cell -1: nothing of the row is stored
 //
 // One work-group of LANES work-items handles one (row, KV head) with its query heads. The arithmetic is that of
@@ -13,9 +13,6 @@
 #ifndef K_DIM
 #define K_DIM 64  // numbers per head of q and k
 #endif
-#ifndef POOL
-#define POOL 1  // storage of the pool: 0 float32, 1 float16
-#endif
 #ifndef LANES
 #define LANES 1  // work-items of a group, a power of two
 #endif
@@ -24,7 +21,7 @@
 #undef VW
 #define VW ROW_VW
 #include "norm.clh"
-#include "storage.clh"
+#include "cell_format.clh"
 
 // Numbers of a weight of one head; `weight` is not read where `present` is 0.
 typedef struct {
@@ -96,8 +93,8 @@ KERNEL void put_qkv(IDS __global const float* restrict qkv, ulong qkv_offset, __
                     __global const float* restrict inverse_frequencies, int pairs, int interleaved, float factor,
                     __global const float* restrict q_norm, ulong q_norm_offset, int has_q_norm,
                     __global const float* restrict k_norm, ulong k_norm_offset, int has_k_norm, float eps, float offset,
-                    __global float* restrict q, ulong q_offset, __global STORAGE(POOL) * restrict k_pool,
-                    ulong k_offset, __global STORAGE(POOL) * restrict v_pool, ulong v_offset, ulong cells, int heads,
+                    __global float* restrict q, ulong q_offset, __global CELL* restrict k_pool,
+                    ulong k_offset, __global CELL* restrict v_pool, ulong v_offset, ulong cells, int heads,
                     int kv_heads, int v_dim) {
   GROUP_MEM float shared[LANES], head[K_DIM], cos_[K_DIM / 2 + 1], sin_[K_DIM / 2 + 1];
   const int row = ID(1), group = ID(2), lane = LANE_ID, dim = K_DIM;
@@ -116,11 +113,13 @@ KERNEL void put_qkv(IDS __global const float* restrict qkv, ulong qkv_offset, __
   }
   prepare_head(qkv + (heads + group) * dim, of_k, turn, head, shared);
   if (cell < 0) return;
-  k_pool += k_offset + ((ulong)group * cells + cell) * dim;
-  FOR_VECTORS(d) WRITE_VEC(POOL, LOAD(head + d), k_pool + d);
-  FOR_REST(d) WRITE1(POOL, head[d], k_pool + d);
+  k_pool += k_offset + ((ulong)group * cells + cell) * CELL_WORDS(dim);
+#define K_VECTOR(d) LOAD(head + (d))
+#define K_NUMBER(d) head[d]
+  WRITE_CELL_ROW(k_pool, dim, K_VECTOR, K_NUMBER);
   qkv += (heads + kv_heads) * dim + group * v_dim;
-  v_pool += v_offset + ((ulong)group * cells + cell) * v_dim;
-  for (int d = VW * lane; d + VW <= v_dim; d += VW * LANES) WRITE_VEC(POOL, LOAD(qkv + d), v_pool + d);
-  for (int d = v_dim / VW * VW + lane; d < v_dim; d += LANES) WRITE1(POOL, qkv[d], v_pool + d);
+  v_pool += v_offset + ((ulong)group * cells + cell) * CELL_WORDS(v_dim);
+#define V_VECTOR(d) LOAD(qkv + (d))
+#define V_NUMBER(d) qkv[d]
+  WRITE_CELL_ROW(v_pool, v_dim, V_VECTOR, V_NUMBER);
 }

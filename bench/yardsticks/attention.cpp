@@ -96,12 +96,12 @@ class Case {
     Tensor out;
     for (std::int32_t layer = 0; layer < spec_.layers; ++layer) {
       if (together) {
-        out = ops::attend_spans(q_tensor_, k(layer).tensor, v(layer).tensor, together_, {});
+        out = ops::attend_spans(q_tensor_, {k(layer).tensor, v(layer).tensor}, together_, {});
         continue;
       }
       for (std::int32_t s = 0; s < spec_.sequences; ++s) {
         const Tensor q = q_tensor_.slice(s * spec_.rows, (s + 1) * spec_.rows);
-        out = ops::attend_spans(q, k(layer).tensor, v(layer).tensor, apart_[s], {});
+        out = ops::attend_spans(q, {k(layer).tensor, v(layer).tensor}, apart_[s], {});
       }
     }
     device()->finish();
@@ -158,7 +158,7 @@ class Case {
     ops::LaunchRecording recording(device());
     Tensor out;
     for (std::int32_t layer = 0; layer < spec_.layers; ++layer)
-      out = ops::attend_spans(q_tensor_, k(layer).tensor, v(layer).tensor, together_, {});
+      out = ops::attend_spans(q_tensor_, {k(layer).tensor, v(layer).tensor}, together_, {});
     std::string reason;
     graph_ = ops::LaunchGraph::make(recording, ids, std::array{ops::RecordedTables{{}, together_}}, out, reason);
     if (graph_ == nullptr) throw std::runtime_error(reason);

@@ -17,9 +17,14 @@ void validate(const KvShape& shape) {
   positive(shape.k_dim, "head_dim");
   positive(shape.cells, "capacity");
   require(shape.cells <= kMaxCells, "kv_shape", "capacity: got ", shape.cells, ", allowed 1 to ", kMaxCells);
-  if (shape.dtype != DType::kFloat32 && shape.dtype != DType::kFloat16) {
-    fail(ErrorKind::kType, "kv_shape", "dtype: got ", name_of(shape.dtype), ", allowed float32 or float16");
-  }
+  if (shape.format == nullptr) fail(ErrorKind::kType, "kv_shape", "format: got none, allowed ", cell_format_names());
+  const auto whole_blocks = [&shape](std::uint32_t dim, const char* name) {
+    const std::uint32_t block = shape.format->block_numbers;
+    require(dim % block == 0, "kv_shape", name, ": got ", dim, ", allowed multiples of ", block, ", a block of ",
+            shape.format->name);
+  };
+  whole_blocks(shape.k_dim, "head_dim");
+  whole_blocks(shape.v_dim, "v_head_dim");
   shape.bytes();
 }
 
@@ -35,9 +40,8 @@ void require_values(const KvShape& shape, std::string_view where) {
 
 std::uint64_t KvShape::bytes_per_cell() const {
   const char* where = "kv_shape";
-  const auto row = checked_mul<std::uint64_t>(kv_heads, std::uint64_t{k_dim} + v_dim, where, "bytes of one cell");
-  return checked_mul<std::uint64_t>(checked_mul<std::uint64_t>(row, layers, where, "bytes of one cell"), size_of(dtype),
-                                    where, "bytes of one cell");
+  const auto heads = checked_mul<std::uint64_t>(kv_heads, layers, where, "bytes of one cell");
+  return checked_mul<std::uint64_t>(heads, row_bytes(false) + row_bytes(true), where, "bytes of one cell");
 }
 
 std::uint64_t KvShape::bytes() const {
@@ -59,17 +63,14 @@ std::uint32_t CellImage::section_tokens(std::uint32_t index) const noexcept {
   return std::min(kSectionTokens, cells_ - index * kSectionTokens);
 }
 
-std::uint64_t CellImage::row_bytes(bool value) const noexcept {
-  return std::uint64_t{value ? shape_.v_dim : shape_.k_dim} * size_of(shape_.dtype);
-}
-
 std::uint64_t CellImage::tensor_offset(std::uint32_t layer, bool value) const {
   const std::uint64_t heads_cells = std::uint64_t{shape_.kv_heads} * cells_;
-  return heads_cells * (layer * (row_bytes(false) + row_bytes(true)) + (value ? row_bytes(false) : 0));
+  return heads_cells *
+         (layer * (shape_.row_bytes(false) + shape_.row_bytes(true)) + (value ? shape_.row_bytes(false) : 0));
 }
 
 SectionRange CellImage::section(std::uint32_t layer, bool value, std::uint32_t index) const {
-  const std::uint64_t token_bytes = shape_.kv_heads * row_bytes(value);
+  const std::uint64_t token_bytes = shape_.kv_heads * shape_.row_bytes(value);
   return {tensor_offset(layer, value) + std::uint64_t{index} * kSectionTokens * token_bytes,
           section_tokens(index) * token_bytes};
 }
@@ -81,7 +82,7 @@ std::uint32_t CellImage::section_number(std::uint32_t layer, bool value, std::ui
 std::uint64_t CellImage::row_offset(std::uint32_t layer, bool value, std::uint32_t head, std::uint32_t token) const {
   const std::uint32_t index = token / kSectionTokens;
   return section(layer, value, index).offset +
-         (std::uint64_t{head} * section_tokens(index) + token % kSectionTokens) * row_bytes(value);
+         (std::uint64_t{head} * section_tokens(index) + token % kSectionTokens) * shape_.row_bytes(value);
 }
 
 namespace {
@@ -101,7 +102,7 @@ void copy_rows(const KvShape& shape, const std::byte* from, ImageRange source, s
   const auto copy_run = [&](std::int32_t position, std::int32_t run) {
     for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
       for (const bool value : {false, true}) {
-        const std::uint64_t row = std::uint64_t{value ? shape.v_dim : shape.k_dim} * size_of(shape.dtype);
+        const std::uint64_t row = shape.row_bytes(value);
         for (std::uint32_t head = 0; head < shape.kv_heads && row > 0; ++head) {
           const auto at = [&](const CellImage& image, ImageRange range) {
             return image.row_offset(layer, value, head, static_cast<std::uint32_t>(position - range.first));

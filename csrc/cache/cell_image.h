@@ -2,9 +2,11 @@
 //
 // An image of n cells is cut into sections of 64 tokens (the last one may be shorter), each one contiguous:
 //
-//     layer 0, K: [section 0: kv_head 0: 64 x k_dim | kv_head 1: ... ] [section 1: ...] ...
-//     layer 0, V: [section 0: kv_head 0: 64 x v_dim | ...] ...
+//     layer 0, K: [section 0: kv_head 0: 64 rows | kv_head 1: ... ] [section 1: ...] ...
+//     layer 0, V: [section 0: kv_head 0: 64 rows | ...] ...
 //     layer 1, K: ...
+//
+// A row is the K, or the V, of one token for one KV head, as in a cell (base/cell_format.h).
 //
 // A section is the unit of checksums, so a partial load verifies only what it reads. Sections are counted from the
 // image's own first token, so cutting an image in two is arithmetic on (image, first token, length), never a copy.
@@ -41,7 +43,6 @@ class CellImage {
 
  private:
   std::uint32_t sections_per_tensor() const noexcept;
-  std::uint64_t row_bytes(bool value) const noexcept;
 
   KvShape shape_;
   std::uint32_t cells_;

@@ -17,11 +17,19 @@ struct HostKvStore::Step final : PreparedStep {
   std::vector<ops::QueryRows> queries;  // they point into `keys` and `bounds`
 };
 
+namespace {
+
+Tensor rows_for(const KvShape& shape, bool value) {
+  const auto words = static_cast<std::int64_t>(shape.format->row_words(shape.dim(value)));
+  return Tensor::host(shape.format->word, {shape.kv_heads, shape.cells, words});
+}
+
+}  // namespace
+
 HostKvStore::HostKvStore(const KvShape& shape) : shape_(shape) {
   validate(shape);
   for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
-    layers_.push_back({Tensor::host(shape.dtype, {shape.kv_heads, shape.cells, shape.k_dim}),
-                       Tensor::host(shape.dtype, {shape.kv_heads, shape.cells, shape.v_dim})});
+    layers_.push_back({rows_for(shape, false), rows_for(shape, true)});
   }
 }
 
@@ -31,7 +39,7 @@ void HostKvStore::check_place(const Tensor& tensor, std::string_view name) const
 
 reference::HostPool HostKvStore::pool(std::uint32_t layer, bool value) const {
   const Tensor& tensor = value ? layers_[layer].v : layers_[layer].k;
-  return {tensor.host_data(), shape_.dtype, shape_.kv_heads, shape_.cells, value ? shape_.v_dim : shape_.k_dim};
+  return {tensor.host_data(), shape_.format, shape_.kv_heads, shape_.cells, shape_.dim(value)};
 }
 
 PreparedStepPtr HostKvStore::prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
@@ -59,24 +67,23 @@ void HostKvStore::put(std::uint32_t layer, const PreparedStep& step, const Tenso
 Tensor HostKvStore::attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                            const ops::AttentionOptions& options) {
   require_values(shape_, "host_kv_store.attend");
-  const reference::AttentionShape shape{static_cast<std::uint32_t>(q.dim(1)), shape_.kv_heads, shape_.k_dim,
-                                        shape_.v_dim};
   reference::AttentionParams params{options.scale, options.softcap, {}};
   if (options.sinks.defined()) params.sinks = options.sinks.host_span<const float>();
   Tensor out = Tensor::host(DType::kFloat32, {q.dim(0), q.dim(1), shape_.v_dim});
-  reference::attend_spans(q.host_span<const float>(), {pool(layer, false).data, shape_.dtype},
-                          {pool(layer, true).data, shape_.dtype}, shape_.cells, shape,
-                          static_cast<const Step&>(step).queries, params, out.host_span<float>());
+  reference::attend_spans(q.host_span<const float>(), pool(layer, false), pool(layer, true),
+                          static_cast<std::uint32_t>(q.dim(1)), static_cast<const Step&>(step).queries, params,
+                          out.host_span<float>());
   return out;
 }
 
 std::pair<Tensor, Tensor> HostKvStore::rows(std::uint32_t layer, std::span<const CellSpan> spans) {
   std::int64_t count = 0;
   for (const CellSpan& span : spans) count += span.length;
-  Tensor k = Tensor::host(shape_.dtype, {count, shape_.kv_heads, shape_.k_dim});
-  Tensor v = Tensor::host(shape_.dtype, {count, shape_.kv_heads, shape_.v_dim});
-  reference::gather_rows(pool(layer, false), spans, k.host_data());
-  reference::gather_rows(pool(layer, true), spans, v.host_data());
+  const CellFormat& given = *plain_format(shape_.format->rows);
+  Tensor k = Tensor::host(given.rows, {count, shape_.kv_heads, shape_.k_dim});
+  Tensor v = Tensor::host(given.rows, {count, shape_.kv_heads, shape_.v_dim});
+  reference::gather_rows(pool(layer, false), spans, given, k.host_data());
+  reference::gather_rows(pool(layer, true), spans, given, v.host_data());
   return {k, v};
 }
 
@@ -109,14 +116,13 @@ void HostKvStore::for_each_run(std::span<const CellSpan> spans, std::int32_t ima
   for (std::uint32_t layer = 0; layer < shape_.layers; ++layer) {
     for (const bool value : {false, true}) {
       const reference::HostPool cells = pool(layer, value);
-      const std::size_t row = cells.dim * size_of(cells.dtype);
       for (const CellSpan& span : spans) {
         auto token = static_cast<std::uint32_t>(span.position - image_position);
         for (std::uint32_t done = 0; done < span.length;) {
           const std::uint32_t length = std::min(span.length - done, kSectionTokens - token % kSectionTokens);
           for (std::uint32_t head = 0; head < shape_.kv_heads; ++head) {
-            visit(image.row_offset(layer, value, head, token),
-                  cells.data + (std::uint64_t{head} * shape_.cells + span.cell + done) * row, length * row);
+            visit(image.row_offset(layer, value, head, token), cells.row(head, std::uint64_t{span.cell} + done),
+                  length * cells.row_bytes());
           }
           done += length;
           token += length;

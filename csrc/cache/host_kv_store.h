@@ -35,7 +35,7 @@ class HostKvStore final : public KvStore {
 
  private:
   struct Layer {
-    Tensor k, v;  // [kv_heads, cells, dim]
+    Tensor k, v;  // [kv_heads, cells, words of a row]
   };
   struct Step;
 

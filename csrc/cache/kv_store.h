@@ -5,7 +5,8 @@
 //   NullKvStore    (null_kv_store.h)    counts and moves nothing: simulator and bookkeeping benches
 //
 // A store owns the K and V of every layer of one cache, head-major over the whole pool:
-// `K[layer][kv_head][cell][k_dim]`, `V[layer][kv_head][cell][v_dim]`. It knows cells, never sequences, tokens or
+// `K[layer][kv_head][cell]` and `V[layer][kv_head][cell]`, each a row of k_dim or v_dim numbers, kept as the shape's
+// format says (base/cell_format.h). It knows cells, never sequences, tokens or
 // holders. Commands keep order: each sees the effect of all before it, and none waits unless it says so.
 //
 // Threads: every call is made under the owning cache's lock, which also fixes the order of commands. None waits for the
@@ -22,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/cell_format.h"
 #include "base/cell_span.h"
 #include "ops/attention.h"
 #include "ops/launch_graph.h"
@@ -34,8 +36,10 @@ namespace kvtrie {
 struct KvShape {
   std::uint32_t layers = 0, kv_heads = 0, k_dim = 0, v_dim = 0;  // v_dim 0: no V is kept
   Cell cells = 0;
-  DType dtype = DType::kFloat16;
+  const CellFormat* format = plain_format(DType::kFloat16);
 
+  std::uint32_t dim(bool value) const noexcept { return value ? v_dim : k_dim; }
+  std::uint64_t row_bytes(bool value) const noexcept { return format->row_bytes(dim(value)); }
   std::uint64_t bytes_per_cell() const;  // K and V of one cell in all layers
   std::uint64_t bytes() const;           // checked: the whole pool
 };
@@ -100,7 +104,7 @@ class KvStore {
   // Uploads what all layers of one step share: where rows are stored and the attention plan of `queries`.
   virtual PreparedStepPtr prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
                                   std::uint32_t rows) = 0;
-  // k [rows, kv_heads, k_dim], v [rows, kv_heads, v_dim], any float dtype: stored in the pool's dtype. With v_dim 0 a v
+  // k [rows, kv_heads, k_dim], v [rows, kv_heads, v_dim], any float dtype: kept in the pool's format. With v_dim 0 a v
   // of no elements is still given.
   virtual void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v) = 0;
   // Rows of q, k and v in one tensor, not yet normed or rotated (ops/qkv.h): k and v are stored, q is returned.
@@ -110,7 +114,8 @@ class KvStore {
   // q [rows, heads, k_dim] float32 -> [rows, heads, v_dim] float32. kNotSupported with v_dim 0.
   virtual Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                         const ops::AttentionOptions& options) = 0;
-  // The K and V of `spans` in order, copied out: [n, kv_heads, k_dim] and [n, kv_heads, v_dim] in the pool's dtype.
+  // The K and V of `spans` in order, copied out: [n, kv_heads, k_dim] and [n, kv_heads, v_dim] in the dtype that the
+  // format gives back.
   virtual std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans) = 0;
 
   // Moves in order, all layers.

@@ -63,16 +63,18 @@ OpenClKvStore::OpenClKvStore(cl::DevicePtr device, const KvShape& shape, std::ui
     : device_(std::move(device)), shape_(shape) {
   require(device_ != nullptr, "opencl_kv_store", "device: got none, allowed an open device");
   validate(shape);
+  if (!shape.format->in_caches)
+    fail(ErrorKind::kType, "opencl_kv_store", "dtype: got ", shape.format->name, ", allowed ", cell_format_names());
   const std::uint64_t largest =
-      std::uint64_t{shape.kv_heads} * shape.cells * std::max(shape.k_dim, shape.v_dim) * size_of(shape.dtype);
+      std::uint64_t{shape.kv_heads} * shape.cells * std::max(shape.row_bytes(false), shape.row_bytes(true));
   const std::uint64_t limit = device_->info().max_alloc_bytes;
   require(largest <= limit, "opencl_kv_store", "capacity: got ", shape.cells, " cells, whose largest buffer has ",
           largest, " bytes, allowed ", limit, " in one buffer of ", device_->info().name);
   require(budget_bytes == 0 || shape.bytes() <= budget_bytes, "opencl_kv_store", "capacity: got ", shape.cells,
           " cells of ", shape.bytes(), " bytes, allowed ", budget_bytes, " bytes");
   for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
-    layers_.push_back({Tensor::zeros(device_, shape.dtype, {shape.kv_heads, shape.cells, shape.k_dim}),
-                       Tensor::zeros(device_, shape.dtype, {shape.kv_heads, shape.cells, shape.v_dim})});
+    layers_.push_back(
+        ops::LayerCells::zeros(device_, *shape.format, shape.kv_heads, shape.cells, shape.k_dim, shape.v_dim));
   }
   device_->finish();  // a device that promised memory it does not have fails here
 }
@@ -115,7 +117,7 @@ Tensor OpenClKvStore::attend(std::uint32_t layer, const PreparedStep& step, cons
   require_values(shape_, "opencl_kv_store.attend");
   const auto& prepared = static_cast<const Step&>(step);
   if (!prepared.uploaded.table().defined()) prepared.uploaded = ops::upload_plan(device_, prepared.plan);
-  return ops::attend_spans(q, layers_[layer].k, layers_[layer].v, prepared.uploaded, options);
+  return ops::attend_spans(q, layers_[layer], prepared.uploaded, options);
 }
 
 std::pair<Tensor, Tensor> OpenClKvStore::rows(std::uint32_t layer, std::span<const CellSpan> spans) {
@@ -134,7 +136,7 @@ void OpenClKvStore::rotate(std::span<const CellSpan> spans, std::int32_t delta,
                            std::span<const ops::RopeParams> per_layer) {
   const ops::CellRuns runs = ops::CellRuns::of_spans(device_, spans, shape_.kv_heads);
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-    ops::rotate_cells(layers_[layer].k, runs, delta, per_layer[layer]);
+    ops::rotate_cells(layers_[layer], runs, delta, per_layer[layer]);
   }
 }
 
@@ -152,7 +154,7 @@ CompletionPtr OpenClKvStore::mark() { return std::make_shared<ImageCompletion>(d
 //     staged      each layer has a buffer with the K, then the V of the window's sections
 struct OpenClKvStore::ImageWork {
   CellImage layout;
-  std::size_t element;        // bytes of one number
+  std::size_t word;           // bytes of a word of the format, in which kernels count
   Tensor wrapped;             // undefined: staged
   std::uint32_t section = 0;  // the window's first
   std::uint32_t tokens = 0;
@@ -160,7 +162,7 @@ struct OpenClKvStore::ImageWork {
   std::uint64_t k_bytes = 0, v_bytes = 0;
   ops::CellRuns runs;
 
-  std::uint64_t base(std::uint32_t layer, bool value) const { return layout.tensor_offset(layer, value) / element; }
+  std::uint64_t base(std::uint32_t layer, bool value) const { return layout.tensor_offset(layer, value) / word; }
   std::uint64_t window_offset(std::uint32_t layer, bool value) const {
     return layout.section(layer, value, section).offset;
   }
@@ -168,12 +170,12 @@ struct OpenClKvStore::ImageWork {
 
 OpenClKvStore::ImageWork OpenClKvStore::image_work(std::span<const CellSpan> spans, std::int32_t image_position,
                                                    std::byte* image, std::uint32_t image_cells) const {
-  ImageWork work{CellImage(shape_, image_cells), size_of(shape_.dtype), {}, 0, 0, false, 0, 0, {}};
+  ImageWork work{CellImage(shape_, image_cells), shape_.format->word_bytes(), {}, 0, 0, false, 0, 0, {}};
   const bool aligned = reinterpret_cast<std::uintptr_t>(image) % kImageAlignment == 0;
   if (device_->info().unified_memory && aligned) {
-    const auto elements = static_cast<std::int64_t>(work.layout.bytes() / work.element);
+    const auto words = static_cast<std::int64_t>(work.layout.bytes() / work.word);
     const std::shared_ptr<void> owner(image, [](void*) {});  // the caller keeps the memory alive
-    work.wrapped = Tensor::wrap_host(device_, shape_.dtype, {elements}, image, owner);
+    work.wrapped = Tensor::wrap_host(device_, shape_.format->word, {words}, image, owner);
   } else {
     std::uint32_t begin = image_cells, end = 0, named = 0;
     for (const CellSpan& span : spans) {
@@ -185,8 +187,8 @@ OpenClKvStore::ImageWork OpenClKvStore::image_work(std::span<const CellSpan> spa
     const std::uint32_t sections = (end - 1) / kSectionTokens - work.section + 1;
     work.tokens = std::min(image_cells - work.section * kSectionTokens, sections * kSectionTokens);
     work.covered = named == work.tokens;
-    work.k_bytes = std::uint64_t{shape_.kv_heads} * work.tokens * shape_.k_dim * work.element;
-    work.v_bytes = std::uint64_t{shape_.kv_heads} * work.tokens * shape_.v_dim * work.element;
+    work.k_bytes = std::uint64_t{shape_.kv_heads} * work.tokens * shape_.row_bytes(false);
+    work.v_bytes = std::uint64_t{shape_.kv_heads} * work.tokens * shape_.row_bytes(true);
   }
   work.runs = image_runs(spans, image_position, work.layout, work.section * kSectionTokens);
   return work;
@@ -223,7 +225,7 @@ void OpenClKvStore::store_layer(std::uint32_t layer, const ImageWork& work, std:
     device_->write_async(staging.buffer(), 0, k, work.k_bytes, cl::Traffic::kOther);
     device_->write_async(staging.buffer(), work.k_bytes, v, work.v_bytes, cl::Traffic::kOther);
   }
-  ops::store_image(layers_[layer], work.runs, staging, 0, work.k_bytes / work.element);
+  ops::store_image(layers_[layer], work.runs, staging, 0, work.k_bytes / work.word);
   device_->read_async(staging.buffer(), 0, k, work.k_bytes, cl::Traffic::kOther);
   device_->read_async(staging.buffer(), work.k_bytes, v, work.v_bytes, cl::Traffic::kOther);
 }
@@ -237,7 +239,7 @@ void OpenClKvStore::load_layer(std::uint32_t layer, const ImageWork& work, const
                        cl::Traffic::kOther);
   device_->write_async(staging.buffer(), work.k_bytes, image + work.window_offset(layer, true), work.v_bytes,
                        cl::Traffic::kOther);
-  ops::load_image(layers_[layer], work.runs, staging, 0, work.k_bytes / work.element);
+  ops::load_image(layers_[layer], work.runs, staging, 0, work.k_bytes / work.word);
 }
 
 // After a failure the caller may free the image, so what was enqueued is waited for: the only wait in this file.
@@ -273,8 +275,8 @@ CompletionPtr OpenClKvStore::load_image(std::span<const CellSpan> spans, std::in
 }
 
 Tensor OpenClKvStore::staging_for(const ImageWork& work) const {
-  const auto elements = static_cast<std::int64_t>((work.k_bytes + work.v_bytes) / work.element);
-  return Tensor::empty(device_, shape_.dtype, {elements});
+  const auto words = static_cast<std::int64_t>((work.k_bytes + work.v_bytes) / work.word);
+  return Tensor::empty(device_, shape_.format->word, {words});
 }
 
 }  // namespace kvtrie

@@ -41,9 +41,9 @@ void validate(const StateShape& shape) {
           "conv_tail, v_heads: got 0 and 0, allowed one of them 1 or more");
   require(shape.slots >= 1 && shape.slots <= kMaxSlots, kStateShape, "capacity: got ", shape.slots, ", allowed 1 to ",
           kMaxSlots);
-  if (shape.dtype != DType::kFloat32 && shape.dtype != DType::kFloat16) {
-    fail(ErrorKind::kType, kStateShape, "dtype: got ", name_of(shape.dtype), ", allowed float32 or float16");
-  }
+  const CellFormat* format = plain_format(shape.dtype);
+  if (format == nullptr || !format->in_caches)
+    fail(ErrorKind::kType, kStateShape, "dtype: got ", name_of(shape.dtype), ", allowed ", cell_format_names());
   shape.bytes();
 }
 

@@ -10,28 +10,37 @@
 namespace kvtrie::ops {
 namespace {
 
-AttentionSizes sizes_of(const Tensor& q, const Tensor& k, const Tensor& v, int kv_heads_axis) {
-  return {static_cast<std::int32_t>(q.dim(1)), static_cast<std::int32_t>(k.dim(kv_heads_axis)),
-          static_cast<std::int32_t>(q.dim(2)), static_cast<std::int32_t>(v.dim(2)), k.dtype()};
+// `kv`: rows of K and V on two axes, of which `kv_heads_axis` is the one of the heads.
+AttentionSizes sizes_of(const Tensor& q, const LayerCells& kv, int kv_heads_axis) {
+  return {static_cast<std::int32_t>(q.dim(1)), static_cast<std::int32_t>(kv.k.dim(kv_heads_axis)),
+          static_cast<std::int32_t>(q.dim(2)), static_cast<std::int32_t>(kv.v_dim()), kv.format};
 }
 
-void check_operands(const char* where, const Tensor& q, const Tensor& k, const Tensor& v, int kv_heads_axis,
-                    int cells_axis) {
+void check_operands(const char* where, const Tensor& q, const LayerCells& kv, int kv_heads_axis) {
   check_device(where, "q", q);
   check_dtype(where, "q", q, DType::kFloat32);
   check_rank(where, "q", q, 3);
-  for (const auto& [name, tensor] : {std::pair("k", &k), std::pair("v", &v)}) {
+  for (const auto& [name, tensor] : {std::pair("k", &kv.k), std::pair("v", &kv.v)}) {
     check_same_device(where, name, *tensor, q);
     check_rank(where, name, *tensor, 3);
-    if (tensor->dtype() != DType::kFloat32 && tensor->dtype() != DType::kFloat16)
-      fail(ErrorKind::kType, where, name, ": got ", describe(*tensor), ", allowed float32 or float16");
-    require(tensor->dim(kv_heads_axis) == k.dim(kv_heads_axis) && tensor->dim(cells_axis) == k.dim(cells_axis), where,
-            name, ": got ", describe(*tensor), ", allowed the first two sizes of k ", shown(k.shape()));
+    if (kv.format == nullptr || !kv.format->in_caches)
+      fail(ErrorKind::kType, where, name, ": got ", describe(*tensor), ", allowed ", cell_format_names());
+    require(tensor->dim(0) == kv.k.dim(0) && tensor->dim(1) == kv.k.dim(1), where, name, ": got ", describe(*tensor),
+            ", allowed the first two sizes of k ", shown(kv.k.shape()));
   }
-  check_dtype(where, "v", v, k.dtype());
-  require(k.dim(2) == q.dim(2), where, "k: got ", describe(k), ", allowed ", q.dim(2), " numbers per key as in q");
-  require(q.dim(1) % k.dim(kv_heads_axis) == 0, where, "q: got ", q.dim(1), " heads, allowed multiples of the ",
-          k.dim(kv_heads_axis), " KV heads");
+  check_dtype(where, "v", kv.v, kv.k.dtype());
+  require(kv.k_dim() == q.dim(2), where, "k: got ", describe(kv.k), ", allowed ", q.dim(2), " numbers per key as in q");
+  require(q.dim(1) % kv.k.dim(kv_heads_axis) == 0, where, "q: got ", q.dim(1), " heads, allowed multiples of the ",
+          kv.k.dim(kv_heads_axis), " KV heads");
+}
+
+// Words from one of `axis` to the next.
+std::uint64_t stride(const Tensor& rows, int axis) {
+  return static_cast<std::uint64_t>(axis == 0 ? rows.dim(1) * rows.dim(2) : rows.dim(2));
+}
+
+AttentionStrides strides_of(const LayerCells& kv, int kv_heads_axis, int cells_axis) {
+  return {stride(kv.k, kv_heads_axis), stride(kv.k, cells_axis), stride(kv.v, kv_heads_axis), stride(kv.v, cells_axis)};
 }
 
 void check_options(const char* where, const AttentionOptions& options, const Tensor& q) {
@@ -82,40 +91,35 @@ DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan) {
   return uploaded;
 }
 
-Tensor attend_spans(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const DevicePlan& plan,
-                    const AttentionOptions& options) {
+Tensor attend_spans(const Tensor& q, const LayerCells& pool, const DevicePlan& plan, const AttentionOptions& options) {
   constexpr const char* kWhere = "ops.attend_spans";
-  check_operands(kWhere, q, k_pool, v_pool, 0, 1);
+  check_operands(kWhere, q, pool, 0);
   check_options(kWhere, options, q);
   require(q.dim(0) == plan.rows(), kWhere, "q: got ", q.dim(0), " rows, allowed the plan's ", plan.rows());
-  require(plan.end_cell() <= k_pool.dim(1), kWhere, "plan: got cells up to ", plan.end_cell(), ", allowed ",
-          k_pool.dim(1), " as in k_pool");
-  const AttentionSizes sizes = sizes_of(q, k_pool, v_pool, 0);
-  const AttentionStrides strides{
-      static_cast<std::uint64_t>(k_pool.dim(1) * k_pool.dim(2)), static_cast<std::uint64_t>(k_pool.dim(2)),
-      static_cast<std::uint64_t>(v_pool.dim(1) * v_pool.dim(2)), static_cast<std::uint64_t>(v_pool.dim(2))};
+  require(plan.end_cell() <= pool.cells(), kWhere, "plan: got cells up to ", plan.end_cell(), ", allowed ",
+          pool.cells(), " as in the pool");
+  const AttentionSizes sizes = sizes_of(q, pool, 0);
   const AttentionVariant variant = choose_attention_variant(q.device(), sizes, false);
-  return AttentionLaunch::run(variant, sizes, strides, q, k_pool, v_pool, Tensor(), plan, options);
+  return AttentionLaunch::run(variant, sizes, strides_of(pool, 0, 1), q, pool.k, pool.v, Tensor(), plan, options);
 }
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                  const AttentionOptions& options) {
   constexpr const char* kWhere = "ops.attention";
-  check_operands(kWhere, q, k, v, 1, 0);
+  const LayerCells rows(k, v);
+  check_operands(kWhere, q, rows, 1);
   check_options(kWhere, options, q);
   if (mask.defined()) {
     check_same_device(kWhere, "mask", mask, q);
     check_dtype(kWhere, "mask", mask, DType::kFloat32);
     check_shape(kWhere, "mask", mask, {q.dim(0), k.dim(0)});
   }
-  const AttentionSizes sizes = sizes_of(q, k, v, 1);
-  const AttentionStrides strides{static_cast<std::uint64_t>(k.dim(2)), static_cast<std::uint64_t>(k.dim(1) * k.dim(2)),
-                                 static_cast<std::uint64_t>(v.dim(2)), static_cast<std::uint64_t>(v.dim(1) * v.dim(2))};
+  const AttentionSizes sizes = sizes_of(q, rows, 1);
   const DevicePlan plan = upload_plan(
       q.device(),
       plan_dense(static_cast<std::uint32_t>(q.dim(0)), static_cast<std::uint32_t>(k.dim(0)), plan_limits(*q.device())));
   const AttentionVariant variant = choose_attention_variant(q.device(), sizes, mask.defined());
-  return AttentionLaunch::run(variant, sizes, strides, q, k, v, mask, plan, options);
+  return AttentionLaunch::run(variant, sizes, strides_of(rows, 1, 0), q, k, v, mask, plan, options);
 }
 
 }  // namespace kvtrie::ops

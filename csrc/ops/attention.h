@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "ops/attention_plan.h"
+#include "ops/cells.h"
 #include "tensor/tensor.h"
 
 namespace kvtrie::ops {
@@ -52,10 +53,9 @@ class DevicePlan {
 
 DevicePlan upload_plan(const cl::DevicePtr& device, const AttentionPlan& plan);
 
-// q [rows, heads, k_dim] float32; k_pool [kv_heads, cells, k_dim] and v_pool [kv_heads, cells, v_dim], float32 or
-// float16, both of one dtype. heads must be a multiple of kv_heads. Returns float32 [rows, heads, v_dim].
-Tensor attend_spans(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const DevicePlan& plan,
-                    const AttentionOptions& options);
+// q [rows, heads, k_dim] float32; heads must be a multiple of the pool's KV heads. Returns float32 [rows, heads,
+// v_dim].
+Tensor attend_spans(const Tensor& q, const LayerCells& pool, const DevicePlan& plan, const AttentionOptions& options);
 
 // q [tokens, heads, k_dim] float32; k [n, kv_heads, k_dim], v [n, kv_heads, v_dim], float32 or float16; mask undefined
 // (every key is visible) or float32 [tokens, n], added to the scores: -inf hides a key, whose K and V are then not

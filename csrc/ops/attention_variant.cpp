@@ -26,7 +26,7 @@ std::int32_t dividing_width(cl::Device& device, const AttentionSizes& sizes) {
 }
 
 std::string common_options(const AttentionSizes& sizes, bool masked) {
-  return join("-DK_DIM=", sizes.k_dim, " -DV_DIM=", sizes.v_dim, " -DKV_HALF=", sizes.dtype == DType::kFloat16 ? 1 : 0,
+  return join("-DK_DIM=", sizes.k_dim, " -DV_DIM=", sizes.v_dim, " -DCELL_FORMAT=", int{sizes.format->code},
               " -DMASKED=", masked ? 1 : 0);
 }
 
@@ -72,9 +72,10 @@ struct SmallCase {
   }
 };
 
-std::vector<std::byte> stored(const std::vector<float>& values, DType dtype) {
-  std::vector<std::byte> bytes(values.size() * size_of(dtype));
-  for (std::size_t i = 0; i < values.size(); ++i) reference::store_number(bytes.data(), dtype, i, values[i]);
+// The rows of a pool as its cells keep them.
+std::vector<std::byte> kept(const std::vector<float>& rows, const CellFormat& format) {
+  std::vector<std::byte> bytes(format.row_bytes(rows.size()));
+  format.store(rows.data(), rows.size(), bytes.data());
   return bytes;
 }
 
@@ -100,11 +101,12 @@ AttentionVariant fast_variant(const AttentionSizes& sizes, bool masked, std::int
 bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant, const AttentionSizes& sizes,
                     bool masked) {
   const SmallCase test(sizes);
-  const auto k_bytes = stored(test.k, sizes.dtype), v_bytes = stored(test.v, sizes.dtype);
-  const Shape k_shape{sizes.kv_heads, test.cells, sizes.k_dim}, v_shape{sizes.kv_heads, test.cells, sizes.v_dim};
+  auto k_bytes = kept(test.k, *sizes.format), v_bytes = kept(test.v, *sizes.format);
   const Tensor q = Tensor::from_host(device, DType::kFloat32, {9, sizes.heads, sizes.k_dim}, test.q.data());
-  const Tensor k = Tensor::from_host(device, sizes.dtype, k_shape, k_bytes.data());
-  const Tensor v = Tensor::from_host(device, sizes.dtype, v_shape, v_bytes.data());
+  const LayerCells pool =
+      LayerCells::zeros(device, *sizes.format, sizes.kv_heads, test.cells, sizes.k_dim, sizes.v_dim);
+  pool.k.copy_from_host(k_bytes.data());
+  pool.v.copy_from_host(v_bytes.data());
   AttentionOptions options;
   options.sinks = Tensor::from_host(device, DType::kFloat32, {sizes.heads}, test.sinks.data());
   // A masked variant sees positions through its mask instead: -inf outside the row's bounds.
@@ -116,17 +118,18 @@ bool variant_agrees(const cl::DevicePtr& device, const AttentionVariant& variant
   const Tensor mask_tensor = masked ? Tensor::from_host(device, DType::kFloat32, {9, 41}, mask.data()) : Tensor();
   // Splits of 32 keys: the single row has partials to merge, the eight rows walk.
   const AttentionPlan plan = plan_attention(test.queries, {32, kMaxTileRows, 8});
-  const AttentionStrides strides{
-      static_cast<std::uint64_t>(test.cells) * sizes.k_dim, static_cast<std::uint64_t>(sizes.k_dim),
-      static_cast<std::uint64_t>(test.cells) * sizes.v_dim, static_cast<std::uint64_t>(sizes.v_dim)};
+  const auto k_words = static_cast<std::uint64_t>(pool.k.dim(2)), v_words = static_cast<std::uint64_t>(pool.v.dim(2));
+  const AttentionStrides strides{test.cells * k_words, k_words, test.cells * v_words, v_words};
   const Tensor out =
-      AttentionLaunch::run(variant, sizes, strides, q, k, v, mask_tensor, upload_plan(device, plan), options);
+      AttentionLaunch::run(variant, sizes, strides, q, pool.k, pool.v, mask_tensor, upload_plan(device, plan), options);
   std::vector<float> got(out.size()), wanted(out.size());
   out.copy_to_host(got.data());
-  reference::attend_spans(test.q, {k_bytes.data(), sizes.dtype}, {v_bytes.data(), sizes.dtype}, test.cells,
-                          {static_cast<std::uint32_t>(sizes.heads), static_cast<std::uint32_t>(sizes.kv_heads),
-                           static_cast<std::uint32_t>(sizes.k_dim), static_cast<std::uint32_t>(sizes.v_dim)},
-                          test.queries, {0.0f, 0.0f, test.sinks}, wanted);
+  const auto on_host = [&](std::vector<std::byte>& bytes, std::int32_t dim) {
+    return reference::HostPool{bytes.data(), sizes.format, static_cast<std::uint32_t>(sizes.kv_heads), test.cells,
+                               static_cast<std::uint32_t>(dim)};
+  };
+  reference::attend_spans(test.q, on_host(k_bytes, sizes.k_dim), on_host(v_bytes, sizes.v_dim),
+                          static_cast<std::uint32_t>(sizes.heads), test.queries, {0.0f, 0.0f, test.sinks}, wanted);
   return all_close(got, wanted, 1e-5f);
 }
 

@@ -19,39 +19,29 @@ void check_values(const char* where, const char* name, const Tensor& tensor, con
   if (!none) check_same_device(where, name, tensor, other);
 }
 
-void check_pool(const char* where, const LayerCells& pool) {
-  check_device(where, "k_pool", pool.k);
-  check_rank(where, "k_pool", pool.k, 3);
-  if (pool.k.dtype() != DType::kFloat32 && pool.k.dtype() != DType::kFloat16)
-    fail(ErrorKind::kType, where, "k_pool: got ", describe(pool.k), ", allowed float32 or float16");
-  check_values(where, "v_pool", pool.v, pool.k);
-  check_rank(where, "v_pool", pool.v, 3);
-  check_dtype(where, "v_pool", pool.v, pool.k.dtype());
-  require(pool.v.dim(0) == pool.k.dim(0) && pool.v.dim(1) == pool.k.dim(1), where, "v_pool: got ", describe(pool.v),
-          ", allowed the KV heads and cells of k_pool ", shown(pool.k.shape()));
-}
-
-void check_runs(const char* where, const CellRuns& runs, const Tensor& pool) {
+void check_runs(const char* where, const CellRuns& runs, const LayerCells& pool) {
   require(runs.count() > 0, where, "runs: got none, allowed 1 or more");
-  require(runs.end_cell() <= pool.dim(1), where, "runs: got cells up to ", runs.end_cell(), ", allowed ", pool.dim(1));
+  require(runs.end_cell() <= pool.cells(), where, "runs: got cells up to ", runs.end_cell(), ", allowed ",
+          pool.cells());
 }
 
-void check_rows(const char* where, const char* name, const Tensor& rows, const Tensor& pool, const CellRuns& runs) {
-  check_values(where, name, rows, pool);
+void check_rows(const char* where, const char* name, const Tensor& rows, std::int64_t dim, const LayerCells& pool,
+                const CellRuns& runs) {
+  check_values(where, name, rows, pool.k);
   check_float(where, name, rows);
   check_rank(where, name, rows, 3);
-  require(rows.dim(1) == pool.dim(0) && rows.dim(2) == pool.dim(2), where, name, ": got ", describe(rows),
-          ", allowed [rows, ", pool.dim(0), ", ", pool.dim(2), "]");
-  require(rows.dim(0) * rows.dim(1) >= runs.row_count(static_cast<std::uint32_t>(pool.dim(0))), where, name, ": got ",
-          rows.dim(0), " rows, allowed at least the ones that runs name");
+  require(rows.dim(1) == pool.kv_heads() && rows.dim(2) == dim, where, name, ": got ", describe(rows),
+          ", allowed [rows, ", pool.kv_heads(), ", ", dim, "]");
+  require(rows.dim(0) * rows.dim(1) >= runs.row_count(static_cast<std::uint32_t>(pool.kv_heads())), where, name,
+          ": got ", rows.dim(0), " rows, allowed at least the ones that runs name");
 }
 
 void check_image(const char* where, const Tensor& image, const LayerCells& pool, const CellRuns& runs,
                  std::uint64_t k_base, std::uint64_t v_base) {
   check_same_device(where, "image", image, pool.k);
-  check_dtype(where, "image", image, pool.k.dtype());
+  check_dtype(where, "image", image, pool.format->word);
   check_rank(where, "image", image, 1);
-  const auto rows = static_cast<std::uint64_t>(runs.row_count(static_cast<std::uint32_t>(pool.k.dim(0))));
+  const auto rows = static_cast<std::uint64_t>(runs.row_count(static_cast<std::uint32_t>(pool.kv_heads())));
   const std::uint64_t k_end = k_base + rows * static_cast<std::uint64_t>(pool.k.dim(2));
   const std::uint64_t v_end = v_base + rows * static_cast<std::uint64_t>(pool.v.dim(2));
   require(std::max(k_end, v_end) <= image.size(), where, "image: got ", image.size(), " elements, allowed at least ",
@@ -59,8 +49,11 @@ void check_image(const char* where, const Tensor& image, const LayerCells& pool,
 }
 
 std::uint64_t moved_bytes(const LayerCells& pool, const CellRuns& runs) {
-  return static_cast<std::uint64_t>(runs.cells() * pool.k.dim(0) * (pool.k.dim(2) + pool.v.dim(2))) *
-         size_of(pool.k.dtype());
+  return static_cast<std::uint64_t>(runs.cells()) * pool.bytes_per_cell();
+}
+
+LinearRows in_image(const Tensor& image, std::uint64_t k_base, std::uint64_t v_base, const LayerCells& pool) {
+  return {*pool.format, image, image.offset() + k_base, image, image.offset() + v_base};
 }
 
 // Joins spans and copies into one order of staging rows: a batch is safe when no source lies where it writes.
@@ -74,6 +67,34 @@ struct Hull {
 };
 
 }  // namespace
+
+LayerCells LayerCells::zeros(const cl::DevicePtr& device, const CellFormat& format, std::int64_t kv_heads,
+                             std::int64_t cells, std::int64_t k_dim, std::int64_t v_dim) {
+  const auto rows = [&](std::int64_t dim) {
+    const auto words = static_cast<std::int64_t>(format.row_words(static_cast<std::uint64_t>(dim)));
+    return Tensor::zeros(device, format.word, {kv_heads, cells, words});
+  };
+  LayerCells pool(rows(k_dim), rows(v_dim));
+  pool.format = &format;
+  return pool;
+}
+
+std::uint64_t LayerCells::bytes_per_cell() const {
+  const auto bytes = [this](std::int64_t dim) { return format->row_bytes(static_cast<std::uint64_t>(dim)); };
+  return static_cast<std::uint64_t>(kv_heads()) * (bytes(k_dim()) + bytes(v_dim()));
+}
+
+void check_pool(const char* where, const LayerCells& pool) {
+  check_device(where, "k_pool", pool.k);
+  check_rank(where, "k_pool", pool.k, 3);
+  if (pool.format == nullptr || !pool.format->in_caches || pool.k.dtype() != pool.format->word)
+    fail(ErrorKind::kType, where, "k_pool: got ", describe(pool.k), ", allowed ", cell_format_names());
+  check_values(where, "v_pool", pool.v, pool.k);
+  check_rank(where, "v_pool", pool.v, 3);
+  check_dtype(where, "v_pool", pool.v, pool.k.dtype());
+  require(pool.v.dim(0) == pool.k.dim(0) && pool.v.dim(1) == pool.k.dim(1), where, "v_pool: got ", describe(pool.v),
+          ", allowed the KV heads and cells of k_pool ", shown(pool.k.shape()));
+}
 
 CellRuns::CellRuns(const cl::DevicePtr& device, std::span<const CellRun> runs, std::int32_t token_stride)
     : token_stride_(token_stride) {
@@ -129,21 +150,22 @@ void put_rows(const Tensor& k, const Tensor& v, const CellRuns& runs, const Laye
   constexpr const char* kWhere = "ops.put_rows";
   check_pool(kWhere, pool);
   if (runs.count() == 0) return;
-  check_runs(kWhere, runs, pool.k);
-  check_rows(kWhere, "k", k, pool.k, runs);
-  check_rows(kWhere, "v", v, pool.v, runs);
+  check_runs(kWhere, runs, pool);
+  check_rows(kWhere, "k", k, pool.k_dim(), pool, runs);
+  check_rows(kWhere, "v", v, pool.v_dim(), pool, runs);
   check_dtype(kWhere, "v", v, k.dtype());
-  launch_load(k, k.offset(), v, v.offset(), runs, pool, 0);
+  launch_load({*plain_format(k.dtype()), k, k.offset(), v, v.offset()}, runs, pool, 0);
 }
 
 std::pair<Tensor, Tensor> gather_rows(const LayerCells& pool, const CellRuns& runs) {
   constexpr const char* kWhere = "ops.gather_rows";
   check_pool(kWhere, pool);
-  check_runs(kWhere, runs, pool.k);
-  const Tensor k = Tensor::empty(pool.k.device(), pool.k.dtype(), {runs.cells(), pool.k.dim(0), pool.k.dim(2)});
-  const Tensor v = Tensor::empty(pool.k.device(), pool.v.dtype(), {runs.cells(), pool.v.dim(0), pool.v.dim(2)});
-  check_rows(kWhere, "runs", k, pool.k, runs);
-  launch_store(pool, runs, k, 0, v, 0, 0);
+  check_runs(kWhere, runs, pool);
+  const DType dtype = pool.format->rows;
+  const Tensor k = Tensor::empty(pool.k.device(), dtype, {runs.cells(), pool.kv_heads(), pool.k_dim()});
+  const Tensor v = Tensor::empty(pool.k.device(), dtype, {runs.cells(), pool.kv_heads(), pool.v_dim()});
+  check_rows(kWhere, "runs", k, pool.k_dim(), pool, runs);
+  launch_store(pool, runs, {*plain_format(dtype), k, 0, v, 0}, 0);
   return {k, v};
 }
 
@@ -152,9 +174,9 @@ void store_image(const LayerCells& pool, const CellRuns& runs, const Tensor& ima
   constexpr const char* kWhere = "ops.store_image";
   check_pool(kWhere, pool);
   if (runs.count() == 0) return;
-  check_runs(kWhere, runs, pool.k);
+  check_runs(kWhere, runs, pool);
   check_image(kWhere, image, pool, runs, k_base, v_base);
-  launch_store(pool, runs, image, image.offset() + k_base, image, image.offset() + v_base, moved_bytes(pool, runs));
+  launch_store(pool, runs, in_image(image, k_base, v_base, pool), moved_bytes(pool, runs));
 }
 
 void load_image(const LayerCells& pool, const CellRuns& runs, const Tensor& image, std::uint64_t k_base,
@@ -162,9 +184,9 @@ void load_image(const LayerCells& pool, const CellRuns& runs, const Tensor& imag
   constexpr const char* kWhere = "ops.load_image";
   check_pool(kWhere, pool);
   if (runs.count() == 0) return;
-  check_runs(kWhere, runs, pool.k);
+  check_runs(kWhere, runs, pool);
   check_image(kWhere, image, pool, runs, k_base, v_base);
-  launch_load(image, image.offset() + k_base, image, image.offset() + v_base, runs, pool, moved_bytes(pool, runs));
+  launch_load(in_image(image, k_base, v_base, pool), runs, pool, moved_bytes(pool, runs));
 }
 
 CellCopies::CellCopies(const cl::DevicePtr& device, std::span<const CellCopy> copies, std::uint32_t staging_cells) {
@@ -212,41 +234,40 @@ void copy_cells(const LayerCells& pool, const CellCopies& copies) {
   constexpr const char* kWhere = "ops.copy_cells";
   check_pool(kWhere, pool);
   if (copies.batches_.empty()) return;
-  require(copies.end_cell_ <= pool.k.dim(1), kWhere, "copies: got cells up to ", copies.end_cell_, ", allowed ",
-          pool.k.dim(1));
-  const std::int64_t rows = copies.largest_batch_ * pool.k.dim(0);
+  require(copies.end_cell_ <= pool.cells(), kWhere, "copies: got cells up to ", copies.end_cell_, ", allowed ",
+          pool.cells());
+  const std::int64_t rows = copies.largest_batch_ * pool.kv_heads();
   const Tensor k = Tensor::empty(pool.k.device(), pool.k.dtype(), {rows * pool.k.dim(2)});
   const Tensor v = Tensor::empty(pool.k.device(), pool.v.dtype(), {rows * pool.v.dim(2)});
+  const LinearRows staged{*pool.format, k, 0, v, 0};
   for (const CellCopies::Batch& batch : copies.batches_) {
-    launch_store(pool, batch.out, k, 0, v, 0, 0);
-    launch_load(k, 0, v, 0, batch.in, pool, moved_bytes(pool, batch.in));
+    launch_store(pool, batch.out, staged, 0);
+    launch_load(staged, batch.in, pool, moved_bytes(pool, batch.in));
   }
 }
 
-void rotate_cells(const Tensor& k_pool, const CellRuns& runs, std::int32_t delta, const RopeParams& rope) {
+void rotate_cells(const LayerCells& pool, const CellRuns& runs, std::int32_t delta, const RopeParams& rope) {
   constexpr const char* kWhere = "ops.rotate_cells";
-  check_pool(kWhere, {k_pool, k_pool});
+  check_pool(kWhere, pool);
   require(rope.can_shift(), kWhere, "rope: got a scaling that depends on the length, allowed fixed ones");
   if (runs.count() == 0 || delta == 0) return;
-  check_runs(kWhere, runs, k_pool);
-  const RopeTable table = rope_table(rope, static_cast<std::int32_t>(k_pool.dim(2)));
+  check_runs(kWhere, runs, pool);
+  const RopeTable table = rope_table(rope, static_cast<std::int32_t>(pool.k_dim()));
   std::vector<float> turns;
   for (const float frequency : table.inverse_frequencies) {
     const double angle = static_cast<double>(delta) * frequency;
     turns.push_back(static_cast<float>(std::cos(angle)));
     turns.push_back(static_cast<float>(std::sin(angle)));
   }
-  launch_rotate(k_pool, runs, turns, rope.interleaved);
+  launch_rotate(pool, runs, turns, rope.interleaved);
 }
 
 void fill_cells(const LayerCells& pool, Cell begin, std::uint32_t length, std::uint8_t byte) {
   constexpr const char* kWhere = "ops.fill_cells";
   check_pool(kWhere, pool);
-  require(std::int64_t{begin} + length <= pool.k.dim(1), kWhere, "cells: got ", begin, " + ", length, ", allowed ",
-          pool.k.dim(1));
-  if (length == 0) return;
-  launch_fill(pool.k, begin, length, byte);
-  if (pool.v.dim(2) > 0) launch_fill(pool.v, begin, length, byte);
+  require(std::int64_t{begin} + length <= pool.cells(), kWhere, "cells: got ", begin, " + ", length, ", allowed ",
+          pool.cells());
+  if (length > 0) launch_fill(pool, begin, length, byte);
 }
 
 }  // namespace kvtrie::ops

@@ -1,16 +1,17 @@
 // Copies between the cells of a pool and everything else, for one layer at a time.
 //
-// Concept. A pool holds K as [kv_heads, cells, k_dim] and V as [kv_heads, cells, v_dim]. Outside the pool, rows lie in
-// linear memory described by a table of runs, in units of *rows* (k_dim or v_dim elements), so that one table serves K,
-// V and every layer. Element d of the run's i-th cell for head h lies at
+// Concept. A pool holds a row of K and a row of V for each KV head and cell, kept in the pool's format
+// (base/cell_format.h). Outside the pool, rows lie in linear memory described by a table of runs, in units of *rows*,
+// so that one table serves K, V and every layer. The row of the run's i-th cell for head h is number
 //
-//     base + (row + h * head_stride + i * token_stride) * dim + d
+//     row + h * head_stride + i * token_stride            from a base on
 //
 //     tensors [rows, kv_heads, dim]:          row = first row * kv_heads, head_stride = 1, token_stride = kv_heads
 //     images in sections of 64 tokens:        row = section start * kv_heads + first token, head_stride = tokens of the
 //                                             section, token_stride = 1   (cache/cell_image.h)
 //
-// Equal dtypes are copied bit by bit; other pairs are converted with round-to-nearest-even. Commands keep queue order.
+// Images are in the pool's format, and copied bit by bit; so are rows of tensors where the format keeps numbers of
+// their dtype as they are. Others are converted with round-to-nearest-even. Commands keep queue order.
 //
 // Counters::kv_bytes_moved counts copies between cells and between tiers (copy_cells, store_image, load_image). Storing
 // freshly computed rows (put_rows), reading rows for computation (gather_rows) and rotating in place are not moves.
@@ -21,18 +22,41 @@
 #include <utility>
 #include <vector>
 
+#include "base/cell_format.h"
 #include "base/cell_span.h"
 #include "ops/rope.h"
 #include "tensor/tensor.h"
 
 namespace kvtrie::ops {
 
-// K and V of one layer of a pool, float32 or float16, both of one dtype. v_dim may be 0: V then has no elements, here
-// and in every tensor of V rows.
+// K and V of one layer of a pool, [kv_heads, cells, words of a row], in words of the format. v_dim may be 0: V then has
+// no elements, here and in every tensor of V rows.
 struct LayerCells {
-  Tensor k;  // [kv_heads, cells, k_dim]
-  Tensor v;  // [kv_heads, cells, v_dim]
+  Tensor k, v;
+  const CellFormat* format = nullptr;  // null: there is none for the dtype, and every operation says so
+
+  LayerCells() = default;
+  // Numbers as they are: a row of K is k_dim numbers of K's dtype, likewise V.
+  LayerCells(Tensor k_rows, Tensor v_rows)
+      : k(std::move(k_rows)), v(std::move(v_rows)), format(plain_format(k.dtype())) {}
+  // Zeros. Throws what Tensor::zeros throws.
+  static LayerCells zeros(const cl::DevicePtr& device, const CellFormat& format, std::int64_t kv_heads,
+                          std::int64_t cells, std::int64_t k_dim, std::int64_t v_dim);
+
+  // REQUIRES of these: a format and two tensors of three axes.
+  std::int64_t kv_heads() const { return k.dim(0); }
+  std::int64_t cells() const { return k.dim(1); }
+  std::int64_t k_dim() const { return dim_of(k); }
+  std::int64_t v_dim() const { return dim_of(v); }
+  std::uint64_t bytes_per_cell() const;  // K and V of one cell in this layer
+
+ private:
+  std::int64_t dim_of(const Tensor& rows) const {
+    return static_cast<std::int64_t>(format->dim_of(static_cast<std::uint64_t>(rows.dim(2))));
+  }
 };
+// Throws kArgument or kType naming `k_pool` or `v_pool` unless kernels take this pool.
+void check_pool(const char* where, const LayerCells& pool);
 
 // Consecutive rows of a [rows, kv_heads, dim] tensor and the cells they go to.
 struct RowTarget {
@@ -78,10 +102,10 @@ class CellRuns {
 // k [rows, kv_heads, k_dim] and v [rows, kv_heads, v_dim] (float32, float16 or bfloat16) into the cells. One launch.
 void put_rows(const Tensor& k, const Tensor& v, const CellRuns& runs, const LayerCells& pool);
 
-// The rows of `runs` (of_spans) in the pool's dtype: [n, kv_heads, k_dim] and [n, kv_heads, v_dim].
+// The rows of `runs` (of_spans) in the dtype that the format gives back: [n, kv_heads, k_dim] and [n, kv_heads, v_dim].
 std::pair<Tensor, Tensor> gather_rows(const LayerCells& pool, const CellRuns& runs);
 
-// Between the pool and `image`, a one-dimensional tensor of the pool's dtype. K starts at element `k_base`, V at
+// Between the pool and `image`, one-dimensional, in words of the pool's format. K starts at word `k_base`, V at
 // `v_base`.
 void store_image(const LayerCells& pool, const CellRuns& runs, const Tensor& image, std::uint64_t k_base,
                  std::uint64_t v_base);
@@ -114,7 +138,7 @@ class CellCopies {
 void copy_cells(const LayerCells& pool, const CellCopies& copies);
 
 // Rotates the stored K of the runs' cells by `delta` positions, in float32 arithmetic. REQUIRES: rope.can_shift().
-void rotate_cells(const Tensor& k_pool, const CellRuns& runs, std::int32_t delta, const RopeParams& rope);
+void rotate_cells(const LayerCells& pool, const CellRuns& runs, std::int32_t delta, const RopeParams& rope);
 
 // Every byte of the cells' K and V becomes `byte`.
 void fill_cells(const LayerCells& pool, Cell begin, std::uint32_t length, std::uint8_t byte);

@@ -8,11 +8,19 @@
 
 namespace kvtrie::ops {
 
-void launch_load(const Tensor& k, std::uint64_t k_base, const Tensor& v, std::uint64_t v_base, const CellRuns& runs,
-                 const LayerCells& pool, std::uint64_t kv_bytes);
-void launch_store(const LayerCells& pool, const CellRuns& runs, const Tensor& k, std::uint64_t k_base, const Tensor& v,
-                  std::uint64_t v_base, std::uint64_t kv_bytes);
-void launch_rotate(const Tensor& pool, const CellRuns& runs, const std::vector<float>& turns, bool interleaved);
-void launch_fill(const Tensor& pool, Cell begin, std::uint32_t length, std::uint8_t byte);
+// Rows in linear memory: K from word `k_base` of `k` on, V likewise. They are kept as in the pool and copied bit by
+// bit, or are plain numbers.
+struct LinearRows {
+  const CellFormat& format;
+  const Tensor& k;
+  std::uint64_t k_base;
+  const Tensor& v;
+  std::uint64_t v_base;
+};
+
+void launch_load(const LinearRows& rows, const CellRuns& runs, const LayerCells& pool, std::uint64_t kv_bytes);
+void launch_store(const LayerCells& pool, const CellRuns& runs, const LinearRows& rows, std::uint64_t kv_bytes);
+void launch_rotate(const LayerCells& pool, const CellRuns& runs, const std::vector<float>& turns, bool interleaved);
+void launch_fill(const LayerCells& pool, Cell begin, std::uint32_t length, std::uint8_t byte);
 
 }  // namespace kvtrie::ops

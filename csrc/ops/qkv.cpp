@@ -15,7 +15,7 @@ void check_norm(const char* name, const Tensor& weight, const LayerCells& pool) 
   if (!weight.defined()) return;
   check_same_device(kPutQkv, name, weight, pool.k);
   check_dtype(kPutQkv, name, weight, DType::kFloat32);
-  check_shape(kPutQkv, name, weight, {pool.k.dim(2)});
+  check_shape(kPutQkv, name, weight, {pool.k_dim()});
 }
 
 }  // namespace
@@ -43,23 +43,23 @@ void check_qkv(const Tensor& qkv, std::int64_t rows, const LayerCells& pool, con
   check_dtype(kPutQkv, "qkv", qkv, DType::kFloat32);
   check_rank(kPutQkv, "qkv", qkv, 2);
   require(qkv.dim(0) == rows, kPutQkv, "qkv: got ", qkv.dim(0), " rows, allowed ", rows);
-  qkv_heads(qkv.dim(1), pool.k.dim(0), pool.k.dim(2), pool.v.dim(2));
+  qkv_heads(qkv.dim(1), pool.kv_heads(), pool.k_dim(), pool.v_dim());
   check_norm("q_norm", options.q_norm, pool);
   check_norm("k_norm", options.k_norm, pool);
   require(std::isfinite(options.eps) && options.eps >= 0.0f, kPutQkv, "eps: got ", options.eps,
           ", allowed finite numbers from 0 on");
   if (options.rope == nullptr) return;
   check_same_device(kPutQkv, "rope", options.rope->inverse_frequencies(), pool.k);
-  require(options.rope->head_dim() == pool.k.dim(2), kPutQkv, "rope: got a table for heads of ",
-          options.rope->head_dim(), " numbers, allowed ", pool.k.dim(2));
+  require(options.rope->head_dim() == pool.k_dim(), kPutQkv, "rope: got a table for heads of ",
+          options.rope->head_dim(), " numbers, allowed ", pool.k_dim());
 }
 
 Tensor put_qkv(const Tensor& qkv, const QkvRows& rows, const LayerCells& pool, const QkvOptions& options) {
   check_qkv(qkv, rows.count(), pool, options);
-  require(rows.end_cell() <= pool.k.dim(1), kPutQkv, "rows: got cells up to ", rows.end_cell(), ", allowed ",
-          pool.k.dim(1));
-  const std::int64_t k_dim = pool.k.dim(2);
-  const std::int64_t heads = qkv_heads(qkv.dim(1), pool.k.dim(0), k_dim, pool.v.dim(2));
+  require(rows.end_cell() <= pool.cells(), kPutQkv, "rows: got cells up to ", rows.end_cell(), ", allowed ",
+          pool.cells());
+  const std::int64_t k_dim = pool.k_dim();
+  const std::int64_t heads = qkv_heads(qkv.dim(1), pool.kv_heads(), k_dim, pool.v_dim());
   Tensor q = Tensor::empty(qkv.device(), DType::kFloat32, {qkv.dim(0), heads, k_dim});
   launch_qkv(qkv, rows, pool, options, q);
   return q;

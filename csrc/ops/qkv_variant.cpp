@@ -11,7 +11,7 @@ namespace kvtrie::ops {
 namespace {
 
 std::string options_of(const LayerCells& pool) {
-  return join("-DK_DIM=", pool.k.dim(2), " -DPOOL=", storage_code(pool.k.dtype()), row_option(*pool.k.device()),
+  return join("-DK_DIM=", pool.k_dim(), " -DCELL_FORMAT=", int{pool.format->code}, row_option(*pool.k.device()),
               " -DLANES=", lanes_for(*pool.k.device()));
 }
 
@@ -25,31 +25,32 @@ void enqueue_qkv(const Tensor& qkv, const QkvRows& rows, const LayerCells& pool,
   const Tensor& q_norm = options.q_norm.defined() ? options.q_norm : qkv;
   const Tensor& k_norm = options.k_norm.defined() ? options.k_norm : qkv;
   device->launch(device->kernel("qkv", "put_qkv", options_of(pool)),
-                 {lanes, static_cast<std::size_t>(q.dim(0)), static_cast<std::size_t>(pool.k.dim(0))}, {lanes, 1, 1},
+                 {lanes, static_cast<std::size_t>(q.dim(0)), static_cast<std::size_t>(pool.kv_heads())}, {lanes, 1, 1},
                  qkv.buffer(), qkv.offset(), rows.table().buffer(), frequencies.buffer(),
                  rope != nullptr ? rope->dims() / 2 : 0, std::int32_t{rope != nullptr && rope->interleaved()},
                  rope != nullptr ? rope->attention_factor() : 1.0f, q_norm.buffer(), q_norm.offset(),
                  std::int32_t{options.q_norm.defined()}, k_norm.buffer(), k_norm.offset(),
                  std::int32_t{options.k_norm.defined()}, options.eps, options.offset, q.buffer(), q.offset(),
                  pool.k.buffer(), pool.k.offset(), pool.v.buffer(), pool.v.offset(),
-                 static_cast<std::uint64_t>(pool.k.dim(1)), static_cast<std::int32_t>(q.dim(1)),
-                 static_cast<std::int32_t>(pool.k.dim(0)), static_cast<std::int32_t>(pool.v.dim(2)));
+                 static_cast<std::uint64_t>(pool.cells()), static_cast<std::int32_t>(q.dim(1)),
+                 static_cast<std::int32_t>(pool.kv_heads()), static_cast<std::int32_t>(pool.v_dim()));
 }
 
 // Three rows of four query heads over two KV heads; the middle row stores nothing; every other cell stays NaN.
 struct SmallQkv {
-  static constexpr std::int32_t kRows = 3, kHeads = 4, kKvHeads = 2, kValues = 11, kCells = 5;
+  static constexpr std::int32_t kRows = 3, kHeads = 4, kKvHeads = 2, kCells = 5;
   static constexpr float kEps = 1e-5f, kOffset = 1.0f;
-  std::int32_t dim;
+  std::int32_t dim, v_dim;
   std::vector<std::int32_t> positions{7, 8, 1000};
   std::vector<RowTarget> targets{{0, 3, 1}, {2, 1, 1}};
   std::vector<float> q, k, v, q_weight, k_weight;
   RopeParams params;
 
-  SmallQkv(std::int32_t k_dim, bool interleaved) : dim(k_dim) {
+  SmallQkv(std::int32_t k_dim, bool interleaved, std::uint32_t block)
+      : dim(k_dim), v_dim(11 * static_cast<std::int32_t>(block)) {
     fill(q, kHeads * dim, 0.21f);
     fill(k, kKvHeads * dim, -0.17f);
-    fill(v, kKvHeads * kValues, 0.31f);
+    fill(v, kKvHeads * v_dim, 0.31f);
     fill(q_weight, dim, 0.02f, 1);
     fill(k_weight, dim, -0.03f, 1);
     params.dims = dim < 6 ? dim / 2 * 2 : dim / 2 * 2 - 2;
@@ -78,32 +79,46 @@ bool close(float got, float wanted, float tolerance) {
          std::fabs(got - wanted) <= tolerance * std::max(1.0f, std::fabs(wanted));
 }
 
-// Whether a pool holds the rows at the targets' cells, rounded to its dtype, and its first bytes elsewhere.
-bool pool_agrees(const Tensor& pool, const std::vector<std::byte>& before, const std::vector<float>& rows,
-                 const SmallQkv& small) {
-  std::vector<std::byte> wanted = before, got(before.size());
-  const auto dim = static_cast<std::uint32_t>(pool.dim(2));
-  reference::put_rows({rows.data(), DType::kFloat32}, small.targets,
-                      {wanted.data(), pool.dtype(), SmallQkv::kKvHeads, SmallQkv::kCells, dim});
-  pool.copy_to_host(got.data());
-  const reference::Numbers a{got.data(), pool.dtype()}, b{wanted.data(), pool.dtype()};
-  for (std::size_t i = 0; i < pool.size(); ++i)
-    if (!close(a[i], b[i], 1e-3f)) return false;
-  return true;
-}
+// K or V of the small case: every byte 0xff (NaN in every dtype) before.
+struct SmallRows {
+  const CellFormat& format;
+  std::uint32_t dim;
+  std::vector<std::byte> bytes;
 
-bool qkv_agrees(const cl::DevicePtr& device, std::int32_t k_dim, DType stored, bool interleaved) {
-  const SmallQkv small(k_dim, interleaved);
-  const auto pool_of = [&](std::int64_t dim, std::vector<std::byte>& bytes) {
-    bytes.assign(static_cast<std::size_t>(SmallQkv::kKvHeads * SmallQkv::kCells * dim) * size_of(stored),
-                 std::byte{0xff});
-    return Tensor::from_host(device, stored, {SmallQkv::kKvHeads, SmallQkv::kCells, dim}, bytes.data());
-  };
+  SmallRows(const CellFormat& kept, std::int32_t numbers)
+      : format(kept),
+        dim(static_cast<std::uint32_t>(numbers)),
+        bytes(SmallQkv::kKvHeads * SmallQkv::kCells * kept.row_bytes(dim), std::byte{0xff}) {}
+
+  // Whether the device's have `rows` at the targets' cells, as the format keeps them, and these bytes elsewhere.
+  bool agree(const Tensor& on_device, const std::vector<float>& rows, const SmallQkv& small) const {
+    std::vector<std::byte> wanted = bytes, got(bytes.size());
+    reference::put_rows({rows.data(), DType::kFloat32}, small.targets,
+                        {wanted.data(), &format, SmallQkv::kKvHeads, SmallQkv::kCells, dim});
+    on_device.copy_to_host(got.data());
+    const std::vector<float> a = numbers_of(got), b = numbers_of(wanted);
+    for (std::size_t i = 0; i < a.size(); ++i)
+      if (!close(a[i], b[i], 1e-3f)) return false;
+    return true;
+  }
+
+ private:
+  std::vector<float> numbers_of(const std::vector<std::byte>& rows) const {
+    std::vector<float> numbers(std::size_t{SmallQkv::kKvHeads} * SmallQkv::kCells * dim);
+    format.load(rows.data(), numbers.size(), numbers.data());
+    return numbers;
+  }
+};
+
+bool qkv_agrees(const cl::DevicePtr& device, std::int32_t k_dim, const CellFormat& format, bool interleaved) {
+  const SmallQkv small(k_dim, interleaved, format.block_numbers);
+  const SmallRows k(format, k_dim), v(format, small.v_dim);
+  const LayerCells pool = LayerCells::zeros(device, format, SmallQkv::kKvHeads, SmallQkv::kCells, k_dim, small.v_dim);
+  pool.k.copy_from_host(k.bytes.data());
+  pool.v.copy_from_host(v.bytes.data());
   const auto upload = [&](const std::vector<float>& values, Shape shape) {
     return Tensor::from_host(device, DType::kFloat32, std::move(shape), values.data());
   };
-  std::vector<std::byte> k_bytes, v_bytes;
-  const LayerCells pool{pool_of(k_dim, k_bytes), pool_of(SmallQkv::kValues, v_bytes)};
   const DeviceRope rope(device, small.params, k_dim);
   const QkvOptions options{&rope, upload(small.q_weight, {k_dim}), upload(small.k_weight, {k_dim}), SmallQkv::kEps,
                            SmallQkv::kOffset};
@@ -117,8 +132,8 @@ bool qkv_agrees(const cl::DevicePtr& device, std::int32_t k_dim, DType stored, b
   const std::vector<float> wanted = small.wanted(small.q, small.q_weight, SmallQkv::kHeads);
   for (std::size_t i = 0; i < got.size(); ++i)
     if (!close(got[i], wanted[i], 1e-4f)) return false;
-  return pool_agrees(pool.k, k_bytes, small.wanted(small.k, small.k_weight, SmallQkv::kKvHeads), small) &&
-         pool_agrees(pool.v, v_bytes, small.v, small);
+  return k.agree(pool.k, small.wanted(small.k, small.k_weight, SmallQkv::kKvHeads), small) &&
+         v.agree(pool.v, small.v, small);
 }
 
 }  // namespace
@@ -126,10 +141,10 @@ bool qkv_agrees(const cl::DevicePtr& device, std::int32_t k_dim, DType stored, b
 void launch_qkv(const Tensor& qkv, const QkvRows& rows, const LayerCells& pool, const QkvOptions& options,
                 const Tensor& q) {
   const cl::DevicePtr& device = qkv.device();
-  const auto k_dim = static_cast<std::int32_t>(pool.k.dim(2));
-  const DType stored = pool.k.dtype();
-  require_variant(device, "qkv " + options_of(pool),
-                  [&] { return qkv_agrees(device, k_dim, stored, false) && qkv_agrees(device, k_dim, stored, true); });
+  const auto k_dim = static_cast<std::int32_t>(pool.k_dim());
+  require_variant(device, "qkv " + options_of(pool), [&] {
+    return qkv_agrees(device, k_dim, *pool.format, false) && qkv_agrees(device, k_dim, *pool.format, true);
+  });
   enqueue_qkv(qkv, rows, pool, options, q);
 }
 

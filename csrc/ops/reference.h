@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "base/cell_format.h"
 #include "base/cell_span.h"
 #include "ops/attention_plan.h"
 #include "ops/cells.h"
@@ -37,26 +38,38 @@ struct AttentionParams {
   float softcap = 0.0f;
   std::span<const float> sinks;  // empty, or [heads]
 };
-// q [rows, heads, k_dim]; pools [kv_heads, cells, dim]; out [rows, heads, v_dim]. A key is visible when its position is
-// in the row's bounds. Hidden and unnamed cells are never read.
-void attend_spans(std::span<const float> q, Numbers k_pool, Numbers v_pool, std::uint64_t cells,
-                  const AttentionShape& shape, std::span<const QueryRows> queries, const AttentionParams& params,
-                  std::span<float> out);
+// One pool (K or V) on the host: the rows of [kv_heads, cells].
+struct HostPool {
+  std::byte* data = nullptr;
+  const CellFormat* format = nullptr;
+  std::uint32_t kv_heads = 0;
+  std::uint64_t cells = 0;
+  std::uint32_t dim = 0;
+
+  std::size_t row_bytes() const noexcept { return format->row_bytes(dim); }
+  std::byte* row(std::uint32_t head, std::uint64_t cell) const noexcept {
+    return data + (head * cells + cell) * row_bytes();
+  }
+};
+// q [rows, heads, k_dim]; out [rows, heads, v_dim]. A key is visible when its position is in the row's bounds. Hidden
+// and unnamed cells are never read.
+void attend_spans(std::span<const float> q, const HostPool& k, const HostPool& v, std::uint32_t heads,
+                  std::span<const QueryRows> queries, const AttentionParams& params, std::span<float> out);
 // q [tokens, heads, k_dim]; k, v [n, kv_heads, dim]; mask empty or [tokens, n].
 void attention(std::span<const float> q, Numbers k, Numbers v, std::uint64_t n, const AttentionShape& shape,
                std::span<const float> mask, const AttentionParams& params, std::span<float> out);
 
-// One pool tensor (K or V) on the host.
-struct HostPool {
-  std::byte* data = nullptr;  // [kv_heads, cells, dim]
-  DType dtype = DType::kFloat16;
-  std::uint32_t kv_heads = 0;
-  std::uint64_t cells = 0;
-  std::uint32_t dim = 0;
+// Rows [rows, kv_heads] outside a pool. Of the pool's own format they are copied bit by bit, others are converted.
+struct HostRows {
+  const void* data = nullptr;
+  const CellFormat* format = nullptr;
+  HostRows(const void* bytes, const CellFormat& kept) : data(bytes), format(&kept) {}
+  HostRows(const void* bytes, DType dtype) : data(bytes), format(plain_format(dtype)) {}
 };
-void put_rows(Numbers rows, std::span<const RowTarget> targets, const HostPool& pool);     // [rows, kv_heads, dim]
-void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, std::byte* rows);  // [n, kv_heads, dim]
-void copy_cells(const HostPool& pool, std::span<const CellCopy> copies);                   // in order, overlap allowed
+void put_rows(HostRows rows, std::span<const RowTarget> targets, const HostPool& pool);
+// Into rows [n, kv_heads] as `kept` says.
+void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, const CellFormat& kept, std::byte* rows);
+void copy_cells(const HostPool& pool, std::span<const CellCopy> copies);  // in order, overlap allowed
 void rotate_cells(const HostPool& pool, std::span<const CellSpan> spans, std::int32_t delta, const RopeParams& rope);
 void fill_cells(const HostPool& pool, Cell begin, std::uint32_t length, std::uint8_t byte);
 

@@ -8,37 +8,60 @@
 namespace kvtrie::ops::reference {
 namespace {
 
-std::size_t row_bytes(const HostPool& pool) { return pool.dim * size_of(pool.dtype); }
+// Rows of `dim` numbers from one format to another.
+class Converter {
+ public:
+  Converter(const CellFormat& from, const CellFormat& to, std::uint32_t dim) : from_(from), to_(to), numbers_(dim) {}
+  void operator()(const std::byte* from, std::byte* to) {
+    if (&from_ == &to_) {
+      std::memcpy(to, from, to_.row_bytes(numbers_.size()));
+      return;
+    }
+    from_.load(from, numbers_.size(), numbers_.data());
+    to_.store(numbers_.data(), numbers_.size(), to);
+  }
 
-std::byte* row_of(const HostPool& pool, std::uint32_t head, std::uint64_t cell) {
-  return pool.data + (head * pool.cells + cell) * row_bytes(pool);
+ private:
+  const CellFormat &from_, &to_;
+  std::vector<float> numbers_;
+};
+
+// Turns the pairs of one row, which lie in its first 2 * `half` numbers.
+void rotate_row(float* row, const RopeTable& table, bool interleaved, std::int32_t delta) {
+  const std::size_t half = table.inverse_frequencies.size();
+  for (std::size_t i = 0; i < half; ++i) {
+    const std::size_t a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + half;
+    const double angle = static_cast<double>(delta) * table.inverse_frequencies[i];
+    const float c = static_cast<float>(std::cos(angle)), s = static_cast<float>(std::sin(angle));
+    const float x = row[a], y = row[b];
+    row[a] = std::fma(x, c, -(y * s));
+    row[b] = std::fma(y, c, x * s);
+  }
 }
 
 }  // namespace
 
-void put_rows(Numbers rows, std::span<const RowTarget> targets, const HostPool& pool) {
+void put_rows(HostRows rows, std::span<const RowTarget> targets, const HostPool& pool) {
   if (pool.dim == 0) return;  // no bytes, and no memory that they could lie in
+  Converter convert(*rows.format, *pool.format, pool.dim);
+  const std::size_t bytes = rows.format->row_bytes(pool.dim);
   for (const RowTarget& target : targets) {
     for (std::uint32_t i = 0; i < target.length; ++i) {
       for (std::uint32_t head = 0; head < pool.kv_heads; ++head) {
-        std::byte* to = row_of(pool, head, std::uint64_t{target.cell} + i);
-        const std::size_t from = ((std::size_t{target.row} + i) * pool.kv_heads + head) * pool.dim;
-        if (rows.dtype == pool.dtype) {
-          std::memcpy(to, static_cast<const std::byte*>(rows.data) + from * size_of(rows.dtype), row_bytes(pool));
-        } else {
-          for (std::uint32_t d = 0; d < pool.dim; ++d) store_number(to, pool.dtype, d, rows[from + d]);
-        }
+        const std::size_t row = (std::size_t{target.row} + i) * pool.kv_heads + head;
+        convert(static_cast<const std::byte*>(rows.data) + row * bytes, pool.row(head, std::uint64_t{target.cell} + i));
       }
     }
   }
 }
 
-void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, std::byte* rows) {
+void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, const CellFormat& kept, std::byte* rows) {
   if (pool.dim == 0) return;
+  Converter convert(*pool.format, kept, pool.dim);
   for (const CellSpan& span : spans) {
     for (std::uint32_t i = 0; i < span.length; ++i) {
-      for (std::uint32_t head = 0; head < pool.kv_heads; ++head, rows += row_bytes(pool))
-        std::memcpy(rows, row_of(pool, head, std::uint64_t{span.cell} + i), row_bytes(pool));
+      for (std::uint32_t head = 0; head < pool.kv_heads; ++head, rows += kept.row_bytes(pool.dim))
+        convert(pool.row(head, std::uint64_t{span.cell} + i), rows);
     }
   }
 }
@@ -47,7 +70,7 @@ void copy_cells(const HostPool& pool, std::span<const CellCopy> copies) {
   if (pool.dim == 0) return;
   for (const CellCopy& copy : copies) {
     for (std::uint32_t head = 0; head < pool.kv_heads; ++head)
-      std::memmove(row_of(pool, head, copy.to), row_of(pool, head, copy.from), copy.length * row_bytes(pool));
+      std::memmove(pool.row(head, copy.to), pool.row(head, copy.from), copy.length * pool.row_bytes());
   }
 }
 
@@ -55,20 +78,15 @@ void rotate_cells(const HostPool& pool, std::span<const CellSpan> spans, std::in
   require(rope.can_shift(), "reference.rotate_cells",
           "rope: got a scaling that depends on the length, allowed fixed ones");
   const RopeTable table = rope_table(rope, static_cast<std::int32_t>(pool.dim));
-  const std::size_t half = table.inverse_frequencies.size();
+  // Whole blocks; what is not turned keeps its bytes where blocks allow it.
+  const std::size_t block = pool.format->block_numbers;
+  std::vector<float> row((2 * table.inverse_frequencies.size() + block - 1) / block * block);
   for (const CellSpan& span : spans) {
     for (std::uint32_t cell = span.cell; cell < span.end_cell(); ++cell) {
       for (std::uint32_t head = 0; head < pool.kv_heads; ++head) {
-        std::byte* row = row_of(pool, head, cell);
-        const Numbers old{row, pool.dtype};
-        for (std::size_t i = 0; i < half; ++i) {
-          const std::size_t a = rope.interleaved ? 2 * i : i, b = rope.interleaved ? 2 * i + 1 : i + half;
-          const double angle = static_cast<double>(delta) * table.inverse_frequencies[i];
-          const float c = static_cast<float>(std::cos(angle)), s = static_cast<float>(std::sin(angle));
-          const float x = old[a], y = old[b];
-          store_number(row, pool.dtype, a, std::fma(x, c, -(y * s)));
-          store_number(row, pool.dtype, b, std::fma(y, c, x * s));
-        }
+        pool.format->load(pool.row(head, cell), row.size(), row.data());
+        rotate_row(row.data(), table, rope.interleaved, delta);
+        pool.format->store(row.data(), row.size(), pool.row(head, cell));
       }
     }
   }
@@ -76,7 +94,7 @@ void rotate_cells(const HostPool& pool, std::span<const CellSpan> spans, std::in
 
 void fill_cells(const HostPool& pool, Cell begin, std::uint32_t length, std::uint8_t byte) {
   for (std::uint32_t head = 0; head < pool.kv_heads; ++head)
-    std::memset(row_of(pool, head, begin), byte, length * row_bytes(pool));
+    std::memset(pool.row(head, begin), byte, length * pool.row_bytes());
 }
 
 }  // namespace kvtrie::ops::reference

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 
+#include "base/cell_format.h"
 #include "cl/device.h"
 #include "ops/matmul.h"
 #include "ops/rope.h"
@@ -34,7 +35,7 @@ bool all_close(std::span<const float> got, std::span<const float> wanted, float 
 // What a model and its caches need compiled before the first token.
 struct WarmUp {
   std::int32_t heads = 0, kv_heads = 0, k_dim = 0, v_dim = 0;
-  DType kv_dtype = DType::kFloat16;
+  const CellFormat* kv_format = plain_format(DType::kFloat16);
   WeightDType weight_dtype = WeightDType::kFloat32;  // quantised: with an embedding table of float16
   std::optional<Activation> gated;                   // of blocks whose gate and up go through matmul_gated
 };

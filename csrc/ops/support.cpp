@@ -73,16 +73,9 @@ std::int32_t row_width(cl::Device& device) { return std::min(vector_width(device
 std::string row_option(cl::Device& device) { return join(" -DROW_VW=", row_width(device)); }
 
 int storage_code(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return 0;
-    case DType::kFloat16:
-      return 1;
-    case DType::kBFloat16:
-      return 2;
-    default:
-      fail(ErrorKind::kType, "ops", "dtype: got ", name_of(dtype), ", allowed float32, float16 or bfloat16");
-  }
+  const CellFormat* format = plain_format(dtype);
+  if (format != nullptr) return format->code;
+  fail(ErrorKind::kType, "ops", "dtype: got ", name_of(dtype), ", allowed float32, float16 or bfloat16");
 }
 
 }  // namespace kvtrie::ops

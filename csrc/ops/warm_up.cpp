@@ -27,8 +27,7 @@ void warm_up_small(const cl::DevicePtr& device, DType table_dtype) {
 }
 
 LayerCells pool_of(const cl::DevicePtr& device, const WarmUp& spec, std::int64_t cells) {
-  return {Tensor::zeros(device, spec.kv_dtype, {spec.kv_heads, cells, spec.k_dim}),
-          Tensor::zeros(device, spec.kv_dtype, {spec.kv_heads, cells, spec.v_dim})};
+  return LayerCells::zeros(device, *spec.kv_format, spec.kv_heads, cells, spec.k_dim, spec.v_dim);
 }
 
 // Rows in by either form, moved, turned, and read back: what editing and paging do.
@@ -42,7 +41,8 @@ void warm_up_cells(const cl::DevicePtr& device, const WarmUp& spec) {
   put_qkv(Tensor::zeros(device, DType::kFloat32, {2, packed}),
           QkvRows(device, std::vector<QkvRows::Row>{{0, 0}, {1, 1}}), pool, {});
   copy_cells(pool, CellCopies(device, std::vector<CellCopy>{{0, 2, 2}}));  // the programs of images, too
-  rotate_cells(pool.k, runs, 1, RopeParams{});
+  gather_rows(pool, runs);  // the same program where the format keeps numbers as they are
+  rotate_cells(pool, runs, 1, RopeParams{});
 }
 
 // Rows at the end of a history over two splits: their partials are merged.
@@ -54,7 +54,7 @@ void warm_up_attention(const cl::DevicePtr& device, const WarmUp& spec) {
   const CellSpans span{{0, static_cast<std::uint32_t>(cells), 0}};
   const std::vector<QueryRows> queries{{0, 2, cells - 2, span}};
   rope(q, Tensor::zeros(device, DType::kInt32, {2}), RopeParams{});
-  attend_spans(q, pool.k, pool.v, upload_plan(device, plan_attention(queries, limits)), {});
+  attend_spans(q, pool, upload_plan(device, plan_attention(queries, limits)), {});
 }
 
 }  // namespace

@@ -19,23 +19,10 @@
 namespace kvtrie {
 namespace {
 
-std::uint8_t code_of(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return 0;
-    case DType::kFloat16:
-      return 1;
-    case DType::kBFloat16:
-      return 2;
-    default:
-      break;
-  }
-  fail(ErrorKind::kInternal, "saving", "no cache has dtype ", name_of(dtype));
-}
-
 template <class Cache>
-SnapshotCache identity_of(const Cache& cache, SnapshotCache::Kind kind, DType dtype, std::vector<std::int64_t> shape) {
-  SnapshotCache identity{kind, code_of(dtype), std::move(shape)};
+SnapshotCache identity_of(const Cache& cache, SnapshotCache::Kind kind, const CellFormat& format,
+                          std::vector<std::int64_t> shape) {
+  SnapshotCache identity{kind, format.code, std::move(shape)};
   for (const std::int32_t layer : cache.layers()) identity.shape.push_back(layer);
   return identity;
 }
@@ -76,13 +63,13 @@ std::vector<SnapshotCache> PrefixCacheState::snapshot_caches() const {
     const KvShape& shape = cache->shape();
     const Visibility& sees = cache->visibility();
     identities.push_back(
-        identity_of(*cache, SnapshotCache::Kind::kAttention, shape.dtype,
+        identity_of(*cache, SnapshotCache::Kind::kAttention, *shape.format,
                     {shape.layers, shape.kv_heads, shape.k_dim, shape.v_dim, sees.window, sees.chunk}));
   }
   for (const auto& cache : recurrents) {
     const StateShape& shape = cache->shape();
     identities.push_back(
-        identity_of(*cache, SnapshotCache::Kind::kRecurrent, shape.dtype,
+        identity_of(*cache, SnapshotCache::Kind::kRecurrent, *plain_format(shape.dtype),
                     {shape.layers, shape.conv_tail, shape.conv_dim, shape.v_heads, shape.v_dim, shape.k_dim}));
   }
   return identities;

@@ -46,7 +46,7 @@ const char* name_of(SnapshotFault fault) noexcept;  // "none", "io", "not_regula
 struct SnapshotCache {
   enum class Kind : std::uint8_t { kAttention = 1, kRecurrent = 2 };
   Kind kind = Kind::kAttention;
-  std::uint8_t dtype = 0;           // cache/: the code of a DType, fixed in docs/format.md
+  std::uint8_t dtype = 0;           // the code of a CellFormat (base/cell_format.h)
   std::vector<std::int64_t> shape;  // numbers listed in docs/format.md for each kind; at most 64 + layers
   bool operator==(const SnapshotCache&) const = default;
 };

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <tuple>
 #include <vector>
 
+#include "base/cell_format.h"
+#include "base/error.h"
 #include "base/little_endian.h"
 
 namespace kvtrie {
@@ -74,12 +77,17 @@ BrokenRule broken_tokens(const SnapshotHeader& header) {
   return {};
 }
 
+const char* known_formats() {
+  static const std::string codes = cat("0 to ", cell_formats().size() - 1);
+  return codes.c_str();
+}
+
 BrokenRule broken_cache(const std::vector<SnapshotCache>& caches, std::size_t i) {
   const SnapshotCache& cache = caches[i];
   if (cache.kind != Kind::kAttention && cache.kind != Kind::kRecurrent) {
     return unknown("caches", i, ".kind", static_cast<std::int64_t>(cache.kind), "1 or 2");
   }
-  if (cache.dtype > Caps::kDType) return unknown("caches", i, ".dtype", cache.dtype, "0 to 2");
+  if (cache.dtype >= cell_formats().size()) return unknown("caches", i, ".dtype", cache.dtype, known_formats());
   if (i > 0 && cache.kind < caches[i - 1].kind) {
     return wrong("caches", i, ".kind", static_cast<std::int64_t>(cache.kind), "attention caches first");
   }

@@ -23,7 +23,6 @@ struct SnapshotCaps {
   static constexpr std::uint64_t kImages = 4096;
   static constexpr std::uint64_t kSections = std::uint64_t{1} << 22;    // of one image
   static constexpr std::uint64_t kImageBytes = std::uint64_t{1} << 62;  // of all images together
-  static constexpr std::uint8_t kDType = 2;                             // the largest code
   static constexpr std::uint8_t kPoint = 4;                             // the largest code
 };
 

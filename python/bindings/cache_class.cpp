@@ -24,11 +24,14 @@ std::vector<std::int32_t> to_layers(py::handle layers, std::string_view where) {
   return numbers;
 }
 
-DType to_kv_dtype(py::handle dtype, std::string_view where) {
-  const DType stored = to_dtype(dtype, where);
-  require(stored == DType::kFloat16 || stored == DType::kFloat32, where, "dtype: got '", name_of(stored),
-          "', allowed 'float16' or 'float32'");
-  return stored;
+const CellFormat* to_cell_format(py::handle dtype, std::string_view where) {
+  if (PyUnicode_Check(dtype.ptr())) {
+    if (const CellFormat* named = find_cell_format(to_text(dtype, where, "dtype"))) return named;
+  }
+  const char* name = name_of(to_dtype(dtype, where));  // numpy dtypes, and names that are none
+  const CellFormat* format = find_cell_format(name);
+  require(format != nullptr, where, "dtype: got ", name, ", allowed ", cell_format_names());
+  return format;
 }
 
 std::unique_ptr<KvStore> make_kv_store(const KvShape& shape, py::handle device, std::string_view where) {

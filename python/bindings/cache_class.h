@@ -20,7 +20,7 @@ namespace kvtrie::binding {
 
 // A number of layers (0 to n - 1), or the layers themselves.
 std::vector<std::int32_t> to_layers(py::handle layers, std::string_view where);
-DType to_kv_dtype(py::handle dtype, std::string_view where);  // float16 or float32
+const CellFormat* to_cell_format(py::handle dtype, std::string_view where);  // a name, or a numpy dtype
 // `device`: as to_placement, or "null" for a store that keeps nothing.
 std::unique_ptr<KvStore> make_kv_store(const KvShape& shape, py::handle device, std::string_view where);
 Placement placement_of(KvStore& store);            // where it takes its tensors

@@ -47,7 +47,7 @@ CachePtr make_cache(const py::object& layers, const py::object& kv_heads, const 
   shape.v_dim = v_head_dim.is_none() ? shape.k_dim
                                      : static_cast<std::uint32_t>(to_int32(v_head_dim, "CausalCache", "v_head_dim", 0));
   shape.cells = to_count(capacity, "capacity");
-  shape.dtype = to_kv_dtype(dtype, "CausalCache");
+  shape.format = to_cell_format(dtype, "CausalCache");
   std::unique_ptr<KvStore> store = make_kv_store(shape, device, "CausalCache");
   return CausalCache::create(std::move(store), std::move(options));
 }
@@ -91,7 +91,7 @@ void set_causal(CausalCache& self, const py::object& except) {
 std::string representation(const CausalCache& self) {
   const KvShape& shape = self.shape();
   return cat("<kvtrie.CausalCache ", shape.layers, " layers, ", shape.kv_heads, " x ", shape.k_dim, ", ",
-             name_of(shape.dtype), ", ", self.free_cells(), " of ", self.capacity(), " cells free>");
+             shape.format->name, ", ", self.free_cells(), " of ", self.capacity(), " cells free>");
 }
 
 using Class = CacheClass<CausalCache>;
@@ -105,7 +105,7 @@ void add_properties(Class& c) {
   c.def_property_readonly(
       "v_head_dim", [](const CausalCache& self) { return self.shape().v_dim; }, "Numbers per head of V.");
   c.def_property_readonly(
-      "dtype", [](const CausalCache& self) { return name_of(self.shape().dtype); }, "dtype of stored K and V.");
+      "dtype", [](const CausalCache& self) { return self.shape().format->name; }, "How K and V are kept.");
   c.def_property_readonly(
       "window", [](const CausalCache& self) { return limit_to_python(self.visibility().window); },
       "Keys that a query sees, its own included; None without a window.");

@@ -21,7 +21,7 @@ std::shared_ptr<EncoderCache> make_cache(const py::object& layers, const py::obj
   shape.kv_heads = static_cast<std::uint32_t>(to_int32(kv_heads, kClass, "kv_heads", 1));
   shape.k_dim = shape.v_dim = static_cast<std::uint32_t>(to_int32(head_dim, kClass, "head_dim", 1));
   shape.cells = static_cast<Cell>(to_int32(capacity, kClass, "capacity", 1));
-  shape.dtype = to_kv_dtype(dtype, kClass);
+  shape.format = to_cell_format(dtype, kClass);
   std::unique_ptr<KvStore> store = make_kv_store(shape, device, kClass);
   return EncoderCache::create(std::move(store), std::move(numbers));
 }
@@ -74,7 +74,7 @@ void add_properties(Class& c) {
   c.def_property_readonly(
       "head_dim", [](const EncoderCache& self) { return self.shape().k_dim; }, "Numbers per head of K and of V.");
   c.def_property_readonly(
-      "dtype", [](const EncoderCache& self) { return name_of(self.shape().dtype); }, "dtype of stored K and V.");
+      "dtype", [](const EncoderCache& self) { return self.shape().format->name; }, "How K and V are kept.");
   c.def_property_readonly("capacity", &EncoderCache::capacity, "Cells in all; an item takes one for each of its rows.");
   c.def_property_readonly("free_cells", &EncoderCache::free_cells, "Cells that can be claimed now.");
   c.def_property_readonly("nbytes", &EncoderCache::nbytes, "Bytes of K and V of all cells.");
@@ -156,7 +156,7 @@ sees all of it. A sequence has its latest item only. Any thread may call.)");
   c.def("__repr__", [](const EncoderCache& self) {
     const KvShape& shape = self.shape();
     return cat("<kvtrie.EncoderCache ", shape.layers, " layers, ", shape.kv_heads, " x ", shape.k_dim, ", ",
-               name_of(shape.dtype), ", ", self.free_cells(), " of ", self.capacity(), " cells free>");
+               shape.format->name, ", ", self.free_cells(), " of ", self.capacity(), " cells free>");
   });
   refuse_pickling(c, "making it again from its arguments: the K/V stay on the device");
 }

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/cell_format.h"
 #include "convert.h"
 #include "prefix_cache/node_state.h"
 #include "store/disk_inspect.h"
@@ -27,13 +28,12 @@ py::list images_of(const SnapshotHeader& header) {
 }
 
 py::list caches_of(const SnapshotHeader& header) {
-  static constexpr const char* kDTypes[] = {"float32", "float16", "bfloat16"};
   py::list caches;
   for (const SnapshotCache& cache : header.caches) {
     py::list shape;
     for (const std::int64_t number : cache.shape) shape.append(number);
     const bool attention = cache.kind == SnapshotCache::Kind::kAttention;
-    caches.append(py::make_tuple(attention ? "attention" : "recurrent", kDTypes[cache.dtype], shape));
+    caches.append(py::make_tuple(attention ? "attention" : "recurrent", cell_formats()[cache.dtype].name, shape));
   }
   return caches;
 }

@@ -118,7 +118,7 @@ void warm_up(const py::object& heads, const py::object& kv_heads, const py::obje
   spec.kv_heads = to_int32(kv_heads, kWhere, "kv_heads", 1);
   spec.k_dim = to_int32(head_dim, kWhere, "head_dim", 2);
   spec.v_dim = v_head_dim.is_none() ? spec.k_dim : to_int32(v_head_dim, kWhere, "v_head_dim", 1);
-  spec.kv_dtype = to_kv_dtype(dtype, kWhere);
+  spec.kv_format = to_cell_format(dtype, kWhere);
   spec.weight_dtype = to_weight_dtype(weight_dtype, kWhere, "weight_dtype").value_or(spec.weight_dtype);
   if (!activation.is_none()) {
     spec.gated = ops::activation_from_name(std::string(to_text(activation, kWhere, "activation")));

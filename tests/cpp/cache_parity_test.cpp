@@ -180,7 +180,7 @@ class Pair {
   }
   // The bytes that the pool keeps of float32 rows.
   std::vector<std::byte> stored(const Tensor& rows) const {
-    if (shape_.dtype == DType::kFloat32) return bytes_of(rows);
+    if (shape_.format->rows == DType::kFloat32) return bytes_of(rows);
     Tensor halves = Tensor::host(DType::kFloat16, rows.shape());
     for (std::size_t i = 0; i < rows.size(); ++i) {
       halves.host_span<std::uint16_t>()[i] = float_to_half(rows.host_span<const float>()[i]);
@@ -204,7 +204,7 @@ class Pair {
       largest = std::max(largest, std::abs(a));
       difference = std::max(difference, std::abs(a - b));
     }
-    EXPECT_LE(difference, (shape_.dtype == DType::kFloat16 ? 1e-3 : 1e-5) * largest);
+    EXPECT_LE(difference, (shape_.format->rows == DType::kFloat16 ? 1e-3 : 1e-5) * largest);
   }
 
   cl::DevicePtr device_;

@@ -155,7 +155,7 @@ class Process {
 
  private:
   std::shared_ptr<CausalCache> make_cells(std::size_t index, const Visibility& sees, Cell cells) {
-    const KvShape shape{index == 0 ? 2u : 1u, 1, 2, index == 0 ? 2u : 3u, cells, dtype_};
+    const KvShape shape{index == 0 ? 2u : 1u, 1, 2, index == 0 ? 2u : 3u, cells, plain_format(dtype_)};
     CausalCache::Options options;
     options.visibility = sees;
     for (std::uint32_t i = 0; i < shape.layers; ++i)

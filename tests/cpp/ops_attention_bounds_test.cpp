@@ -103,10 +103,11 @@ class Step {
     for (const QueryRows& query : queries_) {
       std::size_t n = 0;
       for (const CellSpan& span : query.keys) n += span.length;
-      std::vector<std::byte> k(n * sizes_.kv_heads * sizes_.k_dim * size_of(dtype_)),
-          v(n * sizes_.kv_heads * sizes_.v_dim * size_of(dtype_));
-      reference::gather_rows(host_pool(k_, sizes_.k_dim), query.keys, k.data());
-      reference::gather_rows(host_pool(v_, sizes_.v_dim), query.keys, v.data());
+      const CellFormat& format = *plain_format(dtype_);
+      std::vector<std::byte> k(n * sizes_.kv_heads * format.row_bytes(sizes_.k_dim)),
+          v(n * sizes_.kv_heads * format.row_bytes(sizes_.v_dim));
+      reference::gather_rows(host_pool(k_, sizes_.k_dim), query.keys, format, k.data());
+      reference::gather_rows(host_pool(v_, sizes_.v_dim), query.keys, format, v.data());
       std::vector<float> mask(query.count * n, -INFINITY);
       for (std::uint32_t row = 0; row < query.count; ++row)
         for (std::size_t key = 0; key < n; ++key) {
@@ -125,7 +126,7 @@ class Step {
 
  private:
   reference::HostPool host_pool(const std::vector<std::byte>& bytes, std::uint32_t dim) const {
-    return {const_cast<std::byte*>(bytes.data()), dtype_, sizes_.kv_heads, cells_, dim};
+    return {const_cast<std::byte*>(bytes.data()), plain_format(dtype_), sizes_.kv_heads, cells_, dim};
   }
 
   // The pool with NaN in every cell that no row of `queries` sees.
@@ -138,7 +139,7 @@ class Step {
                ++p)
             seen[span.cell + static_cast<Cell>(p - span.position)] = true;
     std::vector<std::byte> copy = bytes;
-    const std::size_t row = dim * size_of(dtype_);
+    const std::size_t row = plain_format(dtype_)->row_bytes(dim);
     for (std::size_t i = 0; i < std::size_t{sizes_.kv_heads} * cells_; ++i)
       if (!seen[i % cells_]) std::fill_n(copy.begin() + static_cast<std::ptrdiff_t>(i * row), row, std::byte{0xff});
     return Tensor::from_host(shared_device(), dtype_, {sizes_.kv_heads, cells_, dim}, copy.data());
@@ -148,8 +149,9 @@ class Step {
                                  const PlanLimits& limits, const Options& options) const {
     const AttentionPlan plan = plan_attention(queries, limits);
     const AttentionOptions passed{0.0f, options.softcap, options.sinks ? upload(sinks_, {sizes_.heads}) : Tensor()};
-    return download(attend_spans(upload(q, {plan.rows, sizes_.heads, sizes_.k_dim}), hidden(k_, sizes_.k_dim, queries),
-                                 hidden(v_, sizes_.v_dim, queries), upload_plan(shared_device(), plan), passed));
+    return download(attend_spans(upload(q, {plan.rows, sizes_.heads, sizes_.k_dim}),
+                                 {hidden(k_, sizes_.k_dim, queries), hidden(v_, sizes_.v_dim, queries)},
+                                 upload_plan(shared_device(), plan), passed));
   }
 
   Widths sizes_;

@@ -61,15 +61,18 @@ class Scene {
     const Tensor q = upload(q_, {plan.rows, sizes_.heads, sizes_.k_dim});
     const Tensor k = upload_as(k_, dtype_, {sizes_.kv_heads, cells_, sizes_.k_dim});
     const Tensor v = upload_as(v_, dtype_, {sizes_.kv_heads, cells_, sizes_.v_dim});
-    return download(attend_spans(q, k, v, upload_plan(device, plan), options));
+    return download(attend_spans(q, {k, v}, upload_plan(device, plan), options));
   }
 
   std::vector<float> wanted(float softcap = 0.0f, bool sinks = false, float scale = 0.0f) const {
-    const auto k = stored(k_, dtype_), v = stored(v_, dtype_);
+    auto k = stored(k_, dtype_), v = stored(v_, dtype_);
+    const auto pool = [&](std::vector<std::byte>& bytes, std::int32_t dim) {
+      return reference::HostPool{bytes.data(), plain_format(dtype_), static_cast<std::uint32_t>(sizes_.kv_heads),
+                                 cells_, static_cast<std::uint32_t>(dim)};
+    };
     std::vector<float> out(q_.size() / sizes_.k_dim * sizes_.v_dim);
     const std::vector<float> logits = sinks ? sinks_ : std::vector<float>();
-    reference::attend_spans(q_, {k.data(), dtype_}, {v.data(), dtype_}, cells_,
-                            {sizes_.heads, sizes_.kv_heads, sizes_.k_dim, sizes_.v_dim}, queries_,
+    reference::attend_spans(q_, pool(k, sizes_.k_dim), pool(v, sizes_.v_dim), sizes_.heads, queries_,
                             {scale, softcap, logits}, out);
     return out;
   }
@@ -336,7 +339,7 @@ TEST_F(Attention, RefusesWrongArguments) {
   const DevicePlan plan = upload_plan(device, plan_attention(queries, {}));
   const auto message = [&](ErrorKind kind, const Tensor& q_, const Tensor& k_, const Tensor& v_, const DevicePlan& p,
                            const AttentionOptions& options = {}) {
-    return error_of(kind, [&] { attend_spans(q_, k_, v_, p, options); });
+    return error_of(kind, [&] { attend_spans(q_, {k_, v_}, p, options); });
   };
   EXPECT_TRUE(contains(message(ErrorKind::kType, Tensor(), k, k, plan), "q: got no tensor"));
   EXPECT_TRUE(contains(message(ErrorKind::kType, k, k, k, plan), "q: got float16"));

@@ -24,8 +24,8 @@ struct TwinPool {
     };
     device = {make(kd, k), make(vd, v)};
   }
-  reference::HostPool host_k() { return {k.data(), device.k.dtype(), kv_heads, cells, k_dim}; }
-  reference::HostPool host_v() { return {v.data(), device.v.dtype(), kv_heads, cells, v_dim}; }
+  reference::HostPool host_k() { return {k.data(), device.format, kv_heads, cells, k_dim}; }
+  reference::HostPool host_v() { return {v.data(), device.format, kv_heads, cells, v_dim}; }
   void expect_equal(const std::string& what) const {
     EXPECT_TRUE(download<std::byte>(device.k) == k) << what << ": K differs";
     EXPECT_TRUE(download<std::byte>(device.v) == v) << what << ": V differs";
@@ -70,8 +70,8 @@ TEST_F(Cells, GatherGivesRowsInOrderOfSpans) {
   const CellSpans spans{{200, 100, 0}, {5, 1, 100}, {60, 70, 101}};
   const auto [k, v] = gather_rows(pool.device, CellRuns::of_spans(shared_device(), spans, 2));
   std::vector<std::byte> wanted_k(k.nbytes()), wanted_v(v.nbytes());
-  reference::gather_rows(pool.host_k(), spans, wanted_k.data());
-  reference::gather_rows(pool.host_v(), spans, wanted_v.data());
+  reference::gather_rows(pool.host_k(), spans, *pool.device.format, wanted_k.data());
+  reference::gather_rows(pool.host_v(), spans, *pool.device.format, wanted_v.data());
   EXPECT_EQ(k.shape(), (Shape{171, 2, 24}));
   EXPECT_TRUE(download<std::byte>(k) == wanted_k);
   EXPECT_TRUE(download<std::byte>(v) == wanted_v);
@@ -93,7 +93,7 @@ TEST_F(Cells, CopiesOverlapInBothDirectionsAndInOrder) {
       reference::copy_cells(pool.host_k(), scripts[i]);
       reference::copy_cells(pool.host_v(), scripts[i]);
       pool.expect_equal(cat("script ", i, ", staging ", staging));
-      EXPECT_EQ(moved() - before, static_cast<std::uint64_t>(copies.cells()) * 2 * 13 * size_of(pool.device.k.dtype()));
+      EXPECT_EQ(moved() - before, static_cast<std::uint64_t>(copies.cells()) * 2 * pool.device.format->row_bytes(13));
     }
 }
 
@@ -150,7 +150,7 @@ TEST_F(Cells, PoolsWithoutValues) {
     const CellRuns spans = CellRuns::of_spans(shared_device(), CellSpans{{70, 9, 0}, {5, 6, 9}}, 2);
     const auto [k, v] = gather_rows(pool.device, spans);
     std::vector<std::byte> wanted(k.nbytes());
-    reference::gather_rows(pool.host_k(), CellSpans{{70, 9, 0}, {5, 6, 9}}, wanted.data());
+    reference::gather_rows(pool.host_k(), CellSpans{{70, 9, 0}, {5, 6, 9}}, *pool.device.format, wanted.data());
     EXPECT_TRUE(download<std::byte>(k) == wanted);
     EXPECT_EQ(v.shape(), (Shape{15, 2, 0}));
     const std::vector<CellCopy> copies{{10, 4, 30}, {50, 60, 20}};
@@ -178,7 +178,7 @@ TEST_F(Cells, RotateMovesKeysToOtherPositions) {
       rope.interleaved = interleaved;
       TwinPool pool(2, 30, 16, 4, dtype, 27);
       const CellSpans spans{{4, 6, 50}, {20, 3, 56}};
-      rotate_cells(pool.device.k, CellRuns::of_spans(shared_device(), spans, 2), -17, rope);
+      rotate_cells(pool.device, CellRuns::of_spans(shared_device(), spans, 2), -17, rope);
       reference::rotate_cells(pool.host_k(), spans, -17, rope);
       pool.expect_equal("rotate");
 
@@ -187,8 +187,8 @@ TEST_F(Cells, RotateMovesKeysToOtherPositions) {
       const auto raw = random.normals(16);
       const std::vector<std::int32_t> at{50}, to{33};
       std::vector<float> moved = reference::rope(raw, at, 1, 16, rope), wanted = reference::rope(raw, to, 1, 16, rope);
-      reference::rotate_cells({reinterpret_cast<std::byte*>(moved.data()), dtype, 1, 1, 16}, CellSpans{{0, 1, 50}}, -17,
-                              rope);
+      reference::rotate_cells({reinterpret_cast<std::byte*>(moved.data()), plain_format(dtype), 1, 1, 16},
+                              CellSpans{{0, 1, 50}}, -17, rope);
       expect_close(moved, wanted, 1e-5f);
     }
 }
@@ -212,7 +212,7 @@ TEST_F(Cells, RefusesWrongArguments) {
       contains(error_of(ErrorKind::kArgument, [&] { fill_cells(pool.device, 25, 6, 0); }), "cells: got 25 + 6"));
   RopeParams dynamic;
   dynamic.scaling = RopeScaling::kDynamic;
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { rotate_cells(pool.device.k, runs(0, 1), 1, dynamic); }),
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { rotate_cells(pool.device, runs(0, 1), 1, dynamic); }),
                        "rope: got"));
   const Tensor image = Tensor::zeros(device, DType::kFloat16, {20});
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { store_image(pool.device, runs(0, 3), image, 0, 0); }),
@@ -227,7 +227,7 @@ TEST_F(CellsOclgrind, PutGatherRotateFill) {
   check_put(DType::kFloat32, DType::kFloat16, 11, 3);
   check_put(DType::kFloat16, DType::kFloat16, 9, 0);
   TwinPool pool(2, 12, 10, 3, DType::kFloat16, 30);
-  rotate_cells(pool.device.k, CellRuns::of_spans(shared_device(), CellSpans{{2, 3, 0}}, 2), 5, {});
+  rotate_cells(pool.device, CellRuns::of_spans(shared_device(), CellSpans{{2, 3, 0}}, 2), 5, {});
   fill_cells(pool.device, 6, 2, 0xff);
   gather_rows(pool.device, CellRuns::of_spans(shared_device(), CellSpans{{1, 7, 0}}, 2));
 }

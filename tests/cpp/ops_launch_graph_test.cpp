@@ -81,7 +81,7 @@ struct Model {
     for (const Layer& layer : layers) {
       const Tensor qkv = matmul(rms_norm(x, layer.norm, 1e-5f), layer.qkv);
       const Tensor q = put_qkv(qkv, rows, layer.cells, {&rope, layer.q_norm, {}, 1e-5f, 0.0f});
-      const Tensor attended = attend_spans(q, layer.cells.k, layer.cells.v, plan, {}).reshape({count, s.hidden()});
+      const Tensor attended = attend_spans(q, layer.cells, plan, {}).reshape({count, s.hidden()});
       x = matmul(attended, layer.o, x);
       x = matmul(matmul_gated(rms_norm(x, layer.post_norm, 1e-5f), layer.gate_up, s.activation), layer.down, x);
       x = mul(add(x, x), layer.norm);
@@ -236,11 +236,11 @@ TEST_F(LaunchGraphTest, AttentionMayBeTheResult) {
   for (const std::int32_t longest : {9, 1500}) {
     const RandomStep step(random, model, 2, longest);
     const RecordedTables tables{{}, upload_plan(device_ptr(), step.plan)};
-    const auto wanted = download<std::uint32_t>(attend_spans(q, cells.k, cells.v, tables.plan, {}));
+    const auto wanted = download<std::uint32_t>(attend_spans(q, cells, tables.plan, {}));
     std::shared_ptr<const LaunchGraph> graph;
     {
       LaunchRecording recording(device_ptr());
-      const Tensor out = attend_spans(q, cells.k, cells.v, tables.plan, {});
+      const Tensor out = attend_spans(q, cells, tables.plan, {});
       std::string reason;
       graph = LaunchGraph::make(recording, step.ids, std::array{tables}, out, reason);
       ASSERT_NE(graph, nullptr) << reason;

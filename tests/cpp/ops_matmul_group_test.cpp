@@ -143,7 +143,7 @@ TEST_F(MatmulGroup, AKernelThatAllowsFewerLanesHasAVariant) {
   const auto limited = cl::Device::open(list.at(device().info().index), {.cache_folder = test_cache_folder()});
   if (limited->info().max_work_group < 64) GTEST_SKIP() << "no device with larger groups";
   EXPECT_EQ(lanes_for(*limited), 32);
-  const AttentionSizes sizes{4, 2, 64, 64, DType::kFloat16};
+  const AttentionSizes sizes{4, 2, 64, 64, plain_format(DType::kFloat16)};
   EXPECT_TRUE(contains(choose_attention_variant(limited, sizes, false).key(), "-DLANES=32"));
   const GroupWeight w(WeightDType::kQ8, kOut, 64);
   const auto x = rows_of(12, 64), wanted = w.products(x);

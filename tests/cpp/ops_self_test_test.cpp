@@ -107,7 +107,7 @@ TEST_F(SelfTest, FailuresAreNotRecordedAndNameTheKernel) {
 
 TEST_F(SelfTest, AFastVariantThatFailsIsReplacedByTheGeneralOne) {
   const ForcedFamily forced(KernelFamily::kSerial);
-  const AttentionSizes sizes{2, 1, 48, 48, DType::kFloat32};
+  const AttentionSizes sizes{2, 1, 48, 48, plain_format(DType::kFloat32)};
   const cl::DevicePtr other = cl::Device::open(device().info(), device().options());
   const AttentionVariant fast = choose_attention_variant(device_ptr(), sizes, false);
   ASSERT_TRUE(fast.fast);
@@ -179,7 +179,7 @@ TEST_F(SelfTest, KernelsOfNarrowerVectorsAgree) {
     put_qkv(upload(random.normals(2 * 72), {2, 72}),
             QkvRows(shared_device(), std::vector<QkvRows::Row>{{0, 0}, {1, 1}}), pool, {});
     copy_cells(pool, CellCopies(shared_device(), std::vector<CellCopy>{{0, 2, 2}}));
-    rotate_cells(pool.k, runs, 1, RopeParams{});
+    rotate_cells(pool, runs, 1, RopeParams{});
     const Tensor states = Tensor::zeros(shared_device(), dtype, {2, 3, 24});
     causal_conv1d(x, upload(random.normals(24 * 4), {24, 4}), states, states,
                   DeviceStateRuns(shared_device(), std::vector<StateRows>{{0, 2, 0, {{2, 1}}}}));
@@ -194,7 +194,7 @@ TEST_F(SelfTest, KernelsOfNarrowerVectorsAgree) {
 // The variants of devices with narrower or wider vectors than this one.
 TEST_F(SelfTest, VariantsOfOtherVectorWidthsAgree) {
   for (const std::int32_t width : {4, 8, 16}) {
-    const AttentionSizes sizes{8, 2, 64, 64, DType::kFloat16};
+    const AttentionSizes sizes{8, 2, 64, 64, plain_format(DType::kFloat16)};
     EXPECT_TRUE(variant_agrees(device_ptr(), fast_variant(sizes, false, width), sizes, false)) << width;
     for (const std::int32_t rows : {1, 4, 64})
       for (const auto gated : {std::optional<Activation>(), std::optional(Activation::kGeluTanh)})
@@ -241,13 +241,13 @@ TEST_F(SelfTest, WarmUpBuildsWhatAModelNeeds) {
     const CellSpans spans{{0, 600 + rows, 0}};
     const std::vector<QueryRows> queries{{0, rows, 600, spans}};
     const Tensor out =
-        attend_spans(q, pool.k, pool.v, upload_plan(device_ptr(), plan_attention(queries, plan_limits(device()))), {});
+        attend_spans(q, pool, upload_plan(device_ptr(), plan_attention(queries, plan_limits(device()))), {});
     EXPECT_EQ(out.shape(), (Shape{rows, 4, 64}));
     argmax(add(x, x));
   }
   copy_cells(pool, CellCopies(device_ptr(), std::vector<CellCopy>{{0, 700, 300}}));
   gather_rows(pool, CellRuns::of_spans(device_ptr(), CellSpans{{0, 600, 0}}, 2));
-  rotate_cells(pool.k, CellRuns::of_spans(device_ptr(), CellSpans{{0, 600, 0}}, 2), 5, RopeParams{});
+  rotate_cells(pool, CellRuns::of_spans(device_ptr(), CellSpans{{0, 600, 0}}, 2), 5, RopeParams{});
   EXPECT_EQ(device().counters().programs, programs);
   EXPECT_EQ(device().counters().kernels, kernels);
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [] { warm_up(shared_device(), {}); }), "heads: got 0"));

@@ -18,7 +18,7 @@ constexpr std::uint64_t kTokenBytes = 32;  // 2 layers, K and V of 2 float32
 class DiskCacheTest : public ::testing::Test {
  protected:
   static std::shared_ptr<CausalCache> make_cells(Cell cells = 4096) {
-    const KvShape shape{2, 1, 2, 2, cells, DType::kFloat32};
+    const KvShape shape{2, 1, 2, 2, cells, plain_format(DType::kFloat32)};
     CausalCache::Options options;
     options.layers = {0, 1};
     return CausalCache::create(std::make_unique<HostKvStore>(shape), options);

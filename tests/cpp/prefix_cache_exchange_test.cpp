@@ -288,7 +288,7 @@ TEST(Exchange, SmallPromptsAreNotLookedUp) {
 }
 
 TEST(Exchange, NeedsAFingerprintAndAHostTier) {
-  const KvShape shape{1, 1, 2, 2, 64, DType::kFloat32};
+  const KvShape shape{1, 1, 2, 2, 64, plain_format(DType::kFloat32)};
   CausalCache::Options layers;
   layers.layers = {0};
   const auto make = [&](const char* fingerprint, std::uint64_t host) {

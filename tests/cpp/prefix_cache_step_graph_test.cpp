@@ -50,7 +50,7 @@ class StepGraphTest : public DeviceTest {
   }
 
   static PrefixCachePtr open() {
-    KvShape shape{2, kHeads, kDim, kDim, 256, DType::kFloat32};
+    KvShape shape{2, kHeads, kDim, kDim, 256, plain_format(DType::kFloat32)};
     CausalCache::Options options;
     options.layers = {0, 1};
     return PrefixCache::create(

@@ -123,7 +123,7 @@ class CausalDriver {
     shape.k_dim = 4;
     shape.v_dim = 3;
     shape.cells = cells;
-    shape.dtype = DType::kFloat32;
+    shape.format = plain_format(DType::kFloat32);
     return shape;
   }
   std::uint32_t below(std::uint32_t limit) {

@@ -154,7 +154,7 @@ class World {
     shape.k_dim = 2;
     shape.v_dim = index == 0 ? 2 : 3;
     shape.cells = cells;
-    shape.dtype = DType::kFloat32;
+    shape.format = plain_format(DType::kFloat32);
     CausalCache::Options options;
     options.visibility = sees;
     if (sees.window > 0 && sees.chunk == 0 && chance(0.3)) options.memory = sees.window + pick<std::int32_t>({0, 1, 7});

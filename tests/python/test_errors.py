@@ -221,7 +221,7 @@ def test_caches_of_a_prefix_cache() -> None:
         ((1, 1, 0, 4), {}, VALUE, "head_dim: got 0"),
         ((1, 1, True, 4), {}, TYPE, "head_dim"),
         ((1, 1, 8, 4), {"v_head_dim": -1}, VALUE, "v_head_dim"),
-        ((1, 1, 8, 4), {"dtype": "int32"}, VALUE, "dtype: got 'int32', allowed 'float16' or 'float32'"),
+        ((1, 1, 8, 4), {"dtype": "int32"}, VALUE, "dtype: got int32, allowed float32 or float16"),
         ((1, 1, 8, 4), {"dtype": "float8"}, TYPE, "float8"),
         ((1, 1, 8, 4), {"dtype": None}, TYPE, "dtype"),
         ((1, 1, 8, 4), {"rope": {"bass": 1.0}}, VALUE, "rope: got the key 'bass'"),

@@ -1,0 +1,57 @@
+// How a row is kept: the K, or the V, of one token for one KV head, in a cell and wherever cells go.
+//
+// Concept. A row of `dim` numbers is cut into blocks of neighbours, and every block takes the same bytes:
+//
+//     float16    |h|h|h|h| ...                        a block is one number of 2 bytes
+//     (q8_0)     |scale, 32 numbers|scale, 32 ...     a block is 32 numbers of 34 bytes
+//
+// A format is one entry of a table (`cell_formats`). From it follow the bytes of rows, pools, images and sections, what
+// caches accept and give back, its name, its code in files, and which loads and stores kernels are built with
+// (kernels/cell_format.clh). Nobody else knows the size of a row: what is moved is moved in whole rows.
+//
+// Threads: pure; the entries live for ever. Units: numbers, bytes, and words of `word`, in which the memory of cells is
+// addressed on the device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/dtype.h"
+
+namespace kvtrie {
+
+struct CellFormat {
+  const char* name;
+  DType rows;                   // of rows that are read out of cells; what is put may be of any dtype of floats
+  DType word;                   // a block is a whole number of words
+  std::uint32_t block_numbers;  // a row is a whole number of blocks
+  std::uint32_t block_bytes;
+  std::uint8_t code;  // in files and stored values (docs/format.md), and CELL_FORMAT of kernels: never given twice
+  bool in_caches;     // false: rows that are put may be kept so, cells only in host memory
+  // Between one row and its numbers. REQUIRES: `count` is a whole number of blocks.
+  void (*store)(const float* numbers, std::size_t count, std::byte* row) noexcept;
+  void (*load)(const std::byte* row, std::size_t count, float* numbers) noexcept;
+
+  // Every number is by itself and of the dtype of `rows`: such rows are copied bit by bit.
+  constexpr bool plain() const noexcept { return block_numbers == 1; }
+  constexpr std::uint64_t row_bytes(std::uint64_t dim) const noexcept { return dim / block_numbers * block_bytes; }
+  std::size_t word_bytes() const noexcept { return size_of(word); }
+  std::uint64_t row_words(std::uint64_t dim) const noexcept { return row_bytes(dim) / word_bytes(); }
+  std::uint64_t dim_of(std::uint64_t words) const noexcept {
+    return words * word_bytes() / block_bytes * block_numbers;
+  }
+};
+
+// Every format that has a code, in the order of the codes.
+std::span<const CellFormat> cell_formats() noexcept;
+// The format that keeps numbers of this dtype as they are; null: there is none.
+const CellFormat* plain_format(DType dtype) noexcept;
+// A format that caches keep cells in, by name; null: there is none.
+const CellFormat* find_cell_format(std::string_view name) noexcept;
+// The names that it finds, as a text: "float32 or float16".
+const std::string& cell_format_names();
+
+}  // namespace kvtrie

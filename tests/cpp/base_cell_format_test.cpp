@@ -1,0 +1,161 @@
+// Every format of the table, and one in blocks that is not in it.
+#include "base/cell_format.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/convert.h"
+#include "blocked_format.h"
+
+namespace kvtrie {
+namespace {
+
+std::vector<CellFormat> all_formats() {
+  std::vector<CellFormat> formats(cell_formats().begin(), cell_formats().end());
+  formats.push_back(testing::kBlocks);
+  return formats;
+}
+
+// Numbers of several sizes in every block, with zeros and both signs.
+std::vector<float> row_of(std::size_t count) {
+  std::vector<float> numbers(count);
+  for (std::size_t i = 0; i < count; ++i)
+    numbers[i] = std::ldexp(static_cast<float>(static_cast<int>(i * 37 % 201) - 100), static_cast<int>(i / 32 % 5) - 6);
+  return numbers;
+}
+
+std::vector<std::byte> stored(const CellFormat& format, const std::vector<float>& numbers) {
+  std::vector<std::byte> row(format.row_bytes(numbers.size()), std::byte{0xee});
+  format.store(numbers.data(), numbers.size(), row.data());
+  return row;
+}
+
+std::vector<float> loaded(const CellFormat& format, const std::vector<std::byte>& row) {
+  std::vector<float> numbers(row.size() / format.block_bytes * format.block_numbers);
+  format.load(row.data(), numbers.size(), numbers.data());
+  return numbers;
+}
+
+// What a number may move by: half a step of the format. `largest`: of its block.
+float allowed(const CellFormat& format, float number, float largest) {
+  if (format.rows == DType::kFloat32 && format.plain()) return 0.0f;
+  if (!format.plain()) return largest / 127.0f * 0.51f;
+  return std::fabs(number) * (format.rows == DType::kFloat16 ? 0x1p-11f : 0x1p-8f);
+}
+
+// The file format and the kernels name formats by these numbers.
+TEST(CellFormat, TheTableIsWhatFilesHave) {
+  struct Entry {
+    const char* name;
+    std::uint64_t bytes_of_64;
+    bool in_caches;
+  };
+  const std::vector<Entry> wanted{{"float32", 256, true}, {"float16", 128, true}, {"bfloat16", 128, false}};
+  ASSERT_EQ(cell_formats().size(), wanted.size());
+  for (std::size_t code = 0; code < wanted.size(); ++code) {
+    const CellFormat& format = cell_formats()[code];
+    EXPECT_EQ(format.code, code);
+    EXPECT_EQ(format.name, std::string(wanted[code].name));
+    EXPECT_EQ(format.row_bytes(64), wanted[code].bytes_of_64);
+    EXPECT_EQ(format.in_caches, wanted[code].in_caches);
+  }
+}
+
+TEST(CellFormat, EveryEntryAgreesWithItself) {
+  std::set<std::string> names;
+  std::set<int> codes;
+  for (const CellFormat& format : all_formats()) {
+    EXPECT_TRUE(names.insert(format.name).second) << format.name;
+    EXPECT_TRUE(codes.insert(format.code).second) << format.name;
+    EXPECT_GT(format.block_numbers, 0u) << format.name;
+    EXPECT_EQ(format.block_bytes % size_of(format.word), 0u) << format.name;  // memory is counted in words
+    EXPECT_EQ(size_of(format.word) % 2, 0u) << format.name;                   // cells_edit.cl fills 16 bits at a time
+    const CellFormat* rows = plain_format(format.rows);  // what is read out is again rows that can be put
+    ASSERT_NE(rows, nullptr) << format.name;
+    EXPECT_TRUE(rows->plain()) << format.name;
+    if (!format.plain()) continue;
+    EXPECT_EQ(format.word, format.rows) << format.name;
+    EXPECT_EQ(format.block_bytes, size_of(format.rows)) << format.name;
+    EXPECT_EQ(format.name, std::string(name_of(format.rows)));
+  }
+}
+
+TEST(CellFormat, BytesFollowFromBlocks) {
+  for (const CellFormat& format : all_formats()) {
+    EXPECT_EQ(format.row_bytes(0), 0u) << format.name;
+    for (std::uint64_t blocks = 1; blocks < 9; ++blocks) {
+      const std::uint64_t dim = blocks * format.block_numbers;
+      EXPECT_EQ(format.row_bytes(dim), blocks * format.block_bytes) << format.name;
+      EXPECT_EQ(format.row_words(dim) * size_of(format.word), format.row_bytes(dim)) << format.name;
+      EXPECT_EQ(format.dim_of(format.row_words(dim)), dim) << format.name;
+    }
+    const std::uint64_t largest = std::numeric_limits<std::uint32_t>::max() / format.block_numbers;  // no overflow
+    EXPECT_EQ(format.row_bytes(largest * format.block_numbers), largest * format.block_bytes) << format.name;
+  }
+  EXPECT_EQ(testing::kBlocks.row_bytes(128), 136u);
+}
+
+TEST(CellFormat, RowsComeBackWithinHalfAStep) {
+  for (const CellFormat& format : all_formats()) {
+    const std::vector<float> numbers = row_of(std::size_t{8} * format.block_numbers);
+    const std::vector<float> back = loaded(format, stored(format, numbers));
+    ASSERT_EQ(back.size(), numbers.size());
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const std::size_t block = i / format.block_numbers * format.block_numbers;
+      float largest = 0.0f;
+      for (std::size_t j = block; j < block + format.block_numbers; ++j)
+        largest = std::max(largest, std::fabs(numbers[j]));
+      EXPECT_LE(std::fabs(back[i] - numbers[i]), allowed(format, numbers[i], largest)) << format.name << " " << i;
+    }
+    EXPECT_EQ(loaded(format, stored(format, back)), back) << format.name << ": what was kept once is exact";
+  }
+}
+
+// A block's bytes depend on its own numbers alone, and lie where the format says.
+TEST(CellFormat, BlocksDoNotReachIntoOneAnother) {
+  for (const CellFormat& format : all_formats()) {
+    const std::size_t size = format.block_numbers, blocks = 4;
+    const std::vector<float> numbers = row_of(blocks * size);
+    const std::vector<std::byte> row = stored(format, numbers);
+    for (std::size_t block = 0; block < blocks; ++block) {
+      const std::vector<float> own(numbers.begin() + static_cast<std::ptrdiff_t>(block * size),
+                                   numbers.begin() + static_cast<std::ptrdiff_t>((block + 1) * size));
+      const auto begin = row.begin() + static_cast<std::ptrdiff_t>(block * format.block_bytes);
+      EXPECT_EQ(std::vector<std::byte>(begin, begin + format.block_bytes), stored(format, own)) << format.name;
+      std::vector<float> others = numbers;
+      for (const std::size_t edge : {block * size, (block + 1) * size - 1}) others[edge] = 1000.0f;
+      const std::vector<std::byte> changed = stored(format, others);
+      for (std::size_t i = 0; i < row.size(); ++i)
+        if (i / format.block_bytes != block) {
+          EXPECT_EQ(changed[i], row[i]) << format.name << ", block " << block;
+        }
+    }
+  }
+}
+
+TEST(CellFormat, FreedCellsAreNaN) {
+  for (const CellFormat& format : all_formats()) {
+    const std::vector<std::byte> freed(format.row_bytes(format.block_numbers), std::byte{0xff});
+    for (const float number : loaded(format, freed)) EXPECT_TRUE(std::isnan(number)) << format.name;
+  }
+}
+
+TEST(CellFormat, IsFoundByDTypeAndByName) {
+  for (const CellFormat& format : cell_formats()) {
+    if (format.plain()) {
+      EXPECT_EQ(plain_format(format.rows), &format);
+    }
+    EXPECT_EQ(find_cell_format(format.name), format.in_caches ? &format : nullptr);
+  }
+  EXPECT_EQ(plain_format(DType::kInt32), nullptr);
+  EXPECT_EQ(find_cell_format("blocks"), nullptr);
+  EXPECT_EQ(cell_format_names(), "float32 or float16");
+}
+
+}  // namespace
+}  // namespace kvtrie

@@ -1,0 +1,225 @@
+// What follows from the format of cells: bytes of shapes, images and sections, and all that a host store does with
+// rows. Every format of the table, and one in blocks (blocked_format.h) that nobody but these tests has.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "blocked_format.h"
+#include "cache/cell_image.h"
+#include "cache/opencl_kv_store.h"
+#include "cache_helpers.h"
+#include "tensor_test.h"
+
+namespace kvtrie {
+namespace {
+
+using testing::kBlocks;
+
+class CellFormats : public ::testing::TestWithParam<const CellFormat*> {
+ protected:
+  static constexpr std::uint32_t kK = 64, kV = 32;
+
+  static KvShape shape(Cell cells = 200) { return {2, 2, kK, kV, cells, GetParam()}; }
+
+  static std::vector<std::int32_t> tokens(std::uint32_t count) {
+    std::vector<std::int32_t> numbers(count);
+    std::iota(numbers.begin(), numbers.end(), 1);
+    return numbers;
+  }
+
+  // Rows 0 .. count - 1 of every layer into cells from `cell` on.
+  static void put(KvStore& store, Cell cell, std::uint32_t count) {
+    const std::vector<RowRun> runs{{0, cell, count}};
+    const PreparedStepPtr step = store.prepare(runs, {}, count);
+    for (std::uint32_t layer = 0; layer < store.shape().layers; ++layer)
+      store.put(layer, *step, rows_of(layer, count, false), rows_of(layer, count, true));
+  }
+
+  static Tensor rows_of(std::uint32_t layer, std::uint32_t count, bool value) {
+    return testing::encoded(shape(), tokens(count), static_cast<std::int32_t>(layer), value);
+  }
+
+  // What the format makes of `rows`: kept and read again.
+  static std::vector<float> kept(const Tensor& rows) {
+    const auto numbers = rows.host_span<float>();
+    std::vector<std::byte> bytes(GetParam()->row_bytes(numbers.size()));
+    std::vector<float> back(numbers.size());
+    GetParam()->store(numbers.data(), numbers.size(), bytes.data());
+    GetParam()->load(bytes.data(), back.size(), back.data());
+    return back;
+  }
+
+  static std::vector<float> numbers(const Tensor& rows) {
+    std::vector<float> result(rows.size());
+    plain_format(rows.dtype())->load(rows.host_data(), result.size(), result.data());
+    return result;
+  }
+
+  // Whether these cells hold the rows that `put` put there, in order.
+  static bool holds(HostKvStore& store, const CellSpans& spans, std::uint32_t count) {
+    for (std::uint32_t layer = 0; layer < 2; ++layer) {
+      const auto [k, v] = store.rows(layer, spans);
+      if (k.dtype() != GetParam()->rows || v.dtype() != GetParam()->rows) return false;
+      if (numbers(k) != kept(rows_of(layer, count, false)) || numbers(v) != kept(rows_of(layer, count, true)))
+        return false;
+    }
+    return true;
+  }
+};
+
+TEST_P(CellFormats, BytesOfShapesAndSectionsAreThoseOfTheirRows) {
+  const CellFormat& format = *GetParam();
+  const std::uint64_t cell = 2 * 2 * (format.row_bytes(kK) + format.row_bytes(kV));
+  EXPECT_EQ(shape().bytes_per_cell(), cell);
+  EXPECT_EQ(shape().bytes(), 200 * cell);
+  for (const std::uint32_t cells : {1u, 63u, 64u, 65u, 150u}) {
+    const CellImage image(shape(), cells);
+    EXPECT_EQ(image.bytes(), cells * cell);
+    std::uint64_t at = 0;
+    for (std::uint32_t layer = 0; layer < 2; ++layer)
+      for (const bool value : {false, true}) {
+        const std::uint64_t row = format.row_bytes(value ? kV : kK);
+        EXPECT_EQ(image.tensor_offset(layer, value), at);
+        for (std::uint32_t index = 0; index * kSectionTokens < cells; ++index) {
+          const SectionRange section = image.section(layer, value, index);
+          EXPECT_EQ(section.offset, at);
+          EXPECT_EQ(section.bytes, image.section_tokens(index) * 2 * row);
+          const std::uint32_t token = index * kSectionTokens, last = token + image.section_tokens(index) - 1;
+          EXPECT_EQ(image.row_offset(layer, value, 0, token), at);
+          EXPECT_EQ(image.row_offset(layer, value, 1, last), at + section.bytes - row);
+          EXPECT_EQ(at % format.block_bytes, 0u) << "a section begins with a block";
+          at += section.bytes;
+        }
+      }
+    EXPECT_EQ(at, image.bytes());
+  }
+}
+
+TEST_P(CellFormats, RowsAreKeptMovedAndReadBack) {
+  HostKvStore store(shape());
+  store.fill(0, 200, 0xff);
+  put(store, 10, 130);
+  EXPECT_TRUE(holds(store, {{10, 130, 0}}, 130));
+  store.move(std::vector<CellMove>{{10, 0, 130}});  // overlapping
+  EXPECT_TRUE(holds(store, {{0, 130, 0}}, 130));
+  store.move(std::vector<CellMove>{{0, 150, 40}, {40, 60, 90}});
+  EXPECT_TRUE(holds(store, {{150, 40, 0}, {60, 90, 40}}, 130));
+  store.fill(150, 1, 0xff);
+  EXPECT_FALSE(holds(store, {{150, 40, 0}, {60, 90, 40}}, 130));
+}
+
+TEST_P(CellFormats, ImagesComeBackByteForByteAndCutAnywhere) {
+  HostKvStore store(shape());
+  put(store, 3, 150);
+  const std::uint64_t bytes = CellImage(shape(), 150).bytes();
+  std::vector<std::byte> image(bytes, std::byte{0x5a}), other(bytes, std::byte{0xa5});
+  store.store_image(CellSpans{{3, 150, 20}}, 20, image.data(), 150);
+  store.store_image(CellSpans{{103, 50, 120}, {3, 100, 20}}, 20, other.data(), 150);
+  EXPECT_EQ(image, other) << "every byte was written, whatever the spans";
+  store.fill(0, 200, 0xff);
+  store.load_image(CellSpans{{0, 70, 20}, {100, 80, 90}}, 20, image.data(), 150);
+  EXPECT_TRUE(holds(store, {{0, 70, 0}, {100, 80, 70}}, 150));
+
+  std::vector<std::byte> tail(CellImage(shape(), 101).bytes());  // sections begin elsewhere
+  copy_rows(shape(), image.data(), {20, 150}, tail.data(), {69, 101}, 69, 170);
+  HostKvStore second(shape());
+  second.load_image(CellSpans{{0, 101, 69}}, 69, tail.data(), 101);
+  for (std::uint32_t layer = 0; layer < 2; ++layer) {
+    const auto [k, v] = second.rows(layer, CellSpans{{0, 101, 69}});
+    const auto [wanted_k, wanted_v] = store.rows(layer, CellSpans{{49, 21, 69}, {100, 80, 90}});
+    EXPECT_EQ(numbers(k), numbers(wanted_k));
+    EXPECT_EQ(numbers(v), numbers(wanted_v));
+  }
+}
+
+// The bits of a float32 store that holds what the format makes of the rows.
+TEST_P(CellFormats, AttentionReadsWhatIsKept) {
+  constexpr std::uint32_t kRows = 40;
+  HostKvStore store(shape());
+  KvShape exact = shape();
+  exact.format = plain_format(DType::kFloat32);
+  HostKvStore wanted(exact);
+  const CellSpans keys{{7, kRows, 0}};
+  const std::vector<RowRun> runs{{0, 7, kRows}};
+  const std::vector<ops::QueryRows> queries{{0, kRows, 0, keys}};
+  const PreparedStepPtr step = store.prepare(runs, queries, kRows), other = wanted.prepare(runs, queries, kRows);
+  const Tensor k = rows_of(1, kRows, false), v = rows_of(1, kRows, true);
+  store.put(1, *step, k, v);
+  wanted.put(1, *other, Tensor::from_host(nullptr, DType::kFloat32, k.shape(), kept(k).data()),
+             Tensor::from_host(nullptr, DType::kFloat32, v.shape(), kept(v).data()));
+  Tensor q = Tensor::host(DType::kFloat32, {kRows, 4, kK});
+  for (std::size_t i = 0; i < q.size(); ++i) q.host_span<float>()[i] = 1e-4f * static_cast<float>(i % 17);
+  EXPECT_EQ(numbers(store.attend(1, *step, q, {})), numbers(wanted.attend(1, *other, q, {})));
+}
+
+TEST_P(CellFormats, RotationIsThatOfTheNumbersAndLeavesTheRest) {
+  HostKvStore store(shape());
+  put(store, 0, 8);
+  const auto before = store.rows(0, CellSpans{{0, 8, 0}});
+  ops::RopeParams rope;
+  rope.dims = 40;  // ends inside a block of 32
+  store.rotate(CellSpans{{2, 3, 2}}, 9, std::vector<ops::RopeParams>(2, rope));
+  const auto after = store.rows(0, CellSpans{{0, 8, 0}});
+  EXPECT_EQ(numbers(after.second), numbers(before.second)) << "V";
+  const ops::RopeTable table = ops::rope_table(rope, kK);
+  const std::vector<float> was = numbers(before.first), is = numbers(after.first);
+  for (std::size_t row = 0; row < std::size_t{8} * 2; ++row) {
+    const bool turned = row / 2 >= 2 && row / 2 < 5;
+    for (std::size_t d = 0; d < kK; ++d) {
+      const std::size_t pair = d % 20;
+      const double angle = turned && d < 40 ? 9.0 * table.inverse_frequencies[pair] : 0.0;
+      const double x = was[row * kK + pair], y = was[row * kK + pair + 20];
+      const double exact = d >= 40 || !turned ? was[row * kK + d]
+                           : d < 20           ? x * std::cos(angle) - y * std::sin(angle)
+                                              : y * std::cos(angle) + x * std::sin(angle);
+      const double step = !turned ? 0.0 : GetParam()->plain() ? std::abs(exact) * 0x1p-8 + 1e-3 : 3000.0 / 127;
+      EXPECT_NEAR(is[row * kK + d], exact, step) << row << " " << d;
+    }
+  }
+}
+
+std::vector<const CellFormat*> all_formats() {
+  std::vector<const CellFormat*> formats{&kBlocks};
+  for (const CellFormat& format : cell_formats()) formats.push_back(&format);
+  return formats;
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, CellFormats, ::testing::ValuesIn(all_formats()),
+                         [](const auto& each) { return each.param->name; });
+
+TEST(CellFormatLimits, RowsAreWholeBlocks) {
+  const auto refused = [](std::uint32_t k_dim, std::uint32_t v_dim) -> std::string {
+    try {
+      validate({1, 1, k_dim, v_dim, 8, &kBlocks});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refused(64, 32), "");
+  EXPECT_EQ(refused(64, 0), "");
+  EXPECT_EQ(refused(80, 32), "[kv_shape] head_dim: got 80, allowed multiples of 32, a block of blocks");
+  EXPECT_EQ(refused(64, 48), "[kv_shape] v_head_dim: got 48, allowed multiples of 32, a block of blocks");
+}
+
+using CellFormatDevice = TensorTest;
+
+TEST_F(CellFormatDevice, TakesFormatsThatKernelsRead) {
+  for (const CellFormat* format : all_formats()) {
+    if (format->in_caches) {
+      EXPECT_EQ(OpenClKvStore(device_ptr(), {1, 1, 64, 64, 8, format}).shape().format, format);
+      continue;
+    }
+    try {
+      OpenClKvStore(device_ptr(), {1, 1, 64, 64, 8, format});
+      FAIL() << format->name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kType);
+      EXPECT_NE(std::string(error.what()).find("allowed float32 or float16"), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvtrie
