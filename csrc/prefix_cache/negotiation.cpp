@@ -52,9 +52,7 @@ ReusePlan Negotiation::report() const {
   ReusePlan report;
   report.matched = matched_;
   report.reusable = reach_.target;
-  report.bytes_moved = fetch_.bytes;
-  if (report.reusable > 0) report.tier = state_.tier_of(fetch_);
-  report.reason = lowered_ != ReasonCode::kNone ? reason_for(lowered_) : reach_.reason;
+  report.reason = reason_for(lowered_ != ReasonCode::kNone ? lowered_ : reach_.reason);
   return report;
 }
 

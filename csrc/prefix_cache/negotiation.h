@@ -45,7 +45,7 @@ class Negotiation {
 
   // What was offered cannot be had: from now on only what is on the device.
   void stay_on_device(ReasonCode why);
-  // Of the last look: reusable is the target, bytes are those still missing there.
+  // Of the last look, without what it takes to get there: tier and bytes.
   ReusePlan report() const;
 
  private:

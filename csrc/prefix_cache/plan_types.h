@@ -49,7 +49,7 @@ struct Path {
 // The deepest offset that all caches can reach on a path.
 struct Reach {
   std::int32_t target = 0;
-  Reason reason;  // why it is not the match
+  ReasonCode reason = ReasonCode::kNone;  // why it is not the match
 };
 
 // What has to come from lower tiers before a session can stand at `target`.

@@ -310,7 +310,10 @@ ReusePlan PrefixCache::plan(std::string_view name_space, std::span<const Token> 
   if (root == nullptr) return {};
   Negotiation negotiation(*state_, {root, tokens, 0, atomic}, static_cast<std::int32_t>(tokens.size()) - 1);
   negotiation.look();
-  return negotiation.report();
+  ReusePlan plan = negotiation.report();
+  plan.bytes_moved = negotiation.fetch().bytes;
+  if (plan.reusable > 0) plan.tier = state_->tier_of(negotiation.fetch());
+  return plan;
 }
 
 std::int32_t PrefixCache::restore(std::string_view name_space, std::span<const Token> tokens) {

@@ -173,7 +173,7 @@ Reach PrefixCacheState::reach(const Path& path, std::int32_t computed, std::int3
       lower(std::max(computed, atomic.begin_of(target)), ReasonCode::kAtomic);
     }
   }
-  return {std::max(target, computed), reason_for(code)};
+  return {std::max(target, computed), code};
 }
 
 Session* PrefixCacheState::standing_at(const Node* node) const {

@@ -14,8 +14,7 @@ namespace {
 constexpr std::int32_t kFullLayer = 0, kWindowLayer = 1, kRecurrentLayer = 2;
 constexpr auto kMost = static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max());
 constexpr std::uint32_t kWindowChunk = 512;
-// With a window, room is looked for in the whole tree, so more than is needed is let go of at a time. Else exactly
-// that.
+// With a window, some more than is needed is let go of at a time. Else exactly that.
 constexpr std::uint32_t kWindowGrowth = 256;
 
 KvShape shape_of(std::uint32_t cells) {
