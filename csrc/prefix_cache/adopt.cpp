@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "prefix_cache/calls.h"
 #include "prefix_cache/negotiation.h"
 #include "prefix_cache/prefix_cache_state.h"
 

@@ -71,6 +71,7 @@ Entry::~Entry() {
 }
 
 void Entry::require_open() const {
+  state_.mutex.assert_held();  // by lock_
   if (state_.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache was closed during the call");
 }
 
@@ -115,7 +116,6 @@ void PrefixCacheState::close(Entry& entry) noexcept {
 
 // What sessions leave is written before the tree goes; from then on the files stay.
 void PrefixCacheState::take_apart(Entry& entry) noexcept {
-  mutex.assert_held();  // by the entry
   outside.wait_for_others(mutex);
   while (!sessions.empty()) detach(**sessions.begin());
   {

@@ -9,9 +9,8 @@
 //
 // What A may meet when it comes back, and what becomes of it:
 //
-//     nodes cut, joined, moved    A looks everything up again; what it builds on is held (PathHold,
-//     prefix_cache_state.h) its session was closed      only marked: A throws kClosed where it next uses the session,
-//     and A's end gives back
+//     nodes cut, joined, moved    A looks everything up again; what it builds on is held (PathHold, holds.h)
+//     its session was closed      only marked: A throws kClosed where it next uses the session, and A's end gives back
 //                                 what the session holds (SessionCall)
 //     the cache was closed        A throws kClosed at once
 //
@@ -22,46 +21,25 @@
 // A forked process has a copy of the cache that cannot be used: every call is refused there, and closing and ending do
 // nothing.
 //
-// Threads: an Entry belongs to the thread that made it. `Outside` is guarded by the cache's mutex.
+// Threads: an Entry belongs to the thread that made it.
 #pragma once
 
-#include <memory>
-#include <thread>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "base/mutex.h"
+#include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {
 
-class Session;
-struct PrefixCacheState;
-
-// The calls that are outside now.
-class CallsOutside {
- public:
-  void add(std::thread::id thread) { threads_.push_back(thread); }
-  void remove(std::thread::id thread) noexcept;
-  bool has(std::thread::id thread) const noexcept;
-  bool empty() const noexcept { return threads_.empty(); }
-  // Until none is outside but those of this thread. `mutex`: the cache's.
-  void wait_for_others(Mutex& mutex) KVTRIE_REQUIRES(mutex);
-
- private:
-  bool only(std::thread::id thread) const noexcept;
-  std::vector<std::thread::id> threads_;  // one entry for each call: calls nest in callbacks
-  Condition came_back_;
-};
-
 // The frame of one public call: reads the clock, takes the mutex, and when it ends takes the checksums of what the call
 // paged out, after the mutex is free again.
-class Entry {
+class KVTRIE_SCOPED_CAPABILITY Entry {
  public:
   // Throws kClosed when the cache is closed, unless `allow_closed`; kNotSupported in a process that was forked from the
   // cache's own (base/fork.h).
-  explicit Entry(PrefixCacheState& state, bool allow_closed = false);
-  ~Entry();
+  explicit Entry(PrefixCacheState& state, bool allow_closed = false) KVTRIE_ACQUIRE(state.mutex);
+  ~Entry() KVTRIE_RELEASE();
   Entry(const Entry&) = delete;
   Entry& operator=(const Entry&) = delete;
 

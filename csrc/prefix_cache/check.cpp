@@ -29,7 +29,7 @@ void check_held(const Held& held, const Node& node, const std::string& name, Fin
 }
 
 void check_point(const PrefixCacheState& cache, const Node& node, const NodeState& state, const std::string& name,
-                 Findings& findings) {
+                 Findings& findings) KVTRIE_REQUIRES(cache.mutex) {
   const RestorePoint& point = state.point();
   if (!point.exists()) return;
   const std::size_t windows = point.windows.size();
@@ -181,7 +181,7 @@ std::vector<std::string> PrefixCacheState::check() const {
   places.check(findings);
   points.check(findings);
   std::uint64_t pinned = 0;
-  trie.visit([&](Node& node) {
+  trie.visit([&](Node& node) KVTRIE_REQUIRES(mutex) {
     if (node.is_root()) return;
     check_node(node, findings);
     pinned += state_of(&node).pins;

@@ -34,7 +34,8 @@ void PrefixCacheState::remove_pin(std::vector<Pin>::iterator pin) {
 
 void PrefixCacheState::expire_pins() {
   while (true) {
-    const auto over = std::find_if(pins.begin(), pins.end(), [&](const Pin& pin) { return now >= pin.until; });
+    const auto over =
+        std::find_if(pins.begin(), pins.end(), [&](const Pin& pin) KVTRIE_REQUIRES(mutex) { return now >= pin.until; });
     if (over == pins.end()) return;
     state_of(over->node).last_used_seconds = now;  // it was wanted until now
     remove_pin(over);

@@ -21,7 +21,7 @@ PrefixCacheStats PrefixCacheState::stats() const {
   stats.tokens = trie.token_count();
   stats.device_tokens = places.device_tokens();
   if (disk != nullptr) {
-    trie.visit([&](const Node& node) {
+    trie.visit([&](const Node& node) KVTRIE_REQUIRES(mutex) {
       if (!node.is_root() && tier_of(state_of(&node)) == Tier::kDisk) stats.disk_tokens += state_of(&node).length();
     });
   }
@@ -70,7 +70,7 @@ std::vector<NodeInfo> PrefixCacheState::nodes() const {
   for (const Session* session : sessions) ++standing[session->ahead_ != nullptr ? session->ahead_ : session->node_];
   std::unordered_map<const Node*, std::int32_t> index;
   std::vector<NodeInfo> infos;
-  trie.visit([&](Node& node) {
+  trie.visit([&](Node& node) KVTRIE_REQUIRES(mutex) {
     index[&node] = static_cast<std::int32_t>(infos.size());
     NodeInfo info;
     info.tokens.assign(node.tokens().begin(), node.tokens().end());

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "prefix_cache/calls.h"
 #include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {
@@ -198,7 +199,7 @@ bool PrefixCacheState::let_go_of_live_files() {
 }
 
 void PrefixCacheState::lower_disk_cap(std::uint64_t cap) {
-  const auto kept = [&] { return disk->budget().used() - disk->doomed_bytes(); };
+  const auto kept = [&]() KVTRIE_REQUIRES(mutex) { return disk->budget().used() - disk->doomed_bytes(); };
   while (kept() > cap) {
     Node* victim = trie.victim(kDiskOrder);
     if (victim != nullptr && leave_disk(victim)) continue;

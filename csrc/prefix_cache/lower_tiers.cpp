@@ -138,7 +138,8 @@ bool PrefixCacheState::make_disk_room(std::uint64_t bytes, const Node* below) {
 bool PrefixCacheState::leave_disk(Node* node) {
   NodeState& state = state_of(node);
   bool last_copy = false, under_way = false;
-  state.visit_blobs([&](const BlobPtr& blob) { under_way = under_way || places.is_being_written(blob); });
+  state.visit_blobs([&](const BlobPtr& blob)
+                        KVTRIE_REQUIRES(mutex) { under_way = under_way || places.is_being_written(blob); });
   if (under_way) return false;
   state.visit_blobs([&](const BlobPtr& blob) {
     if (!blob->saved()) return;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "prefix_cache/calls.h"
 #include "prefix_cache/exchange.h"
 #include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache.h"
@@ -22,7 +23,7 @@ void require_freeable(std::uint64_t nbytes, std::uint64_t freeable, std::string_
 }
 
 // The tail of a victim that is worth `bytes`, counted in tokens of full attention.
-Node* tail_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) {
+Node* tail_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) KVTRIE_REQUIRES(state.mutex) {
   const std::uint64_t each = std::max<std::uint64_t>(1, state.bytes_per_token());
   const std::uint64_t tokens = (bytes + each - 1) / each;
   const std::uint32_t length = state_of(victim).length();
@@ -62,7 +63,7 @@ bool PrefixCache::flush() {
 
 namespace {
 
-void require_tier(const PrefixCacheState& state, Tier to) {
+void require_tier(const PrefixCacheState& state, Tier to) KVTRIE_REQUIRES(state.mutex) {
   require(to == Tier::kHost || to == Tier::kDisk || to == Tier::kStore, "page_out", "to: got '", name_of(to),
           "', allowed 'host', 'disk' or 'store'");
   if (state.host == nullptr) fail(ErrorKind::kNotSupported, "page_out", "there is no host tier (host_bytes is 0)");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "prefix_cache/holds.h"
 #include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {
@@ -10,6 +11,7 @@ Negotiation::Negotiation(PrefixCacheState& state, const Prompt& prompt, std::int
     : state_(state), prompt_(prompt), limit_(limit) {}
 
 bool Negotiation::look() {
+  state_.mutex.assert_held();  // as the header says
   while (true) {
     path_ = state_.find_path(prompt_.from, prompt_.rest);
     matched_ = std::max(matched_, path_.matched);

@@ -19,12 +19,12 @@
 #include <span>
 
 #include "prefix_cache/plan_types.h"
+#include "prefix_cache/prefix_cache_state.h"
 #include "prefix_cache/reuse_plan.h"
 
 namespace kvtrie {
 
 class AtomicSpans;
-struct PrefixCacheState;
 
 class Negotiation {
  public:
@@ -49,8 +49,8 @@ class Negotiation {
   ReusePlan report() const;
 
  private:
-  bool lower_to_what_pays();
-  bool lower_to_what_fits();
+  bool lower_to_what_pays() KVTRIE_REQUIRES(state_.mutex);
+  bool lower_to_what_fits() KVTRIE_REQUIRES(state_.mutex);
 
   PrefixCacheState& state_;
   Prompt prompt_;

@@ -15,7 +15,8 @@ Owner PrefixCacheState::tenant_of(std::string_view name_space) {
   const auto known = tenants.find(name_space);
   if (known != tenants.end()) return known->second;
   if (tenants.size() >= tenants_pruned_at) {
-    std::erase_if(tenants, [&](const auto& each) { return trie.find_root(each.first) == nullptr; });
+    std::erase_if(tenants,
+                  [&](const auto& each) KVTRIE_REQUIRES(mutex) { return trie.find_root(each.first) == nullptr; });
     tenants_pruned_at = std::max<std::size_t>(64, 2 * tenants.size());
   }
   return tenants.emplace(std::string(name_space), next_tenant++).first->second;

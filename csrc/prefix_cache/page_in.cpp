@@ -4,6 +4,8 @@
 #include <string>
 
 #include "base/log.h"
+#include "prefix_cache/calls.h"
+#include "prefix_cache/holds.h"
 #include "prefix_cache/prefix_cache_state.h"
 #include "prefix_cache/stage.h"
 
@@ -104,7 +106,7 @@ std::int32_t PrefixCacheState::within_reach(const Path& path, std::int32_t compu
 PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32_t computed, std::int32_t wanted,
                                                    std::uint64_t& bytes_moved, Entry& entry) {
   const std::int32_t target = within_reach(found, computed, wanted);
-  const auto missing_now = [&](const Path& path) {
+  const auto missing_now = [&](const Path& path) KVTRIE_REQUIRES(mutex) {
     return target == wanted ? missing(path, computed, target) : missing_nodes(path, computed, target);
   };
   Path path{cut_at(found, target), found.matched};
@@ -126,7 +128,9 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
   path.nodes.clear();
   for (Node* node = deepest; node != above && !node->is_root(); node = node->parent()) path.nodes.push_back(node);
   std::reverse(path.nodes.begin(), path.nodes.end());
-  const auto reachable = [&] { return target < wanted || reach(path, computed, target, {}, false).target == target; };
+  const auto reachable = [&]() KVTRIE_REQUIRES(mutex) {
+    return target < wanted || reach(path, computed, target, {}, false).target == target;
+  };
   if (path.nodes.empty() || !reachable()) return PageIn::kChanged;
   const Fetch fetch = missing_now(path);
   if (fetch.empty()) return PageIn::kDone;

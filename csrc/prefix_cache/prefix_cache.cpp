@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "prefix_cache/calls.h"
 #include "prefix_cache/media.h"
 #include "prefix_cache/negotiation.h"
 #include "prefix_cache/prefix_cache_state.h"
@@ -95,7 +96,8 @@ void PrefixCacheState::open_store() {
   exchange = std::make_unique<Exchange>(*this, room);
 }
 
-void PrefixCacheState::open_disk() {
+// Part of the constructor: nobody else has the cache yet.
+void PrefixCacheState::open_disk() KVTRIE_NO_THREAD_SAFETY_ANALYSIS {
   if (options.disk.empty()) return;
   require(!options.fingerprint.empty(), "prefix_cache",
           "fingerprint: got '', allowed the name of the weights: what is on a disk outlives the process");

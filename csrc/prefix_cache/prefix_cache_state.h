@@ -1,8 +1,8 @@
 // The inside of a PrefixCache: what its mutex guards, and the operations that PrefixCache, Session and Step are made
 // of.
 //
-// Every member function expects the mutex to be held (through an `Entry`) unless it says otherwise. Lock order: this
-// mutex, then a cache's, then a device's.
+// What expects the mutex to be held, through an `Entry`, says so (base/mutex.h). Lock order: this mutex, then a
+// cache's, then a device's.
 //
 //   calls.h             how calls begin, wait outside the mutex and end; closing
 //   publish.cpp         what sessions computed becomes nodes
@@ -45,7 +45,7 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/mutex.h"
-#include "prefix_cache/calls.h"
+#include "prefix_cache/calls_outside.h"
 #include "prefix_cache/cost_model.h"
 #include "prefix_cache/coverage.h"
 #include "prefix_cache/exchange.h"
@@ -60,6 +60,8 @@
 #include "store/disk_tier.h"
 
 namespace kvtrie {
+
+class Entry;
 
 struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   PrefixCacheState(CacheSet set, PrefixCacheOptions options);
@@ -80,7 +82,6 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::uint32_t longest = 0;              // tokens a session may have: cells of the smallest full cache
   std::uint32_t pin_cap = 0;              // tokens that pins may hold
   std::shared_ptr<ByteBudget> host;       // null: no host tier
-  std::shared_ptr<DiskTier> disk;         // null: no disk tier; guarded by `mutex`, since closing lets go of it
   std::vector<SnapshotCache> identities;  // of the caches, for snapshots
   void open_disk();                       // by the constructor
   void open_store();                      // the same
@@ -88,287 +89,313 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
   mutable Mutex mutex;
-  CostModel costs;
-  NodeCosts node_costs;               // the nodes refer to it
-  std::deque<StepTimingPtr> timings;  // of complete steps, as they were enqueued
-  Trie trie;
-  NodePlaces places{trie, orders};
-  RestorePoints points{trie, places, orders, options.checkpoint_every};
-  std::set<Session*> sessions;
-  std::vector<Pin> pins;                                         // one per pin
-  double next_expiry = std::numeric_limits<double>::infinity();  // nothing expires before
-  std::map<std::string, Owner, std::less<>> tenants;             // numbers of namespaces; those without a root may go
-  Owner next_tenant = kFirstTenant;
-  std::size_t tenants_pruned_at = 64;
-  std::list<Hold> paths_in_use;      // of calls that let go of the mutex for a while
-  std::vector<ArrivalPtr> arrivals;  // page-ins the device may still be reading
-  std::vector<BlobPtr> unsealed;     // page-outs whose checksums are still to be taken
-  bool tails_are_shared = false;     // some sequences hold the same unpublished cells
-  std::uint64_t walks = 0;           // numbers the walks that mark nodes
-  InUse in_use;                      // of the call that makes room now
-  PrefixCacheStats totals;           // only the totals are kept here
-  CallsOutside outside;              // calls that wait with the mutex free
-  bool closed = false;
-  bool closing_is_left = false;             // to the last call that is outside
-  double now = 0;                           // the clock at the start of the present call
-  double next_sweep = 0;                    // with a ttl: when to look for unused state again
-  std::optional<double> not_writing_since;  // when the disk tier was first seen switched off
+  std::shared_ptr<DiskTier> disk KVTRIE_GUARDED_BY(mutex);  // null: no disk tier, or closed
+  CostModel costs KVTRIE_GUARDED_BY(mutex);
+  NodeCosts node_costs KVTRIE_GUARDED_BY(mutex);               // the nodes refer to it
+  std::deque<StepTimingPtr> timings KVTRIE_GUARDED_BY(mutex);  // of complete steps, as they were enqueued
+  Trie trie KVTRIE_GUARDED_BY(mutex);
+  NodePlaces places KVTRIE_GUARDED_BY(mutex){trie, orders};
+  RestorePoints points KVTRIE_GUARDED_BY(mutex){trie, places, orders, options.checkpoint_every};
+  std::set<Session*> sessions KVTRIE_GUARDED_BY(mutex);
+  std::vector<Pin> pins KVTRIE_GUARDED_BY(mutex);                                         // one per pin
+  double next_expiry KVTRIE_GUARDED_BY(mutex) = std::numeric_limits<double>::infinity();  // nothing expires before
+  // Numbers of namespaces; those without a root may go.
+  std::map<std::string, Owner, std::less<>> tenants KVTRIE_GUARDED_BY(mutex);
+  Owner next_tenant KVTRIE_GUARDED_BY(mutex) = kFirstTenant;
+  std::size_t tenants_pruned_at KVTRIE_GUARDED_BY(mutex) = 64;
+  std::list<Hold> paths_in_use KVTRIE_GUARDED_BY(mutex);      // of calls that let go of the mutex for a while
+  std::vector<ArrivalPtr> arrivals KVTRIE_GUARDED_BY(mutex);  // page-ins the device may still be reading
+  std::vector<BlobPtr> unsealed KVTRIE_GUARDED_BY(mutex);     // page-outs whose checksums are still to be taken
+  bool tails_are_shared KVTRIE_GUARDED_BY(mutex) = false;     // some sequences hold the same unpublished cells
+  std::uint64_t walks KVTRIE_GUARDED_BY(mutex) = 0;           // numbers the walks that mark nodes
+  InUse in_use KVTRIE_GUARDED_BY(mutex);                      // of the call that makes room now
+  PrefixCacheStats totals KVTRIE_GUARDED_BY(mutex);           // only the totals are kept here
+  CallsOutside outside KVTRIE_GUARDED_BY(mutex);              // calls that wait with the mutex free
+  bool closed KVTRIE_GUARDED_BY(mutex) = false;
+  bool closing_is_left KVTRIE_GUARDED_BY(mutex) = false;             // to the last call that is outside
+  double now KVTRIE_GUARDED_BY(mutex) = 0;                           // the clock at the start of the present call
+  double next_sweep KVTRIE_GUARDED_BY(mutex) = 0;                    // with a ttl: when to look for unused state again
+  std::optional<double> not_writing_since KVTRIE_GUARDED_BY(mutex);  // when the disk tier was first seen switched off
 
   // --- calls.cpp -------------------------------------------------------------------------------------------------
-  void close(Entry& entry) noexcept;       // of PrefixCache; idempotent
-  void close(Session& session) noexcept;   // at once, or when the call that is on it ends; idempotent
-  void take_apart(Entry& entry) noexcept;  // what closing comes to. REQUIRES: closed. Lets go of the mutex
-  void remove_all() noexcept;              // every node
+  void close(Entry& entry) noexcept KVTRIE_REQUIRES(mutex);  // of PrefixCache; idempotent
+  // At once, or when the call that is on it ends; idempotent.
+  void close(Session& session) noexcept KVTRIE_REQUIRES(mutex);
+  // What closing comes to. REQUIRES: closed. Lets go of the mutex.
+  void take_apart(Entry& entry) noexcept KVTRIE_REQUIRES(mutex);
+  void remove_all() noexcept KVTRIE_REQUIRES(mutex);  // every node
 
   // --- publish.cpp -----------------------------------------------------------------------------------------------
-  void open(Session& session, std::string_view name_space);
-  void detach(Session& session) noexcept;      // it gives back what it holds. REQUIRES: no call is on it
-  void move_to(Session& session, Node* node);  // changes the lock; tidies up where it stood
-  void publish(Session& session);              // everything computed and not yet published
-  void try_join(Node* node);
+  void open(Session& session, std::string_view name_space) KVTRIE_REQUIRES(mutex);
+  // It gives back what it holds. REQUIRES: no call is on it.
+  void detach(Session& session) noexcept KVTRIE_REQUIRES(mutex);
+  void move_to(Session& session, Node* node) KVTRIE_REQUIRES(mutex);  // changes the lock; tidies up where it stood
+  void publish(Session& session) KVTRIE_REQUIRES(mutex);              // everything computed and not yet published
+  void try_join(Node* node) KVTRIE_REQUIRES(mutex);
   // The node of the path down to `node` that ends at `offset`, split off where there is none; 0: the root.
-  Node* node_ending_at(Node* node, std::int32_t offset);
+  Node* node_ending_at(Node* node, std::int32_t offset) KVTRIE_REQUIRES(mutex);
   std::int32_t published(const Session& session) const { return session.node_->end(); }
-  std::int32_t recorded(const Session& session) const;
-  std::span<const Token> unpublished(const Session& session) const;  // tokens from the published length on
-  Tokens path_tokens(const Node* node) const;
-  Tokens recorded_keys(const Session& session) const;  // of all its recorded tokens
+  std::int32_t recorded(const Session& session) const KVTRIE_REQUIRES(mutex);
+  // Tokens from the published length on.
+  std::span<const Token> unpublished(const Session& session) const KVTRIE_REQUIRES(mutex);
+  Tokens path_tokens(const Node* node) const KVTRIE_REQUIRES(mutex);
+  Tokens recorded_keys(const Session& session) const KVTRIE_REQUIRES(mutex);  // of all its recorded tokens
   Needs no_needs() const { return Needs(all_caches.size()); }
   SequenceId state_sequence(const Session& session, std::size_t recurrent) const {
     return session.sequences_[caches.size() + recurrent];
   }
-  void take_known(Session& session, const Path& path);
-  void add_fresh(Session& session, std::span<const Token> edge);
-  void lend_or_borrow(Session& session, std::size_t cache, NodeState& node);
+  void take_known(Session& session, const Path& path) KVTRIE_REQUIRES(mutex);
+  void add_fresh(Session& session, std::span<const Token> edge) KVTRIE_REQUIRES(mutex);
+  void lend_or_borrow(Session& session, std::size_t cache, NodeState& node) KVTRIE_REQUIRES(mutex);
 
   // --- steps.cpp -------------------------------------------------------------------------------------------------
   StepPtr make_step(const std::shared_ptr<PrefixCache>& owner, std::span<const SessionPtr> list, std::uint32_t chunk,
-                    bool adopt, Entry& entry);
-  void complete(Step& step);
-  void drop(Step& step) noexcept;
-  void drop_open_step(Session& session) noexcept;
-  void require_usable(const Session& session) const;  // kClosed, kDevice
-  void add_rows(Step& step, const Session& session, std::uint32_t chunk) const;
-  Needs needs_of(const Step& step) const;
-  void find_slots_for_captures(Step& step);
-  void claim_for(Step& step);
-  std::vector<WantedPoint> captures_between(const Session& session, std::int32_t end) const;
-  void make_points(Step& step, std::size_t index);
-  void settle_ahead(Session& session);
-  void trim_captures(Step& step, std::uint32_t slots) const;
+                    bool adopt, Entry& entry) KVTRIE_REQUIRES(mutex);
+  void complete(Step& step) KVTRIE_REQUIRES(mutex);
+  void drop(Step& step) noexcept KVTRIE_REQUIRES(mutex);
+  void drop_open_step(Session& session) noexcept KVTRIE_REQUIRES(mutex);
+  void require_usable(const Session& session) const KVTRIE_REQUIRES(mutex);  // kClosed, kDevice
+  void add_rows(Step& step, const Session& session, std::uint32_t chunk) const KVTRIE_REQUIRES(mutex);
+  Needs needs_of(const Step& step) const KVTRIE_REQUIRES(mutex);
+  void find_slots_for_captures(Step& step) KVTRIE_REQUIRES(mutex);
+  void claim_for(Step& step) KVTRIE_REQUIRES(mutex);
+  std::vector<WantedPoint> captures_between(const Session& session, std::int32_t end) const KVTRIE_REQUIRES(mutex);
+  void make_points(Step& step, std::size_t index) KVTRIE_REQUIRES(mutex);
+  void settle_ahead(Session& session) KVTRIE_REQUIRES(mutex);
+  void trim_captures(Step& step, std::uint32_t slots) const KVTRIE_REQUIRES(mutex);
 
   // --- step_times.cpp --------------------------------------------------------------------------------------------
-  void begin_timing(Step& step) noexcept;
-  void measure(Step& step);
-  void measure_again(Step& step);
-  void settle_times();  // of the steps that the device has finished
+  void begin_timing(Step& step) noexcept KVTRIE_EXCLUDES(mutex);
+  void measure(Step& step) KVTRIE_REQUIRES(mutex);
+  void measure_again(Step& step) KVTRIE_REQUIRES(mutex);
+  void settle_times() KVTRIE_REQUIRES(mutex);  // of the steps that the device has finished
   CompletionPtr mark() noexcept;
 
   // --- reach.cpp -------------------------------------------------------------------------------------------------
-  Path find_path(Node* from, std::span<const Token> rest) const;
+  Path find_path(Node* from, std::span<const Token> rest) const KVTRIE_REQUIRES(mutex);
   // From a session that stands at `computed` (its own cells cover what it sees there). `device_only`: without lower
   // tiers.
   Reach reach(const Path& path, std::int32_t computed, std::int32_t limit, const AtomicSpans& atomic,
-              bool device_only) const;
-  Fetch missing(const Path& path, std::int32_t computed, std::int32_t target) const;
-  Fetch missing_nodes(const Path& path, std::int32_t computed, std::int32_t target) const;  // full attention only
+              bool device_only) const KVTRIE_REQUIRES(mutex);
+  Fetch missing(const Path& path, std::int32_t computed, std::int32_t target) const KVTRIE_REQUIRES(mutex);
+  // Full attention only.
+  Fetch missing_nodes(const Path& path, std::int32_t computed, std::int32_t target) const KVTRIE_REQUIRES(mutex);
   // A live session that stands at the node's end between two steps: its state and window are as good as a restore
   // point.
-  Session* standing_at(const Node* node) const;
+  Session* standing_at(const Node* node) const KVTRIE_REQUIRES(mutex);
   std::vector<WindowSource> window_of(const Path& path, std::size_t cache, std::int32_t computed,
-                                      std::int32_t target) const;
-  InUse use_of(const Path& path, std::int32_t computed, std::int32_t target) const;
+                                      std::int32_t target) const KVTRIE_REQUIRES(mutex);
+  InUse use_of(const Path& path, std::int32_t computed, std::int32_t target) const KVTRIE_REQUIRES(mutex);
   // Up to where the full attention of `fetch` fits on the device; more than its target when all does.
-  std::int32_t fitting_length(const Path& path, const Fetch& fetch);
-  bool points_fit(const Needs& needs);  // windows and states
+  std::int32_t fitting_length(const Path& path, const Fetch& fetch) KVTRIE_REQUIRES(mutex);
+  bool points_fit(const Needs& needs) KVTRIE_REQUIRES(mutex);  // windows and states
   // Up to where loading what is missing is not slower than computing it; `target` where that is not known.
-  std::int32_t worth_loading(const Fetch& fetch, std::int32_t target) const;
+  std::int32_t worth_loading(const Fetch& fetch, std::int32_t target) const KVTRIE_REQUIRES(mutex);
 
   // --- adopt.cpp -------------------------------------------------------------------------------------------------
   // Moves `session` as deep as the tree and `limit` allow, bringing state back from lower tiers (negotiation.h). May
   // let go of the mutex.
-  ReusePlan advance(Session& session, std::int32_t limit, Entry& entry);
-  void adopt(Session& session, const Path& path, std::int32_t target);
-  std::vector<Node*> cut_at(const Path& path, std::int32_t target);  // its nodes, one of which ends there now
-  void share_live_state(std::span<Node* const> nodes, std::int32_t target);
-  void stand_on_window(Session& session, std::size_t cache, std::span<Node* const> nodes, std::int32_t target);
-  void borrow_ahead(Session& session, const Path& path);
-  void drop_ahead(Session& session) noexcept;
+  ReusePlan advance(Session& session, std::int32_t limit, Entry& entry) KVTRIE_REQUIRES(mutex);
+  void adopt(Session& session, const Path& path, std::int32_t target) KVTRIE_REQUIRES(mutex);
+  // Its nodes, one of which ends there now.
+  std::vector<Node*> cut_at(const Path& path, std::int32_t target) KVTRIE_REQUIRES(mutex);
+  void share_live_state(std::span<Node* const> nodes, std::int32_t target) KVTRIE_REQUIRES(mutex);
+  void stand_on_window(Session& session, std::size_t cache, std::span<Node* const> nodes, std::int32_t target)
+      KVTRIE_REQUIRES(mutex);
+  void borrow_ahead(Session& session, const Path& path) KVTRIE_REQUIRES(mutex);
+  void drop_ahead(Session& session) noexcept KVTRIE_REQUIRES(mutex);
   // The deepest length <= `length` to which the session can go back; `length` itself exactly when it can.
-  std::int32_t reachable_back(const Session& session, std::int32_t length) const;
+  std::int32_t reachable_back(const Session& session, std::int32_t length) const KVTRIE_REQUIRES(mutex);
   // The deepest length <= `length` on the path to `node` that can be restored from the device.
-  std::int32_t restorable_length(Node* node, std::int32_t length) const;
-  void go_back(Session& session, std::int32_t length);  // REQUIRES: reachable_back(length) == length < computed
+  std::int32_t restorable_length(Node* node, std::int32_t length) const KVTRIE_REQUIRES(mutex);
+  // REQUIRES: reachable_back(length) == length < computed.
+  void go_back(Session& session, std::int32_t length) KVTRIE_REQUIRES(mutex);
 
   // --- shift.cpp -------------------------------------------------------------------------------------------------
-  bool can_shift(const Session& session, std::int32_t begin, std::int32_t end) const;
-  void shift(Session& session, std::int32_t begin, std::int32_t end);
-  void stand_alone_from(Session& session, std::int32_t begin);
-  void remove_own_path(Node* node, const Node* above);
-  Needs copies_for_shift(const Session& session, std::int32_t end) const;
+  bool can_shift(const Session& session, std::int32_t begin, std::int32_t end) const KVTRIE_REQUIRES(mutex);
+  void shift(Session& session, std::int32_t begin, std::int32_t end) KVTRIE_REQUIRES(mutex);
+  void stand_alone_from(Session& session, std::int32_t begin) KVTRIE_REQUIRES(mutex);
+  void remove_own_path(Node* node, const Node* above) KVTRIE_REQUIRES(mutex);
+  Needs copies_for_shift(const Session& session, std::int32_t end) const KVTRIE_REQUIRES(mutex);
 
   // --- page_in.cpp -----------------------------------------------------------------------------------------------
   enum class PageIn : std::uint8_t { kDone, kNoRoom, kHostBusy, kChecksum, kChanged };
   // Brings back what is missing at `wanted`, or some of its full attention. Lets go of the mutex while it verifies.
-  PageIn page_in(const Path& path, std::int32_t computed, std::int32_t wanted, std::uint64_t& bytes_moved,
-                 Entry& entry);
-  std::int32_t within_reach(const Path& path, std::int32_t computed, std::int32_t target) const;
-  void load(const Path& path, const Fetch& fetch, const Stages& stages);
+  PageIn page_in(const Path& path, std::int32_t computed, std::int32_t wanted, std::uint64_t& bytes_moved, Entry& entry)
+      KVTRIE_REQUIRES(mutex);
+  std::int32_t within_reach(const Path& path, std::int32_t computed, std::int32_t target) const KVTRIE_REQUIRES(mutex);
+  void load(const Path& path, const Fetch& fetch, const Stages& stages) KVTRIE_REQUIRES(mutex);
   void load_slice(std::size_t cache, const SpanList& cells, const BlobSlice& slice, Owner owner, const Stages& stages,
-                  Arrival& arrival);
+                  Arrival& arrival) KVTRIE_REQUIRES(mutex);
   void load_window(const Path& path, std::size_t cache, const BlobSlice& slice, const Stages& stages,
-                   const ArrivalPtr& arrival);
-  void load_point(Node* node, const Stages& stages, const ArrivalPtr& arrival);
-  void drop_damaged(const Path& path);  // what of the path has bytes that are known to be wrong
-  bool lost_full_attention(const NodeState& state, const std::function<bool(const BlobPtr&)>& failed) const;
-  void reap_arrivals();
-  bool host_is_busy() const;
-  void wait_for_host(Entry& entry);
-  void fail_arrival(const Arrival& arrival);
+                   const ArrivalPtr& arrival) KVTRIE_REQUIRES(mutex);
+  void load_point(Node* node, const Stages& stages, const ArrivalPtr& arrival) KVTRIE_REQUIRES(mutex);
+  void drop_damaged(const Path& path) KVTRIE_REQUIRES(mutex);  // what of the path has bytes that are known to be wrong
+  bool lost_full_attention(const NodeState& state, const std::function<bool(const BlobPtr&)>& failed) const
+      KVTRIE_REQUIRES(mutex);
+  void reap_arrivals() KVTRIE_REQUIRES(mutex);
+  bool host_is_busy() const KVTRIE_REQUIRES(mutex);
+  void wait_for_host(Entry& entry) KVTRIE_REQUIRES(mutex);
+  void fail_arrival(const Arrival& arrival) KVTRIE_REQUIRES(mutex);
 
   // --- page_out.cpp ----------------------------------------------------------------------------------------------
-  std::uint64_t page_out(Node* node);  // device bytes freed; 0: did not fit
-  bool page_out_point(Node* node);     // windows and states; false: did not fit
-  std::optional<BlobSlice> store_cells(std::size_t cache, const SpanList& list);  // nothing: did not fit
-  BlobPtr store_state(std::size_t cache, const SlotRef& slot);                    // null: did not fit
+  std::uint64_t page_out(Node* node) KVTRIE_REQUIRES(mutex);  // device bytes freed; 0: did not fit
+  bool page_out_point(Node* node) KVTRIE_REQUIRES(mutex);     // windows and states; false: did not fit
+  // Nothing: did not fit.
+  std::optional<BlobSlice> store_cells(std::size_t cache, const SpanList& list) KVTRIE_REQUIRES(mutex);
+  BlobPtr store_state(std::size_t cache, const SlotRef& slot) KVTRIE_REQUIRES(mutex);  // null: did not fit
   // Copies of all that the node has on the device only; false: did not fit. `may_lose`: what has no other copy may go.
-  bool copy_out(Node* node, bool may_lose);
-  bool copy_point(Node* node, bool may_lose);
-  std::uint64_t uncopied_bytes(const NodeState& state) const;
-  std::uint64_t point_bytes(const RestorePoint& point) const;  // REQUIRES: on the device
+  bool copy_out(Node* node, bool may_lose) KVTRIE_REQUIRES(mutex);
+  bool copy_point(Node* node, bool may_lose) KVTRIE_REQUIRES(mutex);
+  std::uint64_t uncopied_bytes(const NodeState& state) const KVTRIE_REQUIRES(mutex);
+  std::uint64_t point_bytes(const RestorePoint& point) const KVTRIE_REQUIRES(mutex);  // REQUIRES: on the device
 
   // --- lower_tiers.cpp -------------------------------------------------------------------------------------------
-  Tier tier_of(const NodeState& state) const;
-  Tier tier_of(const RestorePoint& point) const;
-  Tier tier_of(const Fetch& fetch) const;  // the lowest it reads from
-  bool make_host_room(std::uint64_t bytes, bool may_lose);
-  bool leave_host(Node* node, bool may_lose);
-  std::uint64_t leave_host_for_disk(Node* node);  // bytes of memory it had; 0: it is not on the disk
-  void drop_slices(Node* node, const std::function<bool(const BlobPtr&)>& which);
-  bool let_go_of_locked_copies(bool may_lose);
-  bool make_disk_room(std::uint64_t bytes, const Node* below);  // reserves them; nothing on the path to `below` goes
-  bool leave_disk(Node* node);
+  Tier tier_of(const NodeState& state) const KVTRIE_REQUIRES(mutex);
+  Tier tier_of(const RestorePoint& point) const KVTRIE_REQUIRES(mutex);
+  Tier tier_of(const Fetch& fetch) const KVTRIE_REQUIRES(mutex);  // the lowest it reads from
+  bool make_host_room(std::uint64_t bytes, bool may_lose) KVTRIE_REQUIRES(mutex);
+  bool leave_host(Node* node, bool may_lose) KVTRIE_REQUIRES(mutex);
+  // Bytes of memory it had; 0: it is not on the disk.
+  std::uint64_t leave_host_for_disk(Node* node) KVTRIE_REQUIRES(mutex);
+  void drop_slices(Node* node, const std::function<bool(const BlobPtr&)>& which) KVTRIE_REQUIRES(mutex);
+  bool let_go_of_locked_copies(bool may_lose) KVTRIE_REQUIRES(mutex);
+  // Reserves them; nothing on the path to `below` goes.
+  bool make_disk_room(std::uint64_t bytes, const Node* below) KVTRIE_REQUIRES(mutex);
+  bool leave_disk(Node* node) KVTRIE_REQUIRES(mutex);
 
   // --- saving.cpp ------------------------------------------------------------------------------------------------
-  std::vector<SnapshotCache> snapshot_caches() const;
-  void describe(const Node* node, SnapshotHeader& header) const;  // all but `start`, `point` and the images
-  SavingPtr unsaved(const Node* node) const;  // its images that are in no file and not on their way to one
-  std::optional<BlobSlice> recut(std::size_t cache, const BlobSlice& slice);
-  bool recut_torn_images(Node* node);
-  bool is_saved(const Node* node) const;
+  std::vector<SnapshotCache> snapshot_caches() const KVTRIE_REQUIRES(mutex);
+  // All but `start`, `point` and the images.
+  void describe(const Node* node, SnapshotHeader& header) const KVTRIE_REQUIRES(mutex);
+  // Its images that are in no file and not on their way to one.
+  SavingPtr unsaved(const Node* node) const KVTRIE_REQUIRES(mutex);
+  std::optional<BlobSlice> recut(std::size_t cache, const BlobSlice& slice) KVTRIE_REQUIRES(mutex);
+  bool recut_torn_images(Node* node) KVTRIE_REQUIRES(mutex);
+  bool is_saved(const Node* node) const KVTRIE_REQUIRES(mutex);
   // `below`: what is on the path to it does not go to make room. `may_lose`: other snapshots may go.
-  bool queue_for_disk(Node* node, const Node* below, bool may_lose);
-  bool save_path(Node* node);
-  void write_again_after_a_while();
-  void write_out(const SavingPtr& saving) noexcept;
+  bool queue_for_disk(Node* node, const Node* below, bool may_lose) KVTRIE_REQUIRES(mutex);
+  bool save_path(Node* node) KVTRIE_REQUIRES(mutex);
+  void write_again_after_a_while() KVTRIE_REQUIRES(mutex);
+  void write_out(const SavingPtr& saving) noexcept KVTRIE_EXCLUDES(mutex);
   static std::vector<std::byte> encoded(Saving& saving);
-  void finish(Saving& saving, const DiskFilePtr& file, std::uint64_t offset);
+  void finish(Saving& saving, const DiskFilePtr& file, std::uint64_t offset) KVTRIE_REQUIRES(mutex);
   struct SaveAll {
     std::uint64_t queued = 0, left = 0;
   };
-  SaveAll save_all();
-  bool all_saved() const;
+  SaveAll save_all() KVTRIE_REQUIRES(mutex);
+  bool all_saved() const KVTRIE_REQUIRES(mutex);
 
   // --- reopen.cpp ------------------------------------------------------------------------------------------------
-  void reopen(std::vector<FoundSnapshot> snapshots);
-  SnapshotFault translate(const SnapshotHeader& header, const BlobMaker& make, Imported& found) const;
-  bool fits_here(const SnapshotImage& image) const;
-  bool has_whole_point(const Imported& found) const;
-  Node* import(const Imported& found);  // the node where it ends; null: of no use here
+  void reopen(std::vector<FoundSnapshot> snapshots) KVTRIE_REQUIRES(mutex);
+  SnapshotFault translate(const SnapshotHeader& header, const BlobMaker& make, Imported& found) const
+      KVTRIE_REQUIRES(mutex);
+  bool fits_here(const SnapshotImage& image) const KVTRIE_REQUIRES(mutex);
+  bool has_whole_point(const Imported& found) const KVTRIE_REQUIRES(mutex);
+  Node* import(const Imported& found) KVTRIE_REQUIRES(mutex);  // the node where it ends; null: of no use here
 
   // --- captures.cpp ----------------------------------------------------------------------------------------------
   // Makes a restore point at `offset` of the session's path from the states given (one per recurrent cache) and from
   // the session's own cells. Nothing when the path or the cells do not reach.
-  void make_point(Session& session, std::int32_t offset, PointKind kind, std::vector<SlotRef> states);
-  std::vector<SlotRef> states_of(const Session& session) const;
+  void make_point(Session& session, std::int32_t offset, PointKind kind, std::vector<SlotRef> states)
+      KVTRIE_REQUIRES(mutex);
+  std::vector<SlotRef> states_of(const Session& session) const KVTRIE_REQUIRES(mutex);
   // Per attention cache what a query at the node's end sees, as far as it is held on the device without a gap.
-  std::vector<SpanList> windows_at(Node* node) const;
-  void keep_as_point(Node* node);                 // so that pins hold what its end needs
-  void drop_point(Node* node, bool tidy = true);  // wherever it is; `tidy`: the node may join its only child
-  void evict_point(Node* node);                   // to the host, else away
-  bool frees_slot(const Node* node, std::size_t cache) const;
+  std::vector<SpanList> windows_at(Node* node) const KVTRIE_REQUIRES(mutex);
+  void keep_as_point(Node* node) KVTRIE_REQUIRES(mutex);  // so that pins hold what its end needs
+  // Wherever it is; `tidy`: the node may join its only child.
+  void drop_point(Node* node, bool tidy = true) KVTRIE_REQUIRES(mutex);
+  void evict_point(Node* node) KVTRIE_REQUIRES(mutex);  // to the host, else away
+  bool frees_slot(const Node* node, std::size_t cache) const KVTRIE_REQUIRES(mutex);
 
   // --- room.cpp --------------------------------------------------------------------------------------------------
-  std::uint32_t deficit(const Needs& needs) const;  // cells missing in the shortest full cache
+  std::uint32_t deficit(const Needs& needs) const KVTRIE_REQUIRES(mutex);  // cells missing in the shortest full cache
   // `also` (may be null): a node whose path counts as live, too.
-  std::uint64_t freeable_tokens(Node* also = nullptr);  // device tokens that no live session, pin or call needs
-  std::uint64_t freeable_bytes();                       // the same in bytes of all caches
-  std::uint64_t freeable_outside_bytes();           // of nodes not on the device. REQUIRES: just after freeable_bytes()
-  std::uint64_t room_tokens(Node* also = nullptr);  // what a claim could get of the shortest full cache
-  std::uint32_t freeable_cells(std::size_t cache) const;  // of a windowed cache
-  std::uint32_t freeable_slots(std::size_t cache, std::uint32_t enough);
+  // Device tokens that no live session, pin or call needs.
+  std::uint64_t freeable_tokens(Node* also = nullptr) KVTRIE_REQUIRES(mutex);
+  std::uint64_t freeable_bytes() KVTRIE_REQUIRES(mutex);  // the same in bytes of all caches
+  // Of nodes not on the device. REQUIRES: just after freeable_bytes().
+  std::uint64_t freeable_outside_bytes() KVTRIE_REQUIRES(mutex);
+  // What a claim could get of the shortest full cache.
+  std::uint64_t room_tokens(Node* also = nullptr) KVTRIE_REQUIRES(mutex);
+  std::uint32_t freeable_cells(std::size_t cache) const KVTRIE_REQUIRES(mutex);  // of a windowed cache
+  std::uint32_t freeable_slots(std::size_t cache, std::uint32_t enough) KVTRIE_REQUIRES(mutex);
   // The same of any cache but those of full attention, by its number among all; counts at least up to `enough`.
-  std::uint32_t freeable_units(std::size_t number, std::uint32_t enough);
-  std::uint64_t mark_live(Node* also);  // marks live paths with the new `walks`; device tokens on them
-  void make_room(const Needs& needs);   // all or kCacheFull, in which case nothing changed
-  void require_room(const Needs& needs);
-  void free_leaves(const Needs& needs);
-  void free_cells(std::size_t cache, std::uint32_t count);  // of a windowed cache
-  void free_slots(std::size_t cache, std::uint32_t count);  // or kCacheFull
+  std::uint32_t freeable_units(std::size_t number, std::uint32_t enough) KVTRIE_REQUIRES(mutex);
+  // Marks live paths with the new `walks`; device tokens on them.
+  std::uint64_t mark_live(Node* also) KVTRIE_REQUIRES(mutex);
+  void make_room(const Needs& needs) KVTRIE_REQUIRES(mutex);  // all or kCacheFull, in which case nothing changed
+  void require_room(const Needs& needs) KVTRIE_REQUIRES(mutex);
+  void free_leaves(const Needs& needs) KVTRIE_REQUIRES(mutex);
+  void free_cells(std::size_t cache, std::uint32_t count) KVTRIE_REQUIRES(mutex);  // of a windowed cache
+  void free_slots(std::size_t cache, std::uint32_t count) KVTRIE_REQUIRES(mutex);  // or kCacheFull
   // Slots free now, at most `count`; evicts points of kinds up to `most` only.
-  std::uint32_t try_free_slots(std::size_t cache, std::uint32_t count, PointKind most);
-  void let_go_unneeded(std::size_t cache, std::uint32_t count);
-  std::vector<Node*> with_unneeded_cells(std::size_t cache, std::uint32_t count);
-  bool may_be_held(const Node* node);  // REQUIRES: just after mark_live()
-  std::uint32_t let_go_of(std::size_t cache, Held& held, std::uint32_t count);
-  Node* next_victim();              // null when everything left is live or pinned
-  Node* outside_victim() const;     // the same among nodes that are not on the device; looks at all of them
-  std::uint64_t evict(Node* node);  // to the host, else away; device bytes freed
+  std::uint32_t try_free_slots(std::size_t cache, std::uint32_t count, PointKind most) KVTRIE_REQUIRES(mutex);
+  void let_go_unneeded(std::size_t cache, std::uint32_t count) KVTRIE_REQUIRES(mutex);
+  std::vector<Node*> with_unneeded_cells(std::size_t cache, std::uint32_t count) KVTRIE_REQUIRES(mutex);
+  bool may_be_held(const Node* node) KVTRIE_REQUIRES(mutex);  // REQUIRES: just after mark_live()
+  std::uint32_t let_go_of(std::size_t cache, Held& held, std::uint32_t count) KVTRIE_REQUIRES(mutex);
+  Node* next_victim() KVTRIE_REQUIRES(mutex);  // null when everything left is live or pinned
+  // The same among nodes that are not on the device; looks at all of them.
+  Node* outside_victim() const KVTRIE_REQUIRES(mutex);
+  std::uint64_t evict(Node* node) KVTRIE_REQUIRES(mutex);  // to the host, else away; device bytes freed
   // Device and host bytes freed. REQUIRES: nothing in it is locked but by pins and user points. `tidy`: the parent may
   // join its last child.
-  std::uint64_t remove_subtree(Node* node, bool tidy = true);
-  bool prune(Node* node);  // removes it, and what is above it, while it knows nothing; whether it did
-  Node* split_tail(Node* node, std::uint32_t tokens);  // the lower half, of `tokens` tokens
-  Node* own_tail(std::string_view name_space, std::span<const Token> tokens) const;
-  bool subtree_is_locked(Node* node) const;
-  std::uint64_t device_bytes_of(const NodeState& node) const;
-  std::uint64_t outside_bytes_of(const NodeState& node) const;  // in lower tiers, copies included
-  std::uint64_t bytes_per_token() const;                        // of full attention
-  void take_off_marks(Node* node);  // pins and user points in the subtree; their locks go too
-  Hold hold(Node* node);
-  void let_go(const Hold& hold);
-  std::int32_t longest_pin(const Match& match,
-                           std::uint64_t cap);  // tokens of the match that may be pinned under `cap`
+  std::uint64_t remove_subtree(Node* node, bool tidy = true) KVTRIE_REQUIRES(mutex);
+  // Removes it, and what is above it, while it knows nothing; whether it did.
+  bool prune(Node* node) KVTRIE_REQUIRES(mutex);
+  Node* split_tail(Node* node, std::uint32_t tokens) KVTRIE_REQUIRES(mutex);  // the lower half, of `tokens` tokens
+  Node* own_tail(std::string_view name_space, std::span<const Token> tokens) const KVTRIE_REQUIRES(mutex);
+  bool subtree_is_locked(Node* node) const KVTRIE_REQUIRES(mutex);
+  std::uint64_t device_bytes_of(const NodeState& node) const KVTRIE_REQUIRES(mutex);
+  // In lower tiers, copies included.
+  std::uint64_t outside_bytes_of(const NodeState& node) const KVTRIE_REQUIRES(mutex);
+  std::uint64_t bytes_per_token() const;                   // of full attention
+  void take_off_marks(Node* node) KVTRIE_REQUIRES(mutex);  // pins and user points in the subtree; their locks go too
+  Hold hold(Node* node) KVTRIE_REQUIRES(mutex);
+  void let_go(const Hold& hold) KVTRIE_REQUIRES(mutex);
+  // Tokens of the match that may be pinned under `cap`.
+  std::int32_t longest_pin(const Match& match, std::uint64_t cap) KVTRIE_REQUIRES(mutex);
 
   // --- limits.cpp ------------------------------------------------------------------------------------------------
-  Caps caps() const;
-  Caps caps_for(const Limits& limits) const;  // throws kArgument, kNotSupported
-  void require_reachable(const Caps& caps);   // kCacheFull
-  Needs needs_for(const Caps& caps) const;    // what has to be free so that the pools can shrink
-  std::uint64_t pinned_host_bytes() const;    // that no lower cap of the host could make go
-  std::uint64_t pinned_disk_bytes() const;    // the same of the disk
-  bool at_rest() const;                       // nothing is on its way between tiers
-  void apply(const Caps& wanted);             // all or nothing. REQUIRES: require_reachable, at_rest
-  void change_caps(const Caps& wanted);
-  void lower_host_cap(std::uint64_t cap);
-  void lower_disk_cap(std::uint64_t cap);
-  bool let_go_of_saved_memory();  // of pinned nodes; whether there was any
-  bool let_go_of_live_files();    // of nodes on live paths, leaf first; whether there was one
-  void set_pin_cap();
+  Caps caps() const KVTRIE_REQUIRES(mutex);
+  Caps caps_for(const Limits& limits) const KVTRIE_REQUIRES(mutex);  // throws kArgument, kNotSupported
+  void require_reachable(const Caps& caps) KVTRIE_REQUIRES(mutex);   // kCacheFull
+  Needs needs_for(const Caps& caps) const KVTRIE_REQUIRES(mutex);    // what has to be free so that the pools can shrink
+  std::uint64_t pinned_host_bytes() const KVTRIE_REQUIRES(mutex);    // that no lower cap of the host could make go
+  std::uint64_t pinned_disk_bytes() const KVTRIE_REQUIRES(mutex);    // the same of the disk
+  bool at_rest() const KVTRIE_REQUIRES(mutex);                       // nothing is on its way between tiers
+  void apply(const Caps& wanted) KVTRIE_REQUIRES(mutex);  // all or nothing. REQUIRES: require_reachable, at_rest
+  void change_caps(const Caps& wanted) KVTRIE_REQUIRES(mutex);
+  void lower_host_cap(std::uint64_t cap) KVTRIE_REQUIRES(mutex);
+  void lower_disk_cap(std::uint64_t cap) KVTRIE_REQUIRES(mutex);
+  bool let_go_of_saved_memory() KVTRIE_REQUIRES(mutex);  // of pinned nodes; whether there was any
+  bool let_go_of_live_files() KVTRIE_REQUIRES(mutex);    // of nodes on live paths, leaf first; whether there was one
+  void set_pin_cap() KVTRIE_REQUIRES(mutex);
 
   // --- expiry.cpp ------------------------------------------------------------------------------------------------
-  void expire();  // pins and state whose time is over
-  void expire_pins();
-  void expire_nodes();
-  void remove_pin(std::vector<Pin>::iterator pin);
-  void schedule_expiry();
+  void expire() KVTRIE_REQUIRES(mutex);  // pins and state whose time is over
+  void expire_pins() KVTRIE_REQUIRES(mutex);
+  void expire_nodes() KVTRIE_REQUIRES(mutex);
+  void remove_pin(std::vector<Pin>::iterator pin) KVTRIE_REQUIRES(mutex);
+  void schedule_expiry() KVTRIE_REQUIRES(mutex);
 
   // --- owners.cpp ------------------------------------------------------------------------------------------------
-  Owner tenant_of(std::string_view name_space);
-  void distrust_owners();  // after a device failure
+  Owner tenant_of(std::string_view name_space) KVTRIE_REQUIRES(mutex);
+  void distrust_owners() KVTRIE_REQUIRES(mutex);  // after a device failure
 
   // --- inspect.cpp, check.cpp ------------------------------------------------------------------------------------
-  PrefixCacheStats stats() const;
-  std::vector<NodeInfo> nodes() const;
-  std::vector<std::string> check() const;
+  PrefixCacheStats stats() const KVTRIE_REQUIRES(mutex);
+  std::vector<NodeInfo> nodes() const KVTRIE_REQUIRES(mutex);
+  std::vector<std::string> check() const KVTRIE_REQUIRES(mutex);
   CellSpans spans_of(const Session& session, std::size_t cache) const {
     return caches[cache]->spans(session.sequences_[cache]);
   }
-  void check_session(const Session& session, std::vector<std::string>& findings) const;
-  void check_node(const Node& node, std::vector<std::string>& findings) const;
+  void check_session(const Session& session, std::vector<std::string>& findings) const KVTRIE_REQUIRES(mutex);
+  void check_node(const Node& node, std::vector<std::string>& findings) const KVTRIE_REQUIRES(mutex);
   void check_parked(const Node& node, std::size_t cache, const std::string& name,
-                    std::vector<std::string>& findings) const;
-  void check_budgets(std::vector<std::string>& findings) const;
+                    std::vector<std::string>& findings) const KVTRIE_REQUIRES(mutex);
+  void check_budgets(std::vector<std::string>& findings) const KVTRIE_REQUIRES(mutex);
 
   // Its jobs use all of the above, so it goes first.
   std::unique_ptr<BackgroundQueue> writer;  // with a disk tier
@@ -381,39 +408,5 @@ std::vector<BlobSection> blob_sections(const StateShape& shape);
 
 // Seconds; 0 without a clock, or when it fails. Never called under the mutex.
 double read_clock(const PrefixCacheOptions& options) noexcept;
-
-// Keeps what a path needs at `target` out of what may be evicted, for a while.
-class InUseScope {
- public:
-  InUseScope(PrefixCacheState& state, const Path& path, std::int32_t computed, std::int32_t target) : state_(state) {
-    state_.in_use = state_.use_of(path, computed, target);
-  }
-  ~InUseScope() { state_.in_use = {}; }
-  InUseScope(const InUseScope&) = delete;
-  InUseScope& operator=(const InUseScope&) = delete;
-
- private:
-  PrefixCacheState& state_;
-};
-
-// Keeps a path locked while the mutex is free. Made and ended with the mutex held.
-class PathHold {
- public:
-  PathHold(PrefixCacheState& state, Node* node) : state_(state) {
-    state_.paths_in_use.push_front(state_.hold(node));
-    place_ = state_.paths_in_use.begin();
-  }
-  ~PathHold() {
-    state_.let_go(*place_);
-    state_.paths_in_use.erase(place_);
-  }
-  Node* node() const noexcept { return place_->node; }
-  PathHold(const PathHold&) = delete;
-  PathHold& operator=(const PathHold&) = delete;
-
- private:
-  PrefixCacheState& state_;
-  std::list<Hold>::iterator place_;
-};
 
 }  // namespace kvtrie

@@ -124,6 +124,7 @@ class Search {
   }
 
   bool restorable_at_end(const Node* node) const {
+    cache_.mutex.assert_held();  // where reach() is called
     if (cache_.standing_at(node) != nullptr) return true;
     const RestorePoint& point = state_of(node).point();
     return point.exists() && !(device_only_ && !point.on_device) && windows_complete(node->end());
@@ -260,7 +261,7 @@ std::int32_t PrefixCacheState::fitting_length(const Path& path, const Fetch& fet
 }
 
 bool PrefixCacheState::points_fit(const Needs& needs) {
-  return std::all_of(of_points.begin(), of_points.end(), [&](std::size_t number) {
+  return std::all_of(of_points.begin(), of_points.end(), [&](std::size_t number) KVTRIE_REQUIRES(mutex) {
     const std::uint32_t free = all_caches[number]->free_units();
     return needs[number] <= free || freeable_units(number, needs[number] - free) >= needs[number] - free;
   });

@@ -7,7 +7,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "prefix_cache/calls.h"
 #include "prefix_cache/exchange.h"
+#include "prefix_cache/holds.h"
 #include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {
@@ -152,6 +154,7 @@ class Lookup {
 
   // Whether it is in the tree now.
   bool add(ReceivedSnapshot received, const std::string& key) {
+    state_.mutex.assert_held();  // as the class says
     if (received.answer != SharedAnswer::kHit) {
       owner_.set_known(key, false);
       return false;
@@ -182,6 +185,7 @@ class Lookup {
 
   // One node for what came one after the other.
   void join_received() {
+    state_.mutex.assert_held();  // as the class says
     std::vector<Node*> path;
     for (Node* node = hold_->node(); !node->is_root(); node = node->parent()) path.push_back(node);
     hold_ = nullptr;
@@ -204,6 +208,7 @@ class Lookup {
 };
 
 ReusePlan Exchange::advance(Session& session, std::int32_t limit, Entry& entry) {
+  state_.mutex.assert_held();  // by the caller, whose `state_` it is: exchange.h
   ReusePlan report = state_.advance(session, limit, entry);
   const auto worth_asking = [&] {
     return limit - session.computed_ >= state_.options.store_min_tokens && report.reason.code != ReasonCode::kNoRoom;

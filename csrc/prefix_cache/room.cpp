@@ -58,7 +58,7 @@ std::uint32_t PrefixCacheState::deficit(const Needs& needs) const {
 std::uint64_t PrefixCacheState::mark_live(Node* also) {
   ++walks;
   std::uint64_t live = 0;
-  const auto mark_path = [&](Node* node) {
+  const auto mark_path = [&](Node* node) KVTRIE_REQUIRES(mutex) {
     for (; !node->is_root() && state_of(node).mark != walks; node = node->parent()) {
       state_of(node).mark = walks;
       if (state_of(node).on_device()) live += state_of(node).length();
@@ -79,7 +79,7 @@ std::uint64_t PrefixCacheState::freeable_tokens(Node* also) {
   const std::uint64_t live = mark_live(also);
   if (!tails_are_shared) return places.device_tokens() - live;
   std::uint64_t freeable = 0;
-  trie.visit([&](Node& node) {
+  trie.visit([&](Node& node) KVTRIE_REQUIRES(mutex) {
     if (node.is_root() || !state_of(&node).on_device() || state_of(&node).mark == walks) return;
     std::uint32_t cells = state_of(&node).length();
     for (const std::size_t i : full) {
@@ -94,7 +94,7 @@ std::uint64_t PrefixCacheState::freeable_bytes() {
   const std::uint64_t tokens = freeable_tokens();
   if (!has_points()) return tokens * bytes_per_token();
   std::uint64_t bytes = 0;
-  trie.visit([&](Node& node) {
+  trie.visit([&](Node& node) KVTRIE_REQUIRES(mutex) {
     if (!node.is_root() && state_of(&node).on_device() && state_of(&node).mark != walks)
       bytes += device_bytes_of(state_of(&node));
   });
@@ -103,7 +103,7 @@ std::uint64_t PrefixCacheState::freeable_bytes() {
 
 std::uint64_t PrefixCacheState::freeable_outside_bytes() {
   std::uint64_t bytes = 0;
-  trie.visit([&](Node& node) {
+  trie.visit([&](Node& node) KVTRIE_REQUIRES(mutex) {
     if (node.is_root() || state_of(&node).mark == walks) return;
     if (!state_of(&node).on_device()) bytes += outside_bytes_of(state_of(&node));
   });
@@ -135,7 +135,7 @@ std::uint32_t PrefixCacheState::freeable_cells(std::size_t cache) const {
 // Counts no further than `enough`, in the order in which points would go.
 std::uint32_t PrefixCacheState::freeable_slots(std::size_t cache, std::uint32_t enough) {
   std::uint32_t found = 0;
-  points.victim(orders.slots(), PointKind::kUser, [&](const Node* node) {
+  points.victim(orders.slots(), PointKind::kUser, [&](const Node* node) KVTRIE_REQUIRES(mutex) {
     found += frees_slot(node, cache) ? 1 : 0;
     return found >= enough;
   });
@@ -198,7 +198,7 @@ void PrefixCacheState::free_leaves(const Needs& needs) {
 // ---- slots --------------------------------------------------------------------------------------------------------
 
 std::uint32_t PrefixCacheState::try_free_slots(std::size_t cache, std::uint32_t count, PointKind most) {
-  const auto frees = [&](const Node* node) { return frees_slot(node, cache); };
+  const auto frees = [&](const Node* node) KVTRIE_REQUIRES(mutex) { return frees_slot(node, cache); };
   while (recurrents[cache]->free_slots() < count) {
     Node* victim = points.victim(orders.slots(), most, frees);
     if (victim == nullptr) break;
@@ -254,7 +254,7 @@ std::vector<Node*> PrefixCacheState::with_unneeded_cells(std::size_t cache, std:
   std::vector<Node*> found, idle;
   std::uint32_t cells = 0;
   mark_live(nullptr);
-  places.first_with_cells(place, [&](Node* node) {
+  places.first_with_cells(place, [&](Node* node) KVTRIE_REQUIRES(mutex) {
     const std::vector<SpanList>& held = state_of(node).held[cache].cells;
     std::uint32_t own = 0;
     for (const SpanList& list : held) own += pool.cells_held_only(list.spans(), 1);
@@ -286,8 +286,8 @@ void PrefixCacheState::free_cells(std::size_t cache, std::uint32_t count) {
   const std::uint32_t wanted = std::min(caches[cache]->limit(), count + options.growth);
   let_go_unneeded(cache, wanted);
   while (caches[cache]->free_cells() < count) {
-    Node* victim =
-        points.victim(orders.place_of(cache), PointKind::kUser, [&](const Node* node) { return node != in_use.point; });
+    Node* victim = points.victim(orders.place_of(cache), PointKind::kUser,
+                                 [&](const Node* node) KVTRIE_REQUIRES(mutex) { return node != in_use.point; });
     ensure(victim != nullptr, "prefix_cache.make_room", "counted ", count, " cells of cache ", cache,
            " as free or freeable, found ", caches[cache]->free_cells());
     evict_point(victim);

@@ -9,6 +9,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "prefix_cache/calls.h"
 #include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache_state.h"
 
@@ -51,13 +52,13 @@ class SaveAs {
     Entry entry(state_);
     std::vector<Turn> all;
     cut_large_nodes();
-    state_.trie.visit([&](const Node& node) {
+    state_.trie.visit([&](const Node& node) KVTRIE_REQUIRES(state_.mutex) {
       if (!node.is_root()) all.push_back({node.name_space(), state_.path_tokens(&node)});
     });
     return all;
   }
 
-  void cut_large_nodes() {
+  void cut_large_nodes() KVTRIE_REQUIRES(state_.mutex) {
     const std::uint64_t each = std::max<std::uint64_t>(1, state_.bytes_per_token());
     const auto most =
         static_cast<std::int32_t>(std::clamp<std::uint64_t>(state_.host->cap() / 4 / each, kSectionTokens, 1u << 20));
@@ -91,7 +92,7 @@ class SaveAs {
     });
   }
 
-  void drop_unsaved_copies(Node* node) {
+  void drop_unsaved_copies(Node* node) KVTRIE_REQUIRES(state_.mutex) {
     state_.drop_slices(node, [](const BlobPtr& blob) { return !blob->saved(); });
     state_.places.settle(node);
   }

@@ -90,7 +90,7 @@ SavingPtr PrefixCacheState::unsaved(const Node* node) const {
     saving->header.images.push_back(image_of(role, cache, slice.first, slice.cells, *slice.blob));
     saving->blobs.push_back(slice.blob);
   };
-  const auto fresh = [&](const BlobPtr& blob) {
+  const auto fresh = [&](const BlobPtr& blob) KVTRIE_REQUIRES(mutex) {
     return blob != nullptr && !blob->saved() && !places.is_being_written(blob);
   };
   for (std::size_t i = 0; i < caches.size(); ++i) {
@@ -196,13 +196,17 @@ bool PrefixCacheState::save_path(Node* node) {
   if (disk == nullptr || !disk->writing()) return false;
   std::vector<Node*> path;
   for (Node* each = node; !each->is_root(); each = each->parent()) path.push_back(each);
-  return std::all_of(path.rbegin(), path.rend(), [&](Node* each) {
+  return std::all_of(path.rbegin(), path.rend(), [&](Node* each) KVTRIE_REQUIRES(mutex) {
     return is_saved(each) || (copy_out(each, /*may_lose=*/false) && queue_for_disk(each, node, /*may_lose=*/true));
   });
 }
 
 // Runs on the writer, without the mutex.
 void PrefixCacheState::write_out(const SavingPtr& saving) noexcept {
+  const std::shared_ptr<DiskTier> tier = [&] {
+    const MutexLock lock(mutex);
+    return disk;
+  }();
   DiskFilePtr file;
   std::vector<std::byte> front;
   try {
@@ -211,11 +215,11 @@ void PrefixCacheState::write_out(const SavingPtr& saving) noexcept {
     log_message(LogLevel::kWarning, cat("prefix cache: a snapshot was not written: ", error.what()));
   }
   if (front.empty()) {
-    disk->unreserve(saving->reserved);
+    tier->unreserve(saving->reserved);
   } else {
     HeldImages images;
     for (const BlobPtr& blob : saving->blobs) images.add(blob->memory());
-    file = disk->write(saving->header, front, images.spans());
+    file = tier->write(saving->header, front, images.spans());
   }
   const MutexLock lock(mutex);
   finish(*saving, file, front.size());
@@ -248,7 +252,7 @@ void PrefixCacheState::finish(Saving& saving, const DiskFilePtr& file, std::uint
 
 bool PrefixCacheState::all_saved() const {
   bool saved = true;
-  trie.visit([&](const Node& node) { saved = saved && (node.is_root() || is_saved(&node)); });
+  trie.visit([&](const Node& node) KVTRIE_REQUIRES(mutex) { saved = saved && (node.is_root() || is_saved(&node)); });
   return saved;
 }
 

@@ -159,6 +159,7 @@ bool Exchange::can_be_point(std::span<Node* const> nodes) const {
 // False: it is no longer there, or there is no room. What was taken has to go without the prefix cache's mutex, which
 // is held here: it may have to wait for the device.
 bool Exchange::take(const Offer& offer, const Place& place, Saving& saving) {
+  state_.mutex.assert_held();  // by send
   const Match match = state_.trie.match(offer.name_space, std::span<const Token>(offer.tokens).first(place.end));
   const auto end = static_cast<std::int32_t>(place.end);
   if (match.length < end) return false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "prefix_cache/calls.h"
 #include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache_state.h"
 
@@ -78,10 +79,10 @@ StepPtr Session::next_prefill(std::uint32_t chunk, const StepPtr& previous) {
 
 void Session::append(std::span<const Token> tokens) {
   const SessionCall call(*this);
-  Entry entry(cache_->state());
+  PrefixCacheState& state = cache_->state();
+  Entry entry(state);
   require_open(closed_, failed_);
   const bool with_media = check_tokens(tokens, "session.append");
-  PrefixCacheState& state = cache_->state();
   const std::int32_t before = state.recorded(*this);
   const auto total = static_cast<std::size_t>(before) + tokens.size();
   require(total <= state.longest, "session.append", "tokens: got ", total, " in the session, allowed ", state.longest,
@@ -137,9 +138,9 @@ SessionPtr Session::branch() {
 }
 
 bool Session::can_rewind(std::int32_t length) const {
-  Entry entry(cache_->state());
+  PrefixCacheState& state = cache_->state();
+  Entry entry(state);
   require_open(closed_, failed_);
-  const PrefixCacheState& state = cache_->state();
   if (length < 0 || length > state.recorded(*this) || atomic_.inside(length)) return false;
   return state.reachable_back(*this, length) == length;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "prefix_cache/calls.h"
 #include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {

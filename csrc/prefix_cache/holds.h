@@ -1,0 +1,48 @@
+// Scopes in which something of the tree stays: while a call makes room, and while it waits with the mutex free.
+//
+// Threads: made and ended with the prefix cache's mutex held.
+#pragma once
+
+#include <list>
+
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+
+// Keeps what a path needs at `target` out of what may be evicted, for a while.
+class InUseScope {
+ public:
+  InUseScope(PrefixCacheState& state, const Path& path, std::int32_t computed, std::int32_t target)
+      KVTRIE_REQUIRES(state.mutex)
+      : state_(state) {
+    state_.in_use = state_.use_of(path, computed, target);
+  }
+  ~InUseScope() { state_.in_use = {}; }
+  InUseScope(const InUseScope&) = delete;
+  InUseScope& operator=(const InUseScope&) = delete;
+
+ private:
+  PrefixCacheState& state_;
+};
+
+// Keeps a path locked while the mutex is free.
+class PathHold {
+ public:
+  PathHold(PrefixCacheState& state, Node* node) KVTRIE_REQUIRES(state.mutex) : state_(state) {
+    state_.paths_in_use.push_front(state_.hold(node));
+    place_ = state_.paths_in_use.begin();
+  }
+  ~PathHold() {
+    state_.let_go(*place_);
+    state_.paths_in_use.erase(place_);
+  }
+  Node* node() const noexcept { return place_->node; }
+  PathHold(const PathHold&) = delete;
+  PathHold& operator=(const PathHold&) = delete;
+
+ private:
+  PrefixCacheState& state_;
+  std::list<Hold>::iterator place_;
+};
+
+}  // namespace kvtrie
