@@ -34,7 +34,7 @@ void check_point(const PrefixCacheState& cache, const Node& node, const NodeStat
   if (!point.exists()) return;
   const std::size_t windows = point.windows.size();
   const bool on_device = windows == cache.caches.size() && point.states.size() == cache.recurrents.size();
-  const bool outside = point.slices.size() == cache.caches.size() && point.blobs.size() == cache.recurrents.size();
+  const bool outside = point.copies.size() == cache.all_caches.size();
   if ((point.on_device && !on_device) || (!point.on_device && !outside) || (point.copied() && !outside))
     return findings.push_back(name + "its restore point lacks a cache");
   if (point.on_device && !state.on_device())

@@ -24,7 +24,7 @@ Coverage::Coverage(std::span<Node* const> nodes, std::size_t cache, std::int32_t
     for (const BlobSlice& bytes : state.held[cache].slices) slice(bytes, false);
     if (!state.point().exists()) continue;
     if (state.point().on_device) list(state.point().windows[cache], true);
-    if (state.point().copied()) slice(state.point().slices[cache], true);
+    if (state.point().copied()) slice(state.point().copies[cache], true);
   }
   std::stable_sort(sources_.begin(), sources_.end(),
                    [](const WindowSource& a, const WindowSource& b) { return a.from < b.from; });

@@ -24,10 +24,8 @@ Tier PrefixCacheState::tier_of(const NodeState& state) const {
 }
 
 Tier PrefixCacheState::tier_of(const RestorePoint& point) const {
-  const auto in_memory = [](const BlobPtr& blob) { return blob == nullptr || blob->in_memory(); };
-  const bool all = std::all_of(point.blobs.begin(), point.blobs.end(), in_memory) &&
-                   std::all_of(point.slices.begin(), point.slices.end(),
-                               [&](const BlobSlice& slice) { return in_memory(slice.blob); });
+  const bool all = std::all_of(point.copies.begin(), point.copies.end(),
+                               [](const BlobSlice& copy) { return copy.blob == nullptr || copy.blob->in_memory(); });
   return point.on_device ? Tier::kDevice : all ? Tier::kHost : Tier::kDisk;
 }
 
@@ -45,7 +43,7 @@ Tier PrefixCacheState::tier_of(const Fetch& fetch) const {
     for (const WindowSource& source : windows) look(source.slice->blob);
   }
   if (fetch.point != nullptr) {
-    for (const BlobPtr& blob : state_of(fetch.point).point().blobs) look(blob);
+    for (const BlobSlice& copy : states_among(state_of(fetch.point).point().copies)) look(copy.blob);
   }
   return lowest;
 }
@@ -95,8 +93,7 @@ void PrefixCacheState::drop_slices(Node* node, const std::function<bool(const Bl
   NodeState& state = state_of(node);
   for (Held& held : state.held) std::erase_if(held.slices, [&](const BlobSlice& each) { return which(each.blob); });
   const RestorePoint& point = state.point();
-  const bool of_point = std::any_of(point.blobs.begin(), point.blobs.end(), which) ||
-                        std::any_of(point.slices.begin(), point.slices.end(),
+  const bool of_point = std::any_of(point.copies.begin(), point.copies.end(),
                                     [&](const BlobSlice& each) { return each.blob != nullptr && which(each.blob); });
   if (!of_point) return;
   point.on_device ? points.drop_copies(node) : drop_point(node, /*tidy=*/false);

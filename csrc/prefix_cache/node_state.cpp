@@ -186,10 +186,9 @@ void NodeState::visit_blobs(const std::function<void(const BlobPtr&)>& each) con
   for (const Held& of_cache : held) {
     for (const BlobSlice& slice : of_cache.slices) each(slice.blob);
   }
-  for (const BlobSlice& slice : point_.slices) {
-    if (slice.blob != nullptr) each(slice.blob);
+  for (const BlobSlice& copy : point_.copies) {
+    if (copy.blob != nullptr) each(copy.blob);
   }
-  for (const BlobPtr& blob : point_.blobs) each(blob);
 }
 
 void NodeState::add_arrivals(const std::vector<ArrivalPtr>& more) {

@@ -89,15 +89,14 @@ struct RestorePoint {
   PointKind kind = PointKind::kNone;
   std::vector<SpanList> windows;  // per attention cache; empty lists where it is not windowed or nothing is seen
   std::vector<SlotRef> states;    // per recurrent cache
-  std::vector<BlobSlice> slices;  // outside the device: the same windows (no blob where the list was empty)
-  std::vector<BlobPtr> blobs;     // and states
+  std::vector<BlobSlice> copies;  // outside the device: the window or the state of each cache; no blob: nothing is seen
   bool on_device = true;          // `windows` and `states` are there
   bool gone_back_to = false;      // a session did
   std::uint64_t number = 0;       // of all that were made
   double value = 0;               // what a spaced one is worth; the least goes first
 
   bool exists() const noexcept { return kind != PointKind::kNone; }
-  bool copied() const noexcept { return !slices.empty() || !blobs.empty(); }
+  bool copied() const noexcept { return !copies.empty(); }
 };
 
 class NodeState final : public Payload {

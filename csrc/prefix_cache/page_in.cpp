@@ -55,7 +55,7 @@ void PrefixCacheState::load_point(Node* node, const Stages& stages, const Arriva
   const Owner owner = tenant_of(node->name_space());
   for (std::size_t i = 0; i < recurrents.size(); ++i) {
     states.push_back(recurrents[i]->claim());
-    const Stage& stage = stages.of(point.blobs[i]);
+    const Stage& stage = stages.of(point.copies[caches.size() + i].blob);
     arrival->bytes.push_back(stage.memory);
     arrival->completions.push_back(recurrents[i]->load_image(states.back(), stage.memory->data(), owner));
   }

@@ -64,19 +64,19 @@ bool PrefixCacheState::copy_point(Node* node, bool may_lose) {
   if (point.copied()) return true;
   const std::uint64_t bytes = point_bytes(point);
   if (host == nullptr || !make_host_room(bytes, may_lose)) return false;
-  std::vector<BlobSlice> slices(caches.size());
-  std::vector<BlobPtr> blobs;
+  std::vector<BlobSlice> copies(all_caches.size());
   for (const std::size_t i : windowed) {
     if (point.windows[i].empty()) continue;
     std::optional<BlobSlice> slice = store_cells(i, point.windows[i]);
     if (!slice) return false;
-    slices[i] = std::move(*slice);
+    copies[i] = std::move(*slice);
   }
   for (std::size_t i = 0; i < recurrents.size(); ++i) {
-    blobs.push_back(store_state(i, point.states[i]));
-    if (blobs.back() == nullptr) return false;
+    BlobPtr& blob = copies[caches.size() + i].blob;
+    blob = store_state(i, point.states[i]);
+    if (blob == nullptr) return false;
   }
-  points.add_copies(node, std::move(slices), std::move(blobs));
+  points.add_copies(node, std::move(copies));
   totals.page_out_bytes += bytes;
   return true;
 }

@@ -77,8 +77,7 @@ struct Imported {
   std::int32_t start = 0;
   PointKind point = PointKind::kNone;
   std::vector<std::vector<BlobSlice>> cells;  // per attention cache
-  std::vector<BlobSlice> windows;             // per attention cache; no blob: none
-  std::vector<BlobPtr> states;                // per recurrent cache; null: none
+  std::vector<BlobSlice> copies;              // of its restore point, per cache; no blob: none
 };
 using BlobMaker = std::function<BlobPtr(std::size_t image)>;
 

@@ -141,6 +141,11 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   Tokens path_tokens(const Node* node) const KVTRIE_REQUIRES(mutex);
   Tokens recorded_keys(const Session& session) const KVTRIE_REQUIRES(mutex);  // of all its recorded tokens
   Needs no_needs() const { return Needs(all_caches.size()); }
+  // Of what has an entry for each cache: those of recurrent ones.
+  template <class Each>
+  std::span<const Each> states_among(const std::vector<Each>& of_all) const {
+    return std::span(of_all).subspan(caches.size());
+  }
   SequenceId state_sequence(const Session& session, std::size_t recurrent) const {
     return session.sequences_[caches.size() + recurrent];
   }
@@ -266,6 +271,9 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
 
   // --- saving.cpp ------------------------------------------------------------------------------------------------
   std::vector<SnapshotCache> snapshot_caches() const KVTRIE_REQUIRES(mutex);
+  SnapshotImage::Role role_in_point(std::size_t cache) const {  // of all caches
+    return cache < caches.size() ? SnapshotImage::Role::kWindow : SnapshotImage::Role::kState;
+  }
   // All but `start`, `point` and the images.
   void describe(const Node* node, SnapshotHeader& header) const KVTRIE_REQUIRES(mutex);
   // Its images that are in no file and not on their way to one.

@@ -83,8 +83,7 @@ SnapshotFault PrefixCacheState::translate(const SnapshotHeader& header, const Bl
   found.name_space = header.name_space;
   found.start = header.start;
   found.cells.resize(caches.size());
-  found.windows.resize(caches.size());
-  found.states.resize(recurrents.size());
+  found.copies.resize(all_caches.size());
   for (std::size_t n = 0; n < header.images.size(); ++n) {
     const SnapshotImage& image = header.images[n];
     if (!fits_here(image)) return SnapshotFault::kLayout;
@@ -92,8 +91,8 @@ SnapshotFault PrefixCacheState::translate(const SnapshotHeader& header, const Bl
     const BlobSlice slice{blob, image.first, image.cells, image.first,
                           image.first + static_cast<std::int32_t>(image.cells)};
     if (image.role == SnapshotImage::Role::kCells) found.cells[image.cache].push_back(slice);
-    if (image.role == SnapshotImage::Role::kWindow) found.windows[image.cache] = slice;
-    if (image.role == SnapshotImage::Role::kState) found.states[image.cache - caches.size()] = blob;
+    if (image.role == SnapshotImage::Role::kWindow) found.copies[image.cache] = slice;
+    if (image.role == SnapshotImage::Role::kState) found.copies[image.cache].blob = blob;
   }
   const bool known = header.point <= static_cast<std::uint8_t>(PointKind::kUser);
   found.point = known ? static_cast<PointKind>(header.point) : PointKind::kEnd;
@@ -105,11 +104,12 @@ bool PrefixCacheState::has_whole_point(const Imported& found) const {
   const auto end = static_cast<std::int32_t>(found.tokens.size());
   const auto window = [&](std::size_t i) {
     const std::int32_t floor = caches[i]->visibility().floor(end);
-    const BlobSlice& slice = found.windows[i];
+    const BlobSlice& slice = found.copies[i];
     return floor >= end || (slice.blob != nullptr && slice.to == end && slice.from <= floor);
   };
+  const std::span<const BlobSlice> states = states_among(found.copies);
   return found.point != PointKind::kNone && has_points() && std::all_of(windowed.begin(), windowed.end(), window) &&
-         std::all_of(found.states.begin(), found.states.end(), [](const BlobPtr& blob) { return blob != nullptr; });
+         std::all_of(states.begin(), states.end(), [](const BlobSlice& state) { return state.blob != nullptr; });
 }
 
 // The node where the snapshot ends; null when it is of no use here.
@@ -136,10 +136,10 @@ Node* PrefixCacheState::import(const Imported& found) {
   const RestorePoint& point = state_of(node).point();
   if (!whole || !has_whole_point(found) || point.copied()) return node;
   if (point.exists()) {
-    points.add_copies(node, found.windows, found.states);
+    points.add_copies(node, found.copies);
   } else {
     const PointKind kind = found.point == PointKind::kUser ? PointKind::kEnd : found.point;
-    points.put_outside(node, kind, found.windows, found.states);
+    points.put_outside(node, kind, found.copies);
   }
   return node;
 }

@@ -97,31 +97,28 @@ void RestorePoints::put(Node* node, PointKind kind, std::vector<SpanList> window
   settle(node);
 }
 
-void RestorePoints::put_outside(Node* node, PointKind kind, std::vector<BlobSlice> slices, std::vector<BlobPtr> blobs) {
+void RestorePoints::put_outside(Node* node, PointKind kind, std::vector<BlobSlice> copies) {
   RestorePoint& point = point_of(node);
   ensure(!point.exists(), "restore_points.put_outside", "the node has one");
   point.kind = kind;
-  point.slices = std::move(slices);
-  point.blobs = std::move(blobs);
+  point.copies = std::move(copies);
   point.on_device = false;
   point.number = ++made_;
   ++count_;
   places_.settle(node);
 }
 
-void RestorePoints::add_copies(Node* node, std::vector<BlobSlice> slices, std::vector<BlobPtr> blobs) {
+void RestorePoints::add_copies(Node* node, std::vector<BlobSlice> copies) {
   RestorePoint& point = point_of(node);
   ensure(point.exists(), "restore_points.add_copies", "the node has none");
-  point.slices = std::move(slices);
-  point.blobs = std::move(blobs);
+  point.copies = std::move(copies);
   places_.settle(node);
 }
 
 void RestorePoints::drop_copies(Node* node) {
   RestorePoint& point = point_of(node);
   ensure(point.on_device, "restore_points.drop_copies", "they are all there is");
-  point.slices.clear();
-  point.blobs.clear();
+  point.copies.clear();
   places_.settle(node);
 }
 

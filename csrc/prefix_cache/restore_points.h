@@ -52,8 +52,8 @@ class RestorePoints {
 
   // In place of the one that is there, whose kind stays when it is wanted more.
   void put(Node* node, PointKind kind, std::vector<SpanList> windows, std::vector<SlotRef> states);
-  void put_outside(Node* node, PointKind kind, std::vector<BlobSlice> slices, std::vector<BlobPtr> blobs);
-  void add_copies(Node* node, std::vector<BlobSlice> slices, std::vector<BlobPtr> blobs);
+  void put_outside(Node* node, PointKind kind, std::vector<BlobSlice> copies);
+  void add_copies(Node* node, std::vector<BlobSlice> copies);
   void drop_copies(Node* node);
   // `keep_copies`: what it has outside stays.
   void come(Node* node, std::vector<SpanList> windows, std::vector<SlotRef> states, bool keep_copies);

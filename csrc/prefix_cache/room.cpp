@@ -35,13 +35,14 @@ std::uint64_t PrefixCacheState::device_bytes_of(const NodeState& node) const {
 std::uint64_t PrefixCacheState::outside_bytes_of(const NodeState& node) const {
   std::uint64_t bytes = 0;
   const auto add = [&](std::size_t i, const BlobSlice& slice) {
-    bytes += caches[i]->shape().bytes_per_cell() * static_cast<std::uint64_t>(slice.to - slice.from);
+    bytes += caches[i]->bytes_per_unit() * static_cast<std::uint64_t>(slice.to - slice.from);
   };
   for (std::size_t i = 0; i < caches.size(); ++i) {
     for (const BlobSlice& slice : node.held[i].slices) add(i, slice);
-    if (!node.point().slices.empty()) add(i, node.point().slices[i]);
+    if (node.point().copied()) add(i, node.point().copies[i]);
   }
-  for (const BlobPtr& blob : node.point().blobs) bytes += blob->bytes();
+  if (!node.point().copied()) return bytes;
+  for (const BlobSlice& copy : states_among(node.point().copies)) bytes += copy.blob->bytes();
   return bytes;
 }
 

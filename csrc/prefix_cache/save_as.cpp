@@ -108,12 +108,8 @@ class SaveAs {
       }
     }
     const std::size_t cells = sources.size();
-    for (std::size_t i = 0; i < own.point().slices.size(); ++i) {
-      if (own.point().slices[i].blob != nullptr)
-        sources.push_back({SnapshotImage::Role::kWindow, i, own.point().slices[i]});
-    }
-    for (std::size_t i = 0; i < own.point().blobs.size(); ++i) {
-      sources.push_back({SnapshotImage::Role::kState, own.held.size() + i, {own.point().blobs[i], 0, 0, 0, 0}});
+    for (std::size_t i = 0; i < own.point().copies.size(); ++i) {
+      if (own.point().copies[i].blob != nullptr) sources.push_back({state_.role_in_point(i), i, own.point().copies[i]});
     }
     if (sources.size() > cells) header.point = static_cast<std::uint8_t>(own.point().kind);
     return sources;

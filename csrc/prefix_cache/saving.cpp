@@ -100,13 +100,8 @@ SavingPtr PrefixCacheState::unsaved(const Node* node) const {
   }
   if (!state.point().copied()) return saving;
   const std::size_t before = saving->blobs.size();
-  for (std::size_t i = 0; i < caches.size() && !state.point().slices.empty(); ++i) {
-    if (fresh(state.point().slices[i].blob)) add(SnapshotImage::Role::kWindow, i, state.point().slices[i]);
-  }
-  for (std::size_t i = 0; i < state.point().blobs.size(); ++i) {
-    if (!fresh(state.point().blobs[i])) continue;
-    const BlobSlice whole{state.point().blobs[i], 0, 0, 0, 0};
-    add(SnapshotImage::Role::kState, caches.size() + i, whole);
+  for (std::size_t i = 0; i < all_caches.size(); ++i) {
+    if (fresh(state.point().copies[i].blob)) add(role_in_point(i), i, state.point().copies[i]);
   }
   if (saving->blobs.size() > before) saving->header.point = static_cast<std::uint8_t>(state.point().kind);
   return saving;

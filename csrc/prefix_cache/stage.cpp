@@ -40,7 +40,7 @@ Stages::Stages(const PrefixCacheState& cache, const Fetch& fetch, std::int32_t t
     for (const WindowSource& source : fetch.windows[i]) add(source.cut_slice(), cache.caches[i]->shape());
   }
   if (fetch.point == nullptr) return;
-  for (const BlobPtr& blob : state_of(fetch.point).point().blobs) add_state(blob);
+  for (const BlobSlice& copy : cache.states_among(state_of(fetch.point).point().copies)) add_state(copy.blob);
 }
 
 void Stages::add(const BlobSlice& slice, const KvShape& shape) {

@@ -19,9 +19,9 @@ constexpr Cell kPointCells = 4096;
 constexpr std::size_t kWindow = 0, kSlots = 1;  // resources
 const TreeOrders kOrders{false, {1}, true};     // caches: full attention, a window, recurrent layers
 
-BlobPtr some_bytes() {
+std::vector<BlobSlice> some_copies() {
   static const auto budget = std::make_shared<ByteBudget>(1 << 20);
-  return Blob::allocate(budget, 8, {{0, 8}});
+  return {{}, {}, {Blob::allocate(budget, 8, {{0, 8}}), 0, 0, 0, 0}};
 }
 
 // What the twin knows of a node's point.
@@ -152,7 +152,7 @@ class PointDriver {
     if (twin.kind == PointKind::kNone) {
       twin.kind = PointKind::kEnd;
       twin.number = ++made_;
-      return points_.put_outside(node, PointKind::kEnd, std::vector<BlobSlice>(2), {some_bytes()});
+      return points_.put_outside(node, PointKind::kEnd, some_copies());
     }
     if (!twin.on_device) {
       arrive(node, twin);
@@ -276,10 +276,10 @@ TEST(RestorePoints, RefuseTransitionsThatAreNone) {
   Node* node = trie.add_child(trie.root("n"), Tokens{1}, std::make_unique<NodeState>(0, 1, 0));
   places.add(node, NodePlaces::Place::kDevice);
   EXPECT_THROW(points.leave(node), Error);
-  EXPECT_THROW(points.add_copies(node, {}, {some_bytes()}), Error);
+  EXPECT_THROW(points.add_copies(node, some_copies()), Error);
   EXPECT_THROW(points.come(node, {}, {SlotRef()}, false), Error);
-  points.put_outside(node, PointKind::kEnd, {}, {some_bytes()});
-  EXPECT_THROW(points.put_outside(node, PointKind::kEnd, {}, {some_bytes()}), Error);
+  points.put_outside(node, PointKind::kEnd, some_copies());
+  EXPECT_THROW(points.put_outside(node, PointKind::kEnd, some_copies()), Error);
   EXPECT_THROW(points.drop_copies(node), Error);
   points.come(node, {}, {SlotRef()}, true);
   EXPECT_THROW(points.come(node, {}, {SlotRef()}, true), Error);

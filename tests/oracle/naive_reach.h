@@ -47,7 +47,7 @@ inline bool naive_held(const NaivePath& path, std::size_t cache, std::int32_t po
     }
     if (!own.point().exists()) continue;
     if (own.point().copied()) {
-      const BlobSlice& slice = own.point().slices[cache];
+      const BlobSlice& slice = own.point().copies[cache];
       if (slice.blob != nullptr && in(slice.from, slice.to)) return true;
     }
     if (!own.point().on_device) continue;

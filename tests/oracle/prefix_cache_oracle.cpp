@@ -290,8 +290,8 @@ class World {
         for (const BlobSlice& slice : own.held[i].slices) out << " h" << slice.from << "-" << slice.to;
         if (own.point().exists() && own.point().on_device && !own.point().windows[i].empty())
           out << " w" << own.point().windows[i].begin_position() << "-" << own.point().windows[i].end_position();
-        if (!own.point().on_device && own.point().slices[i].blob)
-          out << " wh" << own.point().slices[i].from << "-" << own.point().slices[i].to;
+        if (!own.point().on_device && own.point().copies[i].blob)
+          out << " wh" << own.point().copies[i].from << "-" << own.point().copies[i].to;
       }
       out << "\n";
     });
@@ -876,7 +876,7 @@ class World {
         for (const SpanList& list : own.held[i].cells) verify_list(i, list, hashes);
         for (const BlobSlice& slice : own.held[i].slices) verify_slice(i, slice, hashes);
         if (!own.point().exists()) continue;
-        if (own.point().copied()) verify_slice(i, own.point().slices[i], hashes);
+        if (own.point().copied()) verify_slice(i, own.point().copies[i], hashes);
         if (own.point().on_device) verify_list(i, own.point().windows[i], hashes);
       }
       for (std::size_t i = 0; i < recurrents_.size() && own.point().exists(); ++i) {
