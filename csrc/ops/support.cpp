@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/cell_format.h"
 #include "ops/ops.h"
 #include "ops/registry.h"
 
