@@ -4,7 +4,7 @@ include what changed (--all: every one), after a look at whether it refuses what
 
 The first argument is a build folder that has each file by itself. clang-tidy is the Clang that there is, and its
 settings are in .clang-tidy. `.ci/tidy` has it look at one source for each changed header; this at every one of them,
-for a member may be touched without its mutex in any. It takes about as long as reading the headers does, so bindings,
+for a member may be touched without its mutex in any. It takes about as long as reading the headers does; so bindings,
 which see the public classes of the library and read pybind11, are among them where they name a mutex.
 """
 
