@@ -1,20 +1,20 @@
 """Text to token ids and back: the ``tokenizers`` library, the checkpoint's chat template, and streaming.
 
-A chat template is a program from a file: it runs in jinja2's immutable sandbox and sees messages, special tokens and
-the date only.
+Chat templates are run by chat_template.py.
 """
 
 from __future__ import annotations
 
-import datetime
-import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ..errors import ArgumentError, ArgumentTypeError, FormatError, IgnoredWarning, NotSupported
+from ..errors import ArgumentTypeError, FormatError, IgnoredWarning, NotSupported
 from .weights import read_json
+
+if TYPE_CHECKING:
+    from .chat_template import ChatTemplate
 
 Message = Mapping[str, Any]
 
@@ -29,8 +29,7 @@ class Tokenizer:
         self.raw = raw
         self.special = dict(special or {})
         self.chat_template = chat_template
-        self._template: Any = None
-        self._names: frozenset[str] = frozenset()  # of the variables that the template asks for
+        self._template: ChatTemplate | None = None
         self._told: set[str] = set()
 
     @property
@@ -96,27 +95,25 @@ class Tokenizer:
 
         ``variables`` are passed to the template (``tools``, ``enable_thinking``, ...); that it takes no notice of
         ``tools`` or ``documents`` is told once, as a ``kv.IgnoredWarning``. Raises ``kv.NotSupported`` when
-        the checkpoint has no template and ``kv.ArgumentError`` when the template refuses the messages.
+        the checkpoint has no template and ``kv.ArgumentError`` when the template refuses the messages, fails, or takes
+        more work than a template needs (chat_template.py).
         """
-        import jinja2
+        from .chat_template import ChatTemplate
 
         if self.chat_template is None:
             raise NotSupported("[tokenizer] this checkpoint has no chat template; use encode() on plain text")
+        if self._template is None:
+            self._template = ChatTemplate(self.chat_template)
+        self._tell_ignored(self._template, variables)
         values = {**self.special, "tools": None, "documents": None, **variables}
-        try:
-            if self._template is None:
-                self._template, self._names = _compile(self.chat_template)
-            self._tell_ignored(variables)
-            text = str(
-                self._template.render(messages=list(messages), add_generation_prompt=add_generation_prompt, **values)
-            )
-        except jinja2.TemplateError as error:
-            raise ArgumentError(f"[tokenizer] the chat template refused the messages: {error}") from error
+        text = self._template.render(
+            {"messages": list(messages), "add_generation_prompt": add_generation_prompt, **values}
+        )
         return self.encode(text, add_special_tokens=False) if tokenize else text
 
-    def _tell_ignored(self, variables: Mapping[str, Any]) -> None:
+    def _tell_ignored(self, template: ChatTemplate, variables: Mapping[str, Any]) -> None:
         for name in ("tools", "documents"):
-            if variables.get(name) and name not in self._names and name not in self._told:
+            if variables.get(name) and name not in template.names and name not in self._told:
                 self._told.add(name)
                 text = f"[tokenizer] {name}: this checkpoint's chat template takes no notice of them"
                 warnings.warn(text, IgnoredWarning, stacklevel=3)
@@ -196,37 +193,3 @@ def _find_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
         named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
         template = named.get("default")
     return template if isinstance(template, str) else None
-
-
-def _compile(source: str) -> tuple[Any, frozenset[str]]:
-    """The template, in the environment that Hugging Face's templates are written for, and the variables it asks for."""
-    from jinja2 import TemplateError, meta
-    from jinja2.ext import Extension
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class GenerationBlock(Extension):
-        """{% generation %} marks the model's own words for training; here it is its contents."""
-
-        tags: set[str] = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
-
-        def parse(self, parser: Any) -> Any:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
-
-    def to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent)
-
-    def strftime_now(layout: str) -> str:
-        return datetime.datetime.now().strftime(layout)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationBlock]
-    )
-    environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = strftime_now
-    names = meta.find_undeclared_variables(environment.parse(source))
-    return environment.from_string(source), frozenset(names)
