@@ -56,6 +56,11 @@ Tokens Session::remaining() const {
 StepPtr Session::prefill_step(PrefixCacheState& state, std::uint32_t chunk, const StepPtr& previous) {
   Entry entry(state);
   require_open(closed_, failed_);
+  if (previous != nullptr && previous->dropped()) {
+    fail(ErrorKind::kArgument, "session.prefill",
+         "the step before was dropped, since the session was asked for something else while it was open: go on with a "
+         "new loop");
+  }
   if (previous != nullptr && !previous->complete()) {
     state.drop(*previous);
     fail(ErrorKind::kArgument, "session.prefill",

@@ -224,6 +224,29 @@ def test_long_streams_stay_exact(text_model: Any) -> None:
     assert "".join(stream.feed(token) for token in tokenizer.encode(text)) + stream.finish() == text
 
 
+@pytest.mark.parametrize("tokens", [3, None, "ab", [1.5], ["a"], [None], [[1]], [-1], [1 << 40]])
+def test_wrong_tokens_are_refused_by_name(text_model: Any, tokens: Any) -> None:
+    tokenizer = text_model.tokenizer
+    with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=r"^\[tokenizer.decode\] tokens: got .*allowed"):
+        tokenizer.decode(tokens)
+    assert tokenizer.decode([1 << 20]) == ""  # a model may have more ids than its tokenizer
+    stream = tokenizer.stream()
+    for token in tokens if isinstance(tokens, list) else [None, "ab"]:
+        with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=r"^\[tokenizer.stream\] tokens: got "):
+            stream.feed(token)
+    assert stream.finish() == ""
+
+
+@pytest.mark.parametrize("wrong", [3, None, b"x"])
+def test_wrong_texts_are_refused_by_name(text_model: Any, wrong: Any) -> None:
+    tokenizer = text_model.tokenizer
+    for call in (tokenizer.encode, tokenizer.token_id, tokenizer.special_id):
+        with pytest.raises(kv.ArgumentTypeError, match=r"^\[tokenizer\..*got .*, allowed str"):
+            call(wrong)
+    with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=r"^\[tokenizer\] "):
+        tokenizer.apply_chat_template(wrong)
+
+
 def test_chat_template(text_model: Any) -> None:
     tokenizer = text_model.tokenizer
     messages = [{"role": "user", "content": "hi"}]

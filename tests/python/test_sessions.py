@@ -283,6 +283,19 @@ def test_an_error_in_the_model_leaves_session_and_tree_valid(layers_put: int, mo
     assert cache.check() == []
 
 
+def test_a_loop_over_a_dropped_step_says_that_it_was_dropped(model: CodingModel) -> None:
+    cache = make_cache()
+    with cache.begin(A) as session:
+        steps = session.prefill(chunk=16)
+        step = next(steps)
+        session.append(5)
+        assert step.dropped
+        with pytest.raises(kv.ArgumentError, match=r"\[session.prefill\] the step before was dropped"):
+            next(steps)
+        compute(session, model)
+    assert cache.check() == []
+
+
 def test_a_step_is_dropped_when_its_session_is_asked_for_something_else(model: CodingModel) -> None:
     cache = make_cache()
     with cache.begin(A) as session:

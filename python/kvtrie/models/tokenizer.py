@@ -5,18 +5,33 @@ Chat templates are run by chat_template.py.
 
 from __future__ import annotations
 
+import operator
+import reprlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ..errors import ArgumentTypeError, FormatError, IgnoredWarning, NotSupported
+from ..errors import ArgumentError, ArgumentTypeError, FormatError, IgnoredWarning, NotSupported
 from .weights import read_json
 
 if TYPE_CHECKING:
     from .chat_template import ChatTemplate
 
 Message = Mapping[str, Any]
+
+
+def _ids(tokens: Iterable[int], where: str) -> list[int]:
+    """The ids as plain integers."""
+    try:
+        ids = [operator.index(token) for token in tokens]
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"[{where}] tokens: got {reprlib.repr(tokens)}, allowed a sequence of integers"
+        ) from error
+    for wrong in (token for token in ids if not 0 <= token < 1 << 31):
+        raise ArgumentError(f"[{where}] tokens: got {wrong}, allowed 0 to {(1 << 31) - 1}")
+    return ids
 
 
 class Tokenizer:
@@ -44,12 +59,15 @@ class Tokenizer:
         return list(self.raw.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, tokens: Iterable[int], skip_special_tokens: bool = False) -> str:
-        """The text of ``tokens``. Bytes that are not whole UTF-8 characters come out as U+FFFD."""
-        ids = [int(token) for token in tokens]
+        """The text of ``tokens``. Bytes that are not whole UTF-8 characters come out as U+FFFD; ids that the tokenizer
+        does not know, as a model may have more, give no text."""
+        ids = _ids(tokens, "tokenizer.decode")
         return str(self.raw.decode(ids, skip_special_tokens=skip_special_tokens))
 
     def token_id(self, token: str) -> int | None:
         """The id of one exact token, or None."""
+        if not isinstance(token, str):
+            raise ArgumentTypeError(f"[tokenizer.token_id] token: got {type(token).__name__}, allowed str")
         found = self.raw.token_to_id(token)
         return None if found is None else int(found)
 
@@ -105,6 +123,10 @@ class Tokenizer:
         if self._template is None:
             self._template = ChatTemplate(self.chat_template)
         self._tell_ignored(self._template, variables)
+        if not isinstance(messages, Sequence):
+            raise ArgumentTypeError(
+                f"[tokenizer] messages: got {type(messages).__name__}, allowed a sequence of messages"
+            )
         values = {**self.special, "tools": None, "documents": None, **variables}
         text = self._template.render(
             {"messages": list(messages), "add_generation_prompt": add_generation_prompt, **values}
@@ -156,7 +178,7 @@ class Detokenizer:
 
     def feed(self, token: int) -> str:
         """The text that became complete with ``token``; "" while a character is unfinished."""
-        self._ids.append(int(token))
+        self._ids += _ids((token,), "tokenizer.stream")
         text = self._pending()
         if text.endswith("\ufffd"):
             return ""
