@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import resource
 from typing import Any
 
 import pytest
@@ -54,6 +55,14 @@ ENDLESS = {
     "filler text": "{{ lipsum(10**6) }}",
     "deep expression": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
 }
+
+
+def test_the_bytes_of_a_number_are_paid_for_before_they_are_made() -> None:
+    for call in ("(10**9, 'big')", "(length=10**9, byteorder='big')"):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with pytest.raises(kv.ArgumentError):
+            ChatTemplate("{{ (1).to_bytes" + call + " }}").render({"messages": []})
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB; 10**9 bytes are twice that
 
 
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=list(ENDLESS))

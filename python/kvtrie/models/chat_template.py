@@ -283,6 +283,8 @@ class _Environment(ImmutableSandboxedEnvironment):
                 arguments = (items,)
             elif name in _METHODS:
                 _METHODS[name](owner, *arguments, *named.values())
+        elif isinstance(owner, int) and name == "to_bytes":
+            _pay_for_numbers(*arguments, *named.values())
         return _paid(super().call(__context, __obj, *arguments, **named))
 
 
