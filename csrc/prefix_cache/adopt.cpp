@@ -88,6 +88,7 @@ void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t ta
         caches[i]->borrow(session.sequences_[i], cells, from, node->end());
       }
     }
+    ensure(last != nullptr, "prefix_cache.adopt", "nothing on the path lies before ", target);
     points.go_back_to(last);
     for (std::size_t i = 0; i < recurrents.size(); ++i) {
       recurrents[i]->stand_at(state_sequence(session, i), target, state_of(last).point().states[i]);

@@ -7,6 +7,7 @@
 #include <exception>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -92,7 +93,7 @@ BlobPtr Exchange::copy_of_cells(std::size_t cache, std::span<Node* const> nodes,
 // The blob itself where it is in memory.
 BlobPtr Exchange::copy_of_state(std::size_t cache, const RestorePoint& point) {
   RecurrentCache& owner = *state_.recurrents[cache];
-  const BlobPtr kept = point.copied() ? state_.states_among(point.copies)[cache].blob : nullptr;
+  BlobPtr kept = point.copied() ? state_.states_among(point.copies)[cache].blob : nullptr;
   if (!point.on_device && kept->in_memory()) return kept;
   BlobPtr blob = Blob::allocate(room_, owner.shape().bytes_per_slot(), blob_sections(owner.shape()));
   if (blob == nullptr) return nullptr;
@@ -103,7 +104,7 @@ BlobPtr Exchange::copy_of_state(std::size_t cache, const RestorePoint& point) {
     blob->expect([arriving] { arriving->wait_for_device(); });
     return blob;
   }
-  blob->expect([arriving, source = kept] {
+  blob->expect([arriving, source = std::move(kept)] {
     std::vector<std::uint32_t> all(source->sections().size());
     std::iota(all.begin(), all.end(), 0u);
     if (!source->read(all, {arriving->memory->data(), arriving->memory->bytes()}))

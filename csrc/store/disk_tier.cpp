@@ -37,7 +37,7 @@ DiskTier::DiskTier(DiskOptions options, std::shared_ptr<FileSystem> files)
 std::shared_ptr<DiskTier> DiskTier::open(DiskOptions options, std::shared_ptr<FileSystem> files) {
   require(!options.folder.empty(), kWhere, "disk: got an empty path, allowed the path of a folder");
   require(!options.fingerprint.empty(), kWhere, "fingerprint: got an empty one, allowed a text that names the model");
-  const std::shared_ptr<DiskTier> tier(new DiskTier(std::move(options), std::move(files)));
+  std::shared_ptr<DiskTier> tier(new DiskTier(std::move(options), std::move(files)));
   tier->enter();
   return tier;
 }
