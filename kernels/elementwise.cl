@@ -67,7 +67,30 @@
 #define MADE(op) MADE_(op)
 
 #ifdef IN_GRAPH
-IS_add IS_mul
+#if WITH_silu
+IS_silu
+#endif
+#if WITH_sigmoid
+IS_sigmoid
+#endif
+#if WITH_softplus
+IS_softplus
+#endif
+#if WITH_add
+IS_add
+#endif
+#if WITH_mul
+IS_mul
+#endif
+#if WITH_silu_mul
+IS_silu_mul
+#endif
+#if WITH_gelu_tanh_mul
+IS_gelu_tanh_mul
+#endif
+#if WITH_gelu_exact_mul
+IS_gelu_exact_mul
+#endif
 #else
 MADE(OP)
 #endif

@@ -15,12 +15,8 @@
 // core. One always stays, since whoever holds an item does not wait. An op that is cheaper than waiting is `own`: each
 // worker computes all of it for itself, into memory of its own.
 //
-// Arguments are the words of the recorded launch, addresses resolved. Those that differ from step to step are names
-// (SLOT, see find): the logits, what the step's table holds, partial results of attention.
-//
-//   step [2 * COUNTERS * ops | header | ids | per plan: rows (qkv.cl), plan (attention.cl)]       int32; counters are 0
-//   header [PLAN_INTS] per plan = tiles, bounds, row ids, segments, tiles, merge begin, merge ids (places in `step`),
-//   rows to merge
+// Which kernels there are, and what their arguments are: launch_table.clh. How a step's table lies in memory and what
+// stands for an argument that differs from step to step: launch_layout.clh.
 //
 // OpenCL 1.2 promises no order of memory accesses between work-groups, and no meaning of an address in the next launch.
 // CPU devices keep both; ops/launch_graph.h says how that is proved before a graph is used.
@@ -37,23 +33,76 @@
 #include "qkv.cl"
 #include "rows.cl"
 
-// As in csrc/ops/launch_graph_ops.h.
-#define ARGUMENTS 30
-#ifndef MATMUL_SETS
-#define MATMUL_SETS 1  // forms of products, by how weights are kept and how many rows there are: GraphOp's `plan`
+#if WITH_causal_conv1d || WITH_gated_delta
+#include "recurrent.cl"
 #endif
-#define COUNTERS 16  // ints between two counters: each has a cache line
-#define PLAN_INTS 8
-#define SLOT (1ul << 63)
-#define OWN (1ul << 62)
-#define SLOT_LOGITS 0
-#define SLOT_PARTIAL_OUT 1
-#define SLOT_PARTIAL_STATS 2
-#define SLOT_STEP 3  // from here on: a place in `step`, in ints
+
+#ifndef MATMUL_FORMS
+#define MATMUL_FORMS 1  // of products, by how weights are kept and how many rows there are
+#endif
+// The host gives WORDS, the most arguments of a kernel, and WITH_name for each kernel that the step has.
+
+#include "launch_layout.clh"
+
+// ---- what launch_table.clh says of each kernel ----------------------------------------------------------------------
+
+// Numbers of all kernels: KERNEL_name.
+enum {
+#define HAS(name) 1
+#define LAUNCH(program, name) KERNEL_##name,
+#define COUNTED(program, name, axis, count) KERNEL_##name,
+#define POINTER(T, name)
+#define SLOT(role, T, name)
+#define NUMBER(T, name)
+#define PLANNED(name, count)
+#define END(name)
+#include "launch_table.clh"  // each time
+};
+
+// The words of an operation by name: name_words.
+#define HAS(name) 1
+#define LAUNCH(program, name) typedef struct {
+#define COUNTED(program, name, axis, count) typedef struct {
+#define POINTER(T, name) ulong name;
+#define SLOT(role, T, name) ulong name;
+#define NUMBER(T, name) ulong name;
+#define PLANNED(name, count) ulong name;
+#define END(name) } name##_words;
+#include "launch_table.clh"  // each time
+
+typedef union {
+  ulong words[WORDS];
+#define HAS(name) 1
+#define LAUNCH(program, name)
+#define COUNTED(program, name, axis, count)
+#define POINTER(T, name)
+#define SLOT(role, T, name)
+#define NUMBER(T, name)
+#define PLANNED(name, count)
+#define END(name) name##_words of_##name;
+#include "launch_table.clh"  // each time
+} Arguments;
+
+// Prototypes, which must agree with the kernels above.
+#define PRODUCTS_APART
+#define HAS(name) WITH_##name
+#define LAUNCH(program, name) void name(int, int, int
+#define COUNTED(program, name, axis, count) LAUNCH(program, name)
+#define POINTER(T, name) , __global T*
+#define SLOT(role, T, name) , __global T*
+#define NUMBER(T, name) , T
+#define PLANNED(name, count) , int
+#define END(name) );
+#include "launch_table.clh"  // each time
+
+// ---- operations -----------------------------------------------------------------------------------------------------
 
 typedef struct {
-  int kernel_, own, size[3], plan;
-  ulong arguments[ARGUMENTS];
+  int kernel_, own, size[3];
+  int axis, count_at;  // where `axis` is not -1: size[axis] is the int `count_at` of the headers
+  int header_at;       // of the cache that it is of, in ints from the first header
+  int form, unused;    // of a product
+  Arguments arguments;
 } Op;
 
 typedef struct {
@@ -61,140 +110,103 @@ typedef struct {
   __global float *logits, *partial_out, *partial_stats, *own;
 } Worker;
 
-#define KERNEL_EMBEDDING 0
-#define KERNEL_RMS_NORM 1
-#define KERNEL_ADD 2
-#define KERNEL_MUL 3
-#define KERNEL_MATMUL 4
-#define KERNEL_GATED 5
-#define KERNEL_PUT_QKV 6
-#define KERNEL_ATTEND 7
-#define KERNEL_MERGE 8
-#define KERNEL_UNPACK 9
-
-// Where argument `i` points to.
-__global void* find(const Op* op, int i, const Worker* worker) {
-  const ulong word = op->arguments[i];
-  if (word & OWN) return worker->own + (word & ~OWN);
-  if (!(word & SLOT)) return (__global void*)word;
-  const ulong slot = word & ~SLOT;
-  if (slot == SLOT_LOGITS) return worker->logits;
-  if (slot == SLOT_PARTIAL_OUT) return worker->partial_out;
-  if (slot == SLOT_PARTIAL_STATS) return worker->partial_stats;
-  return worker->step + (slot - SLOT_STEP);
+// Where an argument points to.
+__global void* find(ulong word, const Worker* worker) {
+  if (word & (1ul << kOwnBit)) return worker->own + (word & ~(1ul << kOwnBit));
+  if (word & (1ul << kHeaderBit)) return worker->step + worker->header[word & ~(1ul << kHeaderBit)];
+  if (!(word & (1ul << kSlotBit))) return (__global void*)word;
+  const ulong slot = word & ~(1ul << kSlotBit);
+  if (slot == kSlotLogits) return worker->logits;
+  if (slot == kSlotPartialOut) return worker->partial_out;
+  if (slot == kSlotPartialStats) return worker->partial_stats;
+  return worker->step + (slot - kSlotStep);
 }
 
-const __global int* plan_of(const Op* op, const Worker* worker) { return worker->header + PLAN_INTS * op->plan; }
+#define WORD_AS_int(word) ((int)(word))
+#define WORD_AS_ulong(word) (word)
+#define WORD_AS_float(word) as_float((uint)(word))
 
-int items_of(const Op* op, const Worker* worker) {
-  if (op->kernel_ == KERNEL_ATTEND) return plan_of(op, worker)[0] * op->size[1];
-  if (op->kernel_ == KERNEL_MERGE) return plan_of(op, worker)[7] * op->size[1];
-  return op->size[0] * op->size[1] * op->size[2];
-}
-
-#define P(i, T) ((__global T*)find(op, i, worker))
-#define U(i) op->arguments[i]
-#define I(i) ((int)op->arguments[i])
-#define F(i) as_float((uint)op->arguments[i])
-
-void attend_item(const Op* op, int x, int y, const Worker* worker) {
-  const __global int* plan = plan_of(op, worker);
-  attend_tiles(x, y, 0, P(0, float), U(1), P(2, CELL), U(3), P(4, CELL), U(5), U(6), U(7), U(8), U(9), worker->step,
-               plan[1], plan[2], plan[3], plan[4], I(15), I(16), I(17), F(18), F(19), P(20, float), U(21), U(22),
-               P(23, float), U(24), I(25), P(26, float), U(27), P(28, float), P(29, float));
-}
-
-void merge_item(const Op* op, int x, int y, const Worker* worker) {
-  const __global int* plan = plan_of(op, worker);
-  attend_merge(x, y, 0, P(0, float), P(1, float), worker->step, plan[5], plan[6], I(5), P(6, float), U(7), I(8),
-               P(9, float), U(10));
-}
-
-void put_item(const Op* op, int y, int z, const Worker* worker) {
-  put_qkv(0, y, z, P(0, float), U(1), P(2, int), P(3, float), I(4), I(5), F(6), P(7, float), U(8), I(9), P(10, float),
-          U(11), I(12), F(13), F(14), P(15, float), U(16), P(17, CELL), U(18), P(19, CELL), U(20),
-          U(21), I(22), I(23), I(24));
-}
+// ---- products: once for each form -----------------------------------------------------------------------------------
 
 #include "launch_matmul.clh"  // each time
-#if MATMUL_SETS > 1
-#define MATMUL_SET 1
+#if MATMUL_FORMS > 1
+#define MATMUL_FORM 1
 #include "matmul_again.clh"   // each time
 #include "matmul.cl"          // each time
 #include "launch_matmul.clh"  // each time
-#undef MATMUL_SET
+#undef MATMUL_FORM
 #endif
-#if MATMUL_SETS > 2
-#define MATMUL_SET 2
+#if MATMUL_FORMS > 2
+#define MATMUL_FORM 2
 #include "matmul_again.clh"   // each time
 #include "matmul.cl"          // each time
 #include "launch_matmul.clh"  // each time
-#undef MATMUL_SET
+#undef MATMUL_FORM
 #endif
-#if MATMUL_SETS > 3
-#define MATMUL_SET 3
+#if MATMUL_FORMS > 3
+#define MATMUL_FORM 3
 #include "matmul_again.clh"   // each time
 #include "matmul.cl"          // each time
 #include "launch_matmul.clh"  // each time
-#undef MATMUL_SET
+#undef MATMUL_FORM
 #endif
 #undef run_matmul
 
-void run_product(const Op* op, int x, int y, const Worker* worker) {
-  switch (op->plan) {
-#if MATMUL_SETS > 1
+void run_product(const Op* op, int x, int y, int z, const Worker* worker) {
+  switch (op->form) {
+#if MATMUL_FORMS > 1
     case 1:
-      run_matmul_1(op, x, y, worker);
+      run_matmul_1(op, x, y, z, worker);
       break;
 #endif
-#if MATMUL_SETS > 2
+#if MATMUL_FORMS > 2
     case 2:
-      run_matmul_2(op, x, y, worker);
+      run_matmul_2(op, x, y, z, worker);
       break;
 #endif
-#if MATMUL_SETS > 3
+#if MATMUL_FORMS > 3
     case 3:
-      run_matmul_3(op, x, y, worker);
+      run_matmul_3(op, x, y, z, worker);
       break;
 #endif
     default:
-      run_matmul(op, x, y, worker);
+      run_matmul(op, x, y, z, worker);
       break;
   }
 }
 
-// One work-item of a recorded launch.
+// ---- one work-item of a recorded launch -----------------------------------------------------------------------------
+
+int size_of_axis(const Op* op, int axis, const Worker* worker) {
+  return axis == op->axis ? worker->header[op->count_at] : op->size[axis];
+}
+
+int items_of(const Op* op, const Worker* worker) {
+  return size_of_axis(op, 0, worker) * size_of_axis(op, 1, worker) * size_of_axis(op, 2, worker);
+}
+
+// Axis 0 turns fastest, but where it is counted: there all items of one tile or row follow each other.
 void run_item(const Op* op, int item, const Worker* worker) {
-  const bool counted = op->kernel_ == KERNEL_ATTEND || op->kernel_ == KERNEL_MERGE;
-  const int width = counted ? op->size[1] : op->size[0];
-  const int x = counted ? item / width : item % width, rest = counted ? item % width : item / width;
-  const int y = counted ? rest : rest % op->size[1], z = counted ? 0 : rest / op->size[1];
+  const bool outermost = op->axis == 0;
+  const int width = outermost ? op->size[1] : op->size[0];
+  const int x = outermost ? item / width : item % width, rest = outermost ? item % width : item / width;
+  const int height = outermost ? width : size_of_axis(op, 1, worker), y = rest % height, z = rest / height;
   switch (op->kernel_) {
-    case KERNEL_EMBEDDING:
-      embedding(x, y, 0, P(0, STORAGE(FROM)), U(1), P(2, int), U(3), P(4, float), U(5), I(6), I(7), I(8), I(9), I(10));
-      break;
-    case KERNEL_RMS_NORM:
-      rms_norm(x, y, 0, P(0, float), U(1), P(2, float), U(3), P(4, float), U(5), I(6), F(7), F(8));
-      break;
-    case KERNEL_ADD:
-      add(x, y, 0, P(0, float), U(1), P(2, float), U(3), P(4, float), U(5), I(6), I(7), I(8));
-      break;
-    case KERNEL_MUL:
-      mul(x, y, 0, P(0, float), U(1), P(2, float), U(3), P(4, float), U(5), I(6), I(7), I(8));
-      break;
-    case KERNEL_MATMUL:
-    case KERNEL_GATED:
-    case KERNEL_UNPACK:
-      run_product(op, x, y, worker);
-      break;
-    case KERNEL_PUT_QKV:
-      put_item(op, y, z, worker);
-      break;
-    case KERNEL_ATTEND:
-      attend_item(op, x, y, worker);
-      break;
-    case KERNEL_MERGE:
-      merge_item(op, x, y, worker);
+#define PRODUCTS_APART
+#define HAS(name) WITH_##name
+#define LAUNCH(program, name)                                  \
+  case KERNEL_##name: {                                        \
+    const name##_words* words = &op->arguments.of_##name;      \
+    name(x, y, z
+#define COUNTED(program, name, axis, count) LAUNCH(program, name)
+#define POINTER(T, name) , (__global T*)find(words->name, worker)
+#define SLOT(role, T, name) , (__global T*)find(words->name, worker)
+#define NUMBER(T, name) , WORD_AS_##T(words->name)
+#define PLANNED(name, count) , worker->header[op->header_at + count]
+#define END(name) ); break; }
+#include "launch_table.clh"  // each time
+    default:
+      run_product(op, x, y, z, worker);
       break;
   }
 }
@@ -212,8 +224,8 @@ void run_item(const Op* op, int item, const Worker* worker) {
 bool share(const Op* op, int at, const Worker* worker) {
   const int items = items_of(op, worker);
   if (items == 0) return true;
-  volatile __global int* claimed = worker->step + 2 * COUNTERS * at;
-  volatile __global int* done = claimed + COUNTERS;
+  volatile __global int* claimed = worker->step + 2 * kCounterInts * at;
+  volatile __global int* done = claimed + kCounterInts;
   int mine = 0;
   const ulong began = TICKS;
   for (int item = atomic_inc(claimed); item < items; item = atomic_inc(claimed), ++mine)

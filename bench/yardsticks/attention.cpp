@@ -111,7 +111,7 @@ class Case {
   void run_replayed() {
     const std::vector<std::int32_t> ids(static_cast<std::size_t>(rows()));
     if (graph_ == nullptr) record(ids);
-    last_ = graph_->replay(ids, std::array{ops::StepTables{std::vector<ops::QkvRows::Row>(ids.size()), &plan_}});
+    last_ = graph_->replay({ids, std::array{ops::StepTables{std::vector<ops::QkvRows::Row>(ids.size()), &plan_}}, {}});
     device()->finish();
   }
   void run_decode_yardstick() {
@@ -160,7 +160,7 @@ class Case {
     for (std::int32_t layer = 0; layer < spec_.layers; ++layer)
       out = ops::attend_spans(q_tensor_, {k(layer).tensor, v(layer).tensor}, together_, {});
     std::string reason;
-    graph_ = ops::LaunchGraph::make(recording, ids, std::array{ops::RecordedTables{{}, together_}}, out, reason);
+    graph_ = ops::LaunchGraph::make(recording, {ids, std::array{ops::RecordedTables{{}, together_}}, {}}, out, reason);
     if (graph_ == nullptr) throw std::runtime_error(reason);
   }
 

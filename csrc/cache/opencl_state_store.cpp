@@ -57,6 +57,7 @@ void write_to_device(const Tensor& states, std::span<const Slot> slots, const Te
 
 struct OpenClStateStore::Step final : PreparedStates {
   ops::DeviceStateRuns runs;
+  ops::DeviceStateRuns recorded() const override { return runs; }
 };
 
 OpenClStateStore::OpenClStateStore(cl::DevicePtr device, const StateShape& shape, std::uint64_t budget_bytes)

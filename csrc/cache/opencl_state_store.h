@@ -19,6 +19,7 @@ class OpenClStateStore final : public StateStore {
   OpenClStateStore(cl::DevicePtr device, const StateShape& shape, std::uint64_t budget_bytes = 0);
 
   const StateShape& shape() const override { return shape_; }
+  cl::DevicePtr device() const override { return device_; }
   void check_place(const Tensor& tensor, std::string_view name) const override;
   PreparedStatesPtr prepare(std::span<const ops::StateRows> sequences) override;
   Tensor conv(std::uint32_t layer, const PreparedStates& step, const Tensor& x, const Tensor& weight) override;
@@ -31,7 +32,6 @@ class OpenClStateStore final : public StateStore {
   CompletionPtr load_image(Slot slot, const std::byte* image) override;
   CompletionPtr mark() override;
 
-  const cl::DevicePtr& device() const noexcept { return device_; }
 
  private:
   struct Layer {

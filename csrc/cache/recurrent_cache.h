@@ -61,6 +61,7 @@ class StateForward {
 
  private:
   friend class RecurrentCache;
+  friend class RecurrentHold;
   std::unique_ptr<State> state_;
 };
 using StateForwardPtr = std::shared_ptr<StateForward>;
@@ -155,6 +156,7 @@ class RecurrentCache final : public StateCache, public std::enable_shared_from_t
   struct State;  // private to cache/
 
  private:
+  friend class RecurrentHold;
   explicit RecurrentCache(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
 };

@@ -3,6 +3,7 @@
 //   recurrent_cache.cpp      creation, sequences, what the prefix cache builds on
 //   recurrent_forward.cpp    forwards: claims, completion, drops
 //   recurrent_layers.cpp     what is written in them: operations and states
+//   recurrent_hold.cpp       the same for all layers at once
 //   recurrent_snapshot.cpp   copies, removals, snapshots and scheduled captures
 //   recurrent_check.cpp      invariants and the dump
 //
@@ -103,9 +104,16 @@ struct StateForward::State {
   std::vector<StateForwardPart> parts;
   std::vector<Written> written;  // per layer index
   std::size_t missing = 0;       // halves that are still to be written
-  PreparedStatesPtr step;        // while open, from the first operation on
+  PreparedStatesPtr step;        // from the first operation on
 
   std::size_t slots() const noexcept;  // that it claimed
+  // States that its layers write, conv and delta each.
+  static std::size_t halves(const StateShape& shape) noexcept {
+    return std::size_t{shape.layers} * (std::size_t{shape.has_conv()} + std::size_t{shape.has_delta()});
+  }
+  // kArgument for a forward of another cache, kClosed for one that is over.
+  void require_open(const std::shared_ptr<RecurrentCache::State>& state, const char* where) const;
+  std::vector<ops::StateRows> rows_of_sequences() const;  // while open
 };
 
 struct RecurrentCache::Snapshot::Contents {

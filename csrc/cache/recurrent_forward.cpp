@@ -60,7 +60,7 @@ std::unique_ptr<ForwardState> plan(const CacheState& state, std::span<const Stat
   forward->rows += padding;
   const StateShape& shape = state.shape;
   forward->written.assign(shape.layers, {!shape.has_conv(), !shape.has_delta()});
-  forward->missing = std::size_t{shape.layers} * (std::size_t{shape.has_conv()} + std::size_t{shape.has_delta()});
+  forward->missing = ForwardState::halves(shape);
   return forward;
 }
 
@@ -173,7 +173,6 @@ void RecurrentCache::State::complete(StateForward::State& forward) {
     sequence.forward = nullptr;
   }
   std::erase(open_forwards, &forward);
-  forward.step.reset();
   forward.status = Status::kComplete;
 }
 

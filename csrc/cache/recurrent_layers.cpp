@@ -10,35 +10,10 @@ using ForwardState = StateForward::State;
 using Status = ForwardState::Status;
 using CacheState = RecurrentCache::State;
 
-std::vector<ops::StateRows> rows_of(const ForwardState& forward) {
-  std::vector<ops::StateRows> sequences;
-  std::uint32_t row = 0;
-  for (const StateForwardPart& part : forward.parts) {
-    ops::StateRows& rows = sequences.emplace_back();
-    rows.row = part.row;
-    rows.count = part.count;
-    rows.from = part.from.slot();
-    for (std::size_t i = 0; i < part.slots.size(); ++i) {
-      const bool last = i == part.boundaries.size();
-      const std::uint32_t after = last ? part.count : static_cast<std::uint32_t>(part.boundaries[i] - part.begin);
-      rows.writes.push_back({after, part.slots[i].slot()});
-    }
-    row = part.row + part.count;
-  }
-  if (row < forward.rows) sequences.push_back({row, forward.rows - row, -1, {}});  // padding: nobody's state
-  return sequences;
-}
-
 // Made by the first operation, so that a claim needs no device.
 const PreparedStates& step_of(CacheState& state, ForwardState& forward) KVTRIE_REQUIRES(state.mutex) {
-  if (forward.step == nullptr) forward.step = state.store->prepare(rows_of(forward));
+  if (forward.step == nullptr) forward.step = state.store->prepare(forward.rows_of_sequences());
   return *forward.step;
-}
-
-void require_open(const std::shared_ptr<CacheState>& state, const ForwardState& forward, const char* where) {
-  require(forward.owner.lock() == state, where, "forward: got one of another cache");
-  if (forward.status == Status::kDropped) fail(ErrorKind::kClosed, where, "the forward was dropped");
-  if (forward.status == Status::kComplete) fail(ErrorKind::kClosed, where, "the forward is complete");
 }
 
 void check_tensor(const CacheState& state, const Tensor& tensor, const char* name, const Shape& allowed,
@@ -81,11 +56,36 @@ void mark_written(CacheState& state, ForwardState& forward, std::uint32_t index,
 
 }  // namespace
 
+std::vector<ops::StateRows> StateForward::State::rows_of_sequences() const {
+  std::vector<ops::StateRows> sequences;
+  std::uint32_t row = 0;
+  for (const StateForwardPart& part : parts) {
+    ops::StateRows& of_part = sequences.emplace_back();
+    of_part.row = part.row;
+    of_part.count = part.count;
+    of_part.from = part.from.slot();
+    for (std::size_t i = 0; i < part.slots.size(); ++i) {
+      const bool last = i == part.boundaries.size();
+      const std::uint32_t after = last ? part.count : static_cast<std::uint32_t>(part.boundaries[i] - part.begin);
+      of_part.writes.push_back({after, part.slots[i].slot()});
+    }
+    row = part.row + part.count;
+  }
+  if (row < rows) sequences.push_back({row, rows - row, -1, {}});  // padding: nobody's state
+  return sequences;
+}
+
+void StateForward::State::require_open(const std::shared_ptr<RecurrentCache::State>& state, const char* where) const {
+  require(owner.lock() == state, where, "forward: got one of another cache");
+  if (status == Status::kDropped) fail(ErrorKind::kClosed, where, "the forward was dropped");
+  if (status == Status::kComplete) fail(ErrorKind::kClosed, where, "the forward is complete");
+}
+
 Tensor RecurrentCache::conv(StateForward& forward, std::int32_t layer, const Tensor& x, const Tensor& weight) {
   const char* where = "recurrent_cache.conv";
   const MutexLock lock(state_->mutex);
   ForwardState& open = *forward.state_;
-  require_open(state_, open, where);
+  open.require_open(state_, where);
   const std::uint32_t index = unwritten(*state_, open, layer, false, where);
   const StateShape& sizes = shape();
   check_tensor(*state_, x, "x", {open.rows, sizes.conv_dim}, where);
@@ -100,7 +100,7 @@ Tensor RecurrentCache::gated_delta(StateForward& forward, std::int32_t layer, co
   const char* where = "recurrent_cache.gated_delta";
   const MutexLock lock(state_->mutex);
   ForwardState& open = *forward.state_;
-  require_open(state_, open, where);
+  open.require_open(state_, where);
   const std::uint32_t index = unwritten(*state_, open, layer, true, where);
   const StateShape& sizes = shape();
   const std::int64_t rows = open.rows, v_heads = sizes.v_heads;
@@ -123,7 +123,7 @@ Tensor RecurrentCache::gated_delta(StateForward& forward, std::int32_t layer, co
 RecurrentCache::States RecurrentCache::states(StateForward& forward, std::int32_t layer) {
   const char* where = "recurrent_cache.states";
   const MutexLock lock(state_->mutex);
-  require_open(state_, *forward.state_, where);
+  forward.state_->require_open(state_, where);
   const std::uint32_t index = state_->index_of(layer, where);
   std::vector<Slot> slots;
   for (const StateForwardPart& part : forward.state_->parts) slots.push_back(part.from.slot());
@@ -135,7 +135,7 @@ void RecurrentCache::put_states(StateForward& forward, std::int32_t layer, const
   const char* where = "recurrent_cache.put_states";
   const MutexLock lock(state_->mutex);
   ForwardState& open = *forward.state_;
-  require_open(state_, open, where);
+  open.require_open(state_, where);
   const StateShape& sizes = shape();
   const bool any = conv.defined() || delta.defined() || !state_->store->has_bytes();
   require(any, where, "conv, delta: got none of them, allowed at least one");

@@ -51,6 +51,8 @@ std::vector<StateSection> state_sections(const StateShape& shape);
 class PreparedStates {
  public:
   virtual ~PreparedStates() = default;
+  // What the device was given, for steps that are recorded (ops/launch_graph.h); empty in a store without a device.
+  virtual ops::DeviceStateRuns recorded() const { return {}; }
 };
 using PreparedStatesPtr = std::shared_ptr<PreparedStates>;
 
@@ -59,6 +61,7 @@ class StateStore {
   virtual ~StateStore() = default;
   virtual const StateShape& shape() const = 0;
   virtual bool has_bytes() const { return true; }
+  virtual cl::DevicePtr device() const { return nullptr; }  // that computes; null: there is none
   virtual void check_place(const Tensor& tensor, std::string_view name) const = 0;
 
   virtual PreparedStatesPtr prepare(std::span<const ops::StateRows> sequences) = 0;

@@ -44,6 +44,7 @@ LaunchRecorder::Launch recorded(const Kernel::State& kernel, Range global, Range
     if (argument.is_buffer) {
       std::memcpy(&word.buffer, argument.data, sizeof word.buffer);
     } else {
+      word.bytes = argument.bytes;
       std::memcpy(&word.value, argument.data, std::min(argument.bytes, sizeof word.value));
     }
   }

@@ -39,6 +39,7 @@ class LaunchRecorder {
  public:
   struct Word {
     std::uint64_t value = 0;    // a scalar's bytes, zero-extended
+    std::size_t bytes = 0;      // of the scalar; 0 of local memory
     _cl_mem* buffer = nullptr;  // or a buffer
   };
   struct Launch {

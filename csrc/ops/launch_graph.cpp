@@ -54,14 +54,15 @@ std::vector<GraphOp> resolved(const GraphOps& graph, const std::vector<_cl_mem*>
 
 // What the recorded step's buffers are. The table of a step begins with the counters of all operations and the headers,
 // so the number of launches bounds where the rest begins: an attend makes two operations.
-GraphPlaces places_of(const cl::LaunchRecorder& recorded, std::span<const std::int32_t> ids,
-                      std::span<const RecordedTables> tables, const Tensor& out) {
+GraphPlaces places_of(const cl::LaunchRecorder& recorded, const RecordedInputs& inputs, const Tensor& out) {
+  const std::span<const std::int32_t> ids = inputs.ids;
   GraphPlaces places;
   places.logits = handle_of(out);
-  const std::size_t most_ops = 2 * recorded.launches().size();
-  places.ids_at = static_cast<std::int32_t>(most_ops * 2 * kCounterInts + tables.size() * kPlanInts);
+  const std::size_t most_ops = 2 * recorded.launches().size(), headers = inputs.tables.size() + inputs.states.size();
+  places.ids_at = static_cast<std::int32_t>(most_ops * 2 * launch::kCounterInts + headers * launch::kHeaderInts);
   auto at = places.ids_at + static_cast<std::int32_t>(ids.size());
-  for (const RecordedTables& table : tables) {
+  for (const DeviceStateRuns& runs : inputs.states) places.runs.push_back(handle_of(runs.table()));
+  for (const RecordedTables& table : inputs.tables) {
     places.rows.push_back(handle_of(table.rows.table()));
     places.plans.push_back(handle_of(table.plan.table()));
     places.rows_at.push_back(at);
@@ -106,7 +107,7 @@ struct LaunchGraph::State {
   cl::DevicePtr device;
   cl::Kernel run;
   Tensor ops, own;
-  std::size_t rows = 0, caches = 0, launches = 0;
+  std::size_t rows = 0, caches = 0, state_caches = 0, launches = 0;
   std::int32_t op_count = 0, ids_at = 0, header_at = 0;
   std::uint64_t own_floats = 0, partial_heads = 0, partial_dim = 0;
   std::uint32_t workers = 1;
@@ -116,9 +117,10 @@ struct LaunchGraph::State {
 
   explicit State(cl::DevicePtr on) : device(std::move(on)) {}
   ~State();
-  bool hold(const std::vector<_cl_mem*>& buffers);  // false: one of them is memory of the host
-  void resolve(const GraphOps& graph, const cl::Kernel& locate);
-  std::vector<std::int32_t> table_of(std::span<const std::int32_t> ids, std::span<const StepTables> tables) const;
+  bool hold(const std::vector<_cl_mem*>& buffers);                // false: one of them is memory of the host
+  bool resolve(const GraphOps& graph, const cl::Kernel& locate);  // false: buffers do not stay in their places
+  void require_recorded_sizes(const StepInputs& inputs) const;
+  std::vector<std::int32_t> table_of(const StepInputs& inputs) const;
 };
 
 bool LaunchGraph::State::hold(const std::vector<_cl_mem*>& buffers) {
@@ -142,10 +144,12 @@ std::uint64_t LaunchGraph::nbytes() const noexcept {
   return state_->memory->bytes() + state_->ops.nbytes() + state_->own.nbytes();
 }
 
-// Addresses for the operations' buffers, which are held from here on.
-void LaunchGraph::State::resolve(const GraphOps& graph, const cl::Kernel& locate) {
+// Addresses for the operations' buffers, which are held from here on. No address is used that was another one before.
+bool LaunchGraph::State::resolve(const GraphOps& graph, const cl::Kernel& locate) {
   const std::vector<_cl_mem*> buffers = buffers_of(graph);
-  const std::vector<GraphOp> table = resolved(graph, buffers, addresses_of(device, locate, buffers));
+  const std::vector<std::uint64_t> addresses = addresses_of(device, locate, buffers);
+  if (addresses != addresses_of(device, locate, buffers)) return false;
+  const std::vector<GraphOp> table = resolved(graph, buffers, addresses);
   op_count = static_cast<std::int32_t>(table.size());
   ops = Tensor::from_host(device, DType::kUInt32, {static_cast<std::int64_t>(std::span(table).size_bytes() / 4)},
                           table.data());
@@ -156,17 +160,17 @@ void LaunchGraph::State::resolve(const GraphOps& graph, const cl::Kernel& locate
   partial_heads = graph.partial_heads;
   partial_dim = graph.partial_dim;
   memory->keep_only(buffers);
+  return true;
 }
 
-std::shared_ptr<const LaunchGraph> LaunchGraph::make(LaunchRecording& recording, std::span<const std::int32_t> ids,
-                                                     std::span<const RecordedTables> tables, const Tensor& out,
-                                                     std::string& reason) {
+std::shared_ptr<const LaunchGraph> LaunchGraph::make(LaunchRecording& recording, const RecordedInputs& inputs,
+                                                     const Tensor& out, std::string& reason) {
   recording.stop();
   const cl::LaunchRecorder& recorded = *recording.launches_;
   const cl::DevicePtr& device = recorded.device();
   reason = refusal(recorded, out);
   if (!reason.empty()) return nullptr;
-  const GraphPlaces places = places_of(recorded, ids, tables, out);
+  const GraphPlaces places = places_of(recorded, inputs, out);
   const std::optional<GraphOps> graph = graph_ops(recorded.launches(), places, reason);
   const std::optional<std::string> options = graph ? graph_options(recorded.launches(), reason) : std::nullopt;
   if (!options) return nullptr;
@@ -178,48 +182,71 @@ std::shared_ptr<const LaunchGraph> LaunchGraph::make(LaunchRecording& recording,
   }
   state->run = device->kernel("launch_graph", "run_graph", *options);
   state->memory = recording.memory_;
-  state->rows = ids.size();
-  state->caches = tables.size();
+  state->rows = inputs.ids.size();
+  state->caches = inputs.tables.size();
+  state->state_caches = inputs.states.size();
   state->launches = recorded.launches().size();
   state->ids_at = places.ids_at;
-  state->header_at = places.ids_at - static_cast<std::int32_t>(tables.size()) * kPlanInts;
+  state->header_at =
+      places.ids_at - static_cast<std::int32_t>(state->caches + state->state_caches) * launch::kHeaderInts;
   state->out_shape = out.shape();
-  state->resolve(*graph, device->kernel("launch_graph", "locate", *options));
+  if (!state->resolve(*graph, device->kernel("launch_graph", "locate", *options))) {
+    reason = "the device moves its buffers";
+    return nullptr;
+  }
   return std::shared_ptr<const LaunchGraph>(new LaunchGraph(std::move(state)));
 }
 
-std::vector<std::int32_t> LaunchGraph::State::table_of(std::span<const std::int32_t> ids,
-                                                       std::span<const StepTables> tables) const {
+void LaunchGraph::State::require_recorded_sizes(const StepInputs& inputs) const {
+  require(inputs.ids.size() == rows, kLaunchGraph, "ids: got ", inputs.ids.size(), ", allowed the recorded ", rows);
+  require(inputs.tables.size() == caches, kLaunchGraph, "tables: got ", inputs.tables.size(), ", allowed ", caches);
+  require(inputs.states.size() == state_caches, kLaunchGraph, "states: got ", inputs.states.size(), ", allowed ",
+          state_caches);
+  for (const StepTables& table : inputs.tables)
+    require(table.plan != nullptr && table.rows.size() == rows && table.plan->rows == rows, kLaunchGraph,
+            "tables: got rows other than the recorded ", rows);
+}
+
+std::vector<std::int32_t> LaunchGraph::State::table_of(const StepInputs& inputs) const {
   std::vector<std::int32_t> table(ids_at);
-  append_ints(table, ids);
-  for (const StepTables& each : tables) append_ints(table, each.rows);
-  for (std::size_t cache = 0; cache < tables.size(); ++cache) {
-    const AttentionPlan& plan = *tables[cache].plan;
+  std::int32_t header = header_at;
+  const auto add_header = [&](std::span<const std::int32_t> numbers) {
+    std::copy(numbers.begin(), numbers.end(), table.begin() + header);
+    header += launch::kHeaderInts;
+  };
+  append_ints(table, inputs.ids);
+  for (const StepTables& each : inputs.tables) append_ints(table, each.rows);
+  for (const StepTables& each : inputs.tables) {
+    const AttentionPlan& plan = *each.plan;
     const PlanOffsets at = append_plan(table, plan);
-    const std::array<std::int32_t, kPlanInts> header = {static_cast<std::int32_t>(plan.tiles.size()),
-                                                        at.row_bounds,
-                                                        at.row_ids,
-                                                        at.segments,
-                                                        at.tiles,
-                                                        at.merge_begin,
-                                                        at.merge_ids,
-                                                        plan.partials > 0 ? static_cast<std::int32_t>(plan.rows) : 0};
-    std::copy(header.begin(), header.end(), table.begin() + header_at + static_cast<std::ptrdiff_t>(cache) * kPlanInts);
+    std::array<std::int32_t, launch::kHeaderInts> numbers{};
+    numbers[launch::kTiles] = static_cast<std::int32_t>(plan.tiles.size());
+    numbers[launch::kBounds] = at.row_bounds;
+    numbers[launch::kRowIds] = at.row_ids;
+    numbers[launch::kSegments] = at.segments;
+    numbers[launch::kTileTable] = at.tiles;
+    numbers[launch::kMergeBegin] = at.merge_begin;
+    numbers[launch::kMergeIds] = at.merge_ids;
+    numbers[launch::kMergeRows] = plan.partials > 0 ? static_cast<std::int32_t>(plan.rows) : 0;
+    add_header(numbers);
+  }
+  for (const std::vector<StateRows>& sequences : inputs.states) {
+    const StateRuns runs(sequences);
+    require(runs.rows() == rows, kLaunchGraph, "states: got ", runs.rows(), " rows, allowed the recorded ", rows);
+    std::array<std::int32_t, launch::kHeaderInts> numbers{};
+    numbers[launch::kSequences] = static_cast<std::int32_t>(sequences.size());
+    numbers[launch::kRuns] = append_ints(table, runs.table());
+    add_header(numbers);
   }
   return table;
 }
 
-Tensor LaunchGraph::replay(std::span<const std::int32_t> ids, std::span<const StepTables> tables) const {
+Tensor LaunchGraph::replay(const StepInputs& inputs) const {
   const State& own = *state_;
-  require(ids.size() == own.rows, kLaunchGraph, "ids: got ", ids.size(), ", allowed the recorded ", own.rows);
-  require(tables.size() == own.caches, kLaunchGraph, "tables: got ", tables.size(), ", allowed ", own.caches);
+  own.require_recorded_sizes(inputs);
   std::int64_t partials = 1;
-  for (const StepTables& table : tables) {
-    require(table.plan != nullptr && table.rows.size() == own.rows && table.plan->rows == own.rows, kLaunchGraph,
-            "tables: got rows other than the recorded ", own.rows);
-    partials = std::max<std::int64_t>(partials, table.plan->partials);
-  }
-  const std::vector<std::int32_t> table = own.table_of(ids, tables);
+  for (const StepTables& table : inputs.tables) partials = std::max<std::int64_t>(partials, table.plan->partials);
+  const std::vector<std::int32_t> table = own.table_of(inputs);
   const Tensor step =
       Tensor::from_host(own.device, DType::kInt32, {static_cast<std::int64_t>(table.size())}, table.data());
   const auto heads = static_cast<std::int64_t>(own.partial_heads), dim = static_cast<std::int64_t>(own.partial_dim);

@@ -8,14 +8,18 @@
 //     embedding(ids)           weights, activations: addresses          token ids
 //     rms_norm, matmul, ...    activations live as long as the graph    where rows stand and go (QkvRows)
 //     put_qkv(rows)            K/V pools: addresses                     what they see (AttentionPlan)
-//     attend_tiles(plan)                                                the logits' own tensor
+//     attend_tiles(plan)                                                slots of states (StateRows)
+//     gated_delta(runs)        pools of states: addresses               the logits' own tensor
+//
+// Which kernels can be recorded, and which of their arguments are new in each step: kernels/launch_table.clh.
 //
 // The functions that compute are those of the recorded kernels, so the bits are theirs.
 //
 // Where it works. The kernel relies on two things that OpenCL 1.2 does not promise and CPU devices keep: work-groups
 // see each other's writes in order, and a buffer stays where it is. So graphs are made for CPU devices that share the
-// host's memory only, and whoever makes one replays the recorded step and compares (prefix_cache/step_graph.h does),
-// before it is used. Anything that cannot be recorded is a reason, never an error: the step was computed all the same.
+// host's memory only; a buffer must lie in the same place in two launches before its address is used; and whoever makes
+// a graph replays the recorded step and compares (prefix_cache/step_graph.h does), before it is used. Anything that
+// cannot be recorded is a reason, never an error: the step was computed all the same.
 //
 // Memory: activations of one step (they are used in turn, as the recorded step did), and what is recorded stays alive
 // as long as the graph: weights, and the pools of the caches.
@@ -33,12 +37,13 @@
 #include "cl/launch_recorder.h"
 #include "ops/attention.h"
 #include "ops/qkv.h"
+#include "ops/recurrent.h"
 #include "tensor/storage_keeper.h"
 #include "tensor/tensor.h"
 
 namespace kvtrie::ops {
 
-// What is new in each step, for one cache.
+// What is new in each step, for one cache of K and V.
 struct StepTables {
   std::vector<QkvRows::Row> rows;
   const AttentionPlan* plan = nullptr;
@@ -48,6 +53,18 @@ struct StepTables {
 struct RecordedTables {
   QkvRows rows;
   DevicePlan plan;
+};
+
+// What is new in one step: one of `tables` for each cache of K and V, one of `states` for each cache of states.
+struct StepInputs {
+  std::span<const std::int32_t> ids;
+  std::span<const StepTables> tables;
+  std::span<const std::vector<StateRows>> states;
+};
+struct RecordedInputs {
+  std::span<const std::int32_t> ids;
+  std::span<const RecordedTables> tables;
+  std::span<const DeviceStateRuns> states;
 };
 
 // Rows of a step for which graphs are made: beyond that, launches are small beside what they compute.
@@ -72,16 +89,15 @@ class LaunchRecording {
 
 class LaunchGraph {
  public:
-  // The graph of a recorded step over `ids` whose result is `out` float32; null, and why, when some of it cannot be
-  // replayed. Throws kDevice. `tables`: one for each cache.
-  static std::shared_ptr<const LaunchGraph> make(LaunchRecording& recording, std::span<const std::int32_t> ids,
-                                                 std::span<const RecordedTables> tables, const Tensor& out,
-                                                 std::string& reason);
+  // The graph of a recorded step whose result is `out` float32; null, and why, when some of it cannot be replayed.
+  // Throws kDevice.
+  static std::shared_ptr<const LaunchGraph> make(LaunchRecording& recording, const RecordedInputs& inputs,
+                                                 const Tensor& out, std::string& reason);
   ~LaunchGraph();
 
-  // One launch; returns a new tensor in the recorded one's shape. REQUIRES: as many ids, rows and tables as recorded,
+  // One launch; returns a new tensor in the recorded one's shape. REQUIRES: as many ids, rows and caches as recorded,
   // and ids that the recorded step could have had. Throws kArgument for other numbers, kDevice.
-  Tensor replay(std::span<const std::int32_t> ids, std::span<const StepTables> tables) const;
+  Tensor replay(const StepInputs& inputs) const;
 
   std::uint32_t launches() const noexcept;  // recorded ones
   std::uint64_t nbytes() const noexcept;    // device memory of its own

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <sstream>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -11,47 +11,22 @@ namespace {
 
 using Launch = cl::LaunchRecorder::Launch;
 
-// A kernel that graphs know: how many arguments it has, and which of its buffers are read and written.
-struct Known {
-  const char *program, *name;
-  GraphKernel kernel;
-  std::size_t arguments;
-  std::vector<std::size_t> reads, writes;
-};
+constexpr std::string_view kAttend = "attend_tiles", kMerge = "attend_merge", kNorm = "rms_norm";
 
-const std::vector<Known>& known_kernels() {
-  static const std::vector<Known> known = {
-      {"copy", "embedding", GraphKernel::kEmbedding, 11, {0, 2}, {4}},
-      {"rows", "rms_norm", GraphKernel::kRmsNorm, 9, {0, 2}, {4}},
-      {"elementwise", "add", GraphKernel::kAdd, 9, {0, 2}, {4}},
-      {"elementwise", "mul", GraphKernel::kMul, 9, {0, 2}, {4}},
-      {"matmul", "matmul_packed", GraphKernel::kMatmul, 15, {0, 2, 4}, {8}},
-      {"matmul", "matmul_gated", GraphKernel::kGated, 10, {0, 2}, {4}},
-      {"qkv", "put_qkv", GraphKernel::kPutQkv, 25, {0, 2, 3, 7, 10}, {15, 17, 19}},
-      {"attention", "attend_tiles", GraphKernel::kAttend, 30, {0, 2, 4, 10, 20, 23}, {26, 28, 29}},
-      {"attention_merge", "attend_merge", GraphKernel::kMerge, 11, {0, 1, 2, 6}, {9}},
-      {"matmul", "unpack_rows", GraphKernel::kUnpack, 11, {0, 2}, {4}},
-  };
-  return known;
-}
-
-const Known* known_of(const Launch& launch) {
-  const auto is_it = [&launch](const Known& known) {
-    return launch.program == known.program && launch.name == known.name && launch.arguments.size() == known.arguments;
-  };
-  const auto found = std::find_if(known_kernels().begin(), known_kernels().end(), is_it);
-  return found == known_kernels().end() ? nullptr : &*found;
-}
-
-const Known& known_of(GraphKernel kernel) { return known_kernels()[static_cast<std::size_t>(kernel)]; }
-
-// Arguments of the kernels by number: kernels/copy.cl, qkv.cl, attention.cl, attention_merge.cl, rows.cl.
-constexpr std::size_t kIds = 2, kQkvTable = 2, kAttendTable = 10, kAttendHeads = 16, kAttendSinks = 23, kAttendOut = 26,
-                      kAttendPartialOut = 28, kAttendPartialStats = 29, kMergeHeads = 5, kMergeSinks = 6, kMergeOut = 9,
-                      kNormX = 0, kNormY = 4, kNormOffset = 5, kNormDim = 6;
+std::uint64_t word_of(launch::LaunchWordBits bit, std::uint64_t value) { return std::uint64_t{1} << bit | value; }
+std::uint64_t slot_word(std::uint64_t slot) { return word_of(launch::kSlotBit, slot); }
+std::uint64_t step_word(std::int32_t at) { return slot_word(launch::kSlotStep + static_cast<std::uint64_t>(at)); }
+std::uint64_t own_word(std::uint64_t floats) { return word_of(launch::kOwnBit, floats); }
 
 bool contains(const std::vector<_cl_mem*>& buffers, _cl_mem* buffer) {
   return std::find(buffers.begin(), buffers.end(), buffer) != buffers.end();
+}
+
+// The number of the cache whose buffer it is.
+std::optional<std::int32_t> place_of(const std::vector<_cl_mem*>& buffers, _cl_mem* buffer) {
+  const auto found = std::find(buffers.begin(), buffers.end(), buffer);
+  if (found == buffers.end()) return std::nullopt;
+  return static_cast<std::int32_t>(found - buffers.begin());
 }
 
 void set_word(BufferOp& op, std::size_t at, std::uint64_t word) {
@@ -59,52 +34,36 @@ void set_word(BufferOp& op, std::size_t at, std::uint64_t word) {
   op.buffers[at] = nullptr;
 }
 
-// The number that `-DNAME=` gives in a kernel's options.
-std::uint64_t option_of(const Launch& launch, const std::string& name) {
-  const std::size_t at = launch.options.find(cat("-D", name, "="));
-  ensure(at != std::string::npos, "launch_graph", "options of ", launch.name, ": got \"", launch.options,
-         "\", allowed some with ", name);
-  return std::stoull(launch.options.substr(at + name.size() + 3));
+// REQUIRES: the kernel has such an argument.
+std::size_t index_of(const LaunchKernel& kernel, std::string_view argument) {
+  const std::optional<std::size_t> at = kernel.find(argument);
+  ensure(at.has_value(), "launch_graph", "argument: got ", argument, ", allowed one of ", kernel.name);
+  return *at;
+}
+std::uint64_t word_named(const BufferOp& op, std::string_view argument) {
+  return op.op.words[index_of(*op.kernel, argument)];
 }
 
-// Products of one step are of several forms: one for each way in which weights are kept, each with its own tile. A form
-// is the options but for what is multiplied behind it, in order of their names.
-constexpr std::size_t kMaxForms = 4;  // MATMUL_SETS in kernels/launch_graph.cl
-using Form = std::map<std::string, std::string>;
-
-bool is_product(const Launch& launch) { return launch.program == std::string_view("matmul"); }
-
-Form options_by_name(const Launch& launch) {
-  Form options;
-  std::istringstream flags(launch.options);
-  for (std::string flag; flags >> flag;) {
-    const std::size_t end = flag.find('=');
-    options.emplace(flag.substr(2, end - 2), end == std::string::npos ? "1" : flag.substr(end + 1));
+// Why the launch is not one of the kernel that the table knows; empty when it is.
+std::string mismatch(const LaunchKernel& kernel, const Launch& launch) {
+  if (launch.arguments.size() != kernel.arguments.size())
+    return cat("kernel ", kernel.name, ": got ", launch.arguments.size(), " arguments, allowed ",
+               kernel.arguments.size());
+  for (std::size_t i = 0; i < kernel.arguments.size(); ++i) {
+    const LaunchArgument& argument = kernel.arguments[i];
+    const cl::LaunchRecorder::Word& word = launch.arguments[i];
+    const bool fits =
+        argument.is_buffer() ? word.buffer != nullptr : word.buffer == nullptr && word.bytes == argument.bytes();
+    if (!fits) return cat("kernel ", kernel.name, ": ", argument.name, ": got another kind of argument");
   }
-  return options;
-}
-
-Form form_of(const Launch& launch) {
-  Form form = options_by_name(launch);
-  form.erase("GATED");
-  return form;
-}
-
-// The forms of the products among `launches`, each with the gate that some of them have.
-std::vector<Form> forms_of(std::span<const Launch> launches) {
-  std::vector<Form> forms;
-  for (const Launch& launch : launches) {
-    if (!is_product(launch)) continue;
-    const Form form = form_of(launch);
-    if (std::find(forms.begin(), forms.end(), form) == forms.end()) forms.push_back(form);
-  }
-  return forms;
+  return "";
 }
 
 // The launch as it is, without what differs from step to step.
-BufferOp plain_op(const Launch& launch, GraphKernel kernel) {
+BufferOp plain_op(const Launch& launch, const LaunchKernel& kernel) {
   BufferOp op;
-  op.op.kernel = kernel;
+  op.kernel = &kernel;
+  op.op.kernel = static_cast<std::int32_t>(&kernel - launch_kernels().data());
   for (std::size_t i = 0; i < 3; ++i)
     op.op.size[i] = static_cast<std::int32_t>(std::max<std::size_t>(launch.global[i], 1));
   for (std::size_t i = 0; i < launch.arguments.size(); ++i) {
@@ -114,106 +73,130 @@ BufferOp plain_op(const Launch& launch, GraphKernel kernel) {
   return op;
 }
 
-// Joins what attention leaves in parts; launched in the recorded step only if there were any.
-BufferOp merge_op(const BufferOp& attend) {
-  BufferOp op;
-  op.op.kernel = GraphKernel::kMerge;
-  op.op.plan = attend.op.plan;
-  op.op.size[1] = static_cast<std::int32_t>(attend.op.words[kAttendHeads]);
-  set_word(op, 0, kSlot | kSlotPartialOut);
-  set_word(op, 1, kSlot | kSlotPartialStats);
-  op.op.words[kMergeHeads] = attend.op.words[kAttendHeads];
-  for (const auto& [to, from] : {std::pair(kMergeSinks, kAttendSinks), std::pair(kMergeSinks + 1, kAttendSinks + 1),
-                                 std::pair(kMergeSinks + 2, kAttendSinks + 2), std::pair(kMergeOut, kAttendOut),
-                                 std::pair(kMergeOut + 1, kAttendOut + 1)}) {
-    op.op.words[to] = attend.op.words[from];
-    op.buffers[to] = attend.buffers[from];
-  }
-  return op;
-}
-
 // Turns launches into operations one by one.
 class Builder {
  public:
   Builder(std::span<const Launch> launches, const GraphPlaces& places, GraphOps& graph)
-      : places_(places), graph_(graph), forms_(forms_of(launches)) {}
+      : places_(places), graph_(graph), forms_(launches) {}
 
   // Why the launch cannot be replayed; empty when it can.
   std::string add(const Launch& launch) {
-    const Known* known = known_of(launch);
-    if (known == nullptr) return cat("kernel ", launch.program, ".", launch.name, " is not one that graphs know");
+    const LaunchKernel* kernel = find_launch_kernel(launch.program, launch.name);
+    if (kernel == nullptr) return cat("kernel ", launch.program, ".", launch.name, " is not one that graphs know");
+    if (std::string why = mismatch(*kernel, launch); !why.empty()) return why;
     if (launch.local[0] > 1 || launch.local[1] > 1 || launch.local[2] > 1)
       return cat("kernel ", launch.name, " was launched with groups of several work-items");
-    if (known->kernel == GraphKernel::kMerge) return "";  // made with its attend
-    BufferOp op = plain_op(launch, known->kernel);
-    if (is_product(launch))
-      op.op.plan = static_cast<std::int32_t>(std::find(forms_.begin(), forms_.end(), form_of(launch)) - forms_.begin());
-    if (std::string why = bind(launch, op); !why.empty()) return why;
-    for (_cl_mem*& buffer : op.buffers) {
-      if (buffer != nullptr && (contains(places_.uploads, buffer) || buffer == places_.ids))
-        return cat("kernel ", launch.name, " reads a tensor that came from the host in the step");
-    }
+    if (kernel->name == kMerge) return "";  // made with its attend
+    BufferOp op = plain_op(launch, *kernel);
+    op.op.form = forms_.of(launch);
+    if (std::string why = bind(op); !why.empty()) return why;
     graph_.ops.push_back(op);
-    if (known->kernel == GraphKernel::kAttend) graph_.ops.push_back(merge_op(op));
+    if (kernel->name == kAttend) add_merge(op, launch);
     return "";
   }
 
  private:
   // Names in place of the buffers that differ from step to step.
-  std::string bind(const Launch& launch, BufferOp& op) {
-    switch (op.op.kernel) {
-      case GraphKernel::kEmbedding:
-      case GraphKernel::kUnpack:
-        if (op.buffers[kIds] == places_.ids) set_word(op, kIds, step_word(places_.ids_at));
+  std::string bind(BufferOp& op) {
+    for (std::size_t i = 0; i < op.kernel->arguments.size(); ++i)
+      if (std::string why = bind(op, i, op.kernel->arguments[i].role); !why.empty()) return why;
+    if (op.kernel->axis >= 0) {
+      op.op.axis = op.kernel->axis;
+      op.op.count_at = op.op.header_at + op.kernel->count;
+    }
+    for (_cl_mem* buffer : op.buffers) {
+      if (buffer != nullptr && (contains(places_.uploads, buffer) || buffer == places_.ids))
+        return cat("kernel ", op.kernel->name, " reads a tensor that came from the host in the step");
+    }
+    return "";
+  }
+
+  std::string bind(BufferOp& op, std::size_t i, LaunchRole role) {
+    _cl_mem* const buffer = op.buffers[i];
+    switch (role) {
+      case LaunchRole::kRows:
+        if (const auto cache = place_of(places_.rows, buffer))
+          set_word(op, i, step_word(places_.rows_at[*cache]));
+        else
+          return "rows went to cells of no cache of the step";
         break;
-      case GraphKernel::kPutQkv: {
-        const auto cache = std::find(places_.rows.begin(), places_.rows.end(), op.buffers[kQkvTable]);
-        if (cache == places_.rows.end()) return "rows went to cells of no cache of the step";
-        set_word(op, kQkvTable, step_word(places_.rows_at[cache - places_.rows.begin()]));
+      case LaunchRole::kPlan:
+        if (const auto cache = place_of(places_.plans, buffer))
+          op.op.header_at = launch::kHeaderInts * *cache;
+        else
+          return "attention was planned by no cache of the step";
+        set_word(op, i, step_word(0));
         break;
-      }
-      case GraphKernel::kAttend:
-        if (std::string why = bind_attend(launch, op); !why.empty()) return why;
+      case LaunchRole::kRuns:
+        if (const auto cache = place_of(places_.runs, buffer))
+          op.op.header_at = launch::kHeaderInts * (static_cast<std::int32_t>(places_.plans.size()) + *cache);
+        else
+          return "states went to slots of no cache of the step";
+        set_word(op, i, word_of(launch::kHeaderBit, static_cast<std::uint64_t>(op.op.header_at) + launch::kRuns));
         break;
-      default:
+      case LaunchRole::kPartialOut:
+        set_word(op, i, slot_word(launch::kSlotPartialOut));
+        break;
+      case LaunchRole::kPartialStats:
+        set_word(op, i, slot_word(launch::kSlotPartialStats));
+        break;
+      case LaunchRole::kIds:
+        if (buffer == places_.ids) set_word(op, i, step_word(places_.ids_at));
+        [[fallthrough]];
+      case LaunchRole::kPointer:
+        if (buffer != nullptr && buffer == places_.logits) set_word(op, i, slot_word(launch::kSlotLogits));
+        break;
+      case LaunchRole::kNumber:
+      case LaunchRole::kPlanned:
         break;
     }
-    for (std::size_t i = 0; i < op.buffers.size(); ++i)
-      if (op.buffers[i] != nullptr && op.buffers[i] == places_.logits) set_word(op, i, kSlot | kSlotLogits);
     return "";
   }
 
-  std::string bind_attend(const Launch& launch, BufferOp& op) {
-    const auto cache = std::find(places_.plans.begin(), places_.plans.end(), op.buffers[kAttendTable]);
-    if (cache == places_.plans.end()) return "attention was planned by no cache of the step";
-    op.op.plan = static_cast<std::int32_t>(cache - places_.plans.begin());
-    op.op.size[0] = 1;
-    set_word(op, kAttendTable, 0);
-    set_word(op, kAttendPartialOut, kSlot | kSlotPartialOut);
-    set_word(op, kAttendPartialStats, kSlot | kSlotPartialStats);
-    graph_.partial_heads = std::max(graph_.partial_heads, op.op.words[kAttendHeads]);
-    graph_.partial_dim = std::max(graph_.partial_dim, option_of(launch, "V_DIM"));
-    return "";
+  // What joins the partial results of `attend`; launched in the recorded step only if there were any.
+  void add_merge(const BufferOp& attend, const Launch& launch) {
+    BufferOp op;
+    op.kernel = find_launch_kernel("attention_merge", kMerge);
+    op.op.kernel = static_cast<std::int32_t>(op.kernel - launch_kernels().data());
+    op.op.size[1] = static_cast<std::int32_t>(word_named(attend, "heads"));
+    op.op.axis = op.kernel->axis;
+    op.op.header_at = attend.op.header_at;
+    op.op.count_at = op.op.header_at + op.kernel->count;
+    for (std::size_t i = 0; i < op.kernel->arguments.size(); ++i) {
+      const LaunchArgument& argument = op.kernel->arguments[i];
+      if (argument.role == LaunchRole::kPlanned) continue;
+      const std::size_t from = index_of(*attend.kernel, argument.name);
+      op.op.words[i] = attend.op.words[from];
+      op.buffers[i] = attend.buffers[from];
+    }
+    graph_.ops.push_back(op);
+    graph_.partial_heads = std::max(graph_.partial_heads, word_named(attend, "heads"));
+    graph_.partial_dim = std::max<std::uint64_t>(graph_.partial_dim, std::stoull(options_by_name(launch).at("V_DIM")));
   }
-
-  static std::uint64_t step_word(std::int32_t at) { return kSlot | (kSlotStep + static_cast<std::uint64_t>(at)); }
 
   const GraphPlaces& places_;
   GraphOps& graph_;
-  const std::vector<Form> forms_;
+  const ProductForms forms_;
 };
 
-bool names(const BufferOp& op, const std::vector<std::size_t>& arguments, _cl_mem* buffer) {
-  return std::any_of(arguments.begin(), arguments.end(), [&](std::size_t i) { return op.buffers[i] == buffer; });
+bool reads(const BufferOp& op, _cl_mem* buffer) {
+  for (std::size_t i = 0; i < op.kernel->arguments.size(); ++i)
+    if (op.buffers[i] == buffer && op.kernel->arguments[i].reads()) return true;
+  return false;
 }
-bool reads(const BufferOp& op, _cl_mem* buffer) { return names(op, known_of(op.op.kernel).reads, buffer); }
-bool writes(const BufferOp& op, _cl_mem* buffer) { return names(op, known_of(op.op.kernel).writes, buffer); }
+
+bool writes(const BufferOp& op, _cl_mem* buffer) {
+  for (std::size_t i = 0; i < op.kernel->arguments.size(); ++i)
+    if (op.buffers[i] == buffer && op.kernel->arguments[i].writes()) return true;
+  return false;
+}
 
 // One past the last operation that reads what the norm at `at` writes. 0: the norm must be shared, since its input
 // changes before that: a worker that is late could still be reading it.
 std::size_t readers_end(const std::vector<BufferOp>& ops, std::size_t at) {
-  _cl_mem *const x = ops[at].buffers[kNormX], *const y = ops[at].buffers[kNormY];
-  if (y == nullptr || y == x || ops[at].op.words[kNormOffset] != 0) return 0;
+  const LaunchKernel& norm = *ops[at].kernel;
+  _cl_mem *const x = ops[at].buffers[index_of(norm, "x")], *const y = ops[at].buffers[index_of(norm, "y")];
+  if (y == nullptr || y == x || word_named(ops[at], "y_offset") != 0) return 0;
   std::size_t end = at + 1;
   for (std::size_t i = at + 1; i < ops.size(); ++i) {
     if (reads(ops[i], y)) end = i + 1;
@@ -226,8 +209,8 @@ std::size_t readers_end(const std::vector<BufferOp>& ops, std::size_t at) {
 
 // Lets an operation read at `word` what it reads from `buffer`.
 void read_from(BufferOp& op, _cl_mem* buffer, std::uint64_t word) {
-  for (const std::size_t argument : known_of(op.op.kernel).reads)
-    if (op.buffers[argument] == buffer) set_word(op, argument, word);
+  for (std::size_t i = 0; i < op.kernel->arguments.size(); ++i)
+    if (op.buffers[i] == buffer && op.kernel->arguments[i].reads()) set_word(op, i, word);
 }
 
 // Lets every worker norm for itself: to wait for one that norms a row takes longer.
@@ -235,16 +218,17 @@ void make_norms_own(GraphOps& graph) {
   std::map<_cl_mem*, std::uint64_t> places;
   std::vector<BufferOp>& ops = graph.ops;
   for (std::size_t at = 0; at < ops.size(); ++at) {
-    if (ops[at].op.kernel != GraphKernel::kRmsNorm) continue;
+    if (ops[at].kernel->name != kNorm) continue;
     const std::size_t end = readers_end(ops, at);
     if (end == 0) continue;
-    _cl_mem* const y = ops[at].buffers[kNormY];
-    const std::uint64_t floats = static_cast<std::uint64_t>(ops[at].op.size[1]) * ops[at].op.words[kNormDim];
+    const std::size_t y_at = index_of(*ops[at].kernel, "y");
+    _cl_mem* const y = ops[at].buffers[y_at];
+    const std::uint64_t floats = static_cast<std::uint64_t>(ops[at].op.size[1]) * word_named(ops[at], "dim");
     const auto [place, is_new] = places.emplace(y, graph.own_floats);
     if (is_new) graph.own_floats += (floats + 15) / 16 * 16;
     ops[at].op.own = 1;
-    set_word(ops[at], kNormY, kOwn | place->second);
-    for (std::size_t i = at + 1; i < end; ++i) read_from(ops[i], y, kOwn | place->second);
+    set_word(ops[at], y_at, own_word(place->second));
+    for (std::size_t i = at + 1; i < end; ++i) read_from(ops[i], y, own_word(place->second));
   }
 }
 
@@ -259,39 +243,6 @@ std::optional<GraphOps> graph_ops(std::span<const Launch> launches, const GraphP
   }
   make_norms_own(graph);
   return graph;
-}
-
-std::optional<std::string> graph_options(std::span<const Launch> launches, std::string& reason) {
-  std::map<std::string, std::string> options;
-  const std::vector<Form> forms = forms_of(launches);
-  if (forms.size() > kMaxForms) {
-    reason = cat("the step has products of ", forms.size(), " forms, allowed ", kMaxForms);
-    return std::nullopt;
-  }
-  const auto add = [&](const std::string& name, const std::string& value) {
-    const auto [known, is_new] = options.emplace(name, value);
-    if (is_new || known->second == value) return true;
-    reason = cat("kernels of the step were built with -D", name, "=", known->second, " and with ", value);
-    return false;
-  };
-  for (const Launch& launch : launches) {
-    if (known_of(launch) == nullptr) {
-      reason = cat("kernel ", launch.program, ".", launch.name, " is not one that graphs know");
-      return std::nullopt;
-    }
-    const auto form = std::find(forms.begin(), forms.end(), form_of(launch)) - forms.begin();
-    const std::string number = is_product(launch) && form > 0 ? cat("_SET", form) : "";
-    for (const auto& [name, value] : options_by_name(launch)) {
-      if (name == "OP" || name == "LANES") continue;  // graphs have all of the one, and 1 of the other
-      if (!add(name + number, value)) return std::nullopt;
-    }
-  }
-  for (std::size_t form = 1; form < forms.size(); ++form)  // what matmul_again.clh asks for, given or not
-    for (const char* name : {"BLOCKED", "NEXT_SLICE", "AHEAD", "GATED"}) options.emplace(cat(name, "_SET", form), "0");
-  if (forms.size() > 1) add("MATMUL_SETS", cat(forms.size()));
-  std::string text;
-  for (const auto& [name, value] : options) text += cat(text.empty() ? "-D" : " -D", name, "=", value);
-  return text;
 }
 
 }  // namespace kvtrie::ops

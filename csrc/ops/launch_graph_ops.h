@@ -5,57 +5,46 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "cl/launch_recorder.h"
+#include "ops/launch_table.h"
 
 namespace kvtrie::ops {
 
-// As in kernels/launch_graph.cl, number by number.
-inline constexpr std::size_t kGraphArguments = 30;
-inline constexpr std::int32_t kCounterInts = 16, kPlanInts = 8;
-inline constexpr std::uint64_t kSlot = std::uint64_t{1} << 63, kOwn = std::uint64_t{1} << 62;
-inline constexpr std::uint64_t kSlotLogits = 0, kSlotPartialOut = 1, kSlotPartialStats = 2, kSlotStep = 3;
-
-enum class GraphKernel : std::int32_t {
-  kEmbedding,
-  kRmsNorm,
-  kAdd,
-  kMul,
-  kMatmul,
-  kGated,
-  kPutQkv,
-  kAttend,
-  kMerge,
-  kUnpack
-};
-
+// As the struct Op of kernels/launch_graph.cl, number by number.
 struct GraphOp {
-  GraphKernel kernel{};
+  std::int32_t kernel = 0;  // of launch_kernels()
   std::int32_t own = 0;
   std::array<std::int32_t, 3> size{1, 1, 1};
-  std::int32_t plan = 0;  // of attention: which cache's; of products: which of the forms that graph_options lists
-  std::array<std::uint64_t, kGraphArguments> words{};
+  std::int32_t axis = -1, count_at = 0;
+  std::int32_t header_at = 0;  // of the cache that it is of
+  std::int32_t form = 0;       // of a product: its number in ProductForms
+  std::int32_t unused = 0;
+  std::array<std::uint64_t, kLaunchWords> words{};
 };
-static_assert(sizeof(GraphOp) == 24 + 8 * kGraphArguments);
+static_assert(sizeof(GraphOp) == 40 + 8 * kLaunchWords);
 
 // An operation whose buffers have no address yet; null: the argument is a number, or has its word already.
 struct BufferOp {
+  const LaunchKernel* kernel = nullptr;
   GraphOp op;
-  std::array<_cl_mem*, kGraphArguments> buffers{};
+  std::array<_cl_mem*, kLaunchWords> buffers{};
 };
 
 // Buffers by what they are in the recorded step.
 struct GraphPlaces {
   _cl_mem* logits = nullptr;
   _cl_mem* ids = nullptr;             // the upload that holds the step's token ids
-  std::vector<_cl_mem*> rows, plans;  // of each cache; null where it was not used
+  std::vector<_cl_mem*> rows, plans;  // of each cache of K and V; null where it was not used
+  std::vector<_cl_mem*> runs;         // of each cache of states; null where it was not used
   std::vector<_cl_mem*> uploads;      // all else that came from the host while the step was recorded
   std::int32_t ids_at = 0;            // ints into the step's table
-  std::vector<std::int32_t> rows_at;  // of each cache
+  std::vector<std::int32_t> rows_at;  // of each cache of K and V
 };
 
 struct GraphOps {
@@ -64,12 +53,31 @@ struct GraphOps {
   std::uint64_t partial_heads = 0, partial_dim = 0;  // sizes of one partial result of attention, at most
 };
 
+// Products of one step are of several forms: one for each way in which weights are kept, each with its own tile. A form
+// is the options but for what is multiplied behind it, in order of their names.
+class ProductForms {
+ public:
+  using Launch = cl::LaunchRecorder::Launch;
+  static constexpr std::size_t kMost = 4;  // that kernels/launch_graph.cl can hold
+  explicit ProductForms(std::span<const Launch> launches);
+  std::size_t count() const noexcept { return forms_.size(); }
+  std::int32_t of(const Launch& launch) const;  // 0 of what is no product
+
+ private:
+  using Form = std::map<std::string, std::string>;
+  static Form form_of(const Launch& launch);
+  std::vector<Form> forms_;
+};
+
 // The operations of `launches`; empty, and why, when one of them cannot be replayed.
 std::optional<GraphOps> graph_ops(std::span<const cl::LaunchRecorder::Launch> launches, const GraphPlaces& places,
                                   std::string& reason);
 
 // The -D options that kernels/launch_graph.cl needs for these launches; empty, and why, when two of them contradict
-// each other or one is of a kernel that graphs do not know.
+// each other. REQUIRES: launches that graph_ops took.
 std::optional<std::string> graph_options(std::span<const cl::LaunchRecorder::Launch> launches, std::string& reason);
+
+// The options of a launch by name, "1" for those without a value.
+std::map<std::string, std::string> options_by_name(const cl::LaunchRecorder::Launch& launch);
 
 }  // namespace kvtrie::ops

@@ -75,10 +75,10 @@ void check_apart(const char* where, const Tensor& states_in, const Tensor& state
 
 }  // namespace
 
-DeviceStateRuns::DeviceStateRuns(const cl::DevicePtr& device, std::span<const StateRows> sequences) {
+StateRuns::StateRuns(std::span<const StateRows> sequences) {
   require(!sequences.empty(), kRuns, "sequences: got none, allowed 1 or more");
   sequences_ = narrow<std::uint32_t>(sequences.size(), kRuns, "sequences");
-  std::vector<std::int32_t> table, writes, read, written;
+  std::vector<std::int32_t> writes, read, written;
   for (std::size_t i = 0; i < sequences.size(); ++i) check_sequence(sequences[i], i);
   rows_ = count_rows(sequences);
   const std::size_t first = sequences.size() * 5;
@@ -89,8 +89,8 @@ DeviceStateRuns::DeviceStateRuns(const cl::DevicePtr& device, std::span<const St
       written.push_back(write.slot);
     }
     const auto end = static_cast<std::int32_t>(first + writes.size());
-    table.insert(table.end(),
-                 {static_cast<std::int32_t>(rows.row), static_cast<std::int32_t>(rows.count), rows.from, begin, end});
+    table_.insert(table_.end(),
+                  {static_cast<std::int32_t>(rows.row), static_cast<std::int32_t>(rows.count), rows.from, begin, end});
     read_slots_ = std::max(read_slots_, checked_add(rows.from, 1, kRuns, "from"));
     if (rows.from >= 0) read.push_back(rows.from);
   }
@@ -99,10 +99,14 @@ DeviceStateRuns::DeviceStateRuns(const cl::DevicePtr& device, std::span<const St
   writes_what_it_reads_ = std::any_of(read.begin(), read.end(), [&](std::int32_t slot) {
     return std::binary_search(written.begin(), written.end(), slot);
   });
-  table.insert(table.end(), writes.begin(), writes.end());
-  const auto size = narrow<std::int32_t>(table.size(), kRuns, "table");
-  table_ = Tensor::from_host(device, DType::kInt32, {size}, table.data());
+  table_.insert(table_.end(), writes.begin(), writes.end());
+  narrow<std::int32_t>(table_.size(), kRuns, "table");
 }
+
+DeviceStateRuns::DeviceStateRuns(const cl::DevicePtr& device, std::span<const StateRows> sequences)
+    : runs_(sequences),
+      table_(Tensor::from_host(device, DType::kInt32, {static_cast<std::int64_t>(runs_.table().size())},
+                               runs_.table().data())) {}
 
 Tensor causal_conv1d(const Tensor& x, const Tensor& weight, const Tensor& states_in, const Tensor& states_out,
                      const DeviceStateRuns& runs) {

@@ -37,25 +37,43 @@ struct StateRows {
   std::vector<StateWrite> writes;
 };
 
-// What all recurrent layers of a step share, on the device: uploaded once per step.
-class DeviceStateRuns {
+// What all recurrent layers of a step share, laid out as in kernels/recurrent.cl.
+class StateRuns {
  public:
-  DeviceStateRuns() = default;
+  StateRuns() = default;
   // Throws kArgument unless the rows of all sequences are 0 .. rows-1, each once, writes are as above, and no slot is
   // written twice. Rows that belong to nobody (padding) are a sequence from zeros without writes.
-  DeviceStateRuns(const cl::DevicePtr& device, std::span<const StateRows> sequences);
+  explicit StateRuns(std::span<const StateRows> sequences);
 
   std::uint32_t sequences() const noexcept { return sequences_; }
   std::uint32_t rows() const noexcept { return rows_; }
   std::int32_t read_slots() const noexcept { return read_slots_; }              // one past the largest slot read
   std::int32_t write_slots() const noexcept { return write_slots_; }            // one past the largest slot written
   bool writes_what_it_reads() const noexcept { return writes_what_it_reads_; }  // then the states are two tensors
-  const Tensor& table() const noexcept { return table_; }  // int32, laid out as in kernels/recurrent.cl
+  const std::vector<std::int32_t>& table() const noexcept { return table_; }
 
  private:
   std::uint32_t sequences_ = 0, rows_ = 0;
   std::int32_t read_slots_ = 0, write_slots_ = 0;
   bool writes_what_it_reads_ = false;
+  std::vector<std::int32_t> table_;
+};
+
+// The same on the device: uploaded once per step.
+class DeviceStateRuns {
+ public:
+  DeviceStateRuns() = default;
+  DeviceStateRuns(const cl::DevicePtr& device, std::span<const StateRows> sequences);  // throws as StateRuns, kDevice
+
+  std::uint32_t sequences() const noexcept { return runs_.sequences(); }
+  std::uint32_t rows() const noexcept { return runs_.rows(); }
+  std::int32_t read_slots() const noexcept { return runs_.read_slots(); }
+  std::int32_t write_slots() const noexcept { return runs_.write_slots(); }
+  bool writes_what_it_reads() const noexcept { return runs_.writes_what_it_reads(); }
+  const Tensor& table() const noexcept { return table_; }  // int32
+
+ private:
+  StateRuns runs_;
   Tensor table_;
 };
 

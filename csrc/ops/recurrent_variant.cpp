@@ -22,12 +22,13 @@ DeltaVariant serial_variant(std::int64_t v_dim) {
 }
 
 std::string delta_options(cl::Device& device, const DeltaVariant& variant, std::int64_t k_dim) {
-  return join("-DK_DIM=", k_dim, " -DROWS=", variant.rows, " -DLANES=", variant.lanes, " -DTILE=", kTile,
-              row_option(device));
+  return join("-DDELTA_DIM=", k_dim, " -DDELTA_ROWS=", variant.rows, " -DLANES=", variant.lanes,
+              " -DDELTA_TILE=", kTile, row_option(device));
 }
 
 std::string conv_options(cl::Device& device, DType state, std::int64_t width, std::int32_t block) {
-  return join("-DSTATE=", storage_code(state), " -DWIDTH=", width, " -DBLOCK=", block, row_option(device));
+  return join("-DCONV_STATE=", storage_code(state), " -DCONV_WIDTH=", width, " -DCONV_BLOCK=", block,
+              row_option(device));
 }
 
 // A buffer for an argument that no work-item uses.

@@ -56,6 +56,11 @@ std::size_t Step::recurrent_of(std::int32_t layer) const {
   return owner_of(cache_->state().recurrent_of_layer, layer, "recurrent");
 }
 
+std::vector<std::vector<SlotRef>> Step::states_before() const {
+  const Entry entry(cache_->state());
+  return before_;
+}
+
 void Step::finish_if_complete() {
   const auto complete = [](const auto& each) { return each->complete(); };
   if (complete_ || !std::all_of(forwards_.begin(), forwards_.end(), complete) ||

@@ -76,7 +76,8 @@ class Step {
   // The cache that has the layer: kArgument for an unknown one, kClosed once dropped.
   std::size_t attention_of(std::int32_t layer) const;
   std::size_t recurrent_of(std::int32_t layer) const;
-  void require_kept() const;  // kClosed once dropped
+  std::vector<std::vector<SlotRef>> states_before() const;  // of each session; empty once it is over
+  void require_kept() const;                                // kClosed once dropped
   void finish_if_complete();
   // The length that a session will have; before completion.
   std::int32_t end(std::size_t session) const noexcept {

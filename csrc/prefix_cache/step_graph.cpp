@@ -1,10 +1,12 @@
 #include "prefix_cache/step_graph.h"
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cache/recurrent_hold.h"
 #include "prefix_cache/prefix_cache.h"
 
 namespace kvtrie {
@@ -16,13 +18,12 @@ constexpr int kMaxRefusals = 8;
 
 // The device of all caches of the step; null when there is none, or not one.
 cl::DevicePtr device_of(const PrefixCache& cache) {
-  cl::DevicePtr device;
-  for (const auto& each : cache.caches()) {
-    const cl::DevicePtr own = each->store().device();
-    if (own == nullptr || (device != nullptr && own != device)) return nullptr;
-    device = own;
-  }
-  return device;
+  std::vector<cl::DevicePtr> devices;
+  for (const auto& each : cache.caches()) devices.push_back(each->store().device());
+  for (const auto& each : cache.recurrents()) devices.push_back(each->store().device());
+  const bool one = !devices.empty() && std::all_of(devices.begin(), devices.end(),
+                                                   [&](const auto& each) { return each == devices.front(); });
+  return one ? devices.front() : nullptr;
 }
 
 std::vector<ops::StepTables> tables_of(const std::vector<CausalHold>& holds) {
@@ -59,9 +60,15 @@ Tensor StepGraphs::replay(Step& step) {
     std::vector<CausalHold> holds;
     for (std::size_t i = 0; i < step.forwards_.size(); ++i)
       holds.emplace_back(*step.cache()->caches()[i], *step.forwards_[i]);
+    std::vector<RecurrentHold> state_holds;
+    for (std::size_t i = 0; i < step.state_forwards_.size(); ++i)
+      state_holds.emplace_back(*step.cache()->recurrents()[i], *step.state_forwards_[i]);
     const std::vector<ops::StepTables> tables = tables_of(holds);
-    logits = graph->replay(step.tokens(), tables);
+    std::vector<std::vector<ops::StateRows>> states;
+    for (const RecurrentHold& hold : state_holds) states.push_back(hold.rows());
+    logits = graph->replay({step.tokens(), tables, states});
     for (CausalHold& hold : holds) hold.put_all();
+    for (RecurrentHold& hold : state_holds) hold.put_all();
   }
   step.attended_ = true;
   step.finish_if_complete();
@@ -73,7 +80,7 @@ Tensor StepGraphs::replay(Step& step) {
 std::shared_ptr<StepRecording> StepGraphs::record(const StepPtr& step) {
   require(step != nullptr && step->cache() != nullptr, kStepGraph, "step: got none, allowed one of a session");
   if (step->complete() || step->dropped() || step->tokens().size() > ops::kMaxGraphRows) return nullptr;
-  if (!step->cache()->recurrents().empty() || ops::LaunchRecording::active()) return nullptr;
+  if (ops::LaunchRecording::active()) return nullptr;
   const cl::DevicePtr device = device_of(*step->cache());
   if (device == nullptr || !ops::can_record(*device)) return nullptr;
   {
@@ -122,6 +129,14 @@ StepGraphs::Stats StepGraphs::stats() const {
 
 // ---- recording ------------------------------------------------------------------------------------------------------
 
+StepRecording::StepRecording(std::shared_ptr<StepGraphs> graphs, StepPtr step, const cl::DevicePtr& device)
+    : graphs_(std::move(graphs)), step_(std::move(step)), recording_(device) {
+  const std::vector<std::vector<SlotRef>> of_sessions = step_->states_before();
+  before_.resize(of_sessions.empty() ? 0 : step_->state_forwards_.size());
+  for (std::size_t cache = 0; cache < before_.size(); ++cache)
+    for (const std::vector<SlotRef>& slots : of_sessions) before_[cache].push_back(slots[cache]);
+}
+
 // The caches of the step as it left them; empty, with the reason, when they no longer are.
 std::vector<CausalHold> StepRecording::holds() {
   std::vector<CausalHold> holds;
@@ -145,7 +160,10 @@ bool StepRecording::proves(const ops::LaunchGraph& graph, const Tensor& logits) 
     std::vector<ops::StepTables> tables = tables_of(caches);
     for (ops::StepTables& table : tables)
       for (ops::QkvRows::Row& row : table.rows) row.cell = -1;
-    again = graph.replay(step_->tokens(), tables);
+    std::vector<std::vector<ops::StateRows>> states;
+    for (std::size_t i = 0; i < before_.size(); ++i)
+      states.push_back(RecurrentHold::rows_again(*step_->state_forwards_[i], before_[i]));
+    again = graph.replay({step_->tokens(), tables, states});
   }
   if (same_bits(again, logits)) return true;
   reason_ = "the replayed step gave other logits";
@@ -160,13 +178,16 @@ std::shared_ptr<const ops::LaunchGraph> StepRecording::made(const Tensor& logits
   std::vector<ops::RecordedTables> tables;
   for (const CausalHold& hold : holds()) tables.push_back(hold.recorded());
   if (!reason_.empty()) return nullptr;
-  auto graph = ops::LaunchGraph::make(recording_, step_->tokens(), tables, logits, reason_);
+  std::vector<ops::DeviceStateRuns> states;
+  for (const StateForwardPtr& forward : step_->state_forwards_) states.push_back(RecurrentHold::recorded(*forward));
+  auto graph = ops::LaunchGraph::make(recording_, {step_->tokens(), tables, states}, logits, reason_);
   return graph != nullptr && proves(*graph, logits) ? graph : nullptr;
 }
 
 bool StepRecording::finish(const Tensor& logits) {
   recording_.stop();
   std::shared_ptr<const ops::LaunchGraph> graph = made(logits);
+  before_.clear();
   if (graph == nullptr) {
     graphs_->refuse(*step_, reason_);
     return false;

@@ -47,7 +47,7 @@ class StepGraphs : public std::enable_shared_from_this<StepGraphs> {
   Tensor replay(Step& step);
 
   // Begins to listen to the calling thread. Null for a step that graphs are not for: more than ops::kMaxGraphRows rows,
-  // recurrent layers, caches that are not on one device where ops::can_record; where too many recordings failed, or
+  // caches that are not on one device where ops::can_record; where too many recordings failed, or
   // the thread is recording already.
   std::shared_ptr<StepRecording> record(const StepPtr& step);
 
@@ -87,14 +87,14 @@ class StepRecording {
 
  private:
   friend class StepGraphs;
-  StepRecording(std::shared_ptr<StepGraphs> graphs, StepPtr step, const cl::DevicePtr& device)
-      : graphs_(std::move(graphs)), step_(std::move(step)), recording_(device) {}
+  StepRecording(std::shared_ptr<StepGraphs> graphs, StepPtr step, const cl::DevicePtr& device);
   std::shared_ptr<const ops::LaunchGraph> made(const Tensor& logits);
   std::vector<CausalHold> holds();
   bool proves(const ops::LaunchGraph& graph, const Tensor& logits);
 
   std::shared_ptr<StepGraphs> graphs_;
   StepPtr step_;
+  std::vector<std::vector<SlotRef>> before_;  // of each cache of states: one of each session; held until the proof
   ops::LaunchRecording recording_;
   std::string reason_;
 };

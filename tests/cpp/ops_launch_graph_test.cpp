@@ -125,7 +125,7 @@ std::shared_ptr<const LaunchGraph> recorded(const Model& model, const RandomStep
   const RecordedTables tables{QkvRows(shared_device(), step.places), upload_plan(shared_device(), step.plan)};
   out = model.launch(step.ids, tables.rows, tables.plan);
   std::string reason;
-  auto graph = LaunchGraph::make(recording, step.ids, std::array{tables}, out, reason);
+  auto graph = LaunchGraph::make(recording, {step.ids, std::array{tables}, {}}, out, reason);
   EXPECT_EQ(reason, "");
   return graph;
 }
@@ -145,7 +145,7 @@ void check_replays(ModelSizes sizes, std::int32_t rows, std::uint32_t salt) {
     // What the launches stored goes, so that the replay has to store it again.
     shared_device()->fill(model.layers.back().cells.k.buffer(), 0, model.layers.back().cells.k.nbytes(), 0);
     model.layers.back().cells.k.copy_from_host(k.data());
-    const Tensor got = graph->replay(step.ids, std::array{StepTables{step.places, &step.plan}});
+    const Tensor got = graph->replay({step.ids, std::array{StepTables{step.places, &step.plan}}, {}});
     EXPECT_TRUE(same_bits(got, wanted)) << "longest history " << longest;
     EXPECT_EQ(download<std::uint16_t>(model.layers.back().cells.k), k);
   }
@@ -174,7 +174,7 @@ TEST_F(LaunchGraphTest, BusyCoresChangeNoBit) {
       while (!stop.stop_requested()) continue;
     });
   for (int i = 0; i < 50; ++i)
-    ASSERT_TRUE(same_bits(graph->replay(step.ids, std::array{StepTables{step.places, &step.plan}}), wanted)) << i;
+    ASSERT_TRUE(same_bits(graph->replay({step.ids, std::array{StepTables{step.places, &step.plan}}, {}}), wanted)) << i;
 }
 
 TEST_F(LaunchGraphTest, KeysAndValuesAreStoredByTheReplay) {
@@ -194,7 +194,7 @@ TEST_F(LaunchGraphTest, KeysAndValuesAreStoredByTheReplay) {
           std::fill_n(spoilt.begin() + (head * Model::kCells + row.cell) * model.s.dim, model.s.dim, 0x7e00);
       pool.copy_from_host(spoilt.data());
       ASSERT_NE(download<std::uint16_t>(pool), wanted);
-      graph->replay(step.ids, std::array{StepTables{step.places, &step.plan}});
+      graph->replay({step.ids, std::array{StepTables{step.places, &step.plan}}, {}});
       EXPECT_EQ(download<std::uint16_t>(pool), wanted);
     }
 }
@@ -208,7 +208,7 @@ TEST_F(LaunchGraphTest, OneLaunchForAll) {
   ASSERT_NE(graph, nullptr);
   EXPECT_EQ(graph->launches(), 1u + 10 * 2 + 2);
   const std::uint64_t before = device().counters().launches;
-  graph->replay(step.ids, std::array{StepTables{step.places, &step.plan}});
+  graph->replay({step.ids, std::array{StepTables{step.places, &step.plan}}, {}});
   EXPECT_EQ(device().counters().launches, before + 1);
   EXPECT_LT(graph->nbytes(), 64u << 10);
 }
@@ -221,8 +221,8 @@ TEST_F(LaunchGraphTest, ResultsOfEarlierReplaysStay) {
   const auto graph = recorded(model, first, out);
   ASSERT_NE(graph, nullptr);
   const auto wanted = download<std::uint32_t>(out);
-  const Tensor again = graph->replay(first.ids, std::array{StepTables{first.places, &first.plan}});
-  graph->replay(second.ids, std::array{StepTables{second.places, &second.plan}});
+  const Tensor again = graph->replay({first.ids, std::array{StepTables{first.places, &first.plan}}, {}});
+  graph->replay({second.ids, std::array{StepTables{second.places, &second.plan}}, {}});
   EXPECT_EQ(download<std::uint32_t>(out), wanted);
   EXPECT_EQ(download<std::uint32_t>(again), wanted);
 }
@@ -242,12 +242,12 @@ TEST_F(LaunchGraphTest, AttentionMayBeTheResult) {
       LaunchRecording recording(device_ptr());
       const Tensor out = attend_spans(q, cells, tables.plan, {});
       std::string reason;
-      graph = LaunchGraph::make(recording, step.ids, std::array{tables}, out, reason);
+      graph = LaunchGraph::make(recording, {step.ids, std::array{tables}, {}}, out, reason);
       ASSERT_NE(graph, nullptr) << reason;
       device().fill(out.buffer(), 0, out.nbytes(), 0);  // what was recorded is not what is returned
     }
-    const Tensor first = graph->replay(step.ids, std::array{StepTables{step.places, &step.plan}}),
-                 second = graph->replay(step.ids, std::array{StepTables{step.places, &step.plan}});
+    const Tensor first = graph->replay({step.ids, std::array{StepTables{step.places, &step.plan}}, {}}),
+                 second = graph->replay({step.ids, std::array{StepTables{step.places, &step.plan}}, {}});
     EXPECT_EQ(download<std::uint32_t>(first), wanted) << "longest history " << longest;
     EXPECT_EQ(download<std::uint32_t>(second), wanted);
   }
@@ -258,7 +258,7 @@ std::string refusal(const std::function<Tensor()>& step, std::span<const std::in
   LaunchRecording recording(shared_device());
   const Tensor out = step();
   std::string reason;
-  EXPECT_EQ(LaunchGraph::make(recording, ids, {}, out, reason), nullptr);
+  EXPECT_EQ(LaunchGraph::make(recording, {ids, {}, {}}, out, reason), nullptr);
   return reason;
 }
 
@@ -295,10 +295,17 @@ TEST_F(LaunchGraphTest, StepsOfOtherSizesAreRefused) {
   const auto graph = recorded(model, step, out);
   ASSERT_NE(graph, nullptr);
   const StepTables tables{step.places, &step.plan}, others{other.places, &other.plan};
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { graph->replay(other.ids, std::array{others}); }),
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument,
+                                [&] {
+                                  graph->replay({other.ids, std::array{others}, {}});
+                                }),
                        "ids: got 3, allowed the recorded 2"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { graph->replay(step.ids, std::array{others}); }), "rows"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { graph->replay(step.ids, {}); }), "tables"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument,
+                                [&] {
+                                  graph->replay({step.ids, std::array{others}, {}});
+                                }),
+                       "rows"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { graph->replay({step.ids, {}, {}}); }), "tables"));
 }
 
 TEST_F(LaunchGraphTest, OneRecordingAtATime) {
@@ -319,11 +326,11 @@ TEST_F(LaunchGraphTest, WeightsStayAsLongAsTheGraph) {
     LaunchRecording recording(device_ptr());
     const Tensor out = add(x, y);
     std::string reason;
-    graph = LaunchGraph::make(recording, {}, {}, out, reason);
+    graph = LaunchGraph::make(recording, {}, out, reason);
     ASSERT_NE(graph, nullptr) << reason;
     wanted = download(out);
   }
-  EXPECT_EQ(download(graph->replay({}, {})), wanted);
+  EXPECT_EQ(download(graph->replay({})), wanted);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "cache/opencl_kv_store.h"
+#include "cache/opencl_state_store.h"
 #include "device_test.h"
 #include "ops/matmul.h"
 #include "ops/ops.h"
@@ -35,6 +36,30 @@ struct Model {
     for (const std::int32_t layer : {0, 1})
       x = ops::add(x, step->attend_qkv(layer, ops::matmul(ops::rms_norm(x, norm, 1e-5f), qkv), {}, {}));
     return ops::matmul(x, head);
+  }
+};
+
+constexpr std::int32_t kStateHeads = 2, kStateDim = 8, kChannels = 3 * kStateHeads * kStateDim;
+
+// One recurrent layer: a convolution over q, k and v, and the gated delta rule.
+struct RecurrentModel {
+  Tensor table = numbers({kVocab, kHeads*kDim}, 1.0f), taps = numbers({kChannels, 4}, 0.5f);
+  ops::PackedWeight in = ops::pack(numbers({kChannels, kHeads*kDim}, 0.2f)),
+                    gates = ops::pack(numbers({kStateHeads, kHeads*kDim}, 0.3f)),
+                    head = ops::pack(numbers({kVocab, kStateHeads*kStateDim}, 0.3f));
+
+  Tensor operator()(const StepPtr& step) const {
+    const Tokens& tokens = step->tokens();
+    const auto rows = std::int64_t(tokens.size());
+    const Tensor x = ops::embedding(table, Tensor::from_host(shared_device(), DType::kInt32, {rows}, tokens.data()));
+    const Tensor mixed = ops::silu(step->conv(0, ops::matmul(x, in), taps));
+    const auto parts = ops::split(mixed, std::vector<std::int64_t>(3, kChannels / 3));
+    const Shape heads{rows, kStateHeads, kStateDim};
+    const Tensor beta = ops::sigmoid(ops::matmul(x, gates));
+    const Tensor y =
+        step->gated_delta(0, ops::l2_norm(parts[0].reshape(heads), 1e-6f), ops::l2_norm(parts[1].reshape(heads), 1e-6f),
+                          parts[2].reshape(heads), beta, beta);
+    return ops::matmul(y.reshape({rows, kStateHeads * kStateDim}), head);
   }
 };
 
@@ -158,6 +183,68 @@ TEST_F(StepGraphTest, OtherLogitsThanRecordedAreNoticed) {
   device().fill(logits.buffer(), 0, logits.nbytes(), 0);  // foreign, and not what a replay gives
   EXPECT_FALSE(recording->finish(logits));
   EXPECT_FALSE(recording->reason().empty());
+}
+
+PrefixCachePtr open_recurrent() {
+  const StateShape shape{1, 3, kChannels, kStateHeads, kStateDim, kStateDim, 32};
+  PrefixCacheOptions options;
+  options.checkpoint_every = 4;  // some steps end up with a state inside
+  auto states = std::make_unique<OpenClStateStore>(shared_device(), shape);
+  return PrefixCache::create({{}, {RecurrentCache::create(std::move(states), {0})}}, options);
+}
+
+// A state that a step leaves is the one that the next step goes on from, so one that was written wrongly shows.
+TEST_F(StepGraphTest, StatesAreReadAndWrittenByTheReplay) {
+  const RecurrentModel model;
+  const PrefixCachePtr caches[] = {open_recurrent(), open_recurrent()};  // replays, launches
+  std::vector<SessionPtr> sessions[2];
+  for (int side : {0, 1}) {
+    for (std::int32_t first : {1, 2}) {
+      sessions[side].push_back(caches[side]->begin("n", Tokens{first, 2, 3}));
+      model(sessions[side].back()->next_prefill(512));
+    }
+  }
+  graphs_ = StepGraphs::create();
+  for (std::int32_t token = 0; token < 12; ++token) {
+    Tensor logits[2];
+    for (int side : {0, 1}) {
+      std::vector<SessionPtr> list = sessions[side];
+      if (token % 3 == 2) list.pop_back();
+      list[0]->append(token % 4 == 3 ? Tokens{token, 7} : Tokens{token});
+      if (list.size() > 1) list[1]->append(Tokens{token + 5});
+      const StepPtr step = caches[side]->batch(list, 512);
+      if (side == 0) logits[0] = graphs_->replay(*step);
+      if (logits[side].defined()) continue;
+      const auto recording = side == 0 ? graphs_->record(step) : nullptr;
+      logits[side] = model(step);
+      if (recording != nullptr) EXPECT_TRUE(recording->finish(logits[side])) << recording->reason();
+    }
+    std::vector<float> got(logits[0].size()), wanted(logits[1].size());
+    logits[0].copy_to_host(got.data());
+    logits[1].copy_to_host(wanted.data());
+    EXPECT_EQ(got, wanted) << "token " << token;
+    for (const PrefixCachePtr& cache : caches) EXPECT_TRUE(cache->check().empty());
+  }
+  EXPECT_GT(graphs_->stats().replays, 6u);
+}
+
+TEST_F(StepGraphTest, AStepWithAStateWrittenIsNotReplayed) {
+  const RecurrentModel model;
+  const PrefixCachePtr cache = open_recurrent();
+  const SessionPtr session = cache->begin("n", Tokens{1, 2, 3});
+  model(session->next_prefill(512));
+  graphs_ = StepGraphs::create();
+  session->append(Tokens{4});
+  StepPtr step = session->decode();
+  const auto recording = graphs_->record(step);
+  ASSERT_TRUE(recording->finish(model(step))) << recording->reason();
+  session->append(Tokens{5});
+  step = session->decode();
+  step->conv(0, numbers({1, kChannels}, 1.0f), model.taps);
+  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { graphs_->replay(*step); }), "1 states were written"));
+  EXPECT_FALSE(step->complete());
+  session->rewind(4);
+  EXPECT_TRUE(cache->check().empty());
 }
 
 TEST_F(StepGraphTest, GraphsEndWithTheirCache) {

@@ -1,0 +1,94 @@
+// What the program of a graph is built with: the options of all launches of the step in one.
+#include <algorithm>
+#include <sstream>
+
+#include "base/error.h"
+#include "ops/launch_graph_ops.h"
+
+namespace kvtrie::ops {
+namespace {
+
+using Launch = cl::LaunchRecorder::Launch;
+
+bool is_product(const Launch& launch) { return launch.program == "matmul"; }
+
+// Options of one program, each with one value.
+class Options {
+ public:
+  // False, with the reason, when it has another value already.
+  bool add(const std::string& name, const std::string& value, std::string& reason) {
+    const auto [known, is_new] = values_.emplace(name, value);
+    if (is_new || known->second == value) return true;
+    reason = cat("kernels of the step were built with -D", name, "=", known->second, " and with ", value);
+    return false;
+  }
+
+  void add_if_missing(const std::string& name, const std::string& value) { values_.emplace(name, value); }
+
+  std::string text() const {
+    std::string text;
+    for (const auto& [name, value] : values_) text += cat(text.empty() ? "-D" : " -D", name, "=", value);
+    return text;
+  }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+}  // namespace
+
+std::map<std::string, std::string> options_by_name(const Launch& launch) {
+  std::map<std::string, std::string> options;
+  std::istringstream flags(launch.options);
+  for (std::string flag; flags >> flag;) {
+    const std::size_t end = flag.find('=');
+    options.emplace(flag.substr(2, end - 2), end == std::string::npos ? "1" : flag.substr(end + 1));
+  }
+  return options;
+}
+
+ProductForms::Form ProductForms::form_of(const Launch& launch) {
+  Form form = options_by_name(launch);
+  form.erase("GATED");
+  return form;
+}
+
+ProductForms::ProductForms(std::span<const Launch> launches) {
+  for (const Launch& launch : launches) {
+    if (!is_product(launch)) continue;
+    Form form = form_of(launch);
+    if (std::find(forms_.begin(), forms_.end(), form) == forms_.end()) forms_.push_back(std::move(form));
+  }
+}
+
+std::int32_t ProductForms::of(const Launch& launch) const {
+  if (!is_product(launch)) return 0;
+  return static_cast<std::int32_t>(std::find(forms_.begin(), forms_.end(), form_of(launch)) - forms_.begin());
+}
+
+std::optional<std::string> graph_options(std::span<const Launch> launches, std::string& reason) {
+  Options options;
+  const ProductForms forms(launches);
+  if (forms.count() > ProductForms::kMost) {
+    reason = cat("the step has products of ", forms.count(), " forms, allowed ", ProductForms::kMost);
+    return std::nullopt;
+  }
+  for (const Launch& launch : launches) {
+    const std::int32_t form = forms.of(launch);
+    const std::string number = form > 0 ? cat("_FORM", form) : "";
+    for (const auto& [name, value] : options_by_name(launch)) {
+      if (name == "OP" || name == "LANES") continue;  // graphs have all of the one, and 1 of the other
+      if (!options.add(name + number, value, reason)) return std::nullopt;
+    }
+    options.add_if_missing(cat("WITH_", launch.name), "1");
+    if (launch.name == "attend_tiles") options.add_if_missing("WITH_attend_merge", "1");
+  }
+  for (std::size_t form = 1; form < forms.count(); ++form)  // what matmul_again.clh asks for, given or not
+    for (const char* name : {"BLOCKED", "NEXT_SLICE", "AHEAD", "GATED"})
+      options.add_if_missing(cat(name, "_FORM", form), "0");
+  options.add_if_missing("MATMUL_FORMS", cat(std::max<std::size_t>(1, forms.count())));
+  options.add_if_missing("WORDS", cat(kLaunchWords));
+  return options.text();
+}
+
+}  // namespace kvtrie::ops
