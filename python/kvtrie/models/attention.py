@@ -14,6 +14,7 @@ from .. import ops
 from .._core import Tensor
 from .config import ModelConfig
 from .decoder import Mixer, Shapes, Site, biases
+from .linear import Linear, beside
 from .moe import Broadcast
 from .step_inputs import Positions, Rows, StepLike
 
@@ -54,7 +55,8 @@ class AttentionPlan:
         return {**shapes, **biases(shapes, ("self_attn.o_proj",), self.out_bias)}
 
     def build(self, site: Site) -> Mixer:
-        if self.unit or self.gated or self.temperature is not None:
+        if self.unit or self.temperature is not None:
+            assert not self.gated, "no family has both"
             return SteppedAttention(self, site)
         return FusedAttention(self, site)
 
@@ -64,8 +66,16 @@ class FusedAttention:
 
     def __init__(self, plan: AttentionPlan, site: Site) -> None:
         prefix, weights = f"{site.prefix}.self_attn", site.weights
+        names = [f"{site.prefix}.{name}" for name in _PROJECTIONS]
         self.index = site.index
-        self.qkv = weights.joined([f"{site.prefix}.{name}" for name in _PROJECTIONS], plan.bias)
+        self.gate: Linear | None = None
+        if plan.gated:
+            heads = np.arange(2 * site.config.num_attention_heads * site.config.head_dim)
+            heads = heads.reshape(-1, 2, site.config.head_dim)
+            q, self.gate = weights.linears(names[0], [heads[:, i].reshape(-1) for i in range(2)], plan.bias)
+            self.qkv = beside(q, weights.joined(names[1:], plan.bias))
+        else:
+            self.qkv = weights.joined(names, plan.bias)
         self.o = weights.linear(f"{prefix}.o_proj", plan.out_bias)
         self.q_norm = weights.optional_vector(f"{prefix}.q_norm.weight", plan.norms)
         self.k_norm = weights.optional_vector(f"{prefix}.k_norm.weight", plan.norms)
@@ -76,24 +86,19 @@ class FusedAttention:
         a = step.attend_qkv(self.index, self.qkv(h), self._table, self.q_norm, self.k_norm, *self._rest)
         if take is not None:
             a = take.take(a)
+            h = h if self.gate is None else take.take(h)
             x = None if x is None else take.take(x)
-        return self.o(a, x)
+        return self.o(a if self.gate is None else ops.mul(a, ops.sigmoid(self.gate(h))), x)
 
 
 class SteppedAttention:
-    """Attention operation by operation; q [rows, heads, head_dim], k and v [rows, kv_heads, head_dim]."""
+    """Attention operation by operation, without a gate; q [rows, heads, head_dim], k and v [rows, kv_heads, head_dim]."""
 
     def __init__(self, plan: AttentionPlan, site: Site) -> None:
         prefix, config, weights = f"{site.prefix}.self_attn", site.config, site.weights
         self.config, self.index, self.rope = config, site.index, site.rope
         self.norm_offset, self.temperature, self.scale = site.norm_offset, plan.temperature, plan.scale
-        self.gate = None
-        if plan.gated:
-            heads = np.arange(2 * config.num_attention_heads * config.head_dim).reshape(-1, 2, config.head_dim)
-            parts = [heads[:, 0].reshape(-1), heads[:, 1].reshape(-1)]
-            self.q, self.gate = weights.linears(f"{prefix}.q_proj", parts, plan.bias)
-        else:
-            self.q = weights.linear(f"{prefix}.q_proj", plan.bias)
+        self.q = weights.linear(f"{prefix}.q_proj", plan.bias)
         self.k = weights.linear(f"{prefix}.k_proj", plan.bias)
         self.v = weights.linear(f"{prefix}.v_proj", plan.bias)
         self.o = weights.linear(f"{prefix}.o_proj", plan.out_bias)
@@ -112,9 +117,9 @@ class SteppedAttention:
         q, k = self._placed(q, self.q_norm, positions), self._placed(k, self.k_norm, positions)
         a = step.attend(self.index, q, k, v, self.scale).reshape(rows, c.num_attention_heads * c.head_dim)
         if take is not None:
-            a, h = take.take(a), take.take(h)
+            a = take.take(a)
             x = None if x is None else take.take(x)
-        return self.o(a if self.gate is None else ops.mul(a, ops.sigmoid(self.gate(h))), x)
+        return self.o(a, x)
 
     def _placed(self, heads: Tensor, norm: Tensor | None, positions: Positions) -> Tensor:
         """Normed, rotated, brought to mean square 1; a rotation keeps that, so a shift may rotate what is stored."""

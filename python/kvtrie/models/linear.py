@@ -29,6 +29,19 @@ class Linear:
         return y if residual is None else ops.add(residual, y)
 
 
+def beside(first: Linear, second: Linear) -> Linear:
+    """Two maps of one input as one: their outputs one after the other. Both have a bias, or neither has."""
+    bias = None
+    if first.bias is not None and second.bias is not None:
+        bias = ops.concat([first.bias, second.bias], axis=0)
+    return Linear((*as_parts(first.weight), *as_parts(second.weight)), bias)
+
+
+def as_parts(weight: Weight) -> tuple[Matrix, ...]:
+    """The parts of what fits into no single buffer; of everything else the one part that it is."""
+    return weight if isinstance(weight, tuple) else (weight,)
+
+
 class Gated:
     """``activation(gate(x)) * up(x)``: x [rows, in] -> [rows, out], in one launch."""
 

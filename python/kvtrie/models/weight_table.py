@@ -15,7 +15,7 @@ import numpy as np
 from .. import ops
 from .._core import Device, Tensor, tensor
 from ..errors import ArgumentError
-from .linear import Gated, GatedParts, Linear, Matrix, Weight
+from .linear import Gated, GatedParts, Linear, Matrix, Weight, as_parts
 from .weights import Array, Progress, WeightSource, to_float16, to_float32
 
 
@@ -241,11 +241,6 @@ class WeightTable:
         uploaded = tensor(values, device=self.device)
         self.nbytes += uploaded.nbytes
         return uploaded
-
-
-def as_parts(weight: Weight) -> tuple[Matrix, ...]:
-    """The parts of what fits into no single buffer; of everything else the one part that it is."""
-    return weight if isinstance(weight, tuple) else (weight,)
 
 
 def _one_or_all(parts: Sequence[Matrix]) -> Weight:
