@@ -8,6 +8,7 @@ Random matrices keep the scale of what goes through them, so activations and log
 ``dense-28m``  llama: 8 layers, hidden 512, 8 query and 4 K/V heads of 64, vocabulary 4096, 27.8 M parameters
 ``window``     Gemma 3: 12 layers of the same width, window 512 but for each sixth, tied head, 30.4 M parameters
 ``hybrid``     Qwen3.5: 12 layers, 9 of them gated delta (8 value heads, states 64 x 64), 35.4 M parameters
+``experts``    Qwen3.5 MoE: 6 layers of the same kinds, 4 of 32 experts of 256 and a shared one, 88.2 M parameters
 """
 
 from __future__ import annotations
@@ -64,8 +65,18 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
 }
+SHAPES["experts"] = {
+    **SHAPES["hybrid"],
+    "model_type": "qwen3_5_moe_text",
+    "num_hidden_layers": 6,
+    "full_attention_interval": 3,
+    "num_experts": 32,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 256,
+    "shared_expert_intermediate_size": 256,
+}
 KINDS = ("tiny", *SHAPES)
-_FAMILIES = {"llama": "Llama", "gemma3_text": "Gemma3", "qwen3_5_text": "Qwen35"}
+_FAMILIES = {"llama": "Llama", "gemma3_text": "Gemma3", "qwen3_5_text": "Qwen35", "qwen3_5_moe_text": "Qwen35Moe"}
 
 
 def config(kind: str) -> Any:
