@@ -33,6 +33,9 @@
 #include "qkv.cl"
 #include "rows.cl"
 
+#if WITH_route || WITH_scale_rows || WITH_weighted_sum
+#include "experts.cl"
+#endif
 #if WITH_causal_conv1d || WITH_gated_delta
 #include "recurrent.cl"
 #endif
@@ -44,7 +47,7 @@
 
 #include "launch_layout.clh"
 
-// ---- what launch_table.clh says of each kernel ----------------------------------------------------------------------
+// ---- the kernels of launch_table.clh --------------------------------------------------------------------------------
 
 // Numbers of all kernels: KERNEL_name.
 enum {

@@ -59,6 +59,9 @@
 #ifndef GATED
 #define GATED 0  // 1: with matmul_gated and SILU, 2: with GELU_TANH
 #endif
+#ifndef ROUTED
+#define ROUTED 0  // 1: with matmul_routed, and matmul_gated_routed where GATED
+#endif
 #include "activation.clh"
 #include "work_item.clh"
 #include "vector.clh"
@@ -173,6 +176,21 @@ void add_panels(const __global float* x, const __global W* w, int panel, int pan
 }
 #endif
 
+// Panels of one row of sums, plus those of `add` where there is one.
+void store_sums(const float* sums, int row, int panel, int panels, __global const float* add, int has_add,
+                __global float* y, int n_size) {
+  for (int p = 0; p < panels; ++p) {
+    const float* sum = sums + sums_at(row, p);
+    const int n = (panel + p) * 16, columns = min(16, n_size - n);
+    __global float* to = y + n;
+    __global const float* from = add + n;
+    if (columns == 16)
+      for (int c = 0; c < 16; c += VW) STORE(has_add ? LOAD(sum + c) + LOAD(from + c) : LOAD(sum + c), to + c);
+    else
+      for (int c = 0; c < columns; ++c) to[c] = has_add ? sum[c] + from[c] : sum[c];
+  }
+}
+
 // y = sum + add, or sum where `has_add` is 0. Row m of `add` begins at m * add_stride: 0 for a bias. A work-item has
 // `item_panels` panels: ITEM_PANELS, or a multiple of 4 up to that. Rows of y are y_stride apart.
 // Global size (ceil(panels / item_panels), ceil(M / ROWS_BLOCK)), local size 1.
@@ -186,16 +204,8 @@ KERNEL void matmul_packed(IDS __global const float* restrict x, ulong x_offset, 
   float sums[SUMS_SIZE];
   add_panels(x + x_offset + (ulong)first * k_size, w + w_offset, panel, panels, sums, rows, k_size);
   for (int row = 0; row < rows; ++row)
-    for (int p = 0; p < panels; ++p) {
-      const float* sum = sums + sums_at(row, p);
-      const int n = (panel + p) * 16, columns = min(16, n_size - n);
-      __global float* to = y + y_offset + (ulong)(first + row) * y_stride + n;
-      __global const float* from = add + add_offset + (ulong)(first + row) * add_stride + n;
-      if (columns == 16)
-        for (int c = 0; c < 16; c += VW) STORE(has_add ? LOAD(sum + c) + LOAD(from + c) : LOAD(sum + c), to + c);
-      else
-        for (int c = 0; c < columns; ++c) to[c] = has_add ? sum[c] + from[c] : sum[c];
-    }
+    store_sums(sums, row, panel, panels, add + add_offset + (ulong)(first + row) * add_stride, has_add,
+               y + y_offset + (ulong)(first + row) * y_stride, n_size);
 }
 
 #if GATED
@@ -211,9 +221,27 @@ KERNEL void matmul_packed(IDS __global const float* restrict x, ulong x_offset, 
 #endif
 #define GATE_VEC JOIN(float, GATE_VW)
 
+// Pairs of panels of one row of sums as activation(even) * odd, GATE_VW neighbours at a time and the rest one by one, as
+// kernels/elementwise.cl does.
+void store_gated(const float* sums, int row, int panel, int panels, __global float* y, int n_size) {
+  for (int p = 0; p < panels; p += 2) {
+    const float *gate = sums + sums_at(row, p), *up = sums + sums_at(row, p + 1);
+    const int n = (panel + p) * 8, columns = min(16, n_size - n);
+    __global float* to = y + n;
+    int c = 0;
+    for (; c + GATE_VW <= columns; c += GATE_VW) {
+      const GATE_VEC g = JOIN(vload, GATE_VW)(0, gate + c), u = JOIN(vload, GATE_VW)(0, up + c);
+      JOIN(vstore, GATE_VW)(ACTIVATION(g, GATE_VEC) * u, 0, to + c);
+    }
+    for (; c < columns; ++c) {
+      const float g = gate[c], u = up[c];
+      to[c] = ACTIVATION(g, float) * u;
+    }
+  }
+}
+
 // w holds panel 0 of gate, panel 0 of up, panel 1 of gate and so on; n_size counts the outputs of one of them.
-// y = activation(x gate') * (x up'), GATE_VW neighbours at a time and the rest one by one, as kernels/elementwise.cl
-// does. Global size (ceil(panels / item_panels), ceil(M / ROWS_BLOCK)), local size 1.
+// y = activation(x gate') * (x up'). Global size (ceil(panels / item_panels), ceil(M / ROWS_BLOCK)), local size 1.
 KERNEL void matmul_gated(IDS __global const float* restrict x, ulong x_offset, __global const W* restrict w,
                          ulong w_offset, __global float* restrict y, ulong y_offset, int m_size, int n_size, int k_size,
                          int item_panels) {
@@ -223,21 +251,51 @@ KERNEL void matmul_gated(IDS __global const float* restrict x, ulong x_offset, _
   float sums[SUMS_SIZE];
   add_panels(x + x_offset + (ulong)first * k_size, w + w_offset, panel, panels, sums, rows, k_size);
   for (int row = 0; row < rows; ++row)
-    for (int p = 0; p < panels; p += 2) {
-      const float *gate = sums + sums_at(row, p), *up = sums + sums_at(row, p + 1);
-      const int n = (panel + p) * 8, columns = min(16, n_size - n);
-      __global float* to = y + y_offset + (ulong)(first + row) * n_size + n;
-      int c = 0;
-      for (; c + GATE_VW <= columns; c += GATE_VW) {
-        const GATE_VEC g = JOIN(vload, GATE_VW)(0, gate + c), u = JOIN(vload, GATE_VW)(0, up + c);
-        JOIN(vstore, GATE_VW)(ACTIVATION(g, GATE_VEC) * u, 0, to + c);
-      }
-      for (; c < columns; ++c) {
-        const float g = gate[c], u = up[c];
-        to[c] = ACTIVATION(g, float) * u;
-      }
-    }
+    store_gated(sums, row, panel, panels, y + y_offset + (ulong)(first + row) * n_size, n_size);
 }
+#endif
+
+#if ROUTED
+// Row r of y: row r / share of x times weight chosen[r] of `count`, which begin w_stride apart; NaN where there is none
+// of that number. Global size (ceil(panels / item_panels), rows of y), local size 1.
+KERNEL void matmul_routed(IDS __global const float* restrict x, ulong x_offset, __global const W* restrict w,
+                          ulong w_offset, ulong w_stride, __global const int* restrict chosen, ulong chosen_offset,
+                          __global float* restrict y, ulong y_offset, int count, int share, int n_size, int k_size,
+                          int item_panels) {
+  const int row = ID(1), panel = (int)ID(0) * item_panels, weight = chosen[chosen_offset + row];
+  const int panels = min(item_panels, (n_size + 63) / 64 * 4 - panel);
+  if (panel * 16 >= n_size) return;
+  y += y_offset + (ulong)row * n_size;
+  if (weight < 0 || weight >= count) {
+    for (int n = panel * 16; n < min((panel + panels) * 16, n_size); ++n) y[n] = NAN;
+    return;
+  }
+  float sums[SUMS_SIZE];
+  add_panels(x + x_offset + (ulong)(row / share) * k_size, w + w_offset + weight * w_stride, panel, panels, sums, 1,
+             k_size);
+  store_sums(sums, 0, panel, panels, x, 0, y, n_size);
+}
+
+#if GATED
+// The same for pairs, as matmul_gated has them.
+KERNEL void matmul_gated_routed(IDS __global const float* restrict x, ulong x_offset, __global const W* restrict w,
+                                ulong w_offset, ulong w_stride, __global const int* restrict chosen,
+                                ulong chosen_offset, __global float* restrict y, ulong y_offset, int count, int share,
+                                int n_size, int k_size, int item_panels) {
+  const int row = ID(1), panel = (int)ID(0) * item_panels, weight = chosen[chosen_offset + row];
+  const int panels = min(item_panels, (n_size + 31) / 32 * 4 - panel);
+  if (panel * 8 >= n_size) return;
+  y += y_offset + (ulong)row * n_size;
+  if (weight < 0 || weight >= count) {
+    for (int n = panel * 8; n < min((panel + panels) * 8, n_size); ++n) y[n] = NAN;
+    return;
+  }
+  float sums[SUMS_SIZE];
+  add_panels(x + x_offset + (ulong)(row / share) * k_size, w + w_offset + weight * w_stride, panel, panels, sums, 1,
+             k_size);
+  store_gated(sums, 0, panel, panels, y, n_size);
+}
+#endif
 #endif
 
 // to[t] = row ids[t] - first of w, its `dim` numbers, for ids from `first` to `first + n_size` of `all`; the first part

@@ -62,6 +62,7 @@ class PackedWeight {
  private:
   friend PackedWeight pack(const Tensor& w, bool transpose_w, std::optional<WeightDType> dtype);
   friend PackedWeight pack_blocks(const BlockMatrix& w);
+  friend class PackedSet;
   Tensor panels_;
   WeightDType dtype_ = WeightDType::kFloat32;
   std::int64_t out_features_ = 0, in_features_ = 0;
@@ -90,6 +91,7 @@ class PackedPair {
  private:
   friend PackedPair pack_pair(const Tensor& gate, const Tensor& up, std::optional<WeightDType> dtype);
   friend PackedPair pack_pair_blocks(const BlockMatrix& gate, const BlockMatrix& up);
+  friend class PackedSet;
   Tensor panels_;
   WeightDType dtype_ = WeightDType::kFloat32;
   std::int64_t out_features_ = 0, in_features_ = 0;

@@ -48,18 +48,18 @@ void matmul_packed(const PackedVariant& variant, const Tensor& x, const Tensor& 
   const auto begin = static_cast<std::uint64_t>(columns.begin), all = static_cast<std::uint64_t>(columns.all);
   device->launch(device->kernel("matmul", "matmul_packed", variant.options()),
                  items_of(variant.tile, item_panels, count, sides.m), {1, 1, 0}, x.buffer(), x.offset(),
-                 panels.buffer(), panels.offset(), added.buffer(), added.offset() + begin, per_row * all,
-                 std::int32_t{add.defined()}, y.buffer(), y.offset() + begin, sides.m, sides.n, sides.k, item_panels,
-                 static_cast<std::int32_t>(all));
+                 panels.buffer(), in_kernel_units(panels, panels.offset()), added.buffer(), added.offset() + begin,
+                 per_row * all, std::int32_t{add.defined()}, y.buffer(), y.offset() + begin, sides.m, sides.n, sides.k,
+                 item_panels, static_cast<std::int32_t>(all));
 }
 
 void unpack_rows(const PackedVariant& variant, const Tensor& panels, const Sides& sides, const TableRows& range,
                  const Tensor& ids, const Tensor& y) {
   const cl::DevicePtr& device = panels.device();
   device->launch(device->kernel("matmul", "unpack_rows", variant.options()),
-                 {divide_up(sides.k, kUnpacked), ids.size(), 0}, {1, 1, 0}, panels.buffer(), panels.offset(),
-                 ids.buffer(), ids.offset(), y.buffer(), y.offset(), sides.n, sides.k, kUnpacked, range.first,
-                 range.all);
+                 {divide_up(sides.k, kUnpacked), ids.size(), 0}, {1, 1, 0}, panels.buffer(),
+                 in_kernel_units(panels, panels.offset()), ids.buffer(), ids.offset(), y.buffer(), y.offset(), sides.n,
+                 sides.k, kUnpacked, range.first, range.all);
 }
 
 void matmul_gated(const PackedVariant& variant, const Tensor& x, const Tensor& panels, const Sides& sides,
@@ -69,7 +69,23 @@ void matmul_gated(const PackedVariant& variant, const Tensor& x, const Tensor& p
   const std::int32_t item_panels = item_panels_for(variant.tile, count, sides.m, device->info().compute_units);
   device->launch(device->kernel("matmul", "matmul_gated", variant.options()),
                  items_of(variant.tile, item_panels, count, sides.m), {1, 1, 0}, x.buffer(), x.offset(),
-                 panels.buffer(), panels.offset(), y.buffer(), y.offset(), sides.m, sides.n, sides.k, item_panels);
+                 panels.buffer(), in_kernel_units(panels, panels.offset()), y.buffer(), y.offset(), sides.m, sides.n,
+                 sides.k, item_panels);
+}
+
+void matmul_routed(const PackedVariant& variant, const RoutedSet& set, const Tensor& x, const Tensor& chosen,
+                   std::int32_t share, const Tensor& y) {
+  const cl::DevicePtr& device = x.device();
+  const auto rows = static_cast<std::int32_t>(chosen.size());
+  const std::int64_t panels = 4 * set.panels.dim(0) / set.count;
+  const std::int32_t item_panels = item_panels_for(variant.tile, panels, rows, device->info().compute_units);
+  const char* name = variant.gated ? "matmul_gated_routed" : "matmul_routed";
+  device->launch(device->kernel("matmul", name, variant.options()), items_of(variant.tile, item_panels, panels, rows),
+                 {1, 1, 0}, x.buffer(), x.offset(), set.panels.buffer(),
+                 in_kernel_units(set.panels, set.panels.offset()),
+                 in_kernel_units(set.panels, set.panels.size() / set.count), chosen.buffer(), chosen.offset(),
+                 y.buffer(), y.offset(), set.count, share, static_cast<std::int32_t>(y.dim(-1)),
+                 static_cast<std::int32_t>(x.dim(-1)), item_panels);
 }
 
 Tensor pack(const Tensor& w, bool transpose_w, WeightDType stored) {

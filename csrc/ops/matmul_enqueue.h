@@ -22,6 +22,8 @@ void matmul_gated(const PackedVariant& variant, const Tensor& x, const Tensor& p
                   const Tensor& y);
 void unpack_rows(const PackedVariant& variant, const Tensor& panels, const Sides& sides, const TableRows& range,
                  const Tensor& ids, const Tensor& y);
+void matmul_routed(const PackedVariant& variant, const RoutedSet& set, const Tensor& x, const Tensor& chosen,
+                   std::int32_t share, const Tensor& y);
 void matmul_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Sides& sides, const Tensor& y);
 
 Tensor pack(const Tensor& w, bool transpose_w, WeightDType stored);

@@ -94,9 +94,9 @@ void matmul_group(const GroupVariant& variant, const Tensor& x, const Tensor& pa
   const std::size_t lanes = variant.lanes, outputs = packed_outputs(sides, variant.gated.has_value());
   device->launch(device->kernel("matmul_group", variant.rows > 0 ? "matmul_few" : "matmul_many", variant.options()),
                  {lanes * divide_up(outputs, variant.columns), divide_up(sides.m, variant.block_rows()), 0},
-                 {lanes, 1, 0}, x.buffer(), x.offset(), panels.buffer(), panels.offset(), added.buffer(),
-                 added.offset() + begin, per_row * all, std::int32_t{add.defined()}, y.buffer(), y.offset() + begin,
-                 sides.m, sides.n, sides.k, slice_for(sides.k), static_cast<std::int32_t>(all));
+                 {lanes, 1, 0}, x.buffer(), x.offset(), panels.buffer(), in_kernel_units(panels, panels.offset()),
+                 added.buffer(), added.offset() + begin, per_row * all, std::int32_t{add.defined()}, y.buffer(),
+                 y.offset() + begin, sides.m, sides.n, sides.k, slice_for(sides.k), static_cast<std::int32_t>(all));
 }
 
 void embed(const Tensor& panels, WeightDType stored, const Sides& sides, const TableRows& range, const Tensor& ids,
@@ -105,8 +105,8 @@ void embed(const Tensor& panels, WeightDType stored, const Sides& sides, const T
   const GroupVariant variant{stored, {}, 0, 32, kGroupColumns, false};
   const std::size_t lanes = variant.lanes;
   device->launch(device->kernel("matmul_group", "embed", variant.options()), {round_up(sides.k, lanes), ids.size(), 0},
-                 {lanes, 1, 0}, panels.buffer(), panels.offset(), ids.buffer(), ids.offset(), y.buffer(), y.offset(),
-                 sides.n, sides.k, range.first, range.all);
+                 {lanes, 1, 0}, panels.buffer(), in_kernel_units(panels, panels.offset()), ids.buffer(), ids.offset(),
+                 y.buffer(), y.offset(), sides.n, sides.k, range.first, range.all);
 }
 
 }  // namespace bare

@@ -125,15 +125,17 @@ bool plain_agrees(const cl::DevicePtr& device, WeightDType stored, const Launch&
   return true;
 }
 
+double active(Activation activation, double gate) {
+  return activation == Activation::kSilu ? reference::silu(gate) : reference::gelu(gate, Gelu::kTanh);
+}
+
 bool gated_agrees(const cl::DevicePtr& device, WeightDType stored, Activation activation, const Launch& launch) {
   const SmallProduct small(device, stored);
   const SmallWeight gate(stored, 5), up(stored, 11);
   std::vector<float> wanted = gate.products(small.x);
   const std::vector<float> factors = up.products(small.x);
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const double g = wanted[i];
-    const double active = activation == Activation::kSilu ? reference::silu(g) : reference::gelu(g, Gelu::kTanh);
-    wanted[i] = static_cast<float>(active * factors[i]);
+    wanted[i] = static_cast<float>(active(activation, wanted[i]) * factors[i]);
   }
   launch(pair_panels(device, gate, up, stored), small, {});
   return small.agrees(wanted);
@@ -141,6 +143,31 @@ bool gated_agrees(const cl::DevicePtr& device, WeightDType stored, Activation ac
 
 bool agrees(const cl::DevicePtr& device, WeightDType stored, std::optional<Activation> gated, const Launch& launch) {
   return gated ? gated_agrees(device, stored, *gated, launch) : plain_agrees(device, stored, launch);
+}
+
+// Rows take turns between two weights, or between two pairs, that lie one after the other.
+bool routed_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
+  const SmallWeight first(variant.stored, 5), second(variant.stored, 11);
+  const Tensor members[] = {variant.gated ? pair_panels(device, first, second, variant.stored) : first.panels(device),
+                            variant.gated ? pair_panels(device, second, first, variant.stored) : second.panels(device)};
+  Shape shape = members[0].shape();
+  shape.front() *= 2;
+  const RoutedSet set{Tensor::empty(device, members[0].dtype(), shape), 2, variant.stored, variant.gated};
+  for (std::size_t i = 0; i < 2; ++i)
+    device->copy(members[i].buffer(), 0, set.panels.buffer(), i * members[i].nbytes(), members[i].nbytes());
+  const SmallProduct small(device, variant.stored);
+  std::vector<std::int32_t> chosen(small.sides.m);
+  for (std::size_t row = 0; row < chosen.size(); ++row) chosen[row] = row % 2;
+  bare::matmul_routed(variant, set, small.x_tensor,
+                      Tensor::from_host(device, DType::kInt32, {small.sides.m}, chosen.data()), 1, small.y);
+  const std::vector<float> products[] = {first.products(small.x), second.products(small.x)};
+  std::vector<float> wanted(products[0].size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const std::int32_t own = chosen[i / small.sides.n];
+    wanted[i] = products[own][i];
+    if (variant.gated) wanted[i] = static_cast<float>(active(*variant.gated, wanted[i]) * products[1 - own][i]);
+  }
+  return small.agrees(wanted);
 }
 
 // Outputs in the first and the last group, and none. `launch`: (panels, sides, ids, y).
@@ -164,6 +191,7 @@ bool looked_up_agrees(const cl::DevicePtr& device, WeightDType stored,
 }  // namespace
 
 bool variant_agrees(const cl::DevicePtr& device, const PackedVariant& variant) {
+  if (variant.routed) return routed_agrees(device, variant);
   return agrees(device, variant.stored, variant.gated,
                 [&](const Tensor& panels, const SmallProduct& small, const Tensor& add) {
                   if (variant.gated) {

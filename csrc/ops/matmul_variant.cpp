@@ -76,6 +76,7 @@ std::string PackedVariant::options() const {
            " -DVECTORS_AT_ONCE=", tile.vectors, " -DROWS_BLOCK=", tile.rows_block, " -DITEM_PANELS=", tile.item_panels);
   if (tile.blocked) text += " -DBLOCKED=1";
   if (gated) text += *gated == Activation::kSilu ? " -DGATED=1" : " -DGATED=2";
+  if (routed) text += " -DROUTED=1";
   text += join(" -DSLICE=", tile.slice > 0 ? tile.slice : 512);
   if (tile.slice > 0 && tile.rows_block > 1) text += " -DNEXT_SLICE=1";
   if (asks_ahead(width, tile.rows_block, stored)) text += join(" -DAHEAD=", kAhead);
@@ -86,11 +87,11 @@ std::string PackedVariant::key() const { return "matmul packed " + options(); }
 
 PackedVariant choose_variant(std::int32_t width, std::int32_t rows, WeightDType stored,
                              std::optional<Activation> gated) {
-  return {choose_tile(width, rows, stored), stored, gated, width};
+  return {choose_tile(width, rows, stored), stored, gated, width, false};
 }
 
 PackedVariant general_variant(const PackedVariant& variant) {
-  return {{1, 1, 1, variant.gated ? 2 : 1, false}, variant.stored, variant.gated, 4};
+  return {{1, 1, 1, variant.gated ? 2 : 1, false}, variant.stored, variant.gated, 4, variant.routed};
 }
 
 std::int32_t item_panels_for(const PackedTile& tile, std::int64_t panels, std::int32_t m, std::uint32_t units) {
@@ -144,6 +145,12 @@ void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, c
   const Sides sides = sides_of(x, w.out_features(), w.in_features());
   if (launch_group(x, w.panels(), sides, w.dtype(), activation, {}, y, {0, w.out_features()})) return;
   bare::matmul_gated(proven_for(x, sides.m, w.dtype(), activation), x, w.panels(), sides, y);
+}
+
+void launch_routed(const RoutedSet& set, const Tensor& x, const Tensor& chosen, std::int32_t share, const Tensor& y) {
+  PackedVariant variant = choose_variant(vector_width(*x.device()), 1, set.stored, set.gated);
+  variant.routed = true;
+  bare::matmul_routed(proven(x.device(), variant), set, x, chosen, share, y);
 }
 
 void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tensor& y) {

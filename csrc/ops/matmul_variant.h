@@ -24,6 +24,7 @@ struct PackedVariant {
   WeightDType stored = WeightDType::kFloat32;
   std::optional<Activation> gated;  // set: matmul_gated
   std::int32_t width = 4;           // floats of a vector: 4, 8 or 16
+  bool routed = false;              // matmul_routed and matmul_gated_routed
   std::string options() const;
   std::string key() const;  // for self-tests
 };
@@ -50,6 +51,15 @@ void launch_packed(const Tensor& x, const PackedWeight& w, const Tensor& add, co
 void launch_unpack(const PackedWeight& w, const TableRows& range, const Tensor& ids, const Tensor& y);
 void launch_gated(const Tensor& x, const PackedPair& w, Activation activation, const Tensor& y);
 void launch_rows(const Tensor& x, const Tensor& w, bool transpose_w, const Tensor& y);
+// Weights, or pairs where `gated`, one after the other.
+struct RoutedSet {
+  Tensor panels;
+  std::int32_t count = 0;
+  WeightDType stored = WeightDType::kFloat32;
+  std::optional<Activation> gated;
+};
+// Row r of y [choices, out]: row r / share of x times the weight chosen[r].
+void launch_routed(const RoutedSet& set, const Tensor& x, const Tensor& chosen, std::int32_t share, const Tensor& y);
 
 // Products of a few rows, of each number of rows that has a variant of its own, with weights of `stored` in the layout
 // that is the device's fastest; their gated forms when there is one.

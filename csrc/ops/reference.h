@@ -13,6 +13,7 @@
 #include "base/cell_span.h"
 #include "ops/attention_plan.h"
 #include "ops/cells.h"
+#include "ops/experts.h"
 #include "ops/ops.h"
 #include "ops/recurrent.h"
 #include "ops/rope.h"
@@ -121,6 +122,16 @@ double sigmoid(double x) noexcept;
 double softplus(double x) noexcept;
 double gelu(double x, Gelu kind) noexcept;
 std::vector<std::int32_t> argmax(std::span<const float> logits, std::size_t vocab);
+
+// --- experts (ops/experts.h) -----------------------------------------------------------------------------------------
+struct Routes {
+  std::vector<std::int32_t> chosen;  // [rows, k]
+  std::vector<float> factors;
+};
+Routes route(std::span<const float> scores, std::size_t experts, std::size_t k, Weighting weighting);
+std::vector<float> scale_rows(std::span<const float> x, std::span<const float> factors, std::size_t dim);
+std::vector<float> weighted_sum(std::span<const float> x, std::span<const float> factors, std::size_t k,
+                                std::size_t dim);
 
 // The distribution that ops::sample draws from, for one row of logits: zero for every token that is cut off.
 std::vector<double> sample_distribution(std::span<const float> logits, const SampleOptions& options);

@@ -42,7 +42,7 @@ inline bool is_quantised(WeightDType dtype) noexcept { return dtype >= WeightDTy
 // Only pack_blocks makes it; the others are packed from tensors, too.
 inline bool is_from_blocks(WeightDType dtype) noexcept { return dtype > WeightDType::kQ8; }
 
-// REQUIRES of the rest: a quantised one.
+// REQUIRES of these: a quantised one.
 struct BlockSize {
   std::int64_t numbers, bytes;  // of a block as GGML has it, of one output
   std::int64_t packed_bytes;    // of so many numbers of 64 outputs as the kernels have them
@@ -50,5 +50,10 @@ struct BlockSize {
 BlockSize block_size(WeightDType dtype) noexcept;
 // Words for `groups` groups of 64 outputs, uint32 [groups][ceil(in / numbers)][packed_bytes / 4]; contents undefined.
 Tensor empty_blocks(const cl::DevicePtr& device, WeightDType dtype, std::int64_t groups, std::int64_t in);
+
+// `elements` of a packed weight's tensor as kernels count them: numbers, or bytes of blocks.
+inline std::uint64_t in_kernel_units(const Tensor& panels, std::uint64_t elements) {
+  return panels.dtype() == DType::kUInt32 ? sizeof(std::uint32_t) * elements : elements;
+}
 
 }  // namespace kvtrie::ops

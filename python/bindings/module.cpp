@@ -10,6 +10,7 @@ void init_gil(py::module_& m);
 void init_device(py::module_& m);
 void init_tensor(py::module_& m);
 void init_ops(py::module_& m);
+void init_ops_experts(py::module_& m);
 void init_ops_recurrent(py::module_& m);
 void init_ops_weights(py::module_& m);
 void init_caches(py::module_& m);
@@ -52,6 +53,7 @@ PYBIND11_MODULE(_core, m) {
   kvtrie::binding::init_ops(m);
   kvtrie::binding::init_ops_recurrent(m);
   kvtrie::binding::init_ops_weights(m);
+  kvtrie::binding::init_ops_experts(m);
   kvtrie::binding::init_caches(m);
   kvtrie::binding::init_recurrent(m);
   kvtrie::binding::init_encoder(m);

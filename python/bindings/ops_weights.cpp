@@ -10,11 +10,11 @@
 
 #include "arrays.h"
 #include "base/error.h"
-#include "cache_class.h"
 #include "convert.h"
 #include "operands.h"
 #include "ops/matmul.h"
 #include "ops/ops.h"
+#include "packed_class.h"
 
 namespace kvtrie::binding {
 namespace {
@@ -173,25 +173,6 @@ Tensor embedding(const py::object& table, const py::object& ids) {
   }
   for (const Tensor& each : items) limit += each.rank() > 0 ? each.dim(0) : 0;
   return embedding_of(items, limit, place, ids);
-}
-
-// What a packed weight and a pair of them tell.
-template <class Packed>
-void init_packed(py::module_& m, const char* name, const char* doc) {
-  py::class_<Packed> c(m, name, doc);
-  c.def_property_readonly(
-      "shape", [](const Packed& self) { return py::make_tuple(self.out_features(), self.in_features()); },
-      "(out, in) of a weight in it.");
-  c.def_property_readonly(
-      "dtype", [](const Packed& self) { return ops::name_of(self.dtype()); }, "How its numbers are kept.");
-  c.def_property_readonly("nbytes", &Packed::nbytes, "Bytes of device memory, padding included.");
-  c.def_property_readonly(
-      "device", [](const Packed& self) { return placement_to_python(self.panels().device()); }, "The device it is on.");
-  c.def("__repr__", [name = std::string(name)](const Packed& self) {
-    return cat("<kvtrie.ops.", name, " ", ops::name_of(self.dtype()), "[", self.out_features(), ", ",
-               self.in_features(), "]>");
-  });
-  refuse_pickling(c, "pickling what it was packed from");
 }
 
 }  // namespace

@@ -10,11 +10,13 @@ from __future__ import annotations
 from ._core import ops as _ops
 
 PackedPair = _ops.PackedPair
+PackedSet = _ops.PackedSet
 PackedWeight = _ops.PackedWeight
 RopeTable = _ops.RopeTable
 add = _ops.add
 argmax = _ops.argmax
 attention = _ops.attention
+can_route = _ops.can_route
 causal_conv1d = _ops.causal_conv1d
 concat = _ops.concat
 embedding = _ops.embedding
@@ -24,6 +26,7 @@ l2_norm = _ops.l2_norm
 layer_norm = _ops.layer_norm
 matmul = _ops.matmul
 matmul_gated = _ops.matmul_gated
+matmul_routed = _ops.matmul_routed
 mul = _ops.mul
 pack = _ops.pack
 pack_blocks = _ops.pack_blocks
@@ -31,7 +34,9 @@ pack_pair = _ops.pack_pair
 pack_pair_blocks = _ops.pack_pair_blocks
 rms_norm = _ops.rms_norm
 rope = _ops.rope
+route = _ops.route
 sample = _ops.sample
+scale_rows = _ops.scale_rows
 sigmoid = _ops.sigmoid
 silu = _ops.silu
 silu_mul = _ops.silu_mul
@@ -40,14 +45,17 @@ softplus = _ops.softplus
 split = _ops.split
 vector_width = _ops.vector_width
 warm_up = _ops.warm_up
+weighted_sum = _ops.weighted_sum
 
 __all__ = [
     "PackedPair",
+    "PackedSet",
     "PackedWeight",
     "RopeTable",
     "add",
     "argmax",
     "attention",
+    "can_route",
     "causal_conv1d",
     "concat",
     "embedding",
@@ -57,6 +65,7 @@ __all__ = [
     "layer_norm",
     "matmul",
     "matmul_gated",
+    "matmul_routed",
     "mul",
     "pack",
     "pack_blocks",
@@ -64,7 +73,9 @@ __all__ = [
     "pack_pair_blocks",
     "rms_norm",
     "rope",
+    "route",
     "sample",
+    "scale_rows",
     "sigmoid",
     "silu",
     "silu_mul",
@@ -73,4 +84,5 @@ __all__ = [
     "split",
     "vector_width",
     "warm_up",
+    "weighted_sum",
 ]

@@ -21,7 +21,7 @@ class LaunchTableTest : public OpsTest {};
 // kernels/launch_graph.cl declares every kernel again as the list has it, so a wrong entry does not build.
 TEST_F(LaunchTableTest, EveryEntryAgreesWithItsKernel) {
   if (!can_record(device())) GTEST_SKIP() << "graphs are not for this device";
-  std::string options = cat("-DWORDS=", kLaunchWords, " -DGATED=1");
+  std::string options = cat("-DWORDS=", kLaunchWords, " -DGATED=1 -DROUTED=1");
   for (const LaunchKernel& kernel : launch_kernels()) options += cat(" -DWITH_", std::string(kernel.name), "=1");
   device().kernel("launch_graph", "run_graph", options);
 }

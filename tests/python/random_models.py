@@ -1,4 +1,5 @@
-"""Small models with random weights, one of each kind of state: the dense Llama, Gemma 3, and the Qwen3-Next hybrid."""
+"""Small models with random weights: the dense Llama, Gemma 3 and the Qwen3-Next hybrid, one of each kind of state, and
+the hybrid with experts."""
 
 from __future__ import annotations
 
@@ -48,11 +49,12 @@ _RAW: dict[str, dict[str, Any]] = {
         "partial_rotary_factor": 0.5,
     },
 }
-_FAMILIES = {"dense": "Llama", "window": "Gemma3", "hybrid": "Qwen3Next"}
+_RAW["experts"] = {**_RAW["hybrid"], "mlp_only_layers": [1], "num_experts": 9, "num_experts_per_tok": 3}
+_FAMILIES = {"dense": "Llama", "window": "Gemma3", "hybrid": "Qwen3Next", "experts": "Qwen3Next"}
 
 
 def random_model(kind: str, seed: int = 9, **changes: Any) -> Any:
-    """A model of `kind` ("dense", "window", "hybrid"); ``changes`` go into its configuration."""
+    """A model of `kind` ("dense", "window", "hybrid", "experts"); ``changes`` go into its configuration."""
     return kv.models.from_weights(*random_weights(kind, seed, **changes), dtype="float32")
 
 

@@ -11,7 +11,6 @@ import pytest
 
 import kvtrie as kv
 from fake_step import FakeSession, FakeStep, sights_of
-from kvtrie.models import moe
 from kvtrie.models.weights import open_folder, to_float32
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -216,13 +215,6 @@ def test_layers_that_predict_further_tokens_are_left_out() -> None:
 # ---- experts ---------------------------------------------------------------------------------------------------------
 
 
-def test_top_k_takes_the_largest_and_the_lower_index_on_a_tie() -> None:
-    chosen, values = moe.top_k(np.array([[1.0, 3.0, 3.0, 2.0], [4.0, 4.0, 4.0, 4.0]]), 3)
-    assert chosen.tolist() == [[1, 2, 3], [0, 1, 2]]
-    assert values.tolist() == [[3.0, 3.0, 2.0], [4.0, 4.0, 4.0]]
-    assert moe.softmax(np.array([[1000.0, 1000.0]])).tolist() == [[0.5, 0.5]]
-
-
 def test_a_row_does_not_depend_on_the_rows_beside_it(tokens: Any) -> None:
     """Routing others elsewhere leaves a row bit for bit as it was."""
     name = "qwen3-next-experts"
@@ -230,7 +222,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(tokens: Any) -> None:
     layer = next(layer for layer in model._layers if hasattr(layer.mlp, "experts"))
     x = np.random.default_rng(3).standard_normal((40, model.config.hidden_size)).astype(np.float32)
     whole = np.asarray(layer.mlp(kv.tensor(x)))
-    for rows in ([5], [0, 39], list(range(10, 30))):
+    for rows in ([5], [0, 39], list(range(8)), list(range(10, 30))):  # routed on the device up to 8
         assert np.array_equal(np.asarray(layer.mlp(kv.tensor(x[rows]))), whole[rows])
 
 

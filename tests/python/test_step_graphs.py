@@ -97,7 +97,7 @@ def random_step(twins: Twins, random: np.random.Generator) -> None:
         twins.compute(chosen, [int(token) for token in random.integers(0, VOCAB, rows)])
 
 
-@pytest.mark.parametrize("kind", ["dense", "window", "hybrid"])
+@pytest.mark.parametrize("kind", ["dense", "window", "hybrid", "experts"])
 def test_replayed_steps_have_the_bits_of_computed_ones(kind: str) -> None:
     print(f"seed {SEED}")
     random = np.random.default_rng(SEED)

@@ -15,7 +15,6 @@ from .._core import Tensor
 from .config import ModelConfig
 from .decoder import Mixer, Shapes, Site, biases
 from .linear import Linear, beside
-from .moe import Broadcast
 from .step_inputs import Positions, Rows, StepLike
 
 _PROJECTIONS = tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v"))
@@ -70,8 +69,8 @@ class FusedAttention:
         self.index = site.index
         self.gate: Linear | None = None
         if plan.gated:
-            heads = np.arange(2 * site.config.num_attention_heads * site.config.head_dim)
-            heads = heads.reshape(-1, 2, site.config.head_dim)
+            shape = (site.config.num_attention_heads, 2, site.config.head_dim)
+            heads = np.arange(np.prod(shape)).reshape(shape)
             q, self.gate = weights.linears(names[0], [heads[:, i].reshape(-1) for i in range(2)], plan.bias)
             self.qkv = beside(q, weights.joined(names[1:], plan.bias))
         else:
@@ -92,7 +91,7 @@ class FusedAttention:
 
 
 class SteppedAttention:
-    """Attention operation by operation, without a gate; q [rows, heads, head_dim], k and v [rows, kv_heads, head_dim]."""
+    """Attention operation by operation, no gate; q [rows, heads, head_dim], k and v [rows, kv_heads, head_dim]."""
 
     def __init__(self, plan: AttentionPlan, site: Site) -> None:
         prefix, config, weights = f"{site.prefix}.self_attn", site.config, site.weights
@@ -106,8 +105,6 @@ class SteppedAttention:
         self.k_norm = weights.optional_vector(f"{prefix}.k_norm.weight", plan.norms)
         unit = plan.unit and site.rope is not None
         self.ones = weights.constant(np.ones(config.head_dim)) if unit else None
-        width = config.num_attention_heads * config.head_dim
-        self.broadcast = None if plan.temperature is None else Broadcast(weights, width)
 
     def __call__(self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None) -> Tensor:
         c, rows = self.config, h.shape[0]
@@ -132,9 +129,9 @@ class SteppedAttention:
 
     def _tuned(self, q: Tensor, step: StepLike) -> Tensor:
         """q [rows, heads * head_dim] with the plan's temperature."""
-        if self.broadcast is None or self.temperature is None:
+        if self.temperature is None:
             return q
         attn_scale, floor_scale = self.temperature
         places = np.asarray(step.positions, np.float64) + 1
         factors = 1 + attn_scale * np.log1p(np.floor(places / floor_scale))
-        return ops.mul(q, self.broadcast(factors.astype(np.float32)[:, None]))
+        return ops.scale_rows(q, factors.astype(np.float32)[:, None]).reshape(*q.shape)

@@ -1,14 +1,16 @@
 """Mixture of experts: each row goes through the few experts its router chose, and the results are added up.
 
-The router's numbers [rows, experts] are read back, because which expert gets how many rows decides what is launched:
-one host wait a layer. Everything wide stays on the device; rows are gathered expert after expert, so that each expert
-multiplies its rows at once:
+With a few rows each (row, expert) is a product of its own, whose weights are chosen on the device: nothing is read
+back, and the step can be replayed (docs/fast_models.md). That takes the experts of a layer in two buffers, one for each
+half of their MLPs. With more rows, so that many share an expert (:func:`routed_rows`), and where such a buffer would be
+too large, the choice is read back, one host wait a layer, and rows are gathered expert after expert, so that each
+expert multiplies its rows at once:
 
     rows of the step     0 1 2 3            two experts each
     gathered             2 | 0 1 3 | 0 2 | 1 3
                          e0    e1     e4    e7
 
-A row's result does not depend on the other rows of the step.
+The bits are the same: a row's result does not depend on the other rows of the step.
 
 In a q8_0 model experts are q8_0 like other matrices; routers and the gate of a shared expert are float16: a small error
 there sends rows to other experts.
@@ -16,19 +18,22 @@ there sends rows to other experts.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .. import ops
-from .._core import Tensor
+from .._core import Device, Tensor
 from ..errors import FormatError
 from .config import ModelConfig
 from .decoder import GatedMlp, MlpLayer, Shapes, Site, mlp_shapes
-from .linear import Linear
+from .linear import Gated, Linear
 from .weight_table import WeightTable
 from .weights import Array, WeightSource
+
+ROUTED_ROWS = 8  # at most so many are routed on the device: as many as a replayed step may have
 
 
 @dataclass(frozen=True)
@@ -87,10 +92,8 @@ class SparseMlp:
     def __init__(self, plan: ExpertsPlan, site: Site) -> None:
         prefix, weights = f"{site.prefix}.{plan.prefix}", site.weights
         self.plan = plan
-        self.broadcast = Broadcast(weights, site.config.hidden_size)
         self.router = weights.linear(f"{prefix}.{plan.router}", quantise=False)
-        scaled = "in" if plan.scores == "sigmoid" else "out"
-        self.experts = Experts(weights, f"{prefix}.experts", plan.experts, self.broadcast, scaled)
+        self.experts = Experts(weights, f"{prefix}.experts", plan.experts, scales_input=plan.scores == "sigmoid")
         self.shared = GatedMlp(weights, f"{prefix}.shared_expert")
         gate = f"{prefix}.shared_expert_gate"
         self.shared_gate = weights.linear(gate, quantise=False) if plan.shared_gate else None
@@ -98,50 +101,43 @@ class SparseMlp:
     def __call__(self, h: Tensor, x: Tensor | None = None) -> Tensor:
         shared = self.shared(h)
         if self.shared_gate is not None:
-            shared = ops.mul(shared, self.broadcast(ops.sigmoid(self.shared_gate(h))))
-        y = ops.add(self.experts(h, *self._route(np.asarray(self.router(h)))), shared)
+            shared = ops.scale_rows(shared, ops.sigmoid(self.shared_gate(h))).reshape(*shared.shape)
+        chosen, factors = ops.route(self.router(h), self.plan.k, self.plan.scores)
+        y = ops.add(self.experts(h, chosen, factors), shared)
         return y if x is None else ops.add(x, y)
-
-    def _route(self, scores: Array) -> tuple[Array, Array]:
-        """scores [rows, experts] -> which experts [rows, k], and their factors."""
-        if self.plan.scores == "sigmoid":
-            chosen, best = top_k(scores, self.plan.k)
-            return chosen, np.asarray(ops.sigmoid(best))
-        chosen, factors = top_k(softmax(scores), self.plan.k)
-        if self.plan.scores == "normed":
-            factors = factors / factors.sum(axis=1, keepdims=True)
-        return chosen, factors
-
-
-class Broadcast:
-    """[rows, 1] -> [rows, width]: each row's one number, as often as it is wide. Exact."""
-
-    def __init__(self, weights: WeightTable, width: int) -> None:
-        self._ones = Linear(weights.pack(weights.constant(np.ones((width, 1)))))
-
-    def __call__(self, numbers: Tensor | Array) -> Tensor:
-        return self._ones(numbers)
 
 
 class Experts:
-    """The experts of one layer. ``scaled``: factors multiply what goes "in" or what comes "out"."""
+    """The experts of one layer. ``scales_input``: factors multiply what goes in, not what comes out."""
 
-    def __init__(self, weights: WeightTable, prefix: str, count: int, broadcast: Broadcast, scaled: str) -> None:
-        self._experts = [GatedMlp(weights, f"{prefix}.{index}") for index in range(count)]
-        self._broadcast = broadcast
-        self._scaled = scaled
+    def __init__(self, weights: WeightTable, prefix: str, count: int, scales_input: bool) -> None:
+        self._scales_input = scales_input
+        self._sets: ExpertSets | None = None
+        self._experts: list[GatedMlp] = []
+        self._count = count
+        for index in range(count):
+            expert = GatedMlp(weights, f"{prefix}.{index}")
+            if index == 0:
+                self._sets = ExpertSets.like(expert, count, weights.device)
+            if self._sets is not None and not self._sets.put(index, expert):
+                self._sets = None
+            self._experts.append(expert)
 
-    def __call__(self, x: Tensor, chosen: Array, factors: Array) -> Tensor:
-        """x [rows, hidden] with the experts ``chosen`` [rows, k] and their ``factors`` [rows, k] -> [rows, hidden]."""
-        rows, k = chosen.shape
-        order = np.argsort(chosen, axis=None, kind="stable")
-        scale = self._broadcast(np.ascontiguousarray(factors.reshape(-1, 1)[order], np.float32))
-        h = ops.embedding(x, (order // k).astype(np.int32))
-        h = self._run(ops.mul(h, scale) if self._scaled == "in" else h, chosen.reshape(-1)[order])
-        h = ops.mul(h, scale) if self._scaled == "out" else h
+    def __call__(self, h: Tensor, chosen: Tensor, factors: Tensor) -> Tensor:
+        """h [rows, hidden] with the experts ``chosen`` [rows, k] and their ``factors`` [rows, k] -> [rows, hidden]."""
+        (rows, k), width = chosen.shape, h.shape[1]
+        if self._scales_input:
+            h = ops.scale_rows(h, factors)
+        weights = None if self._scales_input else factors
+        if self._sets is not None and rows <= routed_rows(self._count, k):
+            return ops.weighted_sum(self._sets(h, chosen), weights)
+        experts = np.asarray(chosen).reshape(-1)
+        order = np.argsort(experts, kind="stable").astype(np.int32)
+        rows_in_order = (h.reshape(rows * k, width), order) if self._scales_input else (h, order // k)
         place = np.empty(rows * k, np.int32)
         place[order] = np.arange(rows * k, dtype=np.int32)
-        return _sum_of_rows(h, place.reshape(rows, k))
+        h = ops.embedding(self._run(ops.embedding(*rows_in_order), experts[order]), place)
+        return ops.weighted_sum(h.reshape(rows, k, width), weights)
 
     def _run(self, h: Tensor, experts: Array) -> Tensor:
         """h [n, hidden] through ``experts`` [n], ascending."""
@@ -151,24 +147,55 @@ class Experts:
         return parts[0] if len(parts) == 1 else ops.concat(parts, axis=0)
 
 
-def _sum_of_rows(h: Tensor, place: Array) -> Tensor:
-    """For each row of ``place`` [rows, k] the sum of those rows of h -> [rows, hidden]."""
-    total = ops.embedding(h, np.ascontiguousarray(place[:, 0]))
-    for column in range(1, place.shape[1]):
-        total = ops.add(total, ops.embedding(h, np.ascontiguousarray(place[:, column])))
-    return total
+@functools.lru_cache
+def routed_rows(experts: int, k: int) -> int:
+    """Rows up to which a product for each choice reads little more than one for each expert that was chosen.
+
+    Of rows that choose ``k`` of ``experts`` at random, experts (1 - (1 - k / experts)^rows) are chosen by some. A product
+    of a few rows takes as long as its weights take to be read; not having to wait is worth reading some of them twice.
+    """
+    most = 1
+    for rows in range(2, ROUTED_ROWS + 1):
+        chosen = experts * (1 - (1 - k / experts) ** rows)
+        if rows * k <= 1.75 * chosen:
+            most = rows
+    return most
 
 
-def top_k(scores: Array, k: int) -> tuple[Array, Array]:
-    """(indices, values) of the ``k`` largest in each row, largest first; the lower index wins a tie."""
-    chosen = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    return chosen, np.take_along_axis(scores, chosen, axis=1)
+class ExpertSets:
+    """The experts of one layer in two buffers, one for the first halves of their MLPs and one for the second."""
 
+    def __init__(self, inner: Gated, down: ops.PackedWeight, count: int) -> None:
+        self._activation = inner.activation
+        self._pairs, self._downs = ops.PackedSet(inner.pair, count), ops.PackedSet(down, count)
 
-def softmax(scores: Array) -> Array:
-    powers: Array = np.exp(scores - scores.max(axis=1, keepdims=True))
-    result: Array = powers / powers.sum(axis=1, keepdims=True)
-    return result
+    @classmethod
+    def like(cls, expert: GatedMlp, count: int, device: Device) -> ExpertSets | None:
+        """Room for ``count`` such experts; None where products are not routed, or the buffers would be too large."""
+        inner, down = expert.inner, expert.down.weight
+        if not ops.can_route(device) or not isinstance(inner, Gated) or not isinstance(down, ops.PackedWeight):
+            return None
+        if max(inner.pair.nbytes, down.nbytes) * count > device.capabilities["max_alloc_bytes"]:
+            return None
+        return cls(inner, down, count)
+
+    def put(self, index: int, expert: GatedMlp) -> bool:
+        """Takes over the expert's weights; False, and nothing done, when they are kept otherwise than the first's."""
+        inner, down = expert.inner, expert.down.weight
+        if not isinstance(inner, Gated) or not isinstance(down, ops.PackedWeight):
+            return False
+        if (inner.pair.dtype, down.dtype) != (self._pairs.dtype, self._downs.dtype):
+            return False
+        self._pairs.put(index, inner.pair)
+        self._downs.put(index, down)
+        pair, weight = self._pairs[index], self._downs[index]
+        assert isinstance(pair, ops.PackedPair) and isinstance(weight, ops.PackedWeight)
+        expert.inner, expert.down = Gated(pair, inner.activation), Linear(weight)
+        return True
+
+    def __call__(self, h: Tensor, chosen: Tensor) -> Tensor:
+        """h [rows, hidden], or [rows, k, hidden], one for each choice; chosen [rows, k] -> [rows, k, hidden]."""
+        return ops.matmul_routed(ops.matmul_routed(h, self._pairs, chosen, self._activation), self._downs, chosen)
 
 
 def unfuse(

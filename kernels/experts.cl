@@ -1,0 +1,92 @@
+// Around a mixture of experts (csrc/ops/experts.h): which experts a row goes to, and what comes of their results.
+//
+//   route          scores [rows][experts]                           ->  chosen [rows][k], factors [rows][k]
+//   scale_rows     x [rows][dim], factors [rows][k]                 ->  y [rows][k][dim]
+//   weighted_sum   x [rows][k][dim], factors [rows][k] or none      ->  y [rows][dim]
+//
+// The products between them: matmul_routed and matmul_gated_routed in matmul.cl. A row's numbers do not depend on the
+// rows beside it; sums run over ascending experts or choices, rounded at each step.
+#pragma OPENCL FP_CONTRACT OFF
+
+#include "vector.clh"
+#undef VW
+#define VW ROW_VW
+#include "activation.clh"
+#include "work_item.clh"
+
+// As the enum Weighting in csrc/ops/experts.h.
+#define WEIGHTING_SIGMOID 0
+#define WEIGHTING_SOFTMAX 1
+#define WEIGHTING_NORMED 2
+
+// The k largest scores of a row, largest first, the lower index first among equals; one that is not a number comes last,
+// and makes all factors of the row NaN. One work-item for each row.
+KERNEL void route(IDS __global const float* restrict scores, ulong scores_offset, __global int* restrict chosen,
+                  ulong chosen_offset, __global float* restrict factors, ulong factors_offset, int rows, int experts,
+                  int k, int weighting) {
+  const int row = ID(0);
+  if (row >= rows) return;
+  scores += scores_offset + (ulong)row * experts;
+  chosen += chosen_offset + (ulong)row * k;
+  factors += factors_offset + (ulong)row * k;
+  float last = INFINITY;  // the one chosen before
+  int last_at = -1;
+  for (int j = 0; j < k; ++j) {
+    float top = -INFINITY;
+    int best = -1;
+    for (int e = 0; e < experts; ++e) {
+      const float score = isnan(scores[e]) ? -INFINITY : scores[e];
+      const bool comes_later = score < last || (score == last && e > last_at);
+      if (comes_later && (best < 0 || score > top)) best = e, top = score;
+    }
+    chosen[j] = best, factors[j] = top;
+    last = top, last_at = best;
+  }
+  const float most = factors[0];
+  float sum = 0.0f, poison = 0.0f;
+  for (int e = 0; e < experts; ++e) {
+    if (isnan(scores[e])) poison = NAN;
+    if (weighting == WEIGHTING_SOFTMAX) sum += exp(scores[e] - most);
+  }
+  for (int j = 0; j < k; ++j) {
+    const float score = factors[j];
+    factors[j] = weighting == WEIGHTING_SIGMOID ? LOGISTIC(score) : exp(score - most);
+    if (weighting == WEIGHTING_NORMED) sum += factors[j];
+  }
+  for (int j = 0; j < k; ++j)
+    factors[j] = (weighting == WEIGHTING_SIGMOID ? factors[j] : factors[j] / sum) + poison;
+}
+
+// Global size (ceil(dim / chunk), rows * k).
+KERNEL void scale_rows(IDS __global const float* restrict x, ulong x_offset, __global const float* restrict factors,
+                       ulong factors_offset, __global float* restrict y, ulong y_offset, int dim, int chunk, int k) {
+  int d = (int)ID(0) * chunk;
+  const int end = min(d + chunk, dim);
+  const float factor = factors[factors_offset + ID(1)];
+  x += x_offset + ID(1) / k * (ulong)dim;
+  y += y_offset + ID(1) * (ulong)dim;
+  for (; d + VW <= end; d += VW) STORE(LOAD(x + d) * factor, y + d);
+  for (; d < end; ++d) y[d] = x[d] * factor;
+}
+
+// Without factors: the sum. Global size (ceil(dim / chunk), rows).
+KERNEL void weighted_sum(IDS __global const float* restrict x, ulong x_offset, __global const float* restrict factors,
+                         ulong factors_offset, int has_factors, __global float* restrict y, ulong y_offset, int dim,
+                         int chunk, int k) {
+  int d = (int)ID(0) * chunk;
+  const int end = min(d + chunk, dim);
+  x += x_offset + ID(1) * (ulong)k * dim;
+  factors += factors_offset + ID(1) * (ulong)k;
+  y += y_offset + ID(1) * (ulong)dim;
+#define FACTOR(j) (has_factors ? factors[j] : 1.0f)
+  for (; d + VW <= end; d += VW) {
+    VEC sum = LOAD(x + d) * FACTOR(0);
+    for (int j = 1; j < k; ++j) sum += LOAD(x + (ulong)j * dim + d) * FACTOR(j);
+    STORE(sum, y + d);
+  }
+  for (; d < end; ++d) {
+    float sum = x[d] * FACTOR(0);
+    for (int j = 1; j < k; ++j) sum += x[(ulong)j * dim + d] * FACTOR(j);
+    y[d] = sum;
+  }
+}
