@@ -43,11 +43,12 @@ struct Work {
     nodes.push_back(node);
     places.add(node, NodePlaces::Place::kDevice);
     if (windows && number % 2 == 0) return;
-    std::vector<SpanList> window(1);
-    if (windows) window[0] = state_of(node).held[0].cells.front().share();
-    std::vector<SlotRef> slot(1);
-    slots->claim(slot);
-    points.put(node, kind, std::move(window), std::move(slot));
+    std::vector<HeldState> held(2);
+    if (windows) held[0] = HeldState(state_of(node).held[0].cells.front().share());
+    SlotRef slot;
+    slots->claim(std::span(&slot, 1));
+    held[1] = HeldState(std::move(slot));
+    points.put(node, kind, std::move(held));
   }
 
   // The first node with cells of its own; those that are met without are parked.
@@ -65,7 +66,7 @@ struct Work {
 
   std::shared_ptr<CellPool> cells;
   std::shared_ptr<StatePool> slots;
-  TreeOrders orders{false, {0}, true};
+  TreeOrders orders{false, {0}, {0, 1}};
   Trie trie{orders.tiers(), VictimPolicy::kLru, orders.others()};
   NodePlaces places{trie, orders};
   RestorePoints points{trie, places, orders, kTokens};
@@ -85,7 +86,7 @@ void take_cells(Work& work) {
 
 void remove_points(Work& work) {
   for (std::size_t i = 0; i < kTimes; ++i) {
-    Node* node = work.points.victim(work.orders.slots(), PointKind::kUser, [](const Node*) { return true; });
+    Node* node = work.points.victim(work.orders.place_of(1), PointKind::kUser, [](const Node*) { return true; });
     work.done += node != nullptr && work.points.remove(node) ? 1 : 0;
   }
 }

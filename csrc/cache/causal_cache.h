@@ -90,6 +90,7 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   Cell free_cells() const;
   std::uint32_t free_units() const override { return free_cells(); }
   std::uint64_t bytes_per_unit() const noexcept override { return shape().bytes_per_cell(); }
+  std::uint32_t freed_by(const HeldState& state) const override { return cells_held_only(state.cells(), 1); }
   // Whether queries do not see all that came before, so that cells may be let go of at a sequence's front.
   bool is_windowed() const noexcept;
   const Visibility& visibility() const noexcept;

@@ -79,6 +79,7 @@ class RecurrentCache final : public StateCache, public std::enable_shared_from_t
   std::uint32_t free_slots() const;
   std::uint32_t free_units() const override { return free_slots(); }
   std::uint64_t bytes_per_unit() const noexcept override { return shape().bytes_per_slot(); }
+  std::uint32_t freed_by(const HeldState& state) const override;
   std::uint32_t limit() const override;
   [[nodiscard]] bool set_limit(std::uint32_t slots) override;
   void attach() override;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cache/cell_owners.h"
+#include "cache/held_state.h"
 #include "cache/kv_store.h"
 
 namespace kvtrie {
@@ -40,6 +41,7 @@ class StateCache {
   virtual std::uint32_t limit() const = 0;       // the most that may be held; the capacity unless it was set
   virtual std::uint32_t free_units() const = 0;  // that a claim could have at once, under the limit
   virtual std::uint64_t bytes_per_unit() const noexcept = 0;
+  virtual std::uint32_t freed_by(const HeldState& state) const = 0;  // units of it that nobody else holds
   // False: more are held, nothing changed. REQUIRES: 1 to the capacity.
   [[nodiscard]] virtual bool set_limit(std::uint32_t units) = 0;
 

@@ -91,7 +91,7 @@ void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t ta
     ensure(last != nullptr, "prefix_cache.adopt", "nothing on the path lies before ", target);
     points.go_back_to(last);
     for (std::size_t i = 0; i < recurrents.size(); ++i) {
-      recurrents[i]->stand_at(state_sequence(session, i), target, state_of(last).point().states[i]);
+      recurrents[i]->stand_at(state_sequence(session, i), target, state_in_point(state_of(last).point(), i));
     }
     move_to(session, last);
     session.tail_begin_ += static_cast<std::size_t>(target - start);
@@ -179,7 +179,7 @@ void PrefixCacheState::go_back(Session& session, std::int32_t length) {
   if (!node->is_root()) points.go_back_to(node);
   for (std::size_t i = 0; i < recurrents.size(); ++i) {
     recurrents[i]->stand_at(state_sequence(session, i), length,
-                            node->is_root() ? SlotRef{} : state_of(node).point().states[i]);
+                            node->is_root() ? SlotRef{} : state_in_point(state_of(node).point(), i));
   }
   session.computed_ = length;
   if (length < published(session)) move_to(session, node);

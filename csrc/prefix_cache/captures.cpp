@@ -14,20 +14,21 @@ std::vector<SlotRef> PrefixCacheState::states_of(const Session& session) const {
 void PrefixCacheState::make_point(Session& session, std::int32_t offset, PointKind kind, std::vector<SlotRef> states) {
   if (!has_points() || !session.publish_ || offset <= 0 || offset > published(session)) return;
   if (session.atomic_.inside(offset)) return;
-  std::vector<SpanList> windows(caches.size());
+  std::vector<HeldState> held(all_caches.size());
   for (const std::size_t i : windowed) {
     const SequenceId id = session.sequences_[i];
     const std::int32_t floor = caches[i]->visibility().floor(offset);
     if (floor >= offset) continue;
     if (floor < caches[i]->held_from(id)) return;
-    windows[i] = caches[i]->share(id, floor, offset);
+    held[i] = HeldState(caches[i]->share(id, floor, offset));
   }
-  points.put(node_ending_at(session.node_, offset), kind, std::move(windows), std::move(states));
+  for (std::size_t i = 0; i < states.size(); ++i) held[caches.size() + i] = HeldState(std::move(states[i]));
+  points.put(node_ending_at(session.node_, offset), kind, std::move(held));
   ++totals.captures;
 }
 
-std::vector<SpanList> PrefixCacheState::windows_at(Node* node) const {
-  std::vector<SpanList> windows(caches.size());
+std::vector<HeldState> PrefixCacheState::windows_at(Node* node) const {
+  std::vector<HeldState> held(all_caches.size());
   for (const std::size_t i : windowed) {
     const std::int32_t floor = caches[i]->visibility().floor(node->end());
     if (floor >= node->end()) continue;
@@ -35,16 +36,10 @@ std::vector<SpanList> PrefixCacheState::windows_at(Node* node) const {
     for (Node* each = node; !each->is_root() && each->end() > floor; each = each->parent()) above.push_back(each);
     const Coverage coverage(above, i, node->end(), /*device_only=*/true);
     const std::int32_t from = std::max(floor, coverage.covered_from(node->end()));
-    for (const WindowSource& source : coverage.pick(from, node->end())) {
-      SpanList cells = source.list->share(source.from, source.to);
-      if (windows[i].empty()) {
-        windows[i] = std::move(cells);
-      } else {
-        windows[i].append(std::move(cells));
-      }
-    }
+    for (const WindowSource& source : coverage.pick(from, node->end()))
+      held[i].append(source.list->share(source.from, source.to));
   }
-  return windows;
+  return held;
 }
 
 // REQUIRES: the node can be restored at its end from the device.
@@ -52,7 +47,7 @@ void PrefixCacheState::keep_as_point(Node* node) {
   Node* const nodes[] = {node};
   share_live_state(nodes, node->end());
   if (!has_points() || state_of(node).point().exists()) return;
-  points.put(node, PointKind::kEnd, windows_at(node), {});
+  points.put(node, PointKind::kEnd, windows_at(node));
   ++totals.captures;
 }
 
@@ -67,10 +62,9 @@ void PrefixCacheState::evict_point(Node* node) {
   if (!page_out_point(node)) drop_point(node);
 }
 
-// A state that a session stands on frees nothing yet.
-bool PrefixCacheState::frees_slot(const Node* node, std::size_t cache) const {
-  const Slot slot = state_of(node).point().states[cache].slot();
-  return node != in_use.point && recurrents[cache]->pool().holders(slot) == 1;
+// What a session stands on frees nothing yet.
+bool PrefixCacheState::frees_some(const Node* node, std::size_t number) const {
+  return node != in_use.point && all_caches[number]->freed_by(state_of(node).point().held[number]) > 0;
 }
 
 }  // namespace kvtrie

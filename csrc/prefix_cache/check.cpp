@@ -32,18 +32,18 @@ void check_point(const PrefixCacheState& cache, const Node& node, const NodeStat
                  Findings& findings) KVTRIE_REQUIRES(cache.mutex) {
   const RestorePoint& point = state.point();
   if (!point.exists()) return;
-  const std::size_t windows = point.windows.size();
-  const bool on_device = windows == cache.caches.size() && point.states.size() == cache.recurrents.size();
+  const bool on_device = point.held.size() == cache.all_caches.size();
   const bool outside = point.copies.size() == cache.all_caches.size();
   if ((point.on_device && !on_device) || (!point.on_device && !outside) || (point.copied() && !outside))
     return findings.push_back(name + "its restore point lacks a cache");
   if (point.on_device && !state.on_device())
     findings.push_back(name + "its restore point is on the device but the node is not");
   for (std::size_t i = 0; i < cache.recurrents.size() && point.on_device; ++i) {
-    if (!point.states[i]) findings.push_back(name + cat("its restore point has no state for recurrent cache ", i));
+    if (!point.held[cache.caches.size() + i].slot())
+      findings.push_back(name + cat("its restore point has no state for recurrent cache ", i));
   }
-  for (std::size_t i = 0; i < windows && point.on_device; ++i) {
-    const SpanList& window = point.windows[i];
+  for (std::size_t i = 0; i < cache.caches.size() && point.on_device; ++i) {
+    const SpanList& window = point.held[i].cells();
     const std::int32_t floor = cache.caches[i]->visibility().floor(node.end());
     if (window.empty() || (window.end_position() == node.end() && window.begin_position() >= floor)) continue;
     findings.push_back(

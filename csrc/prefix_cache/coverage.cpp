@@ -23,7 +23,7 @@ Coverage::Coverage(std::span<Node* const> nodes, std::size_t cache, std::int32_t
     for (const SpanList& cells : state.held[cache].cells) list(cells, false);
     for (const BlobSlice& bytes : state.held[cache].slices) slice(bytes, false);
     if (!state.point().exists()) continue;
-    if (state.point().on_device) list(state.point().windows[cache], true);
+    if (state.point().on_device) list(state.point().held[cache].cells(), true);
     if (state.point().copied()) slice(state.point().copies[cache], true);
   }
   std::stable_sort(sources_.begin(), sources_.end(),

@@ -87,10 +87,9 @@ const char* name_of(PointKind kind) noexcept;  // "", "spaced", "end", "branch",
 // Made and changed by RestorePoints (restore_points.h) alone.
 struct RestorePoint {
   PointKind kind = PointKind::kNone;
-  std::vector<SpanList> windows;  // per attention cache; empty lists where it is not windowed or nothing is seen
-  std::vector<SlotRef> states;    // per recurrent cache
-  std::vector<BlobSlice> copies;  // outside the device: the window or the state of each cache; no blob: nothing is seen
-  bool on_device = true;          // `windows` and `states` are there
+  std::vector<HeldState> held;    // the window or the state of each cache; empty where nothing is needed of it
+  std::vector<BlobSlice> copies;  // the same outside the device; no blob: nothing is needed
+  bool on_device = true;          // `held` is there
   bool gone_back_to = false;      // a session did
   std::uint64_t number = 0;       // of all that were made
   double value = 0;               // what a spaced one is worth; the least goes first

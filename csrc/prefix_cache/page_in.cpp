@@ -50,16 +50,16 @@ void PrefixCacheState::load_slice(std::size_t cache, const SpanList& cells, cons
 // The restore point at `node` is on the device again: its states come, its windows are on the path by now.
 void PrefixCacheState::load_point(Node* node, const Stages& stages, const ArrivalPtr& arrival) {
   const RestorePoint& point = state_of(node).point();
-  std::vector<SpanList> windows = windows_at(node);
-  std::vector<SlotRef> states;
+  std::vector<HeldState> held = windows_at(node);
   const Owner owner = tenant_of(node->name_space());
   for (std::size_t i = 0; i < recurrents.size(); ++i) {
-    states.push_back(recurrents[i]->claim());
+    SlotRef slot = recurrents[i]->claim();
     const Stage& stage = stages.of(point.copies[caches.size() + i].blob);
     arrival->bytes.push_back(stage.memory);
-    arrival->completions.push_back(recurrents[i]->load_image(states.back(), stage.memory->data(), owner));
+    arrival->completions.push_back(recurrents[i]->load_image(slot, stage.memory->data(), owner));
+    held[caches.size() + i] = HeldState(std::move(slot));
   }
-  points.come(node, std::move(windows), std::move(states), /*keep_copies=*/disk != nullptr);
+  points.come(node, std::move(held), /*keep_copies=*/disk != nullptr);
   state_of(node).add_arrivals({arrival});
 }
 

@@ -41,20 +41,23 @@ std::optional<BlobSlice> PrefixCacheState::store_cells(std::size_t cache, const 
   return BlobSlice{std::move(blob), from, static_cast<std::uint32_t>(to - from), from, to};
 }
 
-BlobPtr PrefixCacheState::store_state(std::size_t cache, const SlotRef& slot) {
+std::optional<BlobSlice> PrefixCacheState::store_state(std::size_t cache, const SlotRef& slot) {
   const StateShape& shape = recurrents[cache]->shape();
   BlobPtr blob = Blob::allocate(host, shape.bytes_per_slot(), blob_sections(shape));
-  if (blob == nullptr) return nullptr;
+  if (blob == nullptr) return std::nullopt;
   unsealed.push_back(blob);
   const CompletionPtr stored = recurrents[cache]->store_image(slot, blob->memory()->data());
   blob->expect([stored] { stored->wait(); });
-  return blob;
+  return BlobSlice{std::move(blob)};
+}
+
+std::optional<BlobSlice> PrefixCacheState::store_held(std::size_t number, const HeldState& held) {
+  return held.slot() ? store_state(number - caches.size(), held.slot()) : store_cells(number, held.cells());
 }
 
 std::uint64_t PrefixCacheState::point_bytes(const RestorePoint& point) const {
   std::uint64_t bytes = 0;
-  for (const std::size_t i : windowed) bytes += point.windows[i].length() * caches[i]->shape().bytes_per_cell();
-  for (const auto& cache : recurrents) bytes += cache->shape().bytes_per_slot();
+  for (const std::size_t i : of_points) bytes += point.held[i].units() * all_caches[i]->bytes_per_unit();
   return bytes;
 }
 
@@ -65,16 +68,11 @@ bool PrefixCacheState::copy_point(Node* node, bool may_lose) {
   const std::uint64_t bytes = point_bytes(point);
   if (host == nullptr || !make_host_room(bytes, may_lose)) return false;
   std::vector<BlobSlice> copies(all_caches.size());
-  for (const std::size_t i : windowed) {
-    if (point.windows[i].empty()) continue;
-    std::optional<BlobSlice> slice = store_cells(i, point.windows[i]);
-    if (!slice) return false;
-    copies[i] = std::move(*slice);
-  }
-  for (std::size_t i = 0; i < recurrents.size(); ++i) {
-    BlobPtr& blob = copies[caches.size() + i].blob;
-    blob = store_state(i, point.states[i]);
-    if (blob == nullptr) return false;
+  for (const std::size_t i : of_points) {
+    if (point.held[i].empty()) continue;
+    std::optional<BlobSlice> copy = store_held(i, point.held[i]);
+    if (!copy) return false;
+    copies[i] = std::move(*copy);
   }
   points.add_copies(node, std::move(copies));
   totals.page_out_bytes += bytes;

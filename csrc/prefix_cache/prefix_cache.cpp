@@ -27,6 +27,13 @@ void index_layers(const std::vector<std::shared_ptr<Cache>>& caches, std::map<st
   }
 }
 
+// The numbers of all caches that restore points hold state of: windowed ones, then recurrent ones.
+std::vector<std::size_t> numbers_of_points(std::vector<std::size_t> windowed, std::size_t attention,
+                                           std::size_t recurrents) {
+  for (std::size_t i = 0; i < recurrents; ++i) windowed.push_back(attention + i);
+  return windowed;
+}
+
 // Those of `caches` that are windowed, or those that are not.
 std::vector<std::size_t> indices_of(const std::vector<std::shared_ptr<CausalCache>>& caches, bool windowed) {
   std::vector<std::size_t> indices;
@@ -44,17 +51,14 @@ PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
       options(std::move(settings)),
       full(indices_of(caches, /*windowed=*/false)),
       windowed(indices_of(caches, /*windowed=*/true)),
-      orders{!options.disk.empty(), windowed, !recurrents.empty()},
+      of_points(numbers_of_points(windowed, caches.size(), recurrents.size())),
+      orders{!options.disk.empty(), windowed, of_points},
       trie(orders.tiers(), options.policy, orders.others()) {
   index_layers(caches, cache_of_layer, {});
   index_layers(recurrents, recurrent_of_layer, cache_of_layer);
   longest = static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max());
   for (const auto& cache : caches) all_caches.push_back(cache.get());
-  of_points = windowed;
-  for (const auto& cache : recurrents) {
-    of_points.push_back(all_caches.size());
-    all_caches.push_back(cache.get());
-  }
+  for (const auto& cache : recurrents) all_caches.push_back(cache.get());
   for (std::size_t i = 0; i < caches.size(); ++i) {
     if (!caches[i]->is_windowed()) longest = std::min(longest, caches[i]->capacity());
     caches[i]->set_growth(options.growth);

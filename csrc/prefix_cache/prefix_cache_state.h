@@ -149,6 +149,9 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   SequenceId state_sequence(const Session& session, std::size_t recurrent) const {
     return session.sequences_[caches.size() + recurrent];
   }
+  const SlotRef& state_in_point(const RestorePoint& point, std::size_t recurrent) const {  // REQUIRES: on the device
+    return point.held[caches.size() + recurrent].slot();
+  }
   void take_known(Session& session, const Path& path) KVTRIE_REQUIRES(mutex);
   void add_fresh(Session& session, std::span<const Token> edge) KVTRIE_REQUIRES(mutex);
   void lend_or_borrow(Session& session, std::size_t cache, NodeState& node) KVTRIE_REQUIRES(mutex);
@@ -248,7 +251,8 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   bool page_out_point(Node* node) KVTRIE_REQUIRES(mutex);     // windows and states; false: did not fit
   // Nothing: did not fit.
   std::optional<BlobSlice> store_cells(std::size_t cache, const SpanList& list) KVTRIE_REQUIRES(mutex);
-  BlobPtr store_state(std::size_t cache, const SlotRef& slot) KVTRIE_REQUIRES(mutex);  // null: did not fit
+  std::optional<BlobSlice> store_state(std::size_t cache, const SlotRef& slot) KVTRIE_REQUIRES(mutex);
+  std::optional<BlobSlice> store_held(std::size_t number, const HeldState& held) KVTRIE_REQUIRES(mutex);
   // Copies of all that the node has on the device only; false: did not fit. `may_lose`: what has no other copy may go.
   bool copy_out(Node* node, bool may_lose) KVTRIE_REQUIRES(mutex);
   bool copy_point(Node* node, bool may_lose) KVTRIE_REQUIRES(mutex);
@@ -308,13 +312,13 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   void make_point(Session& session, std::int32_t offset, PointKind kind, std::vector<SlotRef> states)
       KVTRIE_REQUIRES(mutex);
   std::vector<SlotRef> states_of(const Session& session) const KVTRIE_REQUIRES(mutex);
-  // Per attention cache what a query at the node's end sees, as far as it is held on the device without a gap.
-  std::vector<SpanList> windows_at(Node* node) const KVTRIE_REQUIRES(mutex);
+  // Of each cache what a query at the node's end sees, as far as it is held on the device without a gap; no states.
+  std::vector<HeldState> windows_at(Node* node) const KVTRIE_REQUIRES(mutex);
   void keep_as_point(Node* node) KVTRIE_REQUIRES(mutex);  // so that pins hold what its end needs
   // Wherever it is; `tidy`: the node may join its only child.
   void drop_point(Node* node, bool tidy = true) KVTRIE_REQUIRES(mutex);
-  void evict_point(Node* node) KVTRIE_REQUIRES(mutex);  // to the host, else away
-  bool frees_slot(const Node* node, std::size_t cache) const KVTRIE_REQUIRES(mutex);
+  void evict_point(Node* node) KVTRIE_REQUIRES(mutex);                                 // to the host, else away
+  bool frees_some(const Node* node, std::size_t number) const KVTRIE_REQUIRES(mutex);  // its point, of that cache
 
   // --- room.cpp --------------------------------------------------------------------------------------------------
   std::uint32_t deficit(const Needs& needs) const KVTRIE_REQUIRES(mutex);  // cells missing in the shortest full cache
@@ -327,7 +331,7 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   // What a claim could get of the shortest full cache.
   std::uint64_t room_tokens(Node* also = nullptr) KVTRIE_REQUIRES(mutex);
   std::uint32_t freeable_cells(std::size_t cache) const KVTRIE_REQUIRES(mutex);  // of a windowed cache
-  std::uint32_t freeable_slots(std::size_t cache, std::uint32_t enough) KVTRIE_REQUIRES(mutex);
+  std::uint32_t freeable_slots(std::size_t number, std::uint32_t enough) KVTRIE_REQUIRES(mutex);
   // The same of any cache but those of full attention, by its number among all; counts at least up to `enough`.
   std::uint32_t freeable_units(std::size_t number, std::uint32_t enough) KVTRIE_REQUIRES(mutex);
   // Marks live paths with the new `walks`; device tokens on them.
@@ -335,10 +339,10 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   void make_room(const Needs& needs) KVTRIE_REQUIRES(mutex);  // all or kCacheFull, in which case nothing changed
   void require_room(const Needs& needs) KVTRIE_REQUIRES(mutex);
   void free_leaves(const Needs& needs) KVTRIE_REQUIRES(mutex);
-  void free_cells(std::size_t cache, std::uint32_t count) KVTRIE_REQUIRES(mutex);  // of a windowed cache
-  void free_slots(std::size_t cache, std::uint32_t count) KVTRIE_REQUIRES(mutex);  // or kCacheFull
+  void free_cells(std::size_t cache, std::uint32_t count) KVTRIE_REQUIRES(mutex);   // of a windowed cache
+  void free_slots(std::size_t number, std::uint32_t count) KVTRIE_REQUIRES(mutex);  // or kCacheFull
   // Slots free now, at most `count`; evicts points of kinds up to `most` only.
-  std::uint32_t try_free_slots(std::size_t cache, std::uint32_t count, PointKind most) KVTRIE_REQUIRES(mutex);
+  std::uint32_t try_free_slots(std::size_t number, std::uint32_t count, PointKind most) KVTRIE_REQUIRES(mutex);
   void let_go_unneeded(std::size_t cache, std::uint32_t count) KVTRIE_REQUIRES(mutex);
   std::vector<Node*> with_unneeded_cells(std::size_t cache, std::uint32_t count) KVTRIE_REQUIRES(mutex);
   bool may_be_held(const Node* node) KVTRIE_REQUIRES(mutex);  // REQUIRES: just after mark_live()

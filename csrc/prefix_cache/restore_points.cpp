@@ -20,7 +20,7 @@ RestorePoints::Rank RestorePoints::rank_of(const NodeState& state) noexcept {
 }
 
 bool RestorePoints::takes(const RestorePoint& point, std::size_t resource) const noexcept {
-  return resource == orders_.windowed.size() || !point.windows[orders_.windowed[resource]].empty();
+  return !point.held[orders_.of_points[resource]].empty();
 }
 
 // The distance to the next points when all whose number 2 divides less often have gone, in units of `every`.
@@ -75,21 +75,19 @@ void RestorePoints::take_out(Node* node) {
 // What nodes have of its windows may be all that is left of them.
 void RestorePoints::release(Node* node) {
   RestorePoint& point = point_of(node);
-  const std::vector<SpanList> windows = std::exchange(point.windows, {});
-  point.states.clear();
-  for (std::size_t place = 0; place < orders_.windowed.size() && !windows.empty(); ++place) {
-    const SpanList& window = windows[orders_.windowed[place]];
+  const std::vector<HeldState> held = std::exchange(point.held, {});
+  for (std::size_t place = 0; place < orders_.windowed.size() && !held.empty(); ++place) {
+    const SpanList& window = held[orders_.windowed[place]].cells();
     if (!window.empty()) places_.list_cells_again(node, place, window.begin_position());
   }
 }
 
-void RestorePoints::put(Node* node, PointKind kind, std::vector<SpanList> windows, std::vector<SlotRef> states) {
+void RestorePoints::put(Node* node, PointKind kind, std::vector<HeldState> held) {
   const PointKind most = std::max(kind, state_of(node).point().kind);
   remove(node);
   RestorePoint& point = point_of(node);
   point.kind = most;
-  point.windows = std::move(windows);
-  point.states = std::move(states);
+  point.held = std::move(held);
   point.on_device = true;
   point.number = ++made_;
   point.value = floor_ + gap_of(node);
@@ -122,11 +120,10 @@ void RestorePoints::drop_copies(Node* node) {
   places_.settle(node);
 }
 
-void RestorePoints::come(Node* node, std::vector<SpanList> windows, std::vector<SlotRef> states, bool keep_copies) {
+void RestorePoints::come(Node* node, std::vector<HeldState> held, bool keep_copies) {
   RestorePoint& point = point_of(node);
   ensure(point.exists() && !point.on_device, "restore_points.come", "it is on the device, or there is none");
-  point.windows = std::move(windows);
-  point.states = std::move(states);
+  point.held = std::move(held);
   point.on_device = true;
   point.value = floor_ + gap_of(node);
   if (!keep_copies) drop_copies(node);

@@ -51,12 +51,12 @@ class RestorePoints {
   RestorePoints(Trie& trie, NodePlaces& places, TreeOrders orders, std::int64_t every);
 
   // In place of the one that is there, whose kind stays when it is wanted more.
-  void put(Node* node, PointKind kind, std::vector<SpanList> windows, std::vector<SlotRef> states);
+  void put(Node* node, PointKind kind, std::vector<HeldState> held);
   void put_outside(Node* node, PointKind kind, std::vector<BlobSlice> copies);
   void add_copies(Node* node, std::vector<BlobSlice> copies);
   void drop_copies(Node* node);
   // `keep_copies`: what it has outside stays.
-  void come(Node* node, std::vector<SpanList> windows, std::vector<SlotRef> states, bool keep_copies);
+  void come(Node* node, std::vector<HeldState> held, bool keep_copies);
   void leave(Node* node);       // REQUIRES: it has copies, or has no bytes
   bool remove(Node* node);      // wherever it is; whether there was one
   void go_back_to(Node* node);  // a session does; nothing where there is none

@@ -25,10 +25,8 @@ std::uint64_t PrefixCacheState::device_bytes_of(const NodeState& node) const {
     bytes += caches[i]->shape().bytes_per_cell() * node.held[i].device_tokens();
   }
   if (!node.point().exists() || !node.point().on_device) return bytes;
-  for (const auto& cache : recurrents) bytes += cache->bytes_per_unit();
-  for (const std::size_t i : windowed) {
-    bytes += caches[i]->shape().bytes_per_cell() * caches[i]->cells_held_only(node.point().windows[i], 1);
-  }
+  for (const std::size_t i : of_points)
+    bytes += all_caches[i]->bytes_per_unit() * all_caches[i]->freed_by(node.point().held[i]);
   return bytes;
 }
 
@@ -122,11 +120,11 @@ std::uint32_t PrefixCacheState::freeable_cells(std::size_t cache) const {
   if (!in_use.windows.empty()) {
     for (const SpanList& list : in_use.windows[cache]) pinned.push_back(&list);
     const RestorePoint* point = in_use.point == nullptr ? nullptr : &state_of(in_use.point).point();
-    if (point != nullptr && point->exists() && point->on_device) pinned.push_back(&point->windows[cache]);
+    if (point != nullptr && point->exists() && point->on_device) pinned.push_back(&point->held[cache].cells());
   }
   for (const Hold& pin : pins) {
     const RestorePoint& point = state_of(pin.node).point();
-    if (point.exists() && point.on_device) pinned.push_back(&point.windows[cache]);
+    if (point.exists() && point.on_device) pinned.push_back(&point.held[cache].cells());
   }
   const CausalCache::Usage usage = caches[cache]->usage();
   const auto held = static_cast<std::uint32_t>(usage.held);
@@ -134,17 +132,17 @@ std::uint32_t PrefixCacheState::freeable_cells(std::size_t cache) const {
 }
 
 // Counts no further than `enough`, in the order in which points would go.
-std::uint32_t PrefixCacheState::freeable_slots(std::size_t cache, std::uint32_t enough) {
+std::uint32_t PrefixCacheState::freeable_slots(std::size_t number, std::uint32_t enough) {
   std::uint32_t found = 0;
-  points.victim(orders.slots(), PointKind::kUser, [&](const Node* node) KVTRIE_REQUIRES(mutex) {
-    found += frees_slot(node, cache) ? 1 : 0;
+  points.victim(orders.place_of(number), PointKind::kUser, [&](const Node* node) KVTRIE_REQUIRES(mutex) {
+    found += frees_some(node, number) ? 1 : 0;
     return found >= enough;
   });
   return found;
 }
 
 std::uint32_t PrefixCacheState::freeable_units(std::size_t number, std::uint32_t enough) {
-  return number < caches.size() ? freeable_cells(number) : freeable_slots(number - caches.size(), enough);
+  return number < caches.size() ? freeable_cells(number) : freeable_slots(number, enough);
 }
 
 namespace {
@@ -181,7 +179,7 @@ void PrefixCacheState::require_room(const Needs& needs) {
 
 void PrefixCacheState::make_room(const Needs& needs) {
   require_room(needs);
-  for (std::size_t i = 0; i < recurrents.size(); ++i) free_slots(i, needs[caches.size() + i]);
+  for (std::size_t i = caches.size(); i < all_caches.size(); ++i) free_slots(i, needs[i]);
   for (const std::size_t i : windowed) free_cells(i, needs[i]);
   free_leaves(needs);
 }
@@ -198,19 +196,20 @@ void PrefixCacheState::free_leaves(const Needs& needs) {
 
 // ---- slots --------------------------------------------------------------------------------------------------------
 
-std::uint32_t PrefixCacheState::try_free_slots(std::size_t cache, std::uint32_t count, PointKind most) {
-  const auto frees = [&](const Node* node) KVTRIE_REQUIRES(mutex) { return frees_slot(node, cache); };
-  while (recurrents[cache]->free_slots() < count) {
-    Node* victim = points.victim(orders.slots(), most, frees);
+std::uint32_t PrefixCacheState::try_free_slots(std::size_t number, std::uint32_t count, PointKind most) {
+  const auto frees = [&](const Node* node) KVTRIE_REQUIRES(mutex) { return frees_some(node, number); };
+  const StateCache& cache = *all_caches[number];
+  while (cache.free_units() < count) {
+    Node* victim = points.victim(orders.place_of(number), most, frees);
     if (victim == nullptr) break;
     evict_point(victim);
   }
-  return std::min(count, recurrents[cache]->free_slots());
+  return std::min(count, cache.free_units());
 }
 
-void PrefixCacheState::free_slots(std::size_t cache, std::uint32_t count) {
-  const std::uint32_t found = try_free_slots(cache, count, PointKind::kUser);
-  ensure(found == count, "prefix_cache.make_room", "counted ", count, " slots of recurrent cache ", cache,
+void PrefixCacheState::free_slots(std::size_t number, std::uint32_t count) {
+  const std::uint32_t found = try_free_slots(number, count, PointKind::kUser);
+  ensure(found == count, "prefix_cache.make_room", "counted ", count, " slots of cache ", number,
          " as free or freeable, found ", found);
 }
 

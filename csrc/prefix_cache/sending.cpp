@@ -100,7 +100,7 @@ BlobPtr Exchange::copy_of_state(std::size_t cache, const RestorePoint& point) {
   const auto arriving = std::make_shared<Arriving>();
   arriving->memory = blob->memory();
   if (point.on_device) {
-    arriving->gathers.push_back(owner.store_image(point.states[cache], arriving->memory->data()));
+    arriving->gathers.push_back(owner.store_image(state_.state_in_point(point, cache), arriving->memory->data()));
     blob->expect([arriving] { arriving->wait_for_device(); });
     return blob;
   }

@@ -180,7 +180,7 @@ void PrefixCacheState::find_slots_for_captures(Step& step) {
     }
   }
   std::uint32_t spare = inside;
-  for (std::size_t i = 0; i < recurrents.size() && inside > 0; ++i) {
+  for (std::size_t i = caches.size(); i < all_caches.size() && inside > 0; ++i) {
     try_free_slots(i, live + unspaced, PointKind::kBranch);
     const std::uint32_t got = try_free_slots(i, live + inside, PointKind::kSpaced);
     spare = std::min(spare, got > live ? got - live : 0);

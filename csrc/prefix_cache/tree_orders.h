@@ -7,8 +7,7 @@
 //     cells(0), cells(1) ...          nodes with cells of the first, second ... windowed cache    flat
 //     points(0), points(1) ...        nodes with a restore point that takes some of a resource    at end
 //
-// A *resource* is what a restore point takes room of on the device: the cells of one windowed cache, or the slots of
-// all recurrent ones, of which each such point takes one.
+// A *resource* is what a restore point may take room of on the device: the pool of one windowed or recurrent cache.
 //
 // Threads: a value.
 #pragma once
@@ -26,8 +25,8 @@ inline constexpr int kDiskOrder = 2;
 
 struct TreeOrders {
   bool disk = false;
-  std::vector<std::size_t> windowed = {};  // the windowed caches, by their indices
-  bool recurrent = false;                  // there are recurrent caches
+  std::vector<std::size_t> windowed = {};   // the windowed caches, by their numbers
+  std::vector<std::size_t> of_points = {};  // those, then the others that restore points hold state of
 
   int tiers() const noexcept { return disk ? 3 : 2; }
   std::vector<OrderShape> others() const {
@@ -35,12 +34,12 @@ struct TreeOrders {
     shapes.insert(shapes.end(), resources(), OrderShape::kAtEnd);
     return shapes;
   }
-  std::size_t resources() const noexcept { return windowed.size() + (recurrent ? 1 : 0); }
-  std::size_t slots() const noexcept { return windowed.size(); }  // the resource. REQUIRES: recurrent
-  // The place of a windowed cache in `windowed`, which is its resource, too. REQUIRES: it is windowed.
+  std::size_t resources() const noexcept { return of_points.size(); }
+  // The place of a cache in `of_points`, which is its resource; of a windowed one its place in `windowed`, too.
+  // REQUIRES: restore points hold state of it.
   std::size_t place_of(std::size_t cache) const noexcept {
     std::size_t place = 0;
-    while (windowed[place] != cache) ++place;
+    while (of_points[place] != cache) ++place;
     return place;
   }
   int cells(std::size_t place) const noexcept { return tiers() + static_cast<int>(place); }

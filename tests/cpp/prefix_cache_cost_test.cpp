@@ -121,12 +121,12 @@ TEST(NodeCost, IsOneForPlainTokensMoreInTheDepthAndLessWithAState) {
   costs.growth = 0.001;
   EXPECT_DOUBLE_EQ(node.recompute_cost(), 1 + 0.001 * 1050);
   costs.growth = 0;
-  Trie trie(2, VictimPolicy::kLru, TreeOrders{false, {}, true}.others());
-  NodePlaces places(trie, {false, {}, true});
-  RestorePoints points(trie, places, {false, {}, true}, 64);
+  Trie trie(2, VictimPolicy::kLru, TreeOrders{false, {}, {0}}.others());
+  NodePlaces places(trie, {false, {}, {0}});
+  RestorePoints points(trie, places, {false, {}, {0}}, 64);
   Node* with_point = trie.add_child(trie.root("n"), Tokens(100), std::make_unique<NodeState>(1000, 1100, 1, &costs));
   state_of(with_point).held[0].slices.push_back({nullptr, 1000, 100, 1000, 1100});
-  points.put(with_point, PointKind::kEnd, {}, {SlotRef()});
+  points.put(with_point, PointKind::kEnd, std::vector<HeldState>(1));
   EXPECT_DOUBLE_EQ(state_of(with_point).recompute_cost(), 0.5) << "a state as large as its cells";
   EXPECT_DOUBLE_EQ(NodeState(0, 5, 1).recompute_cost(), 1) << "nothing is known";
 }

@@ -17,7 +17,7 @@ constexpr std::uint64_t kPointSeed = 20261123;
 constexpr std::int64_t kEvery = 4;
 constexpr Cell kPointCells = 4096;
 constexpr std::size_t kWindow = 0, kSlots = 1;  // resources
-const TreeOrders kOrders{false, {1}, true};     // caches: full attention, a window, recurrent layers
+const TreeOrders kOrders{false, {1}, {1, 2}};   // caches: full attention, a window, recurrent layers
 
 std::vector<BlobSlice> some_copies() {
   static const auto budget = std::make_shared<ByteBudget>(1 << 20);
@@ -116,16 +116,14 @@ class PointDriver {
     }
   }
 
-  std::vector<SpanList> windows(Node* node, bool some) {
-    std::vector<SpanList> lists(2);
+  std::vector<HeldState> held(Node* node, bool some_cells) {
+    std::vector<HeldState> held(3);
     Reservation none;
-    if (some) lists[1] = cells_->claim(1, node->end() - 1, 0, none, 0);
-    return lists;
-  }
-  std::vector<SlotRef> state() {
-    std::vector<SlotRef> slot(1);
-    slots_->claim(slot);
-    return slot;
+    if (some_cells) held[1] = HeldState(cells_->claim(1, node->end() - 1, 0, none, 0));
+    SlotRef slot;
+    slots_->claim(std::span(&slot, 1));
+    held[2] = HeldState(std::move(slot));
+    return held;
   }
 
   void arrive(Node* node, PointTwin& twin) {
@@ -144,7 +142,7 @@ class PointDriver {
     twin.gone_back_to = false;
     twin.number = ++made_;
     arrive(node, twin);
-    points_.put(node, twin.kind, windows(node, twin.has_window), state());
+    points_.put(node, twin.kind, held(node, twin.has_window));
   }
 
   void move(Node* node) {
@@ -156,7 +154,7 @@ class PointDriver {
     }
     if (!twin.on_device) {
       arrive(node, twin);
-      return points_.come(node, windows(node, twin.has_window), state(), false);
+      return points_.come(node, held(node, twin.has_window), false);
     }
     leaves(node);
     twin.on_device = false;
@@ -232,7 +230,7 @@ TEST(RestorePoints, AgreeWithATwinAfterEveryStep) {
 
 // One conversation with 16 slots: what is left after each length, from its end.
 std::vector<std::int32_t> kept_of(int made, std::uint32_t room) {
-  const TreeOrders orders{false, {}, true};
+  const TreeOrders orders{false, {}, {0}};
   const auto slots = StatePool::create(room);
   Trie trie(orders.tiers(), VictimPolicy::kLru, orders.others());
   NodePlaces places(trie, orders);
@@ -240,13 +238,14 @@ std::vector<std::int32_t> kept_of(int made, std::uint32_t room) {
   Node* node = trie.root("n");
   std::vector<Node*> nodes;
   for (int i = 0; i < made; ++i) {
-    if (points.count() == room)
-      points.remove(points.victim(orders.slots(), PointKind::kUser, [](const Node*) { return true; }));
+    if (points.count() == room) points.remove(points.victim(0, PointKind::kUser, [](const Node*) { return true; }));
     node = trie.add_child(node, Tokens{i}, std::make_unique<NodeState>(node->end(), node->end() + 1, 0));
     places.add(node, NodePlaces::Place::kDevice);
-    std::vector<SlotRef> slot(1);
-    slots->claim(slot);
-    points.put(node, PointKind::kSpaced, {}, std::move(slot));
+    SlotRef slot;
+    slots->claim(std::span(&slot, 1));
+    std::vector<HeldState> held(1);
+    held[0] = HeldState(std::move(slot));
+    points.put(node, PointKind::kSpaced, std::move(held));
     nodes.push_back(node);
   }
   std::vector<std::int32_t> kept;
@@ -269,7 +268,7 @@ TEST(RestorePoints, SpacedOnesThinOutWithTheDistanceFromTheEnd) {
 }
 
 TEST(RestorePoints, RefuseTransitionsThatAreNone) {
-  const TreeOrders orders{false, {}, true};
+  const TreeOrders orders{false, {}, {0}};
   Trie trie(orders.tiers(), VictimPolicy::kLru, orders.others());
   NodePlaces places(trie, orders);
   RestorePoints points(trie, places, orders, 1);
@@ -277,12 +276,12 @@ TEST(RestorePoints, RefuseTransitionsThatAreNone) {
   places.add(node, NodePlaces::Place::kDevice);
   EXPECT_THROW(points.leave(node), Error);
   EXPECT_THROW(points.add_copies(node, some_copies()), Error);
-  EXPECT_THROW(points.come(node, {}, {SlotRef()}, false), Error);
+  EXPECT_THROW(points.come(node, std::vector<HeldState>(1), false), Error);
   points.put_outside(node, PointKind::kEnd, some_copies());
   EXPECT_THROW(points.put_outside(node, PointKind::kEnd, some_copies()), Error);
   EXPECT_THROW(points.drop_copies(node), Error);
-  points.come(node, {}, {SlotRef()}, true);
-  EXPECT_THROW(points.come(node, {}, {SlotRef()}, true), Error);
+  points.come(node, std::vector<HeldState>(1), true);
+  EXPECT_THROW(points.come(node, std::vector<HeldState>(1), true), Error);
   EXPECT_TRUE(points.remove(node));
   EXPECT_FALSE(points.remove(node));
 }

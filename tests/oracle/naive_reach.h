@@ -51,7 +51,8 @@ inline bool naive_held(const NaivePath& path, std::size_t cache, std::int32_t po
       if (slice.blob != nullptr && in(slice.from, slice.to)) return true;
     }
     if (!own.point().on_device) continue;
-    if (in(own.point().windows[cache].begin_position(), own.point().windows[cache].end_position())) return true;
+    const SpanList& window = own.point().held[cache].cells();
+    if (in(window.begin_position(), window.end_position())) return true;
   }
   return false;
 }

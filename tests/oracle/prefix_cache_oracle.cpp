@@ -288,8 +288,9 @@ class World {
         for (const SpanList& list : own.held[i].cells)
           out << " " << list.begin_position() << "-" << list.end_position();
         for (const BlobSlice& slice : own.held[i].slices) out << " h" << slice.from << "-" << slice.to;
-        if (own.point().exists() && own.point().on_device && !own.point().windows[i].empty())
-          out << " w" << own.point().windows[i].begin_position() << "-" << own.point().windows[i].end_position();
+        if (own.point().exists() && own.point().on_device && !own.point().held[i].empty())
+          out << " w" << own.point().held[i].cells().begin_position() << "-"
+              << own.point().held[i].cells().end_position();
         if (!own.point().on_device && own.point().copies[i].blob)
           out << " wh" << own.point().copies[i].from << "-" << own.point().copies[i].to;
       }
@@ -877,10 +878,10 @@ class World {
         for (const BlobSlice& slice : own.held[i].slices) verify_slice(i, slice, hashes);
         if (!own.point().exists()) continue;
         if (own.point().copied()) verify_slice(i, own.point().copies[i], hashes);
-        if (own.point().on_device) verify_list(i, own.point().windows[i], hashes);
+        if (own.point().on_device) verify_list(i, own.point().held[i].cells(), hashes);
       }
       for (std::size_t i = 0; i < recurrents_.size() && own.point().exists(); ++i) {
-        if (own.point().on_device) verify_slot(i, own.point().states[i], hashes, node.end());
+        if (own.point().on_device) verify_slot(i, state.state_in_point(own.point(), i), hashes, node.end());
       }
     });
     for (const Session* session : state.sessions) verify_tail(*session);
