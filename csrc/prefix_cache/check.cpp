@@ -102,6 +102,15 @@ void PrefixCacheState::check_node(const Node& node, Findings& findings) const {
   check_point(*this, node, state, name, findings);
 }
 
+// Where the session will stand once its open step is complete.
+std::int32_t PrefixCacheState::end_of_step(const Session& session) const {
+  const Step* step = session.open_step_;
+  if (step == nullptr) return session.computed_;
+  const auto is_it = [&](const SessionPtr& each) { return each.get() == &session; };
+  const auto own = std::find_if(step->sessions_.begin(), step->sessions_.end(), is_it);
+  return step->end(static_cast<std::size_t>(own - step->sessions_.begin()));
+}
+
 // A session's sequences borrow the cells of its path, as far as they reach back, and own the rest of its computed
 // tokens.
 void PrefixCacheState::check_session(const Session& session, Findings& findings) const {
@@ -110,17 +119,20 @@ void PrefixCacheState::check_session(const Session& session, Findings& findings)
     findings.push_back(
         cat("session: ", session.computed_, " computed, ", published, " published, ", recorded(session), " recorded"));
   }
+  // Between two layers of an open step, a cache all of whose layers were written is where the step ends already.
+  const auto stands = [&session, end = end_of_step(session)](std::int32_t length) {
+    return length == session.computed_ || length == end;
+  };
   for (std::size_t i = 0; i < recurrents.size() && !session.failed_; ++i) {
     const std::int32_t length = recurrents[i]->length(state_sequence(session, i));
-    if (length != session.computed_)
+    if (!stands(length))
       findings.push_back(cat("session: recurrent cache ", i, " stands at ", length, ", not ", session.computed_));
   }
   for (std::size_t i = 0; i < caches.size() && !session.failed_; ++i) {
     const SequenceId id = session.sequences_[i];
     const std::int32_t length = caches[i]->length(id), borrowed = caches[i]->borrowed_length(id);
     const bool ahead = session.ahead_ != nullptr;
-    if (ahead ? length < session.computed_ || borrowed < published
-              : length != session.computed_ || borrowed != published) {
+    if (ahead ? length < session.computed_ || borrowed < published : !stands(length) || borrowed != published) {
       findings.push_back(cat("session: cache ", i, " has ", length, " tokens, ", borrowed, " borrowed; expected ",
                              session.computed_, " and ", published));
       continue;
@@ -170,7 +182,7 @@ void PrefixCacheState::check_budgets(Findings& findings) const {
       findings.push_back(cat("cache ", i, ": ", usage.held, " cells held, limit ", usage.limit));
   }
   const bool written = (writer == nullptr || writer->pending_jobs() == 0) && (exchange == nullptr || exchange->quiet());
-  const bool quiet = arrivals.empty() && unsealed.empty() && paths_in_use.empty() && written;
+  const bool quiet = arrivals.empty() && unsealed.empty() && paths_in_use.empty() && staging_calls == 0 && written;
   if (host != nullptr) compare("host", memory, host->used(), host->cap(), quiet);
   if (disk != nullptr)
     compare("disk", files, disk->budget().used() - disk->doomed_bytes(), disk->budget().cap(), quiet);

@@ -45,4 +45,16 @@ class PathHold {
   std::list<Hold>::iterator place_;
 };
 
+// While a call has bytes of the host tier that no node has, so that their count is not what nodes have.
+class StagedScope {
+ public:
+  explicit StagedScope(PrefixCacheState& state) KVTRIE_REQUIRES(state.mutex) : state_(state) { ++state_.staging_calls; }
+  ~StagedScope() { --state_.staging_calls; }
+  StagedScope(const StagedScope&) = delete;
+  StagedScope& operator=(const StagedScope&) = delete;
+
+ private:
+  PrefixCacheState& state_;
+};
+
 }  // namespace kvtrie

@@ -104,6 +104,7 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   Owner next_tenant KVTRIE_GUARDED_BY(mutex) = kFirstTenant;
   std::size_t tenants_pruned_at KVTRIE_GUARDED_BY(mutex) = 64;
   std::list<Hold> paths_in_use KVTRIE_GUARDED_BY(mutex);      // of calls that let go of the mutex for a while
+  std::uint32_t staging_calls KVTRIE_GUARDED_BY(mutex) = 0;   // StagedScope (holds.h)
   std::vector<ArrivalPtr> arrivals KVTRIE_GUARDED_BY(mutex);  // page-ins the device may still be reading
   std::vector<BlobPtr> unsealed KVTRIE_GUARDED_BY(mutex);     // page-outs whose checksums are still to be taken
   bool tails_are_shared KVTRIE_GUARDED_BY(mutex) = false;     // some sequences hold the same unpublished cells
@@ -403,6 +404,7 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   CellSpans spans_of(const Session& session, std::size_t cache) const {
     return caches[cache]->spans(session.sequences_[cache]);
   }
+  std::int32_t end_of_step(const Session& session) const KVTRIE_REQUIRES(mutex);
   void check_session(const Session& session, std::vector<std::string>& findings) const KVTRIE_REQUIRES(mutex);
   void check_node(const Node& node, std::vector<std::string>& findings) const KVTRIE_REQUIRES(mutex);
   void check_parked(const Node& node, std::size_t cache, const std::string& name,

@@ -10,6 +10,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "prefix_cache/calls.h"
+#include "prefix_cache/holds.h"
 #include "prefix_cache/media.h"
 #include "prefix_cache/prefix_cache_state.h"
 
@@ -82,6 +83,7 @@ class SaveAs {
     const bool copied = state_.uncopied_bytes(state_of(node)) == 0;
     require_done(state_.copy_out(node, /*may_lose=*/false), "host memory is full");
     const std::vector<Source> sources = sources_of(node, header);
+    const StagedScope staged(state_);
     Stages stages;
     for (const Source& source : sources) stage(source, stages);
     require_done(state_.make_host_room(stages.file_bytes(), /*may_lose=*/false) && stages.allocate(state_.host),

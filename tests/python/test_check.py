@@ -1,0 +1,82 @@
+"""`check()` finds nothing wrong whenever it is called: between two layers of an open step, and while others save."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvtrie as kv
+from random_models import VOCAB, random_model
+
+pytestmark = pytest.mark.usefixtures("nothing_left_over")
+
+SEED = 20251124
+
+
+class CheckedStep:
+    """A step that checks its cache before and after each layer."""
+
+    def __init__(self, step: Any, cache: Any, found: set[str]) -> None:
+        self._step, self._cache, self._found = step, cache, found
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._step, name)
+        if name not in ("attend", "attend_qkv", "conv", "gated_delta"):
+            return value
+
+        def checked(*arguments: Any, **options: Any) -> Any:
+            self._found.update(self._cache.check())
+            result = value(*arguments, **options)
+            self._found.update(self._cache.check())
+            return result
+
+        return checked
+
+
+@pytest.mark.parametrize("kind", ["dense", "window", "hybrid"])
+def test_between_two_layers_of_an_open_step(kind: str) -> None:
+    model = random_model(kind)
+    model.replays = False
+    cache = kv.PrefixCache(model.caches(512))
+    found: set[str] = set()
+    for prompt in ([1, 2, 3, 4, 5, 6], [1, 2, 3, 9], [1, 2, 3, 4, 5, 6, 7, 8]):
+        session = cache.begin(prompt)
+        for step in session.prefill(chunk=3):
+            model(CheckedStep(step, cache, found))
+        branch = session.branch()
+        for each in (session, branch):
+            each.append(prompt[-1])
+        model(CheckedStep(cache.batch([session, branch]), cache, found))
+    assert found == set()
+
+
+@pytest.mark.parametrize("kind", ["dense", "window"])
+def test_while_another_thread_saves(kind: str, tmp_path: Path) -> None:
+    """With host memory for a few prompts only, so that saving reads files through it."""
+    print(f"seed {SEED}")
+    model = random_model(kind)
+    cache = kv.PrefixCache(model.caches(256), host_bytes="64 KiB", disk=tmp_path / "own", fingerprint="x")
+    random, found, over = np.random.default_rng(SEED), set[str](), threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            found.update(cache.check())
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    for turn in range(16):
+        with cache.begin([int(token) for token in random.integers(0, VOCAB, 60)]) as session:
+            for step in session.prefill():
+                model(step)
+        if turn % 4 == 3:
+            try:
+                cache.save(tmp_path / "own" if turn % 8 == 3 else tmp_path / "other")
+            except kv.FormatError as error:
+                assert "host memory is full" in str(error)
+    over.set()
+    watcher.join(timeout=60)
+    assert found == set()
