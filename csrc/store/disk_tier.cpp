@@ -43,13 +43,17 @@ std::shared_ptr<DiskTier> DiskTier::open(DiskOptions options, std::shared_ptr<Fi
 }
 
 void DiskTier::enter() {
-  bool open_to_others = false;
-  if (const int error = files_->make_folder(folder(), open_to_others)) fail_unusable(folder(), "make folder", error);
-  if (const int error = files_->lock(path_of(kLockName), lock_)) {
+  FolderAccess access = FolderAccess::kOwn;
+  if (const int error = files_->make_folder(folder(), access)) fail_unusable(folder(), "make folder", error);
+  if (access == FolderAccess::kAnyoneMayWrite)
+    fail(ErrorKind::kFormat, kWhere, "disk: got ", folder(), ", in which anyone may replace files, allowed mode 0700");
+  int error = files_->hold_folder(folder(), held_folder_);
+  if (error == 0) error = files_->lock(path_of(kLockName), lock_);
+  if (error != 0) {
     if (error != EWOULDBLOCK) fail_unusable(folder(), "lock", error);
     fail(ErrorKind::kBusy, kWhere, "disk: got ", folder(), ", which another cache holds open, allowed one at a time");
   }
-  if (open_to_others)
+  if (access == FolderAccess::kOthersMayLook)
     warn(folder(), "other users may look into this folder, and files in it hold prompts; use mode 0700");
   for (const std::string& name : list_names()) {
     if (!is_temporary_name(name) || !remove_now(name)) continue;

@@ -5,8 +5,8 @@
 // snapshots and perhaps temporary files, which the next `open` removes. Files are named by SHA-256 of namespace,
 // fingerprint and tokens (disk_names.h), and carry all three in full; both must agree.
 //
-//     folder/lock                     held (flock) while a tier is open: a second writer is refused
-//     folder/<64 hex>.<8 hex>.kvtrie  snapshots; the second part tells apart several snapshots that end alike
+//     folder/lock                     held (flock) while a tier is open, and so is the folder: a second writer is
+//     refused folder/<64 hex>.<8 hex>.kvtrie  snapshots; the second part tells apart several snapshots that end alike
 //     folder/tmp-*                    being written
 //
 // Going. When the last `DiskFile` that names a file goes, the file is *doomed*: its name waits in a list, O(1) and
@@ -206,6 +206,7 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   const std::shared_ptr<FileSystem> files_;
   ByteBudget budget_;
   std::unique_ptr<File> lock_;
+  std::unique_ptr<File> held_folder_;  // the folder itself, for when somebody deletes the lock; null where it cannot be
   OpenFiles open_files_{kOpenFiles};
   mutable Mutex mutex_;                                // no file is touched while it is held
   Mutex folder_mutex_ KVTRIE_ACQUIRED_BEFORE(mutex_);  // held while final names come and go

@@ -110,12 +110,14 @@ int open_descriptor(const std::string& path, int flags, mode_t mode = 0) {
 
 class RealFileSystem final : public FileSystem {
  public:
-  int make_folder(const std::string& path, bool& open_to_others) override {
+  int make_folder(const std::string& path, FolderAccess& access) override {
     if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return errno;
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0) return errno;
     if (!S_ISDIR(status.st_mode)) return ENOTDIR;
-    open_to_others = status.st_uid != ::geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0;
+    access = status.st_uid != ::geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0 ? FolderAccess::kOthersMayLook
+                                                                                         : FolderAccess::kOwn;
+    if ((status.st_mode & S_IWOTH) != 0 && (status.st_mode & S_ISVTX) == 0) access = FolderAccess::kAnyoneMayWrite;
     return 0;
   }
 
@@ -158,6 +160,19 @@ class RealFileSystem final : public FileSystem {
     if (again_when_interrupted([&] { return ::flock(descriptor, LOCK_EX | LOCK_NB); }) != 0) return errno;
     held = std::move(file);
     return 0;
+  }
+
+  // Network file systems may have no locks for what is open for reading only, which a folder is.
+  int hold_folder(const std::string& path, std::unique_ptr<File>& held) override {
+    const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+    const int descriptor = again_when_interrupted([&] { return ::open(path.c_str(), flags); });
+    std::unique_ptr<File> file;
+    if (wrap(descriptor, file) != 0) return 0;
+    if (again_when_interrupted([&] { return ::flock(descriptor, LOCK_EX | LOCK_NB); }) == 0) {
+      held = std::move(file);
+      return 0;
+    }
+    return errno == EWOULDBLOCK ? EWOULDBLOCK : 0;
   }
 
  private:

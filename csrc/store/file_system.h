@@ -46,11 +46,18 @@ class File {
   virtual int close() = 0;
 };
 
+// Who but our own user may do what with a folder.
+enum class FolderAccess : std::uint8_t {
+  kOwn,
+  kOthersMayLook,   // or it is somebody else's
+  kAnyoneMayWrite,  // and replace files of ours
+};
+
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // 0700; 0 also when it is there. `open_to_others`: users other than ours may look into the folder, or own it.
-  virtual int make_folder(const std::string& path, bool& open_to_others) = 0;
+  // 0700; 0 also when it is there.
+  virtual int make_folder(const std::string& path, FolderAccess& access) = 0;
   virtual int list(const std::string& folder, std::vector<std::string>& names) = 0;  // "." and ".." left out
   virtual int create(const std::string& path, std::unique_ptr<File>& file) = 0;      // 0600, must not exist
   // Never follows a link (ELOOP), never blocks on a FIFO. `info` is of the opened file.
@@ -60,6 +67,8 @@ class FileSystem {
   virtual int sync_folder(const std::string& path) = 0;
   // EWOULDBLOCK when somebody holds it. Let go of by `close`, the destructor or the end of the process.
   virtual int lock(const std::string& path, std::unique_ptr<File>& held) = 0;
+  // The same of a folder that is there, as far as the file system can: 0 without `held` where it cannot.
+  virtual int hold_folder(const std::string& path, std::unique_ptr<File>& held) = 0;
 };
 
 std::shared_ptr<FileSystem> real_file_system();

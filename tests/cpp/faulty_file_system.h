@@ -100,9 +100,9 @@ class FaultyFileSystem final : public FileSystem {
   void crash() { crash(nullptr); }
   void crash(std::mt19937_64& random) { crash(&random); }
 
-  int make_folder(const std::string&, bool& open_to_others) override {
+  int make_folder(const std::string&, FolderAccess& access) override {
     const std::lock_guard lock(disk_->mutex);
-    open_to_others = false;
+    access = FolderAccess::kOwn;
     return disk_->fault(Call::kMakeFolder);
   }
 
@@ -162,6 +162,13 @@ class FaultyFileSystem final : public FileSystem {
   int lock(const std::string& path, std::unique_ptr<File>& held) override {
     const std::lock_guard lock(disk_->mutex);
     if (const int error = disk_->fault(Call::kLock)) return error;
+    if (!disk_->locks.insert(path).second) return EWOULDBLOCK;
+    held = std::make_unique<HeldLock>(disk_, path, disk_->lives);
+    return 0;
+  }
+
+  int hold_folder(const std::string& path, std::unique_ptr<File>& held) override {
+    const std::lock_guard lock(disk_->mutex);
     if (!disk_->locks.insert(path).second) return EWOULDBLOCK;
     held = std::make_unique<HeldLock>(disk_, path, disk_->lives);
     return 0;

@@ -239,7 +239,7 @@ TEST(DiskFaults, ATemporaryFileThatStaysIsCountedToo) {
   struct Both final : FileSystem {  // writes and removals fail
     std::shared_ptr<FaultyFileSystem> files = std::make_shared<FaultyFileSystem>();
     bool broken = true;
-    int make_folder(const std::string& path, bool& others) override { return files->make_folder(path, others); }
+    int make_folder(const std::string& path, FolderAccess& access) override { return files->make_folder(path, access); }
     int list(const std::string& path, std::vector<std::string>& names) override { return files->list(path, names); }
     int create(const std::string& path, std::unique_ptr<File>& file) override { return files->create(path, file); }
     int open(const std::string& path, std::unique_ptr<File>& file, FileInfo& info) override {
@@ -249,6 +249,9 @@ TEST(DiskFaults, ATemporaryFileThatStaysIsCountedToo) {
     int remove(const std::string& path) override { return broken ? EIO : files->remove(path); }
     int sync_folder(const std::string& path) override { return files->sync_folder(path); }
     int lock(const std::string& path, std::unique_ptr<File>& held) override { return files->lock(path, held); }
+    int hold_folder(const std::string& path, std::unique_ptr<File>& held) override {
+      return files->hold_folder(path, held);
+    }
   };
   const auto both = std::make_shared<Both>();
   const auto tier = DiskTier::open({"/f", kTierCap, "model-a"}, both);

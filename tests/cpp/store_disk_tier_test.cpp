@@ -266,6 +266,30 @@ TEST(DiskTier, ASecondOpenerIsRefusedUntilTheFirstOneIsGone) {
   EXPECT_THROW(open_tier(folder), Error) << "a file holds the tier";
 }
 
+TEST(DiskTier, DeletingTheLockLetsNobodyIn) {
+  const TemporaryFolder folder;
+  auto first = open_tier(folder);
+  fs::remove(folder.file("lock"));
+  EXPECT_THROW(open_tier(folder), Error);
+  first.reset();
+  EXPECT_NO_THROW(open_tier(folder));
+}
+
+TEST(DiskTier, AFolderInWhichAnyoneMayReplaceFilesIsRefused) {
+  const TemporaryFolder folder;
+  open_tier(folder);
+  fs::permissions(folder.disk(), fs::perms::all);
+  try {
+    open_tier(folder);
+    FAIL() << "opened";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kFormat);
+    EXPECT_NE(std::string(error.what()).find("0700"), std::string::npos);
+  }
+  fs::permissions(folder.disk(), fs::perms::all | fs::perms::sticky_bit);
+  EXPECT_NO_THROW(open_tier(folder)) << "others may add files, not replace ours";
+}
+
 TEST(DiskTier, TheLockIsFreeAfterTheHolderWasKilled) {
   const TemporaryFolder folder;
   std::array<int, 2> ready{};

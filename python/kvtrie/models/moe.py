@@ -152,7 +152,7 @@ def routed_rows(experts: int, k: int) -> int:
     """Rows up to which a product for each choice reads little more than one for each expert that was chosen.
 
     Of rows that choose ``k`` of ``experts`` at random, experts (1 - (1 - k / experts)^rows) are chosen by some.
-    Products of a few rows take as long as reading their weights; not having to wait is worth reading some of them twice.
+    Products of a few rows take as long as reading their weights; not having to wait is worth reading some twice.
     """
     most = 1
     for rows in range(2, ROUTED_ROWS + 1):
