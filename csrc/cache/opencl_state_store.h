@@ -32,7 +32,6 @@ class OpenClStateStore final : public StateStore {
   CompletionPtr load_image(Slot slot, const std::byte* image) override;
   CompletionPtr mark() override;
 
-
  private:
   struct Layer {
     Tensor conv, delta;  // [slots, conv_tail, conv_dim], [slots, v_heads, v_dim, k_dim]; undefined when absent

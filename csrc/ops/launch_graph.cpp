@@ -202,9 +202,10 @@ void LaunchGraph::State::require_recorded_sizes(const StepInputs& inputs) const 
   require(inputs.tables.size() == caches, kLaunchGraph, "tables: got ", inputs.tables.size(), ", allowed ", caches);
   require(inputs.states.size() == state_caches, kLaunchGraph, "states: got ", inputs.states.size(), ", allowed ",
           state_caches);
-  for (const StepTables& table : inputs.tables)
+  for (const StepTables& table : inputs.tables) {
     require(table.plan != nullptr && table.rows.size() == rows && table.plan->rows == rows, kLaunchGraph,
             "tables: got rows other than the recorded ", rows);
+  }
 }
 
 std::vector<std::int32_t> LaunchGraph::State::table_of(const StepInputs& inputs) const {

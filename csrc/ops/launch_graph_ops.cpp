@@ -46,9 +46,8 @@ std::uint64_t word_named(const BufferOp& op, std::string_view argument) {
 
 // Why the launch is not one of the kernel that the table knows; empty when it is.
 std::string mismatch(const LaunchKernel& kernel, const Launch& launch) {
-  if (launch.arguments.size() != kernel.arguments.size())
-    return cat("kernel ", kernel.name, ": got ", launch.arguments.size(), " arguments, allowed ",
-               kernel.arguments.size());
+  const std::size_t given = launch.arguments.size(), allowed = kernel.arguments.size();
+  if (given != allowed) return cat("kernel ", kernel.name, ": got ", given, " arguments, allowed ", allowed);
   for (std::size_t i = 0; i < kernel.arguments.size(); ++i) {
     const LaunchArgument& argument = kernel.arguments[i];
     const cl::LaunchRecorder::Word& word = launch.arguments[i];
@@ -114,26 +113,26 @@ class Builder {
   std::string bind(BufferOp& op, std::size_t i, LaunchRole role) {
     _cl_mem* const buffer = op.buffers[i];
     switch (role) {
-      case LaunchRole::kRows:
-        if (const auto cache = place_of(places_.rows, buffer))
-          set_word(op, i, step_word(places_.rows_at[*cache]));
-        else
-          return "rows went to cells of no cache of the step";
+      case LaunchRole::kRows: {
+        const auto cache = place_of(places_.rows, buffer);
+        if (!cache) return "rows went to cells of no cache of the step";
+        set_word(op, i, step_word(places_.rows_at[*cache]));
         break;
-      case LaunchRole::kPlan:
-        if (const auto cache = place_of(places_.plans, buffer))
-          op.op.header_at = launch::kHeaderInts * *cache;
-        else
-          return "attention was planned by no cache of the step";
+      }
+      case LaunchRole::kPlan: {
+        const auto cache = place_of(places_.plans, buffer);
+        if (!cache) return "attention was planned by no cache of the step";
+        op.op.header_at = launch::kHeaderInts * *cache;
         set_word(op, i, step_word(0));
         break;
-      case LaunchRole::kRuns:
-        if (const auto cache = place_of(places_.runs, buffer))
-          op.op.header_at = launch::kHeaderInts * (static_cast<std::int32_t>(places_.plans.size()) + *cache);
-        else
-          return "states went to slots of no cache of the step";
+      }
+      case LaunchRole::kRuns: {
+        const auto cache = place_of(places_.runs, buffer);
+        if (!cache) return "states went to slots of no cache of the step";
+        op.op.header_at = launch::kHeaderInts * (static_cast<std::int32_t>(places_.plans.size()) + *cache);
         set_word(op, i, word_of(launch::kHeaderBit, static_cast<std::uint64_t>(op.op.header_at) + launch::kRuns));
         break;
+      }
       case LaunchRole::kPartialOut:
         set_word(op, i, slot_word(launch::kSlotPartialOut));
         break;

@@ -84,9 +84,10 @@ std::optional<std::string> graph_options(std::span<const Launch> launches, std::
     options.add_if_missing(cat("WITH_", launch.name), "1");
     if (launch.name == "attend_tiles") options.add_if_missing("WITH_attend_merge", "1");
   }
-  for (std::size_t form = 1; form < forms.count(); ++form)  // what matmul_again.clh asks for, given or not
+  for (std::size_t form = 1; form < forms.count(); ++form) {  // what matmul_again.clh asks for, given or not
     for (const char* name : {"BLOCKED", "NEXT_SLICE", "AHEAD", "GATED", "ROUTED"})
       options.add_if_missing(cat(name, "_FORM", form), "0");
+  }
   options.add_if_missing("MATMUL_FORMS", cat(std::max<std::size_t>(1, forms.count())));
   options.add_if_missing("WORDS", cat(kLaunchWords));
   return options.text();

@@ -1,7 +1,7 @@
 // Private to ops/: the kernels that a recorded step may consist of, as kernels/launch_table.clh lists them.
 //
-// Concept. One list has each kernel's program, its arguments, and which of them differ from step to step. The host looks
-// here when it checks a recorded launch and turns it into an operation; the device's side of the list is in
+// Concept. One list has each kernel's program, its arguments, and which of them differ from step to step. The host
+// looks here when it checks a recorded launch and turns it into an operation; the device's side of the list is in
 // kernels/launch_graph.cl. Entries that contradict themselves do not compile; entries that contradict a kernel do not
 // build (launch_graph.cl), and launches that contradict an entry are refused when they are recorded.
 //

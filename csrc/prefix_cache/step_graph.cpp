@@ -65,6 +65,7 @@ Tensor StepGraphs::replay(Step& step) {
       state_holds.emplace_back(*step.cache()->recurrents()[i], *step.state_forwards_[i]);
     const std::vector<ops::StepTables> tables = tables_of(holds);
     std::vector<std::vector<ops::StateRows>> states;
+    states.reserve(state_holds.size());
     for (const RecurrentHold& hold : state_holds) states.push_back(hold.rows());
     logits = graph->replay({step.tokens(), tables, states});
     for (CausalHold& hold : holds) hold.put_all();
