@@ -65,29 +65,29 @@ class Error : public std::exception {
 };
 
 // Builds a message from values: cat("got ", n, ", allowed ", m).
-template <class... Parts>
-std::string cat(const Parts&... parts) {
+template <class... Values>
+std::string cat(const Values&... values) {
   std::ostringstream out;
-  (out << ... << parts);
+  (out << ... << values);
   return out.str();
 }
 
-// Throws Error(kind, "[where] parts...").
-template <class... Parts>
-[[noreturn]] void fail(ErrorKind kind, std::string_view where, const Parts&... parts) {
-  throw Error(kind, cat("[", where, "] ", parts...));
+// Throws Error(kind, "[where] values...").
+template <class... Values>
+[[noreturn]] void fail(ErrorKind kind, std::string_view where, const Values&... values) {
+  throw Error(kind, cat("[", where, "] ", values...));
 }
 
 // Throws kArgument unless `ok`.
-template <class... Parts>
-void require(bool ok, std::string_view where, const Parts&... parts) {
-  if (!ok) fail(ErrorKind::kArgument, where, parts...);
+template <class... Values>
+void require(bool ok, std::string_view where, const Values&... values) {
+  if (!ok) fail(ErrorKind::kArgument, where, values...);
 }
 
 // Throws kInternal unless `ok`: an invariant of kvtrie itself, kept in release builds.
-template <class... Parts>
-void ensure(bool ok, std::string_view where, const Parts&... parts) {
-  if (!ok) fail(ErrorKind::kInternal, where, parts...);
+template <class... Values>
+void ensure(bool ok, std::string_view where, const Values&... values) {
+  if (!ok) fail(ErrorKind::kInternal, where, values...);
 }
 
 }  // namespace kvtrie

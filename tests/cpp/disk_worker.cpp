@@ -39,9 +39,9 @@ constexpr std::uint64_t kPlenty = 64 << 20;
 using Hashes = std::vector<std::uint64_t>;
 using Row = std::vector<float>;
 
-template <class... Parts>
-void expect(bool ok, const Parts&... parts) {
-  if (!ok) throw Error(ErrorKind::kInternal, cat(parts...));
+template <class... Values>
+void expect(bool ok, const Values&... values) {
+  if (!ok) throw Error(ErrorKind::kInternal, cat(values...));
 }
 
 std::shared_ptr<CausalCache> make_attention(std::int32_t layer, Cell cells, Visibility sees) {
@@ -187,7 +187,7 @@ SessionPtr talk(const PrefixCachePtr& cache, const std::string& name_space, cons
 // ---- conversations
 // ---------------------------------------------------------------------------------------------------
 
-// Text `number` of `count`: it begins like the ones before it and parts where their number says.
+// Text `number` of `count`: it begins like the ones before it and diverges where their number says.
 Tokens text(std::int32_t number, std::int32_t length) {
   Tokens tokens;
   for (std::int32_t i = 0; i < length; ++i) tokens.push_back(i < 70 + number * 3 ? i : 1000 * (number + 1) + i);
@@ -207,8 +207,8 @@ void page_out(const Settings& settings, std::int32_t texts) {
 
 // By writev: tests let write() fail.
 void print(std::string line) {
-  const iovec part{line.data(), line.size()};
-  expect(::writev(1, &part, 1) == static_cast<ssize_t>(line.size()), "standard output is closed");
+  const iovec whole{line.data(), line.size()};
+  expect(::writev(1, &whole, 1) == static_cast<ssize_t>(line.size()), "standard output is closed");
 }
 
 void page_out_with_faults(const Settings& settings) {

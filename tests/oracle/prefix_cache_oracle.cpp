@@ -41,9 +41,9 @@ struct Failure {
   std::string what;
 };
 
-template <class... Parts>
-void expect(bool ok, const Parts&... parts) {
-  if (!ok) throw Failure{cat(parts...)};
+template <class... Values>
+void expect(bool ok, const Values&... values) {
+  if (!ok) throw Failure{cat(values...)};
 }
 
 std::uint64_t caps_changed = 0, caps_refused = 0;  // in all worlds

@@ -22,7 +22,6 @@ UNNATURAL = {"tell of": "report", "tells of": "reports", "says of": "says about"
 # Where words are still to be renamed ("part" and "piece": in identifiers). The list may only get shorter: what is done
 # has to be taken off.
 STILL: dict[str, str] = {
-    "csrc/base/": "part",
     "csrc/cache/": "part",
 }
 # Words with one meaning in the code: the files that have it.
