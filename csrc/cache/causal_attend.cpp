@@ -9,11 +9,11 @@ namespace {
 
 using Status = Forward::State::Status;
 
-// Whether everything that the rows of a complete part saw is still held, by the sequence or the part itself.
-bool still_held(const Sequence& sequence, const ForwardPart& part) {
-  const bool has_passed = part.passed && !part.passed->empty();
+// Whether everything that a sequence's rows in a complete forward saw is still held, by the sequence or by the forward.
+bool still_held(const Sequence& sequence, const ForwardSequence& in_forward) {
+  const bool has_passed = in_forward.passed && !in_forward.passed->empty();
   const std::int32_t held = sequence.held_from();
-  return std::min(held, has_passed ? part.passed->begin_position() : held) <= part.sees_from;
+  return std::min(held, has_passed ? in_forward.passed->begin_position() : held) <= in_forward.sees_from;
 }
 
 // What completion changes, made before it changes anything.
@@ -24,11 +24,11 @@ struct Advance {
 };
 
 Advance plan_advance(const CausalCache::State& state, const std::shared_ptr<CausalCache::State>& self,
-                     const Forward::State& forward, const ForwardPart& part) KVTRIE_REQUIRES(state.mutex) {
-  const Sequence& sequence = *state.find(part.id);
-  const std::int32_t length = std::max(sequence.length, part.end());
+                     const Forward::State& forward, const ForwardSequence& in_forward) KVTRIE_REQUIRES(state.mutex) {
+  const Sequence& sequence = *state.find(in_forward.id);
+  const std::int32_t length = std::max(sequence.length, in_forward.end());
   CellSpans history = sequence.history();
-  for (const CellSpan& span : part.claimed.spans()) append_span(history, span);
+  for (const CellSpan& span : in_forward.claimed.spans()) append_span(history, span);
   Advance advance;
   advance.captured = state.capture(sequence, history, length, self);
   advance.held_from = sequence.held_from();
@@ -40,14 +40,14 @@ Advance plan_advance(const CausalCache::State& state, const std::shared_ptr<Caus
   return advance;
 }
 
-void apply(Advance& advance, Sequence& sequence, ForwardPart& part) noexcept {
-  sequence.own.append(std::move(part.claimed));
-  sequence.length = std::max(sequence.length, part.end());
+void apply(Advance& advance, Sequence& sequence, ForwardSequence& in_forward) noexcept {
+  sequence.own.append(std::move(in_forward.claimed));
+  sequence.length = std::max(sequence.length, in_forward.end());
   sequence.forward = nullptr;
   sequence.borrowed.drop_front(advance.held_from);
   sequence.own.drop_front(advance.held_from);
-  part.passed = std::move(advance.passed);
-  sequence.passed = part.passed;
+  in_forward.passed = std::move(advance.passed);
+  sequence.passed = in_forward.passed;
   CaptureSchedule& schedule = sequence.schedule;
   for (CausalCache::SnapshotPtr& snapshot : advance.captured) {
     schedule.cursor = schedule.offsets[schedule.fired];
@@ -66,19 +66,19 @@ std::uint32_t require_readable(const std::shared_ptr<CausalCache::State>& state,
   const std::uint32_t index = state->index_of(layer, where);
   require(forward.put[index], where, "layer: got ", layer, ", which was not put in this forward");
   bool moved = forward.step == nullptr;
-  for (const ForwardPart& part : forward.parts) {
-    const Sequence* sequence = state->find(part.id);
-    if (sequence == nullptr || sequence->epoch != part.epoch) {
-      fail(ErrorKind::kClosed, where, "sequence ", part.id, " was cut or closed since this forward");
+  for (const ForwardSequence& in_forward : forward.sequences) {
+    const Sequence* sequence = state->find(in_forward.id);
+    if (sequence == nullptr || sequence->epoch != in_forward.epoch) {
+      fail(ErrorKind::kClosed, where, "sequence ", in_forward.id, " was cut or closed since this forward");
     }
-    if (!still_held(*sequence, part)) {
-      fail(ErrorKind::kClosed, where, "sequence ", part.id, " has let go of what this forward saw");
+    if (!still_held(*sequence, in_forward)) {
+      fail(ErrorKind::kClosed, where, "sequence ", in_forward.id, " has let go of what this forward saw");
     }
-    moved = moved || sequence->layout != part.layout;
+    moved = moved || sequence->layout != in_forward.layout;
   }
   if (moved) {
     forward.step = prepare(*state, forward);
-    for (ForwardPart& part : forward.parts) part.layout = state->find(part.id)->layout;
+    for (ForwardSequence& in_forward : forward.sequences) in_forward.layout = state->find(in_forward.id)->layout;
   }
   return index;
 }
@@ -86,12 +86,12 @@ std::uint32_t require_readable(const std::shared_ptr<CausalCache::State>& state,
 void CausalCache::State::complete(Forward::State& forward) {
   const std::shared_ptr<State> self = forward.owner.lock();
   std::vector<Advance> advances;
-  for (ForwardPart& part : forward.parts) {
-    advances.push_back(plan_advance(*this, self, forward, part));
-    find(part.id)->own.make_room(part.claimed.spans().size());
+  for (ForwardSequence& in_forward : forward.sequences) {
+    advances.push_back(plan_advance(*this, self, forward, in_forward));
+    find(in_forward.id)->own.make_room(in_forward.claimed.spans().size());
   }
-  for (std::size_t i = 0; i < forward.parts.size(); ++i) {
-    apply(advances[i], *find(forward.parts[i].id), forward.parts[i]);
+  for (std::size_t i = 0; i < forward.sequences.size(); ++i) {
+    apply(advances[i], *find(forward.sequences[i].id), forward.sequences[i]);
   }
   std::erase(open_forwards, &forward);
   forward.status = Status::kComplete;

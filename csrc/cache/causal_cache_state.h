@@ -142,15 +142,15 @@ struct CausalCache::State {
       KVTRIE_REQUIRES(mutex);
 };
 
-// Rows [row, row + count) of a forward are the positions from `position` of part `part`.
+// Rows [row, row + count) of a forward are the positions from `position` of its `sequence`-th sequence.
 struct ForwardBlock {
   std::uint32_t row = 0, count = 0;
-  std::size_t part = 0;
+  std::size_t sequence = 0;
   std::int32_t position = 0;
 };
 
-// One sequence's share in a forward: the rows [begin, end). Those from `length` on are stored, in `claimed`.
-struct ForwardPart {
+// A sequence in a forward: its rows are the positions [begin, end). Those from `length` on are stored, in `claimed`.
+struct ForwardSequence {
   SequenceId id = 0;
   std::int32_t begin = 0;
   std::uint32_t count = 0;
@@ -172,7 +172,7 @@ struct Forward::State {
   bool standalone = false;  // of start_forward: lets go of what its sequences no longer see when it is complete
   bool was_read = false;    // a layer was attended or got: which rows are causal is settled
   std::uint32_t rows = 0;
-  std::vector<ForwardPart> parts;
+  std::vector<ForwardSequence> sequences;
   std::vector<ForwardBlock> blocks;
   std::vector<std::uint32_t> not_causal;  // ascending rows that see all rows of their sequence
   std::vector<bool> put;                  // per layer index
@@ -183,8 +183,8 @@ struct Forward::State {
   std::uint64_t fresh() const noexcept;  // cells it claims
 };
 
-// causal_forward.cpp: what the rows of a part see, its own rows included; and [first, end) of one row.
-CellSpans history_of(const CausalCache::State& state, const ForwardPart& part) KVTRIE_REQUIRES(state.mutex);
+// causal_forward.cpp: what a sequence's rows see, themselves included; and [first, end) of one row.
+CellSpans history_of(const CausalCache::State& state, const ForwardSequence& in_forward) KVTRIE_REQUIRES(state.mutex);
 ops::RowBounds bounds_of(const CausalCache::State& state, const Forward::State& forward, const ForwardBlock& block,
                          std::uint32_t index);
 PreparedStepPtr prepare(CausalCache::State& state, const Forward::State& forward) KVTRIE_REQUIRES(state.mutex);

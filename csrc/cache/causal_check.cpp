@@ -10,7 +10,7 @@ namespace {
 
 void check_sequence(SequenceId id, const Sequence& sequence, const CausalCache::State& state,
                     std::vector<std::string>& faults) KVTRIE_REQUIRES(state.mutex) {
-  const auto fault = [&](const auto&... parts) { faults.push_back(cat("sequence ", id, ": ", parts...)); };
+  const auto fault = [&](const auto&... values) { faults.push_back(cat("sequence ", id, ": ", values...)); };
   const std::int32_t held = sequence.held_from(), border = sequence.borrowed_end;
   if (sequence.borrowed.counted() != state.is_windowed() || !sequence.own.counted())
     fault("its lists are of another kind");
@@ -41,18 +41,21 @@ void check_forward(const Forward::State& forward, const CausalCache::State& stat
     KVTRIE_REQUIRES(state.mutex) {
   std::uint32_t rows = 0;
   std::set<SequenceId> ids;
-  for (const ForwardPart& part : forward.parts) {
-    rows += part.count;
-    const Sequence* sequence = state.find(part.id);
-    if (!ids.insert(part.id).second) faults.push_back(cat("forward: sequence ", part.id, " has two parts"));
+  for (const ForwardSequence& in_forward : forward.sequences) {
+    rows += in_forward.count;
+    const Sequence* sequence = state.find(in_forward.id);
+    if (!ids.insert(in_forward.id).second)
+      faults.push_back(cat("forward: sequence ", in_forward.id, " is in it twice"));
     if (sequence == nullptr || sequence->forward != &forward) {
-      faults.push_back(cat("forward: sequence ", part.id, " does not know it"));
-    } else if (sequence->length != part.length || part.begin > part.length) {
-      faults.push_back(cat("forward: begins at ", part.begin, ", sequence ", part.id, " ends at ", sequence->length));
+      faults.push_back(cat("forward: sequence ", in_forward.id, " does not know it"));
+    } else if (sequence->length != in_forward.length || in_forward.begin > in_forward.length) {
+      faults.push_back(
+          cat("forward: begins at ", in_forward.begin, ", sequence ", in_forward.id, " ends at ", sequence->length));
     }
-    const bool fresh = part.fresh() > 0;
-    if (part.claimed.length() != part.fresh() || (fresh && part.claimed.begin_position() != part.length)) {
-      faults.push_back(cat("forward: the claim of sequence ", part.id, " is not its rows"));
+    const bool fresh = in_forward.fresh() > 0;
+    if (in_forward.claimed.length() != in_forward.fresh() ||
+        (fresh && in_forward.claimed.begin_position() != in_forward.length)) {
+      faults.push_back(cat("forward: the claim of sequence ", in_forward.id, " is not its rows"));
     }
   }
   if (rows != forward.rows) faults.push_back(cat("forward: counted ", rows, " rows, believed ", forward.rows));

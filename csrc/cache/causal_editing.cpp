@@ -59,10 +59,10 @@ Shift plan_shift(CausalCache::State& state, const CellSpans& alone, const CellSp
       continue;
     }
     const auto end = copied + static_cast<std::int32_t>(span.length);
-    for (const CellSpan& part : slice_spans(fresh.spans(), copied, end)) {
-      const std::int32_t inside = part.position - copied;
-      shift.copies.push_back({span.cell + static_cast<Cell>(inside), part.cell, part.length});
-      shift.tail.append(CellSpan{part.cell, part.length, span.position + inside + delta});
+    for (const CellSpan& copy : slice_spans(fresh.spans(), copied, end)) {
+      const std::int32_t inside = copy.position - copied;
+      shift.copies.push_back({span.cell + static_cast<Cell>(inside), copy.cell, copy.length});
+      shift.tail.append(CellSpan{copy.cell, copy.length, span.position + inside + delta});
     }
     copied = end;
   }
@@ -110,7 +110,7 @@ void require_cells(const CausalCache::State& state, const Sequence& sequence, st
   const auto passed = sequence.passed.lock();
   if (passed) going.push_back(passed.get());
   if (sequence.forward != nullptr) {
-    for (const ForwardPart& part : sequence.forward->parts) going.push_back(&part.claimed);
+    for (const ForwardSequence& in_forward : sequence.forward->sequences) going.push_back(&in_forward.claimed);
   }
   const Cell free = state.pool->free_without(going);
   if (needed <= free) return;

@@ -13,36 +13,36 @@ constexpr const char* kWhere = "causal_cache.forward";
 constexpr std::int32_t kMaxLength = std::numeric_limits<std::int32_t>::max();
 
 void add_block(const CausalCache::State& state, Forward::State& forward, const ForwardRows& rows,
-               std::map<SequenceId, std::size_t>& part_of) KVTRIE_REQUIRES(state.mutex) {
-  const auto [entry, fresh] = part_of.emplace(rows.sequence, forward.parts.size());
+               std::map<SequenceId, std::size_t>& index_of) KVTRIE_REQUIRES(state.mutex) {
+  const auto [entry, fresh] = index_of.emplace(rows.sequence, forward.sequences.size());
   if (fresh) {
     const Sequence* sequence = state.find(rows.sequence);
-    ForwardPart& part = forward.parts.emplace_back();
-    part.id = rows.sequence;
-    part.length = sequence == nullptr ? 0 : sequence->length;
-    require(rows.from >= -1 && rows.from <= part.length, kWhere, "from of sequence ", rows.sequence, ": got ",
-            rows.from, ", allowed 0 to ", part.length, ", or -1 for its length");
-    part.begin = rows.from < 0 ? part.length : rows.from;
-    part.sees_from = state.options.visibility.floor(part.begin);
-    if (sequence != nullptr && sequence->held_from() > part.sees_from) {
-      state.fail_incomplete(*sequence, part.begin, kWhere);
+    ForwardSequence& in_forward = forward.sequences.emplace_back();
+    in_forward.id = rows.sequence;
+    in_forward.length = sequence == nullptr ? 0 : sequence->length;
+    require(rows.from >= -1 && rows.from <= in_forward.length, kWhere, "from of sequence ", rows.sequence, ": got ",
+            rows.from, ", allowed 0 to ", in_forward.length, ", or -1 for its length");
+    in_forward.begin = rows.from < 0 ? in_forward.length : rows.from;
+    in_forward.sees_from = state.options.visibility.floor(in_forward.begin);
+    if (sequence != nullptr && sequence->held_from() > in_forward.sees_from) {
+      state.fail_incomplete(*sequence, in_forward.begin, kWhere);
     }
   }
-  ForwardPart& part = forward.parts[entry->second];
+  ForwardSequence& in_forward = forward.sequences[entry->second];
   require(rows.count >= 1, kWhere, "rows of sequence ", rows.sequence, ": got 0, allowed 1 or more");
-  require(rows.count <= static_cast<std::uint32_t>(kMaxLength - part.end()), kWhere, "rows of sequence ", rows.sequence,
-          ": got ", rows.count, " after ", part.end(), ", allowed up to position ", kMaxLength);
-  forward.blocks.push_back({forward.rows, rows.count, entry->second, part.end()});
-  part.count += rows.count;
+  require(rows.count <= static_cast<std::uint32_t>(kMaxLength - in_forward.end()), kWhere, "rows of sequence ",
+          rows.sequence, ": got ", rows.count, " after ", in_forward.end(), ", allowed up to position ", kMaxLength);
+  forward.blocks.push_back({forward.rows, rows.count, entry->second, in_forward.end()});
+  in_forward.count += rows.count;
   forward.rows += rows.count;
 }
 
 std::vector<RowRun> runs_of(const Forward::State& forward) {
   std::vector<RowRun> runs;
   for (const ForwardBlock& block : forward.blocks) {
-    const ForwardPart& part = forward.parts[block.part];
+    const ForwardSequence& in_forward = forward.sequences[block.sequence];
     const auto end = block.position + static_cast<std::int32_t>(block.count);
-    for (const CellSpan& span : slice_spans(part.claimed.spans(), block.position, end)) {
+    for (const CellSpan& span : slice_spans(in_forward.claimed.spans(), block.position, end)) {
       runs.push_back({block.row + static_cast<std::uint32_t>(span.position - block.position), span.cell, span.length});
     }
   }
@@ -55,27 +55,29 @@ void append_spans(CellSpans& spans, const CellSpans& more) {
 
 }  // namespace
 
-CellSpans history_of(const CausalCache::State& state, const ForwardPart& part) {
-  const Sequence& sequence = state.known(part.id, kWhere);
+CellSpans history_of(const CausalCache::State& state, const ForwardSequence& in_forward) {
+  const Sequence& sequence = state.known(in_forward.id, kWhere);
   CellSpans spans;
-  if (part.passed)
-    spans = slice_spans(part.passed->spans(), part.sees_from, std::min(sequence.held_from(), part.end()));
-  append_spans(spans, slice_spans(sequence.history(), part.sees_from, part.end()));
-  append_spans(spans, part.claimed.spans());
+  if (in_forward.passed) {
+    const std::int32_t passed_end = std::min(sequence.held_from(), in_forward.end());
+    spans = slice_spans(in_forward.passed->spans(), in_forward.sees_from, passed_end);
+  }
+  append_spans(spans, slice_spans(sequence.history(), in_forward.sees_from, in_forward.end()));
+  append_spans(spans, in_forward.claimed.spans());
   return spans;
 }
 
 ops::RowBounds bounds_of(const CausalCache::State& state, const Forward::State& forward, const ForwardBlock& block,
                          std::uint32_t index) {
   const std::int32_t position = block.position + static_cast<std::int32_t>(index);
-  const std::int32_t end = forward.causal(block.row + index) ? position + 1 : forward.parts[block.part].end();
+  const std::int32_t end = forward.causal(block.row + index) ? position + 1 : forward.sequences[block.sequence].end();
   return {state.options.visibility.floor(position), end};
 }
 
 // The plan of all blocks, each with the keys that its rows see.
 PreparedStepPtr prepare(CausalCache::State& state, const Forward::State& forward) {
   std::vector<CellSpans> histories;
-  for (const ForwardPart& part : forward.parts) histories.push_back(history_of(state, part));
+  for (const ForwardSequence& in_forward : forward.sequences) histories.push_back(history_of(state, in_forward));
   const bool all_causal = !state.is_windowed() && forward.not_causal.empty();
   std::vector<CellSpans> keys;
   std::vector<std::vector<ops::RowBounds>> bounds(forward.blocks.size());
@@ -89,7 +91,7 @@ PreparedStepPtr prepare(CausalCache::State& state, const Forward::State& forward
       end = std::max(end, bounds[i].back().end);
     }
     const std::int32_t begin = all_causal ? 0 : bounds[i].front().first;
-    keys.push_back(slice_spans(histories[block.part], begin, end));
+    keys.push_back(slice_spans(histories[block.sequence], begin, end));
     queries.push_back({block.row, block.count, block.position, keys.back(), bounds[i]});
   }
   return state.store->prepare(runs_of(forward), queries, forward.rows);
@@ -118,8 +120,8 @@ std::unique_ptr<Forward::State> lay_out(const std::shared_ptr<CausalCache::State
   forward->status = Status::kDropped;  // until everything is in place
   forward->owner = owner;
   forward->put.assign(owner->layer_index.size(), false);
-  std::map<SequenceId, std::size_t> part_of;
-  for (const ForwardRows& rows : wanted) add_block(*owner, *forward, rows, part_of);
+  std::map<SequenceId, std::size_t> index_of;
+  for (const ForwardRows& rows : wanted) add_block(*owner, *forward, rows, index_of);
   return forward;
 }
 
@@ -129,11 +131,12 @@ using PassedLists = std::vector<std::shared_ptr<SpanList>>;
 PassedLists ending_with(const CausalCache::State& state, const Forward::State& forward, const Forward::State* before)
     KVTRIE_REQUIRES(state.mutex) {
   PassedLists lists;
-  for (const ForwardPart& part : forward.parts) {
-    const Sequence* sequence = state.find(part.id);
+  for (const ForwardSequence& in_forward : forward.sequences) {
+    const Sequence* sequence = state.find(in_forward.id);
     if (sequence != nullptr) lists.push_back(sequence->passed.lock());
   }
-  for (std::size_t i = 0; before != nullptr && i < before->parts.size(); ++i) lists.push_back(before->parts[i].passed);
+  for (std::size_t i = 0; before != nullptr && i < before->sequences.size(); ++i)
+    lists.push_back(before->sequences[i].passed);
   std::erase_if(lists, [](const auto& list) { return list == nullptr || list->empty(); });
   std::sort(lists.begin(), lists.end());
   lists.erase(std::unique(lists.begin(), lists.end()), lists.end());
@@ -145,8 +148,8 @@ void require_room(const CausalCache::State& state, const Forward::State& forward
                   const Forward::State* replaced) {
   std::vector<const SpanList*> going;
   for (const auto& list : ending) going.push_back(list.get());
-  for (std::size_t i = 0; replaced != nullptr && i < replaced->parts.size(); ++i) {
-    if (!replaced->parts[i].claimed.empty()) going.push_back(&replaced->parts[i].claimed);
+  for (std::size_t i = 0; replaced != nullptr && i < replaced->sequences.size(); ++i) {
+    if (!replaced->sequences[i].claimed.empty()) going.push_back(&replaced->sequences[i].claimed);
   }
   const std::uint64_t needed = forward.fresh();
   const Cell free = going.empty() ? state.pool->free_cells() : state.pool->free_without(going);
@@ -162,23 +165,24 @@ ForwardPtr open_forward(CausalCache::State& state, std::unique_ptr<Forward::Stat
     KVTRIE_REQUIRES(state.mutex) {
   Forward::State& forward = *fresh;
   OpenedHere opened{state, {}};
-  opened.ids.reserve(forward.parts.size());
+  opened.ids.reserve(forward.sequences.size());
   state.open_forwards.reserve(state.open_forwards.size() + 1);
   ForwardPtr result = std::make_shared<Forward>(std::move(fresh));
   const auto let_go = [&] {
     for (const auto& list : ending) list->clear();
   };
   if (forward.fresh() > state.pool->free_cells()) let_go();
-  for (ForwardPart& part : forward.parts) {
-    if (state.find(part.id) == nullptr) opened.ids.push_back(part.id);
-    Sequence& sequence = state.open(part.id);
-    part.claimed = state.pool->claim(part.fresh(), part.length, sequence.after(), sequence.reservation, state.growth);
-    state.take_over(part.claimed, sequence);
-    part.epoch = sequence.epoch;
-    part.layout = sequence.layout;
+  for (ForwardSequence& in_forward : forward.sequences) {
+    if (state.find(in_forward.id) == nullptr) opened.ids.push_back(in_forward.id);
+    Sequence& sequence = state.open(in_forward.id);
+    in_forward.claimed =
+        state.pool->claim(in_forward.fresh(), in_forward.length, sequence.after(), sequence.reservation, state.growth);
+    state.take_over(in_forward.claimed, sequence);
+    in_forward.epoch = sequence.epoch;
+    in_forward.layout = sequence.layout;
   }
   let_go();
-  for (const ForwardPart& part : forward.parts) state.find(part.id)->forward = &forward;
+  for (const ForwardSequence& in_forward : forward.sequences) state.find(in_forward.id)->forward = &forward;
   state.open_forwards.push_back(&forward);
   forward.status = Status::kOpen;
   return result;
@@ -216,7 +220,7 @@ bool Forward::State::causal(std::uint32_t row) const noexcept {
 
 std::uint64_t Forward::State::fresh() const noexcept {
   std::uint64_t cells = 0;
-  for (const ForwardPart& part : parts) cells += part.fresh();
+  for (const ForwardSequence& in_forward : sequences) cells += in_forward.fresh();
   return cells;
 }
 
@@ -243,9 +247,9 @@ void CausalCache::State::take_over(const SpanList& claimed, const Sequence& sequ
 bool CausalCache::State::drop(Forward::State& forward) noexcept {
   if (forward.status != Status::kOpen) return false;
   std::erase(open_forwards, &forward);
-  for (ForwardPart& part : forward.parts) {
-    find(part.id)->forward = nullptr;
-    part.claimed.clear();
+  for (ForwardSequence& in_forward : forward.sequences) {
+    find(in_forward.id)->forward = nullptr;
+    in_forward.claimed.clear();
   }
   forward.step.reset();
   forward.status = Status::kDropped;  // last: its owner may let it end in another thread from now on
@@ -255,7 +259,7 @@ bool CausalCache::State::drop(Forward::State& forward) noexcept {
 bool CausalCache::State::discard(Forward::State& forward) noexcept {
   if (forward.status == Status::kComplete) return false;
   const bool was_open = drop(forward);
-  for (const ForwardPart& part : forward.parts) forget_if_empty(part.id);
+  for (const ForwardSequence& in_forward : forward.sequences) forget_if_empty(in_forward.id);
   return was_open;
 }
 

@@ -40,7 +40,7 @@ class Columns {
     std::uint64_t column;
   };
 
-  // fresh(part) for the parts of `span` that no run covers.
+  // fresh(run) for each run of `span` that was not added yet.
   template <class Fresh>
   void walk(const CellSpan& span, Fresh fresh) {
     for (Cell cell = span.cell; cell < span.end_cell();) {
@@ -75,7 +75,7 @@ void write_mask(std::span<float> mask, const CausalCache::State& state, const Fo
     for (std::uint32_t i = 0; i < block.count; ++i) {
       const ops::RowBounds bounds = bounds_of(state, forward, block, i);
       float* row = mask.data() + (block.row + i) * columns.count();
-      for (const CellSpan& span : histories[block.part]) {
+      for (const CellSpan& span : histories[block.sequence]) {
         columns.visit(span, [&](std::uint64_t column, std::uint32_t length, std::int32_t position) {
           show(row + column, position, length, bounds);
         });
@@ -92,8 +92,8 @@ CausalCache::History CausalCache::get(Forward& forward, std::int32_t layer) {
   const std::uint32_t index = require_readable(state_, open, layer, "causal_cache.get");
   std::vector<CellSpans> histories;
   Columns columns;
-  for (const ForwardPart& part : open.parts) {
-    histories.push_back(history_of(*state_, part));
+  for (const ForwardSequence& in_forward : open.sequences) {
+    histories.push_back(history_of(*state_, in_forward));
     for (const CellSpan& span : histories.back()) columns.add(span);
   }
   History history;

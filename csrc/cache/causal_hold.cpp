@@ -23,9 +23,10 @@ std::optional<CausalHold> CausalHold::again(CausalCache& cache, Forward& forward
   const Forward::State& seen = *hold.forward_;
   hold.state_->mutex.assert_held();  // by its lock
   if (seen.status != Status::kComplete || seen.step == nullptr || hold.state_->damaged) return std::nullopt;
-  for (const ForwardPart& part : seen.parts) {
-    const Sequence* sequence = hold.state_->find(part.id);
-    const bool same = sequence != nullptr && sequence->epoch == part.epoch && sequence->layout == part.layout;
+  for (const ForwardSequence& in_forward : seen.sequences) {
+    const Sequence* sequence = hold.state_->find(in_forward.id);
+    const bool same =
+        sequence != nullptr && sequence->epoch == in_forward.epoch && sequence->layout == in_forward.layout;
     if (!same) return std::nullopt;
   }
   return hold;

@@ -101,7 +101,7 @@ std::uint32_t CausalCache::live_cells(std::span<const SpanList* const> also) con
     if (const auto passed = sequence.passed.lock()) add(passed->spans());
   }
   for (const Forward::State* forward : state_->open_forwards) {
-    for (const ForwardPart& part : forward->parts) add(part.claimed.spans());
+    for (const ForwardSequence& in_forward : forward->sequences) add(in_forward.claimed.spans());
   }
   {
     const MutexLock snapshots(state_->registry);

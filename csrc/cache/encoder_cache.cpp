@@ -71,7 +71,7 @@ std::int32_t EncoderCache::State::length(SequenceId id) const {
   if (sequence == nullptr) return 0;
   const EncoderForward::State* forward = sequence->forward;
   if (forward == nullptr || forward->status != EncoderForward::State::Status::kText) return sequence->length;
-  return std::max(sequence->length, forward->part_of(id)->end);
+  return std::max(sequence->length, forward->find(id)->end);
 }
 
 void EncoderCache::State::let_go(EncoderSequence& sequence) noexcept {

@@ -26,7 +26,7 @@ void check_sequence(SequenceId id, const EncoderSequence& sequence, const Encode
     faults.push_back(cat(who, ": its item stands at ", sequence.position, " of ", sequence.length));
   }
   const EncoderForward::State* forward = sequence.forward;
-  if (forward != nullptr && (forward != state.unended() || forward->part_of(id) == nullptr)) {
+  if (forward != nullptr && (forward != state.unended() || forward->find(id) == nullptr)) {
     faults.push_back(cat(who, ": its forward is not open"));
   }
   const EncoderSchedule& schedule = sequence.schedule;
@@ -38,13 +38,13 @@ void check_sequence(SequenceId id, const EncoderSequence& sequence, const Encode
 void check_forward(const EncoderForward::State& forward, const EncoderCache::State& state, Faults& faults)
     KVTRIE_REQUIRES(state.mutex) {
   std::uint32_t rows = 0, items = 0;
-  for (const EncoderPart& part : forward.parts) {
-    const std::string who = cat("forward: sequence ", part.id);
-    const EncoderSequence* sequence = state.find(part.id);
+  for (const EncoderForwardSequence& in_forward : forward.sequences) {
+    const std::string who = cat("forward: sequence ", in_forward.id);
+    const EncoderSequence* sequence = state.find(in_forward.id);
     if (sequence == nullptr || sequence->forward != &forward) faults.push_back(cat(who, " does not know it"));
-    check_labels(part.claimed.spans(), who, faults);
-    rows += static_cast<std::uint32_t>(part.end - part.begin);
-    items += part.claimed.length();
+    check_labels(in_forward.claimed.spans(), who, faults);
+    rows += static_cast<std::uint32_t>(in_forward.end - in_forward.begin);
+    items += in_forward.claimed.length();
   }
   if (rows != forward.rows) faults.push_back(cat("forward: counted ", rows, " rows, believed ", forward.rows));
   if (items != forward.item_rows) faults.push_back(cat("forward: claimed ", items, ", believed ", forward.item_rows));

@@ -16,27 +16,27 @@ constexpr const char* kWhere = "encoder_cache.start_forward";
 constexpr std::int32_t kMaxLength = std::numeric_limits<std::int32_t>::max();
 
 void add_row(const CacheState& state, ForwardState& forward, std::int32_t position, SequenceId id,
-             std::map<SequenceId, std::size_t>& part_of) KVTRIE_REQUIRES(state.mutex) {
+             std::map<SequenceId, std::size_t>& index_of) KVTRIE_REQUIRES(state.mutex) {
   require(id >= 0 && id < kFirstOpenedSequence, kWhere, "sequences: got ", id, " in row ", forward.rows,
           ", allowed 0 to ", kFirstOpenedSequence - 1);
-  const auto [entry, fresh] = part_of.emplace(id, forward.parts.size());
+  const auto [entry, fresh] = index_of.emplace(id, forward.sequences.size());
   if (fresh) {
     const std::int32_t length = state.length(id);
     require(position >= 0 && position <= length, kWhere, "positions: got ", position, " in row ", forward.rows,
             ", allowed 0 to ", length, ", the length of sequence ", id);
-    EncoderPart& part = forward.parts.emplace_back();
-    part.id = id;
-    part.begin = part.end = position;
+    EncoderForwardSequence& in_forward = forward.sequences.emplace_back();
+    in_forward.id = id;
+    in_forward.begin = in_forward.end = position;
   }
-  EncoderPart& part = forward.parts[entry->second];
-  require(position == part.end && position < kMaxLength, kWhere, "positions: got ", position, " in row ", forward.rows,
-          ", allowed ", part.end, " to continue sequence ", id);
-  if (forward.blocks.empty() || forward.blocks.back().part != entry->second) {
+  EncoderForwardSequence& in_forward = forward.sequences[entry->second];
+  require(position == in_forward.end && position < kMaxLength, kWhere, "positions: got ", position, " in row ",
+          forward.rows, ", allowed ", in_forward.end, " to continue sequence ", id);
+  if (forward.blocks.empty() || forward.blocks.back().sequence != entry->second) {
     forward.blocks.push_back({forward.rows, 0, entry->second, position});
   }
   ++forward.blocks.back().count;
   ++forward.rows;
-  ++part.end;
+  ++in_forward.end;
 }
 
 std::unique_ptr<ForwardState> lay_out(const std::shared_ptr<CacheState>& owner, std::span<const std::int32_t> positions,
@@ -44,9 +44,9 @@ std::unique_ptr<ForwardState> lay_out(const std::shared_ptr<CacheState>& owner, 
   auto forward = std::make_unique<ForwardState>();
   forward->owner = owner;
   forward->put.assign(owner->layers.size(), false);
-  std::map<SequenceId, std::size_t> part_of;
+  std::map<SequenceId, std::size_t> index_of;
   for (std::size_t row = 0; row < positions.size(); ++row) {
-    add_row(*owner, *forward, positions[row], sequences[row], part_of);
+    add_row(*owner, *forward, positions[row], sequences[row], index_of);
   }
   return forward;
 }
@@ -55,11 +55,13 @@ std::uint64_t check_items(const ForwardState& forward, std::span<const EncoderIt
   std::set<SequenceId> ids;
   std::uint64_t cells = 0;
   for (const EncoderItem& item : items) {
-    const EncoderPart* part = forward.part_of(item.sequence);
-    require(part != nullptr, where, "items: got one for sequence ", item.sequence, ", which has no row in this step");
+    const EncoderForwardSequence* in_forward = forward.find(item.sequence);
+    require(in_forward != nullptr, where, "items: got one for sequence ", item.sequence,
+            ", which has no row in this step");
     require(ids.insert(item.sequence).second, where, "items: got two for sequence ", item.sequence, ", allowed one");
-    require(item.position >= part->begin && item.position < part->end, where, "items: got position ", item.position,
-            " for sequence ", item.sequence, ", allowed ", part->begin, " to ", part->end - 1, " as its rows have");
+    require(item.position >= in_forward->begin && item.position < in_forward->end, where, "items: got position ",
+            item.position, " for sequence ", item.sequence, ", allowed ", in_forward->begin, " to ",
+            in_forward->end - 1, " as its rows have");
     require(item.cells >= 1, where, "items: got 0 cells for sequence ", item.sequence, ", allowed 1 or more");
     cells += item.cells;
   }
@@ -71,7 +73,7 @@ void require_room(const CacheState& state, std::uint64_t needed, const ForwardSt
   if (needed == 0) return;
   std::vector<const SpanList*> going;
   if (replaced != nullptr) {
-    for (const EncoderPart& part : replaced->parts) going.push_back(&part.claimed);
+    for (const EncoderForwardSequence& in_forward : replaced->sequences) going.push_back(&in_forward.claimed);
   }
   const Cell free = state.pool->free_without(going);
   if (needed <= free) return;
@@ -96,17 +98,17 @@ EncoderForwardPtr begin(CacheState& state, std::unique_ptr<ForwardState> planned
                         std::uint64_t cells, ForwardState* before) KVTRIE_REQUIRES(state.mutex) {
   ForwardState& forward = *planned;
   OpenedHere opened{state, {}};
-  opened.ids.reserve(forward.parts.size());
+  opened.ids.reserve(forward.sequences.size());
   EncoderForwardPtr result = std::make_shared<EncoderForward>(std::move(planned));
-  for (EncoderPart& part : forward.parts) {
-    if (state.find(part.id) == nullptr) opened.ids.push_back(part.id);
-    part.epoch = state.open(part.id).epoch;
+  for (EncoderForwardSequence& in_forward : forward.sequences) {
+    if (state.find(in_forward.id) == nullptr) opened.ids.push_back(in_forward.id);
+    in_forward.epoch = state.open(in_forward.id).epoch;
   }
   forward.status = Status::kText;
   if (before != nullptr && cells > state.pool->free_cells()) state.end(*before);
   if (!items.empty()) claim_items(state, forward, items, kWhere);
   if (state.unended() != nullptr) state.end(*before);
-  for (const EncoderPart& part : forward.parts) state.find(part.id)->forward = &forward;
+  for (const EncoderForwardSequence& in_forward : forward.sequences) state.find(in_forward.id)->forward = &forward;
   if (before != nullptr) state.forget_empty(*before);
   return result;
 }
@@ -114,23 +116,24 @@ EncoderForwardPtr begin(CacheState& state, std::unique_ptr<ForwardState> planned
 // What completion changes, made before it changes anything.
 using Captured = std::vector<EncoderCache::SnapshotPtr>;
 
-Captured captured_by(const CacheState& state, const ForwardState& forward, const EncoderPart& part)
+Captured captured_by(const CacheState& state, const ForwardState& forward, const EncoderForwardSequence& in_forward)
     KVTRIE_REQUIRES(state.mutex) {
-  const EncoderSequence& sequence = *state.find(part.id);
-  const bool brings = !part.claimed.empty();
-  const CellSpans& cells = brings ? part.claimed.spans() : sequence.cells.spans();
-  const std::int32_t position = brings ? part.item_position : sequence.position;
-  return state.capture(sequence, cells, position, std::max(sequence.length, part.end), forward.owner.lock());
+  const EncoderSequence& sequence = *state.find(in_forward.id);
+  const bool brings = !in_forward.claimed.empty();
+  const CellSpans& cells = brings ? in_forward.claimed.spans() : sequence.cells.spans();
+  const std::int32_t position = brings ? in_forward.item_position : sequence.position;
+  return state.capture(sequence, cells, position, std::max(sequence.length, in_forward.end), forward.owner.lock());
 }
 
-void advance(CacheState& state, EncoderPart& part, Captured& captured) noexcept KVTRIE_REQUIRES(state.mutex) {
-  EncoderSequence& sequence = *state.find(part.id);
-  sequence.length = std::max(sequence.length, part.end);
+void advance(CacheState& state, EncoderForwardSequence& in_forward, Captured& captured) noexcept
+    KVTRIE_REQUIRES(state.mutex) {
+  EncoderSequence& sequence = *state.find(in_forward.id);
+  sequence.length = std::max(sequence.length, in_forward.end);
   sequence.forward = nullptr;
-  if (!part.claimed.empty()) {
-    sequence.cells = std::move(part.claimed);
-    sequence.position = part.item_position;
-    part.epoch = sequence.epoch = ++state.stamp;
+  if (!in_forward.claimed.empty()) {
+    sequence.cells = std::move(in_forward.claimed);
+    sequence.position = in_forward.item_position;
+    in_forward.epoch = sequence.epoch = ++state.stamp;
   }
   EncoderSchedule& schedule = sequence.schedule;
   for (EncoderCache::SnapshotPtr& snapshot : captured) {
@@ -145,17 +148,17 @@ void claim_items(CacheState& state, ForwardState& forward, std::span<const Encod
   const std::uint64_t cells = check_items(forward, items, where);
   require_room(state, cells, nullptr, where);
   std::vector<SpanList> claims;
-  std::vector<std::size_t> item_parts;
+  std::vector<std::size_t> bringing;
   for (const EncoderItem& item : items) {
     Reservation none;
     claims.push_back(state.pool->claim(item.cells, 0, 0, none, 0));
-    item_parts.push_back(static_cast<std::size_t>(forward.part_of(item.sequence) - forward.parts.data()));
+    bringing.push_back(static_cast<std::size_t>(forward.find(item.sequence) - forward.sequences.data()));
   }
-  forward.item_parts = std::move(item_parts);
+  forward.bringing = std::move(bringing);
   for (std::size_t i = 0; i < items.size(); ++i) {
-    EncoderPart& part = forward.parts[forward.item_parts[i]];
-    part.claimed = std::move(claims[i]);
-    part.item_position = items[i].position;
+    EncoderForwardSequence& in_forward = forward.sequences[forward.bringing[i]];
+    in_forward.claimed = std::move(claims[i]);
+    in_forward.item_position = items[i].position;
   }
   forward.item_rows = static_cast<std::uint32_t>(cells);
   forward.brings = true;
@@ -165,9 +168,10 @@ void claim_items(CacheState& state, ForwardState& forward, std::span<const Encod
 
 // ---- state --------------------------------------------------------------------------------------------------------
 
-const EncoderPart* EncoderForward::State::part_of(SequenceId id) const noexcept {
-  const auto part = std::find_if(parts.begin(), parts.end(), [id](const EncoderPart& each) { return each.id == id; });
-  return part == parts.end() ? nullptr : &*part;
+const EncoderForwardSequence* EncoderForward::State::find(SequenceId id) const noexcept {
+  const auto found = std::find_if(sequences.begin(), sequences.end(),
+                                  [id](const EncoderForwardSequence& each) { return each.id == id; });
+  return found == sequences.end() ? nullptr : &*found;
 }
 
 ForwardState* CacheState::unended() const noexcept {
@@ -189,24 +193,25 @@ void CacheState::end(ForwardState& forward) {
 }
 
 void CacheState::forget_empty(const ForwardState& forward, SequenceId kept) noexcept {
-  for (const EncoderPart& part : forward.parts) {
-    if (part.id != kept) forget_if_empty(part.id);
+  for (const EncoderForwardSequence& in_forward : forward.sequences) {
+    if (in_forward.id != kept) forget_if_empty(in_forward.id);
   }
 }
 
 void CacheState::complete(ForwardState& forward) {
   std::vector<Captured> captured;
-  for (const EncoderPart& part : forward.parts) captured.push_back(captured_by(*this, forward, part));
-  for (std::size_t i = 0; i < forward.parts.size(); ++i) advance(*this, forward.parts[i], captured[i]);
+  for (const EncoderForwardSequence& in_forward : forward.sequences)
+    captured.push_back(captured_by(*this, forward, in_forward));
+  for (std::size_t i = 0; i < forward.sequences.size(); ++i) advance(*this, forward.sequences[i], captured[i]);
   forward.status = Status::kComplete;
 }
 
 void CacheState::drop(ForwardState& forward) noexcept {
   if (forward.status != Status::kText && forward.status != Status::kOpen) return;
   forward.status = Status::kDropped;
-  for (EncoderPart& part : forward.parts) {
-    find(part.id)->forward = nullptr;
-    part.claimed.clear();
+  for (EncoderForwardSequence& in_forward : forward.sequences) {
+    find(in_forward.id)->forward = nullptr;
+    in_forward.claimed.clear();
   }
   forward.step.reset();
 }
@@ -222,7 +227,7 @@ std::uint32_t EncoderForward::rows() const noexcept { return state_->rows; }
 bool EncoderForward::brings_items() const noexcept { return state_->brings; }
 
 bool EncoderForward::may_bring_item() const noexcept {
-  return state_->status == Status::kText && state_->parts.size() == 1;
+  return state_->status == Status::kText && state_->sequences.size() == 1;
 }
 
 bool EncoderForward::complete() const noexcept {

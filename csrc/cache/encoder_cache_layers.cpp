@@ -12,9 +12,10 @@ using ForwardState = EncoderForward::State;
 using Status = ForwardState::Status;
 using CacheState = EncoderCache::State;
 
-// The cells of the item that the rows of a part see, in a forward that is not dropped; empty without one.
-const CellSpans& seen_by(const CacheState& state, const EncoderPart& part) KVTRIE_REQUIRES(state.mutex) {
-  return part.claimed.empty() ? state.find(part.id)->cells.spans() : part.claimed.spans();
+// The cells of the item that a sequence's rows see, in a forward that is not dropped; empty without one.
+const CellSpans& seen_by(const CacheState& state, const EncoderForwardSequence& in_forward)
+    KVTRIE_REQUIRES(state.mutex) {
+  return in_forward.claimed.empty() ? state.find(in_forward.id)->cells.spans() : in_forward.claimed.spans();
 }
 
 std::uint32_t count_of(const CellSpans& cells) {
@@ -24,8 +25,8 @@ std::uint32_t count_of(const CellSpans& cells) {
 std::vector<RowRun> runs_of(const ForwardState& forward) {
   std::vector<RowRun> runs;
   std::uint32_t row = 0;
-  for (const std::size_t index : forward.item_parts) {
-    for (const CellSpan& span : forward.parts[index].claimed.spans()) {
+  for (const std::size_t index : forward.bringing) {
+    for (const CellSpan& span : forward.sequences[index].claimed.spans()) {
       runs.push_back({row, span.cell, span.length});
       row += span.length;
     }
@@ -39,7 +40,7 @@ PreparedStepPtr prepare(CacheState& state, const ForwardState& forward) KVTRIE_R
   bounds.reserve(forward.blocks.size());
   std::vector<ops::QueryRows> queries;
   for (const EncoderBlock& block : forward.blocks) {
-    const CellSpans& cells = seen_by(state, forward.parts[block.part]);
+    const CellSpans& cells = seen_by(state, forward.sequences[block.sequence]);
     bounds.emplace_back(block.count, ops::RowBounds{0, static_cast<std::int32_t>(count_of(cells))});
     queries.push_back({block.row, block.count, block.position, cells, bounds.back()});
   }
@@ -58,10 +59,10 @@ std::uint32_t require_readable(const std::shared_ptr<CacheState>& state, Forward
   state->require_sound(where);
   const std::uint32_t index = state->index_of(layer, where);
   require(!forward.brings || forward.put[index], where, "layer: got ", layer, ", which was not put in this forward");
-  for (const EncoderPart& part : forward.parts) {
-    const EncoderSequence* sequence = state->find(part.id);
-    if (sequence != nullptr && sequence->epoch == part.epoch) continue;
-    fail(ErrorKind::kClosed, where, "the item of sequence ", part.id, " changed since this forward");
+  for (const EncoderForwardSequence& in_forward : forward.sequences) {
+    const EncoderSequence* sequence = state->find(in_forward.id);
+    if (sequence != nullptr && sequence->epoch == in_forward.epoch) continue;
+    fail(ErrorKind::kClosed, where, "the item of sequence ", in_forward.id, " changed since this forward");
   }
   if (forward.step == nullptr || forward.layout != state->layout) {
     forward.step = prepare(*state, forward);
@@ -72,12 +73,12 @@ std::uint32_t require_readable(const std::shared_ptr<CacheState>& state, Forward
 
 // What the first put of a forward without items brings.
 EncoderItem item_of(const ForwardState& forward, const Tensor& k, const char* where) {
-  require(forward.parts.size() == 1, where, "items: got none for a step of ", forward.parts.size(),
+  require(forward.sequences.size() == 1, where, "items: got none for a step of ", forward.sequences.size(),
           " sequences, allowed without only for one: say in start_forward which cells are whose");
   require(k.defined() && k.rank() == 3 && k.dim(0) >= 1 && k.dim(0) <= std::numeric_limits<std::int32_t>::max(), where,
           "k: got ", k.defined() ? to_string(k.shape()) : "nothing", ", allowed [1 or more cells, kv_heads, dim]");
-  const EncoderPart& part = forward.parts.front();
-  return {part.id, part.begin, static_cast<std::uint32_t>(k.dim(0))};
+  const EncoderForwardSequence& in_forward = forward.sequences.front();
+  return {in_forward.id, in_forward.begin, static_cast<std::uint32_t>(k.dim(0))};
 }
 
 // Makes a forward of text again of one whose first put failed.
@@ -86,8 +87,8 @@ class FirstPut {
   explicit FirstPut(ForwardState& forward) noexcept : forward_(&forward) {}
   ~FirstPut() {
     if (forward_ == nullptr) return;
-    for (EncoderPart& part : forward_->parts) part.claimed.clear();
-    forward_->item_parts.clear();
+    for (EncoderForwardSequence& in_forward : forward_->sequences) in_forward.claimed.clear();
+    forward_->bringing.clear();
     forward_->item_rows = 0;
     forward_->brings = false;
     forward_->status = Status::kText;
@@ -113,7 +114,7 @@ void store_layer(CacheState& state, ForwardState& forward, std::uint32_t index, 
   ++forward.puts;
 }
 
-// The items of all parts, each once, and the column where each part's begins.
+// The items of all sequences, each once, and the column where each sequence's begins.
 struct Columns {
   CellSpans spans;
   std::vector<std::uint32_t> begin;
@@ -123,8 +124,8 @@ struct Columns {
 Columns columns_of(const CacheState& state, const ForwardState& forward) KVTRIE_REQUIRES(state.mutex) {
   Columns columns;
   std::map<Cell, std::uint32_t> placed;  // first cell of an item -> column; items share all cells or none
-  for (const EncoderPart& part : forward.parts) {
-    const CellSpans& cells = seen_by(state, part);
+  for (const EncoderForwardSequence& in_forward : forward.sequences) {
+    const CellSpans& cells = seen_by(state, in_forward);
     const auto [entry, fresh] = placed.emplace(cells.empty() ? UINT32_MAX : cells.front().cell, columns.count);
     columns.begin.push_back(entry->second);
     if (!fresh) continue;
@@ -147,9 +148,9 @@ Tensor mask_of(const CacheState& state, const ForwardState& forward, const Colum
   const auto values = mask.host_span<float>();
   std::fill(values.begin(), values.end(), -std::numeric_limits<float>::infinity());
   for (const EncoderBlock& block : forward.blocks) {
-    const std::uint32_t count = count_of(seen_by(state, forward.parts[block.part]));
+    const std::uint32_t count = count_of(seen_by(state, forward.sequences[block.sequence]));
     for (std::uint32_t row = block.row; row < block.row + block.count; ++row) {
-      const auto first = values.begin() + std::ptrdiff_t{row} * columns.count + columns.begin[block.part];
+      const auto first = values.begin() + std::ptrdiff_t{row} * columns.count + columns.begin[block.sequence];
       std::fill(first, first + count, 0.0f);
     }
   }

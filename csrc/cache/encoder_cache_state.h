@@ -93,15 +93,15 @@ struct EncoderCache::State {
       KVTRIE_REQUIRES(mutex);
 };
 
-// Rows [row, row + count) of a forward are the positions from `position` of part `part`.
+// Rows [row, row + count) of a forward are the positions from `position` of its `sequence`-th sequence.
 struct EncoderBlock {
   std::uint32_t row = 0, count = 0;
-  std::size_t part = 0;
+  std::size_t sequence = 0;
   std::int32_t position = 0;
 };
 
-// One sequence's share in a forward: rows at the positions [begin, end).
-struct EncoderPart {
+// A sequence in a forward: its rows are the positions [begin, end).
+struct EncoderForwardSequence {
   SequenceId id = 0;
   std::int32_t begin = 0, end = 0;
   std::int32_t item_position = 0;  // of the item that it brings; counts while there is one
@@ -116,15 +116,15 @@ struct EncoderForward::State {
   std::atomic<Status> status = Status::kDropped;
   std::atomic<bool> brings = false;
   std::uint32_t rows = 0, item_rows = 0;  // of text; of put()
-  std::vector<EncoderPart> parts;
+  std::vector<EncoderForwardSequence> sequences;
   std::vector<EncoderBlock> blocks;
-  std::vector<std::size_t> item_parts;  // the parts that bring items, in the order of put()'s rows
-  std::vector<bool> put;                // per layer index
+  std::vector<std::size_t> bringing;  // the sequences that bring items, in the order of put()'s rows
+  std::vector<bool> put;              // per layer index
   std::size_t puts = 0;
   PreparedStepPtr step;  // null until it is needed
   std::uint64_t layout = 0;
 
-  const EncoderPart* part_of(SequenceId id) const noexcept;
+  const EncoderForwardSequence* find(SequenceId id) const noexcept;
 };
 
 // encoder_cache_forward.cpp: claims the items of a forward that has none yet, which is kOpen then. Strong.

@@ -19,7 +19,7 @@ Cell CausalCache::free_for_removal(SequenceId id) const {
   const auto passed = sequence->passed.lock();
   if (passed) going.push_back(passed.get());
   if (sequence->forward != nullptr) {
-    for (const ForwardPart& part : sequence->forward->parts) going.push_back(&part.claimed);
+    for (const ForwardSequence& in_forward : sequence->forward->sequences) going.push_back(&in_forward.claimed);
   }
   return state_->pool->free_without(going);
 }

@@ -79,8 +79,8 @@ struct RecurrentCache::State {
   static SnapshotPtr make_snapshot(SlotRef slot, std::int32_t start, std::int32_t end, std::weak_ptr<State> owner);
 };
 
-// One sequence's share in a forward: `count` rows from `row`, in which its length goes from `begin` to end().
-struct StateForwardPart {
+// A sequence in a forward: `count` rows from `row`, in which its length goes from `begin` to end().
+struct StateForwardSequence {
   SequenceId id = 0;
   std::uint32_t row = 0, count = 0;
   std::int32_t begin = 0;
@@ -101,7 +101,7 @@ struct StateForward::State {
   std::atomic<Status> status = Status::kOpen;
   std::uint32_t rows = 0;       // padding included
   bool keeps_captured = false;  // for take_captured: begin_forward's; else only schedules keep what they asked for
-  std::vector<StateForwardPart> parts;
+  std::vector<StateForwardSequence> sequences;
   std::vector<Written> written;  // per layer index
   std::size_t missing = 0;       // halves that are still to be written
   PreparedStatesPtr step;        // from the first operation on

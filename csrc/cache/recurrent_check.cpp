@@ -35,20 +35,21 @@ void check_sequence(SequenceId id, const StateSequence& sequence, const Recurren
   }
 }
 
-void check_part(const StateForwardPart& part, const StateForward::State& forward, const RecurrentCache::State& state,
-                Uses& uses, Faults& faults) KVTRIE_REQUIRES(state.mutex) {
-  const std::string who = cat("forward: sequence ", part.id);
-  const StateSequence* sequence = state.find(part.id);
-  check_ref(part.from, state, who, uses, faults);
-  for (const SlotRef& slot : part.slots) {
+void check_in_forward(const StateForwardSequence& in_forward, const StateForward::State& forward,
+                      const RecurrentCache::State& state, Uses& uses, Faults& faults) KVTRIE_REQUIRES(state.mutex) {
+  const std::string who = cat("forward: sequence ", in_forward.id);
+  const StateSequence* sequence = state.find(in_forward.id);
+  check_ref(in_forward.from, state, who, uses, faults);
+  for (const SlotRef& slot : in_forward.slots) {
     check_ref(slot, state, who, uses, faults);
     if (!slot || state.pool->holders(slot.slot()) != 1) faults.push_back(cat(who, ": a claimed slot is shared"));
   }
-  if (part.slots.size() != part.boundaries.size() + 1) faults.push_back(cat(who, ": its slots are not its boundaries"));
+  if (in_forward.slots.size() != in_forward.boundaries.size() + 1)
+    faults.push_back(cat(who, ": its slots are not its boundaries"));
   if (sequence == nullptr || sequence->forward != &forward) {
     faults.push_back(cat(who, " does not know it"));
-  } else if (sequence->length != part.begin || !(sequence->slot == part.from)) {
-    faults.push_back(cat(who, ": begins at ", part.begin, " of slot ", part.from.slot(), ", stands at ",
+  } else if (sequence->length != in_forward.begin || !(sequence->slot == in_forward.from)) {
+    faults.push_back(cat(who, ": begins at ", in_forward.begin, " of slot ", in_forward.from.slot(), ", stands at ",
                          sequence->length, " of slot ", sequence->slot.slot()));
   }
 }
@@ -57,11 +58,13 @@ void check_forward(const StateForward::State& forward, const RecurrentCache::Sta
     KVTRIE_REQUIRES(state.mutex) {
   std::set<SequenceId> ids;
   std::uint32_t rows = 0;
-  for (const StateForwardPart& part : forward.parts) {
-    check_part(part, forward, state, uses, faults);
-    if (!ids.insert(part.id).second) faults.push_back(cat("forward: sequence ", part.id, " has two parts"));
-    if (part.row != rows) faults.push_back(cat("forward: sequence ", part.id, " begins in row ", part.row));
-    rows += part.count;
+  for (const StateForwardSequence& in_forward : forward.sequences) {
+    check_in_forward(in_forward, forward, state, uses, faults);
+    if (!ids.insert(in_forward.id).second)
+      faults.push_back(cat("forward: sequence ", in_forward.id, " is in it twice"));
+    if (in_forward.row != rows)
+      faults.push_back(cat("forward: sequence ", in_forward.id, " begins in row ", in_forward.row));
+    rows += in_forward.count;
   }
   if (rows > forward.rows) faults.push_back(cat("forward: counted ", rows, " rows, believed ", forward.rows));
   if (forward.status != StateForward::State::Status::kOpen) faults.push_back("forward: registered but not open");

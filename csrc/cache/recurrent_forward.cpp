@@ -47,13 +47,13 @@ std::unique_ptr<ForwardState> plan(const CacheState& state, std::span<const Stat
   for (const StateForwardRows& rows : wanted) {
     const StateSequence* sequence = state.find(rows.sequence);
     if (sequence != nullptr && sequence->forward != replaced) state.require_idle(*sequence, kForward);
-    StateForwardPart& part = forward->parts.emplace_back();
-    part.boundaries = boundaries_of(rows, sequence);
-    part.id = rows.sequence;
-    part.row = forward->rows;
-    part.count = rows.count;
-    if (sequence != nullptr) part.begin = sequence->length;
-    part.slots.resize(part.boundaries.size() + 1);
+    StateForwardSequence& in_forward = forward->sequences.emplace_back();
+    in_forward.boundaries = boundaries_of(rows, sequence);
+    in_forward.id = rows.sequence;
+    in_forward.row = forward->rows;
+    in_forward.count = rows.count;
+    if (sequence != nullptr) in_forward.begin = sequence->length;
+    in_forward.slots.resize(in_forward.boundaries.size() + 1);
     require(rows.count <= UINT32_MAX - padding - forward->rows, kForward, "rows: got more than ", UINT32_MAX);
     forward->rows += rows.count;
   }
@@ -92,25 +92,25 @@ StateForwardPtr begin(CacheState& state, std::unique_ptr<ForwardState> planned, 
   std::vector<Owner> owners;
   owners.reserve(claimed.size());
   OpenedHere opened{state, {}};
-  opened.ids.reserve(forward.parts.size());
+  opened.ids.reserve(forward.sequences.size());
   state.open_forwards.reserve(state.open_forwards.size() + 1);
   StateForwardPtr result = std::make_shared<StateForward>(std::move(planned));
-  for (const StateForwardPart& part : forward.parts) {
-    if (state.find(part.id) != nullptr) continue;
-    opened.ids.push_back(part.id);
-    state.open(part.id);
+  for (const StateForwardSequence& in_forward : forward.sequences) {
+    if (state.find(in_forward.id) != nullptr) continue;
+    opened.ids.push_back(in_forward.id);
+    state.open(in_forward.id);
   }
-  for (const StateForwardPart& part : forward.parts) {
-    owners.insert(owners.end(), part.slots.size(), state.find(part.id)->owner);
+  for (const StateForwardSequence& in_forward : forward.sequences) {
+    owners.insert(owners.end(), in_forward.slots.size(), state.find(in_forward.id)->owner);
   }
   if (replaced != nullptr) state.drop(*replaced);
   state.pool->claim(claimed, owners);
   state.take_over(claimed, owners);
   auto next = claimed.begin();
-  for (StateForwardPart& part : forward.parts) {
-    for (SlotRef& slot : part.slots) slot = std::move(*next++);
-    StateSequence& sequence = *state.find(part.id);
-    part.from = sequence.slot;
+  for (StateForwardSequence& in_forward : forward.sequences) {
+    for (SlotRef& slot : in_forward.slots) slot = std::move(*next++);
+    StateSequence& sequence = *state.find(in_forward.id);
+    in_forward.from = sequence.slot;
     sequence.forward = &forward;
   }
   state.open_forwards.push_back(&forward);
@@ -125,17 +125,17 @@ StateForwardPtr begin(CacheState& state, std::unique_ptr<ForwardState> planned, 
 
 std::size_t StateForward::State::slots() const noexcept {
   std::size_t count = 0;
-  for (const StateForwardPart& part : parts) count += part.slots.size();
+  for (const StateForwardSequence& in_forward : sequences) count += in_forward.slots.size();
   return count;
 }
 
 bool RecurrentCache::State::drop(StateForward::State& forward) noexcept {
   if (forward.status != Status::kOpen) return false;
   std::erase(open_forwards, &forward);
-  for (StateForwardPart& part : forward.parts) {
-    find(part.id)->forward = nullptr;
-    part.from.reset();
-    part.slots.clear();
+  for (StateForwardSequence& in_forward : forward.sequences) {
+    find(in_forward.id)->forward = nullptr;
+    in_forward.from.reset();
+    in_forward.slots.clear();
   }
   forward.step.reset();
   forward.status = Status::kDropped;  // last: its owner may let it end in another thread from now on
@@ -145,31 +145,31 @@ bool RecurrentCache::State::drop(StateForward::State& forward) noexcept {
 bool RecurrentCache::State::discard(StateForward::State& forward) noexcept {
   if (forward.status == Status::kComplete) return false;
   const bool was_open = drop(forward);
-  for (const StateForwardPart& part : forward.parts) forget_if_empty(part.id);
+  for (const StateForwardSequence& in_forward : forward.sequences) forget_if_empty(in_forward.id);
   return was_open;
 }
 
 void RecurrentCache::State::complete(StateForward::State& forward) {
   std::vector<std::pair<SnapshotPtr*, SnapshotPtr>> captures;
-  for (StateForwardPart& part : forward.parts) {
-    StateSchedule& schedule = find(part.id)->schedule;
+  for (StateForwardSequence& in_forward : forward.sequences) {
+    StateSchedule& schedule = find(in_forward.id)->schedule;
     for (std::size_t i = 0; i < schedule.offsets.size(); ++i) {
       const std::int32_t offset = schedule.offsets[i];
-      if (offset <= part.begin || offset > part.end()) continue;
-      const auto at = std::lower_bound(part.boundaries.begin(), part.boundaries.end(), offset);
-      ensure(offset == part.end() || (at != part.boundaries.end() && *at == offset), kForward, "boundaries: no ",
-             offset, " for sequence ", part.id);
-      const SlotRef& slot = part.slots[static_cast<std::size_t>(at - part.boundaries.begin())];
+      if (offset <= in_forward.begin || offset > in_forward.end()) continue;
+      const auto at = std::lower_bound(in_forward.boundaries.begin(), in_forward.boundaries.end(), offset);
+      ensure(offset == in_forward.end() || (at != in_forward.boundaries.end() && *at == offset), kForward,
+             "boundaries: no ", offset, " for sequence ", in_forward.id);
+      const SlotRef& slot = in_forward.slots[static_cast<std::size_t>(at - in_forward.boundaries.begin())];
       captures.emplace_back(&schedule.captured[i], make_snapshot(slot, schedule.starts[i], offset, forward.owner));
     }
   }
   for (auto& [place, snapshot] : captures) *place = std::move(snapshot);
-  for (StateForwardPart& part : forward.parts) {
-    StateSequence& sequence = *find(part.id);
-    stand(sequence, part.end(), std::move(part.slots.back()));
-    part.slots.pop_back();
-    if (!forward.keeps_captured) part.slots.clear();
-    part.from.reset();
+  for (StateForwardSequence& in_forward : forward.sequences) {
+    StateSequence& sequence = *find(in_forward.id);
+    stand(sequence, in_forward.end(), std::move(in_forward.slots.back()));
+    in_forward.slots.pop_back();
+    if (!forward.keeps_captured) in_forward.slots.clear();
+    in_forward.from.reset();
     sequence.forward = nullptr;
   }
   std::erase(open_forwards, &forward);
@@ -194,33 +194,34 @@ bool StateForward::complete() const noexcept { return state_->status == Status::
 
 std::vector<std::vector<std::int32_t>> StateForward::boundaries() const {
   std::vector<std::vector<std::int32_t>> lists;
-  for (const StateForwardPart& part : state_->parts) lists.push_back(part.boundaries);
+  for (const StateForwardSequence& in_forward : state_->sequences) lists.push_back(in_forward.boundaries);
   return lists;
 }
 
 std::vector<std::vector<std::int32_t>> StateForward::row_boundaries() const {
   std::vector<std::vector<std::int32_t>> lists = boundaries();
   for (std::size_t i = 0; i < lists.size(); ++i) {
-    for (std::int32_t& boundary : lists[i]) boundary -= state_->parts[i].begin;
+    for (std::int32_t& boundary : lists[i]) boundary -= state_->sequences[i].begin;
   }
   return lists;
 }
 
 std::vector<std::int32_t> StateForward::row_starts() const {
   std::vector<std::int32_t> starts{0};
-  for (const StateForwardPart& part : state_->parts) starts.push_back(static_cast<std::int32_t>(part.row + part.count));
+  for (const StateForwardSequence& in_forward : state_->sequences)
+    starts.push_back(static_cast<std::int32_t>(in_forward.row + in_forward.count));
   return starts;
 }
 
 std::vector<SlotRef> StateForward::take_captured(std::size_t sequence) {
   const char* where = "recurrent_cache.take_captured";
-  require(sequence < state_->parts.size(), where, "sequence: got ", sequence, ", allowed 0 to ",
-          state_->parts.size() - 1);
+  require(sequence < state_->sequences.size(), where, "sequence: got ", sequence, ", allowed 0 to ",
+          state_->sequences.size() - 1);
   const auto owner = state_->owner.lock();
   if (!owner) fail(ErrorKind::kClosed, where, "the cache is gone");
   const MutexLock lock(owner->mutex);
   require(state_->status == Status::kComplete, where, "the forward is not complete");
-  return std::exchange(state_->parts[sequence].slots, {});
+  return std::exchange(state_->sequences[sequence].slots, {});
 }
 
 // ---- the cache ----------------------------------------------------------------------------------------------------

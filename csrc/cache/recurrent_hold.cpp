@@ -29,9 +29,9 @@ void RecurrentHold::put_all() {
 
 std::vector<ops::StateRows> RecurrentHold::rows_again(const StateForward& forward, const std::vector<SlotRef>& before) {
   std::vector<ops::StateRows> sequences;
-  for (const StateForwardPart& part : forward.state_->parts) {
+  for (const StateForwardSequence& in_forward : forward.state_->sequences) {
     const SlotRef& from = before.at(sequences.size());
-    sequences.push_back({part.row, part.count, from.slot(), {}});
+    sequences.push_back({in_forward.row, in_forward.count, from.slot(), {}});
   }
   return sequences;
 }

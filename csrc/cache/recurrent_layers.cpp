@@ -57,22 +57,23 @@ void mark_written(CacheState& state, ForwardState& forward, std::uint32_t index,
 }  // namespace
 
 std::vector<ops::StateRows> StateForward::State::rows_of_sequences() const {
-  std::vector<ops::StateRows> sequences;
+  std::vector<ops::StateRows> result;
   std::uint32_t row = 0;
-  for (const StateForwardPart& part : parts) {
-    ops::StateRows& of_part = sequences.emplace_back();
-    of_part.row = part.row;
-    of_part.count = part.count;
-    of_part.from = part.from.slot();
-    for (std::size_t i = 0; i < part.slots.size(); ++i) {
-      const bool last = i == part.boundaries.size();
-      const std::uint32_t after = last ? part.count : static_cast<std::uint32_t>(part.boundaries[i] - part.begin);
-      of_part.writes.push_back({after, part.slots[i].slot()});
+  for (const StateForwardSequence& in_forward : sequences) {
+    ops::StateRows& each = result.emplace_back();
+    each.row = in_forward.row;
+    each.count = in_forward.count;
+    each.from = in_forward.from.slot();
+    for (std::size_t i = 0; i < in_forward.slots.size(); ++i) {
+      const bool last = i == in_forward.boundaries.size();
+      const std::uint32_t after =
+          last ? in_forward.count : static_cast<std::uint32_t>(in_forward.boundaries[i] - in_forward.begin);
+      each.writes.push_back({after, in_forward.slots[i].slot()});
     }
-    row = part.row + part.count;
+    row = in_forward.row + in_forward.count;
   }
-  if (row < rows) sequences.push_back({row, rows - row, -1, {}});  // padding: nobody's state
-  return sequences;
+  if (row < rows) result.push_back({row, rows - row, -1, {}});  // padding: nobody's state
+  return result;
 }
 
 void StateForward::State::require_open(const std::shared_ptr<RecurrentCache::State>& state, const char* where) const {
@@ -126,7 +127,7 @@ RecurrentCache::States RecurrentCache::states(StateForward& forward, std::int32_
   forward.state_->require_open(state_, where);
   const std::uint32_t index = state_->index_of(layer, where);
   std::vector<Slot> slots;
-  for (const StateForwardPart& part : forward.state_->parts) slots.push_back(part.from.slot());
+  for (const StateForwardSequence& in_forward : forward.state_->sequences) slots.push_back(in_forward.from.slot());
   auto [conv, delta] = state_->store->read(index, slots);
   return {std::move(conv), std::move(delta)};
 }
@@ -148,8 +149,8 @@ void RecurrentCache::put_states(StateForward& forward, std::int32_t layer, const
   if (with_conv) check_tensor(*state_, conv, "conv", {entries, sizes.conv_tail, sizes.conv_dim}, where, true);
   if (with_delta) check_tensor(*state_, delta, "delta", {entries, sizes.v_heads, sizes.v_dim, sizes.k_dim}, where);
   std::vector<Slot> slots;
-  for (const StateForwardPart& part : open.parts) {
-    for (const SlotRef& slot : part.slots) slots.push_back(slot.slot());
+  for (const StateForwardSequence& in_forward : open.sequences) {
+    for (const SlotRef& slot : in_forward.slots) slots.push_back(slot.slot());
   }
   state_->store->write(index, slots, conv, delta);
   mark_written(*state_, open, index, with_conv, with_delta);
