@@ -149,11 +149,11 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
 
   // --- what the prefix cache builds on (the trie's nodes hold SpanLists of this cache's pool) --------------------
   // Publishing: the sequence's own cells at [from, to) become a counted list of the caller; the sequence borrows them.
-  // REQUIRES: `from` is the end of the borrowed part. kNotSupported for a private sequence.
+  // REQUIRES: `from` is the end of what it borrows. kNotSupported for a private sequence.
   SpanList lend(SequenceId id, std::int32_t from, std::int32_t to);
-  // Adoption and restore: the positions [from, to) of `list` (held by the caller) are appended to the sequence's
-  // borrowed part. REQUIRES: `from` is the end of the borrowed part. Own cells at those positions are given back (this
-  // is how a sequence re-points to cells that somebody else published); own cells beyond `to` stay.
+  // Adoption and restore: the positions [from, to) of `list` (held by the caller) are appended to what the sequence
+  // borrows. REQUIRES: `from` is the end of that. Own cells at those positions are given back (this is how a sequence
+  // re-points to cells that somebody else published); own cells beyond `to` stay.
   void borrow(SequenceId id, const SpanList& list, std::int32_t from, std::int32_t to);
   // Cuts the sequence to `length`; own cells beyond go back, and so does the reservation. REQUIRES: can_resume(length).
   void truncate(SequenceId id, std::int32_t length);
@@ -226,8 +226,8 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   // alone.
   bool restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target);
   bool can_restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target) const;
-  // Both consume their arguments. A part whose range would be empty is null, and null means empty; what either part
-  // holds is kept, also with a gap between them.
+  // Both consume their arguments. A snapshot whose range would be empty is null, and null means empty; what either of
+  // two merged ones holds is kept, also with a gap between them.
   std::pair<SnapshotPtr, SnapshotPtr> split(const SnapshotPtr& snapshot, std::int32_t at);
   SnapshotPtr merge(const SnapshotPtr& a, const SnapshotPtr& b);
   // Captures during later forwards at `offsets` (ascending, none below the length, no schedule undrained): the first

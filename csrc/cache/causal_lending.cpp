@@ -1,4 +1,4 @@
-// What the prefix cache builds on: sequences whose first part lies in cells that trie nodes hold.
+// What the prefix cache builds on: sequences whose first positions lie in cells that trie nodes hold.
 #include <algorithm>
 
 #include "cache/causal_cache_state.h"

@@ -76,7 +76,7 @@ void require_usable(const Contents& contents, const std::shared_ptr<CausalCache:
   require(contents.owner.lock() == state, where, "snapshot: got one of another cache");
 }
 
-// A snapshot of [start, end) with the part of `history` that lies there.
+// A snapshot of [start, end) with what of `history` lies there.
 SnapshotPtr make_snapshot(const std::shared_ptr<CausalCache::State>& state, const CellSpans& history,
                           std::int32_t start, std::int32_t end, bool is_private) {
   auto contents = std::make_unique<Contents>(state, start, end, is_private);

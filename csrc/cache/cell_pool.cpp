@@ -340,14 +340,14 @@ std::uint32_t CellPool::cells_held_only(const CellSpans& spans, std::uint32_t ho
 
 std::pair<CellSpans, CellSpans> CellPool::split_by_holders(const CellSpans& spans, std::uint32_t holders) const {
   const MutexLock lock(mutex_);
-  std::pair<CellSpans, CellSpans> parts;
+  std::pair<CellSpans, CellSpans> found;
   for (const CellSpan& span : spans) {
     for_each_piece(span, [&](Cell begin, Cell end, std::uint32_t value) {
-      CellSpans& part = value <= holders ? parts.first : parts.second;
-      append_span(part, {begin, end - begin, span.position + static_cast<std::int32_t>(begin - span.cell)});
+      append_span(value <= holders ? found.first : found.second,
+                  {begin, end - begin, span.position + static_cast<std::int32_t>(begin - span.cell)});
     });
   }
-  return parts;
+  return found;
 }
 
 Cell CellPool::free_without(std::span<const SpanList* const> lists) const {

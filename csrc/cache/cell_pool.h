@@ -85,7 +85,7 @@ class CellPool : public std::enable_shared_from_this<CellPool> {
 
   // Cells of `spans` that at most the given number of holders hold: what would become free if they let go.
   std::uint32_t cells_held_only(const CellSpans& spans, std::uint32_t holders) const;
-  // The same as spans: the parts of `spans` with at most (first) and more than (second) `holders` holders.
+  // The same as spans: what of `spans` has at most (first) and more than (second) `holders` holders.
   std::pair<CellSpans, CellSpans> split_by_holders(const CellSpans& spans, std::uint32_t holders) const;
   std::uint32_t holders_of(Cell cell) const;
   // What free_cells() would be if these counted lists let go of everything.

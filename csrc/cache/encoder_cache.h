@@ -122,7 +122,7 @@ class EncoderCache : public std::enable_shared_from_this<EncoderCache> {
   // know the item by itself.
   bool restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target);
   bool can_restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target) const;
-  // Both consume their arguments; null means empty. An item belongs to the part with its position; of two the later one
+  // Both consume their arguments; null means empty. An item goes to the half with its position; of two the later one
   // stays.
   std::pair<SnapshotPtr, SnapshotPtr> split(const SnapshotPtr& snapshot, std::int32_t at);
   SnapshotPtr merge(const SnapshotPtr& a, const SnapshotPtr& b);

@@ -138,7 +138,7 @@ class RecurrentCache final : public StateCache, public std::enable_shared_from_t
   SnapshotPtr snapshot(SequenceId id, std::int32_t start);  // the state at the length; null at length 0 or start >= it
   // True exactly when target is the snapshot's end (null: the sequence's length), whatever the sequence held before.
   bool restore(SequenceId id, const SnapshotPtr& snapshot_or_null, std::int32_t target);
-  // Both consume their arguments; null means empty. The state goes to the part that ends where it exists: the upper one
+  // Both consume their arguments; null means empty. The state goes to the half that ends where it exists: the upper one
   // (from `at`, or the start), unless `at` is the end or above. Of two adjacent snapshots the later state stays.
   std::pair<SnapshotPtr, SnapshotPtr> split(const SnapshotPtr& snapshot, std::int32_t at);
   SnapshotPtr merge(const SnapshotPtr& a, const SnapshotPtr& b);

@@ -10,7 +10,7 @@
 namespace kvtrie {
 
 CellSpans slice_spans(const CellSpans& spans, std::int32_t from, std::int32_t to) {
-  CellSpans part;
+  CellSpans slice;
   auto span = std::partition_point(spans.begin(), spans.end(),
                                    [&](const CellSpan& each) { return each.end_position() <= from; });
   for (; span != spans.end() && span->position < to; ++span) {
@@ -18,9 +18,9 @@ CellSpans slice_spans(const CellSpans& spans, std::int32_t from, std::int32_t to
     const std::int32_t end = std::min(span->end_position(), to);
     if (begin >= end) continue;
     const auto skipped = static_cast<std::uint32_t>(begin - span->position);
-    part.push_back({span->cell + skipped, static_cast<std::uint32_t>(end - begin), begin});
+    slice.push_back({span->cell + skipped, static_cast<std::uint32_t>(end - begin), begin});
   }
-  return part;
+  return slice;
 }
 
 void append_span(CellSpans& spans, const CellSpan& span) {

@@ -1,4 +1,4 @@
-// Sequences and forwards of CausalCache on the host store: the full-attention part of the old engine's scenarios, and
+// Sequences and forwards of CausalCache on the host store: the full-attention ones of the old engine's scenarios, and
 // what each refused call must leave as it was.
 #include "cache/causal_cache.h"
 

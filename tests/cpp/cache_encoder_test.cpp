@@ -197,7 +197,7 @@ TEST_F(EncoderTest, AForwardNoticesThatItsItemWent) {
       refused(*cache_, ErrorKind::kClosed, [&] { cache_->attend(*forward, kFirst, queries(cache_->shape(), 8), {}); }));
 }
 
-TEST_F(EncoderTest, CopiesShareAndPart) {
+TEST_F(EncoderTest, CopiesShareAndDiverge) {
   step_with(*cache_, 0, 8, 4, range(10, 13));
   cache_->copy_prefix(0, 1, 5);
   cache_->copy_prefix(0, 2, 4);

@@ -204,10 +204,10 @@ TEST_F(FaultTest, RestoringSplittingAndMerging) {
   append(*cache_, 2, {0, 1, 70});
   sweep_allocations([&] { cache_->restore(2, snapshot_, 7); });
   EXPECT_TRUE(holds(*cache_, cache_->spans(2), range(0, 7)));
-  std::pair<CausalCache::SnapshotPtr, CausalCache::SnapshotPtr> parts;
-  sweep_allocations([&] { parts = cache_->split(snapshot_, 5); });
+  std::pair<CausalCache::SnapshotPtr, CausalCache::SnapshotPtr> halves;
+  sweep_allocations([&] { halves = cache_->split(snapshot_, 5); });
   EXPECT_TRUE(snapshot_->consumed());
-  sweep_allocations([&] { snapshot_ = cache_->merge(parts.first, parts.second); });
+  sweep_allocations([&] { snapshot_ = cache_->merge(halves.first, halves.second); });
   EXPECT_EQ(snapshot_->end(), 8);
 }
 
@@ -261,16 +261,16 @@ TEST_F(WindowFaultTest, ForksLendingAndBorrowing) {
   EXPECT_TRUE(holds(*cache_, cache_->spans(b_), range(1, 5)));
 }
 
-TEST_F(WindowFaultTest, SnapshotsOfParts) {
+TEST_F(WindowFaultTest, SnapshotsAndTheirHalves) {
   cache_->start_at(b_, 1);
   cache_->borrow(b_, node_, 1, 3);
   CausalCache::SnapshotPtr fresh;
   sweep_allocations([&] { fresh = cache_->snapshot(b_, 0); });
   sweep_allocations([&] { cache_->restore(7, fresh, 3); });
   EXPECT_TRUE(holds(*cache_, cache_->spans(7), range(1, 3)));
-  std::pair<CausalCache::SnapshotPtr, CausalCache::SnapshotPtr> parts;
-  sweep_allocations([&] { parts = cache_->split(fresh, 2); });
-  sweep_allocations([&] { fresh = cache_->merge(parts.first, parts.second); });
+  std::pair<CausalCache::SnapshotPtr, CausalCache::SnapshotPtr> halves;
+  sweep_allocations([&] { halves = cache_->split(fresh, 2); });
+  sweep_allocations([&] { fresh = cache_->merge(halves.first, halves.second); });
 }
 
 TEST_F(WindowFaultTest, RemovalInTheMiddle) {

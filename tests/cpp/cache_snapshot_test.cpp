@@ -106,7 +106,7 @@ TEST_F(SnapshotTest, SplitAndMergeKeepDataAndConsume) {
   EXPECT_TRUE(holds(*cache_, cache_->spans(2), range(0, 10)));
 }
 
-TEST_F(SnapshotTest, EmptyPartsAreNullAndNullIsEmpty) {
+TEST_F(SnapshotTest, EmptyHalvesAreNullAndNullIsEmpty) {
   auto [none, all] = cache_->split(cache_->snapshot(0, 3), 3);
   EXPECT_EQ(none, nullptr);
   ASSERT_NE(all, nullptr);

@@ -90,7 +90,7 @@ TEST_F(WindowSnapshotTest, SplitAndMergeKeepWhatThereIs) {
   }
 }
 
-TEST_F(WindowSnapshotTest, MergedPartsMayHaveAGapBetweenThem) {
+TEST_F(WindowSnapshotTest, MergedSnapshotsMayHaveAGapBetweenThem) {
   const SnapshotPtr early = cache_->snapshot(0, 0);  // holds [5, 10)
   append(*cache_, 0, range(10, 20));
   const SnapshotPtr late = cache_->snapshot(0, 10);  // holds [15, 20)

@@ -19,11 +19,6 @@ INSTEAD = {word.strip(): row[0] for row in ROWS for word in row[3].split(",") if
 # Plain English that a reader stumbles over, and what says the same.
 UNNATURAL = {"tell of": "report", "tells of": "reports", "says of": "says about", "wish": "request"}
 
-# Where words are still to be renamed ("part" and "piece": in identifiers). The list may only get shorter: what is done
-# has to be taken off.
-STILL: dict[str, str] = {
-    "csrc/cache/": "part",
-}
 # Words with one meaning in the code: the files that have it.
 OWNERS = {
     "part": ("csrc/cache/hybrid_", "python/bindings/hybrid", "python/bindings/prefix_cache.cpp"),
@@ -85,10 +80,6 @@ def words_of(name: str, code_only: bool) -> str:
     return as_words(code_of(text) if code_only else text)
 
 
-def still(place: str) -> list[str]:
-    return STILL[place].split(", ")
-
-
 def test_words_are_found_in_every_form() -> None:
     assert uses("give up", as_words("void GiveUp(); kGives_up // what it gives\n  // up")) == 3
     assert uses("stretch", as_words("kStretches, stretch_begin, outstretched")) == 2
@@ -98,15 +89,7 @@ def test_words_are_found_in_every_form() -> None:
 
 @pytest.mark.parametrize("word", [*INSTEAD, *UNNATURAL, *OWNERS])
 def test_a_word_that_is_ruled_out_is_used_nowhere(word: str) -> None:
-    left = tuple(place for place in STILL if word in still(place))
-    faults = [name for name in found(word) if not name.startswith(left)]
-    assert faults == [], f"'{word}': say {INSTEAD.get(word) or UNNATURAL.get(word) or 'another word'!r}"
-
-
-@pytest.mark.parametrize("place", STILL)
-def test_what_is_still_to_be_renamed_is_there(place: str) -> None:
-    done = [word for word in still(place) if not any(name.startswith(place) for name in found(word))]
-    assert done == [], "renamed: take it off the list"
+    assert found(word) == [], f"'{word}': say {INSTEAD.get(word) or UNNATURAL.get(word) or 'another word'!r}"
 
 
 def test_the_glossary_is_in_order() -> None:
