@@ -1,4 +1,4 @@
-// Snapshots, their algebra, and scheduled captures. What a part lacks, it lacks position by position.
+// Snapshots, their algebra, and scheduled captures. What a snapshot lacks, it lacks position by position.
 #pragma once
 
 #include "causal_edits.h"
@@ -15,35 +15,35 @@ class CausalCaptures : public CausalEdits {
     const SequenceId id = any();
     const Twin& twin = *find(id);
     const std::int32_t start = between(0, twin.length());
-    Held held{cache_->snapshot(id, start), part_of(twin, start, twin.length())};
-    expect((held.snapshot == nullptr) == held.part.rows.empty(), "snapshot of an empty range");
+    Held held{cache_->snapshot(id, start), snapshot_of(twin, start, twin.length())};
+    expect((held.snapshot == nullptr) == held.twin.rows.empty(), "snapshot of an empty range");
     if (held.snapshot) snapshots_.push_back(std::move(held));
   }
 
-  // Whether a position below `target` is there once the part is restored: the part's own from its start on, below that
-  // the sequence's where it reaches so far.
-  static bool available(const Twin* twin, const Part& part, std::int32_t position) {
-    if (position >= part.start) return part.held[static_cast<std::size_t>(position - part.start)];
-    return twin != nullptr && part.start <= twin->length() && position >= twin->held;
+  // Whether a position below `target` is there once the snapshot is restored: its own from its start on, below that the
+  // sequence's where it reaches so far.
+  static bool available(const Twin* twin, const TwinSnapshot& snapshot, std::int32_t position) {
+    if (position >= snapshot.start) return snapshot.held[static_cast<std::size_t>(position - snapshot.start)];
+    return twin != nullptr && snapshot.start <= twin->length() && position >= twin->held;
   }
 
-  bool can_restore(const Twin* twin, const Part& part, std::int32_t target) const {
+  bool can_restore(const Twin* twin, const TwinSnapshot& snapshot, std::int32_t target) const {
     const std::int32_t length = twin == nullptr ? 0 : twin->length();
-    if (target < 0 || target > part.end()) return false;
-    if (target < part.start) return part.start <= length && resumable(*twin, target);
-    return complete_at(target, [&](std::int32_t position) { return available(twin, part, position); });
+    if (target < 0 || target > snapshot.end()) return false;
+    if (target < snapshot.start) return snapshot.start <= length && resumable(*twin, target);
+    return complete_at(target, [&](std::int32_t position) { return available(twin, snapshot, position); });
   }
 
-  void restored(Twin& twin, const Part& part, std::int32_t target) {
+  void restored(Twin& twin, const TwinSnapshot& snapshot, std::int32_t target) {
     std::int32_t held = target;
-    while (held > 0 && available(&twin, part, held - 1)) --held;
-    bool is_private = held < std::min(part.start, target) && twin.is_private;
-    is_private = is_private || (held < target && target > part.start && part.is_private);
-    const bool joins = held < part.start;
-    Rows rows = slice(twin.rows, 0, std::min(part.start, twin.length()));
-    while (static_cast<std::int32_t>(rows.size()) < part.start) rows.push_back({mix(++unknown_), 0});
-    rows.insert(rows.end(), part.rows.begin(), part.rows.begin() + (target - part.start));
-    shorten(twin, joins ? part.start : 0);
+    while (held > 0 && available(&twin, snapshot, held - 1)) --held;
+    bool is_private = held < std::min(snapshot.start, target) && twin.is_private;
+    is_private = is_private || (held < target && target > snapshot.start && snapshot.is_private);
+    const bool joins = held < snapshot.start;
+    Rows rows = slice(twin.rows, 0, std::min(snapshot.start, twin.length()));
+    while (static_cast<std::int32_t>(rows.size()) < snapshot.start) rows.push_back({mix(++unknown_), 0});
+    rows.insert(rows.end(), snapshot.rows.begin(), snapshot.rows.begin() + (target - snapshot.start));
+    shorten(twin, joins ? snapshot.start : 0);
     twin.rows = std::move(rows);
     twin.held = held;
     twin.is_private = is_private;
@@ -53,8 +53,8 @@ class CausalCaptures : public CausalEdits {
     if (snapshots_.empty()) return;
     const Held& held = snapshots_[below(static_cast<std::uint32_t>(snapshots_.size()))];
     const SequenceId id = below(2) == 0 || twins_.empty() ? user_number() : any();
-    const std::int32_t target = below(3) == 0 ? held.part.end() : between(-1, held.part.end() + 1);
-    if (!can_restore(find(id), held.part, target)) {
+    const std::int32_t target = below(3) == 0 ? held.twin.end() : between(-1, held.twin.end() + 1);
+    if (!can_restore(find(id), held.twin, target)) {
       const std::string before = cache_->dump();
       expect(!cache_->restore(id, held.snapshot, target), "restored what cannot be");
       return expect(before == cache_->dump(), "a failed restore changed something");
@@ -65,16 +65,16 @@ class CausalCaptures : public CausalEdits {
     if (Twin* twin = find(id)) ++twin->epoch;  // the same cells, but cut and appended again
     if (before == cache_->dump()) return;
     changing(id);
-    if (target < held.part.start) return shorten(open(id), target);
-    restored(open(id), held.part, target);
+    if (target < held.twin.start) return shorten(open(id), target);
+    restored(open(id), held.twin, target);
   }
 
-  static std::pair<Part, Part> halves(const Part& part, std::int32_t at) {
-    const std::int32_t kept = std::clamp(at - part.start, 0, part.end() - part.start);
-    const auto row = part.rows.begin() + kept;
-    const auto held = part.held.begin() + kept;
-    return {Part{{part.rows.begin(), row}, {part.held.begin(), held}, part.start, part.is_private},
-            Part{{row, part.rows.end()}, {held, part.held.end()}, part.start + kept, part.is_private}};
+  static std::pair<TwinSnapshot, TwinSnapshot> halves(const TwinSnapshot& whole, std::int32_t at) {
+    const std::int32_t kept = std::clamp(at - whole.start, 0, whole.end() - whole.start);
+    const auto row = whole.rows.begin() + kept;
+    const auto held = whole.held.begin() + kept;
+    return {TwinSnapshot{{whole.rows.begin(), row}, {whole.held.begin(), held}, whole.start, whole.is_private},
+            TwinSnapshot{{row, whole.rows.end()}, {held, whole.held.end()}, whole.start + kept, whole.is_private}};
   }
 
   void split() {
@@ -82,9 +82,9 @@ class CausalCaptures : public CausalEdits {
     const std::size_t at = below(static_cast<std::uint32_t>(snapshots_.size()));
     Held whole = std::move(snapshots_[at]);
     snapshots_.erase(snapshots_.begin() + static_cast<std::ptrdiff_t>(at));
-    const std::int32_t position = between(whole.part.start - 1, whole.part.end() + 1);
+    const std::int32_t position = between(whole.twin.start - 1, whole.twin.end() + 1);
     auto [lower, upper] = cache_->split(whole.snapshot, position);
-    auto [below_it, above_it] = halves(whole.part, position);
+    auto [below_it, above_it] = halves(whole.twin, position);
     expect((lower == nullptr) == below_it.rows.empty() && (upper == nullptr) == above_it.rows.empty(),
            "split's halves");
     expect(whole.snapshot->consumed(), "split did not consume");
@@ -97,12 +97,12 @@ class CausalCaptures : public CausalEdits {
       for (std::size_t b = 0; b < snapshots_.size(); ++b) {
         Held& first = snapshots_[a];
         Held& second = snapshots_[b];
-        if (a == b || first.part.end() != second.part.start || below(2) == 0) continue;
+        if (a == b || first.twin.end() != second.twin.start || below(2) == 0) continue;
         first.snapshot = cache_->merge(first.snapshot, second.snapshot);
-        Part& part = first.part;
-        part.rows.insert(part.rows.end(), second.part.rows.begin(), second.part.rows.end());
-        part.held.insert(part.held.end(), second.part.held.begin(), second.part.held.end());
-        part.is_private = part.is_private || second.part.is_private;
+        TwinSnapshot& joined = first.twin;
+        joined.rows.insert(joined.rows.end(), second.twin.rows.begin(), second.twin.rows.end());
+        joined.held.insert(joined.held.end(), second.twin.held.begin(), second.twin.held.end());
+        joined.is_private = joined.is_private || second.twin.is_private;
         snapshots_.erase(snapshots_.begin() + static_cast<std::ptrdiff_t>(b));
         return;
       }
@@ -141,7 +141,7 @@ class CausalCaptures : public CausalEdits {
     const auto captured = cache_->take_snapshots(id);
     expect(captured.size() == twin.scheduled.size(), "take_snapshots: one entry per offset");
     for (std::size_t i = 0; i < captured.size(); ++i) {
-      const Part& wanted = twin.captured[i];
+      const TwinSnapshot& wanted = twin.captured[i];
       expect((captured[i] == nullptr) == wanted.rows.empty(), "a capture that should be, or should not");
       if (!captured[i]) continue;
       expect(captured[i]->start() == wanted.start && captured[i]->end() == twin.scheduled[i], "a capture's range");

@@ -36,7 +36,7 @@ inline void expect(bool ok, const std::string& what) {
 // A stand-in for a trie node: cells that sequences borrow. In a cache without a window it stays while anybody
 // stands on it or below; else it may let go of any of its cells at any time.
 struct Node {
-  SpanList cells;  // of [begin, end), or a part of that
+  SpanList cells;  // of [begin, end), or of less
   Rows rows;       // of [0, end)
   std::int32_t begin = 0;
   std::int32_t image_begin = 0;
@@ -46,8 +46,8 @@ struct Node {
   std::int32_t end() const { return static_cast<std::int32_t>(rows.size()); }
 };
 
-// Rows of [start, start + rows.size()), of which some are held: a snapshot, or a capture that fired.
-struct Part {
+// Rows of [start, start + rows.size()), of which some are held: what a snapshot, or a capture that fired, has to be.
+struct TwinSnapshot {
   Rows rows;
   std::vector<bool> held;  // per row
   std::int32_t start = 0;
@@ -58,7 +58,7 @@ struct Part {
 
 struct Held {
   CausalCache::SnapshotPtr snapshot;
-  Part part;
+  TwinSnapshot twin;
 };
 
 struct Twin {
@@ -68,7 +68,7 @@ struct Twin {
   bool is_private = false;
   std::vector<std::shared_ptr<Node>> path;  // what is borrowed, in order
   std::vector<std::int32_t> scheduled;
-  std::vector<Part> captured;  // per scheduled offset
+  std::vector<TwinSnapshot> captured;  // per scheduled offset
   std::size_t fired = 0;
   std::int32_t cursor = 0;
   bool busy = false;
@@ -208,16 +208,16 @@ class CausalDriver {
     while (twin.held < twin.length() && !sight_.keeps(twin.length(), twin.held)) ++twin.held;
   }
 
-  // The part of the twin's rows at [from, to).
-  static Part part_of(const Twin& twin, std::int32_t from, std::int32_t to) {
-    Part part{slice(twin.rows, from, to), {}, from, twin.is_private};
-    for (std::int32_t position = from; position < to; ++position) part.held.push_back(position >= twin.held);
-    return part;
+  // Of the twin's rows at [from, to).
+  static TwinSnapshot snapshot_of(const Twin& twin, std::int32_t from, std::int32_t to) {
+    TwinSnapshot snapshot{slice(twin.rows, from, to), {}, from, twin.is_private};
+    for (std::int32_t position = from; position < to; ++position) snapshot.held.push_back(position >= twin.held);
+    return snapshot;
   }
   static void fire(Twin& twin) {
     for (; twin.fired < twin.scheduled.size() && twin.scheduled[twin.fired] <= twin.length(); ++twin.fired) {
       const std::int32_t offset = twin.scheduled[twin.fired];
-      twin.captured[twin.fired] = part_of(twin, twin.cursor, offset);
+      twin.captured[twin.fired] = snapshot_of(twin, twin.cursor, offset);
       twin.cursor = offset;
     }
   }
@@ -294,9 +294,9 @@ class CausalDriver {
     for (const auto& node : nodes_) check_node(*node);
     for (const Held& held : snapshots_) {
       const std::uint64_t bytes = held.snapshot->nbytes() + held.snapshot->shared_nbytes();
-      const auto rows = std::count(held.part.held.begin(), held.part.held.end(), true);
+      const auto rows = std::count(held.twin.held.begin(), held.twin.held.end(), true);
       expect(bytes == static_cast<std::uint64_t>(rows) * shape_.bytes_per_cell(), "a snapshot's bytes");
-      expect(held.snapshot->start() == held.part.start && held.snapshot->end() == held.part.end(), "its range");
+      expect(held.snapshot->start() == held.twin.start && held.snapshot->end() == held.twin.end(), "its range");
     }
     check_live_cells();
   }

@@ -232,23 +232,23 @@ class NaiveTrie {
     if (just_joined_[order] == node) just_joined_[order] = nullptr;
   }
 
-  // The parts that were cut off, from the top.
+  // The upper halves that were cut off, from the top.
   std::vector<NaiveNode*> recall(std::size_t order, NaiveNode* leaf, std::int32_t count) {
     std::vector<std::pair<std::int32_t, std::uint32_t>> known;
     for (std::int32_t end = leaf->end() - count + 1; end <= leaf->end(); ++end) {
       if (const std::uint32_t uses = remembered(order, *leaf, end)) known.emplace_back(end, uses);
     }
-    std::vector<NaiveNode*> parts;
+    std::vector<NaiveNode*> uppers;
     for (std::size_t i = 0; i < known.size(); ++i) {
       const auto& [end, uses] = known[i];
       if (i + 1 < known.size() && !differ(uses, known[i + 1].second)) continue;
-      NaiveNode* part = leaf;
-      if (end < leaf->end()) parts.push_back(part = split(leaf, end));
-      part->rank[order].uses = uses + 1;
-      part->rank[order].priority = floor_[order] + (uses + 1) * part->cost;
-      part->rank[order].is_protected = true;
+      NaiveNode* node = leaf;
+      if (end < leaf->end()) uppers.push_back(node = split(leaf, end));
+      node->rank[order].uses = uses + 1;
+      node->rank[order].priority = floor_[order] + (uses + 1) * node->cost;
+      node->rank[order].is_protected = true;
     }
-    return parts;
+    return uppers;
   }
 
   bool in_first_use(std::size_t order, const NaiveNode* node) const {

@@ -59,7 +59,7 @@ struct Twin {
   std::int32_t length() const { return state ? state->point->length : 0; }
 };
 
-struct TwinPart {
+struct StepSequence {
   SequenceId id = 0;
   HeldPtr from;
   std::int32_t begin = 0, end = 0;
@@ -74,7 +74,7 @@ struct Half {
 
 struct Step {
   StateForwardPtr forward;
-  std::vector<TwinPart> parts;
+  std::vector<StepSequence> sequences;
   std::vector<std::int32_t> tokens;  // per row, padding included
   std::vector<Half> unwritten;
   bool started = false;  // by start_forward
@@ -140,8 +140,8 @@ class RecurrentDriver {
 
   Step* step_of(SequenceId id) {
     for (const auto& step : steps_) {
-      for (const TwinPart& part : step->parts) {
-        if (part.id == id) return step.get();
+      for (const StepSequence& in_step : step->sequences) {
+        if (in_step.id == id) return step.get();
       }
     }
     return nullptr;
@@ -154,9 +154,9 @@ class RecurrentDriver {
   // The twin of a forward that is gone; its sequences may be gone with it.
   void drop_twin(Step* step) {
     if (step == nullptr) return;
-    const std::vector<TwinPart> parts = step->parts;
+    const std::vector<StepSequence> sequences = step->sequences;
     std::erase_if(steps_, [step](const auto& each) { return each.get() == step; });
-    for (const TwinPart& part : parts) forget_if_empty(part.id);
+    for (const StepSequence& in_step : sequences) forget_if_empty(in_step.id);
   }
 
   // ---- comparisons ------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ class Driver : public RecurrentSteps {
     if (id < 0) return;
     cache_->close_sequence(id);
     if (Step* step = step_of(id)) {  // a closed sequence takes its forward with it; the others stay
-      const std::vector<TwinPart> parts = step->parts;
+      const std::vector<StepSequence> sequences = step->sequences;
       std::erase_if(steps_, [step](const auto& each) { return each.get() == step; });
     }
     twins_.erase(id);

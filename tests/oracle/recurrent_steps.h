@@ -10,47 +10,47 @@ class RecurrentSteps : public RecurrentDriver {
   using RecurrentDriver::RecurrentDriver;
 
  protected:
-  TwinPart make_part(SequenceId id, std::uint32_t count, std::set<std::int32_t> boundaries,
-                     std::vector<std::int32_t>& tokens) {
-    TwinPart part;
-    part.id = id;
+  StepSequence make_in_step(SequenceId id, std::uint32_t count, std::set<std::int32_t> boundaries,
+                            std::vector<std::int32_t>& tokens) {
+    StepSequence in_step;
+    in_step.id = id;
     if (Twin* twin = find(id)) {
-      part.from = twin->state;
+      in_step.from = twin->state;
       for (const TwinCapture& each : twin->schedule) boundaries.insert(each.offset);
     }
-    part.begin = length_of(id);
-    part.end = part.begin + static_cast<std::int32_t>(count);
+    in_step.begin = length_of(id);
+    in_step.end = in_step.begin + static_cast<std::int32_t>(count);
     for (const std::int32_t each : boundaries) {
-      if (each > part.begin && each < part.end) part.boundaries.push_back(each);
+      if (each > in_step.begin && each < in_step.end) in_step.boundaries.push_back(each);
     }
     std::vector<std::int32_t> own;
     for (std::uint32_t i = 0; i < count; ++i) own.push_back(token());
     tokens.insert(tokens.end(), own.begin(), own.end());
-    ends_.push_back(testing::point_after(shape_, part.from ? part.from->point : nullptr, own));
-    return part;
+    ends_.push_back(testing::point_after(shape_, in_step.from ? in_step.from->point : nullptr, own));
+    return in_step;
   }
 
   static std::uint32_t slots_of(const Step& step) {
     std::size_t count = 0;
-    for (const TwinPart& part : step.parts) count += part.boundaries.size() + 1;
+    for (const StepSequence& in_step : step.sequences) count += in_step.boundaries.size() + 1;
     return static_cast<std::uint32_t>(count);
   }
 
   // Takes the twin's slots. REQUIRES: the cache took them.
   void open_step(std::unique_ptr<Step> step) {
-    for (std::size_t i = 0; i < step->parts.size(); ++i) {
-      TwinPart& part = step->parts[i];
-      for (const std::int32_t boundary : part.boundaries)
-        part.slots.push_back(hold(testing::point_at(ends_[i], boundary)));
-      part.slots.push_back(hold(ends_[i]));
-      twins_[part.id];
+    for (std::size_t i = 0; i < step->sequences.size(); ++i) {
+      StepSequence& in_step = step->sequences[i];
+      for (const std::int32_t boundary : in_step.boundaries)
+        in_step.slots.push_back(hold(testing::point_at(ends_[i], boundary)));
+      in_step.slots.push_back(hold(ends_[i]));
+      twins_[in_step.id];
     }
     for (std::uint32_t layer = 0; layer < shape_.layers; ++layer) {
       if (shape_.has_conv()) step->unwritten.push_back({layer, false});
       if (shape_.has_delta()) step->unwritten.push_back({layer, true});
     }
     std::vector<std::vector<std::int32_t>> boundaries;
-    for (const TwinPart& part : step->parts) boundaries.push_back(part.boundaries);
+    for (const StepSequence& in_step : step->sequences) boundaries.push_back(in_step.boundaries);
     expect(step->forward->boundaries() == boundaries, "boundaries of a forward");
     expect(step->forward->rows() == step->tokens.size(), "rows of a forward");
     steps_.push_back(std::move(step));
@@ -66,9 +66,9 @@ class RecurrentSteps : public RecurrentDriver {
       const SequenceId id = user_number();
       if (!ids.insert(id).second) continue;
       const std::uint32_t count = 1 + below(below(4) == 0 ? 12 : 3);
-      step->parts.push_back(make_part(id, count, {}, step->tokens));
+      step->sequences.push_back(make_in_step(id, count, {}, step->tokens));
       for (std::uint32_t at = 0; at < count; ++at) {
-        positions.push_back(step->parts.back().begin + static_cast<std::int32_t>(at));
+        positions.push_back(step->sequences.back().begin + static_cast<std::int32_t>(at));
         sequences.push_back(id);
       }
     }
@@ -110,7 +110,7 @@ class RecurrentSteps : public RecurrentDriver {
         if (below(3) == 0) wanted.insert(length_of(id) + static_cast<std::int32_t>(at));
       }
       rows.push_back({id, count, {wanted.begin(), wanted.end()}});
-      step->parts.push_back(make_part(id, count, wanted, step->tokens));
+      step->sequences.push_back(make_in_step(id, count, wanted, step->tokens));
     }
     if (rows.empty()) return;
     const auto call = [&] { step->forward = cache_->begin_forward(rows); };
@@ -155,8 +155,8 @@ class RecurrentSteps : public RecurrentDriver {
   void check_states(const Step& step, std::uint32_t layer) {
     const auto [conv, delta] = cache_->states(*step.forward, cache_->layers()[layer]);
     std::vector<float> wanted_conv, wanted_delta;
-    for (const TwinPart& part : step.parts) {
-      const testing::LayerPoint state = part.from ? part.from->point->layers[layer] : testing::zero_layer(shape_);
+    for (const StepSequence& in_step : step.sequences) {
+      const testing::LayerPoint state = in_step.from ? in_step.from->point->layers[layer] : testing::zero_layer(shape_);
       wanted_conv.insert(wanted_conv.end(), state.conv.begin(), state.conv.end());
       wanted_delta.insert(wanted_delta.end(), state.delta.begin(), state.delta.end());
     }
@@ -166,8 +166,8 @@ class RecurrentSteps : public RecurrentDriver {
   void put_states(Step& step, const Half& half) {
     std::vector<float> values;
     std::int64_t entries = 0;
-    for (const TwinPart& part : step.parts) {
-      for (const HeldPtr& slot : part.slots) {
+    for (const StepSequence& in_step : step.sequences) {
+      for (const HeldPtr& slot : in_step.slots) {
         const testing::LayerPoint& state = slot->point->layers[half.layer];
         const std::vector<float>& from = half.delta ? state.delta : state.conv;
         values.insert(values.end(), from.begin(), from.end());
@@ -196,9 +196,9 @@ class RecurrentSteps : public RecurrentDriver {
                          tensor(in.weight, {shape_.conv_dim, std::int64_t{shape_.conv_tail} + 1}));
     }
     std::vector<float> wanted;
-    for (const TwinPart& part : step.parts) {
-      for (std::int32_t length = part.begin + 1; length <= part.end; ++length) {
-        const PointPtr point = testing::point_at(part.slots.back()->point, length);
+    for (const StepSequence& in_step : step.sequences) {
+      for (std::int32_t length = in_step.begin + 1; length <= in_step.end; ++length) {
+        const PointPtr point = testing::point_at(in_step.slots.back()->point, length);
         const testing::LayerPoint& state = point->layers[half.layer];
         wanted.insert(wanted.end(), (half.delta ? state.out : state.y).begin(),
                       (half.delta ? state.out : state.y).end());
@@ -210,26 +210,26 @@ class RecurrentSteps : public RecurrentDriver {
   }
 
   void complete(Step& step) {
-    for (std::size_t i = 0; i < step.parts.size(); ++i) {
-      TwinPart& part = step.parts[i];
-      Twin& twin = *find(part.id);
+    for (std::size_t i = 0; i < step.sequences.size(); ++i) {
+      StepSequence& in_step = step.sequences[i];
+      Twin& twin = *find(in_step.id);
       for (TwinCapture& capture : twin.schedule) {
-        if (capture.offset <= part.begin || capture.offset > part.end) continue;
-        const auto at = std::find(part.boundaries.begin(), part.boundaries.end(), capture.offset);
-        capture.state = part.slots[static_cast<std::size_t>(at - part.boundaries.begin())];
+        if (capture.offset <= in_step.begin || capture.offset > in_step.end) continue;
+        const auto at = std::find(in_step.boundaries.begin(), in_step.boundaries.end(), capture.offset);
+        capture.state = in_step.slots[static_cast<std::size_t>(at - in_step.boundaries.begin())];
       }
-      twin.state = part.slots.back();
+      twin.state = in_step.slots.back();
       std::vector<SlotRef> captured = step.forward->take_captured(i);
-      expect(captured.size() == (step.started ? 0 : part.boundaries.size()), "captured states of a forward");
+      expect(captured.size() == (step.started ? 0 : in_step.boundaries.size()), "captured states of a forward");
       for (std::size_t j = 0; j < captured.size(); ++j) {
-        check_slot(captured[j].slot(), part.slots[j]->point, "a captured state");
-        if (below(2) == 0) kept_.push_back({captured[j], part.slots[j], part.slots[j]->point, {}});
+        check_slot(captured[j].slot(), in_step.slots[j]->point, "a captured state");
+        if (below(2) == 0) kept_.push_back({captured[j], in_step.slots[j], in_step.slots[j]->point, {}});
       }
     }
     drop_twin(&step);
   }
 
-  std::vector<PointPtr> ends_;  // of the parts of the step in the making
+  std::vector<PointPtr> ends_;  // of the sequences of the step in the making
 };
 
 }  // namespace kvtrie::oracle

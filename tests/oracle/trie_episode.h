@@ -142,7 +142,7 @@ class Episode {
     real_[naive] = node;
     twin_of_[node] = naive;
   }
-  void part(const NaiveNode* naive) {
+  void unpair(const NaiveNode* naive) {
     twin_of_.erase(real_.at(naive));
     real_.erase(naive);
   }
@@ -234,9 +234,9 @@ class Episode {
     const std::size_t order = leaf->age[0] ? 0 : 1;
     if (!leaf->age[order]) return;
     trie_.recall(static_cast<int>(order), real(leaf), count);
-    const auto parts = twin_.recall(order, leaf, static_cast<std::int32_t>(count));
-    Node* part = real(leaf)->parent();
-    for (auto each = parts.rbegin(); each != parts.rend(); ++each, part = part->parent()) pair(part, *each);
+    const auto uppers = twin_.recall(order, leaf, static_cast<std::int32_t>(count));
+    Node* upper = real(leaf)->parent();
+    for (auto each = uppers.rbegin(); each != uppers.rend(); ++each, upper = upper->parent()) pair(upper, *each);
   }
 
   // Page-in: the path comes from order 1 to order 0, from the top.
@@ -303,7 +303,7 @@ class Episode {
     locked_.pop_back();
     Node* present = real(node);
     const bool goes = node->parent == nullptr && node->locks == 1 && twin_.children(node).empty();
-    if (goes) part(node);
+    if (goes) unpair(node);
     trie_.unlock(present);
     twin_.unlock(node);
   }
@@ -320,7 +320,7 @@ class Episode {
     if (node == nullptr) return;
     const bool expected = twin_.can_join(node);
     Node* present = real(node);
-    if (expected) part(node);
+    if (expected) unpair(node);
     expect(trie_.join_with_child(present) == expected, "join_with_child: one said yes");
     if (expected) twin_.join_with_child(node);
   }
@@ -328,8 +328,8 @@ class Episode {
   void remove(NaiveNode* leaf) {
     NaiveNode* parent = leaf->parent;
     Node* present = real(leaf);
-    part(leaf);
-    if (parent->parent == nullptr && parent->locks == 0 && twin_.children(parent).size() == 1) part(parent);
+    unpair(leaf);
+    if (parent->parent == nullptr && parent->locks == 0 && twin_.children(parent).size() == 1) unpair(parent);
     const auto payload = trie_.remove(present);
     expect(static_cast<RangePayload&>(*payload).tokens == leaf->edge(), "remove: another payload");
     twin_.remove(leaf);
