@@ -26,50 +26,52 @@ std::string list(const std::vector<std::int32_t>& layers) {
 
 // ---- state --------------------------------------------------------------------------------------------------------
 
-HybridCache::State::State(std::vector<Part> caches_in) : caches(std::move(caches_in)) {
+HybridCache::State::State(std::vector<Component> caches_in) : caches(std::move(caches_in)) {
   require(!caches.empty(), "hybrid_cache", "caches: got none, allowed 1 or more");
-  for (const Part& cache : caches) {
-    parts.push_back(make_part(cache));
-    for (const std::int32_t layer : parts.back()->layers()) {
-      const auto [entry, fresh] = part_of_layer.emplace(layer, parts.size() - 1);
+  for (const Component& cache : caches) {
+    components.push_back(make_component(cache));
+    for (const std::int32_t layer : components.back()->layers()) {
+      const auto [entry, fresh] = component_of_layer.emplace(layer, components.size() - 1);
       require(fresh, "hybrid_cache", "caches: got layer ", layer, " in caches ", entry->second, " and ",
-              parts.size() - 1, ", allowed in one");
+              components.size() - 1, ", allowed in one");
     }
   }
 }
 
 template <class Allowed>
 std::size_t HybridCache::State::find(std::int32_t layer, const char* where, Allowed allowed) const {
-  const auto entry = part_of_layer.find(layer);
-  if (entry != part_of_layer.end() && allowed(*parts[entry->second])) return entry->second;
+  const auto entry = component_of_layer.find(layer);
+  if (entry != component_of_layer.end() && allowed(*components[entry->second])) return entry->second;
   std::vector<std::int32_t> layers;
-  for (const auto& [number, part] : part_of_layer) {
-    if (allowed(*parts[part])) layers.push_back(number);
+  for (const auto& [number, component] : component_of_layer) {
+    if (allowed(*components[component])) layers.push_back(number);
   }
   fail(ErrorKind::kArgument, where, "layer: got ", layer, ", allowed ", list(layers));
 }
 
 AttentionLayers& HybridCache::State::attention(std::int32_t layer, const char* where) const {
-  return *parts[find(layer, where, [](HybridPart& part) { return part.attention() != nullptr; })]->attention();
+  const std::size_t found = find(layer, where, [](HybridComponent& each) { return each.attention() != nullptr; });
+  return *components[found]->attention();
 }
 
 RecurrentLayers& HybridCache::State::recurrent(std::int32_t layer, const char* where) const {
-  return *parts[find(layer, where, [](HybridPart& part) { return part.recurrent() != nullptr; })]->recurrent();
+  const std::size_t found = find(layer, where, [](HybridComponent& each) { return each.recurrent() != nullptr; });
+  return *components[found]->recurrent();
 }
 
-std::int32_t HybridCache::State::length_in(std::size_t part, SequenceId id) const {
+std::int32_t HybridCache::State::length_in(std::size_t component, SequenceId id) const {
   const HybridMember* in_step = whole() ? nullptr : member(id);
-  return in_step != nullptr ? in_step->begin : parts[part]->length(id);
+  return in_step != nullptr ? in_step->begin : components[component]->length(id);
 }
 
 std::int32_t HybridCache::State::length(SequenceId id) const {
   std::int32_t length = length_in(0, id);
-  for (std::size_t i = 1; i < parts.size(); ++i) length = std::min(length, length_in(i, id));
+  for (std::size_t i = 1; i < components.size(); ++i) length = std::min(length, length_in(i, id));
   return length;
 }
 
 bool HybridCache::State::is_level(SequenceId id) const {
-  for (std::size_t i = 1; i < parts.size(); ++i) {
+  for (std::size_t i = 1; i < components.size(); ++i) {
     if (length_in(i, id) != length_in(0, id)) return false;
   }
   return true;
@@ -82,15 +84,15 @@ std::int32_t HybridCache::State::level(SequenceId id, const char* where) const {
   return shortest;
 }
 
-bool HybridCache::State::can_resume(std::size_t part, SequenceId id, std::int32_t position) const {
+bool HybridCache::State::can_resume(std::size_t component, SequenceId id, std::int32_t position) const {
   const HybridMember* in_step = whole() ? nullptr : member(id);
-  if (in_step == nullptr) return parts[part]->can_resume(id, position);
-  return position == in_step->begin || (position < in_step->begin && parts[part]->can_resume(id, position));
+  if (in_step == nullptr) return components[component]->can_resume(id, position);
+  return position == in_step->begin || (position < in_step->begin && components[component]->can_resume(id, position));
 }
 
 bool HybridCache::State::can_resume(SequenceId id, std::int32_t position) const {
   if (position < 0 || position > length(id)) return false;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
+  for (std::size_t i = 0; i < components.size(); ++i) {
     if (!can_resume(i, id, position)) return false;
   }
   return true;
@@ -100,22 +102,22 @@ void HybridCache::State::require_resumable(SequenceId id, std::int32_t position,
   if (can_resume(id, position)) return;
   std::int32_t nearest = position;
   while (!can_resume(id, nearest)) {
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (!can_resume(i, id, nearest)) nearest = parts[i]->resumable_below(nearest);
+    for (std::size_t i = 0; i < components.size(); ++i) {
+      if (!can_resume(i, id, nearest)) nearest = components[i]->resumable_below(nearest);
     }
   }
-  throw Error::not_restorable(cat("[", where, "] length: got ", position, ", which not all of the ", parts.size(),
+  throw Error::not_restorable(cat("[", where, "] length: got ", position, ", which not all of the ", components.size(),
                                   " caches can be cut to, allowed ", nearest, " or the length, ", length(id)),
                               nearest);
 }
 
 void HybridCache::State::check_change(SequenceId id, const char* where) const {
-  for (const auto& part : parts) part->check_change(id, where);
+  for (const auto& component : components) component->check_change(id, where);
 }
 
 // ---- the cache ----------------------------------------------------------------------------------------------------
 
-HybridCache::Ptr HybridCache::create(std::vector<Part> caches) {
+HybridCache::Ptr HybridCache::create(std::vector<Component> caches) {
   return Ptr(new HybridCache(std::make_shared<State>(std::move(caches))));
 }
 
@@ -123,34 +125,34 @@ HybridCache::HybridCache(std::shared_ptr<State> state) : state_(std::move(state)
 
 HybridCache::~HybridCache() { drop_forward(); }  // an open step ends with its hybrid
 
-const std::vector<HybridCache::Part>& HybridCache::caches() const noexcept { return state_->caches; }
+const std::vector<HybridCache::Component>& HybridCache::caches() const noexcept { return state_->caches; }
 
 std::vector<std::int32_t> HybridCache::layers() const {
   std::vector<std::int32_t> layers;
-  for (const auto& [layer, part] : state_->part_of_layer) layers.push_back(layer);
+  for (const auto& [layer, component] : state_->component_of_layer) layers.push_back(layer);
   return layers;
 }
 
-bool HybridCache::has_layer(std::int32_t layer) const noexcept { return state_->part_of_layer.count(layer) != 0; }
+bool HybridCache::has_layer(std::int32_t layer) const noexcept { return state_->component_of_layer.count(layer) != 0; }
 
-const HybridCache::Part& HybridCache::attention_part(std::int32_t layer, const char* where) const {
-  return state_->caches[state_->find(layer, where, [](HybridPart& part) { return part.attention() != nullptr; })];
+const HybridCache::Component& HybridCache::attention_component(std::int32_t layer, const char* where) const {
+  return state_->caches[state_->find(layer, where, [](HybridComponent& each) { return each.attention() != nullptr; })];
 }
 
-const HybridCache::Part& HybridCache::recurrent_part(std::int32_t layer, const char* where) const {
-  return state_->caches[state_->find(layer, where, [](HybridPart& part) { return part.recurrent() != nullptr; })];
+const HybridCache::Component& HybridCache::recurrent_component(std::int32_t layer, const char* where) const {
+  return state_->caches[state_->find(layer, where, [](HybridComponent& each) { return each.recurrent() != nullptr; })];
 }
 
 std::uint64_t HybridCache::nbytes() const {
   std::uint64_t bytes = 0;
-  for (const auto& part : state_->parts) bytes += part->nbytes();
+  for (const auto& component : state_->components) bytes += component->nbytes();
   return bytes;
 }
 
 std::optional<Cell> HybridCache::free_cells() const {
   std::optional<Cell> fewest;
-  for (const auto& part : state_->parts) {
-    const std::optional<Cell> cells = part->free_cells();
+  for (const auto& component : state_->components) {
+    const std::optional<Cell> cells = component->free_cells();
     if (cells && (!fewest || *cells < *fewest)) fewest = cells;
   }
   return fewest;
@@ -158,8 +160,8 @@ std::optional<Cell> HybridCache::free_cells() const {
 
 std::optional<std::uint32_t> HybridCache::free_slots() const {
   std::optional<std::uint32_t> fewest;
-  for (const auto& part : state_->parts) {
-    const std::optional<std::uint32_t> slots = part->free_slots();
+  for (const auto& component : state_->components) {
+    const std::optional<std::uint32_t> slots = component->free_slots();
     if (slots && (!fewest || *slots < *fewest)) fewest = slots;
   }
   return fewest;
@@ -178,8 +180,8 @@ bool HybridCache::can_resume(SequenceId id, std::int32_t position) const {
 std::vector<std::string> HybridCache::check() const {
   const MutexLock lock(state_->mutex);
   std::vector<std::string> faults;
-  for (std::size_t i = 0; i < state_->parts.size(); ++i) {
-    for (const std::string& fault : state_->parts[i]->check()) faults.push_back(cat("cache ", i, ": ", fault));
+  for (std::size_t i = 0; i < state_->components.size(); ++i) {
+    for (const std::string& fault : state_->components[i]->check()) faults.push_back(cat("cache ", i, ": ", fault));
   }
   return faults;
 }
@@ -187,7 +189,8 @@ std::vector<std::string> HybridCache::check() const {
 std::string HybridCache::dump() const {
   const MutexLock lock(state_->mutex);
   std::ostringstream out;
-  for (std::size_t i = 0; i < state_->parts.size(); ++i) out << "cache " << i << '\n' << state_->parts[i]->dump();
+  for (std::size_t i = 0; i < state_->components.size(); ++i)
+    out << "cache " << i << '\n' << state_->components[i]->dump();
   for (const HybridMember& member : state_->members) {
     if (state_->whole()) break;
     out << "step of sequence " << member.id << " from " << member.begin << " to " << member.end << '\n';

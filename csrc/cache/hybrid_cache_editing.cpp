@@ -11,37 +11,37 @@ using CacheState = HybridCache::State;
 void check_middle(const CacheState& state, SequenceId id, std::int32_t begin, std::int32_t end, const char* where)
     KVTRIE_REQUIRES(state.mutex) {
   state.level(id, where);
-  for (const auto& part : state.parts) part->check_remove_middle(id, begin, end, where);
+  for (const auto& component : state.components) component->check_remove_middle(id, begin, end, where);
 }
 
 void copy_all(const CacheState& state, SequenceId from, SequenceId to, std::int32_t length)
     KVTRIE_REQUIRES(state.mutex) {
-  const bool nothing = state.length(from) == 0;  // the parts need not know an empty sequence
-  for (const auto& part : state.parts) {
+  const bool nothing = state.length(from) == 0;  // the components need not know an empty sequence
+  for (const auto& component : state.components) {
     if (!nothing) {
-      part->copy_prefix(from, to, length);
+      component->copy_prefix(from, to, length);
     } else {
-      part->remove(to, 0, std::nullopt);
-      if (from != to) part->take_snapshots(to);
+      component->remove(to, 0, std::nullopt);
+      if (from != to) component->take_snapshots(to);
     }
   }
 }
 
-// What a sequence is in every part, so that it can be that again.
+// What a sequence is in every component, so that it can be that again.
 class Before {
  public:
   Before(CacheState& state, SequenceId id) : state_(state), id_(id) {
-    for (const auto& part : state.parts) {
-      lengths_.push_back(part->length(id));
-      held_.push_back(part->snapshot(id, 0));
+    for (const auto& component : state.components) {
+      lengths_.push_back(component->length(id));
+      held_.push_back(component->snapshot(id, 0));
     }
   }
   // Where that fails, too, the sequence is emptied.
   void put_back() noexcept {
     try {
       for (std::size_t i = 0; i < held_.size(); ++i) {
-        if (!held_[i] || !state_.parts[i]->restore(id_, held_[i], lengths_[i])) {
-          state_.parts[i]->remove(id_, 0, std::nullopt);
+        if (!held_[i] || !state_.components[i]->restore(id_, held_[i], lengths_[i])) {
+          state_.components[i]->remove(id_, 0, std::nullopt);
         }
       }
     } catch (...) {
@@ -53,25 +53,26 @@ class Before {
   CacheState& state_;
   SequenceId id_;
   std::vector<std::int32_t> lengths_;
-  std::vector<PartSnapshot> held_;
+  std::vector<ComponentSnapshot> held_;
 };
 
-// How a part comes to `target`: from its part of the snapshot, or by being cut.
+// How a component comes to `target`: from its own snapshot, or by being cut.
 enum class Way : std::uint8_t { kNone, kRestore, kCut };
 
-Way way_of(const CacheState& state, std::size_t part, SequenceId id, const HybridCache::Snapshot::Contents* contents,
-           std::int32_t target) KVTRIE_REQUIRES(state.mutex) {
-  const std::int32_t length = state.length_in(part, id);
-  if (contents != nullptr && state.parts[part]->can_restore(id, contents->parts[part], target)) return Way::kRestore;
+Way way_of(const CacheState& state, std::size_t component, SequenceId id,
+           const HybridCache::Snapshot::Contents* contents, std::int32_t target) KVTRIE_REQUIRES(state.mutex) {
+  const std::int32_t length = state.length_in(component, id);
+  if (contents != nullptr && state.components[component]->can_restore(id, contents->snapshots[component], target))
+    return Way::kRestore;
   const bool below = contents == nullptr || (target <= contents->start && contents->start <= length);
-  return below && target <= length && state.can_resume(part, id, target) ? Way::kCut : Way::kNone;
+  return below && target <= length && state.can_resume(component, id, target) ? Way::kCut : Way::kNone;
 }
 
 std::vector<Way> plan_restore(const CacheState& state, SequenceId id, const HybridCache::Snapshot::Contents* contents,
                               std::int32_t target) KVTRIE_REQUIRES(state.mutex) {
   if (target < 0 || (contents != nullptr && target > contents->end)) return {};
   std::vector<Way> ways;
-  for (std::size_t i = 0; i < state.parts.size(); ++i) {
+  for (std::size_t i = 0; i < state.components.size(); ++i) {
     ways.push_back(way_of(state, i, id, contents, target));
     if (ways.back() == Way::kNone) return {};
   }
@@ -116,7 +117,8 @@ void HybridCache::remove(SequenceId id, std::int32_t begin, std::optional<std::i
   state_->check_change(id, where);
   state_->make_idle(id);
   try {
-    for (const auto& part : state_->parts) part->remove(id, begin, to_end ? std::nullopt : std::optional(stop));
+    for (const auto& component : state_->components)
+      component->remove(id, begin, to_end ? std::nullopt : std::optional(stop));
   } catch (...) {
     state_->empty(id, begin);
     throw;
@@ -138,9 +140,9 @@ bool HybridCache::restore(SequenceId id, const SnapshotPtr& snapshot, std::int32
   Before before(*state_, id);
   try {
     for (std::size_t i = 0; i < ways.size(); ++i) {
-      HybridPart& part = *state_->parts[i];
-      if (ways[i] == Way::kCut) part.remove(id, target, std::nullopt);
-      if (ways[i] == Way::kRestore) ensure(part.restore(id, contents->parts[i], target), where, "cache ", i);
+      HybridComponent& component = *state_->components[i];
+      if (ways[i] == Way::kCut) component.remove(id, target, std::nullopt);
+      if (ways[i] == Way::kRestore) ensure(component.restore(id, contents->snapshots[i], target), where, "cache ", i);
     }
   } catch (...) {
     before.put_back();
@@ -153,7 +155,7 @@ void HybridCache::defrag() {
   const char* where = "hybrid_cache.defrag";
   const MutexLock lock(state_->mutex);
   if (!state_->members.empty() && !state_->whole()) fail(ErrorKind::kBusy, where, "a step is open");
-  for (const auto& part : state_->parts) part->defrag();
+  for (const auto& component : state_->components) component->defrag();
 }
 
 }  // namespace kvtrie

@@ -25,15 +25,15 @@ bool Snapshot::consumed() const noexcept { return contents_->consumed; }
 
 namespace {
 
-// Sum of a size over the parts of a snapshot; 0 when it holds nothing any more.
+// Sum of a size over the snapshots of all components; 0 when it holds nothing any more.
 template <class Size>
 std::uint64_t sum_of(const Contents& contents, Size size) {
   const auto owner = contents.owner.lock();
   if (!owner) return 0;
   const MutexLock lock(owner->mutex);
   std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < contents.parts.size(); ++i) {
-    if (contents.parts[i]) bytes += size(*owner->parts[i], contents.parts[i]);
+  for (std::size_t i = 0; i < contents.snapshots.size(); ++i) {
+    if (contents.snapshots[i]) bytes += size(*owner->components[i], contents.snapshots[i]);
   }
   return bytes;
 }
@@ -42,14 +42,14 @@ std::unique_ptr<Contents> make_contents(const std::shared_ptr<HybridCache::State
                                         std::int32_t end) {
   auto contents = std::make_unique<Contents>();
   contents->owner = state;
-  contents->parts.resize(state->parts.size());
+  contents->snapshots.resize(state->components.size());
   contents->start = start;
   contents->end = end;
   return contents;
 }
 
 void consume(Contents& contents) noexcept {
-  contents.parts.clear();
+  contents.snapshots.clear();
   contents.consumed = true;
 }
 
@@ -66,7 +66,7 @@ SnapshotPtr take_over(const std::shared_ptr<HybridCache::State>& state, Contents
   auto whole = make_contents(state, from.start, from.end);
   Contents& to = *whole;
   auto snapshot = std::make_shared<Snapshot>(std::move(whole));
-  to.parts.swap(from.parts);
+  to.snapshots.swap(from.snapshots);
   consume(from);
   return snapshot;
 }
@@ -79,11 +79,13 @@ void require_usable(const Contents& contents, const std::shared_ptr<HybridCache:
 }
 
 std::uint64_t Snapshot::nbytes() const {
-  return sum_of(*contents_, [](const HybridPart& part, const PartSnapshot& held) { return part.nbytes(held); });
+  return sum_of(*contents_,
+                [](const HybridComponent& each, const ComponentSnapshot& held) { return each.nbytes(held); });
 }
 
 std::uint64_t Snapshot::shared_nbytes() const {
-  return sum_of(*contents_, [](const HybridPart& part, const PartSnapshot& held) { return part.shared_nbytes(held); });
+  return sum_of(*contents_,
+                [](const HybridComponent& each, const ComponentSnapshot& held) { return each.shared_nbytes(held); });
 }
 
 // ---- the cache ----------------------------------------------------------------------------------------------------
@@ -97,7 +99,8 @@ SnapshotPtr HybridCache::snapshot(SequenceId id, std::int32_t start) {
   if (start >= length) return nullptr;
   if (!state_->whole()) state_->make_idle(id);  // an encoder cache counts the rows of an open step
   auto contents = make_contents(state_, start, length);
-  for (std::size_t i = 0; i < state_->parts.size(); ++i) contents->parts[i] = state_->parts[i]->snapshot(id, start);
+  for (std::size_t i = 0; i < state_->components.size(); ++i)
+    contents->snapshots[i] = state_->components[i]->snapshot(id, start);
   return std::make_shared<Snapshot>(std::move(contents));
 }
 
@@ -111,9 +114,10 @@ std::pair<SnapshotPtr, SnapshotPtr> HybridCache::split(const SnapshotPtr& snapsh
   auto lower = std::make_shared<Snapshot>(make_contents(state_, whole.start, at));
   auto upper = std::make_shared<Snapshot>(make_contents(state_, at, whole.end));
   const Consuming consuming{{&whole}};
-  for (std::size_t i = 0; i < whole.parts.size(); ++i) {
-    if (!whole.parts[i]) continue;
-    std::tie(lower->contents_->parts[i], upper->contents_->parts[i]) = state_->parts[i]->split(whole.parts[i], at);
+  for (std::size_t i = 0; i < whole.snapshots.size(); ++i) {
+    if (!whole.snapshots[i]) continue;
+    std::tie(lower->contents_->snapshots[i], upper->contents_->snapshots[i]) =
+        state_->components[i]->split(whole.snapshots[i], at);
   }
   return {std::move(lower), std::move(upper)};
 }
@@ -130,8 +134,8 @@ SnapshotPtr HybridCache::merge(const SnapshotPtr& a, const SnapshotPtr& b) {
           first.end);
   auto merged = std::make_shared<Snapshot>(make_contents(state_, first.start, second.end));
   const Consuming consuming{{&first, &second}};
-  for (std::size_t i = 0; i < first.parts.size(); ++i) {
-    merged->contents_->parts[i] = state_->parts[i]->merge(first.parts[i], second.parts[i]);
+  for (std::size_t i = 0; i < first.snapshots.size(); ++i) {
+    merged->contents_->snapshots[i] = state_->components[i]->merge(first.snapshots[i], second.snapshots[i]);
   }
   return merged;
 }
@@ -155,10 +159,11 @@ void HybridCache::prepare_snapshots(SequenceId id, std::vector<std::int32_t> off
   std::size_t prepared = 0;
   try {
     state_->make_idle(id);
-    for (; prepared < state_->parts.size(); ++prepared) state_->parts[prepared]->prepare_snapshots(id, offsets);
+    for (; prepared < state_->components.size(); ++prepared)
+      state_->components[prepared]->prepare_snapshots(id, offsets);
   } catch (...) {
     state_->schedules.erase(entry);
-    for (std::size_t i = 0; i < prepared; ++i) state_->parts[i]->take_snapshots(id);
+    for (std::size_t i = 0; i < prepared; ++i) state_->components[i]->take_snapshots(id);
     throw;
   }
 }
@@ -172,16 +177,16 @@ std::vector<SnapshotPtr> HybridCache::take_snapshots(SequenceId id) {
   for (std::size_t i = 0; i < schedule.offsets.size(); ++i) {
     taken.push_back(std::make_shared<Snapshot>(make_contents(state_, schedule.starts[i], schedule.offsets[i])));
   }
-  for (std::size_t part = 0; part < state_->parts.size(); ++part) {
-    const std::vector<PartSnapshot> captured = state_->parts[part]->take_snapshots(id);
+  for (std::size_t component = 0; component < state_->components.size(); ++component) {
+    const std::vector<ComponentSnapshot> captured = state_->components[component]->take_snapshots(id);
     for (std::size_t i = 0; i < std::min(captured.size(), taken.size()); ++i) {
-      taken[i]->contents_->parts[part] = captured[i];
+      taken[i]->contents_->snapshots[component] = captured[i];
     }
   }
   state_->schedules.erase(id);
   for (std::size_t i = 0; i < taken.size(); ++i) {
-    const auto& parts = taken[i]->contents_->parts;
-    const bool empty = std::none_of(parts.begin(), parts.end(), [](const auto& part) { return part != nullptr; });
+    const auto& all = taken[i]->contents_->snapshots;
+    const bool empty = std::none_of(all.begin(), all.end(), [](const auto& each) { return each != nullptr; });
     if (empty || schedule.lost[i]) taken[i].reset();
   }
   return taken;

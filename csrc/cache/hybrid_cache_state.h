@@ -1,15 +1,15 @@
 // The inside of a HybridCache: what its mutex guards.
 //
-//   hybrid_cache.cpp           creation, layers, questions
-//   hybrid_cache_step.cpp      steps: starting, what parts hold, taking back; what names a layer
-//   hybrid_cache_editing.cpp   copies, removals, restores
-//   hybrid_cache_snapshot.cpp  snapshots and scheduled captures
-//   hybrid_cache_part.cpp      the parts behind one interface
-//   hybrid_queries.cpp         what the caches are asked before any is changed
+//   hybrid_cache.cpp            creation, layers, questions
+//   hybrid_cache_step.cpp       steps: starting, what components hold, taking back; what names a layer
+//   hybrid_cache_editing.cpp    copies, removals, restores
+//   hybrid_cache_snapshot.cpp   snapshots and scheduled captures
+//   hybrid_cache_component.cpp  the components behind one interface
+//   hybrid_queries.cpp          what the caches are asked before any is changed
 //
 // The present step is
 //
-//     open     no part is complete: the parts' sequences stand where they stood
+//     open     no component is complete: the components' sequences stand where they stood
 //     torn     some are, some are not
 //     whole    all are
 #pragma once
@@ -23,15 +23,15 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "cache/hybrid_cache.h"
-#include "cache/hybrid_cache_part.h"
+#include "cache/hybrid_cache_component.h"
 
 namespace kvtrie {
 
-// A sequence in a step: its length before and after, and what take_back() needs of it, part by part.
+// A sequence in a step: its length before and after, and what take_back() needs of it in each component.
 struct HybridMember {
   SequenceId id = 0;
   std::int32_t begin = 0, end = 0;
-  std::vector<PartSnapshot> held;
+  std::vector<ComponentSnapshot> held;
 };
 
 struct HybridSchedule {
@@ -40,12 +40,12 @@ struct HybridSchedule {
 };
 
 struct HybridCache::State {
-  explicit State(std::vector<Part> caches_in);
+  explicit State(std::vector<Component> caches_in);
 
   // --- set at creation -------------------------------------------------------------------------------------------
-  const std::vector<Part> caches;
-  std::vector<std::unique_ptr<HybridPart>> parts;     // of `caches`
-  std::map<std::int32_t, std::size_t> part_of_layer;  // index into both
+  const std::vector<Component> caches;
+  std::vector<std::unique_ptr<HybridComponent>> components;  // of `caches`
+  std::map<std::int32_t, std::size_t> component_of_layer;    // index into both
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
   mutable Mutex mutex;
@@ -53,7 +53,7 @@ struct HybridCache::State {
   std::vector<std::uint32_t> not_causal KVTRIE_GUARDED_BY(mutex);
   std::map<SequenceId, HybridSchedule> schedules KVTRIE_GUARDED_BY(mutex);
 
-  // The index of a layer's part that passes `allowed`; kArgument else.
+  // The index of a layer's component that passes `allowed`; kArgument else.
   template <class Allowed>
   std::size_t find(std::int32_t layer, const char* where, Allowed allowed) const;
   AttentionLayers& attention(std::int32_t layer, const char* where) const;
@@ -68,26 +68,26 @@ struct HybridCache::State {
   void take_back_torn(SequenceId id) KVTRIE_REQUIRES(mutex);  // if it is torn, and the sequence is in it
   // Ends the step that the sequence is in, before a change: taken back, or its holds go.
   void make_idle(SequenceId id) KVTRIE_REQUIRES(mutex);
-  // In all parts, after a failure; 0 where it cannot be.
+  // In all components, after a failure; 0 where it cannot be.
   void empty(SequenceId id, std::int32_t length = 0) noexcept KVTRIE_REQUIRES(mutex);
 
   // Without the rows of a step that is not whole.
-  std::int32_t length_in(std::size_t part, SequenceId id) const KVTRIE_REQUIRES(mutex);
+  std::int32_t length_in(std::size_t component, SequenceId id) const KVTRIE_REQUIRES(mutex);
   std::int32_t length(SequenceId id) const KVTRIE_REQUIRES(mutex);
-  bool is_level(SequenceId id) const KVTRIE_REQUIRES(mutex);  // all parts have that length
-  // The length that all parts agree on; kArgument when they do not.
+  bool is_level(SequenceId id) const KVTRIE_REQUIRES(mutex);  // all components have that length
+  // The length that all components agree on; kArgument when they do not.
   std::int32_t level(SequenceId id, const char* where) const KVTRIE_REQUIRES(mutex);
-  bool can_resume(std::size_t part, SequenceId id, std::int32_t position) const KVTRIE_REQUIRES(mutex);
+  bool can_resume(std::size_t component, SequenceId id, std::int32_t position) const KVTRIE_REQUIRES(mutex);
   bool can_resume(SequenceId id, std::int32_t position) const KVTRIE_REQUIRES(mutex);
   // Throws kNotRestorable.
   void require_resumable(SequenceId id, std::int32_t position, const char* where) const KVTRIE_REQUIRES(mutex);
   void check_change(SequenceId id, const char* where) const KVTRIE_REQUIRES(mutex);  // kBusy
 };
 
-// parts[i] is the i-th part's; null where it holds nothing of [start, end).
+// snapshots[i] is the i-th component's; null where it holds nothing of [start, end).
 struct HybridCache::Snapshot::Contents {
   std::weak_ptr<HybridCache::State> owner;
-  std::vector<PartSnapshot> parts;
+  std::vector<ComponentSnapshot> snapshots;
   std::int32_t start = 0, end = 0;
   std::atomic<bool> consumed = false;
 };

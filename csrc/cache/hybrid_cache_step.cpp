@@ -1,4 +1,4 @@
-// Steps: starting, what parts hold, taking back; and what names a layer.
+// Steps: starting, what components hold, taking back; and what names a layer.
 #include <algorithm>
 #include <limits>
 
@@ -12,13 +12,13 @@ using CacheState = HybridCache::State;
 constexpr const char* kWhere = "hybrid_cache.start_forward";
 
 void check_items(const CacheState& state, std::size_t items) {
-  const auto encoders =
-      std::count_if(state.parts.begin(), state.parts.end(), [](const auto& part) { return part->takes_items(); });
+  const auto encoders = std::count_if(state.components.begin(), state.components.end(),
+                                      [](const auto& each) { return each->takes_items(); });
   require(items == 0 || encoders == 1, kWhere, "items: got ", items, " for ", encoders,
           " encoder caches, allowed for one; put them without where there are several");
 }
 
-// The sequences of a step in the order of their first rows. REQUIRES: check_start of every part.
+// The sequences of a step in the order of their first rows. REQUIRES: check_start of every component.
 std::vector<HybridMember> members_of(const CacheState& state, const HybridRows& rows) KVTRIE_REQUIRES(state.mutex) {
   std::vector<HybridMember> members;
   for (std::size_t row = 0; row < rows.positions.size(); ++row) {
@@ -37,16 +37,16 @@ std::vector<HybridMember> members_of(const CacheState& state, const HybridRows& 
 
 void hold(const CacheState& state, std::vector<HybridMember>& members) {
   for (HybridMember& member : members) {
-    for (const auto& part : state.parts) member.held.push_back(part->hold(member.id));
+    for (const auto& component : state.components) member.held.push_back(component->hold(member.id));
   }
 }
 
 void start_all(CacheState& state, const HybridRows& rows) {
   std::size_t started = 0;
   try {
-    for (; started < state.parts.size(); ++started) state.parts[started]->start(rows);
+    for (; started < state.components.size(); ++started) state.components[started]->start(rows);
   } catch (...) {
-    for (std::size_t i = 0; i < started; ++i) state.parts[i]->drop();
+    for (std::size_t i = 0; i < started; ++i) state.components[i]->drop();
     throw;
   }
 }
@@ -63,8 +63,8 @@ void lose_captures(CacheState& state, const HybridMember& member) KVTRIE_REQUIRE
 
 const StateForward& recurrent_step(const CacheState& state, std::optional<std::int32_t> layer, const char* where) {
   if (layer) return state.recurrent(*layer, where).step();
-  for (const auto& part : state.parts) {
-    if (RecurrentLayers* layers = part->recurrent()) return layers->step();
+  for (const auto& component : state.components) {
+    if (RecurrentLayers* layers = component->recurrent()) return layers->step();
   }
   fail(ErrorKind::kNotSupported, where, "none of the caches is recurrent");
 }
@@ -80,18 +80,19 @@ const HybridMember* CacheState::member(SequenceId id) const noexcept {
 }
 
 bool CacheState::torn() const {
-  return !whole() && std::any_of(parts.begin(), parts.end(),
-                                 [](const auto& part) { return part->forward() == PartForward::kComplete; });
+  return !whole() && std::any_of(components.begin(), components.end(),
+                                 [](const auto& each) { return each->forward() == ComponentForward::kComplete; });
 }
 
 bool CacheState::whole() const {
-  return std::all_of(parts.begin(), parts.end(), [](const auto& part) {
-    return part->forward() == PartForward::kComplete || part->forward() == PartForward::kText;
+  return std::all_of(components.begin(), components.end(), [](const auto& each) {
+    return each->forward() == ComponentForward::kComplete || each->forward() == ComponentForward::kText;
   });
 }
 
 void CacheState::settle() noexcept {
-  if (whole() && std::none_of(parts.begin(), parts.end(), [](const auto& part) { return part->may_reopen(); })) {
+  if (whole() &&
+      std::none_of(components.begin(), components.end(), [](const auto& each) { return each->may_reopen(); })) {
     members.clear();
   }
 }
@@ -101,15 +102,15 @@ void CacheState::take_back() {
   if (whole()) return members.clear();
   const bool was_torn = torn();
   std::vector<bool> complete;
-  for (const auto& part : parts) complete.push_back(part->forward() == PartForward::kComplete);
+  for (const auto& component : components) complete.push_back(component->forward() == ComponentForward::kComplete);
   const std::vector<HybridMember> going = std::move(members);  // from here on nothing may stop half-way
   members.clear();
-  for (const auto& part : parts) part->drop();
+  for (const auto& component : components) component->drop();
   for (const HybridMember& each : going) {
     if (was_torn) lose_captures(*this, each);
     try {
-      for (std::size_t i = 0; i < parts.size(); ++i) {
-        if (complete[i]) parts[i]->take_back(each.id, each.held[i], each.begin);
+      for (std::size_t i = 0; i < components.size(); ++i) {
+        if (complete[i]) components[i]->take_back(each.id, each.held[i], each.begin);
       }
     } catch (...) {
       empty(each.id);  // what cannot be put back is forgotten
@@ -127,9 +128,9 @@ void CacheState::make_idle(SequenceId id) {
 
 void CacheState::empty(SequenceId id, std::int32_t length) noexcept {
   const std::int32_t kept = can_resume(id, length) ? length : 0;
-  for (const auto& part : parts) {
+  for (const auto& component : components) {
     try {
-      part->remove(id, kept, std::nullopt);
+      component->remove(id, kept, std::nullopt);
     } catch (...) {  // only memory can be short: the caller has an error to report already
     }
   }
@@ -147,7 +148,7 @@ void HybridCache::start_forward(std::span<const std::int32_t> positions, std::sp
   const MutexLock lock(state_->mutex);
   if (state_->whole()) state_->members.clear();
   if (state_->torn()) state_->take_back();
-  for (const auto& part : state_->parts) part->check_start(rows);
+  for (const auto& component : state_->components) component->check_start(rows);
   if (reserve) return;
   state_->take_back();
   std::vector<HybridMember> members = members_of(*state_, rows);
@@ -192,9 +193,9 @@ void HybridCache::set_causal(std::span<const std::uint32_t> except) {
   std::vector<std::uint32_t> wanted(except.begin(), except.end());
   std::size_t set = 0;
   try {
-    for (; set < state_->parts.size(); ++set) any = state_->parts[set]->set_causal(except) || any;
-  } catch (...) {  // the parts before were not read: theirs can be set again
-    for (std::size_t i = 0; i < set; ++i) state_->parts[i]->set_causal(state_->not_causal);
+    for (; set < state_->components.size(); ++set) any = state_->components[set]->set_causal(except) || any;
+  } catch (...) {  // the components before were not read: theirs can be set again
+    for (std::size_t i = 0; i < set; ++i) state_->components[i]->set_causal(state_->not_causal);
     throw;
   }
   if (!any) fail(ErrorKind::kNotSupported, "hybrid_cache.set_causal", "none of the caches is causal");

@@ -14,36 +14,36 @@ namespace {
 constexpr const char* kClass = "HybridCache";
 
 using Class = CacheClass<HybridCache>;
-using Parts = std::vector<HybridCache::Part>;
+using Components = std::vector<HybridCache::Component>;
 
-// A cache as a part; the parts of a hybrid.
-void add_parts(Parts& parts, py::handle cache) {
+// A cache as a component; the components of a hybrid.
+void add_components(Components& components, py::handle cache) {
   if (py::isinstance<HybridCache>(cache)) {
-    const Parts& inner = cache.cast<HybridCache&>().caches();
-    parts.insert(parts.end(), inner.begin(), inner.end());
+    const Components& inner = cache.cast<HybridCache&>().caches();
+    components.insert(components.end(), inner.begin(), inner.end());
   } else if (py::isinstance<CausalCache>(cache)) {
-    parts.emplace_back(cache.cast<std::shared_ptr<CausalCache>>());
+    components.emplace_back(cache.cast<std::shared_ptr<CausalCache>>());
   } else if (py::isinstance<RecurrentCache>(cache)) {
-    parts.emplace_back(cache.cast<std::shared_ptr<RecurrentCache>>());
+    components.emplace_back(cache.cast<std::shared_ptr<RecurrentCache>>());
   } else if (py::isinstance<EncoderCache>(cache)) {
-    parts.emplace_back(cache.cast<std::shared_ptr<EncoderCache>>());
+    components.emplace_back(cache.cast<std::shared_ptr<EncoderCache>>());
   } else {
     refuse_type(cache, kClass, "caches", "a CausalCache, RecurrentCache, EncoderCache or HybridCache, or several");
   }
 }
 
 HybridCache::Ptr make_cache(const py::object& caches) {
-  Parts parts;
+  Components components;
   const bool several = !PyUnicode_Check(caches.ptr()) && PySequence_Check(caches.ptr());
-  if (!several) add_parts(parts, caches);
+  if (!several) add_components(components, caches);
   if (several) {
-    for (const py::handle cache : py::reinterpret_borrow<py::sequence>(caches)) add_parts(parts, cache);
+    for (const py::handle cache : py::reinterpret_borrow<py::sequence>(caches)) add_components(components, cache);
   }
-  return HybridCache::create(std::move(parts));
+  return HybridCache::create(std::move(components));
 }
 
-Placement placement_of(const HybridCache::Part& part) {
-  return std::visit([](const auto& cache) { return binding::placement_of(*cache); }, part);
+Placement placement_of(const HybridCache::Component& component) {
+  return std::visit([](const auto& cache) { return binding::placement_of(*cache); }, component);
 }
 
 std::optional<std::int32_t> to_layer(const py::object& layer, const char* where) {
@@ -62,7 +62,7 @@ void start_forward(HybridCache& self, const py::object& positions, const py::obj
 
 void put(HybridCache& self, const py::object& layer, const py::object& k, const py::object& v) {
   const std::int32_t number = to_int32(layer, "put", "layer");
-  const Placement place = placement_of(self.attention_part(number, "put"));
+  const Placement place = placement_of(self.attention_component(number, "put"));
   const Tensor keys = to_tensor(k, place, "put", "k"), values = to_tensor(v, place, "put", "v");
   without_gil([&] { self.put(number, keys, values); });
 }
@@ -76,7 +76,7 @@ py::tuple get(HybridCache& self, const py::object& layer) {
 Tensor attend(HybridCache& self, const py::object& layer, const py::object& q, const py::object& scale,
               const py::object& softcap, const py::object& sinks) {
   const std::int32_t number = to_int32(layer, "attend", "layer");
-  const Placement place = placement_of(self.attention_part(number, "attend"));
+  const Placement place = placement_of(self.attention_component(number, "attend"));
   const Tensor query = to_tensor(q, place, "attend", "q", DType::kFloat32);
   const ops::AttentionOptions options = to_attention(scale, softcap, sinks, place, "attend");
   return without_gil([&] { return self.attend(number, query, options); });
@@ -89,7 +89,7 @@ void set_causal(HybridCache& self, const py::object& except) {
 
 Tensor conv(HybridCache& self, const py::object& layer, const py::object& x, const py::object& weight) {
   const std::int32_t number = to_int32(layer, "conv", "layer");
-  const Placement place = placement_of(self.recurrent_part(number, "conv"));
+  const Placement place = placement_of(self.recurrent_component(number, "conv"));
   const Tensor rows = to_tensor(x, place, "conv", "x", DType::kFloat32);
   const Tensor taps = to_tensor(weight, place, "conv", "weight", DType::kFloat32);
   return without_gil([&] { return self.conv(number, rows, taps); });
@@ -98,7 +98,7 @@ Tensor conv(HybridCache& self, const py::object& layer, const py::object& x, con
 Tensor gated_delta(HybridCache& self, const py::object& layer, const py::object& q, const py::object& k,
                    const py::object& v, const py::object& g, const py::object& beta) {
   const std::int32_t number = to_int32(layer, "gated_delta", "layer");
-  const Placement place = placement_of(self.recurrent_part(number, "gated_delta"));
+  const Placement place = placement_of(self.recurrent_component(number, "gated_delta"));
   const auto operand = [&](const py::object& value, const char* name) {
     return to_tensor(value, place, "gated_delta", name, DType::kFloat32);
   };
@@ -115,7 +115,7 @@ py::tuple states(HybridCache& self, const py::object& layer) {
 
 void put_states(HybridCache& self, const py::object& layer, const py::object& conv, const py::object& delta) {
   const std::int32_t number = to_int32(layer, "put_states", "layer");
-  const Placement place = placement_of(self.recurrent_part(number, "put_states"));
+  const Placement place = placement_of(self.recurrent_component(number, "put_states"));
   const Tensor tails = to_optional_tensor(conv, place, "put_states", "conv");
   const Tensor deltas = to_optional_tensor(delta, place, "put_states", "delta", DType::kFloat32);
   without_gil([&] { self.put_states(number, tails, deltas); });
@@ -128,10 +128,10 @@ void add_properties(Class& c) {
       "caches",
       [](const HybridCache& self) {
         py::list caches;
-        for (const HybridCache::Part& part : self.caches()) caches.append(part_to_python(part));
+        for (const HybridCache::Component& each : self.caches()) caches.append(component_to_python(each));
         return caches;
       },
-      "Its caches; a hybrid that was given is replaced by its parts.");
+      "Its caches; a hybrid that was given is replaced by its caches.");
   c.def_property_readonly("layers", &HybridCache::layers, "The layer numbers of all its caches, ascending.");
   c.def_property_readonly("free_cells", &HybridCache::free_cells,
                           "Free cells of the cache that has fewest; None when none of its caches has cells.");
@@ -207,8 +207,8 @@ A recurrent state is in the one that ends where it exists; without it the other 
 
 }  // namespace
 
-py::object part_to_python(const HybridCache::Part& part) {
-  return std::visit([](const auto& cache) { return py::cast(cache); }, part);
+py::object component_to_python(const HybridCache::Component& component) {
+  return std::visit([](const auto& cache) { return py::cast(cache); }, component);
 }
 
 void init_hybrid(py::module_& m) {

@@ -6,6 +6,7 @@
 
 namespace kvtrie::binding {
 
-py::object part_to_python(const HybridCache::Part& part);  // the CausalCache, RecurrentCache or EncoderCache
+// A CausalCache, RecurrentCache or EncoderCache.
+py::object component_to_python(const HybridCache::Component& component);
 
 }  // namespace kvtrie::binding

@@ -91,7 +91,8 @@ void add_cache(CacheSet& set, py::handle cache) {
   } else if (py::isinstance<RecurrentCache>(cache)) {
     set.recurrent.push_back(cache.cast<std::shared_ptr<RecurrentCache>>());
   } else if (py::isinstance<HybridCache>(cache)) {
-    for (const HybridCache::Part& part : cache.cast<HybridCache&>().caches()) add_cache(set, part_to_python(part));
+    for (const HybridCache::Component& each : cache.cast<HybridCache&>().caches())
+      add_cache(set, component_to_python(each));
   } else if (py::isinstance<EncoderCache>(cache)) {
     fail(ErrorKind::kNotSupported, "PrefixCache",
          "caches: got an EncoderCache, whose state follows from an image and not from tokens: use it by itself");

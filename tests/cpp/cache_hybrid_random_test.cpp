@@ -1,5 +1,5 @@
 // A hybrid of all kinds against a naive twin, by random operations: refused calls, steps that end half-way and
-// snapshots included. Every part holds what follows from the twin's tokens, after each operation.
+// snapshots included. Every component holds what follows from the twin's tokens, after each operation.
 #include <random>
 
 #include "hybrid_helpers.h"

@@ -34,7 +34,7 @@ class HybridSnapshotTest : public ::testing::Test {
   Hybrid all_{Hybrid::Capacity{60, 60, 14, 24}};
 };
 
-TEST_F(HybridSnapshotTest, OneObjectOverAllParts) {
+TEST_F(HybridSnapshotTest, OneObjectOverAllComponents) {
   const SnapshotPtr whole = all_->snapshot(0, 0);
   EXPECT_EQ(whole->start(), 0);
   EXPECT_EQ(whole->end(), 6);
@@ -107,7 +107,7 @@ TEST_F(HybridSnapshotTest, CutsWithoutASnapshot) {
   EXPECT_EQ(all_->free_slots(), 14u);
 }
 
-TEST_F(HybridSnapshotTest, ScheduledCapturesOfAllParts) {
+TEST_F(HybridSnapshotTest, ScheduledCapturesOfAllComponents) {
   all_->prepare_snapshots(0, {6, 8, 11, 20});
   EXPECT_THROW(all_->prepare_snapshots(0, {21}), Error);
   all_.start(0, 3);
@@ -148,7 +148,7 @@ TEST(HybridRewindTest, TheStateAtTheLengthIsEnoughToComeBack) {  // speculation:
 TEST_F(HybridSnapshotTest, CapturesOfAStepThatWasTakenBackAreLost) {
   all_->prepare_snapshots(0, {7, 9});
   all_.start(0, 2);
-  all_.write_all({50, 51}, {}, 5);  // the causal parts are complete and have captured 7; the recurrent one is not
+  all_.write_all({50, 51}, {}, 5);  // the causal caches are complete and have captured 7; the recurrent one is not
   all_.append(0, {7, 8, 9});
   const auto taken = all_->take_snapshots(0);
   EXPECT_EQ(taken[0], nullptr);

@@ -43,13 +43,13 @@ TEST(HybridTest, LayersDecideWhoAnswers) {
   EXPECT_EQ(message([&] { all->boundaries(2); }), "[hybrid_cache.boundaries] layer: got 2, allowed 1, 5");
   EXPECT_NE(message([&] { all->put_states(2, none, none); }), "");
   EXPECT_NE(message([&] { all->gated_delta(2, none, none, none, none, none); }), "");
-  EXPECT_EQ(std::get<std::shared_ptr<CausalCache>>(all->attention_part(3, "here")), all.window);
-  EXPECT_EQ(std::get<std::shared_ptr<RecurrentCache>>(all->recurrent_part(5, "here")), all.states);
+  EXPECT_EQ(std::get<std::shared_ptr<CausalCache>>(all->attention_component(3, "here")), all.window);
+  EXPECT_EQ(std::get<std::shared_ptr<RecurrentCache>>(all->recurrent_component(5, "here")), all.states);
   EXPECT_EQ(all->row_starts(1), (Tokens{0, 2}));
   EXPECT_EQ(all->boundaries(5), (std::vector<Tokens>{{}}));
 }
 
-TEST(HybridTest, LayersAreInOnePart) {
+TEST(HybridTest, LayersAreInOneComponent) {
   const auto a = causal_of({0, 1}, 8), b = causal_of({1, 2}, 8);
   EXPECT_THROW(HybridCache::create({a, b}), Error);
   EXPECT_THROW(HybridCache::create({a, a}), Error);
@@ -61,7 +61,7 @@ TEST(HybridTest, LayersAreInOnePart) {
   EXPECT_EQ(one->free_slots(), std::nullopt);
 }
 
-TEST(HybridTest, StepsRunInAllParts) {
+TEST(HybridTest, StepsRunInAllComponents) {
   const Hybrid all(kAll);
   all.append_item(0, {1, 2, 3}, 1, {60, 61});
   EXPECT_TRUE(all->complete());
@@ -85,7 +85,7 @@ TEST(HybridTest, StepsRunInAllParts) {
   EXPECT_TRUE(sound(all));
 }
 
-// ---- a step that cannot be in one part ------------------------------------------------------------------------------
+// ---- a step that cannot be in one component -------------------------------------------------------------------------
 
 TEST(HybridTest, ACacheThatIsFullRefusesForAll) {
   struct Case {
@@ -260,7 +260,7 @@ TEST(HybridTest, RemovalsAreRefusedForAll) {
   EXPECT_EQ(windows->length(0), 7);
 }
 
-TEST(HybridTest, NoRoomForCopiesInOnePartRefusesForAll) {
+TEST(HybridTest, NoRoomForCopiesInOneComponentRefusesForAll) {
   const auto wide = causal_of({0}, 40), narrow = causal_of({1}, 10);
   Hybrid two({0, 0, 0, 16});
   two.causal = wide;
@@ -277,10 +277,10 @@ TEST(HybridTest, NoRoomForCopiesInOnePartRefusesForAll) {
   EXPECT_TRUE(is(two, 0, twin({1, 2, 3, 4, 5, 70}, 0, {60}), false));
 }
 
-TEST(HybridTest, BusyInOnePartRefusesForAll) {
+TEST(HybridTest, BusyInOneComponentRefusesForAll) {
   const Hybrid all(kAll);
   all.append(0, {1, 2});
-  // Somebody who drives one part alone, under a number that only that part knows.
+  // Somebody who drives one component alone, under a number that only that one knows.
   const SequenceId own = all.states->open_sequence();
   const auto forward = all.states->begin_forward(std::vector<StateForwardRows>{{own, 1, {}}});
   EXPECT_TRUE(refused(all, ErrorKind::kArgument, [&] { all->copy_prefix(0, own, 2); }));
@@ -294,7 +294,7 @@ TEST(HybridTest, BusyInOnePartRefusesForAll) {
   EXPECT_TRUE(refused(all, ErrorKind::kBusy, [&] { all->start_forward(Tokens{1}, Tokens{1}); }));
 }
 
-TEST(HybridTest, CopiesAreOneInAllParts) {
+TEST(HybridTest, CopiesAreOneInAllComponents) {
   const Hybrid all(kAll);
   all.append_item(0, {1, 2, 3, 4, 5}, 2, {60, 61});
   all.append(1, {9, 9});
@@ -316,7 +316,7 @@ TEST(HybridTest, CopiesAreOneInAllParts) {
   EXPECT_EQ(all->free_slots(), 12u);
 }
 
-TEST(HybridTest, CausalPartsAreToldWhatIsNotCausal) {
+TEST(HybridTest, CausalCachesAreToldWhatIsNotCausal) {
   const Hybrid all(kAll);
   all.start(0, 3);
   all->set_causal(std::vector<std::uint32_t>{0});
@@ -328,7 +328,7 @@ TEST(HybridTest, CausalPartsAreToldWhatIsNotCausal) {
   EXPECT_TRUE(refused(all, ErrorKind::kArgument, [&] { all->set_causal(std::vector<std::uint32_t>{1}); }));
   all.start(0, 2);
   all.write(3, {4, 5});
-  all->get(3);  // the last part was read, the first was not
+  all->get(3);  // the last component was read, the first was not
   EXPECT_TRUE(refused(all, ErrorKind::kArgument, [&] { all->set_causal(std::vector<std::uint32_t>{0}); }));
   all.write(0, {4, 5});
   const auto mask = all->get(0).mask;

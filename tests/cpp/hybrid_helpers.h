@@ -41,12 +41,12 @@ struct Hybrid {
   };
 
   explicit Hybrid(const Capacity& capacity) {
-    std::vector<HybridCache::Part> parts;
-    if (capacity.causal > 0) parts.emplace_back(causal = causal_of({0, 4}, capacity.causal));
-    if (capacity.slots > 0) parts.emplace_back(states = host_states(small_states(capacity.slots)));
-    if (capacity.items > 0) parts.emplace_back(items = host_items(item_shape(capacity.items)));
-    if (capacity.window > 0) parts.emplace_back(window = causal_of({3}, capacity.window, capacity.visibility));
-    cache = HybridCache::create(parts);
+    std::vector<HybridCache::Component> components;
+    if (capacity.causal > 0) components.emplace_back(causal = causal_of({0, 4}, capacity.causal));
+    if (capacity.slots > 0) components.emplace_back(states = host_states(small_states(capacity.slots)));
+    if (capacity.items > 0) components.emplace_back(items = host_items(item_shape(capacity.items)));
+    if (capacity.window > 0) components.emplace_back(window = causal_of({3}, capacity.window, capacity.visibility));
+    cache = HybridCache::create(components);
   }
   HybridCache* operator->() const { return cache.get(); }
 
@@ -128,8 +128,8 @@ inline HybridTwin twin(const HybridTokens& tokens, std::int32_t at = -1, const H
   return {tokens, at, item};
 }
 
-// Whether every part has exactly that: the lengths, and the numbers that follow from the tokens. `keys`: K were not
-// rotated.
+// Whether every component has exactly that: the lengths, and the numbers that follow from the tokens. `keys`: K were
+// not rotated.
 inline ::testing::AssertionResult is(const Hybrid& hybrid, SequenceId id, const HybridTwin& twin, bool keys = true) {
   const auto failure = [&] { return ::testing::AssertionFailure() << "sequence " << id << ": "; };
   if (hybrid->length(id) != twin.length()) return failure() << hybrid->length(id) << " tokens, not " << twin.length();
@@ -157,7 +157,7 @@ inline ::testing::AssertionResult is(const Hybrid& hybrid, SequenceId id, const 
   return has_item(*hybrid.items, id, twin.item_at, twin.item);
 }
 
-// The call fails with `kind` and changes nothing, in no part.
+// The call fails with `kind` and changes nothing, in no component.
 template <class Call>
 ::testing::AssertionResult refused(const Hybrid& hybrid, ErrorKind kind, Call call) {
   const std::string before = hybrid->dump();

@@ -1,5 +1,5 @@
-// The three kinds of parts.
-#include "cache/hybrid_cache_part.h"
+// The three kinds of components.
+#include "cache/hybrid_cache_component.h"
 
 #include <algorithm>
 
@@ -10,9 +10,9 @@ namespace {
 
 // What the caches have in common.
 template <class Cache, class ForwardHandle>
-class CachePart : public HybridPart {
+class CacheComponent : public HybridComponent {
  public:
-  explicit CachePart(std::shared_ptr<Cache> cache) : cache_(std::move(cache)) {}
+  explicit CacheComponent(std::shared_ptr<Cache> cache) : cache_(std::move(cache)) {}
 
   const std::vector<std::int32_t>& layers() const override { return cache_->layers(); }
   std::uint64_t nbytes() const override { return cache_->nbytes(); }
@@ -21,9 +21,9 @@ class CachePart : public HybridPart {
   std::vector<std::string> check() const override { return cache_->check(); }
   std::string dump() const override { return cache_->dump(); }
 
-  PartForward forward() const override {
-    if (!forward_) return PartForward::kNone;
-    return forward_->complete() ? PartForward::kComplete : PartForward::kOpen;
+  ComponentForward forward() const override {
+    if (!forward_) return ComponentForward::kNone;
+    return forward_->complete() ? ComponentForward::kComplete : ComponentForward::kOpen;
   }
   void drop() noexcept override {
     if (forward_) cache_->drop(*forward_);
@@ -35,29 +35,31 @@ class CachePart : public HybridPart {
   void remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end) override {
     cache_->remove(id, begin, end);
   }
-  bool restore(SequenceId id, const PartSnapshot& snapshot, std::int32_t target) override {
+  bool restore(SequenceId id, const ComponentSnapshot& snapshot, std::int32_t target) override {
     return cache_->restore(id, typed(snapshot), target);
   }
-  PartSnapshot snapshot(SequenceId id, std::int32_t start) override { return cache_->snapshot(id, start); }
-  std::pair<PartSnapshot, PartSnapshot> split(const PartSnapshot& snapshot, std::int32_t at) override {
+  ComponentSnapshot snapshot(SequenceId id, std::int32_t start) override { return cache_->snapshot(id, start); }
+  std::pair<ComponentSnapshot, ComponentSnapshot> split(const ComponentSnapshot& snapshot, std::int32_t at) override {
     return cache_->split(typed(snapshot), at);
   }
-  PartSnapshot merge(const PartSnapshot& a, const PartSnapshot& b) override {
+  ComponentSnapshot merge(const ComponentSnapshot& a, const ComponentSnapshot& b) override {
     return cache_->merge(typed(a), typed(b));
   }
-  std::uint64_t nbytes(const PartSnapshot& snapshot) const override { return typed(snapshot)->nbytes(); }
-  std::uint64_t shared_nbytes(const PartSnapshot& snapshot) const override { return typed(snapshot)->shared_nbytes(); }
+  std::uint64_t nbytes(const ComponentSnapshot& snapshot) const override { return typed(snapshot)->nbytes(); }
+  std::uint64_t shared_nbytes(const ComponentSnapshot& snapshot) const override {
+    return typed(snapshot)->shared_nbytes();
+  }
   void prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets) override {
     cache_->prepare_snapshots(id, std::move(offsets));
   }
-  std::vector<PartSnapshot> take_snapshots(SequenceId id) override {
+  std::vector<ComponentSnapshot> take_snapshots(SequenceId id) override {
     auto taken = cache_->take_snapshots(id);
     return {taken.begin(), taken.end()};
   }
 
  protected:
   using Typed = std::shared_ptr<typename Cache::Snapshot>;
-  static Typed typed(const PartSnapshot& snapshot) {
+  static Typed typed(const ComponentSnapshot& snapshot) {
     return std::static_pointer_cast<typename Cache::Snapshot>(snapshot);
   }
   auto& started() const {
@@ -73,9 +75,9 @@ void check_busy(bool busy, const char* where) {
   if (busy) fail(ErrorKind::kBusy, where, "the sequence is in a forward that is still open");
 }
 
-class CausalPart final : public CachePart<CausalCache, ForwardPtr>, public AttentionLayers {
+class CausalComponent final : public CacheComponent<CausalCache, ForwardPtr>, public AttentionLayers {
  public:
-  using CachePart::CachePart;
+  using CacheComponent::CacheComponent;
 
   AttentionLayers* attention() noexcept override { return this; }
   std::optional<Cell> free_cells() const override { return cache_->free_cells(); }
@@ -96,7 +98,7 @@ class CausalPart final : public CachePart<CausalCache, ForwardPtr>, public Atten
     throw Error::cache_full(cat("[", where, "] cells for copies of shared ones: needed ", needed, ", free ", free),
                             counts);
   }
-  bool can_restore(SequenceId id, const PartSnapshot& snapshot, std::int32_t target) const override {
+  bool can_restore(SequenceId id, const ComponentSnapshot& snapshot, std::int32_t target) const override {
     return snapshot && cache_->can_restore(id, typed(snapshot), target);
   }
 
@@ -107,7 +109,7 @@ class CausalPart final : public CachePart<CausalCache, ForwardPtr>, public Atten
     return true;
   }
   // A cache that is not windowed can be cut to any length.
-  PartSnapshot hold(SequenceId id) override { return cache_->is_windowed() ? cache_->snapshot(id, 0) : nullptr; }
+  ComponentSnapshot hold(SequenceId id) override { return cache_->is_windowed() ? cache_->snapshot(id, 0) : nullptr; }
   void defrag() override { cache_->defrag(); }
 
   void put(std::int32_t layer, const Tensor& k, const Tensor& v) override { cache_->put(started(), layer, k, v); }
@@ -117,9 +119,9 @@ class CausalPart final : public CachePart<CausalCache, ForwardPtr>, public Atten
   CausalCache::History get(std::int32_t layer) override { return cache_->get(started(), layer); }
 };
 
-class RecurrentPart final : public CachePart<RecurrentCache, StateForwardPtr>, public RecurrentLayers {
+class RecurrentComponent final : public CacheComponent<RecurrentCache, StateForwardPtr>, public RecurrentLayers {
  public:
-  using CachePart::CachePart;
+  using CacheComponent::CacheComponent;
 
   RecurrentLayers* recurrent() noexcept override { return this; }
   std::optional<std::uint32_t> free_slots() const override { return cache_->free_slots(); }
@@ -128,19 +130,19 @@ class RecurrentPart final : public CachePart<RecurrentCache, StateForwardPtr>, p
     fail(ErrorKind::kNotSupported, where, "tokens ", begin, " to ", end,
          ": a recurrent state cannot lose tokens in its middle");
   }
-  bool can_restore(SequenceId, const PartSnapshot& snapshot, std::int32_t target) const override {
+  bool can_restore(SequenceId, const ComponentSnapshot& snapshot, std::int32_t target) const override {
     return snapshot && !typed(snapshot)->consumed() && typed(snapshot)->end() == target;
   }
 
   void check_start(const HybridRows& rows) override { cache_->start_forward(rows.positions, rows.sequences, true); }
   void start(const HybridRows& rows) override { forward_ = cache_->start_forward(rows.positions, rows.sequences); }
-  PartSnapshot hold(SequenceId id) override { return cache_->snapshot(id, 0); }
+  ComponentSnapshot hold(SequenceId id) override { return cache_->snapshot(id, 0); }
   void defrag() override {}
 
   // Only the later of two states can stay; where there is no token between them the cache itself sees to that.
-  PartSnapshot merge(const PartSnapshot& a, const PartSnapshot& b) override {
+  ComponentSnapshot merge(const ComponentSnapshot& a, const ComponentSnapshot& b) override {
     const bool apart = a && b && typed(a)->end() != typed(b)->start();
-    return CachePart::merge(apart ? nullptr : a, b);
+    return CacheComponent::merge(apart ? nullptr : a, b);
   }
 
   Tensor conv(std::int32_t layer, const Tensor& x, const Tensor& weight) override {
@@ -157,16 +159,16 @@ class RecurrentPart final : public CachePart<RecurrentCache, StateForwardPtr>, p
   const StateForward& step() const override { return started(); }
 };
 
-class EncodedPart final : public CachePart<EncoderCache, EncoderForwardPtr>, public AttentionLayers {
+class EncoderComponent final : public CacheComponent<EncoderCache, EncoderForwardPtr>, public AttentionLayers {
  public:
-  using CachePart::CachePart;
+  using CacheComponent::CacheComponent;
 
   AttentionLayers* attention() noexcept override { return this; }
   bool takes_items() const override { return true; }
   std::optional<Cell> free_cells() const override { return cache_->free_cells(); }
   void check_change(SequenceId, const char*) const override {}
   void check_remove_middle(SequenceId, std::int32_t, std::int32_t, const char*) const override {}
-  bool can_restore(SequenceId id, const PartSnapshot& snapshot, std::int32_t target) const override {
+  bool can_restore(SequenceId id, const ComponentSnapshot& snapshot, std::int32_t target) const override {
     return snapshot && cache_->can_restore(id, typed(snapshot), target);
   }
 
@@ -176,12 +178,12 @@ class EncodedPart final : public CachePart<EncoderCache, EncoderForwardPtr>, pub
   void start(const HybridRows& rows) override {
     forward_ = cache_->start_forward(rows.positions, rows.sequences, false, rows.items);
   }
-  PartForward forward() const override {
-    const PartForward status = CachePart::forward();
-    return status == PartForward::kComplete && !forward_->brings_items() ? PartForward::kText : status;
+  ComponentForward forward() const override {
+    const ComponentForward status = CacheComponent::forward();
+    return status == ComponentForward::kComplete && !forward_->brings_items() ? ComponentForward::kText : status;
   }
   bool may_reopen() const override { return forward_ && forward_->may_bring_item(); }
-  PartSnapshot hold(SequenceId id) override { return cache_->snapshot(id, 0); }
+  ComponentSnapshot hold(SequenceId id) override { return cache_->snapshot(id, 0); }
   void defrag() override { cache_->defrag(); }
 
   void put(std::int32_t layer, const Tensor& k, const Tensor& v) override { cache_->put(started(), layer, k, v); }
@@ -191,28 +193,28 @@ class EncodedPart final : public CachePart<EncoderCache, EncoderForwardPtr>, pub
   CausalCache::History get(std::int32_t layer) override { return cache_->get(started(), layer); }
 };
 
-std::unique_ptr<HybridPart> part_of(const std::shared_ptr<CausalCache>& cache) {
-  return std::make_unique<CausalPart>(cache);
+std::unique_ptr<HybridComponent> component_of(const std::shared_ptr<CausalCache>& cache) {
+  return std::make_unique<CausalComponent>(cache);
 }
-std::unique_ptr<HybridPart> part_of(const std::shared_ptr<RecurrentCache>& cache) {
-  return std::make_unique<RecurrentPart>(cache);
+std::unique_ptr<HybridComponent> component_of(const std::shared_ptr<RecurrentCache>& cache) {
+  return std::make_unique<RecurrentComponent>(cache);
 }
-std::unique_ptr<HybridPart> part_of(const std::shared_ptr<EncoderCache>& cache) {
-  return std::make_unique<EncodedPart>(cache);
+std::unique_ptr<HybridComponent> component_of(const std::shared_ptr<EncoderCache>& cache) {
+  return std::make_unique<EncoderComponent>(cache);
 }
 
 }  // namespace
 
-void HybridPart::take_back(SequenceId id, const PartSnapshot& held, std::int32_t length) {
+void HybridComponent::take_back(SequenceId id, const ComponentSnapshot& held, std::int32_t length) {
   if (held && restore(id, held, length)) return;
   remove(id, held ? 0 : std::min(length, this->length(id)), std::nullopt);
 }
 
-std::unique_ptr<HybridPart> make_part(const HybridCache::Part& cache) {
+std::unique_ptr<HybridComponent> make_component(const HybridCache::Component& cache) {
   return std::visit(
       [](const auto& each) {
         require(each != nullptr, "hybrid_cache", "caches: got none, allowed a cache");
-        return part_of(each);
+        return component_of(each);
       },
       cache);
 }

@@ -1,6 +1,6 @@
-// A part of a HybridCache: one cache behind one interface, with the forward that the present step has in it.
+// A component of a HybridCache: one cache behind one interface, with the forward that the present step has in it.
 //
-// Snapshots are passed without their type; one belongs to the part that made it. Null is the empty one.
+// Snapshots are passed without their type; one belongs to the component that made it. Null is the empty one.
 //
 // Threads: every call is made under the hybrid's mutex.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace kvtrie {
 
-using PartSnapshot = std::shared_ptr<void>;
+using ComponentSnapshot = std::shared_ptr<void>;
 
 // What start_forward is given.
 struct HybridRows {
@@ -26,11 +26,11 @@ struct HybridRows {
   std::span<const EncoderItem> items;
 };
 
-// Where a part's forward stands. kText: one of an encoder cache that has brought no item so far; nothing is missing,
-// but it may still become kOpen.
-enum class PartForward : std::uint8_t { kNone, kOpen, kText, kComplete };
+// Where a component's forward stands. kText: one of an encoder cache that has brought no item so far; nothing is
+// missing, but it may still become kOpen.
+enum class ComponentForward : std::uint8_t { kNone, kOpen, kText, kComplete };
 
-// What names a layer, for parts of attention and of recurrent layers. All need a forward, else kArgument.
+// What names a layer, for caches of attention and of recurrent layers. All need a forward, else kArgument.
 class AttentionLayers {
  public:
   virtual ~AttentionLayers() = default;
@@ -50,9 +50,9 @@ class RecurrentLayers {
   virtual const StateForward& step() const = 0;
 };
 
-class HybridPart {
+class HybridComponent {
  public:
-  virtual ~HybridPart() = default;
+  virtual ~HybridComponent() = default;
 
   // --- questions -----------------------------------------------------------------------------------------------
   virtual const std::vector<std::int32_t>& layers() const = 0;
@@ -69,37 +69,37 @@ class HybridPart {
   // Throw what the call would throw.
   virtual void check_change(SequenceId id, const char* where) const = 0;
   virtual void check_remove_middle(SequenceId id, std::int32_t begin, std::int32_t end, const char* where) const = 0;
-  virtual bool can_restore(SequenceId id, const PartSnapshot& snapshot, std::int32_t target) const = 0;
+  virtual bool can_restore(SequenceId id, const ComponentSnapshot& snapshot, std::int32_t target) const = 0;
   virtual std::vector<std::string> check() const = 0;
   virtual std::string dump() const = 0;
 
   // --- the step ------------------------------------------------------------------------------------------------
   virtual void check_start(const HybridRows& rows) = 0;
   virtual void start(const HybridRows& rows) = 0;
-  virtual PartForward forward() const = 0;
+  virtual ComponentForward forward() const = 0;
   virtual bool may_reopen() const { return false; }  // it is kText and a put would make it kOpen
   virtual void drop() noexcept = 0;                  // the forward; unless it is complete, its rows go
   virtual bool set_causal(std::span<const std::uint32_t>) { return false; }  // false: it has no causal layers
   // What take_back() needs of a sequence, taken before a step; null where it needs nothing.
-  virtual PartSnapshot hold(SequenceId id) = 0;
+  virtual ComponentSnapshot hold(SequenceId id) = 0;
   // Makes the sequence again what it was at `length`, when it was held. One that cannot be is emptied.
-  void take_back(SequenceId id, const PartSnapshot& held, std::int32_t length);
+  void take_back(SequenceId id, const ComponentSnapshot& held, std::int32_t length);
 
   // --- editing -------------------------------------------------------------------------------------------------
   virtual void copy_prefix(SequenceId from, SequenceId to, std::int32_t length) = 0;
   virtual void remove(SequenceId id, std::int32_t begin, std::optional<std::int32_t> end) = 0;
-  virtual bool restore(SequenceId id, const PartSnapshot& snapshot, std::int32_t target) = 0;
+  virtual bool restore(SequenceId id, const ComponentSnapshot& snapshot, std::int32_t target) = 0;
   virtual void defrag() = 0;
-  virtual PartSnapshot snapshot(SequenceId id, std::int32_t start) = 0;
-  virtual std::pair<PartSnapshot, PartSnapshot> split(const PartSnapshot& snapshot, std::int32_t at) = 0;
+  virtual ComponentSnapshot snapshot(SequenceId id, std::int32_t start) = 0;
+  virtual std::pair<ComponentSnapshot, ComponentSnapshot> split(const ComponentSnapshot& snapshot, std::int32_t at) = 0;
   // Adjacent ones, though what they hold may have a gap in between.
-  virtual PartSnapshot merge(const PartSnapshot& a, const PartSnapshot& b) = 0;
-  virtual std::uint64_t nbytes(const PartSnapshot& snapshot) const = 0;
-  virtual std::uint64_t shared_nbytes(const PartSnapshot& snapshot) const = 0;
+  virtual ComponentSnapshot merge(const ComponentSnapshot& a, const ComponentSnapshot& b) = 0;
+  virtual std::uint64_t nbytes(const ComponentSnapshot& snapshot) const = 0;
+  virtual std::uint64_t shared_nbytes(const ComponentSnapshot& snapshot) const = 0;
   virtual void prepare_snapshots(SequenceId id, std::vector<std::int32_t> offsets) = 0;
-  virtual std::vector<PartSnapshot> take_snapshots(SequenceId id) = 0;
+  virtual std::vector<ComponentSnapshot> take_snapshots(SequenceId id) = 0;
 };
 
-std::unique_ptr<HybridPart> make_part(const HybridCache::Part& cache);
+std::unique_ptr<HybridComponent> make_component(const HybridCache::Component& cache);
 
 }  // namespace kvtrie
