@@ -118,37 +118,36 @@ void PackedSet::put_panels(std::int64_t index, const Tensor& panels, bool pairs)
   to.device()->copy(panels.buffer(), panels.offset() * size, to.buffer(), to.offset() * size, to.nbytes());
 }
 
-void PackedSet::put(std::int64_t index, const PackedWeight& weight) {
-  require(weight.dtype() == dtype_ && weight.out_features() == out_features_ && weight.in_features() == in_features_,
-          kSet, "weight: got ", name_of(weight.dtype()), " [", weight.out_features(), ", ", weight.in_features(),
+template <class Packed>
+void PackedSet::require_alike(const char* name, const Packed& packed) const {
+  const bool alike =
+      packed.dtype() == dtype_ && packed.out_features() == out_features_ && packed.in_features() == in_features_;
+  require(alike, kSet, name, ": got ", name_of(packed.dtype()), " [", packed.out_features(), ", ", packed.in_features(),
           "], allowed ", name_of(dtype_), " [", out_features_, ", ", in_features_, "]");
+}
+
+template <class Packed>
+Packed PackedSet::member(std::int64_t index, bool pairs) const {
+  Packed packed;
+  packed.panels_ = place(index, kSet, pairs);
+  packed.dtype_ = dtype_;
+  packed.out_features_ = out_features_;
+  packed.in_features_ = in_features_;
+  return packed;
+}
+
+void PackedSet::put(std::int64_t index, const PackedWeight& weight) {
+  require_alike("weight", weight);
   put_panels(index, weight.panels(), false);
 }
 
 void PackedSet::put(std::int64_t index, const PackedPair& pair) {
-  require(pair.dtype() == dtype_ && pair.out_features() == out_features_ && pair.in_features() == in_features_, kSet,
-          "pair: got ", name_of(pair.dtype()), " [", pair.out_features(), ", ", pair.in_features(), "], allowed ",
-          name_of(dtype_), " [", out_features_, ", ", in_features_, "]");
+  require_alike("pair", pair);
   put_panels(index, pair.panels(), true);
 }
 
-PackedWeight PackedSet::weight(std::int64_t index) const {
-  PackedWeight weight;
-  weight.panels_ = place(index, kSet, false);
-  weight.dtype_ = dtype_;
-  weight.out_features_ = out_features_;
-  weight.in_features_ = in_features_;
-  return weight;
-}
-
-PackedPair PackedSet::pair(std::int64_t index) const {
-  PackedPair pair;
-  pair.panels_ = place(index, kSet, true);
-  pair.dtype_ = dtype_;
-  pair.out_features_ = out_features_;
-  pair.in_features_ = in_features_;
-  return pair;
-}
+PackedWeight PackedSet::weight(std::int64_t index) const { return member<PackedWeight>(index, false); }
+PackedPair PackedSet::pair(std::int64_t index) const { return member<PackedPair>(index, true); }
 
 // ---- products -------------------------------------------------------------------------------------------------------
 
@@ -157,7 +156,7 @@ bool can_route(cl::Device& device) { return kernel_family(device) == KernelFamil
 Tensor matmul_routed(const Tensor& x, const PackedSet& weights, const Tensor& chosen, Activation activation) {
   constexpr const char* kWhere = "ops.matmul_routed";
   require(weights.defined(), kWhere, "weights: got an empty set, allowed one with a shape");
-  check_device(kWhere, "x", x);
+  check_device(kWhere, "x", x);  // before its rank is asked for
   check_activations(kWhere, "x", x, x.rank() == 3 ? 3 : 2);
   check_same_device(kWhere, "x", x, weights.panels());
   check_of_rows(kWhere, "chosen", chosen, DType::kInt32, x);

@@ -65,6 +65,10 @@ class PackedSet {
   PackedSet(const Tensor& panels, std::int64_t count, std::int64_t out, std::int64_t in, WeightDType dtype, bool pairs);
   Tensor place(std::int64_t index, const char* where, bool pairs) const;
   void put_panels(std::int64_t index, const Tensor& panels, bool pairs);
+  template <class Packed>
+  void require_alike(const char* name, const Packed& packed) const;
+  template <class Packed>
+  Packed member(std::int64_t index, bool pairs) const;
 
   Tensor panels_;
   std::int64_t count_ = 0, out_features_ = 0, in_features_ = 0;

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "ops/reference.h"
+#include "ops/rows_enqueue.h"
 #include "ops/self_test.h"
 #include "ops/support.h"
 
@@ -11,22 +12,10 @@ namespace {
 
 constexpr const char* kProgram = "experts";
 
-// Numbers of a work-item: long runs on a CPU, one vector on a GPU.
-std::int32_t chunk_for(cl::Device& device) { return lanes_for(device) == 1 ? 4096 : 8; }
-
-// Work-items for `count` rows of `dim` numbers, and their groups.
-struct Chunks {
-  std::int32_t chunk;
-  cl::Range global, local;
-  Chunks(cl::Device& device, std::int64_t dim, std::int64_t count) : chunk(chunk_for(device)) {
-    const std::size_t lanes = lanes_for(device);
-    global = {round_up(divide_up(static_cast<std::size_t>(dim), chunk), lanes), static_cast<std::size_t>(count), 0};
-    local = {lanes, 1, 0};
-  }
-};
+using bare::Chunks;
 
 cl::Kernel kernel_of(cl::Device& device, const char* name) {
-  return device.kernel(kProgram, name, join("-DLANES=", lanes_for(device), row_option(device)));
+  return device.kernel(kProgram, name, bare::lanes_option(device));
 }
 
 void enqueue_route(const Tensor& scores, Weighting weighting, const Routes& routes) {
@@ -40,7 +29,7 @@ void enqueue_route(const Tensor& scores, Weighting weighting, const Routes& rout
 
 void enqueue_scale_rows(const Tensor& x, const Tensor& factors, const Tensor& y) {
   cl::Device& device = *x.device();
-  const Chunks chunks(device, x.dim(1), static_cast<std::int64_t>(factors.size()));
+  const Chunks chunks(device, static_cast<std::size_t>(x.dim(1)), factors.size());
   device.launch(kernel_of(device, "scale_rows"), chunks.global, chunks.local, x.buffer(), x.offset(), factors.buffer(),
                 factors.offset(), y.buffer(), y.offset(), static_cast<std::int32_t>(x.dim(1)), chunks.chunk,
                 static_cast<std::int32_t>(factors.dim(1)));
@@ -49,14 +38,13 @@ void enqueue_scale_rows(const Tensor& x, const Tensor& factors, const Tensor& y)
 void enqueue_weighted_sum(const Tensor& x, const Tensor& factors, const Tensor& y) {
   cl::Device& device = *x.device();
   const Tensor& weights = factors.defined() ? factors : x;  // never read when undefined
-  const Chunks chunks(device, x.dim(2), x.dim(0));
+  const Chunks chunks(device, static_cast<std::size_t>(x.dim(2)), static_cast<std::size_t>(x.dim(0)));
   device.launch(kernel_of(device, "weighted_sum"), chunks.global, chunks.local, x.buffer(), x.offset(),
                 weights.buffer(), weights.offset(), std::int32_t{factors.defined()}, y.buffer(), y.offset(),
                 static_cast<std::int32_t>(x.dim(2)), chunks.chunk, static_cast<std::int32_t>(x.dim(1)));
 }
 
-// ---- proofs: three rows, two choices among five, 19 numbers: two vectors of eight and a rest
-// --------------------------
+// ---- proofs: three rows, two choices among five, 19 numbers: two vectors of eight and a rest ------------------------
 
 constexpr std::int64_t kRows = 3, kChoices = 2, kExperts = 5, kDim = 19;
 
@@ -111,8 +99,7 @@ bool sum_agrees(const cl::DevicePtr& device) {
 }
 
 void prove(const cl::DevicePtr& device, const char* name, bool (*agrees)(const cl::DevicePtr&)) {
-  require_variant(device, join(kProgram, " ", name, " -DLANES=", lanes_for(*device), row_option(*device)),
-                  [&] { return agrees(device); });
+  require_variant(device, join(kProgram, " ", name, " ", bare::lanes_option(*device)), [&] { return agrees(device); });
 }
 
 }  // namespace

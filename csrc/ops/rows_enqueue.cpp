@@ -5,8 +5,6 @@
 namespace kvtrie::ops::bare {
 namespace {
 
-std::string lanes_option(cl::Device& device) { return join("-DLANES=", lanes_for(device), row_option(device)); }
-
 std::int32_t last_dim(const Tensor& x) { return static_cast<std::int32_t>(x.dim(-1)); }
 std::size_t row_count(const Tensor& x) { return x.size() / static_cast<std::size_t>(x.dim(-1)); }
 
@@ -18,24 +16,18 @@ void launch_rows(const Tensor& x, const char* program, const char* name, const A
   device.launch(device.kernel(program, name, lanes_option(device)), {lanes, row_count(x), 0}, {lanes, 1, 0}, args...);
 }
 
-// Numbers per work-item of chunked kernels: long runs on a CPU, one vector on a GPU.
-std::int32_t chunk_for(cl::Device& device) { return lanes_for(device) == 1 ? 4096 : 8; }
-
-// Work-items for `count` numbers of each of `rows` rows, and their groups.
-struct Chunks {
-  std::int32_t chunk;
-  cl::Range global, local;
-  Chunks(cl::Device& device, std::size_t count, std::size_t rows) : chunk(chunk_for(device)) {
-    const std::size_t lanes = lanes_for(device);
-    global = {round_up(divide_up(count, chunk), lanes), rows, 0};
-    local = {lanes, 1, 0};
-  }
-};
-
 // 16-bit words per element.
 std::uint64_t words_of(const Tensor& x) { return size_of(x.dtype()) / 2; }
 
 }  // namespace
+
+std::string lanes_option(cl::Device& device) { return join("-DLANES=", lanes_for(device), row_option(device)); }
+
+Chunks::Chunks(cl::Device& device, std::size_t count, std::size_t rows) : chunk(lanes_for(device) == 1 ? 4096 : 8) {
+  const std::size_t lanes = lanes_for(device);
+  global = {round_up(divide_up(count, chunk), lanes), rows, 0};
+  local = {lanes, 1, 0};
+}
 
 void rms_norm(const Tensor& x, const Tensor& weight, float eps, float offset, const Tensor& y) {
   launch_rows(x, "rows", "rms_norm", x.buffer(), x.offset(), weight.buffer(), weight.offset(), y.buffer(), y.offset(),

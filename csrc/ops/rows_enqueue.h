@@ -5,6 +5,15 @@
 
 namespace kvtrie::ops::bare {
 
+std::string lanes_option(cl::Device& device);
+
+// Work-items for `count` numbers of each of `rows` rows, and their groups: long runs on a CPU, one vector on a GPU.
+struct Chunks {
+  std::int32_t chunk;
+  cl::Range global, local;
+  Chunks(cl::Device& device, std::size_t count, std::size_t rows);
+};
+
 void rms_norm(const Tensor& x, const Tensor& weight, float eps, float offset, const Tensor& y);
 void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& y);
 void l2_norm(const Tensor& x, float eps, const Tensor& y);
