@@ -53,7 +53,7 @@ Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state) {
   if (!allow_closed && state.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache is closed");
   state.now = std::max(state.now, now);
   if (!state.arrivals.empty()) state.reap_arrivals();
-  if (state.now >= state.next_expiry && !state.closed) state.expire();
+  if (state.now >= state.next_expiry() && !state.closed) state.expire();
   if (state.disk != nullptr) state.write_again_after_a_while();
 }
 

@@ -182,7 +182,7 @@ void PrefixCacheState::check_budgets(Findings& findings) const {
       findings.push_back(cat("cache ", i, ": ", usage.held, " cells held, limit ", usage.limit));
   }
   const bool written = (writer == nullptr || writer->pending_jobs() == 0) && (exchange == nullptr || exchange->quiet());
-  const bool quiet = arrivals.empty() && unsealed.empty() && paths_in_use.empty() && staging_calls == 0 && written;
+  const bool quiet = arrivals.empty() && unsealed.empty() && leases.holds().empty() && staging_calls == 0 && written;
   if (host != nullptr) compare("host", memory, host->used(), host->cap(), quiet);
   if (disk != nullptr)
     compare("disk", files, disk->budget().used() - disk->doomed_bytes(), disk->budget().cap(), quiet);
@@ -192,16 +192,10 @@ std::vector<std::string> PrefixCacheState::check() const {
   Findings findings = trie.check();
   places.check(findings);
   points.check(findings);
-  std::uint64_t pinned = 0;
+  leases.check(findings);
   trie.visit([&](Node& node) KVTRIE_REQUIRES(mutex) {
-    if (node.is_root()) return;
-    check_node(node, findings);
-    pinned += state_of(&node).pins;
+    if (!node.is_root()) check_node(node, findings);
   });
-  const auto compare = [&](const char* what, std::uint64_t counted, std::uint64_t kept) {
-    if (counted != kept) findings.push_back(cat(what, ": counted ", counted, ", kept ", kept));
-  };
-  compare("pins", pinned, pins.size());
   check_budgets(findings);
   for (const Session* session : sessions) check_session(*session, findings);
   for (std::size_t i = 0; i < all_caches.size(); ++i) {

@@ -35,19 +35,6 @@ std::uint64_t PrefixCacheState::evict(Node* node) {
   return bytes;
 }
 
-Hold PrefixCacheState::hold(Node* node) {
-  Hold hold{node, {}};
-  for (Node* each = node; !each->is_root(); each = each->parent()) {
-    trie.lock(each);
-    hold.path.push_back(each);
-  }
-  return hold;
-}
-
-void PrefixCacheState::let_go(const Hold& hold) {
-  for (Node* node : hold.path) trie.unlock(node);
-}
-
 bool PrefixCacheState::subtree_is_locked(Node* node) const {
   std::vector<Node*> open{node};
   while (!open.empty()) {
@@ -92,16 +79,7 @@ void PrefixCacheState::take_off_marks(Node* top) {
   for (Node* node : points.users()) {
     if (below(node)) points.take_off_user(node);
   }
-  for (auto pin = pins.begin(); pin != pins.end();) {
-    if (!below(pin->node)) {
-      ++pin;
-      continue;
-    }
-    --state_of(pin->node).pins;
-    points.settle(pin->node);
-    let_go(*pin);
-    pin = pins.erase(pin);
-  }
+  leases.remove_below(top);
 }
 
 // The node where the tail of `tokens` that nobody else uses begins: walks up from the match while there is one child at

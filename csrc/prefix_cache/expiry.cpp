@@ -1,7 +1,7 @@
 // What goes because its time is over: pins with a time to live, and state that nobody used for as long as the cache's
 // `ttl` says, in every tier.
 //
-// Looked at when a call begins and the clock has passed `next_expiry`: else it costs one comparison. Unused state is
+// Looked at when a call begins and the clock has passed `next_expiry()`: else it costs one comparison. Unused state is
 // found by looking at every node, at most 64 times in one ttl: so it may live one 64th longer. Victim orders are no
 // help, for only that of `lru` is by use. What is pinned, or on the way to a live session, does not expire; what the
 // user asked to keep (`checkpoint`) does. A node whose children have gone is as old as the last use of any of them.
@@ -15,31 +15,17 @@ namespace kvtrie {
 void PrefixCacheState::expire() {
   expire_pins();
   if (options.ttl && now >= next_sweep) expire_nodes();
-  schedule_expiry();
 }
 
-void PrefixCacheState::schedule_expiry() {
-  next_expiry = options.ttl ? next_sweep : std::numeric_limits<double>::infinity();
-  for (const Pin& pin : pins) next_expiry = std::min(next_expiry, pin.until);
-}
-
-void PrefixCacheState::remove_pin(std::vector<Pin>::iterator pin) {
-  Node* node = pin->node;
-  --state_of(node).pins;
-  points.settle(node);
-  let_go(*pin);
-  pins.erase(pin);
-  try_join(node);
+double PrefixCacheState::next_expiry() const {
+  return options.ttl ? std::min(leases.next_expiry(), next_sweep) : leases.next_expiry();
 }
 
 void PrefixCacheState::expire_pins() {
-  while (true) {
-    const auto over =
-        std::find_if(pins.begin(), pins.end(), [&](const Pin& pin) KVTRIE_REQUIRES(mutex) { return now >= pin.until; });
-    if (over == pins.end()) return;
-    state_of(over->node).last_used_seconds = now;  // it was wanted until now
-    remove_pin(over);
+  while (Node* node = leases.take_expired(now)) {
+    state_of(node).last_used_seconds = now;  // it was wanted until now
     ++totals.expired_pins;
+    try_join(node);
   }
 }
 

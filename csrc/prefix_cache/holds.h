@@ -3,8 +3,6 @@
 // Threads: made and ended with the prefix cache's mutex held.
 #pragma once
 
-#include <list>
-
 #include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {
@@ -25,24 +23,19 @@ class InUseScope {
   PrefixCacheState& state_;
 };
 
-// Keeps a path locked while the mutex is free.
+// Keeps a path locked while the mutex is free: a hold of the leases (leases.h).
 class PathHold {
  public:
-  PathHold(PrefixCacheState& state, Node* node) KVTRIE_REQUIRES(state.mutex) : state_(state) {
-    state_.paths_in_use.push_front(state_.hold(node));
-    place_ = state_.paths_in_use.begin();
-  }
-  ~PathHold() {
-    state_.let_go(*place_);
-    state_.paths_in_use.erase(place_);
-  }
-  Node* node() const noexcept { return place_->node; }
+  PathHold(PrefixCacheState& state, Node* node) KVTRIE_REQUIRES(state.mutex)
+      : leases_(state.leases), hold_(leases_.hold(node)) {}
+  ~PathHold() { leases_.let_go(hold_); }
+  Node* node() const noexcept { return hold_->node; }
   PathHold(const PathHold&) = delete;
   PathHold& operator=(const PathHold&) = delete;
 
  private:
-  PrefixCacheState& state_;
-  std::list<Hold>::iterator place_;
+  Leases& leases_;
+  Leases::Hold hold_;
 };
 
 // While a call has bytes of the host tier that no node has, so that their count is not what nodes have.

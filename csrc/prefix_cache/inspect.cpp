@@ -55,13 +55,8 @@ PrefixCacheStats PrefixCacheState::stats() const {
   stats.seconds_per_decoded_token = costs.seconds_per_decoded_token();
   stats.host_seconds_per_byte = costs.seconds_per_byte(Tier::kHost);
   stats.disk_seconds_per_byte = costs.seconds_per_byte(Tier::kDisk);
-  stats.pins = pins.size();
-  std::set<const Node*> seen;
-  for (const Hold& pin : pins) {
-    for (const Node* node = pin.node; !node->is_root() && seen.insert(node).second; node = node->parent()) {
-      stats.pinned_tokens += static_cast<std::uint64_t>(node->end() - node->start());
-    }
-  }
+  stats.pins = leases.pins().size();
+  stats.pinned_tokens = leases.pinned_tokens();
   return stats;
 }
 
@@ -88,35 +83,11 @@ std::vector<NodeInfo> PrefixCacheState::nodes() const {
       if (state.point().exists()) info.point_tier = state.point().on_device ? Tier::kDevice : tier_of(state.point());
       info.age_seconds = info.live > 0 ? 0 : std::max(0.0, now - state.last_used_seconds);
       info.user = state.user();
-      info.pins = state.pins;
+      info.pins = state.pins();
     }
     infos.push_back(std::move(info));
   });
   return infos;
-}
-
-std::int32_t PrefixCacheState::longest_pin(const Match& match, std::uint64_t cap) {
-  ++walks;
-  std::uint64_t held = 0;
-  for (const Hold& pin : pins) {
-    for (Node* node = pin.node; !node->is_root() && state_of(node).mark != walks; node = node->parent()) {
-      state_of(node).mark = walks;
-      held += state_of(node).length();
-    }
-  }
-  std::vector<Node*> path;
-  for (Node* node = match.node; !node->is_root(); node = node->parent()) path.push_back(node);
-  std::int32_t length = 0;
-  for (auto node = path.rbegin(); node != path.rend(); ++node) {
-    const std::int32_t end = std::min((*node)->end(), match.length);
-    const auto more = static_cast<std::uint64_t>(end - (*node)->start());
-    const bool already = state_of(*node).mark == walks;
-    const std::uint64_t take = already ? more : std::min(more, cap - std::min(cap, held));
-    if (!already) held += take;
-    length = (*node)->start() + static_cast<std::int32_t>(take);
-    if (take < more) break;
-  }
-  return length;
 }
 
 }  // namespace kvtrie

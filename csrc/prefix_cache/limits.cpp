@@ -10,6 +10,7 @@
 //
 // The disk comes first, then the host, then the pools: what leaves a pool finds the host's new cap in force.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <span>
 #include <thread>
@@ -48,7 +49,7 @@ void choose(std::span<StateCache* const> caches, const std::vector<std::optional
 void PrefixCacheState::set_pin_cap() {
   std::uint32_t smallest = std::numeric_limits<std::int32_t>::max();
   for (const auto& cache : caches) smallest = std::min(smallest, cache->limit());
-  pin_cap = static_cast<std::uint32_t>(options.max_pinned_fraction * smallest);
+  leases.set_cap(static_cast<std::uint32_t>(options.max_pinned_fraction * smallest));
 }
 
 Caps PrefixCacheState::caps() const {
@@ -86,7 +87,7 @@ Caps PrefixCacheState::caps_for(const Limits& limits) const {
 // A pinned node that is not on the device and has memory that is in no file keeps all its memory (leave_host).
 std::uint64_t PrefixCacheState::pinned_host_bytes() const {
   std::map<const void*, std::uint64_t> kept;
-  for (const Pin& pin : pins) {
+  for (const Pin& pin : leases.pins()) {
     for (Node* node : pin.path) {
       const NodeState& state = state_of(node);
       bool only_here = false;
@@ -104,7 +105,7 @@ std::uint64_t PrefixCacheState::pinned_host_bytes() const {
 
 std::uint64_t PrefixCacheState::pinned_disk_bytes() const {
   std::map<const void*, std::uint64_t> kept;
-  for (const Pin& pin : pins) {
+  for (const Pin& pin : leases.pins()) {
     bool below = false;  // something at or below this node stays in its file
     for (Node* node : pin.path) {
       if (!node->in_order(kDiskOrder)) continue;
@@ -145,7 +146,7 @@ void PrefixCacheState::require_reachable(const Caps& wanted) {
 // ---- making it so -------------------------------------------------------------------------------------------------
 
 bool PrefixCacheState::at_rest() const {
-  if (!arrivals.empty() || !unsealed.empty() || !paths_in_use.empty()) return false;
+  if (!arrivals.empty() || !unsealed.empty() || !leases.holds().empty()) return false;
   if (writer != nullptr && writer->pending_jobs() > 0) return false;
   if (host == nullptr) return true;
   std::map<const void*, std::uint64_t> memory;
@@ -163,7 +164,7 @@ bool PrefixCacheState::at_rest() const {
 // Memory of pinned nodes whose bytes are in files, too: in no victim order, but let go of at no loss.
 bool PrefixCacheState::let_go_of_saved_memory() {
   bool any = false;
-  for (const Pin& pin : pins) {
+  for (const Pin& pin : leases.pins()) {
     for (Node* node : pin.path) {
       if (!state_of(node).on_device() && node->in_order(kHostOrder)) any = leave_host(node, /*may_lose=*/false) || any;
     }

@@ -103,7 +103,7 @@ void PrefixCacheState::drop_slices(Node* node, const std::function<bool(const Bl
 // but for those that a page-in is after.
 bool PrefixCacheState::let_go_of_locked_copies(bool may_lose) {
   std::set<const Node*> wanted;
-  for (const Hold& hold : paths_in_use) wanted.insert(hold.path.begin(), hold.path.end());
+  for (const Lease& hold : leases.holds()) wanted.insert(hold.path.begin(), hold.path.end());
   std::vector<Node*> with_copies;
   trie.visit([&](Node& node) {
     if (!node.is_root() && state_of(&node).on_device() && node.in_order(kHostOrder) && wanted.count(&node) == 0)

@@ -1,5 +1,6 @@
 // What callers do to memory: out to lower tiers, away, and kept.
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "prefix_cache/calls.h"
@@ -165,15 +166,12 @@ std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token
   Entry entry(*state_);
   const Match match = state_->trie.match(name_space, tokens);
   if (match.length == 0) return 0;
-  std::int32_t length = state_->longest_pin(match, state_->pin_cap);
+  std::int32_t length = state_->leases.longest_pin(match);
   if (state_->has_points()) length = state_->restorable_length(match.node, length);
   if (length == 0) return 0;
   Node* node = state_->node_ending_at(match.node, length);
   state_->keep_as_point(node);
-  state_->pins.push_back({state_->hold(node), state_->now + ttl.value_or(std::numeric_limits<double>::infinity())});
-  ++state_of(node).pins;
-  state_->points.settle(node);
-  state_->schedule_expiry();
+  state_->leases.pin(node, state_->now + ttl.value_or(std::numeric_limits<double>::infinity()));
   return length;
 }
 
@@ -183,11 +181,11 @@ std::int32_t PrefixCache::unpin(std::string_view name_space, std::span<const Tok
   const Match match = state_->trie.match(name_space, tokens);
   Node* node = match.node;
   if (node != nullptr && node->end() > match.length) node = node->parent();
-  while (node != nullptr && !node->is_root() && state_of(node).pins == 0) node = node->parent();
+  while (node != nullptr && !node->is_root() && state_of(node).pins() == 0) node = node->parent();
   if (node == nullptr || node->is_root()) return 0;
   const std::int32_t length = node->end();
-  state_->remove_pin(
-      std::find_if(state_->pins.begin(), state_->pins.end(), [&](const Pin& each) { return each.node == node; }));
+  state_->leases.unpin(node);
+  state_->try_join(node);
   return length;
 }
 

@@ -146,7 +146,7 @@ std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
 
 bool NodeState::can_join(const Payload& child) const {
   const auto& below = static_cast<const NodeState&>(child);
-  return !user_ && pins == 0 && !point_.exists() && on_device_ == below.on_device_;
+  return !user_ && pins_ == 0 && !point_.exists() && on_device_ == below.on_device_;
 }
 
 void NodeState::join(Payload& child) {
@@ -158,7 +158,7 @@ void NodeState::join(Payload& child) {
   end_ = below.end_;
   point_ = std::move(below.point_);
   user_ = below.user_;
-  pins = below.pins;
+  pins_ = below.pins_;
   last_used_seconds = std::max(last_used_seconds, below.last_used_seconds);
   add_arrivals(below.arrivals);
 }

@@ -127,15 +127,16 @@ class NodeState final : public Payload {
 
   const RestorePoint& point() const noexcept { return point_; }  // at end()
   bool user() const noexcept { return user_; }                   // a user marked end()
+  std::uint32_t pins() const noexcept { return pins_; }          // pins that end at end(): Leases (leases.h) says
 
   std::vector<Held> held;  // one for each attention cache
-  std::uint32_t pins = 0;  // pins at end()
   double last_used_seconds = 0;
   std::vector<ArrivalPtr> arrivals;  // page-ins under way into these cells
   SavingPtr saving;                  // the last one that was queued; perhaps still under way
   std::uint64_t mark = 0;            // scratch of one walk; see PrefixCacheState::mark_live
 
  private:
+  friend class Leases;
   friend class NodePlaces;
   friend class RestorePoints;
   std::int32_t start_, end_;
@@ -143,6 +144,7 @@ class NodeState final : public Payload {
   RestorePoint point_;
   bool on_device_ = false;
   bool user_ = false;
+  std::uint32_t pins_ = 0;
 };
 
 inline NodeState& state_of(Node* node) { return static_cast<NodeState&>(*node->payload()); }

@@ -1,4 +1,4 @@
-// What the operations of a prefix cache hand to each other: paths, what is missing on them, what is held.
+// What the operations of a prefix cache hand to each other: paths, what is missing on them, what is in use.
 //
 // Threads: values; those that name nodes are valid while the prefix cache's mutex is held, or their path is.
 // Units: positions, tokens, cells; bytes where the name says so.
@@ -18,18 +18,6 @@
 #include "prefix_cache/reuse_plan.h"
 
 namespace kvtrie {
-
-// A lock on a node that may be in a lower tier. One lock protects within one tier, and tiers change above a held node;
-// so the whole path is locked: otherwise a device node could go and take the held node below it along.
-struct Hold {
-  Node* node = nullptr;
-  std::vector<Node*> path;  // locked once each: the node and all above it, the root left out
-};
-
-// A pin: a hold that goes by itself at some time, or never.
-struct Pin : Hold {
-  double until = std::numeric_limits<double>::infinity();  // seconds, as the clock counts
-};
 
 // The caps of all tiers.
 struct Caps {

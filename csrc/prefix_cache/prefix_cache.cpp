@@ -79,7 +79,6 @@ PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
   for (const auto& cache : recurrents) node_costs.bytes_per_slot.push_back(cache->shape().bytes_per_slot());
   open_disk();
   open_store();
-  schedule_expiry();
 }
 
 // Sending has some host memory for itself, so that it never has to evict anything.

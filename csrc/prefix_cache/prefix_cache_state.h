@@ -19,7 +19,8 @@
 //   room.cpp            making room: what may go, in which order
 //   evict.cpp           nodes evicted
 //   shift.cpp           context shift
-//   limits.cpp          caps changed at run time;  expiry.cpp: pins and state whose time is over
+//   leases.h            pins, and paths that calls hold (holds.h);  expiry.cpp: pins and state whose time is over
+//   limits.cpp          caps changed at run time
 //   owners.cpp          a number for each namespace, so that memory which changes hands is cleared
 //   inspect.cpp         stats, nodes;  check.cpp: every invariant
 //
@@ -31,8 +32,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <limits>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -49,6 +48,7 @@
 #include "prefix_cache/cost_model.h"
 #include "prefix_cache/coverage.h"
 #include "prefix_cache/exchange.h"
+#include "prefix_cache/leases.h"
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/plan_types.h"
@@ -80,7 +80,6 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::vector<std::size_t> of_points;                      // into `all_caches`: those that restore points hold state of
   TreeOrders orders;
   std::uint32_t longest = 0;              // tokens a session may have: cells of the smallest full cache
-  std::uint32_t pin_cap = 0;              // tokens that pins may hold
   std::shared_ptr<ByteBudget> host;       // null: no host tier
   std::vector<SnapshotCache> identities;  // of the caches, for snapshots
   void open_disk();                       // by the constructor
@@ -96,14 +95,12 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   Trie trie KVTRIE_GUARDED_BY(mutex);
   NodePlaces places KVTRIE_GUARDED_BY(mutex){trie, orders};
   RestorePoints points KVTRIE_GUARDED_BY(mutex){trie, places, orders, options.checkpoint_every};
+  Leases leases KVTRIE_GUARDED_BY(mutex){trie, points};
   std::set<Session*> sessions KVTRIE_GUARDED_BY(mutex);
-  std::vector<Pin> pins KVTRIE_GUARDED_BY(mutex);                                         // one per pin
-  double next_expiry KVTRIE_GUARDED_BY(mutex) = std::numeric_limits<double>::infinity();  // nothing expires before
   // Numbers of namespaces; those without a root may go.
   std::map<std::string, Owner, std::less<>> tenants KVTRIE_GUARDED_BY(mutex);
   Owner next_tenant KVTRIE_GUARDED_BY(mutex) = kFirstTenant;
   std::size_t tenants_pruned_at KVTRIE_GUARDED_BY(mutex) = 64;
-  std::list<Hold> paths_in_use KVTRIE_GUARDED_BY(mutex);      // of calls that let go of the mutex for a while
   std::uint32_t staging_calls KVTRIE_GUARDED_BY(mutex) = 0;   // StagedScope (holds.h)
   std::vector<ArrivalPtr> arrivals KVTRIE_GUARDED_BY(mutex);  // page-ins the device may still be reading
   std::vector<BlobPtr> unsealed KVTRIE_GUARDED_BY(mutex);     // page-outs whose checksums are still to be taken
@@ -365,10 +362,6 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::uint64_t outside_bytes_of(const NodeState& node) const KVTRIE_REQUIRES(mutex);
   std::uint64_t bytes_per_token() const;                   // of full attention
   void take_off_marks(Node* node) KVTRIE_REQUIRES(mutex);  // pins and user points in the subtree; their locks go too
-  Hold hold(Node* node) KVTRIE_REQUIRES(mutex);
-  void let_go(const Hold& hold) KVTRIE_REQUIRES(mutex);
-  // Tokens of the match that may be pinned under `cap`.
-  std::int32_t longest_pin(const Match& match, std::uint64_t cap) KVTRIE_REQUIRES(mutex);
 
   // --- limits.cpp ------------------------------------------------------------------------------------------------
   Caps caps() const KVTRIE_REQUIRES(mutex);
@@ -384,14 +377,13 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   void lower_disk_cap(std::uint64_t cap) KVTRIE_REQUIRES(mutex);
   bool let_go_of_saved_memory() KVTRIE_REQUIRES(mutex);  // of pinned nodes; whether there was any
   bool let_go_of_live_files() KVTRIE_REQUIRES(mutex);    // of nodes on live paths, leaf first; whether there was one
-  void set_pin_cap() KVTRIE_REQUIRES(mutex);
+  void set_pin_cap() KVTRIE_REQUIRES(mutex);             // what pins may hold under the present limits
 
   // --- expiry.cpp ------------------------------------------------------------------------------------------------
   void expire() KVTRIE_REQUIRES(mutex);  // pins and state whose time is over
   void expire_pins() KVTRIE_REQUIRES(mutex);
   void expire_nodes() KVTRIE_REQUIRES(mutex);
-  void remove_pin(std::vector<Pin>::iterator pin) KVTRIE_REQUIRES(mutex);
-  void schedule_expiry() KVTRIE_REQUIRES(mutex);
+  double next_expiry() const KVTRIE_REQUIRES(mutex);  // nothing expires before; infinity: never
 
   // --- owners.cpp ------------------------------------------------------------------------------------------------
   Owner tenant_of(std::string_view name_space) KVTRIE_REQUIRES(mutex);

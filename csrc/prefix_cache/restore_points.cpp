@@ -14,7 +14,7 @@ RestorePoints::RestorePoints(Trie& trie, NodePlaces& places, TreeOrders orders, 
 
 RestorePoints::Rank RestorePoints::rank_of(const NodeState& state) noexcept {
   const RestorePoint& point = state.point();
-  if (!point.exists() || !point.on_device || state.pins > 0) return Rank::kNone;
+  if (!point.exists() || !point.on_device || state.pins() > 0) return Rank::kNone;
   if (state.user()) return Rank::kUser;
   return point.kind == PointKind::kSpaced && !point.gone_back_to ? Rank::kSpaced : Rank::kOrdered;
 }

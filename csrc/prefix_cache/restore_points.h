@@ -69,7 +69,7 @@ class RestorePoints {
     return {users_.begin(), users_.end()};
   }
 
-  void settle(Node* node);  // after its pins changed
+  void settle(Node* node);  // after its pins changed, by Leases (leases.h)
 
   // The first of kinds up to `most` that takes room of `resource`, and for which `frees` says yes; null when there is
   // none. `frees` may pass over all but few: the cost is above.

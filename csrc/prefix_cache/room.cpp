@@ -67,8 +67,8 @@ std::uint64_t PrefixCacheState::mark_live(Node* also) {
     mark_path(session->node_);
     if (session->ahead_ != nullptr) mark_path(session->ahead_);
   }
-  for (const Hold& pin : pins) mark_path(pin.node);
-  for (const Hold& path : paths_in_use) mark_path(path.node);
+  for (const Pin& pin : leases.pins()) mark_path(pin.node);
+  for (const Lease& hold : leases.holds()) mark_path(hold.node);
   if (also != nullptr) mark_path(also);
   return live;
 }
@@ -122,7 +122,7 @@ std::uint32_t PrefixCacheState::freeable_cells(std::size_t cache) const {
     const RestorePoint* point = in_use.point == nullptr ? nullptr : &state_of(in_use.point).point();
     if (point != nullptr && point->exists() && point->on_device) pinned.push_back(&point->held[cache].cells());
   }
-  for (const Hold& pin : pins) {
+  for (const Pin& pin : leases.pins()) {
     const RestorePoint& point = state_of(pin.node).point();
     if (point.exists() && point.on_device) pinned.push_back(&point.held[cache].cells());
   }

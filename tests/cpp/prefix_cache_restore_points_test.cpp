@@ -9,6 +9,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "prefix_cache/leases.h"
 
 namespace kvtrie {
 namespace {
@@ -197,9 +198,12 @@ class PointDriver {
     PointTwin& twin = twins_[node];
     const bool more = twin.pins == 0 || random_() % 2 == 0;
     twin.pins += more ? 1u : -1u;
-    state_of(node).pins = twin.pins;
+    if (more) return leases_.pin(node);
     if (twin.pins == 0) twin.age = ++clock_;
-    points_.settle(node);
+    ASSERT_TRUE(leases_.unpin(node));
+    for (Node* each = node; !each->is_root(); each = each->parent()) {
+      if (each->locks() == 0) twins_[each].age = ++clock_;  // the last unlock is a use
+    }
   }
 
   void touch(Node* node) {
@@ -213,6 +217,7 @@ class PointDriver {
   Trie trie_{kOrders.tiers(), VictimPolicy::kLru, kOrders.others()};
   NodePlaces places_{trie_, kOrders};
   RestorePoints points_{trie_, places_, kOrders, kEvery};
+  Leases leases_{trie_, points_};
   std::map<Node*, PointTwin> twins_;
   Token next_token_ = 0;
   std::uint64_t clock_ = 0, made_ = 0;

@@ -281,7 +281,7 @@ class World {
       if (node.is_root()) return;
       const NodeState& own = state_of(&node);
       out << node.name_space() << " [" << node.start() << "," << node.end() << ") "
-          << (own.on_device() ? "device" : "host") << " locks " << node.locks() << " pins " << own.pins << " point '"
+          << (own.on_device() ? "device" : "host") << " locks " << node.locks() << " pins " << own.pins() << " point '"
           << name_of(own.point().kind) << (!own.point().on_device ? "' on host" : "'");
       for (std::size_t i = 0; i < caches_.size(); ++i) {
         out << " | " << i << ":";
@@ -427,7 +427,7 @@ class World {
       const std::int32_t pinned = cache_->pin(name_space, tokens, ttl);
       expect(pinned <= match, "pinned ", pinned, " of ", match);
       const PrefixCacheStats stats = cache_->stats();
-      const std::uint64_t cap = std::max<std::uint64_t>(before, cache_->state().pin_cap);  // it may have been lowered
+      const std::uint64_t cap = std::max(before, cache_->state().leases.cap());  // it may have been lowered
       expect(stats.pinned_tokens <= cap, "pins hold ", stats.pinned_tokens, " of ", cap);
     } else {
       cache_->unpin(name_space, tokens);

@@ -1,0 +1,190 @@
+#include "prefix_cache/leases.h"
+
+#include <algorithm>
+#include <iterator>
+#include <unordered_map>
+
+#include "base/error.h"
+
+namespace kvtrie {
+namespace {
+
+std::vector<Node*> upwards_from(Node* node) {
+  std::vector<Node*> path;
+  for (; !node->is_root(); node = node->parent()) path.push_back(node);
+  return path;
+}
+
+bool is_at_or_below(const Node* node, const Node* top) {
+  while (node->end() > top->end()) node = node->parent();
+  return node == top;
+}
+
+// The end first, and each above the one before it. REQUIRES: they are in the tree.
+bool leads_up(const Lease& lease) {
+  const Node* at = lease.path.front();
+  if (at != lease.node) return false;
+  for (const Node* each : lease.path) {
+    while (at != nullptr && at != each) at = at->parent();
+  }
+  return at != nullptr;
+}
+
+std::uint64_t total_length(const std::unordered_set<const Node*>& nodes) {
+  std::uint64_t tokens = 0;
+  for (const Node* node : nodes) tokens += state_of(node).length();
+  return tokens;
+}
+
+}  // namespace
+
+// ---- made and gone ------------------------------------------------------------------------------------------------
+
+void Leases::lock(const Lease& lease) noexcept {
+  for (Node* node : lease.path) trie_.lock(node);
+}
+
+void Leases::unlock(const Lease& lease) noexcept {
+  for (Node* node : lease.path) trie_.unlock(node);
+}
+
+// What is pinned leaves the orders of restore points, which takes no memory: all that may throw comes first.
+void Leases::pin(Node* node, double until) {
+  ensure(!node->is_root(), "leases.pin", "a root");
+  pins_.push_back({{node, upwards_from(node)}, until});
+  lock(pins_.back());
+  ++state_of(node).pins_;
+  points_.settle(node);
+  next_expiry_ = std::min(next_expiry_, until);
+}
+
+// The restore point may need memory to be listed again; to leave the lists takes none.
+void Leases::remove(std::vector<Pin>::iterator pin) {
+  std::uint32_t& count = state_of(pin->node).pins_;
+  --count;
+  try {
+    points_.settle(pin->node);
+  } catch (...) {
+    ++count;
+    points_.settle(pin->node);
+    throw;
+  }
+  unlock(*pin);
+  pins_.erase(pin);
+  find_next_expiry();
+}
+
+bool Leases::unpin(Node* node) {
+  const auto pin = std::find_if(pins_.begin(), pins_.end(), [&](const Pin& each) { return each.node == node; });
+  if (pin == pins_.end()) return false;
+  remove(pin);
+  return true;
+}
+
+Node* Leases::take_expired(double now) {
+  if (now < next_expiry_) return nullptr;
+  const auto pin = std::find_if(pins_.begin(), pins_.end(), [&](const Pin& each) { return now >= each.until; });
+  if (pin == pins_.end()) return nullptr;
+  Node* node = pin->node;
+  remove(pin);
+  return node;
+}
+
+void Leases::remove_below(const Node* top) {
+  for (std::size_t i = 0; i < pins_.size();) {
+    if (is_at_or_below(pins_[i].node, top)) {
+      remove(pins_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+}
+
+void Leases::find_next_expiry() noexcept {
+  next_expiry_ = std::numeric_limits<double>::infinity();
+  for (const Pin& pin : pins_) next_expiry_ = std::min(next_expiry_, pin.until);
+}
+
+Leases::Hold Leases::hold(Node* node) {
+  holds_.push_front({node, upwards_from(node)});
+  lock(holds_.front());
+  return holds_.begin();
+}
+
+void Leases::let_go(Hold hold) noexcept {
+  unlock(*hold);
+  holds_.erase(hold);
+}
+
+// ---- tokens -------------------------------------------------------------------------------------------------------
+
+// With what is above each of them.
+std::unordered_set<const Node*> Leases::pinned_nodes() const {
+  std::unordered_set<const Node*> nodes;
+  for (const Pin& pin : pins_) {
+    for (const Node* node = pin.node; !node->is_root() && nodes.insert(node).second;) node = node->parent();
+  }
+  return nodes;
+}
+
+std::uint64_t Leases::pinned_tokens() const { return total_length(pinned_nodes()); }
+
+// What is above a pinned node is pinned, too: the pinned part of the match comes first, and the cap limits the rest.
+std::int32_t Leases::longest_pin(const Match& match) const {
+  const std::unordered_set<const Node*> pinned = pinned_nodes();
+  const std::uint64_t left = cap_ - std::min(cap_, total_length(pinned));
+  const Node* last = match.node;
+  while (!last->is_root() && pinned.count(last) == 0) last = last->parent();
+  const std::int32_t already = std::min(last->end(), match.length);
+  const auto more = static_cast<std::uint64_t>(match.length - already);
+  return already + static_cast<std::int32_t>(std::min(more, left));
+}
+
+// ---- check --------------------------------------------------------------------------------------------------------
+
+// Pins and locks of each node, counted anew; a node that is not in the tree may be no memory any more.
+void Leases::check_nodes(std::vector<std::string>& findings) const {
+  struct Counts {
+    std::uint32_t pins = 0, locks = 0;
+  };
+  std::unordered_map<const Node*, Counts> counted;
+  for (const Pin& pin : pins_) {
+    ++counted[pin.node].pins;
+    for (const Node* node : pin.path) ++counted[node].locks;
+  }
+  for (const Lease& hold : holds_) {
+    for (const Node* node : hold.path) ++counted[node].locks;
+  }
+  trie_.visit([&](const Node& node) {
+    if (node.is_root()) return;
+    const auto found = counted.find(&node);
+    const Counts counts = found == counted.end() ? Counts{} : found->second;
+    if (state_of(&node).pins() != counts.pins || node.locks() < counts.locks) {
+      findings.push_back(cat("node [", node.start(), ",", node.end(), ") of '", node.name_space(), "': ", counts.pins,
+                             " pins and ", counts.locks, " locks of leases counted, ", state_of(&node).pins(),
+                             " pins and ", node.locks(), " locks kept"));
+    }
+    if (found != counted.end()) counted.erase(found);
+  });
+  if (!counted.empty()) findings.push_back(cat("leases: ", counted.size(), " nodes that are not in the tree"));
+}
+
+void Leases::check(std::vector<std::string>& findings) const {
+  const std::size_t before = findings.size();
+  check_nodes(findings);
+  if (findings.size() > before) return;
+  double next = std::numeric_limits<double>::infinity();
+  const auto check_path = [&](const Lease& lease) {
+    if (!leads_up(lease)) findings.push_back(cat("leases: the path to ", lease.node->end(), " is none"));
+  };
+  for (const Pin& pin : pins_) {
+    check_path(pin);
+    next = std::min(next, pin.until);
+  }
+  for (const Lease& hold : holds_) {
+    if (!hold.path.empty()) check_path(hold);
+  }
+  if (next != next_expiry_) findings.push_back(cat("leases: the next pin is over at ", next, ", kept ", next_expiry_));
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,102 @@
+// Leases: pins of callers, and the paths that calls hold while the mutex is free.
+//
+// Concept. A lease keeps one path of the tree from being evicted: each node from its end up to the root is locked once
+// for it. (A lock protects within one tier, and tiers change above a locked node: were only the end locked, what is
+// above it could go from its tier and take the end along.) This class is the only one that changes any of it:
+//
+//              made by   goes with                              besides
+//     pin      pin       unpin, take_expired, remove_below      it counts in `NodeState::pins()` of its end, so that
+//                                                               the restore point there stays
+//     hold     hold      let_go, in any order                   scopes: PathHold (holds.h)
+//
+//     root --- a --- b --+-- c        a pin at c and a hold at b: a and b are locked twice, c once; b has no pin
+//                        '-- d        pinned tokens: those of a, b and c, however many pins share them
+//
+// Any number of pins may end at one node, each with a time of its own. The cap limits what a further pin may add to the
+// pinned tokens; when it is lowered, the pins that are there stay.
+//
+// Cutting and joining. A node keeps its identity and its locks when it is cut, and becomes the lower half; a locked one
+// never vanishes by a join. So a lease ends where it ended, and its path names what was there when it was made: upper
+// halves of what was cut since have no lock of their own, but are held by the lower ones.
+//
+// Invariants (check): the nodes of each path are in the tree, one above the other, the end first, and have at least the
+// locks that leases put there (sessions and marks of users have theirs besides); `NodeState::pins()` is how many pins
+// end there; `next_expiry()` is the least time of all pins.
+//
+// Errors. A call that throws has changed nothing, but for `remove_below`: of its pins some are gone then, the others
+// whole. Cost: O(depth) for a lease, and O(pins) where a pin goes; what counts pinned tokens looks at all pinned nodes.
+// Threads: guarded by the prefix cache's mutex. Units: tokens; seconds, as the cache's clock counts.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <list>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "prefix_cache/node_state.h"
+#include "prefix_cache/restore_points.h"
+#include "trie/trie.h"
+
+namespace kvtrie {
+
+struct Lease {
+  Node* node = nullptr;     // where it ends
+  std::vector<Node*> path;  // locked once each: the node and what is above it, the root left out
+};
+
+struct Pin : Lease {
+  double until = std::numeric_limits<double>::infinity();  // it is over from then on
+};
+
+class Leases {
+ public:
+  using Hold = std::list<Lease>::const_iterator;  // good until it is let go of
+
+  // `trie` and `points` outlive this.
+  Leases(Trie& trie, RestorePoints& points) : trie_(trie), points_(points) {}
+  Leases(const Leases&) = delete;
+  Leases& operator=(const Leases&) = delete;
+
+  void pin(Node* node, double until = std::numeric_limits<double>::infinity());  // REQUIRES: not a root
+  // Of the pins at that node the one that was made first; whether there was one. The node may join its child next.
+  bool unpin(Node* node);
+  // Of the pins whose time is over the one that was made first goes: its node, which may join its child next. Null:
+  // there is none.
+  Node* take_expired(double now);
+  void remove_below(const Node* top);  // the pins at `top` and below it
+
+  Hold hold(Node* node);  // of a root: nothing is locked
+  void let_go(Hold hold) noexcept;
+
+  const std::vector<Pin>& pins() const noexcept { return pins_; }  // as they were made
+  const std::list<Lease>& holds() const noexcept { return holds_; }
+  double next_expiry() const noexcept { return next_expiry_; }  // infinity: never
+
+  void set_cap(std::uint64_t tokens) noexcept { cap_ = tokens; }
+  std::uint64_t cap() const noexcept { return cap_; }
+  std::uint64_t pinned_tokens() const;
+  // Tokens of the match that may be pinned under the cap. REQUIRES: something matched.
+  std::int32_t longest_pin(const Match& match) const;
+
+  void check(std::vector<std::string>& findings) const;  // all leases, all nodes
+
+ private:
+  void lock(const Lease& lease) noexcept;
+  void unlock(const Lease& lease) noexcept;
+  void remove(std::vector<Pin>::iterator pin);
+  void find_next_expiry() noexcept;
+  std::unordered_set<const Node*> pinned_nodes() const;
+  void check_nodes(std::vector<std::string>& findings) const;
+
+  Trie& trie_;
+  RestorePoints& points_;
+  std::vector<Pin> pins_;
+  std::list<Lease> holds_;  // the latest first
+  double next_expiry_ = std::numeric_limits<double>::infinity();
+  std::uint64_t cap_ = std::numeric_limits<std::uint64_t>::max();
+};
+
+}  // namespace kvtrie
