@@ -44,7 +44,11 @@ const char* name_of(SnapshotFault fault) noexcept;  // "none", "io", "not_regula
 
 // What one cache must be like for its images to fit: compared exactly.
 struct SnapshotCache {
-  enum class Kind : std::uint8_t { kAttention = 1, kRecurrent = 2 };
+  enum class Kind : std::uint8_t {
+    kAttention = 1,
+    kRecurrent = 2,
+    kOthers = 128
+  };  // from there on: of states, not ours
   Kind kind = Kind::kAttention;
   std::uint8_t dtype = 0;           // the code of a CellFormat (base/cell_format.h)
   std::vector<std::int64_t> shape;  // numbers listed in docs/format.md for each kind; at most 64 + layers
@@ -60,7 +64,7 @@ struct SnapshotImage {
   enum class Role : std::uint8_t {
     kCells = 1,   // K and V of positions [first, first + cells)
     kWindow = 2,  // the same, what the restore point at the end sees of a windowed cache
-    kState = 3,   // the state of a recurrent cache at the end; first = cells = 0
+    kState = 3,   // what a cache of states has at the end; first = cells = 0
   };
   Role role = Role::kCells;
   std::uint32_t cache = 0;  // index into `caches`
@@ -86,7 +90,7 @@ struct SnapshotHeader {
   std::vector<SnapshotMedia> media;   // one for each different negative token, ascending by id
   std::int32_t start = 0;             // where the node's own tokens begin, 0 <= start < tokens.size()
   std::uint8_t point = 0;             // kind of the restore point at the end (prefix_cache/node_state.h); 0: none
-  std::vector<SnapshotCache> caches;  // attention caches, then recurrent ones
+  std::vector<SnapshotCache> caches;  // attention caches, then those of states
   std::vector<SnapshotImage> images;
   bool operator==(const SnapshotHeader&) const = default;
 };

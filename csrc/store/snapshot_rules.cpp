@@ -84,11 +84,11 @@ const char* known_formats() {
 
 BrokenRule broken_cache(const std::vector<SnapshotCache>& caches, std::size_t i) {
   const SnapshotCache& cache = caches[i];
-  if (cache.kind != Kind::kAttention && cache.kind != Kind::kRecurrent) {
-    return unknown("caches", i, ".kind", static_cast<std::int64_t>(cache.kind), "1 or 2");
+  if (cache.kind != Kind::kAttention && cache.kind != Kind::kRecurrent && cache.kind < Kind::kOthers) {
+    return unknown("caches", i, ".kind", static_cast<std::int64_t>(cache.kind), "1, 2, or 128 and more");
   }
   if (cache.dtype >= cell_formats().size()) return unknown("caches", i, ".dtype", cache.dtype, known_formats());
-  if (i > 0 && cache.kind < caches[i - 1].kind) {
+  if (i > 0 && cache.kind == Kind::kAttention && caches[i - 1].kind != Kind::kAttention) {
     return wrong("caches", i, ".kind", static_cast<std::int64_t>(cache.kind), "attention caches first");
   }
   const std::int64_t layers = cache.shape.empty() ? 0 : cache.shape.front();
@@ -133,9 +133,9 @@ BrokenRule broken_image(const SnapshotHeader& header, std::size_t i) {
     return unknown("images", i, ".role", static_cast<std::int64_t>(image.role), "1 to 3");
   }
   if (image.cache >= header.caches.size()) return wrong("images", i, ".cache", image.cache, "numbers of caches");
-  const bool recurrent = header.caches[image.cache].kind == Kind::kRecurrent;
-  if (recurrent != (image.role == Role::kState)) {
-    return wrong("images", i, ".cache", image.cache, "attention caches for cells, recurrent ones for states");
+  const bool attention = header.caches[image.cache].kind == Kind::kAttention;
+  if (attention == (image.role == Role::kState)) {
+    return wrong("images", i, ".cache", image.cache, "attention caches for cells, the other ones for states");
   }
   if (const BrokenRule broken = broken_range(header, i)) return broken;
   if (i > 0 && !follows(image, header.images[i - 1])) {

@@ -284,12 +284,12 @@ std::vector<SnapshotSection> random_sections(Random& random) {
 
 void add_images(Random& random, SnapshotHeader& header, Role role) {
   for (std::uint32_t cache = 0; cache < header.caches.size(); ++cache) {
-    const bool recurrent = header.caches[cache].kind == Kind::kRecurrent;
-    if (recurrent != (role == Role::kState) || below(random, 4) == 0) continue;
-    if (recurrent) header.images.push_back({role, cache, 0, 0, random_sections(random)});
+    const bool states = header.caches[cache].kind != Kind::kAttention;
+    if (states != (role == Role::kState) || below(random, 4) == 0) continue;
+    if (states) header.images.push_back({role, cache, 0, 0, random_sections(random)});
     const auto end = static_cast<std::int64_t>(header.tokens.size());
     std::int64_t first = role == Role::kCells ? header.start : 0;
-    while (!recurrent && first < end && below(random, 5) != 0) {
+    while (!states && first < end && below(random, 5) != 0) {
       const auto cells = static_cast<std::uint32_t>(1 + below(random, static_cast<std::uint64_t>(end - first)));
       header.images.push_back({role, cache, static_cast<std::int32_t>(first), cells, random_sections(random)});
       first += cells + static_cast<std::int64_t>(below(random, 3));
@@ -303,7 +303,7 @@ SnapshotHeader random_header(Random& random) {
   header.name_space = random_text(random, 70);
   add_tokens(random, header);
   header.point = static_cast<std::uint8_t>(below(random, 5));
-  for (const Kind kind : {Kind::kAttention, Kind::kRecurrent}) {
+  for (const Kind kind : {Kind::kAttention, Kind::kOthers, Kind::kRecurrent, Kind{255}}) {
     for (std::uint64_t i = below(random, 4); i > 0; --i) {
       SnapshotCache cache{kind, static_cast<std::uint8_t>(below(random, 3)), {}};
       cache.shape.resize(below(random, 12));
@@ -408,6 +408,7 @@ const std::vector<Rule> kRules{
        h.media[0] = {-7, 2, true, std::string("\1\0\0\0\0\0\0\x80", 8)};
      }},
     {"caches[0].kind: got 0", [](SnapshotHeader& h) { h.caches[0].kind = Kind{0}; }, Fault::kLayout},
+    {"caches[1].kind: got 127", [](SnapshotHeader& h) { h.caches[1].kind = Kind{127}; }, Fault::kLayout},
     {"caches[1].kind: got 3", [](SnapshotHeader& h) { h.caches[1].kind = Kind{3}; }, Fault::kLayout},
     {"caches[1].dtype: got 3", [](SnapshotHeader& h) { h.caches[1].dtype = 3; }, Fault::kLayout},
     {"caches[2].kind: got 1", [](SnapshotHeader& h) { h.caches.push_back(h.caches[0]); }},
