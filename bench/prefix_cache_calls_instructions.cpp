@@ -54,7 +54,7 @@ struct Work {
     CacheSet set;
     set.attention.push_back(attention(kFullLayer, room * kTokens, 0));
     if (mixed) set.attention.push_back(attention(kWindowLayer, room * kTokens / 2, kWindow));
-    if (mixed) set.recurrent.push_back(recurrent(room));
+    if (mixed) set.states.push_back(recurrent(room));
     PrefixCacheOptions options;
     options.growth = 0;
     cache = PrefixCache::create(std::move(set), std::move(options));

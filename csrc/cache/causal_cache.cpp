@@ -156,6 +156,11 @@ const KvShape& CausalCache::shape() const noexcept { return state_->shape; }
 
 std::uint64_t CausalCache::nbytes() const noexcept { return shape().bytes_per_cell() * shape().cells; }
 
+CacheIdentity CausalCache::identity() const {
+  const KvShape& of = shape();
+  return {1, of.format->code, {of.layers, of.kv_heads, of.k_dim, of.v_dim, visibility().window, visibility().chunk}};
+}
+
 Cell CausalCache::capacity() const noexcept { return shape().cells; }
 
 Cell CausalCache::free_cells() const { return state_->pool->free_cells(); }

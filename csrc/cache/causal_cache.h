@@ -86,6 +86,7 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   bool has_layer(std::int32_t layer) const noexcept;
   const KvShape& shape() const noexcept;
   std::uint64_t nbytes() const noexcept override;
+  CacheIdentity identity() const override;
   Cell capacity() const noexcept override;
   Cell free_cells() const;
   std::uint32_t free_units() const override { return free_cells(); }

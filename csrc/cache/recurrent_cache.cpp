@@ -110,9 +110,6 @@ std::uint64_t RecurrentCache::nbytes() const noexcept { return shape().bytes_per
 
 std::uint32_t RecurrentCache::capacity() const noexcept { return shape().slots; }
 
-std::uint32_t RecurrentCache::freed_by(const HeldState& state) const {
-  return state.slot() && state_->pool->holders(state.slot().slot()) == 1 ? 1 : 0;
-}
 std::uint32_t RecurrentCache::free_slots() const { return state_->pool->free_slots(); }
 
 std::uint32_t RecurrentCache::limit() const { return state_->pool->limit(); }

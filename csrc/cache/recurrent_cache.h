@@ -25,39 +25,29 @@
 #include <utility>
 #include <vector>
 
-#include "cache/state_cache.h"
+#include "cache/point_cache.h"
 #include "cache/state_pool.h"
 #include "cache/state_store.h"
 
 namespace kvtrie {
 
-// `count` rows that extend `sequence` from its length. `boundaries`: lengths at which states are wanted, ascending,
-// each above the present length and below the one at the end (that one is always kept).
-struct StateForwardRows {
-  SequenceId sequence = 0;
-  std::uint32_t count = 0;
-  std::vector<std::int32_t> boundaries;
-};
-
 class RecurrentCache;
 
-// One open step of one cache. Destroying it before it is complete drops it.
-class StateForward {
+class StateForward final : public PointForward {
  public:
   struct State;  // private to cache/
   explicit StateForward(std::unique_ptr<State> state);
-  ~StateForward();
-  StateForward(const StateForward&) = delete;
-  StateForward& operator=(const StateForward&) = delete;
+  ~StateForward() override;
 
   std::uint32_t rows() const noexcept;
-  bool complete() const noexcept;
-  std::vector<std::vector<std::int32_t>> boundaries() const;      // per sequence, as lengths
+  bool complete() const noexcept override;
+  std::vector<std::vector<std::int32_t>> boundaries() const override;
   std::vector<std::vector<std::int32_t>> row_boundaries() const;  // the same, counted from the sequence's first row
   std::vector<std::int32_t> row_starts() const;                   // per sequence, then the end of the last one
   // Of a complete forward of begin_forward: the states at the boundaries of the i-th sequence, in order; once, then
   // empty. Those of start_forward keep nothing: take_snapshots has what was scheduled.
   std::vector<SlotRef> take_captured(std::size_t sequence);
+  std::vector<HeldState> take_captured_states(std::size_t index) override;
 
  private:
   friend class RecurrentCache;
@@ -66,7 +56,7 @@ class StateForward {
 };
 using StateForwardPtr = std::shared_ptr<StateForward>;
 
-class RecurrentCache final : public StateCache, public std::enable_shared_from_this<RecurrentCache> {
+class RecurrentCache final : public PointCache, public std::enable_shared_from_this<RecurrentCache> {
  public:
   static std::shared_ptr<RecurrentCache> create(std::unique_ptr<StateStore> store, std::vector<std::int32_t> layers);
   ~RecurrentCache() override;
@@ -75,11 +65,11 @@ class RecurrentCache final : public StateCache, public std::enable_shared_from_t
   bool has_layer(std::int32_t layer) const noexcept;
   const StateShape& shape() const noexcept;
   std::uint64_t nbytes() const noexcept override;
+  CacheIdentity identity() const override;
   std::uint32_t capacity() const noexcept override;
   std::uint32_t free_slots() const;
   std::uint32_t free_units() const override { return free_slots(); }
   std::uint64_t bytes_per_unit() const noexcept override { return shape().bytes_per_slot(); }
-  std::uint32_t freed_by(const HeldState& state) const override;
   std::uint32_t limit() const override;
   [[nodiscard]] bool set_limit(std::uint32_t slots) override;
   void attach() override;
@@ -124,6 +114,21 @@ class RecurrentCache final : public StateCache, public std::enable_shared_from_t
   CompletionPtr load_image(const SlotRef& slot, const std::byte* image, Owner owner = kOwnCallers);
   CompletionPtr mark() override;
   void distrust_owners() override;
+
+  // point_cache.h: a state cannot be cut, and is one slot.
+  std::int32_t cut_to(std::int32_t held, std::int32_t wanted) const noexcept override;
+  std::uint32_t units_at(std::int32_t length) const noexcept override;
+  std::uint32_t units_for(std::int32_t begin, std::int32_t end,
+                          std::span<const std::int32_t> boundaries) const noexcept override;
+  PointForwardPtr begin_step(std::span<const StateForwardRows> rows) override;
+  bool drop_step(PointForward& step) noexcept override;
+  HeldState held(SequenceId id) const override;
+  HeldState cut(const HeldState& state, std::int32_t length) const override;
+  void take_up(SequenceId id, std::int32_t length, HeldState state) override;
+  std::vector<StateSection> sections_at(std::int32_t length) const override;
+  HeldState claim_at(std::int32_t length) override;
+  CompletionPtr store_held(const HeldState& state, std::byte* image) override;
+  CompletionPtr load_held(const HeldState& state, const std::byte* image, Owner owner) override;
 
   // --- the cache by itself (docs/caches.md) ---------------------------------------------------------------------
   // An incomplete forward of start_forward that a changed sequence is in is dropped (stand_at and prepare_snapshots

@@ -1,6 +1,7 @@
 // The inside of a RecurrentCache: what its mutex guards.
 //
 //   recurrent_cache.cpp      creation, sequences, what the prefix cache builds on
+//   recurrent_points.cpp     the same, as point_cache.h has it for every kind
 //   recurrent_forward.cpp    forwards: claims, completion, drops
 //   recurrent_layers.cpp     what is written in them: operations and states
 //   recurrent_hold.cpp       the same for all layers at once

@@ -4,8 +4,8 @@
 // layers at one length. Sequences hold units; so do others, by reference. A unit that nobody holds is free. A limit
 // hides the rest of the pool: at most so many are held at once, whichever they are.
 //
-// What is particular to a kind (which lengths can be resumed, what a step writes) is in the classes that derive from
-// this: CausalCache and RecurrentCache.
+// Two families derive from this: CausalCache has a cell for each token, of which some may go (a window, a chunk);
+// PointCache (point_cache.h) has states at single lengths.
 //
 // Threads: every method may be called from any thread; none waits for the device. Units: where nothing else is said,
 // units of the pool. A call that throws has changed nothing.
@@ -26,6 +26,13 @@ using SequenceId = std::int32_t;
 // Numbers below this are the caller's own; `open_sequence` gives out numbers from here on.
 inline constexpr SequenceId kFirstOpenedSequence = 1 << 30;
 
+// What a cache must be like for bytes of another one to fit: compared exactly.
+struct CacheIdentity {
+  std::uint8_t kind = 0;            // 1 attention, 2 recurrent; 128 to 255 are for kinds of others (docs/format.md)
+  std::uint8_t format = 0;          // the code of a CellFormat (base/cell_format.h)
+  std::vector<std::int64_t> shape;  // numbers of the kind, the first one how many layers it has
+};
+
 class StateCache {
  public:
   StateCache() = default;
@@ -35,6 +42,7 @@ class StateCache {
 
   virtual const std::vector<std::int32_t>& layers() const noexcept = 0;  // the model's own numbers
   virtual std::uint64_t nbytes() const noexcept = 0;
+  virtual CacheIdentity identity() const = 0;  // without the layers' numbers
 
   // --- the pool --------------------------------------------------------------------------------------------------
   virtual std::uint32_t capacity() const noexcept = 0;

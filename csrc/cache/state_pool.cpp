@@ -24,6 +24,8 @@ SlotRef& SlotRef::operator=(SlotRef other) noexcept {
 
 SlotRef::~SlotRef() { reset(); }
 
+std::uint32_t SlotRef::holders() const { return pool_ == nullptr ? 0 : pool_->holders(slot_); }
+
 void SlotRef::reset() noexcept {
   const std::shared_ptr<StatePool> pool = std::move(pool_);
   const Slot slot = std::exchange(slot_, -1);

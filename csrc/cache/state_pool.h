@@ -35,6 +35,7 @@ class SlotRef {
 
   explicit operator bool() const noexcept { return slot_ >= 0; }
   Slot slot() const noexcept { return slot_; }  // -1: none, which stands for the zero state
+  std::uint32_t holders() const;                // of the slot; 0: none
   bool belongs_to(const StatePool& pool) const noexcept { return pool_.get() == &pool; }
   bool operator==(const SlotRef& other) const noexcept { return slot_ == other.slot_ && pool_ == other.pool_; }
   void reset() noexcept;

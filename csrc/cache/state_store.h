@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache/held_state.h"
 #include "cache/kv_store.h"
 #include "cache/state_pool.h"
 #include "ops/recurrent.h"
@@ -43,9 +44,6 @@ void validate(const StateShape& shape);
 
 // The image of one slot outside the pool: layer by layer the conv state, then the delta state. A section (the unit of
 // checksums) is one state of one layer; absent states have none.
-struct StateSection {
-  std::uint64_t offset = 0, bytes = 0;
-};
 std::vector<StateSection> state_sections(const StateShape& shape);
 
 class PreparedStates {

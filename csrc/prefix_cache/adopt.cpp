@@ -60,15 +60,14 @@ void PrefixCacheState::stand_on_window(Session& session, std::size_t cache, std:
   }
 }
 
-// Where another live session stands at the target, what it has becomes a restore point.
+// Where what another live session has serves at the target, and no restore point on the device does, it becomes one.
 void PrefixCacheState::share_live_state(std::span<Node* const> nodes, std::int32_t target) {
-  for (Node* node : nodes) {
-    if (node->end() != target) continue;
-    Session* other = standing_at(node);
-    const RestorePoint& point = state_of(node).point();
-    if (other != nullptr && !(point.exists() && point.on_device))
-      make_point(*other, target, PointKind::kEnd, states_of(*other));
-  }
+  Node* node = live_for(nodes, target);
+  if (node == nullptr) return;
+  const Node* kept = point_for(nodes, target);
+  if (kept != nullptr && state_of(kept).point().on_device) return;
+  Session& other = *standing_at(node);
+  make_point(other, node->end(), PointKind::kEnd, states_of(other));
 }
 
 void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t target) {
@@ -89,9 +88,12 @@ void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t ta
       }
     }
     ensure(last != nullptr, "prefix_cache.adopt", "nothing on the path lies before ", target);
-    points.go_back_to(last);
-    for (std::size_t i = 0; i < recurrents.size(); ++i) {
-      recurrents[i]->stand_at(state_sequence(session, i), target, state_in_point(state_of(last).point(), i));
+    Node* const kept = states.empty() ? last : point_for(nodes, target);
+    ensure(kept != nullptr, "prefix_cache.adopt", "no restore point serves at ", target);
+    points.go_back_to(kept);
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      const HeldState& held = state_in_point(state_of(kept).point(), i);
+      states[i]->take_up(state_sequence(session, i), target, states[i]->cut(held, target));
     }
     move_to(session, last);
     session.tail_begin_ += static_cast<std::size_t>(target - start);
@@ -135,25 +137,23 @@ void PrefixCacheState::drop_ahead(Session& session) noexcept {
   try_join(node);
 }
 
-namespace {
-
-// The path from the root to the node that contains `length`.
-Path path_to(Node* node, std::int32_t length) {
+// Where states can be cut, what nodes below `length` keep may serve there, too.
+Path PrefixCacheState::path_to(Node* node, std::int32_t length) const {
   Path path{{}, length};
   for (; !node->is_root(); node = node->parent()) {
-    if (node->start() < length) path.nodes.push_back(node);
+    if (node->start() < length || !states.empty()) path.nodes.push_back(node);
   }
   std::reverse(path.nodes.begin(), path.nodes.end());
+  add_rest_of_last(path);
   return path;
 }
-
-}  // namespace
 
 std::int32_t PrefixCacheState::reachable_back(const Session& session, std::int32_t length) const {
   if (length >= session.computed_) return length;
   const bool whole = session.atomic_.begin_of(length) == length;
   const auto own = [&](std::size_t i) { return caches[i]->can_resume(session.sequences_[i], length); };
-  if (recurrents.empty() && whole && std::all_of(windowed.begin(), windowed.end(), own)) return length;
+  const bool cut = states.empty() || cut_to(session.computed_, length) == length;
+  if (cut && whole && std::all_of(windowed.begin(), windowed.end(), own)) return length;
   const std::int32_t highest = std::min(length, session.node_->end());
   return reach(path_to(session.node_, highest), 0, highest, session.atomic_, /*device_only=*/true).target;
 }
@@ -164,8 +164,10 @@ std::int32_t PrefixCacheState::restorable_length(Node* node, std::int32_t length
 
 void PrefixCacheState::go_back(Session& session, std::int32_t length) {
   drop_ahead(session);
+  Path path = has_points() ? path_to(session.node_, std::min(length, session.node_->end())) : Path{};
   Node* node = node_ending_at(session.node_, length);
-  const Path path = has_points() ? path_to(session.node_, std::min(length, session.node_->end())) : Path{};
+  const bool split_off = std::find(path.nodes.begin(), path.nodes.end(), node) == path.nodes.end();
+  if (has_points() && split_off && !node->is_root()) path.nodes.push_back(node);
   share_live_state(path.nodes, length);
   for (std::size_t i = 0; i < caches.size(); ++i) {
     const SequenceId id = session.sequences_[i];
@@ -176,10 +178,18 @@ void PrefixCacheState::go_back(Session& session, std::int32_t length) {
       stand_on_window(session, i, path.nodes, length);
     }
   }
-  if (!node->is_root()) points.go_back_to(node);
-  for (std::size_t i = 0; i < recurrents.size(); ++i) {
-    recurrents[i]->stand_at(state_sequence(session, i), length,
-                            node->is_root() ? SlotRef{} : state_in_point(state_of(node).point(), i));
+  Node* const kept = point_for(path.nodes, length);
+  if (kept != nullptr) points.go_back_to(kept);
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const SequenceId id = state_sequence(session, i);
+    if (length == 0) {
+      states[i]->take_up(id, length, {});
+    } else if (states[i]->cut_to(session.computed_, length) == length) {
+      states[i]->take_up(id, length, states[i]->cut(states[i]->held(id), length));
+    } else {
+      ensure(kept != nullptr, "prefix_cache.go_back", "no restore point serves at ", length);
+      states[i]->take_up(id, length, states[i]->cut(state_in_point(state_of(kept).point(), i), length));
+    }
   }
   session.computed_ = length;
   if (length < published(session)) move_to(session, node);

@@ -5,13 +5,15 @@
 
 namespace kvtrie {
 
-std::vector<SlotRef> PrefixCacheState::states_of(const Session& session) const {
-  std::vector<SlotRef> states;
-  for (std::size_t i = 0; i < recurrents.size(); ++i) states.push_back(recurrents[i]->slot(state_sequence(session, i)));
-  return states;
+std::vector<HeldState> PrefixCacheState::states_of(const Session& session) const {
+  std::vector<HeldState> held;
+  held.reserve(states.size());
+  for (std::size_t i = 0; i < states.size(); ++i) held.push_back(states[i]->held(state_sequence(session, i)));
+  return held;
 }
 
-void PrefixCacheState::make_point(Session& session, std::int32_t offset, PointKind kind, std::vector<SlotRef> states) {
+void PrefixCacheState::make_point(Session& session, std::int32_t offset, PointKind kind,
+                                  std::vector<HeldState> held_states) {
   if (!has_points() || !session.publish_ || offset <= 0 || offset > published(session)) return;
   if (session.atomic_.inside(offset)) return;
   std::vector<HeldState> held(all_caches.size());
@@ -22,7 +24,7 @@ void PrefixCacheState::make_point(Session& session, std::int32_t offset, PointKi
     if (floor < caches[i]->held_from(id)) return;
     held[i] = HeldState(caches[i]->share(id, floor, offset));
   }
-  for (std::size_t i = 0; i < states.size(); ++i) held[caches.size() + i] = HeldState(std::move(states[i]));
+  std::move(held_states.begin(), held_states.end(), held.begin() + static_cast<std::ptrdiff_t>(caches.size()));
   points.put(node_ending_at(session.node_, offset), kind, std::move(held));
   ++totals.captures;
 }
@@ -42,12 +44,21 @@ std::vector<HeldState> PrefixCacheState::windows_at(Node* node) const {
   return held;
 }
 
-// REQUIRES: the node can be restored at its end from the device.
-void PrefixCacheState::keep_as_point(Node* node) {
-  Node* const nodes[] = {node};
+void PrefixCacheState::keep_as_point(Node* node, Node* below) {
+  const std::vector<Node*> nodes = path_to(below, node->end()).nodes;
   share_live_state(nodes, node->end());
-  if (!has_points() || state_of(node).point().exists()) return;
-  points.put(node, PointKind::kEnd, windows_at(node));
+  const RestorePoint& point = state_of(node).point();
+  if (!has_points() || (point.exists() && point.on_device)) return;
+  std::vector<HeldState> held = windows_at(node);
+  if (!states.empty()) {
+    Node* const kept = point_for(nodes, node->end());
+    ensure(kept != nullptr && state_of(kept).point().on_device, "prefix_cache.pin", "no restore point serves at ",
+           node->end());
+    for (std::size_t i = 0; i < states.size(); ++i)
+      held[caches.size() + i] = states[i]->cut(state_in_point(state_of(kept).point(), i), node->end());
+  }
+  if (point.exists()) return points.come(node, std::move(held), /*keep_copies=*/true);
+  points.put(node, PointKind::kEnd, std::move(held));
   ++totals.captures;
 }
 

@@ -38,9 +38,11 @@ void check_point(const PrefixCacheState& cache, const Node& node, const NodeStat
     return findings.push_back(name + "its restore point lacks a cache");
   if (point.on_device && !state.on_device())
     findings.push_back(name + "its restore point is on the device but the node is not");
-  for (std::size_t i = 0; i < cache.recurrents.size() && point.on_device; ++i) {
-    if (!point.held[cache.caches.size() + i].slot())
-      findings.push_back(name + cat("its restore point has no state for recurrent cache ", i));
+  for (std::size_t i = 0; i < cache.states.size() && point.on_device; ++i) {
+    const std::uint32_t units = cache.state_in_point(point, i).units(),
+                        expected = cache.states[i]->units_at(node.end());
+    if (units != expected)
+      findings.push_back(name + cat("its restore point has ", units, " units of state cache ", i, ", not ", expected));
   }
   for (std::size_t i = 0; i < cache.caches.size() && point.on_device; ++i) {
     const SpanList& window = point.held[i].cells();
@@ -123,10 +125,10 @@ void PrefixCacheState::check_session(const Session& session, Findings& findings)
   const auto stands = [&session, end = end_of_step(session)](std::int32_t length) {
     return length == session.computed_ || length == end;
   };
-  for (std::size_t i = 0; i < recurrents.size() && !session.failed_; ++i) {
-    const std::int32_t length = recurrents[i]->length(state_sequence(session, i));
+  for (std::size_t i = 0; i < states.size() && !session.failed_; ++i) {
+    const std::int32_t length = states[i]->length(state_sequence(session, i));
     if (!stands(length))
-      findings.push_back(cat("session: recurrent cache ", i, " stands at ", length, ", not ", session.computed_));
+      findings.push_back(cat("session: state cache ", i, " stands at ", length, ", not ", session.computed_));
   }
   for (std::size_t i = 0; i < caches.size() && !session.failed_; ++i) {
     const SequenceId id = session.sequences_[i];

@@ -23,6 +23,7 @@
 #include <span>
 #include <vector>
 
+#include "cache/point_cache.h"
 #include "prefix_cache/reuse_plan.h"
 
 namespace kvtrie {
@@ -85,7 +86,7 @@ class CostModel {
 // NodeState::recompute_cost needs of its cache. Changed under the cache's mutex.
 struct NodeCosts {
   std::vector<std::uint64_t> bytes_per_cell;  // of each attention cache
-  std::vector<std::uint64_t> bytes_per_slot;  // of each recurrent cache
+  std::vector<const PointCache*> states;      // the other ones; they outlive this
   double growth = 0;
 };
 

@@ -37,7 +37,8 @@ std::uint64_t Exchange::room_for(const PrefixCacheState& state) {
         sees.window > 0 && sees.chunk > 0 ? std::min(sees.window, sees.chunk) : std::max(sees.window, sees.chunk);
     bytes += static_cast<std::uint64_t>(most) * state.caches[i]->shape().bytes_per_cell();
   }
-  for (const auto& cache : state.recurrents) bytes += cache->shape().bytes_per_slot();
+  const auto longest = static_cast<std::int32_t>(state.longest);
+  for (const auto& cache : state.states) bytes += cache->units_at(longest) * cache->bytes_per_unit();
   return std::min(2 * bytes, state.options.host_bytes / 4);
 }
 

@@ -102,7 +102,7 @@ class Exchange {
   std::vector<Place> tails(const Offer& offer);
   bool take(const Offer& offer, const Place& place, Saving& saving);
   BlobPtr copy_of_cells(std::size_t cache, std::span<Node* const> nodes, std::int32_t from, std::int32_t to);
-  BlobPtr copy_of_state(std::size_t cache, const RestorePoint& point);
+  BlobPtr copy_of_state(std::size_t cache, const Node& node);
   bool can_be_point(std::span<Node* const> nodes) const;  // at the end of the last one
   bool add_point(std::span<Node* const> nodes, Saving& saving);
   SnapshotHeader header_of(const Offer& offer, const Place& place) const;

@@ -14,8 +14,8 @@ PrefixCacheStats PrefixCacheState::stats() const {
     stats.caches.push_back(
         {usage.capacity, usage.free, usage.reserved, usage.held, usage.pieces, cache->nbytes(), usage.limit});
   }
-  for (const auto& cache : recurrents) {
-    stats.recurrent.push_back({cache->capacity(), cache->free_slots(), cache->nbytes(), cache->limit()});
+  for (const auto& cache : states) {
+    stats.recurrent.push_back({cache->capacity(), cache->free_units(), cache->nbytes(), cache->limit()});
   }
   stats.nodes = trie.size();
   stats.tokens = trie.token_count();
@@ -31,9 +31,9 @@ PrefixCacheStats PrefixCacheState::stats() const {
   for (const std::size_t i : windowed) {
     stats.device_bytes += stats.caches[i].held_cells * caches[i]->shape().bytes_per_cell();
   }
-  for (std::size_t i = 0; i < recurrents.size(); ++i) {
+  for (std::size_t i = 0; i < states.size(); ++i) {
     const StateStats& slots = stats.recurrent[i];
-    stats.device_bytes += (slots.limit_slots - slots.free_slots) * recurrents[i]->shape().bytes_per_slot();
+    stats.device_bytes += (slots.limit_slots - slots.free_slots) * states[i]->bytes_per_unit();
   }
   stats.restore_points = points.count();
   if (host != nullptr) {

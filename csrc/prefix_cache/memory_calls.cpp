@@ -170,7 +170,7 @@ std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token
   if (state_->has_points()) length = state_->restorable_length(match.node, length);
   if (length == 0) return 0;
   Node* node = state_->node_ending_at(match.node, length);
-  state_->keep_as_point(node);
+  state_->keep_as_point(node, match.node);
   state_->leases.pin(node, state_->now + ttl.value_or(std::numeric_limits<double>::infinity()));
   return length;
 }

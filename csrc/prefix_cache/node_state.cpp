@@ -176,7 +176,8 @@ double NodeState::recompute_cost() const noexcept {
     bytes += per_cell * tokens;
   }
   if (point_.exists()) {
-    for (const std::uint64_t slot : costs_->bytes_per_slot) bytes += static_cast<double>(slot);
+    for (const PointCache* cache : costs_->states)
+      bytes += static_cast<double>(cache->units_at(end_)) * static_cast<double>(cache->bytes_per_unit());
   }
   const double seconds = length() * (1 + costs_->growth * (start_ + length() / 2.0));
   return bytes <= 0 || each <= 0 ? seconds / length() : seconds * each / bytes;

@@ -27,7 +27,7 @@
 
 #include "cache/cell_image.h"
 #include "cache/cell_pool.h"
-#include "cache/recurrent_cache.h"
+#include "cache/held_state.h"
 #include "prefix_cache/cost_model.h"
 #include "prefix_cache/saving.h"
 #include "store/blob.h"

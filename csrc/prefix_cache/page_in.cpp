@@ -47,24 +47,29 @@ void PrefixCacheState::load_slice(std::size_t cache, const SpanList& cells, cons
       caches[cache]->load_image(cells, slice.from, slice.to, stage.first, stage.memory->data(), stage.cells, owner));
 }
 
-// The restore point at `node` is on the device again: its states come, its windows are on the path by now.
-void PrefixCacheState::load_point(Node* node, const Stages& stages, const ArrivalPtr& arrival) {
-  const RestorePoint& point = state_of(node).point();
+// The restore point at `kept` is on the device again: its states come, its windows are on the path by now. Where it is
+// wanted at `node`, above, it stays outside, and what is cut from it becomes one there.
+void PrefixCacheState::load_point(Node* kept, Node* node, const Stages& stages, const ArrivalPtr& arrival) {
+  const RestorePoint& point = state_of(kept).point();
   std::vector<HeldState> held = windows_at(node);
   const Owner owner = tenant_of(node->name_space());
-  for (std::size_t i = 0; i < recurrents.size(); ++i) {
-    SlotRef slot = recurrents[i]->claim();
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    HeldState state = states[i]->claim_at(kept->end());
     const Stage& stage = stages.of(point.copies[caches.size() + i].blob);
     arrival->bytes.push_back(stage.memory);
-    arrival->completions.push_back(recurrents[i]->load_image(slot, stage.memory->data(), owner));
-    held[caches.size() + i] = HeldState(std::move(slot));
+    arrival->completions.push_back(states[i]->load_held(state, stage.memory->data(), owner));
+    held[caches.size() + i] = states[i]->cut(state, node->end());
   }
-  points.come(node, std::move(held), /*keep_copies=*/disk != nullptr);
+  if (kept == node) {
+    points.come(node, std::move(held), /*keep_copies=*/disk != nullptr);
+  } else {
+    points.put(node, PointKind::kBranch, std::move(held));
+  }
   state_of(node).add_arrivals({arrival});
 }
 
 // Where there is a disk, copies stay: leaving the device again costs nothing then, and their memory may go any time.
-void PrefixCacheState::load(const Path& path, const Fetch& fetch, const Stages& stages) {
+void PrefixCacheState::load(const Path& path, const Fetch& fetch, std::int32_t target, const Stages& stages) {
   const auto arrival = std::make_shared<Arrival>();
   arrivals.push_back(arrival);
   const Owner owner = tenant_of(path.nodes.front()->name_space());
@@ -84,7 +89,10 @@ void PrefixCacheState::load(const Path& path, const Fetch& fetch, const Stages& 
     for (const WindowSource& source : fetch.windows[i]) slices.push_back(source.cut_slice());
     for (const BlobSlice& slice : slices) load_window(path, i, slice, stages, arrival);
   }
-  if (fetch.point != nullptr) load_point(fetch.point, stages, arrival);
+  if (fetch.point != nullptr) {
+    const auto ends_there = [&](const Node* node) { return node->end() == target; };
+    load_point(fetch.point, *std::find_if(path.nodes.begin(), path.nodes.end(), ends_there), stages, arrival);
+  }
   ++totals.page_ins;
   totals.page_in_bytes += fetch.bytes;
 }
@@ -137,7 +145,7 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
   if (!stages.cover(Stages(*this, fetch, target))) return PageIn::kChanged;
   const std::uint64_t evicted = totals.page_outs + totals.evicted_tokens;
   try {
-    const InUseScope scope(*this, path, computed, target);
+    const InUseScope scope(*this, path, computed, wanted);
     make_room(fetch.needs);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCacheFull) throw;
@@ -148,7 +156,7 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
   if (now_missing.bytes != fetch.bytes || !stages.cover(Stages(*this, now_missing, target))) return PageIn::kChanged;
   const Tier from = stages.file_bytes() > 0 ? Tier::kDisk : Tier::kHost;
   const bool alone = totals.page_outs + totals.evicted_tokens == evicted;
-  load(path, now_missing, stages);
+  load(path, now_missing, target, stages);
   bytes_moved += now_missing.bytes;
   if (!options.clock) return PageIn::kDone;
   const double handed_over = entry.outside([&] { return read_clock(options); });

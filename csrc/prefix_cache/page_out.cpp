@@ -24,9 +24,9 @@ std::vector<BlobSection> blob_sections(const KvShape& shape, std::uint32_t cells
   return sections;
 }
 
-std::vector<BlobSection> blob_sections(const StateShape& shape) {
+std::vector<BlobSection> blob_sections(const PointCache& cache, std::int32_t length) {
   std::vector<BlobSection> sections;
-  for (const StateSection& each : state_sections(shape)) sections.push_back({each.offset, each.bytes});
+  for (const StateSection& each : cache.sections_at(length)) sections.push_back({each.offset, each.bytes});
   return sections;
 }
 
@@ -41,18 +41,14 @@ std::optional<BlobSlice> PrefixCacheState::store_cells(std::size_t cache, const 
   return BlobSlice{std::move(blob), from, static_cast<std::uint32_t>(to - from), from, to};
 }
 
-std::optional<BlobSlice> PrefixCacheState::store_state(std::size_t cache, const SlotRef& slot) {
-  const StateShape& shape = recurrents[cache]->shape();
-  BlobPtr blob = Blob::allocate(host, shape.bytes_per_slot(), blob_sections(shape));
+std::optional<BlobSlice> PrefixCacheState::store_state(std::size_t state, const HeldState& held, std::int32_t length) {
+  PointCache& cache = *states[state];
+  BlobPtr blob = Blob::allocate(host, held.units() * cache.bytes_per_unit(), blob_sections(cache, length));
   if (blob == nullptr) return std::nullopt;
   unsealed.push_back(blob);
-  const CompletionPtr stored = recurrents[cache]->store_image(slot, blob->memory()->data());
+  const CompletionPtr stored = cache.store_held(held, blob->memory()->data());
   blob->expect([stored] { stored->wait(); });
   return BlobSlice{std::move(blob)};
-}
-
-std::optional<BlobSlice> PrefixCacheState::store_held(std::size_t number, const HeldState& held) {
-  return held.slot() ? store_state(number - caches.size(), held.slot()) : store_cells(number, held.cells());
 }
 
 std::uint64_t PrefixCacheState::point_bytes(const RestorePoint& point) const {
@@ -70,7 +66,8 @@ bool PrefixCacheState::copy_point(Node* node, bool may_lose) {
   std::vector<BlobSlice> copies(all_caches.size());
   for (const std::size_t i : of_points) {
     if (point.held[i].empty()) continue;
-    std::optional<BlobSlice> copy = store_held(i, point.held[i]);
+    std::optional<BlobSlice> copy = i < caches.size() ? store_cells(i, point.held[i].cells())
+                                                      : store_state(i - caches.size(), point.held[i], node->end());
     if (!copy) return false;
     copies[i] = std::move(*copy);
   }

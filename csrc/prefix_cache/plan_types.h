@@ -28,7 +28,8 @@ struct Caps {
 // What a call claims: units of each cache (state_cache.h), cells of attention caches first, then slots.
 using Needs = std::vector<std::uint32_t>;
 
-// What a prompt matches of a path: nodes below the starting node, towards the match.
+// What a prompt matches of a path: nodes below the starting node, towards the match, and where states may be cut
+// further to the next restore point.
 struct Path {
   std::vector<Node*> nodes;
   std::int32_t matched = 0;  // tokens from the root

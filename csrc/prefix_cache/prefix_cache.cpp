@@ -27,10 +27,10 @@ void index_layers(const std::vector<std::shared_ptr<Cache>>& caches, std::map<st
   }
 }
 
-// The numbers of all caches that restore points hold state of: windowed ones, then recurrent ones.
+// The numbers of all caches that restore points hold state of: windowed ones, then those of states.
 std::vector<std::size_t> numbers_of_points(std::vector<std::size_t> windowed, std::size_t attention,
-                                           std::size_t recurrents) {
-  for (std::size_t i = 0; i < recurrents; ++i) windowed.push_back(attention + i);
+                                           std::size_t states) {
+  for (std::size_t i = 0; i < states; ++i) windowed.push_back(attention + i);
   return windowed;
 }
 
@@ -47,18 +47,18 @@ std::vector<std::size_t> indices_of(const std::vector<std::shared_ptr<CausalCach
 
 PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
     : caches(std::move(set.attention)),
-      recurrents(std::move(set.recurrent)),
+      states(std::move(set.states)),
       options(std::move(settings)),
       full(indices_of(caches, /*windowed=*/false)),
       windowed(indices_of(caches, /*windowed=*/true)),
-      of_points(numbers_of_points(windowed, caches.size(), recurrents.size())),
+      of_points(numbers_of_points(windowed, caches.size(), states.size())),
       orders{!options.disk.empty(), windowed, of_points},
       trie(orders.tiers(), options.policy, orders.others()) {
   index_layers(caches, cache_of_layer, {});
-  index_layers(recurrents, recurrent_of_layer, cache_of_layer);
+  index_layers(states, state_of_layer, cache_of_layer);
   longest = static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max());
   for (const auto& cache : caches) all_caches.push_back(cache.get());
-  for (const auto& cache : recurrents) all_caches.push_back(cache.get());
+  for (const auto& cache : states) all_caches.push_back(cache.get());
   for (std::size_t i = 0; i < caches.size(); ++i) {
     if (!caches[i]->is_windowed()) longest = std::min(longest, caches[i]->capacity());
     caches[i]->set_growth(options.growth);
@@ -76,7 +76,7 @@ PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
   if (options.host_bytes > 0) host = std::make_shared<ByteBudget>(options.host_bytes);
   identities = snapshot_caches();
   for (const auto& cache : caches) node_costs.bytes_per_cell.push_back(cache->shape().bytes_per_cell());
-  for (const auto& cache : recurrents) node_costs.bytes_per_slot.push_back(cache->shape().bytes_per_slot());
+  for (const auto& cache : states) node_costs.states.push_back(cache.get());
   open_disk();
   open_store();
 }
@@ -211,9 +211,7 @@ void PrefixCache::add_graphs(const std::shared_ptr<StepGraphs>& graphs) {
 
 const std::vector<std::shared_ptr<CausalCache>>& PrefixCache::caches() const noexcept { return state_->caches; }
 
-const std::vector<std::shared_ptr<RecurrentCache>>& PrefixCache::recurrents() const noexcept {
-  return state_->recurrents;
-}
+const std::vector<std::shared_ptr<PointCache>>& PrefixCache::states() const noexcept { return state_->states; }
 
 const PrefixCacheOptions& PrefixCache::options() const noexcept { return state_->options; }
 

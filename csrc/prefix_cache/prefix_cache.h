@@ -24,7 +24,7 @@
 
 #include "base/mutex.h"
 #include "cache/causal_cache.h"
-#include "cache/recurrent_cache.h"
+#include "cache/point_cache.h"
 #include "prefix_cache/exchange.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/reuse_plan.h"
@@ -40,7 +40,7 @@ namespace kvtrie {
 // cache at all every prompt is computed and nothing is kept.
 struct CacheSet {
   std::vector<std::shared_ptr<CausalCache>> attention;
-  std::vector<std::shared_ptr<RecurrentCache>> recurrent;
+  std::vector<std::shared_ptr<PointCache>> states;  // of recurrent layers, and other kinds (cache/point_cache.h)
 };
 
 enum class LoadPolicy : std::uint8_t {
@@ -183,9 +183,9 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   std::vector<NodeInfo> nodes() const;                                       // pre-order
   std::vector<std::string> check() const;                                    // empty when every invariant holds
   const std::vector<std::shared_ptr<CausalCache>>& caches() const noexcept;  // those of attention
-  const std::vector<std::shared_ptr<RecurrentCache>>& recurrents() const noexcept;
-  const PrefixCacheOptions& options() const noexcept;  // as they were at creation
-  std::uint64_t host_cap() const noexcept;             // of the host tier now; 0: there is none
+  const std::vector<std::shared_ptr<PointCache>>& states() const noexcept;   // those of states
+  const PrefixCacheOptions& options() const noexcept;                        // as they were at creation
+  std::uint64_t host_cap() const noexcept;                                   // of the host tier now; 0: there is none
   // Closes every session, and gives back all cells, slots, host memory and the folder. Idempotent. Calls of other
   // threads that wait for something throw kClosed when that is over; this waits for them. Only from inside a callback
   // of such a call, or of the store, it returns at once, and what is left is done when that call ends.

@@ -25,7 +25,8 @@
 //   inspect.cpp         stats, nodes;  check.cpp: every invariant
 //
 // Kinds of caches. `caches` are attention caches; windowed ones (window, chunk) hold their cells by count, so the
-// tree may let go of any of them. `recurrents` have whole states, at restore points only.
+// tree may let go of any of them. `states` have states at single lengths, kept at restore points only
+// (cache/point_cache.h); which kinds they are is not known here.
 //
 // Victim orders: tree_orders.h. Tiers: node_places.h.
 #pragma once
@@ -71,20 +72,20 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
 
   // --- set at creation -------------------------------------------------------------------------------------------
   std::vector<std::shared_ptr<CausalCache>> caches;
-  std::vector<std::shared_ptr<RecurrentCache>> recurrents;
-  std::vector<StateCache*> all_caches;  // `caches`, then `recurrents`; what has an entry for each cache has this order
+  std::vector<std::shared_ptr<PointCache>> states;
+  std::vector<StateCache*> all_caches;  // `caches`, then `states`; what has an entry for each cache has this order
   PrefixCacheOptions options;
-  std::map<std::int32_t, std::size_t> cache_of_layer;      // attention layers
-  std::map<std::int32_t, std::size_t> recurrent_of_layer;  // recurrent layers
-  std::vector<std::size_t> full, windowed;                 // indices into `caches`
-  std::vector<std::size_t> of_points;                      // into `all_caches`: those that restore points hold state of
+  std::map<std::int32_t, std::size_t> cache_of_layer;  // attention layers
+  std::map<std::int32_t, std::size_t> state_of_layer;  // the other ones
+  std::vector<std::size_t> full, windowed;             // indices into `caches`
+  std::vector<std::size_t> of_points;                  // into `all_caches`: those that restore points hold state of
   TreeOrders orders;
   std::uint32_t longest = 0;              // tokens a session may have: cells of the smallest full cache
   std::shared_ptr<ByteBudget> host;       // null: no host tier
   std::vector<SnapshotCache> identities;  // of the caches, for snapshots
   void open_disk();                       // by the constructor
   void open_store();                      // the same
-  bool has_points() const noexcept { return !windowed.empty() || !recurrents.empty(); }
+  bool has_points() const noexcept { return !windowed.empty() || !states.empty(); }
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
   mutable Mutex mutex;
@@ -139,16 +140,16 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   Tokens path_tokens(const Node* node) const KVTRIE_REQUIRES(mutex);
   Tokens recorded_keys(const Session& session) const KVTRIE_REQUIRES(mutex);  // of all its recorded tokens
   Needs no_needs() const { return Needs(all_caches.size()); }
-  // Of what has an entry for each cache: those of recurrent ones.
+  // Of what has an entry for each cache: those of `states`.
   template <class Each>
   std::span<const Each> states_among(const std::vector<Each>& of_all) const {
     return std::span(of_all).subspan(caches.size());
   }
-  SequenceId state_sequence(const Session& session, std::size_t recurrent) const {
-    return session.sequences_[caches.size() + recurrent];
+  SequenceId state_sequence(const Session& session, std::size_t state) const {
+    return session.sequences_[caches.size() + state];
   }
-  const SlotRef& state_in_point(const RestorePoint& point, std::size_t recurrent) const {  // REQUIRES: on the device
-    return point.held[caches.size() + recurrent].slot();
+  const HeldState& state_in_point(const RestorePoint& point, std::size_t state) const {  // REQUIRES: on the device
+    return point.held[caches.size() + state];
   }
   void take_known(Session& session, const Path& path) KVTRIE_REQUIRES(mutex);
   void add_fresh(Session& session, std::span<const Token> edge) KVTRIE_REQUIRES(mutex);
@@ -168,7 +169,10 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::vector<WantedPoint> captures_between(const Session& session, std::int32_t end) const KVTRIE_REQUIRES(mutex);
   void make_points(Step& step, std::size_t index) KVTRIE_REQUIRES(mutex);
   void settle_ahead(Session& session) KVTRIE_REQUIRES(mutex);
-  void trim_captures(Step& step, std::uint32_t slots) const KVTRIE_REQUIRES(mutex);
+  // Of cache `state`: that the step claims, with captures of kinds from `least` on.
+  std::uint32_t units_for(const Step& step, std::size_t state, PointKind least) const KVTRIE_REQUIRES(mutex);
+  // Claims at most so many units of each of `states`; how many captures went for it.
+  std::uint64_t trim_captures(Step& step, std::span<const std::uint32_t> units) const KVTRIE_REQUIRES(mutex);
 
   // --- step_times.cpp --------------------------------------------------------------------------------------------
   void begin_timing(Step& step) noexcept KVTRIE_EXCLUDES(mutex);
@@ -179,6 +183,7 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
 
   // --- reach.cpp -------------------------------------------------------------------------------------------------
   Path find_path(Node* from, std::span<const Token> rest) const KVTRIE_REQUIRES(mutex);
+  void add_rest_of_last(Path& path) const;  // down to its restore point: what a node has there may be cut
   // From a session that stands at `computed` (its own cells cover what it sees there). `device_only`: without lower
   // tiers.
   Reach reach(const Path& path, std::int32_t computed, std::int32_t limit, const AtomicSpans& atomic,
@@ -189,6 +194,15 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   // A live session that stands at the node's end between two steps: its state and window are as good as a restore
   // point.
   Session* standing_at(const Node* node) const KVTRIE_REQUIRES(mutex);
+  // The deepest length, at most `wanted`, to which all of `states` can cut what they hold at `held`; with none of them
+  // any length up to `held`.
+  std::int32_t cut_to(std::int32_t held, std::int32_t wanted) const noexcept;
+  // Whether what is kept at `held` is all that restore points have at `wanted`.
+  bool serves(std::int32_t held, std::int32_t wanted) const noexcept;
+  // The first of the nodes with a restore point that serves there, on the device where there is a choice; with a live
+  // session that does. Null: none.
+  Node* point_for(std::span<Node* const> nodes, std::int32_t target) const KVTRIE_REQUIRES(mutex);
+  Node* live_for(std::span<Node* const> nodes, std::int32_t target) const KVTRIE_REQUIRES(mutex);
   std::vector<WindowSource> window_of(const Path& path, std::size_t cache, std::int32_t computed,
                                       std::int32_t target) const KVTRIE_REQUIRES(mutex);
   InUse use_of(const Path& path, std::int32_t computed, std::int32_t target) const KVTRIE_REQUIRES(mutex);
@@ -210,6 +224,8 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
       KVTRIE_REQUIRES(mutex);
   void borrow_ahead(Session& session, const Path& path) KVTRIE_REQUIRES(mutex);
   void drop_ahead(Session& session) noexcept KVTRIE_REQUIRES(mutex);
+  // The nodes of the path to `node` that may have something for `length`.
+  Path path_to(Node* node, std::int32_t length) const;
   // The deepest length <= `length` to which the session can go back; `length` itself exactly when it can.
   std::int32_t reachable_back(const Session& session, std::int32_t length) const KVTRIE_REQUIRES(mutex);
   // The deepest length <= `length` on the path to `node` that can be restored from the device.
@@ -230,12 +246,12 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   PageIn page_in(const Path& path, std::int32_t computed, std::int32_t wanted, std::uint64_t& bytes_moved, Entry& entry)
       KVTRIE_REQUIRES(mutex);
   std::int32_t within_reach(const Path& path, std::int32_t computed, std::int32_t target) const KVTRIE_REQUIRES(mutex);
-  void load(const Path& path, const Fetch& fetch, const Stages& stages) KVTRIE_REQUIRES(mutex);
+  void load(const Path& path, const Fetch& fetch, std::int32_t target, const Stages& stages) KVTRIE_REQUIRES(mutex);
   void load_slice(std::size_t cache, const SpanList& cells, const BlobSlice& slice, Owner owner, const Stages& stages,
                   Arrival& arrival) KVTRIE_REQUIRES(mutex);
   void load_window(const Path& path, std::size_t cache, const BlobSlice& slice, const Stages& stages,
                    const ArrivalPtr& arrival) KVTRIE_REQUIRES(mutex);
-  void load_point(Node* node, const Stages& stages, const ArrivalPtr& arrival) KVTRIE_REQUIRES(mutex);
+  void load_point(Node* kept, Node* node, const Stages& stages, const ArrivalPtr& arrival) KVTRIE_REQUIRES(mutex);
   void drop_damaged(const Path& path) KVTRIE_REQUIRES(mutex);  // what of the path has bytes that are known to be wrong
   bool lost_full_attention(const NodeState& state, const std::function<bool(const BlobPtr&)>& failed) const
       KVTRIE_REQUIRES(mutex);
@@ -249,8 +265,8 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   bool page_out_point(Node* node) KVTRIE_REQUIRES(mutex);     // windows and states; false: did not fit
   // Nothing: did not fit.
   std::optional<BlobSlice> store_cells(std::size_t cache, const SpanList& list) KVTRIE_REQUIRES(mutex);
-  std::optional<BlobSlice> store_state(std::size_t cache, const SlotRef& slot) KVTRIE_REQUIRES(mutex);
-  std::optional<BlobSlice> store_held(std::size_t number, const HeldState& held) KVTRIE_REQUIRES(mutex);
+  std::optional<BlobSlice> store_state(std::size_t state, const HeldState& held, std::int32_t length)
+      KVTRIE_REQUIRES(mutex);
   // Copies of all that the node has on the device only; false: did not fit. `may_lose`: what has no other copy may go.
   bool copy_out(Node* node, bool may_lose) KVTRIE_REQUIRES(mutex);
   bool copy_point(Node* node, bool may_lose) KVTRIE_REQUIRES(mutex);
@@ -300,19 +316,21 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   void reopen(std::vector<FoundSnapshot> snapshots) KVTRIE_REQUIRES(mutex);
   SnapshotFault translate(const SnapshotHeader& header, const BlobMaker& make, Imported& found) const
       KVTRIE_REQUIRES(mutex);
-  bool fits_here(const SnapshotImage& image) const KVTRIE_REQUIRES(mutex);
+  bool fits_here(const SnapshotImage& image, std::size_t tokens) const KVTRIE_REQUIRES(mutex);
   bool has_whole_point(const Imported& found) const KVTRIE_REQUIRES(mutex);
   Node* import(const Imported& found) KVTRIE_REQUIRES(mutex);  // the node where it ends; null: of no use here
 
   // --- captures.cpp ----------------------------------------------------------------------------------------------
-  // Makes a restore point at `offset` of the session's path from the states given (one per recurrent cache) and from
-  // the session's own cells. Nothing when the path or the cells do not reach.
-  void make_point(Session& session, std::int32_t offset, PointKind kind, std::vector<SlotRef> states)
+  // Makes a restore point at `offset` of the session's path from what is given of each of `states` and from the
+  // session's own cells. Nothing when the path or the cells do not reach.
+  void make_point(Session& session, std::int32_t offset, PointKind kind, std::vector<HeldState> held_states)
       KVTRIE_REQUIRES(mutex);
-  std::vector<SlotRef> states_of(const Session& session) const KVTRIE_REQUIRES(mutex);
+  std::vector<HeldState> states_of(const Session& session) const KVTRIE_REQUIRES(mutex);
   // Of each cache what a query at the node's end sees, as far as it is held on the device without a gap; no states.
   std::vector<HeldState> windows_at(Node* node) const KVTRIE_REQUIRES(mutex);
-  void keep_as_point(Node* node) KVTRIE_REQUIRES(mutex);  // so that pins hold what its end needs
+  // So that pins hold what the node's end needs. REQUIRES: it can be restored there from what the path to `below` has
+  // on the device.
+  void keep_as_point(Node* node, Node* below) KVTRIE_REQUIRES(mutex);
   // Wherever it is; `tidy`: the node may join its only child.
   void drop_point(Node* node, bool tidy = true) KVTRIE_REQUIRES(mutex);
   void evict_point(Node* node) KVTRIE_REQUIRES(mutex);                                 // to the host, else away
@@ -410,7 +428,7 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
 
 // How blobs of images are cut into sections.
 std::vector<BlobSection> blob_sections(const KvShape& shape, std::uint32_t cells);
-std::vector<BlobSection> blob_sections(const StateShape& shape);
+std::vector<BlobSection> blob_sections(const PointCache& cache, std::int32_t length);
 
 // Seconds; 0 without a clock, or when it fails. Never called under the mutex.
 double read_clock(const PrefixCacheOptions& options) noexcept;

@@ -75,7 +75,17 @@ Path PrefixCacheState::find_path(Node* from, std::span<const Token> rest) const 
   Path path{{}, match.length};
   for (Node* node = match.node; node != from; node = node->parent()) path.nodes.push_back(node);
   std::reverse(path.nodes.begin(), path.nodes.end());
+  add_rest_of_last(path);
   return path;
+}
+
+// So that a node may be split at any place, and what it keeps at its end still serves above.
+void PrefixCacheState::add_rest_of_last(Path& path) const {
+  if (states.empty() || path.nodes.empty()) return;
+  for (Node* node = path.nodes.back(); node->child_count() == 1 && !state_of(node).point().exists();) {
+    node = node->first_child();
+    path.nodes.push_back(node);
+  }
 }
 
 namespace {
@@ -103,13 +113,6 @@ class Search {
     return floor >= target || coverage_[which].covered_from(target) <= floor;
   }
 
-  bool windows_complete(std::int32_t target) const {
-    for (std::size_t i = 0; i < coverage_.size(); ++i) {
-      if (!window_complete(i, target)) return false;
-    }
-    return true;
-  }
-
   // The deepest length at most `target` at which every window is complete.
   std::int32_t complete_below(std::int32_t target) const {
     for (std::size_t i = 0; i < coverage_.size() && target > computed_;) {
@@ -123,14 +126,30 @@ class Search {
     return std::max(target, computed_);
   }
 
-  bool restorable_at_end(const Node* node) const {
+  // The deepest length, at most `target`, at which what is kept at the node's end serves; `computed` when there is
+  // none.
+  std::int32_t deepest_kept(const Node* node, std::int32_t target, const AtomicSpans& atomic) const {
     cache_.mutex.assert_held();  // where reach() is called
-    if (cache_.standing_at(node) != nullptr) return true;
-    const RestorePoint& point = state_of(node).point();
-    return point.exists() && !(device_only_ && !point.on_device) && windows_complete(node->end());
+    target = cache_.cut_to(node->end(), target);
+    if (target <= computed_) return computed_;
+    const bool live = cache_.standing_at(node) != nullptr;
+    if (!live && !has_point(node)) return computed_;
+    while (target > computed_) {
+      const bool has_windows = live && target == node->end();
+      const std::int32_t complete = has_windows ? target : complete_below(target);
+      const std::int32_t lower = cache_.cut_to(node->end(), atomic.begin_of(complete));
+      if (lower == target) return target;
+      target = lower;
+    }
+    return computed_;
   }
 
  private:
+  bool has_point(const Node* node) const {
+    const RestorePoint& point = state_of(node).point();
+    return point.exists() && !(device_only_ && !point.on_device);
+  }
+
   // The next lower length that can have a complete window where `target` has not: the end of an earlier covered range,
   // or a chunk's border, where nothing before is seen.
   std::int32_t next_candidate(std::size_t which, std::int32_t target) const {
@@ -160,12 +179,9 @@ Reach PrefixCacheState::reach(const Path& path, std::int32_t computed, std::int3
     target = std::min(target, to);
   };
   lower(atomic.begin_of(target), ReasonCode::kAtomic);
-  if (!recurrents.empty()) {
+  if (!states.empty()) {
     std::int32_t best = computed;
-    for (const Node* node : path.nodes) {
-      if (node->end() > target || node->end() <= computed || atomic.inside(node->end())) continue;
-      if (search.restorable_at_end(node)) best = node->end();
-    }
+    for (const Node* node : path.nodes) best = std::max(best, search.deepest_kept(node, target, atomic));
     lower(best, ReasonCode::kNoState);
   } else {
     for (std::int32_t before = -1; before != target;) {
@@ -184,6 +200,38 @@ Session* PrefixCacheState::standing_at(const Node* node) const {
     if (stands && !session->failed_ && session->open_step_ == nullptr) return session;
   }
   return nullptr;
+}
+
+std::int32_t PrefixCacheState::cut_to(std::int32_t held, std::int32_t wanted) const noexcept {
+  std::int32_t length = std::min(held, wanted);
+  for (std::size_t i = 0; i < states.size();) {
+    const std::int32_t shorter = states[i]->cut_to(held, length);
+    i = shorter == length ? i + 1 : 0;
+    length = shorter;
+  }
+  return length;
+}
+
+bool PrefixCacheState::serves(std::int32_t held, std::int32_t wanted) const noexcept {
+  return held == wanted || (held > wanted && !states.empty() && cut_to(held, wanted) == wanted);
+}
+
+Node* PrefixCacheState::point_for(std::span<Node* const> nodes, std::int32_t target) const {
+  Node* found = nullptr;
+  for (Node* node : nodes) {
+    const RestorePoint& point = state_of(node).point();
+    if (!point.exists() || !serves(node->end(), target)) continue;
+    if (point.on_device) return node;
+    if (found == nullptr) found = node;
+  }
+  return found;
+}
+
+Node* PrefixCacheState::live_for(std::span<Node* const> nodes, std::int32_t target) const {
+  const auto found = std::find_if(nodes.begin(), nodes.end(), [&](Node* node) KVTRIE_REQUIRES(mutex) {
+    return serves(node->end(), target) && standing_at(node) != nullptr;
+  });
+  return found == nodes.end() ? nullptr : *found;
 }
 
 // The full attention of the nodes that are not on the device.
@@ -208,9 +256,8 @@ Fetch PrefixCacheState::missing_nodes(const Path& path, std::int32_t computed, s
 
 Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::int32_t target) const {
   Fetch fetch = missing_nodes(path, computed, target);
-  for (Node* node : path.nodes) {
-    if (node->end() == target && standing_at(node) != nullptr) return fetch;
-  }
+  const Node* live = live_for(path.nodes, target);
+  if (live != nullptr && live->end() == target) return fetch;
   for (const std::size_t i : windowed) {
     for (const WindowSource& source : window_of(path, i, computed, target)) {
       if (source.slice == nullptr) continue;
@@ -220,13 +267,13 @@ Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::in
       fetch.bytes += cells * caches[i]->shape().bytes_per_cell();
     }
   }
-  for (Node* node : path.nodes) {
-    if (recurrents.empty() || node->end() != target || state_of(node).point().on_device) continue;
-    fetch.point = node;
-    for (std::size_t i = 0; i < recurrents.size(); ++i) {
-      fetch.needs[caches.size() + i] = 1;
-      fetch.bytes += recurrents[i]->shape().bytes_per_slot();
-    }
+  if (states.empty() || live != nullptr || target <= computed) return fetch;
+  Node* kept = point_for(path.nodes, target);
+  if (kept == nullptr || state_of(kept).point().on_device) return fetch;
+  fetch.point = kept;
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    fetch.needs[caches.size() + i] = states[i]->units_at(kept->end());
+    fetch.bytes += states[i]->units_at(kept->end()) * states[i]->bytes_per_unit();
   }
   return fetch;
 }
@@ -243,13 +290,13 @@ InUse PrefixCacheState::use_of(const Path& path, std::int32_t computed, std::int
   InUse use;
   use.windows.resize(caches.size());
   for (const std::size_t i : windowed) {
-    for (const WindowSource& source : window_of(path, i, computed, target)) {
+    const Coverage coverage(path.nodes, i, path.matched, /*device_only=*/false);
+    const std::int32_t floor = std::max(caches[i]->visibility().floor(target), computed);
+    for (const WindowSource& source : coverage.pick(std::max(floor, coverage.covered_from(target)), target)) {
       if (source.list != nullptr) use.windows[i].push_back(source.list->share(source.from, source.to));
     }
   }
-  for (const Node* node : path.nodes) {
-    if (node->end() == target) use.point = node;
-  }
+  use.point = point_for(path.nodes, target);
   return use;
 }
 

@@ -62,11 +62,11 @@ void add_slices(const Imported& found, NodeState& state) {
 }  // namespace
 
 // Sections must be exactly those that this cache would make.
-bool PrefixCacheState::fits_here(const SnapshotImage& image) const {
+bool PrefixCacheState::fits_here(const SnapshotImage& image, std::size_t tokens) const {
   std::vector<BlobSection> expected;
   if (image.role == SnapshotImage::Role::kState) {
     if (image.cache < caches.size()) return false;
-    expected = blob_sections(recurrents[image.cache - caches.size()]->shape());
+    expected = blob_sections(*states[image.cache - caches.size()], static_cast<std::int32_t>(tokens));
   } else {
     if (image.cache >= caches.size()) return false;
     if (image.role == SnapshotImage::Role::kWindow && !caches[image.cache]->is_windowed()) return false;
@@ -86,7 +86,7 @@ SnapshotFault PrefixCacheState::translate(const SnapshotHeader& header, const Bl
   found.copies.resize(all_caches.size());
   for (std::size_t n = 0; n < header.images.size(); ++n) {
     const SnapshotImage& image = header.images[n];
-    if (!fits_here(image)) return SnapshotFault::kLayout;
+    if (!fits_here(image, header.tokens.size())) return SnapshotFault::kLayout;
     const BlobPtr blob = make(n);
     const BlobSlice slice{blob, image.first, image.cells, image.first,
                           image.first + static_cast<std::int32_t>(image.cells)};
@@ -99,7 +99,7 @@ SnapshotFault PrefixCacheState::translate(const SnapshotHeader& header, const Bl
   return SnapshotFault::kNone;
 }
 
-// A point needs the whole window of each windowed cache, and a state of each recurrent one.
+// A point needs the whole window of each windowed cache, and what each of `states` has there.
 bool PrefixCacheState::has_whole_point(const Imported& found) const {
   const auto end = static_cast<std::int32_t>(found.tokens.size());
   const auto window = [&](std::size_t i) {
@@ -107,9 +107,9 @@ bool PrefixCacheState::has_whole_point(const Imported& found) const {
     const BlobSlice& slice = found.copies[i];
     return floor >= end || (slice.blob != nullptr && slice.to == end && slice.from <= floor);
   };
-  const std::span<const BlobSlice> states = states_among(found.copies);
+  const std::span<const BlobSlice> kept = states_among(found.copies);
   return found.point != PointKind::kNone && has_points() && std::all_of(windowed.begin(), windowed.end(), window) &&
-         std::all_of(states.begin(), states.end(), [](const BlobSlice& state) { return state.blob != nullptr; });
+         std::all_of(kept.begin(), kept.end(), [](const BlobSlice& state) { return state.blob != nullptr; });
 }
 
 // The node where the snapshot ends; null when it is of no use here.

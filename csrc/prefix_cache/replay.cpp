@@ -61,7 +61,7 @@ CacheSet caches_of(const ReplayOptions& options) {
   if (options.window > 0) {
     set.attention.push_back(attention_cache(kWindowLayer, options.window_capacity, options.window));
   }
-  if (options.slots > 0) set.recurrent.push_back(recurrent_cache(options.slots));
+  if (options.slots > 0) set.states.push_back(recurrent_cache(options.slots));
   return set;
 }
 

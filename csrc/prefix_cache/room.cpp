@@ -7,6 +7,7 @@
 // changed. Cells of windowed caches are counted per holder, so live sequences keep theirs whatever the tree lets go
 // of.
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "prefix_cache/prefix_cache_state.h"
@@ -131,11 +132,15 @@ std::uint32_t PrefixCacheState::freeable_cells(std::size_t cache) const {
   return held - std::min(held, caches[cache]->live_cells(pinned));
 }
 
-// Counts no further than `enough`, in the order in which points would go.
+// Counts no further than `enough`, in the order in which points would go. A slot that several of them hold is free when
+// the last one has gone.
 std::uint32_t PrefixCacheState::freeable_slots(std::size_t number, std::uint32_t enough) {
   std::uint32_t found = 0;
+  std::map<Slot, std::uint32_t> let_go;
   points.victim(orders.place_of(number), PointKind::kUser, [&](const Node* node) KVTRIE_REQUIRES(mutex) {
-    found += frees_some(node, number) ? 1 : 0;
+    if (node == in_use.point) return false;
+    for (const SlotRef& slot : state_of(node).point().held[number].slots())
+      found += ++let_go[slot.slot()] == slot.holders() ? 1 : 0;
     return found >= enough;
   });
   return found;
@@ -207,10 +212,15 @@ std::uint32_t PrefixCacheState::try_free_slots(std::size_t number, std::uint32_t
   return std::min(count, cache.free_units());
 }
 
+// Points that have the same slots free none one by one.
 void PrefixCacheState::free_slots(std::size_t number, std::uint32_t count) {
-  const std::uint32_t found = try_free_slots(number, count, PointKind::kUser);
-  ensure(found == count, "prefix_cache.make_room", "counted ", count, " slots of cache ", number,
-         " as free or freeable, found ", found);
+  while (try_free_slots(number, count, PointKind::kUser) < count) {
+    Node* victim = points.victim(orders.place_of(number), PointKind::kUser,
+                                 [&](const Node* node) KVTRIE_REQUIRES(mutex) { return node != in_use.point; });
+    ensure(victim != nullptr, "prefix_cache.make_room", "counted ", count, " slots of cache ", number,
+           " as free or freeable, found ", all_caches[number]->free_units());
+    evict_point(victim);
+  }
 }
 
 // ---- cells of windowed caches ----------------------------------------------------------------------------------

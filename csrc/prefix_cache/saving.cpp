@@ -19,14 +19,6 @@
 namespace kvtrie {
 namespace {
 
-template <class Cache>
-SnapshotCache identity_of(const Cache& cache, SnapshotCache::Kind kind, const CellFormat& format,
-                          std::vector<std::int64_t> shape) {
-  SnapshotCache identity{kind, format.code, std::move(shape)};
-  for (const std::int32_t layer : cache.layers()) identity.shape.push_back(layer);
-  return identity;
-}
-
 // Where the cells of these images begin; with none the snapshot is only the point at the end of its path.
 std::int32_t begin_of(const std::vector<SnapshotImage>& images, std::int32_t end) {
   std::int32_t begin = end - 1;
@@ -59,18 +51,10 @@ bool seal_images(Saving& saving) {
 
 std::vector<SnapshotCache> PrefixCacheState::snapshot_caches() const {
   std::vector<SnapshotCache> identities;
-  for (const auto& cache : caches) {
-    const KvShape& shape = cache->shape();
-    const Visibility& sees = cache->visibility();
-    identities.push_back(
-        identity_of(*cache, SnapshotCache::Kind::kAttention, *shape.format,
-                    {shape.layers, shape.kv_heads, shape.k_dim, shape.v_dim, sees.window, sees.chunk}));
-  }
-  for (const auto& cache : recurrents) {
-    const StateShape& shape = cache->shape();
-    identities.push_back(
-        identity_of(*cache, SnapshotCache::Kind::kRecurrent, *plain_format(shape.dtype),
-                    {shape.layers, shape.conv_tail, shape.conv_dim, shape.v_heads, shape.v_dim, shape.k_dim}));
+  for (const StateCache* cache : all_caches) {
+    CacheIdentity own = cache->identity();
+    own.shape.insert(own.shape.end(), cache->layers().begin(), cache->layers().end());
+    identities.push_back({static_cast<SnapshotCache::Kind>(own.kind), own.format, std::move(own.shape)});
   }
   return identities;
 }

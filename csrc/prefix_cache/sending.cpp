@@ -91,16 +91,18 @@ BlobPtr Exchange::copy_of_cells(std::size_t cache, std::span<Node* const> nodes,
 }
 
 // The blob itself where it is in memory.
-BlobPtr Exchange::copy_of_state(std::size_t cache, const RestorePoint& point) {
-  RecurrentCache& owner = *state_.recurrents[cache];
+BlobPtr Exchange::copy_of_state(std::size_t cache, const Node& node) {
+  const RestorePoint& point = state_of(&node).point();
+  PointCache& owner = *state_.states[cache];
   BlobPtr kept = point.copied() ? state_.states_among(point.copies)[cache].blob : nullptr;
   if (!point.on_device && kept->in_memory()) return kept;
-  BlobPtr blob = Blob::allocate(room_, owner.shape().bytes_per_slot(), blob_sections(owner.shape()));
+  BlobPtr blob =
+      Blob::allocate(room_, owner.units_at(node.end()) * owner.bytes_per_unit(), blob_sections(owner, node.end()));
   if (blob == nullptr) return nullptr;
   const auto arriving = std::make_shared<Arriving>();
   arriving->memory = blob->memory();
   if (point.on_device) {
-    arriving->gathers.push_back(owner.store_image(state_.state_in_point(point, cache), arriving->memory->data()));
+    arriving->gathers.push_back(owner.store_held(state_.state_in_point(point, cache), arriving->memory->data()));
     blob->expect([arriving] { arriving->wait_for_device(); });
     return blob;
   }
@@ -137,8 +139,8 @@ bool Exchange::add_point(std::span<Node* const> nodes, Saving& saving) {
         image_of(SnapshotImage::Role::kWindow, i, floor, static_cast<std::uint32_t>(last->end() - floor), *blob));
     saving.blobs.push_back(std::move(blob));
   }
-  for (std::size_t i = 0; i < state_.recurrents.size(); ++i) {
-    BlobPtr blob = copy_of_state(i, point);
+  for (std::size_t i = 0; i < state_.states.size(); ++i) {
+    BlobPtr blob = copy_of_state(i, *last);
     if (blob == nullptr) return false;
     saving.header.images.push_back(image_of(SnapshotImage::Role::kState, state_.caches.size() + i, 0, 0, *blob));
     saving.blobs.push_back(std::move(blob));
@@ -151,7 +153,7 @@ bool Exchange::add_point(std::span<Node* const> nodes, Saving& saving) {
 bool Exchange::can_be_point(std::span<Node* const> nodes) const {
   const Node* last = nodes.back();
   if (state_of(last).point().exists()) return true;
-  if (!state_.recurrents.empty() || last->child_count() < 2) return false;
+  if (!state_.states.empty() || last->child_count() < 2) return false;
   return std::all_of(state_.windowed.begin(), state_.windowed.end(), [&](std::size_t i) {
     const std::int32_t end = last->end(), floor = state_.caches[i]->visibility().floor(end);
     return floor >= end || Coverage(nodes, i, end, /*device_only=*/false).covered_from(end) <= floor;

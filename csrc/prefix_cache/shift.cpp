@@ -43,7 +43,7 @@ std::optional<Tokens> Session::shift(std::int32_t keep, std::int32_t limit) {
   const Tokens keys = without(state.recorded_keys(*this), keep, end);
   state.drop_open_step(*this);
   state.drop_ahead(*this);
-  if (!state.recurrents.empty() || end > computed_ || !state.can_shift(*this, keep, end)) return tokens_of(keys);
+  if (!state.states.empty() || end > computed_ || !state.can_shift(*this, keep, end)) return tokens_of(keys);
   state.shift(*this, keep, end);
   tail_.assign(keys.begin() + state.published(*this), keys.end());
   tail_begin_ = 0;

@@ -51,14 +51,26 @@ std::size_t Step::attention_of(std::int32_t layer) const {
   return owner_of(cache_->state().cache_of_layer, layer, "attention");
 }
 
-std::size_t Step::recurrent_of(std::int32_t layer) const {
+std::size_t Step::state_of(std::int32_t layer) const {
   require_kept();
-  return owner_of(cache_->state().recurrent_of_layer, layer, "recurrent");
+  return owner_of(cache_->state().state_of_layer, layer, "recurrent");
 }
 
-std::vector<std::vector<SlotRef>> Step::states_before() const {
+Step::Recurrent Step::recurrent_of(std::int32_t layer) const {
+  const std::size_t owner = state_of(layer);
+  auto* cache = dynamic_cast<RecurrentCache*>(cache_->states()[owner].get());
+  require(cache != nullptr, "step", "layer: got ", layer,
+          ", whose cache is of another kind, allowed a recurrent layer");
+  return {*cache, static_cast<StateForward&>(*state_forwards_[owner])};
+}
+
+std::vector<std::vector<HeldState>> Step::states_before() const {
   const Entry entry(cache_->state());
-  return before_;
+  std::vector<std::vector<HeldState>> before(before_.size());
+  for (std::size_t s = 0; s < before_.size(); ++s) {
+    for (const HeldState& state : before_[s]) before[s].push_back(state.share());
+  }
+  return before;
 }
 
 void Step::finish_if_complete() {
@@ -132,26 +144,26 @@ void Step::set_causal(std::span<const std::uint32_t> except) {
   for (std::size_t i = 0; i < forwards_.size(); ++i) cache_->caches()[i]->set_causal(*forwards_[i], except);
 }
 
-// ---- recurrent layers ---------------------------------------------------------------------------------------------
+// ---- states -------------------------------------------------------------------------------------------------------
 
 Tensor Step::conv(std::int32_t layer, const Tensor& x, const Tensor& weight) {
-  const std::size_t owner = recurrent_of(layer);
-  Tensor out = cache_->recurrents()[owner]->conv(*state_forwards_[owner], layer, x, weight);
+  const Recurrent in = recurrent_of(layer);
+  Tensor out = in.cache.conv(in.forward, layer, x, weight);
   finish_if_complete();
   return out;
 }
 
 Tensor Step::gated_delta(std::int32_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
                          const Tensor& beta) {
-  const std::size_t owner = recurrent_of(layer);
-  Tensor out = cache_->recurrents()[owner]->gated_delta(*state_forwards_[owner], layer, q, k, v, g, beta);
+  const Recurrent in = recurrent_of(layer);
+  Tensor out = in.cache.gated_delta(in.forward, layer, q, k, v, g, beta);
   finish_if_complete();
   return out;
 }
 
 RecurrentCache::States Step::states(std::int32_t layer) {
-  const std::size_t owner = recurrent_of(layer);
-  return cache_->recurrents()[owner]->states(*state_forwards_[owner], layer);
+  const Recurrent in = recurrent_of(layer);
+  return in.cache.states(in.forward, layer);
 }
 
 std::vector<std::vector<std::int32_t>> Step::boundaries() const {
@@ -160,8 +172,14 @@ std::vector<std::vector<std::int32_t>> Step::boundaries() const {
 }
 
 void Step::put_states(std::int32_t layer, const Tensor& conv, const Tensor& delta) {
-  const std::size_t owner = recurrent_of(layer);
-  cache_->recurrents()[owner]->put_states(*state_forwards_[owner], layer, conv, delta);
+  const Recurrent in = recurrent_of(layer);
+  in.cache.put_states(in.forward, layer, conv, delta);
+  finish_if_complete();
+}
+
+void Step::write_states(std::int32_t layer, const std::function<void(PointCache&, PointForward&)>& write) {
+  const std::size_t owner = state_of(layer);
+  write(*cache_->states()[owner], *state_forwards_[owner]);
   finish_if_complete();
 }
 

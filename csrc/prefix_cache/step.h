@@ -10,10 +10,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "cache/causal_cache.h"
+#include "cache/recurrent_cache.h"
 #include "prefix_cache/session.h"
 
 namespace kvtrie {
@@ -63,6 +65,10 @@ class Step {
   std::vector<std::vector<std::int32_t>> boundaries() const;
   void put_states(std::int32_t layer, const Tensor& conv, const Tensor& delta);
 
+  // For kinds of states that have no operations above: `write` is given the cache that has the layer and its open step,
+  // which is complete once that says so.
+  void write_states(std::int32_t layer, const std::function<void(PointCache&, PointForward&)>& write);
+
   bool complete() const noexcept { return complete_; }
   bool dropped() const noexcept { return dropped_; }
 
@@ -73,11 +79,16 @@ class Step {
   friend class StepRecording;
   friend struct PrefixCacheState;
   Step() = default;
+  struct Recurrent {
+    RecurrentCache& cache;
+    StateForward& forward;
+  };
   // The cache that has the layer: kArgument for an unknown one, kClosed once dropped.
   std::size_t attention_of(std::int32_t layer) const;
-  std::size_t recurrent_of(std::int32_t layer) const;
-  std::vector<std::vector<SlotRef>> states_before() const;  // of each session; empty once it is over
-  void require_kept() const;                                // kClosed once dropped
+  std::size_t state_of(std::int32_t layer) const;
+  Recurrent recurrent_of(std::int32_t layer) const;           // kArgument where the layer's cache is of another kind
+  std::vector<std::vector<HeldState>> states_before() const;  // of each session; empty once it is over
+  void require_kept() const;                                  // kClosed once dropped
   void finish_if_complete();
   // The length that a session will have; before completion.
   std::int32_t end(std::size_t session) const noexcept {
@@ -90,9 +101,9 @@ class Step {
   Tokens tokens_;
   std::vector<std::int32_t> positions_, sequences_;
   std::vector<ForwardPtr> forwards_;                // one per attention cache
-  std::vector<StateForwardPtr> state_forwards_;     // one per recurrent cache
+  std::vector<PointForwardPtr> state_forwards_;     // one per cache of states
   std::vector<std::vector<WantedPoint>> captures_;  // of each session: inside the step, or at its end
-  std::vector<std::vector<SlotRef>> before_;        // of each session: its states when the step began
+  std::vector<std::vector<HeldState>> before_;      // of each session: its states when the step began
   double made_at_ = -1;  // seconds of the cache's clock, set once the call that made it is over; below 0: not yet
   CompletionPtr begun_;
   StepTimingPtr timing_;                                // null: not complete, or not measured on a device

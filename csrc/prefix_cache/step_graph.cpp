@@ -16,11 +16,15 @@ constexpr const char* kStepGraph = "step_graph";
 // A step that pages or proves a kernel on the way cannot be recorded; the next one can. More often, it is the model.
 constexpr int kMaxRefusals = 8;
 
-// The device of all caches of the step; null when there is none, or not one.
+// The device of all caches of the step; null when there is none, or not one, and with a kind of states whose kernels
+// cannot be recorded.
 cl::DevicePtr device_of(const PrefixCache& cache) {
   std::vector<cl::DevicePtr> devices;
   for (const auto& each : cache.caches()) devices.push_back(each->store().device());
-  for (const auto& each : cache.recurrents()) devices.push_back(each->store().device());
+  for (const auto& each : cache.states()) {
+    auto* const recurrent = dynamic_cast<RecurrentCache*>(each.get());
+    devices.push_back(recurrent == nullptr ? nullptr : recurrent->store().device());
+  }
   const bool one = !devices.empty() && std::all_of(devices.begin(), devices.end(),
                                                    [&](const auto& each) { return each == devices.front(); });
   return one ? devices.front() : nullptr;
@@ -32,6 +36,9 @@ std::vector<ops::StepTables> tables_of(const std::vector<CausalHold>& holds) {
   for (const CausalHold& hold : holds) tables.push_back(hold.tables());
   return tables;
 }
+
+// REQUIRES: device_of() its cache is not null.
+StateForward& recurrent(const PointForwardPtr& forward) { return static_cast<StateForward&>(*forward); }
 
 bool same_bits(const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape()) return false;
@@ -62,7 +69,8 @@ Tensor StepGraphs::replay(Step& step) {
       holds.emplace_back(*step.cache()->caches()[i], *step.forwards_[i]);
     std::vector<RecurrentHold> state_holds;
     for (std::size_t i = 0; i < step.state_forwards_.size(); ++i)
-      state_holds.emplace_back(*step.cache()->recurrents()[i], *step.state_forwards_[i]);
+      state_holds.emplace_back(static_cast<RecurrentCache&>(*step.cache()->states()[i]),
+                               recurrent(step.state_forwards_[i]));
     const std::vector<ops::StepTables> tables = tables_of(holds);
     std::vector<std::vector<ops::StateRows>> states;
     states.reserve(state_holds.size());
@@ -132,10 +140,10 @@ StepGraphs::Stats StepGraphs::stats() const {
 
 StepRecording::StepRecording(std::shared_ptr<StepGraphs> graphs, StepPtr step, const cl::DevicePtr& device)
     : graphs_(std::move(graphs)), step_(std::move(step)), recording_(device) {
-  const std::vector<std::vector<SlotRef>> of_sessions = step_->states_before();
+  const std::vector<std::vector<HeldState>> of_sessions = step_->states_before();
   before_.resize(of_sessions.empty() ? 0 : step_->state_forwards_.size());
   for (std::size_t cache = 0; cache < before_.size(); ++cache)
-    for (const std::vector<SlotRef>& slots : of_sessions) before_[cache].push_back(slots[cache]);
+    for (const std::vector<HeldState>& states : of_sessions) before_[cache].push_back(states[cache].slot());
 }
 
 // The caches of the step as it left them; empty, with the reason, when they no longer are.
@@ -163,7 +171,7 @@ bool StepRecording::proves(const ops::LaunchGraph& graph, const Tensor& logits) 
       for (ops::QkvRows::Row& row : table.rows) row.cell = -1;
     std::vector<std::vector<ops::StateRows>> states;
     for (std::size_t i = 0; i < before_.size(); ++i)
-      states.push_back(RecurrentHold::rows_again(*step_->state_forwards_[i], before_[i]));
+      states.push_back(RecurrentHold::rows_again(recurrent(step_->state_forwards_[i]), before_[i]));
     again = graph.replay({step_->tokens(), tables, states});
   }
   if (same_bits(again, logits)) return true;
@@ -180,7 +188,8 @@ std::shared_ptr<const ops::LaunchGraph> StepRecording::made(const Tensor& logits
   for (const CausalHold& hold : holds()) tables.push_back(hold.recorded());
   if (!reason_.empty()) return nullptr;
   std::vector<ops::DeviceStateRuns> states;
-  for (const StateForwardPtr& forward : step_->state_forwards_) states.push_back(RecurrentHold::recorded(*forward));
+  for (const PointForwardPtr& forward : step_->state_forwards_)
+    states.push_back(RecurrentHold::recorded(recurrent(forward)));
   auto graph = ops::LaunchGraph::make(recording_, {step_->tokens(), tables, states}, logits, reason_);
   return graph != nullptr && proves(*graph, logits) ? graph : nullptr;
 }

@@ -26,10 +26,10 @@ void PrefixCacheState::drop(Step& step) noexcept {
     }
   }
   for (std::size_t i = 0; i < step.state_forwards_.size(); ++i) {
-    if (recurrents[i]->drop(*step.state_forwards_[i])) continue;
+    if (states[i]->drop_step(*step.state_forwards_[i])) continue;
     for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
       const Session& session = *step.sessions_[s];
-      recurrents[i]->stand_at(state_sequence(session, i), session.computed_, step.before_[s][i]);
+      states[i]->take_up(state_sequence(session, i), session.computed_, step.before_[s][i].share());
     }
   }
   step.before_.clear();
@@ -42,19 +42,19 @@ void PrefixCacheState::drop(Step& step) noexcept {
 // The states that came out of the step at the offsets it was asked for, and at its end.
 void PrefixCacheState::make_points(Step& step, std::size_t index) {
   Session& session = *step.sessions_[index];
-  std::vector<std::vector<SlotRef>> captured;
-  for (const StateForwardPtr& forward : step.state_forwards_) captured.push_back(forward->take_captured(index));
+  std::vector<std::vector<HeldState>> captured;
+  for (const PointForwardPtr& forward : step.state_forwards_) captured.push_back(forward->take_captured_states(index));
   std::size_t inside = 0;
   for (const WantedPoint& wanted : step.captures_[index]) {
     if (wanted.offset == session.computed_) {
       make_point(session, wanted.offset, wanted.kind, states_of(session));
       continue;
     }
-    std::vector<SlotRef> states;
-    states.reserve(captured.size());
-    for (auto& each : captured) states.push_back(std::move(each[inside]));
+    std::vector<HeldState> held;
+    held.reserve(captured.size());
+    for (auto& each : captured) held.push_back(std::move(each[inside]));
     ++inside;
-    make_point(session, wanted.offset, wanted.kind, std::move(states));
+    make_point(session, wanted.offset, wanted.kind, std::move(held));
   }
   std::erase_if(session.wanted_, [&](const WantedPoint& each) { return each.offset <= session.computed_; });
 }
@@ -129,30 +129,35 @@ std::vector<WantedPoint> PrefixCacheState::captures_between(const Session& sessi
   };
   for (const WantedPoint& wanted : session.wanted_) want(wanted.offset, wanted.kind);
   const std::int64_t every = options.checkpoint_every;
-  for (std::int64_t at = (session.computed_ / every + 1) * every; at <= end && !recurrents.empty(); at += every) {
+  for (std::int64_t at = (session.computed_ / every + 1) * every; at <= end && !states.empty(); at += every) {
     want(static_cast<std::int32_t>(at), PointKind::kSpaced);
   }
   return captures;
 }
 
-// Drops captures until at most `slots` are inside: the least wanted kind first, the earliest of it first.
-void PrefixCacheState::trim_captures(Step& step, std::uint32_t slots) const {
-  const auto inside = [&](std::size_t s, const WantedPoint& each) { return each.offset < step.end(s); };
-  while (true) {
-    std::uint32_t count = 0;
+// The least wanted kind first, the earliest of it first.
+std::uint64_t PrefixCacheState::trim_captures(Step& step, std::span<const std::uint32_t> units) const {
+  const auto fits = [&]() KVTRIE_REQUIRES(mutex) {
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      if (units_for(step, i, PointKind::kNone) > units[i]) return false;
+    }
+    return true;
+  };
+  std::uint64_t dropped = 0;
+  for (; !fits(); ++dropped) {
     std::vector<WantedPoint>* least_list = nullptr;
     std::size_t least = 0;
     for (std::size_t s = 0; s < step.captures_.size(); ++s) {
       auto& list = step.captures_[s];
       for (std::size_t i = 0; i < list.size(); ++i) {
-        if (!inside(s, list[i])) continue;
-        ++count;
+        if (list[i].offset >= step.end(s)) continue;
         if (least_list == nullptr || list[i].kind < (*least_list)[least].kind) least_list = &list, least = i;
       }
     }
-    if (count <= slots) return;
+    ensure(least_list != nullptr, "prefix_cache.step", "the step itself does not fit");
     least_list->erase(least_list->begin() + static_cast<std::ptrdiff_t>(least));
   }
+  return dropped;
 }
 
 Needs PrefixCacheState::needs_of(const Step& step) const {
@@ -162,37 +167,43 @@ Needs PrefixCacheState::needs_of(const Step& step) const {
       const std::int32_t held = caches[i]->length(step.sessions_[s]->sequences_[i]);
       if (step.end(s) > held) needs[i] += static_cast<std::uint32_t>(step.end(s) - held);
     }
-    for (std::size_t i = caches.size(); i < needs.size(); ++i) ++needs[i];
+    for (std::size_t i = 0; i < states.size(); ++i)
+      needs[caches.size() + i] += states[i]->units_for(step.sessions_[s]->computed_, step.end(s), {});
   }
   return needs;
 }
 
-// Captures inside the step are wanted, not needed: they get what slots can be had. A spaced one never takes the place
+std::uint32_t PrefixCacheState::units_for(const Step& step, std::size_t state, PointKind least) const {
+  std::uint32_t units = 0;
+  for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
+    std::vector<std::int32_t> inside;
+    for (const WantedPoint& each : step.captures_[s]) {
+      if (each.offset < step.end(s) && each.kind >= least) inside.push_back(each.offset);
+    }
+    units += states[state]->units_for(step.sessions_[s]->computed_, step.end(s), inside);
+  }
+  return units;
+}
+
+// Captures inside the step are wanted, not needed: they get what units can be had. A spaced one never takes the place
 // of an end or a branch.
 void PrefixCacheState::find_slots_for_captures(Step& step) {
-  const auto live = static_cast<std::uint32_t>(step.sessions_.size());
-  std::uint32_t inside = 0, unspaced = 0;
-  for (std::size_t s = 0; s < step.captures_.size(); ++s) {
-    for (const WantedPoint& each : step.captures_[s]) {
-      if (each.offset >= step.end(s)) continue;
-      ++inside;
-      unspaced += each.kind != PointKind::kSpaced;
-    }
+  bool any = false;
+  for (std::size_t s = 0; s < step.captures_.size() && !any; ++s)
+    any = !step.captures_[s].empty() && step.captures_[s].front().offset < step.end(s);
+  if (!any) return;
+  std::vector<std::uint32_t> units;
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const auto above_spaced = static_cast<PointKind>(static_cast<std::uint8_t>(PointKind::kSpaced) + 1);
+    try_free_slots(caches.size() + i, units_for(step, i, above_spaced), PointKind::kBranch);
+    units.push_back(try_free_slots(caches.size() + i, units_for(step, i, PointKind::kNone), PointKind::kSpaced));
   }
-  std::uint32_t spare = inside;
-  for (std::size_t i = caches.size(); i < all_caches.size() && inside > 0; ++i) {
-    try_free_slots(i, live + unspaced, PointKind::kBranch);
-    const std::uint32_t got = try_free_slots(i, live + inside, PointKind::kSpaced);
-    spare = std::min(spare, got > live ? got - live : 0);
-  }
-  if (spare == inside) return;
-  trim_captures(step, spare);
-  totals.skipped_captures += inside - spare;
+  totals.skipped_captures += trim_captures(step, units);
 }
 
 void PrefixCacheState::claim_for(Step& step) {
   make_room(needs_of(step));
-  if (!recurrents.empty()) find_slots_for_captures(step);
+  if (!states.empty()) find_slots_for_captures(step);
   for (std::size_t i = 0; i < caches.size(); ++i) {
     std::vector<ForwardRows> rows;
     for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
@@ -200,7 +211,7 @@ void PrefixCacheState::claim_for(Step& step) {
     }
     step.forwards_.push_back(caches[i]->begin_forward(rows));
   }
-  for (std::size_t i = 0; i < recurrents.size(); ++i) {
+  for (std::size_t i = 0; i < states.size(); ++i) {
     std::vector<StateForwardRows> rows;
     for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
       rows.push_back({state_sequence(*step.sessions_[s], i), step.counts_[s], {}});
@@ -208,7 +219,7 @@ void PrefixCacheState::claim_for(Step& step) {
         if (each.offset < step.end(s)) rows.back().boundaries.push_back(each.offset);
       }
     }
-    step.state_forwards_.push_back(recurrents[i]->begin_forward(rows));
+    step.state_forwards_.push_back(states[i]->begin_step(rows));
   }
 }
 
@@ -230,7 +241,7 @@ StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, s
   step->sessions_.assign(list.begin(), list.end());
   for (const SessionPtr& session : list) {
     add_rows(*step, *session, chunk);
-    if (!recurrents.empty()) step->before_.push_back(states_of(*session));
+    if (!states.empty()) step->before_.push_back(states_of(*session));
   }
   claim_for(*step);
   step->cache_ = owner;

@@ -79,7 +79,7 @@ void set_limits(PrefixCache& self, const py::object& held_cells, const py::objec
                 const py::object& host_bytes, const py::object& disk_bytes) {
   Limits limits;
   limits.held_cells = to_caps(held_cells, self.caches().size(), "held_cells");
-  limits.held_slots = to_caps(held_slots, self.recurrents().size(), "held_slots");
+  limits.held_slots = to_caps(held_slots, self.states().size(), "held_slots");
   if (!host_bytes.is_none()) limits.host_bytes = to_bytes(host_bytes, "set_limits", "host_bytes");
   if (!disk_bytes.is_none()) limits.disk_bytes = to_bytes(disk_bytes, "set_limits", "disk_bytes");
   without_gil([&] { self.set_limits(limits); });
@@ -89,7 +89,7 @@ void add_cache(CacheSet& set, py::handle cache) {
   if (py::isinstance<CausalCache>(cache)) {
     set.attention.push_back(cache.cast<std::shared_ptr<CausalCache>>());
   } else if (py::isinstance<RecurrentCache>(cache)) {
-    set.recurrent.push_back(cache.cast<std::shared_ptr<RecurrentCache>>());
+    set.states.push_back(cache.cast<std::shared_ptr<RecurrentCache>>());
   } else if (py::isinstance<HybridCache>(cache)) {
     for (const HybridCache::Component& each : cache.cast<HybridCache&>().caches())
       add_cache(set, component_to_python(each));

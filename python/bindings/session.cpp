@@ -38,8 +38,9 @@ Placement placement_of(const Step& step, std::int32_t layer) {
 }
 
 Placement state_placement_of(const Step& step, std::int32_t layer) {
-  for (const auto& cache : step.cache()->recurrents()) {
-    if (cache->has_layer(layer)) return binding::placement_of(*cache);
+  for (const auto& cache : step.cache()->states()) {
+    auto* const recurrent = dynamic_cast<RecurrentCache*>(cache.get());
+    if (recurrent != nullptr && recurrent->has_layer(layer)) return binding::placement_of(*recurrent);
   }
   return {true, nullptr};
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "block_cache.h"
 #include "cache/host_kv_store.h"
 #include "cache/host_state_store.h"
 #include "kv_code.h"
@@ -28,21 +29,25 @@ struct Kinds {
   const char* name;
   std::vector<Visibility> attention;  // of each attention cache
   int recurrent = 0;
+  int blocks = 0;  // of a kind that only tests have (block_cache.h)
   bool dense() const {
-    return recurrent == 0 &&
+    return recurrent == 0 && blocks == 0 &&
            std::all_of(attention.begin(), attention.end(), [](const Visibility& each) { return each.full(); });
   }
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Kinds& kinds) { return out << kinds.name; }
 
+inline constexpr std::int32_t kBlock = 64;  // tokens in one state of `blocks`
 inline const Kinds kDense{"dense", {{}, {}}, 0};
 inline const Kinds kEvery[] = {kDense,
                                {"window", {{40, 0}}, 0},
                                {"chunk", {{0, 64}}, 0},
                                {"recurrent", {}, 1},
                                {"mixed", {{}, {40, 0}, {0, 100}}, 2},
-                               {"hybrid", {{}}, 1}};
+                               {"hybrid", {{}}, 1},
+                               {"blocks", {{}}, 0, 1},
+                               {"all", {{}, {40, 0}}, 1, 1}};
 
 // A token list: `length` tokens, the first `shared` of which every salt has.
 inline Tokens prompt(std::int32_t length, Token salt, std::int32_t shared = 0) {
@@ -67,6 +72,7 @@ class Process {
     for (std::size_t i = 0; i < kinds.attention.size(); ++i)
       attention_.push_back(make_cells(i, kinds.attention[i], cells));
     for (int i = 0; i < kinds.recurrent; ++i) recurrent_.push_back(make_states(static_cast<std::size_t>(i)));
+    for (int i = 0; i < kinds.blocks; ++i) blocks_.push_back(BlockCache::create(200 + i, kBlock, 512));
     for (const auto& cache : attention_) bytes += cache->shape().bytes_per_cell();
     if (options.fingerprint.empty()) options.fingerprint = "weights";
     if (options.host_bytes == 0) options.host_bytes = 16384 * std::max<std::uint64_t>(bytes, 64);
@@ -74,7 +80,7 @@ class Process {
     options.store = std::move(store);
     options.store_options.max_value = 4096;  // so that larger contents come in chunks
     if (!options.clock) options.clock = [this] { return time; };
-    cache = PrefixCache::create({attention_, recurrent_}, options);
+    cache = PrefixCache::create(caches(), options);
   }
   ~Process() {
     if (cache == nullptr || cache->closed()) return;
@@ -137,6 +143,12 @@ class Process {
         step.put_states(layer, conv, delta);
       }
     }
+    for (const auto& cache_of : blocks_) {
+      step.write_states(cache_of->layers().front(), [&](PointCache& blocks, PointForward& forward) {
+        const std::vector<BlockCache::Digest> digests[] = {hashes};
+        static_cast<BlockCache&>(blocks).write(static_cast<BlockCache::Forward&>(forward), digests);
+      });
+    }
   }
 
   // Every cell that the session's next query sees, and its states, are those of its own tokens.
@@ -145,10 +157,18 @@ class Process {
     const std::int32_t length = session.length();
     for (std::size_t i = 0; i < attention_.size(); ++i) verify_cells(session, i, length, hashes);
     for (std::size_t i = 0; i < recurrent_.size(); ++i) verify_states(session, i, length, hashes);
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      const HeldState held = std::move(cache->state().states_of(session)[recurrent_.size() + i]);
+      EXPECT_TRUE(blocks_[i]->is_of(held, hashes, length)) << "blocks at " << length;
+    }
   }
 
   const std::vector<std::shared_ptr<CausalCache>>& attention() const { return attention_; }
-  const std::vector<std::shared_ptr<RecurrentCache>>& recurrent() const { return recurrent_; }
+  CacheSet caches() const {
+    CacheSet set{attention_, {recurrent_.begin(), recurrent_.end()}};
+    set.states.insert(set.states.end(), blocks_.begin(), blocks_.end());
+    return set;
+  }
 
   PrefixCachePtr cache;
   double time = 0;
@@ -224,9 +244,9 @@ class Process {
 
   void verify_states(const Session& session, std::size_t i, std::int32_t length,
                      const std::vector<std::uint64_t>& hashes) {
-    const std::vector<SlotRef> slots = cache->state().states_of(session);
+    const std::vector<HeldState> held = cache->state().states_of(session);
     if (length == 0) return;
-    const Slot wanted[] = {slots[i].slot()};
+    const Slot wanted[] = {held[i].slot().slot()};
     for (std::uint32_t layer = 0; layer < recurrent_[i]->shape().layers; ++layer) {
       const auto [conv, delta] = recurrent_[i]->store().read(layer, wanted);
       const auto number = static_cast<std::uint32_t>(recurrent_[i]->layers()[layer]);
@@ -240,6 +260,7 @@ class Process {
   DType dtype_;
   std::vector<std::shared_ptr<CausalCache>> attention_;
   std::vector<std::shared_ptr<RecurrentCache>> recurrent_;
+  std::vector<std::shared_ptr<BlockCache>> blocks_;
 };
 
 }  // namespace kvtrie::test

@@ -80,7 +80,7 @@ PrefixCachePtr make_cache(const Settings& settings) {
   CacheSet set{{make_attention(kAttentionLayer, settings.cells, {})}, {}};
   if (settings.kind == "mixed") {
     set.attention.push_back(make_attention(kWindowLayer, settings.cells, {kWindow, 0}));
-    set.recurrent.push_back(make_recurrent());
+    set.states.push_back(make_recurrent());
   }
   PrefixCacheOptions options;
   options.fingerprint = "the worker's weights";

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "block_cache.h"
 #include "cache/null_kv_store.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/prefix_cache_state.h"
@@ -114,13 +115,15 @@ TEST(CostModel, SeesThatDeepTokensTakeLonger) {
 }
 
 TEST(NodeCost, IsOneForPlainTokensMoreInTheDepthAndLessWithAState) {
-  NodeCosts costs{{64}, {6400}, 0};
+  const auto states = test::BlockCache::create(9, 1100, 800);
+  NodeCosts costs{{8}, {}, 0};
   NodeState node(1000, 1100, 1, &costs);
   node.held[0].slices.push_back({nullptr, 1000, 100, 1000, 1100});
   EXPECT_DOUBLE_EQ(node.recompute_cost(), 1);
   costs.growth = 0.001;
   EXPECT_DOUBLE_EQ(node.recompute_cost(), 1 + 0.001 * 1050);
   costs.growth = 0;
+  costs.states.assign(100, states.get());
   Trie trie(2, VictimPolicy::kLru, TreeOrders{false, {}, {0}}.others());
   NodePlaces places(trie, {false, {}, {0}});
   RestorePoints points(trie, places, {false, {}, {0}}, 64);

@@ -68,7 +68,10 @@ TEST_P(EveryKind, ABranchSharesWhatItHasInCommon) {
   EXPECT_EQ(b.chat(prompt(900, 3, 700)).reused, 700);
   Process c(GetParam(), store_);
   const std::int32_t reused = c.chat(prompt(900, 4, 600)).reused;
-  EXPECT_EQ(reused, GetParam().dense() ? 600 : GetParam().recurrent > 0 ? 512 : 0) << "inside a block";
+  EXPECT_EQ(reused, GetParam().dense()                             ? 600
+                    : GetParam().recurrent + GetParam().blocks > 0 ? 512
+                                                                   : 0)
+      << "inside a block";
 }
 
 TEST_P(EveryKind, NothingIsSentTwice) {

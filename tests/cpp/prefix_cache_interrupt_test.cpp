@@ -270,11 +270,11 @@ void expect_sound(World& world) {
   }
   EXPECT_EQ(world.cache->stats().sessions, 0u);
   for (const auto& each : world.process->attention()) EXPECT_EQ(each->usage().held, 0u);
-  for (const auto& each : world.process->recurrent()) EXPECT_EQ(each->free_slots(), each->capacity());
+  for (const auto& each : world.process->caches().states) EXPECT_EQ(each->free_units(), each->capacity());
   EXPECT_EQ(world.cache->state().host->used(), 0u);
   PrefixCacheOptions options = world.cache->options();  // what it had can be used again
   options.store = nullptr;
-  PrefixCache::create({world.process->attention(), world.process->recurrent()}, options)->close();
+  PrefixCache::create(world.process->caches(), options)->close();
 }
 
 class Interrupt : public ::testing::TestWithParam<Place> {};

@@ -1,14 +1,15 @@
 // How deep a prompt can be reused, by trying every length: the naive twin of the planner.
 //
 // A length t is reachable when, in every windowed cache, each position that the query at t sees is held by some
-// node or restore point of the path, on the device or on the host; when, with recurrent caches, a restore point ends
-// exactly there (or t is 0); and when it lies inside no media item.
+// node or restore point of the path, on the device or on the host; when, with caches of states, each of them can go on
+// at t from what one restore point or session has; and when it lies inside no media item.
 #pragma once
 
 #include <algorithm>
 #include <string_view>
 #include <vector>
 
+#include "block_cache.h"
 #include "prefix_cache/atomic_spans.h"
 #include "prefix_cache/prefix_cache_state.h"
 
@@ -57,11 +58,23 @@ inline bool naive_held(const NaivePath& path, std::size_t cache, std::int32_t po
   return false;
 }
 
+// Recurrent states are of one length; blocks can be cut between two of them.
+inline bool naive_serves(const PrefixCacheState& state, std::int32_t held, std::int32_t t) {
+  return std::all_of(state.states.begin(), state.states.end(), [&](const auto& cache) {
+    const auto* blocks = dynamic_cast<const test::BlockCache*>(cache.get());
+    return held == t || (blocks != nullptr && held > t && t % blocks->every() == 0);
+  });
+}
+
 inline std::int32_t naive_reach(PrefixCacheState& state, std::string_view name_space, const Tokens& tokens,
                                 std::int32_t limit) {
   const NaivePath path = naive_path(state, name_space, tokens);
   AtomicSpans atomic;
   atomic.add_media(tokens, 0);
+  NaivePath below = path;  // as if the last node had never been split
+  while (!below.nodes.empty() && !state_of(below.nodes.back()).point().exists() &&
+         below.nodes.back()->child_count() == 1)
+    below.nodes.push_back(below.nodes.back()->first_child());
   for (std::int32_t t = std::min(path.matched, limit); t > 0; --t) {
     bool reachable = !atomic.inside(t);
     for (std::size_t i = 0; i < state.caches.size() && reachable; ++i) {
@@ -69,11 +82,13 @@ inline std::int32_t naive_reach(PrefixCacheState& state, std::string_view name_s
       for (std::int32_t p = state.caches[i]->visibility().floor(t); p < t && reachable; ++p)
         reachable = naive_held(path, i, p);
     }
-    const auto ends_here = [&](Node* node) { return node->end() == t && state_of(node).point().exists(); };
-    if (reachable && !state.recurrents.empty())
-      reachable = std::any_of(path.nodes.begin(), path.nodes.end(), ends_here);
+    const auto kept = [&](Node* node) {
+      return naive_serves(state, node->end(), t) &&
+             (state_of(node).point().exists() || state.standing_at(node) != nullptr);
+    };
+    if (reachable && !state.states.empty()) reachable = std::any_of(below.nodes.begin(), below.nodes.end(), kept);
     const auto stands_here = [&](Node* node) { return node->end() == t && state.standing_at(node) != nullptr; };
-    if (!state.recurrents.empty() && !atomic.inside(t))
+    if (!state.states.empty() && !atomic.inside(t))
       reachable = reachable || std::any_of(path.nodes.begin(), path.nodes.end(), stands_here);
     if (reachable) return t;
   }

@@ -7,9 +7,9 @@
 // is found by trying every length, position by position (naive_reach.h); what a session reads is a function of its
 // tokens (kv_code.h); what must fail for lack of room is what a recount says. K, V and states live in host stores;
 // freed cells and slots are filled with NaN, so reading one that nobody holds shows at once. Every world has its own
-// sizes (from one cell to plenty), caches (full, window, chunk, recurrent, mixed or none), policy, host tier (none,
-// tiny, plenty), disk tier (none, tiny, plenty; restarted now and then) and faults: steps dropped half way, models that
-// stop, blobs and files whose bytes change.
+// sizes (from one cell to plenty), caches (full, window, chunk, recurrent, a fifth kind, mixed or none), policy, host
+// tier (none, tiny, plenty), disk tier (none, tiny, plenty; restarted now and then) and faults: steps dropped half way,
+// models that stop, blobs and files whose bytes change.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -24,6 +24,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "block_cache.h"
 #include "cache/host_kv_store.h"
 #include "cache/host_state_store.h"
 #include "kv_code.h"
@@ -71,8 +72,9 @@ class World {
     for (std::size_t i = mixed ? pick<std::size_t>({0, 0, 1, 2}) : 0; i > 0; --i) {
       recurrents_.push_back(make_recurrent(recurrents_.size(), pick({2, 3, 6, 16, 60})));
     }
-    set.attention = caches_;
-    set.recurrent = recurrents_;
+    if (mixed && chance(0.4))
+      blocks_ = test::BlockCache::create(300, pick<std::int32_t>({2, 4, 16}), pick({8, 24, 64, 200}));
+    set = caches();
     PrefixCacheOptions& options = options_;
     options.growth = pick({1, 4, 16, 64});
     options.checkpoint_every = pick<std::int32_t>({1, 3, 8, 64});
@@ -80,7 +82,7 @@ class World {
       cell_bytes_ += cache->shape().bytes_per_cell();
       dense_ = dense_ && !cache->is_windowed();
     }
-    dense_ = dense_ && recurrents_.empty() && !caches_.empty();
+    dense_ = dense_ && recurrents_.empty() && blocks_ == nullptr && !caches_.empty();
     const std::uint64_t unit = std::max<std::uint64_t>(cell_bytes_, 16);
     options.host_bytes = pick<std::uint64_t>({0, unit * 3, unit * 40, unit * 4000});
     options.clock = [this] { return static_cast<double>(operations_); };
@@ -125,6 +127,10 @@ class World {
     }
     for (const auto& cache : recurrents_) {
       expect(cache->free_slots() == cache->capacity(), "slots outlive the cache: ", cache->free_slots(), " free");
+    }
+    if (blocks_ != nullptr) {
+      expect(blocks_->free_units() == blocks_->capacity(), "blocks outlive the cache: ", blocks_->free_units(),
+             " free");
     }
   }
 
@@ -180,6 +186,12 @@ class World {
     StateStore* store = &cache->store();
     cache->pool().on_free = [store](Slot slot) { store->fill(slot, 0xFF); };
     return cache;
+  }
+
+  CacheSet caches() const {
+    CacheSet set{caches_, {recurrents_.begin(), recurrents_.end()}};
+    if (blocks_ != nullptr) set.states.push_back(blocks_);
+    return set;
   }
 
   std::string any_namespace() { return chance(0.8) ? "a" : "b"; }
@@ -449,8 +461,8 @@ class World {
       const auto held = static_cast<std::uint32_t>(cache->usage().held);
       limits.held_cells.push_back(chance(0.4) ? std::nullopt : std::optional(any_cap(cache->capacity(), held)));
     }
-    for (const auto& cache : recurrents_) {
-      const std::uint32_t held = cache->limit() - cache->free_slots();
+    for (const auto& cache : caches().states) {
+      const std::uint32_t held = cache->limit() - cache->free_units();
       limits.held_slots.push_back(chance(0.4) ? std::nullopt : std::optional(any_cap(cache->capacity(), held)));
     }
     const std::uint64_t at_least = state.disk == nullptr ? 0 : 1;
@@ -503,7 +515,7 @@ class World {
     shared_tails_ = false;
     const bool flushed = chance(0.7) && (chance(0.5) ? save_to_another_folder() : cache_->flush()) && !damaged_;
     const Seen before = look();
-    CacheSet set{caches_, recurrents_};
+    CacheSet set = caches();
     cache_->close();
     expect_no_strays();
     cache_ = PrefixCache::create(std::move(set), options_);
@@ -692,7 +704,8 @@ class World {
       expect(twin->session->length() >= twin->computed, "a step lost computed tokens");
       twin->computed = twin->session->length();
     }
-    if (caches_.empty() && recurrents_.empty()) {  // nothing to put: the step was complete when it was made
+    if (caches_.empty() && recurrents_.empty() &&
+        blocks_ == nullptr) {  // nothing to put: the step was complete when it was made
       return expect(step->complete(), "a step without layers is not complete");
     }
     check_rows(chosen, *step);
@@ -704,11 +717,14 @@ class World {
       for (std::uint32_t layer = 0; layer < recurrents_[i]->shape().layers; ++layer)
         layers.emplace_back(kRecurrent + i, layer);
     }
+    if (blocks_ != nullptr) layers.emplace_back(kBlocks, 0);
     std::shuffle(layers.begin(), layers.end(), random_);
     const std::size_t stop =
         chance(0.1) && !layers.empty() ? below(static_cast<std::uint32_t>(layers.size())) : layers.size();
     for (std::size_t i = 0; i < stop; ++i) {
-      if (layers[i].first >= kRecurrent) {
+      if (layers[i].first == kBlocks) {
+        write_blocks(chosen, *step);
+      } else if (layers[i].first >= kRecurrent) {
         update_states(chosen, *step, layers[i].first - kRecurrent, layers[i].second);
       } else {
         put_and_check(chosen, *step, layers[i].first, layers[i].second);
@@ -830,6 +846,21 @@ class World {
     step.put_states(number, convs, deltas);
   }
 
+  void write_blocks(const std::vector<Twin*>& chosen, Step& step) {
+    std::vector<std::vector<std::uint64_t>> hashes;
+    for (const Twin* twin : chosen) hashes.push_back(prefix_hashes(twin->name_space, twin->tokens));
+    for (std::size_t s = 0; s < chosen.size(); ++s) verify_blocks(*chosen[s]->session, hashes[s], chosen[s]->computed);
+    step.write_states(blocks_->layers().front(), [&](PointCache& cache, PointForward& forward) {
+      static_cast<test::BlockCache&>(cache).write(static_cast<test::BlockCache::Forward&>(forward), hashes);
+    });
+  }
+
+  // The one cache of its kind comes last.
+  void verify_blocks(const Session& session, const std::vector<std::uint64_t>& hashes, std::int32_t length) {
+    const HeldState held = std::move(cache_->state().states_of(session).back());
+    expect(blocks_->is_of(held, hashes, length), "a session has blocks of other tokens at ", length);
+  }
+
   static std::uint32_t global_layer(std::size_t cache, std::uint32_t layer) {
     return static_cast<std::uint32_t>(cache * 10) + layer;
   }
@@ -881,7 +912,11 @@ class World {
         if (own.point().on_device) verify_list(i, own.point().held[i].cells(), hashes);
       }
       for (std::size_t i = 0; i < recurrents_.size() && own.point().exists(); ++i) {
-        if (own.point().on_device) verify_slot(i, state.state_in_point(own.point(), i), hashes, node.end());
+        if (own.point().on_device) verify_slot(i, state.state_in_point(own.point(), i).slot(), hashes, node.end());
+      }
+      if (blocks_ != nullptr && own.point().exists() && own.point().on_device) {
+        const HeldState& held = state.state_in_point(own.point(), recurrents_.size());
+        expect(blocks_->is_of(held, hashes, node.end()), "a restore point has blocks of other tokens at ", node.end());
       }
     });
     for (const Session* session : state.sessions) verify_tail(*session);
@@ -968,20 +1003,23 @@ class World {
       }
     }
     for (std::size_t i = 0; i < recurrents_.size(); ++i) {
-      verify_slot(i, cache_->state().states_of(session)[i], hashes, twin->computed);
+      verify_slot(i, cache_->state().states_of(session)[i].slot(), hashes, twin->computed);
     }
+    if (blocks_ != nullptr) verify_blocks(session, hashes, twin->computed);
   }
 
   Cell smallest_pool() const { return std::min<Cell>(cache_->state().longest, 160); }
 
   static constexpr std::size_t kRecurrent = 1000;  // added to the index of a recurrent cache
+  static constexpr std::size_t kBlocks = 2000;
 
   std::mt19937_64 random_;
   std::uint64_t& operations_;
   std::uint32_t alphabet_ = 3;
   std::vector<std::shared_ptr<CausalCache>> caches_;
   std::vector<std::shared_ptr<RecurrentCache>> recurrents_;
-  bool dense_ = true;  // full attention only
+  std::shared_ptr<test::BlockCache> blocks_;  // null: none
+  bool dense_ = true;                         // full attention only
   bool with_media_ = false;
   std::uint64_t cell_bytes_ = 0;
   PrefixCachePtr cache_;

@@ -213,7 +213,7 @@ void play(std::uint64_t seed, std::uint64_t operations, std::size_t threads, con
   world.cache->close();
   EXPECT_EQ(world.cache->stats().sessions, 0u);
   for (const auto& each : world.process->attention()) EXPECT_EQ(each->usage().held, 0u);
-  for (const auto& each : world.process->recurrent()) EXPECT_EQ(each->free_slots(), each->capacity());
+  for (const auto& each : world.process->caches().states) EXPECT_EQ(each->free_units(), each->capacity());
 }
 
 std::uint64_t seed = 20261123, operations = operations_here(40'000, 12'000);
