@@ -22,23 +22,24 @@ class HeldState {
  public:
   HeldState() = default;  // nothing
   explicit HeldState(SpanList cells) : cells_(std::move(cells)) {}
-  explicit HeldState(SlotRef slot) {
-    if (slot) slots_.push_back(std::move(slot));
+  explicit HeldState(SlotRef slot) : slot_(std::move(slot)) {}
+  explicit HeldState(std::vector<SlotRef> slots) : more_(std::move(slots)) {  // REQUIRES: none is empty
+    if (more_.empty()) return;
+    slot_ = std::move(more_.front());
+    more_.erase(more_.begin());
   }
-  explicit HeldState(std::vector<SlotRef> slots) : slots_(std::move(slots)) {}  // REQUIRES: none is empty
 
-  bool empty() const noexcept { return cells_.empty() && slots_.empty(); }
-  std::uint32_t units() const noexcept {
-    return slots_.empty() ? cells_.length() : static_cast<std::uint32_t>(slots_.size());
-  }
-  const SpanList& cells() const noexcept { return cells_; }              // empty where it is a state
-  const std::vector<SlotRef>& slots() const noexcept { return slots_; }  // none where it is cells
-  // Of a state in one slot; the empty one, which stands for zeros, where nothing is held.
-  SlotRef slot() const noexcept { return slots_.empty() ? SlotRef() : slots_.front(); }
+  bool empty() const noexcept { return cells_.empty() && !slot_; }
+  std::uint32_t units() const noexcept { return slot_ ? slot_count() : cells_.length(); }
+  const SpanList& cells() const noexcept { return cells_; }  // empty where it is a state
+  std::uint32_t slot_count() const noexcept { return slot_ ? static_cast<std::uint32_t>(more_.size()) + 1 : 0; }
+  // REQUIRES: index < slot_count(), or 0: the empty one, which stands for zeros, where no slot is held.
+  const SlotRef& slot(std::size_t index = 0) const noexcept { return index == 0 ? slot_ : more_[index - 1]; }
 
   // Another hold on the same.
   HeldState share() const {
-    HeldState other(slots_);
+    HeldState other(slot_);
+    other.more_ = more_;
     if (!cells_.empty()) other.cells_ = cells_.share();
     return other;
   }
@@ -54,7 +55,8 @@ class HeldState {
 
  private:
   SpanList cells_;
-  std::vector<SlotRef> slots_;
+  SlotRef slot_;
+  std::vector<SlotRef> more_;  // of kinds whose states have several
 };
 
 }  // namespace kvtrie

@@ -17,7 +17,6 @@
 // Threads: as StateCache says. A call that throws has changed nothing.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -53,8 +52,9 @@ using PointForwardPtr = std::shared_ptr<PointForward>;
 class PointCache : public StateCache {
  public:
   std::uint32_t freed_by(const HeldState& state) const final {
-    const auto alone = [](const SlotRef& slot) { return slot.holders() == 1; };
-    return static_cast<std::uint32_t>(std::count_if(state.slots().begin(), state.slots().end(), alone));
+    std::uint32_t freed = 0;
+    for (std::size_t i = 0; i < state.slot_count(); ++i) freed += state.slot(i).holders() == 1 ? 1 : 0;
+    return freed;
   }
 
   // --- lengths ---------------------------------------------------------------------------------------------------

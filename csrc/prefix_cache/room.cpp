@@ -139,8 +139,9 @@ std::uint32_t PrefixCacheState::freeable_slots(std::size_t number, std::uint32_t
   std::map<Slot, std::uint32_t> let_go;
   points.victim(orders.place_of(number), PointKind::kUser, [&](const Node* node) KVTRIE_REQUIRES(mutex) {
     if (node == in_use.point) return false;
-    for (const SlotRef& slot : state_of(node).point().held[number].slots())
-      found += ++let_go[slot.slot()] == slot.holders() ? 1 : 0;
+    const HeldState& held = state_of(node).point().held[number];
+    for (std::size_t i = 0; i < held.slot_count(); ++i)
+      found += ++let_go[held.slot(i).slot()] == held.slot(i).holders() ? 1 : 0;
     return found >= enough;
   });
   return found;

@@ -89,7 +89,7 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
   bool is_of(const HeldState& state, std::span<const Digest> digests, std::int32_t length) const {
     const MutexLock lock(mutex_);
     if (state.units() != units_at(length)) return false;
-    for (std::size_t block = 0; block < state.slots().size(); ++block) {
+    for (std::size_t block = 0; block < state.slot_count(); ++block) {
       const auto last = static_cast<std::size_t>(std::min(end_of(block), length)) - 1;
       if (values_[index_of(state, block)] != digests[last]) return false;
     }
@@ -226,13 +226,13 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
   }
   CompletionPtr store_held(const HeldState& state, std::byte* image) override {
     const MutexLock lock(mutex_);
-    for (std::size_t block = 0; block < state.slots().size(); ++block)
+    for (std::size_t block = 0; block < state.slot_count(); ++block)
       std::memcpy(image + block * sizeof(Digest), &values_[index_of(state, block)], sizeof(Digest));
     return std::make_shared<Completed>();
   }
   CompletionPtr load_held(const HeldState& state, const std::byte* image, Owner) override {
     const MutexLock lock(mutex_);
-    for (std::size_t block = 0; block < state.slots().size(); ++block)
+    for (std::size_t block = 0; block < state.slot_count(); ++block)
       std::memcpy(&values_[index_of(state, block)], image + block * sizeof(Digest), sizeof(Digest));
     return std::make_shared<Completed>();
   }
@@ -252,10 +252,12 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
   }
   std::int32_t end_of(std::size_t block) const noexcept { return (static_cast<std::int32_t>(block) + 1) * every_; }
   static std::size_t index_of(const HeldState& state, std::size_t block) {
-    return static_cast<std::size_t>(state.slots()[block].slot());
+    return static_cast<std::size_t>(state.slot(block).slot());
   }
   static std::vector<SlotRef> first_of(const HeldState& state, std::int32_t count) {
-    return {state.slots().begin(), state.slots().begin() + count};
+    std::vector<SlotRef> slots;
+    for (std::int32_t block = 0; block < count; ++block) slots.push_back(state.slot(static_cast<std::size_t>(block)));
+    return slots;
   }
 
   std::vector<SlotRef> claim(std::uint32_t count) KVTRIE_REQUIRES(mutex_) {
@@ -267,7 +269,7 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
   // What the step has written of a state at `length`: whole blocks from before it stay.
   void fill(const HeldState& state, std::int32_t begin, std::int32_t length, std::span<const Digest> digests)
       KVTRIE_REQUIRES(mutex_) {
-    for (auto block = static_cast<std::size_t>(begin / every_); block < state.slots().size(); ++block)
+    for (auto block = static_cast<std::size_t>(begin / every_); block < state.slot_count(); ++block)
       values_[index_of(state, block)] = digests[static_cast<std::size_t>(std::min(end_of(block), length)) - 1];
   }
 

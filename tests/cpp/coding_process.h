@@ -30,6 +30,7 @@ struct Kinds {
   std::vector<Visibility> attention;  // of each attention cache
   int recurrent = 0;
   int blocks = 0;  // of a kind that only tests have (block_cache.h)
+  Cell window_cells = 4096;
   bool dense() const {
     return recurrent == 0 && blocks == 0 &&
            std::all_of(attention.begin(), attention.end(), [](const Visibility& each) { return each.full(); });
@@ -70,7 +71,7 @@ class Process {
       : dtype_(dtype) {
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < kinds.attention.size(); ++i)
-      attention_.push_back(make_cells(i, kinds.attention[i], cells));
+      attention_.push_back(make_cells(i, kinds.attention[i], kinds.attention[i].full() ? cells : kinds.window_cells));
     for (int i = 0; i < kinds.recurrent; ++i) recurrent_.push_back(make_states(static_cast<std::size_t>(i)));
     for (int i = 0; i < kinds.blocks; ++i) blocks_.push_back(BlockCache::create(200 + i, kBlock, 512));
     for (const auto& cache : attention_) bytes += cache->shape().bytes_per_cell();
