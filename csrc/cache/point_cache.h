@@ -74,8 +74,8 @@ class PointCache : public StateCache {
   virtual HeldState held(SequenceId id) const = 0;  // at its length; nothing at length 0
   // What of a state can go on at `length`. REQUIRES: cut_to gives it for the length at which the state was held.
   virtual HeldState cut(const HeldState& state, std::int32_t length) const = 0;
-  // The sequence takes up what was held at `length`; nothing at length 0.
-  virtual void take_up(SequenceId id, std::int32_t length, HeldState state) = 0;
+  // The sequence goes on from what was held at `length`; from nothing at length 0.
+  virtual void resume(SequenceId id, std::int32_t length, HeldState state) = 0;
 
   // --- images ----------------------------------------------------------------------------------------------------
   // How what is held at `length` lies in host memory: contiguous, from offset 0. `image` must stay alive and, for

@@ -124,7 +124,7 @@ class RecurrentCache final : public PointCache, public std::enable_shared_from_t
   bool drop_step(PointForward& step) noexcept override;
   HeldState held(SequenceId id) const override;
   HeldState cut(const HeldState& state, std::int32_t length) const override;
-  void take_up(SequenceId id, std::int32_t length, HeldState state) override;
+  void resume(SequenceId id, std::int32_t length, HeldState state) override;
   std::vector<StateSection> sections_at(std::int32_t length) const override;
   HeldState claim_at(std::int32_t length) override;
   CompletionPtr store_held(const HeldState& state, std::byte* image) override;

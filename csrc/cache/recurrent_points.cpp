@@ -30,9 +30,7 @@ HeldState RecurrentCache::held(SequenceId id) const { return HeldState(slot(id))
 
 HeldState RecurrentCache::cut(const HeldState& state, std::int32_t) const { return state.share(); }
 
-void RecurrentCache::take_up(SequenceId id, std::int32_t length, HeldState state) {
-  stand_at(id, length, state.slot());
-}
+void RecurrentCache::resume(SequenceId id, std::int32_t length, HeldState state) { stand_at(id, length, state.slot()); }
 
 std::vector<StateSection> RecurrentCache::sections_at(std::int32_t) const { return state_sections(shape()); }
 

@@ -93,7 +93,7 @@ void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t ta
     points.go_back_to(kept);
     for (std::size_t i = 0; i < states.size(); ++i) {
       const HeldState& held = state_in_point(state_of(kept).point(), i);
-      states[i]->take_up(state_sequence(session, i), target, states[i]->cut(held, target));
+      states[i]->resume(state_sequence(session, i), target, states[i]->cut(held, target));
     }
     move_to(session, last);
     session.tail_begin_ += static_cast<std::size_t>(target - start);
@@ -183,12 +183,12 @@ void PrefixCacheState::go_back(Session& session, std::int32_t length) {
   for (std::size_t i = 0; i < states.size(); ++i) {
     const SequenceId id = state_sequence(session, i);
     if (length == 0) {
-      states[i]->take_up(id, length, {});
+      states[i]->resume(id, length, {});
     } else if (states[i]->cut_to(session.computed_, length) == length) {
-      states[i]->take_up(id, length, states[i]->cut(states[i]->held(id), length));
+      states[i]->resume(id, length, states[i]->cut(states[i]->held(id), length));
     } else {
       ensure(kept != nullptr, "prefix_cache.go_back", "no restore point serves at ", length);
-      states[i]->take_up(id, length, states[i]->cut(state_in_point(state_of(kept).point(), i), length));
+      states[i]->resume(id, length, states[i]->cut(state_in_point(state_of(kept).point(), i), length));
     }
   }
   session.computed_ = length;

@@ -29,7 +29,7 @@ void PrefixCacheState::drop(Step& step) noexcept {
     if (states[i]->drop_step(*step.state_forwards_[i])) continue;
     for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
       const Session& session = *step.sessions_[s];
-      states[i]->take_up(state_sequence(session, i), session.computed_, step.before_[s][i].share());
+      states[i]->resume(state_sequence(session, i), session.computed_, step.before_[s][i].share());
     }
   }
   step.before_.clear();

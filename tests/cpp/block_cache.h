@@ -136,7 +136,7 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
     return found == sequences_.end() ? 0 : found->second.length;
   }
   void fork(SequenceId from, SequenceId to, std::int32_t length) override {
-    take_up(to, length, cut(held(from), length));
+    resume(to, length, cut(held(from), length));
   }
 
   std::vector<std::string> check() const override {
@@ -204,9 +204,9 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
   HeldState cut(const HeldState& state, std::int32_t length) const override {
     return HeldState(first_of(state, static_cast<std::int32_t>(units_at(length))));
   }
-  void take_up(SequenceId id, std::int32_t length, HeldState state) override {
+  void resume(SequenceId id, std::int32_t length, HeldState state) override {
     const MutexLock lock(mutex_);
-    require(state.units() == units_at(length), "block_cache.take_up", "length: got ", length, " with ", state.units(),
+    require(state.units() == units_at(length), "block_cache.resume", "length: got ", length, " with ", state.units(),
             " slots");
     Sequence& sequence = sequences_.at(id);
     if (sequence.forward != nullptr) fail(ErrorKind::kBusy, "block_cache", "the sequence is in an open step");
