@@ -1,12 +1,12 @@
 # One target per layer, whose include path holds only the layers it may see: a wrong include does not compile.
 #
-#   base <- cl <- tensor <- ops <- cache <- prefix_cache
+#   base <- cl <- tensor <- ops <- cache <- prefix_cache,   cache <- standalone
 #   base <- trie <- prefix_cache,   base <- store <- prefix_cache
 #
 # Includes are written "layer/file.h". Each layer is reached through its own folder <build>/layers/<layer>, which holds
 # one link <layer> -> csrc/<layer>; csrc itself is on nobody's include path.
 
-set(KVTRIE_LAYERS base cl tensor ops cache trie store prefix_cache)
+set(KVTRIE_LAYERS base cl tensor ops cache standalone trie store prefix_cache)
 
 # kvtrie_layer(<name> [lower layers it sees ...]) defines kvtrie_<name> from csrc/<name>/*.cpp; header-only layers become
 # INTERFACE targets.

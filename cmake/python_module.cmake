@@ -10,7 +10,7 @@ find_package(pybind11 CONFIG REQUIRED)
 file(GLOB binding_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/bindings/*.cpp")
 if(binding_sources)
   pybind11_add_module(_core MODULE NO_EXTRAS ${binding_sources})
-  target_link_libraries(_core PRIVATE kvtrie_prefix_cache)
+  target_link_libraries(_core PRIVATE kvtrie_prefix_cache kvtrie_standalone)
   # The classes of caches, steps and the tree have methods of the same names, so they are apart.
   kvtrie_units(_core "caches ops ops_recurrent ops_weights cache_class operands" "encoder device replay convert errors arrays module"
                "hybrid tensor gil inspect" "recurrent trie remote_store step_graph"

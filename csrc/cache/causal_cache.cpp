@@ -158,7 +158,9 @@ std::uint64_t CausalCache::nbytes() const noexcept { return shape().bytes_per_ce
 
 CacheIdentity CausalCache::identity() const {
   const KvShape& of = shape();
-  return {1, of.format->code, {of.layers, of.kv_heads, of.k_dim, of.v_dim, visibility().window, visibility().chunk}};
+  return {CacheIdentity::kAttention,
+          of.format->code,
+          {of.layers, of.kv_heads, of.k_dim, of.v_dim, visibility().window, visibility().chunk}};
 }
 
 Cell CausalCache::capacity() const noexcept { return shape().cells; }

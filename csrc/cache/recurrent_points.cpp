@@ -5,7 +5,9 @@ namespace kvtrie {
 
 CacheIdentity RecurrentCache::identity() const {
   const StateShape& of = shape();
-  return {2, plain_format(of.dtype)->code, {of.layers, of.conv_tail, of.conv_dim, of.v_heads, of.v_dim, of.k_dim}};
+  return {CacheIdentity::kRecurrent,
+          plain_format(of.dtype)->code,
+          {of.layers, of.conv_tail, of.conv_dim, of.v_heads, of.v_dim, of.k_dim}};
 }
 
 std::int32_t RecurrentCache::cut_to(std::int32_t held, std::int32_t wanted) const noexcept {

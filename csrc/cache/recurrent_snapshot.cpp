@@ -192,4 +192,11 @@ std::vector<SnapshotPtr> RecurrentCache::take_snapshots(SequenceId id) {
   return captured;
 }
 
+bool RecurrentCache::busy(SequenceId id) const {
+  const MutexLock lock(state_->mutex);
+  const StateSequence* sequence = state_->find(id);
+  if (sequence == nullptr || sequence->forward == nullptr) return false;
+  return !state_->current || state_->current->state_.get() != sequence->forward;
+}
+
 }  // namespace kvtrie

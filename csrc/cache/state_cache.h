@@ -28,7 +28,9 @@ inline constexpr SequenceId kFirstOpenedSequence = 1 << 30;
 
 // What a cache must be like for bytes of another one to fit: compared exactly.
 struct CacheIdentity {
-  std::uint8_t kind = 0;            // 1 attention, 2 recurrent; 128 to 255 are for kinds of others (docs/format.md)
+  static constexpr std::uint8_t kAttention = 1, kRecurrent = 2;  // 128 to 255 are for kinds of others (docs/format.md)
+
+  std::uint8_t kind = 0;
   std::uint8_t format = 0;          // the code of a CellFormat (base/cell_format.h)
   std::vector<std::int64_t> shape;  // numbers of the kind, the first one how many layers it has
 };

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "cache/encoder_cache.h"
 #include "convert.h"
 #include "device.h"
+#include "standalone/encoder_cache.h"
 
 namespace kvtrie::binding {
 

@@ -1,8 +1,8 @@
 // What other topics need of encoder caches.
 #pragma once
 
-#include "cache/encoder_cache.h"
 #include "device.h"
+#include "standalone/encoder_cache.h"
 
 namespace kvtrie::binding {
 

@@ -1,8 +1,8 @@
 // What other topics need of hybrid caches.
 #pragma once
 
-#include "cache/hybrid_cache.h"
 #include "gil.h"
+#include "standalone/hybrid_cache.h"
 
 namespace kvtrie::binding {
 

@@ -1,49 +1,11 @@
 // What is left after a failure: every allocation of every call fails once, and every command of the store fails once.
 // A call that throws has changed nothing; releasing never throws.
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <new>
 
 #include "cache_helpers.h"
-
-namespace {
-
-// Allocations until one fails; 0: none does.
-thread_local std::uint64_t allocations_left = 0;
-
-// Not inlined: the compiler would take the pair below for a mismatch.
-[[gnu::noinline]] void* allocate(std::size_t bytes, std::size_t alignment) {
-  if (allocations_left > 0 && --allocations_left == 0) throw std::bad_alloc();
-  const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
-  if (void* memory = std::aligned_alloc(alignment, rounded)) return memory;
-  throw std::bad_alloc();
-}
-
-[[gnu::noinline]] void release(void* memory) noexcept { std::free(memory); }
-
-}  // namespace
-
-namespace kvtrie::testing {
-std::uint64_t& allocations_until_failure() { return allocations_left; }  // for the other fault tests
-}  // namespace kvtrie::testing
-
-void* operator new(std::size_t bytes) { return allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return allocate(bytes, static_cast<std::size_t>(alignment));
-}
-// LLVM inside PoCL allocates this way; under ASan it would otherwise not pair with the delete below.
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  try {
-    return allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-void operator delete(void* memory) noexcept { release(memory); }
-void operator delete(void* memory, std::size_t) noexcept { release(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
+#include "failing_allocations.h"
 
 namespace kvtrie {
 namespace {
@@ -137,13 +99,13 @@ class FaultTest : public ::testing::Test {
       ASSERT_LT(n, 1000u);
       const std::string before = cache_->dump();
       bool failed = false;
-      allocations_left = n;
+      testing::allocations_until_failure() = n;
       try {
         call();
       } catch (const std::bad_alloc&) {
         failed = true;
       }
-      allocations_left = 0;
+      testing::allocations_until_failure() = 0;
       ASSERT_TRUE(sound(*cache_)) << "allocation " << n;
       if (!failed) break;
       ASSERT_EQ(before, cache_->dump()) << "allocation " << n;
@@ -229,14 +191,14 @@ TEST_F(FaultTest, Claims) {
 }
 
 TEST_F(FaultTest, ReleasingNeedsNoMemory) {
-  allocations_left = 1;
+  testing::allocations_until_failure() = 1;
   cache_->close_sequence(a_);
   cache_->close_sequence(b_);
   cache_->truncate(0, 3);
   snapshot_.reset();
   node_.clear();
-  EXPECT_EQ(allocations_left, 1u) << "something allocated";
-  allocations_left = 0;
+  EXPECT_EQ(testing::allocations_until_failure(), 1u) << "something allocated";
+  testing::allocations_until_failure() = 0;
   EXPECT_TRUE(sound(*cache_));
 }
 
@@ -280,12 +242,12 @@ TEST_F(WindowFaultTest, RemovalInTheMiddle) {
 }
 
 TEST_F(WindowFaultTest, ReleasingNeedsNoMemory) {
-  allocations_left = 1;
+  testing::allocations_until_failure() = 1;
   cache_->close_sequence(a_);
   cache_->start_at(b_, 7);
   cache_->truncate(0, 6);
-  EXPECT_EQ(allocations_left, 1u) << "something allocated";
-  allocations_left = 0;
+  EXPECT_EQ(testing::allocations_until_failure(), 1u) << "something allocated";
+  testing::allocations_until_failure() = 0;
   EXPECT_TRUE(sound(*cache_));
 }
 

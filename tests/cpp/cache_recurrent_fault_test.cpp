@@ -5,11 +5,10 @@
 #include <functional>
 #include <new>
 
+#include "failing_allocations.h"
 #include "state_helpers.h"
 
 namespace kvtrie::testing {
-
-std::uint64_t& allocations_until_failure();  // cache_fault_test.cpp
 
 namespace {
 

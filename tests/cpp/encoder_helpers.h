@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "cache/encoder_cache.h"
 #include "cache_helpers.h"
+#include "standalone/encoder_cache.h"
 
 namespace kvtrie::testing {
 

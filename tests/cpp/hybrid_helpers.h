@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "cache/hybrid_cache.h"
 #include "encoder_helpers.h"
+#include "standalone/hybrid_cache.h"
 #include "state_helpers.h"
 
 namespace kvtrie::testing {

@@ -2,38 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <new>
 
 #include "base/error.h"
+#include "failing_allocations.h"
 #include "lease_helpers.h"
-
-namespace {
-
-thread_local std::uint64_t lease_allocations_left = 0;  // of this thread, until one fails; 0: none does
-
-// Not inlined: the compiler would take the pair below for a mismatch.
-[[gnu::noinline]] void* allocate(std::size_t bytes) {
-  if (lease_allocations_left > 0 && --lease_allocations_left == 0) throw std::bad_alloc();
-  if (void* memory = std::malloc(std::max<std::size_t>(bytes, 1))) return memory;
-  throw std::bad_alloc();
-}
-
-[[gnu::noinline]] void release(void* memory) noexcept { std::free(memory); }
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return allocate(bytes); }
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  try {
-    return allocate(bytes);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-void operator delete(void* memory) noexcept { release(memory); }
-void operator delete(void* memory, std::size_t) noexcept { release(memory); }
 
 namespace kvtrie {
 namespace {
@@ -157,10 +131,10 @@ TEST_F(LeasesTest, WithoutMemoryNothingChanges) {
     for (std::uint64_t failing = 1;; ++failing) {
       const std::size_t pins = leases.pins().size(), holds = leases.holds().size();
       const std::uint32_t locks = top->locks() + middle->locks() + leaf->locks();
-      lease_allocations_left = failing;
+      testing::allocations_until_failure() = failing;
       try {
         change();
-        lease_allocations_left = 0;
+        testing::allocations_until_failure() = 0;
         return failing - 1;
       } catch (const std::bad_alloc&) {
       }

@@ -20,36 +20,8 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "failing_allocations.h"
 #include "store/snapshot_rules.h"
-
-namespace {
-
-// What this thread allocates: the largest request, and the one that fails.
-thread_local std::size_t largest_allocation = 0;
-thread_local std::uint64_t allocations_left = 0;  // until one fails; 0: none does
-
-// Not inlined: the compiler would take the pair below for a mismatch.
-[[gnu::noinline]] void* allocate(std::size_t bytes) {
-  largest_allocation = std::max(largest_allocation, bytes);
-  if (allocations_left > 0 && --allocations_left == 0) throw std::bad_alloc();
-  if (void* memory = std::malloc(std::max<std::size_t>(bytes, 1))) return memory;
-  throw std::bad_alloc();
-}
-
-[[gnu::noinline]] void release(void* memory) noexcept { std::free(memory); }
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return allocate(bytes); }
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  try {
-    return allocate(bytes);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-void operator delete(void* memory) noexcept { release(memory); }
-void operator delete(void* memory, std::size_t) noexcept { release(memory); }
 
 namespace kvtrie {
 namespace {
@@ -632,9 +604,9 @@ TEST(SnapshotDamage, OtherVersionsAreAVersionWhateverElseTheyChanged) {
 
 // Reads and decodes as a file is read: as much as is asked for, never more than there is. The largest thing allocated.
 std::size_t allocated_by(std::span<const std::byte> bytes, std::uint64_t total) {
-  largest_allocation = 0;
+  testing::largest_allocation() = 0;
   static_cast<void>(decode_header(bytes, total));
-  return largest_allocation;
+  return testing::largest_allocation();
 }
 
 // 0, 1, and both sides of where lengths turn negative, wrap or leave 32 bits.
@@ -799,10 +771,10 @@ TEST(SnapshotDamage, EveryAllocationMayFail) {
   const Bytes bytes = example_bytes();
   std::uint64_t failed = 0;
   for (;; ++failed) {
-    allocations_left = failed + 1;
+    testing::allocations_until_failure() = failed + 1;
     const DecodedSnapshot decoded = decode_header(bytes, bytes.size());
-    const bool all_came = allocations_left > 0;
-    allocations_left = 0;
+    const bool all_came = testing::allocations_until_failure() > 0;
+    testing::allocations_until_failure() = 0;
     if (all_came) {
       EXPECT_EQ(decoded.header, example());
       break;

@@ -1,6 +1,5 @@
-// What HybridCache asks of a cache before it changes any.
+// What somebody who changes several caches as one asks of this one first.
 #include "cache/causal_cache_state.h"
-#include "cache/recurrent_cache_state.h"
 
 namespace kvtrie {
 
@@ -39,13 +38,6 @@ bool CausalCache::can_restore(SequenceId id, const SnapshotPtr& snapshot, std::i
   const std::int32_t first = contents.held_from(target);
   const bool joins = first == contents.start && contents.start <= length && held < contents.start;
   return state_->complete_at(target, joins ? held : first);
-}
-
-bool RecurrentCache::busy(SequenceId id) const {
-  const MutexLock lock(state_->mutex);
-  const StateSequence* sequence = state_->find(id);
-  if (sequence == nullptr || sequence->forward == nullptr) return false;
-  return !state_->current || state_->current->state_.get() != sequence->forward;
 }
 
 }  // namespace kvtrie

@@ -1,5 +1,5 @@
 // Copies, removals and compaction.
-#include "cache/encoder_cache_state.h"
+#include "standalone/encoder_cache_state.h"
 
 namespace kvtrie {
 

@@ -1,9 +1,9 @@
 // Creation, sequences and questions.
-#include "cache/encoder_cache.h"
+#include "standalone/encoder_cache.h"
 
 #include <algorithm>
 
-#include "cache/encoder_cache_state.h"
+#include "standalone/encoder_cache_state.h"
 
 namespace kvtrie {
 

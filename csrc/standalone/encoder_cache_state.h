@@ -26,7 +26,7 @@
 
 #include "base/error.h"
 #include "base/mutex.h"
-#include "cache/encoder_cache.h"
+#include "standalone/encoder_cache.h"
 
 namespace kvtrie {
 

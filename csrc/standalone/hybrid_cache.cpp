@@ -1,10 +1,10 @@
 // Creation, layers and questions.
-#include "cache/hybrid_cache.h"
+#include "standalone/hybrid_cache.h"
 
 #include <algorithm>
 #include <sstream>
 
-#include "cache/hybrid_cache_state.h"
+#include "standalone/hybrid_cache_state.h"
 
 namespace kvtrie {
 namespace {

@@ -5,7 +5,6 @@
 //   hybrid_cache_editing.cpp    copies, removals, restores
 //   hybrid_cache_snapshot.cpp   snapshots and scheduled captures
 //   hybrid_cache_component.cpp  the components behind one interface
-//   hybrid_queries.cpp          what the caches are asked before any is changed
 //
 // The present step is
 //
@@ -22,8 +21,8 @@
 
 #include "base/error.h"
 #include "base/mutex.h"
-#include "cache/hybrid_cache.h"
-#include "cache/hybrid_cache_component.h"
+#include "standalone/hybrid_cache.h"
+#include "standalone/hybrid_cache_component.h"
 
 namespace kvtrie {
 

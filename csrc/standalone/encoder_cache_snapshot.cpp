@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "cache/capture_offsets.h"
-#include "cache/encoder_cache_state.h"
+#include "standalone/encoder_cache_state.h"
 
 namespace kvtrie {
 

@@ -3,11 +3,10 @@
 #include <new>
 #include <random>
 
+#include "failing_allocations.h"
 #include "hybrid_helpers.h"
 
 namespace kvtrie::testing {
-
-std::uint64_t& allocations_until_failure();  // cache_fault_test.cpp
 
 namespace {
 

@@ -1,7 +1,7 @@
 // Copies, removals, restores and compaction.
 #include <algorithm>
 
-#include "cache/hybrid_cache_state.h"
+#include "standalone/hybrid_cache_state.h"
 
 namespace kvtrie {
 namespace {

@@ -8,11 +8,10 @@
 #include "cache/opencl_kv_store.h"
 #include "cl/fault.h"
 #include "encoder_helpers.h"
+#include "failing_allocations.h"
 #include "tensor_test.h"
 
 namespace kvtrie::testing {
-
-std::uint64_t& allocations_until_failure();  // cache_fault_test.cpp
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "cache/hybrid_cache.h"
+#include "standalone/hybrid_cache.h"
 
 namespace kvtrie {
 

@@ -3,7 +3,7 @@
 #include <limits>
 #include <set>
 
-#include "cache/encoder_cache_state.h"
+#include "standalone/encoder_cache_state.h"
 
 namespace kvtrie {
 namespace {

@@ -1,7 +1,7 @@
 // Invariants of an EncoderCache, and the dump that tests compare before and after a refused call.
 #include <sstream>
 
-#include "cache/encoder_cache_state.h"
+#include "standalone/encoder_cache_state.h"
 
 namespace kvtrie {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "cache/hybrid_cache_state.h"
+#include "standalone/hybrid_cache_state.h"
 
 namespace kvtrie {
 namespace {

@@ -34,8 +34,8 @@
 #include <vector>
 
 #include "cache/causal_cache.h"
-#include "cache/encoder_cache.h"
 #include "cache/recurrent_cache.h"
+#include "standalone/encoder_cache.h"
 
 namespace kvtrie {
 

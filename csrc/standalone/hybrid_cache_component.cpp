@@ -1,5 +1,5 @@
 // The three kinds of components.
-#include "cache/hybrid_cache_component.h"
+#include "standalone/hybrid_cache_component.h"
 
 #include <algorithm>
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "cache/encoder_cache_state.h"
 #include "cache/kv_arguments.h"
+#include "standalone/encoder_cache_state.h"
 
 namespace kvtrie {
 namespace {

@@ -3,7 +3,7 @@
 #include <tuple>
 
 #include "cache/capture_offsets.h"
-#include "cache/hybrid_cache_state.h"
+#include "standalone/hybrid_cache_state.h"
 
 namespace kvtrie {
 
