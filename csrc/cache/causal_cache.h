@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache/cache_snapshot.h"
 #include "cache/cell_pool.h"
 #include "cache/kv_store.h"
 #include "cache/state_cache.h"
@@ -199,7 +200,8 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
 
   // --- the cache by itself (docs/caches.md) ---------------------------------------------------------------------
   // An incomplete forward of start_forward that a changed sequence is in is dropped; one of begin_forward means kBusy.
-  class Snapshot;
+  // Cells of [start, end), in a windowed cache those that were still there.
+  using Snapshot = CacheSnapshot<CausalCache>;
   using SnapshotPtr = std::shared_ptr<Snapshot>;
   // `to` is opened or replaced by [0, length) of `from`; no bytes move. from == to: truncation. REQUIRES:
   // can_resume(from, length).
@@ -250,25 +252,6 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   std::shared_ptr<State> state_;
 };
 
-// State of one cache for the positions [start, end), detached from any sequence: it holds its cells, in a
-// windowed cache those that were still there. Destroying it lets go of them. Consumed by split and merge; then, or when
-// its cache is gone, it holds nothing and counts nothing.
-class CausalCache::Snapshot {
- public:
-  struct Contents;  // private to cache/
-  explicit Snapshot(std::unique_ptr<Contents> contents);
-  ~Snapshot();
-
-  std::int32_t start() const noexcept;
-  std::int32_t end() const noexcept;
-  std::uint64_t nbytes() const;         // of cells that it alone holds
-  std::uint64_t shared_nbytes() const;  // of cells that others hold too
-  const char* tier() const noexcept;    // "device"
-  bool consumed() const noexcept;
-
- private:
-  friend class CausalCache;
-  std::unique_ptr<Contents> contents_;
-};
+extern template class CacheSnapshot<CausalCache>;  // causal_snapshot.cpp
 
 }  // namespace kvtrie

@@ -194,7 +194,8 @@ std::uint32_t require_readable(const std::shared_ptr<CausalCache::State>& state,
                                std::int32_t layer, const char* where) KVTRIE_REQUIRES(state->mutex);
 
 // What a snapshot holds of [start, end): lists in position order, none empty, with gaps between them.
-struct CausalCache::Snapshot::Contents {
+template <>
+struct CacheSnapshot<CausalCache>::Contents {
   Contents(const std::shared_ptr<CausalCache::State>& state, std::int32_t start_in, std::int32_t end_in,
            bool is_private_in);
   ~Contents();
@@ -207,6 +208,7 @@ struct CausalCache::Snapshot::Contents {
   bool is_private = false;
   std::atomic<bool> consumed = false;
 
+  std::uint64_t bytes(bool alone) const;
   CellSpans spans() const;
   // The run of held positions that ends at `position`: [first of the result, position); `position` when there is none.
   std::int32_t held_from(std::int32_t position) const noexcept;

@@ -1,6 +1,7 @@
 // Snapshots and scheduled captures.
 #include <algorithm>
 
+#include "cache/cache_snapshot_contents.h"
 #include "cache/capture_offsets.h"
 #include "cache/causal_cache_state.h"
 
@@ -9,39 +10,10 @@ namespace kvtrie {
 using Snapshot = CausalCache::Snapshot;
 using SnapshotPtr = CausalCache::SnapshotPtr;
 
-Snapshot::Snapshot(std::unique_ptr<Contents> contents) : contents_(std::move(contents)) {}
-
-Snapshot::~Snapshot() = default;
-
-std::int32_t Snapshot::start() const noexcept { return contents_->start; }
-
-std::int32_t Snapshot::end() const noexcept { return contents_->end; }
-
-const char* Snapshot::tier() const noexcept { return "device"; }
-
-bool Snapshot::consumed() const noexcept { return contents_->consumed; }
-
-std::uint64_t Snapshot::nbytes() const {
-  const auto owner = contents_->owner.lock();
-  if (!owner) return 0;
-  const MutexLock lock(owner->mutex);
-  return owner->pool->cells_held_only(contents_->spans(), 1) * owner->shape.bytes_per_cell();
-}
-
-std::uint64_t Snapshot::shared_nbytes() const {
-  const auto owner = contents_->owner.lock();
-  if (!owner) return 0;
-  const MutexLock lock(owner->mutex);
-  const CellSpans spans = contents_->spans();
-  std::uint64_t cells = 0;
-  for (const CellSpan& span : spans) cells += span.length;
-  return (cells - owner->pool->cells_held_only(spans, 1)) * owner->shape.bytes_per_cell();
-}
-
 // ---- contents -----------------------------------------------------------------------------------------------------
 
-Snapshot::Contents::Contents(const std::shared_ptr<State>& state, std::int32_t start_in, std::int32_t end_in,
-                             bool is_private_in)
+Snapshot::Contents::Contents(const std::shared_ptr<CausalCache::State>& state, std::int32_t start_in,
+                             std::int32_t end_in, bool is_private_in)
     : owner(state), start(start_in), end(end_in), is_private(is_private_in) {
   const MutexLock lock(state->registry);
   state->snapshots.insert(this);
@@ -52,6 +24,16 @@ Snapshot::Contents::~Contents() {
   if (!state) return;
   const MutexLock lock(state->registry);
   state->snapshots.erase(this);
+}
+
+std::uint64_t Snapshot::Contents::bytes(bool alone) const {
+  const auto state = owner.lock();
+  if (!state) return 0;
+  const MutexLock lock(state->mutex);
+  std::uint64_t cells = 0;
+  for (const SpanList& list : held) cells += list.length();
+  const std::uint64_t own = state->pool->cells_held_only(spans(), 1);
+  return (alone ? own : cells - own) * state->shape.bytes_per_cell();
 }
 
 CellSpans Snapshot::Contents::spans() const {
@@ -70,11 +52,6 @@ std::int32_t Snapshot::Contents::held_from(std::int32_t position) const noexcept
 namespace {
 
 using Contents = Snapshot::Contents;
-
-void require_usable(const Contents& contents, const std::shared_ptr<CausalCache::State>& state, const char* where) {
-  if (contents.consumed) fail(ErrorKind::kClosed, where, "the snapshot was consumed by split or merge");
-  require(contents.owner.lock() == state, where, "snapshot: got one of another cache");
-}
 
 // A snapshot of [start, end) with what of `history` lies there.
 SnapshotPtr make_snapshot(const std::shared_ptr<CausalCache::State>& state, const CellSpans& history,
@@ -263,5 +240,7 @@ std::vector<SnapshotPtr> CausalCache::take_snapshots(SequenceId id) {
   state_->forget_if_empty(id);
   return captured;
 }
+
+template class CacheSnapshot<CausalCache>;
 
 }  // namespace kvtrie

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache/cache_snapshot.h"
 #include "cache/point_cache.h"
 #include "cache/state_pool.h"
 #include "cache/state_store.h"
@@ -133,7 +134,7 @@ class RecurrentCache final : public PointCache, public std::enable_shared_from_t
   // --- the cache by itself (docs/caches.md) ---------------------------------------------------------------------
   // An incomplete forward of start_forward that a changed sequence is in is dropped (stand_at and prepare_snapshots
   // are changes, too); one of begin_forward means kBusy.
-  class Snapshot;
+  using Snapshot = CacheSnapshot<RecurrentCache>;  // the slot of the state at `end`
   using SnapshotPtr = std::shared_ptr<Snapshot>;
   void copy_prefix(SequenceId from, SequenceId to, std::int32_t length);  // kNotRestorable unless 0 or the length
   // To the end from `begin`: only everything, or nothing, else kNotRestorable. In the middle: kNotSupported.
@@ -167,23 +168,6 @@ class RecurrentCache final : public PointCache, public std::enable_shared_from_t
   std::shared_ptr<State> state_;
 };
 
-// The state of one cache at `end`, for the tokens [start, end), detached from any sequence: it holds its slot.
-class RecurrentCache::Snapshot {
- public:
-  struct Contents;
-  explicit Snapshot(std::unique_ptr<Contents> contents);
-  ~Snapshot();
-
-  std::int32_t start() const noexcept;
-  std::int32_t end() const noexcept;
-  std::uint64_t nbytes() const;         // of the slot, when it alone holds it
-  std::uint64_t shared_nbytes() const;  // of the slot, when others hold it too
-  const char* tier() const noexcept;    // "device"
-  bool consumed() const noexcept;
-
- private:
-  friend class RecurrentCache;
-  std::unique_ptr<Contents> contents_;
-};
+extern template class CacheSnapshot<RecurrentCache>;  // recurrent_snapshot.cpp
 
 }  // namespace kvtrie

@@ -117,11 +117,14 @@ struct StateForward::State {
   std::vector<ops::StateRows> rows_of_sequences() const;  // while open
 };
 
-struct RecurrentCache::Snapshot::Contents {
+template <>
+struct CacheSnapshot<RecurrentCache>::Contents {
   std::weak_ptr<RecurrentCache::State> owner;
   SlotRef slot;
   std::int32_t start = 0, end = 0;
   std::atomic<bool> consumed = false;
+
+  std::uint64_t bytes(bool alone) const;
 };
 
 }  // namespace kvtrie

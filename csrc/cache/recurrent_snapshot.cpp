@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cache/cache_snapshot_contents.h"
 #include "cache/capture_offsets.h"
 #include "cache/recurrent_cache_state.h"
 
@@ -10,34 +11,7 @@ namespace kvtrie {
 using Snapshot = RecurrentCache::Snapshot;
 using SnapshotPtr = RecurrentCache::SnapshotPtr;
 
-Snapshot::Snapshot(std::unique_ptr<Contents> contents) : contents_(std::move(contents)) {}
-
-Snapshot::~Snapshot() = default;
-
-std::int32_t Snapshot::start() const noexcept { return contents_->start; }
-
-std::int32_t Snapshot::end() const noexcept { return contents_->end; }
-
-const char* Snapshot::tier() const noexcept { return "device"; }
-
-bool Snapshot::consumed() const noexcept { return contents_->consumed; }
-
 namespace {
-
-// Bytes of the slot if it has one holder (`alone`), or if it has several.
-std::uint64_t bytes_held(const Snapshot::Contents& contents, bool alone) {
-  const auto owner = contents.owner.lock();
-  if (!owner) return 0;
-  const MutexLock lock(owner->mutex);
-  if (!contents.slot) return 0;
-  return (owner->pool->holders(contents.slot.slot()) == 1) == alone ? owner->shape.bytes_per_slot() : 0;
-}
-
-void require_usable(const Snapshot::Contents& contents, const std::shared_ptr<RecurrentCache::State>& state,
-                    const char* where) {
-  if (contents.consumed) fail(ErrorKind::kClosed, where, "the snapshot was consumed by split or merge");
-  require(contents.owner.lock() == state, where, "snapshot: got one of another cache");
-}
 
 // A snapshot of [start, end of `from`) with the slot that `from` held.
 SnapshotPtr take_over(Snapshot::Contents& from, std::int32_t start) {
@@ -55,9 +29,13 @@ SnapshotPtr take_over(Snapshot::Contents& from, std::int32_t start) {
 
 }  // namespace
 
-std::uint64_t Snapshot::nbytes() const { return bytes_held(*contents_, true); }
-
-std::uint64_t Snapshot::shared_nbytes() const { return bytes_held(*contents_, false); }
+// Of the slot if it has one holder, or if it has several.
+std::uint64_t Snapshot::Contents::bytes(bool alone) const {
+  const auto state = owner.lock();
+  if (!state) return 0;
+  const MutexLock lock(state->mutex);
+  return slot && (slot.holders() == 1) == alone ? state->shape.bytes_per_slot() : 0;
+}
 
 SnapshotPtr RecurrentCache::State::make_snapshot(SlotRef slot, std::int32_t start, std::int32_t end,
                                                  std::weak_ptr<State> owner) {
@@ -198,5 +176,7 @@ bool RecurrentCache::busy(SequenceId id) const {
   if (sequence == nullptr || sequence->forward == nullptr) return false;
   return !state_->current || state_->current->state_.get() != sequence->forward;
 }
+
+template class CacheSnapshot<RecurrentCache>;
 
 }  // namespace kvtrie

@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache/cache_snapshot.h"
 #include "cache/causal_cache.h"  // SequenceId
 #include "cache/cell_pool.h"
 #include "cache/kv_store.h"
@@ -106,7 +107,7 @@ class EncoderCache : public std::enable_shared_from_this<EncoderCache> {
 
   // --- editing (docs/caches.md) ---------------------------------------------------------------------------------
   // The forward that a changed sequence is in ends first, as in start_forward.
-  class Snapshot;
+  using Snapshot = CacheSnapshot<EncoderCache>;  // the cells of the item that stands there, if any
   using SnapshotPtr = std::shared_ptr<Snapshot>;
   // `to` becomes the first `length` tokens of `from`, with its item when that stands below; no bytes move.
   void copy_prefix(SequenceId from, SequenceId to, std::int32_t length);
@@ -142,24 +143,6 @@ class EncoderCache : public std::enable_shared_from_this<EncoderCache> {
   std::shared_ptr<State> state_;
 };
 
-// The tokens [start, end) of one sequence, detached from it: it holds the cells of the item that stands there, if any.
-// Consumed by split and merge; then, or when its cache is gone, it holds and counts nothing.
-class EncoderCache::Snapshot {
- public:
-  struct Contents;  // private to cache/
-  explicit Snapshot(std::unique_ptr<Contents> contents);
-  ~Snapshot();
-
-  std::int32_t start() const noexcept;
-  std::int32_t end() const noexcept;
-  std::uint64_t nbytes() const;         // of cells that it alone holds
-  std::uint64_t shared_nbytes() const;  // of cells that others hold too
-  const char* tier() const noexcept;    // "device"
-  bool consumed() const noexcept;
-
- private:
-  friend class EncoderCache;
-  std::unique_ptr<Contents> contents_;
-};
+extern template class CacheSnapshot<EncoderCache>;  // encoder_cache_snapshot.cpp
 
 }  // namespace kvtrie

@@ -1,6 +1,7 @@
 // Snapshots and scheduled captures.
 #include <algorithm>
 
+#include "cache/cache_snapshot_contents.h"
 #include "cache/capture_offsets.h"
 #include "standalone/encoder_cache_state.h"
 
@@ -9,35 +10,9 @@ namespace kvtrie {
 using Snapshot = EncoderCache::Snapshot;
 using SnapshotPtr = EncoderCache::SnapshotPtr;
 
-Snapshot::Snapshot(std::unique_ptr<Contents> contents) : contents_(std::move(contents)) {}
-
-Snapshot::~Snapshot() = default;
-
-std::int32_t Snapshot::start() const noexcept { return contents_->start; }
-
-std::int32_t Snapshot::end() const noexcept { return contents_->end; }
-
-const char* Snapshot::tier() const noexcept { return "device"; }
-
-bool Snapshot::consumed() const noexcept { return contents_->consumed; }
-
 namespace {
 
 using Contents = Snapshot::Contents;
-
-// Bytes of the cells that it holds alone, or that it shares.
-std::uint64_t bytes_held(const Contents& contents, bool alone) {
-  const auto owner = contents.owner.lock();
-  if (!owner) return 0;
-  const MutexLock lock(owner->mutex);
-  const std::uint64_t own = owner->pool->cells_held_only(contents.cells.spans(), 1);
-  return (alone ? own : contents.cells.length() - own) * owner->shape.bytes_per_cell();
-}
-
-void require_usable(const Contents& contents, const std::shared_ptr<EncoderCache::State>& state, const char* where) {
-  if (contents.consumed) fail(ErrorKind::kClosed, where, "the snapshot was consumed by split or merge");
-  require(contents.owner.lock() == state, where, "snapshot: got one of another cache");
-}
 
 // Of [start, end), without an item.
 std::unique_ptr<Contents> empty_contents(const std::shared_ptr<EncoderCache::State>& state, std::int32_t start,
@@ -78,9 +53,13 @@ Restoring plan_restore(std::int32_t length, const Contents* contents, std::int32
 
 }  // namespace
 
-std::uint64_t Snapshot::nbytes() const { return bytes_held(*contents_, true); }
-
-std::uint64_t Snapshot::shared_nbytes() const { return bytes_held(*contents_, false); }
+std::uint64_t Snapshot::Contents::bytes(bool alone) const {
+  const auto state = owner.lock();
+  if (!state) return 0;
+  const MutexLock lock(state->mutex);
+  const std::uint64_t own = state->pool->cells_held_only(cells.spans(), 1);
+  return (alone ? own : cells.length() - own) * state->shape.bytes_per_cell();
+}
 
 // ---- state --------------------------------------------------------------------------------------------------------
 
@@ -201,5 +180,7 @@ std::vector<SnapshotPtr> EncoderCache::take_snapshots(SequenceId id) {
   state_->forget_if_empty(id);
   return captured;
 }
+
+template class CacheSnapshot<EncoderCache>;
 
 }  // namespace kvtrie

@@ -132,12 +132,14 @@ void claim_items(EncoderCache::State& state, EncoderForward::State& forward, std
                  const char* where) KVTRIE_REQUIRES(state.mutex);
 
 // What a snapshot holds of [start, end).
-struct EncoderCache::Snapshot::Contents {
+template <>
+struct CacheSnapshot<EncoderCache>::Contents {
   std::weak_ptr<EncoderCache::State> owner;
   SpanList cells;  // of the item, labelled from 0; empty: none stands there
   std::int32_t position = 0, start = 0, end = 0;
   std::atomic<bool> consumed = false;
 
+  std::uint64_t bytes(bool alone) const;
   bool has_item_below(std::int32_t target) const noexcept { return !cells.empty() && position < target; }
 };
 

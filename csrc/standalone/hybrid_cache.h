@@ -33,6 +33,7 @@
 #include <variant>
 #include <vector>
 
+#include "cache/cache_snapshot.h"
 #include "cache/causal_cache.h"
 #include "cache/recurrent_cache.h"
 #include "standalone/encoder_cache.h"
@@ -83,7 +84,7 @@ class HybridCache : public std::enable_shared_from_this<HybridCache> {
   std::vector<std::int32_t> row_starts(std::optional<std::int32_t> layer = std::nullopt) const;
 
   // --- editing (docs/caches.md) ---------------------------------------------------------------------------------
-  class Snapshot;
+  using Snapshot = CacheSnapshot<HybridCache>;  // of every component
   using SnapshotPtr = std::shared_ptr<Snapshot>;
   bool can_resume(SequenceId id, std::int32_t position) const;
   void copy_prefix(SequenceId from, SequenceId to, std::int32_t length);  // an unknown `from` is an empty one
@@ -112,24 +113,6 @@ class HybridCache : public std::enable_shared_from_this<HybridCache> {
   std::shared_ptr<State> state_;
 };
 
-// The tokens [start, end) of one sequence in every component. Consumed by split and merge; then, or when its cache is
-// gone, it holds and counts nothing.
-class HybridCache::Snapshot {
- public:
-  struct Contents;  // private to cache/
-  explicit Snapshot(std::unique_ptr<Contents> contents);
-  ~Snapshot();
-
-  std::int32_t start() const noexcept;
-  std::int32_t end() const noexcept;
-  std::uint64_t nbytes() const;         // of what it alone holds, in all components
-  std::uint64_t shared_nbytes() const;  // of what others hold too
-  const char* tier() const noexcept;    // "device"
-  bool consumed() const noexcept;
-
- private:
-  friend class HybridCache;
-  std::unique_ptr<Contents> contents_;
-};
+extern template class CacheSnapshot<HybridCache>;  // hybrid_cache_snapshot.cpp
 
 }  // namespace kvtrie

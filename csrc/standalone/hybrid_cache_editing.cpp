@@ -1,6 +1,7 @@
 // Copies, removals, restores and compaction.
 #include <algorithm>
 
+#include "cache/cache_snapshot_contents.h"
 #include "standalone/hybrid_cache_state.h"
 
 namespace kvtrie {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "cache/cache_snapshot_contents.h"
 #include "cache/capture_offsets.h"
 #include "standalone/hybrid_cache_state.h"
 
@@ -11,32 +12,7 @@ using Snapshot = HybridCache::Snapshot;
 using SnapshotPtr = HybridCache::SnapshotPtr;
 using Contents = Snapshot::Contents;
 
-Snapshot::Snapshot(std::unique_ptr<Contents> contents) : contents_(std::move(contents)) {}
-
-Snapshot::~Snapshot() = default;
-
-std::int32_t Snapshot::start() const noexcept { return contents_->start; }
-
-std::int32_t Snapshot::end() const noexcept { return contents_->end; }
-
-const char* Snapshot::tier() const noexcept { return "device"; }
-
-bool Snapshot::consumed() const noexcept { return contents_->consumed; }
-
 namespace {
-
-// Sum of a size over the snapshots of all components; 0 when it holds nothing any more.
-template <class Size>
-std::uint64_t sum_of(const Contents& contents, Size size) {
-  const auto owner = contents.owner.lock();
-  if (!owner) return 0;
-  const MutexLock lock(owner->mutex);
-  std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < contents.snapshots.size(); ++i) {
-    if (contents.snapshots[i]) bytes += size(*owner->components[i], contents.snapshots[i]);
-  }
-  return bytes;
-}
 
 std::unique_ptr<Contents> make_contents(const std::shared_ptr<HybridCache::State>& state, std::int32_t start,
                                         std::int32_t end) {
@@ -73,19 +49,16 @@ SnapshotPtr take_over(const std::shared_ptr<HybridCache::State>& state, Contents
 
 }  // namespace
 
-void require_usable(const Contents& contents, const std::shared_ptr<HybridCache::State>& state, const char* where) {
-  if (contents.consumed) fail(ErrorKind::kClosed, where, "the snapshot was consumed by split or merge");
-  require(contents.owner.lock() == state, where, "snapshot: got one of another cache");
-}
-
-std::uint64_t Snapshot::nbytes() const {
-  return sum_of(*contents_,
-                [](const HybridComponent& each, const ComponentSnapshot& held) { return each.nbytes(held); });
-}
-
-std::uint64_t Snapshot::shared_nbytes() const {
-  return sum_of(*contents_,
-                [](const HybridComponent& each, const ComponentSnapshot& held) { return each.shared_nbytes(held); });
+std::uint64_t Contents::bytes(bool alone) const {
+  const auto state = owner.lock();
+  if (!state) return 0;
+  const MutexLock lock(state->mutex);
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < snapshots.size(); ++i) {
+    const HybridComponent& component = *state->components[i];
+    if (snapshots[i]) sum += alone ? component.nbytes(snapshots[i]) : component.shared_nbytes(snapshots[i]);
+  }
+  return sum;
 }
 
 // ---- the cache ----------------------------------------------------------------------------------------------------
@@ -191,5 +164,7 @@ std::vector<SnapshotPtr> HybridCache::take_snapshots(SequenceId id) {
   }
   return taken;
 }
+
+template class CacheSnapshot<HybridCache>;
 
 }  // namespace kvtrie

@@ -84,15 +84,14 @@ struct HybridCache::State {
 };
 
 // snapshots[i] is the i-th component's; null where it holds nothing of [start, end).
-struct HybridCache::Snapshot::Contents {
+template <>
+struct CacheSnapshot<HybridCache>::Contents {
   std::weak_ptr<HybridCache::State> owner;
   std::vector<ComponentSnapshot> snapshots;
   std::int32_t start = 0, end = 0;
   std::atomic<bool> consumed = false;
-};
 
-// hybrid_cache_snapshot.cpp.
-void require_usable(const HybridCache::Snapshot::Contents& contents, const std::shared_ptr<HybridCache::State>& state,
-                    const char* where);
+  std::uint64_t bytes(bool alone) const;
+};
 
 }  // namespace kvtrie

@@ -1,0 +1,34 @@
+// What every cache gives out as a snapshot: what it has of one sequence for the positions [start, end), detached from
+// that sequence. Destroying it lets go of it. Consumed by split and merge; then, or when its cache is gone, it holds
+// and counts nothing.
+//
+// What is in one is the cache's own: `Contents`, in its inside header, whose members are in cache_snapshot_contents.h.
+//
+// Threads: any. Units: positions, bytes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace kvtrie {
+
+template <class Cache>
+class CacheSnapshot {
+ public:
+  struct Contents;  // private to the cache
+  explicit CacheSnapshot(std::unique_ptr<Contents> contents);
+  ~CacheSnapshot();
+
+  std::int32_t start() const noexcept;
+  std::int32_t end() const noexcept;
+  std::uint64_t nbytes() const;         // of what it alone holds
+  std::uint64_t shared_nbytes() const;  // of what others hold too
+  const char* tier() const noexcept { return "device"; }
+  bool consumed() const noexcept;
+
+ private:
+  friend Cache;
+  std::unique_ptr<Contents> contents_;
+};
+
+}  // namespace kvtrie
