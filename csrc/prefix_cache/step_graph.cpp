@@ -68,9 +68,10 @@ Tensor StepGraphs::replay(Step& step) {
     for (std::size_t i = 0; i < step.forwards_.size(); ++i)
       holds.emplace_back(*step.cache()->caches()[i], *step.forwards_[i]);
     std::vector<RecurrentHold> state_holds;
-    for (std::size_t i = 0; i < step.state_forwards_.size(); ++i)
+    for (std::size_t i = 0; i < step.state_forwards_.size(); ++i) {
       state_holds.emplace_back(static_cast<RecurrentCache&>(*step.cache()->states()[i]),
                                recurrent(step.state_forwards_[i]));
+    }
     const std::vector<ops::StepTables> tables = tables_of(holds);
     std::vector<std::vector<ops::StateRows>> states;
     states.reserve(state_holds.size());
