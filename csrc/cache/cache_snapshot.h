@@ -2,7 +2,7 @@
 // that sequence. Destroying it lets go of it. Consumed by split and merge; then, or when its cache is gone, it holds
 // and counts nothing.
 //
-// What is in one is the cache's own: `Contents`, in its inside header, whose members are in cache_snapshot_contents.h.
+// What is in one is the cache's own, in its inside header; cache_snapshot_contents.h says what it must have.
 //
 // Threads: any. Units: positions, bytes.
 #pragma once
@@ -12,10 +12,10 @@
 
 namespace kvtrie {
 
-template <class Cache>
+template <class Cache, class ContentsOfCache>
 class CacheSnapshot {
  public:
-  struct Contents;  // private to the cache
+  using Contents = ContentsOfCache;  // private to the cache
   explicit CacheSnapshot(std::unique_ptr<Contents> contents);
   ~CacheSnapshot();
 

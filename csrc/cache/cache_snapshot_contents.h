@@ -1,6 +1,6 @@
 // The members of CacheSnapshot, for the source that instantiates it for one cache:
 //
-//     template class CacheSnapshot<CausalCache>;
+//     template class CacheSnapshot<CausalCache, CausalContents>;
 //
 // Contents of a cache have `owner` (a weak pointer to the cache's State), `start`, `end`, an atomic `consumed`, and
 // `bytes(alone)`: of what the snapshot alone holds, or of what others hold too.
@@ -14,34 +14,34 @@
 
 namespace kvtrie {
 
-template <class Cache>
-CacheSnapshot<Cache>::CacheSnapshot(std::unique_ptr<Contents> contents) : contents_(std::move(contents)) {}
+template <class Cache, class Contents>
+CacheSnapshot<Cache, Contents>::CacheSnapshot(std::unique_ptr<Contents> contents) : contents_(std::move(contents)) {}
 
-template <class Cache>
-CacheSnapshot<Cache>::~CacheSnapshot() = default;
+template <class Cache, class Contents>
+CacheSnapshot<Cache, Contents>::~CacheSnapshot() = default;
 
-template <class Cache>
-std::int32_t CacheSnapshot<Cache>::start() const noexcept {
+template <class Cache, class Contents>
+std::int32_t CacheSnapshot<Cache, Contents>::start() const noexcept {
   return contents_->start;
 }
 
-template <class Cache>
-std::int32_t CacheSnapshot<Cache>::end() const noexcept {
+template <class Cache, class Contents>
+std::int32_t CacheSnapshot<Cache, Contents>::end() const noexcept {
   return contents_->end;
 }
 
-template <class Cache>
-std::uint64_t CacheSnapshot<Cache>::nbytes() const {
+template <class Cache, class Contents>
+std::uint64_t CacheSnapshot<Cache, Contents>::nbytes() const {
   return contents_->bytes(/*alone=*/true);
 }
 
-template <class Cache>
-std::uint64_t CacheSnapshot<Cache>::shared_nbytes() const {
+template <class Cache, class Contents>
+std::uint64_t CacheSnapshot<Cache, Contents>::shared_nbytes() const {
   return contents_->bytes(/*alone=*/false);
 }
 
-template <class Cache>
-bool CacheSnapshot<Cache>::consumed() const noexcept {
+template <class Cache, class Contents>
+bool CacheSnapshot<Cache, Contents>::consumed() const noexcept {
   return contents_->consumed;
 }
 

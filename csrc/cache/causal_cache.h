@@ -69,6 +69,8 @@ class Forward {
 };
 using ForwardPtr = std::shared_ptr<Forward>;
 
+struct CausalContents;  // what is in a snapshot: private
+
 class CausalCache final : public StateCache, public std::enable_shared_from_this<CausalCache> {
  public:
   struct Options {
@@ -201,7 +203,7 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   // --- the cache by itself (docs/caches.md) ---------------------------------------------------------------------
   // An incomplete forward of start_forward that a changed sequence is in is dropped; one of begin_forward means kBusy.
   // Cells of [start, end), in a windowed cache those that were still there.
-  using Snapshot = CacheSnapshot<CausalCache>;
+  using Snapshot = CacheSnapshot<CausalCache, CausalContents>;
   using SnapshotPtr = std::shared_ptr<Snapshot>;
   // `to` is opened or replaced by [0, length) of `from`; no bytes move. from == to: truncation. REQUIRES:
   // can_resume(from, length).
@@ -252,6 +254,6 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   std::shared_ptr<State> state_;
 };
 
-extern template class CacheSnapshot<CausalCache>;  // causal_snapshot.cpp
+extern template class CacheSnapshot<CausalCache, CausalContents>;  // causal_snapshot.cpp
 
 }  // namespace kvtrie

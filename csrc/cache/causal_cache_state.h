@@ -194,13 +194,12 @@ std::uint32_t require_readable(const std::shared_ptr<CausalCache::State>& state,
                                std::int32_t layer, const char* where) KVTRIE_REQUIRES(state->mutex);
 
 // What a snapshot holds of [start, end): lists in position order, none empty, with gaps between them.
-template <>
-struct CacheSnapshot<CausalCache>::Contents {
-  Contents(const std::shared_ptr<CausalCache::State>& state, std::int32_t start_in, std::int32_t end_in,
-           bool is_private_in);
-  ~Contents();
-  Contents(const Contents&) = delete;
-  Contents& operator=(const Contents&) = delete;
+struct CausalContents {
+  CausalContents(const std::shared_ptr<CausalCache::State>& state, std::int32_t start_in, std::int32_t end_in,
+                 bool is_private_in);
+  ~CausalContents();
+  CausalContents(const CausalContents&) = delete;
+  CausalContents& operator=(const CausalContents&) = delete;
 
   std::weak_ptr<CausalCache::State> owner;
   std::vector<SpanList> held;

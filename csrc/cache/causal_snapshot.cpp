@@ -12,21 +12,21 @@ using SnapshotPtr = CausalCache::SnapshotPtr;
 
 // ---- contents -----------------------------------------------------------------------------------------------------
 
-Snapshot::Contents::Contents(const std::shared_ptr<CausalCache::State>& state, std::int32_t start_in,
-                             std::int32_t end_in, bool is_private_in)
+CausalContents::CausalContents(const std::shared_ptr<CausalCache::State>& state, std::int32_t start_in,
+                               std::int32_t end_in, bool is_private_in)
     : owner(state), start(start_in), end(end_in), is_private(is_private_in) {
   const MutexLock lock(state->registry);
   state->snapshots.insert(this);
 }
 
-Snapshot::Contents::~Contents() {
+CausalContents::~CausalContents() {
   const auto state = owner.lock();
   if (!state) return;
   const MutexLock lock(state->registry);
   state->snapshots.erase(this);
 }
 
-std::uint64_t Snapshot::Contents::bytes(bool alone) const {
+std::uint64_t CausalContents::bytes(bool alone) const {
   const auto state = owner.lock();
   if (!state) return 0;
   const MutexLock lock(state->mutex);
@@ -36,13 +36,13 @@ std::uint64_t Snapshot::Contents::bytes(bool alone) const {
   return (alone ? own : cells - own) * state->shape.bytes_per_cell();
 }
 
-CellSpans Snapshot::Contents::spans() const {
+CellSpans CausalContents::spans() const {
   CellSpans spans;
   for (const SpanList& list : held) spans.insert(spans.end(), list.spans().begin(), list.spans().end());
   return spans;
 }
 
-std::int32_t Snapshot::Contents::held_from(std::int32_t position) const noexcept {
+std::int32_t CausalContents::held_from(std::int32_t position) const noexcept {
   for (const SpanList& list : held) {
     if (list.begin_position() < position && position <= list.end_position()) return list.begin_position();
   }
@@ -241,6 +241,6 @@ std::vector<SnapshotPtr> CausalCache::take_snapshots(SequenceId id) {
   return captured;
 }
 
-template class CacheSnapshot<CausalCache>;
+template class CacheSnapshot<CausalCache, CausalContents>;
 
 }  // namespace kvtrie

@@ -57,6 +57,8 @@ class StateForward final : public PointForward {
 };
 using StateForwardPtr = std::shared_ptr<StateForward>;
 
+struct RecurrentContents;  // what is in a snapshot: private
+
 class RecurrentCache final : public PointCache, public std::enable_shared_from_this<RecurrentCache> {
  public:
   static std::shared_ptr<RecurrentCache> create(std::unique_ptr<StateStore> store, std::vector<std::int32_t> layers);
@@ -134,7 +136,7 @@ class RecurrentCache final : public PointCache, public std::enable_shared_from_t
   // --- the cache by itself (docs/caches.md) ---------------------------------------------------------------------
   // An incomplete forward of start_forward that a changed sequence is in is dropped (stand_at and prepare_snapshots
   // are changes, too); one of begin_forward means kBusy.
-  using Snapshot = CacheSnapshot<RecurrentCache>;  // the slot of the state at `end`
+  using Snapshot = CacheSnapshot<RecurrentCache, RecurrentContents>;  // the slot of the state at `end`
   using SnapshotPtr = std::shared_ptr<Snapshot>;
   void copy_prefix(SequenceId from, SequenceId to, std::int32_t length);  // kNotRestorable unless 0 or the length
   // To the end from `begin`: only everything, or nothing, else kNotRestorable. In the middle: kNotSupported.
@@ -168,6 +170,6 @@ class RecurrentCache final : public PointCache, public std::enable_shared_from_t
   std::shared_ptr<State> state_;
 };
 
-extern template class CacheSnapshot<RecurrentCache>;  // recurrent_snapshot.cpp
+extern template class CacheSnapshot<RecurrentCache, RecurrentContents>;  // recurrent_snapshot.cpp
 
 }  // namespace kvtrie

@@ -117,8 +117,7 @@ struct StateForward::State {
   std::vector<ops::StateRows> rows_of_sequences() const;  // while open
 };
 
-template <>
-struct CacheSnapshot<RecurrentCache>::Contents {
+struct RecurrentContents {
   std::weak_ptr<RecurrentCache::State> owner;
   SlotRef slot;
   std::int32_t start = 0, end = 0;

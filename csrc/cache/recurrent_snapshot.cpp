@@ -30,7 +30,7 @@ SnapshotPtr take_over(Snapshot::Contents& from, std::int32_t start) {
 }  // namespace
 
 // Of the slot if it has one holder, or if it has several.
-std::uint64_t Snapshot::Contents::bytes(bool alone) const {
+std::uint64_t RecurrentContents::bytes(bool alone) const {
   const auto state = owner.lock();
   if (!state) return 0;
   const MutexLock lock(state->mutex);
@@ -177,6 +177,6 @@ bool RecurrentCache::busy(SequenceId id) const {
   return !state_->current || state_->current->state_.get() != sequence->forward;
 }
 
-template class CacheSnapshot<RecurrentCache>;
+template class CacheSnapshot<RecurrentCache, RecurrentContents>;
 
 }  // namespace kvtrie

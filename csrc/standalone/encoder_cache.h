@@ -66,6 +66,8 @@ class EncoderForward {
 };
 using EncoderForwardPtr = std::shared_ptr<EncoderForward>;
 
+struct EncoderContents;  // what is in a snapshot: private
+
 class EncoderCache : public std::enable_shared_from_this<EncoderCache> {
  public:
   // `layers`: the model's own numbers, as many as the store has.
@@ -107,7 +109,7 @@ class EncoderCache : public std::enable_shared_from_this<EncoderCache> {
 
   // --- editing (docs/caches.md) ---------------------------------------------------------------------------------
   // The forward that a changed sequence is in ends first, as in start_forward.
-  using Snapshot = CacheSnapshot<EncoderCache>;  // the cells of the item that stands there, if any
+  using Snapshot = CacheSnapshot<EncoderCache, EncoderContents>;  // the cells of the item that stands there, if any
   using SnapshotPtr = std::shared_ptr<Snapshot>;
   // `to` becomes the first `length` tokens of `from`, with its item when that stands below; no bytes move.
   void copy_prefix(SequenceId from, SequenceId to, std::int32_t length);
@@ -143,6 +145,6 @@ class EncoderCache : public std::enable_shared_from_this<EncoderCache> {
   std::shared_ptr<State> state_;
 };
 
-extern template class CacheSnapshot<EncoderCache>;  // encoder_cache_snapshot.cpp
+extern template class CacheSnapshot<EncoderCache, EncoderContents>;  // encoder_cache_snapshot.cpp
 
 }  // namespace kvtrie

@@ -53,7 +53,7 @@ Restoring plan_restore(std::int32_t length, const Contents* contents, std::int32
 
 }  // namespace
 
-std::uint64_t Snapshot::Contents::bytes(bool alone) const {
+std::uint64_t EncoderContents::bytes(bool alone) const {
   const auto state = owner.lock();
   if (!state) return 0;
   const MutexLock lock(state->mutex);
@@ -181,6 +181,6 @@ std::vector<SnapshotPtr> EncoderCache::take_snapshots(SequenceId id) {
   return captured;
 }
 
-template class CacheSnapshot<EncoderCache>;
+template class CacheSnapshot<EncoderCache, EncoderContents>;
 
 }  // namespace kvtrie

@@ -132,8 +132,7 @@ void claim_items(EncoderCache::State& state, EncoderForward::State& forward, std
                  const char* where) KVTRIE_REQUIRES(state.mutex);
 
 // What a snapshot holds of [start, end).
-template <>
-struct CacheSnapshot<EncoderCache>::Contents {
+struct EncoderContents {
   std::weak_ptr<EncoderCache::State> owner;
   SpanList cells;  // of the item, labelled from 0; empty: none stands there
   std::int32_t position = 0, start = 0, end = 0;

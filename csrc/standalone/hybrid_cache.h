@@ -40,6 +40,8 @@
 
 namespace kvtrie {
 
+struct HybridContents;  // what is in a snapshot: private
+
 class HybridCache : public std::enable_shared_from_this<HybridCache> {
  public:
   using Component =
@@ -84,7 +86,7 @@ class HybridCache : public std::enable_shared_from_this<HybridCache> {
   std::vector<std::int32_t> row_starts(std::optional<std::int32_t> layer = std::nullopt) const;
 
   // --- editing (docs/caches.md) ---------------------------------------------------------------------------------
-  using Snapshot = CacheSnapshot<HybridCache>;  // of every component
+  using Snapshot = CacheSnapshot<HybridCache, HybridContents>;  // of every component
   using SnapshotPtr = std::shared_ptr<Snapshot>;
   bool can_resume(SequenceId id, std::int32_t position) const;
   void copy_prefix(SequenceId from, SequenceId to, std::int32_t length);  // an unknown `from` is an empty one
@@ -113,6 +115,6 @@ class HybridCache : public std::enable_shared_from_this<HybridCache> {
   std::shared_ptr<State> state_;
 };
 
-extern template class CacheSnapshot<HybridCache>;  // hybrid_cache_snapshot.cpp
+extern template class CacheSnapshot<HybridCache, HybridContents>;  // hybrid_cache_snapshot.cpp
 
 }  // namespace kvtrie

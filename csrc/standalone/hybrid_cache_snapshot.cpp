@@ -49,7 +49,7 @@ SnapshotPtr take_over(const std::shared_ptr<HybridCache::State>& state, Contents
 
 }  // namespace
 
-std::uint64_t Contents::bytes(bool alone) const {
+std::uint64_t HybridContents::bytes(bool alone) const {
   const auto state = owner.lock();
   if (!state) return 0;
   const MutexLock lock(state->mutex);
@@ -165,6 +165,6 @@ std::vector<SnapshotPtr> HybridCache::take_snapshots(SequenceId id) {
   return taken;
 }
 
-template class CacheSnapshot<HybridCache>;
+template class CacheSnapshot<HybridCache, HybridContents>;
 
 }  // namespace kvtrie

@@ -84,8 +84,7 @@ struct HybridCache::State {
 };
 
 // snapshots[i] is the i-th component's; null where it holds nothing of [start, end).
-template <>
-struct CacheSnapshot<HybridCache>::Contents {
+struct HybridContents {
   std::weak_ptr<HybridCache::State> owner;
   std::vector<ComponentSnapshot> snapshots;
   std::int32_t start = 0, end = 0;
