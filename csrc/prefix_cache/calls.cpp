@@ -54,7 +54,7 @@ Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state) {
   state.now = std::max(state.now, now);
   if (!state.arrivals.empty()) state.reap_arrivals();
   if (state.now >= state.next_expiry() && !state.closed) state.expire();
-  if (state.disk != nullptr) state.write_again_after_a_while();
+  if (state.lower.disk() != nullptr) state.write_again_after_a_while();
 }
 
 Entry::~Entry() {
@@ -64,7 +64,7 @@ Entry::~Entry() {
   }
   std::vector<BlobPtr> sealing;
   sealing.swap(state_.unsealed);
-  const std::shared_ptr<DiskTier> disk = state_.disk;
+  const std::shared_ptr<DiskTier> disk = state_.lower.disk();
   lock_.unlock();
   for (const BlobPtr& blob : sealing) blob->seal();
   if (disk != nullptr && disk->doomed_bytes() > 0) disk->sweep();
@@ -123,10 +123,10 @@ void PrefixCacheState::take_apart(Entry& entry) noexcept {
     if (writer != nullptr) writer->drain();
     if (exchange != nullptr && !exchange->on_own_thread()) exchange->drain();
   }
-  if (disk != nullptr) disk->keep_files();
+  if (lower.disk() != nullptr) lower.disk()->keep_files();
   remove_all();
   for (StateCache* cache : all_caches) cache->detach();
-  disk = nullptr;  // another cache may open the folder
+  lower.close_disk();  // another cache may open the folder
 }
 
 void PrefixCacheState::remove_all() noexcept {

@@ -1,6 +1,5 @@
 // The check of every invariant.
 #include <algorithm>
-#include <map>
 
 #include "base/error.h"
 #include "prefix_cache/prefix_cache_state.h"
@@ -155,29 +154,8 @@ void PrefixCacheState::check_session(const Session& session, Findings& findings)
   }
 }
 
-// Bytes of the lower tiers, counted anew. While something is on its way more may be used than nodes have.
+// While something is on its way more bytes may be used than nodes have.
 void PrefixCacheState::check_budgets(Findings& findings) const {
-  std::map<const void*, std::uint64_t> memory, files;
-  trie.visit([&](const Node& node) {
-    if (node.is_root()) return;
-    state_of(&node).visit_blobs([&](const BlobPtr& blob) {
-      if (const HostMemoryPtr bytes = blob->memory()) memory[bytes.get()] = bytes->bytes();
-      const auto file = std::dynamic_pointer_cast<DiskFile>(blob->source());
-      if (file != nullptr) files[file.get()] = file->bytes();
-    });
-  });
-  const auto compare = [&](const char* what, const std::map<const void*, std::uint64_t>& found, std::uint64_t used,
-                           std::uint64_t cap, bool quiet) {
-    std::uint64_t counted = 0;
-    for (const auto& [object, bytes] : found) counted += bytes;
-    if (used > cap || counted > used || (quiet && counted != used))
-      findings.push_back(cat(what, " bytes: counted ", counted, ", kept ", used, ", cap ", cap));
-  };
-  const auto sound = [&](const char* what, const ByteBudget& budget) {
-    if (budget.violations() > 0) findings.push_back(cat(what, " budget: ", budget.violations(), " violations"));
-  };
-  if (host != nullptr) sound("host", *host);
-  if (disk != nullptr) sound("disk", disk->budget());
   for (std::size_t i = 0; i < caches.size(); ++i) {
     const CausalCache::Usage usage = caches[i]->usage();
     if (usage.held > usage.limit)
@@ -185,9 +163,7 @@ void PrefixCacheState::check_budgets(Findings& findings) const {
   }
   const bool written = (writer == nullptr || writer->pending_jobs() == 0) && (exchange == nullptr || exchange->quiet());
   const bool quiet = arrivals.empty() && unsealed.empty() && leases.holds().empty() && staging_calls == 0 && written;
-  if (host != nullptr) compare("host", memory, host->used(), host->cap(), quiet);
-  if (disk != nullptr)
-    compare("disk", files, disk->budget().used() - disk->doomed_bytes(), disk->budget().cap(), quiet);
+  lower.check(findings, quiet);
 }
 
 std::vector<std::string> PrefixCacheState::check() const {

@@ -69,6 +69,20 @@ std::uint64_t PrefixCacheState::remove_subtree(Node* node, bool tidy) {
   return bytes;
 }
 
+bool PrefixCacheState::remove_unlocked(Node* top) {
+  mutex.assert_held();  // as LowerTiers says
+  if (subtree_is_locked(top)) return false;
+  remove_subtree(top, /*tidy=*/false);  // a join could swallow the node that is being paged out
+  return true;
+}
+
+void PrefixCacheState::forget_point(Node* node) {
+  mutex.assert_held();
+  drop_point(node, /*tidy=*/false);
+}
+
+std::uint64_t PrefixCacheState::bytes_under_way() const { return writer == nullptr ? 0 : writer->pending_bytes(); }
+
 void PrefixCacheState::take_off_marks(Node* top) {
   const auto below = [&](Node* node) {
     for (; node != nullptr; node = node->parent()) {

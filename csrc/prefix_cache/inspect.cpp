@@ -20,7 +20,7 @@ PrefixCacheStats PrefixCacheState::stats() const {
   stats.nodes = trie.size();
   stats.tokens = trie.token_count();
   stats.device_tokens = places.device_tokens();
-  if (disk != nullptr) {
+  if (const DiskTier* disk = lower.disk().get(); disk != nullptr) {
     trie.visit([&](const Node& node) KVTRIE_REQUIRES(mutex) {
       if (!node.is_root() && tier_of(state_of(&node)) == Tier::kDisk) stats.disk_tokens += state_of(&node).length();
     });
@@ -45,7 +45,7 @@ PrefixCacheStats PrefixCacheState::stats() const {
     stats.store = exchange->stats();
     stats.host_cap_bytes += exchange->room();
   }
-  if (disk != nullptr) {
+  if (const DiskTier* disk = lower.disk().get(); disk != nullptr) {
     stats.disk = disk->stats();
     stats.pending_writes = writer->pending_jobs();
     stats.pending_bytes = writer->pending_bytes();

@@ -11,7 +11,6 @@
 // The disk comes first, then the host, then the pools: what leaves a pool finds the host's new cap in force.
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <span>
 #include <thread>
 
@@ -56,7 +55,7 @@ Caps PrefixCacheState::caps() const {
   Caps caps;
   for (const StateCache* cache : all_caches) caps.units.push_back(cache->limit());
   if (host != nullptr) caps.host = host->cap();
-  if (disk != nullptr) caps.disk = disk->budget().cap();
+  if (lower.disk() != nullptr) caps.disk = lower.disk()->budget().cap();
   return caps;
 }
 
@@ -68,7 +67,7 @@ Caps PrefixCacheState::caps_for(const Limits& limits) const {
   if (limits.host_bytes) {
     if (host == nullptr)
       fail(ErrorKind::kNotSupported, kSetLimits, "host_bytes: there is no host tier (host_bytes is 0)");
-    require(*limits.host_bytes > 0 || disk == nullptr, kSetLimits,
+    require(*limits.host_bytes > 0 || lower.disk() == nullptr, kSetLimits,
             "host_bytes: got 0, allowed 1 or more with a disk tier: bytes pass through it");
     const std::uint64_t aside = exchange == nullptr ? 0 : exchange->room();
     require(*limits.host_bytes >= aside, kSetLimits, "host_bytes: got ", *limits.host_bytes, ", allowed ", aside,
@@ -76,51 +75,14 @@ Caps PrefixCacheState::caps_for(const Limits& limits) const {
     result.host = *limits.host_bytes - aside;
   }
   if (limits.disk_bytes) {
-    if (disk == nullptr) fail(ErrorKind::kNotSupported, kSetLimits, "disk_bytes: there is no disk tier (disk is None)");
+    if (lower.disk() == nullptr)
+      fail(ErrorKind::kNotSupported, kSetLimits, "disk_bytes: there is no disk tier (disk is None)");
     result.disk = *limits.disk_bytes;
   }
   return result;
 }
 
-// ---- what may not go ----------------------------------------------------------------------------------------------
-
-// A pinned node that is not on the device and has memory that is in no file keeps all its memory (leave_host).
-std::uint64_t PrefixCacheState::pinned_host_bytes() const {
-  std::map<const void*, std::uint64_t> kept;
-  for (const Pin& pin : leases.pins()) {
-    for (Node* node : pin.path) {
-      const NodeState& state = state_of(node);
-      bool only_here = false;
-      state.visit_blobs([&](const BlobPtr& blob) { only_here = only_here || (blob->in_memory() && !blob->saved()); });
-      if (state.on_device() || !only_here) continue;
-      state.visit_blobs([&](const BlobPtr& blob) {
-        if (const HostMemoryPtr memory = blob->memory()) kept[memory.get()] = memory->bytes();
-      });
-    }
-  }
-  std::uint64_t bytes = 0;
-  for (const auto& [memory, size] : kept) bytes += size;
-  return bytes;
-}
-
-std::uint64_t PrefixCacheState::pinned_disk_bytes() const {
-  std::map<const void*, std::uint64_t> kept;
-  for (const Pin& pin : leases.pins()) {
-    bool below = false;  // something at or below this node stays in its file
-    for (Node* node : pin.path) {
-      if (!node->in_order(kDiskOrder)) continue;
-      below = below || !state_of(node).on_device();
-      if (!below) continue;
-      state_of(node).visit_blobs([&](const BlobPtr& blob) {
-        const auto file = std::dynamic_pointer_cast<DiskFile>(blob->source());
-        if (file != nullptr) kept[file.get()] = file->bytes();
-      });
-    }
-  }
-  std::uint64_t bytes = 0;
-  for (const auto& [file, size] : kept) bytes += size;
-  return bytes;
-}
+// ---- making it so -------------------------------------------------------------------------------------------------
 
 Needs PrefixCacheState::needs_for(const Caps& wanted) const {
   Needs needs = no_needs();
@@ -133,91 +95,29 @@ Needs PrefixCacheState::needs_for(const Caps& wanted) const {
 
 void PrefixCacheState::require_reachable(const Caps& wanted) {
   if (host != nullptr && wanted.host < host->used()) {
-    const std::uint64_t kept = pinned_host_bytes();
+    const std::uint64_t kept = lower.pinned_host_bytes();
     if (kept > wanted.host) refuse("host_bytes", wanted.host, kept);
   }
-  if (disk != nullptr && wanted.disk < disk->budget().used()) {
-    const std::uint64_t kept = pinned_disk_bytes();
+  if (lower.disk() != nullptr && wanted.disk < lower.disk()->budget().used()) {
+    const std::uint64_t kept = lower.pinned_disk_bytes();
     if (kept > wanted.disk) refuse("disk_bytes", wanted.disk, kept);
   }
   require_room(needs_for(wanted));
 }
 
-// ---- making it so -------------------------------------------------------------------------------------------------
-
 bool PrefixCacheState::at_rest() const {
   if (!arrivals.empty() || !unsealed.empty() || !leases.holds().empty()) return false;
   if (writer != nullptr && writer->pending_jobs() > 0) return false;
-  if (host == nullptr) return true;
-  std::map<const void*, std::uint64_t> memory;
-  trie.visit([&](const Node& node) {
-    if (node.is_root()) return;
-    state_of(&node).visit_blobs([&](const BlobPtr& blob) {
-      if (const HostMemoryPtr bytes = blob->memory()) memory[bytes.get()] = bytes->bytes();
-    });
-  });
-  std::uint64_t counted = 0;
-  for (const auto& [object, bytes] : memory) counted += bytes;
-  return counted == host->used();  // else another call still checks or reads bytes that nobody knows any more
-}
-
-// Memory of pinned nodes whose bytes are in files, too: in no victim order, but let go of at no loss.
-bool PrefixCacheState::let_go_of_saved_memory() {
-  bool any = false;
-  for (const Pin& pin : leases.pins()) {
-    for (Node* node : pin.path) {
-      if (!state_of(node).on_device() && node->in_order(kHostOrder)) any = leave_host(node, /*may_lose=*/false) || any;
-    }
-  }
-  return any;
-}
-
-void PrefixCacheState::lower_host_cap(std::uint64_t cap) {
-  while (host->used() > cap && !make_host_room(host->cap() - cap, /*may_lose=*/true)) {
-    if (let_go_of_saved_memory()) continue;
-    Node* marked = points.oldest_user();
-    if (marked == nullptr) refuse("host_bytes", cap, host->used());
-    points.take_off_user(marked);
-  }
-  if (!host->set_cap(cap)) refuse("host_bytes", cap, host->used());
-}
-
-bool PrefixCacheState::let_go_of_live_files() {
-  std::vector<Node*> nodes;  // parents before their children
-  trie.visit([&](Node& node) {
-    if (!node.is_root() && node.in_order(kDiskOrder)) nodes.push_back(&node);
-  });
-  const auto is_last = [](const Node* node) {
-    for (Node* child = node->first_child(); child != nullptr; child = child->next_sibling()) {
-      if (child->in_order(kDiskOrder)) return false;
-    }
-    return true;
-  };
-  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
-    if (state_of(*node).on_device() && is_last(*node)) return leave_disk(*node);
-  }
-  return false;
-}
-
-void PrefixCacheState::lower_disk_cap(std::uint64_t cap) {
-  const auto kept = [&]() KVTRIE_REQUIRES(mutex) { return disk->budget().used() - disk->doomed_bytes(); };
-  while (kept() > cap) {
-    Node* victim = trie.victim(kDiskOrder);
-    if (victim != nullptr && leave_disk(victim)) continue;
-    if (let_go_of_live_files()) continue;
-    Node* marked = points.oldest_user();
-    if (marked == nullptr) break;
-    points.take_off_user(marked);
-  }
-  disk->sweep();
-  if (!disk->budget().set_cap(cap)) refuse("disk_bytes", cap, disk->budget().used());
+  // Else another call still checks or reads bytes that nobody knows any more.
+  return host == nullptr || lower.bytes_in_memory() == host->used();
 }
 
 void PrefixCacheState::change_caps(const Caps& wanted) {
-  if (host != nullptr && wanted.host > host->cap() && !host->set_cap(wanted.host))
+  if (host != nullptr && wanted.host > host->cap() && !lower.set_host_cap(wanted.host))
     refuse("host_bytes", wanted.host, host->used());
-  if (disk != nullptr) lower_disk_cap(wanted.disk);
-  if (host != nullptr) lower_host_cap(wanted.host);
+  if (lower.disk() != nullptr && !lower.lower_disk_cap(wanted.disk))
+    refuse("disk_bytes", wanted.disk, lower.disk()->budget().used());
+  if (host != nullptr && !lower.lower_host_cap(wanted.host)) refuse("host_bytes", wanted.host, host->used());
   make_room(needs_for(wanted));
   for (std::size_t i = 0; i < all_caches.size(); ++i) {
     StateCache& cache = *all_caches[i];
@@ -233,8 +133,8 @@ void PrefixCacheState::apply(const Caps& wanted) {
   try {
     change_caps(wanted);
   } catch (...) {
-    if (host != nullptr) static_cast<void>(host->set_cap(before.host));
-    if (disk != nullptr) static_cast<void>(disk->budget().set_cap(before.disk));
+    if (host != nullptr) static_cast<void>(lower.set_host_cap(before.host));
+    if (lower.disk() != nullptr) static_cast<void>(lower.set_disk_cap(before.disk));
     for (std::size_t i = 0; i < all_caches.size(); ++i) static_cast<void>(all_caches[i]->set_limit(before.units[i]));
     throw;
   }
@@ -253,7 +153,7 @@ void PrefixCache::set_limits(const Limits& limits) {
       const Caps wanted = state_->caps_for(limits);
       state_->require_reachable(wanted);
       const bool shrinks = (state_->host != nullptr && wanted.host < state_->host->used()) ||
-                           (state_->disk != nullptr && wanted.disk < state_->disk->budget().used());
+                           (state_->lower.disk() != nullptr && wanted.disk < state_->lower.disk()->budget().used());
       if (!shrinks || state_->at_rest()) return state_->apply(wanted);
       if (attempt == kAttempts) fail(ErrorKind::kBusy, kSetLimits, "state is on its way between the tiers: try again");
       state_->wait_for_host(entry);

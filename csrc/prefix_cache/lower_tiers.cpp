@@ -1,20 +1,49 @@
-// Room in the lower tiers: which copies go, and which nodes with them.
-//
-// A node is a member of the host's order while it has bytes in memory, and of the disk's while it has some in files,
-// wherever else it is. A copy that is also somewhere nearer or safer goes alone; where it is the last one, the node
-// goes with it, and what is below it. Memory whose bytes are in a file, too, is let go of at no loss.
-//
-// What is saved has all above it saved as well (saving.cpp), and goes leaf first. So whatever the disk holds can be
-// reached from the root, today and after a restart.
+#include "prefix_cache/lower_tiers.h"
+
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/error.h"
-#include "prefix_cache/prefix_cache_state.h"
+#include "prefix_cache/plan_types.h"
 
 namespace kvtrie {
+namespace {
 
-Tier PrefixCacheState::tier_of(const NodeState& state) const {
+// Bytes of memories or files, each once.
+class Counted {
+ public:
+  void add_memory(const Blob& blob) {
+    if (const HostMemoryPtr memory = blob.memory()) bytes_[memory.get()] = memory->bytes();
+  }
+  void add_file(const Blob& blob) {
+    const auto file = std::dynamic_pointer_cast<DiskFile>(blob.source());
+    if (file != nullptr) bytes_[file.get()] = file->bytes();
+  }
+  std::uint64_t sum() const {
+    std::uint64_t bytes = 0;
+    for (const auto& [object, size] : bytes_) bytes += size;
+    return bytes;
+  }
+
+ private:
+  std::map<const void*, std::uint64_t> bytes_;
+};
+
+bool is_in_memory_only(const BlobPtr& blob) { return blob->in_memory() && !blob->saved(); }
+
+bool is_at_or_above(const Node* node, const Node* below) {
+  for (; below != nullptr; below = below->parent()) {
+    if (below == node) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+// ---- where state is -----------------------------------------------------------------------------------------------
+
+Tier tier_of(const NodeState& state) {
   if (state.on_device()) return Tier::kDevice;
   Tier lowest = Tier::kHost;
   state.visit_blobs([&](const BlobPtr& blob) {
@@ -23,13 +52,14 @@ Tier PrefixCacheState::tier_of(const NodeState& state) const {
   return lowest;
 }
 
-Tier PrefixCacheState::tier_of(const RestorePoint& point) const {
+Tier tier_of(const RestorePoint& point) {
   const bool all = std::all_of(point.copies.begin(), point.copies.end(),
                                [](const BlobSlice& copy) { return copy.blob == nullptr || copy.blob->in_memory(); });
   return point.on_device ? Tier::kDevice : all ? Tier::kHost : Tier::kDisk;
 }
 
-Tier PrefixCacheState::tier_of(const Fetch& fetch) const {
+// Of a restore point only what caches of states have: its windows are among the others.
+Tier tier_of(const Fetch& fetch) {
   Tier lowest = fetch.empty() ? Tier::kDevice : Tier::kHost;
   const auto look = [&](const BlobPtr& blob) {
     if (blob != nullptr && !blob->in_memory()) lowest = Tier::kDisk;
@@ -42,70 +72,71 @@ Tier PrefixCacheState::tier_of(const Fetch& fetch) const {
   for (const auto& windows : fetch.windows) {
     for (const WindowSource& source : windows) look(source.slice->blob);
   }
-  if (fetch.point != nullptr) {
-    for (const BlobSlice& copy : states_among(state_of(fetch.point).point().copies)) look(copy.blob);
-  }
+  if (fetch.point == nullptr) return lowest;
+  const NodeState& state = state_of(fetch.point);
+  const std::vector<BlobSlice>& copies = state.point().copies;
+  for (std::size_t i = state.held.size(); i < copies.size(); ++i) look(copies[i].blob);
   return lowest;
 }
 
 // ---- host ---------------------------------------------------------------------------------------------------------
 
 // What is on its way, to a file or to the device, cannot be hurried: where that alone is too much, nothing is evicted.
-bool PrefixCacheState::make_host_room(std::uint64_t bytes, bool may_lose) {
-  const std::uint64_t in_transit = writer == nullptr ? 0 : writer->pending_bytes();
-  if (bytes > host->cap() || bytes > host->cap() - std::min(in_transit, host->cap())) return false;
-  while (!host->fits(bytes)) {
-    Node* victim = trie.victim(kHostOrder);
-    if (victim == nullptr) return let_go_of_locked_copies(may_lose) && host->fits(bytes);
+bool LowerTiers::make_host_room(std::uint64_t bytes, bool may_lose) {
+  const std::uint64_t in_transit = tree_.bytes_under_way();
+  if (bytes > host_->cap() || bytes > host_->cap() - std::min(in_transit, host_->cap())) return false;
+  while (!host_->fits(bytes)) {
+    Node* victim = trie_.victim(kHostOrder);
+    if (victim == nullptr) return let_go_of_locked_copies(may_lose) && host_->fits(bytes);
     if (!leave_host(victim, may_lose)) return false;
   }
   return true;
 }
 
 // The node has nothing in host memory afterwards. False: it would lose what it has nowhere else.
-bool PrefixCacheState::leave_host(Node* node, bool may_lose) {
+bool LowerTiers::leave_host(Node* node, bool may_lose) {
   NodeState& state = state_of(node);
   bool last_copy = false;
-  state.visit_blobs([&](const BlobPtr& blob) { last_copy = last_copy || (blob->in_memory() && !blob->saved()); });
+  state.visit_blobs([&](const BlobPtr& blob) { last_copy = last_copy || is_in_memory_only(blob); });
   if (last_copy && !may_lose) return false;
-  if (last_copy && !state.on_device()) {
-    if (subtree_is_locked(node)) return false;
-    remove_subtree(node, /*tidy=*/false);  // a join could swallow the node that is being paged out
-    return true;
-  }
-  drop_slices(node, [](const BlobPtr& blob) { return blob->in_memory() && !blob->saved(); });
+  if (last_copy && !state.on_device()) return tree_.remove_unlocked(node);
+  drop_slices(node, is_in_memory_only);
   state.visit_blobs([](const BlobPtr& blob) {
     if (blob->in_memory()) blob->drop_memory();
   });
-  places.settle(node);
+  places_.settle(node);
   return true;
 }
 
-std::uint64_t PrefixCacheState::leave_host_for_disk(Node* node) {
-  if (state_of(node).on_device() || !is_saved(node)) return 0;
+// A node outside the device whose blobs are all in files has nothing else.
+std::uint64_t LowerTiers::leave_host_for_disk(Node* node) {
+  if (state_of(node).on_device()) return 0;
   std::uint64_t bytes = 0;
-  state_of(node).visit_blobs([&](const BlobPtr& blob) { bytes += blob->in_memory() ? blob->bytes() : 0; });
-  return leave_host(node, /*may_lose=*/false) ? bytes : 0;
+  bool saved = true;
+  state_of(node).visit_blobs([&](const BlobPtr& blob) {
+    saved = saved && blob->saved();
+    bytes += blob->in_memory() ? blob->bytes() : 0;
+  });
+  return saved && leave_host(node, /*may_lose=*/false) ? bytes : 0;
 }
 
-// Slices and the point's copy whose blob is one of those `which` go.
-void PrefixCacheState::drop_slices(Node* node, const std::function<bool(const BlobPtr&)>& which) {
+void LowerTiers::drop_slices(Node* node, const std::function<bool(const BlobPtr&)>& which) {
   NodeState& state = state_of(node);
   for (Held& held : state.held) std::erase_if(held.slices, [&](const BlobSlice& each) { return which(each.blob); });
   const RestorePoint& point = state.point();
   const bool of_point = std::any_of(point.copies.begin(), point.copies.end(),
                                     [&](const BlobSlice& each) { return each.blob != nullptr && which(each.blob); });
   if (!of_point) return;
-  point.on_device ? points.drop_copies(node) : drop_point(node, /*tidy=*/false);
+  point.on_device ? points_.drop_copies(node) : tree_.forget_point(node);
 }
 
 // Nodes that sessions stand on, and all above them, are in no victim order: their copies go when nothing else is left,
 // but for those that a page-in is after.
-bool PrefixCacheState::let_go_of_locked_copies(bool may_lose) {
+bool LowerTiers::let_go_of_locked_copies(bool may_lose) {
   std::set<const Node*> wanted;
-  for (const Lease& hold : leases.holds()) wanted.insert(hold.path.begin(), hold.path.end());
+  for (const Lease& hold : leases_.holds()) wanted.insert(hold.path.begin(), hold.path.end());
   std::vector<Node*> with_copies;
-  trie.visit([&](Node& node) {
+  trie_.visit([&](Node& node) {
     if (!node.is_root() && state_of(&node).on_device() && node.in_order(kHostOrder) && wanted.count(&node) == 0)
       with_copies.push_back(&node);
   });
@@ -114,44 +145,151 @@ bool PrefixCacheState::let_go_of_locked_copies(bool may_lose) {
   return any;
 }
 
+std::uint64_t LowerTiers::bytes_in_memory() const {
+  Counted memory;
+  trie_.visit([&](const Node& node) {
+    if (!node.is_root()) state_of(&node).visit_blobs([&](const BlobPtr& blob) { memory.add_memory(*blob); });
+  });
+  return memory.sum();
+}
+
 // ---- disk ---------------------------------------------------------------------------------------------------------
 
-bool PrefixCacheState::make_disk_room(std::uint64_t bytes, const Node* below) {
-  if (bytes > disk->budget().cap()) return false;
-  while (!disk->reserve(bytes)) {
-    Node* victim = trie.victim(kDiskOrder);
-    const auto on_path = [&] {
-      for (const Node* node = below; node != nullptr; node = node->parent()) {
-        if (node == victim) return true;
-      }
-      return false;
-    };
-    if (victim == nullptr || on_path() || !disk->writing() || !leave_disk(victim)) return false;
+bool LowerTiers::make_disk_room(std::uint64_t bytes, const Node* below) {
+  if (bytes > disk_->budget().cap()) return false;
+  while (!disk_->reserve(bytes)) {
+    Node* victim = trie_.victim(kDiskOrder);
+    if (victim == nullptr || is_at_or_above(victim, below) || !disk_->writing() || !leave_disk(victim)) return false;
   }
   return true;
 }
 
-// The node has nothing in files afterwards. False: it is in use, or on its way there, which cannot be hurried.
-bool PrefixCacheState::leave_disk(Node* node) {
+bool LowerTiers::is_under_way(const NodeState& state) const {
+  bool under_way = false;
+  state.visit_blobs([&](const BlobPtr& blob) { under_way = under_way || places_.is_being_written(blob); });
+  return under_way;
+}
+
+// The node has nothing in files afterwards. False: it is in use, or on its way there.
+bool LowerTiers::leave_disk(Node* node) {
   NodeState& state = state_of(node);
-  bool last_copy = false, under_way = false;
-  state.visit_blobs([&](const BlobPtr& blob)
-                        KVTRIE_REQUIRES(mutex) { under_way = under_way || places.is_being_written(blob); });
-  if (under_way) return false;
+  if (is_under_way(state)) return false;
+  bool last_copy = false;
   state.visit_blobs([&](const BlobPtr& blob) {
     if (!blob->saved()) return;
     const bool alone = blob->in_memory() && blob.use_count() == 1;
     if (alone) blob->forget_saved();
     last_copy = last_copy || !alone;
   });
-  if (last_copy && !state.on_device()) {
-    if (subtree_is_locked(node)) return false;
-    remove_subtree(node, /*tidy=*/false);
-    return true;
-  }
+  if (last_copy && !state.on_device()) return tree_.remove_unlocked(node);
   drop_slices(node, [](const BlobPtr& blob) { return blob->saved(); });
-  places.settle(node);
+  places_.settle(node);
   return true;
+}
+
+// ---- caps ---------------------------------------------------------------------------------------------------------
+
+// A pinned node that is not on the device and has memory that is in no file keeps all its memory (leave_host).
+std::uint64_t LowerTiers::pinned_host_bytes() const {
+  Counted kept;
+  for (const Pin& pin : leases_.pins()) {
+    for (const Node* node : pin.path) {
+      const NodeState& state = state_of(node);
+      bool only_here = false;
+      state.visit_blobs([&](const BlobPtr& blob) { only_here = only_here || is_in_memory_only(blob); });
+      if (state.on_device() || !only_here) continue;
+      state.visit_blobs([&](const BlobPtr& blob) { kept.add_memory(*blob); });
+    }
+  }
+  return kept.sum();
+}
+
+std::uint64_t LowerTiers::pinned_disk_bytes() const {
+  Counted kept;
+  for (const Pin& pin : leases_.pins()) {
+    bool below = false;  // something at or below this node stays in its file
+    for (const Node* node : pin.path) {
+      if (!node->in_order(kDiskOrder)) continue;
+      below = below || !state_of(node).on_device();
+      if (below) state_of(node).visit_blobs([&](const BlobPtr& blob) { kept.add_file(*blob); });
+    }
+  }
+  return kept.sum();
+}
+
+// Memory of pinned nodes whose bytes are in files, too: in no victim order, but let go of at no loss. Whether there was
+// any.
+bool LowerTiers::let_go_of_saved_memory() {
+  bool any = false;
+  for (const Pin& pin : leases_.pins()) {
+    for (Node* node : pin.path) {
+      if (!state_of(node).on_device() && node->in_order(kHostOrder)) any = leave_host(node, /*may_lose=*/false) || any;
+    }
+  }
+  return any;
+}
+
+bool LowerTiers::lower_host_cap(std::uint64_t cap) {
+  while (host_->used() > cap && !make_host_room(host_->cap() - cap, /*may_lose=*/true)) {
+    if (let_go_of_saved_memory()) continue;
+    Node* marked = points_.oldest_user();
+    if (marked == nullptr) return false;
+    points_.take_off_user(marked);
+  }
+  return host_->set_cap(cap);
+}
+
+// The file of one node on a live path goes, of the last one that has any; false: there is none.
+bool LowerTiers::let_go_of_live_files() {
+  std::vector<Node*> nodes;  // parents before their children
+  trie_.visit([&](Node& node) {
+    if (!node.is_root() && node.in_order(kDiskOrder)) nodes.push_back(&node);
+  });
+  const auto is_last = [](const Node* node) {
+    for (Node* child = node->first_child(); child != nullptr; child = child->next_sibling()) {
+      if (child->in_order(kDiskOrder)) return false;
+    }
+    return true;
+  };
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    if (state_of(*node).on_device() && is_last(*node)) return leave_disk(*node);
+  }
+  return false;
+}
+
+// What is doomed goes by the sweep.
+bool LowerTiers::lower_disk_cap(std::uint64_t cap) {
+  while (disk_->budget().used() - disk_->doomed_bytes() > cap) {
+    Node* victim = trie_.victim(kDiskOrder);
+    if (victim != nullptr && leave_disk(victim)) continue;
+    if (let_go_of_live_files()) continue;
+    Node* marked = points_.oldest_user();
+    if (marked == nullptr) break;
+    points_.take_off_user(marked);
+  }
+  disk_->sweep();
+  return disk_->budget().set_cap(cap);
+}
+
+// ---- check --------------------------------------------------------------------------------------------------------
+
+void LowerTiers::check(std::vector<std::string>& findings, bool quiet) const {
+  const auto compare = [&](const char* what, const ByteBudget& budget, std::uint64_t counted, std::uint64_t kept) {
+    const std::uint64_t cap = budget.cap();
+    if (kept > cap || counted > kept || (quiet && counted != kept))
+      findings.push_back(cat(what, " bytes: counted ", counted, ", kept ", kept, ", cap ", cap));
+    if (budget.violations() > 0) findings.push_back(cat(what, " budget: ", budget.violations(), " violations"));
+  };
+  if (host_ != nullptr) {
+    const std::uint64_t counted = bytes_in_memory();
+    compare("host", *host_, counted, host_->used());
+  }
+  if (disk_ == nullptr) return;
+  Counted files;
+  trie_.visit([&](const Node& node) {
+    if (!node.is_root()) state_of(&node).visit_blobs([&](const BlobPtr& blob) { files.add_file(*blob); });
+  });
+  compare("disk", disk_->budget(), files.sum(), disk_->budget().used() - disk_->doomed_bytes());
 }
 
 }  // namespace kvtrie

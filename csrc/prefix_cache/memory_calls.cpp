@@ -38,13 +38,13 @@ bool flush_to_disk(PrefixCacheState& state) {
     std::uint64_t written = 0;
     {
       Entry entry(state);
-      written = state.disk->stats().writes;
+      written = state.lower.disk()->stats().writes;
       round = state.save_all();
     }
     state.writer->drain();
     Entry entry(state);
     if (round.left == 0) return state.all_saved();
-    if (round.queued == 0 || state.disk->stats().writes == written) return false;
+    if (round.queued == 0 || state.lower.disk()->stats().writes == written) return false;
   }
 }
 
@@ -53,7 +53,7 @@ bool flush_to_disk(PrefixCacheState& state) {
 bool PrefixCache::flush() {
   const bool to_disk = [&] {
     const Entry entry(*state_);  // refused where every call is
-    return state_->disk != nullptr;
+    return state_->lower.disk() != nullptr;
   }();
   if (!to_disk && state_->exchange == nullptr)
     fail(ErrorKind::kNotSupported, "flush", "there is no disk tier (disk is None), and no store (store is None)");
@@ -68,7 +68,7 @@ void require_tier(const PrefixCacheState& state, Tier to) KVTRIE_REQUIRES(state.
   require(to == Tier::kHost || to == Tier::kDisk || to == Tier::kStore, "page_out", "to: got '", name_of(to),
           "', allowed 'host', 'disk' or 'store'");
   if (state.host == nullptr) fail(ErrorKind::kNotSupported, "page_out", "there is no host tier (host_bytes is 0)");
-  if (to == Tier::kDisk && state.disk == nullptr)
+  if (to == Tier::kDisk && state.lower.disk() == nullptr)
     fail(ErrorKind::kNotSupported, "page_out", "there is no disk tier (disk is None)");
   if (to == Tier::kStore && state.exchange == nullptr)
     fail(ErrorKind::kNotSupported, "page_out", "there is no store (store is None)");
@@ -90,7 +90,8 @@ std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes, Tier to) {
   Entry entry(*state_);
   require_tier(*state_, to);
   const std::uint64_t freeable = state_->freeable_bytes();  // what is on a disk needs no room in host memory
-  require_freeable(nbytes, state_->disk != nullptr ? freeable : std::min(freeable, state_->host->cap()), "page_out");
+  require_freeable(nbytes, state_->lower.disk() != nullptr ? freeable : std::min(freeable, state_->host->cap()),
+                   "page_out");
   std::uint64_t freed = 0;
   while (freed < nbytes) {
     Node* victim = state_->next_victim();
@@ -103,7 +104,7 @@ std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes, Tier to) {
   entry.outside([&] { to == Tier::kStore ? state_->exchange->drain() : state_->writer->drain(); });
   if (to == Tier::kStore) return freed;
   const std::uint64_t cap = state_->host->cap();
-  state_->make_host_room(std::min(cap, cap - state_->host->used() + nbytes), /*may_lose=*/false);
+  state_->lower.make_host_room(std::min(cap, cap - state_->host->used() + nbytes), /*may_lose=*/false);
   return freed;
 }
 
@@ -132,7 +133,7 @@ std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const
   entry.outside([&] { state_->writer->drain(); });
   top = state_->own_tail(name_space, tokens);
   if (top == nullptr) return freed;
-  for (Node* node : children_first(top)) freed += state_->leave_host_for_disk(node);
+  for (Node* node : children_first(top)) freed += state_->lower.leave_host_for_disk(node);
   return freed;
 }
 

@@ -31,7 +31,7 @@ void PrefixCacheState::load_window(const Path& path, std::size_t cache, const Bl
     if (cells.empty() || node->end() <= cells.begin_position()) continue;
     SpanList rest = cells.split(std::min(node->end(), cells.end_position()));
     Held& held = state_of(node).held[cache];
-    if (disk == nullptr) held.forget_slices(cells.begin_position(), cells.end_position());
+    if (lower.disk() == nullptr) held.forget_slices(cells.begin_position(), cells.end_position());
     held.add(std::move(cells));
     state_of(node).add_arrivals({arrival});
     places.settle_more_cells(node);
@@ -61,7 +61,7 @@ void PrefixCacheState::load_point(Node* kept, Node* node, const Stages& stages, 
     held[caches.size() + i] = states[i]->cut(state, node->end());
   }
   if (kept == node) {
-    points.come(node, std::move(held), /*keep_copies=*/disk != nullptr);
+    points.come(node, std::move(held), /*keep_copies=*/lower.disk() != nullptr);
   } else {
     points.put(node, PointKind::kBranch, std::move(held));
   }
@@ -78,7 +78,7 @@ void PrefixCacheState::load(const Path& path, const Fetch& fetch, std::int32_t t
     for (const std::size_t i : full) {
       SpanList cells = caches[i]->claim(state.length(), state.start());
       for (const BlobSlice& slice : state.held[i].slices) load_slice(i, cells, slice, owner, stages, *arrival);
-      if (disk == nullptr) state.held[i].slices.clear();
+      if (lower.disk() == nullptr) state.held[i].slices.clear();
       state.held[i].add(std::move(cells));
     }
     state.add_arrivals({arrival});
@@ -122,7 +122,7 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
   const Node* above = path.nodes.front()->parent();
   const PathHold hold(*this, deepest);
   Stages stages(*this, missing_now(path), target);
-  if (!make_host_room(stages.file_bytes(), /*may_lose=*/true) || !stages.allocate(host))
+  if (!lower.make_host_room(stages.file_bytes(), /*may_lose=*/true) || !stages.allocate(host))
     return host_is_busy() ? PageIn::kHostBusy : PageIn::kNoRoom;
   double begun = 0, verified = 0;
   const bool right = entry.outside([&] {
@@ -178,7 +178,7 @@ void PrefixCacheState::drop_damaged(const Path& path) {
       if (!subtree_is_locked(node)) remove_subtree(node);
       return;
     }
-    drop_slices(node, failed);
+    lower.drop_slices(node, failed);
     places.settle(node);
   }
 }

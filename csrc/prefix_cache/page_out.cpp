@@ -62,7 +62,7 @@ bool PrefixCacheState::copy_point(Node* node, bool may_lose) {
   const RestorePoint& point = state_of(node).point();
   if (point.copied()) return true;
   const std::uint64_t bytes = point_bytes(point);
-  if (host == nullptr || !make_host_room(bytes, may_lose)) return false;
+  if (host == nullptr || !lower.make_host_room(bytes, may_lose)) return false;
   std::vector<BlobSlice> copies(all_caches.size());
   for (const std::size_t i : of_points) {
     if (point.held[i].empty()) continue;
@@ -94,7 +94,7 @@ bool PrefixCacheState::copy_out(Node* node, bool may_lose) {
   NodeState& state = state_of(node);
   const std::uint64_t bytes = uncopied_bytes(state);
   if (bytes == 0) return true;
-  if (host == nullptr || !make_host_room(bytes, may_lose)) return false;
+  if (host == nullptr || !lower.make_host_room(bytes, may_lose)) return false;
   for (std::size_t i = 0; i < caches.size(); ++i) {
     for (const SpanList& list : state.held[i].cells) {
       for (const auto& [from, to] : state.held[i].without_slice(list.begin_position(), list.end_position())) {
@@ -114,7 +114,7 @@ bool PrefixCacheState::page_out_point(Node* node) {
   if (!copy_point(node, /*may_lose=*/true)) return false;
   points.leave(node);
   ++totals.page_outs;
-  if (disk != nullptr) save_path(node);
+  if (lower.disk() != nullptr) save_path(node);
   return true;
 }
 
@@ -128,7 +128,7 @@ std::uint64_t PrefixCacheState::page_out(Node* node) {
   state.arrivals.clear();
   places.leave(node);
   ++totals.page_outs;
-  if (disk != nullptr) save_path(node);
+  if (lower.disk() != nullptr) save_path(node);
   return bytes;
 }
 

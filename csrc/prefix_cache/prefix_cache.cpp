@@ -53,6 +53,7 @@ PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
       windowed(indices_of(caches, /*windowed=*/true)),
       of_points(numbers_of_points(windowed, caches.size(), states.size())),
       orders{!options.disk.empty(), windowed, of_points},
+      host(options.host_bytes > 0 ? std::make_shared<ByteBudget>(options.host_bytes) : nullptr),
       trie(orders.tiers(), options.policy, orders.others()) {
   index_layers(caches, cache_of_layer, {});
   index_layers(states, state_of_layer, cache_of_layer);
@@ -73,7 +74,6 @@ PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
           ", allowed none without a clock");
   set_pin_cap();
   now = read_clock(options);
-  if (options.host_bytes > 0) host = std::make_shared<ByteBudget>(options.host_bytes);
   identities = snapshot_caches();
   for (const auto& cache : caches) node_costs.bytes_per_cell.push_back(cache->shape().bytes_per_cell());
   for (const auto& cache : states) node_costs.states.push_back(cache.get());
@@ -106,7 +106,8 @@ void PrefixCacheState::open_disk() KVTRIE_NO_THREAD_SAFETY_ANALYSIS {
           "fingerprint: got '', allowed the name of the weights: what is on a disk outlives the process");
   require(host != nullptr, "prefix_cache",
           "host_bytes: got 0, allowed 1 or more with a disk tier: bytes pass through it");
-  disk = DiskTier::open({options.disk, options.disk_bytes, options.fingerprint, identities});
+  const auto disk = DiskTier::open({options.disk, options.disk_bytes, options.fingerprint, identities});
+  lower.open(disk);
   writer = std::make_unique<BackgroundQueue>("disk");
   try {
     reopen(disk->scan());
@@ -118,7 +119,7 @@ void PrefixCacheState::open_disk() KVTRIE_NO_THREAD_SAFETY_ANALYSIS {
 
 // A state that was never closed, as when its creation fails, takes no file along.
 PrefixCacheState::~PrefixCacheState() {
-  if (disk != nullptr) disk->keep_files();
+  if (lower.disk() != nullptr) lower.disk()->keep_files();
 }
 
 // A clock that fails leaves the time where it was: what has a time to live then lives longer.
@@ -315,7 +316,7 @@ ReusePlan PrefixCache::plan(std::string_view name_space, std::span<const Token> 
   negotiation.look();
   ReusePlan plan = negotiation.report();
   plan.bytes_moved = negotiation.fetch().bytes;
-  if (plan.reusable > 0) plan.tier = state_->tier_of(negotiation.fetch());
+  if (plan.reusable > 0) plan.tier = tier_of(negotiation.fetch());
   return plan;
 }
 

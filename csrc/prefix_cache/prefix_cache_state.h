@@ -12,7 +12,7 @@
 //   adopt.cpp           a session takes its place on a path
 //   page_in.cpp         bringing state back from the lower tiers, through stages (stage.h)
 //   page_out.cpp        copies outside the device, and sending state there
-//   lower_tiers.cpp     room in host memory and on the disk
+//   lower_tiers.h       room in host memory and on the disk
 //   saving.cpp          writing behind;  reopen.cpp: files become nodes again;  save_as.cpp: into another folder
 //   exchange.h          what a store shares with other processes: sending.cpp, receiving.cpp
 //   restore_points.h    where restore points are, and which goes first;  captures.cpp: made from what sessions have
@@ -50,6 +50,7 @@
 #include "prefix_cache/coverage.h"
 #include "prefix_cache/exchange.h"
 #include "prefix_cache/leases.h"
+#include "prefix_cache/lower_tiers.h"
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/plan_types.h"
@@ -64,7 +65,7 @@ namespace kvtrie {
 
 class Entry;
 
-struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
+struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, LowerTiers::Tree {
   PrefixCacheState(CacheSet set, PrefixCacheOptions options);
   ~PrefixCacheState();
 
@@ -80,16 +81,15 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::vector<std::size_t> full, windowed;             // indices into `caches`
   std::vector<std::size_t> of_points;                  // into `all_caches`: those that restore points hold state of
   TreeOrders orders;
-  std::uint32_t longest = 0;              // tokens a session may have: cells of the smallest full cache
-  std::shared_ptr<ByteBudget> host;       // null: no host tier
-  std::vector<SnapshotCache> identities;  // of the caches, for snapshots
-  void open_disk();                       // by the constructor
-  void open_store();                      // the same
+  std::uint32_t longest = 0;               // tokens a session may have: cells of the smallest full cache
+  const std::shared_ptr<ByteBudget> host;  // null: no host tier. Room in it, and its cap: `lower`
+  std::vector<SnapshotCache> identities;   // of the caches, for snapshots
+  void open_disk();                        // by the constructor
+  void open_store();                       // the same
   bool has_points() const noexcept { return !windowed.empty() || !states.empty(); }
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
   mutable Mutex mutex;
-  std::shared_ptr<DiskTier> disk KVTRIE_GUARDED_BY(mutex);  // null: no disk tier, or closed
   CostModel costs KVTRIE_GUARDED_BY(mutex);
   NodeCosts node_costs KVTRIE_GUARDED_BY(mutex);               // the nodes refer to it
   std::deque<StepTimingPtr> timings KVTRIE_GUARDED_BY(mutex);  // of complete steps, as they were enqueued
@@ -97,6 +97,7 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   NodePlaces places KVTRIE_GUARDED_BY(mutex){trie, orders};
   RestorePoints points KVTRIE_GUARDED_BY(mutex){trie, places, orders, options.checkpoint_every};
   Leases leases KVTRIE_GUARDED_BY(mutex){trie, points};
+  LowerTiers lower KVTRIE_GUARDED_BY(mutex){trie, places, points, leases, host, *this};
   std::set<Session*> sessions KVTRIE_GUARDED_BY(mutex);
   // Numbers of namespaces; those without a root may go.
   std::map<std::string, Owner, std::less<>> tenants KVTRIE_GUARDED_BY(mutex);
@@ -273,20 +274,6 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   std::uint64_t uncopied_bytes(const NodeState& state) const KVTRIE_REQUIRES(mutex);
   std::uint64_t point_bytes(const RestorePoint& point) const KVTRIE_REQUIRES(mutex);  // REQUIRES: on the device
 
-  // --- lower_tiers.cpp -------------------------------------------------------------------------------------------
-  Tier tier_of(const NodeState& state) const KVTRIE_REQUIRES(mutex);
-  Tier tier_of(const RestorePoint& point) const KVTRIE_REQUIRES(mutex);
-  Tier tier_of(const Fetch& fetch) const KVTRIE_REQUIRES(mutex);  // the lowest it reads from
-  bool make_host_room(std::uint64_t bytes, bool may_lose) KVTRIE_REQUIRES(mutex);
-  bool leave_host(Node* node, bool may_lose) KVTRIE_REQUIRES(mutex);
-  // Bytes of memory it had; 0: it is not on the disk.
-  std::uint64_t leave_host_for_disk(Node* node) KVTRIE_REQUIRES(mutex);
-  void drop_slices(Node* node, const std::function<bool(const BlobPtr&)>& which) KVTRIE_REQUIRES(mutex);
-  bool let_go_of_locked_copies(bool may_lose) KVTRIE_REQUIRES(mutex);
-  // Reserves them; nothing on the path to `below` goes.
-  bool make_disk_room(std::uint64_t bytes, const Node* below) KVTRIE_REQUIRES(mutex);
-  bool leave_disk(Node* node) KVTRIE_REQUIRES(mutex);
-
   // --- saving.cpp ------------------------------------------------------------------------------------------------
   std::vector<SnapshotCache> snapshot_caches() const KVTRIE_REQUIRES(mutex);
   SnapshotImage::Role role_in_point(std::size_t cache) const {  // of all caches
@@ -375,6 +362,10 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   Node* split_tail(Node* node, std::uint32_t tokens) KVTRIE_REQUIRES(mutex);  // the lower half, of `tokens` tokens
   Node* own_tail(std::string_view name_space, std::span<const Token> tokens) const KVTRIE_REQUIRES(mutex);
   bool subtree_is_locked(Node* node) const KVTRIE_REQUIRES(mutex);
+  // What `lower` asks for, with the mutex held.
+  bool remove_unlocked(Node* top) override;
+  void forget_point(Node* node) override;
+  std::uint64_t bytes_under_way() const override;
   std::uint64_t device_bytes_of(const NodeState& node) const KVTRIE_REQUIRES(mutex);
   // In lower tiers, copies included.
   std::uint64_t outside_bytes_of(const NodeState& node) const KVTRIE_REQUIRES(mutex);
@@ -386,16 +377,10 @@ struct PrefixCacheState : std::enable_shared_from_this<PrefixCacheState> {
   Caps caps_for(const Limits& limits) const KVTRIE_REQUIRES(mutex);  // throws kArgument, kNotSupported
   void require_reachable(const Caps& caps) KVTRIE_REQUIRES(mutex);   // kCacheFull
   Needs needs_for(const Caps& caps) const KVTRIE_REQUIRES(mutex);    // what has to be free so that the pools can shrink
-  std::uint64_t pinned_host_bytes() const KVTRIE_REQUIRES(mutex);    // that no lower cap of the host could make go
-  std::uint64_t pinned_disk_bytes() const KVTRIE_REQUIRES(mutex);    // the same of the disk
   bool at_rest() const KVTRIE_REQUIRES(mutex);                       // nothing is on its way between tiers
   void apply(const Caps& wanted) KVTRIE_REQUIRES(mutex);  // all or nothing. REQUIRES: require_reachable, at_rest
   void change_caps(const Caps& wanted) KVTRIE_REQUIRES(mutex);
-  void lower_host_cap(std::uint64_t cap) KVTRIE_REQUIRES(mutex);
-  void lower_disk_cap(std::uint64_t cap) KVTRIE_REQUIRES(mutex);
-  bool let_go_of_saved_memory() KVTRIE_REQUIRES(mutex);  // of pinned nodes; whether there was any
-  bool let_go_of_live_files() KVTRIE_REQUIRES(mutex);    // of nodes on live paths, leaf first; whether there was one
-  void set_pin_cap() KVTRIE_REQUIRES(mutex);             // what pins may hold under the present limits
+  void set_pin_cap() KVTRIE_REQUIRES(mutex);  // what pins may hold under the present limits
 
   // --- expiry.cpp ------------------------------------------------------------------------------------------------
   void expire() KVTRIE_REQUIRES(mutex);  // pins and state whose time is over

@@ -123,7 +123,7 @@ void PrefixCacheState::lend_or_borrow(Session& session, std::size_t cache, NodeS
     held.add(owner.lend(id, at, gap_end));
     at = gap_end;
   }
-  if (disk == nullptr && held.device_tokens() == node.length()) held.slices.clear();
+  if (lower.disk() == nullptr && held.device_tokens() == node.length()) held.slices.clear();
 }
 
 // Walks down where the tree already knows the tokens. A node in a lower tier takes the session's cells: it is resident

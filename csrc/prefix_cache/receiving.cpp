@@ -146,8 +146,8 @@ class Lookup {
   // Called while the store is asked. What comes stays until the session has it: half of the host tier at most.
   bool make_room(std::uint64_t bytes) {
     const MutexLock lock(state_.mutex);
-    const bool fits =
-        !state_.closed && bytes <= share_ - std::min(share_, taken_) && state_.make_host_room(bytes, /*may_lose=*/true);
+    const bool fits = !state_.closed && bytes <= share_ - std::min(share_, taken_) &&
+                      state_.lower.make_host_room(bytes, /*may_lose=*/true);
     stopped_ = stopped_ || !fits;
     return fits;
   }

@@ -86,16 +86,16 @@ class SaveAs {
     const StagedScope staged(state_);
     Stages stages;
     for (const Source& source : sources) stage(source, stages);
-    require_done(state_.make_host_room(stages.file_bytes(), /*may_lose=*/false) && stages.allocate(state_.host),
+    require_done(state_.lower.make_host_room(stages.file_bytes(), /*may_lose=*/false) && stages.allocate(state_.host),
                  "host memory is full");
-    if (!copied && state_of(node).on_device() && state_.disk == nullptr) drop_unsaved_copies(node);
+    if (!copied && state_of(node).on_device() && state_.lower.disk() == nullptr) drop_unsaved_copies(node);
     entry.outside([&] {
       if (stages.fill()) write(header, sources, stages);  // damaged: as if it had never been
     });
   }
 
   void drop_unsaved_copies(Node* node) KVTRIE_REQUIRES(state_.mutex) {
-    state_.drop_slices(node, [](const BlobPtr& blob) { return !blob->saved(); });
+    state_.lower.drop_slices(node, [](const BlobPtr& blob) { return !blob->saved(); });
     state_.places.settle(node);
   }
 
@@ -185,7 +185,7 @@ void PrefixCache::save(const std::string& folder) {
   if (state_->host == nullptr) fail(ErrorKind::kNotSupported, "save", "there is no host tier (host_bytes is 0)");
   const std::shared_ptr<DiskTier> disk = [&] {
     const Entry entry(*state_);
-    return state_->disk;
+    return state_->lower.disk();
   }();
   if (disk != nullptr &&
       std::filesystem::weakly_canonical(folder) == std::filesystem::weakly_canonical(disk->folder())) {

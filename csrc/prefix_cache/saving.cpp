@@ -98,7 +98,7 @@ std::optional<BlobSlice> PrefixCacheState::recut(std::size_t cache, const BlobSl
   const auto cells = static_cast<std::uint32_t>(slice.to - slice.from);
   const HostMemoryPtr memory = slice.blob->memory();
   if (memory == nullptr || !slice.blob->verify(slice.sections(shape), *memory)) return std::nullopt;
-  if (!make_host_room(shape.bytes_per_cell() * cells, /*may_lose=*/false)) return std::nullopt;
+  if (!lower.make_host_room(shape.bytes_per_cell() * cells, /*may_lose=*/false)) return std::nullopt;
   BlobPtr blob = Blob::allocate(host, shape.bytes_per_cell() * cells, blob_sections(shape, cells));
   if (blob == nullptr) return std::nullopt;
   copy_rows(shape, memory->data(), {slice.first, slice.cells}, blob->memory()->data(), {slice.from, cells}, slice.from,
@@ -142,7 +142,8 @@ bool PrefixCacheState::queue_for_disk(Node* node, const Node* below, bool may_lo
   std::uint64_t image_bytes = 0;
   for (const BlobPtr& blob : saving->blobs) image_bytes += blob->bytes();
   saving->reserved += image_bytes;
-  if (may_lose ? !make_disk_room(saving->reserved, below) : !disk->reserve(saving->reserved)) return false;
+  if (may_lose ? !lower.make_disk_room(saving->reserved, below) : !lower.disk()->reserve(saving->reserved))
+    return false;
   for (Node* above = node; !above->is_root() && saving->above == nullptr; above = above->parent()) {
     const SavingPtr& under_way = state_of(above).saving;
     if (under_way != nullptr && under_way->outcome == Saving::Outcome::kPending) saving->above = under_way;
@@ -160,19 +161,19 @@ bool PrefixCacheState::queue_for_disk(Node* node, const Node* below, bool may_lo
 // A disk that failed several times is left alone for a while.
 void PrefixCacheState::write_again_after_a_while() {
   constexpr double kPauseSeconds = 30;
-  if (disk->writing()) {
+  if (lower.disk()->writing()) {
     not_writing_since.reset();
   } else if (!not_writing_since) {
     not_writing_since = now;
   } else if (now - *not_writing_since >= kPauseSeconds) {
     not_writing_since.reset();
-    disk->try_again();
+    lower.disk()->try_again();
   }
 }
 
 // As much of the path as fits. Nothing in memory is lost for it; on the disk what was not used for long goes.
 bool PrefixCacheState::save_path(Node* node) {
-  if (disk == nullptr || !disk->writing()) return false;
+  if (lower.disk() == nullptr || !lower.disk()->writing()) return false;
   std::vector<Node*> path;
   for (Node* each = node; !each->is_root(); each = each->parent()) path.push_back(each);
   return std::all_of(path.rbegin(), path.rend(), [&](Node* each) KVTRIE_REQUIRES(mutex) {
@@ -184,7 +185,7 @@ bool PrefixCacheState::save_path(Node* node) {
 void PrefixCacheState::write_out(const SavingPtr& saving) noexcept {
   const std::shared_ptr<DiskTier> tier = [&] {
     const MutexLock lock(mutex);
-    return disk;
+    return lower.disk();
   }();
   DiskFilePtr file;
   std::vector<std::byte> front;

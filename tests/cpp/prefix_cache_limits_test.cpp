@@ -259,7 +259,7 @@ TEST_F(LimitsTest, ChangeWhileOthersWork) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(changed, 0);
   EXPECT_EQ(cache_->state().host->violations(), 0u);
-  EXPECT_EQ(cache_->state().disk->budget().violations(), 0u);
+  EXPECT_EQ(cache_->state().lower.disk()->budget().violations(), 0u);
 }
 
 // ---- times to live ------------------------------------------------------------------------------------------------

@@ -465,10 +465,10 @@ class World {
       const std::uint32_t held = cache->limit() - cache->free_units();
       limits.held_slots.push_back(chance(0.4) ? std::nullopt : std::optional(any_cap(cache->capacity(), held)));
     }
-    const std::uint64_t at_least = state.disk == nullptr ? 0 : 1;
+    const std::uint64_t at_least = state.lower.disk() == nullptr ? 0 : 1;
     if (state.host != nullptr && chance(0.4))
       limits.host_bytes = pick<std::uint64_t>({at_least, unit * 3, unit * 40, unit * 4000});
-    if (state.disk != nullptr && chance(0.4))
+    if (state.lower.disk() != nullptr && chance(0.4))
       limits.disk_bytes = pick<std::uint64_t>({0, unit * 10 + 2000, unit * 100 + 20000, unit * 100000});
     try_limits(limits);
   }

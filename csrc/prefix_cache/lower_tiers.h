@@ -1,0 +1,126 @@
+// Room in host memory and on the disk: which copies outside the device go when, and which nodes with them.
+//
+// Concept. Bytes outside the device lie in blobs (store/blob.h), in memory, in a file, or in both, and two caps limit
+// them: that of the host's budget and that of the disk tier. This class is the only one that lets go of such bytes to
+// make room, and the only one that changes the caps and opens and closes the disk. Those who put bytes there
+// (page_out.cpp, page_in.cpp, what came from a store) ask it for room before.
+//
+//     a copy that is also ...                        leaves the host by         leaves the disk by
+//     on the device                                  being dropped              being dropped
+//     in the other of the two, for this node only    dropping its memory        its file going
+//     nowhere                                        taking the node along, and what is below it
+//
+// Which goes first. In each of the two orders (tree_orders.h) the victim of the cache's policy, leaves before what they
+// hang below; a node leaves a tier as one. When no victim is left in memory, copies of nodes on the device that
+// sessions stand on or that are pinned go, but for those of paths that calls hold, who may be after them. `may_lose`:
+// what is nowhere else may go, too; else it ends the search.
+//
+// What is saved has all above it saved as well, and goes leaf first: what the disk holds can always be reached from the
+// root, today and after a restart. So nothing goes from the disk for what is written below it, and what is on its way
+// to a file cannot be hurried: it is in no file yet, and is not let go of.
+//
+// Caps. To lower one is to make room and then to take it away. Beyond victims, what pinned nodes have in memory goes
+// where it is in files, too, and files of nodes on the device go, leaf first; then marks of users are taken off, the
+// oldest first. What pins hold nowhere else stays: `pinned_host_bytes`, `pinned_disk_bytes` with all above it.
+//
+// Invariants (check): what is used of a budget is at most its cap, and at least what nodes have, each memory and each
+// file counted once; exactly that while nothing is on its way (`quiet`).
+//
+// Errors. A function that says no has let go of what it could before, and of nothing that it may not lose. Where there
+// is no such tier, nothing that makes room in it may be called. Cost: O(log n) for each victim and its blobs; O(nodes)
+// where no victim is left, for `check`, `bytes_in_memory`, and for each file that a lower cap takes from a live path.
+// Threads: guarded by the prefix cache's mutex; `Tree` is called with it held. Units: bytes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "prefix_cache/leases.h"
+#include "prefix_cache/node_places.h"
+#include "prefix_cache/node_state.h"
+#include "prefix_cache/restore_points.h"
+#include "prefix_cache/reuse_plan.h"
+#include "store/byte_budget.h"
+#include "store/disk_tier.h"
+#include "trie/trie.h"
+
+namespace kvtrie {
+
+struct Fetch;
+
+// The lowest tier that is read from.
+Tier tier_of(const NodeState& state);
+Tier tier_of(const RestorePoint& point);
+Tier tier_of(const Fetch& fetch);
+
+class LowerTiers {
+ public:
+  // What others do for it.
+  class Tree {
+   public:
+    virtual bool remove_unlocked(Node* top) = 0;  // and what is below it; nothing joins. False: some of it is locked
+    virtual void forget_point(Node* node) = 0;    // wherever it is, with a user's mark; nothing joins
+    virtual std::uint64_t bytes_under_way() const = 0;  // of memory, to files
+
+   protected:
+    ~Tree() = default;
+  };
+
+  // `host` (may be null: no such tier) is set for good. All outlive this.
+  LowerTiers(Trie& trie, NodePlaces& places, RestorePoints& points, const Leases& leases,
+             std::shared_ptr<ByteBudget> host, Tree& tree)
+      : trie_(trie), places_(places), points_(points), leases_(leases), host_(std::move(host)), tree_(tree) {}
+  LowerTiers(const LowerTiers&) = delete;
+  LowerTiers& operator=(const LowerTiers&) = delete;
+
+  void open(std::shared_ptr<DiskTier> disk) { disk_ = std::move(disk); }
+  void close_disk() { disk_ = nullptr; }                                    // its folder is free once all files are
+  const std::shared_ptr<DiskTier>& disk() const noexcept { return disk_; }  // null: no disk tier, or closed
+
+  // --- host memory
+  // So that `bytes` fit; nothing is let go of where what is on its way to files alone is too much.
+  bool make_host_room(std::uint64_t bytes, bool may_lose);
+  // Bytes of memory it had; 0: it is on the device, or some of it is in no file.
+  std::uint64_t leave_host_for_disk(Node* node);
+  // Slices and the point's copies whose blob is one of those `which` go. REQUIRES: nothing that is nowhere else; the
+  // node's place is settled next.
+  void drop_slices(Node* node, const std::function<bool(const BlobPtr&)>& which);
+  std::uint64_t bytes_in_memory() const;  // of all nodes, each memory once
+
+  // --- disk
+  bool make_disk_room(std::uint64_t bytes, const Node* below);  // reserves them; nothing on the path to `below` goes
+
+  // --- caps
+  std::uint64_t pinned_host_bytes() const;  // that no lower cap could make go
+  std::uint64_t pinned_disk_bytes() const;
+  bool set_host_cap(std::uint64_t cap) { return host_->set_cap(cap); }  // as it is; false: more than that is used
+  bool set_disk_cap(std::uint64_t cap) { return disk_->budget().set_cap(cap); }
+  // REQUIRES: nothing is on its way. False: more than that stays.
+  bool lower_host_cap(std::uint64_t cap);
+  bool lower_disk_cap(std::uint64_t cap);
+
+  // `quiet`: nothing is on its way to or from the tiers, and no call has bytes that no node has.
+  void check(std::vector<std::string>& findings, bool quiet) const;
+
+ private:
+  bool leave_host(Node* node, bool may_lose);
+  bool let_go_of_locked_copies(bool may_lose);
+  bool let_go_of_saved_memory();
+  bool leave_disk(Node* node);
+  bool is_under_way(const NodeState& state) const;
+  bool let_go_of_live_files();
+
+  Trie& trie_;
+  NodePlaces& places_;
+  RestorePoints& points_;
+  const Leases& leases_;
+  const std::shared_ptr<ByteBudget> host_;
+  Tree& tree_;
+  std::shared_ptr<DiskTier> disk_;
+};
+
+}  // namespace kvtrie
