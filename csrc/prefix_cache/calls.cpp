@@ -54,7 +54,7 @@ Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state) {
   state.now = std::max(state.now, now);
   if (!state.arrivals.empty()) state.reap_arrivals();
   if (state.now >= state.next_expiry() && !state.closed) state.expire();
-  if (state.lower.disk() != nullptr) state.write_again_after_a_while();
+  if (state.lower.disk() != nullptr) state.behind.write_again_after_a_while(state.now);
 }
 
 Entry::~Entry() {

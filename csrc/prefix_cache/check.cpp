@@ -164,6 +164,7 @@ void PrefixCacheState::check_budgets(Findings& findings) const {
   const bool written = (writer == nullptr || writer->pending_jobs() == 0) && (exchange == nullptr || exchange->quiet());
   const bool quiet = arrivals.empty() && unsealed.empty() && leases.holds().empty() && staging_calls == 0 && written;
   lower.check(findings, quiet);
+  behind.check(findings);
 }
 
 std::vector<std::string> PrefixCacheState::check() const {

@@ -45,7 +45,7 @@ std::uint64_t Exchange::room_for(const PrefixCacheState& state) {
 void Exchange::offer(const Node* node) {
   state_.mutex.assert_held();  // by the caller, whose `state_` it is: exchange.h
   if (node->is_root()) return;
-  Offer path{node->name_space(), state_.path_tokens(node), {}};
+  Offer path{node->name_space(), path_tokens(node), {}};
   path.media = media_of(path.tokens);
   if (!is_portable(path.media)) return;
   if (queue_.pending_jobs() >= kPendingPaths) return count_unsent();

@@ -34,16 +34,16 @@ Node* tail_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) KVT
 // Host memory may hold only some of it at a time: rounds, as long as each gets something into a file.
 bool flush_to_disk(PrefixCacheState& state) {
   while (true) {
-    PrefixCacheState::SaveAll round;
+    WriteBehind::SaveAll round;
     std::uint64_t written = 0;
     {
       Entry entry(state);
       written = state.lower.disk()->stats().writes;
-      round = state.save_all();
+      round = state.behind.save_all();
     }
     state.writer->drain();
     Entry entry(state);
-    if (round.left == 0) return state.all_saved();
+    if (round.left == 0) return state.behind.all_saved();
     if (round.queued == 0 || state.lower.disk()->stats().writes == written) return false;
   }
 }
@@ -129,7 +129,7 @@ std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const
     entry.outside([&] { state_->exchange->drain(); });
     return freed;
   }
-  state_->save_path(children_first(top).front());
+  state_->behind.save_path(children_first(top).front());
   entry.outside([&] { state_->writer->drain(); });
   top = state_->own_tail(name_space, tokens);
   if (top == nullptr) return freed;

@@ -205,4 +205,12 @@ void NodeState::extend(std::int32_t end, std::vector<SpanList> more) {
   end_ = end;
 }
 
+Tokens path_tokens(const Node* node) {
+  Tokens tokens(static_cast<std::size_t>(node->end()));
+  for (; node != nullptr; node = node->parent()) {
+    std::copy(node->tokens().begin(), node->tokens().end(), tokens.begin() + node->start());
+  }
+  return tokens;
+}
+
 }  // namespace kvtrie

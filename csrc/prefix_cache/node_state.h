@@ -147,6 +147,8 @@ class NodeState final : public Payload {
   std::uint32_t pins_ = 0;
 };
 
+Tokens path_tokens(const Node* node);  // all, from the root to its end
+
 inline NodeState& state_of(Node* node) { return static_cast<NodeState&>(*node->payload()); }
 inline const NodeState& state_of(const Node* node) { return static_cast<const NodeState&>(*node->payload()); }
 

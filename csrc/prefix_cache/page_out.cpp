@@ -9,27 +9,6 @@
 
 namespace kvtrie {
 
-std::vector<BlobSection> blob_sections(const KvShape& shape, std::uint32_t cells) {
-  const CellImage image(shape, cells);
-  std::vector<BlobSection> sections(image.sections());
-  const std::uint32_t per_tensor = (cells + kSectionTokens - 1) / kSectionTokens;
-  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
-    for (const bool value : {false, true}) {
-      for (std::uint32_t index = 0; index < per_tensor; ++index) {
-        const SectionRange range = image.section(layer, value, index);
-        sections[image.section_number(layer, value, index)] = {range.offset, range.bytes};
-      }
-    }
-  }
-  return sections;
-}
-
-std::vector<BlobSection> blob_sections(const PointCache& cache, std::int32_t length) {
-  std::vector<BlobSection> sections;
-  for (const StateSection& each : cache.sections_at(length)) sections.push_back({each.offset, each.bytes});
-  return sections;
-}
-
 std::optional<BlobSlice> PrefixCacheState::store_cells(std::size_t cache, const SpanList& list) {
   const KvShape& shape = caches[cache]->shape();
   BlobPtr blob = Blob::allocate(host, shape.bytes_per_cell() * list.length(), blob_sections(shape, list.length()));
@@ -110,11 +89,35 @@ bool PrefixCacheState::copy_out(Node* node, bool may_lose) {
   return !point.exists() || point.copied() || point_bytes(point) == 0 || copy_point(node, may_lose);
 }
 
+// ---- what `behind` asks for ---------------------------------------------------------------------------------------
+
+bool PrefixCacheState::is_copied(const Node* node) const {
+  mutex.assert_held();  // as WriteBehind says
+  return uncopied_bytes(state_of(node)) == 0;
+}
+
+bool PrefixCacheState::make_copies(Node* node) {
+  mutex.assert_held();
+  return copy_out(node, /*may_lose=*/false);
+}
+
+void PrefixCacheState::leave_sealing(const BlobPtr& blob) {
+  mutex.assert_held();
+  std::erase(unsealed, blob);
+}
+
+bool PrefixCacheState::is_closed() const {
+  mutex.assert_held();
+  return closed;
+}
+
+// ---- out of the device --------------------------------------------------------------------------------------------
+
 bool PrefixCacheState::page_out_point(Node* node) {
   if (!copy_point(node, /*may_lose=*/true)) return false;
   points.leave(node);
   ++totals.page_outs;
-  if (lower.disk() != nullptr) save_path(node);
+  if (lower.disk() != nullptr) behind.save_path(node);
   return true;
 }
 
@@ -128,7 +131,7 @@ std::uint64_t PrefixCacheState::page_out(Node* node) {
   state.arrivals.clear();
   places.leave(node);
   ++totals.page_outs;
-  if (lower.disk() != nullptr) save_path(node);
+  if (lower.disk() != nullptr) behind.save_path(node);
   return bytes;
 }
 

@@ -43,6 +43,12 @@ std::vector<std::size_t> indices_of(const std::vector<std::shared_ptr<CausalCach
   return indices;
 }
 
+SnapshotCache identity_of(const StateCache& cache) {
+  CacheIdentity own = cache.identity();
+  own.shape.insert(own.shape.end(), cache.layers().begin(), cache.layers().end());
+  return {static_cast<SnapshotCache::Kind>(own.kind), own.format, std::move(own.shape)};
+}
+
 }  // namespace
 
 PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
@@ -74,7 +80,7 @@ PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
           ", allowed none without a clock");
   set_pin_cap();
   now = read_clock(options);
-  identities = snapshot_caches();
+  for (const StateCache* cache : all_caches) identities.push_back(identity_of(*cache));
   for (const auto& cache : caches) node_costs.bytes_per_cell.push_back(cache->shape().bytes_per_cell());
   for (const auto& cache : states) node_costs.states.push_back(cache.get());
   open_disk();
@@ -108,7 +114,9 @@ void PrefixCacheState::open_disk() KVTRIE_NO_THREAD_SAFETY_ANALYSIS {
           "host_bytes: got 0, allowed 1 or more with a disk tier: bytes pass through it");
   const auto disk = DiskTier::open({options.disk, options.disk_bytes, options.fingerprint, identities});
   lower.open(disk);
-  writer = std::make_unique<BackgroundQueue>("disk");
+  WriteBehind::Caches written{options.fingerprint, identities, {}};
+  for (const auto& cache : caches) written.shapes.push_back(cache->shape());
+  writer = &behind.open(std::move(written));
   try {
     reopen(disk->scan());
   } catch (...) {

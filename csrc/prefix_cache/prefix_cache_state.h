@@ -13,7 +13,8 @@
 //   page_in.cpp         bringing state back from the lower tiers, through stages (stage.h)
 //   page_out.cpp        copies outside the device, and sending state there
 //   lower_tiers.h       room in host memory and on the disk
-//   saving.cpp          writing behind;  reopen.cpp: files become nodes again;  save_as.cpp: into another folder
+//   write_behind.h      what is on its way to files (saving.h);  reopen.cpp: files become nodes again;
+//                       save_as.cpp: into another folder
 //   exchange.h          what a store shares with other processes: sending.cpp, receiving.cpp
 //   restore_points.h    where restore points are, and which goes first;  captures.cpp: made from what sessions have
 //   room.cpp            making room: what may go, in which order
@@ -58,6 +59,7 @@
 #include "prefix_cache/restore_points.h"
 #include "prefix_cache/stage.h"
 #include "prefix_cache/tree_orders.h"
+#include "prefix_cache/write_behind.h"
 #include "store/background_queue.h"
 #include "store/disk_tier.h"
 
@@ -65,7 +67,7 @@ namespace kvtrie {
 
 class Entry;
 
-struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, LowerTiers::Tree {
+struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, LowerTiers::Tree, WriteBehind::Copies {
   PrefixCacheState(CacheSet set, PrefixCacheOptions options);
   ~PrefixCacheState();
 
@@ -84,6 +86,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   std::uint32_t longest = 0;               // tokens a session may have: cells of the smallest full cache
   const std::shared_ptr<ByteBudget> host;  // null: no host tier. Room in it, and its cap: `lower`
   std::vector<SnapshotCache> identities;   // of the caches, for snapshots
+  BackgroundQueue* writer = nullptr;       // that of `behind`, to be waited for; null: no disk tier
   void open_disk();                        // by the constructor
   void open_store();                       // the same
   bool has_points() const noexcept { return !windowed.empty() || !states.empty(); }
@@ -112,10 +115,9 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   PrefixCacheStats totals KVTRIE_GUARDED_BY(mutex);           // only the totals are kept here
   CallsOutside outside KVTRIE_GUARDED_BY(mutex);              // calls that wait with the mutex free
   bool closed KVTRIE_GUARDED_BY(mutex) = false;
-  bool closing_is_left KVTRIE_GUARDED_BY(mutex) = false;             // to the last call that is outside
-  double now KVTRIE_GUARDED_BY(mutex) = 0;                           // the clock at the start of the present call
-  double next_sweep KVTRIE_GUARDED_BY(mutex) = 0;                    // with a ttl: when to look for unused state again
-  std::optional<double> not_writing_since KVTRIE_GUARDED_BY(mutex);  // when the disk tier was first seen switched off
+  bool closing_is_left KVTRIE_GUARDED_BY(mutex) = false;  // to the last call that is outside
+  double now KVTRIE_GUARDED_BY(mutex) = 0;                // the clock at the start of the present call
+  double next_sweep KVTRIE_GUARDED_BY(mutex) = 0;         // with a ttl: when to look for unused state again
 
   // --- calls.cpp -------------------------------------------------------------------------------------------------
   void close(Entry& entry) noexcept KVTRIE_REQUIRES(mutex);  // of PrefixCache; idempotent
@@ -138,7 +140,6 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   std::int32_t recorded(const Session& session) const KVTRIE_REQUIRES(mutex);
   // Tokens from the published length on.
   std::span<const Token> unpublished(const Session& session) const KVTRIE_REQUIRES(mutex);
-  Tokens path_tokens(const Node* node) const KVTRIE_REQUIRES(mutex);
   Tokens recorded_keys(const Session& session) const KVTRIE_REQUIRES(mutex);  // of all its recorded tokens
   Needs no_needs() const { return Needs(all_caches.size()); }
   // Of what has an entry for each cache: those of `states`.
@@ -272,32 +273,16 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   bool copy_out(Node* node, bool may_lose) KVTRIE_REQUIRES(mutex);
   bool copy_point(Node* node, bool may_lose) KVTRIE_REQUIRES(mutex);
   std::uint64_t uncopied_bytes(const NodeState& state) const KVTRIE_REQUIRES(mutex);
+  // What `behind` asks for, with the mutex held.
+  bool is_copied(const Node* node) const override;
+  bool make_copies(Node* node) override;
+  void leave_sealing(const BlobPtr& blob) override;
+  bool is_closed() const override;
   std::uint64_t point_bytes(const RestorePoint& point) const KVTRIE_REQUIRES(mutex);  // REQUIRES: on the device
 
-  // --- saving.cpp ------------------------------------------------------------------------------------------------
-  std::vector<SnapshotCache> snapshot_caches() const KVTRIE_REQUIRES(mutex);
   SnapshotImage::Role role_in_point(std::size_t cache) const {  // of all caches
     return cache < caches.size() ? SnapshotImage::Role::kWindow : SnapshotImage::Role::kState;
   }
-  // All but `start`, `point` and the images.
-  void describe(const Node* node, SnapshotHeader& header) const KVTRIE_REQUIRES(mutex);
-  // Its images that are in no file and not on their way to one.
-  SavingPtr unsaved(const Node* node) const KVTRIE_REQUIRES(mutex);
-  std::optional<BlobSlice> recut(std::size_t cache, const BlobSlice& slice) KVTRIE_REQUIRES(mutex);
-  bool recut_torn_images(Node* node) KVTRIE_REQUIRES(mutex);
-  bool is_saved(const Node* node) const KVTRIE_REQUIRES(mutex);
-  // `below`: what is on the path to it does not go to make room. `may_lose`: other snapshots may go.
-  bool queue_for_disk(Node* node, const Node* below, bool may_lose) KVTRIE_REQUIRES(mutex);
-  bool save_path(Node* node) KVTRIE_REQUIRES(mutex);
-  void write_again_after_a_while() KVTRIE_REQUIRES(mutex);
-  void write_out(const SavingPtr& saving) noexcept KVTRIE_EXCLUDES(mutex);
-  static std::vector<std::byte> encoded(Saving& saving);
-  void finish(Saving& saving, const DiskFilePtr& file, std::uint64_t offset) KVTRIE_REQUIRES(mutex);
-  struct SaveAll {
-    std::uint64_t queued = 0, left = 0;
-  };
-  SaveAll save_all() KVTRIE_REQUIRES(mutex);
-  bool all_saved() const KVTRIE_REQUIRES(mutex);
 
   // --- reopen.cpp ------------------------------------------------------------------------------------------------
   void reopen(std::vector<FoundSnapshot> snapshots) KVTRIE_REQUIRES(mutex);
@@ -406,14 +391,10 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
                     std::vector<std::string>& findings) const KVTRIE_REQUIRES(mutex);
   void check_budgets(std::vector<std::string>& findings) const KVTRIE_REQUIRES(mutex);
 
-  // Its jobs use all of the above, so it goes first.
-  std::unique_ptr<BackgroundQueue> writer;  // with a disk tier
-  std::unique_ptr<Exchange> exchange;       // with a store
+  // Their jobs use all of the above, so they go first.
+  WriteBehind behind KVTRIE_GUARDED_BY(mutex){mutex, trie, places, lower, host, *this};
+  std::unique_ptr<Exchange> exchange;  // with a store
 };
-
-// How blobs of images are cut into sections.
-std::vector<BlobSection> blob_sections(const KvShape& shape, std::uint32_t cells);
-std::vector<BlobSection> blob_sections(const PointCache& cache, std::int32_t length);
 
 // Seconds; 0 without a clock, or when it fails. Never called under the mutex.
 double read_clock(const PrefixCacheOptions& options) noexcept;

@@ -15,14 +15,6 @@ std::span<const Token> PrefixCacheState::unpublished(const Session& session) con
   return std::span<const Token>(session.tail_).subspan(session.tail_begin_);
 }
 
-Tokens PrefixCacheState::path_tokens(const Node* node) const {
-  Tokens tokens(static_cast<std::size_t>(node->end()));
-  for (; node != nullptr; node = node->parent()) {
-    std::copy(node->tokens().begin(), node->tokens().end(), tokens.begin() + node->start());
-  }
-  return tokens;
-}
-
 Tokens PrefixCacheState::recorded_keys(const Session& session) const {
   Tokens keys = path_tokens(session.node_);
   const std::span<const Token> own = unpublished(session);
@@ -53,7 +45,7 @@ void PrefixCacheState::detach(Session& session) noexcept {
   try {
     if (!session.failed_ && session.publish_ && session.node_ != nullptr)
       make_point(session, session.computed_, PointKind::kEnd, states_of(session));
-    if (!session.failed_ && session.publish_ && session.node_ != nullptr) save_path(session.node_);
+    if (!session.failed_ && session.publish_ && session.node_ != nullptr) behind.save_path(session.node_);
     if (!session.failed_ && session.publish_ && session.node_ != nullptr && exchange != nullptr)
       exchange->offer(session.node_);
   } catch (const std::exception& error) {

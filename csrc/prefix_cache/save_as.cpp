@@ -54,7 +54,7 @@ class SaveAs {
     std::vector<Turn> all;
     cut_large_nodes();
     state_.trie.visit([&](const Node& node) KVTRIE_REQUIRES(state_.mutex) {
-      if (!node.is_root()) all.push_back({node.name_space(), state_.path_tokens(&node)});
+      if (!node.is_root()) all.push_back({node.name_space(), path_tokens(&node)});
     });
     return all;
   }
@@ -77,8 +77,7 @@ class SaveAs {
     const Match match = state_.trie.match(turn.name_space, turn.path);
     if (match.length < static_cast<std::int32_t>(turn.path.size()) || match.node->end() != match.length) return;
     Node* node = match.node;
-    SnapshotHeader header;
-    state_.describe(node, header);
+    SnapshotHeader header = header_of(node, state_.options.fingerprint, state_.identities);
     if (!is_portable(header.media)) return;
     const bool copied = state_.uncopied_bytes(state_of(node)) == 0;
     require_done(state_.copy_out(node, /*may_lose=*/false), "host memory is full");
@@ -190,7 +189,7 @@ void PrefixCache::save(const std::string& folder) {
   if (disk != nullptr &&
       std::filesystem::weakly_canonical(folder) == std::filesystem::weakly_canonical(disk->folder())) {
     static_cast<void>(flush());  // what a store did not take is no fault of the folder
-    if (Entry entry(*state_); state_->all_saved()) return;
+    if (Entry entry(*state_); state_->behind.all_saved()) return;
     fail(ErrorKind::kFormat, "save", "folder: got ", folder,
          ", which could not take everything: ", disk->stats().last_failure);
   }

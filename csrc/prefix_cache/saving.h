@@ -16,6 +16,9 @@
 
 namespace kvtrie {
 
+class PointCache;
+struct KvShape;
+
 struct Saving {
   enum class Outcome : std::uint8_t { kPending, kDone, kFailed };
 
@@ -45,6 +48,9 @@ class HeldImages {
 // The image that a blob holds, without checksums.
 SnapshotImage image_of(SnapshotImage::Role role, std::size_t cache, std::int32_t first, std::uint32_t cells,
                        const Blob& blob);
+// How blobs of images are cut into sections.
+std::vector<BlobSection> blob_sections(const KvShape& shape, std::uint32_t cells);
+std::vector<BlobSection> blob_sections(const PointCache& cache, std::int32_t length);
 // Waits for the images and takes their checksums into the header. False: some image did not arrive.
 bool seal_images(Saving& saving);
 

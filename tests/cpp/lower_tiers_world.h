@@ -82,10 +82,12 @@ struct LowerTiersWorld : LowerTiers::Tree {
     if (blob != nullptr) blob->seal();
     return blob;
   }
+  // Of these positions of the node's path.
+  virtual BlobPtr image(const Node*, std::int32_t, std::int32_t) const { return blob(); }
   // A copy of what has none; false: it does not fit.
   bool copy(Node* node) {
     for (const auto& [from, to] : state_of(node).held[0].without_slice(node->start(), node->end())) {
-      BlobPtr bytes = blob();
+      BlobPtr bytes = image(node, from, to);
       if (bytes == nullptr) return false;
       state_of(node).held[0].add(BlobSlice{std::move(bytes), from, static_cast<std::uint32_t>(to - from), from, to});
     }
@@ -163,7 +165,9 @@ struct LowerTiersWorld : LowerTiers::Tree {
     }
     for (const Write& write : writes) memories.insert(write.blob->memory());
     memories.erase(nullptr);
-    return memories.size() * kBytes;
+    std::uint64_t bytes = 0;
+    for (const HostMemoryPtr& each : memories) bytes += each->bytes();
+    return bytes;
   }
   std::uint64_t file_bytes() const {
     std::set<std::shared_ptr<BlobSource>> sources;

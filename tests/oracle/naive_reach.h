@@ -24,7 +24,7 @@ inline NaivePath naive_path(PrefixCacheState& state, std::string_view name_space
   NaivePath best;
   state.trie.visit([&](Node& node) {
     if (node.is_root() || node.name_space() != name_space) return;
-    const Tokens path = state.path_tokens(&node);
+    const Tokens path = path_tokens(&node);
     const std::size_t both = std::min(path.size(), tokens.size());
     const auto end = std::mismatch(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(both), tokens.begin());
     const auto common = static_cast<std::int32_t>(end.first - path.begin());

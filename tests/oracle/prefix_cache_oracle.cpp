@@ -902,7 +902,7 @@ class World {
     PrefixCacheState& state = cache_->state();
     state.trie.visit([&](Node& node) {
       if (node.is_root()) return;
-      const auto hashes = prefix_hashes(node.name_space(), state.path_tokens(&node));
+      const auto hashes = prefix_hashes(node.name_space(), path_tokens(&node));
       const NodeState& own = state_of(&node);
       for (std::size_t i = 0; i < caches_.size(); ++i) {
         for (const SpanList& list : own.held[i].cells) verify_list(i, list, hashes);

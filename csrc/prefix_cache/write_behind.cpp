@@ -1,0 +1,266 @@
+#include "prefix_cache/write_behind.h"
+
+#include <algorithm>
+#include <exception>
+#include <set>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "prefix_cache/media.h"
+
+namespace kvtrie {
+namespace {
+
+// Where the cells of these images begin; with none the snapshot is only the point at the end of its path.
+std::int32_t begin_of(const std::vector<SnapshotImage>& images, std::int32_t end) {
+  std::int32_t begin = end - 1;
+  for (const SnapshotImage& image : images) {
+    if (image.role == SnapshotImage::Role::kCells) begin = std::min(begin, image.first);
+  }
+  return begin;
+}
+
+bool is_pending(const SavingPtr& saving) { return saving != nullptr && saving->outcome == Saving::Outcome::kPending; }
+
+// Of the nearest node at or above this one whose snapshot is under way.
+SavingPtr under_way_above(const Node* node) {
+  for (; !node->is_root(); node = node->parent()) {
+    if (is_pending(state_of(node).saving)) return state_of(node).saving;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+SnapshotHeader header_of(const Node* node, const std::string& fingerprint, const std::vector<SnapshotCache>& caches) {
+  SnapshotHeader header;
+  header.fingerprint = fingerprint;
+  header.name_space = node->name_space();
+  header.tokens = path_tokens(node);
+  header.media = media_of(header.tokens);
+  header.caches = caches;
+  return header;
+}
+
+BackgroundQueue& WriteBehind::open(Caches caches) {
+  caches_ = std::move(caches);
+  queue_ = std::make_unique<BackgroundQueue>("disk");
+  return *queue_;
+}
+
+// ---- what is saved ------------------------------------------------------------------------------------------------
+
+bool WriteBehind::is_saved(const Node* node) const {
+  if (!copies_.is_copied(node)) return false;
+  bool saved = true;
+  state_of(node).visit_blobs([&](const BlobPtr& blob) { saved = saved && blob->saved(); });
+  return saved;
+}
+
+bool WriteBehind::all_saved() const {
+  bool saved = true;
+  trie_.visit([&](const Node& node) { saved = saved && (node.is_root() || is_saved(&node)); });
+  return saved;
+}
+
+// Its images that are in no file and not on their way to one.
+SavingPtr WriteBehind::unsaved(const Node* node) const {
+  const NodeState& state = state_of(node);
+  auto saving = std::make_shared<Saving>();
+  const auto add = [&](SnapshotImage::Role role, std::size_t cache, const BlobSlice& slice) {
+    saving->header.images.push_back(image_of(role, cache, slice.first, slice.cells, *slice.blob));
+    saving->blobs.push_back(slice.blob);
+  };
+  const auto fresh = [&](const BlobPtr& blob) {
+    return blob != nullptr && !blob->saved() && !places_.is_being_written(blob);
+  };
+  for (std::size_t i = 0; i < state.held.size(); ++i) {
+    for (const BlobSlice& slice : state.held[i].slices) {
+      if (slice.whole() && fresh(slice.blob)) add(SnapshotImage::Role::kCells, i, slice);
+    }
+  }
+  const std::size_t before = saving->blobs.size();
+  const std::vector<BlobSlice>& copies = state.point().copies;
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    const auto role = i < state.held.size() ? SnapshotImage::Role::kWindow : SnapshotImage::Role::kState;
+    if (fresh(copies[i].blob)) add(role, i, copies[i]);
+  }
+  if (saving->blobs.size() > before) saving->header.point = static_cast<std::uint8_t>(state.point().kind);
+  return saving;
+}
+
+// ---- images that were cut -----------------------------------------------------------------------------------------
+
+// A copy of the slice's own range. Nothing when there is no room, or its bytes are not what they were.
+std::optional<BlobSlice> WriteBehind::recut(std::size_t cache, const BlobSlice& slice) {
+  const KvShape& shape = caches_.shapes[cache];
+  const auto cells = static_cast<std::uint32_t>(slice.to - slice.from);
+  const HostMemoryPtr memory = slice.blob->memory();
+  if (memory == nullptr || !slice.blob->verify(slice.sections(shape), *memory)) return std::nullopt;
+  if (!lower_.make_host_room(shape.bytes_per_cell() * cells, /*may_lose=*/false)) return std::nullopt;
+  BlobPtr blob = Blob::allocate(host_, shape.bytes_per_cell() * cells, blob_sections(shape, cells));
+  if (blob == nullptr) return std::nullopt;
+  copy_rows(shape, memory->data(), {slice.first, slice.cells}, blob->memory()->data(), {slice.from, cells}, slice.from,
+            slice.to);
+  blob->seal();
+  return BlobSlice{std::move(blob), slice.from, cells, slice.from, slice.to};
+}
+
+// False: something of the node cannot be saved now.
+bool WriteBehind::recut_torn_images(Node* node) {
+  bool all = true;
+  std::vector<Held>& held = state_of(node).held;
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    for (BlobSlice& slice : held[i].slices) {
+      if (slice.whole() || slice.blob->saved() || places_.is_being_written(slice.blob)) continue;
+      std::optional<BlobSlice> own = recut(i, slice);
+      if (own) slice = std::move(*own);
+      all = all && own.has_value();
+    }
+  }
+  places_.settle(node);
+  return all;
+}
+
+// ---- into the queue -----------------------------------------------------------------------------------------------
+
+// `may_lose`: other snapshots may go for it, but nothing on the path to `below`.
+bool WriteBehind::reserve(std::uint64_t bytes, const Node* below, bool may_lose) {
+  return may_lose ? lower_.make_disk_room(bytes, below) : lower_.disk()->reserve(bytes);
+}
+
+void WriteBehind::enqueue(Node* node, const SavingPtr& saving, std::uint64_t image_bytes) {
+  saving->above = under_way_above(node);
+  for (const BlobPtr& blob : saving->blobs) {
+    places_.begin_writing(blob);
+    copies_.leave_sealing(blob);
+  }
+  state_of(node).saving = saving;
+  places_.settle(node);
+  queue_->add(image_bytes, [this, saving] { write_out(saving); });
+}
+
+// False: no room on the disk, or no name outside this process. REQUIRES: all of the node is copied.
+bool WriteBehind::queue_for_disk(Node* node, const Node* below, bool may_lose) {
+  if (!recut_torn_images(node)) return false;
+  SavingPtr saving = unsaved(node);
+  if (saving->blobs.empty()) return true;
+  SnapshotHeader header = header_of(node, caches_.fingerprint, caches_.identities);
+  header.point = saving->header.point;
+  header.images = std::move(saving->header.images);
+  header.start = begin_of(header.images, node->end());
+  if (!is_portable(header.media)) return false;
+  saving->header = std::move(header);
+  std::uint64_t image_bytes = 0;
+  for (const BlobPtr& blob : saving->blobs) image_bytes += blob->bytes();
+  saving->reserved = encode_header(saving->header).size() + image_bytes;
+  if (!reserve(saving->reserved, below, may_lose)) return false;
+  enqueue(node, saving, image_bytes);
+  return true;
+}
+
+bool WriteBehind::save_path(Node* node) {
+  if (lower_.disk() == nullptr || !lower_.disk()->writing()) return false;
+  std::vector<Node*> path;
+  for (Node* each = node; !each->is_root(); each = each->parent()) path.push_back(each);
+  return std::all_of(path.rbegin(), path.rend(), [&](Node* each) {
+    return is_saved(each) || (copies_.make_copies(each) && queue_for_disk(each, node, /*may_lose=*/true));
+  });
+}
+
+WriteBehind::SaveAll WriteBehind::save_all() {
+  std::vector<Node*> nodes;
+  trie_.visit([&](Node& node) {
+    if (!node.is_root()) nodes.push_back(&node);
+  });
+  SaveAll result;
+  std::set<const Node*> left;  // what goes on from one of these would be of no use
+  for (Node* node : nodes) {
+    if (is_saved(node)) continue;
+    const bool queued =
+        left.count(node->parent()) == 0 && copies_.make_copies(node) && queue_for_disk(node, node, /*may_lose=*/false);
+    if (!queued) left.insert(node);
+    result.queued += queued;
+    result.left += !queued;
+  }
+  return result;
+}
+
+void WriteBehind::write_again_after_a_while(double now) {
+  constexpr double kPauseSeconds = 30;
+  if (lower_.disk()->writing()) {
+    not_writing_since_.reset();
+  } else if (!not_writing_since_) {
+    not_writing_since_ = now;
+  } else if (now - *not_writing_since_ >= kPauseSeconds) {
+    not_writing_since_.reset();
+    lower_.disk()->try_again();
+  }
+}
+
+// ---- on the queue -------------------------------------------------------------------------------------------------
+
+void WriteBehind::write_out(const SavingPtr& saving) noexcept {
+  const std::shared_ptr<DiskTier> tier = [&] {
+    const MutexLock lock(mutex_);
+    return lower_.disk();
+  }();
+  DiskFilePtr file;
+  std::vector<std::byte> front;
+  try {
+    front = encoded(*saving);
+  } catch (const std::exception& error) {
+    log_message(LogLevel::kWarning, cat("prefix cache: a snapshot was not written: ", error.what()));
+  }
+  if (front.empty()) {
+    tier->unreserve(saving->reserved);
+  } else {
+    HeldImages images;
+    for (const BlobPtr& blob : saving->blobs) images.add(blob->memory());
+    file = tier->write(saving->header, front, images.spans());
+  }
+  const MutexLock lock(mutex_);
+  finish(*saving, file, front.size());
+}
+
+// The snapshot's front with the checksums of its images; empty when there is nothing worth writing.
+std::vector<std::byte> WriteBehind::encoded(Saving& saving) {
+  const bool orphan = saving.above != nullptr && saving.above->outcome == Saving::Outcome::kFailed;
+  saving.above = nullptr;
+  if (orphan || !seal_images(saving)) return {};
+  return encode_header(saving.header);
+}
+
+// Between queueing and now nodes may have been cut, joined or removed: the blobs know, and the path is looked up again.
+void WriteBehind::finish(Saving& saving, const DiskFilePtr& file, std::uint64_t offset) {
+  for (const BlobPtr& blob : saving.blobs) {
+    places_.end_writing(blob);
+    if (file != nullptr) blob->set_saved(file, offset);
+    offset += blob->bytes();
+  }
+  saving.blobs.clear();
+  saving.outcome = file != nullptr ? Saving::Outcome::kDone : Saving::Outcome::kFailed;
+  if (copies_.is_closed()) return;
+  const Match match = trie_.match(saving.header.name_space, saving.header.tokens);
+  for (Node* node = match.node; node != nullptr && !node->is_root(); node = node->parent()) {
+    if (node->end() <= saving.header.start) break;
+    places_.settle(node);
+  }
+}
+
+// ---- check --------------------------------------------------------------------------------------------------------
+
+void WriteBehind::check(std::vector<std::string>& findings) const {
+  if (queue_ != nullptr && queue_->pending_jobs() > 0) return;
+  trie_.visit([&](const Node& node) {
+    if (node.is_root()) return;
+    bool written = is_pending(state_of(&node).saving);
+    state_of(&node).visit_blobs([&](const BlobPtr& blob) { written = written || places_.is_being_written(blob); });
+    if (written) {
+      findings.push_back(cat("node [", node.start(), ",", node.end(), ") of '", node.name_space(),
+                             "': counts as on its way to a file, but nothing is"));
+    }
+  });
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,111 @@
+// Writing behind: what leaves the device, and what closing sessions leave, becomes files while nobody waits.
+//
+// Concept. This class is the only one that puts state on its way to files, and knows what is. A node is *saved* when
+// all it has lies in files. A path is saved root first, and a snapshot whose ancestor failed is not written: so what is
+// in a file has everything above it there, and what a folder holds can always be reached.
+//
+//     mutex     save_path, save_all --> copies in host memory --> room on the disk --> Saving, in the queue
+//     queue     images arrive, checksums, header --> DiskTier::write
+//     mutex     finish: blobs know their file, nodes join the disk's order;  or: what waits for it fails, too
+//
+// An image that was cut before it was saved gets a copy of its own for each node, so that no file needs another one.
+// What was queued is written whatever becomes of the tree: nodes may be cut, joined and removed meanwhile; blobs know
+// where they are, and the path is looked up again. A disk that failed several times is left alone for a while.
+//
+// Invariants (check): while nothing is queued, no node's snapshot is pending, and no blob of a node counts as being
+// written.
+//
+// Errors. What cannot be saved now is left as it is: no room, no name outside this process, damaged bytes, a disk that
+// fails. What is thrown on the way (no memory) leaves what was queued before it. Cost: O(tokens) for the header of each
+// snapshot; O(nodes) for `save_all` and `all_saved`.
+// Threads: called with the prefix cache's mutex held, which is what `mutex` is. The queue's thread takes it twice for
+// each snapshot, to look where the disk is and to hand over what became of it; it waits, takes checksums and writes
+// without it. The end waits for the queue, so all that is named here outlives this. Units: bytes, seconds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "prefix_cache/lower_tiers.h"
+#include "prefix_cache/node_places.h"
+#include "prefix_cache/node_state.h"
+#include "prefix_cache/saving.h"
+#include "store/background_queue.h"
+#include "trie/trie.h"
+
+namespace kvtrie {
+
+// Of a snapshot of the path to `node`: all but `start`, `point` and the images.
+SnapshotHeader header_of(const Node* node, const std::string& fingerprint, const std::vector<SnapshotCache>& caches);
+
+class WriteBehind {
+ public:
+  // What others do for it, with the mutex held.
+  class Copies {
+   public:
+    virtual bool is_copied(const Node* node) const = 0;  // nothing of it is on the device only
+    // Of what is on the device only, where nothing is lost for it; false: did not fit.
+    virtual bool make_copies(Node* node) = 0;
+    virtual void leave_sealing(const BlobPtr& blob) = 0;  // the queue takes its checksums
+    virtual bool is_closed() const = 0;                   // the tree goes as soon as all is written
+
+   protected:
+    ~Copies() = default;
+  };
+  struct Caches {
+    std::string fingerprint;
+    std::vector<SnapshotCache> identities;  // of all of them
+    std::vector<KvShape> shapes;            // of the attention caches, which come first
+  };
+  struct SaveAll {
+    std::uint64_t queued = 0, left = 0;  // left: did not fit in host memory or on the disk now
+  };
+
+  WriteBehind(Mutex& mutex, Trie& trie, NodePlaces& places, LowerTiers& lower, std::shared_ptr<ByteBudget> host,
+              Copies& copies)
+      : mutex_(mutex), trie_(trie), places_(places), lower_(lower), host_(std::move(host)), copies_(copies) {}
+  WriteBehind(const WriteBehind&) = delete;
+  WriteBehind& operator=(const WriteBehind&) = delete;
+
+  // With a disk tier; before it nothing is saved. The queue may be waited for without the mutex.
+  BackgroundQueue& open(Caches caches);
+
+  bool is_saved(const Node* node) const;
+  bool all_saved() const;
+  // As much of the path as fits; whether that is all of it. Nothing in memory is lost for it; on the disk what was not
+  // used for long goes.
+  bool save_path(Node* node);
+  SaveAll save_all();  // what is not saved yet, root first. REQUIRES: a disk tier
+  // Tries a disk again that has been switched off for long enough. REQUIRES: a disk tier
+  void write_again_after_a_while(double now);
+
+  void check(std::vector<std::string>& findings) const;
+
+ private:
+  bool queue_for_disk(Node* node, const Node* below, bool may_lose);
+  bool reserve(std::uint64_t bytes, const Node* below, bool may_lose);
+  void enqueue(Node* node, const SavingPtr& saving, std::uint64_t image_bytes);
+  SavingPtr unsaved(const Node* node) const;
+  std::optional<BlobSlice> recut(std::size_t cache, const BlobSlice& slice);
+  bool recut_torn_images(Node* node);
+  void write_out(const SavingPtr& saving) noexcept KVTRIE_EXCLUDES(mutex_);
+  static std::vector<std::byte> encoded(Saving& saving);
+  void finish(Saving& saving, const DiskFilePtr& file, std::uint64_t offset) KVTRIE_REQUIRES(mutex_);
+
+  Mutex& mutex_;
+  Trie& trie_;
+  NodePlaces& places_;
+  LowerTiers& lower_;
+  const std::shared_ptr<ByteBudget> host_;
+  Copies& copies_;
+  Caches caches_;                            // set before anything is queued
+  std::optional<double> not_writing_since_;  // when the disk tier was first seen switched off
+  std::unique_ptr<BackgroundQueue> queue_;   // its jobs use all of the above, so it goes first
+};
+
+}  // namespace kvtrie

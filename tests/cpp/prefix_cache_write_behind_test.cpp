@@ -1,0 +1,174 @@
+// What is written, in which order, and each ending of what is not.
+#include <gtest/gtest.h>
+
+#include "write_behind_world.h"
+
+namespace kvtrie {
+namespace {
+
+class WriteBehindTest : public ::testing::Test, public WriteBehindWorld {
+ protected:
+  static constexpr std::uint64_t kLarge = 1 << 20;
+  WriteBehindTest() : WriteBehindWorld(kLarge, kLarge) { mutex.lock(); }
+
+  void TearDown() override {
+    files->heal();
+    drain();
+    if (!closed) {
+      EXPECT_EQ(all_findings(), std::vector<std::string>{});
+    }
+    EXPECT_EQ(lower.disk()->budget().used(), file_bytes());
+    EXPECT_EQ(host->used(), memory());
+    mutex.unlock();
+  }
+  DiskStats disk() const { return lower.disk()->stats(); }
+  bool all_right(const Node* node) const {
+    const std::vector<BlobSlice>& slices = state_of(node).held[0].slices;
+    return std::all_of(slices.begin(), slices.end(),
+                       [&](const BlobSlice& slice) { return slice.whole() && is_right_in_file(node, slice); });
+  }
+
+  Node* top = add(trie.root("n"), 70);  // of two sections
+  Node* leaf = add(top);
+};
+
+TEST_F(WriteBehindTest, APathIsSavedRootFirstAndOnce) {
+  put_point(leaf);
+  EXPECT_FALSE(behind.is_saved(top));
+  EXPECT_TRUE(behind.save_path(leaf));
+  EXPECT_EQ(queue->pending_jobs(), 2u);
+  EXPECT_TRUE(behind.save_path(leaf));  // on its way
+  EXPECT_EQ(queue->pending_jobs(), 2u);
+  EXPECT_TRUE(top->in_order(kDiskOrder) && leaf->in_order(kDiskOrder));
+  drain();
+  EXPECT_TRUE(behind.is_saved(top) && behind.is_saved(leaf) && behind.all_saved());
+  EXPECT_TRUE(all_right(top) && all_right(leaf));
+  EXPECT_EQ(state_of(leaf).saving->header.start, 70);
+  EXPECT_EQ(state_of(leaf).saving->header.point, static_cast<std::uint8_t>(PointKind::kEnd));
+  EXPECT_EQ(sealed_by_queue, 3u);
+  EXPECT_TRUE(save_now(leaf));
+  EXPECT_EQ(disk().writes, 2u);
+}
+
+TEST_F(WriteBehindTest, WithoutItsAncestorASnapshotIsNotWritten) {
+  files->fail(test::Call::kCreate, 1, EIO, /*once=*/true);
+  EXPECT_TRUE(save_now(leaf));
+  EXPECT_EQ(disk().failed_writes, 1u);
+  EXPECT_EQ(disk().writes, 0u);
+  EXPECT_EQ(disk().bytes, 0u);
+  EXPECT_FALSE(behind.is_saved(top) || leaf->in_order(kDiskOrder));
+  EXPECT_TRUE(save_now(leaf));  // the next time
+  EXPECT_TRUE(behind.all_saved());
+}
+
+TEST_F(WriteBehindTest, WhatIsCutWhileItIsUnderWayIsFoundAgain) {
+  EXPECT_TRUE(behind.save_path(leaf));
+  Node* upper = trie.split(top, 66);
+  drain();
+  EXPECT_TRUE(behind.is_saved(upper) && behind.is_saved(top) && behind.is_saved(leaf));
+}
+
+TEST_F(WriteBehindTest, WhatIsRemovedWhileItIsUnderWayLeavesNoFile) {
+  EXPECT_TRUE(behind.save_path(leaf));
+  EXPECT_TRUE(remove_unlocked(leaf));
+  drain();
+  EXPECT_EQ(disk().writes, 2u);
+  EXPECT_EQ(disk().files, 1u);
+}
+
+TEST_F(WriteBehindTest, AnImageThatWasCutGetsOneForEachHalf) {
+  ASSERT_TRUE(make_copies(top));
+  Node* upper = trie.split(top, 3);
+  EXPECT_TRUE(save_now(leaf));
+  EXPECT_TRUE(behind.all_saved());
+  EXPECT_TRUE(all_right(upper) && all_right(top));
+  EXPECT_TRUE(remove_unlocked(leaf) && remove_unlocked(top));
+  drain();
+  EXPECT_TRUE(all_right(upper));  // its file needs no other
+}
+
+TEST_F(WriteBehindTest, WithoutMemoryForItACutImageWaits) {
+  ASSERT_TRUE(remove_unlocked(leaf) && make_copies(top));
+  Node* upper = trie.split(top, 3);
+  for (Node* node : {upper, top}) leases.pin(node);
+  ASSERT_TRUE(lower.set_host_cap(host->used()));
+  for (Node* node : {top, upper}) places.leave(node);  // so that its copy is all there is
+  EXPECT_FALSE(save_now(top));
+  EXPECT_EQ(disk().writes, 0u);
+  ASSERT_TRUE(lower.set_host_cap(kLarge));
+  EXPECT_TRUE(save_now(top));
+  EXPECT_TRUE(behind.is_saved(upper) && behind.is_saved(top));
+}
+
+TEST_F(WriteBehindTest, DamagedBytesAreNotWritten) {
+  ASSERT_TRUE(make_copies(top));
+  Node* upper = trie.split(top, 3);
+  std::byte& first = *state_of(top).held[0].slices[0].blob->memory()->data();
+  first ^= std::byte{1};
+  EXPECT_FALSE(save_now(leaf));
+  EXPECT_EQ(disk().writes, 0u);
+  EXPECT_FALSE(behind.is_saved(upper));
+}
+
+TEST_F(WriteBehindTest, OnAFullDiskOldSnapshotsGoButNothingOfThePath) {
+  Node* other = add(trie.root("n"), 100);
+  ASSERT_TRUE(save_now(other) && save_now(top));
+  ASSERT_TRUE(lower.set_disk_cap(disk().bytes));
+  EXPECT_TRUE(save_now(leaf));
+  EXPECT_TRUE(behind.is_saved(leaf) && !other->in_order(kDiskOrder));
+  Node* third = add(leaf, 300);
+  EXPECT_FALSE(save_now(third));  // nothing else could go
+  EXPECT_TRUE(behind.is_saved(leaf) && behind.is_saved(top) && !behind.is_saved(third));
+}
+
+TEST_F(WriteBehindTest, SaveAllTakesNothingAwayAndCountsWhatIsLeft) {
+  Node* other = add();
+  ASSERT_TRUE(save_now(other));
+  ASSERT_TRUE(lower.set_disk_cap(disk().bytes));
+  const WriteBehind::SaveAll none = behind.save_all();
+  EXPECT_EQ(none.queued, 0u);
+  EXPECT_EQ(none.left, 2u);
+  EXPECT_TRUE(behind.is_saved(other));
+  ASSERT_TRUE(lower.set_disk_cap(kLarge));
+  EXPECT_EQ(behind.save_all().queued, 2u);
+  drain();
+  EXPECT_TRUE(behind.all_saved());
+}
+
+TEST_F(WriteBehindTest, ADiskThatFailsIsLeftAloneForAWhile) {
+  behind.write_again_after_a_while(0);
+  files->fail(test::Call::kCreate, 1, EIO, /*once=*/false);
+  for (int i = 0; i < DiskTier::kFailuresInARow; ++i) static_cast<void>(save_now(leaf));
+  EXPECT_FALSE(lower.disk()->writing() || behind.save_path(leaf));
+  files->heal();
+  for (const double now : {1.0, 30.5}) behind.write_again_after_a_while(now);
+  EXPECT_FALSE(lower.disk()->writing());
+  behind.write_again_after_a_while(31);
+  EXPECT_TRUE(lower.disk()->writing() && save_now(leaf));
+  EXPECT_TRUE(behind.all_saved());
+}
+
+TEST_F(WriteBehindTest, AfterClosingOnlyBlobsKnow) {
+  EXPECT_TRUE(behind.save_path(top));
+  closed = true;
+  for (const BlobPtr& blob : blobs_of(top)) places.end_writing(blob);
+  places.settle(top);
+  drain();
+  EXPECT_TRUE(blobs_of(top).front()->saved());
+  EXPECT_FALSE(top->in_order(kDiskOrder));
+}
+
+TEST_F(WriteBehindTest, WhatNobodyWritesIsFound) {
+  ASSERT_TRUE(make_copies(top));
+  places.begin_writing(blobs_of(top).front());
+  places.settle(top);
+  std::vector<std::string> found;
+  behind.check(found);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_NE(found.front().find("node [0,70) of 'n': counts as on its way to a file"), std::string::npos) << found[0];
+  places.end_writing(blobs_of(top).front());
+  places.settle(top);
+}
+
+}  // namespace
+}  // namespace kvtrie

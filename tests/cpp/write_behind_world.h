@@ -1,0 +1,108 @@
+// The world of the lower tiers with a queue that writes for real, and images whose bytes say which token they are of.
+#pragma once
+
+#include <cstring>
+
+#include "cache/cell_image.h"
+#include "lower_tiers_world.h"
+#include "prefix_cache/write_behind.h"
+
+namespace kvtrie {
+
+// What happens while the mutex is held waits for nobody: the queue goes on when it is free, and `drain` waits for it.
+struct WriteBehindWorld : LowerTiersWorld, WriteBehind::Copies {
+  WriteBehindWorld(std::uint64_t host_cap, std::uint64_t disk_cap) : LowerTiersWorld(host_cap, disk_cap) {
+    shape.layers = 2;
+    shape.kv_heads = 1;
+    shape.k_dim = shape.v_dim = 2;
+    WriteBehind::Caches caches{"model-a", {}, {shape}};
+    caches.identities = {{SnapshotCache::Kind::kAttention, 0, {1}}, {SnapshotCache::Kind::kRecurrent, 0, {1}}};
+    queue = &behind.open(std::move(caches));
+  }
+
+  // --- what WriteBehind and LowerTiers ask for
+  bool is_copied(const Node* node) const override {
+    const RestorePoint& point = state_of(node).point();
+    return covered(node) && (!point.exists() || point.copied());
+  }
+  bool make_copies(Node* node) override {
+    const std::uint64_t most = state_of(node).length() * shape.bytes_per_cell() + kBytes;
+    if (is_copied(node)) return true;
+    if (!lower.make_host_room(most, /*may_lose=*/false) || !copy(node)) return false;
+    const RestorePoint& point = state_of(node).point();
+    return !point.exists() || point.copied() || copy_point(node);
+  }
+  void leave_sealing(const BlobPtr&) override { ++sealed_by_queue; }
+  bool is_closed() const override { return closed; }
+  std::uint64_t bytes_under_way() const override { return queue->pending_bytes(); }
+
+  // --- images
+  using Row = std::pair<std::uint64_t, std::uint64_t>;  // offset, bytes
+  std::vector<Row> rows_of(std::uint32_t cells, std::uint32_t token) const {
+    const CellImage image(shape, cells);
+    std::vector<Row> rows;
+    for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
+      for (const bool value : {false, true})
+        rows.emplace_back(image.row_offset(layer, value, 0, token), shape.row_bytes(value));
+    }
+    return rows;
+  }
+  static std::byte mark_of(Token token, std::int32_t position) { return static_cast<std::byte>(token * 31 + position); }
+
+  BlobPtr image(const Node* node, std::int32_t from, std::int32_t to) const override {
+    const auto cells = static_cast<std::uint32_t>(to - from);
+    BlobPtr blob = Blob::allocate(host, shape.bytes_per_cell() * cells, blob_sections(shape, cells));
+    if (blob == nullptr) return nullptr;
+    const Tokens tokens = path_tokens(node);
+    for (std::int32_t at = from; at < to; ++at) {
+      for (const auto& [offset, bytes] : rows_of(cells, static_cast<std::uint32_t>(at - from))) {
+        const std::byte mark = mark_of(tokens[static_cast<std::size_t>(at)], at);
+        std::memset(blob->memory()->data() + offset, static_cast<int>(mark), bytes);
+      }
+    }
+    blob->seal();
+    return blob;
+  }
+  // Whether what the slice has in its file is of the node's tokens.
+  bool is_right_in_file(const Node* node, const BlobSlice& slice) const {
+    std::vector<std::uint32_t> numbers(slice.blob->sections().size());
+    std::iota(numbers.begin(), numbers.end(), 0U);
+    std::vector<std::byte> bytes(slice.blob->bytes());
+    if (!slice.blob->read(numbers, bytes)) return false;
+    const Tokens tokens = path_tokens(node);
+    for (std::int32_t at = slice.from; at < slice.to; ++at) {
+      for (const auto& [offset, count] : rows_of(slice.cells, static_cast<std::uint32_t>(at - slice.first))) {
+        const std::byte mark = mark_of(tokens[static_cast<std::size_t>(at)], at);
+        const auto row = std::span(bytes).subspan(offset, count);
+        if (std::any_of(row.begin(), row.end(), [&](std::byte each) { return each != mark; })) return false;
+      }
+    }
+    return true;
+  }
+
+  // --- the queue
+  void drain() {
+    const MutexUnlock unlock(mutex);
+    queue->drain();
+    lower.disk()->sweep();
+  }
+  bool save_now(Node* node) {
+    const bool all = behind.save_path(node);
+    drain();
+    return all;
+  }
+  std::vector<std::string> all_findings() const {
+    std::vector<std::string> all = findings();
+    behind.check(all);
+    return all;
+  }
+
+  KvShape shape;
+  Mutex mutex;
+  bool closed = false;
+  std::uint64_t sealed_by_queue = 0;
+  BackgroundQueue* queue = nullptr;
+  WriteBehind behind{mutex, trie, places, lower, host, *this};
+};
+
+}  // namespace kvtrie
