@@ -13,8 +13,7 @@
 //   page_in.cpp         bringing state back from the lower tiers, through stages (stage.h)
 //   page_out.cpp        copies outside the device, and sending state there
 //   lower_tiers.h       room in host memory and on the disk
-//   write_behind.h      what is on its way to files (saving.h);  reopen.cpp: files become nodes again;
-//                       save_as.cpp: into another folder
+//   write_behind.h      what is on its way to files;  reopen.cpp: back from them;  save_as.cpp: into another folder
 //   exchange.h          what a store shares with other processes: sending.cpp, receiving.cpp
 //   restore_points.h    where restore points are, and which goes first;  captures.cpp: made from what sessions have
 //   room.cpp            making room: what may go, in which order
@@ -48,7 +47,6 @@
 #include "base/mutex.h"
 #include "prefix_cache/calls_outside.h"
 #include "prefix_cache/cost_model.h"
-#include "prefix_cache/coverage.h"
 #include "prefix_cache/exchange.h"
 #include "prefix_cache/leases.h"
 #include "prefix_cache/lower_tiers.h"
@@ -61,7 +59,6 @@
 #include "prefix_cache/tree_orders.h"
 #include "prefix_cache/write_behind.h"
 #include "store/background_queue.h"
-#include "store/disk_tier.h"
 
 namespace kvtrie {
 
