@@ -170,6 +170,15 @@ TEST_F(LowerTiersTest, AFileGoesAndMemoryStays) {
   EXPECT_FALSE(make_room_for_a_file(nullptr));
 }
 
+TEST_F(LowerTiersTest, AFileThatTwoHalvesShareStaysForTheOther) {
+  Node* node = copied();
+  ASSERT_TRUE(save(node));
+  Node* upper = trie.split(node, 1);
+  leases.pin(upper);
+  EXPECT_FALSE(make_room_for_a_file(nullptr));  // it is one file
+  EXPECT_TRUE(blobs_of(node).empty() && blobs_of(upper).front()->saved());
+}
+
 TEST_F(LowerTiersTest, WhatIsOnlyInAFileGoesWithWhatIsBelowIt) {
   Node* top = outside();
   Node* leaf = outside(top);
@@ -233,6 +242,15 @@ TEST_F(LowerTiersTest, ALowerDiskCapLeavesWhatPinsHoldNowhereElseAndAllAboveIt) 
   EXPECT_TRUE(is_there(leaf) && in_file(leaf) && in_file(top));
   EXPECT_TRUE(is_there(live) && !in_file(live));
   EXPECT_TRUE(lower.lower_disk_cap(kept));
+}
+
+TEST_F(LowerTiersTest, AFileAboveOneThatStaysIsCountedWithIt) {
+  Node* top = copied();
+  Node* leaf = outside(top);
+  ASSERT_TRUE(save(top) && save(leaf));
+  EXPECT_GT(lower.leave_host_for_disk(leaf), 0u);
+  leases.pin(leaf);
+  EXPECT_EQ(lower.pinned_disk_bytes(), lower.disk()->budget().used());
 }
 
 TEST_F(LowerTiersTest, BytesThatNobodyCountsAreFound) {

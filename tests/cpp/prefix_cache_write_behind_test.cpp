@@ -43,6 +43,9 @@ TEST_F(WriteBehindTest, APathIsSavedRootFirstAndOnce) {
   drain();
   EXPECT_TRUE(behind.is_saved(top) && behind.is_saved(leaf) && behind.all_saved());
   EXPECT_TRUE(all_right(top) && all_right(leaf));
+  std::vector<std::byte> bytes(kBytes);
+  const std::vector<std::uint32_t> first{0};
+  EXPECT_TRUE(state_of(leaf).point().copies[1].blob->read(first, bytes));  // the second image of its file
   EXPECT_EQ(state_of(leaf).saving->header.start, 70);
   EXPECT_EQ(state_of(leaf).saving->header.point, static_cast<std::uint8_t>(PointKind::kEnd));
   EXPECT_EQ(sealed_by_queue, 3u);
