@@ -129,15 +129,22 @@ bool WriteBehind::reserve(std::uint64_t bytes, const Node* below, bool may_lose)
   return may_lose ? lower_.make_disk_room(bytes, below) : lower_.disk()->reserve(bytes);
 }
 
+// REQUIRES: room is reserved for it. All of it or nothing: a call that throws gives the room back.
 void WriteBehind::enqueue(Node* node, const SavingPtr& saving, std::uint64_t image_bytes) {
-  saving->above = under_way_above(node);
-  for (const BlobPtr& blob : saving->blobs) {
-    places_.begin_writing(blob);
-    copies_.leave_sealing(blob);
+  try {
+    saving->above = under_way_above(node);
+    for (const BlobPtr& blob : saving->blobs) places_.begin_writing(blob);
+    state_of(node).saving = saving;
+    places_.settle(node);
+    queue_->add(image_bytes, [this, saving] { write_out(saving); });
+  } catch (...) {
+    for (const BlobPtr& blob : saving->blobs) places_.end_writing(blob);
+    saving->outcome = Saving::Outcome::kFailed;
+    lower_.disk()->unreserve(saving->reserved);
+    places_.settle(node);
+    throw;
   }
-  state_of(node).saving = saving;
-  places_.settle(node);
-  queue_->add(image_bytes, [this, saving] { write_out(saving); });
+  for (const BlobPtr& blob : saving->blobs) copies_.leave_sealing(blob);
 }
 
 // False: no room on the disk, or no name outside this process. REQUIRES: all of the node is copied.

@@ -1,6 +1,7 @@
 // What is written, in which order, and each ending of what is not.
 #include <gtest/gtest.h>
 
+#include "failing_allocations.h"
 #include "write_behind_world.h"
 
 namespace kvtrie {
@@ -51,6 +52,25 @@ TEST_F(WriteBehindTest, APathIsSavedRootFirstAndOnce) {
   EXPECT_EQ(sealed_by_queue, 3u);
   EXPECT_TRUE(save_now(leaf));
   EXPECT_EQ(disk().writes, 2u);
+}
+
+TEST_F(WriteBehindTest, WhereMemoryIsShortNothingIsReservedOrLeftUnderWay) {
+  put_point(leaf);
+  ASSERT_TRUE(make_copies(top) && make_copies(leaf));
+  int refused = 0;
+  for (std::uint64_t failing = 1; !behind.is_saved(leaf); ++failing) {
+    testing::allocations_until_failure() = failing;
+    try {
+      behind.save_path(leaf);
+    } catch (const std::bad_alloc&) {
+      ++refused;
+    }
+    testing::allocations_until_failure() = 0;
+    drain();
+    ASSERT_EQ(all_findings(), std::vector<std::string>{}) << "allocation " << failing;
+    ASSERT_EQ(lower.disk()->budget().used(), file_bytes()) << "allocation " << failing;
+  }
+  EXPECT_GT(refused, 10);
 }
 
 TEST_F(WriteBehindTest, WithoutItsAncestorASnapshotIsNotWritten) {
