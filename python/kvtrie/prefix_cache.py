@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Optional, Union
 
 from . import _core
+from ._paths import path_text
 from ._values import Node, make_nodes
 from .errors import FormatError
 from .stores import Store, open_store
@@ -70,12 +71,13 @@ class PrefixCache(_core.PrefixCache):
         elif isinstance(host_bytes, str) and host_bytes == "auto":
             host_bytes = _automatic_host_bytes(held)
         shared = None if store is None else open_store(store)
+        folder = None if disk is None else path_text(disk, "PrefixCache", "disk")
         super().__init__(
             caches,
             fingerprint=fingerprint,
             host_bytes=host_bytes,
-            disk=None if disk is None else os.fspath(disk),
-            disk_bytes=_automatic_disk_bytes(disk) if disk_bytes is None and disk is not None else disk_bytes or 0,
+            disk=folder,
+            disk_bytes=_automatic_disk_bytes(folder) if disk_bytes is None and folder is not None else disk_bytes or 0,
             store=shared,
             store_max_value=getattr(shared, "max_value", None),
             policy=policy,
@@ -105,7 +107,7 @@ class PrefixCache(_core.PrefixCache):
         The same as ``PrefixCache(caches, disk=path, **options)``, but something has to be there: ``FormatError``
         otherwise. Conversations are known at once; their bytes are read when they are needed.
         """
-        folder = os.fspath(path)
+        folder = path_text(path, "PrefixCache.open")
         if not os.path.isfile(os.path.join(folder, "lock")):
             raise FormatError(f"[PrefixCache.open] path: got {folder!r}, allowed a folder that kvtrie saved to")
         return cls(caches, disk=folder, **options)
@@ -116,7 +118,7 @@ class PrefixCache(_core.PrefixCache):
         ``PrefixCache.open`` continues from it, even in another process: every conversation stands at its last restore
         point. Needs a fingerprint and a host tier. Raises ``FormatError`` when it cannot all be written.
         """
-        self._save(os.fspath(path))
+        self._save(path_text(path, "save"))
 
     def nodes(self) -> list[Node]:
         """The nodes of the tree now, parents before their children."""
@@ -168,9 +170,9 @@ class PrefixCache(_core.PrefixCache):
         )
 
 
-def _automatic_disk_bytes(folder: str | os.PathLike[str]) -> int:
+def _automatic_disk_bytes(folder: str) -> int:
     """Half of what is free where the folder is, or will be, with what it has already."""
-    path = os.path.abspath(os.fspath(folder))
+    path = os.path.abspath(folder)
     present = 0
     if os.path.isdir(path):
         present = sum(each.stat(follow_symlinks=False).st_size for each in os.scandir(path) if each.is_file())

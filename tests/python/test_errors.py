@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -410,3 +411,37 @@ def test_names_of_folders(name: str, tmp_path: Path) -> None:
     with pytest.raises(VALUE, match="path: got"):
         cache.save(folder)
     assert list(tmp_path.iterdir()) == []
+
+
+traces = importlib.import_module("kvtrie.simulate")
+
+
+class BytesPath:
+    def __fspath__(self) -> bytes:
+        return b"somewhere"
+
+
+PATH_CALLS: dict[str, Callable[[Any], Any]] = {
+    "disk": lambda path: make_cache(64, device="host", host_bytes="64KiB", fingerprint="w", disk=path),
+    "open": lambda path: kv.PrefixCache.open(path, kv.CausalCache(1, 1, 2, 64, device="host"), fingerprint="w"),
+    "save": lambda path: make_cache(64, device="host", host_bytes="64KiB", fingerprint="w").save(path),
+    "load": lambda path: kv.models.load(path),
+    "trace": lambda path: traces.read(path),
+    "mooncake": lambda path: traces.read_mooncake(path),
+    "tokens": lambda path: traces.read_tokens(path),
+    "written": lambda path: traces.write_tokens([], path),
+}
+
+
+@pytest.mark.parametrize("call", PATH_CALLS.values(), ids=PATH_CALLS)
+@pytest.mark.parametrize("path", [3, object(), b"somewhere", BytesPath()], ids=["int", "object", "bytes", "bytes path"])
+def test_what_is_no_path(call: Callable[[Any], Any], path: Any) -> None:
+    """An int above all: the system would take it for a file that is open."""
+    with pytest.raises(TYPE, match=r"(disk|path|trace): got \w+, allowed a str or a path"):
+        call(path)
+
+
+@pytest.mark.parametrize("call", PATH_CALLS.values(), ids=PATH_CALLS)
+def test_a_path_with_a_nul(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(VALUE, match="got a name with a NUL in it, allowed one without"):
+        call("half\0other")

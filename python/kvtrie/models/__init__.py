@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from .._core import Device
-from ..errors import ArgumentError, ArgumentTypeError, FormatError, NotSupported
+from .._paths import path_text
+from ..errors import ArgumentError, FormatError, NotSupported
 from . import default
 from .base import DTYPES, Model
 from .config import ModelConfig, Raw
@@ -80,9 +81,7 @@ def load(
     Raises ``kv.FormatError`` naming the file that is missing, damaged or inconsistent, and ``kv.NotSupported`` for an
     architecture or feature that is not computed here. Nothing stays behind after an error.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise ArgumentTypeError(f"[models.load] path: got {type(path).__name__}, allowed a str or a path")
-    found = find_model(path)
+    found = find_model(path_text(path, "models.load"))
     if found.is_dir():
         return _load_folder(found, device, dtype, progress)
     from .gguf import read  # takes half a second, most of it for packages that nothing else needs

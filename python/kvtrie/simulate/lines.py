@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NoReturn, Union
 
+from .._paths import path_text
 from ..errors import ArgumentError, FormatError
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -26,11 +27,11 @@ MOST_TOKENS = 1 << 24  # in one prompt of a trace whose symbols are tokens
 @contextmanager
 def opened(path: PathLike, mode: Literal["rb", "wb"], where: str) -> Iterator[BinaryIO]:
     """The file, open; ``ArgumentError`` where the system says no."""
+    name = path_text(path, where, "trace")
     try:
-        file = open(path, mode)  # noqa: SIM115  (closed below)
+        file = open(name, mode)  # noqa: SIM115  (closed below)
     except OSError as error:
-        got = str(path)
-        raise ArgumentError(f"[{where}] trace: got {got!r}, allowed a file that opens: {error.strerror}") from error
+        raise ArgumentError(f"[{where}] trace: got {name!r}, allowed a file that opens: {error.strerror}") from error
     with file:
         yield file
 
@@ -92,7 +93,7 @@ def shorten(value: Any) -> str:
 
 def lines_of(path: PathLike) -> Iterator[Line]:
     """Every line that is not blank; one at a time, so that a trace need not fit into memory."""
-    name = Path(path).name
+    name = Path(path_text(path, "trace", "trace")).name
     with opened(path, "rb", "trace") as file:
         number = 0
         while True:

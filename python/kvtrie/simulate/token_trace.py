@@ -18,6 +18,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from .._paths import path_text
 from .lines import LARGEST, MOST_TOKENS, Line, PathLike, lines_of, opened
 from .tokens import NO_TOKENS, Int32Array, seed_of, stream
 from .traces import Request, Trace
@@ -32,7 +33,8 @@ Record = dict[str, Any]
 
 def read_tokens(path: PathLike) -> Trace:
     """The requests of a token-level file. Memory: the tokens of the sessions that have not ended."""
-    return Trace(Path(path).name, lambda: Player().play(lines_of(path)))
+    name = Path(path_text(path, "read_tokens", "trace")).name
+    return Trace(name, lambda: Player().play(lines_of(path)))
 
 
 def of_records(records: Iterable[Record], name: str = "records") -> Trace:

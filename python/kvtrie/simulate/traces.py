@@ -16,6 +16,7 @@ from typing import Optional
 
 import numpy as np
 
+from .._paths import path_text
 from ..errors import ArgumentError
 from .lines import LARGEST, MOST_TOKENS, Line, PathLike, count_lines, lines_of, opened
 from .tokens import NO_TOKENS, Int32Array, seed_of, stream
@@ -67,6 +68,7 @@ def read_mooncake(path: PathLike, block: int = 512, expand: bool = False) -> Tra
     """
     if type(block) is not int or not 1 <= block <= 1 << 20:
         raise ArgumentError(f"[read_mooncake] block: got {block!r}, allowed 1 to {1 << 20} tokens")
+    name = Path(path_text(path, "read_mooncake", "trace")).name
 
     def source() -> Iterator[Request]:
         before = 0.0
@@ -80,7 +82,7 @@ def read_mooncake(path: PathLike, block: int = 512, expand: bool = False) -> Tra
             yield Request(time / 1000, _expand(ids, block) if expand else ids)
             before = time
 
-    return Trace(Path(path).name, source, 1 if expand else block, True, count_lines(path))
+    return Trace(name, source, 1 if expand else block, True, count_lines(path))
 
 
 def _block_ids(line: Line, block: int) -> Int32Array:
