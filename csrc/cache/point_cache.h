@@ -43,8 +43,9 @@ class PointForward {
   PointForward(const PointForward&) = delete;
   PointForward& operator=(const PointForward&) = delete;
 
-  virtual bool complete() const noexcept = 0;                                  // every layer was written
-  virtual std::vector<std::vector<std::int32_t>> boundaries() const = 0;       // of each sequence, as lengths
+  virtual bool complete() const noexcept = 0;  // every layer was written
+  // Of each sequence, as lengths: those that begin_step got. Another thread may drop the step meanwhile.
+  virtual std::vector<std::vector<std::int32_t>> boundaries() const = 0;
   virtual std::vector<HeldState> take_captured_states(std::size_t index) = 0;  // at those of one sequence; once
 };
 using PointForwardPtr = std::shared_ptr<PointForward>;

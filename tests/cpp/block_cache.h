@@ -275,11 +275,12 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
 
   bool drop(Forward& forward) noexcept KVTRIE_REQUIRES(mutex_) {
     if (!std::exchange(forward.open_, false)) return false;
-    for (const Forward::Sequence& each : forward.sequences_) {
+    for (Forward::Sequence& each : forward.sequences_) {  // its rows stay: boundaries() may be reading them
       const auto found = sequences_.find(each.rows.sequence);
       if (found != sequences_.end()) found->second.forward = nullptr;
+      each.inside.clear();
+      each.at_end = HeldState();
     }
-    forward.sequences_.clear();
     return true;
   }
 

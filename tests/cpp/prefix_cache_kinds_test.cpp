@@ -1,6 +1,8 @@
 // Every kind of state in every tier, and a kind that kvtrie does not have: one that can be cut (block_cache.h).
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "block_cache.h"
 #include "coding_process.h"
 #include "temporary_folder.h"
@@ -68,6 +70,19 @@ TEST_P(EveryKindOfState, PinsWhatItsLastTokenSees) {
   EXPECT_GE(process.chat(tokens).reused, std::min(pinned, 299));
   EXPECT_EQ(process.cache->unpin("n", tokens), pinned);
   EXPECT_GT(process.cache->evict("n", tokens), 0u);
+}
+
+// For TSan: what a step says of itself stays as it was.
+TEST_P(EveryKindOfState, AStepMayBeReadWhileAnotherThreadDropsIt) {
+  Process process(GetParam(), nullptr);
+  const SessionPtr session = process.cache->begin("n", prompt(300, 1));
+  const StepPtr step = session->next_prefill(200);
+  std::thread dropping([&] { session->rewind(0); });
+  EXPECT_EQ(step->boundaries().size(), 1u);
+  EXPECT_EQ(step->positions().size(), 200u);
+  EXPECT_EQ(step->tokens().size(), 200u);
+  dropping.join();
+  EXPECT_TRUE(step->dropped());
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, EveryKindOfState, ::testing::ValuesIn(kEvery),
