@@ -2,7 +2,6 @@
 // A call that throws has changed nothing; releasing never throws.
 #include <algorithm>
 #include <functional>
-#include <new>
 
 #include "cache_helpers.h"
 #include "failing_allocations.h"
@@ -98,14 +97,7 @@ class FaultTest : public ::testing::Test {
     for (std::uint64_t n = 1;; ++n) {
       ASSERT_LT(n, 1000u);
       const std::string before = cache_->dump();
-      bool failed = false;
-      testing::allocations_until_failure() = n;
-      try {
-        call();
-      } catch (const std::bad_alloc&) {
-        failed = true;
-      }
-      testing::allocations_until_failure() = 0;
+      const bool failed = testing::runs_out_of_memory(n, call);
       ASSERT_TRUE(sound(*cache_)) << "allocation " << n;
       if (!failed) break;
       ASSERT_EQ(before, cache_->dump()) << "allocation " << n;

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <new>
 
 #include "failing_allocations.h"
 #include "state_helpers.h"
@@ -30,14 +29,7 @@ class RecurrentFaultTest : public ::testing::Test {
     for (std::uint64_t n = 1;; ++n) {
       ASSERT_LT(n, 1000u);
       const std::string before = cache_->dump();
-      bool failed = false;
-      allocations_until_failure() = n;
-      try {
-        call();
-      } catch (const std::bad_alloc&) {
-        failed = true;
-      }
-      allocations_until_failure() = 0;
+      const bool failed = runs_out_of_memory(n, call);
       ASSERT_TRUE(sound(*cache_)) << "allocation " << n;
       if (!failed) break;
       ASSERT_EQ(before, cache_->dump()) << "allocation " << n;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <new>
 
 #include "base/error.h"
 #include "failing_allocations.h"
@@ -131,13 +130,7 @@ TEST_F(LeasesTest, WithoutMemoryNothingChanges) {
     for (std::uint64_t failing = 1;; ++failing) {
       const std::size_t pins = leases.pins().size(), holds = leases.holds().size();
       const std::uint32_t locks = top->locks() + middle->locks() + leaf->locks();
-      testing::allocations_until_failure() = failing;
-      try {
-        change();
-        testing::allocations_until_failure() = 0;
-        return failing - 1;
-      } catch (const std::bad_alloc&) {
-      }
+      if (!testing::runs_out_of_memory(failing, change)) return failing - 1;
       EXPECT_EQ(leases.pins().size(), pins) << what;
       EXPECT_EQ(leases.holds().size(), holds) << what;
       EXPECT_EQ(top->locks() + middle->locks() + leaf->locks(), locks) << what;

@@ -59,13 +59,7 @@ TEST_F(WriteBehindTest, WhereMemoryIsShortNothingIsReservedOrLeftUnderWay) {
   ASSERT_TRUE(make_copies(top) && make_copies(leaf));
   int refused = 0;
   for (std::uint64_t failing = 1; !behind.is_saved(leaf); ++failing) {
-    testing::allocations_until_failure() = failing;
-    try {
-      behind.save_path(leaf);
-    } catch (const std::bad_alloc&) {
-      ++refused;
-    }
-    testing::allocations_until_failure() = 0;
+    refused += testing::runs_out_of_memory(failing, [&] { behind.save_path(leaf); }) ? 1 : 0;
     drain();
     ASSERT_EQ(all_findings(), std::vector<std::string>{}) << "allocation " << failing;
     ASSERT_EQ(lower.disk()->budget().used(), file_bytes()) << "allocation " << failing;

@@ -2,7 +2,6 @@
 // host.
 #include <algorithm>
 #include <functional>
-#include <new>
 #include <random>
 
 #include "cache/opencl_kv_store.h"
@@ -165,14 +164,7 @@ class EncoderFaultTest : public ::testing::Test {
     for (std::uint64_t n = 1;; ++n) {
       ASSERT_LT(n, 1000u);
       const std::string before = cache_->dump();
-      bool failed = false;
-      allocations_until_failure() = n;
-      try {
-        call();
-      } catch (const std::bad_alloc&) {
-        failed = true;
-      }
-      allocations_until_failure() = 0;
+      const bool failed = runs_out_of_memory(n, call);
       ASSERT_TRUE(sound(*cache_)) << "allocation " << n;
       if (!failed) return;
       ASSERT_EQ(before, cache_->dump()) << "allocation " << n;

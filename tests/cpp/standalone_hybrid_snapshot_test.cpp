@@ -1,6 +1,5 @@
 // Snapshots of several caches as one, scheduled captures, and what is left after a failed allocation.
 #include <functional>
-#include <new>
 #include <random>
 
 #include "failing_allocations.h"
@@ -174,14 +173,7 @@ class HybridFaultTest : public HybridSnapshotTest {
   void sweep(const std::function<void()>& call, const std::vector<std::pair<SequenceId, Twin>>& twins) {
     for (std::uint64_t n = 1;; ++n) {
       ASSERT_LT(n, 3000u);
-      bool failed = false;
-      allocations_until_failure() = n;
-      try {
-        call();
-      } catch (const std::bad_alloc&) {
-        failed = true;
-      }
-      allocations_until_failure() = 0;
+      const bool failed = runs_out_of_memory(n, call);
       ASSERT_TRUE(sound(all_)) << "allocation " << n;
       if (!failed) return;
       for (const auto& [id, expected] : twins) ASSERT_TRUE(is(all_, id, expected)) << "allocation " << n;
@@ -206,15 +198,11 @@ TEST_F(HybridFaultTest, TakingAStepBack) {
     for (std::uint64_t n = 1;; ++n) {
       all_.start(0, 2, {{0, 7, 2}});
       all_.write_all({50, 51}, {70, 71}, written);
-      allocations_until_failure() = n;
-      bool failed = false;
-      try {
+      bool reached = false;
+      const bool failed = runs_out_of_memory(n, [&] {
         all_->restore(0, nullptr, 3);  // declined, once it is back
-      } catch (const std::bad_alloc&) {
-        failed = true;
-      }
-      const bool reached = allocations_until_failure() == 0;
-      allocations_until_failure() = 0;
+        reached = allocations_until_failure() == 0;
+      });
       all_->drop_forward();
       ASSERT_TRUE(sound(all_));
       const bool emptied = all_->length(0) == 0;
@@ -246,17 +234,13 @@ TEST_F(HybridFaultTest, Editing) {
 }
 
 TEST_F(HybridFaultTest, SnapshotsAreWholeOrConsumed) {
-  for (std::uint64_t n = 1, failed = 1; failed != 0; ++n) {
+  bool failed = true;
+  for (std::uint64_t n = 1; failed; ++n) {
     const SnapshotPtr whole = all_->snapshot(0, 0);
-    failed = 0;
-    allocations_until_failure() = n;
-    try {
+    failed = runs_out_of_memory(n, [&] {
       auto [lower, upper] = all_->split(whole, 3);
       all_->merge(lower, upper);
-    } catch (const std::bad_alloc&) {
-      failed = 1;
-    }
-    allocations_until_failure() = 0;
+    });
     ASSERT_TRUE(whole->consumed() || all_->restore(1, whole, 6));
     ASSERT_TRUE(sound(all_));
   }
