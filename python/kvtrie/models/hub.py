@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -12,15 +11,15 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # organisation/model
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 
 
-def find_model(path: str | os.PathLike[str]) -> Path:
+def find_model(path: str) -> Path:
     """A folder with a ``config.json``, or a file. Raises ``kv.FormatError`` saying what there is instead."""
     found = Path(path)
     if not found.exists():
-        if _NAME.fullmatch(os.fspath(path)) is None:
+        if _NAME.fullmatch(path) is None:
             raise FormatError(
-                f"[models.load] path: got {str(path)!r}, allowed a checkpoint folder, a GGUF file or organisation/model"
+                f"[models.load] path: got {path!r}, allowed a checkpoint folder, a GGUF file or organisation/model"
             )
-        found = _in_cache(os.fspath(path))
+        found = _in_cache(path)
     if not found.is_dir() or (found / "config.json").exists():
         return found
     files = sorted(file for file in found.glob("*.gguf") if _LATER_PART.search(file.name) is None)
