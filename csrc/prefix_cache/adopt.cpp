@@ -89,12 +89,9 @@ void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t ta
     }
     ensure(last != nullptr, "prefix_cache.adopt", "nothing on the path lies before ", target);
     Node* const kept = states.empty() ? last : point_for(nodes, target);
-    ensure(kept != nullptr, "prefix_cache.adopt", "no restore point serves at ", target);
-    points.go_back_to(kept);
-    for (std::size_t i = 0; i < states.size(); ++i) {
-      const HeldState& held = state_in_point(state_of(kept).point(), i);
-      states[i]->resume(state_sequence(session, i), target, states[i]->cut(held, target));
-    }
+    if (kept != nullptr) points.go_back_to(kept);
+    for (std::size_t i = 0; i < states.size(); ++i)
+      states[i]->resume(state_sequence(session, i), target, cut_from(kept, i, target));
     move_to(session, last);
     session.tail_begin_ += static_cast<std::size_t>(target - start);
     session.computed_ = target;
@@ -187,8 +184,7 @@ void PrefixCacheState::go_back(Session& session, std::int32_t length) {
     } else if (states[i]->cut_to(session.computed_, length) == length) {
       states[i]->resume(id, length, states[i]->cut(states[i]->held(id), length));
     } else {
-      ensure(kept != nullptr, "prefix_cache.go_back", "no restore point serves at ", length);
-      states[i]->resume(id, length, states[i]->cut(state_in_point(state_of(kept).point(), i), length));
+      states[i]->resume(id, length, cut_from(kept, i, length));
     }
   }
   session.computed_ = length;

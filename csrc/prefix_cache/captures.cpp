@@ -1,6 +1,7 @@
 // Restore points made from what sessions and nodes have, and evicted: to the host where there is room, else away.
 #include <algorithm>
 
+#include "base/error.h"
 #include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {
@@ -10,6 +11,11 @@ std::vector<HeldState> PrefixCacheState::states_of(const Session& session) const
   held.reserve(states.size());
   for (std::size_t i = 0; i < states.size(); ++i) held.push_back(states[i]->held(state_sequence(session, i)));
   return held;
+}
+
+HeldState PrefixCacheState::cut_from(const Node* kept, std::size_t state, std::int32_t length) const {
+  ensure(kept != nullptr && state_of(kept).point().on_device, "prefix_cache", "no restore point serves at ", length);
+  return states[state]->cut(state_in_point(state_of(kept).point(), state), length);
 }
 
 void PrefixCacheState::make_point(Session& session, std::int32_t offset, PointKind kind,
@@ -50,13 +56,8 @@ void PrefixCacheState::keep_as_point(Node* node, Node* below) {
   const RestorePoint& point = state_of(node).point();
   if (!has_points() || (point.exists() && point.on_device)) return;
   std::vector<HeldState> held = windows_at(node);
-  if (!states.empty()) {
-    Node* const kept = point_for(nodes, node->end());
-    ensure(kept != nullptr && state_of(kept).point().on_device, "prefix_cache.pin", "no restore point serves at ",
-           node->end());
-    for (std::size_t i = 0; i < states.size(); ++i)
-      held[caches.size() + i] = states[i]->cut(state_in_point(state_of(kept).point(), i), node->end());
-  }
+  const Node* const kept = point_for(nodes, node->end());
+  for (std::size_t i = 0; i < states.size(); ++i) held[caches.size() + i] = cut_from(kept, i, node->end());
   if (point.exists()) return points.come(node, std::move(held), /*keep_copies=*/true);
   points.put(node, PointKind::kEnd, std::move(held));
   ++totals.captures;

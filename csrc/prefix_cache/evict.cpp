@@ -84,14 +84,8 @@ void PrefixCacheState::forget_point(Node* node) {
 std::uint64_t PrefixCacheState::bytes_under_way() const { return writer == nullptr ? 0 : writer->pending_bytes(); }
 
 void PrefixCacheState::take_off_marks(Node* top) {
-  const auto below = [&](Node* node) {
-    for (; node != nullptr; node = node->parent()) {
-      if (node == top) return true;
-    }
-    return false;
-  };
   for (Node* node : points.users()) {
-    if (below(node)) points.take_off_user(node);
+    if (is_at_or_below(node, top)) points.take_off_user(node);
   }
   leases.remove_below(top);
 }

@@ -9,17 +9,6 @@
 namespace kvtrie {
 namespace {
 
-std::vector<Node*> upwards_from(Node* node) {
-  std::vector<Node*> path;
-  for (; !node->is_root(); node = node->parent()) path.push_back(node);
-  return path;
-}
-
-bool is_at_or_below(const Node* node, const Node* top) {
-  while (node->end() > top->end()) node = node->parent();
-  return node == top;
-}
-
 // The end first, and each above the one before it. REQUIRES: they are in the tree.
 bool leads_up(const Lease& lease) {
   const Node* at = lease.path.front();
@@ -51,7 +40,7 @@ void Leases::unlock(const Lease& lease) noexcept {
 // What is pinned leaves the orders of restore points, which takes no memory: all that may throw comes first.
 void Leases::pin(Node* node, double until) {
   ensure(!node->is_root(), "leases.pin", "a root");
-  pins_.push_back({{node, upwards_from(node)}, until});
+  pins_.push_back({{node, path_up_from(node)}, until});
   lock(pins_.back());
   ++state_of(node).pins_;
   points_.settle(node);
@@ -106,7 +95,7 @@ void Leases::find_next_expiry() noexcept {
 }
 
 Leases::Hold Leases::hold(Node* node) {
-  holds_.push_front({node, upwards_from(node)});
+  holds_.push_front({node, path_up_from(node)});
   lock(holds_.front());
   return holds_.begin();
 }

@@ -32,13 +32,6 @@ class Counted {
 
 bool is_in_memory_only(const BlobPtr& blob) { return blob->in_memory() && !blob->saved(); }
 
-bool is_at_or_above(const Node* node, const Node* below) {
-  for (; below != nullptr; below = below->parent()) {
-    if (below == node) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 // ---- where state is -----------------------------------------------------------------------------------------------
@@ -159,7 +152,9 @@ bool LowerTiers::make_disk_room(std::uint64_t bytes, const Node* below) {
   if (bytes > disk_->budget().cap()) return false;
   while (!disk_->reserve(bytes)) {
     Node* victim = trie_.victim(kDiskOrder);
-    if (victim == nullptr || is_at_or_above(victim, below) || !disk_->writing() || !leave_disk(victim)) return false;
+    if (victim == nullptr || !disk_->writing()) return false;
+    if (below != nullptr && is_at_or_below(below, victim)) return false;
+    if (!leave_disk(victim)) return false;
   }
   return true;
 }

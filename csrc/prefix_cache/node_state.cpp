@@ -213,4 +213,15 @@ Tokens path_tokens(const Node* node) {
   return tokens;
 }
 
+std::vector<Node*> path_up_from(Node* node) {
+  std::vector<Node*> path;
+  for (; !node->is_root(); node = node->parent()) path.push_back(node);
+  return path;
+}
+
+bool is_at_or_below(const Node* node, const Node* top) {
+  while (node->end() > top->end()) node = node->parent();
+  return node == top;
+}
+
 }  // namespace kvtrie

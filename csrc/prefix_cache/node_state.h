@@ -148,6 +148,9 @@ class NodeState final : public Payload {
 };
 
 Tokens path_tokens(const Node* node);  // all, from the root to its end
+// The node and what is above it, the root left out.
+std::vector<Node*> path_up_from(Node* node);
+bool is_at_or_below(const Node* node, const Node* top);
 
 inline NodeState& state_of(Node* node) { return static_cast<NodeState&>(*node->payload()); }
 inline const NodeState& state_of(const Node* node) { return static_cast<const NodeState&>(*node->payload()); }

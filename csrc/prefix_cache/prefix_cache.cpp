@@ -43,6 +43,9 @@ std::vector<std::size_t> indices_of(const std::vector<std::shared_ptr<CausalCach
   return indices;
 }
 
+static_assert(static_cast<std::uint8_t>(SnapshotCache::Kind::kAttention) == CacheIdentity::kAttention);
+static_assert(static_cast<std::uint8_t>(SnapshotCache::Kind::kRecurrent) == CacheIdentity::kRecurrent);
+
 SnapshotCache identity_of(const StateCache& cache) {
   CacheIdentity own = cache.identity();
   own.shape.insert(own.shape.end(), cache.layers().begin(), cache.layers().end());

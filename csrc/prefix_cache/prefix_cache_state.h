@@ -150,6 +150,8 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   const HeldState& state_in_point(const RestorePoint& point, std::size_t state) const {  // REQUIRES: on the device
     return point.held[caches.size() + state];
   }
+  // Of what `kept` (point_for) has of one of `states`: what serves at `length`. REQUIRES: it is on the device.
+  HeldState cut_from(const Node* kept, std::size_t state, std::int32_t length) const;
   void take_known(Session& session, const Path& path) KVTRIE_REQUIRES(mutex);
   void add_fresh(Session& session, std::span<const Token> edge) KVTRIE_REQUIRES(mutex);
   void lend_or_borrow(Session& session, std::size_t cache, NodeState& node) KVTRIE_REQUIRES(mutex);
@@ -276,10 +278,6 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   void leave_sealing(const BlobPtr& blob) override;
   bool is_closed() const override;
   std::uint64_t point_bytes(const RestorePoint& point) const KVTRIE_REQUIRES(mutex);  // REQUIRES: on the device
-
-  SnapshotImage::Role role_in_point(std::size_t cache) const {  // of all caches
-    return cache < caches.size() ? SnapshotImage::Role::kWindow : SnapshotImage::Role::kState;
-  }
 
   // --- reopen.cpp ------------------------------------------------------------------------------------------------
   void reopen(std::vector<FoundSnapshot> snapshots) KVTRIE_REQUIRES(mutex);

@@ -186,8 +186,7 @@ class Lookup {
   // One node for what came one after the other.
   void join_received() {
     state_.mutex.assert_held();  // as the class says
-    std::vector<Node*> path;
-    for (Node* node = hold_->node(); !node->is_root(); node = node->parent()) path.push_back(node);
+    const std::vector<Node*> path = path_up_from(hold_->node());
     hold_ = nullptr;
     for (std::size_t i = path.size(); any_ && i-- > 1;) state_.try_join(path[i]);
   }

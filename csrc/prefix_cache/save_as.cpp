@@ -110,7 +110,8 @@ class SaveAs {
     }
     const std::size_t cells = sources.size();
     for (std::size_t i = 0; i < own.point().copies.size(); ++i) {
-      if (own.point().copies[i].blob != nullptr) sources.push_back({state_.role_in_point(i), i, own.point().copies[i]});
+      if (own.point().copies[i].blob != nullptr)
+        sources.push_back({role_in_point(i, state_.caches.size()), i, own.point().copies[i]});
     }
     if (sources.size() > cells) header.point = static_cast<std::uint8_t>(own.point().kind);
     return sources;

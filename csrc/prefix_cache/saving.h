@@ -45,6 +45,10 @@ class HeldImages {
   std::vector<std::span<const std::byte>> spans_;
 };
 
+// Of what a restore point has of a cache; the first `attention` caches are those of attention.
+inline SnapshotImage::Role role_in_point(std::size_t cache, std::size_t attention) noexcept {
+  return cache < attention ? SnapshotImage::Role::kWindow : SnapshotImage::Role::kState;
+}
 // The image that a blob holds, without checksums.
 SnapshotImage image_of(SnapshotImage::Role role, std::size_t cache, std::int32_t first, std::uint32_t cells,
                        const Blob& blob);

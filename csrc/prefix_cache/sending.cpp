@@ -49,8 +49,7 @@ struct Arriving {
 };
 
 std::vector<Node*> path_down_to(Node* node) {
-  std::vector<Node*> nodes;
-  for (; !node->is_root(); node = node->parent()) nodes.push_back(node);
+  std::vector<Node*> nodes = path_up_from(node);
   std::reverse(nodes.begin(), nodes.end());
   return nodes;
 }

@@ -73,6 +73,14 @@ std::vector<std::vector<HeldState>> Step::states_before() const {
   return before;
 }
 
+std::vector<std::int32_t> Step::boundaries_inside(std::size_t session, PointKind least) const {
+  std::vector<std::int32_t> inside;
+  for (const WantedPoint& each : captures_[session]) {
+    if (each.offset < end(session) && each.kind >= least) inside.push_back(each.offset);
+  }
+  return inside;
+}
+
 void Step::finish_if_complete() {
   const auto complete = [](const auto& each) { return each->complete(); };
   if (complete_ || !std::all_of(forwards_.begin(), forwards_.end(), complete) ||

@@ -90,6 +90,8 @@ class Step {
   std::vector<std::vector<HeldState>> states_before() const;  // of each session; empty once it is over
   void require_kept() const;                                  // kClosed once dropped
   void finish_if_complete();
+  // Lengths at which states come out inside the step, for captures of kinds from `least` on.
+  std::vector<std::int32_t> boundaries_inside(std::size_t session, PointKind least) const;
   // The length that a session will have; before completion.
   std::int32_t end(std::size_t session) const noexcept {
     return sessions_[session]->computed_ + static_cast<std::int32_t>(counts_[session]);

@@ -176,11 +176,7 @@ Needs PrefixCacheState::needs_of(const Step& step) const {
 std::uint32_t PrefixCacheState::units_for(const Step& step, std::size_t state, PointKind least) const {
   std::uint32_t units = 0;
   for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
-    std::vector<std::int32_t> inside;
-    for (const WantedPoint& each : step.captures_[s]) {
-      if (each.offset < step.end(s) && each.kind >= least) inside.push_back(each.offset);
-    }
-    units += states[state]->units_for(step.sessions_[s]->computed_, step.end(s), inside);
+    units += states[state]->units_for(step.sessions_[s]->computed_, step.end(s), step.boundaries_inside(s, least));
   }
   return units;
 }
@@ -189,13 +185,12 @@ std::uint32_t PrefixCacheState::units_for(const Step& step, std::size_t state, P
 // of an end or a branch.
 void PrefixCacheState::find_slots_for_captures(Step& step) {
   bool any = false;
-  for (std::size_t s = 0; s < step.captures_.size() && !any; ++s)
-    any = !step.captures_[s].empty() && step.captures_[s].front().offset < step.end(s);
+  for (std::size_t s = 0; s < step.captures_.size(); ++s)
+    any = any || !step.boundaries_inside(s, PointKind::kNone).empty();
   if (!any) return;
   std::vector<std::uint32_t> units;
   for (std::size_t i = 0; i < states.size(); ++i) {
-    const auto above_spaced = static_cast<PointKind>(static_cast<std::uint8_t>(PointKind::kSpaced) + 1);
-    try_free_slots(caches.size() + i, units_for(step, i, above_spaced), PointKind::kBranch);
+    try_free_slots(caches.size() + i, units_for(step, i, PointKind::kEnd), PointKind::kBranch);
     units.push_back(try_free_slots(caches.size() + i, units_for(step, i, PointKind::kNone), PointKind::kSpaced));
   }
   totals.skipped_captures += trim_captures(step, units);
@@ -214,10 +209,8 @@ void PrefixCacheState::claim_for(Step& step) {
   for (std::size_t i = 0; i < states.size(); ++i) {
     std::vector<StateForwardRows> rows;
     for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
-      rows.push_back({state_sequence(*step.sessions_[s], i), step.counts_[s], {}});
-      for (const WantedPoint& each : step.captures_[s]) {
-        if (each.offset < step.end(s)) rows.back().boundaries.push_back(each.offset);
-      }
+      rows.push_back(
+          {state_sequence(*step.sessions_[s], i), step.counts_[s], step.boundaries_inside(s, PointKind::kNone)});
     }
     step.state_forwards_.push_back(states[i]->begin_step(rows));
   }

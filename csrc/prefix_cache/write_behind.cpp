@@ -82,8 +82,7 @@ SavingPtr WriteBehind::unsaved(const Node* node) const {
   const std::size_t before = saving->blobs.size();
   const std::vector<BlobSlice>& copies = state.point().copies;
   for (std::size_t i = 0; i < copies.size(); ++i) {
-    const auto role = i < state.held.size() ? SnapshotImage::Role::kWindow : SnapshotImage::Role::kState;
-    if (fresh(copies[i].blob)) add(role, i, copies[i]);
+    if (fresh(copies[i].blob)) add(role_in_point(i, state.held.size()), i, copies[i]);
   }
   if (saving->blobs.size() > before) saving->header.point = static_cast<std::uint8_t>(state.point().kind);
   return saving;
@@ -168,8 +167,7 @@ bool WriteBehind::queue_for_disk(Node* node, const Node* below, bool may_lose) {
 
 bool WriteBehind::save_path(Node* node) {
   if (lower_.disk() == nullptr || !lower_.disk()->writing()) return false;
-  std::vector<Node*> path;
-  for (Node* each = node; !each->is_root(); each = each->parent()) path.push_back(each);
+  const std::vector<Node*> path = path_up_from(node);
   return std::all_of(path.rbegin(), path.rend(), [&](Node* each) {
     return is_saved(each) || (copies_.make_copies(each) && queue_for_disk(each, node, /*may_lose=*/true));
   });
