@@ -48,7 +48,7 @@ std::vector<Node*> PrefixCacheState::cut_at(const Path& path, std::int32_t targe
 // What the query at `target` sees becomes the sequence's; where the session's own cells are among it they stay.
 void PrefixCacheState::stand_on_window(Session& session, std::size_t cache, std::span<Node* const> nodes,
                                        std::int32_t target) {
-  CausalCache& owner = *caches[cache];
+  CausalCache& owner = *caches.attention[cache];
   const SequenceId id = session.sequences_[cache];
   const std::int32_t floor = owner.visibility().floor(target);
   const std::int32_t length = owner.length(id);
@@ -66,7 +66,7 @@ void PrefixCacheState::share_live_state(std::span<Node* const> nodes, std::int32
   if (node == nullptr) return;
   const Node* kept = point_for(nodes, target);
   if (kept != nullptr && state_of(kept).point().on_device) return;
-  Session& other = *standing_at(node);
+  Session& other = *sessions.standing_at(node);
   make_point(other, node->end(), PointKind::kEnd, states_of(other));
 }
 
@@ -76,27 +76,27 @@ void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t ta
   if (target > session.computed_) {
     nodes = cut_at(path, target);
     share_live_state(nodes, target);
-    for (const std::size_t i : windowed) stand_on_window(session, i, nodes, target);
+    for (const std::size_t i : caches.windowed) stand_on_window(session, i, nodes, target);
     Node* last = nullptr;
     for (Node* node : nodes) {
       if (node->start() >= target) break;
       last = node;
-      for (const std::size_t i : full) {
+      for (const std::size_t i : caches.full) {
         const SpanList& cells = state_of(node).held[i].cells.front();
-        const std::int32_t from = std::max(node->start(), caches[i]->borrowed_length(session.sequences_[i]));
-        caches[i]->borrow(session.sequences_[i], cells, from, node->end());
+        const std::int32_t from = std::max(node->start(), caches.attention[i]->borrowed_length(session.sequences_[i]));
+        caches.attention[i]->borrow(session.sequences_[i], cells, from, node->end());
       }
     }
     ensure(last != nullptr, "prefix_cache.adopt", "nothing on the path lies before ", target);
-    Node* const kept = states.empty() ? last : point_for(nodes, target);
+    Node* const kept = caches.states.empty() ? last : point_for(nodes, target);
     if (kept != nullptr) points.go_back_to(kept);
-    for (std::size_t i = 0; i < states.size(); ++i)
-      states[i]->resume(state_sequence(session, i), target, cut_from(kept, i, target));
+    for (std::size_t i = 0; i < caches.states.size(); ++i)
+      caches.states[i]->resume(state_sequence(session, i), target, cut_from(kept, i, target));
     move_to(session, last);
     session.tail_begin_ += static_cast<std::size_t>(target - start);
     session.computed_ = target;
   }
-  if (has_points() && session.publish_ && path.matched > session.computed_)
+  if (caches.has_points() && session.publish_ && path.matched > session.computed_)
     borrow_ahead(session, {std::move(nodes), path.matched});
 }
 
@@ -104,13 +104,13 @@ void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t ta
 // for the other caches, but stored once. Only for a session that publishes, and so comes to stand on those nodes.
 void PrefixCacheState::borrow_ahead(Session& session, const Path& path) {
   std::int32_t end = session.computed_;
-  for (std::size_t i = 0; i < caches.size(); ++i) {
+  for (std::size_t i = 0; i < caches.attention.size(); ++i) {
     const SequenceId id = session.sequences_[i];
     const Coverage coverage(path.nodes, i, path.matched, /*device_only=*/true);
-    const std::int32_t from = caches[i]->length(id), to = coverage.covered_to(from);
+    const std::int32_t from = caches.attention[i]->length(id), to = coverage.covered_to(from);
     if (to <= from) continue;
     for (const WindowSource& source : coverage.pick(from, to)) {
-      caches[i]->borrow(id, *source.list, source.from, source.to);
+      caches.attention[i]->borrow(id, *source.list, source.from, source.to);
     }
     end = std::max(end, to);
   }
@@ -125,9 +125,9 @@ void PrefixCacheState::borrow_ahead(Session& session, const Path& path) {
 
 void PrefixCacheState::drop_ahead(Session& session) noexcept {
   if (session.ahead_ == nullptr) return;
-  for (std::size_t i = 0; i < caches.size(); ++i) {
+  for (std::size_t i = 0; i < caches.attention.size(); ++i) {
     const SequenceId id = session.sequences_[i];
-    if (caches[i]->length(id) > session.computed_) caches[i]->truncate(id, session.computed_);
+    if (caches.attention[i]->length(id) > session.computed_) caches.attention[i]->truncate(id, session.computed_);
   }
   Node* node = std::exchange(session.ahead_, nullptr);
   trie.unlock(node);
@@ -138,7 +138,7 @@ void PrefixCacheState::drop_ahead(Session& session) noexcept {
 Path PrefixCacheState::path_to(Node* node, std::int32_t length) const {
   Path path{{}, length};
   for (; !node->is_root(); node = node->parent()) {
-    if (node->start() < length || !states.empty()) path.nodes.push_back(node);
+    if (node->start() < length || !caches.states.empty()) path.nodes.push_back(node);
   }
   std::reverse(path.nodes.begin(), path.nodes.end());
   add_rest_of_last(path);
@@ -148,9 +148,9 @@ Path PrefixCacheState::path_to(Node* node, std::int32_t length) const {
 std::int32_t PrefixCacheState::reachable_back(const Session& session, std::int32_t length) const {
   if (length >= session.computed_) return length;
   const bool whole = session.atomic_.begin_of(length) == length;
-  const auto own = [&](std::size_t i) { return caches[i]->can_resume(session.sequences_[i], length); };
-  const bool cut = states.empty() || cut_to(session.computed_, length) == length;
-  if (cut && whole && std::all_of(windowed.begin(), windowed.end(), own)) return length;
+  const auto own = [&](std::size_t i) { return caches.attention[i]->can_resume(session.sequences_[i], length); };
+  const bool cut = caches.states.empty() || caches.cut_to(session.computed_, length) == length;
+  if (cut && whole && std::all_of(caches.windowed.begin(), caches.windowed.end(), own)) return length;
   const std::int32_t highest = std::min(length, session.node_->end());
   return reach(path_to(session.node_, highest), 0, highest, session.atomic_, /*device_only=*/true).target;
 }
@@ -161,30 +161,30 @@ std::int32_t PrefixCacheState::restorable_length(Node* node, std::int32_t length
 
 void PrefixCacheState::go_back(Session& session, std::int32_t length) {
   drop_ahead(session);
-  Path path = has_points() ? path_to(session.node_, std::min(length, session.node_->end())) : Path{};
+  Path path = caches.has_points() ? path_to(session.node_, std::min(length, session.node_->end())) : Path{};
   Node* node = node_ending_at(session.node_, length);
   const bool split_off = std::find(path.nodes.begin(), path.nodes.end(), node) == path.nodes.end();
-  if (has_points() && split_off && !node->is_root()) path.nodes.push_back(node);
+  if (caches.has_points() && split_off && !node->is_root()) path.nodes.push_back(node);
   share_live_state(path.nodes, length);
-  for (std::size_t i = 0; i < caches.size(); ++i) {
+  for (std::size_t i = 0; i < caches.attention.size(); ++i) {
     const SequenceId id = session.sequences_[i];
-    if (caches[i]->can_resume(id, length)) {
-      caches[i]->truncate(id, length);
+    if (caches.attention[i]->can_resume(id, length)) {
+      caches.attention[i]->truncate(id, length);
     } else {
-      caches[i]->start_at(id, caches[i]->visibility().floor(length));
+      caches.attention[i]->start_at(id, caches.attention[i]->visibility().floor(length));
       stand_on_window(session, i, path.nodes, length);
     }
   }
   Node* const kept = point_for(path.nodes, length);
   if (kept != nullptr) points.go_back_to(kept);
-  for (std::size_t i = 0; i < states.size(); ++i) {
+  for (std::size_t i = 0; i < caches.states.size(); ++i) {
     const SequenceId id = state_sequence(session, i);
     if (length == 0) {
-      states[i]->resume(id, length, {});
-    } else if (states[i]->cut_to(session.computed_, length) == length) {
-      states[i]->resume(id, length, states[i]->cut(states[i]->held(id), length));
+      caches.states[i]->resume(id, length, {});
+    } else if (caches.states[i]->cut_to(session.computed_, length) == length) {
+      caches.states[i]->resume(id, length, caches.states[i]->cut(caches.states[i]->held(id), length));
     } else {
-      states[i]->resume(id, length, cut_from(kept, i, length));
+      caches.states[i]->resume(id, length, cut_from(kept, i, length));
     }
   }
   session.computed_ = length;

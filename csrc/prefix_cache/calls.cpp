@@ -125,7 +125,7 @@ void PrefixCacheState::take_apart(Entry& entry) noexcept {
   }
   if (lower.disk() != nullptr) lower.disk()->keep_files();
   remove_all();
-  for (StateCache* cache : all_caches) cache->detach();
+  for (StateCache* cache : caches.all) cache->detach();
   lower.close_disk();  // another cache may open the folder
 }
 

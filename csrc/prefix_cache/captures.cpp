@@ -8,37 +8,39 @@ namespace kvtrie {
 
 std::vector<HeldState> PrefixCacheState::states_of(const Session& session) const {
   std::vector<HeldState> held;
-  held.reserve(states.size());
-  for (std::size_t i = 0; i < states.size(); ++i) held.push_back(states[i]->held(state_sequence(session, i)));
+  held.reserve(caches.states.size());
+  for (std::size_t i = 0; i < caches.states.size(); ++i)
+    held.push_back(caches.states[i]->held(state_sequence(session, i)));
   return held;
 }
 
 HeldState PrefixCacheState::cut_from(const Node* kept, std::size_t state, std::int32_t length) const {
   ensure(kept != nullptr && state_of(kept).point().on_device, "prefix_cache", "no restore point serves at ", length);
-  return states[state]->cut(state_in_point(state_of(kept).point(), state), length);
+  return caches.states[state]->cut(state_in_point(state_of(kept).point(), state), length);
 }
 
 void PrefixCacheState::make_point(Session& session, std::int32_t offset, PointKind kind,
                                   std::vector<HeldState> held_states) {
-  if (!has_points() || !session.publish_ || offset <= 0 || offset > published(session)) return;
+  if (!caches.has_points() || !session.publish_ || offset <= 0 || offset > published(session)) return;
   if (session.atomic_.inside(offset)) return;
-  std::vector<HeldState> held(all_caches.size());
-  for (const std::size_t i : windowed) {
+  std::vector<HeldState> held(caches.all.size());
+  for (const std::size_t i : caches.windowed) {
     const SequenceId id = session.sequences_[i];
-    const std::int32_t floor = caches[i]->visibility().floor(offset);
+    const std::int32_t floor = caches.attention[i]->visibility().floor(offset);
     if (floor >= offset) continue;
-    if (floor < caches[i]->held_from(id)) return;
-    held[i] = HeldState(caches[i]->share(id, floor, offset));
+    if (floor < caches.attention[i]->held_from(id)) return;
+    held[i] = HeldState(caches.attention[i]->share(id, floor, offset));
   }
-  std::move(held_states.begin(), held_states.end(), held.begin() + static_cast<std::ptrdiff_t>(caches.size()));
+  std::move(held_states.begin(), held_states.end(),
+            held.begin() + static_cast<std::ptrdiff_t>(caches.attention.size()));
   points.put(node_ending_at(session.node_, offset), kind, std::move(held));
   ++totals.captures;
 }
 
 std::vector<HeldState> PrefixCacheState::windows_at(Node* node) const {
-  std::vector<HeldState> held(all_caches.size());
-  for (const std::size_t i : windowed) {
-    const std::int32_t floor = caches[i]->visibility().floor(node->end());
+  std::vector<HeldState> held(caches.all.size());
+  for (const std::size_t i : caches.windowed) {
+    const std::int32_t floor = caches.attention[i]->visibility().floor(node->end());
     if (floor >= node->end()) continue;
     std::vector<Node*> above;
     for (Node* each = node; !each->is_root() && each->end() > floor; each = each->parent()) above.push_back(each);
@@ -54,10 +56,11 @@ void PrefixCacheState::keep_as_point(Node* node, Node* below) {
   const std::vector<Node*> nodes = path_to(below, node->end()).nodes;
   share_live_state(nodes, node->end());
   const RestorePoint& point = state_of(node).point();
-  if (!has_points() || (point.exists() && point.on_device)) return;
+  if (!caches.has_points() || (point.exists() && point.on_device)) return;
   std::vector<HeldState> held = windows_at(node);
   const Node* const kept = point_for(nodes, node->end());
-  for (std::size_t i = 0; i < states.size(); ++i) held[caches.size() + i] = cut_from(kept, i, node->end());
+  for (std::size_t i = 0; i < caches.states.size(); ++i)
+    held[caches.attention.size() + i] = cut_from(kept, i, node->end());
   if (point.exists()) return points.come(node, std::move(held), /*keep_copies=*/true);
   points.put(node, PointKind::kEnd, std::move(held));
   ++totals.captures;
@@ -76,7 +79,7 @@ void PrefixCacheState::evict_point(Node* node) {
 
 // What a session stands on frees nothing yet.
 bool PrefixCacheState::frees_some(const Node* node, std::size_t number) const {
-  return node != in_use.point && all_caches[number]->freed_by(state_of(node).point().held[number]) > 0;
+  return node != in_use.point && caches.all[number]->freed_by(state_of(node).point().held[number]) > 0;
 }
 
 }  // namespace kvtrie

@@ -31,21 +31,21 @@ void check_point(const PrefixCacheState& cache, const Node& node, const NodeStat
                  Findings& findings) KVTRIE_REQUIRES(cache.mutex) {
   const RestorePoint& point = state.point();
   if (!point.exists()) return;
-  const bool on_device = point.held.size() == cache.all_caches.size();
-  const bool outside = point.copies.size() == cache.all_caches.size();
+  const bool on_device = point.held.size() == cache.caches.all.size();
+  const bool outside = point.copies.size() == cache.caches.all.size();
   if ((point.on_device && !on_device) || (!point.on_device && !outside) || (point.copied() && !outside))
     return findings.push_back(name + "its restore point lacks a cache");
   if (point.on_device && !state.on_device())
     findings.push_back(name + "its restore point is on the device but the node is not");
-  for (std::size_t i = 0; i < cache.states.size() && point.on_device; ++i) {
+  for (std::size_t i = 0; i < cache.caches.states.size() && point.on_device; ++i) {
     const std::uint32_t units = cache.state_in_point(point, i).units(),
-                        expected = cache.states[i]->units_at(node.end());
+                        expected = cache.caches.states[i]->units_at(node.end());
     if (units != expected)
       findings.push_back(name + cat("its restore point has ", units, " units of state cache ", i, ", not ", expected));
   }
-  for (std::size_t i = 0; i < cache.caches.size() && point.on_device; ++i) {
+  for (std::size_t i = 0; i < cache.caches.attention.size() && point.on_device; ++i) {
     const SpanList& window = point.held[i].cells();
-    const std::int32_t floor = cache.caches[i]->visibility().floor(node.end());
+    const std::int32_t floor = cache.caches.attention[i]->visibility().floor(node.end());
     if (window.empty() || (window.end_position() == node.end() && window.begin_position() >= floor)) continue;
     findings.push_back(
         name + cat("its window of cache ", i, " is [", window.begin_position(), ",", window.end_position(), ")"));
@@ -76,7 +76,7 @@ void PrefixCacheState::check_parked(const Node& node, std::size_t cache, const s
                                     Findings& findings) const {
   if (!node.parked_in(orders.cells(orders.place_of(cache)))) return;
   for (const SpanList& list : state_of(&node).held[cache].cells) {
-    const std::uint32_t own = caches[cache]->cells_held_only(list, 1);
+    const std::uint32_t own = caches.attention[cache]->cells_held_only(list, 1);
     if (own > 0) findings.push_back(name + cat("parked in cache ", cache, " with ", own, " cells that it alone holds"));
   }
 }
@@ -88,11 +88,11 @@ void PrefixCacheState::check_node(const Node& node, Findings& findings) const {
   if (state.start() != node.start() || state.end() != node.end())
     findings.push_back(name + cat("its state covers [", state.start(), ",", state.end(), ")"));
   check_copies(state, name, findings);
-  for (std::size_t i = 0; i < caches.size(); ++i) {
+  for (std::size_t i = 0; i < caches.attention.size(); ++i) {
     const Held& held = state.held[i];
     check_held(held, node, name + cat("cache ", i, " "), findings);
     if (!state.on_device() && !held.cells.empty()) findings.push_back(name + "not on the device but holding cells");
-    if (caches[i]->is_windowed()) {
+    if (caches.attention[i]->is_windowed()) {
       check_parked(node, i, name, findings);
       continue;
     }
@@ -124,25 +124,25 @@ void PrefixCacheState::check_session(const Session& session, Findings& findings)
   const auto stands = [&session, end = end_of_step(session)](std::int32_t length) {
     return length == session.computed_ || length == end;
   };
-  for (std::size_t i = 0; i < states.size() && !session.failed_; ++i) {
-    const std::int32_t length = states[i]->length(state_sequence(session, i));
+  for (std::size_t i = 0; i < caches.states.size() && !session.failed_; ++i) {
+    const std::int32_t length = caches.states[i]->length(state_sequence(session, i));
     if (!stands(length))
       findings.push_back(cat("session: state cache ", i, " stands at ", length, ", not ", session.computed_));
   }
-  for (std::size_t i = 0; i < caches.size() && !session.failed_; ++i) {
+  for (std::size_t i = 0; i < caches.attention.size() && !session.failed_; ++i) {
     const SequenceId id = session.sequences_[i];
-    const std::int32_t length = caches[i]->length(id), borrowed = caches[i]->borrowed_length(id);
+    const std::int32_t length = caches.attention[i]->length(id), borrowed = caches.attention[i]->borrowed_length(id);
     const bool ahead = session.ahead_ != nullptr;
     if (ahead ? length < session.computed_ || borrowed < published : !stands(length) || borrowed != published) {
       findings.push_back(cat("session: cache ", i, " has ", length, " tokens, ", borrowed, " borrowed; expected ",
                              session.computed_, " and ", published));
       continue;
     }
-    if (!caches[i]->can_resume(id, session.computed_))
+    if (!caches.attention[i]->can_resume(id, session.computed_))
       findings.push_back(cat("session: cache ", i, " does not hold what the next query sees"));
-    const CellSpans spans = caches[i]->spans(id);
-    const std::int32_t from = caches[i]->held_from(id);
-    for (Node* node = session.node_; !node->is_root() && !caches[i]->is_windowed(); node = node->parent()) {
+    const CellSpans spans = caches.attention[i]->spans(id);
+    const std::int32_t from = caches.attention[i]->held_from(id);
+    for (Node* node = session.node_; !node->is_root() && !caches.attention[i]->is_windowed(); node = node->parent()) {
       for (const CellSpan& span : state_of(node).held[i].cells.front().spans()) {
         if (span.end_position() <= from) continue;
         const bool first = cell_at(spans, span.position) == span.cell;
@@ -156,8 +156,8 @@ void PrefixCacheState::check_session(const Session& session, Findings& findings)
 
 // While something is on its way more bytes may be used than nodes have.
 void PrefixCacheState::check_budgets(Findings& findings) const {
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    const CausalCache::Usage usage = caches[i]->usage();
+  for (std::size_t i = 0; i < caches.attention.size(); ++i) {
+    const CausalCache::Usage usage = caches.attention[i]->usage();
     if (usage.held > usage.limit)
       findings.push_back(cat("cache ", i, ": ", usage.held, " cells held, limit ", usage.limit));
   }
@@ -177,8 +177,8 @@ std::vector<std::string> PrefixCacheState::check() const {
   });
   check_budgets(findings);
   for (const Session* session : sessions) check_session(*session, findings);
-  for (std::size_t i = 0; i < all_caches.size(); ++i) {
-    for (std::string& finding : all_caches[i]->check()) findings.push_back(cat("cache ", i, ": ", finding));
+  for (std::size_t i = 0; i < caches.all.size(); ++i) {
+    for (std::string& finding : caches.all[i]->check()) findings.push_back(cat("cache ", i, ": ", finding));
   }
   return findings;
 }

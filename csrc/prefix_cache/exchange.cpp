@@ -30,15 +30,15 @@ Exchange::Exchange(PrefixCacheState& state, std::uint64_t room)
 
 // Twice what one block and one point take: bytes that lie in files pass through it, too.
 std::uint64_t Exchange::room_for(const PrefixCacheState& state) {
-  std::uint64_t bytes = kSharedBlock * state.bytes_per_token();
-  for (const std::size_t i : state.windowed) {
-    const Visibility& sees = state.caches[i]->visibility();
+  std::uint64_t bytes = kSharedBlock * state.caches.bytes_per_token();
+  for (const std::size_t i : state.caches.windowed) {
+    const Visibility& sees = state.caches.attention[i]->visibility();
     const std::int32_t most =
         sees.window > 0 && sees.chunk > 0 ? std::min(sees.window, sees.chunk) : std::max(sees.window, sees.chunk);
-    bytes += static_cast<std::uint64_t>(most) * state.caches[i]->shape().bytes_per_cell();
+    bytes += static_cast<std::uint64_t>(most) * state.caches.attention[i]->shape().bytes_per_cell();
   }
-  const auto longest = static_cast<std::int32_t>(state.longest);
-  for (const auto& cache : state.states) bytes += cache->units_at(longest) * cache->bytes_per_unit();
+  const auto longest = static_cast<std::int32_t>(state.caches.longest);
+  for (const auto& cache : state.caches.states) bytes += cache->units_at(longest) * cache->bytes_per_unit();
   return std::min(2 * bytes, state.options.host_bytes / 4);
 }
 
@@ -60,7 +60,7 @@ bool Exchange::all_sent() {
 }
 
 SharedScope Exchange::scope(const std::string& name_space) const {
-  return {state_.options.fingerprint, name_space, state_.identities};
+  return {state_.options.fingerprint, name_space, state_.caches.identities};
 }
 
 bool Exchange::answers(const SharedExchange& exchange, const SharedPath& path, double now) const {

@@ -9,12 +9,12 @@ namespace kvtrie {
 
 PrefixCacheStats PrefixCacheState::stats() const {
   PrefixCacheStats stats = totals;
-  for (const auto& cache : caches) {
+  for (const auto& cache : caches.attention) {
     const CausalCache::Usage usage = cache->usage();
     stats.caches.push_back(
         {usage.capacity, usage.free, usage.reserved, usage.held, usage.pieces, cache->nbytes(), usage.limit});
   }
-  for (const auto& cache : states) {
+  for (const auto& cache : caches.states) {
     stats.recurrent.push_back({cache->capacity(), cache->free_units(), cache->nbytes(), cache->limit()});
   }
   stats.nodes = trie.size();
@@ -27,13 +27,13 @@ PrefixCacheStats PrefixCacheState::stats() const {
   }
   stats.host_tokens = stats.tokens - places.device_tokens() - stats.disk_tokens;
   stats.sessions = sessions.size();
-  stats.device_bytes = places.device_tokens() * bytes_per_token();
-  for (const std::size_t i : windowed) {
-    stats.device_bytes += stats.caches[i].held_cells * caches[i]->shape().bytes_per_cell();
+  stats.device_bytes = places.device_tokens() * caches.bytes_per_token();
+  for (const std::size_t i : caches.windowed) {
+    stats.device_bytes += stats.caches[i].held_cells * caches.attention[i]->shape().bytes_per_cell();
   }
-  for (std::size_t i = 0; i < states.size(); ++i) {
+  for (std::size_t i = 0; i < caches.states.size(); ++i) {
     const StateStats& slots = stats.recurrent[i];
-    stats.device_bytes += (slots.limit_slots - slots.free_slots) * states[i]->bytes_per_unit();
+    stats.device_bytes += (slots.limit_slots - slots.free_slots) * caches.states[i]->bytes_per_unit();
   }
   stats.restore_points = points.count();
   if (host != nullptr) {

@@ -47,13 +47,13 @@ void choose(std::span<StateCache* const> caches, const std::vector<std::optional
 
 void PrefixCacheState::set_pin_cap() {
   std::uint32_t smallest = std::numeric_limits<std::int32_t>::max();
-  for (const auto& cache : caches) smallest = std::min(smallest, cache->limit());
+  for (const auto& cache : caches.attention) smallest = std::min(smallest, cache->limit());
   leases.set_cap(static_cast<std::uint32_t>(options.max_pinned_fraction * smallest));
 }
 
 Caps PrefixCacheState::caps() const {
   Caps caps;
-  for (const StateCache* cache : all_caches) caps.units.push_back(cache->limit());
+  for (const StateCache* cache : caches.all) caps.units.push_back(cache->limit());
   if (host != nullptr) caps.host = host->cap();
   if (lower.disk() != nullptr) caps.disk = lower.disk()->budget().cap();
   return caps;
@@ -61,9 +61,10 @@ Caps PrefixCacheState::caps() const {
 
 Caps PrefixCacheState::caps_for(const Limits& limits) const {
   Caps result = caps();
-  const std::span<StateCache* const> all = all_caches;
-  choose(all.first(caches.size()), limits.held_cells, result.units.data(), "held_cells");
-  choose(all.subspan(caches.size()), limits.held_slots, result.units.data() + caches.size(), "held_slots");
+  const std::span<StateCache* const> all = caches.all;
+  choose(all.first(caches.attention.size()), limits.held_cells, result.units.data(), "held_cells");
+  choose(all.subspan(caches.attention.size()), limits.held_slots, result.units.data() + caches.attention.size(),
+         "held_slots");
   if (limits.host_bytes) {
     if (host == nullptr)
       fail(ErrorKind::kNotSupported, kSetLimits, "host_bytes: there is no host tier (host_bytes is 0)");
@@ -85,9 +86,9 @@ Caps PrefixCacheState::caps_for(const Limits& limits) const {
 // ---- making it so -------------------------------------------------------------------------------------------------
 
 Needs PrefixCacheState::needs_for(const Caps& wanted) const {
-  Needs needs = no_needs();
-  for (std::size_t i = 0; i < all_caches.size(); ++i) {
-    const std::uint32_t present = all_caches[i]->limit();
+  Needs needs = caches.no_needs();
+  for (std::size_t i = 0; i < caches.all.size(); ++i) {
+    const std::uint32_t present = caches.all[i]->limit();
     needs[i] = present - std::min(present, wanted.units[i]);
   }
   return needs;
@@ -119,10 +120,11 @@ void PrefixCacheState::change_caps(const Caps& wanted) {
     refuse("disk_bytes", wanted.disk, lower.disk()->budget().used());
   if (host != nullptr && !lower.lower_host_cap(wanted.host)) refuse("host_bytes", wanted.host, host->used());
   make_room(needs_for(wanted));
-  for (std::size_t i = 0; i < all_caches.size(); ++i) {
-    StateCache& cache = *all_caches[i];
+  for (std::size_t i = 0; i < caches.all.size(); ++i) {
+    StateCache& cache = *caches.all[i];
     if (cache.set_limit(wanted.units[i])) continue;
-    refuse(i < caches.size() ? "held_cells" : "held_slots", wanted.units[i], cache.limit() - cache.free_units());
+    refuse(i < caches.attention.size() ? "held_cells" : "held_slots", wanted.units[i],
+           cache.limit() - cache.free_units());
   }
   set_pin_cap();
 }
@@ -135,7 +137,7 @@ void PrefixCacheState::apply(const Caps& wanted) {
   } catch (...) {
     if (host != nullptr) static_cast<void>(lower.set_host_cap(before.host));
     if (lower.disk() != nullptr) static_cast<void>(lower.set_disk_cap(before.disk));
-    for (std::size_t i = 0; i < all_caches.size(); ++i) static_cast<void>(all_caches[i]->set_limit(before.units[i]));
+    for (std::size_t i = 0; i < caches.all.size(); ++i) static_cast<void>(caches.all[i]->set_limit(before.units[i]));
     throw;
   }
 }

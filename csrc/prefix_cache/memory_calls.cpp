@@ -25,7 +25,7 @@ void require_freeable(std::uint64_t nbytes, std::uint64_t freeable, std::string_
 
 // The tail of a victim that is worth `bytes`, counted in tokens of full attention.
 Node* tail_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) KVTRIE_REQUIRES(state.mutex) {
-  const std::uint64_t each = std::max<std::uint64_t>(1, state.bytes_per_token());
+  const std::uint64_t each = std::max<std::uint64_t>(1, state.caches.bytes_per_token());
   const std::uint64_t tokens = (bytes + each - 1) / each;
   const std::uint32_t length = state_of(victim).length();
   return state.split_tail(victim, static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens, length)));
@@ -168,7 +168,7 @@ std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token
   const Match match = state_->trie.match(name_space, tokens);
   if (match.length == 0) return 0;
   std::int32_t length = state_->leases.longest_pin(match);
-  if (state_->has_points()) length = state_->restorable_length(match.node, length);
+  if (state_->caches.has_points()) length = state_->restorable_length(match.node, length);
   if (length == 0) return 0;
   Node* node = state_->node_ending_at(match.node, length);
   state_->keep_as_point(node, match.node);

@@ -23,7 +23,7 @@ Owner PrefixCacheState::tenant_of(std::string_view name_space) {
 }
 
 void PrefixCacheState::distrust_owners() {
-  for (StateCache* cache : all_caches) cache->distrust_owners();
+  for (StateCache* cache : caches.all) cache->distrust_owners();
 }
 
 }  // namespace kvtrie

@@ -25,7 +25,7 @@ void wait_out(const Completion& completion) noexcept {
 // Adds what was loaded to the nodes that contain it: windows lie on the path like any other cells.
 void PrefixCacheState::load_window(const Path& path, std::size_t cache, const BlobSlice& slice, const Stages& stages,
                                    const ArrivalPtr& arrival) {
-  SpanList cells = caches[cache]->claim(static_cast<std::uint32_t>(slice.to - slice.from), slice.from);
+  SpanList cells = caches.attention[cache]->claim(static_cast<std::uint32_t>(slice.to - slice.from), slice.from);
   load_slice(cache, cells, slice, tenant_of(path.nodes.front()->name_space()), stages, *arrival);
   for (Node* node : path.nodes) {
     if (cells.empty() || node->end() <= cells.begin_position()) continue;
@@ -41,10 +41,10 @@ void PrefixCacheState::load_window(const Path& path, std::size_t cache, const Bl
 
 void PrefixCacheState::load_slice(std::size_t cache, const SpanList& cells, const BlobSlice& slice, Owner owner,
                                   const Stages& stages, Arrival& arrival) {
-  const Stage& stage = stages.of(slice, caches[cache]->shape());
+  const Stage& stage = stages.of(slice, caches.attention[cache]->shape());
   arrival.bytes.push_back(stage.memory);
-  arrival.completions.push_back(
-      caches[cache]->load_image(cells, slice.from, slice.to, stage.first, stage.memory->data(), stage.cells, owner));
+  arrival.completions.push_back(caches.attention[cache]->load_image(cells, slice.from, slice.to, stage.first,
+                                                                    stage.memory->data(), stage.cells, owner));
 }
 
 // The restore point at `kept` is on the device again: its states come, its windows are on the path by now. Where it is
@@ -53,12 +53,12 @@ void PrefixCacheState::load_point(Node* kept, Node* node, const Stages& stages, 
   const RestorePoint& point = state_of(kept).point();
   std::vector<HeldState> held = windows_at(node);
   const Owner owner = tenant_of(node->name_space());
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    HeldState state = states[i]->claim_at(kept->end());
-    const Stage& stage = stages.of(point.copies[caches.size() + i].blob);
+  for (std::size_t i = 0; i < caches.states.size(); ++i) {
+    HeldState state = caches.states[i]->claim_at(kept->end());
+    const Stage& stage = stages.of(point.copies[caches.attention.size() + i].blob);
     arrival->bytes.push_back(stage.memory);
-    arrival->completions.push_back(states[i]->load_held(state, stage.memory->data(), owner));
-    held[caches.size() + i] = states[i]->cut(state, node->end());
+    arrival->completions.push_back(caches.states[i]->load_held(state, stage.memory->data(), owner));
+    held[caches.attention.size() + i] = caches.states[i]->cut(state, node->end());
   }
   if (kept == node) {
     points.come(node, std::move(held), /*keep_copies=*/lower.disk() != nullptr);
@@ -75,8 +75,8 @@ void PrefixCacheState::load(const Path& path, const Fetch& fetch, std::int32_t t
   const Owner owner = tenant_of(path.nodes.front()->name_space());
   for (Node* node : fetch.nodes) {
     NodeState& state = state_of(node);
-    for (const std::size_t i : full) {
-      SpanList cells = caches[i]->claim(state.length(), state.start());
+    for (const std::size_t i : caches.full) {
+      SpanList cells = caches.attention[i]->claim(state.length(), state.start());
       for (const BlobSlice& slice : state.held[i].slices) load_slice(i, cells, slice, owner, stages, *arrival);
       if (lower.disk() == nullptr) state.held[i].slices.clear();
       state.held[i].add(std::move(cells));
@@ -84,7 +84,7 @@ void PrefixCacheState::load(const Path& path, const Fetch& fetch, std::int32_t t
     state.add_arrivals({arrival});
     places.come(node);
   }
-  for (const std::size_t i : windowed) {
+  for (const std::size_t i : caches.windowed) {
     std::vector<BlobSlice> slices;  // by value: loading one changes what the nodes have
     for (const WindowSource& source : fetch.windows[i]) slices.push_back(source.cut_slice());
     for (const BlobSlice& slice : slices) load_window(path, i, slice, stages, arrival);
@@ -103,7 +103,7 @@ std::int32_t PrefixCacheState::within_reach(const Path& path, std::int32_t compu
   const Fetch fetch = missing_nodes(path, computed, target);
   const std::uint64_t share = host->cap() / 2;
   if (fetch.nodes.empty() || Stages(*this, fetch, target).file_bytes() <= share) return target;
-  const std::uint64_t each = std::max<std::uint64_t>(1, bytes_per_token());
+  const std::uint64_t each = std::max<std::uint64_t>(1, caches.bytes_per_token());
   const auto tokens = static_cast<std::int32_t>(std::max<std::uint64_t>(share / each, 1));
   return std::min(target, fetch.resident + tokens);
 }
@@ -185,7 +185,7 @@ void PrefixCacheState::drop_damaged(const Path& path) {
 
 bool PrefixCacheState::lost_full_attention(const NodeState& state,
                                            const std::function<bool(const BlobPtr&)>& failed) const {
-  return std::any_of(full.begin(), full.end(), [&](std::size_t i) {
+  return std::any_of(caches.full.begin(), caches.full.end(), [&](std::size_t i) {
     return std::any_of(state.held[i].slices.begin(), state.held[i].slices.end(),
                        [&](const BlobSlice& slice) { return failed(slice.blob); });
   });

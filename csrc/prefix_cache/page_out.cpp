@@ -10,18 +10,19 @@
 namespace kvtrie {
 
 std::optional<BlobSlice> PrefixCacheState::store_cells(std::size_t cache, const SpanList& list) {
-  const KvShape& shape = caches[cache]->shape();
+  const KvShape& shape = caches.attention[cache]->shape();
   BlobPtr blob = Blob::allocate(host, shape.bytes_per_cell() * list.length(), blob_sections(shape, list.length()));
   if (blob == nullptr) return std::nullopt;
   const std::int32_t from = list.begin_position(), to = list.end_position();
   unsealed.push_back(blob);
-  const CompletionPtr stored = caches[cache]->store_image(list, from, to, from, blob->memory()->data(), list.length());
+  const CompletionPtr stored =
+      caches.attention[cache]->store_image(list, from, to, from, blob->memory()->data(), list.length());
   blob->expect([stored] { stored->wait(); });
   return BlobSlice{std::move(blob), from, static_cast<std::uint32_t>(to - from), from, to};
 }
 
 std::optional<BlobSlice> PrefixCacheState::store_state(std::size_t state, const HeldState& held, std::int32_t length) {
-  PointCache& cache = *states[state];
+  PointCache& cache = *caches.states[state];
   BlobPtr blob = Blob::allocate(host, held.units() * cache.bytes_per_unit(), blob_sections(cache, length));
   if (blob == nullptr) return std::nullopt;
   unsealed.push_back(blob);
@@ -32,7 +33,7 @@ std::optional<BlobSlice> PrefixCacheState::store_state(std::size_t state, const 
 
 std::uint64_t PrefixCacheState::point_bytes(const RestorePoint& point) const {
   std::uint64_t bytes = 0;
-  for (const std::size_t i : of_points) bytes += point.held[i].units() * all_caches[i]->bytes_per_unit();
+  for (const std::size_t i : caches.of_points) bytes += point.held[i].units() * caches.all[i]->bytes_per_unit();
   return bytes;
 }
 
@@ -42,11 +43,12 @@ bool PrefixCacheState::copy_point(Node* node, bool may_lose) {
   if (point.copied()) return true;
   const std::uint64_t bytes = point_bytes(point);
   if (host == nullptr || !lower.make_host_room(bytes, may_lose)) return false;
-  std::vector<BlobSlice> copies(all_caches.size());
-  for (const std::size_t i : of_points) {
+  std::vector<BlobSlice> copies(caches.all.size());
+  for (const std::size_t i : caches.of_points) {
     if (point.held[i].empty()) continue;
-    std::optional<BlobSlice> copy = i < caches.size() ? store_cells(i, point.held[i].cells())
-                                                      : store_state(i - caches.size(), point.held[i], node->end());
+    std::optional<BlobSlice> copy = i < caches.attention.size()
+                                        ? store_cells(i, point.held[i].cells())
+                                        : store_state(i - caches.attention.size(), point.held[i], node->end());
     if (!copy) return false;
     copies[i] = std::move(*copy);
   }
@@ -57,10 +59,10 @@ bool PrefixCacheState::copy_point(Node* node, bool may_lose) {
 
 std::uint64_t PrefixCacheState::uncopied_bytes(const NodeState& state) const {
   std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < caches.size(); ++i) {
+  for (std::size_t i = 0; i < caches.attention.size(); ++i) {
     for (const SpanList& list : state.held[i].cells) {
       for (const auto& [from, to] : state.held[i].without_slice(list.begin_position(), list.end_position())) {
-        bytes += caches[i]->shape().bytes_per_cell() * static_cast<std::uint64_t>(to - from);
+        bytes += caches.attention[i]->shape().bytes_per_cell() * static_cast<std::uint64_t>(to - from);
       }
     }
   }
@@ -74,13 +76,13 @@ bool PrefixCacheState::copy_out(Node* node, bool may_lose) {
   const std::uint64_t bytes = uncopied_bytes(state);
   if (bytes == 0) return true;
   if (host == nullptr || !lower.make_host_room(bytes, may_lose)) return false;
-  for (std::size_t i = 0; i < caches.size(); ++i) {
+  for (std::size_t i = 0; i < caches.attention.size(); ++i) {
     for (const SpanList& list : state.held[i].cells) {
       for (const auto& [from, to] : state.held[i].without_slice(list.begin_position(), list.end_position())) {
         std::optional<BlobSlice> slice = store_cells(i, list.share(from, to));
         if (!slice) return false;
         state.held[i].add(*slice);
-        totals.page_out_bytes += caches[i]->shape().bytes_per_cell() * static_cast<std::uint64_t>(to - from);
+        totals.page_out_bytes += caches.attention[i]->shape().bytes_per_cell() * static_cast<std::uint64_t>(to - from);
       }
     }
   }

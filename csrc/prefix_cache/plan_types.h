@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "prefix_cache/cache_table.h"
 #include "prefix_cache/coverage.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/reuse_plan.h"
@@ -24,9 +25,6 @@ struct Caps {
   std::vector<std::uint32_t> units;  // of each cache
   std::uint64_t host = 0, disk = 0;  // 0 where there is no such tier
 };
-
-// What a call claims: units of each cache (state_cache.h), cells of attention caches first, then slots.
-using Needs = std::vector<std::uint32_t>;
 
 // What a prompt matches of a path: nodes below the starting node, towards the match, and where states may be cut
 // further to the next restore point.

@@ -13,66 +13,13 @@
 
 namespace kvtrie {
 
-namespace {
-
-template <class Cache>
-void index_layers(const std::vector<std::shared_ptr<Cache>>& caches, std::map<std::int32_t, std::size_t>& owners,
-                  const std::map<std::int32_t, std::size_t>& others) {
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    require(caches[i] != nullptr, "prefix_cache", "caches: number ", i, " is empty");
-    for (const std::int32_t layer : caches[i]->layers()) {
-      require(owners.emplace(layer, i).second && others.count(layer) == 0, "prefix_cache", "caches: layer ", layer,
-              " is in two caches");
-    }
-  }
-}
-
-// The numbers of all caches that restore points hold state of: windowed ones, then those of states.
-std::vector<std::size_t> numbers_of_points(std::vector<std::size_t> windowed, std::size_t attention,
-                                           std::size_t states) {
-  for (std::size_t i = 0; i < states; ++i) windowed.push_back(attention + i);
-  return windowed;
-}
-
-// Those of `caches` that are windowed, or those that are not.
-std::vector<std::size_t> indices_of(const std::vector<std::shared_ptr<CausalCache>>& caches, bool windowed) {
-  std::vector<std::size_t> indices;
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    if (caches[i] != nullptr && caches[i]->is_windowed() == windowed) indices.push_back(i);
-  }
-  return indices;
-}
-
-static_assert(static_cast<std::uint8_t>(SnapshotCache::Kind::kAttention) == CacheIdentity::kAttention);
-static_assert(static_cast<std::uint8_t>(SnapshotCache::Kind::kRecurrent) == CacheIdentity::kRecurrent);
-
-SnapshotCache identity_of(const StateCache& cache) {
-  CacheIdentity own = cache.identity();
-  own.shape.insert(own.shape.end(), cache.layers().begin(), cache.layers().end());
-  return {static_cast<SnapshotCache::Kind>(own.kind), own.format, std::move(own.shape)};
-}
-
-}  // namespace
-
 PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
-    : caches(std::move(set.attention)),
-      states(std::move(set.states)),
+    : caches(std::move(set)),
       options(std::move(settings)),
-      full(indices_of(caches, /*windowed=*/false)),
-      windowed(indices_of(caches, /*windowed=*/true)),
-      of_points(numbers_of_points(windowed, caches.size(), states.size())),
-      orders{!options.disk.empty(), windowed, of_points},
+      orders{!options.disk.empty(), caches.windowed, caches.of_points},
       host(options.host_bytes > 0 ? std::make_shared<ByteBudget>(options.host_bytes) : nullptr),
       trie(orders.tiers(), options.policy, orders.others()) {
-  index_layers(caches, cache_of_layer, {});
-  index_layers(states, state_of_layer, cache_of_layer);
-  longest = static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max());
-  for (const auto& cache : caches) all_caches.push_back(cache.get());
-  for (const auto& cache : states) all_caches.push_back(cache.get());
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    if (!caches[i]->is_windowed()) longest = std::min(longest, caches[i]->capacity());
-    caches[i]->set_growth(options.growth);
-  }
+  for (const auto& cache : caches.attention) cache->set_growth(options.growth);
   require(options.max_pinned_fraction >= 0 && options.max_pinned_fraction <= 1, "prefix_cache",
           "max_pinned_fraction: got ", options.max_pinned_fraction, ", allowed 0 to 1");
   require(options.checkpoint_every >= 1, "prefix_cache", "checkpoint_every: got ", options.checkpoint_every,
@@ -83,9 +30,8 @@ PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
           ", allowed none without a clock");
   set_pin_cap();
   now = read_clock(options);
-  for (const StateCache* cache : all_caches) identities.push_back(identity_of(*cache));
-  for (const auto& cache : caches) node_costs.bytes_per_cell.push_back(cache->shape().bytes_per_cell());
-  for (const auto& cache : states) node_costs.states.push_back(cache.get());
+  for (const auto& cache : caches.attention) node_costs.bytes_per_cell.push_back(cache->shape().bytes_per_cell());
+  for (const auto& cache : caches.states) node_costs.states.push_back(cache.get());
   open_disk();
   open_store();
 }
@@ -99,7 +45,7 @@ void PrefixCacheState::open_store() {
   require(options.store_min_tokens >= 1, "prefix_cache", "store_min_tokens: got ", options.store_min_tokens,
           ", allowed 1 or more");
   const std::uint64_t room = Exchange::room_for(*this);
-  if (room < kSharedBlock * bytes_per_token()) {
+  if (room < kSharedBlock * caches.bytes_per_token()) {
     log_message(LogLevel::kWarning,
                 cat("prefix cache: host_bytes is ", options.host_bytes,
                     ", of which a quarter does not hold one block of ", kSharedBlock, " tokens: nothing is sent"));
@@ -115,10 +61,10 @@ void PrefixCacheState::open_disk() KVTRIE_NO_THREAD_SAFETY_ANALYSIS {
           "fingerprint: got '', allowed the name of the weights: what is on a disk outlives the process");
   require(host != nullptr, "prefix_cache",
           "host_bytes: got 0, allowed 1 or more with a disk tier: bytes pass through it");
-  const auto disk = DiskTier::open({options.disk, options.disk_bytes, options.fingerprint, identities});
+  const auto disk = DiskTier::open({options.disk, options.disk_bytes, options.fingerprint, caches.identities});
   lower.open(disk);
-  WriteBehind::Caches written{options.fingerprint, identities, {}};
-  for (const auto& cache : caches) written.shapes.push_back(cache->shape());
+  WriteBehind::Caches written{options.fingerprint, caches.identities, {}};
+  for (const auto& cache : caches.attention) written.shapes.push_back(cache->shape());
   writer = &behind.open(std::move(written));
   try {
     reopen(disk->scan());
@@ -196,7 +142,7 @@ class Attachment {
 PrefixCachePtr PrefixCache::create(CacheSet caches, PrefixCacheOptions options) {
   auto state = std::make_shared<PrefixCacheState>(std::move(caches), std::move(options));
   Attachment attachment;
-  for (StateCache* cache : state->all_caches) attachment.add(*cache);
+  for (StateCache* cache : state->caches.all) attachment.add(*cache);
   PrefixCachePtr cache(new PrefixCache(std::move(state)));
   attachment.keep();
   return cache;
@@ -221,9 +167,11 @@ void PrefixCache::add_graphs(const std::shared_ptr<StepGraphs>& graphs) {
   if (!known) graphs_.push_back(graphs);
 }
 
-const std::vector<std::shared_ptr<CausalCache>>& PrefixCache::caches() const noexcept { return state_->caches; }
+const std::vector<std::shared_ptr<CausalCache>>& PrefixCache::caches() const noexcept {
+  return state_->caches.attention;
+}
 
-const std::vector<std::shared_ptr<PointCache>>& PrefixCache::states() const noexcept { return state_->states; }
+const std::vector<std::shared_ptr<PointCache>>& PrefixCache::states() const noexcept { return state_->caches.states; }
 
 const PrefixCacheOptions& PrefixCache::options() const noexcept { return state_->options; }
 
@@ -254,8 +202,8 @@ std::vector<WantedPoint> points_of_prompt(std::int32_t length, const ReusePlan& 
 
 SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token> tokens, const BeginOptions& options) {
   require(!tokens.empty(), "begin", "tokens: got 0, allowed at least 1");
-  require(tokens.size() <= state_->longest, "begin", "tokens: got ", tokens.size(), ", allowed ", state_->longest,
-          " (cells of the smallest cache)");
+  require(tokens.size() <= state_->caches.longest, "begin", "tokens: got ", tokens.size(), ", allowed ",
+          state_->caches.longest, " (cells of the smallest cache)");
   const bool with_media = check_tokens(tokens, "begin");
   SessionPtr session(new Session(shared_from_this()));  // outlives the entry: closing it takes the mutex
   const auto length = static_cast<std::int32_t>(tokens.size());
@@ -276,7 +224,7 @@ SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token
     session->report_.matched = state_->find_path(session->node_, session->tail_).matched;
     if (session->report_.matched > 0) session->report_.reason = reason_for(ReasonCode::kNotUsed);
   }
-  if (state_->has_points()) session->wanted_ = points_of_prompt(length, session->report_, session->atomic_);
+  if (state_->caches.has_points()) session->wanted_ = points_of_prompt(length, session->report_, session->atomic_);
   ++state_->totals.begins;
   state_->totals.hits += session->report_.reusable > 0;
   state_->totals.matched_tokens += static_cast<std::uint64_t>(session->report_.matched);

@@ -25,6 +25,7 @@
 #include "base/mutex.h"
 #include "cache/causal_cache.h"
 #include "cache/point_cache.h"
+#include "prefix_cache/cache_table.h"
 #include "prefix_cache/exchange.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/reuse_plan.h"
@@ -35,13 +36,6 @@
 #include "trie/victim_policy.h"
 
 namespace kvtrie {
-
-// The caches of a model's layers; layer numbers are unique over all of them. Layers without state need none: with no
-// cache at all every prompt is computed and nothing is kept.
-struct CacheSet {
-  std::vector<std::shared_ptr<CausalCache>> attention;
-  std::vector<std::shared_ptr<PointCache>> states;  // of recurrent layers, and other kinds (cache/point_cache.h)
-};
 
 enum class LoadPolicy : std::uint8_t {
   kAuto,    // what is in a lower tier is loaded, or computed again where that is measured to be faster

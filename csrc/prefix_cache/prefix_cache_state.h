@@ -24,11 +24,8 @@
 //   owners.cpp          a number for each namespace, so that memory which changes hands is cleared
 //   inspect.cpp         stats, nodes;  check.cpp: every invariant
 //
-// Kinds of caches. `caches` are attention caches; windowed ones (window, chunk) hold their cells by count, so the
-// tree may let go of any of them. `states` have states at single lengths, kept at restore points only
-// (cache/point_cache.h); which kinds they are is not known here.
-//
-// Victim orders: tree_orders.h. Tiers: node_places.h.
+// Caches and their kinds: cache_table.h. Open sessions: live_sessions.h. Victim orders: tree_orders.h. Tiers:
+// node_places.h.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +33,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -45,10 +41,12 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/mutex.h"
+#include "prefix_cache/cache_table.h"
 #include "prefix_cache/calls_outside.h"
 #include "prefix_cache/cost_model.h"
 #include "prefix_cache/exchange.h"
 #include "prefix_cache/leases.h"
+#include "prefix_cache/live_sessions.h"
 #include "prefix_cache/lower_tiers.h"
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/node_state.h"
@@ -71,22 +69,13 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   HomeProcess home;
 
   // --- set at creation -------------------------------------------------------------------------------------------
-  std::vector<std::shared_ptr<CausalCache>> caches;
-  std::vector<std::shared_ptr<PointCache>> states;
-  std::vector<StateCache*> all_caches;  // `caches`, then `states`; what has an entry for each cache has this order
+  const CacheTable caches;
   PrefixCacheOptions options;
-  std::map<std::int32_t, std::size_t> cache_of_layer;  // attention layers
-  std::map<std::int32_t, std::size_t> state_of_layer;  // the other ones
-  std::vector<std::size_t> full, windowed;             // indices into `caches`
-  std::vector<std::size_t> of_points;                  // into `all_caches`: those that restore points hold state of
   TreeOrders orders;
-  std::uint32_t longest = 0;               // tokens a session may have: cells of the smallest full cache
   const std::shared_ptr<ByteBudget> host;  // null: no host tier. Room in it, and its cap: `lower`
-  std::vector<SnapshotCache> identities;   // of the caches, for snapshots
   BackgroundQueue* writer = nullptr;       // that of `behind`, to be waited for; null: no disk tier
   void open_disk();                        // by the constructor
   void open_store();                       // the same
-  bool has_points() const noexcept { return !windowed.empty() || !states.empty(); }
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
   mutable Mutex mutex;
@@ -98,7 +87,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   RestorePoints points KVTRIE_GUARDED_BY(mutex){trie, places, orders, options.checkpoint_every};
   Leases leases KVTRIE_GUARDED_BY(mutex){trie, points};
   LowerTiers lower KVTRIE_GUARDED_BY(mutex){trie, places, points, leases, host, *this};
-  std::set<Session*> sessions KVTRIE_GUARDED_BY(mutex);
+  LiveSessions sessions KVTRIE_GUARDED_BY(mutex);
   // Numbers of namespaces; those without a root may go.
   std::map<std::string, Owner, std::less<>> tenants KVTRIE_GUARDED_BY(mutex);
   Owner next_tenant KVTRIE_GUARDED_BY(mutex) = kFirstTenant;
@@ -106,7 +95,6 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   std::uint32_t staging_calls KVTRIE_GUARDED_BY(mutex) = 0;   // StagedScope (holds.h)
   std::vector<ArrivalPtr> arrivals KVTRIE_GUARDED_BY(mutex);  // page-ins the device may still be reading
   std::vector<BlobPtr> unsealed KVTRIE_GUARDED_BY(mutex);     // page-outs whose checksums are still to be taken
-  bool tails_are_shared KVTRIE_GUARDED_BY(mutex) = false;     // some sequences hold the same unpublished cells
   std::uint64_t walks KVTRIE_GUARDED_BY(mutex) = 0;           // numbers the walks that mark nodes
   InUse in_use KVTRIE_GUARDED_BY(mutex);                      // of the call that makes room now
   PrefixCacheStats totals KVTRIE_GUARDED_BY(mutex);           // only the totals are kept here
@@ -138,17 +126,11 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   // Tokens from the published length on.
   std::span<const Token> unpublished(const Session& session) const KVTRIE_REQUIRES(mutex);
   Tokens recorded_keys(const Session& session) const KVTRIE_REQUIRES(mutex);  // of all its recorded tokens
-  Needs no_needs() const { return Needs(all_caches.size()); }
-  // Of what has an entry for each cache: those of `states`.
-  template <class Each>
-  std::span<const Each> states_among(const std::vector<Each>& of_all) const {
-    return std::span(of_all).subspan(caches.size());
-  }
   SequenceId state_sequence(const Session& session, std::size_t state) const {
-    return session.sequences_[caches.size() + state];
+    return session.sequences_[caches.attention.size() + state];
   }
   const HeldState& state_in_point(const RestorePoint& point, std::size_t state) const {  // REQUIRES: on the device
-    return point.held[caches.size() + state];
+    return point.held[caches.attention.size() + state];
   }
   // Of what `kept` (point_for) has of one of `states`: what serves at `length`. REQUIRES: it is on the device.
   HeldState cut_from(const Node* kept, std::size_t state, std::int32_t length) const;
@@ -192,14 +174,6 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   Fetch missing(const Path& path, std::int32_t computed, std::int32_t target) const KVTRIE_REQUIRES(mutex);
   // Full attention only.
   Fetch missing_nodes(const Path& path, std::int32_t computed, std::int32_t target) const KVTRIE_REQUIRES(mutex);
-  // A live session that stands at the node's end between two steps: its state and window are as good as a restore
-  // point.
-  Session* standing_at(const Node* node) const KVTRIE_REQUIRES(mutex);
-  // The deepest length, at most `wanted`, to which all of `states` can cut what they hold at `held`; with none of them
-  // any length up to `held`.
-  std::int32_t cut_to(std::int32_t held, std::int32_t wanted) const noexcept;
-  // Whether what is kept at `held` is all that restore points have at `wanted`.
-  bool serves(std::int32_t held, std::int32_t wanted) const noexcept;
   // The first of the nodes with a restore point that serves there, on the device where there is a choice; with a live
   // session that does. Null: none.
   Node* point_for(std::span<Node* const> nodes, std::int32_t target) const KVTRIE_REQUIRES(mutex);
@@ -349,7 +323,6 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   std::uint64_t device_bytes_of(const NodeState& node) const KVTRIE_REQUIRES(mutex);
   // In lower tiers, copies included.
   std::uint64_t outside_bytes_of(const NodeState& node) const KVTRIE_REQUIRES(mutex);
-  std::uint64_t bytes_per_token() const;                   // of full attention
   void take_off_marks(Node* node) KVTRIE_REQUIRES(mutex);  // pins and user points in the subtree; their locks go too
 
   // --- limits.cpp ------------------------------------------------------------------------------------------------
@@ -377,7 +350,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   std::vector<NodeInfo> nodes() const KVTRIE_REQUIRES(mutex);
   std::vector<std::string> check() const KVTRIE_REQUIRES(mutex);
   CellSpans spans_of(const Session& session, std::size_t cache) const {
-    return caches[cache]->spans(session.sequences_[cache]);
+    return caches.attention[cache]->spans(session.sequences_[cache]);
   }
   std::int32_t end_of_step(const Session& session) const KVTRIE_REQUIRES(mutex);
   void check_session(const Session& session, std::vector<std::string>& findings) const KVTRIE_REQUIRES(mutex);

@@ -29,11 +29,11 @@ Node* PrefixCacheState::node_ending_at(Node* node, std::int32_t offset) {
 
 void PrefixCacheState::open(Session& session, std::string_view name_space) {
   const Owner owner = tenant_of(name_space);
-  for (StateCache* cache : all_caches) session.sequences_.push_back(cache->open_sequence(owner));
+  for (StateCache* cache : caches.all) session.sequences_.push_back(cache->open_sequence(owner));
   session.name_space_ = std::string(name_space);
   session.node_ = trie.root(name_space);
   trie.lock(session.node_);
-  sessions.insert(&session);
+  sessions.add(&session);
 }
 
 // Where a session ends is a restore point: the next turn goes on from there.
@@ -51,9 +51,8 @@ void PrefixCacheState::detach(Session& session) noexcept {
   } catch (const std::exception& error) {
     log_message(LogLevel::kWarning, cat("prefix cache: the end of a session was not kept: ", error.what()));
   }
-  for (std::size_t i = 0; i < session.sequences_.size(); ++i) all_caches[i]->close_sequence(session.sequences_[i]);
-  sessions.erase(&session);
-  if (sessions.empty()) tails_are_shared = false;
+  for (std::size_t i = 0; i < session.sequences_.size(); ++i) caches.all[i]->close_sequence(session.sequences_[i]);
+  sessions.remove(&session);
   if (session.node_ == nullptr) return;
   Node* node = std::exchange(session.node_, nullptr);
   if (!node->is_root()) state_of(node).last_used_seconds = now;
@@ -95,7 +94,7 @@ void consume(Tokens& tail, std::size_t& begin, std::int32_t count) {
 // The session's cells of one cache and a node on its path become one: where the node holds cells the session re-points
 // to them and its own go back; where it holds none it takes the session's.
 void PrefixCacheState::lend_or_borrow(Session& session, std::size_t cache, NodeState& node) {
-  CausalCache& owner = *caches[cache];
+  CausalCache& owner = *caches.attention[cache];
   const SequenceId id = session.sequences_[cache];
   Held& held = node.held[cache];
   for (std::int32_t at = std::max(owner.borrowed_length(id), node.start()); at < node.end();) {
@@ -125,7 +124,7 @@ void PrefixCacheState::take_known(Session& session, const Path& path) {
     if (node->start() >= path.matched) break;
     if (node->end() > path.matched) node = trie.split(node, path.matched);
     NodeState& state = state_of(node);
-    for (std::size_t i = 0; i < caches.size(); ++i) lend_or_borrow(session, i, state);
+    for (std::size_t i = 0; i < caches.attention.size(); ++i) lend_or_borrow(session, i, state);
     state.on_device() ? places.settle_more_cells(node) : places.come(node);
     move_to(session, node);
   }
@@ -136,7 +135,8 @@ void PrefixCacheState::take_known(Session& session, const Path& path) {
 void PrefixCacheState::add_fresh(Session& session, std::span<const Token> edge) {
   const std::int32_t known = published(session), end = session.computed_;
   std::vector<SpanList> cells;
-  for (std::size_t i = 0; i < caches.size(); ++i) cells.push_back(caches[i]->lend(session.sequences_[i], known, end));
+  for (std::size_t i = 0; i < caches.attention.size(); ++i)
+    cells.push_back(caches.attention[i]->lend(session.sequences_[i], known, end));
   Node* node = session.node_;
   const bool grows = !node->is_root() && node->is_leaf() && node->locks() == 1 && state_of(node).on_device() &&
                      !state_of(node).point().exists() && trie.in_first_use(kDeviceOrder, node);
@@ -145,8 +145,8 @@ void PrefixCacheState::add_fresh(Session& session, std::span<const Token> edge) 
     state_of(node).extend(end, std::move(cells));
     places.extend(node, edge.size());
   } else {
-    auto state = std::make_unique<NodeState>(known, end, caches.size(), &node_costs);
-    for (std::size_t i = 0; i < caches.size(); ++i) state->held[i].add(std::move(cells[i]));
+    auto state = std::make_unique<NodeState>(known, end, caches.attention.size(), &node_costs);
+    for (std::size_t i = 0; i < caches.attention.size(); ++i) state->held[i].add(std::move(cells[i]));
     node = trie.add_child(node, edge, std::move(state));
     places.add(node, NodePlaces::Place::kDevice);
     move_to(session, node);
@@ -158,7 +158,7 @@ void PrefixCacheState::add_fresh(Session& session, std::span<const Token> edge) 
 void PrefixCacheState::publish(Session& session) {
   const std::int32_t end = session.computed_;
   const std::int32_t begin = published(session);
-  if (!session.publish_ || begin == end || all_caches.empty()) return;
+  if (!session.publish_ || begin == end || caches.all.empty()) return;
   const std::span<const Token> fresh = unpublished(session).first(static_cast<std::size_t>(end - begin));
   const Path path = find_path(session.node_, fresh);
   if (!session.use_ && !path.nodes.empty()) {

@@ -81,7 +81,7 @@ Path PrefixCacheState::find_path(Node* from, std::span<const Token> rest) const 
 
 // So that a node may be split at any place, and what it keeps at its end still serves above.
 void PrefixCacheState::add_rest_of_last(Path& path) const {
-  if (states.empty() || path.nodes.empty()) return;
+  if (caches.states.empty() || path.nodes.empty()) return;
   for (Node* node = path.nodes.back(); node->child_count() == 1 && !state_of(node).point().exists();) {
     node = node->first_child();
     path.nodes.push_back(node);
@@ -95,7 +95,7 @@ class Search {
  public:
   Search(const PrefixCacheState& cache, const Path& path, std::int32_t computed, bool device_only)
       : cache_(cache), path_(path), computed_(computed), device_only_(device_only) {
-    for (const std::size_t i : cache.windowed) coverage_.emplace_back(path.nodes, i, path.matched, device_only);
+    for (const std::size_t i : cache.caches.windowed) coverage_.emplace_back(path.nodes, i, path.matched, device_only);
   }
 
   // Up to here full attention is there.
@@ -108,7 +108,7 @@ class Search {
   }
 
   bool window_complete(std::size_t which, std::int32_t target) const {
-    const Visibility& sees = cache_.caches[cache_.windowed[which]]->visibility();
+    const Visibility& sees = cache_.caches.attention[cache_.caches.windowed[which]]->visibility();
     const std::int32_t floor = std::max(sees.floor(target), computed_);
     return floor >= target || coverage_[which].covered_from(target) <= floor;
   }
@@ -130,14 +130,14 @@ class Search {
   // none.
   std::int32_t deepest_kept(const Node* node, std::int32_t target, const AtomicSpans& atomic) const {
     cache_.mutex.assert_held();  // where reach() is called
-    target = cache_.cut_to(node->end(), target);
+    target = cache_.caches.cut_to(node->end(), target);
     if (target <= computed_) return computed_;
-    const bool live = cache_.standing_at(node) != nullptr;
+    const bool live = cache_.sessions.standing_at(node) != nullptr;
     if (!live && !has_point(node)) return computed_;
     while (target > computed_) {
       const bool has_windows = live && target == node->end();
       const std::int32_t complete = has_windows ? target : complete_below(target);
-      const std::int32_t lower = cache_.cut_to(node->end(), atomic.begin_of(complete));
+      const std::int32_t lower = cache_.caches.cut_to(node->end(), atomic.begin_of(complete));
       if (lower == target) return target;
       target = lower;
     }
@@ -153,7 +153,7 @@ class Search {
   // The next lower length that can have a complete window where `target` has not: the end of an earlier covered range,
   // or a chunk's border, where nothing before is seen.
   std::int32_t next_candidate(std::size_t which, std::int32_t target) const {
-    const Visibility& sees = cache_.caches[cache_.windowed[which]]->visibility();
+    const Visibility& sees = cache_.caches.attention[cache_.caches.windowed[which]]->visibility();
     const std::int32_t end = coverage_[which].end_below(target);
     const std::int32_t border = sees.chunk > 0 && target % sees.chunk != 0 ? target - target % sees.chunk : -1;
     return std::max({computed_, end, border});
@@ -179,7 +179,7 @@ Reach PrefixCacheState::reach(const Path& path, std::int32_t computed, std::int3
     target = std::min(target, to);
   };
   lower(atomic.begin_of(target), ReasonCode::kAtomic);
-  if (!states.empty()) {
+  if (!caches.states.empty()) {
     std::int32_t best = computed;
     for (const Node* node : path.nodes) best = std::max(best, search.deepest_kept(node, target, atomic));
     lower(best, ReasonCode::kNoState);
@@ -193,34 +193,11 @@ Reach PrefixCacheState::reach(const Path& path, std::int32_t computed, std::int3
   return {std::max(target, computed), code};
 }
 
-Session* PrefixCacheState::standing_at(const Node* node) const {
-  if (!has_points() || node->locks() == 0) return nullptr;
-  for (Session* session : sessions) {
-    const bool stands = session->node_ == node && session->computed_ == node->end() && session->publish_;
-    if (stands && !session->failed_ && session->open_step_ == nullptr) return session;
-  }
-  return nullptr;
-}
-
-std::int32_t PrefixCacheState::cut_to(std::int32_t held, std::int32_t wanted) const noexcept {
-  std::int32_t length = std::min(held, wanted);
-  for (std::size_t i = 0; i < states.size();) {
-    const std::int32_t shorter = states[i]->cut_to(held, length);
-    i = shorter == length ? i + 1 : 0;
-    length = shorter;
-  }
-  return length;
-}
-
-bool PrefixCacheState::serves(std::int32_t held, std::int32_t wanted) const noexcept {
-  return held == wanted || (held > wanted && !states.empty() && cut_to(held, wanted) == wanted);
-}
-
 Node* PrefixCacheState::point_for(std::span<Node* const> nodes, std::int32_t target) const {
   Node* found = nullptr;
   for (Node* node : nodes) {
     const RestorePoint& point = state_of(node).point();
-    if (!point.exists() || !serves(node->end(), target)) continue;
+    if (!point.exists() || !caches.serves(node->end(), target)) continue;
     if (point.on_device) return node;
     if (found == nullptr) found = node;
   }
@@ -228,8 +205,9 @@ Node* PrefixCacheState::point_for(std::span<Node* const> nodes, std::int32_t tar
 }
 
 Node* PrefixCacheState::live_for(std::span<Node* const> nodes, std::int32_t target) const {
+  if (!caches.has_points()) return nullptr;
   const auto found = std::find_if(nodes.begin(), nodes.end(), [&](Node* node) KVTRIE_REQUIRES(mutex) {
-    return serves(node->end(), target) && standing_at(node) != nullptr;
+    return caches.serves(node->end(), target) && sessions.standing_at(node) != nullptr;
   });
   return found == nodes.end() ? nullptr : *found;
 }
@@ -237,20 +215,20 @@ Node* PrefixCacheState::live_for(std::span<Node* const> nodes, std::int32_t targ
 // The full attention of the nodes that are not on the device.
 Fetch PrefixCacheState::missing_nodes(const Path& path, std::int32_t computed, std::int32_t target) const {
   Fetch fetch;
-  fetch.needs = no_needs();
-  fetch.windows.resize(caches.size());
+  fetch.needs = caches.no_needs();
+  fetch.windows.resize(caches.attention.size());
   fetch.resident = computed;
   for (Node* node : path.nodes) {
     if (node->start() >= target) break;
     if (state_of(node).on_device() && fetch.nodes.empty()) fetch.resident = std::min(node->end(), target);
     if (!state_of(node).on_device()) fetch.nodes.push_back(node);
   }
-  for (const std::size_t i : full) {
+  for (const std::size_t i : caches.full) {
     const auto cells = fetch.nodes.empty() ? 0 : static_cast<std::uint32_t>(target - fetch.resident);
     fetch.needs[i] = cells;
-    fetch.bytes += cells * caches[i]->shape().bytes_per_cell();
+    fetch.bytes += cells * caches.attention[i]->shape().bytes_per_cell();
   }
-  if (full.empty()) fetch.resident = target;
+  if (caches.full.empty()) fetch.resident = target;
   return fetch;
 }
 
@@ -258,22 +236,22 @@ Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::in
   Fetch fetch = missing_nodes(path, computed, target);
   const Node* live = live_for(path.nodes, target);
   if (live != nullptr && live->end() == target) return fetch;
-  for (const std::size_t i : windowed) {
+  for (const std::size_t i : caches.windowed) {
     for (const WindowSource& source : window_of(path, i, computed, target)) {
       if (source.slice == nullptr) continue;
       const auto cells = static_cast<std::uint32_t>(source.to - source.from);
       fetch.windows[i].push_back(source);
       fetch.needs[i] += cells;
-      fetch.bytes += cells * caches[i]->shape().bytes_per_cell();
+      fetch.bytes += cells * caches.attention[i]->shape().bytes_per_cell();
     }
   }
-  if (states.empty() || live != nullptr || target <= computed) return fetch;
+  if (caches.states.empty() || live != nullptr || target <= computed) return fetch;
   Node* kept = point_for(path.nodes, target);
   if (kept == nullptr || state_of(kept).point().on_device) return fetch;
   fetch.point = kept;
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    fetch.needs[caches.size() + i] = states[i]->units_at(kept->end());
-    fetch.bytes += states[i]->units_at(kept->end()) * states[i]->bytes_per_unit();
+  for (std::size_t i = 0; i < caches.states.size(); ++i) {
+    fetch.needs[caches.attention.size() + i] = caches.states[i]->units_at(kept->end());
+    fetch.bytes += caches.states[i]->units_at(kept->end()) * caches.states[i]->bytes_per_unit();
   }
   return fetch;
 }
@@ -281,17 +259,17 @@ Fetch PrefixCacheState::missing(const Path& path, std::int32_t computed, std::in
 // What the query at `target` sees beyond the session's own cells, from whoever has it.
 std::vector<WindowSource> PrefixCacheState::window_of(const Path& path, std::size_t cache, std::int32_t computed,
                                                       std::int32_t target) const {
-  const std::int32_t from = std::max(caches[cache]->visibility().floor(target), computed);
+  const std::int32_t from = std::max(caches.attention[cache]->visibility().floor(target), computed);
   if (from >= target) return {};
   return Coverage(path.nodes, cache, path.matched, /*device_only=*/false).pick(from, target);
 }
 
 InUse PrefixCacheState::use_of(const Path& path, std::int32_t computed, std::int32_t target) const {
   InUse use;
-  use.windows.resize(caches.size());
-  for (const std::size_t i : windowed) {
+  use.windows.resize(caches.attention.size());
+  for (const std::size_t i : caches.windowed) {
     const Coverage coverage(path.nodes, i, path.matched, /*device_only=*/false);
-    const std::int32_t floor = std::max(caches[i]->visibility().floor(target), computed);
+    const std::int32_t floor = std::max(caches.attention[i]->visibility().floor(target), computed);
     for (const WindowSource& source : coverage.pick(std::max(floor, coverage.covered_from(target)), target)) {
       if (source.list != nullptr) use.windows[i].push_back(source.list->share(source.from, source.to));
     }
@@ -302,14 +280,14 @@ InUse PrefixCacheState::use_of(const Path& path, std::int32_t computed, std::int
 
 std::int32_t PrefixCacheState::fitting_length(const Path& path, const Fetch& fetch) {
   constexpr std::int32_t kAll = std::numeric_limits<std::int32_t>::max();
-  if (fetch.nodes.empty() || full.empty()) return kAll;
+  if (fetch.nodes.empty() || caches.full.empty()) return kAll;
   const std::uint64_t room = room_tokens(path.nodes.back());
-  return room < fetch.needs[full.front()] ? fetch.resident + static_cast<std::int32_t>(room) : kAll;
+  return room < fetch.needs[caches.full.front()] ? fetch.resident + static_cast<std::int32_t>(room) : kAll;
 }
 
 bool PrefixCacheState::points_fit(const Needs& needs) {
-  return std::all_of(of_points.begin(), of_points.end(), [&](std::size_t number) KVTRIE_REQUIRES(mutex) {
-    const std::uint32_t free = all_caches[number]->free_units();
+  return std::all_of(caches.of_points.begin(), caches.of_points.end(), [&](std::size_t number) KVTRIE_REQUIRES(mutex) {
+    const std::uint32_t free = caches.all[number]->free_units();
     return needs[number] <= free || freeable_units(number, needs[number] - free) >= needs[number] - free;
   });
 }
@@ -318,7 +296,7 @@ bool PrefixCacheState::points_fit(const Needs& needs) {
 std::int32_t PrefixCacheState::worth_loading(const Fetch& fetch, std::int32_t target) const {
   if (options.load == LoadPolicy::kAlways) return target;
   std::vector<CostModel::Range> ranges;
-  const std::uint64_t each = bytes_per_token();
+  const std::uint64_t each = caches.bytes_per_token();
   std::uint64_t known = 0;
   for (Node* node : fetch.nodes) {
     const std::int32_t end = std::min(node->end(), target);

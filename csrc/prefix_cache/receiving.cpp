@@ -43,13 +43,13 @@ class Lookup {
   // Whether there is more in the tree now than before.
   bool run() {
     const bool answers = entry_.outside([&] { return owner_.answers(shared_, path_, now_); });
-    if (answers) state_.has_points() ? take_points() : take_cells();
+    if (answers) state_.caches.has_points() ? take_points() : take_cells();
     join_received();
     return any_;
   }
 
   // Another round may bring more, when what this one brought is on the device.
-  bool wants_another() const noexcept { return any_ && stopped_ && !state_.has_points(); }
+  bool wants_another() const noexcept { return any_ && stopped_ && !state_.caches.has_points(); }
 
  private:
   struct Candidate {
@@ -82,7 +82,8 @@ class Lookup {
     const std::size_t block = blocks_known() + 1;
     ReceivedSnapshot received = entry_.outside([&] { return shared_.get_block(path_, block, now_); });
     const std::string key = path_.block_key(block);
-    if (state_.full.empty() ? received.answer != SharedAnswer::kHit : !add(std::move(received), key)) return false;
+    if (state_.caches.full.empty() ? received.answer != SharedAnswer::kHit : !add(std::move(received), key))
+      return false;
     known_ = block * kSharedBlock;
     return true;
   }
@@ -130,8 +131,8 @@ class Lookup {
 
   bool take_candidate(const Candidate& each) {
     const std::size_t blocks = each.end / kSharedBlock;  // whole ones up to the point
-    if (!state_.full.empty() && blocks > blocks_known()) {
-      const std::uint64_t bytes = (blocks - blocks_known()) * kSharedBlock * state_.bytes_per_token();
+    if (!state_.caches.full.empty() && blocks > blocks_known()) {
+      const std::uint64_t bytes = (blocks - blocks_known()) * kSharedBlock * state_.caches.bytes_per_token();
       if (bytes > share_ - std::min(share_, taken_)) return false;
       while (blocks_known() < blocks) {
         if (!take_block()) return false;
@@ -162,7 +163,7 @@ class Lookup {
     Imported found;
     const auto image = [&](std::size_t n) { return received.images[n]; };
     const SnapshotFault fault = state_.translate(received.header, image, found);
-    if (state_.full.empty()) found.start = 0;  // nothing lies in between
+    if (state_.caches.full.empty()) found.start = 0;  // nothing lies in between
     if (state_.trie.match(found.name_space, found.tokens).length == static_cast<std::int32_t>(found.tokens.size()))
       for (std::vector<BlobSlice>& cells : found.cells) cells.clear();
     Node* node = fault == SnapshotFault::kNone ? state_.import(found) : nullptr;

@@ -29,7 +29,7 @@ BlobPtr blob_of(const SnapshotImage& image, const std::shared_ptr<BlobSource>& s
 
 // Whether the snapshot has, for each full cache, all of [from, to).
 bool covers(const PrefixCacheState& cache, const Imported& found, std::int32_t from, std::int32_t to) {
-  return std::all_of(cache.full.begin(), cache.full.end(), [&](std::size_t i) {
+  return std::all_of(cache.caches.full.begin(), cache.caches.full.end(), [&](std::size_t i) {
     Held held;
     for (const BlobSlice& slice : found.cells[i]) held.add(slice);
     return held.without_slice(from, to).empty();
@@ -65,12 +65,12 @@ void add_slices(const Imported& found, NodeState& state) {
 bool PrefixCacheState::fits_here(const SnapshotImage& image, std::size_t tokens) const {
   std::vector<BlobSection> expected;
   if (image.role == SnapshotImage::Role::kState) {
-    if (image.cache < caches.size()) return false;
-    expected = blob_sections(*states[image.cache - caches.size()], static_cast<std::int32_t>(tokens));
+    if (image.cache < caches.attention.size()) return false;
+    expected = blob_sections(*caches.states[image.cache - caches.attention.size()], static_cast<std::int32_t>(tokens));
   } else {
-    if (image.cache >= caches.size()) return false;
-    if (image.role == SnapshotImage::Role::kWindow && !caches[image.cache]->is_windowed()) return false;
-    expected = blob_sections(caches[image.cache]->shape(), image.cells);
+    if (image.cache >= caches.attention.size()) return false;
+    if (image.role == SnapshotImage::Role::kWindow && !caches.attention[image.cache]->is_windowed()) return false;
+    expected = blob_sections(caches.attention[image.cache]->shape(), image.cells);
   }
   return std::equal(expected.begin(), expected.end(), image.sections.begin(), image.sections.end(),
                     [](const BlobSection& a, const SnapshotSection& b) { return a.bytes == b.bytes; });
@@ -78,12 +78,12 @@ bool PrefixCacheState::fits_here(const SnapshotImage& image, std::size_t tokens)
 
 SnapshotFault PrefixCacheState::translate(const SnapshotHeader& header, const BlobMaker& make, Imported& found) const {
   if (header.fingerprint != options.fingerprint) return SnapshotFault::kFingerprint;
-  if (header.caches != identities) return SnapshotFault::kLayout;
+  if (header.caches != caches.identities) return SnapshotFault::kLayout;
   found.tokens = keys_here(header.tokens, header.media);
   found.name_space = header.name_space;
   found.start = header.start;
-  found.cells.resize(caches.size());
-  found.copies.resize(all_caches.size());
+  found.cells.resize(caches.attention.size());
+  found.copies.resize(caches.all.size());
   for (std::size_t n = 0; n < header.images.size(); ++n) {
     const SnapshotImage& image = header.images[n];
     if (!fits_here(image, header.tokens.size())) return SnapshotFault::kLayout;
@@ -103,12 +103,13 @@ SnapshotFault PrefixCacheState::translate(const SnapshotHeader& header, const Bl
 bool PrefixCacheState::has_whole_point(const Imported& found) const {
   const auto end = static_cast<std::int32_t>(found.tokens.size());
   const auto window = [&](std::size_t i) {
-    const std::int32_t floor = caches[i]->visibility().floor(end);
+    const std::int32_t floor = caches.attention[i]->visibility().floor(end);
     const BlobSlice& slice = found.copies[i];
     return floor >= end || (slice.blob != nullptr && slice.to == end && slice.from <= floor);
   };
-  const std::span<const BlobSlice> kept = states_among(found.copies);
-  return found.point != PointKind::kNone && has_points() && std::all_of(windowed.begin(), windowed.end(), window) &&
+  const std::span<const BlobSlice> kept = caches.states_among(found.copies);
+  return found.point != PointKind::kNone && caches.has_points() &&
+         std::all_of(caches.windowed.begin(), caches.windowed.end(), window) &&
          std::all_of(kept.begin(), kept.end(), [](const BlobSlice& state) { return state.blob != nullptr; });
 }
 
@@ -116,14 +117,14 @@ bool PrefixCacheState::has_whole_point(const Imported& found) const {
 Node* PrefixCacheState::import(const Imported& found) {
   const auto end = static_cast<std::int32_t>(found.tokens.size());
   const Match match = trie.match(found.name_space, found.tokens);
-  if (match.length < found.start && !full.empty()) return nullptr;  // else it stands alone: a state, a window
+  if (match.length < found.start && !caches.full.empty()) return nullptr;  // else it stands alone: a state, a window
   const bool whole = match.length == end || covers(*this, found, match.length, end);
   if (!whole && match.length <= found.start) return nullptr;
   Node* node = match.node;
   if (match.length > 0 && node->end() > match.length) node = trie.split(node, match.length);
   if (whole && match.length < end) {
     if (node == nullptr || match.length == 0) node = trie.root(found.name_space);
-    auto state = std::make_unique<NodeState>(match.length, end, caches.size(), &node_costs);
+    auto state = std::make_unique<NodeState>(match.length, end, caches.attention.size(), &node_costs);
     state->last_used_seconds = now;
     node = trie.add_child(node, std::span<const Token>(found.tokens).subspan(static_cast<std::size_t>(match.length)),
                           std::move(state));
@@ -149,7 +150,8 @@ Node* PrefixCacheState::import(const Imported& found) {
 void PrefixCacheState::reopen(std::vector<FoundSnapshot> snapshots) {
   std::vector<std::pair<double, Node*>> ages;
   std::stable_sort(snapshots.begin(), snapshots.end(), [&](const FoundSnapshot& a, const FoundSnapshot& b) {
-    return std::pair(!has_cells(a, full), a.header.start) < std::pair(!has_cells(b, full), b.header.start);
+    return std::pair(!has_cells(a, caches.full), a.header.start) <
+           std::pair(!has_cells(b, caches.full), b.header.start);
   });
   for (FoundSnapshot& each : snapshots) {
     std::vector<std::uint64_t> offsets{each.images_begin};

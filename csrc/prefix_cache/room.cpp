@@ -14,41 +14,35 @@
 
 namespace kvtrie {
 
-std::uint64_t PrefixCacheState::bytes_per_token() const {
-  std::uint64_t bytes = 0;
-  for (const std::size_t i : full) bytes += caches[i]->shape().bytes_per_cell();
-  return bytes;
-}
-
 std::uint64_t PrefixCacheState::device_bytes_of(const NodeState& node) const {
   std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    bytes += caches[i]->shape().bytes_per_cell() * node.held[i].device_tokens();
+  for (std::size_t i = 0; i < caches.attention.size(); ++i) {
+    bytes += caches.attention[i]->shape().bytes_per_cell() * node.held[i].device_tokens();
   }
   if (!node.point().exists() || !node.point().on_device) return bytes;
-  for (const std::size_t i : of_points)
-    bytes += all_caches[i]->bytes_per_unit() * all_caches[i]->freed_by(node.point().held[i]);
+  for (const std::size_t i : caches.of_points)
+    bytes += caches.all[i]->bytes_per_unit() * caches.all[i]->freed_by(node.point().held[i]);
   return bytes;
 }
 
 std::uint64_t PrefixCacheState::outside_bytes_of(const NodeState& node) const {
   std::uint64_t bytes = 0;
   const auto add = [&](std::size_t i, const BlobSlice& slice) {
-    bytes += caches[i]->bytes_per_unit() * static_cast<std::uint64_t>(slice.to - slice.from);
+    bytes += caches.attention[i]->bytes_per_unit() * static_cast<std::uint64_t>(slice.to - slice.from);
   };
-  for (std::size_t i = 0; i < caches.size(); ++i) {
+  for (std::size_t i = 0; i < caches.attention.size(); ++i) {
     for (const BlobSlice& slice : node.held[i].slices) add(i, slice);
     if (node.point().copied()) add(i, node.point().copies[i]);
   }
   if (!node.point().copied()) return bytes;
-  for (const BlobSlice& copy : states_among(node.point().copies)) bytes += copy.blob->bytes();
+  for (const BlobSlice& copy : caches.states_among(node.point().copies)) bytes += copy.blob->bytes();
   return bytes;
 }
 
 std::uint32_t PrefixCacheState::deficit(const Needs& needs) const {
   std::uint32_t missing = 0;
-  for (const std::size_t i : full) {
-    const Cell free = caches[i]->free_cells();
+  for (const std::size_t i : caches.full) {
+    const Cell free = caches.attention[i]->free_cells();
     if (free < needs[i]) missing = std::max(missing, needs[i] - free);
   }
   return missing;
@@ -77,13 +71,13 @@ std::uint64_t PrefixCacheState::mark_live(Node* also) {
 // Only when sequences share unpublished cells can giving a node up free less than its length; then every node is asked.
 std::uint64_t PrefixCacheState::freeable_tokens(Node* also) {
   const std::uint64_t live = mark_live(also);
-  if (!tails_are_shared) return places.device_tokens() - live;
+  if (!sessions.tails_are_shared()) return places.device_tokens() - live;
   std::uint64_t freeable = 0;
   trie.visit([&](Node& node) KVTRIE_REQUIRES(mutex) {
     if (node.is_root() || !state_of(&node).on_device() || state_of(&node).mark == walks) return;
     std::uint32_t cells = state_of(&node).length();
-    for (const std::size_t i : full) {
-      cells = std::min(cells, caches[i]->cells_held_only(state_of(&node).held[i].cells.front(), 1));
+    for (const std::size_t i : caches.full) {
+      cells = std::min(cells, caches.attention[i]->cells_held_only(state_of(&node).held[i].cells.front(), 1));
     }
     freeable += cells;
   });
@@ -92,7 +86,7 @@ std::uint64_t PrefixCacheState::freeable_tokens(Node* also) {
 
 std::uint64_t PrefixCacheState::freeable_bytes() {
   const std::uint64_t tokens = freeable_tokens();
-  if (!has_points()) return tokens * bytes_per_token();
+  if (!caches.has_points()) return tokens * caches.bytes_per_token();
   std::uint64_t bytes = 0;
   trie.visit([&](Node& node) KVTRIE_REQUIRES(mutex) {
     if (!node.is_root() && state_of(&node).on_device() && state_of(&node).mark != walks)
@@ -111,8 +105,8 @@ std::uint64_t PrefixCacheState::freeable_outside_bytes() {
 }
 
 std::uint64_t PrefixCacheState::room_tokens(Node* also) {
-  Cell free = longest;
-  for (const std::size_t i : full) free = std::min(free, caches[i]->free_cells());
+  Cell free = caches.longest;
+  for (const std::size_t i : caches.full) free = std::min(free, caches.attention[i]->free_cells());
   return free + freeable_tokens(also);
 }
 
@@ -127,9 +121,9 @@ std::uint32_t PrefixCacheState::freeable_cells(std::size_t cache) const {
     const RestorePoint& point = state_of(pin.node).point();
     if (point.exists() && point.on_device) pinned.push_back(&point.held[cache].cells());
   }
-  const CausalCache::Usage usage = caches[cache]->usage();
+  const CausalCache::Usage usage = caches.attention[cache]->usage();
   const auto held = static_cast<std::uint32_t>(usage.held);
-  return held - std::min(held, caches[cache]->live_cells(pinned));
+  return held - std::min(held, caches.attention[cache]->live_cells(pinned));
 }
 
 // Counts no further than `enough`, in the order in which points would go. A slot that several of them hold is free when
@@ -148,7 +142,7 @@ std::uint32_t PrefixCacheState::freeable_slots(std::size_t number, std::uint32_t
 }
 
 std::uint32_t PrefixCacheState::freeable_units(std::size_t number, std::uint32_t enough) {
-  return number < caches.size() ? freeable_cells(number) : freeable_slots(number, enough);
+  return number < caches.attention.size() ? freeable_cells(number) : freeable_slots(number, enough);
 }
 
 namespace {
@@ -171,22 +165,22 @@ void require_fits(std::uint64_t needed, std::uint64_t free, std::uint64_t freeab
 void PrefixCacheState::require_room(const Needs& needs) {
   if (deficit(needs) > 0) {
     const std::uint64_t freeable = freeable_tokens();
-    for (const std::size_t i : full) {
-      require_fits(needs[i], caches[i]->free_cells(), freeable, caches[i]->limit(), "cells");
+    for (const std::size_t i : caches.full) {
+      require_fits(needs[i], caches.attention[i]->free_cells(), freeable, caches.attention[i]->limit(), "cells");
     }
   }
-  for (const std::size_t i : of_points) {
-    const std::uint32_t free = all_caches[i]->free_units(), limit = all_caches[i]->limit();
+  for (const std::size_t i : caches.of_points) {
+    const std::uint32_t free = caches.all[i]->free_units(), limit = caches.all[i]->limit();
     if (needs[i] <= free || freeable_units(i, needs[i] - free) >= needs[i] - free) continue;
     require_fits(needs[i], free, freeable_units(i, limit), limit,
-                 i < caches.size() ? "cells of a window or chunk" : "state slots");
+                 i < caches.attention.size() ? "cells of a window or chunk" : "state slots");
   }
 }
 
 void PrefixCacheState::make_room(const Needs& needs) {
   require_room(needs);
-  for (std::size_t i = caches.size(); i < all_caches.size(); ++i) free_slots(i, needs[i]);
-  for (const std::size_t i : windowed) free_cells(i, needs[i]);
+  for (std::size_t i = caches.attention.size(); i < caches.all.size(); ++i) free_slots(i, needs[i]);
+  for (const std::size_t i : caches.windowed) free_cells(i, needs[i]);
   free_leaves(needs);
 }
 
@@ -204,7 +198,7 @@ void PrefixCacheState::free_leaves(const Needs& needs) {
 
 std::uint32_t PrefixCacheState::try_free_slots(std::size_t number, std::uint32_t count, PointKind most) {
   const auto frees = [&](const Node* node) KVTRIE_REQUIRES(mutex) { return frees_some(node, number); };
-  const StateCache& cache = *all_caches[number];
+  const StateCache& cache = *caches.all[number];
   while (cache.free_units() < count) {
     Node* victim = points.victim(orders.place_of(number), most, frees);
     if (victim == nullptr) break;
@@ -219,7 +213,7 @@ void PrefixCacheState::free_slots(std::size_t number, std::uint32_t count) {
     Node* victim = points.victim(orders.place_of(number), PointKind::kUser,
                                  [&](const Node* node) KVTRIE_REQUIRES(mutex) { return node != in_use.point; });
     ensure(victim != nullptr, "prefix_cache.make_room", "counted ", count, " slots of cache ", number,
-           " as free or freeable, found ", all_caches[number]->free_units());
+           " as free or freeable, found ", caches.all[number]->free_units());
     evict_point(victim);
   }
 }
@@ -231,7 +225,7 @@ std::uint32_t PrefixCacheState::let_go_of(std::size_t cache, Held& held, std::ui
   std::uint32_t freed = 0;
   std::vector<SpanList> left;
   for (SpanList& list : held.cells) {
-    const CellSpans alone = caches[cache]->pool().split_by_holders(list.spans(), 1).first;
+    const CellSpans alone = caches.attention[cache]->pool().split_by_holders(list.spans(), 1).first;
     for (const CellSpan& span : alone) {
       if (freed >= count) break;
       const std::uint32_t take = std::min(span.length, count - freed);
@@ -253,15 +247,14 @@ std::uint32_t PrefixCacheState::let_go_of(std::size_t cache, Held& held, std::ui
 // Whether a session, or a call that is under way, may hold cells of the node: of those on their paths; and anywhere
 // while sessions hold cells of paths they do not stand on.
 bool PrefixCacheState::may_be_held(const Node* node) {
-  const auto failed = [](const Session* session) { return session->failed_; };
-  return tails_are_shared || state_of(node).mark == walks || std::any_of(sessions.begin(), sessions.end(), failed);
+  return sessions.tails_are_shared() || state_of(node).mark == walks || sessions.any_failed();
 }
 
 // Nodes of whose cells some could be had at once, first in order, until there are `count` of them. Those of which none
 // can, because restore points need them, are parked; those that have none are members no longer.
 std::vector<Node*> PrefixCacheState::with_unneeded_cells(std::size_t cache, std::uint32_t count) {
   const std::size_t place = orders.place_of(cache);
-  const CellPool& pool = caches[cache]->pool();
+  const CellPool& pool = caches.attention[cache]->pool();
   std::vector<Node*> found, idle;
   std::uint32_t cells = 0;
   mark_live(nullptr);
@@ -281,10 +274,10 @@ std::vector<Node*> PrefixCacheState::with_unneeded_cells(std::size_t cache, std:
 }
 
 void PrefixCacheState::let_go_unneeded(std::size_t cache, std::uint32_t count) {
-  const std::uint32_t free = caches[cache]->free_cells();
+  const std::uint32_t free = caches.attention[cache]->free_cells();
   if (free >= count) return;
   for (Node* node : with_unneeded_cells(cache, count - free)) {
-    const std::uint32_t missing = count - std::min(count, caches[cache]->free_cells());
+    const std::uint32_t missing = count - std::min(count, caches.attention[cache]->free_cells());
     let_go_of(cache, state_of(node).held[cache], missing);
     places.settle(node);
     prune(node);
@@ -293,14 +286,14 @@ void PrefixCacheState::let_go_unneeded(std::size_t cache, std::uint32_t count) {
 
 // Some more are let go of than asked for, so that not every step has to ask.
 void PrefixCacheState::free_cells(std::size_t cache, std::uint32_t count) {
-  if (caches[cache]->free_cells() >= count) return;
-  const std::uint32_t wanted = std::min(caches[cache]->limit(), count + options.growth);
+  if (caches.attention[cache]->free_cells() >= count) return;
+  const std::uint32_t wanted = std::min(caches.attention[cache]->limit(), count + options.growth);
   let_go_unneeded(cache, wanted);
-  while (caches[cache]->free_cells() < count) {
+  while (caches.attention[cache]->free_cells() < count) {
     Node* victim = points.victim(orders.place_of(cache), PointKind::kUser,
                                  [&](const Node* node) KVTRIE_REQUIRES(mutex) { return node != in_use.point; });
     ensure(victim != nullptr, "prefix_cache.make_room", "counted ", count, " cells of cache ", cache,
-           " as free or freeable, found ", caches[cache]->free_cells());
+           " as free or freeable, found ", caches.attention[cache]->free_cells());
     evict_point(victim);
     let_go_unneeded(cache, wanted);
   }
@@ -309,7 +302,7 @@ void PrefixCacheState::free_cells(std::size_t cache, std::uint32_t count) {
 // A node that holds nothing in any tier only costs its tokens. Where there is full attention every node holds some.
 bool PrefixCacheState::prune(Node* node) {
   bool removed = false;
-  while (full.empty() && !node->is_root() && node->is_leaf() && node->locks() == 0) {
+  while (caches.full.empty() && !node->is_root() && node->is_leaf() && node->locks() == 0) {
     const NodeState& state = state_of(node);
     const auto holds = [](const Held& held) { return !held.cells.empty() || !held.slices.empty(); };
     if (state.point().exists() || std::any_of(state.held.begin(), state.held.end(), holds)) break;

@@ -32,7 +32,8 @@ struct Source {
 class SaveAs {
  public:
   SaveAs(PrefixCacheState& state, const std::string& folder) : state_(state) {
-    DiskOptions options{folder, std::numeric_limits<std::int64_t>::max(), state.options.fingerprint, state.identities};
+    DiskOptions options{folder, std::numeric_limits<std::int64_t>::max(), state.options.fingerprint,
+                        state.caches.identities};
     tier_ = DiskTier::open(std::move(options));
     before_ = tier_->scan();
   }
@@ -60,7 +61,7 @@ class SaveAs {
   }
 
   void cut_large_nodes() KVTRIE_REQUIRES(state_.mutex) {
-    const std::uint64_t each = std::max<std::uint64_t>(1, state_.bytes_per_token());
+    const std::uint64_t each = std::max<std::uint64_t>(1, state_.caches.bytes_per_token());
     const auto most =
         static_cast<std::int32_t>(std::clamp<std::uint64_t>(state_.host->cap() / 4 / each, kSectionTokens, 1u << 20));
     std::vector<Node*> large;
@@ -77,7 +78,7 @@ class SaveAs {
     const Match match = state_.trie.match(turn.name_space, turn.path);
     if (match.length < static_cast<std::int32_t>(turn.path.size()) || match.node->end() != match.length) return;
     Node* node = match.node;
-    SnapshotHeader header = header_of(node, state_.options.fingerprint, state_.identities);
+    SnapshotHeader header = header_of(node, state_.options.fingerprint, state_.caches.identities);
     if (!is_portable(header.media)) return;
     const bool copied = state_.uncopied_bytes(state_of(node)) == 0;
     require_done(state_.copy_out(node, /*may_lose=*/false), "host memory is full");
@@ -111,7 +112,7 @@ class SaveAs {
     const std::size_t cells = sources.size();
     for (std::size_t i = 0; i < own.point().copies.size(); ++i) {
       if (own.point().copies[i].blob != nullptr)
-        sources.push_back({role_in_point(i, state_.caches.size()), i, own.point().copies[i]});
+        sources.push_back({role_in_point(i, state_.caches.attention.size()), i, own.point().copies[i]});
     }
     if (sources.size() > cells) header.point = static_cast<std::uint8_t>(own.point().kind);
     return sources;
@@ -119,13 +120,13 @@ class SaveAs {
 
   void stage(const Source& source, Stages& stages) const {
     if (source.role == SnapshotImage::Role::kState) return stages.add_state(source.slice.blob);
-    stages.add(source.slice, state_.caches[source.cache]->shape());
+    stages.add(source.slice, state_.caches.attention[source.cache]->shape());
   }
 
   // The image's own bytes: those of the stage, or a copy where it was cut out of a larger one.
   HostMemoryPtr exact(const Source& source, const Stages& stages) const {
     if (source.role == SnapshotImage::Role::kState) return stages.of(source.slice.blob).memory;
-    const KvShape& shape = state_.caches[source.cache]->shape();
+    const KvShape& shape = state_.caches.attention[source.cache]->shape();
     const Stage& stage = stages.of(source.slice, shape);
     const auto cells = static_cast<std::uint32_t>(source.slice.to - source.slice.from);
     if (stage.first == source.slice.from && stage.cells == cells) return stage.memory;
@@ -141,7 +142,7 @@ class SaveAs {
     const auto cells = static_cast<std::uint32_t>(source.slice.to - source.slice.from);
     SnapshotImage image{source.role, static_cast<std::uint32_t>(source.cache), source.slice.from, cells, {}};
     const std::vector<BlobSection> sections =
-        state ? source.slice.blob->sections() : blob_sections(state_.caches[source.cache]->shape(), cells);
+        state ? source.slice.blob->sections() : blob_sections(state_.caches.attention[source.cache]->shape(), cells);
     for (const BlobSection& each : sections) {
       image.sections.push_back({each.bytes, checksum({memory.data() + each.offset, each.bytes})});
     }

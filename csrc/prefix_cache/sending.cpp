@@ -60,7 +60,7 @@ std::size_t start_of(std::size_t end) { return (end - 1) / kSharedBlock * kShare
 
 // An image of its own of [from, to); null: it is not all there, or there is no room.
 BlobPtr Exchange::copy_of_cells(std::size_t cache, std::span<Node* const> nodes, std::int32_t from, std::int32_t to) {
-  CausalCache& owner = *state_.caches[cache];
+  CausalCache& owner = *state_.caches.attention[cache];
   const KvShape& shape = owner.shape();
   const auto cells = static_cast<std::uint32_t>(to - from);
   const Coverage coverage(nodes, cache, to, /*device_only=*/false);
@@ -92,8 +92,8 @@ BlobPtr Exchange::copy_of_cells(std::size_t cache, std::span<Node* const> nodes,
 // The blob itself where it is in memory.
 BlobPtr Exchange::copy_of_state(std::size_t cache, const Node& node) {
   const RestorePoint& point = state_of(&node).point();
-  PointCache& owner = *state_.states[cache];
-  BlobPtr kept = point.copied() ? state_.states_among(point.copies)[cache].blob : nullptr;
+  PointCache& owner = *state_.caches.states[cache];
+  BlobPtr kept = point.copied() ? state_.caches.states_among(point.copies)[cache].blob : nullptr;
   if (!point.on_device && kept->in_memory()) return kept;
   BlobPtr blob =
       Blob::allocate(room_, owner.units_at(node.end()) * owner.bytes_per_unit(), blob_sections(owner, node.end()));
@@ -120,7 +120,7 @@ SnapshotHeader Exchange::header_of(const Offer& offer, const Place& place) const
   header.name_space = offer.name_space;
   header.tokens.assign(offer.tokens.begin(), offer.tokens.begin() + static_cast<std::ptrdiff_t>(place.end));
   header.media = media_of(header.tokens);
-  header.caches = state_.identities;
+  header.caches = state_.caches.identities;
   header.start = static_cast<std::int32_t>(place.start);
   return header;
 }
@@ -129,8 +129,8 @@ SnapshotHeader Exchange::header_of(const Offer& offer, const Place& place) const
 bool Exchange::add_point(std::span<Node* const> nodes, Saving& saving) {
   const Node* last = nodes.back();
   const RestorePoint& point = state_of(last).point();
-  for (const std::size_t i : state_.windowed) {
-    const std::int32_t floor = state_.caches[i]->visibility().floor(last->end());
+  for (const std::size_t i : state_.caches.windowed) {
+    const std::int32_t floor = state_.caches.attention[i]->visibility().floor(last->end());
     if (floor >= last->end()) continue;
     BlobPtr blob = copy_of_cells(i, nodes, floor, last->end());
     if (blob == nullptr) return false;
@@ -138,10 +138,11 @@ bool Exchange::add_point(std::span<Node* const> nodes, Saving& saving) {
         image_of(SnapshotImage::Role::kWindow, i, floor, static_cast<std::uint32_t>(last->end() - floor), *blob));
     saving.blobs.push_back(std::move(blob));
   }
-  for (std::size_t i = 0; i < state_.states.size(); ++i) {
+  for (std::size_t i = 0; i < state_.caches.states.size(); ++i) {
     BlobPtr blob = copy_of_state(i, *last);
     if (blob == nullptr) return false;
-    saving.header.images.push_back(image_of(SnapshotImage::Role::kState, state_.caches.size() + i, 0, 0, *blob));
+    saving.header.images.push_back(
+        image_of(SnapshotImage::Role::kState, state_.caches.attention.size() + i, 0, 0, *blob));
     saving.blobs.push_back(std::move(blob));
   }
   saving.header.point = static_cast<std::uint8_t>(point.exists() ? point.kind : PointKind::kBranch);
@@ -152,9 +153,9 @@ bool Exchange::add_point(std::span<Node* const> nodes, Saving& saving) {
 bool Exchange::can_be_point(std::span<Node* const> nodes) const {
   const Node* last = nodes.back();
   if (state_of(last).point().exists()) return true;
-  if (!state_.states.empty() || last->child_count() < 2) return false;
-  return std::all_of(state_.windowed.begin(), state_.windowed.end(), [&](std::size_t i) {
-    const std::int32_t end = last->end(), floor = state_.caches[i]->visibility().floor(end);
+  if (!state_.caches.states.empty() || last->child_count() < 2) return false;
+  return std::all_of(state_.caches.windowed.begin(), state_.caches.windowed.end(), [&](std::size_t i) {
+    const std::int32_t end = last->end(), floor = state_.caches.attention[i]->visibility().floor(end);
     return floor >= end || Coverage(nodes, i, end, /*device_only=*/false).covered_from(end) <= floor;
   });
 }
@@ -169,7 +170,7 @@ bool Exchange::take(const Offer& offer, const Place& place, Saving& saving) {
   const std::vector<Node*> nodes = path_down_to(match.node);
   if (place.point && (match.node->end() != end || !can_be_point(nodes))) return false;
   saving.header = header_of(offer, place);
-  for (const std::size_t i : state_.full) {
+  for (const std::size_t i : state_.caches.full) {
     if (!place.cells()) break;
     const auto start = static_cast<std::int32_t>(place.start);
     BlobPtr blob = copy_of_cells(i, nodes, start, end);
@@ -191,7 +192,7 @@ bool Exchange::put(const SharedExchange& exchange, const SharedPath& path, const
   const double at = now();
   const bool done = place.block ? exchange.put_block(path, place.end / kSharedBlock, saving.header, images.spans(), at)
                                 : exchange.put_tail(path, place.end, saving.header, images.spans(), at);
-  const bool cells = place.cells() && (place.block || !state_.full.empty());
+  const bool cells = place.cells() && (place.block || !state_.caches.full.empty());
   return done && exchange.announce(path, place.end, cells, place.point, at);
 }
 
@@ -225,7 +226,7 @@ Exchange::Sent Exchange::send(const SharedExchange& exchange, const SharedPath& 
 std::vector<Exchange::Place> Exchange::tails(const Offer& offer) {
   const std::size_t length = offer.tokens.size();
   std::vector<Place> places;
-  if (!state_.has_points()) {
+  if (!state_.caches.has_points()) {
     if (length % kSharedBlock != 0) places.push_back({start_of(length), length, false, false});
     return places;
   }

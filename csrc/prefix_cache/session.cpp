@@ -90,14 +90,14 @@ void Session::append(std::span<const Token> tokens) {
   const bool with_media = check_tokens(tokens, "session.append");
   const std::int32_t before = state.recorded(*this);
   const auto total = static_cast<std::size_t>(before) + tokens.size();
-  require(total <= state.longest, "session.append", "tokens: got ", total, " in the session, allowed ", state.longest,
-          " (cells of the smallest cache)");
+  require(total <= state.caches.longest, "session.append", "tokens: got ", total, " in the session, allowed ",
+          state.caches.longest, " (cells of the smallest cache)");
   AtomicSpans atomic = atomic_;
   if (with_media) atomic.add_media(tokens, before);
   state.drop_open_step(*this);
   tail_.insert(tail_.end(), tokens.begin(), tokens.end());
   atomic_ = std::move(atomic);
-  if (tokens.size() > 1 && state.has_points())  // a prompt of several tokens: before its last one
+  if (tokens.size() > 1 && state.caches.has_points())  // a prompt of several tokens: before its last one
     wanted_.push_back({static_cast<std::int32_t>(total) - 1, PointKind::kEnd});
 }
 
@@ -127,7 +127,7 @@ SessionPtr Session::branch() {
   state.open(*twin, name_space_);
   state.move_to(*twin, node_);
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
-    state.all_caches[i]->fork(sequences_[i], twin->sequences_[i], computed_);
+    state.caches.all[i]->fork(sequences_[i], twin->sequences_[i], computed_);
   }
   const auto own = state.unpublished(*this);
   twin->tail_.assign(own.begin(), own.end());
@@ -137,7 +137,7 @@ SessionPtr Session::branch() {
   twin->use_ = use_;
   twin->publish_ = publish_;
   twin->report_ = {computed_, computed_, computed_ > 0 ? Tier::kDevice : Tier::kNone, 0, {}};
-  if (computed_ > state.published(*this)) state.tails_are_shared = true;
+  if (computed_ > state.published(*this)) state.sessions.share_tails();
   ++state.totals.branches;
   return twin;
 }

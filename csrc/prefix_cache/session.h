@@ -81,6 +81,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   friend class Exchange;
+  friend class LiveSessions;
   friend class Lookup;
   friend class PrefixCache;
   friend class SessionCall;

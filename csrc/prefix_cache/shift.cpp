@@ -43,7 +43,7 @@ std::optional<Tokens> Session::shift(std::int32_t keep, std::int32_t limit) {
   const Tokens keys = without(state.recorded_keys(*this), keep, end);
   state.drop_open_step(*this);
   state.drop_ahead(*this);
-  if (!state.states.empty() || end > computed_ || !state.can_shift(*this, keep, end)) return tokens_of(keys);
+  if (!state.caches.states.empty() || end > computed_ || !state.can_shift(*this, keep, end)) return tokens_of(keys);
   state.shift(*this, keep, end);
   tail_.assign(keys.begin() + state.published(*this), keys.end());
   tail_begin_ = 0;
@@ -52,16 +52,16 @@ std::optional<Tokens> Session::shift(std::int32_t keep, std::int32_t limit) {
 }
 
 bool PrefixCacheState::can_shift(const Session& session, std::int32_t begin, std::int32_t end) const {
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    if (!caches[i]->can_remove(session.sequences_[i], begin, end)) return false;
+  for (std::size_t i = 0; i < caches.attention.size(); ++i) {
+    if (!caches.attention[i]->can_remove(session.sequences_[i], begin, end)) return false;
   }
   return true;
 }
 
 Needs PrefixCacheState::copies_for_shift(const Session& session, std::int32_t end) const {
-  Needs needs = no_needs();
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    needs[i] = caches[i]->cells_to_copy(session.sequences_[i], end);
+  Needs needs = caches.no_needs();
+  for (std::size_t i = 0; i < caches.attention.size(); ++i) {
+    needs[i] = caches.attention[i]->cells_to_copy(session.sequences_[i], end);
   }
   return needs;
 }
@@ -70,7 +70,7 @@ Needs PrefixCacheState::copies_for_shift(const Session& session, std::int32_t en
 void PrefixCacheState::stand_alone_from(Session& session, std::int32_t begin) {
   if (published(session) <= begin) return;
   const Tokens keys = recorded_keys(session);
-  for (std::size_t i = 0; i < caches.size(); ++i) caches[i]->own_from(session.sequences_[i], begin);
+  for (std::size_t i = 0; i < caches.attention.size(); ++i) caches.attention[i]->own_from(session.sequences_[i], begin);
   move_to(session, node_ending_at(session.node_, begin));
   session.tail_.assign(keys.begin() + begin, keys.end());
   session.tail_begin_ = 0;
@@ -111,9 +111,9 @@ void PrefixCacheState::shift(Session& session, std::int32_t begin, std::int32_t 
       throw;
     }
   }
-  for (std::size_t i = 0; i < caches.size(); ++i) {
+  for (std::size_t i = 0; i < caches.attention.size(); ++i) {
     try {
-      caches[i]->remove(session.sequences_[i], begin, end);
+      caches.attention[i]->remove(session.sequences_[i], begin, end);
     } catch (...) {
       session.failed_ = session.failed_ || i > 0;
       throw;

@@ -29,18 +29,18 @@ bool Stage::covers(const BlobPtr& other, const std::vector<std::uint32_t>& wante
 
 Stages::Stages(const PrefixCacheState& cache, const Fetch& fetch, std::int32_t target) {
   for (const Node* node : fetch.nodes) {
-    for (const std::size_t i : cache.full) {
+    for (const std::size_t i : cache.caches.full) {
       for (BlobSlice slice : state_of(node).held[i].slices) {
         slice.to = std::min(slice.to, target);
-        if (slice.from < slice.to) add(slice, cache.caches[i]->shape());
+        if (slice.from < slice.to) add(slice, cache.caches.attention[i]->shape());
       }
     }
   }
   for (std::size_t i = 0; i < fetch.windows.size(); ++i) {
-    for (const WindowSource& source : fetch.windows[i]) add(source.cut_slice(), cache.caches[i]->shape());
+    for (const WindowSource& source : fetch.windows[i]) add(source.cut_slice(), cache.caches.attention[i]->shape());
   }
   if (fetch.point == nullptr) return;
-  for (const BlobSlice& copy : cache.states_among(state_of(fetch.point).point().copies)) add_state(copy.blob);
+  for (const BlobSlice& copy : cache.caches.states_among(state_of(fetch.point).point().copies)) add_state(copy.blob);
 }
 
 void Stages::add(const BlobSlice& slice, const KvShape& shape) {

@@ -48,12 +48,12 @@ void Step::require_kept() const {
 
 std::size_t Step::attention_of(std::int32_t layer) const {
   require_kept();
-  return owner_of(cache_->state().cache_of_layer, layer, "attention");
+  return owner_of(cache_->state().caches.attention_of_layer, layer, "attention");
 }
 
 std::size_t Step::state_of(std::int32_t layer) const {
   require_kept();
-  return owner_of(cache_->state().state_of_layer, layer, "recurrent");
+  return owner_of(cache_->state().caches.state_of_layer, layer, "recurrent");
 }
 
 Step::Recurrent Step::recurrent_of(std::int32_t layer) const {

@@ -29,7 +29,7 @@ constexpr std::size_t kMostTimings = 64;  // steps that the device has not finis
 // A mark that cannot be set, as on a device that is lost, costs a measurement; the failure is others' to report.
 CompletionPtr PrefixCacheState::mark() noexcept {
   try {
-    if (!all_caches.empty()) return all_caches.front()->mark();
+    if (!caches.all.empty()) return caches.all.front()->mark();
   } catch (const std::exception&) {
   }
   return nullptr;

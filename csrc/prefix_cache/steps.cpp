@@ -18,18 +18,18 @@ void PrefixCacheState::drop(Step& step) noexcept {
   // A cache whose layers were all written has moved its sequences on already: they go back. The thread that drives the
   // step may write the last one at this moment, so it is the cache that says.
   for (std::size_t i = 0; i < step.forwards_.size(); ++i) {
-    if (caches[i]->drop(*step.forwards_[i])) continue;
+    if (caches.attention[i]->drop(*step.forwards_[i])) continue;
     for (const SessionPtr& session : step.sessions_) {
       const SequenceId id = session->sequences_[i];
-      const std::int32_t ahead = session->ahead_ == nullptr ? 0 : caches[i]->borrowed_length(id);
-      caches[i]->truncate(id, std::max(session->computed_, ahead));
+      const std::int32_t ahead = session->ahead_ == nullptr ? 0 : caches.attention[i]->borrowed_length(id);
+      caches.attention[i]->truncate(id, std::max(session->computed_, ahead));
     }
   }
   for (std::size_t i = 0; i < step.state_forwards_.size(); ++i) {
-    if (states[i]->drop_step(*step.state_forwards_[i])) continue;
+    if (caches.states[i]->drop_step(*step.state_forwards_[i])) continue;
     for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
       const Session& session = *step.sessions_[s];
-      states[i]->resume(state_sequence(session, i), session.computed_, step.before_[s][i].share());
+      caches.states[i]->resume(state_sequence(session, i), session.computed_, step.before_[s][i].share());
     }
   }
   step.before_.clear();
@@ -62,8 +62,8 @@ void PrefixCacheState::make_points(Step& step, std::size_t index) {
 // Nothing is ahead any more once all attention caches have come to the session's own length.
 void PrefixCacheState::settle_ahead(Session& session) {
   if (session.ahead_ == nullptr) return;
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    if (caches[i]->length(session.sequences_[i]) > session.computed_) return;
+  for (std::size_t i = 0; i < caches.attention.size(); ++i) {
+    if (caches.attention[i]->length(session.sequences_[i]) > session.computed_) return;
   }
   trie.unlock(std::exchange(session.ahead_, nullptr));
 }
@@ -79,8 +79,9 @@ void PrefixCacheState::complete(Step& step) {
     session.open_step_ = nullptr;
     session.computed_ += static_cast<std::int32_t>(step.counts_[s]);
     publish(session);
-    if (has_points()) make_points(step, s);
-    for (const std::size_t i : windowed) caches[i]->release_unseen(session.sequences_[i], session.computed_);
+    if (caches.has_points()) make_points(step, s);
+    for (const std::size_t i : caches.windowed)
+      caches.attention[i]->release_unseen(session.sequences_[i], session.computed_);
     settle_ahead(session);
   }
   step.before_.clear();
@@ -110,7 +111,7 @@ void PrefixCacheState::add_rows(Step& step, const Session& session, std::uint32_
     step.sequences_.push_back(index);
   }
   step.counts_.push_back(count);
-  if (has_points()) step.captures_.push_back(captures_between(session, end));
+  if (caches.has_points()) step.captures_.push_back(captures_between(session, end));
 }
 
 // The restore points that a step up to `end` makes: wanted ones and spaced ones, each length once.
@@ -129,7 +130,7 @@ std::vector<WantedPoint> PrefixCacheState::captures_between(const Session& sessi
   };
   for (const WantedPoint& wanted : session.wanted_) want(wanted.offset, wanted.kind);
   const std::int64_t every = options.checkpoint_every;
-  for (std::int64_t at = (session.computed_ / every + 1) * every; at <= end && !states.empty(); at += every) {
+  for (std::int64_t at = (session.computed_ / every + 1) * every; at <= end && !caches.states.empty(); at += every) {
     want(static_cast<std::int32_t>(at), PointKind::kSpaced);
   }
   return captures;
@@ -138,7 +139,7 @@ std::vector<WantedPoint> PrefixCacheState::captures_between(const Session& sessi
 // The least wanted kind first, the earliest of it first.
 std::uint64_t PrefixCacheState::trim_captures(Step& step, std::span<const std::uint32_t> units) const {
   const auto fits = [&]() KVTRIE_REQUIRES(mutex) {
-    for (std::size_t i = 0; i < states.size(); ++i) {
+    for (std::size_t i = 0; i < caches.states.size(); ++i) {
       if (units_for(step, i, PointKind::kNone) > units[i]) return false;
     }
     return true;
@@ -161,14 +162,14 @@ std::uint64_t PrefixCacheState::trim_captures(Step& step, std::span<const std::u
 }
 
 Needs PrefixCacheState::needs_of(const Step& step) const {
-  Needs needs = no_needs();
+  Needs needs = caches.no_needs();
   for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
-    for (std::size_t i = 0; i < caches.size(); ++i) {
-      const std::int32_t held = caches[i]->length(step.sessions_[s]->sequences_[i]);
+    for (std::size_t i = 0; i < caches.attention.size(); ++i) {
+      const std::int32_t held = caches.attention[i]->length(step.sessions_[s]->sequences_[i]);
       if (step.end(s) > held) needs[i] += static_cast<std::uint32_t>(step.end(s) - held);
     }
-    for (std::size_t i = 0; i < states.size(); ++i)
-      needs[caches.size() + i] += states[i]->units_for(step.sessions_[s]->computed_, step.end(s), {});
+    for (std::size_t i = 0; i < caches.states.size(); ++i)
+      needs[caches.attention.size() + i] += caches.states[i]->units_for(step.sessions_[s]->computed_, step.end(s), {});
   }
   return needs;
 }
@@ -176,7 +177,8 @@ Needs PrefixCacheState::needs_of(const Step& step) const {
 std::uint32_t PrefixCacheState::units_for(const Step& step, std::size_t state, PointKind least) const {
   std::uint32_t units = 0;
   for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
-    units += states[state]->units_for(step.sessions_[s]->computed_, step.end(s), step.boundaries_inside(s, least));
+    units +=
+        caches.states[state]->units_for(step.sessions_[s]->computed_, step.end(s), step.boundaries_inside(s, least));
   }
   return units;
 }
@@ -189,30 +191,31 @@ void PrefixCacheState::find_slots_for_captures(Step& step) {
     any = any || !step.boundaries_inside(s, PointKind::kNone).empty();
   if (!any) return;
   std::vector<std::uint32_t> units;
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    try_free_slots(caches.size() + i, units_for(step, i, PointKind::kEnd), PointKind::kBranch);
-    units.push_back(try_free_slots(caches.size() + i, units_for(step, i, PointKind::kNone), PointKind::kSpaced));
+  for (std::size_t i = 0; i < caches.states.size(); ++i) {
+    try_free_slots(caches.attention.size() + i, units_for(step, i, PointKind::kEnd), PointKind::kBranch);
+    units.push_back(
+        try_free_slots(caches.attention.size() + i, units_for(step, i, PointKind::kNone), PointKind::kSpaced));
   }
   totals.skipped_captures += trim_captures(step, units);
 }
 
 void PrefixCacheState::claim_for(Step& step) {
   make_room(needs_of(step));
-  if (!states.empty()) find_slots_for_captures(step);
-  for (std::size_t i = 0; i < caches.size(); ++i) {
+  if (!caches.states.empty()) find_slots_for_captures(step);
+  for (std::size_t i = 0; i < caches.attention.size(); ++i) {
     std::vector<ForwardRows> rows;
     for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
       rows.push_back({step.sessions_[s]->sequences_[i], step.counts_[s], step.sessions_[s]->computed_});
     }
-    step.forwards_.push_back(caches[i]->begin_forward(rows));
+    step.forwards_.push_back(caches.attention[i]->begin_forward(rows));
   }
-  for (std::size_t i = 0; i < states.size(); ++i) {
+  for (std::size_t i = 0; i < caches.states.size(); ++i) {
     std::vector<StateForwardRows> rows;
     for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
       rows.push_back(
           {state_sequence(*step.sessions_[s], i), step.counts_[s], step.boundaries_inside(s, PointKind::kNone)});
     }
-    step.state_forwards_.push_back(states[i]->begin_step(rows));
+    step.state_forwards_.push_back(caches.states[i]->begin_step(rows));
   }
 }
 
@@ -234,12 +237,12 @@ StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, s
   step->sessions_.assign(list.begin(), list.end());
   for (const SessionPtr& session : list) {
     add_rows(*step, *session, chunk);
-    if (!states.empty()) step->before_.push_back(states_of(*session));
+    if (!caches.states.empty()) step->before_.push_back(states_of(*session));
   }
   claim_for(*step);
   step->cache_ = owner;
   for (const SessionPtr& session : list) session->open_step_ = step.get();
-  if (all_caches.empty()) complete(*step);
+  if (caches.all.empty()) complete(*step);
   return step;
 }
 

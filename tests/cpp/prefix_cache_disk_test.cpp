@@ -94,7 +94,7 @@ TEST_F(DiskCacheTest, WhatSessionsLeaveIsKnownToTheNextProcess) {
 TEST_F(DiskCacheTest, AnImageFitsWithExactlyTheSectionsOfItsCache) {
   open(100);
   SnapshotImage image{SnapshotImage::Role::kCells, 0, 0, 70, {}};
-  for (const BlobSection& section : blob_sections(cache_->state().caches[0]->shape(), 70)) {
+  for (const BlobSection& section : blob_sections(cache_->state().caches.attention[0]->shape(), 70)) {
     image.sections.push_back({section.bytes, 0});
   }
   EXPECT_TRUE(cache_->state().fits_here(image, 70));

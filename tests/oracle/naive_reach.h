@@ -60,7 +60,7 @@ inline bool naive_held(const NaivePath& path, std::size_t cache, std::int32_t po
 
 // Recurrent states are of one length; blocks can be cut between two of them.
 inline bool naive_serves(const PrefixCacheState& state, std::int32_t held, std::int32_t t) {
-  return std::all_of(state.states.begin(), state.states.end(), [&](const auto& cache) {
+  return std::all_of(state.caches.states.begin(), state.caches.states.end(), [&](const auto& cache) {
     const auto* blocks = dynamic_cast<const test::BlockCache*>(cache.get());
     return held == t || (blocks != nullptr && held > t && t % blocks->every() == 0);
   });
@@ -77,18 +77,21 @@ inline std::int32_t naive_reach(PrefixCacheState& state, std::string_view name_s
     below.nodes.push_back(below.nodes.back()->first_child());
   for (std::int32_t t = std::min(path.matched, limit); t > 0; --t) {
     bool reachable = !atomic.inside(t);
-    for (std::size_t i = 0; i < state.caches.size() && reachable; ++i) {
-      if (!state.caches[i]->is_windowed()) continue;
-      for (std::int32_t p = state.caches[i]->visibility().floor(t); p < t && reachable; ++p)
+    for (std::size_t i = 0; i < state.caches.attention.size() && reachable; ++i) {
+      if (!state.caches.attention[i]->is_windowed()) continue;
+      for (std::int32_t p = state.caches.attention[i]->visibility().floor(t); p < t && reachable; ++p)
         reachable = naive_held(path, i, p);
     }
     const auto kept = [&](Node* node) {
       return naive_serves(state, node->end(), t) &&
-             (state_of(node).point().exists() || state.standing_at(node) != nullptr);
+             (state_of(node).point().exists() || state.sessions.standing_at(node) != nullptr);
     };
-    if (reachable && !state.states.empty()) reachable = std::any_of(below.nodes.begin(), below.nodes.end(), kept);
-    const auto stands_here = [&](Node* node) { return node->end() == t && state.standing_at(node) != nullptr; };
-    if (!state.states.empty() && !atomic.inside(t))
+    if (reachable && !state.caches.states.empty())
+      reachable = std::any_of(below.nodes.begin(), below.nodes.end(), kept);
+    const auto stands_here = [&](Node* node) {
+      return node->end() == t && state.sessions.standing_at(node) != nullptr;
+    };
+    if (!state.caches.states.empty() && !atomic.inside(t))
       reachable = reachable || std::any_of(path.nodes.begin(), path.nodes.end(), stands_here);
     if (reachable) return t;
   }

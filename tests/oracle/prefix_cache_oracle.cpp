@@ -598,7 +598,7 @@ class World {
     Tokens more;
     for (std::uint32_t i = below(4) + 1; i > 0; --i) add_item(more);
     if (twin.tokens.size() + more.size() > smallest_pool()) {
-      if (smallest_pool() < cache_->state().longest) return;  // no cache ends there, but these tests do
+      if (smallest_pool() < cache_->state().caches.longest) return;  // no cache ends there, but these tests do
       try {
         twin.session->append(more);
       } catch (const Error& error) {
@@ -1008,7 +1008,7 @@ class World {
     if (blocks_ != nullptr) verify_blocks(session, hashes, twin->computed);
   }
 
-  Cell smallest_pool() const { return std::min<Cell>(cache_->state().longest, 160); }
+  Cell smallest_pool() const { return std::min<Cell>(cache_->state().caches.longest, 160); }
 
   static constexpr std::size_t kRecurrent = 1000;  // added to the index of a recurrent cache
   static constexpr std::size_t kBlocks = 2000;

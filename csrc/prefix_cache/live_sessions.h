@@ -1,0 +1,41 @@
+// The sessions of a prefix cache that are open, and what of theirs the tree has to know.
+//
+// A session that stands at a node's end between two steps has state there that is as good as a restore point's. While
+// some sequences hold the same cells that no node has yet (a fork of unpublished tokens), evicting a node may free less
+// than its length: that lasts until the last session is closed.
+//
+// Threads: guarded by the prefix cache's mutex. Cost: O(log n) to add and remove, O(n) to search.
+#pragma once
+
+#include <cstddef>
+#include <set>
+
+#include "trie/trie.h"
+
+namespace kvtrie {
+
+class Session;
+
+class LiveSessions {
+ public:
+  void add(Session* session) { sessions_.insert(session); }
+  void remove(Session* session) noexcept;
+
+  bool empty() const noexcept { return sessions_.empty(); }
+  std::size_t size() const noexcept { return sessions_.size(); }
+  auto begin() const noexcept { return sessions_.begin(); }
+  auto end() const noexcept { return sessions_.end(); }
+
+  // One whose state at the node's end may be shared: between two steps, sound, and of what is published. Null: none.
+  Session* standing_at(const Node* node) const;
+  bool any_failed() const;
+
+  void share_tails() noexcept { tails_are_shared_ = true; }
+  bool tails_are_shared() const noexcept { return tails_are_shared_; }
+
+ private:
+  std::set<Session*> sessions_;
+  bool tails_are_shared_ = false;
+};
+
+}  // namespace kvtrie
