@@ -72,7 +72,7 @@ TEST_P(EveryKindOfState, PinsWhatItsLastTokenSees) {
   EXPECT_GT(process.cache->evict("n", tokens), 0u);
 }
 
-// For TSan: what a step says of itself stays as it was.
+// For TSan: what a step says about itself stays as it was.
 TEST_P(EveryKindOfState, AStepMayBeReadWhileAnotherThreadDropsIt) {
   Process process(GetParam(), nullptr);
   const SessionPtr session = process.cache->begin("n", prompt(300, 1));
