@@ -131,7 +131,7 @@ void PrefixCacheState::drop_ahead(Session& session) noexcept {
   }
   Node* node = std::exchange(session.ahead_, nullptr);
   trie.unlock(node);
-  try_join(node);
+  eviction.try_join(node);
 }
 
 // Where states can be cut, what nodes below `length` keep may serve there, too.

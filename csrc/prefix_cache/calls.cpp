@@ -62,8 +62,7 @@ Entry::~Entry() {
     state_.closing_is_left = false;
     state_.take_apart(*this);
   }
-  std::vector<BlobPtr> sealing;
-  sealing.swap(state_.unsealed);
+  const std::vector<BlobPtr> sealing = state_.copies.take_unsealed();
   const std::shared_ptr<DiskTier> disk = state_.lower.disk();
   lock_.unlock();
   for (const BlobPtr& blob : sealing) blob->seal();
@@ -107,6 +106,7 @@ void PrefixCacheState::close(Session& session) noexcept {
 void PrefixCacheState::close(Entry& entry) noexcept {
   if (closed) return;
   closed = true;
+  behind.close();
   timings.clear();
   const bool in_job = exchange != nullptr && exchange->on_own_thread();
   if (!in_job && !outside.has(std::this_thread::get_id())) return take_apart(entry);
@@ -135,7 +135,7 @@ void PrefixCacheState::remove_all() noexcept {
     trie.visit([&](Node& node) {
       if (!node.is_root() && node.parent()->is_root()) tops.push_back(&node);
     });
-    for (Node* node : tops) remove_subtree(node, /*tidy=*/false);
+    for (Node* node : tops) eviction.remove_subtree(node, /*tidy=*/false);
   } catch (const std::exception& error) {
     log_message(LogLevel::kWarning, cat("prefix cache: some state stays until the cache is collected: ", error.what()));
   }

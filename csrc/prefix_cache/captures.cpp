@@ -66,20 +66,4 @@ void PrefixCacheState::keep_as_point(Node* node, Node* below) {
   ++totals.captures;
 }
 
-void PrefixCacheState::drop_point(Node* node, bool tidy) {
-  points.remove(node);
-  ++totals.dropped_points;
-  points.take_off_user(node);
-  if (tidy && !prune(node)) try_join(node);
-}
-
-void PrefixCacheState::evict_point(Node* node) {
-  if (!page_out_point(node)) drop_point(node);
-}
-
-// What a session stands on frees nothing yet.
-bool PrefixCacheState::frees_some(const Node* node, std::size_t number) const {
-  return node != in_use.point && caches.all[number]->freed_by(state_of(node).point().held[number]) > 0;
-}
-
 }  // namespace kvtrie

@@ -162,7 +162,7 @@ void PrefixCacheState::check_budgets(Findings& findings) const {
       findings.push_back(cat("cache ", i, ": ", usage.held, " cells held, limit ", usage.limit));
   }
   const bool written = (writer == nullptr || writer->pending_jobs() == 0) && (exchange == nullptr || exchange->quiet());
-  const bool quiet = arrivals.empty() && unsealed.empty() && leases.holds().empty() && staging_calls == 0 && written;
+  const bool quiet = arrivals.empty() && copies.all_sealed() && leases.holds().empty() && staging_calls == 0 && written;
   lower.check(findings, quiet);
   behind.check(findings);
 }

@@ -25,7 +25,7 @@ void PrefixCacheState::expire_pins() {
   while (Node* node = leases.take_expired(now)) {
     state_of(node).last_used_seconds = now;  // it was wanted until now
     ++totals.expired_pins;
-    try_join(node);
+    eviction.try_join(node);
   }
 }
 
@@ -42,7 +42,7 @@ void PrefixCacheState::expire_nodes() {
       oldest = std::min(oldest, state.last_used_seconds);
     } else if (node->is_leaf() && node->locks() == (state.user() ? 1u : 0u)) {
       totals.expired_tokens += state.length();
-      remove_subtree(node, /*tidy=*/false);  // a join would take away a node that is still to be looked at
+      eviction.remove_subtree(node, /*tidy=*/false);  // a join would take away a node that is still to be looked at
     }
   }
   next_sweep = std::max(oldest + *options.ttl, now + *options.ttl / 64);

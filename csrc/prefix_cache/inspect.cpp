@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "prefix_cache/node_bytes.h"
 #include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {
@@ -78,7 +79,7 @@ std::vector<NodeInfo> PrefixCacheState::nodes() const {
       const NodeState& state = state_of(&node);
       info.parent = index.at(node.parent());
       info.tier = tier_of(state);
-      info.bytes = state.on_device() ? device_bytes_of(state) : outside_bytes_of(state);
+      info.bytes = state.on_device() ? device_bytes_of(caches, state) : outside_bytes_of(caches, state);
       info.point = state.point().kind;
       if (state.point().exists()) info.point_tier = state.point().on_device ? Tier::kDevice : tier_of(state.point());
       info.age_seconds = info.live > 0 ? 0 : std::max(0.0, now - state.last_used_seconds);

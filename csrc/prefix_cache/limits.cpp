@@ -103,11 +103,11 @@ void PrefixCacheState::require_reachable(const Caps& wanted) {
     const std::uint64_t kept = lower.pinned_disk_bytes();
     if (kept > wanted.disk) refuse("disk_bytes", wanted.disk, kept);
   }
-  require_room(needs_for(wanted));
+  room.require_room(needs_for(wanted));
 }
 
 bool PrefixCacheState::at_rest() const {
-  if (!arrivals.empty() || !unsealed.empty() || !leases.holds().empty()) return false;
+  if (!arrivals.empty() || !copies.all_sealed() || !leases.holds().empty()) return false;
   if (writer != nullptr && writer->pending_jobs() > 0) return false;
   // Else another call still checks or reads bytes that nobody knows any more.
   return host == nullptr || lower.bytes_in_memory() == host->used();
@@ -119,7 +119,7 @@ void PrefixCacheState::change_caps(const Caps& wanted) {
   if (lower.disk() != nullptr && !lower.lower_disk_cap(wanted.disk))
     refuse("disk_bytes", wanted.disk, lower.disk()->budget().used());
   if (host != nullptr && !lower.lower_host_cap(wanted.host)) refuse("host_bytes", wanted.host, host->used());
-  make_room(needs_for(wanted));
+  room.make_room(needs_for(wanted));
   for (std::size_t i = 0; i < caches.all.size(); ++i) {
     StateCache& cache = *caches.all[i];
     if (cache.set_limit(wanted.units[i])) continue;

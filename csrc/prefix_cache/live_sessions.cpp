@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "prefix_cache/session.h"
-
 namespace kvtrie {
 
 void LiveSessions::remove(Session* session) noexcept {

@@ -10,11 +10,10 @@
 #include <cstddef>
 #include <set>
 
+#include "prefix_cache/session.h"
 #include "trie/trie.h"
 
 namespace kvtrie {
-
-class Session;
 
 class LiveSessions {
  public:
@@ -29,6 +28,15 @@ class LiveSessions {
   // One whose state at the node's end may be shared: between two steps, sound, and of what is published. Null: none.
   Session* standing_at(const Node* node) const;
   bool any_failed() const;
+
+  // Where each stands, and what it is on its way to (borrowed ahead).
+  template <class Each>
+  void visit_nodes(const Each& each) const {
+    for (const Session* session : sessions_) {
+      each(session->node_);
+      if (session->ahead_ != nullptr) each(session->ahead_);
+    }
+  }
 
   void share_tails() noexcept { tails_are_shared_ = true; }
   bool tails_are_shared() const noexcept { return tails_are_shared_; }

@@ -28,7 +28,7 @@ Node* tail_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) KVT
   const std::uint64_t each = std::max<std::uint64_t>(1, state.caches.bytes_per_token());
   const std::uint64_t tokens = (bytes + each - 1) / each;
   const std::uint32_t length = state_of(victim).length();
-  return state.split_tail(victim, static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens, length)));
+  return state.eviction.split_tail(victim, static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens, length)));
 }
 
 // Host memory may hold only some of it at a time: rounds, as long as each gets something into a file.
@@ -89,16 +89,16 @@ std::vector<Node*> children_first(Node* top) {
 std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes, Tier to) {
   Entry entry(*state_);
   require_tier(*state_, to);
-  const std::uint64_t freeable = state_->freeable_bytes();  // what is on a disk needs no room in host memory
+  const std::uint64_t freeable = state_->room.freeable_bytes();  // what is on a disk needs no room in host memory
   require_freeable(nbytes, state_->lower.disk() != nullptr ? freeable : std::min(freeable, state_->host->cap()),
                    "page_out");
   std::uint64_t freed = 0;
   while (freed < nbytes) {
-    Node* victim = state_->next_victim();
+    Node* victim = state_->eviction.next_victim();
     ensure(victim != nullptr, "page_out", "counted more freeable bytes than there are");
     Node* tail = tail_worth(*state_, victim, nbytes - freed);
     if (to == Tier::kStore) state_->exchange->offer(tail);
-    freed += state_->evict(tail);
+    freed += state_->eviction.evict(tail);
   }
   if (to == Tier::kHost) return freed;
   entry.outside([&] { to == Tier::kStore ? state_->exchange->drain() : state_->writer->drain(); });
@@ -112,12 +112,12 @@ std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const
   check_tokens(tokens, "page_out");
   Entry entry(*state_);
   require_tier(*state_, to);
-  Node* top = state_->own_tail(name_space, tokens);
+  Node* top = state_->eviction.own_tail(name_space, tokens);
   if (top == nullptr) return 0;
   std::uint64_t freed = 0;
   for (Node* node : children_first(top)) {
     if (!state_of(node).on_device()) continue;
-    const std::uint64_t bytes = state_->page_out(node);
+    const std::uint64_t bytes = state_->eviction.page_out(node);
     if (bytes == 0) break;
     freed += bytes;
   }
@@ -131,7 +131,7 @@ std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const
   }
   state_->behind.save_path(children_first(top).front());
   entry.outside([&] { state_->writer->drain(); });
-  top = state_->own_tail(name_space, tokens);
+  top = state_->eviction.own_tail(name_space, tokens);
   if (top == nullptr) return freed;
   for (Node* node : children_first(top)) freed += state_->lower.leave_host_for_disk(node);
   return freed;
@@ -140,14 +140,14 @@ std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const
 // Device leaves first, least recently used first; leaves in lower tiers when nothing is left on the device.
 std::uint64_t PrefixCache::evict_bytes(std::uint64_t nbytes) {
   Entry entry(*state_);
-  const std::uint64_t on_device = state_->freeable_bytes();
-  require_freeable(nbytes, on_device + state_->freeable_outside_bytes(), "evict");
+  const std::uint64_t on_device = state_->room.freeable_bytes();
+  require_freeable(nbytes, on_device + state_->room.freeable_outside_bytes(), "evict");
   std::uint64_t freed = 0;
   while (freed < nbytes) {
-    Node* victim = state_->next_victim();
-    if (victim == nullptr) victim = state_->outside_victim();
+    Node* victim = state_->eviction.next_victim();
+    if (victim == nullptr) victim = state_->eviction.outside_victim();
     ensure(victim != nullptr, "evict", "counted more freeable bytes than there are");
-    freed += state_->remove_subtree(tail_worth(*state_, victim, nbytes - freed));
+    freed += state_->eviction.remove_subtree(tail_worth(*state_, victim, nbytes - freed));
   }
   return freed;
 }
@@ -155,9 +155,9 @@ std::uint64_t PrefixCache::evict_bytes(std::uint64_t nbytes) {
 std::uint64_t PrefixCache::evict(std::string_view name_space, std::span<const Token> tokens) {
   check_tokens(tokens, "evict");
   Entry entry(*state_);
-  Node* top = state_->own_tail(name_space, tokens);
+  Node* top = state_->eviction.own_tail(name_space, tokens);
   if (top == nullptr) return 0;
-  return state_->remove_subtree(top);
+  return state_->eviction.remove_subtree(top);
 }
 
 std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token> tokens, std::optional<double> ttl) {
@@ -186,7 +186,7 @@ std::int32_t PrefixCache::unpin(std::string_view name_space, std::span<const Tok
   if (node == nullptr || node->is_root()) return 0;
   const std::int32_t length = node->end();
   state_->leases.unpin(node);
-  state_->try_join(node);
+  state_->eviction.try_join(node);
   return length;
 }
 

@@ -33,10 +33,10 @@ bool Negotiation::lower_to_what_pays() {
 // Of full attention some may fit; windows and states are all or nothing.
 bool Negotiation::lower_to_what_fits() {
   const InUseScope scope(state_, path_, prompt_.computed, reach_.target);
-  const std::int32_t fitting = state_.fitting_length(path_, fetch_);
+  const std::int32_t fitting = state_.room.fitting_length(path_, fetch_);
   if (fitting < reach_.target) {
     limit_ = fitting;
-  } else if (!state_.points_fit(fetch_.needs)) {
+  } else if (!state_.room.points_fit(fetch_.needs)) {
     device_only_ = true;
   } else {
     return false;

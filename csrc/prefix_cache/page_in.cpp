@@ -146,7 +146,7 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
   const std::uint64_t evicted = totals.page_outs + totals.evicted_tokens;
   try {
     const InUseScope scope(*this, path, computed, wanted);
-    make_room(fetch.needs);
+    room.make_room(fetch.needs);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCacheFull) throw;
     return PageIn::kNoRoom;
@@ -175,7 +175,7 @@ void PrefixCacheState::drop_damaged(const Path& path) {
     if (!any) continue;
     ++totals.checksum_failures;
     if (!state.on_device() && lost_full_attention(state, failed)) {
-      if (!subtree_is_locked(node)) remove_subtree(node);
+      if (!eviction.subtree_is_locked(node)) eviction.remove_subtree(node);
       return;
     }
     lower.drop_slices(node, failed);
@@ -261,7 +261,7 @@ void PrefixCacheState::fail_arrival(const Arrival& arrival) {
     if (!node.is_root() && lost(&node) && (node.parent()->is_root() || !lost(node.parent()))) tops.push_back(&node);
   });
   for (Node* node : tops) {
-    remove_subtree(node);
+    eviction.remove_subtree(node);
   }
 }
 

@@ -11,13 +11,12 @@
 //   reach.cpp           the deepest length that a path offers, what is missing there, and why not deeper
 //   adopt.cpp           a session takes its place on a path
 //   page_in.cpp         bringing state back from the lower tiers, through stages (stage.h)
-//   page_out.cpp        copies outside the device, and sending state there
+//   host_copies.h       copies in host memory of what is on the device
 //   lower_tiers.h       room in host memory and on the disk
 //   write_behind.h      what is on its way to files;  reopen.cpp: back from them;  save_as.cpp: into another folder
 //   exchange.h          what a store shares with other processes: sending.cpp, receiving.cpp
 //   restore_points.h    where restore points are, and which goes first;  captures.cpp: made from what sessions have
-//   room.cpp            making room: what may go, in which order
-//   evict.cpp           nodes evicted
+//   room.h              room on the device: what may go, in which order;  eviction.h: how it goes
 //   shift.cpp           context shift
 //   leases.h            pins, and paths that calls hold (holds.h);  expiry.cpp: pins and state whose time is over
 //   limits.cpp          caps changed at run time
@@ -44,7 +43,9 @@
 #include "prefix_cache/cache_table.h"
 #include "prefix_cache/calls_outside.h"
 #include "prefix_cache/cost_model.h"
+#include "prefix_cache/eviction.h"
 #include "prefix_cache/exchange.h"
+#include "prefix_cache/host_copies.h"
 #include "prefix_cache/leases.h"
 #include "prefix_cache/live_sessions.h"
 #include "prefix_cache/lower_tiers.h"
@@ -53,6 +54,7 @@
 #include "prefix_cache/plan_types.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/restore_points.h"
+#include "prefix_cache/room.h"
 #include "prefix_cache/stage.h"
 #include "prefix_cache/tree_orders.h"
 #include "prefix_cache/write_behind.h"
@@ -62,7 +64,7 @@ namespace kvtrie {
 
 class Entry;
 
-struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, LowerTiers::Tree, WriteBehind::Copies {
+struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   PrefixCacheState(CacheSet set, PrefixCacheOptions options);
   ~PrefixCacheState();
 
@@ -86,18 +88,19 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   NodePlaces places KVTRIE_GUARDED_BY(mutex){trie, orders};
   RestorePoints points KVTRIE_GUARDED_BY(mutex){trie, places, orders, options.checkpoint_every};
   Leases leases KVTRIE_GUARDED_BY(mutex){trie, points};
-  LowerTiers lower KVTRIE_GUARDED_BY(mutex){trie, places, points, leases, host, *this};
+  PrefixCacheStats totals KVTRIE_GUARDED_BY(mutex);  // only the totals are kept here
+  LowerTiers lower KVTRIE_GUARDED_BY(mutex){trie, places, points, leases, host, eviction};
+  HostCopies copies KVTRIE_GUARDED_BY(mutex){caches, host, places, points, lower, totals};
+  Eviction eviction KVTRIE_GUARDED_BY(mutex){{caches, trie, places, points, leases, lower, copies, behind, totals}};
   LiveSessions sessions KVTRIE_GUARDED_BY(mutex);
+  Room room KVTRIE_GUARDED_BY(mutex){
+      {caches, orders, trie, places, points, leases, sessions, copies, eviction}, options.growth, host != nullptr};
   // Numbers of namespaces; those without a root may go.
   std::map<std::string, Owner, std::less<>> tenants KVTRIE_GUARDED_BY(mutex);
   Owner next_tenant KVTRIE_GUARDED_BY(mutex) = kFirstTenant;
   std::size_t tenants_pruned_at KVTRIE_GUARDED_BY(mutex) = 64;
   std::uint32_t staging_calls KVTRIE_GUARDED_BY(mutex) = 0;   // StagedScope (holds.h)
   std::vector<ArrivalPtr> arrivals KVTRIE_GUARDED_BY(mutex);  // page-ins the device may still be reading
-  std::vector<BlobPtr> unsealed KVTRIE_GUARDED_BY(mutex);     // page-outs whose checksums are still to be taken
-  std::uint64_t walks KVTRIE_GUARDED_BY(mutex) = 0;           // numbers the walks that mark nodes
-  InUse in_use KVTRIE_GUARDED_BY(mutex);                      // of the call that makes room now
-  PrefixCacheStats totals KVTRIE_GUARDED_BY(mutex);           // only the totals are kept here
   CallsOutside outside KVTRIE_GUARDED_BY(mutex);              // calls that wait with the mutex free
   bool closed KVTRIE_GUARDED_BY(mutex) = false;
   bool closing_is_left KVTRIE_GUARDED_BY(mutex) = false;  // to the last call that is outside
@@ -118,7 +121,6 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   void detach(Session& session) noexcept KVTRIE_REQUIRES(mutex);
   void move_to(Session& session, Node* node) KVTRIE_REQUIRES(mutex);  // changes the lock; tidies up where it stood
   void publish(Session& session) KVTRIE_REQUIRES(mutex);              // everything computed and not yet published
-  void try_join(Node* node) KVTRIE_REQUIRES(mutex);
   // The node of the path down to `node` that ends at `offset`, split off where there is none; 0: the root.
   Node* node_ending_at(Node* node, std::int32_t offset) KVTRIE_REQUIRES(mutex);
   std::int32_t published(const Session& session) const { return session.node_->end(); }
@@ -181,9 +183,6 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   std::vector<WindowSource> window_of(const Path& path, std::size_t cache, std::int32_t computed,
                                       std::int32_t target) const KVTRIE_REQUIRES(mutex);
   InUse use_of(const Path& path, std::int32_t computed, std::int32_t target) const KVTRIE_REQUIRES(mutex);
-  // Up to where the full attention of `fetch` fits on the device; more than its target when all does.
-  std::int32_t fitting_length(const Path& path, const Fetch& fetch) KVTRIE_REQUIRES(mutex);
-  bool points_fit(const Needs& needs) KVTRIE_REQUIRES(mutex);  // windows and states
   // Up to where loading what is missing is not slower than computing it; `target` where that is not known.
   std::int32_t worth_loading(const Fetch& fetch, std::int32_t target) const KVTRIE_REQUIRES(mutex);
 
@@ -235,24 +234,6 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   void wait_for_host(Entry& entry) KVTRIE_REQUIRES(mutex);
   void fail_arrival(const Arrival& arrival) KVTRIE_REQUIRES(mutex);
 
-  // --- page_out.cpp ----------------------------------------------------------------------------------------------
-  std::uint64_t page_out(Node* node) KVTRIE_REQUIRES(mutex);  // device bytes freed; 0: did not fit
-  bool page_out_point(Node* node) KVTRIE_REQUIRES(mutex);     // windows and states; false: did not fit
-  // Nothing: did not fit.
-  std::optional<BlobSlice> store_cells(std::size_t cache, const SpanList& list) KVTRIE_REQUIRES(mutex);
-  std::optional<BlobSlice> store_state(std::size_t state, const HeldState& held, std::int32_t length)
-      KVTRIE_REQUIRES(mutex);
-  // Copies of all that the node has on the device only; false: did not fit. `may_lose`: what has no other copy may go.
-  bool copy_out(Node* node, bool may_lose) KVTRIE_REQUIRES(mutex);
-  bool copy_point(Node* node, bool may_lose) KVTRIE_REQUIRES(mutex);
-  std::uint64_t uncopied_bytes(const NodeState& state) const KVTRIE_REQUIRES(mutex);
-  // What `behind` asks for, with the mutex held.
-  bool is_copied(const Node* node) const override;
-  bool make_copies(Node* node) override;
-  void leave_sealing(const BlobPtr& blob) override;
-  bool is_closed() const override;
-  std::uint64_t point_bytes(const RestorePoint& point) const KVTRIE_REQUIRES(mutex);  // REQUIRES: on the device
-
   // --- reopen.cpp ------------------------------------------------------------------------------------------------
   void reopen(std::vector<FoundSnapshot> snapshots) KVTRIE_REQUIRES(mutex);
   SnapshotFault translate(const SnapshotHeader& header, const BlobMaker& make, Imported& found) const
@@ -272,58 +253,6 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   // So that pins hold what the node's end needs. REQUIRES: it can be restored there from what the path to `below` has
   // on the device.
   void keep_as_point(Node* node, Node* below) KVTRIE_REQUIRES(mutex);
-  // Wherever it is; `tidy`: the node may join its only child.
-  void drop_point(Node* node, bool tidy = true) KVTRIE_REQUIRES(mutex);
-  void evict_point(Node* node) KVTRIE_REQUIRES(mutex);                                 // to the host, else away
-  bool frees_some(const Node* node, std::size_t number) const KVTRIE_REQUIRES(mutex);  // its point, of that cache
-
-  // --- room.cpp --------------------------------------------------------------------------------------------------
-  std::uint32_t deficit(const Needs& needs) const KVTRIE_REQUIRES(mutex);  // cells missing in the shortest full cache
-  // `also` (may be null): a node whose path counts as live, too.
-  // Device tokens that no live session, pin or call needs.
-  std::uint64_t freeable_tokens(Node* also = nullptr) KVTRIE_REQUIRES(mutex);
-  std::uint64_t freeable_bytes() KVTRIE_REQUIRES(mutex);  // the same in bytes of all caches
-  // Of nodes not on the device. REQUIRES: just after freeable_bytes().
-  std::uint64_t freeable_outside_bytes() KVTRIE_REQUIRES(mutex);
-  // What a claim could get of the shortest full cache.
-  std::uint64_t room_tokens(Node* also = nullptr) KVTRIE_REQUIRES(mutex);
-  std::uint32_t freeable_cells(std::size_t cache) const KVTRIE_REQUIRES(mutex);  // of a windowed cache
-  std::uint32_t freeable_slots(std::size_t number, std::uint32_t enough) KVTRIE_REQUIRES(mutex);
-  // The same of any cache but those of full attention, by its number among all; counts at least up to `enough`.
-  std::uint32_t freeable_units(std::size_t number, std::uint32_t enough) KVTRIE_REQUIRES(mutex);
-  // Marks live paths with the new `walks`; device tokens on them.
-  std::uint64_t mark_live(Node* also) KVTRIE_REQUIRES(mutex);
-  void make_room(const Needs& needs) KVTRIE_REQUIRES(mutex);  // all or kCacheFull, in which case nothing changed
-  void require_room(const Needs& needs) KVTRIE_REQUIRES(mutex);
-  void free_leaves(const Needs& needs) KVTRIE_REQUIRES(mutex);
-  void free_cells(std::size_t cache, std::uint32_t count) KVTRIE_REQUIRES(mutex);   // of a windowed cache
-  void free_slots(std::size_t number, std::uint32_t count) KVTRIE_REQUIRES(mutex);  // or kCacheFull
-  // Slots free now, at most `count`; evicts points of kinds up to `most` only.
-  std::uint32_t try_free_slots(std::size_t number, std::uint32_t count, PointKind most) KVTRIE_REQUIRES(mutex);
-  void let_go_unneeded(std::size_t cache, std::uint32_t count) KVTRIE_REQUIRES(mutex);
-  std::vector<Node*> with_unneeded_cells(std::size_t cache, std::uint32_t count) KVTRIE_REQUIRES(mutex);
-  bool may_be_held(const Node* node) KVTRIE_REQUIRES(mutex);  // REQUIRES: just after mark_live()
-  std::uint32_t let_go_of(std::size_t cache, Held& held, std::uint32_t count) KVTRIE_REQUIRES(mutex);
-  Node* next_victim() KVTRIE_REQUIRES(mutex);  // null when everything left is live or pinned
-  // The same among nodes that are not on the device; looks at all of them.
-  Node* outside_victim() const KVTRIE_REQUIRES(mutex);
-  std::uint64_t evict(Node* node) KVTRIE_REQUIRES(mutex);  // to the host, else away; device bytes freed
-  // Device and host bytes freed. REQUIRES: nothing in it is locked but by pins and user points. `tidy`: the parent may
-  // join its last child.
-  std::uint64_t remove_subtree(Node* node, bool tidy = true) KVTRIE_REQUIRES(mutex);
-  // Removes it, and what is above it, while it knows nothing; whether it did.
-  bool prune(Node* node) KVTRIE_REQUIRES(mutex);
-  Node* split_tail(Node* node, std::uint32_t tokens) KVTRIE_REQUIRES(mutex);  // the lower half, of `tokens` tokens
-  Node* own_tail(std::string_view name_space, std::span<const Token> tokens) const KVTRIE_REQUIRES(mutex);
-  bool subtree_is_locked(Node* node) const KVTRIE_REQUIRES(mutex);
-  // What `lower` asks for, with the mutex held.
-  bool remove_unlocked(Node* top) override;
-  void forget_point(Node* node) override;
-  std::uint64_t bytes_under_way() const override;
-  std::uint64_t device_bytes_of(const NodeState& node) const KVTRIE_REQUIRES(mutex);
-  // In lower tiers, copies included.
-  std::uint64_t outside_bytes_of(const NodeState& node) const KVTRIE_REQUIRES(mutex);
-  void take_off_marks(Node* node) KVTRIE_REQUIRES(mutex);  // pins and user points in the subtree; their locks go too
 
   // --- limits.cpp ------------------------------------------------------------------------------------------------
   Caps caps() const KVTRIE_REQUIRES(mutex);
@@ -360,7 +289,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState>, 
   void check_budgets(std::vector<std::string>& findings) const KVTRIE_REQUIRES(mutex);
 
   // Their jobs use all of the above, so they go first.
-  WriteBehind behind KVTRIE_GUARDED_BY(mutex){mutex, trie, places, lower, host, *this};
+  WriteBehind behind KVTRIE_GUARDED_BY(mutex){mutex, trie, places, lower, host, copies};
   std::unique_ptr<Exchange> exchange;  // with a store
 };
 

@@ -57,13 +57,8 @@ void PrefixCacheState::detach(Session& session) noexcept {
   Node* node = std::exchange(session.node_, nullptr);
   if (!node->is_root()) state_of(node).last_used_seconds = now;
   trie.unlock(node);
-  try_join(node);
+  eviction.try_join(node);
   session.tail_ = {};
-}
-
-void PrefixCacheState::try_join(Node* node) {
-  if (node->is_root() || node->locks() != 0 || node->child_count() != 1) return;
-  trie.join_with_child(node);
 }
 
 void PrefixCacheState::move_to(Session& session, Node* node) {
@@ -72,7 +67,7 @@ void PrefixCacheState::move_to(Session& session, Node* node) {
   trie.lock(node);
   if (!before->is_root()) state_of(before).last_used_seconds = now;
   trie.unlock(before);
-  try_join(before);
+  eviction.try_join(before);
 }
 
 namespace {

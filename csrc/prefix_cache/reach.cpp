@@ -1,6 +1,5 @@
 // How deep a prompt can be reused, from where, and why not deeper.
 #include <algorithm>
-#include <limits>
 
 #include "prefix_cache/prefix_cache_state.h"
 
@@ -276,20 +275,6 @@ InUse PrefixCacheState::use_of(const Path& path, std::int32_t computed, std::int
   }
   use.point = point_for(path.nodes, target);
   return use;
-}
-
-std::int32_t PrefixCacheState::fitting_length(const Path& path, const Fetch& fetch) {
-  constexpr std::int32_t kAll = std::numeric_limits<std::int32_t>::max();
-  if (fetch.nodes.empty() || caches.full.empty()) return kAll;
-  const std::uint64_t room = room_tokens(path.nodes.back());
-  return room < fetch.needs[caches.full.front()] ? fetch.resident + static_cast<std::int32_t>(room) : kAll;
-}
-
-bool PrefixCacheState::points_fit(const Needs& needs) {
-  return std::all_of(caches.of_points.begin(), caches.of_points.end(), [&](std::size_t number) KVTRIE_REQUIRES(mutex) {
-    const std::uint32_t free = caches.all[number]->free_units();
-    return needs[number] <= free || freeable_units(number, needs[number] - free) >= needs[number] - free;
-  });
 }
 
 // A loaded prefix of what is missing, by tier: windows and states come with the last range.

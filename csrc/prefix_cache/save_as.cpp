@@ -80,8 +80,8 @@ class SaveAs {
     Node* node = match.node;
     SnapshotHeader header = header_of(node, state_.options.fingerprint, state_.caches.identities);
     if (!is_portable(header.media)) return;
-    const bool copied = state_.uncopied_bytes(state_of(node)) == 0;
-    require_done(state_.copy_out(node, /*may_lose=*/false), "host memory is full");
+    const bool copied = state_.copies.is_copied(node);
+    require_done(state_.copies.copy(node, /*may_lose=*/false), "host memory is full");
     const std::vector<Source> sources = sources_of(node, header);
     const StagedScope staged(state_);
     Stages stages;

@@ -84,8 +84,8 @@ void PrefixCacheState::remove_own_path(Node* node, const Node* above) {
     }
     Node* parent = node->parent();
     const bool last = parent->is_root() && parent->child_count() == 1;
-    if (page_out(node) == 0) {
-      remove_subtree(node, /*tidy=*/false);
+    if (eviction.page_out(node) == 0) {
+      eviction.remove_subtree(node, /*tidy=*/false);
       if (last) return;  // the root may have gone, too
     }
     node = parent;
@@ -97,7 +97,7 @@ void PrefixCacheState::remove_own_path(Node* node, const Node* above) {
 void PrefixCacheState::shift(Session& session, std::int32_t begin, std::int32_t end) {
   Node* const before = session.node_;
   try {
-    make_room(copies_for_shift(session, end));
+    room.make_room(copies_for_shift(session, end));
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCacheFull || before->end() <= begin) throw;
     trie.lock(before);
@@ -105,7 +105,7 @@ void PrefixCacheState::shift(Session& session, std::int32_t begin, std::int32_t 
     trie.unlock(before);
     remove_own_path(before, session.node_);
     try {
-      make_room(copies_for_shift(session, end));
+      room.make_room(copies_for_shift(session, end));
     } catch (...) {
       publish(session);  // back to where it stood
       throw;

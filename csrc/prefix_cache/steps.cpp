@@ -192,15 +192,15 @@ void PrefixCacheState::find_slots_for_captures(Step& step) {
   if (!any) return;
   std::vector<std::uint32_t> units;
   for (std::size_t i = 0; i < caches.states.size(); ++i) {
-    try_free_slots(caches.attention.size() + i, units_for(step, i, PointKind::kEnd), PointKind::kBranch);
+    room.try_free_slots(caches.attention.size() + i, units_for(step, i, PointKind::kEnd), PointKind::kBranch);
     units.push_back(
-        try_free_slots(caches.attention.size() + i, units_for(step, i, PointKind::kNone), PointKind::kSpaced));
+        room.try_free_slots(caches.attention.size() + i, units_for(step, i, PointKind::kNone), PointKind::kSpaced));
   }
   totals.skipped_captures += trim_captures(step, units);
 }
 
 void PrefixCacheState::claim_for(Step& step) {
-  make_room(needs_of(step));
+  room.make_room(needs_of(step));
   if (!caches.states.empty()) find_slots_for_captures(step);
   for (std::size_t i = 0; i < caches.attention.size(); ++i) {
     std::vector<ForwardRows> rows;

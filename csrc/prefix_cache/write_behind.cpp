@@ -245,7 +245,7 @@ void WriteBehind::finish(Saving& saving, const DiskFilePtr& file, std::uint64_t 
   }
   saving.blobs.clear();
   saving.outcome = file != nullptr ? Saving::Outcome::kDone : Saving::Outcome::kFailed;
-  if (copies_.is_closed()) return;
+  if (closed_) return;
   const Match match = trie_.match(saving.header.name_space, saving.header.tokens);
   for (Node* node = match.node; node != nullptr && !node->is_root(); node = node->parent()) {
     if (node->end() <= saving.header.start) break;

@@ -52,7 +52,6 @@ class WriteBehind {
     // Of what is on the device only, where nothing is lost for it; false: did not fit.
     virtual bool make_copies(Node* node) = 0;
     virtual void leave_sealing(const BlobPtr& blob) = 0;  // the queue takes its checksums
-    virtual bool is_closed() const = 0;                   // the tree goes as soon as all is written
 
    protected:
     ~Copies() = default;
@@ -72,6 +71,8 @@ class WriteBehind {
   WriteBehind(const WriteBehind&) = delete;
   WriteBehind& operator=(const WriteBehind&) = delete;
 
+  void close() noexcept { closed_ = true; }  // the tree goes as soon as all is written
+  std::uint64_t pending_bytes() const noexcept { return queue_ == nullptr ? 0 : queue_->pending_bytes(); }
   // With a disk tier; before it nothing is saved. The queue may be waited for without the mutex.
   BackgroundQueue& open(Caches caches);
 
@@ -103,6 +104,7 @@ class WriteBehind {
   LowerTiers& lower_;
   const std::shared_ptr<ByteBudget> host_;
   Copies& copies_;
+  bool closed_ = false;
   Caches caches_;                            // set before anything is queued
   std::optional<double> not_writing_since_;  // when the disk tier was first seen switched off
   std::unique_ptr<BackgroundQueue> queue_;   // its jobs use all of the above, so it goes first

@@ -22,12 +22,18 @@ class WriteBehindTest : public ::testing::Test, public WriteBehindWorld {
     EXPECT_EQ(host->used(), memory());
     mutex.unlock();
   }
+  void close() {
+    behind.close();
+    closed = true;
+  }
   DiskStats disk() const { return lower.disk()->stats(); }
   bool all_right(const Node* node) const {
     const std::vector<BlobSlice>& slices = state_of(node).held[0].slices;
     return std::all_of(slices.begin(), slices.end(),
                        [&](const BlobSlice& slice) { return slice.whole() && is_right_in_file(node, slice); });
   }
+
+  bool closed = false;
 
   Node* top = add(trie.root("n"), 70);  // of two sections
   Node* leaf = add(top);
@@ -167,7 +173,7 @@ TEST_F(WriteBehindTest, ADiskThatFailsIsLeftAloneForAWhile) {
 
 TEST_F(WriteBehindTest, AfterClosingOnlyBlobsKnow) {
   EXPECT_TRUE(behind.save_path(top));
-  closed = true;
+  close();
   for (const BlobPtr& blob : blobs_of(top)) places.end_writing(blob);
   places.settle(top);
   drain();

@@ -33,7 +33,6 @@ struct WriteBehindWorld : LowerTiersWorld, WriteBehind::Copies {
     return !point.exists() || point.copied() || copy_point(node);
   }
   void leave_sealing(const BlobPtr&) override { ++sealed_by_queue; }
-  bool is_closed() const override { return closed; }
   std::uint64_t bytes_under_way() const override { return queue->pending_bytes(); }
 
   // --- images
@@ -99,7 +98,6 @@ struct WriteBehindWorld : LowerTiersWorld, WriteBehind::Copies {
 
   KvShape shape;
   Mutex mutex;
-  bool closed = false;
   std::uint64_t sealed_by_queue = 0;
   BackgroundQueue* queue = nullptr;
   WriteBehind behind{mutex, trie, places, lower, host, *this};

@@ -1,0 +1,81 @@
+#include "prefix_cache/host_copies.h"
+
+#include <algorithm>
+
+#include "prefix_cache/node_bytes.h"
+#include "prefix_cache/prefix_cache.h"
+
+namespace kvtrie {
+
+std::optional<BlobSlice> HostCopies::store_cells(std::size_t cache, const SpanList& list) {
+  CausalCache& owner = *caches_.attention[cache];
+  BlobPtr blob = Blob::allocate(host_, owner.shape().bytes_per_cell() * list.length(),
+                                blob_sections(owner.shape(), list.length()));
+  if (blob == nullptr) return std::nullopt;
+  const std::int32_t from = list.begin_position(), to = list.end_position();
+  unsealed_.push_back(blob);
+  const CompletionPtr stored = owner.store_image(list, from, to, from, blob->memory()->data(), list.length());
+  blob->expect([stored] { stored->wait(); });
+  return BlobSlice{std::move(blob), from, static_cast<std::uint32_t>(to - from), from, to};
+}
+
+std::optional<BlobSlice> HostCopies::store_state(std::size_t state, const HeldState& held, std::int32_t length) {
+  PointCache& cache = *caches_.states[state];
+  BlobPtr blob = Blob::allocate(host_, held.units() * cache.bytes_per_unit(), blob_sections(cache, length));
+  if (blob == nullptr) return std::nullopt;
+  unsealed_.push_back(blob);
+  const CompletionPtr stored = cache.store_held(held, blob->memory()->data());
+  blob->expect([stored] { stored->wait(); });
+  return BlobSlice{std::move(blob)};
+}
+
+bool HostCopies::make_room(std::uint64_t bytes, bool may_lose) {
+  return host_ != nullptr && lower_.make_host_room(bytes, may_lose);
+}
+
+bool HostCopies::copy_point(Node* node, bool may_lose) {
+  const RestorePoint& point = state_of(node).point();
+  if (point.copied()) return true;
+  const std::uint64_t bytes = point_bytes(caches_, point);
+  if (!make_room(bytes, may_lose)) return false;
+  const std::size_t attention = caches_.attention.size();
+  std::vector<BlobSlice> copies(caches_.all.size());
+  for (const std::size_t i : caches_.of_points) {
+    if (point.held[i].empty()) continue;
+    std::optional<BlobSlice> copy =
+        i < attention ? store_cells(i, point.held[i].cells()) : store_state(i - attention, point.held[i], node->end());
+    if (!copy) return false;
+    copies[i] = std::move(*copy);
+  }
+  points_.add_copies(node, std::move(copies));
+  totals_.page_out_bytes += bytes;
+  return true;
+}
+
+bool HostCopies::copy(Node* node, bool may_lose) {
+  NodeState& state = state_of(node);
+  const std::uint64_t bytes = uncopied_bytes(caches_, state);
+  if (bytes == 0) return true;
+  if (!make_room(bytes, may_lose)) return false;
+  for (std::size_t i = 0; i < caches_.attention.size(); ++i) {
+    for (const SpanList& list : state.held[i].cells) {
+      for (const auto& [from, to] : state.held[i].without_slice(list.begin_position(), list.end_position())) {
+        std::optional<BlobSlice> slice = store_cells(i, list.share(from, to));
+        if (!slice) return false;
+        state.held[i].add(*slice);
+        totals_.page_out_bytes += slice->blob->bytes();
+      }
+    }
+  }
+  places_.settle(node);
+  const RestorePoint& point = state.point();
+  return !point.exists() || point.copied() || point_bytes(caches_, point) == 0 || copy_point(node, may_lose);
+}
+
+bool HostCopies::is_copied(const Node* node) const { return uncopied_bytes(caches_, state_of(node)) == 0; }
+
+bool HostCopies::make_copies(Node* node) { return copy(node, /*may_lose=*/false); }
+
+void HostCopies::leave_sealing(const BlobPtr& blob) { std::erase(unsealed_, blob); }
+
+}  // namespace kvtrie
