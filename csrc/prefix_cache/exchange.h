@@ -10,8 +10,9 @@
 //     close --> offer: tokens --> [thread]  mutex: gather one block | wait, checksum, put, announce | mutex: ...
 //
 // Receiving. Where a prompt is not known as deep as it could be reused, `advance` asks the store, with the mutex free.
-// What it sends becomes ordinary nodes in host memory (reopen.cpp), and the ordinary plan goes on from there. Room in
-// host memory is made when it is known that there is something to come, for half of the host tier at most at a time.
+// What it sends becomes ordinary nodes in host memory (snapshot_import.h), and the ordinary plan goes on from there.
+// Room in host memory is made when it is known that there is something to come, for half of the host tier at most at a
+// time.
 //
 //     full attention alone     whole blocks while there are any, then what goes on behind the last one
 //     with restore points      along the indices, as far as the prompt goes; then the deepest restore point, and the

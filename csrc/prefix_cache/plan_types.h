@@ -20,12 +20,6 @@
 
 namespace kvtrie {
 
-// The caps of all tiers.
-struct Caps {
-  std::vector<std::uint32_t> units;  // of each cache
-  std::uint64_t host = 0, disk = 0;  // 0 where there is no such tier
-};
-
 // What a prompt matches of a path: nodes below the starting node, towards the match, and where states may be cut
 // further to the next restore point.
 struct Path {
@@ -56,17 +50,6 @@ struct InUse {
   const Node* point = nullptr;                 // whose restore point the session will stand on
   std::vector<std::vector<SpanList>> windows;  // per attention cache: cells on the device that its window needs
 };
-
-// A snapshot that came from elsewhere, in terms of this cache.
-struct Imported {
-  std::string name_space;
-  Tokens tokens;  // the whole path
-  std::int32_t start = 0;
-  PointKind point = PointKind::kNone;
-  std::vector<std::vector<BlobSlice>> cells;  // per attention cache
-  std::vector<BlobSlice> copies;              // of its restore point, per cache; no blob: none
-};
-using BlobMaker = std::function<BlobPtr(std::size_t image)>;
 
 // Whether there are media items among the tokens. Throws kArgument for a negative token that stands for none, naming
 // its index.

@@ -28,7 +28,7 @@ PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
           ", allowed seconds above 0, or none");
   require(!options.ttl || options.clock, "prefix_cache", "ttl: got ", options.ttl.value_or(0),
           ", allowed none without a clock");
-  set_pin_cap();
+  capacity.set_pin_cap();
   now = read_clock(options);
   for (const auto& cache : caches.attention) node_costs.bytes_per_cell.push_back(cache->shape().bytes_per_cell());
   for (const auto& cache : caches.states) node_costs.states.push_back(cache.get());
@@ -67,7 +67,7 @@ void PrefixCacheState::open_disk() KVTRIE_NO_THREAD_SAFETY_ANALYSIS {
   for (const auto& cache : caches.attention) written.shapes.push_back(cache->shape());
   writer = &behind.open(std::move(written));
   try {
-    reopen(disk->scan());
+    imports.add_all(disk->scan(), now);
   } catch (...) {
     disk->keep_files();
     throw;

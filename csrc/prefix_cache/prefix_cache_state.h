@@ -13,13 +13,14 @@
 //   page_in.cpp         bringing state back from the lower tiers, through stages (stage.h)
 //   host_copies.h       copies in host memory of what is on the device
 //   lower_tiers.h       room in host memory and on the disk
-//   write_behind.h      what is on its way to files;  reopen.cpp: back from them;  save_as.cpp: into another folder
+//   write_behind.h      what is on its way to files;  save_as.cpp: into another folder
+//   snapshot_import.h   snapshots that were found or sent, back in the tree
 //   exchange.h          what a store shares with other processes: sending.cpp, receiving.cpp
 //   restore_points.h    where restore points are, and which goes first;  captures.cpp: made from what sessions have
 //   room.h              room on the device: what may go, in which order;  eviction.h: how it goes
 //   shift.cpp           context shift
 //   leases.h            pins, and paths that calls hold (holds.h);  expiry.cpp: pins and state whose time is over
-//   limits.cpp          caps changed at run time
+//   capacity.h          caps, and how they change;  limits.cpp: at run time
 //   owners.cpp          a number for each namespace, so that memory which changes hands is cleared
 //   inspect.cpp         stats, nodes;  check.cpp: every invariant
 //
@@ -42,6 +43,7 @@
 #include "base/mutex.h"
 #include "prefix_cache/cache_table.h"
 #include "prefix_cache/calls_outside.h"
+#include "prefix_cache/capacity.h"
 #include "prefix_cache/cost_model.h"
 #include "prefix_cache/eviction.h"
 #include "prefix_cache/exchange.h"
@@ -55,6 +57,7 @@
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/restore_points.h"
 #include "prefix_cache/room.h"
+#include "prefix_cache/snapshot_import.h"
 #include "prefix_cache/stage.h"
 #include "prefix_cache/tree_orders.h"
 #include "prefix_cache/write_behind.h"
@@ -92,9 +95,12 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   LowerTiers lower KVTRIE_GUARDED_BY(mutex){trie, places, points, leases, host, eviction};
   HostCopies copies KVTRIE_GUARDED_BY(mutex){caches, host, places, points, lower, totals};
   Eviction eviction KVTRIE_GUARDED_BY(mutex){{caches, trie, places, points, leases, lower, copies, behind, totals}};
+  SnapshotImport imports KVTRIE_GUARDED_BY(mutex){caches, options.fingerprint, trie,  places,
+                                                  points, node_costs,          totals};
   LiveSessions sessions KVTRIE_GUARDED_BY(mutex);
   Room room KVTRIE_GUARDED_BY(mutex){
       {caches, orders, trie, places, points, leases, sessions, copies, eviction}, options.growth, host != nullptr};
+  Capacity capacity KVTRIE_GUARDED_BY(mutex){caches, host, lower, leases, room, options.max_pinned_fraction};
   // Numbers of namespaces; those without a root may go.
   std::map<std::string, Owner, std::less<>> tenants KVTRIE_GUARDED_BY(mutex);
   Owner next_tenant KVTRIE_GUARDED_BY(mutex) = kFirstTenant;
@@ -234,14 +240,6 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void wait_for_host(Entry& entry) KVTRIE_REQUIRES(mutex);
   void fail_arrival(const Arrival& arrival) KVTRIE_REQUIRES(mutex);
 
-  // --- reopen.cpp ------------------------------------------------------------------------------------------------
-  void reopen(std::vector<FoundSnapshot> snapshots) KVTRIE_REQUIRES(mutex);
-  SnapshotFault translate(const SnapshotHeader& header, const BlobMaker& make, Imported& found) const
-      KVTRIE_REQUIRES(mutex);
-  bool fits_here(const SnapshotImage& image, std::size_t tokens) const KVTRIE_REQUIRES(mutex);
-  bool has_whole_point(const Imported& found) const KVTRIE_REQUIRES(mutex);
-  Node* import(const Imported& found) KVTRIE_REQUIRES(mutex);  // the node where it ends; null: of no use here
-
   // --- captures.cpp ----------------------------------------------------------------------------------------------
   // Makes a restore point at `offset` of the session's path from what is given of each of `states` and from the
   // session's own cells. Nothing when the path or the cells do not reach.
@@ -255,14 +253,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void keep_as_point(Node* node, Node* below) KVTRIE_REQUIRES(mutex);
 
   // --- limits.cpp ------------------------------------------------------------------------------------------------
-  Caps caps() const KVTRIE_REQUIRES(mutex);
-  Caps caps_for(const Limits& limits) const KVTRIE_REQUIRES(mutex);  // throws kArgument, kNotSupported
-  void require_reachable(const Caps& caps) KVTRIE_REQUIRES(mutex);   // kCacheFull
-  Needs needs_for(const Caps& caps) const KVTRIE_REQUIRES(mutex);    // what has to be free so that the pools can shrink
-  bool at_rest() const KVTRIE_REQUIRES(mutex);                       // nothing is on its way between tiers
-  void apply(const Caps& wanted) KVTRIE_REQUIRES(mutex);  // all or nothing. REQUIRES: require_reachable, at_rest
-  void change_caps(const Caps& wanted) KVTRIE_REQUIRES(mutex);
-  void set_pin_cap() KVTRIE_REQUIRES(mutex);  // what pins may hold under the present limits
+  bool at_rest() const KVTRIE_REQUIRES(mutex);  // nothing is on its way between tiers
 
   // --- expiry.cpp ------------------------------------------------------------------------------------------------
   void expire() KVTRIE_REQUIRES(mutex);  // pins and state whose time is over

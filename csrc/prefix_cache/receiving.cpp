@@ -162,11 +162,11 @@ class Lookup {
     }
     Imported found;
     const auto image = [&](std::size_t n) { return received.images[n]; };
-    const SnapshotFault fault = state_.translate(received.header, image, found);
+    const SnapshotFault fault = state_.imports.translate(received.header, image, found);
     if (state_.caches.full.empty()) found.start = 0;  // nothing lies in between
     if (state_.trie.match(found.name_space, found.tokens).length == static_cast<std::int32_t>(found.tokens.size()))
       for (std::vector<BlobSlice>& cells : found.cells) cells.clear();
-    Node* node = fault == SnapshotFault::kNone ? state_.import(found) : nullptr;
+    Node* node = fault == SnapshotFault::kNone ? state_.imports.add(found, state_.now) : nullptr;
     if (node == nullptr) {
       ++state_.totals.unusable_snapshots;
       return false;

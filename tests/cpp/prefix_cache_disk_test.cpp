@@ -97,16 +97,16 @@ TEST_F(DiskCacheTest, AnImageFitsWithExactlyTheSectionsOfItsCache) {
   for (const BlobSection& section : blob_sections(cache_->state().caches.attention[0]->shape(), 70)) {
     image.sections.push_back({section.bytes, 0});
   }
-  EXPECT_TRUE(cache_->state().fits_here(image, 70));
+  EXPECT_TRUE(cache_->state().imports.fits_here(image, 70));
   SnapshotImage other = image;
   other.sections.push_back(other.sections.back());
-  EXPECT_FALSE(cache_->state().fits_here(other, 70)) << "one more";
+  EXPECT_FALSE(cache_->state().imports.fits_here(other, 70)) << "one more";
   other = image;
   other.sections.pop_back();
-  EXPECT_FALSE(cache_->state().fits_here(other, 70)) << "one less";
+  EXPECT_FALSE(cache_->state().imports.fits_here(other, 70)) << "one less";
   other = image;
   ++other.sections.back().bytes;
-  EXPECT_FALSE(cache_->state().fits_here(other, 70)) << "a longer one";
+  EXPECT_FALSE(cache_->state().imports.fits_here(other, 70)) << "a longer one";
 }
 
 TEST_F(DiskCacheTest, AFolderServesOneCacheAtATime) {

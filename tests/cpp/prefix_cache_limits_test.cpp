@@ -80,7 +80,7 @@ class LimitsTest : public ::testing::Test {
 
   std::int32_t matched(const Tokens& tokens) { return cache_->plan("n", tokens).matched; }
   bool refused(const Limits& limits) {
-    const Caps before = cache_->state().caps();
+    const Caps before = cache_->state().capacity.caps();
     const std::size_t nodes = cache_->nodes().size();
     const std::uint64_t device = cache_->stats().device_tokens, host = cache_->stats().host_bytes;
     try {
@@ -89,7 +89,7 @@ class LimitsTest : public ::testing::Test {
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kCacheFull) << error.what();
     }
-    const Caps after = cache_->state().caps();
+    const Caps after = cache_->state().capacity.caps();
     EXPECT_EQ(after.units, before.units);
     EXPECT_EQ(after.host, before.host);
     EXPECT_EQ(after.disk, before.disk);

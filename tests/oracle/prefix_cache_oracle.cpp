@@ -477,7 +477,8 @@ class World {
     PrefixCacheState& state = cache_->state();
     const Seen seen = look();
     const std::uint64_t freeable = count_freeable(seen).first;
-    const Caps before = state.caps(), wanted = state.caps_for(limits);
+    const std::uint64_t aside = state.exchange == nullptr ? 0 : state.exchange->room();
+    const Caps before = state.capacity.caps(), wanted = state.capacity.caps_for(limits, aside);
     std::vector<std::uint64_t> held;
     for (const auto& cache : caches_) held.push_back(cache->usage().held);
     const std::string tree = racing_ ? "" : dump();
@@ -485,7 +486,7 @@ class World {
       cache_->set_limits(limits);
     } catch (const Error& error) {
       expect(error.kind() == ErrorKind::kCacheFull, "unexpected: ", error.what());
-      const Caps after = state.caps();
+      const Caps after = state.capacity.caps();
       expect(after.units == before.units && after.host == before.host && after.disk == before.disk,
              "refused caps were changed: ", error.what());
       expect(racing_ || dump() == tree, "refused caps changed the tree: ", error.what());
@@ -495,7 +496,7 @@ class World {
       return expect(impossible, "refused caps that could be met: ", error.what());
     }
     ++caps_changed;
-    const Caps after = state.caps();
+    const Caps after = state.capacity.caps();
     expect(after.units == wanted.units && after.host == wanted.host && after.disk == wanted.disk,
            "the caps are not those that were asked for");
     if (after.host != before.host) cramped_ = true;
