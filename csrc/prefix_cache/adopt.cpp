@@ -21,7 +21,7 @@ ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry&
     if (result == PageIn::kDone) lowest = std::max(lowest, from);
     if (result == PageIn::kNoRoom) negotiation.stay_on_device(ReasonCode::kNoRoom);
     if (result == PageIn::kChecksum) {
-      drop_damaged(find_path(session.node_, unpublished(session)));
+      drop_damaged(planner.find_path(session.node_, unpublished(session)));
       negotiation.stay_on_device(ReasonCode::kChecksum);  // a damaged node that somebody holds stays until then
     }
     if (result == PageIn::kHostBusy) {
@@ -62,9 +62,9 @@ void PrefixCacheState::stand_on_window(Session& session, std::size_t cache, std:
 
 // Where what another live session has serves at the target, and no restore point on the device does, it becomes one.
 void PrefixCacheState::share_live_state(std::span<Node* const> nodes, std::int32_t target) {
-  Node* node = live_for(nodes, target);
+  Node* node = planner.live_for(nodes, target);
   if (node == nullptr) return;
-  const Node* kept = point_for(nodes, target);
+  const Node* kept = planner.point_for(nodes, target);
   if (kept != nullptr && state_of(kept).point().on_device) return;
   Session& other = *sessions.standing_at(node);
   make_point(other, node->end(), PointKind::kEnd, states_of(other));
@@ -88,7 +88,7 @@ void PrefixCacheState::adopt(Session& session, const Path& path, std::int32_t ta
       }
     }
     ensure(last != nullptr, "prefix_cache.adopt", "nothing on the path lies before ", target);
-    Node* const kept = caches.states.empty() ? last : point_for(nodes, target);
+    Node* const kept = caches.states.empty() ? last : planner.point_for(nodes, target);
     if (kept != nullptr) points.go_back_to(kept);
     for (std::size_t i = 0; i < caches.states.size(); ++i)
       caches.states[i]->resume(state_sequence(session, i), target, cut_from(kept, i, target));
@@ -134,17 +134,6 @@ void PrefixCacheState::drop_ahead(Session& session) noexcept {
   eviction.try_join(node);
 }
 
-// Where states can be cut, what nodes below `length` keep may serve there, too.
-Path PrefixCacheState::path_to(Node* node, std::int32_t length) const {
-  Path path{{}, length};
-  for (; !node->is_root(); node = node->parent()) {
-    if (node->start() < length || !caches.states.empty()) path.nodes.push_back(node);
-  }
-  std::reverse(path.nodes.begin(), path.nodes.end());
-  add_rest_of_last(path);
-  return path;
-}
-
 std::int32_t PrefixCacheState::reachable_back(const Session& session, std::int32_t length) const {
   if (length >= session.computed_) return length;
   const bool whole = session.atomic_.begin_of(length) == length;
@@ -152,16 +141,13 @@ std::int32_t PrefixCacheState::reachable_back(const Session& session, std::int32
   const bool cut = caches.states.empty() || caches.cut_to(session.computed_, length) == length;
   if (cut && whole && std::all_of(caches.windowed.begin(), caches.windowed.end(), own)) return length;
   const std::int32_t highest = std::min(length, session.node_->end());
-  return reach(path_to(session.node_, highest), 0, highest, session.atomic_, /*device_only=*/true).target;
-}
-
-std::int32_t PrefixCacheState::restorable_length(Node* node, std::int32_t length) const {
-  return reach(path_to(node, length), 0, length, {}, /*device_only=*/true).target;
+  return planner.reach(planner.path_to(session.node_, highest), 0, highest, session.atomic_, /*device_only=*/true)
+      .target;
 }
 
 void PrefixCacheState::go_back(Session& session, std::int32_t length) {
   drop_ahead(session);
-  Path path = caches.has_points() ? path_to(session.node_, std::min(length, session.node_->end())) : Path{};
+  Path path = caches.has_points() ? planner.path_to(session.node_, std::min(length, session.node_->end())) : Path{};
   Node* node = node_ending_at(session.node_, length);
   const bool split_off = std::find(path.nodes.begin(), path.nodes.end(), node) == path.nodes.end();
   if (caches.has_points() && split_off && !node->is_root()) path.nodes.push_back(node);
@@ -175,7 +161,7 @@ void PrefixCacheState::go_back(Session& session, std::int32_t length) {
       stand_on_window(session, i, path.nodes, length);
     }
   }
-  Node* const kept = point_for(path.nodes, length);
+  Node* const kept = planner.point_for(path.nodes, length);
   if (kept != nullptr) points.go_back_to(kept);
   for (std::size_t i = 0; i < caches.states.size(); ++i) {
     const SequenceId id = state_sequence(session, i);

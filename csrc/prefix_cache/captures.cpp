@@ -37,28 +37,13 @@ void PrefixCacheState::make_point(Session& session, std::int32_t offset, PointKi
   ++totals.captures;
 }
 
-std::vector<HeldState> PrefixCacheState::windows_at(Node* node) const {
-  std::vector<HeldState> held(caches.all.size());
-  for (const std::size_t i : caches.windowed) {
-    const std::int32_t floor = caches.attention[i]->visibility().floor(node->end());
-    if (floor >= node->end()) continue;
-    std::vector<Node*> above;
-    for (Node* each = node; !each->is_root() && each->end() > floor; each = each->parent()) above.push_back(each);
-    const Coverage coverage(above, i, node->end(), /*device_only=*/true);
-    const std::int32_t from = std::max(floor, coverage.covered_from(node->end()));
-    for (const WindowSource& source : coverage.pick(from, node->end()))
-      held[i].append(source.list->share(source.from, source.to));
-  }
-  return held;
-}
-
 void PrefixCacheState::keep_as_point(Node* node, Node* below) {
-  const std::vector<Node*> nodes = path_to(below, node->end()).nodes;
+  const std::vector<Node*> nodes = planner.path_to(below, node->end()).nodes;
   share_live_state(nodes, node->end());
   const RestorePoint& point = state_of(node).point();
   if (!caches.has_points() || (point.exists() && point.on_device)) return;
-  std::vector<HeldState> held = windows_at(node);
-  const Node* const kept = point_for(nodes, node->end());
+  std::vector<HeldState> held = planner.windows_at(node);
+  const Node* const kept = planner.point_for(nodes, node->end());
   for (std::size_t i = 0; i < caches.states.size(); ++i)
     held[caches.attention.size() + i] = cut_from(kept, i, node->end());
   if (point.exists()) return points.come(node, std::move(held), /*keep_copies=*/true);

@@ -13,7 +13,7 @@ class InUseScope {
   InUseScope(PrefixCacheState& state, const Path& path, std::int32_t computed, std::int32_t target)
       KVTRIE_REQUIRES(state.mutex)
       : state_(state) {
-    state_.room.keep(state_.use_of(path, computed, target));
+    state_.room.keep(state_.planner.use_of(path, computed, target));
   }
   ~InUseScope() { state_.room.keep_nothing(); }
   InUseScope(const InUseScope&) = delete;

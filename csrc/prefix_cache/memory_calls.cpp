@@ -168,7 +168,7 @@ std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token
   const Match match = state_->trie.match(name_space, tokens);
   if (match.length == 0) return 0;
   std::int32_t length = state_->leases.longest_pin(match);
-  if (state_->caches.has_points()) length = state_->restorable_length(match.node, length);
+  if (state_->caches.has_points()) length = state_->planner.restorable_length(match.node, length);
   if (length == 0) return 0;
   Node* node = state_->node_ending_at(match.node, length);
   state_->keep_as_point(node, match.node);

@@ -13,17 +13,17 @@ Negotiation::Negotiation(PrefixCacheState& state, const Prompt& prompt, std::int
 bool Negotiation::look() {
   state_.mutex.assert_held();  // as the header says
   while (true) {
-    path_ = state_.find_path(prompt_.from, prompt_.rest);
+    path_ = state_.planner.find_path(prompt_.from, prompt_.rest);
     matched_ = std::max(matched_, path_.matched);
-    reach_ = state_.reach(path_, prompt_.computed, limit_, prompt_.atomic, device_only_);
-    fetch_ = state_.missing(path_, prompt_.computed, reach_.target);
+    reach_ = state_.planner.reach(path_, prompt_.computed, limit_, prompt_.atomic, device_only_);
+    fetch_ = state_.planner.missing(path_, prompt_.computed, reach_.target);
     if (fetch_.empty()) return false;
     if (!lower_to_what_pays() && !lower_to_what_fits()) return true;
   }
 }
 
 bool Negotiation::lower_to_what_pays() {
-  const std::int32_t worth = prompt_.always_load ? reach_.target : state_.worth_loading(fetch_, reach_.target);
+  const std::int32_t worth = prompt_.always_load ? reach_.target : state_.planner.worth_loading(fetch_, reach_.target);
   if (worth >= reach_.target) return false;
   limit_ = worth;
   lowered_ = ReasonCode::kRecompute;

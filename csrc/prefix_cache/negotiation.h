@@ -1,6 +1,6 @@
 // How deep a prompt can be reused now: the one loop behind `plan`, which asks, and `begin`, which acts.
 //
-// Concept. What a path offers is its deepest length at which every cache can go on (reach.cpp), and what is missing
+// Concept. What a path offers is its deepest length at which every cache can go on (planner.h), and what is missing
 // there on the device. Either that fits and is worth bringing back, or the goal is lowered and looked at again:
 //
 //     goal = limit --> reach --> missing --> nothing missing?            settled: stand there

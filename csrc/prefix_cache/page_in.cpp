@@ -51,7 +51,7 @@ void PrefixCacheState::load_slice(std::size_t cache, const SpanList& cells, cons
 // wanted at `node`, above, it stays outside, and what is cut from it becomes one there.
 void PrefixCacheState::load_point(Node* kept, Node* node, const Stages& stages, const ArrivalPtr& arrival) {
   const RestorePoint& point = state_of(kept).point();
-  std::vector<HeldState> held = windows_at(node);
+  std::vector<HeldState> held = planner.windows_at(node);
   const Owner owner = tenant_of(node->name_space());
   for (std::size_t i = 0; i < caches.states.size(); ++i) {
     HeldState state = caches.states[i]->claim_at(kept->end());
@@ -100,7 +100,7 @@ void PrefixCacheState::load(const Path& path, const Fetch& fetch, std::int32_t t
 // What is read from files passes through host memory, at most half of the host tier at a time: a longer way is gone in
 // rounds, each of which brings some full attention to the device.
 std::int32_t PrefixCacheState::within_reach(const Path& path, std::int32_t computed, std::int32_t target) const {
-  const Fetch fetch = missing_nodes(path, computed, target);
+  const Fetch fetch = planner.missing_nodes(path, computed, target);
   const std::uint64_t share = host->cap() / 2;
   if (fetch.nodes.empty() || Stages(*this, fetch, target).file_bytes() <= share) return target;
   const std::uint64_t each = std::max<std::uint64_t>(1, caches.bytes_per_token());
@@ -115,7 +115,7 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
                                                    std::uint64_t& bytes_moved, Entry& entry) {
   const std::int32_t target = within_reach(found, computed, wanted);
   const auto missing_now = [&](const Path& path) KVTRIE_REQUIRES(mutex) {
-    return target == wanted ? missing(path, computed, target) : missing_nodes(path, computed, target);
+    return target == wanted ? planner.missing(path, computed, target) : planner.missing_nodes(path, computed, target);
   };
   Path path{cut_at(found, target), found.matched};
   Node* deepest = path.nodes.back();
@@ -137,7 +137,7 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
   for (Node* node = deepest; node != above && !node->is_root(); node = node->parent()) path.nodes.push_back(node);
   std::reverse(path.nodes.begin(), path.nodes.end());
   const auto reachable = [&]() KVTRIE_REQUIRES(mutex) {
-    return target < wanted || reach(path, computed, target, {}, false).target == target;
+    return target < wanted || planner.reach(path, computed, target, {}, false).target == target;
   };
   if (path.nodes.empty() || !reachable()) return PageIn::kChanged;
   const Fetch fetch = missing_now(path);

@@ -221,7 +221,7 @@ SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token
     session->report_ = state_->exchange != nullptr ? state_->exchange->advance(*session, limit, entry)
                                                    : state_->advance(*session, limit, entry);
   } else {
-    session->report_.matched = state_->find_path(session->node_, session->tail_).matched;
+    session->report_.matched = state_->planner.find_path(session->node_, session->tail_).matched;
     if (session->report_.matched > 0) session->report_.reason = reason_for(ReasonCode::kNotUsed);
   }
   if (state_->caches.has_points()) session->wanted_ = points_of_prompt(length, session->report_, session->atomic_);

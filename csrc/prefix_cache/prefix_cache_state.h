@@ -7,8 +7,8 @@
 //   calls.h             how calls begin, wait outside the mutex and end; closing
 //   publish.cpp         what sessions computed becomes nodes
 //   steps.cpp           steps: made, completed, dropped;  step_times.cpp: how long they take
+//   planner.h           the deepest length that a path offers, what is missing there, and why not deeper
 //   negotiation.h       how deep a prompt can be reused now: the loop of `plan` and `begin`
-//   reach.cpp           the deepest length that a path offers, what is missing there, and why not deeper
 //   adopt.cpp           a session takes its place on a path
 //   page_in.cpp         bringing state back from the lower tiers, through stages (stage.h)
 //   host_copies.h       copies in host memory of what is on the device
@@ -54,6 +54,7 @@
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/plan_types.h"
+#include "prefix_cache/planner.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/restore_points.h"
 #include "prefix_cache/room.h"
@@ -98,6 +99,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   SnapshotImport imports KVTRIE_GUARDED_BY(mutex){caches, options.fingerprint, trie,  places,
                                                   points, node_costs,          totals};
   LiveSessions sessions KVTRIE_GUARDED_BY(mutex);
+  Planner planner KVTRIE_GUARDED_BY(mutex){caches, trie, sessions, costs, options.load == LoadPolicy::kAlways};
   Room room KVTRIE_GUARDED_BY(mutex){
       {caches, orders, trie, places, points, leases, sessions, copies, eviction}, options.growth, host != nullptr};
   Capacity capacity KVTRIE_GUARDED_BY(mutex){caches, host, lower, leases, room, options.max_pinned_fraction};
@@ -172,26 +174,6 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void settle_times() KVTRIE_REQUIRES(mutex);  // of the steps that the device has finished
   CompletionPtr mark() noexcept;
 
-  // --- reach.cpp -------------------------------------------------------------------------------------------------
-  Path find_path(Node* from, std::span<const Token> rest) const KVTRIE_REQUIRES(mutex);
-  void add_rest_of_last(Path& path) const;  // down to its restore point: what a node has there may be cut
-  // From a session that stands at `computed` (its own cells cover what it sees there). `device_only`: without lower
-  // tiers.
-  Reach reach(const Path& path, std::int32_t computed, std::int32_t limit, const AtomicSpans& atomic,
-              bool device_only) const KVTRIE_REQUIRES(mutex);
-  Fetch missing(const Path& path, std::int32_t computed, std::int32_t target) const KVTRIE_REQUIRES(mutex);
-  // Full attention only.
-  Fetch missing_nodes(const Path& path, std::int32_t computed, std::int32_t target) const KVTRIE_REQUIRES(mutex);
-  // The first of the nodes with a restore point that serves there, on the device where there is a choice; with a live
-  // session that does. Null: none.
-  Node* point_for(std::span<Node* const> nodes, std::int32_t target) const KVTRIE_REQUIRES(mutex);
-  Node* live_for(std::span<Node* const> nodes, std::int32_t target) const KVTRIE_REQUIRES(mutex);
-  std::vector<WindowSource> window_of(const Path& path, std::size_t cache, std::int32_t computed,
-                                      std::int32_t target) const KVTRIE_REQUIRES(mutex);
-  InUse use_of(const Path& path, std::int32_t computed, std::int32_t target) const KVTRIE_REQUIRES(mutex);
-  // Up to where loading what is missing is not slower than computing it; `target` where that is not known.
-  std::int32_t worth_loading(const Fetch& fetch, std::int32_t target) const KVTRIE_REQUIRES(mutex);
-
   // --- adopt.cpp -------------------------------------------------------------------------------------------------
   // Moves `session` as deep as the tree and `limit` allow, bringing state back from lower tiers (negotiation.h). May
   // let go of the mutex.
@@ -204,12 +186,8 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
       KVTRIE_REQUIRES(mutex);
   void borrow_ahead(Session& session, const Path& path) KVTRIE_REQUIRES(mutex);
   void drop_ahead(Session& session) noexcept KVTRIE_REQUIRES(mutex);
-  // The nodes of the path to `node` that may have something for `length`.
-  Path path_to(Node* node, std::int32_t length) const;
   // The deepest length <= `length` to which the session can go back; `length` itself exactly when it can.
   std::int32_t reachable_back(const Session& session, std::int32_t length) const KVTRIE_REQUIRES(mutex);
-  // The deepest length <= `length` on the path to `node` that can be restored from the device.
-  std::int32_t restorable_length(Node* node, std::int32_t length) const KVTRIE_REQUIRES(mutex);
   // REQUIRES: reachable_back(length) == length < computed.
   void go_back(Session& session, std::int32_t length) KVTRIE_REQUIRES(mutex);
 
@@ -246,8 +224,6 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void make_point(Session& session, std::int32_t offset, PointKind kind, std::vector<HeldState> held_states)
       KVTRIE_REQUIRES(mutex);
   std::vector<HeldState> states_of(const Session& session) const KVTRIE_REQUIRES(mutex);
-  // Of each cache what a query at the node's end sees, as far as it is held on the device without a gap; no states.
-  std::vector<HeldState> windows_at(Node* node) const KVTRIE_REQUIRES(mutex);
   // So that pins hold what the node's end needs. REQUIRES: it can be restored there from what the path to `below` has
   // on the device.
   void keep_as_point(Node* node, Node* below) KVTRIE_REQUIRES(mutex);

@@ -155,7 +155,7 @@ void PrefixCacheState::publish(Session& session) {
   const std::int32_t begin = published(session);
   if (!session.publish_ || begin == end || caches.all.empty()) return;
   const std::span<const Token> fresh = unpublished(session).first(static_cast<std::size_t>(end - begin));
-  const Path path = find_path(session.node_, fresh);
+  const Path path = planner.find_path(session.node_, fresh);
   if (!session.use_ && !path.nodes.empty()) {
     session.publish_ = false;  // it wants its own cells, and these tokens have some already
     return;

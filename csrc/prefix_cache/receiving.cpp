@@ -35,7 +35,7 @@ class Lookup {
         limit_(static_cast<std::size_t>(limit)),
         now_(state_.now),
         share_(state_.host->cap() / 2) {
-    const Path here = state_.find_path(session.node_, state_.unpublished(session));
+    const Path here = state_.planner.find_path(session.node_, state_.unpublished(session));
     known_ = static_cast<std::size_t>(here.matched);
     hold_ = std::make_unique<PathHold>(state_, here.nodes.empty() ? session.node_ : here.nodes.back());
   }
