@@ -88,17 +88,38 @@ SessionCall::~SessionCall() {
   if (session_ == nullptr || session_->call_.exchange(Session::Call::kNone) == Session::Call::kOne) return;
   PrefixCacheState& state = session_->cache_->state();
   Entry entry(state, /*allow_closed=*/true);
-  state.detach(*session_);
+  state.detach(session_->at_);
 }
 
 void PrefixCacheState::close(Session& session) noexcept {
-  drop_open_step(session);
-  session.closed_ = true;
+  steps.drop_open(session.at_);
+  session.at_.closed = true;
   auto found = Session::Call::kOne;
   if (session.call_.compare_exchange_strong(found, Session::Call::kOneAndClosing) ||
       found == Session::Call::kOneAndClosing)
     return;
-  detach(session);
+  detach(session.at_);
+}
+
+// Where a session ends is a restore point: the next turn goes on from there.
+void PrefixCacheState::keep_end_of(Cursor& cursor) {
+  if (cursor.failed || !cursor.publish || cursor.node == nullptr) return;
+  captures.make_end_point(cursor, PointKind::kEnd);
+  behind.save_path(cursor.node);
+  if (exchange != nullptr) exchange->offer(cursor.node);
+}
+
+void PrefixCacheState::detach(Cursor& cursor) noexcept {
+  if (cursor.detached) return;
+  steps.drop_open(cursor);
+  cursors.drop_ahead(cursor);
+  cursor.closed = cursor.detached = true;
+  try {
+    keep_end_of(cursor);
+  } catch (const std::exception& error) {
+    log_message(LogLevel::kWarning, cat("prefix cache: the end of a session was not kept: ", error.what()));
+  }
+  cursors.close(cursor);
 }
 
 // ---- closing the cache --------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ PrefixCacheStats PrefixCacheState::stats() const {
 
 std::vector<NodeInfo> PrefixCacheState::nodes() const {
   std::unordered_map<const Node*, std::uint32_t> standing;
-  for (const Session* session : sessions) ++standing[session->ahead_ != nullptr ? session->ahead_ : session->node_];
+  for (const Cursor* cursor : sessions) ++standing[cursor->ahead != nullptr ? cursor->ahead : cursor->node];
   std::unordered_map<const Node*, std::int32_t> index;
   std::vector<NodeInfo> infos;
   trie.visit([&](Node& node) KVTRIE_REQUIRES(mutex) {

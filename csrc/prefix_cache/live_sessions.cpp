@@ -4,22 +4,23 @@
 
 namespace kvtrie {
 
-void LiveSessions::remove(Session* session) noexcept {
-  sessions_.erase(session);
+void LiveSessions::remove(Cursor* cursor) noexcept {
+  sessions_.erase(cursor);
   if (sessions_.empty()) tails_are_shared_ = false;
 }
 
-Session* LiveSessions::standing_at(const Node* node) const {
+Cursor* LiveSessions::standing_at(const Node* node) const {
   if (node->locks() == 0) return nullptr;  // the common case
-  for (Session* session : sessions_) {
-    const bool stands = session->node_ == node && session->computed_ == node->end() && session->publish_;
-    if (stands && !session->failed_ && session->open_step_ == nullptr) return session;
-  }
-  return nullptr;
+  const auto stands = [&](const Cursor* cursor) {
+    return cursor->node == node && cursor->computed == node->end() && cursor->publish && !cursor->failed &&
+           cursor->open_step == nullptr;
+  };
+  const auto found = std::find_if(sessions_.begin(), sessions_.end(), stands);
+  return found == sessions_.end() ? nullptr : *found;
 }
 
 bool LiveSessions::any_failed() const {
-  return std::any_of(sessions_.begin(), sessions_.end(), [](const Session* session) { return session->failed_; });
+  return std::any_of(sessions_.begin(), sessions_.end(), [](const Cursor* cursor) { return cursor->failed; });
 }
 
 }  // namespace kvtrie

@@ -1,8 +1,8 @@
-// The sessions of a prefix cache that are open, and what of theirs the tree has to know.
+// The cursors of a prefix cache that are open, one of each session, and what of theirs the tree has to know.
 //
-// A session that stands at a node's end between two steps has state there that is as good as a restore point's. While
+// A cursor that stands at a node's end between two steps has state there that is as good as a restore point's. While
 // some sequences hold the same cells that no node has yet (a fork of unpublished tokens), evicting a node may free less
-// than its length: that lasts until the last session is closed.
+// than its length: that lasts until the last of them is closed.
 //
 // Threads: guarded by the prefix cache's mutex. Cost: O(log n) to add and remove, O(n) to search.
 #pragma once
@@ -10,15 +10,15 @@
 #include <cstddef>
 #include <set>
 
-#include "prefix_cache/session.h"
+#include "prefix_cache/cursor.h"
 #include "trie/trie.h"
 
 namespace kvtrie {
 
 class LiveSessions {
  public:
-  void add(Session* session) { sessions_.insert(session); }
-  void remove(Session* session) noexcept;
+  void add(Cursor* cursor) { sessions_.insert(cursor); }
+  void remove(Cursor* cursor) noexcept;
 
   bool empty() const noexcept { return sessions_.empty(); }
   std::size_t size() const noexcept { return sessions_.size(); }
@@ -26,15 +26,15 @@ class LiveSessions {
   auto end() const noexcept { return sessions_.end(); }
 
   // One whose state at the node's end may be shared: between two steps, sound, and of what is published. Null: none.
-  Session* standing_at(const Node* node) const;
+  Cursor* standing_at(const Node* node) const;
   bool any_failed() const;
 
   // Where each stands, and what it is on its way to (borrowed ahead).
   template <class Each>
   void visit_nodes(const Each& each) const {
-    for (const Session* session : sessions_) {
-      each(session->node_);
-      if (session->ahead_ != nullptr) each(session->ahead_);
+    for (const Cursor* cursor : sessions_) {
+      each(cursor->node);
+      if (cursor->ahead != nullptr) each(cursor->ahead);
     }
   }
 
@@ -42,7 +42,7 @@ class LiveSessions {
   bool tails_are_shared() const noexcept { return tails_are_shared_; }
 
  private:
-  std::set<Session*> sessions_;
+  std::set<Cursor*> sessions_;
   bool tails_are_shared_ = false;
 };
 

@@ -170,8 +170,8 @@ std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token
   std::int32_t length = state_->leases.longest_pin(match);
   if (state_->caches.has_points()) length = state_->planner.restorable_length(match.node, length);
   if (length == 0) return 0;
-  Node* node = state_->node_ending_at(match.node, length);
-  state_->keep_as_point(node, match.node);
+  Node* node = node_ending_at(state_->trie, match.node, length);
+  state_->captures.keep_as_point(node, match.node);
   state_->leases.pin(node, state_->now + ttl.value_or(std::numeric_limits<double>::infinity()));
   return length;
 }

@@ -219,6 +219,11 @@ std::vector<Node*> path_up_from(Node* node) {
   return path;
 }
 
+Node* node_ending_at(Trie& trie, Node* node, std::int32_t offset) {
+  while (!node->is_root() && node->start() >= offset) node = node->parent();
+  return node->end() > offset ? trie.split(node, offset) : node;
+}
+
 bool is_at_or_below(const Node* node, const Node* top) {
   while (node->end() > top->end()) node = node->parent();
   return node == top;

@@ -133,7 +133,7 @@ class NodeState final : public Payload {
   double last_used_seconds = 0;
   std::vector<ArrivalPtr> arrivals;  // page-ins under way into these cells
   SavingPtr saving;                  // the last one that was queued; perhaps still under way
-  std::uint64_t mark = 0;            // scratch of one walk; see PrefixCacheState::mark_live
+  std::uint64_t mark = 0;            // scratch of one walk; see Room::mark_live
 
  private:
   friend class Leases;
@@ -151,6 +151,8 @@ Tokens path_tokens(const Node* node);  // all, from the root to its end
 // The node and what is above it, the root left out.
 std::vector<Node*> path_up_from(Node* node);
 bool is_at_or_below(const Node* node, const Node* top);
+// The node of the path down to `node` that ends at `offset`, split off where there is none; 0: the root.
+Node* node_ending_at(Trie& trie, Node* node, std::int32_t offset);
 
 inline NodeState& state_of(Node* node) { return static_cast<NodeState&>(*node->payload()); }
 inline const NodeState& state_of(const Node* node) { return static_cast<const NodeState&>(*node->payload()); }

@@ -117,7 +117,7 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
   const auto missing_now = [&](const Path& path) KVTRIE_REQUIRES(mutex) {
     return target == wanted ? planner.missing(path, computed, target) : planner.missing_nodes(path, computed, target);
   };
-  Path path{cut_at(found, target), found.matched};
+  Path path{cursors.cut_at(found, target), found.matched};
   Node* deepest = path.nodes.back();
   const Node* above = path.nodes.front()->parent();
   const PathHold hold(*this, deepest);
@@ -242,19 +242,14 @@ void PrefixCacheState::fail_arrival(const Arrival& arrival) {
     }
     return false;
   };
-  for (Session* session : sessions) {
-    if (session->ahead_ != nullptr && lost(session->ahead_)) {
-      drop_open_step(*session);
-      drop_ahead(*session);
+  for (Cursor* cursor : sessions) {
+    if (cursor->ahead != nullptr && lost(cursor->ahead)) {
+      steps.drop_open(*cursor);
+      cursors.drop_ahead(*cursor);
     }
-    if (!lost(session->node_)) continue;
-    drop_open_step(*session);
-    session->failed_ = true;
-    session->publish_ = false;
-    Node* node = session->node_;
-    session->node_ = trie.root(session->name_space_);
-    trie.lock(session->node_);
-    trie.unlock(node);
+    if (!lost(cursor->node)) continue;
+    steps.drop_open(*cursor);
+    cursors.lose(*cursor);
   }
   std::vector<Node*> tops;
   trie.visit([&](Node& node) {

@@ -207,24 +207,25 @@ SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token
   const bool with_media = check_tokens(tokens, "begin");
   SessionPtr session(new Session(shared_from_this()));  // outlives the entry: closing it takes the mutex
   const auto length = static_cast<std::int32_t>(tokens.size());
-  session->atomic_ = AtomicSpans(options.atomic, length);
-  if (with_media) session->atomic_.add_media(tokens, 0);
-  session->tail_ = keys_of(tokens, session->atomic_);
+  session->at_.atomic = AtomicSpans(options.atomic, length);
+  if (with_media) session->at_.atomic.add_media(tokens, 0);
+  session->at_.tail = keys_of(tokens, session->at_.atomic);
   Entry entry(*state_);
   state_->settle_times();
-  session->use_ = options.use;
-  session->publish_ = options.publish;
-  session->always_load_ = options.always_load;
-  state_->open(*session, name_space);
+  session->at_.use = options.use;
+  session->at_.publish = options.publish;
+  session->at_.always_load = options.always_load;
+  state_->cursors.open(session->at_, name_space, state_->tenant_of(name_space));
   if (options.use) {
     const std::int32_t limit = options.reuse_all ? length : length - 1;
     session->report_ = state_->exchange != nullptr ? state_->exchange->advance(*session, limit, entry)
                                                    : state_->advance(*session, limit, entry);
   } else {
-    session->report_.matched = state_->planner.find_path(session->node_, session->tail_).matched;
+    session->report_.matched = state_->planner.find_path(session->at_.node, session->at_.tail).matched;
     if (session->report_.matched > 0) session->report_.reason = reason_for(ReasonCode::kNotUsed);
   }
-  if (state_->caches.has_points()) session->wanted_ = points_of_prompt(length, session->report_, session->atomic_);
+  if (state_->caches.has_points())
+    session->at_.wanted = points_of_prompt(length, session->report_, session->at_.atomic);
   ++state_->totals.begins;
   state_->totals.hits += session->report_.reusable > 0;
   state_->totals.matched_tokens += static_cast<std::uint64_t>(session->report_.matched);

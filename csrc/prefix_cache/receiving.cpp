@@ -30,14 +30,14 @@ class Lookup {
         entry_(entry),
         path_(path),
         shared_(exchange.tier_, state_.host, [this](std::uint64_t bytes) { return make_room(bytes); }),
-        atomic_(session.atomic_),
-        computed_(static_cast<std::size_t>(session.computed_)),
+        atomic_(session.at_.atomic),
+        computed_(static_cast<std::size_t>(session.at_.computed)),
         limit_(static_cast<std::size_t>(limit)),
         now_(state_.now),
         share_(state_.host->cap() / 2) {
-    const Path here = state_.planner.find_path(session.node_, state_.unpublished(session));
+    const Path here = state_.planner.find_path(session.at_.node, session.at_.unpublished());
     known_ = static_cast<std::size_t>(here.matched);
-    hold_ = std::make_unique<PathHold>(state_, here.nodes.empty() ? session.node_ : here.nodes.back());
+    hold_ = std::make_unique<PathHold>(state_, here.nodes.empty() ? session.at_.node : here.nodes.back());
   }
 
   // Whether there is more in the tree now than before.
@@ -211,15 +211,15 @@ ReusePlan Exchange::advance(Session& session, std::int32_t limit, Entry& entry) 
   state_.mutex.assert_held();  // by the caller, whose `state_` it is: exchange.h
   ReusePlan report = state_.advance(session, limit, entry);
   const auto worth_asking = [&] {
-    return limit - session.computed_ >= state_.options.store_min_tokens && report.reason.code != ReasonCode::kNoRoom;
+    return limit - session.at_.computed >= state_.options.store_min_tokens && report.reason.code != ReasonCode::kNoRoom;
   };
   if (!worth_asking()) return report;
-  const Tokens keys = state_.recorded_keys(session);
+  const Tokens keys = session.at_.recorded_keys();
   const std::vector<SnapshotMedia> media = media_of(keys);
   if (!is_portable(media)) return report;
-  const SharedPath path(scope(session.name_space_), keys, media);
+  const SharedPath path(scope(session.at_.name_space), keys, media);
   for (bool again = true; again && worth_asking();) {
-    const std::int32_t before = session.computed_;
+    const std::int32_t before = session.at_.computed;
     if (before > 0 && state_.host_is_busy())
       state_.wait_for_host(entry);  // what came before is on its way to the device
     state_.require_usable(session);
@@ -232,9 +232,9 @@ ReusePlan Exchange::advance(Session& session, std::int32_t limit, Entry& entry) 
     ReusePlan more = state_.advance(session, limit, entry);
     more.matched = std::max(more.matched, report.matched);
     more.bytes_moved += report.bytes_moved;
-    more.tier = session.computed_ > before ? Tier::kStore : report.tier;
+    more.tier = session.at_.computed > before ? Tier::kStore : report.tier;
     report = std::move(more);
-    again = again && session.computed_ > before;
+    again = again && session.at_.computed > before;
   }
   return report;
 }

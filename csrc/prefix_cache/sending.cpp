@@ -101,7 +101,8 @@ BlobPtr Exchange::copy_of_state(std::size_t cache, const Node& node) {
   const auto arriving = std::make_shared<Arriving>();
   arriving->memory = blob->memory();
   if (point.on_device) {
-    arriving->gathers.push_back(owner.store_held(state_.state_in_point(point, cache), arriving->memory->data()));
+    arriving->gathers.push_back(
+        owner.store_held(state_.caches.states_among(point.held)[cache], arriving->memory->data()));
     blob->expect([arriving] { arriving->wait_for_device(); });
     return blob;
   }

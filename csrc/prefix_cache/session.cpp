@@ -10,6 +10,11 @@
 namespace kvtrie {
 namespace {
 
+Tokens without(Tokens tokens, std::int32_t begin, std::int32_t end) {
+  tokens.erase(tokens.begin() + begin, tokens.begin() + end);
+  return tokens;
+}
+
 void require_open(bool closed, bool failed) {
   if (closed) fail(ErrorKind::kClosed, "session", "the session is closed");
   if (failed) fail(ErrorKind::kDevice, "session", "the state it stood on was lost to a device failure");
@@ -17,7 +22,9 @@ void require_open(bool closed, bool failed) {
 
 }  // namespace
 
-void PrefixCacheState::require_usable(const Session& session) const { require_open(session.closed_, session.failed_); }
+void PrefixCacheState::require_usable(const Session& session) const {
+  require_open(session.at_.closed, session.at_.failed);
+}
 
 Session::~Session() { close(); }
 
@@ -29,46 +36,46 @@ void Session::close() noexcept {
 
 std::int32_t Session::length() const {
   Entry entry(cache_->state(), true);
-  return computed_;
+  return at_.computed;
 }
 
 std::int32_t Session::recorded() const {
   Entry entry(cache_->state());
-  require_open(closed_, false);
-  return cache_->state().recorded(*this);
+  require_open(at_.closed, false);
+  return at_.recorded();
 }
 
 Tokens Session::tokens() const {
   Entry entry(cache_->state());
-  require_open(closed_, false);
-  Tokens keys = cache_->state().recorded_keys(*this);
-  return atomic_.empty() ? keys : tokens_of(keys);
+  require_open(at_.closed, false);
+  Tokens keys = at_.recorded_keys();
+  return at_.atomic.empty() ? keys : tokens_of(keys);
 }
 
 Tokens Session::remaining() const {
   Entry entry(cache_->state());
-  require_open(closed_, false);
-  const auto own = cache_->state().unpublished(*this);
-  const auto rest = own.subspan(static_cast<std::size_t>(computed_ - cache_->state().published(*this)));
-  return atomic_.empty() ? Tokens(rest.begin(), rest.end()) : tokens_of(rest);
+  require_open(at_.closed, false);
+  const auto own = at_.unpublished();
+  const auto rest = own.subspan(static_cast<std::size_t>(at_.computed - at_.published()));
+  return at_.atomic.empty() ? Tokens(rest.begin(), rest.end()) : tokens_of(rest);
 }
 
 StepPtr Session::prefill_step(PrefixCacheState& state, std::uint32_t chunk, const StepPtr& previous) {
   Entry entry(state);
-  require_open(closed_, failed_);
+  require_open(at_.closed, at_.failed);
   if (previous != nullptr && previous->dropped()) {
     fail(ErrorKind::kArgument, "session.prefill",
          "the step before was dropped, since the session was asked for something else while it was open: go on with a "
          "new loop");
   }
   if (previous != nullptr && !previous->complete()) {
-    state.drop(*previous);
+    state.steps.drop(*previous);
     fail(ErrorKind::kArgument, "session.prefill",
          "the model did not complete the step before: every layer of every cache must be put once");
   }
   if (previous != nullptr) state.measure_again(*previous);
   state.settle_times();
-  if (computed_ == state.recorded(*this)) return nullptr;
+  if (at_.computed == at_.recorded()) return nullptr;
   const SessionPtr self = shared_from_this();
   return state.make_step(cache_, std::span(&self, 1), chunk, /*adopt=*/true, entry);
 }
@@ -86,24 +93,24 @@ void Session::append(std::span<const Token> tokens) {
   const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
-  require_open(closed_, failed_);
+  require_open(at_.closed, at_.failed);
   const bool with_media = check_tokens(tokens, "session.append");
-  const std::int32_t before = state.recorded(*this);
+  const std::int32_t before = at_.recorded();
   const auto total = static_cast<std::size_t>(before) + tokens.size();
   require(total <= state.caches.longest, "session.append", "tokens: got ", total, " in the session, allowed ",
           state.caches.longest, " (cells of the smallest cache)");
-  AtomicSpans atomic = atomic_;
+  AtomicSpans atomic = at_.atomic;
   if (with_media) atomic.add_media(tokens, before);
-  state.drop_open_step(*this);
-  tail_.insert(tail_.end(), tokens.begin(), tokens.end());
-  atomic_ = std::move(atomic);
+  state.steps.drop_open(at_);
+  at_.tail.insert(at_.tail.end(), tokens.begin(), tokens.end());
+  at_.atomic = std::move(atomic);
   if (tokens.size() > 1 && state.caches.has_points())  // a prompt of several tokens: before its last one
-    wanted_.push_back({static_cast<std::int32_t>(total) - 1, PointKind::kEnd});
+    at_.wanted.push_back({static_cast<std::int32_t>(total) - 1, PointKind::kEnd});
 }
 
 StepPtr Session::decode_step(PrefixCacheState& state) {
   Entry entry(state);
-  require_open(closed_, failed_);
+  require_open(at_.closed, at_.failed);
   const SessionPtr self = shared_from_this();
   return state.make_step(cache_, std::span(&self, 1), ~std::uint32_t{0}, /*adopt=*/false, entry);
 }
@@ -116,28 +123,16 @@ StepPtr Session::decode() {
   return step;
 }
 
-// Copies the place, not the history: node, tail and the list of spans.
 SessionPtr Session::branch() {
   const SessionCall call(*this);
   SessionPtr twin(new Session(cache_));  // outlives the entry: closing it takes the mutex
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
-  require_open(closed_, failed_);
-  state.drop_open_step(*this);
-  state.open(*twin, name_space_);
-  state.move_to(*twin, node_);
-  for (std::size_t i = 0; i < sequences_.size(); ++i) {
-    state.caches.all[i]->fork(sequences_[i], twin->sequences_[i], computed_);
-  }
-  const auto own = state.unpublished(*this);
-  twin->tail_.assign(own.begin(), own.end());
-  twin->computed_ = computed_;
-  twin->wanted_ = wanted_;
-  twin->atomic_ = atomic_;
-  twin->use_ = use_;
-  twin->publish_ = publish_;
-  twin->report_ = {computed_, computed_, computed_ > 0 ? Tier::kDevice : Tier::kNone, 0, {}};
-  if (computed_ > state.published(*this)) state.sessions.share_tails();
+  require_open(at_.closed, at_.failed);
+  state.steps.drop_open(at_);
+  state.cursors.open(twin->at_, at_.name_space, state.tenant_of(at_.name_space));
+  state.cursors.branch(at_, twin->at_);
+  twin->report_ = {at_.computed, at_.computed, at_.computed > 0 ? Tier::kDevice : Tier::kNone, 0, {}};
   ++state.totals.branches;
   return twin;
 }
@@ -145,57 +140,78 @@ SessionPtr Session::branch() {
 bool Session::can_rewind(std::int32_t length) const {
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
-  require_open(closed_, failed_);
-  if (length < 0 || length > state.recorded(*this) || atomic_.inside(length)) return false;
-  return state.reachable_back(*this, length) == length;
+  require_open(at_.closed, at_.failed);
+  if (length < 0 || length > at_.recorded() || at_.atomic.inside(length)) return false;
+  return state.cursors.reachable_back(at_, length) == length;
 }
 
 void Session::rewind(std::int32_t length) {
   const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
-  require_open(closed_, failed_);
-  const std::int32_t recorded = state.recorded(*this);
+  require_open(at_.closed, at_.failed);
+  const std::int32_t recorded = at_.recorded();
   if (length < 0 || length > recorded) {
     throw Error::not_restorable(cat("[session.rewind] length: got ", length, ", allowed 0 to ", recorded),
                                 length < 0 ? 0 : recorded);
   }
-  const std::int32_t nearest = state.reachable_back(*this, atomic_.begin_of(length));
+  const std::int32_t nearest = state.cursors.reachable_back(at_, at_.atomic.begin_of(length));
   if (nearest != length) {
     throw Error::not_restorable(cat("[session.rewind] length: got ", length, ", allowed ", nearest,
                                     ", the nearest below at which every cache has its state"),
                                 nearest);
   }
-  state.drop_open_step(*this);
-  state.drop_ahead(*this);  // it is ahead along tokens that may go now
+  state.steps.drop_open(at_);
+  state.cursors.drop_ahead(at_);  // it is ahead along tokens that may go now
   ++state.totals.rewinds;
-  std::erase_if(wanted_, [&](const WantedPoint& each) { return each.offset > length; });
-  atomic_.truncate(length);
-  const std::int32_t published = state.published(*this);
+  std::erase_if(at_.wanted, [&](const WantedPoint& each) { return each.offset > length; });
+  at_.atomic.truncate(length);
+  const std::int32_t published = at_.published();
   if (length >= published) {
-    if (length < computed_) state.go_back(*this, length);
-    tail_.resize(tail_begin_ + static_cast<std::size_t>(length - published));
+    if (length < at_.computed) state.cursors.go_back(at_, length);
+    at_.tail.resize(at_.tail_begin + static_cast<std::size_t>(length - published));
     return;
   }
-  tail_.clear();
-  tail_begin_ = 0;
-  state.go_back(*this, length);
+  at_.tail.clear();
+  at_.tail_begin = 0;
+  state.cursors.go_back(at_, length);
 }
 
 std::int32_t Session::checkpoint() {
   const SessionCall call(*this);
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
-  require_open(closed_, failed_);
-  if (state.published(*this) != computed_) {
+  require_open(at_.closed, at_.failed);
+  if (at_.published() != at_.computed) {
     fail(ErrorKind::kNotSupported, "session.checkpoint",
          "the session does not publish, so no one could come back here");
   }
-  state.drop_open_step(*this);  // its recurrent layers may be ahead already
-  if (node_->is_root()) return 0;
-  state.make_point(*this, computed_, PointKind::kUser, state.states_of(*this));
-  state.points.mark_user(node_);
-  return computed_;
+  state.steps.drop_open(at_);  // its recurrent layers may be ahead already
+  if (at_.node->is_root()) return 0;
+  state.captures.make_end_point(at_, PointKind::kUser);
+  state.points.mark_user(at_.node);
+  return at_.computed;
+}
+
+std::optional<Tokens> Session::shift(std::int32_t keep, std::int32_t limit) {
+  const SessionCall call(*this);
+  PrefixCacheState& state = cache_->state();
+  Entry entry(state);
+  require_open(at_.closed, at_.failed);
+  const std::int32_t recorded = at_.recorded();
+  require(limit >= 0, "session.shift", "limit: got ", limit, ", allowed 1 or more, or 0 for as many as are recorded");
+  require(!at_.atomic.inside(keep), "session.shift", "keep: got ", keep, ", which is inside a span that goes as one");
+  const std::int32_t discard = shift_discard(limit == 0 ? recorded : limit, keep, recorded, at_.atomic);
+  if (discard == 0) return std::nullopt;
+  const std::int32_t end = keep + discard;
+  const Tokens keys = without(at_.recorded_keys(), keep, end);
+  state.steps.drop_open(at_);
+  state.cursors.drop_ahead(at_);
+  if (!state.caches.states.empty() || end > at_.computed || !state.shift.can(at_, keep, end)) return tokens_of(keys);
+  state.shift.apply(at_, keep, end);
+  at_.set_tail(keys, at_.published());
+  at_.atomic.remove(keep, end);
+  return std::nullopt;
 }
 
 }  // namespace kvtrie

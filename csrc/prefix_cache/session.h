@@ -22,8 +22,7 @@
 #include <vector>
 
 #include "cache/causal_cache.h"
-#include "prefix_cache/atomic_spans.h"
-#include "prefix_cache/node_state.h"
+#include "prefix_cache/cursor.h"
 #include "prefix_cache/reuse_plan.h"
 #include "trie/trie.h"
 
@@ -33,12 +32,6 @@ class PrefixCache;
 class Step;
 struct PrefixCacheState;
 using StepPtr = std::shared_ptr<Step>;
-
-// A restore point that is wanted when the session gets there.
-struct WantedPoint {
-  std::int32_t offset = 0;
-  PointKind kind = PointKind::kNone;
-};
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
@@ -51,8 +44,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::uint64_t bytes_moved() const noexcept { return report_.bytes_moved; }
   const Reason& reason() const noexcept { return report_.reason; }
 
-  const std::string& name_space() const noexcept { return name_space_; }
-  bool closed() const noexcept { return closed_; }
+  const std::string& name_space() const noexcept { return at_.name_space; }
+  bool closed() const noexcept { return at_.closed; }
   std::int32_t length() const;    // computed tokens
   std::int32_t recorded() const;  // computed and recorded tokens
   Tokens tokens() const;          // all `recorded()` of them
@@ -81,7 +74,6 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   friend class Exchange;
-  friend class LiveSessions;
   friend class Lookup;
   friend class PrefixCache;
   friend class SessionCall;
@@ -93,26 +85,11 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // Guarded by the cache's mutex.
   std::shared_ptr<PrefixCache> cache_;
-  std::string name_space_;
   ReusePlan report_;
-  Node* node_ = nullptr;               // locked; its end is the published length
-  Node* ahead_ = nullptr;              // locked: attention caches hold cells up to somewhere on it already
-  std::vector<SequenceId> sequences_;  // one per cache, those of attention first
-  std::vector<WantedPoint> wanted_;    // ascending
-  AtomicSpans atomic_;
-  Tokens tail_;  // tokens from the published length on start at tail_[tail_begin_]
-  std::size_t tail_begin_ = 0;
-  std::int32_t computed_ = 0;
-  Step* open_step_ = nullptr;
-  bool use_ = true;  // reuse what is there
-  bool publish_ = true;
-  bool always_load_ = false;  // what is known is brought back even where computing it is faster
-  bool failed_ = false;       // state it stood on was lost to a device failure
-  bool detached_ = false;     // it holds nothing any more
+  Cursor at_;
 
   // Readable without the mutex.
   enum class Call : std::uint8_t { kNone, kOne, kOneAndClosing };
-  std::atomic<bool> closed_{false};              // written with the mutex held
   mutable std::atomic<Call> call_{Call::kNone};  // calls.h
 };
 

@@ -17,7 +17,13 @@ Step::~Step() {
     return;
   }
   Entry entry(cache_->state(), /*allow_closed=*/true);
-  cache_->state().drop(*this);
+  cache_->state().steps.drop(*this);
+}
+
+std::int32_t Step::end_of(const Cursor& cursor) const {
+  std::size_t own = 0;
+  while (&this->cursor(own) != &cursor) ++own;
+  return end(own);
 }
 
 std::vector<std::int32_t> Step::last_rows() const {

@@ -69,6 +69,7 @@ class Step {
   // which is complete once that says so.
   void write_states(std::int32_t layer, const std::function<void(PointCache&, PointForward&)>& write);
 
+  std::int32_t end_of(const Cursor& cursor) const;  // the length that it will have. REQUIRES: it is of the step
   bool complete() const noexcept { return complete_; }
   bool dropped() const noexcept { return dropped_; }
 
@@ -77,6 +78,7 @@ class Step {
   friend class Session;
   friend class StepGraphs;
   friend class StepRecording;
+  friend class Steps;
   friend struct PrefixCacheState;
   Step() = default;
   struct Recurrent {
@@ -92,9 +94,10 @@ class Step {
   void finish_if_complete();
   // Lengths at which states come out inside the step, for captures of kinds from `least` on.
   std::vector<std::int32_t> boundaries_inside(std::size_t session, PointKind least) const;
+  Cursor& cursor(std::size_t session) const noexcept { return sessions_[session]->at_; }
   // The length that a session will have; before completion.
   std::int32_t end(std::size_t session) const noexcept {
-    return sessions_[session]->computed_ + static_cast<std::int32_t>(counts_[session]);
+    return cursor(session).computed + static_cast<std::int32_t>(counts_[session]);
   }
 
   std::shared_ptr<PrefixCache> cache_;

@@ -159,7 +159,8 @@ class Process {
     for (std::size_t i = 0; i < attention_.size(); ++i) verify_cells(session, i, length, hashes);
     for (std::size_t i = 0; i < recurrent_.size(); ++i) verify_states(session, i, length, hashes);
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
-      const HeldState held = std::move(cache->state().states_of(session)[recurrent_.size() + i]);
+      const HeldState held =
+          std::move(cache->state().captures.states_of(PrefixCacheState::cursor_of(session))[recurrent_.size() + i]);
       EXPECT_TRUE(blocks_[i]->is_of(held, hashes, length)) << "blocks at " << length;
     }
   }
@@ -211,7 +212,7 @@ class Process {
 
   void verify_cells(const Session& session, std::size_t i, std::int32_t length,
                     const std::vector<std::uint64_t>& hashes) {
-    const CellSpans spans = cache->state().spans_of(session, i);
+    const CellSpans spans = cache->caches()[i]->spans(PrefixCacheState::cursor_of(session).sequences[i]);
     const std::int32_t floor = attention_[i]->visibility().floor(length);
     std::int32_t at = spans.empty() ? length : spans.front().position;
     if (floor < length) {
@@ -245,7 +246,7 @@ class Process {
 
   void verify_states(const Session& session, std::size_t i, std::int32_t length,
                      const std::vector<std::uint64_t>& hashes) {
-    const std::vector<HeldState> held = cache->state().states_of(session);
+    const std::vector<HeldState> held = cache->state().captures.states_of(PrefixCacheState::cursor_of(session));
     if (length == 0) return;
     const Slot wanted[] = {held[i].slot().slot()};
     for (std::uint32_t layer = 0; layer < recurrent_[i]->shape().layers; ++layer) {

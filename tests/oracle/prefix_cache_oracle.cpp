@@ -858,7 +858,7 @@ class World {
 
   // The one cache of its kind comes last.
   void verify_blocks(const Session& session, const std::vector<std::uint64_t>& hashes, std::int32_t length) {
-    const HeldState held = std::move(cache_->state().states_of(session).back());
+    const HeldState held = std::move(cache_->state().captures.states_of(PrefixCacheState::cursor_of(session)).back());
     expect(blocks_->is_of(held, hashes, length), "a session has blocks of other tokens at ", length);
   }
 
@@ -913,14 +913,18 @@ class World {
         if (own.point().on_device) verify_list(i, own.point().held[i].cells(), hashes);
       }
       for (std::size_t i = 0; i < recurrents_.size() && own.point().exists(); ++i) {
-        if (own.point().on_device) verify_slot(i, state.state_in_point(own.point(), i).slot(), hashes, node.end());
+        if (own.point().on_device)
+          verify_slot(i, state.caches.states_among(own.point().held)[i].slot(), hashes, node.end());
       }
       if (blocks_ != nullptr && own.point().exists() && own.point().on_device) {
-        const HeldState& held = state.state_in_point(own.point(), recurrents_.size());
+        const HeldState& held = state.caches.states_among(own.point().held)[recurrents_.size()];
         expect(blocks_->is_of(held, hashes, node.end()), "a restore point has blocks of other tokens at ", node.end());
       }
     });
-    for (const Session* session : state.sessions) verify_tail(*session);
+    for (const Twin& twin : twins_) {
+      const auto is_it = [&](const Cursor* cursor) { return cursor == &PrefixCacheState::cursor_of(*twin.session); };
+      if (std::any_of(state.sessions.begin(), state.sessions.end(), is_it)) verify_tail(twin);
+    }
   }
 
   void verify_list(std::size_t cache, const SpanList& list, const std::vector<std::uint64_t>& hashes) {
@@ -987,15 +991,11 @@ class World {
   }
 
   // What a session computed but has not published is its own: read it through its sequence.
-  void verify_tail(const Session& session) {
-    const Twin* twin = nullptr;
-    for (const Twin& each : twins_) {
-      if (each.session.get() == &session) twin = &each;
-    }
-    if (twin == nullptr) return;
-    const auto hashes = prefix_hashes(twin->name_space, twin->tokens);
+  void verify_tail(const Twin& twin) {
+    const Cursor& cursor = PrefixCacheState::cursor_of(*twin.session);
+    const auto hashes = prefix_hashes(twin.name_space, twin.tokens);
     for (std::size_t i = 0; i < caches_.size(); ++i) {
-      const CellSpans spans = cache_->state().spans_of(session, i);
+      const CellSpans spans = caches_[i]->spans(cursor.sequences[i]);
       for (std::uint32_t layer = 0; layer < caches_[i]->shape().layers && !spans.empty(); ++layer) {
         const auto [k, v] = caches_[i]->store().rows(layer, spans);
         const std::int32_t start = spans.front().position;
@@ -1004,9 +1004,9 @@ class World {
       }
     }
     for (std::size_t i = 0; i < recurrents_.size(); ++i) {
-      verify_slot(i, cache_->state().states_of(session)[i].slot(), hashes, twin->computed);
+      verify_slot(i, cache_->state().captures.states_of(cursor)[i].slot(), hashes, twin.computed);
     }
-    if (blocks_ != nullptr) verify_blocks(session, hashes, twin->computed);
+    if (blocks_ != nullptr) verify_blocks(*twin.session, hashes, twin.computed);
   }
 
   Cell smallest_pool() const { return std::min<Cell>(cache_->state().caches.longest, 160); }

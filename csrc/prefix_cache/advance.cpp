@@ -1,0 +1,74 @@
+// A session goes on: as deep as the tree allows, then a step over what is left.
+#include <algorithm>
+
+#include "base/error.h"
+#include "prefix_cache/calls.h"
+#include "prefix_cache/negotiation.h"
+#include "prefix_cache/prefix_cache_state.h"
+
+namespace kvtrie {
+
+ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry& entry) {
+  cursors.drop_ahead(session.at_);
+  Negotiation negotiation(
+      *this,
+      {session.at_.node, session.at_.unpublished(), session.at_.computed, session.at_.atomic, session.at_.always_load},
+      limit);
+  std::uint64_t bytes_moved = 0;
+  Tier lowest = Tier::kDevice;
+  while (negotiation.look()) {
+    const Tier from = tier_of(negotiation.fetch());
+    const PageIn result = page_in(negotiation.path(), session.at_.computed, negotiation.target(), bytes_moved, entry);
+    require_usable(session);  // it may have been closed meanwhile
+    if (result == PageIn::kDone) lowest = std::max(lowest, from);
+    if (result == PageIn::kNoRoom) negotiation.stay_on_device(ReasonCode::kNoRoom);
+    if (result == PageIn::kChecksum) {
+      drop_damaged(planner.find_path(session.at_.node, session.at_.unpublished()));
+      negotiation.stay_on_device(ReasonCode::kChecksum);  // a damaged node that somebody holds stays until then
+    }
+    if (result == PageIn::kHostBusy) {
+      wait_for_host(entry);
+      require_usable(session);
+    }
+  }
+  cursors.adopt(session.at_, negotiation.path(), negotiation.target());
+  ReusePlan report = negotiation.report();
+  report.bytes_moved = bytes_moved;
+  if (report.reusable > 0) report.tier = lowest;
+  return report;
+}
+
+StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, std::span<const SessionPtr> list,
+                                    std::uint32_t chunk, bool adopt, Entry& entry) {
+  require(!list.empty(), "step", "sessions: got none, allowed at least 1");
+  for (const SessionPtr& session : list) {
+    require_usable(*session);
+    steps.drop_open(session->at_);
+    if (adopt && session->at_.use && session->at_.published() == session->at_.computed) {
+      const std::int32_t before = session->at_.computed;
+      advance(*session, session->at_.recorded() - 1, entry);
+      totals.adopted_tokens += static_cast<std::uint64_t>(session->at_.computed - before);
+    }
+  }
+  for (const SessionPtr& session : list) require_usable(*session);  // the others, while one was brought back
+  settle_times();
+  StepPtr step(new Step());
+  step->sessions_.assign(list.begin(), list.end());
+  for (const SessionPtr& session : list) {
+    steps.add_rows(*step, session->at_, chunk);
+    if (!caches.states.empty()) step->before_.push_back(captures.states_of(session->at_));
+  }
+  steps.claim(*step);
+  step->cache_ = owner;
+  for (const SessionPtr& session : list) session->at_.open_step = step.get();
+  if (caches.all.empty()) complete(*step);
+  return step;
+}
+
+void PrefixCacheState::complete(Step& step) {
+  if (step.complete_ || step.dropped_) return;
+  measure(step);
+  steps.complete(step);
+}
+
+}  // namespace kvtrie

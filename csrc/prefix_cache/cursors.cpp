@@ -1,0 +1,139 @@
+#include "prefix_cache/cursors.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvtrie {
+
+void Cursors::open(Cursor& cursor, std::string_view name_space, Owner owner) {
+  for (StateCache* cache : of_.caches.all) cursor.sequences.push_back(cache->open_sequence(owner));
+  cursor.name_space = std::string(name_space);
+  cursor.node = of_.trie.root(name_space);
+  of_.trie.lock(cursor.node);
+  of_.sessions.add(&cursor);
+}
+
+// Copies the place, not the history: node, tail and the list of spans.
+void Cursors::branch(const Cursor& from, Cursor& twin) {
+  move_to(twin, from.node);
+  for (std::size_t i = 0; i < from.sequences.size(); ++i)
+    of_.caches.all[i]->fork(from.sequences[i], twin.sequences[i], from.computed);
+  twin.set_tail(from.unpublished(), 0);
+  twin.computed = from.computed;
+  twin.wanted = from.wanted;
+  twin.atomic = from.atomic;
+  twin.use = from.use;
+  twin.publish = from.publish;
+  if (from.computed > from.published()) of_.sessions.share_tails();
+}
+
+void Cursors::close(Cursor& cursor) noexcept {
+  for (std::size_t i = 0; i < cursor.sequences.size(); ++i) of_.caches.all[i]->close_sequence(cursor.sequences[i]);
+  of_.sessions.remove(&cursor);
+  if (cursor.node == nullptr) return;
+  Node* node = std::exchange(cursor.node, nullptr);
+  if (!node->is_root()) state_of(node).last_used_seconds = of_.now;
+  of_.trie.unlock(node);
+  of_.eviction.try_join(node);
+  cursor.tail = {};
+}
+
+void Cursors::lose(Cursor& cursor) {
+  cursor.failed = true;
+  cursor.publish = false;
+  Node* node = cursor.node;
+  cursor.node = of_.trie.root(cursor.name_space);
+  of_.trie.lock(cursor.node);
+  of_.trie.unlock(node);
+}
+
+void Cursors::move_to(Cursor& cursor, Node* node) {
+  if (node == cursor.node) return;
+  Node* before = std::exchange(cursor.node, node);
+  of_.trie.lock(node);
+  if (!before->is_root()) state_of(before).last_used_seconds = of_.now;
+  of_.trie.unlock(before);
+  of_.eviction.try_join(before);
+}
+
+// Where the node holds cells the cursor re-points to them and its own go back; where it holds none it takes the
+// cursor's.
+void Cursors::lend_or_borrow(Cursor& cursor, std::size_t cache, NodeState& node) {
+  CausalCache& owner = *of_.caches.attention[cache];
+  const SequenceId id = cursor.sequences[cache];
+  Held& held = node.held[cache];
+  for (std::int32_t at = std::max(owner.borrowed_length(id), node.start()); at < node.end();) {
+    std::int32_t gap_end = node.end();
+    const SpanList* known = nullptr;
+    for (const SpanList& list : held.cells) {
+      if (list.end_position() <= at) continue;
+      (list.begin_position() <= at ? known = &list, gap_end : gap_end = list.begin_position());
+      break;
+    }
+    if (known != nullptr) {
+      const std::int32_t to = known->end_position();
+      owner.borrow(id, *known, at, to);
+      at = to;
+      continue;
+    }
+    held.add(owner.lend(id, at, gap_end));
+    at = gap_end;
+  }
+  if (of_.lower.disk() == nullptr && held.device_tokens() == node.length()) held.slices.clear();
+}
+
+void Cursors::take_known(Cursor& cursor, const Path& path) {
+  for (Node* node : path.nodes) {
+    if (node->start() >= path.matched) break;
+    if (node->end() > path.matched) node = of_.trie.split(node, path.matched);
+    NodeState& state = state_of(node);
+    for (std::size_t i = 0; i < of_.caches.attention.size(); ++i) lend_or_borrow(cursor, i, state);
+    state.on_device() ? of_.places.settle_more_cells(node) : of_.places.come(node);
+    move_to(cursor, node);
+  }
+}
+
+// Nobody else stands there, and nothing is to be restored at its end.
+bool Cursors::grows_last(const Cursor& cursor) const {
+  const Node* node = cursor.node;
+  return !node->is_root() && node->is_leaf() && node->locks() == 1 && state_of(node).on_device() &&
+         !state_of(node).point().exists() && of_.trie.in_first_use(kDeviceOrder, node);
+}
+
+void Cursors::add_fresh(Cursor& cursor, std::span<const Token> edge) {
+  const std::int32_t known = cursor.published(), end = cursor.computed;
+  std::vector<SpanList> cells;
+  for (std::size_t i = 0; i < of_.caches.attention.size(); ++i)
+    cells.push_back(of_.caches.attention[i]->lend(cursor.sequences[i], known, end));
+  if (grows_last(cursor)) {
+    of_.trie.extend(cursor.node, edge);
+    state_of(cursor.node).extend(end, std::move(cells));
+    of_.places.extend(cursor.node, edge.size());
+  } else {
+    auto state = std::make_unique<NodeState>(known, end, of_.caches.attention.size(), &of_.costs);
+    for (std::size_t i = 0; i < cells.size(); ++i) state->held[i].add(std::move(cells[i]));
+    Node* node = of_.trie.add_child(cursor.node, edge, std::move(state));
+    of_.places.add(node, NodePlaces::Place::kDevice);
+    move_to(cursor, node);
+  }
+  state_of(cursor.node).last_used_seconds = of_.now;
+  of_.trie.recall(kDeviceOrder, cursor.node, edge.size());
+}
+
+void Cursors::publish(Cursor& cursor) {
+  const std::int32_t end = cursor.computed;
+  const std::int32_t begin = cursor.published();
+  if (!cursor.publish || begin == end || of_.caches.all.empty()) return;
+  const std::span<const Token> fresh = cursor.unpublished().first(static_cast<std::size_t>(end - begin));
+  const Path path = of_.planner.find_path(cursor.node, fresh);
+  if (!cursor.use && !path.nodes.empty()) {
+    cursor.publish = false;  // it wants its own cells, and these tokens have some already
+    return;
+  }
+  take_known(cursor, path);
+  const std::int32_t known = cursor.published();
+  if (known < end) add_fresh(cursor, fresh.subspan(static_cast<std::size_t>(known - begin)));
+  cursor.consume(end - begin);
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,70 @@
+// Steps: rows chosen, room found, cells and slots claimed; completed; dropped.
+//
+// Concept. A step is the next rows of some cursors, for all layers of the model. It is open from when it claims until
+// its last layer is written, or until somebody asks its sessions for something else:
+//
+//     add_rows, for each cursor  -->  claim  -->  open  --every layer written-->  complete: published, captured
+//                                       |           '-----------dropped------>  the cursors stand where they stood
+//                                       '--> kCacheFull: nothing has changed
+//
+// Captures inside the step (restore points at lengths that it passes) are wanted, not needed: they get the units that
+// can be had, and the least wanted ones are left out.
+//
+// Invariants. At most one open step for each cursor. A step never ends inside an atomic span. Cost: O(rows) and
+// O(captures squared) where captures do not fit.
+// Errors: kArgument for a cursor that has nothing to compute, kCacheFull. Threads: guarded by the prefix cache's mutex;
+// the thread that drives the step may write its last layer while another one drops it, so it is the caches that say how
+// far they are. Units: tokens, rows; units of each cache.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "prefix_cache/cache_table.h"
+#include "prefix_cache/captures.h"
+#include "prefix_cache/cursors.h"
+#include "prefix_cache/room.h"
+
+namespace kvtrie {
+
+class Step;
+struct PrefixCacheStats;
+
+class Steps {
+ public:
+  // All outlive this.
+  Steps(const CacheTable& caches, Room& room, Captures& captures, Cursors& cursors, PrefixCacheStats& totals)
+      : caches_(caches), room_(room), captures_(captures), cursors_(cursors), totals_(totals) {}
+  Steps(const Steps&) = delete;
+  Steps& operator=(const Steps&) = delete;
+
+  // The next rows of one more cursor, at most `chunk` of them where that does not cut an atomic span.
+  void add_rows(Step& step, const Cursor& cursor, std::uint32_t chunk) const;
+  void claim(Step& step);          // for all its rows
+  void complete(Step& step);       // REQUIRES: every layer is written; not dropped
+  void drop(Step& step) noexcept;  // idempotent
+  void drop_open(Cursor& cursor) noexcept;
+
+ private:
+  Needs needs_of(const Step& step) const;
+  void find_slots_for_captures(Step& step);
+  // Of cache `state`: that the step claims, with captures of kinds from `least` on.
+  std::uint32_t units_for(const Step& step, std::size_t state, PointKind least) const;
+  bool captures_fit(const Step& step, std::span<const std::uint32_t> units) const;
+  // Claims at most so many units of each of `states`; how many captures went for it.
+  std::uint64_t trim_captures(Step& step, std::span<const std::uint32_t> units) const;
+  void claim_cells(Step& step, std::size_t cache) const;
+  void claim_states(Step& step, std::size_t state) const;
+  void drop_cells(Step& step, std::size_t cache) noexcept;
+  void drop_states(Step& step, std::size_t state) noexcept;
+  void make_points(Step& step, std::size_t index);
+
+  const CacheTable& caches_;
+  Room& room_;
+  Captures& captures_;
+  Cursors& cursors_;
+  PrefixCacheStats& totals_;
+};
+
+}  // namespace kvtrie
