@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "prefix_cache/lower_tiers.h"
+
 namespace kvtrie {
 
 Path Planner::find_path(Node* from, std::span<const Token> rest) const {
