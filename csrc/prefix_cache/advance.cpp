@@ -11,7 +11,7 @@ namespace kvtrie {
 ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry& entry) {
   cursors.drop_ahead(session.at_);
   Negotiation negotiation(
-      *this,
+      planner, room,
       {session.at_.node, session.at_.unpublished(), session.at_.computed, session.at_.atomic, session.at_.always_load},
       limit);
   std::uint64_t bytes_moved = 0;

@@ -7,20 +7,16 @@
 
 namespace kvtrie {
 
-// Keeps what a path needs at `target` out of what may be evicted, for a while.
+// Keeps what a path needs (Planner::use_of) out of what may be evicted, for a while.
 class InUseScope {
  public:
-  InUseScope(PrefixCacheState& state, const Path& path, std::int32_t computed, std::int32_t target)
-      KVTRIE_REQUIRES(state.mutex)
-      : state_(state) {
-    state_.room.keep(state_.planner.use_of(path, computed, target));
-  }
-  ~InUseScope() { state_.room.keep_nothing(); }
+  InUseScope(Room& room, InUse in_use) : room_(room) { room_.keep(std::move(in_use)); }
+  ~InUseScope() { room_.keep_nothing(); }
   InUseScope(const InUseScope&) = delete;
   InUseScope& operator=(const InUseScope&) = delete;
 
  private:
-  PrefixCacheState& state_;
+  Room& room_;
 };
 
 // Keeps a path locked while the mutex is free: a hold of the leases (leases.h).

@@ -3,27 +3,25 @@
 #include <algorithm>
 
 #include "prefix_cache/holds.h"
-#include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {
 
-Negotiation::Negotiation(PrefixCacheState& state, const Prompt& prompt, std::int32_t limit)
-    : state_(state), prompt_(prompt), limit_(limit) {}
+Negotiation::Negotiation(const Planner& planner, Room& room, const Prompt& prompt, std::int32_t limit)
+    : planner_(planner), room_(room), prompt_(prompt), limit_(limit) {}
 
 bool Negotiation::look() {
-  state_.mutex.assert_held();  // as the header says
   while (true) {
-    path_ = state_.planner.find_path(prompt_.from, prompt_.rest);
+    path_ = planner_.find_path(prompt_.from, prompt_.rest);
     matched_ = std::max(matched_, path_.matched);
-    reach_ = state_.planner.reach(path_, prompt_.computed, limit_, prompt_.atomic, device_only_);
-    fetch_ = state_.planner.missing(path_, prompt_.computed, reach_.target);
+    reach_ = planner_.reach(path_, prompt_.computed, limit_, prompt_.atomic, device_only_);
+    fetch_ = planner_.missing(path_, prompt_.computed, reach_.target);
     if (fetch_.empty()) return false;
     if (!lower_to_what_pays() && !lower_to_what_fits()) return true;
   }
 }
 
 bool Negotiation::lower_to_what_pays() {
-  const std::int32_t worth = prompt_.always_load ? reach_.target : state_.planner.worth_loading(fetch_, reach_.target);
+  const std::int32_t worth = prompt_.always_load ? reach_.target : planner_.worth_loading(fetch_, reach_.target);
   if (worth >= reach_.target) return false;
   limit_ = worth;
   lowered_ = ReasonCode::kRecompute;
@@ -32,11 +30,11 @@ bool Negotiation::lower_to_what_pays() {
 
 // Of full attention some may fit; windows and states are all or nothing.
 bool Negotiation::lower_to_what_fits() {
-  const InUseScope scope(state_, path_, prompt_.computed, reach_.target);
-  const std::int32_t fitting = state_.room.fitting_length(path_, fetch_);
+  const InUseScope scope(room_, planner_.use_of(path_, prompt_.computed, reach_.target));
+  const std::int32_t fitting = room_.fitting_length(path_, fetch_);
   if (fitting < reach_.target) {
     limit_ = fitting;
-  } else if (!state_.room.points_fit(fetch_.needs)) {
+  } else if (!room_.points_fit(fetch_.needs)) {
     device_only_ = true;
   } else {
     return false;

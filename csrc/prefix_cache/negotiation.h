@@ -19,8 +19,9 @@
 #include <span>
 
 #include "prefix_cache/plan_types.h"
-#include "prefix_cache/prefix_cache_state.h"
+#include "prefix_cache/planner.h"
 #include "prefix_cache/reuse_plan.h"
+#include "prefix_cache/room.h"
 
 namespace kvtrie {
 
@@ -35,7 +36,8 @@ class Negotiation {
     const AtomicSpans& atomic;
     bool always_load = false;  // also what is computed faster than loaded
   };
-  Negotiation(PrefixCacheState& state, const Prompt& prompt, std::int32_t limit);
+  // Both outlive this.
+  Negotiation(const Planner& planner, Room& room, const Prompt& prompt, std::int32_t limit);
 
   // Looks at the tree as it is. False: settled, nothing is missing at `target`; else `fetch` fits and is worth it.
   bool look();
@@ -49,10 +51,11 @@ class Negotiation {
   ReusePlan report() const;
 
  private:
-  bool lower_to_what_pays() KVTRIE_REQUIRES(state_.mutex);
-  bool lower_to_what_fits() KVTRIE_REQUIRES(state_.mutex);
+  bool lower_to_what_pays();
+  bool lower_to_what_fits();
 
-  PrefixCacheState& state_;
+  const Planner& planner_;
+  Room& room_;  // what fits, and what is in use meanwhile
   Prompt prompt_;
   std::int32_t limit_;
   bool device_only_ = false;

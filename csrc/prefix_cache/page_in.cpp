@@ -145,7 +145,7 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
   if (!stages.cover(Stages(*this, fetch, target))) return PageIn::kChanged;
   const std::uint64_t evicted = totals.page_outs + totals.evicted_tokens;
   try {
-    const InUseScope scope(*this, path, computed, wanted);
+    const InUseScope scope(room, planner.use_of(path, computed, wanted));
     room.make_room(fetch.needs);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCacheFull) throw;

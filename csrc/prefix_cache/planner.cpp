@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "prefix_cache/lower_tiers.h"
 
 namespace kvtrie {
@@ -50,7 +51,7 @@ class Search {
   std::int32_t sliceable() const {
     std::int32_t end = path_.nodes.empty() ? computed_ : path_.matched;
     for (const Node* node : path_.nodes) {
-      if (device_only_ && !state_of(node).on_device()) return std::max(computed_, node->start());
+      if (device_only_ && !state_of(node).on_device()) return std::max(computed_, std::min(end, node->start()));
     }
     return end;
   }
@@ -255,7 +256,7 @@ std::vector<HeldState> Planner::windows_at(Node* node) const {
 
 // A loaded prefix of what is missing, by tier: windows and states come with the last range.
 std::int32_t Planner::worth_loading(const Fetch& fetch, std::int32_t target) const {
-  if (always_load_) return target;
+  if (load_ == LoadPolicy::kAlways) return target;
   std::vector<CostModel::Range> ranges;
   const std::uint64_t each = caches_.bytes_per_token();
   std::uint64_t known = 0;

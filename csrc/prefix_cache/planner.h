@@ -1,26 +1,32 @@
-// The planner: how deep a path can be reused, what is missing there and where it comes from. It changes nothing.
+// How deep a path can be reused, what is missing there, and from where: questions, whose answers change nothing.
 //
-// Concept. A length is within reach when each kind of cache can go on there:
+// Concept. A *path* is what a prompt matches of the tree. It can be reused at a length where every cache can go on:
 //
-//     full attention   all of it is held, on the device or outside
-//     windows, chunks  what the query at that length sees is held by nodes or restore points of the path (coverage.h)
-//     states           a restore point, or a session that stands there, holds what serves at that length
-//     atomic spans     it lies inside none
+//     full attention   at any length up to the match: a node that is not on the device has bytes outside
+//     windows, chunks  where somebody on the path holds each position that the query there sees (coverage.h)
+//     states           at a length that a restore point serves, or what a live session has at a node's end: at just
+//                      that end, and at lengths below it to which all caches of states can cut (CacheTable::serves)
 //
-// The deepest such length is found from above: each kind lowers the target to the next one that it accepts, until all
-// of them agree. Where states can be cut, what is kept further down serves above, so a path goes on to the next restore
-// point below its match.
+//     path      [ 0 ........ 300 ][ ......... 700 ][ ....... 1000 ]     prompt matched up to 900
+//     window    ====   ==================================    =====     of 128: complete at 700, not at 900
+//     states             o                        o              o     serve at their own lengths: 300, 700, 1000
 //
-//     path       root --[ a ]--[ b    | rest of b ]--[ c ]o      o: restore point of states that can be cut
-//     matched                         ^ here                     nodes: a, b, c
+// `reach` is the deepest such length that cuts no atomic span, and says what kept it from the match. `missing` is what
+// of it is not on the device, and who has it: where there is a choice, what is on the device counts, and of slices the
+// one that leads furthest.
 //
-// How deep a prompt is then taken, given what room there is and what loading costs, is negotiated (negotiation.h).
+// A session that stands at `computed`, where the path begins, has what lies before: what its windows see there it holds
+// itself. With `device_only` the lower tiers are as if they were empty.
 //
-// Threads: reads what the prefix cache's mutex guards; answers name nodes, and hold until the tree changes. Cost:
-// O(nodes of the path and what they hold), and O(sessions) at locked nodes with states. Units: tokens, positions; bytes
-// where the name says so.
+// What is kept at the end of a longer prompt serves above, where it can be cut, however its nodes were split: with
+// caches of states a path goes on behind the match, to the first restore point, as long as no node has two children.
+//
+// Errors: kInternal where a requirement does not hold. Cost: O(nodes of the path * what they hold); comparing tokens
+// comes first in `find_path`. Threads: guarded by the prefix cache's mutex; answers name nodes, and are good until the
+// tree changes. Units: tokens, positions; cells and slots in `Needs`; bytes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -30,38 +36,39 @@
 #include "prefix_cache/cost_model.h"
 #include "prefix_cache/live_sessions.h"
 #include "prefix_cache/plan_types.h"
+#include "prefix_cache/reuse_plan.h"
 #include "trie/trie.h"
 
 namespace kvtrie {
 
 class Planner {
  public:
-  // `always_load`: what is known is loaded even where computing it is faster. All outlive this.
+  // All outlive this.
   Planner(const CacheTable& caches, const Trie& trie, const LiveSessions& sessions, const CostModel& costs,
-          bool always_load)
-      : caches_(caches), trie_(trie), sessions_(sessions), costs_(costs), always_load_(always_load) {}
+          LoadPolicy load)
+      : caches_(caches), trie_(trie), sessions_(sessions), costs_(costs), load_(load) {}
   Planner(const Planner&) = delete;
   Planner& operator=(const Planner&) = delete;
 
   // --- paths
-  Path find_path(Node* from, std::span<const Token> rest) const;  // below `from`, which matches to its end
-  Path path_to(Node* node, std::int32_t length) const;  // the nodes of its path that may have something for `length`
+  Path find_path(Node* from, std::span<const Token> rest) const;  // below `from`, which is matched to its end
+  // The nodes of the path to `node` that may have something for `length`.
+  Path path_to(Node* node, std::int32_t length) const;
 
   // --- how deep
-  // From a session that stands at `computed` (its own cells cover what it sees there). `device_only`: without lower
-  // tiers.
+  // The deepest length, at most `limit` and at least `computed`.
   Reach reach(const Path& path, std::int32_t computed, std::int32_t limit, const AtomicSpans& atomic,
               bool device_only) const;
   // The deepest length <= `length` on the path to `node` that can be restored from the device.
   std::int32_t restorable_length(Node* node, std::int32_t length) const;
-
-  // --- from where
-  Fetch missing(const Path& path, std::int32_t computed, std::int32_t target) const;
-  Fetch missing_nodes(const Path& path, std::int32_t computed, std::int32_t target) const;  // full attention only
   // Up to where loading what is missing is not slower than computing it; `target` where that is not known.
   std::int32_t worth_loading(const Fetch& fetch, std::int32_t target) const;
-  // What a page-in to `target` builds on.
-  InUse use_of(const Path& path, std::int32_t computed, std::int32_t target) const;
+
+  // --- what is missing, and who has the rest. REQUIRES: reach() of the path is `target` for some limit.
+  Fetch missing(const Path& path, std::int32_t computed, std::int32_t target) const;
+  Fetch missing_nodes(const Path& path, std::int32_t computed, std::int32_t target) const;  // full attention only
+  InUse use_of(const Path& path, std::int32_t computed, std::int32_t target) const;         // on the device
+
   // The first of the nodes with a restore point that serves there, on the device where there is a choice; with a live
   // session that does. Null: none.
   Node* point_for(std::span<Node* const> nodes, std::int32_t target) const;
@@ -70,17 +77,17 @@ class Planner {
   std::vector<HeldState> windows_at(Node* node) const;
 
  private:
-  void add_rest_of_last(Path& path) const;
-  std::vector<WindowSource> window_of(const Path& path, std::size_t cache, std::int32_t computed,
-                                      std::int32_t target) const;
+  void add_rest_of_last(Path& path) const;  // down to its restore point: what a node has there may be cut
   void add_missing_windows(const Path& path, std::int32_t computed, std::int32_t target, Fetch& fetch) const;
   void add_missing_states(Node* kept, Fetch& fetch) const;
+  std::vector<WindowSource> window_of(const Path& path, std::size_t cache, std::int32_t computed,
+                                      std::int32_t target) const;
 
   const CacheTable& caches_;
   const Trie& trie_;
   const LiveSessions& sessions_;
   const CostModel& costs_;
-  const bool always_load_;
+  const LoadPolicy load_;
 };
 
 }  // namespace kvtrie

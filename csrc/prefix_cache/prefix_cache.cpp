@@ -272,7 +272,8 @@ ReusePlan PrefixCache::plan(std::string_view name_space, std::span<const Token> 
   state_->settle_times();
   Node* root = state_->trie.find_root(name_space);
   if (root == nullptr) return {};
-  Negotiation negotiation(*state_, {root, tokens, 0, atomic}, static_cast<std::int32_t>(tokens.size()) - 1);
+  Negotiation negotiation(state_->planner, state_->room, {root, tokens, 0, atomic},
+                          static_cast<std::int32_t>(tokens.size()) - 1);
   negotiation.look();
   ReusePlan plan = negotiation.report();
   plan.bytes_moved = negotiation.fetch().bytes;

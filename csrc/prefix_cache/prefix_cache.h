@@ -37,11 +37,6 @@
 
 namespace kvtrie {
 
-enum class LoadPolicy : std::uint8_t {
-  kAuto,    // what is in a lower tier is loaded, or computed again where that is measured to be faster
-  kAlways,  // loaded
-};
-
 struct PrefixCacheOptions {
   std::string fingerprint;             // which weights the K/V come from; needed by tiers that outlive the process
   std::uint64_t host_bytes = 0;        // cap of the host tier; 0: none

@@ -94,7 +94,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   SnapshotImport imports KVTRIE_GUARDED_BY(mutex){caches, options.fingerprint, trie,  places,
                                                   points, node_costs,          totals};
   LiveSessions sessions KVTRIE_GUARDED_BY(mutex);
-  Planner planner KVTRIE_GUARDED_BY(mutex){caches, trie, sessions, costs, options.load == LoadPolicy::kAlways};
+  Planner planner KVTRIE_GUARDED_BY(mutex){caches, trie, sessions, costs, options.load};
   Room room KVTRIE_GUARDED_BY(mutex){
       {caches, orders, trie, places, points, leases, sessions, copies, eviction}, options.growth, host != nullptr};
   Captures captures KVTRIE_GUARDED_BY(mutex){caches, trie, points, sessions, planner, options.checkpoint_every, totals};

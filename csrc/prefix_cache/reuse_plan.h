@@ -10,6 +10,12 @@ namespace kvtrie {
 enum class Tier : std::uint8_t { kNone, kDevice, kHost, kDisk, kStore };
 const char* name_of(Tier tier) noexcept;  // "none", "device", "host", "disk", "store"
 
+// What becomes of what is in a lower tier.
+enum class LoadPolicy : std::uint8_t {
+  kAuto,    // it is loaded, or computed again where that is measured to be faster
+  kAlways,  // loaded
+};
+
 // Why less was reused than the tree knows.
 enum class ReasonCode : std::uint8_t {
   kNone,       // nothing was left out: reused == matched

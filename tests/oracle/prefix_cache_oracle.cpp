@@ -346,7 +346,7 @@ class World {
     const Seen before = look();
     const ReusePlan plan = cache_->plan(name_space, tokens);
     const std::int32_t limit = static_cast<std::int32_t>(tokens.size()) - (options.reuse_all ? 0 : 1);
-    const std::int32_t reachable = naive_reach(cache_->state(), name_space, tokens, limit);
+    const std::int32_t reachable = reach_by_trying(name_space, tokens, limit);
     Twin twin;
     twin.session = cache_->begin(name_space, tokens, options);
     twin.name_space = name_space;
@@ -376,6 +376,14 @@ class World {
     history_.push_back(tokens);
     if (history_.size() > 12) history_.erase(history_.begin());
     twins_.push_back(std::move(twin));
+  }
+
+  std::int32_t reach_by_trying(const std::string& name_space, const Tokens& tokens, std::int32_t limit) {
+    const PrefixCacheState& state = cache_->state();
+    const NaivePlanner planner(state.caches, state.trie, state.sessions);
+    AtomicSpans atomic;
+    atomic.add_media(tokens, 0);
+    return planner.reach(planner.path(name_space, tokens), {limit, atomic});
   }
 
   void restore() {
