@@ -51,7 +51,7 @@ StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, s
     }
   }
   for (const SessionPtr& session : list) require_usable(*session);  // the others, while one was brought back
-  settle_times();
+  times.settle();
   StepPtr step(new Step());
   step->sessions_.assign(list.begin(), list.end());
   for (const SessionPtr& session : list) {
@@ -65,9 +65,13 @@ StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, s
   return step;
 }
 
+void PrefixCacheState::begin_timing(Step& step) noexcept {
+  if (options.clock) step.timing_ = StepTimes::begin(caches, read_clock(options), options.device_times);
+}
+
 void PrefixCacheState::complete(Step& step) {
   if (step.complete_ || step.dropped_) return;
-  measure(step);
+  times.measure(step.timing_, step.positions_, now);
   steps.complete(step);
 }
 

@@ -86,6 +86,10 @@ std::uint64_t CacheTable::bytes_per_token() const noexcept {
   return bytes;
 }
 
+void CacheTable::distrust_owners() const {
+  for (StateCache* cache : all) cache->distrust_owners();
+}
+
 std::int32_t CacheTable::cut_to(std::int32_t held, std::int32_t wanted) const noexcept {
   std::int32_t length = std::min(held, wanted);
   for (std::size_t i = 0; i < states.size();) {

@@ -51,6 +51,7 @@ struct CacheTable {
   const std::uint32_t longest;                  // tokens that a session may have: cells of the smallest full cache
   const std::vector<SnapshotCache> identities;  // for snapshots
 
+  void distrust_owners() const;  // of all caches, after a device failure
   bool has_points() const noexcept { return !of_points.empty(); }
   Needs no_needs() const { return Needs(all.size()); }
   std::uint64_t bytes_per_token() const noexcept;  // of full attention

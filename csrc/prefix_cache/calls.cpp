@@ -128,7 +128,7 @@ void PrefixCacheState::close(Entry& entry) noexcept {
   if (closed) return;
   closed = true;
   behind.close();
-  timings.clear();
+  times.clear();
   const bool in_job = exchange != nullptr && exchange->on_own_thread();
   if (!in_job && !outside.has(std::this_thread::get_id())) return take_apart(entry);
   closing_is_left = true;

@@ -9,7 +9,7 @@
 //     growth      by what share of that a token costs more for each position that lies before it (attention)
 //     loading     seconds a byte, by tier: reading, verifying, and handing over to the device
 //
-// A step is over when the device is done with it (step_times.cpp), not when it was enqueued.
+// A step is over when the device is done with it (step_times.h), not when it was enqueued.
 // What is measured of a load is a lower bound where a device works behind the call, and where room had to be made first
 // only reading and verifying count: in doubt loading wins.
 //

@@ -26,7 +26,7 @@ void wait_out(const Completion& completion) noexcept {
 void PrefixCacheState::load_window(const Path& path, std::size_t cache, const BlobSlice& slice, const Stages& stages,
                                    const ArrivalPtr& arrival) {
   SpanList cells = caches.attention[cache]->claim(static_cast<std::uint32_t>(slice.to - slice.from), slice.from);
-  load_slice(cache, cells, slice, tenant_of(path.nodes.front()->name_space()), stages, *arrival);
+  load_slice(cache, cells, slice, tenants.of(path.nodes.front()->name_space()), stages, *arrival);
   for (Node* node : path.nodes) {
     if (cells.empty() || node->end() <= cells.begin_position()) continue;
     SpanList rest = cells.split(std::min(node->end(), cells.end_position()));
@@ -52,7 +52,7 @@ void PrefixCacheState::load_slice(std::size_t cache, const SpanList& cells, cons
 void PrefixCacheState::load_point(Node* kept, Node* node, const Stages& stages, const ArrivalPtr& arrival) {
   const RestorePoint& point = state_of(kept).point();
   std::vector<HeldState> held = planner.windows_at(node);
-  const Owner owner = tenant_of(node->name_space());
+  const Owner owner = tenants.of(node->name_space());
   for (std::size_t i = 0; i < caches.states.size(); ++i) {
     HeldState state = caches.states[i]->claim_at(kept->end());
     const Stage& stage = stages.of(point.copies[caches.attention.size() + i].blob);
@@ -72,7 +72,7 @@ void PrefixCacheState::load_point(Node* kept, Node* node, const Stages& stages, 
 void PrefixCacheState::load(const Path& path, const Fetch& fetch, std::int32_t target, const Stages& stages) {
   const auto arrival = std::make_shared<Arrival>();
   arrivals.push_back(arrival);
-  const Owner owner = tenant_of(path.nodes.front()->name_space());
+  const Owner owner = tenants.of(path.nodes.front()->name_space());
   for (Node* node : fetch.nodes) {
     NodeState& state = state_of(node);
     for (const std::size_t i : caches.full) {
@@ -233,7 +233,7 @@ void PrefixCacheState::reap_arrivals() {
 }
 
 void PrefixCacheState::fail_arrival(const Arrival& arrival) {
-  distrust_owners();
+  caches.distrust_owners();
   const auto lost = [&](Node* node) {
     for (; !node->is_root(); node = node->parent()) {
       for (const ArrivalPtr& each : state_of(node).arrivals) {

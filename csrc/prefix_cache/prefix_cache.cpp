@@ -211,11 +211,11 @@ SessionPtr PrefixCache::begin(std::string_view name_space, std::span<const Token
   if (with_media) session->at_.atomic.add_media(tokens, 0);
   session->at_.tail = keys_of(tokens, session->at_.atomic);
   Entry entry(*state_);
-  state_->settle_times();
+  state_->times.settle();
   session->at_.use = options.use;
   session->at_.publish = options.publish;
   session->at_.always_load = options.always_load;
-  state_->cursors.open(session->at_, name_space, state_->tenant_of(name_space));
+  state_->cursors.open(session->at_, name_space, state_->tenants.of(name_space));
   if (options.use) {
     const std::int32_t limit = options.reuse_all ? length : length - 1;
     session->report_ = state_->exchange != nullptr ? state_->exchange->advance(*session, limit, entry)
@@ -269,7 +269,7 @@ ReusePlan PrefixCache::plan(std::string_view name_space, std::span<const Token> 
   AtomicSpans atomic;
   if (check_tokens(tokens, "plan")) atomic.add_media(tokens, 0);
   Entry entry(*state_);
-  state_->settle_times();
+  state_->times.settle();
   Node* root = state_->trie.find_root(name_space);
   if (root == nullptr) return {};
   Negotiation negotiation(state_->planner, state_->room, {root, tokens, 0, atomic},
@@ -291,7 +291,7 @@ std::int32_t PrefixCache::restore(std::string_view name_space, std::span<const T
 
 PrefixCacheStats PrefixCache::stats() const {
   Entry entry(*state_, true);
-  state_->settle_times();
+  state_->times.settle();
   return state_->stats();
 }
 

@@ -52,7 +52,7 @@ struct PrefixCacheOptions {
   double max_pinned_fraction = 0.5;     // of the smallest pool: what pins may hold
   // Seconds; for ages, times to live and what steps and page-ins take. Called under no lock. Empty: all of these are 0.
   std::function<double()> clock;
-  // What steps take is what the device says by its own clock (step_times.cpp), for a `clock` that counts real seconds.
+  // What steps take is what the device says by its own clock (step_times.h), for a `clock` that counts real seconds.
   // Else it is the time between calls by `clock`, which is right for models that compute before their calls return.
   bool device_times = false;
   // Seconds after which state that nobody used goes from every tier; none: when room is needed. Needs a clock.

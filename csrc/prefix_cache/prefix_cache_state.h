@@ -7,9 +7,7 @@
 //   calls.h             how calls begin, wait outside the mutex and end; closing
 //   advance.cpp         a session goes on: as deep as the tree allows, then a step over what is left
 //   page_in.cpp         bringing state back from the lower tiers, through stages (stage.h)
-//   step_times.cpp      how long steps take
 //   expiry.cpp          pins and state whose time is over
-//   owners.cpp          a number for each namespace, so that memory which changes hands is cleared
 //   save_as.cpp         everything into another folder
 //   exchange.h          what a store shares with other processes: sending.cpp, receiving.cpp
 //   inspect.cpp         stats, nodes;  check.cpp: every invariant
@@ -19,8 +17,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -53,7 +49,9 @@
 #include "prefix_cache/shift.h"
 #include "prefix_cache/snapshot_import.h"
 #include "prefix_cache/stage.h"
+#include "prefix_cache/step_times.h"
 #include "prefix_cache/steps.h"
+#include "prefix_cache/tenants.h"
 #include "prefix_cache/tree_orders.h"
 #include "prefix_cache/write_behind.h"
 #include "store/background_queue.h"
@@ -81,8 +79,8 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   mutable Mutex mutex;
   double now KVTRIE_GUARDED_BY(mutex) = 0;  // the clock at the start of the present call
   CostModel costs KVTRIE_GUARDED_BY(mutex);
-  NodeCosts node_costs KVTRIE_GUARDED_BY(mutex);               // the nodes refer to it
-  std::deque<StepTimingPtr> timings KVTRIE_GUARDED_BY(mutex);  // of complete steps, as they were enqueued
+  NodeCosts node_costs KVTRIE_GUARDED_BY(mutex);  // the nodes refer to it
+  StepTimes times KVTRIE_GUARDED_BY(mutex){caches, costs, node_costs};
   Trie trie KVTRIE_GUARDED_BY(mutex);
   NodePlaces places KVTRIE_GUARDED_BY(mutex){trie, orders};
   RestorePoints points KVTRIE_GUARDED_BY(mutex){trie, places, orders, options.checkpoint_every};
@@ -103,10 +101,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   Steps steps KVTRIE_GUARDED_BY(mutex){caches, room, captures, cursors, totals};
   ContextShift shift KVTRIE_GUARDED_BY(mutex){caches, trie, room, eviction, cursors};
   Capacity capacity KVTRIE_GUARDED_BY(mutex){caches, host, lower, leases, room, options.max_pinned_fraction};
-  // Numbers of namespaces; those without a root may go.
-  std::map<std::string, Owner, std::less<>> tenants KVTRIE_GUARDED_BY(mutex);
-  Owner next_tenant KVTRIE_GUARDED_BY(mutex) = kFirstTenant;
-  std::size_t tenants_pruned_at KVTRIE_GUARDED_BY(mutex) = 64;
+  Tenants tenants KVTRIE_GUARDED_BY(mutex){trie};
   std::uint32_t staging_calls KVTRIE_GUARDED_BY(mutex) = 0;   // StagedScope (holds.h)
   std::vector<ArrivalPtr> arrivals KVTRIE_GUARDED_BY(mutex);  // page-ins the device may still be reading
   CallsOutside outside KVTRIE_GUARDED_BY(mutex);              // calls that wait with the mutex free
@@ -131,15 +126,9 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   ReusePlan advance(Session& session, std::int32_t limit, Entry& entry) KVTRIE_REQUIRES(mutex);
   StepPtr make_step(const std::shared_ptr<PrefixCache>& owner, std::span<const SessionPtr> list, std::uint32_t chunk,
                     bool adopt, Entry& entry) KVTRIE_REQUIRES(mutex);
+  void begin_timing(Step& step) noexcept KVTRIE_EXCLUDES(mutex);             // once it is made
   void complete(Step& step) KVTRIE_REQUIRES(mutex);                          // where it was not dropped
   void require_usable(const Session& session) const KVTRIE_REQUIRES(mutex);  // kClosed, kDevice
-
-  // --- step_times.cpp --------------------------------------------------------------------------------------------
-  void begin_timing(Step& step) noexcept KVTRIE_EXCLUDES(mutex);
-  void measure(Step& step) KVTRIE_REQUIRES(mutex);
-  void measure_again(Step& step) KVTRIE_REQUIRES(mutex);
-  void settle_times() KVTRIE_REQUIRES(mutex);  // of the steps that the device has finished
-  CompletionPtr mark() noexcept;
 
   // --- page_in.cpp -----------------------------------------------------------------------------------------------
   enum class PageIn : std::uint8_t { kDone, kNoRoom, kHostBusy, kChecksum, kChanged };
@@ -169,10 +158,6 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void expire_pins() KVTRIE_REQUIRES(mutex);
   void expire_nodes() KVTRIE_REQUIRES(mutex);
   double next_expiry() const KVTRIE_REQUIRES(mutex);  // nothing expires before; infinity: never
-
-  // --- owners.cpp ------------------------------------------------------------------------------------------------
-  Owner tenant_of(std::string_view name_space) KVTRIE_REQUIRES(mutex);
-  void distrust_owners() KVTRIE_REQUIRES(mutex);  // after a device failure
 
   // --- inspect.cpp, check.cpp ------------------------------------------------------------------------------------
   PrefixCacheStats stats() const KVTRIE_REQUIRES(mutex);

@@ -73,8 +73,9 @@ StepPtr Session::prefill_step(PrefixCacheState& state, std::uint32_t chunk, cons
     fail(ErrorKind::kArgument, "session.prefill",
          "the model did not complete the step before: every layer of every cache must be put once");
   }
-  if (previous != nullptr) state.measure_again(*previous);
-  state.settle_times();
+  if (previous != nullptr)
+    state.times.measure_again(previous->timing_, static_cast<std::uint32_t>(previous->tokens_.size()), state.now);
+  state.times.settle();
   if (at_.computed == at_.recorded()) return nullptr;
   const SessionPtr self = shared_from_this();
   return state.make_step(cache_, std::span(&self, 1), chunk, /*adopt=*/true, entry);
@@ -130,7 +131,7 @@ SessionPtr Session::branch() {
   Entry entry(state);
   require_open(at_.closed, at_.failed);
   state.steps.drop_open(at_);
-  state.cursors.open(twin->at_, at_.name_space, state.tenant_of(at_.name_space));
+  state.cursors.open(twin->at_, at_.name_space, state.tenants.of(at_.name_space));
   state.cursors.branch(at_, twin->at_);
   twin->report_ = {at_.computed, at_.computed, at_.computed > 0 ? Tier::kDevice : Tier::kNone, 0, {}};
   ++state.totals.branches;

@@ -17,16 +17,9 @@
 #include "cache/causal_cache.h"
 #include "cache/recurrent_cache.h"
 #include "prefix_cache/session.h"
+#include "prefix_cache/step_times.h"
 
 namespace kvtrie {
-
-// What is measured of a complete step (step_times.cpp); guarded by the cache's mutex.
-struct StepTiming {
-  std::uint32_t rows = 0;
-  std::int32_t position = 0;   // of the first row
-  CompletionPtr begun, ended;  // marks before it and behind it
-};
-using StepTimingPtr = std::shared_ptr<StepTiming>;
 
 class Step {
  public:
@@ -105,13 +98,11 @@ class Step {
   std::vector<std::uint32_t> counts_;  // rows of each session
   Tokens tokens_;
   std::vector<std::int32_t> positions_, sequences_;
-  std::vector<ForwardPtr> forwards_;                // one per attention cache
-  std::vector<PointForwardPtr> state_forwards_;     // one per cache of states
-  std::vector<std::vector<WantedPoint>> captures_;  // of each session: inside the step, or at its end
-  std::vector<std::vector<HeldState>> before_;      // of each session: its states when the step began
-  double made_at_ = -1;  // seconds of the cache's clock, set once the call that made it is over; below 0: not yet
-  CompletionPtr begun_;
-  StepTimingPtr timing_;                                // null: not complete, or not measured on a device
+  std::vector<ForwardPtr> forwards_;                    // one per attention cache
+  std::vector<PointForwardPtr> state_forwards_;         // one per cache of states
+  std::vector<std::vector<WantedPoint>> captures_;      // of each session: inside the step, or at its end
+  std::vector<std::vector<HeldState>> before_;          // of each session: its states when the step began
+  StepTiming timing_;                                   // set once the call that made it is over
   std::atomic<bool> complete_{false}, dropped_{false};  // written with the mutex held
   bool attended_ = false;
 };

@@ -1,33 +1,13 @@
-// How long steps take.
-//
-// A device works behind the calls, so the clock of the host tells how long enqueueing takes. What counts is the
-// device's own clock at two marks, one before the step and one behind it:
-//
-//     calls     |made|-- layers --|complete|            |made|-- layers --|complete|
-//     device    [mark]   ...step's commands...   [mark]  [mark]   ...
-//                     |<-------- seconds -------->|
-//
-// The first mark is done when all earlier work is, so a step does not pay for what was queued before it. Nobody waits
-// for the marks: they are looked at when the next step is made. In a loop of prefill steps the second mark is set once
-// more when the loop comes back, behind what the model did after its last layer.
-//
-// Where no device computes, marks are done at once and the cache's clock is used; so it is where that clock is not one
-// of real seconds, since what steps take is compared with what loading takes.
+#include "prefix_cache/step_times.h"
+
 #include <exception>
 #include <optional>
 #include <utility>
 
-#include "prefix_cache/prefix_cache_state.h"
-
 namespace kvtrie {
 namespace {
 
-constexpr std::size_t kMostTimings = 64;  // steps that the device has not finished
-
-}  // namespace
-
-// A mark that cannot be set, as on a device that is lost, costs a measurement; the failure is others' to report.
-CompletionPtr PrefixCacheState::mark() noexcept {
+CompletionPtr mark(const CacheTable& caches) noexcept {
   try {
     if (!caches.all.empty()) return caches.all.front()->mark();
   } catch (const std::exception&) {
@@ -35,47 +15,45 @@ CompletionPtr PrefixCacheState::mark() noexcept {
   return nullptr;
 }
 
-// REQUIRES: the mutex is not held.
-void PrefixCacheState::begin_timing(Step& step) noexcept {
-  if (!options.clock) return;
-  step.made_at_ = read_clock(options);
-  if (options.device_times) step.begun_ = mark();
+}  // namespace
+
+StepTiming StepTimes::begin(const CacheTable& caches, double now, bool by_device) noexcept {
+  return {now, by_device ? mark(caches) : nullptr, nullptr};
 }
 
-void PrefixCacheState::measure(Step& step) {
-  if (!options.clock || step.tokens_.empty() || step.made_at_ < 0) return;
-  const auto rows = static_cast<std::uint32_t>(step.tokens_.size());
-  const CompletionPtr ended = step.begun_ == nullptr ? nullptr : mark();
+void StepTimes::measure(StepTiming& step, std::span<const std::int32_t> positions, double now) {
+  if (positions.empty() || step.made_at < 0) return;
+  const auto rows = static_cast<std::uint32_t>(positions.size());
+  const CompletionPtr ended = step.begun == nullptr ? nullptr : mark(caches_);
   const bool at_once = ended == nullptr || (ended->done() && !ended->ended_at());
   if (at_once) {
-    costs.computed(rows, step.positions_.front(), now - step.made_at_);
-    node_costs.growth = costs.growth();
+    costs_.computed(rows, positions.front(), now - step.made_at);
+    node_costs_.growth = costs_.growth();
     return;
   }
-  step.timing_ = std::make_shared<StepTiming>(StepTiming{rows, step.positions_.front(), std::move(step.begun_), ended});
-  if (timings.size() == kMostTimings) timings.pop_front();
-  timings.push_back(step.timing_);
+  step.marks = std::make_shared<StepMarks>(StepMarks{rows, positions.front(), std::move(step.begun), ended});
+  if (unfinished_.size() == kMost) unfinished_.pop_front();
+  unfinished_.push_back(step.marks);
 }
 
-// The loop that drives a prefill has come back: until now the model had the step.
-void PrefixCacheState::measure_again(Step& step) {
-  if (!options.clock || step.made_at_ < 0) return;
-  if (step.timing_ == nullptr) {
-    costs.prolong(static_cast<std::uint32_t>(step.tokens_.size()), now - step.made_at_);
-  } else if (const CompletionPtr ended = mark()) {
-    step.timing_->ended = ended;
+void StepTimes::measure_again(const StepTiming& step, std::uint32_t rows, double now) {
+  if (step.made_at < 0) return;
+  if (step.marks == nullptr) {
+    costs_.prolong(rows, now - step.made_at);
+  } else if (const CompletionPtr ended = mark(caches_)) {
+    step.marks->ended = ended;
   }
 }
 
-void PrefixCacheState::settle_times() {
-  if (timings.empty()) return;
-  while (!timings.empty() && timings.front()->ended->done()) {
-    const StepTiming& step = *timings.front();
+void StepTimes::settle() {
+  if (unfinished_.empty()) return;
+  while (!unfinished_.empty() && unfinished_.front()->ended->done()) {
+    const StepMarks& step = *unfinished_.front();
     const std::optional<double> from = step.begun->ended_at(), to = step.ended->ended_at();
-    if (from && to) costs.computed(step.rows, step.position, *to - *from);
-    timings.pop_front();
+    if (from && to) costs_.computed(step.rows, step.position, *to - *from);
+    unfinished_.pop_front();
   }
-  node_costs.growth = costs.growth();
+  node_costs_.growth = costs_.growth();
 }
 
 }  // namespace kvtrie

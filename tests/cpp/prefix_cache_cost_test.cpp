@@ -9,9 +9,9 @@
 #include <limits>
 
 #include "block_cache.h"
-#include "cache/null_kv_store.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/prefix_cache_state.h"
+#include "slow_device.h"
 
 namespace kvtrie {
 namespace {
@@ -133,32 +133,6 @@ TEST(NodeCost, IsOneForPlainTokensMoreInTheDepthAndLessWithAState) {
   EXPECT_DOUBLE_EQ(state_of(with_point).recompute_cost(), 0.5) << "a state as large as its cells";
   EXPECT_DOUBLE_EQ(NodeState(0, 5, 1).recompute_cost(), 1) << "nothing is known";
 }
-
-// A device that works behind the calls, with a clock of its own: what it is given takes the time that the test says,
-// and it gets to it when the test lets it.
-struct SlowDevice {
-  double given = 0, done = 0;  // seconds of its clock: when all that it was given is done, and how far it is
-
-  void work(double seconds) { given = std::max(given, done) + seconds; }
-  void catch_up() { done = given; }
-};
-
-class SlowStore final : public NullKvStore {
- public:
-  SlowStore(const KvShape& shape, SlowDevice& device) : NullKvStore(shape), device_(device) {}
-  CompletionPtr mark() override { return std::make_shared<Mark>(device_, std::max(device_.given, device_.done)); }
-
- private:
-  struct Mark final : Completion {
-    Mark(const SlowDevice& on, double end) : device(on), at(end) {}
-    bool done() const override { return device.done >= at; }
-    void wait() const override { EXPECT_TRUE(done()) << "nobody may wait for a measurement"; }
-    std::optional<double> ended_at() const override { return done() ? std::optional(at) : std::nullopt; }
-    const SlowDevice& device;
-    const double at;
-  };
-  SlowDevice& device_;
-};
 
 // A cache whose steps and page-ins take what the test says.
 class LoadOrRecompute : public ::testing::Test {
