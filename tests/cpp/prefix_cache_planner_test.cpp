@@ -1,4 +1,4 @@
-// Paths made by hand: what the planner says of each, and what loading is worth.
+// Paths made by hand: what the planner says about each, and what loading is worth.
 #include "prefix_cache/planner.h"
 
 #include <gtest/gtest.h>
