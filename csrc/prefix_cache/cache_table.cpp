@@ -27,6 +27,7 @@ Layers index_layers(const std::vector<std::shared_ptr<Cache>>& caches, const Lay
 std::vector<StateCache*> in_order(const std::vector<std::shared_ptr<CausalCache>>& attention,
                                   const std::vector<std::shared_ptr<PointCache>>& states) {
   std::vector<StateCache*> all;
+  all.reserve(attention.size() + states.size());
   for (const auto& cache : attention) all.push_back(cache.get());
   for (const auto& cache : states) all.push_back(cache.get());
   return all;
