@@ -102,6 +102,7 @@ std::int32_t CacheTable::cut_to(std::int32_t held, std::int32_t wanted) const no
 }
 
 bool CacheTable::serves(std::int32_t held, std::int32_t wanted) const noexcept {
+  if (wanted <= 0) return false;
   return held == wanted || (held > wanted && !states.empty() && cut_to(held, wanted) == wanted);
 }
 

@@ -111,6 +111,19 @@ TEST(Planner, WhatIsKeptFurtherDownIsCut) {
 }
 
 // The node that the match ends in has a live session at its end, and behind it is something outside.
+// No state is needed there: what is taken for one would be marked as gone back to, or become a restore point.
+TEST(Planner, NothingServesBeforeTheFirstToken) {
+  PlannerWorld world({"states", {}, 1, {4}});
+  Node* node = world.add(world.root(), 16);
+  world.put_point(node, /*on_device=*/true, /*copied=*/false);
+  world.stand(node, 16);
+  Node* const nodes[] = {node};
+  EXPECT_EQ(world.planner.point_for(nodes, 0), nullptr);
+  EXPECT_EQ(world.planner.live_for(nodes, 0), nullptr);
+  EXPECT_EQ(world.planner.point_for(nodes, 16), node);
+  EXPECT_EQ(world.planner.live_for(nodes, 16), node);
+}
+
 TEST(Planner, NothingBehindTheMatchIsReached) {
   PlannerWorld world({"recurrent", {{}}, 1});
   Node* node = world.add(world.root(), Tokens{1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
