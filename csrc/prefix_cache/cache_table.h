@@ -63,8 +63,8 @@ struct CacheTable {
   // The deepest length, at most `wanted`, to which all of `states` can cut what they hold at `held`; with none of them
   // any length up to `held`.
   std::int32_t cut_to(std::int32_t held, std::int32_t wanted) const noexcept;
-  // Whether what is kept at `held` is all that restore points have at `wanted`. Nothing is needed at 0, so nothing serves
-  // there.
+  // Whether what is kept at `held` is all that restore points have at `wanted`. Nothing is needed at 0, so nothing
+  // serves there.
   bool serves(std::int32_t held, std::int32_t wanted) const noexcept;
 };
 

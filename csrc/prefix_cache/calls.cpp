@@ -53,7 +53,7 @@ Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state) {
   if (!allow_closed && state.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache is closed");
   state.now = std::max(state.now, now);
   if (!state.arrivals.empty()) state.reap_arrivals();
-  if (state.now >= state.next_expiry() && !state.closed) state.expire();
+  if (state.now >= state.expiry.next_expiry(state.leases) && !state.closed) state.expire();
   if (state.lower.disk() != nullptr) state.behind.write_again_after_a_while(state.now);
 }
 
@@ -72,6 +72,19 @@ Entry::~Entry() {
 void Entry::require_open() const {
   state_.mutex.assert_held();  // by lock_
   if (state_.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache was closed during the call");
+}
+
+void PrefixCacheState::expire() {
+  while (Node* node = leases.take_expired(now)) {
+    state_of(node).last_used_seconds = now;  // it was wanted until now
+    ++totals.expired_pins;
+    eviction.try_join(node);
+  }
+  if (!expiry.due(now)) return;
+  expiry.sweep(now, [this](Node* leaf) KVTRIE_REQUIRES(mutex) {
+    totals.expired_tokens += state_of(leaf).length();
+    eviction.remove_subtree(leaf, /*tidy=*/false);  // a join would take away a node that is still to be looked at
+  });
 }
 
 // ---- calls on a session -------------------------------------------------------------------------------------------

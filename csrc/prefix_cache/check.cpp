@@ -14,8 +14,7 @@ void PrefixCacheState::check_budgets(Findings& findings) const {
     if (usage.held > usage.limit)
       findings.push_back(cat("cache ", i, ": ", usage.held, " cells held, limit ", usage.limit));
   }
-  const bool written = (writer == nullptr || writer->pending_jobs() == 0) && (exchange == nullptr || exchange->quiet());
-  const bool quiet = arrivals.empty() && copies.all_sealed() && leases.holds().empty() && staging_calls == 0 && written;
+  const bool quiet = nothing_under_way() && staging_calls == 0 && (exchange == nullptr || exchange->quiet());
   lower.check(findings, quiet);
   behind.check(findings);
 }

@@ -41,8 +41,12 @@ void Cursors::close(Cursor& cursor) noexcept {
 void Cursors::lose(Cursor& cursor) {
   cursor.failed = true;
   cursor.publish = false;
-  Node* node = cursor.node;
-  cursor.node = of_.trie.root(cursor.name_space);
+  cursor.set_tail(cursor.recorded_keys(), 0);
+  for (std::size_t i = 0; i < of_.caches.attention.size(); ++i)
+    of_.caches.attention[i]->start_at(cursor.sequences[i], 0);
+  for (std::size_t i = 0; i < of_.caches.states.size(); ++i)
+    of_.caches.states[i]->resume(state_sequence(cursor, i), 0, {});
+  Node* node = std::exchange(cursor.node, of_.trie.root(cursor.name_space));
   of_.trie.lock(cursor.node);
   of_.trie.unlock(node);
 }

@@ -79,7 +79,6 @@ std::uint64_t Eviction::page_out(Node* node) {
   if (bytes == 0 || !of_.copies.copy(node, /*may_lose=*/true)) return 0;
   if (state.point().exists() && state.point().on_device && !page_out_point(node)) return 0;
   for (Held& held : state.held) held.cells.clear();
-  state.arrivals.clear();
   of_.places.leave(node);
   write(node);
   return bytes;

@@ -1,51 +1,36 @@
-// What goes because its time is over: pins with a time to live, and state that nobody used for as long as the cache's
-// `ttl` says, in every tier.
-//
-// Looked at when a call begins and the clock has passed `next_expiry()`: else it costs one comparison. Unused state is
-// found by looking at every node, at most 64 times in one ttl: so it may live one 64th longer. Victim orders are no
-// help, for only that of `lru` is by use. What is pinned, or on the way to a live session, does not expire; what the
-// user asked to keep (`checkpoint`) does. A node whose children have gone is as old as the last use of any of them.
-// What comes from files counts as used when they were opened.
-#include <algorithm>
+#include "prefix_cache/expiry.h"
 
-#include "prefix_cache/prefix_cache_state.h"
+#include <algorithm>
+#include <vector>
+
+#include "prefix_cache/node_state.h"
 
 namespace kvtrie {
+namespace {
 
-void PrefixCacheState::expire() {
-  expire_pins();
-  if (options.ttl && now >= next_sweep) expire_nodes();
+bool may_go(const Node* node) { return node->is_leaf() && node->locks() == (state_of(node).user() ? 1u : 0u); }
+
+}  // namespace
+
+double Expiry::next_expiry(const Leases& leases) const noexcept {
+  return ttl_ ? std::min(leases.next_expiry(), next_) : leases.next_expiry();
 }
 
-double PrefixCacheState::next_expiry() const {
-  return options.ttl ? std::min(leases.next_expiry(), next_sweep) : leases.next_expiry();
-}
-
-void PrefixCacheState::expire_pins() {
-  while (Node* node = leases.take_expired(now)) {
-    state_of(node).last_used_seconds = now;  // it was wanted until now
-    ++totals.expired_pins;
-    eviction.try_join(node);
-  }
-}
-
-void PrefixCacheState::expire_nodes() {
+void Expiry::sweep(double now, const std::function<void(Node* leaf)>& remove) {
   std::vector<Node*> nodes;  // parents before their children
-  trie.visit([&](Node& node) {
+  trie_.visit([&](Node& node) {
     if (!node.is_root()) nodes.push_back(&node);
   });
   double oldest = now;
-  for (auto each = nodes.rbegin(); each != nodes.rend(); ++each) {
-    Node* node = *each;
-    const NodeState& state = state_of(node);
-    if (now - state.last_used_seconds < *options.ttl) {
-      oldest = std::min(oldest, state.last_used_seconds);
-    } else if (node->is_leaf() && node->locks() == (state.user() ? 1u : 0u)) {
-      totals.expired_tokens += state.length();
-      eviction.remove_subtree(node, /*tidy=*/false);  // a join would take away a node that is still to be looked at
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    const double used = state_of(*node).last_used_seconds;
+    if (now - used < *ttl_) {
+      oldest = std::min(oldest, used);
+    } else if (may_go(*node)) {
+      remove(*node);
     }
   }
-  next_sweep = std::max(oldest + *options.ttl, now + *options.ttl / 64);
+  next_ = std::max(oldest + *ttl_, now + *ttl_ / 64);
 }
 
 }  // namespace kvtrie

@@ -14,11 +14,14 @@ std::uint64_t aside(const PrefixCacheState& state) { return state.exchange == nu
 
 }  // namespace
 
+bool PrefixCacheState::nothing_under_way() const {
+  const bool written = writer == nullptr || writer->pending_jobs() == 0;
+  return arrivals.empty() && copies.all_sealed() && leases.holds().empty() && written;
+}
+
+// Where more is used than nodes have, another call still checks or reads bytes that nobody knows any more.
 bool PrefixCacheState::at_rest() const {
-  if (!arrivals.empty() || !copies.all_sealed() || !leases.holds().empty()) return false;
-  if (writer != nullptr && writer->pending_jobs() > 0) return false;
-  // Else another call still checks or reads bytes that nobody knows any more.
-  return host == nullptr || lower.bytes_in_memory() == host->used();
+  return nothing_under_way() && (host == nullptr || lower.bytes_in_memory() == host->used());
 }
 
 std::uint64_t PrefixCache::host_cap() const noexcept {

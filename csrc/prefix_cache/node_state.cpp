@@ -4,10 +4,6 @@
 
 namespace kvtrie {
 
-bool Arrival::done() const {
-  return std::all_of(completions.begin(), completions.end(), [](const CompletionPtr& each) { return each->done(); });
-}
-
 const char* name_of(PointKind kind) noexcept {
   switch (kind) {
     case PointKind::kSpaced:
@@ -193,9 +189,9 @@ void NodeState::visit_blobs(const std::function<void(const BlobPtr&)>& each) con
 }
 
 void NodeState::add_arrivals(const std::vector<ArrivalPtr>& more) {
-  std::erase_if(arrivals, [](const ArrivalPtr& each) { return !each->pending(); });
+  std::erase_if(arrivals, [](const ArrivalPtr& each) { return each->settled(); });
   for (const ArrivalPtr& each : more) {
-    if (each->pending() && std::find(arrivals.begin(), arrivals.end(), each) == arrivals.end())
+    if (!each->settled() && std::find(arrivals.begin(), arrivals.end(), each) == arrivals.end())
       arrivals.push_back(each);
   }
 }

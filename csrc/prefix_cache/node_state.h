@@ -28,6 +28,7 @@
 #include "cache/cell_image.h"
 #include "cache/cell_pool.h"
 #include "cache/held_state.h"
+#include "prefix_cache/arrivals.h"
 #include "prefix_cache/cost_model.h"
 #include "prefix_cache/saving.h"
 #include "store/blob.h"
@@ -63,16 +64,6 @@ struct Held {
  private:
   void insert(BlobSlice slice);  // REQUIRES: nothing in its place
 };
-
-// A page-in that may still be on its way: keeps the host bytes alive until the device has read them.
-struct Arrival {
-  std::vector<HostMemoryPtr> bytes;
-  std::vector<CompletionPtr> completions;
-
-  bool done() const;
-  bool pending() const { return !completions.empty(); }  // cleared when it is known how it ended
-};
-using ArrivalPtr = std::shared_ptr<Arrival>;
 
 // Why a restore point was made; what is evicted first comes first.
 enum class PointKind : std::uint8_t {
@@ -117,7 +108,7 @@ class NodeState final : public Payload {
 
   // Each blob that the node or its point has, again for each slice of it.
   void visit_blobs(const std::function<void(const BlobPtr&)>& each) const;
-  void add_arrivals(const std::vector<ArrivalPtr>& more);  // those still under way, each once
+  void add_arrivals(const std::vector<ArrivalPtr>& more);  // those that are not settled, each once
   void extend(std::int32_t end,
               std::vector<SpanList> more);  // own tokens grew to `end`: more[i] follows what is held of cache i
 
@@ -131,7 +122,7 @@ class NodeState final : public Payload {
 
   std::vector<Held> held;  // one for each attention cache
   double last_used_seconds = 0;
-  std::vector<ArrivalPtr> arrivals;  // page-ins under way into these cells
+  std::vector<ArrivalPtr> arrivals;  // page-ins into these cells; perhaps settled since
   SavingPtr saving;                  // the last one that was queued; perhaps still under way
   std::uint64_t mark = 0;            // scratch of one walk; see Room::mark_live
 

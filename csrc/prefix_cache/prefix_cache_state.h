@@ -6,8 +6,7 @@
 //
 //   calls.h             how calls begin, wait outside the mutex and end; closing
 //   advance.cpp         a session goes on: as deep as the tree allows, then a step over what is left
-//   page_in.cpp         bringing state back from the lower tiers, through stages (stage.h)
-//   expiry.cpp          pins and state whose time is over
+//   page_in.cpp         bringing state back from the lower tiers, through stages (stage.h), by a loader (loader.h)
 //   save_as.cpp         everything into another folder
 //   exchange.h          what a store shares with other processes: sending.cpp, receiving.cpp
 //   inspect.cpp         stats, nodes;  check.cpp: every invariant
@@ -27,6 +26,7 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/mutex.h"
+#include "prefix_cache/arrivals.h"
 #include "prefix_cache/cache_table.h"
 #include "prefix_cache/calls_outside.h"
 #include "prefix_cache/capacity.h"
@@ -35,6 +35,7 @@
 #include "prefix_cache/cursors.h"
 #include "prefix_cache/eviction.h"
 #include "prefix_cache/exchange.h"
+#include "prefix_cache/expiry.h"
 #include "prefix_cache/host_copies.h"
 #include "prefix_cache/leases.h"
 #include "prefix_cache/live_sessions.h"
@@ -102,12 +103,12 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   ContextShift shift KVTRIE_GUARDED_BY(mutex){caches, trie, room, eviction, cursors};
   Capacity capacity KVTRIE_GUARDED_BY(mutex){caches, host, lower, leases, room, options.max_pinned_fraction};
   Tenants tenants KVTRIE_GUARDED_BY(mutex){trie};
-  std::uint32_t staging_calls KVTRIE_GUARDED_BY(mutex) = 0;   // StagedScope (holds.h)
-  std::vector<ArrivalPtr> arrivals KVTRIE_GUARDED_BY(mutex);  // page-ins the device may still be reading
-  CallsOutside outside KVTRIE_GUARDED_BY(mutex);              // calls that wait with the mutex free
+  std::uint32_t staging_calls KVTRIE_GUARDED_BY(mutex) = 0;  // StagedScope (holds.h)
+  Arrivals arrivals KVTRIE_GUARDED_BY(mutex);
+  Expiry expiry KVTRIE_GUARDED_BY(mutex){trie, options.ttl};
+  CallsOutside outside KVTRIE_GUARDED_BY(mutex);  // calls that wait with the mutex free
   bool closed KVTRIE_GUARDED_BY(mutex) = false;
   bool closing_is_left KVTRIE_GUARDED_BY(mutex) = false;  // to the last call that is outside
-  double next_sweep KVTRIE_GUARDED_BY(mutex) = 0;         // with a ttl: when to look for unused state again
 
   // --- calls.cpp -------------------------------------------------------------------------------------------------
   void close(Entry& entry) noexcept KVTRIE_REQUIRES(mutex);  // of PrefixCache; idempotent
@@ -115,8 +116,8 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void close(Session& session) noexcept KVTRIE_REQUIRES(mutex);
   // What closing comes to. REQUIRES: closed. Lets go of the mutex.
   void take_apart(Entry& entry) noexcept KVTRIE_REQUIRES(mutex);
-  void remove_all() noexcept KVTRIE_REQUIRES(mutex);  // every node
-
+  void remove_all() noexcept KVTRIE_REQUIRES(mutex);            // every node
+  void expire() KVTRIE_REQUIRES(mutex);                         // pins and state whose time is over
   void detach(Cursor& cursor) noexcept KVTRIE_REQUIRES(mutex);  // gives back what it holds. REQUIRES: no call is on it
   void keep_end_of(Cursor& cursor) KVTRIE_REQUIRES(mutex);
 
@@ -135,29 +136,15 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   // Brings back what is missing at `wanted`, or some of its full attention. Lets go of the mutex while it verifies.
   PageIn page_in(const Path& path, std::int32_t computed, std::int32_t wanted, std::uint64_t& bytes_moved, Entry& entry)
       KVTRIE_REQUIRES(mutex);
-  std::int32_t within_reach(const Path& path, std::int32_t computed, std::int32_t target) const KVTRIE_REQUIRES(mutex);
-  void load(const Path& path, const Fetch& fetch, std::int32_t target, const Stages& stages) KVTRIE_REQUIRES(mutex);
-  void load_slice(std::size_t cache, const SpanList& cells, const BlobSlice& slice, Owner owner, const Stages& stages,
-                  Arrival& arrival) KVTRIE_REQUIRES(mutex);
-  void load_window(const Path& path, std::size_t cache, const BlobSlice& slice, const Stages& stages,
-                   const ArrivalPtr& arrival) KVTRIE_REQUIRES(mutex);
-  void load_point(Node* kept, Node* node, const Stages& stages, const ArrivalPtr& arrival) KVTRIE_REQUIRES(mutex);
   void drop_damaged(const Path& path) KVTRIE_REQUIRES(mutex);  // what of the path has bytes that are known to be wrong
-  bool lost_full_attention(const NodeState& state, const std::function<bool(const BlobPtr&)>& failed) const
-      KVTRIE_REQUIRES(mutex);
   void reap_arrivals() KVTRIE_REQUIRES(mutex);
   bool host_is_busy() const KVTRIE_REQUIRES(mutex);
   void wait_for_host(Entry& entry) KVTRIE_REQUIRES(mutex);
-  void fail_arrival(const Arrival& arrival) KVTRIE_REQUIRES(mutex);
+  void fail_arrival(const ArrivalPtr& arrival) KVTRIE_REQUIRES(mutex);
 
   // --- limits.cpp ------------------------------------------------------------------------------------------------
-  bool at_rest() const KVTRIE_REQUIRES(mutex);  // nothing is on its way between tiers
-
-  // --- expiry.cpp ------------------------------------------------------------------------------------------------
-  void expire() KVTRIE_REQUIRES(mutex);  // pins and state whose time is over
-  void expire_pins() KVTRIE_REQUIRES(mutex);
-  void expire_nodes() KVTRIE_REQUIRES(mutex);
-  double next_expiry() const KVTRIE_REQUIRES(mutex);  // nothing expires before; infinity: never
+  bool nothing_under_way() const KVTRIE_REQUIRES(mutex);  // between tiers; no call waits that holds a path
+  bool at_rest() const KVTRIE_REQUIRES(mutex);            // and no call has bytes that no node has
 
   // --- inspect.cpp, check.cpp ------------------------------------------------------------------------------------
   PrefixCacheStats stats() const KVTRIE_REQUIRES(mutex);

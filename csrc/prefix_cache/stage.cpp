@@ -4,7 +4,8 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "prefix_cache/prefix_cache_state.h"
+#include "prefix_cache/cache_table.h"
+#include "prefix_cache/plan_types.h"
 
 namespace kvtrie {
 namespace {
@@ -27,20 +28,20 @@ bool Stage::covers(const BlobPtr& other, const std::vector<std::uint32_t>& wante
   return blob == other && std::includes(sections.begin(), sections.end(), wanted.begin(), wanted.end());
 }
 
-Stages::Stages(const PrefixCacheState& cache, const Fetch& fetch, std::int32_t target) {
+Stages::Stages(const CacheTable& caches, const Fetch& fetch, std::int32_t target) {
   for (const Node* node : fetch.nodes) {
-    for (const std::size_t i : cache.caches.full) {
+    for (const std::size_t i : caches.full) {
       for (BlobSlice slice : state_of(node).held[i].slices) {
         slice.to = std::min(slice.to, target);
-        if (slice.from < slice.to) add(slice, cache.caches.attention[i]->shape());
+        if (slice.from < slice.to) add(slice, caches.attention[i]->shape());
       }
     }
   }
   for (std::size_t i = 0; i < fetch.windows.size(); ++i) {
-    for (const WindowSource& source : fetch.windows[i]) add(source.cut_slice(), cache.caches.attention[i]->shape());
+    for (const WindowSource& source : fetch.windows[i]) add(source.cut_slice(), caches.attention[i]->shape());
   }
   if (fetch.point == nullptr) return;
-  for (const BlobSlice& copy : cache.caches.states_among(state_of(fetch.point).point().copies)) add_state(copy.blob);
+  for (const BlobSlice& copy : caches.states_among(state_of(fetch.point).point().copies)) add_state(copy.blob);
 }
 
 void Stages::add(const BlobSlice& slice, const KvShape& shape) {

@@ -18,7 +18,7 @@
 namespace kvtrie {
 
 struct Fetch;
-struct PrefixCacheState;
+struct CacheTable;
 
 struct Stage {
   BlobPtr blob;
@@ -36,7 +36,7 @@ class Stages {
  public:
   Stages() = default;
   // What `fetch` needs up to `target`.
-  Stages(const PrefixCacheState& cache, const Fetch& fetch, std::int32_t target);
+  Stages(const CacheTable& caches, const Fetch& fetch, std::int32_t target);
 
   std::uint64_t file_bytes() const;                          // to be allocated
   bool allocate(const std::shared_ptr<ByteBudget>& budget);  // false: did not fit
