@@ -14,8 +14,7 @@
 #include <vector>
 
 #include "block_cache.h"
-#include "cache/host_kv_store.h"
-#include "cache/host_state_store.h"
+#include "host_caches.h"
 #include "kv_code.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/prefix_cache_state.h"
@@ -71,8 +70,9 @@ class Process {
       : dtype_(dtype) {
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < kinds.attention.size(); ++i)
-      attention_.push_back(make_cells(i, kinds.attention[i], kinds.attention[i].full() ? cells : kinds.window_cells));
-    for (int i = 0; i < kinds.recurrent; ++i) recurrent_.push_back(make_states(static_cast<std::size_t>(i)));
+      attention_.push_back(
+          host_cells(i, kinds.attention[i], kinds.attention[i].full() ? cells : kinds.window_cells, dtype));
+    for (int i = 0; i < kinds.recurrent; ++i) recurrent_.push_back(host_states(static_cast<std::size_t>(i)));
     for (int i = 0; i < kinds.blocks; ++i) blocks_.push_back(BlockCache::create(200 + i, kBlock, 512));
     for (const auto& cache : attention_) bytes += cache->shape().bytes_per_cell();
     if (options.fingerprint.empty()) options.fingerprint = "weights";
@@ -176,30 +176,6 @@ class Process {
   double time = 0;
 
  private:
-  std::shared_ptr<CausalCache> make_cells(std::size_t index, const Visibility& sees, Cell cells) {
-    const KvShape shape{index == 0 ? 2u : 1u, 1, 2, index == 0 ? 2u : 3u, cells, plain_format(dtype_)};
-    CausalCache::Options options;
-    options.visibility = sees;
-    for (std::uint32_t i = 0; i < shape.layers; ++i)
-      options.layers.push_back(static_cast<std::int32_t>(index * 10 + i));
-    auto made = CausalCache::create(std::make_unique<HostKvStore>(shape), options);
-    KvStore* store = &made->store();
-    made->pool().on_free = [store](Cell begin, std::uint32_t length) { store->fill(begin, length, 0xFF); };
-    return made;
-  }
-
-  static std::shared_ptr<RecurrentCache> make_states(std::size_t index) {
-    StateShape shape;
-    shape.layers = index == 0 ? 2 : 1;
-    shape.conv_tail = shape.conv_dim = 2;
-    shape.v_heads = 1;
-    shape.v_dim = shape.k_dim = 2;
-    shape.slots = 64;
-    std::vector<std::int32_t> layers;
-    for (std::uint32_t i = 0; i < shape.layers; ++i) layers.push_back(static_cast<std::int32_t>(100 + index * 10 + i));
-    return RecurrentCache::create(std::make_unique<HostStateStore>(shape), layers);
-  }
-
   static float state_value(const std::vector<std::uint64_t>& hashes, std::int32_t length, std::uint32_t layer,
                            bool delta, std::uint32_t column) {
     return length == 0 ? 0.0f : kv_value(hashes[static_cast<std::size_t>(length) - 1], 1000 + layer, delta, column);

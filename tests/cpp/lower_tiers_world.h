@@ -10,12 +10,13 @@
 #include "disk_helpers.h"
 #include "faulty_file_system.h"
 #include "prefix_cache/lower_tiers.h"
+#include "tree_walks.h"
 
 namespace kvtrie {
 
 // A cache of full attention, whose cells have no bytes here, and one of states. What is on its way to files is written
 // when the test says so.
-struct LowerTiersWorld : LowerTiers::Tree {
+struct LowerTiersWorld : TreeWalks, LowerTiers::Tree {
   static constexpr std::uint64_t kBytes = 64;  // of a blob
 
   struct Write {
@@ -49,21 +50,7 @@ struct LowerTiersWorld : LowerTiers::Tree {
   std::uint64_t bytes_under_way() const override { return writes.size() * kBytes; }
 
   // --- the tree
-  static std::vector<Node*> subtree(Node* top) {  // parents before their children
-    std::vector<Node*> nodes{top};
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      for (Node* child = nodes[i]->first_child(); child != nullptr; child = child->next_sibling())
-        nodes.push_back(child);
-    }
-    return nodes;
-  }
-  std::vector<Node*> nodes() const {
-    std::vector<Node*> all;
-    trie.visit([&](Node& node) {
-      if (!node.is_root()) all.push_back(&node);
-    });
-    return all;
-  }
+  std::vector<Node*> nodes() const { return nodes_of(trie); }
   Node* add(Node* parent, std::int32_t tokens = 4) {
     auto state = std::make_unique<NodeState>(parent->end(), parent->end() + tokens, 1);
     Node* node = trie.add_child(parent, Tokens(static_cast<std::size_t>(tokens), next_token++), std::move(state));
@@ -118,11 +105,6 @@ struct LowerTiersWorld : LowerTiers::Tree {
   }
 
   // --- bytes in files
-  static std::vector<BlobPtr> blobs_of(const Node* node) {
-    std::vector<BlobPtr> blobs;
-    state_of(node).visit_blobs([&](const BlobPtr& blob) { blobs.push_back(blob); });
-    return blobs;
-  }
   static bool in_some_file(const Node* node) {
     const std::vector<BlobPtr> blobs = blobs_of(node);
     return std::any_of(blobs.begin(), blobs.end(), [](const BlobPtr& blob) { return blob->saved(); });

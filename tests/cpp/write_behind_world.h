@@ -1,10 +1,8 @@
 // The world of the lower tiers with a queue that writes for real, and images whose bytes say which token they are of.
 #pragma once
 
-#include <cstring>
-
-#include "cache/cell_image.h"
 #include "lower_tiers_world.h"
+#include "marked_images.h"
 #include "prefix_cache/write_behind.h"
 
 namespace kvtrie {
@@ -36,29 +34,11 @@ struct WriteBehindWorld : LowerTiersWorld, WriteBehind::Copies {
   std::uint64_t bytes_under_way() const override { return queue->pending_bytes(); }
 
   // --- images
-  using Row = std::pair<std::uint64_t, std::uint64_t>;  // offset, bytes
-  std::vector<Row> rows_of(std::uint32_t cells, std::uint32_t token) const {
-    const CellImage image(shape, cells);
-    std::vector<Row> rows;
-    for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
-      for (const bool value : {false, true})
-        rows.emplace_back(image.row_offset(layer, value, 0, token), shape.row_bytes(value));
-    }
-    return rows;
-  }
-  static std::byte mark_of(Token token, std::int32_t position) { return static_cast<std::byte>(token * 31 + position); }
-
   BlobPtr image(const Node* node, std::int32_t from, std::int32_t to) const override {
     const auto cells = static_cast<std::uint32_t>(to - from);
     BlobPtr blob = Blob::allocate(host, shape.bytes_per_cell() * cells, blob_sections(shape, cells));
     if (blob == nullptr) return nullptr;
-    const Tokens tokens = path_tokens(node);
-    for (std::int32_t at = from; at < to; ++at) {
-      for (const auto& [offset, bytes] : rows_of(cells, static_cast<std::uint32_t>(at - from))) {
-        const std::byte mark = mark_of(tokens[static_cast<std::size_t>(at)], at);
-        std::memset(blob->memory()->data() + offset, static_cast<int>(mark), bytes);
-      }
-    }
+    mark_image(shape, blob->memory()->data(), {from, cells}, path_tokens(node));
     blob->seal();
     return blob;
   }
@@ -68,15 +48,7 @@ struct WriteBehindWorld : LowerTiersWorld, WriteBehind::Copies {
     std::iota(numbers.begin(), numbers.end(), 0U);
     std::vector<std::byte> bytes(slice.blob->bytes());
     if (!slice.blob->read(numbers, bytes)) return false;
-    const Tokens tokens = path_tokens(node);
-    for (std::int32_t at = slice.from; at < slice.to; ++at) {
-      for (const auto& [offset, count] : rows_of(slice.cells, static_cast<std::uint32_t>(at - slice.first))) {
-        const std::byte mark = mark_of(tokens[static_cast<std::size_t>(at)], at);
-        const auto row = std::span(bytes).subspan(offset, count);
-        if (std::any_of(row.begin(), row.end(), [&](std::byte each) { return each != mark; })) return false;
-      }
-    }
-    return true;
+    return image_is_marked(shape, bytes, {slice.first, slice.cells}, slice.from, slice.to, path_tokens(node));
   }
 
   // --- the queue
