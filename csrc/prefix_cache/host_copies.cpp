@@ -63,11 +63,11 @@ bool HostCopies::copy(Node* node, bool may_lose) {
         std::optional<BlobSlice> slice = store_cells(i, list.share(from, to));
         if (!slice) return false;
         state.held[i].add(*slice);
+        places_.settle(node);  // each time: the next one may not fit
         totals_.page_out_bytes += slice->blob->bytes();
       }
     }
   }
-  places_.settle(node);
   const RestorePoint& point = state.point();
   return !point.exists() || point.copied() || point_bytes(caches_, point) == 0 || copy_point(node, may_lose);
 }
