@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -165,7 +166,7 @@ struct DeviceTreeWorld : TreeWalks {
     const HostMemoryPtr memory = blob->memory();
     if (memory != nullptr) return {memory->data(), memory->data() + memory->bytes()};
     std::vector<std::uint32_t> sections(blob->sections().size());
-    for (std::uint32_t i = 0; i < sections.size(); ++i) sections[i] = i;
+    std::iota(sections.begin(), sections.end(), 0U);
     std::vector<std::byte> bytes(blob->bytes());
     EXPECT_TRUE(blob->read(sections, bytes));
     return bytes;
@@ -237,6 +238,11 @@ struct DeviceTreeWorld : TreeWalks {
     }
     for (const Node* node : nodes()) check_node(node, all);
     return all;
+  }
+  void expect_sound() {
+    seal();
+    EXPECT_EQ(findings(), std::vector<std::string>{});
+    for (const Node* node : nodes()) EXPECT_TRUE(has_right_bytes(node));
   }
   // All that a call that is refused must leave as it is.
   std::string picture() const {
