@@ -33,7 +33,7 @@ ArrivalPtr Arrivals::take_failed() {
       ++each;
       continue;
     }
-    const ArrivalPtr arrival = *each;
+    ArrivalPtr arrival = *each;
     arrival->settle();
     each = listed_.erase(each);
     if (arrival->failed_) return arrival;

@@ -4,15 +4,16 @@
 // uses their cells is enqueued behind it. What one page-in had the device read is an *arrival*. It keeps that memory
 // until it has been read, and its nodes refer to it until it is known how that ended:
 //
-//     add --> under way --+-- every read ended well --> settled: nodes forget it where they next have to do with it
-//                         '-- one or more failed ----> failed: the cells do not have what the tree says
+//     add --> under way --+-- every read ended well --> settled: its nodes forget it when they next change
+//                         '-- one or more failed -----> failed: the cells do not have what the tree says
 //
-// How a read ended is known when somebody asks: `take_failed`, at the beginning of a call. Whoever asked then removes
-// the nodes that refer to what failed. Until they are gone they go on doing so, through cuts and joins, so that none of
-// them is missed while sessions leave the others.
+// Which of the two it is `take_failed` finds out, when a call begins. The nodes that refer to what failed are removed
+// next. Until then they keep referring to it: through cuts and joins, so that none of them is missed while sessions
+// leave the others; and when they leave the device before a read has ended, for what is copied then is not what they
+// should have.
 //
-// An arrival is listed before anything is enqueued for it. So where a page-in is interrupted by an error, what the
-// device was given before that keeps its memory, too.
+// An arrival is listed before anything is enqueued for it: where an error interrupts a page-in, the memory of what the
+// device was given by then is kept, too.
 //
 // Invariants: memory is kept while a read of it may be under way, and no longer than until take_failed() has met the
 // arrival done. One that is not listed any more is settled or failed.

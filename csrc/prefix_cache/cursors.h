@@ -62,7 +62,8 @@ class Cursors {
   void open(Cursor& cursor, std::string_view name_space, Owner owner);  // at the root
   void branch(const Cursor& from, Cursor& twin);  // to where `from` stands. REQUIRES: opened; no open step
   void close(Cursor& cursor) noexcept;            // it gives back what it holds
-  // What it stood on is gone: it stands on nothing and holds nothing, and still knows its tokens. REQUIRES: no open step
+  // What it stood on is gone: it stands on nothing and holds nothing, and still knows its tokens. REQUIRES: no open
+  // step
   void lose(Cursor& cursor);
 
   void move_to(Cursor& cursor, Node* node);  // changes the lock; tidies up where it stood

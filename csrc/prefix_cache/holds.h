@@ -26,6 +26,7 @@ class PathHold {
       : leases_(state.leases), hold_(leases_.hold(node)) {}
   ~PathHold() { leases_.let_go(hold_); }
   Node* node() const noexcept { return hold_->node; }
+  bool lost() const noexcept { return hold_->lost; }  // some of it had to go all the same
   PathHold(const PathHold&) = delete;
   PathHold& operator=(const PathHold&) = delete;
 

@@ -105,6 +105,20 @@ void Leases::let_go(Hold hold) noexcept {
   holds_.erase(hold);
 }
 
+void Leases::lose_below(const Node* top) noexcept {
+  Node* root = top->parent();
+  while (!root->is_root()) root = root->parent();
+  for (Lease& hold : holds_) {
+    if (!is_at_or_below(hold.node, top)) continue;
+    const auto end =
+        std::find_if(hold.path.begin(), hold.path.end(), [&](const Node* each) { return !is_at_or_below(each, top); });
+    for (auto each = hold.path.begin(); each != end; ++each) trie_.unlock(*each);
+    hold.path.erase(hold.path.begin(), end);
+    hold.node = hold.path.empty() ? root : hold.path.front();
+    hold.lost = true;
+  }
+}
+
 // ---- tokens -------------------------------------------------------------------------------------------------------
 
 // With what is above each of them.

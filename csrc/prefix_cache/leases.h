@@ -7,7 +7,8 @@
 //              made by   goes with                              besides
 //     pin      pin       unpin, take_expired, remove_below      it counts in `NodeState::pins()` of its end, so that
 //                                                               the restore point there stays
-//     hold     hold      let_go, in any order                   scopes: PathHold (holds.h)
+//     hold     hold      let_go, in any order                   scopes: PathHold (holds.h). `lose_below`: it ends
+//                                                               further up now, and the call that waits is told so
 //
 //     root --- a --- b --+-- c        a pin at c and a hold at b: a and b are locked twice, c once; b has no pin
 //                        '-- d        pinned tokens: those of a, b and c, however many pins share them
@@ -45,6 +46,7 @@ namespace kvtrie {
 struct Lease {
   Node* node = nullptr;     // where it ends
   std::vector<Node*> path;  // locked once each: the node and what is above it, the root left out
+  bool lost = false;        // it ended further down, in nodes that have gone
 };
 
 struct Pin : Lease {
@@ -70,6 +72,8 @@ class Leases {
 
   Hold hold(Node* node);  // of a root: nothing is locked
   void let_go(Hold hold) noexcept;
+  // What is at `top` and below it has to go whoever waits for it: holds there end above it now.
+  void lose_below(const Node* top) noexcept;
 
   const std::vector<Pin>& pins() const noexcept { return pins_; }  // as they were made
   const std::list<Lease>& holds() const noexcept { return holds_; }

@@ -36,7 +36,9 @@ class PageInAttempt {
   Result run(std::uint64_t& bytes_moved) {
     state_.mutex.assert_held();  // as the class says
     if (!find_host_room()) return state_.host_is_busy() ? Result::kHostBusy : Result::kNoRoom;
-    if (!read()) return Result::kChecksum;
+    const bool right = read();
+    if (hold_.lost()) return Result::kChanged;
+    if (!right) return Result::kChecksum;
     find_path_again();
     if (path_.nodes.empty() || !reachable()) return Result::kChanged;
     fetch_ = missing();
@@ -233,7 +235,10 @@ void PrefixCacheState::fail_arrival(const ArrivalPtr& arrival) {
   trie.visit([&](Node& node) {
     if (!node.is_root() && stands_on(arrival, &node) && !stands_on(arrival, node.parent())) tops.push_back(&node);
   });
-  for (Node* node : tops) eviction.remove_subtree(node);
+  for (Node* node : tops) {
+    leases.lose_below(node);
+    eviction.remove_subtree(node);
+  }
 }
 
 }  // namespace kvtrie

@@ -129,7 +129,7 @@ void expect_every_length_tried(const CacheTable& table, std::int32_t longest) {
     for (std::int32_t wanted = 0; wanted <= longest; ++wanted) {
       const std::int32_t cut = tried_cut(table, held, wanted);
       ASSERT_EQ(table.cut_to(held, wanted), cut) << "held at " << held << ", wanted " << wanted;
-      const bool serves = held == wanted || (!table.states.empty() && wanted < held && cut == wanted);
+      const bool serves = wanted > 0 && (held == wanted || (!table.states.empty() && wanted < held && cut == wanted));
       ASSERT_EQ(table.serves(held, wanted), serves) << "held at " << held << ", wanted " << wanted;
     }
   }

@@ -2,7 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -53,6 +56,7 @@ class FailedPageIn : public ::testing::Test {
     options.host_bytes = 1 << 20;
     options.load = LoadPolicy::kAlways;
     options.checkpoint_every = 64;
+    if (meanwhile_) options.clock = [this] { return tick(); };
     cache_ = PrefixCache::create(std::move(caches), options);
   }
   void TearDown() override { EXPECT_EQ(cache_->check(), std::vector<std::string>{}); }
@@ -99,8 +103,17 @@ class FailedPageIn : public ::testing::Test {
       EXPECT_EQ(error.kind(), ErrorKind::kDevice) << error.what();
     }
   }
+  // The clock, which is read while a call waits with the mutex free. What another thread does `meanwhile_` is done
+  // once.
+  double tick() {
+    if (armed_ && skip_-- == 0 && armed_.exchange(false)) std::thread([this] { meanwhile_(); }).join();
+    return 0;
+  }
   std::int32_t known(const Tokens& tokens) { return cache_->plan("n", tokens).matched; }
 
+  std::function<void()> meanwhile_;
+  std::atomic<bool> armed_{false};
+  int skip_ = 0;
   LateReads reads_;
   PrefixCachePtr cache_;
 };
@@ -161,6 +174,34 @@ TEST_F(FailedPageIn, WhatLeftTheDeviceAgainMeanwhileGoesToo) {
   EXPECT_EQ(known(prompt(1)), 200);
   end_reads(false);
   EXPECT_EQ(known(prompt(1)), 0);
+}
+
+// While a call brings back what is below, and waits with the mutex free, what is above turns out to be lost.
+TEST_F(FailedPageIn, WhatAWaitingCallHoldsGoesToo) {
+  int ticks = 0;
+  meanwhile_ = [&] {
+    end_reads(false);
+    EXPECT_GE(cache_->stats().sessions, 1u);  // a call like any other
+  };
+  for (; ticks < 8; ++ticks) {  // at any of the times that the second call reads the clock
+    reads_.clear();
+    open();
+    leave_for_host(prompt(1, 300, 200));
+    const SessionPtr first = cache_->begin("n", prompt(1, 200, 200));
+    ASSERT_EQ(first->reused(), 199);
+    skip_ = ticks;
+    armed_ = true;
+    const SessionPtr second = cache_->begin("n", prompt(1, 300, 200));
+    if (armed_.exchange(false)) break;  // it read the clock less often
+    EXPECT_EQ(cache_->check(), std::vector<std::string>{});
+    expect_failed(first);
+    EXPECT_EQ(second->reused(), 0) << ticks;
+    EXPECT_EQ(known(prompt(1, 300, 200)), 0) << ticks;
+    prefill(second);
+    EXPECT_EQ(known(prompt(1, 300, 200)), 300);
+    cache_->close();
+  }
+  EXPECT_EQ(ticks, 4) << "when it begins, before reading, behind it, and when all is handed over";
 }
 
 // Sessions that restart at 128 hold cells beyond it, each from a node of its own. Each one lets go of them, and a node

@@ -20,6 +20,7 @@ struct LeaseTwin {
   Node* node;
   double until;
   std::set<const Node*> path;
+  bool lost = false;
 };
 
 bool twin_is_below(const Node* node, const Node* top) {
@@ -42,7 +43,7 @@ class LeaseDriver {
         &LeaseDriver::remove, &LeaseDriver::pin,    &LeaseDriver::pin,         &LeaseDriver::pin,
         &LeaseDriver::unpin,  &LeaseDriver::expire, &LeaseDriver::hold,        &LeaseDriver::hold,
         &LeaseDriver::let_go, &LeaseDriver::let_go, &LeaseDriver::set_cap,     &LeaseDriver::others,
-        &LeaseDriver::mark,   &LeaseDriver::point,  &LeaseDriver::remove_pins,
+        &LeaseDriver::mark,   &LeaseDriver::point,  &LeaseDriver::remove_pins, &LeaseDriver::lose,
     };
     (this->*kActions[random_() % std::size(kActions)])();
   }
@@ -106,7 +107,10 @@ class LeaseDriver {
     }
     ASSERT_EQ(world_.leases.next_expiry(), next);
     ASSERT_EQ(world_.leases.holds().size(), holds_.size());
-    for (const auto& [hold, twin] : holds_) ASSERT_EQ(hold->node, twin.node);
+    for (const auto& [hold, twin] : holds_) {
+      ASSERT_EQ(hold->node, twin.node);
+      ASSERT_EQ(hold->lost, twin.lost);
+    }
   }
   void compare_tokens() {
     ASSERT_EQ(world_.leases.pinned_tokens(), pinned_tokens());
@@ -194,6 +198,18 @@ class LeaseDriver {
     const auto which = holds_.begin() + static_cast<std::ptrdiff_t>(random_() % holds_.size());
     world_.leases.let_go(which->first);
     holds_.erase(which);
+  }
+  // Holds that end there or below it end at the nearest node above it that they had, or at the root.
+  void lose() {
+    if (random_() % 3 != 0) return;
+    const Node* top = pick();
+    world_.leases.lose_below(top);
+    for (auto& [hold, twin] : holds_) {
+      const bool lost = twin_is_below(twin.node, top);
+      std::erase_if(twin.path, [&](const Node* each) { return twin_is_below(each, top); });
+      while (lost && !twin.node->is_root() && !twin.path.contains(twin.node)) twin.node = twin.node->parent();
+      twin.lost = twin.lost || lost;
+    }
   }
   void set_cap() { world_.leases.set_cap(random_() % 60); }
 
