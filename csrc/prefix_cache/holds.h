@@ -3,7 +3,11 @@
 // Threads: made and ended with the prefix cache's mutex held.
 #pragma once
 
-#include "prefix_cache/prefix_cache_state.h"
+#include <cstdint>
+#include <utility>
+
+#include "prefix_cache/leases.h"
+#include "prefix_cache/room.h"
 
 namespace kvtrie {
 
@@ -19,11 +23,10 @@ class InUseScope {
   Room& room_;
 };
 
-// Keeps a path locked while the mutex is free: a hold of the leases (leases.h).
+// Keeps a path locked while the mutex is free: a hold of the leases.
 class PathHold {
  public:
-  PathHold(PrefixCacheState& state, Node* node) KVTRIE_REQUIRES(state.mutex)
-      : leases_(state.leases), hold_(leases_.hold(node)) {}
+  PathHold(Leases& leases, Node* node) : leases_(leases), hold_(leases_.hold(node)) {}
   ~PathHold() { leases_.let_go(hold_); }
   Node* node() const noexcept { return hold_->node; }
   bool lost() const noexcept { return hold_->lost; }  // some of it had to go all the same
@@ -35,16 +38,17 @@ class PathHold {
   Leases::Hold hold_;
 };
 
-// While a call has bytes of the host tier that no node has, so that their count is not what nodes have.
+// While a call has bytes of the host tier that no node has, so that their count is not what nodes have. `calls`: how
+// many do.
 class StagedScope {
  public:
-  explicit StagedScope(PrefixCacheState& state) KVTRIE_REQUIRES(state.mutex) : state_(state) { ++state_.staging_calls; }
-  ~StagedScope() { --state_.staging_calls; }
+  explicit StagedScope(std::uint32_t& calls) : calls_(calls) { ++calls_; }
+  ~StagedScope() { --calls_; }
   StagedScope(const StagedScope&) = delete;
   StagedScope& operator=(const StagedScope&) = delete;
 
  private:
-  PrefixCacheState& state_;
+  std::uint32_t& calls_;
 };
 
 }  // namespace kvtrie

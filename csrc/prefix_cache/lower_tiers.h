@@ -3,7 +3,7 @@
 // Concept. Bytes outside the device lie in blobs (store/blob.h), in memory, in a file, or in both, and two caps limit
 // them: that of the host's budget and that of the disk tier. This class is the only one that lets go of such bytes to
 // make room, and the only one that changes the caps and opens and closes the disk. Those who put bytes there
-// (page_out.cpp, page_in.cpp, what came from a store) ask it for room before.
+// (host_copies.h, page_in.cpp, what came from a store) ask it for room before.
 //
 //     a copy that is also ...                        leaves the host by         leaves the disk by
 //     on the device                                  being dropped              being dropped

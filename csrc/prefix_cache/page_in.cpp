@@ -30,7 +30,7 @@ class PageInAttempt {
         path_{state.cursors.cut_at(found, target_), found.matched},
         deepest_(path_.nodes.back()),
         above_(path_.nodes.front()->parent()),
-        hold_(state, deepest_),
+        hold_(state.leases, deepest_),
         stages_(state.caches, missing(), target_) {}
 
   Result run(std::uint64_t& bytes_moved) {

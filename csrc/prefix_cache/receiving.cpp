@@ -37,7 +37,7 @@ class Lookup {
         share_(state_.host->cap() / 2) {
     const Path here = state_.planner.find_path(session.at_.node, session.at_.unpublished());
     known_ = static_cast<std::size_t>(here.matched);
-    hold_ = std::make_unique<PathHold>(state_, here.nodes.empty() ? session.at_.node : here.nodes.back());
+    hold_ = std::make_unique<PathHold>(state_.leases, here.nodes.empty() ? session.at_.node : here.nodes.back());
   }
 
   // Whether there is more in the tree now than before.
@@ -171,7 +171,7 @@ class Lookup {
       ++state_.totals.unusable_snapshots;
       return false;
     }
-    auto hold = std::make_unique<PathHold>(state_, node);
+    auto hold = std::make_unique<PathHold>(state_.leases, node);
     hold_ = std::move(hold);
     owner_.set_known(key, true);
     any_ = true;

@@ -83,7 +83,7 @@ class SaveAs {
     const bool copied = state_.copies.is_copied(node);
     require_done(state_.copies.copy(node, /*may_lose=*/false), "host memory is full");
     const std::vector<Source> sources = sources_of(node, header);
-    const StagedScope staged(state_);
+    const StagedScope staged(state_.staging_calls);
     Stages stages;
     for (const Source& source : sources) stage(source, stages);
     require_done(state_.lower.make_host_room(stages.file_bytes(), /*may_lose=*/false) && stages.allocate(state_.host),
