@@ -219,6 +219,7 @@ struct DeviceTreeWorld : TreeWalks {
   }
   void drain() {
     seal();
+    mutex.assert_held();
     const MutexUnlock unlock(mutex);
     queue->drain();
     lower.disk()->sweep();

@@ -138,6 +138,16 @@ TEST_F(RoomTest, ThenGoLeavesByThePolicyTailFirst) {
   EXPECT_EQ(places.device_tokens(), 8u);
 }
 
+TEST_F(RoomTest, PointsGoBeforeLeavesThatWouldTakeTheirPointsAlong) {
+  Node* leaf = add(8);
+  Node* young = add(8);
+  put_point(leaf, PointKind::kEnd);
+  put_point(young, PointKind::kSpaced);
+  room.make_room(needs(24, 0, 1));
+  EXPECT_FALSE(has_point_there(young)) << "spaced points go first, and the leaf's own would have done";
+  EXPECT_TRUE(!is_there(leaf) && is_there(young));
+}
+
 class SteppedRoomTest : public RoomTest {
  protected:
   static DeviceTreeKinds stepped() {
@@ -316,6 +326,22 @@ TEST_F(RoomTest, APageInFitsUpToWhereItsFullAttentionDoes) {
   EXPECT_EQ(room.fitting_length({{top, leaf}, 20}, fetch), 8 + 5 + 10) << "the path itself does not go for it";
   fetch.needs = needs(15);
   EXPECT_EQ(room.fitting_length({{top, leaf}, 20}, fetch), kAll);
+}
+
+class BareRoomTest : public RoomTest {
+ protected:
+  BareRoomTest() : RoomTest({.attention = {{{4, 0}, 16}}, .recurrent = 0, .host = 0}) {}
+};
+
+TEST_F(BareRoomTest, ANodeWhoseLastCellsWentGoesToo) {
+  Node* top = add(4);
+  Node* leaf = add(top, 4);
+  trie.touch(top);
+  room.make_room(needs(16 - 6));  // in steps of one token: three go
+  ASSERT_EQ(nodes().size(), 2u);
+  EXPECT_EQ(cells_of(leaf, 0), 1u);
+  room.make_room(needs(16 - 4));
+  EXPECT_EQ(nodes(), std::vector<Node*>{top});
 }
 
 class UnevenRoomTest : public RoomTest {

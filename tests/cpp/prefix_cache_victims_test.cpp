@@ -185,6 +185,16 @@ TEST_F(VictimTest, OutsideTheOldestLeafThatNobodyHoldsIsNext) {
   EXPECT_EQ(eviction.outside_victim(), held);
 }
 
+TEST_F(VictimTest, OutsideANodeWaitsForWhatIsBelowIt) {
+  Node* top = add(4);
+  Node* leaf = add(top, 4);
+  for (Node* node : {leaf, top}) ASSERT_GT(eviction.page_out(node), 0u);
+  trie.touch(leaf);  // so `top` is older
+  EXPECT_EQ(eviction.outside_victim(), leaf);
+  eviction.remove_subtree(leaf);
+  EXPECT_EQ(eviction.outside_victim(), top);
+}
+
 TEST_F(VictimTest, ASubtreeThatIsLockedAnywhereIsRefused) {
   Node* top = add(4);
   Node* middle = add(top, 4);
