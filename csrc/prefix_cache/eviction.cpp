@@ -13,6 +13,7 @@ namespace kvtrie {
 Node* Eviction::next_victim() {
   while (true) {
     Node* victim = of_.trie.victim(kDeviceOrder);
+    if (victim != nullptr && of_.leases.hold_back(victim)) continue;
     Node* marked = of_.points.oldest_user();
     if (victim != nullptr || marked == nullptr) return victim;
     of_.points.take_off_user(marked);

@@ -105,6 +105,26 @@ void Leases::let_go(Hold hold) noexcept {
   holds_.erase(hold);
 }
 
+// Into the path, which has the end first.
+bool Leases::take_in(Lease& lease, Node* node) {
+  if (!is_at_or_below(lease.node, node)) return false;
+  const auto place =
+      std::find_if(lease.path.begin(), lease.path.end(), [&](const Node* each) { return each->end() <= node->end(); });
+  if (place != lease.path.end() && *place == node) return false;
+  lease.path.insert(place, node);
+  trie_.lock(node);
+  return true;
+}
+
+// Where it is a leaf, every lease that leads there ends there, and has locked it.
+bool Leases::hold_back(Node* node) {
+  bool held = false;
+  if (node->is_leaf()) return held;
+  for (Pin& pin : pins_) held = take_in(pin, node) || held;
+  for (Lease& hold : holds_) held = take_in(hold, node) || held;
+  return held;
+}
+
 void Leases::lose_below(const Node* top) noexcept {
   Node* root = top->parent();
   while (!root->is_root()) root = root->parent();

@@ -17,8 +17,9 @@
 // pinned tokens; when it is lowered, the pins that are there stay.
 //
 // Cutting and joining. A node keeps its identity and its locks when it is cut, and becomes the lower half; a locked one
-// never vanishes by a join. So a lease ends where it ended, and its path names what was there when it was made: upper
-// halves of what was cut since have no lock of their own, but are held by the lower ones.
+// never vanishes by a join. So a lease ends where it ended, and its path names what was there when it was made. Upper
+// halves of what was cut since have no lock of their own: in the tier of the lower ones these hold them, and where they
+// are in another one `hold_back` locks them before they go.
 //
 // Invariants (check): the nodes of each path are in the tree, one above the other, the end first, and have at least the
 // locks that leases put there (sessions and marks of users have theirs besides); `NodeState::pins()` is how many pins
@@ -75,6 +76,9 @@ class Leases {
   // What is at `top` and below it has to go whoever waits for it: holds there end above it now.
   void lose_below(const Node* top) noexcept;
 
+  // Whether a lease leads through the node, which was next to go: it is locked for each one from now on.
+  bool hold_back(Node* node);
+
   const std::vector<Pin>& pins() const noexcept { return pins_; }  // as they were made
   const std::list<Lease>& holds() const noexcept { return holds_; }
   double next_expiry() const noexcept { return next_expiry_; }  // infinity: never
@@ -91,6 +95,7 @@ class Leases {
   void lock(const Lease& lease) noexcept;
   void unlock(const Lease& lease) noexcept;
   void remove(std::vector<Pin>::iterator pin);
+  bool take_in(Lease& lease, Node* node);
   void find_next_expiry() noexcept;
   std::unordered_set<const Node*> pinned_nodes() const;
   void check_nodes(std::vector<std::string>& findings) const;

@@ -72,6 +72,13 @@ Tier tier_of(const Fetch& fetch) {
   return lowest;
 }
 
+Node* LowerTiers::next_victim(int order) {
+  while (true) {
+    Node* victim = trie_.victim(order);
+    if (victim == nullptr || !leases_.hold_back(victim)) return victim;
+  }
+}
+
 // ---- host ---------------------------------------------------------------------------------------------------------
 
 // What is on its way, to a file or to the device, cannot be hurried: where that alone is too much, nothing is evicted.
@@ -79,7 +86,7 @@ bool LowerTiers::make_host_room(std::uint64_t bytes, bool may_lose) {
   const std::uint64_t in_transit = tree_.bytes_under_way();
   if (bytes > host_->cap() || bytes > host_->cap() - std::min(in_transit, host_->cap())) return false;
   while (!host_->fits(bytes)) {
-    Node* victim = trie_.victim(kHostOrder);
+    Node* victim = next_victim(kHostOrder);
     if (victim == nullptr) return let_go_of_locked_copies(may_lose) && host_->fits(bytes);
     if (!leave_host(victim, may_lose)) return false;
   }
@@ -151,7 +158,7 @@ std::uint64_t LowerTiers::bytes_in_memory() const {
 bool LowerTiers::make_disk_room(std::uint64_t bytes, const Node* below) {
   if (bytes > disk_->budget().cap()) return false;
   while (!disk_->reserve(bytes)) {
-    Node* victim = trie_.victim(kDiskOrder);
+    Node* victim = next_victim(kDiskOrder);
     if (victim == nullptr || !disk_->writing()) return false;
     if (below != nullptr && is_at_or_below(below, victim)) return false;
     if (!leave_disk(victim)) return false;
@@ -255,7 +262,7 @@ bool LowerTiers::let_go_of_live_files() {
 // What is doomed goes by the sweep.
 bool LowerTiers::lower_disk_cap(std::uint64_t cap) {
   while (disk_->budget().used() - disk_->doomed_bytes() > cap) {
-    Node* victim = trie_.victim(kDiskOrder);
+    Node* victim = next_victim(kDiskOrder);
     if (victim != nullptr && leave_disk(victim)) continue;
     if (let_go_of_live_files()) continue;
     Node* marked = points_.oldest_user();

@@ -71,8 +71,8 @@ class LowerTiers {
   };
 
   // `host` (may be null: no such tier) is set for good. All outlive this.
-  LowerTiers(Trie& trie, NodePlaces& places, RestorePoints& points, const Leases& leases,
-             std::shared_ptr<ByteBudget> host, Tree& tree)
+  LowerTiers(Trie& trie, NodePlaces& places, RestorePoints& points, Leases& leases, std::shared_ptr<ByteBudget> host,
+             Tree& tree)
       : trie_(trie), places_(places), points_(points), leases_(leases), host_(std::move(host)), tree_(tree) {}
   LowerTiers(const LowerTiers&) = delete;
   LowerTiers& operator=(const LowerTiers&) = delete;
@@ -107,6 +107,7 @@ class LowerTiers {
   void check(std::vector<std::string>& findings, bool quiet) const;
 
  private:
+  Node* next_victim(int order);
   bool leave_host(Node* node, bool may_lose);
   bool let_go_of_locked_copies(bool may_lose);
   bool let_go_of_saved_memory();
@@ -117,7 +118,7 @@ class LowerTiers {
   Trie& trie_;
   NodePlaces& places_;
   RestorePoints& points_;
-  const Leases& leases_;
+  Leases& leases_;
   const std::shared_ptr<ByteBudget> host_;
   Tree& tree_;
   std::shared_ptr<DiskTier> disk_;

@@ -64,12 +64,8 @@ class DeviceTreeDriver {
     world_.trie.unlock(parent);
     world_.leases.let_go(hold);
   }
-  // Nothing that is held outside the device: halves there have no lock of their own, and a lock protects what is above
-  // it in one tier (victim_order.h).
   void cut() {
-    Node* node = pick([&](Node* each) {
-      return state_of(each).length() > 1 && (on_device(each) || !world_.eviction.subtree_is_locked(each));
-    });
+    Node* node = pick([&](Node* each) { return state_of(each).length() > 1; });
     if (node != nullptr)
       world_.trie.split(node, node->start() + 1 + static_cast<std::int32_t>(up_to(state_of(node).length() - 2)));
   }

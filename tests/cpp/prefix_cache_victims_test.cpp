@@ -43,6 +43,26 @@ class VictimTest : public ::testing::Test, public DeviceTreeWorld {
   }
 };
 
+// A half that comes back to the device has no lock of its own, and nothing on the device below it.
+TEST_F(VictimTest, HalvesOfWhatIsPinnedOutsideTheDeviceAreNoVictims) {
+  Node* node = add(10);
+  ASSERT_GT(eviction.page_out(node), 0u);
+  leases.pin(node);
+  const Leases::Hold hold = leases.hold(node);
+  trie.split(node, 6);
+  Node* top = trie.split(node->parent(), 3);
+  come_back(top);
+  EXPECT_EQ(eviction.next_victim(), nullptr);
+  EXPECT_EQ(top->locks(), 2u) << "for the pin and for the hold";
+  lower.make_host_room(host->cap(), /*may_lose=*/true);
+  EXPECT_EQ(trie.match("n", path_tokens(node)).length, 10);
+  leases.unpin(node);
+  leases.let_go(hold);
+  EXPECT_EQ(top->locks(), 0u);
+  EXPECT_EQ(eviction.next_victim(), top);
+  EXPECT_TRUE(findings().empty());
+}
+
 // ---- own tails ----------------------------------------------------------------------------------------------------
 
 TEST_F(VictimTest, WhatIsNotKnownHasNoTail) {
