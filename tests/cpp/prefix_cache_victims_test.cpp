@@ -43,7 +43,7 @@ class VictimTest : public ::testing::Test, public DeviceTreeWorld {
   }
 };
 
-// A half that comes back to the device has no lock of its own, and nothing on the device below it.
+// A half that is on the device again has no lock of its own, and nothing on the device below it.
 TEST_F(VictimTest, HalvesOfWhatIsPinnedOutsideTheDeviceAreNoVictims) {
   Node* node = add(10);
   ASSERT_GT(eviction.page_out(node), 0u);
