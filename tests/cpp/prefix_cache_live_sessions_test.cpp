@@ -1,0 +1,75 @@
+// Which conversations are open, and whose state others may go on from.
+#include "prefix_cache/live_sessions.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "planner_world.h"
+
+namespace kvtrie {
+namespace {
+
+class LiveSessionsTest : public ::testing::Test {
+ protected:
+  LiveSessionsTest() : world_({"states", {}, 1}), node_(world_.add(world_.root(), 10)) {}
+
+  Cursor& stand(std::int32_t computed) {
+    world_.stand(node_, computed);
+    return *world_.live.back();
+  }
+
+  PlannerWorld world_;
+  Node* node_;
+};
+
+TEST_F(LiveSessionsTest, OnlyOneThatIsAtTheEndBetweenTwoStepsServes) {
+  EXPECT_EQ(world_.sessions.standing_at(node_), nullptr);
+  Cursor& cursor = stand(10);
+  EXPECT_EQ(world_.sessions.standing_at(node_), &cursor);
+  cursor.computed = 11;
+  EXPECT_EQ(world_.sessions.standing_at(node_), nullptr) << "it is beyond";
+  cursor.computed = 10;
+  cursor.publish = false;
+  EXPECT_EQ(world_.sessions.standing_at(node_), nullptr) << "what it computes is its own";
+  cursor.publish = true;
+  cursor.open_step = reinterpret_cast<Step*>(&cursor);  // never looked at
+  EXPECT_EQ(world_.sessions.standing_at(node_), nullptr) << "its states are on their way";
+  cursor.open_step = nullptr;
+  cursor.failed = true;
+  EXPECT_EQ(world_.sessions.standing_at(node_), nullptr);
+  EXPECT_TRUE(world_.sessions.any_failed());
+}
+
+TEST_F(LiveSessionsTest, AnotherOneServesWhereTheFirstDoesNot) {
+  stand(11);
+  Cursor& second = stand(10);
+  EXPECT_EQ(world_.sessions.standing_at(node_), &second);
+}
+
+TEST_F(LiveSessionsTest, VisitsWhereEachStandsAndWhatItIsOnItsWayTo) {
+  Node* below = world_.add(node_, 5);
+  Cursor& cursor = stand(10);
+  cursor.ahead = below;
+  stand(10);
+  std::multiset<const Node*> visited;
+  world_.sessions.visit_nodes([&](const Node* node) { visited.insert(node); });
+  EXPECT_EQ(visited, (std::multiset<const Node*>{node_, node_, below}));
+}
+
+TEST(LiveSessions, TailsAreSharedUntilTheLastOneCloses) {
+  LiveSessions sessions;
+  Cursor first, second;
+  sessions.add(&first);
+  sessions.add(&second);
+  EXPECT_FALSE(sessions.tails_are_shared());
+  sessions.share_tails();
+  sessions.remove(&first);
+  EXPECT_TRUE(sessions.tails_are_shared());
+  sessions.remove(&second);
+  EXPECT_FALSE(sessions.tails_are_shared());
+  EXPECT_TRUE(sessions.empty());
+}
+
+}  // namespace
+}  // namespace kvtrie
