@@ -1,6 +1,7 @@
 #include "prefix_cache/steps.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -30,10 +31,9 @@ void Steps::add_rows(Step& step, const Cursor& cursor, std::uint32_t chunk) cons
     const Tokens tokens = tokens_of(keys);
     step.tokens_.insert(step.tokens_.end(), tokens.begin(), tokens.end());
   }
-  for (std::int32_t position = cursor.computed; position < end; ++position) {
-    step.positions_.push_back(position);
-    step.sequences_.push_back(index);
-  }
+  step.positions_.resize(step.positions_.size() + count);
+  std::iota(step.positions_.end() - static_cast<std::ptrdiff_t>(count), step.positions_.end(), cursor.computed);
+  step.sequences_.insert(step.sequences_.end(), count, index);
   step.counts_.push_back(count);
   if (caches_.has_points()) step.captures_.push_back(captures_.wanted_between(cursor, end));
 }
