@@ -189,9 +189,14 @@ PrefixCacheState::PageIn PrefixCacheState::page_in(const Path& found, std::int32
 }
 
 // Nodes below a damaged one could never be reached again: they go with it. A node somebody holds stays a miss until
-// then. Damaged copies, windows and points go alone.
+// then. Damaged copies, windows and points go alone. A node that was cut at the target left its restore point, whose
+// window may be what was read, below.
 void PrefixCacheState::drop_damaged(const Path& path) {
-  for (Node* node : path.nodes) {
+  std::vector<Node*> nodes = path.nodes;
+  for (Node* child = nodes.empty() ? nullptr : nodes.back()->first_child(); child != nullptr;
+       child = child->next_sibling())
+    nodes.push_back(child);
+  for (Node* node : nodes) {
     if (!has_damage(state_of(node))) continue;
     ++totals.checksum_failures;
     if (lost_full_attention(caches, state_of(node))) {

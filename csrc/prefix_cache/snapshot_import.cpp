@@ -1,6 +1,7 @@
 #include "prefix_cache/snapshot_import.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -23,11 +24,19 @@ BlobPtr blob_of(const SnapshotImage& image, const std::shared_ptr<BlobSource>& s
   return Blob::in_file(std::move(sections), std::move(checksums), source, offset);
 }
 
-bool has_cells(const FoundSnapshot& found, const std::vector<std::size_t>& caches) {
-  return std::any_of(found.header.images.begin(), found.header.images.end(), [&](const SnapshotImage& image) {
-    return image.role == SnapshotImage::Role::kCells &&
-           (caches.empty() || std::find(caches.begin(), caches.end(), image.cache) != caches.end());
-  });
+// From where on a snapshot has cells of all these caches that it has any of: what is in front has to be there before
+// it. Nothing: it has none.
+std::optional<std::int32_t> cells_begin(const SnapshotHeader& header, const std::vector<std::size_t>& caches) {
+  std::optional<std::int32_t> begin;
+  for (const std::size_t cache : caches) {
+    std::optional<std::int32_t> first;
+    for (const SnapshotImage& image : header.images) {
+      if (image.role == SnapshotImage::Role::kCells && image.cache == cache)
+        first = std::min(first.value_or(image.first), image.first);
+    }
+    if (first) begin = std::max(begin.value_or(*first), *first);
+  }
+  return begin;
 }
 
 BlobSlice cut(const BlobSlice& slice, std::int32_t from, std::int32_t to) {
@@ -145,14 +154,18 @@ Node* SnapshotImport::add(const Imported& found, double now) {
   return node;
 }
 
-// What has cells of full attention first, then what adds to it: windows, points_. By where they begin, so that what a
-// snapshot builds on is there; at last by age, so that the order of eviction is that of the process that wrote them.
+// What has cells of full attention first, then what adds to it: windows, points_. By where these cells begin, so that
+// what a snapshot builds on is there (of a window it may have more, from further up); at last by age, so that the order
+// of eviction is that of the process that wrote them.
 void SnapshotImport::add_all(std::vector<FoundSnapshot> snapshots, double now) {
   std::vector<std::pair<double, Node*>> ages;
-  std::stable_sort(snapshots.begin(), snapshots.end(), [&](const FoundSnapshot& a, const FoundSnapshot& b) {
-    return std::pair(!has_cells(a, caches_.full), a.header.start) <
-           std::pair(!has_cells(b, caches_.full), b.header.start);
-  });
+  const std::vector<std::size_t>& leading = caches_.full.empty() ? caches_.windowed : caches_.full;
+  const auto place = [&](const FoundSnapshot& each) {
+    const std::optional<std::int32_t> begin = cells_begin(each.header, leading);
+    return std::pair(!begin, begin.value_or(each.header.start));
+  };
+  std::stable_sort(snapshots.begin(), snapshots.end(),
+                   [&](const FoundSnapshot& a, const FoundSnapshot& b) { return place(a) < place(b); });
   for (const FoundSnapshot& each : snapshots) {
     if (Node* node = add_found(each, now)) ages.emplace_back(each.modified, node);
   }

@@ -60,6 +60,33 @@ TEST_P(EveryKindOfState, ComesBackInRoundsWhereTheHostHoldsLittle) {
   EXPECT_LE(process.cache->stats().host_peak_bytes, little.host_bytes);
 }
 
+// What a prompt needs came from the window of a point further on; its node is cut before that is read.
+TEST(DamagedPoint, OfANodeThatWasCutIsCountedAndDropped) {
+  Process process(Kinds{"window", {{40, 0}}}, nullptr);
+  const Tokens tokens = prompt(54, 1, 39);
+  process.chat(prompt(45, 2, 39));
+  process.chat(tokens);
+  ASSERT_GT(process.cache->page_out("n", tokens), 0u);
+  std::size_t damaged = 0;
+  process.cache->state().trie.visit([&](Node& node) {
+    if (node.is_root() || node.end() < 53) return;
+    for (const BlobSlice& copy : state_of(&node).point().copies) {
+      if (copy.blob == nullptr) continue;
+      const HostMemoryPtr memory = copy.blob->memory();
+      for (std::uint64_t i = 0; i < memory->bytes(); ++i) memory->data()[i] ^= std::byte{1};
+      ++damaged;
+    }
+  });
+  ASSERT_GT(damaged, 0u);
+  Tokens asked(tokens.begin(), tokens.begin() + 46);
+  asked.push_back(7);
+  const SessionPtr session = process.cache->begin("n", asked);
+  EXPECT_EQ(session->reason().code, ReasonCode::kChecksum);
+  EXPECT_EQ(process.cache->stats().checksum_failures, 1u);
+  session->close();
+  EXPECT_EQ(process.chat(asked).reused, 46) << "its own cells were never damaged";
+}
+
 TEST_P(EveryKindOfState, PinsWhatItsLastTokenSees) {
   Process process(GetParam(), nullptr);
   const Tokens tokens = prompt(300, 1);

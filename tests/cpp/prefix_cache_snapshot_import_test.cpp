@@ -104,6 +104,25 @@ TEST_F(SnapshotImportTest, WhatIsKnownGetsNothingTwice) {
   EXPECT_EQ(known(), saved_);
 }
 
+// A file that has more of a window, from before where its full attention begins, still goes on from the others.
+TEST_F(SnapshotImportTest, WhatBeginsEarlierForAWindowWaitsForWhatItGoesOnFrom) {
+  add(add(add(5), 7), 3);
+  std::vector<FoundSnapshot> found = save_and_forget();
+  ASSERT_EQ(found.size(), 3u);
+  const auto window = [](const SnapshotImage& image) {
+    return image.role == SnapshotImage::Role::kCells && image.cache == 1;
+  };
+  const std::vector<SnapshotImage>& above = found[1].header.images;
+  const auto earlier = std::find_if(above.begin(), above.end(), window);
+  ASSERT_NE(earlier, above.end());
+  found[2].header.images.push_back(*earlier);
+  found[2].header.start = earlier->first;
+  std::swap(found[1], found[2]);
+  imports_.add_all(std::move(found), kNow);
+  EXPECT_EQ(known(), saved_);
+  EXPECT_EQ(totals.unusable_snapshots, 0u);
+}
+
 TEST_F(SnapshotImportTest, OtherWeightsAndOtherCachesAreNamed) {
   add(5);
   const std::vector<FoundSnapshot> found = save_and_forget();
