@@ -269,11 +269,15 @@ ReusePlan PrefixCache::plan(std::string_view name_space, std::span<const Token> 
   AtomicSpans atomic;
   if (check_tokens(tokens, "plan")) atomic.add_media(tokens, 0);
   Entry entry(*state_);
-  state_->times.settle();
-  Node* root = state_->trie.find_root(name_space);
+  return state_->plan(name_space, tokens, atomic);
+}
+
+ReusePlan PrefixCacheState::plan(std::string_view name_space, std::span<const Token> tokens,
+                                 const AtomicSpans& atomic) {
+  times.settle();
+  Node* root = trie.find_root(name_space);
   if (root == nullptr) return {};
-  Negotiation negotiation(state_->planner, state_->room, {root, tokens, 0, atomic},
-                          static_cast<std::int32_t>(tokens.size()) - 1);
+  Negotiation negotiation(planner, room, {root, tokens, 0, atomic}, static_cast<std::int32_t>(tokens.size()) - 1);
   negotiation.look();
   ReusePlan plan = negotiation.report();
   plan.bytes_moved = negotiation.fetch().bytes;

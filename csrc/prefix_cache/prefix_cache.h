@@ -27,6 +27,7 @@
 #include "cache/point_cache.h"
 #include "prefix_cache/cache_table.h"
 #include "prefix_cache/exchange.h"
+#include "prefix_cache/explain.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/reuse_plan.h"
 #include "prefix_cache/session.h"
@@ -138,6 +139,8 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
 
   // No side effect, and no question to the store: what only that has is not in the plan.
   ReusePlan plan(std::string_view name_space, std::span<const Token> tokens) const;
+  // Why the plan is no better: where the prompt leaves what is known, and what each cache could go on from.
+  Explanation explain(std::string_view name_space, std::span<const Token> tokens) const;
   std::int32_t restore(std::string_view name_space, std::span<const Token> tokens);  // tokens now on the device
 
   // Everything known goes to the disk and is there when this returns, and what was on its way to the store has arrived.

@@ -121,6 +121,10 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void detach(Cursor& cursor) noexcept KVTRIE_REQUIRES(mutex);  // gives back what it holds. REQUIRES: no call is on it
   void keep_end_of(Cursor& cursor) KVTRIE_REQUIRES(mutex);
 
+  // What `begin` would come to now, with the last token left to compute.
+  ReusePlan plan(std::string_view name_space, std::span<const Token> tokens, const AtomicSpans& atomic)
+      KVTRIE_REQUIRES(mutex);
+
   // --- advance.cpp -----------------------------------------------------------------------------------------------
   // Moves `session` as deep as the tree and `limit` allow, bringing state back from lower tiers (negotiation.h). May
   // let go of the mutex.

@@ -14,7 +14,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "convert.h"
+#include "explain.h"
 #include "hybrid.h"
+#include "path_argument.h"
 #include "prefix_cache/media.h"
 #include "prefix_cache_stats.h"
 #include "reason.h"
@@ -142,21 +144,6 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
   return without_gil([&] { return PrefixCache::create(std::move(set), std::move(options)); });
 }
 
-// Pairs of positions (begin, end).
-std::vector<std::pair<std::int32_t, std::int32_t>> to_spans(const py::object& value, const char* where) {
-  std::vector<std::pair<std::int32_t, std::int32_t>> spans;
-  if (value.is_none()) return spans;
-  if (!py::isinstance<py::sequence>(value)) refuse_type(value, where, "atomic", "a list of (begin, end) pairs");
-  for (const py::handle each : value) {
-    if (!py::isinstance<py::sequence>(each) || py::len(each) != 2)
-      refuse_type(each, where, "atomic", "(begin, end) pairs");
-    const auto pair = py::reinterpret_borrow<py::sequence>(each);
-    const py::object first = pair[0], last = pair[1];
-    spans.emplace_back(to_int32(first, where, "atomic"), to_int32(last, where, "atomic"));
-  }
-  return spans;
-}
-
 SessionPtr begin(PrefixCache& self, const py::object& tokens, const py::object& name_space, bool reuse_all, bool use,
                  bool publish, const py::object& atomic) {
   const TokenArgument prompt(tokens, "begin");
@@ -177,19 +164,6 @@ StepPtr batch(PrefixCache& self, const py::object& sessions, const py::object& c
   const auto rows = static_cast<std::uint32_t>(to_int32(chunk, "batch", "chunk", 1));
   return without_gil([&] { return self.batch(list, rows); });
 }
-
-// A path in the tree: tokens, and which of their spans go as one.
-class PathArgument {
- public:
-  PathArgument(const py::object& tokens, const py::object& atomic, const char* where) : tokens_(tokens, where) {
-    if (!atomic.is_none()) keys_ = PrefixCache::keys(tokens_.span(), to_spans(atomic, where));
-  }
-  std::span<const Token> span() const noexcept { return keys_.empty() ? tokens_.span() : keys_; }
-
- private:
-  TokenArgument tokens_;
-  Tokens keys_;
-};
 
 // What page_out and evict have in common: `tokens` or `nbytes`, one of the two.
 using ByBytes = std::function<std::uint64_t(std::uint64_t)>;
@@ -382,6 +356,8 @@ slot), ``dropped_points``, ``checksum_failures``, ``unusable_snapshots``.
   c.def(
       "check", [](const PrefixCache& self) { return without_gil([&] { return self.check(); }); },
       "Every invariant that does not hold, as sentences; an empty list is good.");
+  c.def("_explain", &explain_to_python, py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
+        py::arg("atomic") = py::none(), "Its fields as a dict; see ``kvtrie.PrefixCache.explain``.");
   c.def("_nodes", &node_tuples, "The nodes as tuples; see ``kvtrie.PrefixCache.nodes``.");
 }
 
