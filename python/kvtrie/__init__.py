@@ -72,6 +72,7 @@ from ._core import (
     tensor,
 )
 from ._values import Node, Reason, Reprocess
+from .explain import CacheReach, Explanation
 from .prefix_cache import PrefixCache
 from .stores import StoreError
 
@@ -92,6 +93,7 @@ __all__ = [
     "Batch",
     "BusyError",
     "CacheFull",
+    "CacheReach",
     "CausalCache",
     "ClosedError",
     "Device",
@@ -100,6 +102,7 @@ __all__ = [
     "EncoderSnapshot",
     "Error",
     "Evicted",
+    "Explanation",
     "FormatError",
     "Generation",
     "HybridCache",

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from typing_extensions import Self, TypeAlias
 
 from ._values import Reason, Reprocess
+from .explain import Fields as ExplanationFields
 
 __version__: str
 
@@ -769,6 +770,9 @@ class PrefixCache:
     ) -> Session: ...
     def batch(self, sessions: Sequence[Session], chunk: int = 512) -> Step: ...
     def plan(self, tokens: Integers, namespace: str = "default", *, atomic: Optional[Spans] = None) -> ReusePlan: ...
+    def _explain(
+        self, tokens: Integers, namespace: str = "default", *, atomic: Optional[Spans] = None
+    ) -> ExplanationFields: ...
     def restore(self, tokens: Integers, namespace: str = "default", *, atomic: Optional[Spans] = None) -> int: ...
     def page_out(
         self,

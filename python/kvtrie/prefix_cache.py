@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Optional, Union
 
+import numpy as np
+
 from . import _core
 from ._paths import path_text
 from ._values import Node, make_nodes
 from .errors import FormatError
+from .explain import Explanation
 from .stores import Store, open_store
 
 Cache = Union[_core.CausalCache, _core.RecurrentCache, _core.HybridCache]
@@ -119,6 +122,23 @@ class PrefixCache(_core.PrefixCache):
         point. Needs a fingerprint and a host tier. Raises ``FormatError`` when it cannot all be written.
         """
         self._save(path_text(path, "save"))
+
+    def explain(
+        self,
+        tokens: _core.Integers,
+        namespace: str = "default",
+        *,
+        atomic: Optional[_core.Spans] = None,
+        decode: Optional[Decode] = None,
+    ) -> Explanation:
+        """Why ``begin`` would reuse no more of a prompt: a ``kvtrie.Explanation``. Changes nothing, asks no store.
+
+        It names the nearest branch and the first token that differs, what each kind of state could go on from, what
+        the rest takes, and what would mend it. ``decode`` turns token ids into the text that it shows. Arguments
+        and errors else as for ``plan``.
+        """
+        fields = self._explain(tokens, namespace, atomic=atomic)
+        return Explanation(np.array(tokens, np.int32), namespace, fields, decode)
 
     def nodes(self) -> list[Node]:
         """The nodes of the tree now, parents before their children."""

@@ -32,7 +32,7 @@ _LABEL_TEXT = 230.0  # the same when there is text to show
 _GAUGE = 164.0
 _CHAR = 6.15  # advance of the label font at 11 px, a little more than its average
 
-_STYLE = """
+STYLE = """
 .kvt-card{fill:#fcfcfb;stroke:#dfe2e6}.kvt-grid{stroke:#e2e5e8}.kvt-link{stroke:#98a1ad;fill:none}
 .kvt-hit{fill:#1f7a8c;fill-opacity:0}.kvt g:hover>.kvt-hit{fill-opacity:.1}
 .kvt-ink{fill:#1f2733}.kvt-soft{fill:#68727f}.kvt-gap{stroke:#fcfcfb}.kvt-trough{fill:#e6e8eb}
@@ -93,7 +93,7 @@ class _Drawing:
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="kvt" viewBox="0 0 {self.width:g} {height:g}" '
             f'width="{self.width:g}" height="{height:g}" style="max-width:100%;height:auto" role="img" '
-            f'aria-label="{attribute(self.title)}"><style>{_STYLE}</style>'
+            f'aria-label="{attribute(self.title)}"><style>{STYLE}</style>'
             f'<rect class="kvt-card" x="0.5" y="0.5" width="{self.width - 1:g}" height="{height - 1:g}" rx="10"/>'
             f"{self.canvas}</svg>\n"
         )
