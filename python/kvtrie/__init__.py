@@ -79,6 +79,8 @@ from .stores import StoreError
 from .sampling import Sampler, Sampling, TokenLogprob  # isort: skip  (as do these)
 from .replies import Reply  # isort: skip
 from .batch import Batch, generate_batch  # isort: skip
+from .batcher import Batcher  # isort: skip
+from .request import Request  # isort: skip
 from .generate import Generation, generate  # isort: skip  (it uses the names above)
 from .simulate import simulate  # isort: skip  (so does it)
 
@@ -91,6 +93,7 @@ __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "Batch",
+    "Batcher",
     "BusyError",
     "CacheFull",
     "CacheReach",
@@ -119,6 +122,7 @@ __all__ = [
     "RecurrentSnapshot",
     "Reply",
     "Reprocess",
+    "Request",
     "ReusePlan",
     "Sampler",
     "Sampling",
