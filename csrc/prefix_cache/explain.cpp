@@ -10,6 +10,7 @@
 #include "prefix_cache/planner.h"
 #include "prefix_cache/prefix_cache.h"
 #include "prefix_cache/prefix_cache_state.h"
+#include "trie/respell.h"
 
 namespace kvtrie {
 
@@ -161,6 +162,13 @@ void add_seconds(const CostModel& costs, Explanation& explanation) {
 }
 
 }  // namespace
+
+Tokens PrefixCache::respell(std::string_view name_space, std::span<const Token> tokens, const TokenTexts& texts) const {
+  require(!tokens.empty(), "respell", "tokens: got 0, allowed at least 1");
+  check_tokens(tokens, "respell");
+  Entry entry(*state_);
+  return kvtrie::respell(state_->trie, state_->trie.find_root(name_space), tokens, texts).tokens;
+}
 
 Explanation PrefixCache::explain(std::string_view name_space, std::span<const Token> tokens) const {
   require(!tokens.empty(), "explain", "tokens: got 0, allowed at least 1");

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import ops
-from .._core import CausalCache, Device, RecurrentCache, Step, StepGraphs, Tensor
+from .._core import CausalCache, Device, RecurrentCache, Step, StepGraphs, Tensor, TokenTexts
 from ..errors import ArgumentError, ArgumentTypeError, NotSupported
 from ..prefix_cache import PrefixCache
 from ..replies import Reply, ReplyOptions, begin_reply
@@ -92,6 +92,7 @@ class Model:
         self._tokenizer = tokenizer
         self._prefix_cache: PrefixCache | None = None  # guarded by the lock
         self._cache_lock = threading.Lock()
+        self._token_texts: tuple[TokenTexts | None] | None = None  # None: not made yet; the same
         self._embedding = weights.table("model.embed_tokens.weight", is_head=config.tie_word_embeddings)
         ropes = self._ropes(config, device)
         self._layers = [
@@ -306,6 +307,16 @@ class Model:
         return tuple(ids)
 
     @property
+    def token_texts(self) -> TokenTexts | None:
+        """What each token spells, made at first use; None where tokens do not spell texts one after the other."""
+        with self._cache_lock:
+            if self._token_texts is None:
+                from .token_texts import token_texts_of
+
+                self._token_texts = (token_texts_of(self.tokenizer),)
+            return self._token_texts[0]
+
+    @property
     def prefix_cache(self) -> PrefixCache:
         """The cache of :meth:`chat`, :meth:`complete` and ``kv.generate`` where none is given, made at first use.
 
@@ -330,8 +341,9 @@ class Model:
 
         An iterator over its text in whole characters; ``.text`` is all of it, ``.message`` to go on with, and
         ``finish_reason``, ``reused``, ``prompt_tokens``, ``logprobs`` say the rest. Conversations that begin alike
-        share what they have in common, in ``cache``, or in the model's own. ``tools`` and ``template`` (further
-        variables) go to the template.
+        share what they have in common, in ``cache``, or in the model's own. Answers among the messages are taken in
+        the tokens that were chosen for them, where the cache knows them (``PrefixCache.respell``). ``tools`` and
+        ``template`` (further variables) go to the template.
 
         ``options``: ``max_tokens`` (256), ``cache``, ``namespace`` ("default"); ``stop``, ``ignore_eos``, ``chunk``,
         ``progress`` and the parameters of the choice are those of ``kv.generate``; a stop text is not part of the
@@ -339,7 +351,7 @@ class Model:
         """
         variables: dict[str, Any] = {**(template or {}), **({} if tools is None else {"tools": tools})}
         tokens = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **variables)
-        return begin_reply(self, tokens, options)
+        return begin_reply(self, tokens, options, self.token_texts if _has_answers(messages) else None)
 
     def complete(self, text: str, **options: Unpack[ReplyOptions]) -> Reply:
         """What continues plain ``text``; ``options`` as in :meth:`chat`."""
@@ -382,6 +394,10 @@ class Model:
                 f"[models] position: got {last}, allowed up to {limit - 1} with rope_type {scaling['rope_type']!r}: "
                 "beyond that K depends on the length of the text it was computed in, so it cannot be shared"
             )
+
+
+def _has_answers(messages: Sequence[Message]) -> bool:
+    return any(message.get("role") == "assistant" for message in messages if isinstance(message, Mapping))
 
 
 def rope_parameters(config: ModelConfig) -> RopeArguments:
