@@ -66,7 +66,7 @@ Entry::~Entry() {
   const std::shared_ptr<DiskTier> disk = state_.lower.disk();
   lock_.unlock();
   for (const BlobPtr& blob : sealing) blob->seal();
-  if (disk != nullptr && disk->doomed_bytes() > 0) disk->sweep();
+  if (disk != nullptr && disk->needs_sweep()) disk->sweep();
 }
 
 void Entry::require_open() const {

@@ -118,7 +118,7 @@ void DiskTier::discard(Write& write) noexcept {
     budget_.release(temporary.bytes);
     return;
   }
-  resist(write.temporary, error);
+  note_resisting(write.temporary, error);
 }
 
 }  // namespace kvtrie
