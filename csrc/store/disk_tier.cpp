@@ -176,7 +176,8 @@ bool DiskTier::sweep_front() noexcept {
       return true;
     }
   }
-  const int error = files_->remove(file->path);
+  int error = folder_fault();
+  if (error == 0) error = files_->remove(file->path);
   if (error != 0 && error != ENOENT) {
     {
       const MutexLock lock(mutex_);
@@ -216,6 +217,10 @@ bool DiskTier::remove_now(const std::string& name) {
   const int error = files_->remove(file.front().path);
   if (error != 0 && error != ENOENT) note_resisting(file, error);
   return error == 0;
+}
+
+int DiskTier::folder_fault() noexcept {
+  return held_folder_ == nullptr ? 0 : files_->same_folder(folder(), *held_folder_);
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------

@@ -19,6 +19,9 @@
 //     write or scan --> [live] --last DiskFile ends--> [doomed] --sweep--> gone, bytes released
 //                          +---- the same snapshot is written again: replaced, bytes released at once; reads are false
 //
+// Another folder. Where the folder was moved, replaced or unmounted, nothing is written to, or removed from, what has
+// its name now: that may be another tier's. What was in it stays counted; when it is back, all goes on.
+//
 // Failures. What fails to be written is not there: the temporary file goes, `write` returns null, the counters and the
 // log say why, once for each kind of failure. After `kFailuresInARow` writes or removals that failed, without a good
 // write in between, the tier stops writing until its owner calls `try_again`, after which one more failure stops it
@@ -188,6 +191,7 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   void resist(std::list<DoomedFile>& from) noexcept KVTRIE_REQUIRES(mutex_);
   void note_resisting(std::list<DoomedFile>& file, int error) noexcept KVTRIE_EXCLUDES(mutex_);
   bool remove_now(const std::string& name);
+  int folder_fault() noexcept;  // FileSystem::same_folder, of the folder that this tier holds
   bool read(const DiskFile& file, std::uint64_t offset, std::span<std::byte> into) noexcept;
   std::shared_ptr<File> opened(const DiskFile& file, int& error);
 
