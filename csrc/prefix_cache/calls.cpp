@@ -62,11 +62,15 @@ Entry::~Entry() {
     state_.closing_is_left = false;
     state_.take_apart(*this);
   }
-  const std::vector<BlobPtr> sealing = state_.copies.take_unsealed();
+  std::vector<BlobPtr> sealing = state_.copies.take_unsealed();
+  const auto sealing_calls = sealing.empty() ? nullptr : state_.sealing_calls;
+  if (sealing_calls != nullptr) ++*sealing_calls;
   const std::shared_ptr<DiskTier> disk = state_.lower.disk();
   lock_.unlock();
   for (const BlobPtr& blob : sealing) blob->seal();
-  if (disk != nullptr && disk->doomed_bytes() > 0) disk->sweep();
+  sealing.clear();
+  if (sealing_calls != nullptr) --*sealing_calls;
+  if (disk != nullptr && disk->needs_sweep()) disk->sweep();
 }
 
 void Entry::require_open() const {

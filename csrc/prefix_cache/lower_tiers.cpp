@@ -261,7 +261,7 @@ bool LowerTiers::let_go_of_live_files() {
 
 // What is doomed goes by the sweep.
 bool LowerTiers::lower_disk_cap(std::uint64_t cap) {
-  while (disk_->budget().used() - disk_->doomed_bytes() > cap) {
+  while (disk_->kept_bytes() > cap) {
     Node* victim = next_victim(kDiskOrder);
     if (victim != nullptr && leave_disk(victim)) continue;
     if (let_go_of_live_files()) continue;
@@ -291,7 +291,7 @@ void LowerTiers::check(std::vector<std::string>& findings, bool quiet) const {
   trie_.visit([&](const Node& node) {
     if (!node.is_root()) state_of(&node).visit_blobs([&](const BlobPtr& blob) { files.add_file(*blob); });
   });
-  compare("disk", disk_->budget(), files.sum(), disk_->budget().used() - disk_->doomed_bytes());
+  compare("disk", disk_->budget(), files.sum(), disk_->live_bytes());
 }
 
 }  // namespace kvtrie

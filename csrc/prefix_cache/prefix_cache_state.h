@@ -15,6 +15,7 @@
 // node_places.h.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -104,6 +105,9 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   Capacity capacity KVTRIE_GUARDED_BY(mutex){caches, host, lower, leases, room, options.max_pinned_fraction};
   Tenants tenants KVTRIE_GUARDED_BY(mutex){trie};
   std::uint32_t staging_calls KVTRIE_GUARDED_BY(mutex) = 0;  // StagedScope (holds.h)
+  // Calls that have let go of the mutex and still take the checksums of blobs, which may be in no node by then. It goes
+  // up with the mutex held. Theirs, too: the state may end before they do.
+  const std::shared_ptr<std::atomic<std::uint32_t>> sealing_calls = std::make_shared<std::atomic<std::uint32_t>>(0);
   Arrivals arrivals KVTRIE_GUARDED_BY(mutex);
   Expiry expiry KVTRIE_GUARDED_BY(mutex){trie, options.ttl};
   CallsOutside outside KVTRIE_GUARDED_BY(mutex);  // calls that wait with the mutex free

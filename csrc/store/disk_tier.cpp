@@ -121,51 +121,89 @@ bool DiskTier::has_name(const DoomedFile& file) const noexcept {
   return owner != owners_.end() && owner->second.id == file.id;
 }
 
-std::uint64_t DiskTier::doomed_bytes() const noexcept {
-  const MutexLock lock(mutex_);
+std::uint64_t DiskTier::bytes_of(const std::list<DoomedFile>& files) const noexcept {
   std::uint64_t bytes = 0;
-  for (const DoomedFile& file : doomed_) {
+  for (const DoomedFile& file : files) {
     if (file.id == 0 || has_name(file)) bytes += file.bytes;
   }
   return bytes;
 }
 
+std::uint64_t DiskTier::doomed_bytes() const noexcept {
+  const MutexLock lock(mutex_);
+  return bytes_of(doomed_) + bytes_of(sweeping_);
+}
+
+std::uint64_t DiskTier::kept_bytes() const noexcept {
+  const MutexLock lock(mutex_);
+  return budget_.used() - bytes_of(doomed_) - bytes_of(sweeping_);
+}
+
+std::uint64_t DiskTier::live_bytes() const noexcept {
+  const MutexLock lock(mutex_);
+  return budget_.used() - bytes_of(doomed_) - bytes_of(sweeping_) - bytes_of(resisting_);
+}
+
+bool DiskTier::needs_sweep() const noexcept {
+  const MutexLock lock(mutex_);
+  return !doomed_.empty();
+}
+
 void DiskTier::sweep() noexcept {
   const MutexLock folder_lock(folder_mutex_);
-  std::list<DoomedFile> from;
   {
     const MutexLock lock(mutex_);
-    from.swap(doomed_);
+    sweeping_.splice(sweeping_.end(), doomed_);
   }
-  while (!from.empty()) sweep_front(from);
+  while (sweep_front()) {
+  }
 }
 
-// With folder_mutex_ held, a name that belongs to the file now still does when it is removed.
-void DiskTier::sweep_front(std::list<DoomedFile>& from) noexcept {
-  std::list<DoomedFile> one;
-  one.splice(one.end(), from, from.begin());
-  const DoomedFile& file = one.front();
-  if (file.id != 0) {
-    open_files_.forget(file.id);
+// With folder_mutex_ held, a name that belongs to the file now still does when it is removed, and nobody else takes the
+// file from the list. It stays there until its bytes are released: whoever looks counts it once. False: there is none.
+bool DiskTier::sweep_front() noexcept {
+  const DoomedFile* file = nullptr;
+  {
     const MutexLock lock(mutex_);
-    if (!has_name(file)) return;
+    if (sweeping_.empty()) return false;
+    file = &sweeping_.front();
   }
-  const int error = files_->remove(file.path);
+  if (file->id != 0) {
+    open_files_.forget(file->id);
+    const MutexLock lock(mutex_);
+    if (!has_name(*file)) {
+      sweeping_.pop_front();
+      return true;
+    }
+  }
+  int error = folder_fault();
+  if (error == 0) error = files_->remove(file->path);
   if (error != 0 && error != ENOENT) {
-    resist(one, error);
-    return;
+    {
+      const MutexLock lock(mutex_);
+      resist(sweeping_);
+    }
+    note_failure({"remove", error});
+    return true;
   }
   const MutexLock lock(mutex_);
-  if (file.id != 0) owners_.erase(file.name);
-  budget_.release(file.bytes);
+  if (file->id != 0) owners_.erase(file->name);
+  budget_.release(file->bytes);
+  sweeping_.pop_front();
+  return true;
 }
 
-// Not tried again at once: on a disk that takes no change, every call would try all of them.
-void DiskTier::resist(std::list<DoomedFile>& file, int error) noexcept {
+// The first file of a list could not be removed. Not tried again at once: on a disk that takes no change, every call
+// would try all of them.
+void DiskTier::resist(std::list<DoomedFile>& from) noexcept {
+  ++counts_.failed_removes;
+  resisting_.splice(resisting_.end(), from, from.begin());
+}
+
+void DiskTier::note_resisting(std::list<DoomedFile>& file, int error) noexcept {
   {
     const MutexLock lock(mutex_);
-    ++counts_.failed_removes;
-    resisting_.splice(resisting_.end(), file);
+    resist(file);
   }
   note_failure({"remove", error});
 }
@@ -177,8 +215,12 @@ bool DiskTier::remove_now(const std::string& name) {
   std::list<DoomedFile> file;
   file.push_back({name, path_of(name), 0, 0});
   const int error = files_->remove(file.front().path);
-  if (error != 0 && error != ENOENT) resist(file, error);
+  if (error != 0 && error != ENOENT) note_resisting(file, error);
   return error == 0;
+}
+
+int DiskTier::folder_fault() noexcept {
+  return held_folder_ == nullptr ? 0 : files_->same_folder(folder(), *held_folder_);
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------

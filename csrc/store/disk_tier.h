@@ -19,6 +19,9 @@
 //     write or scan --> [live] --last DiskFile ends--> [doomed] --sweep--> gone, bytes released
 //                          +---- the same snapshot is written again: replaced, bytes released at once; reads are false
 //
+// Another folder. Where the folder was moved, replaced or unmounted, nothing is written to, or removed from, what has
+// its name now: that may be another tier's. What was in it stays counted; when it is back, all goes on.
+//
 // Failures. What fails to be written is not there: the temporary file goes, `write` returns null, the counters and the
 // log say why, once for each kind of failure. After `kFailuresInARow` writes or removals that failed, without a good
 // write in between, the tier stops writing until its owner calls `try_again`, after which one more failure stops it
@@ -142,8 +145,12 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   void try_again() noexcept;      // switches writing on again, dooms again what could not be removed
   // Removes doomed files; waits for a sweep that another thread began.
   void sweep() noexcept KVTRIE_EXCLUDES(folder_mutex_, mutex_);
-  void keep_files() noexcept;                   // from now on files stay, and count, when their DiskFile goes
-  std::uint64_t doomed_bytes() const noexcept;  // what a sweep is to release
+  void keep_files() noexcept;         // from now on files stay, and count, when their DiskFile goes
+  bool needs_sweep() const noexcept;  // something is doomed, and no sweep took it up
+  // What counts under the cap, each at one moment, whatever sweeps and writes are under way:
+  std::uint64_t doomed_bytes() const noexcept;  // what a sweep is to release, or is releasing
+  std::uint64_t kept_bytes() const noexcept;    // the rest
+  std::uint64_t live_bytes() const noexcept;    // of that, without what could not be removed: files and reservations
 
   ByteBudget& budget() noexcept { return budget_; }
   const std::string& folder() const noexcept { return options_.folder; }
@@ -179,9 +186,12 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
 
   void doom(DiskFile& file, bool always) noexcept KVTRIE_EXCLUDES(mutex_);
   bool has_name(const DoomedFile& file) const noexcept KVTRIE_REQUIRES(mutex_);
-  void sweep_front(std::list<DoomedFile>& from) noexcept KVTRIE_REQUIRES(folder_mutex_);
-  void resist(std::list<DoomedFile>& file, int error) noexcept KVTRIE_EXCLUDES(mutex_);
+  std::uint64_t bytes_of(const std::list<DoomedFile>& files) const noexcept KVTRIE_REQUIRES(mutex_);
+  bool sweep_front() noexcept KVTRIE_REQUIRES(folder_mutex_) KVTRIE_EXCLUDES(mutex_);
+  void resist(std::list<DoomedFile>& from) noexcept KVTRIE_REQUIRES(mutex_);
+  void note_resisting(std::list<DoomedFile>& file, int error) noexcept KVTRIE_EXCLUDES(mutex_);
   bool remove_now(const std::string& name);
+  int folder_fault() noexcept;  // FileSystem::same_folder, of the folder that this tier holds
   bool read(const DiskFile& file, std::uint64_t offset, std::span<std::byte> into) noexcept;
   std::shared_ptr<File> opened(const DiskFile& file, int& error);
 
@@ -212,6 +222,7 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   Mutex folder_mutex_ KVTRIE_ACQUIRED_BEFORE(mutex_);  // held while final names come and go
   Owners owners_ KVTRIE_GUARDED_BY(mutex_);            // by name: the DiskFile whose file is in the folder
   std::list<DoomedFile> doomed_ KVTRIE_GUARDED_BY(mutex_);
+  std::list<DoomedFile> sweeping_ KVTRIE_GUARDED_BY(mutex_);                // a sweep under way took them up
   std::list<DoomedFile> resisting_ KVTRIE_GUARDED_BY(mutex_);               // could not be removed
   std::set<std::pair<std::string, int>> logged_ KVTRIE_GUARDED_BY(mutex_);  // kinds of failure: step, errno
   DiskStats counts_ KVTRIE_GUARDED_BY(mutex_);                              // without what other members know

@@ -61,6 +61,7 @@ DiskFilePtr DiskTier::write_now(Write& write, std::span<const std::byte> header,
 }
 
 DiskTier::Failure DiskTier::write_temporary(Write& write, std::span<const std::byte> header, Images images) noexcept {
+  if (const int error = folder_fault()) return {"look at the folder", error};
   std::unique_ptr<File> file;
   if (const int error = files_->create(write.temporary.front().path, file)) return {"create", error};
   write.created = true;
@@ -118,7 +119,7 @@ void DiskTier::discard(Write& write) noexcept {
     budget_.release(temporary.bytes);
     return;
   }
-  resist(write.temporary, error);
+  note_resisting(write.temporary, error);
 }
 
 }  // namespace kvtrie

@@ -18,6 +18,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -96,6 +97,8 @@ class FaultyFileSystem final : public FileSystem {
     return paths;
   }
 
+  std::function<void()> before_remove;  // called in each removal, before anything goes; set while nobody calls
+
   // Everything that was not synced is gone; what is left is durable, and works again.
   void crash() { crash(nullptr); }
   void crash(std::mt19937_64& random) { crash(&random); }
@@ -144,6 +147,7 @@ class FaultyFileSystem final : public FileSystem {
   }
 
   int remove(const std::string& path) override {
+    if (before_remove) before_remove();
     const std::lock_guard lock(disk_->mutex);
     if (const int error = disk_->fault(Call::kRemove)) return error;
     if (!disk_->names.contains(path)) return ENOENT;

@@ -207,6 +207,43 @@ TEST(DiskFaults, WhatCannotBeRemovedStaysCountedAndIsTriedAgain) {
   run.tier->unreserve(3000);
 }
 
+// Whoever looks while a sweep removes files counts none of them as live, and none twice.
+TEST(DiskFaults, WhatASweepIsRemovingCountsOnce) {
+  const auto files = std::make_shared<FaultyFileSystem>();
+  HeldTier run{open_faulty_tier(files), {}, 0};
+  const std::vector<Entry> entries = some_entries();
+  for (const Entry& entry : entries) run.write(entry);
+  const Entry& kept = entries.back();
+  const DiskFilePtr file = run.held.at(kept.name()).first;
+  std::uint64_t looks = 0;
+  files->before_remove = [&] {
+    ++looks;
+    EXPECT_FALSE(run.tier->needs_sweep()) << "this one has them";
+    EXPECT_EQ(run.tier->live_bytes(), kept.bytes());
+    EXPECT_EQ(run.tier->kept_bytes(), kept.bytes());
+    EXPECT_EQ(run.tier->doomed_bytes() + kept.bytes(), run.tier->budget().used());
+  };
+  run.held.clear();
+  EXPECT_TRUE(run.tier->needs_sweep());
+  run.tier->sweep();
+  EXPECT_EQ(looks, entries.size() - 1);
+  EXPECT_EQ(run.tier->budget().used(), kept.bytes());
+  files->before_remove = nullptr;
+}
+
+TEST(DiskFaults, WhatCannotBeRemovedCountsAndIsNotLive) {
+  const auto files = std::make_shared<FaultyFileSystem>();
+  HeldTier run{open_faulty_tier(files), {}, 0};
+  const Entry entry = some_entries()[0];
+  run.write(entry);
+  files->fail(Call::kRemove, 1, EACCES, true);
+  run.held.clear();
+  run.tier->sweep();
+  EXPECT_EQ(run.tier->doomed_bytes(), 0u);
+  EXPECT_EQ(run.tier->kept_bytes(), entry.bytes());
+  EXPECT_EQ(run.tier->live_bytes(), 0u);
+}
+
 TEST(DiskFaults, AGoodWriteDoomsAgainWhatCouldNotBeRemoved) {
   const auto files = std::make_shared<FaultyFileSystem>();
   HeldTier run{open_faulty_tier(files), {}, 0};
