@@ -71,6 +71,7 @@ class Exchange {
   // Whether nothing has become unsent since this was last asked: it may have, long before anybody waits for it.
   bool all_sent();
   bool quiet() const { return queue_.pending_jobs() == 0; }
+  void only_when_waited_for() { queue_.only_when_waited_for(); }  // for tests: background_queue.h
   bool on_own_thread() const { return queue_.on_own_thread(); }
   void add_job(std::function<void()> job) { queue_.add(0, std::move(job)); }  // behind what was offered
   std::uint64_t room() const { return room_->cap(); }

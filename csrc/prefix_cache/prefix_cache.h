@@ -43,6 +43,7 @@ struct PrefixCacheOptions {
   std::uint64_t host_bytes = 0;        // cap of the host tier; 0: none
   std::string disk;                    // folder of the disk tier; empty: none. Needs a fingerprint and a host tier
   std::uint64_t disk_bytes = 0;        // its cap
+  std::shared_ptr<FileSystem> files;   // where that folder is, and those of `save`; null: the machine's own
   std::shared_ptr<RemoteStore> store;  // shared with other processes; null: none. Needs the same two
   SharedOptions store_options;
   std::int32_t store_min_tokens = 64;  // a prompt that could gain fewer tokens is not looked up in the store

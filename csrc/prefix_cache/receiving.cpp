@@ -230,7 +230,10 @@ ReusePlan Exchange::advance(Session& session, std::int32_t limit, Entry& entry) 
     }
     state_.require_usable(session);
     ReusePlan more = state_.advance(session, limit, entry);
-    more.matched = std::max(more.matched, report.matched);
+    if (report.matched > more.matched) {  // what was known was dropped meanwhile: its bytes were wrong
+      more.matched = report.matched;
+      if (more.reason.code == ReasonCode::kNone) more.reason = report.reason;
+    }
     more.bytes_moved += report.bytes_moved;
     more.tier = session.at_.computed > before ? Tier::kStore : report.tier;
     report = std::move(more);

@@ -34,7 +34,8 @@ class SaveAs {
   SaveAs(PrefixCacheState& state, const std::string& folder) : state_(state) {
     DiskOptions options{folder, std::numeric_limits<std::int64_t>::max(), state.options.fingerprint,
                         state.caches.identities};
-    tier_ = DiskTier::open(std::move(options));
+    const auto files = state.options.files != nullptr ? state.options.files : real_file_system();
+    tier_ = DiskTier::open(std::move(options), files);
     before_ = tier_->scan();
   }
 

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <exception>
+#include <limits>
 #include <set>
 #include <thread>
 #include <utility>
@@ -41,6 +42,8 @@ void run_logged(const std::string& name, Job& job) noexcept {
 struct BackgroundQueue::State {
   explicit State(std::string name) : name(std::move(name)) {}
 
+  static constexpr std::uint64_t kAll = std::numeric_limits<std::uint64_t>::max();
+
   const std::string name;
   mutable Mutex mutex;  // not held while a job runs or is destroyed
   Condition work, progress;
@@ -48,10 +51,15 @@ struct BackgroundQueue::State {
   std::set<std::uint64_t> pending KVTRIE_GUARDED_BY(mutex);  // numbers of the jobs that are not gone
   std::uint64_t bytes KVTRIE_GUARDED_BY(mutex) = 0;          // of these
   std::uint64_t added KVTRIE_GUARDED_BY(mutex) = 0;          // the number of the youngest job
+  // Jobs begin while one as young as this is not gone, or while more bytes than that are queued or running.
+  std::uint64_t due_jobs KVTRIE_GUARDED_BY(mutex) = kAll, due_bytes KVTRIE_GUARDED_BY(mutex) = kAll;
   bool stopping KVTRIE_GUARDED_BY(mutex) = false;
   std::thread thread KVTRIE_GUARDED_BY(mutex);
 
   bool on_own_thread() const noexcept KVTRIE_REQUIRES(mutex) { return thread.get_id() == std::this_thread::get_id(); }
+  bool has_work() const noexcept KVTRIE_REQUIRES(mutex) {
+    return !jobs.empty() && (stopping || jobs.front().number <= due_jobs || bytes > due_bytes);
+  }
   void run() KVTRIE_EXCLUDES(mutex);
   void gone(const Job& job) noexcept KVTRIE_REQUIRES(mutex);
 };
@@ -65,7 +73,7 @@ void BackgroundQueue::State::gone(const Job& job) noexcept {
 void BackgroundQueue::State::run() {
   const MutexLock lock(mutex);
   for (;;) {
-    while (!stopping && jobs.empty()) work.wait(mutex);
+    while (!stopping && !has_work()) work.wait(mutex);
     if (jobs.empty()) return;
     Job job = std::move(jobs.front());
     jobs.pop_front();
@@ -119,14 +127,24 @@ void BackgroundQueue::add(std::uint64_t bytes, std::function<void()> job) {
 void BackgroundQueue::wait_below(std::uint64_t bytes) {
   const MutexLock lock(state_->mutex);
   ensure(!state_->on_own_thread(), state_->name, "a job waits for its own queue");
+  if (state_->due_jobs != State::kAll) state_->due_bytes = bytes;
+  state_->work.notify_one();
   while (state_->bytes > bytes) state_->progress.wait(state_->mutex);
+  state_->due_bytes = State::kAll;
 }
 
 void BackgroundQueue::drain() {
   const MutexLock lock(state_->mutex);
   ensure(!state_->on_own_thread(), state_->name, "a job waits for its own queue");
   const std::uint64_t last = state_->added;
+  if (state_->due_jobs != State::kAll) state_->due_jobs = last;
+  state_->work.notify_one();
   while (!state_->pending.empty() && *state_->pending.begin() <= last) state_->progress.wait(state_->mutex);
+}
+
+void BackgroundQueue::only_when_waited_for() {
+  const MutexLock lock(state_->mutex);
+  state_->due_jobs = 0;
 }
 
 void BackgroundQueue::drop_pending() {

@@ -7,6 +7,9 @@
 // A job may add jobs. It may even hold the last reference to the queue's owner: the destructor then returns at once and
 // the thread ends by itself after what is left. A job must not wait for its own queue (kInternal).
 //
+// A queue that works `only_when_waited_for` begins jobs in `wait_below`, `drain` and the destructor alone, as many as
+// these wait for. Whatever its owner does in between then meets the same jobs each time it is played.
+//
 // Threads: any, but never under a lock that a job takes. The thread starts with the first job.
 #pragma once
 
@@ -28,6 +31,7 @@ class BackgroundQueue {
   void add(std::uint64_t bytes, std::function<void()> job);
   void wait_below(std::uint64_t bytes);  // until at most `bytes` are queued or running
   void drain();                          // until every job added before this call is gone
+  void only_when_waited_for();           // from now on; REQUIRES: no job was added yet
   void drop_pending();                   // forgets jobs that have not begun
   std::uint64_t pending_bytes() const;   // queued or running
   std::uint64_t pending_jobs() const;    // the same

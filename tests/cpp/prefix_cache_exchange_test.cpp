@@ -281,6 +281,26 @@ TEST(Exchange, RestoreAsksAndPlanDoesNot) {
   EXPECT_EQ(c.store().tier.gets, 0u);
 }
 
+// What was here is wrong, and the store has only the beginning: the reason is still that bytes were wrong.
+TEST(Exchange, SaysThatBytesWereWrongWhereTheStoreHasLess) {
+  const auto store = std::make_shared<MapStore>();
+  Process a(kDense, store), b(kDense, store);
+  b.share(prompt(256, 1));
+  store->fail_at(1, /*from_then_on=*/true);
+  a.share(prompt(600, 1));
+  store->fail_at(0, false);
+  a.time = 10;
+  ASSERT_GT(a.cache->page_out("n", prompt(600, 1)), 0u);
+  a.cache->state().trie.visit([](Node& node) {
+    if (node.is_root()) return;
+    state_of(&node).visit_blobs([](const BlobPtr& blob) { *blob->memory()->data() ^= std::byte{1}; });
+  });
+  const SessionPtr session = a.cache->begin("n", prompt(601, 1));
+  EXPECT_EQ(session->matched(), 600);
+  EXPECT_EQ(session->reused(), 256);
+  EXPECT_EQ(session->reason().code, ReasonCode::kChecksum);
+}
+
 TEST(Exchange, SmallPromptsAreNotLookedUp) {
   const auto store = std::make_shared<MapStore>();
   Process a(kDense, store);

@@ -253,6 +253,20 @@ TEST_F(LowerTiersTest, AFileAboveOneThatStaysIsCountedWithIt) {
   EXPECT_EQ(lower.pinned_disk_bytes(), lower.disk()->budget().used());
 }
 
+// The disk refuses to remove it: its bytes count, and no node has them.
+TEST_F(LowerTiersTest, AFileThatCannotBeRemovedIsNoFinding) {
+  Node* node = copied();
+  Node* other = copied();
+  ASSERT_TRUE(save(node) && save(other));
+  files->fail(test::Call::kRemove, 1, EIO, /*once=*/false);
+  EXPECT_TRUE(remove_unlocked(node));
+  lower.disk()->sweep();
+  EXPECT_EQ(lower.disk()->stats().failed_removes, 1u);
+  std::vector<std::string> found;
+  lower.check(found, /*quiet=*/true);
+  EXPECT_TRUE(found.empty()) << found.front();
+}
+
 TEST_F(LowerTiersTest, BytesThatNobodyCountsAreFound) {
   const BlobPtr lost = blob();
   std::vector<std::string> found;

@@ -43,6 +43,33 @@ TEST(BackgroundQueue, RunsJobsInOrderAndDrains) {
   EXPECT_EQ(queue.pending_jobs(), 0u);
 }
 
+// As many jobs as are waited for, and no more: that can be replayed.
+TEST(BackgroundQueue, MayWorkOnlyWhenItIsWaitedFor) {
+  std::atomic<int> run = 0;
+  {
+    BackgroundQueue queue("test");
+    queue.only_when_waited_for();
+    for (int i = 0; i < 8; ++i) {
+      queue.add(10, [&queue, &run] {
+        if (++run == 1) queue.add(10, [&run] { ++run; });  // younger than what is waited for
+      });
+    }
+    std::this_thread::yield();
+    EXPECT_EQ(run, 0);
+    queue.wait_below(50);  // of 80, and of what the first job adds
+    EXPECT_EQ(run, 4);
+    queue.add(0, [&run] { ++run; });
+    queue.wait_below(50);
+    EXPECT_EQ(run, 4) << "there are no more bytes than that";
+    queue.drain();
+    EXPECT_EQ(run, 10);
+    queue.add(10, [&run] { ++run; });
+    std::this_thread::yield();
+    EXPECT_EQ(run, 10);
+  }
+  EXPECT_EQ(run, 11) << "what is left at the end is done";
+}
+
 TEST(BackgroundQueue, NothingAddedIsNothingToWaitFor) {
   BackgroundQueue queue("test");
   queue.drain();
