@@ -318,8 +318,8 @@ TEST(SnapshotFormat, ExampleInTheTextIsWhatIsWritten) {
 }
 
 TEST(SnapshotFormat, NamesOfFaultsAreStable) {
-  const std::vector<std::string> names{"none",     "io",   "not_regular", "truncated",   "magic",     "version",
-                                       "checksum", "size", "layout",      "fingerprint", "namespace", "tokens"};
+  const std::vector<std::string> names{"none", "io",     "not_regular", "truncated", "magic",  "version", "checksum",
+                                       "size", "layout", "fingerprint", "namespace", "tokens", "sealed",  "key"};
   for (std::size_t i = 0; i < names.size(); ++i) EXPECT_EQ(name_of(static_cast<Fault>(i)), names[i]);
   EXPECT_STREQ(name_of(static_cast<Fault>(names.size())), "unknown");
 }
