@@ -1,4 +1,4 @@
-// A content on its way out, piece by piece: as it lies in memory, or sealed while it goes (sealed_content.h).
+// A content on its way out, a little at a time: as it lies in memory, or sealed while it goes (sealed_content.h).
 //
 // Threads: one at a time. Units: bytes.
 #pragma once
@@ -25,20 +25,20 @@ class ContentSource {
 // The next so many bytes, into memory or behind what is there. False: not all of them came.
 inline bool copy_next(ContentSource& content, std::span<std::byte> into) noexcept {
   while (!into.empty()) {
-    const std::span<const std::byte> piece = content.next(into.size());
-    if (piece.empty()) return false;
-    std::copy(piece.begin(), piece.end(), into.begin());
-    into = into.subspan(piece.size());
+    const std::span<const std::byte> taken = content.next(into.size());
+    if (taken.empty()) return false;
+    std::copy(taken.begin(), taken.end(), into.begin());
+    into = into.subspan(taken.size());
   }
   return true;
 }
 
 inline bool append_next(ContentSource& content, std::uint64_t bytes, std::vector<std::byte>& to) {
   while (bytes > 0) {
-    const std::span<const std::byte> piece = content.next(bytes);
-    if (piece.empty()) return false;
-    to.insert(to.end(), piece.begin(), piece.end());
-    bytes -= piece.size();
+    const std::span<const std::byte> taken = content.next(bytes);
+    if (taken.empty()) return false;
+    to.insert(to.end(), taken.begin(), taken.end());
+    bytes -= taken.size();
   }
   return true;
 }
@@ -52,9 +52,9 @@ class BufferSource final : public ContentSource {
     while (buffer_ < buffers_.size() && at_ == buffers_[buffer_].size()) ++buffer_, at_ = 0;
     if (buffer_ == buffers_.size()) return {};
     const std::span<const std::byte> rest = buffers_[buffer_].subspan(at_);
-    const std::span<const std::byte> piece = rest.first(std::min<std::uint64_t>(rest.size(), most));
-    at_ += piece.size();
-    return piece;
+    const std::span<const std::byte> taken = rest.first(std::min<std::uint64_t>(rest.size(), most));
+    at_ += taken.size();
+    return taken;
   }
 
  private:

@@ -101,10 +101,10 @@ DiskTier::Failure DiskTier::write_content(Write& write, File& file, std::span<co
     return {};
   }
   for (std::uint64_t left = write.sealer->bytes(); left > 0;) {
-    const std::span<const std::byte> piece = write.sealer->next(left);
-    if (piece.empty()) return {"seal", EIO};
-    if (const int error = file.write_all(piece)) return {"write", error};
-    left -= piece.size();
+    const std::span<const std::byte> taken = write.sealer->next(left);
+    if (taken.empty()) return {"seal", EIO};
+    if (const int error = file.write_all(taken)) return {"write", error};
+    left -= taken.size();
   }
   return {};
 }

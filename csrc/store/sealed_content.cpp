@@ -112,9 +112,9 @@ bool Sealer::seal_batch() noexcept {
 
 std::span<const std::byte> Sealer::next(std::uint64_t most) noexcept {
   if (ready_.empty() && !failed_ && record_ < layout_.records()) failed_ = !seal_batch();
-  const std::span<const std::byte> piece = ready_.first(std::min<std::uint64_t>(ready_.size(), most));
-  ready_ = ready_.subspan(piece.size());
-  return piece;
+  const std::span<const std::byte> taken = ready_.first(std::min<std::uint64_t>(ready_.size(), most));
+  ready_ = ready_.subspan(taken.size());
+  return taken;
 }
 
 // ---- opening what arrives -------------------------------------------------------------------------------------------

@@ -37,15 +37,15 @@ Plain plain_of(std::size_t bytes, std::uint64_t seed = 1) {
 }
 
 Plain sealed_of(const Plain& plain, const KeyRing& ring, const std::string& place = kPlace,
-                const std::string& name_space = "a", std::uint64_t piece = ~std::uint64_t{0}) {
+                const std::string& name_space = "a", std::uint64_t part = ~std::uint64_t{0}) {
   // Two buffers, so that records lie in both.
   const std::array<std::span<const std::byte>, 2> parts{std::span(plain).first(plain.size() / 3),
                                                         std::span(plain).subspan(plain.size() / 3)};
   BufferSource source(parts, plain.size());
   Sealer sealer(ring, ring.sealing(name_space), place, source);
   Plain sealed;
-  for (auto next = sealer.next(piece); !next.empty(); next = sealer.next(piece)) {
-    EXPECT_LE(next.size(), piece);
+  for (auto next = sealer.next(part); !next.empty(); next = sealer.next(part)) {
+    EXPECT_LE(next.size(), part);
     sealed.insert(sealed.end(), next.begin(), next.end());
   }
   EXPECT_EQ(sealed.size(), sealer.bytes());
@@ -86,9 +86,9 @@ Opened open_file(const Plain& sealed, const KeyRing& ring, const std::string& pl
   return opened;
 }
 
-// As a value arrives, in pieces.
+// As a value arrives, in parts.
 Opened open_stream(const Plain& sealed, const NamespaceKey& key, const std::string& place = kPlace,
-                   std::size_t piece = 1000) {
+                   std::size_t part = 1000) {
   Opened opened;
   Unsealer unsealer(key, place);
   std::uint64_t content = 0;
@@ -97,8 +97,8 @@ Opened open_stream(const Plain& sealed, const NamespaceKey& key, const std::stri
     opened.plain.insert(opened.plain.end(), bytes.begin(), bytes.end());
     return true;
   };
-  for (std::size_t at = 0; at < sealed.size(); at += piece) {
-    if (!unsealer.take(sealed.size(), std::span(sealed).subspan(at, std::min(piece, sealed.size() - at)), sink)) break;
+  for (std::size_t at = 0; at < sealed.size(); at += part) {
+    if (!unsealer.take(sealed.size(), std::span(sealed).subspan(at, std::min(part, sealed.size() - at)), sink)) break;
   }
   opened.fault = unsealer.fault();
   if (opened.fault == Fault::kNone && (content == 0 || opened.plain.size() != content))
@@ -119,9 +119,9 @@ TEST(SealedContent, ComesBackAtEverySizeAroundARecord) {
     const Opened file = open_file(sealed, *ring);
     EXPECT_EQ(file.plain, plain) << size;
     EXPECT_FALSE(file.is_miss());
-    for (const std::size_t piece : {std::size_t{1}, std::size_t{97}, std::size_t{20'000}, sealed.size()}) {
-      if (piece == 1 && size > 2 * kRecord) continue;
-      const Opened stream = open_stream(sealed, ring->sealing("a"), kPlace, piece);
+    for (const std::size_t part : {std::size_t{1}, std::size_t{97}, std::size_t{20'000}, sealed.size()}) {
+      if (part == 1 && size > 2 * kRecord) continue;
+      const Opened stream = open_stream(sealed, ring->sealing("a"), kPlace, part);
       EXPECT_EQ(stream.plain, plain) << size;
       EXPECT_EQ(stream.fault, Fault::kNone);
     }
@@ -131,8 +131,8 @@ TEST(SealedContent, ComesBackAtEverySizeAroundARecord) {
 TEST(SealedContent, IsTheSameInPiecesOfAnySize) {
   const Plain plain = plain_of(3 * kRecord + 7);
   const Plain whole = sealed_of(plain, *one_key(1, 5));
-  for (const std::uint64_t piece : {std::uint64_t{1}, std::uint64_t{1000}, std::uint64_t{kRecord}}) {
-    EXPECT_EQ(sealed_of(plain, *one_key(1, 5), kPlace, "a", piece), whole);
+  for (const std::uint64_t part : {std::uint64_t{1}, std::uint64_t{1000}, std::uint64_t{kRecord}}) {
+    EXPECT_EQ(sealed_of(plain, *one_key(1, 5), kPlace, "a", part), whole);
   }
 }
 

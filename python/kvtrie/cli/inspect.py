@@ -136,7 +136,12 @@ def _print_totals(entries: Sequence[Entry], rest: dict[str, int], out: TextIO) -
     )
     for fingerprint in totals["fingerprints"]:
         print(f"fingerprint: {_printable(fingerprint)}", file=out)
-    notes = {"sealed, without a key here": totals["closed"], "of no use": totals["unusable"], "being written": rest["temporary"], "not ours": rest["others"]}
+    notes = {
+        "sealed, without a key here": totals["closed"],
+        "of no use": totals["unusable"],
+        "being written": rest["temporary"],
+        "not ours": rest["others"],
+    }
     for what, count in notes.items():
         if count:
             print(f"{count} {what}", file=out)
