@@ -122,6 +122,8 @@ void PrefixCacheState::close(Session& session) noexcept {
 void PrefixCacheState::keep_end_of(Cursor& cursor) {
   if (cursor.failed || !cursor.publish || cursor.node == nullptr) return;
   captures.make_end_point(cursor, PointKind::kEnd);
+  const bool has_way_out = lower.disk() != nullptr || exchange != nullptr;
+  if (has_way_out && options.keys != nullptr && !options.keys->has(cursor.name_space)) ++totals.keyless_sessions;
   behind.save_path(cursor.node);
   if (exchange != nullptr) exchange->offer(cursor.node);
 }

@@ -156,7 +156,7 @@ std::uint64_t LowerTiers::bytes_in_memory() const {
 // ---- disk ---------------------------------------------------------------------------------------------------------
 
 bool LowerTiers::make_disk_room(std::uint64_t bytes, const Node* below) {
-  if (bytes > disk_->budget().cap()) return false;
+  if (disk_->file_bytes(bytes) > disk_->budget().cap()) return false;
   while (!disk_->reserve(bytes)) {
     Node* victim = next_victim(kDiskOrder);
     if (victim == nullptr || !disk_->writing()) return false;

@@ -33,6 +33,7 @@
 #include "prefix_cache/session.h"
 #include "prefix_cache/step.h"
 #include "store/disk_tier.h"
+#include "store/key_ring.h"
 #include "trie/trie.h"
 #include "trie/victim_policy.h"
 
@@ -46,6 +47,7 @@ struct PrefixCacheOptions {
   std::shared_ptr<FileSystem> files;   // where that folder is, and those of `save`; null: the machine's own
   std::shared_ptr<RemoteStore> store;  // shared with other processes; null: none. Needs the same two
   SharedOptions store_options;
+  KeyRingPtr keys;                     // to seal what lies on the disk and in the store with; null: nothing is sealed
   std::int32_t store_min_tokens = 64;  // a prompt that could gain fewer tokens is not looked up in the store
   VictimPolicy policy = VictimPolicy::kLru;
   LoadPolicy load = LoadPolicy::kAuto;
@@ -118,6 +120,7 @@ struct PrefixCacheStats {
   std::uint64_t evicted_tokens = 0, expired_tokens = 0, expired_pins = 0, checksum_failures = 0;
   std::uint64_t captures = 0, skipped_captures = 0, dropped_points = 0;
   std::uint64_t unusable_snapshots = 0;  // complete, but of no use to this cache
+  std::uint64_t keyless_sessions = 0;    // closed ones whose state stays in the process: no key for their namespace
   std::uint64_t recomputed_instead = 0;  // tokens that `begin` left in lower tiers, as computing them is faster
   // Measured by the clock (cost_model.h); none until there are enough measurements.
   std::optional<double> seconds_per_token, seconds_per_decoded_token, host_seconds_per_byte, disk_seconds_per_byte;

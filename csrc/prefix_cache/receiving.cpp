@@ -211,7 +211,8 @@ ReusePlan Exchange::advance(Session& session, std::int32_t limit, Entry& entry) 
   state_.mutex.assert_held();  // by the caller, whose `state_` it is: exchange.h
   ReusePlan report = state_.advance(session, limit, entry);
   const auto worth_asking = [&] {
-    return limit - session.at_.computed >= state_.options.store_min_tokens && report.reason.code != ReasonCode::kNoRoom;
+    return may_share(session.at_.name_space) && limit - session.at_.computed >= state_.options.store_min_tokens &&
+           report.reason.code != ReasonCode::kNoRoom;
   };
   if (!worth_asking()) return report;
   const Tokens keys = session.at_.recorded_keys();

@@ -33,7 +33,7 @@ class SaveAs {
  public:
   SaveAs(PrefixCacheState& state, const std::string& folder) : state_(state) {
     DiskOptions options{folder, std::numeric_limits<std::int64_t>::max(), state.options.fingerprint,
-                        state.caches.identities};
+                        state.caches.identities, state.options.keys};
     const auto files = state.options.files != nullptr ? state.options.files : real_file_system();
     tier_ = DiskTier::open(std::move(options), files);
     before_ = tier_->scan();
@@ -76,6 +76,7 @@ class SaveAs {
 
   void save(const Turn& turn) {
     Entry entry(state_);
+    if (!tier_->takes(turn.name_space)) return;
     const Match match = state_.trie.match(turn.name_space, turn.path);
     if (match.length < static_cast<std::int32_t>(turn.path.size()) || match.node->end() != match.length) return;
     Node* node = match.node;

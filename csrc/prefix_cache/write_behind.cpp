@@ -59,8 +59,12 @@ bool WriteBehind::is_saved(const Node* node) const {
 
 bool WriteBehind::all_saved() const {
   bool saved = true;
-  trie_.visit([&](const Node& node) { saved = saved && (node.is_root() || is_saved(&node)); });
+  trie_.visit([&](const Node& node) { saved = saved && (node.is_root() || is_saved(&node) || !is_taken(&node)); });
   return saved;
+}
+
+bool WriteBehind::is_taken(const Node* node) const {
+  return lower_.disk() == nullptr || lower_.disk()->takes(node->name_space());
 }
 
 // Its images that are in no file and not on their way to one.
@@ -166,7 +170,7 @@ bool WriteBehind::queue_for_disk(Node* node, const Node* below, bool may_lose) {
 }
 
 bool WriteBehind::save_path(Node* node) {
-  if (lower_.disk() == nullptr || !lower_.disk()->writing()) return false;
+  if (lower_.disk() == nullptr || !lower_.disk()->writing() || !is_taken(node)) return false;
   const std::vector<Node*> path = path_up_from(node);
   return std::all_of(path.rbegin(), path.rend(), [&](Node* each) {
     return is_saved(each) || (copies_.make_copies(each) && queue_for_disk(each, node, /*may_lose=*/true));
@@ -176,7 +180,7 @@ bool WriteBehind::save_path(Node* node) {
 WriteBehind::SaveAll WriteBehind::save_all() {
   std::vector<Node*> nodes;
   trie_.visit([&](Node& node) {
-    if (!node.is_root()) nodes.push_back(&node);
+    if (!node.is_root() && is_taken(&node)) nodes.push_back(&node);
   });
   SaveAll result;
   std::set<const Node*> left;  // what goes on from one of these would be of no use

@@ -12,6 +12,9 @@
 // What was queued is written whatever becomes of the tree: nodes may be cut, joined and removed meanwhile; blobs know
 // where they are, and the path is looked up again. A disk that failed several times is left alone for a while.
 //
+// State of a namespace that the disk does not take, as there is no key for it, is never written, and counts as saved
+// for those who wait until all is.
+//
 // Invariants (check): while nothing is queued, no node's snapshot is pending, and no blob of a node counts as being
 // written.
 //
@@ -95,6 +98,7 @@ class WriteBehind {
   std::optional<BlobSlice> recut(std::size_t cache, const BlobSlice& slice);
   bool recut_torn_images(Node* node);
   void write_out(const SavingPtr& saving) noexcept KVTRIE_EXCLUDES(mutex_);
+  bool is_taken(const Node* node) const;
   static std::vector<std::byte> encoded(Saving& saving);
   void finish(Saving& saving, const DiskFilePtr& file, std::uint64_t offset) KVTRIE_REQUIRES(mutex_);
 

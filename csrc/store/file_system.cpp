@@ -39,6 +39,15 @@ FileInfo info_of(const struct stat& status) {
   return info;
 }
 
+// Access lists count, too: what they allow shows in the bits of the group. Who may only add files, in a sticky folder,
+// may add one under a name that somebody will look for.
+FolderAccess access_of(const struct stat& folder) {
+  const bool own = folder.st_uid == ::geteuid() || folder.st_uid == 0;
+  if (!own || (folder.st_mode & (S_IWGRP | S_IWOTH)) != 0) return FolderAccess::kOthersMayWrite;
+  const bool alone = folder.st_uid == ::geteuid() && (folder.st_mode & (S_IRWXG | S_IRWXO)) == 0;
+  return alone ? FolderAccess::kOwn : FolderAccess::kOthersMayLook;
+}
+
 // A write beyond RLIMIT_FSIZE raises SIGXFSZ, which ends the process unless somebody ignores it.
 bool beyond_the_process_limit(std::uint64_t bytes) {
   struct rlimit limit {};
@@ -148,9 +157,7 @@ class RealFileSystem final : public FileSystem {
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0) return errno;
     if (!S_ISDIR(status.st_mode)) return ENOTDIR;
-    access = status.st_uid != ::geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0 ? FolderAccess::kOthersMayLook
-                                                                                         : FolderAccess::kOwn;
-    if ((status.st_mode & S_IWOTH) != 0 && (status.st_mode & S_ISVTX) == 0) access = FolderAccess::kAnyoneMayWrite;
+    access = access_of(status);
     return 0;
   }
 

@@ -50,8 +50,8 @@ class File {
 // Who but our own user may do what with a folder.
 enum class FolderAccess : std::uint8_t {
   kOwn,
-  kOthersMayLook,   // or it is somebody else's
-  kAnyoneMayWrite,  // and replace files of ours
+  kOthersMayLook,
+  kOthersMayWrite,  // its group or all may, or it is neither ours nor root's
 };
 
 class FileSystem {

@@ -78,12 +78,12 @@ std::uint64_t total_bytes(Buffers buffers) {
   return total;
 }
 
-std::vector<std::byte> encode_whole(std::string_view key, Buffers buffers) {
-  const std::uint64_t bytes = total_bytes(buffers);
+std::vector<std::byte> encode_whole(std::string_view key, ContentSource& content) {
+  const std::uint64_t bytes = content.bytes();
   std::vector<std::byte> value;
   value.reserve(checked_add<std::uint64_t>(bytes, kSharedHeadBytes, "shared store", "bytes"));
   value.resize(kSharedHeadBytes);
-  for (const auto buffer : buffers) value.insert(value.end(), buffer.begin(), buffer.end());
+  if (!append_next(content, bytes, value)) return {};
   write_head(key, kWhole, bytes, 0, value);
   return value;
 }

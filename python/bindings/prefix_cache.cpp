@@ -16,6 +16,7 @@
 #include "convert.h"
 #include "explain.h"
 #include "hybrid.h"
+#include "keys.h"
 #include "path_argument.h"
 #include "prefix_cache/media.h"
 #include "prefix_cache_stats.h"
@@ -125,7 +126,7 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
                           const py::object& disk, const py::object& disk_bytes, const py::object& store,
                           const py::object& store_max_value, const py::object& policy, const py::object& load,
                           const py::object& checkpoint_every, const py::object& growth, const py::object& clock,
-                          const py::object& ttl) {
+                          const py::object& ttl, const py::object& keys) {
   PrefixCacheOptions options;
   options.fingerprint = to_text(fingerprint, "PrefixCache", "fingerprint");
   options.host_bytes = to_bytes(host_bytes, "PrefixCache", "host_bytes");
@@ -141,6 +142,7 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
   options.clock = to_clock(clock);
   options.device_times = clock.is_none();
   options.ttl = to_seconds(ttl, "PrefixCache", "ttl");
+  options.keys = to_keys(keys, "PrefixCache");
   CacheSet set = to_caches(caches);
   return without_gil([&] { return PrefixCache::create(std::move(set), std::move(options)); });
 }
@@ -353,7 +355,7 @@ Totals: ``begins``, ``hits``, ``matched_tokens``, ``reused_tokens``, ``computed_
 ``recomputed_instead`` (tokens left in lower tiers, as computing them is measured to be faster), ``steps``, ``dropped_steps``,
 ``branches``, ``rewinds``, ``page_outs``, ``page_out_bytes``, ``page_ins``, ``page_in_bytes``, ``evicted_tokens``,
 ``expired_tokens``, ``expired_pins``, ``captures`` (restore points made), ``skipped_captures`` (wanted, but there was no free
-slot), ``dropped_points``, ``checksum_failures``, ``unusable_snapshots``.
+slot), ``dropped_points``, ``checksum_failures``, ``unusable_snapshots``, ``keyless_sessions`` (closed, in a namespace without a key).
 
 ``seconds_per_byte``: ``host``, ``disk``.
 
@@ -394,7 +396,7 @@ point or step ends inside one. The model replaces their embeddings.)");
         py::arg("disk") = py::none(), py::arg("disk_bytes") = 0, py::arg("store") = py::none(),
         py::arg("store_max_value") = py::none(), py::arg("policy") = "lru", py::arg("load") = "auto",
         py::arg("checkpoint_every") = 512, py::arg("growth") = 256, py::arg("clock") = py::none(),
-        py::arg("ttl") = py::none());
+        py::arg("ttl") = py::none(), py::arg("keys") = py::none());
   add_sessions(c);
   add_memory(c);
   add_inspection(c);

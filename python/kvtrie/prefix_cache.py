@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Optional, Union
 
@@ -19,6 +19,8 @@ from .stores import Store, open_store
 Cache = Union[_core.CausalCache, _core.RecurrentCache, _core.HybridCache]
 Caches = Union[Cache, Sequence[Cache]]
 Bytes = Union[None, int, str]
+Key = Union[bytes, bytearray, Sequence[Union[bytes, bytearray]]]  # or the newest, then older ones
+Keys = Union[None, Key, Mapping[str, Key]]
 Decode = Callable[[list[int]], str]
 
 _HOST_SHARE = 0.25  # of the machine's memory, for host_bytes="auto"
@@ -46,7 +48,10 @@ class PrefixCache(_core.PrefixCache):
     session. ``clock``: a callable that returns seconds, for ages, times to live and what steps and page-ins take;
     None: the system's steady clock, and for steps the device's own. ``ttl``: seconds after which state that
     nobody used goes from every tier, at the next call or one 64th of it later; None: it stays until room is
-    needed. What is pinned or in use stays.
+    needed. What is pinned or in use stays. ``keys``: to seal with what goes to the disk and the store, encrypted and
+    authenticated: 32 random bytes for all namespaces (each gets a key of its own from them), or a dict with
+    the key of each; the state of a namespace that is not in the dict then never leaves the process. A list of
+    keys instead of one: sealed with the first, opened with any. Keys are in no message, ``repr``, log or figure.
 
     Any thread may call; calls take turns. Nothing is shared across namespaces. Raises ``ArgumentError`` for no caches,
     a layer in two caches, or a cache that belongs to another PrefixCache.
@@ -67,6 +72,7 @@ class PrefixCache(_core.PrefixCache):
         growth: int = 256,
         clock: Optional[Callable[[], float]] = None,
         ttl: Optional[float] = None,
+        keys: Keys = None,
     ) -> None:
         held = caches if isinstance(caches, (list, tuple)) else (caches,)
         if host_bytes is None:
@@ -89,6 +95,7 @@ class PrefixCache(_core.PrefixCache):
             growth=growth,
             clock=clock,
             ttl=ttl,
+            keys=keys,
         )
         self._caches = list(held)
         self._policy = policy

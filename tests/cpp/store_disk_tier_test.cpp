@@ -276,19 +276,25 @@ TEST(DiskTier, DeletingTheLockLetsNobodyIn) {
   EXPECT_NO_THROW(open_tier(folder));
 }
 
-TEST(DiskTier, AFolderInWhichAnyoneMayReplaceFilesIsRefused) {
+TEST(DiskTier, AFolderInWhichOthersMayWriteIsRefused) {
   const TemporaryFolder folder;
   open_tier(folder);
-  fs::permissions(folder.disk(), fs::perms::all);
-  try {
-    open_tier(folder);
-    FAIL() << "opened";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kFormat);
-    EXPECT_NE(std::string(error.what()).find("0700"), std::string::npos);
-  }
-  fs::permissions(folder.disk(), fs::perms::all | fs::perms::sticky_bit);
-  EXPECT_NO_THROW(open_tier(folder)) << "others may add files, not replace ours";
+  const auto refused = [&](fs::perms mode) {
+    fs::permissions(folder.disk(), mode);
+    try {
+      open_tier(folder);
+      return false;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kFormat);
+      return std::string(error.what()).find("0700") != std::string::npos;
+    }
+  };
+  EXPECT_TRUE(refused(fs::perms::all));
+  EXPECT_TRUE(refused(fs::perms::all | fs::perms::sticky_bit)) << "others could add what we look for";
+  EXPECT_TRUE(refused(fs::perms::owner_all | fs::perms::group_write));
+  EXPECT_TRUE(refused(fs::perms::owner_all | fs::perms::others_write));
+  EXPECT_FALSE(refused(fs::perms::owner_all | fs::perms::group_read | fs::perms::others_read));
+  EXPECT_FALSE(refused(fs::perms::owner_all));
 }
 
 TEST(DiskTier, TheLockIsFreeAfterTheHolderWasKilled) {
