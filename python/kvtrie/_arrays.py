@@ -111,7 +111,7 @@ def _integers(array: Array, wanted: str, where: str, name: str) -> Array:
 
 
 def _refuse_first(array: Array, lost: Array, allowed: str, where: str, name: str) -> None:
-    at = tuple(int(axis[0]) for axis in np.nonzero(lost))
+    at = tuple(int(index) for index in np.unravel_index(np.argmax(lost), np.shape(lost)))
     raise ArgumentError(f"[{where}] {name}{list(at) if at else ''}: got {array[at]}, allowed {allowed}")
 
 

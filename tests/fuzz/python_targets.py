@@ -1,0 +1,306 @@
+"""Fuzz targets in Python: what the package parses that a stranger may have written, and arrays of every kind.
+
+    python_targets.py --list
+    python_targets.py NAME FILE ...                  plays inputs; what it may not do is raised
+    python_targets.py NAME [-OPTION=N ...] FOLDER ...  libFuzzer's options: finds inputs, keeps them in the first folder
+
+A target takes any bytes. It raises what no caller may meet: another error than those of the package, one that does not
+say where, a secret in a message, more time or memory than is promised. ``atheris`` (libFuzzer for Python) guides it by
+what it has reached in the package and in jinja2; where there is none, changes are made at random and nothing is kept.
+
+Each process has a limit on its memory, and one input on its seconds (-timeout). tests/python/test_fuzz_corpus.py plays
+the corpora.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+try:
+    import atheris
+except ImportError:
+    atheris = None
+
+_guided = atheris is not None and __name__ == "__main__"
+with atheris.instrument_imports(include=["kvtrie", "jinja2", "array_inputs"]) if _guided else contextlib.nullcontext():
+    import array_inputs
+    import kvtrie as kv
+    import kvtrie._arrays
+    import kvtrie.models.chat_template as chat_template
+    from kvtrie.models import gguf
+    from kvtrie.models.gguf.reader import read_gguf
+    from kvtrie.models.tokenizer import Tokenizer
+    from kvtrie.simulate.token_trace import read_tokens
+    from kvtrie.simulate.traces import read_mooncake
+    from kvtrie.stores import RedisStore, open_store
+
+MEMORY = 24 << 30  # bytes of addresses, most of which drivers and libraries only reserve
+_folder = tempfile.TemporaryDirectory(prefix="kvtrie-fuzz-")
+FOLDER = Path(_folder.name)
+TYPED = (kv.FormatError, kv.NotSupported, kv.ArgumentError, kv.ArgumentTypeError)
+
+
+@contextlib.contextmanager
+def typed_errors(*begin: str) -> Iterator[None]:
+    """Errors of the package that say where may leave; others, and other texts, are findings."""
+    try:
+        yield
+    except TYPED as error:
+        if not str(error).startswith(begin):
+            raise AssertionError(f"an error that does not say where: {error}") from error
+
+
+def split(data: bytes, count: int) -> tuple[int, bytes]:
+    """A number below ``count``, of the first byte, and the rest."""
+    return (data[0] % count if data else 0), data[1:]
+
+
+# ---- files of models -------------------------------------------------------------------------------------------------
+
+
+def python_gguf(data: bytes) -> None:
+    """A GGUF file, whole, or behind a right beginning so that its keys are reached."""
+    framed, rest = split(data, 2)
+    path = FOLDER / "model.gguf"
+    path.write_bytes(rest if not framed else b"GGUF\x03\0\0\0" + rest)
+    with typed_errors("[models"):
+        found = read_gguf(path)
+        for tensor in found.tensors.values():
+            assert 0 <= tensor.begin <= tensor.begin + tensor.nbytes <= len(rest) + 8, tensor
+    with typed_errors("[models"):
+        gguf.read(path)
+
+
+_CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "vocab_size": 8,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": True,
+    "hidden_act": "silu",
+}
+_SHAPES = {
+    "model.embed_tokens.weight": [8, 16],
+    "model.norm.weight": [16],
+    "model.layers.0.input_layernorm.weight": [16],
+    "model.layers.0.post_attention_layernorm.weight": [16],
+    "model.layers.0.self_attn.q_proj.weight": [16, 16],
+    "model.layers.0.self_attn.k_proj.weight": [8, 16],
+    "model.layers.0.self_attn.v_proj.weight": [8, 16],
+    "model.layers.0.self_attn.o_proj.weight": [16, 16],
+    "model.layers.0.mlp.gate_proj.weight": [16, 16],
+    "model.layers.0.mlp.up_proj.weight": [16, 16],
+    "model.layers.0.mlp.down_proj.weight": [16, 16],
+}
+_TOKENIZER = {"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}
+_FILES = (
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "model.safetensors.index.json",
+    "chat_template.jinja",
+)
+
+
+def safetensors_header() -> tuple[bytes, int]:
+    """The JSON of the tiny checkpoint's weights, and the bytes of its numbers."""
+    header: dict[str, Any] = {}
+    at = 0
+    for name, shape in _SHAPES.items():
+        size = 4
+        for each in shape:
+            size *= each
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    return json.dumps(header).encode(), at
+
+
+def python_checkpoint(data: bytes) -> None:
+    """A checkpoint folder in which one file is anybody's; of the weights, the JSON behind a right length."""
+    which, rest = split(data, len(_FILES) + 1)
+    folder = FOLDER / "checkpoint"
+    folder.mkdir(exist_ok=True)
+    for name in _FILES:
+        (folder / name).unlink(missing_ok=True)
+    header, size = safetensors_header()
+    (folder / "config.json").write_text(json.dumps(_CONFIG))
+    (folder / "tokenizer.json").write_text(json.dumps(_TOKENIZER))
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+    if which < len(_FILES):
+        (folder / _FILES[which]).write_bytes(rest)
+    else:
+        (folder / "model.safetensors").write_bytes(len(rest).to_bytes(8, "little") + rest + bytes(size))
+    with typed_errors("[models", "[tokenizer"):
+        kv.models._load_folder(folder, None, None, None)
+
+
+def _no_device(family: Any, config: Any, sources: Any, device: Any, dtype: Any, tokenizer: Any, progress: Any) -> None:
+    """In place of a model: every weight that it would read, and its tokenizer used."""
+    for name in family.tensor_shapes(config):
+        sources[name].read()
+    use(tokenizer)
+
+
+def use(tokenizer: Tokenizer | None) -> None:
+    if tokenizer is None:
+        return
+    ids = tokenizer.encode("ab <s> a\u00e9")
+    tokenizer.decode(ids)
+    stream = tokenizer.stream()
+    "".join(map(stream.feed, ids)) + stream.finish()
+    if tokenizer.chat_template is not None:
+        tokenizer.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False)
+
+
+# ---- templates, addresses, traces -----------------------------------------------------------------------------------
+
+MESSAGES = [
+    {"role": "system", "content": "be brief"},
+    {"role": "user", "content": "a <|end|> b", "tools": [{"name": "f", "arguments": {"x": 1}}]},
+    {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": '{"x": 1}'}}]},
+    {"role": "user", "content": [{"type": "text", "text": "c"}]},
+]
+TEMPLATE_SECONDS = 120  # of this processor's time; a template ends in seconds, also where that is ten times slower
+
+
+def python_chat_template(data: bytes) -> None:
+    """A template: text, or a refusal; within the budget's time and memory whatever it does."""
+    source = data.decode("utf-8", "replace")
+    start = time.process_time()
+    with typed_errors("[tokenizer]"):
+        template = chat_template.ChatTemplate(source)
+        text = template.render({"messages": MESSAGES, "bos_token": "<s>", "add_generation_prompt": True})
+        assert len(text) <= len(source) + 2 * chat_template.BUDGET, len(text)
+    took = time.process_time() - start
+    assert took < TEMPLATE_SECONDS, f"{took:.0f} s of processor time"
+
+
+def python_redis_url(data: bytes) -> None:
+    """The address of a store: refused, or a store; its password is in no text."""
+    secret = "hush-hush"
+    with_secret, rest = split(data, 3)
+    text = rest.decode("utf-8", "surrogateescape")
+    url = (text, f"redis://u:{secret}@{text}", f"redis://:{secret}@host:1/{text}")[with_secret]
+    try:
+        store = open_store(url)
+    except TYPED as error:
+        shown = str(error)
+        assert shown.startswith("[RedisStore]"), shown
+    else:
+        assert isinstance(store, RedisStore)
+        shown = f"{store!r} {store.name}"
+        store.close()
+    assert secret not in shown, shown
+
+
+def python_trace(data: bytes) -> None:
+    """A trace of either format, read as it is replayed."""
+    which, rest = split(data, 3)
+    path = FOLDER / "trace.jsonl"
+    path.write_bytes(rest)
+    with typed_errors("[trace]", "[read_"):
+        trace = read_tokens(path) if which == 0 else read_mooncake(path, 16, expand=which == 2)
+        before = 0.0
+        for request in itertools.islice(trace, 20):
+            assert request.time >= before, request.time
+            assert request.tokens.dtype == request.output.dtype == "int32"
+            assert request.tokens.size == 0 or request.tokens.min() >= 0
+            before = request.time
+
+
+def python_arrays(data: bytes) -> None:
+    """Tokens, K, V and queries in arrays of every dtype, stride and byte order (tests/python/array_inputs.py)."""
+    array_inputs.play(data)
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    each.__name__: each
+    for each in (
+        python_arrays,
+        python_chat_template,
+        python_checkpoint,
+        python_gguf,
+        python_redis_url,
+        python_trace,
+    )
+}
+
+
+def prepare() -> None:
+    """Once, before targets play."""
+    logging.getLogger("gguf").setLevel(logging.ERROR)
+    kv.models._build = _no_device  # type: ignore[assignment]
+
+
+# ---- playing ---------------------------------------------------------------------------------------------------------
+
+
+def unguided(target: Callable[[bytes], None], options: dict[str, str], folders: list[Path]) -> None:
+    """Random changes of what is in the folders, for as long as was asked for; says what libFuzzer says at the end."""
+    seed = int(options.get("-seed", 1))
+    dice = random.Random(seed)
+    known = [path.read_bytes() for folder in folders for path in sorted(folder.iterdir()) if path.is_file()] or [b""]
+    end = time.monotonic() + float(options.get("-max_total_time", 30))
+    runs = 0
+    while time.monotonic() < end:
+        data = bytearray(dice.choice(known))
+        for _ in range(dice.randrange(1, 6)):
+            at = dice.randrange(len(data) + 1)
+            data[at : at + dice.randrange(5)] = dice.choice(
+                [dice.randbytes(dice.randrange(5)), dice.choice(known)[:40]]
+            )
+        runs += 1
+        try:
+            target(bytes(data[:4096]))
+        except BaseException:
+            path = Path(f"{options.get('-artifact_prefix', '')}crash-{seed}-{runs}")
+            path.write_bytes(data[:4096])
+            print(f"Test unit written to {path}", file=sys.stderr)
+            raise
+    print(f"stat::number_of_executed_units: {runs}\nnot guided: no atheris here", file=sys.stderr)
+
+
+def main(arguments: list[str]) -> None:
+    if arguments == ["--list"]:
+        print("\n".join(TARGETS))
+        return
+    name, *rest = arguments
+    prepare()
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    target = TARGETS[name]
+    flags = [each for each in rest if each.startswith("-")]
+    paths = [Path(each) for each in rest if not each.startswith("-")]
+    if not flags:
+        for path in paths:
+            print(f"{name}: {path}")
+            target(path.read_bytes())
+    elif atheris is None:
+        unguided(target, dict(each.split("=", 1) for each in flags), paths)
+    else:
+        flags = [each for each in flags if not each.startswith("-malloc_limit_mb")]
+        atheris.Setup([sys.argv[0], *flags, *map(str, paths)], target)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
