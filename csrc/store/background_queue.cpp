@@ -51,6 +51,10 @@ struct BackgroundQueue::State {
   bool stopping KVTRIE_GUARDED_BY(mutex) = false;
   std::thread thread KVTRIE_GUARDED_BY(mutex);
 
+  void refuse_own_thread() const KVTRIE_REQUIRES(mutex) {
+    if (!on_own_thread()) return;
+    fail(ErrorKind::kBusy, name, "wait: got one inside a job of its own thread, allowed anywhere else: what it waits for comes after it");
+  }
   bool on_own_thread() const noexcept KVTRIE_REQUIRES(mutex) { return thread.get_id() == std::this_thread::get_id(); }
   void run() KVTRIE_EXCLUDES(mutex);
   void gone(const Job& job) noexcept KVTRIE_REQUIRES(mutex);
@@ -118,13 +122,13 @@ void BackgroundQueue::add(std::uint64_t bytes, std::function<void()> job) {
 
 void BackgroundQueue::wait_below(std::uint64_t bytes) {
   const MutexLock lock(state_->mutex);
-  ensure(!state_->on_own_thread(), state_->name, "a job waits for its own queue");
+  state_->refuse_own_thread();
   while (state_->bytes > bytes) state_->progress.wait(state_->mutex);
 }
 
 void BackgroundQueue::drain() {
   const MutexLock lock(state_->mutex);
-  ensure(!state_->on_own_thread(), state_->name, "a job waits for its own queue");
+  state_->refuse_own_thread();
   const std::uint64_t last = state_->added;
   while (!state_->pending.empty() && *state_->pending.begin() <= last) state_->progress.wait(state_->mutex);
 }

@@ -5,7 +5,7 @@
 // throws is logged and forgotten. The destructor runs what is left, unless `drop_pending` was called.
 //
 // A job may add jobs. It may even hold the last reference to the queue's owner: the destructor then returns at once and
-// the thread ends by itself after what is left. A job must not wait for its own queue (kInternal).
+// the thread ends by itself after what is left. A job that waits for its own queue is refused (kBusy).
 //
 // Threads: any, but never under a lock that a job takes. The thread starts with the first job.
 #pragma once

@@ -3,7 +3,6 @@
 
 #include <pybind11/stl.h>
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,7 +11,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/log.h"
+#include "clock.h"
+#include "collector.h"
 #include "convert.h"
 #include "hybrid.h"
 #include "prefix_cache/media.h"
@@ -22,30 +22,6 @@
 
 namespace kvtrie::binding {
 namespace {
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// A Python clock, called without a lock of the library from a thread without the GIL. What it raises is logged and
-// dropped: ages are for people. An interrupt that happened to arrive there is raised again where Python code runs next.
-std::function<double()> to_clock(const py::object& clock) {
-  if (clock.is_none()) return &steady_seconds;
-  if (PyCallable_Check(clock.ptr()) == 0)
-    refuse_type(clock, "PrefixCache", "clock", "a callable that returns seconds, or None");
-  return [callable = shared_reference(clock)] {
-    const HeldGil held;
-    try {
-      return call_python(static_cast<PyObject*>(callable.get()), py::tuple()).cast<double>();
-    } catch (const std::exception& error) {
-      log_message(LogLevel::kWarning, cat("[PrefixCache] clock: ", error.what()));
-      const auto* raised = dynamic_cast<const py::error_already_set*>(&error);
-      if (raised != nullptr && raised->matches(PyExc_KeyboardInterrupt))
-        PyErr_SetInterrupt();  // last, so that nothing above sees it
-      throw Error(ErrorKind::kArgument, "[PrefixCache] clock: it failed");
-    }
-  };
-}
 
 std::optional<double> to_seconds(const py::object& value, const char* where, const char* name) {
   if (value.is_none()) return std::nullopt;
@@ -283,7 +259,7 @@ std::int32_t pin(PrefixCache& self, const py::object& tokens, const py::object& 
 using PrefixCacheClass = py::class_<PrefixCache, PrefixCachePtr>;
 
 void add_sessions(PrefixCacheClass& c) {
-  c.def("begin", &begin, py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
+  c.def("begin", &begin, py::keep_alive<0, 1>(), py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
         py::arg("reuse_all") = false, py::arg("use") = true, py::arg("publish") = true, py::arg("atomic") = py::none(),
         R"(A session that reuses as much of the prompt as possible.
 
@@ -293,7 +269,7 @@ shares nothing that this session computes. ``atomic``: spans (begin, end) that a
 of tokens that see each other; items of ``kv.media`` are found by themselves. The same tokens with and without such a
 span are different: the other calls that take tokens take ``atomic``, too. Raises ``ArgumentError`` for no tokens,
 negative ones that are no media item, or more than the smallest cache of full attention has cells.)");
-  c.def("batch", &batch, py::arg("sessions"), py::arg("chunk") = 512,
+  c.def("batch", &batch, py::keep_alive<0, 1>(), py::arg("sessions"), py::arg("chunk") = 512,
         "One step for several sessions: the next ``chunk`` of each one's remaining or recorded tokens.");
   c.def(
       "plan", by_path("plan", &PrefixCache::plan), py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
@@ -397,7 +373,7 @@ process. Put them into a prompt like any other tokens: equal items match, differ
 point or step ends inside one. The model replaces their embeddings.)");
   // The last reference may wait for threads that log, and so need the GIL.
   PrefixCacheClass c(m, "PrefixCache", "Every conversation's tokens in one tree; see ``kvtrie.PrefixCache``.",
-                     py::release_gil_before_calling_cpp_dtor());
+                     py::release_gil_before_calling_cpp_dtor(), shows_clock_and_store());
   c.def(py::init(&make_cache), py::arg("caches"), py::kw_only(), py::arg("fingerprint") = "", py::arg("host_bytes") = 0,
         py::arg("disk") = py::none(), py::arg("disk_bytes") = 0, py::arg("store") = py::none(),
         py::arg("store_max_value") = py::none(), py::arg("policy") = "lru", py::arg("load") = "auto",
