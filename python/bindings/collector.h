@@ -35,6 +35,15 @@ namespace kvtrie::binding {
 void keep_same(py::handle object, py::handle like);
 void keep_cache(py::handle object, py::handle cache);
 
+// A new session, step or loop as an object of Python that keeps `owner`: the session, step or cache that it came from.
+// (pybind11's own keep_alive of a result writes through a pointer of value 1 when arguments are refused.)
+template <class Made, class Owner>
+py::object keeping(Made made, const std::shared_ptr<Owner>& owner) {
+  py::object object = py::cast(std::move(made));
+  keep_cache(object, py::cast(owner));
+  return object;
+}
+
 namespace collector {
 
 int show_kept(PyObject* self, visitproc visit, void* argument) noexcept;  // its type, and what it keeps alive

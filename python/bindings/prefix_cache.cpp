@@ -133,15 +133,15 @@ std::vector<std::pair<std::int32_t, std::int32_t>> to_spans(const py::object& va
   return spans;
 }
 
-SessionPtr begin(PrefixCache& self, const py::object& tokens, const py::object& name_space, bool reuse_all, bool use,
+py::object begin(const PrefixCachePtr& self, const py::object& tokens, const py::object& name_space, bool reuse_all, bool use,
                  bool publish, const py::object& atomic) {
   const TokenArgument prompt(tokens, "begin");
   const std::string_view name = to_text(name_space, "begin", "namespace");
   const BeginOptions options{reuse_all, use, publish, to_spans(atomic, "begin")};
-  return without_gil([&] { return self.begin(name, prompt.span(), options); });
+  return keeping(without_gil([&] { return self->begin(name, prompt.span(), options); }), self);
 }
 
-StepPtr batch(PrefixCache& self, const py::object& sessions, const py::object& chunk) {
+py::object batch(const PrefixCachePtr& self, const py::object& sessions, const py::object& chunk) {
   if (!py::isinstance<py::list>(sessions) && !py::isinstance<py::tuple>(sessions)) {
     refuse_type(sessions, "batch", "sessions", "a list of sessions");
   }
@@ -151,7 +151,7 @@ StepPtr batch(PrefixCache& self, const py::object& sessions, const py::object& c
     list.push_back(session.cast<SessionPtr>());
   }
   const auto rows = static_cast<std::uint32_t>(to_int32(chunk, "batch", "chunk", 1));
-  return without_gil([&] { return self.batch(list, rows); });
+  return keeping(without_gil([&] { return self->batch(list, rows); }), self);
 }
 
 // A path in the tree: tokens, and which of their spans go as one.
@@ -259,7 +259,7 @@ std::int32_t pin(PrefixCache& self, const py::object& tokens, const py::object& 
 using PrefixCacheClass = py::class_<PrefixCache, PrefixCachePtr>;
 
 void add_sessions(PrefixCacheClass& c) {
-  c.def("begin", &begin, py::keep_alive<0, 1>(), py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
+  c.def("begin", &begin, py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
         py::arg("reuse_all") = false, py::arg("use") = true, py::arg("publish") = true, py::arg("atomic") = py::none(),
         R"(A session that reuses as much of the prompt as possible.
 
@@ -269,7 +269,7 @@ shares nothing that this session computes. ``atomic``: spans (begin, end) that a
 of tokens that see each other; items of ``kv.media`` are found by themselves. The same tokens with and without such a
 span are different: the other calls that take tokens take ``atomic``, too. Raises ``ArgumentError`` for no tokens,
 negative ones that are no media item, or more than the smallest cache of full attention has cells.)");
-  c.def("batch", &batch, py::keep_alive<0, 1>(), py::arg("sessions"), py::arg("chunk") = 512,
+  c.def("batch", &batch, py::arg("sessions"), py::arg("chunk") = 512,
         "One step for several sessions: the next ``chunk`` of each one's remaining or recorded tokens.");
   c.def(
       "plan", by_path("plan", &PrefixCache::plan), py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),

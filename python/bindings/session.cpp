@@ -272,9 +272,9 @@ void add_steps(Class& c) {
   c.def(
       "prefill",
       [](const SessionPtr& self, const py::object& chunk) {
-        return std::make_unique<Prefill>(Prefill{self, to_chunk(chunk, "prefill"), nullptr});
+        return keeping(std::make_unique<Prefill>(Prefill{self, to_chunk(chunk, "prefill"), nullptr}), self);
       },
-      py::keep_alive<0, 1>(), py::arg("chunk") = 512, R"(An iterator of steps of at most ``chunk`` rows, until nothing remains to be computed.
+      py::arg("chunk") = 512, R"(An iterator of steps of at most ``chunk`` rows, until nothing remains to be computed.
 
 The model has to complete each step before the next one is asked for. What others published meanwhile is adopted, so
 there may be fewer steps than expected. Leaving the loop early keeps every complete step. Raises ``CacheFull`` when a
@@ -287,13 +287,15 @@ step does not fit.)");
       },
       py::arg("tokens"), "Records one token or several; ``decode`` computes them.");
   c.def(
-      "decode", [](Session& self) { return without_gil([&] { return self.decode(); }); }, py::keep_alive<0, 1>(),
+      "decode",
+      [](const SessionPtr& self) { return keeping(without_gil([&] { return self->decode(); }), self); },
       "One step over everything recorded and not yet computed.");
 }
 
-py::object branch(const py::object& self) {
-  const py::object made = py::cast(without_gil([&session = self.cast<Session&>()] { return session.branch(); }));
-  keep_same(made, self);
+// The new one keeps the cache, not the session that it came from.
+py::object branch(const SessionPtr& self) {
+  const py::object made = py::cast(without_gil([&] { return self->branch(); }));
+  keep_same(made, py::cast(self));
   return made;
 }
 
@@ -374,7 +376,7 @@ void init_session(py::module_& m) {
   py::class_<Prefill>(m, "Prefill", "The steps of ``Session.prefill``.",
                       shows_its_cache<Prefill, std::unique_ptr<Prefill>>())
       .def("__iter__", [](const py::object& self) { return self; })
-      .def("__next__", &Prefill::next, py::keep_alive<0, 1>());
+      .def("__next__", [](Prefill& self) { return keeping(self.next(), self.session); });
   Class c(m, "Session", R"(One live conversation; made by ``PrefixCache.begin`` and ``branch``.
 
 It stands at ``length`` computed tokens; recorded ones beyond that are computed by the next step. A session takes one
