@@ -11,6 +11,7 @@ namespace kvtrie::binding {
 namespace {
 
 constexpr std::size_t kLongestRepr = 60;
+constexpr Py_ssize_t kMostItems = Py_ssize_t{1} << 26;
 
 [[noreturn]] void refuse_value(std::string_view got, std::string_view where, std::string_view name, std::int64_t least,
                                std::int64_t most) {
@@ -35,6 +36,34 @@ std::string_view short_name(const PyTypeObject* type) noexcept {
   const std::string_view name = type->tp_name;
   return name.substr(name.rfind('.') + 1);
 }
+
+// Items by their number. Nothing is asked for beyond the length that it gave first: an item's own methods may change a
+// list, and a class may give items for ever.
+class ItemsOf {
+ public:
+  ItemsOf(py::handle value, std::string_view where, std::string_view name, std::string_view allowed)
+      : value_(value), where_(where), name_(name), allowed_(allowed) {
+    PyObject* const object = value.ptr();
+    const bool none = PySequence_Check(object) == 0 || PyDict_Check(object) || PyUnicode_Check(object) ||
+                      PyBytes_Check(object) || PyType_Check(object);
+    if (none) refuse_type(value, where, name, allowed);
+    const bool ours = PyList_CheckExact(object) || PyTuple_CheckExact(object);
+    size_ = PySequence_Size(object);
+    if (size_ < 0) refuse_raised(value, where, name, allowed);
+    require(ours || size_ <= kMostItems, where, name, ": got ", size_, " items, allowed ", kMostItems);
+  }
+  Py_ssize_t size() const noexcept { return size_; }
+  py::object operator[](Py_ssize_t at) const {
+    auto item = py::reinterpret_steal<py::object>(PySequence_GetItem(value_.ptr(), at));
+    if (!item) refuse_raised(value_, where_, name_, allowed_);
+    return item;
+  }
+
+ private:
+  py::handle value_;
+  std::string_view where_, name_, allowed_;
+  Py_ssize_t size_ = 0;
+};
 
 // The value as an int of Python.
 py::object to_index(py::handle value, std::string_view where, std::string_view name) {
@@ -90,6 +119,17 @@ std::int32_t to_int32(py::handle value, std::string_view where, std::string_view
   return static_cast<std::int32_t>(to_integer(value, where, name, least, kMaxInt32));
 }
 
+bool to_flag(py::handle value, std::string_view where, std::string_view name) {
+  bool flag = false;
+  py::detail::make_caster<bool> caster;
+  if (caster.load(value, /*convert=*/false)) {
+    flag = static_cast<bool>(caster);
+  } else {
+    refuse_type(value, where, name, "True or False");
+  }
+  return flag;
+}
+
 double to_number(py::handle value, std::string_view where, std::string_view name) {
   const bool number = PyFloat_Check(value.ptr()) || is_integer(value) ||
                       (!is_array(value) && !PyBool_Check(value.ptr()) && !PyUnicode_Check(value.ptr()) &&
@@ -130,6 +170,15 @@ std::uint64_t to_bytes(py::handle value, std::string_view where, std::string_vie
   return static_cast<std::uint64_t>(to_integer(value, where, name, 0, std::numeric_limits<std::int64_t>::max()));
 }
 
+std::vector<py::object> to_items(py::handle value, std::string_view where, std::string_view name,
+                                 std::string_view allowed) {
+  const ItemsOf items(value, where, name, allowed);
+  std::vector<py::object> all;
+  all.reserve(static_cast<std::size_t>(items.size()));
+  for (Py_ssize_t i = 0; i < items.size(); ++i) all.push_back(items[i]);
+  return all;
+}
+
 IntegerArgument::IntegerArgument(py::handle value, std::string_view where, std::string_view name, std::int32_t least)
     : where_(where), name_(name), least_(least) {
   using InPlace = py::array_t<std::int32_t, py::array::c_style>;
@@ -161,7 +210,8 @@ void IntegerArgument::append_checked(std::int64_t value, bool fits) {
 template <class Wide>
 void IntegerArgument::copy_checked(const py::array& array) {
   const auto wide = py::array_t<Wide, py::array::c_style | py::array::forcecast>::ensure(array);
-  if (!wide) refuse_raised(array, where_, name_, "an array of integers");
+  require(static_cast<bool>(wide), where_, name_, ": got an array of ", array.size(),
+          " integers, allowed what fits into memory");
   const Wide* values = wide.data();
   copied_.reserve(static_cast<std::size_t>(wide.size()));
   for (py::ssize_t i = 0; i < wide.size(); ++i) {
@@ -182,15 +232,10 @@ void IntegerArgument::read_array(const py::array& array) {
 }
 
 void IntegerArgument::read_sequence(py::handle value) {
-  if (PySequence_Check(value.ptr()) == 0 || PyDict_Check(value.ptr()) || PyUnicode_Check(value.ptr()) ||
-      PyBytes_Check(value.ptr())) {
-    refuse_type(value, where_, name_, "a sequence or array of integers");
-  }
-  const auto items = py::reinterpret_steal<py::object>(PySequence_Fast(value.ptr(), "not a sequence"));
-  if (!items) refuse_raised(value, where_, name_, "a sequence or array of integers");
-  copied_.reserve(static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr())));
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.ptr()); ++i) {  // an item's __index__ may change the list
-    const auto item = py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(items.ptr(), i));
+  ItemsOf items(value, where_, name_, "a sequence or array of integers");
+  copied_.reserve(static_cast<std::size_t>(items.size()));
+  for (Py_ssize_t i = 0; i < items.size(); ++i) {
+    const py::object item = items[i];
     if (!is_integer(item)) refuse_type(item, where_, cat(name_, "[", i, "]"), "integers");
     const py::object number = to_index(item, where_, cat(name_, "[", i, "]"));
     int overflow = 0;

@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "collector.h"
 #include "convert.h"
+#include "errors.h"
 #include "hybrid.h"
 #include "prefix_cache/media.h"
 #include "prefix_cache_stats.h"
@@ -30,6 +31,7 @@ std::optional<double> to_seconds(const py::object& value, const char* where, con
   if (!number) refuse_type(value, where, name, "seconds as a number, or None");
   const double seconds = PyFloat_AsDouble(value.ptr());
   if (PyErr_Occurred() != nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0) refuse_raised(value, where, name, "seconds as a number, or None");
     PyErr_Clear();
     fail(ErrorKind::kArgument, where, name, ": got more than a float can hold, allowed seconds above 0");
   }
@@ -47,7 +49,7 @@ std::vector<std::optional<std::uint32_t>> to_caps(const py::object& value, std::
     return std::vector<std::optional<std::uint32_t>>(count, one(value));
   }
   std::vector<std::optional<std::uint32_t>> caps;
-  for (const py::handle each : value) caps.push_back(one(each));
+  for (const py::object& each : to_items(value, "set_limits", name, "a list of ints")) caps.push_back(one(each));
   return caps;
 }
 
@@ -83,7 +85,7 @@ CacheSet to_caches(const py::object& caches) {
     add_cache(set, caches);
     return set;
   }
-  for (const py::handle cache : caches) add_cache(set, cache);
+  for (const py::object& cache : to_items(caches, "PrefixCache", "caches", "a list of caches")) add_cache(set, cache);
   return set;
 }
 
@@ -122,13 +124,10 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
 std::vector<std::pair<std::int32_t, std::int32_t>> to_spans(const py::object& value, const char* where) {
   std::vector<std::pair<std::int32_t, std::int32_t>> spans;
   if (value.is_none()) return spans;
-  if (!py::isinstance<py::sequence>(value)) refuse_type(value, where, "atomic", "a list of (begin, end) pairs");
-  for (const py::handle each : value) {
-    if (!py::isinstance<py::sequence>(each) || py::len(each) != 2)
-      refuse_type(each, where, "atomic", "(begin, end) pairs");
-    const auto pair = py::reinterpret_borrow<py::sequence>(each);
-    const py::object first = pair[0], last = pair[1];
-    spans.emplace_back(to_int32(first, where, "atomic"), to_int32(last, where, "atomic"));
+  for (const py::object& each : to_items(value, where, "atomic", "a list of (begin, end) pairs")) {
+    const std::vector<py::object> pair = to_items(each, where, "atomic", "(begin, end) pairs");
+    if (pair.size() != 2) refuse_type(each, where, "atomic", "(begin, end) pairs");
+    spans.emplace_back(to_int32(pair[0], where, "atomic"), to_int32(pair[1], where, "atomic"));
   }
   return spans;
 }
@@ -146,7 +145,7 @@ py::object batch(const PrefixCachePtr& self, const py::object& sessions, const p
     refuse_type(sessions, "batch", "sessions", "a list of sessions");
   }
   std::vector<SessionPtr> list;
-  for (const py::handle session : sessions) {
+  for (const py::object& session : to_items(sessions, "batch", "sessions", "a list of sessions")) {
     if (!py::isinstance<Session>(session)) refuse_type(session, "batch", "sessions", "Session objects");
     list.push_back(session.cast<SessionPtr>());
   }

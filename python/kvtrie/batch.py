@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import ops
+from ._arguments import refusal
 from ._core import PrefixCache
-from ._protocols import Logits, StepModel, text_model
+from ._protocols import Logits, StepModel, cache_of
 from .errors import CacheFull
 from .generate import Generation, Prompt, token_ids, vocab_size_of
 from .replies import SamplingOptions, checked_sampling
@@ -46,7 +47,9 @@ class Batch:
         self, model: StepModel, cache: PrefixCache | None = None, *, max_sessions: int = 8, chunk: int = 128
     ) -> None:
         self._model = model
-        self._cache = text_model(model).prefix_cache if cache is None else cache
+        self._cache = cache_of(model, "batch") if cache is None else cache
+        if not isinstance(self._cache, PrefixCache):
+            raise refusal(cache, "batch", "cache", "a PrefixCache, or None")
         self._max_sessions = whole("max_sessions", max_sessions, 1)
         self._chunk = whole("chunk", chunk, 1)
         self._waiting: deque[Waiting] = deque()

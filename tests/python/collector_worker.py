@@ -1,4 +1,4 @@
-"""Rounds of circles through a cache, with threads: `collector_worker.py SEED ROUNDS FOLDER`. Prints how many are left."""
+"""Rounds of circles through a cache in threads: `collector_worker.py SEED ROUNDS FOLDER` prints how many are left."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _object(**methods: Any) -> Any:
     return type("Hostility", (), {f"__{name}__": method for name, method in methods.items()})()
 
 
-class Sequence_(list):  # type: ignore[type-arg]
+class LyingList(list):  # type: ignore[type-arg]
     """A list whose length lies."""
 
     def __len__(self) -> int:
@@ -41,7 +41,25 @@ class Sequence_(list):  # type: ignore[type-arg]
 
 
 def _numbers() -> Iterator[tuple[str, Callable[[], Any]]]:
-    for value in (0, 1, -1, 3, 7, 2**15, 2**24, 2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64, -(2**31), -(2**63), 10**40):
+    for value in (
+        0,
+        1,
+        -1,
+        3,
+        7,
+        2**15,
+        2**24,
+        2**31 - 1,
+        2**31,
+        2**32,
+        2**53,
+        2**63 - 1,
+        2**63,
+        2**64,
+        -(2**31),
+        -(2**63),
+        10**40,
+    ):
         yield f"int {value}", lambda value=value: value
     for number in (0.0, -0.0, 0.5, 1.0, -1.5, 1e-320, 1e39, 1e308, math.inf, -math.inf, math.nan):
         yield f"float {number}", lambda number=number: number
@@ -53,8 +71,22 @@ def _numbers() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def _texts() -> Iterator[tuple[str, Callable[[], Any]]]:
-    for text in ("", "text", "\0", "a\0b", "\ud800", "a" * 100_000, "{{", "%999999999d", "../..", "1", "nan", "10**9", "\U0001f600" * 40):
-        yield f"text {ascii(text[:12])}", lambda text=text: text
+    for text in (
+        "",
+        "text",
+        "\0",
+        "a\0b",
+        "\ud800",
+        "a" * 100_000,
+        "{{",
+        "%999999999d",
+        "../..",
+        "1",
+        "nan",
+        "10**9",
+        "\U0001f600" * 40,
+    ):
+        yield f"text {text[:12]!a}", lambda text=text: text
     for data in (b"", b"bytes", b"\xff\xfe\0", b"a" * 4096):
         yield f"bytes {data[:8]!r}", lambda data=data: data
     yield "bytearray", lambda: bytearray(b"\0\1\2\3")
@@ -75,11 +107,53 @@ def _circle() -> Any:
 
 
 def _containers() -> Iterator[tuple[str, Callable[[], Any]]]:
-    plain = (None, [], (), {}, set(), [[]], [None], [1.5], ["a"], [b"a"], [-1], [2**31], [2**70], [True], [math.nan], [1, 2, 3],
-             [0, 1, 2, 3, 4, 5, 6, 7] * 50, (1, [2, 3]), {"a": 1}, {1: 2}, {"role": "user"}, [{"role": "user"}], [{"role": 1, "content": 2}],
-             [{"role": "user", "content": ["text"]}], [{}], [("a", 1)], {0: "a"}, [[1], [2, 3]], [[1, 2], [3, 4]], [(0, 1)], [(1, 0)],
-             [(-5, 3)], [(0, 2**40)], range(0), range(5), range(10**12), range(2**62), frozenset([1]), NotImplemented, Ellipsis,
-             slice(None), slice(0, 10**30), slice("a"), slice(3, 1), slice(0, 4, 2))  # fmt: skip
+    plain = (
+        None,
+        [],
+        (),
+        {},
+        set(),
+        [[]],
+        [None],
+        [1.5],
+        ["a"],
+        [b"a"],
+        [-1],
+        [2**31],
+        [2**70],
+        [True],
+        [math.nan],
+        [1, 2, 3],
+        [0, 1, 2, 3, 4, 5, 6, 7] * 50,
+        (1, [2, 3]),
+        {"a": 1},
+        {1: 2},
+        {"role": "user"},
+        [{"role": "user"}],
+        [{"role": 1, "content": 2}],
+        [{"role": "user", "content": ["text"]}],
+        [{}],
+        [("a", 1)],
+        {0: "a"},
+        [[1], [2, 3]],
+        [[1, 2], [3, 4]],
+        [(0, 1)],
+        [(1, 0)],
+        [(-5, 3)],
+        [(0, 2**40)],
+        range(0),
+        range(5),
+        range(10**12),
+        range(2**62),
+        frozenset([1]),
+        NotImplemented,
+        Ellipsis,
+        slice(None),
+        slice(0, 10**30),
+        slice("a"),
+        slice(3, 1),
+        slice(0, 4, 2),
+    )
     for number, value in enumerate(plain):
         yield f"plain {number} {ascii(value)[:30]}", lambda value=value: value
     yield "deep list", lambda: _deep(list)
@@ -88,7 +162,7 @@ def _containers() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "generator", lambda: (i for i in (1, 2, 3))
     yield "generator that raises", lambda: (_raise() for _ in (1,))
     yield "list iterator", lambda: iter([1, 2, 3])
-    yield "lying list", lambda: Sequence_([1, 2])
+    yield "lying list", lambda: LyingList([1, 2])
     yield "changing list", _changing
     yield "dict of surrogates", lambda: {"\ud800": "\ud800"}
 
@@ -104,8 +178,32 @@ def _changing() -> Any:
     return made
 
 
-DTYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "longdouble",
-          "complex64", "object", "U5", "S5", "V4", "datetime64[s]", "timedelta64[s]", ">i4", ">f4", ">i8", ">f2")  # fmt: skip
+DTYPES = (
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "longdouble",
+    "complex64",
+    "object",
+    "U5",
+    "S5",
+    "V4",
+    "datetime64[s]",
+    "timedelta64[s]",
+    ">i4",
+    ">f4",
+    ">i8",
+    ">f2",
+)
 
 
 def _arrays() -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -150,9 +248,27 @@ def _objects() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "lambda of text", lambda: lambda *_, **__: "\ud800"
     yield "function that raises", lambda: _raise
     yield "function that leaves", lambda: _leave
-    lies: dict[str, Any] = {"index": "a", "len": -1, "iter": 5, "float": "a", "array": 5, "fspath": 5, "call": None, "bool": 7, "str": 3,
-                            "repr": 3, "hash": "a", "dlpack": 1, "getitem": None, "next": None, "array_interface": 5, "int": "a",
-                            "enter": 1, "buffer": 1, "length_hint": -5}  # fmt: skip
+    lies: dict[str, Any] = {
+        "index": "a",
+        "len": -1,
+        "iter": 5,
+        "float": "a",
+        "array": 5,
+        "fspath": 5,
+        "call": None,
+        "bool": 7,
+        "str": 3,
+        "repr": 3,
+        "hash": "a",
+        "dlpack": 1,
+        "getitem": None,
+        "next": None,
+        "array_interface": 5,
+        "int": "a",
+        "enter": 1,
+        "buffer": 1,
+        "length_hint": -5,
+    }
     for name, lie in lies.items():
         yield f"lies in {name}", lambda name=name, lie=lie: _object(**{name: lambda *_, **__: lie})
         yield f"raises in {name}", lambda name=name: _object(**{name: _raise})

@@ -1,9 +1,9 @@
 """Calls every public function with arguments that nobody should give: `hostile_worker.py SEED CALLS FOLDER [FIRST]`.
 
 Each call spoils one or two arguments of a call that works. It may succeed, raise an error of kvtrie, or let pass what
-the argument itself raised. Whatever else it does is a fault, of which the calls and the tracebacks are printed. FOLDER/now has
-the number and the words of the call that is under way, for whoever finds this process dead; FIRST leaves out those
-before it, which are drawn all the same.
+the argument itself raised. Whatever else it does is a fault, which is printed (with -v: and its traceback). FOLDER/now
+has the number and the words of the call that is under way, for whoever finds this process dead; FIRST leaves out the
+calls before it, which are drawn all the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import kvtrie as kv
-import kvtrie.viz  # noqa: F401
+import kvtrie.viz
 from hostile_values import HOSTILE, Hostile, HostileExit
 from kvtrie import _core
 
@@ -33,8 +33,19 @@ SIMULATE = importlib.import_module("kvtrie.simulate")  # kv.simulate is its func
 TINY = Path(__file__).resolve().parents[2] / "examples" / "tiny"
 ROWS = np.ones((3, 2, 4), np.float32)
 # Left out: what returns a context of Python's own, writes what is given, or is the value itself.
-SKIPPED = {"__exit__", "__enter__", "__iter__", "__init__", "__eq__", "__hash__", "__array__", "_open_for_trial", "_save_programs",
-           "_inspect_folder", "_log_from"}  # fmt: skip
+SKIPPED = {
+    "__exit__",
+    "__enter__",
+    "__iter__",
+    "__init__",
+    "__eq__",
+    "__hash__",
+    "__array__",
+    "_open_for_trial",
+    "_save_programs",
+    "_inspect_folder",
+    "_log_from",
+}
 Parameters = dict[str, bool]  # name -> whether it has to be given
 
 
@@ -62,7 +73,7 @@ def recurrent() -> Any:
 
 def encoder() -> Any:
     cache = kv.EncoderCache(2, 2, 4, 16, dtype="float32", device="host")
-    cache.start_forward([0, 0, 0], [(0, 0, 3)])
+    cache.start_forward([0], [(0, 0, 3)])
     return cache
 
 
@@ -78,6 +89,9 @@ def prefix_cache() -> Any:
 
 class Numbers:
     """A model of numbers: logits for the tokens 0 to 9."""
+
+    def __init__(self) -> None:
+        self.prefix_cache = prefix_cache()
 
     def __call__(self, step: Any) -> Any:
         rows = np.ones((len(step.tokens), 2, 4), np.float32)
@@ -129,25 +143,94 @@ RECEIVERS: dict[str, Callable[[], Any]] = {
     "Batch": lambda: kv.Batch(Numbers(), prefix_cache()),
 }
 VALID: dict[str, Callable[[], Any]] = {
-    "tokens": lambda: [1, 2, 3], "layer": lambda: 0, "q": lambda: ROWS, "k": lambda: ROWS, "v": lambda: ROWS, "x": lambda: ROWS,
-    "a": lambda: ROWS, "b": lambda: ROWS, "gate": lambda: ROWS, "up": lambda: ROWS, "logits": lambda: ROWS[:, 0], "eps": lambda: 1e-5,
-    "weight": lambda: np.ones(4, np.float32), "bias": lambda: None, "positions": lambda: [3, 4], "sequences": lambda: [0, 0],
-    "seq": lambda: 0, "src": lambda: 0, "dst": lambda: 1, "length": lambda: 2, "begin": lambda: 0, "position": lambda: 1,
-    "offsets": lambda: [1], "at": lambda: 1, "start": lambda: 0, "target": lambda: 1, "snapshot": lambda: None, "layers": lambda: 2,
-    "kv_heads": lambda: 2, "head_dim": lambda: 4, "capacity": lambda: 16, "caches": lambda: kv.CausalCache(2, 2, 4, 16, device="host"),
-    "array": lambda: ROWS, "dtype": lambda: "float32", "index": lambda: slice(0, 1), "axis": lambda: 0, "sizes": lambda: [1, 2],
-    "tensors": lambda: [ROWS, ROWS], "temperature": lambda: 0.5, "top_k": lambda: 2, "top_p": lambda: 0.9, "seed": lambda: 1,
-    "table": lambda: np.ones((9, 4), np.float32), "ids": lambda: [1, 2], "w": lambda: np.ones((6, 4), np.float32), "digest": lambda: b"x",
-    "count": lambda: 2, "keep": lambda: 1, "chunk": lambda: 4, "sessions": lambda: [tree().begin([9])], "except_": lambda: [0],
-    "nbytes": lambda: 64, "path": lambda: str(TINY), "text": lambda: "Once", "token": lambda: "a", "messages": lambda: [
-        {"role": "user", "content": "Hi"}], "model": Numbers, "prompt": lambda: [1, 2, 3], "prompts": lambda: [[1, 2], [3]], "cache": tree,
-    "session": lambda: tree().begin([1, 2, 9]), "max_tokens": lambda: 3, "namespace": lambda: "default", "node": lambda: None,
-    "like": lambda: kv.ops.pack(np.ones((8, 32), np.float32)), "step": lambda: tree().begin([1, 9]).decode(), "launch": lambda: lambda: None,
-    "url": lambda: "redis://localhost:1", "store": lambda: "redis://localhost:1", "kind": lambda: "chat", "trace": lambda: [],
-    "requests": lambda: [], "records": lambda: [], "wanted": lambda: SIMULATE.workload("chat", requests=3), "decode": lambda: str,
-    "source": lambda: "{{ messages }}", "blocks": lambda: np.zeros(34, np.uint8), "weights": dict, "config": dict, "device": lambda: "host",
-    "window": lambda: 4, "memory": lambda: 8, "disk_bytes": lambda: 4096, "host_bytes": lambda: 4096, "stop": lambda: "end",
-}  # fmt: skip
+    "tokens": lambda: [1, 2, 3],
+    "layer": lambda: 0,
+    "q": lambda: ROWS,
+    "k": lambda: ROWS,
+    "v": lambda: ROWS,
+    "x": lambda: ROWS,
+    "a": lambda: ROWS,
+    "b": lambda: ROWS,
+    "gate": lambda: ROWS,
+    "up": lambda: ROWS,
+    "logits": lambda: ROWS[:, 0],
+    "eps": lambda: 1e-5,
+    "weight": lambda: np.ones(4, np.float32),
+    "bias": lambda: None,
+    "positions": lambda: [3, 4],
+    "sequences": lambda: [0, 0],
+    "seq": lambda: 0,
+    "src": lambda: 0,
+    "dst": lambda: 1,
+    "length": lambda: 2,
+    "begin": lambda: 0,
+    "position": lambda: 1,
+    "offsets": lambda: [1],
+    "at": lambda: 1,
+    "start": lambda: 0,
+    "target": lambda: 1,
+    "snapshot": lambda: None,
+    "layers": lambda: 2,
+    "kv_heads": lambda: 2,
+    "head_dim": lambda: 4,
+    "capacity": lambda: 16,
+    "caches": lambda: kv.CausalCache(2, 2, 4, 16, device="host"),
+    "array": lambda: ROWS,
+    "dtype": lambda: "float32",
+    "index": lambda: slice(0, 1),
+    "axis": lambda: 0,
+    "sizes": lambda: [1, 2],
+    "tensors": lambda: [ROWS, ROWS],
+    "temperature": lambda: 0.5,
+    "top_k": lambda: 2,
+    "top_p": lambda: 0.9,
+    "seed": lambda: 1,
+    "table": lambda: np.ones((9, 4), np.float32),
+    "ids": lambda: [1, 2],
+    "w": lambda: np.ones((6, 4), np.float32),
+    "digest": lambda: b"x",
+    "count": lambda: 2,
+    "keep": lambda: 1,
+    "chunk": lambda: 4,
+    "sessions": lambda: [tree().begin([9])],
+    "except_": lambda: [0],
+    "nbytes": lambda: 64,
+    "path": lambda: str(TINY),
+    "text": lambda: "Once",
+    "token": lambda: "a",
+    "messages": lambda: [{"role": "user", "content": "Hi"}],
+    "model": Numbers,
+    "prompt": lambda: [1, 2, 3],
+    "prompts": lambda: [[1, 2], [3]],
+    "cache": tree,
+    "sampling": lambda: kv.Sampling(temperature=0.5),
+    "generated": lambda: 0,
+    "session": lambda: tree().begin([1, 2, 9]),
+    "max_tokens": lambda: 3,
+    "namespace": lambda: "default",
+    "node": lambda: None,
+    "like": lambda: kv.ops.pack(np.ones((8, 32), np.float32)),
+    "step": lambda: tree().begin([1, 9]).decode(),
+    "launch": lambda: lambda: None,
+    "url": lambda: "redis://localhost:1",
+    "store": lambda: "redis://localhost:1",
+    "kind": lambda: "chat",
+    "trace": list,
+    "requests": list,
+    "records": list,
+    "wanted": lambda: SIMULATE.workload("chat", requests=3),
+    "decode": lambda: str,
+    "source": lambda: "{{ messages }}",
+    "blocks": lambda: np.zeros(34, np.uint8),
+    "weights": dict,
+    "config": dict,
+    "device": lambda: "host",
+    "window": lambda: 4,
+    "memory": lambda: 8,
+    "disk_bytes": lambda: 4096,
+    "host_bytes": lambda: 4096,
+    "stop": lambda: "end",
+}
 
 
 # ---- what there is ---------------------------------------------------------------------------------------------------
@@ -195,14 +278,26 @@ def calls_of_python() -> Iterator[Call]:
     import kvtrie.models.chat_template as chat_template
 
     functions = {
-        "PrefixCache": kv.PrefixCache, "PrefixCache.open": kv.PrefixCache.open, "generate": kv.generate, "generate_batch": kv.generate_batch,
-        "Sampling": kv.Sampling, "Sampler": kv.Sampler, "Batch": kv.Batch, "simulate": kv.simulate,
-        "stores.RedisStore": kv.stores.RedisStore, "stores.open_store": kv.stores.open_store, "models.load": kv.models.load,
-        "models.from_weights": kv.models.from_weights, "ChatTemplate": chat_template.ChatTemplate,
+        "PrefixCache": kv.PrefixCache,
+        "PrefixCache.open": kv.PrefixCache.open,
+        "generate": kv.generate,
+        "generate_batch": kv.generate_batch,
+        "Sampling": kv.Sampling,
+        "Sampler": kv.Sampler,
+        "Batch": kv.Batch,
+        "simulate": kv.simulate,
+        "stores.RedisStore": kv.stores.RedisStore,
+        "stores.open_store": kv.stores.open_store,
+        "models.load": kv.models.load,
+        "models.from_weights": kv.models.from_weights,
+        "ChatTemplate": chat_template.ChatTemplate,
         **{f"viz.{name}": getattr(kv.viz, name) for name in kv.viz.__all__},
-        **{f"simulate.{name}": getattr(SIMULATE, name) for name in SIMULATE.__all__
-           if callable(getattr(SIMULATE, name)) and name not in ("Report", "Row", "Request", "Trace", "simulate")},
-    }  # fmt: skip
+        **{
+            f"simulate.{name}": getattr(SIMULATE, name)
+            for name in SIMULATE.__all__
+            if callable(getattr(SIMULATE, name)) and name not in ("Report", "Row", "Request", "Trace", "simulate")
+        },
+    }
     for name, function in functions.items():
         yield of_python(name, function, lambda function=function: function)
     methods = {
@@ -220,7 +315,12 @@ def calls_of_python() -> Iterator[Call]:
     chosen = (*kv.replies.SamplingOptions.__annotations__,)
     yield Call("Model.chat", lambda: Tiny.get().chat, ("messages",), ("tools", "template", *reply, *chosen))
     yield Call("Model.complete", lambda: Tiny.get().complete, ("text",), (*reply, *chosen))
-    yield Call("generate to its end", lambda: lambda **given: list(kv.generate(**given)), ("model", "prompt"), ("max_tokens", *chosen))
+    yield Call(
+        "generate to its end",
+        lambda: lambda **given: list(kv.generate(**given)),
+        ("model", "prompt"),
+        ("max_tokens", *chosen),
+    )
 
 
 def _class(name: str) -> Any:

@@ -23,6 +23,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
+from .._arguments import text
 from ..errors import ArgumentError
 
 BUDGET = 1 << 26  # characters, beside what the messages bring
@@ -339,6 +340,7 @@ class ChatTemplate:
 
     def __init__(self, source: str) -> None:
         environment = _environment()
+        text(source, "tokenizer", "chat template")
         try:
             self.names = frozenset(meta.find_undeclared_variables(environment.parse(source)))
             self._template = environment.from_string(source)
