@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import ops
-from ._arguments import refusal
+from ._arguments import converting, refusal
 from ._core import PrefixCache
 from ._protocols import Logits, StepModel, cache_of
 from .errors import CacheFull
@@ -195,10 +195,15 @@ def generate_batch(
 
     Each has the tokens that ``kv.generate`` gives it alone. For prompts that come and go see :class:`kvtrie.Batch`.
     """
+    wanted = "texts or lists of token ids"
+    if isinstance(prompts, (str, bytes)) or not isinstance(prompts, Iterable):
+        raise refusal(prompts, "batch", "prompts", wanted)
+    with converting(prompts, "batch", "prompts", wanted):
+        each_prompt = iter(prompts)
     with Batch(model, cache, max_sessions=max_sessions, chunk=chunk) as batch:
         answers = [
             batch.add(prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, **sampling)
-            for prompt in prompts
+            for prompt in each_prompt
         ]
         while batch.step():
             pass

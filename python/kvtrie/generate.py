@@ -256,6 +256,8 @@ def _session(model: StepModel, given: _core.Session | Prompt) -> tuple[_core.Ses
 
 def token_ids(model: StepModel, prompt: Prompt, where: str) -> npt.NDArray[np.int32]:
     """A text, or token ids in any sequence, as int32 [1 or more]; what they may be otherwise is the cache's to say."""
+    if isinstance(prompt, str) and getattr(model, "tokenizer", None) is None:
+        raise refusal(model, where, "model", "one with a tokenizer, or token ids in place of a text")
     try:
         ids = np.asarray(text_model(model).tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
     except ValueError:  # rows of several lengths

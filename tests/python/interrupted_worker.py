@@ -133,7 +133,7 @@ class Texts:
 
     def __init__(self) -> None:
         self.model = kv.models.load(TINY)
-        self.cache = kv.PrefixCache(self.model.caches(256, "float32", device="host", warm_up=False), host_bytes="1MiB")
+        self.cache = kv.PrefixCache(self.model.caches(256, warm_up=False), host_bytes="1MiB")
         self.right = self.answer()
 
     def answer(self) -> list[int]:
@@ -198,9 +198,8 @@ class Interrupts:
                 signal.pthread_kill(main, signal.SIGINT)
 
         thread = threading.Thread(target=send)
-        thread.start()
-        came = False
         try:
+            thread.start()
             try:
                 work()
             finally:
@@ -208,10 +207,10 @@ class Interrupts:
                 thread.join()
                 time.sleep(0)  # one that is on its way arrives here
         except KeyboardInterrupt:
-            came = True
             done.set()
             thread.join()
-        return came
+            return True
+        return False
 
 
 def main(seed: int, rounds: int, folder: Path) -> None:

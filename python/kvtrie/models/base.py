@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import ops
-from .._arguments import flag, progress_of, refusal
+from .._arguments import flag, progress_of, refusal, text
 from .._core import CausalCache, Device, RecurrentCache, Step, StepGraphs, Tensor
 from ..errors import ArgumentError, ArgumentTypeError, NotSupported
 from ..prefix_cache import PrefixCache
@@ -187,6 +187,7 @@ class Model:
         ``all_rows=True`` gives [rows, vocab]. The step is complete when this returns. Raises ``kv.ArgumentError`` for a
         token outside the vocabulary; the step is then still open and its sessions stand where they stood.
         """
+        flag(all_rows, "model", "all_rows")
         if not hasattr(step, "attend"):
             raise ArgumentTypeError(
                 f"[models] step: got {type(step).__name__}, allowed a step of a session or of cache.batch()"
@@ -256,6 +257,8 @@ class Model:
         (docs/fast_models.md).
         """
         flag(wait, "model.warm_up", "wait")
+        if dtype is not None:
+            text(dtype, "model.warm_up", "dtype")
         progress_of(progress, "model.warm_up")
         close = None
         if progress is True:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Optional, Union
 
 from .. import _core
-from .._arguments import converting, each_of, refusal, shown
+from .._arguments import converting, each_of, progress_of, refusal, shown
 from ..errors import ArgumentError
 from .bar import bar
 from .formats import read
@@ -130,6 +130,7 @@ def policies_of(policy: Any) -> list[str]:
 
 @contextmanager
 def watcher(progress: bool | Progress) -> Iterator[Optional[Progress]]:
+    progress_of(progress, "simulate")
     if callable(progress):
         yield progress
     elif progress:
