@@ -3,7 +3,6 @@
 
 #include <pybind11/stl.h>
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,8 +11,10 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/log.h"
+#include "clock.h"
+#include "collector.h"
 #include "convert.h"
+#include "errors.h"
 #include "explain.h"
 #include "hybrid.h"
 #include "keys.h"
@@ -27,30 +28,6 @@
 namespace kvtrie::binding {
 namespace {
 
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// A Python clock, called without a lock of the library from a thread without the GIL. What it raises is logged and
-// dropped: ages are for people. An interrupt that happened to arrive there is raised again where Python code runs next.
-std::function<double()> to_clock(const py::object& clock) {
-  if (clock.is_none()) return &steady_seconds;
-  if (PyCallable_Check(clock.ptr()) == 0)
-    refuse_type(clock, "PrefixCache", "clock", "a callable that returns seconds, or None");
-  return [callable = shared_reference(clock)] {
-    const HeldGil held;
-    try {
-      return call_python(static_cast<PyObject*>(callable.get()), py::tuple()).cast<double>();
-    } catch (const std::exception& error) {
-      log_message(LogLevel::kWarning, cat("[PrefixCache] clock: ", error.what()));
-      const auto* raised = dynamic_cast<const py::error_already_set*>(&error);
-      if (raised != nullptr && raised->matches(PyExc_KeyboardInterrupt))
-        PyErr_SetInterrupt();  // last, so that nothing above sees it
-      throw Error(ErrorKind::kArgument, "[PrefixCache] clock: it failed");
-    }
-  };
-}
-
 std::optional<double> to_seconds(const py::object& value, const char* where, const char* name) {
   if (value.is_none()) return std::nullopt;
   const bool number =
@@ -58,6 +35,8 @@ std::optional<double> to_seconds(const py::object& value, const char* where, con
   if (!number) refuse_type(value, where, name, "seconds as a number, or None");
   const double seconds = PyFloat_AsDouble(value.ptr());
   if (PyErr_Occurred() != nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0)
+      refuse_raised(value, where, name, "seconds as a number, or None");
     PyErr_Clear();
     fail(ErrorKind::kArgument, where, name, ": got more than a float can hold, allowed seconds above 0");
   }
@@ -75,7 +54,7 @@ std::vector<std::optional<std::uint32_t>> to_caps(const py::object& value, std::
     return std::vector<std::optional<std::uint32_t>>(count, one(value));
   }
   std::vector<std::optional<std::uint32_t>> caps;
-  for (const py::handle each : value) caps.push_back(one(each));
+  for (const py::object& each : to_items(value, "set_limits", name, "a list of ints")) caps.push_back(one(each));
   return caps;
 }
 
@@ -111,7 +90,7 @@ CacheSet to_caches(const py::object& caches) {
     add_cache(set, caches);
     return set;
   }
-  for (const py::handle cache : caches) add_cache(set, cache);
+  for (const py::object& cache : to_items(caches, "PrefixCache", "caches", "a list of caches")) add_cache(set, cache);
   return set;
 }
 
@@ -147,25 +126,25 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
   return without_gil([&] { return PrefixCache::create(std::move(set), std::move(options)); });
 }
 
-SessionPtr begin(PrefixCache& self, const py::object& tokens, const py::object& name_space, bool reuse_all, bool use,
-                 bool publish, const py::object& atomic) {
+py::object begin(const PrefixCachePtr& self, const py::object& tokens, const py::object& name_space, bool reuse_all,
+                 bool use, bool publish, const py::object& atomic) {
   const TokenArgument prompt(tokens, "begin");
   const std::string_view name = to_text(name_space, "begin", "namespace");
   const BeginOptions options{reuse_all, use, publish, to_spans(atomic, "begin")};
-  return without_gil([&] { return self.begin(name, prompt.span(), options); });
+  return keeping(without_gil([&] { return self->begin(name, prompt.span(), options); }), self);
 }
 
-StepPtr batch(PrefixCache& self, const py::object& sessions, const py::object& chunk) {
+py::object batch(const PrefixCachePtr& self, const py::object& sessions, const py::object& chunk) {
   if (!py::isinstance<py::list>(sessions) && !py::isinstance<py::tuple>(sessions)) {
     refuse_type(sessions, "batch", "sessions", "a list of sessions");
   }
   std::vector<SessionPtr> list;
-  for (const py::handle session : sessions) {
+  for (const py::object& session : to_items(sessions, "batch", "sessions", "a list of sessions")) {
     if (!py::isinstance<Session>(session)) refuse_type(session, "batch", "sessions", "Session objects");
     list.push_back(session.cast<SessionPtr>());
   }
   const auto rows = static_cast<std::uint32_t>(to_int32(chunk, "batch", "chunk", 1));
-  return without_gil([&] { return self.batch(list, rows); });
+  return keeping(without_gil([&] { return self->batch(list, rows); }), self);
 }
 
 // What page_out and evict have in common: `tokens` or `nbytes`, one of the two.
@@ -391,7 +370,7 @@ process. Put them into a prompt like any other tokens: equal items match, differ
 point or step ends inside one. The model replaces their embeddings.)");
   // The last reference may wait for threads that log, and so need the GIL.
   PrefixCacheClass c(m, "PrefixCache", "Every conversation's tokens in one tree; see ``kvtrie.PrefixCache``.",
-                     py::release_gil_before_calling_cpp_dtor());
+                     py::release_gil_before_calling_cpp_dtor(), shows_clock_and_store());
   c.def(py::init(&make_cache), py::arg("caches"), py::kw_only(), py::arg("fingerprint") = "", py::arg("host_bytes") = 0,
         py::arg("disk") = py::none(), py::arg("disk_bytes") = 0, py::arg("store") = py::none(),
         py::arg("store_max_value") = py::none(), py::arg("policy") = "lru", py::arg("load") = "auto",

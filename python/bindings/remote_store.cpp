@@ -105,6 +105,11 @@ class PythonStore final : public RemoteStore {
   }
   std::string name() const override { return name_; }
 
+  int show(visitproc visit, void* arg) const noexcept {
+    for (const std::shared_ptr<void>& each : {get_, put_, delete_}) Py_VISIT(static_cast<PyObject*>(each.get()));
+    return 0;
+  }
+
  private:
   static std::shared_ptr<void> method(py::handle object, const char* name) {
     return shared_reference(object.attr(name));
@@ -237,6 +242,11 @@ std::shared_ptr<RemoteStore> remote_store(py::handle object, std::string_view wh
     refuse_type(object, where, "store", "an object with get(key), put(key, value) and delete(key)");
   }
   return std::make_shared<PythonStore>(object, name_of(object));
+}
+
+int show_store(const RemoteStore* store, visitproc visit, void* arg) noexcept {
+  const auto* const ours = dynamic_cast<const PythonStore*>(store);
+  return ours == nullptr ? 0 : ours->show(visit, arg);
 }
 
 void init_remote_store(py::module_& m) {

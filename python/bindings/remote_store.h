@@ -22,6 +22,9 @@ namespace kvtrie::binding {
 // Throws kType for an object without the three methods. REQUIRES: the GIL is held.
 std::shared_ptr<RemoteStore> remote_store(pybind11::handle object, std::string_view where);
 
+// Shows what a store made by that keeps of Python (tp_traverse); nothing for any other. REQUIRES: the GIL is held.
+int show_store(const RemoteStore* store, visitproc visit, void* arg) noexcept;
+
 // The counters under their names; `faults` has those that are not 0, by the fault's name. REQUIRES: the GIL is held.
 pybind11::dict stats_of(const SharedStats& stats);
 

@@ -36,12 +36,20 @@ from .errors import (
     NotSupported,
 )
 
+if not getattr(_sys, "_is_gil_enabled", lambda: True)():  # importing the core would turn it on for the whole process
+    raise ImportError(
+        "[kvtrie] interpreter: got one that runs without the GIL, allowed one with it: start it with PYTHON_GIL=1 or "
+        "-X gil=1, or use an interpreter that is not free-threaded"
+    )
+
 try:
     _opencl.prepare()  # before the core opens the OpenCL loader
-    import numpy as _numpy  # noqa: F401
+    from . import _core  # refuses subinterpreters, before numpy does
 
-    from . import _core
+    import numpy as _numpy  # noqa: F401  isort: skip
 except ImportError as _error:  # numpy, a library, or the build is missing
+    if str(_error).startswith("[kvtrie]"):
+        raise
     from . import _health
 
     if _health.runs_as_command():

@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import ops
+from ._arguments import converting, refusal
 from ._core import PrefixCache
-from ._protocols import Logits, StepModel, text_model
+from ._protocols import Logits, StepModel, cache_of
 from .errors import CacheFull
 from .generate import Generation, Prompt, token_ids, vocab_size_of
 from .pace import Pace
@@ -50,7 +51,9 @@ class Batch:
         self, model: StepModel, cache: PrefixCache | None = None, *, max_sessions: int = 8, chunk: int = 128
     ) -> None:
         self._model = model
-        self._cache = text_model(model).prefix_cache if cache is None else cache
+        self._cache = cache_of(model, "batch") if cache is None else cache
+        if not isinstance(self._cache, PrefixCache):
+            raise refusal(cache, "batch", "cache", "a PrefixCache, or None")
         self._max_sessions = whole("max_sessions", max_sessions, 1)
         self._chunk = whole("chunk", chunk, 1)
         self._waiting: deque[Waiting] = deque()
@@ -277,10 +280,15 @@ def generate_batch(
 
     Each has the tokens that ``kv.generate`` gives it alone. For prompts that come and go see :class:`kvtrie.Batch`.
     """
+    wanted = "texts or lists of token ids"
+    if isinstance(prompts, (str, bytes)) or not isinstance(prompts, Iterable):
+        raise refusal(prompts, "batch", "prompts", wanted)
+    with converting(prompts, "batch", "prompts", wanted):
+        each_prompt = iter(prompts)
     with Batch(model, cache, max_sessions=max_sessions, chunk=chunk) as batch:
         answers = [
             batch.add(prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, **sampling)
-            for prompt in prompts
+            for prompt in each_prompt
         ]
         while batch.step():
             pass

@@ -15,6 +15,7 @@ from typing import TypedDict, cast
 
 import numpy as np
 
+from ._arguments import optional_callable, refusal
 from ._core import PrefixCache as _Cache
 from ._core import TokenTexts
 from ._protocols import StepModel, text_model
@@ -174,6 +175,9 @@ def begin_reply(
     stopper = Stopper(model, options.get("stop"), options.get("ignore_eos", False), wants_text=True)
     given = options.get("cache")
     cache = text_model(model).prefix_cache if given is None else given
+    if not isinstance(cache, _Cache):
+        raise refusal(cache, "generate", "cache", "a PrefixCache, or None")
+    optional_callable(options.get("progress"), "generate", "progress", "a callable (done, total)")
     namespace = options.get("namespace", "default")
     prompt = np.asarray(tokens, np.int32)
     if texts is not None and len(prompt):

@@ -10,6 +10,7 @@ from typing import Union
 
 import numpy as np
 
+from ._arguments import flag, refusal
 from ._protocols import StepModel, text_model
 from .errors import ArgumentError, ArgumentTypeError
 from .sampling import is_id
@@ -55,6 +56,7 @@ class Stopper:
     """
 
     def __init__(self, model: StepModel, stop: Stop, ignore_eos: bool = False, wants_text: bool = False) -> None:
+        flag(ignore_eos, "generate", "ignore_eos")
         ids, texts = _parsed(stop)
         if texts and not _has_tokenizer(model):
             raise ArgumentError("[generate] stop: got a text, allowed token ids only: the model has no tokenizer")
@@ -90,7 +92,11 @@ class Stopper:
 
 def _end_tokens(model: StepModel) -> set[int]:
     """A model of the caller's own need not have more than ``config.eos_token_ids``."""
-    return set(text_model(model).end_tokens if hasattr(model, "end_tokens") else text_model(model).config.eos_token_ids)
+    if hasattr(model, "end_tokens"):
+        return set(text_model(model).end_tokens)
+    if not hasattr(getattr(model, "config", None), "eos_token_ids"):
+        raise refusal(model, "generate", "model", "one with end_tokens or config.eos_token_ids, or ignore_eos=True")
+    return set(text_model(model).config.eos_token_ids)
 
 
 def _has_tokenizer(model: StepModel) -> bool:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import ops
+from .._arguments import flag, progress_of, refusal, text
 from .._core import CausalCache, Device, RecurrentCache, Step, StepGraphs, Tensor, TokenTexts
 from ..errors import ArgumentError, ArgumentTypeError, NotSupported
 from ..prefix_cache import PrefixCache
@@ -187,6 +188,7 @@ class Model:
         ``all_rows=True`` gives [rows, vocab]. The step is complete when this returns. Raises ``kv.ArgumentError`` for a
         token outside the vocabulary; the step is then still open and its sessions stand where they stood.
         """
+        flag(all_rows, "model", "all_rows")
         if not hasattr(step, "attend"):
             raise ArgumentTypeError(
                 f"[models] step: got {type(step).__name__}, allowed a step of a session or of cache.batch()"
@@ -228,6 +230,7 @@ class Model:
         layers with a window keep, in tokens, the window itself if None. ``warm_up``: whether :meth:`warm_up` is called,
         too, with ``wait=False``. Further ``options`` go to ``kv.CausalCache``.
         """
+        flag(warm_up, "model.caches", "warm_up")
         config = self.config
         options.setdefault("device", self.device)
         caches: list[CausalCache | RecurrentCache] = []
@@ -254,6 +257,10 @@ class Model:
         compiled are left to a process behind the first step, but for those that any first token needs
         (docs/fast_models.md).
         """
+        flag(wait, "model.warm_up", "wait")
+        if dtype is not None:
+            text(dtype, "model.warm_up", "dtype")
+        progress_of(progress, "model.warm_up")
         close = None
         if progress is True:
             progress, close = tqdm_progress(desc="compiling kernels", unit="part", leave=False, delay=1)
@@ -349,6 +356,8 @@ class Model:
         ``progress`` and the parameters of the choice are those of ``kv.generate``; a stop text is not part of the
         answer.
         """
+        if template is not None and not isinstance(template, Mapping):
+            raise refusal(template, "model.chat", "template", "a mapping of variables, or None")
         variables: dict[str, Any] = {**(template or {}), **({} if tools is None else {"tools": tools})}
         tokens = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **variables)
         return begin_reply(self, tokens, options, self.token_texts if _has_answers(messages) else None)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import datetime
 import functools
+import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from contextvars import ContextVar
 from typing import cast
 
@@ -21,15 +22,24 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
+from .._arguments import text
 from ..errors import ArgumentError
 
 BUDGET = 1 << 26  # characters, beside what the messages bring
 FOR_EACH = 64  # characters for each one of the messages
 ROUND = 64  # characters that a call or a round of a loop counts for
+ITEM = 8  # characters that an item of a list counts for
+LONGEST = 1 << 17  # characters of a template: compiling takes up to 40 microseconds for each
+_MOST_DIGITS = 400  # that a number is rounded to
 _MOST_BITS = 1 << 14  # of a number
+_HOLDERS = (list, tuple, dict, set, frozenset, KeysView, ValuesView, ItemsView)
 _NUMBER = re.compile(r"\d{7,}")  # a width in a format string that is none
+
+
+Test = Callable[..., object]
 
 
 class TooMuchWork(TemplateError):
@@ -39,6 +49,8 @@ class TooMuchWork(TemplateError):
 class _Budget:
     def __init__(self, whole: int) -> None:
         self.whole = self.left = whole
+        self.heaviest = whole // 8  # of one value
+        self.weights: dict[int, tuple[object, int]] = {}  # by id, of what is kept so that the id stays its own
 
     def spend(self, amount: int) -> None:
         self.left -= amount
@@ -59,12 +71,44 @@ def _size(value: object) -> int:
     return len(value) if isinstance(value, (str, bytes, list, tuple, dict, set, frozenset, range)) else 1
 
 
+def _weight(value: object) -> int:
+    """What writing or comparing a value takes: one that is there twice counts twice. So ``[x, x]`` sixty times over is
+    2^60, of which there is little in memory. Known by identity, as no template can change a list."""
+    if isinstance(value, (str, bytes)):
+        return 1 + len(value)
+    if not isinstance(value, _HOLDERS):
+        return 1
+    budget = _budget.get()
+    if id(value) in budget.weights:
+        return budget.weights[id(value)][1]
+    items = itertools.chain(value.keys(), value.values()) if isinstance(value, dict) else value
+    weight = 1 + sum(map(_weight, items))
+    if weight > ROUND:
+        budget.weights[id(value)] = (value, weight)
+    if weight > budget.heaviest:
+        raise TooMuchWork(f"got a value of {weight} characters and items, allowed {budget.heaviest}")
+    return weight
+
+
+def _made(value: object) -> object:
+    """A list, tuple or dict that the template wrote down."""
+    _weight(value)
+    return value
+
+
+def _written(value: object) -> object:
+    """What is about to be made into text, or a key."""
+    if isinstance(value, _HOLDERS):
+        _spend(_weight(value))
+    return value
+
+
 def _paid(value: object) -> object:
-    """What was made, paid for by its size; what is made when it is asked for, then."""
+    """What was made, paid for by its size in memory; what is made when it is asked for, then."""
     if isinstance(value, Iterator):
         return _paid_when_taken(value)
-    _spend(_size(value))
-    return value
+    _spend(_size(value) * (1 if isinstance(value, (str, bytes, range)) else ITEM))
+    return _made(value)
 
 
 def _paid_when_taken(values: Iterator[object]) -> Iterator[object]:
@@ -75,7 +119,7 @@ def _paid_when_taken(values: Iterator[object]) -> Iterator[object]:
 
 def _read(value: object) -> object:
     """What is searched or compared, which is quicker than making it."""
-    _spend(_size(value) // 16 if isinstance(value, (str, bytes)) else _size(value))
+    _spend(_size(value) // 16 if isinstance(value, (str, bytes)) else _weight(value))
     return value
 
 
@@ -126,7 +170,13 @@ def _refuse_texts(_: object, *arguments: object) -> None:
         raise TemplateError("sum: got a start that is no number")
 
 
+def _refuse_digits(_: object, precision: object = 0, *__: object) -> None:
+    if not isinstance(precision, int) or abs(precision) > _MOST_DIGITS:
+        raise TemplateError(f"round: got a precision that is no integer from -{_MOST_DIGITS} to {_MOST_DIGITS}")
+
+
 _FILTERS: dict[str, Callable[..., None]] = {
+    "round": _refuse_digits,
     "batch": lambda _, *arguments: _pay_for_numbers(*arguments),
     "center": lambda _, *arguments: _pay_for_numbers(*arguments),
     "format": lambda layout, *arguments: _pay_for_widths(str(layout), arguments),
@@ -139,6 +189,9 @@ _FILTERS: dict[str, Callable[..., None]] = {
     ),
     "wordwrap": _pay_for_wraps,
 }
+# Filters that hand items on and look at none. All others may write, compare or hash what they are given.
+_SHALLOW = {"attr", "batch", "count", "d", "default", "first", "items", "last", "length", "list", "map", "random"}
+_SHALLOW |= {"reject", "rejectattr", "reverse", "select", "selectattr", "slice"}
 _METHODS: dict[str, Callable[..., None]] = {
     "center": lambda _, *arguments: _pay_for_numbers(*arguments),
     "expandtabs": lambda text, width=8: _spend(_size(text) * abs(width)),
@@ -151,6 +204,8 @@ _METHODS: dict[str, Callable[..., None]] = {
 
 
 def _pay_for_binop(operator: str, left: object, right: object) -> None:
+    if operator == "%":
+        _written(right)
     if operator == "%" and isinstance(left, (str, bytes)):
         arguments = (
             right if isinstance(right, tuple) else tuple(right.values()) if isinstance(right, dict) else (right,)
@@ -175,6 +230,9 @@ def _with_price(name: str, function: Callable[..., object]) -> Callable[..., obj
     def priced(*arguments: object, **named: object) -> object:
         value = arguments[skipped]
         _spend(ROUND + _size(value) * (1 if isinstance(value, (str, bytes)) else 16))
+        if name not in _SHALLOW:
+            for each in (*arguments[skipped:], *named.values()):
+                _written(each)
         if name == "join":
             items = list(cast("Iterable[object]", value))
             _pay_for_join([*arguments[skipped + 1 :], named.get("d", "")][0], items)
@@ -182,6 +240,18 @@ def _with_price(name: str, function: Callable[..., object]) -> Callable[..., obj
         elif price is not None:
             price(*arguments[skipped:], *named.values())
         return _paid(function(*arguments, **named))
+
+    return priced
+
+
+def _with_test_price(function: Test) -> Test:
+    """A test, which may compare or search what it is given."""
+
+    @functools.wraps(function)
+    def priced(*arguments: object) -> object:
+        for each in arguments:
+            _read(each)
+        return function(*arguments)
 
     return priced
 
@@ -197,6 +267,13 @@ class _GenerationBlock(Extension):
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Namespace(Namespace):
+    """jinja2's, without its contents in its text."""
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
 
 
 class _Prices(NodeTransformer):
@@ -240,8 +317,21 @@ class _Prices(NodeTransformer):
             node.node = self._filtered(node.node, "kvtrie_read")
         return node
 
+    def _visit_literal(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Node:
+        self.generic_visit(node)
+        return node if getattr(node, "ctx", "load") != "load" else self._filtered(node, "kvtrie_made")
+
+    visit_List = visit_Tuple = visit_Dict = _visit_literal  # noqa: N815
+
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.key = self._filtered(node.key, "kvtrie_written")
+        return node
+
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
+        if not isinstance(node.arg, nodes.Slice):
+            node.arg = self._filtered(node.arg, "kvtrie_written")
         return self._filtered(node, "kvtrie_said") if isinstance(node.arg, nodes.Slice) else node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
@@ -266,6 +356,8 @@ class _Environment(ImmutableSandboxedEnvironment):
             return None
 
         def priced(*arguments: object, **named: object) -> str:
+            for each in (*arguments, *named.values()):
+                _written(each)
             values = arguments[0].values() if arguments and isinstance(arguments[0], dict) else arguments
             _pay_for_widths(str(getattr(value, "__self__", "")), [*values, *named.values()])
             return str(wrapped(*arguments, **named))
@@ -275,6 +367,8 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: object, *arguments: object, **named: object) -> object:  # noqa: N805
         _spend(ROUND)
         owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
+        for each in arguments:
+            _made(each)
         if isinstance(owner, (str, bytes)):
             _read(owner)
             if name == "join" and arguments:
@@ -307,6 +401,8 @@ def _tested(value: object) -> object:
 
 
 def _joined(values: list[object]) -> str:
+    for each in values:
+        _written(each)
     texts = [str(value) for value in values]
     _spend(sum(map(len, texts)))
     return "".join(texts)
@@ -322,8 +418,16 @@ def _environment() -> _Environment:
     )
     environment.filters["tojson"] = _to_json
     environment.filters = {name: _with_price(name, function) for name, function in environment.filters.items()}
+    environment.tests = {name: _with_test_price(cast(Test, function)) for name, function in environment.tests.items()}
+    environment.globals["namespace"] = _Namespace
     environment.filters.update(
-        kvtrie_spend=_spend, kvtrie_tested=_tested, kvtrie_said=_paid, kvtrie_joined=_joined, kvtrie_read=_read
+        kvtrie_made=_made,
+        kvtrie_written=_written,
+        kvtrie_spend=_spend,
+        kvtrie_tested=_tested,
+        kvtrie_said=_paid,
+        kvtrie_joined=_joined,
+        kvtrie_read=_read,
     )
     del environment.globals["lipsum"]
     environment.globals["raise_exception"] = _raise_exception
@@ -339,6 +443,9 @@ class ChatTemplate:
 
     def __init__(self, source: str) -> None:
         environment = _environment()
+        text(source, "tokenizer", "chat template")
+        if len(source) > LONGEST:
+            raise ArgumentError(f"[tokenizer] chat template: got {len(source)} characters, allowed {LONGEST}")
         try:
             self.names = frozenset(meta.find_undeclared_variables(environment.parse(source)))
             self._template = environment.from_string(source)

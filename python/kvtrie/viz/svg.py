@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from .._arguments import text, whole
 from .canvas import Canvas, attribute
 from .outline import Decode, Outline, Row, Section, TreeSource, collect
 from .palette import LIVE, ink_for, tier_colour
@@ -55,10 +56,11 @@ def tree_svg(
     """The tree of `cache` as SVG text.
 
     `decode` turns token ids into text for the labels (`model.tokenizer.decode`). At most `max_nodes` rows are drawn,
-    the rest is folded. `width` is in pixels, at least 640 (`ValueError` below that); the height follows from the rows.
+    the rest is folded. `width` is in pixels, at least 640 (`ArgumentError` below that); the height follows from the
+    rows.
     """
-    if width < 640:
-        raise ValueError(f"[viz] width: got {width}, allowed at least 640")
+    whole(width, "viz", "width", 640, 1 << 20)
+    text(title, "viz", "title")
     return _Drawing(collect(cache, decode, max_nodes), width, title, decode is not None).render()
 
 
