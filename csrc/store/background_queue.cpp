@@ -53,7 +53,8 @@ struct BackgroundQueue::State {
 
   void refuse_own_thread() const KVTRIE_REQUIRES(mutex) {
     if (!on_own_thread()) return;
-    fail(ErrorKind::kBusy, name, "wait: got one inside a job of its own thread, allowed anywhere else: what it waits for comes after it");
+    fail(ErrorKind::kBusy, name,
+         "wait: got one inside a job of its own thread, allowed anywhere else: what it waits for comes after it");
   }
   bool on_own_thread() const noexcept KVTRIE_REQUIRES(mutex) { return thread.get_id() == std::this_thread::get_id(); }
   void run() KVTRIE_EXCLUDES(mutex);

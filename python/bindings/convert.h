@@ -33,7 +33,7 @@ bool is_integer(py::handle value);
 std::int64_t to_integer(py::handle value, std::string_view where, std::string_view name, std::int64_t least,
                         std::int64_t most);
 std::int32_t to_int32(py::handle value, std::string_view where, std::string_view name, std::int32_t least = 0);
-bool to_flag(py::handle value, std::string_view where, std::string_view name);  // True or False, numpy's too
+bool to_flag(py::handle value, std::string_view where, std::string_view name);      // True or False, numpy's too
 double to_number(py::handle value, std::string_view where, std::string_view name);  // finite
 
 // The UTF-8 of a str; valid as long as the object.

@@ -54,12 +54,12 @@ PYBIND11_MODULE(_core_contents, m) {
 }
 
 // What Python calls. Threads, locks and the registry of devices belong to a process, Python's objects in them to one
-// interpreter. This is asked before anything of pybind11 runs, which in a subinterpreter would wait for ever for the GIL
-// that its thread has (Python 3.11).
+// interpreter. This is asked before anything of pybind11 runs, which in a subinterpreter would wait for ever for the
+// GIL that its thread has (Python 3.11).
 extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
   if (PyInterpreterState_Get() == PyInterpreterState_Main()) return PyInit__core_contents();
-  PyErr_SetString(
-      PyExc_ImportError,
-      "[kvtrie] interpreter: got a subinterpreter, allowed the main interpreter of a process: start a process for each");
+  PyErr_SetString(PyExc_ImportError,
+                  "[kvtrie] interpreter: got a subinterpreter, allowed the main interpreter of a process: start a "
+                  "process for each");
   return nullptr;
 }

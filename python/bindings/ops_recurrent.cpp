@@ -22,7 +22,8 @@ ops::RowBoundaries to_boundaries(const py::object& value, const char* where) {
   ops::RowBoundaries boundaries;
   if (value.is_none()) return boundaries;
   constexpr const char* kAllowed = "a list with a list of offsets for each sequence, or None";
-  for (const py::object& offsets : to_items(value, where, "boundaries", kAllowed)) boundaries.push_back(IntegerArgument(offsets, where, "boundaries").vector());
+  for (const py::object& offsets : to_items(value, where, "boundaries", kAllowed))
+    boundaries.push_back(IntegerArgument(offsets, where, "boundaries").vector());
   return boundaries;
 }
 

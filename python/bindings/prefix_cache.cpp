@@ -31,7 +31,8 @@ std::optional<double> to_seconds(const py::object& value, const char* where, con
   if (!number) refuse_type(value, where, name, "seconds as a number, or None");
   const double seconds = PyFloat_AsDouble(value.ptr());
   if (PyErr_Occurred() != nullptr) {
-    if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0) refuse_raised(value, where, name, "seconds as a number, or None");
+    if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0)
+      refuse_raised(value, where, name, "seconds as a number, or None");
     PyErr_Clear();
     fail(ErrorKind::kArgument, where, name, ": got more than a float can hold, allowed seconds above 0");
   }
@@ -132,8 +133,8 @@ std::vector<std::pair<std::int32_t, std::int32_t>> to_spans(const py::object& va
   return spans;
 }
 
-py::object begin(const PrefixCachePtr& self, const py::object& tokens, const py::object& name_space, bool reuse_all, bool use,
-                 bool publish, const py::object& atomic) {
+py::object begin(const PrefixCachePtr& self, const py::object& tokens, const py::object& name_space, bool reuse_all,
+                 bool use, bool publish, const py::object& atomic) {
   const TokenArgument prompt(tokens, "begin");
   const std::string_view name = to_text(name_space, "begin", "namespace");
   const BeginOptions options{reuse_all, use, publish, to_spans(atomic, "begin")};

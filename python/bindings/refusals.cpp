@@ -4,8 +4,8 @@
 // included. Every function of the module passes through `call` below, which makes an ArgumentTypeError of that, with
 // the types only. A call that succeeds pays for one jump.
 //
-// Calls in a subinterpreter, where an object of the main one can only be by mistake: pybind11 would wait for ever for the
-// GIL that the thread has.
+// Calls in a subinterpreter, where an object of the main one can only be by mistake: pybind11 would wait for ever for
+// the GIL that the thread has.
 //
 // Objects whose __init__ did not run, or failed: pybind11 gives them memory of no contents when they are used.
 #include "refusals.h"
@@ -23,13 +23,12 @@ namespace {
 using Dispatcher = PyObject* (*)(PyObject*, PyObject* const*, std::size_t, PyObject*);
 Dispatcher dispatch = nullptr;  // pybind11's; set once, while the module is made
 
-constexpr std::string_view kRefused[] = {"(): incompatible function arguments", "(): incompatible constructor arguments"};
+constexpr std::string_view kRefused[] = {"(): incompatible function arguments",
+                                         "(): incompatible constructor arguments"};
 
 constexpr std::string_view kPackage = "kvtrie._core.";
 
-PyMethodDef* method_of(py::handle function) {
-  return reinterpret_cast<PyCFunctionObject*>(function.ptr())->m_ml;
-}
+PyMethodDef* method_of(py::handle function) { return reinterpret_cast<PyCFunctionObject*>(function.ptr())->m_ml; }
 
 Dispatcher entry_of(const PyMethodDef* method) {
   return reinterpret_cast<Dispatcher>(reinterpret_cast<void (*)()>(method->ml_meth));
@@ -48,7 +47,8 @@ std::string taken_refusal() {
   return {};
 }
 
-// Of the lines "    1. (self: kvtrie._core.Cache, tokens: object) -> Session" and "    1. kvtrie._core.Cache(size: object)".
+// Of the lines "    1. (self: kvtrie._core.Cache, tokens: object) -> Session" and "    1. kvtrie._core.Cache(size:
+// object)".
 struct Signature {
   std::string name;     // of the class, for a constructor; else empty
   std::string allowed;  // "(tokens: object)"
@@ -81,7 +81,8 @@ std::string types_of(PyObject* const* arguments, std::size_t count, PyObject* na
 }
 
 PyObject* call(PyObject* self, PyObject* const* arguments, std::size_t count, PyObject* names) {
-  if (PyInterpreterState_Get() != PyInterpreterState_Main()) {  // which has no class of ours, nor a GIL state of its own
+  if (PyInterpreterState_Get() !=
+      PyInterpreterState_Main()) {  // which has no class of ours, nor a GIL state of its own
     PyErr_SetString(PyExc_RuntimeError,
                     "[kvtrie] interpreter: got a call in a subinterpreter, allowed the main interpreter of a process");
     return nullptr;
@@ -95,9 +96,9 @@ PyObject* call(PyObject* self, PyObject* const* arguments, std::size_t count, Py
     const std::string where = wanted.name.empty() ? text.substr(0, text.find('(')) : wanted.name;
     const bool method = !wanted.name.empty() || text.find("1. (self: ") != std::string::npos;
     const auto given = static_cast<std::size_t>(PyVectorcall_NARGS(count));
-    set_python_error(Error(ErrorKind::kType, cat("[", where, "] arguments: got (",
-                                                 types_of(arguments, given, names, method), "), allowed ",
-                                                 wanted.allowed)));
+    set_python_error(
+        Error(ErrorKind::kType, cat("[", where, "] arguments: got (", types_of(arguments, given, names, method),
+                                    "), allowed ", wanted.allowed)));
   } catch (py::error_already_set& error) {
     error.restore();
   }

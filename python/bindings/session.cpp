@@ -287,8 +287,7 @@ step does not fit.)");
       },
       py::arg("tokens"), "Records one token or several; ``decode`` computes them.");
   c.def(
-      "decode",
-      [](const SessionPtr& self) { return keeping(without_gil([&] { return self->decode(); }), self); },
+      "decode", [](const SessionPtr& self) { return keeping(without_gil([&] { return self->decode(); }), self); },
       "One step over everything recorded and not yet computed.");
 }
 
@@ -300,9 +299,7 @@ py::object branch(const SessionPtr& self) {
 }
 
 void add_moves(Class& c) {
-  c.def(
-      "branch", &branch,
-      "A second session at the same place. No K/V moves.");
+  c.def("branch", &branch, "A second session at the same place. No K/V moves.");
   c.def(
       "rewind",
       [](Session& self, const py::object& length) {
@@ -348,9 +345,7 @@ A call that another thread is making on the session raises ``ClosedError`` when 
 holds; ``close`` does not wait for that.)");
   c.def("__enter__", [](const SessionPtr& self) { return self; });
   c.def("__exit__", [](Session& self, const py::args&) { without_gil_even_forked([&] { self.close(); }); });
-  c.def(
-      "__copy__", &branch,
-      "The same as ``branch()``.");
+  c.def("__copy__", &branch, "The same as ``branch()``.");
 }
 
 std::string representation(const Session& self) {
