@@ -350,7 +350,7 @@ def given(call: Call, chance: random.Random) -> dict[str, str]:
 
 
 def is_meant(call: Call, spoiled: dict[str, str], error: BaseException) -> bool:
-    """DLPack's protocol asks for a BufferError, a sequence's for an IndexError; a class that is given as a callable raises what it likes."""
+    """Python's protocols ask for it, or it is of a class that was given as a callable."""
     if isinstance(error, BufferError):
         return call.where == "Tensor.__dlpack__"
     if isinstance(error, IndexError):  # by which Python ends a loop
