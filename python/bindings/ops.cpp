@@ -75,17 +75,17 @@ Tensor concat(const py::object& tensors, const py::object& axis) {
   if (!py::isinstance<py::list>(tensors) && !py::isinstance<py::tuple>(tensors)) {
     refuse_type(tensors, "concat", "tensors", "a list of tensors");
   }
-  const std::vector<py::object> parts = to_items(tensors, "concat", "tensors", "a list of tensors");
+  const std::vector<py::object> given = to_items(tensors, "concat", "tensors", "a list of tensors");
   Placement place;
   bool found = false;
-  for (const py::object& each : parts) {
+  for (const py::object& each : given) {
     if (found || !py::isinstance<Tensor>(each)) continue;
     place = placement_among({each});
     found = true;
   }
   if (!found) place = placement_among({});
   std::vector<Tensor> operands;
-  for (const py::object& each : parts) operands.push_back(to_tensor(each, place, "concat", "tensors"));
+  for (const py::object& each : given) operands.push_back(to_tensor(each, place, "concat", "tensors"));
   const int along = to_axis(axis, "concat");
   return without_gil([&] { return ops::concat(operands, along); });
 }

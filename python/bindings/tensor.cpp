@@ -203,8 +203,8 @@ void release_capsule(PyObject* capsule) {
 bool is_host(const py::object& place) {
   if (!PyTuple_Check(place.ptr()) || PyTuple_GET_SIZE(place.ptr()) != 2) return false;
   const auto pair = py::reinterpret_borrow<py::tuple>(place);
-  const auto part = [&](int at) { return to_int32(py::object(pair[at]), "__dlpack__", "dl_device"); };
-  return part(0) == dlpack::kCpu && part(1) == 0;
+  const auto at = [&](int index) { return to_int32(py::object(pair[index]), "__dlpack__", "dl_device"); };
+  return at(0) == dlpack::kCpu && at(1) == 0;
 }
 
 py::object to_dlpack(const Tensor& self, const py::object& stream, const py::object&, const py::object& dl_device,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import TypeVar
 
 import numpy as np
@@ -17,6 +18,8 @@ from .errors import ArgumentError, ArgumentTypeError, Error
 Item = TypeVar("Item")
 
 MOST_ITEMS = 1 << 26  # of a sequence that need not have them all in memory
+MOST_LISTED = 1 << 20  # of a list that is read before anything else is known of it
+_LARGEST = (1 << 63) - 1
 _LONGEST = 60  # characters of a value in a message
 
 
@@ -55,11 +58,13 @@ def flag(value: object, where: str, name: str) -> bool:
     return bool(value)
 
 
-def whole(value: object, where: str, name: str, least: int, most: int = (1 << 63) - 1) -> int:
+def whole(value: object, where: str, name: str, least: int, most: int | None = None) -> int:
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
         raise refusal(value, where, name, "an integer")
-    if not least <= value <= most:
-        raise ArgumentError(f"[{where}] {name}: got {shown(value)}, allowed {least} to {most}")
+    if value < least or value > (_LARGEST if most is None else most):
+        allowed = f"at least {least}" if most is None else f"{least} to {most}"
+        got = value if abs(int(value)) <= _LARGEST else "an integer beyond 64 bits"
+        raise ArgumentError(f"[{where}] {name}: got {got}, allowed {allowed}")
     return int(value)
 
 
@@ -89,11 +94,14 @@ def text_of(decode: Callable[[list[int]], str], ids: list[int], where: str) -> s
 
 
 def listed(value: Iterable[object], where: str, name: str, allowed: str) -> list[object]:
-    """The items of any iterable but a text."""
+    """The items of any iterable but a text, ``MOST_LISTED`` at most."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise refusal(value, where, name, allowed)
     with converting(value, where, name, allowed):
-        return list(value)
+        items = list(islice(iter(value), MOST_LISTED + 1))  # list() alone trusts the length that it is told
+    if len(items) > MOST_LISTED:
+        raise ArgumentError(f"[{where}] {name}: got more than {MOST_LISTED} items, allowed these")
+    return items
 
 
 def progress_of(value: object, where: str) -> None:

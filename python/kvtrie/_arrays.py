@@ -7,7 +7,8 @@ argument (`name`), the value and what is allowed.
 from __future__ import annotations
 
 import array as array_module
-from typing import Any, Optional
+from collections.abc import Sequence
+from typing import Any, Optional, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,7 @@ def as_array(value: Any, where: str, name: str) -> Array:
         return np.asarray(_within_its_length(value, where, name))
 
 
-def _within_its_length(value: Any, where: str, name: str) -> Any:
+def _within_its_length(value: object, where: str, name: str) -> object:
     """What numpy would ask for items until there are no more, as a list of as many as it says that it has."""
     kind = type(value)
     sized = hasattr(kind, "__len__") and hasattr(kind, "__getitem__")
@@ -42,10 +43,11 @@ def _within_its_length(value: Any, where: str, name: str) -> Any:
         return value
     if any(hasattr(kind, each) for each in ("__array__", "__array_interface__", "__array_struct__", "__buffer__")):
         return value
-    count = len(value)
+    items = cast("Sequence[object]", value)
+    count = len(items)
     if count > MOST_ITEMS:
         raise ArgumentError(f"[{where}] {name}: got {count} items, allowed {MOST_ITEMS}")
-    return [value[index] for index in range(count)] if not isinstance(value, dict) else value
+    return [items[index] for index in range(count)] if not isinstance(value, dict) else value
 
 
 def prepare(value: Any, wanted: Optional[str], where: str, name: str) -> tuple[Array, str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ._arguments import converting, refusal, shown
-from .errors import ArgumentError
+from ._arguments import converting, shown
+from .errors import ArgumentError, ArgumentTypeError
 
 
 def path_text(path: object, where: str, name: str = "path") -> str:
@@ -15,7 +15,7 @@ def path_text(path: object, where: str, name: str = "path") -> str:
         with converting(path, where, name, "a str or a path"):
             text = os.fspath(path)  # type: ignore[call-overload]
     if not isinstance(text, str):
-        raise refusal(path, where, name, "a str or a path")
+        raise ArgumentTypeError(f"[{where}] {name}: got {type(path).__name__}, allowed a str or a path")
     try:
         os.fsencode(text)
     except UnicodeEncodeError as error:

@@ -204,7 +204,7 @@ def generate(
         repetition_penalty=repetition_penalty,
         presence_penalty=presence_penalty,
         frequency_penalty=frequency_penalty,
-        logit_bias=logit_bias or {},
+        logit_bias={} if logit_bias is None else logit_bias,
         logits_processors=logits_processors,  # type: ignore[arg-type]  # any iterable: Sampling keeps a tuple
         seed=seed,
         logprobs=logprobs,

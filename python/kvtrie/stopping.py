@@ -6,11 +6,11 @@ Threads: everything here belongs to one sequence.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Union
+from typing import Union, cast
 
 import numpy as np
 
-from ._arguments import flag, refusal
+from ._arguments import flag, listed, refusal, shown
 from ._protocols import StepModel, text_model
 from .errors import ArgumentError, ArgumentTypeError
 from .sampling import is_id
@@ -112,16 +112,11 @@ def _parsed(stop: Stop) -> tuple[set[int], list[str]]:
     elif isinstance(stop, (str, int, np.integer)):
         wanted = [stop]
     else:
-        try:
-            wanted = list(stop)
-        except TypeError:
-            raise ArgumentTypeError(
-                f"[generate] stop: got {type(stop).__name__}, allowed token ids and texts"
-            ) from None
+        wanted = listed(cast("Iterable[object]", stop), "generate", "stop", "token ids and texts")
     ids = {int(item) for item in wanted if is_id(item)}
     texts = [item for item in wanted if isinstance(item, str)]
     if len(texts) + sum(map(is_id, wanted)) != len(wanted) or "" in texts:
-        raise ArgumentTypeError(f"[generate] stop: got {stop!r}, allowed token ids and non-empty texts")
+        raise ArgumentTypeError(f"[generate] stop: got {shown(stop)}, allowed token ids and non-empty texts")
     return ids, texts
 
 

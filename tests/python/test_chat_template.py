@@ -74,7 +74,8 @@ ENDLESS = {
     },
     "a tuple of tuples as a key": NESTING % "(n.x, n.x)" + "{{ {n.x: 1} }}",
     "a dict of views": NESTING % "{1: n.x.values(), 2: n.x.values()}" + "{{ n.x }}",
-    "written again and again": "{% set t = range(9999)|list %}{% for i in range(99999) %}{% set d = t|string %}{% endfor %}",
+    "written again and again": "{% set t = range(9999)|list %}{% for i in range(99999) %}"
+    "{% set d = t|string %}{% endfor %}",
     "a long template": "{{ 1 }}" * 20000,
     "many macros": "{% macro a() %}{% endmacro %}" * 5000,
     "deep expression": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",

@@ -16,7 +16,7 @@ from typing import Optional
 
 import numpy as np
 
-from .._arguments import each_of, whole
+from .._arguments import each_of, flag, whole
 from .._paths import path_text
 from ..errors import ArgumentError
 from .lines import LARGEST, MOST_TOKENS, Line, PathLike, count_lines, lines_of, opened
@@ -69,6 +69,7 @@ def read_mooncake(path: PathLike, block: int = 512, expand: bool = False) -> Tra
     """
     if type(block) is not int or not 1 <= block <= 1 << 20:
         raise ArgumentError(f"[read_mooncake] block: got {block!r}, allowed 1 to {1 << 20} tokens")
+    flag(expand, "read_mooncake", "expand")
     name = Path(path_text(path, "read_mooncake", "trace")).name
 
     def source() -> Iterator[Request]:

@@ -59,7 +59,7 @@ def tree_svg(
     the rest is folded. `width` is in pixels, at least 640 (`ArgumentError` below that); the height follows from the
     rows.
     """
-    whole(width, "viz", "width", 640, 1 << 20)
+    whole(width, "viz", "width", 640)
     text(title, "viz", "title")
     return _Drawing(collect(cache, decode, max_nodes), width, title, decode is not None).render()
 
