@@ -182,7 +182,9 @@ def _split(url: str) -> tuple[SplitResult, dict[str, str], dict[str, str]]:
     if not isinstance(url, str):
         raise ArgumentTypeError(f"[RedisStore] url: got {type(url).__name__}, allowed str")
     if any("\ud800" <= letter <= "\udfff" for letter in url):
-        raise ArgumentError("[RedisStore] url: got a str with lone surrogates, allowed text that can be written as UTF-8")
+        raise ArgumentError(
+            "[RedisStore] url: got a str with lone surrogates, allowed text that can be written as UTF-8"
+        )
     try:
         parts = urlsplit(url)
         _ = parts.port

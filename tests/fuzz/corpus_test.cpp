@@ -74,7 +74,8 @@ TEST(Corpora, AreOfTargets) {
 }
 
 int replay(const std::string& name, std::span<char*> paths) {
-  const auto found = std::find_if(targets().begin(), targets().end(), [&](const Target& each) { return each.name == name; });
+  const auto found =
+      std::find_if(targets().begin(), targets().end(), [&](const Target& each) { return each.name == name; });
   if (found == targets().end()) {
     std::cerr << "no target is called " << name << "\n";
     return 2;

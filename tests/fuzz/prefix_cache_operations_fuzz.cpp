@@ -5,7 +5,8 @@
 // Holds to: a call is done, or refused as it may be; every session has its own tokens and, in every cell and state that
 // its next query sees, what belongs to them; check() finds nothing; caps hold; when all is closed nothing is held.
 //
-// Input: [1: kinds][1: what is below][1: cells][1: host memory][1: policy], then operations: [1: which] and its choices.
+// Input: [1: kinds][1: what is below][1: cells][1: host memory][1: policy], then operations: [1: which] and its
+// choices.
 #include <filesystem>
 #include <fstream>
 #include <optional>

@@ -89,9 +89,9 @@ class Folder {
     const auto start = static_cast<std::int32_t>(from_.below(3));
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(start) + 1 + from_.below(6));
     for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(from_.below(4));
-    return test::entry_of(std::move(tokens), from_.below(4),
-                          {from_.pick({"model-a", "model-a", "model-b"}), from_.pick({"default", ""}), start,
-                           40 * (1 + from_.below(4))});
+    return test::entry_of(
+        std::move(tokens), from_.below(4),
+        {from_.pick({"model-a", "model-a", "model-b"}), from_.pick({"default", ""}), start, 40 * (1 + from_.below(4))});
   }
 
   void put_entry(bool damaged) {
@@ -134,11 +134,12 @@ class Folder {
     const InspectedFolder seen = inspect_folder(kFolder, *system_);
     for (const InspectedFile& file : seen.files) {
       expect(file.fault != SnapshotFault::kIo, "a file that can be read was not");
-      expect(!right_.contains(file.name) || file.fault == SnapshotFault::kNone, "a right snapshot looks wrong: ",
-             name_of(file.fault));
+      expect(!right_.contains(file.name) || file.fault == SnapshotFault::kNone,
+             "a right snapshot looks wrong: ", name_of(file.fault));
     }
     std::uint64_t looked_at = 0;
-    for (const std::string& path : system_->paths()) looked_at += path == std::string(kFolder) + "/" + kLockName ? 0 : 1;
+    for (const std::string& path : system_->paths())
+      looked_at += path == std::string(kFolder) + "/" + kLockName ? 0 : 1;
     expect(seen.files.size() + seen.temporary + seen.others == looked_at, "files were left out");
   }
 

@@ -2,8 +2,8 @@
 // that fail.
 //
 // Holds to: nothing throws; what is received is of the path that was asked for, and verified; unless values were forged
-// (written with right digests by whoever can write to the store), it has the very bytes that were written. The budget is
-// what it was; counters agree with each other.
+// (written with right digests by whoever can write to the store), it has the very bytes that were written. The budget
+// is what it was; counters agree with each other.
 //
 // Input: [1: tokens of the path][1: room], then operations: [1: which] and what each takes.
 #include <cstring>

@@ -1,8 +1,8 @@
 // Values of a shared store, which anybody may have written: heads, chunk tables, indexes, tokens in shared form.
 //
-// Holds to: no crash, no memory beyond what the bytes warrant; what is accepted is encoded to the same bytes again; what
-// was encoded is read back; an index merged with anything holds kContinuations at most, newest first, none twice; what
-// is found in it is what comparing token by token finds.
+// Holds to: no crash, no memory beyond what the bytes warrant; what is accepted is encoded to the same bytes again;
+// what was encoded is read back; an index merged with anything holds kContinuations at most, newest first, none twice;
+// what is found in it is what comparing token by token finds.
 //
 // Input: [1: what][1: length of the key][key], then as each takes.
 #include <cstring>

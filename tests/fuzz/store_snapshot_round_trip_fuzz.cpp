@@ -1,7 +1,7 @@
 // Headers of snapshots made from bytes: encoded and decoded they are what they were.
 //
-// Holds to: decode(encode(x)) == x for every header that the rules allow. One that breaks a rule is refused by encoding,
-// with kArgument, or it is one that the rules allow, too.
+// Holds to: decode(encode(x)) == x for every header that the rules allow. One that breaks a rule is refused by
+// encoding, with kArgument, or it is one that the rules allow, too.
 //
 // Input: [1: whether it is spoilt][what snapshot_maker.h draws][what spoils it].
 #include "fuzz_bytes.h"
@@ -32,8 +32,11 @@ void spoil(SnapshotHeader& header, Bytes& from) {
                                {number}});
       break;
     case 5:
-      header.images.push_back({static_cast<SnapshotImage::Role>(from.below(5)), from.number<std::uint8_t>(), number,
-                               from.number<std::uint32_t>(), {}});
+      header.images.push_back({static_cast<SnapshotImage::Role>(from.below(5)),
+                               from.number<std::uint8_t>(),
+                               number,
+                               from.number<std::uint32_t>(),
+                               {}});
       break;
     case 6:
       header.fingerprint.resize(4090 + from.below(12));

@@ -1,8 +1,8 @@
 // Bytes as operations on the trie beside its naive twin (tests/oracle/trie_episode.h): insert, match, split, extend,
 // lock, touch, join, remove, victims of every policy and shape of order, calls that have to be refused.
 //
-// Holds to: every answer and every node is the twin's after each operation, check() finds nothing, and when all has gone
-// nothing is left.
+// Holds to: every answer and every node is the twin's after each operation, check() finds nothing, and when all has
+// gone nothing is left.
 //
 // Input: [1: policy][1: keys][1: regime, nodes][1: how often something is added], then choices, two bytes each.
 #include "fuzz_bytes.h"

@@ -73,9 +73,7 @@ class PoolDriver {
   }
 
  private:
-  std::uint32_t below(std::uint32_t limit) {
-    return limit == 0 ? 0 : static_cast<std::uint32_t>(random_() % limit);
-  }
+  std::uint32_t below(std::uint32_t limit) { return limit == 0 ? 0 : static_cast<std::uint32_t>(random_() % limit); }
   PoolEntry* any() {
     return entries_.empty() ? nullptr : entries_[below(static_cast<std::uint32_t>(entries_.size()))].get();
   }
