@@ -32,7 +32,7 @@ try:
 except ImportError:
     atheris = None
 
-_guided = atheris is not None and __name__ == "__main__"
+_guided = atheris is not None and __name__ == "__main__" and any(each.startswith("-max") for each in sys.argv)
 with atheris.instrument_imports(include=["kvtrie", "jinja2", "array_inputs"]) if _guided else contextlib.nullcontext():
     import array_inputs
     import kvtrie as kv

@@ -33,7 +33,7 @@ DTYPES = st.one_of(
 
 @st.composite
 def laid_out(draw: st.DrawFn, array: Any) -> Any:
-    """The same values in other memory: reversed, every third of more, by columns, unaligned, read-only; a memoryview, lists."""
+    """The same values in other memory: reversed, with gaps, by columns, unaligned, read-only, lists."""
     how = draw(st.integers(0, 7))
     plain = array.dtype.kind in "iuf"
     if how == 1 and array.ndim:
