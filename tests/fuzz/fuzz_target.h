@@ -1,6 +1,6 @@
 // A fuzz target: a function that takes any bytes and throws when a promise does not hold.
 //
-// Each `<layer>_<stem>_fuzz.cpp` has one, registered under its name. Two programs are made of it:
+// Each source that ends in _fuzz has one, registered under the source's name. Two programs are made of it:
 //
 //     build/fuzz     fuzz_<layer>_<stem>, by clang: libFuzzer finds bytes, ASan and UBSan look on (libfuzzer_entry.cpp)
 //     build/release  test_fuzz, by any compiler: all targets, played with the corpus in the tree (corpus_test.cpp)

@@ -23,7 +23,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ try:
 except ImportError:
     atheris = None
 
-_guided = atheris is not None and __name__ == "__main__"
+_guided = atheris is not None and __name__ == "__main__" and any(each.startswith("-max") for each in sys.argv)
 with atheris.instrument_imports(include=["kvtrie", "jinja2", "array_inputs"]) if _guided else contextlib.nullcontext():
     import array_inputs
     import kvtrie as kv
@@ -59,6 +59,40 @@ def typed_errors(*begin: str) -> Iterator[None]:
     except TYPED as error:
         if not str(error).startswith(begin):
             raise AssertionError(f"an error that does not say where: {error}") from error
+
+
+STRANGE: tuple[Any, ...] = (
+    *(
+        None,
+        True,
+        -1,
+        0,
+        1,
+        7,
+        1.5,
+        -0.0,
+        1e308,
+        2**31 - 1,
+        2**31,
+        2**53,
+        2**63,
+        2**64,
+        10**400,
+        float("nan"),
+        float("inf"),
+    ),
+    *("", "x", "16", "\ud800", [], [1], [-1], ["x"], [[]], [10**400], {}, {"a": {}}, {"seed": 1, "n": 3}, {"n": 3}),
+)
+
+
+class Choices:
+    """Choices that bytes make, one each; the first of all once they are used up."""
+
+    def __init__(self, data: bytes) -> None:
+        self.left = list(data[::-1])
+
+    def pick(self, values: Sequence[Any]) -> Any:
+        return values[self.left.pop() % len(values)] if self.left else values[0]
 
 
 def split(data: bytes, count: int) -> tuple[int, bytes]:
@@ -97,6 +131,21 @@ _CONFIG = {
     "tie_word_embeddings": True,
     "hidden_act": "silu",
 }
+_KEYS = [
+    *_CONFIG,
+    "rope_scaling",
+    "rope_parameters",
+    "layer_types",
+    "sliding_window",
+    "quantization_config",
+    "eos_token_id",
+    "model_type",
+    "text_config",
+    "attention_bias",
+    "partial_rotary_factor",
+    "num_experts",
+    "bos_token_id",
+]
 _SHAPES = {
     "model.embed_tokens.weight": [8, 16],
     "model.norm.weight": [16],
@@ -135,9 +184,51 @@ def safetensors_header() -> tuple[bytes, int]:
     return json.dumps(header).encode(), at
 
 
+def changed_json(value: dict[str, Any], keys: Sequence[str], rest: bytes) -> bytes:
+    """With some keys set to strange values."""
+    choices = Choices(rest)
+    changed = dict(value)
+    while choices.left:
+        changed[choices.pick(keys)] = choices.pick(STRANGE)
+    return json.dumps(changed).encode()
+
+
+def changed_header(rest: bytes) -> bytes:
+    """The weights' JSON with some fields of tensors changed."""
+    choices = Choices(rest)
+    header = json.loads(safetensors_header()[0])
+    while choices.left:
+        tensor = header[choices.pick(list(header))]
+        numbers = (
+            "F16",
+            "BF16",
+            "F32",
+            "I64",
+            [0, 0],
+            [0, 64],
+            [1, 65],
+            [64, 0],
+            [2**63, 2**64],
+            [16],
+            [4, 4],
+            [2**40] * 3,
+        )
+        tensor[choices.pick(["shape", "dtype", "data_offsets"])] = choices.pick((*numbers, *STRANGE))
+    return json.dumps(header).encode()
+
+
 def python_checkpoint(data: bytes) -> None:
-    """A checkpoint folder in which one file is anybody's; of the weights, the JSON behind a right length."""
-    which, rest = split(data, len(_FILES) + 1)
+    """A checkpoint folder in which one file is anybody's; of the weights, the JSON behind a right length.
+
+    Or its configuration, its settings, or the weights' JSON is right but for some values.
+    """
+    which, rest = split(data, len(_FILES) + 4)
+    if which == len(_FILES) + 1:
+        which, rest = 0, changed_json(_CONFIG, _KEYS, rest)
+    elif which == len(_FILES) + 2:
+        which, rest = 4, changed_json({}, ["eos_token_id", "temperature", "top_k", "top_p"], rest)
+    elif which == len(_FILES) + 3:
+        which, rest = len(_FILES), changed_header(rest)
     folder = FOLDER / "checkpoint"
     folder.mkdir(exist_ok=True)
     for name in _FILES:
@@ -213,13 +304,57 @@ def python_redis_url(data: bytes) -> None:
     assert secret not in shown, shown
 
 
+def made_tokens(rest: bytes) -> bytes:
+    """Lines of a token trace: right ones, with strange values among them."""
+    choices = Choices(rest)
+    good = (0, 1, 3, [4, 8], {"seed": 1, "n": 5}, {"seed": 2, "n": 2, "from": 7})
+    lines = []
+    while choices.left and len(lines) < 12:
+        ops = [
+            [
+                choices.pick(["append", "generate", "rollback", "branch", "end", "x"]),
+                choices.pick((*good * 6, *STRANGE)),
+            ]
+            for _ in range(choices.pick(range(4)))
+        ]
+        line = {
+            "t": len(lines),
+            "session": choices.pick("aabc"),
+            "ops": [op[:1] if op[0] == "end" else op for op in ops],
+        }
+        if choices.pick([False, True]):
+            line["parent"] = choices.pick("abc")
+        if choices.pick([False] * 5 + [True]):
+            line[choices.pick(["t", "session", "parent", "namespace", "ops", "z"])] = choices.pick(STRANGE)
+        lines.append(json.dumps(line))
+    return "\n".join(lines).encode()
+
+
+def made_blocks(rest: bytes) -> bytes:
+    """Lines of a Mooncake trace, the same way."""
+    choices = Choices(rest)
+    lines = []
+    while choices.left and len(lines) < 12:
+        blocks = 1 + choices.pick(range(4))
+        line = {
+            "timestamp": 100 * len(lines),
+            "input_length": 16 * blocks - choices.pick([0, 1, 15]),
+            "output_length": choices.pick([0, 7]),
+            "hash_ids": [choices.pick((*range(16), *STRANGE)) for _ in range(blocks)],
+        }
+        if choices.pick([False] * 5 + [True]):
+            line[choices.pick(sorted(line))] = choices.pick(STRANGE)
+        lines.append(json.dumps(line))
+    return "\n".join(lines).encode()
+
+
 def python_trace(data: bytes) -> None:
     """A trace of either format, read as it is replayed."""
-    which, rest = split(data, 3)
+    which, rest = split(data, 5)
     path = FOLDER / "trace.jsonl"
-    path.write_bytes(rest)
+    path.write_bytes(rest if which < 3 else made_tokens(rest) if which == 3 else made_blocks(rest))
     with typed_errors("[trace]", "[read_"):
-        trace = read_tokens(path) if which == 0 else read_mooncake(path, 16, expand=which == 2)
+        trace = read_tokens(path) if which in (0, 3) else read_mooncake(path, 16, expand=which == 2)
         before = 0.0
         for request in itertools.islice(trace, 20):
             assert request.time >= before, request.time

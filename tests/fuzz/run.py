@@ -3,7 +3,7 @@
     run.py [--seconds N] [--seed N] [--programs FOLDER] [NAME ...]
 
 prints what each did, its seed, and for a finding where the input lies and how to play it again. Exits with 1 if there
-was one. What a target learns is kept in build/fuzz/corpus/NAME, and it begins with that and with the corpus of the tree.
+was one. What a target learns is kept in build/fuzz/corpus/NAME; it begins with that and with the corpus of the tree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PYTHON_TARGETS = ROOT / "tests/fuzz/python_targets.py"
 
 # One input hangs after ten minutes, wherever it runs; memory is that of a target with its sanitizers.
 UNIT_SECONDS = 600
-LIMITS = ("-max_len=4096", f"-timeout={UNIT_SECONDS}", "-rss_limit_mb=3072", "-malloc_limit_mb=512")
+LIMITS = ("-max_len=1024", "-len_control=0", f"-timeout={UNIT_SECONDS}", "-rss_limit_mb=3072", "-malloc_limit_mb=512")
 USUAL = ("-use_value_profile=1", "-print_final_stats=1", "-reload=0")
 ENVIRONMENT = {
     "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1",

@@ -1,4 +1,4 @@
-"""Tokens, K, V and queries in arrays of every dtype, stride and byte order: taken for their values, or refused by name."""
+"""Tokens, K, V and queries in arrays of every dtype, stride and byte order mean their values, or are refused."""
 
 from __future__ import annotations
 
