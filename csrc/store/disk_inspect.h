@@ -35,6 +35,9 @@ struct InspectedFolder {
 // `keys`: to look into sealed ones; null: none. Throws kFormat when the folder cannot be listed.
 InspectedFolder inspect_folder(const std::string& folder, const KeyRing* keys = nullptr,
                                FileSystem& files = *real_file_system());
+inline InspectedFolder inspect_folder(const std::string& folder, FileSystem& files) {
+  return inspect_folder(folder, nullptr, files);
+}
 
 // The header at the beginning of an open file whose content has `bytes` bytes; reads no more than the decoder asks for,
 // and never more than there is. `beginning`: what was read, at least all in front of the images when there is no fault.

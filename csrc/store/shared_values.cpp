@@ -88,6 +88,11 @@ std::vector<std::byte> encode_whole(std::string_view key, ContentSource& content
   return value;
 }
 
+std::vector<std::byte> encode_whole(std::string_view key, Buffers buffers) {
+  BufferSource content(buffers, total_bytes(buffers));
+  return encode_whole(key, content);
+}
+
 std::vector<std::byte> encode_chunked(std::string_view key, std::span<const SharedChunk> chunks) {
   std::vector<std::byte> value(kSharedHeadBytes + chunks.size() * kSharedChunkEntryBytes);
   std::uint64_t bytes = 0;

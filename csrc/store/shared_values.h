@@ -41,6 +41,7 @@ struct SharedChunk {
 
 std::uint64_t total_bytes(Buffers buffers);  // throws kArgument when the sum overflows
 std::vector<std::byte> encode_whole(std::string_view key, ContentSource& content);  // empty: the source failed
+std::vector<std::byte> encode_whole(std::string_view key, Buffers buffers);
 std::vector<std::byte> encode_chunked(std::string_view key, std::span<const SharedChunk> chunks);
 SharedChunk name_chunk(std::string_view key, std::span<const std::byte> bytes);
 

@@ -516,6 +516,31 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert found(tmp_path / "child", KEY) == (5, {})
 
 
+LEAVES = """
+import sys
+import kvtrie as kv
+import test_sealed
+cache, model = test_sealed.make("dense", disk=sys.argv[1], keys=test_sealed.KEY)
+for seed in range(8):
+    test_sealed.go_on(cache, model, test_sealed.words(seed, 700))
+if sys.argv[2] == "closing":
+    cache.close()
+"""
+
+
+@pytest.mark.parametrize("last", ["closing", "leaving it"])
+def test_the_interpreter_ends_well_while_files_are_sealed(last: str, tmp_path: Path) -> None:
+    """libcrypto ends with the process, too: what is still being sealed then is whole, or not there."""
+    for number in range(4):
+        folder = tmp_path / str(number)
+        done = run_python("-c", LEAVES, folder, last)
+        assert (done.returncode, done.stderr) == (0, "")
+        cache, _ = make("dense", disk=folder, keys=KEY)
+        assert cache.stats()["disk"]["refused"] == {}
+        assert last == "leaving it" or cache.stats()["disk"]["files"] == 8
+        cache.close()
+
+
 # ---- permissions -----------------------------------------------------------------------------------------------------
 
 NOBODY = 65534
