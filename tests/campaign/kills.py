@@ -24,7 +24,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Optional
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "python"), str(Path(__file__).resolve().parents[2] / "python")]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parents[1] / "python"),
+    str(Path(__file__).resolve().parents[2] / "python"),
+]
 
 import kvtrie as kv
 from kinds_fakes import KINDS, make_caches, words
@@ -220,9 +223,7 @@ def main() -> None:
     elif sys.argv[1] == "look":
         print(json.dumps(look(sys.argv[2], sys.argv[3], int(sys.argv[4]))))
     else:
-        parser = argparse.ArgumentParser(
-            description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("campaign", choices=["campaign"])
         parser.add_argument("--seed", type=int, default=1)
         parser.add_argument("--rounds", type=int, default=8)

@@ -139,7 +139,9 @@ def fault_sweeps(missing: list[str]) -> Iterator[Piece]:
             shuffled = ["--gtest_shuffle", f"--gtest_random_seed={seed % 99_999 + 1}"]
             return [str(path), "--gtest_filter=*Fault*:*fault*", *shuffled]
 
-        yield Piece(f"fault sweeps of {program}", command, fixed=True, environment={"KVTRIE_SOAK": "true", "CI": "true"})
+        yield Piece(
+            f"fault sweeps of {program}", command, fixed=True, environment={"KVTRIE_SOAK": "true", "CI": "true"}
+        )
 
 
 def fuzzers(missing: list[str]) -> Iterator[Piece]:
@@ -147,7 +149,9 @@ def fuzzers(missing: list[str]) -> Iterator[Piece]:
     if not re.search(r"^  fuzz\b", said, re.M):
         missing.append("fuzzers: ./dev has no command for them")
         return
-    yield Piece("fuzzers", lambda seed, count: [str(ROOT / "dev"), "fuzz", "--seconds", str(count)], first=5, whole=3600)
+    yield Piece(
+        "fuzzers", lambda seed, count: [str(ROOT / "dev"), "fuzz", "--seconds", str(count)], first=5, whole=3600
+    )
 
 
 def python_programs() -> Iterator[Piece]:

@@ -29,7 +29,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Optional
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "python"), str(Path(__file__).resolve().parents[2] / "python")]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parents[1] / "python"),
+    str(Path(__file__).resolve().parents[2] / "python"),
+]
 
 import kvtrie as kv
 import redis_server

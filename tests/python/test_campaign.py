@@ -39,7 +39,9 @@ def test_threads_on_one_cache_of_every_kind_and_tier() -> None:
 
 
 def test_killed_in_the_middle_of_conversations() -> None:
-    said = played("kills.py", "campaign", "--seed", SEED, "--rounds", 24 if LONGER else 4, "--races", 100 if LONGER else 12)
+    said = played(
+        "kills.py", "campaign", "--seed", SEED, "--rounds", 24 if LONGER else 4, "--races", 100 if LONGER else 12
+    )
     print(said)
     assert said["kills"] >= 4
     assert said["rows"] > 20_000 and said["disk"] + said["store"] > 1000
