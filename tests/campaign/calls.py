@@ -52,7 +52,7 @@ class Caller:
                 self.refused[type(error).__name__] += 1
             self.done[name] += 1
 
-    # ---- what they are made of ----------------------------------------------------------------------------------------
+    # ---- what they are made of ----
 
     def _prompt(self) -> tuple[list[int], str]:
         """A prompt, often cut, and whose it is."""
@@ -70,7 +70,7 @@ class Caller:
             session = self.call_begin(index)
         return session
 
-    # ---- conversations ------------------------------------------------------------------------------------------------
+    # ---- conversations ----
 
     def call_begin(self, index: int | None = None) -> Any:
         text, namespace = self._prompt()
@@ -136,7 +136,7 @@ class Caller:
         self.world.give(index, None)
         ring.append(ring)
 
-    # ---- what is known ------------------------------------------------------------------------------------------------
+    # ---- what is known ----
 
     def call_pin(self) -> None:
         text, namespace = self._prompt()
@@ -197,7 +197,7 @@ class Caller:
             own = "disk" in self.world.tier and self.dice.random() < 0.5
             self.world.cache.save(self.world.folder / ("own" if own else f"save-{os.getpid()}"))
 
-    # ---- the world around them ----------------------------------------------------------------------------------------
+    # ---- the world around them ----
 
     def call_collect(self) -> None:
         gc.collect(self.dice.randrange(3))

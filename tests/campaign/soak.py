@@ -2,8 +2,8 @@
 
     soak.py [--minutes N] [--seed N] [NAME...]     the pieces (pieces.py), or those whose names contain a NAME
 
-With --minutes the time is shared among the pieces, on all processors: each is played in rounds, with a fresh seed of the
-master seed, and as many operations as its rate makes of its share; none is ended in the middle. One process of the
+With --minutes the time is shared among the pieces, on all processors: each is played in rounds, with a fresh seed of
+the master seed, and as many operations as its rate makes of its share; none is ended in the middle. One process of the
 Python campaign lives all the time, for what memory does. Without --minutes each piece is played once, with the many
 operations that `whole` says. At the end a table, and build/soak/SEED.json; 1 if anything was found.
 """
@@ -215,7 +215,7 @@ class Soak:
         if slope - 4 * error > FLAT * 1000:
             run._find(f"memory grows by {slope:.0f} bytes (error {error:.0f}) for each 1,000 operations")
 
-    # ---- what there is to say -----------------------------------------------------------------------------------------
+    # ---- what there is to say ----
 
     def findings(self) -> int:
         return sum(len(record.findings) for record in self.records.values())

@@ -1,4 +1,4 @@
-"""One world of the campaign: a cache of some kind, tier and policy, what is beside and below it, and the rules it keeps.
+"""One world of the campaign: a cache of some kind, tier and policy, what is beside and below it, and its rules.
 
 `World(seed)` follows from its seed alone. Threads share its sessions, and any of them may close its cache and open
 another one on the same pools, folder and store. At the end `verify` reads all that is known, and `leave` gives it up.
@@ -145,7 +145,7 @@ class World:
     def model(self, dice: Optional[random.Random] = None) -> NamingModel:
         return NamingModel(self.pools, dice)
 
-    # ---- opening and closing ------------------------------------------------------------------------------------------
+    # ---- opening and closing ----
 
     def _open(self) -> Any:
         """A cache on these pools, as soon as the one before has gone: one that a callback closed takes a moment."""
@@ -165,13 +165,11 @@ class World:
     def close_and_reopen(self, how: str) -> None:
         """By whatever thread: ``how`` is "close", or "callback": from within the store."""
         with self.turn:
-            cache, closed = self.cache, threading.Event()
+            cache = self.cache
             if how == "callback" and "store" in self.tier:
-                self.shelf.inside = lambda call: (cache.close(), closed.set())[0]
-                try:
+                self.shelf.inside = lambda call: cache.close()
+                with contextlib.suppress(kv.Error):
                     cache.flush()
-                except kv.Error:
-                    pass
                 self.shelf.inside = None
             cache.close()
             self.cache = self._open()
@@ -184,7 +182,7 @@ class World:
         with self.turn:
             self.sessions[index] = session
 
-    # ---- what holds at any moment -------------------------------------------------------------------------------------
+    # ---- what holds at any moment ----
 
     def look(self) -> None:
         """Budgets and invariants now, whatever others do."""
@@ -236,7 +234,7 @@ class World:
         with self.turn:
             self.injected += 1
 
-    # ---- the end ------------------------------------------------------------------------------------------------------
+    # ---- the end ----
 
     def verify(self) -> int:
         """Reads all that open sessions, the tree and a reopened folder or store have; rows and states compared."""

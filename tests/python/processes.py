@@ -43,7 +43,7 @@ def started_python(*arguments: Any, **options: Any) -> Iterator[Any]:
     """A ``Popen`` of this interpreter with pipes for text, killed at the end if it still runs."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PYTHON_PATH)}
     command = [sys.executable, *map(str, arguments)]
-    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, text=True, env=environment, **pipes, **options) as process:
         try:
             yield process
