@@ -68,11 +68,14 @@ class DiskFile final : public BlobSource {
   bool read(std::uint64_t offset, std::span<std::byte> into) noexcept override;  // false: not all of it came
   std::uint64_t bytes() const noexcept { return self_.front().bytes; }
   const std::string& name() const noexcept { return self_.front().name; }  // within the folder
+  // Is let go of with this. Set once, before others have the file.
+  void keep(std::shared_ptr<const BudgetHold> with) noexcept { kept_ = std::move(with); }
 
  private:
   friend class DiskTier;
   DiskFile(std::shared_ptr<DiskTier> tier, std::string name, std::uint64_t bytes);
   std::shared_ptr<DiskTier> tier_;
+  std::shared_ptr<const BudgetHold> kept_;
   std::list<DoomedFile> self_;  // one entry, which moves to the tier's list at the end: no allocation there
   FileIdentity identity_;       // set before the file is handed out, like the next
   bool live_ = false;           // the file is in the folder under its name
