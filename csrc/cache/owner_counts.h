@@ -1,7 +1,7 @@
 // How many units of a pool are held for each owner.
 //
-// Concept. Units are claimed for an owner and free when their last holder lets go; in between their owner is the one they
-// were claimed for. (Labels of cell_owners.h say whose *bytes* a unit has, and those of a device that failed are
+// Concept. Units are claimed for an owner and free when their last holder lets go; in between their owner is the one
+// they were claimed for. (Labels of cell_owners.h say whose *bytes* a unit has, and those of a device that failed are
 // nobody's; what is held is counted all the same.) A run that is let go of at once was claimed for one owner.
 //
 // Invariant: `of` is the number of units that are held and were claimed for that owner (the pools' checks recount).

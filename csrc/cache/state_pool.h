@@ -94,7 +94,7 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
   std::vector<Slot> free_ KVTRIE_GUARDED_BY(mutex_);
   std::vector<Owner> owners_ KVTRIE_GUARDED_BY(mutex_);
   std::unique_ptr<OwnerCounts> owned_ KVTRIE_GUARDED_BY(mutex_);  // null: not counted
-  std::uint32_t limit_ KVTRIE_GUARDED_BY(mutex_);  // at least as many are free as it hides
+  std::uint32_t limit_ KVTRIE_GUARDED_BY(mutex_);                 // at least as many are free as it hides
 };
 
 }  // namespace kvtrie

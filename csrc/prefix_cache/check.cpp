@@ -16,6 +16,7 @@ void PrefixCacheState::check_budgets(Findings& findings) const {
   }
   const bool quiet = nothing_under_way() && staging_calls == 0 && (exchange == nullptr || exchange->quiet());
   lower.check(findings, quiet);
+  if (!closed) quotas.check(findings, lower.disk() == nullptr ? 0 : lower.free_disk());
   behind.check(findings);
 }
 

@@ -8,8 +8,8 @@
 // Every change asserts that; giving back more than is used is an error of ours, too: both are logged and counted, and
 // `violations` is 0 in a program that is right.
 //
-// A budget may be a part of another one: what is reserved in it counts in both, so that it is known, and limited, how much
-// of the whole is whose.
+// A budget may be a part of another one: what is reserved in it counts in both, so that it is known, and limited, how
+// much of the whole is whose.
 //
 // Threads: any. Units: bytes.
 #pragma once

@@ -89,7 +89,7 @@ class Node {
   Node* next_sibling() const noexcept { return is_root() ? nullptr : static_cast<Node*>(siblings_.next); }
   std::uint32_t locks() const noexcept { return locks_; }
   Group group() const noexcept { return static_cast<Group>(group_); }  // of its namespace
-  const std::string& name_space() const noexcept;  // O(depth)
+  const std::string& name_space() const noexcept;                      // O(depth)
   Payload* payload() const noexcept { return payload_.get(); }
   // REQUIRES: 0 <= order < orders of the trie.
   bool in_order(int order) const noexcept { return state(order).state != OrderState::kOut; }

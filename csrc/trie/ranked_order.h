@@ -32,8 +32,9 @@
 // In an order that is not leaf first (order_shape.h) nothing is held or locked: members are listed, or parked by `park`
 // until their next use or `relist`. A member of an order of ends counts as one token.
 //
-// Logical time goes on with each use and each demotion, in all groups of an order. Halves of a split share uses, priority,
-// age and segment; a join keeps the larger of each. Threads: none of its own. Only `reserve` throws. Units: tokens.
+// Logical time goes on with each use and each demotion, in all groups of an order. Halves of a split share uses,
+// priority, age and segment; a join keeps the larger of each. Threads: none of its own. Only `reserve` throws. Units:
+// tokens.
 #pragma once
 
 #include <cstddef>

@@ -146,7 +146,8 @@ class TrieCheck {
   void check_order(Group group, int order) {
     const auto at = static_cast<std::size_t>(order);
     const VictimOrder& kept = trie_.orders_in(group)[at];
-    expect(kept.members() == members_[group][at], "order ", order, ": keeps ", kept.members(), " members, has ", members_[group][at]);
+    expect(kept.members() == members_[group][at], "order ", order, ": keeps ", kept.members(), " members, has ",
+           members_[group][at]);
     kept.by_rank_ ? check_heaps(group, at, kept.ranked_) : check_list(group, at, kept.recency_);
   }
 
@@ -164,7 +165,8 @@ class TrieCheck {
       previous = node;
     }
     expect(list.latest_ == previous, "order ", order, ": the latest is not the end of the list");
-    expect(count == listed_[group][order], "order ", order, ": list of ", count, ", listed members ", listed_[group][order]);
+    expect(count == listed_[group][order], "order ", order, ": list of ", count, ", listed members ",
+           listed_[group][order]);
   }
 
   void check_heaps(Group group, std::size_t order, const RankedOrder& ranked) {

@@ -39,7 +39,8 @@ Node* Trie::victim(int order) {
 
 Node* Trie::victim_among(int order, const Groups& may) {
   require_order(order, "Trie.victim_among");
-  return first_of_all(static_cast<std::size_t>(order), [](VictimOrder& each) { return each.victim(); }, &may);
+  return first_of_all(
+      static_cast<std::size_t>(order), [](VictimOrder& each) { return each.victim(); }, &may);
 }
 
 Node* Trie::victim(int order, const std::function<bool(Node*)>& may_go) {
@@ -84,7 +85,9 @@ void Trie::set_group(Node* root, Group group) {
   }
   std::vector<std::vector<Node*>> members(orders_.size());
   for (std::size_t order = 0; order < orders_.size(); ++order) {
-    const auto is_member = [&](const Node* node) { return !node->is_root() && node->in_order(static_cast<int>(order)); };
+    const auto is_member = [&](const Node* node) {
+      return !node->is_root() && node->in_order(static_cast<int>(order));
+    };
     std::copy_if(nodes.begin(), nodes.end(), std::back_inserter(members[order]), is_member);
     const VictimOrder& from = orders_in(before)[order];
     std::sort(members[order].begin(), members[order].end(), [&](Node* a, Node* b) { return from.goes_before(a, b); });

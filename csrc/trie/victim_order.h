@@ -31,9 +31,10 @@
 // have nothing to give at the moment; `park` leaves one out of all searches until its next use or `relist`, which makes
 // it the latest used without counting a use.
 //
-// Groups. A namespace may have orders of its own (Trie::set_group), so that the first of its nodes, and of all others, is
-// found without passing over anybody else's. Nothing but the clock is shared between groups: which nodes of one go, and
-// in which order, does not depend on what happens in another. slru's bound and what is remembered are each group's own.
+// Groups. A namespace may have orders of its own (Trie::set_group), so that the first of its nodes, and of all others,
+// is found without passing over anybody else's. Nothing but the clock is shared between groups: which nodes of one go,
+// and in which order, does not depend on what happens in another. slru's bound and what is remembered are each group's
+// own.
 //
 // Two mechanisms: RecencyOrder for lru, RankedOrder for the others. Threads: none of its own. Only `reserve` throws,
 // and a search with a question.

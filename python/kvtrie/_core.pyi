@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Optional
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Self, TypeAlias
+from typing_extensions import Self, TypeAlias, TypedDict
 
 from ._values import Reason, Reprocess
 
@@ -729,6 +729,17 @@ class ReusePlan:
 
 def media(digest: bytes | str, count: int) -> Int32Array: ...
 
+class ShareUsage(TypedDict):
+    used: int
+    most: Optional[int]
+    least: int
+
+class NamespaceUsage(TypedDict):
+    cells: list[ShareUsage]
+    slots: list[ShareUsage]
+    host_bytes: ShareUsage
+    disk_bytes: ShareUsage
+
 class PrefixCache:
     def __init__(
         self,
@@ -746,6 +757,7 @@ class PrefixCache:
         growth: int = 256,
         clock: Optional[Callable[[], float]] = None,
         ttl: Optional[float] = None,
+        quotas: bool = False,
     ) -> None: ...
     @property
     def fingerprint(self) -> str: ...
@@ -787,6 +799,9 @@ class PrefixCache:
         *,
         atomic: Optional[Spans] = None,
     ) -> int: ...
+    def _set_quota(self, namespace: str, most: Mapping[str, object], least: Mapping[str, object]) -> None: ...
+    def remove_quota(self, namespace: str = "default") -> None: ...
+    def usage(self, namespace: str = "default") -> NamespaceUsage: ...
     def set_limits(
         self,
         *,

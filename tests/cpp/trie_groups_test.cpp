@@ -104,7 +104,8 @@ TEST_P(TrieGroups, VictimsAreThoseOfATrieOfItsOwn) {
       for (const int order : {kLeaves, kCells, kPoints}) {
         Node* here = together.victim_of(static_cast<Group>(g), order);
         Node* there = apart[g]->victim_of(0, order);
-        ASSERT_EQ(Garden::path(here), Garden::path(there)) << "seed " << seed << ", step " << step << ", order " << order;
+        ASSERT_EQ(Garden::path(here), Garden::path(there))
+            << "seed " << seed << ", step " << step << ", order " << order;
         ASSERT_TRUE(here == nullptr || here->group() == g);
       }
     }
