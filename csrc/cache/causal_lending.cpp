@@ -113,10 +113,10 @@ std::int32_t CausalCache::borrowed_length(SequenceId id) const {
   return sequence == nullptr ? 0 : sequence->borrowed_end;
 }
 
-SpanList CausalCache::claim(std::uint32_t count, std::int32_t position) {
+SpanList CausalCache::claim(std::uint32_t count, std::int32_t position, Owner owner) {
   const MutexLock lock(state_->mutex);
   Reservation none;
-  return state_->pool->claim(count, position, 0, none, 0);
+  return state_->pool->claim(count, position, 0, none, 0, owner);
 }
 
 CompletionPtr CausalCache::mark() {
@@ -145,6 +145,10 @@ CompletionPtr CausalCache::load_image(const SpanList& list, std::int32_t from, s
   for (const CellSpan& span : spans) state_->owners.set(span.cell, span.length, owner);
   return loaded;
 }
+
+void CausalCache::count_owners() { state_->pool->count_owners(true); }
+
+std::uint32_t CausalCache::held_by(Owner owner) const { return state_->pool->held_by(owner); }
 
 void CausalCache::distrust_owners() {
   const MutexLock lock(state_->mutex);

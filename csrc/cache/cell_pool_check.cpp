@@ -35,6 +35,15 @@ void CellPool::check_pieces(std::vector<std::string>& faults) const {
     faults.push_back(cat("pool: ", cells_ - free - reserved, " cells held, ", reserved, " reserved, limit ", limit_));
 }
 
+void CellPool::check_owners(std::vector<std::string>& faults) const {
+  if (owned_ == nullptr) return;
+  std::unordered_map<Owner, std::uint32_t> counted;
+  for_each_piece({0, cells_, 0}, [&](Cell begin, Cell end, std::uint32_t value) {
+    for (Cell cell = begin; cell < end && value != 0 && value != kReserved; ++cell) ++counted[owned_->owner_of(cell)];
+  });
+  owned_->check(counted, faults);
+}
+
 // Every list is well formed, and the holders of each piece are as many as counted lists name it.
 void CellPool::check_lists(std::vector<std::string>& faults) const {
   std::map<Cell, std::int64_t> changes;  // border -> holders gained minus lost there
@@ -110,6 +119,7 @@ std::vector<std::string> CellPool::check() const {
   check_pieces(faults);
   check_lists(faults);
   check_reservations(faults);
+  check_owners(faults);
   return faults;
 }
 

@@ -17,6 +17,7 @@ void PrefixCacheState::check_budgets(Findings& findings) const {
   const bool calls_have_none = staging_calls == 0 && *sealing_calls == 0;
   const bool quiet = nothing_under_way() && calls_have_none && (exchange == nullptr || exchange->quiet());
   lower.check(findings, quiet);
+  if (!closed) quotas.check(findings, lower.disk() == nullptr ? 0 : lower.free_disk());
   behind.check(findings);
 }
 

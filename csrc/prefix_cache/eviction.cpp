@@ -10,11 +10,11 @@ namespace kvtrie {
 
 // ---- who ----------------------------------------------------------------------------------------------------------
 
-Node* Eviction::next_victim() {
+Node* Eviction::next_victim(const Trie::Groups* may) {
   while (true) {
-    Node* victim = of_.trie.victim(kDeviceOrder);
+    Node* victim = may == nullptr ? of_.trie.victim(kDeviceOrder) : of_.trie.victim_among(kDeviceOrder, *may);
     if (victim != nullptr && of_.leases.hold_back(victim)) continue;
-    Node* marked = of_.points.oldest_user();
+    Node* marked = of_.points.oldest_user(may);
     if (victim != nullptr || marked == nullptr) return victim;
     of_.points.take_off_user(marked);
   }

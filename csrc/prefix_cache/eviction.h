@@ -57,7 +57,8 @@ class Eviction final : public LowerTiers::Tree {
   Eviction& operator=(const Eviction&) = delete;
 
   // --- who
-  Node* next_victim();           // null when everything left is live or pinned
+  // Null when everything left is live or pinned. `may` (null: all): groups of namespaces whose nodes may go.
+  Node* next_victim(const Trie::Groups* may = nullptr);
   Node* outside_victim() const;  // the same among nodes that are not on the device; looks at all of them
   // The node where the tail of `tokens` begins that nobody else uses; null: there is none.
   Node* own_tail(std::string_view name_space, std::span<const Token> tokens) const;

@@ -19,7 +19,7 @@ void Loader::load_node(Node* node) {
   const std::vector<std::size_t>& full = tree_.caches.full;
   std::vector<SpanList> cells;  // of all caches before the node changes
   for (const std::size_t i : full) {
-    cells.push_back(tree_.caches.attention[i]->claim(state.length(), state.start()));
+    cells.push_back(tree_.caches.attention[i]->claim(state.length(), state.start(), owner_));
     for (const BlobSlice& slice : state.held[i].slices) load_slice(i, cells.back(), slice);
   }
   for (std::size_t each = 0; each < full.size(); ++each) {
@@ -32,7 +32,8 @@ void Loader::load_node(Node* node) {
 }
 
 void Loader::load_window(const Path& path, std::size_t cache, const BlobSlice& slice) {
-  SpanList cells = tree_.caches.attention[cache]->claim(static_cast<std::uint32_t>(slice.to - slice.from), slice.from);
+  SpanList cells =
+      tree_.caches.attention[cache]->claim(static_cast<std::uint32_t>(slice.to - slice.from), slice.from, owner_);
   load_slice(cache, cells, slice);
   for (Node* node : path.nodes) {
     if (cells.empty() || node->end() <= cells.begin_position()) continue;
@@ -56,7 +57,7 @@ void Loader::load_slice(std::size_t cache, const SpanList& cells, const BlobSlic
 
 HeldState Loader::load_state(std::size_t number, const RestorePoint& point, std::int32_t length) {
   PointCache& owner = *tree_.caches.states[number];
-  HeldState state = owner.claim_at(length);
+  HeldState state = owner.claim_at(length, owner_);
   const Stage& stage = stages_.of(tree_.caches.states_among(point.copies)[number].blob);
   arrival_->read(stage.memory, [&] { return owner.load_held(state, stage.memory->data(), owner_); });
   return state;

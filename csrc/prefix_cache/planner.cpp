@@ -260,6 +260,7 @@ std::vector<WindowSource> Planner::window_of(const Path& path, std::size_t cache
 
 InUse Planner::use_of(const Path& path, std::int32_t computed, std::int32_t target) const {
   InUse use;
+  if (!path.nodes.empty()) use.group = path.nodes.back()->group();
   use.windows.resize(caches_.attention.size());
   for (const std::size_t i : caches_.windowed) {
     const Coverage coverage(path.nodes, i, path.matched, /*device_only=*/false);

@@ -54,6 +54,13 @@ void PrefixCacheState::open_store() {
   exchange = std::make_unique<Exchange>(*this, room);
 }
 
+// In the budget of its namespace.
+void PrefixCacheState::count_file(const FoundSnapshot& found) {
+  const std::shared_ptr<ByteBudget> own = quotas.disk_of(found.header.name_space);
+  if (own == nullptr || !own->reserve(found.file->bytes())) return;
+  found.file->keep(std::make_shared<const BudgetHold>(own, found.file->bytes()));
+}
+
 // Part of the constructor: nobody else has the cache yet.
 void PrefixCacheState::open_disk() KVTRIE_NO_THREAD_SAFETY_ANALYSIS {
   if (options.disk.empty()) return;
@@ -69,7 +76,9 @@ void PrefixCacheState::open_disk() KVTRIE_NO_THREAD_SAFETY_ANALYSIS {
   for (const auto& cache : caches.attention) written.shapes.push_back(cache->shape());
   writer = &behind.open(std::move(written));
   try {
-    imports.add_all(disk->scan(), now);
+    std::vector<FoundSnapshot> found = disk->scan();
+    for (const FoundSnapshot& each : found) count_file(each);
+    imports.add_all(std::move(found), now);
   } catch (...) {
     disk->keep_files();
     throw;
@@ -144,7 +153,10 @@ class Attachment {
 PrefixCachePtr PrefixCache::create(CacheSet caches, PrefixCacheOptions options) {
   auto state = std::make_shared<PrefixCacheState>(std::move(caches), std::move(options));
   Attachment attachment;
-  for (StateCache* cache : state->caches.all) attachment.add(*cache);
+  for (StateCache* cache : state->caches.all) {
+    attachment.add(*cache);
+    if (state->options.quotas) cache->count_owners();
+  }
   PrefixCachePtr cache(new PrefixCache(std::move(state)));
   attachment.keep();
   return cache;

@@ -61,6 +61,7 @@ struct PrefixCacheOptions {
   bool device_times = false;
   // Seconds after which state that nobody used goes from every tier; none: when room is needed. Needs a clock.
   std::optional<double> ttl;
+  bool quotas = false;  // namespaces may get quotas: what each of them has is counted from the start
 };
 
 struct BeginOptions {
@@ -93,6 +94,14 @@ struct NodeInfo {
   PointKind point = PointKind::kNone;  // the restore point at its end
   Tier point_tier = Tier::kNone;
   std::uint32_t pins = 0, live = 0;  // pins on it; sessions that stand on it
+};
+
+// What a namespace has of each pool and tier, and its quota if it has one: the most that it may have, and the floor.
+struct NamespaceUsage {
+  bool has_quota = false;
+  std::vector<std::uint32_t> units, most_units, least_units;  // of each cache, those of attention first
+  std::uint64_t host_bytes = 0, most_host_bytes = 0, least_host_bytes = 0;
+  std::uint64_t disk_bytes = 0, most_disk_bytes = 0, least_disk_bytes = 0;
 };
 
 struct CacheStats {
@@ -173,6 +182,15 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   // and pins hold more; kArgument and kNotSupported for caps of what there is not; kBusy when what is on its way
   // between tiers, in calls of other threads, never comes to rest. Waits for it without the mutex.
   void set_limits(const Limits& limits);
+
+  // A namespace's quota (quotas.h), in place of the one it has: what is not named has no limit, or no floor. All or
+  // nothing: its idle state beyond `most` goes at once, and that of others where a floor lacks room. Throws
+  // kNotSupported where quotas are not counted; kArgument for a floor above the most, or floors beyond a pool or tier;
+  // kCacheFull for live state and pins that would have to go; kBusy as set_limits does, for the lower tiers.
+  void set_quota(std::string_view name_space, const Limits& most, const Limits& least);
+  void remove_quota(std::string_view name_space);  // nothing when it has none
+  // The whole of what a namespace may learn of how full the cache is. Throws kNotSupported as above.
+  NamespaceUsage usage(std::string_view name_space);
 
   // Tokens pinned: what is known and fits. `ttl`: seconds after which the pin goes by itself, at the next call.
   std::int32_t pin(std::string_view name_space, std::span<const Token> tokens, std::optional<double> ttl = {});

@@ -88,8 +88,9 @@ class SaveAs {
     const StagedScope staged(state_.staging_calls);
     Stages stages;
     for (const Source& source : sources) stage(source, stages);
-    require_done(state_.lower.make_host_room(stages.file_bytes(), /*may_lose=*/false) && stages.allocate(state_.host),
-                 "host memory is full");
+    const bool staged_all = state_.lower.make_host_room(stages.file_bytes(), /*may_lose=*/false, node) &&
+                            stages.allocate(state_.quotas.host_of(header.name_space));
+    require_done(staged_all, "host memory is full");
     if (!copied && state_of(node).on_device() && state_.lower.disk() == nullptr) drop_unsaved_copies(node);
     entry.outside([&] {
       if (stages.fill()) write(header, sources, stages);  // damaged: as if it had never been

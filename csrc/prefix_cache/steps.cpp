@@ -38,20 +38,21 @@ void Steps::add_rows(Step& step, const Cursor& cursor, std::uint32_t chunk) cons
   if (caches_.has_points()) step.captures_.push_back(captures_.wanted_between(cursor, end));
 }
 
-bool Steps::captures_fit(const Step& step, std::span<const std::uint32_t> units) const {
+bool Steps::captures_fit(const Step& step, const Allowed& allowed) const {
   for (std::size_t i = 0; i < caches_.states.size(); ++i) {
-    if (units_for(step, i, PointKind::kNone) > units[i]) return false;
+    if (units_for(step, i, PointKind::kNone, allowed) > allowed.units[i]) return false;
   }
   return true;
 }
 
 // The least wanted kind first, the earliest of it first.
-std::uint64_t Steps::trim_captures(Step& step, std::span<const std::uint32_t> units) const {
+std::uint64_t Steps::trim_captures(Step& step, const Allowed& allowed) const {
   std::uint64_t dropped = 0;
-  for (; !captures_fit(step, units); ++dropped) {
+  for (; !captures_fit(step, allowed); ++dropped) {
     std::vector<WantedPoint>* least_list = nullptr;
     std::size_t least = 0;
     for (std::size_t s = 0; s < step.captures_.size(); ++s) {
+      if (!allowed.concerns(step.cursor(s))) continue;
       auto& list = step.captures_[s];
       for (std::size_t i = 0; i < list.size(); ++i) {
         if (list[i].offset >= step.end(s)) continue;
@@ -64,25 +65,60 @@ std::uint64_t Steps::trim_captures(Step& step, std::span<const std::uint32_t> un
   return dropped;
 }
 
+void Steps::add_needs(const Step& step, std::size_t session, Needs& needs) const {
+  const Cursor& cursor = step.cursor(session);
+  for (std::size_t i = 0; i < caches_.attention.size(); ++i) {
+    const std::int32_t held = caches_.attention[i]->length(cursor.sequences[i]);
+    if (step.end(session) > held) needs[i] += static_cast<std::uint32_t>(step.end(session) - held);
+  }
+  for (std::size_t i = 0; i < caches_.states.size(); ++i)
+    needs[caches_.attention.size() + i] += caches_.states[i]->units_for(cursor.computed, step.end(session), {});
+}
+
 Needs Steps::needs_of(const Step& step) const {
   Needs needs = caches_.no_needs();
-  for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
-    for (std::size_t i = 0; i < caches_.attention.size(); ++i) {
-      const std::int32_t held = caches_.attention[i]->length(step.cursor(s).sequences[i]);
-      if (step.end(s) > held) needs[i] += static_cast<std::uint32_t>(step.end(s) - held);
-    }
-    for (std::size_t i = 0; i < caches_.states.size(); ++i)
-      needs[caches_.attention.size() + i] += caches_.states[i]->units_for(step.cursor(s).computed, step.end(s), {});
-  }
+  for (std::size_t s = 0; s < step.sessions_.size(); ++s) add_needs(step, s, needs);
   return needs;
 }
 
-std::uint32_t Steps::units_for(const Step& step, std::size_t state, PointKind least) const {
+std::vector<Claim> Steps::claims_of(const Step& step) const {
+  std::vector<Claim> claims;
+  for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
+    const Group who = step.cursor(s).node->group();
+    const auto is_its = [&](const Claim& each) { return each.who == who; };
+    auto claim = std::find_if(claims.begin(), claims.end(), is_its);
+    if (claim == claims.end()) claim = claims.insert(claim, {who, caches_.no_needs()});
+    add_needs(step, s, claim->needs);
+  }
+  return claims;
+}
+
+std::uint32_t Steps::units_for(const Step& step, std::size_t state, PointKind least, const Allowed& whose) const {
   std::uint32_t units = 0;
   for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
+    if (!whose.concerns(step.cursor(s))) continue;
     units += caches_.states[state]->units_for(step.cursor(s).computed, step.end(s), step.boundaries_inside(s, least));
   }
   return units;
+}
+
+// As below, for each group of namespaces apart.
+std::vector<Steps::Allowed> Steps::slots_by_quotas(const Step& step) {
+  std::vector<Claim> claims = claims_of(step);
+  std::vector<Allowed> allowed;
+  for (const Claim& claim : claims) allowed.push_back({claim.who, {}});
+  for (std::size_t i = 0; i < caches_.states.size(); ++i) {
+    const std::size_t number = caches_.attention.size() + i;
+    const auto want = [&](PointKind least) {
+      for (std::size_t c = 0; c < claims.size(); ++c) claims[c].needs[number] = units_for(step, i, least, allowed[c]);
+    };
+    want(PointKind::kEnd);
+    room_.try_free_slots(number, claims, PointKind::kBranch);
+    want(PointKind::kNone);
+    const std::vector<std::uint32_t> units = room_.try_free_slots(number, claims, PointKind::kSpaced);
+    for (std::size_t c = 0; c < claims.size(); ++c) allowed[c].units.push_back(units[c]);
+  }
+  return allowed;
 }
 
 // Captures inside the step are wanted, not needed: they get what units can be had. A spaced one never takes the place
@@ -92,13 +128,17 @@ void Steps::find_slots_for_captures(Step& step) {
   for (std::size_t s = 0; s < step.captures_.size(); ++s)
     any = any || !step.boundaries_inside(s, PointKind::kNone).empty();
   if (!any) return;
-  std::vector<std::uint32_t> units;
-  for (std::size_t i = 0; i < caches_.states.size(); ++i) {
-    room_.try_free_slots(caches_.attention.size() + i, units_for(step, i, PointKind::kEnd), PointKind::kBranch);
-    units.push_back(
-        room_.try_free_slots(caches_.attention.size() + i, units_for(step, i, PointKind::kNone), PointKind::kSpaced));
+  if (room_.has_quotas()) {
+    for (const Allowed& each : slots_by_quotas(step)) totals_.skipped_captures += trim_captures(step, each);
+    return;
   }
-  totals_.skipped_captures += trim_captures(step, units);
+  Allowed all;
+  for (std::size_t i = 0; i < caches_.states.size(); ++i) {
+    const std::size_t number = caches_.attention.size() + i;
+    room_.try_free_slots(number, units_for(step, i, PointKind::kEnd, all), PointKind::kBranch);
+    all.units.push_back(room_.try_free_slots(number, units_for(step, i, PointKind::kNone, all), PointKind::kSpaced));
+  }
+  totals_.skipped_captures += trim_captures(step, all);
 }
 
 void Steps::claim_cells(Step& step, std::size_t cache) const {
@@ -118,7 +158,7 @@ void Steps::claim_states(Step& step, std::size_t state) const {
 }
 
 void Steps::claim(Step& step) {
-  room_.make_room(needs_of(step));
+  room_.has_quotas() ? room_.make_room(claims_of(step)) : room_.make_room(needs_of(step));
   if (!caches_.states.empty()) find_slots_for_captures(step);
   for (std::size_t i = 0; i < caches_.attention.size(); ++i) claim_cells(step, i);
   for (std::size_t i = 0; i < caches_.states.size(); ++i) claim_states(step, i);

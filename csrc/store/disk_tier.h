@@ -80,11 +80,14 @@ class DiskFile final : public BlobSource {
   std::uint64_t bytes() const noexcept { return self_.front().bytes; }     // of the file
   std::uint64_t content_bytes() const noexcept { return content_bytes_; }  // fewer where it is sealed
   const std::string& name() const noexcept { return self_.front().name; }  // within the folder
+  // Is let go of with this. Set once, before others have the file.
+  void keep(std::shared_ptr<const BudgetHold> with) noexcept { kept_ = std::move(with); }
 
  private:
   friend class DiskTier;
   DiskFile(std::shared_ptr<DiskTier> tier, std::string name, std::uint64_t bytes);
   std::shared_ptr<DiskTier> tier_;
+  std::shared_ptr<const BudgetHold> kept_;
   std::list<DoomedFile> self_;  // one entry, which moves to the tier's list at the end: no allocation there
   std::uint64_t content_bytes_ = 0;
   FileIdentity identity_;  // set before the file is handed out, like the next

@@ -21,6 +21,7 @@
 #include "path_argument.h"
 #include "prefix_cache/media.h"
 #include "prefix_cache_stats.h"
+#include "quotas.h"
 #include "reason.h"
 #include "remote_store.h"
 #include "trie/token_texts.h"
@@ -105,7 +106,7 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
                           const py::object& disk, const py::object& disk_bytes, const py::object& store,
                           const py::object& store_max_value, const py::object& policy, const py::object& load,
                           const py::object& checkpoint_every, const py::object& growth, const py::object& clock,
-                          const py::object& ttl, const py::object& keys) {
+                          const py::object& ttl, const py::object& keys, bool quotas) {
   PrefixCacheOptions options;
   options.fingerprint = to_text(fingerprint, "PrefixCache", "fingerprint");
   options.host_bytes = to_bytes(host_bytes, "PrefixCache", "host_bytes");
@@ -122,6 +123,7 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
   options.device_times = clock.is_none();
   options.ttl = to_seconds(ttl, "PrefixCache", "ttl");
   options.keys = to_keys(keys, "PrefixCache");
+  options.quotas = quotas;
   CacheSet set = to_caches(caches);
   return without_gil([&] { return PrefixCache::create(std::move(set), std::move(options)); });
 }
@@ -375,9 +377,10 @@ point or step ends inside one. The model replaces their embeddings.)");
         py::arg("disk") = py::none(), py::arg("disk_bytes") = 0, py::arg("store") = py::none(),
         py::arg("store_max_value") = py::none(), py::arg("policy") = "lru", py::arg("load") = "auto",
         py::arg("checkpoint_every") = 512, py::arg("growth") = 256, py::arg("clock") = py::none(),
-        py::arg("ttl") = py::none(), py::arg("keys") = py::none());
+        py::arg("ttl") = py::none(), py::arg("keys") = py::none(), py::arg("quotas") = false);
   add_sessions(c);
   add_memory(c);
+  add_quotas(c);
   add_inspection(c);
   c.def_property_readonly(
       "fingerprint", [](const PrefixCache& self) { return self.options().fingerprint; },

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Optional
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Self, TypeAlias
+from typing_extensions import Self, TypeAlias, TypedDict
 
 from ._values import Reason, Reprocess
 from .explain import Fields as ExplanationFields
@@ -737,6 +737,17 @@ class TokenTexts:
     def __len__(self) -> int: ...
     def __getitem__(self, token: int) -> bytes: ...
 
+class ShareUsage(TypedDict):
+    used: int
+    most: Optional[int]
+    least: int
+
+class NamespaceUsage(TypedDict):
+    cells: list[ShareUsage]
+    slots: list[ShareUsage]
+    host_bytes: ShareUsage
+    disk_bytes: ShareUsage
+
 class PrefixCache:
     def __init__(
         self,
@@ -755,6 +766,7 @@ class PrefixCache:
         clock: Optional[Callable[[], float]] = None,
         ttl: Optional[float] = None,
         keys: Keys = None,
+        quotas: bool = False,
     ) -> None: ...
     @property
     def fingerprint(self) -> str: ...
@@ -800,6 +812,9 @@ class PrefixCache:
         *,
         atomic: Optional[Spans] = None,
     ) -> int: ...
+    def _set_quota(self, namespace: str, most: Mapping[str, object], least: Mapping[str, object]) -> None: ...
+    def remove_quota(self, namespace: str = "default") -> None: ...
+    def usage(self, namespace: str = "default") -> NamespaceUsage: ...
     def set_limits(
         self,
         *,

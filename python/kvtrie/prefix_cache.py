@@ -11,6 +11,7 @@ import numpy as np
 
 from . import _core
 from ._paths import path_text
+from ._quotas import Quota, Share, amounts
 from ._values import Node, make_nodes
 from .errors import FormatError
 from .explain import Explanation
@@ -52,6 +53,8 @@ class PrefixCache(_core.PrefixCache):
     authenticated: 32 random bytes for all namespaces (each gets a key of its own from them), or a dict with
     the key of each; the state of a namespace that is not in the dict then never leaves the process. A list of
     keys instead of one: sealed with the first, opened with any. Keys are in no message, ``repr``, log or figure.
+    ``quotas``: what namespaces may have, by their names (``set_quota``); with an empty dict there are none yet. None:
+    none can be set, and nothing is counted by namespace.
 
     Any thread may call; calls take turns. Nothing is shared across namespaces. Raises ``ArgumentError`` for no caches,
     a layer in two caches, or a cache that belongs to another PrefixCache.
@@ -73,6 +76,7 @@ class PrefixCache(_core.PrefixCache):
         clock: Optional[Callable[[], float]] = None,
         ttl: Optional[float] = None,
         keys: Keys = None,
+        quotas: Optional[Mapping[str, Quota]] = None,
     ) -> None:
         held = caches if isinstance(caches, (list, tuple)) else (caches,)
         if host_bytes is None:
@@ -96,9 +100,12 @@ class PrefixCache(_core.PrefixCache):
             clock=clock,
             ttl=ttl,
             keys=keys,
+            quotas=quotas is not None,
         )
         self._caches = list(held)
         self._policy = policy
+        for name, quota in (quotas or {}).items():
+            self.set_quota(name, **quota)
 
     @property
     def caches(self) -> list[Cache]:
@@ -146,6 +153,23 @@ class PrefixCache(_core.PrefixCache):
         """
         fields = self._explain(tokens, namespace, atomic=atomic)
         return Explanation(np.array(tokens, np.int32), namespace, fields, decode)
+
+    def set_quota(self, namespace: str = "default", *, most: Share = 1.0, least: Share = 0.0) -> None:
+        """What a namespace may have of each pool and tier, and what others cannot take from it.
+
+        ``most``: its live and idle state together. A claim beyond it first evicts idle state of this namespace, in the
+        usual order, and never that of others; what is live is refused with ``CacheFull``. ``least``, its floor: room
+        that no other namespace gets, whether it is used or not; idle state within it goes for claims of its own, a
+        time to live and calls without a namespace only. Either is a share of everything, 0 to 1, of what the caps are
+        now, or a dict with any of ``cells``, ``slots`` (an int for all caches, or a list), ``host_bytes`` and
+        ``disk_bytes``; what it does not name has no limit, or no floor. A quota replaces the one before.
+
+        It holds at once: idle state beyond ``most`` goes, and that of others where a floor lacks room. Raises
+        ``CacheFull``, with nothing changed, where live sessions and pins hold that; ``ArgumentError`` for a floor
+        above the most, or floors that come to more than there is; ``NotSupported`` for a cache made without
+        ``quotas``. Sends to a store are not counted.
+        """
+        self._set_quota(namespace, amounts(self, most, "most"), amounts(self, least, "least"))
 
     def nodes(self) -> list[Node]:
         """The nodes of the tree now, parents before their children."""
