@@ -78,6 +78,7 @@ class NumberSet {
     return true;
   }
   std::size_t size() const { return size_; }
+  std::uint64_t bytes() const { return slots_.capacity() * sizeof(std::uint64_t); }
   void clear() {
     slots_.assign(1024, 0);
     size_ = 0;

@@ -273,7 +273,7 @@ class Day final : public World {
     }
   }
 
-  // A prompt is given up half way: the step is dropped, the session closed or simply gone.
+  // A prompt is stopped half way: the step is dropped, the session closed or simply gone.
   void cancel(std::size_t user) {
     Text text = text_of(user);
     text.append(library_.document(users_[user].tenant, random_));

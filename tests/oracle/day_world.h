@@ -34,7 +34,8 @@ struct Report {
   std::array<std::uint64_t, 3> broken{};         // by Promise
   double virtual_seconds = 0, longest_call = 0;  // the latter of real time
   std::uint64_t longest_call_at = 0;
-  std::uint64_t resident_first = 0, resident_last = 0;  // bytes, after the first and the last hour
+  // Bytes after the first and the last hour, less what this program itself remembers of all prefixes.
+  std::uint64_t resident_first = 0, resident_last = 0;
 };
 
 inline std::uint64_t resident_bytes() {
@@ -57,10 +58,11 @@ class World {
         verbose_(settings.verbose),
         random_(settings.seed),
         library_(settings.seed + 1),
+        cells_(cells_for(settings)),
         disk_(std::make_shared<DayDisk>(settings.seed + 2, [this](double seconds) { pass(seconds); })),
-        store_(std::make_shared<DayStore>(settings.seed + 3, 24u << 20, [this](double seconds) { pass(seconds); })),
-        events_(settings.seed + 4, settings.short_memory),
-        cells_(std::max<Cell>(6000, static_cast<Cell>(settings.users) * 28)) {
+        store_(
+            std::make_shared<DayStore>(settings.seed + 3, 1800ull * cells_, [this](double seconds) { pass(seconds); })),
+        events_(settings.seed + 4, settings.short_memory) {
     for (std::size_t i = 0; i < kTenants; ++i) tenants_.push_back(cat("tenant-", i % 5 == 0 ? "x" : "", i));
     for (std::size_t i = 0; i < settings.users; ++i) {
       users_.emplace_back();
@@ -69,6 +71,8 @@ class World {
     }
     std::size_t number = 0;
     for (const test::Kinds& kinds : test::kEvery) models_.push_back({cat("model ", number++, " ", kinds.name), kinds});
+    for (const std::size_t again : {0, 4, 5})  // other weights of the same shape
+      models_.push_back({cat("model ", number++, " ", models_[again].kinds.name), models_[again].kinds});
     arrive(requests_);
   }
   virtual ~World() {
@@ -122,6 +126,12 @@ class World {
   };
   using OpenPtr = std::shared_ptr<Open>;
 
+  // About 30 % of the tokens that are asked for in an hour, of which there are the more the more requests.
+  static Cell cells_for(const Settings& settings) {
+    const auto users = static_cast<double>(settings.users), requests = static_cast<double>(settings.requests);
+    return static_cast<Cell>(std::max(6000.0, 28 * users * std::pow(requests / (20 * users), 0.7)));
+  }
+
   // --- time ------------------------------------------------------------------------------------------------------
   void pass(double seconds) {
     now_ += seconds;
@@ -151,8 +161,9 @@ class World {
   void close_hour() {
     report.pool_share[hour_] =
         asked_.size() == 0 ? 0 : static_cast<double>(cells_) / static_cast<double>(asked_.size());
-    if (report.resident_first == 0) report.resident_first = resident_bytes();
-    report.resident_last = resident_bytes();
+    const std::uint64_t remembered = known_.bytes() + asked_.bytes();
+    report.resident_last = resident_bytes() - std::min(resident_bytes(), remembered);
+    if (report.resident_first == 0) report.resident_first = report.resident_last;
   }
   Figures& figures() { return report.hours[hour_]; }
   void note(std::uint64_t value) { report.digest = mix(report.digest, value); }
@@ -212,12 +223,12 @@ class World {
       const bool damaged = std::any_of(path.files.begin(), path.files.end(),
                                        [&](const std::string& file) { return disk_->damaged_names.contains(file); });
       if (damaged) continue;
-      if (!server_->knows(path)) tell_of_lost(path);
+      if (!server_->knows(path)) miss(path);
       ++figures().kept_paths;
     }
   }
 
-  [[noreturn]] void tell_of_lost(const KeptPath& path) {
+  [[noreturn]] void miss(const KeptPath& path) {
     std::vector<std::string> there;
     static_cast<void>(disk_->list(kFolder, there));
     std::string files, refused;
@@ -478,10 +489,10 @@ class World {
   const bool verbose_;
   Random random_;
   const Library library_;
+  const Cell cells_;  // of the device
   std::shared_ptr<DayDisk> disk_;
   std::shared_ptr<DayStore> store_;
   Events events_;
-  const Cell cells_;
   std::vector<std::string> tenants_;
   Zipf by_tenant_{kTenants, 0.8};
   std::vector<User> users_;
