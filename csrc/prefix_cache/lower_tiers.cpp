@@ -278,7 +278,7 @@ bool LowerTiers::let_go_of_live_files(const Trie::Groups* may) {
 
 // What is doomed goes by the sweep.
 bool LowerTiers::lower_disk_cap(std::uint64_t cap) {
-  const Trie::Groups above_floor = [&](Group group) { return !has_quotas() || quotas_->disk(group).excess() > 0; };
+  const Trie::Groups above_floor = [&](Group group) { return group == 0 || quotas_->disk(group).excess() > 0; };
   const auto floors = [&] { return has_quotas() ? quotas_->unfilled_disk(0, 0) : 0; };
   while (disk_->kept_bytes() + floors() > cap) {
     Node* victim = next_victim(kDiskOrder, &above_floor);

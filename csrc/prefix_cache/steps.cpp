@@ -102,21 +102,24 @@ std::uint32_t Steps::units_for(const Step& step, std::size_t state, PointKind le
   return units;
 }
 
-// As below, for each group of namespaces apart.
+// As below, for each group of namespaces apart: what is wanted for one never takes what another one needs.
 std::vector<Steps::Allowed> Steps::slots_by_quotas(const Step& step) {
   std::vector<Claim> claims = claims_of(step);
   std::vector<Allowed> allowed;
   for (const Claim& claim : claims) allowed.push_back({claim.who, {}});
   for (std::size_t i = 0; i < caches_.states.size(); ++i) {
     const std::size_t number = caches_.attention.size() + i;
-    const auto want = [&](PointKind least) {
-      for (std::size_t c = 0; c < claims.size(); ++c) claims[c].needs[number] = units_for(step, i, least, allowed[c]);
-    };
-    want(PointKind::kEnd);
-    room_.try_free_slots(number, claims, PointKind::kBranch);
-    want(PointKind::kNone);
-    const std::vector<std::uint32_t> units = room_.try_free_slots(number, claims, PointKind::kSpaced);
-    for (std::size_t c = 0; c < claims.size(); ++c) allowed[c].units.push_back(units[c]);
+    for (std::size_t c = 0; c < claims.size(); ++c) {
+      const std::uint32_t needed = claims[c].needs[number];
+      claims[c].needs[number] = units_for(step, i, PointKind::kEnd, allowed[c]);
+      room_.try_free_slots(number, claims, PointKind::kBranch);
+      claims[c].needs[number] = units_for(step, i, PointKind::kNone, allowed[c]);
+      const std::vector<std::uint32_t> units = room_.try_free_slots(number, claims, PointKind::kSpaced);
+      claims[c].needs[number] = std::max(needed, units[c]);
+      for (std::size_t other = 0; other < claims.size(); ++other)
+        if (units[other] < claims[other].needs[number]) claims[c].needs[number] = needed;
+    }
+    for (std::size_t c = 0; c < claims.size(); ++c) allowed[c].units.push_back(claims[c].needs[number]);
   }
   return allowed;
 }

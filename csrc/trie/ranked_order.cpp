@@ -312,10 +312,11 @@ Node* RankedOrder::victim() noexcept {
   return candidates_.top();
 }
 
+// By age where the policy is cost: by how much priorities have aged is each group's own, so they do not compare.
 bool RankedOrder::goes_before(const Node* a, const Node* b) const noexcept {
   const RankPlace& x = a->rank(index_);
   const RankPlace& y = b->rank(index_);
-  if (x.priority != y.priority) return x.priority < y.priority;
+  if (policy_ != VictimPolicy::kCost && x.priority != y.priority) return x.priority < y.priority;
   return x.age < y.age || (x.age == y.age && a->start() > b->start());
 }
 

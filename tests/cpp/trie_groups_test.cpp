@@ -14,7 +14,7 @@ using testing::expect_sound;
 using testing::TextPayload;
 
 constexpr OrderShape kOthers[] = {OrderShape::kFlat, OrderShape::kAtEnd};
-constexpr int kLeaves = 0, kCells = 1, kPoints = 2;
+constexpr int kGroupLeaves = 0, kGroupCells = 1, kGroupPoints = 2;
 
 // One namespace of a trie: the same words drive it wherever it is.
 class Garden {
@@ -31,7 +31,7 @@ class Garden {
     auto payload = std::make_unique<TextPayload>(rest, node->end());
     payload->cost = cost;
     Node* leaf = trie_.add_child(node, testing::text(rest), std::move(payload));
-    for (const int order : {kLeaves, kCells, kPoints}) trie_.join_order(order, leaf);
+    for (const int order : {kGroupLeaves, kGroupCells, kGroupPoints}) trie_.join_order(order, leaf);
   }
   Node* at(const std::string& word) {
     const Match known = trie_.match(name_, testing::text(word));
@@ -41,8 +41,8 @@ class Garden {
     Node* node = at(word);
     if (node == nullptr) return;
     if (how == 0) return trie_.touch(node);
-    if (how == 1) return trie_.relist(kCells, node);
-    if (how == 2 && node->in_order(kCells)) return trie_.park(kCells, node);
+    if (how == 1) return trie_.relist(kGroupCells, node);
+    if (how == 2 && node->in_order(kGroupCells)) return trie_.park(kGroupCells, node);
     trie_.lock(node);
     trie_.unlock(node);
   }
@@ -94,14 +94,14 @@ TEST_P(TrieGroups, VictimsAreThoseOfATrieOfItsOwn) {
           const auto group = each == &shared[g] ? static_cast<Group>(g) : Group{0};
           Node* victim = each->trie_.victim_of(group, order);
           if (victim == nullptr) continue;
-          if (order != kLeaves || !victim->is_leaf()) {
+          if (order != kGroupLeaves || !victim->is_leaf()) {
             each->trie_.leave_order(order, victim);
           } else {
             each->trie_.remove(victim);
           }
         }
       }
-      for (const int order : {kLeaves, kCells, kPoints}) {
+      for (const int order : {kGroupLeaves, kGroupCells, kGroupPoints}) {
         Node* here = together.victim_of(static_cast<Group>(g), order);
         Node* there = apart[g]->victim_of(0, order);
         ASSERT_EQ(Garden::path(here), Garden::path(there))
@@ -139,14 +139,14 @@ TEST_P(TrieGroups, ANamespaceThatChangesItsGroupKeepsItsOrder) {
     moved.lock(root);
     moved.set_group(root, 3);
     expect_sound(moved);
-    EXPECT_EQ(moved.members(kLeaves), tries[1]->members(kLeaves));
+    EXPECT_EQ(moved.members(kGroupLeaves), tries[1]->members(kGroupLeaves));
     EXPECT_TRUE(moved.has_group(3) && !moved.has_group(2));
     moved.set_group(root, 0);
     EXPECT_FALSE(moved.has_group(3));
     expect_sound(moved);
     if (GetParam() == VictimPolicy::kSlru) continue;  // what is protected depends on how much there is besides
-    while (Node* there = tries[1]->victim(kLeaves)) {
-      Node* here = moved.victim(kLeaves);
+    while (Node* there = tries[1]->victim(kGroupLeaves)) {
+      Node* here = moved.victim(kGroupLeaves);
       ASSERT_NE(here, nullptr);
       ASSERT_EQ(here->name_space() + Garden::path(here), there->name_space() + Garden::path(there)) << "seed " << seed;
       moved.remove(here);
@@ -164,20 +164,20 @@ TEST_P(TrieGroups, TheFirstOfAllIsTheFirstOfThoseThatMayGo) {
   first.insert("a", 1), common.insert("b", 1), second.insert("c", 1);
   const auto among = [&](std::vector<Group> groups) {
     return Garden::path(trie.victim_among(
-        kLeaves, [&](Group group) { return std::find(groups.begin(), groups.end(), group) != groups.end(); }));
+        kGroupLeaves, [&](Group group) { return std::find(groups.begin(), groups.end(), group) != groups.end(); }));
   };
-  EXPECT_EQ(Garden::path(trie.victim(kLeaves)), "a") << "the oldest of all";
+  EXPECT_EQ(Garden::path(trie.victim(kGroupLeaves)), "a") << "the oldest of all";
   EXPECT_EQ(among({0, 2}), "b");
   EXPECT_EQ(among({2}), "c");
   EXPECT_EQ(among({}), "");
-  EXPECT_EQ(Garden::path(trie.victim(kCells, [](Node* node) { return Garden::path(node) != "a"; })), "b");
-  EXPECT_TRUE(trie.goes_before(kLeaves, first.at("a"), second.at("c")));
+  EXPECT_EQ(Garden::path(trie.victim(kGroupCells, [](Node* node) { return Garden::path(node) != "a"; })), "b");
+  EXPECT_TRUE(trie.goes_before(kGroupLeaves, first.at("a"), second.at("c")));
   for (Garden* each : {&first, &second}) {
     Node* root = each->root();
     trie.set_group(root, 0);
     trie.unlock(root);
   }
-  EXPECT_EQ(Garden::path(trie.victim(kLeaves)), "a");
+  EXPECT_EQ(Garden::path(trie.victim(kGroupLeaves)), "a");
   expect_sound(trie);
 }
 

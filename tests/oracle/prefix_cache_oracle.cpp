@@ -468,7 +468,10 @@ class World {
       const std::int32_t pinned = cache_->pin(name_space, tokens, ttl);
       expect(pinned <= match, "pinned ", pinned, " of ", match);
       const PrefixCacheStats stats = cache_->stats();
-      const std::uint64_t cap = std::max(before, cache_->state().leases.cap());  // it may have been lowered
+      std::uint64_t cap = cache_->state().leases.cap();
+      for (std::size_t i = 1; i < cache_->state().quotas.groups(); ++i)
+        cap += cache_->state().leases.cap(static_cast<Group>(i));  // each for its own pins
+      cap = std::max(before, cap);                                 // it may have been lowered
       expect(stats.pinned_tokens <= cap, "pins hold ", stats.pinned_tokens, " of ", cap);
     } else {
       cache_->unpin(name_space, tokens);
