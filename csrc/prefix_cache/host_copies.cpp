@@ -7,15 +7,25 @@
 
 namespace kvtrie {
 
+// The completion is set next: once the device was asked for the bytes, nothing may throw.
+CompletionPtr& HostCopies::expect_bytes(const BlobPtr& blob) {
+  auto stored = std::make_shared<CompletionPtr>();
+  CompletionPtr& to_set = *stored;
+  unsealed_.push_back(blob);
+  blob->expect([stored = std::move(stored)] {
+    if (*stored != nullptr) (*stored)->wait();
+  });
+  return to_set;
+}
+
 std::optional<BlobSlice> HostCopies::store_cells(std::size_t cache, const SpanList& list) {
   CausalCache& owner = *caches_.attention[cache];
   BlobPtr blob = Blob::allocate(host_, owner.shape().bytes_per_cell() * list.length(),
                                 blob_sections(owner.shape(), list.length()));
   if (blob == nullptr) return std::nullopt;
   const std::int32_t from = list.begin_position(), to = list.end_position();
-  unsealed_.push_back(blob);
-  const CompletionPtr stored = owner.store_image(list, from, to, from, blob->memory()->data(), list.length());
-  blob->expect([stored] { stored->wait(); });
+  CompletionPtr& stored = expect_bytes(blob);
+  stored = owner.store_image(list, from, to, from, blob->memory()->data(), list.length());
   return BlobSlice{std::move(blob), from, static_cast<std::uint32_t>(to - from), from, to};
 }
 
@@ -23,9 +33,8 @@ std::optional<BlobSlice> HostCopies::store_state(std::size_t state, const HeldSt
   PointCache& cache = *caches_.states[state];
   BlobPtr blob = Blob::allocate(host_, held.units() * cache.bytes_per_unit(), blob_sections(cache, length));
   if (blob == nullptr) return std::nullopt;
-  unsealed_.push_back(blob);
-  const CompletionPtr stored = cache.store_held(held, blob->memory()->data());
-  blob->expect([stored] { stored->wait(); });
+  CompletionPtr& stored = expect_bytes(blob);
+  stored = cache.store_held(held, blob->memory()->data());
   return BlobSlice{std::move(blob)};
 }
 
@@ -62,6 +71,7 @@ bool HostCopies::copy(Node* node, bool may_lose) {
       for (const auto& [from, to] : state.held[i].without_slice(list.begin_position(), list.end_position())) {
         std::optional<BlobSlice> slice = store_cells(i, list.share(from, to));
         if (!slice) return false;
+        places_.make_room();
         state.held[i].add(*slice);
         places_.settle(node);  // each time: the next one may not fit
         totals_.page_out_bytes += slice->blob->bytes();

@@ -62,6 +62,7 @@ class HostCopies final : public WriteBehind::Copies {
 
  private:
   std::optional<BlobSlice> store_state(std::size_t state, const HeldState& held, std::int32_t length);
+  CompletionPtr& expect_bytes(const BlobPtr& blob);
   bool make_room(std::uint64_t bytes, bool may_lose);
 
   const CacheTable& caches_;

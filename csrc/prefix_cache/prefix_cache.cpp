@@ -12,10 +12,18 @@
 #include "prefix_cache/step_graph.h"
 
 namespace kvtrie {
+namespace {
+
+PrefixCacheOptions with_files(PrefixCacheOptions options) {
+  if (options.files == nullptr) options.files = real_file_system();
+  return options;
+}
+
+}  // namespace
 
 PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
     : caches(std::move(set)),
-      options(std::move(settings)),
+      options(with_files(std::move(settings))),
       orders{!options.disk.empty(), caches.windowed, caches.of_points},
       host(options.host_bytes > 0 ? std::make_shared<ByteBudget>(options.host_bytes) : nullptr),
       trie(orders.tiers(), options.policy, orders.others()) {
@@ -61,7 +69,8 @@ void PrefixCacheState::open_disk() KVTRIE_NO_THREAD_SAFETY_ANALYSIS {
           "fingerprint: got '', allowed the name of the weights: what is on a disk outlives the process");
   require(host != nullptr, "prefix_cache",
           "host_bytes: got 0, allowed 1 or more with a disk tier: bytes pass through it");
-  const auto disk = DiskTier::open({options.disk, options.disk_bytes, options.fingerprint, caches.identities});
+  const auto disk =
+      DiskTier::open({options.disk, options.disk_bytes, options.fingerprint, caches.identities}, options.files);
   lower.open(disk);
   WriteBehind::Caches written{options.fingerprint, caches.identities, {}};
   for (const auto& cache : caches.attention) written.shapes.push_back(cache->shape());

@@ -42,6 +42,7 @@ struct PrefixCacheOptions {
   std::uint64_t host_bytes = 0;        // cap of the host tier; 0: none
   std::string disk;                    // folder of the disk tier; empty: none. Needs a fingerprint and a host tier
   std::uint64_t disk_bytes = 0;        // its cap
+  std::shared_ptr<FileSystem> files;   // that the disk tier and `save` use; null: the real one
   std::shared_ptr<RemoteStore> store;  // shared with other processes; null: none. Needs the same two
   SharedOptions store_options;
   std::int32_t store_min_tokens = 64;  // a prompt that could gain fewer tokens is not looked up in the store
