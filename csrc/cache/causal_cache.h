@@ -157,6 +157,9 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   // Publishing: the sequence's own cells at [from, to) become a counted list of the caller; the sequence borrows them.
   // REQUIRES: `from` is the end of what it borrows. kNotSupported for a private sequence.
   SpanList lend(SequenceId id, std::int32_t from, std::int32_t to);
+  // Undoes the last lend, which was from `from` on: what it gave is the sequence's own again. Takes no memory.
+  // REQUIRES: nothing of the sequence has changed since.
+  void unlend(SequenceId id, SpanList lent, std::int32_t from) noexcept;
   // Adoption and restore: the positions [from, to) of `list` (held by the caller) are appended to what the sequence
   // borrows. REQUIRES: `from` is the end of that. Own cells at those positions are given back (this is how a sequence
   // re-points to cells that somebody else published); own cells beyond `to` stay.

@@ -47,6 +47,7 @@ SpanList CausalCache::lend(SequenceId id, std::int32_t from, std::int32_t to) {
   SpanList kept;  // what the sequence itself goes on holding
   if (is_windowed()) kept = sequence.own.share(from, to);
   sequence.borrowed.make_room(sequence.own.spans().size());
+  if (to < sequence.length) sequence.own.make_room(1);  // for unlend
   SpanList rest = sequence.own.split(to);
   SpanList lent = std::move(sequence.own);
   sequence.own = std::move(rest);
@@ -57,6 +58,16 @@ SpanList CausalCache::lend(SequenceId id, std::int32_t from, std::int32_t to) {
   }
   sequence.borrowed_end = to;
   return lent;
+}
+
+void CausalCache::unlend(SequenceId id, SpanList lent, std::int32_t from) noexcept {
+  const MutexLock lock(state_->mutex);
+  Sequence* sequence = state_->find(id);
+  sequence->borrowed.truncate(from);
+  sequence->borrowed_end = from;
+  if (lent.empty()) return;
+  lent.append(std::move(sequence->own));
+  sequence->own = std::move(lent);
 }
 
 void CausalCache::borrow(SequenceId id, const SpanList& list, std::int32_t from, std::int32_t to) {

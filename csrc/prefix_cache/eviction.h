@@ -73,7 +73,7 @@ class Eviction final : public LowerTiers::Tree {
   std::uint64_t remove_subtree(Node* node, bool tidy = true);
   // Removes it, and what is above it, while it holds nothing in any tier; whether it did.
   bool prune(Node* node);
-  void try_join(Node* node);  // with its only child, when nobody holds it
+  void try_join(Node* node) noexcept;  // with its only child, when nobody holds it
 
   // --- restore points
   void evict_point(Node* node);     // to the host, else away
@@ -88,7 +88,7 @@ class Eviction final : public LowerTiers::Tree {
 
  private:
   std::uint64_t remove(Node* leaf);
-  void take_off_marks(Node* top);
+  void take_off_marks(Node* top) noexcept;
   void write(Node* node);
 
   const EvictionTree of_;

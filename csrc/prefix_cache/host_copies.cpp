@@ -11,15 +11,25 @@ const std::shared_ptr<ByteBudget>& HostCopies::budget_of(const Node* node) {
   return quotas_ != nullptr && quotas_->counted() ? quotas_->host_of(node->name_space()) : host_;
 }
 
+// The completion is set next: once the device was asked for the bytes, nothing may throw.
+CompletionPtr& HostCopies::expect_bytes(const BlobPtr& blob) {
+  auto stored = std::make_shared<CompletionPtr>();
+  CompletionPtr& to_set = *stored;
+  unsealed_.push_back(blob);
+  blob->expect([stored = std::move(stored)] {
+    if (*stored != nullptr) (*stored)->wait();
+  });
+  return to_set;
+}
+
 std::optional<BlobSlice> HostCopies::store_cells(const Node* node, std::size_t cache, const SpanList& list) {
   CausalCache& owner = *caches_.attention[cache];
   BlobPtr blob = Blob::allocate(budget_of(node), owner.shape().bytes_per_cell() * list.length(),
                                 blob_sections(owner.shape(), list.length()));
   if (blob == nullptr) return std::nullopt;
   const std::int32_t from = list.begin_position(), to = list.end_position();
-  unsealed_.push_back(blob);
-  const CompletionPtr stored = owner.store_image(list, from, to, from, blob->memory()->data(), list.length());
-  blob->expect([stored] { stored->wait(); });
+  CompletionPtr& stored = expect_bytes(blob);
+  stored = owner.store_image(list, from, to, from, blob->memory()->data(), list.length());
   return BlobSlice{std::move(blob), from, static_cast<std::uint32_t>(to - from), from, to};
 }
 
@@ -28,9 +38,8 @@ std::optional<BlobSlice> HostCopies::store_state(const Node* node, std::size_t s
   BlobPtr blob =
       Blob::allocate(budget_of(node), held.units() * cache.bytes_per_unit(), blob_sections(cache, node->end()));
   if (blob == nullptr) return std::nullopt;
-  unsealed_.push_back(blob);
-  const CompletionPtr stored = cache.store_held(held, blob->memory()->data());
-  blob->expect([stored] { stored->wait(); });
+  CompletionPtr& stored = expect_bytes(blob);
+  stored = cache.store_held(held, blob->memory()->data());
   return BlobSlice{std::move(blob)};
 }
 
@@ -67,6 +76,7 @@ bool HostCopies::copy(Node* node, bool may_lose) {
       for (const auto& [from, to] : state.held[i].without_slice(list.begin_position(), list.end_position())) {
         std::optional<BlobSlice> slice = store_cells(node, i, list.share(from, to));
         if (!slice) return false;
+        places_.make_room();
         state.held[i].add(*slice);
         places_.settle(node);  // each time: the next one may not fit
         totals_.page_out_bytes += slice->blob->bytes();

@@ -72,6 +72,7 @@ class HostCopies final : public WriteBehind::Copies {
 
  private:
   std::optional<BlobSlice> store_state(const Node* node, std::size_t state, const HeldState& held);
+  CompletionPtr& expect_bytes(const BlobPtr& blob);
   bool make_room(const Node* node, std::uint64_t bytes, bool may_lose);
   const std::shared_ptr<ByteBudget>& budget_of(const Node* node);
 

@@ -51,11 +51,13 @@ class NodePlaces {
 
   void add(Node* node, Place place);              // it is new in the tree
   void extend(Node* node, std::uint64_t tokens);  // the node on the device grew by so many
-  void come(Node* node);                          // its cells of full attention are there now
-  void leave(Node* node);                         // REQUIRES: it holds no cell any more
-  void remove(const Node* node) noexcept;         // it leaves the tree next
-  void settle(Node* node);                        // after its blobs changed, or cells of windowed caches went
-  void settle_more_cells(Node* node);             // the same, or such cells came: what is parked is listed again
+  // So that what follows for one node, until the next one, takes no memory.
+  void make_room() { trie_.make_room_in_orders(); }
+  void come(Node* node);                   // its cells of full attention are there now
+  void leave(Node* node);                  // REQUIRES: it holds no cell any more
+  void remove(const Node* node) noexcept;  // it leaves the tree next
+  void settle(Node* node);                 // after its blobs changed, or cells of windowed caches went
+  void settle_more_cells(Node* node);      // the same, or such cells came: what is parked is listed again
 
   void begin_writing(const BlobPtr& blob) { being_written_.insert(blob); }
   void end_writing(const BlobPtr& blob) { being_written_.erase(blob); }

@@ -12,10 +12,18 @@
 #include "prefix_cache/step_graph.h"
 
 namespace kvtrie {
+namespace {
+
+PrefixCacheOptions with_files(PrefixCacheOptions options) {
+  if (options.files == nullptr) options.files = real_file_system();
+  return options;
+}
+
+}  // namespace
 
 PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
     : caches(std::move(set)),
-      options(std::move(settings)),
+      options(with_files(std::move(settings))),
       orders{!options.disk.empty(), caches.windowed, caches.of_points},
       host(options.host_bytes > 0 ? std::make_shared<ByteBudget>(options.host_bytes) : nullptr),
       trie(orders.tiers(), options.policy, orders.others()) {

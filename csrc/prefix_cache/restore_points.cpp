@@ -96,12 +96,18 @@ void RestorePoints::put(Node* node, PointKind kind, std::vector<HeldState> held)
   point.number = ++made_;
   point.value = floor_of(node) + gap_of(node);
   ++count_;
-  settle(node);
+  try {
+    settle(node);
+  } catch (...) {
+    remove(node);
+    throw;
+  }
 }
 
 void RestorePoints::put_outside(Node* node, PointKind kind, std::vector<BlobSlice> copies) {
   RestorePoint& point = point_of(node);
   ensure(!point.exists(), "restore_points.put_outside", "the node has one");
+  places_.make_room();
   point.kind = kind;
   point.copies = std::move(copies);
   point.on_device = false;
@@ -113,6 +119,7 @@ void RestorePoints::put_outside(Node* node, PointKind kind, std::vector<BlobSlic
 void RestorePoints::add_copies(Node* node, std::vector<BlobSlice> copies) {
   RestorePoint& point = point_of(node);
   ensure(point.exists(), "restore_points.add_copies", "the node has none");
+  places_.make_room();
   point.copies = std::move(copies);
   places_.settle(node);
 }
@@ -130,8 +137,13 @@ void RestorePoints::come(Node* node, std::vector<HeldState> held, bool keep_copi
   point.held = std::move(held);
   point.on_device = true;
   point.value = floor_of(node) + gap_of(node);
+  try {
+    settle(node);
+  } catch (...) {
+    leave(node);
+    throw;
+  }
   if (!keep_copies) drop_copies(node);
-  settle(node);
 }
 
 void RestorePoints::leave(Node* node) {
@@ -153,6 +165,7 @@ bool RestorePoints::remove(Node* node) {
 void RestorePoints::go_back_to(Node* node) {
   RestorePoint& point = point_of(node);
   if (!point.exists() || point.gone_back_to) return;
+  trie_.make_room_in_orders();
   take_out_of_spaced(node);
   point.gone_back_to = true;
   settle(node);
@@ -173,11 +186,23 @@ void RestorePoints::mark_user(Node* node) {
 
 bool RestorePoints::take_off_user(Node* node) {
   if (!state_of(node).user_) return false;
-  users_.erase(std::find(users_.begin(), users_.end(), node));
   state_of(node).user_ = false;
-  settle(node);
+  try {
+    settle(node);
+  } catch (...) {
+    state_of(node).user_ = true;
+    settle(node);  // to leave the lists takes no memory
+    throw;
+  }
+  users_.erase(std::find(users_.begin(), users_.end(), node));
   trie_.unlock(node);
   return true;
+}
+
+Node* RestorePoints::user_below(const Node* top) const noexcept {
+  const auto found =
+      std::find_if(users_.begin(), users_.end(), [&](const Node* each) { return is_at_or_below(each, top); });
+  return found == users_.end() ? nullptr : *found;
 }
 
 Node* RestorePoints::oldest_user(const Trie::Groups* may) const {

@@ -1,6 +1,7 @@
 #include "prefix_cache/steps.h"
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -169,25 +170,29 @@ void Steps::claim(Step& step) {
 
 // ---- dropped ------------------------------------------------------------------------------------------------------
 
+// To where the cursor stands.
+void Steps::go_back(const Cursor& cursor, std::size_t cache) noexcept {
+  CausalCache& owner = *caches_.attention[cache];
+  const SequenceId id = cursor.sequences[cache];
+  const std::int32_t ahead = cursor.ahead == nullptr ? 0 : owner.borrowed_length(id);
+  owner.truncate(id, std::max(cursor.computed, ahead));
+}
+
+void Steps::go_back(Step& step, std::size_t index, std::size_t state) noexcept {
+  const Cursor& cursor = step.cursor(index);
+  const SequenceId id = caches_.states_among(cursor.sequences)[state];
+  caches_.states[state]->resume(id, cursor.computed, std::move(step.before_[index][state]));
+}
+
 // A cache whose layers were all written has moved its sequences on already: they go back.
 void Steps::drop_cells(Step& step, std::size_t cache) noexcept {
-  CausalCache& owner = *caches_.attention[cache];
-  if (owner.drop(*step.forwards_[cache])) return;
-  for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
-    const Cursor& cursor = step.cursor(s);
-    const SequenceId id = cursor.sequences[cache];
-    const std::int32_t ahead = cursor.ahead == nullptr ? 0 : owner.borrowed_length(id);
-    owner.truncate(id, std::max(cursor.computed, ahead));
-  }
+  if (caches_.attention[cache]->drop(*step.forwards_[cache])) return;
+  for (std::size_t s = 0; s < step.sessions_.size(); ++s) go_back(step.cursor(s), cache);
 }
 
 void Steps::drop_states(Step& step, std::size_t state) noexcept {
-  PointCache& owner = *caches_.states[state];
-  if (owner.drop_step(*step.state_forwards_[state])) return;
-  for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
-    const Cursor& cursor = step.cursor(s);
-    owner.resume(caches_.states_among(cursor.sequences)[state], cursor.computed, step.before_[s][state].share());
-  }
+  if (caches_.states[state]->drop_step(*step.state_forwards_[state])) return;
+  for (std::size_t s = 0; s < step.sessions_.size(); ++s) go_back(step, s, state);
 }
 
 void Steps::drop(Step& step) noexcept {
@@ -228,6 +233,25 @@ void Steps::make_points(Step& step, std::size_t index) {
   std::erase_if(cursor.wanted, [&](const WantedPoint& each) { return each.offset <= cursor.computed; });
 }
 
+void Steps::share_result(Step& step, std::size_t index) {
+  Cursor& cursor = step.cursor(index);
+  cursors_.publish(cursor);
+  if (caches_.has_points()) make_points(step, index);
+  for (const std::size_t i : caches_.windowed)
+    caches_.attention[i]->release_unseen(cursor.sequences[i], cursor.computed);
+  cursors_.settle_ahead(cursor);
+}
+
+// The cursor stands where it stood, and computes these rows again.
+void Steps::take_back(Step& step, std::size_t index) noexcept {
+  Cursor& cursor = step.cursor(index);
+  cursor.computed -= static_cast<std::int32_t>(step.counts_[index]);
+  for (std::size_t i = 0; i < caches_.attention.size(); ++i) go_back(cursor, i);
+  for (std::size_t i = 0; i < caches_.states.size(); ++i) go_back(step, index, i);
+}
+
+// All rows are stored: it does not fail any more. What there is no memory to publish is the cursor's own until a later
+// step publishes it; where it is ahead along nodes that are not its own to keep, it has to do without the step.
 void Steps::complete(Step& step) {
   step.complete_ = true;
   ++totals_.steps;
@@ -236,11 +260,11 @@ void Steps::complete(Step& step) {
     Cursor& cursor = step.cursor(s);
     cursor.open_step = nullptr;
     cursor.computed += static_cast<std::int32_t>(step.counts_[s]);
-    cursors_.publish(cursor);
-    if (caches_.has_points()) make_points(step, s);
-    for (const std::size_t i : caches_.windowed)
-      caches_.attention[i]->release_unseen(cursor.sequences[i], cursor.computed);
-    cursors_.settle_ahead(cursor);
+    try {
+      share_result(step, s);
+    } catch (const std::bad_alloc&) {
+      if (cursor.ahead != nullptr && cursor.published() < cursor.computed) take_back(step, s);
+    }
   }
   step.before_.clear();
 }

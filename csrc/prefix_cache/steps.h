@@ -69,6 +69,10 @@ class Steps {
   void drop_cells(Step& step, std::size_t cache) noexcept;
   void drop_states(Step& step, std::size_t state) noexcept;
   void make_points(Step& step, std::size_t index);
+  void share_result(Step& step, std::size_t index);
+  void go_back(const Cursor& cursor, std::size_t cache) noexcept;
+  void go_back(Step& step, std::size_t index, std::size_t state) noexcept;
+  void take_back(Step& step, std::size_t index) noexcept;
 
   const CacheTable& caches_;
   Room& room_;

@@ -228,6 +228,10 @@ VictimOrder& Trie::order_of(const Node* node, int order, std::string_view where)
   return orders_of(node)[static_cast<std::size_t>(order)];
 }
 
+void Trie::make_room_in_orders() {
+  for (VictimOrder& order : orders_) order.reserve();
+}
+
 void Trie::join_order(int order, Node* node) {
   VictimOrder& wanted = order_of(node, order, "Trie.join_order");
   require(!node->is_root() && !node->in_order(order), "Trie.join_order", "node: got a ",
@@ -294,6 +298,13 @@ void Trie::visit(const std::function<void(Node&)>& each) const {
     std::sort(ahead.begin() + known, ahead.end(),
               [](const Node* a, const Node* b) { return a->edge_.front() > b->edge_.front(); });
   }
+}
+
+Node* Trie::any_top() const noexcept {
+  const auto has_child = [](const auto& each) { return each.second->first_child_ != nullptr; };
+  const auto found = std::find_if(roots_.begin(), roots_.end(), has_child);
+  if (found == roots_.end()) return nullptr;
+  return found->second->first_child_;
 }
 
 // Children that will newly be in the index when `parent` gets one more.

@@ -97,6 +97,7 @@ class Trie {
   void unlock(Node* node) noexcept;
   void touch(Node* node) noexcept;  // the latest use, now
 
+  void make_room_in_orders();               // so that one node may join each of them, which cannot fail then
   void join_order(int order, Node* node);   // becomes a member, as the latest used. REQUIRES: no member, no root
   void leave_order(int order, Node* node);  // REQUIRES: a member
   Node* victim(int order);                  // null when every member is locked or above a member; amortised O(1)
@@ -125,6 +126,7 @@ class Trie {
     return group == 0 || (group <= groups_.size() && groups_[group - 1U] != nullptr);
   }
 
+  Node* any_top() const noexcept;                                      // a child of some root; null: there is no node
   std::size_t size() const noexcept { return size_; }                  // nodes, roots excluded
   std::uint64_t token_count() const noexcept { return token_count_; }  // tokens on all edges
   std::size_t node_bytes() const noexcept { return pool_.bytes(); }    // memory taken for nodes; tokens are apart

@@ -191,8 +191,8 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
         if (at % every_ != 0) inside.push_back(std::move(*next++));
         in_step.inside.emplace_back(std::move(inside));
       }
-      sequence.forward = forward.get();
     }
+    for (const StateForwardRows& each : rows) sequences_.at(each.sequence).forward = forward.get();
     forward->owner_ = weak_from_this();
     forward->open_ = true;
     return forward;
