@@ -20,6 +20,7 @@ void init_recurrent(py::module_& m);
 void init_encoder(py::module_& m);
 void init_hybrid(py::module_& m);
 void init_trie(py::module_& m);
+void init_ending(py::module_& m);
 void init_session(py::module_& m);
 void init_step_graph(py::module_& m);
 void init_prefix_cache(py::module_& m);
@@ -44,6 +45,7 @@ PYBIND11_MODULE(_core_contents, m) {
   kvtrie::binding::init_encoder(m);
   kvtrie::binding::init_hybrid(m);
   kvtrie::binding::init_trie(m);
+  kvtrie::binding::init_ending(m);
   kvtrie::binding::init_session(m);
   kvtrie::binding::init_step_graph(m);
   kvtrie::binding::init_prefix_cache(m);

@@ -118,7 +118,10 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
   options.device_times = clock.is_none();
   options.ttl = to_seconds(ttl, "PrefixCache", "ttl");
   CacheSet set = to_caches(caches);
-  return without_gil([&] { return PrefixCache::create(std::move(set), std::move(options)); });
+  PrefixCachePtr made = without_gil([&] { return PrefixCache::create(std::move(set), std::move(options)); });
+  if (const auto* timed = made->options().clock.target<PythonClock>()) timed->end().ending->set_cache(made);
+  set_cache_of(made->options().store.get(), made);
+  return made;
 }
 
 // Pairs of positions (begin, end).
