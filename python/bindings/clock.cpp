@@ -17,8 +17,10 @@ double steady_seconds() {
 
 double PythonClock::operator()() const {
   const HeldGil held;
+  if (end_.ending->over()) throw Error(ErrorKind::kClosed, "[PrefixCache] clock: it was collected");
+  const auto kept = py::reinterpret_borrow<py::object>(callable());  // the collector sees that it is in use
   try {
-    return call_python(callable(), py::tuple()).cast<double>();
+    return call_python(kept, py::tuple()).cast<double>();
   } catch (const std::exception& error) {
     log_message(LogLevel::kWarning, cat("[PrefixCache] clock: ", error.what()));
     const auto* raised = dynamic_cast<const py::error_already_set*>(&error);

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 
+#include "ending.h"
 #include "gil.h"
 
 namespace kvtrie::binding {
@@ -18,11 +19,13 @@ namespace kvtrie::binding {
 class PythonClock {
  public:
   explicit PythonClock(py::object callable) : callable_(shared_reference(std::move(callable))) {}
-  double operator()() const;  // throws kArgument where the callable fails
+  double operator()() const;  // throws kArgument where the callable fails, kClosed where it was collected
   PyObject* callable() const noexcept { return static_cast<PyObject*>(callable_.get()); }
+  const KeptEnding& end() const noexcept { return end_; }
 
  private:
   std::shared_ptr<void> callable_;
+  KeptEnding end_;
 };
 
 // None: the system's steady clock. Throws kType for what cannot be called. REQUIRES: the GIL is held.

@@ -26,15 +26,11 @@ int show_clock_and_store(PyObject* self, visitproc visit, void* arg) noexcept {
   if (const int stop = collector::show_kept(self, visit, arg); stop != 0) return stop;
   const PrefixCache* const cache = cache_in(self);
   if (cache == nullptr) return 0;
-  if (const auto* clock = cache->options().clock.target<PythonClock>()) Py_VISIT(clock->callable());
+  if (const auto* clock = cache->options().clock.target<PythonClock>()) {
+    Py_VISIT(clock->callable());
+    Py_VISIT(clock->end().object());
+  }
   return show_store(cache->options().store.get(), visit, arg);
-}
-
-void close_first(PyObject* self) noexcept {
-  const py::error_scope present;  // an error that is on its way stays
-  const py::detail::value_and_holder value = collector::value_of(self, typeid(PrefixCache));
-  if (value.inst == nullptr) return;
-  without_gil_even_forked([cache = value.value_ptr<PrefixCache>()] { cache->close(); });
 }
 
 }  // namespace
@@ -85,7 +81,6 @@ py::custom_type_setup shows_clock_and_store() {
   return py::custom_type_setup([](PyHeapTypeObject* made) {
     made->ht_type.tp_flags |= Py_TPFLAGS_HAVE_GC;
     made->ht_type.tp_traverse = &show_clock_and_store;
-    made->ht_type.tp_finalize = &close_first;
     made->ht_type.tp_clear = &collector::clear<PrefixCache, PrefixCachePtr>;
   });
 }

@@ -15,10 +15,9 @@
 // call they hold.
 //
 // How a circle ends. First the cache is closed, while all of it is whole, as `close()` does (so what is unsent is
-// sent); this also happens when the wrapper's last reference goes. Then the C++ objects are taken out of their
-// wrappers, which raise from then on like those whose `__init__` failed. A store whose own thread is collecting is no
-// exception: closing returns at once there. C++ objects count their references as always, so whatever is shown, nothing
-// dangles.
+// sent), and its callbacks are over (ending.h). Then the C++ objects are taken out of their wrappers, which raise from
+// then on like those whose `__init__` failed. A store whose own thread is collecting is no exception: closing returns
+// at once there. C++ objects count their references as always, so whatever is shown, nothing dangles.
 //
 // Threads: the GIL is held in all of these; it is released while C++ objects end.
 #pragma once

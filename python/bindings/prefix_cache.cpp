@@ -125,7 +125,10 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
   options.keys = to_keys(keys, "PrefixCache");
   options.quotas = quotas;
   CacheSet set = to_caches(caches);
-  return without_gil([&] { return PrefixCache::create(std::move(set), std::move(options)); });
+  PrefixCachePtr made = without_gil([&] { return PrefixCache::create(std::move(set), std::move(options)); });
+  if (const auto* timed = made->options().clock.target<PythonClock>()) timed->end().ending->set_cache(made);
+  set_cache_of(made->options().store.get(), made);
+  return made;
 }
 
 py::object begin(const PrefixCachePtr& self, const py::object& tokens, const py::object& name_space, bool reuse_all,

@@ -59,7 +59,7 @@ def flag(value: object, where: str, name: str) -> bool:
 
 
 def whole(value: object, where: str, name: str, least: int, most: int | None = None) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
+    if not isinstance(value, (int, np.integer)) or isinstance(value, (bool, np.timedelta64)):
         raise refusal(value, where, name, "an integer")
     if value < least or value > (_LARGEST if most is None else most):
         allowed = f"at least {least}" if most is None else f"{least} to {most}"

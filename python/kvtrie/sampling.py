@@ -189,8 +189,8 @@ def whole(name: str, value: object, least: int) -> int:
 
 
 def is_id(item: object) -> TypeGuard[int]:
-    """Whether ``item`` is an integer, which True is not."""
-    return isinstance(item, (int, np.integer)) and not isinstance(item, (bool, np.bool_))
+    """Whether ``item`` is an integer, which True is not, nor a span of time, which numpy takes for one."""
+    return isinstance(item, (int, np.integer)) and not isinstance(item, (bool, np.bool_, np.timedelta64))
 
 
 def _check(

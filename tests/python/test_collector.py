@@ -154,6 +154,40 @@ def test_a_cache_that_is_its_own_clock() -> None:
     assert is_gone(watch)
 
 
+class WithFinalizer(kv.PrefixCache):
+    """Its finalizer takes the place of any that the class below has."""
+
+    def __del__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("made", [kv.PrefixCache, WithFinalizer])
+@pytest.mark.parametrize("kept", ["cache", "session", "step"])
+def test_what_the_collector_has_cleared_is_not_called(made: type[kv.PrefixCache], kept: str) -> None:
+    """A function of Python that was cleared must not run: it has no closure and no globals any more."""
+    watches: list[Any] = []
+    for _ in range(50):
+        watches.append(weakref.ref(circle_of_functions(made, kept)))
+    assert all(is_gone(watch) for watch in watches)
+
+
+def circle_of_functions(made: type[kv.PrefixCache], kept: str) -> Any:
+    """What is ``kept`` in a list that the clock and the store's method are closures over."""
+    box: list[Any] = []
+
+    class Store(Owner):
+        def get(self, key: str) -> Optional[bytes]:
+            return self.values.get(key) if box else None
+
+    layers = kv.CausalCache(2, 2, 4, 64, dtype="float32", device="host")
+    options: dict[str, Any] = {"store": Store(), "fingerprint": "weights", "host_bytes": "1MiB"}
+    cache = made(layers, clock=lambda: float(len(box)), **options)
+    run(cache, range(40), CodingModel())
+    session = cache.begin([1, 2, 3])
+    box.append({"cache": cache, "session": session, "step": session.decode()}[kept])
+    return box[0]
+
+
 def test_finalizers_run_while_all_is_whole() -> None:
     seen: list[object] = []
 
