@@ -39,7 +39,7 @@ ENVIRONMENT = {
 class Target:
     name: str  # of its folder in the corpus
     command: list[str]  # what libFuzzer's options go to
-    replay: str  # what an input's path goes to, to play it once
+    replays: list[str]  # commands that an input's path goes to, to play it once
 
     def corpora(self) -> list[str]:
         kept = KEPT / self.name
@@ -75,7 +75,8 @@ class Outcome:
         lines = [f"---- {self.target.name}", *said[-60:]]
         if told:
             path = os.path.relpath(told.group(1), ROOT)
-            lines += [f"the input: {path}", f"to play it again: {self.target.replay} {path}"]
+            lines += [f"the input: {path}", "to play it again:"]
+            lines += [f"    {command} {path}" for command in self.target.replays]
         return "\n".join(lines)
 
 
@@ -84,11 +85,11 @@ def find_targets(programs: Path) -> list[Target]:
     for path in sorted(programs.glob("fuzz_*")):
         if not path.suffix and os.access(path, os.X_OK):
             name = path.name[len("fuzz_") :]
-            replay = f"{path.relative_to(ROOT)} (or, without clang: build/release/tests/fuzz/test_fuzz {name})"
-            found.append(Target(name, [str(path)], replay))
+            replays = [str(path.relative_to(ROOT)), f"build/release/tests/fuzz/test_fuzz {name}"]
+            found.append(Target(name, [str(path)], replays))
     script = [sys.executable, str(PYTHON_TARGETS)]
     for name in subprocess.check_output([*script, "--list"], text=True, env=environment()).split():
-        found.append(Target(name, [*script, name], f"./dev run python tests/fuzz/python_targets.py {name}"))
+        found.append(Target(name, [*script, name], [f"./dev run python tests/fuzz/python_targets.py {name}"]))
     return found
 
 

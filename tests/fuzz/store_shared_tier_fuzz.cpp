@@ -133,8 +133,10 @@ class Exchange {
       }
       case 1: {
         Written made = made_for(1 + from_.below(tokens_.size()), from_.flag());
-        for (Value& image : made.images) damage(image, from_);
-        made.header.images.front().sections.front().bytes = from_.number<std::uint16_t>();
+        const std::size_t what = from_.below(4);
+        if (what == 1) damage(made.images.front(), from_);
+        if (what == 2) made.header.images.front().sections.front().bytes = from_.number<std::uint16_t>();
+        if (what == 3) made.header.tokens.front() += 1;
         content = encode_header(made.header);
         for (const Value& image : made.images) content.insert(content.end(), image.begin(), image.end());
         break;

@@ -50,6 +50,12 @@ void expect_value(const std::string& key, Input value) {
   expect(decode_value(key + "x", value).fault == SnapshotFault::kChecksum, "right under another key, too");
 }
 
+std::uint64_t bytes_of_chunks(Input table) {
+  std::uint64_t sum = 0;  // wraps
+  for (Bytes from(table); !from.empty(); from.take(kSharedChunkEntryBytes - 8)) sum += from.number<std::uint64_t>();
+  return sum;
+}
+
 // A head around anything, with a right magic, version and digest; sizes that may be right.
 Value repaired_value(const std::string& key, Bytes& from) {
   const std::uint32_t form = from.pick<std::uint32_t>({1, 2, 2, 0, 3});
@@ -60,7 +66,7 @@ Value repaired_value(const std::string& key, Bytes& from) {
   append_text(value, "kvtrie.v");
   append_number(value, 1, 4);
   append_number(value, form, 4);
-  append_number(value, right_sizes && form == 1 ? behind.size() : bytes, 8);
+  append_number(value, !right_sizes ? bytes : form == 1 ? behind.size() : bytes_of_chunks(behind), 8);
   append_number(value, !right_sizes ? chunks : form == 1 ? 0 : behind.size() / kSharedChunkEntryBytes, 8);
   const Digest digest =
       Sha256("kvtrie.shared.value.1").field(key).field(std::span<const std::byte>(value)).field(behind).finish();
