@@ -46,9 +46,10 @@ std::shared_ptr<DiskTier> DiskTier::open(DiskOptions options, std::shared_ptr<Fi
 void DiskTier::enter() {
   FolderAccess access = FolderAccess::kOwn;
   if (const int error = files_->make_folder(folder(), access)) fail_unusable(folder(), "make folder", error);
-  if (access == FolderAccess::kOthersMayWrite)
+  if (access == FolderAccess::kOthersMayWrite) {
     fail(ErrorKind::kFormat, kWhere, "disk: got ", folder(),
          ", in which other users may write, allowed a folder of our own with mode 0700");
+  }
   int error = files_->hold_folder(folder(), held_folder_);
   if (error == 0) error = files_->lock(path_of(kLockName), lock_);
   if (error != 0) {

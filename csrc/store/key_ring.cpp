@@ -55,7 +55,7 @@ SecretKey NamespaceKey::content_key(const SealSalt& salt, std::span<const std::b
 
 Digest NamespaceKey::name(Fields fields) const { return keyed_digest(names_, fields); }
 
-KeyRing::KeyRing(Keys for_all, Random random) : random_(std::move(random)) { add(for_all, std::nullopt); }
+KeyRing::KeyRing(const Keys& for_all, Random random) : random_(std::move(random)) { add(for_all, std::nullopt); }
 
 KeyRing::KeyRing(const std::map<std::string, Keys>& for_each, Random random) : random_(std::move(random)) {
   require(!for_each.empty(), "keys", "namespaces: got 0, allowed 1 or more");

@@ -66,7 +66,7 @@ class KeyRing {
   using Random = std::function<bool(std::span<std::byte>)>;
   using Keys = std::vector<SecretKey>;  // the one to seal with, then older ones
 
-  KeyRing(Keys for_all, Random random);
+  KeyRing(const Keys& for_all, Random random);
   KeyRing(const std::map<std::string, Keys>& for_each, Random random);
   KeyRing(const KeyRing&) = delete;
   KeyRing& operator=(const KeyRing&) = delete;

@@ -1,4 +1,4 @@
-// Sealed contents: what lies in files and values when keys are given. docs/format.md has the layout and an example.
+// Sealed contents: what lies in files and values when keys are given. docs/keys.md has the layout and an example.
 //
 //     [head: 96][record 0][tag: 16][record 1][tag: 16] ... [last record, perhaps shorter][tag: 16]
 //

@@ -1,4 +1,4 @@
-// Sealed contents: the bytes of the example in docs/format.md, every size around a record's border, every byte flipped,
+// Sealed contents: the bytes of contents and heads, every size around a record's border, every byte flipped,
 // every length, records and contents in other places, and what is left when memory, libcrypto or randomness fails.
 #include "store/sealed_content.h"
 

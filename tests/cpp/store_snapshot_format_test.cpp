@@ -125,9 +125,10 @@ class NaiveWriter {
 // -------------------------------------------------------------------------------------
 
 // Lines "00000020  0123456789abcdef...  text": the bytes of the worked example.
-// Those of the sealed one have offsets of four digits.
+// Those of the sealed one, in docs/keys.md, have offsets of four digits.
 Bytes example_bytes(std::size_t digits = 8) {
-  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../../docs/format.md");
+  const char* const text = digits == 8 ? "../../docs/format.md" : "../../docs/keys.md";
+  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / text);
   Bytes bytes;
   for (std::string line; std::getline(file, line);) {
     const bool dump = line.find_first_not_of("0123456789abcdef") == digits && line.compare(digits, 2, "  ") == 0;

@@ -64,7 +64,7 @@ def found(folder: Path, keys: Any, namespace: str = "default") -> tuple[int, dic
     return reused, refused
 
 
-# ---- a stranger's reader, as docs/format.md says ---------------------------------------------------------------------
+# ---- a stranger's reader, as docs/keys.md says -----------------------------------------------------------------------
 
 
 def fields(*parts: bytes) -> bytes:
