@@ -252,7 +252,7 @@ class Soak:
 
 
 def grows(samples: list[list[int]], slope: float) -> bool:
-    """Whether bytes by the thousand operations come to more than what is ``FLAT``, from the first sample to the last."""
+    """Whether so many bytes for each 1,000 operations come to more than ``FLAT`` between the first sample and the last."""
     return slope * (samples[-1][0] - samples[0][0]) / 1000 > FLAT
 
 
