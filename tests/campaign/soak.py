@@ -252,7 +252,7 @@ class Soak:
 
 
 def grows(samples: list[list[int]], slope: float) -> bool:
-    """Whether so many bytes for each 1,000 operations come to more than ``FLAT`` between the first sample and the last."""
+    """Whether so many bytes for each 1,000 operations come to more than ``FLAT`` over all samples."""
     return slope * (samples[-1][0] - samples[0][0]) / 1000 > FLAT
 
 
