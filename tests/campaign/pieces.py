@@ -128,16 +128,27 @@ def oracles(missing: list[str]) -> Iterator[Piece]:
                 yield Piece(f"{name}{flavour}", _oracle(program, flavour), **made)
 
 
+FAULTS = "--gtest_filter=*Fault*:*fault*"
+
+
+def has_faults(program: Path) -> bool:
+    listed = subprocess.run([str(program), FAULTS, "--gtest_list_tests"], capture_output=True, text=True, check=False)
+    return "\n  " in listed.stdout
+
+
 def fault_sweeps(missing: list[str]) -> Iterator[Piece]:
-    for program in ("test_prefix_cache", "test_store", "test_cache"):
+    for program in ("test_prefix_cache", "test_store", "test_cache", "test_cl", "test_standalone"):
         path = ROOT / BUILDS[""] / "tests/cpp" / program
         if not path.exists():
             missing.append(f"fault sweeps: {path.relative_to(ROOT)} was not built")
             continue
+        if not has_faults(path):
+            missing.append(f"fault sweeps: {program} has no test of that name")
+            continue
 
         def command(seed: int, count: int, path: Path = path) -> list[str]:
             shuffled = ["--gtest_shuffle", f"--gtest_random_seed={seed % 99_999 + 1}"]
-            return [str(path), "--gtest_filter=*Fault*:*fault*", *shuffled]
+            return [str(path), FAULTS, *shuffled]
 
         yield Piece(
             f"fault sweeps of {program}", command, fixed=True, environment={"KVTRIE_SOAK": "true", "CI": "true"}

@@ -31,7 +31,7 @@ from processes import PATIENCE
 SLICE = 60.0  # seconds that a round is to take
 LEAST = 5.0  # seconds below which no round is begun
 WARM_UP = 0.25  # of a long-lived process's samples: pools, modules and clients come into being
-FLAT = 16.0  # bytes for each operation below which memory counts as flat, four errors off
+FLAT = 16 << 20  # bytes that a process may grow by after that, four errors off: numpy keeps up to 4 MiB of small arrays
 
 
 @dataclass
@@ -212,7 +212,7 @@ class Soak:
         slope, error = line_through(samples)
         self.memory = {"samples": len(samples), "slope": slope, "error": error, "peak_bytes": said["peak_bytes"]}
         self.memory["first"], self.memory["last"] = samples[0], samples[-1]
-        if slope - 4 * error > FLAT * 1000:
+        if grows(samples, slope - 4 * error):
             run._find(f"memory grows by {slope:.0f} bytes (error {error:.0f}) for each 1,000 operations")
 
     # ---- what there is to say ----
@@ -249,6 +249,11 @@ class Soak:
         path = self.folder.with_suffix(".json")
         path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         print(f"  {path.relative_to(ROOT)}", flush=True)
+
+
+def grows(samples: list[list[int]], slope: float) -> bool:
+    """Whether so many bytes for each 1,000 operations come to more than ``FLAT`` over all samples."""
+    return slope * (samples[-1][0] - samples[0][0]) / 1000 > FLAT
 
 
 def line_through(samples: list[list[int]]) -> tuple[float, float]:

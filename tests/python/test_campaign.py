@@ -86,11 +86,13 @@ def test_a_foreign_row_is_seen(campaign: Any) -> None:
 
 def test_a_leak_is_a_slope(campaign: Any) -> None:
     soak = campaign("soak")
-    flat = [[1000 * n, 10_000_000 + (n * 7919) % 1000] for n in range(40)]
+    flat = [[10_000 * n, 10_000_000 + (n * 7919) % 1000] for n in range(40)]
     slope, error = soak.line_through(flat)
-    assert abs(slope) < 4 * error
-    slope, error = soak.line_through([[x, y + x] for x, y in flat])  # a byte for each operation
-    assert slope == pytest.approx(1000, abs=4 * error)
+    assert abs(slope) < 4 * error and not soak.grows(flat, slope)
+    leak = [[x, y + 100 * x] for x, y in flat]  # 100 bytes for each operation, over 390,000
+    slope, error = soak.line_through(leak)
+    assert slope == pytest.approx(100_000, abs=4 * error)
+    assert soak.grows(leak, slope - 4 * error)
 
 
 @pytest.mark.parametrize(
