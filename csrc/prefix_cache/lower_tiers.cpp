@@ -291,7 +291,8 @@ void LowerTiers::check(std::vector<std::string>& findings, bool quiet) const {
   trie_.visit([&](const Node& node) {
     if (!node.is_root()) state_of(&node).visit_blobs([&](const BlobPtr& blob) { files.add_file(*blob); });
   });
-  compare("disk", disk_->budget(), files.sum(), disk_->budget().used() - disk_->doomed_bytes());
+  const std::uint64_t nobodys = disk_->doomed_bytes() + disk_->stuck_bytes();
+  compare("disk", disk_->budget(), files.sum(), disk_->budget().used() - nobodys);
 }
 
 }  // namespace kvtrie

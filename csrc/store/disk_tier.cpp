@@ -130,6 +130,13 @@ std::uint64_t DiskTier::doomed_bytes() const noexcept {
   return bytes;
 }
 
+std::uint64_t DiskTier::stuck_bytes() const noexcept {
+  const MutexLock lock(mutex_);
+  std::uint64_t bytes = 0;
+  for (const DoomedFile& file : resisting_) bytes += file.bytes;
+  return bytes;
+}
+
 void DiskTier::sweep() noexcept {
   const MutexLock folder_lock(folder_mutex_);
   std::list<DoomedFile> from;

@@ -144,6 +144,7 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   void sweep() noexcept KVTRIE_EXCLUDES(folder_mutex_, mutex_);
   void keep_files() noexcept;                   // from now on files stay, and count, when their DiskFile goes
   std::uint64_t doomed_bytes() const noexcept;  // what a sweep is to release
+  std::uint64_t stuck_bytes() const noexcept;   // of files that are nobody's, and could not be removed so far
 
   ByteBudget& budget() noexcept { return budget_; }
   const std::string& folder() const noexcept { return options_.folder; }
