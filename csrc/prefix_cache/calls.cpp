@@ -134,6 +134,17 @@ void PrefixCacheState::keep_end_of(Cursor& cursor) {
   if (exchange != nullptr) exchange->offer(cursor.node);
 }
 
+namespace {
+
+void log_lost_end(const std::exception& error) noexcept {
+  try {
+    log_message(LogLevel::kWarning, cat("prefix cache: the end of a session was not kept: ", error.what()));
+  } catch (const std::exception&) {  // no memory for the message
+  }
+}
+
+}  // namespace
+
 void PrefixCacheState::detach(Cursor& cursor) noexcept {
   if (cursor.detached) return;
   steps.drop_open(cursor);
@@ -142,7 +153,7 @@ void PrefixCacheState::detach(Cursor& cursor) noexcept {
   try {
     keep_end_of(cursor);
   } catch (const std::exception& error) {
-    log_message(LogLevel::kWarning, cat("prefix cache: the end of a session was not kept: ", error.what()));
+    log_lost_end(error);
   }
   cursors.close(cursor);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "prefix_cache/cursor_undo.h"
@@ -114,17 +115,12 @@ void Cursors::share_cells(Cursor& cursor, Node* node) {
 
 // The cursor's cells come to nodes that have none, and it lets go of those that nodes have.
 void Cursors::take_known(Cursor& cursor, const Path& path) {
-  if (path.nodes.empty()) return;
-  CursorUndo undo(of_, cursor);
-  const std::int32_t begin = cursor.published();
   for (Node* node : path.nodes) {
     if (node->start() >= path.matched) break;
     if (node->end() > path.matched) node = of_.trie.split(node, path.matched);
     share_cells(cursor, node);
     move_to(cursor, node);
   }
-  undo.forget();
-  cursor.consume(cursor.published() - begin);
 }
 
 // Nobody else stands there, and nothing is to be restored at its end.
@@ -199,27 +195,30 @@ void Cursors::add_node(Cursor& cursor, std::span<const Token> edge) {
 }
 
 void Cursors::add_fresh(Cursor& cursor, std::span<const Token> edge) {
-  const auto count = static_cast<std::int32_t>(edge.size());
   grows_last(cursor) ? grow_last(cursor, edge) : add_node(cursor, edge);
   state_of(cursor.node).last_used_seconds = of_.now;
-  cursor.consume(count);
   try {
-    of_.trie.recall(kDeviceOrder, cursor.node, static_cast<std::size_t>(count));
+    of_.trie.recall(kDeviceOrder, cursor.node, edge.size());
   } catch (const std::bad_alloc&) {  // it counts as used once
   }
 }
 
 void Cursors::publish(Cursor& cursor) {
   if (!cursor.publish || cursor.published() >= cursor.computed || of_.caches.all.empty()) return;
-  const auto own = static_cast<std::size_t>(cursor.computed - cursor.published());
-  const Path path = of_.planner.find_path(cursor.node, cursor.unpublished().first(own));
+  const std::int32_t begin = cursor.published(), end = cursor.computed;
+  const std::span<const Token> fresh = cursor.unpublished().first(static_cast<std::size_t>(end - begin));
+  const Path path = of_.planner.find_path(cursor.node, fresh);
   if (!cursor.use && !path.nodes.empty()) {
     cursor.publish = false;  // it wants its own cells, and these tokens have some already
     return;
   }
+  std::optional<CursorUndo> undo;  // a node of its own is made wholly or not at all
+  if (!path.nodes.empty()) undo.emplace(of_, cursor);
   take_known(cursor, path);
-  const std::int32_t left = cursor.computed - cursor.published();
-  if (left > 0) add_fresh(cursor, cursor.unpublished().first(static_cast<std::size_t>(left)));
+  const std::int32_t known = cursor.published();
+  if (known < end) add_fresh(cursor, fresh.subspan(static_cast<std::size_t>(known - begin)));
+  if (undo) undo->forget();
+  cursor.consume(end - begin);
 }
 
 }  // namespace kvtrie

@@ -1,6 +1,7 @@
 #include "prefix_cache/prefix_cache.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/error.h"
@@ -98,10 +99,12 @@ PrefixCacheState::~PrefixCacheState() {
   if (lower.disk() != nullptr) lower.disk()->keep_files();
 }
 
-// A clock that fails leaves the time where it was: what has a time to live then lives longer.
+// A clock that fails, or has no number for the time, leaves the time where it was: what has a time to live then lives
+// longer.
 double read_clock(const PrefixCacheOptions& options) noexcept {
   try {
-    return options.clock ? options.clock() : 0;
+    const double now = options.clock ? options.clock() : 0;
+    return std::isfinite(now) ? now : 0;
   } catch (...) {
     return 0;
   }

@@ -220,6 +220,17 @@ void WriteBehind::write_again_after_a_while(double now) {
 
 // ---- on the queue -------------------------------------------------------------------------------------------------
 
+namespace {
+
+void log_failed_snapshot(const std::exception& error) noexcept {
+  try {
+    log_message(LogLevel::kWarning, cat("prefix cache: a snapshot was not written: ", error.what()));
+  } catch (const std::exception&) {  // no memory for the message: the outcome says it
+  }
+}
+
+}  // namespace
+
 void WriteBehind::write_out(const SavingPtr& saving) noexcept {
   const std::shared_ptr<DiskTier> tier = [&] {
     const MutexLock lock(mutex_);
@@ -227,16 +238,17 @@ void WriteBehind::write_out(const SavingPtr& saving) noexcept {
   }();
   DiskFilePtr file;
   std::vector<std::byte> front;
+  HeldImages images;
   try {
+    for (const BlobPtr& blob : saving->blobs) images.add(blob->memory());
     front = encoded(*saving);
   } catch (const std::exception& error) {
-    log_message(LogLevel::kWarning, cat("prefix cache: a snapshot was not written: ", error.what()));
+    front.clear();
+    log_failed_snapshot(error);
   }
   if (front.empty()) {
     tier->unreserve(saving->reserved);
   } else {
-    HeldImages images;
-    for (const BlobPtr& blob : saving->blobs) images.add(blob->memory());
     file = tier->write(saving->header, front, images.spans());
   }
   const MutexLock lock(mutex_);
