@@ -5,8 +5,9 @@ from typing import Any, ClassVar, Optional
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Self, TypeAlias, TypedDict
+from typing_extensions import Self, TypeAlias
 
+from ._quotas import NamespaceUsage
 from ._values import Reason, Reprocess
 
 __version__: str
@@ -728,17 +729,6 @@ class ReusePlan:
     def reason(self) -> Reason: ...
 
 def media(digest: bytes | str, count: int) -> Int32Array: ...
-
-class ShareUsage(TypedDict):
-    used: int
-    most: Optional[int]
-    least: int
-
-class NamespaceUsage(TypedDict):
-    cells: list[ShareUsage]
-    slots: list[ShareUsage]
-    host_bytes: ShareUsage
-    disk_bytes: ShareUsage
 
 class PrefixCache:
     def __init__(
