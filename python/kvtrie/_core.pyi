@@ -5,8 +5,9 @@ from typing import Any, ClassVar, Optional
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Self, TypeAlias, TypedDict
+from typing_extensions import Self, TypeAlias
 
+from ._quotas import NamespaceUsage
 from ._values import Reason, Reprocess
 from .explain import Fields as ExplanationFields
 
@@ -736,17 +737,6 @@ class TokenTexts:
     def __init__(self, texts: Sequence[bytes]) -> None: ...
     def __len__(self) -> int: ...
     def __getitem__(self, token: int) -> bytes: ...
-
-class ShareUsage(TypedDict):
-    used: int
-    most: Optional[int]
-    least: int
-
-class NamespaceUsage(TypedDict):
-    cells: list[ShareUsage]
-    slots: list[ShareUsage]
-    host_bytes: ShareUsage
-    disk_bytes: ShareUsage
 
 class PrefixCache:
     def __init__(

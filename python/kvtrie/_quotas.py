@@ -33,6 +33,23 @@ class Quota(TypedDict, total=False):
     least: Share
 
 
+class Holding(TypedDict):
+    """What a namespace has of a pool or tier, the most it may have (None: no limit), and its floor."""
+
+    used: int
+    most: int | None
+    least: int
+
+
+class NamespaceUsage(TypedDict):
+    """What ``PrefixCache.usage`` gives."""
+
+    cells: list[Holding]
+    slots: list[Holding]
+    host_bytes: Holding
+    disk_bytes: Holding
+
+
 def amounts(cache: PrefixCache, share: Share, name: str) -> Amounts:
     """A share of each pool and tier as they are capped now, rounded down; or amounts as they are."""
     if isinstance(share, Mapping):

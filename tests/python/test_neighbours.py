@@ -9,13 +9,16 @@ from neighbours import ATTACKER, KINDS, VICTIM, first_difference, halves, share_
 STEPS = 120
 
 
-@pytest.mark.parametrize("policy", ["lru", "slru", "lfu", "cost"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_with_a_floor_as_high_as_its_most_a_tenant_sees_nothing_of_the_other(kind: str, policy: str) -> None:
-    alone = trace(kind, 1, None, halves(), STEPS, policy)
+CASES = [(kind, policy, "host") for kind in KINDS for policy in ("lru", "slru", "lfu", "cost")]
+CASES += [(kind, "lru", "disk") for kind in KINDS]
+
+
+@pytest.mark.parametrize(("kind", "policy", "tier"), CASES)
+def test_with_a_floor_as_high_as_its_most_a_tenant_sees_nothing_of_the_other(kind: str, policy: str, tier: str) -> None:
+    alone = trace(kind, 1, None, halves(), STEPS, policy, tier)
     assert {call for call, _, _ in alone} >= {"begin", "compute", "close", "plan", "page_out", "evict"}
     for victim in (10, 11):
-        seen = trace(kind, 1, victim, halves(), STEPS, policy)
+        seen = trace(kind, 1, victim, halves(), STEPS, policy, tier)
         at = first_difference(alone, seen)
         assert at is None, f"seeds 1 and {victim}, call {at}: {alone[at]} alone, {seen[at]} beside the victim"
 
