@@ -552,8 +552,14 @@ class Day final : public World {
     const std::uint64_t highest = std::max(disk_bytes_, limits.disk_bytes.value_or(0));
     disk_->watch(kFolder, foreign_bytes_ + highest);
     try {
+      const Caps wanted = state.capacity.caps_for(limits, state.exchange->room());
       server_->cache->set_limits(limits);
       if (limits.disk_bytes) disk_bytes_ = *limits.disk_bytes;
+      for (std::size_t i = 0; i < wanted.units.size(); ++i)
+        keep(state.caches.all[i]->limit() == wanted.units[i], "the limit of cache ", i, " is ",
+             state.caches.all[i]->limit(), ", asked for ", wanted.units[i]);
+      keep(state.host->cap() == wanted.host, "the cap of host memory is ", state.host->cap(), ", asked for ",
+           wanted.host);
     } catch (const Error& error) {
       const Caps after = state.capacity.caps();
       keep(error.kind() == ErrorKind::kCacheFull && after.units == before.units && after.host == before.host &&

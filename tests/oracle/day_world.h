@@ -390,7 +390,7 @@ class World {
     if (matched > known)
       break_promise(Promise::kBytes, "matched ", matched, " tokens of ", name_space, ", nobody computed more than ",
                     known);
-    keep(!inside(text, matched) || !inside(text, reused), "a match ends inside a span, at ", matched, ", ", reused);
+    keep(!inside(text, reused), "reuse ends inside a span, at ", reused, " of ", matched);
     keep(reused <= std::min(matched, limit) && (options.use || reused == 0), "reused ", reused, " of ", matched);
     keep(session->length() == reused && session->recorded() == text.length(), "a session begins at ",
          session->length());
