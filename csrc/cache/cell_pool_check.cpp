@@ -37,11 +37,12 @@ void CellPool::check_pieces(std::vector<std::string>& faults) const {
 
 void CellPool::check_owners(std::vector<std::string>& faults) const {
   if (owned_ == nullptr) return;
+  const OwnerCounts& owned = *owned_;
   std::unordered_map<Owner, std::uint32_t> counted;
   for_each_piece({0, cells_, 0}, [&](Cell begin, Cell end, std::uint32_t value) {
-    for (Cell cell = begin; cell < end && value != 0 && value != kReserved; ++cell) ++counted[owned_->owner_of(cell)];
+    for (Cell cell = begin; cell < end && value != 0 && value != kReserved; ++cell) ++counted[owned.owner_of(cell)];
   });
-  owned_->check(counted, faults);
+  owned.check(counted, faults);
 }
 
 // Every list is well formed, and the holders of each piece are as many as counted lists name it.

@@ -57,11 +57,11 @@ std::uint64_t kept_or_promised(const Quotas& quotas, const Kept& kept_of) {
 
 void require_lower_tiers(const PrefixCacheState& state, const Quotas::Quota& quota, Group group)
     KVTRIE_REQUIRES(state.mutex) {
-  const auto in_memory = [&](Group each) KVTRIE_REQUIRES(state.mutex) {
-    return std::max(state.lower.pinned_host_bytes(each), state.quotas.host(each).least);
+  const auto in_memory = [&lower = state.lower, &quotas = state.quotas](Group each) {
+    return std::max(lower.pinned_host_bytes(each), quotas.host(each).least);
   };
-  const auto in_files = [&](Group each) KVTRIE_REQUIRES(state.mutex) {
-    return std::max(state.lower.pinned_disk_bytes(each), state.quotas.disk(each).least);
+  const auto in_files = [&lower = state.lower, &quotas = state.quotas](Group each) {
+    return std::max(lower.pinned_disk_bytes(each), quotas.disk(each).least);
   };
   const Caps caps = state.capacity.caps();
   if (state.host != nullptr) {
@@ -174,28 +174,38 @@ void PrefixCacheState::drop_quota(std::string_view name_space) {
   quotas.remove(group);
 }
 
+namespace {
+
+// False: what has to go is on its way between the tiers; nothing has changed.
+bool set_at_once(PrefixCacheState& state, std::string_view name_space, const Limits& most, const Limits& least)
+    KVTRIE_REQUIRES(state.mutex) {
+  require_counted(state, kSetQuota);
+  constexpr std::uint64_t kNoCap = std::numeric_limits<std::uint64_t>::max();
+  const Caps none{Needs(state.caches.all.size()), 0, 0};
+  const Caps all{Needs(state.caches.all.size(), Allotment::kAll), kNoCap, kNoCap};
+  const Caps above = state.capacity.quota_for(most, all);
+  const Caps floor = state.capacity.quota_for(least, none);
+  const Quotas::Quota* present = state.quotas.find(name_space);
+  require_possible(state, above, floor, present == nullptr ? Group{0} : present->root->group());
+  bool at_once = state.at_rest();
+  if (!at_once) {
+    const Tried tried(state, name_space, above, floor);
+    at_once = !shrinks(state, tried.group());
+  }
+  if (at_once) state.change_quota(name_space, above, floor);
+  return at_once;
+}
+
+}  // namespace
+
 void PrefixCache::set_quota(std::string_view name_space, const Limits& most, const Limits& least) {
   constexpr int kAttempts = 1000;
   for (int attempt = 0;; ++attempt) {
     {
       Entry entry(*state_);
-      PrefixCacheState& state = *state_;
-      require_counted(state, kSetQuota);
-      constexpr std::uint64_t kNoCap = std::numeric_limits<std::uint64_t>::max();
-      const Caps none{Needs(state.caches.all.size()), 0, 0};
-      const Caps all{Needs(state.caches.all.size(), Allotment::kAll), kNoCap, kNoCap};
-      const Caps above = state.capacity.quota_for(most, all);
-      const Caps floor = state.capacity.quota_for(least, none);
-      const Quotas::Quota* present = state.quotas.find(name_space);
-      require_possible(state, above, floor, present == nullptr ? Group{0} : present->root->group());
-      bool at_once = state.at_rest();
-      if (!at_once) {
-        const Tried tried(state, name_space, above, floor);
-        at_once = !shrinks(state, tried.group());
-      }
-      if (at_once) return state.change_quota(name_space, above, floor);
+      if (set_at_once(*state_, name_space, most, least)) return;
       if (attempt == kAttempts) fail(ErrorKind::kBusy, kSetQuota, "state is on its way between the tiers: try again");
-      state.wait_for_host(entry);
+      state_->wait_for_host(entry);
     }
     if (state_->writer != nullptr) state_->writer->drain();
     if (state_->exchange != nullptr) state_->exchange->drain();
