@@ -114,9 +114,10 @@ void NodePlaces::check(std::vector<std::string>& findings) const {
     if (state_of(&node).on_device_) counted[node.group()] += state_of(&node).length();
   });
   for (std::size_t group = 0; group < counted.size(); ++group) {
-    if (counted[group] != device_tokens_[group])
+    if (counted[group] != device_tokens_[group]) {
       findings.push_back(
           cat("device tokens of group ", group, ": counted ", counted[group], ", kept ", device_tokens_[group]));
+    }
   }
 }
 

@@ -157,9 +157,14 @@ struct Cut {
   void finish() noexcept {
     auto kept = held.cells.begin();
     for (SpanList& list : held.cells) {
-      const bool later = list.begin_position() >= at;
-      if (!later) front.cells.push_back(std::move(list));
-      if (later || &list == torn) *kept++ = std::move(later ? list : rest);
+      SpanList* stays = list.begin_position() >= at ? &list : nullptr;
+      if (stays == nullptr) {
+        front.cells.push_back(std::move(list));
+        if (&list == torn) stays = &rest;
+      }
+      if (stays == nullptr) continue;
+      if (&*kept != stays) *kept = std::move(*stays);
+      ++kept;
     }
     held.cells.erase(kept, held.cells.end());
     held.slices = std::move(back);

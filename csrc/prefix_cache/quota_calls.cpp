@@ -48,29 +48,33 @@ void require_possible(const PrefixCacheState& state, const Caps& most, const Cap
 }
 
 // Of all namespaces, what no cap could make go, or their floors: as much as has to fit under the cap of a lower tier.
-template <class Kept>
-std::uint64_t kept_or_promised(const Quotas& quotas, const Kept& kept_of) {
+std::uint64_t kept_in_memory(const LowerTiers& lower, const Quotas& quotas) {
   std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < quotas.groups(); ++i) bytes += kept_of(static_cast<Group>(i));
+  for (std::size_t i = 0; i < quotas.groups(); ++i) {
+    const auto group = static_cast<Group>(i);
+    bytes += std::max(lower.pinned_host_bytes(group), quotas.host(group).least);
+  }
+  return bytes;
+}
+std::uint64_t kept_in_files(const LowerTiers& lower, const Quotas& quotas) {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < quotas.groups(); ++i) {
+    const auto group = static_cast<Group>(i);
+    bytes += std::max(lower.pinned_disk_bytes(group), quotas.disk(group).least);
+  }
   return bytes;
 }
 
 void require_lower_tiers(const PrefixCacheState& state, const Quotas::Quota& quota, Group group)
     KVTRIE_REQUIRES(state.mutex) {
-  const auto in_memory = [&lower = state.lower, &quotas = state.quotas](Group each) {
-    return std::max(lower.pinned_host_bytes(each), quotas.host(each).least);
-  };
-  const auto in_files = [&lower = state.lower, &quotas = state.quotas](Group each) {
-    return std::max(lower.pinned_disk_bytes(each), quotas.disk(each).least);
-  };
   const Caps caps = state.capacity.caps();
   if (state.host != nullptr) {
-    const std::uint64_t own = state.lower.pinned_host_bytes(group), all = kept_or_promised(state.quotas, in_memory);
+    const std::uint64_t own = state.lower.pinned_host_bytes(group), all = kept_in_memory(state.lower, state.quotas);
     if (own > quota.most.host) refuse_kept("host_bytes", quota.name, quota.most.host, own);
     if (all > caps.host) refuse_kept("host_bytes", quota.name, caps.host, all);
   }
   if (state.lower.disk() == nullptr) return;
-  const std::uint64_t own = state.lower.pinned_disk_bytes(group), all = kept_or_promised(state.quotas, in_files);
+  const std::uint64_t own = state.lower.pinned_disk_bytes(group), all = kept_in_files(state.lower, state.quotas);
   if (own > quota.most.disk) refuse_kept("disk_bytes", quota.name, quota.most.disk, own);
   if (all > caps.disk) refuse_kept("disk_bytes", quota.name, caps.disk, all);
 }
