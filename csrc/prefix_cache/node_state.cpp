@@ -157,11 +157,9 @@ struct Cut {
   void finish() noexcept {
     auto kept = held.cells.begin();
     for (SpanList& list : held.cells) {
-      SpanList* stays = list.begin_position() >= at ? &list : nullptr;
-      if (stays == nullptr) {
-        front.cells.push_back(std::move(list));
-        if (&list == torn) stays = &rest;
-      }
+      const bool later = list.begin_position() >= at;
+      SpanList* stays = later ? &list : &list == torn ? &rest : nullptr;
+      if (!later) front.cells.push_back(std::move(list));
       if (stays == nullptr) continue;
       if (&*kept != stays) *kept = std::move(*stays);
       ++kept;

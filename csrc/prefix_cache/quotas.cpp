@@ -162,9 +162,10 @@ void Quotas::check(std::vector<std::string>& findings, std::uint64_t free_disk) 
         findings.push_back(cat("cache ", i, ": '", quota->name, "' holds ", held, ", at most ", quota->most.units[i]));
     }
     const TierShare in_memory = host(static_cast<Group>(group)), in_files = disk(static_cast<Group>(group));
-    if (in_memory.used > in_memory.most || in_files.used > in_files.most)
+    if (in_memory.used > in_memory.most || in_files.used > in_files.most) {
       findings.push_back(cat("'", quota->name, "' has ", in_memory.used, " bytes in memory and ", in_files.used,
                              " in files, at most ", in_memory.most, " and ", in_files.most));
+    }
   }
   for (std::size_t i = 0; i < caches_.all.size(); ++i) {
     if (caches_.all[i]->free_units() < now.unfilled(i))

@@ -364,6 +364,7 @@ std::vector<std::uint32_t> Room::try_free_slots(std::size_t number, std::vector<
   }
   take_while(common_round(allotment, number));
   std::vector<std::uint32_t> given;
+  given.reserve(claims.size());
   for (Claim& claim : claims) given.push_back(std::exchange(claim.needs[number], 0));
   std::uint64_t promised = 0;
   for (std::size_t i = 0; i < claims.size(); ++i) {

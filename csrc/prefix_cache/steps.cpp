@@ -107,6 +107,7 @@ std::uint32_t Steps::units_for(const Step& step, std::size_t state, PointKind le
 std::vector<Steps::Allowed> Steps::slots_by_quotas(const Step& step) {
   std::vector<Claim> claims = claims_of(step);
   std::vector<Allowed> allowed;
+  allowed.reserve(claims.size());
   for (const Claim& claim : claims) allowed.push_back({claim.who, {}});
   for (std::size_t i = 0; i < caches_.states.size(); ++i) {
     const std::size_t number = caches_.attention.size() + i;

@@ -85,6 +85,7 @@ Tensor concat(const py::object& tensors, const py::object& axis) {
   }
   if (!found) place = placement_among({});
   std::vector<Tensor> operands;
+  operands.reserve(given.size());
   for (const py::object& each : given) operands.push_back(to_tensor(each, place, "concat", "tensors"));
   const int along = to_axis(axis, "concat");
   return without_gil([&] { return ops::concat(operands, along); });

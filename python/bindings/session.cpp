@@ -293,7 +293,7 @@ step does not fit.)");
 
 // The new one keeps the cache, not the session that it came from.
 py::object branch(const SessionPtr& self) {
-  const py::object made = py::cast(without_gil([&] { return self->branch(); }));
+  py::object made = py::cast(without_gil([&] { return self->branch(); }));
   keep_same(made, py::cast(self));
   return made;
 }
