@@ -26,6 +26,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "failing_allocations.h"
@@ -167,7 +168,7 @@ class FaultyFileSystem final : public FileSystem {
     const testing::AllocationsOfTest mine;
     const std::lock_guard lock(disk_->mutex);
     if (const int error = disk_->fault(Call::kSyncFolder)) return error;
-    disk_->durable_names = disk_->names;
+    for (const Change& change : disk_->unsynced) apply(disk_->durable_names, change);
     disk_->unsynced.clear();
     return 0;
   }
@@ -195,6 +196,7 @@ class FaultyFileSystem final : public FileSystem {
     std::vector<std::byte> bytes;
     std::size_t synced = 0;  // so many bytes at the beginning
     std::int64_t written = 0;
+    bool named = false;  // in `names`
 
     FileInfo info() const { return {true, bytes.size(), static_cast<double>(written), {1, number, written}}; }
   };
@@ -219,6 +221,7 @@ class FaultyFileSystem final : public FileSystem {
     std::array<std::uint64_t, static_cast<std::size_t>(Call::kCount)> calls{};
     Call kind = Call::kCount;
     std::uint64_t left = kNever, power_left = kNever, faults = 0, peak = 0, last_number = 0, lives = 0;
+    std::uint64_t held = 0;  // bytes of what has a name
     std::int64_t clock = 0;
     int error = 0;
     bool once = true;
@@ -232,14 +235,26 @@ class FaultyFileSystem final : public FileSystem {
       return error;
     }
     void change(const Change& change) {
+      take_name(change.from);
+      take_name(change.to);
       apply(names, change);
+      if (change.node != nullptr) give_name(*change.node);
       unsynced.push_back(change);
     }
-    std::uint64_t bytes() const {
-      std::uint64_t sum = 0;
-      for (const auto& [path, node] : names) sum += node->bytes.size();
-      return sum;
+    void take_name(const std::string& path) {
+      const auto found = names.find(path);
+      if (found == names.end() || !std::exchange(found->second->named, false)) return;
+      held -= found->second->bytes.size();
     }
+    void give_name(Node& node) {
+      if (!std::exchange(node.named, true)) held += node.bytes.size();
+    }
+    void count_again() {
+      held = 0;
+      for (const auto& [path, node] : names) node->named = false;
+      for (const auto& [path, node] : names) give_name(*node);
+    }
+    std::uint64_t bytes() const { return held; }
   };
 
   class OpenFile final : public File {
@@ -251,7 +266,9 @@ class FaultyFileSystem final : public FileSystem {
       const std::lock_guard lock(disk_->mutex);
       const int error = disk_->fault(Call::kWrite);
       const auto whole = bytes.begin() + static_cast<std::ptrdiff_t>(error == 0 ? bytes.size() : bytes.size() / 2);
+      const std::size_t before = node_->bytes.size();
       if (disk_->power_left != 0) node_->bytes.insert(node_->bytes.end(), bytes.begin(), whole);
+      if (node_->named) disk_->held += node_->bytes.size() - before;
       node_->written = ++disk_->clock;
       disk_->peak = std::max(disk_->peak, disk_->bytes());
       return error;
@@ -318,6 +335,7 @@ class FaultyFileSystem final : public FileSystem {
 
   void crash(std::mt19937_64* random) {
     const std::lock_guard lock(disk_->mutex);
+    for (const auto& [path, node] : disk_->names) node->named = false;
     disk_->names = disk_->durable_names;
     for (const Change& change : disk_->unsynced) {
       if (random != nullptr && (*random)() % 2 == 0) apply(disk_->names, change);
@@ -328,6 +346,7 @@ class FaultyFileSystem final : public FileSystem {
       node->synced = node->bytes.size();
     }
     disk_->durable_names = disk_->names;
+    disk_->count_again();
     disk_->unsynced.clear();
     disk_->locks.clear();
     disk_->left = disk_->power_left = kNever;

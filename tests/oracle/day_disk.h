@@ -78,6 +78,11 @@ class DayDisk final : public FileSystem {
     for (const std::string& name : at(folder).paths()) count += name.find("/tmp-") != std::string::npos;
     return count;
   }
+  std::set<std::string> names_in(const std::string& folder) {
+    std::set<std::string> names;
+    for (const std::string& path : at(folder).paths()) names.insert(name_of(path));
+    return names;
+  }
   // From now on a folder may hold so many bytes at any moment; what was more is in `excess`.
   void watch(const std::string& folder, std::uint64_t most) { most_[folder] = most; }
   std::string excess;                   // empty: nothing ever was

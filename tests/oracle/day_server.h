@@ -218,6 +218,15 @@ class Server {
     });
     return paths;
   }
+  // What the tree counts as being in a file is in one of these.
+  void check_files(const std::set<std::string>& there) {
+    state().trie.visit([&](Node& node) {
+      if (node.is_root()) return;
+      for (const std::string& name : files_of(node))
+        keep(there.contains(name), "[", node.start(), ",", node.end(), ") of ", node.name_space(), " counts on ",
+             name.substr(0, 6), ", which is not in the folder");
+    });
+  }
   // Whether a path that was kept is known.
   bool knows(const KeptPath& path) {
     return state().trie.match(path.name_space, path.keys).length == static_cast<std::int32_t>(path.keys.size());

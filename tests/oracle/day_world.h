@@ -310,6 +310,7 @@ class World {
     ++report.checks;
     server_->check();
     server_->check_stats(most_host_);
+    server_->check_files(disk_->names_in(kFolder));
     neighbour_->check();
     neighbour_->check_stats(neighbour_host_);
   }
