@@ -7,6 +7,7 @@
 // Threads: any.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <new>
 #include <utility>
@@ -23,6 +24,21 @@ class HomeProcess {
 
  private:
   std::uint64_t generation_ = fork_generation();
+};
+
+// A descriptor that forked processes do not keep: in each of them it is closed as soon as it runs. For what a process
+// is to hold alone, such as a lock on a file, which otherwise is held until the last of its forks has ended, too.
+// Beyond `kMost` at once, nothing happens.
+class ClosedInForks {
+ public:
+  static constexpr std::size_t kMost = 1024;
+  explicit ClosedInForks(int descriptor) noexcept;
+  ~ClosedInForks();  // before the descriptor is closed here
+  ClosedInForks(const ClosedInForks&) = delete;
+  ClosedInForks& operator=(const ClosedInForks&) = delete;
+
+ private:
+  std::size_t place_ = kMost;
 };
 
 // What `value` holds is never ended. (Where there is no memory left for that, it is.)

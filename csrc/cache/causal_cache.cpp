@@ -190,6 +190,7 @@ void CausalCache::attach() {
 void CausalCache::detach() noexcept {
   const MutexLock lock(state_->mutex);
   static_cast<void>(state_->pool->set_limit(state_->pool->cells()));  // a higher one is never refused
+  state_->pool->count_owners(false);
   state_->attached = false;
 }
 

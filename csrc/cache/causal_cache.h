@@ -108,6 +108,8 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
 
   void attach() override;
   void detach() noexcept override;
+  void count_owners() override;
+  std::uint32_t held_by(Owner owner) const override;
 
   // --- sequences -----------------------------------------------------------------------------------------------
   SequenceId open_sequence(Owner owner = kOwnCallers) override;
@@ -155,6 +157,9 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   // Publishing: the sequence's own cells at [from, to) become a counted list of the caller; the sequence borrows them.
   // REQUIRES: `from` is the end of what it borrows. kNotSupported for a private sequence.
   SpanList lend(SequenceId id, std::int32_t from, std::int32_t to);
+  // Undoes the last lend, which was from `from` on: what it gave is the sequence's own again. Takes no memory.
+  // REQUIRES: nothing of the sequence has changed since.
+  void unlend(SequenceId id, SpanList lent, std::int32_t from) noexcept;
   // Adoption and restore: the positions [from, to) of `list` (held by the caller) are appended to what the sequence
   // borrows. REQUIRES: `from` is the end of that. Own cells at those positions are given back (this is how a sequence
   // re-points to cells that somebody else published); own cells beyond `to` stay.
@@ -178,8 +183,8 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   // next one, is cut or closed: so its attend() and get() stay right. kBusy in an open forward.
   void release_unseen(SequenceId id, std::int32_t next = std::numeric_limits<std::int32_t>::max());
   // Cells that sequences, open forwards and snapshots of this cache hold or borrow, and those of `also`: the union,
-  // each cell once.
-  std::uint32_t live_cells(std::span<const SpanList* const> also = {}) const;
+  // each cell once. With an owner: of its sequences only, and of `also`.
+  std::uint32_t live_cells(std::span<const SpanList* const> also = {}, std::optional<Owner> owner = {}) const;
   std::int32_t borrowed_length(SequenceId id) const;
   // What the sequence borrows from `position` on becomes its own: it holds those cells itself from then on.
   void own_from(SequenceId id, std::int32_t position);
@@ -188,7 +193,7 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   void set_growth(std::uint32_t cells) noexcept;  // cells reserved ahead from now on
   // Cells for a page-in: claimed and held by the returned list. Throws kCacheFull and changes nothing. They have the
   // bytes of whoever had them last: all of them have to be loaded before anybody may read one.
-  SpanList claim(std::uint32_t count, std::int32_t position);
+  SpanList claim(std::uint32_t count, std::int32_t position, Owner owner = kOwnCallers);
   // The cells of [from, to) of `list` to and from host memory (kv_store.h). The lists are read under the cache's lock.
   CompletionPtr store_image(const SpanList& list, std::int32_t from, std::int32_t to, std::int32_t image_position,
                             std::byte* image, std::uint32_t image_cells);

@@ -41,13 +41,13 @@ struct Shift {
 
 // REQUIRES: the room for the copies is there.
 Shift plan_shift(CausalCache::State& state, const CellSpans& alone, const CellSpans& shared, std::uint32_t shared_cells,
-                 std::int32_t delta) {
+                 std::int32_t delta, Owner owner) {
   Shift shift;
   shift.tail = SpanList(*state.pool, true);
   shift.in_place = !alone.empty();
   Reservation none;
   SpanList fresh;
-  if (shared_cells > 0) fresh = state.pool->claim(shared_cells, 0, 0, none, 0);
+  if (shared_cells > 0) fresh = state.pool->claim(shared_cells, 0, 0, none, 0, owner);
   std::int32_t copied = 0;
   auto next_alone = alone.begin(), next_shared = shared.begin();
   while (next_alone != alone.end() || next_shared != shared.end()) {
@@ -134,7 +134,7 @@ void remove_middle(CausalCache::State& state, Sequence& sequence, std::int32_t b
   if (needed > state.pool->free_cells()) sequence.let_passed_go();  // else with the cut, once all else is ready
   const std::int32_t delta = begin - end;
   const std::int32_t length = sequence.length + delta;
-  Shift shift = plan_shift(state, alone, shared, needed, delta);
+  Shift shift = plan_shift(state, alone, shared, needed, delta, sequence.owner);
   sequence.own.make_room(shift.tail.spans().size());
   for (const CellMove& copy : shift.copies) state.owners.set(copy.to, copy.length, kForeign);
   if (!shift.copies.empty()) state.store->move(shift.copies);

@@ -175,8 +175,8 @@ ForwardPtr open_forward(CausalCache::State& state, std::unique_ptr<Forward::Stat
   for (ForwardSequence& in_forward : forward.sequences) {
     if (state.find(in_forward.id) == nullptr) opened.ids.push_back(in_forward.id);
     Sequence& sequence = state.open(in_forward.id);
-    in_forward.claimed =
-        state.pool->claim(in_forward.fresh(), in_forward.length, sequence.after(), sequence.reservation, state.growth);
+    in_forward.claimed = state.pool->claim(in_forward.fresh(), in_forward.length, sequence.after(),
+                                           sequence.reservation, state.growth, sequence.owner);
     state.take_over(in_forward.claimed, sequence);
     in_forward.epoch = sequence.epoch;
     in_forward.layout = sequence.layout;

@@ -47,6 +47,7 @@ SpanList CausalCache::lend(SequenceId id, std::int32_t from, std::int32_t to) {
   SpanList kept;  // what the sequence itself goes on holding
   if (is_windowed()) kept = sequence.own.share(from, to);
   sequence.borrowed.make_room(sequence.own.spans().size());
+  if (to < sequence.length) sequence.own.make_room(1);  // for unlend
   SpanList rest = sequence.own.split(to);
   SpanList lent = std::move(sequence.own);
   sequence.own = std::move(rest);
@@ -57,6 +58,16 @@ SpanList CausalCache::lend(SequenceId id, std::int32_t from, std::int32_t to) {
   }
   sequence.borrowed_end = to;
   return lent;
+}
+
+void CausalCache::unlend(SequenceId id, SpanList lent, std::int32_t from) noexcept {
+  const MutexLock lock(state_->mutex);
+  Sequence* sequence = state_->find(id);
+  sequence->borrowed.truncate(from);
+  sequence->borrowed_end = from;
+  if (lent.empty()) return;
+  lent.append(std::move(sequence->own));
+  sequence->own = std::move(lent);
 }
 
 void CausalCache::borrow(SequenceId id, const SpanList& list, std::int32_t from, std::int32_t to) {
@@ -113,10 +124,10 @@ std::int32_t CausalCache::borrowed_length(SequenceId id) const {
   return sequence == nullptr ? 0 : sequence->borrowed_end;
 }
 
-SpanList CausalCache::claim(std::uint32_t count, std::int32_t position) {
+SpanList CausalCache::claim(std::uint32_t count, std::int32_t position, Owner owner) {
   const MutexLock lock(state_->mutex);
   Reservation none;
-  return state_->pool->claim(count, position, 0, none, 0);
+  return state_->pool->claim(count, position, 0, none, 0, owner);
 }
 
 CompletionPtr CausalCache::mark() {
@@ -145,6 +156,10 @@ CompletionPtr CausalCache::load_image(const SpanList& list, std::int32_t from, s
   for (const CellSpan& span : spans) state_->owners.set(span.cell, span.length, owner);
   return loaded;
 }
+
+void CausalCache::count_owners() { state_->pool->count_owners(true); }
+
+std::uint32_t CausalCache::held_by(Owner owner) const { return state_->pool->held_by(owner); }
 
 void CausalCache::distrust_owners() {
   const MutexLock lock(state_->mutex);

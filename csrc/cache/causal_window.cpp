@@ -89,7 +89,7 @@ void CausalCache::release_unseen(SequenceId id, std::int32_t next) {
   sequence.own.drop_front(keep);
 }
 
-std::uint32_t CausalCache::live_cells(std::span<const SpanList* const> also) const {
+std::uint32_t CausalCache::live_cells(std::span<const SpanList* const> also, std::optional<Owner> owner) const {
   const MutexLock lock(state_->mutex);
   std::vector<std::pair<Cell, Cell>> ranges;
   const auto add = [&](const CellSpans& spans) {
@@ -97,13 +97,17 @@ std::uint32_t CausalCache::live_cells(std::span<const SpanList* const> also) con
   };
   for (const SpanList* list : also) add(list->spans());
   for (const auto& [id, sequence] : state_->sequences) {
+    if (owner && sequence.owner != *owner) continue;
     add(sequence.history());
     if (const auto passed = sequence.passed.lock()) add(passed->spans());
   }
   for (const Forward::State* forward : state_->open_forwards) {
-    for (const ForwardSequence& in_forward : forward->sequences) add(in_forward.claimed.spans());
+    for (const ForwardSequence& in_forward : forward->sequences) {
+      const Sequence* sequence = state_->find(in_forward.id);
+      if (!owner || (sequence != nullptr && sequence->owner == *owner)) add(in_forward.claimed.spans());
+    }
   }
-  {
+  if (!owner) {
     const MutexLock snapshots(state_->registry);
     for (const Snapshot::Contents* each : state_->snapshots) add(each->spans());
   }

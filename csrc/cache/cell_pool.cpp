@@ -163,6 +163,7 @@ void CellPool::unhold(const CellSpan& span) noexcept {
       continue;
     }
     set_value(piece, 0);
+    if (owned_ != nullptr) owned_->freed(piece->first, end_of(piece) - piece->first);
     if (!on_free) continue;
     try {
       on_free(piece->first, end_of(piece) - piece->first);
@@ -284,7 +285,7 @@ std::vector<CellPool::Run> CellPool::plan_claim(std::uint32_t count, Cell after,
 }
 
 SpanList CellPool::claim(std::uint32_t count, std::int32_t position, Cell after, Reservation& reservation,
-                         std::uint32_t reserve_ahead) {
+                         std::uint32_t reserve_ahead, Owner owner) {
   constexpr std::int32_t kMaxPosition = std::numeric_limits<std::int32_t>::max();
   require(position >= 0 && count <= static_cast<std::uint32_t>(kMaxPosition - position), "cell_pool.claim",
           "positions: got ", position, " + ", count, ", allowed 0 to ", kMaxPosition);
@@ -310,7 +311,11 @@ SpanList CellPool::claim(std::uint32_t count, std::int32_t position, Cell after,
   }
   list.spans_.reserve(runs.size());
   reserve_nodes(runs.size() + 1);
-  for (const Run& run : runs) assign(run.cell, run.length, 1);
+  if (owned_ != nullptr) owned_->prepare(owner);
+  for (const Run& run : runs) {
+    assign(run.cell, run.length, 1);
+    if (owned_ != nullptr) owned_->claimed(run.cell, run.length, owner);
+  }
   if (in_reservation) {
     reservation.cell_ += count;
     reservation.length_ -= count;
@@ -368,6 +373,17 @@ Cell CellPool::free_without(std::span<const SpanList* const> lists) const {
                    [&](Cell begin, Cell end, std::uint32_t value) { free += value == going ? end - begin : 0; });
   }
   return free;
+}
+
+void CellPool::count_owners(bool on) {
+  const MutexLock lock(mutex_);
+  owned_ = on ? std::make_unique<OwnerCounts>(cells_, cells_ - free_ - reserved_) : nullptr;
+}
+
+std::uint32_t CellPool::held_by(Owner owner) const {
+  const MutexLock lock(mutex_);
+  ensure(owned_ != nullptr, "cell_pool.held_by", "owners are not counted");
+  return owned_->of(owner);
 }
 
 std::uint32_t CellPool::holders_of(Cell cell) const {

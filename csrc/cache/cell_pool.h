@@ -14,6 +14,8 @@
 // A *limit* below the number of cells hides the rest: at most so many are held or kept back at once, whichever they
 // are.
 //
+// Cells are claimed for an owner, and counted by owner where that is wanted (owner_counts.h).
+//
 // Threads: every public call takes the pool's own mutex; `on_free` runs under it and must not call back. Compaction is
 // serialised with the readers of span lists by the owning cache (span_list.h).
 // Units: cells. A call that throws has changed nothing, except that reservations, which are hints, may have gone.
@@ -32,6 +34,7 @@
 
 #include "base/cell_span.h"
 #include "base/mutex.h"
+#include "cache/owner_counts.h"
 #include "cache/span_list.h"
 #include "cache/stable_tree.h"
 
@@ -80,7 +83,7 @@ class CellPool : public std::enable_shared_from_this<CellPool> {
   // them as a counted list. `after`: the sequence's last cell + 1, tried first; 0 for none. All or nothing: throws
   // kCacheFull. `reservation` is used up first and then renewed behind the last run with at most `reserve_ahead` cells.
   SpanList claim(std::uint32_t count, std::int32_t position, Cell after, Reservation& reservation,
-                 std::uint32_t reserve_ahead);
+                 std::uint32_t reserve_ahead, Owner owner = kOwnCallers);
   void release(Reservation& reservation) noexcept;  // gives the rest of a reservation back
 
   // Cells of `spans` that at most the given number of holders hold: what would become free if they let go.
@@ -88,6 +91,9 @@ class CellPool : public std::enable_shared_from_this<CellPool> {
   // The same as spans: what of `spans` has at most (first) and more than (second) `holders` holders.
   std::pair<CellSpans, CellSpans> split_by_holders(const CellSpans& spans, std::uint32_t holders) const;
   std::uint32_t holders_of(Cell cell) const;
+
+  void count_owners(bool on);                // from now on; what is held now is kOwnCallers'
+  std::uint32_t held_by(Owner owner) const;  // cells that were claimed for it. REQUIRES: they are counted
   // What free_cells() would be if these counted lists let go of everything.
   Cell free_without(std::span<const SpanList* const> lists) const;
 
@@ -145,6 +151,7 @@ class CellPool : public std::enable_shared_from_this<CellPool> {
   Cell hidden() const noexcept KVTRIE_REQUIRES(mutex_) { return cells_ - limit_; }
   void check_pieces(std::vector<std::string>& faults) const KVTRIE_REQUIRES(mutex_);
   void check_lists(std::vector<std::string>& faults) const KVTRIE_REQUIRES(mutex_);
+  void check_owners(std::vector<std::string>& faults) const KVTRIE_REQUIRES(mutex_);
   void check_reservations(std::vector<std::string>& faults) const KVTRIE_REQUIRES(mutex_);
   template <class Visit>
   void for_each_piece(const CellSpan& span, Visit visit) const KVTRIE_REQUIRES(mutex_);  // visit(begin, end, value)
@@ -160,6 +167,7 @@ class CellPool : public std::enable_shared_from_this<CellPool> {
   Reservation* reservations_ KVTRIE_GUARDED_BY(mutex_) = nullptr;
   std::size_t counted_spans_ KVTRIE_GUARDED_BY(mutex_) = 0;  // spans in registered counted lists
   std::size_t reservation_count_ KVTRIE_GUARDED_BY(mutex_) = 0;
+  std::unique_ptr<OwnerCounts> owned_ KVTRIE_GUARDED_BY(mutex_);  // null: not counted
 };
 
 template <class Visit>

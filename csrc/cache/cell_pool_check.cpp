@@ -35,6 +35,16 @@ void CellPool::check_pieces(std::vector<std::string>& faults) const {
     faults.push_back(cat("pool: ", cells_ - free - reserved, " cells held, ", reserved, " reserved, limit ", limit_));
 }
 
+void CellPool::check_owners(std::vector<std::string>& faults) const {
+  if (owned_ == nullptr) return;
+  const OwnerCounts& owned = *owned_;
+  std::unordered_map<Owner, std::uint32_t> counted;
+  for_each_piece({0, cells_, 0}, [&](Cell begin, Cell end, std::uint32_t value) {
+    for (Cell cell = begin; cell < end && value != 0 && value != kReserved; ++cell) ++counted[owned.owner_of(cell)];
+  });
+  owned.check(counted, faults);
+}
+
 // Every list is well formed, and the holders of each piece are as many as counted lists name it.
 void CellPool::check_lists(std::vector<std::string>& faults) const {
   std::map<Cell, std::int64_t> changes;  // border -> holders gained minus lost there
@@ -110,6 +120,7 @@ std::vector<std::string> CellPool::check() const {
   check_pieces(faults);
   check_lists(faults);
   check_reservations(faults);
+  check_owners(faults);
   return faults;
 }
 

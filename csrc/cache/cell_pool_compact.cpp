@@ -66,6 +66,9 @@ std::vector<CellMove> CellPool::compact() {
     values.push_back(0);
   }
 
+  if (owned_ != nullptr) {
+    for (const CellMove& move : moves) owned_->moved(move.from, move.to, move.length);
+  }
   pieces_.clear();
   free_runs_.clear();
   for (std::size_t i = 0; i < borders.size(); ++i) {

@@ -83,7 +83,7 @@ class PointCache : public StateCache {
   // loading, unchanged until the completion is done.
   virtual std::vector<StateSection> sections_at(std::int32_t length) const = 0;
   // For a page-in; throws kCacheFull. It has the bytes of whoever had it last until it is loaded.
-  virtual HeldState claim_at(std::int32_t length) = 0;
+  virtual HeldState claim_at(std::int32_t length, Owner owner) = 0;
   virtual CompletionPtr store_held(const HeldState& state, std::byte* image) = 0;
   virtual CompletionPtr load_held(const HeldState& state, const std::byte* image, Owner owner) = 0;
 };

@@ -129,6 +129,7 @@ void RecurrentCache::attach() {
 void RecurrentCache::detach() noexcept {
   const MutexLock lock(state_->mutex);
   static_cast<void>(state_->pool->set_limit(state_->pool->slots()));  // a higher one is never refused
+  state_->pool->count_owners(false);
   state_->attached = false;
 }
 
@@ -179,10 +180,14 @@ void RecurrentCache::stand_at(SequenceId id, std::int32_t length, SlotRef slot) 
   state_->stand(sequence, length, std::move(slot));
 }
 
-SlotRef RecurrentCache::claim() {
+SlotRef RecurrentCache::claim(Owner owner) {
   const MutexLock lock(state_->mutex);
-  return std::move(state_->pool->claim(1).front());
+  return std::move(state_->pool->claim(1, owner).front());
 }
+
+void RecurrentCache::count_owners() { state_->pool->count_owners(true); }
+
+std::uint32_t RecurrentCache::held_by(Owner owner) const { return state_->pool->held_by(owner); }
 
 CompletionPtr RecurrentCache::store_image(const SlotRef& slot, std::byte* image) {
   const MutexLock lock(state_->mutex);

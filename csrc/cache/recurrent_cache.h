@@ -112,10 +112,12 @@ class RecurrentCache final : public PointCache, public std::enable_shared_from_t
   SlotRef slot(SequenceId id) const;                                // the present state; none at length 0
   void stand_at(SequenceId id, std::int32_t length, SlotRef slot);  // takes that state; no slot: length 0
   // For a page-in; throws kCacheFull. It has the bytes of whoever had it last until it is loaded.
-  SlotRef claim();
+  SlotRef claim(Owner owner = kOwnCallers);
   CompletionPtr store_image(const SlotRef& slot, std::byte* image);  // state_store.h
   CompletionPtr load_image(const SlotRef& slot, const std::byte* image, Owner owner = kOwnCallers);
   CompletionPtr mark() override;
+  void count_owners() override;
+  std::uint32_t held_by(Owner owner) const override;
   void distrust_owners() override;
 
   // point_cache.h: a state cannot be cut, and is one slot.
@@ -129,7 +131,7 @@ class RecurrentCache final : public PointCache, public std::enable_shared_from_t
   HeldState cut(const HeldState& state, std::int32_t length) const override;
   void resume(SequenceId id, std::int32_t length, HeldState state) override;
   std::vector<StateSection> sections_at(std::int32_t length) const override;
-  HeldState claim_at(std::int32_t length) override;
+  HeldState claim_at(std::int32_t length, Owner owner) override;
   CompletionPtr store_held(const HeldState& state, std::byte* image) override;
   CompletionPtr load_held(const HeldState& state, const std::byte* image, Owner owner) override;
 

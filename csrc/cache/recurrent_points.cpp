@@ -36,7 +36,7 @@ void RecurrentCache::resume(SequenceId id, std::int32_t length, HeldState state)
 
 std::vector<StateSection> RecurrentCache::sections_at(std::int32_t) const { return state_sections(shape()); }
 
-HeldState RecurrentCache::claim_at(std::int32_t) { return HeldState(claim()); }
+HeldState RecurrentCache::claim_at(std::int32_t, Owner owner) { return HeldState(claim(owner)); }
 
 CompletionPtr RecurrentCache::store_held(const HeldState& state, std::byte* image) {
   return store_image(state.slot(), image);

@@ -60,6 +60,9 @@ class StateCache {
   // from before is cleared when they are claimed. detach() ends a limit.
   virtual void attach() = 0;
   virtual void detach() noexcept = 0;
+  // From now on, until it is detached: units are counted by the owner that they are claimed for (owner_counts.h).
+  virtual void count_owners() = 0;
+  virtual std::uint32_t held_by(Owner owner) const = 0;  // REQUIRES: count_owners
   // After a load or a clearing failed on the device: who claims any unit that is not clean gets it cleared.
   virtual void distrust_owners() = 0;
   virtual CompletionPtr mark() = 0;  // done when everything that was enqueued so far is

@@ -65,9 +65,9 @@ bool StatePool::set_limit(std::uint32_t limit) {
   return true;
 }
 
-std::vector<SlotRef> StatePool::claim(std::uint32_t count) {
+std::vector<SlotRef> StatePool::claim(std::uint32_t count, Owner owner) {
   std::vector<SlotRef> claimed(count);
-  claim(claimed);
+  claim(claimed, owner);
   return claimed;
 }
 
@@ -81,19 +81,25 @@ void StatePool::require_free(std::size_t count) const {
 }
 
 // REQUIRES: shared_from_this() works, as it does for every pool that create() made.
-SlotRef StatePool::take(std::size_t index) {
+SlotRef StatePool::take(std::size_t index, Owner owner) {
   SlotRef ref;
   ref.pool_ = shared_from_this();
   ref.slot_ = free_[index];
   free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(index));
   holders_[static_cast<std::size_t>(ref.slot_)] = 1;
+  if (owned_ != nullptr) owned_->claimed(static_cast<std::uint32_t>(ref.slot_), 1, owner);
   return ref;
 }
 
-void StatePool::claim(std::span<SlotRef> into) {
+void StatePool::prepare(Owner owner) {
+  if (owned_ != nullptr) owned_->prepare(owner);
+}
+
+void StatePool::claim(std::span<SlotRef> into, Owner owner) {
   const MutexLock lock(mutex_);
   require_free(into.size());
-  for (SlotRef& ref : into) ref = take(free_.size() - 1);
+  prepare(owner);
+  for (SlotRef& ref : into) ref = take(free_.size() - 1, owner);
 }
 
 // Sequences of several owners that advance in turns then get their own slots back, which need no clearing.
@@ -111,7 +117,8 @@ void StatePool::claim(std::span<SlotRef> into, std::span<const Owner> owners) {
   ensure(into.size() == owners.size(), "state_pool.claim", "one owner for each slot");
   const MutexLock lock(mutex_);
   require_free(into.size());
-  for (std::size_t i = 0; i < into.size(); ++i) into[i] = take(choose(owners[i]));
+  for (const Owner owner : owners) prepare(owner);
+  for (std::size_t i = 0; i < into.size(); ++i) into[i] = take(choose(owners[i]), owners[i]);
 }
 
 void StatePool::require_slot(Slot slot) const {
@@ -151,7 +158,19 @@ void StatePool::release(Slot slot) noexcept {
   const MutexLock lock(mutex_);
   if (--holders_[static_cast<std::size_t>(slot)] > 0) return;
   free_.push_back(slot);
+  if (owned_ != nullptr) owned_->freed(static_cast<std::uint32_t>(slot), 1);
   if (on_free) on_free(slot);
+}
+
+void StatePool::count_owners(bool on) {
+  const MutexLock lock(mutex_);
+  owned_ = on ? std::make_unique<OwnerCounts>(slots_, static_cast<std::uint32_t>(slots_ - free_.size())) : nullptr;
+}
+
+std::uint32_t StatePool::held_by(Owner owner) const {
+  const MutexLock lock(mutex_);
+  ensure(owned_ != nullptr, "state_pool.held_by", "owners are not counted");
+  return owned_->of(owner);
 }
 
 void StatePool::forget_listener() noexcept {
@@ -176,9 +195,12 @@ std::vector<std::string> StatePool::check() const {
       faults.push_back(cat("state pool: slot ", slot, " is free and has ", holders_[at], " holders"));
     listed[at] = true;
   }
+  std::unordered_map<Owner, std::uint32_t> counted;
   for (std::size_t at = 0; at < holders_.size(); ++at) {
+    if (holders_[at] > 0 && owned_ != nullptr) ++counted[owned_->owner_of(static_cast<std::uint32_t>(at))];
     if (holders_[at] == 0 && !listed[at]) faults.push_back(cat("state pool: slot ", at, " is lost"));
   }
+  if (owned_ != nullptr) owned_->check(counted, faults);
   return faults;
 }
 

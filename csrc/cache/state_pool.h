@@ -17,6 +17,7 @@
 
 #include "base/mutex.h"
 #include "cache/cell_owners.h"
+#include "cache/owner_counts.h"
 
 namespace kvtrie {
 
@@ -56,14 +57,17 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
   std::uint32_t free_slots() const noexcept;  // under the limit
   std::uint32_t limit() const noexcept;
   [[nodiscard]] bool set_limit(std::uint32_t limit);  // false: more are held, nothing changed. REQUIRES: 1 to slots()
-  std::vector<SlotRef> claim(std::uint32_t count);    // all or nothing: throws kCacheFull
-  void claim(std::span<SlotRef> into);                // the same, into empty ones; needs no memory
+  // All or nothing: throws kCacheFull.
+  std::vector<SlotRef> claim(std::uint32_t count, Owner owner = kOwnCallers);
+  void claim(std::span<SlotRef> into, Owner owner = kOwnCallers);  // the same, into empty ones
   // The same for owners[i] each. Of the slots freed last one of the same owner, or a clean one, is taken first.
   void claim(std::span<SlotRef> into, std::span<const Owner> owners);
   Owner owner_of(Slot slot) const;
   void set_owner(Slot slot, Owner owner);
   void distrust() noexcept;  // all slots but clean ones: kForeign
   std::uint32_t holders(Slot slot) const;
+  void count_owners(bool on);                // from now on; what is held now is kOwnCallers'
+  std::uint32_t held_by(Owner owner) const;  // slots that were claimed for it. REQUIRES: they are counted
 
   // Called with each slot that becomes free, under the mutex; must not call back. Set before the pool is used.
   std::function<void(Slot)> on_free;
@@ -79,7 +83,8 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
   void require_slot(Slot slot) const;
   void require_free(std::size_t count) const KVTRIE_REQUIRES(mutex_);
   std::size_t choose(Owner owner) const noexcept KVTRIE_REQUIRES(mutex_);  // index into free_
-  SlotRef take(std::size_t index) KVTRIE_REQUIRES(mutex_);
+  SlotRef take(std::size_t index, Owner owner) KVTRIE_REQUIRES(mutex_);
+  void prepare(Owner owner) KVTRIE_REQUIRES(mutex_);
   std::size_t hidden() const noexcept KVTRIE_REQUIRES(mutex_) { return slots_ - limit_; }
 
   const std::uint32_t slots_;
@@ -88,7 +93,8 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
   // With room for all, so that releasing never allocates; the one freed last is last.
   std::vector<Slot> free_ KVTRIE_GUARDED_BY(mutex_);
   std::vector<Owner> owners_ KVTRIE_GUARDED_BY(mutex_);
-  std::uint32_t limit_ KVTRIE_GUARDED_BY(mutex_);  // at least as many are free as it hides
+  std::unique_ptr<OwnerCounts> owned_ KVTRIE_GUARDED_BY(mutex_);  // null: not counted
+  std::uint32_t limit_ KVTRIE_GUARDED_BY(mutex_);                 // at least as many are free as it hides
 };
 
 }  // namespace kvtrie

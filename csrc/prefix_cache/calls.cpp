@@ -33,6 +33,11 @@ Entry::Outside::Outside(Entry& entry) : entry_(entry) {
   entry_.lock_.unlock();
 }
 
+Entry::Outside::Outside(Entry& entry, ClosingTag) noexcept : entry_(entry) {
+  entry_.state_.outside.add_closing(std::this_thread::get_id());
+  entry_.lock_.unlock();
+}
+
 Entry::Outside::~Outside() {
   entry_.lock_.lock();
   entry_.state_.outside.remove(std::this_thread::get_id());
@@ -62,10 +67,14 @@ Entry::~Entry() {
     state_.closing_is_left = false;
     state_.take_apart(*this);
   }
-  const std::vector<BlobPtr> sealing = state_.copies.take_unsealed();
+  std::vector<BlobPtr> sealing = state_.copies.take_unsealed();
+  const auto sealing_calls = sealing.empty() ? nullptr : state_.sealing_calls;
+  if (sealing_calls != nullptr) ++*sealing_calls;
   const std::shared_ptr<DiskTier> disk = state_.lower.disk();
   lock_.unlock();
   for (const BlobPtr& blob : sealing) blob->seal();
+  sealing.clear();
+  if (sealing_calls != nullptr) --*sealing_calls;
   if (disk != nullptr && disk->needs_sweep()) disk->sweep();
 }
 
@@ -117,10 +126,24 @@ void PrefixCacheState::close(Session& session) noexcept {
 // Where a session ends is a restore point: the next turn goes on from there.
 void PrefixCacheState::keep_end_of(Cursor& cursor) {
   if (cursor.failed || !cursor.publish || cursor.node == nullptr) return;
+  cursors.publish(cursor);  // what there was no memory for at its time
   captures.make_end_point(cursor, PointKind::kEnd);
+  const bool has_way_out = lower.disk() != nullptr || exchange != nullptr;
+  if (has_way_out && options.keys != nullptr && !options.keys->has(cursor.name_space)) ++totals.keyless_sessions;
   behind.save_path(cursor.node);
   if (exchange != nullptr) exchange->offer(cursor.node);
 }
+
+namespace {
+
+void log_lost_end(const std::exception& error) noexcept {
+  try {
+    log_message(LogLevel::kWarning, cat("prefix cache: the end of a session was not kept: ", error.what()));
+  } catch (const std::exception&) {  // no memory for the message
+  }
+}
+
+}  // namespace
 
 void PrefixCacheState::detach(Cursor& cursor) noexcept {
   if (cursor.detached) return;
@@ -130,7 +153,7 @@ void PrefixCacheState::detach(Cursor& cursor) noexcept {
   try {
     keep_end_of(cursor);
   } catch (const std::exception& error) {
-    log_message(LogLevel::kWarning, cat("prefix cache: the end of a session was not kept: ", error.what()));
+    log_lost_end(error);
   }
   cursors.close(cursor);
 }
@@ -153,7 +176,7 @@ void PrefixCacheState::take_apart(Entry& entry) noexcept {
   outside.wait_for_others(mutex);
   while (!sessions.empty()) detach(**sessions.begin());
   {
-    const Entry::Outside meanwhile(entry);
+    const Entry::Outside meanwhile(entry, {});
     if (writer != nullptr) writer->drain();
     if (exchange != nullptr && !exchange->on_own_thread()) exchange->drain();
   }
@@ -164,15 +187,7 @@ void PrefixCacheState::take_apart(Entry& entry) noexcept {
 }
 
 void PrefixCacheState::remove_all() noexcept {
-  try {
-    std::vector<Node*> tops;
-    trie.visit([&](Node& node) {
-      if (!node.is_root() && node.parent()->is_root()) tops.push_back(&node);
-    });
-    for (Node* node : tops) eviction.remove_subtree(node, /*tidy=*/false);
-  } catch (const std::exception& error) {
-    log_message(LogLevel::kWarning, cat("prefix cache: some state stays until the cache is collected: ", error.what()));
-  }
+  while (Node* top = trie.any_top()) eviction.remove_subtree(top, /*tidy=*/false);
 }
 
 }  // namespace kvtrie

@@ -67,7 +67,9 @@ class KVTRIE_SCOPED_CAPABILITY Entry {
   friend struct PrefixCacheState;
   class Outside {
    public:
+    struct ClosingTag {};
     explicit Outside(Entry& entry);
+    Outside(Entry& entry, ClosingTag) noexcept;
     ~Outside();
     Outside(const Outside&) = delete;
     Outside& operator=(const Outside&) = delete;

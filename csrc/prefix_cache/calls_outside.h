@@ -13,7 +13,13 @@ namespace kvtrie {
 // The calls that are outside now.
 class CallsOutside {
  public:
-  void add(std::thread::id thread) { threads_.push_back(thread); }
+  CallsOutside() { threads_.reserve(1); }
+  // Throws, and changes nothing, when there is no memory; the one that closes has its place already.
+  void add(std::thread::id thread) {
+    threads_.reserve(threads_.size() + 2);
+    threads_.push_back(thread);
+  }
+  void add_closing(std::thread::id thread) noexcept { threads_.push_back(thread); }
   void remove(std::thread::id thread) noexcept;
   bool has(std::thread::id thread) const noexcept;
   bool empty() const noexcept { return threads_.empty(); }

@@ -39,6 +39,50 @@ void Capacity::set_pin_cap() {
   std::uint32_t smallest = std::numeric_limits<std::int32_t>::max();
   for (const auto& cache : caches_.attention) smallest = std::min(smallest, cache->limit());
   leases_.set_cap(static_cast<std::uint32_t>(most_pinned_ * smallest));
+  for (std::size_t group = 1; quotas_ != nullptr && group < quotas_->groups(); ++group) {
+    const Quotas::Quota* quota = quotas_->find(static_cast<Group>(group));
+    if (quota != nullptr) set_pin_cap(static_cast<Group>(group), quota->most);
+  }
+}
+
+void Capacity::set_pin_cap(Group group, const Caps& most) {
+  std::uint32_t smallest = std::numeric_limits<std::int32_t>::max();
+  for (std::size_t i = 0; i < caches_.attention.size(); ++i)
+    smallest = std::min({smallest, most.units[i], caches_.attention[i]->limit()});
+  leases_.set_cap(static_cast<std::uint32_t>(most_pinned_ * smallest), group);
+}
+
+Caps Capacity::quota_for(const Limits& limits, const Caps& others) const {
+  constexpr const char* kWhere = "set_quota";
+  Caps result = others;
+  const auto amounts = [&](const std::vector<std::optional<std::uint32_t>>& wanted, std::size_t first,
+                           std::size_t count, const char* name) {
+    require(wanted.empty() || wanted.size() == count, kWhere, name, ": got ", wanted.size(),
+            " entries, allowed one for each of the ", count, " caches");
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (wanted[i]) result.units[first + i] = std::min(*wanted[i], caches_.all[first + i]->limit());
+    }
+  };
+  amounts(limits.held_cells, 0, caches_.attention.size(), "cells");
+  amounts(limits.held_slots, caches_.attention.size(), caches_.states.size(), "slots");
+  const Caps present = caps();
+  if (limits.host_bytes) result.host = std::min(*limits.host_bytes, present.host);
+  if (limits.disk_bytes) result.disk = std::min(*limits.disk_bytes, present.disk);
+  return result;
+}
+
+// Named before anything is counted: floors are as good as live state.
+void Capacity::require_floors(const Caps& wanted) const {
+  if (quotas_ == nullptr || !quotas_->any()) return;
+  const auto require_floor = [](const char* what, std::uint64_t got, std::uint64_t floors) {
+    require(got >= floors, kSetLimits, what, ": got ", got, ", allowed ", floors,
+            " or more: so much is promised to namespaces as floors (set_quota)");
+  };
+  for (std::size_t i = 0; i < caches_.all.size(); ++i) {
+    require_floor(i < caches_.attention.size() ? "held_cells" : "held_slots", wanted.units[i], quotas_->floor_units(i));
+  }
+  if (host_ != nullptr) require_floor("host_bytes", wanted.host, quotas_->floor_host());
+  if (lower_.disk() != nullptr) require_floor("disk_bytes", wanted.disk, quotas_->floor_disk());
 }
 
 Caps Capacity::caps() const {
@@ -84,6 +128,7 @@ Needs Capacity::needs_for(const Caps& wanted) const {
 }
 
 void Capacity::require_reachable(const Caps& wanted) {
+  require_floors(wanted);
   if (host_ != nullptr && wanted.host < host_->used()) {
     const std::uint64_t kept = lower_.pinned_host_bytes();
     if (kept > wanted.host) refuse("host_bytes", wanted.host, kept);
@@ -112,8 +157,11 @@ void Capacity::change(const Caps& wanted) {
 }
 
 bool Capacity::shrinks(const Caps& wanted) const {
-  return (host_ != nullptr && wanted.host < host_->used()) ||
-         (lower_.disk() != nullptr && wanted.disk < lower_.disk()->budget().used());
+  const bool floors = quotas_ != nullptr && quotas_->any();
+  const std::uint64_t in_memory = floors ? quotas_->unfilled_host(0, 0) : 0;
+  const std::uint64_t in_files = floors ? quotas_->unfilled_disk(0, 0) : 0;
+  return (host_ != nullptr && wanted.host < host_->used() + in_memory) ||
+         (lower_.disk() != nullptr && wanted.disk < lower_.disk()->budget().used() + in_files);
 }
 
 void Capacity::apply(const Caps& wanted) {

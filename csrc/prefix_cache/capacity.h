@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "prefix_cache/cache_table.h"
+#include "prefix_cache/caps.h"
 #include "prefix_cache/leases.h"
 #include "prefix_cache/lower_tiers.h"
 #include "prefix_cache/room.h"
@@ -30,23 +31,19 @@ namespace kvtrie {
 
 struct Limits;
 
-// The caps of all tiers.
-struct Caps {
-  std::vector<std::uint32_t> units;  // of each cache
-  std::uint64_t host = 0, disk = 0;  // 0 where there is no such tier
-};
-
 class Capacity {
  public:
   // `host` may be null: no such tier. `most_pinned`: of the smallest pool, 0 to 1. All outlive this.
+  // `quotas` (may be null): floors of namespaces, which no cap may be below.
   Capacity(const CacheTable& caches, std::shared_ptr<ByteBudget> host, LowerTiers& lower, Leases& leases, Room& room,
-           double most_pinned)
+           double most_pinned, const Quotas* quotas = nullptr)
       : caches_(caches),
         host_(std::move(host)),
         lower_(lower),
         leases_(leases),
         room_(room),
-        most_pinned_(most_pinned) {}
+        most_pinned_(most_pinned),
+        quotas_(quotas) {}
   Capacity(const Capacity&) = delete;
   Capacity& operator=(const Capacity&) = delete;
 
@@ -54,14 +51,18 @@ class Capacity {
   // As `limits` wants them; `aside`: bytes of host memory that are not the host tier's.
   Caps caps_for(const Limits& limits, std::uint64_t aside) const;
   bool shrinks(const Caps& wanted) const;  // something has to leave host memory or the disk
+  // What quotas of namespaces may be made of: `limits` as amounts, where it names none those of `others`.
+  Caps quota_for(const Limits& limits, const Caps& others) const;
   void require_reachable(const Caps& wanted);
   // All or nothing. REQUIRES: require_reachable; where it shrinks, nothing is on its way between the tiers.
   void apply(const Caps& wanted);
-  void set_pin_cap();  // under the present limits
+  void set_pin_cap();                               // under the present limits
+  void set_pin_cap(Group group, const Caps& most);  // for the pins of one namespace
 
  private:
   Needs needs_for(const Caps& wanted) const;
   void change(const Caps& wanted);
+  void require_floors(const Caps& wanted) const;
 
   const CacheTable& caches_;
   const std::shared_ptr<ByteBudget> host_;
@@ -69,6 +70,7 @@ class Capacity {
   Leases& leases_;
   Room& room_;
   const double most_pinned_;
+  const Quotas* const quotas_;
 };
 
 }  // namespace kvtrie

@@ -40,6 +40,7 @@ struct Cursor {
   std::string name_space;
   Node* node = nullptr;
   Node* ahead = nullptr;              // null: nothing is ahead
+  Owner owner = kOwnCallers;          // of what its sequences claim
   std::vector<SequenceId> sequences;  // one per cache, those of attention first
   std::vector<WantedPoint> wanted;    // ascending
   AtomicSpans atomic;

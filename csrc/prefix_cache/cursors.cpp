@@ -1,16 +1,27 @@
 #include "prefix_cache/cursors.h"
 
 #include <algorithm>
+#include <new>
+#include <optional>
 #include <utility>
+
+#include "prefix_cache/cursor_undo.h"
 
 namespace kvtrie {
 
 void Cursors::open(Cursor& cursor, std::string_view name_space, Owner owner) {
-  for (StateCache* cache : of_.caches.all) cursor.sequences.push_back(cache->open_sequence(owner));
+  cursor.owner = owner;
   cursor.name_space = std::string(name_space);
-  cursor.node = of_.trie.root(name_space);
-  of_.trie.lock(cursor.node);
+  cursor.sequences.reserve(of_.caches.all.size());
+  for (StateCache* cache : of_.caches.all) cursor.sequences.push_back(cache->open_sequence(owner));
   of_.sessions.add(&cursor);
+  try {
+    cursor.node = of_.trie.root(name_space);
+  } catch (...) {
+    of_.sessions.remove(&cursor);
+    throw;
+  }
+  of_.trie.lock(cursor.node);
 }
 
 // Copies the place, not the history: node, tail and the list of spans.
@@ -51,7 +62,7 @@ void Cursors::lose(Cursor& cursor) {
   of_.trie.unlock(node);
 }
 
-void Cursors::move_to(Cursor& cursor, Node* node) {
+void Cursors::move_to(Cursor& cursor, Node* node) noexcept {
   if (node == cursor.node) return;
   Node* before = std::exchange(cursor.node, node);
   of_.trie.lock(node);
@@ -86,13 +97,28 @@ void Cursors::lend_or_borrow(Cursor& cursor, std::size_t cache, NodeState& node)
   if (of_.lower.disk() == nullptr && held.device_tokens() == node.length()) held.slices.clear();
 }
 
+// All of it, or what came to a node that is not on the device leaves it again.
+void Cursors::share_cells(Cursor& cursor, Node* node) {
+  NodeState& state = state_of(node);
+  of_.places.make_room();
+  try {
+    for (std::size_t i = 0; i < of_.caches.attention.size(); ++i) lend_or_borrow(cursor, i, state);
+  } catch (...) {
+    if (!state.on_device()) {
+      for (Held& held : state.held) held.cells.clear();
+    }
+    of_.places.settle_more_cells(node);
+    throw;
+  }
+  state.on_device() ? of_.places.settle_more_cells(node) : of_.places.come(node);
+}
+
+// The cursor's cells come to nodes that have none, and it lets go of those that nodes have.
 void Cursors::take_known(Cursor& cursor, const Path& path) {
   for (Node* node : path.nodes) {
     if (node->start() >= path.matched) break;
     if (node->end() > path.matched) node = of_.trie.split(node, path.matched);
-    NodeState& state = state_of(node);
-    for (std::size_t i = 0; i < of_.caches.attention.size(); ++i) lend_or_borrow(cursor, i, state);
-    state.on_device() ? of_.places.settle_more_cells(node) : of_.places.come(node);
+    share_cells(cursor, node);
     move_to(cursor, node);
   }
 }
@@ -104,39 +130,94 @@ bool Cursors::grows_last(const Cursor& cursor) const {
          !state_of(node).point().exists() && of_.trie.in_first_use(kDeviceOrder, node);
 }
 
-void Cursors::add_fresh(Cursor& cursor, std::span<const Token> edge) {
-  const std::int32_t known = cursor.published(), end = cursor.computed;
-  std::vector<SpanList> cells;
-  for (std::size_t i = 0; i < of_.caches.attention.size(); ++i)
-    cells.push_back(of_.caches.attention[i]->lend(cursor.sequences[i], known, end));
-  if (grows_last(cursor)) {
-    of_.trie.extend(cursor.node, edge);
-    state_of(cursor.node).extend(end, std::move(cells));
-    of_.places.extend(cursor.node, edge.size());
-  } else {
-    auto state = std::make_unique<NodeState>(known, end, of_.caches.attention.size(), &of_.costs);
-    for (std::size_t i = 0; i < cells.size(); ++i) state->held[i].add(std::move(cells[i]));
-    Node* node = of_.trie.add_child(cursor.node, edge, std::move(state));
-    of_.places.add(node, NodePlaces::Place::kDevice);
-    move_to(cursor, node);
+namespace {
+
+// Cells that a cursor lends to a node: they are its own again unless the node took them.
+class Lent {
+ public:
+  Lent(const CacheTable& caches, const Cursor& cursor) : caches_(caches), cursor_(cursor), from_(cursor.published()) {
+    lists_.reserve(caches.attention.size());
+    try {
+      for (std::size_t i = 0; i < caches.attention.size(); ++i)
+        lists_.push_back(caches.attention[i]->lend(cursor.sequences[i], from_, cursor.computed));
+    } catch (...) {
+      take_back();
+      throw;
+    }
   }
+  ~Lent() { take_back(); }
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+
+  std::vector<SpanList>& lists() noexcept { return lists_; }
+  std::vector<SpanList> give() noexcept { return std::exchange(lists_, {}); }
+
+ private:
+  void take_back() noexcept {
+    for (std::size_t i = 0; i < lists_.size(); ++i)
+      caches_.attention[i]->unlend(cursor_.sequences[i], std::move(lists_[i]), from_);
+  }
+
+  const CacheTable& caches_;
+  const Cursor& cursor_;
+  const std::int32_t from_;
+  std::vector<SpanList> lists_;
+};
+
+void make_room_for(NodeState& state, std::vector<SpanList>& lists) {
+  for (std::size_t i = 0; i < lists.size(); ++i) state.held[i].make_room_for(lists[i]);
+}
+
+}  // namespace
+
+// Both of these change nothing when they throw: what may comes before what changes.
+void Cursors::grow_last(Cursor& cursor, std::span<const Token> edge) {
+  NodeState& state = state_of(cursor.node);
+  Lent cells(of_.caches, cursor);
+  make_room_for(state, cells.lists());
+  of_.places.make_room();
+  of_.trie.extend(cursor.node, edge);
+  state.extend(cursor.computed, cells.give());
+  of_.places.extend(cursor.node, edge.size());
+}
+
+void Cursors::add_node(Cursor& cursor, std::span<const Token> edge) {
+  auto state =
+      std::make_unique<NodeState>(cursor.published(), cursor.computed, of_.caches.attention.size(), &of_.costs);
+  Lent cells(of_.caches, cursor);
+  make_room_for(*state, cells.lists());
+  of_.places.make_room();
+  Node* node = of_.trie.add_child(cursor.node, edge, std::move(state));
+  std::vector<SpanList> given = cells.give();
+  for (std::size_t i = 0; i < given.size(); ++i) state_of(node).held[i].add(std::move(given[i]));
+  of_.places.add(node, NodePlaces::Place::kDevice);
+  move_to(cursor, node);
+}
+
+void Cursors::add_fresh(Cursor& cursor, std::span<const Token> edge) {
+  grows_last(cursor) ? grow_last(cursor, edge) : add_node(cursor, edge);
   state_of(cursor.node).last_used_seconds = of_.now;
-  of_.trie.recall(kDeviceOrder, cursor.node, edge.size());
+  try {
+    of_.trie.recall(kDeviceOrder, cursor.node, edge.size());
+  } catch (const std::bad_alloc&) {  // it counts as used once
+  }
 }
 
 void Cursors::publish(Cursor& cursor) {
-  const std::int32_t end = cursor.computed;
-  const std::int32_t begin = cursor.published();
-  if (!cursor.publish || begin == end || of_.caches.all.empty()) return;
+  if (!cursor.publish || cursor.published() >= cursor.computed || of_.caches.all.empty()) return;
+  const std::int32_t begin = cursor.published(), end = cursor.computed;
   const std::span<const Token> fresh = cursor.unpublished().first(static_cast<std::size_t>(end - begin));
   const Path path = of_.planner.find_path(cursor.node, fresh);
   if (!cursor.use && !path.nodes.empty()) {
     cursor.publish = false;  // it wants its own cells, and these tokens have some already
     return;
   }
+  std::optional<CursorUndo> undo;  // a node of its own is made wholly or not at all
+  if (!path.nodes.empty()) undo.emplace(of_, cursor);
   take_known(cursor, path);
   const std::int32_t known = cursor.published();
   if (known < end) add_fresh(cursor, fresh.subspan(static_cast<std::size_t>(known - begin)));
+  if (undo) undo->forget();
   cursor.consume(end - begin);
 }
 

@@ -14,9 +14,9 @@
 //
 // No K/V moves in any of it. REQUIRES, where a target is given: every cache can go on there (planner.h).
 //
-// Invariants: those of Cursor. Errors: no memory; the cursor then stands between two places, at the deepest of which
-// the tree and the sequences agree. Cost: O(nodes of the path), and O(windows' holders). Threads: guarded by the prefix
-// cache's mutex. Units: tokens.
+// Invariants: those of Cursor. Errors: no memory; the cursor then stands where it stood (cursor_undo.h), and what was
+// to be published is still its own: the next `publish` has it, too. Cost: O(nodes of the path), and O(windows'
+// holders). Threads: guarded by the prefix cache's mutex. Units: tokens.
 #pragma once
 
 #include <cstdint>
@@ -66,8 +66,8 @@ class Cursors {
   // step
   void lose(Cursor& cursor);
 
-  void move_to(Cursor& cursor, Node* node);  // changes the lock; tidies up where it stood
-  void publish(Cursor& cursor);              // everything computed and not yet published
+  void move_to(Cursor& cursor, Node* node) noexcept;  // changes the lock; tidies up where it stood
+  void publish(Cursor& cursor);                       // everything computed and not yet published
 
   // --- cursors_adopt.cpp
   void adopt(Cursor& cursor, const Path& path, std::int32_t target);
@@ -81,7 +81,10 @@ class Cursors {
 
  private:
   void check(const Cursor& cursor, std::vector<std::string>& findings) const;
+  void share_cells(Cursor& cursor, Node* node);
   void take_known(Cursor& cursor, const Path& path);
+  void grow_last(Cursor& cursor, std::span<const Token> edge);
+  void add_node(Cursor& cursor, std::span<const Token> edge);
   void add_fresh(Cursor& cursor, std::span<const Token> edge);
   bool grows_last(const Cursor& cursor) const;
   void lend_or_borrow(Cursor& cursor, std::size_t cache, NodeState& node);

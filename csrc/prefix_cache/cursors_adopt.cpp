@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "prefix_cache/coverage.h"
+#include "prefix_cache/cursor_undo.h"
 #include "prefix_cache/cursors.h"
 
 namespace kvtrie {
@@ -66,9 +67,12 @@ void Cursors::stand_at(Cursor& cursor, std::span<Node* const> nodes, std::int32_
 void Cursors::adopt(Cursor& cursor, const Path& path, std::int32_t target) {
   const bool moves = target > cursor.computed;
   std::vector<Node*> nodes = moves ? cut_at(path, target) : path.nodes;
+  const bool ahead = of_.caches.has_points() && cursor.publish && path.matched > std::max(cursor.computed, target);
+  if (!moves && !ahead) return;
+  CursorUndo undo(of_, cursor);
   if (moves) stand_at(cursor, nodes, target);
-  if (of_.caches.has_points() && cursor.publish && path.matched > cursor.computed)
-    borrow_ahead(cursor, {std::move(nodes), path.matched});
+  if (ahead) borrow_ahead(cursor, {std::move(nodes), path.matched});
+  undo.forget();
 }
 
 // Where the cursor restarts below what attention caches still hold, they keep it: rows in between are computed again,
@@ -144,6 +148,7 @@ void Cursors::take_back_state(Cursor& cursor, std::size_t state, const Node* kep
 
 void Cursors::go_back(Cursor& cursor, std::int32_t length) {
   drop_ahead(cursor);
+  CursorUndo undo(of_, cursor);
   const bool points = of_.caches.has_points();
   Path path = points ? of_.planner.path_to(cursor.node, std::min(length, cursor.node->end())) : Path{};
   Node* node = node_ending_at(of_.trie, cursor.node, length);
@@ -156,6 +161,7 @@ void Cursors::go_back(Cursor& cursor, std::int32_t length) {
   for (std::size_t i = 0; i < of_.caches.states.size(); ++i) take_back_state(cursor, i, kept, length);
   cursor.computed = length;
   if (length < cursor.published()) move_to(cursor, node);
+  undo.forget();
 }
 
 }  // namespace kvtrie

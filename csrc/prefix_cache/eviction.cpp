@@ -1,6 +1,7 @@
 #include "prefix_cache/eviction.h"
 
 #include <algorithm>
+#include <new>
 #include <vector>
 
 #include "prefix_cache/node_bytes.h"
@@ -10,11 +11,11 @@ namespace kvtrie {
 
 // ---- who ----------------------------------------------------------------------------------------------------------
 
-Node* Eviction::next_victim() {
+Node* Eviction::next_victim(const Trie::Groups* may) {
   while (true) {
-    Node* victim = of_.trie.victim(kDeviceOrder);
+    Node* victim = may == nullptr ? of_.trie.victim(kDeviceOrder) : of_.trie.victim_among(kDeviceOrder, *may);
     if (victim != nullptr && of_.leases.hold_back(victim)) continue;
-    Node* marked = of_.points.oldest_user();
+    Node* marked = of_.points.oldest_user(may);
     if (victim != nullptr || marked == nullptr) return victim;
     of_.points.take_off_user(marked);
   }
@@ -110,9 +111,14 @@ void Eviction::drop_point(Node* node, bool tidy) {
   if (tidy && !prune(node)) try_join(node);
 }
 
-void Eviction::take_off_marks(Node* top) {
-  for (Node* node : of_.points.users()) {
-    if (is_at_or_below(node, top)) of_.points.take_off_user(node);
+// Points first: one that is no longer marked or pinned would be listed among the others, and that takes memory.
+void Eviction::take_off_marks(Node* top) noexcept {
+  while (Node* node = of_.points.user_below(top)) {
+    of_.totals.dropped_points += of_.points.remove(node) ? 1 : 0;
+    of_.points.take_off_user(node);
+  }
+  for (const Pin& pin : of_.leases.pins()) {
+    if (is_at_or_below(pin.node, top)) of_.totals.dropped_points += of_.points.remove(pin.node) ? 1 : 0;
   }
   of_.leases.remove_below(top);
 }
@@ -161,9 +167,13 @@ bool Eviction::prune(Node* node) {
   return removed;
 }
 
-void Eviction::try_join(Node* node) {
+// Two nodes do as well as one where there is no memory.
+void Eviction::try_join(Node* node) noexcept {
   if (node->is_root() || node->locks() != 0 || node->child_count() != 1) return;
-  of_.trie.join_with_child(node);
+  try {
+    of_.trie.join_with_child(node);
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 // ---- what the lower tiers ask for ---------------------------------------------------------------------------------

@@ -57,7 +57,8 @@ class Eviction final : public LowerTiers::Tree {
   Eviction& operator=(const Eviction&) = delete;
 
   // --- who
-  Node* next_victim();           // null when everything left is live or pinned
+  // Null when everything left is live or pinned. `may` (null: all): groups of namespaces whose nodes may go.
+  Node* next_victim(const Trie::Groups* may = nullptr);
   Node* outside_victim() const;  // the same among nodes that are not on the device; looks at all of them
   // The node where the tail of `tokens` begins that nobody else uses; null: there is none.
   Node* own_tail(std::string_view name_space, std::span<const Token> tokens) const;
@@ -72,7 +73,7 @@ class Eviction final : public LowerTiers::Tree {
   std::uint64_t remove_subtree(Node* node, bool tidy = true);
   // Removes it, and what is above it, while it holds nothing in any tier; whether it did.
   bool prune(Node* node);
-  void try_join(Node* node);  // with its only child, when nobody holds it
+  void try_join(Node* node) noexcept;  // with its only child, when nobody holds it
 
   // --- restore points
   void evict_point(Node* node);     // to the host, else away
@@ -87,7 +88,7 @@ class Eviction final : public LowerTiers::Tree {
 
  private:
   std::uint64_t remove(Node* leaf);
-  void take_off_marks(Node* top);
+  void take_off_marks(Node* top) noexcept;
   void write(Node* node);
 
   const EvictionTree of_;

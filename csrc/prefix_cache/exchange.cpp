@@ -44,7 +44,7 @@ std::uint64_t Exchange::room_for(const PrefixCacheState& state) {
 
 void Exchange::offer(const Node* node) {
   state_.mutex.assert_held();  // by the caller, whose `state_` it is: exchange.h
-  if (node->is_root()) return;
+  if (node->is_root() || !may_share(node->name_space())) return;
   Offer path{node->name_space(), path_tokens(node), {}};
   path.media = media_of(path.tokens);
   if (!is_portable(path.media)) return;
@@ -60,7 +60,11 @@ bool Exchange::all_sent() {
 }
 
 SharedScope Exchange::scope(const std::string& name_space) const {
-  return {state_.options.fingerprint, name_space, state_.caches.identities};
+  return {state_.options.fingerprint, name_space, state_.caches.identities, state_.options.keys};
+}
+
+bool Exchange::may_share(std::string_view name_space) const {
+  return state_.options.keys == nullptr || state_.options.keys->has(name_space);
 }
 
 bool Exchange::answers(const SharedExchange& exchange, const SharedPath& path, double now) const {

@@ -29,6 +29,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -113,6 +114,7 @@ class Exchange {
   bool answers(const SharedExchange& exchange, const SharedPath& path, double now) const;
   double now() const;  // takes the mutex
   SharedScope scope(const std::string& name_space) const;
+  bool may_share(std::string_view name_space) const;  // with keys: there is one for it
   bool is_known(const std::string& key) const;
   void set_known(const std::string& key, bool known);
   void count_unsent();

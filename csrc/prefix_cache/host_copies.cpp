@@ -7,43 +7,57 @@
 
 namespace kvtrie {
 
-std::optional<BlobSlice> HostCopies::store_cells(std::size_t cache, const SpanList& list) {
+const std::shared_ptr<ByteBudget>& HostCopies::budget_of(const Node* node) {
+  return quotas_ != nullptr && quotas_->counted() ? quotas_->host_of(node->name_space()) : host_;
+}
+
+// The completion is set next: once the device was asked for the bytes, nothing may throw.
+CompletionPtr& HostCopies::expect_bytes(const BlobPtr& blob) {
+  auto stored = std::make_shared<CompletionPtr>();
+  CompletionPtr& to_set = *stored;
+  unsealed_.push_back(blob);
+  blob->expect([stored = std::move(stored)] {
+    if (*stored != nullptr) (*stored)->wait();
+  });
+  return to_set;
+}
+
+std::optional<BlobSlice> HostCopies::store_cells(const Node* node, std::size_t cache, const SpanList& list) {
   CausalCache& owner = *caches_.attention[cache];
-  BlobPtr blob = Blob::allocate(host_, owner.shape().bytes_per_cell() * list.length(),
+  BlobPtr blob = Blob::allocate(budget_of(node), owner.shape().bytes_per_cell() * list.length(),
                                 blob_sections(owner.shape(), list.length()));
   if (blob == nullptr) return std::nullopt;
   const std::int32_t from = list.begin_position(), to = list.end_position();
-  unsealed_.push_back(blob);
-  const CompletionPtr stored = owner.store_image(list, from, to, from, blob->memory()->data(), list.length());
-  blob->expect([stored] { stored->wait(); });
+  CompletionPtr& stored = expect_bytes(blob);
+  stored = owner.store_image(list, from, to, from, blob->memory()->data(), list.length());
   return BlobSlice{std::move(blob), from, static_cast<std::uint32_t>(to - from), from, to};
 }
 
-std::optional<BlobSlice> HostCopies::store_state(std::size_t state, const HeldState& held, std::int32_t length) {
+std::optional<BlobSlice> HostCopies::store_state(const Node* node, std::size_t state, const HeldState& held) {
   PointCache& cache = *caches_.states[state];
-  BlobPtr blob = Blob::allocate(host_, held.units() * cache.bytes_per_unit(), blob_sections(cache, length));
+  BlobPtr blob =
+      Blob::allocate(budget_of(node), held.units() * cache.bytes_per_unit(), blob_sections(cache, node->end()));
   if (blob == nullptr) return std::nullopt;
-  unsealed_.push_back(blob);
-  const CompletionPtr stored = cache.store_held(held, blob->memory()->data());
-  blob->expect([stored] { stored->wait(); });
+  CompletionPtr& stored = expect_bytes(blob);
+  stored = cache.store_held(held, blob->memory()->data());
   return BlobSlice{std::move(blob)};
 }
 
-bool HostCopies::make_room(std::uint64_t bytes, bool may_lose) {
-  return host_ != nullptr && lower_.make_host_room(bytes, may_lose);
+bool HostCopies::make_room(const Node* node, std::uint64_t bytes, bool may_lose) {
+  return host_ != nullptr && lower_.make_host_room(bytes, may_lose, node);
 }
 
 bool HostCopies::copy_point(Node* node, bool may_lose) {
   const RestorePoint& point = state_of(node).point();
   if (point.copied()) return true;
   const std::uint64_t bytes = point_bytes(caches_, point);
-  if (!make_room(bytes, may_lose)) return false;
+  if (!make_room(node, bytes, may_lose)) return false;
   const std::size_t attention = caches_.attention.size();
   std::vector<BlobSlice> copies(caches_.all.size());
   for (const std::size_t i : caches_.of_points) {
     if (point.held[i].empty()) continue;
     std::optional<BlobSlice> copy =
-        i < attention ? store_cells(i, point.held[i].cells()) : store_state(i - attention, point.held[i], node->end());
+        i < attention ? store_cells(node, i, point.held[i].cells()) : store_state(node, i - attention, point.held[i]);
     if (!copy) return false;
     copies[i] = std::move(*copy);
   }
@@ -56,12 +70,13 @@ bool HostCopies::copy(Node* node, bool may_lose) {
   NodeState& state = state_of(node);
   const std::uint64_t bytes = uncopied_bytes(caches_, state);
   if (bytes == 0) return true;
-  if (!make_room(bytes, may_lose)) return false;
+  if (!make_room(node, bytes, may_lose)) return false;
   for (std::size_t i = 0; i < caches_.attention.size(); ++i) {
     for (const SpanList& list : state.held[i].cells) {
       for (const auto& [from, to] : state.held[i].without_slice(list.begin_position(), list.end_position())) {
-        std::optional<BlobSlice> slice = store_cells(i, list.share(from, to));
+        std::optional<BlobSlice> slice = store_cells(node, i, list.share(from, to));
         if (!slice) return false;
+        places_.make_room();
         state.held[i].add(*slice);
         places_.settle(node);  // each time: the next one may not fit
         totals_.page_out_bytes += slice->blob->bytes();

@@ -39,9 +39,16 @@ struct PrefixCacheStats;
 class HostCopies final : public WriteBehind::Copies {
  public:
   // `host` may be null: no such tier. Counts in `totals` what it copies. All outlive this.
+  // `quotas` (may be null): in which budgets memory of a namespace is reserved.
   HostCopies(const CacheTable& caches, std::shared_ptr<ByteBudget> host, NodePlaces& places, RestorePoints& points,
-             LowerTiers& lower, PrefixCacheStats& totals)
-      : caches_(caches), host_(std::move(host)), places_(places), points_(points), lower_(lower), totals_(totals) {}
+             LowerTiers& lower, PrefixCacheStats& totals, Quotas* quotas = nullptr)
+      : caches_(caches),
+        host_(std::move(host)),
+        places_(places),
+        points_(points),
+        lower_(lower),
+        totals_(totals),
+        quotas_(quotas) {}
   HostCopies(const HostCopies&) = delete;
   HostCopies& operator=(const HostCopies&) = delete;
 
@@ -49,8 +56,11 @@ class HostCopies final : public WriteBehind::Copies {
   bool copy(Node* node, bool may_lose);
   // Of its restore point. REQUIRES: there is one.
   bool copy_point(Node* node, bool may_lose);
-  // Of cells of an attention cache, where there is room now; none: did not fit. REQUIRES: a host tier.
-  std::optional<BlobSlice> store_cells(std::size_t cache, const SpanList& list);
+  // Of cells of the node of an attention cache, where there is room now; none: did not fit. REQUIRES: a host tier.
+  std::optional<BlobSlice> store_cells(const Node* node, std::size_t cache, const SpanList& list);
+
+  // Whether a copy of so many bytes fits now, with nothing gone for it, under the quotas.
+  bool fits(const Node* node, std::uint64_t bytes) const { return lower_.host_has_room(bytes, node); }
 
   bool all_sealed() const noexcept { return unsealed_.empty(); }
   std::vector<BlobPtr> take_unsealed() noexcept { return std::exchange(unsealed_, {}); }  // to be sealed by the caller
@@ -61,8 +71,10 @@ class HostCopies final : public WriteBehind::Copies {
   void leave_sealing(const BlobPtr& blob) override;
 
  private:
-  std::optional<BlobSlice> store_state(std::size_t state, const HeldState& held, std::int32_t length);
-  bool make_room(std::uint64_t bytes, bool may_lose);
+  std::optional<BlobSlice> store_state(const Node* node, std::size_t state, const HeldState& held);
+  CompletionPtr& expect_bytes(const BlobPtr& blob);
+  bool make_room(const Node* node, std::uint64_t bytes, bool may_lose);
+  const std::shared_ptr<ByteBudget>& budget_of(const Node* node);
 
   const CacheTable& caches_;
   const std::shared_ptr<ByteBudget> host_;
@@ -70,6 +82,7 @@ class HostCopies final : public WriteBehind::Copies {
   RestorePoints& points_;
   LowerTiers& lower_;
   PrefixCacheStats& totals_;
+  Quotas* const quotas_;
   std::vector<BlobPtr> unsealed_;
 };
 

@@ -142,20 +142,27 @@ void Leases::lose_below(const Node* top) noexcept {
 // ---- tokens -------------------------------------------------------------------------------------------------------
 
 // With what is above each of them.
-std::unordered_set<const Node*> Leases::pinned_nodes() const {
+std::unordered_set<const Node*> Leases::pinned_nodes(std::optional<Group> group) const {
   std::unordered_set<const Node*> nodes;
   for (const Pin& pin : pins_) {
+    if (group && pin.node->group() != *group) continue;
     for (const Node* node = pin.node; !node->is_root() && nodes.insert(node).second;) node = node->parent();
   }
   return nodes;
+}
+
+void Leases::set_cap(std::uint64_t tokens, Group group) {
+  if (group >= caps_.size()) caps_.resize(group + 1U, caps_.front());
+  caps_[group] = tokens;
 }
 
 std::uint64_t Leases::pinned_tokens() const { return total_length(pinned_nodes()); }
 
 // What is above a pinned node is pinned, too: the pinned part of the match comes first, and the cap limits the rest.
 std::int32_t Leases::longest_pin(const Match& match) const {
-  const std::unordered_set<const Node*> pinned = pinned_nodes();
-  const std::uint64_t left = cap_ - std::min(cap_, total_length(pinned));
+  const std::unordered_set<const Node*> pinned = pinned_nodes(match.node->group());
+  const std::uint64_t most = cap(match.node->group());
+  const std::uint64_t left = most - std::min(most, total_length(pinned));
   const Node* last = match.node;
   while (!last->is_root() && pinned.count(last) == 0) last = last->parent();
   const std::int32_t already = std::min(last->end(), match.length);

@@ -33,6 +33,7 @@
 #include <cstdint>
 #include <limits>
 #include <list>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_set>
@@ -83,8 +84,9 @@ class Leases {
   const std::list<Lease>& holds() const noexcept { return holds_; }
   double next_expiry() const noexcept { return next_expiry_; }  // infinity: never
 
-  void set_cap(std::uint64_t tokens) noexcept { cap_ = tokens; }
-  std::uint64_t cap() const noexcept { return cap_; }
+  // Of all namespaces without a quota, and of each one with a quota (its group), for its own pins.
+  void set_cap(std::uint64_t tokens, Group group = 0);
+  std::uint64_t cap(Group group = 0) const noexcept { return group < caps_.size() ? caps_[group] : caps_.front(); }
   std::uint64_t pinned_tokens() const;
   // Tokens of the match that may be pinned under the cap. REQUIRES: something matched.
   std::int32_t longest_pin(const Match& match) const;
@@ -97,7 +99,7 @@ class Leases {
   void remove(std::vector<Pin>::iterator pin);
   bool take_in(Lease& lease, Node* node);
   void find_next_expiry() noexcept;
-  std::unordered_set<const Node*> pinned_nodes() const;
+  std::unordered_set<const Node*> pinned_nodes(std::optional<Group> group = {}) const;  // of all, or one
   void check_nodes(std::vector<std::string>& findings) const;
 
   Trie& trie_;
@@ -105,7 +107,7 @@ class Leases {
   std::vector<Pin> pins_;
   std::list<Lease> holds_;  // the latest first
   double next_expiry_ = std::numeric_limits<double>::infinity();
-  std::uint64_t cap_ = std::numeric_limits<std::uint64_t>::max();
+  std::vector<std::uint64_t> caps_{std::numeric_limits<std::uint64_t>::max()};  // of each group
 };
 
 }  // namespace kvtrie

@@ -72,9 +72,9 @@ Tier tier_of(const Fetch& fetch) {
   return lowest;
 }
 
-Node* LowerTiers::next_victim(int order) {
+Node* LowerTiers::next_victim(int order, const Trie::Groups* may) {
   while (true) {
-    Node* victim = trie_.victim(order);
+    Node* victim = may == nullptr ? trie_.victim(order) : trie_.victim_among(order, *may);
     if (victim == nullptr || !leases_.hold_back(victim)) return victim;
   }
 }
@@ -82,7 +82,8 @@ Node* LowerTiers::next_victim(int order) {
 // ---- host ---------------------------------------------------------------------------------------------------------
 
 // What is on its way, to a file or to the device, cannot be hurried: where that alone is too much, nothing is evicted.
-bool LowerTiers::make_host_room(std::uint64_t bytes, bool may_lose) {
+bool LowerTiers::make_host_room(std::uint64_t bytes, bool may_lose, const Node* whose) {
+  if (has_quotas()) return make_host_room_by_quotas(bytes, may_lose, whose == nullptr ? Group{0} : whose->group());
   const std::uint64_t in_transit = tree_.bytes_under_way();
   if (bytes > host_->cap() || bytes > host_->cap() - std::min(in_transit, host_->cap())) return false;
   while (!host_->fits(bytes)) {
@@ -132,13 +133,13 @@ void LowerTiers::drop_slices(Node* node, const std::function<bool(const BlobPtr&
 
 // Nodes that sessions stand on, and all above them, are in no victim order: their copies go when nothing else is left,
 // but for those that a page-in is after.
-bool LowerTiers::let_go_of_locked_copies(bool may_lose) {
+bool LowerTiers::let_go_of_locked_copies(bool may_lose, const Trie::Groups* may) {
   std::set<const Node*> wanted;
   for (const Lease& hold : leases_.holds()) wanted.insert(hold.path.begin(), hold.path.end());
   std::vector<Node*> with_copies;
   trie_.visit([&](Node& node) {
-    if (!node.is_root() && state_of(&node).on_device() && node.in_order(kHostOrder) && wanted.count(&node) == 0)
-      with_copies.push_back(&node);
+    if (node.is_root() || !state_of(&node).on_device() || !node.in_order(kHostOrder)) return;
+    if (wanted.count(&node) == 0 && (may == nullptr || (*may)(node.group()))) with_copies.push_back(&node);
   });
   bool any = false;
   for (Node* node : with_copies) any = leave_host(node, may_lose) || any;
@@ -153,10 +154,21 @@ std::uint64_t LowerTiers::bytes_in_memory() const {
   return memory.sum();
 }
 
+bool LowerTiers::reserve_disk(std::uint64_t bytes, const Node* whose) {
+  if (has_quotas()) {
+    const TierShare share = quotas_->disk(whose->group());
+    const std::uint64_t file = disk_->file_bytes(bytes);
+    if (share.used + file > share.most) return false;
+    if (free_disk() < file + quotas_->unfilled_disk(whose->group(), file)) return false;
+  }
+  return disk_->reserve(bytes);
+}
+
 // ---- disk ---------------------------------------------------------------------------------------------------------
 
 bool LowerTiers::make_disk_room(std::uint64_t bytes, const Node* below) {
-  if (bytes > disk_->budget().cap()) return false;
+  if (has_quotas()) return make_disk_room_by_quotas(bytes, below, below == nullptr ? Group{0} : below->group());
+  if (disk_->file_bytes(bytes) > disk_->budget().cap()) return false;
   while (!disk_->reserve(bytes)) {
     Node* victim = next_victim(kDiskOrder);
     if (victim == nullptr || !disk_->writing()) return false;
@@ -192,9 +204,10 @@ bool LowerTiers::leave_disk(Node* node) {
 // ---- caps ---------------------------------------------------------------------------------------------------------
 
 // A pinned node that is not on the device and has memory that is in no file keeps all its memory (leave_host).
-std::uint64_t LowerTiers::pinned_host_bytes() const {
+std::uint64_t LowerTiers::pinned_host_bytes(std::optional<Group> group) const {
   Counted kept;
   for (const Pin& pin : leases_.pins()) {
+    if (group && pin.node->group() != *group) continue;
     for (const Node* node : pin.path) {
       const NodeState& state = state_of(node);
       bool only_here = false;
@@ -206,9 +219,10 @@ std::uint64_t LowerTiers::pinned_host_bytes() const {
   return kept.sum();
 }
 
-std::uint64_t LowerTiers::pinned_disk_bytes() const {
+std::uint64_t LowerTiers::pinned_disk_bytes(std::optional<Group> group) const {
   Counted kept;
   for (const Pin& pin : leases_.pins()) {
+    if (group && pin.node->group() != *group) continue;
     bool below = false;  // something at or below this node stays in its file
     for (const Node* node : pin.path) {
       if (!node->in_order(kDiskOrder)) continue;
@@ -221,9 +235,10 @@ std::uint64_t LowerTiers::pinned_disk_bytes() const {
 
 // Memory of pinned nodes whose bytes are in files, too: in no victim order, but let go of at no loss. Whether there was
 // any.
-bool LowerTiers::let_go_of_saved_memory() {
+bool LowerTiers::let_go_of_saved_memory(const Trie::Groups* may) {
   bool any = false;
   for (const Pin& pin : leases_.pins()) {
+    if (may != nullptr && !(*may)(pin.node->group())) continue;
     for (Node* node : pin.path) {
       if (!state_of(node).on_device() && node->in_order(kHostOrder)) any = leave_host(node, /*may_lose=*/false) || any;
     }
@@ -232,7 +247,8 @@ bool LowerTiers::let_go_of_saved_memory() {
 }
 
 bool LowerTiers::lower_host_cap(std::uint64_t cap) {
-  while (host_->used() > cap && !make_host_room(host_->cap() - cap, /*may_lose=*/true)) {
+  const auto fits = [&] { return host_->used() + (has_quotas() ? quotas_->unfilled_host(0, 0) : 0) <= cap; };
+  while (!fits() && !make_host_room(host_->cap() - cap, /*may_lose=*/true)) {
     if (let_go_of_saved_memory()) continue;
     Node* marked = points_.oldest_user();
     if (marked == nullptr) return false;
@@ -242,10 +258,11 @@ bool LowerTiers::lower_host_cap(std::uint64_t cap) {
 }
 
 // The file of one node on a live path goes, of the last one that has any; false: there is none.
-bool LowerTiers::let_go_of_live_files() {
+bool LowerTiers::let_go_of_live_files(const Trie::Groups* may) {
   std::vector<Node*> nodes;  // parents before their children
   trie_.visit([&](Node& node) {
-    if (!node.is_root() && node.in_order(kDiskOrder)) nodes.push_back(&node);
+    const bool asked = may == nullptr || (*may)(node.group());
+    if (asked && !node.is_root() && node.in_order(kDiskOrder)) nodes.push_back(&node);
   });
   const auto is_last = [](const Node* node) {
     for (Node* child = node->first_child(); child != nullptr; child = child->next_sibling()) {
@@ -261,10 +278,12 @@ bool LowerTiers::let_go_of_live_files() {
 
 // What is doomed goes by the sweep.
 bool LowerTiers::lower_disk_cap(std::uint64_t cap) {
-  while (disk_->kept_bytes() > cap) {
-    Node* victim = next_victim(kDiskOrder);
+  const Trie::Groups above_floor = [&](Group group) { return group == 0 || quotas_->disk(group).excess() > 0; };
+  const auto floors = [&] { return has_quotas() ? quotas_->unfilled_disk(0, 0) : 0; };
+  while (disk_->kept_bytes() + floors() > cap) {
+    Node* victim = next_victim(kDiskOrder, &above_floor);
     if (victim != nullptr && leave_disk(victim)) continue;
-    if (let_go_of_live_files()) continue;
+    if (let_go_of_live_files(&above_floor)) continue;
     Node* marked = points_.oldest_user();
     if (marked == nullptr) break;
     points_.take_off_user(marked);

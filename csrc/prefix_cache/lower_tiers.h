@@ -35,6 +35,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,7 @@
 #include "prefix_cache/leases.h"
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/node_state.h"
+#include "prefix_cache/quotas.h"
 #include "prefix_cache/restore_points.h"
 #include "prefix_cache/reuse_plan.h"
 #include "store/byte_budget.h"
@@ -71,9 +73,16 @@ class LowerTiers {
   };
 
   // `host` (may be null: no such tier) is set for good. All outlive this.
+  // `quotas` (null: there are none): of namespaces, in both tiers.
   LowerTiers(Trie& trie, NodePlaces& places, RestorePoints& points, Leases& leases, std::shared_ptr<ByteBudget> host,
-             Tree& tree)
-      : trie_(trie), places_(places), points_(points), leases_(leases), host_(std::move(host)), tree_(tree) {}
+             Tree& tree, const Quotas* quotas = nullptr)
+      : trie_(trie),
+        places_(places),
+        points_(points),
+        leases_(leases),
+        host_(std::move(host)),
+        tree_(tree),
+        quotas_(quotas) {}
   LowerTiers(const LowerTiers&) = delete;
   LowerTiers& operator=(const LowerTiers&) = delete;
 
@@ -83,7 +92,10 @@ class LowerTiers {
 
   // --- host memory
   // So that `bytes` fit; nothing is let go of where what is on its way to files alone is too much.
-  bool make_host_room(std::uint64_t bytes, bool may_lose);
+  // `whose` (null: nobody's): a node of the namespace that gets them, which matters where there are quotas.
+  bool make_host_room(std::uint64_t bytes, bool may_lose, const Node* whose = nullptr);
+  // Whether they fit now, as `make_host_room` would make it. REQUIRES: quotas.
+  bool host_has_room(std::uint64_t bytes, const Node* whose) const;
   // Bytes of memory it had; 0: it is on the device, or some of it is in no file.
   std::uint64_t leave_host_for_disk(Node* node);
   // Slices and the point's copies whose blob is one of those `which` go. REQUIRES: nothing that is nowhere else; the
@@ -92,28 +104,44 @@ class LowerTiers {
   std::uint64_t bytes_in_memory() const;  // of all nodes, each memory once
 
   // --- disk
-  bool make_disk_room(std::uint64_t bytes, const Node* below);  // reserves them; nothing on the path to `below` goes
+  // Reserves them; nothing on the path to `below` goes. They are of its namespace.
+  bool make_disk_room(std::uint64_t bytes, const Node* below);
+  // Reserves them, where they are free and no quota is in the way; nothing goes.
+  bool reserve_disk(std::uint64_t bytes, const Node* whose);
+
+  std::uint64_t free_disk() const;  // bytes that are not used, or doomed
 
   // --- caps
-  std::uint64_t pinned_host_bytes() const;  // that no lower cap could make go
-  std::uint64_t pinned_disk_bytes() const;
+  // That no lower cap could make go; of one group of namespaces.
+  std::uint64_t pinned_host_bytes(std::optional<Group> group = {}) const;
+  std::uint64_t pinned_disk_bytes(std::optional<Group> group = {}) const;
   bool set_host_cap(std::uint64_t cap) { return host_->set_cap(cap); }  // as it is; false: more than that is used
   bool set_disk_cap(std::uint64_t cap) { return disk_->budget().set_cap(cap); }
   // REQUIRES: nothing is on its way. False: more than that stays.
   bool lower_host_cap(std::uint64_t cap);
   bool lower_disk_cap(std::uint64_t cap);
+  // What is beyond the quotas, as they are now, goes. REQUIRES and False: as above.
+  bool settle_host_quota(const Node* root);
+  bool settle_disk_quota(const Node* root);
 
   // `quiet`: nothing is on its way to or from the tiers, and no call has bytes that no node has.
   void check(std::vector<std::string>& findings, bool quiet) const;
 
  private:
-  Node* next_victim(int order);
+  Node* next_victim(int order, const Trie::Groups* may = nullptr);
+  bool has_quotas() const noexcept { return quotas_ != nullptr && quotas_->any(); }
+  // --- with quotas: lower_tiers_quotas.cpp
+  bool make_host_room_by_quotas(std::uint64_t bytes, bool may_lose, Group who);
+  bool make_disk_room_by_quotas(std::uint64_t bytes, const Node* below, Group who);
+  bool free_disk_by_quotas(std::uint64_t bytes, const Node* below, Group who);
+  bool host_fits(std::uint64_t bytes, Group who) const;
+  bool take_host(bool may_lose, const std::function<bool()>& enough, const Trie::Groups& may);
   bool leave_host(Node* node, bool may_lose);
-  bool let_go_of_locked_copies(bool may_lose);
-  bool let_go_of_saved_memory();
+  bool let_go_of_locked_copies(bool may_lose, const Trie::Groups* may = nullptr);
+  bool let_go_of_saved_memory(const Trie::Groups* may = nullptr);
   bool leave_disk(Node* node);
   bool is_under_way(const NodeState& state) const;
-  bool let_go_of_live_files();
+  bool let_go_of_live_files(const Trie::Groups* may = nullptr);
 
   Trie& trie_;
   NodePlaces& places_;
@@ -121,6 +149,7 @@ class LowerTiers {
   Leases& leases_;
   const std::shared_ptr<ByteBudget> host_;
   Tree& tree_;
+  const Quotas* const quotas_;
   std::shared_ptr<DiskTier> disk_;
 };
 

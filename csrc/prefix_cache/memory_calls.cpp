@@ -31,8 +31,10 @@ Node* tail_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) KVT
   return state.eviction.split_tail(victim, static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens, length)));
 }
 
-// Host memory may hold only some of it at a time: rounds, as long as each gets something into a file.
+// Host memory may hold only some of it at a time: rounds, as long as each gets something into a file. What is on its
+// way already comes first: it may fail yet, and is to be queued again then.
 bool flush_to_disk(PrefixCacheState& state) {
+  state.writer->drain();
   while (true) {
     WriteBehind::SaveAll round;
     std::uint64_t written = 0;

@@ -34,7 +34,7 @@ bool Negotiation::lower_to_what_fits() {
   const std::int32_t fitting = room_.fitting_length(path_, fetch_);
   if (fitting < reach_.target) {
     limit_ = fitting;
-  } else if (!room_.points_fit(fetch_.needs)) {
+  } else if (!room_.points_fit(fetch_.needs, path_.nodes.back()->group())) {
     device_only_ = true;
   } else {
     return false;

@@ -1,5 +1,7 @@
 #include "prefix_cache/node_places.h"
 
+#include <numeric>
+
 #include "base/error.h"
 
 namespace kvtrie {
@@ -11,7 +13,7 @@ void NodePlaces::add(Node* node, Place place) {
 
 void NodePlaces::extend(Node* node, std::uint64_t tokens) {
   ensure(state_of(node).on_device_, "node_places.extend", "a node that is not on the device");
-  device_tokens_ += tokens;
+  device_tokens_[node->group()] += tokens;
   settle_cells(node);
   list_all_cells_again(node);
 }
@@ -21,7 +23,7 @@ void NodePlaces::come(Node* node) {
   ensure(!state.on_device_, "node_places.come", "a node that is on the device");
   trie_.join_order(kDeviceOrder, node);
   state.on_device_ = true;
-  device_tokens_ += state.length();
+  device_tokens_[node->group()] += state.length();
   settle_more_cells(node);
 }
 
@@ -30,12 +32,21 @@ void NodePlaces::leave(Node* node) {
   ensure(state.on_device_, "node_places.leave", "a node that is not on the device");
   trie_.leave_order(kDeviceOrder, node);
   state.on_device_ = false;
-  device_tokens_ -= state.length();
+  device_tokens_[node->group()] -= state.length();
   settle(node);
 }
 
 void NodePlaces::remove(const Node* node) noexcept {
-  if (state_of(node).on_device_) device_tokens_ -= state_of(node).length();
+  if (state_of(node).on_device_) device_tokens_[node->group()] -= state_of(node).length();
+}
+
+std::uint64_t NodePlaces::device_tokens() const noexcept {
+  return std::accumulate(device_tokens_.begin(), device_tokens_.end(), std::uint64_t{0});
+}
+
+void NodePlaces::move_tokens(Group from, Group to, std::uint64_t tokens) noexcept {
+  device_tokens_[from] -= tokens;
+  device_tokens_[to] += tokens;
 }
 
 NodePlaces::Copies NodePlaces::copies_of(const NodeState& state) const {
@@ -96,13 +107,18 @@ void NodePlaces::check_node(const Node& node, std::vector<std::string>& findings
 }
 
 void NodePlaces::check(std::vector<std::string>& findings) const {
-  std::uint64_t counted = 0;
+  std::vector<std::uint64_t> counted(device_tokens_.size());
   trie_.visit([&](const Node& node) {
     if (node.is_root()) return;
     check_node(node, findings);
-    if (state_of(&node).on_device_) counted += state_of(&node).length();
+    if (state_of(&node).on_device_) counted[node.group()] += state_of(&node).length();
   });
-  if (counted != device_tokens_) findings.push_back(cat("device tokens: counted ", counted, ", kept ", device_tokens_));
+  for (std::size_t group = 0; group < counted.size(); ++group) {
+    if (counted[group] != device_tokens_[group]) {
+      findings.push_back(
+          cat("device tokens of group ", group, ": counted ", counted[group], ", kept ", device_tokens_[group]));
+    }
+  }
 }
 
 }  // namespace kvtrie

@@ -22,12 +22,13 @@
 //
 // Invariants (check): membership in the tiers' orders is what the node's state says, and who has cells of a windowed
 // cache is a member of their order; below a node that is not on the device
-// none is; `device_tokens` is the sum of the lengths of the nodes on the device. Cutting and joining nodes keeps all of
-// them: the trie passes membership on, NodeState the place.
+// none is; `device_tokens` is the sum of the lengths of the nodes on the device, for each group of namespaces. Cutting
+// and joining nodes keeps all of them: the trie passes membership on, NodeState the place.
 //
 // Threads: guarded by the prefix cache's mutex. Units: tokens.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <set>
@@ -50,11 +51,13 @@ class NodePlaces {
 
   void add(Node* node, Place place);              // it is new in the tree
   void extend(Node* node, std::uint64_t tokens);  // the node on the device grew by so many
-  void come(Node* node);                          // its cells of full attention are there now
-  void leave(Node* node);                         // REQUIRES: it holds no cell any more
-  void remove(const Node* node) noexcept;         // it leaves the tree next
-  void settle(Node* node);                        // after its blobs changed, or cells of windowed caches went
-  void settle_more_cells(Node* node);             // the same, or such cells came: what is parked is listed again
+  // So that what follows for one node, until the next one, takes no memory.
+  void make_room() { trie_.make_room_in_orders(); }
+  void come(Node* node);                   // its cells of full attention are there now
+  void leave(Node* node);                  // REQUIRES: it holds no cell any more
+  void remove(const Node* node) noexcept;  // it leaves the tree next
+  void settle(Node* node);                 // after its blobs changed, or cells of windowed caches went
+  void settle_more_cells(Node* node);      // the same, or such cells came: what is parked is listed again
 
   void begin_writing(const BlobPtr& blob) { being_written_.insert(blob); }
   void end_writing(const BlobPtr& blob) { being_written_.erase(blob); }
@@ -65,11 +68,20 @@ class NodePlaces {
   Node* first_with_cells(std::size_t place, const std::function<bool(Node*)>& gives) {
     return trie_.victim(orders_.cells(place), gives);
   }
+  Node* first_with_cells(Group group, std::size_t place, const std::function<bool(Node*)>& gives) {
+    return trie_.victim_of(group, orders_.cells(place), gives);
+  }
   void park_cells(Node* node, std::size_t place) { trie_.park(orders_.cells(place), node); }
   // What is parked of the path to `node` from position `from` on.
   void list_cells_again(Node* node, std::size_t place, std::int32_t from);
 
-  std::uint64_t device_tokens() const noexcept { return device_tokens_; }
+  std::uint64_t device_tokens() const noexcept;
+  std::uint64_t device_tokens(Group group) const noexcept {
+    return group < device_tokens_.size() ? device_tokens_[group] : 0;
+  }
+  // The nodes of a namespace change their group next (Trie::set_group). Throws before anything changed.
+  void reserve_groups(std::size_t count) { device_tokens_.resize(std::max(count, device_tokens_.size())); }
+  void move_tokens(Group from, Group to, std::uint64_t tokens) noexcept;
 
   void check(std::vector<std::string>& findings) const;  // all nodes
 
@@ -85,8 +97,8 @@ class NodePlaces {
 
   Trie& trie_;
   TreeOrders orders_;
-  std::set<BlobPtr> being_written_;  // queued for the disk
-  std::uint64_t device_tokens_ = 0;
+  std::set<BlobPtr> being_written_;              // queued for the disk
+  std::vector<std::uint64_t> device_tokens_{0};  // of each group
 };
 
 }  // namespace kvtrie

@@ -42,6 +42,17 @@ std::uint32_t Held::device_tokens() const noexcept {
   return tokens;
 }
 
+void Held::make_room_for(SpanList& list) {
+  if (list.empty()) return;
+  const auto after = [](std::int32_t position, const SpanList& each) { return position < each.begin_position(); };
+  const auto next = std::upper_bound(cells.begin(), cells.end(), list.begin_position(), after);
+  const bool follows = next != cells.begin() && std::prev(next)->end_position() == list.begin_position();
+  const bool leads = next != cells.end() && list.end_position() == next->begin_position();
+  SpanList& into = follows ? *std::prev(next) : list;
+  into.make_room((follows ? list.spans().size() : 0) + (leads ? next->spans().size() : 0));
+  if (!follows && cells.size() == cells.capacity()) cells.reserve(2 * cells.size() + 1);
+}
+
 void Held::add(SpanList list) {
   if (list.empty()) return;
   const auto after = [](std::int32_t position, const SpanList& each) { return position < each.begin_position(); };
@@ -56,6 +67,17 @@ void Held::add(SpanList list) {
   if (following == cells.end() || next->end_position() != following->begin_position()) return;
   next->append(std::move(*following));
   cells.erase(following);
+}
+
+void Held::make_room_for(Held& later) {
+  cells.reserve(cells.size() + later.cells.size());
+  slices.reserve(slices.size() + later.slices.size());
+  if (!later.cells.empty()) make_room_for(later.cells.front());
+}
+
+void Held::append(Held& later) noexcept {
+  for (SpanList& list : later.cells) add(std::move(list));
+  for (BlobSlice& slice : later.slices) insert(std::move(slice));
 }
 
 std::vector<std::pair<std::int32_t, std::int32_t>> Held::without_slice(std::int32_t from, std::int32_t to) const {
@@ -106,36 +128,67 @@ void Held::forget_slices(std::int32_t from, std::int32_t to) {
 
 namespace {
 
-// Moves what lies before `at` from `held` to the result.
-Held cut_front(Held& held, std::int32_t at) {
-  Held front, back;
-  for (SpanList& list : held.cells) {
-    if (list.begin_position() >= at) {
-      back.cells.push_back(std::move(list));
-      continue;
+// What lies before `at` moves from `held` to `front`, in two parts: `prepare` takes all memory and changes nothing that
+// `undo` could not change back, `finish` takes none.
+struct Cut {
+  Held& held;
+  Held& front;
+  std::int32_t at;
+  std::vector<BlobSlice> back;  // slices that are left
+  SpanList* torn = nullptr;     // the list that has cells on both sides
+  SpanList rest;                // of it, from `at` on
+
+  void prepare() {
+    front.cells.reserve(held.cells.size());
+    for (const BlobSlice& slice : held.slices) {
+      if (slice.to > at) back.push_back(slice), back.back().from = std::max(slice.from, at);
+      if (slice.from < at) front.slices.push_back(slice), front.slices.back().to = std::min(slice.to, at);
     }
-    if (list.end_position() > at) back.cells.push_back(list.split(at));
-    front.cells.push_back(std::move(list));
+    for (SpanList& list : held.cells) {
+      if (list.begin_position() >= at || list.end_position() <= at) continue;
+      list.make_room(1);  // for undo
+      rest = list.split(at);
+      torn = &list;
+    }
   }
-  for (BlobSlice& slice : held.slices) {
-    if (slice.to > at) back.slices.push_back(slice);
-    if (slice.to > at) back.slices.back().from = std::max(slice.from, at);
-    if (slice.from < at) front.slices.push_back(slice);
-    if (slice.from < at) front.slices.back().to = std::min(slice.to, at);
+  void undo() noexcept {
+    if (torn != nullptr) torn->append(std::move(rest));
   }
-  held = std::move(back);
-  return front;
-}
+  void finish() noexcept {
+    auto kept = held.cells.begin();
+    for (SpanList& list : held.cells) {
+      const bool later = list.begin_position() >= at;
+      SpanList* stays = later ? &list : &list == torn ? &rest : nullptr;
+      if (!later) front.cells.push_back(std::move(list));
+      if (stays == nullptr) continue;
+      if (&*kept != stays) *kept = std::move(*stays);
+      ++kept;
+    }
+    held.cells.erase(kept, held.cells.end());
+    held.slices = std::move(back);
+  }
+};
 
 }  // namespace
 
 std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
   auto front = std::make_unique<NodeState>(start_, at, held.size(), costs_);
-  for (std::size_t i = 0; i < held.size(); ++i) front->held[i] = cut_front(held[i], at);
+  front->add_arrivals(arrivals);
+  std::vector<Cut> cuts;
+  cuts.reserve(held.size());
+  try {
+    for (std::size_t i = 0; i < held.size(); ++i) {
+      cuts.push_back({held[i], front->held[i], at, {}, nullptr, {}});
+      cuts.back().prepare();
+    }
+  } catch (...) {
+    for (Cut& each : cuts) each.undo();
+    throw;
+  }
+  for (Cut& each : cuts) each.finish();
   front->on_device_ = on_device_;
   front->last_used_seconds = last_used_seconds;
   front->saving = saving;
-  front->add_arrivals(arrivals);
   start_ = at;
   return front;
 }
@@ -147,16 +200,14 @@ bool NodeState::can_join(const Payload& child) const {
 
 void NodeState::join(Payload& child) {
   auto& below = static_cast<NodeState&>(child);
-  for (std::size_t i = 0; i < held.size(); ++i) {
-    for (SpanList& list : below.held[i].cells) held[i].add(std::move(list));
-    for (const BlobSlice& slice : below.held[i].slices) held[i].add(slice);
-  }
+  add_arrivals(below.arrivals);  // may be there for nothing if what follows has no memory
+  for (std::size_t i = 0; i < held.size(); ++i) held[i].make_room_for(below.held[i]);
+  for (std::size_t i = 0; i < held.size(); ++i) held[i].append(below.held[i]);
   end_ = below.end_;
   point_ = std::move(below.point_);
   user_ = below.user_;
   pins_ = below.pins_;
   last_used_seconds = std::max(last_used_seconds, below.last_used_seconds);
-  add_arrivals(below.arrivals);
 }
 
 double NodeState::recompute_cost() const noexcept {

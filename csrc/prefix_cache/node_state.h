@@ -55,11 +55,16 @@ struct Held {
   std::vector<BlobSlice> slices;  // outside it, in position order; may repeat what `cells` has
 
   std::uint32_t device_tokens() const noexcept;
+  void make_room_for(SpanList& list);                      // so that adding it next takes no memory
   void add(SpanList list);                                 // keeps the order; joined to its neighbours where they touch
   void add(const BlobSlice& slice);                        // what of it has no slice yet; the same
   void forget_slices(std::int32_t from, std::int32_t to);  // the ranges outside lose [from, to)
   // Positions of [from, to) without a slice, in order.
   std::vector<std::pair<std::int32_t, std::int32_t>> without_slice(std::int32_t from, std::int32_t to) const;
+
+  // What another one has, all of which comes later; takes no memory after make_room_for.
+  void make_room_for(Held& later);
+  void append(Held& later) noexcept;
 
  private:
   void insert(BlobSlice slice);  // REQUIRES: nothing in its place
@@ -109,8 +114,9 @@ class NodeState final : public Payload {
   // Each blob that the node or its point has, again for each slice of it.
   void visit_blobs(const std::function<void(const BlobPtr&)>& each) const;
   void add_arrivals(const std::vector<ArrivalPtr>& more);  // those that are not settled, each once
-  void extend(std::int32_t end,
-              std::vector<SpanList> more);  // own tokens grew to `end`: more[i] follows what is held of cache i
+  // Own tokens grew to `end`: more[i] follows what is held of cache i. Takes no memory after make_room_for each of
+  // them.
+  void extend(std::int32_t end, std::vector<SpanList> more);
 
   // Where its full attention is: NodePlaces (node_places.h) says. A node that is not on the device has nothing there;
   // one on the device may have windows and its point outside only.

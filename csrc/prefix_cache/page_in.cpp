@@ -58,7 +58,8 @@ class PageInAttempt {
   static std::int32_t within_reach(const PrefixCacheState& state, const Path& path, std::int32_t computed,
                                    std::int32_t target) KVTRIE_REQUIRES(state.mutex) {
     const Fetch fetch = state.planner.missing_nodes(path, computed, target);
-    const std::uint64_t share = state.host->cap() / 2;
+    const Group group = path.nodes.back()->group();
+    const std::uint64_t share = std::min(state.host->cap(), state.quotas.host(group).most) / 2;
     if (fetch.nodes.empty() || Stages(state.caches, fetch, target).file_bytes() <= share) return target;
     const std::uint64_t each = std::max<std::uint64_t>(1, state.caches.bytes_per_token());
     const auto tokens = static_cast<std::int32_t>(std::max<std::uint64_t>(share / each, 1));
@@ -79,7 +80,8 @@ class PageInAttempt {
   bool is_verified(const Fetch& fetch) const { return stages_.cover(Stages(state_.caches, fetch, target_)); }
 
   bool find_host_room() KVTRIE_REQUIRES(state_.mutex) {
-    return state_.lower.make_host_room(stages_.file_bytes(), /*may_lose=*/true) && stages_.allocate(state_.host);
+    return state_.lower.make_host_room(stages_.file_bytes(), /*may_lose=*/true, deepest_) &&
+           stages_.allocate(state_.quotas.host_of(deepest_->name_space()));
   }
 
   bool read() {
@@ -101,7 +103,7 @@ class PageInAttempt {
     const std::uint64_t gone = gone_so_far();
     try {
       const InUseScope scope(state_.room, state_.planner.use_of(path_, computed_, wanted_));
-      state_.room.make_room(fetch_.needs);
+      state_.room.make_room(fetch_.needs, deepest_->group());
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kCacheFull) throw;
       return false;

@@ -49,6 +49,7 @@ struct Fetch {
 struct InUse {
   const Node* point = nullptr;                 // whose restore point the session will stand on
   std::vector<std::vector<SpanList>> windows;  // per attention cache: cells on the device that its window needs
+  Group group = 0;                             // of its namespace
 };
 
 // Whether there are media items among the tokens. Throws kArgument for a negative token that stands for none, naming

@@ -92,6 +92,20 @@ class Search {
     return computed_;
   }
 
+  // The deepest length at most `target` at which one window is complete, or one cache of states has something.
+  std::int32_t window_alone(std::size_t which, std::int32_t target) const {
+    while (target > computed_ && !window_complete(which, target)) target = next_candidate(which, target);
+    return std::max(target, computed_);
+  }
+  std::int32_t states_alone(const PointCache& cache, std::int32_t target) const {
+    std::int32_t best = computed_;
+    for (const Node* node : path_.nodes) {
+      if (is_kept(node)) best = std::max(best, cache.cut_to(node->end(), target));
+    }
+    return best;
+  }
+  bool is_kept(const Node* node) const { return has_point(node) || sessions_.standing_at(node) != nullptr; }
+
  private:
   bool has_point(const Node* node) const {
     const RestorePoint& point = state_of(node).point();
@@ -140,6 +154,25 @@ Reach Planner::reach(const Path& path, std::int32_t computed, std::int32_t limit
     }
   }
   return {std::max(target, computed), code};
+}
+
+std::int32_t Planner::reach_alone(const Path& path, std::size_t cache, std::int32_t limit) const {
+  const Search search(caches_, sessions_, path, /*computed=*/0, /*device_only=*/false);
+  const std::int32_t target = std::min(search.sliceable(), limit);
+  if (cache >= caches_.attention.size())
+    return search.states_alone(*caches_.states[cache - caches_.attention.size()], target);
+  const auto which = std::find(caches_.windowed.begin(), caches_.windowed.end(), cache);
+  if (which == caches_.windowed.end()) return target;
+  return search.window_alone(static_cast<std::size_t>(which - caches_.windowed.begin()), target);
+}
+
+std::vector<std::int32_t> Planner::kept_lengths(const Path& path) const {
+  const Search search(caches_, sessions_, path, /*computed=*/0, /*device_only=*/false);
+  std::vector<std::int32_t> lengths;
+  for (const Node* node : path.nodes) {
+    if (node->end() <= path.matched && search.is_kept(node)) lengths.push_back(node->end());
+  }
+  return lengths;
 }
 
 std::int32_t Planner::restorable_length(Node* node, std::int32_t length) const {
@@ -227,6 +260,7 @@ std::vector<WindowSource> Planner::window_of(const Path& path, std::size_t cache
 
 InUse Planner::use_of(const Path& path, std::int32_t computed, std::int32_t target) const {
   InUse use;
+  if (!path.nodes.empty()) use.group = path.nodes.back()->group();
   use.windows.resize(caches_.attention.size());
   for (const std::size_t i : caches_.windowed) {
     const Coverage coverage(path.nodes, i, path.matched, /*device_only=*/false);

@@ -61,6 +61,10 @@ class Planner {
               bool device_only) const;
   // The deepest length <= `length` on the path to `node` that can be restored from the device.
   std::int32_t restorable_length(Node* node, std::int32_t length) const;
+  // Of one cache by itself, the deepest length at most `limit` that it could go on at, from any tier.
+  std::int32_t reach_alone(const Path& path, std::size_t cache, std::int32_t limit) const;
+  // The lengths up to the match at which restore points or live sessions keep states.
+  std::vector<std::int32_t> kept_lengths(const Path& path) const;
   // Up to where loading what is missing is not slower than computing it; `target` where that is not known.
   std::int32_t worth_loading(const Fetch& fetch, std::int32_t target) const;
 

@@ -1,6 +1,7 @@
 #include "prefix_cache/prefix_cache.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/error.h"
@@ -12,10 +13,18 @@
 #include "prefix_cache/step_graph.h"
 
 namespace kvtrie {
+namespace {
+
+PrefixCacheOptions with_files(PrefixCacheOptions options) {
+  if (options.files == nullptr) options.files = real_file_system();
+  return options;
+}
+
+}  // namespace
 
 PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
     : caches(std::move(set)),
-      options(std::move(settings)),
+      options(with_files(std::move(settings))),
       orders{!options.disk.empty(), caches.windowed, caches.of_points},
       host(options.host_bytes > 0 ? std::make_shared<ByteBudget>(options.host_bytes) : nullptr),
       trie(orders.tiers(), options.policy, orders.others()) {
@@ -54,6 +63,13 @@ void PrefixCacheState::open_store() {
   exchange = std::make_unique<Exchange>(*this, room);
 }
 
+// In the budget of its namespace.
+void PrefixCacheState::count_file(const FoundSnapshot& found) {
+  const std::shared_ptr<ByteBudget> own = quotas.disk_of(found.header.name_space);
+  if (own == nullptr || !own->reserve(found.file->bytes())) return;
+  found.file->keep(std::make_shared<const BudgetHold>(own, found.file->bytes()));
+}
+
 // Part of the constructor: nobody else has the cache yet.
 void PrefixCacheState::open_disk() KVTRIE_NO_THREAD_SAFETY_ANALYSIS {
   if (options.disk.empty()) return;
@@ -62,13 +78,16 @@ void PrefixCacheState::open_disk() KVTRIE_NO_THREAD_SAFETY_ANALYSIS {
   require(host != nullptr, "prefix_cache",
           "host_bytes: got 0, allowed 1 or more with a disk tier: bytes pass through it");
   const auto files = options.files != nullptr ? options.files : real_file_system();
-  const auto disk = DiskTier::open({options.disk, options.disk_bytes, options.fingerprint, caches.identities}, files);
+  const auto disk =
+      DiskTier::open({options.disk, options.disk_bytes, options.fingerprint, caches.identities, options.keys}, files);
   lower.open(disk);
   WriteBehind::Caches written{options.fingerprint, caches.identities, {}};
   for (const auto& cache : caches.attention) written.shapes.push_back(cache->shape());
   writer = &behind.open(std::move(written));
   try {
-    imports.add_all(disk->scan(), now);
+    std::vector<FoundSnapshot> found = disk->scan();
+    for (const FoundSnapshot& each : found) count_file(each);
+    imports.add_all(std::move(found), now);
   } catch (...) {
     disk->keep_files();
     throw;
@@ -80,10 +99,12 @@ PrefixCacheState::~PrefixCacheState() {
   if (lower.disk() != nullptr) lower.disk()->keep_files();
 }
 
-// A clock that fails leaves the time where it was: what has a time to live then lives longer.
+// A clock that fails, or has no number for the time, leaves the time where it was: what has a time to live then lives
+// longer.
 double read_clock(const PrefixCacheOptions& options) noexcept {
   try {
-    return options.clock ? options.clock() : 0;
+    const double now = options.clock ? options.clock() : 0;
+    return std::isfinite(now) ? now : 0;
   } catch (...) {
     return 0;
   }
@@ -143,7 +164,10 @@ class Attachment {
 PrefixCachePtr PrefixCache::create(CacheSet caches, PrefixCacheOptions options) {
   auto state = std::make_shared<PrefixCacheState>(std::move(caches), std::move(options));
   Attachment attachment;
-  for (StateCache* cache : state->caches.all) attachment.add(*cache);
+  for (StateCache* cache : state->caches.all) {
+    attachment.add(*cache);
+    if (state->options.quotas) cache->count_owners();
+  }
   PrefixCachePtr cache(new PrefixCache(std::move(state)));
   attachment.keep();
   return cache;
@@ -270,11 +294,15 @@ ReusePlan PrefixCache::plan(std::string_view name_space, std::span<const Token> 
   AtomicSpans atomic;
   if (check_tokens(tokens, "plan")) atomic.add_media(tokens, 0);
   Entry entry(*state_);
-  state_->times.settle();
-  Node* root = state_->trie.find_root(name_space);
+  return state_->plan(name_space, tokens, atomic);
+}
+
+ReusePlan PrefixCacheState::plan(std::string_view name_space, std::span<const Token> tokens,
+                                 const AtomicSpans& atomic) {
+  times.settle();
+  Node* root = trie.find_root(name_space);
   if (root == nullptr) return {};
-  Negotiation negotiation(state_->planner, state_->room, {root, tokens, 0, atomic},
-                          static_cast<std::int32_t>(tokens.size()) - 1);
+  Negotiation negotiation(planner, room, {root, tokens, 0, atomic}, static_cast<std::int32_t>(tokens.size()) - 1);
   negotiation.look();
   ReusePlan plan = negotiation.report();
   plan.bytes_moved = negotiation.fetch().bytes;

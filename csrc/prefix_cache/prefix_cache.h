@@ -27,11 +27,13 @@
 #include "cache/point_cache.h"
 #include "prefix_cache/cache_table.h"
 #include "prefix_cache/exchange.h"
+#include "prefix_cache/explain.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/reuse_plan.h"
 #include "prefix_cache/session.h"
 #include "prefix_cache/step.h"
 #include "store/disk_tier.h"
+#include "store/key_ring.h"
 #include "trie/trie.h"
 #include "trie/victim_policy.h"
 
@@ -45,6 +47,7 @@ struct PrefixCacheOptions {
   std::shared_ptr<FileSystem> files;   // where that folder is, and those of `save`; null: the machine's own
   std::shared_ptr<RemoteStore> store;  // shared with other processes; null: none. Needs the same two
   SharedOptions store_options;
+  KeyRingPtr keys;                     // to seal what lies on the disk and in the store with; null: nothing is sealed
   std::int32_t store_min_tokens = 64;  // a prompt that could gain fewer tokens is not looked up in the store
   VictimPolicy policy = VictimPolicy::kLru;
   LoadPolicy load = LoadPolicy::kAuto;
@@ -58,6 +61,7 @@ struct PrefixCacheOptions {
   bool device_times = false;
   // Seconds after which state that nobody used goes from every tier; none: when room is needed. Needs a clock.
   std::optional<double> ttl;
+  bool quotas = false;  // namespaces may get quotas: what each of them has is counted from the start
 };
 
 struct BeginOptions {
@@ -92,6 +96,14 @@ struct NodeInfo {
   std::uint32_t pins = 0, live = 0;  // pins on it; sessions that stand on it
 };
 
+// What a namespace has of each pool and tier, and its quota if it has one: the most that it may have, and the floor.
+struct NamespaceUsage {
+  bool has_quota = false;
+  std::vector<std::uint32_t> units, most_units, least_units;  // of each cache, those of attention first
+  std::uint64_t host_bytes = 0, most_host_bytes = 0, least_host_bytes = 0;
+  std::uint64_t disk_bytes = 0, most_disk_bytes = 0, least_disk_bytes = 0;
+};
+
 struct CacheStats {
   std::uint64_t capacity_cells = 0, free_cells = 0, reserved_cells = 0, held_cells = 0, pieces = 0, bytes = 0;
   std::uint64_t limit_cells = 0;  // the cap on held_cells
@@ -117,12 +129,14 @@ struct PrefixCacheStats {
   std::uint64_t evicted_tokens = 0, expired_tokens = 0, expired_pins = 0, checksum_failures = 0;
   std::uint64_t captures = 0, skipped_captures = 0, dropped_points = 0;
   std::uint64_t unusable_snapshots = 0;  // complete, but of no use to this cache
+  std::uint64_t keyless_sessions = 0;    // closed ones whose state stays in the process: no key for their namespace
   std::uint64_t recomputed_instead = 0;  // tokens that `begin` left in lower tiers, as computing them is faster
   // Measured by the clock (cost_model.h); none until there are enough measurements.
   std::optional<double> seconds_per_token, seconds_per_decoded_token, host_seconds_per_byte, disk_seconds_per_byte;
 };
 
 class StepGraphs;
+class TokenTexts;
 
 class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
  public:
@@ -139,6 +153,10 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
 
   // No side effect, and no question to the store: what only that has is not in the plan.
   ReusePlan plan(std::string_view name_space, std::span<const Token> tokens) const;
+  // Why the plan is no better: where the prompt leaves what is known, and what each cache could go on from.
+  Explanation explain(std::string_view name_space, std::span<const Token> tokens) const;
+  // The same text in the tokens that the tree knows it by (trie/respell.h).
+  Tokens respell(std::string_view name_space, std::span<const Token> tokens, const TokenTexts& texts) const;
   std::int32_t restore(std::string_view name_space, std::span<const Token> tokens);  // tokens now on the device
 
   // Everything known goes to the disk and is there when this returns, and what was on its way to the store has arrived.
@@ -164,6 +182,15 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   // and pins hold more; kArgument and kNotSupported for caps of what there is not; kBusy when what is on its way
   // between tiers, in calls of other threads, never comes to rest. Waits for it without the mutex.
   void set_limits(const Limits& limits);
+
+  // A namespace's quota (quotas.h), in place of the one it has: what is not named has no limit, or no floor. All or
+  // nothing: its idle state beyond `most` goes at once, and that of others where a floor lacks room. Throws
+  // kNotSupported where quotas are not counted; kArgument for a floor above the most, or floors beyond a pool or tier;
+  // kCacheFull for live state and pins that would have to go; kBusy as set_limits does, for the lower tiers.
+  void set_quota(std::string_view name_space, const Limits& most, const Limits& least);
+  void remove_quota(std::string_view name_space);  // nothing when it has none
+  // The whole of what a namespace may learn of how full the cache is. Throws kNotSupported as above.
+  NamespaceUsage usage(std::string_view name_space);
 
   // Tokens pinned: what is known and fits. `ttl`: seconds after which the pin goes by itself, at the next call.
   std::int32_t pin(std::string_view name_space, std::span<const Token> tokens, std::optional<double> ttl = {});

@@ -15,6 +15,7 @@
 // node_places.h.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -45,6 +46,7 @@
 #include "prefix_cache/plan_types.h"
 #include "prefix_cache/planner.h"
 #include "prefix_cache/prefix_cache.h"
+#include "prefix_cache/quotas.h"
 #include "prefix_cache/restore_points.h"
 #include "prefix_cache/room.h"
 #include "prefix_cache/shift.h"
@@ -75,6 +77,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   BackgroundQueue* writer = nullptr;       // that of `behind`, to be waited for; null: no disk tier
   void open_disk();                        // by the constructor
   void open_store();                       // the same
+  void count_file(const FoundSnapshot& found) KVTRIE_REQUIRES(mutex);
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
   mutable Mutex mutex;
@@ -83,27 +86,33 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   NodeCosts node_costs KVTRIE_GUARDED_BY(mutex);  // the nodes refer to it
   StepTimes times KVTRIE_GUARDED_BY(mutex){caches, costs, node_costs};
   Trie trie KVTRIE_GUARDED_BY(mutex);
+  Tenants tenants KVTRIE_GUARDED_BY(mutex){trie};
+  Quotas quotas KVTRIE_GUARDED_BY(mutex){caches, trie, tenants, host, options.quotas};
   NodePlaces places KVTRIE_GUARDED_BY(mutex){trie, orders};
   RestorePoints points KVTRIE_GUARDED_BY(mutex){trie, places, orders, options.checkpoint_every};
   Leases leases KVTRIE_GUARDED_BY(mutex){trie, points};
   PrefixCacheStats totals KVTRIE_GUARDED_BY(mutex);  // only the totals are kept here
-  LowerTiers lower KVTRIE_GUARDED_BY(mutex){trie, places, points, leases, host, eviction};
-  HostCopies copies KVTRIE_GUARDED_BY(mutex){caches, host, places, points, lower, totals};
+  LowerTiers lower KVTRIE_GUARDED_BY(mutex){trie, places, points, leases, host, eviction, &quotas};
+  HostCopies copies KVTRIE_GUARDED_BY(mutex){caches, host, places, points, lower, totals, &quotas};
   Eviction eviction KVTRIE_GUARDED_BY(mutex){{caches, trie, places, points, leases, lower, copies, behind, totals}};
   SnapshotImport imports KVTRIE_GUARDED_BY(mutex){caches, options.fingerprint, trie,  places,
                                                   points, node_costs,          totals};
   LiveSessions sessions KVTRIE_GUARDED_BY(mutex);
   Planner planner KVTRIE_GUARDED_BY(mutex){caches, trie, sessions, costs, options.load};
   Room room KVTRIE_GUARDED_BY(mutex){
-      {caches, orders, trie, places, points, leases, sessions, copies, eviction}, options.growth, host != nullptr};
+      {caches, orders, trie, places, points, leases, sessions, copies, eviction, &quotas},
+      options.growth,
+      host != nullptr};
   Captures captures KVTRIE_GUARDED_BY(mutex){caches, trie, points, sessions, planner, options.checkpoint_every, totals};
   Cursors cursors KVTRIE_GUARDED_BY(mutex){
       {caches, trie, places, points, lower, planner, captures, eviction, sessions, node_costs, now}};
   Steps steps KVTRIE_GUARDED_BY(mutex){caches, room, captures, cursors, totals};
   ContextShift shift KVTRIE_GUARDED_BY(mutex){caches, trie, room, eviction, cursors};
-  Capacity capacity KVTRIE_GUARDED_BY(mutex){caches, host, lower, leases, room, options.max_pinned_fraction};
-  Tenants tenants KVTRIE_GUARDED_BY(mutex){trie};
+  Capacity capacity KVTRIE_GUARDED_BY(mutex){caches, host, lower, leases, room, options.max_pinned_fraction, &quotas};
   std::uint32_t staging_calls KVTRIE_GUARDED_BY(mutex) = 0;  // StagedScope (holds.h)
+  // Calls that have let go of the mutex and still take the checksums of blobs, which may be in no node by then. It goes
+  // up with the mutex held. Theirs, too: the state may end before they do.
+  const std::shared_ptr<std::atomic<std::uint32_t>> sealing_calls = std::make_shared<std::atomic<std::uint32_t>>(0);
   Arrivals arrivals KVTRIE_GUARDED_BY(mutex);
   Expiry expiry KVTRIE_GUARDED_BY(mutex){trie, options.ttl};
   CallsOutside outside KVTRIE_GUARDED_BY(mutex);  // calls that wait with the mutex free
@@ -120,6 +129,10 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void expire() KVTRIE_REQUIRES(mutex);                         // pins and state whose time is over
   void detach(Cursor& cursor) noexcept KVTRIE_REQUIRES(mutex);  // gives back what it holds. REQUIRES: no call is on it
   void keep_end_of(Cursor& cursor) KVTRIE_REQUIRES(mutex);
+
+  // What `begin` would come to now, with the last token left to compute.
+  ReusePlan plan(std::string_view name_space, std::span<const Token> tokens, const AtomicSpans& atomic)
+      KVTRIE_REQUIRES(mutex);
 
   // --- advance.cpp -----------------------------------------------------------------------------------------------
   // Moves `session` as deep as the tree and `limit` allow, bringing state back from lower tiers (negotiation.h). May
@@ -146,6 +159,13 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   bool nothing_under_way() const KVTRIE_REQUIRES(mutex);  // between tiers; no call waits that holds a path
   bool at_rest() const KVTRIE_REQUIRES(mutex);            // and no call has bytes that no node has
 
+  // --- quota_calls.cpp
+  // The nodes of the namespace go to another group, and come to stand in all orders where they stood.
+  void move_group(Node* root, Group to) KVTRIE_REQUIRES(mutex);
+  // All or nothing. REQUIRES: where bytes have to leave the lower tiers, nothing is on its way between them.
+  void change_quota(std::string_view name_space, const Caps& most, const Caps& least) KVTRIE_REQUIRES(mutex);
+  void drop_quota(std::string_view name_space) KVTRIE_REQUIRES(mutex);
+
   // --- inspect.cpp, check.cpp ------------------------------------------------------------------------------------
   PrefixCacheStats stats() const KVTRIE_REQUIRES(mutex);
   std::vector<NodeInfo> nodes() const KVTRIE_REQUIRES(mutex);
@@ -154,7 +174,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void check_budgets(std::vector<std::string>& findings) const KVTRIE_REQUIRES(mutex);
 
   // Their jobs use all of the above, so they go first.
-  WriteBehind behind KVTRIE_GUARDED_BY(mutex){mutex, trie, places, lower, host, copies};
+  WriteBehind behind KVTRIE_GUARDED_BY(mutex){mutex, trie, places, lower, host, copies, &quotas};
   std::unique_ptr<Exchange> exchange;  // with a store
 };
 

@@ -29,12 +29,13 @@ class Lookup {
         state_(exchange.state_),
         entry_(entry),
         path_(path),
-        shared_(exchange.tier_, state_.host, [this](std::uint64_t bytes) { return make_room(bytes); }),
+        shared_(exchange.tier_, state_.quotas.host_of(session.at_.name_space),
+                [this](std::uint64_t bytes) { return make_room(bytes); }),
         atomic_(session.at_.atomic),
         computed_(static_cast<std::size_t>(session.at_.computed)),
         limit_(static_cast<std::size_t>(limit)),
         now_(state_.now),
-        share_(state_.host->cap() / 2) {
+        share_(std::min(state_.host->cap(), state_.quotas.host(session.at_.node->group()).most) / 2) {
     const Path here = state_.planner.find_path(session.at_.node, session.at_.unpublished());
     known_ = static_cast<std::size_t>(here.matched);
     hold_ = std::make_unique<PathHold>(state_.leases, here.nodes.empty() ? session.at_.node : here.nodes.back());
@@ -148,7 +149,7 @@ class Lookup {
   bool make_room(std::uint64_t bytes) {
     const MutexLock lock(state_.mutex);
     const bool fits = !state_.closed && bytes <= share_ - std::min(share_, taken_) &&
-                      state_.lower.make_host_room(bytes, /*may_lose=*/true);
+                      state_.lower.make_host_room(bytes, /*may_lose=*/true, hold_->node());
     stopped_ = stopped_ || !fits;
     return fits;
   }
@@ -211,7 +212,8 @@ ReusePlan Exchange::advance(Session& session, std::int32_t limit, Entry& entry) 
   state_.mutex.assert_held();  // by the caller, whose `state_` it is: exchange.h
   ReusePlan report = state_.advance(session, limit, entry);
   const auto worth_asking = [&] {
-    return limit - session.at_.computed >= state_.options.store_min_tokens && report.reason.code != ReasonCode::kNoRoom;
+    return may_share(session.at_.name_space) && limit - session.at_.computed >= state_.options.store_min_tokens &&
+           report.reason.code != ReasonCode::kNoRoom;
   };
   if (!worth_asking()) return report;
   const Tokens keys = session.at_.recorded_keys();

@@ -8,7 +8,11 @@
 namespace kvtrie {
 
 RestorePoints::RestorePoints(Trie& trie, NodePlaces& places, TreeOrders orders, std::int64_t every)
-    : trie_(trie), places_(places), orders_(std::move(orders)), every_(every), spaced_(orders_.resources()) {}
+    : trie_(trie),
+      places_(places),
+      orders_(std::move(orders)),
+      every_(every),
+      spaced_(1, std::vector<Spaced>(orders_.resources())) {}
 
 // ---- where it stands among the others -----------------------------------------------------------------------------
 
@@ -37,12 +41,12 @@ RestorePoints::Spaced::value_type RestorePoints::key_of(Node* node) {
 void RestorePoints::settle(Node* node) {
   const RestorePoint& point = state_of(node).point();
   const Rank rank = rank_of(state_of(node));
-  for (std::size_t resource = 0; resource < spaced_.size(); ++resource) {
+  for (std::size_t resource = 0; resource < orders_.resources(); ++resource) {
     const bool some = rank != Rank::kNone && takes(point, resource);
     if (some && rank == Rank::kSpaced) {
-      spaced_[resource].insert(key_of(node));
+      spaced_of(node, resource).insert(key_of(node));
     } else {
-      spaced_[resource].erase(key_of(node));
+      spaced_of(node, resource).erase(key_of(node));
     }
     const int order = orders_.points(resource);
     const bool member = some && rank == Rank::kOrdered;
@@ -53,19 +57,19 @@ void RestorePoints::settle(Node* node) {
 
 void RestorePoints::take_out_of_spaced(Node* node) {
   const Spaced::value_type key = key_of(node);
-  for (Spaced& each : spaced_) {
+  for (Spaced& each : spaced_[node->group()]) {
     if (each.empty() || *each.begin() != key) {
       each.erase(key);
       continue;
     }
-    floor_ = std::max(floor_, std::get<double>(key));
+    floor_of(node) = std::max(floor_of(node), std::get<double>(key));
     each.erase(each.begin());
   }
 }
 
 void RestorePoints::take_out(Node* node) {
   take_out_of_spaced(node);
-  for (std::size_t resource = 0; resource < spaced_.size(); ++resource) {
+  for (std::size_t resource = 0; resource < orders_.resources(); ++resource) {
     if (node->in_order(orders_.points(resource))) trie_.leave_order(orders_.points(resource), node);
   }
 }
@@ -90,14 +94,20 @@ void RestorePoints::put(Node* node, PointKind kind, std::vector<HeldState> held)
   point.held = std::move(held);
   point.on_device = true;
   point.number = ++made_;
-  point.value = floor_ + gap_of(node);
+  point.value = floor_of(node) + gap_of(node);
   ++count_;
-  settle(node);
+  try {
+    settle(node);
+  } catch (...) {
+    remove(node);
+    throw;
+  }
 }
 
 void RestorePoints::put_outside(Node* node, PointKind kind, std::vector<BlobSlice> copies) {
   RestorePoint& point = point_of(node);
   ensure(!point.exists(), "restore_points.put_outside", "the node has one");
+  places_.make_room();
   point.kind = kind;
   point.copies = std::move(copies);
   point.on_device = false;
@@ -109,6 +119,7 @@ void RestorePoints::put_outside(Node* node, PointKind kind, std::vector<BlobSlic
 void RestorePoints::add_copies(Node* node, std::vector<BlobSlice> copies) {
   RestorePoint& point = point_of(node);
   ensure(point.exists(), "restore_points.add_copies", "the node has none");
+  places_.make_room();
   point.copies = std::move(copies);
   places_.settle(node);
 }
@@ -125,9 +136,14 @@ void RestorePoints::come(Node* node, std::vector<HeldState> held, bool keep_copi
   ensure(point.exists() && !point.on_device, "restore_points.come", "it is on the device, or there is none");
   point.held = std::move(held);
   point.on_device = true;
-  point.value = floor_ + gap_of(node);
+  point.value = floor_of(node) + gap_of(node);
+  try {
+    settle(node);
+  } catch (...) {
+    leave(node);
+    throw;
+  }
   if (!keep_copies) drop_copies(node);
-  settle(node);
 }
 
 void RestorePoints::leave(Node* node) {
@@ -149,6 +165,7 @@ bool RestorePoints::remove(Node* node) {
 void RestorePoints::go_back_to(Node* node) {
   RestorePoint& point = point_of(node);
   if (!point.exists() || point.gone_back_to) return;
+  trie_.make_room_in_orders();
   take_out_of_spaced(node);
   point.gone_back_to = true;
   settle(node);
@@ -169,30 +186,85 @@ void RestorePoints::mark_user(Node* node) {
 
 bool RestorePoints::take_off_user(Node* node) {
   if (!state_of(node).user_) return false;
-  users_.erase(std::find(users_.begin(), users_.end(), node));
   state_of(node).user_ = false;
-  settle(node);
+  try {
+    settle(node);
+  } catch (...) {
+    state_of(node).user_ = true;
+    settle(node);  // to leave the lists takes no memory
+    throw;
+  }
+  users_.erase(std::find(users_.begin(), users_.end(), node));
   trie_.unlock(node);
   return true;
 }
 
-Node* RestorePoints::oldest_user() const { return users_.empty() ? nullptr : users_.front(); }
+Node* RestorePoints::user_below(const Node* top) const noexcept {
+  const auto found =
+      std::find_if(users_.begin(), users_.end(), [&](const Node* each) { return is_at_or_below(each, top); });
+  return found == users_.end() ? nullptr : *found;
+}
+
+Node* RestorePoints::oldest_user(const Trie::Groups* may) const {
+  const auto found = std::find_if(users_.begin(), users_.end(),
+                                  [&](const Node* node) { return may == nullptr || (*may)(node->group()); });
+  return found == users_.end() ? nullptr : *found;
+}
+
+// ---- groups -------------------------------------------------------------------------------------------------------
+
+void RestorePoints::reserve_groups(std::size_t count) {
+  if (count <= spaced_.size()) return;
+  floors_.resize(count);
+  spaced_.resize(count, std::vector<Spaced>(orders_.resources()));
+}
+
+// An empty group goes on with the ageing of the one that its points come from.
+void RestorePoints::move_group(std::span<Node* const> nodes, Group from, Group to) noexcept {
+  const auto is_empty = [](const Spaced& each) { return each.empty(); };
+  if (to > 0 && std::all_of(spaced_[to].begin(), spaced_[to].end(), is_empty)) floors_[to] = floors_[from];
+  for (Node* node : nodes) {
+    for (std::size_t resource = 0; resource < orders_.resources() && !node->is_root(); ++resource)
+      spaced_[to][resource].insert(spaced_[from][resource].extract(key_of(node)));
+  }
+}
 
 // ---- which goes first ---------------------------------------------------------------------------------------------
 
-Node* RestorePoints::spaced_victim(std::size_t resource, const Frees& frees) const {
-  for (const auto& key : spaced_[resource]) {
-    if (frees(std::get<Node*>(key))) return std::get<Node*>(key);
+Node* RestorePoints::spaced_victim(std::size_t resource, const Frees& frees, const Trie::Groups* may) const {
+  const Spaced::value_type* first = nullptr;
+  for (std::size_t group = 0; group < spaced_.size(); ++group) {
+    if (may != nullptr && !(*may)(static_cast<Group>(group))) continue;
+    for (const auto& key : spaced_[group][resource]) {
+      if (first != nullptr && *first < key) break;
+      if (!frees(std::get<Node*>(key))) continue;
+      first = &key;
+      break;
+    }
   }
-  return nullptr;
+  return first == nullptr ? nullptr : std::get<Node*>(*first);
 }
 
-Node* RestorePoints::victim(std::size_t resource, PointKind most, const Frees& frees) {
-  Node* found = spaced_victim(resource, frees);
+Node* RestorePoints::ordered_victim(std::size_t resource, const Frees& frees, const Trie::Groups* may) {
+  const int order = orders_.points(resource);
+  const auto may_go = [&](Node* node) { return frees(node); };
+  if (may == nullptr) return trie_.victim(order, may_go);
+  Node* first = nullptr;
+  for (std::size_t group = 0; group < spaced_.size(); ++group) {
+    if (!(*may)(static_cast<Group>(group)) || !trie_.has_group(static_cast<Group>(group))) continue;
+    Node* found = trie_.victim_of(static_cast<Group>(group), order, may_go);
+    if (found != nullptr && (first == nullptr || trie_.goes_before(order, found, first))) first = found;
+  }
+  return first;
+}
+
+Node* RestorePoints::victim(std::size_t resource, PointKind most, const Frees& frees, const Trie::Groups* may) {
+  Node* found = spaced_victim(resource, frees, may);
   if (found != nullptr || most == PointKind::kSpaced) return found;
-  found = trie_.victim(orders_.points(resource), [&](Node* node) { return frees(node); });
+  found = ordered_victim(resource, frees, may);
   if (found != nullptr || most != PointKind::kUser) return found;
   for (Node* node : users_) {
+    if (may != nullptr && !(*may)(node->group())) continue;
     const bool could_go = rank_of(state_of(node)) == Rank::kUser && takes(state_of(node).point(), resource);
     if (could_go && frees(node)) return node;
   }
@@ -202,13 +274,13 @@ Node* RestorePoints::victim(std::size_t resource, PointKind most, const Frees& f
 // ---- check --------------------------------------------------------------------------------------------------------
 
 bool RestorePoints::in_spaced(const Node* node, std::size_t resource) const {
-  return spaced_[resource].contains(key_of(const_cast<Node*>(node)));
+  return spaced_[node->group()][resource].contains(key_of(const_cast<Node*>(node)));
 }
 
 void RestorePoints::check_node(Node* node, std::vector<std::string>& findings) const {
   const RestorePoint& point = state_of(node).point();
   const Rank rank = rank_of(state_of(node));
-  for (std::size_t resource = 0; resource < spaced_.size(); ++resource) {
+  for (std::size_t resource = 0; resource < orders_.resources(); ++resource) {
     const bool some = rank != Rank::kNone && takes(point, resource);
     const bool spaced = some && rank == Rank::kSpaced, ordered = some && rank == Rank::kOrdered;
     if (in_spaced(node, resource) == spaced && node->in_order(orders_.points(resource)) == ordered) continue;
@@ -219,7 +291,7 @@ void RestorePoints::check_node(Node* node, std::vector<std::string>& findings) c
 
 void RestorePoints::check(std::vector<std::string>& findings) const {
   std::size_t counted = 0, marked = 0;
-  std::vector<std::size_t> spaced(spaced_.size());
+  std::vector<std::size_t> spaced(orders_.resources());
   trie_.visit([&](Node& node) {
     if (node.is_root()) return;
     check_node(&node, findings);
@@ -233,7 +305,9 @@ void RestorePoints::check(std::vector<std::string>& findings) const {
   compare("restore points", counted, count_);
   compare("user points", marked, users_.size());
   for (std::size_t resource = 0; resource < spaced.size(); ++resource) {
-    compare("spaced points", spaced[resource], spaced_[resource].size());
+    std::size_t kept = 0;
+    for (const std::vector<Spaced>& group : spaced_) kept += group[resource].size();
+    compare("spaced points", spaced[resource], kept);
   }
 }
 

@@ -22,6 +22,9 @@
 //     2  all others, in an order of the tree: under the cache's policy, by the uses of their nodes
 //     3  those a user asked for (`checkpoint`), the one marked longest ago first
 //
+// Each group of namespaces (trie/victim_order.h) has its own L and its own points, so that what goes of one does not
+// depend on the others.
+//
 // Marks of users are kept here, too, also where no cache needs a restore point: a mark locks its node.
 //
 // Cost: O(log n) for a change, O(1) for the first one; a search adds O(log n) for each one that it passes over, with
@@ -32,6 +35,7 @@
 #include <functional>
 #include <list>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -61,19 +65,25 @@ class RestorePoints {
   bool remove(Node* node);      // wherever it is; whether there was one
   void go_back_to(Node* node);  // a session does; nothing where there is none
 
-  void mark_user(Node* node);       // as the latest
-  bool take_off_user(Node* node);   // whether it was marked
-  Node* oldest_user() const;        // null when none is
-  std::vector<Node*> users() const  // oldest first
+  void mark_user(Node* node);                                  // as the latest
+  bool take_off_user(Node* node);                              // whether it was marked
+  Node* oldest_user(const Trie::Groups* may = nullptr) const;  // null when none is; of these groups
+  std::vector<Node*> users() const                             // oldest first
   {
     return {users_.begin(), users_.end()};
   }
+  Node* user_below(const Node* top) const noexcept;  // at or below it; null when there is none
 
   void settle(Node* node);  // after its pins changed, by Leases (leases.h)
 
   // The first of kinds up to `most` that takes room of `resource`, and for which `frees` says yes; null when there is
   // none. `frees` may pass over all but few: the cost is above.
-  Node* victim(std::size_t resource, PointKind most, const Frees& frees);
+  // `may` (null: all): groups of namespaces whose points may go. Of several the first by value, or by the policy.
+  Node* victim(std::size_t resource, PointKind most, const Frees& frees, const Trie::Groups* may = nullptr);
+
+  // The nodes of a namespace change their group next (Trie::set_group): reserve_groups throws, move_group does not.
+  void reserve_groups(std::size_t count);
+  void move_group(std::span<Node* const> nodes, Group from, Group to) noexcept;
 
   std::size_t count() const noexcept { return count_; }
   std::size_t user_count() const noexcept { return users_.size(); }
@@ -92,17 +102,20 @@ class RestorePoints {
   void take_out(Node* node);
   void take_out_of_spaced(Node* node);
   void release(Node* node);
-  Node* spaced_victim(std::size_t resource, const Frees& frees) const;
+  Node* spaced_victim(std::size_t resource, const Frees& frees, const Trie::Groups* may) const;
+  Node* ordered_victim(std::size_t resource, const Frees& frees, const Trie::Groups* may);
+  double& floor_of(const Node* node) noexcept { return floors_[node->group()]; }
+  Spaced& spaced_of(const Node* node, std::size_t resource) { return spaced_[node->group()][resource]; }
   void check_node(Node* node, std::vector<std::string>& findings) const;
 
   Trie& trie_;
   NodePlaces& places_;
   TreeOrders orders_;
   std::int64_t every_;
-  std::vector<Spaced> spaced_;  // of each resource
-  std::list<Node*> users_;      // each locked once; oldest first
-  double floor_ = 0;            // L
-  std::uint64_t made_ = 0;      // numbers the points
+  std::vector<std::vector<Spaced>> spaced_;  // of each group and resource
+  std::list<Node*> users_;                   // each locked once; oldest first
+  std::vector<double> floors_{0};            // L, of each group
+  std::uint64_t made_ = 0;                   // numbers the points
   std::size_t count_ = 0;
 };
 

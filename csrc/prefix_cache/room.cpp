@@ -19,13 +19,15 @@ std::uint32_t Room::deficit(const Needs& needs) const {
 }
 
 // By walking up from what is live: the number of live paths is small, the tree may be large.
-std::uint64_t Room::mark_live(Node* also) {
+std::uint64_t Room::mark_live(Node* also, std::vector<std::uint64_t>* idle) {
   ++walks_;
   std::uint64_t live = 0;
   const auto mark_path = [&](Node* node) {
     for (; !node->is_root() && state_of(node).mark != walks_; node = node->parent()) {
       state_of(node).mark = walks_;
-      if (state_of(node).on_device()) live += state_of(node).length();
+      if (!state_of(node).on_device()) continue;
+      live += state_of(node).length();
+      if (idle != nullptr) (*idle)[node->group()] -= state_of(node).length();
     }
   };
   of_.sessions.visit_nodes(mark_path);
@@ -74,11 +76,16 @@ std::uint64_t Room::freeable_outside_bytes() {
 std::int32_t Room::fitting_length(const Path& path, const Fetch& fetch) {
   constexpr std::int32_t kAll = std::numeric_limits<std::int32_t>::max();
   if (fetch.nodes.empty() || of_.caches.full.empty()) return kAll;
-  const std::uint64_t room = room_tokens(path.nodes.back());
+  Node* const last = path.nodes.back();
+  const std::uint64_t room = has_quotas() ? tokens_for(last->group(), last) : room_tokens(last);
   return room < fetch.needs[of_.caches.full.front()] ? fetch.resident + static_cast<std::int32_t>(room) : kAll;
 }
 
-bool Room::points_fit(const Needs& needs) {
+bool Room::points_fit(const Needs& needs, Group who) {
+  if (has_quotas()) {
+    return std::all_of(of_.caches.of_points.begin(), of_.caches.of_points.end(),
+                       [&](std::size_t number) { return units_for(who, number, needs[number]) >= needs[number]; });
+  }
   return std::all_of(of_.caches.of_points.begin(), of_.caches.of_points.end(), [&](std::size_t number) {
     const std::uint32_t free = of_.caches.all[number]->free_units();
     return needs[number] <= free || freeable_units(number, needs[number] - free) >= needs[number] - free;
@@ -109,16 +116,17 @@ std::uint32_t Room::freeable_cells(std::size_t cache) const {
 
 // Counts no further than `enough`, in the order in which points would go. A slot that several of them hold is free when
 // the last one has gone.
-std::uint32_t Room::freeable_slots(std::size_t number, std::uint32_t enough) {
+std::uint32_t Room::freeable_slots(std::size_t number, std::uint32_t enough, const Trie::Groups* may) {
   std::uint32_t found = 0;
   std::map<Slot, std::uint32_t> let_go;
-  of_.points.victim(of_.orders.place_of(number), PointKind::kUser, [&](const Node* node) {
+  const auto count = [&](const Node* node) {
     if (node == in_use_.point) return false;
     const HeldState& held = state_of(node).point().held[number];
     for (std::size_t i = 0; i < held.slot_count(); ++i)
       found += ++let_go[held.slot(i).slot()] == held.slot(i).holders() ? 1 : 0;
     return found >= enough;
-  });
+  };
+  of_.points.victim(of_.orders.place_of(number), PointKind::kUser, count, may);
   return found;
 }
 
@@ -143,7 +151,11 @@ void require_fits(std::uint64_t needed, std::uint64_t free, std::uint64_t freeab
 
 }  // namespace
 
-void Room::require_room(const Needs& needs) {
+void Room::require_room(const Needs& needs, Group who) {
+  if (has_quotas()) {
+    const Claim claim{who, needs};
+    return require_room({&claim, 1});
+  }
   if (deficit(needs) > 0) {
     const std::uint64_t freeable = freeable_tokens();
     for (const std::size_t i : of_.caches.full) {
@@ -159,7 +171,11 @@ void Room::require_room(const Needs& needs) {
   }
 }
 
-void Room::make_room(const Needs& needs) {
+void Room::make_room(const Needs& needs, Group who) {
+  if (has_quotas()) {
+    const Claim claim{who, needs};
+    return make_room({&claim, 1});
+  }
   require_room(needs);
   for (std::size_t i = of_.caches.attention.size(); i < of_.caches.all.size(); ++i) free_slots(i, needs[i]);
   for (const std::size_t i : of_.caches.windowed) free_cells(i, needs[i]);
@@ -212,20 +228,46 @@ void Room::free_slots(std::size_t number, std::uint32_t count) {
 
 // ---- cells of windowed caches ----------------------------------------------------------------------------------
 
+// Where it fits now: nothing goes for it.
+std::optional<BlobSlice> Room::copy_of(const Node* node, std::size_t cache, const SpanList& cells) {
+  const std::uint64_t bytes = of_.caches.attention[cache]->shape().bytes_per_cell() * cells.length();
+  if (has_quotas() && !of_.copies.fits(node, bytes)) return std::nullopt;
+  return of_.copies.store_cells(node, cache, cells);
+}
+
+namespace {
+
+// As few spans as there are ranges of positions, wherever their cells lie: how many copies and images are made of a
+// node then depends on its tokens alone, not on who has the cells around. Only positions and lengths count.
+CellSpans by_position(const CellSpans& spans) {
+  CellSpans ranges;
+  for (const CellSpan& span : spans) {
+    if (!ranges.empty() && ranges.back().end_position() == span.position) {
+      ranges.back().length += span.length;
+    } else {
+      ranges.push_back(span);
+    }
+  }
+  return ranges;
+}
+
+}  // namespace
+
 // Lets go of cells in front of what only this node holds, until `count` are free.
-std::uint32_t Room::let_go_of(std::size_t cache, Held& held, std::uint32_t count) {
+std::uint32_t Room::let_go_of(std::size_t cache, Node* node, std::uint32_t count) {
+  Held& held = state_of(node).held[cache];
   std::uint32_t freed = 0;
   std::vector<SpanList> left;
   for (SpanList& list : held.cells) {
     const CellSpans alone = of_.caches.attention[cache]->pool().split_by_holders(list.spans(), 1).first;
-    for (const CellSpan& span : alone) {
+    for (const CellSpan& span : by_position(alone)) {
       if (freed >= count) break;
       const std::uint32_t take = std::min(span.length, count - freed);
       SpanList rest = list.split(span.position);
       SpanList back = rest.split(span.position + static_cast<std::int32_t>(take));
       if (!list.empty()) left.push_back(std::move(list));
       if (saves_cells_ && !held.without_slice(rest.begin_position(), rest.end_position()).empty()) {
-        if (std::optional<BlobSlice> slice = of_.copies.store_cells(cache, rest)) held.add(*slice);
+        if (std::optional<BlobSlice> slice = copy_of(node, cache, rest)) held.add(*slice);
       }
       list = std::move(back);
       freed += take;
@@ -244,13 +286,13 @@ bool Room::may_be_held(const Node* node) const {
 
 // Nodes of whose cells some could be had at once, first in order, until there are `count` of them. Those of which none
 // can, because restore points need them, are parked; those that have none are members no longer.
-std::vector<Node*> Room::with_unneeded_cells(std::size_t cache, std::uint32_t count) {
+std::vector<Node*> Room::with_unneeded_cells(std::size_t cache, std::uint32_t count, std::optional<Group> group) {
   const std::size_t place = of_.orders.place_of(cache);
   const CellPool& pool = of_.caches.attention[cache]->pool();
   std::vector<Node*> found, idle;
   std::uint32_t cells = 0;
   mark_live(nullptr);
-  of_.places.first_with_cells(place, [&](Node* node) {
+  const auto look_at = [&](Node* node) {
     const std::vector<SpanList>& held = state_of(node).held[cache].cells;
     std::uint32_t own = 0;
     for (const SpanList& list : held) own += pool.cells_held_only(list.spans(), 1);
@@ -258,7 +300,8 @@ std::vector<Node*> Room::with_unneeded_cells(std::size_t cache, std::uint32_t co
     if (own == 0 && (held.empty() || !may_be_held(node))) idle.push_back(node);
     cells += own;
     return cells >= count;
-  });
+  };
+  group ? of_.places.first_with_cells(*group, place, look_at) : of_.places.first_with_cells(place, look_at);
   for (Node* node : idle) {
     state_of(node).held[cache].cells.empty() ? of_.places.settle(node) : of_.places.park_cells(node, place);
   }
@@ -271,7 +314,7 @@ void Room::let_go_unneeded(std::size_t cache, std::uint32_t count) {
   if (free >= count) return;
   for (Node* node : with_unneeded_cells(cache, count - free)) {
     const std::uint32_t missing = count - std::min(count, owner.free_cells());
-    let_go_of(cache, state_of(node).held[cache], missing);
+    let_go_of(cache, node, missing);
     of_.places.settle(node);
     of_.eviction.prune(node);
   }

@@ -13,6 +13,10 @@
 // Cells of windowed caches are counted per holder, so live sequences keep theirs whatever the tree lets go of. What a
 // page-in builds on is kept meanwhile: `keep` (scope: InUseScope, holds.h).
 //
+// Where namespaces have quotas (quotas.h), a claim says whose it is, and the same goes in two rounds: first what the
+// claiming namespace has beyond its most, then what is missing, from any that is above its floor. Counting and making
+// are in room_quotas.cpp.
+//
 // Live paths are marked by walking up from what is live, for there are few of these and the tree may be large.
 //
 // Errors: kCacheFull with the counts, and nothing has changed; where making room fails otherwise, what went is gone.
@@ -22,7 +26,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -33,6 +40,7 @@
 #include "prefix_cache/live_sessions.h"
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/plan_types.h"
+#include "prefix_cache/quotas.h"
 #include "prefix_cache/restore_points.h"
 #include "prefix_cache/tree_orders.h"
 #include "trie/trie.h"
@@ -50,6 +58,7 @@ struct RoomTree {
   const LiveSessions& sessions;
   HostCopies& copies;
   Eviction& eviction;
+  const Quotas* quotas = nullptr;  // null: there are none
 };
 
 class Room {
@@ -61,6 +70,8 @@ class Room {
   Room(const Room&) = delete;
   Room& operator=(const Room&) = delete;
 
+  bool has_quotas() const noexcept { return of_.quotas != nullptr && of_.quotas->any(); }
+
   // --- asked
   // `also` (may be null): a node whose path counts as live, too.
   std::uint64_t freeable_tokens(Node* also = nullptr);  // of full attention, that no live session, pin or call needs
@@ -68,14 +79,19 @@ class Room {
   std::uint64_t freeable_outside_bytes();  // of nodes not on the device. REQUIRES: just after freeable_bytes()
   // Up to where the full attention of `fetch` fits on the device; more than its target when all does.
   std::int32_t fitting_length(const Path& path, const Fetch& fetch);
-  bool points_fit(const Needs& needs);    // windows and states
-  void require_room(const Needs& needs);  // kCacheFull, unless everything that could go would do
+  bool points_fit(const Needs& needs, Group who = 0);    // windows and states
+  void require_room(const Needs& needs, Group who = 0);  // kCacheFull, unless everything that could go would do
+  void require_room(std::span<const Claim> claims);      // the same of several namespaces at once
 
   // --- made
-  void make_room(const Needs& needs);  // all or kCacheFull, in which case nothing changed
+  // All or kCacheFull, in which case nothing changed. Of which namespaces it is matters only where there are quotas.
+  void make_room(const Needs& needs, Group who = 0);
+  void make_room(std::span<const Claim> claims);
   // Of one cache that restore points hold state of: units free now, at most `count`; evicts points of kinds up to
   // `most` only.
   std::uint32_t try_free_slots(std::size_t number, std::uint32_t count, PointKind most);
+  // The same for the `needs` of each claim. REQUIRES: quotas.
+  std::vector<std::uint32_t> try_free_slots(std::size_t number, std::vector<Claim> claims, PointKind most);
 
   // --- kept
   void keep(InUse in_use) noexcept { in_use_ = std::move(in_use); }  // not evicted until the next call
@@ -83,11 +99,13 @@ class Room {
 
  private:
   std::uint32_t deficit(const Needs& needs) const;  // cells missing in the shortest full cache
-  std::uint64_t mark_live(Node* also);              // with a new number; device tokens on live paths
+  // With a new number; device tokens on live paths. `idle` (may be null): loses them, by group.
+  std::uint64_t mark_live(Node* also, std::vector<std::uint64_t>* idle = nullptr);
   bool is_live(const Node* node) const { return state_of(node).mark == walks_; }  // REQUIRES: just after mark_live()
   std::uint64_t room_tokens(Node* also);
-  std::uint32_t freeable_cells(std::size_t cache) const;                   // of a windowed cache
-  std::uint32_t freeable_slots(std::size_t number, std::uint32_t enough);  // counts no further than `enough`
+  std::uint32_t freeable_cells(std::size_t cache) const;  // of a windowed cache
+  // Counts no further than `enough`. `may` (null: all): groups whose points count.
+  std::uint32_t freeable_slots(std::size_t number, std::uint32_t enough, const Trie::Groups* may = nullptr);
   std::uint32_t freeable_units(std::size_t number, std::uint32_t enough);  // of either
   bool frees_some(const Node* node, std::size_t number) const;             // its restore point, of that cache
   Node* next_point(std::size_t number) const;
@@ -95,9 +113,38 @@ class Room {
   void free_cells(std::size_t cache, std::uint32_t count);   // of a windowed cache
   void free_slots(std::size_t number, std::uint32_t count);  // of states
   void let_go_unneeded(std::size_t cache, std::uint32_t count);
-  std::vector<Node*> with_unneeded_cells(std::size_t cache, std::uint32_t count);
-  std::uint32_t let_go_of(std::size_t cache, Held& held, std::uint32_t count);
+  std::vector<Node*> with_unneeded_cells(std::size_t cache, std::uint32_t count, std::optional<Group> group = {});
+  std::optional<BlobSlice> copy_of(const Node* node, std::size_t cache, const SpanList& cells);
+  std::uint32_t let_go_of(std::size_t cache, Node* node, std::uint32_t count);
   bool may_be_held(const Node* node) const;  // REQUIRES: just after mark_live()
+
+  // --- with quotas: room_quotas.cpp. Of a round: what is missing yet, and how much a group may give now.
+  struct Round {
+    std::function<std::uint32_t()> missing;
+    std::function<std::uint32_t(Group)> may_give;
+    Trie::Groups open() const {
+      return [this](Group group) { return may_give(group) > 0; };
+    }
+  };
+  template <class Each>
+  void visit_groups(const Each& each) const;  // 0 and those with a quota
+  std::vector<std::uint64_t> idle_tokens(Node* also);
+  std::uint32_t idle_cells(std::size_t cache, Group group) const;
+  std::uint32_t idle_units(std::size_t number, Group group, std::uint32_t enough);
+  std::uint64_t tokens_of_others(const std::vector<std::uint64_t>& idle, const Allotment& allotment) const;
+  std::uint64_t tokens_for(Group who, Node* also);
+  std::uint64_t units_for(Group who, std::size_t number, std::uint32_t enough);
+  void require_tokens(const Allotment& allotment);
+  void require_units(const Allotment& allotment, std::size_t number);
+  void take_slots(std::size_t number, const Round& round);
+  void take_cells(std::size_t cache, const Round& round);
+  bool let_go_among(std::size_t cache, const Round& round);
+  std::uint32_t let_go_in(Group group, std::size_t cache, std::uint32_t count);
+  void take_leaves(const Round& round);
+  void take_units(std::size_t number, const Round& round);
+  Round own_round(const Allotment& allotment, Group who, std::size_t number) const;
+  Round common_round(const Allotment& allotment, std::size_t number) const;
+  void make_tokens(const Allotment& allotment);
 
   const RoomTree of_;
   const std::uint32_t growth_;

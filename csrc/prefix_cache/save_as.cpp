@@ -33,7 +33,7 @@ class SaveAs {
  public:
   SaveAs(PrefixCacheState& state, const std::string& folder) : state_(state) {
     DiskOptions options{folder, std::numeric_limits<std::int64_t>::max(), state.options.fingerprint,
-                        state.caches.identities};
+                        state.caches.identities, state.options.keys};
     const auto files = state.options.files != nullptr ? state.options.files : real_file_system();
     tier_ = DiskTier::open(std::move(options), files);
     before_ = tier_->scan();
@@ -76,6 +76,7 @@ class SaveAs {
 
   void save(const Turn& turn) {
     Entry entry(state_);
+    if (!tier_->takes(turn.name_space)) return;
     const Match match = state_.trie.match(turn.name_space, turn.path);
     if (match.length < static_cast<std::int32_t>(turn.path.size()) || match.node->end() != match.length) return;
     Node* node = match.node;
@@ -87,8 +88,9 @@ class SaveAs {
     const StagedScope staged(state_.staging_calls);
     Stages stages;
     for (const Source& source : sources) stage(source, stages);
-    require_done(state_.lower.make_host_room(stages.file_bytes(), /*may_lose=*/false) && stages.allocate(state_.host),
-                 "host memory is full");
+    const bool staged_all = state_.lower.make_host_room(stages.file_bytes(), /*may_lose=*/false, node) &&
+                            stages.allocate(state_.quotas.host_of(header.name_space));
+    require_done(staged_all, "host memory is full");
     if (!copied && state_of(node).on_device() && state_.lower.disk() == nullptr) drop_unsaved_copies(node);
     entry.outside([&] {
       if (stages.fill()) write(header, sources, stages);  // damaged: as if it had never been

@@ -26,6 +26,7 @@ struct Saving {
   std::vector<BlobPtr> blobs;     // one for each image
   std::shared_ptr<Saving> above;  // of the nearest node above that is under way: without it this one is of no use
   std::uint64_t reserved = 0;     // bytes of the file
+  std::shared_ptr<const BudgetHold> counted;  // the same in the namespace's budget, if it has one; the file's later
   std::atomic<Outcome> outcome{Outcome::kPending};
 };
 using SavingPtr = std::shared_ptr<Saving>;

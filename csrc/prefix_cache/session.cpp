@@ -102,11 +102,12 @@ void Session::append(std::span<const Token> tokens) {
           state.caches.longest, " (cells of the smallest cache)");
   AtomicSpans atomic = at_.atomic;
   if (with_media) atomic.add_media(tokens, before);
+  const bool wants_point = tokens.size() > 1 && state.caches.has_points();  // before the last one of a prompt
+  if (wants_point) at_.wanted.reserve(at_.wanted.size() + 1);
   state.steps.drop_open(at_);
   at_.tail.insert(at_.tail.end(), tokens.begin(), tokens.end());
   at_.atomic = std::move(atomic);
-  if (tokens.size() > 1 && state.caches.has_points())  // a prompt of several tokens: before its last one
-    at_.wanted.push_back({static_cast<std::int32_t>(total) - 1, PointKind::kEnd});
+  if (wants_point) at_.wanted.push_back({static_cast<std::int32_t>(total) - 1, PointKind::kEnd});
 }
 
 StepPtr Session::decode_step(PrefixCacheState& state) {
@@ -164,18 +165,14 @@ void Session::rewind(std::int32_t length) {
   }
   state.steps.drop_open(at_);
   state.cursors.drop_ahead(at_);  // it is ahead along tokens that may go now
+  const std::int32_t published = at_.published();
+  if (length < at_.computed) state.cursors.go_back(at_, length);
   ++state.totals.rewinds;
   std::erase_if(at_.wanted, [&](const WantedPoint& each) { return each.offset > length; });
   at_.atomic.truncate(length);
-  const std::int32_t published = at_.published();
-  if (length >= published) {
-    if (length < at_.computed) state.cursors.go_back(at_, length);
-    at_.tail.resize(at_.tail_begin + static_cast<std::size_t>(length - published));
-    return;
-  }
+  if (length >= published) return at_.tail.resize(at_.tail_begin + static_cast<std::size_t>(length - published));
   at_.tail.clear();
   at_.tail_begin = 0;
-  state.cursors.go_back(at_, length);
 }
 
 std::int32_t Session::checkpoint() {
@@ -183,11 +180,12 @@ std::int32_t Session::checkpoint() {
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
   require_open(at_.closed, at_.failed);
+  state.steps.drop_open(at_);  // its recurrent layers may be ahead already
+  state.cursors.publish(at_);  // what there was no memory for at its time
   if (at_.published() != at_.computed) {
     fail(ErrorKind::kNotSupported, "session.checkpoint",
          "the session does not publish, so no one could come back here");
   }
-  state.steps.drop_open(at_);  // its recurrent layers may be ahead already
   if (at_.node->is_root()) return 0;
   state.captures.make_end_point(at_, PointKind::kUser);
   state.points.mark_user(at_.node);

@@ -119,12 +119,34 @@ bool SnapshotImport::covers(const Imported& found, std::int32_t from, std::int32
   });
 }
 
+namespace {
+
+// A root that was made for a node goes when there is no memory for that.
+class RootHold {
+ public:
+  RootHold(Trie& trie, Node* node) noexcept : trie_(trie), root_(node->is_root() ? node : nullptr) {
+    if (root_ != nullptr) trie_.lock(root_);
+  }
+  ~RootHold() {
+    if (root_ != nullptr) trie_.unlock(root_);
+  }
+  RootHold(const RootHold&) = delete;
+  RootHold& operator=(const RootHold&) = delete;
+
+ private:
+  Trie& trie_;
+  Node* const root_;
+};
+
+}  // namespace
+
 Node* SnapshotImport::add_node(const Imported& found, const Match& match, double now) {
-  Node* above = match.node == nullptr || match.length == 0 ? trie_.root(found.name_space) : match.node;
   const auto end = static_cast<std::int32_t>(found.tokens.size());
   auto state = std::make_unique<NodeState>(match.length, end, caches_.attention.size(), &costs_);
+  Node* above = match.node == nullptr || match.length == 0 ? trie_.root(found.name_space) : match.node;
   state->last_used_seconds = now;
   const auto edge = std::span<const Token>(found.tokens).subspan(static_cast<std::size_t>(match.length));
+  const RootHold hold(trie_, above);
   Node* node = trie_.add_child(above, edge, std::move(state));
   places_.add(node, NodePlaces::Place::kOutside);
   return node;
@@ -145,13 +167,32 @@ Node* SnapshotImport::add(const Imported& found, double now) {
   if (!whole && match.length <= found.start) return nullptr;
   Node* node = match.node;
   if (match.length > 0 && node->end() > match.length) node = trie_.split(node, match.length);
-  if (whole && match.length < end) node = add_node(found, {node, match.length}, now);
-  for (Node* each = node; !each->is_root() && each->end() > found.start; each = each->parent()) {
-    add_slices(found, state_of(each));
-    places_.settle(each);
+  const bool fresh = whole && match.length < end;
+  if (fresh) node = add_node(found, {node, match.length}, now);
+  try {
+    for (Node* each = node; !each->is_root() && each->end() > found.start; each = each->parent()) fill(each, found);
+  } catch (...) {
+    if (fresh) remove(node);
+    throw;
   }
   if (whole) add_point(node, found);
   return node;
+}
+
+void SnapshotImport::fill(Node* node, const Imported& found) {
+  places_.make_room();
+  try {
+    add_slices(found, state_of(node));
+  } catch (...) {
+    places_.settle(node);  // some of it came
+    throw;
+  }
+  places_.settle(node);
+}
+
+void SnapshotImport::remove(Node* leaf) noexcept {
+  places_.remove(leaf);
+  trie_.remove(leaf);
 }
 
 // What has cells of full attention first, then what adds to it: windows, points_. By where these cells begin, so that

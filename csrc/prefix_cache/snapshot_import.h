@@ -74,6 +74,8 @@ class SnapshotImport {
   bool covers(const Imported& found, std::int32_t from, std::int32_t to) const;
   bool has_whole_point(const Imported& found) const;
   Node* add_node(const Imported& found, const Match& match, double now);
+  void fill(Node* node, const Imported& found);
+  void remove(Node* leaf) noexcept;
   void add_point(Node* node, const Imported& found);
   Node* add_found(const FoundSnapshot& found, double now);
 

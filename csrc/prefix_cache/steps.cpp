@@ -1,6 +1,7 @@
 #include "prefix_cache/steps.h"
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -38,20 +39,21 @@ void Steps::add_rows(Step& step, const Cursor& cursor, std::uint32_t chunk) cons
   if (caches_.has_points()) step.captures_.push_back(captures_.wanted_between(cursor, end));
 }
 
-bool Steps::captures_fit(const Step& step, std::span<const std::uint32_t> units) const {
+bool Steps::captures_fit(const Step& step, const Allowed& allowed) const {
   for (std::size_t i = 0; i < caches_.states.size(); ++i) {
-    if (units_for(step, i, PointKind::kNone) > units[i]) return false;
+    if (units_for(step, i, PointKind::kNone, allowed) > allowed.units[i]) return false;
   }
   return true;
 }
 
 // The least wanted kind first, the earliest of it first.
-std::uint64_t Steps::trim_captures(Step& step, std::span<const std::uint32_t> units) const {
+std::uint64_t Steps::trim_captures(Step& step, const Allowed& allowed) const {
   std::uint64_t dropped = 0;
-  for (; !captures_fit(step, units); ++dropped) {
+  for (; !captures_fit(step, allowed); ++dropped) {
     std::vector<WantedPoint>* least_list = nullptr;
     std::size_t least = 0;
     for (std::size_t s = 0; s < step.captures_.size(); ++s) {
+      if (!allowed.concerns(step.cursor(s))) continue;
       auto& list = step.captures_[s];
       for (std::size_t i = 0; i < list.size(); ++i) {
         if (list[i].offset >= step.end(s)) continue;
@@ -64,25 +66,64 @@ std::uint64_t Steps::trim_captures(Step& step, std::span<const std::uint32_t> un
   return dropped;
 }
 
+void Steps::add_needs(const Step& step, std::size_t session, Needs& needs) const {
+  const Cursor& cursor = step.cursor(session);
+  for (std::size_t i = 0; i < caches_.attention.size(); ++i) {
+    const std::int32_t held = caches_.attention[i]->length(cursor.sequences[i]);
+    if (step.end(session) > held) needs[i] += static_cast<std::uint32_t>(step.end(session) - held);
+  }
+  for (std::size_t i = 0; i < caches_.states.size(); ++i)
+    needs[caches_.attention.size() + i] += caches_.states[i]->units_for(cursor.computed, step.end(session), {});
+}
+
 Needs Steps::needs_of(const Step& step) const {
   Needs needs = caches_.no_needs();
-  for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
-    for (std::size_t i = 0; i < caches_.attention.size(); ++i) {
-      const std::int32_t held = caches_.attention[i]->length(step.cursor(s).sequences[i]);
-      if (step.end(s) > held) needs[i] += static_cast<std::uint32_t>(step.end(s) - held);
-    }
-    for (std::size_t i = 0; i < caches_.states.size(); ++i)
-      needs[caches_.attention.size() + i] += caches_.states[i]->units_for(step.cursor(s).computed, step.end(s), {});
-  }
+  for (std::size_t s = 0; s < step.sessions_.size(); ++s) add_needs(step, s, needs);
   return needs;
 }
 
-std::uint32_t Steps::units_for(const Step& step, std::size_t state, PointKind least) const {
+std::vector<Claim> Steps::claims_of(const Step& step) const {
+  std::vector<Claim> claims;
+  for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
+    const Group who = step.cursor(s).node->group();
+    const auto is_its = [&](const Claim& each) { return each.who == who; };
+    auto claim = std::find_if(claims.begin(), claims.end(), is_its);
+    if (claim == claims.end()) claim = claims.insert(claim, {who, caches_.no_needs()});
+    add_needs(step, s, claim->needs);
+  }
+  return claims;
+}
+
+std::uint32_t Steps::units_for(const Step& step, std::size_t state, PointKind least, const Allowed& whose) const {
   std::uint32_t units = 0;
   for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
+    if (!whose.concerns(step.cursor(s))) continue;
     units += caches_.states[state]->units_for(step.cursor(s).computed, step.end(s), step.boundaries_inside(s, least));
   }
   return units;
+}
+
+// As below, for each group of namespaces apart: what is wanted for one never takes what another one needs.
+std::vector<Steps::Allowed> Steps::slots_by_quotas(const Step& step) {
+  std::vector<Claim> claims = claims_of(step);
+  std::vector<Allowed> allowed;
+  allowed.reserve(claims.size());
+  for (const Claim& claim : claims) allowed.push_back({claim.who, {}});
+  for (std::size_t i = 0; i < caches_.states.size(); ++i) {
+    const std::size_t number = caches_.attention.size() + i;
+    for (std::size_t c = 0; c < claims.size(); ++c) {
+      const std::uint32_t needed = claims[c].needs[number];
+      claims[c].needs[number] = units_for(step, i, PointKind::kEnd, allowed[c]);
+      room_.try_free_slots(number, claims, PointKind::kBranch);
+      claims[c].needs[number] = units_for(step, i, PointKind::kNone, allowed[c]);
+      const std::vector<std::uint32_t> units = room_.try_free_slots(number, claims, PointKind::kSpaced);
+      claims[c].needs[number] = std::max(needed, units[c]);
+      for (std::size_t other = 0; other < claims.size(); ++other)
+        if (units[other] < claims[other].needs[number]) claims[c].needs[number] = needed;
+    }
+    for (std::size_t c = 0; c < claims.size(); ++c) allowed[c].units.push_back(claims[c].needs[number]);
+  }
+  return allowed;
 }
 
 // Captures inside the step are wanted, not needed: they get what units can be had. A spaced one never takes the place
@@ -92,13 +133,17 @@ void Steps::find_slots_for_captures(Step& step) {
   for (std::size_t s = 0; s < step.captures_.size(); ++s)
     any = any || !step.boundaries_inside(s, PointKind::kNone).empty();
   if (!any) return;
-  std::vector<std::uint32_t> units;
-  for (std::size_t i = 0; i < caches_.states.size(); ++i) {
-    room_.try_free_slots(caches_.attention.size() + i, units_for(step, i, PointKind::kEnd), PointKind::kBranch);
-    units.push_back(
-        room_.try_free_slots(caches_.attention.size() + i, units_for(step, i, PointKind::kNone), PointKind::kSpaced));
+  if (room_.has_quotas()) {
+    for (const Allowed& each : slots_by_quotas(step)) totals_.skipped_captures += trim_captures(step, each);
+    return;
   }
-  totals_.skipped_captures += trim_captures(step, units);
+  Allowed all;
+  for (std::size_t i = 0; i < caches_.states.size(); ++i) {
+    const std::size_t number = caches_.attention.size() + i;
+    room_.try_free_slots(number, units_for(step, i, PointKind::kEnd, all), PointKind::kBranch);
+    all.units.push_back(room_.try_free_slots(number, units_for(step, i, PointKind::kNone, all), PointKind::kSpaced));
+  }
+  totals_.skipped_captures += trim_captures(step, all);
 }
 
 void Steps::claim_cells(Step& step, std::size_t cache) const {
@@ -118,7 +163,7 @@ void Steps::claim_states(Step& step, std::size_t state) const {
 }
 
 void Steps::claim(Step& step) {
-  room_.make_room(needs_of(step));
+  room_.has_quotas() ? room_.make_room(claims_of(step)) : room_.make_room(needs_of(step));
   if (!caches_.states.empty()) find_slots_for_captures(step);
   for (std::size_t i = 0; i < caches_.attention.size(); ++i) claim_cells(step, i);
   for (std::size_t i = 0; i < caches_.states.size(); ++i) claim_states(step, i);
@@ -126,25 +171,29 @@ void Steps::claim(Step& step) {
 
 // ---- dropped ------------------------------------------------------------------------------------------------------
 
+// To where the cursor stands.
+void Steps::go_back(const Cursor& cursor, std::size_t cache) noexcept {
+  CausalCache& owner = *caches_.attention[cache];
+  const SequenceId id = cursor.sequences[cache];
+  const std::int32_t ahead = cursor.ahead == nullptr ? 0 : owner.borrowed_length(id);
+  owner.truncate(id, std::max(cursor.computed, ahead));
+}
+
+void Steps::go_back(Step& step, std::size_t index, std::size_t state) noexcept {
+  const Cursor& cursor = step.cursor(index);
+  const SequenceId id = caches_.states_among(cursor.sequences)[state];
+  caches_.states[state]->resume(id, cursor.computed, std::move(step.before_[index][state]));
+}
+
 // A cache whose layers were all written has moved its sequences on already: they go back.
 void Steps::drop_cells(Step& step, std::size_t cache) noexcept {
-  CausalCache& owner = *caches_.attention[cache];
-  if (owner.drop(*step.forwards_[cache])) return;
-  for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
-    const Cursor& cursor = step.cursor(s);
-    const SequenceId id = cursor.sequences[cache];
-    const std::int32_t ahead = cursor.ahead == nullptr ? 0 : owner.borrowed_length(id);
-    owner.truncate(id, std::max(cursor.computed, ahead));
-  }
+  if (caches_.attention[cache]->drop(*step.forwards_[cache])) return;
+  for (std::size_t s = 0; s < step.sessions_.size(); ++s) go_back(step.cursor(s), cache);
 }
 
 void Steps::drop_states(Step& step, std::size_t state) noexcept {
-  PointCache& owner = *caches_.states[state];
-  if (owner.drop_step(*step.state_forwards_[state])) return;
-  for (std::size_t s = 0; s < step.sessions_.size(); ++s) {
-    const Cursor& cursor = step.cursor(s);
-    owner.resume(caches_.states_among(cursor.sequences)[state], cursor.computed, step.before_[s][state].share());
-  }
+  if (caches_.states[state]->drop_step(*step.state_forwards_[state])) return;
+  for (std::size_t s = 0; s < step.sessions_.size(); ++s) go_back(step, s, state);
 }
 
 void Steps::drop(Step& step) noexcept {
@@ -185,6 +234,25 @@ void Steps::make_points(Step& step, std::size_t index) {
   std::erase_if(cursor.wanted, [&](const WantedPoint& each) { return each.offset <= cursor.computed; });
 }
 
+void Steps::share_result(Step& step, std::size_t index) {
+  Cursor& cursor = step.cursor(index);
+  cursors_.publish(cursor);
+  if (caches_.has_points()) make_points(step, index);
+  for (const std::size_t i : caches_.windowed)
+    caches_.attention[i]->release_unseen(cursor.sequences[i], cursor.computed);
+  cursors_.settle_ahead(cursor);
+}
+
+// The cursor stands where it stood, and computes these rows again.
+void Steps::take_back(Step& step, std::size_t index) noexcept {
+  Cursor& cursor = step.cursor(index);
+  cursor.computed -= static_cast<std::int32_t>(step.counts_[index]);
+  for (std::size_t i = 0; i < caches_.attention.size(); ++i) go_back(cursor, i);
+  for (std::size_t i = 0; i < caches_.states.size(); ++i) go_back(step, index, i);
+}
+
+// All rows are stored: it does not fail any more. What there is no memory to publish is the cursor's own until a later
+// step publishes it; where it is ahead along nodes that are not its own to keep, it has to do without the step.
 void Steps::complete(Step& step) {
   step.complete_ = true;
   ++totals_.steps;
@@ -193,11 +261,11 @@ void Steps::complete(Step& step) {
     Cursor& cursor = step.cursor(s);
     cursor.open_step = nullptr;
     cursor.computed += static_cast<std::int32_t>(step.counts_[s]);
-    cursors_.publish(cursor);
-    if (caches_.has_points()) make_points(step, s);
-    for (const std::size_t i : caches_.windowed)
-      caches_.attention[i]->release_unseen(cursor.sequences[i], cursor.computed);
-    cursors_.settle_ahead(cursor);
+    try {
+      share_result(step, s);
+    } catch (const std::bad_alloc&) {
+      if (cursor.ahead != nullptr && cursor.published() < cursor.computed) take_back(step, s);
+    }
   }
   step.before_.clear();
 }

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -47,18 +48,31 @@ class Steps {
   void drop_open(Cursor& cursor) noexcept;
 
  private:
+  // Units of each of `states` that sessions of one group of namespaces may claim; no group: all sessions.
+  struct Allowed {
+    std::optional<Group> group;
+    std::vector<std::uint32_t> units;
+    bool concerns(const Cursor& cursor) const { return !group || cursor.node->group() == *group; }
+  };
+  void add_needs(const Step& step, std::size_t session, Needs& needs) const;
   Needs needs_of(const Step& step) const;
+  std::vector<Claim> claims_of(const Step& step) const;  // one for each group
   void find_slots_for_captures(Step& step);
+  std::vector<Allowed> slots_by_quotas(const Step& step);
   // Of cache `state`: that the step claims, with captures of kinds from `least` on.
-  std::uint32_t units_for(const Step& step, std::size_t state, PointKind least) const;
-  bool captures_fit(const Step& step, std::span<const std::uint32_t> units) const;
-  // Claims at most so many units of each of `states`; how many captures went for it.
-  std::uint64_t trim_captures(Step& step, std::span<const std::uint32_t> units) const;
+  std::uint32_t units_for(const Step& step, std::size_t state, PointKind least, const Allowed& whose) const;
+  bool captures_fit(const Step& step, const Allowed& allowed) const;
+  // Claims no more than that; how many captures went for it.
+  std::uint64_t trim_captures(Step& step, const Allowed& allowed) const;
   void claim_cells(Step& step, std::size_t cache) const;
   void claim_states(Step& step, std::size_t state) const;
   void drop_cells(Step& step, std::size_t cache) noexcept;
   void drop_states(Step& step, std::size_t state) noexcept;
   void make_points(Step& step, std::size_t index);
+  void share_result(Step& step, std::size_t index);
+  void go_back(const Cursor& cursor, std::size_t cache) noexcept;
+  void go_back(Step& step, std::size_t index, std::size_t state) noexcept;
+  void take_back(Step& step, std::size_t index) noexcept;
 
   const CacheTable& caches_;
   Room& room_;

@@ -59,8 +59,12 @@ bool WriteBehind::is_saved(const Node* node) const {
 
 bool WriteBehind::all_saved() const {
   bool saved = true;
-  trie_.visit([&](const Node& node) { saved = saved && (node.is_root() || is_saved(&node)); });
+  trie_.visit([&](const Node& node) { saved = saved && (node.is_root() || is_saved(&node) || !is_taken(&node)); });
   return saved;
+}
+
+bool WriteBehind::is_taken(const Node* node) const {
+  return lower_.disk() == nullptr || lower_.disk()->takes(node->name_space());
 }
 
 // Its images that are in no file and not on their way to one.
@@ -91,13 +95,14 @@ SavingPtr WriteBehind::unsaved(const Node* node) const {
 // ---- images that were cut -----------------------------------------------------------------------------------------
 
 // A copy of the slice's own range. Nothing when there is no room, or its bytes are not what they were.
-std::optional<BlobSlice> WriteBehind::recut(std::size_t cache, const BlobSlice& slice) {
+std::optional<BlobSlice> WriteBehind::recut(const Node* node, std::size_t cache, const BlobSlice& slice) {
   const KvShape& shape = caches_.shapes[cache];
   const auto cells = static_cast<std::uint32_t>(slice.to - slice.from);
   const HostMemoryPtr memory = slice.blob->memory();
   if (memory == nullptr || !slice.blob->verify(slice.sections(shape), *memory)) return std::nullopt;
-  if (!lower_.make_host_room(shape.bytes_per_cell() * cells, /*may_lose=*/false)) return std::nullopt;
-  BlobPtr blob = Blob::allocate(host_, shape.bytes_per_cell() * cells, blob_sections(shape, cells));
+  if (!lower_.make_host_room(shape.bytes_per_cell() * cells, /*may_lose=*/false, node)) return std::nullopt;
+  const std::shared_ptr<ByteBudget>& budget = is_counted() ? quotas_->host_of(node->name_space()) : host_;
+  BlobPtr blob = Blob::allocate(budget, shape.bytes_per_cell() * cells, blob_sections(shape, cells));
   if (blob == nullptr) return std::nullopt;
   copy_rows(shape, memory->data(), {slice.first, slice.cells}, blob->memory()->data(), {slice.from, cells}, slice.from,
             slice.to);
@@ -112,7 +117,7 @@ bool WriteBehind::recut_torn_images(Node* node) {
   for (std::size_t i = 0; i < held.size(); ++i) {
     for (BlobSlice& slice : held[i].slices) {
       if (slice.whole() || slice.blob->saved() || places_.is_being_written(slice.blob)) continue;
-      std::optional<BlobSlice> own = recut(i, slice);
+      std::optional<BlobSlice> own = recut(node, i, slice);
       if (own) slice = std::move(*own);
       all = all && own.has_value();
     }
@@ -124,14 +129,23 @@ bool WriteBehind::recut_torn_images(Node* node) {
 // ---- into the queue -----------------------------------------------------------------------------------------------
 
 // `may_lose`: other snapshots may go for it, but nothing on the path to `below`.
-bool WriteBehind::reserve(std::uint64_t bytes, const Node* below, bool may_lose) {
-  return may_lose ? lower_.make_disk_room(bytes, below) : lower_.disk()->reserve(bytes);
+bool WriteBehind::reserve(Saving& saving, const Node* node, const Node* below, bool may_lose) {
+  const std::uint64_t bytes = saving.reserved;
+  if (!(may_lose ? lower_.make_disk_room(bytes, below) : lower_.reserve_disk(bytes, node))) return false;
+  if (!is_counted()) return true;
+  std::shared_ptr<ByteBudget> own = quotas_->disk_of(node->name_space());
+  const std::uint64_t file = lower_.disk()->file_bytes(bytes);
+  const bool fits = own->reserve(file);
+  if (fits) saving.counted = std::make_shared<const BudgetHold>(std::move(own), file);
+  if (!fits) lower_.disk()->unreserve(bytes);
+  return fits;
 }
 
 // REQUIRES: room is reserved for it. All of it or nothing: a call that throws gives the room back.
 void WriteBehind::enqueue(Node* node, const SavingPtr& saving, std::uint64_t image_bytes) {
   try {
     saving->above = under_way_above(node);
+    if (is_counted()) quotas_->begin_writing(saving->header.name_space, image_bytes);
     for (const BlobPtr& blob : saving->blobs) places_.begin_writing(blob);
     state_of(node).saving = saving;
     places_.settle(node);
@@ -139,6 +153,7 @@ void WriteBehind::enqueue(Node* node, const SavingPtr& saving, std::uint64_t ima
   } catch (...) {
     for (const BlobPtr& blob : saving->blobs) places_.end_writing(blob);
     saving->outcome = Saving::Outcome::kFailed;
+    if (is_counted()) quotas_->end_writing(saving->header.name_space, image_bytes);
     lower_.disk()->unreserve(saving->reserved);
     places_.settle(node);
     throw;
@@ -160,13 +175,13 @@ bool WriteBehind::queue_for_disk(Node* node, const Node* below, bool may_lose) {
   std::uint64_t image_bytes = 0;
   for (const BlobPtr& blob : saving->blobs) image_bytes += blob->bytes();
   saving->reserved = encode_header(saving->header).size() + image_bytes;
-  if (!reserve(saving->reserved, below, may_lose)) return false;
+  if (!reserve(*saving, node, below, may_lose)) return false;
   enqueue(node, saving, image_bytes);
   return true;
 }
 
 bool WriteBehind::save_path(Node* node) {
-  if (lower_.disk() == nullptr || !lower_.disk()->writing()) return false;
+  if (lower_.disk() == nullptr || !lower_.disk()->writing() || !is_taken(node)) return false;
   const std::vector<Node*> path = path_up_from(node);
   return std::all_of(path.rbegin(), path.rend(), [&](Node* each) {
     return is_saved(each) || (copies_.make_copies(each) && queue_for_disk(each, node, /*may_lose=*/true));
@@ -176,7 +191,7 @@ bool WriteBehind::save_path(Node* node) {
 WriteBehind::SaveAll WriteBehind::save_all() {
   std::vector<Node*> nodes;
   trie_.visit([&](Node& node) {
-    if (!node.is_root()) nodes.push_back(&node);
+    if (!node.is_root() && is_taken(&node)) nodes.push_back(&node);
   });
   SaveAll result;
   std::set<const Node*> left;  // what goes on from one of these would be of no use
@@ -205,6 +220,17 @@ void WriteBehind::write_again_after_a_while(double now) {
 
 // ---- on the queue -------------------------------------------------------------------------------------------------
 
+namespace {
+
+void log_failed_snapshot(const std::exception& error) noexcept {
+  try {
+    log_message(LogLevel::kWarning, cat("prefix cache: a snapshot was not written: ", error.what()));
+  } catch (const std::exception&) {  // no memory for the message: the outcome says it
+  }
+}
+
+}  // namespace
+
 void WriteBehind::write_out(const SavingPtr& saving) noexcept {
   const std::shared_ptr<DiskTier> tier = [&] {
     const MutexLock lock(mutex_);
@@ -212,16 +238,17 @@ void WriteBehind::write_out(const SavingPtr& saving) noexcept {
   }();
   DiskFilePtr file;
   std::vector<std::byte> front;
+  HeldImages images;
   try {
+    for (const BlobPtr& blob : saving->blobs) images.add(blob->memory());
     front = encoded(*saving);
   } catch (const std::exception& error) {
-    log_message(LogLevel::kWarning, cat("prefix cache: a snapshot was not written: ", error.what()));
+    front.clear();
+    log_failed_snapshot(error);
   }
   if (front.empty()) {
     tier->unreserve(saving->reserved);
   } else {
-    HeldImages images;
-    for (const BlobPtr& blob : saving->blobs) images.add(blob->memory());
     file = tier->write(saving->header, front, images.spans());
   }
   const MutexLock lock(mutex_);
@@ -238,11 +265,16 @@ std::vector<std::byte> WriteBehind::encoded(Saving& saving) {
 
 // Between queueing and now nodes may have been cut, joined or removed: the blobs know, and the path is looked up again.
 void WriteBehind::finish(Saving& saving, const DiskFilePtr& file, std::uint64_t offset) {
+  std::uint64_t image_bytes = 0;
+  if (file != nullptr && saving.counted != nullptr) file->keep(std::move(saving.counted));
+  saving.counted = nullptr;
   for (const BlobPtr& blob : saving.blobs) {
+    image_bytes += blob->bytes();
     places_.end_writing(blob);
     if (file != nullptr) blob->set_saved(file, offset);
     offset += blob->bytes();
   }
+  if (is_counted()) quotas_->end_writing(saving.header.name_space, image_bytes);
   saving.blobs.clear();
   saving.outcome = file != nullptr ? Saving::Outcome::kDone : Saving::Outcome::kFailed;
   if (closed_) return;

@@ -12,6 +12,9 @@
 // What was queued is written whatever becomes of the tree: nodes may be cut, joined and removed meanwhile; blobs know
 // where they are, and the path is looked up again. A disk that failed several times is left alone for a while.
 //
+// State of a namespace that the disk does not take, as there is no key for it, is never written, and counts as saved
+// for those who wait until all is.
+//
 // Invariants (check): while nothing is queued, no node's snapshot is pending, and no blob of a node counts as being
 // written.
 //
@@ -65,9 +68,16 @@ class WriteBehind {
     std::uint64_t queued = 0, left = 0;  // left: did not fit in host memory or on the disk now
   };
 
+  // `quotas` (may be null): in which budgets bytes of a namespace are reserved.
   WriteBehind(Mutex& mutex, Trie& trie, NodePlaces& places, LowerTiers& lower, std::shared_ptr<ByteBudget> host,
-              Copies& copies)
-      : mutex_(mutex), trie_(trie), places_(places), lower_(lower), host_(std::move(host)), copies_(copies) {}
+              Copies& copies, Quotas* quotas = nullptr)
+      : mutex_(mutex),
+        trie_(trie),
+        places_(places),
+        lower_(lower),
+        host_(std::move(host)),
+        copies_(copies),
+        quotas_(quotas) {}
   WriteBehind(const WriteBehind&) = delete;
   WriteBehind& operator=(const WriteBehind&) = delete;
 
@@ -89,12 +99,14 @@ class WriteBehind {
 
  private:
   bool queue_for_disk(Node* node, const Node* below, bool may_lose);
-  bool reserve(std::uint64_t bytes, const Node* below, bool may_lose);
+  bool reserve(Saving& saving, const Node* node, const Node* below, bool may_lose);
+  bool is_counted() const noexcept { return quotas_ != nullptr && quotas_->counted(); }
   void enqueue(Node* node, const SavingPtr& saving, std::uint64_t image_bytes);
   SavingPtr unsaved(const Node* node) const;
-  std::optional<BlobSlice> recut(std::size_t cache, const BlobSlice& slice);
+  std::optional<BlobSlice> recut(const Node* node, std::size_t cache, const BlobSlice& slice);
   bool recut_torn_images(Node* node);
   void write_out(const SavingPtr& saving) noexcept KVTRIE_EXCLUDES(mutex_);
+  bool is_taken(const Node* node) const;
   static std::vector<std::byte> encoded(Saving& saving);
   void finish(Saving& saving, const DiskFilePtr& file, std::uint64_t offset) KVTRIE_REQUIRES(mutex_);
 
@@ -104,6 +116,7 @@ class WriteBehind {
   LowerTiers& lower_;
   const std::shared_ptr<ByteBudget> host_;
   Copies& copies_;
+  Quotas* const quotas_;
   bool closed_ = false;
   Caches caches_;                            // set before anything is queued
   std::optional<double> not_writing_since_;  // when the disk tier was first seen switched off

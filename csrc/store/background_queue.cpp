@@ -56,6 +56,11 @@ struct BackgroundQueue::State {
   bool stopping KVTRIE_GUARDED_BY(mutex) = false;
   std::thread thread KVTRIE_GUARDED_BY(mutex);
 
+  void refuse_own_thread() const KVTRIE_REQUIRES(mutex) {
+    if (!on_own_thread()) return;
+    fail(ErrorKind::kBusy, name,
+         "wait: got one inside a job of its own thread, allowed anywhere else: what it waits for comes after it");
+  }
   bool on_own_thread() const noexcept KVTRIE_REQUIRES(mutex) { return thread.get_id() == std::this_thread::get_id(); }
   bool has_work() const noexcept KVTRIE_REQUIRES(mutex) {
     return !jobs.empty() && (stopping || jobs.front().number <= due_jobs || bytes > due_bytes);
@@ -126,7 +131,7 @@ void BackgroundQueue::add(std::uint64_t bytes, std::function<void()> job) {
 
 void BackgroundQueue::wait_below(std::uint64_t bytes) {
   const MutexLock lock(state_->mutex);
-  ensure(!state_->on_own_thread(), state_->name, "a job waits for its own queue");
+  state_->refuse_own_thread();
   if (state_->due_jobs != State::kAll) state_->due_bytes = bytes;
   state_->work.notify_one();
   while (state_->bytes > bytes) state_->progress.wait(state_->mutex);
@@ -135,7 +140,7 @@ void BackgroundQueue::wait_below(std::uint64_t bytes) {
 
 void BackgroundQueue::drain() {
   const MutexLock lock(state_->mutex);
-  ensure(!state_->on_own_thread(), state_->name, "a job waits for its own queue");
+  state_->refuse_own_thread();
   const std::uint64_t last = state_->added;
   if (state_->due_jobs != State::kAll) state_->due_jobs = last;
   state_->work.notify_one();

@@ -5,7 +5,7 @@
 // throws is logged and forgotten. The destructor runs what is left, unless `drop_pending` was called.
 //
 // A job may add jobs. It may even hold the last reference to the queue's owner: the destructor then returns at once and
-// the thread ends by itself after what is left. A job must not wait for its own queue (kInternal).
+// the thread ends by itself after what is left. A job that waits for its own queue is refused (kBusy).
 //
 // A queue that works `only_when_waited_for` begins jobs in `wait_below`, `drain` and the destructor alone, as many as
 // these wait for. Whatever its owner does in between then meets the same jobs each time it is played.

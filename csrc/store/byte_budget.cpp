@@ -44,6 +44,13 @@ bool ByteBudget::fits(std::uint64_t bytes) const noexcept {
 }
 
 bool ByteBudget::reserve(std::uint64_t bytes) noexcept {
+  if (whole_ != nullptr && !whole_->reserve(bytes)) return false;
+  if (reserve_own(bytes)) return true;
+  if (whole_ != nullptr) whole_->release(bytes);
+  return false;
+}
+
+bool ByteBudget::reserve_own(std::uint64_t bytes) noexcept {
   return change([&]() KVTRIE_REQUIRES(mutex_) {
     if (bytes > cap_ - used_) return false;
     used_ += bytes;
@@ -58,6 +65,7 @@ void ByteBudget::release(std::uint64_t bytes) noexcept {
     used_ -= std::min(used_, bytes);
     return true;
   });
+  if (whole_ != nullptr) whole_->release(bytes);
 }
 
 bool ByteBudget::set_cap(std::uint64_t cap) noexcept {
@@ -69,11 +77,13 @@ bool ByteBudget::set_cap(std::uint64_t cap) noexcept {
 }
 
 std::byte* ByteBudget::take_spare(std::uint64_t bytes) noexcept {
+  if (whole_ != nullptr) return whole_->take_spare(bytes);
   const MutexLock lock(mutex_);
   return spare_.take(bytes);
 }
 
 void ByteBudget::keep_spare(std::byte* data, std::uint64_t bytes) noexcept {
+  if (whole_ != nullptr) return whole_->keep_spare(data, bytes);
   const MutexLock lock(mutex_);
   spare_.keep(data, bytes);
   spare_.shrink_to(std::min(cap_ / 2, cap_ - used_));

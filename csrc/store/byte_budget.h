@@ -8,11 +8,16 @@
 // Every change asserts that; giving back more than is used is an error of ours, too: both are logged and counted, and
 // `violations` is 0 in a program that is right.
 //
+// A budget may be a part of another one: what is reserved in it counts in both, so that it is known, and limited, how
+// much of the whole is whose.
+//
 // Threads: any. Units: bytes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "base/mutex.h"
 #include "store/spare_memory.h"
@@ -21,7 +26,9 @@ namespace kvtrie {
 
 class ByteBudget {
  public:
-  explicit ByteBudget(std::uint64_t cap) : cap_(cap) {}
+  // `whole` (may be null): where everything counts as well. Nothing of it may be reserved under this one's mutex.
+  explicit ByteBudget(std::uint64_t cap, std::shared_ptr<ByteBudget> whole = nullptr)
+      : whole_(std::move(whole)), cap_(cap) {}
   ByteBudget(const ByteBudget&) = delete;
   ByteBudget& operator=(const ByteBudget&) = delete;
 
@@ -41,15 +48,31 @@ class ByteBudget {
   void keep_spare(std::byte* data, std::uint64_t bytes) noexcept;  // after their release
 
  private:
+  bool reserve_own(std::uint64_t bytes) noexcept;
   template <class Change>
   bool change(Change what) noexcept KVTRIE_EXCLUDES(mutex_);  // one change, and the assertion after it
 
+  const std::shared_ptr<ByteBudget> whole_;  // asked without `mutex_`
   mutable Mutex mutex_;
   std::uint64_t cap_ KVTRIE_GUARDED_BY(mutex_) = 0;
   std::uint64_t used_ KVTRIE_GUARDED_BY(mutex_) = 0;
   std::uint64_t peak_ KVTRIE_GUARDED_BY(mutex_) = 0;
   std::uint64_t violations_ KVTRIE_GUARDED_BY(mutex_) = 0;
   SpareMemory spare_ KVTRIE_GUARDED_BY(mutex_);
+};
+
+// Bytes of a budget for as long as this lives.
+class BudgetHold {
+ public:
+  // REQUIRES: reserved.
+  BudgetHold(std::shared_ptr<ByteBudget> budget, std::uint64_t bytes) : budget_(std::move(budget)), bytes_(bytes) {}
+  ~BudgetHold() { budget_->release(bytes_); }
+  BudgetHold(const BudgetHold&) = delete;
+  BudgetHold& operator=(const BudgetHold&) = delete;
+
+ private:
+  const std::shared_ptr<ByteBudget> budget_;
+  const std::uint64_t bytes_;
 };
 
 }  // namespace kvtrie

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "store/file_system.h"
+#include "store/key_ring.h"
 #include "store/snapshot_format.h"
 
 namespace kvtrie {
@@ -20,7 +21,8 @@ struct InspectedFile {
   std::string name;
   std::uint64_t bytes = 0;
   double modified = 0;  // seconds since 1970
-  SnapshotFault fault = SnapshotFault::kNone;
+  std::string key;      // of a sealed one, the id of its key (16 hex digits); empty: it is not sealed, or has no head
+  SnapshotFault fault = SnapshotFault::kNone;  // of a sealed one kSealed without keys, kKey without its own
   SnapshotHeader header;
 };
 
@@ -30,11 +32,15 @@ struct InspectedFolder {
   std::uint64_t others = 0;          // under names that are none of ours
 };
 
-// Throws kFormat when the folder cannot be listed.
-InspectedFolder inspect_folder(const std::string& folder, FileSystem& files = *real_file_system());
+// `keys`: to look into sealed ones; null: none. Throws kFormat when the folder cannot be listed.
+InspectedFolder inspect_folder(const std::string& folder, const KeyRing* keys = nullptr,
+                               FileSystem& files = *real_file_system());
+inline InspectedFolder inspect_folder(const std::string& folder, FileSystem& files) {
+  return inspect_folder(folder, nullptr, files);
+}
 
-// The header at the beginning of an open file of `bytes` bytes; reads no more than the decoder asks for, and never more
-// than the file has. `beginning`: what was read, at least all in front of the images when there is no fault.
+// The header at the beginning of an open file whose content has `bytes` bytes; reads no more than the decoder asks for,
+// and never more than there is. `beginning`: what was read, at least all in front of the images when there is no fault.
 DecodedSnapshot read_header(File& file, std::uint64_t bytes, std::vector<std::byte>& beginning);
 
 // What an `open` that failed says about the file.

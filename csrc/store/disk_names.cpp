@@ -8,12 +8,15 @@
 #include "base/checksum.h"
 #include "base/digest.h"
 #include "base/error.h"
+#include "base/little_endian.h"
 
 namespace kvtrie {
 namespace {
 
 constexpr std::string_view kDomain = "kvtrie.disk.v1";
-constexpr std::string_view kTemporary = "tmp-", kEnding = ".kvtrie";
+constexpr std::string_view kSealedDomain = "kvtrie.seal.file.1";
+constexpr std::string_view kTemporary = "tmp-", kEnding = ".kvtrie", kSealedEnding = ".sealed";
+static_assert(kEnding.size() == kSealedEnding.size());
 constexpr std::size_t kDigestDigits = 64, kSumDigits = 8;
 constexpr std::size_t kNameLength = kDigestDigits + 1 + kSumDigits + kEnding.size();
 
@@ -34,9 +37,7 @@ std::int32_t portable(std::int32_t token, const std::vector<SnapshotMedia>& medi
   return -1 - static_cast<std::int32_t>(found - media.begin());
 }
 
-}  // namespace
-
-std::string snapshot_name(const SnapshotHeader& header, std::span<const std::byte> header_bytes) {
+Digest digest_of(const SnapshotHeader& header) {
   std::vector<std::int32_t> tokens(header.tokens.size());
   std::transform(header.tokens.begin(), header.tokens.end(), tokens.begin(),
                  [&](std::int32_t token) { return portable(token, header.media); });
@@ -47,9 +48,26 @@ std::string snapshot_name(const SnapshotHeader& header, std::span<const std::byt
     const std::array<std::int32_t, 2> numbers{entry.count, entry.group ? 1 : 0};
     hash.field(entry.digest).field(std::span<const std::int32_t>(numbers));
   }
+  return hash.finish();
+}
+
+std::string sealed_name(const Digest& digest, std::uint64_t sum, const NamespaceKey& key) {
+  std::array<std::byte, sizeof(sum)> bytes{};
+  store_little_endian(sum, bytes.data());
+  const Digest first = key.name({field_of(kSealedDomain), digest});
+  const Digest second = key.name({field_of(kSealedDomain), digest, bytes});
+  return cat(to_hex(first), ".", to_hex(second).substr(0, kSumDigits), kSealedEnding);
+}
+
+}  // namespace
+
+std::string snapshot_name(const SnapshotHeader& header, std::span<const std::byte> header_bytes,
+                          const NamespaceKey* key) {
+  const Digest digest = digest_of(header);
+  if (key != nullptr) return sealed_name(digest, checksum(header_bytes), *key);
   std::array<char, kSumDigits + 1> sum{};
   std::snprintf(sum.data(), sum.size(), "%08x", static_cast<unsigned>(checksum(header_bytes) & 0xFFFFFFFFu));
-  return cat(to_hex(hash.finish()), ".", sum.data(), kEnding);
+  return cat(to_hex(digest), ".", sum.data(), kEnding);
 }
 
 std::string temporary_name(const std::string& snapshot, std::uint64_t number) {
@@ -58,8 +76,11 @@ std::string temporary_name(const std::string& snapshot, std::uint64_t number) {
 
 bool is_snapshot_name(std::string_view name) noexcept {
   return name.size() == kNameLength && is_hex(name.substr(0, kDigestDigits)) && name[kDigestDigits] == '.' &&
-         is_hex(name.substr(kDigestDigits + 1, kSumDigits)) && name.ends_with(kEnding);
+         is_hex(name.substr(kDigestDigits + 1, kSumDigits)) &&
+         (name.ends_with(kEnding) || name.ends_with(kSealedEnding));
 }
+
+bool is_sealed_name(std::string_view name) noexcept { return is_snapshot_name(name) && name.ends_with(kSealedEnding); }
 
 bool is_temporary_name(std::string_view name) noexcept {
   if (!name.starts_with(kTemporary)) return false;

@@ -9,6 +9,7 @@
 #include "store/disk_inspect.h"
 #include "store/disk_names.h"
 #include "store/disk_tier.h"
+#include "store/sealed_content.h"
 
 namespace kvtrie {
 namespace {
@@ -23,6 +24,7 @@ bool is_damage(SnapshotFault fault) noexcept {
 struct DiskTier::Candidate {
   std::string name;
   FileInfo info;
+  std::uint64_t content = 0;  // bytes
   DecodedSnapshot decoded;
 
   std::size_t length() const noexcept { return decoded.header.tokens.size(); }
@@ -88,16 +90,25 @@ SnapshotFault DiskTier::examine(const std::string& name, Candidate& candidate) {
   candidate.name = name;
   if (const int error = files_->open(path_of(name), file, candidate.info)) return fault_of_open(error);
   if (!candidate.info.regular) return SnapshotFault::kNotRegular;
-  return examine_header(*file, candidate);
+  if (is_sealed_name(name) != (options_.keys != nullptr)) return SnapshotFault::kSealed;
+  if (options_.keys == nullptr) return examine_header(*file, candidate.info.bytes, nullptr, candidate);
+  std::unique_ptr<SealedFile> content;
+  const SnapshotFault fault = SealedFile::open(std::move(file), candidate.info.bytes, *options_.keys, name, content);
+  if (fault != SnapshotFault::kNone) return fault;
+  return examine_header(*content, content->content_bytes(), &content->key(), candidate);
 }
 
-SnapshotFault DiskTier::examine_header(File& file, Candidate& candidate) {
+// `key`: with which it was sealed; null: it was not.
+SnapshotFault DiskTier::examine_header(File& file, std::uint64_t content, const NamespaceKey* key,
+                                       Candidate& candidate) {
   DecodedSnapshot& decoded = candidate.decoded;
+  candidate.content = content;
   std::vector<std::byte> beginning;
-  decoded = read_header(file, candidate.info.bytes, beginning);
+  decoded = read_header(file, content, beginning);
   if (decoded.fault != SnapshotFault::kNone) return decoded.fault;
   if (decoded.header.fingerprint != options_.fingerprint) return SnapshotFault::kFingerprint;
-  const std::string name = snapshot_name(decoded.header, std::span(beginning).first(decoded.images_begin));
+  if (key != nullptr && !KeyRing::may_be(*key, decoded.header.name_space)) return SnapshotFault::kNamespace;
+  const std::string name = snapshot_name(decoded.header, std::span(beginning).first(decoded.images_begin), key);
   if (name != candidate.name) return SnapshotFault::kTokens;
   const bool fits = !options_.caches || decoded.header.caches == *options_.caches;
   return fits ? SnapshotFault::kNone : SnapshotFault::kLayout;
@@ -123,6 +134,7 @@ std::vector<FoundSnapshot> DiskTier::adopt(std::vector<Candidate> candidates) {
   Owners owners;
   for (Candidate& candidate : candidates) {
     const DiskFilePtr file(new DiskFile(shared_from_this(), candidate.name, candidate.info.bytes));
+    file->content_bytes_ = candidate.content;
     file->identity_ = candidate.info.identity;
     owners[candidate.name] = {file->self_.front().id, candidate.info.bytes};
     found.push_back(

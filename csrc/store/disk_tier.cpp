@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "store/disk_names.h"
+#include "store/sealed_content.h"
 
 namespace kvtrie {
 namespace {
@@ -31,7 +32,7 @@ void warn(const std::string& folder, const std::string& what) {
 
 DiskTier::DiskTier(DiskOptions options, std::shared_ptr<FileSystem> files)
     : options_(std::move(options)), files_(std::move(files)), budget_(options_.cap_bytes) {
-  counts_.refused.resize(static_cast<std::size_t>(SnapshotFault::kTokens) + 1);
+  counts_.refused.resize(kSnapshotFaults);
 }
 
 std::shared_ptr<DiskTier> DiskTier::open(DiskOptions options, std::shared_ptr<FileSystem> files) {
@@ -45,8 +46,10 @@ std::shared_ptr<DiskTier> DiskTier::open(DiskOptions options, std::shared_ptr<Fi
 void DiskTier::enter() {
   FolderAccess access = FolderAccess::kOwn;
   if (const int error = files_->make_folder(folder(), access)) fail_unusable(folder(), "make folder", error);
-  if (access == FolderAccess::kAnyoneMayWrite)
-    fail(ErrorKind::kFormat, kWhere, "disk: got ", folder(), ", in which anyone may replace files, allowed mode 0700");
+  if (access == FolderAccess::kOthersMayWrite) {
+    fail(ErrorKind::kFormat, kWhere, "disk: got ", folder(),
+         ", in which other users may write, allowed a folder of our own with mode 0700");
+  }
   int error = files_->hold_folder(folder(), held_folder_);
   if (error == 0) error = files_->lock(path_of(kLockName), lock_);
   if (error != 0) {
@@ -83,7 +86,16 @@ std::uint64_t DiskTier::next_id() noexcept {
   return ++last_id_;
 }
 
-bool DiskTier::reserve(std::uint64_t bytes) noexcept {
+bool DiskTier::takes(std::string_view name_space) const noexcept {
+  return options_.keys == nullptr || options_.keys->has(name_space);
+}
+
+std::uint64_t DiskTier::file_bytes(std::uint64_t content) const noexcept {
+  return options_.keys == nullptr || content == 0 ? content : SealedLayout{content}.total();
+}
+
+bool DiskTier::reserve(std::uint64_t content) noexcept {
+  const std::uint64_t bytes = file_bytes(content);
   if (budget_.reserve(bytes)) return true;
   if (doomed_bytes() == 0) return false;
   sweep();
@@ -176,7 +188,8 @@ bool DiskTier::sweep_front() noexcept {
       return true;
     }
   }
-  const int error = files_->remove(file->path);
+  int error = folder_fault();
+  if (error == 0) error = files_->remove(file->path);
   if (error != 0 && error != ENOENT) {
     {
       const MutexLock lock(mutex_);
@@ -218,6 +231,10 @@ bool DiskTier::remove_now(const std::string& name) {
   return error == 0;
 }
 
+int DiskTier::folder_fault() noexcept {
+  return held_folder_ == nullptr ? 0 : files_->same_folder(folder(), *held_folder_);
+}
+
 // ---- reading --------------------------------------------------------------------------------------------------------
 
 DiskFile::DiskFile(std::shared_ptr<DiskTier> tier, std::string name, std::uint64_t bytes) : tier_(std::move(tier)) {
@@ -236,7 +253,7 @@ bool DiskFile::read(std::uint64_t offset, std::span<std::byte> into) noexcept {
 bool DiskTier::read(const DiskFile& file, std::uint64_t offset, std::span<std::byte> into) noexcept {
   int error = 0;
   try {
-    if (offset > file.bytes() || into.size() > file.bytes() - offset) {
+    if (offset > file.content_bytes() || into.size() > file.content_bytes() - offset) {
       error = EINVAL;
     } else if (const std::shared_ptr<File> source = opened(file, error)) {
       error = source->read_at(offset, into);
@@ -261,8 +278,18 @@ std::shared_ptr<File> DiskTier::opened(const DiskFile& file, int& error) {
     error = files_->open(self.path, source, info);
   }
   if (error == 0 && (!info.regular || info.bytes != self.bytes || info.identity != file.identity_)) error = ESTALE;
+  if (error == 0 && options_.keys != nullptr) error = unseal(file, source);
   if (error != 0) return nullptr;
   return open_files_.add(self.id, std::move(source));
+}
+
+int DiskTier::unseal(const DiskFile& file, std::unique_ptr<File>& source) const {
+  std::unique_ptr<SealedFile> content;
+  const SnapshotFault fault = SealedFile::open(std::move(source), file.bytes(), *options_.keys, file.name(), content);
+  if (fault != SnapshotFault::kNone) return fault == SnapshotFault::kIo ? EIO : EBADMSG;
+  if (content->content_bytes() != file.content_bytes()) return ESTALE;
+  source = std::move(content);
+  return 0;
 }
 
 // ---- what there is to say -------------------------------------------------------------------------------------------

@@ -6,8 +6,13 @@
 // fingerprint and tokens (disk_names.h), and carry all three in full; both must agree.
 //
 //     folder/lock                     held (flock) while a tier is open, and so is the folder: a second writer is
-//     refused folder/<64 hex>.<8 hex>.kvtrie  snapshots; the second part tells apart several snapshots that end alike
+//                                     refused
+//     folder/<64 hex>.<8 hex>.kvtrie  snapshots; the second part tells apart several snapshots that end alike
+//     folder/<64 hex>.<8 hex>.sealed  the same, sealed
 //     folder/tmp-*                    being written
+//
+// Keys. A tier with keys writes and believes sealed snapshots only (sealed_content.h); one without, those that are not
+// sealed. What is read of a sealed file is opened on the way, so owners see contents; caps count what files take.
 //
 // Going. When the last `DiskFile` that names a file goes, the file is *doomed*: its name waits in a list, O(1) and
 // without a system call, so a `DiskFile` may end under any lock. `sweep` removes what is doomed; a `reserve` that does
@@ -18,6 +23,9 @@
 //
 //     write or scan --> [live] --last DiskFile ends--> [doomed] --sweep--> gone, bytes released
 //                          +---- the same snapshot is written again: replaced, bytes released at once; reads are false
+//
+// Another folder. Where the folder was moved, replaced or unmounted, nothing is written to, or removed from, what has
+// its name now: that may be another tier's. What was in it stays counted; when it is back, all goes on.
 //
 // Failures. What fails to be written is not there: the temporary file goes, `write` returns null, the counters and the
 // log say why, once for each kind of failure. After `kFailuresInARow` writes or removals that failed, without a good
@@ -37,6 +45,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,6 +53,7 @@
 #include "store/blob.h"
 #include "store/byte_budget.h"
 #include "store/file_system.h"
+#include "store/key_ring.h"
 #include "store/open_files.h"
 #include "store/snapshot_format.h"
 
@@ -65,17 +75,23 @@ class DiskFile final : public BlobSource {
   ~DiskFile() override;  // dooms the file, unless the tier keeps its files
   DiskFile(const DiskFile&) = delete;
   DiskFile& operator=(const DiskFile&) = delete;
-  bool read(std::uint64_t offset, std::span<std::byte> into) noexcept override;  // false: not all of it came
-  std::uint64_t bytes() const noexcept { return self_.front().bytes; }
+  // Of its content. False: not all of it came.
+  bool read(std::uint64_t offset, std::span<std::byte> into) noexcept override;
+  std::uint64_t bytes() const noexcept { return self_.front().bytes; }     // of the file
+  std::uint64_t content_bytes() const noexcept { return content_bytes_; }  // fewer where it is sealed
   const std::string& name() const noexcept { return self_.front().name; }  // within the folder
+  // Is let go of with this. Set once, before others have the file.
+  void keep(std::shared_ptr<const BudgetHold> with) noexcept { kept_ = std::move(with); }
 
  private:
   friend class DiskTier;
   DiskFile(std::shared_ptr<DiskTier> tier, std::string name, std::uint64_t bytes);
   std::shared_ptr<DiskTier> tier_;
+  std::shared_ptr<const BudgetHold> kept_;
   std::list<DoomedFile> self_;  // one entry, which moves to the tier's list at the end: no allocation there
-  FileIdentity identity_;       // set before the file is handed out, like the next
-  bool live_ = false;           // the file is in the folder under its name
+  std::uint64_t content_bytes_ = 0;
+  FileIdentity identity_;  // set before the file is handed out, like the next
+  bool live_ = false;      // the file is in the folder under its name
 };
 using DiskFilePtr = std::shared_ptr<DiskFile>;
 
@@ -85,6 +101,7 @@ struct DiskOptions {
   std::string fingerprint;  // not empty
   // Of the caches that the snapshots have to be of, exactly; none: of any.
   std::optional<std::vector<SnapshotCache>> caches = std::nullopt;
+  KeyRingPtr keys = nullptr;  // null: nothing is sealed
 };
 
 struct DiskStats {
@@ -121,21 +138,26 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   DiskTier& operator=(const DiskTier&) = delete;
 
   // The complete snapshots of this fingerprint, shortest path first, then by `start`. Damaged ones (cut short, wrong
-  // checksum, sizes that contradict each other) are removed; those of other models, caches or versions, under names
-  // that do not follow from them, that cannot be read, and what is no regular file, are left alone; all are counted in
-  // `refused` and logged. When the rest is more than the cap, the longest paths go, among equals the least recently
-  // modified first. Call once, right after `open`. A result that is let go of dooms its file like any other. Throws
-  // kFormat when the folder cannot be listed.
+  // checksum, sizes that contradict each other) are removed; those of other models, caches, keys or versions, under
+  // names that do not follow from them, sealed ones without keys and the other way round, what cannot be read, and what
+  // is no regular file, are left alone; all are counted in `refused` and logged. When the rest is more than the cap,
+  // the longest paths go, among equals the least recently modified first. Call once, right after `open`. A result that
+  // is let go of dooms its file like any other. Throws kFormat when the folder cannot be listed.
   std::vector<FoundSnapshot> scan();
 
-  // Room for a snapshot of so many bytes, header included; false when it does not fit under the cap, also after a
-  // sweep. What was reserved is used up by `write` or given back by `unreserve`.
-  [[nodiscard]] bool reserve(std::uint64_t bytes) noexcept;
-  void unreserve(std::uint64_t bytes) noexcept { budget_.release(bytes); }
+  // Whether it writes snapshots of this namespace: with keys, if there is one for it.
+  bool takes(std::string_view name_space) const noexcept;
+  // Of the file that a content of so many bytes becomes.
+  std::uint64_t file_bytes(std::uint64_t content) const noexcept;
+  // Room for a snapshot whose content has so many bytes, header included; false when it does not fit under the cap,
+  // also after a sweep. What was reserved is used up by `write` or given back by `unreserve`, for the same number.
+  [[nodiscard]] bool reserve(std::uint64_t content) noexcept;
+  void unreserve(std::uint64_t content) noexcept { budget_.release(file_bytes(content)); }
 
   // Writes one snapshot; `header` is what encode_header gave for `identity`, `images` follow it in order. REQUIRES: as
-  // many bytes were reserved. Null when it failed or the tier does not write: nothing that counts as a snapshot is left
-  // in the folder, and the reservation is given back (of what could not be removed, once a sweep did).
+  // many bytes were reserved, and it takes this namespace. Null when it failed or the tier does not write: nothing that
+  // counts as a snapshot is left in the folder, and the reservation is given back (of what could not be removed, once a
+  // sweep did).
   DiskFilePtr write(const SnapshotHeader& identity, std::span<const std::byte> header,
                     std::span<const std::span<const std::byte>> images) noexcept;
   bool writing() const noexcept;  // false: switched off after failures
@@ -174,9 +196,10 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   void enter();
   std::vector<std::string> list_names();
 
-  Write prepare(const SnapshotHeader& identity, std::span<const std::byte> header, std::uint64_t bytes);
+  Write prepare(const SnapshotHeader& identity, std::span<const std::byte> header, Images images, std::uint64_t bytes);
   DiskFilePtr write_now(Write& write, std::span<const std::byte> header, Images images) noexcept;
   Failure write_temporary(Write& write, std::span<const std::byte> header, Images images) noexcept;
+  static Failure write_content(Write& write, File& file, std::span<const std::byte> header, Images images) noexcept;
   Failure publish(Write& write) noexcept;
   void take_name(Write& write) noexcept KVTRIE_REQUIRES(folder_mutex_);
   void discard(Write& write) noexcept;
@@ -188,12 +211,14 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   void resist(std::list<DoomedFile>& from) noexcept KVTRIE_REQUIRES(mutex_);
   void note_resisting(std::list<DoomedFile>& file, int error) noexcept KVTRIE_EXCLUDES(mutex_);
   bool remove_now(const std::string& name);
+  int folder_fault() noexcept;  // FileSystem::same_folder, of the folder that this tier holds
   bool read(const DiskFile& file, std::uint64_t offset, std::span<std::byte> into) noexcept;
   std::shared_ptr<File> opened(const DiskFile& file, int& error);
+  int unseal(const DiskFile& file, std::unique_ptr<File>& source) const;
 
   std::vector<Candidate> examine_all();
   SnapshotFault examine(const std::string& name, Candidate& candidate);
-  SnapshotFault examine_header(File& file, Candidate& candidate);
+  SnapshotFault examine_header(File& file, std::uint64_t content, const NamespaceKey* key, Candidate& candidate);
   void refuse(const std::string& name, SnapshotFault fault);
   void log_refused();
   bool is_owned(const std::string& name) const;

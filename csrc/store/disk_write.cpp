@@ -7,8 +7,10 @@
 #include <exception>
 #include <utility>
 
+#include "base/error.h"
 #include "store/disk_names.h"
 #include "store/disk_tier.h"
+#include "store/sealed_content.h"
 
 namespace kvtrie {
 
@@ -17,14 +19,28 @@ struct DiskTier::Write {
   DiskFilePtr file;
   std::list<DoomedFile> temporary;  // one entry: what dooms the temporary file when it cannot be removed
   Owners::node_type owner;          // of the final name
+  std::vector<std::span<const std::byte>> content;  // header and images, where they are to be sealed
+  std::unique_ptr<BufferSource> source;             // of `content`
+  std::unique_ptr<Sealer> sealer;                   // of `source`; null: it is written as it is
   bool created = false;
 };
 
-DiskTier::Write DiskTier::prepare(const SnapshotHeader& identity, std::span<const std::byte> header,
-                                  std::uint64_t bytes) {
+DiskTier::Write DiskTier::prepare(const SnapshotHeader& identity, std::span<const std::byte> header, Images images,
+                                  std::uint64_t content) {
   Write write;
-  write.file = DiskFilePtr(new DiskFile(shared_from_this(), snapshot_name(identity, header), bytes));
+  const std::uint64_t bytes = file_bytes(content);
+  std::optional<NamespaceKey> key;
+  if (options_.keys != nullptr) key = options_.keys->sealing(identity.name_space);
+  write.file =
+      DiskFilePtr(new DiskFile(shared_from_this(), snapshot_name(identity, header, key ? &*key : nullptr), bytes));
+  write.file->content_bytes_ = content;
   const DoomedFile& self = write.file->self_.front();
+  if (key) {
+    write.content.push_back(header);
+    write.content.insert(write.content.end(), images.begin(), images.end());
+    write.source = std::make_unique<BufferSource>(write.content, content);
+    write.sealer = std::make_unique<Sealer>(*options_.keys, *key, self.name, *write.source);
+  }
   const std::string temporary = temporary_name(self.name, self.id);
   write.temporary.push_back({temporary, path_of(temporary), bytes, 0});
   Owners owner{{self.name, {self.id, bytes}}};
@@ -38,13 +54,15 @@ DiskFilePtr DiskTier::write(const SnapshotHeader& identity, std::span<const std:
   for (const auto& image : images) bytes += image.size();
   try {
     if (writing()) {
-      Write write = prepare(identity, header, bytes);
+      Write write = prepare(identity, header, images, bytes);
       return write_now(write, header, images);
     }
+  } catch (const Error&) {
+    note_failed_write({"seal", EIO});
   } catch (const std::exception&) {
     note_failed_write({"prepare", ENOMEM});
   }
-  budget_.release(bytes);
+  unreserve(bytes);
   return nullptr;
 }
 
@@ -61,18 +79,34 @@ DiskFilePtr DiskTier::write_now(Write& write, std::span<const std::byte> header,
 }
 
 DiskTier::Failure DiskTier::write_temporary(Write& write, std::span<const std::byte> header, Images images) noexcept {
+  if (const int error = folder_fault()) return {"look at the folder", error};
   std::unique_ptr<File> file;
   if (const int error = files_->create(write.temporary.front().path, file)) return {"create", error};
   write.created = true;
-  if (const int error = file->write_all(header)) return {"write", error};
-  for (const auto& image : images) {
-    if (const int error = file->write_all(image)) return {"write", error};
-  }
+  if (const Failure failure = write_content(write, *file, header, images)) return failure;
   if (const int error = file->sync()) return {"sync", error};
   FileInfo info;
   if (const int error = file->info(info)) return {"stat", error};
   write.file->identity_ = info.identity;
   if (const int error = file->close()) return {"close", error};
+  return {};
+}
+
+DiskTier::Failure DiskTier::write_content(Write& write, File& file, std::span<const std::byte> header,
+                                          Images images) noexcept {
+  if (write.sealer == nullptr) {
+    if (const int error = file.write_all(header)) return {"write", error};
+    for (const auto& image : images) {
+      if (const int error = file.write_all(image)) return {"write", error};
+    }
+    return {};
+  }
+  for (std::uint64_t left = write.sealer->bytes(); left > 0;) {
+    const std::span<const std::byte> taken = write.sealer->next(left);
+    if (taken.empty()) return {"seal", EIO};
+    if (const int error = file.write_all(taken)) return {"write", error};
+    left -= taken.size();
+  }
   return {};
 }
 

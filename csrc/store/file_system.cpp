@@ -11,8 +11,11 @@
 #include <cstdio>
 #include <limits>
 #include <new>
+#include <optional>
 #include <string_view>
 #include <utility>
+
+#include "base/fork.h"
 
 namespace kvtrie {
 namespace {
@@ -27,6 +30,7 @@ auto again_when_interrupted(const Call& call) {
 FileInfo info_of(const struct stat& status) {
   FileInfo info;
   info.regular = S_ISREG(status.st_mode);
+  info.named = status.st_nlink > 0;
   info.bytes = static_cast<std::uint64_t>(status.st_size);
   info.modified = static_cast<double>(status.st_mtim.tv_sec) + 1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
   info.identity.device = static_cast<std::uint64_t>(status.st_dev);
@@ -35,13 +39,22 @@ FileInfo info_of(const struct stat& status) {
   return info;
 }
 
+// Access lists count, too: what they allow shows in the bits of the group. Who may only add files, in a sticky folder,
+// may add one under a name that somebody will look for.
+FolderAccess access_of(const struct stat& folder) {
+  const bool own = folder.st_uid == ::geteuid() || folder.st_uid == 0;
+  if (!own || (folder.st_mode & (S_IWGRP | S_IWOTH)) != 0) return FolderAccess::kOthersMayWrite;
+  const bool alone = folder.st_uid == ::geteuid() && (folder.st_mode & (S_IRWXG | S_IRWXO)) == 0;
+  return alone ? FolderAccess::kOwn : FolderAccess::kOthersMayLook;
+}
+
 // A write beyond RLIMIT_FSIZE raises SIGXFSZ, which ends the process unless somebody ignores it.
 bool beyond_the_process_limit(std::uint64_t bytes) {
   struct rlimit limit {};
   return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur;
 }
 
-class RealFile final : public File {
+class RealFile : public File {
  public:
   explicit RealFile(int descriptor) : descriptor_(descriptor) {}
   ~RealFile() override { RealFile::close(); }
@@ -90,15 +103,44 @@ class RealFile final : public File {
     return errno;
   }
 
+ protected:
+  int descriptor() const noexcept { return descriptor_; }
+  void forget() noexcept { descriptor_ = -1; }  // without closing it
+
  private:
   int descriptor_;
   std::uint64_t written_ = 0;
 };
 
+// Held with flock: by this process alone, not by its forks, whichever ends first.
+class HeldFile final : public RealFile {
+ public:
+  explicit HeldFile(int descriptor) : RealFile(descriptor), in_forks_(descriptor) {}
+  ~HeldFile() override { HeldFile::close(); }
+  HeldFile(const HeldFile&) = delete;
+  HeldFile& operator=(const HeldFile&) = delete;
+
+  // In a fork the descriptor is closed, or somebody else's by now.
+  int close() override {
+    if (!home_.is_here()) {
+      forget();
+      return 0;
+    }
+    if (descriptor() >= 0) again_when_interrupted([&] { return ::flock(descriptor(), LOCK_UN); });
+    in_forks_.reset();
+    return RealFile::close();
+  }
+
+ private:
+  HomeProcess home_;
+  std::optional<ClosedInForks> in_forks_;
+};
+
 // Takes over `descriptor`, the result of an open call.
+template <class Kind = RealFile>
 int wrap(int descriptor, std::unique_ptr<File>& file) {
   if (descriptor < 0) return errno;
-  file.reset(new (std::nothrow) RealFile(descriptor));
+  file.reset(new (std::nothrow) Kind(descriptor));
   if (file != nullptr) return 0;
   ::close(descriptor);
   return ENOMEM;
@@ -115,9 +157,7 @@ class RealFileSystem final : public FileSystem {
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0) return errno;
     if (!S_ISDIR(status.st_mode)) return ENOTDIR;
-    access = status.st_uid != ::geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0 ? FolderAccess::kOthersMayLook
-                                                                                         : FolderAccess::kOwn;
-    if ((status.st_mode & S_IWOTH) != 0 && (status.st_mode & S_ISVTX) == 0) access = FolderAccess::kAnyoneMayWrite;
+    access = access_of(status);
     return 0;
   }
 
@@ -156,7 +196,7 @@ class RealFileSystem final : public FileSystem {
   int lock(const std::string& path, std::unique_ptr<File>& held) override {
     const int descriptor = open_descriptor(path, O_RDWR | O_CREAT | O_NONBLOCK, 0600);
     std::unique_ptr<File> file;
-    if (const int error = wrap(descriptor, file)) return error;
+    if (const int error = wrap<HeldFile>(descriptor, file)) return error;
     if (again_when_interrupted([&] { return ::flock(descriptor, LOCK_EX | LOCK_NB); }) != 0) return errno;
     held = std::move(file);
     return 0;
@@ -167,12 +207,22 @@ class RealFileSystem final : public FileSystem {
     const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
     const int descriptor = again_when_interrupted([&] { return ::open(path.c_str(), flags); });
     std::unique_ptr<File> file;
-    if (wrap(descriptor, file) != 0) return 0;
+    if (wrap<HeldFile>(descriptor, file) != 0) return 0;
     if (again_when_interrupted([&] { return ::flock(descriptor, LOCK_EX | LOCK_NB); }) == 0) {
       held = std::move(file);
       return 0;
     }
     return errno == EWOULDBLOCK ? EWOULDBLOCK : 0;
+  }
+
+  int same_folder(const std::string& path, File& held) override {
+    FileInfo own;
+    if (const int error = held.info(own)) return error;
+    if (!own.named) return ENOENT;
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) return errno == ENOENT ? ESTALE : errno;
+    const FileIdentity there = info_of(status).identity;
+    return there.device == own.identity.device && there.inode == own.identity.inode ? 0 : ESTALE;
   }
 
  private:

@@ -33,6 +33,7 @@ struct FileInfo {
   std::uint64_t bytes = 0;
   double modified = 0;  // seconds since 1970
   FileIdentity identity;
+  bool named = true;  // false: it was removed, and is only open
 };
 
 // An open file. Closed by its destructor; a failed close is reported by `close`.
@@ -49,8 +50,8 @@ class File {
 // Who but our own user may do what with a folder.
 enum class FolderAccess : std::uint8_t {
   kOwn,
-  kOthersMayLook,   // or it is somebody else's
-  kAnyoneMayWrite,  // and replace files of ours
+  kOthersMayLook,
+  kOthersMayWrite,  // its group or all may, or it is neither ours nor root's
 };
 
 class FileSystem {
@@ -67,8 +68,12 @@ class FileSystem {
   virtual int sync_folder(const std::string& path) = 0;
   // EWOULDBLOCK when somebody holds it. Let go of by `close`, the destructor or the end of the process.
   virtual int lock(const std::string& path, std::unique_ptr<File>& held) = 0;
-  // The same of a folder that is there, as far as the file system can: 0 without `held` where it cannot.
+  // The same of a folder that is there, as far as the file system can: 0 without `held` where it cannot. Forks of this
+  // process hold neither.
   virtual int hold_folder(const std::string& path, std::unique_ptr<File>& held) = 0;
+  // 0: `path` is the folder that `held` is of. ESTALE: it was moved, or unmounted. ENOENT: it was removed, and with it
+  // all that was in it.
+  virtual int same_folder(const std::string& /*path*/, File& /*held*/) { return 0; }
 };
 
 std::shared_ptr<FileSystem> real_file_system();

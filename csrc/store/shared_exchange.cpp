@@ -7,6 +7,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "store/sealed_content.h"
 
 namespace kvtrie {
 
@@ -142,6 +143,18 @@ SnapshotFault check_scope(const SnapshotHeader& header, const SharedScope& scope
 // ---- reading
 // ---------------------------------------------------------------------------------------------------------
 
+// `fault`: why it cannot be opened; kNone where it can, or nothing is sealed.
+SharedAnswer SharedExchange::get(const SharedPath& path, const std::string& key, const SharedTier::Sink& sink,
+                                 SnapshotFault& fault, double now) const {
+  if (path.key() == nullptr) return tier_->get(key, sink, now);
+  Unsealer content(*path.key(), key);
+  const SharedAnswer answer = tier_->get(
+      key, [&](std::uint64_t total, std::span<const std::byte> chunk) { return content.take(total, chunk, sink); },
+      now);
+  fault = content.fault();
+  return answer;
+}
+
 ReceivedSnapshot SharedExchange::receive(const SharedPath& path, const Wanted& wanted, double now) const {
   Receiver receiver(budget_, make_room_, [&](const SnapshotHeader& header) {
     if (const SnapshotFault fault = check_scope(header, path.scope()); fault != SnapshotFault::kNone) return fault;
@@ -150,11 +163,12 @@ ReceivedSnapshot SharedExchange::receive(const SharedPath& path, const Wanted& w
     return right ? SnapshotFault::kNone : SnapshotFault::kTokens;
   });
   ReceivedSnapshot received;
-  received.answer = tier_->get(
-      wanted.key, [&](std::uint64_t total, std::span<const std::byte> chunk) { return receiver.take(total, chunk); },
-      now);
-  SnapshotFault fault = receiver.fault();
-  if (received.answer == SharedAnswer::kHit) fault = receiver.finish(received);
+  SnapshotFault fault = SnapshotFault::kNone;
+  received.answer = get(
+      path, wanted.key,
+      [&](std::uint64_t total, std::span<const std::byte> chunk) { return receiver.take(total, chunk); }, fault, now);
+  if (fault == SnapshotFault::kNone) fault = receiver.fault();
+  if (received.answer == SharedAnswer::kHit && fault == SnapshotFault::kNone) fault = receiver.finish(received);
   if (fault == SnapshotFault::kNone) return received;
   tier_->refuse(wanted.key, fault, now);
   return {SharedAnswer::kWrong, {}, {}};
@@ -189,8 +203,10 @@ SharedIndex SharedExchange::get_index(const SharedPath& path, std::size_t block,
     bytes.insert(bytes.end(), chunk.begin(), chunk.end());
     return bytes.size() <= kMaxIndexBytes;
   };
-  const SharedAnswer answer = tier_->get(key, collect, now);
-  if (answer == SharedAnswer::kStopped) tier_->refuse(key, SnapshotFault::kSize, now);
+  SnapshotFault fault = SnapshotFault::kNone;
+  const SharedAnswer answer = get(path, key, collect, fault, now);
+  if (answer == SharedAnswer::kStopped && fault == SnapshotFault::kNone) fault = SnapshotFault::kSize;
+  if (fault != SnapshotFault::kNone) tier_->refuse(key, fault, now);
   if (answer != SharedAnswer::kHit) return {};
   DecodedIndex decoded = decode_index(bytes);
   if (decoded.fault != SnapshotFault::kNone) tier_->refuse(key, decoded.fault, now);
@@ -200,21 +216,29 @@ SharedIndex SharedExchange::get_index(const SharedPath& path, std::size_t block,
 // ---- writing
 // ---------------------------------------------------------------------------------------------------------
 
-bool SharedExchange::send(const std::string& key, const SnapshotHeader& header, Buffers images, double now) const {
+bool SharedExchange::put(const SharedPath& path, const std::string& key, Buffers content, double now) const {
+  if (path.key() == nullptr) return tier_->put(key, content, now);
+  BufferSource plain(content, total_bytes(content));
+  Sealer sealed(*path.scope().keys, *path.key(), key, plain);
+  return tier_->put(key, sealed, now);
+}
+
+bool SharedExchange::send(const SharedPath& path, const std::string& key, const SnapshotHeader& header, Buffers images,
+                          double now) const {
   const std::vector<std::byte> beginning = encode_header(header);
   std::vector<std::span<const std::byte>> buffers{beginning};
   buffers.insert(buffers.end(), images.begin(), images.end());
-  return tier_->put(key, buffers, now);
+  return put(path, key, buffers, now);
 }
 
 bool SharedExchange::put_block(const SharedPath& path, std::size_t block, const SnapshotHeader& header, Buffers images,
                                double now) const {
-  return send(path.block_key(block), header, images, now);
+  return send(path, path.block_key(block), header, images, now);
 }
 
 bool SharedExchange::put_tail(const SharedPath& path, std::size_t end, const SnapshotHeader& header, Buffers images,
                               double now) const {
-  return send(path.tail_key(end), header, images, now);
+  return send(path, path.tail_key(end), header, images, now);
 }
 
 bool SharedExchange::announce(const SharedPath& path, std::size_t end, bool cells, bool point, double now) const {
@@ -225,7 +249,7 @@ bool SharedExchange::announce(const SharedPath& path, std::size_t end, bool cell
   merge(index, {{tokens.begin(), tokens.end()}, cells, point});
   const std::vector<std::byte> bytes = encode_index(index);
   const std::span<const std::byte> content(bytes);
-  return tier_->put(path.index_key(block), {&content, 1}, now);
+  return put(path, path.index_key(block), {&content, 1}, now);
 }
 
 }  // namespace kvtrie

@@ -18,6 +18,9 @@
 // fingerprint, namespace, caches and all tokens are what was asked for, and every section has its checksum; else it is
 // a miss that is counted, and deleted from the store.
 //
+// Where the path has a key, contents are sealed as they go and opened as they come (sealed_content.h), each for its own
+// place in the store: what somebody else put there, or moved, is a miss like any other.
+//
 // What the store or its contents do never throws; a header that no snapshot can have does, and a lack of memory.
 //
 // Threads: any. Calls block on the store: make them under no lock. Units: tokens, bytes; `now` as in shared_tier.h.
@@ -78,7 +81,11 @@ class SharedExchange {
  private:
   struct Wanted;
   ReceivedSnapshot receive(const SharedPath& path, const Wanted& wanted, double now) const;
-  bool send(const std::string& key, const SnapshotHeader& header, Buffers images, double now) const;
+  bool send(const SharedPath& path, const std::string& key, const SnapshotHeader& header, Buffers images,
+            double now) const;
+  bool put(const SharedPath& path, const std::string& key, Buffers content, double now) const;
+  SharedAnswer get(const SharedPath& path, const std::string& key, const SharedTier::Sink& sink, SnapshotFault& fault,
+                   double now) const;
 
   std::shared_ptr<SharedTier> tier_;
   std::shared_ptr<ByteBudget> budget_;

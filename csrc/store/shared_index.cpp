@@ -8,6 +8,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "store/sealed_content.h"
 
 namespace kvtrie {
 namespace {
@@ -32,6 +33,7 @@ void append(std::vector<std::byte>& out, T value) {
 }
 
 SnapshotFault check_frame(std::span<const std::byte> bytes) {
+  if (looks_sealed(bytes)) return SnapshotFault::kSealed;
   if (bytes.size() < kHeadBytes + kChecksumBytes) return SnapshotFault::kTruncated;
   if (std::memcmp(bytes.data(), kIndexMagic.data(), kIndexMagic.size()) != 0) return SnapshotFault::kMagic;
   if (load_little_endian<std::uint32_t>(bytes.data() + 8) != kIndexVersion) return SnapshotFault::kVersion;

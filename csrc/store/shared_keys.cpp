@@ -13,7 +13,8 @@ namespace kvtrie {
 namespace {
 
 constexpr std::string_view kScopeDomain = "kvtrie.shared.scope.1", kPathDomain = "kvtrie.shared.path.1",
-                           kMediaDomain = "kvtrie.shared.media.1", kLayoutDomain = "kvtrie.shared.layout.1";
+                           kMediaDomain = "kvtrie.shared.media.1", kLayoutDomain = "kvtrie.shared.layout.1",
+                           kSealedNameDomain = "kvtrie.seal.value.1";
 constexpr std::uint32_t kMediaMarker = 0xFFFFFFFF;  // -1, which is no token
 
 template <std::integral T>
@@ -134,6 +135,7 @@ std::string shared_key(SharedKind kind, const Digest& digest) {
 
 SharedPath::SharedPath(SharedScope scope, std::span<const std::int32_t> tokens, std::span<const SnapshotMedia> media)
     : scope_(std::move(scope)) {
+  if (scope_.keys != nullptr) key_ = scope_.keys->sealing(scope_.name_space);
   bytes_.reserve(tokens.size() * kSharedTextBytes);
   ends_.reserve(tokens.size() + 1);
   TokenWriter writer(media);
@@ -152,13 +154,15 @@ std::span<const std::byte> SharedPath::bytes(std::size_t begin, std::size_t end)
   return {bytes_.data() + ends_[begin], ends_[end] - ends_[begin]};
 }
 
-std::string SharedPath::index_key(std::size_t block) const {
-  return shared_key(SharedKind::kIndex, boundaries_.at(block));
+std::string SharedPath::named(SharedKind kind, const Digest& digest) const {
+  return shared_key(kind, key_ ? key_->name({field_of(kSealedNameDomain), digest}) : digest);
 }
+
+std::string SharedPath::index_key(std::size_t block) const { return named(SharedKind::kIndex, boundaries_.at(block)); }
 
 std::string SharedPath::block_key(std::size_t block) const {
   ensure(block > 0, "shared store", "blocks are counted from 1");
-  return shared_key(SharedKind::kBlock, boundaries_.at(block));
+  return named(SharedKind::kBlock, boundaries_.at(block));
 }
 
 std::string SharedPath::tail_key(std::size_t end) const {
@@ -168,7 +172,7 @@ std::string SharedPath::tail_key(std::size_t end) const {
 
 std::string SharedPath::key_behind(SharedKind kind, std::size_t block, std::span<const std::byte> tokens) const {
   const Digest& boundary = boundaries_.at(block);
-  return shared_key(kind, tokens.empty() ? boundary : extend(boundary, tokens));
+  return named(kind, tokens.empty() ? boundary : extend(boundary, tokens));
 }
 
 }  // namespace kvtrie

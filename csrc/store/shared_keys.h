@@ -11,6 +11,9 @@
 //
 //     key = "kvtrie:1:" + letter + ":" + 64 hex digits
 //
+// Where the namespace has a key (key_ring.h), the digits are of HMAC-SHA256("kvtrie.seal.value.1", the digest): who
+// lacks it cannot name a value, nor tell from a name whether it is of a prompt that he guesses.
+//
 // Tokens are named in their *shared form*: ids of media items are of one process (prefix_cache/media.h), so an item's
 // position is written as what the id stands for. Four bytes for each text token, 36 for each position of an item; no
 // symbol begins another, so equal bytes are equal tokens.
@@ -27,6 +30,7 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "store/key_ring.h"
 #include "store/snapshot_format.h"
 
 namespace kvtrie {
@@ -45,6 +49,7 @@ std::size_t common_tokens(std::span<const std::byte> a, std::span<const std::byt
 struct SharedScope {
   std::string fingerprint, name_space;
   std::vector<SnapshotCache> caches;
+  KeyRingPtr keys = nullptr;  // with one for this namespace; null: nothing is sealed
 };
 
 enum class SharedKind : char {
@@ -62,6 +67,7 @@ class SharedPath {
   SharedPath(SharedScope scope, std::span<const std::int32_t> tokens, std::span<const SnapshotMedia> media);
 
   const SharedScope& scope() const noexcept { return scope_; }
+  const NamespaceKey* key() const noexcept { return key_ ? &*key_ : nullptr; }  // null: nothing is sealed
   std::size_t tokens() const noexcept { return ends_.size() - 1; }
   std::size_t blocks() const noexcept { return boundaries_.size() - 1; }  // whole ones
   // The shared form of tokens [begin, end). REQUIRES: begin <= end <= tokens().
@@ -78,7 +84,10 @@ class SharedPath {
   std::string key_behind(SharedKind kind, std::size_t block, std::span<const std::byte> tokens) const;
 
  private:
+  std::string named(SharedKind kind, const Digest& digest) const;
+
   SharedScope scope_;
+  std::optional<NamespaceKey> key_;
   std::vector<std::byte> bytes_;
   std::vector<std::size_t> ends_;   // where token i begins in bytes_; one more than tokens
   std::vector<Digest> boundaries_;  // the digest of the first i blocks

@@ -55,29 +55,6 @@ Result guarded(Result otherwise, Work&& work) noexcept {
   return otherwise;
 }
 
-// Consecutive bytes of a content that lies in several buffers.
-class BufferReader {
- public:
-  explicit BufferReader(Buffers buffers) : buffers_(buffers) {}
-
-  // REQUIRES: so many bytes are left.
-  void next(std::uint64_t bytes, std::vector<std::byte>& into) {
-    into.clear();
-    into.reserve(bytes);
-    while (into.size() < bytes) {
-      const std::span<const std::byte> rest = buffers_[buffer_].subspan(at_);
-      const std::size_t taken = std::min<std::uint64_t>(rest.size(), bytes - into.size());
-      into.insert(into.end(), rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(taken));
-      at_ += taken;
-      if (at_ == buffers_[buffer_].size()) ++buffer_, at_ = 0;
-    }
-  }
-
- private:
-  Buffers buffers_;
-  std::size_t buffer_ = 0, at_ = 0;
-};
-
 }  // namespace
 
 SharedTier::SharedTier(std::shared_ptr<RemoteStore> store, SharedOptions options)
@@ -93,7 +70,7 @@ SharedTier::SharedTier(std::shared_ptr<RemoteStore> store, SharedOptions options
   require(std::isfinite(options.retry_after) && options.retry_after >= 0, "shared store", "retry_after: got ",
           options.retry_after, ", allowed 0 seconds or more");
   stats_.name = name_;
-  stats_.faults.resize(static_cast<std::size_t>(SnapshotFault::kTokens) + 1);
+  stats_.faults.resize(kSnapshotFaults);
 }
 
 // ---- calls of the store
@@ -220,13 +197,20 @@ void SharedTier::refuse(std::string_view key, SnapshotFault fault, double now) n
 // ---------------------------------------------------------------------------------------------------------
 
 bool SharedTier::put(std::string_view key, Buffers buffers, double now) noexcept {
-  const bool complete = guarded(false, [&] { return write(key, buffers, now); });
+  return guarded(false, [&] {
+    BufferSource content(buffers, total_bytes(buffers));
+    return put(key, content, now);
+  });
+}
+
+bool SharedTier::put(std::string_view key, ContentSource& content, double now) noexcept {
+  const bool complete = guarded(false, [&] { return write(key, content, now); });
   if (complete) count(&SharedStats::puts);
   return complete;
 }
 
-bool SharedTier::write(std::string_view key, Buffers buffers, double now) {
-  const std::uint64_t total = total_bytes(buffers);
+bool SharedTier::write(std::string_view key, ContentSource& content, double now) {
+  const std::uint64_t total = content.bytes();
   const std::uint64_t chunks = total / options_.max_value + (total % options_.max_value != 0 ? 1 : 0);
   const bool whole = total <= options_.max_value - kSharedHeadBytes;
   if (total > options_.max_content ||
@@ -234,15 +218,19 @@ bool SharedTier::write(std::string_view key, Buffers buffers, double now) {
     count(&SharedStats::too_large);
     return false;
   }
-  return whole ? store_value(key, encode_whole(key, buffers), now) : write_chunks(key, buffers, total, now);
+  if (!whole) return write_chunks(key, content, now);
+  const std::vector<std::byte> value = encode_whole(key, content);
+  return !value.empty() && store_value(key, value, now);
 }
 
-bool SharedTier::write_chunks(std::string_view key, Buffers buffers, std::uint64_t total, double now) {
-  BufferReader reader(buffers);
+bool SharedTier::write_chunks(std::string_view key, ContentSource& content, double now) {
   std::vector<SharedChunk> chunks;
   std::vector<std::byte> bytes;
-  for (std::uint64_t at = 0; at < total; at += bytes.size()) {
-    reader.next(std::min(options_.max_value, total - at), bytes);
+  for (std::uint64_t at = 0; at < content.bytes(); at += bytes.size()) {
+    const std::uint64_t next = std::min(options_.max_value, content.bytes() - at);
+    bytes.clear();
+    bytes.reserve(next);
+    if (!append_next(content, next, bytes)) return false;
     chunks.push_back(name_chunk(key, bytes));
     if (!store_value(chunks.back().key(), bytes, now)) return false;
   }

@@ -76,6 +76,7 @@ class SharedTier {
   SharedAnswer get(std::string_view key, const Sink& sink, double now) noexcept;
   // True: the store has all of it.
   bool put(std::string_view key, Buffers buffers, double now) noexcept;
+  bool put(std::string_view key, ContentSource& content, double now) noexcept;
   // True: the store has nothing under this key any more.
   bool remove(std::string_view key, double now) noexcept;
   // A content that came whole is not what its key says: counts it and deletes it.
@@ -92,8 +93,8 @@ class SharedTier {
   SharedAnswer read(std::string_view key, const Sink& sink, double now);
   SharedAnswer read_chunks(std::string_view key, const DecodedValue& head, const Sink& sink, double now);
   SharedAnswer wrong(std::string_view key, SnapshotFault fault, double now);
-  bool write(std::string_view key, Buffers buffers, double now);
-  bool write_chunks(std::string_view key, Buffers buffers, std::uint64_t total, double now);
+  bool write(std::string_view key, ContentSource& content, double now);
+  bool write_chunks(std::string_view key, ContentSource& content, double now);
   bool store_value(std::string_view key, std::span<const std::byte> value, double now);
 
   const std::shared_ptr<RemoteStore> store_;

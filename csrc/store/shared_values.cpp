@@ -78,14 +78,19 @@ std::uint64_t total_bytes(Buffers buffers) {
   return total;
 }
 
-std::vector<std::byte> encode_whole(std::string_view key, Buffers buffers) {
-  const std::uint64_t bytes = total_bytes(buffers);
+std::vector<std::byte> encode_whole(std::string_view key, ContentSource& content) {
+  const std::uint64_t bytes = content.bytes();
   std::vector<std::byte> value;
   value.reserve(checked_add<std::uint64_t>(bytes, kSharedHeadBytes, "shared store", "bytes"));
   value.resize(kSharedHeadBytes);
-  for (const auto buffer : buffers) value.insert(value.end(), buffer.begin(), buffer.end());
+  if (!append_next(content, bytes, value)) return {};
   write_head(key, kWhole, bytes, 0, value);
   return value;
+}
+
+std::vector<std::byte> encode_whole(std::string_view key, Buffers buffers) {
+  BufferSource content(buffers, total_bytes(buffers));
+  return encode_whole(key, content);
 }
 
 std::vector<std::byte> encode_chunked(std::string_view key, std::span<const SharedChunk> chunks) {

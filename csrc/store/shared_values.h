@@ -26,12 +26,12 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "store/content_source.h"
 #include "store/snapshot_format.h"
 
 namespace kvtrie {
 
 inline constexpr std::size_t kSharedHeadBytes = 64, kSharedChunkEntryBytes = 40;
-using Buffers = std::span<const std::span<const std::byte>>;  // a content that lies in several places, in order
 
 struct SharedChunk {
   std::uint64_t bytes = 0;
@@ -40,6 +40,7 @@ struct SharedChunk {
 };
 
 std::uint64_t total_bytes(Buffers buffers);  // throws kArgument when the sum overflows
+std::vector<std::byte> encode_whole(std::string_view key, ContentSource& content);  // empty: the source failed
 std::vector<std::byte> encode_whole(std::string_view key, Buffers buffers);
 std::vector<std::byte> encode_chunked(std::string_view key, std::span<const SharedChunk> chunks);
 SharedChunk name_chunk(std::string_view key, std::span<const std::byte> bytes);

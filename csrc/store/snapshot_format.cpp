@@ -10,6 +10,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "store/sealed_content.h"
 #include "store/snapshot_rules.h"
 
 namespace kvtrie {
@@ -279,6 +280,7 @@ bool begins_with(std::span<const std::byte> bytes, std::string_view text) {
 }
 
 Place locate(std::span<const std::byte> seen, std::uint64_t total) {
+  if (looks_sealed(seen)) return {Fault::kSealed};
   if (seen.size() > kLengthBytes && !begins_with(seen.subspan(kLengthBytes), kOpening)) return {Fault::kMagic};
   if (seen.size() < kLengthBytes + kOpening.size()) return short_of(kLengthBytes + kOpening.size(), total);
   const auto json = load_little_endian<std::uint64_t>(seen.data());
@@ -334,8 +336,9 @@ DecodedSnapshot decode(std::span<const std::byte> beginning, std::uint64_t total
 }  // namespace
 
 const char* name_of(SnapshotFault fault) noexcept {
-  constexpr std::array kNames{"none",     "io",   "not_regular", "truncated",   "magic",     "version",
-                              "checksum", "size", "layout",      "fingerprint", "namespace", "tokens"};
+  constexpr std::array kNames{"none", "io",     "not_regular", "truncated", "magic",  "version", "checksum",
+                              "size", "layout", "fingerprint", "namespace", "tokens", "sealed",  "key"};
+  static_assert(kNames.size() == kSnapshotFaults);
   const auto index = static_cast<std::size_t>(fault);
   return index < kNames.size() ? kNames[index] : "unknown";
 }

@@ -39,7 +39,10 @@ enum class SnapshotFault : std::uint8_t {
   kFingerprint,  // of another model
   kNamespace,    // of another namespace than its name says
   kTokens,       // of other tokens than its name says
+  kSealed,       // sealed, and there are no keys here; or not sealed, and there are
+  kKey,          // sealed with another key, or with none of those for its namespace
 };
+inline constexpr std::size_t kSnapshotFaults = 14;  // how many there are
 const char* name_of(SnapshotFault fault) noexcept;  // "none", "io", "not_regular", "truncated", ...
 
 // What one cache must be like for its images to fit: compared exactly.

@@ -39,6 +39,9 @@ class Payload {
 
 class Node;
 
+// Which victim orders a namespace's nodes are members of; 0: those of all namespaces that have none of their own.
+using Group = std::uint16_t;
+
 // What a node is in one victim order (victim_order.h).
 struct OrderState {
   enum State : std::uint32_t {
@@ -85,7 +88,8 @@ class Node {
   Node* first_child() const noexcept { return first_child_; }  // siblings in no particular order
   Node* next_sibling() const noexcept { return is_root() ? nullptr : static_cast<Node*>(siblings_.next); }
   std::uint32_t locks() const noexcept { return locks_; }
-  const std::string& name_space() const noexcept;  // O(depth)
+  Group group() const noexcept { return static_cast<Group>(group_); }  // of its namespace
+  const std::string& name_space() const noexcept;                      // O(depth)
   Payload* payload() const noexcept { return payload_.get(); }
   // REQUIRES: 0 <= order < orders of the trie.
   bool in_order(int order) const noexcept { return state(order).state != OrderState::kOut; }
@@ -129,7 +133,8 @@ class Node {
     const std::string* name_;  // a root has no siblings: its namespace, owned by the trie's table of roots
   };
   std::unique_ptr<Payload> payload_;
-  std::uint64_t last_used_ = 0;
+  std::uint64_t last_used_ : 48 = 0;
+  std::uint64_t group_ : 16 = 0;
   NodeLink first_child_;
   std::uint32_t child_count_ : 31 = 0;
   std::uint32_t indexed_ : 1 = 0;  // wide: its children are in the ChildIndex

@@ -35,10 +35,12 @@ State RankedOrder::state_in(const Node* node) const noexcept {
   return node->locks() > 0 ? State::kLocked : own.holders == 0 ? State::kListed : State::kParked;
 }
 
-void RankedOrder::reserve() {
-  candidates_.reserve(members_ + 1);
-  if (policy_ == VictimPolicy::kSlru) protected_.reserve(members_ + 1);
-  ghosts_.reserve(members_ + 1);
+void RankedOrder::reserve() { reserve_more(1); }
+
+void RankedOrder::reserve_more(std::size_t members) {
+  candidates_.reserve(members_ + members);
+  if (policy_ == VictimPolicy::kSlru) protected_.reserve(members_ + members);
+  ghosts_.reserve(members_ + members);
 }
 
 // Puts a member that is in no heap where its segment, locks and holders say.
@@ -85,7 +87,7 @@ void RankedOrder::release(Node* parent, std::uint64_t age) noexcept {
 
 // The latest from now on. REQUIRES: a member that is in no heap.
 void RankedOrder::renew(Node* node) noexcept {
-  place(node).age = ++now_;
+  place(node).age = ++*now_;
   just_joined_ = nullptr;
   set_priority(node);
 }
@@ -115,7 +117,7 @@ void RankedOrder::demote_oldest() noexcept {
   take_out(oldest);
   state(oldest).segment = Segment::kProbation;
   protected_tokens_ -= tokens_of(oldest);
-  place(oldest).age = ++now_;
+  place(oldest).age = ++*now_;
   put_in(oldest);
 }
 
@@ -178,7 +180,7 @@ void RankedOrder::unlock(Node* node) noexcept {
     own.state = State::kListed;
     put_in(node);
   } else if (leaf_first() && node->parent() != nullptr) {
-    release(node->parent(), ++now_);
+    release(node->parent(), ++*now_);
   }
 }
 
@@ -283,7 +285,7 @@ void RankedOrder::relist(Node* node) noexcept {
   if (state(node).state != State::kParked) return;
   take_out(node);
   state(node).state = State::kListed;
-  place(node).age = ++now_;
+  place(node).age = ++*now_;
   put_in(node);
 }
 
@@ -308,6 +310,28 @@ Node* RankedOrder::victim() noexcept {
   while (protected_tokens_ > tokens_ - (tokens_ + kShares - 1) / kShares) demote_oldest();
   while (candidates_.top() == nullptr && protected_free_ > 0) demote_oldest();
   return candidates_.top();
+}
+
+// By age where the policy is cost: by how much priorities have aged is each group's own, so they do not compare.
+bool RankedOrder::goes_before(const Node* a, const Node* b) const noexcept {
+  const RankPlace& x = a->rank(index_);
+  const RankPlace& y = b->rank(index_);
+  if (policy_ != VictimPolicy::kCost && x.priority != y.priority) return x.priority < y.priority;
+  return x.age < y.age || (x.age == y.age && a->start() > b->start());
+}
+
+// An order that is empty goes on with the ageing of the one that its first members come from.
+void RankedOrder::hand_over(std::span<Node* const> members, RankedOrder& to) noexcept {
+  if (to.members_ == 0) to.floor_ = floor_;
+  just_joined_ = to.just_joined_ = nullptr;
+  for (Node* node : members) {
+    const std::uint64_t tokens = tokens_of(node);
+    const bool guarded = state(node).segment == Segment::kProtected;
+    take_out(node);
+    --members_, tokens_ -= tokens, protected_tokens_ -= guarded ? tokens : 0;
+    to.put_in(node);
+    ++to.members_, to.tokens_ += tokens, to.protected_tokens_ += guarded ? tokens : 0;
+  }
 }
 
 }  // namespace kvtrie

@@ -32,13 +32,15 @@
 // In an order that is not leaf first (order_shape.h) nothing is held or locked: members are listed, or parked by `park`
 // until their next use or `relist`. A member of an order of ends counts as one token.
 //
-// Logical time is the order's own: it goes on with each use and each demotion. Halves of a split share uses, priority,
-// age and segment; a join keeps the larger of each. Threads: none of its own. Only `reserve` throws. Units: tokens.
+// Logical time goes on with each use and each demotion, in all groups of an order. Halves of a split share uses,
+// priority, age and segment; a join keeps the larger of each. Threads: none of its own. Only `reserve` throws. Units:
+// tokens.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 
 #include "trie/ghost_table.h"
 #include "trie/node.h"
@@ -52,8 +54,9 @@ struct RankPlace;
 
 class RankedOrder {
  public:
-  RankedOrder(int index, VictimPolicy policy, OrderShape shape) noexcept
-      : index_(index), policy_(policy), shape_(shape), candidates_(index), protected_(index) {}
+  // `now` is of all groups, and outlives this.
+  RankedOrder(int index, VictimPolicy policy, OrderShape shape, std::uint64_t& now) noexcept
+      : index_(index), policy_(policy), shape_(shape), now_(&now), candidates_(index), protected_(index) {}
 
   void reserve();
   void join(Node* node) noexcept;
@@ -78,6 +81,10 @@ class RankedOrder {
   Node* victim() noexcept;
   Node* victim(const std::function<bool(Node*)>& may_go);  // throws what `may_go` throws, or when there is no memory
   std::size_t members() const noexcept { return members_; }
+  // As in RecencyOrder. What is remembered of paths stays here. REQUIRES: `to` has reserved room for them.
+  void hand_over(std::span<Node* const> members, RankedOrder& to) noexcept;
+  void reserve_more(std::size_t members);
+  bool goes_before(const Node* a, const Node* b) const noexcept;
 
  private:
   friend class TrieCheck;
@@ -106,7 +113,7 @@ class RankedOrder {
   int index_;
   VictimPolicy policy_;
   OrderShape shape_;
-  std::uint64_t now_ = 0;
+  std::uint64_t* now_;
   double floor_ = 0;                   // L of the policy `cost`
   const Node* just_joined_ = nullptr;  // while nothing was used since it joined
   RankedHeap candidates_;              // could go, not protected

@@ -219,4 +219,16 @@ Node* RecencyOrder::victim() noexcept {
   return oldest_;
 }
 
+void RecencyOrder::hand_over(std::span<Node* const> members, RecencyOrder& to) noexcept {
+  Node* behind = nullptr;
+  for (Node* node : members) {
+    --members_;
+    ++to.members_;
+    if (state(node).state != State::kListed) continue;
+    unlink(node);
+    to.insert(node, behind);
+    behind = node;
+  }
+}
+
 }  // namespace kvtrie

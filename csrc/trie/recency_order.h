@@ -27,6 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 
 #include "trie/order_shape.h"
 
@@ -52,6 +53,9 @@ class RecencyOrder {
   void relist(Node* node, std::uint64_t now) noexcept;
 
   Node* victim() noexcept;
+  // Members, in this order's own order, become members of `to`, at the places that their ages have there.
+  void hand_over(std::span<Node* const> members, RecencyOrder& to) noexcept;
+  bool goes_before(Node* a, Node* b) const noexcept;  // of any two members, also of orders of other groups
   Node* victim(const std::function<bool(Node*)>& may_go) const;
   std::size_t members() const noexcept { return members_; }
 
@@ -61,7 +65,6 @@ class RecencyOrder {
   bool leaf_first() const noexcept { return shape_ == OrderShape::kLeafFirst; }
   OrderState& state(Node* node) const noexcept;
   RecencyPlace& place(Node* node) const noexcept;
-  bool goes_before(Node* a, Node* b) const noexcept;
   void link(Node* node, Node* previous, Node* next) noexcept;
   void append(Node* node) noexcept;
   void insert(Node* node, Node* behind) noexcept;

@@ -17,9 +17,10 @@ const std::string& Node::name_space() const noexcept {
 Trie::Trie(int orders, VictimPolicy policy, std::span<const OrderShape> others)
     : hashed_(policy != VictimPolicy::kLru), pool_(orders + static_cast<int>(others.size()), hashed_), index_(pool_) {
   require(orders >= 0, "Trie", "orders: got ", orders, ", allowed 0 or more");
-  orders_.reserve(static_cast<std::size_t>(orders) + others.size());
-  for (int i = 0; i < orders; ++i) orders_.emplace_back(i, policy, OrderShape::kLeafFirst);
-  for (const OrderShape shape : others) orders_.emplace_back(this->orders(), policy, shape);
+  kinds_.assign(static_cast<std::size_t>(orders), {policy, OrderShape::kLeafFirst});
+  for (const OrderShape shape : others) kinds_.emplace_back(policy, shape);
+  clocks_.assign(kinds_.size(), 0);
+  orders_ = make_orders();
 }
 
 namespace {
@@ -104,6 +105,7 @@ Node* Trie::add_child(Node* parent, std::span<const Token> edge, std::unique_ptr
   child->edge_ = std::move(tokens);
   child->payload_ = std::move(payload);
   if (hashed_) child->path_hash() = hash_on(parent->path_hash(), edge);
+  child->group_ = parent->group_;
   link_child(parent, child);
   ++size_;
   token_count_ += edge.size();
@@ -116,13 +118,14 @@ void Trie::extend(Node* leaf, std::span<const Token> more) {
   leaf->edge_.append(more);
   if (hashed_) leaf->path_hash() = hash_on(leaf->path_hash(), more);
   token_count_ += more.size();
-  for (VictimOrder& order : orders_) order.extend(leaf, more.size());
+  for (VictimOrder& order : orders_of(leaf)) order.extend(leaf, more.size());
 }
 
 Node* Trie::split(Node* node, std::int32_t at) {
   require(!node->is_root() && node->start() < at && at < node->end(), "Trie.split", "at: got ", at, ", allowed above ",
           node->start(), " and below ", node->end());
-  for (VictimOrder& order : orders_) order.reserve();
+  Orders& orders = orders_of(node);
+  for (VictimOrder& order : orders) order.reserve();
   Edge half = node->edge_.half_for_cut(at);
   Node* upper = pool_.create();
   try {
@@ -135,8 +138,9 @@ Node* Trie::split(Node* node, std::int32_t at) {
   upper->edge_ = node->edge_.cut_front(at, std::move(half));
   link_child(upper, node);
   upper->last_used_ = node->last_used_;
+  upper->group_ = node->group_;
   if (hashed_) upper->path_hash() = hash_on(upper->parent_->path_hash(), upper->tokens());
-  for (VictimOrder& order : orders_) order.split(upper, node);
+  for (VictimOrder& order : orders) order.split(upper, node);
   ++size_;
   return upper;
 }
@@ -144,8 +148,9 @@ Node* Trie::split(Node* node, std::int32_t at) {
 bool Trie::can_join(const Node* node) const {
   if (node->is_root() || node->child_count_ != 1 || node->locks_ > 0) return false;
   const Node* child = node->first_child_;
+  const Orders& all = orders_in(node->group());
   for (int order = 0; order < orders(); ++order) {
-    const VictimOrder& kept = orders_[static_cast<std::size_t>(order)];
+    const VictimOrder& kept = all[static_cast<std::size_t>(order)];
     if (kept.shape() == OrderShape::kAtEnd) {
       if (node->in_order(order)) return false;  // what it has lies at an end that would be gone
       continue;
@@ -168,11 +173,11 @@ bool Trie::join_with_child(Node* node) {
     node->edge_.truncate(border);
     throw;
   }
-  for (VictimOrder& order : orders_) order.absorb(node, child);
+  for (VictimOrder& order : orders_of(node)) order.absorb(node, child);
   put_in_place_of(node, child);
   child->edge_ = std::move(node->edge_);
   child->payload_ = std::move(node->payload_);
-  child->last_used_ = std::max(child->last_used_, node->last_used_);
+  if (node->last_used_ > child->last_used_) child->last_used_ = node->last_used_;
   pool_.destroy(node);
   --size_;
   return true;
@@ -182,8 +187,9 @@ std::unique_ptr<Payload> Trie::remove(Node* leaf) {
   require(!leaf->is_root(), "Trie.remove", "leaf: got a root, allowed a node below it");
   require(leaf->is_leaf(), "Trie.remove", "leaf: got a node with ", leaf->child_count(), " children, allowed none");
   require(leaf->locks_ == 0, "Trie.remove", "leaf: got a node with ", leaf->locks_, " locks, allowed none");
+  Orders& all = orders_of(leaf);
   for (int order = 0; order < orders(); ++order) {
-    if (leaf->in_order(order)) orders_[static_cast<std::size_t>(order)].leave(leaf);
+    if (leaf->in_order(order)) all[static_cast<std::size_t>(order)].leave(leaf);
   }
   Node* parent = leaf->parent_;
   unlink_child(leaf);
@@ -197,29 +203,37 @@ std::unique_ptr<Payload> Trie::remove(Node* leaf) {
 
 void Trie::lock(Node* node) noexcept {
   if (++node->locks_ > 1) return;
-  for (VictimOrder& order : orders_) order.lock(node);
+  for (VictimOrder& order : orders_of(node)) order.lock(node);
 }
 
 void Trie::unlock(Node* node) noexcept {
   assert(node->locks_ > 0);
   if (--node->locks_ > 0) return;
   node->last_used_ = ++now_;
-  for (VictimOrder& order : orders_) order.unlock(node, now_);
+  for (VictimOrder& order : orders_of(node)) order.unlock(node, now_);
   drop_root_if_unused(node);
 }
 
 void Trie::touch(Node* node) noexcept {
   node->last_used_ = ++now_;
-  for (VictimOrder& order : orders_) order.use(node, now_);
+  for (VictimOrder& order : orders_of(node)) order.use(node, now_);
 }
 
-VictimOrder& Trie::order_at(int order, std::string_view where) {
+void Trie::require_order(int order, std::string_view where) const {
   require(order >= 0 && order < orders(), where, "order: got ", order, ", allowed 0 to ", orders() - 1);
-  return orders_[static_cast<std::size_t>(order)];
+}
+
+VictimOrder& Trie::order_of(const Node* node, int order, std::string_view where) {
+  require_order(order, where);
+  return orders_of(node)[static_cast<std::size_t>(order)];
+}
+
+void Trie::make_room_in_orders() {
+  for (VictimOrder& order : orders_) order.reserve();
 }
 
 void Trie::join_order(int order, Node* node) {
-  VictimOrder& wanted = order_at(order, "Trie.join_order");
+  VictimOrder& wanted = order_of(node, order, "Trie.join_order");
   require(!node->is_root() && !node->in_order(order), "Trie.join_order", "node: got a ",
           node->is_root() ? "root" : "member", ", allowed a node that is no member");
   wanted.reserve();
@@ -227,19 +241,19 @@ void Trie::join_order(int order, Node* node) {
 }
 
 void Trie::leave_order(int order, Node* node) {
-  VictimOrder& left = order_at(order, "Trie.leave_order");
+  VictimOrder& left = order_of(node, order, "Trie.leave_order");
   require(node->in_order(order), "Trie.leave_order", "node: got a node that is no member of order ", order,
           ", allowed a member");
   left.leave(node);
 }
 
 bool Trie::in_first_use(int order, const Node* node) const {
-  require(order >= 0 && order < orders(), "Trie.in_first_use", "order: got ", order, ", allowed 0 to ", orders() - 1);
-  return orders_[static_cast<std::size_t>(order)].in_first_use(node);
+  require_order(order, "Trie.in_first_use");
+  return orders_in(node->group())[static_cast<std::size_t>(order)].in_first_use(node);
 }
 
 void Trie::recall(int order, Node* leaf, std::size_t count) {
-  VictimOrder& wanted = order_at(order, "Trie.recall");
+  VictimOrder& wanted = order_of(leaf, order, "Trie.recall");
   require(leaf->is_leaf() && leaf->in_order(order), "Trie.recall", "leaf: got no leaf that is a member of order ",
           order);
   const std::span<const Token> tokens = leaf->tokens();
@@ -259,30 +273,16 @@ void Trie::recall(int order, Node* leaf, std::size_t count) {
   for (const auto& [end, uses] : known) wanted.credit(end < leaf->end() ? split(leaf, end) : leaf, uses);
 }
 
-Node* Trie::victim(int order) { return order_at(order, "Trie.victim").victim(); }
-
-VictimOrder& Trie::flat_order_at(int order, std::string_view where) {
-  VictimOrder& found = order_at(order, where);
-  require(found.shape() != OrderShape::kLeafFirst, where, "order: got ", order, ", which is leaf first");
-  return found;
-}
-
-Node* Trie::victim(int order, const std::function<bool(Node*)>& may_go) {
-  return flat_order_at(order, "Trie.victim").victim(may_go);
-}
-
 void Trie::park(int order, Node* node) {
-  VictimOrder& kept = flat_order_at(order, "Trie.park");
+  require_flat(order, "Trie.park");
   require(node->in_order(order), "Trie.park", "node: got a node that is no member of order ", order,
           ", allowed a member");
-  kept.park(node);
+  order_of(node, order, "Trie.park").park(node);
 }
 
-void Trie::relist(int order, Node* node) { flat_order_at(order, "Trie.relist").relist(node, ++now_); }
-
-std::size_t Trie::members(int order) const {
-  require(order >= 0 && order < orders(), "Trie.members", "order: got ", order, ", allowed 0 to ", orders() - 1);
-  return orders_[static_cast<std::size_t>(order)].members();
+void Trie::relist(int order, Node* node) {
+  require_flat(order, "Trie.relist");
+  order_of(node, order, "Trie.relist").relist(node, ++now_);
 }
 
 void Trie::visit(const std::function<void(Node&)>& each) const {
@@ -298,6 +298,13 @@ void Trie::visit(const std::function<void(Node&)>& each) const {
     std::sort(ahead.begin() + known, ahead.end(),
               [](const Node* a, const Node* b) { return a->edge_.front() > b->edge_.front(); });
   }
+}
+
+Node* Trie::any_top() const noexcept {
+  const auto has_child = [](const auto& each) { return each.second->first_child_ != nullptr; };
+  const auto found = std::find_if(roots_.begin(), roots_.end(), has_child);
+  if (found == roots_.end()) return nullptr;
+  return found->second->first_child_;
 }
 
 // Children that will newly be in the index when `parent` gets one more.

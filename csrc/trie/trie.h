@@ -12,6 +12,9 @@
 // tier to tier is leaving one order and joining the next. A victim may still have children that are members of another
 // order or of none; to remove a node it must be a leaf.
 //
+// Groups. A namespace may have victim orders of its own, so that its first node, or the first of anybody else's, is
+// found without passing over others. A group's number stands in its nodes; without groups there is one set of orders.
+//
 // Locks. A lock on a node keeps it, and by being below them all its ancestors, from eviction (victim_order.h has
 // the exact rule and what the owner has to keep to). O(1).
 //
@@ -94,6 +97,7 @@ class Trie {
   void unlock(Node* node) noexcept;
   void touch(Node* node) noexcept;  // the latest use, now
 
+  void make_room_in_orders();               // so that one node may join each of them, which cannot fail then
   void join_order(int order, Node* node);   // becomes a member, as the latest used. REQUIRES: no member, no root
   void leave_order(int order, Node* node);  // REQUIRES: a member
   Node* victim(int order);                  // null when every member is locked or above a member; amortised O(1)
@@ -101,10 +105,28 @@ class Trie {
   // not change the tree. What it says no to is passed over at a cost of O(1), or O(log members) where the policy is not
   // lru; what is parked is not looked at until its next use, or until it is listed again.
   Node* victim(int order, const std::function<bool(Node*)>& may_go);
+  // Of the groups for which `may` says yes.
+  using Groups = std::function<bool(Group)>;
+  Node* victim_among(int order, const Groups& may);
+  // The same in one group.
+  Node* victim_of(Group group, int order);
+  Node* victim_of(Group group, int order, const std::function<bool(Node*)>& may_go);
+  // Whether `a` goes before `b` where each is the first of its group.
+  bool goes_before(int order, Node* a, Node* b) const;
   void park(int order, Node* node);      // REQUIRES: a member
   void relist(int order, Node* node);    // as if used now, but not counted; nothing unless it is parked
-  std::size_t members(int order) const;  // of one order
+  std::size_t members(int order) const;  // of one order, in all groups
 
+  // --- groups (victim_order.h): trie_groups.cpp
+  // The namespace's nodes, now and from now on, are members of orders of their own, at the places that they had; 0: of
+  // the common ones again. All or nothing. O(nodes log nodes) of the namespace; of the common ones, too, for 0.
+  // REQUIRES: a root; the group is 0, or no other root has it.
+  void set_group(Node* root, Group group);
+  bool has_group(Group group) const noexcept {
+    return group == 0 || (group <= groups_.size() && groups_[group - 1U] != nullptr);
+  }
+
+  Node* any_top() const noexcept;                                      // a child of some root; null: there is no node
   std::size_t size() const noexcept { return size_; }                  // nodes, roots excluded
   std::uint64_t token_count() const noexcept { return token_count_; }  // tokens on all edges
   std::size_t node_bytes() const noexcept { return pool_.bytes(); }    // memory taken for nodes; tokens are apart
@@ -121,19 +143,30 @@ class Trie {
   };
   using Roots = std::unordered_map<std::string, Node*, NameHash, std::equal_to<>>;
 
+  using Orders = std::vector<VictimOrder>;
+  Orders make_orders() const;
+  Orders& orders_of(const Node* node) noexcept { return orders_in(node->group()); }
+  Orders& orders_in(Group group) noexcept { return group == 0 ? orders_ : *groups_[group - 1U]; }
+  const Orders& orders_in(Group group) const noexcept { return group == 0 ? orders_ : *groups_[group - 1U]; }
+  template <class Search>
+  Node* first_of_all(std::size_t order, const Search& search, const Groups* may = nullptr);
   std::size_t index_room_for_child(const Node* parent) const noexcept;
   void link_child(Node* parent, Node* child) noexcept;
   void unlink_child(Node* child) noexcept;
   void put_in_place_of(Node* present, Node* by) noexcept;
   void drop_root_if_unused(Node* root) noexcept;
   bool can_join(const Node* node) const;
-  VictimOrder& order_at(int order, std::string_view where);
-  VictimOrder& flat_order_at(int order, std::string_view where);  // REQUIRES: not leaf first
+  void require_order(int order, std::string_view where) const;
+  void require_flat(int order, std::string_view where) const;
+  VictimOrder& order_of(const Node* node, int order, std::string_view where);
 
   bool hashed_;  // paths are, for the policies that remember
   NodePool pool_;
   ChildIndex index_;
-  std::vector<VictimOrder> orders_;
+  std::vector<std::pair<VictimPolicy, OrderShape>> kinds_;  // of the orders
+  mutable std::vector<std::uint64_t> clocks_;               // one for each order; they stay where they are
+  Orders orders_;                                           // group 0
+  std::vector<std::unique_ptr<Orders>> groups_;             // from 1 on; null: no namespace has that number
   Roots roots_;
   std::uint64_t now_ = 0;  // logical time: one tick for each use
   std::size_t size_ = 0;

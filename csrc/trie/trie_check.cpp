@@ -14,7 +14,10 @@ using State = OrderState::State;
 class TrieCheck {
  public:
   explicit TrieCheck(const Trie& trie)
-      : trie_(trie), members_(trie.orders_.size()), listed_(trie.orders_.size()), ranked_(trie.orders_.size()) {}
+      : trie_(trie),
+        members_(trie.groups_.size() + 1, std::vector<std::size_t>(trie.orders_.size())),
+        listed_(members_),
+        ranked_(trie.groups_.size() + 1, std::vector<Ranked>(trie.orders_.size())) {}
 
   std::vector<std::string> run() {
     check_roots();
@@ -24,7 +27,10 @@ class TrieCheck {
     expect(indexed_ == trie_.index_.size(), "child index: kept ", trie_.index_.size(), ", counted ", indexed_);
     expect(nodes_ + trie_.roots_.size() == trie_.pool_.live(), "pool: kept ", trie_.pool_.live(), " nodes, counted ",
            nodes_ + trie_.roots_.size());
-    for (int order = 0; order < trie_.orders(); ++order) check_order(order);
+    for (std::size_t group = 0; group <= trie_.groups_.size(); ++group) {
+      if (group > 0 && trie_.groups_[group - 1] == nullptr) continue;
+      for (int order = 0; order < trie_.orders(); ++order) check_order(static_cast<Group>(group), order);
+    }
     return std::move(findings_);
   }
 
@@ -60,6 +66,7 @@ class TrieCheck {
     ++nodes_;
     tokens_ += node.tokens().size();
     expect_of(node, !node.tokens().empty(), "has no tokens");
+    expect_of(node, node.group() == node.parent()->group(), "in group ", node.group(), ", its parent is not");
     expect_of(node, node.start() == node.parent()->end(), "parent ends at ", node.parent()->end());
     expect_of(node, node.last_used_ <= trie_.now_, "used at ", node.last_used_, ", now ", trie_.now_);
   }
@@ -86,7 +93,7 @@ class TrieCheck {
   }
 
   void check_state(const Node& node, int order) {
-    const VictimOrder& kept = trie_.orders_[static_cast<std::size_t>(order)];
+    const VictimOrder& kept = trie_.orders_in(node.group())[static_cast<std::size_t>(order)];
     const bool leaf_first = kept.shape() == OrderShape::kLeafFirst;
     std::uint32_t holders = 0;
     for (const Node* child = node.first_child_; child != nullptr; child = child->siblings_.next) {
@@ -100,8 +107,8 @@ class TrieCheck {
     expect_of(node, (state == State::kLocked) == (leaf_first && state != State::kOut && node.locks_ > 0), "order ",
               order, ": locks and state disagree");
     expect_of(node, state != State::kParked || holders > 0 || !leaf_first, "parked in order ", order, " and not held");
-    if (state != State::kOut) ++members_[order];
-    if (state == State::kListed) ++listed_[order];
+    if (state != State::kOut) ++members_[node.group()][order];
+    if (state == State::kListed) ++listed_[node.group()][order];
     if (state != State::kOut) kept.by_rank_ ? check_ranked(node, order, kept.ranked_) : check_recent(node, order);
   }
 
@@ -116,7 +123,7 @@ class TrieCheck {
     const OrderState own = node.state(order);
     const RankPlace& place = node.rank(order);
     const bool in_segments = ranked.policy_ == VictimPolicy::kSlru;
-    expect_of(node, place.age <= ranked.now_, "age ", place.age, " in order ", order, ", now ", ranked.now_);
+    expect_of(node, place.age <= *ranked.now_, "age ", place.age, " in order ", order, ", now ", *ranked.now_);
     expect_of(node, place.uses > 0, "never used in order ", order);
     expect_of(node, in_segments || own.segment == OrderState::Segment::kProbation, "in a segment of order ", order);
     expect_of(node, !in_segments || place.priority == 0, "priority ", place.priority, " in order ", order);
@@ -124,7 +131,7 @@ class TrieCheck {
               " in order ", order, ", uses ", place.uses);
     expect_of(node, own.state != State::kListed || own.holders == 0, "listed in order ", order, " and held");
     const bool guarded = own.segment == OrderState::Segment::kProtected;
-    Ranked& counted = ranked_[static_cast<std::size_t>(order)];
+    Ranked& counted = ranked_[node.group()][static_cast<std::size_t>(order)];
     const std::uint64_t tokens = ranked.shape_ == OrderShape::kAtEnd ? 1 : node.tokens().size();
     counted.tokens += tokens;
     counted.protected_tokens += guarded ? tokens : 0;
@@ -136,18 +143,19 @@ class TrieCheck {
               "not at its place in the heap of order ", order);
   }
 
-  void check_order(int order) {
-    const VictimOrder& kept = trie_.orders_[static_cast<std::size_t>(order)];
+  void check_order(Group group, int order) {
     const auto at = static_cast<std::size_t>(order);
-    expect(kept.members() == members_[at], "order ", order, ": keeps ", kept.members(), " members, has ", members_[at]);
-    kept.by_rank_ ? check_heaps(at, kept.ranked_) : check_list(at, kept.recency_);
+    const VictimOrder& kept = trie_.orders_in(group)[at];
+    expect(kept.members() == members_[group][at], "order ", order, ": keeps ", kept.members(), " members, has ",
+           members_[group][at]);
+    kept.by_rank_ ? check_heaps(group, at, kept.ranked_) : check_list(group, at, kept.recency_);
   }
 
-  void check_list(std::size_t order, const RecencyOrder& list) {
+  void check_list(Group group, std::size_t order, const RecencyOrder& list) {
     std::size_t count = 0;
     Node* previous = nullptr;
     const auto next = [&](Node* node) { return static_cast<Node*>(node->recency(static_cast<int>(order)).next); };
-    for (Node* node = list.oldest_; node != nullptr && count <= members_[order]; node = next(node)) {
+    for (Node* node = list.oldest_; node != nullptr && count <= members_[group][order]; node = next(node)) {
       ++count;
       expect_of(*node, node->state(static_cast<int>(order)).state == State::kListed, "on the list of order ", order,
                 ", not listed");
@@ -157,12 +165,13 @@ class TrieCheck {
       previous = node;
     }
     expect(list.latest_ == previous, "order ", order, ": the latest is not the end of the list");
-    expect(count == listed_[order], "order ", order, ": list of ", count, ", listed members ", listed_[order]);
+    expect(count == listed_[group][order], "order ", order, ": list of ", count, ", listed members ",
+           listed_[group][order]);
   }
 
-  void check_heaps(std::size_t order, const RankedOrder& ranked) {
-    const Ranked& counted = ranked_[order];
-    const std::size_t candidates = listed_[order] - counted.protected_free;
+  void check_heaps(Group group, std::size_t order, const RankedOrder& ranked) {
+    const Ranked& counted = ranked_[group][order];
+    const std::size_t candidates = listed_[group][order] - counted.protected_free;
     expect(ranked.candidates_.size() == candidates, "order ", order, ": heap of ", ranked.candidates_.size(),
            ", members that could go ", candidates);
     expect(ranked.protected_.size() == counted.protected_members, "order ", order, ": heap of ",
@@ -191,9 +200,9 @@ class TrieCheck {
   std::size_t nodes_ = 0;
   std::uint64_t tokens_ = 0;
   std::size_t indexed_ = 0;
-  std::vector<std::size_t> members_;
-  std::vector<std::size_t> listed_;
-  std::vector<Ranked> ranked_;
+  std::vector<std::vector<std::size_t>> members_;  // of each group and order, like the next two
+  std::vector<std::vector<std::size_t>> listed_;
+  std::vector<std::vector<Ranked>> ranked_;
   std::vector<std::string> findings_;
 };
 

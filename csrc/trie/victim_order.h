@@ -31,6 +31,11 @@
 // have nothing to give at the moment; `park` leaves one out of all searches until its next use or `relist`, which makes
 // it the latest used without counting a use.
 //
+// Groups. A namespace may have orders of its own (Trie::set_group), so that the first of its nodes, and of all others,
+// is found without passing over anybody else's. Nothing but the clock is shared between groups: which nodes of one go,
+// and in which order, does not depend on what happens in another. slru's bound and what is remembered are each group's
+// own.
+//
 // Two mechanisms: RecencyOrder for lru, RankedOrder for the others. Threads: none of its own. Only `reserve` throws,
 // and a search with a question.
 #pragma once
@@ -38,6 +43,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 
 #include "trie/order_shape.h"
 #include "trie/ranked_order.h"
@@ -48,8 +54,12 @@ namespace kvtrie {
 
 class VictimOrder {
  public:
-  VictimOrder(int index, VictimPolicy policy, OrderShape shape)
-      : by_rank_(policy != VictimPolicy::kLru), shape_(shape), recency_(index, shape), ranked_(index, policy, shape) {}
+  // `now`: logical time of the ranked ones, the same for all groups of an order; it outlives this.
+  VictimOrder(int index, VictimPolicy policy, OrderShape shape, std::uint64_t& now)
+      : by_rank_(policy != VictimPolicy::kLru),
+        shape_(shape),
+        recency_(index, shape),
+        ranked_(index, policy, shape, now) {}
 
   OrderShape shape() const noexcept { return shape_; }
 
@@ -107,6 +117,19 @@ class VictimOrder {
     by_rank_ ? ranked_.relist(node) : recency_.relist(node, now);
   }
   std::size_t members() const noexcept { return by_rank_ ? ranked_.members() : recency_.members(); }
+
+  // --- between groups: orders of one index and one clock
+  // Whether `a` goes before `b`, each of them the first of its own group.
+  bool goes_before(Node* a, Node* b) const noexcept {
+    return by_rank_ ? ranked_.goes_before(a, b) : recency_.goes_before(a, b);
+  }
+  void reserve_more(std::size_t members) {
+    if (by_rank_) ranked_.reserve_more(members);
+  }
+  // Members, in the order of `goes_before`, leave this for `to`, as they are. REQUIRES: reserve_more there.
+  void hand_over(std::span<Node* const> members, VictimOrder& to) noexcept {
+    by_rank_ ? ranked_.hand_over(members, to.ranked_) : recency_.hand_over(members, to.recency_);
+  }
 
  private:
   friend class TrieCheck;

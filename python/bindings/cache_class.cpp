@@ -63,13 +63,12 @@ std::vector<EncoderItem> to_items(py::handle items, std::string_view where) {
   std::vector<EncoderItem> found;
   if (items.is_none()) return found;
   const char* allowed = "a sequence of (sequence, position, cells)";
-  if (!PySequence_Check(items.ptr())) refuse_type(items, where, "items", allowed);
-  for (const py::handle each : py::reinterpret_borrow<py::sequence>(items)) {
-    if (!PySequence_Check(each.ptr()) || PySequence_Size(each.ptr()) != 3) refuse_type(each, where, "items", allowed);
-    const auto triple = py::reinterpret_borrow<py::sequence>(each);
-    const SequenceId id = to_sequence(py::object(triple[0]), where, "items: sequence");
-    const std::int32_t position = to_int32(py::object(triple[1]), where, "items: position");
-    found.push_back({id, position, static_cast<std::uint32_t>(to_int32(py::object(triple[2]), where, "items: cells"))});
+  for (const py::object& each : binding::to_items(items, where, "items", allowed)) {
+    const std::vector<py::object> triple = binding::to_items(each, where, "items", allowed);
+    if (triple.size() != 3) refuse_type(each, where, "items", allowed);
+    const SequenceId id = to_sequence(triple[0], where, "items: sequence");
+    const std::int32_t position = to_int32(triple[1], where, "items: position");
+    found.push_back({id, position, static_cast<std::uint32_t>(to_int32(triple[2], where, "items: cells"))});
   }
   return found;
 }

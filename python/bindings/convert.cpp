@@ -5,11 +5,13 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "errors.h"
 
 namespace kvtrie::binding {
 namespace {
 
 constexpr std::size_t kLongestRepr = 60;
+constexpr Py_ssize_t kMostItems = Py_ssize_t{1} << 26;
 
 [[noreturn]] void refuse_value(std::string_view got, std::string_view where, std::string_view name, std::int64_t least,
                                std::int64_t most) {
@@ -18,26 +20,81 @@ constexpr std::size_t kLongestRepr = 60;
 
 bool is_array(py::handle value) { return py::isinstance<py::array>(value); }
 
+// Without running code of the value's own, as asking for an attribute may: of its class.
+bool has_method(py::handle value, const char* name) {
+  return _PyType_Lookup(Py_TYPE(value.ptr()), py::str(name).ptr()) != nullptr;
+}
+
 bool is_array_like(py::handle value) {
   if (is_array(value)) return true;
   if (PyBytes_Check(value.ptr()) || PyUnicode_Check(value.ptr())) return false;
-  return PyObject_CheckBuffer(value.ptr()) != 0 || py::hasattr(value, "__array__") || py::hasattr(value, "__dlpack__");
+  return PyObject_CheckBuffer(value.ptr()) != 0 || has_method(value, "__array__") || has_method(value, "__dlpack__");
+}
+
+// "Place" of "package.Place".
+std::string_view short_name(const PyTypeObject* type) noexcept {
+  const std::string_view name = type->tp_name;
+  return name.substr(name.rfind('.') + 1);
+}
+
+// Items by their number. Nothing is asked for beyond the length that it gave first: an item's own methods may change a
+// list, and a class may give items for ever.
+class ItemsOf {
+ public:
+  ItemsOf(py::handle value, std::string_view where, std::string_view name, std::string_view allowed)
+      : value_(value), where_(where), name_(name), allowed_(allowed) {
+    PyObject* const object = value.ptr();
+    const bool none = PySequence_Check(object) == 0 || PyDict_Check(object) || PyUnicode_Check(object) ||
+                      PyBytes_Check(object) || PyType_Check(object);
+    if (none) refuse_type(value, where, name, allowed);
+    const bool ours = PyList_CheckExact(object) || PyTuple_CheckExact(object);
+    size_ = PySequence_Size(object);
+    if (size_ < 0) refuse_raised(value, where, name, allowed);
+    require(ours || size_ <= kMostItems, where, name, ": got ", size_, " items, allowed ", kMostItems);
+  }
+  Py_ssize_t size() const noexcept { return size_; }
+  py::object operator[](Py_ssize_t at) const {
+    auto item = py::reinterpret_steal<py::object>(PySequence_GetItem(value_.ptr(), at));
+    if (!item) refuse_raised(value_, where_, name_, allowed_);
+    return item;
+  }
+
+ private:
+  py::handle value_;
+  std::string_view where_, name_, allowed_;
+  Py_ssize_t size_ = 0;
+};
+
+// The value as an int of Python.
+py::object to_index(py::handle value, std::string_view where, std::string_view name) {
+  auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  if (!number) refuse_raised(value, where, name, "an integer");
+  return number;
 }
 
 }  // namespace
 
+std::string plain_text(py::handle text) {
+  const auto bytes =
+      py::reinterpret_steal<py::object>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  if (!bytes) throw py::error_already_set();
+  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+}
+
 std::string describe(py::handle value) {
-  std::string text;
-  try {
-    text = py::repr(value).cast<std::string>();
-  } catch (const py::error_already_set&) {
-    text = "a value";
+  std::string text = "a value";
+  if (const auto said = py::reinterpret_steal<py::object>(PyObject_Repr(value.ptr()))) {
+    text = plain_text(said);
+  } else {
+    if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw py::error_already_set();  // an interrupt, say
+    PyErr_Clear();
   }
-  const std::size_t line = text.find('\n');
-  if (line != std::string::npos || text.size() > kLongestRepr) {
-    text = text.substr(0, std::min(line, kLongestRepr)) + "...";
+  std::size_t end = std::min(text.find('\n'), kLongestRepr);
+  if (end < text.size()) {
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;  // not inside a character
+    text = text.substr(0, end) + "...";
   }
-  return cat(text, " (", py::str(py::type::handle_of(value).attr("__name__")).cast<std::string>(), ")");
+  return cat(text, " (", short_name(Py_TYPE(value.ptr())), ")");
 }
 
 void refuse_type(py::handle value, std::string_view where, std::string_view name, std::string_view allowed) {
@@ -52,8 +109,7 @@ bool is_integer(py::handle value) {
 std::int64_t to_integer(py::handle value, std::string_view where, std::string_view name, std::int64_t least,
                         std::int64_t most) {
   if (!is_integer(value)) refuse_type(value, where, name, "an integer");
-  const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
-  if (!number) throw py::error_already_set();
+  const py::object number = to_index(value, where, name);
   int overflow = 0;
   const std::int64_t integer = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
   if (overflow != 0 || integer < least || integer > most) refuse_value(describe(value), where, name, least, most);
@@ -64,13 +120,25 @@ std::int32_t to_int32(py::handle value, std::string_view where, std::string_view
   return static_cast<std::int32_t>(to_integer(value, where, name, least, kMaxInt32));
 }
 
+bool to_flag(py::handle value, std::string_view where, std::string_view name) {
+  bool flag = false;
+  py::detail::make_caster<bool> caster;
+  if (caster.load(value, /*convert=*/false)) {
+    flag = static_cast<bool>(caster);
+  } else {
+    refuse_type(value, where, name, "True or False");
+  }
+  return flag;
+}
+
 double to_number(py::handle value, std::string_view where, std::string_view name) {
   const bool number = PyFloat_Check(value.ptr()) || is_integer(value) ||
                       (!is_array(value) && !PyBool_Check(value.ptr()) && !PyUnicode_Check(value.ptr()) &&
-                       py::hasattr(value, "__float__") && PySequence_Check(value.ptr()) == 0);
+                       has_method(value, "__float__") && PySequence_Check(value.ptr()) == 0);
   if (!number) refuse_type(value, where, name, "a number");
   const double result = PyFloat_AsDouble(value.ptr());
   if (result == -1.0 && PyErr_Occurred() != nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0) refuse_raised(value, where, name, "a number");
     PyErr_Clear();
     fail(ErrorKind::kArgument, where, name, ": got ", describe(value), ", allowed a number that fits a double");
   }
@@ -101,6 +169,15 @@ std::uint64_t to_bytes(py::handle value, std::string_view where, std::string_vie
   if (PyUnicode_Check(value.ptr())) return parse_bytes(to_text(value, where, name), cat(where, " ", name));
   if (!is_integer(value)) refuse_type(value, where, name, "bytes as an int, or a str such as \"512MiB\"");
   return static_cast<std::uint64_t>(to_integer(value, where, name, 0, std::numeric_limits<std::int64_t>::max()));
+}
+
+std::vector<py::object> to_items(py::handle value, std::string_view where, std::string_view name,
+                                 std::string_view allowed) {
+  const ItemsOf items(value, where, name, allowed);
+  std::vector<py::object> all;
+  all.reserve(static_cast<std::size_t>(items.size()));
+  for (Py_ssize_t i = 0; i < items.size(); ++i) all.push_back(items[i]);
+  return all;
 }
 
 IntegerArgument::IntegerArgument(py::handle value, std::string_view where, std::string_view name, std::int32_t least)
@@ -134,7 +211,8 @@ void IntegerArgument::append_checked(std::int64_t value, bool fits) {
 template <class Wide>
 void IntegerArgument::copy_checked(const py::array& array) {
   const auto wide = py::array_t<Wide, py::array::c_style | py::array::forcecast>::ensure(array);
-  if (!wide) throw py::error_already_set();
+  require(static_cast<bool>(wide), where_, name_, ": got an array of ", array.size(),
+          " integers, allowed what fits into memory");
   const Wide* values = wide.data();
   copied_.reserve(static_cast<std::size_t>(wide.size()));
   for (py::ssize_t i = 0; i < wide.size(); ++i) {
@@ -155,18 +233,12 @@ void IntegerArgument::read_array(const py::array& array) {
 }
 
 void IntegerArgument::read_sequence(py::handle value) {
-  if (PySequence_Check(value.ptr()) == 0 || PyDict_Check(value.ptr()) || PyUnicode_Check(value.ptr()) ||
-      PyBytes_Check(value.ptr())) {
-    refuse_type(value, where_, name_, "a sequence or array of integers");
-  }
-  const auto items = py::reinterpret_steal<py::object>(PySequence_Fast(value.ptr(), "not a sequence"));
-  if (!items) throw py::error_already_set();
-  copied_.reserve(static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr())));
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.ptr()); ++i) {  // an item's __index__ may change the list
-    const auto item = py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(items.ptr(), i));
+  ItemsOf items(value, where_, name_, "a sequence or array of integers");
+  copied_.reserve(static_cast<std::size_t>(items.size()));
+  for (Py_ssize_t i = 0; i < items.size(); ++i) {
+    const py::object item = items[i];
     if (!is_integer(item)) refuse_type(item, where_, cat(name_, "[", i, "]"), "integers");
-    const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(item.ptr()));
-    if (!number) throw py::error_already_set();
+    const py::object number = to_index(item, where_, cat(name_, "[", i, "]"));
     int overflow = 0;
     const std::int64_t integer = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
     append_checked(integer, overflow == 0);

@@ -21,8 +21,10 @@ namespace kvtrie::binding {
 
 inline constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 
-// "got 1.5 (float)" for messages: the value's repr, cut to one short line, and its type.
+// "1.5 (float)" for messages: the value's repr, cut to one short line, and its type.
 std::string describe(py::handle value);
+// A str as UTF-8, whatever is in it: lone surrogates as they are written in Python.
+std::string plain_text(py::handle text);
 [[noreturn]] void refuse_type(py::handle value, std::string_view where, std::string_view name,
                               std::string_view allowed);
 
@@ -31,6 +33,7 @@ bool is_integer(py::handle value);
 std::int64_t to_integer(py::handle value, std::string_view where, std::string_view name, std::int64_t least,
                         std::int64_t most);
 std::int32_t to_int32(py::handle value, std::string_view where, std::string_view name, std::int32_t least = 0);
+bool to_flag(py::handle value, std::string_view where, std::string_view name);      // True or False, numpy's too
 double to_number(py::handle value, std::string_view where, std::string_view name);  // finite
 
 // The UTF-8 of a str; valid as long as the object.
@@ -39,6 +42,12 @@ std::string_view to_text(py::handle value, std::string_view where, std::string_v
 std::string to_folder(py::handle value, std::string_view where, std::string_view name);
 // A number of bytes from an int or a text such as "512MiB".
 std::uint64_t to_bytes(py::handle value, std::string_view where, std::string_view name);
+
+// The items of a list, a tuple or anything else that has a length and gives items by their number (no text, no dict);
+// throws kType for what is none, and for one whose own methods raise or give fewer than it says. Without the others'
+// items in memory it may have 2^26 at most: kArgument.
+std::vector<py::object> to_items(py::handle value, std::string_view where, std::string_view name,
+                                 std::string_view allowed);
 
 // Integers from any sequence or array of them, each in least .. 2^31 - 1. contiguous int32 arrays are read in place,
 // so that they cost nothing; they have to stay unchanged during the call. Lives and dies with the GIL held.

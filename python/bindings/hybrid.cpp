@@ -37,7 +37,8 @@ HybridCache::Ptr make_cache(const py::object& caches) {
   const bool several = !PyUnicode_Check(caches.ptr()) && PySequence_Check(caches.ptr());
   if (!several) add_components(components, caches);
   if (several) {
-    for (const py::handle cache : py::reinterpret_borrow<py::sequence>(caches)) add_components(components, cache);
+    for (const py::object& cache : to_items(caches, kClass, "caches", "several caches"))
+      add_components(components, cache);
   }
   return HybridCache::create(std::move(components));
 }

@@ -5,6 +5,7 @@
 
 #include "base/cell_format.h"
 #include "convert.h"
+#include "keys.h"
 #include "prefix_cache/node_state.h"
 #include "store/disk_inspect.h"
 
@@ -43,6 +44,7 @@ py::dict to_python(const InspectedFile& file) {
   result["name"] = file.name;
   result["bytes"] = file.bytes;
   result["modified"] = file.modified;
+  result["key"] = file.key;
   result["fault"] = file.fault == SnapshotFault::kNone ? "" : name_of(file.fault);
   if (file.fault != SnapshotFault::kNone) return result;
   result["fingerprint"] = to_python(file.header.fingerprint);
@@ -55,9 +57,10 @@ py::dict to_python(const InspectedFile& file) {
   return result;
 }
 
-py::dict inspect(const py::object& path) {
+py::dict inspect(const py::object& path, const py::object& given) {
   const std::string folder = to_folder(path, "inspect", "folder");
-  const InspectedFolder found = without_gil([&] { return inspect_folder(folder); });
+  const KeyRingPtr keys = to_keys(given, "inspect");
+  const InspectedFolder found = without_gil([&] { return inspect_folder(folder, keys.get()); });
   py::list files;
   for (const InspectedFile& file : found.files) files.append(to_python(file));
   py::dict result;
@@ -70,7 +73,7 @@ py::dict inspect(const py::object& path) {
 }  // namespace
 
 void init_inspect(py::module_& m) {
-  m.def("_inspect_folder", &inspect, py::arg("path"),
+  m.def("_inspect_folder", &inspect, py::arg("path"), py::arg("keys") = py::none(),
         "What the snapshots in a folder say of themselves; see ``kvtrie.cli.inspect``. Raises ``FormatError``.");
 }
 

@@ -2,6 +2,8 @@
 // types.
 #include <pybind11/pybind11.h>
 
+#include "refusals.h"
+
 namespace py = pybind11;
 
 namespace kvtrie::binding {
@@ -18,6 +20,8 @@ void init_recurrent(py::module_& m);
 void init_encoder(py::module_& m);
 void init_hybrid(py::module_& m);
 void init_trie(py::module_& m);
+void init_token_texts(py::module_& m);
+void init_ending(py::module_& m);
 void init_session(py::module_& m);
 void init_step_graph(py::module_& m);
 void init_prefix_cache(py::module_& m);
@@ -26,24 +30,7 @@ void init_replay(py::module_& m);
 void init_inspect(py::module_& m);
 }  // namespace kvtrie::binding
 
-namespace {
-
-// pybind11 gives an object whose __init__ did not run, or failed, memory of no contents when a method is called on it.
-void* refuse_uninitialised(std::size_t) {
-  throw pybind11::type_error("an object of kvtrie was used whose __init__ did not run, or failed");
-}
-
-void refuse_uninitialised_objects(const pybind11::module_& m) {
-  for (const auto& [name, value] : pybind11::dict(m.attr("__dict__"))) {
-    if (PyType_Check(value.ptr()) == 0) continue;
-    auto* const info = pybind11::detail::get_type_info(reinterpret_cast<PyTypeObject*>(value.ptr()));
-    if (info != nullptr) info->operator_new = &refuse_uninitialised;
-  }
-}
-
-}  // namespace
-
-PYBIND11_MODULE(_core, m) {
+PYBIND11_MODULE(_core_contents, m) {
   m.doc() = "The C++ core of kvtrie. Use `import kvtrie`.";
   m.attr("__version__") = KVTRIE_VERSION;
   kvtrie::binding::init_errors(m);
@@ -59,11 +46,24 @@ PYBIND11_MODULE(_core, m) {
   kvtrie::binding::init_encoder(m);
   kvtrie::binding::init_hybrid(m);
   kvtrie::binding::init_trie(m);
+  kvtrie::binding::init_token_texts(m);
+  kvtrie::binding::init_ending(m);
   kvtrie::binding::init_session(m);
   kvtrie::binding::init_step_graph(m);
   kvtrie::binding::init_prefix_cache(m);
   kvtrie::binding::init_remote_store(m);
   kvtrie::binding::init_replay(m);
   kvtrie::binding::init_inspect(m);
-  refuse_uninitialised_objects(m);
+  kvtrie::binding::speak_for_pybind11(m);
+}
+
+// What Python calls. Threads, locks and the registry of devices belong to a process, Python's objects in them to one
+// interpreter. This is asked before anything of pybind11 runs, which in a subinterpreter would wait for ever for the
+// GIL that its thread has (Python 3.11).
+extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return PyInit__core_contents();
+  PyErr_SetString(PyExc_ImportError,
+                  "[kvtrie] interpreter: got a subinterpreter, allowed the main interpreter of a process: start a "
+                  "process for each");
+  return nullptr;
 }

@@ -9,17 +9,10 @@ namespace kvtrie::binding {
 namespace {
 
 std::vector<double> to_numbers(py::handle value, std::string_view where, std::string_view name) {
-  if (PySequence_Check(value.ptr()) == 0 || PyUnicode_Check(value.ptr()))
-    refuse_type(value, where, name, "a sequence of numbers");
   std::vector<double> numbers;
-  for (const py::handle item : py::reinterpret_borrow<py::sequence>(value))
+  for (const py::object& item : to_items(value, where, name, "a sequence of numbers"))
     numbers.push_back(to_number(item, where, name));
   return numbers;
-}
-
-bool to_flag(py::handle value, std::string_view where, std::string_view name) {
-  if (!PyBool_Check(value.ptr())) refuse_type(value, where, name, "True or False");
-  return value.ptr() == Py_True;
 }
 
 // One entry of a scaling dict, under Hugging Face's names.
@@ -104,7 +97,7 @@ std::vector<ops::RopeParams> to_ropes(py::handle value, std::string_view where) 
     refuse_type(value, where, "rope", "None, a dict, or a list of dicts, one for each layer");
   }
   std::vector<ops::RopeParams> ropes;
-  for (const py::handle entry : value) {
+  for (const py::object& entry : to_items(value, where, "rope", "a list of dicts")) {
     if (!py::isinstance<py::dict>(entry)) refuse_type(entry, where, "rope", "dicts in a list");
     ropes.push_back(rope_of(py::reinterpret_borrow<py::dict>(entry), where));
   }

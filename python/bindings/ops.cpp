@@ -75,16 +75,18 @@ Tensor concat(const py::object& tensors, const py::object& axis) {
   if (!py::isinstance<py::list>(tensors) && !py::isinstance<py::tuple>(tensors)) {
     refuse_type(tensors, "concat", "tensors", "a list of tensors");
   }
+  const std::vector<py::object> given = to_items(tensors, "concat", "tensors", "a list of tensors");
   Placement place;
   bool found = false;
-  for (const py::handle each : tensors) {
+  for (const py::object& each : given) {
     if (found || !py::isinstance<Tensor>(each)) continue;
     place = placement_among({each});
     found = true;
   }
   if (!found) place = placement_among({});
   std::vector<Tensor> operands;
-  for (const py::handle each : tensors) operands.push_back(to_tensor(each, place, "concat", "tensors"));
+  operands.reserve(given.size());
+  for (const py::object& each : given) operands.push_back(to_tensor(each, place, "concat", "tensors"));
   const int along = to_axis(axis, "concat");
   return without_gil([&] { return ops::concat(operands, along); });
 }

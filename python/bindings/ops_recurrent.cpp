@@ -21,10 +21,9 @@ std::vector<std::int32_t> to_row_starts(const py::object& value, const char* whe
 ops::RowBoundaries to_boundaries(const py::object& value, const char* where) {
   ops::RowBoundaries boundaries;
   if (value.is_none()) return boundaries;
-  if (!py::isinstance<py::list>(value) && !py::isinstance<py::tuple>(value)) {
-    refuse_type(value, where, "boundaries", "a list with a list of offsets for each sequence, or None");
-  }
-  for (const py::handle offsets : value) boundaries.push_back(IntegerArgument(offsets, where, "boundaries").vector());
+  constexpr const char* kAllowed = "a list with a list of offsets for each sequence, or None";
+  for (const py::object& offsets : to_items(value, where, "boundaries", kAllowed))
+    boundaries.push_back(IntegerArgument(offsets, where, "boundaries").vector());
   return boundaries;
 }
 

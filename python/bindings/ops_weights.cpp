@@ -28,12 +28,13 @@ std::optional<ops::MatmulBackend> to_backend(const py::object& name) {
 template <class Item>
 bool are_several(const py::object& value) {
   const bool several = py::isinstance<py::tuple>(value) || py::isinstance<py::list>(value);
-  return several && py::len(value) > 0 && py::isinstance<Item>(value[py::int_(0)]);
+  return several && PySequence_Fast_GET_SIZE(value.ptr()) > 0 &&
+         py::isinstance<Item>(PySequence_Fast_GET_ITEM(value.ptr(), 0));
 }
 
 std::vector<ops::PackedWeight> packed_weights(const py::object& value, const char* where, const char* name) {
   std::vector<ops::PackedWeight> items;
-  for (const py::handle each : value) {
+  for (const py::object& each : to_items(value, where, name, "packed weights")) {
     if (!py::isinstance<ops::PackedWeight>(each)) refuse_type(each, where, name, "packed weights only, or none");
     items.push_back(each.cast<ops::PackedWeight&>());
   }
@@ -166,8 +167,8 @@ Tensor embedding(const py::object& table, const py::object& ids) {
   const Placement place = several ? placement_among({table[py::int_(0)], ids}) : placement_among({table, ids});
   std::vector<Tensor> items;
   if (several) {
-    for (const py::handle each : table)
-      items.push_back(to_tensor(py::reinterpret_borrow<py::object>(each), place, "embedding", "table"));
+    for (const py::object& each : to_items(table, "embedding", "table", "tensors"))
+      items.push_back(to_tensor(each, place, "embedding", "table"));
   } else {
     items.push_back(to_tensor(table, place, "embedding", "table"));
   }

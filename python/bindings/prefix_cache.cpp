@@ -3,7 +3,6 @@
 
 #include <pybind11/stl.h>
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,40 +11,23 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/log.h"
+#include "clock.h"
+#include "collector.h"
 #include "convert.h"
+#include "errors.h"
+#include "explain.h"
 #include "hybrid.h"
+#include "keys.h"
+#include "path_argument.h"
 #include "prefix_cache/media.h"
 #include "prefix_cache_stats.h"
+#include "quotas.h"
 #include "reason.h"
 #include "remote_store.h"
+#include "trie/token_texts.h"
 
 namespace kvtrie::binding {
 namespace {
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// A Python clock, called without a lock of the library from a thread without the GIL. What it raises is logged and
-// dropped: ages are for people. An interrupt that happened to arrive there is raised again where Python code runs next.
-std::function<double()> to_clock(const py::object& clock) {
-  if (clock.is_none()) return &steady_seconds;
-  if (PyCallable_Check(clock.ptr()) == 0)
-    refuse_type(clock, "PrefixCache", "clock", "a callable that returns seconds, or None");
-  return [callable = shared_reference(clock)] {
-    const HeldGil held;
-    try {
-      return call_python(static_cast<PyObject*>(callable.get()), py::tuple()).cast<double>();
-    } catch (const std::exception& error) {
-      log_message(LogLevel::kWarning, cat("[PrefixCache] clock: ", error.what()));
-      const auto* raised = dynamic_cast<const py::error_already_set*>(&error);
-      if (raised != nullptr && raised->matches(PyExc_KeyboardInterrupt))
-        PyErr_SetInterrupt();  // last, so that nothing above sees it
-      throw Error(ErrorKind::kArgument, "[PrefixCache] clock: it failed");
-    }
-  };
-}
 
 std::optional<double> to_seconds(const py::object& value, const char* where, const char* name) {
   if (value.is_none()) return std::nullopt;
@@ -54,6 +36,8 @@ std::optional<double> to_seconds(const py::object& value, const char* where, con
   if (!number) refuse_type(value, where, name, "seconds as a number, or None");
   const double seconds = PyFloat_AsDouble(value.ptr());
   if (PyErr_Occurred() != nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0)
+      refuse_raised(value, where, name, "seconds as a number, or None");
     PyErr_Clear();
     fail(ErrorKind::kArgument, where, name, ": got more than a float can hold, allowed seconds above 0");
   }
@@ -71,7 +55,7 @@ std::vector<std::optional<std::uint32_t>> to_caps(const py::object& value, std::
     return std::vector<std::optional<std::uint32_t>>(count, one(value));
   }
   std::vector<std::optional<std::uint32_t>> caps;
-  for (const py::handle each : value) caps.push_back(one(each));
+  for (const py::object& each : to_items(value, "set_limits", name, "a list of ints")) caps.push_back(one(each));
   return caps;
 }
 
@@ -107,7 +91,7 @@ CacheSet to_caches(const py::object& caches) {
     add_cache(set, caches);
     return set;
   }
-  for (const py::handle cache : caches) add_cache(set, cache);
+  for (const py::object& cache : to_items(caches, "PrefixCache", "caches", "a list of caches")) add_cache(set, cache);
   return set;
 }
 
@@ -122,7 +106,7 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
                           const py::object& disk, const py::object& disk_bytes, const py::object& store,
                           const py::object& store_max_value, const py::object& policy, const py::object& load,
                           const py::object& checkpoint_every, const py::object& growth, const py::object& clock,
-                          const py::object& ttl) {
+                          const py::object& ttl, const py::object& keys, bool quotas) {
   PrefixCacheOptions options;
   options.fingerprint = to_text(fingerprint, "PrefixCache", "fingerprint");
   options.host_bytes = to_bytes(host_bytes, "PrefixCache", "host_bytes");
@@ -138,58 +122,35 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
   options.clock = to_clock(clock);
   options.device_times = clock.is_none();
   options.ttl = to_seconds(ttl, "PrefixCache", "ttl");
+  options.keys = to_keys(keys, "PrefixCache");
+  options.quotas = quotas;
   CacheSet set = to_caches(caches);
-  return without_gil([&] { return PrefixCache::create(std::move(set), std::move(options)); });
+  PrefixCachePtr made = without_gil([&] { return PrefixCache::create(std::move(set), std::move(options)); });
+  if (const auto* timed = made->options().clock.target<PythonClock>()) timed->end().ending->set_cache(made);
+  set_cache_of(made->options().store.get(), made);
+  return made;
 }
 
-// Pairs of positions (begin, end).
-std::vector<std::pair<std::int32_t, std::int32_t>> to_spans(const py::object& value, const char* where) {
-  std::vector<std::pair<std::int32_t, std::int32_t>> spans;
-  if (value.is_none()) return spans;
-  if (!py::isinstance<py::sequence>(value)) refuse_type(value, where, "atomic", "a list of (begin, end) pairs");
-  for (const py::handle each : value) {
-    if (!py::isinstance<py::sequence>(each) || py::len(each) != 2)
-      refuse_type(each, where, "atomic", "(begin, end) pairs");
-    const auto pair = py::reinterpret_borrow<py::sequence>(each);
-    const py::object first = pair[0], last = pair[1];
-    spans.emplace_back(to_int32(first, where, "atomic"), to_int32(last, where, "atomic"));
-  }
-  return spans;
-}
-
-SessionPtr begin(PrefixCache& self, const py::object& tokens, const py::object& name_space, bool reuse_all, bool use,
-                 bool publish, const py::object& atomic) {
+py::object begin(const PrefixCachePtr& self, const py::object& tokens, const py::object& name_space, bool reuse_all,
+                 bool use, bool publish, const py::object& atomic) {
   const TokenArgument prompt(tokens, "begin");
   const std::string_view name = to_text(name_space, "begin", "namespace");
   const BeginOptions options{reuse_all, use, publish, to_spans(atomic, "begin")};
-  return without_gil([&] { return self.begin(name, prompt.span(), options); });
+  return keeping(without_gil([&] { return self->begin(name, prompt.span(), options); }), self);
 }
 
-StepPtr batch(PrefixCache& self, const py::object& sessions, const py::object& chunk) {
+py::object batch(const PrefixCachePtr& self, const py::object& sessions, const py::object& chunk) {
   if (!py::isinstance<py::list>(sessions) && !py::isinstance<py::tuple>(sessions)) {
     refuse_type(sessions, "batch", "sessions", "a list of sessions");
   }
   std::vector<SessionPtr> list;
-  for (const py::handle session : sessions) {
+  for (const py::object& session : to_items(sessions, "batch", "sessions", "a list of sessions")) {
     if (!py::isinstance<Session>(session)) refuse_type(session, "batch", "sessions", "Session objects");
     list.push_back(session.cast<SessionPtr>());
   }
   const auto rows = static_cast<std::uint32_t>(to_int32(chunk, "batch", "chunk", 1));
-  return without_gil([&] { return self.batch(list, rows); });
+  return keeping(without_gil([&] { return self->batch(list, rows); }), self);
 }
-
-// A path in the tree: tokens, and which of their spans go as one.
-class PathArgument {
- public:
-  PathArgument(const py::object& tokens, const py::object& atomic, const char* where) : tokens_(tokens, where) {
-    if (!atomic.is_none()) keys_ = PrefixCache::keys(tokens_.span(), to_spans(atomic, where));
-  }
-  std::span<const Token> span() const noexcept { return keys_.empty() ? tokens_.span() : keys_; }
-
- private:
-  TokenArgument tokens_;
-  Tokens keys_;
-};
 
 // What page_out and evict have in common: `tokens` or `nbytes`, one of the two.
 using ByBytes = std::function<std::uint64_t(std::uint64_t)>;
@@ -280,6 +241,15 @@ std::int32_t pin(PrefixCache& self, const py::object& tokens, const py::object& 
   return without_gil([&] { return self.pin(name, path.span(), seconds); });
 }
 
+py::array respell(const PrefixCache& self, const py::object& tokens, const py::object& texts,
+                  const py::object& name_space) {
+  const TokenArgument prompt(tokens, "respell");
+  if (!py::isinstance<TokenTexts>(texts)) refuse_type(texts, "respell", "texts", "a kvtrie.TokenTexts");
+  const auto& spelled = texts.cast<const TokenTexts&>();
+  const std::string_view name = to_text(name_space, "respell", "namespace");
+  return int32_array(without_gil([&] { return self.respell(name, prompt.span(), spelled); }));
+}
+
 using PrefixCacheClass = py::class_<PrefixCache, PrefixCachePtr>;
 
 void add_sessions(PrefixCacheClass& c) {
@@ -299,6 +269,12 @@ negative ones that are no media item, or more than the smallest cache of full at
       "plan", by_path("plan", &PrefixCache::plan), py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
       py::arg("atomic") = py::none(),
       "What ``begin`` would reuse, from which tier, how many bytes it would move, and why not more. Changes nothing.");
+  c.def("respell", &respell, py::arg("tokens"), py::arg("texts"), py::arg("namespace") = "default",
+        R"(The same text in the tokens that the tree knows it by: int32, to begin a session with.
+
+A text that a model wrote need not be cut into the tokens that it chose when it comes back as a part of the next prompt, and
+what was computed is known by its tokens. ``texts``: what each token spells (``kvtrie.TokenTexts``; ``model.token_texts``).
+The tokens change at a border of both spellings, so the rest is as it was given. Changes nothing, asks no store.)");
 }
 
 void add_memory(PrefixCacheClass& c) {
@@ -363,7 +339,7 @@ Totals: ``begins``, ``hits``, ``matched_tokens``, ``reused_tokens``, ``computed_
 ``recomputed_instead`` (tokens left in lower tiers, as computing them is measured to be faster), ``steps``, ``dropped_steps``,
 ``branches``, ``rewinds``, ``page_outs``, ``page_out_bytes``, ``page_ins``, ``page_in_bytes``, ``evicted_tokens``,
 ``expired_tokens``, ``expired_pins``, ``captures`` (restore points made), ``skipped_captures`` (wanted, but there was no free
-slot), ``dropped_points``, ``checksum_failures``, ``unusable_snapshots``.
+slot), ``dropped_points``, ``checksum_failures``, ``unusable_snapshots``, ``keyless_sessions`` (closed, in a namespace without a key).
 
 ``seconds_per_byte``: ``host``, ``disk``.
 
@@ -382,6 +358,8 @@ slot), ``dropped_points``, ``checksum_failures``, ``unusable_snapshots``.
   c.def(
       "check", [](const PrefixCache& self) { return without_gil([&] { return self.check(); }); },
       "Every invariant that does not hold, as sentences; an empty list is good.");
+  c.def("_explain", &explain_to_python, py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
+        py::arg("atomic") = py::none(), "Its fields as a dict; see ``kvtrie.PrefixCache.explain``.");
   c.def("_nodes", &node_tuples, "The nodes as tuples; see ``kvtrie.PrefixCache.nodes``.");
 }
 
@@ -397,14 +375,15 @@ process. Put them into a prompt like any other tokens: equal items match, differ
 point or step ends inside one. The model replaces their embeddings.)");
   // The last reference may wait for threads that log, and so need the GIL.
   PrefixCacheClass c(m, "PrefixCache", "Every conversation's tokens in one tree; see ``kvtrie.PrefixCache``.",
-                     py::release_gil_before_calling_cpp_dtor());
+                     py::release_gil_before_calling_cpp_dtor(), shows_clock_and_store());
   c.def(py::init(&make_cache), py::arg("caches"), py::kw_only(), py::arg("fingerprint") = "", py::arg("host_bytes") = 0,
         py::arg("disk") = py::none(), py::arg("disk_bytes") = 0, py::arg("store") = py::none(),
         py::arg("store_max_value") = py::none(), py::arg("policy") = "lru", py::arg("load") = "auto",
         py::arg("checkpoint_every") = 512, py::arg("growth") = 256, py::arg("clock") = py::none(),
-        py::arg("ttl") = py::none());
+        py::arg("ttl") = py::none(), py::arg("keys") = py::none(), py::arg("quotas") = false);
   add_sessions(c);
   add_memory(c);
+  add_quotas(c);
   add_inspection(c);
   c.def_property_readonly(
       "fingerprint", [](const PrefixCache& self) { return self.options().fingerprint; },

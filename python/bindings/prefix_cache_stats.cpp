@@ -124,6 +124,7 @@ py::dict stats_to_python(const PrefixCache& self) {
       {"skipped_captures", now.skipped_captures},
       {"dropped_points", now.dropped_points},
       {"unusable_snapshots", now.unusable_snapshots},
+      {"keyless_sessions", now.keyless_sessions},
   };
   for (const auto& [name, number] : numbers) result[name] = number;
   result["store"] = now.store ? py::object(store_stats(*now.store)) : py::none();

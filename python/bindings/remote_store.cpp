@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "convert.h"
+#include "ending.h"
 #include "gil.h"
 #include "store/background_queue.h"
 
@@ -92,26 +93,39 @@ class PythonStore final : public RemoteStore {
   std::optional<std::vector<std::byte>> get(std::string_view key) override {
     std::optional<std::vector<std::byte>> value;
     with_gil([&] {
-      const py::object found = call_python(function(get_), py::make_tuple(text_of(key)));
+      const py::object found = call(get_, py::make_tuple(text_of(key)));
       if (!found.is_none()) value = bytes_of(found);
     });
     return value;
   }
   void put(std::string_view key, std::span<const std::byte> value) override {
-    with_gil([&] { call_python(function(put_), py::make_tuple(text_of(key), to_bytes_object(value))); });
+    with_gil([&] { call(put_, py::make_tuple(text_of(key), to_bytes_object(value))); });
   }
   void remove(std::string_view key) override {
-    with_gil([&] { call_python(function(delete_), py::make_tuple(text_of(key))); });
+    with_gil([&] { call(delete_, py::make_tuple(text_of(key))); });
   }
   std::string name() const override { return name_; }
+
+  int show(visitproc visit, void* arg) const noexcept {
+    for (const std::shared_ptr<void>& each : {get_, put_, delete_, end_.reference})
+      Py_VISIT(static_cast<PyObject*>(each.get()));
+    return 0;
+  }
+  Ending& ending() const noexcept { return *end_.ending; }
 
  private:
   static std::shared_ptr<void> method(py::handle object, const char* name) {
     return shared_reference(object.attr(name));
   }
-  static py::handle function(const std::shared_ptr<void>& reference) { return static_cast<PyObject*>(reference.get()); }
+  py::object call(const std::shared_ptr<void>& method, const py::tuple& arguments) const {
+    if (end_.ending->over()) throw std::runtime_error("the store was collected");
+    // One reference more: the collector sees that it is in use.
+    const auto kept = py::reinterpret_borrow<py::object>(static_cast<PyObject*>(method.get()));
+    return call_python(kept, arguments);
+  }
 
   const std::shared_ptr<void> get_, put_, delete_;
+  const KeptEnding end_;
   const std::string name_;
 };
 
@@ -237,6 +251,15 @@ std::shared_ptr<RemoteStore> remote_store(py::handle object, std::string_view wh
     refuse_type(object, where, "store", "an object with get(key), put(key, value) and delete(key)");
   }
   return std::make_shared<PythonStore>(object, name_of(object));
+}
+
+int show_store(const RemoteStore* store, visitproc visit, void* arg) noexcept {
+  const auto* const ours = dynamic_cast<const PythonStore*>(store);
+  return ours == nullptr ? 0 : ours->show(visit, arg);
+}
+
+void set_cache_of(const RemoteStore* store, const PrefixCachePtr& cache) {
+  if (const auto* const ours = dynamic_cast<const PythonStore*>(store)) ours->ending().set_cache(cache);
 }
 
 void init_remote_store(py::module_& m) {

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string_view>
 
+#include "prefix_cache/prefix_cache.h"
 #include "store/remote_store.h"
 #include "store/shared_tier.h"
 
@@ -21,6 +22,12 @@ namespace kvtrie::binding {
 
 // Throws kType for an object without the three methods. REQUIRES: the GIL is held.
 std::shared_ptr<RemoteStore> remote_store(pybind11::handle object, std::string_view where);
+
+// Shows what a store made by that keeps of Python (tp_traverse); nothing for any other. REQUIRES: the GIL is held.
+int show_store(const RemoteStore* store, visitproc visit, void* arg) noexcept;
+
+// Tells a store made by `remote_store` which cache it is of. REQUIRES: the GIL is held.
+void set_cache_of(const RemoteStore* store, const PrefixCachePtr& cache);
 
 // The counters under their names; `faults` has those that are not 0, by the fault's name. REQUIRES: the GIL is held.
 pybind11::dict stats_of(const SharedStats& stats);

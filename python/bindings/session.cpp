@@ -13,6 +13,7 @@
 #include "arrays.h"
 #include "base/error.h"
 #include "caches.h"
+#include "collector.h"
 #include "convert.h"
 #include "operands.h"
 #include "prefix_cache/prefix_cache.h"
@@ -130,6 +131,16 @@ py::tuple get(Step& self, const py::object& layer) {
   return py::make_tuple(std::move(history.k), std::move(history.v), std::move(history.mask));
 }
 
+py::list sessions(const Step& self) {
+  py::list made;
+  const py::object cache = py::cast(self.cache());
+  for (const SessionPtr& each : self.sessions()) {
+    made.append(each);
+    keep_cache(made[made.size() - 1], cache);
+  }
+  return made;
+}
+
 // A read-only view of one of the step's arrays, which the array keeps alive.
 template <class Values>
 auto view(const Values& (Step::*values)() const noexcept) {
@@ -142,12 +153,12 @@ void init_step(py::module_& m) {
 The model calls ``attend`` (or ``put`` and ``get``) once for each layer; when every layer of every cache was put, the
 step is ``complete``: its sessions advance, and what they computed is published. A step is dropped, and leaves no trace,
 when its session is asked for anything else before that.)",
-                              py::release_gil_before_calling_cpp_dtor());
+                              py::release_gil_before_calling_cpp_dtor(), shows_its_cache<Step>());
   c.def_property_readonly("tokens", view(&Step::tokens), "int32 [rows], read-only.");
   c.def_property_readonly("positions", view(&Step::positions), "int32 [rows], read-only.");
   c.def_property_readonly("sequences", view(&Step::sequences),
                           "int32 [rows], read-only: which of ``sessions`` a row belongs to.");
-  c.def_property_readonly("sessions", &Step::sessions, "The sessions, as a list.");
+  c.def_property_readonly("sessions", &sessions, "The sessions, as a list.");
   c.def_property_readonly(
       "last_rows", [](const Step& self) { return int32_array(self.last_rows()); },
       "int32 [sessions]: the row whose logits continue each session.");
@@ -261,7 +272,7 @@ void add_steps(Class& c) {
   c.def(
       "prefill",
       [](const SessionPtr& self, const py::object& chunk) {
-        return Prefill{self, to_chunk(chunk, "prefill"), nullptr};
+        return keeping(std::make_unique<Prefill>(Prefill{self, to_chunk(chunk, "prefill"), nullptr}), self);
       },
       py::arg("chunk") = 512, R"(An iterator of steps of at most ``chunk`` rows, until nothing remains to be computed.
 
@@ -276,14 +287,19 @@ step does not fit.)");
       },
       py::arg("tokens"), "Records one token or several; ``decode`` computes them.");
   c.def(
-      "decode", [](Session& self) { return without_gil([&] { return self.decode(); }); },
+      "decode", [](const SessionPtr& self) { return keeping(without_gil([&] { return self->decode(); }), self); },
       "One step over everything recorded and not yet computed.");
 }
 
+// The new one keeps the cache, not the session that it came from.
+py::object branch(const SessionPtr& self) {
+  py::object made = py::cast(without_gil([&] { return self->branch(); }));
+  keep_same(made, py::cast(self));
+  return made;
+}
+
 void add_moves(Class& c) {
-  c.def(
-      "branch", [](Session& self) { return without_gil([&] { return self.branch(); }); },
-      "A second session at the same place. No K/V moves.");
+  c.def("branch", &branch, "A second session at the same place. No K/V moves.");
   c.def(
       "rewind",
       [](Session& self, const py::object& length) {
@@ -329,9 +345,7 @@ A call that another thread is making on the session raises ``ClosedError`` when 
 holds; ``close`` does not wait for that.)");
   c.def("__enter__", [](const SessionPtr& self) { return self; });
   c.def("__exit__", [](Session& self, const py::args&) { without_gil_even_forked([&] { self.close(); }); });
-  c.def(
-      "__copy__", [](Session& self) { return without_gil([&] { return self.branch(); }); },
-      "The same as ``branch()``.");
+  c.def("__copy__", &branch, "The same as ``branch()``.");
 }
 
 std::string representation(const Session& self) {
@@ -354,15 +368,16 @@ py::object reason_to_python(const Reason& reason) {
 
 void init_session(py::module_& m) {
   init_step(m);
-  py::class_<Prefill>(m, "Prefill", "The steps of ``Session.prefill``.")
+  py::class_<Prefill>(m, "Prefill", "The steps of ``Session.prefill``.",
+                      shows_its_cache<Prefill, std::unique_ptr<Prefill>>())
       .def("__iter__", [](const py::object& self) { return self; })
-      .def("__next__", &Prefill::next);
+      .def("__next__", [](Prefill& self) { return keeping(self.next(), self.session); });
   Class c(m, "Session", R"(One live conversation; made by ``PrefixCache.begin`` and ``branch``.
 
 It stands at ``length`` computed tokens; recorded ones beyond that are computed by the next step. A session takes one
 call at a time: a second thread gets ``BusyError``. After ``close`` everything but the report of ``begin`` raises
 ``ClosedError``.)",
-          py::release_gil_before_calling_cpp_dtor());
+          py::release_gil_before_calling_cpp_dtor(), shows_its_cache<Session>());
   add_report(c);
   add_state(c);
   add_steps(c);

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "convert.h"
 #include "dlpack.h"
+#include "errors.h"
 #include "ops/ops.h"
 #include "tensor/mapped_tensor.h"
 #include "tensor/tensor.h"
@@ -77,7 +78,8 @@ Tensor slice(const Tensor& self, const py::object& key) {
   if (defined(self).rank() == 0)
     fail(ErrorKind::kType, "tensor", "index: got a slice of a tensor of rank 0, allowed rank 1 or more");
   py::ssize_t begin = 0, end = 0, step = 0, length = 0;
-  if (!key.cast<py::slice>().compute(self.dim(0), &begin, &end, &step, &length)) throw py::error_already_set();
+  if (!key.cast<py::slice>().compute(self.dim(0), &begin, &end, &step, &length))
+    refuse_raised(key, "tensor", "index", "a slice a:b of integers");
   require(step == 1, "tensor", "slice step: got ", step, ", allowed 1");
   return self.slice(begin, begin + length);
 }
@@ -103,7 +105,7 @@ Tensor astype(const Tensor& self, const py::object& dtype) {
 }
 
 py::array array_protocol(const Tensor& self, const py::object& dtype, const py::object& copy) {
-  if (!copy.is_none() && !copy.cast<bool>()) {
+  if (!copy.is_none() && !to_flag(copy, "__array__", "copy")) {
     fail(ErrorKind::kArgument, "tensor", "__array__ copy: got False, allowed True or None (use mapped() for a view)");
   }
   const py::array array = to_numpy(defined(self));
@@ -197,16 +199,24 @@ void release_capsule(PyObject* capsule) {
   unused->deleter(unused);
 }
 
+// (1, 0), in whatever kind of integers.
+bool is_host(const py::object& place) {
+  if (!PyTuple_Check(place.ptr()) || PyTuple_GET_SIZE(place.ptr()) != 2) return false;
+  const auto pair = py::reinterpret_borrow<py::tuple>(place);
+  const auto at = [&](int index) { return to_int32(py::object(pair[index]), "__dlpack__", "dl_device"); };
+  return at(0) == dlpack::kCpu && at(1) == 0;
+}
+
 py::object to_dlpack(const Tensor& self, const py::object& stream, const py::object&, const py::object& dl_device,
                      const py::object& copy) {
   if (!stream.is_none()) refuse_type(stream, "__dlpack__", "stream", "None: the memory is the host's");
-  if (!dl_device.is_none() && !dl_device.equal(py::make_tuple(dlpack::kCpu, 0))) {
+  if (!dl_device.is_none() && !is_host(dl_device)) {
     throw py::buffer_error("[__dlpack__] dl_device: got " + describe(dl_device) + ", allowed (1, 0), the host");
   }
   if (!host_visible(defined(self))) {
     throw py::buffer_error("[__dlpack__] the tensor is in device memory that the host does not see: use numpy()");
   }
-  const bool copies = !copy.is_none() && copy.cast<bool>();
+  const bool copies = !copy.is_none() && to_flag(copy, "__dlpack__", "copy");
   auto exported = without_gil([&] {
     Tensor source = self;
     if (copies) {

@@ -36,12 +36,20 @@ from .errors import (
     NotSupported,
 )
 
+if not getattr(_sys, "_is_gil_enabled", lambda: True)():  # importing the core would turn it on for the whole process
+    raise ImportError(
+        "[kvtrie] interpreter: got one that runs without the GIL, allowed one with it: start it with PYTHON_GIL=1 or "
+        "-X gil=1, or use an interpreter that is not free-threaded"
+    )
+
 try:
     _opencl.prepare()  # before the core opens the OpenCL loader
-    import numpy as _numpy  # noqa: F401
+    from . import _core  # refuses subinterpreters, before numpy does
 
-    from . import _core
+    import numpy as _numpy  # noqa: F401  isort: skip
 except ImportError as _error:  # numpy, a library, or the build is missing
+    if str(_error).startswith("[kvtrie]"):
+        raise
     from . import _health
 
     if _health.runs_as_command():
@@ -66,18 +74,22 @@ from ._core import (
     Step,
     StepGraphs,
     Tensor,
+    TokenTexts,
     TrieNode,
     devices,
     media,
     tensor,
 )
 from ._values import Node, Reason, Reprocess
+from .explain import CacheReach, Explanation
 from .prefix_cache import PrefixCache
 from .stores import StoreError
 
 from .sampling import Sampler, Sampling, TokenLogprob  # isort: skip  (as do these)
 from .replies import Reply  # isort: skip
 from .batch import Batch, generate_batch  # isort: skip
+from .batcher import Batcher  # isort: skip
+from .request import Request  # isort: skip
 from .generate import Generation, generate  # isort: skip  (it uses the names above)
 from .simulate import simulate  # isort: skip  (so does it)
 
@@ -90,8 +102,10 @@ __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "Batch",
+    "Batcher",
     "BusyError",
     "CacheFull",
+    "CacheReach",
     "CausalCache",
     "ClosedError",
     "Device",
@@ -100,6 +114,7 @@ __all__ = [
     "EncoderSnapshot",
     "Error",
     "Evicted",
+    "Explanation",
     "FormatError",
     "Generation",
     "HybridCache",
@@ -116,6 +131,7 @@ __all__ = [
     "RecurrentSnapshot",
     "Reply",
     "Reprocess",
+    "Request",
     "ReusePlan",
     "Sampler",
     "Sampling",
@@ -126,6 +142,7 @@ __all__ = [
     "StoreError",
     "Tensor",
     "TokenLogprob",
+    "TokenTexts",
     "TrieNode",
     "__version__",
     "devices",

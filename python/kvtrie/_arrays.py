@@ -6,11 +6,14 @@ argument (`name`), the value and what is allowed.
 
 from __future__ import annotations
 
-from typing import Any, Optional
+import array as array_module
+from collections.abc import Sequence
+from typing import Any, Optional, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from ._arguments import MOST_ITEMS, converting
 from .errors import ArgumentError, ArgumentTypeError
 
 Array = npt.NDArray[Any]
@@ -25,12 +28,26 @@ def as_array(value: Any, where: str, name: str) -> Array:
     """`value` as a numpy array, not copied where that can be avoided."""
     if isinstance(value, np.ndarray):
         return value
-    try:
-        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+    with converting(value, where, name, _SOURCES):
+        kind = type(value)
+        if hasattr(kind, "__dlpack__") and not hasattr(kind, "__array__"):
             return np.from_dlpack(value)
-        return np.asarray(value)
-    except (TypeError, ValueError, BufferError, RuntimeError) as error:
-        raise ArgumentTypeError(f"[{where}] {name}: got {type(value).__name__}, allowed {_SOURCES}: {error}") from error
+        return np.asarray(_within_its_length(value, where, name))
+
+
+def _within_its_length(value: object, where: str, name: str) -> object:
+    """What numpy would ask for items until there are no more, as a list of as many as it says that it has."""
+    kind = type(value)
+    sized = hasattr(kind, "__len__") and hasattr(kind, "__getitem__")
+    if not sized or isinstance(value, (list, tuple, str, bytes, bytearray, memoryview, array_module.array)):
+        return value
+    if any(hasattr(kind, each) for each in ("__array__", "__array_interface__", "__array_struct__", "__buffer__")):
+        return value
+    items = cast("Sequence[object]", value)
+    count = len(items)
+    if count > MOST_ITEMS:
+        raise ArgumentError(f"[{where}] {name}: got {count} items, allowed {MOST_ITEMS}")
+    return [items[index] for index in range(count)] if not isinstance(value, dict) else value
 
 
 def prepare(value: Any, wanted: Optional[str], where: str, name: str) -> tuple[Array, str]:
@@ -40,6 +57,11 @@ def prepare(value: Any, wanted: Optional[str], where: str, name: str) -> tuple[A
     nearest even; a finite number that would become infinite and an integer that does not fit are refused.
     """
     array = as_array(value, where, name)
+    with converting(value, where, name, "an array of numbers"):
+        return _prepared(array, wanted, where, name)
+
+
+def _prepared(array: Array, wanted: Optional[str], where: str, name: str) -> tuple[Array, str]:
     source = array.dtype.name
     if wanted is None:
         wanted = _natural(array, where, name)
@@ -111,7 +133,7 @@ def _integers(array: Array, wanted: str, where: str, name: str) -> Array:
 
 
 def _refuse_first(array: Array, lost: Array, allowed: str, where: str, name: str) -> None:
-    at = tuple(int(axis[0]) for axis in np.nonzero(lost))
+    at = tuple(int(index) for index in np.unravel_index(np.argmax(lost), np.shape(lost)))
     raise ArgumentError(f"[{where}] {name}{list(at) if at else ''}: got {array[at]}, allowed {allowed}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from . import _core, _health
+from ._arguments import shown
 from ._kept import cache_folder as cache_folder  # for the bindings
 from .errors import ArgumentError, ArgumentTypeError, DeviceError
 
@@ -17,7 +18,7 @@ def select(name: object = None) -> _core.Device:
     if isinstance(name, _core.Device):
         return name
     if name is not None and not isinstance(name, str):
-        raise ArgumentTypeError(f"[Device] name: got {name!r} ({type(name).__name__}), allowed a str or None")
+        raise ArgumentTypeError(f"[Device] name: got {shown(name)}, allowed a str or None")
     wanted = name if name is not None else os.environ.get("KVTRIE_DEVICE", "")
     if wanted not in _selected:
         _selected[wanted] = _best(wanted, "name" if name is not None else "KVTRIE_DEVICE")

@@ -8,6 +8,7 @@ from typing import Protocol, Union, cast
 import numpy as np
 import numpy.typing as npt
 
+from ._arguments import refusal
 from ._core import PrefixCache, Step, Tensor
 
 Logits = Union[Tensor, npt.NDArray[np.float32]]  # [rows, vocab]
@@ -56,3 +57,10 @@ class TextModel(Protocol):
 def text_model(model: StepModel) -> TextModel:
     """The model where text, its cache or its end tokens are asked for; one that lacks them raises AttributeError."""
     return cast(TextModel, model)
+
+
+def cache_of(model: StepModel, where: str) -> PrefixCache:
+    """The model's own cache. ``ArgumentTypeError`` for a model that has none."""
+    if not hasattr(model, "prefix_cache"):
+        raise refusal(model, where, "model", "one with a prefix_cache of its own, or a cache beside it")
+    return text_model(model).prefix_cache

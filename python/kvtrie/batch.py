@@ -7,7 +7,8 @@
     print([answer.tokens for answer in answers])
 
 A prompt is computed in chunks beside the tokens that others decode, so nobody waits for a long one. Sessions that share
-a prefix read it once. What is chosen is what ``kv.generate`` chooses: a row's bits do not depend on the other rows.
+a prefix read it once, and compute it once: whoever needs what another one is computing waits for it. What is chosen is
+what ``kv.generate`` chooses: a row's bits do not depend on the other rows. ``kv.Batcher`` drives one from any thread.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from . import ops
+from ._arguments import converting, refusal
 from ._core import PrefixCache
-from ._protocols import Logits, StepModel, text_model
+from ._protocols import Logits, StepModel, cache_of
 from .errors import CacheFull
 from .generate import Generation, Prompt, token_ids, vocab_size_of
+from .pace import Pace
 from .replies import SamplingOptions, checked_sampling
 from .sampling import Sampler, whole
 from .stopping import Stop, Stopper
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = ["Batch", "generate_batch"]
+
+_WORTH_WAITING = 32  # tokens that somebody else is computing; for fewer nobody waits a step
 
 
 class Batch:
@@ -46,11 +51,24 @@ class Batch:
         self, model: StepModel, cache: PrefixCache | None = None, *, max_sessions: int = 8, chunk: int = 128
     ) -> None:
         self._model = model
-        self._cache = text_model(model).prefix_cache if cache is None else cache
+        self._cache = cache_of(model, "batch") if cache is None else cache
+        if not isinstance(self._cache, PrefixCache):
+            raise refusal(cache, "batch", "cache", "a PrefixCache, or None")
         self._max_sessions = whole("max_sessions", max_sessions, 1)
         self._chunk = whole("chunk", chunk, 1)
         self._waiting: deque[Waiting] = deque()
         self._active: list[Waiting] = []
+        self._pace: Pace | None = None  # how many rows prompts have in a step; None: whole chunks
+        self._failures: list[tuple[Waiting, BaseException]] | None = (
+            None  # of one generation alone; None: they are raised
+        )
+        self._taking_part: list[Waiting] = []  # in the step that is under way, or was the last one
+        self._shares = (0, 0)  # of it: rows of prompts, and how many decoded beside them
+
+    @property
+    def max_sessions(self) -> int:
+        """How many take part in a step."""
+        return self._max_sessions
 
     def __len__(self) -> int:
         """Generations that are not finished."""
@@ -67,6 +85,21 @@ class Batch:
         **sampling: Unpack[SamplingOptions],
     ) -> Generation:
         """A generation that the next steps drive; ``prompt``: text or token ids. All else as in ``kv.generate``."""
+        each = self.make(prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, **sampling)
+        self.take(each)
+        return each.generation
+
+    def make(
+        self,
+        prompt: Prompt,
+        max_tokens: int = 64,
+        stop: Stop = None,
+        *,
+        ignore_eos: bool = False,
+        namespace: str = "default",
+        **sampling: Unpack[SamplingOptions],
+    ) -> Waiting:
+        """What :meth:`take` takes: all arguments are checked, nothing has changed. Any thread may call this."""
         ids = token_ids(self._model, prompt, "batch")
         sampler = Sampler(checked_sampling(sampling), vocab_size_of(self._model))
         stopper = Stopper(self._model, stop, ignore_eos)
@@ -79,8 +112,11 @@ class Batch:
             chunk=self._chunk,
             owned=True,
         )
-        self._waiting.append(Waiting(generation, ids, namespace))
-        return generation
+        return Waiting(generation, ids, namespace)
+
+    def take(self, each: Waiting) -> None:
+        """It waits for its place in the steps from now on."""
+        self._waiting.append(each)
 
     def step(self) -> bool:
         """Computes one step of all that take part; False when there is nothing left to do.
@@ -95,7 +131,7 @@ class Batch:
             return False
         pending = [each for each in self._active if each.generation.ready is None]
         if pending:
-            self._compute(pending)
+            self._compute(leading(pending))
         self._choose()
         self._leave()
         return len(self) > 0
@@ -122,22 +158,32 @@ class Batch:
     def _join(self) -> None:
         while self._waiting and len(self._active) < self._max_sessions:
             each = self._waiting.popleft()
-            tokens = np.concatenate([each.prompt, np.asarray(each.generation.tokens, np.int32)])
             try:
-                each.generation.session = self._cache.begin(tokens, namespace=each.namespace)
-            except BaseException:  # it ends; the others go on
+                each.generation.session = self._cache.begin(each.tokens(), namespace=each.namespace)
+            except BaseException as error:  # it ends; the others go on
                 each.generation.close()
-                raise
+                self._fail(each, error)
+                continue
             self._active.append(each)
+
+    def _fail(self, each: Waiting, error: BaseException) -> None:
+        if self._failures is None:
+            raise error
+        each.generation.close()
+        self._failures.append((each, error))
 
     def _compute(self, pending: list[Waiting]) -> None:
         while True:
+            self._taking_part = pending
+            prompts = sum(each.in_prompt for each in pending)
+            rows = self._chunk if self._pace is None else self._pace.rows(prompts, len(pending) - prompts)
             try:
-                step = self._cache.batch([each.generation.live for each in pending], chunk=self._chunk)
+                step = self._cache.batch([each.generation.live for each in pending], chunk=rows)
                 break
-            except CacheFull:
+            except CacheFull as error:
                 if len(pending) == 1 and len(self._active) == 1:
-                    raise
+                    self._fail(pending[0], error)
+                    return
                 last = self._active.pop()  # the one added last begins again later
                 last.generation.live.close()
                 last.generation.session, last.generation.ready = None, None
@@ -145,6 +191,7 @@ class Batch:
                 pending = [each for each in pending if each is not last]
                 if not pending:
                     return
+        self._shares = (len(step.tokens) - (len(pending) - prompts), len(pending) - prompts)
         logits = self._model(step)
         done = [row for row, each in enumerate(pending) if len(each.generation.live.remaining) == 0]
         for row in done:
@@ -161,9 +208,12 @@ class Batch:
             pending[row].generation.accept(int(tokens[row]))
 
     def _choose(self) -> None:
-        for each in self._active:
+        for each in list(self._active):
             if each.generation.ready is not None:
-                each.generation.choose()
+                try:
+                    each.generation.choose()
+                except BaseException as error:
+                    self._fail(each, error)
 
 
 class Waiting:
@@ -173,6 +223,44 @@ class Waiting:
         self.generation = generation
         self.prompt = prompt
         self.namespace = namespace
+
+    def tokens(self) -> npt.NDArray[np.int32]:
+        """All that a session of it begins with: after it had to give its room back, what was generated, too."""
+        return np.concatenate([self.prompt, np.asarray(self.generation.tokens, np.int32)])
+
+    @property
+    def in_prompt(self) -> bool:
+        """Whether it has more to compute than the token that was chosen last. REQUIRES: a session."""
+        return len(self.generation.live.remaining) > 1
+
+
+def leading(pending: Sequence[Waiting]) -> list[Waiting]:
+    """Those that take part in a step: all but those that would compute what another one is about to compute.
+
+    Of two that share a prefix the one that is further leads, of two as far the first. The other one waits until what
+    they share is there, then goes on from it. A leader never waits for whoever waits for it, so somebody takes part.
+    """
+    lengths = [int(each.generation.live.length) for each in pending]
+    texts = [each.tokens() if each.in_prompt else None for each in pending]
+
+    def waits_for(at: int, other: int) -> bool:
+        text, ahead = texts[at], texts[other]
+        if text is None or ahead is None or pending[at].namespace != pending[other].namespace:
+            return False
+        if (lengths[other], at) <= (lengths[at], other):  # it is no leader of this one
+            return False
+        shared = _in_common(text, ahead)
+        return lengths[other] < shared and shared - lengths[at] >= _WORTH_WAITING
+
+    everyone = range(len(pending))
+    return [each for at, each in enumerate(pending) if not any(waits_for(at, other) for other in everyone)]
+
+
+def _in_common(a: npt.NDArray[np.int32], b: npt.NDArray[np.int32]) -> int:
+    """How many tokens two texts have in common at their beginnings."""
+    count = min(len(a), len(b))
+    differ = np.flatnonzero(a[:count] != b[:count])
+    return int(differ[0]) if differ.size else count
 
 
 def generate_batch(
@@ -192,10 +280,15 @@ def generate_batch(
 
     Each has the tokens that ``kv.generate`` gives it alone. For prompts that come and go see :class:`kvtrie.Batch`.
     """
+    wanted = "texts or lists of token ids"
+    if isinstance(prompts, (str, bytes)) or not isinstance(prompts, Iterable):
+        raise refusal(prompts, "batch", "prompts", wanted)
+    with converting(prompts, "batch", "prompts", wanted):
+        each_prompt = iter(prompts)
     with Batch(model, cache, max_sessions=max_sessions, chunk=chunk) as batch:
         answers = [
             batch.add(prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, **sampling)
-            for prompt in prompts
+            for prompt in each_prompt
         ]
         while batch.step():
             pass

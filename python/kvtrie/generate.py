@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Union, cast
+from typing import Union
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._protocols import Logits, StepModel, text_model
+from ._arguments import optional_callable, refusal
+from ._protocols import Logits, StepModel, cache_of, text_model
 from .errors import ArgumentError, ArgumentTypeError
 from .sampling import LogitsProcessor, Sampler, Sampling, TokenLogprob, whole
 from .stopping import Stop, Stopper
@@ -203,13 +204,16 @@ def generate(
         repetition_penalty=repetition_penalty,
         presence_penalty=presence_penalty,
         frequency_penalty=frequency_penalty,
-        logit_bias=logit_bias or {},
+        logit_bias={} if logit_bias is None else logit_bias,
         logits_processors=logits_processors,  # type: ignore[arg-type]  # any iterable: Sampling keeps a tuple
         seed=seed,
         logprobs=logprobs,
     )
     max_tokens = whole("max_tokens", max_tokens, 0)
     chunk = whole("chunk", chunk, 1)
+    optional_callable(progress, "generate", "progress", "a callable (done, total)")
+    if not callable(model):
+        raise refusal(model, "generate", "model", "a callable that computes a step")
     sampler = Sampler(sampling, vocab_size_of(model))
     stopper = Stopper(model, stop, ignore_eos)
     live, owned = _session(model, session)
@@ -241,17 +245,19 @@ def vocab_size_of(model: StepModel) -> int | None:
 
 def _session(model: StepModel, given: _core.Session | Prompt) -> tuple[_core.Session, bool]:
     """A session, and whether it was made here."""
-    if hasattr(given, "prefill"):
-        return cast(_core.Session, given), False
+    if isinstance(given, _core.Session):
+        return given, False
     if not isinstance(given, (str, list, tuple, range, np.ndarray)):
         raise ArgumentTypeError(
             f"[generate] session: got {type(given).__name__}, allowed a session, a text, or a list of token ids"
         )
-    return text_model(model).prefix_cache.begin(token_ids(model, given, "generate")), True
+    return cache_of(model, "generate").begin(token_ids(model, given, "generate")), True
 
 
 def token_ids(model: StepModel, prompt: Prompt, where: str) -> npt.NDArray[np.int32]:
     """A text, or token ids in any sequence, as int32 [1 or more]; what they may be otherwise is the cache's to say."""
+    if isinstance(prompt, str) and getattr(model, "tokenizer", None) is None:
+        raise refusal(model, where, "model", "one with a tokenizer, or token ids in place of a text")
     try:
         ids = np.asarray(text_model(model).tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
     except ValueError:  # rows of several lengths

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Optional, Union
 
+import numpy as np
+
 from . import _core
 from ._paths import path_text
+from ._quotas import Quota, Share, amounts
 from ._values import Node, make_nodes
 from .errors import FormatError
+from .explain import Explanation
 from .stores import Store, open_store
 
 Cache = Union[_core.CausalCache, _core.RecurrentCache, _core.HybridCache]
 Caches = Union[Cache, Sequence[Cache]]
 Bytes = Union[None, int, str]
+Key = Union[bytes, bytearray, Sequence[Union[bytes, bytearray]]]  # or the newest, then older ones
+Keys = Union[None, Key, Mapping[str, Key]]
 Decode = Callable[[list[int]], str]
 
 _HOST_SHARE = 0.25  # of the machine's memory, for host_bytes="auto"
@@ -43,7 +49,12 @@ class PrefixCache(_core.PrefixCache):
     session. ``clock``: a callable that returns seconds, for ages, times to live and what steps and page-ins take;
     None: the system's steady clock, and for steps the device's own. ``ttl``: seconds after which state that
     nobody used goes from every tier, at the next call or one 64th of it later; None: it stays until room is
-    needed. What is pinned or in use stays.
+    needed. What is pinned or in use stays. ``keys``: to seal with what goes to the disk and the store, encrypted and
+    authenticated: 32 random bytes for all namespaces (each gets a key of its own from them), or a dict with
+    the key of each; the state of a namespace that is not in the dict then never leaves the process. A list of
+    keys instead of one: sealed with the first, opened with any. Keys are in no message, ``repr``, log or figure.
+    ``quotas``: what namespaces may have, by their names (``set_quota``); with an empty dict there are none yet. None:
+    none can be set, and nothing is counted by namespace.
 
     Any thread may call; calls take turns. Nothing is shared across namespaces. Raises ``ArgumentError`` for no caches,
     a layer in two caches, or a cache that belongs to another PrefixCache.
@@ -64,6 +75,8 @@ class PrefixCache(_core.PrefixCache):
         growth: int = 256,
         clock: Optional[Callable[[], float]] = None,
         ttl: Optional[float] = None,
+        keys: Keys = None,
+        quotas: Optional[Mapping[str, Quota]] = None,
     ) -> None:
         held = caches if isinstance(caches, (list, tuple)) else (caches,)
         if host_bytes is None:
@@ -86,9 +99,13 @@ class PrefixCache(_core.PrefixCache):
             growth=growth,
             clock=clock,
             ttl=ttl,
+            keys=keys,
+            quotas=quotas is not None,
         )
         self._caches = list(held)
         self._policy = policy
+        for name, quota in (quotas or {}).items():
+            self.set_quota(name, **quota)
 
     @property
     def caches(self) -> list[Cache]:
@@ -119,6 +136,40 @@ class PrefixCache(_core.PrefixCache):
         point. Needs a fingerprint and a host tier. Raises ``FormatError`` when it cannot all be written.
         """
         self._save(path_text(path, "save"))
+
+    def explain(
+        self,
+        tokens: _core.Integers,
+        namespace: str = "default",
+        *,
+        atomic: Optional[_core.Spans] = None,
+        decode: Optional[Decode] = None,
+    ) -> Explanation:
+        """Why ``begin`` would reuse no more of a prompt: a ``kvtrie.Explanation``. Changes nothing, asks no store.
+
+        It names the nearest branch and the first token that differs, what each kind of state could go on from, what
+        the rest takes, and what would mend it. ``decode`` turns token ids into the text that it shows. Arguments
+        and errors else as for ``plan``.
+        """
+        fields = self._explain(tokens, namespace, atomic=atomic)
+        return Explanation(np.array(tokens, np.int32), namespace, fields, decode)
+
+    def set_quota(self, namespace: str = "default", *, most: Share = 1.0, least: Share = 0.0) -> None:
+        """What a namespace may have of each pool and tier, and what others cannot take from it.
+
+        ``most``: its live and idle state together. A claim beyond it first evicts idle state of this namespace, in the
+        usual order, and never that of others; what is live is refused with ``CacheFull``. ``least``, its floor: room
+        that no other namespace gets, whether it is used or not; idle state within it goes for claims of its own, a
+        time to live and calls without a namespace only. Either is a share of everything, 0 to 1, of what the caps are
+        now, or a dict with any of ``cells``, ``slots`` (an int for all caches, or a list), ``host_bytes`` and
+        ``disk_bytes``; what it does not name has no limit, or no floor. A quota replaces the one before.
+
+        It holds at once: idle state beyond ``most`` goes, and that of others where a floor lacks room. Raises
+        ``CacheFull``, with nothing changed, where live sessions and pins hold that; ``ArgumentError`` for a floor
+        above the most, or floors that come to more than there is; ``NotSupported`` for a cache made without
+        ``quotas``. Sends to a store are not counted.
+        """
+        self._set_quota(namespace, amounts(self, most, "most"), amounts(self, least, "least"))
 
     def nodes(self) -> list[Node]:
         """The nodes of the tree now, parents before their children."""

@@ -15,7 +15,9 @@ from typing import TypedDict, cast
 
 import numpy as np
 
+from ._arguments import optional_callable, refusal
 from ._core import PrefixCache as _Cache
+from ._core import TokenTexts
 from ._protocols import StepModel, text_model
 from ._values import Reason
 from .errors import ArgumentTypeError
@@ -159,8 +161,13 @@ def checked_sampling(options: SamplingOptions) -> Sampling:
     return Sampling(**options)  # type: ignore[arg-type]  # any iterable of processors
 
 
-def begin_reply(model: StepModel, tokens: Sequence[int], options: ReplyOptions) -> Reply:
-    """A reply to the prompt ``tokens``, in a new session of the cache. Checks all arguments."""
+def begin_reply(
+    model: StepModel, tokens: Sequence[int], options: ReplyOptions, texts: TokenTexts | None = None
+) -> Reply:
+    """A reply to the prompt ``tokens``, in a new session of the cache. Checks all arguments.
+
+    ``texts``: what tokens spell, where the prompt is to be taken in the tokens that the cache knows its text by.
+    """
     max_tokens = whole("max_tokens", options.get("max_tokens", 256), 0)
     chunk = whole("chunk", options.get("chunk", 512), 1)
     sampling = {name: value for name, value in options.items() if name not in _OF_REPLIES}
@@ -168,7 +175,14 @@ def begin_reply(model: StepModel, tokens: Sequence[int], options: ReplyOptions) 
     stopper = Stopper(model, options.get("stop"), options.get("ignore_eos", False), wants_text=True)
     given = options.get("cache")
     cache = text_model(model).prefix_cache if given is None else given
-    session = cache.begin(np.asarray(tokens, np.int32), namespace=options.get("namespace", "default"))
+    if not isinstance(cache, _Cache):
+        raise refusal(cache, "generate", "cache", "a PrefixCache, or None")
+    optional_callable(options.get("progress"), "generate", "progress", "a callable (done, total)")
+    namespace = options.get("namespace", "default")
+    prompt = np.asarray(tokens, np.int32)
+    if texts is not None and len(prompt):
+        prompt = cache.respell(prompt, texts, namespace)
+    session = cache.begin(prompt, namespace=namespace)
     generation = Generation(
         model,
         session,
@@ -179,7 +193,7 @@ def begin_reply(model: StepModel, tokens: Sequence[int], options: ReplyOptions) 
         progress=options.get("progress"),
         owned=True,
     )
-    return Reply(generation, stopper, len(tokens))
+    return Reply(generation, stopper, len(prompt))
 
 
 _OF_REPLIES = ReplyOptions.__annotations__.keys() - SamplingOptions.__annotations__.keys()

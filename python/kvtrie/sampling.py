@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, ops
+from ._arguments import converting, listed, refusal
 from ._core import Tensor
 from .errors import ArgumentError, ArgumentTypeError
 
@@ -121,6 +122,10 @@ class Sampler:
     """
 
     def __init__(self, sampling: Sampling, vocab_size: int | None = None) -> None:
+        if not isinstance(sampling, Sampling):
+            raise refusal(sampling, _WHERE, "sampling", "a kvtrie.Sampling")
+        if vocab_size is not None:
+            whole("vocab_size", vocab_size, 1)
         for token in sampling.logit_bias:
             if vocab_size is not None and token >= vocab_size:
                 raise ArgumentError(f"[{_WHERE}] logit_bias: got token id {token}, allowed 0 to {vocab_size - 1}")
@@ -133,9 +138,11 @@ class Sampler:
 
         ``tokens()``: all tokens before it, of which the last ``generated`` were generated.
         """
+        whole("position", position, 0)
         row = None
         if not self.sampling.on_device or self.sampling.logprobs is not None:
-            row = np.array(logits, np.float32).reshape(-1)  # a copy: what follows writes to it
+            with converting(logits, _WHERE, "logits", "an array of numbers"):
+                row = np.array(logits, np.float32).reshape(-1)  # a copy: what follows writes to it
         raw = row.copy() if row is not None and self.sampling.logprobs is not None else None
         if row is not None and not self.sampling.on_device:
             shaped = self._shaped(row, tokens(), generated).reshape(1, -1)
@@ -182,8 +189,8 @@ def whole(name: str, value: object, least: int) -> int:
 
 
 def is_id(item: object) -> TypeGuard[int]:
-    """Whether ``item`` is an integer, which True is not."""
-    return isinstance(item, (int, np.integer)) and not isinstance(item, (bool, np.bool_))
+    """Whether ``item`` is an integer, which True is not, nor a span of time, which numpy takes for one."""
+    return isinstance(item, (int, np.integer)) and not isinstance(item, (bool, np.bool_, np.timedelta64))
 
 
 def _check(
@@ -220,7 +227,13 @@ def _checked_bias(bias: object) -> dict[int, float]:
 def _checked_processors(processors: object) -> tuple[LogitsProcessor, ...]:
     if processors is None:
         return ()
-    given = (processors,) if callable(processors) else tuple(cast(Iterable[LogitsProcessor], processors))
+    allowed = "a callable, or a list of them"
+    items = (
+        [processors]
+        if callable(processors)
+        else listed(cast(Iterable[object], processors), _WHERE, "logits_processors", allowed)
+    )
+    given = cast("tuple[LogitsProcessor, ...]", tuple(items))
     for each in given:
         if not callable(each):
             raise ArgumentTypeError(f"[{_WHERE}] logits_processors: got {type(each).__name__}, allowed callables")

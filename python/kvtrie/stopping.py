@@ -6,10 +6,11 @@ Threads: everything here belongs to one sequence.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Union
+from typing import Union, cast
 
 import numpy as np
 
+from ._arguments import flag, listed, refusal, shown
 from ._protocols import StepModel, text_model
 from .errors import ArgumentError, ArgumentTypeError
 from .sampling import is_id
@@ -55,6 +56,7 @@ class Stopper:
     """
 
     def __init__(self, model: StepModel, stop: Stop, ignore_eos: bool = False, wants_text: bool = False) -> None:
+        flag(ignore_eos, "generate", "ignore_eos")
         ids, texts = _parsed(stop)
         if texts and not _has_tokenizer(model):
             raise ArgumentError("[generate] stop: got a text, allowed token ids only: the model has no tokenizer")
@@ -90,7 +92,11 @@ class Stopper:
 
 def _end_tokens(model: StepModel) -> set[int]:
     """A model of the caller's own need not have more than ``config.eos_token_ids``."""
-    return set(text_model(model).end_tokens if hasattr(model, "end_tokens") else text_model(model).config.eos_token_ids)
+    if hasattr(model, "end_tokens"):
+        return set(text_model(model).end_tokens)
+    if not hasattr(getattr(model, "config", None), "eos_token_ids"):
+        raise refusal(model, "generate", "model", "one with end_tokens or config.eos_token_ids, or ignore_eos=True")
+    return set(text_model(model).config.eos_token_ids)
 
 
 def _has_tokenizer(model: StepModel) -> bool:
@@ -106,16 +112,11 @@ def _parsed(stop: Stop) -> tuple[set[int], list[str]]:
     elif isinstance(stop, (str, int, np.integer)):
         wanted = [stop]
     else:
-        try:
-            wanted = list(stop)
-        except TypeError:
-            raise ArgumentTypeError(
-                f"[generate] stop: got {type(stop).__name__}, allowed token ids and texts"
-            ) from None
+        wanted = listed(cast("Iterable[object]", stop), "generate", "stop", "token ids and texts")
     ids = {int(item) for item in wanted if is_id(item)}
     texts = [item for item in wanted if isinstance(item, str)]
     if len(texts) + sum(map(is_id, wanted)) != len(wanted) or "" in texts:
-        raise ArgumentTypeError(f"[generate] stop: got {stop!r}, allowed token ids and non-empty texts")
+        raise ArgumentTypeError(f"[generate] stop: got {shown(stop)}, allowed token ids and non-empty texts")
     return ids, texts
 
 

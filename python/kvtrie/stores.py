@@ -181,6 +181,10 @@ def _split(url: str) -> tuple[SplitResult, dict[str, str], dict[str, str]]:
     """The URL's parts, our options in it, and those of the library. Its texts may hold a password: none is repeated."""
     if not isinstance(url, str):
         raise ArgumentTypeError(f"[RedisStore] url: got {type(url).__name__}, allowed str")
+    if any("\ud800" <= letter <= "\udfff" for letter in url):
+        raise ArgumentError(
+            "[RedisStore] url: got a str with lone surrogates, allowed text that can be written as UTF-8"
+        )
     try:
         parts = urlsplit(url)
         _ = parts.port

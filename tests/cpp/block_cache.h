@@ -79,7 +79,10 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
       for (std::size_t i = 0; i < each.inside.size(); ++i)
         fill(each.inside[i], each.begin, each.rows.boundaries[i], digests[s]);
       fill(each.at_end, each.begin, end, digests[s]);
-      sequences_.at(each.rows.sequence) = {end, std::move(each.at_end), nullptr};
+      Sequence& sequence = sequences_.at(each.rows.sequence);
+      sequence.state = std::move(each.at_end);
+      sequence.length = end;
+      sequence.forward = nullptr;
     }
     forward.open_ = false;
     forward.complete_ = true;
@@ -113,14 +116,17 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
   void detach() noexcept override {
     const MutexLock lock(mutex_);
     static_cast<void>(pool_->set_limit(pool_->slots()));
+    pool_->count_owners(false);
     attached_ = false;
   }
+  void count_owners() override { pool_->count_owners(true); }
+  std::uint32_t held_by(Owner owner) const override { return pool_->held_by(owner); }
   void distrust_owners() override {}  // a slot is cleared whenever it is claimed
   CompletionPtr mark() override { return std::make_shared<Completed>(); }
 
-  SequenceId open_sequence(Owner) override {
+  SequenceId open_sequence(Owner owner) override {
     const MutexLock lock(mutex_);
-    sequences_[next_];
+    sequences_[next_].owner = owner;
     return next_++;
   }
   void close_sequence(SequenceId id) noexcept override {
@@ -164,13 +170,14 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
   PointForwardPtr begin_step(std::span<const StateForwardRows> rows) override {
     const MutexLock lock(mutex_);
     auto forward = std::make_shared<Forward>();
-    std::uint32_t needed = 0;
+    std::vector<Owner> owners;
     for (const StateForwardRows& each : rows) {
       const Sequence& sequence = sequences_.at(each.sequence);
       if (sequence.forward != nullptr) fail(ErrorKind::kBusy, "block_cache", "the sequence is in an open step");
-      needed += units_for(sequence.length, sequence.length + static_cast<std::int32_t>(each.count), each.boundaries);
+      const std::int32_t end = sequence.length + static_cast<std::int32_t>(each.count);
+      owners.insert(owners.end(), units_for(sequence.length, end, each.boundaries), sequence.owner);
     }
-    std::vector<SlotRef> fresh = claim(needed);
+    std::vector<SlotRef> fresh = claim(owners);
     auto next = fresh.begin();
     for (const StateForwardRows& each : rows) {
       Sequence& sequence = sequences_.at(each.sequence);
@@ -184,8 +191,8 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
         if (at % every_ != 0) inside.push_back(std::move(*next++));
         in_step.inside.emplace_back(std::move(inside));
       }
-      sequence.forward = forward.get();
     }
+    for (const StateForwardRows& each : rows) sequences_.at(each.sequence).forward = forward.get();
     forward->owner_ = weak_from_this();
     forward->open_ = true;
     return forward;
@@ -220,9 +227,9 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
       sections.push_back({block * bytes_per_unit(), bytes_per_unit()});
     return sections;
   }
-  HeldState claim_at(std::int32_t length) override {
+  HeldState claim_at(std::int32_t length, Owner owner) override {
     const MutexLock lock(mutex_);
-    return HeldState(claim(units_at(length)));
+    return HeldState(claim(std::vector<Owner>(units_at(length), owner)));
   }
   CompletionPtr store_held(const HeldState& state, std::byte* image) override {
     const MutexLock lock(mutex_);
@@ -242,6 +249,7 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
     std::int32_t length = 0;
     HeldState state;
     Forward* forward = nullptr;
+    Owner owner = kOwnCallers;
   };
 
   BlockCache(std::int32_t layer, std::int32_t every, std::uint32_t slots)
@@ -260,8 +268,9 @@ class BlockCache final : public PointCache, public std::enable_shared_from_this<
     return slots;
   }
 
-  std::vector<SlotRef> claim(std::uint32_t count) KVTRIE_REQUIRES(mutex_) {
-    std::vector<SlotRef> slots = pool_->claim(count);
+  std::vector<SlotRef> claim(const std::vector<Owner>& owners) KVTRIE_REQUIRES(mutex_) {
+    std::vector<SlotRef> slots(owners.size());
+    pool_->claim(slots, owners);
     for (const SlotRef& slot : slots) values_[static_cast<std::size_t>(slot.slot())] = kNobodys;
     return slots;
   }

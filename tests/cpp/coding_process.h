@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <ostream>
 #include <span>
@@ -114,41 +115,37 @@ class Process {
 
   // Rows, and states, of every layer for the step's tokens, which are among `tokens`.
   void compute(Step& step, const std::string& name_space, const Tokens& tokens) {
-    const auto hashes = prefix_hashes(name_space, tokens);
-    const auto rows = static_cast<std::int64_t>(step.tokens().size());
+    const std::pair<std::string, Tokens> rows[] = {{name_space, tokens}};
+    put_all(step, rows, [](const std::function<void()>& put) {
+      put();
+      return true;
+    });
+  }
+
+  // The same for a step of several sessions, of which `rows` are namespace and tokens. `make` makes each call of the
+  // step; false: it and what follows are left out.
+  void put_all(Step& step, std::span<const std::pair<std::string, Tokens>> rows,
+               const std::function<bool(const std::function<void()>&)>& make) {
+    std::vector<std::vector<std::uint64_t>> hashes;
+    for (const auto& [name_space, tokens] : rows) hashes.push_back(prefix_hashes(name_space, tokens));
     for (const auto& cache_of : attention_) {
-      const KvShape& shape = cache_of->shape();
       for (const std::int32_t layer : cache_of->layers()) {
-        Tensor k = Tensor::host(DType::kFloat32, {rows, 1, shape.k_dim});
-        Tensor v = Tensor::host(DType::kFloat32, {rows, 1, shape.v_dim});
-        for (std::size_t row = 0; row < step.tokens().size(); ++row) {
-          const std::uint64_t hash = hashes[static_cast<std::size_t>(step.positions()[row])];
-          write(k, row, shape.k_dim, hash, static_cast<std::uint32_t>(layer), false);
-          write(v, row, shape.v_dim, hash, static_cast<std::uint32_t>(layer), true);
-        }
-        step.put(layer, k, v);
+        const auto [k, v] = rows_of(step, hashes, cache_of->shape(), static_cast<std::uint32_t>(layer));
+        if (!make([&] { step.put(layer, k, v); })) return;
       }
     }
-    std::vector<std::int32_t> lengths = step.boundaries().empty() ? std::vector<std::int32_t>{} : step.boundaries()[0];
-    lengths.push_back(step.positions().back() + 1);
+    const std::vector<std::pair<std::size_t, std::int32_t>> lengths = lengths_of(step);
     for (const auto& cache_of : recurrent_) {
       for (const std::int32_t layer : cache_of->layers()) {
-        const auto entries = static_cast<std::int64_t>(lengths.size());
-        Tensor conv = Tensor::host(DType::kFloat32, {entries, 2, 2}),
-               delta = Tensor::host(DType::kFloat32, {entries, 1, 2, 2});
-        for (std::size_t i = 0; i < lengths.size() * 4; ++i) {
-          const auto column = static_cast<std::uint32_t>(i % 4), number = static_cast<std::uint32_t>(layer);
-          conv.host_span<float>()[i] = state_value(hashes, lengths[i / 4], number, false, column);
-          delta.host_span<float>()[i] = state_value(hashes, lengths[i / 4], number, true, column);
-        }
-        step.put_states(layer, conv, delta);
+        const auto [conv, delta] = states_of(lengths, hashes, static_cast<std::uint32_t>(layer));
+        if (!make([&] { step.put_states(layer, conv, delta); })) return;
       }
     }
     for (const auto& cache_of : blocks_) {
-      step.write_states(cache_of->layers().front(), [&](PointCache& blocks, PointForward& forward) {
-        const std::vector<BlockCache::Digest> digests[] = {hashes};
-        static_cast<BlockCache&>(blocks).write(static_cast<BlockCache::Forward&>(forward), digests);
-      });
+      const auto write = [&](PointCache& blocks, PointForward& forward) {
+        static_cast<BlockCache&>(blocks).write(static_cast<BlockCache::Forward&>(forward), hashes);
+      };
+      if (!make([&] { step.write_states(cache_of->layers().front(), write); })) return;
     }
   }
 
@@ -179,6 +176,50 @@ class Process {
   static float state_value(const std::vector<std::uint64_t>& hashes, std::int32_t length, std::uint32_t layer,
                            bool delta, std::uint32_t column) {
     return length == 0 ? 0.0f : kv_value(hashes[static_cast<std::size_t>(length) - 1], 1000 + layer, delta, column);
+  }
+
+  // K and V of the step's rows.
+  static std::pair<Tensor, Tensor> rows_of(const Step& step, const std::vector<std::vector<std::uint64_t>>& hashes,
+                                           const KvShape& shape, std::uint32_t layer) {
+    const auto rows = static_cast<std::int64_t>(step.tokens().size());
+    Tensor k = Tensor::host(DType::kFloat32, {rows, 1, shape.k_dim});
+    Tensor v = Tensor::host(DType::kFloat32, {rows, 1, shape.v_dim});
+    for (std::size_t row = 0; row < step.tokens().size(); ++row) {
+      const std::uint64_t hash =
+          hashes[static_cast<std::size_t>(step.sequences()[row])][static_cast<std::size_t>(step.positions()[row])];
+      write(k, row, shape.k_dim, hash, layer, false);
+      write(v, row, shape.v_dim, hash, layer, true);
+    }
+    return {std::move(k), std::move(v)};
+  }
+
+  // Which session, and the length at which a state of it comes out of the step: session after session.
+  static std::vector<std::pair<std::size_t, std::int32_t>> lengths_of(const Step& step) {
+    std::vector<std::pair<std::size_t, std::int32_t>> lengths;
+    const auto boundaries = step.boundaries();
+    const std::vector<std::int32_t> last = step.last_rows();
+    for (std::size_t s = 0; s < last.size(); ++s) {
+      if (s < boundaries.size()) {
+        for (const std::int32_t at : boundaries[s]) lengths.emplace_back(s, at);
+      }
+      lengths.emplace_back(s, step.positions()[static_cast<std::size_t>(last[s])] + 1);
+    }
+    return lengths;
+  }
+
+  static std::pair<Tensor, Tensor> states_of(const std::vector<std::pair<std::size_t, std::int32_t>>& lengths,
+                                             const std::vector<std::vector<std::uint64_t>>& hashes,
+                                             std::uint32_t layer) {
+    const auto entries = static_cast<std::int64_t>(lengths.size());
+    Tensor conv = Tensor::host(DType::kFloat32, {entries, 2, 2});
+    Tensor delta = Tensor::host(DType::kFloat32, {entries, 1, 2, 2});
+    for (std::size_t i = 0; i < lengths.size() * 4; ++i) {
+      const auto& [session, length] = lengths[i / 4];
+      const auto column = static_cast<std::uint32_t>(i % 4);
+      conv.host_span<float>()[i] = state_value(hashes[session], length, layer, false, column);
+      delta.host_span<float>()[i] = state_value(hashes[session], length, layer, true, column);
+    }
+    return {std::move(conv), std::move(delta)};
   }
 
   static void write(Tensor& rows, std::size_t row, std::uint32_t dim, std::uint64_t hash, std::uint32_t layer,

@@ -131,7 +131,7 @@ struct DeviceTreeWorld : TreeWalks {
   std::byte mark_at_end(const Node* node) const { return mark_of(node->tokens().back(), node->end()); }
   HeldState state_at(const Node* node, std::size_t state) const {
     PointCache& cache = *caches.states[state];
-    HeldState held = cache.claim_at(node->end());
+    HeldState held = cache.claim_at(node->end(), kOwnCallers);
     const std::vector<std::byte> image(held.units() * cache.bytes_per_unit(), mark_at_end(node));
     cache.load_held(held, image.data(), kOwnCallers)->wait();
     return held;

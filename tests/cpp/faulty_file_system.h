@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "failing_allocations.h"
 #include "store/file_system.h"
 
 namespace kvtrie::test {
@@ -111,13 +112,17 @@ class FaultyFileSystem final : public FileSystem {
   }
 
   int list(const std::string& folder, std::vector<std::string>& names) override {
+    const testing::AllocationsOfTest mine;
     const std::lock_guard lock(disk_->mutex);
     if (const int error = disk_->fault(Call::kList)) return error;
-    for (const auto& [path, node] : disk_->names) names.push_back(path.substr(folder.size() + 1));
+    for (const auto& [path, node] : disk_->names) {
+      if (path.starts_with(folder + "/")) names.push_back(path.substr(folder.size() + 1));
+    }
     return 0;
   }
 
   int create(const std::string& path, std::unique_ptr<File>& file) override {
+    const testing::AllocationsOfTest mine;
     const std::lock_guard lock(disk_->mutex);
     if (const int error = disk_->fault(Call::kCreate)) return error;
     if (disk_->names.contains(path)) return EEXIST;
@@ -129,6 +134,7 @@ class FaultyFileSystem final : public FileSystem {
   }
 
   int open(const std::string& path, std::unique_ptr<File>& file, FileInfo& info) override {
+    const testing::AllocationsOfTest mine;
     const std::lock_guard lock(disk_->mutex);
     if (const int error = disk_->fault(Call::kOpen)) return error;
     const auto found = disk_->names.find(path);
@@ -139,6 +145,7 @@ class FaultyFileSystem final : public FileSystem {
   }
 
   int rename(const std::string& from, const std::string& to) override {
+    const testing::AllocationsOfTest mine;
     const std::lock_guard lock(disk_->mutex);
     if (const int error = disk_->fault(Call::kRename)) return error;
     const auto found = disk_->names.find(from);
@@ -148,6 +155,7 @@ class FaultyFileSystem final : public FileSystem {
   }
 
   int remove(const std::string& path) override {
+    const testing::AllocationsOfTest mine;
     if (before_remove) before_remove();
     const std::lock_guard lock(disk_->mutex);
     if (const int error = disk_->fault(Call::kRemove)) return error;
@@ -157,6 +165,7 @@ class FaultyFileSystem final : public FileSystem {
   }
 
   int sync_folder(const std::string&) override {
+    const testing::AllocationsOfTest mine;
     const std::lock_guard lock(disk_->mutex);
     if (const int error = disk_->fault(Call::kSyncFolder)) return error;
     for (const Change& change : disk_->unsynced) apply(disk_->durable_names, change);
@@ -165,6 +174,7 @@ class FaultyFileSystem final : public FileSystem {
   }
 
   int lock(const std::string& path, std::unique_ptr<File>& held) override {
+    const testing::AllocationsOfTest mine;
     const std::lock_guard lock(disk_->mutex);
     if (const int error = disk_->fault(Call::kLock)) return error;
     if (!disk_->locks.insert(path).second) return EWOULDBLOCK;
@@ -173,6 +183,7 @@ class FaultyFileSystem final : public FileSystem {
   }
 
   int hold_folder(const std::string& path, std::unique_ptr<File>& held) override {
+    const testing::AllocationsOfTest mine;
     const std::lock_guard lock(disk_->mutex);
     if (!disk_->locks.insert(path).second) return EWOULDBLOCK;
     held = std::make_unique<HeldLock>(disk_, path, disk_->lives);
@@ -251,6 +262,7 @@ class FaultyFileSystem final : public FileSystem {
     OpenFile(std::shared_ptr<Disk> disk, std::shared_ptr<Node> node) : disk_(std::move(disk)), node_(std::move(node)) {}
 
     int write_all(std::span<const std::byte> bytes) override {
+      const testing::AllocationsOfTest mine;
       const std::lock_guard lock(disk_->mutex);
       const int error = disk_->fault(Call::kWrite);
       const auto whole = bytes.begin() + static_cast<std::ptrdiff_t>(error == 0 ? bytes.size() : bytes.size() / 2);

@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
 #include <random>
 
+#include "attention_plan_check.h"
 #include "base/error.h"
 
 namespace kvtrie::ops {
@@ -21,19 +21,6 @@ CellSpans scattered(std::mt19937& random, std::int32_t length, std::int32_t long
     first_cell += static_cast<Cell>(take + 1 + random() % 3);
   }
   return spans;
-}
-
-std::map<std::int32_t, std::int32_t> cells_by_position(const CellSpans& spans) {
-  std::map<std::int32_t, std::int32_t> cells;
-  for (const CellSpan& span : spans)
-    for (std::uint32_t i = 0; i < span.length; ++i)
-      cells[span.position + static_cast<int>(i)] = static_cast<int>(span.cell + i);
-  return cells;
-}
-
-RowBounds bounds_of(const QueryRows& query, std::uint32_t i) {
-  if (query.bounds.empty()) return {0, query.position + static_cast<std::int32_t>(i) + 1};
-  return query.bounds[i].first < query.bounds[i].end ? query.bounds[i] : RowBounds{};
 }
 
 // None (causal), a window, or anything within [0, length).
@@ -60,80 +47,6 @@ void forget_unseen(CellSpans& spans, const std::vector<RowBounds>& bounds) {
   if (spans.empty()) return;
   const auto cut = static_cast<std::uint32_t>(std::max(0, first - spans[0].position));
   spans[0] = {spans[0].cell + cut, spans[0].length - cut, spans[0].position + static_cast<std::int32_t>(cut)};
-}
-
-// In every split a tile has exactly the range that its rows see together; a tile with partials has one split.
-void check_tile(const AttentionPlan& plan, const Tile& tile, const PlanLimits& limits) {
-  ASSERT_GT(tile.row_count, 0);
-  ASSERT_LE(tile.row_count, static_cast<std::int32_t>(limits.rows_per_tile));
-  const auto size = static_cast<std::int32_t>(limits.keys_per_tile);
-  std::map<std::int32_t, RowBounds> splits, wanted;
-  const auto add = [size](auto& to, RowBounds range) {
-    for (std::int32_t at = range.first; at < range.end; at = (at / size + 1) * size) {
-      const RowBounds part{at, std::min(range.end, (at / size + 1) * size)};
-      const auto [entry, fresh] = to.emplace(at / size, part);
-      if (!fresh) entry->second = {std::min(entry->second.first, part.first), std::max(entry->second.end, part.end)};
-    }
-  };
-  for (std::int32_t s = 0, next = -size; s < tile.segment_count; ++s) {
-    const Segment& segment = plan.segments[tile.segment_begin + s];
-    ASSERT_GT(segment.length, 0);
-    ASSERT_TRUE(segment.position == next || segment.position >= (next + size - 1) / size * size)
-        << "a gap inside a split";
-    next = segment.position + segment.length;
-    add(splits, {segment.position, next});
-  }
-  for (std::int32_t r = 0; r < tile.row_count; ++r) add(wanted, plan.row_bounds[plan.row_ids[tile.row_begin + r]]);
-  if (tile.partial_begin < 0) {
-    ASSERT_EQ(splits, wanted);
-    return;
-  }
-  ASSERT_EQ(splits.size(), 1U);
-  ASSERT_EQ(splits.begin()->second, wanted.at(splits.begin()->first));
-}
-
-// Every visible key of every row is in exactly one tile of that row, at its own cell, and partials are numbered so that
-// each is written once and read once, in order of position.
-void check_plan(const AttentionPlan& plan, const std::vector<QueryRows>& queries, const PlanLimits& limits) {
-  std::vector<std::map<std::int32_t, std::int32_t>> seen(plan.rows);
-  std::vector<std::vector<std::pair<std::int32_t, std::int32_t>>> partials(plan.rows);  // (first position, partial)
-  std::vector<int> direct(plan.rows, 0);
-  for (const Tile& tile : plan.tiles) {
-    ASSERT_NO_FATAL_FAILURE(check_tile(plan, tile, limits));
-    for (std::int32_t r = 0; r < tile.row_count; ++r) {
-      const std::int32_t row = plan.row_ids[tile.row_begin + r];
-      for (std::int32_t s = 0; s < tile.segment_count; ++s) {
-        const Segment& segment = plan.segments[tile.segment_begin + s];
-        for (std::int32_t i = 0; i < segment.length; ++i)
-          ASSERT_TRUE(seen[row].emplace(segment.position + i, segment.cell + i).second)
-              << "row " << row << " sees twice";
-      }
-      if (tile.partial_begin < 0)
-        ++direct[row];
-      else
-        partials[row].push_back({plan.segments[tile.segment_begin].position, tile.partial_begin + r});
-    }
-  }
-  std::vector<int> written(plan.partials, 0);
-  for (const QueryRows& query : queries)
-    for (std::uint32_t i = 0; i < query.count; ++i) {
-      const std::uint32_t row = query.row + i;
-      const RowBounds bounds = bounds_of(query, i);
-      ASSERT_EQ(plan.row_bounds[row], bounds);
-      const CellSpans keys(query.keys.begin(), query.keys.end());
-      for (const auto& [at, cell] : cells_by_position(keys))
-        if (at >= bounds.first && at < bounds.end) {
-          ASSERT_EQ(seen[row].count(at) ? seen[row][at] : -1, cell) << "row " << row << " key " << at;
-        }
-      ASSERT_EQ(direct[row], partials[row].empty() ? 1 : 0) << "row " << row;
-      std::vector<std::int32_t> merged(plan.merge_ids.begin() + plan.merge_begin[row],
-                                       plan.merge_ids.begin() + plan.merge_begin[row + 1]);
-      std::vector<std::int32_t> wanted;
-      for (const auto& [first, partial] : partials[row]) wanted.push_back(partial), ++written[partial];
-      ASSERT_EQ(merged, wanted);
-      ASSERT_TRUE(std::is_sorted(partials[row].begin(), partials[row].end()));
-    }
-  for (const int count : written) ASSERT_EQ(count, 1);
 }
 
 std::int64_t keys_of(const AttentionPlan& plan, const Tile& tile) {

@@ -23,7 +23,7 @@ class HostCopiesTest : public ::testing::Test, public DeviceTreeWorld {
   // A copy of some of a node's cells, as an earlier call may have left it.
   void copy_some(Node* node, std::size_t cache, std::int32_t from, std::int32_t to) {
     const SpanList some = state_of(node).held[cache].cells.front().share(from, to);
-    state_of(node).held[cache].add(*copies.store_cells(cache, some));
+    state_of(node).held[cache].add(*copies.store_cells(node, cache, some));
     places.settle(node);
   }
   // A node outside the device, whose bytes are in host memory and nowhere else.

@@ -227,10 +227,20 @@ TEST(BackgroundQueue, SeveralThreadsAddAndDrain) {
 TEST(BackgroundQueue, AJobMayNotWaitForItsOwnQueue) {
   const test::Log log;
   BackgroundQueue queue("test");
-  queue.add(1, [&queue] { queue.drain(); });
-  queue.add(1, [&queue] { queue.wait_below(0); });
+  std::vector<ErrorKind> kinds;
+  const auto noted = [&kinds](const auto& wait) {
+    try {
+      wait();
+    } catch (const Error& error) {
+      kinds.push_back(error.kind());
+      throw;
+    }
+  };
+  queue.add(1, [&] { noted([&] { queue.drain(); }); });
+  queue.add(1, [&] { noted([&] { queue.wait_below(0); }); });
   queue.drain();
-  EXPECT_EQ(log.count("a job waits for its own queue"), 2u);
+  EXPECT_EQ(kinds, std::vector(2, ErrorKind::kBusy));
+  EXPECT_EQ(log.count("[test] wait: got one inside a job of its own thread"), 2u);
 }
 
 TEST(BackgroundQueue, AJobMayHoldTheLastReferenceToTheQueue) {

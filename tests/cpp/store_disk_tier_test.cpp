@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <iostream>
 
@@ -275,19 +276,25 @@ TEST(DiskTier, DeletingTheLockLetsNobodyIn) {
   EXPECT_NO_THROW(open_tier(folder));
 }
 
-TEST(DiskTier, AFolderInWhichAnyoneMayReplaceFilesIsRefused) {
+TEST(DiskTier, AFolderInWhichOthersMayWriteIsRefused) {
   const TemporaryFolder folder;
   open_tier(folder);
-  fs::permissions(folder.disk(), fs::perms::all);
-  try {
-    open_tier(folder);
-    FAIL() << "opened";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kFormat);
-    EXPECT_NE(std::string(error.what()).find("0700"), std::string::npos);
-  }
-  fs::permissions(folder.disk(), fs::perms::all | fs::perms::sticky_bit);
-  EXPECT_NO_THROW(open_tier(folder)) << "others may add files, not replace ours";
+  const auto refused = [&](fs::perms mode) {
+    fs::permissions(folder.disk(), mode);
+    try {
+      open_tier(folder);
+      return false;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kFormat);
+      return std::string(error.what()).find("0700") != std::string::npos;
+    }
+  };
+  EXPECT_TRUE(refused(fs::perms::all));
+  EXPECT_TRUE(refused(fs::perms::all | fs::perms::sticky_bit)) << "others could add what we look for";
+  EXPECT_TRUE(refused(fs::perms::owner_all | fs::perms::group_write));
+  EXPECT_TRUE(refused(fs::perms::owner_all | fs::perms::others_write));
+  EXPECT_FALSE(refused(fs::perms::owner_all | fs::perms::group_read | fs::perms::others_read));
+  EXPECT_FALSE(refused(fs::perms::owner_all));
 }
 
 TEST(DiskTier, TheLockIsFreeAfterTheHolderWasKilled) {
@@ -425,6 +432,46 @@ TEST(DiskTier, AFolderThatIsGoneIsAFailureAndReadsAreMisses) {
   file.reset();
   tier->sweep();
   EXPECT_EQ(tier->budget().used(), 0u);
+}
+
+TEST(DiskTier, AFolderThatTookTheNameIsLeftAlone) {
+  const TemporaryFolder folder;
+  const auto tier = open_tier(folder);
+  const Entry entry = entry_of(path_of_length(5), 1);
+  DiskFilePtr file = test::write(*tier, entry);
+  const fs::path elsewhere = folder.disk() + "-elsewhere";
+  fs::rename(folder.disk(), elsewhere);
+  const auto other = open_tier(folder);  // a new folder of that name, and a tier that holds it
+  const DiskFilePtr same = test::write(*other, entry);
+  EXPECT_EQ(test::write(*tier, entry_of(path_of_length(6), 2)), nullptr);
+  EXPECT_EQ(tier->stats().last_failure, "look at the folder failed: Stale file handle");
+  file.reset();
+  tier->sweep();
+  EXPECT_EQ(test::read_all(*same), entry.file()) << "the other tier's file, which has the same name";
+  EXPECT_EQ(tier->budget().used(), entry.bytes()) << "it lies in the folder that was moved";
+  EXPECT_EQ(bytes_in(folder), other->budget().used());
+}
+
+TEST(DiskTier, AForkHoldsNoFolder) {
+  const TemporaryFolder folder;
+  auto tier = open_tier(folder);
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char byte = 0;
+    ::close(ends[1]);
+    static_cast<void>(!::read(ends[0], &byte, 1));  // until the parent closes its end
+    ::_exit(0);
+  }
+  ::close(ends[0]);
+  EXPECT_THROW(open_tier(folder), Error) << "the fork gave nothing back";
+  tier.reset();
+  EXPECT_NO_THROW(open_tier(folder));
+  ::close(ends[1]);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------

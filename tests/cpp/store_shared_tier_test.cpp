@@ -192,7 +192,7 @@ TEST(SharedTier, AHeadThatDeclaresATebibyteAllocatesNothing) {
   Tier t;
   ASSERT_TRUE(store_bytes(t.tier, kKey, pattern(100)));
   for (const std::uint64_t declared : {std::uint64_t{1} << 40, ~std::uint64_t{0}, std::uint64_t{99}}) {
-    Bytes value = encode_whole(kKey, {});
+    Bytes value = encode_whole(kKey, Buffers{});
     for (int i = 0; i < 8; ++i) value[16 + i] = static_cast<std::byte>(declared >> (8 * i));
     t.store->values[kKey] = value;
     EXPECT_EQ(fetch(t.tier, kKey).answer, SharedAnswer::kWrong);

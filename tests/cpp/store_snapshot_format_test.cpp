@@ -21,6 +21,8 @@
 #include "base/error.h"
 #include "base/little_endian.h"
 #include "failing_allocations.h"
+#include "store/disk_names.h"
+#include "store/sealed_content.h"
 #include "store/snapshot_rules.h"
 
 namespace kvtrie {
@@ -123,14 +125,16 @@ class NaiveWriter {
 // -------------------------------------------------------------------------------------
 
 // Lines "00000020  0123456789abcdef...  text": the bytes of the worked example.
-Bytes example_bytes() {
-  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../../docs/format.md");
+// Those of the sealed one, in docs/keys.md, have offsets of four digits.
+Bytes example_bytes(std::size_t digits = 8) {
+  const char* const text = digits == 8 ? "../../docs/format.md" : "../../docs/keys.md";
+  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / text);
   Bytes bytes;
   for (std::string line; std::getline(file, line);) {
-    const bool dump = line.find_first_not_of("0123456789abcdef") == 8 && line.compare(8, 2, "  ") == 0;
+    const bool dump = line.find_first_not_of("0123456789abcdef") == digits && line.compare(digits, 2, "  ") == 0;
     if (!dump) continue;
-    EXPECT_EQ(std::stoull(line.substr(0, 8), nullptr, 16), bytes.size());
-    for (std::size_t i = 10; i + 1 < line.size() && line[i] != ' '; i += 2) {
+    EXPECT_EQ(std::stoull(line.substr(0, digits), nullptr, 16), bytes.size());
+    for (std::size_t i = digits + 2; i + 1 < line.size() && line[i] != ' '; i += 2) {
       bytes.push_back(static_cast<std::byte>(std::stoul(line.substr(i, 2), nullptr, 16)));
     }
   }
@@ -149,6 +153,10 @@ Bytes from_hex(const std::string& text) {
 // one float32 recurrent layer: conv 0.25, 0.75, delta 1.5, -2.5.
 const std::array<const char*, 4> kExampleSections{"00000038003c003e00400041", "008000b800bc00be00c000c1",
                                                   "0000803e0000403f", "0000c03f000020c0"};
+
+// And as what it is sealed.
+constexpr const char* kSealedExampleName =
+    "add35c30b4c984359d0d04a1562db4ae5a0def2b5eb8204add7ea7c24a191e04.a29c47df.sealed";
 
 SnapshotSection section_of(const Bytes& bytes) { return {bytes.size(), checksum(bytes)}; }
 
@@ -317,9 +325,31 @@ TEST(SnapshotFormat, ExampleInTheTextIsWhatIsWritten) {
   EXPECT_EQ(decoded.header, example());
 }
 
+// Key 00 01 ... 1f, salt 40 41 ... 5f. The other direction is tests/python/test_sealed.py.
+TEST(SnapshotFormat, SealsTheExampleOfTheDocumentation) {
+  const auto counting = [](std::span<std::byte> bytes, unsigned from) {
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(from + i);
+    return true;
+  };
+  std::array<std::byte, SecretKey::kBytes> key{};
+  counting(key, 0);
+  const KeyRing ring(KeyRing::Keys{SecretKey(key)}, [&](std::span<std::byte> bytes) { return counting(bytes, 0x40); });
+  const NamespaceKey own = ring.sealing("team-a");
+  const Bytes content = example_bytes();
+  const std::string name = snapshot_name(example(), encode_header(example()), &own);
+  EXPECT_EQ(name, kSealedExampleName);
+  const std::span<const std::byte> part(content);
+  BufferSource source({&part, 1}, content.size());
+  Sealer sealer(ring, own, name, source);
+  Bytes sealed;
+  ASSERT_TRUE(append_next(sealer, sealer.bytes(), sealed));
+  EXPECT_EQ(sealed, example_bytes(4));
+  EXPECT_EQ(decode_header(sealed, sealed.size()).fault, Fault::kSealed);
+}
+
 TEST(SnapshotFormat, NamesOfFaultsAreStable) {
-  const std::vector<std::string> names{"none",     "io",   "not_regular", "truncated",   "magic",     "version",
-                                       "checksum", "size", "layout",      "fingerprint", "namespace", "tokens"};
+  const std::vector<std::string> names{"none", "io",     "not_regular", "truncated", "magic",  "version", "checksum",
+                                       "size", "layout", "fingerprint", "namespace", "tokens", "sealed",  "key"};
   for (std::size_t i = 0; i < names.size(); ++i) EXPECT_EQ(name_of(static_cast<Fault>(i)), names[i]);
   EXPECT_STREQ(name_of(static_cast<Fault>(names.size())), "unknown");
 }

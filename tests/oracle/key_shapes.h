@@ -3,18 +3,12 @@
 
 #include <array>
 #include <cstdint>
-#include <random>
 #include <string>
 
+#include "random.h"
 #include "trie/edge.h"
 
 namespace kvtrie::oracle {
-
-using Random = std::mt19937_64;
-
-// A number in [0, limit). The same for every standard library, unlike std::uniform_int_distribution.
-inline std::size_t below(Random& random, std::size_t limit) { return static_cast<std::size_t>(random() % limit); }
-inline bool chance(Random& random, std::size_t percent) { return below(random, 100) < percent; }
 
 class KeyShape {
  public:
@@ -23,7 +17,8 @@ class KeyShape {
                                                              "alphabet", "chains", "prefix"};
 
   KeyShape(int kind, Random& random) : kind_(kind) {
-    for (int i = 0; i < 160; ++i) prefix_.push_back(static_cast<Token>(random() % 50000));
+    Random tokens(random());
+    for (int i = 0; i < 160; ++i) prefix_.push_back(static_cast<Token>(tokens() % 50000));
   }
 
   Tokens draw(Random& random) {

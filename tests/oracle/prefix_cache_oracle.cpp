@@ -10,6 +10,10 @@
 // sizes (from one cell to plenty), caches (full, window, chunk, recurrent, a fifth kind, mixed or none), policy, host
 // tier (none, tiny, plenty), disk tier (none, tiny, plenty; restarted now and then) and faults: steps dropped half way,
 // models that stop, blobs and files whose bytes change.
+//
+// In some worlds there are up to four namespaces with quotas that change at run time. What each of them holds is
+// counted cell by cell, slot by slot and byte by byte; after each step nobody is above its most, nobody is below its
+// floor by what others did, and what was refused was refused for a quota, a floor or live state.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -48,6 +52,7 @@ void expect(bool ok, const Values&... values) {
 }
 
 std::uint64_t caps_changed = 0, caps_refused = 0;  // in all worlds
+std::uint64_t quotas_changed = 0, quotas_refused = 0, steps_refused_by_quotas = 0;
 
 struct Twin {
   SessionPtr session;
@@ -97,6 +102,11 @@ class World {
     }
     if (chance(0.2)) options.ttl = pick<double>({20, 80, 300});
     changes_limits_ = chance(0.6);
+    if (chance(0.4)) {
+      options.quotas = true;
+      namespaces_ = pick<std::uint32_t>({2, 3, 4});
+      cramped_ = true;  // a quota of host memory is one more cap
+    }
     most_host_ = options.host_bytes;
     with_media_ = mixed && chance(0.3);
     cache_ = PrefixCache::create(std::move(set), options);
@@ -110,10 +120,12 @@ class World {
     for (int i = 0; i < steps; ++i) {
       ++operations_;
       const std::string before = verbose ? dump() : "";
+      if (options_.quotas) remember_quotas();
       try {
         operate();
         if (!racing_) drain();
         verify();
+        if (options_.quotas) verify_quotas();
       } catch (...) {
         if (verbose) std::cerr << before << "-- and after:\n" << dump();
         throw;
@@ -194,7 +206,12 @@ class World {
     return set;
   }
 
-  std::string any_namespace() { return chance(0.8) ? "a" : "b"; }
+  std::string any_namespace() {
+    if (!options_.quotas) return chance(0.8) ? "a" : "b";
+    const std::string name(1, static_cast<char>('a' + below(namespaces_)));
+    actors_.insert(name);
+    return name;
+  }
 
   Tokens any_tokens(std::uint32_t longest) {
     Tokens tokens;
@@ -261,7 +278,8 @@ class World {
   }
 
   // Device tokens on no path of a session or pin, and the tokens of all device nodes.
-  std::pair<std::uint64_t, std::uint64_t> count_freeable(const Seen& seen) {
+  // With a namespace: of its nodes.
+  std::pair<std::uint64_t, std::uint64_t> count_freeable(const Seen& seen, const std::string* name = nullptr) {
     std::vector<bool> live(seen.nodes.size(), false);
     for (std::size_t i = 0; i < seen.nodes.size(); ++i) {
       if (seen.nodes[i].live == 0 && seen.nodes[i].pins == 0) continue;
@@ -272,7 +290,7 @@ class World {
     }
     std::uint64_t freeable = 0, device = 0;
     for (std::size_t i = 0; i < seen.nodes.size(); ++i) {
-      if (seen.nodes[i].tier != Tier::kDevice) continue;
+      if (seen.nodes[i].tier != Tier::kDevice || (name != nullptr && seen.nodes[i].name_space != *name)) continue;
       device += seen.nodes[i].tokens.size();
       if (!live[i]) freeable += seen.nodes[i].tokens.size();
     }
@@ -324,9 +342,11 @@ class World {
       if (dice < 26) return page_out_or_evict();
       if (dice < 28) return pin_or_unpin();
       if (changes_limits_ && chance(0.03)) return change_limits();
+      if (options_.quotas && chance(0.04)) return change_quota();
       if (!options_.disk.empty() && chance(0.02)) return restart();
       if (dice < 30 && chance(0.3)) return damage();
       const std::size_t at = below(static_cast<std::uint32_t>(twins_.size()));
+      actors_.insert(twins_[at].name_space);
       if (dice < 40) return finish(at);
       if (dice < 50) return append(at);
       if (dice < 60) return branch(at);
@@ -403,6 +423,7 @@ class World {
   Tier any_tier() { return options_.disk.empty() || chance(0.5) ? Tier::kHost : Tier::kDisk; }
 
   void page_out_or_evict() {
+    asked_to_evict_ = true;
     const std::string name_space = any_namespace();
     const Seen before = look();
     const auto [freeable, device] = count_freeable(before);
@@ -447,7 +468,10 @@ class World {
       const std::int32_t pinned = cache_->pin(name_space, tokens, ttl);
       expect(pinned <= match, "pinned ", pinned, " of ", match);
       const PrefixCacheStats stats = cache_->stats();
-      const std::uint64_t cap = std::max(before, cache_->state().leases.cap());  // it may have been lowered
+      std::uint64_t cap = cache_->state().leases.cap();
+      for (std::size_t i = 1; i < cache_->state().quotas.groups(); ++i)
+        cap += cache_->state().leases.cap(static_cast<Group>(i));  // each for its own pins
+      cap = std::max(before, cap);                                 // it may have been lowered
       expect(stats.pinned_tokens <= cap, "pins hold ", stats.pinned_tokens, " of ", cap);
     } else {
       cache_->unpin(name_space, tokens);
@@ -493,12 +517,14 @@ class World {
     try {
       cache_->set_limits(limits);
     } catch (const Error& error) {
-      expect(error.kind() == ErrorKind::kCacheFull, "unexpected: ", error.what());
+      const bool by_floors = has_quotas() && error.kind() == ErrorKind::kArgument;
+      expect(error.kind() == ErrorKind::kCacheFull || by_floors, "unexpected: ", error.what());
       const Caps after = state.capacity.caps();
       expect(after.units == before.units && after.host == before.host && after.disk == before.disk,
              "refused caps were changed: ", error.what());
       expect(racing_ || dump() == tree, "refused caps changed the tree: ", error.what());
-      bool impossible = !dense_ || shared_tails_ || wanted.host < before.host || wanted.disk < before.disk;
+      bool impossible =
+          !dense_ || has_quotas() || shared_tails_ || wanted.host < before.host || wanted.disk < before.disk;
       for (std::size_t i = 0; i < held.size(); ++i) impossible = impossible || held[i] > wanted.units[i] + freeable;
       ++caps_refused;
       return expect(impossible, "refused caps that could be met: ", error.what());
@@ -511,6 +537,195 @@ class World {
     most_host_ = std::max(most_host_, after.host);
     options_.disk_bytes = after.disk;
     if (after.host > 0) options_.host_bytes = after.host;
+  }
+
+  // --- quotas ------------------------------------------------------------------------------------------------------
+
+  struct Held {
+    std::vector<std::uint64_t> units;  // of each cache
+    std::uint64_t host = 0, disk = 0;
+  };
+  struct Limited {
+    Held most, least;
+  };
+
+  bool has_quotas() const { return !quotas_.empty(); }
+
+  // Every cell, slot, image and file that nodes and sessions have, by namespace.
+  std::map<std::string, Held> count_held() {
+    PrefixCacheState& state = cache_->state();
+    const std::size_t count = state.caches.all.size();
+    std::map<std::string, std::vector<std::set<std::uint64_t>>> units;
+    std::map<std::string, std::map<const void*, std::uint64_t>> memories, files;
+    const auto of = [&](const std::string& name) -> std::vector<std::set<std::uint64_t>>& {
+      units[name].resize(count);
+      return units[name];
+    };
+    const auto add_cells = [&](const std::string& name, std::size_t cache, const CellSpans& spans) {
+      for (const CellSpan& span : spans) {
+        for (Cell cell = span.cell; cell < span.end_cell(); ++cell) of(name)[cache].insert(cell);
+      }
+    };
+    const auto add_slots = [&](const std::string& name, std::size_t cache, const HeldState& held) {
+      for (std::size_t i = 0; i < held.slot_count(); ++i) {
+        if (held.slot(i)) of(name)[cache].insert(static_cast<std::uint64_t>(held.slot(i).slot()));
+      }
+    };
+    state.trie.visit([&](Node& node) {
+      if (node.is_root()) return;
+      const NodeState& own = state_of(&node);
+      const std::string& name = node.name_space();
+      for (std::size_t i = 0; i < caches_.size(); ++i) {
+        for (const SpanList& list : own.held[i].cells) add_cells(name, i, list.spans());
+      }
+      if (own.point().exists() && own.point().on_device) {
+        for (std::size_t i = 0; i < caches_.size(); ++i) {
+          if (!own.point().held[i].empty()) add_cells(name, i, own.point().held[i].cells().spans());
+        }
+        for (std::size_t i = caches_.size(); i < count; ++i) add_slots(name, i, own.point().held[i]);
+      }
+      own.visit_blobs([&](const BlobPtr& blob) {
+        if (const HostMemoryPtr memory = blob->memory()) memories[name][memory.get()] = memory->bytes();
+        if (const auto file = std::dynamic_pointer_cast<DiskFile>(blob->source()))
+          files[name][file.get()] = file->bytes();
+      });
+    });
+    for (const Cursor* cursor : state.sessions) {
+      if (cursor->sequences.empty()) continue;
+      for (std::size_t i = 0; i < caches_.size(); ++i)
+        add_cells(cursor->name_space, i, caches_[i]->spans(cursor->sequences[i]));
+      const std::vector<HeldState> states = state.captures.states_of(*cursor);
+      for (std::size_t i = 0; i < states.size(); ++i) add_slots(cursor->name_space, caches_.size() + i, states[i]);
+    }
+    std::map<std::string, Held> held;
+    for (std::uint32_t i = 0; i < namespaces_; ++i) {
+      const std::string name(1, static_cast<char>('a' + i));
+      Held& each = held[name];
+      for (const auto& set : of(name)) each.units.push_back(set.size());
+      for (const auto& [memory, bytes] : memories[name]) each.host += bytes;
+      for (const auto& [file, bytes] : files[name]) each.disk += bytes;
+    }
+    return held;
+  }
+
+  void remember_quotas() {
+    actors_.clear();
+    asked_to_evict_ = false;
+    expired_before_ = cache_->stats().expired_tokens;
+    remembered_ = has_quotas() ? count_held() : std::map<std::string, Held>{};
+  }
+
+  void verify_quotas() {
+    const std::map<std::string, Held> now = count_held();
+    const bool quiet = !racing_ && cache_->state().nothing_under_way();
+    for (const auto& [name, held] : now) {
+      const NamespaceUsage usage = cache_->usage(name);
+      for (std::size_t i = 0; i < held.units.size(); ++i)
+        expect(usage.units[i] == held.units[i], "'", name, "' has ", held.units[i], " units of cache ", i, ", kept ",
+               usage.units[i]);
+      expect(usage.host_bytes == held.host || (!quiet && usage.host_bytes > held.host), "'", name, "' has ", held.host,
+             " bytes of host memory, kept ", usage.host_bytes);
+      expect(usage.disk_bytes == held.disk || (!quiet && usage.disk_bytes > held.disk), "'", name, "' has ", held.disk,
+             " bytes in files, kept ", usage.disk_bytes);
+      if (quotas_.contains(name)) verify_quota(name, held, usage);
+    }
+  }
+
+  void verify_quota(const std::string& name, const Held& held, const NamespaceUsage& usage) {
+    const Limited& quota = quotas_.at(name);
+    for (std::size_t i = 0; i < held.units.size(); ++i)
+      expect(held.units[i] <= quota.most.units[i], "'", name, "' has ", held.units[i], " units of cache ", i,
+             ", at most ", quota.most.units[i]);
+    expect(usage.host_bytes <= quota.most.host, "'", name, "' has ", usage.host_bytes,
+           " bytes of host memory, at most ", quota.most.host);
+    expect(usage.disk_bytes <= quota.most.disk, "'", name, "' has ", usage.disk_bytes, " bytes in files, at most ",
+           quota.most.disk);
+    const bool own_doing = actors_.contains(name) || asked_to_evict_ || remembered_.empty() ||
+                           cache_->stats().expired_tokens != expired_before_;
+    if (own_doing) return;
+    for (const std::size_t i : cache_->state().caches.full) {
+      const std::uint64_t before = remembered_.at(name).units[i];
+      expect(held.units[i] >= std::min(before, quota.least.units[i]), "others took '", name, "' from ", before, " to ",
+             held.units[i], " units of cache ", i, ", below its floor of ", quota.least.units[i]);
+    }
+  }
+
+  // Of full attention alone: whether so many cells are more than the namespace can get, though all went that may.
+  bool cannot_claim(const std::string& who, std::uint64_t cells) {
+    const Seen seen = look();
+    const std::map<std::string, Held> held = count_held();
+    const std::uint64_t own_idle = count_freeable(seen, &who).first;
+    std::uint64_t others = count_freeable(seen).first - own_idle;
+    for (const auto& [name, quota] : quotas_) {  // what of these may not go for others
+      if (name == who) continue;
+      const std::uint64_t idle = count_freeable(seen, &name).first;
+      std::uint64_t goes = idle;
+      for (std::size_t i = 0; i < caches_.size(); ++i) {
+        const std::uint64_t units = held.at(name).units[i];
+        goes = std::min(goes, units - std::min(units, quota.least.units[i]));
+      }
+      others -= idle - goes;
+    }
+    for (std::size_t i = 0; i < caches_.size(); ++i) {
+      std::uint64_t floors = 0;
+      for (const auto& [name, quota] : quotas_) {
+        if (name != who) floors += quota.least.units[i] - std::min(quota.least.units[i], held.at(name).units[i]);
+      }
+      if (cells + floors > caches_[i]->usage().free + others + own_idle) return true;
+      const auto own = quotas_.find(who);
+      if (own == quotas_.end()) continue;
+      const std::uint64_t used = held.at(who).units[i];
+      if (cells + used - std::min(used, own_idle) > own->second.most.units[i]) return true;
+    }
+    return false;
+  }
+
+  Held any_amounts(const Caps& there_is, bool floor) {
+    Held amounts;
+    const auto some = [&](std::uint64_t all) -> std::uint64_t {
+      const std::uint64_t share = pick<std::uint64_t>({0, 0, 1, 2, 4, 8}) * all / 8;
+      return floor ? share / namespaces_ : all - share + share / 2;
+    };
+    for (const std::uint32_t units : there_is.units) amounts.units.push_back(some(units));
+    amounts.host = some(there_is.host);
+    amounts.disk = some(there_is.disk);
+    return amounts;
+  }
+
+  static Limits limits_of(const Held& amounts, std::size_t attention) {
+    Limits limits;
+    for (std::size_t i = 0; i < amounts.units.size(); ++i)
+      (i < attention ? limits.held_cells : limits.held_slots).push_back(static_cast<std::uint32_t>(amounts.units[i]));
+    limits.host_bytes = amounts.host;
+    limits.disk_bytes = amounts.disk;
+    return limits;
+  }
+
+  // Random quotas, from nothing to all. What is refused changed nothing; what was taken holds at once (verify_quotas).
+  void change_quota() {
+    const std::string name(1, static_cast<char>('a' + below(namespaces_)));
+    actors_.insert(name);
+    if (chance(0.2)) {
+      cache_->remove_quota(name);
+      quotas_.erase(name);
+      return;
+    }
+    const Caps there_is = cache_->state().capacity.caps();
+    Limited wanted{any_amounts(there_is, false), any_amounts(there_is, true)};
+    if (chance(0.3)) wanted.least = wanted.most;
+    const std::string tree = racing_ ? "" : dump();
+    try {
+      cache_->set_quota(name, limits_of(wanted.most, caches_.size()), limits_of(wanted.least, caches_.size()));
+    } catch (const Error& error) {
+      ++quotas_refused;
+      expect(error.kind() == ErrorKind::kCacheFull || error.kind() == ErrorKind::kArgument,
+             "unexpected: ", error.what());
+      expect(racing_ || dump() == tree, "a refused quota changed the tree: ", error.what());
+      const bool has = cache_->usage(name).has_quota;
+      return expect(has == quotas_.contains(name), "a refused quota is there, or took one away: ", error.what());
+    }
+    ++quotas_changed;
+    quotas_[name] = wanted;
   }
 
   void drain() {
@@ -528,6 +743,8 @@ class World {
     cache_->close();
     expect_no_strays();
     cache_ = PrefixCache::create(std::move(set), options_);
+    quotas_.clear();
+    remembered_.clear();
     const Seen after = look();
     for (std::size_t i = 0; i < before.nodes.size() && flushed && dense_; ++i) {
       const auto length = static_cast<std::int32_t>(before.paths[i].size());
@@ -683,6 +900,7 @@ class World {
     for (Twin& twin : twins_) {
       if (twin.computed == static_cast<std::int32_t>(twin.tokens.size()) || chance(0.3)) continue;
       chosen.push_back(&twin);
+      actors_.insert(twin.name_space);
       sessions.push_back(twin.session);
     }
     if (chosen.empty()) return;
@@ -700,6 +918,15 @@ class World {
       std::uint64_t free = smallest_pool();
       for (const auto& cache : caches_) free = std::min<std::uint64_t>(free, cache->usage().free);
       const auto [freeable, device] = count_freeable(look());
+      if (has_quotas()) {
+        ++steps_refused_by_quotas;
+        expect(!dense_ || shared_tails_ || actors_.size() != 1 ||
+                   cannot_claim(*actors_.begin(), error.cache_full().needed),
+               "'", *actors_.begin(), "' was refused ", error.cache_full().needed,
+               " cells that it could have: ", error.what());
+        for (Twin& twin : twins_) twin.computed = std::max(twin.computed, twin.session->length());
+        return nullptr;
+      }
       expect(!dense_ || error.cache_full().needed > free + freeable || shared_tails_, "refused ",
              error.cache_full().needed, " cells with ", free, " free and ", freeable, " freeable");
       for (Twin& twin : twins_) twin.computed = std::max(twin.computed, twin.session->length());  // adopted
@@ -1037,6 +1264,12 @@ class World {
   test::TemporaryFolder folder_;
   PrefixCacheOptions options_;
   bool racing_ = false;  // the writer is not waited for
+  std::uint32_t namespaces_ = 2;
+  std::map<std::string, Limited> quotas_;
+  std::set<std::string> actors_;  // namespaces that did something in this step
+  bool asked_to_evict_ = false;   // a user did
+  std::uint64_t expired_before_ = 0;
+  std::map<std::string, Held> remembered_;  // before the step; empty: not looked at
   bool changes_limits_ = false;
   std::uint64_t most_host_ = 0;  // the highest cap of the host tier so far
   bool cramped_ = false;         // host memory may not hold the sections of one file, which a plan does not look at
@@ -1082,6 +1315,8 @@ int main(int argc, char** argv) {
   }
   std::cout << "prefix cache oracle: " << operations << " operations in " << worlds << " worlds (" << kinds
             << "), seed " << seed << ", caps changed " << kvtrie::oracle::caps_changed << " times and refused "
-            << kvtrie::oracle::caps_refused << ": ok\n";
+            << kvtrie::oracle::caps_refused << ", quotas changed " << kvtrie::oracle::quotas_changed
+            << " times and refused " << kvtrie::oracle::quotas_refused << ", steps refused with quotas "
+            << kvtrie::oracle::steps_refused_by_quotas << ": ok\n";
   return 0;
 }

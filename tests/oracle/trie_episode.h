@@ -80,7 +80,7 @@ class Episode {
         twin_({OrderShape::kLeafFirst, OrderShape::kLeafFirst, kOthers[0], kOthers[1]}, regime.policy) {}
 
   void run(std::size_t operations) {
-    for (std::size_t i = 0; i < operations; ++i) {
+    for (std::size_t i = 0; i < operations && !random_.used_up(); ++i) {
       step();
       if (twin_.nodes().size() <= kSmall || i % 64 == 0) compare();
       if (chance(random_, regime_.victim_percent)) compare_victims();

@@ -62,12 +62,16 @@ class TierModel:
 
     def __call__(self, step: Any) -> None:
         (session,) = step.sessions
-        codes = prefix_codes(session.namespace, session.tokens)
+        codes = prefix_codes(session.namespace, self.named(session.tokens))
         for layer, cache in self.layers:
             if isinstance(cache, kv.RecurrentCache):
                 self._move_states(step, layer, cache, codes)
             else:
                 self._store_rows(step, layer, cache, codes)
+
+    def named(self, tokens: Sequence[int]) -> Sequence[int]:
+        """What the codes are made of, where that is not the tokens themselves."""
+        return tokens
 
     def _store_rows(self, step: Any, layer: int, cache: Any, codes: Codes) -> None:
         first, last = int(step.positions[0]), int(step.positions[-1])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Optional
 
@@ -32,6 +33,19 @@ def run_command(*command: Any, environment: Optional[Mapping[str, Optional[str]]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, env=given, **options)
 
 
-def run_python(*arguments: Any, **options: Any) -> Any:
-    """``run_command`` with this interpreter: ``run_python("-c", program)``."""
-    return run_command(sys.executable, *arguments, **options)
+def run_python(*arguments: Any, before: Sequence[str] = (), **options: Any) -> Any:
+    """``run_command`` with this interpreter: ``run_python("-c", program)``; ``before``: a command that starts it."""
+    return run_command(*before, sys.executable, *arguments, **options)
+
+
+@contextmanager
+def started_python(*arguments: Any, **options: Any) -> Iterator[Any]:
+    """A ``Popen`` of this interpreter with pipes for text, killed at the end if it still runs."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PYTHON_PATH)}
+    command = [sys.executable, *map(str, arguments)]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, text=True, env=environment, **pipes, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

@@ -13,6 +13,7 @@ from kvtrie.models import chat_template
 from kvtrie.models.chat_template import ChatTemplate
 
 DOUBLING = "{%% set n = namespace(x='ab') %%}{%% for i in range(60) %%}%s{%% endfor %%}"
+NESTING = "{%% set n = namespace(x={1: 2}) %%}{%% for i in range(60) %%}{%% set n.x = %s %%}{%% endfor %%}"
 ENDLESS = {
     "percent width": "{{ '%999999999d' % 1 }}",
     "percent width from an argument": "{{ '%*d' % (10**9, 1) }}",
@@ -53,8 +54,37 @@ ENDLESS = {
     "copying again and again": "{% set a = 'x' * 9999999 %}{% for i in range(9999) %}{% set b = a[1:] %}{% endfor %}",
     "clock": "{{ strftime_now('%' ~ '9' * 9 ~ 'd') }}",
     "filler text": "{{ lipsum(10**6) }}",
+    "rounding": "{{ 1|round(-10**9) }}",
+    **{
+        f"a list of lists of lists, {what}": "{% set n = namespace(x=[1], y=[1]) %}{% for i in range(60) %}"
+        "{% set n.x = [n.x, n.x] %}{% set n.y = [n.y, n.y] %}{% endfor %}" + use
+        for what, use in {
+            "said": "{{ n.x }}",
+            "tojson": "{{ n.x|tojson }}",
+            "string": "{{ n.x|string|length }}",
+            "compared": "{{ n.x == n.y }}",
+            "percent": "{{ '%s' % n.x }}",
+            "format": "{{ '{}'.format(n.x) }}",
+            "put together": "{{ n.x ~ '' }}",
+            "joined": "{{ [n.x]|join }}",
+            "searched": "{{ n.x in [n.y] }}",
+            "sorted": "{{ [n.x, n.y]|sort }}",
+            "tested": "{{ n.x is eq n.y }}",
+        }.items()
+    },
+    "a tuple of tuples as a key": NESTING % "(n.x, n.x)" + "{{ {n.x: 1} }}",
+    "a dict of views": NESTING % "{1: n.x.values(), 2: n.x.values()}" + "{{ n.x }}",
+    "written again and again": "{% set t = range(9999)|list %}{% for i in range(99999) %}"
+    "{% set d = t|string %}{% endfor %}",
+    "a long template": "{{ 1 }}" * 20000,
+    "many macros": "{% macro a() %}{% endmacro %}" * 5000,
     "deep expression": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
 }
+
+
+def test_namespaces_in_namespaces_do_not_say_what_is_in_them() -> None:
+    source = NESTING % "[namespace(x=n.x), namespace(x=n.x)]" + "{{ n.x }}"
+    assert ChatTemplate(source).render({"messages": []}) == "[<Namespace>, <Namespace>]"
 
 
 def test_the_bytes_of_a_number_are_paid_for_before_they_are_made() -> None:

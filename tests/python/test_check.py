@@ -79,3 +79,28 @@ def test_while_another_thread_saves(kind: str, tmp_path: Path) -> None:
     over.set()
     watcher.join(timeout=60)
     assert found == set()
+
+
+def test_what_was_evicted_while_its_checksums_are_taken() -> None:
+    """Paging out ends with the checksums, after the tree is free for others: these may evict what is still read."""
+    cache = kv.PrefixCache(kv.CausalCache(1, 2, 512, 2048, dtype="float32", device="host"), host_bytes="64MiB")
+    prompt, found, looks, over = list(range(2000)), set[str](), [0], threading.Event()
+    rows = np.ones((len(prompt), 2, 512), np.float32)
+
+    def evict() -> None:
+        while not over.is_set():
+            if cache.evict(prompt):
+                looks[0] += 1
+            found.update(cache.check())
+
+    others = threading.Thread(target=evict, daemon=True)
+    others.start()
+    while looks[0] < 25:  # 16 MiB each
+        with cache.begin(prompt, use=False) as session:
+            for step in session.prefill(chunk=2048):
+                with contextlib.suppress(kv.ClosedError):
+                    step.put(0, rows[: len(step.tokens)], rows[: len(step.tokens)])
+        cache.page_out(prompt)
+    over.set()
+    others.join(timeout=60)
+    assert found == set()

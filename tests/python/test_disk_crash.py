@@ -20,8 +20,10 @@ from typing import Any
 
 import pytest
 
+import kvtrie as kv
+from disk_worker import go_on, make, words
 from processes import DISK_WORKER as WORKER
-from processes import PATIENCE, run_command
+from processes import PATIENCE, run_command, started_python
 
 ALL = os.environ.get("CI") == "true"
 KILLS = 500 if ALL else 60
@@ -126,6 +128,35 @@ def test_killed_at_random(tmp_path: Path) -> None:
             assert len(found) > KILLS // 4
             assert strays > 0
             assert max(each["reused"] for each in found) > 100
+
+
+HOLDS_AND_FORKS = """
+import os, signal, sys
+from disk_worker import go_on, make, words
+
+cache, model = make("dense", disk=sys.argv[1])
+go_on(cache, model, words(1, 50))
+if os.fork() == 0:
+    sys.stdin.read()  # it lives on until the test ends it
+    os._exit(0)
+print("open", flush=True)
+signal.pause()
+"""
+
+
+def test_a_forked_process_that_lives_on_holds_no_folder(tmp_path: Path) -> None:
+    """The lock goes with the process that took it."""
+    folder = tmp_path / "folder"
+    with started_python("-c", HOLDS_AND_FORKS, folder) as first:
+        assert first.stdout is not None and first.stdout.readline() == "open\n"
+        with pytest.raises(kv.BusyError, match="which another cache holds open"):
+            make("dense", disk=folder)
+        first.kill()
+        first.wait(PATIENCE)
+        cache, model = make("dense", disk=folder)
+        assert go_on(cache, model, words(1, 50)).reused in (0, 49)  # it may have been written before the kill
+        assert cache.check() == []
+        cache.close()
 
 
 def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:

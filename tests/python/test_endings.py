@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
 import kvtrie as kv
+from fakes import CodingModel, make_cache, run
 from kvtrie import _core
-from processes import run_python
+from processes import PATIENCE, run_python
+
+TOKENS = list(range(40))
 
 WORKER = Path(__file__).with_name("ending_worker.py")
 
@@ -75,3 +80,47 @@ def test_a_forked_process_is_refused_and_ends(state: str, tmp_path: Path) -> Non
     done = run_python(WORKER, "fork", state, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{['forked'] * 4}\nthe parent goes on\n"
+
+
+def test_a_store_that_asks_its_cache_from_inside_its_put(tmp_path: Path) -> None:
+    """On the thread that sends, what waits for that thread is refused by name; everything else is done."""
+    said: dict[str, str] = {}
+    asked = threading.Event()
+
+    class Asking:
+        def get(self, _: str) -> Optional[bytes]:
+            return None
+
+        def put(self, _: str, __: bytes) -> None:
+            if asked.is_set():
+                return
+            calls: dict[str, Callable[[], object]] = {
+                "flush": cache.flush,
+                "save": lambda: cache.save(str(tmp_path / "tier")),
+                "page_out": lambda: cache.page_out(TOKENS, to="store"),
+                "set_limits": lambda: cache.set_limits(host_bytes="512KiB"),
+                "stats": cache.stats,
+                "begin": lambda: cache.begin([7, 8]).close(),
+                "evict": lambda: cache.evict([9]),
+            }
+            for name, call in calls.items():
+                try:
+                    call()
+                    said[name] = "done"
+                except kv.Error as error:
+                    said[name] = type(error).__name__
+            asked.set()
+
+        def delete(self, _: str) -> None:
+            pass
+
+    options: dict[str, Any] = {"host_bytes": "1MiB", "disk": tmp_path / "tier", "disk_bytes": "1MiB"}
+    cache = make_cache(64, device="host", store=Asking(), fingerprint="weights", **options)
+    run(cache, TOKENS, CodingModel())
+    assert asked.wait(PATIENCE)
+    assert said.pop("set_limits") in ("done", "BusyError")  # it waits only where something is on its way
+    busy = dict.fromkeys(("flush", "save", "page_out"), "BusyError")
+    assert said == {**busy, **dict.fromkeys(("stats", "begin", "evict"), "done")}
+    assert cache.flush() in (True, False)
+    assert cache.check() == []
+    cache.close()

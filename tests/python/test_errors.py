@@ -235,7 +235,7 @@ def test_caches_of_a_prefix_cache() -> None:
         ((1, 1, 8, 4), {"chunk": "2"}, TYPE, "chunk"),
         ((1, 1, 8, 4), {"window": 3, "memory": 2}, VALUE, "memory: got 2, allowed 3"),
         ((1, 1, 8, 4), {"chunk": 3, "memory": 4}, VALUE, "memory: got 4, allowed none with chunks"),
-        ((1, 1, 8), {}, TypeError, "incompatible"),
+        ((1, 1, 8), {}, TYPE, r"\[CausalCache\] arguments: got \(int, int, int, device=str\), allowed \(layers"),
     ],
 )
 def test_making_a_causal_cache(arguments: Any, options: Any, error: type[Exception], match: str) -> None:

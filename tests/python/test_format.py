@@ -181,6 +181,6 @@ def test_text_names_every_fault_of_the_code() -> None:
     table = re.search(r"kNames\{(.*?)\}", source, flags=re.S)
     assert table is not None
     names = re.findall(r'"(\w+)"', table[1])
-    assert names[0] == "none" and len(names) == 12
+    assert names[0] == "none" and len(names) == 14
     for name in names[1:]:
         assert f"`{name}`" in TEXT, name

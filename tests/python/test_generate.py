@@ -241,7 +241,7 @@ def test_wrong_tokens_are_refused_by_name(text_model: Any, tokens: Any) -> None:
 def test_wrong_texts_are_refused_by_name(text_model: Any, wrong: Any) -> None:
     tokenizer = text_model.tokenizer
     for call in (tokenizer.encode, tokenizer.token_id, tokenizer.special_id):
-        with pytest.raises(kv.ArgumentTypeError, match=r"^\[tokenizer\..*got .*, allowed str"):
+        with pytest.raises(kv.ArgumentTypeError, match=r"^\[tokenizer\..*got .*, allowed a str"):
             call(wrong)
     with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=r"^\[tokenizer\] "):
         tokenizer.apply_chat_template(wrong)

@@ -64,7 +64,7 @@ def members(owner: Any) -> dict[str, Any]:
         for name, value in names.items()
         if not name.startswith("_")
         or name in OWN_DUNDERS
-        or name in ("_nodes", "_save", "_save_programs", "_open_for_trial")
+        or name in ("_explain", "_nodes", "_open_for_trial", "_save", "_save_programs", "_set_quota")
     }
 
 
@@ -144,7 +144,8 @@ SURFACE = {
     kv.CausalCache: "start_forward put get attend set_causal copy_prefix remove can_resume length defrag nbytes "
     "free_cells snapshot restore split merge prepare_snapshots take_snapshots",
     kv.Snapshot: "start end nbytes shared_nbytes tier",
-    kv.PrefixCache: "begin batch plan restore page_out evict set_limits pin unpin stats check tree nodes to_dot to_svg "
+    kv.PrefixCache: "begin batch plan restore page_out evict set_limits set_quota remove_quota usage pin unpin stats "
+    "check tree nodes to_dot to_svg "
     "_repr_html_ close save open flush",
     kv.Session: "reused matched reason tier bytes_moved remaining prefill append decode branch rewind "
     "can_rewind checkpoint shift length tokens close __enter__ __exit__",

@@ -79,6 +79,7 @@ STRANGE: list[Any] = [
     0,
     7,
     2**40,
+    10**400,
     1.5,
     float("nan"),
     float("inf"),

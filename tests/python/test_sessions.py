@@ -7,6 +7,7 @@ The model writes K and V that encode namespace, tokens, layer and position, and 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -261,6 +262,31 @@ def test_a_cancelled_prefill_goes_on_where_it_was(model: CodingModel) -> None:
             break
     session = run(cache, A, model)
     assert (session.reused, model.rows) == (16, 16 + 24)
+
+
+@pytest.mark.parametrize("asked", ["append", "rewind", "branch", "another loop"])
+def test_a_step_that_was_dropped_is_not_called_incomplete(asked: str, model: CodingModel) -> None:
+    """The message names what was done, not what the model did not do."""
+    cache = make_cache()
+    with cache.begin(A) as session:
+        steps = session.prefill(chunk=16)
+        model(next(steps))
+        open_step = next(steps)
+        calls: dict[str, Callable[[], object]] = {
+            "append": lambda: session.append(5),
+            "rewind": lambda: session.rewind(8),
+            "branch": lambda: session.branch().close(),
+            "another loop": lambda: next(session.prefill(chunk=16)),
+        }
+        calls[asked]()
+        assert open_step.dropped
+        with pytest.raises(
+            kv.ArgumentError, match="the step before was dropped, since the session was asked for something else"
+        ):
+            next(steps)
+        compute(session, model, chunk=16)
+        assert session.length == session.recorded
+    assert cache.check() == []
 
 
 @pytest.mark.parametrize("layers_put", [0, 1])

@@ -269,6 +269,15 @@ def test_options_that_cannot_be_used_are_named(options: str, message: str) -> No
         RedisStore(f"redis://localhost/0?{options}")
 
 
+@pytest.mark.parametrize(
+    "url", ["redis://h\udcba", "redis://:p\udcba@h", "redis://h?ssl_ca\udcba=x", "redis://h?ssl_certfile=\udcba"]
+)
+def test_a_url_that_is_no_text_is_refused(url: str) -> None:
+    """As one is that comes from bytes that are no UTF-8."""
+    with pytest.raises(kv.ArgumentError, match="lone surrogates"):
+        RedisStore(url)
+
+
 def test_options_have_the_values_of_the_url() -> None:
     store = RedisStore("valkeys://someone@cache.example:7000/3?prefix=p%3A&ttl=60&timeout=0.5&retries=4&max_value=2048")
     assert (store.prefix, store.ttl, store.timeout, store.retries, store.max_value) == ("p:", 60, 0.5, 4, 2048)

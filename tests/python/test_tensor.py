@@ -381,3 +381,17 @@ def test_the_best_device_is_chosen_by_capability(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(_devices._core, "devices", list)
     with pytest.raises(kv.DeviceError, match="install pocl-opencl-icd"):
         _devices._best("", "name")
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "allowed"),
+    [
+        (np.float64(1e300), "float32", "up to 3.40"),
+        (np.float32(1e38), "float16", "up to 65504"),
+        (np.float32(3.4e38), "bfloat16", "up to 3.39e"),
+        (np.int64(2**40), "int32", "-2147483648 to 2147483647"),
+    ],
+)
+def test_a_single_number_that_does_not_fit_is_refused(number: Any, dtype: str, allowed: str) -> None:
+    with pytest.raises(kv.ArgumentError, match=rf"array: got .*, allowed {allowed}"):
+        kv.tensor(np.array(number), device="host", dtype=dtype)

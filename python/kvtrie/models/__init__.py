@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .._arguments import progress_of, refusal
 from .._core import Device
 from .._paths import path_text
 from ..errors import ArgumentError, FormatError, NotSupported
@@ -81,6 +82,8 @@ def load(
     Raises ``kv.FormatError`` naming the file that is missing, damaged or inconsistent, and ``kv.NotSupported`` for an
     architecture or feature that is not computed here. Nothing stays behind after an error.
     """
+    progress_of(progress, "models.load")
+    check_dtype(dtype, "models.load")
     found = find_model(path_text(path, "models.load"))
     if found.is_dir():
         return _load_folder(found, device, dtype, progress)
@@ -111,6 +114,10 @@ def from_weights(
     tokenizer: Tokenizer | None = None,
 ) -> Model:
     """A model from arrays in memory, named as in a checkpoint; ``config`` as in ``config.json`` or already parsed."""
+    check_dtype(dtype, "models.from_weights")
+    for name, value in (("config", config), ("weights", weights)):
+        if not isinstance(value, (ModelConfig, Mapping)):
+            raise refusal(value, "models.from_weights", name, "a mapping")
     if isinstance(config, ModelConfig):
         family = family_of(config)
     else:
@@ -119,6 +126,11 @@ def from_weights(
     sources = family.adapt(config, from_arrays(weights))
     check_table(sources, family.tensor_shapes(config), family.ignores(config))
     return _build(family, config, sources, device, dtype, tokenizer, None)
+
+
+def check_dtype(dtype: object, where: str) -> None:
+    if dtype is not None and not isinstance(dtype, str):
+        raise refusal(dtype, where, "dtype", "a name, or None")
 
 
 def family_of(config: ModelConfig) -> type[Model]:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import ops
-from .._core import CausalCache, Device, RecurrentCache, Step, StepGraphs, Tensor
+from .._arguments import flag, progress_of, refusal, text
+from .._core import CausalCache, Device, RecurrentCache, Step, StepGraphs, Tensor, TokenTexts
 from ..errors import ArgumentError, ArgumentTypeError, NotSupported
 from ..prefix_cache import PrefixCache
 from ..replies import Reply, ReplyOptions, begin_reply
@@ -92,6 +93,7 @@ class Model:
         self._tokenizer = tokenizer
         self._prefix_cache: PrefixCache | None = None  # guarded by the lock
         self._cache_lock = threading.Lock()
+        self._token_texts: tuple[TokenTexts | None] | None = None  # None: not made yet; the same
         self._embedding = weights.table("model.embed_tokens.weight", is_head=config.tie_word_embeddings)
         ropes = self._ropes(config, device)
         self._layers = [
@@ -186,6 +188,7 @@ class Model:
         ``all_rows=True`` gives [rows, vocab]. The step is complete when this returns. Raises ``kv.ArgumentError`` for a
         token outside the vocabulary; the step is then still open and its sessions stand where they stood.
         """
+        flag(all_rows, "model", "all_rows")
         if not hasattr(step, "attend"):
             raise ArgumentTypeError(
                 f"[models] step: got {type(step).__name__}, allowed a step of a session or of cache.batch()"
@@ -227,6 +230,7 @@ class Model:
         layers with a window keep, in tokens, the window itself if None. ``warm_up``: whether :meth:`warm_up` is called,
         too, with ``wait=False``. Further ``options`` go to ``kv.CausalCache``.
         """
+        flag(warm_up, "model.caches", "warm_up")
         config = self.config
         options.setdefault("device", self.device)
         caches: list[CausalCache | RecurrentCache] = []
@@ -253,6 +257,10 @@ class Model:
         compiled are left to a process behind the first step, but for those that any first token needs
         (docs/fast_models.md).
         """
+        flag(wait, "model.warm_up", "wait")
+        if dtype is not None:
+            text(dtype, "model.warm_up", "dtype")
+        progress_of(progress, "model.warm_up")
         close = None
         if progress is True:
             progress, close = tqdm_progress(desc="compiling kernels", unit="part", leave=False, delay=1)
@@ -306,6 +314,16 @@ class Model:
         return tuple(ids)
 
     @property
+    def token_texts(self) -> TokenTexts | None:
+        """What each token spells, made at first use; None where tokens do not spell texts one after the other."""
+        with self._cache_lock:
+            if self._token_texts is None:
+                from .token_texts import token_texts_of
+
+                self._token_texts = (token_texts_of(self.tokenizer),)
+            return self._token_texts[0]
+
+    @property
     def prefix_cache(self) -> PrefixCache:
         """The cache of :meth:`chat`, :meth:`complete` and ``kv.generate`` where none is given, made at first use.
 
@@ -330,16 +348,19 @@ class Model:
 
         An iterator over its text in whole characters; ``.text`` is all of it, ``.message`` to go on with, and
         ``finish_reason``, ``reused``, ``prompt_tokens``, ``logprobs`` say the rest. Conversations that begin alike
-        share what they have in common, in ``cache``, or in the model's own. ``tools`` and ``template`` (further
-        variables) go to the template.
+        share what they have in common, in ``cache``, or in the model's own. Answers among the messages are taken in
+        the tokens that were chosen for them, where the cache knows them (``PrefixCache.respell``). ``tools`` and
+        ``template`` (further variables) go to the template.
 
         ``options``: ``max_tokens`` (256), ``cache``, ``namespace`` ("default"); ``stop``, ``ignore_eos``, ``chunk``,
         ``progress`` and the parameters of the choice are those of ``kv.generate``; a stop text is not part of the
         answer.
         """
+        if template is not None and not isinstance(template, Mapping):
+            raise refusal(template, "model.chat", "template", "a mapping of variables, or None")
         variables: dict[str, Any] = {**(template or {}), **({} if tools is None else {"tools": tools})}
         tokens = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **variables)
-        return begin_reply(self, tokens, options)
+        return begin_reply(self, tokens, options, self.token_texts if _has_answers(messages) else None)
 
     def complete(self, text: str, **options: Unpack[ReplyOptions]) -> Reply:
         """What continues plain ``text``; ``options`` as in :meth:`chat`."""
@@ -382,6 +403,10 @@ class Model:
                 f"[models] position: got {last}, allowed up to {limit - 1} with rope_type {scaling['rope_type']!r}: "
                 "beyond that K depends on the length of the text it was computed in, so it cannot be shared"
             )
+
+
+def _has_answers(messages: Sequence[Message]) -> bool:
+    return any(message.get("role") == "assistant" for message in messages if isinstance(message, Mapping))
 
 
 def rope_parameters(config: ModelConfig) -> RopeArguments:

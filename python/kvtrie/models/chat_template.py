@@ -9,11 +9,8 @@ before it is made. So a template that would run for ever, or fill the memory, en
 from __future__ import annotations
 
 import datetime
-import functools
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from jinja2 import TemplateError, meta, nodes
@@ -21,169 +18,14 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
+from .._arguments import text
 from ..errors import ArgumentError
+from . import template_prices as prices
 
 BUDGET = 1 << 26  # characters, beside what the messages bring
-FOR_EACH = 64  # characters for each one of the messages
-ROUND = 64  # characters that a call or a round of a loop counts for
-_MOST_BITS = 1 << 14  # of a number
-_NUMBER = re.compile(r"\d{7,}")  # a width in a format string that is none
-
-
-class TooMuchWork(TemplateError):
-    """The template's budget is spent."""
-
-
-class _Budget:
-    def __init__(self, whole: int) -> None:
-        self.whole = self.left = whole
-
-    def spend(self, amount: int) -> None:
-        self.left -= amount
-        if self.left < 0:
-            raise TooMuchWork(
-                f"got more than {self.whole} characters, allowed these; a call or a round of a loop counts for {ROUND}"
-            )
-
-
-_budget: ContextVar[_Budget] = ContextVar("chat template")
-
-
-def _spend(amount: int) -> None:
-    _budget.get().spend(max(amount, 0))
-
-
-def _size(value: object) -> int:
-    return len(value) if isinstance(value, (str, bytes, list, tuple, dict, set, frozenset, range)) else 1
-
-
-def _paid(value: object) -> object:
-    """What was made, paid for by its size; what is made when it is asked for, then."""
-    if isinstance(value, Iterator):
-        return _paid_when_taken(value)
-    _spend(_size(value))
-    return value
-
-
-def _paid_when_taken(values: Iterator[object]) -> Iterator[object]:
-    for value in values:
-        _spend(ROUND // 8)
-        yield value
-
-
-def _read(value: object) -> object:
-    """What is searched or compared, which is quicker than making it."""
-    _spend(_size(value) // 16 if isinstance(value, (str, bytes)) else _size(value))
-    return value
-
-
-def _characters(value: object) -> int:
-    """Of all texts in the messages and variables."""
-    if isinstance(value, (str, bytes)):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(_characters(key) + _characters(each) for key, each in value.items())
-    if isinstance(value, Sequence):
-        return sum(map(_characters, value))
-    return 1
-
-
-# ---- what makes long texts out of short ones -------------------------------------------------------------------------
-
-
-def _pay_for_widths(layout: str, arguments: Iterable[object]) -> None:
-    """Of a format string: widths stand in it, or are arguments."""
-    _spend(sum(int(number) for number in _NUMBER.findall(layout)))
-    if "*" in layout or "{" in layout:
-        _spend(sum(each for each in arguments if isinstance(each, int)))
-
-
-def _pay_for_join(separator: object, items: Sequence[object]) -> None:
-    _spend(sum(map(_size, items)) + _size(separator) * len(items))
-
-
-def _pay_for_replace(text: object, old: object = "", new: object = "", *_: object) -> None:
-    _spend(len(str(text)) + str(text).count(str(old)) * _size(new))
-
-
-def _pay_for_numbers(*arguments: object) -> None:
-    _spend(sum(each for each in arguments if isinstance(each, int)))
-
-
-def _pay_for_lines(text: object, *arguments: object) -> None:
-    widths = [each if isinstance(each, int) else _size(each) for each in arguments]
-    _spend((str(text).count("\n") + 1) * sum(map(abs, widths)))
-
-
-def _pay_for_wraps(text: object, *arguments: object) -> None:
-    _spend((_size(text) + 1) * sum(_size(each) for each in arguments if isinstance(each, str)))
-
-
-def _refuse_texts(_: object, *arguments: object) -> None:
-    if any(not isinstance(each, (int, float)) and each is not None for each in arguments[1:]):
-        raise TemplateError("sum: got a start that is no number")
-
-
-_FILTERS: dict[str, Callable[..., None]] = {
-    "batch": lambda _, *arguments: _pay_for_numbers(*arguments),
-    "center": lambda _, *arguments: _pay_for_numbers(*arguments),
-    "format": lambda layout, *arguments: _pay_for_widths(str(layout), arguments),
-    "indent": _pay_for_lines,
-    "replace": _pay_for_replace,
-    "slice": lambda _, *arguments: _pay_for_numbers(*arguments),
-    "sum": _refuse_texts,
-    "tojson": lambda value, *arguments: _spend(
-        _characters(value) * (1 + sum(a for a in arguments if isinstance(a, int)))
-    ),
-    "wordwrap": _pay_for_wraps,
-}
-_METHODS: dict[str, Callable[..., None]] = {
-    "center": lambda _, *arguments: _pay_for_numbers(*arguments),
-    "expandtabs": lambda text, width=8: _spend(_size(text) * abs(width)),
-    "ljust": lambda _, *arguments: _pay_for_numbers(*arguments),
-    "replace": _pay_for_replace,
-    "rjust": lambda _, *arguments: _pay_for_numbers(*arguments),
-    "translate": lambda text, table: _spend(_size(text) * (1 + max(map(_size, table.values()), default=0))),
-    "zfill": lambda _, *arguments: _pay_for_numbers(*arguments),
-}
-
-
-def _pay_for_binop(operator: str, left: object, right: object) -> None:
-    if operator == "%" and isinstance(left, (str, bytes)):
-        arguments = (
-            right if isinstance(right, tuple) else tuple(right.values()) if isinstance(right, dict) else (right,)
-        )
-        _pay_for_widths(str(left), arguments)
-    elif isinstance(left, int) and isinstance(right, int):
-        bits = left.bit_length() * max(right, 0) if operator == "**" else left.bit_length() + right.bit_length()
-        if bits > _MOST_BITS:
-            raise TemplateError(f"got a number of {bits} bits, allowed {_MOST_BITS}")
-    elif operator == "*":
-        count, value = (left, right) if isinstance(left, int) else (right, left)
-        if isinstance(count, int):
-            _spend(_size(value) * max(count, 0))
-
-
-def _with_price(name: str, function: Callable[..., object]) -> Callable[..., object]:
-    """A filter that is paid for: first what it is known to make, then what it made."""
-    skipped = 1 if getattr(function, "jinja_pass_arg", None) is not None else 0
-    price = _FILTERS.get(name)
-
-    @functools.wraps(function)
-    def priced(*arguments: object, **named: object) -> object:
-        value = arguments[skipped]
-        _spend(ROUND + _size(value) * (1 if isinstance(value, (str, bytes)) else 16))
-        if name == "join":
-            items = list(cast("Iterable[object]", value))
-            _pay_for_join([*arguments[skipped + 1 :], named.get("d", "")][0], items)
-            arguments = (*arguments[:skipped], items, *arguments[skipped + 1 :])
-        elif price is not None:
-            price(*arguments[skipped:], *named.values())
-        return _paid(function(*arguments, **named))
-
-    return priced
 
 
 # ---- the environment -------------------------------------------------------------------------------------------------
@@ -199,6 +41,13 @@ class _GenerationBlock(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+class _Namespace(Namespace):
+    """jinja2's, without its contents in its text."""
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
+
+
 class _Prices(NodeTransformer):
     """Puts a price on rounds of loops, macros, what is said and what is put together."""
 
@@ -208,7 +57,7 @@ class _Prices(NodeTransformer):
 
     def _with_round(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:
         self.generic_visit(node)
-        price = self._filtered(nodes.Const(ROUND, lineno=node.lineno), "kvtrie_spend")
+        price = self._filtered(nodes.Const(prices.ROUND, lineno=node.lineno), "kvtrie_spend")
         node.body.insert(0, nodes.ExprStmt(price, lineno=node.lineno))
         return node
 
@@ -240,8 +89,21 @@ class _Prices(NodeTransformer):
             node.node = self._filtered(node.node, "kvtrie_read")
         return node
 
+    def _visit_literal(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Node:
+        self.generic_visit(node)
+        return node if getattr(node, "ctx", "load") != "load" else self._filtered(node, "kvtrie_made")
+
+    visit_List = visit_Tuple = visit_Dict = _visit_literal  # noqa: N815
+
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.key = self._filtered(node.key, "kvtrie_written")
+        return node
+
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
+        if not isinstance(node.arg, nodes.Slice):
+            node.arg = self._filtered(node.arg, "kvtrie_written")
         return self._filtered(node, "kvtrie_said") if isinstance(node.arg, nodes.Slice) else node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
@@ -257,8 +119,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         return parsed
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
-        _pay_for_binop(operator, left, right)
-        return _paid(super().call_binop(context, operator, left, right))
+        prices.pay_for_binop(operator, left, right)
+        return prices.paid(super().call_binop(context, operator, left, right))
 
     def wrap_str_format(self, value: object) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
@@ -266,26 +128,30 @@ class _Environment(ImmutableSandboxedEnvironment):
             return None
 
         def priced(*arguments: object, **named: object) -> str:
+            for each in (*arguments, *named.values()):
+                prices.written(each)
             values = arguments[0].values() if arguments and isinstance(arguments[0], dict) else arguments
-            _pay_for_widths(str(getattr(value, "__self__", "")), [*values, *named.values()])
+            prices.pay_for_widths(str(getattr(value, "__self__", "")), [*values, *named.values()])
             return str(wrapped(*arguments, **named))
 
         return priced
 
     def call(__self, __context: Context, __obj: object, *arguments: object, **named: object) -> object:  # noqa: N805
-        _spend(ROUND)
+        prices.spend(prices.ROUND)
         owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
+        for each in arguments:
+            prices.made(each)
         if isinstance(owner, (str, bytes)):
-            _read(owner)
+            prices.read(owner)
             if name == "join" and arguments:
                 items = list(cast("Iterable[object]", arguments[0]))
-                _pay_for_join(owner, items)
+                prices.pay_for_join(owner, items)
                 arguments = (items,)
-            elif name in _METHODS:
-                _METHODS[name](owner, *arguments, *named.values())
+            elif name in prices.METHODS:
+                prices.METHODS[name](owner, *arguments, *named.values())
         elif isinstance(owner, int) and name == "to_bytes":
-            _pay_for_numbers(*arguments, *named.values())
-        return _paid(super().call(__context, __obj, *arguments, **named))
+            prices.pay_for_numbers(*arguments, *named.values())
+        return prices.paid(super().call(__context, __obj, *arguments, **named))
 
 
 def _raise_exception(message: str) -> None:
@@ -297,18 +163,20 @@ def _to_json(value: object, indent: int | None = None, **_: object) -> str:
 
 
 def _strftime_now(layout: str) -> str:
-    _pay_for_widths(layout, ())
+    prices.pay_for_widths(layout, ())
     return datetime.datetime.now().strftime(layout)
 
 
 def _tested(value: object) -> object:
-    _spend(ROUND)
+    prices.spend(prices.ROUND)
     return value
 
 
 def _joined(values: list[object]) -> str:
+    for each in values:
+        prices.written(each)
     texts = [str(value) for value in values]
-    _spend(sum(map(len, texts)))
+    prices.spend(sum(map(len, texts)))
     return "".join(texts)
 
 
@@ -321,9 +189,19 @@ def _environment() -> _Environment:
         extensions=["jinja2.ext.loopcontrols", _GenerationBlock],
     )
     environment.filters["tojson"] = _to_json
-    environment.filters = {name: _with_price(name, function) for name, function in environment.filters.items()}
+    environment.filters = {name: prices.with_price(name, function) for name, function in environment.filters.items()}
+    environment.tests = {
+        name: prices.with_test_price(cast(prices.Test, function)) for name, function in environment.tests.items()
+    }
+    environment.globals["namespace"] = _Namespace
     environment.filters.update(
-        kvtrie_spend=_spend, kvtrie_tested=_tested, kvtrie_said=_paid, kvtrie_joined=_joined, kvtrie_read=_read
+        kvtrie_made=prices.made,
+        kvtrie_written=prices.written,
+        kvtrie_spend=prices.spend,
+        kvtrie_tested=_tested,
+        kvtrie_said=prices.paid,
+        kvtrie_joined=_joined,
+        kvtrie_read=prices.read,
     )
     del environment.globals["lipsum"]
     environment.globals["raise_exception"] = _raise_exception
@@ -339,6 +217,9 @@ class ChatTemplate:
 
     def __init__(self, source: str) -> None:
         environment = _environment()
+        text(source, "tokenizer", "chat template")
+        if len(source) > prices.LONGEST:
+            raise ArgumentError(f"[tokenizer] chat template: got {len(source)} characters, allowed {prices.LONGEST}")
         try:
             self.names = frozenset(meta.find_undeclared_variables(environment.parse(source)))
             self._template = environment.from_string(source)
@@ -348,16 +229,16 @@ class ChatTemplate:
     def render(self, values: Mapping[str, object]) -> str:
         """The text. Raises ``kv.ArgumentError`` when the template refuses the values, fails, or takes too much work."""
         try:
-            budget = _Budget(BUDGET + FOR_EACH * _characters(values))
+            budget = prices.Budget(BUDGET + prices.FOR_EACH * prices.characters(values))
         except RecursionError as error:
             raise ArgumentError("[tokenizer] messages: got some that contain themselves, allowed trees") from error
-        token = _budget.set(budget)
+        token = prices.current.set(budget)
         try:
             return str(self._template.render(values))
-        except TooMuchWork as error:
+        except prices.TooMuchWork as error:
             raise ArgumentError(f"[tokenizer] chat template: {error}") from error
         except Exception as error:
             text = str(error) or type(error).__name__
             raise ArgumentError(f"[tokenizer] the chat template refused the messages: {text}") from error
         finally:
-            _budget.reset(token)
+            prices.current.reset(token)

@@ -204,7 +204,12 @@ class Reader:
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise FormatError(f"[models.config] {self._where}: {key}: got {value!r}, allowed a number")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise FormatError(
+                f"[models.config] {self._where}: {key}: got {value}, allowed a number of 64 bits"
+            ) from None
 
     def within(self, key: str, least: int, most: int, default: int | None = None) -> int:
         value = self.integer(key, default)

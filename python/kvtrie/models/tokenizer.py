@@ -6,13 +6,15 @@ Chat templates are run by chat_template.py.
 from __future__ import annotations
 
 import operator
-import reprlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ..errors import ArgumentError, ArgumentTypeError, FormatError, IgnoredWarning, NotSupported
+from .._arguments import MOST_ITEMS, converting, flag, refusal
+from .._arguments import text as utf8_text
+from ..errors import ArgumentError, FormatError, IgnoredWarning, NotSupported
 from .weights import read_json
 
 if TYPE_CHECKING:
@@ -23,12 +25,8 @@ Message = Mapping[str, Any]
 
 def _ids(tokens: Iterable[int], where: str) -> list[int]:
     """The ids as plain integers."""
-    try:
-        ids = [operator.index(token) for token in tokens]
-    except TypeError as error:
-        raise ArgumentTypeError(
-            f"[{where}] tokens: got {reprlib.repr(tokens)}, allowed a sequence of integers"
-        ) from error
+    with converting(tokens, where, "tokens", "a sequence of integers"):
+        ids = [operator.index(token) for token in islice(tokens, MOST_ITEMS)]
     for wrong in (token for token in ids if not 0 <= token < 1 << 31):
         raise ArgumentError(f"[{where}] tokens: got {wrong}, allowed 0 to {(1 << 31) - 1}")
     return ids
@@ -54,21 +52,20 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``; ``add_special_tokens`` lets the tokenizer add what it always adds (a leading bos)."""
-        if not isinstance(text, str):
-            raise ArgumentTypeError(f"[tokenizer.encode] text: got {type(text).__name__}, allowed str")
-        return list(self.raw.encode(text, add_special_tokens=add_special_tokens).ids)
+        checked = utf8_text(text, "tokenizer.encode", "text")
+        special = flag(add_special_tokens, "tokenizer.encode", "add_special_tokens")
+        return list(self.raw.encode(checked, add_special_tokens=special).ids)
 
     def decode(self, tokens: Iterable[int], skip_special_tokens: bool = False) -> str:
         """The text of ``tokens``. Bytes that are not whole UTF-8 characters come out as U+FFFD; ids that the tokenizer
         does not know, as a model may have more, give no text."""
         ids = _ids(tokens, "tokenizer.decode")
-        return str(self.raw.decode(ids, skip_special_tokens=skip_special_tokens))
+        skip = flag(skip_special_tokens, "tokenizer.decode", "skip_special_tokens")
+        return str(self.raw.decode(ids, skip_special_tokens=skip))
 
     def token_id(self, token: str) -> int | None:
         """The id of one exact token, or None."""
-        if not isinstance(token, str):
-            raise ArgumentTypeError(f"[tokenizer.token_id] token: got {type(token).__name__}, allowed str")
-        found = self.raw.token_to_id(token)
+        found = self.raw.token_to_id(utf8_text(token, "tokenizer.token_id", "token"))
         return None if found is None else int(found)
 
     def special_id(self, text: str) -> int | None:
@@ -79,7 +76,7 @@ class Tokenizer:
 
     def stream(self, skip_special_tokens: bool = True) -> Detokenizer:
         """A new incremental decoder: feed tokens, get text."""
-        return Detokenizer(self, skip_special_tokens)
+        return Detokenizer(self, flag(skip_special_tokens, "tokenizer.stream", "skip_special_tokens"))
 
     @overload
     def apply_chat_template(
@@ -122,11 +119,12 @@ class Tokenizer:
             raise NotSupported("[tokenizer] this checkpoint has no chat template; use encode() on plain text")
         if self._template is None:
             self._template = ChatTemplate(self.chat_template)
+        flag(tokenize, "tokenizer", "tokenize")
+        flag(add_generation_prompt, "tokenizer", "add_generation_prompt")
+        given: object = messages
+        if not isinstance(given, Sequence) or isinstance(given, (str, bytes, range)):
+            raise refusal(messages, "tokenizer", "messages", "a sequence of messages")
         self._tell_ignored(self._template, variables)
-        if not isinstance(messages, Sequence):
-            raise ArgumentTypeError(
-                f"[tokenizer] messages: got {type(messages).__name__}, allowed a sequence of messages"
-            )
         values = {**self.special, "tools": None, "documents": None, **variables}
         text = self._template.render(
             {"messages": list(messages), "add_generation_prompt": add_generation_prompt, **values}
@@ -135,7 +133,10 @@ class Tokenizer:
 
     def _tell_ignored(self, template: ChatTemplate, variables: Mapping[str, Any]) -> None:
         for name in ("tools", "documents"):
-            if variables.get(name) and name not in template.names and name not in self._told:
+            given = variables.get(name)
+            with converting(given, "tokenizer", name, "a list, or None"):
+                asked = bool(given)
+            if asked and name not in template.names and name not in self._told:
                 self._told.add(name)
                 text = f"[tokenizer] {name}: this checkpoint's chat template takes no notice of them"
                 warnings.warn(text, IgnoredWarning, stacklevel=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .._arguments import flag
 from ..errors import FormatError
 from .lines import PathLike, lines_of
 from .token_trace import read_tokens
@@ -10,6 +11,7 @@ from .traces import Trace, read_mooncake
 
 def read(path: PathLike, block: int = 512, expand: bool = False) -> Trace:
     """The trace in a file of either format; the first line tells which."""
+    flag(expand, "read", "expand")
     for line in lines_of(path):
         if "hash_ids" in line.fields:
             return read_mooncake(path, block, expand)

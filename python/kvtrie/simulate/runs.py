@@ -7,10 +7,12 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Optional, Union
 
 from .. import _core
-from ..errors import ArgumentError, ArgumentTypeError
+from .._arguments import converting, each_of, progress_of, refusal, shown
+from ..errors import ArgumentError
 from .bar import bar
 from .formats import read
 from .optimum import Optimum
@@ -85,17 +87,15 @@ def trace_of(trace: Any, block: int, expand: bool) -> Trace:
         return of_records(synthesize(trace), trace.describe())
     if isinstance(trace, str) or hasattr(trace, "__fspath__"):
         return read(trace, block, expand)
-    if isinstance(trace, Iterable):
-        requests = list(trace)
-        if all(isinstance(each, Request) for each in requests):
-            return of_requests(requests)
-    raise ArgumentTypeError(
-        f"[simulate] trace: got {type(trace).__name__}, allowed a path, a Trace, a Workload or Request objects"
-    )
+    allowed = "a path, a Trace, a Workload or Request objects"
+    return of_requests(each_of(trace, Request, "simulate", "trace", allowed))
 
 
 def listed(value: Any) -> list[Any]:
-    return [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        return [value]
+    with converting(value, "simulate", "capacity, policy", "one or a list of them"):
+        return list(islice(value, 1 << 16))
 
 
 def tokens_of(capacity: Capacity, symbol_tokens: int) -> int:
@@ -108,20 +108,21 @@ def tokens_of(capacity: Capacity, symbol_tokens: int) -> int:
         unit = symbol_tokens if found[2] == "b" else _UNITS[found[2]]
         whole, _, part = found[1].partition(".")
         tokens = int(whole + part) * unit // int("1" + "0" * len(part))
-    elif hasattr(capacity, "__index__") and not isinstance(capacity, bool):
-        tokens = operator.index(capacity)
+    elif isinstance(capacity, bool):
+        raise refusal(capacity, "simulate", "capacity", allowed)
     else:
-        raise ArgumentTypeError(f"[simulate] capacity: got {capacity!r}, allowed {allowed}")
+        with converting(capacity, "simulate", "capacity", allowed):
+            tokens = operator.index(capacity)
     if not symbol_tokens <= tokens < (1 << 31) * symbol_tokens:
-        raise ArgumentError(f"[simulate] capacity: got {capacity!r}, allowed {allowed}")
+        raise ArgumentError(f"[simulate] capacity: got {shown(capacity)}, allowed {allowed}")
     return tokens - tokens % symbol_tokens
 
 
 def policies_of(policy: Any) -> list[str]:
-    names = list(POLICIES) if policy == "all" else listed(policy)
+    names = list(POLICIES) if isinstance(policy, str) and policy == "all" else listed(policy)
     for name in names:
         if not isinstance(name, str) or name not in POLICIES:
-            raise ArgumentError(f"[simulate] policy: got {name!r}, allowed all, {', '.join(POLICIES)}")
+            raise ArgumentError(f"[simulate] policy: got {shown(name)}, allowed all, {', '.join(POLICIES)}")
     if not names:
         raise ArgumentError("[simulate] policy: got none, allowed at least 1")
     return list(dict.fromkeys(names))
@@ -129,6 +130,7 @@ def policies_of(policy: Any) -> list[str]:
 
 @contextmanager
 def watcher(progress: bool | Progress) -> Iterator[Optional[Progress]]:
+    progress_of(progress, "simulate")
     if callable(progress):
         yield progress
     elif progress:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from .._arguments import refusal, shown
 from ..errors import ArgumentError, ArgumentTypeError
 from .draws import Draws, Lengths
 from .people import Agent, Person, Planned, Shared, Sweep
@@ -130,8 +131,8 @@ _AT_LEAST_ONE = {"tenants", "prompts", "turns", "width", "samples"}
 
 def workload(kind: str, **changes: Any) -> Workload:
     """The workload of that kind with some parameters changed; lengths as ``Lengths`` or (median, upper tenth, most)."""
-    if kind not in KINDS:
-        raise ArgumentError(f"[simulate] kind: got {kind!r}, allowed {', '.join(KINDS)}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ArgumentError(f"[simulate] kind: got {shown(kind)}, allowed {', '.join(KINDS)}")
     known = {field.name for field in fields(Workload)}
     for name, value in changes.items():
         if name not in known:
@@ -143,6 +144,8 @@ def workload(kind: str, **changes: Any) -> Workload:
 
 def check(wanted: Workload) -> Workload:
     """``wanted``, or an error that names the parameter, the value and the limit."""
+    if not isinstance(wanted, Workload):
+        raise refusal(wanted, "simulate", "wanted", "a Workload")
     for name, plain in asdict(Workload()).items():
         value = getattr(wanted, name)
         if isinstance(plain, dict):

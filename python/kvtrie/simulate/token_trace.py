@@ -18,6 +18,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from .._arguments import converting, each_of
 from .._paths import path_text
 from .lines import LARGEST, MOST_TOKENS, Line, PathLike, lines_of, opened
 from .tokens import NO_TOKENS, Int32Array, seed_of, stream
@@ -39,7 +40,7 @@ def read_tokens(path: PathLike) -> Trace:
 
 def of_records(records: Iterable[Record], name: str = "records") -> Trace:
     """The requests of records, as a generator makes them, without a file."""
-    kept = list(records)
+    kept = list(each_of(records, dict, "of_records", "records", "dicts"))
     lines = [Line(name, number, fields) for number, fields in enumerate(kept, 1)]
     return Trace(name, lambda: Player().play(lines))
 
@@ -47,9 +48,12 @@ def of_records(records: Iterable[Record], name: str = "records") -> Trace:
 def write_tokens(records: Iterable[Record], path: PathLike) -> int:
     """Writes records, one a line; returns the lines."""
     lines = 0
+    kept = each_of(records, dict, "write_tokens", "records", "dicts")
     with opened(path, "wb", "write_tokens") as file:
-        for record in records:
-            file.write(json.dumps(record).encode() + b"\n")
+        for record in kept:
+            with converting(record, "write_tokens", "records", "what JSON can say"):
+                line = json.dumps(record).encode()
+            file.write(line + b"\n")
             lines += 1
     return lines
 

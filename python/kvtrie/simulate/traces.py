@@ -16,6 +16,7 @@ from typing import Optional
 
 import numpy as np
 
+from .._arguments import each_of, flag, whole
 from .._paths import path_text
 from ..errors import ArgumentError
 from .lines import LARGEST, MOST_TOKENS, Line, PathLike, count_lines, lines_of, opened
@@ -55,7 +56,7 @@ class Trace:
 
 def of_requests(requests: Iterable[Request], name: str = "requests", whole: bool = False) -> Trace:
     """A trace of requests that are in memory already; ``whole`` as in ``Trace``."""
-    kept = tuple(requests)
+    kept = tuple(each_of(requests, Request, "of_requests", "requests", "Request objects"))
     return Trace(name, lambda: kept, whole=whole, count=len(kept))
 
 
@@ -68,6 +69,7 @@ def read_mooncake(path: PathLike, block: int = 512, expand: bool = False) -> Tra
     """
     if type(block) is not int or not 1 <= block <= 1 << 20:
         raise ArgumentError(f"[read_mooncake] block: got {block!r}, allowed 1 to {1 << 20} tokens")
+    flag(expand, "read_mooncake", "expand")
     name = Path(path_text(path, "read_mooncake", "trace")).name
 
     def source() -> Iterator[Request]:
@@ -118,8 +120,10 @@ def write_mooncake(trace: Iterable[Request], path: PathLike, block: int = 512) -
     """
     known: dict[bytes, int] = {}
     lines = 0
+    whole(block, "write_mooncake", "block", 1)
+    requests = each_of(trace, Request, "write_mooncake", "trace", "Request objects")
     with opened(path, "wb", "write_mooncake") as file:
-        for request in trace:
+        for request in requests:
             ids = []
             above = seed_of(request.namespace).to_bytes(8, "little")
             for start in range(0, len(request.tokens), block):

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .._arguments import optional_callable, refusal, text_of, whole
 from .words import one_line
 
 Decode = Callable[[list[int]], str]
@@ -137,10 +138,15 @@ def collect(cache: TreeSource, decode: Decode | None = None, max_nodes: int = 20
     """Reads the tree of `cache`; shows at most `max_nodes` lines and folds the rest.
 
     `decode` turns a list of token ids into text for the labels (a tokenizer's `decode`). What is live, pinned or a user
-    point is shown before anything else, then what was used last. Raises `ValueError` for a `max_nodes` below 1.
+    point is shown before anything else, then what was used last. Raises `ArgumentError` for a `max_nodes` below 1,
+    `ArgumentTypeError` for what is no such argument; what `decode` raises passes.
     """
-    if max_nodes < 1:
-        raise ValueError(f"[viz] max_nodes: got {max_nodes}, allowed at least 1")
+    whole(max_nodes, "viz", "max_nodes", 1)
+    optional_callable(decode, "viz", "decode", "a callable that turns token ids into text")
+    if not (callable(getattr(cache, "nodes", None)) and callable(getattr(cache, "stats", None))) or isinstance(
+        cache, type
+    ):
+        raise refusal(cache, "viz", "cache", "a PrefixCache, or what has its nodes() and stats()")
     nodes = list(cache.nodes())
     tops: dict[str, list[TreeNode]] = {}
     root_live: dict[str, int] = {}
@@ -298,4 +304,4 @@ def snippet(tokens: Sequence[int] | npt.NDArray[np.int32], decode: Decode | None
     if decode is None:
         return ""
     head = [int(token) for token in tokens[:_SNIPPET_TOKENS] if token >= 0]
-    return one_line(decode(head)) if head else ""
+    return one_line(text_of(decode, head, "viz")) if head else ""

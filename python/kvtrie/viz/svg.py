@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from .._arguments import text, whole
 from .canvas import Canvas, attribute
 from .outline import Decode, Outline, Row, Section, TreeSource, collect
 from .palette import LIVE, ink_for, tier_colour
@@ -32,7 +33,7 @@ _LABEL_TEXT = 230.0  # the same when there is text to show
 _GAUGE = 164.0
 _CHAR = 6.15  # advance of the label font at 11 px, a little more than its average
 
-_STYLE = """
+STYLE = """
 .kvt-card{fill:#fcfcfb;stroke:#dfe2e6}.kvt-grid{stroke:#e2e5e8}.kvt-link{stroke:#98a1ad;fill:none}
 .kvt-hit{fill:#1f7a8c;fill-opacity:0}.kvt g:hover>.kvt-hit{fill-opacity:.1}
 .kvt-ink{fill:#1f2733}.kvt-soft{fill:#68727f}.kvt-gap{stroke:#fcfcfb}.kvt-trough{fill:#e6e8eb}
@@ -55,10 +56,11 @@ def tree_svg(
     """The tree of `cache` as SVG text.
 
     `decode` turns token ids into text for the labels (`model.tokenizer.decode`). At most `max_nodes` rows are drawn,
-    the rest is folded. `width` is in pixels, at least 640 (`ValueError` below that); the height follows from the rows.
+    the rest is folded. `width` is in pixels, at least 640 (`ArgumentError` below that); the height follows from the
+    rows.
     """
-    if width < 640:
-        raise ValueError(f"[viz] width: got {width}, allowed at least 640")
+    whole(width, "viz", "width", 640)
+    text(title, "viz", "title")
     return _Drawing(collect(cache, decode, max_nodes), width, title, decode is not None).render()
 
 
@@ -93,7 +95,7 @@ class _Drawing:
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="kvt" viewBox="0 0 {self.width:g} {height:g}" '
             f'width="{self.width:g}" height="{height:g}" style="max-width:100%;height:auto" role="img" '
-            f'aria-label="{attribute(self.title)}"><style>{_STYLE}</style>'
+            f'aria-label="{attribute(self.title)}"><style>{STYLE}</style>'
             f'<rect class="kvt-card" x="0.5" y="0.5" width="{self.width - 1:g}" height="{height - 1:g}" rx="10"/>'
             f"{self.canvas}</svg>\n"
         )

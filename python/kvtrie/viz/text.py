@@ -8,6 +8,7 @@ default                        3 nodes  2900 tok  45.3 MiB
 
 from __future__ import annotations
 
+from .._arguments import flag, whole
 from .outline import Decode, Row, Section, TreeSource, collect
 from .words import clip, format_age, format_bytes, plural, text_columns
 
@@ -36,6 +37,8 @@ def tree_text(
     what is beyond is folded into lines that say how much. `ascii_only` keeps to ASCII. `width` is the number of
     terminal columns that labels are cut to; figures are never cut. An empty cache gives "(empty)".
     """
+    flag(ascii_only, "viz", "ascii_only")
+    whole(width, "viz", "width", 0)
     outline = collect(cache, decode, max_nodes)
     marks = _ASCII if ascii_only else _UNICODE
     lines: list[str] = []

@@ -37,6 +37,7 @@ class Reuse:
     bytes_moved: int
     dropped: int = 0
     in_place: bool = False  # went on in the session of the answer before
+    explanation: kv.Explanation | None = None  # as it was before the prompt began; None: it followed from no match
 
     @property
     def computed(self) -> int:
@@ -200,8 +201,7 @@ class Answers:
         if kept is not None:
             kept.close()
         if len(laid.tokens) < self.context:
-            session = self.cache.begin(np.asarray(laid.tokens, np.int32))
-            return session, _reuse_of(session, laid.tokens)
+            return self._from_the_tree(laid.tokens)
         if laid.new < len(laid.tokens) and self._fits_behind_a_shift(laid.new):
             said = np.asarray(laid.tokens[: -laid.new], np.int32)
             return self._go_on(self.cache.begin(said, reuse_all=True), laid, in_place=False)
@@ -233,8 +233,13 @@ class Answers:
         opening = self._opening()
         latest = (self.context - opening) // 2
         tokens = laid.tokens[:opening] + laid.tokens[-latest:] if len(alone) - opening < latest else alone
-        session = self.cache.begin(np.asarray(tokens, np.int32))
-        return session, _reuse_of(session, tokens, len(laid.tokens) - len(tokens))
+        return self._from_the_tree(tokens, len(laid.tokens) - len(tokens))
+
+    def _from_the_tree(self, tokens: Sequence[int], dropped: int = 0) -> tuple[kv.Session, Reuse]:
+        prompt = np.asarray(tokens, np.int32)
+        explanation = self.cache.explain(prompt)
+        session = self.cache.begin(prompt)
+        return session, _reuse_of(session, tokens, dropped, explanation)
 
     def _fits_behind_a_shift(self, new: int) -> bool:
         return new < (self.context - self._opening()) // 2
@@ -258,7 +263,7 @@ class Answers:
         self._kept = None
 
 
-def _reuse_of(session: kv.Session, tokens: Sequence[int], dropped: int = 0) -> Reuse:
+def _reuse_of(session: kv.Session, tokens: Sequence[int], dropped: int, explanation: kv.Explanation) -> Reuse:
     return Reuse(
         list(tokens),
         session.matched,
@@ -267,4 +272,5 @@ def _reuse_of(session: kv.Session, tokens: Sequence[int], dropped: int = 0) -> R
         str(session.tier),
         session.bytes_moved,
         dropped,
+        explanation=explanation,
     )

@@ -28,6 +28,8 @@ def explained(reuse: Reuse | None, plan: ReusePlan | None, decode: Callable[[lis
         if 0 < reuse.reused < len(reuse.tokens):
             before, after = decode(reuse.tokens[: reuse.reused][-6:]), decode(reuse.tokens[reuse.reused :][:6])
             lines.append(f"reused up to  {one_line(before)!r}\ncomputed from {one_line(after)!r}")
+        if reuse.explanation is not None and reuse.explanation.end == "differs":
+            lines += reuse.explanation.details(decode)
     lines.append(f"asked again now: {plural(plan.reusable, 'token')} would be reused")
     return "\n".join(lines)
 

@@ -134,7 +134,7 @@ class Qwen3Next(Model):
         layers = fields["num_hidden_layers"]
         default = [LINEAR if (index + 1) % every else FULL for index in range(layers)]
         kinds = layer_kinds(raw, layers, (FULL, LINEAR), default, where)
-        dims = int(fields["head_dim"] * rope.partial)
+        dims = int(min(fields["head_dim"], _MOST) * rope.partial)  # beyond it `check` refuses
         config = HybridConfig(**{**fields, **_linear_fields(reader), **moe}, layer_types=kinds, rotary_dims=dims)
         check(config, where)
         _check(config, where)

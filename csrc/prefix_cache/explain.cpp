@@ -1,0 +1,189 @@
+#include "prefix_cache/explain.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "prefix_cache/atomic_spans.h"
+#include "prefix_cache/calls.h"
+#include "prefix_cache/negotiation.h"
+#include "prefix_cache/node_bytes.h"
+#include "prefix_cache/planner.h"
+#include "prefix_cache/prefix_cache.h"
+#include "prefix_cache/prefix_cache_state.h"
+#include "trie/respell.h"
+
+namespace kvtrie {
+
+const char* name_of(MatchEnd end) noexcept {
+  switch (end) {
+    case MatchEnd::kDiffers:
+      return "differs";
+    case MatchEnd::kTreeEnds:
+      return "tree_ends";
+    case MatchEnd::kWholeKnown:
+      return "whole_known";
+    case MatchEnd::kUnknown:
+      break;
+  }
+  return "unknown";
+}
+
+namespace {
+
+std::uint64_t hash_run(std::span<const Token> tokens) noexcept {
+  std::uint64_t hash = 0x9E3779B97F4A7C15;
+  for (const Token token : tokens) {
+    hash = (hash ^ static_cast<std::uint32_t>(token)) * 0xBF58476D1CE4E5B9;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+// The runs of `least` tokens in a text: where each first begins.
+std::unordered_map<std::uint64_t, std::int32_t> first_runs(std::span<const Token> text, std::size_t least) {
+  std::unordered_map<std::uint64_t, std::int32_t> runs;
+  for (std::size_t at = 0; at + least <= text.size(); ++at)
+    runs.try_emplace(hash_run(text.subspan(at, least)), static_cast<std::int32_t>(at));
+  return runs;
+}
+
+std::int32_t agreeing(std::span<const Token> a, std::span<const Token> b) noexcept {
+  return static_cast<std::int32_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+Node* latest_used_child(const Node* node) noexcept {
+  Node* latest = nullptr;
+  for (Node* child = node->first_child(); child != nullptr; child = child->next_sibling()) {
+    if (latest == nullptr || child->last_used() > latest->last_used()) latest = child;
+  }
+  return latest;
+}
+
+// The nodes whose edges begin where the match ends, the latest used first, kBranches at most.
+std::vector<const Node*> branches_at(const Match& match) {
+  std::vector<const Node*> found;
+  if (match.length < match.node->end()) {
+    found.push_back(match.node);
+    return found;
+  }
+  for (Node* child = match.node->first_child(); child != nullptr; child = child->next_sibling()) found.push_back(child);
+  const std::size_t count = std::min(found.size(), Explanation::kBranches);
+  std::partial_sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(count), found.end(),
+                    [](const Node* a, const Node* b) { return a->last_used() > b->last_used(); });
+  found.resize(count);
+  return found;
+}
+
+bool is_nearer(const Rejoin& a, const Rejoin& b) noexcept {
+  if (a.tokens == 0 || b.tokens == 0) return a.tokens > b.tokens;
+  return a.prompt + a.known < b.prompt + b.known;
+}
+
+}  // namespace
+
+Tokens continuation(const Node* node, std::int32_t at, std::size_t count) {
+  Tokens found;
+  while (node != nullptr && found.size() < count) {
+    const std::span<const Token> edge = node->tokens().subspan(static_cast<std::size_t>(at - node->start()));
+    const std::size_t taken = std::min(edge.size(), count - found.size());
+    found.insert(found.end(), edge.begin(), edge.begin() + static_cast<std::ptrdiff_t>(taken));
+    at = node->end();
+    node = latest_used_child(node);
+  }
+  return found;
+}
+
+Rejoin find_rejoin(std::span<const Token> prompt, std::span<const Token> known, std::int32_t least) {
+  const auto run = static_cast<std::size_t>(least);
+  const auto runs = first_runs(known, run);
+  Rejoin best;
+  for (std::size_t at = 0; at + run <= prompt.size(); ++at) {
+    const auto offset = static_cast<std::int32_t>(at);
+    if (best.tokens > 0 && offset >= best.prompt + best.known) break;
+    const auto found = runs.find(hash_run(prompt.subspan(at, run)));
+    if (found == runs.end()) continue;
+    const auto there = static_cast<std::size_t>(found->second);
+    const Rejoin other{offset, found->second, agreeing(prompt.subspan(at), known.subspan(there))};
+    if (other.tokens >= least && is_nearer(other, best)) best = other;
+  }
+  return best;
+}
+
+void explain_match(const Trie& trie, Node* root, std::span<const Token> prompt, Explanation& explanation) {
+  if (root == nullptr || root->is_leaf()) return;
+  const Match match = trie.match_below(root, prompt);
+  const std::span<const Token> rest = prompt.subspan(static_cast<std::size_t>(match.length));
+  const bool inside = match.length < match.node->end();
+  explanation.branches = inside ? 1 : match.node->child_count();
+  explanation.end = rest.empty()                ? MatchEnd::kWholeKnown
+                    : explanation.branches == 0 ? MatchEnd::kTreeEnds
+                                                : MatchEnd::kDiffers;
+  if (explanation.end != MatchEnd::kDiffers) return;
+  for (const Node* branch : branches_at(match)) {
+    Tokens known = continuation(branch, match.length, Explanation::kKnown);
+    const Rejoin found = find_rejoin(rest.first(std::min(rest.size(), Explanation::kKnown)), known);
+    if (!explanation.known.empty() && !is_nearer(found, explanation.rejoin)) continue;
+    explanation.known = std::move(known);
+    explanation.rejoin = found;
+  }
+}
+
+std::vector<CacheReach> reach_of_each(const CacheTable& caches, const Planner& planner, const Path& path,
+                                      std::int32_t limit) {
+  std::vector<CacheReach> reaches;
+  for (std::size_t i = 0; i < caches.all.size(); ++i) {
+    CacheReach& reach = reaches.emplace_back();
+    reach.layers = caches.all[i]->layers();
+    reach.deepest = planner.reach_alone(path, i, limit);
+    reach.states = i >= caches.attention.size();
+    if (!reach.states) {
+      const Visibility& sees = caches.attention[i]->visibility();
+      reach.window = sees.window, reach.chunk = sees.chunk;
+      continue;
+    }
+    reach.kept = planner.kept_lengths(path);
+    const std::size_t extra = reach.kept.size() - std::min(reach.kept.size(), Explanation::kKept);
+    reach.kept.erase(reach.kept.begin(), reach.kept.begin() + static_cast<std::ptrdiff_t>(extra));
+  }
+  return reaches;
+}
+
+namespace {
+
+void add_seconds(const CostModel& costs, Explanation& explanation) {
+  const ReusePlan& plan = explanation.plan;
+  if (const std::optional<double> each = costs.seconds_per_token())
+    explanation.compute_seconds = *each * (explanation.length - plan.reusable);
+  if (plan.bytes_moved == 0) {
+    explanation.load_seconds = 0;
+  } else if (const std::optional<double> each = costs.seconds_per_byte(plan.tier)) {
+    explanation.load_seconds = *each * static_cast<double>(plan.bytes_moved);
+  }
+}
+
+}  // namespace
+
+Tokens PrefixCache::respell(std::string_view name_space, std::span<const Token> tokens, const TokenTexts& texts) const {
+  require(!tokens.empty(), "respell", "tokens: got 0, allowed at least 1");
+  check_tokens(tokens, "respell");
+  Entry entry(*state_);
+  return kvtrie::respell(state_->trie, state_->trie.find_root(name_space), tokens, texts).tokens;
+}
+
+Explanation PrefixCache::explain(std::string_view name_space, std::span<const Token> tokens) const {
+  require(!tokens.empty(), "explain", "tokens: got 0, allowed at least 1");
+  AtomicSpans atomic;
+  if (check_tokens(tokens, "explain")) atomic.add_media(tokens, 0);
+  Entry entry(*state_);
+  Explanation explanation;
+  explanation.length = static_cast<std::int32_t>(tokens.size());
+  explanation.plan = state_->plan(name_space, tokens, atomic);
+  Node* root = state_->trie.find_root(name_space);
+  explain_match(state_->trie, root, tokens, explanation);
+  const Path path = root == nullptr ? Path{} : state_->planner.find_path(root, tokens);
+  explanation.caches = reach_of_each(state_->caches, state_->planner, path, path.matched);
+  add_seconds(state_->costs, explanation);
+  return explanation;
+}
+
+}  // namespace kvtrie

@@ -1,0 +1,47 @@
+// What tokens spell. Made once for a vocabulary; `PrefixCache.respell` reads it.
+#include "trie/token_texts.h"
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "convert.h"
+#include "gil.h"
+
+namespace kvtrie::binding {
+namespace {
+
+std::shared_ptr<TokenTexts> make_texts(const py::object& texts) {
+  if (!py::isinstance<py::list>(texts) && !py::isinstance<py::tuple>(texts))
+    refuse_type(texts, "TokenTexts", "texts", "a list of bytes, one for each token");
+  std::vector<std::string> spelled;
+  spelled.reserve(py::len(texts));
+  for (const py::handle each : texts) {
+    if (PyBytes_Check(each.ptr()) == 0) refuse_type(each, "TokenTexts", "texts", "bytes for each token");
+    spelled.emplace_back(PyBytes_AS_STRING(each.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(each.ptr())));
+  }
+  return without_gil([&] { return std::make_shared<TokenTexts>(std::move(spelled)); });
+}
+
+}  // namespace
+
+void init_token_texts(py::module_& m) {
+  py::class_<TokenTexts, std::shared_ptr<TokenTexts>> c(m, "TokenTexts", R"(What the tokens of a vocabulary spell.
+
+``texts``: bytes for each token id, from 0 on; b"" for a token that spells nothing. Tokens that look the same but are not,
+such as special tokens and the same letters, need different bytes. For ``PrefixCache.respell``.)");
+  c.def(py::init(&make_texts), py::arg("texts"));
+  c.def("__len__", &TokenTexts::size, "Tokens of the vocabulary.");
+  c.def(
+      "__getitem__",
+      [](const TokenTexts& self, const py::object& token) {
+        const std::string_view text = self.of(to_int32(token, "TokenTexts", "token"));
+        return py::bytes(text.data(), text.size());
+      },
+      py::arg("token"), "The bytes of one token; b\"\" for one that spells nothing, or that there is not.");
+}
+
+}  // namespace kvtrie::binding

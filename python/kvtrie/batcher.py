@@ -1,0 +1,294 @@
+"""Requests from any thread or coroutine on one model: they join and leave between steps.
+
+    batcher = kv.Batcher(model)
+    request = batcher.submit("A cache", max_tokens=64)
+    for token in request:  # in any thread; `async for` in any event loop
+        ...
+
+A thread of the batcher's own drives a :class:`kvtrie.Batch`; nobody else touches it. What passes between it and the
+callers are requests that arrive, tokens, and what is to stop:
+
+    callers                      the batcher's thread
+    submit  --arriving-->        takes what arrived, begins or ends requests, computes one step,
+    read    <--tokens----        tells each request what was chosen for it, and again, until there is nothing to do
+    cancel  --flag------>        ends at the next step; what was computed stays in the cache
+
+A request that fails (its logits processor raises, its prompt is too long, it does not fit alone) ends with its error;
+the others go on. What fails for all, such as the device, ends all that took part in the step.
+
+Threads: every method may be called from any, also from a logits processor. Ends: ``close`` ends all requests and waits
+for the step that is under way; so do leaving a ``with`` block and the end of the interpreter. A batcher that nobody
+has any more ends as well. In a forked process it is refused (``NotSupported``), as the thread stayed behind.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+import weakref
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ._core import PrefixCache
+from ._protocols import StepModel
+from .batch import Batch
+from .errors import ArgumentError, ArgumentTypeError, BusyError, ClosedError, Error, NotSupported
+from .generate import Prompt
+from .pace import Pace
+from .replies import SamplingOptions
+from .request import Request, Stream
+from .sampling import whole
+from .stopping import Stop
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["Batcher"]
+
+_open: weakref.WeakSet[Batcher] = weakref.WeakSet()
+
+
+class Batcher:
+    """``model``, ``cache``, ``max_sessions`` and ``chunk`` are those of :class:`kvtrie.Batch`.
+
+    ``max_waiting``: how many requests may wait for a place in the steps; :meth:`submit` refuses more with
+    ``kv.BusyError``. ``stall``: seconds that prompts may add to a step beside requests that decode, so that those get
+    their tokens evenly; None: prompts always have whole chunks.
+    """
+
+    def __init__(
+        self,
+        model: StepModel,
+        cache: PrefixCache | None = None,
+        *,
+        max_sessions: int = 8,
+        chunk: int = 128,
+        max_waiting: int = 256,
+        stall: float | None = 0.2,
+    ) -> None:
+        chunk = whole("chunk", chunk, 1)
+        batch = _Driven(model, cache, max_sessions=max_sessions, chunk=chunk, pace=Pace(chunk, _checked(stall)))
+        self._driver = _Driver(batch, whole("max_waiting", max_waiting, 0))
+        weakref.finalize(self, self._driver.stop).atexit = False
+        if not _open:
+            atexit.unregister(_close_all)
+            atexit.register(_close_all)  # now, so that it comes before what the cache needs ends
+        _open.add(self)
+
+    def submit(
+        self,
+        prompt: Prompt,
+        max_tokens: int = 64,
+        stop: Stop = None,
+        *,
+        ignore_eos: bool = False,
+        namespace: str = "default",
+        **sampling: Unpack[SamplingOptions],
+    ) -> Request:
+        """A request that is being answered from now on; arguments as in ``kv.generate``, which are checked here.
+
+        Raises ``kv.BusyError`` where ``max_waiting`` requests wait already, ``kv.ClosedError`` once it is closed.
+        """
+        return Request(self._driver.submit(prompt, max_tokens, stop, ignore_eos, namespace, sampling))
+
+    def stats(self) -> dict[str, int]:
+        """Requests now (``active``, ``waiting``), and totals: ``submitted``, ``finished``, ``cancelled``, ``failed``,
+        ``steps``, ``tokens`` (generated)."""
+        return self._driver.stats()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._driver.closing
+
+    def close(self) -> None:
+        """Ends every request; what they have computed stays in the cache. Waits for the step that is under way."""
+        self._driver.close()
+
+    def __enter__(self) -> Batcher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Driven(Batch):
+    """A batch whose requests fail alone, and whose prompts take only so much of a step."""
+
+    def __init__(
+        self, model: StepModel, cache: PrefixCache | None, *, max_sessions: int, chunk: int, pace: Pace
+    ) -> None:
+        super().__init__(model, cache, max_sessions=max_sessions, chunk=chunk)
+        self._pace = pace
+        self._failures = []
+
+    @property
+    def active(self) -> int:
+        """Requests that have a place in the steps."""
+        return len(self._active)
+
+    def measure(self, seconds: float) -> None:
+        """How long the last step took."""
+        if self._pace is not None:
+            self._pace.measured(*self._shares, seconds)
+
+    def attempt(self) -> dict[int, BaseException]:
+        """One step. The error of each that failed in it, by the identity of its `Waiting`."""
+        self._taking_part, self._shares = [], (0, 0)
+        try:
+            self.step()
+        except BaseException as error:  # of all that took part
+            for each in self._taking_part:
+                if each.generation.finish_reason is None:
+                    self._fail(each, error)
+        failures, self._failures = self._failures or [], []
+        return {id(each): error for each, error in failures}
+
+
+class _Driver:
+    """Owns the batch and the thread.
+
+    Callers reach the thread through a queue that is safe in destructors, so that a request may be collected anywhere,
+    whatever lock that thread holds. The lock guards the counts, and that nothing arrives once it is closing.
+    """
+
+    def __init__(self, batch: _Driven, max_waiting: int) -> None:
+        self._batch = batch  # of the thread alone, once it runs; but for `make`
+        self._max_waiting = max_waiting
+        self._arriving: SimpleQueue[Stream | None] = SimpleQueue()  # None: look again
+        self._streams: list[Stream] = []  # of the thread alone
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+        self._unfinished = self._active = 0
+        self._totals = dict.fromkeys(("submitted", "finished", "cancelled", "failed", "steps", "tokens"), 0)
+        self.closing = False
+
+    # --- any thread -------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        prompt: Prompt,
+        max_tokens: int,
+        stop: Stop,
+        ignore_eos: bool,
+        namespace: str,
+        sampling: SamplingOptions,
+    ) -> Stream:
+        if self._process != os.getpid():
+            raise NotSupported("[submit] got a batcher of the process that this one was forked from, allowed its own")
+        waiting = self._batch.make(prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, **sampling)
+        stream = Stream(waiting, self.wake)
+        with self._lock:
+            if self.closing:
+                raise ClosedError("[submit] the batcher is closed")
+            allowed = self._batch.max_sessions + self._max_waiting
+            if self._unfinished >= allowed:
+                raise BusyError(f"[submit] unfinished requests: got {self._unfinished + 1}, allowed {allowed}")
+            self._unfinished += 1
+            self._totals["submitted"] += 1
+            self._arriving.put(stream)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="kvtrie-batcher", daemon=True)
+                self._thread.start()
+        return stream
+
+    def stats(self) -> dict[str, int]:
+        with self._lock:
+            return {"active": self._active, "waiting": self._unfinished - self._active, **self._totals}
+
+    def wake(self) -> None:
+        self._arriving.put(None)
+
+    def stop(self) -> None:
+        """Asks the thread to end all requests, and then itself. Takes no lock: nobody may have the batcher any more."""
+        self.closing = True
+        self.wake()
+
+    def close(self) -> None:
+        """The same, and waits for the thread's end, but in the thread itself."""
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            self.stop()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    # --- its thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while self._take_arrivals():
+            errors = self._step()
+            self._tell(errors)
+        self._batch.close()
+        self._take_all()
+        self._tell({})
+
+    def _take_arrivals(self) -> bool:
+        """Waits for something to do; False when it is to end."""
+        if not self._streams and not self.closing:
+            self._take(self._arriving.get())
+        self._take_all()
+        for stream in self._streams:
+            if stream.cancelled:
+                stream.waiting.generation.close()
+        return not self.closing
+
+    def _take_all(self) -> None:
+        with contextlib.suppress(Empty):
+            while True:
+                self._take(self._arriving.get_nowait())
+
+    def _take(self, stream: Stream | None) -> None:
+        if stream is None:
+            return
+        self._streams.append(stream)
+        if self.closing:
+            stream.waiting.generation.close()
+        else:
+            self._batch.take(stream.waiting)
+
+    def _step(self) -> dict[int, BaseException]:
+        began = time.perf_counter()
+        errors = self._batch.attempt()
+        self._batch.measure(time.perf_counter() - began)
+        return errors
+
+    def _tell(self, errors: dict[int, BaseException]) -> None:
+        """Counts what became of each request, then tells its readers, who may look at the counts."""
+        errors_of = [errors.get(id(stream.waiting)) for stream in self._streams]
+        outcomes = [stream.outcome(error) for stream, error in zip(self._streams, errors_of)]
+        with self._lock:
+            self._totals["steps"] += 1
+            self._totals["tokens"] += sum(stream.unpublished for stream in self._streams)
+            self._active = self._batch.active
+            for ended in filter(None, outcomes):
+                self._unfinished -= 1
+                self._totals[ended if ended in ("cancelled", "failed") else "finished"] += 1
+        for stream, outcome, error in zip(self._streams, outcomes, errors_of):
+            stream.publish(outcome, error)
+        self._streams = [stream for stream in self._streams if not stream.ended]
+
+
+def _checked(stall: float | None) -> float | None:
+    if stall is None:
+        return None
+    if isinstance(stall, bool) or not isinstance(stall, (int, float)):
+        raise ArgumentTypeError(f"[Batcher] stall: got {type(stall).__name__}, allowed seconds as a number, or None")
+    if not 0 < stall < float("inf"):
+        raise ArgumentError(f"[Batcher] stall: got {stall}, allowed seconds above 0")
+    return float(stall)
+
+
+def _close_all() -> None:
+    """Before the interpreter ends its threads, so that none is in a step then."""
+    for batcher in list(_open):
+        with contextlib.suppress(Error):  # of a device that is gone already
+            batcher.close()
