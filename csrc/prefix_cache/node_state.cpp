@@ -69,6 +69,27 @@ void Held::add(SpanList list) {
   cells.erase(following);
 }
 
+SpanList Held::share_cells(std::int32_t from, std::int32_t to) const {
+  const auto has = [&](const SpanList& list) { return from < list.end_position(); };
+  return std::find_if(cells.begin(), cells.end(), has)->share(from, to);
+}
+
+void Held::drop_cells(std::int32_t from, std::int32_t to) {
+  if (cells.size() == cells.capacity()) cells.reserve(2 * cells.size() + 1);
+  const auto has = [&](const SpanList& each) { return from < each.end_position(); };
+  const auto list = std::find_if(cells.begin(), cells.end(), has);
+  list->make_room(1);  // so that it can be one again
+  SpanList gone = list->split(from), later;
+  try {
+    later = gone.split(to);
+  } catch (...) {
+    list->append(std::move(gone));
+    throw;
+  }
+  const auto next = list->empty() ? cells.erase(list) : std::next(list);
+  if (!later.empty()) cells.insert(next, std::move(later));
+}
+
 void Held::make_room_for(Held& later) {
   cells.reserve(cells.size() + later.cells.size());
   slices.reserve(slices.size() + later.slices.size());

@@ -62,6 +62,10 @@ struct Held {
   // Positions of [from, to) without a slice, in order.
   std::vector<std::pair<std::int32_t, std::int32_t>> without_slice(std::int32_t from, std::int32_t to) const;
 
+  // Cells of [from, to), which lie in one list: another hold on them, and without them.
+  SpanList share_cells(std::int32_t from, std::int32_t to) const;
+  void drop_cells(std::int32_t from, std::int32_t to);  // all or, where memory is short, none
+
   // What another one has, all of which comes later; takes no memory after make_room_for.
   void make_room_for(Held& later);
   void append(Held& later) noexcept;

@@ -253,29 +253,39 @@ CellSpans by_position(const CellSpans& spans) {
 
 }  // namespace
 
-// Lets go of cells in front of what only this node holds, until `count` are free.
+// Lets go of cells in front of what only this node holds, until `count` are free. Where memory is short what went until
+// then has gone, each range with its copy.
 std::uint32_t Room::let_go_of(std::size_t cache, Node* node, std::uint32_t count) {
   Held& held = state_of(node).held[cache];
   std::uint32_t freed = 0;
-  std::vector<SpanList> left;
-  for (SpanList& list : held.cells) {
+  CellSpans going;
+  for (const SpanList& list : held.cells) {
     const CellSpans alone = of_.caches.attention[cache]->pool().split_by_holders(list.spans(), 1).first;
-    for (const CellSpan& span : by_position(alone)) {
+    for (CellSpan span : by_position(alone)) {
       if (freed >= count) break;
-      const std::uint32_t take = std::min(span.length, count - freed);
-      SpanList rest = list.split(span.position);
-      SpanList back = rest.split(span.position + static_cast<std::int32_t>(take));
-      if (!list.empty()) left.push_back(std::move(list));
-      if (saves_cells_ && !held.without_slice(rest.begin_position(), rest.end_position()).empty()) {
-        if (std::optional<BlobSlice> slice = copy_of(node, cache, rest)) held.add(*slice);
-      }
-      list = std::move(back);
-      freed += take;
+      span.length = std::min(span.length, count - freed);
+      freed += span.length;
+      going.push_back(span);
     }
-    if (!list.empty()) left.push_back(std::move(list));
   }
-  held.cells = std::move(left);
+  of_.places.make_room();
+  try {
+    for (const CellSpan& span : going) let_go_of(cache, node, span);
+  } catch (...) {
+    of_.places.settle(node);  // some of it went
+    throw;
+  }
+  of_.places.settle(node);
   return freed;
+}
+
+void Room::let_go_of(std::size_t cache, Node* node, const CellSpan& span) {
+  Held& held = state_of(node).held[cache];
+  const std::int32_t from = span.position, to = span.end_position();
+  if (saves_cells_ && !held.without_slice(from, to).empty()) {
+    if (std::optional<BlobSlice> slice = copy_of(node, cache, held.share_cells(from, to))) held.add(*slice);
+  }
+  held.drop_cells(from, to);
 }
 
 // Whether a session, or a call that is under way, may hold cells of the node: of those on their paths; and anywhere
@@ -315,7 +325,6 @@ void Room::let_go_unneeded(std::size_t cache, std::uint32_t count) {
   for (Node* node : with_unneeded_cells(cache, count - free)) {
     const std::uint32_t missing = count - std::min(count, owner.free_cells());
     let_go_of(cache, node, missing);
-    of_.places.settle(node);
     of_.eviction.prune(node);
   }
 }

@@ -116,7 +116,8 @@ class Room {
   std::vector<Node*> with_unneeded_cells(std::size_t cache, std::uint32_t count, std::optional<Group> group = {});
   std::optional<BlobSlice> copy_of(const Node* node, std::size_t cache, const SpanList& cells);
   std::uint32_t let_go_of(std::size_t cache, Node* node, std::uint32_t count);
-  bool may_be_held(const Node* node) const;  // REQUIRES: just after mark_live()
+  void let_go_of(std::size_t cache, Node* node, const CellSpan& span);  // of positions: all or nothing
+  bool may_be_held(const Node* node) const;                             // REQUIRES: just after mark_live()
 
   // --- with quotas: room_quotas.cpp. Of a round: what is missing yet, and how much a group may give now.
   struct Round {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "device_tree_world.h"
+#include "failing_allocations.h"
 
 namespace kvtrie {
 namespace {
@@ -93,6 +94,22 @@ TEST_F(RoomTest, CellsOfAWindowGoFromTheFrontAndGetACopy) {
   ASSERT_EQ(state_of(node).held[kRoomWindow].slices.size(), 1u);
   EXPECT_EQ(state_of(node).held[kRoomWindow].slices.front().to, 4);
   EXPECT_TRUE(node->in_order(kHostOrder));
+}
+
+// Each allocation fails once on the way; what went until then went whole.
+TEST_F(RoomTest, CellsOfAWindowGoWholeOrNotWhereMemoryIsShort) {
+  Node* node = add(8);
+  std::uint64_t failed = 0;
+  while (cells_of(node, kRoomWindow) > 0) {
+    const Needs wanted = needs(0, free_of(kRoomWindow) + 1);
+    std::uint64_t n = 1;
+    while (testing::runs_out_of_memory(n, [&] { room.make_room(wanted); })) {
+      ++n;
+      expect_sound();
+    }
+    failed += n - 1;
+  }
+  EXPECT_GT(failed, 0u);
 }
 
 TEST_F(RoomTest, ThenGoPointsByKindAndTheStatesOfTheRestStay) {
