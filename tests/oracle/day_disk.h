@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "day_numbers.h"
+#include "failing_allocations.h"
 #include "faulty_file_system.h"
 #include "store/blob.h"
 #include "store/file_system.h"
@@ -90,14 +91,17 @@ class DayDisk final : public FileSystem {
 
   // --- file_system.h
   int make_folder(const std::string& path, FolderAccess& access) override {
+    const testing::AllocationsOfTest mine;
     if (const int error = fault()) return error;
     return at(path).make_folder(path, access);
   }
   int list(const std::string& folder, std::vector<std::string>& names) override {
+    const testing::AllocationsOfTest mine;
     if (const int error = fault()) return error;
     return at(folder).list(folder, names);
   }
   int create(const std::string& path, std::unique_ptr<File>& file) override {
+    const testing::AllocationsOfTest mine;
     if (const int error = fault()) return error;
     std::unique_ptr<File> inner;
     const int error = of(path).create(path, inner);
@@ -105,6 +109,7 @@ class DayDisk final : public FileSystem {
     return error;
   }
   int open(const std::string& path, std::unique_ptr<File>& file, FileInfo& info) override {
+    const testing::AllocationsOfTest mine;
     if (const int error = fault()) return error;
     std::unique_ptr<File> inner;
     if (const int error = of(path).open(path, inner, info)) return error;
@@ -115,23 +120,28 @@ class DayDisk final : public FileSystem {
     return 0;
   }
   int rename(const std::string& from, const std::string& to) override {
+    const testing::AllocationsOfTest mine;
     if (const int error = fault()) return error;
     if (tainted_paths_.erase(from) > 0) damaged_names.insert(name_of(to));
     return of(from).rename(from, to);
   }
   int remove(const std::string& path) override {
+    const testing::AllocationsOfTest mine;
     if (const int error = fault()) return error;
     return of(path).remove(path);
   }
   int sync_folder(const std::string& path) override {
+    const testing::AllocationsOfTest mine;
     if (const int error = fault()) return error;
     return at(path).sync_folder(path);
   }
   int lock(const std::string& path, std::unique_ptr<File>& held) override {
+    const testing::AllocationsOfTest mine;
     if (const int error = fault()) return error;
     return of(path).lock(path, held);
   }
   int hold_folder(const std::string& path, std::unique_ptr<File>& held) override {
+    const testing::AllocationsOfTest mine;
     if (const int error = fault()) return error;
     return at(path).hold_folder(path, held);
   }
@@ -152,6 +162,7 @@ class DayDisk final : public FileSystem {
     }
     ~DayFile() override { --*open_; }
     int write_all(std::span<const std::byte> bytes) override {
+      const testing::AllocationsOfTest mine;
       if (disk_.is_dark()) return EIO;
       int error = disk_.fault();
       if (disk_.is_dark()) return EIO;
@@ -162,6 +173,7 @@ class DayDisk final : public FileSystem {
       return error != 0 ? error : inner;
     }
     int read_at(std::uint64_t offset, std::span<std::byte> into) override {
+      const testing::AllocationsOfTest mine;
       if (const int error = disk_.fault()) return error;
       if (damage_ && damage_->cut && offset + into.size() > damage_->at) return EIO;
       const int error = inner_->read_at(offset, into);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "day_numbers.h"
+#include "failing_allocations.h"
 #include "store/remote_store.h"
 
 namespace kvtrie::oracle::day {
@@ -32,12 +33,14 @@ class DayStore final : public RemoteStore {
   std::uint64_t bytes() const { return bytes_; }
 
   std::optional<Bytes> get(std::string_view key) override {
+    const testing::AllocationsOfTest mine;
     begin_call();
     const auto found = values_.find(key);
     if (found == values_.end()) return std::nullopt;
     return mood == Mood::kLying && random_.chance(0.5) ? lie(found->second) : found->second;
   }
   void put(std::string_view key, std::span<const std::byte> value) override {
+    const testing::AllocationsOfTest mine;
     begin_call();
     Bytes& kept = values_[std::string(key)];
     bytes_ += value.size() - kept.size();
@@ -45,6 +48,7 @@ class DayStore final : public RemoteStore {
     while (bytes_ > room_) evict_one();
   }
   void remove(std::string_view key) override {
+    const testing::AllocationsOfTest mine;
     begin_call();
     const auto found = values_.find(key);
     if (found == values_.end()) return;

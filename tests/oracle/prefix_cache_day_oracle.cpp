@@ -1,6 +1,6 @@
 // A simulated day: a thousand users, four tiers, and everything that goes wrong in 24 hours of virtual time.
 //
-//   oracle_prefix_cache_day [--seed N] [--requests N] [--users N] [--worlds N] [--world N] [--short-memory yes]
+//   oracle_prefix_cache_day [--seed N] [--requests N] [--users N] [--worlds N] [--world N] [--short-memory no]
 //                           [--verbose yes] [--twice yes]
 //
 // Each world is a process of its own (day_world.h): a share of the users and requests, a folder, a store, a model that
@@ -26,7 +26,7 @@ struct Arguments {
   std::uint64_t seed = 20261124, requests = 2000;
   std::size_t users = 1000, worlds = 2;
   std::optional<std::size_t> only;  // this world alone
-  bool verbose = false, twice = false, short_memory = false;
+  bool verbose = false, twice = false, short_memory = true;
 };
 
 std::uint64_t seed_of_world(const Arguments& arguments, std::size_t world) {
@@ -66,7 +66,7 @@ std::pair<Report, std::string> play(const Arguments& arguments, std::size_t worl
         << ", request " << day.request_number() << " of " << requests << " (" << day.doing << ", " << day.model_name()
         << "): " << what << "\nreplay: build/release/tests/cpp/oracle_prefix_cache_day --seed " << arguments.seed
         << " --requests " << arguments.requests << " --users " << arguments.users << " --worlds " << arguments.worlds
-        << (arguments.short_memory ? " --short-memory yes" : "") << " --world " << world << " --verbose yes\n";
+        << (arguments.short_memory ? "" : " --short-memory no") << " --world " << world << " --verbose yes\n";
     return out.str();
   };
   static constexpr const char* kNames[] = {"wrong bytes", "lost promise", "leak"};
