@@ -100,7 +100,7 @@ void Cursors::lend_or_borrow(Cursor& cursor, std::size_t cache, NodeState& node)
 // All of it, or what came to a node that is not on the device leaves it again.
 void Cursors::share_cells(Cursor& cursor, Node* node) {
   NodeState& state = state_of(node);
-  of_.places.make_room();
+  of_.places.make_room(node);
   try {
     for (std::size_t i = 0; i < of_.caches.attention.size(); ++i) lend_or_borrow(cursor, i, state);
   } catch (...) {
@@ -175,7 +175,7 @@ void Cursors::grow_last(Cursor& cursor, std::span<const Token> edge) {
   NodeState& state = state_of(cursor.node);
   Lent cells(of_.caches, cursor);
   make_room_for(state, cells.lists());
-  of_.places.make_room();
+  of_.places.make_room(cursor.node);
   of_.trie.extend(cursor.node, edge);
   state.extend(cursor.computed, cells.give());
   of_.places.extend(cursor.node, edge.size());
@@ -186,7 +186,7 @@ void Cursors::add_node(Cursor& cursor, std::span<const Token> edge) {
       std::make_unique<NodeState>(cursor.published(), cursor.computed, of_.caches.attention.size(), &of_.costs);
   Lent cells(of_.caches, cursor);
   make_room_for(*state, cells.lists());
-  of_.places.make_room();
+  of_.places.make_room(cursor.node);
   Node* node = of_.trie.add_child(cursor.node, edge, std::move(state));
   std::vector<SpanList> given = cells.give();
   for (std::size_t i = 0; i < given.size(); ++i) state_of(node).held[i].add(std::move(given[i]));

@@ -76,7 +76,7 @@ bool HostCopies::copy(Node* node, bool may_lose) {
       for (const auto& [from, to] : state.held[i].without_slice(list.begin_position(), list.end_position())) {
         std::optional<BlobSlice> slice = store_cells(node, i, list.share(from, to));
         if (!slice) return false;
-        places_.make_room();
+        places_.make_room(node);
         state.held[i].add(*slice);
         places_.settle(node);  // each time: the next one may not fit
         totals_.page_out_bytes += slice->blob->bytes();

@@ -24,7 +24,7 @@ void Loader::load_node(Node* node) {
   }
   state.add_arrivals({arrival_});
   for (std::size_t each = 0; each < full.size(); ++each) state.held[full[each]].make_room_for(cells[each]);
-  tree_.places.make_room();  // from here on nothing throws
+  tree_.places.make_room(node);  // from here on nothing throws
   for (std::size_t each = 0; each < full.size(); ++each) {
     Held& held = state.held[full[each]];
     if (!tree_.keep_copies) held.slices.clear();
@@ -43,7 +43,7 @@ void Loader::load_window(const Path& path, std::size_t cache, const BlobSlice& s
     Held& held = state_of(node).held[cache];
     state_of(node).add_arrivals({arrival_});
     held.make_room_for(cells);
-    tree_.places.make_room();
+    tree_.places.make_room(node);
     if (!tree_.keep_copies) held.forget_slices(cells.begin_position(), cells.end_position());
     held.add(std::move(cells));  // from here on nothing throws
     tree_.places.settle_more_cells(node);

@@ -51,8 +51,8 @@ class NodePlaces {
 
   void add(Node* node, Place place);              // it is new in the tree
   void extend(Node* node, std::uint64_t tokens);  // the node on the device grew by so many
-  // So that what follows for one node, until the next one, takes no memory.
-  void make_room() { trie_.make_room_in_orders(); }
+  // So that what follows for this node, or for a new one below it, takes no memory until another node has its turn.
+  void make_room(const Node* node) { trie_.make_room_in_orders(node); }
   void come(Node* node);                   // its cells of full attention are there now
   void leave(Node* node);                  // REQUIRES: it holds no cell any more
   void remove(const Node* node) noexcept;  // it leaves the tree next

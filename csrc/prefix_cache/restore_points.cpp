@@ -107,7 +107,7 @@ void RestorePoints::put(Node* node, PointKind kind, std::vector<HeldState> held)
 void RestorePoints::put_outside(Node* node, PointKind kind, std::vector<BlobSlice> copies) {
   RestorePoint& point = point_of(node);
   ensure(!point.exists(), "restore_points.put_outside", "the node has one");
-  places_.make_room();
+  places_.make_room(node);
   point.kind = kind;
   point.copies = std::move(copies);
   point.on_device = false;
@@ -119,7 +119,7 @@ void RestorePoints::put_outside(Node* node, PointKind kind, std::vector<BlobSlic
 void RestorePoints::add_copies(Node* node, std::vector<BlobSlice> copies) {
   RestorePoint& point = point_of(node);
   ensure(point.exists(), "restore_points.add_copies", "the node has none");
-  places_.make_room();
+  places_.make_room(node);
   point.copies = std::move(copies);
   places_.settle(node);
 }
@@ -165,7 +165,7 @@ bool RestorePoints::remove(Node* node) {
 void RestorePoints::go_back_to(Node* node) {
   RestorePoint& point = point_of(node);
   if (!point.exists() || point.gone_back_to) return;
-  trie_.make_room_in_orders();
+  trie_.make_room_in_orders(node);
   take_out_of_spaced(node);
   point.gone_back_to = true;
   settle(node);

@@ -268,7 +268,7 @@ std::uint32_t Room::let_go_of(std::size_t cache, Node* node, std::uint32_t count
       going.push_back(span);
     }
   }
-  of_.places.make_room();
+  of_.places.make_room(node);
   try {
     for (const CellSpan& span : going) let_go_of(cache, node, span);
   } catch (...) {

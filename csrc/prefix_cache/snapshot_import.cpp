@@ -180,7 +180,7 @@ Node* SnapshotImport::add(const Imported& found, double now) {
 }
 
 void SnapshotImport::fill(Node* node, const Imported& found) {
-  places_.make_room();
+  places_.make_room(node);
   try {
     add_slices(found, state_of(node));
   } catch (...) {

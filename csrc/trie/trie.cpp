@@ -228,8 +228,8 @@ VictimOrder& Trie::order_of(const Node* node, int order, std::string_view where)
   return orders_of(node)[static_cast<std::size_t>(order)];
 }
 
-void Trie::make_room_in_orders() {
-  for (VictimOrder& order : orders_) order.reserve();
+void Trie::make_room_in_orders(const Node* node) {
+  for (VictimOrder& order : orders_of(node)) order.reserve();
 }
 
 void Trie::join_order(int order, Node* node) {

@@ -97,7 +97,8 @@ class Trie {
   void unlock(Node* node) noexcept;
   void touch(Node* node) noexcept;  // the latest use, now
 
-  void make_room_in_orders();               // so that one node may join each of them, which cannot fail then
+  // So that the node, or one that is made below it, may join each order of its group, which cannot fail then.
+  void make_room_in_orders(const Node* node);
   void join_order(int order, Node* node);   // becomes a member, as the latest used. REQUIRES: no member, no root
   void leave_order(int order, Node* node);  // REQUIRES: a member
   Node* victim(int order);                  // null when every member is locked or above a member; amortised O(1)

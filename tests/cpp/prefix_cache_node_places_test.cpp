@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "failing_allocations.h"
 
 namespace kvtrie {
 namespace {
@@ -177,6 +178,28 @@ TEST(NodePlaces, AgreesWithATwinAfterEveryStep) {
       driver.step();
       if (i % (i < 500 ? 1 : 50) == 0) driver.compare();
       if (HasFatalFailure()) FAIL() << "seed " << kSeed << ", step " << i << (with_disk ? ", with a disk" : "");
+    }
+  }
+}
+
+// In orders of every policy, the common ones and those of a group.
+TEST(NodePlaces, ComeAndSettleWithoutMemoryOnceThereIsRoom) {
+  for (const VictimPolicy policy : {VictimPolicy::kLru, VictimPolicy::kSlru, VictimPolicy::kLfu, VictimPolicy::kCost}) {
+    for (const Group group : {Group{0}, Group{1}}) {
+      Trie trie(2, policy);
+      NodePlaces places(trie, {});
+      Node* root = trie.root("n");
+      if (group > 0) trie.set_group(root, group);
+      for (Token token = 0; token < 100; ++token) {
+        Node* node = trie.add_child(root, Tokens{token}, std::make_unique<NodeState>(0, 1, 1));
+        places.add(node, NodePlaces::Place::kOutside);
+        places.make_room(node);
+        const bool failed = testing::runs_out_of_memory(1, [&] {
+          places.come(node);
+          places.settle(node);
+        });
+        ASSERT_FALSE(failed) << name_of(policy) << ", group " << group << ", node " << token;
+      }
     }
   }
 }
