@@ -59,6 +59,16 @@ Node* latest_used_child(const Node* node) noexcept {
   return latest;
 }
 
+// Where the path's match ends; the path itself may go on behind it.
+Match match_on(const Path& path, Node* root) noexcept {
+  Match match{root, path.matched};
+  for (Node* node : path.nodes) {
+    if (node->start() >= path.matched) break;
+    match.node = node;
+  }
+  return match;
+}
+
 // The nodes whose edges begin where the match ends, the latest used first, kBranches at most.
 std::vector<const Node*> branches_at(const Match& match) {
   std::vector<const Node*> found;
@@ -109,9 +119,9 @@ Rejoin find_rejoin(std::span<const Token> prompt, std::span<const Token> known, 
   return best;
 }
 
-void explain_match(const Trie& trie, Node* root, std::span<const Token> prompt, Explanation& explanation) {
+void explain_match(Node* root, const Path& path, std::span<const Token> prompt, Explanation& explanation) {
   if (root == nullptr || root->is_leaf()) return;
-  const Match match = trie.match_below(root, prompt);
+  const Match match = match_on(path, root);
   const std::span<const Token> rest = prompt.subspan(static_cast<std::size_t>(match.length));
   const bool inside = match.length < match.node->end();
   explanation.branches = inside ? 1 : match.node->child_count();
@@ -130,20 +140,21 @@ void explain_match(const Trie& trie, Node* root, std::span<const Token> prompt, 
 
 std::vector<CacheReach> reach_of_each(const CacheTable& caches, const Planner& planner, const Path& path,
                                       std::int32_t limit) {
+  std::vector<std::int32_t> kept;
+  if (!caches.states.empty()) kept = planner.kept_lengths(path);
+  kept.erase(kept.begin(), kept.end() - static_cast<std::ptrdiff_t>(std::min(kept.size(), Explanation::kKept)));
   std::vector<CacheReach> reaches;
   for (std::size_t i = 0; i < caches.all.size(); ++i) {
     CacheReach& reach = reaches.emplace_back();
     reach.layers = caches.all[i]->layers();
     reach.deepest = planner.reach_alone(path, i, limit);
     reach.states = i >= caches.attention.size();
-    if (!reach.states) {
+    if (reach.states) {
+      reach.kept = kept;
+    } else {
       const Visibility& sees = caches.attention[i]->visibility();
       reach.window = sees.window, reach.chunk = sees.chunk;
-      continue;
     }
-    reach.kept = planner.kept_lengths(path);
-    const std::size_t extra = reach.kept.size() - std::min(reach.kept.size(), Explanation::kKept);
-    reach.kept.erase(reach.kept.begin(), reach.kept.begin() + static_cast<std::ptrdiff_t>(extra));
   }
   return reaches;
 }
@@ -179,8 +190,8 @@ Explanation PrefixCache::explain(std::string_view name_space, std::span<const To
   explanation.length = static_cast<std::int32_t>(tokens.size());
   explanation.plan = state_->plan(name_space, tokens, atomic);
   Node* root = state_->trie.find_root(name_space);
-  explain_match(state_->trie, root, tokens, explanation);
   const Path path = root == nullptr ? Path{} : state_->planner.find_path(root, tokens);
+  explain_match(root, path, tokens, explanation);
   explanation.caches = reach_of_each(state_->caches, state_->planner, path, path.matched);
   add_seconds(state_->costs, explanation);
   return explanation;

@@ -77,8 +77,9 @@ Tokens continuation(const Node* node, std::int32_t at, std::size_t count);
 // At least `least` tokens in a row agree. Expected O(prompt + known) * least.
 Rejoin find_rejoin(std::span<const Token> prompt, std::span<const Token> known, std::int32_t least = 8);
 
-// Where the match ends, what is known from there on, and where the two agree again. `root` may be null.
-void explain_match(const Trie& trie, Node* root, std::span<const Token> prompt, Explanation& explanation);
+// Where the match ends, what is known from there on, and where the two agree again. `root` may be null; else `path` is
+// what the prompt matches below it.
+void explain_match(Node* root, const Path& path, std::span<const Token> prompt, Explanation& explanation);
 // Of each cache by itself, at lengths up to `limit`.
 std::vector<CacheReach> reach_of_each(const CacheTable& caches, const Planner& planner, const Path& path,
                                       std::int32_t limit);
