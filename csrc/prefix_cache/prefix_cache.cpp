@@ -77,9 +77,8 @@ void PrefixCacheState::open_disk() KVTRIE_NO_THREAD_SAFETY_ANALYSIS {
           "fingerprint: got '', allowed the name of the weights: what is on a disk outlives the process");
   require(host != nullptr, "prefix_cache",
           "host_bytes: got 0, allowed 1 or more with a disk tier: bytes pass through it");
-  const auto files = options.files != nullptr ? options.files : real_file_system();
-  const auto disk =
-      DiskTier::open({options.disk, options.disk_bytes, options.fingerprint, caches.identities, options.keys}, files);
+  const auto disk = DiskTier::open(
+      {options.disk, options.disk_bytes, options.fingerprint, caches.identities, options.keys}, options.files);
   lower.open(disk);
   WriteBehind::Caches written{options.fingerprint, caches.identities, {}};
   for (const auto& cache : caches.attention) written.shapes.push_back(cache->shape());

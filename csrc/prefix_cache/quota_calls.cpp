@@ -47,22 +47,21 @@ void require_possible(const PrefixCacheState& state, const Caps& most, const Cap
                           counts);
 }
 
-// Of all namespaces, what no cap could make go, or their floors: as much as has to fit under the cap of a lower tier.
-std::uint64_t kept_in_memory(const LowerTiers& lower, const Quotas& quotas) {
+template <class OfGroup>
+std::uint64_t sum_of_groups(const Quotas& quotas, const OfGroup& bytes_of) {
   std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < quotas.groups(); ++i) {
-    const auto group = static_cast<Group>(i);
-    bytes += std::max(lower.pinned_host_bytes(group), quotas.host(group).least);
-  }
+  for (std::size_t i = 0; i < quotas.groups(); ++i) bytes += bytes_of(static_cast<Group>(i));
   return bytes;
 }
+
+// Of all namespaces, what no cap could make go, or their floors: as much as has to fit under the cap of a lower tier.
+std::uint64_t kept_in_memory(const LowerTiers& lower, const Quotas& quotas) {
+  return sum_of_groups(quotas,
+                       [&](Group group) { return std::max(lower.pinned_host_bytes(group), quotas.host(group).least); });
+}
 std::uint64_t kept_in_files(const LowerTiers& lower, const Quotas& quotas) {
-  std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < quotas.groups(); ++i) {
-    const auto group = static_cast<Group>(i);
-    bytes += std::max(lower.pinned_disk_bytes(group), quotas.disk(group).least);
-  }
-  return bytes;
+  return sum_of_groups(quotas,
+                       [&](Group group) { return std::max(lower.pinned_disk_bytes(group), quotas.disk(group).least); });
 }
 
 void require_lower_tiers(const PrefixCacheState& state, const Quotas::Quota& quota, Group group)

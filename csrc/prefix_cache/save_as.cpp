@@ -34,8 +34,7 @@ class SaveAs {
   SaveAs(PrefixCacheState& state, const std::string& folder) : state_(state) {
     DiskOptions options{folder, std::numeric_limits<std::int64_t>::max(), state.options.fingerprint,
                         state.caches.identities, state.options.keys};
-    const auto files = state.options.files != nullptr ? state.options.files : real_file_system();
-    tier_ = DiskTier::open(std::move(options), files);
+    tier_ = DiskTier::open(std::move(options), state.options.files);
     before_ = tier_->scan();
   }
 
