@@ -1,7 +1,6 @@
 #include "store/disk_inspect.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <memory>
 #include <span>
@@ -21,19 +20,15 @@ SnapshotFault inspect_content(File& file, std::uint64_t bytes, const NamespaceKe
   std::vector<std::byte> beginning;
   DecodedSnapshot decoded = read_header(file, bytes, beginning);
   if (decoded.fault != SnapshotFault::kNone) return decoded.fault;
-  if (key != nullptr && !KeyRing::may_be(*key, decoded.header.name_space)) return SnapshotFault::kNamespace;
-  if (snapshot_name(decoded.header, std::span(beginning).first(decoded.images_begin), key) != found.name)
-    return SnapshotFault::kTokens;
+  if (const SnapshotFault fault = check_name(decoded, beginning, key, found.name); fault != SnapshotFault::kNone)
+    return fault;
   found.header = std::move(decoded.header);
   return SnapshotFault::kNone;
 }
 
 SnapshotFault inspect_sealed(std::unique_ptr<File> file, const KeyRing* keys, InspectedFile& found) {
-  std::array<std::byte, kSealedHeadBytes> beginning{};
-  const auto seen = std::span(beginning).first(std::min<std::uint64_t>(found.bytes, beginning.size()));
-  if (file->read_at(0, seen) != 0) return SnapshotFault::kIo;
   SealedHead head;
-  if (const SnapshotFault fault = decode_sealed_head(seen, found.bytes, head); fault != SnapshotFault::kNone)
+  if (const SnapshotFault fault = read_sealed_head(*file, found.bytes, head); fault != SnapshotFault::kNone)
     return fault;
   found.key = to_hex(head.id);
   if (keys == nullptr) return SnapshotFault::kSealed;
@@ -82,6 +77,13 @@ DecodedSnapshot read_header(File& file, std::uint64_t bytes, std::vector<std::by
     want = std::min({decoded.needed, bytes, kMaxHeaderBytes});
   } while (decoded.fault == SnapshotFault::kTruncated && want > beginning.size());
   return decoded;
+}
+
+SnapshotFault check_name(const DecodedSnapshot& decoded, std::span<const std::byte> beginning, const NamespaceKey* key,
+                         const std::string& name) {
+  if (key != nullptr && !KeyRing::may_be(*key, decoded.header.name_space)) return SnapshotFault::kNamespace;
+  const std::string own = snapshot_name(decoded.header, beginning.first(decoded.images_begin), key);
+  return own == name ? SnapshotFault::kNone : SnapshotFault::kTokens;
 }
 
 InspectedFolder inspect_folder(const std::string& folder, const KeyRing* keys, FileSystem& files) {

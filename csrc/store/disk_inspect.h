@@ -42,6 +42,10 @@ inline InspectedFolder inspect_folder(const std::string& folder, FileSystem& fil
 // The header at the beginning of an open file whose content has `bytes` bytes; reads no more than the decoder asks for,
 // and never more than there is. `beginning`: what was read, at least all in front of the images when there is no fault.
 DecodedSnapshot read_header(File& file, std::uint64_t bytes, std::vector<std::byte>& beginning);
+// Whether the file's name follows from what it is of. `key`: with which it was sealed; null: it was not. Faults:
+// kNamespace, kTokens. REQUIRES: `decoded` has no fault, and `beginning` is what it was decoded from.
+SnapshotFault check_name(const DecodedSnapshot& decoded, std::span<const std::byte> beginning, const NamespaceKey* key,
+                         const std::string& name);
 
 // What an `open` that failed says about the file.
 SnapshotFault fault_of_open(int error) noexcept;

@@ -107,9 +107,8 @@ SnapshotFault DiskTier::examine_header(File& file, std::uint64_t content, const 
   decoded = read_header(file, content, beginning);
   if (decoded.fault != SnapshotFault::kNone) return decoded.fault;
   if (decoded.header.fingerprint != options_.fingerprint) return SnapshotFault::kFingerprint;
-  if (key != nullptr && !KeyRing::may_be(*key, decoded.header.name_space)) return SnapshotFault::kNamespace;
-  const std::string name = snapshot_name(decoded.header, std::span(beginning).first(decoded.images_begin), key);
-  if (name != candidate.name) return SnapshotFault::kTokens;
+  if (const SnapshotFault fault = check_name(decoded, beginning, key, candidate.name); fault != SnapshotFault::kNone)
+    return fault;
   const bool fits = !options_.caches || decoded.header.caches == *options_.caches;
   return fits ? SnapshotFault::kNone : SnapshotFault::kLayout;
 }

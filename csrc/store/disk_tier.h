@@ -197,9 +197,9 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   std::vector<std::string> list_names();
 
   Write prepare(const SnapshotHeader& identity, std::span<const std::byte> header, Images images, std::uint64_t bytes);
-  DiskFilePtr write_now(Write& write, std::span<const std::byte> header, Images images) noexcept;
-  Failure write_temporary(Write& write, std::span<const std::byte> header, Images images) noexcept;
-  static Failure write_content(Write& write, File& file, std::span<const std::byte> header, Images images) noexcept;
+  DiskFilePtr write_now(Write& write) noexcept;
+  Failure write_temporary(Write& write) noexcept;
+  static Failure write_content(Write& write, File& file) noexcept;
   Failure publish(Write& write) noexcept;
   void take_name(Write& write) noexcept KVTRIE_REQUIRES(folder_mutex_);
   void discard(Write& write) noexcept;

@@ -19,9 +19,9 @@ struct DiskTier::Write {
   DiskFilePtr file;
   std::list<DoomedFile> temporary;  // one entry: what dooms the temporary file when it cannot be removed
   Owners::node_type owner;          // of the final name
-  std::vector<std::span<const std::byte>> content;  // header and images, where they are to be sealed
-  std::unique_ptr<BufferSource> source;             // of `content`
-  std::unique_ptr<Sealer> sealer;                   // of `source`; null: it is written as it is
+  std::vector<std::span<const std::byte>> buffers;  // header and images
+  std::unique_ptr<BufferSource> plain;              // of `buffers`
+  std::unique_ptr<Sealer> sealer;                   // of `plain`; null: it is written as it is
   bool created = false;
 };
 
@@ -35,12 +35,10 @@ DiskTier::Write DiskTier::prepare(const SnapshotHeader& identity, std::span<cons
       DiskFilePtr(new DiskFile(shared_from_this(), snapshot_name(identity, header, key ? &*key : nullptr), bytes));
   write.file->content_bytes_ = content;
   const DoomedFile& self = write.file->self_.front();
-  if (key) {
-    write.content.push_back(header);
-    write.content.insert(write.content.end(), images.begin(), images.end());
-    write.source = std::make_unique<BufferSource>(write.content, content);
-    write.sealer = std::make_unique<Sealer>(*options_.keys, *key, self.name, *write.source);
-  }
+  write.buffers.push_back(header);
+  write.buffers.insert(write.buffers.end(), images.begin(), images.end());
+  write.plain = std::make_unique<BufferSource>(write.buffers, content);
+  if (key) write.sealer = std::make_unique<Sealer>(*options_.keys, *key, self.name, *write.plain);
   const std::string temporary = temporary_name(self.name, self.id);
   write.temporary.push_back({temporary, path_of(temporary), bytes, 0});
   Owners owner{{self.name, {self.id, bytes}}};
@@ -55,7 +53,7 @@ DiskFilePtr DiskTier::write(const SnapshotHeader& identity, std::span<const std:
   try {
     if (writing()) {
       Write write = prepare(identity, header, images, bytes);
-      return write_now(write, header, images);
+      return write_now(write);
     }
   } catch (const Error&) {
     note_failed_write({"seal", EIO});
@@ -66,8 +64,8 @@ DiskFilePtr DiskTier::write(const SnapshotHeader& identity, std::span<const std:
   return nullptr;
 }
 
-DiskFilePtr DiskTier::write_now(Write& write, std::span<const std::byte> header, Images images) noexcept {
-  Failure failure = write_temporary(write, header, images);
+DiskFilePtr DiskTier::write_now(Write& write) noexcept {
+  Failure failure = write_temporary(write);
   if (!failure) failure = publish(write);
   if (!failure) {
     note_written(write.file->bytes());
@@ -78,12 +76,12 @@ DiskFilePtr DiskTier::write_now(Write& write, std::span<const std::byte> header,
   return nullptr;
 }
 
-DiskTier::Failure DiskTier::write_temporary(Write& write, std::span<const std::byte> header, Images images) noexcept {
+DiskTier::Failure DiskTier::write_temporary(Write& write) noexcept {
   if (const int error = folder_fault()) return {"look at the folder", error};
   std::unique_ptr<File> file;
   if (const int error = files_->create(write.temporary.front().path, file)) return {"create", error};
   write.created = true;
-  if (const Failure failure = write_content(write, *file, header, images)) return failure;
+  if (const Failure failure = write_content(write, *file)) return failure;
   if (const int error = file->sync()) return {"sync", error};
   FileInfo info;
   if (const int error = file->info(info)) return {"stat", error};
@@ -92,17 +90,11 @@ DiskTier::Failure DiskTier::write_temporary(Write& write, std::span<const std::b
   return {};
 }
 
-DiskTier::Failure DiskTier::write_content(Write& write, File& file, std::span<const std::byte> header,
-                                          Images images) noexcept {
-  if (write.sealer == nullptr) {
-    if (const int error = file.write_all(header)) return {"write", error};
-    for (const auto& image : images) {
-      if (const int error = file.write_all(image)) return {"write", error};
-    }
-    return {};
-  }
-  for (std::uint64_t left = write.sealer->bytes(); left > 0;) {
-    const std::span<const std::byte> taken = write.sealer->next(left);
+DiskTier::Failure DiskTier::write_content(Write& write, File& file) noexcept {
+  ContentSource* content = write.plain.get();
+  if (write.sealer != nullptr) content = write.sealer.get();
+  for (std::uint64_t left = content->bytes(); left > 0;) {
+    const std::span<const std::byte> taken = content->next(left);
     if (taken.empty()) return {"seal", EIO};
     if (const int error = file.write_all(taken)) return {"write", error};
     left -= taken.size();

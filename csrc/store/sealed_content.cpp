@@ -74,6 +74,13 @@ SnapshotFault decode_sealed_head(std::span<const std::byte> beginning, std::uint
   return SnapshotFault::kNone;
 }
 
+SnapshotFault read_sealed_head(File& file, std::uint64_t total, SealedHead& head) {
+  std::array<std::byte, kSealedHeadBytes> beginning{};
+  const auto seen = std::span(beginning).first(std::min<std::uint64_t>(total, beginning.size()));
+  if (file.read_at(0, seen) != 0) return SnapshotFault::kIo;
+  return decode_sealed_head(seen, total, head);
+}
+
 // ---- sealing --------------------------------------------------------------------------------------------------------
 
 Sealer::Sealer(const KeyRing& ring, const NamespaceKey& key, std::string_view place, ContentSource& content)
@@ -168,11 +175,8 @@ bool Unsealer::take(std::uint64_t total, std::span<const std::byte> bytes, const
 
 SnapshotFault SealedFile::open(std::unique_ptr<File> file, std::uint64_t total, const KeyRing& ring,
                                std::string_view place, std::unique_ptr<SealedFile>& opened) {
-  std::array<std::byte, kSealedHeadBytes> beginning{};
-  const auto seen = std::span(beginning).first(std::min<std::uint64_t>(total, beginning.size()));
-  if (file->read_at(0, seen) != 0) return SnapshotFault::kIo;
   SealedHead head;
-  if (const SnapshotFault fault = decode_sealed_head(seen, total, head); fault != SnapshotFault::kNone) return fault;
+  if (const SnapshotFault fault = read_sealed_head(*file, total, head); fault != SnapshotFault::kNone) return fault;
   std::optional<NamespaceKey> key = ring.opening(head.id, head.salt, head.masked_scope);
   if (!key) return SnapshotFault::kKey;
   const SecretKey content = content_key_of(*key, head, place);

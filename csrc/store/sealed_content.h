@@ -69,6 +69,8 @@ struct SealedHead {
 };
 // Of a content that takes `total` bytes, sealed. Faults: kTruncated, kMagic, kVersion, kSize.
 SnapshotFault decode_sealed_head(std::span<const std::byte> beginning, std::uint64_t total, SealedHead& head) noexcept;
+// The same of a file of `total` bytes, or kIo.
+SnapshotFault read_sealed_head(File& file, std::uint64_t total, SealedHead& head);
 
 // Seals a content as it goes. Throws kNotSupported when there are no random numbers.
 class Sealer final : public ContentSource {
