@@ -31,12 +31,6 @@ bool is_array_like(py::handle value) {
   return PyObject_CheckBuffer(value.ptr()) != 0 || has_method(value, "__array__") || has_method(value, "__dlpack__");
 }
 
-// "Place" of "package.Place".
-std::string_view short_name(const PyTypeObject* type) noexcept {
-  const std::string_view name = type->tp_name;
-  return name.substr(name.rfind('.') + 1);
-}
-
 // Items by their number. Nothing is asked for beyond the length that it gave first: an item's own methods may change a
 // list, and a class may give items for ever.
 class ItemsOf {
@@ -73,6 +67,11 @@ py::object to_index(py::handle value, std::string_view where, std::string_view n
 }
 
 }  // namespace
+
+std::string_view short_name(const PyTypeObject* type) noexcept {
+  const std::string_view name = type->tp_name;
+  return name.substr(name.rfind('.') + 1);
+}
 
 std::string plain_text(py::handle text) {
   const auto bytes =

@@ -23,6 +23,8 @@ inline constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max
 
 // "1.5 (float)" for messages: the value's repr, cut to one short line, and its type.
 std::string describe(py::handle value);
+// "Place" of the class "package.Place".
+std::string_view short_name(const PyTypeObject* type) noexcept;
 // A str as UTF-8, whatever is in it: lone surrogates as they are written in Python.
 std::string plain_text(py::handle text);
 [[noreturn]] void refuse_type(py::handle value, std::string_view where, std::string_view name,

@@ -74,8 +74,7 @@ std::string types_of(PyObject* const* arguments, std::size_t count, PyObject* na
   for (std::size_t i = method && count > 0 ? 1 : 0; i < count + named; ++i) {
     if (!text.empty()) text += ", ";
     if (i >= count) text += plain_text(PyTuple_GET_ITEM(names, static_cast<Py_ssize_t>(i - count))) + "=";
-    const std::string_view type = Py_TYPE(arguments[i])->tp_name;
-    text += type.substr(type.rfind('.') + 1);
+    text += short_name(Py_TYPE(arguments[i]));
   }
   return text;
 }
