@@ -8,33 +8,27 @@ import sys
 import threading
 import time
 import weakref
-from typing import Any, Optional
+from typing import Any
 
 import kvtrie as kv
-from fakes import CodingModel, make_cache, run
+from fakes import CodingModel, DictStore, make_cache, run
 
 
-class Owner:
+class Owner(DictStore):
     """Has a cache, and is its clock and its store: a circle through whatever a round chooses."""
 
     def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
+        super().__init__()
         self.kept: list[Any] = []
         self.cache: Any = None
 
     def now(self) -> float:
         return time.monotonic()
 
-    def get(self, key: str) -> Optional[bytes]:
-        return self.values.get(key)
-
     def put(self, key: str, value: bytes) -> None:
-        self.values[key] = value
+        super().put(key, value)
         if len(self.values) % 5 == 0:
             gc.collect()  # on the cache's own thread
-
-    def delete(self, key: str) -> None:
-        self.values.pop(key, None)
 
 
 def make(random: random.Random, folder: str) -> Owner:

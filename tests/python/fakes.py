@@ -68,6 +68,22 @@ class CodingModel:
             np.testing.assert_array_equal(v[seen], expected_v(codes, layer))
 
 
+class DictStore:
+    """A store of this process alone, in a dict. Its methods are Python, and so a place for signals."""
+
+    def __init__(self, values: dict[str, bytes] | None = None) -> None:
+        self.values = dict(values or {})
+
+    def get(self, key: str) -> bytes | None:
+        return self.values.get(key)
+
+    def put(self, key: str, value: bytes) -> None:
+        self.values[key] = value
+
+    def delete(self, key: str) -> None:
+        self.values.pop(key, None)
+
+
 def make_cache(capacity: int = 64, device: Any = None, host_bytes: Any = 0, **options: Any) -> kv.PrefixCache:
     """A prefix cache over one small float32 cache."""
     layers = kv.CausalCache(LAYERS, KV_HEADS, DIM, capacity, dtype="float32", device=device)

@@ -24,6 +24,7 @@ from typing import Any, Union
 
 import kvtrie as kv
 from disk_worker import TierModel
+from fakes import DictStore
 from processes import run_python
 
 GOLDENS = Path(__file__).with_name("goldens")
@@ -130,29 +131,13 @@ def write(name: str, folder: Path) -> None:
 
 def send(name: str) -> dict[str, bytes]:
     """What today's version sends of the conversations to a store."""
-    store = Shelf()
+    store = DictStore()
     cache, model = open_cache(name, store=store)
     for conversation in shared_conversations(name):
         compute(cache, model, conversation)
         assert cache.flush()  # one after the other, so that what goes into an index is always the same
     cache.close()
     return store.values
-
-
-class Shelf:
-    """A store in a dict."""
-
-    def __init__(self, values: dict[str, bytes] | None = None) -> None:
-        self.values = dict(values or {})
-
-    def get(self, key: str) -> bytes | None:
-        return self.values.get(key)
-
-    def put(self, key: str, value: bytes) -> None:
-        self.values[key] = bytes(value)
-
-    def delete(self, key: str) -> None:
-        self.values.pop(key, None)
 
 
 def go_on(name: str, asked: Sequence[dict[str, Any]], **options: Any) -> list[dict[str, Any]]:
@@ -200,7 +185,7 @@ def _make_folder(name: str, folder: Path) -> None:
 
 def _make_store(name: str, folder: Path) -> None:
     in_another_process("send", name, folder)
-    expected = go_on(name, shared_conversations(name), store=Shelf(read_values(folder)))
+    expected = go_on(name, shared_conversations(name), store=DictStore(read_values(folder)))
     _write_json(folder.with_suffix(".json"), expected)
 
 

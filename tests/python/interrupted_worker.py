@@ -15,29 +15,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import kvtrie as kv
+from fakes import DictStore
 from kinds_fakes import KindsModel, make_caches, words
 
 TINY = Path(__file__).resolve().parents[2] / "examples" / "tiny"
 KINDS = ("dense", "window", "hybrid")
-
-
-class DictStore:
-    """A store that other processes do not share. Its methods are Python, and so a place for signals."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
-
-    def get(self, key: str) -> Optional[bytes]:
-        return self.values.get(key)
-
-    def put(self, key: str, value: bytes) -> None:
-        self.values[key] = value
-
-    def delete(self, key: str) -> None:
-        self.values.pop(key, None)
 
 
 class Everything:

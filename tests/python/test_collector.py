@@ -14,32 +14,20 @@ from typing import Any, Optional
 import pytest
 
 import kvtrie as kv
-from fakes import CodingModel, compute, make_cache, run
+from fakes import CodingModel, DictStore, compute, make_cache, run
 from processes import PATIENCE, run_python
 
 WORKER = Path(__file__).with_name("collector_worker.py")
 
 
-class Owner:
+class Owner(DictStore):
     """Its method is a clock, it is itself a store, and it holds what a test puts there."""
 
     cache: Any = None
     kept: Any = None
 
-    def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
-
     def now(self) -> float:
         return 0.0
-
-    def get(self, key: str) -> Optional[bytes]:
-        return self.values.get(key)
-
-    def put(self, key: str, value: bytes) -> None:
-        self.values[key] = value
-
-    def delete(self, key: str) -> None:
-        self.values.pop(key, None)
 
 
 def is_gone(watch: Callable[[], object]) -> bool:

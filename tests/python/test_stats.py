@@ -9,27 +9,12 @@ from typing import Any
 import pytest
 
 import kvtrie as kv
+from fakes import DictStore
 from kvtrie._values import Reason
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "stats.md"
 NESTED = ("caches", "recurrent", "seconds_per_byte", "disk", "store")
-
-
-class Values:
-    """A store of this process."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
-
-    def get(self, key: str) -> bytes | None:
-        return self.values.get(key)
-
-    def put(self, key: str, value: bytes) -> None:
-        self.values[key] = value
-
-    def delete(self, key: str) -> None:
-        self.values.pop(key, None)
 
 
 @pytest.fixture
@@ -38,7 +23,7 @@ def stats(tmp_path: Path) -> dict[str, Any]:
     attention = kv.CausalCache([0], 1, 4, 32, dtype="float32", device="host")
     recurrent = kv.RecurrentCache([1], 0, 0, 1, 4, 4, 4, device="host")
     options: dict[str, Any] = {"fingerprint": "stats", "host_bytes": "1MiB", "disk": tmp_path / "disk"}
-    with kv.PrefixCache([attention, recurrent], disk_bytes="1MiB", store=Values(), **options) as cache:
+    with kv.PrefixCache([attention, recurrent], disk_bytes="1MiB", store=DictStore(), **options) as cache:
         return cache.stats()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import kvtrie as kv
+from fakes import DictStore
 from golden_folders import (
     FOLDERS,
     GOLDENS,
@@ -22,7 +23,6 @@ from golden_folders import (
     SHARED,
     STORES,
     VERSION,
-    Shelf,
     compute,
     go_on,
     in_another_process,
@@ -46,6 +46,11 @@ def expected_of(folder: Path) -> list[dict[str, Any]]:
 
 def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*.kvtrie")}
+
+
+def assert_same(made: dict[str, bytes], golden: dict[str, bytes]) -> None:
+    assert sorted(made) == sorted(golden)
+    assert [key for key in made if made[key] != golden[key]] == []
 
 
 @pytest.mark.parametrize("folder", IN_FOLDERS, ids=name_of)
@@ -78,7 +83,7 @@ def test_a_kept_folder_is_refused_whole_or_not_at_all(folder: Path, tmp_path: Pa
 def test_kept_values_of_a_store_give_what_they_gave(folder: Path) -> None:
     expected = expected_of(folder)
     asked = [{key: value for key, value in each.items() if key not in ("reused", "tier")} for each in expected]
-    store = Shelf(read_values(folder))
+    store = DictStore(read_values(folder))
     assert go_on(folder.name, asked, store=store) == expected
     assert store.values == read_values(folder)
 
@@ -86,17 +91,13 @@ def test_kept_values_of_a_store_give_what_they_gave(folder: Path) -> None:
 @pytest.mark.parametrize("name", MADE)
 def test_today_writes_what_is_kept(name: str, tmp_path: Path) -> None:
     in_another_process("write", name, tmp_path / "folder")
-    made, golden = files_of(tmp_path / "folder"), files_of(FOLDERS / f"version-{VERSION}" / name)
-    assert sorted(made) == sorted(golden)
-    assert [key for key in made if made[key] != golden[key]] == []
+    assert_same(files_of(tmp_path / "folder"), files_of(FOLDERS / f"version-{VERSION}" / name))
 
 
 @pytest.mark.parametrize("name", SHARED)
 def test_today_sends_what_is_kept(name: str, tmp_path: Path) -> None:
     in_another_process("send", name, tmp_path / "store")
-    made, golden = read_values(tmp_path / "store"), read_values(STORES / f"version-{VERSION}" / name)
-    assert sorted(made) == sorted(golden)
-    assert [key for key in made if made[key] != golden[key]] == []
+    assert_same(read_values(tmp_path / "store"), read_values(STORES / f"version-{VERSION}" / name))
 
 
 @pytest.mark.parametrize("name", ["dense-float16", "hybrid-float32"])
@@ -145,7 +146,7 @@ def test_a_value_of_another_version_is_a_named_miss() -> None:
     name = "dense-float32"
     values = read_values(STORES / f"version-{VERSION}" / name)
     other = {key: value[:8] + (7).to_bytes(4, "little") + value[12:] for key, value in values.items()}
-    cache, model = open_cache(name, store=Shelf(other))
+    cache, model = open_cache(name, store=DictStore(other))
     for conversation in expected_of(STORES / f"version-{VERSION}" / name):
         assert compute(cache, model, conversation, publish=False).reused == 0
     faults = cache.stats()["store"]["faults"]
