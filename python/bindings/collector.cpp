@@ -59,8 +59,9 @@ void let_go(PyObject* self) noexcept {
 }
 
 py::detail::value_and_holder value_of(PyObject* self, const std::type_info& type) {
-  for (py::detail::value_and_holder& value :
-       py::detail::values_and_holders(reinterpret_cast<py::detail::instance*>(self))) {
+  auto* const object = reinterpret_cast<py::detail::instance*>(self);
+  if (!object->owned) return {};  // set last: Python's collector may come while pybind11 makes room for the contents
+  for (py::detail::value_and_holder& value : py::detail::values_and_holders(object)) {
     if (value && value.holder_constructed() && *value.type->cpptype == type) return value;
   }
   return {};

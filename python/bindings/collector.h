@@ -48,6 +48,7 @@ namespace collector {
 
 int show_kept(PyObject* self, visitproc visit, void* argument) noexcept;  // its type, and what it keeps alive
 void let_go(PyObject* self) noexcept;                                     // of what it keeps alive
+// Null (`inst`) where there is none, and of an object that is being made.
 py::detail::value_and_holder value_of(PyObject* self, const std::type_info& type);
 void take_out(PyObject* self, py::detail::value_and_holder& value);  // its holder was moved away before
 

@@ -235,6 +235,29 @@ def test_an_object_that_was_taken_apart_says_so() -> None:
     assert caught == ["gone"]
 
 
+HALF_MADE = """
+import gc
+import kvtrie as kv
+
+for number in range(20):
+    class Mine(kv.PrefixCache):  # of which pybind11 looks up the classes at its first object, which takes memory
+        pass
+
+    caches = [kv.CausalCache([0], 1, 4, 32, device="host")]
+    gc.set_threshold(1)
+    cache = Mine(caches, clock=lambda: 0.0)
+    gc.set_threshold(700)
+    cache.close()
+print("made")
+"""
+
+
+def test_collecting_while_the_first_object_of_a_class_is_made() -> None:
+    """The collector knows an object before it has any contents."""
+    done = run_python("-c", HALF_MADE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "made\n", "")
+
+
 @pytest.mark.parametrize("seed", range(10 if os.environ.get("KVTRIE_SOAK") == "true" else 1))
 def test_a_thousand_circles_in_threads(seed: int, tmp_path: Path) -> None:
     done = run_python(WORKER, seed, 334, tmp_path)
