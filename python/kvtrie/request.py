@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from types import TracebackType
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from .batch import Waiting
 
 __all__ = ["Request", "Stream"]
+
+_ALL = sys.maxsize  # tokens; no request has more
 
 
 class Stream:
@@ -65,7 +68,10 @@ class Stream:
             self.logprobs += generation.logprobs[len(self.logprobs) :]
             self.error, self.finish_reason = error, finish_reason
             self.ended = finish_reason is not None
-        self._notify()
+            self._changed.notify_all()
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener()
 
     # --- any thread -------------------------------------------------------------------------------------------------
 
@@ -98,13 +104,6 @@ class Stream:
         finally:
             with self._changed:
                 self._listeners.discard(listener)
-
-    def _notify(self) -> None:
-        with self._changed:
-            listeners = list(self._listeners)
-            self._changed.notify_all()
-        for listener in listeners:
-            listener()
 
 
 class Request:
@@ -158,10 +157,8 @@ class Request:
 
     def result(self, timeout: float | None = None) -> list[int]:
         """All tokens, once there are no more. ``kv.BusyError`` after ``timeout`` seconds; it goes on meanwhile."""
-        stream = self._stream
-        while not stream.ended:
-            if not stream.wait(len(stream.tokens), timeout):
-                raise BusyError(f"[result] the request has not ended within {timeout} seconds")
+        if not self._stream.wait(_ALL, timeout):
+            raise BusyError(f"[result] the request has not ended within {timeout} seconds")
         self._raise()
         return self.tokens
 
@@ -190,8 +187,7 @@ class Request:
         return self._result().__await__()
 
     async def _result(self) -> list[int]:
-        while not self._stream.ended:
-            await self._wait(len(self._stream.tokens))
+        await self._wait(_ALL)
         self._raise()
         return self.tokens
 

@@ -28,18 +28,20 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def alone(model: Any) -> list[list[int]]:
-    """What each prompt is continued with by itself."""
-    made = []
-    for prompt, sampling in zip(PROMPTS, SAMPLING):
-        cache = kv.PrefixCache(model.caches(capacity=64, dtype="float32"))
-        with cache.begin(prompt) as session:
-            made.append(list(kv.generate(model, session, COUNT, ignore_eos=True, **sampling)))
-        cache.close()
-    return made
+    return answers_alone(model)
 
 
 def make_cache(model: Any, capacity: int = 256) -> kv.PrefixCache:
     return kv.PrefixCache(model.caches(capacity=capacity, dtype="float32"), fingerprint=model.fingerprint)
+
+
+def answers_alone(model: Any) -> list[list[int]]:
+    """What each prompt is continued with by itself."""
+    made = []
+    for prompt, sampling in zip(PROMPTS, SAMPLING):
+        with make_cache(model, 64) as cache, cache.begin(prompt) as session:
+            made.append(list(kv.generate(model, session, COUNT, ignore_eos=True, **sampling)))
+    return made
 
 
 def add_all(batch: kv.Batch) -> list[kv.Generation]:

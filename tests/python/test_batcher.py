@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -17,7 +18,7 @@ from kvtrie.batch import leading
 from kvtrie.pace import Pace
 from processes import PATIENCE, run_python
 from reference_llama import random_llama
-from test_batch import COUNT, PROMPTS, SAMPLING
+from test_batch import COUNT, PROMPTS, SAMPLING, answers_alone, make_cache
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +28,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def alone(model: Any) -> list[list[int]]:
-    """What each prompt is continued with by itself."""
-    made = []
-    for prompt, sampling in zip(PROMPTS, SAMPLING):
-        with make_cache(model) as cache, cache.begin(prompt) as session:
-            made.append(list(kv.generate(model, session, COUNT, ignore_eos=True, **sampling)))
-    return made
-
-
-def make_cache(model: Any, capacity: int = 256) -> kv.PrefixCache:
-    return kv.PrefixCache(model.caches(capacity=capacity, dtype="float32"), fingerprint=model.fingerprint)
+    return answers_alone(model)
 
 
 class Gate:
@@ -245,6 +237,18 @@ def test_cancelled_before_it_began(model: Any) -> None:
         gate.open.set()
         assert waiting.result(PATIENCE) == []
         assert len(first.result(PATIENCE)) == 2
+    cache.close()
+
+
+def test_the_time_limit_of_a_result_is_for_all_of_it(model: Any) -> None:
+    """Not for each token: this request has them all the time, and takes 400 times as long at least."""
+    cache = make_cache(model, 2048)
+    with kv.Batcher(model, cache) as batcher:
+        request = batcher.submit(PROMPTS[0], 1000, ignore_eos=True, logits_processors=lambda *_: time.sleep(0.02))
+        next(iter(request))
+        with pytest.raises(kv.BusyError, match=r"0\.05 seconds"):
+            request.result(0.05)
+        assert request.finish_reason is None
     cache.close()
 
 
