@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 
 from ._core import PrefixCache
 from ._protocols import StepModel
-from .batch import Batch
+from .batch import Batch, Waiting
 from .errors import ArgumentError, ArgumentTypeError, BusyError, ClosedError, Error, NotSupported
 from .generate import Prompt
 from .pace import Pace
@@ -71,8 +71,8 @@ class Batcher:
         stall: float | None = 0.2,
     ) -> None:
         chunk = whole("chunk", chunk, 1)
-        batch = _Driven(model, cache, max_sessions=max_sessions, chunk=chunk, pace=Pace(chunk, _checked(stall)))
-        self._driver = _Driver(batch, whole("max_waiting", max_waiting, 0))
+        self._batch = _Driven(model, cache, max_sessions=max_sessions, chunk=chunk, pace=Pace(chunk, _checked(stall)))
+        self._driver = _Driver(self._batch, whole("max_waiting", max_waiting, 0))
         weakref.finalize(self, self._driver.stop).atexit = False
         if not _open:
             atexit.unregister(_close_all)
@@ -93,7 +93,9 @@ class Batcher:
 
         Raises ``kv.BusyError`` where ``max_waiting`` requests wait already, ``kv.ClosedError`` once it is closed.
         """
-        return Request(self._driver.submit(prompt, max_tokens, stop, ignore_eos, namespace, sampling))
+        self._driver.require_own_process()
+        waiting = self._batch.make(prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, **sampling)
+        return Request(self._driver.submit(waiting))
 
     def stats(self) -> dict[str, int]:
         """Requests now (``active``, ``waiting``), and totals: ``submitted``, ``finished``, ``cancelled``, ``failed``,
@@ -172,18 +174,11 @@ class _Driver:
 
     # --- any thread -------------------------------------------------------------------------------------------------
 
-    def submit(
-        self,
-        prompt: Prompt,
-        max_tokens: int,
-        stop: Stop,
-        ignore_eos: bool,
-        namespace: str,
-        sampling: SamplingOptions,
-    ) -> Stream:
+    def require_own_process(self) -> None:
         if self._process != os.getpid():
             raise NotSupported("[submit] got a batcher of the process that this one was forked from, allowed its own")
-        waiting = self._batch.make(prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, **sampling)
+
+    def submit(self, waiting: Waiting) -> Stream:
         stream = Stream(waiting, self.wake)
         with self._lock:
             if self.closing:
