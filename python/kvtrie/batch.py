@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from . import ops
-from ._arguments import converting, refusal
+from ._arguments import converting, listed, refusal
 from ._core import PrefixCache
 from ._protocols import Logits, StepModel, cache_of
-from .errors import CacheFull
+from .errors import ArgumentError, CacheFull
 from .generate import Generation, Prompt, token_ids, vocab_size_of
 from .pace import Pace
 from .replies import SamplingOptions, checked_sampling
@@ -82,10 +82,17 @@ class Batch:
         *,
         ignore_eos: bool = False,
         namespace: str = "default",
+        checkpoints: Iterable[int] = (),
         **sampling: Unpack[SamplingOptions],
     ) -> Generation:
-        """A generation that the next steps drive; ``prompt``: text or token ids. All else as in ``kv.generate``."""
-        each = self.make(prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, **sampling)
+        """A generation that the next steps drive; ``prompt``: text or token ids. All else as in ``kv.generate``.
+
+        ``checkpoints``: lengths of the prompt, in tokens, where a restore point is kept as by ``session.checkpoint``,
+        for prompts that will go on differently from there. One that lies in what is reused needs none.
+        """
+        each = self.make(
+            prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, checkpoints=checkpoints, **sampling
+        )
         self.take(each)
         return each.generation
 
@@ -97,10 +104,12 @@ class Batch:
         *,
         ignore_eos: bool = False,
         namespace: str = "default",
+        checkpoints: Iterable[int] = (),
         **sampling: Unpack[SamplingOptions],
     ) -> Waiting:
         """What :meth:`take` takes: all arguments are checked, nothing has changed. Any thread may call this."""
         ids = token_ids(self._model, prompt, "batch")
+        lengths = _checked_lengths(checkpoints, len(ids))
         sampler = Sampler(checked_sampling(sampling), vocab_size_of(self._model))
         stopper = Stopper(self._model, stop, ignore_eos)
         generation = Generation(
@@ -112,7 +121,7 @@ class Batch:
             chunk=self._chunk,
             owned=True,
         )
-        return Waiting(generation, ids, namespace)
+        return Waiting(generation, ids, namespace, lengths)
 
     def take(self, each: Waiting) -> None:
         """It waits for its place in the steps from now on."""
@@ -177,6 +186,7 @@ class Batch:
             self._taking_part = pending
             prompts = sum(each.in_prompt for each in pending)
             rows = self._chunk if self._pace is None else self._pace.rows(prompts, len(pending) - prompts)
+            rows = min([rows, *(each.to_checkpoint for each in pending if each.to_checkpoint > 0)])
             try:
                 step = self._cache.batch([each.generation.live for each in pending], chunk=rows)
                 break
@@ -193,6 +203,12 @@ class Batch:
                     return
         self._shares = (len(step.tokens) - (len(pending) - prompts), len(pending) - prompts)
         logits = self._model(step)
+        counts = np.bincount(step.sequences, minlength=len(pending))
+        for each, count in zip(pending, counts):
+            if not each.generation.tokens:
+                each.computed += int(count)
+            if each.generation.live.length in each.checkpoints:
+                each.generation.live.checkpoint()
         done = [row for row, each in enumerate(pending) if len(each.generation.live.remaining) == 0]
         for row in done:
             pending[row].generation.ready = logits[row : row + 1]
@@ -219,10 +235,23 @@ class Batch:
 class Waiting:
     """A generation with what its session begins from."""
 
-    def __init__(self, generation: Generation, prompt: npt.NDArray[np.int32], namespace: str) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        prompt: npt.NDArray[np.int32],
+        namespace: str,
+        checkpoints: frozenset[int] = frozenset(),
+    ) -> None:
         self.generation = generation
         self.prompt = prompt
         self.namespace = namespace
+        self.checkpoints = checkpoints
+        self.computed = 0  # rows of the prompt; more than it has where room had to be given back
+
+    @property
+    def reused(self) -> int:
+        """Tokens of the prompt that were not computed for it: found at its beginning, or computed by another one."""
+        return max(0, len(self.prompt) - self.computed)
 
     def tokens(self) -> npt.NDArray[np.int32]:
         """All that a session of it begins with: after it had to give its room back, what was generated, too."""
@@ -232,6 +261,14 @@ class Waiting:
     def in_prompt(self) -> bool:
         """Whether it has more to compute than the token that was chosen last. REQUIRES: a session."""
         return len(self.generation.live.remaining) > 1
+
+    @property
+    def to_checkpoint(self) -> int:
+        """Rows up to the next length where it keeps a restore point; 0 where none is ahead. REQUIRES: a session."""
+        if not self.checkpoints:
+            return 0
+        now = int(self.generation.live.length)
+        return min((length - now for length in self.checkpoints if length > now), default=0)
 
 
 def leading(pending: Sequence[Waiting]) -> list[Waiting]:
@@ -254,6 +291,16 @@ def leading(pending: Sequence[Waiting]) -> list[Waiting]:
 
     everyone = range(len(pending))
     return [each for at, each in enumerate(pending) if not any(waits_for(at, other) for other in everyone)]
+
+
+def _checked_lengths(lengths: Iterable[int], most: int) -> frozenset[int]:
+    checked = frozenset(
+        whole("checkpoints", length, 1) for length in listed(lengths, "batch", "checkpoints", "lengths")
+    )
+    for length in checked:
+        if length > most:
+            raise ArgumentError(f"[batch] checkpoints: got {length}, allowed 1 to {most}, the prompt's length")
+    return checked
 
 
 def _in_common(a: npt.NDArray[np.int32], b: npt.NDArray[np.int32]) -> int:

@@ -29,6 +29,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Iterable
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -87,14 +88,18 @@ class Batcher:
         *,
         ignore_eos: bool = False,
         namespace: str = "default",
+        checkpoints: Iterable[int] = (),
         **sampling: Unpack[SamplingOptions],
     ) -> Request:
         """A request that is being answered from now on; arguments as in ``kv.generate``, which are checked here.
 
-        Raises ``kv.BusyError`` where ``max_waiting`` requests wait already, ``kv.ClosedError`` once it is closed.
+        ``checkpoints``: as in :meth:`kvtrie.Batch.add`. Raises ``kv.BusyError`` where ``max_waiting`` requests wait
+        already, ``kv.ClosedError`` once it is closed.
         """
         self._driver.require_own_process()
-        waiting = self._batch.make(prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, **sampling)
+        waiting = self._batch.make(
+            prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, checkpoints=checkpoints, **sampling
+        )
         return Request(self._driver.submit(waiting))
 
     def stats(self) -> dict[str, int]:

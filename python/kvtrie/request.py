@@ -61,8 +61,8 @@ class Stream:
         generation = self.waiting.generation
         if self.unpublished == 0 and finish_reason is None:
             return
-        if generation.session is not None and not self.tokens:
-            self.reused = int(generation.session.reused)
+        if not self.tokens and generation.tokens:
+            self.reused = self.waiting.reused
         with self._changed:
             self.tokens += generation.tokens[len(self.tokens) :]
             self.logprobs += generation.logprobs[len(self.logprobs) :]
@@ -133,7 +133,7 @@ class Request:
 
     @property
     def reused(self) -> int:
-        """Tokens of the prompt that were not computed for this; 0 until it has begun."""
+        """Tokens of the prompt that were not computed for this; 0 until its first token is there."""
         return self._stream.reused
 
     @property

@@ -17,6 +17,7 @@ import kvtrie as kv
 from kvtrie.batch import leading
 from kvtrie.pace import Pace
 from processes import PATIENCE, run_python
+from random_models import random_model
 from reference_llama import random_llama
 from test_batch import COUNT, PROMPTS, SAMPLING, answers_alone, make_cache
 
@@ -151,6 +152,46 @@ def test_a_prefix_that_several_wait_for_is_computed_once(model: Any) -> None:
         for prompt, answer in zip(prompts, made):
             with make_cache(model, 512) as fresh, fresh.begin(prompt) as session:
                 assert answer.tokens == list(kv.generate(model, session, 2, ignore_eos=True, chunk=chunk))
+
+
+def test_what_another_one_computed_counts_as_reused(model: Any) -> None:
+    shared = [int(token) for token in np.random.default_rng(6).integers(0, 60, 120)]
+    cache = make_cache(model, 512)
+    batch = kv.Batch(model, cache, chunk=16)
+    waiting = [batch.make([*shared, number], 2, ignore_eos=True) for number in range(4)]
+    for each in waiting:
+        batch.take(each)
+    while batch.step():
+        pass
+    assert [each.reused for each in waiting] == [0, 120, 120, 120]
+
+
+@pytest.mark.parametrize("kind", ["dense", "window", "hybrid"])
+def test_state_is_kept_at_checkpoints(kind: str) -> None:
+    """Prompts that go on differently from there compute what is new to them, whatever kind of state there is."""
+    model = random_model(kind)
+    cache = kv.PrefixCache(model.caches(capacity=512), host_bytes=0, checkpoint_every=1 << 20)
+    shared = [int(token) for token in np.random.default_rng(8).integers(0, 60, 70)]
+    with kv.Batcher(model, cache, chunk=32) as batcher:
+        first = batcher.submit([*shared, 1, 2, 3], 2, ignore_eos=True, checkpoints=[40, 70])
+        beside = batcher.submit([5, 6, 7], 2, ignore_eos=True)  # whoever has none shares the steps
+        first.result(PATIENCE), beside.result(PATIENCE)
+        for length, more in ((70, [4, 5]), (40, [6, 7, 8])):
+            assert cache.plan([*shared[:length], *more]).reusable == length
+            other = batcher.submit([*shared[:length], *more], 2, ignore_eos=True)
+            other.result(PATIENCE)
+            assert other.reused == length
+    cache.close()
+
+
+def test_checkpoints_are_lengths_of_the_prompt(model: Any) -> None:
+    with kv.Batcher(model, make_cache(model)) as batcher:
+        for wrong in ([0], [4], [-1], [2, 99]):
+            with pytest.raises(kv.ArgumentError, match="checkpoints"):
+                batcher.submit([1, 2, 3], 1, checkpoints=wrong)
+        for wrong_type in (["1"], 3, [1.5], [None]):
+            with pytest.raises(kv.ArgumentTypeError, match="checkpoints"):
+                batcher.submit([1, 2, 3], 1, checkpoints=wrong_type)
 
 
 def test_nobody_waits_for_little_or_for_another_namespace(model: Any) -> None:
