@@ -1,0 +1,117 @@
+"""An answer's reasoning and its text, told apart while they are written.
+
+Concept. Models that reason write it between two delimiters at the very start of an answer, ``<think> ... </think>``;
+the chat template has them too, or has written the first one already. Delimiters anywhere else are text like any other,
+and so is everything where the template knows none. Line breaks on the inner side of a delimiter, and those behind the
+last one, belong to the delimiters: templates put them there, and take them off when they say an answer again.
+
+    reader = reasoning_of(template, prompt)          None: this model does not reason
+    for piece in pieces:
+        for kind, text in reader.feed(piece): ...    "reasoning" or "text", never empty
+    for kind, text in reader.finish(): ...
+
+What comes out does not depend on how the answer was cut into pieces. Reasoning that was cut off is reasoning.
+
+Threads: a reader belongs to one answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+Piece = tuple[Literal["reasoning", "text"], str]
+
+DELIMITERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<thinking>", "</thinking>"))
+
+
+def begun(text: str, words: Iterable[str]) -> int:
+    """Characters at the end of ``text`` that may be the beginning of one of ``words``, the most of all."""
+    most = 0
+    for word in words:
+        longest = min(len(word) - 1, len(text))
+        most = max(most, next((n for n in range(longest, most, -1) if text.endswith(word[:n])), 0))
+    return most
+
+
+class ReasoningReader:
+    """``marks``: the two delimiters, which the text that is fed must still have: where they are special tokens,
+    decoding must not skip them. ``opened``: the prompt ends within the reasoning."""
+
+    def __init__(self, opening: str, closing: str, opened: bool) -> None:
+        self.marks = (opening, closing)
+        self.opened = opened
+        self._held = ""
+        self._step: Callable[[bool], Piece | None] = self._inside if opened else self._before
+        self._said = False  # whether anything came out of the part that it is in
+
+    def feed(self, text: str) -> list[Piece]:
+        """What is certain by now, in order."""
+        self._held += text
+        return self._pieces(final=False)
+
+    def finish(self) -> list[Piece]:
+        """The rest: nothing more comes."""
+        return self._pieces(final=True)
+
+    def _pieces(self, final: bool) -> list[Piece]:
+        pieces: list[Piece] = []
+        while True:
+            step = self._step
+            piece = step(final)
+            if piece is not None and piece[1]:
+                pieces.append(piece)
+            if self._step == step:
+                return pieces
+
+    def _before(self, final: bool) -> Piece | None:
+        """Nothing but white space so far."""
+        opening, text = self.marks[0], self._held.lstrip()
+        if text.startswith(opening):
+            self._held = text[len(opening) :]
+            self._step = self._inside
+        elif final or not opening.startswith(text):
+            self._step, self._said = self._behind, True
+        return None
+
+    def _inside(self, final: bool) -> Piece | None:
+        closing = self.marks[1]
+        self._skip_line_breaks()
+        at = self._held.find(closing)
+        if at >= 0:
+            reasoning, self._held = self._held[:at].rstrip("\n"), self._held[at + len(closing) :]
+            self._step, self._said = self._behind, False
+            return "reasoning", reasoning
+        certain = self._held[: len(self._held) - begun(self._held, (closing,))]
+        keep = len(self._held) if final else len(certain.rstrip("\n"))
+        return self._taken("reasoning", keep)
+
+    def _behind(self, _final: bool) -> Piece | None:
+        self._skip_line_breaks()
+        return self._taken("text", len(self._held))
+
+    def _skip_line_breaks(self) -> None:
+        if not self._said:
+            self._held = self._held.lstrip("\n")
+
+    def _taken(self, kind: Literal["reasoning", "text"], characters: int) -> Piece:
+        text, self._held = self._held[:characters], self._held[characters:]
+        self._said = self._said or bool(text)
+        return kind, text
+
+
+def reasoning_of(template: str | None, prompt_end: str) -> ReasoningReader | None:
+    """A reader for one answer, or None where the template knows no reasoning.
+
+    ``prompt_end``: how the rendered prompt ends, a few characters or all of it. Only white space may stand behind an
+    opening delimiter there: one that a message brought along opens nothing.
+    """
+    for opening, closing in DELIMITERS:
+        if template is not None and closing in template:
+            return ReasoningReader(opening, closing, _ends_with(prompt_end, opening))
+    return None
+
+
+def _ends_with(prompt_end: str, opening: str) -> bool:
+    return re.search(re.escape(opening) + r"\s*\Z", prompt_end) is not None

@@ -1,0 +1,225 @@
+"""The forms in which families of models write tool calls; which one a model has, its chat template shows.
+
+Concept. A form has ``openings``, which a call begins with, and a ``body``, which reads one with a cursor: the tools of
+one block, or ``No`` or ``More`` (tool_cursor.py). ``FORMS`` are in the order in which they are looked for: what is
+particular stands before what is general.
+
+Threads: all of it is read-only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .tool_cursor import Cursor, Names, No, ToolCall, json_calls, quoted, valid
+
+Body = Callable[[Cursor, Names], list[ToolCall]]
+Shown = Callable[[str], bool]  # of a template's source
+
+_SPOKEN = {"True": "true", "False": "false", "None": "null"}
+
+
+@dataclass(frozen=True)
+class Form:
+    """``marks``: texts that decoding must not skip, where they are special tokens. ``bare``: a call without an opening
+    may be the whole answer."""
+
+    kind: str
+    marks: tuple[str, ...]
+    openings: tuple[str, ...]
+    body: Body
+    bare: bool = False
+
+
+def _between(opening: str, closing: str) -> Body:
+    """<tool_call> {"name": ..., "arguments": {...}} </tool_call>"""
+
+    def body(cursor: Cursor, names: Names) -> list[ToolCall]:
+        cursor.take(opening)
+        cursor.skip()
+        calls = json_calls(cursor.json(), names)
+        cursor.skip()
+        cursor.close(closing)
+        return calls
+
+    return body
+
+
+def _whole_answer(cursor: Cursor, names: Names) -> list[ToolCall]:
+    """{"name": ..., "parameters": {...}}, and nothing behind it but others of its kind."""
+    if cursor.text.startswith("<|python_tag|>", cursor.at):
+        cursor.take("<|python_tag|>")
+    calls: list[ToolCall] = []
+    while True:
+        cursor.skip()
+        if calls and cursor.ended():
+            return calls
+        if calls and cursor.took(";"):
+            cursor.skip()
+        calls += json_calls(cursor.json(), names)
+
+
+def _mistral(cursor: Cursor, names: Names) -> list[ToolCall]:
+    """[TOOL_CALLS] [{...}, ...], or [TOOL_CALLS]name[ARGS]{...}, where [CALL_ID]... may stand before [ARGS]."""
+    cursor.take("[TOOL_CALLS]")
+    cursor.skip()
+    if cursor.sees("["):
+        return json_calls(cursor.json(), names)
+    name = cursor.name(names)
+    if cursor.text.startswith("{", cursor.at):
+        return [ToolCall(name, cursor.json())]
+    if cursor.took("[CALL_ID]"):
+        cursor.line("[ARGS]")
+    else:
+        cursor.take("[ARGS]")
+    cursor.skip()
+    return [ToolCall(name, valid(cursor.json(), (dict,)))]
+
+
+def _functions(cursor: Cursor, names: Names) -> list[ToolCall]:
+    """<tool_call> <function=name> <parameter=x> value </parameter> </function> </tool_call>"""
+    tagged = cursor.took("<tool_call>")
+    cursor.skip()
+    cursor.take("<function=")
+    name = cursor.line(">")
+    if name not in names:
+        raise No
+    properties = (names[name] or {}).get("properties")
+    members = []
+    cursor.skip()
+    while not cursor.took("</function>"):
+        cursor.take("<parameter=")
+        key = cursor.line(">")
+        schema = properties.get(key) if isinstance(properties, Mapping) else None
+        members.append(f"{quoted(key)}: {_typed(_parameter(cursor), types_of(schema, names[name]))}")
+        cursor.skip()
+    if tagged:
+        cursor.skip()
+        cursor.close("</tool_call>")
+    return [ToolCall(name, valid("{" + ", ".join(members) + "}", (dict,)))]
+
+
+def _parameter(cursor: Cursor) -> str:
+    """A value. What looks like its end within it is none: another parameter or the function's end follows that."""
+    end = cursor.at - 1
+    while (end := cursor.text.find("</parameter>", end + 1)) >= 0:
+        behind = Cursor(cursor.text, end + len("</parameter>"), cursor.final)
+        behind.skip()
+        if behind.sees("<parameter=") or behind.sees("</function>"):
+            value = cursor.text[cursor.at : end]
+            cursor.at = behind.at
+            return value.removeprefix("\n").removesuffix("\n") if len(value) > 1 else value.strip("\n")
+    raise cursor.more(">")
+
+
+def types_of(schema: object, root: object, depth: int = 8) -> set[str]:
+    """The JSON types that a schema allows; none: it does not say. References are looked up in ``root``."""
+    schema = pointed_to(schema, root)
+    if not isinstance(schema, Mapping) or depth == 0:
+        return set()
+    kind = schema.get("type")
+    if kind is not None:
+        return {each for each in (kind if isinstance(kind, list) else [kind]) if isinstance(each, str)}
+    if isinstance(schema.get("enum"), list) and all(isinstance(each, str) for each in schema["enum"]):
+        return {"string"}
+    options = schema.get("anyOf", schema.get("oneOf"))
+    each_of = [types_of(each, root, depth - 1) for each in options] if isinstance(options, list) else []
+    return set().union(*each_of) if all(each_of) else set()
+
+
+def pointed_to(schema: object, root: object) -> object:
+    """What ``$ref`` names, such as "#/$defs/place"; the schema itself where it has none."""
+    for _ in range(8):
+        place = schema.get("$ref") if isinstance(schema, Mapping) else None
+        if not isinstance(place, str) or not place.startswith("#/"):
+            return schema
+        schema = root
+        for key in place[2:].split("/"):
+            schema = schema.get(key) if isinstance(schema, Mapping) else None
+    return None
+
+
+def _typed(value: str, types: set[str]) -> str:
+    """JSON text of a value that was written without quotes. Where a string is allowed, only null is no string."""
+    written = _SPOKEN.get(value.strip(), value.strip())
+    if "string" in types and not (written == "null" and "null" in types):
+        return quoted(value)
+    try:
+        return valid(written, (dict, list, int, float, type(None)))
+    except No:
+        return quoted(value)
+
+
+def _braces(opening: str, closing: str, quote: str) -> Body:
+    """<start_function_call>call:name{key:<escape>text<escape>,other:1}<end_function_call>"""
+    q = re.escape(quote)
+    tokens = re.compile(f"{q}(.*?){q}|([{{}}\\[\\],:])|((?:(?!{q})[^{{}}\\[\\],:])+)", re.S)
+
+    def body(cursor: Cursor, names: Names) -> list[ToolCall]:
+        cursor.take(opening)
+        cursor.take("call:")
+        name = cursor.name(names)
+        cursor.skip()
+        end = cursor.text.find(closing, cursor.at)
+        while end >= 0 and cursor.text.count(quote, cursor.at, end) % 2:
+            end = cursor.text.find(closing, end + 1)
+        if end < 0:
+            raise cursor.more(closing[-1])
+        arguments = _unbraced(tokens, cursor.text[cursor.at : end])
+        cursor.at = end + len(closing)
+        return [ToolCall(name, valid(arguments, (dict,)))]
+
+    return body
+
+
+def _unbraced(tokens: re.Pattern[str], text: str) -> str:
+    """The JSON text: keys and words without quotes get them."""
+    said, at = [], 0
+    while found := tokens.match(text, at):
+        string, sign, word = found.groups()
+        at = found.end()
+        if string is not None:
+            said.append(quoted(string))
+        elif sign:
+            said.append(sign + " " * (sign in ",:"))
+        elif word.strip():
+            said.append(quoted(word.strip()) if text[at : at + 1] == ":" else _typed(word.strip(), set()))
+    return "".join(said) if at == len(text) else ""
+
+
+def _has(*words: str, without: str = "") -> Shown:
+    """Whether a template has all of the words; one that is quoted in a template may have its quotes escaped."""
+    return lambda template: (
+        all(word in template.replace('\\"', '"') for word in words) and not (without and without in template)
+    )
+
+
+def _fenced(language: str) -> tuple[Shown, Form]:
+    fence = f"```{language}"
+    call = re.compile(fence + r'(?:\s|\\n)*\[?\{{1,2}\s*\\?"name')
+    return lambda template: call.search(template) is not None, Form("fenced", (), (fence,), _between(fence, "```"))
+
+
+def _braced(opening: str, closing: str, quote: str) -> tuple[Shown, Form]:
+    marks = (opening, closing, quote)
+    return _has(f"{opening}call:"), Form("braces", marks, (opening,), _braces(*marks))
+
+
+_TAG, _END_TAG = "<tool_call>", "</tool_call>"
+_PYTHON = "<|python_tag|>"
+_WHOLE = Form("answer", (_PYTHON,), (_PYTHON,), _whole_answer, bare=True)
+_MISTRAL = "[TOOL_CALLS]"
+FORMS: Sequence[tuple[Shown, Form]] = (
+    (_has(_MISTRAL, "[ARGS]"), Form("mistral named", (_MISTRAL, "[CALL_ID]", "[ARGS]"), (_MISTRAL,), _mistral)),
+    (_has(_MISTRAL), Form("mistral", (_MISTRAL,), (_MISTRAL,), _mistral)),
+    _braced("<start_function_call>", "<end_function_call>", "<escape>"),
+    _braced("<|tool_call>", "<tool_call|>", '<|"|>'),
+    (_has("<function=", "<parameter="), Form("functions", (_TAG, _END_TAG), (_TAG, "<function="), _functions)),
+    (_has(_TAG, '"name"', without="<arg_key>"), Form("tagged", (_TAG, _END_TAG), (_TAG,), _between(_TAG, _END_TAG))),
+    (_has(_PYTHON), _WHOLE),
+    (_has('{"name": function name, "parameters": dictionary'), _WHOLE),
+    _fenced("tool_call"),
+    _fenced("json"),
+)
