@@ -1,0 +1,293 @@
+"""Answers that follow a JSON schema, a regular expression or a grammar, by the library llguidance.
+
+Concept. ``Grammars`` belong to a model; each method makes a processor for one request, which forbids every token that
+may not come next. Where the text may end, and only there, the model's end tokens are allowed.
+
+    grammars = Grammars(model)
+    batcher.submit(prompt, logits_processors=[grammars.json_schema(schema)])
+
+A processor knows how many tokens its prompt has, from its first call, and then looks at the tokens that it is shown:
+where they are not those of the call before with more behind them, it goes through all of them again. So it does not
+matter whether a step was repeated, or a request gave its room back and went on later.
+
+``behind``: a text, such as ``</think>``, that the model says before the grammar begins; until then all is allowed.
+
+Hostile grammars. Some take llguidance minutes and gigabytes (patterns of which all have to match), and what it has
+begun cannot be stopped. So each grammar is compiled in a process of its own first, which has seconds and a limit on
+memory; those that passed are remembered. Steps have limits of their own: a grammar that needs more fails its request.
+
+Units: seconds, bytes. Threads: ``Grammars`` from any; the vocabulary is made once, at first use. A processor belongs to
+one request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _child
+from .._arguments import refusal, text
+from ..errors import ArgumentError, NotSupported
+from ..sampling import Logits, Tokens
+
+if TYPE_CHECKING:
+    import llguidance
+    from llguidance._lib import JsonCompileOptions
+
+    from ..models.tokenizer import Tokenizer
+
+LONGEST = 1 << 18  # characters of a grammar
+DEEPEST = 64  # brackets within brackets of a schema
+SECONDS = 3  # of processor time that compiling may take
+BYTES = 1 << 30  # of address space while it is compiled
+_REMEMBERED = 1024  # grammars
+_STATES = 20_000  # of a lexer: some KiB each
+_SPELLED = 64  # tokens that spell ``behind``, at most
+_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]')
+_WHERE = "[serve] response_format"
+
+# Compact JSON: else a model may add spaces and line breaks for ever.
+_LAYOUT: JsonCompileOptions = {"whitespace_flexible": False}
+
+_TRIAL = """
+import json, resource, sys
+sys.path[:] = json.loads(sys.argv[1])
+import llguidance
+seconds, size = int(sys.argv[2]), int(sys.argv[3])
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+resource.setrlimit(resource.RLIMIT_AS, (size, size))
+grammar = sys.stdin.buffer.read().decode()
+failed, said = llguidance.LLMatcher.validate_grammar_with_warnings(grammar)
+sys.stdout.write("refused " + said[0] if failed else "passed")
+"""
+
+
+class Config(Protocol):
+    @property
+    def vocab_size(self) -> int: ...
+
+
+class GrammarModel(Protocol):
+    """A ``kv.models.Model``, or one like it."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def end_tokens(self) -> Iterable[int]: ...
+
+
+class Grammars:
+    """See above. What llguidance refuses raises ``kv.ArgumentError``; without llguidance everything raises
+    ``kv.NotSupported``."""
+
+    def __init__(self, model: GrammarModel) -> None:
+        self._model = model
+        self._vocabulary: llguidance.LLTokenizer | None = None
+        self._vocabulary_lock = threading.Lock()
+        self._passed: OrderedDict[bytes, None] = OrderedDict()
+        self._passed_lock = threading.Lock()
+
+    def json_schema(self, schema: Mapping[str, object], behind: str | None = None) -> Following:
+        """JSON without white space that is valid by ``schema``; properties come in its order."""
+        _require_library()
+        from llguidance import LLMatcher
+
+        said = _schema_text(schema)
+        try:
+            made = LLMatcher.grammar_from_json_schema(said, overrides=_LAYOUT)
+        except ValueError as error:
+            raise _refused(str(error)) from error
+        return self._following(made, behind)
+
+    def json_object(self, behind: str | None = None) -> Following:
+        """Any JSON object, without white space."""
+        return self.json_schema({"type": "object"}, behind)
+
+    def regex(self, pattern: str, behind: str | None = None) -> Following:
+        """Text that a regular expression, in Rust's notation, matches as a whole."""
+        _require_library()
+        from llguidance import LLMatcher
+
+        return self._following(LLMatcher.grammar_from_regex(text(pattern, "serve", "regex")), behind)
+
+    def lark(self, grammar: str, behind: str | None = None) -> Following:
+        """Text by a grammar in Lark's notation, with what llguidance adds to it."""
+        _require_library()
+        from llguidance import LLMatcher
+
+        return self._following(LLMatcher.grammar_from_lark(text(grammar, "serve", "grammar")), behind)
+
+    def _following(self, grammar: str, behind: str | None) -> Following:
+        from llguidance import LLMatcher, LLParserLimits
+
+        vocabulary = self._known_vocabulary()
+        self._try(grammar)
+        limits = LLParserLimits(max_lexer_states=_STATES, verbose_errors=False)
+        matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=limits)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # an error where no text follows it
+        if matcher.is_error():
+            raise _refused(matcher.get_error())
+        return Following(matcher, vocabulary, behind, self._model.tokenizer)
+
+    def _known_vocabulary(self) -> llguidance.LLTokenizer:
+        from llguidance import LLTokenizer
+
+        with self._vocabulary_lock:
+            if self._vocabulary is None:
+                tokenizer, ends = self._model.tokenizer, list(self._model.end_tokens)
+                if not ends:
+                    raise NotSupported(f"{_WHERE}: this model has no end token")
+                size = max(self._model.config.vocab_size, tokenizer.vocab_size)
+                try:
+                    self._vocabulary = LLTokenizer(tokenizer.raw.to_str(), n_vocab=size, eos_token=ends)
+                except Exception as error:  # of a kind of its own for each kind of tokenizer
+                    raise NotSupported(f"{_WHERE}: llguidance cannot use this tokenizer: {error}") from error
+            return self._vocabulary
+
+    def _try(self, grammar: str) -> None:
+        """Raises where a grammar is refused, or takes too much to compile."""
+        if len(grammar) > LONGEST:
+            raise ArgumentError(f"{_WHERE}: got {len(grammar)} characters, allowed {LONGEST}")
+        key = hashlib.sha256(grammar.encode()).digest()
+        with self._passed_lock:
+            if key in self._passed:
+                return self._passed.move_to_end(key)
+        if _child.possible():
+            _compile_elsewhere(grammar)
+        with self._passed_lock:
+            self._passed[key] = None
+            if len(self._passed) > _REMEMBERED:
+                self._passed.popitem(last=False)
+
+
+class Following:
+    """A ``kv.LogitsProcessor`` that keeps one text to a grammar."""
+
+    def __init__(
+        self, fresh: llguidance.LLMatcher, vocabulary: llguidance.LLTokenizer, behind: str | None, tokenizer: Tokenizer
+    ) -> None:
+        self._fresh, self._matcher = fresh, fresh.deep_copy()
+        self._ends = frozenset(vocabulary.eos_tokens)
+        self._behind, self._tokenizer = behind, tokenizer
+        self._prompt: int | None = None  # its tokens
+        self._shown: list[int] = []  # behind it, at the last call
+        self._start = 0 if behind is None else None  # of what the grammar is for, in those
+        self._consumed = 0  # of those the matcher knows this many
+
+    def __call__(self, tokens: Tokens, logits: Logits) -> None:
+        generated = self._generated(tokens)
+        start = self._begin(generated)
+        self._shown = generated
+        if start is None:
+            return
+        follows = not self._ends.intersection(generated[start:])
+        if follows:
+            self._consume(generated[max(start, self._consumed) :])
+            self._consumed = len(generated)
+        logits[~self._allowed(len(logits), follows)] = -np.inf
+
+    def _generated(self, tokens: Tokens) -> list[int]:
+        if self._prompt is None or len(tokens) < self._prompt:
+            self._prompt = len(tokens)
+        generated: list[int] = tokens[self._prompt :].tolist()
+        if generated[: len(self._shown)] != self._shown:
+            self._matcher, self._consumed, self._shown = self._fresh.deep_copy(), 0, []
+            self._start = 0 if self._behind is None else None
+        return generated
+
+    def _begin(self, generated: list[int]) -> int | None:
+        if self._start is None and self._behind is not None:
+            for end in range(len(self._shown) + 1, len(generated) + 1):
+                if self._behind in self._tokenizer.decode(generated[max(0, end - _SPELLED) : end]):
+                    self._start = end
+                    break
+        return self._start
+
+    def _consume(self, tokens: list[int]) -> None:
+        if tokens and not self._matcher.consume_tokens(tokens):
+            raise ArgumentError(
+                f"{_WHERE}: got a token that the grammar does not allow: {_line(self._matcher.get_error())}"
+            )
+
+    def _allowed(self, size: int, follows: bool) -> npt.NDArray[np.bool_]:
+        """[size]; the end tokens exactly where the text may end."""
+        allowed = np.zeros(size, bool)
+        if follows:
+            bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")[:size]
+            allowed[: len(bits)] = bits
+        if self._matcher.is_error():
+            raise ArgumentError(
+                f"{_WHERE}: got a grammar whose text takes too much work: {_line(self._matcher.get_error())}"
+            )
+        may_end = not follows or self._matcher.is_accepting()
+        allowed[[end for end in self._ends if end < size]] = may_end
+        return allowed
+
+
+def _require_library() -> None:
+    try:
+        import llguidance  # noqa: F401
+    except ImportError as error:
+        raise NotSupported(f"{_WHERE}: needs llguidance: pip install 'kvtrie[serve]'") from error
+
+
+def _compile_elsewhere(grammar: str) -> None:
+    arguments = [json.dumps(sys.path), str(SECONDS), str(BYTES)]
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-I", "-c", _TRIAL, *arguments],
+            input=grammar.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=6 * SECONDS,
+            check=False,
+        )
+        said = ended.stdout.decode("utf-8", "replace")
+    except subprocess.TimeoutExpired:
+        said = ""
+    if said.startswith("refused"):
+        raise _refused(said[len("refused ") :])
+    if said != "passed":
+        raise ArgumentError(
+            f"{_WHERE}: got a grammar that takes more to compile, allowed {SECONDS} seconds and {BYTES >> 20} MiB"
+        )
+
+
+def _schema_text(schema: Mapping[str, object]) -> str:
+    if not isinstance(schema, Mapping):
+        raise refusal(schema, "serve", "response_format", "a JSON schema as an object")
+    try:
+        said = json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentError(f"{_WHERE}: got a schema that is no JSON: {_line(str(error))}") from error
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(said):
+        depth += (bracket in "[{") - (bracket in "]}")
+        deepest = max(deepest, depth)
+    if deepest > DEEPEST:
+        raise ArgumentError(f"{_WHERE}: got a schema of depth {deepest}, allowed {DEEPEST}")
+    return said
+
+
+def _refused(error: str) -> ArgumentError:
+    return ArgumentError(f"{_WHERE}: got what llguidance refuses: {_line(error)}")
+
+
+def _line(error: str) -> str:
+    return " ".join(error.split())[:300]
