@@ -1,0 +1,16 @@
+"""`python -m kvtrie serve`: models over HTTP, by the APIs of OpenAI and Anthropic.
+
+    clients --HTTP--> app.py           routes, keys (tenants.py), limits (body.py), errors (failures.py)
+                      openai_api.py    JSON in, JSON or events (streams.py) out; what may be in it: openai_schema.py
+                      anthropic_api.py the same
+                      tools_api.py     tokens of texts, explanations
+                      engine.py        one model, one cache, one batcher
+                        prompts.py     messages -> tokens as the cache knows them (replays.py, volatile.py)
+                        answer.py      tokens -> text, reasoning.py, tool_calls.py, up to the stop text
+                        grammar.py     answers that follow a JSON schema
+                        journal.py     what became of the last requests: metrics.py, live.py
+
+HTTP is uvicorn's and FastAPI's. Everything runs in one event loop, but for the batcher's thread, and templates and
+tokenizers, which work in threads of asyncio's. ``create_app`` needs the extra ``kvtrie[serve]``; nothing else of kvtrie
+imports this package.
+"""

@@ -1,0 +1,187 @@
+"""One answer as it comes: tokens of a batcher's request, as text, reasoning and tool calls.
+
+    tokens -> whole characters -> up to the stop text -> reasoning | text with tool calls -> text, calls
+
+Text that may be the beginning of a stop text or of a call is held back until it is certain.
+Threads: the event loop's only. Leaving it early (``cancel``, a cancelled task) ends the request at the next step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Optional
+
+from ..models.tokenizer import Tokenizer
+from ..request import Request
+from ..sampling import TokenLogprob
+from ..stopping import TextUntil
+from .journal import Entry, Journal
+from .reasoning import ReasoningReader
+from .replays import Replays
+from .tool_calls import ToolCall, ToolReader
+
+
+@dataclass
+class Piece:
+    """What became certain with ``tokens``. ``calls``: with their ids."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[tuple[str, ToolCall]] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How tokens of one answer become pieces. ``silent``: token ids that are no text; ``stops``: texts that end it."""
+
+    tokenizer: Tokenizer
+    silent: frozenset[int]
+    stops: Sequence[str] = ()
+    tools: Optional[ToolReader] = None
+    reasoning: Optional[ReasoningReader] = None
+
+
+class Answer:
+    """Iterated once. After its end ``finish_reason`` is "stop", "length", "tool_calls" or "cancelled"."""
+
+    def __init__(self, request: Request, reading: Reading, entry: Entry, journal: Journal, replays: Replays) -> None:
+        self._request = request
+        self._reading = reading
+        self._entry, self._journal, self._replays = entry, journal, replays
+        self._stream = reading.tokenizer.stream(skip_special_tokens=False)
+        self._until = TextUntil(reading.stops)
+        self._sampled: list[str] = []
+        self._told = 0  # calls that were handed out
+        self._began = time.perf_counter()
+        self.calls: dict[str, ToolCall] = {}
+        self.finish_reason: str | None = None
+        self.stopped_by: str | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self._request.prompt_tokens
+
+    @property
+    def reused(self) -> int:
+        """Of them, those that were known."""
+        return self._request.reused
+
+    @property
+    def generated(self) -> int:
+        """Tokens that were chosen so far, with what ended it."""
+        return len(self._request.tokens)
+
+    def text_of(self, token: int) -> str:
+        """What one token spells alone."""
+        return self._reading.tokenizer.decode([token])
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """What the first token took, and all others."""
+        first = self._entry.seconds_to_first or 0.0
+        return first, max(0.0, time.perf_counter() - self._began - first)
+
+    def cancel(self) -> None:
+        """Ends it before the next step; what was computed stays in the cache."""
+        self._request.cancel()
+        if self._entry.outcome == "running":
+            self._settle("cancelled")
+
+    async def __aiter__(self) -> AsyncIterator[Piece]:
+        try:
+            async for token in self._request:
+                if self._entry.seconds_to_first is None:
+                    self._entry.seconds_to_first = time.perf_counter() - self._began
+                piece = self._piece(token)
+                if piece is not None:
+                    yield piece
+            last = self._end()
+            if last is not None:
+                yield last
+        except GeneratorExit:
+            self.cancel()
+            raise
+        except BaseException:
+            self._request.cancel()
+            self._settle("cancelled" if self._request.error is None else "failed")
+            raise
+
+    # --- tokens to pieces -------------------------------------------------------------------------------------------
+
+    def _piece(self, token: int) -> Piece | None:
+        piece = Piece(tokens=[token], logprobs=self._request.logprobs[self._count : self._count + 1])
+        self._count += 1
+        if token not in self._reading.silent:
+            self._take(self._stream.feed(token), piece)
+        return piece if piece.text or piece.reasoning or piece.calls or piece.logprobs else None
+
+    _count = 0
+
+    def _take(self, text: str, piece: Piece) -> None:
+        """Text of the model, in order."""
+        self._sampled.append(text)
+        self._split(self._until.feed(text), piece)
+
+    def _split(self, text: str, piece: Piece) -> None:
+        if self._reading.reasoning is None:
+            return self._find_calls(text, piece)
+        for kind, part in self._reading.reasoning.feed(text):
+            if kind == "reasoning":
+                piece.reasoning += part
+            else:
+                self._find_calls(part, piece)
+
+    def _find_calls(self, text: str, piece: Piece) -> None:
+        tools = self._reading.tools
+        piece.text += text if tools is None else tools.feed(text)
+        if tools is not None:
+            self._hand_out(tools, piece)
+
+    def _hand_out(self, tools: ToolReader, piece: Piece) -> None:
+        for call in tools.calls[self._told :]:
+            made = self._replays.new_id()
+            self.calls[made] = call
+            piece.calls.append((made, call))
+        self._told = len(tools.calls)
+
+    def _end(self) -> Piece | None:
+        piece = Piece()
+        if self._until.found is None:
+            self._take(self._stream.finish(), piece)
+        if self._until.found is None:
+            self._split(self._until.finish(), piece)
+        if self._reading.reasoning is not None:
+            for kind, part in self._reading.reasoning.finish():
+                if kind == "reasoning":
+                    piece.reasoning += part
+                else:
+                    self._find_calls(part, piece)
+        if self._reading.tools is not None:
+            piece.text += self._reading.tools.finish()
+            self._hand_out(self._reading.tools, piece)
+        self._settle_at_end()
+        return piece if piece.text or piece.reasoning or piece.calls else None
+
+    # --- its end ----------------------------------------------------------------------------------------------------
+
+    def _settle_at_end(self) -> None:
+        reason = self._request.finish_reason or "cancelled"
+        self.stopped_by = self._until.found
+        if self.calls:
+            self._replays.keep(
+                self._entry.namespace,
+                "".join(self._sampled),
+                {made: (call.name, call.arguments) for made, call in self.calls.items()},
+            )
+        self._settle("tool_calls" if self.calls and reason == "stop" else reason)
+
+    def _settle(self, outcome: str) -> None:
+        if self.finish_reason is None:
+            self.finish_reason = outcome
+            self._entry.reused, self._entry.generated = self.reused, self.generated
+            self._journal.end(self._entry, outcome)

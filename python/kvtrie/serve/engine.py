@@ -1,0 +1,184 @@
+"""One model, one cache and one batcher, as the APIs ask for answers.
+
+Threads: the event loop's only; templates and tokenizers run in threads of asyncio's. Ends: ``close`` ends all requests,
+waits for the step that is under way and closes the cache, which writes what its disk does not have yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .._core import CausalCache, HybridCache
+from ..batcher import Batcher
+from ..errors import ArgumentError, NotSupported
+from ..explain import Explanation
+from ..models.base import Model
+from ..prefix_cache import PrefixCache
+from ..replies import SamplingOptions
+from ..sampling import LogitsProcessor
+from .answer import Answer, Reading
+from .grammar import Grammars
+from .journal import Journal
+from .prompts import Messages, Prompt, Prompts
+from .reasoning import reasoning_of
+from .replays import Replays
+from .settings import Settings
+from .tool_calls import grammar_for_tools, syntax_of
+from .volatile import VolatileLines
+
+_ANY_OBJECT = {"type": "object"}
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What an answer is to be. ``tools``: as the OpenAI API has them; a call of one is required where ``must_call``.
+    ``schema``: JSON schema that the answer follows; {} for any JSON object."""
+
+    max_tokens: int | None = None
+    stops: tuple[str, ...] = ()
+    sampling: SamplingOptions = field(default_factory=lambda: SamplingOptions())
+    tools: tuple[Mapping[str, Any], ...] = ()
+    must_call: bool = False
+    schema: Mapping[str, Any] | None = None
+
+
+class Engine:
+    """Everything behind the routes. ``name``: what the model is called there."""
+
+    def __init__(self, model: Model, cache: PrefixCache, name: str, settings: Settings) -> None:
+        self.model, self.cache, self.name, self.settings = model, cache, name, settings
+        self.batcher = Batcher(model, cache, max_sessions=settings.max_sessions, max_waiting=settings.max_waiting)
+        self.journal = Journal()
+        self._replays = Replays()
+        self._prompts = Prompts(model, cache, settings.context, self._replays, VolatileLines(settings.volatile))
+        self._grammars = Grammars(model)
+        template = model.tokenizer.chat_template
+        self._syntax = syntax_of(template)
+        self._template = template
+        self._ends = frozenset(model.end_tokens)
+        added = model.tokenizer.raw.get_added_tokens_decoder()
+        self._specials = frozenset(token for token, each in added.items() if each.special)
+        self._has_points = any(_needs_points(each) for each in cache.caches)
+
+    # --- prompts ----------------------------------------------------------------------------------------------------
+
+    async def chat(
+        self,
+        messages: Messages,
+        namespace: str,
+        tools: Sequence[object] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        marks: Sequence[int] = (),
+    ) -> Prompt:
+        """See ``Prompts.of_chat``; ``marks`` are of use only where state is kept at single lengths."""
+        kept = marks if self._has_points else ()
+        return await asyncio.to_thread(self._prompts.of_chat, messages, namespace, tools, variables, kept)
+
+    async def text(self, text: str, namespace: str) -> Prompt:
+        """See ``Prompts.of_text``."""
+        return await asyncio.to_thread(self._prompts.of_text, text, namespace)
+
+    def tokens(self, tokens: Sequence[int]) -> Prompt:
+        """See ``Prompts.of_tokens``."""
+        return self._prompts.of_tokens(tokens)
+
+    async def explain(self, prompt: Prompt, namespace: str) -> Explanation:
+        """Why no more of it would be reused."""
+        decode = self.model.tokenizer.decode
+        return await asyncio.to_thread(self.cache.explain, prompt.tokens, namespace, decode=decode)
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    async def answers(
+        self, api: str, prompts: Sequence[Prompt], namespace: str, wish: Wish, count: int = 1
+    ) -> list[Answer]:
+        """``count`` answers to each prompt, which are being computed from now on.
+
+        Those to one prompt share its computation; each has a seed of its own. Raises ``kv.BusyError`` where too many
+        wait, ``kv.ArgumentError`` for what is out of its range; then none is.
+        """
+        made: list[Answer] = []
+        try:
+            for prompt in prompts:
+                for number in range(count):
+                    made.append(await self._answer(api, prompt, namespace, wish, number))
+        except BaseException:
+            for answer in made:
+                answer.cancel()
+            raise
+        return made
+
+    async def _answer(self, api: str, prompt: Prompt, namespace: str, wish: Wish, number: int) -> Answer:
+        why = ""
+        if self.journal.listeners:
+            why = str(await self.explain(prompt, namespace))
+        reading = self._reading(wish, prompt)
+        request = self.batcher.submit(
+            prompt.tokens,
+            self._length(wish, prompt),
+            list(wish.stops),
+            namespace=namespace,
+            checkpoints=prompt.checkpoints,
+            **await self._sampling(wish, reading, number),
+        )
+        entry = self.journal.begin(api, namespace, len(prompt.tokens))
+        entry.why = why
+        return Answer(request, reading, entry, self.journal, self._replays)
+
+    def _length(self, wish: Wish, prompt: Prompt) -> int:
+        room = self.settings.context - len(prompt.tokens)
+        return min(room, self.settings.max_tokens if wish.max_tokens is None else wish.max_tokens)
+
+    async def _sampling(self, wish: Wish, reading: Reading, number: int) -> SamplingOptions:
+        sampling = SamplingOptions(**wish.sampling)
+        seed = sampling.get("seed")
+        if seed is not None:
+            sampling["seed"] = seed + number
+        if wish.schema is not None or wish.must_call:
+            sampling["logits_processors"] = [await asyncio.to_thread(self._grammar, wish, reading)]
+        return sampling
+
+    def _grammar(self, wish: Wish, reading: Reading) -> LogitsProcessor:
+        """What an answer has to follow; behind its reasoning, where the prompt has begun one."""
+        reasoning = reading.reasoning
+        behind = reasoning.marks[1] if reasoning is not None and reasoning.opened else None
+        if wish.schema is not None:
+            return self._grammars.json_schema(wish.schema or _ANY_OBJECT, behind)
+        special_id = self.model.tokenizer.special_id
+        grammar = None if self._syntax is None else grammar_for_tools(self._syntax, wish.tools, True, special_id)
+        if grammar is None:
+            raise NotSupported("[serve] tool_choice: this model's template has no form of calls that can be required")
+        return self._grammars.lark(grammar, behind)
+
+    def _reading(self, wish: Wish, prompt: Prompt) -> Reading:
+        special_id = self.model.tokenizer.special_id
+        texts = [text for text in wish.stops if special_id(text) is None]
+        ids = [found for found in map(special_id, wish.stops) if found is not None]
+        functions = {str(tool["function"]["name"]): tool["function"].get("parameters") for tool in wish.tools}
+        tools = self._syntax.reader(functions) if self._syntax is not None and functions else None
+        reasoning = reasoning_of(self._template, prompt.text) if prompt.text else None
+        marks = [*(reasoning.marks if reasoning else ()), *(self._syntax.marks if tools and self._syntax else ())]
+        silent = self._specials.difference(special_id(mark) for mark in marks)
+        return Reading(self.model.tokenizer, self._ends | silent.union(ids), texts, tools, reasoning)
+
+    # --- its end ----------------------------------------------------------------------------------------------------
+
+    def require_text(self, what: str) -> None:
+        """Raises where the model cannot be asked for chats."""
+        if self._template is None:
+            raise ArgumentError(f"[serve] {what}: this model has no chat template, allowed /v1/completions")
+
+    def close(self) -> None:
+        """Ends all requests, then the cache; what it has for its disk is written."""
+        self.batcher.close()
+        self.cache.close()
+
+
+def _needs_points(cache: object) -> bool:
+    """Whether what it keeps can be gone back to at some lengths only."""
+    if isinstance(cache, CausalCache):
+        return bool(getattr(cache, "window", None) or getattr(cache, "chunk", None))
+    return isinstance(cache, HybridCache) or not isinstance(cache, CausalCache)

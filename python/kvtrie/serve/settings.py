@@ -1,0 +1,31 @@
+"""What a server may be told. Times are in seconds, sizes in bytes, lengths in tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``context``: the longest conversation, its answer included. ``max_tokens``: the longest answer where a request
+    does not say. ``max_body``, ``body_seconds``: a request's body, and how long it may take to arrive.
+    ``max_choices``: answers of one request (``n``).
+
+    ``keys``: the namespace that each API key has; without any, all have the namespace "default". ``admin_key``: what
+    the live page and ``/metrics`` ask for where there are keys; None: they are closed then.
+    ``volatile``: patterns of lines that are taken out of system messages, beside those that are known (volatile.py).
+    """
+
+    context: int
+    max_tokens: int = 4096
+    temperature: float = 1.0
+    max_sessions: int = 8
+    max_waiting: int = 64
+    max_body: int = 16 << 20
+    body_seconds: float = 30.0
+    max_choices: int = 16
+    keys: Mapping[str, str] = field(default_factory=dict)
+    admin_key: str | None = None
+    hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
+    volatile: tuple[str, ...] = ()
