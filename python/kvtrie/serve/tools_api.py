@@ -1,0 +1,90 @@
+"""Routes for people and programs that look closer: tokens of a text, texts of tokens, and why a prompt missed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from ..explain import Explanation
+from .engine import Engine
+from .failures import Refusal
+from .openai_schema import DetokenizeRequest, ExplainRequest, TokenizeRequest
+from .prompts import Prompt
+from .tenants import Tenants
+
+_SHOWN = 64  # tokens on either side of a difference
+
+
+def router(engine: Engine, tenants: Tenants) -> APIRouter:
+    """Its routes."""
+    routes = APIRouter()
+    tokenizer = engine.model.tokenizer
+
+    @routes.post("/tokenize")
+    async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:
+        """Token ids of a text (``content`` or ``prompt``), or of a conversation."""
+        namespace = tenants.namespace(request)
+        if body.messages:
+            messages = [message.as_dict() for message in body.messages]
+            tokens = (await engine.chat(messages, namespace)).tokens.tolist()
+        else:
+            text = body.content if body.content is not None else body.prompt
+            if text is None:
+                raise Refusal(400, "content: missing", param="content")
+            special = body.add_special if body.add_special is not None else bool(body.add_special_tokens)
+            tokens = await asyncio.to_thread(tokenizer.encode, text, special)
+        return {"tokens": tokens, "count": len(tokens), "max_model_len": engine.settings.context}
+
+    @routes.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest, request: Request) -> dict[str, str]:
+        """The text of token ids."""
+        tenants.namespace(request)
+        text = await asyncio.to_thread(tokenizer.decode, body.tokens)
+        return {"content": text, "prompt": text}
+
+    @routes.post("/explain")
+    async def explain(body: ExplainRequest, request: Request) -> dict[str, Any]:
+        """Why no more of a prompt would be reused; only the key's own namespace is looked at."""
+        namespace = tenants.namespace(request)
+        found = await engine.explain(await _prompt(engine, body, namespace), namespace)
+        return explanation_fields(found, engine)
+
+    return routes
+
+
+async def _prompt(engine: Engine, body: ExplainRequest, namespace: str) -> Prompt:
+    if body.messages is not None:
+        engine.require_text("messages")
+        messages = [message.as_dict() for message in body.messages]
+        tools = [tool.as_dict() for tool in body.tools or ()]
+        return await engine.chat(messages, namespace, tools, body.chat_template_kwargs)
+    if body.prompt is None:
+        raise Refusal(400, "messages: missing", param="messages")
+    return await engine.text(body.prompt, namespace) if isinstance(body.prompt, str) else engine.tokens(body.prompt)
+
+
+def explanation_fields(found: Explanation, engine: Engine) -> dict[str, Any]:
+    """An explanation as JSON; ``text`` is for people."""
+    decode = engine.model.tokenizer.decode
+    return {
+        "prompt_tokens": len(found.tokens),
+        "matched": found.matched,
+        "reusable": found.reusable,
+        "computed": found.computed,
+        "tier": found.tier,
+        "bytes_moved": found.bytes_moved,
+        "reason": found.reason or None,
+        "end": found.end,
+        "branches": found.branches,
+        "before": decode([int(token) for token in found.before]),
+        "instead": decode([int(token) for token in found.instead[:_SHOWN]]),
+        "known": decode([int(token) for token in found.known[:_SHOWN]]),
+        "rejoin": found.rejoin._asdict(),
+        "caches": [each._asdict() for each in found.caches],
+        "compute_seconds": found.compute_seconds,
+        "load_seconds": found.load_seconds,
+        "advice": found.advice(),
+        "text": str(found),
+    }

@@ -1,0 +1,57 @@
+"""A model for servers whose every token names the namespace and the whole text before it, and so do its K and V.
+
+So an answer that has one token of another conversation, or that was made of a foreign row, is not the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import kvtrie as kv
+from fakes import DIM, KV_HEADS, LAYERS, CodingModel, prefix_codes
+
+
+class NamingModel:
+    """`tokenizer` and chat template are those of a real model; it never ends by itself."""
+
+    def __init__(self, real: Any) -> None:
+        self.tokenizer, self.token_texts = real.tokenizer, real.token_texts
+        self.has_tokenizer = True
+        self.fingerprint = "naming"
+        self.end_tokens = real.end_tokens
+        self.config = SimpleNamespace(
+            vocab_size=real.config.vocab_size, eos_token_ids=real.end_tokens, max_position_embeddings=1 << 20
+        )
+        self.device = SimpleNamespace(name="host")
+        self._coding = CodingModel()
+
+    @cached_property
+    def words(self) -> list[int]:
+        """Tokens that spell letters only, so that texts can be compared."""
+        texts = (bytes(self.token_texts[token]) for token in range(len(self.token_texts)))
+        return [token for token, text in enumerate(texts) if text.isalpha() and len(text) > 1]
+
+    def caches(self, capacity: int = 4096, **_: Any) -> Any:
+        return [kv.CausalCache(LAYERS, KV_HEADS, DIM, capacity, dtype="float32", device="host")]
+
+    def next_token(self, namespace: str, tokens: Sequence[int]) -> int:
+        return self.words[int(prefix_codes(namespace, tokens)[-1]) % len(self.words)]
+
+    def answer(self, namespace: str, prompt: Sequence[int], count: int) -> str:
+        tokens = list(prompt)
+        for _ in range(count):
+            tokens.append(self.next_token(namespace, tokens))
+        return str(self.tokenizer.decode(tokens[len(prompt) :]))
+
+    def __call__(self, step: Any) -> Any:
+        self._coding(step)
+        logits = np.zeros((len(step.sessions), self.config.vocab_size), np.float32)
+        last = {int(sequence): int(position) for sequence, position in zip(step.sequences, step.positions)}
+        for row, session in enumerate(step.sessions):
+            logits[row, self.next_token(session.namespace, session.tokens[: last[row] + 1])] = 9.0
+        return logits

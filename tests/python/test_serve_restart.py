@@ -1,0 +1,120 @@
+"""A server that is killed comes back with what it said it had saved, and gives the answers it gave before."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import kvtrie as kv
+from processes import PATIENCE
+from serving import TINY
+
+ROUNDS = 50 if os.environ.get("KVTRIE_SOAK") == "true" else 4
+
+
+class Process:
+    """`python -m kvtrie serve` as a person starts it. ``said``: its first lines."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "kvtrie", "serve", "tiny", "--port", "0", *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environment},
+        )  # fmt: skip
+        self.said: list[str] = []
+        self.url = ""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.said.append(line)
+            found = re.search(r"running on (http://[\w.:]+)", line)
+            if found:
+                self.url = found[1]
+                return
+        raise AssertionError("".join(self.said))
+
+    def post(self, path: str, body: Any = None) -> Any:
+        response = httpx.post(self.url + path, json=body, timeout=PATIENCE)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def end(self, how: int) -> int:
+        self._process.send_signal(how)
+        self._process.communicate(timeout=PATIENCE)
+        return self._process.returncode
+
+
+def question(number: int) -> dict[str, Any]:
+    words = " ".join(f"word{number + at}" for at in range(30))
+    return {"messages": [{"role": "user", "content": words}], "max_tokens": 6, "temperature": 0}
+
+
+def test_killed_again_and_again(tmp_path: Path) -> None:
+    model = kv.models.load(TINY)
+    said = ""
+    for number in range(ROUNDS):
+        server = Process("--disk", str(tmp_path / "state"), "--context", "1024")
+        if number > 0:
+            before = server.post("/v1/chat/completions", question(number - 1))
+            usage = before["usage"]
+            assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] - 1
+            assert before["choices"][0]["message"]["content"] == said
+        answer = server.post("/v1/chat/completions", question(number))
+        said = answer["choices"][0]["message"]["content"]
+        with kv.PrefixCache(model.caches(capacity=512)) as fresh:  # as an uncached run has it
+            assert model.chat(question(number)["messages"], max_tokens=6, cache=fresh).text == said
+        assert server.post("/flush") == {"saved": True}
+        server.post("/v1/chat/completions", question(1000 + number))  # what is being written when it is killed
+        assert server.end(signal.SIGKILL) == -signal.SIGKILL
+
+
+def test_ended_as_it_should_be(tmp_path: Path) -> None:
+    server = Process("--context", "1024", XDG_CACHE_HOME=str(tmp_path))
+    server.post("/v1/chat/completions", question(1))
+    assert server.end(signal.SIGINT) in (0, 130, -signal.SIGINT)
+    again = Process("--context", "1024", XDG_CACHE_HOME=str(tmp_path))
+    folder = tmp_path / "kvtrie" / "serve"
+    assert any(re.match(r"[1-9]\d* tokens are known from before", line) for line in again.said)
+    assert any(str(folder) in line for line in again.said)
+    assert all(path.stat().st_mode & 0o77 == 0 for path in folder.rglob("*"))
+    usage = again.post("/v1/chat/completions", question(1))["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] - 1
+    again.end(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--host", "0.0.0.0"], "allowed 127.0.0.1"),
+        (["--context", "5"], "--context: got 5"),
+        (["--keys", "/nothing/here"], "--keys: cannot be read"),
+        (["--drop-lines", "("], "--drop-lines"),
+        (["--disk-bytes", "much"], "disk_bytes"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kvtrie", "serve", "tiny", "--disk", str(tmp_path / "d"), *arguments],
+        capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_keys_come_from_a_file(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps({"secret": "team"}))
+    server = Process("--disk", "none", "--keys", str(keys))
+    assert httpx.get(server.url + "/v1/models").status_code == 401
+    assert httpx.get(server.url + "/v1/models", headers={"authorization": "Bearer secret"}).status_code == 200
+    assert httpx.get(server.url + "/metrics").status_code == 403
+    assert "secret" not in "".join(server.said)
+    server.end(signal.SIGTERM)
