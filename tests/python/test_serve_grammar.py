@@ -127,7 +127,7 @@ def allowed(processor: Following, tokens: list[int], size: int) -> np.ndarray[An
 
 
 def test_it_follows_the_tokens_that_it_is_shown(model: Any, grammars: Grammars) -> None:
-    """Repeated, forgotten, and other than before: always what a fresh one says of the same tokens."""
+    """Repeated, forgotten, and other than before: always what a fresh one says about the same tokens."""
     size, end = model.config.vocab_size, model.end_tokens[0]
     pattern = "(ab|cd){2}x?"
     used, prompt = grammars.regex(pattern), [7, 8, 9]

@@ -47,7 +47,7 @@ class Client(threading.Thread):
                 act = self._random.choice(
                     [self.complete] * 6
                     + [self.chat] * 2
-                    + [self.leave, self.give_up, self.send_garbage, self.send_half, self.send_slowly, self.send_much]
+                    + [self.leave, self.hang_up, self.send_garbage, self.send_half, self.send_slowly, self.send_much]
                     + [self.send_wrong_key]
                 )
                 try:
@@ -123,7 +123,7 @@ class Client(threading.Thread):
             for _, _ in zip(range(self._random.randrange(4)), response.iter_lines()):
                 pass
 
-    def give_up(self) -> None:
+    def hang_up(self) -> None:
         body = {"prompt": self._prompt(), "max_tokens": 300, "temperature": 0}
         with contextlib.suppress(httpx.ReadTimeout):
             self._http.post("/v1/completions", json=body, timeout=httpx.Timeout(PATIENCE, read=0.02))

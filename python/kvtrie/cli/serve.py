@@ -89,6 +89,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
     if not model.has_tokenizer:
         raise kv.NotSupported("[serve] model: there is no tokenizer, so there is no text to answer with")
     settings = _settings(arguments, model, keys)
+    model.warm_up(arguments.kv_dtype)  # so that the first request does not wait for compilers
     cache, where = _cache(arguments, model, settings)
     app = create_app(model, cache, arguments.name or chosen.name, settings)
     print(f"{arguments.name or chosen.name} on {model.device.name}, a context of {settings.context:,} tokens", file=out)

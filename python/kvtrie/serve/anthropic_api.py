@@ -25,7 +25,7 @@ from .anthropic_schema import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from .engine import Engine, Wish
+from .engine import AnswerOptions, Engine
 from .failures import Refusal
 from .prompts import Prompt
 from .streams import event, events, until_gone
@@ -61,14 +61,17 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
 
 async def _prompt(engine: Engine, body: CountRequest, namespace: str) -> Prompt:
     converted, marks = conversation_of(body)
-    return await engine.chat(converted, namespace, _tools(body), None, marks)
+    return await engine.chat(converted, namespace, _shown_tools(body), None, marks)
 
 
-def _tools(body: CountRequest) -> list[dict[str, Any]]:
-    choice = body.tool_choice
-    if choice is not None and choice.type == "none":
-        return []
-    tools = [tool.as_dict() for tool in body.tools or ()]
+def _shown_tools(body: CountRequest) -> list[dict[str, Any]]:
+    """Those in the prompt: all of them, also where one is asked for, so that prompts begin alike."""
+    none = body.tool_choice is not None and body.tool_choice.type == "none"
+    return [] if none else [tool.as_dict() for tool in body.tools or ()]
+
+
+def _callable_tools(body: CountRequest) -> list[dict[str, Any]]:
+    tools, choice = _shown_tools(body), body.tool_choice
     if choice is not None and choice.type == "tool":
         tools = [tool for tool in tools if tool["function"]["name"] == choice.name]
     if choice is not None and choice.type in ("any", "tool") and not tools:
@@ -128,11 +131,13 @@ def _result(block: ToolResultBlock) -> str:
 
 
 async def _messages(engine: Engine, body: MessagesRequest, namespace: str) -> Response:
-    tools = _tools(body)
+    tools = _callable_tools(body)
     prompt = await _prompt(engine, body, namespace)
     must = body.tool_choice is not None and body.tool_choice.type in ("any", "tool")
-    wish = Wish(body.max_tokens, tuple(body.stop_sequences or ()), _sampling(engine, body), tuple(tools), must)
-    (answer,) = await engine.answers("messages", [prompt], namespace, wish)
+    options = AnswerOptions(
+        body.max_tokens, tuple(body.stop_sequences or ()), _sampling(engine, body), tuple(tools), must
+    )
+    (answer,) = await engine.answers("messages", [prompt], namespace, options)
     head: dict[str, Any] = {
         "id": "msg_" + secrets.token_hex(12),
         "type": "message",

@@ -33,9 +33,9 @@ _ANY_OBJECT = {"type": "object"}
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What an answer is to be. ``tools``: as the OpenAI API has them; a call of one is required where ``must_call``.
-    ``schema``: JSON schema that the answer follows; {} for any JSON object."""
+class AnswerOptions:
+    """How an answer is made. ``tools``: those that it may call, as the OpenAI API has them; a call is required where
+    ``must_call``. ``schema``: JSON schema that the answer follows; {} for any JSON object."""
 
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class Engine:
     # --- answers ----------------------------------------------------------------------------------------------------
 
     async def answers(
-        self, api: str, prompts: Sequence[Prompt], namespace: str, wish: Wish, count: int = 1
+        self, api: str, prompts: Sequence[Prompt], namespace: str, options: AnswerOptions, count: int = 1
     ) -> list[Answer]:
         """``count`` answers to each prompt, which are being computed from now on.
 
@@ -104,60 +104,60 @@ class Engine:
         try:
             for prompt in prompts:
                 for number in range(count):
-                    made.append(await self._answer(api, prompt, namespace, wish, number))
+                    made.append(await self._answer(api, prompt, namespace, options, number))
         except BaseException:
             for answer in made:
                 answer.cancel()
             raise
         return made
 
-    async def _answer(self, api: str, prompt: Prompt, namespace: str, wish: Wish, number: int) -> Answer:
+    async def _answer(self, api: str, prompt: Prompt, namespace: str, options: AnswerOptions, number: int) -> Answer:
         why = ""
         if self.journal.listeners:
             why = str(await self.explain(prompt, namespace))
-        reading = self._reading(wish, prompt)
+        reading = self._reading(options, prompt)
         request = self.batcher.submit(
             prompt.tokens,
-            self._length(wish, prompt),
-            list(wish.stops),
+            self._length(options, prompt),
+            list(options.stops),
             namespace=namespace,
             checkpoints=prompt.checkpoints,
-            **await self._sampling(wish, reading, number),
+            **await self._sampling(options, reading, number),
         )
         entry = self.journal.begin(api, namespace, len(prompt.tokens))
         entry.why = why
         return Answer(request, reading, entry, self.journal, self._replays)
 
-    def _length(self, wish: Wish, prompt: Prompt) -> int:
+    def _length(self, options: AnswerOptions, prompt: Prompt) -> int:
         room = self.settings.context - len(prompt.tokens)
-        return min(room, self.settings.max_tokens if wish.max_tokens is None else wish.max_tokens)
+        return min(room, self.settings.max_tokens if options.max_tokens is None else options.max_tokens)
 
-    async def _sampling(self, wish: Wish, reading: Reading, number: int) -> SamplingOptions:
-        sampling = SamplingOptions(**wish.sampling)
+    async def _sampling(self, options: AnswerOptions, reading: Reading, number: int) -> SamplingOptions:
+        sampling = SamplingOptions(**options.sampling)
         seed = sampling.get("seed")
         if seed is not None:
             sampling["seed"] = seed + number
-        if wish.schema is not None or wish.must_call:
-            sampling["logits_processors"] = [await asyncio.to_thread(self._grammar, wish, reading)]
+        if options.schema is not None or options.must_call:
+            sampling["logits_processors"] = [await asyncio.to_thread(self._grammar, options, reading)]
         return sampling
 
-    def _grammar(self, wish: Wish, reading: Reading) -> LogitsProcessor:
+    def _grammar(self, options: AnswerOptions, reading: Reading) -> LogitsProcessor:
         """What an answer has to follow; behind its reasoning, where the prompt has begun one."""
         reasoning = reading.reasoning
         behind = reasoning.marks[1] if reasoning is not None and reasoning.opened else None
-        if wish.schema is not None:
-            return self._grammars.json_schema(wish.schema or _ANY_OBJECT, behind)
+        if options.schema is not None:
+            return self._grammars.json_schema(options.schema or _ANY_OBJECT, behind)
         special_id = self.model.tokenizer.special_id
-        grammar = None if self._syntax is None else grammar_for_tools(self._syntax, wish.tools, True, special_id)
+        grammar = None if self._syntax is None else grammar_for_tools(self._syntax, options.tools, True, special_id)
         if grammar is None:
             raise NotSupported("[serve] tool_choice: this model's template has no form of calls that can be required")
         return self._grammars.lark(grammar, behind)
 
-    def _reading(self, wish: Wish, prompt: Prompt) -> Reading:
+    def _reading(self, options: AnswerOptions, prompt: Prompt) -> Reading:
         special_id = self.model.tokenizer.special_id
-        texts = [text for text in wish.stops if special_id(text) is None]
-        ids = [found for found in map(special_id, wish.stops) if found is not None]
-        functions = {str(tool["function"]["name"]): tool["function"].get("parameters") for tool in wish.tools}
+        texts = [text for text in options.stops if special_id(text) is None]
+        ids = [found for found in map(special_id, options.stops) if found is not None]
+        functions = {str(tool["function"]["name"]): tool["function"].get("parameters") for tool in options.tools}
         tools = self._syntax.reader(functions) if self._syntax is not None and functions else None
         reasoning = reasoning_of(self._template, prompt.text) if prompt.text else None
         marks = [*(reasoning.marks if reasoning else ()), *(self._syntax.marks if tools and self._syntax else ())]

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from ..replies import SamplingOptions
 from ..sampling import TokenLogprob
 from .answer import Answer, Piece
-from .engine import Engine, Wish
+from .engine import AnswerOptions, Engine
 from .failures import Refusal
 from .openai_schema import ChatRequest, Choosing, CompletionRequest, NamedTool
 from .prompts import Prompt
@@ -87,14 +87,19 @@ def sampling_of(body: Choosing, temperature: float, logprobs: int | None) -> Sam
     return options
 
 
-def _chat_wish(engine: Engine, body: ChatRequest) -> Wish:
+def _shown_tools(body: ChatRequest) -> list[dict[str, Any]]:
+    """Those in the prompt: all of them, also where one is asked for, so that prompts begin alike."""
+    return [] if body.tool_choice == "none" else [tool.as_dict() for tool in body.tools or ()]
+
+
+def _chat_options(engine: Engine, body: ChatRequest) -> AnswerOptions:
     schema = None
     if body.response_format is not None and body.response_format.type != "text":
         named = body.response_format.json_schema
         if body.response_format.type == "json_schema" and named is None:
             raise Refusal(400, "response_format.json_schema: missing", param="response_format.json_schema")
         schema = {} if named is None or body.response_format.type == "json_object" else named.schema_
-    tools = [tool.as_dict() for tool in body.tools or ()] if body.tool_choice != "none" else []
+    tools = _shown_tools(body)
     if isinstance(body.tool_choice, NamedTool):
         name = body.tool_choice.function.name
         tools = [tool for tool in tools if tool["function"]["name"] == name]
@@ -105,7 +110,9 @@ def _chat_wish(engine: Engine, body: ChatRequest) -> Wish:
         raise Refusal(400, "tool_choice: there are no tools", param="tool_choice")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    return Wish(most, body.stops, sampling_of(body, engine.settings.temperature, logprobs), tuple(tools), must, schema)
+    return AnswerOptions(
+        most, body.stops, sampling_of(body, engine.settings.temperature, logprobs), tuple(tools), must, schema
+    )
 
 
 def _count(engine: Engine, body: Choosing, prompts: int = 1) -> int:
@@ -119,10 +126,10 @@ def _count(engine: Engine, body: Choosing, prompts: int = 1) -> int:
 
 
 async def _chat(engine: Engine, body: ChatRequest, namespace: str) -> Response:
-    wish, count = _chat_wish(engine, body), _count(engine, body)
+    options, count = _chat_options(engine, body), _count(engine, body)
     messages = [message.as_dict() for message in body.messages]
-    prompt = await engine.chat(messages, namespace, wish.tools, body.chat_template_kwargs)
-    answers = await engine.answers("chat", [prompt], namespace, wish, count)
+    prompt = await engine.chat(messages, namespace, _shown_tools(body), body.chat_template_kwargs)
+    answers = await engine.answers("chat", [prompt], namespace, options, count)
     head = _head(engine, "chatcmpl-", "chat.completion.chunk" if body.stream else "chat.completion")
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
@@ -202,8 +209,8 @@ async def _completions(engine: Engine, body: CompletionRequest, namespace: str) 
         raise Refusal(400, f"{name}: is not supported", param=name)
     prompts = await _prompts(engine, body, namespace)
     count = _count(engine, body, len(prompts))
-    wish = Wish(body.max_tokens, body.stops, sampling_of(body, engine.settings.temperature, body.logprobs))
-    answers = await engine.answers("completion", prompts, namespace, wish, count)
+    options = AnswerOptions(body.max_tokens, body.stops, sampling_of(body, engine.settings.temperature, body.logprobs))
+    answers = await engine.answers("completion", prompts, namespace, options, count)
     head = _head(engine, "cmpl-", "text_completion")
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
