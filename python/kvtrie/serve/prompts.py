@@ -10,6 +10,7 @@ Threads: any; a template and a tokenizer take their time, so not the event loop'
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,8 +22,11 @@ import numpy.typing as npt
 from .._core import PrefixCache
 from ..errors import ArgumentError
 from ..models.base import Model
+from ..models.chat_template import ChatTemplate
 from .replays import Replays
 from .volatile import VolatileLines
+
+_log = logging.getLogger("kvtrie.serve")
 
 Messages = Sequence[Mapping[str, Any]]
 _LONGEST_WORD = 64  # bytes of one token, where the tokenizer does not tell
@@ -45,6 +49,7 @@ class Prompts:
     ) -> None:
         self._model, self._cache, self._context = model, cache, context
         self._replays, self._volatile = replays, volatile
+        self._tool_names = _tool_names(model.tokenizer.chat_template)
 
     def of_chat(
         self,
@@ -60,7 +65,9 @@ class Prompts:
         template refuses and for a prompt that is too long.
         """
         shown = [self._shown(message, namespace) for message in messages]
-        values = {**(variables or {}), **({} if not tools else {"tools": list(tools), "xml_tools": list(tools)})}
+        if tools and not self._tool_names:
+            _log.warning("a request has tools, of which this model's chat template takes no notice")
+        values = {**(variables or {}), **{name: list(tools or ()) for name in self._tool_names if tools}}
         text = self._rendered(shown, values)
         checkpoints = [self._rendered_part(shown[:count], values) for count in sorted(set(marks))]
         tokens = self._encoded(text, special=False)
@@ -154,6 +161,12 @@ class Prompts:
         count = min(own.size, tokens.size)
         differ = np.flatnonzero(own[:count] != tokens[:count])
         return int(differ[0]) if differ.size else count
+
+
+def _tool_names(template: str | None) -> list[str]:
+    """What the template calls tools; SmolLM3's has two forms of them, and this is the one that is read here."""
+    names = frozenset() if template is None else ChatTemplate(template).names
+    return [name for name in ("tools", "xml_tools") if name in names]
 
 
 def _with_parsed_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
