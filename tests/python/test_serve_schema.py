@@ -1,4 +1,4 @@
-"""The OpenAPI description, by schemathesis: whatever it allows or forbids is answered as it says, and never with a 500."""
+"""The OpenAPI description, by schemathesis: whatever it allows is answered as it says, and never with a 500."""
 
 from __future__ import annotations
 
