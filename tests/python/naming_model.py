@@ -19,7 +19,7 @@ from fakes import DIM, KV_HEADS, LAYERS, CodingModel, prefix_codes
 class NamingModel:
     """`tokenizer` and chat template are those of a real model; it never ends by itself."""
 
-    def __init__(self, real: Any) -> None:
+    def __init__(self, real: Any, check: bool = True) -> None:
         self.tokenizer, self.token_texts = real.tokenizer, real.token_texts
         self.has_tokenizer = True
         self.fingerprint = "naming"
@@ -28,7 +28,7 @@ class NamingModel:
             vocab_size=real.config.vocab_size, eos_token_ids=real.end_tokens, max_position_embeddings=1 << 20
         )
         self.device = SimpleNamespace(name="host")
-        self._coding = CodingModel()
+        self._coding = CodingModel(check)
 
     @cached_property
     def words(self) -> list[int]:
