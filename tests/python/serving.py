@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 import kvtrie as kv
 from kvtrie.serve.app import create_app
+from kvtrie.serve.server import Server
 from kvtrie.serve.settings import Settings
 from processes import PATIENCE
 
@@ -24,8 +23,7 @@ class Served:
 
     def __init__(self, app: Any) -> None:
         self.engine = app.state.engine
-        config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=5)
-        self._server = uvicorn.Server(config)
+        self._server = Server(app, log_level="error")
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"

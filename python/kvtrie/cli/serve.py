@@ -74,10 +74,11 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
-        import uvicorn
+        import uvicorn  # noqa: F401
     except ImportError as error:
         raise kv.NotSupported(f"[serve] needs {error.name}: pip install 'kvtrie[serve]'") from error
     from kvtrie.serve.app import create_app
+    from kvtrie.serve.server import Server
 
     keys = _keys(arguments.keys)
     if not keys and arguments.host not in LOOPBACK:
@@ -94,7 +95,7 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
     app = create_app(model, cache, arguments.name or chosen.name, settings)
     print(f"{arguments.name or chosen.name} on {model.device.name}, a context of {settings.context:,} tokens", file=out)
     print(where, file=out, flush=True)
-    uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="info", timeout_graceful_shutdown=5)
+    Server(app, host=arguments.host, port=arguments.port).run()
     return 0
 
 

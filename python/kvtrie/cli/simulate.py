@@ -130,7 +130,7 @@ def _generated(arguments: argparse.Namespace, out: TextIO) -> Trace:
 
 def _parameters(arguments: argparse.Namespace) -> dict[str, Any]:
     """--set NAME=VALUE as arguments of ``workload``: a number, true or false, or median:tenth:most."""
-    found: dict[str, Any] = {}
+    found: dict[str, Lengths | int | bool] = {}
     for text in arguments.set:
         name, equals, value = text.partition("=")
         try:

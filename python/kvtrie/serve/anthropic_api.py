@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import AsyncIterator
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -27,6 +26,7 @@ from .anthropic_schema import (
 )
 from .engine import AnswerOptions, Engine
 from .failures import Refusal
+from .json_values import JsonObject
 from .prompts import Prompt
 from .streams import event, events, until_gone
 from .tenants import Tenants
@@ -64,13 +64,13 @@ async def _prompt(engine: Engine, body: CountRequest, namespace: str) -> Prompt:
     return await engine.chat(converted, namespace, _shown_tools(body), None, marks)
 
 
-def _shown_tools(body: CountRequest) -> list[dict[str, Any]]:
+def _shown_tools(body: CountRequest) -> list[JsonObject]:
     """Those in the prompt: all of them, also where one is asked for, so that prompts begin alike."""
     none = body.tool_choice is not None and body.tool_choice.type == "none"
     return [] if none else [tool.as_dict() for tool in body.tools or ()]
 
 
-def _callable_tools(body: CountRequest) -> list[dict[str, Any]]:
+def _callable_tools(body: CountRequest) -> list[JsonObject]:
     tools, choice = _shown_tools(body), body.tool_choice
     if choice is not None and choice.type == "tool":
         tools = [tool for tool in tools if tool["function"]["name"] == choice.name]
@@ -79,9 +79,9 @@ def _callable_tools(body: CountRequest) -> list[dict[str, Any]]:
     return tools
 
 
-def conversation_of(body: CountRequest) -> tuple[list[dict[str, Any]], list[int]]:
+def conversation_of(body: CountRequest) -> tuple[list[JsonObject], list[int]]:
     """Messages of the OpenAI API, and how many of them are in front of each ``cache_control``."""
-    converted: list[dict[str, Any]] = []
+    converted: list[JsonObject] = []
     marks: list[int] = []
     if body.system:
         blocks = [TextBlock(type="text", text=body.system)] if isinstance(body.system, str) else body.system
@@ -95,7 +95,7 @@ def conversation_of(body: CountRequest) -> tuple[list[dict[str, Any]], list[int]
     return converted, marks
 
 
-def _converted(message: Message) -> list[dict[str, Any]]:
+def _converted(message: Message) -> list[JsonObject]:
     """Results of tools are messages of their own, in front of what else the user says."""
     if isinstance(message.content, str):
         return [{"role": message.role, "content": message.content}]
@@ -113,7 +113,7 @@ def _converted(message: Message) -> list[dict[str, Any]]:
             texts.append(block.text)
     if not texts and not calls and results:
         return results
-    whole: dict[str, Any] = {"role": message.role, "content": "".join(texts)}
+    whole: JsonObject = {"role": message.role, "content": "".join(texts)}
     if calls:
         whole["tool_calls"] = calls
     if any(thoughts):
@@ -138,7 +138,7 @@ async def _messages(engine: Engine, body: MessagesRequest, namespace: str) -> Re
         body.max_tokens, tuple(body.stop_sequences or ()), _sampling(engine, body), tuple(tools), must
     )
     (answer,) = await engine.answers("messages", [prompt], namespace, options)
-    head: dict[str, Any] = {
+    head: JsonObject = {
         "id": "msg_" + secrets.token_hex(12),
         "type": "message",
         "role": "assistant",
@@ -166,7 +166,7 @@ def _sampling(engine: Engine, body: MessagesRequest) -> SamplingOptions:
     return options
 
 
-def _ending(answer: Answer) -> dict[str, Any]:
+def _ending(answer: Answer) -> JsonObject:
     if answer.stopped_by is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": answer.stopped_by}
     return {"stop_reason": _REASONS.get(answer.finish_reason or "", "end_turn"), "stop_sequence": None}
@@ -182,13 +182,13 @@ def _usage(answer: Answer, prompt: Prompt) -> dict[str, int]:
     }
 
 
-async def _content(answer: Answer) -> list[dict[str, Any]]:
+async def _content(answer: Answer) -> list[JsonObject]:
     text, thoughts, calls = "", "", []
     async for piece in answer:
         text += piece.text
         thoughts += piece.reasoning
         calls += [_tool_use(made, call.name, json.loads(call.arguments)) for made, call in piece.calls]
-    content: list[dict[str, Any]] = []
+    content: list[JsonObject] = []
     if thoughts:
         content.append({"type": "thinking", "thinking": thoughts, "signature": ""})
     if text.strip() or not (calls or thoughts):
@@ -196,7 +196,7 @@ async def _content(answer: Answer) -> list[dict[str, Any]]:
     return content + calls
 
 
-def _tool_use(made: str, name: str, value: object) -> dict[str, Any]:
+def _tool_use(made: str, name: str, value: object) -> JsonObject:
     return {"type": "tool_use", "id": made, "name": name, "input": value}
 
 
@@ -207,7 +207,7 @@ class _Blocks:
         self._index = -1
         self._open: str | None = None
 
-    def add(self, kind: str, block: dict[str, Any], delta: dict[str, Any]) -> bytes:
+    def add(self, kind: str, block: JsonObject, delta: JsonObject) -> bytes:
         """More of a block of that kind; "tool_use": always a new one."""
         out = b""
         if kind != self._open or kind == "tool_use":
@@ -227,7 +227,7 @@ class _Blocks:
         return event({"type": "content_block_stop", "index": self._index}, "content_block_stop")
 
 
-async def _events(answer: Answer, prompt: Prompt, head: dict[str, Any]) -> AsyncIterator[bytes]:
+async def _events(answer: Answer, prompt: Prompt, head: JsonObject) -> AsyncIterator[bytes]:
     blocks = _Blocks()
     started = False
 

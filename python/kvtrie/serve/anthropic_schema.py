@@ -5,10 +5,11 @@ Source: docs.claude.com/en/api/messages. Content that a text model cannot read (
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Optional, Union
+from typing import Annotated, Literal, Optional, Union
 
 from pydantic import BaseModel, Field
 
+from .json_values import JsonObject
 from .openai_schema import StopText, Text
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -38,7 +39,7 @@ class ToolUseBlock(Block):
     type: Literal["tool_use"]
     id: Annotated[str, Field(max_length=256)]
     name: Name
-    input: dict[str, Any] = {}
+    input: JsonObject = {}
 
 
 class ToolResultBlock(Block):
@@ -59,9 +60,9 @@ class Message(BaseModel):
 class Tool(Block):
     name: Name
     description: Optional[Text] = None
-    input_schema: dict[str, Any] = {}
+    input_schema: JsonObject = {}
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """As templates have it."""
         function = {"name": self.name, "description": self.description or "", "parameters": self.input_schema}
         return {"type": "function", "function": function}

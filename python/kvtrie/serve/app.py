@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
@@ -22,16 +21,17 @@ from starlette.responses import Response
 from .. import __version__
 from ..models.base import Model
 from ..prefix_cache import PrefixCache
-from . import anthropic_api, failures, openai_api, tools_api
+from . import anthropic_api, failures, live, openai_api, tools_api
 from .body import WholeBodies
 from .engine import Engine
+from .json_values import JsonObject
 from .metrics import Figures
 from .settings import Settings
 from .tenants import Tenants
 
 
 def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) -> FastAPI:
-    """``name``: what clients call the model. The engine is there as ``app.state.engine``."""
+    """``name``: what clients call the model. ``app.state`` has the ``engine``, and who looks at the page: ``watch``."""
     engine = Engine(model, cache, name, settings)
 
     @contextlib.asynccontextmanager
@@ -47,6 +47,8 @@ def create_app(model: Model, cache: PrefixCache, name: str, settings: Settings) 
     app.include_router(openai_api.router(engine, tenants))
     app.include_router(anthropic_api.router(engine, tenants))
     app.include_router(tools_api.router(engine, tenants))
+    app.state.watch = live.Watch(engine)
+    app.include_router(live.router(engine, tenants, app.state.watch))
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -86,7 +88,7 @@ _ERRORS = {
 }
 
 
-def _described(app: FastAPI) -> dict[str, Any]:
+def _described(app: FastAPI) -> JsonObject:
     """The OpenAPI description, with the errors as they are."""
     if app.openapi_schema is None:
         described = get_openapi(title=app.title, version=app.version, routes=app.routes)

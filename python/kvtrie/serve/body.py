@@ -6,24 +6,19 @@ A layer around the application: whoever sends half a request, or one byte in a m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .failures import Refusal, error_response
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 
 class WholeBodies:
     """``most``: bytes of a body. ``seconds``: from the request's head to the body's last byte."""
 
-    def __init__(self, app: Application, *, most: int, seconds: float) -> None:
+    def __init__(self, app: ASGIApp, *, most: int, seconds: float) -> None:
         self._app, self._most, self._seconds = app, most, seconds
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         try:

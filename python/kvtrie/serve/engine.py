@@ -7,9 +7,8 @@ waits for the step that is under way and closes the cache, which writes what its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from .._core import CausalCache, HybridCache
 from ..batcher import Batcher
@@ -22,6 +21,7 @@ from ..sampling import LogitsProcessor
 from .answer import Answer, Reading
 from .grammar import Grammars
 from .journal import Journal
+from .json_values import JsonView
 from .prompts import Messages, Prompt, Prompts
 from .reasoning import reasoning_of
 from .replays import Replays
@@ -40,9 +40,9 @@ class AnswerOptions:
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
     sampling: SamplingOptions = field(default_factory=lambda: SamplingOptions())
-    tools: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[JsonView, ...] = ()
     must_call: bool = False
-    schema: Mapping[str, Any] | None = None
+    schema: JsonView | None = None
 
 
 class Engine:
@@ -70,7 +70,7 @@ class Engine:
         messages: Messages,
         namespace: str,
         tools: Sequence[object] | None = None,
-        variables: Mapping[str, Any] | None = None,
+        variables: JsonView | None = None,
         marks: Sequence[int] = (),
     ) -> Prompt:
         """See ``Prompts.of_chat``; ``marks`` are of use only where state is kept at single lengths."""

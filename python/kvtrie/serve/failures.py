@@ -9,7 +9,6 @@ Sources: platform.openai.com/docs/guides/error-codes, docs.claude.com/en/api/err
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from .. import errors as kv
+from .json_values import JsonObject
 
 RETRY_AFTER = 1  # seconds
 
@@ -47,7 +47,7 @@ def is_anthropic(path: str) -> bool:
     return path.startswith("/v1/messages")
 
 
-def error_object(path: str, refusal: Refusal) -> dict[str, Any]:
+def error_object(path: str, refusal: Refusal) -> JsonObject:
     """The JSON of an error."""
     if is_anthropic(path):
         kind = _ANTHROPIC.get(refusal.status, "api_error")

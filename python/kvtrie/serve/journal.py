@@ -10,7 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+
+from .json_values import JsonObject
 
 KEPT = 200
 
@@ -32,7 +33,7 @@ class Entry:
     outcome: str = "running"
     why: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """For JSON."""
         return dict(vars(self))
 

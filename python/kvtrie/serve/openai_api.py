@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -20,6 +19,7 @@ from ..sampling import TokenLogprob
 from .answer import Answer, Piece
 from .engine import AnswerOptions, Engine
 from .failures import Refusal
+from .json_values import JsonObject
 from .openai_schema import ChatRequest, Choosing, CompletionRequest, NamedTool
 from .prompts import Prompt
 from .streams import event, events, merged, until_gone
@@ -33,17 +33,17 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
     routes = APIRouter()
     began = int(time.time())
 
-    def card() -> dict[str, Any]:
+    def card() -> JsonObject:
         return {"id": engine.name, "object": "model", "created": began, "owned_by": "kvtrie"}
 
     @routes.get("/v1/models")
-    async def models(request: Request) -> dict[str, Any]:
+    async def models(request: Request) -> JsonObject:
         """The one model."""
         tenants.namespace(request)
         return {"object": "list", "data": [card()]}
 
     @routes.get("/v1/models/{name:path}")
-    async def model(name: str, request: Request) -> dict[str, Any]:
+    async def model(name: str, request: Request) -> JsonObject:
         """The same by its name."""
         tenants.namespace(request)
         if name != engine.name:
@@ -87,7 +87,7 @@ def sampling_of(body: Choosing, temperature: float, logprobs: int | None) -> Sam
     return options
 
 
-def _shown_tools(body: ChatRequest) -> list[dict[str, Any]]:
+def _shown_tools(body: ChatRequest) -> list[JsonObject]:
     """Those in the prompt: all of them, also where one is asked for, so that prompts begin alike."""
     return [] if body.tool_choice == "none" else [tool.as_dict() for tool in body.tools or ()]
 
@@ -138,14 +138,14 @@ async def _chat(engine: Engine, body: ChatRequest, namespace: str) -> Response:
     return JSONResponse({**head, "choices": choices, "usage": usage_of(answers), "timings": timings_of(answers[0])})
 
 
-async def _chat_choice(number: int, answer: Answer) -> dict[str, Any]:
+async def _chat_choice(number: int, answer: Answer) -> JsonObject:
     text, reasoning, calls, logprobs = "", "", [], []
     async for piece in answer:
         text += piece.text
         reasoning += piece.reasoning
         calls += [_call(made, call.name, call.arguments) for made, call in piece.calls]
         logprobs += piece.logprobs
-    message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
+    message: JsonObject = {"role": "assistant", "content": text if text or not calls else None}
     if reasoning:
         message["reasoning_content"] = reasoning
     if calls:
@@ -154,8 +154,8 @@ async def _chat_choice(number: int, answer: Answer) -> dict[str, Any]:
     return {"index": number, "message": message, "logprobs": told, "finish_reason": answer.finish_reason}
 
 
-async def _chat_events(answers: Sequence[Answer], head: dict[str, Any], usage: bool) -> AsyncIterator[bytes]:
-    def chunk(number: int, delta: dict[str, Any], finish: str | None = None, logprobs: object = None) -> bytes:
+async def _chat_events(answers: Sequence[Answer], head: JsonObject, usage: bool) -> AsyncIterator[bytes]:
+    def chunk(number: int, delta: JsonObject, finish: str | None = None, logprobs: object = None) -> bytes:
         choice = {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return event({**head, "choices": [choice], **({"usage": None} if usage else {})})
 
@@ -174,8 +174,8 @@ async def _chat_events(answers: Sequence[Answer], head: dict[str, Any], usage: b
     yield b"data: [DONE]\n\n"
 
 
-def _delta(piece: Piece, told: int) -> dict[str, Any]:
-    delta: dict[str, Any] = {}
+def _delta(piece: Piece, told: int) -> JsonObject:
+    delta: JsonObject = {}
     if piece.reasoning:
         delta["reasoning_content"] = piece.reasoning
     if piece.text or not (piece.reasoning or piece.calls):
@@ -188,12 +188,12 @@ def _delta(piece: Piece, told: int) -> dict[str, Any]:
     return delta
 
 
-def _call(made: str, name: str, arguments: str) -> dict[str, Any]:
+def _call(made: str, name: str, arguments: str) -> JsonObject:
     return {"id": made, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _logprob(answer: Answer, each: TokenLogprob) -> dict[str, Any]:
-    def entry(token: int, logprob: float) -> dict[str, Any]:
+def _logprob(answer: Answer, each: TokenLogprob) -> JsonObject:
+    def entry(token: int, logprob: float) -> JsonObject:
         text = answer.text_of(token)
         return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(text.encode())}
 
@@ -233,7 +233,7 @@ async def _prompts(engine: Engine, body: CompletionRequest, namespace: str) -> l
     return [await engine.text(each, namespace) if isinstance(each, str) else engine.tokens(each) for each in given]
 
 
-async def _text_choice(number: int, answer: Answer) -> dict[str, Any]:
+async def _text_choice(number: int, answer: Answer) -> JsonObject:
     text, logprobs = "", []
     async for piece in answer:
         text += piece.text
@@ -246,7 +246,7 @@ async def _text_choice(number: int, answer: Answer) -> dict[str, Any]:
     }
 
 
-async def _text_events(answers: Sequence[Answer], head: dict[str, Any], usage: bool) -> AsyncIterator[bytes]:
+async def _text_events(answers: Sequence[Answer], head: JsonObject, usage: bool) -> AsyncIterator[bytes]:
     offsets = [0] * len(answers)
     async for number, piece in merged(answers):
         text = "" if piece is None else piece.text
@@ -262,7 +262,7 @@ async def _text_events(answers: Sequence[Answer], head: dict[str, Any], usage: b
     yield b"data: [DONE]\n\n"
 
 
-def _text_logprobs(answer: Answer, logprobs: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
+def _text_logprobs(answer: Answer, logprobs: Sequence[TokenLogprob], offset: int) -> JsonObject:
     texts = [answer.text_of(each.token) for each in logprobs]
     offsets = [offset + sum(map(len, texts[:at])) for at in range(len(texts))]
     return {
@@ -278,7 +278,7 @@ def _text_logprobs(answer: Answer, logprobs: Sequence[TokenLogprob], offset: int
 # ---- both ------------------------------------------------------------------------------------------------------------
 
 
-def _head(engine: Engine, prefix: str, kind: str) -> dict[str, Any]:
+def _head(engine: Engine, prefix: str, kind: str) -> JsonObject:
     return {
         "id": prefix + secrets.token_hex(12),
         "object": kind,
@@ -288,7 +288,9 @@ def _head(engine: Engine, prefix: str, kind: str) -> dict[str, Any]:
     }
 
 
-async def _all_of(answers: Sequence[Answer], choice: Callable[[int, Answer], Any]) -> list[dict[str, Any]]:
+async def _all_of(
+    answers: Sequence[Answer], choice: Callable[[int, Answer], Awaitable[JsonObject]]
+) -> list[JsonObject]:
     """All choices; where one fails or the task is cancelled, none goes on."""
     try:
         return list(await asyncio.gather(*(choice(number, answer) for number, answer in enumerate(answers))))
@@ -297,7 +299,7 @@ async def _all_of(answers: Sequence[Answer], choice: Callable[[int, Answer], Any
             answer.cancel()
 
 
-def usage_of(answers: Sequence[Answer], per_prompt: int | None = None) -> dict[str, Any]:
+def usage_of(answers: Sequence[Answer], per_prompt: int | None = None) -> JsonObject:
     """Tokens; the prompt of several answers counts once, and so does what was known of it."""
     firsts = answers[:: per_prompt or len(answers)]
     prompt = sum(answer.prompt_tokens for answer in firsts)
@@ -310,7 +312,7 @@ def usage_of(answers: Sequence[Answer], per_prompt: int | None = None) -> dict[s
     }
 
 
-def timings_of(answer: Answer) -> dict[str, Any]:
+def timings_of(answer: Answer) -> JsonObject:
     """Of one answer, in milliseconds."""
     first, rest = answer.seconds
     return {

@@ -6,9 +6,11 @@ Source: platform.openai.com/docs/api-reference/chat/create and completions/creat
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Optional, Union
+from typing import Annotated, Literal, Optional, Union
 
 from pydantic import BaseModel, Field
+
+from .json_values import JsonObject
 
 Text = Annotated[str, Field(max_length=64 << 20)]
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -40,12 +42,12 @@ class ChatMessage(BaseModel):
     tool_call_id: Optional[Annotated[str, Field(max_length=256)]] = None
     reasoning_content: Optional[Text] = None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """For a chat template: content as one text, nothing that is None."""
         content = self.content
         if isinstance(content, list):
             content = "".join(part.text for part in content)
-        message: dict[str, Any] = {"role": self.role, "content": content or ""}
+        message: JsonObject = {"role": self.role, "content": content or ""}
         if self.tool_calls:
             message["tool_calls"] = [call.model_dump() for call in self.tool_calls]
         for name in ("name", "tool_call_id", "reasoning_content"):
@@ -58,14 +60,14 @@ class ChatMessage(BaseModel):
 class Function(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=256)]
     description: Optional[Text] = None
-    parameters: Optional[dict[str, Any]] = None
+    parameters: Optional[JsonObject] = None
 
 
 class Tool(BaseModel):
     type: Literal["function"]
     function: Function
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """As templates have it."""
         return self.model_dump(exclude_none=True)
 
@@ -81,7 +83,7 @@ class NamedTool(BaseModel):
 
 class SchemaFormat(BaseModel):
     name: str = "answer"
-    schema_: Annotated[dict[str, Any], Field(alias="schema")] = {}
+    schema_: Annotated[JsonObject, Field(alias="schema")] = {}
 
 
 class ResponseFormat(BaseModel):
@@ -126,7 +128,7 @@ class ChatRequest(Choosing):
     tools: Optional[Annotated[list[Tool], Field(max_length=256)]] = None
     tool_choice: Union[Literal["none", "auto", "required"], NamedTool, None] = None
     response_format: Optional[ResponseFormat] = None
-    chat_template_kwargs: Optional[dict[str, Any]] = None
+    chat_template_kwargs: Optional[JsonObject] = None
 
 
 class CompletionRequest(Choosing):
@@ -156,4 +158,4 @@ class ExplainRequest(BaseModel):
     messages: Optional[Annotated[list[ChatMessage], Field(min_length=1)]] = None
     tools: Optional[list[Tool]] = None
     prompt: Union[Text, list[Token], None] = None
-    chat_template_kwargs: Optional[dict[str, Any]] = None
+    chat_template_kwargs: Optional[JsonObject] = None

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +22,13 @@ from .._core import PrefixCache
 from ..errors import ArgumentError
 from ..models.base import Model
 from ..models.chat_template import ChatTemplate
+from .json_values import JsonObject, JsonView
 from .replays import Replays
 from .volatile import VolatileLines
 
 _log = logging.getLogger("kvtrie.serve")
 
-Messages = Sequence[Mapping[str, Any]]
+Messages = Sequence[JsonView]
 _LONGEST_WORD = 64  # bytes of one token, where the tokenizer does not tell
 
 
@@ -56,7 +56,7 @@ class Prompts:
         messages: Messages,
         namespace: str,
         tools: Sequence[object] | None = None,
-        variables: Mapping[str, Any] | None = None,
+        variables: JsonView | None = None,
         marks: Sequence[int] = (),
     ) -> Prompt:
         """``marks``: how many messages there are in front of each length where state is to be kept.
@@ -96,7 +96,7 @@ class Prompts:
 
     # --- text -------------------------------------------------------------------------------------------------------
 
-    def _shown(self, message: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+    def _shown(self, message: JsonView, namespace: str) -> JsonObject:
         """What the template sees of a message."""
         shown = dict(message)
         if shown.get("role") == "developer":
@@ -113,13 +113,13 @@ class Prompts:
         shown["tool_calls"] = [_with_parsed_arguments(each) for each in calls]
         return shown
 
-    def _rendered(self, messages: Messages, values: Mapping[str, Any]) -> str:
+    def _rendered(self, messages: Messages, values: JsonView) -> str:
         begun = messages[-1].get("content") if messages and messages[-1].get("role") == "assistant" else None
         whole = messages if begun is None else messages[:-1]
         text = self._model.tokenizer.apply_chat_template(whole, add_generation_prompt=True, tokenize=False, **values)
         return text + str(begun or "")
 
-    def _rendered_part(self, messages: Messages, values: Mapping[str, Any]) -> str | None:
+    def _rendered_part(self, messages: Messages, values: JsonView) -> str | None:
         """The first messages; None where the template does not take them alone."""
         try:
             return self._model.tokenizer.apply_chat_template(messages, tokenize=False, **values)
@@ -169,7 +169,7 @@ def _tool_names(template: str | None) -> list[str]:
     return [name for name in ("tools", "xml_tools") if name in names]
 
 
-def _with_parsed_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+def _with_parsed_arguments(call: JsonView) -> JsonObject:
     """Templates write arguments as JSON themselves, so they get the value, as Hugging Face's own callers give it."""
     function = dict(call.get("function") or {})
     arguments = function.get("arguments")

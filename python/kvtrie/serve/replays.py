@@ -14,7 +14,9 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from .json_values import JsonView
 
 MOST = 10_000
 MOST_CHARACTERS = 64 << 20
@@ -49,7 +51,7 @@ class Replays:
             while len(self._kept) > self._most or self._characters > self._most_characters:
                 self._characters -= len(self._kept.popitem(last=False)[1].text)
 
-    def find(self, namespace: str, tool_calls: Sequence[Mapping[str, Any]]) -> str | None:
+    def find(self, namespace: str, tool_calls: Sequence[JsonView]) -> str | None:
         """The sampled text of an answer with these calls, as the OpenAI API has them; None where it is not known, or
         the client changed them."""
         with self._lock:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any, Optional
+from typing import Optional
 
 from fastapi import Request
 from starlette.responses import Response, StreamingResponse
@@ -85,7 +85,7 @@ async def merged(answers: Sequence[Answer]) -> AsyncIterator[tuple[int, Optional
             answer.cancel()
 
 
-async def until_gone(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+async def until_gone(request: Request, work: Coroutine[object, object, Response]) -> Response:
     """The response, unless the client leaves before it is there."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_gone(request))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from fastapi import APIRouter, Request
 
 from ..explain import Explanation
 from .engine import Engine
 from .failures import Refusal
+from .json_values import JsonObject
 from .openai_schema import DetokenizeRequest, ExplainRequest, TokenizeRequest
 from .prompts import Prompt
 from .tenants import Tenants
@@ -23,7 +23,7 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
     tokenizer = engine.model.tokenizer
 
     @routes.post("/tokenize")
-    async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:
+    async def tokenize(body: TokenizeRequest, request: Request) -> JsonObject:
         """Token ids of a text (``content`` or ``prompt``), or of a conversation."""
         namespace = tenants.namespace(request)
         if body.messages:
@@ -45,7 +45,7 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
         return {"content": text, "prompt": text}
 
     @routes.post("/explain")
-    async def explain(body: ExplainRequest, request: Request) -> dict[str, Any]:
+    async def explain(body: ExplainRequest, request: Request) -> JsonObject:
         """Why no more of a prompt would be reused; only the key's own namespace is looked at."""
         namespace = tenants.namespace(request)
         found = await engine.explain(await _prompt(engine, body, namespace), namespace)
@@ -65,7 +65,7 @@ async def _prompt(engine: Engine, body: ExplainRequest, namespace: str) -> Promp
     return await engine.text(body.prompt, namespace) if isinstance(body.prompt, str) else engine.tokens(body.prompt)
 
 
-def explanation_fields(found: Explanation, engine: Engine) -> dict[str, Any]:
+def explanation_fields(found: Explanation, engine: Engine) -> JsonObject:
     """An explanation as JSON; ``text`` is for people."""
     decode = engine.model.tokenizer.decode
     return {

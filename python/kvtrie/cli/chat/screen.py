@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TextIO
 
 from ...generate import Progress
 from ...viz.words import plural, text_columns
@@ -145,6 +145,6 @@ def _seconds(seconds: float) -> str:
     return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def stderr_shows() -> Any:
+def stderr_shows() -> bool | None:
     """What ``progress=`` of loading takes: a bar where somebody looks at stderr."""
     return True if sys.stderr.isatty() else None

@@ -1,0 +1,303 @@
+"""The live page in a real browser: what is seen, at what width, by keyboard, and when the server is gone."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import httpx
+import pytest
+
+import kvtrie as kv
+from processes import PATIENCE
+from serving import TINY, Served, served
+
+try:
+    from selenium import webdriver
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import WebDriverWait
+except ImportError:
+    webdriver = None
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+needs_chromium = pytest.mark.skipif(
+    not (webdriver and CHROMIUM and DRIVER), reason="selenium, chromium or chromium-driver is not installed"
+)
+
+BEGINNING = "You answer questions about databases, in one short sentence, and you never make anything up."
+HOSTILE = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>'
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return kv.models.load(TINY)
+
+
+@pytest.fixture
+def server(model: Any) -> Iterator[Served]:
+    with served(model, temperature=0.0) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    driver.set_page_load_timeout(PATIENCE)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(browser: Any, server: Served) -> Iterator[Page]:
+    with opened(browser, server.url + "/") as shown:
+        yield shown
+        assert shown.errors() == []
+
+
+@contextmanager
+def opened(browser: Any, url: str) -> Iterator[Page]:
+    browser.get_log("browser")
+    browser.get(url)
+    shown = Page(browser)
+    shown.look(1600, "light")
+    shown.until(lambda: shown.run("return document.body.dataset.link") == "live")
+    shown.until(lambda: shown.text("#tokens").replace(",", "").isdigit())
+    yield shown
+    browser.get("about:blank")  # a server that is watched waits for its pages
+
+
+class Page:
+    """What the tests ask of it; ``until`` waits for a condition, never for a time."""
+
+    def __init__(self, browser: Any) -> None:
+        self.browser = browser
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.browser.execute_script(script, *arguments)
+
+    def until(self, condition: Callable[[], Any]) -> Any:
+        return WebDriverWait(self.browser, 120).until(lambda _: condition())
+
+    def all(self, selector: str) -> list[Any]:
+        return list(self.browser.find_elements("css selector", selector))
+
+    def text(self, selector: str) -> str:
+        return str(self.run("return document.querySelector(arguments[0]).textContent", selector))
+
+    def texts(self, selector: str) -> list[str]:
+        return list(self.run("return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector))
+
+    def until_ended(self, count: int) -> None:
+        self.until(lambda: len([each for each in self.texts(".outcome") if each not in ("", "running")]) == count)
+
+    def errors(self) -> list[str]:
+        return [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+    def look(self, width: int, scheme: str) -> None:
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.until(lambda: self.run("return window.innerWidth") == width)
+
+
+def chat(server: Served, question: str, **fields: Any) -> Any:
+    messages = [{"role": "system", "content": BEGINNING}, {"role": "user", "content": question}]
+    body = {"messages": messages, "max_tokens": 8, **fields}
+    response = httpx.post(server.url + "/v1/chat/completions", json=body, timeout=PATIENCE)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+# ---- in the browser --------------------------------------------------------------------------------------------------
+
+
+@needs_chromium
+def test_a_server_that_nobody_asked_says_so(page: Page, server: Served) -> None:
+    page.until(lambda: page.all("#tree-empty")[0].is_displayed())
+    assert page.all("#requests-empty")[0].is_displayed()
+    assert f"curl {server.url}/v1/chat/completions" in page.text("#example")
+    assert page.all("#nodes .node") == page.all("#requests li") == []
+    assert page.run("return document.title") == "tiny · kvtrie"
+
+
+@needs_chromium
+def test_two_requests_that_share_their_beginning(page: Page, server: Served) -> None:
+    chat(server, "What is an index?")
+    answer = chat(server, "What is a cursor?")
+    page.until_ended(2)
+    page.until(lambda: len(page.all("#nodes .node:not(.leaving)")) >= 3)  # what they share, and what each has alone
+    newest, oldest = page.texts("#requests .prompt .words")
+    reused = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert reused > 0
+    assert newest == f"{reused} reused, {answer['usage']['prompt_tokens'] - reused} computed"
+    assert oldest.startswith("0 reused, ")
+    assert len(page.all("#first circle")) == 2
+    assert not page.all("#requests-empty")[0].is_displayed()
+
+
+@needs_chromium
+def test_a_request_opens_to_its_explanation_and_stays_open(page: Page, server: Served) -> None:
+    chat(server, "What is an index?")
+    chat(server, "What is a cursor?")
+    page.until_ended(2)
+    why = page.all("#requests .why")[0]
+    assert not why.is_displayed()
+    page.all("#requests summary")[0].click()
+    page.until(why.is_displayed)
+    assert "prompt tokens are known" in why.text
+    assert "it differs from" in why.text
+    chat(server, "And what is a table?")
+    page.until_ended(3)
+    assert why.is_displayed()
+
+
+@needs_chromium
+def test_what_is_evicted_leaves_the_picture(page: Page, server: Served) -> None:
+    chat(server, "What is an index?")
+    page.until_ended(1)
+    page.until(lambda: page.all("#nodes .node"))
+    page.until(lambda: server.engine.cache.stats()["sessions"] == 0)
+    server.engine.cache.evict(nbytes=server.engine.cache.stats()["device_bytes"])
+    page.until(lambda: not page.all("#nodes .node"))
+    page.until(lambda: page.all("#tree-empty")[0].is_displayed())
+
+
+@needs_chromium
+def test_markup_in_a_prompt_stays_text(page: Page, server: Served) -> None:
+    chat(server, "What is an index?")
+    chat(server, HOSTILE)
+    page.until_ended(2)
+    page.until(lambda: any("<img src=x" in label for label in page.texts("#nodes .label, .quote")))
+    chat(server, HOSTILE + " Again.")
+    page.until(lambda: any("</script>" in why for why in page.texts(".why")))
+    assert page.run("return document.querySelectorAll('img').length") == 1  # the page's own mark
+    assert page.run("return document.querySelectorAll('script').length") == 1
+    assert page.run("return window.hit ?? null") is None
+
+
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1600])
+def test_nothing_is_wider_than_the_page(page: Page, server: Served, width: int, scheme: str) -> None:
+    page.look(width, scheme)
+    chat(server, "What is an index? " + "x" * 100)
+    chat(server, HOSTILE)
+    page.until_ended(2)
+    page.all("#requests summary")[0].click()
+    page.until(lambda: page.run("return +document.getElementById('nodes').getAttribute('width')") > 0)
+    assert page.run("return document.documentElement.scrollWidth") <= width
+    assert page.run("return document.body.scrollWidth") <= width
+    wide = "return [...document.querySelectorAll('.card, .card *')].filter(e => !e.closest('svg') && "
+    wide += "e.getBoundingClientRect().right > innerWidth).map(e => e.outerHTML.slice(0, 80))"
+    assert page.run(wide) == []
+    ground = page.run("return getComputedStyle(document.body).backgroundColor")
+    assert (max(map(int, ground.strip("rgb()").split(","))) > 128) == (scheme == "light")
+
+
+@needs_chromium
+def test_the_tree_by_keyboard(page: Page, server: Served) -> None:
+    chat(server, "What is an index?")
+    chat(server, "What is a cursor?")
+    page.until_ended(2)
+    page.until(lambda: len(page.all("#nodes .node")) >= 3)
+    page.run("document.querySelector('#nodes .node[tabindex=\"0\"]').focus()")
+    top = page.run("return document.activeElement.dataset.id")
+    page.browser.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
+    page.until(lambda: page.run("return document.activeElement.dataset.id") != top)
+    assert "tokens" in page.text("#details")
+    assert page.run("return document.querySelectorAll('#nodes .node[tabindex=\"0\"]').length") == 1
+    page.browser.switch_to.active_element.send_keys(Keys.HOME)
+    page.until(lambda: page.run("return document.activeElement.dataset.id") == top)
+
+
+@needs_chromium
+def test_a_server_that_is_gone_and_there_again(browser: Any, server: Served) -> None:
+    with between(server) as line, opened(browser, f"http://127.0.0.1:{line.port}/") as page:
+        chat(server, "What is an index?")
+        page.until_ended(1)
+        line.cut()
+        page.until(lambda: "The server is gone since" in page.text("#gone"))
+        assert page.all("#gone")[0].is_displayed()
+        assert len(page.all("#requests li")) == 1  # what was known stays
+        chat(server, "What is a cursor?")
+        line.mend()
+        page.until(lambda: page.run("return document.body.dataset.link") == "live")
+        page.until_ended(2)
+        assert not page.all("#gone")[0].is_displayed()
+        assert "Nobody was watching" in page.texts(".why")[0]
+
+
+class Line:
+    """A way to the server that can be cut: then all connections end, and new ones at once."""
+
+    def __init__(self, server: Served) -> None:
+        self._server = server
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._whole = True
+        self._open: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            if not self._whole:
+                near.close()
+                continue
+            far = socket.create_connection(("127.0.0.1", self._server.port))
+            self._open += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                self._threads.append(threading.Thread(target=self._copy, args=(source, sink)))
+                self._threads[-1].start()
+
+    def _copy(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        except OSError:
+            pass  # one of them was shut
+        _shut(sink)
+
+    def cut(self) -> None:
+        self._whole = False
+        for each in self._open:
+            _shut(each)
+
+    def mend(self) -> None:
+        self._whole = True
+
+    def close(self) -> None:
+        self.cut()
+        _shut(self._listener)
+        for thread in self._threads:
+            thread.join(PATIENCE)
+        for each in (self._listener, *self._open):
+            each.close()
+
+
+def _shut(one: socket.socket) -> None:
+    with suppress(OSError):  # the other side was faster
+        one.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def between(server: Served) -> Iterator[Line]:
+    line = Line(server)
+    try:
+        yield line
+    finally:
+        line.close()
