@@ -130,15 +130,15 @@ class Process {
     for (const auto& [name_space, tokens] : rows) hashes.push_back(prefix_hashes(name_space, tokens));
     for (const auto& cache_of : attention_) {
       for (const std::int32_t layer : cache_of->layers()) {
-        const auto [k, v] = rows_of(step, hashes, cache_of->shape(), static_cast<std::uint32_t>(layer));
-        if (!make([&] { step.put(layer, k, v); })) return;
+        const auto kv = rows_of(step, hashes, cache_of->shape(), static_cast<std::uint32_t>(layer));
+        if (!make([&] { step.put(layer, kv.first, kv.second); })) return;
       }
     }
     const std::vector<std::pair<std::size_t, std::int32_t>> lengths = lengths_of(step);
     for (const auto& cache_of : recurrent_) {
       for (const std::int32_t layer : cache_of->layers()) {
-        const auto [conv, delta] = states_of(lengths, hashes, static_cast<std::uint32_t>(layer));
-        if (!make([&] { step.put_states(layer, conv, delta); })) return;
+        const auto states = states_of(lengths, hashes, static_cast<std::uint32_t>(layer));  // [convolution, delta]
+        if (!make([&] { step.put_states(layer, states.first, states.second); })) return;
       }
     }
     for (const auto& cache_of : blocks_) {
