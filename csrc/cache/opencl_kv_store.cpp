@@ -249,10 +249,7 @@ CompletionPtr OpenClKvStore::for_layers(const ImageWork& work, bool shown, Enque
     for (std::uint32_t layer = 0; layer < shape_.layers; ++layer) enqueue(layer);
     return std::make_shared<ImageCompletion>(device_->mark(), work.wrapped, shown);
   } catch (...) {
-    try {
-      device_->finish();
-    } catch (const Error&) {  // the first failure is the one to report
-    }
+    device_->finish_quietly();
     throw;
   }
 }

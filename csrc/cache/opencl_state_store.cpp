@@ -141,10 +141,7 @@ CompletionPtr OpenClStateStore::transfer(Transfer enqueue) {
     for_each_state(enqueue);
     return mark();
   } catch (...) {
-    try {
-      device_->finish();
-    } catch (const Error&) {  // the first failure is the one to report
-    }
+    device_->finish_quietly();
     throw;
   }
 }

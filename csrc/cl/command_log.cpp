@@ -10,7 +10,8 @@ namespace {
 std::optional<double> seconds_of(cl_event event) noexcept {
   cl_ulong begun = 0, ended = 0;
   const auto ask = [event](cl_profiling_info what, cl_ulong& into) {
-    return clGetEventProfilingInfo(event, what, sizeof into, &into, nullptr) == CL_SUCCESS;
+    return result_of("clGetEventProfilingInfo",
+                     [&] { return clGetEventProfilingInfo(event, what, sizeof into, &into, nullptr); }) == CL_SUCCESS;
   };
   if (!ask(CL_PROFILING_COMMAND_START, begun) || !ask(CL_PROFILING_COMMAND_END, ended) || ended < begun) return {};
   return static_cast<double>(ended - begun) * 1e-9;
@@ -18,10 +19,15 @@ std::optional<double> seconds_of(cl_event event) noexcept {
 
 }  // namespace
 
+int ask_status(cl_event event, cl_int& status) noexcept {
+  return result_of("clGetEventInfo", [&] {
+    return clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, nullptr);
+  });
+}
+
 int command_status(cl_event event) noexcept {
   cl_int status = CL_QUEUED;
-  const int code = clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, nullptr);
-  return code == CL_SUCCESS ? status : code;
+  return ask_status(event, status) == CL_SUCCESS ? status : CL_QUEUED;
 }
 
 CommandLog::Ticket CommandLog::add(EventHandle event, Pace::Kind kind) {
@@ -39,8 +45,11 @@ CommandLog::Ticket CommandLog::add(EventHandle event, Pace::Kind kind) {
 void CommandLog::settle(std::uint64_t ended, std::size_t at_most) {
   while (!pending_.empty() && at_most-- > 0) {
     const Pending& front = pending_.front();
-    int status = command_status(front.event.get());
-    if (status > CL_COMPLETE && front.number > ended) return;
+    const bool has_ended = front.number <= ended;
+    cl_int status = CL_QUEUED;
+    const int answer = ask_status(front.event.get(), status);
+    if (answer != CL_SUCCESS) status = has_ended ? answer : CL_QUEUED;  // who has ended and does not say how has failed
+    if (status > CL_COMPLETE && !has_ended) return;
     if (status == CL_COMPLETE) {
       if (const std::optional<double> seconds = seconds_of(front.event.get())) pace_.ended(front.kind, *seconds);
     }
@@ -83,7 +92,8 @@ EventHandle CommandLog::overdue(double seconds) noexcept {
   for (double left = pending_[at].expected; at > 0 && left <= seconds / 2 && pending_.size() - at < kMaxPending / 2;)
     left += pending_[--at].expected;
   const cl_event event = pending_[at].event.get();
-  return clRetainEvent(event) == CL_SUCCESS ? EventHandle(event) : EventHandle();
+  const int code = result_of("clRetainEvent", [event] { return clRetainEvent(event); });
+  return code == CL_SUCCESS ? EventHandle(event) : EventHandle();
 }
 
 }  // namespace kvtrie::cl

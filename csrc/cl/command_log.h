@@ -69,7 +69,9 @@ class CommandLog {
   double ahead_ KVTRIE_GUARDED_BY(mutex_) = 0;  // seconds, the sum of what is expected of pending_
 };
 
-// The execution status of a command: CL_QUEUED .. CL_COMPLETE (0), or the negative code it failed with.
+// The execution status of a command: CL_QUEUED .. CL_COMPLETE (0), or the negative code it failed with. CL_QUEUED where
+// the driver does not say: then it must not be taken for ended.
 int command_status(cl_event event) noexcept;
+int ask_status(cl_event event, cl_int& status) noexcept;  // the driver's answer to the question itself
 
 }  // namespace kvtrie::cl

@@ -2,8 +2,10 @@
 #include "cl/device.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <span>
+#include <thread>
 
 #include "cl/clblast.h"
 #include "cl/device_state.h"
@@ -128,14 +130,14 @@ void Device::State::keep_pace(double seconds) noexcept {
   const cl_event event = behind.get();
   if (event == nullptr) return;
   submit_quietly();
-  clWaitForEvents(1, &event);  // its status is the log's business
+  // Its status is the log's business, and a wait that fails lets the device fall behind.
+  static_cast<void>(result_of("clWaitForEvents", [&event] { return clWaitForEvents(1, &event); }));
 }
 
 void Device::State::submit() {
   {
     const MutexLock lock(enqueue_mutex);
-    if (const EventHandle gate = std::exchange(held, EventHandle()); gate.get() != nullptr)
-      quiet_call("clSetUserEventStatus", [&] { return clSetUserEventStatus(gate.get(), CL_COMPLETE); });
+    open_gate_locked();
   }
   check_call("clFlush", [this] { return clFlush(queue.get()); });
 }
@@ -155,6 +157,22 @@ void Device::State::hold_back_locked() {
   const cl_event gate = held.get();
   check_call("clEnqueueBarrierWithWaitList",
              [&] { return clEnqueueBarrierWithWaitList(queue.get(), 1, &gate, nullptr); });
+}
+
+// No place for faults: a gate that stays shut would hang, and only a pose has one.
+void Device::State::open_gate_locked() noexcept {
+  if (const EventHandle gate = std::exchange(held, EventHandle()); gate.get() != nullptr)
+    check_quietly(clSetUserEventStatus(gate.get(), CL_COMPLETE), "clSetUserEventStatus");
+}
+
+void Device::State::let_end(cl_event event) noexcept {
+  const int code = result_of("clWaitForEvents", [event] { return clWaitForEvents(1, &event); });
+  if (code == CL_SUCCESS || code == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) return;
+  log_failed_cleanup(code, "clWaitForEvents");
+  if (result_of("clFinish", [this] { return clFinish(queue.get()); }) == CL_SUCCESS) return;
+  cl_int status = CL_QUEUED;
+  while (ask_status(event, status) == CL_SUCCESS && status > CL_COMPLETE)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 void Device::State::wait(const std::pair<EventHandle, CommandLog::Ticket>& command, const char* where) {
@@ -249,9 +267,24 @@ void Device::finish() {
   const auto marker = state_->command("clEnqueueMarkerWithWaitList", [](cl_command_queue queue, cl_event* out) {
     return clEnqueueMarkerWithWaitList(queue, 0, nullptr, out);
   });
-  state_->submit();
-  check_call("clFinish", [this] { return clFinish(state_->queue.get()); });
+  try {
+    state_->submit();
+    check_call("clFinish", [this] { return clFinish(state_->queue.get()); });
+  } catch (const Error&) {
+    state_->let_end(marker.first.get());
+    throw;
+  }
   state_->wait(marker, "Device.finish");
+}
+
+void Device::finish_quietly() noexcept {
+  state_->submit_quietly();
+  if (result_of("clFinish", [this] { return clFinish(state_->queue.get()); }) == CL_SUCCESS) return;
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    log_message(LogLevel::kError, error.what());
+  }
 }
 
 std::shared_ptr<void> Device::extension_slot(std::type_index type, const std::function<std::shared_ptr<void>()>& make) {

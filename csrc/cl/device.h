@@ -9,10 +9,11 @@
 //
 // Failures. OpenCL may accept a command, fail it later and forget: clFinish succeeds all the same. So the status of
 // every command is looked at. The first call that waits (read, map, finish, Event::wait) after a failed command throws
-// kDevice; so does every Event whose command came between the failure and that report. Later commands are sound.
+// kDevice; so does every Event whose command came between the failure and that report. Later commands are sound. A call
+// that waits may also fail itself. Whatever it throws, the device has ended by then with the memory it was given.
 //
 // Threads: every method may be called from any thread. Setting a kernel's arguments and enqueueing it is one critical
-// section inside `launch()`. No lock is held while waiting for the device.
+// section inside `launch()`. No lock is held while waiting for the device, but where a command cannot be written down.
 //
 // Units: every size is in bytes unless its name says otherwise.
 //
@@ -246,6 +247,8 @@ class Device : public std::enable_shared_from_this<Device> {
   Event mark();   // done when everything enqueued so far is; waits for nothing
   void flush();   // hands enqueued work to the device, which may not begin before; does not wait
   void finish();  // waits for everything enqueued so far; throws kDevice when any of it failed
+  // For cleanup: waits, too, by another way where one fails. What failed is left to be reported by someone else.
+  void finish_quietly() noexcept;
 
   struct State;  // private to cl/: context, queue, program cache
   State& state() noexcept { return *state_; }

@@ -5,6 +5,7 @@
 // extensions; record_mutex  the records in memory.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -40,6 +41,7 @@ struct Event::State {
   const EventHandle handle;
   const CommandLog::Ticket ticket;
   const LiveCount live;
+  std::atomic<bool> waited_for{false};  // it has ended, whatever the driver says
 };
 
 // Tells whoever records this thread's launches of a command that is none (launch_recorder.h).
@@ -49,7 +51,8 @@ struct Device::State {
   State(FoundDevice found, Options wanted);
   ~State();
 
-  // Runs `call(queue, cl_event* out)` as one command and logs it. Waits for nothing but the log's back-pressure.
+  // Runs `call(queue, cl_event* out)` as one command and logs it. Waits for nothing but the log's back-pressure. Where
+  // it throws the device has ended with the command, so whoever gave it memory may free that.
   template <class Call>
   std::pair<EventHandle, CommandLog::Ticket> command(const char* name, Call&& call) KVTRIE_EXCLUDES(enqueue_mutex) {
     keep_pace(Pace::kUnbounded);
@@ -67,9 +70,15 @@ struct Device::State {
     cl_event raw = nullptr;
     check_call(name, [&] { return call(queue.get(), &raw); });
     EventHandle event(raw);
-    check_call("clRetainEvent", [&] { return clRetainEvent(raw); });
-    CommandLog::Ticket ticket = log.add(EventHandle(raw), Pace::kind_of(name));
-    return {std::move(event), std::move(ticket)};
+    try {
+      check_call("clRetainEvent", [&] { return clRetainEvent(raw); });
+      CommandLog::Ticket ticket = log.add(EventHandle(raw), Pace::kind_of(name));
+      return {std::move(event), std::move(ticket)};
+    } catch (...) {
+      open_gate_locked();
+      let_end(raw);
+      throw;
+    }
   }
   // The same for a command that nobody waits for by itself: the log alone keeps its event.
   template <class Call>
@@ -84,7 +93,11 @@ struct Device::State {
   void submit_quietly() noexcept KVTRIE_EXCLUDES(enqueue_mutex);
   // Poses as such a driver, if it is to: commands wait for `held` until then.
   void hold_back_locked() KVTRIE_REQUIRES(enqueue_mutex);
-  // Waits for a command and throws if it, or one before it in its epoch, failed.
+  void open_gate_locked() noexcept KVTRIE_REQUIRES(enqueue_mutex);
+  // Returns when a command has ended, and all before it: also where calls that wait fail, as long as the driver says
+  // anything at all. REQUIRES: it is not held back.
+  void let_end(cl_event event) noexcept;
+  // Waits for a command and throws if it, or one before it in its epoch, failed. It has ended however this ends.
   void wait(const std::pair<EventHandle, CommandLog::Ticket>& command, const char* where);
 
   const Options options;
@@ -110,7 +123,8 @@ struct Device::State {
   bool blas_used KVTRIE_GUARDED_BY(enqueue_mutex) = false;
 };
 
-// `where` for Event::wait and friends. Throws kDevice when the wait itself fails and no command explains it.
+// `where` for Event::wait and friends. Throws kDevice when the wait itself fails and no command explains it; the
+// command has ended then, too.
 void wait_for(cl_event event, Device::State& state, const CommandLog::Ticket& ticket, const char* where);
 
 }  // namespace kvtrie::cl

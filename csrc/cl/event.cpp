@@ -6,15 +6,22 @@ Event::State::State(DevicePtr on, EventHandle owned, CommandLog::Ticket place)
     : device(std::move(on)), handle(std::move(owned)), ticket(std::move(place)), live(device->state().meter->events) {}
 
 void wait_for(cl_event event, Device::State& state, const CommandLog::Ticket& ticket, const char* where) {
-  state.submit();
-  const int code = result_of("clWaitForEvents", [&] { return clWaitForEvents(1, &event); });
+  int code = CL_SUCCESS;
+  try {
+    state.submit();
+    code = result_of("clWaitForEvents", [&] { return clWaitForEvents(1, &event); });
+    if (code != CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) check(code, "clWaitForEvents");
+  } catch (const Error&) {
+    state.let_end(event);
+    throw;
+  }
   // The code says "one of the events failed" at most; the log knows which command did and why.
-  if (code == CL_SUCCESS || code == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) state.log.check(ticket, where);
+  state.log.check(ticket, where);
   check(code, "clWaitForEvents");
 }
 
 bool Event::done() const {
-  if (state_ == nullptr) return true;
+  if (state_ == nullptr || state_->waited_for) return true;
   const int status = command_status(state_->handle.get());
   if (status > CL_RUNNING) state_->device->state().submit_quietly();  // or whoever asks again and again asks for ever
   return status <= CL_COMPLETE;
@@ -22,25 +29,30 @@ bool Event::done() const {
 
 void Event::wait() const {
   if (state_ == nullptr) return;
-  wait_for(state_->handle.get(), state_->device->state(), state_->ticket, "Event.wait");
+  try {
+    wait_for(state_->handle.get(), state_->device->state(), state_->ticket, "Event.wait");
+  } catch (...) {
+    state_->waited_for = true;
+    throw;
+  }
+  state_->waited_for = true;
 }
 
 std::optional<double> Event::ended_at() const noexcept {
   if (state_ == nullptr || command_status(state_->handle.get()) != CL_COMPLETE) return {};
   cl_ulong nanoseconds = 0;
-  const int code = clGetEventProfilingInfo(state_->handle.get(), CL_PROFILING_COMMAND_END, sizeof nanoseconds,
-                                           &nanoseconds, nullptr);
+  const int code = result_of("clGetEventProfilingInfo", [&] {
+    return clGetEventProfilingInfo(state_->handle.get(), CL_PROFILING_COMMAND_END, sizeof nanoseconds, &nanoseconds,
+                                   nullptr);
+  });
   return code == CL_SUCCESS ? std::optional(static_cast<double>(nanoseconds) * 1e-9) : std::nullopt;
 }
 
 void Event::wait_quietly() const noexcept {
   if (state_ == nullptr) return;
   state_->device->state().submit_quietly();
-  const cl_event event = state_->handle.get();
-  quiet_call("clWaitForEvents", [event] {
-    const int code = clWaitForEvents(1, &event);
-    return code == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST ? CL_SUCCESS : code;
-  });
+  state_->device->state().let_end(state_->handle.get());
+  state_->waited_for = true;
 }
 
 const std::string& Kernel::name() const noexcept {

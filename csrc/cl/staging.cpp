@@ -12,12 +12,16 @@ constexpr std::size_t kAlignment = 64;
 // Neither buffer nor map is counted: it is the host's memory, and as much as there ever is.
 Staging::Staging(Device::State& state) : state_(state) {
   cl_int code = CL_SUCCESS;
-  buffer_ = clCreateBuffer(state.context.get(), CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, kBytes, nullptr, &code);
+  code = take_fault("clCreateBuffer");
+  if (code == CL_SUCCESS)
+    buffer_ = clCreateBuffer(state.context.get(), CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, kBytes, nullptr, &code);
   if (code != CL_SUCCESS) {
     buffer_ = nullptr;
     return;
   }
   state.submit_quietly();
+  code = take_fault("clEnqueueMapBuffer");
+  if (code != CL_SUCCESS) return;
   void* const mapped = clEnqueueMapBuffer(state.queue.get(), buffer_, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0, kBytes, 0,
                                           nullptr, nullptr, &code);
   if (code == CL_SUCCESS) memory_ = static_cast<std::byte*>(mapped);
@@ -48,7 +52,8 @@ std::optional<std::size_t> Staging::place_for(std::size_t bytes) {
 
 EventHandle Staging::oldest() {
   const cl_event event = used_.front().read.get();
-  return clRetainEvent(event) == CL_SUCCESS ? EventHandle(event) : EventHandle();
+  const int code = result_of("clRetainEvent", [event] { return clRetainEvent(event); });
+  return code == CL_SUCCESS ? EventHandle(event) : EventHandle();
 }
 
 bool Staging::write(cl_mem to, std::size_t offset, const void* host, std::size_t bytes) {
@@ -72,7 +77,7 @@ bool Staging::write(cl_mem to, std::size_t offset, const void* host, std::size_t
     const cl_event event = full.get();
     if (event == nullptr) return false;
     state_.submit_quietly();
-    quiet_call("clWaitForEvents", [event] { return clWaitForEvents(1, &event); });
+    state_.let_end(event);
   }
 }
 

@@ -97,6 +97,7 @@ Storage::~Storage() {
     device_->mark().wait_quietly();
   } catch (const std::exception& error) {
     log_message(LogLevel::kError, error.what());
+    device_->finish_quietly();
   }
   buffer_ = {};
 }

@@ -1,8 +1,10 @@
 // What the device refuses or fails later: every failure is reported once, and leaves the counters right.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -123,6 +125,103 @@ TEST_F(ClFault, EveryRefusedCommandThrowsAndLeavesTheQueueUsable) {
     EXPECT_NO_THROW(call()) << name;
     device().finish();
   }
+}
+
+// Host memory belongs to its owner again when a call has thrown: the device has ended with it, however the call failed.
+class ClMemory : public DeviceTest {
+ protected:
+  static constexpr std::size_t kBytes = 1 << 20;
+
+  // The device is busy for some time with commands that come first.
+  void occupy() {
+    for (int i = 0; i < 40; ++i) device().fill(large_, 0, large_.bytes(), 1);
+  }
+  std::vector<std::uint8_t> read_back() {
+    std::vector<std::uint8_t> bytes(kBytes);
+    device().read(buffer_, 0, bytes.data(), kBytes);
+    return bytes;
+  }
+
+  Buffer large_{device_ptr(), std::size_t{16} << 20}, buffer_{device_ptr(), kBytes};
+  std::vector<std::uint8_t> host_ = std::vector<std::uint8_t>(kBytes, 7);
+};
+
+TEST_F(ClMemory, NothingArrivesAfterARefusedRead) {
+  device().fill(buffer_, 0, kBytes, 0);
+  for (const char* name : {"clFlush", "clWaitForEvents", "clRetainEvent"}) {
+    occupy();
+    arm_fault(name, 1, kOutOfResources);
+    error_of(ErrorKind::kDevice, [&] { device().read(buffer_, 0, host_.data(), kBytes); });
+    EXPECT_EQ(faults_taken(), 1U) << name;
+    std::fill(host_.begin(), host_.end(), std::uint8_t{0x55});
+    device().finish();
+    EXPECT_EQ(host_, std::vector<std::uint8_t>(kBytes, 0x55)) << name;
+  }
+}
+
+TEST_F(ClMemory, NothingArrivesAfterARefusedWait) {
+  device().fill(buffer_, 0, kBytes, 0);
+  for (const char* name : {"clFlush", "clWaitForEvents"}) {
+    occupy();
+    const Event read = device().read_async(buffer_, 0, host_.data(), kBytes, Traffic::kOther);
+    arm_fault(name, 1, kOutOfResources);
+    error_of(ErrorKind::kDevice, [&] { read.wait(); });
+    std::fill(host_.begin(), host_.end(), std::uint8_t{0x55});
+    device().finish();
+    EXPECT_EQ(host_, std::vector<std::uint8_t>(kBytes, 0x55)) << name;
+  }
+}
+
+TEST_F(ClMemory, NothingIsTakenAfterARefusedWrite) {
+  for (const char* name : {"clFlush", "clWaitForEvents", "clRetainEvent"}) {
+    device().fill(buffer_, 0, kBytes, 0);
+    std::fill(host_.begin(), host_.end(), std::uint8_t{7});
+    occupy();
+    arm_fault(name, 1, kOutOfResources);
+    error_of(ErrorKind::kDevice, [&] { device().write(buffer_, 0, host_.data(), kBytes); });
+    std::fill(host_.begin(), host_.end(), std::uint8_t{0x55});
+    const std::vector<std::uint8_t> there = read_back();
+    EXPECT_EQ(std::count(there.begin(), there.end(), std::uint8_t{0x55}), 0) << name;
+  }
+}
+
+// What the driver does not say is not taken for an end.
+TEST_F(ClMemory, AnEventThatNobodyCanAskAboutIsNotDone) {
+  const Event mark = device().mark();
+  arm_fault("clGetEventInfo", 1, kOutOfResources);
+  EXPECT_FALSE(mark.done());
+  EXPECT_EQ(faults_taken(), 1U);
+  mark.wait();
+  EXPECT_TRUE(mark.done());
+}
+
+// And where it has ended without saying how, it may have failed.
+TEST_F(ClMemory, ACommandOfUnknownEndIsReported) {
+  device().finish();
+  arm_fault("clGetEventInfo", 1, kOutOfResources, /*lasting=*/true);
+  device().fill(buffer_, 0, kBytes, 1);
+  error_of(ErrorKind::kDevice, [&] { device().finish(); });
+  disarm_fault();
+  EXPECT_NO_THROW(device().finish());
+}
+
+TEST_F(ClFault, AnyCallIsCountedAndMayBeMeant) {
+  Buffer a(device_ptr(), 256);
+  device().finish();
+  calls_counted();
+  arm_fault(kAnyCall, 2, kOutOfResources);
+  {
+    const FaultsOff off;
+    device().flush();
+    device().flush();
+  }
+  device().flush();
+  EXPECT_EQ(disarm_fault(), 1U);
+  arm_fault(kAnyCall, 1, kOutOfResources);
+  error_of(ErrorKind::kDevice, [&] { device().flush(); });
+  EXPECT_EQ(fault_taken_in(), "clFlush");
+  EXPECT_EQ(disarm_fault(), 0U);
+  EXPECT_EQ(calls_counted(), (std::map<std::string, std::uint64_t>{{"clFlush", 2}}));
 }
 
 TEST_F(ClFault, ACleanupThatFailsIsLoggedAndGoesOn) {

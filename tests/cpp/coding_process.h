@@ -1,5 +1,5 @@
 // A process of a model whose K, V and states name the prefix they belong to: a prefix cache of its own over caches of
-// any kinds, in host memory. A foreign, stale or lost row is recognised wherever it is read.
+// any kinds, in host memory or on a device. A foreign, stale or lost row is recognised wherever it is read.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -67,13 +67,13 @@ struct Found {
 class Process {
  public:
   Process(const Kinds& kinds, std::shared_ptr<RemoteStore> store, PrefixCacheOptions options = {}, Cell cells = 4096,
-          DType dtype = DType::kFloat32)
-      : dtype_(dtype) {
+          DType dtype = DType::kFloat32, cl::DevicePtr device = nullptr)
+      : dtype_(dtype), device_(std::move(device)) {
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < kinds.attention.size(); ++i)
       attention_.push_back(
-          host_cells(i, kinds.attention[i], kinds.attention[i].full() ? cells : kinds.window_cells, dtype));
-    for (int i = 0; i < kinds.recurrent; ++i) recurrent_.push_back(host_states(static_cast<std::size_t>(i)));
+          cells_on(device_, i, kinds.attention[i], kinds.attention[i].full() ? cells : kinds.window_cells, dtype));
+    for (int i = 0; i < kinds.recurrent; ++i) recurrent_.push_back(states_on(device_, static_cast<std::size_t>(i)));
     for (int i = 0; i < kinds.blocks; ++i) blocks_.push_back(BlockCache::create(200 + i, kBlock, 512));
     for (const auto& cache : attention_) bytes += cache->shape().bytes_per_cell();
     if (options.fingerprint.empty()) options.fingerprint = "weights";
@@ -130,14 +130,14 @@ class Process {
     for (const auto& [name_space, tokens] : rows) hashes.push_back(prefix_hashes(name_space, tokens));
     for (const auto& cache_of : attention_) {
       for (const std::int32_t layer : cache_of->layers()) {
-        const auto kv = rows_of(step, hashes, cache_of->shape(), static_cast<std::uint32_t>(layer));
-        if (!make([&] { step.put(layer, kv.first, kv.second); })) return;
+        const auto kv = placed(rows_of(step, hashes, cache_of->shape(), static_cast<std::uint32_t>(layer)));
+        if (!make([&] { give(step, layer, kv.first, kv.second); })) return;
       }
     }
     const std::vector<std::pair<std::size_t, std::int32_t>> lengths = lengths_of(step);
     for (const auto& cache_of : recurrent_) {
       for (const std::int32_t layer : cache_of->layers()) {
-        const auto states = states_of(lengths, hashes, static_cast<std::uint32_t>(layer));  // [convolution, delta]
+        const auto states = placed(states_of(lengths, hashes, static_cast<std::uint32_t>(layer)));
         if (!make([&] { step.put_states(layer, states.first, states.second); })) return;
       }
     }
@@ -173,6 +173,17 @@ class Process {
   double time = 0;
 
  private:
+  std::pair<Tensor, Tensor> placed(const std::pair<Tensor, Tensor>& both) const {
+    return {placed_on(device_, both.first), placed_on(device_, both.second)};
+  }
+  static std::pair<Tensor, Tensor> readable(const std::pair<Tensor, Tensor>& both) {
+    return {in_host_memory(both.first), in_host_memory(both.second)};
+  }
+  // On a device as a model does, with its attention, whose result nobody wants.
+  void give(Step& step, std::int32_t layer, const Tensor& k, const Tensor& v) const {
+    device_ == nullptr ? step.put(layer, k, v) : static_cast<void>(step.attend(layer, k, k, v, {}));
+  }
+
   static float state_value(const std::vector<std::uint64_t>& hashes, std::int32_t length, std::uint32_t layer,
                            bool delta, std::uint32_t column) {
     return length == 0 ? 0.0f : kv_value(hashes[static_cast<std::size_t>(length) - 1], 1000 + layer, delta, column);
@@ -244,7 +255,7 @@ class Process {
     }
     const KvShape& shape = attention_[i]->shape();
     for (std::uint32_t layer = 0; layer < shape.layers && !spans.empty() && dtype_ == DType::kFloat32; ++layer) {
-      const auto [k, v] = attention_[i]->store().rows(layer, spans);
+      const auto [k, v] = readable(attention_[i]->store().rows(layer, spans));
       const auto number = static_cast<std::uint32_t>(attention_[i]->layers()[layer]);
       expect_rows(k.host_span<float>(), shape.k_dim, spans.front().position, hashes, number, false);
       expect_rows(v.host_span<float>(), shape.v_dim, spans.front().position, hashes, number, true);
@@ -267,7 +278,7 @@ class Process {
     if (length == 0) return;
     const Slot wanted[] = {held[i].slot().slot()};
     for (std::uint32_t layer = 0; layer < recurrent_[i]->shape().layers; ++layer) {
-      const auto [conv, delta] = recurrent_[i]->store().read(layer, wanted);
+      const auto [conv, delta] = readable(recurrent_[i]->store().read(layer, wanted));
       const auto number = static_cast<std::uint32_t>(recurrent_[i]->layers()[layer]);
       for (std::uint32_t column = 0; column < 4; ++column) {
         EXPECT_EQ(conv.host_span<float>()[column], state_value(hashes, length, number, false, column));
@@ -277,6 +288,7 @@ class Process {
   }
 
   DType dtype_;
+  cl::DevicePtr device_;
   std::vector<std::shared_ptr<CausalCache>> attention_;
   std::vector<std::shared_ptr<RecurrentCache>> recurrent_;
   std::vector<std::shared_ptr<BlockCache>> blocks_;

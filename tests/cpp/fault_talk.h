@@ -54,8 +54,14 @@ class TalkFault {
   virtual ~TalkFault() = default;
   virtual void begin_call(const char* /*name*/) noexcept {}
   virtual void end_call() noexcept {}
+  // Around what the cache's own threads do between two calls.
+  virtual void begin_settling() noexcept {}
+  virtual void end_settling() noexcept {}
   // Whether what failed may have been the reason for this exception: anything else is a failure of the test.
   virtual bool explains(const std::exception& /*error*/) const { return false; }
+  // Whether state may have been lost on its way to or from a device: then it is known no longer, and sessions that
+  // stood on it say so.
+  virtual bool loses() const { return false; }
 };
 
 class Talk {
@@ -82,6 +88,7 @@ class Talk {
   std::shared_ptr<FaultyFileSystem> files;
   std::shared_ptr<testing::MapStore> values;
   std::shared_ptr<RemoteStore> store;               // what the caches are given; null: `values`
+  cl::DevicePtr device;                             // that has the caches; null: host memory has them
   std::function<double()> clock;                    // null: a second for each reading
   bool finds_again = true;                          // what was saved is in the folder when it is opened again
   bool may_forget = false;                          // at any time, as the clock is of no use
@@ -128,6 +135,7 @@ class Talk {
   bool attempt(const char* name, Call&& call) {
     std::string why;
     bool explained = false, done = false;
+    replace_lost();
     fault_.begin_call(name);
     try {
       call();
@@ -166,8 +174,10 @@ class Talk {
   void settle() {
     if (process_ == nullptr) return;
     PrefixCacheState& state = process_->cache->state();
+    fault_.begin_settling();
     if (state.writer != nullptr) state.writer->drain();
     if (state.exchange != nullptr) state.exchange->drain();
+    fault_.end_settling();
   }
 
   Paths known() {
@@ -203,7 +213,7 @@ class Talk {
     if (world_.cells < 1000) return;  // room is made before anything else may fail
     const Paths after = known();
     for (const auto& path : before)
-      EXPECT_TRUE(may == May::kForget || may_forget || among(path, after))
+      EXPECT_TRUE(may == May::kForget || may_forget || fault_.loses() || among(path, after))
           << name << ": " << path.second.size() << " tokens are lost";
     for (const auto& path : after)
       EXPECT_TRUE(may == May::kLearn || among(path, before))
@@ -219,14 +229,56 @@ class Talk {
     if (each.session == nullptr || each.session->closed()) return;
     EXPECT_EQ(each.session->tokens(), each.tokens) << name;
     EXPECT_GE(each.session->length(), each.length) << name;
-    process_->verify(*each.session, each.name_space, each.tokens);
+    verify(*each.session, each.name_space, each.tokens);
     each.length = each.session->length();
+  }
+  // A command that failed is reported to whoever waits next, which may be this.
+  void verify(const Session& session, const std::string& name_space, const Tokens& tokens) {
+    let_arrive(session);
+    if (is_lost(session)) {
+      EXPECT_TRUE(fault_.loses()) << "a session was lost";
+      return;
+    }
+    try {
+      process_->verify(session, name_space, tokens);
+    } catch (const Error& error) {
+      EXPECT_TRUE(fault_.explains(error)) << error.what();
+      end_if_failed();
+      process_->verify(session, name_space, tokens);
+    }
+  }
+  // It is known afterwards whether what it stands on came.
+  void let_arrive(const Session& session) {
+    PrefixCacheState& state = process_->cache->state();
+    std::vector<CompletionPtr> under_way;
+    {
+      const MutexLock lock(state.mutex);
+      under_way = state.arrivals.under_way();
+    }
+    Arrivals::wait_for(under_way);
+    session.length();
   }
   void note() {
     for (Open& each : open_) {
       if (each.session != nullptr && !each.session->closed()) each.length = each.session->length();
     }
   }
+
+  // Sessions that stood on what was lost begin again, and are where they were.
+  void replace_lost() {
+    for (Open& each : open_) {
+      if (each.session == nullptr || each.session->closed() || !is_lost(*each.session)) continue;
+      EXPECT_TRUE(fault_.loses());
+      end_if_failed();
+      each.session->close();
+      const std::int32_t length = each.length > 0 ? each.length : static_cast<std::int32_t>(each.tokens.size());
+      const Tokens computed(each.tokens.begin(), each.tokens.begin() + length);
+      each.session = process_->cache->begin(each.name_space, computed);
+      while (const StepPtr step = each.session->next_prefill(64)) process_->compute(*step, each.name_space, computed);
+      each.session->append({each.tokens.begin() + length, each.tokens.end()});
+    }
+  }
+  static bool is_lost(const Session& session) { return PrefixCacheState::cursor_of(session).failed; }
 
   // ---- steps --------------------------------------------------------------------------------------------------------
 
@@ -254,7 +306,7 @@ class Talk {
       compute(step, of);
     }
     EXPECT_EQ(each.session->length(), static_cast<std::int32_t>(each.tokens.size()));
-    process_->verify(*each.session, each.name_space, each.tokens);
+    verify(*each.session, each.name_space, each.tokens);
   }
   void decode(Open& each, Token token) {
     append(each, {token});
@@ -272,14 +324,18 @@ class Talk {
     each.tokens.insert(each.tokens.end(), more.begin(), more.end());
   }
   void batch(std::span<Open* const> of) {
-    std::vector<SessionPtr> sessions;
-    for (const Open* each : of) sessions.push_back(each->session);
+    const auto sessions_now = [&of] {
+      std::vector<SessionPtr> sessions;
+      for (const Open* each : of) sessions.push_back(each->session);
+      return sessions;
+    };
     for (int i = 0; i < kAttempts; ++i) {
+      const std::vector<SessionPtr> sessions = sessions_now();
       const auto ready = [](const SessionPtr& each) { return each->length() < each->recorded(); };
       if (std::none_of(sessions.begin(), sessions.end(), ready)) return;
       if (!std::all_of(sessions.begin(), sessions.end(), ready)) break;  // one of them had to do without the step
       StepPtr step;
-      call("batch", [&] { step = process_->cache->batch(sessions, 64); });
+      call("batch", [&] { step = process_->cache->batch(sessions_now(), 64); });
       if (step == nullptr) return;
       compute(step, of);
     }
@@ -295,7 +351,7 @@ class Talk {
     call(
         "begin", [&] { each.session = process_->cache->begin(name_space, tokens, options); }, may);
     open_.push_back(std::move(each));
-    if (open_.back().session != nullptr) process_->verify(*open_.back().session, name_space, tokens);
+    if (open_.back().session != nullptr) verify(*open_.back().session, name_space, tokens);
     return open_.back();
   }
   void close(Open& each) {
@@ -323,7 +379,10 @@ class Talk {
         const testing::AllocationsOfTest mine;
         return seconds_ += 1;
       };
-      process_ = std::make_unique<Process>(world_.kinds, nullptr, options, world_.cells);
+      const auto make = [&] {
+        process_ = std::make_unique<Process>(world_.kinds, nullptr, options, world_.cells, DType::kFloat32, device);
+      };
+      device == nullptr ? make() : call("make caches", make);
       options_ = process_->cache->options();
       process_->cache->close();
       options_.store = store_given();
@@ -502,7 +561,7 @@ class Talk {
       call(
           "read", [&, ns = name_space, path = tokens] { session = process_->cache->begin(ns, path, options); },
           May::kLearn);
-      if (name_space != "alone") process_->verify(*session, name_space, tokens);
+      if (name_space != "alone") verify(*session, name_space, tokens);
     }
     expect_no_findings("everything was read");
   }
@@ -516,7 +575,8 @@ class Talk {
     before_reopening();
     open();
     Open& again = begin(prompt(90, 1, 60));
-    EXPECT_TRUE(!world_.disk || !finds_again || again.session->matched() > 0) << "nothing was found in the folder";
+    EXPECT_TRUE(!world_.disk || !finds_again || fault_.loses() || again.session->matched() > 0)
+        << "nothing was found in the folder";
     prefill(again, 64);
     close_all();
   }

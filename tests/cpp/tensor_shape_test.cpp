@@ -186,6 +186,21 @@ TEST_F(Tensors, WrappedMemoryIsNotFreedUnderARunningCommand) {
   EXPECT_EQ(words[63], 3);
 }
 
+TEST_F(Tensors, WrappedMemoryIsNotFreedWhereTheMarkBehindItIsRefused) {
+  if (!device().info().unified_memory) GTEST_SKIP() << "host and device do not share memory";
+  const Tensor large = Tensor::empty(device_ptr(), DType::kInt32, {4 << 20});
+  bool ended = false;
+  auto owner = std::make_shared<Owner>(ended);
+  std::int32_t* const words = owner->words;
+  Tensor tensor = Tensor::wrap_host(device_ptr(), DType::kInt32, {64}, words, owner);
+  for (int i = 0; i < 40; ++i) device().fill(large.buffer(), 0, large.nbytes(), 1);
+  device().fill(tensor.buffer(), 0, 256, 3);
+  cl::arm_fault("clEnqueueMarkerWithWaitList", 1, -5);
+  tensor = {};
+  EXPECT_EQ(cl::faults_taken(), 1U);
+  EXPECT_EQ(words[63], 3);
+}
+
 TEST_F(Tensors, CopyMemoryTheDeviceCannotUseInPlace) {
   bool ended = false;
   auto owner = std::make_shared<Owner>(ended);
