@@ -17,9 +17,9 @@ from fakes import DIM, KV_HEADS, LAYERS, CodingModel, prefix_codes
 
 
 class NamingModel:
-    """`tokenizer` and chat template are those of a real model; it never ends by itself."""
+    """`tokenizer` and chat template are those of a real model. One token of ``ends`` is an end token; 0: none is."""
 
-    def __init__(self, real: Any, check: bool = True) -> None:
+    def __init__(self, real: Any, check: bool = True, ends: int = 0) -> None:
         self.tokenizer, self.token_texts = real.tokenizer, real.token_texts
         self.has_tokenizer = True
         self.fingerprint = "naming"
@@ -29,6 +29,7 @@ class NamingModel:
         )
         self.device = SimpleNamespace(name="host")
         self._coding = CodingModel(check)
+        self._ends = ends
 
     @cached_property
     def words(self) -> list[int]:
@@ -40,7 +41,10 @@ class NamingModel:
         return [kv.CausalCache(LAYERS, KV_HEADS, DIM, capacity, dtype="float32", device="host")]
 
     def next_token(self, namespace: str, tokens: Sequence[int]) -> int:
-        return self.words[int(prefix_codes(namespace, tokens)[-1]) % len(self.words)]
+        code = int(prefix_codes(namespace, tokens)[-1])
+        if self._ends and code % self._ends == 0:
+            return int(self.end_tokens[0])
+        return self.words[code % len(self.words)]
 
     def answer(self, namespace: str, prompt: Sequence[int], count: int) -> str:
         tokens = list(prompt)

@@ -117,3 +117,32 @@ def test_agents_compute_what_is_new() -> None:
         print(f"{counts.requests} requests, {counts.prompts:,} prompt tokens, {new:,} new, {computed:,} computed")
         assert computed <= 1.02 * new
         assert cache.check() == []
+
+
+def test_fifty_turns_of_answers_that_a_tokenizer_cuts_differently() -> None:
+    """Of an answer that ended nothing is computed again in the next turn, but for its end, which never was.
+
+    One that was cut off may lose what a tokenizer puts together across the cut.
+    """
+    model = NamingModel(kv.models.load(TINY), check=False, ends=16)
+    cache = kv.PrefixCache(model.caches(capacity=8000), fingerprint="naming")
+    messages: list[Any] = [{"role": "user", "content": words(1, 5)}]
+    with served(model, context=6000, cache=cache) as server:
+        counts = Counts(server)
+        said = otherwise = 0
+        lost: dict[str, list[int]] = {"stop": [], "length": []}
+        ended = "stop"
+        for turn in range(50):
+            before = counts.known
+            answer = counts.ask(messages, 24)
+            lost[ended].append(max(0, said - 1 - (counts.known - before)))
+            said, ended = answer["usage"]["total_tokens"], answer["choices"][0]["finish_reason"]
+            message = answer["choices"][0]["message"]
+            anew = len(model.tokenizer.encode(message["content"], add_special_tokens=False))
+            otherwise += anew != answer["usage"]["completion_tokens"] - (ended == "stop")
+            messages += [message, {"role": "user", "content": words(turn + 2, 5)}]
+    print(f"{otherwise} answers would be other tokens, were they tokenized anew; computed again: {lost}")
+    assert min(len(lost["stop"]), len(lost["length"])) >= 5
+    assert sum(lost["stop"]) == 0
+    assert sum(lost["length"]) <= len(lost["length"])
+    assert otherwise > 15
