@@ -155,6 +155,16 @@ def test_plain_texts_and_token_ids(server: Served, model: Any) -> None:
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks[:-1]) == whole["choices"][0]["text"]
 
 
+def test_token_ids_of_an_answer_that_does_not_end(server: Served, model: Any) -> None:
+    body = {"prompt": "A cache is", "max_tokens": 200, "ignore_eos": True, "return_token_ids": True}
+    whole = post(server, "/v1/completions", body).json()["choices"][0]
+    assert len(whole["token_ids"]) == 200
+    chunks = events_of(server, "/v1/completions", body)
+    assert [token for chunk in chunks[:-1] for token in chunk["choices"][0]["token_ids"]] == whole["token_ids"]
+    session_tokens = list(kv.generate(model, "A cache is", 200, ignore_eos=True))
+    assert whole["token_ids"] == session_tokens
+
+
 def test_json_schema(server: Served) -> None:
     schema = {
         "type": "object",

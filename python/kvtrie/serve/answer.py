@@ -43,6 +43,7 @@ class Reading:
     stops: Sequence[str] = ()
     tools: Optional[ToolReader] = None
     reasoning: Optional[ReasoningReader] = None
+    each_token: bool = False
 
 
 class Answer:
@@ -70,6 +71,11 @@ class Answer:
     def reused(self) -> int:
         """Of them, those that were known."""
         return self._request.reused
+
+    @property
+    def tokens(self) -> list[int]:
+        """Those that were chosen so far, with what ended it."""
+        return self._request.tokens
 
     @property
     def generated(self) -> int:
@@ -118,7 +124,8 @@ class Answer:
         self._count += 1
         if token not in self._reading.silent:
             self._take(self._stream.feed(token), piece)
-        return piece if piece.text or piece.reasoning or piece.calls or piece.logprobs else None
+        said = piece.text or piece.reasoning or piece.calls or piece.logprobs
+        return piece if said or self._reading.each_token else None
 
     _count = 0
 

@@ -35,7 +35,8 @@ _ANY_OBJECT = {"type": "object"}
 @dataclass(frozen=True)
 class AnswerOptions:
     """How an answer is made. ``tools``: those that it may call, as the OpenAI API has them; a call is required where
-    ``must_call``. ``schema``: JSON schema that the answer follows; {} for any JSON object."""
+    ``must_call``. ``schema``: JSON schema that the answer follows; {} for any JSON object. ``each_token``: a piece for
+    each, also where it completes no text."""
 
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
@@ -43,6 +44,8 @@ class AnswerOptions:
     tools: tuple[JsonView, ...] = ()
     must_call: bool = False
     schema: JsonView | None = None
+    ignore_eos: bool = False
+    each_token: bool = False
 
 
 class Engine:
@@ -120,6 +123,7 @@ class Engine:
             prompt.tokens,
             self._length(options, prompt),
             list(options.stops),
+            ignore_eos=options.ignore_eos,
             namespace=namespace,
             checkpoints=prompt.checkpoints,
             **await self._sampling(options, reading, number),
@@ -162,7 +166,9 @@ class Engine:
         reasoning = reasoning_of(self._template, prompt.text) if prompt.text else None
         marks = [*(reasoning.marks if reasoning else ()), *(self._syntax.marks if tools and self._syntax else ())]
         silent = self._specials.difference(special_id(mark) for mark in marks)
-        return Reading(self.model.tokenizer, self._ends | silent.union(ids), texts, tools, reasoning)
+        return Reading(
+            self.model.tokenizer, self._ends | silent.union(ids), texts, tools, reasoning, options.each_token
+        )
 
     # --- its end ----------------------------------------------------------------------------------------------------
 

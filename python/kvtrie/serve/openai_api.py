@@ -110,9 +110,8 @@ def _chat_options(engine: Engine, body: ChatRequest) -> AnswerOptions:
         raise Refusal(400, "tool_choice: there are no tools", param="tool_choice")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    return AnswerOptions(
-        most, body.stops, sampling_of(body, engine.settings.temperature, logprobs), tuple(tools), must, schema
-    )
+    sampling = sampling_of(body, engine.settings.temperature, logprobs)
+    return AnswerOptions(most, body.stops, sampling, tuple(tools), must, schema, bool(body.ignore_eos))
 
 
 def _count(engine: Engine, body: Choosing, prompts: int = 1) -> int:
@@ -209,13 +208,22 @@ async def _completions(engine: Engine, body: CompletionRequest, namespace: str) 
         raise Refusal(400, f"{name}: is not supported", param=name)
     prompts = await _prompts(engine, body, namespace)
     count = _count(engine, body, len(prompts))
-    options = AnswerOptions(body.max_tokens, body.stops, sampling_of(body, engine.settings.temperature, body.logprobs))
+    options = AnswerOptions(
+        body.max_tokens,
+        body.stops,
+        sampling_of(body, engine.settings.temperature, body.logprobs),
+        ignore_eos=bool(body.ignore_eos),
+        each_token=bool(body.return_token_ids),
+    )
     answers = await engine.answers("completion", prompts, namespace, options, count)
     head = _head(engine, "cmpl-", "text_completion")
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
-        return events(_text_events(answers, head, usage), answers)
+        return events(_text_events(answers, head, usage, options.each_token), answers)
     choices = await _all_of(answers, _text_choice)
+    if options.each_token:
+        for choice, answer in zip(choices, answers):
+            choice["token_ids"] = answer.tokens
     return JSONResponse(
         {**head, "choices": choices, "usage": usage_of(answers, count), "timings": timings_of(answers[0])}
     )
@@ -246,7 +254,7 @@ async def _text_choice(number: int, answer: Answer) -> JsonObject:
     }
 
 
-async def _text_events(answers: Sequence[Answer], head: JsonObject, usage: bool) -> AsyncIterator[bytes]:
+async def _text_events(answers: Sequence[Answer], head: JsonObject, usage: bool, ids: bool) -> AsyncIterator[bytes]:
     offsets = [0] * len(answers)
     async for number, piece in merged(answers):
         text = "" if piece is None else piece.text
@@ -255,7 +263,9 @@ async def _text_events(answers: Sequence[Answer], head: JsonObject, usage: bool)
             told = _text_logprobs(answers[number], piece.logprobs, offsets[number])
         offsets[number] += len(text)
         finish = answers[number].finish_reason if piece is None else None
-        choice = {"index": number, "text": text, "logprobs": told, "finish_reason": finish}
+        choice: JsonObject = {"index": number, "text": text, "logprobs": told, "finish_reason": finish}
+        if ids:
+            choice["token_ids"] = [] if piece is None else piece.tokens
         yield event({**head, "choices": [choice], **({"usage": None} if usage else {})})
     if usage:
         yield event({**head, "choices": [], "usage": usage_of(answers), "timings": timings_of(answers[0])})

@@ -1,7 +1,7 @@
 """What clients of the OpenAI API may send. Fields that are not here are ignored.
 
 Source: platform.openai.com/docs/api-reference/chat/create and completions/create; ``top_k``, ``min_p``,
-``repetition_penalty`` and ``chat_template_kwargs`` as in vLLM.
+``repetition_penalty``, ``ignore_eos``, ``return_token_ids`` and ``chat_template_kwargs`` as in vLLM.
 """
 
 from __future__ import annotations
@@ -113,6 +113,7 @@ class Choosing(BaseModel):
     stop: Union[StopText, Annotated[list[StopText], Field(max_length=16)], None] = None
     stream: Optional[bool] = None
     stream_options: Optional[StreamOptions] = None
+    ignore_eos: Optional[bool] = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -134,6 +135,7 @@ class ChatRequest(Choosing):
 class CompletionRequest(Choosing):
     prompt: Union[Text, list[Text], list[Token], list[list[Token]]]
     logprobs: Optional[Annotated[int, Field(ge=0, le=20)]] = None
+    return_token_ids: Optional[bool] = None
     echo: Optional[bool] = None
     suffix: Optional[str] = None
 
