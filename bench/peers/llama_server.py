@@ -69,6 +69,7 @@ class Server:
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
         )
+        self.port = port
         self._connection = http.client.HTTPConnection(_HOST, port, timeout=120)
         try:
             self._wait()
