@@ -13,6 +13,7 @@ import kvtrie as kv
 from kvtrie.models.tokenizer import Tokenizer
 from kvtrie.serve.replays import Replays, same_json
 from processes import PATIENCE
+from random_models import random_model
 from serving import TINY, Served, served
 
 # In the form that Qwen's templates have.
@@ -144,3 +145,39 @@ def test_replays_are_bounded_and_of_one_namespace() -> None:
 )
 def test_same_json(given: Any, arguments: str, same: bool) -> None:
     assert same_json(given, arguments) is same
+
+
+# As reasoning models have it: what was thought in earlier turns is not in the next prompt.
+THINKING = """
+{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}
+{%- if message.role == 'assistant' %}{{ message.content.split('</think>')[-1].lstrip('\n') }}
+{%- else %}{{ message.content }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"""
+
+
+@pytest.mark.parametrize("kind", ["dense", "hybrid"])
+def test_stripped_reasoning_costs_no_more_than_the_answer(kind: str) -> None:
+    """Recurrent layers resume at kept states only; one is kept in front of each answer."""
+    own = kv.models.load(TINY).tokenizer
+    model = random_model(kind, vocab_size=own.vocab_size, max_position_embeddings=2048)
+    model.tokenizer = Tokenizer(own.raw, special=own.special, chat_template=THINKING)
+    cache = kv.PrefixCache(model.caches(capacity=2048), host_bytes=0, checkpoint_every=1 << 20)
+    messages = [{"role": "user", "content": "A question of some length, about pages and locks."}]
+    with served(model, cache=cache) as server:
+        for turn in range(4):
+            before = len(own_tokens(model, messages))
+            answer = post(server, "/v1/chat/completions", {"messages": messages, "max_tokens": 9, "ignore_eos": True})
+            assert answer["usage"]["completion_tokens"] == 9
+            messages += [
+                {"role": "assistant", "content": "<think>\nsome thought\n</think>\nThis is the answer."},
+                {"role": "user", "content": f"Turn {turn}."},
+            ]
+            why = post(server, "/explain", {"messages": messages})
+            assert why["reusable"] >= before
+            assert "some thought" not in why["instead"]
+
+
+def own_tokens(model: Any, messages: Any) -> list[int]:
+    """A conversation up to where its next answer begins."""
+    tokens: list[int] = model.tokenizer.apply_chat_template(messages)
+    return tokens

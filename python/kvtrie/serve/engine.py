@@ -76,8 +76,14 @@ class Engine:
         variables: JsonView | None = None,
         marks: Sequence[int] = (),
     ) -> Prompt:
-        """See ``Prompts.of_chat``; ``marks`` are of use only where state is kept at single lengths."""
-        kept = marks if self._has_points else ()
+        """See ``Prompts.of_chat``; ``marks`` are of use only where state is kept at single lengths.
+
+        There, the state in front of an answer is kept, too, where the model reasons: most templates strip that from the
+        next prompt, which then differs from the answer on, and would have to go on from further above.
+        """
+        kept: Sequence[int] = ()
+        if self._has_points:
+            kept = [*marks, len(messages)] if reasoning_of(self._template, "") else marks
         return await asyncio.to_thread(self._prompts.of_chat, messages, namespace, tools, variables, kept)
 
     async def text(self, text: str, namespace: str) -> Prompt:
