@@ -51,6 +51,14 @@ class Process:
         return self._process.returncode
 
 
+def serve(*arguments: str, **environment: str) -> Any:
+    """One that ends by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "kvtrie", "serve", "tiny", "--port", "0", *arguments],
+        capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
 def question(number: int) -> dict[str, Any]:
     words = " ".join(f"word{number + at}" for at in range(30))
     return {"messages": [{"role": "user", "content": words}], "max_tokens": 6, "temperature": 0}
@@ -86,6 +94,9 @@ def test_ended_as_it_should_be(tmp_path: Path) -> None:
     assert all(path.stat().st_mode & 0o77 == 0 for path in folder.rglob("*"))
     usage = again.post("/v1/chat/completions", question(1))["usage"]
     assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] - 1
+    second = serve("--context", "1024", XDG_CACHE_HOME=str(tmp_path))
+    assert second.returncode == 1
+    assert "--disk none" in second.stderr
     again.end(signal.SIGTERM)
 
 
@@ -100,10 +111,7 @@ def test_ended_as_it_should_be(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments(arguments: list[str], said: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "kvtrie", "serve", "tiny", "--disk", str(tmp_path / "d"), *arguments],
-        capture_output=True, text=True, timeout=PATIENCE,
-    )  # fmt: skip
+    done = serve("--disk", str(tmp_path / "d"), *arguments)
     assert done.returncode == 1
     assert said in done.stderr
     assert "Traceback" not in done.stderr

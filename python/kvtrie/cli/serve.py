@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, TextIO
 
 import kvtrie as kv
 
+from .chat.screen import stderr_shows
+
 if TYPE_CHECKING:
     from kvtrie.serve.settings import Settings
 
@@ -86,11 +88,12 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
     chosen = kv.models.default.choose(arguments.model)
     if chosen.note:
         print(chosen.note, file=out)
-    model = kv.models.load(chosen.path, arguments.device, arguments.dtype)
+    model = kv.models.load(chosen.path, arguments.device, arguments.dtype, progress=stderr_shows())
     if not model.has_tokenizer:
         raise kv.NotSupported("[serve] model: there is no tokenizer, so there is no text to answer with")
     settings = _settings(arguments, model, keys)
-    model.warm_up(arguments.kv_dtype)  # so that the first request does not wait for compilers
+    # So that no request waits for compilers.
+    model.warm_up(arguments.kv_dtype, progress=stderr_shows())
     cache, where = _cache(arguments, model, settings)
     app = create_app(model, cache, arguments.name or chosen.name, settings)
     print(f"{arguments.name or chosen.name} on {model.device.name}, a context of {settings.context:,} tokens", file=out)
@@ -146,6 +149,9 @@ def _cache(arguments: argparse.Namespace, model: kv.models.Model, settings: Sett
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     given = arguments.disk_bytes
     cap = default_bytes(folder) if given is None else int(given) if given.isdigit() else given
-    cache = kv.PrefixCache(caches, fingerprint=model.fingerprint, host_bytes=host, disk=folder, disk_bytes=cap)
+    try:
+        cache = kv.PrefixCache(caches, fingerprint=model.fingerprint, host_bytes=host, disk=folder, disk_bytes=cap)
+    except kv.BusyError as error:
+        raise kv.BusyError(f"{error}; another server has it? --disk FOLDER or --disk none") from error
     known = cache.stats()["tokens"]
     return cache, f"{known:,} tokens are known from before, state is kept in {folder}"

@@ -107,7 +107,7 @@ class Choosing(BaseModel):
     repetition_penalty: Optional[Annotated[float, Field(gt=0, le=100)]] = None
     presence_penalty: Optional[Annotated[float, Field(ge=-2, le=2)]] = None
     frequency_penalty: Optional[Annotated[float, Field(ge=-2, le=2)]] = None
-    logit_bias: Optional[dict[Token, Bias]] = None
+    logit_bias: Optional[Annotated[dict[Token, Bias], Field(max_length=4096)]] = None
     seed: Optional[Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]] = None
     n: Optional[Annotated[int, Field(ge=1, le=128)]] = None
     stop: Union[StopText, Annotated[list[StopText], Field(max_length=16)], None] = None
