@@ -404,3 +404,25 @@ def test_a_server_that_closes_ends_its_requests(model: Any) -> None:
     assert done
     assert server.engine.cache.closed
     assert server.engine.batcher.closed
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_engine_that_closes_under_a_request(model: Any, stream: bool) -> None:
+    """An error of the API's form: half an answer never looks like a whole one."""
+    with served(model, context=2048) as server:
+        body = {"prompt": "A cache is", "max_tokens": 2000, "ignore_eos": True, "stream": stream}
+        threading.Thread(
+            target=lambda: (
+                wait_until(lambda: server.engine.batcher.stats()["tokens"] > 5),
+                server.engine.batcher.close(),
+            )
+        ).start()
+        response = post(server, "/v1/completions", body)
+        if stream:
+            last = [line for line in response.text.splitlines() if line][-1]
+            assert json.loads(last[6:])["error"]["type"] == "overloaded_error"
+        else:
+            assert response.status_code == 503
+            assert response.json()["error"]["type"] == "overloaded_error"
+        assert post(server, "/v1/completions", body).status_code == 503
+        assert httpx.get(server.url + "/health").json() == {"status": "closing"}

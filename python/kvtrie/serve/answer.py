@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
+from ..errors import ClosedError
 from ..models.tokenizer import Tokenizer
 from ..request import Request
 from ..sampling import TokenLogprob
@@ -47,7 +48,11 @@ class Reading:
 
 
 class Answer:
-    """Iterated once. After its end ``finish_reason`` is "stop", "length", "tool_calls" or "cancelled"."""
+    """Iterated once. After its end ``finish_reason`` is "stop", "length" or "tool_calls".
+
+    Where it was left or raised it is "cancelled" or "failed". It raises the request's own error, and ``kv.ClosedError``
+    where the server closes.
+    """
 
     def __init__(self, request: Request, reading: Reading, entry: Entry, journal: Journal, replays: Replays) -> None:
         self._request = request
@@ -56,6 +61,7 @@ class Answer:
         self._stream = reading.tokenizer.stream(skip_special_tokens=False)
         self._until = TextUntil(reading.stops)
         self._sampled: list[str] = []
+        self._count = 0  # tokens that were read
         self._told = 0  # calls that were handed out
         self._began = time.perf_counter()
         self.calls: dict[str, ToolCall] = {}
@@ -106,6 +112,8 @@ class Answer:
                 piece = self._piece(token)
                 if piece is not None:
                     yield piece
+            if self._request.finish_reason == "cancelled":  # not by this: the batcher was closed
+                raise ClosedError("[serve] the server is closing")
             last = self._end()
             if last is not None:
                 yield last
@@ -126,8 +134,6 @@ class Answer:
             self._take(self._stream.feed(token), piece)
         said = piece.text or piece.reasoning or piece.calls or piece.logprobs
         return piece if said or self._reading.each_token else None
-
-    _count = 0
 
     def _take(self, text: str, piece: Piece) -> None:
         """Text of the model, in order."""
@@ -177,7 +183,7 @@ class Answer:
     # --- its end ----------------------------------------------------------------------------------------------------
 
     def _settle_at_end(self) -> None:
-        reason = self._request.finish_reason or "cancelled"
+        reason = self._request.finish_reason or "stop"
         self.stopped_by = self._until.found
         if self.calls:
             self._replays.keep(

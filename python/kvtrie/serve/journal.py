@@ -32,10 +32,11 @@ class Entry:
     seconds: float | None = None
     outcome: str = "running"
     why: str = ""
+    started: float = field(default_factory=time.perf_counter, repr=False)  # by a clock that never jumps
 
     def as_dict(self) -> JsonObject:
         """For JSON."""
-        return dict(vars(self))
+        return {name: value for name, value in vars(self).items() if name != "started"}
 
 
 class Journal:
@@ -59,7 +60,7 @@ class Journal:
     def end(self, entry: Entry, outcome: str) -> None:
         """Counts it; once."""
         entry.outcome = outcome
-        entry.seconds = time.time() - entry.began
+        entry.seconds = time.perf_counter() - entry.started
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
         self.totals["prompt_tokens"] += entry.prompt_tokens
         self.totals["reused_tokens"] += entry.reused
