@@ -2,7 +2,7 @@
 
 Taken out by themselves are only those that mean nothing to a model:
 
-    x-anthropic-billing-header: ...    Claude Code's first system line, another one in each request. Without it vllm-mlx
+    x-anthropic-billing-header: ...    a client's first system line, another one in each request. Without it vllm-mlx
                                        went from 50 s to 3.65 s (github.com/waybarrios/vllm-mlx, issue 277)
 
 Others, a date or a counter, may mean something; whoever knows that they do not names them (``--drop-lines``).
