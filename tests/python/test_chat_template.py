@@ -111,6 +111,7 @@ def test_what_would_not_end_is_refused(source: str, monkeypatch: pytest.MonkeyPa
         ("{{ messages[0]['role'] + 1 }}", "can only concatenate"),
         ("{{ ['a']|map('no_filter')|list }}", "no_filter"),
         ("{% if %}", "cannot be compiled"),
+        ("{% break %}", "cannot be compiled"),
     ],
 )
 def test_what_fails_in_a_template_is_the_librarys_error(source: str, text: str) -> None:

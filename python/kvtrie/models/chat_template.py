@@ -223,7 +223,7 @@ class ChatTemplate:
         try:
             self.names = frozenset(meta.find_undeclared_variables(environment.parse(source)))
             self._template = environment.from_string(source)
-        except (TemplateError, RecursionError) as error:
+        except (TemplateError, RecursionError, SyntaxError) as error:  # Python's, for a `break` outside a loop
             raise ArgumentError(f"[tokenizer] chat template: got one that cannot be compiled: {error}") from error
 
     def render(self, values: Mapping[str, object]) -> str:
