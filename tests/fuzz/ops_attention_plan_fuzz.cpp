@@ -18,6 +18,8 @@ using ops::PlanLimits;
 using ops::QueryRows;
 using ops::RowBounds;
 
+constexpr std::uint32_t kLongest = 120;  // tokens of a span
+
 class StepMaker {
  public:
   explicit StepMaker(Input input) : from_(input) {}
@@ -49,14 +51,14 @@ class StepMaker {
     if (number > 0 && from_.flag()) {
       const auto shared = first + static_cast<std::int32_t>(from_.below(400));
       for (const CellSpan& span : histories_.back()) {
-        if (span.position != at || at >= shared) break;
+        if (span.position != at || at >= shared || span.length > kLongest) break;  // or it was spoilt
         spans.push_back(span);
         at = span.end_position();
       }
     }
     Cell cell = 5000 * static_cast<Cell>(number + 1);
     for (std::size_t left = from_.below(6); left > 0 || at == first; left -= left > 0 ? 1 : 0) {
-      const auto length = static_cast<std::uint32_t>(1 + from_.below(120));
+      const auto length = static_cast<std::uint32_t>(1 + from_.below(kLongest));
       spans.push_back({cell, length, at});
       at += static_cast<std::int32_t>(length);
       cell += length + static_cast<Cell>(from_.below(3));
