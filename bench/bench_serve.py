@@ -2,8 +2,8 @@
 
 SmolLM2-135M-Instruct as its file has it, float16 K/V for 16,384 tokens, as many threads as cores, on both sides. Each
 client holds a conversation: 600 tokens that all have in common, then turns of 40 new tokens, each answered greedily
-with 32, which are a part of the next prompt. Clients are threads of this process; each asks ``/v1/completions`` with
-token ids and reads the stream. Sides are asked in turns, round by round, with other texts in each round; a server that
+with 32, which are a part of the next prompt. Clients are threads of this process; each sends token ids and reads the
+stream of token ids: of ``/v1/completions`` from ours, of ``/completion`` from llama.cpp's, whose other route has none. Sides are asked in turns, round by round, with other texts in each round; a server that
 is not asked idles.
 
     first token   seconds from sending a request to its first token; medians over all requests of a number of clients
@@ -44,6 +44,7 @@ class Client(threading.Thread):
     """One conversation. Seconds, one entry for each request; ``reused``: tokens of all prompts that were known."""
 
     port: int
+    path: str
     prompt: list[int]
     turns: list[list[int]]
     first: list[float] = field(default_factory=list)
@@ -58,21 +59,20 @@ class Client(threading.Thread):
 
     def run(self) -> None:
         try:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
             for turn in self.turns:
                 self.prompt += turn
-                self.prompt += self._ask(connection)
-            connection.close()
+                self.prompt += self._ask()
         except BaseException as error:
             self.error = error
 
-    def _ask(self, connection: http.client.HTTPConnection) -> list[int]:
+    def _ask(self) -> list[int]:
         body = {
-            "prompt": self.prompt, "max_tokens": ANSWER, "temperature": 0, "stream": True, "ignore_eos": True,
-            "return_token_ids": True, "return_tokens": True, "cache_prompt": True, "n_predict": ANSWER,
+            "prompt": self.prompt, "max_tokens": ANSWER, "n_predict": ANSWER, "temperature": 0, "stream": True,
+            "ignore_eos": True, "return_token_ids": True, "return_tokens": True,
         }  # fmt: skip
         began = time.perf_counter()
-        connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)  # llama.cpp's closes it each time
+        connection.request("POST", self.path, json.dumps(body), {"content-type": "application/json"})
         response = connection.getresponse()
         if response.status != 200:
             raise RuntimeError(f"[bench_serve] got {response.status}: {response.read()[:200]!r}")
@@ -83,6 +83,7 @@ class Client(threading.Thread):
                 if found:
                     times.append(time.perf_counter())
                     tokens += found
+        connection.close()
         if len(tokens) != ANSWER:
             raise RuntimeError(f"[bench_serve] got {len(tokens)} tokens, allowed {ANSWER}")
         self.first.append(times[0] - began)
@@ -91,12 +92,9 @@ class Client(threading.Thread):
 
 
 def _tokens(chunk: dict[str, Any]) -> list[int]:
-    """Ours are in the choice; llama.cpp's are beside its own fields."""
-    choice = (chunk.get("choices") or [{}])[0]
-    found = choice.get("token_ids") or choice.get("tokens") or chunk.get("tokens") or []
-    if not found and "__verbose" in chunk:
-        found = chunk["__verbose"].get("tokens", [])
-    return list(found)
+    """Of one event: ours are in its choice, llama.cpp's beside its text."""
+    choice = (chunk.get("choices") or [chunk])[0]
+    return list(choice.get("token_ids") or choice.get("tokens") or [])
 
 
 @dataclass
@@ -104,6 +102,7 @@ class Side:
     """A server, and what was measured of it for each number of clients."""
 
     port: int
+    path: str
     close: Callable[[], None]
     first: dict[int, list[float]] = field(default_factory=dict)
     per_token: dict[int, list[float]] = field(default_factory=dict)
@@ -111,7 +110,7 @@ class Side:
 
     def play(self, count: int, text: list[int], seed: int) -> None:
         """One round of so many clients."""
-        clients = [Client(self.port, text[:COMMON], _turns(text, seed * 100 + number)) for number in range(count)]
+        clients = [Client(self.port, self.path, text[:COMMON], _turns(text, seed * 100 + each)) for each in range(count)]
         began = time.perf_counter()
         for client in clients:
             client.start()
@@ -136,11 +135,11 @@ def _turns(text: list[int], seed: int) -> list[list[int]]:
 def sides(file: Path) -> dict[str, Side]:
     """Every server, started."""
     ours = Server(file, "--disk", "none", "--capacity", str(TOKENS), "--max-sessions", str(max(CLIENTS)))
-    found = {OURS: Side(ours.port, ours.close)}
+    found = {OURS: Side(ours.port, "/v1/completions", ours.close)}
     if llama_server.installed():
         for name, options in SETTINGS.items():
             server = llama_server.Server(file, options, tokens=TOKENS, host_mib=512)
-            found[name] = Side(server.port, server.close)
+            found[name] = Side(server.port, "/completion", server.close)
     return found
 
 
