@@ -1,5 +1,11 @@
-// Draws one token per row of logits [rows][dim] at a temperature, among the top_k most probable tokens and the smallest
-// set of most probable ones whose mass reaches top_p. One work-group of LANES work-items per row.
+// Draws one token for each row of logits [rows][dim]. Each row has parameters of its own, in this order:
+//
+//     edits -> temperature -> min_p -> top_k -> top_p -> the draw          temperature 0: edits -> the likeliest
+//
+// An edit changes one logit x to (x > 0 ? x / divide : x * divide) + add: a repetition penalty, the other penalties, a
+// bias. min_p keeps tokens at least that fraction as probable as the likeliest, top_k the most probable ones, top_p the
+// smallest set of the most probable ones that reaches this mass of what is left. One work-group of LANES work-items per
+// row.
 //
 // The kept set is described by a threshold and a number: every token with p > threshold, and the first `equals` tokens
 // (in order of index) with p == threshold. Probabilities are positive floats, so their bits order like they do, and
@@ -7,8 +13,14 @@
 //
 //     p:  0.30  0.21  0.21  0.13  0.08 ...      top_k 2:  threshold 0.21, equals 1
 //
-// Row r draws u from Philox 4x32-10 (Salmon et al., SC 2011) with key `seed` and counter r, and takes the first kept
-// token at which the mass, summed in order of index, exceeds u times the kept mass. `p` is scratch [rows][dim].
+// A row draws u from Philox 4x32-10 (Salmon et al., SC 2011) with its seed as the key and its counter, and takes the
+// first kept token at which the mass, summed in order of index, exceeds u times the kept mass. A row without a finite
+// largest logit gets -1. `p` is scratch [rows][dim].
+//
+// `words` (int32), all rows first, then all edits (csrc/ops/sample.cpp writes them):
+//
+//     row   temperature  top_p  min_p  top_k  seed low  seed high  counter  begin  end    edits [begin, end) are its own
+//     edit  token  divide  add                                                            tokens of a row differ
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef LANES
@@ -71,23 +83,85 @@ float draw(uint key0, uint key1, uint row) {
   return (float)(c.x >> 8) * 0x1p-24f;
 }
 
+#define ROW_WORDS 9
+#define EDIT_WORDS 3
+
+// The row with its edits goes to p. Lanes own the tokens that they edit: those of a row differ.
+void take_row(__global const float* x, __global float* p, int dim, __global const int* edits, int begin, int end) {
+  const int lane = get_local_id(0), last = RANGE_END;
+  int d = RANGE_BEGIN;
+  for (; d + VW <= last; d += VW) STORE(LOAD(x + d), p + d);
+  for (; d < last; ++d) p[d] = x[d];
+  SYNC;
+  for (int i = begin + lane; i < end; i += LANES) {
+    __global const int* edit = edits + (long)i * EDIT_WORDS;
+    const float logit = p[edit[0]], divide = as_float(edit[1]);
+    p[edit[0]] = (logit > 0.0f ? logit / divide : logit * divide) + as_float(edit[2]);
+  }
+  SYNC;
+}
+
+float largest(__global const float* p, int dim, __local float* shared) {
+  const int lane = get_local_id(0), end = RANGE_END;
+  int d = RANGE_BEGIN;
+  float top = -INFINITY;
+  if (d + VW <= end) {
+    VEC tops = LOAD(p + d);
+    for (d += VW; d + VW <= end; d += VW) tops = fmax(tops, LOAD(p + d));
+    top = max_lanes(tops);
+  }
+  for (; d < end; ++d) top = fmax(top, p[d]);
+  return group_max(top, shared);
+}
+
+// The first token with p == top. Reached by every lane; the answer is lane 0's.
+int first_at(__global const float* p, float top, int dim, __local int* firsts) {
+  const int lane = get_local_id(0), end = RANGE_END;
+  int d = RANGE_BEGIN;
+  while (d < end && p[d] != top) ++d;
+  firsts[lane] = d < end ? d : -1;
+  SYNC;
+  int i = 0;
+  while (i + 1 < LANES && firsts[i] < 0) ++i;
+  return firsts[i];
+}
+
+// p becomes each token's probability over the largest one; 0 below min_p.
+void weigh(__global float* p, float top, float temperature, float min_p, int dim) {
+  const int lane = get_local_id(0), end = RANGE_END;
+  int d = RANGE_BEGIN;
+  for (; d + VW <= end; d += VW) {
+    const VEC x = exp((LOAD(p + d) - top) / temperature);
+    STORE(select((VEC)0.0f, x, x >= (VEC)min_p), p + d);
+  }
+  for (; d < end; ++d) {
+    const float x = exp((p[d] - top) / temperature);
+    p[d] = x >= min_p ? x : 0.0f;
+  }
+  SYNC;
+}
+
 __kernel void sample(__global const float* restrict logits, ulong logits_offset, __global float* restrict p,
-                     __global int* restrict y, ulong y_offset, int dim, float temperature, int top_k, float top_p,
-                     uint seed_low, uint seed_high) {
+                     __global int* restrict y, ulong y_offset, int dim, int rows,
+                     __global const int* restrict words) {
   __local float shared[LANES];
   __local float masses[LANES];
   __local int ties[LANES];
   const int row = get_global_id(1), lane = get_local_id(0);
-  logits += logits_offset + (ulong)row * dim;
+  __global const int* own = words + (ulong)row * ROW_WORDS;
+  const float temperature = as_float(own[0]), top_p = as_float(own[1]);
+  const int top_k = own[3];
   p += (ulong)row * dim;
 
-  float top = -INFINITY;
-  for (int i = lane; i < dim; i += LANES) top = fmax(top, logits[i]);
-  top = group_max(top, shared);
-  int d = RANGE_BEGIN;
-  for (; d + VW <= RANGE_END; d += VW) STORE(exp((LOAD(logits + d) - top) / temperature), p + d);
-  for (; d < RANGE_END; ++d) p[d] = exp((logits[d] - top) / temperature);
-  SYNC;
+  take_row(logits + logits_offset + (ulong)row * dim, p, dim, words + (ulong)rows * ROW_WORDS, own[7], own[8]);
+  const float top = largest(p, dim, shared);
+  const bool finite = fabs(top) < INFINITY;
+  if (!finite || temperature == 0.0f) {
+    const int likeliest = finite ? first_at(p, top, dim, ties) : -1;
+    if (lane == 0) y[y_offset + row] = likeliest;
+    return;
+  }
+  weigh(p, top, temperature, as_float(own[2]), dim);
 
   float threshold = 0.0f;
   int equals = dim;
@@ -121,7 +195,7 @@ __kernel void sample(__global const float* restrict logits, ulong logits_offset,
   if (lane != 0) return;
   float total = 0.0f;
   for (int i = 0; i < LANES; ++i) total += masses[i];
-  const float target = draw(seed_low, seed_high, (uint)row) * total;
+  const float target = draw((uint)own[4], (uint)own[5], (uint)own[6]) * total;
   int drawn = 0, tie = 0, chosen = 0;
   float passed = 0.0f;
   while (drawn + 1 < LANES && passed + masses[drawn] <= target) passed += masses[drawn], tie += ties[drawn++];

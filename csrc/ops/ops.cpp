@@ -10,7 +10,6 @@
 namespace kvtrie::ops {
 namespace {
 
-constexpr std::int64_t kMaxVocab = 1 << 24;  // kernels/sample.cl counts in float32
 constexpr std::int64_t kMaxDim = std::numeric_limits<std::int32_t>::max() / 64;
 
 // Checks an activation over whose last axis an operation runs, and gives it as float32.
@@ -257,22 +256,6 @@ Tensor argmax(const Tensor& logits) {
   check_rank(kWhere, "logits", x, 2);
   Tensor y = Tensor::empty(x.device(), DType::kInt32, {x.dim(0)});
   launch_argmax(x, y);
-  return y;
-}
-
-Tensor sample(const Tensor& logits, const SampleOptions& options) {
-  constexpr const char* kWhere = "ops.sample";
-  require(std::isfinite(options.temperature) && options.temperature >= 0.0f, kWhere, "temperature: got ",
-          options.temperature, ", allowed finite numbers from 0 on");
-  require(options.top_k >= 0, kWhere, "top_k: got ", options.top_k, ", allowed 0 (all) or more");
-  require(options.top_p > 0.0f && options.top_p <= 1.0f, kWhere, "top_p: got ", options.top_p,
-          ", allowed above 0 up to 1");
-  if (options.temperature == 0.0f) return argmax(logits);
-  const Tensor x = rows_of(kWhere, "logits", logits);
-  check_rank(kWhere, "logits", x, 2);
-  require(x.dim(1) <= kMaxVocab, kWhere, "logits: got ", describe(logits), ", allowed up to ", kMaxVocab, " tokens");
-  Tensor y = Tensor::empty(x.device(), DType::kInt32, {x.dim(0)});
-  launch_sample(x, options, like(x), y);
   return y;
 }
 

@@ -1,4 +1,4 @@
-// The small tensor operations: norms, activations, arithmetic, shape changes, sampling.
+// The small tensor operations: norms, activations, arithmetic, shape changes.
 //
 // Device tensors in, a new device tensor out; enqueued, never waited for. Activations are float32; float16 and bfloat16
 // inputs are converted first. Wrong arguments are kType or kArgument errors that name the operation and the argument.
@@ -45,13 +45,5 @@ Tensor take_rows(const Tensor& x, const std::vector<std::int32_t>& rows);
 
 // logits [rows, vocab] -> int32 [rows]; the lowest index wins a tie.
 Tensor argmax(const Tensor& logits);
-
-struct SampleOptions {
-  float temperature = 1.0f;  // 0: argmax
-  std::int32_t top_k = 0;    // 0: all
-  float top_p = 1.0f;        // keeps the most probable tokens whose mass first reaches top_p
-  std::uint64_t seed = 0;    // row r draws from Philox 4x32-10 with key `seed` and counter r
-};
-Tensor sample(const Tensor& logits, const SampleOptions& options);
 
 }  // namespace kvtrie::ops

@@ -17,6 +17,7 @@
 #include "ops/ops.h"
 #include "ops/recurrent.h"
 #include "ops/rope.h"
+#include "ops/sample.h"
 #include "ops/weight_dtype.h"
 #include "tensor/tensor.h"
 
@@ -133,9 +134,12 @@ std::vector<float> scale_rows(std::span<const float> x, std::span<const float> f
 std::vector<float> weighted_sum(std::span<const float> x, std::span<const float> factors, std::size_t k,
                                 std::size_t dim);
 
-// The distribution that ops::sample draws from, for one row of logits: zero for every token that is cut off.
+// logits [rows, vocab] with edits.
+std::vector<float> edit_logits(std::span<const float> logits, std::size_t vocab, std::span<const LogitEdit> edits);
+// The distribution that ops::sample draws from, for one row of edited logits: zero for every token that is cut off; all
+// on the first of the likeliest at temperature 0.
 std::vector<double> sample_distribution(std::span<const float> logits, const SampleOptions& options);
-// The number in [0, 1) that row `row` draws.
-float sample_uniform(std::uint64_t seed, std::uint32_t row) noexcept;
+// The number in [0, 1) that a row draws.
+float sample_uniform(std::uint64_t seed, std::uint32_t counter) noexcept;
 
 }  // namespace kvtrie::ops::reference

@@ -107,11 +107,25 @@ std::vector<std::int32_t> argmax(std::span<const float> logits, std::size_t voca
   return best;
 }
 
+std::vector<float> edit_logits(std::span<const float> logits, std::size_t vocab, std::span<const LogitEdit> edits) {
+  std::vector<float> edited(logits.begin(), logits.end());
+  for (const LogitEdit& edit : edits) {
+    float& logit = edited[edit.row * vocab + edit.token];
+    logit = (logit > 0.0f ? logit / edit.divide : logit * edit.divide) + edit.add;
+  }
+  return edited;
+}
+
 std::vector<double> sample_distribution(std::span<const float> logits, const SampleOptions& options) {
   const std::size_t vocab = logits.size();
   std::vector<double> p(vocab);
   const double top = *std::max_element(logits.begin(), logits.end());
+  if (options.temperature == 0.0f) {
+    p[std::max_element(logits.begin(), logits.end()) - logits.begin()] = 1.0;
+    return p;
+  }
   for (std::size_t i = 0; i < vocab; ++i) p[i] = std::exp((logits[i] - top) / options.temperature);
+  for (double& each : p) each = each >= options.min_p ? each : 0.0;
   std::vector<std::size_t> order(vocab);
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return p[a] > p[b]; });
@@ -127,17 +141,17 @@ std::vector<double> sample_distribution(std::span<const float> logits, const Sam
 }
 
 // Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
-float sample_uniform(std::uint64_t seed, std::uint32_t row) noexcept {
-  std::array<std::uint32_t, 4> counter{row, 0, 0, 0};
+float sample_uniform(std::uint64_t seed, std::uint32_t counter) noexcept {
+  std::array<std::uint32_t, 4> x{counter, 0, 0, 0};
   std::uint32_t key0 = static_cast<std::uint32_t>(seed), key1 = static_cast<std::uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round) {
-    const std::uint64_t a = std::uint64_t{0xD2511F53u} * counter[0], b = std::uint64_t{0xCD9E8D57u} * counter[2];
-    counter = {static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key0, static_cast<std::uint32_t>(b),
-               static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key1, static_cast<std::uint32_t>(a)};
+    const std::uint64_t a = std::uint64_t{0xD2511F53u} * x[0], b = std::uint64_t{0xCD9E8D57u} * x[2];
+    x = {static_cast<std::uint32_t>(b >> 32) ^ x[1] ^ key0, static_cast<std::uint32_t>(b),
+         static_cast<std::uint32_t>(a >> 32) ^ x[3] ^ key1, static_cast<std::uint32_t>(a)};
     key0 += 0x9E3779B9u;
     key1 += 0xBB67AE85u;
   }
-  return static_cast<float>(counter[0] >> 8) * 0x1p-24f;
+  return static_cast<float>(x[0] >> 8) * 0x1p-24f;
 }
 
 }  // namespace kvtrie::ops::reference

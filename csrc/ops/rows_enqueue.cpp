@@ -111,10 +111,9 @@ void take_rows(const Tensor& x, const Tensor& rows, const Tensor& y) {
                 x.offset() * words_of(x), rows.buffer(), y.buffer(), static_cast<std::int32_t>(words), chunks.chunk);
 }
 
-void sample(const Tensor& logits, const SampleOptions& options, const Tensor& scratch, const Tensor& y) {
+void sample(const Tensor& logits, const Tensor& words, const Tensor& scratch, const Tensor& y) {
   launch_rows(logits, "sample", "sample", logits.buffer(), logits.offset(), scratch.buffer(), y.buffer(), y.offset(),
-              last_dim(logits), options.temperature, options.top_k, options.top_p,
-              static_cast<std::uint32_t>(options.seed), static_cast<std::uint32_t>(options.seed >> 32));
+              last_dim(logits), static_cast<std::int32_t>(row_count(logits)), words.buffer());
 }
 
 }  // namespace kvtrie::ops::bare

@@ -26,6 +26,6 @@ void cast(const Tensor& x, const Tensor& y);
 void embedding(const Tensor& table, const TableRows& range, const Tensor& ids, const Tensor& y);
 void copy_rows(const Tensor& x, const Tensor& y, const RowCopy& copy);
 void take_rows(const Tensor& x, const Tensor& rows, const Tensor& y);
-void sample(const Tensor& logits, const SampleOptions& options, const Tensor& scratch, const Tensor& y);
+void sample(const Tensor& logits, const Tensor& words, const Tensor& scratch, const Tensor& y);
 
 }  // namespace kvtrie::ops::bare

@@ -1,7 +1,11 @@
 #include "ops/rows_variant.h"
 
+#include <cmath>
+#include <numeric>
+
 #include "ops/reference.h"
 #include "ops/rows_enqueue.h"
+#include "ops/sample.h"
 #include "ops/self_test.h"
 #include "ops/support.h"
 
@@ -125,24 +129,37 @@ bool embedding_agrees(const cl::DevicePtr& device, DType dtype) {
   return small.agrees(wanted);
 }
 
-// Every draw lies in the kept set, and is the token at which the reference distribution passes the draw.
+// The token lies in the kept set, and is the one at which the reference distribution passes the draw.
+bool is_drawn(std::int32_t token, std::span<const float> logits, const SampleOptions& options) {
+  const std::vector<double> p = reference::sample_distribution(logits, options);
+  if (token < 0 || token >= kDim || p[token] == 0.0) return false;
+  const double before = std::accumulate(p.begin(), p.begin() + token, 0.0);
+  const double u = reference::sample_uniform(options.seed, options.counter);
+  return u > before - 1e-5 && u < before + p[token] + 1e-5;
+}
+
+// Rows of all kinds in one launch: each with a seed of its own, every third takes the likeliest; two edits each.
 bool sample_agrees(const cl::DevicePtr& device) {
-  const std::vector<float> logits = row_numbers(kDim, 0.3f, -2.0f);
-  const Tensor tensor = Tensor::from_host(device, DType::kFloat32, {1, kDim}, logits.data());
-  const Tensor scratch = Tensor::empty(device, DType::kFloat32, {1, kDim}),
-               y = Tensor::empty(device, DType::kInt32, {1});
-  for (std::uint64_t seed = 0; seed < 16; ++seed) {
-    const SampleOptions options{0.8f, 9, 0.7f, seed};
-    bare::sample(tensor, options, scratch, y);
-    std::int32_t got = -1;
-    y.copy_to_host(&got);
-    const std::vector<double> p = reference::sample_distribution(logits, options);
-    if (got < 0 || got >= kDim || p[got] == 0.0) return false;
-    double before = 0.0;
-    for (std::int32_t i = 0; i < got; ++i) before += p[i];
-    const double u = reference::sample_uniform(seed, 0);
-    if (u < before - 1e-5 || u > before + p[got] + 1e-5) return false;
+  constexpr std::int32_t kSampled = 16;
+  const std::vector<float> logits = row_numbers(kSampled * kDim, 0.3f, -2.0f);
+  std::vector<SampleOptions> rows;
+  std::vector<LogitEdit> edits;
+  for (std::int32_t row = 0; row < kSampled; ++row) {
+    const std::uint64_t seed = (std::uint64_t{1} << 32) * row + 5;
+    rows.push_back({row % 3 == 0 ? 0.0f : 0.8f, row % 2 == 0 ? 9 : 0, 0.7f, seed, 3, row % 5 == 0 ? 0.2f : 0.0f});
+    edits.insert(edits.end(), {{row, 2, 1.5f, -0.25f}, {row, 17, 1.0f, -INFINITY}});
   }
+  const std::vector<std::int32_t> words = sample_words(rows, edits);
+  const Tensor sent = Tensor::from_host(device, DType::kInt32, {std::ssize(words)}, words.data()),
+               tensor = Tensor::from_host(device, DType::kFloat32, {kSampled, kDim}, logits.data()),
+               scratch = Tensor::empty(device, DType::kFloat32, {kSampled, kDim}),
+               y = Tensor::empty(device, DType::kInt32, {kSampled});
+  bare::sample(tensor, sent, scratch, y);
+  std::vector<std::int32_t> got(kSampled);
+  y.copy_to_host(got.data());
+  const std::vector<float> edited = reference::edit_logits(logits, kDim, edits);
+  for (std::int32_t row = 0; row < kSampled; ++row)
+    if (!is_drawn(got[row], std::span(edited).subspan(row * kDim, kDim), rows[row])) return false;
   return true;
 }
 
@@ -229,10 +246,10 @@ void launch_take_rows(const Tensor& x, const Tensor& rows, const Tensor& y) {
   bare::take_rows(x, rows, y);
 }
 
-void launch_sample(const Tensor& logits, const SampleOptions& options, const Tensor& scratch, const Tensor& y) {
+void launch_sample(const Tensor& logits, const Tensor& words, const Tensor& scratch, const Tensor& y) {
   require_variant(logits.device(), lanes_key("sample", "sample", logits.device()),
                   [&] { return sample_agrees(logits.device()); });
-  bare::sample(logits, options, scratch, y);
+  bare::sample(logits, words, scratch, y);
 }
 
 }  // namespace kvtrie::ops

@@ -31,6 +31,7 @@ struct RowCopy {
 void launch_copy_rows(const Tensor& x, const Tensor& y, const RowCopy& copy);
 void launch_take_rows(const Tensor& x, const Tensor& rows, const Tensor& y);
 
-void launch_sample(const Tensor& logits, const SampleOptions& options, const Tensor& scratch, const Tensor& y);
+// `words` int32: as kernels/sample.cl reads them (sample_words).
+void launch_sample(const Tensor& logits, const Tensor& words, const Tensor& scratch, const Tensor& y);
 
 }  // namespace kvtrie::ops

@@ -8,6 +8,7 @@
 #include "ops/matmul_variant.h"
 #include "ops/ops.h"
 #include "ops/qkv.h"
+#include "ops/sample.h"
 #include "ops/self_test.h"
 #include "ops/support.h"
 

@@ -99,18 +99,6 @@ std::vector<Tensor> split(const py::object& x, const py::object& sizes, const py
   return without_gil([&] { return ops::split(a, wide, along); });
 }
 
-Tensor sample(const py::object& logits, const py::object& temperature, const py::object& top_k, const py::object& top_p,
-              const py::object& seed) {
-  ops::SampleOptions options;
-  options.temperature = static_cast<float>(to_number(temperature, "sample", "temperature"));
-  options.top_k = to_int32(top_k, "sample", "top_k");
-  options.top_p = static_cast<float>(to_number(top_p, "sample", "top_p"));
-  options.seed =
-      static_cast<std::uint64_t>(to_integer(seed, "sample", "seed", 0, std::numeric_limits<std::int64_t>::max()));
-  const Tensor a = to_tensor(logits, placement_among({logits}), "sample", "logits");
-  return without_gil([&] { return ops::sample(a, options); });
-}
-
 void warm_up(const py::object& heads, const py::object& kv_heads, const py::object& head_dim,
              const py::object& v_head_dim, const py::object& dtype, const py::object& weight_dtype,
              const py::object& activation, const py::object& device) {
@@ -239,12 +227,6 @@ softcap * tanh(score / softcap). ``sinks`` [heads]: a logit per head that only a
         "Tensors of the given sizes, cut along an axis.");
   m.def("argmax", unary("argmax", &ops::argmax), py::arg("logits"),
         "logits [rows, vocab] -> int32 [rows]; the lowest index wins a tie.");
-  m.def("sample", &sample, py::arg("logits"), py::arg("temperature"), py::arg("top_k"), py::arg("top_p"),
-        py::arg("seed"),
-        R"(Draws a token for each row: logits [rows, vocab] -> int32 [rows].
-
-``temperature`` 0 takes the likeliest. ``top_k``: among that many, 0 for all. ``top_p``: among the likeliest whose
-probabilities first reach it. Equal seeds give equal tokens.)");
   m.def("vector_width", &vector_width, py::arg("device") = py::none(),
         "Floats of the vectors that kernels use on this device: 4, 8 or 16.");
   m.def("warm_up", &warm_up, py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),

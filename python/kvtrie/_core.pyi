@@ -242,7 +242,15 @@ class ops:  # noqa: N801
     @staticmethod
     def argmax(logits: ArrayLike) -> Tensor: ...
     @staticmethod
-    def sample(logits: ArrayLike, temperature: float, top_k: int, top_p: float, seed: int) -> Tensor: ...
+    def sample(
+        logits: ArrayLike,
+        temperature: float | Sequence[float],
+        top_k: int | Sequence[int],
+        top_p: float | Sequence[float],
+        seed: int | Sequence[int],
+        min_p: float | Sequence[float] = 0.0,
+        edits: Optional[tuple[Integers, Integers, ArrayLike, ArrayLike]] = None,
+    ) -> Tensor: ...
     @staticmethod
     def vector_width(device: Place = None) -> int: ...
     @staticmethod

@@ -1,4 +1,4 @@
-// Rotary embeddings and sampling against the reference.
+// Rotary embeddings against the reference.
 #include <algorithm>
 #include <cmath>
 
@@ -99,94 +99,6 @@ TEST_F(Rope, RefusesWrongArguments) {
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { rope_table(scaled(RopeScaling::kLongRope), 32); }),
                        "short_factors: got 32 numbers, allowed 16"));
   EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [] { rope_scaling_from_name("ntk"); }), "scaling: got \"ntk\""));
-}
-
-class Sample : public OpsTest {};
-
-// Every draw is the kept token at which the reference distribution passes the row's number.
-void check_draws(const std::vector<float>& logits, std::int64_t rows, std::int64_t vocab,
-                 const SampleOptions& options) {
-  const auto drawn = download<std::int32_t>(sample(upload(logits, {rows, vocab}), options));
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const std::vector<float> row(logits.begin() + r * vocab, logits.begin() + (r + 1) * vocab);
-    const auto p = reference::sample_distribution(row, options);
-    const auto token = static_cast<std::size_t>(drawn[r]);
-    ASSERT_LT(token, p.size());
-    ASSERT_GT(p[token], 0.0) << "row " << r << " drew a token that is cut off";
-    double before = 0.0;
-    for (std::size_t i = 0; i < token; ++i) before += p[i];
-    const double u = reference::sample_uniform(options.seed, static_cast<std::uint32_t>(r));
-    ASSERT_TRUE(u >= before - 1e-4 && u <= before + p[token] + 1e-4) << "row " << r << " token " << token << " u " << u;
-  }
-}
-
-TEST_F(Sample, DrawsWhatTheDistributionSays) {
-  Random random(62);
-  for (const std::int64_t vocab : {1, 5, 100, 3001}) {
-    const std::int64_t rows = 40;
-    const auto logits = random.normals(static_cast<std::size_t>(rows * vocab), 2.0f);
-    for (const SampleOptions options :
-         {SampleOptions{1.0f, 0, 1.0f, 1}, SampleOptions{0.7f, 10, 1.0f, 2}, SampleOptions{1.3f, 0, 0.6f, 3},
-          SampleOptions{0.9f, 20, 0.8f, 4}, SampleOptions{1.0f, 1, 1.0f, 5}, SampleOptions{1.0f, 0, 1e-6f, 6}})
-      check_draws(logits, rows, vocab, options);
-  }
-}
-
-TEST_F(Sample, DrawsTheSameInWorkGroups) {
-  Random random(63);
-  const ForcedFamily forced(KernelFamily::kWorkGroup);
-  const auto logits = random.normals(20 * 501, 2.0f);
-  check_draws(logits, 20, 501, {0.9f, 50, 0.8f, 7});
-  check_draws(logits, 20, 501, {1.0f, 0, 1.0f, 8});
-}
-
-TEST_F(Sample, KeepsTheFirstOfTiedTokens) {
-  const std::vector<float> logits(64 * 16, 0.5f);  // all tokens tie
-  const auto drawn = download<std::int32_t>(sample(upload(logits, {64, 16}), {1.0f, 3, 1.0f, 9}));
-  EXPECT_EQ(*std::max_element(drawn.begin(), drawn.end()), 2);
-  EXPECT_EQ(*std::min_element(drawn.begin(), drawn.end()), 0);
-}
-
-TEST_F(Sample, FrequenciesMatchTheDistribution) {
-  const std::vector<float> one{0.0f, 1.0f, 2.0f, -1.0f, 1.5f};
-  const SampleOptions options{1.0f, 4, 0.95f, 10};
-  const auto p = reference::sample_distribution(one, options);
-  constexpr int kRows = 20000;
-  std::vector<float> logits;
-  for (int r = 0; r < kRows; ++r) logits.insert(logits.end(), one.begin(), one.end());
-  std::vector<double> counts(5, 0.0);
-  for (const std::int32_t token : download<std::int32_t>(sample(upload(logits, {kRows, 5}), options)))
-    counts[token] += 1.0 / kRows;
-  for (int i = 0; i < 5; ++i) EXPECT_NEAR(counts[i], p[i], 0.015) << "token " << i;  // over four standard deviations
-}
-
-TEST_F(Sample, SeedDecides) {
-  Random random(64);
-  const Tensor logits = upload(random.normals(8 * 200), {8, 200});
-  const auto draw = [&](std::uint64_t seed) { return download<std::int32_t>(sample(logits, {1.0f, 0, 1.0f, seed})); };
-  EXPECT_EQ(draw(5), draw(5));
-  EXPECT_NE(draw(5), draw(6));
-  EXPECT_NE(draw(5), draw(5 + (std::uint64_t{1} << 40)));
-  EXPECT_EQ(download<std::int32_t>(sample(logits, {0.0f, 0, 1.0f, 5})), download<std::int32_t>(argmax(logits)));
-}
-
-TEST_F(Sample, RefusesWrongArguments) {
-  const Tensor x = upload({1, 2}, {1, 2});
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { sample(x, {-1.0f, 0, 1.0f, 0}); }), "temperature: got -1"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { sample(x, {1.0f, -2, 1.0f, 0}); }), "top_k: got -2"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kArgument, [&] { sample(x, {1.0f, 0, 0.0f, 0}); }), "top_p: got 0"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kType, [&] { sample(x.reshape({2}), {}); }), "logits: got"));
-}
-
-class SampleOclgrind : public OpsTest {};
-
-TEST_F(SampleOclgrind, BothFamilies) {
-  Random random(65);
-  const auto logits = random.normals(2 * 21);
-  for (const KernelFamily family : {KernelFamily::kSerial, KernelFamily::kWorkGroup}) {
-    const ForcedFamily forced(family);
-    check_draws(logits, 2, 21, {0.9f, 9, 0.8f, 11});
-  }
 }
 
 }  // namespace
