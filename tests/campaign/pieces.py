@@ -129,6 +129,7 @@ def oracles(missing: list[str]) -> Iterator[Piece]:
 
 
 FAULTS = "--gtest_filter=*Fault*:*fault*"
+OPENCL = "*OpenClFaults*"  # hours where every call is made to fail, so a part of them is drawn each time
 
 
 def has_faults(program: Path) -> bool:
@@ -148,11 +149,25 @@ def fault_sweeps(missing: list[str]) -> Iterator[Piece]:
 
         def command(seed: int, count: int, path: Path = path) -> list[str]:
             shuffled = ["--gtest_shuffle", f"--gtest_random_seed={seed % 99_999 + 1}"]
-            return [str(path), FAULTS, *shuffled]
+            return [str(path), f"{FAULTS}-{OPENCL}", *shuffled]
 
         yield Piece(
-            f"fault sweeps of {program}", command, fixed=True, environment={"KVTRIE_SOAK": "true", "CI": "true"}
-        )
+            f"fault sweeps of {program}", command, fixed=True, seconds=180,
+            environment={"KVTRIE_SOAK": "true", "CI": "true"},
+        )  # fmt: skip
+
+
+def opencl_faults(missing: list[str]) -> Iterator[Piece]:
+    """Some of the calls, others for each seed; all of them (``whole``: 2) where there is no limit of time."""
+    path = ROOT / BUILDS[""] / "tests/cpp/test_prefix_cache"
+    if not path.exists():
+        return
+
+    def command(seed: int, count: int) -> list[str]:
+        drawn = [f"KVTRIE_SEED={seed}", f"KVTRIE_SOAK={str(count > 1).lower()}"]
+        return ["env", *drawn, str(path), f"--gtest_filter={OPENCL}"]
+
+    yield Piece("OpenCL faults", command, whole=2, fixed=True, seconds=180)
 
 
 def fuzzers(missing: list[str]) -> Iterator[Piece]:
@@ -198,7 +213,8 @@ def python_tests() -> Iterator[Piece]:
 
 def pieces(wanted: list[str], missing: list[str], with_tests: Optional[bool] = True) -> list[Piece]:
     """All, or those whose names contain one of ``wanted``; what is not there is added to ``missing``."""
-    found = [*oracles(missing), *fault_sweeps(missing), *fuzzers(missing), *python_programs()]
+    sweeps = [*fault_sweeps(missing), *opencl_faults(missing)]
+    found = [*oracles(missing), *sweeps, *fuzzers(missing), *python_programs()]
     if with_tests:
         found += python_tests()
     return [piece for piece in found if not wanted or any(name.lower() in piece.name.lower() for name in wanted)]
