@@ -37,11 +37,11 @@ float to_float(const py::object& value, std::string_view name) {
 std::vector<ops::LogitEdit> to_edits(const py::object& edits) {
   if (edits.is_none()) return {};
   constexpr std::string_view kAllowed = "(rows, tokens, divide, add), of one length";
-  const std::vector<py::object> parts = to_items(edits, kWhere, "edits", kAllowed);
-  require(parts.size() == 4, kWhere, "edits: got ", parts.size(), " arrays, allowed ", kAllowed);
-  const IntegerArgument rows(parts[0], kWhere, "edits"), tokens(parts[1], kWhere, "edits");
-  const py::array divide = to_host_array(parts[2], DType::kFloat32, kWhere, "edits").array,
-                  add = to_host_array(parts[3], DType::kFloat32, kWhere, "edits").array;
+  const std::vector<py::object> arrays = to_items(edits, kWhere, "edits", kAllowed);
+  require(arrays.size() == 4, kWhere, "edits: got ", arrays.size(), " arrays, allowed ", kAllowed);
+  const IntegerArgument rows(arrays[0], kWhere, "edits"), tokens(arrays[1], kWhere, "edits");
+  const py::array divide = to_host_array(arrays[2], DType::kFloat32, kWhere, "edits").array,
+                  add = to_host_array(arrays[3], DType::kFloat32, kWhere, "edits").array;
   const auto count = static_cast<py::ssize_t>(rows.span().size());
   require(std::ssize(tokens.span()) == count && divide.size() == count && add.size() == count, kWhere,
           "edits: got arrays of ", count, ", ", tokens.span().size(), ", ", divide.size(), " and ", add.size(),

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from . import ops
 from ._arguments import converting, listed, refusal
 from ._core import PrefixCache
 from ._protocols import Logits, StepModel, cache_of
+from .draws import NONE, Draw, draw
 from .errors import ArgumentError, CacheFull
 from .generate import Generation, Prompt, token_ids, vocab_size_of
 from .pace import Pace
@@ -212,16 +212,24 @@ class Batch:
         done = [row for row, each in enumerate(pending) if len(each.generation.live.remaining) == 0]
         for row in done:
             pending[row].generation.ready = logits[row : row + 1]
-        self._choose_likeliest(pending, done, logits)
+        self._choose_together(pending, done, logits)
 
-    def _choose_likeliest(self, pending: list[Waiting], rows: Sequence[int], logits: Logits) -> None:
-        """One read for all that take the likeliest token and nothing else."""
-        plain = [row for row in rows if pending[row].generation.is_plain]
-        if len(plain) < 2:
+    def _choose_together(self, pending: list[Waiting], rows: Sequence[int], logits: Logits) -> None:
+        """One launch and one read for all that need nothing from the host; others, and failures, come one by one."""
+        chosen = [row for row in rows if pending[row].generation.on_device]
+        if len(chosen) < 2:
             return
-        tokens = np.asarray(ops.argmax(logits)).reshape(-1)
-        for row in plain:
-            pending[row].generation.accept(int(tokens[row]))
+        draws = [Draw()] * len(pending)  # rows of prompts that go on: what is drawn for them is of no use
+        for row in chosen:
+            draws[row] = pending[row].generation.draw(np.shape(logits)[-1])
+        tokens = draw(logits, draws)
+        for row in chosen:
+            if tokens[row] == NONE:  # it fails alone
+                continue
+            try:
+                pending[row].generation.take(tokens[row])
+            except BaseException as error:
+                self._fail(pending[row], error)
 
     def _choose(self) -> None:
         for each in list(self._active):

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from . import _core
 from ._arguments import optional_callable, refusal
 from ._protocols import Logits, StepModel, cache_of, text_model
+from .draws import Draw
 from .errors import ArgumentError, ArgumentTypeError
 from .sampling import LogitsProcessor, Sampler, Sampling, TokenLogprob, whole
 from .stopping import Stop, Stopper
@@ -97,10 +98,20 @@ class Generation(Iterator[int]):
             self._end("length")
 
     @property
-    def is_plain(self) -> bool:
-        """Whether it takes the likeliest token and asks for nothing else."""
-        sampling = self._sampler.sampling
-        return sampling.temperature == 0.0 and sampling.on_device and sampling.logprobs is None
+    def on_device(self) -> bool:
+        """Whether its token is chosen without its logits on the host."""
+        return self._sampler.sampling.on_device
+
+    def draw(self, vocab_size: int) -> Draw:
+        """What decides its next token. REQUIRES: ``on_device``, and logits that are ready."""
+        session = self.live
+        return self._sampler.draw(session.length, lambda: session.tokens, len(self.tokens), vocab_size)
+
+    def take(self, token: int) -> None:
+        """Records what was drawn by the logits that are ready."""
+        assert self.ready is not None
+        choice = self._sampler.choice(token, self.ready)
+        self.accept(choice.token, choice.logprob)
 
     def choose(self) -> int:
         """Takes a token by the logits that are ready."""

@@ -3,9 +3,9 @@
     logits -> repetition, presence and frequency penalties -> logit_bias -> logits_processors
            -> temperature -> min_p, typical_p -> top_k -> top_p -> the draw
 
-The draw, with temperature, top_k and top_p, is always the device's (``kv.ops.sample``, ``kv.ops.argmax``): so a token
-depends on the logits, the seed and its position, and on nothing else. What stands before it in the list needs the whole
-row of logits; only where one of those is asked for is the row read, changed on the host and sent back.
+All of it is the device's (draws.py, ``kv.ops.sample``) but for logits_processors and typical_p: only where one of those
+is asked for is the row of logits read, changed on the host and sent back for the draw. So a token depends on the
+logits, the parameters, the seed and its position, and on nothing else, however many sequences choose together.
 
 Threads: :class:`Sampling` is read-only. A :class:`Sampler` belongs to one sequence.
 """
@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple, Optional, cast
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, ops
+from . import _core
 from ._arguments import converting, listed, refusal
 from ._core import Tensor
+from .draws import NONE, Draw, draw, edits_of
 from .errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -104,15 +105,14 @@ class Sampling:
 
     @property
     def on_device(self) -> bool:
-        """Whether logits go to the draw as they are, without the host."""
-        return not (
-            self.logit_bias
-            or self.logits_processors
-            or self.repetition_penalty != 1.0
-            or self.presence_penalty != 0.0
-            or self.frequency_penalty != 0.0
-            or (self.temperature > 0.0 and (self.min_p > 0.0 or self.typical_p < 1.0))
-        )
+        """Whether tokens are chosen without their logits on the host."""
+        return not (self.logits_processors or (self.temperature > 0.0 and self.typical_p < 1.0))
+
+    @property
+    def edits_logits(self) -> bool:
+        """Whether penalties or biases change some logits."""
+        penalties = (self.repetition_penalty - 1.0, self.presence_penalty, self.frequency_penalty)
+        return bool(self.logit_bias) or any(penalties)
 
 
 class Sampler:
@@ -131,7 +131,6 @@ class Sampler:
                 raise ArgumentError(f"[{_WHERE}] logit_bias: got token id {token}, allowed 0 to {vocab_size - 1}")
         self.sampling = sampling
         self._seed = int.from_bytes(os.urandom(8), "little") if sampling.seed is None else sampling.seed
-        self._bias = _bias_arrays(sampling.logit_bias)
 
     def __call__(self, logits: Tensor | Logits, position: int, tokens: Callable[[], Tokens], generated: int) -> Choice:
         """The token at ``position``; ``logits`` [1, vocab].
@@ -139,37 +138,40 @@ class Sampler:
         ``tokens()``: all tokens before it, of which the last ``generated`` were generated.
         """
         whole("position", position, 0)
-        row = None
-        if not self.sampling.on_device or self.sampling.logprobs is not None:
-            with converting(logits, _WHERE, "logits", "an array of numbers"):
-                row = np.array(logits, np.float32).reshape(-1)  # a copy: what follows writes to it
-        raw = row.copy() if row is not None and self.sampling.logprobs is not None else None
-        if row is not None and not self.sampling.on_device:
-            shaped = self._shaped(row, tokens(), generated).reshape(1, -1)
-            logits = _core.tensor(shaped, device=logits.device) if isinstance(logits, Tensor) else shaped
-        token = self._draw(logits, position)
-        return Choice(token, None if raw is None else _logprob(raw, token, self.sampling.logprobs or 0))
-
-    def _draw(self, logits: Tensor | Logits, position: int) -> int:
-        """One blocking read."""
-        s = self.sampling
-        if s.temperature == 0.0:
-            chosen = ops.argmax(logits)
+        model_logits = logits
+        if self.sampling.on_device:
+            drawn = self.draw(position, tokens, generated, np.shape(logits)[-1])
         else:
-            chosen = ops.sample(logits, s.temperature, s.top_k, s.top_p, _mix(self._seed, position))
-        return int(np.asarray(chosen).reshape(-1)[0])
+            shaped = self._shaped(_row(logits), tokens(), generated).reshape(1, -1)
+            logits = _core.tensor(shaped, device=logits.device) if isinstance(logits, Tensor) else shaped
+            drawn = self._draw(position)
+        token = draw(logits, [drawn])[0]
+        if token == NONE:
+            raise ArgumentError(f"[{_WHERE}] logits: got no finite largest one, allowed a finite number")
+        return self.choice(token, model_logits)
+
+    def draw(self, position: int, tokens: Callable[[], Tokens], generated: int, vocab_size: int) -> Draw:
+        """What decides the token at ``position``; see :meth:`__call__`. REQUIRES: ``sampling.on_device``."""
+        drawn = self._draw(position)
+        if not self.sampling.edits_logits:
+            return drawn
+        return drawn._replace(edits=edits_of(self.sampling, tokens(), generated, vocab_size))
+
+    def choice(self, token: int, logits: Tensor | Logits) -> Choice:
+        """With its log-probability among the model's own ``logits`` [1, vocab] where that was asked for."""
+        count = self.sampling.logprobs
+        return Choice(token, None if count is None else _logprob(_row(logits), token, count))
+
+    def _draw(self, position: int) -> Draw:
+        s = self.sampling
+        min_p = s.min_p if s.on_device else 0.0  # else the host has left those out
+        return Draw(s.temperature, s.top_k, s.top_p, min_p, _mix(self._seed, position))
 
     def _shaped(self, row: Logits, tokens: Tokens, generated: int) -> Logits:
         s = self.sampling
-        if s.repetition_penalty != 1.0:
-            seen = np.unique(tokens)
-            value = row[seen]
-            row[seen] = np.where(value > 0, value / s.repetition_penalty, value * s.repetition_penalty)
-        if s.presence_penalty != 0.0 or s.frequency_penalty != 0.0:
-            ids, counts = np.unique(tokens[len(tokens) - generated :], return_counts=True)
-            row[ids] -= (s.presence_penalty + s.frequency_penalty * counts).astype(np.float32)
-        if self._bias is not None:
-            row[self._bias[0]] += self._bias[1]
+        edits = edits_of(s, tokens, generated, len(row)) if s.edits_logits else None
+        if edits is not None:
+            edits.apply(row)
         for processor in s.logits_processors:
             row = _processed(processor, tokens, row)
         if not np.isfinite(row.max()):
@@ -240,10 +242,10 @@ def _checked_processors(processors: object) -> tuple[LogitsProcessor, ...]:
     return given
 
 
-def _bias_arrays(bias: Mapping[int, float]) -> tuple[npt.NDArray[np.int64], Logits] | None:
-    if not bias:
-        return None
-    return np.fromiter(bias, np.int64, len(bias)), np.fromiter(bias.values(), np.float32, len(bias))
+def _row(logits: Tensor | Logits) -> Logits:
+    """A copy on the host, [vocab]."""
+    with converting(logits, _WHERE, "logits", "an array of numbers"):
+        return np.array(logits, np.float32).reshape(-1)
 
 
 def _processed(processor: LogitsProcessor, tokens: Tokens, row: Logits) -> Logits:

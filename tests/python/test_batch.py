@@ -70,6 +70,33 @@ def test_a_step_is_for_all(model: Any) -> None:
     cache.close()
 
 
+def test_one_read_chooses_for_all(model: Any, device: Any) -> None:
+    """Whatever their parameters are: not one for each, and no row of logits."""
+    cache = make_cache(model)
+    with kv.Batch(model, cache) as batch:
+        add_all(batch)
+        for _ in range(5):  # a recorded step is compared once, row by row
+            batch.step()
+        before = device.memory()["download_bytes"]
+        batch.step()
+        assert device.memory()["download_bytes"] - before == 4 * len(PROMPTS)
+    cache.close()
+
+
+def test_what_forbids_every_token_fails_alone(model: Any, alone: Any) -> None:
+    nothing = dict.fromkeys(range(model.config.vocab_size), float("-inf"))
+    cache = make_cache(model)
+    with kv.Batcher(model, cache) as batcher:
+        wrong = batcher.submit(PROMPTS[0], COUNT, logit_bias=nothing)
+        right = [
+            batcher.submit(prompt, COUNT, ignore_eos=True, **sampling) for prompt, sampling in zip(PROMPTS, SAMPLING)
+        ]
+        with pytest.raises(kv.ArgumentError, match="finite"):
+            list(wrong)
+        assert [list(request) for request in right] == alone
+    cache.close()
+
+
 def test_they_join_and_leave_between_steps(model: Any, alone: Any) -> None:
     cache = make_cache(model)
     batch = kv.Batch(model, cache)

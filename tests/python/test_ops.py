@@ -249,6 +249,18 @@ def test_argmax_and_sample() -> None:
     assert len(np.unique(draws[:, 1])) > 1
 
 
+def test_sample_takes_parameters_of_each_row() -> None:
+    logits = normal(3, 40)
+    temperatures, seeds, mins = [0.0, 1.3, 0.8], [1, 2, 3], [0.0, 0.1, 0.0]
+    edits = (np.array([0, 2], np.int32), [int(logits[0].argmax()), 5], [1.0, 1.0], [-np.inf, 100.0])
+    together = kv.ops.sample(logits, temperatures, [0, 7, 0], 0.9, seeds, mins, edits).numpy()
+    assert together[0] == np.argsort(-logits[0])[1] and together[2] == 5
+    for seed in range(5):  # a row that has its own seed is drawn as alone
+        seeds[1] = seed
+        rows = kv.ops.sample(logits, temperatures, [0, 7, 0], 0.9, seeds, mins, edits).numpy()
+        assert rows[1] == kv.ops.sample(logits[1:2], 1.3, 7, 0.9, seed, 0.1).numpy()[0]
+
+
 @pytest.mark.parametrize(
     ("call", "name"),
     [
@@ -294,6 +306,12 @@ def test_argmax_and_sample() -> None:
         (lambda: kv.ops.sample(normal(1, 4), 1.0, -1, 1.0, 0), "top_k"),
         (lambda: kv.ops.sample(normal(1, 4), 1.0, 0, 0.0, 0), "top_p"),
         (lambda: kv.ops.sample(normal(1, 4), 1.0, 0, 1.0, -5), "seed"),
+        (lambda: kv.ops.sample(normal(1, 4), 1.0, 0, 1.0, 0, 1.5), "min_p"),
+        (lambda: kv.ops.sample(normal(2, 4), [1.0], 0, 1.0, 0), "temperature: got 1 values"),
+        (lambda: kv.ops.sample(normal(2, 4), 1.0, [1, -1], 1.0, 0), "top_k"),
+        (lambda: kv.ops.sample(normal(1, 4), 1.0, 0, 1.0, 0, 0.0, ([0], [4], [1.0], [0.0])), "edits"),
+        (lambda: kv.ops.sample(normal(1, 4), 1.0, 0, 1.0, 0, 0.0, ([0], [1], [1.0])), "edits"),
+        (lambda: kv.ops.sample(normal(1, 4), 1.0, 0, 1.0, 0, 0.0, ([0, 0], [1, 2], [1.0], [0.0])), "edits"),
         (lambda: kv.ops.argmax(normal(4)), "logits"),
         (lambda: kv.ops.silu(kv.tensor([1, 2])), "x"),
         (lambda: kv.ops.silu(kv.tensor([1.0], device="host")), "x"),

@@ -107,6 +107,33 @@ def test_what_the_host_does_not_change_is_drawn_alike() -> None:
         assert choose(logits_processors=lambda _tokens, _row: None, **parameters).token == plain
 
 
+def test_the_device_penalises_as_the_host_does() -> None:
+    """A processor that changes nothing brings the row to the host; the tokens are the same."""
+    rng = np.random.default_rng(12)
+    for position in range(60):
+        parameters: dict[str, Any] = {
+            "temperature": float(rng.choice([0.0, 0.7, 1.5])),
+            "top_k": int(rng.integers(0, 9)),
+            "top_p": float(rng.choice([1.0, 0.8])),
+            "min_p": float(rng.choice([0.0, 0.05])),
+            "repetition_penalty": float(rng.choice([1.0, 1.4])),
+            "presence_penalty": float(rng.choice([0.0, 0.6])),
+            "frequency_penalty": float(rng.choice([0.0, -0.3])),
+            "logit_bias": {int(token): float(rng.normal()) for token in rng.integers(0, VOCAB, rng.integers(0, 4))},
+        }
+        given: dict[str, Any] = {"seed": 9, "position": position, "tokens": rng.integers(-2, VOCAB, 30, np.int32)}
+        assert kv.Sampling(**parameters).on_device
+        on_host = choose(logits_processors=lambda _tokens, _row: None, **parameters, **given)
+        assert choose(**parameters, **given).token == on_host.token, parameters
+
+
+def test_logits_without_a_finite_one_are_an_error() -> None:
+    for row in (ROW * np.nan, ROW * 0 - np.inf):
+        for parameters in ({"temperature": 1.0}, {"logit_bias": {1: 2.0}}):
+            with pytest.raises(kv.ArgumentError, match="finite"):
+                choose(row, **parameters)
+
+
 def test_logprobs_are_the_models_own() -> None:
     reference = np.log(softmax(ROW))
     choice = choose(logprobs=4, logit_bias={int(ROW.argmin()): 100.0})
@@ -189,5 +216,8 @@ def test_plain_sampling_reads_one_token_of_the_device(device: Any) -> None:
 
     assert 0 < downloaded(temperature=0.9, top_k=5, top_p=0.9) < row_bytes
     assert 0 < downloaded() < row_bytes
-    assert downloaded(temperature=0.9, min_p=0.1) >= row_bytes
+    assert 0 < downloaded(temperature=0.9, min_p=0.1, repetition_penalty=1.2, presence_penalty=0.5) < row_bytes
+    assert 0 < downloaded(frequency_penalty=0.1, logit_bias={3: 1.0}) < row_bytes
+    assert downloaded(temperature=0.9, typical_p=0.9) >= row_bytes
+    assert downloaded(logits_processors=lambda _tokens, _row: None) >= row_bytes
     cache.close()
