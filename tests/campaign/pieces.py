@@ -175,9 +175,11 @@ def fuzzers(missing: list[str]) -> Iterator[Piece]:
     if not re.search(r"^  fuzz\b", said, re.M):
         missing.append("fuzzers: ./dev has no command for them")
         return
-    yield Piece(
-        "fuzzers", lambda seed, count: [str(ROOT / "dev"), "fuzz", "--seconds", str(count)], first=5, whole=3600
-    )
+
+    def command(seed: int, count: int) -> list[str]:
+        return [str(ROOT / "dev"), "fuzz", "--seconds", str(count), "--seed", str(seed)]
+
+    yield Piece("fuzzers", command, first=5, whole=3600, seconds=300)
 
 
 def python_programs() -> Iterator[Piece]:
