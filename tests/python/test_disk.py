@@ -7,10 +7,12 @@ written is to be seen, `stats()["disk"]` and the log say what happened, and what
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -217,6 +219,36 @@ def run_with_fault(fault: str, number: int, *command: Any) -> tuple[bool, Any]:
 
 
 @needs_strace
+def test_flushing_while_others_go_on(tmp_path: Path) -> None:
+    """It answers for what was there when it was called: what comes meanwhile makes it neither late nor False."""
+    cache, model = make("dense", disk=tmp_path / "folder", host_bytes="2MiB", disk_bytes="1GiB")
+    flushed, failures = [], []
+    ended = threading.Event()
+
+    def go_on_and_on(first: int) -> None:
+        try:
+            for seed in itertools.count(first):
+                if ended.is_set():
+                    return
+                go_on(cache, model, words(seed, 60))
+        except BaseException as error:
+            failures.append(error)
+
+    others = [threading.Thread(target=go_on_and_on, args=(100_000 * number,)) for number in range(4)]
+    for other in others:
+        other.start()
+    try:
+        for _ in range(10):
+            flushed.append(cache.flush())
+    finally:
+        ended.set()
+        for other in others:
+            other.join()
+    assert failures == [] and flushed == [True] * 10
+    assert cache.flush() is True and cache.check() == []
+    cache.close()
+
+
 @needs_worker
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("fault", FAULTS)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +34,21 @@ class Process:
         )  # fmt: skip
         self.said: list[str] = []
         self.url = ""
+        self._running = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)  # all of it: the server never waits
+        self._reader.start()
+        assert self._running.wait(PATIENCE) and self.url, "".join(self.said)
+
+    def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self.said.append(line)
-            found = re.search(r"running on (http://[\w.:]+)", line)
-            if found:
-                self.url = found[1]
-                return
-        raise AssertionError("".join(self.said))
+            if not self.url:
+                self.said.append(line)
+                found = re.search(r"running on (http://[\w.:]+)", line)
+                self.url = found[1] if found else ""
+            if self.url:
+                self._running.set()
+        self._running.set()
 
     def post(self, path: str, body: Any = None) -> Any:
         response = httpx.post(self.url + path, json=body, timeout=PATIENCE)
@@ -47,8 +57,11 @@ class Process:
 
     def end(self, how: int) -> int:
         self._process.send_signal(how)
-        self._process.communicate(timeout=PATIENCE)
-        return self._process.returncode
+        code = self._process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return code
 
 
 def serve(*arguments: str, **environment: str) -> Any:
@@ -81,6 +94,61 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
         assert server.post("/flush") == {"saved": True}
         server.post("/v1/chat/completions", question(1000 + number))  # what is being written when it is killed
         assert server.end(signal.SIGKILL) == -signal.SIGKILL
+
+
+class Client(threading.Thread):
+    """Asks one question after the other until the server is gone. ``answers``: by question; ``wrong``: other ends."""
+
+    def __init__(self, server: Process, first: int) -> None:
+        super().__init__()
+        self._server, self._first = server, first
+        self.answers: dict[int, str] = {}
+        self.wrong: list[BaseException] = []
+
+    def run(self) -> None:
+        try:
+            for number in range(self._first, self._first + 10_000):
+                answer = self._server.post("/v1/chat/completions", question(number))
+                self.answers[number] = answer["choices"][0]["message"]["content"]
+        except httpx.TransportError:  # it was killed
+            pass
+        except BaseException as error:
+            self.wrong.append(error)
+
+
+def _kill_under_load(server: Process, first: int, dice: random.Random) -> dict[int, str]:
+    """Answers that were there when the server was told to save."""
+    clients = [Client(server, first + 10_000 * number) for number in range(4)]
+    for client in clients:
+        client.start()
+    time.sleep(dice.uniform(0.3, 1.5))
+    saved = {number: said for client in clients for number, said in dict(client.answers).items()}
+    assert server.post("/flush") == {"saved": True}
+    time.sleep(dice.uniform(0.0, 0.3))
+    assert server.end(signal.SIGKILL) == -signal.SIGKILL
+    for client in clients:
+        client.join()
+        assert client.wrong == []
+    return saved
+
+
+def test_killed_under_load(tmp_path: Path) -> None:
+    """What was there when it was told to save is found afterwards, and answered as an uncached run answers it."""
+    seed = int(os.environ.get("KVTRIE_SEED", time.time_ns() % 10**6))
+    print(f"KVTRIE_SEED={seed}")
+    dice, model = random.Random(seed), kv.models.load(TINY)
+    saved: dict[int, str] = {}
+    for round_number in range(ROUNDS):
+        server = Process("--disk", str(tmp_path / "state"), "--context", "1024", "--disk-bytes", "1GiB")
+        for number in dice.sample(sorted(saved), min(4, len(saved))):
+            again = server.post("/v1/chat/completions", question(number))
+            usage = again["usage"]
+            assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] - 1
+            assert again["choices"][0]["message"]["content"] == saved[number]
+            with kv.PrefixCache(model.caches(capacity=512)) as fresh:
+                assert model.chat(question(number)["messages"], max_tokens=6, cache=fresh).text == saved[number]
+        saved |= _kill_under_load(server, 10**6 * (round_number + 1), dice)
+    assert saved
 
 
 def test_ended_as_it_should_be(tmp_path: Path) -> None:
