@@ -31,10 +31,11 @@ ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry&
       require_usable(session);
     }
   }
-  cursors.adopt(session.at_, negotiation.path(), negotiation.target());
+  const bool wanted = cursors.adopt(session.at_, negotiation.path(), negotiation.target());
   ReusePlan report = negotiation.report();
   report.bytes_moved = bytes_moved;
   if (report.reusable > 0) report.tier = lowest;
+  if (wanted) write_behind(session.at_.node);
   return report;
 }
 
