@@ -13,7 +13,7 @@ from . import _core
 from ._paths import path_text
 from ._quotas import Quota, Share, amounts
 from ._values import Node, make_nodes
-from .errors import FormatError
+from .errors import ArgumentTypeError, FormatError
 from .explain import Explanation
 from .stores import Store, open_store
 
@@ -82,6 +82,8 @@ class PrefixCache(_core.PrefixCache):
         keys: Keys = None,
         quotas: Optional[Mapping[str, Quota]] = None,
     ) -> None:
+        if quotas is not None and not isinstance(quotas, Mapping):
+            raise ArgumentTypeError(f"[PrefixCache] quotas: got {type(quotas).__name__}, allowed a dict by namespace")
         held = caches if isinstance(caches, (list, tuple)) else (caches,)
         if host_bytes is None:
             host_bytes = 0
