@@ -125,7 +125,11 @@ void PrefixCacheState::close(Session& session) noexcept {
 
 // Where a session ends is a restore point: the next turn goes on from there.
 void PrefixCacheState::keep_end_of(Cursor& cursor) {
-  if (cursor.failed || !cursor.publish || cursor.node == nullptr) return;
+  if (cursor.failed || cursor.node == nullptr) return;
+  if (!cursor.publish) {
+    if (cursor.write_after >= 0) behind.save_path(cursor.node);
+    return;
+  }
   cursors.publish(cursor);  // what there was no memory for at its time
   captures.make_end_point(cursor, PointKind::kEnd);
   const bool has_way_out = lower.disk() != nullptr || exchange != nullptr;

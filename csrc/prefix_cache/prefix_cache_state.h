@@ -144,6 +144,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   ReusePlan advance(Session& session, std::int32_t limit, Entry& entry) KVTRIE_REQUIRES(mutex);
   StepPtr make_step(const std::shared_ptr<PrefixCache>& owner, std::span<const SessionPtr> list, std::uint32_t chunk,
                     bool adopt, Entry& entry) KVTRIE_REQUIRES(mutex);
+  void write_asked(Cursor& cursor) noexcept KVTRIE_REQUIRES(mutex);          // what it made wanted, when it is time
   void begin_timing(Step& step) noexcept KVTRIE_EXCLUDES(mutex);             // once it is made
   void complete(Step& step) KVTRIE_REQUIRES(mutex);                          // where it was not dropped
   void require_usable(const Session& session) const KVTRIE_REQUIRES(mutex);  // kClosed, kDevice
