@@ -31,11 +31,20 @@ ReusePlan PrefixCacheState::advance(Session& session, std::int32_t limit, Entry&
       require_usable(session);
     }
   }
-  cursors.adopt(session.at_, negotiation.path(), negotiation.target());
+  const bool wanted = cursors.adopt(session.at_, negotiation.path(), negotiation.target());
   ReusePlan report = negotiation.report();
   report.bytes_moved = bytes_moved;
   if (report.reusable > 0) report.tier = lowest;
+  if (wanted) session.at_.write_after = session.at_.computed;
   return report;
+}
+
+// Behind the first token that a prompt is answered with, which waits for no copy.
+void PrefixCacheState::write_asked(Cursor& cursor) noexcept {
+  if (cursor.write_after < 0 || cursor.computed <= cursor.write_after) return;
+  if (cursor.recorded() - cursor.computed > 1) return;
+  cursor.write_after = -1;
+  write_behind(cursor.node);
 }
 
 StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, std::span<const SessionPtr> list,
@@ -49,6 +58,7 @@ StepPtr PrefixCacheState::make_step(const std::shared_ptr<PrefixCache>& owner, s
       advance(*session, session->at_.recorded() - 1, entry);
       totals.adopted_tokens += static_cast<std::uint64_t>(session->at_.computed - before);
     }
+    write_asked(session->at_);
   }
   for (const SessionPtr& session : list) require_usable(*session);  // the others, while one was brought back
   times.settle();

@@ -125,7 +125,11 @@ void PrefixCacheState::close(Session& session) noexcept {
 
 // Where a session ends is a restore point: the next turn goes on from there.
 void PrefixCacheState::keep_end_of(Cursor& cursor) {
-  if (cursor.failed || !cursor.publish || cursor.node == nullptr) return;
+  if (cursor.failed || cursor.node == nullptr) return;
+  if (!cursor.publish) {
+    if (cursor.write_after >= 0) behind.save_path(cursor.node);
+    return;
+  }
   cursors.publish(cursor);  // what there was no memory for at its time
   captures.make_end_point(cursor, PointKind::kEnd);
   const bool has_way_out = lower.disk() != nullptr || exchange != nullptr;
@@ -136,9 +140,9 @@ void PrefixCacheState::keep_end_of(Cursor& cursor) {
 
 namespace {
 
-void log_lost_end(const std::exception& error) noexcept {
+void log_lost(const char* what, const std::exception& error) noexcept {
   try {
-    log_message(LogLevel::kWarning, cat("prefix cache: the end of a session was not kept: ", error.what()));
+    log_message(LogLevel::kWarning, cat("prefix cache: ", what, ": ", error.what()));
   } catch (const std::exception&) {  // no memory for the message
   }
 }
@@ -153,9 +157,18 @@ void PrefixCacheState::detach(Cursor& cursor) noexcept {
   try {
     keep_end_of(cursor);
   } catch (const std::exception& error) {
-    log_lost_end(error);
+    log_lost("the end of a session was not kept", error);
   }
   cursors.close(cursor);
+}
+
+void PrefixCacheState::write_behind(Node* node) noexcept {
+  if (lower.disk() == nullptr) return;
+  try {
+    behind.save_path(node);
+  } catch (const std::exception& error) {
+    log_lost("what was asked for again was not written", error);
+  }
 }
 
 // ---- closing the cache --------------------------------------------------------------------------------------------

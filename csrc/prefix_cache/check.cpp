@@ -26,6 +26,7 @@ std::vector<std::string> PrefixCacheState::check() const {
   places.check(findings);
   points.check(findings);
   leases.check(findings);
+  demand.check(trie, findings);
   trie.visit([&](Node& node) {
     if (!node.is_root()) check_node(caches, orders, node, findings);
   });

@@ -47,6 +47,9 @@ struct Cursor {
   Tokens tail;  // keys (media.h) of tokens from the published length on start at tail[tail_begin]
   std::size_t tail_begin = 0;
   std::int32_t computed = 0;
+  // What came to be wanted (demand.h) where it stood at this length is written once it has computed more, or at its
+  // end; -1: nothing did.
+  std::int32_t write_after = -1;
   Step* open_step = nullptr;
   bool use = true;  // reuse what is there
   bool publish = true;

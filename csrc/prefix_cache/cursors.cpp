@@ -43,10 +43,21 @@ void Cursors::close(Cursor& cursor) noexcept {
   of_.sessions.remove(&cursor);
   if (cursor.node == nullptr) return;
   Node* node = std::exchange(cursor.node, nullptr);
+  Node* above = node->is_root() ? node : node->parent();
   if (!node->is_root()) state_of(node).last_used_seconds = of_.now;
   of_.trie.unlock(node);
   of_.eviction.try_join(node);
+  if (of_.demand.holds_back() && above != node) join_up_from(above);
   cursor.tail = {};
+}
+
+// What was asked for more often than what follows is a node of its own, and need not be one once that is, too.
+void Cursors::join_up_from(Node* node) noexcept {
+  while (!node->is_root()) {
+    Node* above = node->parent();
+    of_.eviction.try_join(node);
+    node = above;
+  }
 }
 
 void Cursors::lose(Cursor& cursor) {
@@ -123,11 +134,11 @@ void Cursors::take_known(Cursor& cursor, const Path& path) {
   }
 }
 
-// Nobody else stands there, and nothing is to be restored at its end.
+// Nobody else stands there or asked for it, and nothing is to be restored at its end.
 bool Cursors::grows_last(const Cursor& cursor) const {
   const Node* node = cursor.node;
   return !node->is_root() && node->is_leaf() && node->locks() == 1 && state_of(node).on_device() &&
-         !state_of(node).point().exists() && of_.trie.in_first_use(kDeviceOrder, node);
+         !state_of(node).point().exists() && Demand::is_new(node) && of_.trie.in_first_use(kDeviceOrder, node);
 }
 
 namespace {
@@ -215,6 +226,7 @@ void Cursors::publish(Cursor& cursor) {
   std::optional<CursorUndo> undo;  // a node of its own is made wholly or not at all
   if (!path.nodes.empty()) undo.emplace(of_, cursor);
   take_known(cursor, path);
+  of_.demand.ask(cursor.node, begin);  // before it may grow
   const std::int32_t known = cursor.published();
   if (known < end) add_fresh(cursor, fresh.subspan(static_cast<std::size_t>(known - begin)));
   if (undo) undo->forget();

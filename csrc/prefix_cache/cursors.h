@@ -12,6 +12,8 @@
 //               from a restore point. Where attention caches reach further than states can be restored, they go ahead.
 //     go_back   the same upwards: what the caches hold themselves stays theirs, else as `adopt`
 //
+// Nodes that a cursor comes down to were asked for once more (demand.h).
+//
 // No K/V moves in any of it. REQUIRES, where a target is given: every cache can go on there (planner.h).
 //
 // Invariants: those of Cursor. Errors: no memory; the cursor then stands where it stood (cursor_undo.h), and what was
@@ -28,6 +30,7 @@
 #include "prefix_cache/cache_table.h"
 #include "prefix_cache/captures.h"
 #include "prefix_cache/cursor.h"
+#include "prefix_cache/demand.h"
 #include "prefix_cache/eviction.h"
 #include "prefix_cache/live_sessions.h"
 #include "prefix_cache/lower_tiers.h"
@@ -46,6 +49,7 @@ struct CursorTree {
   RestorePoints& points;
   const LowerTiers& lower;
   const Planner& planner;
+  Demand& demand;
   Captures& captures;
   Eviction& eviction;
   LiveSessions& sessions;
@@ -70,7 +74,8 @@ class Cursors {
   void publish(Cursor& cursor);                       // everything computed and not yet published
 
   // --- cursors_adopt.cpp
-  void adopt(Cursor& cursor, const Path& path, std::int32_t target);
+  // Whether something is worth writing behind from now on (demand.h).
+  bool adopt(Cursor& cursor, const Path& path, std::int32_t target);
   std::vector<Node*> cut_at(const Path& path, std::int32_t target);  // its nodes, one of which ends there now
   // The deepest length <= `length` to which the cursor can go back; `length` itself exactly when it can.
   std::int32_t reachable_back(const Cursor& cursor, std::int32_t length) const;
@@ -87,6 +92,7 @@ class Cursors {
   void add_node(Cursor& cursor, std::span<const Token> edge);
   void add_fresh(Cursor& cursor, std::span<const Token> edge);
   bool grows_last(const Cursor& cursor) const;
+  void join_up_from(Node* node) noexcept;
   void lend_or_borrow(Cursor& cursor, std::size_t cache, NodeState& node);
   void borrow_full(Cursor& cursor, const Node* node);
   void stand_on_window(Cursor& cursor, std::size_t cache, std::span<Node* const> nodes, std::int32_t target);

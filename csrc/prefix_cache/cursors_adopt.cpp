@@ -64,15 +64,17 @@ void Cursors::stand_at(Cursor& cursor, std::span<Node* const> nodes, std::int32_
   cursor.computed = target;
 }
 
-void Cursors::adopt(Cursor& cursor, const Path& path, std::int32_t target) {
+bool Cursors::adopt(Cursor& cursor, const Path& path, std::int32_t target) {
   const bool moves = target > cursor.computed;
   std::vector<Node*> nodes = moves ? cut_at(path, target) : path.nodes;
   const bool ahead = of_.caches.has_points() && cursor.publish && path.matched > std::max(cursor.computed, target);
-  if (!moves && !ahead) return;
+  if (!moves && !ahead) return false;
+  const std::int32_t from = cursor.published();
   CursorUndo undo(of_, cursor);
   if (moves) stand_at(cursor, nodes, target);
   if (ahead) borrow_ahead(cursor, {std::move(nodes), path.matched});
   undo.forget();
+  return moves && of_.demand.ask(cursor.node, from);
 }
 
 // Where the cursor restarts below what attention caches still hold, they keep it: rows in between are computed again,

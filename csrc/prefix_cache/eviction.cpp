@@ -69,7 +69,7 @@ void Eviction::write(Node* node) {
 }
 
 bool Eviction::page_out_point(Node* node) {
-  if (!of_.copies.copy_point(node, /*may_lose=*/true)) return false;
+  if (!of_.copies.copy_point(node, MayLose::kAnything)) return false;
   of_.points.leave(node);
   write(node);
   return true;
@@ -78,7 +78,7 @@ bool Eviction::page_out_point(Node* node) {
 std::uint64_t Eviction::page_out(Node* node) {
   NodeState& state = state_of(node);
   const std::uint64_t bytes = device_bytes_of(of_.caches, state);
-  if (bytes == 0 || !of_.copies.copy(node, /*may_lose=*/true)) return 0;
+  if (bytes == 0 || !of_.copies.copy(node, MayLose::kAnything)) return 0;
   if (state.point().exists() && state.point().on_device && !page_out_point(node)) return 0;
   for (Held& held : state.held) held.cells.clear();
   of_.places.leave(node);

@@ -43,15 +43,15 @@ std::optional<BlobSlice> HostCopies::store_state(const Node* node, std::size_t s
   return BlobSlice{std::move(blob)};
 }
 
-bool HostCopies::make_room(const Node* node, std::uint64_t bytes, bool may_lose) {
-  return host_ != nullptr && lower_.make_host_room(bytes, may_lose, node);
+bool HostCopies::make_room(std::uint64_t bytes, MayLose may_lose, const Node* whose) {
+  return host_ != nullptr && lower_.make_host_room(bytes, may_lose, whose);
 }
 
-bool HostCopies::copy_point(Node* node, bool may_lose) {
+bool HostCopies::copy_point(Node* node, MayLose may_lose, const Node* whose) {
   const RestorePoint& point = state_of(node).point();
   if (point.copied()) return true;
   const std::uint64_t bytes = point_bytes(caches_, point);
-  if (!make_room(node, bytes, may_lose)) return false;
+  if (!make_room(bytes, may_lose, whose)) return false;
   const std::size_t attention = caches_.attention.size();
   std::vector<BlobSlice> copies(caches_.all.size());
   for (const std::size_t i : caches_.of_points) {
@@ -66,11 +66,11 @@ bool HostCopies::copy_point(Node* node, bool may_lose) {
   return true;
 }
 
-bool HostCopies::copy(Node* node, bool may_lose) {
+bool HostCopies::copy(Node* node, MayLose may_lose, const Node* whose) {
   NodeState& state = state_of(node);
   const std::uint64_t bytes = uncopied_bytes(caches_, state);
   if (bytes == 0) return true;
-  if (!make_room(node, bytes, may_lose)) return false;
+  if (!make_room(bytes, may_lose, whose)) return false;
   for (std::size_t i = 0; i < caches_.attention.size(); ++i) {
     for (const SpanList& list : state.held[i].cells) {
       for (const auto& [from, to] : state.held[i].without_slice(list.begin_position(), list.end_position())) {
@@ -84,12 +84,14 @@ bool HostCopies::copy(Node* node, bool may_lose) {
     }
   }
   const RestorePoint& point = state.point();
-  return !point.exists() || point.copied() || point_bytes(caches_, point) == 0 || copy_point(node, may_lose);
+  return !point.exists() || point.copied() || point_bytes(caches_, point) == 0 || copy_point(node, may_lose, whose);
 }
 
 bool HostCopies::is_copied(const Node* node) const { return uncopied_bytes(caches_, state_of(node)) == 0; }
 
-bool HostCopies::make_copies(Node* node) { return copy(node, /*may_lose=*/false); }
+bool HostCopies::make_copies(Node* node, const Node* below) {
+  return below == nullptr ? copy(node, MayLose::kNothing, node) : copy(node, MayLose::kUnwanted, below);
+}
 
 void HostCopies::leave_sealing(const BlobPtr& blob) { std::erase(unsealed_, blob); }
 

@@ -8,8 +8,7 @@
 //     node      cells [ 0 ............... 96 )          store_cells, where no slice covers them yet
 //     slices    [ 0 .... 32 )          [ 64 .. 96 )  +  [ 32 .. 64 )   one blob for each gap
 //
-// What makes room is LowerTiers, which is asked once for all that a call copies. `may_lose`: for that, what is nowhere
-// else may go from host memory.
+// What makes room is LowerTiers, which is asked once for all that a call copies; `MayLose` is its.
 //
 // Invariants. A node's slices cover its cells after `copy`. A restore point is copied as a whole or not at all; one
 // that sees nothing of any cache, at the border of a chunk, has no bytes.
@@ -53,9 +52,9 @@ class HostCopies final : public WriteBehind::Copies {
   HostCopies& operator=(const HostCopies&) = delete;
 
   // Of all that the node has on the device only.
-  bool copy(Node* node, bool may_lose);
+  bool copy(Node* node, MayLose may_lose) { return copy(node, may_lose, node); }
   // Of its restore point. REQUIRES: there is one.
-  bool copy_point(Node* node, bool may_lose);
+  bool copy_point(Node* node, MayLose may_lose) { return copy_point(node, may_lose, node); }
   // Of cells of the node of an attention cache, where there is room now; none: did not fit. REQUIRES: a host tier.
   std::optional<BlobSlice> store_cells(const Node* node, std::size_t cache, const SpanList& list);
 
@@ -67,13 +66,15 @@ class HostCopies final : public WriteBehind::Copies {
 
   // --- for the writer behind
   bool is_copied(const Node* node) const override;
-  bool make_copies(Node* node) override;
+  bool make_copies(Node* node, const Node* below) override;
   void leave_sealing(const BlobPtr& blob) override;
 
  private:
+  bool copy(Node* node, MayLose may_lose, const Node* whose);
+  bool copy_point(Node* node, MayLose may_lose, const Node* whose);
   std::optional<BlobSlice> store_state(const Node* node, std::size_t state, const HeldState& held);
   CompletionPtr& expect_bytes(const BlobPtr& blob);
-  bool make_room(const Node* node, std::uint64_t bytes, bool may_lose);
+  bool make_room(std::uint64_t bytes, MayLose may_lose, const Node* whose);
   const std::shared_ptr<ByteBudget>& budget_of(const Node* node);
 
   const CacheTable& caches_;

@@ -82,24 +82,32 @@ Node* LowerTiers::next_victim(int order, const Trie::Groups* may) {
 // ---- host ---------------------------------------------------------------------------------------------------------
 
 // What is on its way, to a file or to the device, cannot be hurried: where that alone is too much, nothing is evicted.
-bool LowerTiers::make_host_room(std::uint64_t bytes, bool may_lose, const Node* whose) {
-  if (has_quotas()) return make_host_room_by_quotas(bytes, may_lose, whose == nullptr ? Group{0} : whose->group());
+bool LowerTiers::make_host_room(std::uint64_t bytes, MayLose may_lose, const Node* whose) {
+  if (has_quotas())
+    return make_host_room_by_quotas(bytes, may_lose, whose == nullptr ? Group{0} : whose->group(), whose);
   const std::uint64_t in_transit = tree_.bytes_under_way();
   if (bytes > host_->cap() || bytes > host_->cap() - std::min(in_transit, host_->cap())) return false;
   while (!host_->fits(bytes)) {
     Node* victim = next_victim(kHostOrder);
-    if (victim == nullptr) return let_go_of_locked_copies(may_lose) && host_->fits(bytes);
-    if (!leave_host(victim, may_lose)) return false;
+    if (victim == nullptr) return let_go_of_locked_copies(may_lose, whose) && host_->fits(bytes);
+    if (!leave_host(victim, may_lose, whose)) return false;
   }
   return true;
 }
 
+// Of a node that has something in host memory and nowhere else.
+bool LowerTiers::may_go(const Node* node, MayLose may_lose, const Node* whose) const {
+  if (may_lose != MayLose::kUnwanted) return may_lose == MayLose::kAnything;
+  if (demand_ == nullptr || demand_->is_wanted(node) || is_under_way(state_of(node))) return false;
+  return whose == nullptr || !is_at_or_below(whose, node);
+}
+
 // The node has nothing in host memory afterwards. False: it would lose what it has nowhere else.
-bool LowerTiers::leave_host(Node* node, bool may_lose) {
+bool LowerTiers::leave_host(Node* node, MayLose may_lose, const Node* whose) {
   NodeState& state = state_of(node);
   bool last_copy = false;
   state.visit_blobs([&](const BlobPtr& blob) { last_copy = last_copy || is_in_memory_only(blob); });
-  if (last_copy && !may_lose) return false;
+  if (last_copy && !may_go(node, may_lose, whose)) return false;
   if (last_copy && !state.on_device()) return tree_.remove_unlocked(node);
   drop_slices(node, is_in_memory_only);
   state.visit_blobs([](const BlobPtr& blob) {
@@ -118,7 +126,7 @@ std::uint64_t LowerTiers::leave_host_for_disk(Node* node) {
     saved = saved && blob->saved();
     bytes += blob->in_memory() ? blob->bytes() : 0;
   });
-  return saved && leave_host(node, /*may_lose=*/false) ? bytes : 0;
+  return saved && leave_host(node, MayLose::kNothing) ? bytes : 0;
 }
 
 void LowerTiers::drop_slices(Node* node, const std::function<bool(const BlobPtr&)>& which) {
@@ -133,7 +141,7 @@ void LowerTiers::drop_slices(Node* node, const std::function<bool(const BlobPtr&
 
 // Nodes that sessions stand on, and all above them, are in no victim order: their copies go when nothing else is left,
 // but for those that a page-in is after.
-bool LowerTiers::let_go_of_locked_copies(bool may_lose, const Trie::Groups* may) {
+bool LowerTiers::let_go_of_locked_copies(MayLose may_lose, const Node* whose, const Trie::Groups* may) {
   std::set<const Node*> wanted;
   for (const Lease& hold : leases_.holds()) wanted.insert(hold.path.begin(), hold.path.end());
   std::vector<Node*> with_copies;
@@ -142,7 +150,19 @@ bool LowerTiers::let_go_of_locked_copies(bool may_lose, const Trie::Groups* may)
     if (wanted.count(&node) == 0 && (may == nullptr || (*may)(node.group()))) with_copies.push_back(&node);
   });
   bool any = false;
-  for (Node* node : with_copies) any = leave_host(node, may_lose) || any;
+  for (Node* node : with_copies) any = leave_host(node, may_lose, whose) || any;
+  return any;
+}
+
+bool LowerTiers::let_go_of_saved_memory() {
+  std::set<const Node*> wanted;
+  for (const Lease& hold : leases_.holds()) wanted.insert(hold.path.begin(), hold.path.end());
+  std::vector<Node*> in_memory;
+  trie_.visit([&](Node& node) {
+    if (!node.is_root() && node.in_order(kHostOrder) && wanted.count(&node) == 0) in_memory.push_back(&node);
+  });
+  bool any = false;
+  for (Node* node : in_memory) any = leave_host(node, MayLose::kNothing) || any;
   return any;
 }
 
@@ -235,12 +255,12 @@ std::uint64_t LowerTiers::pinned_disk_bytes(std::optional<Group> group) const {
 
 // Memory of pinned nodes whose bytes are in files, too: in no victim order, but let go of at no loss. Whether there was
 // any.
-bool LowerTiers::let_go_of_saved_memory(const Trie::Groups* may) {
+bool LowerTiers::let_go_of_pinned_memory(const Trie::Groups* may) {
   bool any = false;
   for (const Pin& pin : leases_.pins()) {
     if (may != nullptr && !(*may)(pin.node->group())) continue;
     for (Node* node : pin.path) {
-      if (!state_of(node).on_device() && node->in_order(kHostOrder)) any = leave_host(node, /*may_lose=*/false) || any;
+      if (!state_of(node).on_device() && node->in_order(kHostOrder)) any = leave_host(node, MayLose::kNothing) || any;
     }
   }
   return any;
@@ -248,8 +268,8 @@ bool LowerTiers::let_go_of_saved_memory(const Trie::Groups* may) {
 
 bool LowerTiers::lower_host_cap(std::uint64_t cap) {
   const auto fits = [&] { return host_->used() + (has_quotas() ? quotas_->unfilled_host(0, 0) : 0) <= cap; };
-  while (!fits() && !make_host_room(host_->cap() - cap, /*may_lose=*/true)) {
-    if (let_go_of_saved_memory()) continue;
+  while (!fits() && !make_host_room(host_->cap() - cap, MayLose::kAnything)) {
+    if (let_go_of_pinned_memory()) continue;
     Node* marked = points_.oldest_user();
     if (marked == nullptr) return false;
     points_.take_off_user(marked);

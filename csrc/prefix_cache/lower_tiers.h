@@ -12,8 +12,8 @@
 //
 // Which goes first. In each of the two orders (tree_orders.h) the victim of the cache's policy, leaves before what they
 // hang below; a node leaves a tier as one. When no victim is left in memory, copies of nodes on the device that
-// sessions stand on or that are pinned go, but for those of paths that calls hold, who may be after them. `may_lose`:
-// what is nowhere else may go, too; else it ends the search.
+// sessions stand on or that are pinned go, but for those of paths that calls hold, who may be after them. `MayLose`
+// says whether what is nowhere else may go, too; what may not ends the search.
 //
 // What is saved has all above it saved as well, and goes leaf first: what the disk holds can always be reached from the
 // root, today and after a restart. So nothing goes from the disk for what is written below it, and what is on its way
@@ -40,6 +40,7 @@
 #include <utility>
 #include <vector>
 
+#include "prefix_cache/demand.h"
 #include "prefix_cache/leases.h"
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/node_state.h"
@@ -59,6 +60,13 @@ Tier tier_of(const NodeState& state);
 Tier tier_of(const RestorePoint& point);
 Tier tier_of(const Fetch& fetch);
 
+// Which of what is nowhere else may go from host memory for something else.
+enum class MayLose : std::uint8_t {
+  kNothing,
+  kUnwanted,  // what was asked for too rarely to be written (demand.h) and is not on its way to a file
+  kAnything,
+};
+
 class LowerTiers {
  public:
   // What others do for it.
@@ -73,16 +81,17 @@ class LowerTiers {
   };
 
   // `host` (may be null: no such tier) is set for good. All outlive this.
-  // `quotas` (null: there are none): of namespaces, in both tiers.
+  // `quotas` (null: there are none): of namespaces, in both tiers. `demand` (null: all are): which nodes are wanted.
   LowerTiers(Trie& trie, NodePlaces& places, RestorePoints& points, Leases& leases, std::shared_ptr<ByteBudget> host,
-             Tree& tree, const Quotas* quotas = nullptr)
+             Tree& tree, const Quotas* quotas = nullptr, const Demand* demand = nullptr)
       : trie_(trie),
         places_(places),
         points_(points),
         leases_(leases),
         host_(std::move(host)),
         tree_(tree),
-        quotas_(quotas) {}
+        quotas_(quotas),
+        demand_(demand) {}
   LowerTiers(const LowerTiers&) = delete;
   LowerTiers& operator=(const LowerTiers&) = delete;
 
@@ -92,12 +101,15 @@ class LowerTiers {
 
   // --- host memory
   // So that `bytes` fit; nothing is let go of where what is on its way to files alone is too much.
-  // `whose` (null: nobody's): a node of the namespace that gets them, which matters where there are quotas.
-  bool make_host_room(std::uint64_t bytes, bool may_lose, const Node* whose = nullptr);
+  // `whose` (null: nobody's): a node of the namespace that gets them, which matters where there are quotas. Of what is
+  // not wanted, nothing on the path to it goes.
+  bool make_host_room(std::uint64_t bytes, MayLose may_lose, const Node* whose = nullptr);
   // Whether they fit now, as `make_host_room` would make it. REQUIRES: quotas.
   bool host_has_room(std::uint64_t bytes, const Node* whose) const;
   // Bytes of memory it had; 0: it is on the device, or some of it is in no file.
   std::uint64_t leave_host_for_disk(Node* node);
+  // Memory of all nodes whose bytes are in files, too, or on the device; whether there was any. O(nodes).
+  bool let_go_of_saved_memory();
   // Slices and the point's copies whose blob is one of those `which` go. REQUIRES: nothing that is nowhere else; the
   // node's place is settled next.
   void drop_slices(Node* node, const std::function<bool(const BlobPtr&)>& which);
@@ -131,14 +143,15 @@ class LowerTiers {
   Node* next_victim(int order, const Trie::Groups* may = nullptr);
   bool has_quotas() const noexcept { return quotas_ != nullptr && quotas_->any(); }
   // --- with quotas: lower_tiers_quotas.cpp
-  bool make_host_room_by_quotas(std::uint64_t bytes, bool may_lose, Group who);
+  bool make_host_room_by_quotas(std::uint64_t bytes, MayLose may_lose, Group who, const Node* whose);
   bool make_disk_room_by_quotas(std::uint64_t bytes, const Node* below, Group who);
   bool free_disk_by_quotas(std::uint64_t bytes, const Node* below, Group who);
   bool host_fits(std::uint64_t bytes, Group who) const;
-  bool take_host(bool may_lose, const std::function<bool()>& enough, const Trie::Groups& may);
-  bool leave_host(Node* node, bool may_lose);
-  bool let_go_of_locked_copies(bool may_lose, const Trie::Groups* may = nullptr);
-  bool let_go_of_saved_memory(const Trie::Groups* may = nullptr);
+  bool take_host(MayLose may_lose, const std::function<bool()>& enough, const Trie::Groups& may, const Node* whose);
+  bool leave_host(Node* node, MayLose may_lose, const Node* whose = nullptr);
+  bool may_go(const Node* node, MayLose may_lose, const Node* whose) const;
+  bool let_go_of_locked_copies(MayLose may_lose, const Node* whose, const Trie::Groups* may = nullptr);
+  bool let_go_of_pinned_memory(const Trie::Groups* may = nullptr);
   bool leave_disk(Node* node);
   bool is_under_way(const NodeState& state) const;
   bool let_go_of_live_files(const Trie::Groups* may = nullptr);
@@ -150,6 +163,7 @@ class LowerTiers {
   const std::shared_ptr<ByteBudget> host_;
   Tree& tree_;
   const Quotas* const quotas_;
+  const Demand* const demand_;
   std::shared_ptr<DiskTier> disk_;
 };
 

@@ -19,35 +19,36 @@ bool LowerTiers::host_has_room(std::uint64_t bytes, const Node* whose) const {
 }
 
 // Victims of the groups `may` until there is enough.
-bool LowerTiers::take_host(bool may_lose, const std::function<bool()>& enough, const Trie::Groups& may) {
+bool LowerTiers::take_host(MayLose may_lose, const std::function<bool()>& enough, const Trie::Groups& may,
+                           const Node* whose) {
   while (!enough()) {
     Node* victim = next_victim(kHostOrder, &may);
-    if (victim == nullptr) return let_go_of_locked_copies(may_lose, &may) && enough();
-    if (!leave_host(victim, may_lose)) return false;
+    if (victim == nullptr) return let_go_of_locked_copies(may_lose, whose, &may) && enough();
+    if (!leave_host(victim, may_lose, whose)) return false;
   }
   return true;
 }
 
-bool LowerTiers::make_host_room_by_quotas(std::uint64_t bytes, bool may_lose, Group who) {
+bool LowerTiers::make_host_room_by_quotas(std::uint64_t bytes, MayLose may_lose, Group who, const Node* whose) {
   const std::uint64_t most = quotas_->host(who).most;
   const std::uint64_t under_way = who > 0 ? quotas_->writing(who) : tree_.bytes_under_way();
   const std::uint64_t cap = std::min(most, host_->cap());
   if (bytes > cap || bytes > cap - std::min(under_way, cap)) return false;
   const Trie::Groups only = [who](Group group) { return group == who; };
   const auto under_most = [&] { return quotas_->host(who).used + bytes <= most; };
-  if (who > 0 && !take_host(may_lose, under_most, only)) return false;
+  if (who > 0 && !take_host(may_lose, under_most, only, whose)) return false;
   const Trie::Groups above_floor = [&](Group group) {
     return quotas_->host(group).excess(group == who ? bytes : 0) > 0 || group == 0;
   };
   const auto fits = [&] { return host_fits(bytes, who); };
-  return take_host(may_lose, fits, above_floor);
+  return take_host(may_lose, fits, above_floor, whose);
 }
 
 bool LowerTiers::settle_host_quota(const Node* root) {
   const Group who = root->group();
   const Trie::Groups only = [who](Group group) { return group == who; };
-  while (!make_host_room_by_quotas(0, /*may_lose=*/true, who)) {
-    if (let_go_of_saved_memory(quotas_->host(who).used > quotas_->host(who).most ? &only : nullptr)) continue;
+  while (!make_host_room_by_quotas(0, MayLose::kAnything, who, nullptr)) {
+    if (let_go_of_pinned_memory(quotas_->host(who).used > quotas_->host(who).most ? &only : nullptr)) continue;
     Node* marked = points_.oldest_user(quotas_->host(who).used > quotas_->host(who).most ? &only : nullptr);
     if (marked == nullptr) return false;
     points_.take_off_user(marked);

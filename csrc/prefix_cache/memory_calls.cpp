@@ -31,8 +31,8 @@ Node* tail_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) KVT
   return state.eviction.split_tail(victim, static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens, length)));
 }
 
-// Host memory may hold only some of it at a time: rounds, as long as each gets something into a file. What is on its
-// way already comes first: it may fail yet, and is to be queued again then.
+// Host memory may hold only some of it at a time: rounds, as long as each gets something into a file, or makes room.
+// What is on its way already comes first: it may fail yet, and is to be queued again then.
 bool flush_to_disk(PrefixCacheState& state) {
   state.writer->drain();
   while (true) {
@@ -46,7 +46,10 @@ bool flush_to_disk(PrefixCacheState& state) {
     state.writer->drain();
     Entry entry(state);
     if (round.left == 0) return state.behind.all_saved();
-    if (round.queued == 0 || state.lower.disk()->stats().writes == written) return false;
+    const bool some = round.queued > 0 && state.lower.disk()->stats().writes > written;
+    const bool writing = state.lower.disk()->writing();
+    const bool room = writing && state.demand.holds_back() && state.lower.let_go_of_saved_memory();
+    if (!some && !room) return false;
   }
 }
 
@@ -100,13 +103,14 @@ std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes, Tier to) {
     ensure(victim != nullptr, "page_out", "counted more freeable bytes than there are");
     Node* tail = tail_worth(*state_, victim, nbytes - freed);
     if (to == Tier::kStore) state_->exchange->offer(tail);
+    if (to == Tier::kDisk) state_->demand.want(tail);
     freed += state_->eviction.evict(tail);
   }
   if (to == Tier::kHost) return freed;
   entry.outside([&] { to == Tier::kStore ? state_->exchange->drain() : state_->writer->drain(); });
   if (to == Tier::kStore) return freed;
   const std::uint64_t cap = state_->host->cap();
-  state_->lower.make_host_room(std::min(cap, cap - state_->host->used() + nbytes), /*may_lose=*/false);
+  state_->lower.make_host_room(std::min(cap, cap - state_->host->used() + nbytes), MayLose::kNothing);
   return freed;
 }
 
@@ -116,6 +120,7 @@ std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const
   require_tier(*state_, to);
   Node* top = state_->eviction.own_tail(name_space, tokens);
   if (top == nullptr) return 0;
+  if (to == Tier::kDisk) state_->demand.want(children_first(top).front());
   std::uint64_t freed = 0;
   for (Node* node : children_first(top)) {
     if (!state_of(node).on_device()) continue;
@@ -175,6 +180,7 @@ std::int32_t PrefixCache::pin(std::string_view name_space, std::span<const Token
   Node* node = node_ending_at(state_->trie, match.node, length);
   state_->captures.keep_as_point(node, match.node);
   state_->leases.pin(node, state_->now + ttl.value_or(std::numeric_limits<double>::infinity()));
+  if (state_->demand.want(node)) state_->write_behind(node);
   return length;
 }
 

@@ -210,13 +210,14 @@ std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
   front->on_device_ = on_device_;
   front->last_used_seconds = last_used_seconds;
   front->saving = saving;
+  front->asked_ = asked_;
   start_ = at;
   return front;
 }
 
 bool NodeState::can_join(const Payload& child) const {
   const auto& below = static_cast<const NodeState&>(child);
-  return !user_ && pins_ == 0 && !point_.exists() && on_device_ == below.on_device_;
+  return !user_ && pins_ == 0 && !point_.exists() && on_device_ == below.on_device_ && asked_ == below.asked_;
 }
 
 void NodeState::join(Payload& child) {

@@ -129,6 +129,7 @@ class NodeState final : public Payload {
   const RestorePoint& point() const noexcept { return point_; }  // at end()
   bool user() const noexcept { return user_; }                   // a user marked end()
   std::uint32_t pins() const noexcept { return pins_; }          // pins that end at end(): Leases (leases.h) says
+  std::uint8_t asked() const noexcept { return asked_; }         // how many sessions did: Demand (demand.h) says
 
   std::vector<Held> held;  // one for each attention cache
   double last_used_seconds = 0;
@@ -137,6 +138,7 @@ class NodeState final : public Payload {
   std::uint64_t mark = 0;            // scratch of one walk; see Room::mark_live
 
  private:
+  friend class Demand;
   friend class Leases;
   friend class NodePlaces;
   friend class RestorePoints;
@@ -145,6 +147,7 @@ class NodeState final : public Payload {
   RestorePoint point_;
   bool on_device_ = false;
   bool user_ = false;
+  std::uint8_t asked_ = 1;
   std::uint32_t pins_ = 0;
 };
 

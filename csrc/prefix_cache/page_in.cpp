@@ -80,7 +80,7 @@ class PageInAttempt {
   bool is_verified(const Fetch& fetch) const { return stages_.cover(Stages(state_.caches, fetch, target_)); }
 
   bool find_host_room() KVTRIE_REQUIRES(state_.mutex) {
-    return state_.lower.make_host_room(stages_.file_bytes(), /*may_lose=*/true, deepest_) &&
+    return state_.lower.make_host_room(stages_.file_bytes(), MayLose::kAnything, deepest_) &&
            stages_.allocate(state_.quotas.host_of(deepest_->name_space()));
   }
 

@@ -33,6 +33,8 @@ PrefixCacheState::PrefixCacheState(CacheSet set, PrefixCacheOptions settings)
           "max_pinned_fraction: got ", options.max_pinned_fraction, ", allowed 0 to 1");
   require(options.checkpoint_every >= 1, "prefix_cache", "checkpoint_every: got ", options.checkpoint_every,
           ", allowed 1 or more");
+  require(options.disk_after >= 1 && options.disk_after <= Demand::kMost, "prefix_cache", "disk_after: got ",
+          options.disk_after, ", allowed 1 to ", Demand::kMost);
   require(!options.ttl || *options.ttl > 0, "prefix_cache", "ttl: got ", options.ttl.value_or(0),
           ", allowed seconds above 0, or none");
   require(!options.ttl || options.clock, "prefix_cache", "ttl: got ", options.ttl.value_or(0),

@@ -44,6 +44,7 @@ struct PrefixCacheOptions {
   std::uint64_t host_bytes = 0;        // cap of the host tier; 0: none
   std::string disk;                    // folder of the disk tier; empty: none. Needs a fingerprint and a host tier
   std::uint64_t disk_bytes = 0;        // its cap
+  std::uint32_t disk_after = 1;        // sessions that have to ask for tokens before they are written behind (demand.h)
   std::shared_ptr<FileSystem> files;   // where that folder is, and those of `save`; null: the machine's own
   std::shared_ptr<RemoteStore> store;  // shared with other processes; null: none. Needs the same two
   SharedOptions store_options;

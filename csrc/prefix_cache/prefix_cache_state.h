@@ -34,6 +34,7 @@
 #include "prefix_cache/captures.h"
 #include "prefix_cache/cost_model.h"
 #include "prefix_cache/cursors.h"
+#include "prefix_cache/demand.h"
 #include "prefix_cache/eviction.h"
 #include "prefix_cache/exchange.h"
 #include "prefix_cache/expiry.h"
@@ -92,7 +93,8 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   RestorePoints points KVTRIE_GUARDED_BY(mutex){trie, places, orders, options.checkpoint_every};
   Leases leases KVTRIE_GUARDED_BY(mutex){trie, points};
   PrefixCacheStats totals KVTRIE_GUARDED_BY(mutex);  // only the totals are kept here
-  LowerTiers lower KVTRIE_GUARDED_BY(mutex){trie, places, points, leases, host, eviction, &quotas};
+  Demand demand KVTRIE_GUARDED_BY(mutex){options.disk_after};
+  LowerTiers lower KVTRIE_GUARDED_BY(mutex){trie, places, points, leases, host, eviction, &quotas, &demand};
   HostCopies copies KVTRIE_GUARDED_BY(mutex){caches, host, places, points, lower, totals, &quotas};
   Eviction eviction KVTRIE_GUARDED_BY(mutex){{caches, trie, places, points, leases, lower, copies, behind, totals}};
   SnapshotImport imports KVTRIE_GUARDED_BY(mutex){caches, options.fingerprint, trie,  places,
@@ -105,7 +107,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
       host != nullptr};
   Captures captures KVTRIE_GUARDED_BY(mutex){caches, trie, points, sessions, planner, options.checkpoint_every, totals};
   Cursors cursors KVTRIE_GUARDED_BY(mutex){
-      {caches, trie, places, points, lower, planner, captures, eviction, sessions, node_costs, now}};
+      {caches, trie, places, points, lower, planner, demand, captures, eviction, sessions, node_costs, now}};
   Steps steps KVTRIE_GUARDED_BY(mutex){caches, room, captures, cursors, totals};
   ContextShift shift KVTRIE_GUARDED_BY(mutex){caches, trie, room, eviction, cursors};
   Capacity capacity KVTRIE_GUARDED_BY(mutex){caches, host, lower, leases, room, options.max_pinned_fraction, &quotas};
@@ -129,6 +131,8 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void expire() KVTRIE_REQUIRES(mutex);                         // pins and state whose time is over
   void detach(Cursor& cursor) noexcept KVTRIE_REQUIRES(mutex);  // gives back what it holds. REQUIRES: no call is on it
   void keep_end_of(Cursor& cursor) KVTRIE_REQUIRES(mutex);
+  // The path to a node that has come to be wanted (demand.h). What fails is logged: it is tried again where it ends.
+  void write_behind(Node* node) noexcept KVTRIE_REQUIRES(mutex);
 
   // What `begin` would come to now, with the last token left to compute.
   ReusePlan plan(std::string_view name_space, std::span<const Token> tokens, const AtomicSpans& atomic)
@@ -140,6 +144,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   ReusePlan advance(Session& session, std::int32_t limit, Entry& entry) KVTRIE_REQUIRES(mutex);
   StepPtr make_step(const std::shared_ptr<PrefixCache>& owner, std::span<const SessionPtr> list, std::uint32_t chunk,
                     bool adopt, Entry& entry) KVTRIE_REQUIRES(mutex);
+  void write_asked(Cursor& cursor) noexcept KVTRIE_REQUIRES(mutex);          // what it made wanted, when it is time
   void begin_timing(Step& step) noexcept KVTRIE_EXCLUDES(mutex);             // once it is made
   void complete(Step& step) KVTRIE_REQUIRES(mutex);                          // where it was not dropped
   void require_usable(const Session& session) const KVTRIE_REQUIRES(mutex);  // kClosed, kDevice
@@ -174,7 +179,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void check_budgets(std::vector<std::string>& findings) const KVTRIE_REQUIRES(mutex);
 
   // Their jobs use all of the above, so they go first.
-  WriteBehind behind KVTRIE_GUARDED_BY(mutex){mutex, trie, places, lower, host, copies, &quotas};
+  WriteBehind behind KVTRIE_GUARDED_BY(mutex){mutex, trie, places, lower, host, copies, &quotas, &demand};
   std::unique_ptr<Exchange> exchange;  // with a store
 };
 

@@ -149,7 +149,7 @@ class Lookup {
   bool make_room(std::uint64_t bytes) {
     const MutexLock lock(state_.mutex);
     const bool fits = !state_.closed && bytes <= share_ - std::min(share_, taken_) &&
-                      state_.lower.make_host_room(bytes, /*may_lose=*/true, hold_->node());
+                      state_.lower.make_host_room(bytes, MayLose::kAnything, hold_->node());
     stopped_ = stopped_ || !fits;
     return fits;
   }

@@ -82,12 +82,12 @@ class SaveAs {
     SnapshotHeader header = header_of(node, state_.options.fingerprint, state_.caches.identities);
     if (!is_portable(header.media)) return;
     const bool copied = state_.copies.is_copied(node);
-    require_done(state_.copies.copy(node, /*may_lose=*/false), "host memory is full");
+    require_done(state_.copies.copy(node, MayLose::kNothing), "host memory is full");
     const std::vector<Source> sources = sources_of(node, header);
     const StagedScope staged(state_.staging_calls);
     Stages stages;
     for (const Source& source : sources) stage(source, stages);
-    const bool staged_all = state_.lower.make_host_room(stages.file_bytes(), /*may_lose=*/false, node) &&
+    const bool staged_all = state_.lower.make_host_room(stages.file_bytes(), MayLose::kNothing, node) &&
                             stages.allocate(state_.quotas.host_of(header.name_space));
     require_done(staged_all, "host memory is full");
     if (!copied && state_of(node).on_device() && state_.lower.disk() == nullptr) drop_unsaved_copies(node);
@@ -197,6 +197,8 @@ void PrefixCache::save(const std::string& folder) {
     fail(ErrorKind::kFormat, "save", "folder: got ", folder,
          ", which could not take everything: ", disk->stats().last_failure);
   }
+  // Memory that is in no file cannot be let go of for copies: so all of it is first.
+  if (disk != nullptr && state_->options.disk_after > 1) static_cast<void>(flush());
   SaveAs(*state_, folder).run();
 }
 

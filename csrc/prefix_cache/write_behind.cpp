@@ -95,12 +95,16 @@ SavingPtr WriteBehind::unsaved(const Node* node) const {
 // ---- images that were cut -----------------------------------------------------------------------------------------
 
 // A copy of the slice's own range. Nothing when there is no room, or its bytes are not what they were.
-std::optional<BlobSlice> WriteBehind::recut(const Node* node, std::size_t cache, const BlobSlice& slice) {
+// `below`: as for `Copies::make_copies`.
+std::optional<BlobSlice> WriteBehind::recut(const Node* node, std::size_t cache, const BlobSlice& slice,
+                                            const Node* below) {
   const KvShape& shape = caches_.shapes[cache];
   const auto cells = static_cast<std::uint32_t>(slice.to - slice.from);
   const HostMemoryPtr memory = slice.blob->memory();
   if (memory == nullptr || !slice.blob->verify(slice.sections(shape), *memory)) return std::nullopt;
-  if (!lower_.make_host_room(shape.bytes_per_cell() * cells, /*may_lose=*/false, node)) return std::nullopt;
+  const MayLose may_lose = below == nullptr ? MayLose::kNothing : MayLose::kUnwanted;
+  if (!lower_.make_host_room(shape.bytes_per_cell() * cells, may_lose, below == nullptr ? node : below))
+    return std::nullopt;
   const std::shared_ptr<ByteBudget>& budget = is_counted() ? quotas_->host_of(node->name_space()) : host_;
   BlobPtr blob = Blob::allocate(budget, shape.bytes_per_cell() * cells, blob_sections(shape, cells));
   if (blob == nullptr) return std::nullopt;
@@ -111,13 +115,13 @@ std::optional<BlobSlice> WriteBehind::recut(const Node* node, std::size_t cache,
 }
 
 // False: something of the node cannot be saved now.
-bool WriteBehind::recut_torn_images(Node* node) {
+bool WriteBehind::recut_torn_images(Node* node, const Node* below) {
   bool all = true;
   std::vector<Held>& held = state_of(node).held;
   for (std::size_t i = 0; i < held.size(); ++i) {
     for (BlobSlice& slice : held[i].slices) {
       if (slice.whole() || slice.blob->saved() || places_.is_being_written(slice.blob)) continue;
-      std::optional<BlobSlice> own = recut(node, i, slice);
+      std::optional<BlobSlice> own = recut(node, i, slice, below);
       if (own) slice = std::move(*own);
       all = all && own.has_value();
     }
@@ -163,7 +167,7 @@ void WriteBehind::enqueue(Node* node, const SavingPtr& saving, std::uint64_t ima
 
 // False: no room on the disk, or no name outside this process. REQUIRES: all of the node is copied.
 bool WriteBehind::queue_for_disk(Node* node, const Node* below, bool may_lose) {
-  if (!recut_torn_images(node)) return false;
+  if (!recut_torn_images(node, may_lose ? below : nullptr)) return false;
   SavingPtr saving = unsaved(node);
   if (saving->blobs.empty()) return true;
   SnapshotHeader header = header_of(node, caches_.fingerprint, caches_.identities);
@@ -184,7 +188,8 @@ bool WriteBehind::save_path(Node* node) {
   if (lower_.disk() == nullptr || !lower_.disk()->writing() || !is_taken(node)) return false;
   const std::vector<Node*> path = path_up_from(node);
   return std::all_of(path.rbegin(), path.rend(), [&](Node* each) {
-    return is_saved(each) || (copies_.make_copies(each) && queue_for_disk(each, node, /*may_lose=*/true));
+    return is_saved(each) ||
+           (is_wanted(each) && copies_.make_copies(each, node) && queue_for_disk(each, node, /*may_lose=*/true));
   });
 }
 
@@ -197,8 +202,8 @@ WriteBehind::SaveAll WriteBehind::save_all() {
   std::set<const Node*> left;  // what goes on from one of these would be of no use
   for (Node* node : nodes) {
     if (is_saved(node)) continue;
-    const bool queued =
-        left.count(node->parent()) == 0 && copies_.make_copies(node) && queue_for_disk(node, node, /*may_lose=*/false);
+    const bool queued = left.count(node->parent()) == 0 && copies_.make_copies(node, nullptr) &&
+                        queue_for_disk(node, node, /*may_lose=*/false);
     if (!queued) left.insert(node);
     result.queued += queued;
     result.left += !queued;

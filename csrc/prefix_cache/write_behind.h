@@ -12,6 +12,9 @@
 // What was queued is written whatever becomes of the tree: nodes may be cut, joined and removed meanwhile; blobs know
 // where they are, and the path is looked up again. A disk that failed several times is left alone for a while.
 //
+// Behind the callers only what is wanted is written (demand.h): of a path, what is from the root down. What is not
+// stays where it is, and may go from memory for what is. When all is asked for (`save_all`), all is written.
+//
 // State of a namespace that the disk does not take, as there is no key for it, is never written, and counts as saved
 // for those who wait until all is.
 //
@@ -34,6 +37,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "prefix_cache/demand.h"
 #include "prefix_cache/lower_tiers.h"
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/node_state.h"
@@ -52,8 +56,9 @@ class WriteBehind {
   class Copies {
    public:
     virtual bool is_copied(const Node* node) const = 0;  // nothing of it is on the device only
-    // Of what is on the device only, where nothing is lost for it; false: did not fit.
-    virtual bool make_copies(Node* node) = 0;
+    // Of what is on the device only; false: did not fit. Nothing is lost for it, or, with `below`, only what is not
+    // wanted, and nothing on the path to that.
+    virtual bool make_copies(Node* node, const Node* below) = 0;
     virtual void leave_sealing(const BlobPtr& blob) = 0;  // the queue takes its checksums
 
    protected:
@@ -68,16 +73,18 @@ class WriteBehind {
     std::uint64_t queued = 0, left = 0;  // left: did not fit in host memory or on the disk now
   };
 
-  // `quotas` (may be null): in which budgets bytes of a namespace are reserved.
+  // `quotas` (may be null): in which budgets bytes of a namespace are reserved. `demand` (null: all are): which nodes
+  // are wanted.
   WriteBehind(Mutex& mutex, Trie& trie, NodePlaces& places, LowerTiers& lower, std::shared_ptr<ByteBudget> host,
-              Copies& copies, Quotas* quotas = nullptr)
+              Copies& copies, Quotas* quotas = nullptr, const Demand* demand = nullptr)
       : mutex_(mutex),
         trie_(trie),
         places_(places),
         lower_(lower),
         host_(std::move(host)),
         copies_(copies),
-        quotas_(quotas) {}
+        quotas_(quotas),
+        demand_(demand) {}
   WriteBehind(const WriteBehind&) = delete;
   WriteBehind& operator=(const WriteBehind&) = delete;
 
@@ -88,8 +95,8 @@ class WriteBehind {
 
   bool is_saved(const Node* node) const;
   bool all_saved() const;
-  // As much of the path as fits; whether that is all of it. Nothing in memory is lost for it; on the disk what was not
-  // used for long goes.
+  // As much of the path as is wanted and fits; whether that is all of it. Nothing in memory is lost for it but what is
+  // not wanted, and nothing of the path; on the disk what was not used for long goes.
   bool save_path(Node* node);
   SaveAll save_all();  // what is not saved yet, root first. REQUIRES: a disk tier
   // Tries a disk again that has been switched off for long enough. REQUIRES: a disk tier
@@ -98,13 +105,14 @@ class WriteBehind {
   void check(std::vector<std::string>& findings) const;
 
  private:
+  bool is_wanted(const Node* node) const { return demand_ == nullptr || demand_->is_wanted(node); }
   bool queue_for_disk(Node* node, const Node* below, bool may_lose);
   bool reserve(Saving& saving, const Node* node, const Node* below, bool may_lose);
   bool is_counted() const noexcept { return quotas_ != nullptr && quotas_->counted(); }
   void enqueue(Node* node, const SavingPtr& saving, std::uint64_t image_bytes);
   SavingPtr unsaved(const Node* node) const;
-  std::optional<BlobSlice> recut(const Node* node, std::size_t cache, const BlobSlice& slice);
-  bool recut_torn_images(Node* node);
+  std::optional<BlobSlice> recut(const Node* node, std::size_t cache, const BlobSlice& slice, const Node* below);
+  bool recut_torn_images(Node* node, const Node* below);
   void write_out(const SavingPtr& saving) noexcept KVTRIE_EXCLUDES(mutex_);
   bool is_taken(const Node* node) const;
   static std::vector<std::byte> encoded(Saving& saving);
@@ -117,6 +125,7 @@ class WriteBehind {
   const std::shared_ptr<ByteBudget> host_;
   Copies& copies_;
   Quotas* const quotas_;
+  const Demand* const demand_;
   bool closed_ = false;
   Caches caches_;                            // set before anything is queued
   std::optional<double> not_writing_since_;  // when the disk tier was first seen switched off

@@ -19,6 +19,7 @@
 #include "hybrid.h"
 #include "keys.h"
 #include "path_argument.h"
+#include "prefix_cache/demand.h"
 #include "prefix_cache/media.h"
 #include "prefix_cache_stats.h"
 #include "quotas.h"
@@ -106,12 +107,14 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
                           const py::object& disk, const py::object& disk_bytes, const py::object& store,
                           const py::object& store_max_value, const py::object& policy, const py::object& load,
                           const py::object& checkpoint_every, const py::object& growth, const py::object& clock,
-                          const py::object& ttl, const py::object& keys, bool quotas) {
+                          const py::object& ttl, const py::object& keys, bool quotas, const py::object& disk_after) {
   PrefixCacheOptions options;
   options.fingerprint = to_text(fingerprint, "PrefixCache", "fingerprint");
   options.host_bytes = to_bytes(host_bytes, "PrefixCache", "host_bytes");
   if (!disk.is_none()) options.disk = to_folder(disk, "PrefixCache", "disk");
   options.disk_bytes = to_bytes(disk_bytes, "PrefixCache", "disk_bytes");
+  options.disk_after =
+      static_cast<std::uint32_t>(to_integer(disk_after, "PrefixCache", "disk_after", 1, Demand::kMost));
   if (!store.is_none()) options.store = remote_store(store, "PrefixCache");
   if (!store_max_value.is_none())
     options.store_options.max_value = to_bytes(store_max_value, "PrefixCache", "store_max_value");
@@ -380,7 +383,8 @@ point or step ends inside one. The model replaces their embeddings.)");
         py::arg("disk") = py::none(), py::arg("disk_bytes") = 0, py::arg("store") = py::none(),
         py::arg("store_max_value") = py::none(), py::arg("policy") = "lru", py::arg("load") = "auto",
         py::arg("checkpoint_every") = 512, py::arg("growth") = 256, py::arg("clock") = py::none(),
-        py::arg("ttl") = py::none(), py::arg("keys") = py::none(), py::arg("quotas") = false);
+        py::arg("ttl") = py::none(), py::arg("keys") = py::none(), py::arg("quotas") = false,
+        py::arg("disk_after") = 1);
   add_sessions(c);
   add_memory(c);
   add_quotas(c);
@@ -391,6 +395,9 @@ point or step ends inside one. The model replaces their embeddings.)");
   c.def_property_readonly(
       "host_bytes", [](const PrefixCache& self) { return self.host_cap(); },
       "Cap of the host tier in bytes now; 0: there is none.");
+  c.def_property_readonly(
+      "disk_after", [](const PrefixCache& self) { return self.options().disk_after; },
+      "Sessions that have to ask for tokens before they are written behind.");
   c.def_property_readonly(
       "checkpoint_every", [](const PrefixCache& self) { return self.options().checkpoint_every; },
       "Distance of spaced restore points in tokens.");

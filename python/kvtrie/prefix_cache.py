@@ -13,7 +13,7 @@ from . import _core
 from ._paths import path_text
 from ._quotas import Quota, Share, amounts
 from ._values import Node, make_nodes
-from .errors import FormatError
+from .errors import ArgumentTypeError, FormatError
 from .explain import Explanation
 from .stores import Store, open_store
 
@@ -39,7 +39,10 @@ class PrefixCache(_core.PrefixCache):
     device pools. ``disk``: folder of the disk tier, made when it is missing; one PrefixCache at a time has it.
     What leaves the device and what closing sessions leave is written there in the background; the next
     PrefixCache on the folder has it. It needs a ``fingerprint`` and a host tier. ``disk_bytes``: its cap; None:
-    half of what is free on its file system. ``store``: what several processes share: the URL of a Redis or Valkey
+    half of what is free on its file system. ``disk_after``: how many sessions must have asked for tokens before they
+    are written in the background; with 2 a prompt that nobody sends again is never written, and goes when host memory
+    needs room. What is pinned or paged out to the disk counts as asked for. ``flush`` and ``save`` write everything
+    whatever it is. ``store``: what several processes share: the URL of a Redis or Valkey
     server, or any object with ``get``, ``put`` and ``delete`` (``kvtrie.stores``). What closing sessions leave is
     sent there in the background; an unknown prompt is looked up there. It needs a ``fingerprint`` and a host
     tier, some of which is set aside for sending. ``policy``: which state is evicted first when room is needed:
@@ -68,6 +71,7 @@ class PrefixCache(_core.PrefixCache):
         host_bytes: Bytes = "auto",
         disk: str | os.PathLike[str] | None = None,
         disk_bytes: Bytes = None,
+        disk_after: int = 1,
         store: str | Store | None = None,
         policy: str = "lru",
         load: str = "auto",
@@ -78,6 +82,8 @@ class PrefixCache(_core.PrefixCache):
         keys: Keys = None,
         quotas: Optional[Mapping[str, Quota]] = None,
     ) -> None:
+        if quotas is not None and not isinstance(quotas, Mapping):
+            raise ArgumentTypeError(f"[PrefixCache] quotas: got {type(quotas).__name__}, allowed a dict by namespace")
         held = caches if isinstance(caches, (list, tuple)) else (caches,)
         if host_bytes is None:
             host_bytes = 0
@@ -91,6 +97,7 @@ class PrefixCache(_core.PrefixCache):
             host_bytes=host_bytes,
             disk=folder,
             disk_bytes=_automatic_disk_bytes(folder) if disk_bytes is None and folder is not None else disk_bytes or 0,
+            disk_after=disk_after,
             store=shared,
             store_max_value=getattr(shared, "max_value", None),
             policy=policy,

@@ -24,7 +24,8 @@ struct LowerTiersWorld : TreeWalks, LowerTiers::Tree {
     test::Entry snapshot;
   };
 
-  LowerTiersWorld(std::uint64_t host_cap, std::uint64_t disk_cap) : host(std::make_shared<ByteBudget>(host_cap)) {
+  LowerTiersWorld(std::uint64_t host_cap, std::uint64_t disk_cap, std::uint32_t disk_after = 1)
+      : host(std::make_shared<ByteBudget>(host_cap)), demand(disk_after) {
     lower.open(DiskTier::open({"/disk", disk_cap, "model-a", std::nullopt}, files));
   }
   virtual ~LowerTiersWorld() { lower.disk()->keep_files(); }
@@ -179,7 +180,8 @@ struct LowerTiersWorld : TreeWalks, LowerTiers::Tree {
   NodePlaces places{trie, orders};
   RestorePoints points{trie, places, orders, 4};
   Leases leases{trie, points};
-  LowerTiers lower{trie, places, points, leases, host, *this};
+  Demand demand;
+  LowerTiers lower{trie, places, points, leases, host, *this, nullptr, &demand};
   std::vector<Write> writes;
   std::uint64_t points_forgotten = 0;
   std::int32_t serial = 0;

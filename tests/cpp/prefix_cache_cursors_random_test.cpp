@@ -118,7 +118,9 @@ struct CursorWorld : DeviceTreeWorld {
   NodeCosts node_costs;
   Planner planner{caches, trie, sessions, measured, LoadPolicy::kAlways};
   Captures captures{caches, trie, points, sessions, planner, 16, totals};
-  Cursors cursors{{caches, trie, places, points, lower, planner, captures, eviction, sessions, node_costs, now}};
+  Demand demand{2};
+  Cursors cursors{
+      {caches, trie, places, points, lower, planner, demand, captures, eviction, sessions, node_costs, now}};
 };
 
 struct CursorTwin {
@@ -148,6 +150,7 @@ class CursorDriver {
   void compare() {
     std::vector<std::string> findings = world_.findings();
     world_.cursors.check(findings);
+    world_.demand.check(world_.trie, findings);
     ASSERT_EQ(findings, std::vector<std::string>{});
     for (const CursorTwin& twin : twins_) {
       ASSERT_EQ(twin.cursor->computed, twin.computed);

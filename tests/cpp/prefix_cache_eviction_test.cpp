@@ -56,7 +56,7 @@ TEST_F(EvictionTest, APageOutThatDoesNotFitChangesNothing) {
 TEST_F(EvictionTest, APageOutOfWhatIsCopiedTakesNoRoom) {
   Node* node = add(7);
   put_point(node);
-  ASSERT_TRUE(copies.copy(node, false));
+  ASSERT_TRUE(copies.copy(node, MayLose::kNothing));
   leave_no_host_room();
   EXPECT_GT(eviction.page_out(node), 0u);
   EXPECT_TRUE(is_outside(node));
@@ -146,7 +146,7 @@ TEST_F(EvictionTest, ASubtreeGoesWithItsBytesOfAllTiers) {
   Node* right = add(top, 3);
   add(stays, 2);
   put_point(left);
-  ASSERT_TRUE(copies.copy(top, false));
+  ASSERT_TRUE(copies.copy(top, MayLose::kNothing));
   ASSERT_GT(eviction.page_out(right), 0u);
   const std::uint64_t device = bytes_of_cells(top) + bytes_of_cells(left) + caches.states[0]->bytes_per_unit();
   const std::uint64_t outside = bytes_of_cells(top) + bytes_of_cells(right);
@@ -271,7 +271,7 @@ TEST_F(WindowEvictionTest, WhatHoldsNothingGoesWithWhatIsAboveItThatHoldsNothing
 
 TEST_F(WindowEvictionTest, WhatIsOfUseIsNotPruned) {
   Node* copied = add(4);
-  ASSERT_TRUE(copies.copy(copied, false));
+  ASSERT_TRUE(copies.copy(copied, MayLose::kNothing));
   Node* with_point = add(4);
   put_point(with_point);
   Node* held = add(4);

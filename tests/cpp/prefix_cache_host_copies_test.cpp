@@ -34,7 +34,7 @@ class HostCopiesTest : public ::testing::Test, public DeviceTreeWorld {
     return node;
   }
   void leave_room_for(std::uint64_t bytes) { ASSERT_TRUE(host->set_cap(host->used() + bytes)); }
-  void expect_nothing_copied(Node* node, bool may_lose) {
+  void expect_nothing_copied(Node* node, MayLose may_lose) {
     const std::string before = picture();
     EXPECT_FALSE(copies.copy(node, may_lose));
     EXPECT_EQ(picture(), before);
@@ -47,7 +47,7 @@ TEST_F(HostCopiesTest, ACopyCoversTheNodeAndHasTheBytesThatTheCachesHold) {
   Node* top = add(3);
   Node* node = add(top, 40);
   EXPECT_FALSE(copies.is_copied(node));
-  EXPECT_TRUE(copies.copy(node, /*may_lose=*/false));
+  EXPECT_TRUE(copies.copy(node, MayLose::kNothing));
   EXPECT_TRUE(copies.is_copied(node));
   EXPECT_FALSE(copies.is_copied(top));
   for (const std::size_t i : {kCopiedFull, kCopiedWindow}) {
@@ -72,7 +72,7 @@ TEST_F(HostCopiesTest, OnlyGapsAreCopied) {
   copy_some(node, kCopiedFull, 7, 8);
   copy_some(node, kCopiedWindow, 0, 12);
   const BlobPtr first = slices(node, kCopiedFull)[0].blob, second = slices(node, kCopiedFull)[1].blob;
-  EXPECT_TRUE(copies.copy(node, false));
+  EXPECT_TRUE(copies.copy(node, MayLose::kNothing));
   std::vector<std::pair<std::int32_t, std::int32_t>> ranges;
   for (const BlobSlice& slice : slices(node, kCopiedFull)) ranges.emplace_back(slice.from, slice.to);
   const std::vector<std::pair<std::int32_t, std::int32_t>> expected{{0, 2}, {2, 4}, {4, 7}, {7, 8}, {8, 12}};
@@ -86,12 +86,12 @@ TEST_F(HostCopiesTest, OnlyGapsAreCopied) {
 TEST_F(HostCopiesTest, WhatIsCopiedIsNotCopiedAgain) {
   Node* node = add(8);
   put_point(node);
-  EXPECT_TRUE(copies.copy(node, false));
+  EXPECT_TRUE(copies.copy(node, MayLose::kNothing));
   const std::string before = picture();
   leave_room_for(0);
-  EXPECT_TRUE(copies.copy(node, false));
-  EXPECT_TRUE(copies.copy_point(node, false));
-  EXPECT_TRUE(copies.make_copies(node));
+  EXPECT_TRUE(copies.copy(node, MayLose::kNothing));
+  EXPECT_TRUE(copies.copy_point(node, MayLose::kNothing));
+  EXPECT_TRUE(copies.make_copies(node, nullptr));
   EXPECT_EQ(picture(), before);
 }
 
@@ -101,7 +101,7 @@ TEST_F(HostCopiesTest, OfAWindowWhatIsLeftIsCopiedWithItsHoles) {
   SpanList back = cells.front().split(6);
   cells.front().truncate(2);
   cells.push_back(std::move(back));
-  EXPECT_TRUE(copies.copy(node, false));
+  EXPECT_TRUE(copies.copy(node, MayLose::kNothing));
   ASSERT_EQ(slices(node, kCopiedWindow).size(), 2u);
   const std::pair<std::int32_t, std::int32_t> hole{2, 6};
   EXPECT_EQ(state_of(node).held[kCopiedWindow].without_slice(0, 9), std::vector{hole});
@@ -112,11 +112,11 @@ TEST_F(HostCopiesTest, ACutNodeIsCopiedWhereItsHalvesLackIt) {
   Node* node = add(10);
   copy_some(node, kCopiedFull, 3, 7);
   Node* upper = trie.split(node, 5);
-  EXPECT_TRUE(copies.copy(upper, false));
+  EXPECT_TRUE(copies.copy(upper, MayLose::kNothing));
   EXPECT_EQ(slices(upper, kCopiedFull).size(), 2u);
   EXPECT_EQ(slices(node, kCopiedFull).size(), 1u);
   EXPECT_EQ(slices(upper, kCopiedFull)[1].blob, slices(node, kCopiedFull)[0].blob);
-  EXPECT_TRUE(copies.copy(node, false));
+  EXPECT_TRUE(copies.copy(node, MayLose::kNothing));
   EXPECT_EQ(totals.page_out_bytes, bytes_of_cells(kCopiedFull, 6) + bytes_of_cells(kCopiedWindow, 10));
 }
 
@@ -127,7 +127,7 @@ TEST_F(HostCopiesTest, APointIsCopiedWithItsWindowAndItsState) {
   put_point(node);
   const std::uint64_t bytes = bytes_of_point(node);
   EXPECT_EQ(bytes, bytes_of_cells(kCopiedWindow, 3) + caches.states[0]->bytes_per_unit());
-  EXPECT_TRUE(copies.copy_point(node, false));
+  EXPECT_TRUE(copies.copy_point(node, MayLose::kNothing));
   const RestorePoint& point = state_of(node).point();
   EXPECT_TRUE(point.copied() && point.on_device);
   EXPECT_EQ(point.copies[kCopiedFull].blob, nullptr);
@@ -145,10 +145,10 @@ TEST_F(HostCopiesTest, APointOneByteTooLargeIsNotCopiedAtAll) {
   put_point(node);
   leave_room_for(bytes_of_point(node) - 1);  // so its window would fit
   const std::string before = picture();
-  EXPECT_FALSE(copies.copy_point(node, /*may_lose=*/true));
+  EXPECT_FALSE(copies.copy_point(node, MayLose::kAnything));
   EXPECT_EQ(picture(), before);
   leave_room_for(bytes_of_point(node));
-  EXPECT_TRUE(copies.copy_point(node, true));
+  EXPECT_TRUE(copies.copy_point(node, MayLose::kAnything));
 }
 
 TEST_F(HostCopiesTest, ANodeIsCopiedWithItsPoint) {
@@ -156,9 +156,9 @@ TEST_F(HostCopiesTest, ANodeIsCopiedWithItsPoint) {
   put_point(node);
   const std::uint64_t bytes = bytes_of_cells(node) + bytes_of_point(node);
   leave_room_for(bytes - 1);
-  expect_nothing_copied(node, /*may_lose=*/true);
+  expect_nothing_copied(node, MayLose::kAnything);
   leave_room_for(bytes);
-  EXPECT_TRUE(copies.copy(node, false));
+  EXPECT_TRUE(copies.copy(node, MayLose::kNothing));
   EXPECT_TRUE(state_of(node).point().copied());
   EXPECT_EQ(totals.page_out_bytes, bytes);
 }
@@ -173,10 +173,10 @@ TEST_F(ChunkCopiesTest, APointThatSeesNothingHasNoBytes) {
   put_point(node);
   ASSERT_EQ(bytes_of_point(node), 0u);
   EXPECT_FALSE(copies.is_copied(node));
-  EXPECT_TRUE(copies.copy(node, false));
+  EXPECT_TRUE(copies.copy(node, MayLose::kNothing));
   EXPECT_TRUE(copies.is_copied(node));
   leave_room_for(0);
-  EXPECT_TRUE(copies.copy_point(node, false));
+  EXPECT_TRUE(copies.copy_point(node, MayLose::kNothing));
   EXPECT_EQ(totals.page_out_bytes, bytes_of_cells(node));
 }
 
@@ -188,7 +188,7 @@ class BlockCopiesTest : public HostCopiesTest {
 TEST_F(BlockCopiesTest, AStateOfSeveralSlotsIsOneImage) {
   Node* node = add(10);  // three blocks of 4
   put_point(node);
-  EXPECT_TRUE(copies.copy_point(node, false));
+  EXPECT_TRUE(copies.copy_point(node, MayLose::kNothing));
   const BlobSlice& copy = state_of(node).point().copies[3];
   EXPECT_EQ(copy.blob->bytes(), 3 * caches.states[1]->bytes_per_unit());
   EXPECT_EQ(copy.blob->sections().size(), 3u);
@@ -201,10 +201,10 @@ TEST_F(HostCopiesTest, WhatIsNowhereElseGoesOnlyWhereItMay) {
   Node* other = add_outside(6);
   Node* node = add(6);
   leave_room_for(bytes_of_cells(node) - 1);
-  expect_nothing_copied(node, /*may_lose=*/false);
-  EXPECT_FALSE(copies.make_copies(node));
+  expect_nothing_copied(node, MayLose::kNothing);
+  EXPECT_FALSE(copies.make_copies(node, nullptr));
   EXPECT_EQ(nodes().size(), 2u);
-  EXPECT_TRUE(copies.copy(node, /*may_lose=*/true));
+  EXPECT_TRUE(copies.copy(node, MayLose::kAnything));
   EXPECT_EQ(nodes(), std::vector<Node*>{node});
   EXPECT_NE(other, node);
   EXPECT_EQ(host->used(), bytes_of_cells(node));
@@ -214,7 +214,7 @@ TEST_F(HostCopiesTest, WhatPinsHoldNowhereElseIsInTheWay) {
   leases.pin(add_outside(6));
   Node* node = add(6);
   leave_room_for(bytes_of_cells(node) - 1);
-  expect_nothing_copied(node, /*may_lose=*/true);
+  expect_nothing_copied(node, MayLose::kAnything);
 }
 
 class NoHostCopiesTest : public HostCopiesTest {
@@ -225,9 +225,9 @@ class NoHostCopiesTest : public HostCopiesTest {
 TEST_F(NoHostCopiesTest, WithoutAHostTierNothingIsCopied) {
   Node* node = add(6);
   put_point(node);
-  expect_nothing_copied(node, true);
-  EXPECT_FALSE(copies.copy_point(node, true));
-  EXPECT_FALSE(copies.make_copies(node));
+  expect_nothing_copied(node, MayLose::kAnything);
+  EXPECT_FALSE(copies.copy_point(node, MayLose::kAnything));
+  EXPECT_FALSE(copies.make_copies(node, nullptr));
   EXPECT_FALSE(copies.is_copied(node));
   EXPECT_TRUE(copies.all_sealed());
 }
@@ -240,14 +240,14 @@ TEST_F(BlockCopiesTest, WhereMemoryIsShortWhatWasCopiedStaysAndAPointIsWhole) {
     put_point(node);
     const std::uint64_t before = totals.page_out_bytes, used = host->used();
     bool copied = false;
-    const bool threw = testing::runs_out_of_memory(failing, [&] { copied = copies.copy(node, false); });
+    const bool threw = testing::runs_out_of_memory(failing, [&] { copied = copies.copy(node, MayLose::kNothing); });
     seal();
     ASSERT_EQ(findings(), std::vector<std::string>{}) << "allocation " << failing;
     ASSERT_TRUE(has_right_bytes(node)) << "allocation " << failing;
     refused += copied ? 0 : 1;
     some += !copied && host->used() > used ? 1 : 0;
     const bool last = copied && !threw;
-    ASSERT_TRUE(copies.copy(node, false));
+    ASSERT_TRUE(copies.copy(node, MayLose::kNothing));
     seal();
     ASSERT_EQ(totals.page_out_bytes - before, bytes_of_cells(node) + bytes_of_point(node)) << "allocation " << failing;
     ASSERT_EQ(host->used() - used, totals.page_out_bytes - before) << "allocation " << failing;
@@ -264,7 +264,7 @@ TEST_F(HostCopiesTest, ABlobStaysUntilItIsTakenToBeSealedWhoeverLetsGoOfIt) {
   Node* node = add(6);
   put_point(node);
   EXPECT_TRUE(copies.all_sealed());
-  EXPECT_TRUE(copies.copy(node, false));
+  EXPECT_TRUE(copies.copy(node, MayLose::kNothing));
   const std::uint64_t used = host->used();
   EXPECT_FALSE(copies.all_sealed());
   const BlobPtr blob = slices(node, kCopiedFull).front().blob;
@@ -291,7 +291,7 @@ TEST_F(SavedCopiesTest, WhatTheQueueSealsIsNotSealedByTheCallAndTheRestIs) {
   Node* node = add(6);
   put_point(node);
   Node* other = add(5);
-  ASSERT_TRUE(copies.copy(other, false));
+  ASSERT_TRUE(copies.copy(other, MayLose::kNothing));
   const BlobPtr own = slices(other, kCopiedWindow).front().blob;
   EXPECT_TRUE(behind.save_path(node));
   EXPECT_TRUE(copies.is_copied(node));
@@ -305,7 +305,7 @@ TEST_F(SavedCopiesTest, WhatTheQueueSealsIsNotSealedByTheCallAndTheRestIs) {
 
 TEST_F(SavedCopiesTest, ABlobThatIsLeftToOthersIsTheOnlyOneThatGoes) {
   Node* node = add(6);
-  ASSERT_TRUE(copies.copy(node, false));
+  ASSERT_TRUE(copies.copy(node, MayLose::kNothing));
   copies.leave_sealing(slices(node, kCopiedFull).front().blob);
   copies.leave_sealing(nullptr);  // none of these
   EXPECT_EQ(copies.take_unsealed(), std::vector{slices(node, kCopiedWindow).front().blob});

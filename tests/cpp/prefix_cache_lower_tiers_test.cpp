@@ -9,7 +9,7 @@ namespace {
 class LowerTiersTest : public ::testing::Test, public LowerTiersWorld {
  protected:
   static constexpr std::uint64_t kLarge = 1 << 20;
-  LowerTiersTest() : LowerTiersWorld(kLarge, kLarge) {}
+  explicit LowerTiersTest(std::uint32_t disk_after = 1) : LowerTiersWorld(kLarge, kLarge, disk_after) {}
 
   void TearDown() override {
     while (!writes.empty()) finish(0);
@@ -34,9 +34,10 @@ class LowerTiersTest : public ::testing::Test, public LowerTiersWorld {
     EXPECT_TRUE(copy(node));
     return node;
   }
-  bool make_room_of(std::uint64_t blobs, bool may_lose) {  // when so many more are there than fit
+  // When so many more are there than fit.
+  bool make_room_of(std::uint64_t blobs, MayLose may_lose, const Node* whose = nullptr) {
     EXPECT_TRUE(lower.set_host_cap(host->used()));
-    const bool made = lower.make_host_room(blobs * kBytes, may_lose);
+    const bool made = lower.make_host_room(blobs * kBytes, may_lose, whose);
     EXPECT_TRUE(lower.set_host_cap(kLarge));
     return made;
   }
@@ -76,9 +77,9 @@ TEST_F(LowerTiersTest, TheOldestLeavesMemoryFirstAndLeavesFirst) {
   Node* leaf = outside(top);
   Node* other = outside();
   trie.touch(top);
-  EXPECT_TRUE(make_room_of(1, true));
+  EXPECT_TRUE(make_room_of(1, MayLose::kAnything));
   EXPECT_FALSE(is_there(leaf));
-  EXPECT_TRUE(make_room_of(1, true));
+  EXPECT_TRUE(make_room_of(1, MayLose::kAnything));
   EXPECT_FALSE(is_there(other));
   EXPECT_TRUE(is_there(top));
 }
@@ -86,7 +87,7 @@ TEST_F(LowerTiersTest, TheOldestLeavesMemoryFirstAndLeavesFirst) {
 TEST_F(LowerTiersTest, MemoryThatIsInAFileGoesAtNoLoss) {
   Node* node = outside();
   ASSERT_TRUE(save(node));
-  EXPECT_TRUE(make_room_of(1, false));
+  EXPECT_TRUE(make_room_of(1, MayLose::kNothing));
   EXPECT_FALSE(in_memory(node));
   EXPECT_TRUE(in_file(node) && covered(node));
 }
@@ -94,19 +95,52 @@ TEST_F(LowerTiersTest, MemoryThatIsInAFileGoesAtNoLoss) {
 TEST_F(LowerTiersTest, WhatIsNowhereElseGoesOnlyWhereItMay) {
   Node* node = outside();
   Node* top = copied();
-  EXPECT_FALSE(make_room_of(1, false));
+  EXPECT_FALSE(make_room_of(1, MayLose::kNothing));
   EXPECT_TRUE(is_there(node) && in_memory(top));
-  EXPECT_TRUE(make_room_of(2, true));
+  EXPECT_TRUE(make_room_of(2, MayLose::kAnything));
   EXPECT_FALSE(is_there(node));
   EXPECT_TRUE(is_there(top));  // it is on the device
   EXPECT_FALSE(in_memory(top));
+}
+
+class HeldBackTest : public LowerTiersTest {
+ protected:
+  HeldBackTest() : LowerTiersTest(2) {}
+  bool make_room_to_write(const Node* below) { return make_room_of(1, MayLose::kUnwanted, below); }
+};
+
+TEST_F(HeldBackTest, ForWhatIsWrittenOnlyWhatIsNotWantedGoesAndNothingOfItsPath) {
+  Node* wanted = outside();
+  Node* once = outside();
+  Node* top = outside();
+  Node* leaf = outside(top);
+  demand.want(wanted);
+  EXPECT_FALSE(make_room_to_write(leaf));  // the wanted one comes first
+  trie.touch(wanted);
+  EXPECT_TRUE(make_room_to_write(leaf));
+  EXPECT_FALSE(is_there(once));
+  EXPECT_FALSE(make_room_to_write(leaf));
+  EXPECT_TRUE(is_there(leaf) && is_there(top) && is_there(wanted));
+  ASSERT_TRUE(begin_writing(leaf));
+  EXPECT_FALSE(make_room_to_write(wanted));  // not even what is on its way
+  EXPECT_TRUE(is_there(leaf));
+}
+
+TEST_F(HeldBackTest, MemoryOfWhatIsInFilesGoesWhereverItStandsInTheOrder) {
+  Node* once = outside();
+  Node* saved = outside();
+  ASSERT_TRUE(save(saved));
+  EXPECT_FALSE(make_room_of(1, MayLose::kNothing));
+  EXPECT_TRUE(lower.let_go_of_saved_memory());
+  EXPECT_TRUE(in_memory(once) && !in_memory(saved) && in_file(saved));
+  EXPECT_FALSE(lower.let_go_of_saved_memory());
 }
 
 TEST_F(LowerTiersTest, ACopyOfAPointGoesAndThePointStays) {
   Node* node = add();
   put_point(node);
   ASSERT_TRUE(copy_point(node));
-  EXPECT_TRUE(make_room_of(1, true));
+  EXPECT_TRUE(make_room_of(1, MayLose::kAnything));
   EXPECT_TRUE(state_of(node).point().exists());
   EXPECT_FALSE(state_of(node).point().copied());
   EXPECT_EQ(points_forgotten, 0u);
@@ -130,11 +164,11 @@ TEST_F(LowerTiersTest, LockedCopiesGoLastButForThoseThatCallsHold) {
   Node* free = copied();
   leases.pin(pinned);
   const Leases::Hold hold = leases.hold(held);
-  EXPECT_TRUE(make_room_of(1, true));
+  EXPECT_TRUE(make_room_of(1, MayLose::kAnything));
   EXPECT_TRUE(in_memory(pinned) && !in_memory(free));
-  EXPECT_TRUE(make_room_of(1, true));
+  EXPECT_TRUE(make_room_of(1, MayLose::kAnything));
   EXPECT_FALSE(in_memory(pinned));
-  EXPECT_FALSE(make_room_of(1, true));
+  EXPECT_FALSE(make_room_of(1, MayLose::kAnything));
   EXPECT_TRUE(in_memory(held));
   leases.let_go(hold);
 }
@@ -143,9 +177,9 @@ TEST_F(LowerTiersTest, NothingGoesWhereWhatIsUnderWayIsTooMuch) {
   Node* node = outside();
   Node* other = outside();
   ASSERT_TRUE(begin_writing(other));
-  EXPECT_FALSE(make_room_of(2, true));
+  EXPECT_FALSE(make_room_of(2, MayLose::kAnything));
   EXPECT_TRUE(is_there(node) && is_there(other));
-  EXPECT_FALSE(lower.make_host_room(kLarge + 1, true));
+  EXPECT_FALSE(lower.make_host_room(kLarge + 1, MayLose::kAnything));
 }
 
 TEST_F(LowerTiersTest, OnlyWhatIsInFilesLeavesMemoryForThem) {

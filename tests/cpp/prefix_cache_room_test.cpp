@@ -315,7 +315,7 @@ TEST_F(RoomTest, BytesOutsideAreThoseOfNodesThatNobodyHoldsThere) {
   Node* live = add(top, 3);
   Node* gone = add(top, 5);
   put_point(gone);
-  ASSERT_TRUE(copies.copy(top, false));
+  ASSERT_TRUE(copies.copy(top, MayLose::kNothing));
   ASSERT_GT(eviction.page_out(live), 0u);
   ASSERT_GT(eviction.page_out(gone), 0u);
   leases.pin(live);

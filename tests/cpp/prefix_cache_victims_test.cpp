@@ -54,7 +54,7 @@ TEST_F(VictimTest, HalvesOfWhatIsPinnedOutsideTheDeviceAreNoVictims) {
   come_back(top);
   EXPECT_EQ(eviction.next_victim(), nullptr);
   EXPECT_EQ(top->locks(), 2u) << "for the pin and for the hold";
-  lower.make_host_room(host->cap(), /*may_lose=*/true);
+  lower.make_host_room(host->cap(), MayLose::kAnything);
   EXPECT_EQ(trie.match("n", path_tokens(node)).length, 10);
   leases.unpin(node);
   leases.let_go(hold);

@@ -149,7 +149,7 @@ class WriteBehindDriver {
     world_->add(parent, static_cast<std::int32_t>(1 + random_() % 80));
   }
   void copy() {
-    if (Node* node = pick()) static_cast<void>(world_->make_copies(node));
+    if (Node* node = pick()) static_cast<void>(world_->make_copies(node, nullptr));
   }
   void leave() {
     Node* node = pick();
@@ -192,7 +192,10 @@ class WriteBehindDriver {
   void touch() {
     if (Node* node = pick()) world_->trie.touch(node);
   }
-  void host_room() { static_cast<void>(world_->lower.make_host_room(random_() % kHost, chance(3))); }
+  void host_room() {
+    static_cast<void>(
+        world_->lower.make_host_room(random_() % kHost, chance(3) ? MayLose::kAnything : MayLose::kNothing));
+  }
   void leave_host() {
     if (Node* node = pick()) static_cast<void>(world_->lower.leave_host_for_disk(node));
   }

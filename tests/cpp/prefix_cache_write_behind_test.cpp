@@ -10,7 +10,9 @@ namespace {
 class WriteBehindTest : public ::testing::Test, public WriteBehindWorld {
  protected:
   static constexpr std::uint64_t kLarge = 1 << 20;
-  WriteBehindTest() : WriteBehindWorld(kLarge, kLarge) { mutex.lock(); }
+  explicit WriteBehindTest(std::uint32_t disk_after = 1) : WriteBehindWorld(kLarge, kLarge, disk_after) {
+    mutex.lock();
+  }
 
   void TearDown() override {
     files->heal();
@@ -62,7 +64,7 @@ TEST_F(WriteBehindTest, APathIsSavedRootFirstAndOnce) {
 
 TEST_F(WriteBehindTest, WhereMemoryIsShortNothingIsReservedOrLeftUnderWay) {
   put_point(leaf);
-  ASSERT_TRUE(make_copies(top) && make_copies(leaf));
+  ASSERT_TRUE(make_copies(top, nullptr) && make_copies(leaf, nullptr));
   int refused = 0;
   for (std::uint64_t failing = 1; !behind.is_saved(leaf); ++failing) {
     refused += testing::runs_out_of_memory(failing, [&] { behind.save_path(leaf); }) ? 1 : 0;
@@ -100,7 +102,7 @@ TEST_F(WriteBehindTest, WhatIsRemovedWhileItIsUnderWayLeavesNoFile) {
 }
 
 TEST_F(WriteBehindTest, AnImageThatWasCutGetsOneForEachHalf) {
-  ASSERT_TRUE(make_copies(top));
+  ASSERT_TRUE(make_copies(top, nullptr));
   Node* upper = trie.split(top, 3);
   EXPECT_TRUE(save_now(leaf));
   EXPECT_TRUE(behind.all_saved());
@@ -111,7 +113,7 @@ TEST_F(WriteBehindTest, AnImageThatWasCutGetsOneForEachHalf) {
 }
 
 TEST_F(WriteBehindTest, WithoutMemoryForItACutImageWaits) {
-  ASSERT_TRUE(remove_unlocked(leaf) && make_copies(top));
+  ASSERT_TRUE(remove_unlocked(leaf) && make_copies(top, nullptr));
   Node* upper = trie.split(top, 3);
   for (Node* node : {upper, top}) leases.pin(node);
   ASSERT_TRUE(lower.set_host_cap(host->used()));
@@ -124,7 +126,7 @@ TEST_F(WriteBehindTest, WithoutMemoryForItACutImageWaits) {
 }
 
 TEST_F(WriteBehindTest, DamagedBytesAreNotWritten) {
-  ASSERT_TRUE(make_copies(top));
+  ASSERT_TRUE(make_copies(top, nullptr));
   Node* upper = trie.split(top, 3);
   std::byte& first = *state_of(top).held[0].slices[0].blob->memory()->data();
   first ^= std::byte{1};
@@ -142,6 +144,41 @@ TEST_F(WriteBehindTest, OnAFullDiskOldSnapshotsGoButNothingOfThePath) {
   Node* third = add(leaf, 300);
   EXPECT_FALSE(save_now(third));  // nothing else could go
   EXPECT_TRUE(behind.is_saved(leaf) && behind.is_saved(top) && !behind.is_saved(third));
+}
+
+class SecondHitTest : public WriteBehindTest {
+ protected:
+  SecondHitTest() : WriteBehindTest(2) {}
+};
+
+TEST_F(SecondHitTest, OnlyWhatIsWantedIsWrittenBehind) {
+  EXPECT_FALSE(save_now(leaf));
+  EXPECT_EQ(disk().writes, 0u);
+  EXPECT_FALSE(top->in_order(kHostOrder));  // nor copied
+  EXPECT_TRUE(demand.ask(top, 0));
+  EXPECT_FALSE(save_now(leaf));
+  EXPECT_TRUE(behind.is_saved(top) && !behind.is_saved(leaf));
+  EXPECT_TRUE(demand.want(leaf));
+  EXPECT_TRUE(save_now(leaf));
+  EXPECT_TRUE(behind.all_saved());
+}
+
+TEST_F(SecondHitTest, SaveAllWritesWhatIsHeldBack) {
+  EXPECT_EQ(behind.save_all().queued, 2u);
+  drain();
+  EXPECT_TRUE(behind.all_saved());
+  EXPECT_FALSE(demand.is_wanted(top));
+}
+
+TEST_F(SecondHitTest, ForWhatIsWantedMemoryOfWhatIsNotGoes) {
+  ASSERT_TRUE(remove_unlocked(leaf));
+  Node* other = add();
+  ASSERT_TRUE(copy(other) && leave_device(other));
+  ASSERT_TRUE(lower.set_host_cap(top->end() * shape.bytes_per_cell() + kBytes));  // and a point
+  demand.want(top);
+  EXPECT_TRUE(save_now(top));
+  EXPECT_EQ(nodes(), std::vector<Node*>{top});
+  ASSERT_TRUE(lower.set_host_cap(kLarge));
 }
 
 TEST_F(WriteBehindTest, SaveAllTakesNothingAwayAndCountsWhatIsLeft) {
@@ -182,7 +219,7 @@ TEST_F(WriteBehindTest, AfterClosingOnlyBlobsKnow) {
 }
 
 TEST_F(WriteBehindTest, WhatNobodyWritesIsFound) {
-  ASSERT_TRUE(make_copies(top));
+  ASSERT_TRUE(make_copies(top, nullptr));
   places.begin_writing(blobs_of(top).front());
   places.settle(top);
   std::vector<std::string> found;

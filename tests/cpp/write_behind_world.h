@@ -9,7 +9,8 @@ namespace kvtrie {
 
 // What happens while the mutex is held waits for nobody: the queue goes on when it is free, and `drain` waits for it.
 struct WriteBehindWorld : LowerTiersWorld, WriteBehind::Copies {
-  WriteBehindWorld(std::uint64_t host_cap, std::uint64_t disk_cap) : LowerTiersWorld(host_cap, disk_cap) {
+  WriteBehindWorld(std::uint64_t host_cap, std::uint64_t disk_cap, std::uint32_t disk_after = 1)
+      : LowerTiersWorld(host_cap, disk_cap, disk_after) {
     shape.layers = 2;
     shape.kv_heads = 1;
     shape.k_dim = shape.v_dim = 2;
@@ -23,10 +24,11 @@ struct WriteBehindWorld : LowerTiersWorld, WriteBehind::Copies {
     const RestorePoint& point = state_of(node).point();
     return covered(node) && (!point.exists() || point.copied());
   }
-  bool make_copies(Node* node) override {
+  bool make_copies(Node* node, const Node* below) override {
     const std::uint64_t most = state_of(node).length() * shape.bytes_per_cell() + kBytes;
     if (is_copied(node)) return true;
-    if (!lower.make_host_room(most, /*may_lose=*/false) || !copy(node)) return false;
+    const MayLose may_lose = below == nullptr ? MayLose::kNothing : MayLose::kUnwanted;
+    if (!lower.make_host_room(most, may_lose, below) || !copy(node)) return false;
     const RestorePoint& point = state_of(node).point();
     return !point.exists() || point.copied() || copy_point(node);
   }
@@ -72,7 +74,7 @@ struct WriteBehindWorld : LowerTiersWorld, WriteBehind::Copies {
   Mutex mutex;
   std::uint64_t sealed_by_queue = 0;
   BackgroundQueue* queue = nullptr;
-  WriteBehind behind{mutex, trie, places, lower, host, *this};
+  WriteBehind behind{mutex, trie, places, lower, host, *this, nullptr, &demand};
 };
 
 }  // namespace kvtrie

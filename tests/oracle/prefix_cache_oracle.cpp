@@ -11,6 +11,9 @@
 // tier (none, tiny, plenty), disk tier (none, tiny, plenty; restarted now and then) and faults: steps dropped half way,
 // models that stop, blobs and files whose bytes change.
 //
+// How many sessions asked for each prefix it counts token by token, and compares with every node; in worlds that write
+// behind only what several sessions asked for, nothing else may be in a file before there is a flush.
+//
 // In some worlds there are up to four namespaces with quotas that change at run time. What each of them holds is
 // counted cell by cell, slot by slot and byte by byte; after each step nobody is above its most, nobody is below its
 // floor by what others did, and what was refused was refused for a quota, a floor or live state.
@@ -26,6 +29,8 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "block_cache.h"
@@ -59,6 +64,7 @@ struct Twin {
   std::string name_space;
   Tokens tokens;
   std::int32_t computed = 0;
+  std::int32_t published = 0;  // up to where it asked for its tokens
   bool use = true, publish = true;
 };
 
@@ -100,6 +106,7 @@ class World {
       racing_ = chance(0.3);
       cramped_ = options.host_bytes < unit * 4000;
     }
+    options.disk_after = pick<std::uint32_t>({1, 1, 2, 2, 3});
     if (chance(0.2)) options.ttl = pick<double>({20, 80, 300});
     changes_limits_ = chance(0.6);
     if (chance(0.4)) {
@@ -311,8 +318,9 @@ class World {
       if (node.is_root()) return;
       const NodeState& own = state_of(&node);
       out << node.name_space() << " [" << node.start() << "," << node.end() << ") "
-          << (own.on_device() ? "device" : "host") << " locks " << node.locks() << " pins " << own.pins() << " point '"
-          << name_of(own.point().kind) << (!own.point().on_device ? "' on host" : "'");
+          << (own.on_device() ? "device" : "host") << " asked " << int{own.asked()} << " locks " << node.locks()
+          << " pins " << own.pins() << " point '" << name_of(own.point().kind)
+          << (!own.point().on_device ? "' on host" : "'");
       for (std::size_t i = 0; i < caches_.size(); ++i) {
         out << " | " << i << ":";
         for (const SpanList& list : own.held[i].cells)
@@ -393,6 +401,8 @@ class World {
                "; got ", session.reused(), ", ", session.bytes_moved(), " from ", name_of(session.tier()));
       }
     }
+    forget_gone();
+    follow(twin);
     history_.push_back(tokens);
     if (history_.size() > 12) history_.erase(history_.begin());
     twins_.push_back(std::move(twin));
@@ -411,6 +421,8 @@ class World {
     const Tokens tokens = any_tokens(smallest_pool());
     const std::int32_t now = cache_->restore(name_space, tokens);
     const Seen after = look();
+    forget_gone();
+    come_down(name_space, tokens, 0, now);
     std::int32_t resident = 0;
     for (std::size_t i = 0; i < after.nodes.size(); ++i) {
       if (after.nodes[i].name_space != name_space || after.nodes[i].tier != Tier::kDevice) continue;
@@ -434,7 +446,9 @@ class World {
       const bool out = has_host && chance(0.5);
       std::uint64_t freed = 0;
       try {
-        freed = out ? cache_->page_out_bytes(want, any_tier()) : cache_->evict_bytes(want);
+        const Tier to = any_tier();
+        freed = out ? cache_->page_out_bytes(want, to) : cache_->evict_bytes(want);
+        if (out && to == Tier::kDisk) take_over_wanted();
       } catch (const Error& error) {
         expect(error.kind() == ErrorKind::kCacheFull, "unexpected: ", error.what());
         expect(!dense_ || want > freeable * cell_bytes_ || want > cache_->stats().host_cap_bytes || shared_tails_,
@@ -447,6 +461,7 @@ class World {
     const Tokens tokens = any_tokens(smallest_pool());
     if (has_host && chance(0.5)) {
       const Tier to = any_tier();
+      if (to == Tier::kDisk) want_own_tail(name_space, tokens);
       const std::uint64_t freed = cache_->page_out(name_space, tokens, to);
       const auto [unused, after] = count_freeable(look());
       expect(!dense_ || to == Tier::kDisk || device_before - after * cell_bytes_ == freed, "page_out said ", freed,
@@ -484,6 +499,7 @@ class World {
       const std::optional<double> ttl = chance(0.5) ? std::optional<double>(1 + below(60)) : std::nullopt;
       const std::int32_t pinned = cache_->pin(name_space, tokens, ttl);
       expect(pinned <= match, "pinned ", pinned, " of ", match);
+      want(name_space, tokens, pinned);
       const std::uint64_t cap = std::max(before, cache_->state().leases.cap(group));  // it may have been lowered
       const std::uint64_t now = pinned_tokens(group);
       expect(now <= cap, "pins of group ", group, " hold ", now, " of ", cap);
@@ -551,6 +567,79 @@ class World {
     most_host_ = std::max(most_host_, after.host);
     options_.disk_bytes = after.disk;
     if (after.host > 0) options_.host_bytes = after.host;
+  }
+
+  // --- what was asked for --------------------------------------------------------------------------------------------
+
+  // A session that had asked for `from` tokens has now asked for `to`.
+  void come_down(const std::string& name_space, const Tokens& tokens, std::int32_t from, std::int32_t to) {
+    const std::vector<std::uint64_t> hashes = prefix_hashes(name_space, tokens);
+    for (auto at = static_cast<std::size_t>(from); at < static_cast<std::size_t>(to); ++at) {
+      const std::uint32_t most = at == 0 ? options_.disk_after : asked_.at(hashes[at - 1]);
+      std::uint32_t& asked = asked_[hashes[at]];  // 0: nobody knew it
+      asked = std::min(asked + 1, most);
+    }
+  }
+
+  void follow(Twin& twin) {
+    const std::int32_t published = PrefixCacheState::cursor_of(*twin.session).published();
+    come_down(twin.name_space, twin.tokens, twin.published, published);
+    twin.published = published;
+  }
+
+  void follow(const std::vector<Twin*>& chosen) {
+    forget_gone();
+    for (Twin* twin : chosen) follow(*twin);
+  }
+
+  void want(const std::string& name_space, const Tokens& tokens, std::int32_t length) {
+    const std::vector<std::uint64_t> hashes = prefix_hashes(name_space, tokens);
+    for (std::int32_t at = 0; at < length; ++at) asked_[hashes[static_cast<std::size_t>(at)]] = options_.disk_after;
+  }
+
+  // What a page-out of these tokens to the disk would take, and all above it.
+  void want_own_tail(const std::string& name_space, const Tokens& tokens) {
+    look();  // what expires does so before
+    const Node* node = cache_->state().eviction.own_tail(name_space, tokens);
+    if (node == nullptr) return;
+    while (!node->is_leaf()) node = node->first_child();
+    want(name_space, path_tokens(node), node->end());
+  }
+
+  // Which nodes were paged out to the disk, by bytes, is not the twin's to know.
+  void take_over_wanted() {
+    cache_->state().trie.visit([&](Node& node) {
+      if (!node.is_root() && state_of(&node).asked() == options_.disk_after)
+        want(node.name_space(), path_tokens(&node), node.end());
+    });
+  }
+
+  // What is in no node any more, nobody asked for.
+  void forget_gone() {
+    std::unordered_set<std::uint64_t> known;
+    cache_->state().trie.visit([&](Node& node) {
+      if (!node.is_leaf() || node.is_root()) return;
+      for (const std::uint64_t hash : prefix_hashes(node.name_space(), path_tokens(&node))) known.insert(hash);
+    });
+    std::erase_if(asked_, [&](const auto& each) { return !known.contains(each.first); });
+  }
+
+  void verify_asked() {
+    cache_->state().trie.visit([&](Node& node) {
+      if (node.is_root()) return;
+      const NodeState& own = state_of(&node);
+      const auto hashes = prefix_hashes(node.name_space(), path_tokens(&node));
+      for (auto at = static_cast<std::size_t>(node.start()); at < static_cast<std::size_t>(node.end()); ++at) {
+        const auto found = asked_.find(hashes[at]);
+        expect(found != asked_.end() && found->second == own.asked(), "the token at ", at, " was asked for ",
+               found == asked_.end() ? 0 : found->second, " times, its node says ", int{own.asked()});
+      }
+      own.visit_blobs([&](const BlobPtr& blob) {
+        const bool written = blob->saved() || cache_->state().places.is_being_written(blob);
+        expect(all_written_ || !written || own.asked() == options_.disk_after, "[", node.start(), ",", node.end(),
+               ") is written, though only ", int{own.asked()}, " sessions asked for it");
+      });
+    });
   }
 
   // --- quotas ------------------------------------------------------------------------------------------------------
@@ -759,7 +848,12 @@ class World {
     cache_ = PrefixCache::create(std::move(set), options_);
     quotas_.clear();
     remembered_.clear();
+    asked_.clear();
+    all_written_ = true;
     const Seen after = look();
+    for (std::size_t i = 0; i < after.nodes.size(); ++i) {
+      for (const std::uint64_t hash : prefix_hashes(after.nodes[i].name_space, after.paths[i])) asked_[hash] = 1;
+    }
     for (std::size_t i = 0; i < before.nodes.size() && flushed && dense_; ++i) {
       const auto length = static_cast<std::int32_t>(before.paths[i].size());
       const std::int32_t known = longest_match(after, before.nodes[i].name_space, before.paths[i]);
@@ -881,6 +975,7 @@ class World {
     twin.session->rewind(length);
     twin.tokens.resize(static_cast<std::size_t>(length));
     twin.computed = std::min(twin.computed, length);
+    twin.published = std::min(twin.published, length);
   }
 
   // A media item is never torn.
@@ -904,6 +999,7 @@ class World {
     if (!prefill && twin.computed == static_cast<std::int32_t>(twin.tokens.size())) return;
     StepPtr step =
         refusable([&] { return prefill ? twin.session->next_prefill(below(6) + 1) : twin.session->decode(); });
+    follow({&twin});
     if (step == nullptr) return;
     run_model({&twin}, step);
   }
@@ -919,6 +1015,7 @@ class World {
     }
     if (chosen.empty()) return;
     StepPtr step = refusable([&] { return cache_->batch(sessions, below(5) + 1); });
+    follow(chosen);
     if (step != nullptr) run_model(chosen, step);
   }
 
@@ -989,6 +1086,7 @@ class World {
     }
     expect(step->complete(), "every layer was put, but the step is not complete");
     for (const std::int32_t sequence : step->sequences()) ++chosen[static_cast<std::size_t>(sequence)]->computed;
+    for (Twin* twin : chosen) follow(*twin);
   }
 
   void check_rows(const std::vector<Twin*>& chosen, const Step& step) {
@@ -1139,6 +1237,8 @@ class World {
              " slots free, cap ", each.limit_slots);
     for (const Twin& twin : twins_) verify_session(twin);
     verify_nodes();
+    forget_gone();
+    verify_asked();
   }
 
   void verify_session(const Twin& twin) {
@@ -1277,7 +1377,9 @@ class World {
   std::vector<Tokens> history_;
   test::TemporaryFolder folder_;
   PrefixCacheOptions options_;
-  bool racing_ = false;  // the writer is not waited for
+  bool racing_ = false;                                     // the writer is not waited for
+  std::unordered_map<std::uint64_t, std::uint32_t> asked_;  // of each known prefix, by its hash
+  bool all_written_ = false;                                // there may be files of what was held back
   std::uint32_t namespaces_ = 2;
   std::map<std::string, Limited> quotas_;
   std::set<std::string> actors_;  // namespaces that did something in this step

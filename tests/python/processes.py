@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Optional
@@ -49,3 +50,11 @@ def started_python(*arguments: Any, **options: Any) -> Iterator[Any]:
             yield process
         finally:
             process.kill()
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    """Until that is so: for what says nothing when it happens, such as a file that comes."""
+    end = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.01)

@@ -169,6 +169,8 @@ def test_other_arguments(shared: Any, call: Callable[[Any], Any], error: type[Ex
         ({"checkpoint_every": 1.5}, TYPE, "checkpoint_every"),
         ({"policy": "fifo"}, VALUE, "policy: got 'fifo', allowed lru, slru"),
         ({"fingerprint": 5}, TYPE, "fingerprint"),
+        ({"quotas": 5}, TYPE, "quotas: got int"),
+        ({"disk_after": 0}, VALUE, "disk_after: got 0"),
         ({"clock": 5}, TYPE, "clock"),
         ({"disk": "/tmp/kvtrie"}, VALUE, "fingerprint: got ''"),
         ({"disk": "/tmp/kvtrie", "fingerprint": "w", "host_bytes": 0}, VALUE, "host_bytes: got 0"),

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 import kvtrie as kv
-from processes import PATIENCE
+from processes import PATIENCE, wait_for
 from serving import TINY
 
 ROUNDS = 50 if os.environ.get("KVTRIE_SOAK") == "true" else 4
@@ -151,6 +151,50 @@ def test_killed_under_load(tmp_path: Path) -> None:
     assert saved
 
 
+def known(server: Process, body: dict[str, Any]) -> int:
+    cached = server.post("/v1/chat/completions", body)["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert isinstance(cached, int)
+    return cached
+
+
+def files_in(folder: Path) -> int:
+    """Complete ones."""
+    return len([name for name in os.listdir(folder) if name != "lock" and not name.startswith("tmp-")])
+
+
+def test_killed_it_knows_what_was_asked_for_twice(tmp_path: Path) -> None:
+    """Nothing was flushed: a conversation is known up to its last turn but one, and what was asked for once is not."""
+    folder = tmp_path / "state"
+    server = Process("--disk", str(folder), "--context", "1024")
+    once, first = question(1), question(100)
+    server.post("/v1/chat/completions", once)
+    answer = server.post("/v1/chat/completions", first)
+    length = answer["usage"]["prompt_tokens"]
+    assert files_in(folder) <= 1  # what both begin with
+    said = answer["choices"][0]["message"]
+    more = [*first["messages"], said, {"role": "user", "content": "And what else is there?"}]
+    second = {**first, "messages": more}
+    begun = known(server, second)
+    assert begun >= length
+    wait_for(lambda: files_in(folder) >= 2)
+    server.end(signal.SIGKILL)
+    again = Process("--disk", str(folder), "--context", "1024")
+    assert known(again, second) == begun
+    assert known(again, once) < length // 2
+    again.end(signal.SIGTERM)
+
+
+def test_it_may_write_what_is_asked_for_once(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    server = Process("--disk", str(folder), "--context", "1024", "--disk-after", "1")
+    server.post("/v1/chat/completions", question(1))
+    wait_for(lambda: files_in(folder) >= 1)
+    server.end(signal.SIGKILL)
+    again = Process("--disk", str(folder), "--context", "1024")
+    assert known(again, question(1)) > 20
+    again.end(signal.SIGTERM)
+
+
 def test_ended_as_it_should_be(tmp_path: Path) -> None:
     server = Process("--context", "1024", XDG_CACHE_HOME=str(tmp_path))
     server.post("/v1/chat/completions", question(1))
@@ -176,6 +220,7 @@ def test_ended_as_it_should_be(tmp_path: Path) -> None:
         (["--keys", "/nothing/here"], "--keys: cannot be read"),
         (["--drop-lines", "("], "--drop-lines"),
         (["--disk-bytes", "much"], "disk_bytes"),
+        (["--disk-after", "0"], "disk_after: got 0"),
     ],
 )
 def test_wrong_arguments(arguments: list[str], said: str, tmp_path: Path) -> None:

@@ -49,6 +49,10 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host-bytes", default="auto", help="host memory for idle state: bytes, '512MiB', or 'auto'")
     parser.add_argument("--disk", metavar="FOLDER", help="where state is kept (default: below ~/.cache; none: nowhere)")
     parser.add_argument("--disk-bytes", metavar="BYTES", help="its cap (default: a tenth of the free space)")
+    parser.add_argument(
+        "--disk-after", type=int, default=2, metavar="REQUESTS",
+        help="that have to ask for a prompt's tokens before they are written behind; 1: all is (default 2)",
+    )  # fmt: skip
     parser.add_argument("--max-tokens", type=int, default=4096, help="longest answer, where a request does not say")
     parser.add_argument("--max-sessions", type=int, default=8, help="answers that share a step (default 8)")
     parser.add_argument("--max-waiting", type=int, default=64, help="that wait for it; more get 429 (default 64)")
@@ -150,7 +154,10 @@ def _cache(arguments: argparse.Namespace, model: kv.models.Model, settings: Sett
     given = arguments.disk_bytes
     cap = default_bytes(folder) if given is None else int(given) if given.isdigit() else given
     try:
-        cache = kv.PrefixCache(caches, fingerprint=model.fingerprint, host_bytes=host, disk=folder, disk_bytes=cap)
+        cache = kv.PrefixCache(
+            caches, fingerprint=model.fingerprint, host_bytes=host, disk=folder, disk_bytes=cap,
+            disk_after=arguments.disk_after,
+        )  # fmt: skip
     except kv.BusyError as error:
         raise kv.BusyError(f"{error}; another server has it? --disk FOLDER or --disk none") from error
     known = cache.stats()["tokens"]

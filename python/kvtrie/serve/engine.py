@@ -1,12 +1,13 @@
 """One model, one cache and one batcher, as the APIs ask for answers.
 
 Threads: the event loop's only; templates and tokenizers run in threads of asyncio's. Ends: ``close`` ends all requests,
-waits for the step that is under way and closes the cache, which writes what its disk does not have yet.
+waits for the step that is under way, writes what the disk does not have yet, and closes the cache.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -29,6 +30,7 @@ from .settings import Settings
 from .tool_calls import grammar_for_tools, syntax_of
 from .volatile import VolatileLines
 
+_log = logging.getLogger("kvtrie.serve")
 _ANY_OBJECT = {"type": "object"}
 
 
@@ -184,8 +186,10 @@ class Engine:
             raise ArgumentError(f"[serve] {what}: this model has no chat template, allowed /v1/completions")
 
     def close(self) -> None:
-        """Ends all requests, then the cache; what it has for its disk is written."""
+        """Ends all requests, then the cache; all that is idle is written to its disk before."""
         self.batcher.close()
+        if not self.cache.closed and self.cache.stats()["disk"] is not None and not self.cache.flush():
+            _log.warning("serve: some of the state was not written to the disk")
         self.cache.close()
 
 
