@@ -3,8 +3,8 @@
 SmolLM2-135M-Instruct as its file has it, float16 K/V for 16,384 tokens, as many threads as cores, on both sides. Each
 client holds a conversation: 600 tokens that all have in common, then turns of 40 new tokens, each answered greedily
 with 32, which are a part of the next prompt. Clients are threads of this process; each sends token ids and reads the
-stream of token ids: of ``/v1/completions`` from ours, of ``/completion`` from llama.cpp's, whose other route has none. Sides are asked in turns, round by round, with other texts in each round; a server that
-is not asked idles.
+stream of token ids: of ``/v1/completions`` from ours, of ``/completion`` from llama.cpp's, whose other route has none.
+Sides are asked in turns, round by round, with other texts in each round; a server that is not asked idles.
 
     first token   seconds from sending a request to its first token; medians over all requests of a number of clients
     per token     seconds between tokens of one client, after the first
@@ -110,7 +110,9 @@ class Side:
 
     def play(self, count: int, text: list[int], seed: int) -> None:
         """One round of so many clients."""
-        clients = [Client(self.port, self.path, text[:COMMON], _turns(text, seed * 100 + each)) for each in range(count)]
+        clients = [
+            Client(self.port, self.path, text[:COMMON], _turns(text, seed * 100 + each)) for each in range(count)
+        ]
         began = time.perf_counter()
         for client in clients:
             client.start()
