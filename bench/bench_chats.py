@@ -11,6 +11,12 @@ is run as its users would at their best: as shipped (4 slots that share the K/V,
 with 4 and 8 slots that keep what they hold, with --swa-full, and with checkpoints every 256 tokens. Its time to the
 first token is that of the stream; what a request costs that computes nothing is taken off ("without HTTP").
 Every fourth prompt is also computed by both with no cache, apart, on warm processes.
+
+``--http``: ours is ``python -m kvtrie serve`` (served_engine.py). All sides load the same GGUF file, that of SmolLM2 as
+the dense one, and are asked for the same day; its users say the same token ids to all three kinds. Times are those of
+the stream on both sides, with nothing taken off. Random matrices are float16 on both sides, which ours is told: of a
+file with a hybrid in it, whose convolutions are float32, it would make float32. What our server cannot be asked for is
+left out: fewer cells for windows, and no cache.
 """
 
 from __future__ import annotations
@@ -19,11 +25,14 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import random_models
+import served_engine
+import smollm2
 from chat_engine import Engine
 from peers import gguf_file, llama_server
 from report import Report, Rows, arguments
@@ -31,6 +40,7 @@ from timing import human, summarise
 from workload import Day
 
 TOKENS, HOST_MIB, SEED = 16384, 512, 1
+VOCABULARY = 4096  # ids that users say are below: all of the random models, the first ones of SmolLM2
 KINDS = {"dense": "dense-28m", "window": "window", "hybrid": "hybrid"}
 OUR_NAME, OUR_SMALL, OUR_BARE, THEIR_BARE = (
     "kvtrie",
@@ -127,24 +137,36 @@ def memory_mib(pid: int) -> dict[str, float]:
     return {name: int(lines[key].split()[0]) / 1024 for name, key in (("now", "VmRSS"), ("peak", "VmHWM"))}
 
 
-def engines(kind: str, gguf: Path) -> dict[str, Side]:
-    """Every side of one kind, started and warm."""
-    config, room = random_models.config(KINDS[kind]), {"tokens": TOKENS, "host_mib": HOST_MIB}
-    sides = {
-        name: Side(Engine(KINDS[kind], slots=SLOTS, **room, **own), Day(SEED, config.vocab_size))
-        for name, (kinds, own) in OURS.items()
-        if kind in kinds
-    }
-    sides[OUR_BARE] = Side(Engine(KINDS[kind], slots=SLOTS, **room, use=False), None)
+def piped(kind: str, gguf: Path) -> Iterator[tuple[str, Side]]:
+    """Every side of one kind, ours asked through pipes; ``gguf``: where the model is written for llama.cpp."""
+    room = {"tokens": TOKENS, "host_mib": HOST_MIB}
+    for name, (kinds, own) in OURS.items():
+        if kind in kinds:
+            yield name, Side(Engine(KINDS[kind], slots=SLOTS, **room, **own), Day(SEED, VOCABULARY))
+    yield OUR_BARE, Side(Engine(KINDS[kind], slots=SLOTS, **room, use=False), None)
     if llama_server.installed() and gguf_file.package() is not None:
-        gguf_file.write(config, random_models.weights(KINDS[kind]), gguf)
-        for name, (kinds, options) in SETTINGS.items():
-            if kind in kinds:
-                sides[name] = Side(llama_server.Server(gguf, options, **room), Day(SEED, config.vocab_size))
-        sides[THEIR_BARE] = Side(llama_server.Server(gguf, ["-np", "1"], tokens=TOKENS, host_mib=0, cache=False), None)
-    for side in sides.values():
-        _warm_up(side)
-    return sides
+        yield from _peers(kind, _written(kind, gguf))
+        yield THEIR_BARE, Side(llama_server.Server(gguf, ["-np", "1"], tokens=TOKENS, host_mib=0, cache=False), None)
+
+
+def served(kind: str, gguf: Path) -> Iterator[tuple[str, Side]]:
+    """Every side of one kind, all asked over HTTP; ``gguf``: where a random model is written for all of them."""
+    file, dtype = (smollm2.path(), None) if kind == "dense" else (_written(kind, gguf), "float16")
+    engine = served_engine.Engine(file, tokens=TOKENS, host_mib=HOST_MIB, dtype=dtype)
+    yield OUR_NAME, Side(engine, Day(SEED, VOCABULARY))
+    if llama_server.installed():
+        yield from _peers(kind, file)
+
+
+def _written(kind: str, gguf: Path) -> Path:
+    return gguf_file.write(random_models.config(KINDS[kind]), random_models.weights(KINDS[kind]), gguf)
+
+
+def _peers(kind: str, gguf: Path) -> Iterator[tuple[str, Side]]:
+    for name, (kinds, options) in SETTINGS.items():
+        if kind in kinds:
+            server = llama_server.Server(gguf, options, tokens=TOKENS, host_mib=HOST_MIB)
+            yield name, Side(server, Day(SEED, VOCABULARY))
 
 
 def _warm_up(side: Side) -> None:
@@ -182,15 +204,12 @@ def overhead(sides: dict[str, Side]) -> float:
     return summarise(servers[0].overhead(list(range(300, 300 + length)))).median
 
 
-def rows(report: Report, kind: str, sides: dict[str, Side], agreed: float) -> None:
-    """One row for each side, and the one that decides."""
-    cost = overhead(sides)
-    medians: dict[str, float] = {}
+def rows(report: Report, kind: str, sides: dict[str, Side], agreed: float, cost: float | None) -> None:
+    """One row for each side, and the one that decides. ``cost``: seconds of HTTP, taken off theirs; None: none are."""
+    medians = {name: _net(name, side, cost) for name, side in sides.items()}
     for name, side in sides.items():
-        first = summarise(side.first)
-        paid = cost if name.startswith("llama.cpp") else 0.0
-        medians[name] = first.median - paid
-        _row(report, kind, name, side, paid)
+        without = "" if cost is None else f", without HTTP {human(medians[name])}"
+        _row(report, kind, name, side, medians[name], without)
     rivals = [name for name in medians if name in SETTINGS]
     if not rivals:
         report.note("llama.cpp's server is not installed (./dev peers): left out")
@@ -199,10 +218,10 @@ def rows(report: Report, kind: str, sides: dict[str, Side], agreed: float) -> No
         raise RuntimeError(f"[bench_chats] {kind}: got {agreed:.0%} equal first tokens, allowed 80 % or more")
     best = min(rivals, key=lambda name: medians[name])
     ratio, shipped = medians[best] / medians[OUR_NAME], medians["llama.cpp as shipped"] / medians[OUR_NAME]
+    costs = "" if cost is None else f"a request costs {human(cost)} without computing; "
     report.row(
         f"{kind:<7} {ratio:.2f} times faster at the median than {best}, the best of {len(rivals)}, "
-        f"{shipped:.2f} times than as shipped; a request costs {human(cost)} without computing; "
-        f"{agreed:.0%} of first tokens equal",
+        f"{shipped:.2f} times than as shipped; {costs}{agreed:.0%} of first tokens equal",
         kind=kind,
         best=best,
         ratio=ratio,
@@ -212,12 +231,18 @@ def rows(report: Report, kind: str, sides: dict[str, Side], agreed: float) -> No
     )
 
 
-def _row(report: Report, kind: str, name: str, side: Side, paid: float) -> None:
+def _net(name: str, side: Side, cost: float | None) -> float:
+    """Median seconds to the first token, a peer's without ``cost``."""
+    paid = cost if cost is not None and name.startswith("llama.cpp") else 0.0
+    return summarise(side.first).median - paid
+
+
+def _row(report: Report, kind: str, name: str, side: Side, net: float, without: str) -> None:
     first, memory = summarise(side.first), memory_mib(side.engine.process.pid)
     held = side.engine.held_mib()
     values = {
         "p90": sorted(side.first)[len(side.first) * 9 // 10],
-        "net": first.median - paid,
+        "net": net,
         "recomputed": sum(side.prompt) - sum(side.reused),
         "prompt_tokens": sum(side.prompt),
         "total": sum(side.total),
@@ -228,7 +253,7 @@ def _row(report: Report, kind: str, name: str, side: Side, paid: float) -> None:
         "idle": side.idle[0] / max(side.idle[1], 1e-3),
     }
     text = (
-        f"{kind:<7} {name:<29} first token {first}, p90 {human(values['p90'])}, without HTTP {human(values['net'])}; "
+        f"{kind:<7} {name:<29} first token {first}, p90 {human(values['p90'])}{without}; "
         "{recomputed:>6} of {prompt_tokens} tokens computed; all {total:.1f} s; peak {peak_mib:.0f} MiB "
         "(+{grown_mib:.0f}), K/V {device_mib:.0f} + host {host_mib:.0f} MiB; idle {idle:.1%}".format(**values)
     )
@@ -275,23 +300,35 @@ def draw(axes: Any, rows: Rows) -> None:
     axes.legend(fontsize=7, ncols=4, loc="upper left", bbox_to_anchor=(-0.08, -0.08))
 
 
+def measure(report: Report, kind: str, requests: int, http: bool) -> None:
+    """The day of one kind on all its sides, which end with it."""
+    sides: dict[str, Side] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for name, side in (served if http else piped)(kind, Path(folder) / "model.gguf"):
+                sides[name] = side
+            for side in sides.values():
+                _warm_up(side)
+            agreed = run(sides, requests)
+            rows(report, kind, sides, agreed, None if http else overhead(sides))
+        finally:
+            for side in sides.values():
+                side.engine.close()
+
+
 def main() -> None:
     """Print one row for each side and kind, and the ratio to llama.cpp's best."""
     parser = arguments(__doc__)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--requests", type=int, default=60)
+    parser.add_argument("--http", action="store_true", help="ours is kvtrie serve, and dense is SmolLM2")
     options = parser.parse_args()
-    report = Report("a day of chats: time to the first token", options.json)
+    over = " over HTTP" if options.http else ""
+    report = Report(f"a day of chats{over}: time to the first token", options.json)
     report.device(random_models.kv.Device())
     report.note(f"K/V for {TOKENS} tokens, host tier {HOST_MIB} MiB, {options.requests} requests, seed {SEED}")
     for kind in options.kinds:
-        with tempfile.TemporaryDirectory() as folder:
-            sides = engines(kind, Path(folder) / "model.gguf")
-            try:
-                rows(report, kind, sides, run(sides, options.requests))
-            finally:
-                for side in sides.values():
-                    side.engine.close()
+        measure(report, kind, options.requests, options.http)
     report.close(draw)
 
 
