@@ -31,29 +31,36 @@ Node* tail_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) KVT
   return state.eviction.split_tail(victim, static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens, length)));
 }
 
-// Host memory may hold only some of it at a time: rounds, as long as each gets something into a file, or makes room.
-// What is on its way already comes first: it may fail yet, and is to be queued again then.
-bool flush_to_disk(PrefixCacheState& state) {
-  state.writer->drain();
-  while (true) {
+}  // namespace
+
+// Host memory may hold only some of it at a time: rounds, as long as each gets something into a file, or makes room;
+// no more of them than what was there can take, as others may get theirs into files meanwhile. What is on its way
+// already comes first: it may fail yet, and is to be queued again then.
+bool PrefixCacheState::flush_to_disk() {
+  const std::uint64_t flush = [&] {
+    Entry entry(*this);
+    return behind.begin_flush();
+  }();
+  writer->drain();
+  std::uint64_t rounds = 1;
+  for (std::uint64_t number = 0; number < rounds; ++number) {
     WriteBehind::SaveAll round;
     std::uint64_t written = 0;
     {
-      Entry entry(state);
-      written = state.lower.disk()->stats().writes;
-      round = state.behind.save_all();
+      Entry entry(*this);
+      written = lower.disk()->stats().writes;
+      round = behind.save_all(flush);
     }
-    state.writer->drain();
-    Entry entry(state);
-    if (round.left == 0) return state.behind.all_saved();
-    const bool some = round.queued > 0 && state.lower.disk()->stats().writes > written;
-    const bool writing = state.lower.disk()->writing();
-    const bool room = writing && state.demand.holds_back() && state.lower.let_go_of_saved_memory();
+    if (number == 0) rounds = 2 * (round.queued + round.left) + 1;
+    writer->drain();
+    Entry entry(*this);
+    if (round.left == 0) return round.is_written();
+    const bool some = round.queued > 0 && lower.disk()->stats().writes > written;
+    const bool room = lower.disk()->writing() && demand.holds_back() && lower.let_go_of_saved_memory();
     if (!some && !room) return false;
   }
+  return false;
 }
-
-}  // namespace
 
 bool PrefixCache::flush() {
   const bool to_disk = [&] {
@@ -64,7 +71,7 @@ bool PrefixCache::flush() {
     fail(ErrorKind::kNotSupported, "flush", "there is no disk tier (disk is None), and no store (store is None)");
   if (state_->exchange != nullptr) state_->exchange->drain();
   const bool sent = state_->exchange == nullptr || state_->exchange->all_sent();
-  return (!to_disk || flush_to_disk(*state_)) && sent;
+  return (!to_disk || state_->flush_to_disk()) && sent;
 }
 
 namespace {

@@ -211,6 +211,7 @@ std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
   front->last_used_seconds = last_used_seconds;
   front->saving = saving;
   front->asked_ = asked_;
+  front->flush = flush;
   start_ = at;
   return front;
 }
@@ -230,6 +231,7 @@ void NodeState::join(Payload& child) {
   user_ = below.user_;
   pins_ = below.pins_;
   last_used_seconds = std::max(last_used_seconds, below.last_used_seconds);
+  flush = std::max(flush, below.flush);
 }
 
 double NodeState::recompute_cost() const noexcept {

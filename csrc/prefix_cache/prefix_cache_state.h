@@ -133,6 +133,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void keep_end_of(Cursor& cursor) KVTRIE_REQUIRES(mutex);
   // The path to a node that has come to be wanted (demand.h). What fails is logged: it is tried again where it ends.
   void write_behind(Node* node) noexcept KVTRIE_REQUIRES(mutex);
+  bool flush_to_disk() KVTRIE_EXCLUDES(mutex);  // whether all that was there is in files now. REQUIRES: a disk tier
 
   // What `begin` would come to now, with the last token left to compute.
   ReusePlan plan(std::string_view name_space, std::span<const Token> tokens, const AtomicSpans& atomic)

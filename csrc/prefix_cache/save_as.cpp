@@ -192,13 +192,12 @@ void PrefixCache::save(const std::string& folder) {
   }();
   if (disk != nullptr &&
       std::filesystem::weakly_canonical(folder) == std::filesystem::weakly_canonical(disk->folder())) {
-    static_cast<void>(flush());  // what a store did not take is no fault of the folder
-    if (Entry entry(*state_); state_->behind.all_saved()) return;
+    if (state_->flush_to_disk()) return;
     fail(ErrorKind::kFormat, "save", "folder: got ", folder,
          ", which could not take everything: ", disk->stats().last_failure);
   }
   // Memory that is in no file cannot be let go of for copies: so all of it is first.
-  if (disk != nullptr && state_->options.disk_after > 1) static_cast<void>(flush());
+  if (disk != nullptr && state_->options.disk_after > 1) static_cast<void>(state_->flush_to_disk());
   SaveAs(*state_, folder).run();
 }
 

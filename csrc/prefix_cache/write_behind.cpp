@@ -193,10 +193,21 @@ bool WriteBehind::save_path(Node* node) {
   });
 }
 
-WriteBehind::SaveAll WriteBehind::save_all() {
+std::uint64_t WriteBehind::begin_flush() {
+  ++flushes_;
+  trie_.visit([&](Node& each) {
+    if (each.is_root() || is_saved(&each)) return;
+    for (Node* node = &each; !node->is_root() && state_of(node).flush != flushes_; node = node->parent()) {
+      state_of(node).flush = flushes_;
+    }
+  });
+  return flushes_;
+}
+
+WriteBehind::SaveAll WriteBehind::save_all(std::uint64_t flush) {
   std::vector<Node*> nodes;
   trie_.visit([&](Node& node) {
-    if (!node.is_root() && is_taken(&node)) nodes.push_back(&node);
+    if (!node.is_root() && state_of(&node).flush >= flush && is_taken(&node)) nodes.push_back(&node);
   });
   SaveAll result;
   std::set<const Node*> left;  // what goes on from one of these would be of no use
@@ -207,8 +218,18 @@ WriteBehind::SaveAll WriteBehind::save_all() {
     if (!queued) left.insert(node);
     result.queued += queued;
     result.left += !queued;
+    state_of(node).visit_blobs([&](const BlobPtr& blob) {
+      if (queued && !blob->saved()) result.under_way.push_back(blob);
+    });
   }
   return result;
+}
+
+bool WriteBehind::SaveAll::is_written() const {
+  return std::all_of(under_way.begin(), under_way.end(), [](const std::weak_ptr<Blob>& image) {
+    const BlobPtr blob = image.lock();
+    return blob == nullptr || blob->saved();
+  });
 }
 
 void WriteBehind::write_again_after_a_while(double now) {

@@ -70,7 +70,10 @@ class WriteBehind {
     std::vector<KvShape> shapes;            // of the attention caches, which come first
   };
   struct SaveAll {
-    std::uint64_t queued = 0, left = 0;  // left: did not fit in host memory or on the disk now
+    std::uint64_t queued = 0, left = 0;          // left: did not fit in host memory or on the disk now
+    std::vector<std::weak_ptr<Blob>> under_way;  // of what was queued, now or before
+    // Whether all of that is in files; what is gone since need not be.
+    bool is_written() const;
   };
 
   // `quotas` (may be null): in which budgets bytes of a namespace are reserved. `demand` (null: all are): which nodes
@@ -98,7 +101,10 @@ class WriteBehind {
   // As much of the path as is wanted and fits; whether that is all of it. Nothing in memory is lost for it but what is
   // not wanted, and nothing of the path; on the disk what was not used for long goes.
   bool save_path(Node* node);
-  SaveAll save_all();  // what is not saved yet, root first. REQUIRES: a disk tier
+  // Notes what is there and not saved, with all above it; the number of this flush.
+  std::uint64_t begin_flush();
+  // What is not saved yet, root first; only what was there for that flush or a later one. REQUIRES: a disk tier
+  SaveAll save_all(std::uint64_t flush = 0);
   // Tries a disk again that has been switched off for long enough. REQUIRES: a disk tier
   void write_again_after_a_while(double now);
 
@@ -127,6 +133,7 @@ class WriteBehind {
   Quotas* const quotas_;
   const Demand* const demand_;
   bool closed_ = false;
+  std::uint64_t flushes_ = 0;
   Caches caches_;                            // set before anything is queued
   std::optional<double> not_writing_since_;  // when the disk tier was first seen switched off
   std::unique_ptr<BackgroundQueue> queue_;   // its jobs use all of the above, so it goes first

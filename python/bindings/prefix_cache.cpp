@@ -306,8 +306,8 @@ existing tiers. None: unchanged. A lower cap first makes room in the order of ev
 higher one takes effect at once. Raises ``CacheFull``, with nothing changed, when live sessions and pins hold more.)");
   c.def(
       "flush", [](PrefixCache& self) { return without_gil([&] { return self.flush(); }); },
-      R"(Writes everything that is known to the disk tier, and returns when it is written and when the store has what was on its
-way.
+      R"(Writes everything that is known when it is called to the disk tier, and returns when it is written and when the store has
+what was on its way. What others compute meanwhile may wait for its own time.
 
 False: some of it did not fit or could not be written; ``stats()["disk"]`` and the log say why. Raises ``NotSupported``
 without a disk tier or a store.)");

@@ -86,6 +86,35 @@ TEST_F(WriteBehindTest, WithoutItsAncestorASnapshotIsNotWritten) {
   EXPECT_TRUE(behind.all_saved());
 }
 
+TEST_F(WriteBehindTest, AFlushAnswersForWhatWasThere) {
+  EXPECT_TRUE(save_now(top));
+  const std::uint64_t flush = behind.begin_flush();
+  Node* later = add(leaf);
+  Node* beside = add(trie.root("n"));
+  Node* upper = trie.split(leaf, leaf->start() + 1);  // both halves were there
+  const WriteBehind::SaveAll round = behind.save_all(flush);
+  EXPECT_EQ(round.queued, 2u);
+  EXPECT_EQ(round.left, 0u);
+  EXPECT_FALSE(round.is_written());  // not yet
+  drain();
+  EXPECT_TRUE(round.is_written());
+  EXPECT_TRUE(behind.is_saved(upper) && behind.is_saved(leaf));
+  EXPECT_FALSE(behind.is_saved(later) || behind.is_saved(beside) || behind.all_saved());
+  EXPECT_EQ(behind.save_all(behind.begin_flush()).queued, 2u);
+}
+
+TEST_F(WriteBehindTest, AFlushKnowsWhatFailedAndForgetsWhatIsGone) {
+  files->fail(test::Call::kCreate, 1, EIO, /*once=*/true);
+  const WriteBehind::SaveAll failed = behind.save_all(behind.begin_flush());
+  drain();
+  EXPECT_FALSE(failed.is_written());
+  EXPECT_TRUE(behind.save_path(leaf));  // by somebody else
+  const WriteBehind::SaveAll round = behind.save_all(behind.begin_flush());
+  EXPECT_TRUE(remove_unlocked(leaf));
+  drain();
+  EXPECT_TRUE(round.is_written() && failed.is_written());
+}
+
 TEST_F(WriteBehindTest, WhatIsCutWhileItIsUnderWayIsFoundAgain) {
   EXPECT_TRUE(behind.save_path(leaf));
   Node* upper = trie.split(top, 66);
