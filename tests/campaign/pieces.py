@@ -44,7 +44,7 @@ Command = Callable[[int, int], list[str]]  # seed, operations -> what to run
 @dataclass
 class Piece:
     """``first`` operations are played to measure its rate; ``whole`` without a limit of time. ``fixed``: it takes as
-    long as it takes, about ``seconds``."""
+    long as it takes, about ``seconds``; ``thorough`` is its environment, besides, without a limit of time."""
 
     name: str
     command: Command
@@ -53,6 +53,7 @@ class Piece:
     fixed: bool = False
     seconds: float = 30.0
     environment: dict[str, str] = field(default_factory=dict)
+    thorough: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -129,7 +130,8 @@ def oracles(missing: list[str]) -> Iterator[Piece]:
 
 
 FAULTS = "--gtest_filter=*Fault*:*fault*"
-OPENCL = "*OpenClFaults*"  # hours where every call is made to fail, so a part of them is drawn each time
+# All places of all sweeps take hours: with a limit of time each round has others, by its seed or its stride.
+THOROUGH = {"CI": "true", "KVTRIE_SOAK": "true"}
 
 
 def has_faults(program: Path) -> bool:
@@ -149,25 +151,9 @@ def fault_sweeps(missing: list[str]) -> Iterator[Piece]:
 
         def command(seed: int, count: int, path: Path = path) -> list[str]:
             shuffled = ["--gtest_shuffle", f"--gtest_random_seed={seed % 99_999 + 1}"]
-            return [str(path), f"{FAULTS}-{OPENCL}", *shuffled]
+            return ["env", f"KVTRIE_SEED={seed}", str(path), FAULTS, *shuffled]
 
-        yield Piece(
-            f"fault sweeps of {program}", command, fixed=True, seconds=180,
-            environment={"KVTRIE_SOAK": "true", "CI": "true"},
-        )  # fmt: skip
-
-
-def opencl_faults(missing: list[str]) -> Iterator[Piece]:
-    """Some of the calls, others for each seed; all of them (``whole``: 2) where there is no limit of time."""
-    path = ROOT / BUILDS[""] / "tests/cpp/test_prefix_cache"
-    if not path.exists():
-        return
-
-    def command(seed: int, count: int) -> list[str]:
-        drawn = [f"KVTRIE_SEED={seed}", f"KVTRIE_SOAK={str(count > 1).lower()}"]
-        return ["env", *drawn, str(path), f"--gtest_filter={OPENCL}"]
-
-    yield Piece("OpenCL faults", command, whole=2, fixed=True, seconds=180)
+        yield Piece(f"fault sweeps of {program}", command, fixed=True, seconds=180, thorough=THOROUGH)
 
 
 def fuzzers(missing: list[str]) -> Iterator[Piece]:
@@ -202,7 +188,6 @@ def python_programs() -> Iterator[Piece]:
 
 
 def python_tests() -> Iterator[Piece]:
-    longer = {"CI": "true", "KVTRIE_SOAK": "true"}
     for name in PYTHON_TESTS:
         path = ROOT / "tests/python" / f"{name}.py"
 
@@ -210,13 +195,12 @@ def python_tests() -> Iterator[Piece]:
             return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)]
 
         if path.exists():
-            yield Piece(name, command, fixed=True, seconds=180, environment=longer)
+            yield Piece(name, command, fixed=True, seconds=180, thorough=THOROUGH)
 
 
 def pieces(wanted: list[str], missing: list[str], with_tests: Optional[bool] = True) -> list[Piece]:
     """All, or those whose names contain one of ``wanted``; what is not there is added to ``missing``."""
-    sweeps = [*fault_sweeps(missing), *opencl_faults(missing)]
-    found = [*oracles(missing), *sweeps, *fuzzers(missing), *python_programs()]
+    found = [*oracles(missing), *fault_sweeps(missing), *fuzzers(missing), *python_programs()]
     if with_tests:
         found += python_tests()
     return [piece for piece in found if not wanted or any(name.lower() in piece.name.lower() for name in wanted)]

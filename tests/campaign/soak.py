@@ -53,11 +53,14 @@ class Record:
 class Run:
     """A child that plays one round, in a session of its own."""
 
-    def __init__(self, piece: Piece, record: Record, seed: int, count: int, folder: Path) -> None:
+    def __init__(
+        self, piece: Piece, record: Record, seed: int, count: int, folder: Path, thorough: bool = False
+    ) -> None:
         self.piece, self.record, self.seed, self.count = piece, record, seed, count
         self.command = piece.command(seed, count)
         self.log = folder / f"{piece.name.replace(' ', '-')}-{seed}.log"
-        environment = {**os.environ, "CI": "false", "KVTRIE_SOAK": "false", **piece.environment}
+        self.environment = {**piece.environment, **(piece.thorough if thorough else {})}
+        environment = {**os.environ, "CI": "false", "KVTRIE_SOAK": "false", **self.environment}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=ROOT,
@@ -106,7 +109,7 @@ class Run:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def _find(self, what: str) -> None:
-        settings = [f"{name}={shlex.quote(value)}" for name, value in self.piece.environment.items()]
+        settings = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         replay = " ".join([*settings, shlex.join(self.command)])
         self.record.findings.append({"what": what, "replay": replay, "log": str(self.log), "end": self.text()[-2000:]})
         print(f"\n  FOUND: {self.piece.name}, seed {self.seed}: {what}\n    {replay}\n    log: {self.log}", flush=True)
@@ -151,7 +154,7 @@ class Soak:
                 continue
             count = self._count(piece, record)
             if count > 0:
-                return Run(piece, record, self.dice.randrange(1, 10**6), count, self.folder)
+                return Run(piece, record, self.dice.randrange(1, 10**6), count, self.folder, self.seconds is None)
         return None
 
     def _count(self, piece: Piece, record: Record) -> int:
