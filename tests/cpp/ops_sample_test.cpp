@@ -27,8 +27,8 @@ std::vector<float> row_of(const std::vector<float>& logits, std::int64_t vocab, 
   return {at, at + vocab};
 }
 
-void check_rows(const std::vector<float>& logits, std::int64_t vocab, const std::vector<SampleOptions>& rows,
-                const std::vector<LogitEdit>& edits) {
+void check_drawn_rows(const std::vector<float>& logits, std::int64_t vocab, const std::vector<SampleOptions>& rows,
+                      const std::vector<LogitEdit>& edits) {
   const Tensor x = upload(logits, {std::ssize(rows), vocab});
   const auto drawn = download<std::int32_t>(sample_rows(x, rows, edits));
   const auto edited = reference::edit_logits(logits, static_cast<std::size_t>(vocab), edits);
@@ -126,7 +126,7 @@ TEST_F(Sample, RowsHaveTheirOwnOptionsAndEdits) {
       const ForcedFamily forced(family);
       const auto logits = random.normals(static_cast<std::size_t>(30 * vocab), 2.0f);
       const Mixed mixed = mixed_rows(random, 30, vocab);
-      check_rows(logits, vocab, mixed.rows, vocab > 2 ? mixed.edits : std::vector<LogitEdit>{});
+      check_drawn_rows(logits, vocab, mixed.rows, vocab > 2 ? mixed.edits : std::vector<LogitEdit>{});
     }
   }
 }
@@ -204,7 +204,8 @@ TEST_F(SampleOclgrind, BothFamilies) {
   for (const KernelFamily family : {KernelFamily::kSerial, KernelFamily::kWorkGroup}) {
     const ForcedFamily forced(family);
     check_draws(logits, 2, 21, {0.9f, 9, 0.8f, 11});
-    check_rows(logits, 21, {{0.0f}, {0.9f, 9, 0.8f, 11, 2, 0.1f}}, {{0, 3, 2.0f, 0.5f}, {1, 20, 1.0f, -INFINITY}});
+    check_drawn_rows(logits, 21, {{0.0f}, {0.9f, 9, 0.8f, 11, 2, 0.1f}},
+                     {{0, 3, 2.0f, 0.5f}, {1, 20, 1.0f, -INFINITY}});
   }
 }
 

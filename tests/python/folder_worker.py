@@ -87,8 +87,9 @@ class Place:
         self.cache.stats()
         self.play(TEXTS + LATER)
         self.clock.now += 40
-        self.play(TEXTS + LATER)
-        flushed = self.cache.flush()
+        for text in TEXTS + LATER:  # one by one: what waits for a slow disk fills host memory, and others are lost
+            self.play([text])
+            flushed = self.cache.flush()
         self.cache.close()
         self.open()
         reused = self.play(TEXTS + LATER)
