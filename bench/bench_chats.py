@@ -14,9 +14,8 @@ Every fourth prompt is also computed by both with no cache, apart, on warm proce
 
 ``--http``: ours is ``python -m kvtrie serve`` (served_engine.py). All sides load the same GGUF file, that of SmolLM2 as
 the dense one, and are asked for the same day; its users say the same token ids to all three kinds. Times are those of
-the stream on both sides, with nothing taken off. Random matrices are float16 on both sides, which ours is told: of a
-file with a hybrid in it, whose convolutions are float32, it would make float32. What our server cannot be asked for is
-left out: fewer cells for windows, and no cache.
+the stream on both sides, with nothing taken off. What our server cannot be asked for is left out: fewer cells for
+windows, and no cache.
 """
 
 from __future__ import annotations
@@ -151,8 +150,8 @@ def piped(kind: str, gguf: Path) -> Iterator[tuple[str, Side]]:
 
 def served(kind: str, gguf: Path) -> Iterator[tuple[str, Side]]:
     """Every side of one kind, all asked over HTTP; ``gguf``: where a random model is written for all of them."""
-    file, dtype = (smollm2.path(), None) if kind == "dense" else (_written(kind, gguf), "float16")
-    engine = served_engine.Engine(file, tokens=TOKENS, host_mib=HOST_MIB, dtype=dtype)
+    file = smollm2.path() if kind == "dense" else _written(kind, gguf)
+    engine = served_engine.Engine(file, tokens=TOKENS, host_mib=HOST_MIB)
     yield OUR_NAME, Side(engine, Day(SEED, VOCABULARY))
     if llama_server.installed():
         yield from _peers(kind, file)

@@ -26,16 +26,13 @@ _HOST = "127.0.0.1"
 
 
 class Engine:
-    """One server process. ``tokens``: cells of its device pool; ``host_mib``: the host tier's limit.
+    """One server process. ``tokens``: cells of its device pool; ``host_mib``: the host tier's limit."""
 
-    ``dtype``: of the weights on the device, where it is not what the server makes of the file.
-    """
-
-    def __init__(self, file: Path, *, tokens: int, host_mib: int, dtype: str | None = None) -> None:
+    def __init__(self, file: Path, *, tokens: int, host_mib: int) -> None:
         self._device_mib = _pool_mib(file, tokens)
         self._host_mib = 0.0
         options = ["--capacity", str(tokens), "--host-bytes", f"{host_mib}MiB", "--disk", "none"]
-        self._server = Server(file, *options, *(["--dtype", dtype] if dtype else []))
+        self._server = Server(file, *options)
         self.process = self._server.process
         self._connection = http.client.HTTPConnection(_HOST, self._server.port, timeout=120)
 

@@ -81,6 +81,21 @@ def test_what_converters_did_matters(undone: str, tmp_path: Path, monkeypatch: p
     assert difference(all_logits(kv.models.load(path, dtype="float32"), TOKENS, 72), wanted) > 1e-2
 
 
+@pytest.mark.parametrize("name", ["qwen3-5-dense", "qwen3-next"])
+def test_float16_stays_so_where_numbers_only_move(name: str, tmp_path: Path) -> None:
+    """Converters move columns and rows of hybrids' matrices, and keep the small convolution in float32."""
+    name = next(each for each in CHECKPOINTS if each.startswith(name))
+    config, exact = checkpoint(name, **CHECKPOINTS[name])
+    matrices = {each for each, values in exact.items() if values.ndim > 1 and "conv1d" not in each}
+    weights = {each: values.astype(np.float16) if each in matrices else values for each, values in exact.items()}
+    model = kv.models.load(write(config, weights, tmp_path / "model.gguf", "float16"))
+    assert model.dtype == "float16"
+    whole = kv.models.load(tmp_path / "model.gguf", dtype="float32")
+    assert model.nbytes < 0.75 * whole.nbytes
+    wanted = all_logits(kv.models.from_weights(config, weights, dtype="float16"), TOKENS, 72)
+    assert difference(all_logits(model, TOKENS, 72), wanted) <= 2e-6
+
+
 @pytest.fixture(scope="module")
 def wide() -> tuple[Any, dict[str, Any]]:
     """A Llama whose rows are whole blocks of every type."""

@@ -283,12 +283,16 @@ def to_float16(values: Array, dtype: str, name: str, wanted: str = "float16") ->
     return narrow
 
 
+_CONVOLUTION = 8  # numbers for each channel, at most
+
+
 def default_dtype(sources: Mapping[str, WeightSource]) -> str:
     """ "stored" where a matrix is quantised, "float16" when every matrix is stored so, else "float32".
 
-    bfloat16 has float32's range and so does not fit into float16; only float32 keeps it exactly.
+    bfloat16 has float32's range and so does not fit into float16; only float32 keeps it exactly. Convolutions, of a few
+    numbers for each channel, are float32 on the device in any case.
     """
-    matrices = [source for source in sources.values() if len(source.shape) > 1]
+    matrices = [source for source in sources.values() if len(source.shape) > 1 and source.shape[-1] > _CONVOLUTION]
     if any(source.blocks is not None for source in matrices):
         return "stored"
     return "float16" if matrices and all(source.dtype == "F16" for source in matrices) else "float32"

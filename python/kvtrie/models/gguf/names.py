@@ -25,7 +25,7 @@ from ..delta import HybridConfig, rows_by_part
 from ..gguf_form import GgufForm
 from ..weights import Array, WeightSource
 from .reader import GgufFile, Tensor
-from .weights import changed, joined, reordered, rows_of, source
+from .weights import changed, joined, moved, reordered, rows_of, source
 
 _TOP = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -154,7 +154,7 @@ class _Search:
             found = _grouped(found, leaf, c) if form.round_robin else found
             if leaf == "linear_attn.A_log":
                 return changed(found, shape, lambda values: self._logarithm(found.name, values))
-        return found if found.shape == shape else changed(found, shape, lambda values: values)
+        return found if found.shape == shape else moved(found, shape, lambda values: values)
 
     def _logarithm(self, name: str, values: Array) -> Array:
         if not ((values < 0) & np.isfinite(values)).all():
@@ -194,7 +194,7 @@ def _grouped(found: WeightSource, leaf: str, c: HybridConfig) -> WeightSource:
         return found
     if leaf == "linear_attn.out_proj.weight":
         columns = order(c.value_width)
-        return changed(found, found.shape, lambda values: values[:, columns])
+        return moved(found, found.shape, lambda values: values[:, columns])
     if leaf in ("linear_attn.in_proj_qkv.weight", "linear_attn.conv1d.weight"):
         return reordered(found, order(c.conv_width, 2 * c.key_width))
     return reordered(found, order(found.shape[0]))

@@ -84,14 +84,26 @@ def reordered(whole: WeightSource, order: Array) -> WeightSource:
 
 
 def joined(parts: Sequence[WeightSource]) -> WeightSource:
-    """One matrix after the other, as one."""
+    """One matrix after the other, as one: of their dtype where they have the same, without blocks."""
     first = parts[0]
+    same = all(part.dtype == first.dtype for part in parts)
 
     def read(begin: int, end: int) -> Array:
-        return np.concatenate([to_float32(part.read(), part.dtype) for part in parts])[begin:end]
+        each = [part.read() if same else to_float32(part.read(), part.dtype) for part in parts]
+        return np.concatenate(each)[begin:end]
 
     rows, nbytes = sum(part.shape[0] for part in parts), sum(part.nbytes for part in parts)
-    return replace(first, dtype="F32", shape=(rows, *first.shape[1:]), nbytes=nbytes, rows=read, blocks=None)
+    dtype = first.dtype if same else "F32"
+    return replace(first, dtype=dtype, shape=(rows, *first.shape[1:]), nbytes=nbytes, rows=read, blocks=None)
+
+
+def moved(whole: WeightSource, shape: tuple[int, ...], move: Callable[[Array], Array]) -> WeightSource:
+    """The same numbers in other places, of the same dtype, in ``shape``. There are no blocks of these."""
+
+    def read(begin: int, end: int) -> Array:
+        return np.ascontiguousarray(move(whole.read())).reshape(shape)[begin:end]
+
+    return replace(whole, shape=shape, rows=read, blocks=None)
 
 
 def changed(whole: WeightSource, shape: tuple[int, ...], change: Callable[[Array], Array]) -> WeightSource:
