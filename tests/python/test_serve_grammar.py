@@ -306,7 +306,7 @@ def test_without_the_library_it_says_how_to_install_it(model: Any, monkeypatch: 
 
 def test_the_vocabulary_and_a_grammar_are_made_once(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[str] = []
-    monkeypatch.setattr(grammar, "_compile_elsewhere", tries.append)
+    monkeypatch.setattr(grammar, "_compile_elsewhere", lambda tried, _: tries.append(tried))
     grammars, made = Grammars(model), []
     threads = [threading.Thread(target=lambda: made.append(grammars.json_object())) for _ in range(4)]
     for thread in threads:

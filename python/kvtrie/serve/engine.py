@@ -163,7 +163,7 @@ class Engine:
         grammar = None if self._syntax is None else grammar_for_tools(self._syntax, options.tools, True, special_id)
         if grammar is None:
             raise NotSupported("[serve] tool_choice: this model's template has no form of calls that can be required")
-        return self._grammars.lark(grammar, behind)
+        return self._grammars.lark(grammar, behind, "tool_choice")
 
     def _reading(self, options: AnswerOptions, prompt: Prompt) -> Reading:
         special_id = self.model.tokenizer.special_id

@@ -125,25 +125,26 @@ class Grammars:
 
         return self._following(LLMatcher.grammar_from_regex(text(pattern, "serve", "regex")), behind)
 
-    def lark(self, grammar: str, behind: str | None = None) -> Following:
-        """Text by a grammar in Lark's notation, with what llguidance adds to it."""
+    def lark(self, grammar: str, behind: str | None = None, field: str = "response_format") -> Following:
+        """Text by a grammar in Lark's notation, with what llguidance adds. ``field`` of the request: for errors."""
         _require_library()
         from llguidance import LLMatcher
 
-        return self._following(LLMatcher.grammar_from_lark(text(grammar, "serve", "grammar")), behind)
+        made = LLMatcher.grammar_from_lark(text(grammar, "serve", "grammar"))
+        return self._following(made, behind, f"[serve] {field}")
 
-    def _following(self, grammar: str, behind: str | None) -> Following:
+    def _following(self, grammar: str, behind: str | None, where: str = _WHERE) -> Following:
         from llguidance import LLMatcher, LLParserLimits
 
         vocabulary = self._known_vocabulary()
-        self._try(grammar)
+        self._try(grammar, where)
         limits = LLParserLimits(max_lexer_states=_STATES, verbose_errors=False)
         matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=limits)
         if not matcher.is_error():
             matcher.compute_bitmask()  # an error where no text follows it
         if matcher.is_error():
-            raise _refused(matcher.get_error())
-        return Following(matcher, vocabulary, behind, self._model.tokenizer)
+            raise _refused(matcher.get_error(), where)
+        return Following(matcher, vocabulary, behind, self._model.tokenizer, where)
 
     def _known_vocabulary(self) -> llguidance.LLTokenizer:
         from llguidance import LLTokenizer
@@ -160,16 +161,16 @@ class Grammars:
                     raise NotSupported(f"{_WHERE}: llguidance cannot use this tokenizer: {error}") from error
             return self._vocabulary
 
-    def _try(self, grammar: str) -> None:
+    def _try(self, grammar: str, where: str) -> None:
         """Raises where a grammar is refused, or takes too much to compile."""
         if len(grammar) > LONGEST:
-            raise ArgumentError(f"{_WHERE}: got {len(grammar)} characters, allowed {LONGEST}")
+            raise ArgumentError(f"{where}: got {len(grammar)} characters, allowed {LONGEST}")
         key = hashlib.sha256(grammar.encode()).digest()
         with self._passed_lock:
             if key in self._passed:
                 return self._passed.move_to_end(key)
         if _child.possible():
-            _compile_elsewhere(grammar)
+            _compile_elsewhere(grammar, where)
         with self._passed_lock:
             self._passed[key] = None
             if len(self._passed) > _REMEMBERED:
@@ -180,8 +181,14 @@ class Following:
     """A ``kv.LogitsProcessor`` that keeps one text to a grammar."""
 
     def __init__(
-        self, fresh: llguidance.LLMatcher, vocabulary: llguidance.LLTokenizer, behind: str | None, tokenizer: Tokenizer
+        self,
+        fresh: llguidance.LLMatcher,
+        vocabulary: llguidance.LLTokenizer,
+        behind: str | None,
+        tokenizer: Tokenizer,
+        where: str,
     ) -> None:
+        self._where = where
         self._fresh, self._matcher = fresh, fresh.deep_copy()
         self._ends = frozenset(vocabulary.eos_tokens)
         self._behind, self._tokenizer = behind, tokenizer
@@ -222,7 +229,7 @@ class Following:
     def _consume(self, tokens: list[int]) -> None:
         if tokens and not self._matcher.consume_tokens(tokens):
             raise ArgumentError(
-                f"{_WHERE}: got a token that the grammar does not allow: {_line(self._matcher.get_error())}"
+                f"{self._where}: got a token that the grammar does not allow: {_line(self._matcher.get_error())}"
             )
 
     def _allowed(self, size: int, follows: bool) -> npt.NDArray[np.bool_]:
@@ -233,7 +240,7 @@ class Following:
             allowed[: len(bits)] = bits
         if self._matcher.is_error():
             raise ArgumentError(
-                f"{_WHERE}: got a grammar whose text takes too much work: {_line(self._matcher.get_error())}"
+                f"{self._where}: got a grammar whose text takes too much work: {_line(self._matcher.get_error())}"
             )
         may_end = not follows or self._matcher.is_accepting()
         allowed[[end for end in self._ends if end < size]] = may_end
@@ -247,7 +254,7 @@ def _require_library() -> None:
         raise NotSupported(f"{_WHERE}: needs llguidance: pip install 'kvtrie[serve]'") from error
 
 
-def _compile_elsewhere(grammar: str) -> None:
+def _compile_elsewhere(grammar: str, where: str) -> None:
     arguments = [json.dumps(sys.path), str(SECONDS), str(BYTES)]
     try:
         ended = subprocess.run(
@@ -262,10 +269,10 @@ def _compile_elsewhere(grammar: str) -> None:
     except subprocess.TimeoutExpired:
         said = ""
     if said.startswith("refused"):
-        raise _refused(said[len("refused ") :])
+        raise _refused(said[len("refused ") :], where)
     if said != "passed":
         raise ArgumentError(
-            f"{_WHERE}: got a grammar that takes more to compile, allowed {SECONDS} seconds and {BYTES >> 20} MiB"
+            f"{where}: got a grammar that takes more to compile, allowed {SECONDS} seconds and {BYTES >> 20} MiB"
         )
 
 
@@ -285,8 +292,8 @@ def _schema_text(schema: Mapping[str, object]) -> str:
     return said
 
 
-def _refused(error: str) -> ArgumentError:
-    return ArgumentError(f"{_WHERE}: got what llguidance refuses: {_line(error)}")
+def _refused(error: str, where: str = _WHERE) -> ArgumentError:
+    return ArgumentError(f"{where}: got what llguidance refuses: {_line(error)}")
 
 
 def _line(error: str) -> str:
