@@ -192,6 +192,7 @@ void PrefixCache::save(const std::string& folder) {
   }();
   if (disk != nullptr &&
       std::filesystem::weakly_canonical(folder) == std::filesystem::weakly_canonical(disk->folder())) {
+    if (state_->exchange != nullptr) state_->exchange->drain();  // what a store does not take is no fault of the folder
     if (state_->flush_to_disk()) return;
     fail(ErrorKind::kFormat, "save", "folder: got ", folder,
          ", which could not take everything: ", disk->stats().last_failure);

@@ -140,7 +140,7 @@ class Sampler:
         whole("position", position, 0)
         model_logits = logits
         if self.sampling.on_device:
-            drawn = self.draw(position, tokens, generated, np.shape(logits)[-1])
+            drawn = self.draw(position, tokens, generated, _vocab_size(logits))
         else:
             shaped = self._shaped(_row(logits), tokens(), generated).reshape(1, -1)
             logits = _core.tensor(shaped, device=logits.device) if isinstance(logits, Tensor) else shaped
@@ -240,6 +240,14 @@ def _checked_processors(processors: object) -> tuple[LogitsProcessor, ...]:
         if not callable(each):
             raise ArgumentTypeError(f"[{_WHERE}] logits_processors: got {type(each).__name__}, allowed callables")
     return given
+
+
+def _vocab_size(logits: Tensor | Logits) -> int:
+    with converting(logits, _WHERE, "logits", "an array of numbers"):
+        shape = np.shape(logits)
+    if len(shape) != 2 or shape[0] != 1:
+        raise ArgumentTypeError(f"[{_WHERE}] logits: got shape {shape}, allowed [1, vocab]")
+    return int(shape[1])
 
 
 def _row(logits: Tensor | Logits) -> Logits:
