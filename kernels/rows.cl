@@ -69,11 +69,7 @@ KERNEL void l2_norm(IDS __global const float* restrict x, ulong x_offset, __glob
 KERNEL void softmax(IDS __global const float* restrict x, ulong x_offset, __global float* restrict y, ulong y_offset,
                     int dim) {
   FIND_ROW
-  VEC tops = (VEC)-INFINITY;
-  float top = -INFINITY;
-  FOR_VECTORS(d) tops = fmax(tops, LOAD(x + d));
-  FOR_REST(d) top = fmax(top, x[d]);
-  top = group_max(fmax(max_lanes(tops), top), shared);
+  const float top = row_max(x, dim, shared);
   VEC sums = (VEC)0.0f;
   float rest = 0.0f;
   FOR_VECTORS(d) {
@@ -96,23 +92,7 @@ KERNEL void argmax(IDS __global const float* restrict x, ulong x_offset, __globa
   GROUP_MEM float shared[LANES];
   const int row = ID(1), lane = LANE_ID;
   x += x_offset + (ulong)row * dim;
-  VEC tops = (VEC)-INFINITY;
-  float top = -INFINITY;
-  FOR_VECTORS(d) tops = fmax(tops, LOAD(x + d));
-  FOR_REST(d) top = fmax(top, x[d]);
-  top = group_max(fmax(max_lanes(tops), top), shared);
-  int found = dim;  // this lane's first number that equals the largest
-  for (int d = lane; d < dim; d += LANES)
-    if (x[d] == top) {
-      found = d;
-      break;
-    }
-  // Indices stay exact in float only up to 2^24, so the search for the lowest one is done in integers.
   GROUP_MEM int lowest[LANES];
-  lowest[lane] = found;
-  SYNC;
-  if (lane == 0) {
-    for (int i = 1; i < LANES; ++i) found = min(found, lowest[i]);
-    y[y_offset + row] = found < dim ? found : 0;
-  }
+  const int found = row_first(x, row_max(x, dim, shared), dim, lowest);
+  if (lane == 0) y[y_offset + row] = found < dim ? found : 0;
 }

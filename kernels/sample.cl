@@ -30,7 +30,7 @@
 #include "vector.clh"
 #undef VW
 #define VW ROW_VW
-#include "reduce.clh"
+#include "norm.clh"
 
 // Each lane owns one contiguous range of the row, so that ranges and lanes are in order of index.
 #define RANGE_BEGIN (int)((long)dim * lane / LANES)
@@ -88,10 +88,9 @@ float draw(uint key0, uint key1, uint row) {
 
 // The row with its edits goes to p. Lanes own the tokens that they edit: those of a row differ.
 void take_row(__global const float* x, __global float* p, int dim, __global const int* edits, int begin, int end) {
-  const int lane = get_local_id(0), last = RANGE_END;
-  int d = RANGE_BEGIN;
-  for (; d + VW <= last; d += VW) STORE(LOAD(x + d), p + d);
-  for (; d < last; ++d) p[d] = x[d];
+  const int lane = get_local_id(0);
+  FOR_VECTORS(d) STORE(LOAD(x + d), p + d);
+  FOR_REST(d) p[d] = x[d];
   SYNC;
   for (int i = begin + lane; i < end; i += LANES) {
     __global const int* edit = edits + (long)i * EDIT_WORDS;
@@ -101,40 +100,14 @@ void take_row(__global const float* x, __global float* p, int dim, __global cons
   SYNC;
 }
 
-float largest(__global const float* p, int dim, __local float* shared) {
-  const int lane = get_local_id(0), end = RANGE_END;
-  int d = RANGE_BEGIN;
-  float top = -INFINITY;
-  if (d + VW <= end) {
-    VEC tops = LOAD(p + d);
-    for (d += VW; d + VW <= end; d += VW) tops = fmax(tops, LOAD(p + d));
-    top = max_lanes(tops);
-  }
-  for (; d < end; ++d) top = fmax(top, p[d]);
-  return group_max(top, shared);
-}
-
-// The first token with p == top. Reached by every lane; the answer is lane 0's.
-int first_at(__global const float* p, float top, int dim, __local int* firsts) {
-  const int lane = get_local_id(0), end = RANGE_END;
-  int d = RANGE_BEGIN;
-  while (d < end && p[d] != top) ++d;
-  firsts[lane] = d < end ? d : -1;
-  SYNC;
-  int i = 0;
-  while (i + 1 < LANES && firsts[i] < 0) ++i;
-  return firsts[i];
-}
-
 // p becomes each token's probability over the largest one; 0 below min_p.
 void weigh(__global float* p, float top, float temperature, float min_p, int dim) {
-  const int lane = get_local_id(0), end = RANGE_END;
-  int d = RANGE_BEGIN;
-  for (; d + VW <= end; d += VW) {
+  const int lane = get_local_id(0);
+  FOR_VECTORS(d) {
     const VEC x = exp((LOAD(p + d) - top) / temperature);
     STORE(select((VEC)0.0f, x, x >= (VEC)min_p), p + d);
   }
-  for (; d < end; ++d) {
+  FOR_REST(d) {
     const float x = exp((p[d] - top) / temperature);
     p[d] = x >= min_p ? x : 0.0f;
   }
@@ -154,10 +127,10 @@ __kernel void sample(__global const float* restrict logits, ulong logits_offset,
   p += (ulong)row * dim;
 
   take_row(logits + logits_offset + (ulong)row * dim, p, dim, words + (ulong)rows * ROW_WORDS, own[7], own[8]);
-  const float top = largest(p, dim, shared);
+  const float top = row_max(p, dim, shared);
   const bool finite = fabs(top) < INFINITY;
   if (!finite || temperature == 0.0f) {
-    const int likeliest = finite ? first_at(p, top, dim, ties) : -1;
+    const int likeliest = finite ? row_first(p, top, dim, ties) : -1;
     if (lane == 0) y[y_offset + row] = likeliest;
     return;
   }
