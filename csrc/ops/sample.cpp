@@ -78,7 +78,6 @@ Tensor sample_rows(const Tensor& logits, std::span<const SampleOptions> rows, st
 }
 
 Tensor sample(const Tensor& logits, const SampleOptions& options) {
-  check_options(options);
   check_device(kWhere, "logits", logits);
   check_rank(kWhere, "logits", logits, 2);
   std::vector<SampleOptions> rows(static_cast<std::size_t>(logits.dim(0)), options);

@@ -218,8 +218,9 @@ WriteBehind::SaveAll WriteBehind::save_all(std::uint64_t flush) {
     if (!queued) left.insert(node);
     result.queued += queued;
     result.left += !queued;
+    if (!queued) continue;
     state_of(node).visit_blobs([&](const BlobPtr& blob) {
-      if (queued && !blob->saved()) result.under_way.push_back(blob);
+      if (!blob->saved()) result.under_way.push_back(blob);
     });
   }
   return result;
