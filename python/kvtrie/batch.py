@@ -220,8 +220,9 @@ class Batch:
         if len(chosen) < 2:
             return
         draws = [Draw()] * len(pending)  # rows of prompts that go on: what is drawn for them is of no use
+        vocab_size = np.shape(logits)[-1]
         for row in chosen:
-            draws[row] = pending[row].generation.draw(np.shape(logits)[-1])
+            draws[row] = pending[row].generation.draw(vocab_size)
         tokens = draw(logits, draws)
         for row in chosen:
             if tokens[row] == NONE:  # it fails alone

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -38,8 +38,25 @@ class Edits(NamedTuple):
         row[self.tokens] = np.where(x > 0, x / self.divide, x * self.divide) + self.add
 
 
-def edits_of(sampling: Sampling, tokens: npt.NDArray[np.int32], generated: int, vocab_size: int) -> Edits | None:
-    """Penalties and biases behind ``tokens``, of which the last ``generated`` were generated; None: nothing changes."""
+class Biases(NamedTuple):
+    """What is added to the logits of some ``tokens``."""
+
+    tokens: npt.NDArray[np.int64]
+    add: npt.NDArray[np.float32]
+
+    @classmethod
+    def of(cls, biases: Mapping[int, float]) -> Biases:
+        count = len(biases)
+        return cls(np.fromiter(biases, np.int64, count), np.fromiter(biases.values(), np.float32, count))
+
+
+def edits_of(
+    sampling: Sampling, biases: Biases, tokens: npt.NDArray[np.int32], generated: int, vocab_size: int
+) -> Edits | None:
+    """Penalties and ``biases`` (the sampling's) behind ``tokens``, of which the last ``generated`` were generated.
+
+    None: nothing changes.
+    """
     divide, add = np.ones(vocab_size, np.float32), np.zeros(vocab_size, np.float32)
     touched = np.zeros(vocab_size, bool)
     if sampling.repetition_penalty != 1.0:
@@ -49,11 +66,11 @@ def edits_of(sampling: Sampling, tokens: npt.NDArray[np.int32], generated: int, 
         counts = np.bincount(_known(tokens[len(tokens) - generated :], vocab_size), minlength=vocab_size)
         add -= np.where(counts > 0, sampling.presence_penalty + sampling.frequency_penalty * counts, 0.0)
         touched |= counts > 0
-    for token, value in sampling.logit_bias.items():
-        if token >= vocab_size:
-            raise ArgumentError(f"[generate] logit_bias: got token id {token}, allowed 0 to {vocab_size - 1}")
-        add[token] += value
-        touched[token] = True
+    if biases.tokens.max(initial=0) >= vocab_size:
+        most = biases.tokens.max()
+        raise ArgumentError(f"[generate] logit_bias: got token id {most}, allowed 0 to {vocab_size - 1}")
+    add[biases.tokens] += biases.add
+    touched[biases.tokens] = True
     ids = np.flatnonzero(touched).astype(np.int32)
     return Edits(ids, divide[ids], add[ids]) if ids.size else None
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from . import _core
 from ._arguments import converting, listed, refusal
 from ._core import Tensor
-from .draws import NONE, Draw, draw, edits_of
+from .draws import NONE, Biases, Draw, draw, edits_of
 from .errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ class Sampler:
                 raise ArgumentError(f"[{_WHERE}] logit_bias: got token id {token}, allowed 0 to {vocab_size - 1}")
         self.sampling = sampling
         self._seed = int.from_bytes(os.urandom(8), "little") if sampling.seed is None else sampling.seed
+        self._biases = Biases.of(sampling.logit_bias)
 
     def __call__(self, logits: Tensor | Logits, position: int, tokens: Callable[[], Tokens], generated: int) -> Choice:
         """The token at ``position``; ``logits`` [1, vocab].
@@ -155,7 +156,7 @@ class Sampler:
         drawn = self._draw(position)
         if not self.sampling.edits_logits:
             return drawn
-        return drawn._replace(edits=edits_of(self.sampling, tokens(), generated, vocab_size))
+        return drawn._replace(edits=edits_of(self.sampling, self._biases, tokens(), generated, vocab_size))
 
     def choice(self, token: int, logits: Tensor | Logits) -> Choice:
         """With its log-probability among the model's own ``logits`` [1, vocab] where that was asked for."""
@@ -169,7 +170,7 @@ class Sampler:
 
     def _shaped(self, row: Logits, tokens: Tokens, generated: int) -> Logits:
         s = self.sampling
-        edits = edits_of(s, tokens, generated, len(row)) if s.edits_logits else None
+        edits = edits_of(s, self._biases, tokens, generated, len(row)) if s.edits_logits else None
         if edits is not None:
             edits.apply(row)
         for processor in s.logits_processors:
