@@ -21,10 +21,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import kvtrie as kv
 import smollm2
+import token_stream
 from peers import llama_server
 from report import Report, arguments
 from serve_process import Server
@@ -37,6 +37,7 @@ SETTINGS = {
     "llama.cpp 8 slots": ["-np", "8", "-kvu", "--no-cache-idle-slots"],
 }
 OURS = "kvtrie serve"
+ROUTES = {"/v1/completions": token_stream.of_choices, "/completion": token_stream.of_llama}
 
 
 @dataclass
@@ -76,25 +77,11 @@ class Client(threading.Thread):
         response = connection.getresponse()
         if response.status != 200:
             raise RuntimeError(f"[bench_serve] got {response.status}: {response.read()[:200]!r}")
-        times, tokens = [], []
-        for line in response:
-            if line.startswith(b"data: {"):
-                found = _tokens(json.loads(line[6:]))
-                if found:
-                    times.append(time.perf_counter())
-                    tokens += found
+        stream = token_stream.read(response, ROUTES[self.path], ANSWER)
         connection.close()
-        if len(tokens) != ANSWER:
-            raise RuntimeError(f"[bench_serve] got {len(tokens)} tokens, allowed {ANSWER}")
-        self.first.append(times[0] - began)
-        self.per_token.append((times[-1] - times[0]) / (len(tokens) - 1))
-        return tokens
-
-
-def _tokens(chunk: dict[str, Any]) -> list[int]:
-    """Of one event: ours are in its choice, llama.cpp's beside its text."""
-    choice = (chunk.get("choices") or [chunk])[0]
-    return list(choice.get("token_ids") or choice.get("tokens") or [])
+        self.first.append(stream.times[0] - began)
+        self.per_token.append((stream.times[-1] - stream.times[0]) / (ANSWER - 1))
+        return stream.tokens
 
 
 @dataclass

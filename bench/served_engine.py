@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import kvtrie as kv
+import token_stream
 from serve_process import Server
 
 _HOST = "127.0.0.1"
@@ -47,23 +48,12 @@ class Engine:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        first, last = 0.0, {}
-        tokens: list[int] = []
         start = time.perf_counter()
-        for line in self._send("POST", "/v1/completions", request):
-            if not line.startswith(b"data: {"):
-                continue
-            last = json.loads(line[6:])
-            found = [token for choice in last.get("choices", ()) for token in choice["token_ids"]]
-            if found and not tokens:
-                first = time.perf_counter() - start
-            tokens.extend(found)
+        stream = token_stream.read(self._send("POST", "/v1/completions", request), token_stream.of_choices, count)
         total = time.perf_counter() - start
-        if len(tokens) != count:
-            raise RuntimeError(f"[served_engine] got {len(tokens)} of {count} tokens; last message {last}")
         self._watch()
-        reused = int(last["usage"]["prompt_tokens_details"]["cached_tokens"])
-        return {"first": first, "total": total, "reused": reused, "tokens": tokens}
+        reused = int(stream.last["usage"]["prompt_tokens_details"]["cached_tokens"])
+        return {"first": stream.times[0] - start, "total": total, "reused": reused, "tokens": stream.tokens}
 
     def held_mib(self) -> dict[str, float]:
         """``device``: MiB of the pools; ``host``: the most that the host tier had behind any answer."""

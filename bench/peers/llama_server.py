@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import token_stream
 from peers.llama import LIBRARY
 
 PROGRAM = LIBRARY / "llama-server"
@@ -90,19 +91,9 @@ class Server:
             "top_k": 1,
         }
         start = time.perf_counter()
-        stream = self._send("/completion", request)
-        first, tokens, last = 0.0, [], {}
-        for line in stream:
-            if not line.startswith(b"data: "):
-                continue
-            last = json.loads(line[6:])
-            if last.get("tokens") and not tokens:
-                first = time.perf_counter() - start
-            tokens.extend(last.get("tokens", ()))
+        stream = token_stream.read(self._send("/completion", request), token_stream.of_llama, count)
         total = time.perf_counter() - start
-        if len(tokens) != count:
-            raise RuntimeError(f"[llama_server] got {len(tokens)} of {count} tokens; last message {last}")
-        return Answer(first, total, int(last["timings"]["cache_n"]), tokens)
+        return Answer(stream.times[0] - start, total, int(stream.last["timings"]["cache_n"]), stream.tokens)
 
     def overhead(self, prompt: Sequence[int], repeats: int = 20) -> list[float]:
         """Seconds of requests that carry ``prompt`` and compute nothing: ids to text."""
