@@ -13,6 +13,7 @@ float16 has exactly, and compares all that a step gives back, bit for bit.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 from collections.abc import Sequence
@@ -141,6 +142,11 @@ def go_on(cache: Any, model: TierModel, tokens: Sequence[int], namespace: str = 
         for step in session.prefill(chunk=64):
             model(step)
     return session
+
+
+def names_in(folder: Path) -> list[str]:
+    """Of the files of a disk tier, also of those that are being written."""
+    return sorted(name for name in os.listdir(folder) if name != "lock")
 
 
 def words(seed: int, count: int) -> list[int]:

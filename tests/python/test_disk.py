@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
-from disk_worker import go_on, make, words
+from disk_worker import go_on, make, names_in, words
 from processes import DISK_WORKER as WORKER
 from processes import run_command, run_python
 
@@ -55,10 +55,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
     yield place
     run_command("umount", place, check=True)
-
-
-def names_in(folder: Path) -> list[str]:
-    return sorted(name for name in os.listdir(folder) if name != "lock")
 
 
 def bytes_in(folder: Path) -> int:

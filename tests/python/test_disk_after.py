@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,11 @@ from typing import Any
 import pytest
 
 import kvtrie as kv
-from disk_worker import KINDS, go_on, make, words
+from disk_worker import KINDS, go_on, make, names_in, words
 from processes import run_python, wait_for
 
 FIRST, SECOND = words(1, 150), words(2, 40)
 TEXT_BYTES = 150 * 128  # K and V of 150 tokens of the dense model
-
-
-def names_in(folder: Path) -> list[str]:
-    return sorted(name for name in os.listdir(folder) if name != "lock")
 
 
 def settle(cache: kv.PrefixCache) -> int:

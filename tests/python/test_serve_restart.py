@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 import kvtrie as kv
+from disk_worker import names_in
 from processes import PATIENCE, wait_for
 from serving import TINY
 
@@ -159,7 +160,7 @@ def known(server: Process, body: dict[str, Any]) -> int:
 
 def files_in(folder: Path) -> int:
     """Complete ones."""
-    return len([name for name in os.listdir(folder) if name != "lock" and not name.startswith("tmp-")])
+    return len([name for name in names_in(folder) if not name.startswith("tmp-")])
 
 
 def test_killed_it_knows_what_was_asked_for_twice(tmp_path: Path) -> None:
