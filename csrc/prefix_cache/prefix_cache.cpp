@@ -11,6 +11,7 @@
 #include "prefix_cache/negotiation.h"
 #include "prefix_cache/prefix_cache_state.h"
 #include "prefix_cache/step_graph.h"
+#include "prefix_cache/summary.h"
 
 namespace kvtrie {
 namespace {
@@ -328,6 +329,13 @@ PrefixCacheStats PrefixCache::stats() const {
 std::vector<NodeInfo> PrefixCache::nodes() const {
   Entry entry(*state_);
   return state_->nodes();
+}
+
+std::vector<Fingerprint> PrefixCache::summary(std::size_t most) const {
+  Entry entry(*state_);
+  std::vector<Node*> live;
+  state_->sessions.visit_nodes([&](Node* node) { live.push_back(node); });
+  return summarise(state_->trie, live, most);
 }
 
 std::vector<std::string> PrefixCache::check() const {

@@ -34,6 +34,7 @@
 #include "prefix_cache/step.h"
 #include "store/disk_tier.h"
 #include "store/key_ring.h"
+#include "trie/fingerprint.h"
 #include "trie/trie.h"
 #include "trie/victim_policy.h"
 
@@ -199,6 +200,7 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
 
   PrefixCacheStats stats() const;
   std::vector<NodeInfo> nodes() const;                                       // pre-order
+  std::vector<Fingerprint> summary(std::size_t most) const;                  // of what was used last (summary.h)
   std::vector<std::string> check() const;                                    // empty when every invariant holds
   const std::vector<std::shared_ptr<CausalCache>>& caches() const noexcept;  // those of attention
   const std::vector<std::shared_ptr<PointCache>>& states() const noexcept;   // those of states

@@ -271,11 +271,20 @@ py::array int32_view(std::span<const std::int32_t> values, py::handle owner) {
   return array;
 }
 
-py::array int32_array(std::vector<std::int32_t> values) {
-  auto* owned = new std::vector<std::int32_t>(std::move(values));
-  const py::capsule owner(owned, [](void* pointer) { delete static_cast<std::vector<std::int32_t>*>(pointer); });
+namespace {
+
+template <class Value>
+py::array owning_array(std::vector<Value> values) {
+  auto* owned = new std::vector<Value>(std::move(values));
+  const py::capsule owner(owned, [](void* pointer) { delete static_cast<std::vector<Value>*>(pointer); });
   const auto count = static_cast<py::ssize_t>(owned->size());
-  return py::array(py::dtype::of<std::int32_t>(), {count}, {py::ssize_t{sizeof(std::int32_t)}}, owned->data(), owner);
+  return py::array(py::dtype::of<Value>(), {count}, {py::ssize_t{sizeof(Value)}}, owned->data(), owner);
 }
+
+}  // namespace
+
+py::array int32_array(std::vector<std::int32_t> values) { return owning_array(std::move(values)); }
+
+py::array uint64_array(std::vector<std::uint64_t> values) { return owning_array(std::move(values)); }
 
 }  // namespace kvtrie::binding

@@ -88,8 +88,9 @@ class TokenArgument {
 void make_read_only(py::array& array) noexcept;
 // A read-only int32 array over memory that `owner` keeps.
 py::array int32_view(std::span<const std::int32_t> values, py::handle owner);
-// An int32 array that owns its values.
+// Arrays that own their values.
 py::array int32_array(std::vector<std::int32_t> values);
+py::array uint64_array(std::vector<std::uint64_t> values);
 
 // Makes pickling and deep copies fail with a sentence that says what to do instead.
 template <class Class>

@@ -329,6 +329,17 @@ without a disk tier or a store.)");
         "Removes one pin; returns how many tokens it kept, 0 when there was none.");
 }
 
+py::array summary(const PrefixCache& self, const py::object& most) {
+  const auto count = static_cast<std::size_t>(to_int32(most, "summary", "most"));
+  return uint64_array(without_gil([&] { return self.summary(count); }));
+}
+
+py::array fingerprints_of(const py::object& tokens, const py::object& name_space) {
+  const TokenArgument prompt(tokens, "fingerprints");
+  const std::string_view name = to_text(name_space, "fingerprints", "namespace");
+  return uint64_array(without_gil([&] { return fingerprints(name, prompt.span()); }));
+}
+
 void add_inspection(PrefixCacheClass& c) {
   c.def("stats", &stats_to_python,
         R"(Numbers of the moment and totals since creation, as a dict; docs/stats.md explains each.
@@ -363,6 +374,14 @@ slot), ``dropped_points``, ``checksum_failures``, ``unusable_snapshots``, ``keyl
       "Every invariant that does not hold, as sentences; an empty list is good.");
   c.def("_explain", &explain_to_python, py::arg("tokens"), py::arg("namespace") = "default", py::kw_only(),
         py::arg("atomic") = py::none(), "Its fields as a dict; see ``kvtrie.PrefixCache.explain``.");
+  c.def(
+      "summary", &summary, py::arg("most") = 512,
+      R"(What it knows, in short: fingerprints of the paths that were used last, as uint64 [at most ``most``], in no order.
+
+They are among what ``kv.fingerprints`` gives for a prompt that begins like one of these paths: of each node the last whole
+block of 64 tokens, and those 1, 2, 4, ... blocks in front of it. For choosing one of several caches; what it knows may have
+changed since. Takes time that
+grows with the number of nodes, during which other calls wait: about 0.2 us each.)");
   c.def("_nodes", &node_tuples, "The nodes as tuples; see ``kvtrie.PrefixCache.nodes``.");
 }
 
@@ -376,6 +395,12 @@ void init_prefix_cache(py::module_& m) {
 ``count``: positions it takes, up to 16,777,216. Returns int32 [count]: one negative id, the same for the same digest and count in this
 process. Put them into a prompt like any other tokens: equal items match, different ones never do, and no reuse, restore
 point or step ends inside one. The model replaces their embeddings.)");
+  m.def("fingerprints", &fingerprints_of, py::arg("tokens"), py::arg("namespace") = "default",
+        R"(Numbers by which caches in different processes can tell that they know the same beginning of a prompt.
+
+Returns uint64 [len(tokens) // 64]: one for each whole block of 64 tokens, made of all tokens from the beginning up to its end
+and of the namespace, the same in every process and version. They end in front of the first media item. Equal numbers mean
+equal tokens but for a chance of 2^-64; they prove nothing against somebody who chooses tokens for that.)");
   // The last reference may wait for threads that log, and so need the GIL.
   PrefixCacheClass c(m, "PrefixCache", "Every conversation's tokens in one tree; see ``kvtrie.PrefixCache``.",
                      py::release_gil_before_calling_cpp_dtor(), shows_clock_and_store());

@@ -77,6 +77,7 @@ from ._core import (
     TokenTexts,
     TrieNode,
     devices,
+    fingerprints,
     media,
     tensor,
 )
@@ -146,6 +147,7 @@ __all__ = [
     "TrieNode",
     "__version__",
     "devices",
+    "fingerprints",
     "generate",
     "generate_batch",
     "media",
