@@ -262,6 +262,14 @@ class Waiting:
         """Tokens of the prompt that were not computed for it: found at its beginning, or computed by another one."""
         return max(0, len(self.prompt) - self.computed)
 
+    @property
+    def uncomputed(self) -> int:
+        """Tokens of the prompt that are not there yet; all of them until it has begun."""
+        if self.generation.finish_reason is not None:
+            return 0
+        session = self.generation.session
+        return len(self.prompt) if session is None else max(0, len(self.prompt) - session.length)
+
     def tokens(self) -> npt.NDArray[np.int32]:
         """All that a session of it begins with: after it had to give its room back, what was generated, too."""
         return np.concatenate([self.prompt, np.asarray(self.generation.tokens, np.int32)])

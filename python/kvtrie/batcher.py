@@ -103,7 +103,8 @@ class Batcher:
         return Request(self._driver.submit(waiting))
 
     def stats(self) -> dict[str, int]:
-        """Requests now (``active``, ``waiting``), and totals: ``submitted``, ``finished``, ``cancelled``, ``failed``,
+        """Requests now (``active``, ``waiting``), and ``waiting_tokens``, those of their prompts that are still to be
+        computed as far as is known before they begin. Totals: ``submitted``, ``finished``, ``cancelled``, ``failed``,
         ``steps``, ``tokens`` (generated)."""
         return self._driver.stats()
 
@@ -173,7 +174,7 @@ class _Driver:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
-        self._unfinished = self._active = 0
+        self._unfinished = self._active = self._uncomputed = 0
         self._totals = dict.fromkeys(("submitted", "finished", "cancelled", "failed", "steps", "tokens"), 0)
         self.closing = False
 
@@ -192,6 +193,7 @@ class _Driver:
             if self._unfinished >= allowed:
                 raise BusyError(f"[submit] unfinished requests: got {self._unfinished + 1}, allowed {allowed}")
             self._unfinished += 1
+            self._uncomputed += waiting.uncomputed
             self._totals["submitted"] += 1
             self._arriving.put(stream)
             if self._thread is None:
@@ -201,7 +203,8 @@ class _Driver:
 
     def stats(self) -> dict[str, int]:
         with self._lock:
-            return {"active": self._active, "waiting": self._unfinished - self._active, **self._totals}
+            waiting = self._unfinished - self._active
+            return {"active": self._active, "waiting": waiting, "waiting_tokens": self._uncomputed, **self._totals}
 
     def wake(self) -> None:
         self._arriving.put(None)
@@ -235,7 +238,9 @@ class _Driver:
         """Waits for something to do; False when it is to end."""
         if not self._streams and not self.closing:
             self._take(self._arriving.get())
-        self._take_all()
+        with self._lock:  # what arrives later is counted as it does
+            self._take_all()
+            self._uncomputed = sum(stream.waiting.uncomputed for stream in self._streams)
         for stream in self._streams:
             if stream.cancelled:
                 stream.waiting.generation.close()

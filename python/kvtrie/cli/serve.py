@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -10,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import kvtrie as kv
+from kvtrie.serve.settings import CONTEXT, CONVERSATIONS
 
 from .chat.screen import stderr_shows
 
 if TYPE_CHECKING:
-    from kvtrie.serve.settings import Settings
+    from kvtrie.serve.opening import ServeOptions
 
-CONTEXT = 8192  # tokens, where the model takes more and nobody asks for more
-CONVERSATIONS = 4  # of the longest, that the device has room for unless told
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DTYPES = ["float32", "float16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "stored"]  # kv.models is not imported yet
 
@@ -53,6 +53,7 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         "--disk-after", type=int, default=2, metavar="REQUESTS",
         help="that have to ask for a prompt's tokens before they are written behind; 1: all is (default 2)",
     )  # fmt: skip
+    parser.add_argument("--store", metavar="URL", help="Redis or Valkey that several servers share (docs/store.md)")
     parser.add_argument("--max-tokens", type=int, default=4096, help="longest answer, where a request does not say")
     parser.add_argument("--max-sessions", type=int, default=8, help="answers that share a step (default 8)")
     parser.add_argument("--max-waiting", type=int, default=64, help="that wait for it; more get 429 (default 64)")
@@ -84,26 +85,30 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
     except ImportError as error:
         raise kv.NotSupported(f"[serve] needs {error.name}: pip install 'kvtrie[serve]'") from error
     from kvtrie.serve.app import create_app
+    from kvtrie.serve.opening import open_server
     from kvtrie.serve.server import Server
 
     keys = _keys(arguments.keys)
     if not keys and arguments.host not in LOOPBACK:
         raise kv.ArgumentError(f"[serve] --host: got {arguments.host} without --keys, allowed {', '.join(LOOPBACK)}")
-    chosen = kv.models.default.choose(arguments.model)
-    if chosen.note:
-        print(chosen.note, file=out)
-    model = kv.models.load(chosen.path, arguments.device, arguments.dtype, progress=stderr_shows())
-    if not model.has_tokenizer:
-        raise kv.NotSupported("[serve] model: there is no tokenizer, so there is no text to answer with")
-    settings = _settings(arguments, model, keys)
-    # So that no request waits for compilers.
-    model.warm_up(arguments.kv_dtype, progress=stderr_shows())
-    cache, where = _cache(arguments, model, settings)
-    app = create_app(model, cache, arguments.name or chosen.name, settings)
-    print(f"{arguments.name or chosen.name} on {model.device.name}, a context of {settings.context:,} tokens", file=out)
-    print(where, file=out, flush=True)
+    try:
+        opened = open_server(_options(arguments, keys), stderr_shows())
+    except kv.BusyError as error:
+        raise kv.BusyError(f"{error}; another server has it? --disk FOLDER or --disk none") from error
+    if opened.note:
+        print(opened.note, file=out)
+    app = create_app(opened.model, opened.cache, opened.name, opened.settings)
+    context = opened.settings.context
+    print(f"{opened.name} on {opened.model.device.name}, a context of {context:,} tokens", file=out)
+    print(_where(opened.cache, opened.folder), file=out, flush=True)
     Server(app, host=arguments.host, port=arguments.port).run()
     return 0
+
+
+def _where(cache: kv.PrefixCache, folder: Path | None) -> str:
+    if folder is None:
+        return "nothing is kept after the end"
+    return f"{cache.stats()['tokens']:,} tokens are known from before, state is kept in {folder}"
 
 
 def _keys(file: str | None) -> Mapping[str, str]:
@@ -119,46 +124,9 @@ def _keys(file: str | None) -> Mapping[str, str]:
     return dict(keys)
 
 
-def _settings(arguments: argparse.Namespace, model: kv.models.Model, keys: Mapping[str, str]) -> Settings:
-    from kvtrie.serve.settings import Settings
+def _options(arguments: argparse.Namespace, keys: Mapping[str, str]) -> ServeOptions:
+    from kvtrie.serve.opening import ServeOptions
 
-    limits = [model.config.max_position_embeddings, model.config.position_limit(), arguments.capacity]
-    most = min(limit for limit in limits if limit is not None)
-    context = min(most, CONTEXT) if arguments.context is None else arguments.context
-    if not 16 <= context <= most:
-        raise kv.ArgumentError(f"[serve] --context: got {context}, allowed 16 to {most}")
-    return Settings(
-        context,
-        max_tokens=arguments.max_tokens,
-        temperature=arguments.temperature,
-        max_sessions=arguments.max_sessions,
-        max_waiting=arguments.max_waiting,
-        keys=keys,
-        admin_key=arguments.admin_key,
-        volatile=tuple(arguments.drop_lines),
-    )
-
-
-def _cache(arguments: argparse.Namespace, model: kv.models.Model, settings: Settings) -> tuple[kv.PrefixCache, str]:
-    """The cache, and what there is to say of where its state is kept."""
-    from kvtrie.serve.state import default_bytes, default_folder
-
-    caches = model.caches(capacity=arguments.capacity or CONVERSATIONS * settings.context, dtype=arguments.kv_dtype)
-    host = int(arguments.host_bytes) if arguments.host_bytes.isdigit() else arguments.host_bytes
-    if arguments.disk == "none":
-        cache = kv.PrefixCache(caches, fingerprint=model.fingerprint, host_bytes=host)
-        return cache, "nothing is kept after the end"
-    folder = Path(arguments.disk) if arguments.disk else default_folder(model.fingerprint)
-    if not arguments.disk:
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    given = arguments.disk_bytes
-    cap = default_bytes(folder) if given is None else int(given) if given.isdigit() else given
-    try:
-        cache = kv.PrefixCache(
-            caches, fingerprint=model.fingerprint, host_bytes=host, disk=folder, disk_bytes=cap,
-            disk_after=arguments.disk_after,
-        )  # fmt: skip
-    except kv.BusyError as error:
-        raise kv.BusyError(f"{error}; another server has it? --disk FOLDER or --disk none") from error
-    known = cache.stats()["tokens"]
-    return cache, f"{known:,} tokens are known from before, state is kept in {folder}"
+    same = {field.name for field in dataclasses.fields(ServeOptions)} & set(vars(arguments))
+    values = {name: getattr(arguments, name) for name in same}
+    return ServeOptions(**{**values, "keys": keys, "drop_lines": tuple(arguments.drop_lines)})

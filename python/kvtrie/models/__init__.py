@@ -93,6 +93,19 @@ def load(
     return _build(parts.family, parts.config, parts.sources, device, dtype, parts.tokenizer, progress)
 
 
+def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
+    """The tokenizer of what :func:`load` would load, without its weights; None where there is none.
+
+    Raises ``kv.FormatError`` as it does.
+    """
+    found = find_model(path_text(path, "models.load_tokenizer"))
+    if found.is_dir():
+        return Tokenizer.load(found)
+    from .gguf import read
+
+    return read(found).tokenizer
+
+
 def _load_folder(
     folder: Path, device: str | Device | None, dtype: str | None, progress: bool | Progress | None
 ) -> Model:

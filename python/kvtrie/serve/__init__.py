@@ -5,7 +5,8 @@
                       anthropic_api.py the same
                       tools_api.py     tokens of texts, explanations
                       engine.py        one model, one cache, one batcher
-                        prompts.py     messages -> tokens as the cache knows them (replays.py, volatile.py)
+                        conversation_texts.py   messages -> text (replays.py, volatile.py)
+                        prompts.py     text -> tokens as the cache knows them
                         answer.py      tokens -> text, reasoning.py, tool_calls.py, up to the stop text
                         grammar.py     answers that follow a JSON schema
                         journal.py     what became of the last requests: metrics.py, live.py

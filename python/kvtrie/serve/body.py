@@ -22,29 +22,34 @@ class WholeBodies:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         try:
-            body = await asyncio.wait_for(self._read(receive), self._seconds)
-        except asyncio.TimeoutError:
-            return await error_response(
-                scope["path"], Refusal(408, f"the body did not arrive within {self._seconds:g} seconds")
-            )(scope, receive, send)
+            body = await read_body(receive, self._most, self._seconds)
         except Refusal as refusal:
             return await error_response(scope["path"], refusal)(scope, receive, send)
         if body is not None:  # None: the client left
             await self._app(scope, _replayed(body, receive), send)
 
-    async def _read(self, receive: Receive) -> bytes | None:
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self._most:
-                raise Refusal(413, f"the body has more than {self._most} bytes", code="request_too_large")
-            if not message.get("more_body", False):
-                return b"".join(parts)
+
+async def read_body(receive: Receive, most: int, seconds: float) -> bytes | None:
+    """The whole body; None where the client leaves before. Raises ``Refusal`` where it is too large or too slow."""
+    try:
+        return await asyncio.wait_for(_read(receive, most), seconds)
+    except asyncio.TimeoutError:
+        raise Refusal(408, f"the body did not arrive within {seconds:g} seconds") from None
+
+
+async def _read(receive: Receive, most: int) -> bytes | None:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            raise Refusal(413, f"the body has more than {most} bytes", code="request_too_large")
+        if not message.get("more_body", False):
+            return b"".join(parts)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

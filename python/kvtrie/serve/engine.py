@@ -20,10 +20,11 @@ from ..prefix_cache import PrefixCache
 from ..replies import SamplingOptions
 from ..sampling import LogitsProcessor
 from .answer import Answer, Reading
+from .conversation_texts import Messages
 from .grammar import Grammars
 from .journal import Journal
 from .json_values import JsonView
-from .prompts import Messages, Prompt, Prompts
+from .prompts import Prompt, Prompts
 from .reasoning import reasoning_of
 from .replays import Replays
 from .settings import Settings

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+CONTEXT = 8192  # tokens, where the model takes more and nobody asks for more
+CONVERSATIONS = 4  # of the longest, that the device has room for unless told
+
 
 @dataclass(frozen=True)
 class Settings:

@@ -1,0 +1,142 @@
+"""What a server consists of, from its options: a model, a cache on it, and settings.
+
+The command line (cli/serve.py) and the replicas of several machines (kvtrie.scale) both come here. Nothing prints.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .. import models
+from ..errors import ArgumentError, BusyError, NotSupported
+from ..models.base import Model
+from ..models.weights import Progress
+from ..prefix_cache import PrefixCache
+from .settings import CONTEXT, CONVERSATIONS, Settings
+from .state import default_bytes, default_folder
+
+_MOST_FOLDERS = 1024  # of one model on one machine
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """What may be chosen. Sizes are in bytes or texts such as "512MiB", lengths in tokens.
+
+    ``model``: as ``kv.models.load`` takes it, "tiny", or None for the installed one; ``name``: what clients call it.
+    ``context``: the longest conversation with its answer; ``capacity``: tokens that the device has room for.
+    ``disk``: the folder of the disk tier, "none" for no such tier, or None for one below ~/.cache by the model's
+    fingerprint. ``own_folder``: several servers share ``disk``, each has the first folder in it that no other has.
+    ``store``: the URL of a store that several servers share. The rest: ``kv.PrefixCache`` and ``Settings``.
+    """
+
+    model: str | None = None
+    name: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    kv_dtype: str = "float16"
+    context: int | None = None
+    capacity: int | None = None
+    host_bytes: str | int = "auto"
+    disk: str | None = None
+    disk_bytes: str | int | None = None
+    disk_after: int = 2
+    own_folder: bool = False
+    store: str | None = None
+    max_tokens: int = 4096
+    max_sessions: int = 8
+    max_waiting: int = 64
+    temperature: float = 1.0
+    keys: Mapping[str, str] = field(default_factory=dict)
+    admin_key: str | None = None
+    hosts: tuple[str, ...] = Settings.hosts
+    drop_lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Opened:
+    """``note``: what there is to say about the choice of the model, or "". ``folder``: where state is kept, or None."""
+
+    model: Model
+    name: str
+    cache: PrefixCache
+    settings: Settings
+    folder: Path | None
+    note: str = ""
+
+
+def open_server(options: ServeOptions, progress: bool | Progress | None = None) -> Opened:
+    """Loads the model, compiles what it needs, and opens the cache.
+
+    Raises what ``kv.models.load`` and ``kv.PrefixCache`` do, ``kv.NotSupported`` for a model without a tokenizer,
+    ``kv.BusyError`` where another server has the folder.
+    """
+    chosen = models.default.choose(options.model)
+    model = models.load(chosen.path, options.device, options.dtype, progress=progress)
+    if not model.has_tokenizer:
+        raise NotSupported("[serve] model: there is no tokenizer, so there is no text to answer with")
+    settings = settings_of(options, model)
+    model.warm_up(options.kv_dtype, progress=progress)  # so that no request waits for compilers
+    cache, folder = _open_cache(options, model, settings)
+    return Opened(model, options.name or chosen.name, cache, settings, folder, chosen.note)
+
+
+def settings_of(options: ServeOptions, model: Model) -> Settings:
+    """The server's settings. Raises ``kv.ArgumentError`` for a context that the model or the device has no room for."""
+    limits = [model.config.max_position_embeddings, model.config.position_limit(), options.capacity]
+    most = min(limit for limit in limits if limit is not None)
+    context = min(most, CONTEXT) if options.context is None else options.context
+    if not 16 <= context <= most:
+        raise ArgumentError(f"[serve] --context: got {context}, allowed 16 to {most}")
+    return Settings(
+        context,
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        max_sessions=options.max_sessions,
+        max_waiting=options.max_waiting,
+        keys=options.keys,
+        admin_key=options.admin_key,
+        hosts=options.hosts,
+        volatile=options.drop_lines,
+    )
+
+
+def _open_cache(options: ServeOptions, model: Model, settings: Settings) -> tuple[PrefixCache, Path | None]:
+    caches = model.caches(capacity=options.capacity or CONVERSATIONS * settings.context, dtype=options.kv_dtype)
+    host = _size(options.host_bytes)
+    if options.disk == "none":
+        cache = PrefixCache(caches, fingerprint=model.fingerprint, host_bytes=host, store=options.store)
+        return cache, None
+
+    def on(folder: Path) -> PrefixCache:
+        cap = default_bytes(folder) if options.disk_bytes is None else _size(options.disk_bytes)
+        return PrefixCache(
+            caches, fingerprint=model.fingerprint, host_bytes=host, disk=folder, disk_bytes=cap,
+            disk_after=options.disk_after, store=options.store,
+        )  # fmt: skip
+
+    folder = Path(options.disk) if options.disk else default_folder(model.fingerprint)
+    if options.own_folder:
+        return _first_free(folder, on)
+    if not options.disk:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return on(folder), folder
+
+
+def _first_free(parent: Path, on: Callable[[Path], PrefixCache]) -> tuple[PrefixCache, Path]:
+    """The first folder in ``parent`` that no other server has: one that ended left its state there for the next."""
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for number in itertools.count():
+        folder = parent / str(number)
+        try:
+            return on(folder), folder
+        except BusyError:
+            if number + 1 == _MOST_FOLDERS:
+                raise
+    raise AssertionError("count() has no end")
+
+
+def _size(given: str | int) -> str | int:
+    return int(given) if isinstance(given, str) and given.isdigit() else given
