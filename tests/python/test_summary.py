@@ -1,4 +1,4 @@
-"""``kv.fingerprints`` and ``PrefixCache.summary``, as Python has them; what is in them: prefix_cache_summary_test.cpp."""
+"""``kv.fingerprints`` and ``PrefixCache.summary`` from Python; what is in them: prefix_cache_summary_test.cpp."""
 
 from __future__ import annotations
 

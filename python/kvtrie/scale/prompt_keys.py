@@ -1,0 +1,135 @@
+"""What a request's prompt begins with, for choosing a replica: its text, and fingerprints of its tokens.
+
+The text is the one that the replica will come to, by the same template, but for answers with tool calls, which only the
+replica has as they were sampled. Tokens are those of the tokenizer: where an answer was sampled in others, fingerprints
+end to agree there, and the prompt is known up to that answer. A request that has no prompt, or a wrong one, has no key:
+any replica can refuse it.
+
+Threads: any; a template and a tokenizer take their time, so not the event loop's. Units: tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
+
+from ..errors import Error
+from ..models.tokenizer import Tokenizer
+from ..serve.anthropic_api import conversation_of
+from ..serve.anthropic_schema import CountRequest, MessagesRequest
+from ..serve.conversation_texts import ConversationTexts
+from ..serve.json_values import JsonObject, JsonView
+from ..serve.openai_schema import ChatRequest, CompletionRequest, ExplainRequest
+from ..serve.replays import Replays
+from ..serve.volatile import VolatileLines
+from .summaries import prompt_fingerprints
+
+
+@dataclass(frozen=True)
+class PromptKey:
+    """``text``: as it was rendered, or the token ids that were given, as text. ``tokens``: how many there are."""
+
+    text: str = ""
+    tokens: int = 0
+    fingerprints: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Conversation:
+    messages: Sequence[JsonView]
+    tools: Sequence[JsonView]
+    variables: Optional[JsonView] = None
+
+
+_Prompt = Optional["str | Sequence[int] | _Conversation"]
+
+
+class PromptKeys:
+    """Of one model's requests. ``drop_lines``: as in ``ServeOptions``."""
+
+    def __init__(self, tokenizer: Tokenizer, drop_lines: Sequence[str] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._texts = None
+        if tokenizer.chat_template is not None:
+            self._texts = ConversationTexts(tokenizer, Replays(), VolatileLines(tuple(drop_lines)))
+
+    def of(self, path: str, body: bytes, namespace: str) -> PromptKey:
+        """The key of a request to ``path``."""
+        read = _READERS.get(path)
+        if read is None:
+            return PromptKey()
+        try:
+            return self._key(read(json.loads(body)), namespace)
+        except (ValidationError, ValueError, RecursionError, Error):  # what is wrong with it, the replica says
+            return PromptKey()
+
+    def _key(self, prompt: _Prompt, namespace: str) -> PromptKey:
+        if prompt is None:
+            return PromptKey()
+        if isinstance(prompt, str):
+            return self._of_text(prompt, namespace, special=True)
+        if isinstance(prompt, _Conversation):
+            if self._texts is None:
+                return PromptKey()
+            text, _ = self._texts.of(prompt.messages, namespace, prompt.tools, prompt.variables)
+            return self._of_text(text, namespace, special=False)
+        return _of_tokens(" ".join(map(str, prompt)), np.asarray(prompt, np.int32), namespace)
+
+    def _of_text(self, text: str, namespace: str, *, special: bool) -> PromptKey:
+        tokens = np.asarray(self._tokenizer.encode(text, add_special_tokens=special), np.int32)
+        return _of_tokens(text, tokens, namespace)
+
+
+def _of_tokens(text: str, tokens: npt.NDArray[np.int32], namespace: str) -> PromptKey:
+    return PromptKey(text, int(tokens.size), prompt_fingerprints(tokens, namespace))
+
+
+# ---- what each route calls its prompt --------------------------------------------------------------------------------
+
+
+def _tools(body: ChatRequest | CountRequest | ExplainRequest) -> list[JsonObject]:
+    return [tool.as_dict() for tool in body.tools or ()]
+
+
+def _chat(raw: object) -> _Prompt:
+    body = ChatRequest.model_validate(raw)
+    tools = [] if body.tool_choice == "none" else _tools(body)
+    return _Conversation([message.as_dict() for message in body.messages], tools, body.chat_template_kwargs)
+
+
+def _messages(raw: object, kind: type[CountRequest]) -> _Prompt:
+    body = kind.model_validate(raw)
+    none = body.tool_choice is not None and body.tool_choice.type == "none"
+    return _Conversation(conversation_of(body)[0], [] if none else _tools(body))
+
+
+def _completion(raw: object) -> _Prompt:
+    prompt = CompletionRequest.model_validate(raw).prompt
+    if isinstance(prompt, str):
+        return prompt
+    first = prompt[0] if prompt else None
+    if first is None or isinstance(first, (str, list)):
+        return first
+    return [token for token in prompt if isinstance(token, int)]
+
+
+def _explain(raw: object) -> _Prompt:
+    body = ExplainRequest.model_validate(raw)
+    if body.messages is None:
+        return body.prompt
+    return _Conversation([message.as_dict() for message in body.messages], _tools(body), body.chat_template_kwargs)
+
+
+_READERS: Mapping[str, Callable[[object], _Prompt]] = {
+    "/v1/chat/completions": _chat,
+    "/v1/completions": _completion,
+    "/v1/messages": lambda raw: _messages(raw, MessagesRequest),
+    "/v1/messages/count_tokens": lambda raw: _messages(raw, CountRequest),
+    "/explain": _explain,
+}

@@ -1,0 +1,257 @@
+"""Several replicas on Ray Serve, over HTTP: right answers, whichever replica gives them, and however they end."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import httpx
+import pytest
+
+from processes import wait_for
+from ray_cluster import ray_cluster as ray_cluster
+from redis_server import RedisServer
+from scale_cluster import Scaled, scaled
+from scale_engine import plain_model
+
+pytest.importorskip("ray")
+from kvtrie.scale import ScaleOptions
+
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.filterwarnings("ignore:Using extra keyword arguments on .Field.:DeprecationWarning"),  # Ray's own
+]
+
+MODEL = plain_model(check=False)
+
+
+def options_of(**given: Any) -> Any:
+    defaults = {"model": "tiny", "engine": "scale_engine:naming", "cpus": 0.1, "context": 8192, "seed": 1}
+    return ScaleOptions(**{**defaults, **given})
+
+
+@pytest.fixture(scope="module")
+def two(ray_cluster: Any) -> Iterator[Scaled]:
+    with scaled(ray_cluster, options_of(replicas=2, keys={"a": "A", "b": "B"})) as there:
+        yield there
+
+
+def words(dice: random.Random, count: int) -> str:
+    return "".join(
+        dice.choice([" red", " blue", " one", " two", " cat", " dog", " tree", " sky"]) for _ in range(count)
+    )
+
+
+def chat_of(dice: random.Random, count: int = 100) -> list[dict[str, str]]:
+    return [{"role": "user", "content": words(dice, count)}]
+
+
+def expected(messages: list[dict[str, str]], count: int, namespace: str = "default") -> str:
+    prompt = MODEL.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    return MODEL.answer(namespace, prompt, count)
+
+
+def ask(client: Any, messages: Any, count: int = 8, key: Optional[str] = None, **fields: Any) -> Any:
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    body = {"messages": messages, "max_tokens": count, "temperature": 0, **fields}
+    return client.post("/v1/chat/completions", json=body, headers=headers)
+
+
+def text_of(answer: Any) -> str:
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def events_of(lines: Iterator[str]) -> list[Any]:
+    data = [line[6:] for line in lines if line.startswith("data: ")]
+    return [each if each == "[DONE]" else json.loads(each) for each in data]
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_route_answers(two: Scaled) -> None:
+    dice = random.Random(1)
+    chat = chat_of(dice)
+    get = two.client.get
+    assert get("/health").json() == {"status": "ok"}
+    assert get("/v1/models", headers={"x-api-key": "a"}).json()["data"][0]["id"] == "tiny"
+    assert text_of(ask(two.client, chat, key="a")) == expected(chat, 8, "A")
+    assert text_of(ask(two.client, chat, key="b")) == expected(chat, 8, "B")
+    message = {"messages": chat, "max_tokens": 8, "temperature": 0}
+    answer = two.client.post("/v1/messages", json=message, headers={"x-api-key": "a"}).json()
+    assert answer["content"][0]["text"] == expected(chat, 8, "A")
+    ids = MODEL.tokenizer.encode(words(dice, 80))
+    answer = two.client.post(
+        "/v1/completions", json={"prompt": ids, "max_tokens": 5, "temperature": 0}, headers={"x-api-key": "b"}
+    ).json()
+    assert answer["choices"][0]["text"] == MODEL.answer("B", ids, 5)
+    answer = two.client.post("/tokenize", json={"content": "red blue"}, headers={"x-api-key": "b"}).json()
+    assert answer["tokens"] == MODEL.tokenizer.encode("red blue", add_special_tokens=False)
+    answer = two.client.post("/explain", json={"messages": chat}, headers={"x-api-key": "a"}).json()
+    assert answer["matched"] > 64
+
+
+def test_streams_come_through(two: Scaled) -> None:
+    chat = chat_of(random.Random(2))
+    body = {
+        "messages": chat,
+        "max_tokens": 8,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    with two.client.stream("POST", "/v1/chat/completions", json=body, headers={"x-api-key": "a"}) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        events = events_of(answer.iter_lines())
+    assert events[-1] == "[DONE]"
+    assert "".join(each["choices"][0]["delta"].get("content", "") for each in events[:-2]) == expected(chat, 8, "A")
+    assert events[-2]["usage"]["completion_tokens"] == 8
+
+
+def test_errors_have_the_apis_form(two: Scaled) -> None:
+    client = two.client
+    assert ask(client, chat_of(random.Random(3)), key="c").json()["error"]["type"] == "authentication_error"
+    assert ask(client, [], key="a").status_code == 400
+    assert ask(client, chat_of(random.Random(3), 9000), key="a").json()["error"]["code"] == "context_length_exceeded"
+    answer = client.post("/v1/messages", json={"messages": []}, headers={"x-api-key": "c"})
+    assert (answer.status_code, answer.json()["type"]) == (401, "error")
+    for path in ("/", "/metrics", "/events", "/flush", "/nowhere"):
+        assert client.get(path, headers={"x-api-key": "a"}).json()["error"]["type"] == "not_found_error"
+    too_large = b'{"messages": "' + b"x" * (17 << 20) + b'"}'
+    answer = client.post("/v1/chat/completions", content=too_large, headers={"x-api-key": "a"})
+    assert answer.status_code == 413
+
+
+def test_a_conversation_stays_where_it_is_known(two: Scaled) -> None:
+    dice = random.Random(4)
+    chats = [MODEL.tokenizer.encode(words(dice, 300)) for _ in range(6)]
+    known = [0] * len(chats)
+    new = computed = 0
+    for _ in range(5):
+        for number, chat in enumerate(chats):
+            body = {"prompt": chat, "max_tokens": 8, "temperature": 0, "return_token_ids": True}
+            answer = two.client.post("/v1/completions", json=body, headers={"x-api-key": "a"}).json()
+            assert answer["choices"][0]["text"] == MODEL.answer("A", chat, 8)
+            new += len(chat) - known[number]
+            computed += len(chat) - answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+            chat += answer["choices"][0]["token_ids"]
+            known[number] = len(chat)
+            chat += MODEL.tokenizer.encode(words(dice, 20))
+    print(f"computed {computed} of {new} new tokens")
+    assert computed <= 1.1 * new
+
+
+def test_clients_at_once(two: Scaled) -> None:
+    def client(seed: int) -> None:
+        dice = random.Random(100 + seed)
+        with httpx.Client(base_url=two.url, timeout=600) as own:
+            for _ in range(6):
+                key, chat = dice.choice("ab"), chat_of(dice, dice.randrange(5, 200))
+                assert text_of(ask(own, chat, key=key)) == expected(chat, 8, key.upper())
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(client, range(8)))
+
+
+def test_a_client_that_leaves(two: Scaled) -> None:
+    chat = chat_of(random.Random(5))
+    body = {"messages": chat, "max_tokens": 4000, "stream": True, "ignore_eos": True}
+    with two.client.stream("POST", "/v1/chat/completions", json=body, headers={"x-api-key": "a"}) as answer:
+        next(answer.iter_lines())
+        assert sum(each["requests"] for each in two.stats().values()) == 1
+    wait_for(lambda: sum(each["requests"] for each in two.stats().values()) == 0)
+
+
+# ---- replicas that go ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+def test_a_stream_that_had_begun_ends_with_an_error(ray_cluster: Any, monkeypatch: Any, api: str) -> None:
+    path = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}[api]
+    with scaled(ray_cluster, options_of(replicas=1, threads=1)) as there:
+        chat = chat_of(random.Random(6))
+        body = {"messages": chat, "max_tokens": 8000, "stream": True, "ignore_eos": True}
+        with there.client.stream("POST", path, json=body) as answer:
+            lines = answer.iter_lines()
+            seen = [next(lines) for _ in range(30)]
+            there.kill(there.replicas()[0])
+            seen += list(lines)
+        last = events_of(iter(seen))[-1]
+        assert last["error"]["type"] == "overloaded_error"
+        assert ("event: error" in seen) == (api == "anthropic")
+        assert text_of(ask(there.client, chat)) == expected(chat, 8)  # by the one that came in its place
+
+
+def test_whoever_is_killed_no_answer_is_wrong_or_lost(ray_cluster: Any) -> None:
+    """Requests that had not begun to answer are asked again elsewhere; what is not streamed begins when it is whole."""
+    ended = threading.Event()
+
+    def client(seed: int) -> int:
+        dice, count = random.Random(200 + seed), 0
+        with httpx.Client(base_url=there.url, timeout=600) as own:
+            while not ended.is_set():
+                chat = chat_of(dice, dice.randrange(5, 200))
+                assert text_of(ask(own, chat, 12)) == expected(chat, 12)
+                count += 1
+        return count
+
+    with (
+        scaled(ray_cluster, options_of(replicas=2, attempts=10)) as there,
+        concurrent.futures.ThreadPoolExecutor(4) as pool,
+    ):
+        clients = [pool.submit(client, seed) for seed in range(4)]
+        try:
+            for _ in range(3):
+                first = there.replicas()[0]
+                there.kill(first)
+                wait_for(lambda gone=first: gone not in there.replicas())
+                there.wait_for(2)
+        finally:
+            ended.set()
+        assert min(each.result() for each in clients) > 0
+
+
+def test_a_new_replica_begins_with_what_the_store_has(ray_cluster: Any, server: RedisServer) -> None:
+    dice = random.Random(7)
+    chat = chat_of(dice, 1500)
+    with scaled(ray_cluster, options_of(replicas=1, store=server.url())) as there:
+        first = ask(there.client, chat)
+    with scaled(ray_cluster, options_of(replicas=1, store=server.url())) as there:
+        again = ask(there.client, chat)
+    assert text_of(first) == text_of(again) == expected(chat, 8)
+    assert first.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= 1280  # all that was drained, but the tail
+
+
+def test_too_many(ray_cluster: Any) -> None:
+    few = options_of(replicas=1, max_sessions=1, max_waiting=0, max_queued=1)
+    with scaled(ray_cluster, few) as there:
+
+        def ask_one(seed: int) -> int:
+            with httpx.Client(base_url=there.url, timeout=600) as own:
+                answer = ask(own, chat_of(random.Random(seed)), 600)
+            assert answer.status_code == 200 or answer.json()["error"]["type"] == "rate_limit_error"
+            assert answer.status_code == 200 or answer.headers["retry-after"]
+            return int(answer.status_code)
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            got = list(pool.map(ask_one, range(8)))
+        assert set(got) == {200, 429}
+
+
+# ---- routing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("routing", ["two_choices", "round_robin", "random", "ray_prefix", "ray"])
+def test_other_ways_to_choose(ray_cluster: Any, routing: str) -> None:
+    with scaled(ray_cluster, options_of(replicas=2, routing=routing)) as there:
+        dice = random.Random(8)
+        for _ in range(4):
+            chat = chat_of(dice)
+            assert text_of(ask(there.client, chat)) == expected(chat, 8)
+        assert there.client.get("/v1/models").status_code == 200
