@@ -5,30 +5,33 @@
 A store keeps bytes behind short ASCII keys and may forget any of them at any time. Its calls come from several threads
 at once. Whatever a call raises is a failed call: the cache goes on without what it would have given. So a store needs
 timeouts of its own: no call may block for ever.
+
+A store that can answer several keys in one round trip says so with a fourth method, which is asked instead of ``get``:
+
+    def get_many(self, keys: list[str], most: int, seconds: Optional[float]) -> list[Optional[bytes]]
+
+The answer has a value or None for each key. ``most``: bytes of one value; a larger one may be None. ``seconds``: what
+the whole call may take before it should raise, None where it may take what the store's own timeouts allow.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Optional, Protocol, TypeVar, cast, runtime_checkable
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+import threading
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from functools import cached_property
+from typing import Any, NoReturn, Optional, Protocol, TypeVar, cast, runtime_checkable
 
-from .errors import ArgumentError, ArgumentTypeError, Error, NotSupported
-
-if TYPE_CHECKING:
-    from redis import Redis
+from . import _redis
+from .errors import ArgumentError, ArgumentTypeError, Error
 
 __all__ = ["RedisStore", "Store", "StoreError", "open_store"]
 
 Result = TypeVar("Result")
 
-_SCHEMES = {"redis": "redis", "rediss": "rediss", "valkey": "redis", "valkeys": "rediss"}  # ours -> the library's
-_LIBRARY_OPTIONS = re.compile(r"ssl_[a-z_]+|client_name|max_connections|socket_keepalive|protocol")
 _LARGEST_VALUE = 512 << 20  # bytes; the servers' own limit
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between two tries
-_IDLE_CHECK = 30  # seconds after which a connection is asked whether it still lives
 
 
 class StoreError(Error):
@@ -37,7 +40,7 @@ class StoreError(Error):
 
 @runtime_checkable
 class Store(Protocol):
-    """What a shared store is. ``name`` is optional: for people, without a password in it."""
+    """What a shared store is. ``get_many`` (above) is optional, and so is ``name``: for people, no password in it."""
 
     def get(self, key: str) -> Optional[bytes]:
         """The bytes behind ``key``; None when there are none."""
@@ -50,11 +53,13 @@ class Store(Protocol):
 
 
 class RedisStore:
-    """A Redis or Valkey server, through the ``redis`` package (``pip install 'kvtrie[store]'``).
+    """Redis or Valkey, through the ``redis`` package (``pip install 'kvtrie[store]'``): a server, a cluster, replicas.
 
     ``url``: ``redis://user:password@host:port/db?option=value&...``; ``valkey://`` is the same, ``rediss://`` and
     ``valkeys://`` use TLS. What has a meaning in a URL (``/``, ``?``, ``#``, ``@``) is percent-encoded in a password.
-    Options:
+    ``redis+cluster://host:port,host:port`` is a cluster, of which some nodes are named; ``redis+sentinel://host:port,
+    host:port/service/db`` the primary that sentinels name, also after it has changed; with ``rediss``, ``valkey`` and
+    ``valkeys`` as well. Options:
 
     - ``prefix``: goes in front of every key; "".
     - ``ttl``: seconds after which a value goes, counted from when it was put; 86400. 0: never.
@@ -62,6 +67,8 @@ class RedisStore:
     - ``retries``: further tries of a call that got no answer, with growing pauses; 1.
     - ``max_value``: bytes of one value, at most 2^29; 16777216. Larger contents are cut into several. A larger value in
       the store, which somebody else put there, counts as absent.
+    - ``replicas``: 1: replicas are read, too. What one lacks as yet counts as absent; 0. Of a cluster or service.
+    - ``sentinel_password``: what the sentinels ask for; none.
     - ``ssl_...``, ``client_name``, ``max_connections``, ``socket_keepalive``, ``protocol``: those of the package.
 
     Nothing connects before the first call; connections are kept in a pool, found dead when used and made again. Any
@@ -70,35 +77,42 @@ class RedisStore:
     """
 
     def __init__(self, url: str) -> None:
-        redis = _library()
-        parts, options, rest = _split(url)
-        self.prefix = options.pop("prefix", "")
-        self.ttl = _number(options, "ttl", 86400.0, 0.0, 1e9)
-        self.timeout = _number(options, "timeout", 2.0, 0.001, 3600.0)
-        self.retries = int(_number(options, "retries", 1, 0, 100, whole=True))
-        self.max_value = int(_number(options, "max_value", 16 << 20, 1024, _LARGEST_VALUE, whole=True))
+        redis = _redis.library()
+        self._place = _redis.read_url(url)
+        options = self._place.ours
+        self.prefix = options.get("prefix", "")
+        self.ttl = _redis.number(options, "ttl", 86400.0, 0.0, 1e9)
+        self.timeout = _redis.number(options, "timeout", 2.0, 0.001, 3600.0)
+        self.retries = int(_redis.number(options, "retries", 1, 0, 100, whole=True))
+        self.max_value = int(_redis.number(options, "max_value", 16 << 20, 1024, _LARGEST_VALUE, whole=True))
+        self.replicas = bool(_redis.number(options, "replicas", 0, 0, 1, whole=True))
         if 0 < self.ttl < 0.001:
             raise ArgumentError(f"[RedisStore] ttl: got {self.ttl}, allowed 0 or at least 0.001 seconds")
-        self.name = f"{parts.scheme}://{_host(parts)}:{parts.port or 6379}/{parts.path.strip('/') or 0}"
-        self._secrets = {text for text in (parts.password, unquote(parts.password or "")) if text}
+        self.name = self._place.name
         self._retry = redis.retry.Retry(redis.backoff.ExponentialBackoff(_LONGEST_PAUSE, _FIRST_PAUSE), self.retries)
-        library_url = urlunsplit((_SCHEMES[parts.scheme], parts.netloc, parts.path, urlencode(rest), ""))
+        self._making = threading.Lock()
         try:
-            self._client: Redis = redis.Redis.from_url(
-                library_url,
-                socket_timeout=self.timeout,
-                socket_connect_timeout=self.timeout,
-                retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),  # the library's own would multiply: see _call
-                health_check_interval=_IDLE_CHECK,
-                decode_responses=False,
-            )
+            _redis.check(self._place)
+            if not self._place.needs_a_server_to_begin:
+                self._clients  # noqa: B018  what it refuses is refused here
         except (TypeError, ValueError) as error:
             raise ArgumentError(f"[RedisStore] url: {self._without_secret(error)}") from None
 
     def get(self, key: str) -> Optional[bytes]:
-        """The bytes behind ``key``; None when there are none, or more than ``max_value``."""
-        value, there = self._call("get", lambda: self._bounded_get(self.prefix + key))
-        return value if there and len(value) <= self.max_value else None
+        """The bytes behind ``key``; None when there are none, also as an empty value, or more than ``max_value``."""
+        return self._call("get", lambda: self._bounded_get([key], self.max_value))[0]
+
+    def get_many(
+        self, keys: Sequence[str], most: Optional[int] = None, seconds: Optional[float] = None
+    ) -> list[Optional[bytes]]:
+        """What lies behind each key, in one round trip (of each node that has some); None as for ``get``.
+
+        ``most``: bytes of one value, ``max_value`` unless it is less. ``seconds``: after so many it raises, whatever
+        the server does; the call ends in the background as ``timeout`` says. None: it takes what ``timeout`` and
+        ``retries`` allow.
+        """
+        limit = self.max_value if most is None else min(most, self.max_value)
+        return self._call("get_many", lambda: self._bounded_get(keys, limit), seconds) if keys else []
 
     def put(self, key: str, value: bytes) -> None:
         """Keeps ``value``, ``max_value`` bytes at most, behind ``key`` for ``ttl`` seconds."""
@@ -113,7 +127,9 @@ class RedisStore:
 
     def close(self) -> None:
         """Closes the connections; a later call makes new ones."""
-        self._client.close()
+        clients = self.__dict__.pop("_clients", ())
+        for client in clients:
+            client.close()
 
     def __repr__(self) -> str:
         return f"<kvtrie.stores.RedisStore {self.name} prefix={self.prefix!r} ttl={self.ttl:g}>"
@@ -123,30 +139,45 @@ class RedisStore:
             "[pickle] object: got RedisStore, allowed nothing with a password; make one from its URL"
         )
 
-    def _bounded_get(self, key: str) -> tuple[bytes, bool]:
-        """At most one byte more than ``max_value``, and whether there is a value: an empty one is not an absent one."""
-        with self._client.pipeline(transaction=False) as both:
-            both.getrange(key, 0, self.max_value)
-            both.exists(key)
-            value, there = both.execute()
-        return value, bool(there)
+    @cached_property
+    def _clients(self) -> tuple[_redis.Client, _redis.Client]:
+        with self._making:  # one thread asks a cluster for its nodes, the others wait for it
+            return self.__dict__.get("_clients") or _redis.make_clients(self._place, self.timeout, self.replicas)
 
-    def _call(self, what: str, work: Callable[[], Result]) -> Result:
-        """``work``'s result after at most ``retries`` further tries.
+    @property
+    def _client(self) -> _redis.Client:
+        return self._clients[0]
+
+    def _bounded_get(self, keys: Sequence[str], most: int) -> list[Optional[bytes]]:
+        """One byte more than ``most`` of each value at most. To ask whether there is one would be a second question,
+        to which a value that comes or goes in between makes the answer wrong; so an empty one counts as absent."""
+        with self._clients[1].pipeline(transaction=False) as all_:
+            for key in keys:
+                all_.getrange(self.prefix + key, 0, most)
+            values: list[bytes] = all_.execute()
+        return [value if 0 < len(value) <= most else None for value in values]
+
+    def _call(self, what: str, work: Callable[[], Result], seconds: Optional[float] = None) -> Result:
+        """``work``'s result after at most ``retries`` further tries, within ``seconds``.
 
         The client tries a connection again inside each try of a command, which makes (retries + 1)^2; here it is told
         not to, and its ``Retry`` goes around the whole.
         """
-        redis = _library()
+        redis = _redis.library()
         try:
-            return cast(Result, self._retry.call_with_retry(work, lambda _: None))
-        except (redis.RedisError, OSError, TypeError, ValueError) as error:
+            if seconds is not None:
+                return _within(seconds, lambda wanted: self._try(lambda: work() if wanted() else _give_up()))
+            return self._try(work)
+        except (redis.RedisError, OSError, TypeError, ValueError, futures.TimeoutError) as error:
             text = f"{type(error).__name__}: {self._without_secret(error)}"
             raise StoreError(f"[RedisStore.{what}] {self.name}: {text}") from None
 
+    def _try(self, work: Callable[[], Result]) -> Result:
+        return cast(Result, self._retry.call_with_retry(work, lambda _: None))
+
     def _without_secret(self, error: BaseException) -> str:
         text = str(error)
-        for secret in self._secrets:
+        for secret in self._place.secrets:
             text = text.replace(secret, "***")
         return text
 
@@ -165,72 +196,34 @@ def open_store(store: Any) -> Store:
     return result
 
 
-def _library() -> Any:
+def _within(seconds: float, work: Callable[[Callable[[], bool]], Result]) -> Result:
+    """What ``work`` returns or raises, or ``TimeoutError`` after so many seconds: then it ends in a thread of its own.
+
+    The client's timeouts are those of a connection, and of each wait for bytes: neither connecting nor a slow trickle
+    of bytes can be bounded by them. ``work`` gets a function that says whether anybody still waits.
+    """
+    done: futures.Future[Result] = futures.Future()
+    late = threading.Event()
+    threading.Thread(target=_run, args=(done, late, work), name="kvtrie store").start()
     try:
-        import redis
-        import redis.backoff
-        import redis.retry
-    except ImportError:
-        raise NotSupported(
-            "[RedisStore] redis: the package is not installed; install it with: pip install 'kvtrie[store]'"
-        ) from None
-    return redis
+        return done.result(max(seconds, 0.0))
+    except futures.TimeoutError:
+        if done.done():  # it is what `work` raised
+            raise
+        late.set()
+        raise futures.TimeoutError(f"no answer within {seconds:.3g} s") from None
+    finally:
+        del done  # what was raised knows this frame, and would keep itself
 
 
-def _split(url: str) -> tuple[SplitResult, dict[str, str], dict[str, str]]:
-    """The URL's parts, our options in it, and those of the library. Its texts may hold a password: none is repeated."""
-    if not isinstance(url, str):
-        raise ArgumentTypeError(f"[RedisStore] url: got {type(url).__name__}, allowed str")
-    if any("\ud800" <= letter <= "\udfff" for letter in url):
-        raise ArgumentError(
-            "[RedisStore] url: got a str with lone surrogates, allowed text that can be written as UTF-8"
-        )
+def _run(done: futures.Future[Result], late: threading.Event, work: Callable[[Callable[[], bool]], Result]) -> None:
     try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        raise ArgumentError("[RedisStore] url: got a host or port that is none, allowed redis://host:port/db") from None
-    if parts.scheme not in _SCHEMES or "://" not in url:
-        raise ArgumentError(f"[RedisStore] url: got another scheme, allowed {', '.join(f'{s}://' for s in _SCHEMES)}")
-    if parts.fragment or "@" in parts.path + parts.query or not re.fullmatch(r"/?|/\d+", parts.path):
-        raise ArgumentError(
-            "[RedisStore] url: got something else than a database number behind the host, allowed redis://host:port/db "
-            "with '/', '?', '#' and '@' percent-encoded in a password and in options"
-        )
-    ours: dict[str, str] = {}
-    rest: dict[str, str] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name in ours or name in rest:
-            raise ArgumentError(f"[RedisStore] {name}: got it twice, allowed once")
-        if name in ("prefix", "ttl", "timeout", "retries", "max_value"):
-            ours[name] = value
-        elif _LIBRARY_OPTIONS.fullmatch(name):
-            rest[name] = value
-        else:
-            raise ArgumentError(
-                f"[RedisStore] url: got option {name!r}, allowed prefix, ttl, timeout, retries, max_value, ssl_..., "
-                "client_name, max_connections, socket_keepalive, protocol"
-            )
-    return parts, ours, rest
+        done.set_result(work(lambda: not late.is_set()))
+    except BaseException as error:  # it is raised where somebody waits
+        done.set_exception(error)
+    finally:
+        del done, work  # the same
 
 
-def _host(parts: SplitResult) -> str:
-    host = parts.hostname or "localhost"
-    return f"[{host}]" if ":" in host else host
-
-
-def _number(
-    options: dict[str, str], name: str, default: float, least: float, most: float, whole: bool = False
-) -> float:
-    """The option as a number in least .. most."""
-    text = options.get(name)
-    if text is None:
-        return default
-    try:
-        value = float(int(text)) if whole else float(text)
-    except ValueError:
-        value = math.nan
-    if not least <= value <= most:
-        kind = "a whole number" if whole else "a number"
-        raise ArgumentError(f"[RedisStore] {name}: got {text!r}, allowed {kind} from {least:.12g} to {most:.12g}")
-    return value
+def _give_up() -> NoReturn:
+    raise ValueError("nobody waits for it any more")

@@ -32,28 +32,35 @@ class PortTakenError(Exception):
 class RedisServer:
     """Started by ``start``, ended by ``kill``; the same port again after a restart, and nothing kept."""
 
-    def __init__(self, folder: Path, password: Optional[str] = None) -> None:
+    def __init__(self, folder: Path, password: Optional[str] = None, *settings: str, tls: bool = False) -> None:
         self.folder = folder
         self.password = password
+        self.settings = settings
+        self.tls = tls
         self.port = free_port()
+        self.first: Optional[str] = None  # a file of settings
+        self.says = "eady to accept connections"  # once it answers
         self._process: Optional[subprocess.Popen[bytes]] = None
 
     def url(self, options: str = "", password: Optional[str] = None) -> str:
         secret = self.password if password is None else password
-        return f"redis://{f':{secret}@' if secret else ''}127.0.0.1:{self.port}/0{f'?{options}' if options else ''}"
+        scheme = "rediss" if self.tls else "redis"
+        return f"{scheme}://{f':{secret}@' if secret else ''}127.0.0.1:{self.port}/0{f'?{options}' if options else ''}"
 
     def start(self) -> None:
         assert BINARY is not None
-        settings = ["--bind", "127.0.0.1", "--port", str(self.port), "--save", "", "--appendonly", "no"]
-        settings += ["--dir", str(self.folder), "--requirepass", self.password or ""]
+        port = ["--port", "0", "--tls-port"] if self.tls else ["--port"]
+        settings = ["--bind", "127.0.0.1", *port, str(self.port), "--save", "", "--appendonly", "no"]
+        settings += ["--dir", str(self.folder), "--requirepass", self.password or "", *self.settings]
         path = self.folder / "server.log"
         with path.open("wb") as log:
-            self._process = subprocess.Popen([BINARY, *settings], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            command = [BINARY, *([self.first] if self.first else []), *settings]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             ended = self._process.poll() is not None
             said = path.read_text(encoding="utf-8", errors="replace")
-            if "eady to accept connections" in said:  # a connection alone might be one to somebody else's server
+            if self.says in said:  # a connection alone might be one to somebody else's server
                 return
             if ended:
                 self._process = None
@@ -84,10 +91,10 @@ class RedisServer:
         self.start()
 
 
-def started(folder: Path, password: Optional[str] = None) -> RedisServer:
+def started(folder: Path, password: Optional[str] = None, *settings: str, tls: bool = False) -> RedisServer:
     """On a port that nobody else has; several tests may look for one at once."""
     while True:
-        server = RedisServer(folder, password)
+        server = RedisServer(folder, password, *settings, tls=tls)
         with suppress(PortTakenError):
             server.start()
             return server

@@ -86,12 +86,14 @@ def test_a_server_is_not_taken_for_another_one_on_its_port(server: RedisServer, 
 
 def test_two_clients_share_what_is_stored(server: RedisServer) -> None:
     a, b = RedisStore(server.url()), RedisStore(server.url().replace("redis://", "valkey://"))
-    for value in (b"", b"\0", b"some bytes", bytes(range(256)) * 4096):
+    for value in (b"\0", b"some bytes", bytes(range(256)) * 4096):
         a.put(KEY, value)
         assert b.get(KEY) == value
     b.delete(KEY)
     assert a.get(KEY) is None
     a.delete(KEY)
+    a.put(KEY, b"")
+    assert b.get(KEY) is None, "an empty one is as none"
     assert RedisStore(server.url("prefix=other:")).get(KEY) is None
     a.close()
     b.close()
@@ -132,6 +134,45 @@ def test_values_beyond_the_cap_are_refused_and_not_fetched(server: RedisServer) 
     before = narrow._client.info("stats")["total_net_output_bytes"]
     assert narrow.get("large") is None
     assert narrow._client.info("stats")["total_net_output_bytes"] - before < 20_000
+
+
+def test_many_keys_are_answered_together(server: RedisServer) -> None:
+    store = RedisStore(server.url("max_value=4096&prefix=p:"))
+    values = {"a": b"of a", "empty": b"", "largest": b"x" * 4096, "between": b"y" * 100}
+    for key, value in values.items():
+        store.put(key, value)
+    names = ["absent", *values, "a"]
+    assert store.get_many(names) == [None, b"of a", None, values["largest"], values["between"], b"of a"]
+    assert store.get_many(names, most=99) == [None, b"of a", None, None, None, b"of a"]
+    assert store.get_many(names, most=100)[4] == b"y" * 100
+    assert store.get_many([]) == []
+    before = store._client.info("stats")["total_net_output_bytes"]
+    store.get_many(["largest"], most=10)
+    assert store._client.info("stats")["total_net_output_bytes"] - before < 5000, "no more than was asked for"
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_call_ends_when_its_time_is_over(server: RedisServer, connected: bool) -> None:
+    store = RedisStore(server.url(f"timeout={PATIENCE}&retries=5"))
+    if connected:
+        store.put("a", b"of a")
+    server.freeze()
+    start = time.monotonic()
+    with pytest.raises(StoreError, match=r"get_many.*no answer within 0\.2 s"):
+        store.get_many(["a"], seconds=0.2)
+    with pytest.raises(StoreError, match="no answer within"):
+        store.get_many(["a"], seconds=-1.0)
+    assert time.monotonic() - start < PATIENCE / 2, "not when the server's time is"
+    server.thaw()
+    assert store.get_many(["a"], seconds=PATIENCE) == [b"of a" if connected else None]
+    assert until(lambda: not [each for each in threading.enumerate() if each.name == "kvtrie store"])
+
+
+def test_a_call_with_time_fails_as_any_other(server: RedisServer) -> None:
+    store = RedisStore(server.url("timeout=20&retries=0"))
+    server.kill()
+    with pytest.raises(StoreError, match="ConnectionError"):
+        store.get_many(["a"], seconds=PATIENCE)
 
 
 def test_a_killed_server_fails_calls_and_a_restarted_one_answers(server: RedisServer) -> None:
@@ -241,7 +282,7 @@ def test_an_error_of_the_library_loses_the_password() -> None:
         def delete(self, key: str) -> None:
             raise OSError("cannot reach redis://:a%2Fb-secret@localhost with a/b-secret")
 
-    store._client = Client()  # type: ignore[assignment]
+    store._clients = (Client(), Client())  # type: ignore[assignment]
     with pytest.raises(StoreError, match=r"cannot reach redis://:\*\*\*@localhost with \*\*\*"):
         store.delete(KEY)
 
