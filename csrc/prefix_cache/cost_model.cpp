@@ -7,17 +7,17 @@ namespace kvtrie {
 
 void Rate::add(double seconds_per_unit) {
   if (!std::isfinite(seconds_per_unit) || seconds_per_unit <= 0) return;
-  if (count_ > 0) kept_[(count_ - 1) % kKept] = seconds_per_unit;
+  if (count_ > 0) kept_[(count_ - 1) % most_] = seconds_per_unit;
   ++count_;
 }
 
 void Rate::replace_latest(double seconds_per_unit) {
   if (!std::isfinite(seconds_per_unit) || seconds_per_unit <= 0 || count_ < 2) return;
-  kept_[(count_ - 2) % kKept] = seconds_per_unit;
+  kept_[(count_ - 2) % most_] = seconds_per_unit;
 }
 
 std::optional<double> Rate::value() const {
-  const std::size_t kept = std::min(count_ - std::min<std::size_t>(count_, 1), kKept);
+  const std::size_t kept = std::min(count_ - std::min<std::size_t>(count_, 1), most_);
   if (kept < kEnough) return {};
   std::array<double, kKept> sorted = kept_;
   const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(kept / 2);
@@ -41,7 +41,26 @@ void CostModel::loaded(Tier from, std::uint64_t bytes, double seconds) {
 }
 
 std::optional<double> CostModel::seconds_per_byte(Tier from) const {
+  if (from == Tier::kStore) return store_.value();
   return from == Tier::kDisk ? disk_.value() : host_.value();
+}
+
+void CostModel::asked(std::uint64_t bytes, double seconds, double now) {
+  asked_at_ = now;
+  if (bytes <= kNextToNothing) return call_.add(seconds);
+  store_.add((seconds - call_.value().value_or(0)) / static_cast<double>(bytes));
+}
+
+std::optional<std::int64_t> CostModel::least_to_ask(int calls, std::uint64_t fixed, std::uint64_t bytes_per_token,
+                                                    double now) const {
+  constexpr double kMost = 1 << 30;  // tokens
+  const std::optional<double> each = seconds_per_token();
+  if (!each || now - asked_at_ >= kBelieved) return 0;
+  const double byte = store_.value().value_or(0);
+  const double once = calls * call_.value().value_or(0) + byte * static_cast<double>(fixed);
+  const double gained = kMargin * *each - byte * static_cast<double>(bytes_per_token);  // by each token
+  if (gained * kMost <= once) return std::nullopt;
+  return static_cast<std::int64_t>(std::ceil(once / gained));
 }
 
 // What is far from the median is no measurement of computing: a pause, or a compilation.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <utility>
 
 #include "prefix_cache/prefix_cache_state.h"
@@ -30,7 +31,12 @@ Exchange::Exchange(PrefixCacheState& state, std::uint64_t room)
 
 // Twice what one block and one point take: bytes that lie in files pass through it, too.
 std::uint64_t Exchange::room_for(const PrefixCacheState& state) {
-  std::uint64_t bytes = kSharedBlock * state.caches.bytes_per_token();
+  const std::uint64_t bytes = kSharedBlock * state.caches.bytes_per_token() + point_bytes(state);
+  return std::min(2 * bytes, state.options.host_bytes / 4);
+}
+
+std::uint64_t Exchange::point_bytes(const PrefixCacheState& state) {
+  std::uint64_t bytes = 0;
   for (const std::size_t i : state.caches.windowed) {
     const Visibility& sees = state.caches.attention[i]->visibility();
     const std::int32_t most =
@@ -39,7 +45,7 @@ std::uint64_t Exchange::room_for(const PrefixCacheState& state) {
   }
   const auto longest = static_cast<std::int32_t>(state.caches.longest);
   for (const auto& cache : state.caches.states) bytes += cache->units_at(longest) * cache->bytes_per_unit();
-  return std::min(2 * bytes, state.options.host_bytes / 4);
+  return bytes;
 }
 
 void Exchange::offer(const Node* node) {
@@ -67,10 +73,23 @@ bool Exchange::may_share(std::string_view name_space) const {
   return state_.options.keys == nullptr || state_.options.keys->has(name_space);
 }
 
-bool Exchange::answers(const SharedExchange& exchange, const SharedPath& path, double now) const {
+bool Exchange::is_worth_asking(const Session& session, std::size_t tokens) {
+  state_.mutex.assert_held();  // by receiving
+  constexpr int kCalls = 2;    // at least: what is there, and what is not or goes on behind
+  if (session.at_.always_load || state_.options.load == LoadPolicy::kAlways) return true;
+  const std::optional<std::int64_t> least =
+      state_.costs.least_to_ask(kCalls, point_bytes(state_), state_.caches.bytes_per_token(), state_.now);
+  const bool worth = least && std::cmp_greater_equal(tokens, *least);
+  const MutexLock lock(mutex_);
+  totals_.least_tokens = least.value_or(-1);
+  totals_.not_worth += !worth;
+  return worth;
+}
+
+bool Exchange::answers(const SharedExchange& exchange, const SharedPath& path, const CallTime& time) const {
   const auto closed = [&] { return tier_->stats().state == "closed"; };
   if (closed()) return true;
-  static_cast<void>(exchange.get_index(path, 0, now));
+  static_cast<void>(exchange.get_index(path, 0, time));
   return closed();
 }
 

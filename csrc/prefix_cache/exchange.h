@@ -18,8 +18,16 @@
 //     with restore points      along the indices, as far as the prompt goes; then the deepest restore point, and the
 //                              blocks in front of it
 //
-// A store that is slow or gone costs what its client's timeouts allow, until it is left alone (store/circuit.h); then
-// every look-up is a miss at once.
+// Blocks, and indices, are asked for together as far as the prompt goes, up to kAskedBytes and a quarter of what may
+// still come. Their values have room in the host tier while they are on their way. They are used one after the other,
+// up to the first that is not there.
+//
+// What would be computed sooner is not asked for: what calls of the store take is measured (cost_model.h), and a prompt
+// that can gain fewer tokens than are worth it is not looked up.
+//
+// One call of `begin` has `store_deadline` seconds for all that it asks, by the cache's clock; then it goes on with
+// what has come. A store that is gone costs that or what its client's timeouts allow, until it is left alone
+// (store/circuit.h); then every look-up is a miss at once.
 //
 // Threads: `offer` and `advance` with the prefix cache's mutex held, the others without. Units: tokens, bytes.
 #pragma once
@@ -54,7 +62,9 @@ struct StoreStats {
   std::uint64_t unsent = 0;    // and those not sent: gone before their turn, no room for them, no answer
   std::uint64_t received = 0;  // snapshots that became nodes here
   std::uint64_t received_bytes = 0;
-  std::uint64_t pending = 0;  // paths on their way
+  std::uint64_t pending = 0;      // paths on their way
+  std::uint64_t not_worth = 0;    // look-ups left out, or cut short: computing was measured to take less
+  std::int64_t least_tokens = 0;  // that a prompt must be able to gain, when it was last looked at; -1: none will do
 };
 
 class Exchange {
@@ -78,6 +88,7 @@ class Exchange {
   std::uint64_t room() const { return room_->cap(); }
   // What sending takes of host memory at a time, for one whole block and one restore point of these caches.
   static std::uint64_t room_for(const PrefixCacheState& state);
+  static std::uint64_t point_bytes(const PrefixCacheState& state);  // of a restore point, at most
 
   // --- receiving
   // As PrefixCacheState::advance, with what the store has. Lets go of the mutex.
@@ -110,8 +121,10 @@ class Exchange {
   bool add_point(std::span<Node* const> nodes, Saving& saving);
   SnapshotHeader header_of(const Offer& offer, const Place& place) const;
 
+  // Whether `tokens` that a look-up could gain are worth asking for.
+  bool is_worth_asking(const Session& session, std::size_t tokens);
   // Whether it answers, as far as is known; one that was left alone for a while is asked for something small first.
-  bool answers(const SharedExchange& exchange, const SharedPath& path, double now) const;
+  bool answers(const SharedExchange& exchange, const SharedPath& path, const CallTime& time) const;
   double now() const;  // takes the mutex
   SharedScope scope(const std::string& name_space) const;
   bool may_share(std::string_view name_space) const;  // with keys: there is one for it

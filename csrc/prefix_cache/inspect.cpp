@@ -56,6 +56,8 @@ PrefixCacheStats PrefixCacheState::stats() const {
   stats.seconds_per_decoded_token = costs.seconds_per_decoded_token();
   stats.host_seconds_per_byte = costs.seconds_per_byte(Tier::kHost);
   stats.disk_seconds_per_byte = costs.seconds_per_byte(Tier::kDisk);
+  stats.store_seconds_per_byte = costs.seconds_per_byte(Tier::kStore);
+  stats.seconds_per_store_call = costs.seconds_per_call();
   stats.pins = leases.pins().size();
   stats.pinned_tokens = leases.pinned_tokens();
   return stats;

@@ -56,6 +56,8 @@ void PrefixCacheState::open_store() {
   require(host != nullptr, "prefix_cache", "host_bytes: got 0, allowed 1 or more with a store: bytes pass through it");
   require(options.store_min_tokens >= 1, "prefix_cache", "store_min_tokens: got ", options.store_min_tokens,
           ", allowed 1 or more");
+  require(options.store_deadline > 0, "prefix_cache", "store_deadline: got ", options.store_deadline,
+          ", allowed seconds above 0");
   const std::uint64_t room = Exchange::room_for(*this);
   if (room < kSharedBlock * caches.bytes_per_token()) {
     log_message(LogLevel::kWarning,

@@ -51,6 +51,7 @@ struct PrefixCacheOptions {
   SharedOptions store_options;
   KeyRingPtr keys;                     // to seal what lies on the disk and in the store with; null: nothing is sealed
   std::int32_t store_min_tokens = 64;  // a prompt that could gain fewer tokens is not looked up in the store
+  double store_deadline = 2;           // seconds of `clock` that all questions of one call to the store may take
   VictimPolicy policy = VictimPolicy::kLru;
   LoadPolicy load = LoadPolicy::kAuto;
   std::int32_t checkpoint_every = 512;  // tokens between spaced restore points, for recurrent caches
@@ -135,6 +136,7 @@ struct PrefixCacheStats {
   std::uint64_t recomputed_instead = 0;  // tokens that `begin` left in lower tiers, as computing them is faster
   // Measured by the clock (cost_model.h); none until there are enough measurements.
   std::optional<double> seconds_per_token, seconds_per_decoded_token, host_seconds_per_byte, disk_seconds_per_byte;
+  std::optional<double> store_seconds_per_byte, seconds_per_store_call;  // of a call that brings next to nothing
 };
 
 class StepGraphs;

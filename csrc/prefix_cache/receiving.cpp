@@ -1,7 +1,8 @@
 // What the store has of a prompt, taken into host memory.
 //
 // A look-up belongs to one call of `begin` or `restore`. It holds the path that it goes on from, and then what it
-// brought, so that making room for what comes next takes none of it away. The mutex is free while the store is asked.
+// brought, so that making room for what comes next takes none of it away. The mutex is free while the store is asked,
+// and what it is asked for is small or has room in the host tier before it comes.
 #include <algorithm>
 #include <utility>
 
@@ -15,6 +16,14 @@
 namespace kvtrie {
 namespace {
 
+constexpr std::uint64_t kAskedBytes = std::uint64_t{32} << 20;  // of values that one call of the store brings
+
+struct GiveBack {
+  std::uint64_t bytes = 0;
+  void operator()(ByteBudget* budget) const noexcept { budget->release(bytes); }
+};
+using Reserved = std::unique_ptr<ByteBudget, GiveBack>;  // bytes of a budget that outlives it
+
 bool begins_with(std::span<const std::byte> longer, std::span<const std::byte> shorter) {
   return shorter.size() <= longer.size() && std::equal(shorter.begin(), shorter.end(), longer.begin());
 }
@@ -22,28 +31,34 @@ bool begins_with(std::span<const std::byte> longer, std::span<const std::byte> s
 }  // namespace
 
 // Made, used and ended with the prefix cache's mutex held.
-class Lookup {
+class Lookup final : private Asker {
  public:
-  Lookup(Exchange& exchange, Session& session, const SharedPath& path, std::int32_t limit, Entry& entry)
+  Lookup(Exchange& exchange, Session& session, const SharedPath& path, std::int32_t limit, double deadline,
+         Entry& entry)
       : owner_(exchange),
         state_(exchange.state_),
+        session_(session),
         entry_(entry),
         path_(path),
-        shared_(exchange.tier_, state_.quotas.host_of(session.at_.name_space),
-                [this](std::uint64_t bytes) { return make_room(bytes); }),
+        budget_(state_.quotas.host_of(session.at_.name_space)),
+        shared_(exchange.tier_, budget_, [this](std::uint64_t bytes) { return make_room(bytes); }),
         atomic_(session.at_.atomic),
         computed_(static_cast<std::size_t>(session.at_.computed)),
         limit_(static_cast<std::size_t>(limit)),
-        now_(state_.now),
+        deadline_(deadline),
+        time_(state_.now, this),
         share_(std::min(state_.host->cap(), state_.quotas.host(session.at_.node->group()).most) / 2) {
     const Path here = state_.planner.find_path(session.at_.node, session.at_.unpublished());
     known_ = static_cast<std::size_t>(here.matched);
     hold_ = std::make_unique<PathHold>(state_.leases, here.nodes.empty() ? session.at_.node : here.nodes.back());
   }
 
+  Lookup(const Lookup&) = delete;
+  Lookup& operator=(const Lookup&) = delete;
+
   // Whether there is more in the tree now than before.
   bool run() {
-    const bool answers = entry_.outside([&] { return owner_.answers(shared_, path_, now_); });
+    const bool answers = entry_.outside([&] { return owner_.answers(shared_, path_, time_); });
     if (answers) state_.caches.has_points() ? take_points() : take_cells();
     join_received();
     return any_;
@@ -57,31 +72,92 @@ class Lookup {
     std::size_t block = 0, end = 0;  // the whole blocks in front of it; where the restore point is
     Continuation found;
   };
+  // Values that were asked for together: those of the blocks, or behind the blocks, from `first` on.
+  struct Ahead {
+    std::size_t first = 0;
+    std::vector<AskedValue> values;
+    Reserved room;  // for all of them
+
+    AskedValue* of(std::size_t block) {
+      return block >= first && block - first < values.size() ? &values[block - first] : nullptr;
+    }
+  };
 
   std::size_t blocks_known() const { return known_ / kSharedBlock; }
+
+  // ---- the clock, without the mutex --------------------------------------------------------------------------------
+
+  double time() override { return read_clock(state_.options); }
+  double deadline() const override { return deadline_; }
+  void took(std::uint64_t bytes, double began, double ended) override {
+    const MutexLock lock(state_.mutex);
+    if (state_.options.clock) state_.costs.asked(bytes, ended - began, ended);
+  }
+
+  // ---- asking ahead ------------------------------------------------------------------------------------------------
+
+  // How many of `wanted` values of at most so many bytes can be asked for together now, with room made for them; 1: the
+  // next one alone, which needs none.
+  std::size_t find_room(std::size_t wanted, std::uint64_t most, Ahead& ahead) {
+    state_.mutex.assert_held();  // as the class says
+    ahead = {};
+    const std::uint64_t share = std::min((share_ - std::min(share_, taken_)) / 4, kAskedBytes);
+    const std::size_t count = std::min<std::uint64_t>({wanted, owner_.tier_->most_keys(), share / most});
+    if (count < 2 || path_.has_media()) return 1;
+    const std::uint64_t bytes = count * most;
+    if (!state_.lower.make_host_room(bytes, MayLose::kAnything, hold_->node()) || !budget_->reserve(bytes)) return 1;
+    ahead.room = Reserved(budget_.get(), {bytes});
+    return count;
+  }
+
+  // What was asked for of a block, or is now with those up to `last`. Null: it is to be asked for alone.
+  AskedValue* block_ahead(std::size_t block, std::size_t last) {
+    if (AskedValue* known = blocks_.of(block)) return known;
+    const std::uint64_t cells = kSharedBlock * state_.caches.bytes_per_token();
+    const std::uint64_t most = std::min(most_of_block(path_, last, cells), state_.options.store_options.max_value);
+    const std::size_t count = find_room(last - block + 1, most, blocks_);
+    if (count < 2) return nullptr;
+    blocks_.first = block;
+    blocks_.values = entry_.outside([&] { return shared_.ask_blocks(path_, block, count, most, time_); });
+    return blocks_.of(block);
+  }
+
+  // The same of the index behind a block.
+  AskedValue* index_ahead(std::size_t block, std::size_t last) {
+    if (AskedValue* known = indices_.of(block)) return known;
+    const std::uint64_t most = std::min(most_of_index(), state_.options.store_options.max_value);
+    const std::size_t count = find_room(last - block + 1, most, indices_);
+    if (count < 2) return nullptr;
+    indices_.first = block;
+    indices_.values = entry_.outside([&] { return shared_.ask_indices(path_, block, count, most, time_); });
+    return indices_.of(block);
+  }
 
   // ---- full attention alone ----------------------------------------------------------------------------------------
 
   void take_cells() {
-    while (blocks_known() < path_.blocks() && take_block()) {
+    while (blocks_known() < path_.blocks() && take_block(path_.blocks())) {
     }
+    blocks_ = {};
     const std::size_t block = blocks_known();
-    if (stopped_ || block * kSharedBlock == path_.tokens()) return;
-    const SharedIndex index = entry_.outside([&] { return shared_.get_index(path_, block, now_); });
+    const std::size_t rest = path_.tokens() - block * kSharedBlock;
+    if (stopped_ || rest == 0 || !owner_.is_worth_asking(session_, rest)) return;
+    const SharedIndex index = entry_.outside([&] { return shared_.get_index(path_, block, time_); });
     const FoundContinuation found = find_continuation(index, path_.bytes(block * kSharedBlock, path_.tokens()));
     if (found.cells == nullptr || block * kSharedBlock + found.common <= known_) return;
-    ReceivedSnapshot received = entry_.outside([&] { return shared_.get_cells(path_, block, *found.cells, now_); });
+    ReceivedSnapshot received = entry_.outside([&] { return shared_.get_cells(path_, block, *found.cells, time_); });
     const bool whole = count_tokens(found.cells->tokens) == kSharedBlock;
     if (add(std::move(received),
             path_.key_behind(whole ? SharedKind::kBlock : SharedKind::kTail, block, found.cells->tokens)))
       known_ = block * kSharedBlock + found.common;
   }
 
-  // The next block of the prompt. A model without full attention has nothing in it: that it is there says that the path
-  // goes on.
-  bool take_block() {
+  // The next block of the prompt, of which those up to `last` are wanted. A model without full attention has nothing in
+  // it: that it is there says that the path goes on.
+  bool take_block(std::size_t last) {
     const std::size_t block = blocks_known() + 1;
-    ReceivedSnapshot received = entry_.outside([&] { return shared_.get_block(path_, block, now_); });
+    AskedValue* const asked = block_ahead(block, last);
+    ReceivedSnapshot received = entry_.outside([&] { return shared_.get_block(path_, block, time_, asked); });
     const std::string key = path_.block_key(block);
     if (state_.caches.full.empty() ? received.answer != SharedAnswer::kHit : !add(std::move(received), key))
       return false;
@@ -104,14 +180,16 @@ class Lookup {
   // that an index forgot is asked for itself.
   std::vector<Candidate> walk() {
     std::vector<Candidate> candidates;
-    for (std::size_t block = computed_ / kSharedBlock;; ++block) {
-      const SharedIndex index = entry_.outside([&] { return shared_.get_index(path_, block, now_); });
+    const std::size_t last = (limit_ - 1) / kSharedBlock;
+    for (std::size_t block = computed_ / kSharedBlock; block <= last; ++block) {
+      AskedValue* const asked = index_ahead(block, last);
+      const SharedIndex index = entry_.outside([&] { return shared_.get_index(path_, block, time_, asked); });
       const bool goes_on = note(index, block, candidates);
       if (goes_on) owner_.set_known(path_.block_key(block + 1), true);
-      if ((block + 1) * kSharedBlock >= limit_) break;
-      if (goes_on || block < blocks_known()) continue;
-      if (!take_block()) break;
+      if (block == last || goes_on || block < blocks_known()) continue;
+      if (!take_block(block + 1)) break;
     }
+    indices_ = {};
     return candidates;
   }
 
@@ -136,10 +214,11 @@ class Lookup {
       const std::uint64_t bytes = (blocks - blocks_known()) * kSharedBlock * state_.caches.bytes_per_token();
       if (bytes > share_ - std::min(share_, taken_)) return false;
       while (blocks_known() < blocks) {
-        if (!take_block()) return false;
+        if (!take_block(blocks)) return false;
       }
     }
-    ReceivedSnapshot received = entry_.outside([&] { return shared_.get_point(path_, each.block, each.found, now_); });
+    blocks_ = {};
+    ReceivedSnapshot received = entry_.outside([&] { return shared_.get_point(path_, each.block, each.found, time_); });
     return add(std::move(received), path_.key_behind(SharedKind::kTail, each.block, each.found.tokens));
   }
 
@@ -195,13 +274,17 @@ class Lookup {
 
   Exchange& owner_;
   PrefixCacheState& state_;
+  const Session& session_;
   Entry& entry_;
   const SharedPath& path_;
+  const std::shared_ptr<ByteBudget> budget_;
   const SharedExchange shared_;
   const AtomicSpans& atomic_;
   const std::size_t computed_, limit_;
-  const double now_;
-  const std::uint64_t share_;           // bytes that may come in one look-up
+  const double deadline_;
+  const CallTime time_;        // of all that this asks
+  const std::uint64_t share_;  // bytes that may come in one look-up
+  Ahead blocks_, indices_;
   std::size_t known_ = 0;               // tokens of the prompt that are in the tree
   std::unique_ptr<PathHold> hold_;      // of what this builds on
   std::uint64_t taken_ = 0;             // bytes that came
@@ -212,21 +295,23 @@ ReusePlan Exchange::advance(Session& session, std::int32_t limit, Entry& entry) 
   state_.mutex.assert_held();  // by the caller, whose `state_` it is: exchange.h
   ReusePlan report = state_.advance(session, limit, entry);
   const auto worth_asking = [&] {
-    return may_share(session.at_.name_space) && limit - session.at_.computed >= state_.options.store_min_tokens &&
-           report.reason.code != ReasonCode::kNoRoom;
+    return may_share(session.at_.name_space) && report.reason.code != ReasonCode::kNoRoom &&
+           limit - session.at_.computed >= state_.options.store_min_tokens &&
+           is_worth_asking(session, static_cast<std::size_t>(limit - session.at_.computed));
   };
   if (!worth_asking()) return report;
   const Tokens keys = session.at_.recorded_keys();
   const std::vector<SnapshotMedia> media = media_of(keys);
   if (!is_portable(media)) return report;
   const SharedPath path(scope(session.at_.name_space), keys, media);
+  const double deadline = state_.now + state_.options.store_deadline;
   for (bool again = true; again && worth_asking();) {
     const std::int32_t before = session.at_.computed;
     if (before > 0 && state_.host_is_busy())
       state_.wait_for_host(entry);  // what came before is on its way to the device
     state_.require_usable(session);
     {
-      Lookup lookup(*this, session, path, limit, entry);
+      Lookup lookup(*this, session, path, limit, deadline, entry);
       if (!lookup.run()) return report;
       again = lookup.wants_another();
     }

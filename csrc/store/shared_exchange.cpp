@@ -140,22 +140,34 @@ SnapshotFault check_scope(const SnapshotHeader& header, const SharedScope& scope
 
 }  // namespace
 
+// An eighth more is for sealing, which adds a 500th, and for 16 bytes of each section in the header.
+std::uint64_t most_of_block(const SharedPath& path, std::size_t block, std::uint64_t cell_bytes) {
+  constexpr std::uint64_t kRest = 4096, kOfCache = 512, kLongestEscape = 6;
+  const SharedScope& scope = path.scope();
+  std::uint64_t bytes = kRest + cell_bytes + 4 * block * kSharedBlock;
+  for (const SnapshotCache& cache : scope.caches) bytes += kOfCache + 8 * cache.shape.size();
+  return bytes + bytes / 8 + (1 + kLongestEscape) * (scope.fingerprint.size() + scope.name_space.size());
+}
+
+std::uint64_t most_of_index() noexcept { return kMaxIndexBytes + kMaxIndexBytes / 64 + 1024; }
+
 // ---- reading
 // ---------------------------------------------------------------------------------------------------------
 
 // `fault`: why it cannot be opened; kNone where it can, or nothing is sealed.
 SharedAnswer SharedExchange::get(const SharedPath& path, const std::string& key, const SharedTier::Sink& sink,
-                                 SnapshotFault& fault, double now) const {
-  if (path.key() == nullptr) return tier_->get(key, sink, now);
+                                 SnapshotFault& fault, const CallTime& time, AskedValue* asked) const {
+  if (path.key() == nullptr) return tier_->get(key, sink, time, asked);
   Unsealer content(*path.key(), key);
   const SharedAnswer answer = tier_->get(
       key, [&](std::uint64_t total, std::span<const std::byte> chunk) { return content.take(total, chunk, sink); },
-      now);
+      time, asked);
   fault = content.fault();
   return answer;
 }
 
-ReceivedSnapshot SharedExchange::receive(const SharedPath& path, const Wanted& wanted, double now) const {
+ReceivedSnapshot SharedExchange::receive(const SharedPath& path, const Wanted& wanted, const CallTime& time,
+                                         AskedValue* asked) const {
   Receiver receiver(budget_, make_room_, [&](const SnapshotHeader& header) {
     if (const SnapshotFault fault = check_scope(header, path.scope()); fault != SnapshotFault::kNone) return fault;
     const bool right = header.start == static_cast<std::int64_t>(wanted.start) &&
@@ -166,37 +178,54 @@ ReceivedSnapshot SharedExchange::receive(const SharedPath& path, const Wanted& w
   SnapshotFault fault = SnapshotFault::kNone;
   received.answer = get(
       path, wanted.key,
-      [&](std::uint64_t total, std::span<const std::byte> chunk) { return receiver.take(total, chunk); }, fault, now);
+      [&](std::uint64_t total, std::span<const std::byte> chunk) { return receiver.take(total, chunk); }, fault, time,
+      asked);
   if (fault == SnapshotFault::kNone) fault = receiver.fault();
   if (received.answer == SharedAnswer::kHit && fault == SnapshotFault::kNone) fault = receiver.finish(received);
   if (fault == SnapshotFault::kNone) return received;
-  tier_->refuse(wanted.key, fault, now);
+  tier_->refuse(wanted.key, fault, time.now);
   return {SharedAnswer::kWrong, {}, {}};
 }
 
-ReceivedSnapshot SharedExchange::get_block(const SharedPath& path, std::size_t block, double now) const {
-  return receive(path, {path.block_key(block), (block - 1) * kSharedBlock, block * kSharedBlock, {}}, now);
+std::vector<AskedValue> SharedExchange::ask_blocks(const SharedPath& path, std::size_t first, std::size_t count,
+                                                   std::uint64_t most, const CallTime& time) const {
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < count; ++i) keys.push_back(path.block_key(first + i));
+  return tier_->ask(keys, most, time);
 }
 
-ReceivedSnapshot SharedExchange::get_tail(const SharedPath& path, std::size_t end, double now) const {
-  return receive(path, {path.tail_key(end), block_before(end) * kSharedBlock, end, {}}, now);
+std::vector<AskedValue> SharedExchange::ask_indices(const SharedPath& path, std::size_t first, std::size_t count,
+                                                    std::uint64_t most, const CallTime& time) const {
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < count; ++i) keys.push_back(path.index_key(first + i));
+  return tier_->ask(keys, most, time);
+}
+
+ReceivedSnapshot SharedExchange::get_block(const SharedPath& path, std::size_t block, const CallTime& time,
+                                           AskedValue* asked) const {
+  return receive(path, {path.block_key(block), (block - 1) * kSharedBlock, block * kSharedBlock, {}}, time, asked);
+}
+
+ReceivedSnapshot SharedExchange::get_tail(const SharedPath& path, std::size_t end, const CallTime& time) const {
+  return receive(path, {path.tail_key(end), block_before(end) * kSharedBlock, end, {}}, time);
 }
 
 ReceivedSnapshot SharedExchange::get_cells(const SharedPath& path, std::size_t block, const Continuation& found,
-                                           double now) const {
+                                           const CallTime& time) const {
   const bool whole = count_tokens(found.tokens) == kSharedBlock;
-  if (!whole) return get_point(path, block, found, now);
+  if (!whole) return get_point(path, block, found, time);
   const std::size_t start = block * kSharedBlock;
-  return receive(path, {path.key_behind(SharedKind::kBlock, block, found.tokens), start, start, found.tokens}, now);
+  return receive(path, {path.key_behind(SharedKind::kBlock, block, found.tokens), start, start, found.tokens}, time);
 }
 
 ReceivedSnapshot SharedExchange::get_point(const SharedPath& path, std::size_t block, const Continuation& found,
-                                           double now) const {
+                                           const CallTime& time) const {
   const std::size_t start = block * kSharedBlock;
-  return receive(path, {path.key_behind(SharedKind::kTail, block, found.tokens), start, start, found.tokens}, now);
+  return receive(path, {path.key_behind(SharedKind::kTail, block, found.tokens), start, start, found.tokens}, time);
 }
 
-SharedIndex SharedExchange::get_index(const SharedPath& path, std::size_t block, double now) const {
+SharedIndex SharedExchange::get_index(const SharedPath& path, std::size_t block, const CallTime& time,
+                                      AskedValue* asked) const {
   const std::string key = path.index_key(block);
   std::vector<std::byte> bytes;
   const auto collect = [&](std::uint64_t, std::span<const std::byte> chunk) {
@@ -204,12 +233,12 @@ SharedIndex SharedExchange::get_index(const SharedPath& path, std::size_t block,
     return bytes.size() <= kMaxIndexBytes;
   };
   SnapshotFault fault = SnapshotFault::kNone;
-  const SharedAnswer answer = get(path, key, collect, fault, now);
+  const SharedAnswer answer = get(path, key, collect, fault, time, asked);
   if (answer == SharedAnswer::kStopped && fault == SnapshotFault::kNone) fault = SnapshotFault::kSize;
-  if (fault != SnapshotFault::kNone) tier_->refuse(key, fault, now);
+  if (fault != SnapshotFault::kNone) tier_->refuse(key, fault, time.now);
   if (answer != SharedAnswer::kHit) return {};
   DecodedIndex decoded = decode_index(bytes);
-  if (decoded.fault != SnapshotFault::kNone) tier_->refuse(key, decoded.fault, now);
+  if (decoded.fault != SnapshotFault::kNone) tier_->refuse(key, decoded.fault, time.now);
   return std::move(decoded.index);
 }
 

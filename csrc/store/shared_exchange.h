@@ -44,6 +44,10 @@
 
 namespace kvtrie {
 
+// No value of ours has more bytes: of a block whose cells have `cell_bytes`, of an index. REQUIRES: no media.
+std::uint64_t most_of_block(const SharedPath& path, std::size_t block, std::uint64_t cell_bytes);
+std::uint64_t most_of_index() noexcept;
+
 struct ReceivedSnapshot {
   SharedAnswer answer = SharedAnswer::kAbsent;  // kStopped: the budget has no room for it
   SnapshotHeader header;                        // empty unless the answer is kHit
@@ -60,14 +64,26 @@ class SharedExchange {
       : tier_(std::move(tier)), budget_(std::move(budget)), make_room_(std::move(make_room)) {}
 
   // Block `block` of the path. REQUIRES: 1 <= block <= path.blocks().
-  ReceivedSnapshot get_block(const SharedPath& path, std::size_t block, double now) const;
+  // `asked`: its value, if it was asked for ahead.
+  ReceivedSnapshot get_block(const SharedPath& path, std::size_t block, const CallTime& time,
+                             AskedValue* asked = nullptr) const;
   // What ends at `end`. REQUIRES: 1 <= end <= path.tokens().
-  ReceivedSnapshot get_tail(const SharedPath& path, std::size_t end, double now) const;
+  ReceivedSnapshot get_tail(const SharedPath& path, std::size_t end, const CallTime& time) const;
   // The cells (kBlock or kTail, by their number), or the tail with the restore point, of a continuation behind `block`.
-  ReceivedSnapshot get_cells(const SharedPath& path, std::size_t block, const Continuation& found, double now) const;
-  ReceivedSnapshot get_point(const SharedPath& path, std::size_t block, const Continuation& found, double now) const;
+  ReceivedSnapshot get_cells(const SharedPath& path, std::size_t block, const Continuation& found,
+                             const CallTime& time) const;
+  ReceivedSnapshot get_point(const SharedPath& path, std::size_t block, const Continuation& found,
+                             const CallTime& time) const;
   // Empty when there is none, or the store does not answer.
-  SharedIndex get_index(const SharedPath& path, std::size_t block, double now) const;
+  SharedIndex get_index(const SharedPath& path, std::size_t block, const CallTime& time,
+                        AskedValue* asked = nullptr) const;
+
+  // The values of `count` blocks from `first` on, or of the indices behind those, in one call of the store. A value of
+  // more than `most` bytes counts as absent. REQUIRES: blocks as above; 1 <= count <= SharedTier::most_keys().
+  std::vector<AskedValue> ask_blocks(const SharedPath& path, std::size_t first, std::size_t count, std::uint64_t most,
+                                     const CallTime& time) const;
+  std::vector<AskedValue> ask_indices(const SharedPath& path, std::size_t first, std::size_t count, std::uint64_t most,
+                                      const CallTime& time) const;
 
   // Writes one block or tail. `header` is of the path's first block * kSharedBlock or `end` tokens; `images` follow it
   // in order. Returns false when the store does not have all of it now.
@@ -80,12 +96,13 @@ class SharedExchange {
 
  private:
   struct Wanted;
-  ReceivedSnapshot receive(const SharedPath& path, const Wanted& wanted, double now) const;
+  ReceivedSnapshot receive(const SharedPath& path, const Wanted& wanted, const CallTime& time,
+                           AskedValue* asked = nullptr) const;
   bool send(const SharedPath& path, const std::string& key, const SnapshotHeader& header, Buffers images,
             double now) const;
   bool put(const SharedPath& path, const std::string& key, Buffers content, double now) const;
   SharedAnswer get(const SharedPath& path, const std::string& key, const SharedTier::Sink& sink, SnapshotFault& fault,
-                   double now) const;
+                   const CallTime& time, AskedValue* asked) const;
 
   std::shared_ptr<SharedTier> tier_;
   std::shared_ptr<ByteBudget> budget_;

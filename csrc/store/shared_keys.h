@@ -70,6 +70,7 @@ class SharedPath {
   const NamespaceKey* key() const noexcept { return key_ ? &*key_ : nullptr; }  // null: nothing is sealed
   std::size_t tokens() const noexcept { return ends_.size() - 1; }
   std::size_t blocks() const noexcept { return boundaries_.size() - 1; }  // whole ones
+  bool has_media() const noexcept { return bytes_.size() != tokens() * kSharedTextBytes; }
   // The shared form of tokens [begin, end). REQUIRES: begin <= end <= tokens().
   std::span<const std::byte> bytes(std::size_t begin, std::size_t end) const;
 

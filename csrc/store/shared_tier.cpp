@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <optional>
+#include <stdexcept>
 #include <utility>
 
 #include "base/error.h"
@@ -85,6 +85,7 @@ bool SharedTier::call(double now, Work&& work) {
       ++stats_.skipped;
       return false;
     }
+    ++stats_.calls;
   }
   try {
     work();
@@ -124,10 +125,33 @@ void SharedTier::count(std::uint64_t SharedStats::*counter, std::uint64_t by) no
   stats_.*counter += by;
 }
 
-bool SharedTier::fetch(std::string_view key, std::optional<std::vector<std::byte>>& value, double now) {
-  if (!call(now, [&] { value = store_->get(key); })) return false;
-  if (value) count(&SharedStats::bytes_in, value->size());
+bool SharedTier::fetch(std::span<const std::string> keys, std::uint64_t most, const CallTime& time,
+                       std::vector<RemoteValue>& values) {
+  GetLimits limits{.most = most};
+  const double began = time.asker != nullptr ? time.asker->time() : time.now;
+  if (time.asker != nullptr) limits.seconds = time.asker->deadline() - began;
+  if (!(limits.seconds > 0)) {
+    count(&SharedStats::late);
+    return false;
+  }
+  const bool answered = call(time.now, [&] {
+    values = store_->get_many(keys, limits);
+    if (values.size() != keys.size())
+      throw std::runtime_error(cat("get_many: got ", values.size(), " values, allowed ", keys.size()));
+  });
+  if (!answered) return false;
+  std::uint64_t bytes = 0;
+  for (const RemoteValue& value : values) bytes += value ? value->size() : 0;
+  count(&SharedStats::bytes_in, bytes);
+  if (time.asker != nullptr) time.asker->took(bytes, began, time.asker->time());
   return true;
+}
+
+AskedValue SharedTier::fetch(std::string_view key, const CallTime& time) {
+  const std::string name(key);
+  std::vector<RemoteValue> values;
+  if (!fetch({&name, 1}, options_.max_value, time, values)) return {};
+  return {true, std::move(values.front())};
 }
 
 bool SharedTier::store_value(std::string_view key, std::span<const std::byte> value, double now) {
@@ -139,28 +163,48 @@ bool SharedTier::store_value(std::string_view key, std::span<const std::byte> va
 // ---- reading
 // ---------------------------------------------------------------------------------------------------------
 
-SharedAnswer SharedTier::get(std::string_view key, const Sink& sink, double now) noexcept {
-  const SharedAnswer answer = guarded(SharedAnswer::kFailed, [&] { return read(key, sink, now); });
+std::vector<AskedValue> SharedTier::ask(std::span<const std::string> keys, std::uint64_t most,
+                                        const CallTime& time) noexcept {
+  return guarded(std::vector<AskedValue>(), [&] {
+    std::vector<AskedValue> asked(keys.size());
+    std::vector<RemoteValue> values;
+    if (!fetch(keys, most, time, values)) return asked;
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+      asked[i].answered = true;
+      if (values[i] && values[i]->size() > most) {
+        count(&SharedStats::too_large);
+        continue;
+      }
+      asked[i].value = std::move(values[i]);
+    }
+    return asked;
+  });
+}
+
+SharedAnswer SharedTier::get(std::string_view key, const Sink& sink, const CallTime& time, AskedValue* asked) noexcept {
+  const SharedAnswer answer = guarded(SharedAnswer::kFailed, [&] {
+    return read(key, asked != nullptr ? std::move(*asked) : fetch(key, time), sink, time);
+  });
   count(&SharedStats::gets);
   count(answer == SharedAnswer::kHit ? &SharedStats::hits : &SharedStats::misses);
   return answer;
 }
 
-SharedAnswer SharedTier::read(std::string_view key, const Sink& sink, double now) {
-  std::optional<std::vector<std::byte>> value;
-  if (!fetch(key, value, now)) return SharedAnswer::kFailed;
-  if (!value) return SharedAnswer::kAbsent;
-  const DecodedValue head = decode_value(key, *value);
-  if (head.fault != SnapshotFault::kNone) return wrong(key, head.fault, now);
-  if (value->size() > options_.max_value || head.bytes > options_.max_content) {
+SharedAnswer SharedTier::read(std::string_view key, AskedValue asked, const Sink& sink, const CallTime& time) {
+  if (!asked.answered) return SharedAnswer::kFailed;
+  if (!asked.value) return SharedAnswer::kAbsent;
+  const DecodedValue head = decode_value(key, *asked.value);
+  if (head.fault != SnapshotFault::kNone) return wrong(key, head.fault, time.now);
+  if (asked.value->size() > options_.max_value || head.bytes > options_.max_content) {
     count(&SharedStats::too_large);
     return SharedAnswer::kTooLarge;
   }
-  if (!head.chunks.empty()) return read_chunks(key, head, sink, now);
+  if (!head.chunks.empty()) return read_chunks(key, head, sink, time);
   return sink(head.bytes, head.content) ? SharedAnswer::kHit : SharedAnswer::kStopped;
 }
 
-SharedAnswer SharedTier::read_chunks(std::string_view key, const DecodedValue& head, const Sink& sink, double now) {
+SharedAnswer SharedTier::read_chunks(std::string_view key, const DecodedValue& head, const Sink& sink,
+                                     const CallTime& time) {
   for (const SharedChunk& chunk : head.chunks) {
     if (chunk.bytes > options_.max_value) {
       count(&SharedStats::too_large);
@@ -168,12 +212,12 @@ SharedAnswer SharedTier::read_chunks(std::string_view key, const DecodedValue& h
     }
   }
   for (const SharedChunk& chunk : head.chunks) {
-    std::optional<std::vector<std::byte>> value;
-    if (!fetch(chunk.key(), value, now)) return SharedAnswer::kFailed;
-    if (!value) return wrong(key, SnapshotFault::kTruncated, now);
+    const auto [answered, value] = fetch(chunk.key(), time);
+    if (!answered) return SharedAnswer::kFailed;
+    if (!value) return wrong(key, SnapshotFault::kTruncated, time.now);
     if (value->size() != chunk.bytes || name_chunk(key, *value).digest != chunk.digest) {
-      remove(chunk.key(), now);
-      return wrong(key, SnapshotFault::kChecksum, now);
+      remove(chunk.key(), time.now);
+      return wrong(key, SnapshotFault::kChecksum, time.now);
     }
     if (!sink(head.bytes, *value)) return SharedAnswer::kStopped;
   }

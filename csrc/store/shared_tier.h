@@ -9,9 +9,16 @@
 // for `retry_after` seconds; then one call tries again (circuit.h). It is logged once when it begins and once when it
 // ends. Time is the owner's: `now`, in seconds of any steady clock.
 //
+// Several values can be asked for ahead, in one call of the store, and taken one after the other:
+//
+//     ask(keys) --one round trip--> values --get(key, ..., its value)--> hit, absent, wrong ...
+//
+// Who asks has a clock (Asker): what has no time left is not asked for, and counts as failed; what calls took is told.
+//
 // Nothing here throws, whatever the store, the memory or a sink does; failures are in the answer and in the counters.
 //
 // Memory. The tier holds at most one value (`max_value` bytes) for each call under way, besides what the client holds.
+// What was asked for ahead is its owner's: as many values as keys, of `most` bytes each.
 //
 // Threads: any. Calls block on the store: make them under no lock. Units: bytes, seconds.
 #pragma once
@@ -19,8 +26,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,8 +52,10 @@ struct SharedStats {
   std::string name, state;  // of the store; "closed" (it answers), "open" (it is left alone), "probing"
   std::uint64_t gets = 0, hits = 0, misses = 0, puts = 0, removes = 0;  // contents; puts: those that are complete
   std::uint64_t bytes_in = 0, bytes_out = 0;                            // of values, that came and that went
-  std::uint64_t failures = 0;                                           // calls of the store that threw
+  std::uint64_t calls = 0;                                              // of the store that were made: round trips
+  std::uint64_t failures = 0;                                           // of them, those that threw
   std::uint64_t skipped = 0;                                            // calls not made while it was left alone
+  std::uint64_t late = 0;                                               // calls not made for lack of time
   std::uint64_t opened = 0;                                             // how often that began
   std::uint64_t too_large = 0;                                          // contents beyond the caps, of either way
   std::vector<std::uint64_t> faults;                                    // wrong contents, by SnapshotFault
@@ -62,6 +71,28 @@ enum class SharedAnswer : std::uint8_t {
   kStopped,   // the sink did not want more
 };
 
+// Who waits for answers, and has a clock. Asked and told by the thread that waits, under no lock.
+class Asker {
+ public:
+  virtual ~Asker() = default;
+  virtual double time() = 0;
+  virtual double deadline() const = 0;  // nothing is asked for then; infinite: it may take as long as it takes
+  virtual void took(std::uint64_t bytes, double began, double ended) = 0;  // a call that was answered, and what came
+};
+
+// When calls are made, by the owner's clock, and by whom.
+struct CallTime {
+  CallTime(double at, Asker* who = nullptr) noexcept : now(at), asker(who) {}  // from a number: as long as it takes
+  double now;
+  Asker* asker;  // null: nobody waits
+};
+
+// What a key that was asked for ahead has.
+struct AskedValue {
+  bool answered = false;  // false: the store did not answer, or is left alone
+  RemoteValue value;
+};
+
 class SharedTier {
  public:
   // Takes the next chunk of a content of `total` bytes; false: no more. What it took is complete when the answer is
@@ -73,7 +104,13 @@ class SharedTier {
   SharedTier(const SharedTier&) = delete;
   SharedTier& operator=(const SharedTier&) = delete;
 
-  SharedAnswer get(std::string_view key, const Sink& sink, double now) noexcept;
+  // The keys that one call of the store may ask for; 1: asking ahead saves nothing.
+  std::size_t most_keys() const { return store_->most_keys(); }
+  // The values behind keys, in their order, of `most` bytes at most: a larger one counts as absent. REQUIRES: 1 to
+  // most_keys() keys.
+  std::vector<AskedValue> ask(std::span<const std::string> keys, std::uint64_t most, const CallTime& time) noexcept;
+  // `asked`: the value behind this very key, which is taken; null: it is asked for now.
+  SharedAnswer get(std::string_view key, const Sink& sink, const CallTime& time, AskedValue* asked = nullptr) noexcept;
   // True: the store has all of it.
   bool put(std::string_view key, Buffers buffers, double now) noexcept;
   bool put(std::string_view key, ContentSource& content, double now) noexcept;
@@ -89,9 +126,12 @@ class SharedTier {
   bool call(double now, Work&& work);
   void note_failure(const char* what, double now);
   void count(std::uint64_t SharedStats::*counter, std::uint64_t by = 1) noexcept;
-  bool fetch(std::string_view key, std::optional<std::vector<std::byte>>& value, double now);
-  SharedAnswer read(std::string_view key, const Sink& sink, double now);
-  SharedAnswer read_chunks(std::string_view key, const DecodedValue& head, const Sink& sink, double now);
+  // False: the store did not answer. Else there is one value for each key.
+  bool fetch(std::span<const std::string> keys, std::uint64_t most, const CallTime& time,
+             std::vector<RemoteValue>& values);
+  AskedValue fetch(std::string_view key, const CallTime& time);
+  SharedAnswer read(std::string_view key, AskedValue head, const Sink& sink, const CallTime& time);
+  SharedAnswer read_chunks(std::string_view key, const DecodedValue& head, const Sink& sink, const CallTime& time);
   SharedAnswer wrong(std::string_view key, SnapshotFault fault, double now);
   bool write(std::string_view key, ContentSource& content, double now);
   bool write_chunks(std::string_view key, ContentSource& content, double now);

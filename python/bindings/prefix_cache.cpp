@@ -3,6 +3,7 @@
 
 #include <pybind11/stl.h>
 
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -105,9 +106,10 @@ LoadPolicy to_load_policy(const py::object& load) {
 
 PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprint, const py::object& host_bytes,
                           const py::object& disk, const py::object& disk_bytes, const py::object& store,
-                          const py::object& store_max_value, const py::object& policy, const py::object& load,
-                          const py::object& checkpoint_every, const py::object& growth, const py::object& clock,
-                          const py::object& ttl, const py::object& keys, bool quotas, const py::object& disk_after) {
+                          const py::object& store_max_value, const py::object& store_deadline, const py::object& policy,
+                          const py::object& load, const py::object& checkpoint_every, const py::object& growth,
+                          const py::object& clock, const py::object& ttl, const py::object& keys, bool quotas,
+                          const py::object& disk_after) {
   PrefixCacheOptions options;
   options.fingerprint = to_text(fingerprint, "PrefixCache", "fingerprint");
   options.host_bytes = to_bytes(host_bytes, "PrefixCache", "host_bytes");
@@ -118,6 +120,7 @@ PrefixCachePtr make_cache(const py::object& caches, const py::object& fingerprin
   if (!store.is_none()) options.store = remote_store(store, "PrefixCache");
   if (!store_max_value.is_none())
     options.store_options.max_value = to_bytes(store_max_value, "PrefixCache", "store_max_value");
+  options.store_deadline = to_seconds(store_deadline, "PrefixCache", "store_deadline").value_or(HUGE_VAL);
   options.policy = policy_from_name(to_text(policy, "PrefixCache", "policy"));
   options.load = to_load_policy(load);
   options.checkpoint_every = to_int32(checkpoint_every, "PrefixCache", "checkpoint_every", 1);
@@ -346,7 +349,8 @@ void add_inspection(PrefixCacheClass& c) {
 
 Now: ``nodes``, ``tokens``, ``device_tokens``, ``host_tokens``, ``disk_tokens``, ``sessions``, ``device_bytes``, ``host_bytes``,
 ``host_cap_bytes``, ``host_peak_bytes`` (the most there ever was), ``pending_writes``, ``pending_bytes``, ``restore_points``,
-``user_points``, ``pins``, ``pinned_tokens``, ``seconds_per_token``, ``seconds_per_decoded_token``; and these, which hold more:
+``user_points``, ``pins``, ``pinned_tokens``, ``seconds_per_token``, ``seconds_per_decoded_token``,
+``seconds_per_store_call``; and these, which hold more:
 ``seconds_per_byte``, ``caches``, ``recurrent``, ``disk``, ``store``.
 
 Totals: ``begins``, ``hits``, ``matched_tokens``, ``reused_tokens``, ``computed_tokens``, ``adopted_tokens``,
@@ -355,7 +359,7 @@ Totals: ``begins``, ``hits``, ``matched_tokens``, ``reused_tokens``, ``computed_
 ``expired_tokens``, ``expired_pins``, ``captures`` (restore points made), ``skipped_captures`` (wanted, but there was no free
 slot), ``dropped_points``, ``checksum_failures``, ``unusable_snapshots``, ``keyless_sessions`` (closed, in a namespace without a key).
 
-``seconds_per_byte``: ``host``, ``disk``.
+``seconds_per_byte``: ``host``, ``disk``, ``store``.
 
 ``caches``: a list of dicts with ``capacity_cells``, ``limit_cells``, ``free_cells``, ``reserved_cells``, ``held_cells``, ``pieces``,
 ``bytes``.
@@ -367,8 +371,8 @@ slot), ``dropped_points``, ``checksum_failures``, ``unusable_snapshots``, ``keyl
 ``strays_removed``.
 
 ``store``: None without a store, else ``name``, ``state``, ``gets``, ``hits``, ``misses``, ``puts``, ``removes``, ``bytes_in``,
-``bytes_out``, ``sent``, ``unsent``, ``pending``, ``received``, ``received_bytes``, ``faults``, ``failures``, ``last_failure``,
-``skipped``, ``opened``, ``too_large``.)");
+``bytes_out``, ``sent``, ``unsent``, ``pending``, ``received``, ``received_bytes``, ``faults``, ``calls``, ``failures``,
+``last_failure``, ``late``, ``skipped``, ``opened``, ``too_large``, ``least_tokens``, ``not_worth``.)");
   c.def(
       "check", [](const PrefixCache& self) { return without_gil([&] { return self.check(); }); },
       "Every invariant that does not hold, as sentences; an empty list is good.");
@@ -406,10 +410,10 @@ equal tokens but for a chance of 2^-64; they prove nothing against somebody who 
                      py::release_gil_before_calling_cpp_dtor(), shows_clock_and_store());
   c.def(py::init(&make_cache), py::arg("caches"), py::kw_only(), py::arg("fingerprint") = "", py::arg("host_bytes") = 0,
         py::arg("disk") = py::none(), py::arg("disk_bytes") = 0, py::arg("store") = py::none(),
-        py::arg("store_max_value") = py::none(), py::arg("policy") = "lru", py::arg("load") = "auto",
-        py::arg("checkpoint_every") = 512, py::arg("growth") = 256, py::arg("clock") = py::none(),
-        py::arg("ttl") = py::none(), py::arg("keys") = py::none(), py::arg("quotas") = false,
-        py::arg("disk_after") = 1);
+        py::arg("store_max_value") = py::none(), py::arg("store_deadline") = py::none(), py::arg("policy") = "lru",
+        py::arg("load") = "auto", py::arg("checkpoint_every") = 512, py::arg("growth") = 256,
+        py::arg("clock") = py::none(), py::arg("ttl") = py::none(), py::arg("keys") = py::none(),
+        py::arg("quotas") = false, py::arg("disk_after") = 1);
   add_sessions(c);
   add_memory(c);
   add_quotas(c);

@@ -70,6 +70,8 @@ py::dict store_stats(const StoreStats& stats) {
   result["received"] = stats.received;
   result["received_bytes"] = stats.received_bytes;
   result["pending"] = stats.pending;
+  result["not_worth"] = stats.not_worth;
+  result["least_tokens"] = stats.least_tokens >= 0 ? py::object(py::int_(stats.least_tokens)) : py::none();
   return result;
 }
 
@@ -133,7 +135,9 @@ py::dict stats_to_python(const PrefixCache& self) {
   py::dict per_byte;
   per_byte["host"] = now.host_seconds_per_byte;
   per_byte["disk"] = now.disk_seconds_per_byte;
+  per_byte["store"] = now.store_seconds_per_byte;
   result["seconds_per_byte"] = per_byte;
+  result["seconds_per_store_call"] = now.seconds_per_store_call;
   result["disk"] = now.disk ? py::object(disk_stats(*now.disk)) : py::none();
   return result;
 }

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <stdexcept>
@@ -66,9 +67,10 @@ void with_gil(Work&& work) {
   throw std::runtime_error(failure);
 }
 
-std::vector<std::byte> bytes_of(py::handle value) {
+RemoteValue bytes_of(py::handle value, const char* where) {
+  if (value.is_none()) return std::nullopt;
   if (!PyBytes_Check(value.ptr())) {
-    throw std::runtime_error("get: got " + describe(value) + ", allowed bytes or None");
+    throw std::runtime_error(where + (": got " + describe(value)) + ", allowed bytes or None");
   }
   const auto size = static_cast<std::size_t>(PyBytes_GET_SIZE(value.ptr()));
   std::vector<std::byte> bytes(size);
@@ -82,21 +84,53 @@ py::bytes to_bytes_object(std::span<const std::byte> value) {
 
 py::str text_of(std::string_view key) { return {key.data(), key.size()}; }
 
+py::list texts_of(std::span<const std::string> keys) {
+  py::list texts;
+  for (const std::string& key : keys) texts.append(text_of(key));
+  return texts;
+}
+
+// Lets go of each value of the list once it is copied, so that they do not all lie here twice.
+std::vector<RemoteValue> take_values(const py::object& found) {
+  if (!PyList_CheckExact(found.ptr())) {
+    throw std::runtime_error("get_many: got " + describe(found) + ", allowed a list");
+  }
+  const auto list = py::reinterpret_borrow<py::list>(found);
+  std::vector<RemoteValue> values;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    values.push_back(bytes_of(list[i], "get_many"));
+    list[i] = py::none();
+  }
+  return values;
+}
+
+bool can_call(py::handle object, const char* name) {
+  return py::hasattr(object, name) && PyCallable_Check(py::object(object.attr(name)).ptr()) != 0;
+}
+
 class PythonStore final : public RemoteStore {
  public:
   PythonStore(py::handle object, std::string name)
       : get_(method(object, "get")),
         put_(method(object, "put")),
         delete_(method(object, "delete")),
+        get_many_(can_call(object, "get_many") ? method(object, "get_many") : nullptr),
         name_(std::move(name)) {}
 
-  std::optional<std::vector<std::byte>> get(std::string_view key) override {
-    std::optional<std::vector<std::byte>> value;
-    with_gil([&] {
-      const py::object found = call(get_, py::make_tuple(text_of(key)));
-      if (!found.is_none()) value = bytes_of(found);
-    });
+  RemoteValue get(std::string_view key) override {
+    RemoteValue value;
+    with_gil([&] { value = bytes_of(call(get_, py::make_tuple(text_of(key))), "get"); });
     return value;
+  }
+  std::size_t most_keys() const override { return get_many_ == nullptr ? 1 : kMostKeys; }
+  std::vector<RemoteValue> get_many(std::span<const std::string> keys, const GetLimits& limits) override {
+    if (get_many_ == nullptr) return RemoteStore::get_many(keys, limits);
+    std::vector<RemoteValue> values;
+    with_gil([&] {
+      const py::object seconds = std::isfinite(limits.seconds) ? py::object(py::float_(limits.seconds)) : py::none();
+      values = take_values(call(get_many_, py::make_tuple(texts_of(keys), limits.most, seconds)));
+    });
+    return values;
   }
   void put(std::string_view key, std::span<const std::byte> value) override {
     with_gil([&] { call(put_, py::make_tuple(text_of(key), to_bytes_object(value))); });
@@ -107,13 +141,15 @@ class PythonStore final : public RemoteStore {
   std::string name() const override { return name_; }
 
   int show(visitproc visit, void* arg) const noexcept {
-    for (const std::shared_ptr<void>& each : {get_, put_, delete_, end_.reference})
+    for (const std::shared_ptr<void>& each : {get_, put_, delete_, get_many_, end_.reference})
       Py_VISIT(static_cast<PyObject*>(each.get()));
     return 0;
   }
   Ending& ending() const noexcept { return *end_.ending; }
 
  private:
+  static constexpr std::size_t kMostKeys = 64;  // of one call
+
   static std::shared_ptr<void> method(py::handle object, const char* name) {
     return shared_reference(object.attr(name));
   }
@@ -125,6 +161,7 @@ class PythonStore final : public RemoteStore {
   }
 
   const std::shared_ptr<void> get_, put_, delete_;
+  const std::shared_ptr<void> get_many_;  // null: it has none
   const KeptEnding end_;
   const std::string name_;
 };
@@ -179,14 +216,27 @@ std::unique_ptr<Tier> make_tier(const py::object& store, const py::object& max_v
   return std::unique_ptr<Tier>(new Tier{SharedTier(remote_store(store, "SharedTier"), options)});
 }
 
-py::tuple get(Tier& self, const std::string& key, double now) {
+// Has so many seconds for each call.
+class Patience final : public Asker {
+ public:
+  explicit Patience(double seconds) : seconds_(seconds) {}
+  double time() override { return 0; }
+  double deadline() const override { return seconds_; }
+  void took(std::uint64_t, double, double) override {}
+
+ private:
+  const double seconds_;
+};
+
+py::tuple get(Tier& self, const std::string& key, double now, const py::object& seconds) {
   std::string content;
+  Patience patience(seconds.is_none() ? HUGE_VAL : py::cast<double>(seconds));
   const SharedAnswer answer = without_gil([&] {
     const auto collect = [&](std::uint64_t, std::span<const std::byte> chunk) {
       content.append(reinterpret_cast<const char*>(chunk.data()), chunk.size());
       return true;
     };
-    return self.tier.get(key, collect, now);
+    return self.tier.get(key, collect, CallTime(now, &patience));
   });
   return py::make_tuple(name_of(answer), answer == SharedAnswer::kHit ? py::object(py::bytes(content)) : py::none());
 }
@@ -204,7 +254,8 @@ void init_tier(py::module_& m) {
   py::class_<Tier> c(m, "_SharedTier", "Contents in a store: for tests.", py::release_gil_before_calling_cpp_dtor());
   c.def(py::init(&make_tier), py::arg("store"), py::arg("max_value"), py::arg("failures_in_a_row") = 3,
         py::arg("retry_after") = 5.0);
-  c.def("get", &get, py::arg("key"), py::arg("now") = 0.0, "What became of it, and the content.");
+  c.def("get", &get, py::arg("key"), py::arg("now") = 0.0, py::arg("seconds") = py::none(),
+        "What became of it, and the content; each call of the store may take `seconds`.");
   c.def(
       "put",
       [](Tier& self, const std::string& key, const py::bytes& value, double now) {
@@ -236,8 +287,10 @@ py::dict stats_of(const SharedStats& stats) {
   out["removes"] = stats.removes;
   out["bytes_in"] = stats.bytes_in;
   out["bytes_out"] = stats.bytes_out;
+  out["calls"] = stats.calls;
   out["failures"] = stats.failures;
   out["skipped"] = stats.skipped;
+  out["late"] = stats.late;
   out["opened"] = stats.opened;
   out["too_large"] = stats.too_large;
   out["faults"] = faults;
@@ -247,7 +300,7 @@ py::dict stats_of(const SharedStats& stats) {
 
 std::shared_ptr<RemoteStore> remote_store(py::handle object, std::string_view where) {
   for (const char* name : {"get", "put", "delete"}) {
-    if (py::hasattr(object, name) && PyCallable_Check(py::object(object.attr(name)).ptr()) != 0) continue;
+    if (can_call(object, name)) continue;
     refuse_type(object, where, "store", "an object with get(key), put(key, value) and delete(key)");
   }
   return std::make_shared<PythonStore>(object, name_of(object));

@@ -1,4 +1,5 @@
-// A Python object as a store: get(key), put(key, value) and delete(key), whoever wrote them.
+// A Python object as a store: get(key), put(key, value) and delete(key), and if it has it get_many(keys, most,
+// seconds), whoever wrote them.
 //
 // Each call takes the GIL for its own length. What Python raises becomes a std::runtime_error with the text; no Python
 // exception leaves the call that met it. A KeyboardInterrupt is raised again in the main thread.

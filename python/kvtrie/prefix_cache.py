@@ -45,19 +45,20 @@ class PrefixCache(_core.PrefixCache):
     whatever it is. ``store``: what several processes share: the URL of a Redis or Valkey
     server, or any object with ``get``, ``put`` and ``delete`` (``kvtrie.stores``). What closing sessions leave is
     sent there in the background; an unknown prompt is looked up there. It needs a ``fingerprint`` and a host
-    tier, some of which is set aside for sending. ``policy``: which state is evicted first when room is needed:
-    "lru", "slru", "lfu" or "cost". ``load``: "auto" computes again what is in a lower tier where the clock
-    measured that to be faster, "always" loads it. ``checkpoint_every``: distance of spaced restore points in
-    tokens, for caches whose state exists only at restore points. ``growth``: cells reserved ahead of a growing
-    session. ``clock``: a callable that returns seconds, for ages, times to live and what steps and page-ins take;
-    None: the system's steady clock, and for steps the device's own. ``ttl``: seconds after which state that
-    nobody used goes from every tier, at the next call or one 64th of it later; None: it stays until room is
-    needed. What is pinned or in use stays. ``keys``: to seal with what goes to the disk and the store, encrypted and
-    authenticated: 32 random bytes for all namespaces (each gets a key of its own from them), or a dict with
-    the key of each; the state of a namespace that is not in the dict then never leaves the process. A list of
-    keys instead of one: sealed with the first, opened with any. Keys are in no message, ``repr``, log or figure.
-    ``quotas``: what namespaces may have, by their names (``set_quota``); with an empty dict there are none yet. None:
-    none can be set, and nothing is counted by namespace.
+    tier, some of which is set aside for sending. ``store_deadline``: seconds of ``clock`` that one ``begin`` or
+    ``restore`` may wait for it, in all; then it goes on with what has come. None: as long as it takes. ``policy``:
+    which state is evicted first when room is needed: "lru", "slru", "lfu" or "cost". ``load``: "auto" computes again
+    what is in a lower tier or in the store where the clock measured that to be faster, "always" loads it.
+    ``checkpoint_every``: distance of spaced restore points in tokens, for caches whose state exists only at restore
+    points. ``growth``: cells reserved ahead of a growing session. ``clock``: a callable that returns seconds, for ages,
+    times to live and what steps and page-ins take; None: the system's steady clock, and for steps the device's own.
+    ``ttl``: seconds after which state that nobody used goes from every tier, at the next call or one 64th of it later;
+    None: it stays until room is needed. What is pinned or in use stays. ``keys``: to seal with what goes to the disk
+    and the store, encrypted and authenticated: 32 random bytes for all namespaces (each gets a key of its own from
+    them), or a dict with the key of each; the state of a namespace that is not in the dict then never leaves the
+    process. A list of keys instead of one: sealed with the first, opened with any. Keys are in no message, ``repr``,
+    log or figure. ``quotas``: what namespaces may have, by their names (``set_quota``); with an empty dict there are
+    none yet. None: none can be set, and nothing is counted by namespace.
 
     Any thread may call; calls take turns. Nothing is shared across namespaces. Raises ``ArgumentError`` for no caches,
     a layer in two caches, or a cache that belongs to another PrefixCache.
@@ -73,6 +74,7 @@ class PrefixCache(_core.PrefixCache):
         disk_bytes: Bytes = None,
         disk_after: int = 1,
         store: str | Store | None = None,
+        store_deadline: Optional[float] = 2.0,
         policy: str = "lru",
         load: str = "auto",
         checkpoint_every: int = 512,
@@ -100,6 +102,7 @@ class PrefixCache(_core.PrefixCache):
             disk_after=disk_after,
             store=shared,
             store_max_value=getattr(shared, "max_value", None),
+            store_deadline=store_deadline,
             policy=policy,
             load=load,
             checkpoint_every=checkpoint_every,

@@ -166,7 +166,7 @@ class RedisStore:
         redis = _redis.library()
         try:
             if seconds is not None:
-                return _within(seconds, lambda wanted: self._try(lambda: work() if wanted() else _give_up()))
+                return _within(seconds, lambda wanted: self._try(lambda: work() if wanted() else _refuse()))
             return self._try(work)
         except (redis.RedisError, OSError, TypeError, ValueError, futures.TimeoutError) as error:
             text = f"{type(error).__name__}: {self._without_secret(error)}"
@@ -225,5 +225,5 @@ def _run(done: futures.Future[Result], late: threading.Event, work: Callable[[Ca
         del done, work  # the same
 
 
-def _give_up() -> NoReturn:
+def _refuse() -> NoReturn:
     raise ValueError("nobody waits for it any more")

@@ -31,6 +31,8 @@ struct Kinds {
   int recurrent = 0;
   int blocks = 0;  // of a kind that only tests have (block_cache.h)
   Cell window_cells = 4096;
+  std::size_t most_keys = 1;       // that its store answers at once
+  std::uint64_t max_value = 4096;  // so that larger contents come in chunks
   bool dense() const {
     return recurrent == 0 && blocks == 0 &&
            std::all_of(attention.begin(), attention.end(), [](const Visibility& each) { return each.full(); });
@@ -49,6 +51,13 @@ inline const Kinds kEvery[] = {kDense,
                                {"hybrid", {{}}, 1},
                                {"blocks", {{}}, 0, 1},
                                {"all", {{}, {40, 0}}, 1, 1}};
+
+// The same with a store that answers many keys at once, and has whole values.
+inline std::vector<Kinds> kinds_together() {
+  std::vector<Kinds> all(std::begin(kEvery), std::end(kEvery));
+  for (Kinds& each : all) each.most_keys = 64, each.max_value = 1 << 20;
+  return all;
+}
 
 // A token list: `length` tokens, the first `shared` of which every salt has.
 inline Tokens prompt(std::int32_t length, Token salt, std::int32_t shared = 0) {
@@ -80,7 +89,7 @@ class Process {
     if (options.host_bytes == 0) options.host_bytes = 16384 * std::max<std::uint64_t>(bytes, 64);
     options.growth = 16;
     options.store = std::move(store);
-    options.store_options.max_value = 4096;  // so that larger contents come in chunks
+    options.store_options.max_value = kinds.max_value;
     if (!options.clock) options.clock = [this] { return time; };
     cache = PrefixCache::create(caches(), options);
   }

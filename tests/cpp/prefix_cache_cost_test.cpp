@@ -55,6 +55,38 @@ TEST(Rate, FollowsAChange) {
   EXPECT_EQ(rate.value(), 5.0);
 }
 
+// ---- asking a store -----------------------------------------------------------------------------------------------
+
+CostModel asking(double per_token, double per_call, double per_byte) {
+  CostModel model;
+  for (int i = 0; i < 8; ++i) {
+    model.computed(100, 0, 100 * per_token);
+    model.asked(100, per_call, 1);
+    model.asked(1000000, per_call + 1000000 * per_byte, 1);
+  }
+  return model;
+}
+
+TEST(CostModel, SaysHowManyTokensAreWorthAskingFor) {
+  const CostModel model = asking(1e-3, 4.9e-3, 1e-6);
+  EXPECT_DOUBLE_EQ(*model.seconds_per_call(), 4.9e-3);
+  EXPECT_NEAR(*model.seconds_per_byte(Tier::kStore), 1e-6, 1e-12);
+  EXPECT_EQ(model.least_to_ask(2, 0, 0, 1), 8) << "two calls, of 1.25 ms that each token saves";
+  EXPECT_EQ(model.least_to_ask(2, 0, 250, 1), 10) << "whose bytes take 0.25 ms";
+  EXPECT_EQ(model.least_to_ask(2, 5000, 250, 1), 15);
+  EXPECT_EQ(model.least_to_ask(2, 0, 1250, 1), std::nullopt) << "nothing is gained by any";
+  EXPECT_EQ(model.least_to_ask(2, 0, 5000, 1), std::nullopt);
+}
+
+TEST(CostModel, AsksWhereItDoesNotKnow) {
+  EXPECT_EQ(CostModel().least_to_ask(2, 0, 1 << 20, 0), 0);
+  CostModel slow = asking(1e-3, 5e-3, 1e-3);
+  EXPECT_EQ(slow.least_to_ask(2, 0, 1000, 1 + CostModel::kBelieved - 1), std::nullopt);
+  EXPECT_EQ(slow.least_to_ask(2, 0, 1000, 1 + CostModel::kBelieved), 0) << "it is tried again";
+  for (int i = 0; i < 3; ++i) slow.asked(1000000, 6e-3, 100);
+  EXPECT_EQ(slow.least_to_ask(2, 0, 1000, 100), 9) << "of the latest five";
+}
+
 TEST(CostModel, KeepsPrefillAndDecodeApart) {
   CostModel model;
   for (int i = 0; i < 6; ++i) {

@@ -25,12 +25,15 @@ using testing::MapStore;
 
 class EveryKind : public ::testing::TestWithParam<Kinds> {
  protected:
+  void SetUp() override { store_->most_at_once = GetParam().most_keys; }
   std::shared_ptr<MapStore> store_ = std::make_shared<MapStore>();
 };
+INSTANTIATE_TEST_SUITE_P(Together, EveryKind, ::testing::ValuesIn(test::kinds_together()),
+                         [](const auto& info) { return std::string(info.param.name); });
 INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, ::testing::ValuesIn(kEvery),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// One process writes at a time: of two that announce at once, one may lose its entry (docs/store.md).
+// One process writes at a time: of two that announce at once, one may lose its entry (docs/store_format.md).
 TEST_P(EveryKind, AnotherProcessFindsWhatOneComputed) {
   Process a(GetParam(), store_), b(GetParam(), store_);
   for (const std::int32_t length : {100, 256, 257, 700, 1500}) {
@@ -97,6 +100,99 @@ TEST_P(EveryKind, WhatLeftTheDeviceIsSentFromHostMemory) {
   a.time = 60;
   EXPECT_GT(a.cache->page_out("n", tokens, Tier::kStore), 0u);
   EXPECT_EQ(b.chat(tokens).reused, 699);
+}
+
+// ---- asking ahead -------------------------------------------------------------------------------------------------
+
+Kinds together(Kinds kinds) {
+  kinds.most_keys = 64, kinds.max_value = 1 << 20;
+  return kinds;
+}
+
+PrefixCacheOptions large_host() {
+  PrefixCacheOptions options;
+  options.host_bytes = 256 << 20;
+  return options;
+}
+
+TEST_P(EveryKind, APromptOfManyBlocksTakesFewRoundTrips) {
+  const Kinds kinds = together(GetParam());
+  store_->most_at_once = kinds.most_keys;
+  const Tokens tokens = prompt(16 * 256 + 40, 1);
+  Process a(kinds, store_, large_host(), 8192), b(kinds, store_, large_host(), 8192);
+  a.share(tokens);
+  EXPECT_EQ(b.chat(tokens).reused, static_cast<std::int32_t>(tokens.size()) - 1);
+  EXPECT_LE(b.store().tier.calls, 4u) << "blocks, indices, and what goes on behind";
+  store_->most_at_once = 1;
+  Process c(kinds, store_, large_host(), 8192);
+  EXPECT_EQ(c.chat(tokens).reused, static_cast<std::int32_t>(tokens.size()) - 1);
+  EXPECT_GE(c.store().tier.calls, 17u) << "a store that answers one at a time";
+}
+
+TEST_P(EveryKind, WhatIsOnItsWayHasRoomInTheHostTier) {
+  const Kinds kinds = together(GetParam());
+  store_->most_at_once = kinds.most_keys;
+  PrefixCacheOptions options;
+  options.host_bytes = 64 << 20;
+  Process a(kinds, store_, options, 8192), b(kinds, store_, options, 8192);
+  const Tokens tokens = prompt(20 * 256, 1);
+  a.share(tokens);
+  const std::shared_ptr<ByteBudget> host = b.cache->state().host;
+  std::uint64_t largest = 0, calls = 0;
+  store_->on_get_many = [&](std::vector<RemoteValue>& found, const GetLimits& limits) {
+    std::uint64_t bytes = 0;
+    for (const RemoteValue& value : found) {
+      bytes += value ? value->size() : 0;
+      EXPECT_LE(value ? value->size() : 0, limits.most) << "nothing of ours is beyond the limit";
+    }
+    if (found.size() < 2) return;
+    EXPECT_GE(host->used(), found.size() * limits.most) << "reserved before it comes";
+    largest = std::max(largest, bytes);
+    ++calls;
+  };
+  EXPECT_GT(b.chat(tokens).reused, 0);
+  EXPECT_GT(calls, 0u);
+  EXPECT_LE(largest, (64u << 20) / 8) << "a quarter of half of it";
+  EXPECT_LE(host->peak(), host->cap());
+  EXPECT_EQ(host->violations(), 0u);
+  store_->on_get_many = nullptr;
+}
+
+TEST(Exchange, BlocksAreUsedUpToTheFirstThatIsNotThere) {
+  const auto store = std::make_shared<MapStore>();
+  const Kinds kinds = together(kDense);
+  store->most_at_once = kinds.most_keys;
+  const Tokens tokens = prompt(8 * 256, 1);
+  Process a(kinds, store, large_host()), b(kinds, store, large_host());
+  a.share(tokens);
+  int blocks = 0;
+  store->on_get_many = [&](std::vector<RemoteValue>& found, const GetLimits&) {
+    if (found.size() == 8) found[3].reset(), ++blocks;
+  };
+  EXPECT_EQ(b.chat(tokens).reused, 4 * 256) << "three that came, and the one that the index behind them knows";
+  EXPECT_EQ(blocks, 1);
+  EXPECT_EQ(b.store().received, 4u);
+  store->on_get_many = nullptr;
+}
+
+TEST(Exchange, AStoreThatAnswersTooFewOrTooMuchFailsThatCall) {
+  const auto store = std::make_shared<MapStore>();
+  const Kinds kinds = together(kDense);
+  store->most_at_once = kinds.most_keys;
+  const Tokens tokens = prompt(8 * 256, 1);
+  Process a(kinds, store, large_host());
+  a.share(tokens);
+  for (const bool few : {true, false}) {
+    Process b(kinds, store, large_host());
+    store->on_get_many = [&](std::vector<RemoteValue>& found, const GetLimits& limits) {
+      if (found.size() < 2) return;
+      few ? found.pop_back() : found[0]->resize(limits.most + 1);
+    };
+    EXPECT_EQ(b.chat(tokens).reused, 256) << "the one that the first index knows, which is asked for alone";
+    EXPECT_EQ(b.store().tier.failures, few ? 1u : 0u);
+    EXPECT_EQ(b.store().tier.too_large, few ? 0u : 1u);
+    store->on_get_many = nullptr;
+  }
 }
 
 // ---- isolation ----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -64,6 +65,19 @@ class MapStore final : public RemoteStore {
     values.erase(std::string(key));
   }
   std::string name() const override { return "map"; }
+  std::size_t most_keys() const override { return most_at_once; }
+  std::vector<RemoteValue> get_many(std::span<const std::string> keys, const GetLimits& limits) override {
+    if (most_at_once == 1) return RemoteStore::get_many(keys, limits);
+    begin_call();
+    const std::lock_guard lock(mutex);
+    std::vector<RemoteValue> found;
+    for (const std::string& key : keys) {
+      const auto at = values.find(key);
+      found.push_back(at == values.end() ? std::nullopt : RemoteValue(at->second));
+    }
+    if (on_get_many) on_get_many(found, limits);
+    return found;
+  }
 
   // Call `nth` from now on (counted from 1) throws; those after it too if `from_then_on`. 0: none does.
   void fail_at(int nth, bool from_then_on) {
@@ -80,7 +94,9 @@ class MapStore final : public RemoteStore {
   std::mutex mutex;
   std::map<std::string, Bytes> values;
   std::atomic<int> calls = 0;
-  bool throws_anything = false;  // throws what is no std::exception
+  bool throws_anything = false;                                                  // throws what is no std::exception
+  std::size_t most_at_once = 1;                                                  // keys of one call
+  std::function<void(std::vector<RemoteValue>&, const GetLimits&)> on_get_many;  // sees, or changes, what comes
 
  private:
   void begin_call() {

@@ -110,6 +110,74 @@ TEST(SharedTier, NamesOptionsThatAreOutOfRange) {
   EXPECT_THROW(SharedTier(store, options), Error);
 }
 
+// ---- several at once
+// --------------------------------------------------------------------------------------------------
+
+TEST(SharedTier, TakesValuesThatWereAskedForTogether) {
+  Tier t;
+  t.store->most_at_once = 8;
+  const std::vector<std::string> keys{kKey, kKey + "x", kKey + "y", kKey + "z"};
+  ASSERT_TRUE(store_bytes(t.tier, keys[0], pattern(500)));
+  ASSERT_TRUE(store_bytes(t.tier, keys[2], pattern(5000))) << "in chunks, which are asked for one by one";
+  ASSERT_TRUE(store_bytes(t.tier, keys[3], pattern(700)));
+  const std::uint64_t before = t.tier.stats().calls;
+  std::vector<AskedValue> asked = t.tier.ask(keys, 600, 0);
+  EXPECT_EQ(t.tier.stats().calls, before + 1);
+  ASSERT_EQ(asked.size(), keys.size());
+  const auto take = [&](std::size_t i) {
+    Bytes bytes;
+    const auto sink = [&](std::uint64_t, std::span<const std::byte> chunk) {
+      bytes.insert(bytes.end(), chunk.begin(), chunk.end());
+      return true;
+    };
+    const SharedAnswer answer = t.tier.get(keys[i], sink, 0, &asked[i]);
+    return std::pair(answer, bytes);
+  };
+  EXPECT_EQ(take(0), std::pair(SharedAnswer::kHit, pattern(500)));
+  EXPECT_EQ(take(1).first, SharedAnswer::kAbsent);
+  EXPECT_EQ(take(2), std::pair(SharedAnswer::kHit, pattern(5000)));
+  EXPECT_EQ(take(3).first, SharedAnswer::kAbsent) << "more than was asked for";
+  EXPECT_EQ(t.tier.stats().too_large, 1u);
+  EXPECT_EQ(t.tier.stats().hits, 2u);
+}
+
+TEST(SharedTier, AFailedCallFailsAllThatWereAskedFor) {
+  Tier t;
+  t.store->most_at_once = 8;
+  const std::vector<std::string> keys{kKey, kKey + "x"};
+  ASSERT_TRUE(store_bytes(t.tier, kKey, pattern(10)));
+  t.store->fail_at(1, true);
+  std::vector<AskedValue> asked = t.tier.ask(keys, 600, 0);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const auto sink = [](std::uint64_t, std::span<const std::byte>) { return true; };
+    EXPECT_EQ(t.tier.get(keys[i], sink, 0, &asked[i]), SharedAnswer::kFailed);
+  }
+  EXPECT_EQ(t.tier.stats().failures, 1u);
+}
+
+TEST(SharedTier, NothingIsAskedForWhenNoTimeIsLeft) {
+  Tier t;
+  ASSERT_TRUE(store_bytes(t.tier, kKey, pattern(5000)));
+  const std::uint64_t before = t.tier.stats().calls;
+  struct Patience final : Asker {
+    double now = 10;
+    std::vector<std::pair<std::uint64_t, double>> calls;
+    double time() override { return now; }
+    double deadline() const override { return 13; }
+    void took(std::uint64_t bytes, double began, double ended) override {
+      calls.emplace_back(bytes, ended - began);
+      now += 1;
+    }
+  } patience;
+  const auto sink = [](std::uint64_t, std::span<const std::byte>) { return true; };
+  EXPECT_EQ(t.tier.get(kKey, sink, {0, &patience}), SharedAnswer::kFailed) << "a head and two of its chunks came";
+  EXPECT_EQ(t.tier.stats().calls, before + 3);
+  EXPECT_EQ(t.tier.stats().late, 1u);
+  EXPECT_EQ(patience.calls.size(), 3u);
+  EXPECT_EQ(patience.calls[1], std::pair(std::uint64_t{1024}, 0.0));
+  EXPECT_EQ(t.tier.stats().failures, 0u) << "it says nothing about the store";
+}
+
 // ---- damage
 // ----------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import pytest
 
 import kvtrie as kv
 from fakes import CodingModel, compute, make_cache, run
+from kvtrie.stores import RedisStore
 from processes import PATIENCE, run_python
 from redis_server import SECRET, RedisServer
 
@@ -174,6 +175,103 @@ def test_a_dict_behind_three_methods_is_a_store() -> None:
         assert cache.check() == []
 
 
+class Pipelined(Shelf):
+    """Answers many keys at once; each call moves the clock on."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        super().__init__()
+        self.now, self.seconds = 0.0, seconds
+        self.calls: list[int] = []
+        self.left: list[Optional[float]] = []
+
+    def get(self, key: str) -> Optional[bytes]:
+        self.now += self.seconds
+        return super().get(key)
+
+    def get_many(self, keys: list[str], most: int, seconds: Optional[float]) -> list[Optional[bytes]]:
+        self._may_fail()
+        self.now += self.seconds
+        self.calls.append(len(keys))
+        self.left.append(seconds)
+        return [self.values.get(key) for key in keys]
+
+
+MANY = [(11 * i) % 3000 for i in range(16 * 256 + 40)]
+
+
+def filled(shelf: Any, tokens: list[int]) -> Any:
+    with shared(shelf, capacity=8192) as cache:
+        run(cache, tokens, CodingModel(check=False))
+        assert cache.flush()
+    return shelf
+
+
+def test_sixteen_blocks_are_asked_for_in_few_round_trips() -> None:
+    shelf = filled(Pipelined(), MANY)
+    shelf.calls.clear()
+    with shared(shelf, capacity=8192) as cache:
+        session = run(cache, [*MANY, 1], CodingModel())
+        assert (session.reused, session.tier) == (len(MANY), "store")
+        assert sum(shelf.calls[:-2]) == 16 and len(shelf.calls) <= 5, "the blocks; an index; what goes on behind"
+        assert cache.stats()["store"]["calls"] == len(shelf.calls)
+
+
+# ---- one deadline ----------------------------------------------------------------------------------------------------
+
+
+class OneByOne(Pipelined):
+    """The same without a way to ask for several."""
+
+    get_many = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("call", ["begin", "restore"])
+def test_a_slow_store_has_one_deadline_for_a_whole_begin(call: str) -> None:
+    shelf = filled(OneByOne(), MANY)
+    shelf.seconds = 0.5
+    with shared(shelf, capacity=8192, clock=lambda: shelf.now) as cache:
+        if call == "begin":
+            assert run(cache, MANY, CodingModel()).reused == 4 * 256, "four blocks came in two seconds"
+        else:
+            assert cache.restore(MANY) == 4 * 256
+        assert shelf.now == 2.0
+        assert cache.stats()["store"]["late"] > 0
+        assert cache.stats()["store"]["failures"] == 0
+        assert cache.check() == []
+    with shared(shelf, capacity=8192, clock=lambda: shelf.now, store_deadline=100.0) as cache:
+        assert run(cache, MANY, CodingModel()).reused == len(MANY) - 1
+    with shared(shelf, capacity=8192, clock=lambda: shelf.now, store_deadline=None) as cache:
+        assert run(cache, MANY, CodingModel()).reused == len(MANY) - 1
+
+
+def test_each_call_is_told_what_time_is_left() -> None:
+    shelf = filled(Pipelined(), MANY)
+    shelf.seconds = 0.5
+    shelf.left.clear()
+    with shared(shelf, capacity=8192, clock=lambda: shelf.now, store_deadline=10.0) as cache, cache.begin(MANY):
+        assert shelf.left == [10.0 - 0.5 * i for i in range(len(shelf.left))]
+
+
+@pytest.mark.parametrize("deadline", [0, -1.0, float("nan")])
+def test_a_deadline_is_in_the_future(deadline: float) -> None:
+    with pytest.raises(kv.ArgumentError, match="store_deadline"):
+        shared(Shelf(), store_deadline=deadline)
+
+
+def test_a_stalled_server_costs_the_deadline_and_no_timeout(server: RedisServer) -> None:
+    url = server.url(f"timeout={PATIENCE}&retries=5")
+    with shared(url) as cache:
+        run(cache, TOKENS, CodingModel())
+        assert cache.flush()
+    with shared(url, store_deadline=0.3) as cache:
+        server.freeze()
+        start = time.monotonic()
+        assert run(cache, TOKENS, CodingModel()).reused == 0
+        assert time.monotonic() - start < PATIENCE / 2, "not when the server's time is"
+        server.thaw()
+        cache.flush()
+
+
 def test_damage_is_a_miss_and_goes() -> None:
     shelf = Shelf()
     with shared(shelf) as cache:
@@ -254,6 +352,121 @@ def test_threads_share_one_store() -> None:
         cache.flush()
         assert cache.check() == []
         cache.close()
+
+
+# ---- what is worth fetching ------------------------------------------------------------------------------------------
+
+
+class Timed(Pipelined):
+    """A store and a model on one clock: seconds of a call, of a byte that comes, and of a token that is computed."""
+
+    def __init__(self, call: float, byte: float, token: float) -> None:
+        super().__init__()
+        self.call, self.byte, self.token = call, byte, token
+
+    def get_many(self, keys: list[str], most: int, seconds: Optional[float]) -> list[Optional[bytes]]:
+        found = super().get_many(keys, most, seconds)
+        self.now += self.call + self.byte * sum(len(value or b"") for value in found)
+        return found
+
+    def model(self, step: Any) -> None:
+        self.now += self.token * len(step.tokens)  # before the last layer's: then the step is complete
+        CodingModel(check=False)(step)
+
+
+def asked(shelf: Timed, cache: kv.PrefixCache, first: int, length: int) -> int:
+    """How many calls a prompt took that no cache knows."""
+    before = cache.stats()["store"]["calls"]
+    with cache.begin([first + 3000, *MANY[: length - 1]]) as session:
+        calls = cache.stats()["store"]["calls"] - before
+        compute(session, shelf.model)
+    cache.flush()
+    return int(calls)
+
+
+def test_what_is_computed_sooner_is_not_asked_for() -> None:
+    shelf = filled(Timed(call=0.1, byte=0.0, token=0.001), MANY)
+    with shared(shelf, capacity=16384, clock=lambda: shelf.now, store_deadline=None) as cache:
+        assert [asked(shelf, cache, i, 100) for i in range(6)] == [1] * 6, "before it is known"
+        stats = cache.stats()
+        assert stats["seconds_per_store_call"] == pytest.approx(0.1)
+        assert stats["seconds_per_token"] == pytest.approx(0.001)
+        assert asked(shelf, cache, 20, 159) == 0, "two calls take 160 tokens, with a margin of a quarter"
+        assert cache.stats()["store"]["least_tokens"] == 160
+        assert cache.stats()["store"]["not_worth"] >= 1
+        assert asked(shelf, cache, 21, 400) > 0
+        shelf.now += 100
+        assert asked(shelf, cache, 22, 100) > 0, "what it took a while ago is not believed any more"
+        assert asked(shelf, cache, 23, 100) == 0
+        assert cache.check() == []
+
+
+def test_a_narrow_way_to_the_store_is_not_taken_for_any_length() -> None:
+    shelf = filled(Timed(call=0.001, byte=0.0, token=0.001), MANY)
+    shelf.byte = 1e-4  # 128 of them for a token
+    for load, reused in (("auto", 0), ("always", len(MANY) - 1)):
+        with shared(shelf, capacity=16384, clock=lambda: shelf.now, store_deadline=None, load=load) as cache:
+            for turn in range(8):
+                cache.evict(MANY)
+                if turn < 7:
+                    cache.begin(MANY).close()
+                asked(shelf, cache, turn, 100)
+            cache.evict(MANY)
+            with cache.begin(MANY) as session:
+                assert session.reused == reused
+            if load == "auto":
+                assert cache.stats()["store"]["least_tokens"] is None
+                assert cache.stats()["seconds_per_byte"]["store"] == pytest.approx(1e-4, rel=0.1)
+
+
+# ---- eviction, and other versions ------------------------------------------------------------------------------------
+
+
+def test_a_server_that_evicts_under_load_makes_misses_and_nothing_wrong(server: RedisServer) -> None:
+    url = server.url("timeout=60")
+    client = RedisStore(url)._client
+    client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + (400 << 10))
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for turn in range(8):  # each a process that was just started
+                with shared(url, capacity=8192, store_deadline=None) as cache:
+                    start = 256 * ((turn + number) % 4)
+                    run(cache, [*MANY[start : start + 1500], number, turn], CodingModel())
+                    cache.flush()
+                    assert cache.check() == []
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert int(client.info("stats")["evicted_keys"]) > 0
+    client.config_set("maxmemory", 0)
+    assert [another_process(url, TOKENS)["reused"] for _ in range(2)] == [0, len(TOKENS) - 1], "none is left behind"
+
+
+def test_another_version_side_by_side_harms_nothing() -> None:
+    """What a later version writes has names of its own; what claims to be ours and is not goes."""
+    shelf = filled(Shelf(), TOKENS)
+    ours = dict(shelf.values)
+    later = {key.replace("kvtrie:1:", "kvtrie:2:"): b"kvtrie.v\2" + value for key, value in ours.items()}
+    shelf.values.update(later)
+    with shared(shelf) as cache:
+        assert run(cache, [*TOKENS, 1], CodingModel()).reused == len(TOKENS)
+        assert cache.flush()
+        assert cache.stats()["store"]["faults"] == {}
+    assert {key: shelf.values[key] for key in later} == later
+    assert {key: shelf.values[key] for key in ours if key[9] == "b"} == {k: v for k, v in ours.items() if k[9] == "b"}
+    shelf.values = {key: value[:8] + b"\2" + value[9:] for key, value in ours.items()}
+    with shared(shelf) as cache:
+        assert run(cache, TOKENS, CodingModel()).reused == 0
+        assert set(cache.stats()["store"]["faults"]) <= {"version", "checksum"}
 
 
 # ---- how the interpreter ends ----------------------------------------------------------------------------------------

@@ -446,6 +446,42 @@ def test_a_keyboard_interrupt_still_interrupts() -> None:
         call_for_a_while()
 
 
+class Together(Table):
+    """One that answers many keys at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[list[str], int, Optional[float]]] = []
+        self.answer: Callable[[list[str]], Any] = lambda keys: [self.values.get(key) for key in keys]
+
+    def get_many(self, keys: list[str], most: int, seconds: Optional[float]) -> Any:
+        self._maybe_fail()
+        self.asked.append((keys, most, seconds))
+        return self.answer(keys)
+
+
+def test_an_object_with_get_many_is_asked_by_it() -> None:
+    table = Together()
+    tier = _core._SharedTier(table, 1024)
+    assert tier.put(KEY, b"content")
+    assert tier.get(KEY) == ("hit", b"content")
+    assert tier.get(KEY, seconds=1.5) == ("hit", b"content")
+    assert tier.get("absent") == ("absent", None)
+    assert tier.get(KEY, seconds=0.0) == ("failed", None)
+    assert table.asked == [([KEY], 1024, None), ([KEY], 1024, 1.5), (["absent"], 1024, None)]
+    stats = tier.stats()
+    assert (stats["calls"], stats["late"], stats["failures"]) == (4, 1, 0)
+
+
+@pytest.mark.parametrize("answer", [None, (b"x",), [], [b"x", b"y"], [5], "x", {KEY: b"x"}])
+def test_an_answer_that_is_no_list_of_values_fails_that_call(answer: Any) -> None:
+    table = Together()
+    table.answer = lambda keys: answer
+    tier = _core._SharedTier(table, 1024)
+    assert tier.get(KEY) == ("failed", None)
+    assert "get_many: got" in tier.stats()["last_failure"]
+
+
 @pytest.mark.parametrize("value", ["text", 5, bytearray(b"x"), object(), [b"x"]])
 def test_an_object_that_gives_no_bytes_fails_that_call(value: object) -> None:
     table = Table()

@@ -41,10 +41,10 @@ def shared(store: Any, **options: Any) -> kv.PrefixCache:
 
 def reused_by_another(url: str) -> tuple[int, str]:
     """What a second cache on the store has of a prompt that a first one computed."""
-    with shared(url) as cache:
+    with shared(url, store_deadline=None) as cache:
         run(cache, TOKENS, CodingModel())
         assert cache.flush()
-    with shared(url) as cache:
+    with shared(url, store_deadline=None) as cache:
         session = run(cache, [*TOKENS, 1], CodingModel())
         return session.reused, session.tier
 
