@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -27,7 +28,16 @@ ENVIRONMENT = {
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Any]:
     """``ray``, connected to a cluster of two processors that ends with the tests."""
-    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray")
+    with cluster() as ray:
+        yield ray
+
+
+@contextmanager
+def cluster() -> Iterator[Any]:
+    """The same until the block ends."""
+    import ray
+
     before = {name: os.environ.get(name) for name in ENVIRONMENT}
     os.environ.update(ENVIRONMENT)  # what it starts inherits them
     try:
