@@ -32,12 +32,19 @@ class Scaled:
 
     def replicas(self) -> list[str]:
         """The names of those that are there."""
-        named = self._ray.util.list_named_actors(all_namespaces=True)
-        return sorted(each["name"] for each in named if "#replica#" in each["name"])
+        return self._named("#replica#")
 
-    def pid(self, replica: str) -> int:
+    def routers(self) -> list[str]:
+        """The same of what reads requests."""
+        return self._named("#router#")
+
+    def _named(self, part: str) -> list[str]:
+        named = self._ray.util.list_named_actors(all_namespaces=True)
+        return sorted(each["name"] for each in named if part in each["name"])
+
+    def pid(self, name: str) -> int:
         """Of its process."""
-        actor = self._ray.get_actor(replica, namespace="serve")
+        actor = self._ray.get_actor(name, namespace="serve")
         return int(self._ray.get(actor.__ray_call__.remote(lambda _: os.getpid()), timeout=PATIENCE))
 
     def kill(self, replica: str) -> None:
