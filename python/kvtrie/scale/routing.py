@@ -8,12 +8,13 @@ A *prompt* is its length and fingerprints (``kv.fingerprints``), one for each wh
 what is known of it: the fingerprints of its summary (``PrefixCache.summary``), about a second old, and its load.
 Everything is weighed in tokens to compute. For a prompt of n tokens of which replica r knows m(r):
 
-    cost(r) = tokens that wait there + n - m(r) + REQUEST_TOKENS * requests that are under way there
+    cost(r) = tokens that wait there + REQUEST_TOKENS * requests that are under way there + WEIGHT * (n - m(r))
 
 The least cost is first: a replica that knows the prompt gets it until its queue costs more than computing the prompt
-again elsewhere, which is also how a prompt that many ask for comes to be known by several. Where no replica knows a
-tenth of the prompt, the less loaded of two that are drawn gets it ("power of two choices"; Mitzenmacher, 2001), so
-that several routers that know the same do not all choose the same.
+again elsewhere, which is also how a prompt that many ask for comes to be known by several. WEIGHT is above 1, as what
+is computed again delays all that come later, too (docs/scale_figures.md). Where no replica knows a tenth of the prompt,
+the less loaded of two that are drawn gets it ("power of two choices"; Mitzenmacher, 2001), so that several routers that
+know the same do not all choose the same.
 
 What a router sent since a replica's last summary counts as known there and as waiting there.
 
@@ -31,6 +32,7 @@ from typing import Generic, Protocol, TypeVar
 
 BLOCK = 64  # tokens between two fingerprints of a prompt (csrc/trie/fingerprint.h)
 REQUEST_TOKENS = 64  # what a request that is under way costs the next one: its share of the steps
+WEIGHT = 3.0  # of a token to compute against one that waits (docs/scale_figures.md: affinity under overload)
 LEAST_SHARE = 0.1  # of a prompt, below which nobody is said to know it
 REMEMBERED = 4096  # fingerprints that a router keeps of what it sent to each replica
 SUMMARIES = 3  # of a replica, after which what was sent before is in them, or no longer there
@@ -40,10 +42,11 @@ Id = TypeVar("Id", bound=Hashable)
 
 @dataclass(frozen=True)
 class Prompt:
-    """``fingerprints``: of its whole blocks, in order; they may end early. ``tokens``: its length."""
+    """``tokens``: its length. ``fingerprints``: of its whole blocks of ``block`` tokens; they may end early."""
 
     tokens: int
     fingerprints: Sequence[int] = ()
+    block: int = BLOCK
 
 
 @dataclass
@@ -63,7 +66,7 @@ def matched(prompt: Prompt, known: frozenset[int]) -> int:
     """How many tokens of the prompt are known where these fingerprints come from, as far as they tell."""
     for at in range(len(prompt.fingerprints) - 1, -1, -1):
         if prompt.fingerprints[at] in known:
-            return (at + 1) * BLOCK
+            return (at + 1) * prompt.block
     return 0
 
 
@@ -139,11 +142,13 @@ class PowerOfTwo(Generic[Id]):
 
 class Affinity(Generic[Id]):
     """The least cost, as the module's head has it. ``shared``: the share of computing a token that fetching it from a
-    shared store takes; where it is given, what any replica knows costs the others no more than that."""
+    shared store takes; where it is given, what any replica knows costs the others no more than that. ``weight``: of
+    what it would have to compute against what waits there."""
 
-    def __init__(self, seed: int | None = None, shared: float | None = None) -> None:
+    def __init__(self, seed: int | None = None, shared: float | None = None, weight: float = WEIGHT) -> None:
         self._dice = random.Random(seed)
         self._shared = shared
+        self._weight = weight
         self.ledger: Ledger[Id] = Ledger()
 
     def rank(self, prompt: Prompt, replicas: Sequence[Replica[Id]]) -> list[int]:
@@ -151,9 +156,9 @@ class Affinity(Generic[Id]):
         known = [self.ledger.matched(prompt, each) for each in replicas]
         loads = [self.ledger.load(each) for each in replicas]
         most = max(known, default=0)
-        if most < max(BLOCK, LEAST_SHARE * prompt.tokens):
+        if most < max(prompt.block, LEAST_SHARE * prompt.tokens):
             return two_choices(loads, self._dice)
-        costs = [load + self._work(prompt.tokens, own, most) for load, own in zip(loads, known)]
+        costs = [load + self._weight * self._work(prompt.tokens, own, most) for load, own in zip(loads, known)]
         order = self._dice.sample(range(len(replicas)), len(replicas))  # ties: any
         return sorted(order, key=costs.__getitem__)
 
@@ -195,9 +200,9 @@ class Ledger(Generic[Id]):
         by_summary = matched(prompt, replica.known)
         if page is None:
             return by_summary
-        for at in range(len(prompt.fingerprints) - 1, by_summary // BLOCK - 1, -1):
+        for at in range(len(prompt.fingerprints) - 1, by_summary // prompt.block - 1, -1):
             if prompt.fingerprints[at] in page.recent:
-                return (at + 1) * BLOCK
+                return (at + 1) * prompt.block
         return by_summary
 
     def load(self, replica: Replica[Id]) -> float:
@@ -249,3 +254,12 @@ def two_choices(loads: Sequence[float], dice: random.Random) -> list[int]:
         return list(range(len(loads)))
     pair = sorted(dice.sample(range(len(loads)), 2), key=loads.__getitem__)
     return [*pair, *sorted((each for each in range(len(loads)) if each not in pair), key=loads.__getitem__)]
+
+
+def policy_named(name: str, seed: int | None = None, shared: float | None = None, weight: float = WEIGHT) -> Policy[Id]:
+    """One of them: "affinity", "two_choices", "round_robin" or "random"; the rest are arguments of ``Affinity``."""
+    if name == "affinity":
+        return Affinity(seed, shared, weight)
+    if name == "two_choices":
+        return PowerOfTwo(seed)
+    return RoundRobin() if name == "round_robin" else Random(seed)
