@@ -58,6 +58,7 @@ class Replay {
 
   const ReplayOptions& options() const noexcept { return options_; }
   PrefixCacheStats stats() const { return cache_->stats(); }
+  std::vector<Fingerprint> summary(std::size_t most) const { return cache_->summary(most); }
   std::vector<std::string> check() const { return cache_->check(); }
 
  private:

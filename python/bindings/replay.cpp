@@ -41,6 +41,11 @@ py::tuple serve(Replay& self, const py::object& tokens, const py::object& output
   return py::make_tuple(served.requested, served.matched, served.reused);
 }
 
+py::array summary(const Replay& self, const py::object& most) {
+  const auto count = static_cast<std::size_t>(to_integer(most, "Replay.summary", "most", 0, kMaxInt32));
+  return uint64_array(without_gil([&] { return self.summary(count); }));
+}
+
 py::dict stats(const Replay& self) {
   const PrefixCacheStats now = self.stats();
   py::dict found;
@@ -71,6 +76,8 @@ needed. Counts are in symbols: tokens, or ids of blocks, each of which takes one
 
 What does not fit into ``capacity`` is not kept; the whole prompt counts as requested. ``ArgumentError`` for an empty
 prompt or negative symbols.)");
+  c.def("summary", &summary, py::arg("most") = 512,
+        "What it knows now, as ``PrefixCache.summary`` has it: uint64 [at most ``most``]; a block is 64 symbols.");
   c.def("stats", &stats, "Totals and what is held now, in symbols, as a dict.");
   c.def("check", &Replay::check, "Every invariant that does not hold, as sentences; an empty list is good.");
   c.def("__repr__", [](const Replay& self) {
