@@ -14,6 +14,7 @@ import kvtrie as kv
 from kvtrie.simulate import (
     KINDS,
     POLICIES,
+    FleetReport,
     Lengths,
     Report,
     Trace,
@@ -27,10 +28,13 @@ from kvtrie.simulate import (
 from kvtrie.simulate.bar import bar
 from kvtrie.simulate.report import format_count
 
+from .simulate_fleet import add_fleet_arguments, run_fleet
+
 _EPILOG = """examples:
   python -m kvtrie simulate trace.jsonl --capacity 1M,5M --policy all --plot rates.svg
   python -m kvtrie simulate --generate agents --seed 7 --capacity 200k,1M
   python -m kvtrie simulate new.jsonl --generate sessions --set sessions=500 --set more=700
+  python -m kvtrie simulate trace.jsonl --replicas 10,100 --copy-per 10 --capacity 1M --routing random,affinity
 """
 
 
@@ -52,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     replay.add_argument("--plot", metavar="FILE", help="draw hit rate over capacity (.svg, .png); needs matplotlib")
     replay.add_argument("--json", metavar="FILE", help='write all rows as JSON; "-" prints them instead of the table')
     replay.add_argument("--quiet", action="store_true", help="no progress bar")
+    add_fleet_arguments(parser)
     make = parser.add_argument_group("synthetic traces")
     make.add_argument("--generate", metavar="KIND", choices=sorted(KINDS), help=f"one of {', '.join(sorted(KINDS))}")
     make.add_argument("--seed", type=int, default=0, help="of all that is drawn")
@@ -71,14 +76,17 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
         trace = read(arguments.trace, arguments.block, arguments.expand)
     if arguments.capacity is None:
         return 0
-    report = _replay(arguments, trace)
+    fleet = arguments.replicas is not None
+    if fleet and (arguments.plot is not None or arguments.window or arguments.slots or arguments.host_capacity):
+        arguments.refuse("--replicas: allowed without --plot, --window, --slots and --host-capacity")
+    report = _fleet(arguments, trace) if fleet else _replay(arguments, trace)
     if arguments.json == "-":
         print(report.to_json(), end="", file=out)
     else:
         print(report.table(), file=out)
     if arguments.json not in (None, "-"):
         _write(arguments.json, report.to_json())
-    if arguments.plot is not None:
+    if arguments.plot is not None and isinstance(report, Report):
         report.plot(arguments.plot)
     return 0
 
@@ -97,6 +105,11 @@ def _replay(arguments: argparse.Namespace, trace: Trace) -> Report:
             host_capacity=arguments.host_capacity,
             progress=progress or False,
         )
+
+
+def _fleet(arguments: argparse.Namespace, trace: Trace) -> FleetReport:
+    with _progress(arguments.quiet) as progress:
+        return run_fleet(arguments, trace, progress)
 
 
 @contextmanager

@@ -3,8 +3,9 @@
     report = kv.simulate("trace.jsonl", capacity=["1M", "5M"], policy="all")
     print(report.table())
 
-The trie, the planner and the policies are those of ``PrefixCache``, on caches without bytes. docs/simulate.md has the
-formats of traces, the generator of synthetic ones, and what is counted.
+The trie, the planner and the policies are those of ``PrefixCache``, on caches without bytes. ``simulate_fleet`` does
+the same with many replicas behind routers. docs/simulate.md has the formats of traces, the generator of synthetic ones,
+and what is counted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from ..errors import ArgumentError
 
 if TYPE_CHECKING:
     from .draws import Lengths
+    from .fleet import simulate_fleet
+    from .fleet_options import FleetOptions
+    from .fleet_report import FleetReport, FleetRow
     from .formats import read
     from .lines import PathLike
     from .report import Report, Row
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
 __all__ = [
     "KINDS",
     "POLICIES",
+    "FleetOptions",
+    "FleetReport",
+    "FleetRow",
     "Lengths",
     "Report",
     "Request",
@@ -40,6 +47,7 @@ __all__ = [
     "read_mooncake",
     "read_tokens",
     "simulate",
+    "simulate_fleet",
     "synthesize",
     "workload",
     "write_mooncake",
@@ -49,6 +57,9 @@ __all__ = [
 # Where the names are that `import kvtrie` does not need: a quarter of its time would go to them.
 _HOMES = {
     "draws": ("Lengths",),
+    "fleet": ("simulate_fleet",),
+    "fleet_options": ("FleetOptions",),
+    "fleet_report": ("FleetReport", "FleetRow"),
     "formats": ("read",),
     "report": ("Report", "Row"),
     "runs": ("POLICIES",),

@@ -27,13 +27,17 @@ MOST_BLOCKS = 1 << 20  # in one request
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt that arrives at ``time`` seconds, and what was generated for it, both int32 symbols."""
+    """A prompt that arrives at ``time`` seconds, and what was generated for it, both int32 symbols.
+
+    ``generated``: tokens of the answer, where the trace has their number and not their ids.
+    """
 
     time: float
     tokens: Int32Array
     output: Int32Array = field(default_factory=lambda: NO_TOKENS)
     namespace: str = "default"
     session: str = ""
+    generated: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def read_mooncake(path: PathLike, block: int = 512, expand: bool = False) -> Tra
 
     One symbol a block; with ``expand`` each block becomes ``block`` pseudo-tokens that begin with its id, so that
     different ids part at their first token. A last block that is not full counts as a full one in both. What was
-    generated has no ids in this format, and is not replayed.
+    generated has no ids in this format, only a length (0 where it is absent), and is not replayed.
     """
     if type(block) is not int or not 1 <= block <= 1 << 20:
         raise ArgumentError(f"[read_mooncake] block: got {block!r}, allowed 1 to {1 << 20} tokens")
@@ -81,7 +85,8 @@ def read_mooncake(path: PathLike, block: int = 512, expand: bool = False) -> Tra
                 line.fail(
                     "input_length", line.value("input_length"), f"at most {MOST_TOKENS} where blocks are expanded"
                 )
-            yield Request(time / 1000, _expand(ids, block) if expand else ids)
+            answer = line.whole("output_length", line.fields.get("output_length", 0))
+            yield Request(time / 1000, _expand(ids, block) if expand else ids, generated=answer)
             before = time
 
     return Trace(name, source, 1 if expand else block, True, count_lines(path))
@@ -89,7 +94,6 @@ def read_mooncake(path: PathLike, block: int = 512, expand: bool = False) -> Tra
 
 def _block_ids(line: Line, block: int) -> Int32Array:
     length = line.whole("input_length", line.value("input_length"), 1)
-    line.whole("output_length", line.fields.get("output_length", 0))
     ids = line.value("hash_ids")
     blocks = -(-length // block)
     if not isinstance(ids, list):

@@ -1,0 +1,66 @@
+"""The routers of a simulated fleet: the policies of ``kvtrie.scale.routing``, each router with its own ledger.
+
+A request goes to any router. All know the same summaries; what each sent since, only itself. With ``candidates``, each
+weighs a shortlist (``kvtrie.scale.shortlist``) instead of all replicas.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+
+from ..scale.routing import Affinity, Policy, PowerOfTwo, Prompt, Random, Replica, RoundRobin
+from ..scale.shortlist import Index, Shortlist
+from .fleet_options import FleetOptions
+
+
+def _policy(name: str, seed: int, shared: float | None) -> Policy[int]:
+    if name == "affinity":
+        return Affinity(seed, shared)
+    if name == "two_choices":
+        return PowerOfTwo(seed)
+    return RoundRobin() if name == "round_robin" else Random(seed)
+
+
+class Routers:
+    """All of them. ``needs_size``: fingerprints that they want of a summary; None where they want none at all."""
+
+    def __init__(self, options: FleetOptions, routing: str) -> None:
+        name, _, store = routing.partition("+")
+        shared = options.fetch_share if store else None
+        seeds = [options.seed + 1000 * each for each in range(options.routers)]
+        self._policies = [_policy(name, seed, shared) for seed in seeds]
+        self._dice = random.Random(options.seed + 1)
+        self._index: Index[int] = Index()
+        listed = options.candidates > 0 and name == "affinity"
+        self._lists = [Shortlist(self._index, options.candidates, seed) for seed in seeds] if listed else []
+        self.needs_size = {"affinity": options.summary_size, "two_choices": 0}.get(name)
+
+    def choose(self) -> int:
+        """The router that the next request comes to."""
+        return self._dice.randrange(len(self._policies))
+
+    def route(self, router: int, prompt: Prompt, up: Mapping[int, Replica[int]]) -> int:
+        """The number of the replica that gets the prompt, one of ``up``."""
+        some = list(up.values())
+        if self._lists:
+            listed = self._lists[router].of(prompt, list(up))
+            some = [up[each] for each in listed if each in up]
+        policy = self._policies[router]
+        chosen = some[policy.rank(prompt, some)[0]]
+        policy.sent(prompt, chosen)
+        if self._lists:
+            self._lists[router].sent(prompt, chosen.id)
+        return chosen.id
+
+    def told(self, replica: int, before: frozenset[int], now: frozenset[int]) -> None:
+        """A replica has a new summary; an empty one where it is gone."""
+        if self._lists and before is not now:
+            self._index.turn(replica, before, now)
+
+    def keep(self, up: Iterable[int]) -> None:
+        """The others are gone."""
+        kept = set(up)
+        for policy in self._policies:
+            if isinstance(policy, (Affinity, PowerOfTwo)):
+                policy.ledger.keep(kept)
