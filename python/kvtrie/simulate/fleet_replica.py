@@ -29,10 +29,11 @@ _FINGERPRINT_BYTES = 4  # scale/summaries.py
 
 @dataclass
 class Job:
-    """A request on its way. ``router``: that sent it. ``new``: tokens that it seemed to have to compute when it came;
-    ``first_token``: when that came, None before."""
+    """A request on its way. ``number``: counts them; ``router``: that sent it. ``new``: tokens that it seemed to have
+    to compute when it came; ``first_token``: when that came, None before."""
 
     arrival: Arrival
+    number: int
     router: int
     new: int = 0
     first_token: float | None = None
@@ -95,7 +96,7 @@ class SimulatedReplica:
             return None
         job = self.queue.popleft()
         self._queued_new -= job.new
-        self._active[id(job)] = job
+        self._active[job.number] = job
         self.computing = True
         return job
 
@@ -110,7 +111,7 @@ class SimulatedReplica:
         self._until = until
 
     def finish(self, job: Job) -> None:
-        del self._active[id(job)]
+        del self._active[job.number]
         self._count()
 
     def tell(self, now: float, rate: float, size: int) -> tuple[frozenset[int], int]:

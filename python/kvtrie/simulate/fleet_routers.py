@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 
-from ..scale.routing import Affinity, Policy, PowerOfTwo, Prompt, Random, Replica, RoundRobin
+from ..scale.routing import Affinity, Policy, PowerOfTwo, Random, Replica, RoundRobin
 from ..scale.shortlist import Index, Shortlist
 from .fleet_options import FleetOptions
+from .fleet_replica import Job
 
 
 def _policy(name: str, seed: int, shared: float | None) -> Policy[int]:
@@ -40,18 +41,22 @@ class Routers:
         """The router that the next request comes to."""
         return self._dice.randrange(len(self._policies))
 
-    def route(self, router: int, prompt: Prompt, up: Mapping[int, Replica[int]]) -> int:
-        """The number of the replica that gets the prompt, one of ``up``."""
+    def route(self, job: Job, up: Mapping[int, Replica[int]]) -> int:
+        """The number of the replica that gets the job, one of ``up``."""
+        policy, prompt = self._policies[job.router], job.arrival.prompt
         some = list(up.values())
         if self._lists:
-            listed = self._lists[router].of(prompt, list(up))
+            listed = self._lists[job.router].of(prompt, list(up))
             some = [up[each] for each in listed if each in up]
-        policy = self._policies[router]
         chosen = some[policy.rank(prompt, some)[0]]
-        policy.sent(prompt, chosen)
+        policy.sent(prompt, chosen, job.number)
         if self._lists:
-            self._lists[router].sent(prompt, chosen.id)
+            self._lists[job.router].sent(prompt, chosen.id)
         return chosen.id
+
+    def done(self, job: Job, replica: int) -> None:
+        """It was answered there."""
+        self._policies[job.router].done(replica, job.number)
 
     def told(self, replica: int, before: frozenset[int], now: frozenset[int]) -> None:
         """A replica has a new summary; an empty one where it is gone."""

@@ -77,7 +77,7 @@ class FleetRun:
 
     def _arrive(self, arrival: Arrival, arrivals: Iterator[Arrival]) -> None:
         self.totals.arrived += 1
-        self._route(Job(arrival, self._routers.choose()))
+        self._route(Job(arrival, self.totals.arrived, self._routers.choose()))
         self._plan_arrival(arrivals)
 
     def _route(self, job: Job) -> None:
@@ -85,7 +85,7 @@ class FleetRun:
             self._waiting.append(job)
             self.totals.longest = max(self.totals.longest, len(self._waiting))
             return
-        replica = self.replicas[self._routers.route(job.router, job.arrival.prompt, self._up)]
+        replica = self.replicas[self._routers.route(job, self._up)]
         replica.enqueue(job)
         self._start(replica)
         replica.longest = max(replica.longest, len(replica.queue))
@@ -135,6 +135,7 @@ class FleetRun:
             return
         self.totals.answered += 1
         replica.finish(job)
+        self._routers.done(job, replica.number)
         if self.store is not None:
             self.store.publish(job.arrival.whole_path(), self.now)
         self._start(replica)
