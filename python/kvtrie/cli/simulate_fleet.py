@@ -19,6 +19,7 @@ _FIELDS = {
     "candidates": "of how many replicas a router chooses, 0: of all",
     "store_bandwidth": "bytes per second into the store, and as many out of it",
     "store_capacity": "tokens that it holds, 0: as many as all replicas",
+    "shared": "what affinity+store takes fetching a token for, computing it being 1; 0: as of an idle store",
     "fail_every": "mean seconds between two failures of a replica, 0: none",
     "fail_for": "seconds that it is away then",
     "load": "divides the times of arrivals",

@@ -28,10 +28,12 @@ class FleetOptions:
     those that know most of the prompt and others (``kvtrie.scale.shortlist``); 0: of all.
 
     ``store_bandwidth``: bytes per second into the shared store, and as many out of it; ``store_capacity``: tokens; 0:
-    as many as all replicas hold. ``fail_every``: mean seconds between two failures of any replica (0: none), which is
-    away for ``fail_for`` seconds. ``load``: divides the times of arrivals. ``copy_per``: one copy of the trace for so
-    many replicas (0: the trace as it is). ``seconds``: of the trace, before ``load``; 0: all. ``seed``: of all that is
-    drawn.
+    as many as all replicas hold. ``shared``: what affinity+store takes fetching a token for, in times of computing it;
+    0: what it takes when the store is idle.
+
+    ``fail_every``: mean seconds between two failures of any replica (0: none), which is away for ``fail_for`` seconds.
+    ``load``: divides the times of arrivals. ``copy_per``: one copy of the trace for so many replicas (0: the trace as
+    it is). ``seconds``: of the trace, before ``load``; 0: all. ``seed``: of all that is drawn.
     """
 
     policy: str = "lru"
@@ -45,6 +47,7 @@ class FleetOptions:
     candidates: int = 0
     store_bandwidth: float = 25e9
     store_capacity: int = 0
+    shared: float = 0.0
     fail_every: float = 0.0
     fail_for: float = 60.0
     load: float = 1.0
@@ -60,15 +63,15 @@ class FleetOptions:
             whole(getattr(self, name), "simulate", name, 0, 1 << 53)
         for name in ("rate", "summary_every", "store_bandwidth", "fail_for", "load"):
             positive(getattr(self, name), name, zero=False)
-        for name in ("decode", "fail_every", "seconds"):
+        for name in ("decode", "shared", "fail_every", "seconds"):
             positive(getattr(self, name), name, zero=True)
         if self.candidates == 1:
             raise ArgumentError("[simulate] candidates: got 1, allowed 0 (all) or at least 2")
 
     @property
     def fetch_share(self) -> float:
-        """How long fetching a token from an idle store takes, in times of computing it; at most 1."""
-        return min(1.0, self.bytes_per_token / self.store_bandwidth * self.rate)
+        """How long fetching a token seems to take to a router, in times of computing it; at most 1."""
+        return min(1.0, self.shared or self.bytes_per_token / self.store_bandwidth * self.rate)
 
 
 def positive(value: object, name: str, zero: bool) -> float:
