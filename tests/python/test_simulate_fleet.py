@@ -90,6 +90,16 @@ def test_a_shortlist_costs_little() -> None:
     assert rows[1].computed <= 1.05 * rows[0].computed
 
 
+def test_a_busy_replica_keeps_its_prompts_where_computing_weighs_more() -> None:
+    """Else a fleet that has too much to do makes itself more: what waits in one place is computed again in another."""
+    light, heavy = (
+        simulate_fleet(chats(), 6, "4M", "affinity", FleetOptions(rate=600.0, weight=weight)).rows[0]
+        for weight in (1.0, 4.0)
+    )
+    assert heavy.computed < light.computed
+    assert heavy.first_token[0] < light.first_token[0]
+
+
 def test_summaries_are_counted_for_every_router() -> None:
     one, four = (
         simulate_fleet(TOKENS, 3, "20k", "affinity", FleetOptions(routers=count, summary_every=5.0)).rows[0]
@@ -274,6 +284,7 @@ def test_a_shortlist_has_those_that_know_most() -> None:
                 ("summary_size", -1),
                 ("routers", 0),
                 ("candidates", 1),
+                ("weight", 0.0),
                 ("store_bandwidth", 0.0),
                 ("fail_every", float("inf")),
                 ("fail_for", 0.0),

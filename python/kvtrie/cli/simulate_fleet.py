@@ -17,6 +17,7 @@ _FIELDS = {
     "summary_size": "most fingerprints in one",
     "routers": "how many there are; each knows only what it sent itself",
     "candidates": "of how many replicas a router chooses, 0: of all",
+    "weight": "of a token to compute against one that waits, for affinity",
     "store_bandwidth": "bytes per second into the store, and as many out of it",
     "store_capacity": "tokens that it holds, 0: as many as all replicas",
     "shared": "what affinity+store takes fetching a token for, computing it being 1; 0: as of an idle store",

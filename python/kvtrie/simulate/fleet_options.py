@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .._arguments import refusal, whole
 from ..errors import ArgumentError
+from ..scale.routing import WEIGHT
 from ..scale.summaries import SIZE
 
 MOST_REPLICAS = 100_000
@@ -25,7 +26,8 @@ class FleetOptions:
 
     ``summary_every``: seconds between two summaries of a replica, of at most ``summary_size`` fingerprints;
     ``routers``: how many there are, each with a ledger of its own; ``candidates``: of how many replicas one chooses,
-    those that know most of the prompt and others (``kvtrie.scale.shortlist``); 0: of all.
+    those that know most of the prompt and others (``kvtrie.scale.shortlist``); 0: of all. ``weight``: of a token to
+    compute against one that waits, for affinity.
 
     ``store_bandwidth``: bytes per second into the shared store, and as many out of it; ``store_capacity``: tokens; 0:
     as many as all replicas hold. ``shared``: what affinity+store takes fetching a token for, in times of computing it;
@@ -45,6 +47,7 @@ class FleetOptions:
     summary_size: int = SIZE
     routers: int = 1
     candidates: int = 0
+    weight: float = WEIGHT
     store_bandwidth: float = 25e9
     store_capacity: int = 0
     shared: float = 0.0
@@ -61,7 +64,7 @@ class FleetOptions:
             whole(getattr(self, name), "simulate", name, least, 1 << 30)
         for name in ("summary_size", "candidates", "store_capacity", "copy_per", "seed"):
             whole(getattr(self, name), "simulate", name, 0, 1 << 53)
-        for name in ("rate", "summary_every", "store_bandwidth", "fail_for", "load"):
+        for name in ("rate", "weight", "summary_every", "store_bandwidth", "fail_for", "load"):
             positive(getattr(self, name), name, zero=False)
         for name in ("decode", "shared", "fail_every", "seconds"):
             positive(getattr(self, name), name, zero=True)
