@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import json
 import random
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import httpx
+import numpy as np
 import pytest
 
 from processes import wait_for
@@ -19,12 +22,13 @@ from scale_cluster import Scaled, scaled
 from scale_engine import plain_model
 
 pytest.importorskip("ray")
-from kvtrie.scale import ScaleOptions
+from ray.serve._private.common import DeploymentHandleSource, DeploymentID
 
-pytestmark = [
-    pytest.mark.xdist_group("ray"),
-    pytest.mark.filterwarnings("ignore:Using extra keyword arguments on .Field.:DeprecationWarning"),  # Ray's own
-]
+from kvtrie.scale import ScaleOptions
+from kvtrie.scale.asgi_call import Call
+from kvtrie.scale.summaries import prompt_fingerprints
+
+pytestmark = pytest.mark.xdist_group("ray")
 
 MODEL = plain_model(check=False)
 
@@ -244,6 +248,45 @@ def test_too_many(ray_cluster: Any) -> None:
         assert set(got) == {200, 429}
 
 
+# ---- how many there are ----------------------------------------------------------------------------------------------
+
+
+def test_how_many_replicas_the_work_asks_for() -> None:
+    from kvtrie.scale.autoscaling import ByWork
+
+    def context(requests: float, *tokens: float) -> Any:
+        waiting = {"waiting_tokens": dict(enumerate(tokens))}
+        return SimpleNamespace(total_num_requests=requests, aggregated_metrics=waiting if tokens else None)
+
+    policy = ByWork(target_requests=4, target_tokens=1000)
+    assert policy(context(0)) == (0, {})
+    assert policy(context(4, 10, 0))[0] == 1
+    assert policy(context(9, 10, 0))[0] == 3
+    assert policy(context(2, 2000, 1500))[0] == 4  # two requests, but much to compute
+
+
+def test_work_that_waits_brings_another_replica(ray_cluster: Any) -> None:
+    growing = options_of(replicas=1, max_replicas=2, target_requests=2, max_sessions=1)
+    with scaled(ray_cluster, growing) as there:
+        ended = threading.Event()
+
+        def client(seed: int) -> None:
+            dice = random.Random(300 + seed)
+            with httpx.Client(base_url=there.url, timeout=600) as own:
+                while not ended.is_set():
+                    chat = chat_of(dice)
+                    assert text_of(ask(own, chat, 12)) == expected(chat, 12)
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            clients = [pool.submit(client, seed) for seed in range(8)]
+            try:
+                there.wait_for(2)
+            finally:
+                ended.set()
+            for each in clients:
+                each.result()
+
+
 # ---- routing ---------------------------------------------------------------------------------------------------------
 
 
@@ -255,3 +298,61 @@ def test_other_ways_to_choose(ray_cluster: Any, routing: str) -> None:
             chat = chat_of(dice)
             assert text_of(ask(there.client, chat)) == expected(chat, 8)
         assert there.client.get("/v1/models").status_code == 200
+
+
+class FakeReplica:
+    """What a router sees of one, without a process behind it."""
+
+    max_ongoing_requests, node_id, availability_zone = 100, "node", None
+    multiplexed_model_ids: frozenset[str] = frozenset()
+
+    def __init__(self, number: int, tokens: list[int]) -> None:
+        from ray.serve.request_router import ReplicaID
+
+        self.replica_id = ReplicaID(f"r{number}", DeploymentID("replica", "app"))
+        self.tell(1, tokens)
+
+    def tell(self, version: int, tokens: list[int]) -> None:
+        known = np.array(prompt_fingerprints(tokens, "n")[-1:], "<u4").tobytes()
+        self.routing_stats = {"version": version, "known": known, "waiting": 0, "requests": 0}
+
+    async def get_queue_len(self, *, deadline_s: float) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("count", [10, 100])
+def test_what_a_router_makes_of_what_replicas_tell(ray_cluster: Any, count: int) -> None:
+    from kvtrie.scale.router import Router
+
+    dice = random.Random(9)
+    texts = [[dice.randrange(1000) for _ in range(640)] for _ in range(count)]
+
+    def pending(tokens: list[int]) -> Any:
+        call = Call("POST", "/", b"", (), b"", "", len(tokens), prompt_fingerprints(tokens, "n"))
+        metadata = SimpleNamespace(internal_request_id="x")
+        return SimpleNamespace(args=[call], routing_context=SimpleNamespace(should_backoff=False), metadata=metadata)
+
+    async def choose() -> None:
+        router = Router(
+            DeploymentID("replica", "app"), DeploymentHandleSource.REPLICA, use_replica_queue_len_cache=True
+        )
+        router.initialize_state(seed=1)
+        replicas = [FakeReplica(number, text) for number, text in enumerate(texts)]
+        router.update_replicas(replicas)
+        for number, text in enumerate(texts):
+            ranks = await router.choose_replicas(replicas, pending(text))
+            assert ranks[0] == [replicas[number]]
+            assert len(ranks) == (count if count <= 32 else 16)
+        replicas[3].tell(2, texts[4])  # the third has forgotten what it knew
+        router.update_replicas(replicas)
+        first = {(await router.choose_replicas(replicas, pending(texts[4])))[0][0] for _ in range(50)}
+        assert first == {replicas[3], replicas[4]}
+        router.on_replica_actor_died(replicas[4].replica_id)
+        router.update_replicas(replicas[:4])
+        assert (await router.choose_replicas(replicas[:4], pending(texts[4])))[0] == [replicas[3]]
+        assert await router.choose_replicas([], pending(texts[4])) == []
+        request = pending(texts[0])
+        await router.choose_replicas(replicas[:4], request)
+        assert request.routing_context.should_backoff  # else Ray asks on without a pause where none has room
+
+    asyncio.run(choose())

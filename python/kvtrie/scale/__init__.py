@@ -4,7 +4,8 @@
 
     clients --HTTP--> Ray's proxy --> ingress.py    reads the body, who asks (serve/tenants.py), and what for
                                        prompt_keys.py   the request's prompt -> fingerprints
-                                       router.py        Ray's request router, by the policies of routing.py
+                                       router.py        Ray's request router, by the policies of routing.py, on
+                                                        shortlists (shortlist.py) of many replicas
                                       replica.py    the server of kvtrie.serve, whole, in a process of its own
                                        asgi_call.py     one request through it
                                        summaries.py     what its tree knows, pushed by Ray once a second

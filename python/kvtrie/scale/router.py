@@ -15,64 +15,89 @@ from typing import Optional
 from ray.serve.request_router import PendingRequest, ReplicaID, ReplicaResult, RequestRouter, RunningReplica
 
 from .asgi_call import Call
-from .routing import Affinity, Policy, PowerOfTwo, Prompt, Random, Replica, RoundRobin
+from .routing import Affinity, Policy, PowerOfTwo, Prompt, Replica, policy_named
+from .shortlist import Index, Shortlist
 from .summaries import known_of, number_of
 
 
-def policy_named(name: str, seed: int | None = None, shared: float | None = None) -> Policy[ReplicaID]:
-    """One of routing.py's."""
-    if name == "affinity":
-        return Affinity(seed, shared)
-    if name == "two_choices":
-        return PowerOfTwo(seed)
-    return RoundRobin() if name == "round_robin" else Random(seed)
-
-
 class Router(RequestRouter):
-    """``policy``, ``seed``, ``shared``: as in ``ScaleOptions``."""
+    """``policy``, ``seed``, ``shared``: as in ``ScaleOptions``. With more than twice ``candidates`` replicas, affinity
+    weighs as many of them for each prompt (shortlist.py)."""
 
-    def initialize_state(self, policy: str = "affinity", seed: int | None = None, shared: float | None = None) -> None:
+    def initialize_state(
+        self, policy: str = "affinity", seed: int | None = None, shared: float | None = None, candidates: int = 16
+    ) -> None:
         """Called once by Ray, with ``request_router_kwargs``."""
-        self._policy = policy_named(policy, seed, shared)
+        self._policy: Policy[ReplicaID] = policy_named(policy, seed, shared)
         self._seen: dict[ReplicaID, Replica[ReplicaID]] = {}
+        self._candidates = candidates
+        self._index: Index[ReplicaID] = Index()
+        self._shortlist = Shortlist(self._index, candidates, seed)
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """Those that are gone are forgotten."""
+        """Those that are there now, with what they told last; those that are gone are forgotten."""
         super().update_replicas(replicas)
         present = {each.replica_id for each in replicas}
-        self._seen = {each: seen for each, seen in self._seen.items() if each in present}
+        for gone in self._seen.keys() - present:
+            self._index.turn(gone, self._seen.pop(gone).known, frozenset())
         if isinstance(self._policy, (Affinity, PowerOfTwo)):
             self._policy.ledger.keep(present)
+        for each in replicas:
+            self._read(each)
+
+    def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
+        """It is not asked again, though Ray's list of replicas may still have it."""
+        super().on_replica_actor_died(replica_id)
+        gone = self._seen.pop(replica_id, None)
+        if gone is not None:
+            self._index.turn(replica_id, gone.known, frozenset())
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: Optional[PendingRequest] = None
     ) -> list[list[RunningReplica]]:
-        """All of them, the best first, each a rank of its own: Ray asks one after the other whether it has room."""
+        """Some or all of them, the best first, each a rank of its own: Ray asks one after the other whether it has
+        room, and comes here again where none has."""
         if pending_request is not None:
             pending_request.routing_context.should_backoff = True  # else it would ask on without a pause
-        views = [self._view(each) for each in candidate_replicas]
-        order = self._policy.rank(_prompt_of(pending_request), views)
-        return [[candidate_replicas[each]] for each in order]
+        prompt = _prompt_of(pending_request)
+        some = self._listed(prompt, candidate_replicas)
+        order = self._policy.rank(prompt, [self._view(each) for each in some])
+        return [[some[each]] for each in order]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: ReplicaResult) -> None:
         """It is there now."""
         if replica_id in self._seen:
             request = pending_request.metadata.internal_request_id
-            self._policy.sent(_prompt_of(pending_request), self._seen[replica_id], request)
+            prompt = _prompt_of(pending_request)
+            self._policy.sent(prompt, self._seen[replica_id], request)
+            self._shortlist.sent(prompt, replica_id)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """It has its answer, or will get none from there."""
         self._policy.done(replica_id, internal_request_id)
 
-    def _view(self, replica: RunningReplica) -> Replica[ReplicaID]:
-        """What is known of it. Its statistics are read once for each version."""
+    def _listed(self, prompt: Prompt, replicas: list[RunningReplica]) -> list[RunningReplica]:
+        if not isinstance(self._policy, Affinity) or len(replicas) <= 2 * self._candidates:
+            return replicas
+        by_id = {each.replica_id: each for each in replicas}
+        return [by_id[each] for each in self._shortlist.of(prompt, list(by_id)) if each in by_id]
+
+    def _read(self, replica: RunningReplica) -> Replica[ReplicaID]:
+        """What it told last. That is read once for each version."""
         stats, made = replica.routing_stats or {}, replica.replica_id
         seen = self._seen.setdefault(made, Replica(made))
         version = number_of(stats, "version")
         if version != seen.version:
-            seen.version, seen.known, seen.waiting = version, known_of(stats), number_of(stats, "waiting")
-        queued = self.replica_queue_len_cache.get(made)
-        seen.requests = number_of(stats, "requests") if queued is None else queued
+            before, seen.known = seen.known, known_of(stats)
+            seen.version, seen.waiting = version, number_of(stats, "waiting")
+            self._index.turn(made, before, seen.known)
+        return seen
+
+    def _view(self, replica: RunningReplica) -> Replica[ReplicaID]:
+        """The same, with the requests that are under way there now."""
+        seen = self._read(replica)
+        queued = self.replica_queue_len_cache.get(replica.replica_id)
+        seen.requests = number_of(replica.routing_stats or {}, "requests") if queued is None else queued
         return seen
 
 

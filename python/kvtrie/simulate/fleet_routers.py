@@ -9,18 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 
-from ..scale.routing import Affinity, Policy, PowerOfTwo, Random, Replica, RoundRobin
+from ..scale.routing import Affinity, Policy, PowerOfTwo, Replica, policy_named
 from ..scale.shortlist import Index, Shortlist
 from .fleet_options import FleetOptions
 from .fleet_replica import Job
-
-
-def _policy(name: str, seed: int, shared: float | None, weight: float) -> Policy[int]:
-    if name == "affinity":
-        return Affinity(seed, shared, weight)
-    if name == "two_choices":
-        return PowerOfTwo(seed)
-    return RoundRobin() if name == "round_robin" else Random(seed)
 
 
 class Routers:
@@ -30,7 +22,7 @@ class Routers:
         name, _, store = routing.partition("+")
         shared = options.fetch_share if store else None
         seeds = [options.seed + 1000 * each for each in range(options.routers)]
-        self._policies = [_policy(name, seed, shared, options.weight) for seed in seeds]
+        self._policies: list[Policy[int]] = [policy_named(name, seed, shared, options.weight) for seed in seeds]
         self._dice = random.Random(options.seed + 1)
         self._index: Index[int] = Index()
         listed = options.candidates > 0 and name == "affinity"
