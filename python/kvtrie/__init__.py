@@ -92,6 +92,7 @@ from .batch import Batch, generate_batch  # isort: skip
 from .batcher import Batcher  # isort: skip
 from .request import Request  # isort: skip
 from .generate import Generation, generate  # isort: skip  (it uses the names above)
+from .score import Score, score  # isort: skip
 from .simulate import simulate  # isort: skip  (so does it)
 
 if _TYPE_CHECKING:
@@ -136,6 +137,7 @@ __all__ = [
     "ReusePlan",
     "Sampler",
     "Sampling",
+    "Score",
     "Session",
     "Snapshot",
     "Step",
@@ -153,6 +155,7 @@ __all__ = [
     "media",
     "models",
     "ops",
+    "score",
     "simulate",
     "stores",
     "tensor",

@@ -271,7 +271,7 @@ def _processed(processor: LogitsProcessor, tokens: Tokens, row: Logits) -> Logit
 
 def _filtered(row: Logits, s: Sampling) -> Logits:
     """Forbids what min_p and typical_p leave out; the likeliest token always stays for the one."""
-    logp = _log_softmax(row / np.float32(s.temperature))
+    logp = log_softmax(row / np.float32(s.temperature))
     keep = logp >= logp.max() + np.log(s.min_p) if s.min_p > 0.0 else np.ones(row.shape, bool)
     if s.typical_p < 1.0:
         p = np.exp(logp)
@@ -285,7 +285,7 @@ def _filtered(row: Logits, s: Sampling) -> Logits:
     return np.where(keep, row, np.float32(-np.inf))
 
 
-def _log_softmax(row: Logits) -> npt.NDArray[np.float64]:
+def log_softmax(row: Logits) -> npt.NDArray[np.float64]:
     shifted = row.astype(np.float64) - float(row.max())
     with np.errstate(divide="ignore"):
         result: npt.NDArray[np.float64] = shifted - np.log(np.sum(np.exp(shifted)))
@@ -293,7 +293,7 @@ def _log_softmax(row: Logits) -> npt.NDArray[np.float64]:
 
 
 def _logprob(row: Logits, token: int, top: int) -> TokenLogprob:
-    logp = _log_softmax(row)
+    logp = log_softmax(row)
     top = min(top, len(logp))
     likeliest = np.argpartition(-logp, top - 1)[:top] if top > 0 else np.empty(0, np.int64)
     likeliest = likeliest[np.lexsort((likeliest, -logp[likeliest]))]

@@ -52,10 +52,16 @@ class NamingModel:
             tokens.append(self.next_token(namespace, tokens))
         return str(self.tokenizer.decode(tokens[len(prompt) :]))
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: Any, all_rows: bool = False) -> Any:
         self._coding(step)
-        logits = np.zeros((len(step.sessions), self.config.vocab_size), np.float32)
+        if all_rows:
+            return self._logits([(step.sessions[i], int(at)) for i, at in zip(step.sequences, step.positions)])
         last = {int(sequence): int(position) for sequence, position in zip(step.sequences, step.positions)}
-        for row, session in enumerate(step.sessions):
-            logits[row, self.next_token(session.namespace, session.tokens[: last[row] + 1])] = 9.0
+        return self._logits([(session, last[row]) for row, session in enumerate(step.sessions)])
+
+    def _logits(self, rows: Sequence[tuple[Any, int]]) -> Any:
+        """[rows, vocab]; each row is behind one position of a session."""
+        logits = np.zeros((len(rows), self.config.vocab_size), np.float32)
+        for row, (session, position) in enumerate(rows):
+            logits[row, self.next_token(session.namespace, session.tokens[: position + 1])] = 9.0
         return logits
