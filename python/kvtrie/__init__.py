@@ -96,7 +96,7 @@ from .score import Score, score  # isort: skip
 from .simulate import simulate  # isort: skip  (so does it)
 
 if _TYPE_CHECKING:
-    from . import models
+    from . import models, ray
 
 __version__: str = _core.__version__
 
@@ -155,6 +155,7 @@ __all__ = [
     "media",
     "models",
     "ops",
+    "ray",
     "score",
     "simulate",
     "stores",
@@ -170,7 +171,7 @@ _atexit.register(_devices.forget)
 
 
 def __getattr__(name: str) -> _Any:
-    if name in ("models", "viz"):  # loaded when first used: they need more than numpy
+    if name in ("models", "ray", "viz"):  # loaded when first used: they need more than numpy
         return _importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -1,0 +1,209 @@
+"""Batches with Ray Data: the answers are those of one prompt alone, and what prompts share is computed once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvtrie as kv
+import ray_models
+from kvtrie.ray.prompts import key_of, tokens_of
+from processes import run_python
+from ray_cluster import ray_cluster  # noqa: F401
+from serving import TINY
+
+pytest.importorskip("ray")
+pytestmark = [
+    pytest.mark.xdist_group("ray"),  # one cluster for all of them
+    # Ray sets its own defaults, and warns that they are deprecated.
+    pytest.mark.filterwarnings("ignore:.use_push_based_shuffle. is deprecated:DeprecationWarning"),
+]
+
+SEED = 7
+GROUPS, PROMPTS = 40, 2000
+
+
+@pytest.fixture(name="ray")
+def _ray(ray_cluster: Any) -> Any:  # noqa: F811
+    ray_cluster.data.DataContext.get_current().enable_progress_bars = False
+    return ray_cluster
+
+
+def shared_prompts(groups: int, count: int, least: int = 150, most: int = 260) -> list[list[int]]:
+    """``count`` prompts in random order, each one of ``groups`` prefixes and 5 to 20 tokens of its own."""
+    random = np.random.default_rng(SEED)
+    prefixes = [random.integers(10, 3000, random.integers(least, most)).tolist() for _ in range(groups)]
+    prompts = [
+        prefixes[at % groups] + random.integers(10, 3000, random.integers(5, 20)).tolist() for at in range(count)
+    ]
+    return [prompts[at] for at in random.permutation(count)]
+
+
+def least_possible(prompts: list[list[int]]) -> int:
+    """The tokens of a trie of all prompts: nested dicts, nothing of the library's."""
+    root: dict[int, Any] = {}
+    count = 0
+    for prompt in prompts:
+        node = root
+        for token in prompt:
+            count += token not in node
+            node = node.setdefault(token, {})
+    return count
+
+
+def rows_of(dataset: Any) -> list[Any]:
+    return sorted(dataset.take_all(), key=lambda row: row["id"])
+
+
+def dataset_of(ray: Any, column: str, values: list[Any], **more: list[Any]) -> Any:
+    rows = [
+        {"id": at, column: value, **{name: own[at] for name, own in more.items()}} for at, value in enumerate(values)
+    ]
+    return ray.data.from_items(rows, override_num_blocks=4)
+
+
+# --- keys and seeds ---------------------------------------------------------------------------------------------------
+
+
+def test_keys_sort_as_tokens_do_and_have_them() -> None:
+    random = np.random.default_rng(SEED)
+    lists = [random.integers(0, 2**31 - 1, random.integers(1, 6)).tolist() for _ in range(300)]
+    lists += [each[:-1] for each in lists if len(each) > 1] + [[0], [255], [256], [65535, 1], [65536]]
+    keys = [key_of(np.array(each, np.int32)) for each in lists]
+    assert [tokens_of(key).tolist() for key in sorted(keys)] == sorted(lists)
+
+
+def test_a_row_has_a_seed_of_its_own() -> None:
+    seeds = {kv.ray.row_seed(seed, tokens) for seed in (0, 1) for tokens in ([1], [2], [1, 2], [258])}
+    assert len(seeds) == 8 and kv.ray.row_seed(3, [5, 6]) == kv.ray.row_seed(3, np.array([5, 6]))
+
+
+# --- what is computed -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("replicas", "group"), [(1, True), (2, True), (1, False)])
+def test_what_prompts_share_is_computed_once(ray: Any, replicas: int, group: bool) -> None:
+    """Within 5 % of the least possible, in a cache that has room for two of the 40 prefixes."""
+    prompts = shared_prompts(GROUPS, PROMPTS)
+    dataset = dataset_of(ray, "prompt", prompts)
+    answers = kv.ray.generate(dataset, ray_models.blank, max_tokens=1, replicas=replicas, group=group)
+    rows = rows_of(answers)
+    least, everything = least_possible(prompts), sum(map(len, prompts))
+    computed = sum(row["prompt_tokens"] - row["reused"] for row in rows)
+    print(f"seed {SEED}: {replicas} actors, grouped {group}: {computed} computed, {computed / least:.3f} of the least")
+    assert [row["prompt_tokens"] for row in rows] == [len(prompt) for prompt in prompts]
+    assert least <= computed <= everything
+    assert computed <= 1.05 * least if group else computed > 3 * least
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def test_answers_are_those_of_each_prompt_alone(ray: Any) -> None:
+    prompts = shared_prompts(5, 40, 20, 40)
+    model = ray_models.naming()[0]
+    dataset = dataset_of(ray, "ids", prompts)
+    answers = kv.ray.generate(
+        dataset, ray_models.naming, prompt="ids", max_tokens=3, batch_size=7, replicas=2, ordered=True
+    )
+    rows = answers.take_all()
+    assert [row["id"] for row in rows] == list(range(len(prompts)))
+    assert [row["generated"] for row in rows] == [model.answer("default", prompt, 3) for prompt in prompts]
+    assert {row["finish_reason"] for row in rows} == {"length"} and {len(row["generated_tokens"]) for row in rows} == {
+        3
+    }
+    assert not [name for name in rows[0] if name.startswith("__kvtrie")]
+
+
+def test_a_real_model_texts_messages_and_seeds(ray: Any) -> None:
+    """Chat messages and texts, with the seed that a row has, as ``kv.generate`` has it without Ray."""
+    model = ray_models.tiny()
+    questions = [f"What is a {word}?" for word in ("server", "lock", "query", "server")]
+    chats = [[{"role": "user", "content": each}] for each in questions]
+    dataset = dataset_of(ray, "question", questions, chat=chats)
+    sampling: Any = {"max_tokens": 6, "temperature": 0.9, "seed": 5, "logprobs": 1}
+    for column in ("question", "chat"):
+        rows = rows_of(kv.ray.generate(dataset, str(TINY), prompt=column, output="answer", capacity=1024, **sampling))
+        for row, question, chat in zip(rows, questions, chats):
+            template = model.tokenizer.apply_chat_template
+            ids = (
+                model.tokenizer.encode(question) if column == "question" else template(chat, add_generation_prompt=True)
+            )
+            own = {**sampling, "seed": kv.ray.row_seed(5, ids)}
+            alone = kv.generate(model, ids, **own)
+            assert list(row["answer_tokens"]) == list(alone)
+            assert row["answer_logprobs"] == pytest.approx([each.logprob for each in alone.logprobs], abs=1e-5)
+            assert row["answer"].strip() in model.tokenizer.decode(row["answer_tokens"])
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
+def test_scores_are_those_of_kv_score(ray: Any) -> None:
+    model = ray_models.tiny()
+    prompts = ["A server is", "A lock is"]
+    choices = [[" asked", " a door", " held by one"], [" held", " asked for", " a query"]]
+    dataset = dataset_of(ray, "prompt", prompts, choices=choices)
+    rows = rows_of(kv.ray.score(dataset, str(TINY), capacity=1024))
+    for row, prompt, texts in zip(rows, prompts, choices):
+        expected = kv.score(model, prompt, texts)
+        assert list(row["scores"]) == pytest.approx([each.logprob for each in expected], abs=1e-4)
+        assert [len(each) for each in row["scores_logprobs"]] == [len(each.tokens) for each in expected]
+        assert list(row["scores_greedy"]) == [each.greedy for each in expected]
+        assert row["scores_best"] == int(np.argmax([each.logprob for each in expected]))
+
+
+# --- how they end -----------------------------------------------------------------------------------------------------
+
+
+def test_an_actor_that_is_killed_is_replaced_and_its_block_answered(ray: Any, tmp_path: Any) -> None:
+    prompts = shared_prompts(3, 24, 20, 30)
+    model = ray_models.naming()[0]
+    mark = tmp_path / "killed"
+    dataset = dataset_of(ray, "prompt", prompts)
+    rows = rows_of(kv.ray.generate(dataset, ray_models.dying(mark, 6), max_tokens=2, batch_size=8))
+    assert mark.exists()
+    assert [row["generated"] for row in rows] == [model.answer("default", prompt, 2) for prompt in prompts]
+
+
+def test_what_a_row_cannot_have_is_its_error(ray: Any) -> None:
+    prompts = [[1, 2, 3], [], [-4], [*range(1, 1000)], [10**6], [7, 8]]
+    dataset = dataset_of(ray, "prompt", prompts)
+    rows = rows_of(kv.ray.generate(dataset, ray_models.naming, max_tokens=2, on_error="column"))
+    assert [row["error"] is None for row in rows] == [True, False, False, False, False, True]
+    assert [row["generated"] is None for row in rows] == [False, True, True, True, True, False]
+    for row, said in zip(rows[1:5], ("0 tokens", "-4", "cells", "token id 1000000")):
+        assert said in row["error"]
+    with pytest.raises(Exception, match="cells"):
+        kv.ray.generate(dataset_of(ray, "prompt", prompts[3:4]), ray_models.naming, max_tokens=2).take_all()
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"replicas": 0}, "replicas"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"group": 1}, "group"),
+        ({"on_error": "ignore"}, "on_error"),
+        ({"temperature": -1}, "temperature"),
+        ({"tempreature": 1}, "tempreature"),
+        ({"seed": 1, "seed_column": "s"}, "seed"),
+        ({"model": 3}, "model"),
+        ({"tokenizer": 3}, "tokenizer"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_runs(wrong: Any, named: str) -> None:
+    options = {"model": ray_models.blank, **wrong}
+    with pytest.raises((kv.ArgumentError, kv.ArgumentTypeError), match=named):
+        kv.ray.generate(None, options.pop("model"), **options)
+
+
+def test_without_ray_it_says_what_to_install() -> None:
+    program = "import sys; sys.modules['ray'] = None\nimport kvtrie as kv\nkv.ray.generate(None, 'm')"
+    result = run_python("-c", program)
+    assert result.returncode != 0 and "NotSupported: [ray] needs ray: pip install 'kvtrie[ray]'" in result.stderr
