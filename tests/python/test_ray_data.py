@@ -9,7 +9,9 @@ import pytest
 
 import kvtrie as kv
 import ray_models
-from kvtrie.ray.prompts import key_of, tokens_of
+from kvtrie.ray.engine import Engine
+from kvtrie.ray.prompts import Prompts, encode, key_of, tokens_of
+from kvtrie.ray.workers import Answering, Work, Writing
 from processes import run_python
 from ray_cluster import ray_cluster  # noqa: F401
 from serving import TINY
@@ -17,8 +19,7 @@ from serving import TINY
 pytest.importorskip("ray")
 pytestmark = [
     pytest.mark.xdist_group("ray"),  # one cluster for all of them
-    # Ray sets its own defaults, and warns that they are deprecated.
-    pytest.mark.filterwarnings("ignore:.use_push_based_shuffle. is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context"),  # its own defaults, as it sets them
 ]
 
 SEED = 7
@@ -117,25 +118,19 @@ def test_answers_are_those_of_each_prompt_alone(ray: Any) -> None:
     assert not [name for name in rows[0] if name.startswith("__kvtrie")]
 
 
-def test_a_real_model_texts_messages_and_seeds(ray: Any) -> None:
-    """Chat messages and texts, with the seed that a row has, as ``kv.generate`` has it without Ray."""
+def test_a_real_model_is_asked_in_messages_with_a_seed_of_each_row(ray: Any) -> None:
+    """As ``kv.generate`` is without Ray."""
     model = ray_models.tiny()
-    questions = [f"What is a {word}?" for word in ("server", "lock", "query", "server")]
-    chats = [[{"role": "user", "content": each}] for each in questions]
-    dataset = dataset_of(ray, "question", questions, chat=chats)
-    sampling: Any = {"max_tokens": 6, "temperature": 0.9, "seed": 5, "logprobs": 1}
-    for column in ("question", "chat"):
-        rows = rows_of(kv.ray.generate(dataset, str(TINY), prompt=column, output="answer", capacity=1024, **sampling))
-        for row, question, chat in zip(rows, questions, chats):
-            template = model.tokenizer.apply_chat_template
-            ids = (
-                model.tokenizer.encode(question) if column == "question" else template(chat, add_generation_prompt=True)
-            )
-            own = {**sampling, "seed": kv.ray.row_seed(5, ids)}
-            alone = kv.generate(model, ids, **own)
-            assert list(row["answer_tokens"]) == list(alone)
-            assert row["answer_logprobs"] == pytest.approx([each.logprob for each in alone.logprobs], abs=1e-5)
-            assert row["answer"].strip() in model.tokenizer.decode(row["answer_tokens"])
+    chats = [[{"role": "user", "content": f"What is a {word}?"}] for word in ("server", "lock", "query", "server")]
+    sampling: Any = {"max_tokens": 6, "temperature": 0.9, "logprobs": 1}
+    dataset = dataset_of(ray, "chat", chats)
+    asked = kv.ray.generate(dataset, str(TINY), prompt="chat", output="answer", capacity=1024, seed=5, **sampling)
+    for row, chat in zip(rows_of(asked), chats):
+        ids = model.tokenizer.apply_chat_template(chat, add_generation_prompt=True)
+        alone = kv.generate(model, ids, seed=kv.ray.row_seed(5, ids), **sampling)
+        assert list(row["answer_tokens"]) == list(alone)
+        assert row["answer_logprobs"] == pytest.approx([each.logprob for each in alone.logprobs], abs=1e-5)
+        assert row["answer"].strip() in model.tokenizer.decode(row["answer_tokens"])
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------
@@ -176,8 +171,29 @@ def test_what_a_row_cannot_have_is_its_error(ray: Any) -> None:
     assert [row["generated"] is None for row in rows] == [False, True, True, True, True, False]
     for row, said in zip(rows[1:5], ("0 tokens", "-4", "cells", "token id 1000000")):
         assert said in row["error"]
-    with pytest.raises(Exception, match="cells"):
-        kv.ray.generate(dataset_of(ray, "prompt", prompts[3:4]), ray_models.naming, max_tokens=2).take_all()
+
+
+def test_errors_are_raised_unless_a_column_is_asked_for() -> None:
+    """What the stages do to a table, in this process."""
+    pyarrow = pytest.importorskip("pyarrow")
+    prompts = Prompts("ray.generate", "prompt", None, {}, ("generated",), keeps_errors=False)
+    with pytest.raises(kv.ArgumentError, match="0 tokens"):
+        encode(pyarrow.table({"prompt": [[1, 2], []]}), prompts)
+    with pytest.raises(kv.ArgumentError, match="tokenizer"):
+        encode(pyarrow.table({"prompt": ["a text"]}), prompts)
+    with pytest.raises(kv.ArgumentError, match="generated"):
+        encode(pyarrow.table({"prompt": [[1]], "generated": [1]}), prompts)
+    with pytest.raises(kv.ArgumentError, match="allowed question"):
+        encode(pyarrow.table({"question": [[1]]}), prompts)
+    worker = Answering(
+        Engine(ray_models.naming, {}),
+        Work("ray.generate", "generated", None, "default", 8, 512),
+        Writing(2, None, False, {}, None),
+    )
+    with pytest.raises(kv.ArgumentError, match="cells"):
+        worker(encode(pyarrow.table({"prompt": [[1, 2], [*range(1, 1000)]]}), prompts))
+    worker.close()
+    assert worker.cache.closed
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------

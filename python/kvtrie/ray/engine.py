@@ -95,5 +95,6 @@ def ray_data() -> ModuleType:
         import pyarrow  # noqa: F401
         import ray.data
     except ImportError as error:
-        raise NotSupported(f"[ray] needs {error.name}: pip install 'kvtrie[ray]'") from error
+        missing = (error.name or "ray").partition(".")[0]
+        raise NotSupported(f"[ray] needs {missing}: pip install 'kvtrie[ray]'") from error
     return cast(ModuleType, ray.data)
