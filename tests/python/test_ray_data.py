@@ -18,7 +18,6 @@ from serving import TINY
 
 pytest.importorskip("ray")
 pytestmark = [
-    pytest.mark.xdist_group("ray"),  # one cluster for all of them
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context"),  # its own defaults, as it sets them
 ]
 

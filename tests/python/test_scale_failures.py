@@ -29,7 +29,7 @@ from scale_engine import plain_model
 pytest.importorskip("ray")
 from kvtrie.scale import ScaleOptions
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 
 SOAK = os.environ.get("KVTRIE_SOAK") == "true"
 SECONDS, BETWEEN = (1200.0, 30.0) if SOAK else (24.0, 8.0)

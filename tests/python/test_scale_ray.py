@@ -28,8 +28,6 @@ from kvtrie.scale import ScaleOptions
 from kvtrie.scale.asgi_call import Call
 from kvtrie.scale.summaries import prompt_fingerprints
 
-pytestmark = pytest.mark.xdist_group("ray")
-
 MODEL = plain_model(check=False)
 
 

@@ -38,7 +38,17 @@ from .weights import (
     tqdm_progress,
 )
 
-__all__ = ["Detokenizer", "Model", "ModelConfig", "Tokenizer", "architectures", "default", "from_weights", "load"]
+__all__ = [
+    "Detokenizer",
+    "Model",
+    "ModelConfig",
+    "Tokenizer",
+    "architectures",
+    "default",
+    "from_weights",
+    "load",
+    "load_tokenizer",
+]
 
 
 def __getattr__(name: str) -> type[Model]:
