@@ -1,6 +1,7 @@
 // Forwards: claims, what rows see, dropping.
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "cache/causal_cache_state.h"
 
@@ -267,12 +268,15 @@ bool CausalCache::State::discard(Forward::State& forward) noexcept {
 
 Forward::Forward(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
+// Under the lock, so that whoever counts cells finds each of them held by somebody who is known, or free.
 Forward::~Forward() {
-  if (state_->status != Status::kOpen) return;
-  if (const auto owner = state_->owner.lock()) {
-    const MutexLock lock(owner->mutex);
-    owner->discard(*state_);
-  }
+  if (state_->status == Status::kDropped) return;  // it holds nothing; perhaps it never did, and the lock is taken
+  const auto owner = state_->owner.lock();
+  if (owner == nullptr) return;
+  const MutexLock lock(owner->mutex);
+  if (state_->status == Status::kOpen) owner->discard(*state_);
+  for (const ForwardSequence& in_forward : state_->sequences)
+    if (in_forward.passed) in_forward.passed->clear();
 }
 
 std::uint32_t Forward::rows() const noexcept { return state_->rows; }
@@ -301,6 +305,7 @@ ForwardPtr CausalCache::start_forward(std::span<const std::int32_t> positions, s
   require(!positions.empty(), where, "positions: got none, allowed 1 or more");
   require(positions.size() == sequences.size(), where, "sequences: got ", sequences.size(), ", allowed ",
           positions.size(), " as positions has");
+  ForwardPtr ended;  // its end takes the lock
   const MutexLock lock(state_->mutex);
   state_->require_sound(where);
   Forward::State* before = state_->current ? state_->current->state_.get() : nullptr;
@@ -312,7 +317,7 @@ ForwardPtr CausalCache::start_forward(std::span<const std::int32_t> positions, s
   if (reserve) return nullptr;
   if (before != nullptr) state_->discard(*before);
   ForwardPtr begun = open_forward(*state_, std::move(forward), ending);
-  state_->current = begun;  // the one before is dropped or complete, so its end needs no lock
+  ended = std::exchange(state_->current, begun);
   return begun;
 }
 

@@ -1,5 +1,9 @@
 // What the prefix cache builds on in a windowed cache: rows computed again, lists that begin later, starting above
 // 0.
+#include <chrono>
+#include <thread>
+
+#include "cache/causal_hold.h"
 #include "cache_helpers.h"
 
 namespace kvtrie {
@@ -50,6 +54,30 @@ TEST(RowsFrom, NeedTheirWholeWindow) {
   EXPECT_EQ(nearest_of(*cache, [&] { cache->begin_forward(again); }), 0);
   cache->start_at(id, 4);
   EXPECT_EQ(nearest_of(*cache, [&] { cache->begin_forward(std::vector<ForwardRows>{{id, 1}}); }), 0);
+}
+
+// Whoever counts cells under the cache's lock finds none that is neither free nor of somebody who is known: what a
+// complete forward held goes back under that lock, too.
+TEST(RowsFrom, WhatAForwardHeldGoesBackUnderTheLock) {
+  const auto cache = with_window(3);
+  const SequenceId id = cache->open_sequence(), other = cache->open_sequence();
+  const std::vector<ForwardRows> rows{{id, 9}}, more{{other, 1}};
+  ForwardPtr forward = cache->begin_forward(rows);
+  put_all(*cache, *forward, range(0, 9));
+  cache->release_unseen(id);
+  const ForwardPtr open = cache->begin_forward(more);
+  ASSERT_EQ(cache->live_cells(), 10u);  // the window, what the forward holds, and a claim
+  const auto held = [&] { return cache->pool().held_cells(); };
+  std::thread ends;
+  {
+    const CausalHold hold(*cache, *open);  // has the lock
+    ends = std::thread([&] { forward.reset(); });
+    for (int i = 0; i < 200 && held() == 10; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(held(), 10u);
+  }
+  ends.join();
+  EXPECT_EQ(held(), 3u);
+  EXPECT_EQ(cache->live_cells(), 3u);
 }
 
 // ---- what the prefix cache builds on ------------------------------------------------------------------------------
