@@ -58,6 +58,8 @@ async def answered(app: ASGIApp, call: Call) -> Answer:
         return {"type": "http.disconnect"}
 
     async def send(message: Message | None) -> None:
+        if gone.is_set() and message is not None:
+            raise OSError("the client has left")  # as the specification has it from 2.4 on
         if not gone.is_set():
             await queue.put(message)
 
@@ -87,7 +89,7 @@ async def answered(app: ASGIApp, call: Call) -> Answer:
 def _scope(call: Call) -> Scope:
     return {
         "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "asgi": {"version": "3.0", "spec_version": "2.3"},  # so that whoever streams listens for who leaves
         "http_version": "1.1",
         "method": call.method,
         "scheme": "http",

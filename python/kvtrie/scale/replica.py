@@ -19,7 +19,7 @@ from typing import cast
 from ..errors import ArgumentError, ClosedError
 from ..serve.app import create_app
 from ..serve.opening import Opened, ServeOptions, open_server
-from .asgi_call import Answer, Call, answered
+from .asgi_call import Answer, Call, Head, answered
 from .summaries import RoutingStats, Summaries
 
 _log = logging.getLogger("kvtrie.scale")
@@ -41,6 +41,8 @@ class Replica:
         self._calls += 1
         try:
             async for part in answered(self._app, call):
+                if isinstance(part, Head) and part.status == 200:
+                    self._summaries.answered(call.fingerprints)
                 yield part
         finally:
             self._calls -= 1

@@ -2,6 +2,10 @@
 
     {"version": 12, "known": fingerprints as bytes, "waiting": tokens, "requests": how many}
 
+Half of what is known are the prompts that were answered last, by the fingerprints that a router made of them: where an
+answer was sampled in other tokens than the tokenizer makes of its text, those of the tree agree with a router's up to
+there only. The other half is the tree's (``PrefixCache.summary``).
+
 Fingerprints go with their lower 32 bits, 4 bytes each: 4 KB for the 1,024 of a summary. That one of a prompt's is there
 by chance has, with 128 blocks and 1,000 such summaries, a probability of about 3 %, and costs a worse choice.
 
@@ -11,7 +15,8 @@ Units: tokens. Threads: none of their own.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -43,21 +48,44 @@ def prompt_fingerprints(tokens: npt.NDArray[np.int32] | Sequence[int], namespace
 
 
 class Summaries:
-    """Of one cache. A tree of many nodes takes time to look through: it is then done less often."""
+    """Of one cache. A tree of many nodes takes time to look through: it is then done less often.
+
+    Threads: any may call ``stats``, one at a time; ``answered`` is the event loop's.
+    """
 
     def __init__(self, cache: PrefixCache, size: int = SIZE) -> None:
         self._cache, self._size = cache, size
-        self._known, self._version = b"", 0
-        self._next = 0.0  # when it may be made again
+        self._answered: OrderedDict[int, None] = OrderedDict()  # the latest last
+        self._tree: list[int] = []
+        self._version = 0
+        self._next = 0.0  # when the tree may be looked through again
+
+    def answered(self, fingerprints: Sequence[int]) -> None:
+        """A prompt is known now, by these."""
+        for at in _backwards(len(fingerprints)):
+            self._answered[fingerprints[at]] = None
+            self._answered.move_to_end(fingerprints[at])
+        while len(self._answered) > self._size // 2:
+            self._answered.popitem(last=False)
 
     def stats(self, waiting: int, requests: int) -> RoutingStats:
         """The latest; ``waiting`` and ``requests`` as they are now."""
         began = time.monotonic()
         if began >= self._next and not self._cache.closed:
-            self._known = short(self._cache.summary(self._size)).astype("<u4").tobytes()
+            self._tree = short(self._cache.summary(self._size)).tolist()
             self._next = began + _SHARE * (time.monotonic() - began)
         self._version += 1
-        return {"version": self._version, "known": self._known, "waiting": waiting, "requests": requests}
+        known = dict.fromkeys([*self._answered.copy(), *self._tree])
+        kept = np.fromiter(list(known)[: self._size], "<u4").tobytes()
+        return {"version": self._version, "known": kept, "waiting": waiting, "requests": requests}
+
+
+def _backwards(count: int) -> Iterator[int]:
+    """The last of so many, and those 1, 2, 4, 8, ... in front of it, as in ``PrefixCache.summary``."""
+    back = 0
+    while back < count:
+        yield count - 1 - back
+        back = max(1, 2 * back)
 
 
 def known_of(stats: Mapping[str, object]) -> frozenset[int]:
