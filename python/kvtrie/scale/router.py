@@ -9,6 +9,7 @@ handle of the deployment. Threads: one event loop.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Optional
 
@@ -18,6 +19,8 @@ from .asgi_call import Call
 from .routing import Affinity, Policy, PowerOfTwo, Prompt, Replica, policy_named
 from .shortlist import Index, Shortlist
 from .summaries import known_of, number_of
+
+_EXPECTED = 4096  # requests, at most, of which a router remembers where they were to go
 
 
 class Router(RequestRouter):
@@ -33,6 +36,7 @@ class Router(RequestRouter):
         self._candidates = candidates
         self._index: Index[ReplicaID] = Index()
         self._shortlist = Shortlist(self._index, candidates, seed)
+        self._expected: OrderedDict[str, ReplicaID] = OrderedDict()  # by requests that Ray has not sent yet
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Those that are there now, with what they told last; those that are gone are forgotten."""
@@ -62,15 +66,29 @@ class Router(RequestRouter):
         prompt = _prompt_of(pending_request)
         some = self._listed(prompt, candidate_replicas)
         order = self._policy.rank(prompt, [self._view(each) for each in some])
+        if order and pending_request is not None:
+            self._expect(pending_request, some[order[0]].replica_id)
         return [[some[each]] for each in order]
+
+    def _expect(self, pending_request: PendingRequest, replica_id: ReplicaID) -> None:
+        """It will most likely go there: whoever asks next, before Ray has sent it, is to know."""
+        request = pending_request.metadata.internal_request_id
+        before = self._expected.pop(request, None)
+        if before is not None:
+            self._policy.done(before, request)
+        prompt = _prompt_of(pending_request)
+        self._policy.sent(prompt, self._seen[replica_id], request)
+        self._shortlist.sent(prompt, replica_id)
+        self._expected[request] = replica_id
+        while len(self._expected) > _EXPECTED:  # of those that were cancelled before they were sent
+            self._expected.popitem(last=False)
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: ReplicaResult) -> None:
         """It is there now."""
-        if replica_id in self._seen:
-            request = pending_request.metadata.internal_request_id
-            prompt = _prompt_of(pending_request)
-            self._policy.sent(prompt, self._seen[replica_id], request)
-            self._shortlist.sent(prompt, replica_id)
+        request = pending_request.metadata.internal_request_id
+        if replica_id in self._seen and self._expected.get(request) != replica_id:
+            self._expect(pending_request, replica_id)
+        self._expected.pop(request, None)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """It has its answer, or will get none from there."""
