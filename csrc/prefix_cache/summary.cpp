@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <ranges>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -39,9 +38,9 @@ class Summary {
     std::vector<const Node*> path;
     for (; !node->is_root() && !ends_.contains(node); node = node->parent()) path.push_back(node);
     PathFingerprint state = node->is_root() ? PathFingerprint(node->name_space()) : ends_.at(node);
-    for (const Node* each : std::views::reverse(path)) {
-      add_edge(each->tokens(), state);
-      ends_.emplace(each, state);
+    for (; !path.empty(); path.pop_back()) {
+      add_edge(path.back()->tokens(), state);
+      ends_.emplace(path.back(), state);
     }
   }
 

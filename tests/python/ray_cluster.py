@@ -38,6 +38,9 @@ def cluster() -> Iterator[Any]:
     """The same until the block ends."""
     import ray
 
+    if ray.is_initialized():  # by another module's fixture of that name
+        yield ray
+        return
     before = {name: os.environ.get(name) for name in ENVIRONMENT}
     os.environ.update(ENVIRONMENT)  # what it starts inherits them
     try:

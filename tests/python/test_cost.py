@@ -105,7 +105,7 @@ def test_stats_say_what_was_measured(clock: Clock, model: TimedModel) -> None:
     cache = make_cache(256, host_bytes=256 * BYTES_PER_TOKEN, clock=clock)
     before = cache.stats()
     assert before["seconds_per_token"] is None
-    assert before["seconds_per_byte"] == {"host": None, "disk": None}
+    assert before["seconds_per_byte"] == {"host": None, "disk": None, "store": None}
     measure(cache, model, clock, 50)
     stats = cache.stats()
     assert stats["seconds_per_token"] == pytest.approx(1 / 40)

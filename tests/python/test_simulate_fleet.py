@@ -157,7 +157,7 @@ def test_a_queue_grows_where_one_replica_gets_too_much() -> None:
 
 def test_a_prompt_that_many_ask_for_comes_to_be_known_by_several() -> None:
     requests = [Request(20 + 0.001 * at, np.arange(3200, dtype=np.int32)) for at in range(400)]
-    options = FleetOptions(rate=10_000.0, sessions=4, decode=0.02)
+    options = FleetOptions(rate=10_000.0, sessions=4, decode=0.02, weight=1.0)
     asked = [replace(each, generated=100) for each in [Request(0.0, requests[0].tokens), *requests]]
     row = simulate_fleet(asked, 10, 10_000, "affinity", options).rows[0]
     assert row.hottest < 2.5 and row.computed >= 5 * 3200

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Optional
 
 from .. import _core
+from .._arguments import refusal
 from .fleet_options import FleetOptions, replicas_of, routings_of
 from .fleet_replica import Memory
 from .fleet_report import Bounds, FleetReport, FleetRow, row_of
@@ -43,6 +44,8 @@ def simulate_fleet(
     The same call gives the same counts. Raises ``ArgumentError``, ``ArgumentTypeError``, and ``FormatError`` for a
     trace that is none.
     """
+    if not isinstance(options, FleetOptions):
+        raise refusal(options, "simulate", "options", "FleetOptions")
     options.check()
     policies_of([options.policy] if options.policy != "optimum" else [None])
     routings, counts = routings_of(routing), replicas_of(replicas)

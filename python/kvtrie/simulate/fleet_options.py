@@ -88,7 +88,7 @@ def positive(value: object, name: str, zero: bool) -> float:
 
 def routings_of(routing: object) -> list[str]:
     """The names asked for, in order, each once; "all" are ``ROUTINGS``. Any policy may have "+store" behind it."""
-    if routing == "all":
+    if isinstance(routing, str) and routing == "all":
         return list(ROUTINGS)
     names = [routing] if isinstance(routing, str) else routing
     allowed = f"all, {', '.join(_POLICIES)}, each also with +store"
