@@ -40,10 +40,10 @@ def run_python(*arguments: Any, before: Sequence[str] = (), **options: Any) -> A
 
 
 @contextmanager
-def started_python(*arguments: Any, **options: Any) -> Iterator[Any]:
-    """A ``Popen`` of this interpreter with pipes for text, killed at the end if it still runs."""
+def started_python(*arguments: Any, before: Sequence[str] = (), **options: Any) -> Iterator[Any]:
+    """A ``Popen`` of this interpreter with pipes for text, killed at the end if it still runs; ``before`` as above."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PYTHON_PATH)}
-    command = [sys.executable, *map(str, arguments)]
+    command = [*before, sys.executable, *map(str, arguments)]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, text=True, env=environment, **pipes, **options) as process:
         try:

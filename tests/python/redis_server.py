@@ -1,4 +1,5 @@
-"""A real redis-server on loopback for one test: a free port, its own folder, nothing on disk, gone at the end."""
+"""A real redis-server for one test, on loopback or on a host of network.py: a free port, its own folder, nothing on
+disk, gone at the end."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from processes import PATIENCE
 
@@ -30,13 +31,25 @@ class PortTakenError(Exception):
 
 
 class RedisServer:
-    """Started by ``start``, ended by ``kill``; the same port again after a restart, and nothing kept."""
+    """Started by ``start``, ended by ``kill``; the same port again after a restart, and nothing kept.
 
-    def __init__(self, folder: Path, password: Optional[str] = None, *settings: str, tls: bool = False) -> None:
+    ``address``: what it listens on; ``inside``: what goes in front of its command, for a host that has that address.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        password: Optional[str] = None,
+        *settings: str,
+        tls: bool = False,
+        address: str = "127.0.0.1",
+        inside: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
         self.password = password
         self.settings = settings
         self.tls = tls
+        self.address, self.inside = address, inside
         self.port = free_port()
         self.first: Optional[str] = None  # a file of settings
         self.says = "eady to accept connections"  # once it answers
@@ -45,16 +58,17 @@ class RedisServer:
     def url(self, options: str = "", password: Optional[str] = None) -> str:
         secret = self.password if password is None else password
         scheme = "rediss" if self.tls else "redis"
-        return f"{scheme}://{f':{secret}@' if secret else ''}127.0.0.1:{self.port}/0{f'?{options}' if options else ''}"
+        place = f"{f':{secret}@' if secret else ''}{self.address}:{self.port}/0"
+        return f"{scheme}://{place}{f'?{options}' if options else ''}"
 
     def start(self) -> None:
         assert BINARY is not None
         port = ["--port", "0", "--tls-port"] if self.tls else ["--port"]
-        settings = ["--bind", "127.0.0.1", *port, str(self.port), "--save", "", "--appendonly", "no"]
+        settings = ["--bind", self.address, *port, str(self.port), "--save", "", "--appendonly", "no"]
         settings += ["--dir", str(self.folder), "--requirepass", self.password or "", *self.settings]
         path = self.folder / "server.log"
         with path.open("wb") as log:
-            command = [BINARY, *([self.first] if self.first else []), *settings]
+            command = [*self.inside, BINARY, *([self.first] if self.first else []), *settings]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
@@ -91,18 +105,18 @@ class RedisServer:
         self.start()
 
 
-def started(folder: Path, password: Optional[str] = None, *settings: str, tls: bool = False) -> RedisServer:
+def started(folder: Path, password: Optional[str] = None, *settings: str, **options: Any) -> RedisServer:
     """On a port that nobody else has; several tests may look for one at once."""
     while True:
-        server = RedisServer(folder, password, *settings, tls=tls)
+        server = RedisServer(folder, password, *settings, **options)
         with suppress(PortTakenError):
             server.start()
             return server
 
 
 @contextmanager
-def running(folder: Path, password: Optional[str] = None) -> Iterator[RedisServer]:
-    server = started(folder, password)
+def running(folder: Path, password: Optional[str] = None, **options: Any) -> Iterator[RedisServer]:
+    server = started(folder, password, **options)
     try:
         yield server
     finally:

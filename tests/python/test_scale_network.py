@@ -1,0 +1,132 @@
+"""Several hosts on one machine (network.py), whose links are slow, lossy, narrow or cut: answers stay right, and what a
+store may take of a request's time is bounded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import redis_server
+from network import Host, Link, network, why_not
+from processes import PATIENCE, started_python
+from redis_server import SECRET, RedisServer
+
+WORKER = Path(__file__).with_name("network_worker.py")
+TOKENS = [(11 * i) % 3000 for i in range(8 * 256 + 40)]
+LINKS = {
+    "near": Link(),
+    "far": Link(delay=0.04),
+    "lossy": Link(delay=0.002, loss=0.04),
+    "narrow": Link(rate=4e6, queue=20_000),
+    "all of it": Link(delay=0.02, loss=0.02, rate=4e6, queue=20_000),
+}
+
+
+@contextmanager
+def hosts_named(*names: str) -> Iterator[dict[str, Host]]:
+    """Skipped where there can be none."""
+    if why_not():
+        pytest.skip(why_not())
+    with network(*names) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[dict[str, Host]]:
+    with hosts_named("store", "left", "right") as made:
+        yield made
+
+
+@pytest.fixture
+def store(hosts: dict[str, Host], tmp_path: Path) -> Iterator[RedisServer]:
+    """A server on the host of that name, whose link is as good as they come before and after."""
+    if redis_server.BINARY is None:
+        pytest.skip("neither redis-server nor valkey-server is installed")
+    place = hosts["store"]
+    with redis_server.running(tmp_path, SECRET, address=place.address, inside=place.inside) as started:
+        yield started
+    for host in hosts.values():
+        host.set_link(Link())
+        host.mend()
+
+
+class Cache:
+    """A prefix cache in a process on some host (network_worker.py)."""
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+
+    def begin(self, tokens: list[int], flush: bool = False) -> dict[str, Any]:
+        self._process.stdin.write(json.dumps({"tokens": tokens, "flush": flush}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, self._process.stderr.read()
+        result: dict[str, Any] = json.loads(line)
+        return result
+
+
+@contextmanager
+def cache_on(host: Host, url: str, **options: Any) -> Iterator[Cache]:
+    with started_python(WORKER, url, json.dumps(options), before=host.inside) as process:
+        yield Cache(process)
+
+
+# ---- two caches and a store ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("quality", LINKS)
+def test_what_one_host_sent_the_other_finds(hosts: dict[str, Host], store: RedisServer, quality: str) -> None:
+    """Every K and V that a model sees there is compared."""
+    for host in hosts.values():
+        host.set_link(LINKS[quality])
+    url = store.url(f"timeout={PATIENCE}")
+    left, right = hosts["left"], hosts["right"]
+    before = hosts["store"].sent()
+    with cache_on(left, url, store_deadline=None) as one, cache_on(right, url, store_deadline=None) as other:
+        first = one.begin(TOKENS, flush=True)
+        assert (first["reused"], first["flushed"]) == (0, True)
+        found = other.begin([*TOKENS, 1, 2, 3], flush=True)
+        assert (found["reused"], found["tier"], found["rows"]) == (len(TOKENS), "store", 3)
+        back = one.begin([*TOKENS, 1, 2, 3, 4])
+        assert (back["reused"], back["tier"]) == (len(TOKENS) + 3, "store")
+    sent = hosts["store"].sent() - before
+    figures = f"{found['calls']} round trips, {found['bytes_in']} bytes, {found['seconds']} s"
+    print(f"\n{quality}: {figures}; the store sent {sent} bytes in all")
+
+
+# ---- one deadline ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trouble", ["cut", "trickle"])
+def test_begin_does_not_wait_for_a_store_that_is_out_of_reach(
+    hosts: dict[str, Host], store: RedisServer, trouble: str
+) -> None:
+    url, place = store.url("timeout=120&retries=5"), hosts["store"]
+    with cache_on(hosts["left"], url) as one:
+        assert one.begin(TOKENS, flush=True)["flushed"]
+    with cache_on(hosts["right"], url, store_deadline=1.0) as cache:
+        assert cache.begin(list(range(100, 200)))["reused"] == 0, "it has a connection now"
+        if trouble == "cut":
+            place.cut()
+        else:
+            place.set_link(Link(rate=16_000, queue=1 << 20))  # bits a second
+        tried = [cache.begin(TOKENS)]
+        while tried[-1]["state"] != "open":
+            tried.append(cache.begin(TOKENS))
+        for each in tried:
+            assert (each["reused"], each["rows"]) == (0, len(TOKENS)), "it was computed instead"
+            assert each["seconds"] < 60, "far from what the client would wait"
+        while not (left_alone := cache.begin(TOKENS))["skipped"]:  # a call that tries again may come between
+            assert left_alone["seconds"] < 60
+        assert left_alone["reused"] == 0
+        place.set_link(Link())
+        place.mend()
+        while not (again := cache.begin(TOKENS))["reused"]:
+            assert again["seconds"] < 60
+        assert (again["reused"], again["tier"]) == (len(TOKENS) - 1, "store")
+    print(f"\n{trouble}: {[each['seconds'] for each in tried]} s, left alone {left_alone['seconds']} s")
