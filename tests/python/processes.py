@@ -40,12 +40,15 @@ def run_python(*arguments: Any, before: Sequence[str] = (), **options: Any) -> A
 
 
 @contextmanager
-def started_python(*arguments: Any, before: Sequence[str] = (), **options: Any) -> Iterator[Any]:
-    """A ``Popen`` of this interpreter with pipes for text, killed at the end if it still runs; ``before`` as above."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PYTHON_PATH)}
+def started_python(
+    *arguments: Any, before: Sequence[str] = (), environment: Optional[Mapping[str, str]] = None, **options: Any
+) -> Iterator[Any]:
+    """A ``Popen`` of this interpreter with pipes for text, killed at the end if it still runs. ``before``,
+    ``environment``: as above."""
+    given = {**os.environ, "PYTHONPATH": os.pathsep.join(PYTHON_PATH), **(environment or {})}
     command = [*before, sys.executable, *map(str, arguments)]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, text=True, env=environment, **pipes, **options) as process:
+    with subprocess.Popen(command, text=True, env=given, **{**pipes, **options}) as process:
         try:
             yield process
         finally:

@@ -4,20 +4,24 @@ store may take of a request's time is bounded."""
 from __future__ import annotations
 
 import json
+import random
+import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import redis_server
 from network import Host, Link, network, why_not
-from processes import PATIENCE, started_python
+from processes import PATIENCE, started_python, wait_for
 from redis_server import SECRET, RedisServer
 
 WORKER = Path(__file__).with_name("network_worker.py")
-TOKENS = [(11 * i) % 3000 for i in range(8 * 256 + 40)]
+TOKENS = [(11 * i) % 3000 for i in range(4 * 256 + 40)]
 LINKS = {
     "near": Link(),
     "far": Link(delay=0.04),
@@ -114,7 +118,7 @@ def test_begin_does_not_wait_for_a_store_that_is_out_of_reach(
         if trouble == "cut":
             place.cut()
         else:
-            place.set_link(Link(rate=16_000, queue=1 << 20))  # bits a second
+            place.set_link(Link(rate=4000, queue=1 << 20))  # bits a second: all of it would take minutes
         tried = [cache.begin(TOKENS)]
         while tried[-1]["state"] != "open":
             tried.append(cache.begin(TOKENS))
@@ -130,3 +134,81 @@ def test_begin_does_not_wait_for_a_store_that_is_out_of_reach(
             assert again["seconds"] < 60
         assert (again["reused"], again["tier"]) == (len(TOKENS) - 1, "store")
     print(f"\n{trouble}: {[each['seconds'] for each in tried]} s, left alone {left_alone['seconds']} s")
+
+
+# ---- replicas on two hosts -------------------------------------------------------------------------------------------
+
+
+class Clients:
+    """``count`` at once on the head, each of which asks again and again until ``ended``. Nothing is given but the right
+    answer, or an error in the API's form."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.ended = url, threading.Event()
+        self.right, self.errors = 0, 0
+
+    def run(self, seed: int) -> None:
+        from test_scale_ray import ask, chat_of, expected, text_of
+
+        dice = random.Random(seed)
+        with httpx.Client(base_url=self.url, timeout=PATIENCE) as own:
+            while not self.ended.is_set():
+                chat = chat_of(dice, dice.randrange(20, 200))
+                answer = ask(own, chat)
+                if answer.status_code == 200:
+                    assert text_of(answer) == expected(chat, 8)
+                    self.right += 1
+                else:
+                    assert answer.json()["error"]["type"], answer.text
+                    self.errors += 1
+
+
+@contextmanager
+def asking(host: Host, url: str, count: int = 4) -> Iterator[Clients]:
+    """Clients on that host for as long as the block takes."""
+    clients = Clients(url)
+    with host.threads(count) as pool:
+        running = [pool.submit(clients.run, seed) for seed in range(count)]
+        try:
+            yield clients
+        finally:
+            clients.ended.set()
+        for each in running:
+            each.result()
+
+
+def more_answers(clients: Clients, count: int = 8) -> None:
+    """Waits for so many more right ones."""
+    wanted = clients.right + count
+    wait_for(lambda: clients.right >= wanted or clients.ended.is_set())
+
+
+@pytest.mark.xdist_group("ray")
+def test_replicas_on_two_hosts_one_of_which_is_cut_off(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    from scale_hosts import application, head, worker
+
+    options = {"model": "tiny", "engine": "scale_engine:naming", "context": 8192, "seed": 1, "attempts": 10}
+    with ExitStack() as stack:
+        files = stack.enter_context(tempfile.TemporaryDirectory(prefix="kv", dir="/tmp", ignore_cleanup_errors=True))
+        folder, hosts = Path(files), stack.enter_context(hosts_named("store", "first", "second"))
+        place, first, second = hosts.values()
+        server = stack.enter_context(redis_server.running(tmp_path, SECRET, address=place.address, inside=place.inside))
+        stack.enter_context(head(first, folder))
+        stack.enter_context(worker(second, folder, first))
+        there = stack.enter_context(application(first, folder, replicas=2, store=server.url(), **options))
+        there.wait_for(first, second)
+        for host in hosts.values():
+            host.set_link(Link(delay=0.01, loss=0.01))
+        with asking(first, there.url) as clients:
+            more_answers(clients)
+            wait_for(lambda: all(known for _, known in there.replicas().values()))
+            second.cut()
+            more_answers(clients)
+            there.wait_for(first)
+            more_answers(clients)
+            second.mend()
+            stack.enter_context(worker(second, folder, first))
+            there.wait_for(first, second)
+            more_answers(clients)
+        print(f"\n{clients.right} right answers, {clients.errors} errors")
