@@ -29,7 +29,7 @@ TUN = "/dev/net/tun"
 QUEUE = 4000  # frames that wait here at most; further ones are lost
 FRAME = 1 << 16  # bytes
 _CLONE_NEWNET = 0x40000000
-_TUNSETIFF, _TAP_NO_HEADER = 0x400454CA, 0x1002  # linux/if_tun.h
+_TUNSETIFF, _TAP_NO_HEADER = 0x400454CA, 0x1002  # Linux's TUN and TAP devices
 HOME = f"/proc/{os.getppid()}/ns/net"  # of who started this
 
 

@@ -3,7 +3,8 @@
     python scale_hosts.py ADDRESS OPTIONS     of the head; those of ScaleOptions, as JSON
 
 is a process on the head that ``Application`` talks with. Once the application answers it prints its URL, and then for
-each line of its input which replicas there are: {name: [address of its host, how many fingerprints it knows]}.
+each line of its input which replicas there are: {name: [address of its host, how many fingerprints it knows]}, and the
+router with them, which knows none.
 
 Nobody ends Ray by its own command, which would end every Ray of this machine: it goes with its hosts. ``folder``: for
 its files, with a short name, as sockets are among them.
@@ -21,21 +22,22 @@ from pathlib import Path
 from typing import Any
 
 from network import Host
-from processes import started_python, wait_for
+from processes import PATIENCE, started_python, wait_for
 from ray_cluster import ENVIRONMENT
 
 PORT = 6379
 MEMORY = 100 << 20  # bytes of Ray's object store; its least is 75 MiB
-# A node that does not answer is taken for dead after some ten seconds instead of half a minute. Ray on other addresses
-# than loopback wants a secret that all nodes know.
+# A node that does not answer three times is taken for dead, not five. On other addresses than loopback Ray wants a
+# secret that all nodes know. Each step of a model takes a while, so that requests are under way when a host is cut off.
 CLUSTER = {
     **ENVIRONMENT,
-    "RAY_health_check_initial_delay_ms": "5000",
     "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "5000",
     "RAY_health_check_failure_threshold": "3",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(int(PATIENCE)),
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": str(int(PATIENCE)),
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": uuid.uuid4().hex,
+    "KVTRIE_STEP_SECONDS": "0.02",
 }
 
 
@@ -78,6 +80,13 @@ class Application:
 
     def replicas(self) -> dict[str, tuple[str, int]]:
         """Those that answer: where each is, and how many fingerprints it knows."""
+        return {name: found for name, found in self._seen().items() if "#router#" not in name}
+
+    def router(self) -> str:
+        """Where it is."""
+        return next(place for name, (place, _) in self._seen().items() if "#router#" in name)
+
+    def _seen(self) -> dict[str, tuple[str, int]]:
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         return {name: (place, known) for name, (place, known) in json.loads(self._line()).items()}
@@ -125,8 +134,8 @@ def seen(ray: Any, there: Any) -> dict[str, tuple[str, int]]:
 
     actors = ray._private.state.actors().values()
     places = {each["Name"]: each["Address"]["IPAddress"] for each in actors if each["State"] == "ALIVE"}
-    print(places, flush=True)
-    return {name: (places.get(name, ""), len(known_of(stats))) for name, stats in there.stats().items()}
+    found = {name: (place, 0) for name, place in places.items() if "#router#" in name}
+    return found | {name: (places.get(name, ""), len(known_of(stats))) for name, stats in there.stats().items()}
 
 
 if __name__ == "__main__":

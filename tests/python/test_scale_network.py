@@ -19,6 +19,7 @@ import redis_server
 from network import Host, Link, network, why_not
 from processes import PATIENCE, started_python, wait_for
 from redis_server import SECRET, RedisServer
+from scale_requests import ask, chat_of, events_of, expected, text_of
 
 WORKER = Path(__file__).with_name("network_worker.py")
 TOKENS = [(11 * i) % 3000 for i in range(4 * 256 + 40)]
@@ -140,27 +141,44 @@ def test_begin_does_not_wait_for_a_store_that_is_out_of_reach(
 
 
 class Clients:
-    """``count`` at once on the head, each of which asks again and again until ``ended``. Nothing is given but the right
-    answer, or an error in the API's form."""
+    """Ask again and again until ``ended``, every other time for a stream. Whatever they get is counted: ``right``
+    answers, ``errors`` in the API's form, and ``of_ray``, which its proxy gives where there is no router."""
 
     def __init__(self, url: str) -> None:
         self.url, self.ended = url, threading.Event()
-        self.right, self.errors = 0, 0
+        self.right = self.errors = self.of_ray = 0
 
     def run(self, seed: int) -> None:
-        from test_scale_ray import ask, chat_of, expected, text_of
-
         dice = random.Random(seed)
-        with httpx.Client(base_url=self.url, timeout=PATIENCE) as own:
-            while not self.ended.is_set():
-                chat = chat_of(dice, dice.randrange(20, 200))
-                answer = ask(own, chat)
-                if answer.status_code == 200:
-                    assert text_of(answer) == expected(chat, 8)
-                    self.right += 1
-                else:
-                    assert answer.json()["error"]["type"], answer.text
-                    self.errors += 1
+        try:
+            with httpx.Client(base_url=self.url, timeout=PATIENCE) as own:
+                while not self.ended.is_set():
+                    self._ask(own, chat_of(dice, dice.randrange(20, 200)), dice.random() < 0.5)
+        finally:
+            self.ended.set()  # also when an answer is wrong
+
+    def wait_for_more(self, count: int = 8) -> None:
+        """Until there are so many more right answers."""
+        wanted = self.right + count
+        wait_for(lambda: self.right >= wanted or self.ended.is_set())
+
+    def _ask(self, own: httpx.Client, chat: Any, stream: bool) -> None:
+        answer = ask(own, chat, stream=stream)
+        if answer.status_code != 200:
+            of_api = answer.headers["content-type"].startswith("application/json") and answer.json()["error"]["type"]
+            self.errors, self.of_ray = self.errors + bool(of_api), self.of_ray + (not of_api)
+            return
+        if stream:
+            *events, last = events_of(answer.text.splitlines())
+            if last != "[DONE]":
+                assert last["error"]["type"]
+                self.errors += 1
+                return
+            text = "".join(each["choices"][0]["delta"].get("content", "") for each in events)
+        else:
+            text = text_of(answer)
+        assert text == expected(chat, 8)
+        self.right += 1
 
 
 @contextmanager
@@ -177,38 +195,43 @@ def asking(host: Host, url: str, count: int = 4) -> Iterator[Clients]:
             each.result()
 
 
-def more_answers(clients: Clients, count: int = 8) -> None:
-    """Waits for so many more right ones."""
-    wanted = clients.right + count
-    wait_for(lambda: clients.right >= wanted or clients.ended.is_set())
-
-
-@pytest.mark.xdist_group("ray")
-def test_replicas_on_two_hosts_one_of_which_is_cut_off(tmp_path: Path) -> None:
+@contextmanager
+def two_hosts(tmp_path: Path) -> Iterator[tuple[Any, Any, Any]]:
+    """Replicas on two hosts, a store on a third: the application, the hosts, and what starts Ray on the second."""
     pytest.importorskip("ray")
     from scale_hosts import application, head, worker
 
     options = {"model": "tiny", "engine": "scale_engine:naming", "context": 8192, "seed": 1, "attempts": 10}
     with ExitStack() as stack:
-        files = stack.enter_context(tempfile.TemporaryDirectory(prefix="kv", dir="/tmp", ignore_cleanup_errors=True))
-        folder, hosts = Path(files), stack.enter_context(hosts_named("store", "first", "second"))
+        add = stack.enter_context
+        folder = Path(add(tempfile.TemporaryDirectory(prefix="kv", dir="/tmp", ignore_cleanup_errors=True)))
+        hosts = add(hosts_named("store", "first", "second"))
         place, first, second = hosts.values()
-        server = stack.enter_context(redis_server.running(tmp_path, SECRET, address=place.address, inside=place.inside))
-        stack.enter_context(head(first, folder))
-        stack.enter_context(worker(second, folder, first))
-        there = stack.enter_context(application(first, folder, replicas=2, store=server.url(), **options))
+        server = add(redis_server.running(tmp_path, SECRET, address=place.address, inside=place.inside))
+        add(head(first, folder))
+        add(worker(second, folder, first))
+        there = add(application(first, folder, replicas=2, store=server.url(), **options))
         there.wait_for(first, second)
+        yield there, hosts, lambda: add(worker(second, folder, first))
+
+
+@pytest.mark.xdist_group("ray")
+def test_replicas_on_two_hosts_one_of_which_is_cut_off(tmp_path: Path) -> None:
+    with two_hosts(tmp_path) as (there, hosts, start_second):
+        _, first, second = hosts.values()
         for host in hosts.values():
             host.set_link(Link(delay=0.01, loss=0.01))
         with asking(first, there.url) as clients:
-            more_answers(clients)
+            clients.wait_for_more()
             wait_for(lambda: all(known for _, known in there.replicas().values()))
+            router = there.router()
             second.cut()
-            more_answers(clients)
+            clients.wait_for_more()
             there.wait_for(first)
-            more_answers(clients)
+            clients.wait_for_more()
             second.mend()
-            stack.enter_context(worker(second, folder, first))
+            start_second()
             there.wait_for(first, second)
-            more_answers(clients)
-        print(f"\n{clients.right} right answers, {clients.errors} errors")
+            clients.wait_for_more()
+        print(f"\n{clients.right} right answers, {clients.errors} errors, {clients.of_ray} of Ray's")
+        assert not clients.of_ray or router == second.address

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import json
 import random
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, Optional
+from typing import Any
 
 import httpx
 import numpy as np
@@ -19,7 +18,7 @@ from processes import wait_for
 from ray_cluster import ray_cluster as ray_cluster
 from redis_server import RedisServer
 from scale_cluster import Scaled, scaled
-from scale_engine import plain_model
+from scale_requests import MODEL, ask, chat_of, events_of, expected, text_of, words
 
 pytest.importorskip("ray")
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID
@@ -27,8 +26,6 @@ from ray.serve._private.common import DeploymentHandleSource, DeploymentID
 from kvtrie.scale import ScaleOptions
 from kvtrie.scale.asgi_call import Call
 from kvtrie.scale.summaries import prompt_fingerprints
-
-MODEL = plain_model(check=False)
 
 
 def options_of(**given: Any) -> Any:
@@ -40,37 +37,6 @@ def options_of(**given: Any) -> Any:
 def two(ray_cluster: Any) -> Iterator[Scaled]:
     with scaled(ray_cluster, options_of(replicas=2, keys={"a": "A", "b": "B"})) as there:
         yield there
-
-
-def words(dice: random.Random, count: int) -> str:
-    return "".join(
-        dice.choice([" red", " blue", " one", " two", " cat", " dog", " tree", " sky"]) for _ in range(count)
-    )
-
-
-def chat_of(dice: random.Random, count: int = 100) -> list[dict[str, str]]:
-    return [{"role": "user", "content": words(dice, count)}]
-
-
-def expected(messages: list[dict[str, str]], count: int, namespace: str = "default") -> str:
-    prompt = MODEL.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
-    return MODEL.answer(namespace, prompt, count)
-
-
-def ask(client: Any, messages: Any, count: int = 8, key: Optional[str] = None, **fields: Any) -> Any:
-    headers = {} if key is None else {"authorization": f"Bearer {key}"}
-    body = {"messages": messages, "max_tokens": count, "temperature": 0, **fields}
-    return client.post("/v1/chat/completions", json=body, headers=headers)
-
-
-def text_of(answer: Any) -> str:
-    assert answer.status_code == 200, answer.text
-    return str(answer.json()["choices"][0]["message"]["content"])
-
-
-def events_of(lines: Iterator[str]) -> list[Any]:
-    data = [line[6:] for line in lines if line.startswith("data: ")]
-    return [each if each == "[DONE]" else json.loads(each) for each in data]
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
