@@ -17,7 +17,7 @@ import os
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -130,12 +130,17 @@ def main(address: str, options: str) -> None:
 
 
 def seen(ray: Any, there: Any) -> dict[str, tuple[str, int]]:
+    """The router, and the replicas that answer soon: for others somebody asks again."""
     from kvtrie.scale.summaries import known_of
 
-    actors = ray._private.state.actors().values()
-    places = {each["Name"]: each["Address"]["IPAddress"] for each in actors if each["State"] == "ALIVE"}
+    actors = [each for each in ray._private.state.actors().values() if each["State"] == "ALIVE"]
+    places = {each["Name"]: each["Address"]["IPAddress"] for each in actors}
     found = {name: (place, 0) for name, place in places.items() if "#router#" in name}
-    return found | {name: (places.get(name, ""), len(known_of(stats))) for name, stats in there.stats().items()}
+    for name in set(there.replicas()) & places.keys():
+        with suppress(ray.exceptions.RayError, ValueError):  # it is gone
+            asked = ray.get_actor(name, namespace="serve").record_routing_stats.remote()
+            found[name] = (places[name], len(known_of(ray.get(asked, timeout=10))))
+    return found
 
 
 if __name__ == "__main__":
