@@ -130,7 +130,9 @@ def test_a_client_that_leaves(two: Scaled) -> None:
     chat = chat_of(random.Random(5))
     body = {"messages": chat, "max_tokens": 4000, "stream": True, "ignore_eos": True}
     with two.client.stream("POST", "/v1/chat/completions", json=body, headers={"x-api-key": "a"}) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()  # httpx closes the answer when this goes
+        next(lines)
+        assert sum(each["requests"] for each in two.stats().values()) == 1
     wait_for(lambda: sum(each["requests"] for each in two.stats().values()) == 0)
 
 
