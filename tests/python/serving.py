@@ -1,13 +1,19 @@
-"""A real server on a port of its own, in a thread of the test's process."""
+"""A real server on a port of its own: in a thread of the test's process, or as a person starts it."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 import kvtrie as kv
 from kvtrie.serve.app import create_app
@@ -47,3 +53,51 @@ def served(model: Any, *, context: int = 1024, capacity: int = 4096, **options: 
         yield server
     finally:
         server.close()
+
+
+class Process:
+    """`python -m kvtrie serve` as a person starts it. ``said``: its first lines."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "kvtrie", "serve", "tiny", "--port", "0", *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environment},
+        )  # fmt: skip
+        self.said: list[str] = []
+        self.url = ""
+        self._running = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)  # all of it: the server never waits
+        self._reader.start()
+        assert self._running.wait(PATIENCE) and self.url, "".join(self.said)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if not self.url:
+                self.said.append(line)
+                found = re.search(r"running on (http://[\w.:]+)", line)
+                self.url = found[1] if found else ""
+            if self.url:
+                self._running.set()
+        self._running.set()
+
+    def post(self, path: str, body: Any = None) -> Any:
+        response = httpx.post(self.url + path, json=body, timeout=PATIENCE)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def end(self, how: int) -> int:
+        self._process.send_signal(how)
+        code = self._process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return code
+
+
+def serve(*arguments: str, **environment: str) -> Any:
+    """One that ends by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "kvtrie", "serve", "tiny", "--port", "0", *arguments],
+        capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, **environment},
+    )  # fmt: skip

@@ -7,8 +7,6 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -19,58 +17,10 @@ import pytest
 
 import kvtrie as kv
 from disk_worker import names_in
-from processes import PATIENCE, wait_for
-from serving import TINY
+from processes import wait_for
+from serving import TINY, Process, serve
 
 ROUNDS = 50 if os.environ.get("KVTRIE_SOAK") == "true" else 4
-
-
-class Process:
-    """`python -m kvtrie serve` as a person starts it. ``said``: its first lines."""
-
-    def __init__(self, *arguments: str, **environment: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "kvtrie", "serve", "tiny", "--port", "0", *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environment},
-        )  # fmt: skip
-        self.said: list[str] = []
-        self.url = ""
-        self._running = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)  # all of it: the server never waits
-        self._reader.start()
-        assert self._running.wait(PATIENCE) and self.url, "".join(self.said)
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if not self.url:
-                self.said.append(line)
-                found = re.search(r"running on (http://[\w.:]+)", line)
-                self.url = found[1] if found else ""
-            if self.url:
-                self._running.set()
-        self._running.set()
-
-    def post(self, path: str, body: Any = None) -> Any:
-        response = httpx.post(self.url + path, json=body, timeout=PATIENCE)
-        assert response.status_code == 200, response.text
-        return response.json()
-
-    def end(self, how: int) -> int:
-        self._process.send_signal(how)
-        code = self._process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        return code
-
-
-def serve(*arguments: str, **environment: str) -> Any:
-    """One that ends by itself."""
-    return subprocess.run(
-        [sys.executable, "-m", "kvtrie", "serve", "tiny", "--port", "0", *arguments],
-        capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, **environment},
-    )  # fmt: skip
 
 
 def question(number: int) -> dict[str, Any]:
@@ -222,6 +172,7 @@ def test_ended_as_it_should_be(tmp_path: Path) -> None:
         (["--drop-lines", "("], "--drop-lines"),
         (["--disk-bytes", "much"], "disk_bytes"),
         (["--disk-after", "0"], "disk_after: got 0"),
+        (["--store", "redis://127.0.0.1:1", "--store-deadline", "0"], "store_deadline: got 0"),
     ],
 )
 def test_wrong_arguments(arguments: list[str], said: str, tmp_path: Path) -> None:

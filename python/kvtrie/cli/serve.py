@@ -54,6 +54,10 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         help="that have to ask for a prompt's tokens before they are written behind; 1: all is (default 2)",
     )  # fmt: skip
     parser.add_argument("--store", metavar="URL", help="Redis or Valkey that several servers share (docs/store.md)")
+    parser.add_argument(
+        "--store-deadline", type=float, default=2.0, metavar="SECONDS",
+        help="that one request may spend on asking it; then it goes on with what came (default 2)",
+    )  # fmt: skip
     parser.add_argument("--max-tokens", type=int, default=4096, help="longest answer, where a request does not say")
     parser.add_argument("--max-sessions", type=int, default=8, help="answers that share a step (default 8)")
     parser.add_argument("--max-waiting", type=int, default=64, help="that wait for it; more get 429 (default 64)")

@@ -5,6 +5,7 @@ The command line (cli/serve.py) and the replicas of several machines (kvtrie.sca
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +30,8 @@ class ServeOptions:
     ``context``: the longest conversation with its answer; ``capacity``: tokens that the device has room for.
     ``disk``: the folder of the disk tier, "none" for no such tier, or None for one below ~/.cache by the model's
     fingerprint. ``own_folder``: several servers share ``disk``, each has the first folder in it that no other has.
-    ``store``: the URL of a store that several servers share. The rest: ``kv.PrefixCache`` and ``Settings``.
+    ``store``: the URL of a store that several servers share; ``store_deadline``: the seconds that one request may spend
+    on asking it. The rest: ``kv.PrefixCache`` and ``Settings``.
     """
 
     model: str | None = None
@@ -45,6 +47,7 @@ class ServeOptions:
     disk_after: int = 2
     own_folder: bool = False
     store: str | None = None
+    store_deadline: float = 2.0
     max_tokens: int = 4096
     max_sessions: int = 8
     max_waiting: int = 64
@@ -106,16 +109,16 @@ def settings_of(options: ServeOptions, model: Model) -> Settings:
 def _open_cache(options: ServeOptions, model: Model, settings: Settings) -> tuple[PrefixCache, Path | None]:
     caches = model.caches(capacity=options.capacity or CONVERSATIONS * settings.context, dtype=options.kv_dtype)
     host = _size(options.host_bytes)
+    opened = functools.partial(
+        PrefixCache, caches, fingerprint=model.fingerprint, host_bytes=host,
+        store=options.store, store_deadline=options.store_deadline,
+    )  # fmt: skip
     if options.disk == "none":
-        cache = PrefixCache(caches, fingerprint=model.fingerprint, host_bytes=host, store=options.store)
-        return cache, None
+        return opened(), None
 
     def on(folder: Path) -> PrefixCache:
         cap = default_bytes(folder) if options.disk_bytes is None else _size(options.disk_bytes)
-        return PrefixCache(
-            caches, fingerprint=model.fingerprint, host_bytes=host, disk=folder, disk_bytes=cap,
-            disk_after=options.disk_after, store=options.store,
-        )  # fmt: skip
+        return opened(disk=folder, disk_bytes=cap, disk_after=options.disk_after)
 
     folder = Path(options.disk) if options.disk else default_folder(model.fingerprint)
     if options.own_folder:
