@@ -13,10 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import kvtrie as kv
 from report import Report, Rows, arguments
+from shared_prompts import least_possible, shared_prompts
 from timing import Race
 
 TINY = Path(__file__).resolve().parents[1] / "examples" / "tiny"
@@ -26,26 +25,6 @@ SIDES = {
     "grouped, 2 actors": {"group": True, "replicas": 2},
     "as they come, 1 actor": {"group": False, "replicas": 1},
 }
-
-
-def prompts(count: int) -> list[list[int]]:
-    """In random order, each one of the prefixes and 5 to 20 tokens of its own."""
-    random = np.random.default_rng(7)
-    prefixes = [random.integers(10, 3000, random.integers(150, 260)).tolist() for _ in range(PREFIXES)]
-    made = [prefixes[at % PREFIXES] + random.integers(10, 3000, random.integers(5, 20)).tolist() for at in range(count)]
-    return [made[at] for at in random.permutation(count)]
-
-
-def least_possible(texts: list[list[int]]) -> int:
-    """Nodes of a trie of all prompts."""
-    root: dict[int, Any] = {}
-    count = 0
-    for text in texts:
-        node = root
-        for token in text:
-            count += token not in node
-            node = node.setdefault(token, {})
-    return count
 
 
 def run(dataset: Any, side: dict[str, Any]) -> tuple[int, float]:
@@ -75,7 +54,7 @@ def main() -> None:
     os.environ.setdefault("RAY_worker_niceness", "0")
     ray.init("local", num_cpus=2, object_store_memory=200 << 20, include_dashboard=False, log_to_driver=False)
     try:
-        measure(ray, report, prompts(options.prompts), options.rounds)
+        measure(ray, report, shared_prompts(PREFIXES, options.prompts), options.rounds)
     finally:
         ray.shutdown()
     report.close(draw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,6 +53,18 @@ def naming() -> Any:
     """The model whose every token names the whole text before it."""
     model = NamingModel(tiny(), check=False)
     return model, kv.PrefixCache(model.caches(capacity=CAPACITY))
+
+
+class _Slow(Blank):
+    """A batch of it takes longer than anybody waits."""
+
+    def __call__(self, step: Any) -> Any:
+        time.sleep(0.05)
+        return super().__call__(step)
+
+
+def slow() -> Any:
+    return _Slow(), blank()[1]
 
 
 class _Dying(NamingModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Optional
 
 from scale_engine import plain_model
@@ -38,6 +38,8 @@ def text_of(answer: Any) -> str:
     return str(answer.json()["choices"][0]["message"]["content"])
 
 
-def events_of(lines: Iterable[str]) -> list[Any]:
-    data = [line[6:] for line in lines if line.startswith("data: ")]
-    return [each if each == "[DONE]" else json.loads(each) for each in data]
+def events_of(lines: Iterable[str]) -> Iterator[Any]:
+    """As they come."""
+    for line in lines:
+        if line.startswith("data: "):
+            yield line[6:] if line[6:] == "[DONE]" else json.loads(line[6:])

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
 import kvtrie as kv
 import ray_models
 from kvtrie.ray.engine import Engine
 from kvtrie.ray.prompts import Prompts, encode, key_of, tokens_of
 from kvtrie.ray.workers import Answering, Work, Writing
-from processes import run_python
+from processes import PATIENCE, run_python, started_python
 from ray_cluster import ray_cluster  # noqa: F401
+from redis_server import RedisServer
 from serving import TINY
+from shared_prompts import least_possible, shared_prompts
 
 pytest.importorskip("ray")
 pytestmark = [
@@ -29,28 +37,6 @@ GROUPS, PROMPTS = 40, 2000
 def _ray(ray_cluster: Any) -> Any:  # noqa: F811
     ray_cluster.data.DataContext.get_current().enable_progress_bars = False
     return ray_cluster
-
-
-def shared_prompts(groups: int, count: int, least: int = 150, most: int = 260) -> list[list[int]]:
-    """``count`` prompts in random order, each one of ``groups`` prefixes and 5 to 20 tokens of its own."""
-    random = np.random.default_rng(SEED)
-    prefixes = [random.integers(10, 3000, random.integers(least, most)).tolist() for _ in range(groups)]
-    prompts = [
-        prefixes[at % groups] + random.integers(10, 3000, random.integers(5, 20)).tolist() for at in range(count)
-    ]
-    return [prompts[at] for at in random.permutation(count)]
-
-
-def least_possible(prompts: list[list[int]]) -> int:
-    """The tokens of a trie of all prompts: nested dicts, nothing of the library's."""
-    root: dict[int, Any] = {}
-    count = 0
-    for prompt in prompts:
-        node = root
-        for token in prompt:
-            count += token not in node
-            node = node.setdefault(token, {})
-    return count
 
 
 def rows_of(dataset: Any) -> list[Any]:
@@ -193,6 +179,57 @@ def test_errors_are_raised_unless_a_column_is_asked_for() -> None:
         worker(encode(pyarrow.table({"prompt": [[1, 2], [*range(1, 1000)]]}), prompts))
     worker.close()
     assert worker.cache.closed
+
+
+@pytest.mark.parametrize("kept", ["disk", "store"])
+def test_another_batch_finds_what_one_computed(ray: Any, server: RedisServer, tmp_path: Path, kept: str) -> None:
+    """Actors that ended left it in their folders, or in the store, where any actor finds it."""
+    prompts = shared_prompts(4, 24, 300, 400)
+    options: Any = {"capacity": 2048, "host_bytes": "64MiB", "max_tokens": 2, "temperature": 0}
+    options |= {"disk": tmp_path / "state"} if kept == "disk" else {"store": server.url()}
+    first, second = (
+        rows_of(kv.ray.generate(dataset_of(ray, "prompt", prompts), str(TINY), **options)) for _ in range(2)
+    )
+    assert [list(row["generated_tokens"]) for row in first] == [list(row["generated_tokens"]) for row in second]
+    computed = [sum(row["prompt_tokens"] - row["reused"] for row in rows) for rows in (first, second)]
+    assert computed[0] >= least_possible(prompts)
+    if kept == "disk":
+        assert computed[1] == len(prompts), "the last token of each: its logits are asked for"
+    else:
+        assert computed[1] < computed[0] / 4, "but for what was still to be sent"
+
+
+INTERRUPTED = """
+import sys, signal
+import ray, kvtrie as kv, ray_models
+from ray_cluster import cluster
+with cluster() as ray:
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    rows = [{"prompt": [at, 2, 3, 4]} for at in range(2000)]
+    answers = kv.ray.generate(ray.data.from_items(rows), ray_models.slow, batch_size=4, max_tokens=4, group=False)
+    try:
+        for row in answers.iter_rows():
+            print("a row", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    del answers, row
+    few = kv.ray.generate(ray.data.from_items(rows[:8]), ray_models.blank, max_tokens=1).take_all()
+    print(len(few), "rows", flush=True)
+"""
+
+
+def test_ctrl_c_ends_a_batch_and_the_next_one_runs() -> None:
+    with started_python("-c", INTERRUPTED) as process:
+        late = threading.Timer(PATIENCE, process.kill)
+        late.start()
+        try:
+            assert process.stdout.readline() == "a row\n", process.stderr.read()
+            process.send_signal(signal.SIGINT)
+            said = process.stdout.read().splitlines()
+            assert [line for line in said if line != "a row"] == ["interrupted", "8 rows"], process.stderr.read()
+            assert process.wait(PATIENCE) == 0
+        finally:
+            late.cancel()
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------

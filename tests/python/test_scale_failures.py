@@ -12,7 +12,6 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,6 +24,7 @@ from ray_cluster import ray_cluster as ray_cluster
 from redis_server import RedisServer
 from scale_cluster import Scaled, scaled
 from scale_engine import plain_model
+from scale_requests import events_of
 
 pytest.importorskip("ray")
 from kvtrie.scale import ScaleOptions
@@ -100,12 +100,6 @@ def error_of(status: int, body: Any) -> str:
     kind = body["error"]["type"]
     assert kind in ("overloaded_error", "rate_limit_error"), body
     return f"{status} {kind}"
-
-
-def events_of(lines: Iterator[str]) -> Iterator[Any]:
-    for line in lines:
-        if line.startswith("data: "):
-            yield line[6:] if line[6:] == "[DONE]" else json.loads(line[6:])
 
 
 def bytes_of(pid: int) -> int:

@@ -75,7 +75,7 @@ def test_streams_come_through(two: Scaled) -> None:
     }
     with two.client.stream("POST", "/v1/chat/completions", json=body, headers={"x-api-key": "a"}) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
-        events = events_of(answer.iter_lines())
+        events = list(events_of(answer.iter_lines()))
     assert events[-1] == "[DONE]"
     assert "".join(each["choices"][0]["delta"].get("content", "") for each in events[:-2]) == expected(chat, 8, "A")
     assert events[-2]["usage"]["completion_tokens"] == 8
@@ -150,7 +150,7 @@ def test_a_stream_that_had_begun_ends_with_an_error(ray_cluster: Any, monkeypatc
             seen = [next(lines) for _ in range(30)]
             there.kill(there.replicas()[0])
             seen += list(lines)
-        last = events_of(iter(seen))[-1]
+        *_, last = events_of(seen)
         assert last["error"]["type"] == "overloaded_error"
         assert ("event: error" in seen) == (api == "anthropic")
         assert text_of(ask(there.client, chat)) == expected(chat, 8)  # by the one that came in its place
