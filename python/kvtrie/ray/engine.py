@@ -30,8 +30,8 @@ class EngineOptions(TypedDict, total=False):
     """Where the model computes and what its cache may hold, as keyword arguments.
 
     ``device``, ``dtype``: those of ``kv.models.load``. ``capacity``: tokens that the cache has on the device (8192);
-    ``kv_dtype``: of K and V ("float16"). ``host_bytes``, ``disk``, ``disk_bytes``, ``store``, ``policy``: those of
-    ``kv.PrefixCache``; ``disk`` is a folder with a folder for each actor.
+    ``kv_dtype``: of K and V ("float16"). ``host_bytes``, ``disk``, ``disk_bytes``, ``store``, ``store_deadline``,
+    ``policy``: those of ``kv.PrefixCache``; ``disk`` is a folder with a folder for each actor.
     """
 
     device: str | None
@@ -42,6 +42,7 @@ class EngineOptions(TypedDict, total=False):
     disk: str | os.PathLike[str] | None
     disk_bytes: Bytes
     store: str | None
+    store_deadline: float | None
     policy: str
 
 
@@ -63,7 +64,7 @@ class Engine:
         return made, self._cache(cast(Model, made))
 
     def _cache(self, model: Model) -> PrefixCache:
-        names = ("host_bytes", "disk_bytes", "store", "policy")
+        names = ("host_bytes", "disk_bytes", "store", "store_deadline", "policy")
         options = {name: value for name, value in self.options.items() if name in names}
         caches = model.caches(
             capacity=self.options.get("capacity", 8192), dtype=self.options.get("kv_dtype", "float16")
