@@ -27,4 +27,7 @@ struct CellSpan {
 
 using CellSpans = std::vector<CellSpan>;
 
+// How rows of several tokens and KV heads lie outside the pool: [tokens, kv_heads, dim] or [kv_heads, tokens, dim].
+enum class RowOrder : std::uint8_t { kTokensFirst, kHeadsFirst };
+
 }  // namespace kvtrie

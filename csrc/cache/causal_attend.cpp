@@ -119,15 +119,15 @@ void note_put(CausalCache::State& state, Forward::State& open, std::uint32_t ind
 
 // ---- the cache ----------------------------------------------------------------------------------------------------
 
-void CausalCache::put(Forward& forward, std::int32_t layer, const Tensor& k, const Tensor& v) {
+void CausalCache::put(Forward& forward, std::int32_t layer, const Tensor& k, const Tensor& v, RowOrder order) {
   const char* where = "causal_cache.put";
   const MutexLock lock(state_->mutex);
   Forward::State& open = *forward.state_;
   const std::uint32_t index = require_writable(state_, open, layer, where);
-  check_rows(*state_->store, open.rows, k, "k", shape().k_dim, where);
-  check_rows(*state_->store, open.rows, v, "v", shape().v_dim, where);
+  check_rows(*state_->store, open.rows, k, /*value=*/false, where, order);
+  check_rows(*state_->store, open.rows, v, /*value=*/true, where, order);
   if (open.step == nullptr) open.step = prepare(*state_, open);  // here, so that a claim is flat in time
-  if (open.fresh() > 0) state_->store->put(index, *open.step, k, v);
+  if (open.fresh() > 0) state_->store->put(index, *open.step, k, v, order);
   note_put(*state_, open, index);
 }
 

@@ -115,14 +115,22 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
   SequenceId open_sequence(Owner owner = kOwnCallers) override;
   void close_sequence(SequenceId id) noexcept override;
   std::int32_t length(SequenceId id) const override;
-  CellSpans spans(SequenceId id) const;         // borrowed then own
+  CellSpans spans(SequenceId id) const;  // borrowed then own
+  struct Rows {
+    Tensor k, v;
+  };
+  // Copies of a layer's K and V at the positions [from, to), which the sequence must hold: [to - from, kv_heads, dim],
+  // or [kv_heads, to - from, dim]. Nothing is waited for; open forwards go on.
+  Rows rows(SequenceId id, std::int32_t layer, std::int32_t from, std::int32_t to,
+            RowOrder order = RowOrder::kTokensFirst) const;
   std::int32_t held_from(SequenceId id) const;  // first position it holds; its length when it holds nothing
   bool is_private(SequenceId id) const;         // after a removal in the middle: its K/V do not follow from its tokens
 
   // --- steps ---------------------------------------------------------------------------------------------------
   // Claims cells for every row, or throws kCacheFull and changes nothing. kBusy: a sequence is in another open forward.
   ForwardPtr begin_forward(std::span<const ForwardRows> rows);
-  void put(Forward& forward, std::int32_t layer, const Tensor& k, const Tensor& v);
+  void put(Forward& forward, std::int32_t layer, const Tensor& k, const Tensor& v,
+           RowOrder order = RowOrder::kTokensFirst);
   // REQUIRES: the layer was put. Also after completion, until one of the forward's sequences is cut or, in a windowed
   // cache, begins its next forward; kClosed then.
   Tensor attend(Forward& forward, std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options);
@@ -141,7 +149,7 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
     Tensor k, v, mask;
   };  // [n, kv_heads, dim] twice, additive mask [rows, n]
   // What the forward's rows see, its own rows included, sequence after sequence; cells that several share come once.
-  History get(Forward& forward, std::int32_t layer);
+  History get(Forward& forward, std::int32_t layer, RowOrder order = RowOrder::kTokensFirst);
   bool drop(Forward& forward) noexcept;  // false: it was complete, or dropped before
 
   // The same for callers that name rows one by one: row i has `positions[i]` and belongs to `sequences[i]` (0 to

@@ -1,4 +1,4 @@
-// Histories and masks for models that do their own attention.
+// Histories and masks for models that do their own attention, and rows for whoever wants to look at them.
 #include <algorithm>
 #include <limits>
 
@@ -86,7 +86,7 @@ void write_mask(std::span<float> mask, const CausalCache::State& state, const Fo
 
 }  // namespace
 
-CausalCache::History CausalCache::get(Forward& forward, std::int32_t layer) {
+CausalCache::History CausalCache::get(Forward& forward, std::int32_t layer, RowOrder order) {
   const MutexLock lock(state_->mutex);
   Forward::State& open = *forward.state_;
   const std::uint32_t index = require_readable(state_, open, layer, "causal_cache.get");
@@ -97,7 +97,7 @@ CausalCache::History CausalCache::get(Forward& forward, std::int32_t layer) {
     for (const CellSpan& span : histories.back()) columns.add(span);
   }
   History history;
-  std::tie(history.k, history.v) = state_->store->rows(index, columns.spans());
+  std::tie(history.k, history.v) = state_->store->rows(index, columns.spans(), order);
   const Shape shape{open.rows, static_cast<std::int64_t>(columns.count())};
   history.mask = Tensor::host(DType::kFloat32, shape);
   write_mask(history.mask.host_span<float>(), *state_, open, histories, columns);
@@ -106,6 +106,21 @@ CausalCache::History CausalCache::get(Forward& forward, std::int32_t layer) {
   }
   open.was_read = true;
   return history;
+}
+
+CausalCache::Rows CausalCache::rows(SequenceId id, std::int32_t layer, std::int32_t from, std::int32_t to,
+                                    RowOrder order) const {
+  const char* where = "causal_cache.rows";
+  const MutexLock lock(state_->mutex);
+  state_->require_sound(where);
+  const std::uint32_t index = state_->index_of(layer, where);
+  const Sequence& sequence = state_->known(id, where);
+  const std::int32_t first = sequence.held_from();
+  require(from <= to && (from == to || (first <= from && to <= sequence.length)), where, "positions: got ", from,
+          " to ", to, ", allowed within ", first, " to ", sequence.length);
+  Rows rows;
+  std::tie(rows.k, rows.v) = state_->store->rows(index, slice_spans(sequence.history(), from, to), order);
+  return rows;
 }
 
 }  // namespace kvtrie

@@ -38,6 +38,11 @@ void require_values(const KvShape& shape, std::string_view where) {
        "v_head_dim: got 0, allowed 1 or more: no V is kept that attention could weigh");
 }
 
+Shape KvShape::rows(std::int64_t count, bool value, RowOrder order) const {
+  if (order == RowOrder::kHeadsFirst) return {kv_heads, count, dim(value)};
+  return {count, kv_heads, dim(value)};
+}
+
 std::uint64_t KvShape::bytes_per_cell() const {
   const char* where = "kv_shape";
   const auto heads = checked_mul<std::uint64_t>(kv_heads, layers, where, "bytes of one cell");

@@ -58,10 +58,11 @@ PreparedStepPtr HostKvStore::prepare(std::span<const RowRun> runs, std::span<con
   return step;
 }
 
-void HostKvStore::put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v) {
+void HostKvStore::put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v, RowOrder order) {
   const auto& targets = static_cast<const Step&>(step).targets;
-  reference::put_rows({k.host_data(), k.dtype()}, targets, pool(layer, false));
-  reference::put_rows({v.host_data(), v.dtype()}, targets, pool(layer, true));
+  const auto rows = static_cast<std::size_t>(k.dim(1));  // where heads are first
+  reference::put_rows({k.host_data(), k.dtype()}, targets, pool(layer, false), order, rows);
+  reference::put_rows({v.host_data(), v.dtype()}, targets, pool(layer, true), order, rows);
 }
 
 Tensor HostKvStore::attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
@@ -76,14 +77,14 @@ Tensor HostKvStore::attend(std::uint32_t layer, const PreparedStep& step, const 
   return out;
 }
 
-std::pair<Tensor, Tensor> HostKvStore::rows(std::uint32_t layer, std::span<const CellSpan> spans) {
+std::pair<Tensor, Tensor> HostKvStore::rows(std::uint32_t layer, std::span<const CellSpan> spans, RowOrder order) {
   std::int64_t count = 0;
   for (const CellSpan& span : spans) count += span.length;
   const CellFormat& given = *plain_format(shape_.format->rows);
-  Tensor k = Tensor::host(given.rows, {count, shape_.kv_heads, shape_.k_dim});
-  Tensor v = Tensor::host(given.rows, {count, shape_.kv_heads, shape_.v_dim});
-  reference::gather_rows(pool(layer, false), spans, given, k.host_data());
-  reference::gather_rows(pool(layer, true), spans, given, v.host_data());
+  Tensor k = Tensor::host(given.rows, shape_.rows(count, false, order));
+  Tensor v = Tensor::host(given.rows, shape_.rows(count, true, order));
+  reference::gather_rows(pool(layer, false), spans, given, k.host_data(), order);
+  reference::gather_rows(pool(layer, true), spans, given, v.host_data(), order);
   return {k, v};
 }
 

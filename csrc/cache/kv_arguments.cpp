@@ -4,15 +4,14 @@
 
 namespace kvtrie {
 
-void check_rows(const KvStore& store, std::int64_t rows, const Tensor& tensor, std::string_view name, std::uint32_t dim,
-                std::string_view where) {
+void check_rows(const KvStore& store, std::int64_t rows, const Tensor& tensor, bool value, std::string_view where,
+                RowOrder order) {
   if (!store.has_bytes()) return;
-  const std::int64_t kv_heads = store.shape().kv_heads;
-  const bool fits = tensor.defined() && tensor.rank() == 3 && tensor.dim(0) == rows && tensor.dim(1) == kv_heads &&
-                    tensor.dim(2) == dim;
-  if (!fits) {
+  const char* const name = value ? "v" : "k";
+  const Shape allowed = store.shape().rows(rows, value, order);
+  if (!tensor.defined() || tensor.shape() != allowed) {
     fail(ErrorKind::kArgument, where, name, ": got shape ", tensor.defined() ? to_string(tensor.shape()) : "of nothing",
-         ", allowed ", to_string({rows, kv_heads, dim}));
+         ", allowed ", to_string(allowed));
   }
   const DType dtype = tensor.dtype();
   if (dtype != DType::kFloat32 && dtype != DType::kFloat16 && dtype != DType::kBFloat16) {

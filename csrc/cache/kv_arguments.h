@@ -10,9 +10,10 @@
 
 namespace kvtrie {
 
-// Throws kArgument or kType unless `tensor` is [rows, kv_heads, dim] in a float dtype, where the store can reach it.
-void check_rows(const KvStore& store, std::int64_t rows, const Tensor& tensor, std::string_view name, std::uint32_t dim,
-                std::string_view where);
+// Throws kArgument or kType unless `tensor` is [rows, kv_heads, k_dim or v_dim], in the order that is asked for, in a
+// float dtype, where the store can reach it.
+void check_rows(const KvStore& store, std::int64_t rows, const Tensor& tensor, bool value, std::string_view where,
+                RowOrder order = RowOrder::kTokensFirst);
 // The same for q, float32 [rows, a multiple of kv_heads, k_dim], and for the sinks in `options`.
 void check_query(const KvStore& store, std::int64_t rows, const Tensor& q, const ops::AttentionOptions& options,
                  std::string_view where);

@@ -40,8 +40,9 @@ struct KvShape {
 
   std::uint32_t dim(bool value) const noexcept { return value ? v_dim : k_dim; }
   std::uint64_t row_bytes(bool value) const noexcept { return format->row_bytes(dim(value)); }
-  std::uint64_t bytes_per_cell() const;  // K and V of one cell in all layers
-  std::uint64_t bytes() const;           // checked: the whole pool
+  Shape rows(std::int64_t count, bool value, RowOrder order) const;  // of a tensor with the rows of `count` tokens
+  std::uint64_t bytes_per_cell() const;                              // K and V of one cell in all layers
+  std::uint64_t bytes() const;                                       // checked: the whole pool
 };
 
 // Throws kArgument or kType naming the member that no store can have; every store asks before it allocates.
@@ -104,9 +105,9 @@ class KvStore {
   // Uploads what all layers of one step share: where rows are stored and the attention plan of `queries`.
   virtual PreparedStepPtr prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
                                   std::uint32_t rows) = 0;
-  // k [rows, kv_heads, k_dim], v [rows, kv_heads, v_dim], any float dtype: kept in the pool's format. With v_dim 0 a v
-  // of no elements is still given.
-  virtual void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v) = 0;
+  // k [rows, kv_heads, k_dim], v [rows, kv_heads, v_dim], or [kv_heads, rows, ...], any float dtype: kept in the pool's
+  // format. With v_dim 0 a v of no elements is still given.
+  virtual void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v, RowOrder order) = 0;
   // Rows of q, k and v in one tensor, not yet normed or rotated (ops/qkv.h): k and v are stored, q is returned.
   // kNotSupported in a store without a device.
   virtual Tensor put_qkv(std::uint32_t layer, const PreparedStep& step, const Tensor& qkv,
@@ -114,9 +115,9 @@ class KvStore {
   // q [rows, heads, k_dim] float32 -> [rows, heads, v_dim] float32. kNotSupported with v_dim 0.
   virtual Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                         const ops::AttentionOptions& options) = 0;
-  // The K and V of `spans` in order, copied out: [n, kv_heads, k_dim] and [n, kv_heads, v_dim] in the dtype that the
-  // format gives back.
-  virtual std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans) = 0;
+  // The K and V of `spans` in order, copied out: [n, kv_heads, k_dim] and [n, kv_heads, v_dim], or [kv_heads, n, ...],
+  // in the dtype that the format gives back.
+  virtual std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans, RowOrder order) = 0;
 
   // Moves in order, all layers.
   virtual void move(std::span<const CellMove> moves) = 0;

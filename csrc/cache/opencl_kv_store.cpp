@@ -39,7 +39,7 @@ struct OpenClKvStore::Step final : PreparedStep {
   std::vector<ops::RowTarget> runs;     // of the rows that are put
   std::vector<std::int32_t> positions;  // of the rows that attend
   ops::AttentionPlan plan;
-  mutable ops::CellRuns targets;
+  mutable ops::CellRuns targets, targets_by_head;
   mutable ops::QkvRows rows;
   mutable ops::DevicePlan uploaded;
 
@@ -98,11 +98,14 @@ PreparedStepPtr OpenClKvStore::prepare(std::span<const RowRun> runs, std::span<c
   return step;
 }
 
-void OpenClKvStore::put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v) {
+void OpenClKvStore::put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v,
+                        RowOrder order) {
   const auto& prepared = static_cast<const Step&>(step);
-  if (prepared.targets.count() == 0 && !prepared.runs.empty())
-    prepared.targets = ops::CellRuns::of_rows(device_, prepared.runs, shape_.kv_heads);
-  ops::put_rows(k, v, prepared.targets, layers_[layer]);
+  ops::CellRuns& targets = order == RowOrder::kTokensFirst ? prepared.targets : prepared.targets_by_head;
+  const auto rows = static_cast<std::uint32_t>(prepared.positions.size());
+  if (targets.count() == 0 && !prepared.runs.empty())
+    targets = ops::CellRuns::of_rows(device_, prepared.runs, shape_.kv_heads, order, rows);
+  ops::put_rows(k, v, targets, layers_[layer], order);
 }
 
 Tensor OpenClKvStore::put_qkv(std::uint32_t layer, const PreparedStep& step, const Tensor& qkv,
@@ -120,8 +123,14 @@ Tensor OpenClKvStore::attend(std::uint32_t layer, const PreparedStep& step, cons
   return ops::attend_spans(q, layers_[layer], prepared.uploaded, options);
 }
 
-std::pair<Tensor, Tensor> OpenClKvStore::rows(std::uint32_t layer, std::span<const CellSpan> spans) {
-  return ops::gather_rows(layers_[layer], ops::CellRuns::of_spans(device_, spans, shape_.kv_heads));
+std::pair<Tensor, Tensor> OpenClKvStore::rows(std::uint32_t layer, std::span<const CellSpan> spans, RowOrder order) {
+  if (spans.empty()) {
+    const auto none = [&](bool value) {
+      return Tensor::empty(device_, shape_.format->rows, shape_.rows(0, value, order));
+    };
+    return {none(false), none(true)};
+  }
+  return ops::gather_rows(layers_[layer], ops::CellRuns::of_spans(device_, spans, shape_.kv_heads, order), order);
 }
 
 void OpenClKvStore::move(std::span<const CellMove> moves) {

@@ -25,15 +25,21 @@ void check_runs(const char* where, const CellRuns& runs, const LayerCells& pool)
           pool.cells());
 }
 
+Shape row_shape(std::int64_t rows, std::int64_t kv_heads, std::int64_t dim, RowOrder order) {
+  return order == RowOrder::kTokensFirst ? Shape{rows, kv_heads, dim} : Shape{kv_heads, rows, dim};
+}
+
 void check_rows(const char* where, const char* name, const Tensor& rows, std::int64_t dim, const LayerCells& pool,
-                const CellRuns& runs) {
+                const CellRuns& runs, RowOrder order) {
   check_values(where, name, rows, pool.k);
   check_float(where, name, rows);
   check_rank(where, name, rows, 3);
-  require(rows.dim(1) == pool.kv_heads() && rows.dim(2) == dim, where, name, ": got ", describe(rows),
-          ", allowed [rows, ", pool.kv_heads(), ", ", dim, "]");
+  const bool tokens_first = order == RowOrder::kTokensFirst;
+  require(rows.dim(tokens_first ? 1 : 0) == pool.kv_heads() && rows.dim(2) == dim, where, name, ": got ",
+          describe(rows), ", allowed ", tokens_first ? "[rows, " : "[", pool.kv_heads(),
+          tokens_first ? ", " : ", rows, ", dim, "]");
   require(rows.dim(0) * rows.dim(1) >= runs.row_count(static_cast<std::uint32_t>(pool.kv_heads())), where, name,
-          ": got ", rows.dim(0), " rows, allowed at least the ones that runs name");
+          ": got ", rows.dim(tokens_first ? 0 : 1), " rows, allowed at least the ones that runs name");
 }
 
 void check_image(const char* where, const Tensor& image, const LayerCells& pool, const CellRuns& runs,
@@ -118,26 +124,32 @@ CellRuns::CellRuns(const cl::DevicePtr& device, std::span<const CellRun> runs, s
   if (count_ > 0) table_ = Tensor::from_host(device, DType::kInt32, {count_, 4}, rows.data());
 }
 
-CellRuns CellRuns::of_rows(const cl::DevicePtr& device, std::span<const RowTarget> targets, std::uint32_t kv_heads) {
+CellRuns CellRuns::of_rows(const cl::DevicePtr& device, std::span<const RowTarget> targets, std::uint32_t kv_heads,
+                           RowOrder order, std::uint32_t rows) {
+  const bool tokens_first = order == RowOrder::kTokensFirst;
   std::vector<CellRun> runs;
   for (const RowTarget& target : targets) {
-    const std::uint64_t end = (std::uint64_t{target.row} + target.length) * kv_heads;
+    const std::uint64_t last = std::uint64_t{target.row} + target.length;
+    const std::uint64_t end = std::max(last, std::uint64_t{rows}) * kv_heads;
     require(end <= std::numeric_limits<std::int32_t>::max(), "ops.CellRuns", "targets: got row ", target.row,
             ", allowed fewer than 2^31 rows times KV heads");
+    require(tokens_first || last <= rows, "ops.CellRuns", "targets: got rows up to ", last, ", allowed ", rows);
     runs.push_back({static_cast<std::int32_t>(target.cell), static_cast<std::int32_t>(target.length),
-                    static_cast<std::int32_t>(target.row * kv_heads), 1});
+                    static_cast<std::int32_t>(tokens_first ? target.row * kv_heads : target.row),
+                    tokens_first ? 1 : static_cast<std::int32_t>(rows)});
   }
-  return {device, runs, static_cast<std::int32_t>(kv_heads)};
+  return {device, runs, tokens_first ? static_cast<std::int32_t>(kv_heads) : 1};
 }
 
-CellRuns CellRuns::of_spans(const cl::DevicePtr& device, std::span<const CellSpan> spans, std::uint32_t kv_heads) {
+CellRuns CellRuns::of_spans(const cl::DevicePtr& device, std::span<const CellSpan> spans, std::uint32_t kv_heads,
+                            RowOrder order) {
   std::vector<RowTarget> targets;
   std::uint32_t row = 0;
   for (const CellSpan& span : spans) {
     targets.push_back({row, span.cell, span.length});
     row += span.length;
   }
-  return of_rows(device, targets, kv_heads);
+  return of_rows(device, targets, kv_heads, order, row);
 }
 
 std::int64_t CellRuns::row_count(std::uint32_t kv_heads) const noexcept {
@@ -146,25 +158,25 @@ std::int64_t CellRuns::row_count(std::uint32_t kv_heads) const noexcept {
   return rows;
 }
 
-void put_rows(const Tensor& k, const Tensor& v, const CellRuns& runs, const LayerCells& pool) {
+void put_rows(const Tensor& k, const Tensor& v, const CellRuns& runs, const LayerCells& pool, RowOrder order) {
   constexpr const char* kWhere = "ops.put_rows";
   check_pool(kWhere, pool);
   if (runs.count() == 0) return;
   check_runs(kWhere, runs, pool);
-  check_rows(kWhere, "k", k, pool.k_dim(), pool, runs);
-  check_rows(kWhere, "v", v, pool.v_dim(), pool, runs);
+  check_rows(kWhere, "k", k, pool.k_dim(), pool, runs, order);
+  check_rows(kWhere, "v", v, pool.v_dim(), pool, runs, order);
   check_dtype(kWhere, "v", v, k.dtype());
   launch_load({*plain_format(k.dtype()), k, k.offset(), v, v.offset()}, runs, pool, 0);
 }
 
-std::pair<Tensor, Tensor> gather_rows(const LayerCells& pool, const CellRuns& runs) {
+std::pair<Tensor, Tensor> gather_rows(const LayerCells& pool, const CellRuns& runs, RowOrder order) {
   constexpr const char* kWhere = "ops.gather_rows";
   check_pool(kWhere, pool);
   check_runs(kWhere, runs, pool);
   const DType dtype = pool.format->rows;
-  const Tensor k = Tensor::empty(pool.k.device(), dtype, {runs.cells(), pool.kv_heads(), pool.k_dim()});
-  const Tensor v = Tensor::empty(pool.k.device(), dtype, {runs.cells(), pool.kv_heads(), pool.v_dim()});
-  check_rows(kWhere, "runs", k, pool.k_dim(), pool, runs);
+  const Tensor k = Tensor::empty(pool.k.device(), dtype, row_shape(runs.cells(), pool.kv_heads(), pool.k_dim(), order));
+  const Tensor v = Tensor::empty(pool.k.device(), dtype, row_shape(runs.cells(), pool.kv_heads(), pool.v_dim(), order));
+  check_rows(kWhere, "runs", k, pool.k_dim(), pool, runs, order);
   launch_store(pool, runs, {*plain_format(dtype), k, 0, v, 0}, 0);
   return {k, v};
 }

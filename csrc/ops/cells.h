@@ -7,6 +7,7 @@
 //     row + h * head_stride + i * token_stride            from a base on
 //
 //     tensors [rows, kv_heads, dim]:          row = first row * kv_heads, head_stride = 1, token_stride = kv_heads
+//     tensors [kv_heads, rows, dim]:          row = first row, head_stride = rows, token_stride = 1
 //     images in sections of 64 tokens:        row = section start * kv_heads + first token, head_stride = tokens of the
 //                                             section, token_stride = 1   (cache/cell_image.h)
 //
@@ -76,10 +77,12 @@ class CellRuns {
   CellRuns() = default;
   CellRuns(const cl::DevicePtr& device, std::span<const CellRun> runs, std::int32_t token_stride);
 
-  // Rows of [rows, kv_heads, dim] tensors to or from cells.
-  static CellRuns of_rows(const cl::DevicePtr& device, std::span<const RowTarget> targets, std::uint32_t kv_heads);
+  // Rows of [rows, kv_heads, dim] tensors to or from cells; with heads first, of tensors of so many `rows`.
+  static CellRuns of_rows(const cl::DevicePtr& device, std::span<const RowTarget> targets, std::uint32_t kv_heads,
+                          RowOrder order = RowOrder::kTokensFirst, std::uint32_t rows = 0);
   // The cells of `spans`, in order, as rows 0, 1, 2, ...
-  static CellRuns of_spans(const cl::DevicePtr& device, std::span<const CellSpan> spans, std::uint32_t kv_heads);
+  static CellRuns of_spans(const cl::DevicePtr& device, std::span<const CellSpan> spans, std::uint32_t kv_heads,
+                           RowOrder order = RowOrder::kTokensFirst);
 
   std::int32_t count() const noexcept { return count_; }  // runs in the table
   std::int32_t token_stride() const noexcept { return token_stride_; }
@@ -99,11 +102,15 @@ class CellRuns {
   std::vector<RowEnd> ends_;
 };
 
-// k [rows, kv_heads, k_dim] and v [rows, kv_heads, v_dim] (float32, float16 or bfloat16) into the cells. One launch.
-void put_rows(const Tensor& k, const Tensor& v, const CellRuns& runs, const LayerCells& pool);
+// k [rows, kv_heads, k_dim] and v [rows, kv_heads, v_dim], or [kv_heads, rows, ...] (float32, float16 or bfloat16) into
+// the cells. `runs` are of_rows in the same order. One launch.
+void put_rows(const Tensor& k, const Tensor& v, const CellRuns& runs, const LayerCells& pool,
+              RowOrder order = RowOrder::kTokensFirst);
 
-// The rows of `runs` (of_spans) in the dtype that the format gives back: [n, kv_heads, k_dim] and [n, kv_heads, v_dim].
-std::pair<Tensor, Tensor> gather_rows(const LayerCells& pool, const CellRuns& runs);
+// The rows of `runs` (of_spans, in the same order) in the dtype that the format gives back: [n, kv_heads, k_dim] and
+// [n, kv_heads, v_dim], or [kv_heads, n, ...].
+std::pair<Tensor, Tensor> gather_rows(const LayerCells& pool, const CellRuns& runs,
+                                      RowOrder order = RowOrder::kTokensFirst);
 
 // Between the pool and `image`, one-dimensional, in words of the pool's format. K starts at word `k_base`, V at
 // `v_base`.

@@ -61,16 +61,20 @@ void attend_spans(std::span<const float> q, const HostPool& k, const HostPool& v
 void attention(std::span<const float> q, Numbers k, Numbers v, std::uint64_t n, const AttentionShape& shape,
                std::span<const float> mask, const AttentionParams& params, std::span<float> out);
 
-// Rows [rows, kv_heads] outside a pool. Of the pool's own format they are copied bit by bit, others are converted.
+// Rows [rows, kv_heads] outside a pool, or [kv_heads, rows]. Of the pool's own format they are copied bit by bit,
+// others are converted.
 struct HostRows {
   const void* data = nullptr;
   const CellFormat* format = nullptr;
   HostRows(const void* bytes, const CellFormat& kept) : data(bytes), format(&kept) {}
   HostRows(const void* bytes, DType dtype) : data(bytes), format(plain_format(dtype)) {}
 };
-void put_rows(HostRows rows, std::span<const RowTarget> targets, const HostPool& pool);
-// Into rows [n, kv_heads] as `kept` says.
-void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, const CellFormat& kept, std::byte* rows);
+// With heads first, of so many rows as `count` says.
+void put_rows(HostRows rows, std::span<const RowTarget> targets, const HostPool& pool,
+              RowOrder order = RowOrder::kTokensFirst, std::size_t count = 0);
+// Into rows [n, kv_heads], or [kv_heads, n], as `kept` says.
+void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, const CellFormat& kept, std::byte* rows,
+                 RowOrder order = RowOrder::kTokensFirst);
 void copy_cells(const HostPool& pool, std::span<const CellCopy> copies);  // in order, overlap allowed
 void rotate_cells(const HostPool& pool, std::span<const CellSpan> spans, std::int32_t delta, const RopeParams& rope);
 void fill_cells(const HostPool& pool, Cell begin, std::uint32_t length, std::uint8_t byte);

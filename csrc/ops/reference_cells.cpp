@@ -41,27 +41,34 @@ void rotate_row(float* row, const RopeTable& table, bool interleaved, std::int32
 
 }  // namespace
 
-void put_rows(HostRows rows, std::span<const RowTarget> targets, const HostPool& pool) {
+void put_rows(HostRows rows, std::span<const RowTarget> targets, const HostPool& pool, RowOrder order,
+              std::size_t count) {
   if (pool.dim == 0) return;  // no bytes, and no memory that they could lie in
   Converter convert(*rows.format, *pool.format, pool.dim);
   const std::size_t bytes = rows.format->row_bytes(pool.dim);
   for (const RowTarget& target : targets) {
     for (std::uint32_t i = 0; i < target.length; ++i) {
       for (std::uint32_t head = 0; head < pool.kv_heads; ++head) {
-        const std::size_t row = (std::size_t{target.row} + i) * pool.kv_heads + head;
+        const std::size_t token = std::size_t{target.row} + i;
+        const std::size_t row = order == RowOrder::kTokensFirst ? token * pool.kv_heads + head : head * count + token;
         convert(static_cast<const std::byte*>(rows.data) + row * bytes, pool.row(head, std::uint64_t{target.cell} + i));
       }
     }
   }
 }
 
-void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, const CellFormat& kept, std::byte* rows) {
+void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, const CellFormat& kept, std::byte* rows,
+                 RowOrder order) {
   if (pool.dim == 0) return;
   Converter convert(*pool.format, kept, pool.dim);
+  std::size_t count = 0, token = 0;
+  for (const CellSpan& span : spans) count += span.length;
   for (const CellSpan& span : spans) {
-    for (std::uint32_t i = 0; i < span.length; ++i) {
-      for (std::uint32_t head = 0; head < pool.kv_heads; ++head, rows += kept.row_bytes(pool.dim))
-        convert(pool.row(head, std::uint64_t{span.cell} + i), rows);
+    for (std::uint32_t i = 0; i < span.length; ++i, ++token) {
+      for (std::uint32_t head = 0; head < pool.kv_heads; ++head) {
+        const std::size_t row = order == RowOrder::kTokensFirst ? token * pool.kv_heads + head : head * count + token;
+        convert(pool.row(head, std::uint64_t{span.cell} + i), rows + row * kept.row_bytes(pool.dim));
+      }
     }
   }
 }

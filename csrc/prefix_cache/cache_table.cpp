@@ -67,6 +67,15 @@ std::vector<SnapshotCache> identities_of(const std::vector<StateCache*>& caches)
   return identities;
 }
 
+std::size_t owner_of(const std::map<std::int32_t, std::size_t>& owners, std::int32_t layer, const char* kind,
+                     std::string_view where) {
+  const auto owner = owners.find(layer);
+  if (owner != owners.end()) return owner->second;
+  if (owners.empty()) fail(ErrorKind::kArgument, where, "layer: got ", layer, ", but there is no ", kind, " layer");
+  fail(ErrorKind::kArgument, where, "layer: got ", layer, ", allowed the ", owners.size(), " ", kind,
+       " layers of the caches, ", owners.begin()->first, " to ", owners.rbegin()->first);
+}
+
 }  // namespace
 
 CacheTable::CacheTable(CacheSet set)
@@ -85,6 +94,14 @@ std::uint64_t CacheTable::bytes_per_token() const noexcept {
   std::uint64_t bytes = 0;
   for (const std::size_t i : full) bytes += attention[i]->shape().bytes_per_cell();
   return bytes;
+}
+
+std::size_t CacheTable::attention_number(std::int32_t layer, std::string_view where) const {
+  return owner_of(attention_of_layer, layer, "attention", where);
+}
+
+std::size_t CacheTable::state_number(std::int32_t layer, std::string_view where) const {
+  return owner_of(state_of_layer, layer, "recurrent", where);
 }
 
 void CacheTable::distrust_owners() const {

@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "cache/causal_cache.h"
@@ -51,6 +52,9 @@ struct CacheTable {
   const std::uint32_t longest;                  // tokens that a session may have: cells of the smallest full cache
   const std::vector<SnapshotCache> identities;  // for snapshots
 
+  // Of the cache that has this layer: an index into `attention`, into `states`. kArgument when none has.
+  std::size_t attention_number(std::int32_t layer, std::string_view where) const;
+  std::size_t state_number(std::int32_t layer, std::string_view where) const;
   void distrust_owners() const;  // of all caches, after a device failure
   bool has_points() const noexcept { return !of_points.empty(); }
   Needs no_needs() const { return Needs(all.size()); }

@@ -36,30 +36,18 @@ std::vector<std::int32_t> Step::last_rows() const {
   return rows;
 }
 
-namespace {
-
-std::size_t owner_of(const std::map<std::int32_t, std::size_t>& owners, std::int32_t layer, const char* kind) {
-  const auto owner = owners.find(layer);
-  if (owner != owners.end()) return owner->second;
-  if (owners.empty()) fail(ErrorKind::kArgument, "step", "layer: got ", layer, ", but there is no ", kind, " layer");
-  fail(ErrorKind::kArgument, "step", "layer: got ", layer, ", allowed the ", owners.size(), " ", kind,
-       " layers of the caches, ", owners.begin()->first, " to ", owners.rbegin()->first);
-}
-
-}  // namespace
-
 void Step::require_kept() const {
   if (dropped_) fail(ErrorKind::kClosed, "step", "the step was dropped: its session was asked for something else");
 }
 
 std::size_t Step::attention_of(std::int32_t layer) const {
   require_kept();
-  return owner_of(cache_->state().caches.attention_of_layer, layer, "attention");
+  return cache_->state().caches.attention_number(layer, "step");
 }
 
 std::size_t Step::state_of(std::int32_t layer) const {
   require_kept();
-  return owner_of(cache_->state().caches.state_of_layer, layer, "recurrent");
+  return cache_->state().caches.state_number(layer, "step");
 }
 
 Step::Recurrent Step::recurrent_of(std::int32_t layer) const {
@@ -135,15 +123,15 @@ Tensor Step::attend_qkv(std::int32_t layer, const Tensor& qkv, const ops::QkvOpt
   return out;
 }
 
-void Step::put(std::int32_t layer, const Tensor& k, const Tensor& v) {
+void Step::put(std::int32_t layer, const Tensor& k, const Tensor& v, RowOrder order) {
   const std::size_t owner = attention_of(layer);
-  cache_->caches()[owner]->put(*forwards_[owner], layer, k, v);
+  cache_->caches()[owner]->put(*forwards_[owner], layer, k, v, order);
   finish_if_complete();
 }
 
-CausalCache::History Step::get(std::int32_t layer) {
+CausalCache::History Step::get(std::int32_t layer, RowOrder order) {
   const std::size_t owner = attention_of(layer);
-  return cache_->caches()[owner]->get(*forwards_[owner], layer);
+  return cache_->caches()[owner]->get(*forwards_[owner], layer, order);
 }
 
 Tensor Step::attend_stored(std::int32_t layer, const Tensor& q, const ops::AttentionOptions& options) {

@@ -40,8 +40,8 @@ class Step {
   // v_dim].
   Tensor attend_qkv(std::int32_t layer, const Tensor& qkv, const ops::QkvOptions& projection,
                     const ops::AttentionOptions& options);
-  void put(std::int32_t layer, const Tensor& k, const Tensor& v);
-  CausalCache::History get(std::int32_t layer);
+  void put(std::int32_t layer, const Tensor& k, const Tensor& v, RowOrder order = RowOrder::kTokensFirst);
+  CausalCache::History get(std::int32_t layer, RowOrder order = RowOrder::kTokensFirst);
   Tensor attend_stored(std::int32_t layer, const Tensor& q,
                        const ops::AttentionOptions& options);  // K, V were put before
   // The rows `except` see all rows of their session in this step; call it before the first attend (causal_cache.h).

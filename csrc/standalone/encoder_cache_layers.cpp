@@ -108,7 +108,7 @@ void store_layer(CacheState& state, ForwardState& forward, std::uint32_t index, 
     forward.step = prepare(state, forward);
     forward.layout = state.layout;
   }
-  state.store->put(index, *forward.step, k, v);
+  state.store->put(index, *forward.step, k, v, RowOrder::kTokensFirst);
   if (forward.puts + 1 == forward.put.size()) state.complete(forward);
   forward.put[index] = true;
   ++forward.puts;
@@ -133,13 +133,6 @@ Columns columns_of(const CacheState& state, const ForwardState& forward) KVTRIE_
     columns.count += count_of(cells);
   }
   return columns;
-}
-
-// A store copies at least one cell; of none, the first one's rows are cut off again.
-std::pair<Tensor, Tensor> rows_of(KvStore& store, std::uint32_t index, const CellSpans& spans) {
-  if (!spans.empty() || !store.has_bytes()) return store.rows(index, spans);
-  const auto [k, v] = store.rows(index, CellSpans{{0, 1, 0}});
-  return {k.slice(0, 0), v.slice(0, 0)};
 }
 
 Tensor mask_of(const CacheState& state, const ForwardState& forward, const Columns& columns)
@@ -171,8 +164,8 @@ void EncoderCache::put(EncoderForward& forward, std::int32_t layer, const Tensor
   const bool first = open.status == Status::kText;
   const EncoderItem item = first ? item_of(open, k, where) : EncoderItem{};
   const std::uint32_t rows = first ? item.cells : open.item_rows;
-  check_rows(*state_->store, rows, k, "k", shape().k_dim, where);
-  check_rows(*state_->store, rows, v, "v", shape().v_dim, where);
+  check_rows(*state_->store, rows, k, /*value=*/false, where);
+  check_rows(*state_->store, rows, v, /*value=*/true, where);
   if (!first) return store_layer(*state_, open, index, k, v);
   claim_items(*state_, open, {&item, 1}, where);
   FirstPut undo(open);
@@ -196,7 +189,7 @@ CausalCache::History EncoderCache::get(EncoderForward& forward, std::int32_t lay
   const std::uint32_t index = require_readable(state_, open, layer, "encoder_cache.get");
   const Columns columns = columns_of(*state_, open);
   CausalCache::History history;
-  std::tie(history.k, history.v) = rows_of(*state_->store, index, columns.spans);
+  std::tie(history.k, history.v) = state_->store->rows(index, columns.spans, RowOrder::kTokensFirst);
   history.mask = mask_of(*state_, open, columns);
   if (history.k.defined() && !history.k.on_host()) {
     const Shape shape = history.mask.shape();

@@ -1,5 +1,6 @@
 #include "arrays.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,6 +72,21 @@ py::array to_numpy(const Tensor& tensor) {
   void* data = array.mutable_data();
   without_gil([&] { tensor.copy_to_host(data); });
   return array;
+}
+
+bool host_visible(const Tensor& tensor) { return tensor.on_host() || tensor.device()->info().unified_memory; }
+
+KeptMapping::~KeptMapping() {
+  if (!home_.is_here()) leave_as_it_is(mapped_);
+}
+
+py::array to_numpy_in_place(Tensor tensor) {
+  if (tensor.size() == 0 || !host_visible(tensor)) return to_numpy(tensor);
+  auto mapping =
+      without_gil([&] { return std::make_unique<KeptMapping>(std::move(tensor), MappedTensor::Access::kReadWrite); });
+  const py::capsule owner(mapping.get(), [](void* kept) { delete static_cast<KeptMapping*>(kept); });
+  const MappedTensor& mapped = **mapping.release();  // the capsule's
+  return numpy_view(mapped.tensor(), mapped.data(), owner);
 }
 
 py::array numpy_view(const Tensor& tensor, void* data, py::handle owner) {

@@ -6,9 +6,12 @@
 #include <initializer_list>
 #include <optional>
 #include <string_view>
+#include <utility>
 
+#include "base/fork.h"
 #include "device.h"
 #include "gil.h"
+#include "tensor/mapped_tensor.h"
 #include "tensor/tensor.h"
 
 namespace kvtrie::binding {
@@ -36,6 +39,25 @@ Tensor to_optional_tensor(py::handle value, const Placement& placement, std::str
 Placement placement_among(std::initializer_list<py::handle> values);
 
 py::array to_numpy(const Tensor& tensor);  // a copy; bfloat16 as its bits in uint16
+// The tensor's own memory where the host sees it, mapped for as long as the array lives; a copy elsewhere. Waits for
+// what computes it. REQUIRES: nobody else uses the tensor from then on.
+py::array to_numpy_in_place(Tensor tensor);
+bool host_visible(const Tensor& tensor);
+// A tensor's memory mapped for the host, for something of Python's that may also end in a forked process, where it is
+// left as it is.
+class KeptMapping {
+ public:
+  KeptMapping(Tensor tensor, MappedTensor::Access access) : mapped_(std::move(tensor), access) {}
+  ~KeptMapping();
+  KeptMapping(const KeptMapping&) = delete;
+  KeptMapping& operator=(const KeptMapping&) = delete;
+  const MappedTensor& operator*() const noexcept { return mapped_; }
+  const MappedTensor* operator->() const noexcept { return &mapped_; }
+
+ private:
+  HomeProcess home_;
+  MappedTensor mapped_;
+};
 // An array over memory that `owner` keeps.
 py::array numpy_view(const Tensor& tensor, void* data, py::handle owner);
 

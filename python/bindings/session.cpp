@@ -20,6 +20,7 @@
 #include "prefix_cache/step.h"
 #include "reason.h"
 #include "recurrent.h"
+#include "session_rows.h"
 
 namespace kvtrie::binding {
 namespace {
@@ -118,16 +119,18 @@ Tensor attend_qkv(Step& self, const py::object& layer, const py::object& qkv, co
   return without_gil([&] { return self.attend_qkv(number, rows, projection, options); });
 }
 
-void put(Step& self, const py::object& layer, const py::object& k, const py::object& v) {
+void put(Step& self, const py::object& layer, const py::object& k, const py::object& v, const py::object& heads_first) {
   const std::int32_t number = to_int32(layer, "put", "layer");
   const Placement place = placement_of(self, number);
   const Tensor keys = to_tensor(k, place, "put", "k"), values = to_tensor(v, place, "put", "v");
-  without_gil([&] { self.put(number, keys, values); });
+  const RowOrder order = to_row_order(heads_first, "put");
+  without_gil([&] { self.put(number, keys, values, order); });
 }
 
-py::tuple get(Step& self, const py::object& layer) {
+py::tuple get(Step& self, const py::object& layer, const py::object& heads_first) {
   const std::int32_t number = to_int32(layer, "get", "layer");
-  CausalCache::History history = without_gil([&] { return self.get(number); });
+  const RowOrder order = to_row_order(heads_first, "get");
+  CausalCache::History history = without_gil([&] { return self.get(number, order); });
   return py::make_tuple(std::move(history.k), std::move(history.v), std::move(history.mask));
 }
 
@@ -182,11 +185,14 @@ float32 [rows, heads * v_head_dim]. Heads of q and k are normed as ``ops.rms_nor
 a weight [head_dim] is given, then rotated to the step's positions by the ``ops.RopeTable`` ``rope``, if any. ``scale``,
 ``softcap`` and ``sinks`` as in ``attend``. The bits are those of the separate calls. Raises like ``attend``, and
 ``NotSupported`` where the cache is on the host.)");
-  c.def("put", &put, py::arg("layer"), py::arg("k"), py::arg("v"), "Stores K and V of one layer, once in each step.");
-  c.def("get", &get, py::arg("layer"),
+  c.def("put", &put, py::arg("layer"), py::arg("k"), py::arg("v"), py::kw_only(), py::arg("heads_first") = false,
+        R"(Stores K and V of one layer, once in each step.
+
+k [rows, kv_heads, head_dim], v [rows, kv_heads, v_head_dim], or [kv_heads, rows, dim] with ``heads_first``.)");
+  c.def("get", &get, py::arg("layer"), py::kw_only(), py::arg("heads_first") = false,
         R"(The history of this step's rows after ``put``, as (k, v, mask), for models that do their own attention.
 
-k and v are copies [n, kv_heads, dim] in the cache's dtype; mask float32 [rows, n] is 0 where a row sees a key, else
+k and v are copies [n, kv_heads, dim], or [kv_heads, n, dim] with ``heads_first``, in the cache's dtype; mask float32 [rows, n] is 0 where a row sees a key, else
 -inf.)");
   c.def(
       "set_causal", &set_causal, py::arg("except_"),
@@ -382,6 +388,7 @@ call at a time: a second thread gets ``BusyError``. After ``close`` everything b
   add_state(c);
   add_steps(c);
   add_moves(c);
+  add_rows(c);
   c.def("__repr__", &representation);
   refuse_pickling(c, "keeping session.tokens and calling begin() with them");
 }

@@ -112,8 +112,6 @@ py::array array_protocol(const Tensor& self, const py::object& dtype, const py::
   return dtype.is_none() ? array : py::array(array.attr("astype")(dtype, py::arg("copy") = false));
 }
 
-bool host_visible(const Tensor& tensor) { return tensor.on_host() || tensor.device()->info().unified_memory; }
-
 // A host view for the length of a `with` block: the tensor's own memory where the host sees it, else a copy that is
 // written back at the end.
 class Mapping {
@@ -179,9 +177,14 @@ dlpack::DataType dlpack_type(DType dtype) {
 struct Exported {
   explicit Exported(Tensor tensor)
       : shape(tensor.shape()), strides(tensor.strides()), mapped(std::move(tensor), MappedTensor::Access::kRead) {
-    const DType dtype = mapped.tensor().dtype();
-    managed.array = {
-        mapped.data(), {dlpack::kCpu, 0}, mapped.tensor().rank(), dlpack_type(dtype), shape.data(), strides.data(), 0};
+    const DType dtype = mapped->tensor().dtype();
+    managed.array = {mapped->data(),
+                     {dlpack::kCpu, 0},
+                     mapped->tensor().rank(),
+                     dlpack_type(dtype),
+                     shape.data(),
+                     strides.data(),
+                     0};
     managed.context = this;
     managed.deleter = [](dlpack::ManagedArray* self) { delete static_cast<Exported*>(self->context); };
   }
@@ -189,7 +192,7 @@ struct Exported {
   dlpack::ManagedArray managed{};
   Shape shape;
   std::vector<std::int64_t> strides;
-  MappedTensor mapped;
+  KeptMapping mapped;
 };
 
 // Of a capsule that no consumer took over.

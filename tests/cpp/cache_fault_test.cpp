@@ -30,18 +30,18 @@ class FaultyStore final : public KvStore {
     command();
     return host_.prepare(runs, queries, rows);
   }
-  void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v) override {
+  void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v, RowOrder order) override {
     command();
-    host_.put(layer, step, k, v);
+    host_.put(layer, step, k, v, order);
   }
   Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                 const ops::AttentionOptions& options) override {
     command();
     return host_.attend(layer, step, q, options);
   }
-  std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans) override {
+  std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans, RowOrder order) override {
     command();
-    return host_.rows(layer, spans);
+    return host_.rows(layer, spans, order);
   }
   void move(std::span<const CellMove> moves) override {
     command();

@@ -1,0 +1,75 @@
+#include "session_rows.h"
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "arrays.h"
+#include "base/error.h"
+#include "convert.h"
+#include "prefix_cache/prefix_cache.h"
+#include "prefix_cache/step.h"
+
+namespace kvtrie::binding {
+namespace {
+
+std::optional<std::int32_t> to_position(const py::object& value, const char* where, const char* name) {
+  if (value.is_none()) return std::nullopt;
+  return static_cast<std::int32_t>(to_integer(value, where, name, -kMaxInt32 - 1, kMaxInt32));
+}
+
+py::tuple to_pair(Session::Rows rows) {
+  if (!rows.k.defined())
+    fail(ErrorKind::kNotSupported, "session.kv", "the caches are on \"null\", which keeps no K and V");
+  py::array k = to_numpy_in_place(std::move(rows.k));
+  return py::make_tuple(std::move(k), to_numpy_in_place(std::move(rows.v)));
+}
+
+std::vector<Session::Rows> read(const Session& session, const std::vector<std::int32_t>& layers,
+                                const py::object& start, const py::object& stop, const py::object& heads_first) {
+  const RowOrder order = to_row_order(heads_first, "session.kv");
+  const auto from = to_position(start, "session.kv", "start"), to = to_position(stop, "session.kv", "stop");
+  return without_gil([&] { return session.rows(layers, from, to, order); });
+}
+
+py::tuple kv(const Session& self, const py::object& layer, const py::object& start, const py::object& stop,
+             const py::object& heads_first) {
+  const std::int32_t number = to_int32(layer, "session.kv", "layer");
+  return to_pair(std::move(read(self, {number}, start, stop, heads_first).front()));
+}
+
+py::dict kv_all(const Session& self, const py::object& start, const py::object& stop, const py::object& heads_first) {
+  const std::vector<std::int32_t> layers = self.attention_layers();
+  std::vector<Session::Rows> all = read(self, layers, start, stop, heads_first);
+  py::dict pairs;
+  for (std::size_t i = 0; i < layers.size(); ++i) pairs[py::int_(layers[i])] = to_pair(std::move(all[i]));
+  return pairs;
+}
+
+}  // namespace
+
+RowOrder to_row_order(py::handle heads_first, const char* where) {
+  return to_flag(heads_first, where, "heads_first") ? RowOrder::kHeadsFirst : RowOrder::kTokensFirst;
+}
+
+void add_rows(py::class_<Session, SessionPtr>& c) {
+  c.def("kv", &kv, py::arg("layer"), py::arg("start") = py::none(), py::arg("stop") = py::none(), py::kw_only(),
+        py::arg("heads_first") = false,
+        R"(K and V of one attention layer at the computed positions [start, stop), as (k, v).
+
+Copies as numpy arrays [stop - start, kv_heads, head_dim] and [.., v_head_dim] in the cache's dtype, float32 or float16;
+[kv_heads, stop - start, dim] with ``heads_first``. ``start``: None for the first position that the layer still holds
+(windows and chunks let go of rows); ``stop``: None for ``length``. K are as they were put: rotated, where a model
+rotates. Needs no step, and disturbs none that is open; may be called while another thread is in a call on the session.
+
+Raises ``ArgumentError`` for rows that the layer does not hold and for a layer without K and V, ``ClosedError`` once
+closed, ``NotSupported`` where the caches keep nothing (``device="null"``).)");
+  c.def("kv_all", &kv_all, py::arg("start") = py::none(), py::arg("stop") = py::none(), py::kw_only(),
+        py::arg("heads_first") = false,
+        R"(``kv`` of every attention layer at one moment: a dict of (k, v) by layer, ascending.
+
+With ``start`` None each layer begins where it still holds rows. Raises like ``kv``.)");
+}
+
+}  // namespace kvtrie::binding
