@@ -91,6 +91,7 @@ from .replies import Reply  # isort: skip
 from .batch import Batch, generate_batch  # isort: skip
 from .batcher import Batcher  # isort: skip
 from .request import Request  # isort: skip
+from .text_request import TextRequest  # isort: skip
 from .generate import Generation, generate  # isort: skip  (it uses the names above)
 from .score import Score, score  # isort: skip
 from .simulate import simulate  # isort: skip  (so does it)
@@ -144,6 +145,7 @@ __all__ = [
     "StepGraphs",
     "StoreError",
     "Tensor",
+    "TextRequest",
     "TokenLogprob",
     "TokenTexts",
     "TrieNode",

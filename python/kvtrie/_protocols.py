@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, Union, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from ._arguments import refusal
-from ._core import PrefixCache, Step, Tensor
+from ._core import PrefixCache, Step, Tensor, TokenTexts
 
 Logits = Union[Tensor, npt.NDArray[np.float32]]  # [rows, vocab]
 StepModel = Callable[[Step], Logits]
@@ -54,9 +54,29 @@ class TextModel(Protocol):
     def prefix_cache(self) -> PrefixCache: ...
 
 
+class ChatModel(TextModel, Protocol):
+    """One that lays out chats, too."""
+
+    @property
+    def token_texts(self) -> TokenTexts | None: ...
+
+    def chat_tokens(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[object] | None = ...,
+        template: Mapping[str, object] | None = ...,
+    ) -> Sequence[int]: ...
+
+
 def text_model(model: StepModel) -> TextModel:
     """The model where text, its cache or its end tokens are asked for; one that lacks them raises AttributeError."""
     return cast(TextModel, model)
+
+
+def chat_model(model: StepModel) -> ChatModel:
+    """The same where a chat is laid out."""
+    return cast(ChatModel, model)
 
 
 def cache_of(model: StepModel, where: str) -> PrefixCache:

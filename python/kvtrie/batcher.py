@@ -4,6 +4,7 @@
     request = batcher.submit("A cache", max_tokens=64)
     for token in request:  # in any thread; `async for` in any event loop
         ...
+    print(batcher.chat([{"role": "user", "content": "What is a cache?"}]).result())
 
 A thread of the batcher's own drives a :class:`kvtrie.Batch`; nobody else touches it. What passes between it and the
 callers are requests that arrive, tokens, and what is to stop:
@@ -17,8 +18,9 @@ A request that fails (its logits processor raises, its prompt is too long, it do
 the others go on. What fails for all, such as the device, ends all that took part in the step.
 
 Threads: every method may be called from any, also from a logits processor. Ends: ``close`` ends all requests and waits
-for the step that is under way; so do leaving a ``with`` block and the end of the interpreter. A batcher that nobody
-has any more ends as well. In a forked process it is refused (``NotSupported``), as the thread stayed behind.
+for the step that is under way; so do leaving a ``with`` block, the end of the interpreter, and ``aclose``, which lets
+its event loop go on meanwhile. A batcher that nobody has any more ends as well. In a forked process it is refused
+(``NotSupported``), as the thread stayed behind.
 """
 
 from __future__ import annotations
@@ -29,21 +31,23 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ._bell import Bell
 from ._core import PrefixCache
 from ._protocols import StepModel
 from .batch import Batch, Waiting
 from .errors import ArgumentError, ArgumentTypeError, BusyError, ClosedError, Error, NotSupported
-from .generate import Prompt
+from .generate import Prompt, token_ids
 from .pace import Pace
 from .replies import SamplingOptions
 from .request import Request, Stream
 from .sampling import whole
-from .stopping import Stop
+from .stopping import Stop, Stopper
+from .text_request import TextRequest, chat_prompt
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -102,6 +106,47 @@ class Batcher:
         )
         return Request(self._driver.submit(waiting))
 
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        max_tokens: int = 256,
+        stop: Stop = None,
+        *,
+        tools: Sequence[object] | None = None,
+        template: Mapping[str, object] | None = None,
+        ignore_eos: bool = False,
+        namespace: str = "default",
+        **sampling: Unpack[SamplingOptions],
+    ) -> TextRequest:
+        """The answer to ``messages``, as ``model.chat`` gives it, beside others in the batcher's steps.
+
+        Raises as :meth:`submit` does, and ``kv.NotSupported`` where the model has no tokenizer or template.
+        """
+        prompt = chat_prompt(*self._batch.made_of, messages, tools, template, namespace)
+        return self._text(prompt, max_tokens, stop, ignore_eos, namespace, sampling)
+
+    def complete(
+        self,
+        text: str,
+        max_tokens: int = 256,
+        stop: Stop = None,
+        *,
+        ignore_eos: bool = False,
+        namespace: str = "default",
+        **sampling: Unpack[SamplingOptions],
+    ) -> TextRequest:
+        """What continues plain ``text``; as :meth:`chat`."""
+        prompt = token_ids(self._batch.made_of[0], text, "batch")
+        return self._text(prompt, max_tokens, stop, ignore_eos, namespace, sampling)
+
+    def _text(
+        self, prompt: Prompt, max_tokens: int, stop: Stop, ignore_eos: bool, namespace: str, sampling: SamplingOptions
+    ) -> TextRequest:
+        if not isinstance(stop, (type(None), int, str)):
+            stop = tuple(stop)  # it is read more than once
+        request = self.submit(prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, **sampling)
+        return TextRequest(request, lambda: Stopper(self._batch.made_of[0], stop, ignore_eos, wants_text=True))
+
     def stats(self) -> dict[str, int]:
         """Requests now (``active``, ``waiting``), and ``waiting_tokens``, those of their prompts that are still to be
         computed as far as is known before they begin. Totals: ``submitted``, ``finished``, ``cancelled``, ``failed``,
@@ -116,6 +161,18 @@ class Batcher:
     def close(self) -> None:
         """Ends every request; what they have computed stays in the cache. Waits for the step that is under way."""
         self._driver.close()
+
+    async def aclose(self) -> None:
+        """As :meth:`close`, and the event loop goes on while this waits."""
+        await self._driver.aclose()
+
+    async def __aenter__(self) -> Batcher:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
     def __enter__(self) -> Batcher:
         return self
@@ -135,6 +192,11 @@ class _Driven(Batch):
         super().__init__(model, cache, max_sessions=max_sessions, chunk=chunk)
         self._pace = pace
         self._failures = []
+
+    @property
+    def made_of(self) -> tuple[StepModel, PrefixCache]:
+        """Its model and its cache."""
+        return self._model, self._cache
 
     @property
     def active(self) -> int:
@@ -176,6 +238,8 @@ class _Driver:
         self._process = os.getpid()
         self._unfinished = self._active = self._uncomputed = 0
         self._totals = dict.fromkeys(("submitted", "finished", "cancelled", "failed", "steps", "tokens"), 0)
+        self._at_end: list[Bell] = []  # of those that wait for the thread's end
+        self._over = False
         self.closing = False
 
     # --- any thread -------------------------------------------------------------------------------------------------
@@ -224,6 +288,18 @@ class _Driver:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
+    async def aclose(self) -> None:
+        """The same without holding the event loop."""
+        if self._process != os.getpid():
+            return
+        bell = Bell()
+        with self._lock:
+            self.stop()
+            if self._thread is None or self._over or self._thread is threading.current_thread():
+                return
+            self._at_end.append(bell)
+        await bell.heard()
+
     # --- its thread -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -233,6 +309,11 @@ class _Driver:
         self._batch.close()
         self._take_all()
         self._tell({})
+        with self._lock:
+            self._over = True
+            waiting, self._at_end = self._at_end, []
+        for bell in waiting:
+            bell.ring()
 
     def _take_arrivals(self) -> bool:
         """Waits for something to do; False when it is to end."""

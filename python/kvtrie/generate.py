@@ -2,13 +2,13 @@
 
 Order of events, for every token: sample, record it in the session, hand it out, and only when the next one is asked for
 compute it. So when the caller stops listening - or the text ends - every token that was handed out is in
-``session.tokens``, and the last one is recorded, not computed.
+``session.tokens``, and the last one is recorded, not computed. The same holds for ``async for`` (awaited.py).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Union
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from . import _core
 from ._arguments import optional_callable, refusal
 from ._protocols import Logits, StepModel, cache_of, text_model
+from .awaited import BothWays, Left
 from .draws import Draw
 from .errors import ArgumentError, ArgumentTypeError
 from .sampling import LogitsProcessor, Sampler, Sampling, TokenLogprob, whole
@@ -28,10 +29,12 @@ Prompt = Union[str, Sequence[int], npt.NDArray[np.integer]]
 Progress = Callable[[int, int], None]  # tokens of the prompt that are computed, and to be computed
 
 
-class Generation(Iterator[int]):
+class Generation(BothWays[int]):
     """The tokens of one answer, made as they are asked for; from :func:`generate`.
 
-    It can be continued after an exception, such as KeyboardInterrupt, from the last complete step.
+    It can be continued after an exception, such as KeyboardInterrupt, from the last complete step. ``async for`` gives
+    the same tokens, computed in a thread; ``await`` gives a list of those that are left. A task that is cancelled ends
+    nothing: the next one goes on.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Generation(Iterator[int]):
         progress: Progress | None = None,
         owned: bool = False,
     ) -> None:
+        super().__init__()
         self._model = model
         self._sampler = sampler
         self._stopper = stopper
@@ -58,7 +62,7 @@ class Generation(Iterator[int]):
         self._owned = owned
         self.session = session
         self.tokens: list[int] = []
-        """Those that were handed out."""
+        """Those that were chosen so far."""
         self.logprobs: list[TokenLogprob] = []
         """One for each token, where ``logprobs`` was given."""
         self.finish_reason: str | None = None
@@ -77,12 +81,19 @@ class Generation(Iterator[int]):
         """The token or the text that ended it."""
         return self._stopper.matched
 
-    def __iter__(self) -> Generation:
-        return self
+    def __await__(self) -> Generator[object, None, list[int]]:
+        return self._rest().__await__()
 
-    def __next__(self) -> int:
+    async def _rest(self) -> list[int]:
+        return [token async for token in self]
+
+    @property
+    def _over(self) -> bool:
         self.settle()
-        if self.finish_reason is not None:
+        return self.finish_reason is not None
+
+    def _advance(self) -> int:
+        if self._over:
             raise StopIteration
         begin = time.perf_counter()
         if self.ready is None:
@@ -160,6 +171,8 @@ class Generation(Iterator[int]):
             done += len(step.tokens)
             if self._progress is not None:
                 self._progress(done, total)
+            if done < total and self._apart is not None and self._apart.left:
+                raise Left
         return logits
 
 
@@ -186,7 +199,7 @@ def generate(
     logits: Logits | None = None,
     progress: Progress | None = None,
 ) -> Generation:
-    """An iterator over up to ``max_tokens`` token ids that continue ``session``.
+    """An iterator over up to ``max_tokens`` token ids that continue ``session``, for ``for`` and ``async for``.
 
     ``session``: a session of a cache, or a prompt, text or token ids, which then gets a session of
     ``model.prefix_cache``, closed at the end. What it still has to compute is computed first, in prefill steps of

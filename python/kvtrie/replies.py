@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TypedDict, cast
 
 import numpy as np
@@ -20,12 +20,13 @@ from ._core import PrefixCache as _Cache
 from ._core import TokenTexts
 from ._protocols import StepModel, text_model
 from ._values import Reason
+from .awaited import Apart, BothWays
 from .errors import ArgumentTypeError
 from .generate import Generation, Progress, vocab_size_of
 from .sampling import LogitsProcessor, Sampler, Sampling, TokenLogprob, whole
 from .stopping import Stop, Stopper
 
-__all__ = ["Reply", "ReplyOptions", "SamplingOptions", "begin_reply", "checked_sampling"]
+__all__ = ["Reply", "ReplyOptions", "SamplingOptions", "begin_reply", "checked_sampling", "has_answers"]
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -61,14 +62,16 @@ class ReplyOptions(SamplingOptions, total=False):
     progress: Progress | None
 
 
-class Reply(Iterator[str]):
+class Reply(BothWays[str]):
     """An answer in whole characters, made as it is asked for; without its stop text and without special tokens.
 
     An exception, such as KeyboardInterrupt, ends nothing: what was written stays in ``text_so_far``, and the next
-    read continues. ``close`` ends it, and so does leaving a ``with`` block.
+    read continues. ``close`` ends it, and so does leaving a ``with`` block. ``async for`` gives the same text, computed
+    in a thread, ``await`` all of it, and ``async with`` closes it. For many at a time see :class:`kvtrie.Batcher`.
     """
 
     def __init__(self, generation: Generation, stopper: Stopper, prompt_tokens: int) -> None:
+        super().__init__()
         self._generation = generation
         self._stopper = stopper
         self._pieces: list[str] = []
@@ -80,10 +83,23 @@ class Reply(Iterator[str]):
         self.reason: Reason = generation.live.reason
         """Why not more was reused: a str, empty when nothing was left out."""
 
-    def __iter__(self) -> Reply:
-        return self
+    def __await__(self) -> Generator[object, None, str]:
+        return self._whole().__await__()
 
-    def __next__(self) -> str:
+    async def _whole(self) -> str:
+        async for _ in self:
+            pass
+        return self.text_so_far
+
+    @property
+    def _over(self) -> bool:
+        return self._flushed
+
+    def _thread(self) -> Apart:
+        self._apart = self._generation._thread()  # so that a long prompt stops between its chunks, too
+        return self._apart
+
+    def _advance(self) -> str:
         while not self._flushed:
             token = next(self._generation, None)
             if token is None:
@@ -105,7 +121,7 @@ class Reply(Iterator[str]):
 
     @property
     def text_so_far(self) -> str:
-        """What was handed out."""
+        """What there is by now."""
         return "".join(self._pieces)
 
     @property
@@ -194,6 +210,11 @@ def begin_reply(
         owned=True,
     )
     return Reply(generation, stopper, len(prompt))
+
+
+def has_answers(messages: Sequence[Mapping[str, object]]) -> bool:
+    """Whether any is an answer, whose tokens a cache may know."""
+    return any(message.get("role") == "assistant" for message in messages if isinstance(message, Mapping))
 
 
 _OF_REPLIES = ReplyOptions.__annotations__.keys() - SamplingOptions.__annotations__.keys()

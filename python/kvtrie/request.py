@@ -1,24 +1,28 @@
 """One request of a batcher: an iterator of tokens for threads, an asynchronous one for coroutines.
 
 The batcher's thread publishes to a :class:`Stream`; whoever asked reads a :class:`Request`, from the first token on, as
-often as they like. Reading waits; leaving a loop ends nothing. What ends a request early: ``cancel``, leaving its
-``with`` block, the cancellation of a task that reads or awaits it, and that nobody has it any more.
+often as they like. Reading waits; leaving a loop ends nothing. What ends a request early: ``cancel`` and ``aclose``,
+leaving its ``with`` block, the cancellation of a task that reads or awaits it, and that nobody has it any more.
+
+The batcher never waits for a reader: tokens are kept for those that are slow, ``max_tokens`` of them at most.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Optional
 
+from ._bell import Bell
 from .errors import BusyError
 from .sampling import TokenLogprob
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from .batch import Waiting
 
 __all__ = ["Request", "Stream"]
@@ -40,7 +44,7 @@ class Stream:
         self.reused = 0
         self._wake = wake
         self._changed = threading.Condition()
-        self._listeners: set[Callable[[], None]] = set()
+        self._listeners: dict[Bell, int] = {}  # and how many tokens each knows of
 
     # --- the batcher's thread ---------------------------------------------------------------------------------------
 
@@ -69,9 +73,12 @@ class Stream:
             self.error, self.finish_reason = error, finish_reason
             self.ended = finish_reason is not None
             self._changed.notify_all()
-            listeners = list(self._listeners)
-        for listener in listeners:
-            listener()
+            heard = [bell for bell, count in self._listeners.items() if self.ended or len(self.tokens) > count]
+        closed = [bell for bell in heard if not bell.ring()]
+        if closed:
+            with self._changed:
+                for bell in closed:
+                    self._listeners.pop(bell, None)
 
     # --- any thread -------------------------------------------------------------------------------------------------
 
@@ -88,22 +95,17 @@ class Stream:
 
     async def wait_async(self, count: int) -> None:
         """The same in the running event loop, without holding it."""
-        loop = asyncio.get_running_loop()
-        changed = asyncio.Event()
-
-        def listener() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody listens
-                loop.call_soon_threadsafe(changed.set)
-
-        with self._changed:
-            self._listeners.add(listener)
+        if self.ended or len(self.tokens) > count:
+            return
+        bell = Bell()
         try:
+            with self._changed:
+                self._listeners[bell] = count
             while not self.ended and len(self.tokens) <= count:
-                await changed.wait()
-                changed.clear()
+                await bell.heard()
         finally:
             with self._changed:
-                self._listeners.discard(listener)
+                self._listeners.pop(bell, None)
 
 
 class Request:
@@ -171,38 +173,48 @@ class Request:
             yield from fresh
             count += len(fresh)
 
-    async def __aiter__(self) -> AsyncIterator[int]:
-        count = 0
-        while True:
-            await self._wait(count)
-            fresh = self._stream.tokens[count:]
-            if not fresh:
-                self._raise()
-                return
-            for token in fresh:
-                yield token
-            count += len(fresh)
+    def __aiter__(self) -> AsyncIterator[int]:
+        return _Tokens(self)
 
     def __await__(self) -> Generator[object, None, list[int]]:
         return self._result().__await__()
 
     async def _result(self) -> list[int]:
-        await self._wait(_ALL)
+        await self._after(_ALL)
         self._raise()
         return self.tokens
 
-    async def _wait(self, count: int) -> None:
+    async def aclose(self) -> None:
+        """Cancels it, and waits until it has ended: it is in no step then, and has no session."""
+        self.cancel()
+        await self._stream.wait_async(_ALL)
+
+    async def _after(self, count: int) -> int | None:
+        """The token behind ``count`` others; None where there are no more. A task that is cancelled here ends it."""
         try:
             await self._stream.wait_async(count)
         except asyncio.CancelledError:
             self.cancel()
             raise
+        tokens = self._stream.tokens
+        return tokens[count] if len(tokens) > count else None
 
     def _raise(self) -> None:
         if self._stream.error is not None:
             raise self._stream.error
 
-    def __enter__(self) -> Request:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        where: Optional[TracebackType],
+    ) -> None:
+        await self.aclose()
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -221,3 +233,19 @@ class Request:
     def __repr__(self) -> str:
         state = self.finish_reason or "unfinished"
         return f"<kvtrie.Request {len(self._stream.tokens)} tokens of an answer to {self.prompt_tokens}, {state}>"
+
+
+class _Tokens(AsyncIterator[int]):
+    """A reader in an event loop. No generator: one that was left would be closed by the loop, some time later."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._count = 0
+
+    async def __anext__(self) -> int:
+        token = await self._request._after(self._count)
+        if token is None:
+            self._request._raise()
+            raise StopAsyncIteration
+        self._count += 1
+        return token

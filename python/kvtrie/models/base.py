@@ -22,7 +22,7 @@ from .._arguments import flag, progress_of, refusal, text
 from .._core import CausalCache, Device, RecurrentCache, Step, StepGraphs, Tensor, TokenTexts
 from ..errors import ArgumentError, ArgumentTypeError, NotSupported
 from ..prefix_cache import PrefixCache
-from ..replies import Reply, ReplyOptions, begin_reply
+from ..replies import Reply, ReplyOptions, begin_reply, has_answers
 from .config import ModelConfig, Raw
 from .decoder import DecoderLayer, LayerPlan, Shapes, Site
 from .gguf_form import GgufForm
@@ -356,11 +356,22 @@ class Model:
         ``progress`` and the parameters of the choice are those of ``kv.generate``; a stop text is not part of the
         answer.
         """
+        tokens = self.chat_tokens(messages, tools=tools, template=template)
+        return begin_reply(self, tokens, options, self.token_texts if has_answers(messages) else None)
+
+    def chat_tokens(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[object] | None = None,
+        template: Mapping[str, object] | None = None,
+    ) -> list[int]:
+        """The prompt of :meth:`chat` as token ids, up to where the answer begins."""
         if template is not None and not isinstance(template, Mapping):
             raise refusal(template, "model.chat", "template", "a mapping of variables, or None")
         variables: dict[str, Any] = {**(template or {}), **({} if tools is None else {"tools": tools})}
-        tokens = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **variables)
-        return begin_reply(self, tokens, options, self.token_texts if _has_answers(messages) else None)
+        tokens: list[int] = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **variables)
+        return tokens
 
     def complete(self, text: str, **options: Unpack[ReplyOptions]) -> Reply:
         """What continues plain ``text``; ``options`` as in :meth:`chat`."""
@@ -403,10 +414,6 @@ class Model:
                 f"[models] position: got {last}, allowed up to {limit - 1} with rope_type {scaling['rope_type']!r}: "
                 "beyond that K depends on the length of the text it was computed in, so it cannot be shared"
             )
-
-
-def _has_answers(messages: Sequence[Message]) -> bool:
-    return any(message.get("role") == "assistant" for message in messages if isinstance(message, Mapping))
 
 
 def rope_parameters(config: ModelConfig) -> RopeArguments:

@@ -1,0 +1,223 @@
+"""What a thread computes on demand, also for coroutines: ``for`` and ``async for`` over the same object.
+
+``async for`` asks for one item at a time. A thread of the object's own, made when it is first needed, computes it while
+the event loop goes on; between items that thread sleeps. So nothing is computed ahead, and a slow reader holds up only
+itself.
+
+How a wait ends: with the item or with what computing it raised; and where the task is cancelled, at once. Computing
+then stops behind the step that is under way, a token or one chunk of a prompt. What that step gave is kept for whoever
+asks next, so cancelling loses nothing. ``aclose`` waits for that step, and so does the end of the interpreter. What
+nobody has any more needs no ``aclose``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from queue import SimpleQueue
+from types import TracebackType
+from typing import TYPE_CHECKING, Optional, TypeVar
+
+from ._bell import Bell
+from .errors import BusyError, ClosedError, NotSupported
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Apart", "BothWays", "Left"]
+
+Item = TypeVar("Item")
+
+_open: weakref.WeakSet[Apart] = weakref.WeakSet()
+
+
+class Left(Exception):
+    """Raised between two steps, where :attr:`Apart.left` says so."""
+
+
+class Apart:
+    """A thread that computes what one task at a time waits for.
+
+    It ends with this object, behind what was asked of it. Not one of ``concurrent.futures``: those have the end of the
+    interpreter wait for a whole prompt.
+    """
+
+    def __init__(self) -> None:
+        self._asked: SimpleQueue[tuple[Future[None], Callable[[], None]] | None] = SimpleQueue()  # None: end
+        self._thread = threading.Thread(target=_work, args=(self._asked,), name="kvtrie-generation", daemon=True)
+        self._process = os.getpid()
+        self._awaited: Bell | None = None  # of the task that waits
+        self._left = False
+        self._ended = False
+        self._ending: Future[None] | None = None
+        self._thread.start()
+        weakref.finalize(self, self._asked.put, None).atexit = False
+        if not _open:
+            atexit.unregister(_end_all)
+            atexit.register(_end_all)  # now, so that it comes before what the cache needs ends
+        _open.add(self)
+
+    @property
+    def left(self) -> bool:
+        """In its thread: whether nobody waits for what it computes."""
+        return self._left and threading.current_thread() is self._thread
+
+    async def run(self, work: Callable[[], None]) -> None:
+        """``work`` in the thread. ``kv.BusyError`` where another task waits, ``kv.ClosedError`` where one closes it."""
+        if self._awaited is not None and not self._awaited.mute:
+            raise BusyError("[generate] another task waits for its next token, allowed one at a time")
+        future, bell = self._ask(work)
+        self._awaited, self._left = bell, False
+        try:
+            await bell.heard()
+            future.result()
+        except Left:
+            raise ClosedError("[generate] it was closed while this task waited for its next token") from None
+        finally:
+            if self._awaited is bell:  # no other one came when its loop was closed
+                self._awaited, self._left = None, not future.done()
+            future.cancel()
+            del future  # an error's traceback leads here
+
+    async def finish(self, work: Callable[[], None]) -> None:
+        """``work`` behind what is being computed, which ends at its next step; the thread ends after it."""
+        if self._process != os.getpid() or (self._ended and self._ending is None):
+            return work()
+        if self._ending is None:
+            self._ending, bell = self._ask(work)
+            self.end()
+        else:
+            bell = _rung_by(self._ending)
+        self._left = True
+        await bell.heard()
+        self._ending.result()
+
+    def end(self) -> None:
+        """The thread ends when it has done what it was asked for."""
+        if not self._ended:
+            self._ended = True
+            self._asked.put(None)
+
+    def join(self) -> None:
+        """Ends it, behind the step that is under way, and waits for that."""
+        self._left = True
+        self.end()
+        if self._process == os.getpid() and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _ask(self, work: Callable[[], None]) -> tuple[Future[None], Bell]:
+        if self._process != os.getpid():
+            raise NotSupported("[generate] got a generation of the process that this one was forked from")
+        if self._ended:
+            raise ClosedError("[generate] it was closed, or the interpreter is ending")
+        future: Future[None] = Future()
+        bell = _rung_by(future)
+        self._asked.put((future, work))
+        return future, bell
+
+
+def _rung_by(future: Future[None]) -> Bell:
+    """Rings when that is done."""
+    bell = Bell()
+    future.add_done_callback(lambda _: bell.ring())
+    return bell
+
+
+def _work(asked: SimpleQueue[tuple[Future[None], Callable[[], None]] | None]) -> None:
+    """The thread. Between two tasks it holds nothing of theirs."""
+    while True:
+        task = asked.get()
+        if task is None:
+            return
+        future, work = task
+        if future.set_running_or_notify_cancel():
+            try:
+                work()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+        del task, future, work
+
+
+def _end_all() -> None:
+    """Before the interpreter ends its threads, so that none is in a step then."""
+    for apart in list(_open):
+        apart.join()
+
+
+class BothWays(Iterator[Item], AsyncIterator[Item]):
+    """An iterator that computes in the thread that asks, and in one of its own for coroutines."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Item] = deque()  # made for a task that was cancelled before it had them
+        self._apart: Apart | None = None
+
+    # --- what the owner says ----------------------------------------------------------------------------------------
+
+    def _advance(self) -> Item:
+        """The next item; StopIteration at the end."""
+        raise NotImplementedError
+
+    @property
+    def _over(self) -> bool:
+        """Whether there is nothing more to compute."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Ends it."""
+        raise NotImplementedError
+
+    # --- both ways --------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Item:
+        return self._kept.popleft() if self._kept else self._advance()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Item:
+        if not self._kept and not self._over:
+            await self._thread().run(self._keep)
+        if self._over and self._apart is not None:
+            self._apart.end()
+        if not self._kept:
+            raise StopAsyncIteration
+        return self._kept.popleft()
+
+    async def aclose(self) -> None:
+        """As ``close``, behind the step that is under way, which it waits for without holding the event loop."""
+        if self._apart is None:
+            self.close()
+        else:
+            await self._apart.finish(self.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        where: Optional[TracebackType],
+    ) -> None:
+        await self.aclose()
+
+    def _thread(self) -> Apart:
+        if self._apart is None:
+            self._apart = Apart()
+        return self._apart
+
+    def _keep(self) -> None:
+        if not self._kept:
+            for item in self:
+                self._kept.append(item)
+                return

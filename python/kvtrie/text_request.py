@@ -1,0 +1,200 @@
+"""The text of one request of a batcher: whole characters as they come, for threads and for coroutines.
+
+    answer = batcher.chat([{"role": "user", "content": "What is a cache?"}])
+    async for piece in answer:  # or `for`, in any thread
+        print(piece, end="")
+
+It ends as its request does (request.py), and keeps no text of its own: whoever reads it makes the text anew from the
+tokens, so that several may, from the first one on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Optional
+
+import numpy as np
+import numpy.typing as npt
+
+from ._arguments import refusal
+from ._core import PrefixCache
+from ._protocols import StepModel, chat_model
+from .errors import BusyError
+from .replies import has_answers
+from .request import Request
+from .sampling import TokenLogprob
+from .stopping import Stopper
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["TextRequest", "chat_prompt"]
+
+
+class TextRequest:
+    """The text of one answer as it comes; from ``Batcher.chat`` and ``Batcher.complete``.
+
+    Iterating gives text in whole characters, without its stop text and special tokens, and raises the request's error
+    at the end, if it has one. ``await`` and ``result()`` give all of it.
+    """
+
+    def __init__(self, request: Request, stopper: Callable[[], Stopper]) -> None:
+        self._request = request
+        self._stopper = stopper
+
+    @property
+    def request(self) -> Request:
+        """Its tokens."""
+        return self._request
+
+    @property
+    def tokens(self) -> list[int]:
+        """Those that are there by now, with what ended it."""
+        return self._request.tokens
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        """One for each of ``tokens``, where ``logprobs`` was given."""
+        return self._request.logprobs
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self._request.prompt_tokens
+
+    @property
+    def reused(self) -> int:
+        """Tokens of the prompt that were not computed for this; 0 until its first token is there."""
+        return self._request.reused
+
+    @property
+    def finish_reason(self) -> str | None:
+        """ "stop", "length", "cancelled" or "failed"; None: unfinished."""
+        return self._request.finish_reason
+
+    @property
+    def error(self) -> BaseException | None:
+        """What it failed with."""
+        return self._request.error
+
+    @property
+    def stopped_by(self) -> int | str | None:
+        """The token or the text that ended it."""
+        return self._request.stopped_by
+
+    @property
+    def text_so_far(self) -> str:
+        """What there is by now."""
+        ended = self._request.finish_reason is not None
+        return _text_of(self._stopper(), self._request.tokens, ended)
+
+    @property
+    def message(self) -> dict[str, str]:
+        """The answer as a message, for the next turn. ``kv.BusyError`` before it has ended."""
+        if self._request.finish_reason is None:
+            raise BusyError("[message] the request has not ended, allowed once it has")
+        return {"role": "assistant", "content": self.text_so_far}
+
+    def cancel(self) -> None:
+        """Ends it before the next step; what was computed stays in the cache. Nothing when it has ended."""
+        self._request.cancel()
+
+    async def aclose(self) -> None:
+        """Cancels it, and waits until it has ended: it is in no step then, and has no session."""
+        await self._request.aclose()
+
+    def result(self, timeout: float | None = None) -> str:
+        """All text, once there is no more. ``kv.BusyError`` after ``timeout`` seconds; it goes on meanwhile."""
+        return _text_of(self._stopper(), self._request.result(timeout), True)
+
+    def __iter__(self) -> Iterator[str]:
+        stopper = self._stopper()
+        for token in self._request:
+            stopper(token)
+            if stopper.piece:
+                yield stopper.piece
+        rest = stopper.finish()
+        if rest:
+            yield rest
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return _Pieces(self._request, self._stopper())
+
+    def __await__(self) -> Generator[object, None, str]:
+        return self._whole().__await__()
+
+    async def _whole(self) -> str:
+        return _text_of(self._stopper(), await self._request, True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        where: Optional[TracebackType],
+    ) -> None:
+        self.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        where: Optional[TracebackType],
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        state = self.finish_reason or "unfinished"
+        return f"<kvtrie.TextRequest {len(self.tokens)} tokens of an answer to {self.prompt_tokens}, {state}>"
+
+
+class _Pieces(AsyncIterator[str]):
+    """A reader in an event loop."""
+
+    def __init__(self, request: Request, stopper: Stopper) -> None:
+        self._tokens = request.__aiter__()
+        self._stopper = stopper
+        self._over = False
+
+    async def __anext__(self) -> str:
+        while not self._over:
+            try:
+                self._stopper(await self._tokens.__anext__())
+                piece = self._stopper.piece
+            except StopAsyncIteration:
+                self._over = True
+                piece = self._stopper.finish()
+            if piece:
+                return piece
+        raise StopAsyncIteration
+
+
+def _text_of(stopper: Stopper, tokens: Iterable[int], ended: bool) -> str:
+    pieces = []
+    for token in tokens:
+        stopper(token)
+        pieces.append(stopper.piece)
+    return "".join([*pieces, stopper.finish() if ended else ""])
+
+
+def chat_prompt(
+    model: StepModel,
+    cache: PrefixCache,
+    messages: Sequence[Mapping[str, object]],
+    tools: Sequence[object] | None,
+    template: Mapping[str, object] | None,
+    namespace: str,
+) -> npt.NDArray[np.int32]:
+    """The prompt of a chat, its answers in the tokens that the cache knows them by."""
+    if not hasattr(model, "chat_tokens"):
+        raise refusal(model, "chat", "model", "one of kv.models, or another one with chat_tokens and token_texts")
+    chat = chat_model(model)
+    prompt = np.asarray(chat.chat_tokens(messages, tools=tools, template=template), np.int32)
+    texts = chat.token_texts if has_answers(messages) else None
+    return prompt if texts is None or not len(prompt) else cache.respell(prompt, texts, namespace)
