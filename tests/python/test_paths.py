@@ -54,7 +54,7 @@ def comments(name: str, text: str) -> str:
 
 def missing(name: str) -> list[str]:
     text = comments(name, (ROOT / name).read_text(encoding="utf-8"))
-    named = {each.removeprefix("../") for each in NAME.findall(text)}
+    named = {re.sub(r"^(\.\./)+", "", each) for each in NAME.findall(text)}
     return sorted(named - endings() - ELSEWHERE)
 
 
