@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -13,20 +12,9 @@ import httpx
 import pytest
 
 import kvtrie as kv
+from browsers import Keys, Page, chromium, needs_chromium
 from processes import PATIENCE
 from serving import TINY, Served, served
-
-try:
-    from selenium import webdriver
-    from selenium.webdriver.common.keys import Keys
-    from selenium.webdriver.support.ui import WebDriverWait
-except ImportError:
-    webdriver = None
-
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-needs_chromium = pytest.mark.skipif(
-    not (webdriver and CHROMIUM and DRIVER), reason="selenium, chromium or chromium-driver is not installed"
-)
 
 BEGINNING = "You answer questions about databases, in one short sentence, and you never make anything up."
 HOSTILE = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>'
@@ -45,29 +33,22 @@ def server(model: Any) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
-    driver.set_page_load_timeout(PATIENCE)
-    yield driver
-    driver.quit()
+    with chromium() as driver:
+        yield driver
 
 
 @pytest.fixture
-def page(browser: Any, server: Served) -> Iterator[Page]:
+def page(browser: Any, server: Served) -> Iterator[ServerPage]:
     with opened(browser, server.url + "/") as shown:
         yield shown
         assert shown.errors() == []
 
 
 @contextmanager
-def opened(browser: Any, url: str) -> Iterator[Page]:
+def opened(browser: Any, url: str) -> Iterator[ServerPage]:
     browser.get_log("browser")
     browser.get(url)
-    shown = Page(browser)
+    shown = ServerPage(browser)
     shown.look(1600, "light")
     shown.until(lambda: shown.run("return document.body.dataset.link") == "live")
     shown.until(lambda: shown.text("#tokens").replace(",", "").isdigit())
@@ -75,39 +56,11 @@ def opened(browser: Any, url: str) -> Iterator[Page]:
     browser.get("about:blank")  # a server that is watched waits for its pages
 
 
-class Page:
-    """What the tests ask of it; ``until`` waits for a condition, never for a time."""
-
-    def __init__(self, browser: Any) -> None:
-        self.browser = browser
-
-    def run(self, script: str, *arguments: Any) -> Any:
-        return self.browser.execute_script(script, *arguments)
-
-    def until(self, condition: Callable[[], Any]) -> Any:
-        return WebDriverWait(self.browser, 120).until(lambda _: condition())
-
-    def all(self, selector: str) -> list[Any]:
-        return list(self.browser.find_elements("css selector", selector))
-
-    def text(self, selector: str) -> str:
-        return str(self.run("return document.querySelector(arguments[0]).textContent", selector))
-
-    def texts(self, selector: str) -> list[str]:
-        return list(self.run("return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector))
+class ServerPage(Page):
+    """What the tests ask of the page of a server."""
 
     def until_ended(self, count: int) -> None:
         self.until(lambda: len([each for each in self.texts(".outcome") if each not in ("", "running")]) == count)
-
-    def errors(self) -> list[str]:
-        return [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
-
-    def look(self, width: int, scheme: str) -> None:
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        self.until(lambda: self.run("return window.innerWidth") == width)
 
 
 def chat(server: Served, question: str, **fields: Any) -> Any:
@@ -122,7 +75,7 @@ def chat(server: Served, question: str, **fields: Any) -> Any:
 
 
 @needs_chromium
-def test_a_server_that_nobody_asked_says_so(page: Page, server: Served) -> None:
+def test_a_server_that_nobody_asked_says_so(page: ServerPage, server: Served) -> None:
     page.until(lambda: page.all("#tree-empty")[0].is_displayed())
     assert page.all("#requests-empty")[0].is_displayed()
     assert f"curl {server.url}/v1/chat/completions" in page.text("#example")
@@ -131,7 +84,7 @@ def test_a_server_that_nobody_asked_says_so(page: Page, server: Served) -> None:
 
 
 @needs_chromium
-def test_two_requests_that_share_their_beginning(page: Page, server: Served) -> None:
+def test_two_requests_that_share_their_beginning(page: ServerPage, server: Served) -> None:
     chat(server, "What is an index?")
     answer = chat(server, "What is a cursor?")
     page.until_ended(2)
@@ -146,7 +99,7 @@ def test_two_requests_that_share_their_beginning(page: Page, server: Served) -> 
 
 
 @needs_chromium
-def test_a_request_opens_to_its_explanation_and_stays_open(page: Page, server: Served) -> None:
+def test_a_request_opens_to_its_explanation_and_stays_open(page: ServerPage, server: Served) -> None:
     chat(server, "What is an index?")
     chat(server, "What is a cursor?")
     page.until_ended(2)
@@ -162,7 +115,7 @@ def test_a_request_opens_to_its_explanation_and_stays_open(page: Page, server: S
 
 
 @needs_chromium
-def test_what_is_evicted_leaves_the_picture(page: Page, server: Served) -> None:
+def test_what_is_evicted_leaves_the_picture(page: ServerPage, server: Served) -> None:
     chat(server, "What is an index?")
     page.until_ended(1)
     page.until(lambda: page.all("#nodes .node"))
@@ -173,7 +126,7 @@ def test_what_is_evicted_leaves_the_picture(page: Page, server: Served) -> None:
 
 
 @needs_chromium
-def test_markup_in_a_prompt_stays_text(page: Page, server: Served) -> None:
+def test_markup_in_a_prompt_stays_text(page: ServerPage, server: Served) -> None:
     chat(server, "What is an index?")
     chat(server, HOSTILE)
     page.until_ended(2)
@@ -188,7 +141,7 @@ def test_markup_in_a_prompt_stays_text(page: Page, server: Served) -> None:
 @needs_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1600])
-def test_nothing_is_wider_than_the_page(page: Page, server: Served, width: int, scheme: str) -> None:
+def test_nothing_is_wider_than_the_page(page: ServerPage, server: Served, width: int, scheme: str) -> None:
     page.look(width, scheme)
     chat(server, "What is an index? " + "x" * 100)
     chat(server, HOSTILE)
@@ -205,7 +158,7 @@ def test_nothing_is_wider_than_the_page(page: Page, server: Served, width: int, 
 
 
 @needs_chromium
-def test_the_tree_by_keyboard(page: Page, server: Served) -> None:
+def test_the_tree_by_keyboard(page: ServerPage, server: Served) -> None:
     chat(server, "What is an index?")
     chat(server, "What is a cursor?")
     page.until_ended(2)

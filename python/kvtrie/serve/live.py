@@ -15,7 +15,6 @@ Events, each with JSON: ``hello`` (what is served), ``state`` (tree, tiers, figu
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -29,6 +28,7 @@ from starlette.types import Receive, Scope, Send
 from .._values import Node
 from ..errors import ClosedError
 from ..prefix_cache import PrefixCache
+from ..viz.names import node_names
 from ..viz.words import clip, one_line
 from .engine import Engine
 from .failures import Refusal
@@ -299,7 +299,7 @@ def tree_of(cache: PrefixCache, label: Label, most: int = DRAWN) -> JsonObject:
     """At most ``most`` nodes, parents before their children, and how much is left out."""
     nodes = cache.nodes()
     shown = chosen(nodes, most)
-    names = _names(shown)
+    names = node_names(shown)
     return {
         "nodes": [_node(node, names, label) for node in shown],
         "hidden_nodes": len(nodes) - len(shown),
@@ -324,23 +324,6 @@ def chosen(nodes: Sequence[Node], most: int) -> list[Node]:
         if len(shown) >= most:
             break
     return [node for node in nodes if id(node) in shown]
-
-
-def _names(nodes: Iterable[Node]) -> dict[int, str]:
-    """A name for each, the same as long as it is there: from what is above it and its first token.
-
-    A node keeps it when it grows and when its lower half is split off; siblings differ in their first token.
-    """
-    names: dict[int, str] = {}
-    paths: dict[int, hashlib.blake2b] = {}
-    for node in nodes:
-        above = None if node.parent is None else paths[id(node.parent)]
-        path = hashlib.blake2b(repr(node.namespace).encode(), digest_size=9) if above is None else above.copy()
-        name = path.copy()
-        name.update(node.tokens[:1].tobytes())
-        path.update(node.tokens.tobytes())
-        names[id(node)], paths[id(node)] = name.hexdigest(), path
-    return names
 
 
 def _node(node: Node, names: Mapping[int, str], label: Label) -> JsonObject:

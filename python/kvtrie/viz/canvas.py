@@ -27,9 +27,10 @@ class Canvas:
         """A path in SVG's own commands; `look` is its attributes."""
         self._parts.append(f'<path d="{path}" {look}/>')
 
-    def begin_group(self, tooltip: str) -> None:
-        """What follows belongs together and shows `tooltip` under the pointer, until `end_group`."""
-        self._parts.append(f"<g><title>{safe(tooltip)}</title>")
+    def begin_group(self, tooltip: str, name: str = "") -> None:
+        """What follows is one thing and shows `tooltip` under the pointer, until `end_group`; `name` is for scripts."""
+        named = f' data-node="{attribute(name)}"' if name else ""
+        self._parts.append(f"<g{named}><title>{safe(tooltip)}</title>")
 
     def end_group(self) -> None:
         self._parts.append("</g>")

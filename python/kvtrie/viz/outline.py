@@ -75,7 +75,7 @@ class Row:
 
     `start` and `end` are offsets in tokens from the namespace's root; for a folded row `end` is the furthest end below.
     `token_count` and `nbytes` count what is stored, so for a folded row they are sums. `age` is in seconds since the
-    last use. `shared_by` is the number of branches (leaves) below, 1 for a leaf.
+    last use. `shared_by` is the number of branches (leaves) below, 1 for a leaf. `node`: None for a folded row.
     """
 
     start: int
@@ -93,6 +93,7 @@ class Row:
     folded: int = 0
     snippet: str = ""
     last: bool = False
+    node: TreeNode | None = None
 
 
 @dataclass
@@ -277,7 +278,7 @@ def _row(vertex: _Vertex, depth: int, parent: int, last: bool, decode: Decode | 
         start=int(node.start), end=int(node.end), token_count=int(node.end - node.start), tier=tier_name(node.tier),
         nbytes=int(node.nbytes), age=float(node.age), user=bool(node.user), pinned=bool(node.pinned),
         live=int(node.live), depth=depth, parent=parent, shared_by=vertex.leaves,
-        snippet=snippet(node.tokens, decode), last=last,
+        snippet=snippet(node.tokens, decode), last=last, node=node,
     )  # fmt: skip
 
 

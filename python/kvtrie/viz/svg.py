@@ -61,14 +61,20 @@ def tree_svg(
     """
     whole(width, "viz", "width", 640)
     text(title, "viz", "title")
-    return _Drawing(collect(cache, decode, max_nodes), width, title, decode is not None).render()
+    return outline_svg(collect(cache, decode, max_nodes), width, title, decode is not None, {})
+
+
+def outline_svg(outline: Outline, width: int, title: str, labelled: bool, names: Mapping[int, str]) -> str:
+    """`outline` as SVG text. `labelled`: its rows have texts. `names`: of nodes by `id()`, for clicks."""
+    return _Drawing(outline, width, title, labelled, names).render()
 
 
 class _Drawing:
     """One picture being drawn; `y` is the top of the next row."""
 
-    def __init__(self, outline: Outline, width: int, title: str, labelled: bool) -> None:
+    def __init__(self, outline: Outline, width: int, title: str, labelled: bool, names: Mapping[int, str]) -> None:
         self.outline = outline
+        self.names = names
         self.width = float(width)
         self.title = title
         self.canvas = Canvas()
@@ -163,7 +169,7 @@ class _Drawing:
         middle = self.y + _ROW / 2
         begin = self.scale.at(row.start) + 2
         end = max(self.scale.at(row.end) - 1, begin + 3)
-        self.canvas.begin_group(_tooltip(row))
+        self.canvas.begin_group(_tooltip(row), self.names.get(id(row.node), ""))
         self.canvas.box(_PAD - 8, self.y, self.width - 2 * _PAD + 16, _ROW, 'class="kvt-hit"')
         self._bar(row, begin, end, middle)
         x = self._marks(row, end + 9, middle)

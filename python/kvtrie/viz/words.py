@@ -49,6 +49,6 @@ def format_age(seconds: float) -> str:
     return f"{max(seconds, 0.0):.0f} s"
 
 
-def plural(count: int, noun: str) -> str:
-    """A count with its noun: "1 node", "1,200 nodes"."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+def plural(count: int, noun: str, several: str = "") -> str:
+    """A count with its noun: "1 node", "1,200 nodes". `several`: its plural where that takes more than an s."""
+    return f"{count:,} {noun if count == 1 else several or noun + 's'}"
