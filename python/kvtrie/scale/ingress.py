@@ -126,16 +126,24 @@ class _Passed(StreamingResponse):
         is_stream = any(
             name == b"content-type" and value.startswith(b"text/event-stream") for name, value in head.headers
         )
-        self.body_iterator = _rest(first, parts, path, is_stream)
+        promised = next((int(value) for name, value in head.headers if name == b"content-length"), None)
+        self.body_iterator = _rest(first, parts, path, is_stream, promised)
 
 
-async def _rest(first: bytes, parts: _Parts, path: str, is_stream: bool) -> AsyncIterator[bytes]:
+async def _rest(
+    first: bytes, parts: _Parts, path: str, is_stream: bool, promised: int | None = None
+) -> AsyncIterator[bytes]:
+    """The body. ``promised``: its length, where the head has it."""
+    came = len(first)
     try:
         yield first
         async for part in parts:
             if isinstance(part, bytes):
+                came += len(part)
                 yield part
     except (Gone, RayError) as error:
+        if came == promised:
+            return  # all of it is here, only its end was not said
         _log.warning("a replica went in the middle of an answer: %s", error)
         if not is_stream:
             raise  # the length that was promised does not come: the client sees that it is not whole
