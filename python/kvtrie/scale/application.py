@@ -4,9 +4,9 @@ from ray import serve
 from kvtrie.scale import ScaleOptions, app
 
 serve.run(app(ScaleOptions(model="tiny", replicas=2)))
-"""
 
-from __future__ import annotations
+Annotations are types here and no texts: by that of ``app``, Ray makes options of a command line or a file.
+"""
 
 from ray import serve
 from ray.serve import Application
