@@ -106,14 +106,17 @@ void require_local_memory(const FoundDevice& found, const Kernel::State& kernel)
 }  // namespace
 
 Device::State::State(FoundDevice found_device, Options wanted)
+    : State(found_device, std::move(wanted), make_context(found_device), QueueHandle()) {}
+
+Device::State::State(FoundDevice found_device, Options wanted, ContextHandle in, QueueHandle to)
     : options(std::move(wanted)),
       found(std::move(found_device)),
       device_key(key_of(
           {found.info.name, found.info.driver, found.info.platform, found.platform_version, found.info.version})),
       disk(options.cache_folder),
       meter(std::make_shared<Meter>(options.max_bytes)),
-      context(make_context(found)),
-      queue(make_queue(context.get(), found.device)),
+      context(std::move(in)),
+      queue(to ? std::move(to) : make_queue(context.get(), found.device)),
       programs(std::make_unique<ProgramCache>(context.get(), found.device, device_key, disk, meter,
                                               compiling_of(found, options))) {}
 

@@ -34,6 +34,8 @@
 #include <vector>
 
 struct _cl_mem;
+struct _cl_context;
+struct _cl_command_queue;
 struct _cl_event;
 struct _cl_kernel;
 
@@ -91,6 +93,9 @@ class Buffer {
   static Buffer copy_of(DevicePtr device, const void* host, std::size_t bytes);
   // Uses host memory in place where the device allows it; `host` must outlive the buffer and be 64-byte aligned.
   static Buffer wrap_host(DevicePtr device, void* host, std::size_t bytes);
+  // A buffer that somebody else made in the device's context, or made here and gave away: both hold it from then on.
+  // Throws kArgument for one of another context and for what is no buffer. (sharing.cpp)
+  static Buffer share(DevicePtr device, _cl_mem* handle);
   // The buffer as bare handle and back, for pools that belong to the device and so must not hold a DevicePtr. A
   // detached handle stays counted; `Device::release_detached` ends it.
   _cl_mem* detach() noexcept;
@@ -184,6 +189,18 @@ class Device : public std::enable_shared_from_this<Device> {
   };
   static DevicePtr open(const DeviceInfo& info, Options options);
   ~Device();
+
+  // The context and queue, for other libraries of the process that share them; and a device on theirs, which holds them
+  // until it ends. `queue`: in order; null: one of its own in that context. A queue without profiling is not timed, so
+  // nothing paces its work. Throws kArgument for a context of several devices where no queue says which, for a queue of
+  // another context, and for one that is not in order. (sharing.cpp)
+  struct Handles {
+    _cl_context* context = nullptr;
+    _cl_command_queue* queue = nullptr;
+  };
+  Handles handles() const noexcept;
+  static DeviceInfo info_of(const Handles& theirs);
+  static DevicePtr open_shared(const Handles& theirs, Options options);
 
   const DeviceInfo& info() const noexcept;
   const Options& options() const noexcept;

@@ -49,6 +49,7 @@ void note_foreign_command(const Device::State& state, const char* name);
 
 struct Device::State {
   State(FoundDevice found, Options wanted);
+  State(FoundDevice found, Options wanted, ContextHandle in, QueueHandle to);  // no queue: one of its own
   ~State();
 
   // Runs `call(queue, cl_event* out)` as one command and logs it. Waits for nothing but the log's back-pressure. Where

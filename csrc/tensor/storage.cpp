@@ -81,6 +81,12 @@ std::shared_ptr<Storage> Storage::wrap(const cl::DevicePtr& device, void* data, 
   return storage;
 }
 
+std::shared_ptr<Storage> Storage::share(cl::Buffer buffer) {
+  std::shared_ptr<Storage> storage(new Storage(buffer.device(), buffer.bytes()));
+  storage->buffer_ = std::move(buffer);
+  return storage;
+}
+
 // The device may still be reading wrapped memory, which its owner is about to free: the only case that waits.
 Storage::~Storage() {
   if (owns_data_) {

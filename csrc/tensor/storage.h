@@ -3,6 +3,7 @@
 // Threads: a Storage does not change after it was made; its bytes are the business of whoever writes them.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,6 +22,10 @@ class Storage {
   // Host memory of `owner`, in place. With a device, its memory must be unified and `data` 64-byte aligned.
   static std::shared_ptr<Storage> wrap(const cl::DevicePtr& device, void* data, std::size_t bytes,
                                        std::shared_ptr<void> owner);
+  // A buffer that others use, too (cl::Buffer::share): never one for other tensors.
+  static std::shared_ptr<Storage> share(cl::Buffer buffer);
+  // From now on others hold the buffer, too: its memory does not become another tensor's.
+  void give_away() noexcept { recyclable_ = false; }
   // Whether `wrap` works for this device and address.
   static bool can_wrap(const cl::DevicePtr& device, const void* data) noexcept;
 
@@ -39,9 +44,9 @@ class Storage {
 
   const cl::DevicePtr device_;
   const std::size_t bytes_;
-  std::shared_ptr<BufferPool> pool_;  // where buffer_ goes back to; null when it was wrapped
-  bool recyclable_ = true;            // whether the pool may keep buffer_ for others
-  std::shared_ptr<void> owner_;       // keeps wrapped memory alive
+  std::shared_ptr<BufferPool> pool_;     // where buffer_ goes back to; null when it was wrapped
+  std::atomic<bool> recyclable_ = true;  // whether the pool may keep buffer_ for others
+  std::shared_ptr<void> owner_;          // keeps wrapped memory alive
   std::byte* data_ = nullptr;
   bool owns_data_ = false;
   cl::Buffer buffer_;

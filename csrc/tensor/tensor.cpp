@@ -94,6 +94,20 @@ Tensor Tensor::wrap_host(const cl::DevicePtr& device, DType dtype, Shape shape, 
   return {Storage::wrap(device, data, bytes, std::move(owner)), dtype, std::move(shape), 0};
 }
 
+Tensor Tensor::share(cl::Buffer buffer, DType dtype, Shape shape, std::uint64_t offset) {
+  constexpr const char* where = "Tensor.share";
+  const std::size_t room = buffer.bytes() / size_of(dtype), count = element_count(shape);
+  require(offset <= room && count <= room - offset, where, "shape: got ", to_string(shape), " from element ", offset,
+          " on, allowed what fits into a buffer of ", room, " elements");
+  return {Storage::share(std::move(buffer)), dtype, std::move(shape), offset};
+}
+
+const cl::Buffer& Tensor::give_away() const {
+  const cl::Buffer& shared = buffer();
+  storage_->give_away();
+  return shared;
+}
+
 bool Tensor::on_host() const noexcept { return storage_ != nullptr && storage_->device() == nullptr; }
 bool Tensor::shares_host_memory() const noexcept { return storage_ != nullptr && storage_->shares_host_memory(); }
 

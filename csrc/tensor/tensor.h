@@ -43,6 +43,10 @@ class Tensor {
   static Tensor wrap_host(const cl::DevicePtr& device, DType dtype, Shape shape, void* data,
                           std::shared_ptr<void> owner);
 
+  // A part of a buffer that others use, too (cl::Buffer::share), from `offset` elements on.
+  static Tensor share(cl::Buffer buffer, DType dtype, Shape shape, std::uint64_t offset);
+  const cl::Buffer& give_away() const;  // the buffer, for others to use; its memory does not become another tensor's
+
   bool defined() const noexcept { return storage_ != nullptr; }
   bool on_host() const noexcept;             // host storage (no device)
   const cl::DevicePtr& device() const;       // null for host storage

@@ -246,8 +246,14 @@ void IntegerArgument::read_sequence(py::handle value) {
 
 namespace {
 
+py::object shown_array(py::handle value, std::string_view where) {
+  return py::module_::import("kvtrie._arrays").attr("as_array")(value, std::string(where), "tokens");
+}
+
 // One token alone becomes a sequence of one.
-py::object as_sequence(py::handle value, bool or_one) {
+py::object as_sequence(py::handle value, std::string_view where, bool or_one) {
+  const bool shows_memory = or_one && !is_array(value) && has_method(value, "__dlpack__");  // torch's, of any rank
+  if (shows_memory) return as_sequence(shown_array(value, where), where, true);
   if (or_one && is_integer(value)) return py::make_tuple(value);
   if (or_one && is_array(value) && py::reinterpret_borrow<py::array>(value).ndim() == 0)
     return value.attr("reshape")(1);
@@ -257,7 +263,7 @@ py::object as_sequence(py::handle value, bool or_one) {
 }  // namespace
 
 TokenArgument::TokenArgument(py::handle value, std::string_view where, bool or_one, bool media)
-    : value_(as_sequence(value, or_one)),
+    : value_(as_sequence(value, where, or_one)),
       tokens_(value_, where, "tokens", media ? std::numeric_limits<Token>::min() : 0) {}
 
 void make_read_only(py::array& array) noexcept {

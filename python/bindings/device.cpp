@@ -2,6 +2,9 @@
 
 #include <pybind11/stl.h>
 
+#include <cstdint>
+#include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -90,6 +93,36 @@ DeviceHandlePtr select(py::handle name) {
   return py::module_::import("kvtrie._devices").attr("select")(name).cast<DeviceHandlePtr>();
 }
 
+// Devices on contexts of others, as long as anybody uses them.
+std::vector<std::weak_ptr<DeviceHandle>>& shared_devices() {
+  static auto* const handles = new std::vector<std::weak_ptr<DeviceHandle>>;
+  return *handles;
+}
+
+DeviceHandlePtr shared_device_of(const cl::DevicePtr& device) {
+  for (const std::weak_ptr<DeviceHandle>& each : shared_devices()) {
+    DeviceHandlePtr handle = each.lock();
+    if (handle != nullptr && handle->device == device) return handle;
+  }
+  return nullptr;
+}
+
+DeviceHandlePtr from_opencl(const py::object& context, const py::object& queue) {
+  const cl::Device::Handles theirs{
+      static_cast<_cl_context*>(to_opencl(context, "Device.from_opencl", "context")),
+      queue.is_none() ? nullptr : static_cast<_cl_command_queue*>(to_opencl(queue, "Device.from_opencl", "queue"))};
+  cl::DeviceInfo info = without_gil([&] { return cl::Device::info_of(theirs); });
+  cl::Device::Options options;
+  options.cache_folder = setting("cache_folder");
+  options.unusable = unusable_kernels(info);
+  auto handle = std::make_shared<DeviceHandle>(std::move(info));
+  handle->device = without_gil([&] { return cl::Device::open_shared(theirs, std::move(options)); });
+  note_device_opened();
+  std::erase_if(shared_devices(), [](const auto& each) { return each.expired(); });
+  shared_devices().push_back(handle);
+  return handle;
+}
+
 // Read-only property of the device's description.
 template <class Value>
 auto info(Value cl::DeviceInfo::*member) {
@@ -126,13 +159,24 @@ std::vector<DeviceHandlePtr> device_handles() {
   return handles;
 }
 
+void* to_opencl(py::handle value, std::string_view where, std::string_view name) {
+  const bool wrapped = PyObject_HasAttrString(py::type::handle_of(value).ptr(), "int_ptr") != 0;
+  if (!wrapped) refuse_type(value, where, name, "an object of pyopencl, which has its handle as int_ptr");
+  const py::object number = value.attr("int_ptr");
+  if (!is_integer(number)) refuse_type(number, where, cat(name, ".int_ptr"), "an integer");
+  const std::int64_t handle = to_integer(number, where, name, 1, std::numeric_limits<std::int64_t>::max());
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(handle));  // NOLINT(performance-no-int-to-ptr)
+}
+
 DeviceHandlePtr default_device() { return select(py::none()); }
 
 DeviceHandlePtr handle_of(const cl::DevicePtr& device) {
   for (const DeviceHandlePtr& handle : registry()) {
     if (handle->device == device) return handle;
   }
-  auto handle = std::make_shared<DeviceHandle>(device->info());  // the registry is gone: the interpreter is ending
+  if (DeviceHandlePtr shared = shared_device_of(device)) return shared;
+  // One on a context of others whose own handle went, or the registry is gone: the interpreter is ending.
+  auto handle = std::make_shared<DeviceHandle>(device->info());
   handle->device = device;
   return handle;
 }
@@ -163,6 +207,20 @@ Raises ``DeviceError`` when the machine has no OpenCL device, and ``ArgumentErro
           return handle;
         }),
         py::arg("name") = py::none());
+  c.def_static("from_opencl", &from_opencl, py::arg("context"), py::arg("queue") = py::none(),
+               R"(A device on somebody else's context, and queue if one is given: objects of pyopencl, or of any class
+with an ``int_ptr``.
+
+Both sides hold what they share, so either may end first. The queue must be in order; without one the device has a queue
+of its own in that context. Each call gives another device; no name finds it. An ``int_ptr`` that is no handle cannot be
+recognised. Raises ``ArgumentError`` for a queue that runs out of order or of another context, for a
+context of several devices without a queue, and for a device that ``devices()`` does not list.)");
+  c.def_property_readonly(
+      "cl_context", [](DeviceHandle& self) { return reinterpret_cast<std::uintptr_t>(self.open()->handles().context); },
+      "Its cl_context as an int, for ``pyopencl.Context.from_int_ptr``. Opens the device.");
+  c.def_property_readonly(
+      "cl_queue", [](DeviceHandle& self) { return reinterpret_cast<std::uintptr_t>(self.open()->handles().queue); },
+      "Its cl_command_queue as an int, for ``pyopencl.CommandQueue.from_int_ptr``. In order. Opens the device.");
   c.def_property_readonly("name", info(&cl::DeviceInfo::name), "The device's own name.");
   c.def_property_readonly("vendor", info(&cl::DeviceInfo::vendor), "Who made it.");
   c.def_property_readonly("platform", info(&cl::DeviceInfo::platform), "The OpenCL platform (driver) it belongs to.");

@@ -32,6 +32,10 @@ std::vector<DeviceHandlePtr> device_handles();  // of every device of the machin
 DeviceHandlePtr default_device();               // throws kDevice when there is none
 DeviceHandlePtr handle_of(const cl::DevicePtr& device);
 
+// A handle of OpenCL, which an object of pyopencl has as `int_ptr`; never null. Bare numbers are refused: what is no
+// handle would crash the process.
+void* to_opencl(py::handle value, std::string_view where, std::string_view name);
+
 // Where a tensor or cache is to live.
 struct Placement {
   bool on_host = false;

@@ -23,6 +23,7 @@ void init_hybrid(py::module_& m);
 void init_trie(py::module_& m);
 void init_token_texts(py::module_& m);
 void init_ending(py::module_& m);
+void init_dlpack_import(py::module_& m);
 void init_session(py::module_& m);
 void init_step_graph(py::module_& m);
 void init_prefix_cache(py::module_& m);
@@ -50,6 +51,7 @@ PYBIND11_MODULE(_core_contents, m) {
   kvtrie::binding::init_trie(m);
   kvtrie::binding::init_token_texts(m);
   kvtrie::binding::init_ending(m);
+  kvtrie::binding::init_dlpack_import(m);
   kvtrie::binding::init_session(m);
   kvtrie::binding::init_step_graph(m);
   kvtrie::binding::init_prefix_cache(m);

@@ -27,7 +27,7 @@ constexpr std::uintptr_t kWrapAlignment = 64;  // bytes; what devices need to us
 // The array's own memory as a tensor, or an error: copy=False never copies.
 Tensor wrap(py::handle value, std::optional<DType> wanted, const Placement& placement) {
   HostArray source = to_host_array(value, wanted, "tensor", "array");
-  const py::object original = py::module_::import("kvtrie._arrays").attr("as_array")(value, "tensor", "array");
+  const py::object original = py::module_::import("kvtrie._arrays").attr("in_place")(value, "tensor", "array");
   const auto array = py::reinterpret_borrow<py::array>(original);
   if (source.array.data() != array.data()) refuse_in_place("the array's dtype or layout has to change");
   if (!array.writeable()) refuse_in_place("the array is read-only");
@@ -234,6 +234,26 @@ py::object to_dlpack(const Tensor& self, const py::object& stream, const py::obj
   return py::reinterpret_steal<py::object>(capsule);
 }
 
+// Part of a buffer of somebody else's, not copied.
+Tensor from_opencl(const py::object& buffer, const py::object& dtype, const py::object& shape, const py::object& device,
+                   const py::object& offset) {
+  constexpr const char* where = "Tensor.from_opencl";
+  auto* const memory = static_cast<_cl_mem*>(to_opencl(buffer, where, "buffer"));
+  const DType type = to_dtype(dtype, where);
+  const Placement placement = to_placement(device, where);
+  require(!placement.on_host, where, "device: got \"host\", allowed the device of the buffer's context");
+  Shape sizes;
+  for (const py::object& size : to_items(shape, where, "shape", "a sequence of sizes"))
+    sizes.push_back(to_integer(size, where, "shape", 0, std::numeric_limits<std::int64_t>::max()));
+  const std::int64_t bytes = to_integer(offset, where, "offset", 0, std::numeric_limits<std::int64_t>::max());
+  const auto item = static_cast<std::int64_t>(size_of(type));
+  require(bytes % item == 0, where, "offset: got ", bytes, " bytes, allowed a multiple of ", item);
+  return without_gil([&] {
+    cl::Buffer shared = cl::Buffer::share(placement.device, memory);
+    return Tensor::share(std::move(shared), type, std::move(sizes), static_cast<std::uint64_t>(bytes / item));
+  });
+}
+
 std::string representation(const Tensor& self) {
   if (!self.defined()) return "<kvtrie.Tensor without storage>";
   const std::string place = self.on_host() ? "the host" : self.device()->info().name;
@@ -281,6 +301,21 @@ be used at once, without waiting for it.)");
     }
     return py::make_tuple(dlpack::kCpu, 0);
   });
+  c.def_static("from_opencl", &from_opencl, py::arg("buffer"), py::arg("dtype"), py::arg("shape"), py::arg("device"),
+               py::kw_only(), py::arg("offset") = 0,
+               R"(Somebody else's buffer as a tensor, not copied: a ``Buffer`` of pyopencl.
+
+``offset`` in bytes; what it names must lie in the buffer. ``device``: that of the buffer's context, see
+``Device.from_opencl``. Both sides hold the buffer. Commands of one queue keep order; between two, ``finish()`` the one
+before the other uses the buffer. Raises ``ArgumentError`` for a buffer of another context or that is too small.)");
+  c.def_property_readonly(
+      "cl_mem", [](const Tensor& self) { return reinterpret_cast<std::uintptr_t>(defined(self).give_away().handle()); },
+      R"(Its buffer's cl_mem as an int, for ``pyopencl.Buffer.from_int_ptr``. The elements begin ``cl_offset`` bytes in.
+
+Keep the tensor while others use its buffer. Raises ``ArgumentError`` for a tensor in host memory.)");
+  c.def_property_readonly(
+      "cl_offset", [](const Tensor& self) { return defined(self).offset() * size_of(self.dtype()); },
+      "Where in the buffer ``cl_mem`` its elements begin, in bytes.");
   c.def("__getitem__", &slice, py::arg("index"), "``x[a:b]``: rows a to b of the first axis; shares the storage.");
   c.def("reshape", &reshape, "The same elements in another shape, one of its sizes may be -1; shares the storage.");
   c.def("astype", &astype, py::arg("dtype"),

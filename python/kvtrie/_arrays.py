@@ -8,31 +8,75 @@ from __future__ import annotations
 
 import array as array_module
 from collections.abc import Sequence
-from typing import Any, Optional, cast
+from typing import Any, Optional, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from ._arguments import MOST_ITEMS, converting
+from ._core import _from_dlpack
 from .errors import ArgumentError, ArgumentTypeError
 
 Array = npt.NDArray[Any]
 
 _SOURCES = "an array (buffer protocol, __array__ or __dlpack__) or nested sequences of numbers"
+_HOST_DEVICES = (1, 3, 11)  # of DLPack: the host, and its memory that CUDA or ROCm has pinned
 _FLOATS = {"float32": np.float32, "float16": np.float16}
 _INTEGERS = {"int32": np.int32, "uint32": np.uint32}
 _ALLOWED = "float32, float16, bfloat16, int32 or uint32"
 
 
+class _ShowsMemory(Protocol):
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+
 def as_array(value: Any, where: str, name: str) -> Array:
     """`value` as a numpy array, not copied where that can be avoided."""
+    array, bits = _shown(value, where, name)
+    if bits:
+        raise ArgumentTypeError(f"[{where}] {name}: got an array of bfloat16, allowed another dtype")
+    return array
+
+
+def in_place(value: object, where: str, name: str) -> Array:
+    """`value`'s own memory as a numpy array, bfloat16 as its bits in uint16."""
+    return _shown(value, where, name)[0]
+
+
+def _shown(value: object, where: str, name: str) -> tuple[Array, bool]:
+    """(array, whether it has the bits of bfloat16), not copied where that can be avoided."""
     if isinstance(value, np.ndarray):
-        return value
+        return value, False
     with converting(value, where, name, _SOURCES):
         kind = type(value)
-        if hasattr(kind, "__dlpack__") and not hasattr(kind, "__array__"):
-            return np.from_dlpack(value)
-        return np.asarray(_within_its_length(value, where, name))
+        if hasattr(kind, "__dlpack__"):
+            place = _place_of(cast("_ShowsMemory", value))
+            if place in _HOST_DEVICES:
+                return _from_dlpack(_plain(value), where, name)
+            if not hasattr(kind, "__array__"):
+                raise ArgumentTypeError(
+                    f"[{where}] {name}: got memory of DLPack device type {place}, allowed the host's (1, 3 or 11)"
+                )
+        return np.asarray(_within_its_length(value, where, name)), False
+
+
+def _place_of(value: _ShowsMemory) -> Optional[int]:
+    """The type of device in DLPack's numbers; None where it shows no memory."""
+    try:
+        return int(value.__dlpack_device__()[0])
+    except BufferError:
+        return None
+
+
+def _plain(value: object) -> object:
+    """A torch tensor without its graph, and with signs that were only noted carried out; anything else as it is.
+
+    DLPack says nothing of either: torch refuses the first and forgets the second.
+    """
+    for method in ("detach", "resolve_conj", "resolve_neg"):
+        if hasattr(type(value), method):
+            value = getattr(value, method)()
+    return value
 
 
 def _within_its_length(value: object, where: str, name: str) -> object:
@@ -56,17 +100,17 @@ def prepare(value: Any, wanted: Optional[str], where: str, name: str) -> tuple[A
     bfloat16 is given back as its bits in uint16, and taken as such when `wanted` says so. Floats are rounded to the
     nearest even; a finite number that would become infinite and an integer that does not fit are refused.
     """
-    array = as_array(value, where, name)
+    array, is_bits = _shown(value, where, name)
     with converting(value, where, name, "an array of numbers"):
-        return _prepared(array, wanted, where, name)
+        return _prepared(array, is_bits, wanted, where, name)
 
 
-def _prepared(array: Array, wanted: Optional[str], where: str, name: str) -> tuple[Array, str]:
-    source = array.dtype.name
+def _prepared(array: Array, is_bits: bool, wanted: Optional[str], where: str, name: str) -> tuple[Array, str]:
+    source = "bfloat16" if is_bits else array.dtype.name
     if wanted is None:
-        wanted = _natural(array, where, name)
+        wanted = "bfloat16" if is_bits else _natural(array, where, name)
     if source == "bfloat16":
-        bits = array.view(np.uint16)
+        bits = array if is_bits else array.view(np.uint16)
         if wanted == "bfloat16":
             return _one_piece(bits), wanted
         array = widen_bfloat16(bits)

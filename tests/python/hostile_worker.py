@@ -45,6 +45,7 @@ SKIPPED = {
     "_save_programs",
     "_inspect_folder",
     "_log_from",
+    "_from_dlpack",
 }
 CALLED = ("progress", "decode", "launch", "logits_processors", "model")
 

@@ -136,9 +136,9 @@ SURFACE = {
     kv: "devices Device tensor Tensor ops CausalCache RecurrentCache EncoderCache HybridCache PrefixCache PrefixTrie "
     "Session Step StepGraphs models generate simulate media Reprocess "
     "Error CacheFull NotRestorable NotSupported DeviceError FormatError ClosedError stores StoreError",
-    kv.Device: "name vendor kind unified_memory global_bytes capabilities memory",
+    kv.Device: "name vendor kind unified_memory global_bytes capabilities memory from_opencl cl_context cl_queue",
     kv.Tensor: "shape dtype nbytes device numpy reshape astype mapped __array__ __dlpack__ "
-    "__dlpack_device__ __getitem__",
+    "__dlpack_device__ __getitem__ from_opencl cl_mem cl_offset",
     kv.ops: "matmul matmul_gated pack pack_pair embedding rms_norm layer_norm l2_norm rope silu_mul gelu_mul silu "
     "sigmoid softplus add mul softmax concat split attention argmax sample warm_up",
     kv.CausalCache: "start_forward put get attend set_causal copy_prefix remove can_resume length defrag nbytes "
@@ -148,7 +148,7 @@ SURFACE = {
     "check tree nodes to_dot to_svg "
     "_repr_html_ close save open flush",
     kv.Session: "reused matched reason tier bytes_moved remaining prefill append decode branch rewind "
-    "can_rewind checkpoint shift length tokens close __enter__ __exit__",
+    "can_rewind checkpoint shift length tokens kv kv_all close __enter__ __exit__",
     kv.Step: "tokens positions sequences sessions attend attend_qkv put get conv gated_delta set_causal states "
     "put_states boundaries",
     kv.StepGraphs: "compute stats",

@@ -129,6 +129,14 @@ cl_int clEnqueueWriteBuffer(cl_command_queue command_queue, cl_mem buffer, cl_bo
 }
 cl_int clFinish(cl_command_queue command_queue) { KVTRIE_FORWARD(clFinish, command_queue); }
 cl_int clFlush(cl_command_queue command_queue) { KVTRIE_FORWARD(clFlush, command_queue); }
+cl_int clGetCommandQueueInfo(cl_command_queue command_queue, cl_command_queue_info param_name, size_t param_value_size,
+                             void* param_value, size_t* param_value_size_ret) {
+  KVTRIE_FORWARD(clGetCommandQueueInfo, command_queue, param_name, param_value_size, param_value, param_value_size_ret);
+}
+cl_int clGetContextInfo(cl_context context, cl_context_info param_name, size_t param_value_size, void* param_value,
+                        size_t* param_value_size_ret) {
+  KVTRIE_FORWARD(clGetContextInfo, context, param_name, param_value_size, param_value, param_value_size_ret);
+}
 cl_int clGetDeviceIDs(cl_platform_id platform, cl_device_type device_type, cl_uint num_entries, cl_device_id* devices,
                       cl_uint* num_devices) {
   KVTRIE_FORWARD(clGetDeviceIDs, platform, device_type, num_entries, devices, num_devices);
@@ -176,6 +184,8 @@ cl_int clReleaseEvent(cl_event event) { KVTRIE_FORWARD(clReleaseEvent, event); }
 cl_int clReleaseKernel(cl_kernel kernel) { KVTRIE_FORWARD(clReleaseKernel, kernel); }
 cl_int clReleaseMemObject(cl_mem memobj) { KVTRIE_FORWARD(clReleaseMemObject, memobj); }
 cl_int clReleaseProgram(cl_program program) { KVTRIE_FORWARD(clReleaseProgram, program); }
+cl_int clRetainCommandQueue(cl_command_queue command_queue) { KVTRIE_FORWARD(clRetainCommandQueue, command_queue); }
+cl_int clRetainContext(cl_context context) { KVTRIE_FORWARD(clRetainContext, context); }
 cl_int clRetainEvent(cl_event event) { KVTRIE_FORWARD(clRetainEvent, event); }
 cl_int clRetainMemObject(cl_mem memobj) { KVTRIE_FORWARD(clRetainMemObject, memobj); }
 cl_int clSetKernelArg(cl_kernel kernel, cl_uint arg_index, size_t arg_size, const void* arg_value) {
