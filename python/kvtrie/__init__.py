@@ -97,7 +97,7 @@ from .score import Score, score  # isort: skip
 from .simulate import simulate  # isort: skip  (so does it)
 
 if _TYPE_CHECKING:
-    from . import models, ray
+    from . import hf, models, ray
 
 __version__: str = _core.__version__
 
@@ -154,6 +154,7 @@ __all__ = [
     "fingerprints",
     "generate",
     "generate_batch",
+    "hf",
     "media",
     "models",
     "ops",
@@ -173,7 +174,7 @@ _atexit.register(_devices.forget)
 
 
 def __getattr__(name: str) -> _Any:
-    if name in ("models", "ray", "viz"):  # loaded when first used: they need more than numpy
+    if name in ("hf", "models", "ray", "viz"):  # loaded when first used: they need more than numpy
         return _importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -1,0 +1,49 @@
+"""K and V of any Hugging Face causal model, kept in a :class:`kvtrie.PrefixCache`: ``pip install 'kvtrie[hf]'``, then
+
+    cache = kv.hf.Cache(model, memory="1GiB")  # model: an AutoModelForCausalLM
+    model.generate(input_ids, cache=cache.session())  # or past_key_values=, before transformers 5.24
+
+What any earlier call, branch, process or day computed of these tokens is not computed again.
+
+    layout.py    which layers the model has, and what they keep: by a forward pass over one token
+    identity.py  which weights these are
+    cache.py     Cache: the PrefixCache that fits the model
+    past.py      Past, a transformers ``Cache`` over one session for each row of a batch
+    inputs.py    what a forward pass is given: tokens, padding, positions; and whether K and V follow from the tokens
+    row.py       one row's tokens and its session: steps, rewinding, branches
+    layers.py    layers that hold ordinary tensors (form "copy")
+    cells.py     layers without tensors, and an attention function that reads the cells (form "cells")
+    forward.py   stands before the decoder's ``forward`` and hands its inputs to the Past
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .cache import Cache as Cache
+    from .identity import fingerprint as fingerprint
+    from .past import Past as Past
+
+__all__ = ["Cache", "Past", "fingerprint"]
+
+_HOMES = {"Cache": "cache", "Past": "past", "fingerprint": "identity"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ..errors import NotSupported
+
+    try:
+        found: object = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+        return found
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("torch", "transformers"):
+            raise
+        raise NotSupported(f"[hf] needs {error.name}: pip install 'kvtrie[hf]'") from error
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,186 @@
+"""The PrefixCache that fits a transformers model, and sessions that are transformers' caches."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+
+import torch
+from transformers import cache_utils as hf
+from typing_extensions import Self
+
+from .. import _core
+from .._arguments import refusal, text, whole
+from ..errors import ArgumentError, ClosedError
+from ..prefix_cache import Bytes, Keys, PrefixCache
+from ..stores import Store
+from . import forward
+from .cells import Cells
+from .copying import Copying
+from .identity import Versions, fingerprint
+from .inputs import Inputs
+from .layout import layout_of
+from .past import Past
+
+_UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+_FORMS: Mapping[str, Callable[[], Copying | Cells]] = {"copy": Copying, "cells": Cells}
+
+
+class Cache:
+    """What a transformers model computes, kept by token: in memory, and below it wherever a ``PrefixCache`` keeps it.
+
+    ``model``: a causal language model on its device, in eval mode. ``memory``: bytes for K, V and states, or a text
+    such as "1GiB"; ``capacity`` (tokens) and ``slots`` (states of linear layers) say it instead, each. ``dtype`` of K
+    and V: None is float16 for a model in float16, else float32, which loses nothing. ``form``: "copy" gives the model
+    ordinary tensors, so that every attention works; "cells" makes its attention read the cells where they are, on a
+    CPU, and copies nothing. ``fingerprint``: which weights these are, for ``disk`` and ``store``; None computes
+    :func:`kvtrie.hf.fingerprint` where one of them is given. ``device``: where the cells are; None: the best OpenCL
+    device, "host": plain memory. ``host_bytes``, ``disk``, ``disk_bytes``, ``store``, ``policy``,
+    ``checkpoint_every``, ``ttl`` and ``keys``: as for ``kvtrie.PrefixCache``.
+
+    While it is open, the decoder's ``forward`` is replaced; passes that are given no session of this cache run as
+    before. Any thread may begin sessions. Raises ``NotSupported`` for layers that keep something else than K, V and
+    states, and ``ArgumentError`` where ``memory`` is too little.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        memory: int | str = "1GiB",
+        capacity: int | None = None,
+        slots: int | None = None,
+        dtype: str | None = None,
+        form: str = "copy",
+        device: _core.Place = None,
+        fingerprint: str | None = None,
+        host_bytes: Bytes = "auto",
+        disk: str | os.PathLike[str] | None = None,
+        disk_bytes: Bytes = None,
+        store: str | Store | None = None,
+        policy: str = "lru",
+        checkpoint_every: int = 512,
+        ttl: float | None = None,
+        keys: Keys = None,
+    ) -> None:
+        if not isinstance(model, torch.nn.Module) or not hasattr(model, "get_decoder"):
+            raise refusal(model, "hf.Cache", "model", "a causal language model of transformers")
+        if form not in _FORMS:
+            raise ArgumentError(f"[hf.Cache] form: got {form!r}, allowed {' or '.join(map(repr, _FORMS))}")
+        self._open = False
+        self._model = model
+        self.decoder: torch.nn.Module = model.get_decoder()
+        self.layout = layout_of(model, self.decoder)
+        self.form = _FORMS[form]()
+        self.form.allow(self)
+        weights = model.get_input_embeddings().weight
+        self.dtype: torch.dtype = weights.dtype
+        self.device: torch.device = weights.device
+        kept = dtype or ("float16" if self.dtype is torch.float16 else "float32")
+        caches = self.layout.caches(_bytes(memory), capacity, slots, kept, device)
+        self.longest = min((each.capacity for each in caches if isinstance(each, _core.CausalCache)), default=1 << 30)
+        self.prefix_cache = PrefixCache(
+            caches,
+            fingerprint=_identity(model, fingerprint, disk is not None or store is not None),
+            host_bytes=host_bytes,
+            disk=disk,
+            disk_bytes=disk_bytes,
+            store=store,
+            policy=policy,
+            checkpoint_every=checkpoint_every,
+            ttl=ttl,
+            keys=keys,
+        )
+        """The tree itself: ``plan``, ``explain``, ``pin``, ``stats``, ``tree``, ``save`` and the rest."""
+        self._versions = Versions(model)
+        self._open = True
+        forward.install(self.decoder)
+        self.form.attach(self)
+
+    @property
+    def model(self) -> torch.nn.Module:
+        return self._model
+
+    def session(
+        self,
+        input_ids: torch.Tensor | Sequence[int] | None = None,
+        attention_mask: torch.Tensor | None = None,
+        *,
+        namespace: str = "default",
+    ) -> Past:
+        """A transformers cache for one call of ``generate`` or many, with all that is known of its prompt.
+
+        Without ``input_ids`` the prompt is looked up in the first forward pass; with them, [tokens] or
+        [batch, tokens], it is looked up now, and ``past.reused`` and ``past.remaining`` say what was found.
+        ``attention_mask``: 0 for padding, on the left only. Nothing is shared between namespaces.
+        """
+        if not self._open or self.prefix_cache.closed:
+            raise ClosedError("[hf.session] the cache is closed")
+        past = Past(self, text(namespace, "hf.session", "namespace"))
+        if input_ids is not None:
+            past.expect(*_prompts(input_ids, attention_mask))
+        elif attention_mask is not None:
+            raise ArgumentError("[hf.session] attention_mask: given without input_ids")
+        return past
+
+    def stale(self) -> bool:
+        """Whether parameters were written to or replaced since: then nothing that is known belongs to them."""
+        return self._versions.changed(self._model)
+
+    def like(self) -> list[hf.CacheLayerMixin]:
+        """New layers of the model, as transformers makes them."""
+        made: list[hf.CacheLayerMixin] = hf.DynamicCache(config=self._model.config).layers
+        return made
+
+    def close(self) -> None:
+        """Closes the PrefixCache, and gives the model its own ``forward`` back."""
+        opened, self._open = self._open, False
+        if opened:
+            self.form.detach(self)
+            forward.remove(self.decoder)
+            self.prefix_cache.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = repr(self.prefix_cache) if self._open else "closed"
+        return f"<kvtrie.hf.Cache of {type(self._model).__name__}, {self.form.name}: {state}>"
+
+
+def _identity(model: torch.nn.Module, given: str | None, needed: bool) -> str:
+    if given is not None:
+        return text(given, "hf.Cache", "fingerprint")
+    return fingerprint(model) if needed else ""
+
+
+def _bytes(value: int | str) -> int:
+    if isinstance(value, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]iB)?\s*", value, re.IGNORECASE)
+        if found is None:
+            raise ArgumentError(f"[hf.Cache] memory: got {value!r}, allowed bytes or a text such as '512MiB'")
+        return int(float(found[1]) * _UNITS[(found[2] or "").upper()])
+    return whole(value, "hf.Cache", "memory", 1)
+
+
+def _prompts(input_ids: torch.Tensor | Sequence[int], mask: torch.Tensor | None) -> tuple[list[list[int]], int]:
+    """Token ids of each row without padding, and the columns of the batch."""
+    ids = torch.as_tensor(input_ids)
+    ids = ids.unsqueeze(0) if ids.ndim == 1 else ids
+    if ids.ndim != 2 or ids.numel() == 0 or ids.is_floating_point():
+        raise ArgumentError(
+            f"[hf.session] input_ids: got {list(ids.shape)} {ids.dtype}, allowed integers [tokens] or [batch, tokens]"
+        )
+    inputs = Inputs({"input_ids": ids, "attention_mask": mask})
+    found = [inputs.real(row) for row in range(len(ids))]
+    rows = [row for row in found if row]
+    if len(rows) != len(found):
+        raise ArgumentError("[hf.session] attention_mask: got padding elsewhere, allowed on the left of each row")
+    return rows, int(ids.shape[1])

@@ -1,0 +1,168 @@
+"""Form "copy": the history as ordinary tensors, read from the cells once, and new rows written back after each pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import cache_utils as hf
+
+from .. import _core
+from ..errors import Error
+from . import layers
+from .layout import Attention, State
+from .row import Row
+
+if TYPE_CHECKING:
+    from .cache import Cache
+    from .past import Past
+
+Array = npt.NDArray[np.float32]
+
+
+class Copying:
+    """Stateless: what a conversation has is in its layers and rows."""
+
+    name = "copy"
+
+    def allow(self, cache: Cache) -> None:
+        """Any model will do."""
+
+    def attach(self, cache: Cache) -> None:
+        """Nothing of the model is changed."""
+
+    def detach(self, cache: Cache) -> None:
+        """See ``attach``."""
+
+    def make_layers(self, past: Past) -> list[hf.CacheLayerMixin]:
+        return [layers.make_layer(like) for like in past.cache.like()]
+
+    def copied(self, held: list[hf.CacheLayerMixin], past: Past) -> list[hf.CacheLayerMixin]:  # noqa: ARG002 (a form's)
+        return [layers.copied(layer) for layer in held]
+
+    def mark(self, held: list[hf.CacheLayerMixin]) -> list[object]:
+        return [layers.mark(layer) for layer in held]
+
+    def go_back(self, held: list[hf.CacheLayerMixin], marked: list[object]) -> None:
+        for layer, each in zip(held, marked):
+            layers.go_back(layer, each)
+
+    def take(self, past: Past, indices: list[int]) -> None:
+        chosen = torch.tensor(indices)
+        for layer in past.layers:
+            layer.reorder_cache(chosen)
+
+    def crop(self, past: Past, tokens_to_remove: int) -> None:
+        for layer in past.layers:
+            layer.crop(tokens_to_remove)
+
+    def expect(self, past: Past, ids: list[list[int]]) -> None:
+        """Tells the sessions which tokens come next."""
+        for row, own in zip(past.rows, ids):
+            row.record(own)
+
+    def compute(self, past: Past, ids: list[list[int]], run: Callable[[], object]) -> object:
+        """One pass, and what it computed goes to the sessions. Whatever a session says against it, the pass counts."""
+        output = run()
+        for at, (row, own) in enumerate(zip(past.rows, ids)):
+            if row.session is None:
+                continue
+            try:
+                self._write(past, at, row, len(own))
+            except Error as error:
+                row.forget(str(error))
+        return output
+
+    def _write(self, past: Past, at: int, row: Row, count: int) -> None:
+        layout = past.cache.layout
+        for step in row.steps(row.length + count):
+            first = int(step.positions[0]) - row.length - count  # from the end of the pass
+            last = first + len(step.tokens)
+            for about in layout.attention:
+                keys, values = past.layers[about.layer].fresh
+                step.put(about.layer, *(_rows(each, at, first, last) for each in (keys, values)), heads_first=True)
+            for state in layout.states:
+                self._put_state(step, past.layers[state.layer], state, at)
+
+    def _put_state(self, step: _core.Step, layer: hf.CacheLayerMixin, about: State, at: int) -> None:
+        times = len(step.boundaries()[0]) + 1  # any boundary is the end: passes are cut at the others
+        conv, recurrent = layer.conv_states[about.index], layer.recurrent_states[about.index]
+        kernel, channels, heads, rows, columns = about.shape
+        own = None
+        if about.conv is not None:
+            own = np.zeros((kernel, channels), np.float32)
+            tail = _array(conv[at]).T[-kernel:]
+            own[kernel - len(tail) :] = tail
+            own = np.repeat(own[None], times, axis=0)
+        delta = None
+        if about.recurrent is not None:
+            delta = np.repeat(_array(recurrent[at]).reshape(1, heads, rows, columns), times, axis=0)
+        step.put_states(about.number, own, delta)
+
+    # ---- what is known already ---------------------------------------------------------------------------------------
+
+    def fill(self, past: Past) -> None:
+        """Reads what the rows reuse into the layers."""
+        cache = past.cache
+        for about in cache.layout.attention:
+            keys, values = (torch.from_numpy(each).to(cache.device, about.dtype) for each in history(past, about))
+            layers.fill_attention(past.layers[about.layer], about, keys, values, past.columns)
+        if cache.layout.states:
+            self._fill_states(past)
+
+    def _fill_states(self, past: Past) -> None:
+        cache = past.cache
+        steps = [row.session.decode() for row in past.rows if row.session is not None]
+        for about in cache.layout.states:
+            pairs = [step.states(about.number) for step in steps]
+            conv = recurrent = None
+            if about.conv is not None:
+                conv = torch.from_numpy(np.concatenate([np.asarray(pair[0]) for pair in pairs]).transpose(0, 2, 1))
+            if about.recurrent is not None:
+                joined = np.concatenate([np.asarray(pair[1]) for pair in pairs])
+                recurrent = torch.from_numpy(joined.reshape(len(steps), *about.recurrent))
+            layers.fill_state(
+                past.layers[about.layer],
+                about,
+                None if conv is None else conv.contiguous().to(cache.device, about.conv_dtype),
+                None if recurrent is None else recurrent.to(cache.device, about.dtype),
+            )
+
+
+def history(past: Past, about: Attention) -> tuple[Array, Array]:
+    """K and V [batch, kv_heads, n, dim] of the last n columns, which the layer keeps; zeros where nobody looks."""
+    kept = layers.kept_columns(about, past.columns)
+    if len(past.rows) == 1 and past.rows[0].pad == 0 and about.chunk is None:
+        keys, values = _read(past.rows[0], about, past.columns - kept)
+        return keys[None], values[None]
+    shape = (len(past.rows), about.heads, kept)
+    keys, values = np.zeros((*shape, about.k_dim), np.float32), np.zeros((*shape, about.v_dim), np.float32)
+    for at, row in enumerate(past.rows):
+        start = max(0, past.columns - kept - row.pad)
+        if about.chunk is not None:
+            start = max(start, row.length // about.chunk * about.chunk)
+        if row.length > start:
+            column = start + row.pad - (past.columns - kept)
+            keys[at, :, column:], values[at, :, column:] = _read(row, about, start)
+    return keys, values
+
+
+def _read(row: Row, about: Attention, start: int) -> tuple[Array, Array]:
+    """K and V [kv_heads, n, dim] of the row's tokens from ``start`` on. REQUIRES: it has a session."""
+    assert row.session is not None
+    keys, values = row.session.kv(about.layer, start, row.length, heads_first=True)
+    return np.asarray(keys, np.float32), np.asarray(values, np.float32)
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    made: Array = tensor.detach().to("cpu", torch.float32).numpy()
+    return made
+
+
+def _rows(tensor: torch.Tensor, at: int, first: int, last: int) -> Array:
+    """[heads, rows, dim] of one row of the batch, counted from its end."""
+    end = tensor.shape[2]
+    return _array(tensor[at, :, end + first : end + last])

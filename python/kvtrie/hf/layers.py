@@ -1,0 +1,118 @@
+"""Layers that hold ordinary tensors: transformers' own, which also remember what the last forward pass brought.
+
+A layer's K and V are the history as one tensor, so every attention function works on them. ``fresh`` has the rows that
+have not gone to a session yet, [batch, kv_heads, rows, dim].
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import cache_utils as hf
+
+from .layout import Attention, State
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class _Recording:
+    """Mixed into a transformers layer: ``update`` also remembers its arguments."""
+
+    fresh: Pair | None = None
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object) -> Pair:
+        self.fresh = (key_states.detach(), value_states.detach())
+        pair: Pair = super().update(key_states, value_states, *args, **kwargs)  # type: ignore[misc]
+        return pair
+
+
+class FullLayer(_Recording, hf.DynamicLayer):
+    """All of the history."""
+
+
+class ReachLayer(_Recording, hf.DynamicSlidingWindowLayer):
+    """A window or a chunk: the last ``sliding_window`` - 1 tokens."""
+
+
+class HybridLayer(_Recording, hf.LinearAttentionAndFullAttentionLayer):
+    """Full attention and states in one layer."""
+
+
+class HybridReachLayer(_Recording, hf.LinearAttentionAndSlidingWindowAttentionLayer):
+    """A window and states in one layer."""
+
+
+StateLayer = hf.LinearAttentionLayer
+
+
+def make_layer(like: hf.CacheLayerMixin) -> hf.CacheLayerMixin:
+    """A new layer of the kind of ``like``, a layer of a ``DynamicCache`` of the model."""
+    kind = type(like)
+    if kind is hf.DynamicSlidingWindowLayer:
+        return ReachLayer(like.sliding_window)
+    if kind is hf.LinearAttentionAndFullAttentionLayer:
+        return HybridLayer(like.number_of_states)
+    if kind is hf.LinearAttentionAndSlidingWindowAttentionLayer:
+        return HybridReachLayer(like.sliding_window, like.number_of_states)
+    if kind is hf.LinearAttentionLayer:
+        return StateLayer(like.number_of_states)
+    return FullLayer() if kind is hf.DynamicLayer else hf.DummyLayer()
+
+
+def fill_attention(
+    layer: hf.CacheLayerMixin, about: Attention, keys: torch.Tensor, values: torch.Tensor, length: int
+) -> None:
+    """K and V [batch, kv_heads, n, dim] of the last n of ``length`` tokens; n is what the layer keeps."""
+    if isinstance(layer, hf.LinearAttentionCacheLayerMixin) or not layer.is_initialized:
+        layer.lazy_initialization(keys, values)
+    layer.keys, layer.values = keys, values
+    if about.reach is not None:
+        layer.cumulative_length = length
+
+
+def fill_state(
+    layer: hf.CacheLayerMixin, about: State, conv: torch.Tensor | None, recurrent: torch.Tensor | None
+) -> None:
+    """States [batch, ...] as transformers has them."""
+    if conv is not None and about.conv is not None:
+        layer.lazy_initialization(conv_states=conv, state_idx=about.index, conv_kernel_size=about.conv[1])
+        layer.conv_states[about.index].copy_(conv)
+    if recurrent is not None:
+        layer.lazy_initialization(recurrent_states=recurrent, state_idx=about.index)
+        layer.recurrent_states[about.index].copy_(recurrent)
+    layer.has_previous_state[about.index] = True
+
+
+def kept_columns(about: Attention, length: int) -> int:
+    """Of ``length`` tokens, how many transformers' layer keeps."""
+    return length if about.reach is None else min(length, about.reach - 1)
+
+
+def copied(layer: hf.CacheLayerMixin) -> hf.CacheLayerMixin:
+    """A layer that goes on by itself. K and V are replaced, never written to, so both have the same tensors; states
+    are written to."""
+    twin = object.__new__(type(layer))
+    twin.__dict__.update(layer.__dict__)
+    for name, value in layer.__dict__.items():
+        if isinstance(value, dict):
+            twin.__dict__[name] = {
+                key: item.clone() if isinstance(item, torch.Tensor) else item for key, item in value.items()
+            }
+    return twin
+
+
+def mark(layer: hf.CacheLayerMixin) -> object:
+    """What :func:`go_back` needs to undo a forward pass; keeps no tensor of a full history alive."""
+    if type(layer) is FullLayer:
+        return layer.get_seq_length()
+    return copied(layer).__dict__ if isinstance(layer, hf.LinearAttentionCacheLayerMixin) else dict(layer.__dict__)
+
+
+def go_back(layer: hf.CacheLayerMixin, marked: object) -> None:
+    """Puts a layer back to what it was when ``marked`` was made, however far a forward pass had come."""
+    if isinstance(marked, dict):
+        layer.__dict__.clear()
+        layer.__dict__.update(marked)
+    elif marked == 0:
+        layer.reset()
+    elif marked < layer.get_seq_length():
+        layer.keys, layer.values = layer.keys[:, :, :marked], layer.values[:, :, :marked]

@@ -1,0 +1,112 @@
+"""One row of a batch: its tokens, and the session that keeps what is computed of them.
+
+Invariant: ``tokens`` are those that the model has computed. The session, while there is one, has computed at least as
+many of the same tokens; it may be ahead where somebody else published what follows. A row without a session goes on
+all the same, and nothing of it is kept: a cache may forget.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from .. import _core
+from ..errors import Error, NotRestorable
+
+_log = logging.getLogger("kvtrie.hf")
+
+
+class Row:
+    """``pad``: columns of padding on its left in the tensors of the batch. ``why`` it is kept no longer, or None."""
+
+    def __init__(
+        self, session: _core.Session | None, tokens: Sequence[int], pad: int = 0, why: str | None = None
+    ) -> None:
+        self.session = session
+        self.tokens = list(tokens)
+        self.pad = pad
+        self.why = why
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+    def forget(self, why: str) -> None:
+        """Keeps nothing of what follows. What was kept stays in the tree."""
+        session, self.session = self.session, None
+        if self.why is None:
+            self.why = why
+            _log.info("[hf] a row of %d tokens is no longer kept: %s", self.length, why)
+        if session is not None:
+            session.close()
+
+    def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+
+    def branch(self) -> Row:
+        """A row that goes on by itself from the same tokens; no K or V is copied."""
+        twin = Row(None, self.tokens, self.pad, self.why)
+        if self.session is not None:
+            try:
+                twin.session = self.session.branch()
+            except Error as error:
+                twin.forget(str(error))
+        return twin
+
+    def rewind(self, length: int) -> None:
+        """Goes back to ``length`` tokens; a session that cannot is closed."""
+        del self.tokens[length:]
+        if self.session is None or self.session.recorded == length:
+            return
+        try:
+            self.session.rewind(length)
+        except Error as error:
+            self.forget(str(error))
+
+    def record(self, ids: Sequence[int]) -> None:
+        """Makes ``ids`` what the session has next, whatever it expected. May close the session; raises nothing."""
+        if self.session is None:
+            return
+        try:
+            self._record(self.session, ids)
+        except Error as error:
+            self.forget(str(error))
+
+    def _record(self, session: _core.Session, ids: Sequence[int]) -> None:
+        first, end = self.length, self.length + len(ids)
+        if session.recorded > first:
+            expected = session.tokens[first:end].tolist()
+            same = next((i for i, (a, b) in enumerate(zip(expected, ids)) if a != b), len(expected))
+            if first + same < min(session.recorded, end):
+                session.rewind(first + same)
+        if session.recorded < end:
+            session.append(list(ids[session.recorded - first :]))
+
+    def wanted(self, end: int) -> list[int]:
+        """Lengths below ``end`` at which states are wanted of what is recorded. REQUIRES: a model with states."""
+        if self.session is None:
+            return []
+        try:
+            bounds = self.session.decode().boundaries()[0]
+        except Error as error:
+            self.forget(str(error))
+            return []
+        return [length for length in bounds if self.length < length < end]
+
+    def steps(self, end: int) -> Iterator[_core.Step]:
+        """Steps over what is recorded up to ``end``; each has to be filled before the next is asked for."""
+        session = self.session
+        while session is not None and session.length < end:
+            rows = end - session.length
+            step = next(session.prefill(chunk=rows))
+            last = int(step.positions[-1]) + 1
+            if last > end:  # it took over what somebody else published, and came further
+                excess = last - end
+                del step
+                if session.length >= end:
+                    return
+                step = next(session.prefill(chunk=rows - excess))
+            if int(step.positions[0]) < self.length:
+                raise NotRestorable(f"[hf] a session stands at {step.positions[0]}, its row at {self.length}")
+            yield step

@@ -1,0 +1,106 @@
+"""Tiny models of transformers with random weights, of each kind of layer and many families, and what they generate."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import transformers
+
+VOCAB, PAD, WINDOW = 96, 95, 16
+COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": PAD,
+    "bos_token_id": 0,
+    "eos_token_id": None,
+}
+_HEADS = {"head_dim": 8}
+_MIXED = {"num_hidden_layers": 3, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+_MIXED_WINDOW = {**_MIXED, "sliding_window": WINDOW}
+_DELTA = {
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+
+DENSE: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", _HEADS),
+    "qwen2": ("Qwen2Config", {}),
+    "qwen3": ("Qwen3Config", _HEADS),
+    "phi3": ("Phi3Config", {}),
+    "gpt_neox": ("GPTNeoXConfig", {}),
+    "olmo2": ("Olmo2Config", {}),
+    "cohere": ("CohereConfig", {}),
+    "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3_moe": ("Qwen3MoeConfig", {**_HEADS, **_EXPERTS}),
+}
+REACH: dict[str, tuple[str, dict[str, Any]]] = {
+    "mistral": ("MistralConfig", {"sliding_window": WINDOW}),
+    "gemma2": ("Gemma2Config", {**_HEADS, **_MIXED_WINDOW, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 5.0}),
+    "gemma3": ("Gemma3TextConfig", {**_HEADS, **_MIXED_WINDOW, "query_pre_attn_scalar": 8}),
+    "gpt_oss": ("GptOssConfig", {**_HEADS, **_MIXED_WINDOW, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "llama4": (
+        "Llama4TextConfig",
+        {
+            **_HEADS,
+            "num_hidden_layers": 3,
+            "layer_types": ["chunked_attention", "full_attention", "chunked_attention"],
+            "attention_chunk_size": WINDOW,
+            "num_local_experts": 2,
+            "intermediate_size_mlp": 48,
+        },
+    ),
+}
+STATES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3_next": ("Qwen3NextConfig", {**_HEADS, **_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 16}),
+    "qwen3_5": ("Qwen3_5TextConfig", {**_HEADS, **_DELTA}),
+    "lfm2": ("Lfm2Config", {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]}),
+    "falcon_h1": (
+        "FalconH1Config",
+        {**_HEADS, "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_state": 8, "mamba_d_head": 8},
+    ),
+    "mamba": ("MambaConfig", {"state_size": 8}),
+    "mamba2": ("Mamba2Config", {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 1}),
+}
+ALL = {**DENSE, **REACH, **STATES}
+
+
+@functools.cache
+def tiny(name: str) -> Any:
+    """The model, in eval mode, always with the same weights. Norms and biases are random, too."""
+    kind, own = ALL[name]
+    config = getattr(transformers, kind)(**{**COMMON, **own})
+    torch.manual_seed(7)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, 0.25 if parameter.ndim > 1 else 0.5)
+    return model
+
+
+def prompt(length: int, seed: int = 1, rows: int = 1) -> torch.Tensor:
+    return torch.randint(1, PAD, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def answer(model: Any, ids: torch.Tensor, cache: Any = None, tokens: int = 8, **options: Any) -> Any:
+    """What ``generate`` gives, with the logits of each step."""
+    chosen = {"do_sample": False, "max_new_tokens": tokens, "min_new_tokens": tokens, "pad_token_id": PAD, **options}
+    return model.generate(ids, cache=cache, output_logits=True, return_dict_in_generate=True, **chosen)
+
+
+def difference(got: Any, wanted: Any) -> float:
+    """The largest difference in logits. REQUIRES: the same tokens."""
+    assert torch.equal(got.sequences, wanted.sequences)
+    return max(float((a - b).abs().max()) for a, b in zip(got.logits, wanted.logits))

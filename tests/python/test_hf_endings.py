@@ -1,0 +1,316 @@
+"""A transformers session whose pass fails, is interrupted or is not of its tokens, or that lacks room."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import kvtrie as kv
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import hf_models as hf  # noqa: E402
+from processes import PATIENCE, run_python  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("nothing_left_over")
+
+
+@pytest.fixture(params=[("copy", "llama"), ("cells", "llama"), ("copy", "gemma3"), ("copy", "qwen3_5")])
+def cache(request: pytest.FixtureRequest) -> Iterator[Any]:
+    form, name = request.param
+    with kv.hf.Cache(hf.tiny(name), capacity=512, slots=32, form=form) as made:
+        yield made
+
+
+@pytest.fixture(params=["copy", "cells"])
+def small(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with kv.hf.Cache(hf.tiny("llama"), capacity=64, host_bytes=0, form=request.param) as made:
+        yield made
+
+
+def logits(model: Any, ids: Any, past: Any = None) -> Any:
+    with torch.no_grad():
+        return model(ids, cache=past).logits
+
+
+def alike(got: Any, wanted: Any) -> bool:
+    return bool((got - wanted).abs().max() <= 1e-5 * wanted.abs().max() + 1e-5)
+
+
+class Broken:
+    """Raises in the last layer of a model, after the layers before it have stored their K and V."""
+
+    def __init__(self, model: Any, error: type[BaseException], calls: int = 1) -> None:
+        self._layer, self._error, self._left = model.get_decoder().layers[-1], error, calls
+
+    def __enter__(self) -> Broken:
+        self._hook = self._layer.register_forward_pre_hook(self._raise)
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        self._hook.remove()
+
+    def _raise(self, *args: Any) -> None:
+        self._left -= 1
+        if self._left == 0:
+            raise self._error("broken")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_pass_that_fails_leaves_no_trace(cache: Any, error: type[BaseException]) -> None:
+    """Where there are states, also in its last piece."""
+    ids, more = hf.prompt(20), hf.prompt(8, seed=2)
+    with cache.session() as past:
+        logits(cache.model, ids, past)
+        for calls in (1, 2) if cache.layout.states else (1,):
+            with Broken(cache.model, error, calls), pytest.raises(error):
+                logits(cache.model, more, past)
+            assert (past.columns, past.get_seq_length(), past.tokens) == (20, 20, ids.tolist())
+        whole = torch.cat([ids, more], 1)
+        assert alike(logits(cache.model, more, past), logits(cache.model, whole)[:, 20:])
+    assert cache.prefix_cache.check() == []
+
+
+def test_a_first_pass_that_fails(cache: Any) -> None:
+    ids = hf.prompt(20)
+    for _ in range(2):
+        with cache.session() as past:
+            with Broken(cache.model, RuntimeError), pytest.raises(RuntimeError, match="broken"):
+                logits(cache.model, ids, past)
+            assert alike(logits(cache.model, ids, past), logits(cache.model, ids)[:, past.reused :])
+
+
+def test_a_session_that_nobody_holds_is_closed(cache: Any) -> None:
+    past = cache.session()
+    logits(cache.model, hf.prompt(20), past)
+    assert cache.prefix_cache.stats()["sessions"] == 1
+    del past
+    gc.collect()
+    assert cache.prefix_cache.stats()["sessions"] == 0
+
+
+def test_a_prompt_that_is_too_long_is_computed_all_the_same(small: Any) -> None:
+    ids = hf.prompt(80)
+    with small.session() as past:
+        assert hf.difference(hf.answer(small.model, ids, past), hf.answer(small.model, ids)) <= 1e-4
+        assert "80 tokens in a cache for 64" in past.why[0]
+    assert small.prefix_cache.stats()["nodes"] == 0
+
+
+def test_an_answer_outgrows_the_cache(small: Any) -> None:
+    ids = hf.prompt(60)
+    with small.session() as past:
+        assert hf.difference(hf.answer(small.model, ids, past), hf.answer(small.model, ids)) <= 1e-4
+        assert past.why[0] is not None
+        assert past.columns == 67
+    assert small.prefix_cache.plan(ids[0].tolist()).matched >= 59
+
+
+def test_others_hold_all_of_the_memory(small: Any) -> None:
+    with small.session() as first, small.session() as second:
+        logits(small.model, hf.prompt(50), first)
+        ids = hf.prompt(30, seed=2)
+        assert hf.difference(hf.answer(small.model, ids, second), hf.answer(small.model, ids)) <= 1e-4
+        assert second.why[0] is not None
+        longer = torch.cat([torch.tensor(second.tokens), hf.prompt(9)], 1)
+        assert alike(logits(small.model, longer[:, 37:], second), logits(small.model, longer)[:, 37:])
+
+
+def test_a_cache_that_is_closed_meanwhile() -> None:
+    """Tensors go on; cells are gone."""
+    model, ids = hf.tiny("llama"), hf.prompt(20)
+    for form in ("copy", "cells"):
+        cache = kv.hf.Cache(model, capacity=256, form=form)
+        past = cache.session()
+        logits(model, ids, past)
+        thread = threading.Thread(target=cache.close)
+        thread.start()
+        thread.join(PATIENCE)
+        with pytest.raises(kv.ClosedError):
+            cache.session()
+        assert "forward" not in model.get_decoder().__dict__
+        assert model.config._attn_implementation == "sdpa"
+
+
+def test_one_call_at_a_time(cache: Any) -> None:
+    """From inside a pass the session is asked again, as a second thread would."""
+    seen: list[Any] = []
+    with cache.session() as past:
+
+        def again(*args: Any) -> None:
+            try:
+                past.crop(0)
+            except kv.BusyError as error:
+                seen.append(error)
+
+        hook = cache.model.get_decoder().layers[-1].register_forward_pre_hook(again)
+        logits(cache.model, hf.prompt(4), past)
+        hook.remove()
+        past.close()
+        assert seen
+        with pytest.raises(kv.ClosedError):
+            logits(cache.model, hf.prompt(4), past)
+
+
+def test_threads_on_one_cache(cache: Any) -> None:
+    prompts = [torch.cat([hf.prompt(20), hf.prompt(9, seed=seed)], 1) for seed in range(4)]
+    wanted = [hf.answer(cache.model, ids) for ids in prompts]
+    failed: list[Any] = []
+
+    def work(at: int) -> None:
+        try:
+            for turn in range(3):
+                which = (at + turn) % len(prompts)
+                with cache.session() as past:
+                    assert hf.difference(hf.answer(cache.model, prompts[which], past), wanted[which]) <= 1e-4
+                    assert past.why == [None]
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert failed == []
+    assert cache.prefix_cache.check() == []
+
+
+# ---- what does not follow from the tokens ----------------------------------------------------------------------------
+
+
+def odd_passes() -> dict[str, Any]:
+    ids = hf.prompt(12)
+    holes = torch.ones_like(ids)
+    holes[0, 5] = 0
+    causal = torch.full((12, 12), float("-inf")).triu(1)[None, None]
+    embeddings = hf.tiny("llama").get_input_embeddings()(ids).detach()
+    return {
+        "inputs_embeds": {"inputs_embeds": embeddings},
+        "holes": {"input_ids": ids, "attention_mask": holes},
+        "not [batch": {"input_ids": ids, "attention_mask": causal},
+        "position_ids": {"input_ids": ids, "position_ids": torch.arange(12)[None] * 2},
+    }
+
+
+@pytest.mark.parametrize("why", list(odd_passes()))
+@pytest.mark.parametrize("form", ["copy", "cells"])
+@pytest.mark.parametrize("known", [False, True])
+def test_other_inputs_are_computed_and_not_kept(form: str, why: str, known: bool) -> None:
+    model, given = hf.tiny("llama"), odd_passes()[why]
+    before = hf.prompt(6, seed=3)
+    with kv.hf.Cache(model, capacity=256, form=form) as cache, cache.session() as past, torch.no_grad():
+        own = hf.transformers.DynamicCache(config=model.config)
+        if known:
+            logits(model, before, past)
+            logits(model, before, own)
+            if "attention_mask" in given:
+                mask = given["attention_mask"]
+                wider = torch.cat([torch.ones(1, 6, dtype=mask.dtype), mask], 1) if mask.ndim == 2 else mask
+                given = {
+                    **given,
+                    "attention_mask": wider if mask.ndim == 2 else torch.cat([torch.zeros(1, 1, 12, 6), mask], -1),
+                }
+        assert alike(model(**given, cache=past).logits, model(**given, cache=own).logits)
+        assert why in past.why[0]
+        more = hf.prompt(3, seed=4)
+        assert alike(model(more, cache=past).logits, model(more, cache=own).logits)
+        assert cache.prefix_cache.stats()["tokens"] == (6 if known else 0)
+
+
+def test_a_model_in_training_is_not_kept() -> None:
+    model = copy.deepcopy(hf.tiny("llama"))
+    with kv.hf.Cache(model, capacity=256) as cache, cache.session() as past:
+        model.train()
+        logits(model, hf.prompt(6), past)
+        assert "training" in past.why[0]
+        assert cache.prefix_cache.stats()["tokens"] == 0
+
+
+def test_weights_that_changed_reuse_nothing() -> None:
+    model, ids = copy.deepcopy(hf.tiny("llama")), hf.prompt(12)
+    with kv.hf.Cache(model, capacity=256) as cache:
+        with cache.session() as past:
+            logits(model, ids, past)
+        with torch.no_grad():
+            model.get_decoder().layers[0].mlp.up_proj.weight.mul_(1.5)
+        with cache.session() as past:
+            assert torch.equal(logits(model, ids, past), logits(model, ids))
+            assert "parameters" in past.why[0]
+
+
+def test_a_copy_of_the_model_is_another_model() -> None:
+    model, ids = hf.tiny("llama"), hf.prompt(12)
+    with kv.hf.Cache(model, capacity=256) as cache:
+        twin = copy.deepcopy(model)
+        with torch.no_grad():
+            for parameter in twin.parameters():
+                parameter.mul_(0.5)
+        assert not alike(logits(twin, ids), logits(model, ids))
+        with cache.session() as past, pytest.raises(kv.ArgumentError, match="another model"):
+            logits(twin, ids, past)
+
+
+def test_gradients_need_the_copy() -> None:
+    model = hf.tiny("llama")
+    with kv.hf.Cache(model, capacity=256, form="cells") as cache, cache.session() as past:
+        with pytest.raises(kv.NotSupported, match="no_grad"):
+            model(hf.prompt(4), cache=past)
+        assert past.columns == 0
+        logits(model, hf.prompt(4), past)
+    with kv.hf.Cache(model, capacity=256) as cache, cache.session() as past:
+        model(hf.prompt(4), cache=past).logits.sum().backward()
+        model.zero_grad()
+
+
+def test_wrong_arguments_are_named() -> None:
+    model = hf.tiny("llama")
+    for options, name in (
+        ({"form": "other"}, "form"),
+        ({"memory": "much"}, "memory"),
+        ({"memory": "1KiB"}, "memory"),
+        ({"memory": 0}, "memory"),
+    ):
+        with pytest.raises(kv.ArgumentError, match=rf"\[hf.Cache\] {name}: got"):
+            kv.hf.Cache(model, **options)
+    for wrong in (None, object(), torch.nn.Linear(2, 2)):
+        with pytest.raises(kv.ArgumentTypeError, match=r"\[hf.Cache\] model: got"):
+            kv.hf.Cache(wrong)
+    with kv.hf.Cache(model, capacity=64) as cache:
+        for ids in ([], [[]], torch.ones(2, 2, 2, dtype=torch.long), torch.ones(4)):
+            with pytest.raises(kv.ArgumentError, match=r"\[hf.session\] input_ids"):
+                cache.session(ids)
+        right = torch.tensor([[1, 1, 1, 0]])
+        with pytest.raises(kv.ArgumentError, match=r"\[hf.session\] attention_mask"):
+            cache.session(hf.prompt(4), right)
+        with cache.session() as past:
+            logits(model, hf.prompt(4, rows=2), past)
+            with pytest.raises(kv.ArgumentError, match=r"\[hf\] input_ids: got 3 rows"):
+                logits(model, hf.prompt(4, rows=3), past)
+    assert "forward" not in model.get_decoder().__dict__
+
+
+def test_models_with_states_and_cells() -> None:
+    with pytest.raises(kv.NotSupported, match="'copy'"):
+        kv.hf.Cache(hf.tiny("lfm2"), form="cells")
+
+
+def test_a_missing_extra_is_named() -> None:
+    program = """
+import sys
+sys.modules["transformers"] = None
+import kvtrie as kv
+assert "torch" not in sys.modules
+try:
+    kv.hf.Cache
+except kv.NotSupported as error:
+    print(error)
+"""
+    ended = run_python("-c", program)
+    assert ended.stdout == "[hf] needs transformers: pip install 'kvtrie[hf]'\n", ended.stderr
