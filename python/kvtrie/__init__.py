@@ -17,8 +17,7 @@ import atexit as _atexit
 import importlib as _importlib
 import logging as _logging
 import sys as _sys
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
+import typing as _typing
 
 from . import _opencl
 from .errors import (
@@ -96,8 +95,9 @@ from .generate import Generation, generate  # isort: skip  (it uses the names ab
 from .score import Score, score  # isort: skip
 from .simulate import simulate  # isort: skip  (so does it)
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from . import hf, models, ray
+    from . import viz as viz
 
 __version__: str = _core.__version__
 
@@ -173,10 +173,12 @@ _core._log_from(min(_logger.getEffectiveLevel(), _logging.INFO))
 _atexit.register(_devices.forget)
 
 
-def __getattr__(name: str) -> _Any:
-    if name in ("hf", "models", "ray", "viz"):  # loaded when first used: they need more than numpy
-        return _importlib.import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not _typing.TYPE_CHECKING:  # to type checkers, a name that is not there is an error
+
+    def __getattr__(name: str) -> object:
+        if name in ("hf", "models", "ray", "viz"):  # loaded when first used: they need more than numpy
+            return _importlib.import_module(f".{name}", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
