@@ -41,7 +41,7 @@ class Reprocess:
     __slots__ = ("tokens",)
 
     def __init__(self, tokens: npt.NDArray[np.int32]) -> None:
-        self.tokens = tokens
+        self.tokens: npt.NDArray[np.int32] = tokens
 
     def __repr__(self) -> str:
         return f"<kvtrie.Reprocess {len(self.tokens)} tokens>"
@@ -87,17 +87,17 @@ class Node:
         live: int,
         point: str = "",
     ) -> None:
-        self.tokens = tokens
-        self.start = start
-        self.end = end
-        self.namespace = namespace
-        self.tier = tier
-        self.nbytes = nbytes
-        self.age = age
-        self.user = user
-        self.pinned = pinned
-        self.live = live
-        self.point = point
+        self.tokens: npt.NDArray[np.int32] = tokens
+        self.start: int = start
+        self.end: int = end
+        self.namespace: str = namespace
+        self.tier: str = tier
+        self.nbytes: int = nbytes
+        self.age: float = age
+        self.user: bool = user
+        self.pinned: bool = pinned
+        self.live: int = live
+        self.point: str = point
         self.children: list[Node] = []
         self.parent: Optional[Node] = None
 

@@ -95,16 +95,16 @@ class Explanation:
     def __init__(self, tokens: Ints, namespace: str, fields: Fields, decode: Optional[Decode] = None) -> None:
         self.tokens = tokens
         self.namespace = namespace
-        self.matched = fields["matched"]
-        self.reusable = fields["reusable"]
-        self.tier = fields["tier"]
-        self.bytes_moved = fields["bytes_moved"]
-        self.reason = fields["reason"]
-        self.end = fields["end"]
-        self.branches = fields["branches"]
-        self.known = fields["known"]
-        self.rejoin = Rejoin(*fields["rejoin"])
-        self.caches = [
+        self.matched: int = fields["matched"]
+        self.reusable: int = fields["reusable"]
+        self.tier: str = fields["tier"]
+        self.bytes_moved: int = fields["bytes_moved"]
+        self.reason: Reason = fields["reason"]
+        self.end: str = fields["end"]
+        self.branches: int = fields["branches"]
+        self.known: Ints = fields["known"]
+        self.rejoin: Rejoin = Rejoin(*fields["rejoin"])
+        self.caches: list[CacheReach] = [
             CacheReach(
                 each["kind"],
                 tuple(each["layers"]),
@@ -115,8 +115,8 @@ class Explanation:
             )
             for each in fields["caches"]
         ]
-        self.compute_seconds = fields["compute_seconds"]
-        self.load_seconds = fields["load_seconds"]
+        self.compute_seconds: float | None = fields["compute_seconds"]
+        self.load_seconds: float | None = fields["load_seconds"]
         self._decode = decode
 
     @property

@@ -7,45 +7,50 @@ or ``ArgumentTypeError`` that name the operation and the argument.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from ._core import ops as _ops
 
-PackedPair = _ops.PackedPair
-PackedSet = _ops.PackedSet
-PackedWeight = _ops.PackedWeight
-RopeTable = _ops.RopeTable
-add = _ops.add
-argmax = _ops.argmax
-attention = _ops.attention
-can_route = _ops.can_route
-causal_conv1d = _ops.causal_conv1d
-concat = _ops.concat
-embedding = _ops.embedding
-gated_delta = _ops.gated_delta
-gelu_mul = _ops.gelu_mul
-l2_norm = _ops.l2_norm
-layer_norm = _ops.layer_norm
-matmul = _ops.matmul
-matmul_gated = _ops.matmul_gated
-matmul_routed = _ops.matmul_routed
-mul = _ops.mul
-pack = _ops.pack
-pack_blocks = _ops.pack_blocks
-pack_pair = _ops.pack_pair
-pack_pair_blocks = _ops.pack_pair_blocks
-rms_norm = _ops.rms_norm
-rope = _ops.rope
-route = _ops.route
-sample = _ops.sample
-scale_rows = _ops.scale_rows
-sigmoid = _ops.sigmoid
-silu = _ops.silu
-silu_mul = _ops.silu_mul
-softmax = _ops.softmax
-softplus = _ops.softplus
-split = _ops.split
-vector_width = _ops.vector_width
-warm_up = _ops.warm_up
-weighted_sum = _ops.weighted_sum
+if TYPE_CHECKING:
+    from typing_extensions import TypeAlias
+
+PackedPair: TypeAlias = _ops.PackedPair
+PackedSet: TypeAlias = _ops.PackedSet
+PackedWeight: TypeAlias = _ops.PackedWeight
+RopeTable: TypeAlias = _ops.RopeTable
+add: Final = _ops.add
+argmax: Final = _ops.argmax
+attention: Final = _ops.attention
+can_route: Final = _ops.can_route
+causal_conv1d: Final = _ops.causal_conv1d
+concat: Final = _ops.concat
+embedding: Final = _ops.embedding
+gated_delta: Final = _ops.gated_delta
+gelu_mul: Final = _ops.gelu_mul
+l2_norm: Final = _ops.l2_norm
+layer_norm: Final = _ops.layer_norm
+matmul: Final = _ops.matmul
+matmul_gated: Final = _ops.matmul_gated
+matmul_routed: Final = _ops.matmul_routed
+mul: Final = _ops.mul
+pack: Final = _ops.pack
+pack_blocks: Final = _ops.pack_blocks
+pack_pair: Final = _ops.pack_pair
+pack_pair_blocks: Final = _ops.pack_pair_blocks
+rms_norm: Final = _ops.rms_norm
+rope: Final = _ops.rope
+route: Final = _ops.route
+sample: Final = _ops.sample
+scale_rows: Final = _ops.scale_rows
+sigmoid: Final = _ops.sigmoid
+silu: Final = _ops.silu
+silu_mul: Final = _ops.silu_mul
+softmax: Final = _ops.softmax
+softplus: Final = _ops.softplus
+split: Final = _ops.split
+vector_width: Final = _ops.vector_width
+warm_up: Final = _ops.warm_up
+weighted_sum: Final = _ops.weighted_sum
 
 __all__ = [
     "PackedPair",

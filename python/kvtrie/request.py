@@ -35,13 +35,13 @@ class Stream:
 
     def __init__(self, waiting: Waiting, wake: Callable[[], None]) -> None:
         self.waiting = waiting
-        self.cancelled = False
-        self.ended = False
+        self.cancelled: bool = False
+        self.ended: bool = False
         self.error: BaseException | None = None
         self.finish_reason: str | None = None
         self.tokens: list[int] = []
         self.logprobs: list[TokenLogprob] = []
-        self.reused = 0
+        self.reused: int = 0
         self._wake = wake
         self._changed = threading.Condition()
         self._listeners: dict[Bell, int] = {}  # and how many tokens each knows of

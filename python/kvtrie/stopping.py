@@ -67,7 +67,7 @@ class Stopper:
             self._ids |= _end_tokens(model)
         self._stream = text_model(model).tokenizer.stream() if texts or wants_text else None
         self._until = TextUntil(texts)
-        self.piece = ""  # the text that became certain with the last token
+        self.piece: str = ""  # the text that became certain with the last token
         self.matched: int | str | None = None  # what ended the text
 
     def __call__(self, token: int) -> bool:

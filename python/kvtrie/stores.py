@@ -80,15 +80,15 @@ class RedisStore:
         redis = _redis.library()
         self._place = _redis.read_url(url)
         options = self._place.ours
-        self.prefix = options.get("prefix", "")
-        self.ttl = _redis.number(options, "ttl", 86400.0, 0.0, 1e9)
-        self.timeout = _redis.number(options, "timeout", 2.0, 0.001, 3600.0)
-        self.retries = int(_redis.number(options, "retries", 1, 0, 100, whole=True))
-        self.max_value = int(_redis.number(options, "max_value", 16 << 20, 1024, _LARGEST_VALUE, whole=True))
-        self.replicas = bool(_redis.number(options, "replicas", 0, 0, 1, whole=True))
+        self.prefix: str = options.get("prefix", "")
+        self.ttl: float = _redis.number(options, "ttl", 86400.0, 0.0, 1e9)
+        self.timeout: float = _redis.number(options, "timeout", 2.0, 0.001, 3600.0)
+        self.retries: int = int(_redis.number(options, "retries", 1, 0, 100, whole=True))
+        self.max_value: int = int(_redis.number(options, "max_value", 16 << 20, 1024, _LARGEST_VALUE, whole=True))
+        self.replicas: bool = bool(_redis.number(options, "replicas", 0, 0, 1, whole=True))
         if 0 < self.ttl < 0.001:
             raise ArgumentError(f"[RedisStore] ttl: got {self.ttl}, allowed 0 or at least 0.001 seconds")
-        self.name = self._place.name
+        self.name: str = self._place.name
         self._retry = redis.retry.Retry(redis.backoff.ExponentialBackoff(_LONGEST_PAUSE, _FIRST_PAUSE), self.retries)
         self._making = threading.Lock()
         try:

@@ -15,7 +15,7 @@ from .._core import Tensor
 from .config import ModelConfig
 from .decoder import Mixer, Shapes, Site, biases
 from .linear import Linear, beside
-from .step_inputs import Positions, Rows, StepLike
+from .step_inputs import Positions, Rope, Rows, StepLike
 
 _PROJECTIONS = tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v"))
 
@@ -66,18 +66,18 @@ class FusedAttention:
     def __init__(self, plan: AttentionPlan, site: Site) -> None:
         prefix, weights = f"{site.prefix}.self_attn", site.weights
         names = [f"{site.prefix}.{name}" for name in _PROJECTIONS]
-        self.index = site.index
+        self.index: int = site.index
         self.gate: Linear | None = None
         if plan.gated:
             shape = (site.config.num_attention_heads, 2, site.config.head_dim)
             heads = np.arange(np.prod(shape)).reshape(shape)
             q, self.gate = weights.linears(names[0], [heads[:, i].reshape(-1) for i in range(2)], plan.bias)
-            self.qkv = beside(q, weights.joined(names[1:], plan.bias))
+            self.qkv: Linear = beside(q, weights.joined(names[1:], plan.bias))
         else:
             self.qkv = weights.joined(names, plan.bias)
-        self.o = weights.linear(f"{prefix}.o_proj", plan.out_bias)
-        self.q_norm = weights.optional_vector(f"{prefix}.q_norm.weight", plan.norms)
-        self.k_norm = weights.optional_vector(f"{prefix}.k_norm.weight", plan.norms)
+        self.o: Linear = weights.linear(f"{prefix}.o_proj", plan.out_bias)
+        self.q_norm: Tensor | None = weights.optional_vector(f"{prefix}.q_norm.weight", plan.norms)
+        self.k_norm: Tensor | None = weights.optional_vector(f"{prefix}.k_norm.weight", plan.norms)
         self._rest = (site.config.rms_norm_eps, site.norm_offset, plan.scale)
         self._table = None if site.rope is None else site.rope.table
 
@@ -95,16 +95,20 @@ class SteppedAttention:
 
     def __init__(self, plan: AttentionPlan, site: Site) -> None:
         prefix, config, weights = f"{site.prefix}.self_attn", site.config, site.weights
-        self.config, self.index, self.rope = config, site.index, site.rope
-        self.norm_offset, self.temperature, self.scale = site.norm_offset, plan.temperature, plan.scale
-        self.q = weights.linear(f"{prefix}.q_proj", plan.bias)
-        self.k = weights.linear(f"{prefix}.k_proj", plan.bias)
-        self.v = weights.linear(f"{prefix}.v_proj", plan.bias)
-        self.o = weights.linear(f"{prefix}.o_proj", plan.out_bias)
-        self.q_norm = weights.optional_vector(f"{prefix}.q_norm.weight", plan.norms)
-        self.k_norm = weights.optional_vector(f"{prefix}.k_norm.weight", plan.norms)
+        self.config: ModelConfig = config
+        self.index: int = site.index
+        self.rope: Rope | None = site.rope
+        self.norm_offset: float = site.norm_offset
+        self.temperature: tuple[float, float] | None = plan.temperature
+        self.scale: float | None = plan.scale
+        self.q: Linear = weights.linear(f"{prefix}.q_proj", plan.bias)
+        self.k: Linear = weights.linear(f"{prefix}.k_proj", plan.bias)
+        self.v: Linear = weights.linear(f"{prefix}.v_proj", plan.bias)
+        self.o: Linear = weights.linear(f"{prefix}.o_proj", plan.out_bias)
+        self.q_norm: Tensor | None = weights.optional_vector(f"{prefix}.q_norm.weight", plan.norms)
+        self.k_norm: Tensor | None = weights.optional_vector(f"{prefix}.k_norm.weight", plan.norms)
         unit = plan.unit and site.rope is not None
-        self.ones = weights.constant(np.ones(config.head_dim)) if unit else None
+        self.ones: Tensor | None = weights.constant(np.ones(config.head_dim)) if unit else None
 
     def __call__(self, step: StepLike, h: Tensor, positions: Positions, take: Rows | None, x: Tensor | None) -> Tensor:
         c, rows = self.config, h.shape[0]

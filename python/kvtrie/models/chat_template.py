@@ -221,7 +221,7 @@ class ChatTemplate:
         if len(source) > prices.LONGEST:
             raise ArgumentError(f"[tokenizer] chat template: got {len(source)} characters, allowed {prices.LONGEST}")
         try:
-            self.names = frozenset(meta.find_undeclared_variables(environment.parse(source)))
+            self.names: frozenset[str] = frozenset(meta.find_undeclared_variables(environment.parse(source)))
             self._template = environment.from_string(source)
         except (TemplateError, RecursionError, SyntaxError) as error:  # Python's, for a `break` outside a loop
             raise ArgumentError(f"[tokenizer] chat template: got one that cannot be compiled: {error}") from error

@@ -15,6 +15,7 @@ from typing import Protocol
 from .. import ops
 from .._core import Tensor
 from .config import ModelConfig
+from .linear import Gated, GatedParts, Linear
 from .step_inputs import Positions, Rope, Rows, StepLike
 from .weight_table import WeightTable
 
@@ -95,12 +96,12 @@ class DecoderLayer:
             weight = site.weights.vector(f"{site.prefix}.{name}_layernorm.weight")
             return Norm(weight, site.config.rms_norm_eps, site.norm_offset)
 
-        self.input_norm = norm("input")
-        self.mixer = plan.mixer.build(site)
-        self.mixed_norm = norm("post_attention") if plan.sandwich else None
-        self.mlp_norm = norm("pre_feedforward" if plan.sandwich else "post_attention")
-        self.mlp = plan.mlp.build(site)
-        self.out_norm = norm("post_feedforward") if plan.sandwich else None
+        self.input_norm: Norm = norm("input")
+        self.mixer: Mixer = plan.mixer.build(site)
+        self.mixed_norm: Norm | None = norm("post_attention") if plan.sandwich else None
+        self.mlp_norm: Norm = norm("pre_feedforward" if plan.sandwich else "post_attention")
+        self.mlp: MlpLayer = plan.mlp.build(site)
+        self.out_norm: Norm | None = norm("post_feedforward") if plan.sandwich else None
 
     def __call__(self, step: StepLike, x: Tensor, positions: Positions, take: Rows | None) -> Tensor:
         if self.mixed_norm is None or self.out_norm is None:
@@ -161,8 +162,8 @@ class GatedMlp:
     """
 
     def __init__(self, weights: WeightTable, prefix: str, activation: str = "silu", bias: bool = False) -> None:
-        self.inner = weights.gated(f"{prefix}.gate_proj", f"{prefix}.up_proj", activation, bias)
-        self.down = weights.linear(f"{prefix}.down_proj", bias)
+        self.inner: Gated | GatedParts = weights.gated(f"{prefix}.gate_proj", f"{prefix}.up_proj", activation, bias)
+        self.down: Linear = weights.linear(f"{prefix}.down_proj", bias)
 
     def __call__(self, h: Tensor, x: Tensor | None = None) -> Tensor:
         """``x``: the residual, added to what comes out; None: nothing is added."""

@@ -14,6 +14,7 @@ from .. import ops
 from .._core import Tensor
 from .config import ModelConfig
 from .decoder import Mixer, Shapes, Site
+from .linear import Linear
 from .step_inputs import Positions, Rows, StepLike
 from .weights import Array
 
@@ -84,6 +85,19 @@ class DeltaPlan:
 
 class GatedDelta:
     """The gated delta rule; q, k [rows, k_heads, k_dim], v and the output's gate z [rows, v_heads, v_dim]."""
+
+    config: HybridConfig
+    index: int
+    qkv: Linear
+    z: Linear
+    b: Linear
+    a: Linear
+    conv: Tensor
+    decay: Tensor
+    decay_bias: Tensor
+    norm: Tensor
+    out: Linear
+    scale: Tensor
 
     def __init__(self, plan: DeltaPlan, site: Site) -> None:
         prefix, weights = f"{site.prefix}.linear_attn", site.weights

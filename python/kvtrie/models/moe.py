@@ -92,11 +92,13 @@ class SparseMlp:
     def __init__(self, plan: ExpertsPlan, site: Site) -> None:
         prefix, weights = f"{site.prefix}.{plan.prefix}", site.weights
         self.plan = plan
-        self.router = weights.linear(f"{prefix}.{plan.router}", quantise=False)
-        self.experts = Experts(weights, f"{prefix}.experts", plan.experts, scales_input=plan.scores == "sigmoid")
-        self.shared = GatedMlp(weights, f"{prefix}.shared_expert")
+        self.router: Linear = weights.linear(f"{prefix}.{plan.router}", quantise=False)
+        self.experts: Experts = Experts(
+            weights, f"{prefix}.experts", plan.experts, scales_input=plan.scores == "sigmoid"
+        )
+        self.shared: GatedMlp = GatedMlp(weights, f"{prefix}.shared_expert")
         gate = f"{prefix}.shared_expert_gate"
-        self.shared_gate = weights.linear(gate, quantise=False) if plan.shared_gate else None
+        self.shared_gate: Linear | None = weights.linear(gate, quantise=False) if plan.shared_gate else None
 
     def __call__(self, h: Tensor, x: Tensor | None = None) -> Tensor:
         shared = self.shared(h)

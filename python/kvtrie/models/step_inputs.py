@@ -85,7 +85,7 @@ class Rope:
 
     def __init__(self, head_dim: int, parameters: RopeArguments, device: Device) -> None:
         try:
-            self.table = ops.RopeTable(head_dim, device=device, **parameters)
+            self.table: ops.RopeTable = ops.RopeTable(head_dim, device=device, **parameters)
         except (ValueError, TypeError) as error:
             raise FormatError(f"[models] rope_scaling of the configuration: {error}") from error
 

@@ -40,7 +40,7 @@ class Tokenizer:
 
     def __init__(self, raw: Any, *, special: Mapping[str, str] | None = None, chat_template: str | None = None) -> None:
         self.raw = raw
-        self.special = dict(special or {})
+        self.special: dict[str, str] = dict(special or {})
         self.chat_template = chat_template
         self._template: ChatTemplate | None = None
         self._told: set[str] = set()

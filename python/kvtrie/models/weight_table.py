@@ -35,7 +35,7 @@ class WeightTable:
     ) -> None:
         self.device = device
         self.dtype = dtype
-        self.nbytes = 0
+        self.nbytes: int = 0
         self._sources = sources
         self._progress = progress
         self.kept: dict[str, str] = {}  # by matrix: its type on the device

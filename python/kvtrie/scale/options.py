@@ -9,7 +9,7 @@ What is not named here are the options of one server, ``kvtrie.serve.opening.Ser
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, Optional
+from typing import ClassVar, Literal, Optional
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -34,7 +34,7 @@ class ScaleOptions(BaseModel):
     the ``ServeOptions`` and returns what ``open_server`` does; ``model`` then names the tokenizer.
     """
 
-    model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", arbitrary_types_allowed=True)
 
     replicas: int = Field(1, ge=1)
     max_replicas: Optional[int] = Field(None, ge=1)
