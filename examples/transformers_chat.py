@@ -28,7 +28,7 @@ def main() -> None:
         for question in sys.stdin:
             messages.append({"role": "user", "content": question.strip()})
             past = cache.session()  # knows what any turn before, or an earlier run, computed
-            answer = chat(messages, past_key_values=past, max_new_tokens=options.tokens, do_sample=False)
+            answer = chat(messages, cache=past, max_new_tokens=options.tokens, do_sample=False)
             messages = answer[0]["generated_text"]
             print(f"{messages[-1]['content']}\n  reused {past.reused} of {past.columns} tokens")
             past.close()

@@ -205,7 +205,7 @@ def test_a_pipeline() -> None:
         answers = [pipe(text, **options)]
         for reused in (0, 19):
             past = cache.session()
-            answers.append(pipe(text, past_key_values=past, **options))
+            answers.append(pipe(text, cache=past, **options))
             assert past.reused == reused
         assert answers[1] == answers[2] == answers[0]
 

@@ -1,7 +1,7 @@
 """K and V of any Hugging Face causal model, kept in a :class:`kvtrie.PrefixCache`: ``pip install 'kvtrie[hf]'``, then
 
     cache = kv.hf.Cache(model, memory="1GiB")  # model: an AutoModelForCausalLM
-    model.generate(input_ids, cache=cache.session())  # or past_key_values=, before transformers 5.24
+    model.generate(input_ids, cache=cache.session())
 
 What any earlier call, branch, process or day computed of these tokens is not computed again.
 
