@@ -1,8 +1,7 @@
-"""What a newcomer touches first: the demo, the notebook, the code, links and commands in the texts."""
+"""What a newcomer touches first: the demo, the code, links and commands in the texts."""
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -10,18 +9,15 @@ from pathlib import Path
 from typing import Any, Optional
 from xml.etree import ElementTree
 
-import nbclient
-import nbformat
 import numpy as np
 import pytest
 
 import kvtrie as kv
-from processes import PATIENCE, run_python
+from processes import run_python
 from random_models import random_model
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-NOTEBOOK = EXAMPLES / "notebooks" / "first_steps.ipynb"
 
 TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
@@ -186,28 +182,6 @@ def test_demo_encodes_anew_where_a_template_rewrites_the_past() -> None:
     first = plot.Transcript(({"role": "system", "content": "rules"},), "", ()).ask(tokenizer, "one?")
     second = first.answer(tokenizer, [ord("y")]).ask(tokenizer, "two?")
     assert tokenizer.decode(second.tokens) == "4:rules|one?|y|two?"
-
-
-# --- the notebook -----------------------------------------------------------------------------------------------------
-
-
-def test_notebook_is_stored_without_outputs() -> None:
-    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == [] and cell["execution_count"] is None
-
-
-def test_notebook_runs_and_draws() -> None:
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbclient.NotebookClient(
-        notebook, timeout=int(PATIENCE), kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOK.parent)}}
-    ).execute()
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    pages = [output["data"].get("text/html", "") for output in outputs if "data" in output]
-    assert sum("<svg" in page for page in pages) >= 2
-    printed = "".join(output["text"] for output in outputs if output.output_type == "stream")
-    assert "B: reused 60 of 63 from the device" in printed
-    assert "tier host" in printed
 
 
 # --- the texts --------------------------------------------------------------------------------------------------------
