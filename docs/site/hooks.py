@@ -105,7 +105,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: objec
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """The index of the search as a script, too: a page that was opened as a file may not read anything else."""
+    """The index of the search as a script, which a page opened as a file asks for before it hides the search."""
     index = Path(config.site_dir) / "search" / "search_index.json"
     if index.is_file():
         index.with_suffix(".js").write_text(f"var __index = {index.read_text(encoding='utf-8')}", encoding="utf-8")
