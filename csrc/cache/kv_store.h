@@ -107,7 +107,8 @@ class KvStore {
                                   std::uint32_t rows) = 0;
   // k [rows, kv_heads, k_dim], v [rows, kv_heads, v_dim], or [kv_heads, rows, ...], any float dtype: kept in the pool's
   // format. With v_dim 0 a v of no elements is still given.
-  virtual void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v, RowOrder order) = 0;
+  virtual void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v,
+                   RowOrder order = RowOrder::kTokensFirst) = 0;
   // Rows of q, k and v in one tensor, not yet normed or rotated (ops/qkv.h): k and v are stored, q is returned.
   // kNotSupported in a store without a device.
   virtual Tensor put_qkv(std::uint32_t layer, const PreparedStep& step, const Tensor& qkv,
@@ -117,7 +118,8 @@ class KvStore {
                         const ops::AttentionOptions& options) = 0;
   // The K and V of `spans` in order, copied out: [n, kv_heads, k_dim] and [n, kv_heads, v_dim], or [kv_heads, n, ...],
   // in the dtype that the format gives back.
-  virtual std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans, RowOrder order) = 0;
+  virtual std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans,
+                                         RowOrder order = RowOrder::kTokensFirst) = 0;
 
   // Moves in order, all layers.
   virtual void move(std::span<const CellMove> moves) = 0;

@@ -20,13 +20,16 @@ class NullKvStore : public KvStore {
   PreparedStepPtr prepare(std::span<const RowRun>, std::span<const ops::QueryRows>, std::uint32_t) override {
     return std::make_shared<PreparedStep>();
   }
-  void put(std::uint32_t, const PreparedStep&, const Tensor&, const Tensor&, RowOrder) override {}
+  void put(std::uint32_t, const PreparedStep&, const Tensor&, const Tensor&,
+           RowOrder = RowOrder::kTokensFirst) override {}
   Tensor put_qkv(std::uint32_t, const PreparedStep&, const Tensor&, const ops::QkvOptions&) override { return {}; }
   Tensor attend(std::uint32_t, const PreparedStep&, const Tensor&, const ops::AttentionOptions&) override {
     require_values(shape_, "null_kv_store.attend");
     return {};
   }
-  std::pair<Tensor, Tensor> rows(std::uint32_t, std::span<const CellSpan>, RowOrder) override { return {}; }
+  std::pair<Tensor, Tensor> rows(std::uint32_t, std::span<const CellSpan>, RowOrder = RowOrder::kTokensFirst) override {
+    return {};
+  }
   void move(std::span<const CellMove>) override {}
   void rotate(std::span<const CellSpan>, std::int32_t, std::span<const ops::RopeParams>) override {}
   void fill(Cell, std::uint32_t, std::uint8_t) override {}

@@ -28,12 +28,14 @@ class OpenClKvStore final : public KvStore {
   void check_place(const Tensor& tensor, std::string_view name) const override;
   PreparedStepPtr prepare(std::span<const RowRun> runs, std::span<const ops::QueryRows> queries,
                           std::uint32_t rows) override;
-  void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v, RowOrder order) override;
+  void put(std::uint32_t layer, const PreparedStep& step, const Tensor& k, const Tensor& v,
+           RowOrder order = RowOrder::kTokensFirst) override;
   Tensor put_qkv(std::uint32_t layer, const PreparedStep& step, const Tensor& qkv,
                  const ops::QkvOptions& options) override;
   Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                 const ops::AttentionOptions& options) override;
-  std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans, RowOrder order) override;
+  std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans,
+                                 RowOrder order = RowOrder::kTokensFirst) override;
   void move(std::span<const CellMove> moves) override;
   void rotate(std::span<const CellSpan> spans, std::int32_t delta, std::span<const ops::RopeParams> per_layer) override;
   void fill(Cell begin, std::uint32_t length, std::uint8_t byte) override;

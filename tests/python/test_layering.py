@@ -60,7 +60,7 @@ def members(owner: Any) -> dict[str, Any]:
     if isinstance(owner, ModuleType):
         return {name: value for name, value in names.items() if not name.startswith("__")}
     return {
-        name: value
+        name: value.__func__ if isinstance(value, staticmethod) else value
         for name, value in names.items()
         if not name.startswith("_")
         or name in OWN_DUNDERS
