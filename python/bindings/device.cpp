@@ -165,7 +165,7 @@ void* to_opencl(py::handle value, std::string_view where, std::string_view name)
   const py::object number = value.attr("int_ptr");
   if (!is_integer(number)) refuse_type(number, where, cat(name, ".int_ptr"), "an integer");
   const std::int64_t handle = to_integer(number, where, name, 1, std::numeric_limits<std::int64_t>::max());
-  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(handle));  // NOLINT(performance-no-int-to-ptr)
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(handle));
 }
 
 DeviceHandlePtr default_device() { return select(py::none()); }
