@@ -95,7 +95,8 @@ def prompt(length: int, seed: int = 1, rows: int = 1) -> torch.Tensor:
 
 
 def answer(model: Any, ids: torch.Tensor, cache: Any = None, tokens: int = 8, **options: Any) -> Any:
-    """What ``generate`` gives, with the logits of each step."""
+    """What ``generate`` gives, with the logits of each step. The pad token counts as any other without a mask."""
+    options.setdefault("attention_mask", torch.ones_like(ids))
     chosen = {"do_sample": False, "max_new_tokens": tokens, "min_new_tokens": tokens, "pad_token_id": PAD, **options}
     return model.generate(ids, cache=cache, output_logits=True, return_dict_in_generate=True, **chosen)
 

@@ -104,7 +104,7 @@ def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     import transformers_chat
 
-    for reused in ((0, 11), (6, 12)):  # again: from the folder
+    for reused in ((0, 11), (6, 14)):  # again: from the folder
         monkeypatch.setattr(sys, "argv", ["chat", str(tmp_path), "--disk", str(tmp_path / "disk"), "--tokens", "5"])
         monkeypatch.setattr(sys, "stdin", io.StringIO("w2 w3 w4 w5 w6 w7\nw8\n"))
         transformers_chat.main()
