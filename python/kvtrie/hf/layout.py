@@ -182,7 +182,7 @@ class _Probe:
         given = torch.tensor([ids], device=self._model.get_input_embeddings().weight.device)
         with torch.no_grad():
             output = self._decoder(input_ids=given, use_cache=True, **{self._argument: cache})
-        hidden: torch.Tensor = output.last_hidden_state.float()
+        hidden: torch.Tensor = output[0].float()  # hidden states, or logits where the decoder is the whole model
         return hidden
 
     def continues(self) -> bool:

@@ -239,7 +239,8 @@ class Past(hf.Cache, Passes):
                 del row.tokens[length:]
             raise
         if len(outputs) > 1:
-            outputs[-1]["last_hidden_state"] = torch.cat([each.last_hidden_state for each in outputs], dim=1)
+            name = next(iter(outputs[-1]))  # last_hidden_state, or logits where the decoder is the whole model
+            outputs[-1][name] = torch.cat([each[name] for each in outputs], dim=1)
         return outputs[-1]
 
     def _piece(self, call: Forward, inputs: Inputs) -> ModelOutput:
