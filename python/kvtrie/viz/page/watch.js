@@ -21,7 +21,7 @@ function make(tag, className, parent, text) {
 // The skeleton of one view.
 function build(el) {
   const root = make("div", "kvtrie-watch", el);
-  const figures = make("dl", "kw-figures", root);
+  const figures = make("div", "kw-figures", root);
   const drawing = make("div", "kw-drawing", root);
   const panel = make("div", "kw-panel", root);
   const chosen = make("div", "kw-chosen", panel);
@@ -124,8 +124,8 @@ class View {
     this.parts.figures.replaceChildren();
     for (const [name, value] of figures) {
       const pair = make("div", "kw-figure", this.parts.figures);
-      make("dt", "", pair, name);
-      make("dd", "", pair, value);
+      make("span", "kw-name", pair, name);
+      make("span", "kw-value", pair, value);
     }
   }
 
