@@ -69,6 +69,7 @@ def executed(path: Path) -> Any:
         timeout=int(PATIENCE),
         kernel_name="python3",
         record_timing=False,
+        coalesce_streams=True,  # a kernel sends what is printed whenever it likes
         resources={"metadata": {"path": str(path.parent)}},
     )
     client.execute(env=environment)
