@@ -80,8 +80,10 @@ class Cache:
         self.device: torch.device = weights.device
         kept = dtype or ("float16" if self.dtype is torch.float16 else "float32")
         caches = self.layout.caches(_bytes(memory), capacity, slots, kept, device)
-        self.longest = min((each.capacity for each in caches if isinstance(each, _core.CausalCache)), default=1 << 30)
-        self.prefix_cache = PrefixCache(
+        self.longest: int = min(
+            (each.capacity for each in caches if isinstance(each, _core.CausalCache)), default=1 << 30
+        )
+        self.prefix_cache: PrefixCache = PrefixCache(
             caches,
             fingerprint=_identity(model, fingerprint, disk is not None or store is not None),
             host_bytes=host_bytes,

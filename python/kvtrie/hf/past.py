@@ -44,9 +44,9 @@ class Past(hf.Cache, Passes):
     def __init__(self, cache: Cache, namespace: str) -> None:
         self.cache = cache
         self.form: Copying | Cells = cache.form
-        self.columns = 0
+        self.columns: int = 0
         """Columns that are computed."""
-        self.reused = 0
+        self.reused: int = 0
         """Columns that were not computed here, since they were known."""
         super().__init__(layers=self.form.make_layers(self))
         self._namespace = namespace

@@ -23,7 +23,7 @@ class Row:
         self, session: _core.Session | None, tokens: Sequence[int], pad: int = 0, why: str | None = None
     ) -> None:
         self.session = session
-        self.tokens = list(tokens)
+        self.tokens: list[int] = list(tokens)
         self.pad = pad
         self.why = why
 

@@ -25,7 +25,7 @@ _RAY_PREFIX = "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_awar
 _ONGOING = 256  # requests that a router may have under way: they wait for replicas most of the time
 
 
-def app(options: ScaleOptions) -> Application:
+def app(options: ScaleOptions) -> "Application":
     """The application. Raises ``kv.ArgumentError`` for options that there are not."""
     server = options.server()
     replicas = serve.deployment(

@@ -11,6 +11,8 @@ import kvtrie as kv
 from kvtrie import errors, stores, viz
 
 if TYPE_CHECKING:
+    import torch
+
     from kvtrie.scale import ScaleOptions
 
 ALL: tuple[type[kv.Error], ...] = (
@@ -85,6 +87,25 @@ def use_stores(store: stores.Store, redis: stores.RedisStore) -> kv.PrefixCache:
 def draw(cache: kv.PrefixCache) -> str:
     lines = viz.tree_text(cache, str, max_nodes=9, ascii_only=True, width=80)
     return lines + viz.tree_dot(cache, max_nodes=9) + viz.tree_svg(cache, width=800) + viz.tree_html(cache, decode=str)
+
+
+def with_transformers(model: torch.nn.Module) -> kv.PrefixCache:
+    assert_type(kv.hf.fingerprint(model), str)
+    return kv.hf.Cache(model).prefix_cache
+
+
+def look(cache: kv.PrefixCache) -> str:
+    live = viz.watch(cache, str, max_nodes=20)
+    return read_watch(live)
+
+
+def read_watch(live: viz.Watch) -> str:
+    live.refresh()
+    assert_type(live.sessions, list[kv.Session])
+    live.hear({"page": "1", "here": True})
+    live.close()
+    assert_type(live.closed, bool)
+    return live.to_html()
 
 
 def on_ray() -> None:

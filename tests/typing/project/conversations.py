@@ -12,6 +12,7 @@ from typing_extensions import assert_type
 import kvtrie as kv
 
 Ints = npt.NDArray[np.int32]
+Rows = npt.NDArray[np.float32 | np.float16]
 
 
 def make_cache(folder: Path) -> kv.PrefixCache:
@@ -93,6 +94,10 @@ def read_session(session: kv.Session) -> None:
     assert_type(session.tokens, Ints)
     assert_type(session.remaining, Ints)
     assert_type(session.closed, bool)
+    k, v = session.kv(0, start=1, stop=2, heads_first=True)
+    assert_type(session.kv_all()[0], tuple[Rows, Rows])
+    assert_type(k, Rows)
+    assert_type(v, Rows)
 
 
 def use_session(session: kv.Session) -> kv.Session:

@@ -12,6 +12,18 @@ from kvtrie import ops
 Floats = npt.NDArray[np.float32]
 
 
+def shared(context: object, queue: object, buffer: object) -> kv.Tensor:
+    device = kv.Device.from_opencl(context, queue)
+    use_handles(device, kv.Tensor.from_opencl(buffer, "float32", (3, 4), device, offset=16))
+    return kv.Tensor.from_opencl(buffer, "float32", (3, 4), device)
+
+
+def use_handles(device: kv.Device, tensor: kv.Tensor) -> None:
+    assert_type(device.cl_context, int)
+    assert_type(device.cl_queue, int)
+    assert_type(tensor.cl_mem + tensor.cl_offset, int)
+
+
 def products(x: Floats, w: Floats, blocks: npt.NDArray[np.uint8]) -> kv.Tensor:
     packed, pair = ops.pack(w, "q8_0"), ops.pack_pair(w, w, dtype="float16")
     assert_type(ops.pack_blocks(blocks, "q4_0", device=None), ops.PackedWeight)
