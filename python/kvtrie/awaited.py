@@ -20,10 +20,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
-from types import TracebackType
-from typing import TYPE_CHECKING, Optional, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ._bell import Bell
+from ._closing import AsyncClosing
 from .errors import BusyError, ClosedError, NotSupported
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _end_all() -> None:
         apart.join()
 
 
-class BothWays(Iterator[Item], AsyncIterator[Item]):
+class BothWays(AsyncClosing, Iterator[Item], AsyncIterator[Item]):
     """An iterator that computes in the thread that asks, and in one of its own for coroutines."""
 
     def __init__(self) -> None:
@@ -199,17 +199,6 @@ class BothWays(Iterator[Item], AsyncIterator[Item]):
             self.close()
         else:
             await self._apart.finish(self.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        where: Optional[TracebackType],
-    ) -> None:
-        await self.aclose()
 
     def _thread(self) -> Apart:
         if self._apart is None:

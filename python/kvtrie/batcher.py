@@ -37,6 +37,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ._bell import Bell
+from ._closing import AsyncClosing
 from ._core import PrefixCache
 from ._protocols import StepModel
 from .batch import Batch, Waiting
@@ -57,7 +58,7 @@ __all__ = ["Batcher"]
 _open: weakref.WeakSet[Batcher] = weakref.WeakSet()
 
 
-class Batcher:
+class Batcher(AsyncClosing):
     """``model``, ``cache``, ``max_sessions`` and ``chunk`` are those of :class:`kvtrie.Batch`.
 
     ``max_waiting``: how many requests may wait for a place in the steps; :meth:`submit` refuses more with
@@ -165,14 +166,6 @@ class Batcher:
     async def aclose(self) -> None:
         """As :meth:`close`, and the event loop goes on while this waits."""
         await self._driver.aclose()
-
-    async def __aenter__(self) -> Batcher:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def __enter__(self) -> Batcher:
         return self

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Optional
 
 from ._bell import Bell
+from ._closing import AsyncClosing
 from .errors import BusyError
 from .sampling import TokenLogprob
 
@@ -108,7 +109,7 @@ class Stream:
                 self._listeners.pop(bell, None)
 
 
-class Request:
+class Request(AsyncClosing):
     """The tokens of one answer as they come; from ``Batcher.submit``.
 
     Iterating gives token ids and raises the request's error at the end, if it has one. ``await request`` and
@@ -202,17 +203,6 @@ class Request:
     def _raise(self) -> None:
         if self._stream.error is not None:
             raise self._stream.error
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        where: Optional[TracebackType],
-    ) -> None:
-        await self.aclose()
 
     def __enter__(self) -> Self:
         return self

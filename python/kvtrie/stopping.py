@@ -15,7 +15,7 @@ from ._protocols import StepModel, text_model
 from .errors import ArgumentError, ArgumentTypeError
 from .sampling import is_id
 
-__all__ = ["Stop", "Stopper", "TextUntil"]
+__all__ = ["Stop", "Stopper", "TextUntil", "has_tokenizer"]
 
 Stop = Union[None, int, str, Iterable[Union[int, str]]]
 
@@ -58,7 +58,7 @@ class Stopper:
     def __init__(self, model: StepModel, stop: Stop, ignore_eos: bool = False, wants_text: bool = False) -> None:
         flag(ignore_eos, "generate", "ignore_eos")
         ids, texts = _parsed(stop)
-        if texts and not _has_tokenizer(model):
+        if texts and not has_tokenizer(model):
             raise ArgumentError("[generate] stop: got a text, allowed token ids only: the model has no tokenizer")
         specials = {text: text_model(model).tokenizer.special_id(text) for text in texts}
         texts = [text for text in texts if specials[text] is None]
@@ -82,6 +82,14 @@ class Stopper:
             self.matched = self._until.found
         return self.matched is not None
 
+    def text_of(self, tokens: Iterable[int], ended: bool = True) -> str:
+        """The text of a whole answer. REQUIRES: it had no token before. ``ended``: no more tokens come."""
+        pieces = []
+        for token in tokens:
+            self(token)
+            pieces.append(self.piece)
+        return "".join([*pieces, self.finish() if ended else ""])
+
     def finish(self) -> str:
         """The text that was still held back: nothing more comes."""
         if self._stream is None or self._until.found is not None:
@@ -99,7 +107,7 @@ def _end_tokens(model: StepModel) -> set[int]:
     return set(text_model(model).config.eos_token_ids)
 
 
-def _has_tokenizer(model: StepModel) -> bool:
+def has_tokenizer(model: StepModel) -> bool:
     if hasattr(model, "has_tokenizer"):
         return bool(model.has_tokenizer)
     return getattr(model, "tokenizer", None) is not None

@@ -10,7 +10,7 @@ tokens, so that several may, from the first one on.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Optional
 
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arguments import refusal
+from ._closing import AsyncClosing
 from ._core import PrefixCache
 from ._protocols import StepModel, chat_model
 from .errors import BusyError
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["TextRequest", "chat_prompt"]
 
 
-class TextRequest:
+class TextRequest(AsyncClosing):
     """The text of one answer as it comes; from ``Batcher.chat`` and ``Batcher.complete``.
 
     Iterating gives text in whole characters, without its stop text and special tokens, and raises the request's error
@@ -87,7 +88,7 @@ class TextRequest:
     def text_so_far(self) -> str:
         """What there is by now."""
         ended = self._request.finish_reason is not None
-        return _text_of(self._stopper(), self._request.tokens, ended)
+        return self._stopper().text_of(self._request.tokens, ended)
 
     @property
     def message(self) -> dict[str, str]:
@@ -106,7 +107,7 @@ class TextRequest:
 
     def result(self, timeout: float | None = None) -> str:
         """All text, once there is no more. ``kv.BusyError`` after ``timeout`` seconds; it goes on meanwhile."""
-        return _text_of(self._stopper(), self._request.result(timeout), True)
+        return self._stopper().text_of(self._request.result(timeout))
 
     def __iter__(self) -> Iterator[str]:
         stopper = self._stopper()
@@ -125,7 +126,7 @@ class TextRequest:
         return self._whole().__await__()
 
     async def _whole(self) -> str:
-        return _text_of(self._stopper(), await self._request, True)
+        return self._stopper().text_of(await self._request)
 
     def __enter__(self) -> Self:
         return self
@@ -137,17 +138,6 @@ class TextRequest:
         where: Optional[TracebackType],
     ) -> None:
         self.cancel()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        where: Optional[TracebackType],
-    ) -> None:
-        await self.aclose()
 
     def __repr__(self) -> str:
         state = self.finish_reason or "unfinished"
@@ -173,14 +163,6 @@ class _Pieces(AsyncIterator[str]):
             if piece:
                 return piece
         raise StopAsyncIteration
-
-
-def _text_of(stopper: Stopper, tokens: Iterable[int], ended: bool) -> str:
-    pieces = []
-    for token in tokens:
-        stopper(token)
-        pieces.append(stopper.piece)
-    return "".join([*pieces, stopper.finish() if ended else ""])
 
 
 def chat_prompt(

@@ -28,7 +28,7 @@ from ..replies import SamplingOptions
 from ..request import Request
 from ..sampling import TokenLogprob
 from ..score import Score, continuation_ids, scores_in
-from ..stopping import Stop, Stopper
+from ..stopping import Stop, Stopper, has_tokenizer
 from .engine import Engine
 from .prompts import ERROR, KEY, row_seed, tokens_of
 
@@ -202,14 +202,9 @@ class Answering(Worker):
 
     def _text(self, tokens: Sequence[int]) -> str | None:
         """Up to its stop text; None for a model without a tokenizer."""
-        if not getattr(self.model, "has_tokenizer", getattr(self.model, "tokenizer", None) is not None):
+        if not has_tokenizer(self.model):
             return None
-        stopper = Stopper(self.model, self.writing.stop, self.writing.ignore_eos, wants_text=True)
-        pieces = []
-        for token in tokens:
-            stopper(token)
-            pieces.append(stopper.piece)
-        return "".join([*pieces, stopper.finish()])
+        return Stopper(self.model, self.writing.stop, self.writing.ignore_eos, wants_text=True).text_of(tokens)
 
     def close(self) -> None:
         self.batcher.close()
