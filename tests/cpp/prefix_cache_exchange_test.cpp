@@ -123,6 +123,7 @@ TEST_P(EveryKind, APromptOfManyBlocksTakesFewRoundTrips) {
   a.share(tokens);
   EXPECT_EQ(b.chat(tokens).reused, static_cast<std::int32_t>(tokens.size()) - 1);
   EXPECT_LE(b.store().tier.calls, 4u) << "blocks, indices, and what goes on behind";
+  b.settle();
   store_->most_at_once = 1;
   Process c(kinds, store_, large_host(), 8192);
   EXPECT_EQ(c.chat(tokens).reused, static_cast<std::int32_t>(tokens.size()) - 1);
@@ -139,7 +140,7 @@ TEST_P(EveryKind, WhatIsOnItsWayHasRoomInTheHostTier) {
   a.share(tokens);
   const std::shared_ptr<ByteBudget> host = b.cache->state().host;
   std::uint64_t largest = 0, calls = 0;
-  store_->on_get_many = [&](std::vector<RemoteValue>& found, const GetLimits& limits) {
+  store_->watch([&](std::vector<RemoteValue>& found, const GetLimits& limits) {
     std::uint64_t bytes = 0;
     for (const RemoteValue& value : found) {
       bytes += value ? value->size() : 0;
@@ -149,13 +150,13 @@ TEST_P(EveryKind, WhatIsOnItsWayHasRoomInTheHostTier) {
     EXPECT_GE(host->used(), found.size() * limits.most) << "reserved before it comes";
     largest = std::max(largest, bytes);
     ++calls;
-  };
-  EXPECT_GT(b.chat(tokens).reused, 0);
+  });
+  EXPECT_GT(b.share(tokens).reused, 0);
   EXPECT_GT(calls, 0u);
   EXPECT_LE(largest, (64u << 20) / 8) << "a quarter of half of it";
   EXPECT_LE(host->peak(), host->cap());
   EXPECT_EQ(host->violations(), 0u);
-  store_->on_get_many = nullptr;
+  store_->watch(nullptr);
 }
 
 TEST(Exchange, BlocksAreUsedUpToTheFirstThatIsNotThere) {
@@ -166,13 +167,13 @@ TEST(Exchange, BlocksAreUsedUpToTheFirstThatIsNotThere) {
   Process a(kinds, store, large_host()), b(kinds, store, large_host());
   a.share(tokens);
   int blocks = 0;
-  store->on_get_many = [&](std::vector<RemoteValue>& found, const GetLimits&) {
+  store->watch([&](std::vector<RemoteValue>& found, const GetLimits&) {
     if (found.size() == 8) found[3].reset(), ++blocks;
-  };
-  EXPECT_EQ(b.chat(tokens).reused, 4 * 256) << "three that came, and the one that the index behind them knows";
+  });
+  EXPECT_EQ(b.share(tokens).reused, 4 * 256) << "three that came, and the one that the index behind them knows";
   EXPECT_EQ(blocks, 1);
   EXPECT_EQ(b.store().received, 4u);
-  store->on_get_many = nullptr;
+  store->watch(nullptr);
 }
 
 TEST(Exchange, AStoreThatAnswersTooFewOrTooMuchFailsThatCall) {
@@ -184,14 +185,14 @@ TEST(Exchange, AStoreThatAnswersTooFewOrTooMuchFailsThatCall) {
   a.share(tokens);
   for (const bool few : {true, false}) {
     Process b(kinds, store, large_host());
-    store->on_get_many = [&](std::vector<RemoteValue>& found, const GetLimits& limits) {
+    store->watch([&](std::vector<RemoteValue>& found, const GetLimits& limits) {
       if (found.size() < 2) return;
       few ? found.pop_back() : found[0]->resize(limits.most + 1);
-    };
-    EXPECT_EQ(b.chat(tokens).reused, 256) << "the one that the first index knows, which is asked for alone";
+    });
+    EXPECT_EQ(b.share(tokens).reused, 256) << "the one that the first index knows, which is asked for alone";
     EXPECT_EQ(b.store().tier.failures, few ? 1u : 0u);
     EXPECT_EQ(b.store().tier.too_large, few ? 0u : 1u);
-    store->on_get_many = nullptr;
+    store->watch(nullptr);
   }
 }
 

@@ -1,4 +1,8 @@
 // A store in a map that fails when it is told to, and small contents to put into it; a tenant, and tokens.
+//
+// A prefix cache goes on asking its store behind its callers (indices that come later, values to be sent): what a test
+// sets is behind the store's mutex or atomic, and what it counts or finds in `values` is read once the cache has
+// settled.
 #pragma once
 
 #include <atomic>
@@ -49,41 +53,48 @@ inline Tokens joined(Tokens a, const Tokens& b) {
 class MapStore final : public RemoteStore {
  public:
   std::optional<Bytes> get(std::string_view key) override {
-    begin_call();
     const std::lock_guard lock(mutex);
+    begin_call();
     const auto found = values.find(std::string(key));
     return found == values.end() ? std::nullopt : std::optional<Bytes>(found->second);
   }
   void put(std::string_view key, std::span<const std::byte> value) override {
-    begin_call();
     const std::lock_guard lock(mutex);
+    begin_call();
     values[std::string(key)].assign(value.begin(), value.end());
   }
   void remove(std::string_view key) override {
-    begin_call();
     const std::lock_guard lock(mutex);
+    begin_call();
     values.erase(std::string(key));
   }
   std::string name() const override { return "map"; }
   std::size_t most_keys() const override { return most_at_once; }
   std::vector<RemoteValue> get_many(std::span<const std::string> keys, const GetLimits& limits) override {
     if (most_at_once == 1) return RemoteStore::get_many(keys, limits);
-    begin_call();
     const std::lock_guard lock(mutex);
+    begin_call();
     std::vector<RemoteValue> found;
     for (const std::string& key : keys) {
       const auto at = values.find(key);
       found.push_back(at == values.end() ? std::nullopt : RemoteValue(at->second));
     }
-    if (on_get_many) on_get_many(found, limits);
+    if (watch_) watch_(found, limits);
     return found;
   }
 
   // Call `nth` from now on (counted from 1) throws; those after it too if `from_then_on`. 0: none does.
   void fail_at(int nth, bool from_then_on) {
+    const std::lock_guard lock(mutex);
     calls = 0;
     fail_at_ = nth;
     from_then_on_ = from_then_on;
+  }
+  // `watch` sees, and may change, what is about to be answered to several keys. It is called with the mutex held.
+  using Watch = std::function<void(std::vector<RemoteValue>&, const GetLimits&)>;
+  void watch(Watch watch) {
+    const std::lock_guard lock(mutex);
+    watch_ = std::move(watch);
   }
   std::size_t bytes() const {
     std::size_t total = 0;
@@ -94,9 +105,8 @@ class MapStore final : public RemoteStore {
   std::mutex mutex;
   std::map<std::string, Bytes> values;
   std::atomic<int> calls = 0;
-  bool throws_anything = false;                                                  // throws what is no std::exception
-  std::size_t most_at_once = 1;                                                  // keys of one call
-  std::function<void(std::vector<RemoteValue>&, const GetLimits&)> on_get_many;  // sees, or changes, what comes
+  std::atomic<bool> throws_anything = false;  // throws what is no std::exception
+  std::atomic<std::size_t> most_at_once = 1;  // keys of one call
 
  private:
   void begin_call() {
@@ -105,6 +115,7 @@ class MapStore final : public RemoteStore {
     if (throws_anything) throw 7;
     throw std::runtime_error("the server went away\nat line 2");
   }
+  Watch watch_;
   int fail_at_ = 0;
   bool from_then_on_ = false;
 };
