@@ -120,6 +120,10 @@ class Process {
     if (cache->state().exchange != nullptr) cache->state().exchange->drain();
   }
 
+  // From now on, before its first session ended: what it sends goes in `settle` and in its end alone, so that the calls
+  // counted before are those of its look-ups.
+  void send_when_settled() { cache->state().exchange->only_when_waited_for(); }
+
   StoreStats store() const { return *cache->stats().store; }
 
   // Rows, and states, of every layer for the step's tokens, which are among `tokens`.

@@ -121,6 +121,7 @@ TEST_P(EveryKind, APromptOfManyBlocksTakesFewRoundTrips) {
   const Tokens tokens = prompt(16 * 256 + 40, 1);
   Process a(kinds, store_, large_host(), 8192), b(kinds, store_, large_host(), 8192);
   a.share(tokens);
+  b.send_when_settled();
   EXPECT_EQ(b.chat(tokens).reused, static_cast<std::int32_t>(tokens.size()) - 1);
   EXPECT_LE(b.store().tier.calls, 4u) << "blocks, indices, and what goes on behind";
   b.settle();
@@ -401,6 +402,7 @@ TEST(Exchange, SaysThatBytesWereWrongWhereTheStoreHasLess) {
 TEST(Exchange, SmallPromptsAreNotLookedUp) {
   const auto store = std::make_shared<MapStore>();
   Process a(kDense, store);
+  a.send_when_settled();
   a.chat(prompt(64, 1));
   EXPECT_EQ(a.store().tier.gets, 0u);
   a.chat(prompt(66, 2));
