@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -26,8 +27,8 @@ py::tuple to_pair(Session::Rows rows) {
   return py::make_tuple(std::move(k), to_numpy_in_place(std::move(rows.v)));
 }
 
-std::vector<Session::Rows> read(const Session& session, const std::vector<std::int32_t>& layers,
-                                const py::object& start, const py::object& stop, const py::object& heads_first) {
+std::vector<Session::Rows> read(const Session& session, std::span<const std::int32_t> layers, const py::object& start,
+                                const py::object& stop, const py::object& heads_first) {
   const RowOrder order = to_row_order(heads_first, "session.kv");
   const auto from = to_position(start, "session.kv", "start"), to = to_position(stop, "session.kv", "stop");
   return without_gil([&] { return session.rows(layers, from, to, order); });
@@ -36,14 +37,16 @@ std::vector<Session::Rows> read(const Session& session, const std::vector<std::i
 py::tuple kv(const Session& self, const py::object& layer, const py::object& start, const py::object& stop,
              const py::object& heads_first) {
   const std::int32_t number = to_int32(layer, "session.kv", "layer");
-  return to_pair(std::move(read(self, {number}, start, stop, heads_first).front()));
+  return to_pair(std::move(read(self, {&number, 1}, start, stop, heads_first).front()));
 }
 
-py::dict kv_all(const Session& self, const py::object& start, const py::object& stop, const py::object& heads_first) {
-  const std::vector<std::int32_t> layers = self.attention_layers();
-  std::vector<Session::Rows> all = read(self, layers, start, stop, heads_first);
+py::dict kv_all(const Session& self, const py::object& start, const py::object& stop, const py::object& layers,
+                const py::object& heads_first) {
+  const std::vector<std::int32_t> wanted =
+      layers.is_none() ? self.attention_layers() : IntegerArgument(layers, "session.kv", "layers").vector();
+  std::vector<Session::Rows> all = read(self, wanted, start, stop, heads_first);
   py::dict pairs;
-  for (std::size_t i = 0; i < layers.size(); ++i) pairs[py::int_(layers[i])] = to_pair(std::move(all[i]));
+  for (std::size_t i = 0; i < wanted.size(); ++i) pairs[py::int_(wanted[i])] = to_pair(std::move(all[i]));
   return pairs;
 }
 
@@ -66,10 +69,12 @@ rotates. Needs no step, and disturbs none that is open; may be called while anot
 Raises ``ArgumentError`` for rows that the layer does not hold and for a layer without K and V, ``ClosedError`` once
 closed, ``NotSupported`` where the caches keep nothing (``device="null"``).)");
   c.def("kv_all", &kv_all, py::arg("start") = py::none(), py::arg("stop") = py::none(), py::kw_only(),
-        py::arg("heads_first") = false,
-        R"(``kv`` of every attention layer at one moment: a dict of (k, v) by layer, ascending.
+        py::arg("layers") = py::none(), py::arg("heads_first") = false,
+        R"(``kv`` of several attention layers at one moment: a dict of (k, v) by layer.
 
-With ``start`` None each layer begins where it still holds rows. Raises like ``kv``.)");
+``layers``: their numbers; None for all attention layers, ascending. With ``start`` None each layer begins where it still
+holds rows. The copies of all layers are enqueued before the first is waited for, so this is faster than ``kv`` layer by
+layer. Raises like ``kv``.)");
 }
 
 }  // namespace kvtrie::binding

@@ -723,7 +723,12 @@ class Session:
         self, layer: int, start: Optional[int] = None, stop: Optional[int] = None, *, heads_first: bool = False
     ) -> tuple[RowArray, RowArray]: ...
     def kv_all(
-        self, start: Optional[int] = None, stop: Optional[int] = None, *, heads_first: bool = False
+        self,
+        start: Optional[int] = None,
+        stop: Optional[int] = None,
+        *,
+        layers: Optional[Integers] = None,
+        heads_first: bool = False,
     ) -> dict[int, tuple[RowArray, RowArray]]: ...
     def close(self) -> None: ...
     def __enter__(self) -> Session: ...

@@ -57,6 +57,12 @@ def check_session(model: Any, session: Any, chance: random.Random) -> None:
         part = session.kv(layer, begin, end, heads_first=heads_first)
         assert part[0].shape[1 if heads_first else 0] == end - begin
         check_rows(model, session, layer, *part, begin, heads_first)
+    some = [layer for layer in everything if chance.random() < 0.5]
+    chance.shuffle(some)
+    chosen = session.kv_all(layers=some)
+    assert list(chosen) == some
+    for layer, pair in chosen.items():
+        check_rows(model, session, layer, *pair, session.length - len(pair[0]))
 
 
 class Driver:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -107,8 +107,8 @@ class Copying:
     def fill(self, past: Past) -> None:
         """Reads what the rows reuse into the layers."""
         cache = past.cache
-        for about in cache.layout.attention:
-            keys, values = (torch.from_numpy(each).to(cache.device, about.dtype) for each in history(past, about))
+        for about, pair in histories(past):
+            keys, values = (torch.from_numpy(each).to(cache.device, about.dtype) for each in pair)
             layers.fill_attention(past.layers[about.layer], about, keys, values, past.columns)
         if cache.layout.states:
             self._fill_states(past)
@@ -132,12 +132,27 @@ class Copying:
             )
 
 
+def histories(past: Past) -> Iterator[tuple[Attention, tuple[Array, Array]]]:
+    """What each attention layer has at first. One row without padding is read as it lies, many layers in one call."""
+    whole = len(past.rows) == 1 and past.rows[0].pad == 0
+    together: dict[int, list[Attention]] = {}  # by the first position that they keep
+    for about in past.cache.layout.attention:
+        if whole and about.chunk is None:
+            together.setdefault(past.columns - layers.kept_columns(about, past.columns), []).append(about)
+        else:
+            yield about, history(past, about)
+    for start, group in together.items():
+        session = past.rows[0].session
+        assert session is not None
+        found = session.kv_all(start, past.columns, layers=[about.layer for about in group], heads_first=True)
+        for about in group:
+            keys, values = found.pop(about.layer)
+            yield about, (np.asarray(keys, np.float32)[None], np.asarray(values, np.float32)[None])
+
+
 def history(past: Past, about: Attention) -> tuple[Array, Array]:
     """K and V [batch, kv_heads, n, dim] of the last n columns, which the layer keeps; zeros where nobody looks."""
     kept = layers.kept_columns(about, past.columns)
-    if len(past.rows) == 1 and past.rows[0].pad == 0 and about.chunk is None:
-        keys, values = _read(past.rows[0], about, past.columns - kept)
-        return keys[None], values[None]
     shape = (len(past.rows), about.heads, kept)
     keys, values = np.zeros((*shape, about.k_dim), np.float32), np.zeros((*shape, about.v_dim), np.float32)
     for at, row in enumerate(past.rows):

@@ -96,6 +96,7 @@ def read_session(session: kv.Session) -> None:
     assert_type(session.closed, bool)
     k, v = session.kv(0, start=1, stop=2, heads_first=True)
     assert_type(session.kv_all()[0], tuple[Rows, Rows])
+    assert_type(session.kv_all(1, 2, layers=[0], heads_first=True)[0], tuple[Rows, Rows])
     assert_type(k, Rows)
     assert_type(v, Rows)
 
