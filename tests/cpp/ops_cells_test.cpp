@@ -37,6 +37,16 @@ class Cells : public OpsTest {
   static std::uint64_t moved() { return device().counters().kv_bytes_moved; }
 };
 
+// [rows, heads, dim] as [heads, rows, dim].
+std::vector<std::byte> heads_first(const std::vector<std::byte>& rows, std::size_t count, std::size_t heads) {
+  const std::size_t size = rows.size() / count / heads;  // of one row of one head
+  std::vector<std::byte> turned(rows.size());
+  for (std::size_t row = 0; row < count; ++row)
+    for (std::size_t head = 0; head < heads; ++head)
+      std::copy_n(&rows[(row * heads + head) * size], size, &turned[(head * count + row) * size]);
+  return turned;
+}
+
 void check_put(DType rows, DType pool_dtype, std::uint32_t kd, std::uint32_t vd) {
   TwinPool pool(3, 200, kd, vd, pool_dtype, 21);
   Random random(22);
@@ -49,6 +59,17 @@ void check_put(DType rows, DType pool_dtype, std::uint32_t kd, std::uint32_t vd)
   reference::put_rows({k.data(), rows}, targets, pool.host_k());
   reference::put_rows({v.data(), rows}, targets, pool.host_v());
   pool.expect_equal("put");
+
+  fill_cells(pool.device, 0, 200, 0x5a);
+  reference::fill_cells(pool.host_k(), 0, 200, 0x5a);
+  reference::fill_cells(pool.host_v(), 0, 200, 0x5a);
+  put_rows(Tensor::from_host(shared_device(), rows, {3, 103, kd}, heads_first(k, 103, 3).data()),
+           Tensor::from_host(shared_device(), rows, {3, 103, vd}, heads_first(v, 103, 3).data()),
+           CellRuns::of_rows(shared_device(), targets, 3, RowOrder::kHeadsFirst, 103), pool.device,
+           RowOrder::kHeadsFirst);
+  reference::put_rows({k.data(), rows}, targets, pool.host_k());
+  reference::put_rows({v.data(), rows}, targets, pool.host_v());
+  pool.expect_equal("put, heads first");
 }
 
 TEST_F(Cells, PutStoresAndConvertsRows) {
@@ -75,6 +96,12 @@ TEST_F(Cells, GatherGivesRowsInOrderOfSpans) {
   EXPECT_EQ(k.shape(), (Shape{171, 2, 24}));
   EXPECT_TRUE(download<std::byte>(k) == wanted_k);
   EXPECT_TRUE(download<std::byte>(v) == wanted_v);
+
+  const auto [by_head_k, by_head_v] = gather_rows(
+      pool.device, CellRuns::of_spans(shared_device(), spans, 2, RowOrder::kHeadsFirst), RowOrder::kHeadsFirst);
+  EXPECT_EQ(by_head_k.shape(), (Shape{2, 171, 24}));
+  EXPECT_TRUE(download<std::byte>(by_head_k) == heads_first(wanted_k, 171, 2));
+  EXPECT_TRUE(download<std::byte>(by_head_v) == heads_first(wanted_v, 171, 2));
 }
 
 TEST_F(Cells, CopiesOverlapInBothDirectionsAndInOrder) {
