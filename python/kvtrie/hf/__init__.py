@@ -12,6 +12,7 @@ What any earlier call, branch, process or day computed of these tokens is not co
     inputs.py    what a forward pass is given: tokens, padding, positions; and whether K and V follow from the tokens
     row.py       one row's tokens and its session: steps, rewinding, branches
     layers.py    layers that hold ordinary tensors (form "copy")
+    growing.py   K and V that grow in place
     cells.py     layers without tensors, and an attention function that reads the cells (form "cells")
     forward.py   stands before the decoder's ``forward`` and hands its inputs to the Past
 """

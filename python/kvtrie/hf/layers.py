@@ -9,35 +9,23 @@ from __future__ import annotations
 import torch
 from transformers import cache_utils as hf
 
+from .growing import Growing, Recording
 from .layout import Attention, State
 
-Pair = tuple[torch.Tensor, torch.Tensor]
 
-
-class _Recording:
-    """Mixed into a transformers layer: ``update`` also remembers its arguments."""
-
-    fresh: Pair | None = None
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object) -> Pair:
-        self.fresh = (key_states.detach(), value_states.detach())
-        pair: Pair = super().update(key_states, value_states, *args, **kwargs)  # type: ignore[misc]
-        return pair
-
-
-class FullLayer(_Recording, hf.DynamicLayer):
+class FullLayer(Growing, hf.DynamicLayer):
     """All of the history."""
 
 
-class ReachLayer(_Recording, hf.DynamicSlidingWindowLayer):
+class ReachLayer(Recording, hf.DynamicSlidingWindowLayer):
     """A window or a chunk: the last ``sliding_window`` - 1 tokens."""
 
 
-class HybridLayer(_Recording, hf.LinearAttentionAndFullAttentionLayer):
+class HybridLayer(Growing, hf.LinearAttentionAndFullAttentionLayer):
     """Full attention and states in one layer."""
 
 
-class HybridReachLayer(_Recording, hf.LinearAttentionAndSlidingWindowAttentionLayer):
+class HybridReachLayer(Recording, hf.LinearAttentionAndSlidingWindowAttentionLayer):
     """A window and states in one layer."""
 
 
@@ -88,10 +76,11 @@ def kept_columns(about: Attention, length: int) -> int:
 
 
 def copied(layer: hf.CacheLayerMixin) -> hf.CacheLayerMixin:
-    """A layer that goes on by itself. K and V are replaced, never written to, so both have the same tensors; states
+    """A layer that goes on by itself. Rows of K and V are never written to again, so both have the same tensors; states
     are written to."""
     twin = object.__new__(type(layer))
     twin.__dict__.update(layer.__dict__)
+    twin.__dict__.pop("room", None)
     for name, value in layer.__dict__.items():
         if isinstance(value, dict):
             twin.__dict__[name] = {
