@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from branch_sides import OPERATIONS, TOKEN_BYTES, HuggingFace, LlamaCpp, Ours
+from colours import GUIDE, SOFT
 from peers import gguf_file, hugging_face, llama
 from report import Report, Rows, arguments
 from timing import Race, human, race, summarise
@@ -165,14 +166,13 @@ def draw(axes: Any, rows: Rows) -> None:
             medians = [row["timing"]["median"] * 1e6 for row in own]
             lengths = [row["length"] for row in own]
             axes.plot(lengths, medians, style, color=f"C{place}", marker=".", label=f"{system}, {operation}")
-    axes.axhline(20, color="#bbbbbb", linewidth=0.8, zorder=0)
+    axes.axhline(20, color=GUIDE, linewidth=0.8, zorder=0)
     axes.set(xscale="log", yscale="log", xlabel="tokens in the conversation", ylabel="microseconds")
     lengths = sorted({row["length"] for row in timed})
     axes.set_xticks(lengths, [f"{length // 1024}k" for length in lengths], minor=False)
     axes.set_xticks([], minor=True)
-    axes.annotate(
-        "goal: 20 us", (lengths[0], 20), xytext=(0, 3), textcoords="offset points", fontsize=7, color="#777777"
-    )
+    middle = (lengths[0] * lengths[-1]) ** 0.5
+    axes.text(middle, 24, "goal: 20 us", ha="center", va="bottom", fontsize=7, color=SOFT)
     axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 

@@ -259,18 +259,18 @@ def _row(report: Report, kind: str, name: str, side: Side, net: float, without: 
     report.row(text, kind=kind, side=name, first=first, **values, operations=side.by_operation(), parts=side.parts())
 
 
-# Ours blue, theirs warm, without a cache pale.
+# Ours blue, theirs warm, without a cache hollow.
 COLOURS = {
     OUR_NAME: "#2a6f97",
-    OUR_SMALL: "#5fa3c7",
-    OUR_BARE: "#b9d5e4",
-    "llama.cpp as shipped": "#e07a1f",
-    "llama.cpp 4 slots": "#f0a860",
-    "llama.cpp 8 slots": "#c9a227",
-    "llama.cpp checkpoints": "#a23b72",
-    "llama.cpp --swa-full": "#b5482a",
-    "llama.cpp --swa-full, 8 slots": "#7a3b2e",
-    THEIR_BARE: "#d0cbc4",
+    OUR_SMALL: "#4795bd",
+    OUR_BARE: "#2a6f97",
+    "llama.cpp as shipped": "#c8650f",
+    "llama.cpp 4 slots": "#d4587f",
+    "llama.cpp 8 slots": "#94790f",
+    "llama.cpp checkpoints": "#8a3f8f",
+    "llama.cpp --swa-full": "#b03a2e",
+    "llama.cpp --swa-full, 8 slots": "#6b3a2a",
+    THEIR_BARE: "#7a6c5d",
 }
 
 
@@ -288,7 +288,8 @@ def draw(axes: Any, rows: Rows) -> None:
                 places.append(at + (present.index(name) - (len(present) - 1) / 2) * width)
                 heights.append(groups[kind][name])
         if places:
-            bars = axes.bar(places, heights, width * 0.92, label=name, color=colour)
+            ground = "none" if name in (OUR_BARE, THEIR_BARE) else colour
+            bars = axes.bar(places, heights, width * 0.9, label=name, color=ground, edgecolor=colour, linewidth=0.8)
             axes.bar_label(bars, fmt="%.0f", fontsize=6, padding=1)
     axes.set_yscale("log")
     axes.set_ylim(bottom=10)

@@ -24,6 +24,7 @@ import numpy as np
 
 import kvtrie as kv
 import random_models
+from colours import INK
 from report import Report, arguments
 from timing import Race, human, race, summarise
 
@@ -217,7 +218,7 @@ def draw(axes: Any, rows: list[dict[str, Any]]) -> None:
             speed = case["batch"] / seconds["median"]
             spread = [[speed - case["batch"] / seconds["high"]], [case["batch"] / seconds["low"] - speed]]
             axes.bar(index + offset, speed, 0.4, color="C0" if offset < 0 else "C1", label=name if index == 0 else None)
-            axes.errorbar(index + offset, speed, spread, color="#444444", linewidth=0.8)
+            axes.errorbar(index + offset, speed, spread, color=INK, linewidth=0.8)
         if "ratio" in case:
             top = max(case["batch"] / case[side]["low"] for side in ("kvtrie", "peer"))
             axes.text(index, top * 1.06, f"{case['ratio']['median']:.2g} x", ha="center", fontsize=8)

@@ -24,6 +24,7 @@ import numpy as np
 import kvtrie as kv
 import smollm2
 from bench_decode import PAUSE, PEER, SETTINGS, Ours, Peer, agreement, launches_of, timed
+from colours import GUIDE, INK
 from report import Report, arguments
 from timing import Race, human, race
 
@@ -156,16 +157,16 @@ def draw(axes: Any, rows: list[dict[str, Any]]) -> None:
                 label = dtype if place == 0 else None
                 axes.bar(at, ratio["median"], 0.8 / len(dtypes), color=f"C{offset}", label=label)
                 spread = [[ratio["median"] - ratio["low"]], [ratio["high"] - ratio["median"]]]
-                axes.errorbar(at, ratio["median"], spread, color="#444444", linewidth=0.8)
+                axes.errorbar(at, ratio["median"], spread, color=INK, linewidth=0.8)
     for place, case in enumerate(cases):
         axes.plot(
             [place - 0.45, place + 0.45],
             [GOALS[case]] * 2,
-            color="#444444",
+            color=INK,
             linestyle=":",
             label="goal" if place == 0 else None,
         )
-    axes.axhline(1.0, color="#999999", linewidth=0.8)
+    axes.axhline(1.0, color=GUIDE, linewidth=0.8)
     axes.set_xticks(range(len(cases)), cases)
     axes.set_ylabel(f"times as fast as {PEER}")
     axes.legend()

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 import kvtrie as kv
+from colours import GUIDE, SOFT
 from report import Report, Rows, arguments
 from timing import human, openblas_kernels_wanted, race
 
@@ -263,8 +264,8 @@ def draw(axes: Any, rows: Rows) -> None:
             own = [r for r in rows if r["part"] == "rows" and r["in"] == r["out"] == size and r["dtype"] == dtype]
             label = f"{size} x {size}" if dtype == "float32" else None
             axes.plot([r["rows"] for r in own], [r["speed"] for r in own], style, color=f"C{index}", label=label)
-    axes.axhline(TARGET, color="#999999", linewidth=0.8, linestyle=":")
-    axes.text(2, TARGET, "target", va="top", ha="center", fontsize=7, color="#777777")
+    axes.axhline(TARGET, color=GUIDE, linewidth=0.8, linestyle=":")
+    axes.text(2, TARGET, "target", va="top", ha="center", fontsize=7, color=SOFT)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(ROWS, [str(count) for count in ROWS])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import kvtrie as kv
+from colours import GUIDE
 from kvtrie.simulate import Report as Replays
 from kvtrie.simulate import read
 from report import Report, Rows, arguments
@@ -74,7 +75,7 @@ def draw(axes: Any, rows: Rows) -> None:
     for policy in dict.fromkeys(row["policy"] for row in shown):
         points = sorted((row["capacity"], 100 * row["hit_rate"]) for row in shown if row["policy"] == policy)
         best = policy == "optimum"
-        axes.plot(*zip(*points), "--" if best else "o-", color="#888888" if best else None, label=policy, markersize=3)
+        axes.plot(*zip(*points), "--" if best else "o-", color=GUIDE if best else None, label=policy, markersize=3)
     axes.set_xscale("log")
     axes.set_xlabel("capacity [tokens]")
     axes.set_ylabel("reused [% of requested tokens]")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import kvtrie as kv
+from colours import GUIDE
 from report import Report, Rows, arguments
 from shared_prompts import least_possible, shared_prompts
 from timing import Race
@@ -83,7 +84,7 @@ def draw(axes: Any, rows: Rows) -> None:
     """A bar for each side."""
     bars = axes.barh([row["side"] for row in rows], [row["ratio"] for row in rows])
     axes.bar_label(bars, fmt="%.2f")
-    axes.axvline(1.0, color="#777777", linewidth=0.8)
+    axes.axvline(1.0, color=GUIDE, linewidth=0.8)
     axes.set(xlabel="tokens computed, over the least possible")
 
 

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
+from colours import GUIDE
 from kvtrie.scale import ScaleOptions
 from report import Report, Rows, arguments
 
@@ -80,8 +81,8 @@ def side(ray: Any, given: Any, routing: str, replicas: int, store: bool) -> dict
 
 def draw(axes: Any, rows: Rows) -> None:
     names = [f"{row['routing']}{' + store' if row['store'] else ''}" for row in rows]
-    axes.barh(names, [row["ratio"] for row in rows], color="#2a6f97")
-    axes.axvline(1.0, color="#7a6c5d", linewidth=1)
+    axes.barh(names, [row["ratio"] for row in rows], color="C0")
+    axes.axvline(1.0, color=GUIDE, linewidth=1)
     axes.invert_yaxis()
     axes.set_xlabel("tokens computed, as a multiple of what one cache with the room of all computes")
 

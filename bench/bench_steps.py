@@ -13,6 +13,7 @@ import numpy as np
 
 import kvtrie as kv
 import random_models
+from colours import GUIDE
 from report import Report, Rows, arguments
 from timing import race
 
@@ -71,7 +72,7 @@ def draw(axes: Any, rows: Rows) -> None:
         places = [index + 0.4 * offset for index in range(len(own))]
         axes.bar(places, [row["ratio"]["median"] for row in own], 0.38, label=f"{count} rows")
     axes.set_xticks([index + 0.2 for index in range(len(KINDS))], KINDS)
-    axes.axhline(1.0, color="#777777", linewidth=0.8)
+    axes.axhline(1.0, color=GUIDE, linewidth=0.8)
     axes.set_ylabel("time launched / replayed")
     axes.legend()
 

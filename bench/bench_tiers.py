@@ -11,6 +11,7 @@ from typing import Any
 
 import google_benchmark
 import kvtrie as kv
+from colours import GUIDE
 from report import Report, Rows, arguments
 from timing import Race
 
@@ -29,7 +30,7 @@ def draw(axes: Any, rows: Rows) -> None:
     for name in SIDES.values():
         own = [row for row in rows if row["name"] == name]
         axes.plot([row["mib"] for row in own], [row["ratio"]["median"] for row in own], marker="o", label=name)
-    axes.axhline(1.0, color="#777777", linewidth=0.8)
+    axes.axhline(1.0, color=GUIDE, linewidth=0.8)
     axes.set_xscale("log", base=2)
     axes.set_xlabel("MiB")
     axes.set_ylabel("time against one device copy")

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from colours import SERIES
 from peers.radix import OWN, PREFIX, Ours, Side, available
 from report import Report, arguments
 from timing import human, measure, race
@@ -180,11 +181,9 @@ def native(report: Report, program: Path, least: float) -> None:
 
 def draw(axes: Any, rows: list[dict[str, Any]]) -> None:
     """Match, and evict, over the number of leaves: ours and the peers."""
-    from report import COLOURS
-
     rows = [row for row in rows if row.get("leaves") and "side" in row]
     sides = list(dict.fromkeys(row["side"] for row in rows))
-    for side, colour in zip(sides, COLOURS):
+    for side, colour in zip(sides, SERIES):
         for operation, style in (("match", "-"), ("evict", "--")):
             points = [
                 (row["leaves"], 1e6 * row["timing"]["median"])

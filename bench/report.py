@@ -7,6 +7,7 @@ the JSON file holds, so that a plot can be made again without measuring (``pytho
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from colours import CARD, EDGE, GUIDE, INK, SERIES, SOFT, with_dark_style
 from timing import machine
 
 Rows = list[dict[str, Any]]
@@ -69,15 +71,16 @@ class Report:
             plot(content, draw, self._file.with_suffix(".svg"))
 
 
-COLOURS = ("#2a6f97", "#e07a1f", "#5b8c5a", "#a23b72", "#7a6c5d", "#8d99ae")  # ours first
-
-
 def plot(content: dict[str, Any], draw: Draw, file: Path) -> None:
-    """One picture: the question above, the machine below. The same figures give the same bytes."""
+    """One picture: the question above, the machine below. The same figures give the same bytes.
+
+    `draw` takes its colours from bench/colours.py (`C0`, `C1`, ... are its `SERIES`), so that all have dark ones.
+    """
     import matplotlib
 
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
+    from matplotlib.patches import FancyBboxPatch
 
     style = {
         "svg.hashsalt": "kvtrie",
@@ -86,16 +89,42 @@ def plot(content: dict[str, Any], draw: Draw, file: Path) -> None:
         "font.size": 9,
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "axes.prop_cycle": plt.cycler(color=COLOURS),
+        "axes.prop_cycle": plt.cycler(color=SERIES),
+        "figure.constrained_layout.h_pad": 0.1,
+        "figure.constrained_layout.w_pad": 0.12,
+        "axes.facecolor": "none",
+        "axes.edgecolor": GUIDE,
+        "axes.labelcolor": INK,
+        "text.color": INK,
+        "xtick.color": GUIDE,
+        "xtick.labelcolor": INK,
+        "ytick.color": GUIDE,
+        "ytick.labelcolor": INK,
         "axes.titlesize": 10,
         "axes.titlelocation": "left",
         "legend.frameon": False,
     }
     with plt.rc_context(style):
-        figure, axes = plt.subplots(figsize=(7.2, 3.8), layout="constrained")
+        width, height, border = 7.2, 3.8, 0.5 / 72
+        figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
+        card = FancyBboxPatch(
+            (border, border),
+            width - 2 * border,
+            height - 2 * border,
+            boxstyle="round,pad=0,rounding_size=0.1",
+            facecolor=CARD,
+            edgecolor=EDGE,
+            linewidth=1,
+            transform=figure.dpi_scale_trans,
+            zorder=-1,
+        )
+        card.set_in_layout(False)
+        figure.add_artist(card)
         axes.set_title(content["question"])
         draw(axes, content["rows"])
         where = ", ".join([content["machine"], *content["devices"]])
-        figure.supxlabel(where, fontsize=7, color="#777777")
-        figure.savefig(file, metadata={"Date": None, "Creator": "kvtrie"}, facecolor="white")
+        figure.supxlabel(where, fontsize=7, color=SOFT)
+        drawn = io.StringIO()
+        figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": "kvtrie"}, facecolor="none")
         plt.close(figure)
+    file.write_text(with_dark_style(drawn.getvalue()), encoding="utf-8")
