@@ -96,6 +96,8 @@ class Cache:
             keys=keys,
         )
         """The tree itself: ``plan``, ``explain``, ``pin``, ``stats``, ``tree``, ``save`` and the rest."""
+        self.like: tuple[hf.CacheLayerMixin, ...] = tuple(hf.DynamicCache(config=model.config).layers)
+        """Layers of the model as transformers makes them, to be looked at only: making them reads all of the config."""
         self._versions = Versions(model)
         self._open = True
         forward.install(self.decoder)
@@ -131,10 +133,6 @@ class Cache:
         """Whether parameters were written to or replaced since: then nothing that is known belongs to them."""
         return self._versions.changed(self._model)
 
-    def like(self) -> list[hf.CacheLayerMixin]:
-        """New layers of the model, as transformers makes them."""
-        made: list[hf.CacheLayerMixin] = hf.DynamicCache(config=self._model.config).layers
-        return made
 
     def close(self) -> None:
         """Closes the PrefixCache, and gives the model its own ``forward`` back."""

@@ -156,7 +156,7 @@ class Cells:
 
     def make_layers(self, past: Past) -> list[hf.CacheLayerMixin]:
         kept = {about.layer for about in past.cache.layout.attention}
-        count = len(past.cache.like())
+        count = len(past.cache.like)
         return [CellLayer(past, layer) if layer in kept else hf.DummyLayer() for layer in range(count)]
 
     def copied(self, held: list[hf.CacheLayerMixin], past: Past) -> list[hf.CacheLayerMixin]:  # noqa: ARG002 (a form's)

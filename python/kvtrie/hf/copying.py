@@ -38,7 +38,7 @@ class Copying:
         """See ``attach``."""
 
     def make_layers(self, past: Past) -> list[hf.CacheLayerMixin]:
-        return [layers.make_layer(like) for like in past.cache.like()]
+        return [layers.make_layer(like) for like in past.cache.like]
 
     def copied(self, held: list[hf.CacheLayerMixin], past: Past) -> list[hf.CacheLayerMixin]:  # noqa: ARG002 (a form's)
         return [layers.copied(layer) for layer in held]
