@@ -112,6 +112,7 @@ def race(
             elapsed = (time.perf_counter() - start) / calls
             if index >= warm_up:
                 samples[side].append(float(result) if side in own_clock else elapsed)
+            result = None  # freed in nobody's time, not in that of the next side
     return Race(samples)
 
 

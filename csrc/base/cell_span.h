@@ -30,4 +30,11 @@ using CellSpans = std::vector<CellSpan>;
 // How rows of several tokens and KV heads lie outside the pool: [tokens, kv_heads, dim] or [kv_heads, tokens, dim].
 enum class RowOrder : std::uint8_t { kTokensFirst, kHeadsFirst };
 
+// The same of rows that are copied out, with memory for `spare` more tokens behind them, unset, to append to.
+struct RowLayout {
+  RowOrder order = RowOrder::kTokensFirst;
+  std::uint32_t spare = 0;
+  RowLayout(RowOrder given = RowOrder::kTokensFirst, std::uint32_t more = 0) : order(given), spare(more) {}  // NOLINT
+};
+
 }  // namespace kvtrie

@@ -120,9 +120,8 @@ class CausalCache final : public StateCache, public std::enable_shared_from_this
     Tensor k, v;
   };
   // Copies of a layer's K and V at the positions [from, to), which the sequence must hold: [to - from, kv_heads, dim],
-  // or [kv_heads, to - from, dim]. Nothing is waited for; open forwards go on.
-  Rows rows(SequenceId id, std::int32_t layer, std::int32_t from, std::int32_t to,
-            RowOrder order = RowOrder::kTokensFirst) const;
+  // or [kv_heads, to - from, dim], and spare rows. Nothing is waited for; open forwards go on.
+  Rows rows(SequenceId id, std::int32_t layer, std::int32_t from, std::int32_t to, RowLayout layout = {}) const;
   std::int32_t held_from(SequenceId id) const;  // first position it holds; its length when it holds nothing
   bool is_private(SequenceId id) const;         // after a removal in the middle: its K/V do not follow from its tokens
 

@@ -109,7 +109,7 @@ CausalCache::History CausalCache::get(Forward& forward, std::int32_t layer, RowO
 }
 
 CausalCache::Rows CausalCache::rows(SequenceId id, std::int32_t layer, std::int32_t from, std::int32_t to,
-                                    RowOrder order) const {
+                                    RowLayout layout) const {
   const char* where = "causal_cache.rows";
   const MutexLock lock(state_->mutex);
   state_->require_sound(where);
@@ -119,7 +119,7 @@ CausalCache::Rows CausalCache::rows(SequenceId id, std::int32_t layer, std::int3
   require(from <= to && (from == to || (first <= from && to <= sequence.length)), where, "positions: got ", from,
           " to ", to, ", allowed within ", first, " to ", sequence.length);
   Rows rows;
-  std::tie(rows.k, rows.v) = state_->store->rows(index, slice_spans(sequence.history(), from, to), order);
+  std::tie(rows.k, rows.v) = state_->store->rows(index, slice_spans(sequence.history(), from, to), layout);
   return rows;
 }
 

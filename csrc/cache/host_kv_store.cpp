@@ -77,14 +77,14 @@ Tensor HostKvStore::attend(std::uint32_t layer, const PreparedStep& step, const 
   return out;
 }
 
-std::pair<Tensor, Tensor> HostKvStore::rows(std::uint32_t layer, std::span<const CellSpan> spans, RowOrder order) {
-  std::int64_t count = 0;
+std::pair<Tensor, Tensor> HostKvStore::rows(std::uint32_t layer, std::span<const CellSpan> spans, RowLayout layout) {
+  std::int64_t count = layout.spare;
   for (const CellSpan& span : spans) count += span.length;
   const CellFormat& given = *plain_format(shape_.format->rows);
-  Tensor k = Tensor::host(given.rows, shape_.rows(count, false, order));
-  Tensor v = Tensor::host(given.rows, shape_.rows(count, true, order));
-  reference::gather_rows(pool(layer, false), spans, given, k.host_data(), order);
-  reference::gather_rows(pool(layer, true), spans, given, v.host_data(), order);
+  Tensor k = Tensor::host(given.rows, shape_.rows(count, false, layout.order));
+  Tensor v = Tensor::host(given.rows, shape_.rows(count, true, layout.order));
+  reference::gather_rows(pool(layer, false), spans, given, k.host_data(), layout);
+  reference::gather_rows(pool(layer, true), spans, given, v.host_data(), layout);
   return {k, v};
 }
 

@@ -24,8 +24,7 @@ class HostKvStore final : public KvStore {
            RowOrder order = RowOrder::kTokensFirst) override;
   Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                 const ops::AttentionOptions& options) override;
-  std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans,
-                                 RowOrder order = RowOrder::kTokensFirst) override;
+  std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans, RowLayout layout = {}) override;
   void move(std::span<const CellMove> moves) override;
   void rotate(std::span<const CellSpan> spans, std::int32_t delta, std::span<const ops::RopeParams> per_layer) override;
   void fill(Cell begin, std::uint32_t length, std::uint8_t byte) override;

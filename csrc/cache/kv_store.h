@@ -117,9 +117,9 @@ class KvStore {
   virtual Tensor attend(std::uint32_t layer, const PreparedStep& step, const Tensor& q,
                         const ops::AttentionOptions& options) = 0;
   // The K and V of `spans` in order, copied out: [n, kv_heads, k_dim] and [n, kv_heads, v_dim], or [kv_heads, n, ...],
-  // in the dtype that the format gives back.
+  // in the dtype that the format gives back. n counts the spare rows, too.
   virtual std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans,
-                                         RowOrder order = RowOrder::kTokensFirst) = 0;
+                                         RowLayout layout = {}) = 0;
 
   // Moves in order, all layers.
   virtual void move(std::span<const CellMove> moves) = 0;

@@ -27,9 +27,7 @@ class NullKvStore : public KvStore {
     require_values(shape_, "null_kv_store.attend");
     return {};
   }
-  std::pair<Tensor, Tensor> rows(std::uint32_t, std::span<const CellSpan>, RowOrder = RowOrder::kTokensFirst) override {
-    return {};
-  }
+  std::pair<Tensor, Tensor> rows(std::uint32_t, std::span<const CellSpan>, RowLayout = {}) override { return {}; }
   void move(std::span<const CellMove>) override {}
   void rotate(std::span<const CellSpan>, std::int32_t, std::span<const ops::RopeParams>) override {}
   void fill(Cell, std::uint32_t, std::uint8_t) override {}

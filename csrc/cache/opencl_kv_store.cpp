@@ -123,14 +123,14 @@ Tensor OpenClKvStore::attend(std::uint32_t layer, const PreparedStep& step, cons
   return ops::attend_spans(q, layers_[layer], prepared.uploaded, options);
 }
 
-std::pair<Tensor, Tensor> OpenClKvStore::rows(std::uint32_t layer, std::span<const CellSpan> spans, RowOrder order) {
+std::pair<Tensor, Tensor> OpenClKvStore::rows(std::uint32_t layer, std::span<const CellSpan> spans, RowLayout layout) {
   if (spans.empty()) {
     const auto none = [&](bool value) {
-      return Tensor::empty(device_, shape_.format->rows, shape_.rows(0, value, order));
+      return Tensor::empty(device_, shape_.format->rows, shape_.rows(layout.spare, value, layout.order));
     };
     return {none(false), none(true)};
   }
-  return ops::gather_rows(layers_[layer], ops::CellRuns::of_spans(device_, spans, shape_.kv_heads, order), order);
+  return ops::gather_rows(layers_[layer], ops::CellRuns::of_spans(device_, spans, shape_.kv_heads, layout), layout);
 }
 
 void OpenClKvStore::move(std::span<const CellMove> moves) {

@@ -142,14 +142,16 @@ CellRuns CellRuns::of_rows(const cl::DevicePtr& device, std::span<const RowTarge
 }
 
 CellRuns CellRuns::of_spans(const cl::DevicePtr& device, std::span<const CellSpan> spans, std::uint32_t kv_heads,
-                            RowOrder order) {
+                            RowLayout layout) {
   std::vector<RowTarget> targets;
   std::uint32_t row = 0;
   for (const CellSpan& span : spans) {
     targets.push_back({row, span.cell, span.length});
     row += span.length;
   }
-  return of_rows(device, targets, kv_heads, order, row);
+  require(layout.spare <= std::numeric_limits<std::uint32_t>::max() - row, "ops.CellRuns", "spare: got ", layout.spare,
+          ", allowed what makes fewer than 2^32 rows");
+  return of_rows(device, targets, kv_heads, layout.order, row + layout.spare);
 }
 
 std::int64_t CellRuns::row_count(std::uint32_t kv_heads) const noexcept {
@@ -169,14 +171,17 @@ void put_rows(const Tensor& k, const Tensor& v, const CellRuns& runs, const Laye
   launch_load({*plain_format(k.dtype()), k, k.offset(), v, v.offset()}, runs, pool, 0);
 }
 
-std::pair<Tensor, Tensor> gather_rows(const LayerCells& pool, const CellRuns& runs, RowOrder order) {
+std::pair<Tensor, Tensor> gather_rows(const LayerCells& pool, const CellRuns& runs, RowLayout layout) {
   constexpr const char* kWhere = "ops.gather_rows";
   check_pool(kWhere, pool);
   check_runs(kWhere, runs, pool);
   const DType dtype = pool.format->rows;
-  const Tensor k = Tensor::empty(pool.k.device(), dtype, row_shape(runs.cells(), pool.kv_heads(), pool.k_dim(), order));
-  const Tensor v = Tensor::empty(pool.k.device(), dtype, row_shape(runs.cells(), pool.kv_heads(), pool.v_dim(), order));
-  check_rows(kWhere, "runs", k, pool.k_dim(), pool, runs, order);
+  const std::int64_t rows = runs.cells() + layout.spare;
+  const auto empty = [&](std::uint32_t dim) {
+    return Tensor::empty(pool.k.device(), dtype, row_shape(rows, pool.kv_heads(), dim, layout.order));
+  };
+  const Tensor k = empty(pool.k_dim()), v = empty(pool.v_dim());
+  check_rows(kWhere, "runs", k, pool.k_dim(), pool, runs, layout.order);
   launch_store(pool, runs, {*plain_format(dtype), k, 0, v, 0}, 0);
   return {k, v};
 }

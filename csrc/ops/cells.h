@@ -82,7 +82,7 @@ class CellRuns {
                           RowOrder order = RowOrder::kTokensFirst, std::uint32_t rows = 0);
   // The cells of `spans`, in order, as rows 0, 1, 2, ...
   static CellRuns of_spans(const cl::DevicePtr& device, std::span<const CellSpan> spans, std::uint32_t kv_heads,
-                           RowOrder order = RowOrder::kTokensFirst);
+                           RowLayout layout = {});
 
   std::int32_t count() const noexcept { return count_; }  // runs in the table
   std::int32_t token_stride() const noexcept { return token_stride_; }
@@ -107,10 +107,9 @@ class CellRuns {
 void put_rows(const Tensor& k, const Tensor& v, const CellRuns& runs, const LayerCells& pool,
               RowOrder order = RowOrder::kTokensFirst);
 
-// The rows of `runs` (of_spans, in the same order) in the dtype that the format gives back: [n, kv_heads, k_dim] and
-// [n, kv_heads, v_dim], or [kv_heads, n, ...].
-std::pair<Tensor, Tensor> gather_rows(const LayerCells& pool, const CellRuns& runs,
-                                      RowOrder order = RowOrder::kTokensFirst);
+// The rows of `runs` (of_spans, of the same layout) in the dtype that the format gives back: [n, kv_heads, k_dim] and
+// [n, kv_heads, v_dim], or [kv_heads, n, ...], where n counts the spare rows, too.
+std::pair<Tensor, Tensor> gather_rows(const LayerCells& pool, const CellRuns& runs, RowLayout layout = {});
 
 // Between the pool and `image`, one-dimensional, in words of the pool's format. K starts at word `k_base`, V at
 // `v_base`.

@@ -72,9 +72,9 @@ struct HostRows {
 // With heads first, of so many rows as `count` says.
 void put_rows(HostRows rows, std::span<const RowTarget> targets, const HostPool& pool,
               RowOrder order = RowOrder::kTokensFirst, std::size_t count = 0);
-// Into rows [n, kv_heads], or [kv_heads, n], as `kept` says.
+// Into rows [n, kv_heads], or [kv_heads, n], as `kept` says; n counts the spare rows, too.
 void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, const CellFormat& kept, std::byte* rows,
-                 RowOrder order = RowOrder::kTokensFirst);
+                 RowLayout layout = {});
 void copy_cells(const HostPool& pool, std::span<const CellCopy> copies);  // in order, overlap allowed
 void rotate_cells(const HostPool& pool, std::span<const CellSpan> spans, std::int32_t delta, const RopeParams& rope);
 void fill_cells(const HostPool& pool, Cell begin, std::uint32_t length, std::uint8_t byte);

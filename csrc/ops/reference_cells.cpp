@@ -58,15 +58,16 @@ void put_rows(HostRows rows, std::span<const RowTarget> targets, const HostPool&
 }
 
 void gather_rows(const HostPool& pool, std::span<const CellSpan> spans, const CellFormat& kept, std::byte* rows,
-                 RowOrder order) {
+                 RowLayout layout) {
   if (pool.dim == 0) return;
   Converter convert(*pool.format, kept, pool.dim);
-  std::size_t count = 0, token = 0;
+  const bool tokens_first = layout.order == RowOrder::kTokensFirst;
+  std::size_t count = layout.spare, token = 0;
   for (const CellSpan& span : spans) count += span.length;
   for (const CellSpan& span : spans) {
     for (std::uint32_t i = 0; i < span.length; ++i, ++token) {
       for (std::uint32_t head = 0; head < pool.kv_heads; ++head) {
-        const std::size_t row = order == RowOrder::kTokensFirst ? token * pool.kv_heads + head : head * count + token;
+        const std::size_t row = tokens_first ? token * pool.kv_heads + head : head * count + token;
         convert(pool.row(head, std::uint64_t{span.cell} + i), rows + row * kept.row_bytes(pool.dim));
       }
     }

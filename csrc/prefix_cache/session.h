@@ -64,17 +64,19 @@ class Session : public std::enable_shared_from_this<Session> {
   void rewind(std::int32_t length);
   bool can_rewind(std::int32_t length) const;
   std::int32_t checkpoint();  // marks length() as a user point, which resists eviction; returns it
-  // Copies of K and V of attention layers at the computed positions [start, stop), in one order for all of them. By
+  // Copies of K and V of attention layers at the computed positions [start, stop), in one layout for all of them. By
   // default from the first position that a layer still holds (windows and chunks let go of rows) to the length. Neither
   // an open step nor a call of another thread is disturbed. The device is not waited for. Throws kArgument for
   // positions that a layer does not hold, and for layers without K and V.
   struct Rows {
-    Tensor k, v;  // [stop - start, kv_heads, dim] or [kv_heads, stop - start, dim]; undefined where nothing is kept
+    // [n, kv_heads, dim] or [kv_heads, n, dim], where n is stop - start and the spare rows; undefined where nothing is
+    // kept.
+    Tensor k, v;
     std::int32_t start = 0, stop = 0;
   };
   std::vector<std::int32_t> attention_layers() const;  // of the model, ascending
   std::vector<Rows> rows(std::span<const std::int32_t> layers, std::optional<std::int32_t> start,
-                         std::optional<std::int32_t> stop, RowOrder order) const;
+                         std::optional<std::int32_t> stop, RowLayout layout) const;
   // Context shift: keeps the first `keep` tokens, drops the oldest half of the rest (shift.h; `limit`: of how many
   // tokens, 0: as many as are recorded) and moves what follows down; K are rotated. The session is private from then
   // on. Where that is impossible nothing changes, and the result names the tokens that a new session has to begin with.

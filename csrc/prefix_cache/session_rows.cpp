@@ -39,7 +39,7 @@ std::vector<std::int32_t> Session::attention_layers() const {
 }
 
 std::vector<Session::Rows> Session::rows(std::span<const std::int32_t> layers, std::optional<std::int32_t> start,
-                                         std::optional<std::int32_t> stop, RowOrder order) const {
+                                         std::optional<std::int32_t> stop, RowLayout layout) const {
   PrefixCacheState& state = cache_->state();
   std::vector<std::size_t> owners;
   for (const std::int32_t layer : layers) owners.push_back(state.caches.attention_number(layer, kWhere));
@@ -54,7 +54,7 @@ std::vector<Session::Rows> Session::rows(std::span<const std::int32_t> layers, s
     const CausalCache& cache = *state.caches.attention[owners[i]];
     const SequenceId sequence = at_.sequences[owners[i]];
     Rows range = range_of(layers[i], cache.held_from(sequence), at_.computed, start, stop);
-    CausalCache::Rows copied = cache.rows(sequence, layers[i], range.start, range.stop, order);
+    CausalCache::Rows copied = cache.rows(sequence, layers[i], range.start, range.stop, layout);
     range.k = std::move(copied.k), range.v = std::move(copied.v);
     all.push_back(std::move(range));
   }

@@ -28,23 +28,33 @@ py::tuple to_pair(Session::Rows rows) {
 }
 
 std::vector<Session::Rows> read(const Session& session, std::span<const std::int32_t> layers, const py::object& start,
-                                const py::object& stop, const py::object& heads_first) {
-  const RowOrder order = to_row_order(heads_first, "session.kv");
+                                const py::object& stop, RowLayout layout) {
   const auto from = to_position(start, "session.kv", "start"), to = to_position(stop, "session.kv", "stop");
-  return without_gil([&] { return session.rows(layers, from, to, order); });
+  return without_gil([&] { return session.rows(layers, from, to, layout); });
 }
 
 py::tuple kv(const Session& self, const py::object& layer, const py::object& start, const py::object& stop,
              const py::object& heads_first) {
   const std::int32_t number = to_int32(layer, "session.kv", "layer");
-  return to_pair(std::move(read(self, {&number, 1}, start, stop, heads_first).front()));
+  return to_pair(std::move(read(self, {&number, 1}, start, stop, to_row_order(heads_first, "session.kv")).front()));
 }
 
 py::dict kv_all(const Session& self, const py::object& start, const py::object& stop, const py::object& layers,
                 const py::object& heads_first) {
   const std::vector<std::int32_t> wanted =
       layers.is_none() ? self.attention_layers() : IntegerArgument(layers, "session.kv", "layers").vector();
-  std::vector<Session::Rows> all = read(self, wanted, start, stop, heads_first);
+  const RowOrder order = to_row_order(heads_first, "session.kv");
+  std::vector<Session::Rows> all = read(self, wanted, start, stop, order);
+  py::dict pairs;
+  for (std::size_t i = 0; i < wanted.size(); ++i) pairs[py::int_(wanted[i])] = to_pair(std::move(all[i]));
+  return pairs;
+}
+
+py::dict kv_with_spare(const Session& self, const py::object& start, const py::object& stop, const py::object& layers,
+                       const py::object& spare) {
+  const auto more = static_cast<std::uint32_t>(to_int32(spare, "session.kv", "spare"));
+  const std::vector<std::int32_t> wanted = IntegerArgument(layers, "session.kv", "layers").vector();
+  std::vector<Session::Rows> all = read(self, wanted, start, stop, {RowOrder::kHeadsFirst, more});
   py::dict pairs;
   for (std::size_t i = 0; i < wanted.size(); ++i) pairs[py::int_(wanted[i])] = to_pair(std::move(all[i]));
   return pairs;
@@ -75,6 +85,9 @@ closed, ``NotSupported`` where the caches keep nothing (``device="null"``).)");
 ``layers``: their numbers; None for all attention layers, ascending. With ``start`` None each layer begins where it still
 holds rows. The copies of all layers are enqueued before the first is waited for, so this is faster than ``kv`` layer by
 layer. Raises like ``kv``.)");
+  c.def(
+      "_kv_with_spare", &kv_with_spare, py::arg("start"), py::arg("stop"), py::arg("layers"), py::arg("spare"),
+      "``kv_all(start, stop, layers=layers, heads_first=True)`` with ``spare`` rows behind those of each head, unset.");
 }
 
 }  // namespace kvtrie::binding

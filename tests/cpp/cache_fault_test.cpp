@@ -39,9 +39,9 @@ class FaultyStore final : public KvStore {
     command();
     return host_.attend(layer, step, q, options);
   }
-  std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans, RowOrder order) override {
+  std::pair<Tensor, Tensor> rows(std::uint32_t layer, std::span<const CellSpan> spans, RowLayout layout) override {
     command();
-    return host_.rows(layer, spans, order);
+    return host_.rows(layer, spans, layout);
   }
   void move(std::span<const CellMove> moves) override {
     command();

@@ -104,6 +104,24 @@ TEST_F(Cells, GatherGivesRowsInOrderOfSpans) {
   EXPECT_TRUE(download<std::byte>(by_head_v) == heads_first(wanted_v, 171, 2));
 }
 
+TEST_F(Cells, GatherLeavesSpareRowsBehindThoseOfEachHead) {
+  TwinPool pool(2, 300, 24, 10, DType::kFloat32, 28);
+  const CellSpans spans{{200, 100, 0}, {5, 1, 100}};
+  const RowLayout layout(RowOrder::kHeadsFirst, 40);
+  const auto [k, v] = gather_rows(pool.device, CellRuns::of_spans(shared_device(), spans, 2, layout), layout);
+  ASSERT_EQ(k.shape(), (Shape{2, 141, 24}));
+  ASSERT_EQ(v.shape(), (Shape{2, 141, 10}));
+  std::vector<std::byte> wanted(k.nbytes());
+  reference::gather_rows(pool.host_k(), spans, *pool.device.format, wanted.data(), layout);
+  const auto got = download<std::byte>(k);
+  const std::size_t filled = std::size_t{101} * 24 * 4, head = k.nbytes() / 2;
+  for (const std::size_t begin : {std::size_t{0}, head})
+    EXPECT_TRUE(std::equal(&got[begin], &got[begin] + filled, &wanted[begin])) << "from byte " << begin;
+  const auto* cells = reinterpret_cast<const float*>(pool.k.data());
+  EXPECT_EQ(reinterpret_cast<const float*>(&wanted[head])[100 * 24 + 3], cells[(300 + 5) * 24 + 3])
+      << "head 1, row 100";
+}
+
 TEST_F(Cells, CopiesOverlapInBothDirectionsAndInOrder) {
   const std::vector<std::vector<CellCopy>> scripts{
       {{100, 90, 150}},                           // down, overlapping

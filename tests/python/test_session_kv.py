@@ -254,6 +254,31 @@ def test_arrays_are_copies_of_the_caches_dtype_that_outlive_everything(place: An
     np.testing.assert_array_equal(second[1], v.astype(dtype))
 
 
+@pytest.mark.parametrize("place", ["host", None])
+def test_rows_with_memory_behind_them_are_the_same_rows(place: Any) -> None:
+    caches = [
+        kv.CausalCache([0, 1], 2, 8, 64, v_head_dim=3, device=place),
+        kv.CausalCache([2], 2, 8, 64, window=6, device=place),
+    ]
+    with kv.PrefixCache(caches) as cache, cache.begin(range(9)) as session:
+        step = session.decode()
+        random = np.random.default_rng(2)
+        for layer, v_dim in ((0, 3), (1, 3), (2, 8)):
+            step.put(layer, *(random.standard_normal((9, 2, dim), np.float32) for dim in (8, v_dim)))
+        for start, stop, layers in ((0, 9, [0, 1]), (4, 8, [2, 0]), (None, None, [2]), (9, 9, [1])):
+            plain = session.kv_all(start, stop, layers=layers, heads_first=True)
+            roomy = session._kv_with_spare(start, stop, layers, 5)
+            assert list(roomy) == layers
+            for layer in layers:
+                for part, memory in zip(plain[layer], roomy[layer]):
+                    count = part.shape[1]
+                    assert memory.shape == (2, count + 5, part.shape[2])
+                    assert memory.flags.writeable and memory.flags.c_contiguous
+                    np.testing.assert_array_equal(memory[:, :count], part)
+        with pytest.raises(kv.ArgumentError, match="spare: got -1"):
+            session._kv_with_spare(0, 9, [0], -1)
+
+
 def test_nothing_computed_gives_no_rows() -> None:
     cache, _ = make("all", 64, **SMALL)
     with cache.begin(words(1, 5)) as session:

@@ -133,7 +133,6 @@ class Cache:
         """Whether parameters were written to or replaced since: then nothing that is known belongs to them."""
         return self._versions.changed(self._model)
 
-
     def close(self) -> None:
         """Closes the PrefixCache, and gives the model its own ``forward`` back."""
         opened, self._open = self._open, False

@@ -178,7 +178,7 @@ class Cells:
             if row.session is not None and not row.session.can_rewind(length):
                 raise NotRestorable(f"[hf] crop: got {length} tokens to go back to, whose window is gone")
 
-    def fill(self, past: Past) -> None:
+    def fill(self, past: Past, width: int) -> None:
         """The cells are where they are."""
 
     def expect(self, past: Past, ids: list[list[int]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from transformers import cache_utils as hf
 from .. import _core
 from ..errors import Error
 from . import layers
+from .growing import spare_rows
 from .layout import Attention, State
 from .row import Row
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .past import Past
 
 Array = npt.NDArray[np.float32]
+Rows = npt.NDArray[Union[np.float32, np.float16]]
 
 
 class Copying:
@@ -104,10 +106,10 @@ class Copying:
 
     # ---- what is known already ---------------------------------------------------------------------------------------
 
-    def fill(self, past: Past) -> None:
-        """Reads what the rows reuse into the layers."""
+    def fill(self, past: Past, width: int) -> None:
+        """Reads what the rows reuse of ``width`` columns into the layers."""
         cache = past.cache
-        for about, pair in histories(past):
+        for about, pair in histories(past, width):
             keys, values = (torch.from_numpy(each).to(cache.device, about.dtype) for each in pair)
             layers.fill_attention(past.layers[about.layer], about, keys, values, past.columns)
         if cache.layout.states:
@@ -132,22 +134,25 @@ class Copying:
             )
 
 
-def histories(past: Past) -> Iterator[tuple[Attention, tuple[Array, Array]]]:
-    """What each attention layer has at first. One row without padding is read as it lies, many layers in one call."""
+def histories(past: Past, width: int) -> Iterator[tuple[Attention, tuple[Rows, Rows]]]:
+    """What each attention layer has at first. One row without padding is read as it is stored, many layers in one call,
+    and with room for what is left of ``width`` columns where the layer has all of the history."""
     whole = len(past.rows) == 1 and past.rows[0].pad == 0
-    together: dict[int, list[Attention]] = {}  # by the first position that they keep
+    together: dict[tuple[int, int], list[Attention]] = {}  # by the first position that they keep, and spare rows
     for about in past.cache.layout.attention:
         if whole and about.chunk is None:
-            together.setdefault(past.columns - layers.kept_columns(about, past.columns), []).append(about)
+            start = past.columns - layers.kept_columns(about, past.columns)
+            spare = spare_rows(past.columns, width - past.columns) if about.reach is None else 0
+            together.setdefault((start, spare), []).append(about)
         else:
             yield about, history(past, about)
-    for start, group in together.items():
+    for (start, spare), group in together.items():
         session = past.rows[0].session
         assert session is not None
-        found = session.kv_all(start, past.columns, layers=[about.layer for about in group], heads_first=True)
+        found = session._kv_with_spare(start, past.columns, [about.layer for about in group], spare)
         for about in group:
             keys, values = found.pop(about.layer)
-            yield about, (np.asarray(keys, np.float32)[None], np.asarray(values, np.float32)[None])
+            yield about, (keys[None], values[None])
 
 
 def history(past: Past, about: Attention) -> tuple[Array, Array]:

@@ -32,14 +32,22 @@ class Recording:
 class Room:
     """Memory of K and V [batch, heads, rows, dim] with rows to spare, and the two tensors that show what is filled."""
 
-    def __init__(self, shown: Pair, like: Pair) -> None:
-        count = _rows(shown[0])
-        self.rows = count + _rows(like[0]) + max(_SPARE, count // 4)  # untouched rows take no physical memory
-        self._memory = [each.new_empty((*each.shape[:2], self.rows, each.shape[3])) for each in like]
+    def __init__(self, memory: Pair, count: int) -> None:
+        self.rows = _rows(memory[0])
+        self._memory = memory
         self.shown = self._show(count)
+
+    @classmethod
+    def copied(cls, shown: Pair, more: int, like: Pair) -> Room:
+        """One with what is ``shown``, and room for ``more`` rows like those of ``like``."""
+        count = _rows(shown[0])
+        rows = count + spare_rows(count, more)
+        keys, values = (each.new_empty((*each.shape[:2], rows, each.shape[3])) for each in like)
+        room = cls((keys, values), count)
         if count:
-            for part, old in zip(self.shown, shown):
+            for part, old in zip(room.shown, shown):
                 part.copy_(old)
+        return room
 
     def takes(self, layer: hf.CacheLayerMixin, more: Pair) -> bool:
         """Whether the layer still shows what was filled last, and ``more`` may be written behind it."""
@@ -62,6 +70,11 @@ class Room:
         return keys, values
 
 
+def spare_rows(count: int, more: int) -> int:
+    """Rows behind ``count`` where ``more`` are about to come. Untouched ones take no physical memory on a CPU."""
+    return more + max(_SPARE, count // 4)
+
+
 def _rows(tensor: torch.Tensor) -> int:
     return tensor.shape[2] if tensor.ndim == 4 else 0  # a layer's first tensors are empty, of one dimension
 
@@ -81,9 +94,14 @@ class Growing(Recording):
             self.room = None
             return super().update(key_states, value_states, *args, **kwargs)
         if self.room is None or not self.room.takes(self, more):
-            self.room = Room(shown, more)
+            self.room = Room.copied(shown, _rows(key_states), more)
         self.keys, self.values = self.room.append(more)
         return self.keys, self.values
+
+    def fill(self, memory: Pair, count: int) -> None:
+        """The first ``count`` rows of ``memory``, with the others to append to. Nobody else may write to it."""
+        self.room = Room(memory, count)
+        self.keys, self.values = self.room.shown
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         self.room = None

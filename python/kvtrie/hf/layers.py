@@ -49,10 +49,14 @@ def make_layer(like: hf.CacheLayerMixin) -> hf.CacheLayerMixin:
 def fill_attention(
     layer: hf.CacheLayerMixin, about: Attention, keys: torch.Tensor, values: torch.Tensor, length: int
 ) -> None:
-    """K and V [batch, kv_heads, n, dim] of the last n of ``length`` tokens; n is what the layer keeps."""
+    """K and V [batch, kv_heads, n, dim] of the last n of ``length`` tokens, which the layer keeps, and spare rows where
+    it grows in place."""
     if isinstance(layer, hf.LinearAttentionCacheLayerMixin) or not layer.is_initialized:
         layer.lazy_initialization(keys, values)
-    layer.keys, layer.values = keys, values
+    if isinstance(layer, Growing):
+        layer.fill((keys, values), length)
+    else:
+        layer.keys, layer.values = keys, values
     if about.reach is not None:
         layer.cumulative_length = length
 

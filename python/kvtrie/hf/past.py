@@ -113,7 +113,7 @@ class Past(hf.Cache, Passes):
         self.rows, self.columns = rows, columns
         try:
             if columns:
-                self.form.fill(self)
+                self.form.fill(self, width)
             lost = next((row.why for row in rows if row.why), None)
             if lost and isinstance(self.form, Cells):
                 self.fall_back(lost)
@@ -130,7 +130,7 @@ class Past(hf.Cache, Passes):
             self.form = Copying()
             self.layers = self.form.make_layers(self)
             if self.columns:
-                self.form.fill(self)
+                self.form.fill(self, self.columns)
         for row in self.rows:
             row.forget(why)
 
