@@ -2,18 +2,28 @@
 
     python examples/transformers_chat.py [MODEL] [--disk FOLDER]
 
-MODEL: a name or folder that ``AutoModelForCausalLM`` knows, with a chat template. With ``--disk`` what was computed
-outlives the program. Reads questions from the standard input, one a line.
+MODEL: a name or folder that ``AutoModelForCausalLM`` knows, or a GGUF file, with a chat template. With ``--disk`` what
+was computed outlives the program. Reads questions from the standard input, one a line.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
-from transformers import pipeline
+from transformers import AutoModelForCausalLM, AutoTokenizer, Pipeline, pipeline
 
 import kvtrie as kv
+
+
+def load(name: str) -> Pipeline:
+    if not name.endswith(".gguf"):
+        return pipeline("text-generation", model=name, device="cpu")
+    folder, file = Path(name).parent, Path(name).name
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype="float32")
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
+    return pipeline("text-generation", model=model, tokenizer=tokenizer, device="cpu")
 
 
 def main() -> None:
@@ -22,7 +32,7 @@ def main() -> None:
     parser.add_argument("--disk")
     parser.add_argument("--tokens", type=int, default=128)
     options = parser.parse_args()
-    chat = pipeline("text-generation", model=options.model, device="cpu")
+    chat = load(options.model)
     with kv.hf.Cache(chat.model, memory="1GiB", disk=options.disk) as cache:
         messages: list[dict[str, str]] = []
         for question in sys.stdin:
