@@ -16,8 +16,7 @@ import textwrap
 from collections.abc import Iterator
 
 MODULES = ("kvtrie", "kvtrie.errors", "kvtrie.models", "kvtrie.ops", "kvtrie.ray", "kvtrie.scale", "kvtrie.simulate")
-MODULES += ("kvtrie.stores", "kvtrie.viz")
-# Not kvtrie.hf: its sessions derive from a class of transformers, which type checkers are not shown.
+MODULES += ("kvtrie.hf", "kvtrie.stores", "kvtrie.viz")
 
 
 def surface() -> dict[str, object]:

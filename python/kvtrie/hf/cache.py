@@ -21,7 +21,7 @@ from .cells import Cells
 from .copying import Copying
 from .identity import Versions, fingerprint
 from .inputs import Inputs
-from .layout import layout_of
+from .layout import Layout, layout_of
 from .past import Past
 
 _UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
@@ -72,8 +72,8 @@ class Cache:
         self._open = False
         self._model = model
         self.decoder: torch.nn.Module = model.get_decoder()
-        self.layout = layout_of(model, self.decoder)
-        self.form = _FORMS[form]()
+        self.layout: Layout = layout_of(model, self.decoder)
+        self.form: Copying | Cells = _FORMS[form]()
         self.form.allow(self)
         weights = model.get_input_embeddings().weight
         self.dtype: torch.dtype = weights.dtype
