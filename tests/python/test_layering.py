@@ -64,7 +64,7 @@ def members(owner: Any) -> dict[str, Any]:
         for name, value in names.items()
         if not name.startswith("_")
         or name in OWN_DUNDERS
-        or name in ("_explain", "_nodes", "_open_for_trial", "_save", "_save_programs", "_set_quota")
+        or name in ("_explain", "_kv_with_spare", "_nodes", "_open_for_trial", "_save", "_save_programs", "_set_quota")
     }
 
 
