@@ -101,6 +101,7 @@ void rotate_cells(const HostPool& pool, std::span<const CellSpan> spans, std::in
 }
 
 void fill_cells(const HostPool& pool, Cell begin, std::uint32_t length, std::uint8_t byte) {
+  if (pool.dim == 0) return;
   for (std::uint32_t head = 0; head < pool.kv_heads; ++head)
     std::memset(pool.row(head, begin), byte, length * pool.row_bytes());
 }

@@ -41,7 +41,7 @@ class Cells : public OpsTest {
 std::vector<std::byte> heads_first(const std::vector<std::byte>& rows, std::size_t count, std::size_t heads) {
   const std::size_t size = rows.size() / count / heads;  // of one row of one head
   std::vector<std::byte> turned(rows.size());
-  for (std::size_t row = 0; row < count; ++row)
+  for (std::size_t row = 0; row < count && size > 0; ++row)
     for (std::size_t head = 0; head < heads; ++head)
       std::copy_n(&rows[(row * heads + head) * size], size, &turned[(head * count + row) * size]);
   return turned;
