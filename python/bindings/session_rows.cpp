@@ -33,6 +33,14 @@ std::vector<Session::Rows> read(const Session& session, std::span<const std::int
   return without_gil([&] { return session.rows(layers, from, to, layout); });
 }
 
+py::dict read_pairs(const Session& session, const std::vector<std::int32_t>& layers, const py::object& start,
+                    const py::object& stop, RowLayout layout) {
+  std::vector<Session::Rows> all = read(session, layers, start, stop, layout);
+  py::dict pairs;
+  for (std::size_t i = 0; i < layers.size(); ++i) pairs[py::int_(layers[i])] = to_pair(std::move(all[i]));
+  return pairs;
+}
+
 py::tuple kv(const Session& self, const py::object& layer, const py::object& start, const py::object& stop,
              const py::object& heads_first) {
   const std::int32_t number = to_int32(layer, "session.kv", "layer");
@@ -43,21 +51,14 @@ py::dict kv_all(const Session& self, const py::object& start, const py::object& 
                 const py::object& heads_first) {
   const std::vector<std::int32_t> wanted =
       layers.is_none() ? self.attention_layers() : IntegerArgument(layers, "session.kv", "layers").vector();
-  const RowOrder order = to_row_order(heads_first, "session.kv");
-  std::vector<Session::Rows> all = read(self, wanted, start, stop, order);
-  py::dict pairs;
-  for (std::size_t i = 0; i < wanted.size(); ++i) pairs[py::int_(wanted[i])] = to_pair(std::move(all[i]));
-  return pairs;
+  return read_pairs(self, wanted, start, stop, to_row_order(heads_first, "session.kv"));
 }
 
 py::dict kv_with_spare(const Session& self, const py::object& start, const py::object& stop, const py::object& layers,
                        const py::object& spare) {
   const auto more = static_cast<std::uint32_t>(to_int32(spare, "session.kv", "spare"));
   const std::vector<std::int32_t> wanted = IntegerArgument(layers, "session.kv", "layers").vector();
-  std::vector<Session::Rows> all = read(self, wanted, start, stop, {RowOrder::kHeadsFirst, more});
-  py::dict pairs;
-  for (std::size_t i = 0; i < wanted.size(); ++i) pairs[py::int_(wanted[i])] = to_pair(std::move(all[i]));
-  return pairs;
+  return read_pairs(self, wanted, start, stop, {RowOrder::kHeadsFirst, more});
 }
 
 }  // namespace

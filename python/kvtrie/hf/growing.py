@@ -38,11 +38,11 @@ class Room:
         self.shown = self._show(count)
 
     @classmethod
-    def copied(cls, shown: Pair, more: int, like: Pair) -> Room:
-        """One with what is ``shown``, and room for ``more`` rows like those of ``like``."""
+    def copied(cls, shown: Pair, more: Pair) -> Room:
+        """One with what is ``shown``, and room for ``more`` behind it."""
         count = _rows(shown[0])
-        rows = count + spare_rows(count, more)
-        keys, values = (each.new_empty((*each.shape[:2], rows, each.shape[3])) for each in like)
+        rows = count + spare_rows(count, _rows(more[0]))
+        keys, values = (each.new_empty((*each.shape[:2], rows, each.shape[3])) for each in more)
         room = cls((keys, values), count)
         if count:
             for part, old in zip(room.shown, shown):
@@ -86,15 +86,16 @@ class Growing(Recording):
     is_initialized: bool
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object) -> Pair:
-        self.fresh = more = (key_states.detach(), value_states.detach())
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)  # type: ignore[attr-defined]
         shown: Pair = (self.keys, self.values)  # type: ignore[has-type]
-        if not _fit(shown, (key_states, value_states)):
+        more = (key_states, value_states)
+        if not _fit(shown, more):
             self.room = None
             return super().update(key_states, value_states, *args, **kwargs)
+        self.fresh = more
         if self.room is None or not self.room.takes(self, more):
-            self.room = Room.copied(shown, _rows(key_states), more)
+            self.room = Room.copied(shown, more)
         self.keys, self.values = self.room.append(more)
         return self.keys, self.values
 
