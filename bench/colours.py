@@ -53,15 +53,3 @@ def with_dark_style(svg: str) -> str:
     rules = [f'[style*="{what}: {colour}"]{{{what}: {DARK[colour]} !important}}' for what, colour in used]
     style = "\n@media (prefers-color-scheme: dark){\n" + "\n".join(rules) + "\n}\n"
     return svg.replace(_STYLE_END, style + _STYLE_END, 1)
-
-
-def contrast(one: str, other: str) -> float:
-    """How far two `#rrggbb` stand apart, 1 to 21 (WCAG 2.2, contrast ratio)."""
-    darker, lighter = sorted(map(_luminance, (one, other)))
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

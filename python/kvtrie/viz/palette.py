@@ -21,9 +21,13 @@ def tier_colour(tier: str) -> str:
     return _TIERS.get(tier, _TIERS["none"])
 
 
-def ink_for(colour: str) -> str:
-    """Near-black or white, whichever reads better on `#rrggbb` (relative luminance, WCAG 2)."""
+def luminance(colour: str) -> float:
+    """Of `#rrggbb`, 0 for black to 1 for white (WCAG 2, relative luminance)."""
     channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return "#1f2733" if luminance > 0.32 else "#ffffff"
+    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def ink_for(colour: str) -> str:
+    """Near-black or white, whichever reads better on `#rrggbb`."""
+    return "#1f2733" if luminance(colour) > 0.32 else "#ffffff"
