@@ -372,7 +372,7 @@ def test_a_client_that_leaves_ends_its_request(model: Any, stream: bool) -> None
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(server.engine.model.__class__, "__call__", slow)
-            body = {"prompt": "A cache is", "max_tokens": 1500, "temperature": 1, "stream": stream}
+            body = {"prompt": "A cache is", "max_tokens": 1500, "ignore_eos": True, "stream": stream}
             if stream:
                 with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=PATIENCE) as response:
                     next(response.iter_lines())
