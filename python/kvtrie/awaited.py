@@ -71,8 +71,11 @@ class Apart:
         """``work`` in the thread. ``kv.BusyError`` where another task waits, ``kv.ClosedError`` where one closes it."""
         if self._awaited is not None and not self._awaited.mute:
             raise BusyError("[generate] another task waits for its next token, allowed one at a time")
-        future, bell = self._ask(work)
-        self._awaited, self._left = bell, False
+        self._left = False  # before it is asked for: a `join` of another thread comes after this, or has ended it
+        if self._ended:
+            self._left = True
+        future, self._awaited = self._ask(work)
+        bell = self._awaited
         try:
             await bell.heard()
             future.result()
@@ -105,8 +108,8 @@ class Apart:
 
     def join(self) -> None:
         """Ends it, behind the step that is under way, and waits for that."""
-        self._left = True
         self.end()
+        self._left = True
         if self._process == os.getpid() and threading.current_thread() is not self._thread:
             self._thread.join()
 

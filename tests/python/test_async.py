@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import kvtrie as kv
+from kvtrie.awaited import Apart, Left
 from processes import PATIENCE, run_python, wait_for
 from reference_llama import random_llama, save_checkpoint
 from test_batch import make_cache
@@ -199,8 +200,8 @@ def test_cancelled_in_the_middle_loses_nothing(model: GatedModel, cache: Any, al
             await reached(model)
             await cancelled(task)
             model.open.set()
-            tokens += [next(generation)] if len(generation.tokens) > len(tokens) else []
-            assert [*tokens, *await generation] == alone
+            wait_for(lambda: bool(generation._kept))  # else this thread would compute beside the other one
+            assert [*tokens, next(generation), *await generation] == alone
 
     run(main)
 
@@ -335,6 +336,31 @@ def test_dropped_without_being_awaited(model: GatedModel, cache: Any, plain: Any
         gc.collect()
         wait_for(lambda gone=gone: gone() is None)  # type: ignore[misc]
         wait_for(lambda: cache.stats()["sessions"] == 0)
+
+
+def test_an_end_that_comes_while_work_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of the interpreter does: the work learns that nobody waits for it, and `join` does not wait for all."""
+    apart = Apart()
+    ending = threading.Thread(target=apart.join)
+    ask = apart._ask
+
+    def slowly(work: Callable[[], None]) -> Any:
+        asked = ask(work)
+        ending.start()
+        wait_for(lambda: apart._left)
+        return asked
+
+    def work() -> None:
+        wait_for(lambda: apart.left)
+        raise Left
+
+    monkeypatch.setattr(apart, "_ask", slowly)
+    with pytest.raises(kv.ClosedError):
+        asyncio.run(apart.run(work))
+    ending.join(PATIENCE)
+    with pytest.raises(kv.ClosedError):
+        asyncio.run(Apart.run(apart, work))  # and it is told so from then on
+    assert apart._left
 
 
 # --- replies ----------------------------------------------------------------------------------------------------------
