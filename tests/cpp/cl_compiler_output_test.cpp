@@ -105,6 +105,12 @@ TEST_F(CompilerOutput, WhatOtherThreadsAndTheirProcessesPrintMeanwhileIsTheirs) 
 }
 
 TEST_F(CompilerOutput, CallsNestAndRunSideBySide) {
+  std::vector<std::string> kept;
+  std::mutex mutex;
+  set_log_sink([&](LogLevel, const std::string& message) {  // before there is a thread that logs
+    const std::lock_guard lock(mutex);
+    kept.push_back(message);
+  });
   std::vector<std::thread> threads;
   std::atomic<int> inside{0};
   for (int i = 0; i < 4; ++i) {
@@ -117,12 +123,6 @@ TEST_F(CompilerOutput, CallsNestAndRunSideBySide) {
       });
     });
   }
-  std::vector<std::string> kept;
-  std::mutex mutex;
-  set_log_sink([&](LogLevel, const std::string& message) {
-    const std::lock_guard lock(mutex);
-    kept.push_back(message);
-  });
   for (std::thread& thread : threads) thread.join();
   expect_silence();
   EXPECT_EQ(std::count(kept.begin(), kept.end(), "[inner] the compiler printed:\nin"), 4);

@@ -1,6 +1,6 @@
 // No more is enqueued ahead of the device than a moment's work (cl/pace.h), however much there is to do.
 #include <algorithm>
-#include <chrono>
+#include <cstdint>
 
 #include "ops/matmul.h"
 #include "ops/ops.h"
@@ -11,28 +11,23 @@ namespace {
 
 class PaceTest : public OpsTest {};
 
-double seconds_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
+// No clock of the test's own, which a pause of the machine would move: where nothing waited, all would be pending.
 TEST_F(PaceTest, LaunchesWaitWhereTheDeviceIsFarBehind) {
+  constexpr std::uint64_t kMany = 8000;  // so many may be pending, but for the pace
   Random random(7);
   const Tensor x = upload(random.normals(128 * 512), {128, 512});
   const PackedWeight w = pack(upload(random.normals(512 * 512), {512, 512}));
   const auto multiply = [&] { matmul(x, w); };
   for (int i = 0; i < 10; ++i) multiply();
   device().finish();
-  const double each = seconds_of([&] { multiply(), device().finish(); });
-  const auto all = static_cast<std::uint64_t>(std::clamp(2.0 / each, 50.0, 4000.0));
-  std::uint64_t most = 0;
-  for (std::uint64_t i = 0; i < all; ++i) {
+  std::uint64_t count = 0, most = 0;
+  while (count < 2 * most + 100 && count < kMany) {
     multiply();
+    ++count;
     most = std::max(most, device().counters().pending_commands);
   }
   device().finish();
-  EXPECT_LT(most, all / 2) << "of " << all << " products of " << each * 1e3 << " ms";
+  EXPECT_LT(count, kMany) << "up to " << most << " commands were pending";
 }
 
 TEST_F(PaceTest, MarksAndCopiesDoNotWait) {
@@ -41,7 +36,9 @@ TEST_F(PaceTest, MarksAndCopiesDoNotWait) {
   const PackedWeight w = pack(upload(random.normals(512 * 512), {512, 512}));
   for (int i = 0; i < 100; ++i) matmul(x, w);
   const cl::Event first = device().mark();
-  EXPECT_EQ(first.ended_at().has_value(), first.done());
+  const bool was_done = first.done(), has_time = first.ended_at().has_value();  // it may end in between
+  EXPECT_TRUE(has_time || !was_done);
+  EXPECT_TRUE(first.done() || !has_time);
   for (int i = 0; i < 100; ++i) matmul(x, w);
   const cl::Event second = device().mark();
   second.wait();

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -19,6 +18,7 @@
 #include "ops/rope.h"
 #include "ops/support.h"
 #include "ops_helpers.h"
+#include "temporary_folder.h"
 
 namespace kvtrie::ops {
 namespace {
@@ -52,7 +52,8 @@ TEST_F(SelfTest, RemembersThroughTheDevicesRecords) {
 }
 
 TEST_F(SelfTest, AJournalNamesTheKernelThatIsTried) {
-  const auto file = std::filesystem::temp_directory_path() / cat("kvtrie-journal-", getpid());
+  const test::TemporaryFolder folder;
+  const auto file = folder.path() / "journal";
   cl::Device::Options options = device().options();
   options.journal = file.string();
   options.cache_folder.clear();
@@ -68,7 +69,6 @@ TEST_F(SelfTest, AJournalNamesTheKernelThatIsTried) {
   EXPECT_EQ(written(), "+rows outer\n+rows inner\n-rows inner\n-rows outer\n");
   EXPECT_TRUE(variant_works(trying, "rows outer", [] { return false; }));  // known: not tried again
   EXPECT_EQ(written().size(), 48U);
-  std::filesystem::remove(file);
 }
 
 TEST_F(SelfTest, WhatEndedAProcessIsNotTried) {
