@@ -98,6 +98,15 @@ class Talk {
   std::function<void()> before_reopening = [] {};
   void look_at_it() { process_->cache->stats(); }
   void let_time_pass(double seconds) { seconds_ += seconds; }
+  // What the cache's own threads have to do is done, and what failed of it is known.
+  void settle() {
+    if (process_ == nullptr) return;
+    PrefixCacheState& state = process_->cache->state();
+    fault_.begin_settling();
+    if (state.writer != nullptr) state.writer->drain();
+    if (state.exchange != nullptr) state.exchange->drain();
+    fault_.end_settling();
+  }
 
  private:
   struct Over {};
@@ -169,15 +178,6 @@ class Talk {
     }
     ADD_FAILURE() << name << " fails " << kAttempts << " times";
     end_if_failed();
-  }
-
-  void settle() {
-    if (process_ == nullptr) return;
-    PrefixCacheState& state = process_->cache->state();
-    fault_.begin_settling();
-    if (state.writer != nullptr) state.writer->drain();
-    if (state.exchange != nullptr) state.exchange->drain();
-    fault_.end_settling();
   }
 
   Paths known() {

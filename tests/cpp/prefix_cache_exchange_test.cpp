@@ -506,9 +506,12 @@ class MoodyStore final : public RemoteStore {
   std::map<std::string, std::vector<std::byte>> values_;
 };
 
+// In every other world it is sent when that is waited for: what comes there is the same in each run, and is counted. In
+// the others looking up and sending meet as they like.
 TEST_P(EveryKind, AMoodyStoreNeverGivesAWrongByte) {
   std::uint64_t received = 0;
   for (unsigned seed = 1; seed <= 4; ++seed) {
+    const bool replays = seed % 2 == 1;
     std::mt19937 random(seed);
     const auto store = std::make_shared<MoodyStore>(seed);
     std::vector<std::unique_ptr<Process>> processes(3);
@@ -516,12 +519,15 @@ TEST_P(EveryKind, AMoodyStoreNeverGivesAWrongByte) {
       std::unique_ptr<Process>& one = processes[random() % 3];
       if (one != nullptr && random() % 8 == 0) {
         one->settle();
-        received += one->store().received;
+        if (replays) received += one->store().received;
         one = nullptr;
       }
       PrefixCacheOptions options;
       if (random() % 2 == 0) options.host_bytes = 128 * 1024;
-      if (one == nullptr) one = std::make_unique<Process>(GetParam(), store, options, /*cells=*/2000);
+      if (one == nullptr) {
+        one = std::make_unique<Process>(GetParam(), store, options, /*cells=*/2000);
+        if (replays) one->send_when_settled();
+      }
       one->time += static_cast<double>(random() % 4);
       const auto length = static_cast<std::int32_t>(random() % 1200 + 1);
       const Tokens tokens = prompt(length, static_cast<Token>(random() % 3), static_cast<std::int32_t>(random() % 900));
@@ -530,10 +536,10 @@ TEST_P(EveryKind, AMoodyStoreNeverGivesAWrongByte) {
       if (random() % 2 == 0) one->settle();
     }
     for (const auto& each : processes) {
-      if (each != nullptr) received += each->store().received;
+      if (each != nullptr && replays) received += each->store().received;
     }
   }
-  EXPECT_GT(received, 10u);
+  EXPECT_GT(received, 5u);
 }
 
 }  // namespace

@@ -96,9 +96,11 @@ class FolderFails final : public TalkFault {
 class FolderFaults : public ::testing::TestWithParam<TalkWorld> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, FolderFaults, ::testing::ValuesIn(kDisks), name_of_world);
 
-// The disk is back before everything is written, and has been left alone for long enough.
+// The disk is back before everything is written, and has been left alone for long enough. What was queued before has
+// failed by then, however late the thread that writes came to it.
 std::function<bool()> heals(Talk& talk) {
   return [&talk] {
+    talk.settle();
     talk.files->heal();
     for (int i = 0; i < 2; ++i) {
       talk.let_time_pass(40);
