@@ -65,14 +65,18 @@ class ToolReader:
         self._form, self._names = form, names
         self._openings = re.compile("|".join(map(re.escape, form.openings)))
         self._held = ""
+        self._fed: list[str] = []  # what follows it, of which nothing can be said yet
+        self._blank = False  # `_held` is white space, which may belong to a call
         self._scanned: Scanned = {}  # of `_held`
         self._awaits = ""  # nothing is decided before one of these characters comes; "": any may decide
         self._place = "start"  # or "behind" a call, or "within" text
 
     def feed(self, text: str) -> str:
         """The text that is certainly no part of a call, by now."""
-        self._held += text
+        self._fed.append(text)
         if self._awaits and not any(character in text for character in self._awaits):
+            return ""
+        if self._blank and skipped(text, 0) == len(text):
             return ""
         return self._read(final=False)
 
@@ -81,7 +85,9 @@ class ToolReader:
         return self._read(final=True)
 
     def _read(self, final: bool) -> str:
-        said, at, self._awaits = "", 0, ""
+        self._held += "".join(self._fed)
+        self._fed.clear()
+        said, at, self._awaits, self._blank = "", 0, "", False
         while (opening := self._opening(at)) >= 0:
             lead = self._lead(at, opening)
             cursor = Cursor(self._held, opening, final, self._scanned)
@@ -129,6 +135,7 @@ class ToolReader:
         kept = begun(rest, self._form.openings)
         stable = rest[: len(rest) - kept]
         if self._place != "within" and skipped(stable, 0) == len(stable):
+            self._blank = not kept
             return len(rest)
         return kept + stable.endswith("\n")
 
