@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent import futures
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NoReturn, Optional, Protocol, TypeVar, cast, runtime_checkable
 
@@ -91,6 +93,7 @@ class RedisStore:
         self.name: str = self._place.name
         self._retry = redis.retry.Retry(redis.backoff.ExponentialBackoff(_LONGEST_PAUSE, _FIRST_PAUSE), self.retries)
         self._making = threading.Lock()
+        self._closing: Optional[Callable[[], None]] = None  # of the clients that there are
         try:
             _redis.check(self._place)
             if not self._place.needs_a_server_to_begin:
@@ -126,10 +129,12 @@ class RedisStore:
         self._call("delete", lambda: self._client.delete(self.prefix + key))
 
     def close(self) -> None:
-        """Closes the connections; a later call makes new ones."""
-        clients = self.__dict__.pop("_clients", ())
-        for client in clients:
-            client.close()
+        """Closes the connections; a later call makes new ones. A store that nobody has any more does so by itself."""
+        with self._making:
+            self.__dict__.pop("_clients", None)
+            closing, self._closing = self._closing, None
+        if closing is not None:
+            closing()
 
     def __repr__(self) -> str:
         return f"<kvtrie.stores.RedisStore {self.name} prefix={self.prefix!r} ttl={self.ttl:g}>"
@@ -142,7 +147,13 @@ class RedisStore:
     @cached_property
     def _clients(self) -> tuple[_redis.Client, _redis.Client]:
         with self._making:  # one thread asks a cluster for its nodes, the others wait for it
-            return self.__dict__.get("_clients") or _redis.make_clients(self._place, self.timeout, self.replicas)
+            made: Optional[tuple[_redis.Client, _redis.Client]] = self.__dict__.get("_clients")
+            if made is None:
+                made = _redis.make_clients(self._place, self.timeout, self.replicas)
+                # A client is a circle: the collector would come to a socket before the connection that closes it.
+                self._closing = weakref.finalize(self, _close_all, made)
+                self._closing.atexit = False
+            return made
 
     @property
     def _client(self) -> _redis.Client:
@@ -180,6 +191,12 @@ class RedisStore:
         for secret in self._place.secrets:
             text = text.replace(secret, "***")
         return text
+
+
+def _close_all(clients: Sequence[_redis.Client]) -> None:
+    for client in clients:
+        with suppress(Exception):  # nobody hears of it; the sockets go with the client, too
+            client.close()
 
 
 def open_store(store: Any) -> Store:

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import struct
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -403,7 +404,13 @@ TOKENS = [(7 * i) % 1000 for i in range(900)]
 
 def shared(store: Any, keys: Any) -> kv.PrefixCache:
     return fakes.make_cache(
-        device="host", store=store, keys=keys, fingerprint="weights", host_bytes="8MiB", capacity=4096
+        device="host",
+        store=store,
+        store_deadline=None,
+        keys=keys,
+        fingerprint="weights",
+        host_bytes="8MiB",
+        capacity=4096,
     )
 
 
@@ -411,8 +418,8 @@ OTHER_PROCESS = """
 import json, sys
 import fakes
 url, tokens, keys = sys.argv[1], json.loads(sys.argv[2]), bytes.fromhex(sys.argv[3]) or None
-with fakes.make_cache(device="host", store=url, keys=keys, fingerprint="weights", host_bytes="8MiB",
-                      capacity=4096) as cache:
+with fakes.make_cache(device="host", store=url, store_deadline=None, keys=keys, fingerprint="weights",
+                      host_bytes="8MiB", capacity=4096) as cache:
     session = fakes.run(cache, tokens, fakes.CodingModel())
     assert cache.flush() and cache.check() == []
     stats = cache.stats()["store"]
@@ -428,7 +435,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 def test_two_processes_with_and_without_the_key_on_one_server(server: RedisServer) -> None:
     def process(key: str, tokens: list[int]) -> Any:
-        done = run_python("-c", OTHER_PROCESS, server.url(), json.dumps(tokens), key)
+        done = run_python("-c", OTHER_PROCESS, server.url(f"timeout={PATIENCE}"), json.dumps(tokens), key)
         assert (done.returncode, done.stderr) == (0, "")
         return json.loads(done.stdout)
 
@@ -576,10 +583,9 @@ def as_user(user: int, folder: Path) -> Any:
 
 
 @pytest.fixture
-def public(tmp_path: Path) -> Iterator[Path]:
+def public() -> Iterator[Path]:
     """A folder that every user can reach, where pytest's own are not."""
-    folder = Path("/tmp") / f"kvtrie-sealed-{os.getpid()}-{tmp_path.name}"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="kvtrie-sealed-", dir="/tmp"))
     folder.chmod(0o1777)
     yield folder
     shutil.rmtree(folder)

@@ -18,6 +18,7 @@ from redis_server import SECRET, RedisServer
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 TOKENS = [(7 * i) % 1000 for i in range(900)]
+PATIENT = f"timeout={PATIENCE}"  # of a server's URL: answers come, however busy the machine is
 
 
 class Shelf:
@@ -46,17 +47,22 @@ class Shelf:
             raise OSError("the shelf fell down")
 
 
+# Unless a test says otherwise, its deadline is beyond what a busy machine needs.
+OPTIONS: dict[str, Any] = {
+    "fingerprint": "weights", "host_bytes": "8MiB", "capacity": 4096, "store_deadline": PATIENCE
+}  # fmt: skip
+
+
 def shared(store: Any, device: Any = "host", **options: Any) -> kv.PrefixCache:
-    options = {"fingerprint": "weights", "host_bytes": "8MiB", "capacity": 4096, **options}
-    return make_cache(device=device, store=store, **options)
+    return make_cache(device=device, store=store, **{**OPTIONS, **options})
 
 
 # A process of its own: what it reused and from where. Every K and V that its model sees is compared.
 OTHER = """
 import json, sys
 import fakes, kvtrie as kv
-url, tokens = sys.argv[1], json.loads(sys.argv[2])
-with fakes.make_cache(device="host", store=url, fingerprint="weights", host_bytes="8MiB", capacity=4096) as cache:
+url, tokens, options = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+with fakes.make_cache(device="host", store=url, **options) as cache:
     model = fakes.CodingModel()
     session = fakes.run(cache, tokens, model)
     assert cache.flush()
@@ -72,7 +78,7 @@ def program(text: str, *arguments: str) -> Any:
 
 
 def another_process(url: str, tokens: list[int]) -> dict[str, Any]:
-    done = program(OTHER, url, json.dumps(tokens))
+    done = program(OTHER, url, json.dumps(tokens), json.dumps(OPTIONS))
     assert (done.returncode, done.stderr) == (0, "")
     result: dict[str, Any] = json.loads(done.stdout)
     return result
@@ -83,7 +89,7 @@ def another_process(url: str, tokens: list[int]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("scheme", ["redis", "valkey"])
 def test_two_processes_on_one_server_reuse_each_others_prefixes(server: RedisServer, scheme: str) -> None:
-    url = server.url("prefix=kv:").replace("redis://", f"{scheme}://")
+    url = server.url(f"prefix=kv:&{PATIENT}").replace("redis://", f"{scheme}://")
     first = another_process(url, TOKENS)
     assert (first["reused"], first["tier"], first["unsent"]) == (0, "none", 0)
     second = another_process(url, [*TOKENS, 5, 6, 7])
@@ -97,21 +103,21 @@ def test_two_processes_on_one_server_reuse_each_others_prefixes(server: RedisSer
 
 
 def test_what_a_process_on_the_device_sent_is_found_there(server: RedisServer, device: Any) -> None:
-    with shared(server.url(), device=device) as cache:
+    with shared(server.url(PATIENT), device=device) as cache:
         run(cache, TOKENS, CodingModel())
         assert cache.flush()
-    with shared(server.url(), device=device) as cache:
+    with shared(server.url(PATIENT), device=device) as cache:
         session = run(cache, [*TOKENS, 1], CodingModel())
         assert (session.reused, session.tier) == (len(TOKENS), "store")
 
 
 def test_namespaces_and_models_share_nothing(server: RedisServer) -> None:
-    with shared(server.url()) as cache:
+    with shared(server.url(PATIENT)) as cache:
         run(cache, TOKENS, CodingModel(), "alice")
-    with shared(server.url()) as cache:
+    with shared(server.url(PATIENT)) as cache:
         assert run(cache, TOKENS, CodingModel(), "bob").reused == 0
         assert run(cache, TOKENS, CodingModel(), "alice").reused == len(TOKENS) - 1
-    with shared(server.url(), fingerprint="weights2") as cache:
+    with shared(server.url(PATIENT), fingerprint="weights2") as cache:
         assert run(cache, TOKENS, CodingModel(), "alice").reused == 0
 
 
@@ -120,7 +126,7 @@ def test_namespaces_and_models_share_nothing(server: RedisServer) -> None:
 
 def test_a_server_that_dies_in_the_middle_costs_only_what_it_had(server: RedisServer) -> None:
     seconds = 0.0
-    url = server.url("timeout=20&retries=0")
+    url = server.url(f"{PATIENT}&retries=0")
     with shared(url, clock=lambda: seconds) as cache:
         run(cache, TOKENS, CodingModel())
         assert cache.flush()
@@ -242,7 +248,8 @@ class OneByOne(Pipelined):
 def test_a_slow_store_has_one_deadline_for_a_whole_begin(call: str) -> None:
     shelf = filled(OneByOne(), MANY)
     shelf.seconds = 0.5
-    with shared(shelf, capacity=8192, clock=lambda: shelf.now) as cache:
+    default = {name: value for name, value in OPTIONS.items() if name != "store_deadline"}
+    with make_cache(device="host", store=shelf, clock=lambda: shelf.now, **{**default, "capacity": 8192}) as cache:
         if call == "begin":  # and nothing is computed, so that nothing reads an index behind
             assert cache.begin(MANY).reused == 4 * 256, "four blocks came in two seconds"
         else:
@@ -272,7 +279,7 @@ def test_a_deadline_is_in_the_future(deadline: float) -> None:
 
 
 def test_a_stalled_server_costs_the_deadline_and_no_timeout(server: RedisServer) -> None:
-    url = server.url(f"timeout={PATIENCE}&retries=5")
+    url = server.url(f"{PATIENT}&retries=5")
     with shared(url) as cache:
         run(cache, TOKENS, CodingModel())
         assert cache.flush()
@@ -436,8 +443,9 @@ def test_a_narrow_way_to_the_store_is_not_taken_for_any_length() -> None:
 
 
 def test_a_server_that_evicts_under_load_makes_misses_and_nothing_wrong(server: RedisServer) -> None:
-    url = server.url("timeout=60")
-    client = RedisStore(url)._client
+    url = server.url(PATIENT)
+    store = RedisStore(url)
+    client = store._client
     client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + (400 << 10))
     client.config_set("maxmemory-policy", "allkeys-lru")
     failures: list[BaseException] = []
@@ -461,6 +469,7 @@ def test_a_server_that_evicts_under_load_makes_misses_and_nothing_wrong(server: 
     assert failures == []
     assert int(client.info("stats")["evicted_keys"]) > 0
     client.config_set("maxmemory", 0)
+    store.close()
     unseen = [5, *TOKENS]  # no conversation above begins like this
     assert [another_process(url, unseen)["reused"] for _ in range(2)] == [0, len(unseen) - 1], "none is left behind"
 
