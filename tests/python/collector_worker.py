@@ -12,6 +12,7 @@ from typing import Any
 
 import kvtrie as kv
 from fakes import CodingModel, DictStore, make_cache, run
+from processes import PATIENCE
 
 
 class Owner(DictStore):
@@ -90,7 +91,8 @@ def main(seed: int, count: int, folder: str) -> None:
     for thread in threads:
         thread.join()
     del threads
-    for _ in range(600):  # what was let go without the GIL is given back by this thread soon after
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:  # what was let go without the GIL is given back by this thread soon after
         gc.collect()
         if not any(watch() is not None for watch in watched):
             break

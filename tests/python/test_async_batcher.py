@@ -82,7 +82,11 @@ def test_who_awaits_all_is_woken_once(batcher: kv.Batcher, monkeypatch: pytest.M
     monkeypatch.setattr(Bell, "ring", lambda bell: rings.append(bell) or ring(bell))
 
     async def main() -> None:
-        assert len(await batcher.submit(PROMPTS[0], COUNT, ignore_eos=True)) == COUNT
+        gate = Gate()
+        reader = asyncio.ensure_future(batcher.submit(PROMPTS[0], COUNT, ignore_eos=True, logits_processors=gate))
+        await reached(gate)  # the reader waits by now, and there is no token yet
+        gate.open.set()
+        assert len(await reader) == COUNT
         assert len(rings) == 1
 
     run(main)
@@ -152,9 +156,11 @@ def test_stop_texts_are_no_part_of_it(model: Any, batcher: kv.Batcher) -> None:
 
 def test_conversations_go_on_from_their_answers(model: Any, batcher: kv.Batcher) -> None:
     async def main() -> None:
-        first = batcher.chat(HELLO, 6, temperature=1.0, seed=5, ignore_eos=True)
+        gate = Gate()
+        first = batcher.chat(HELLO, 6, temperature=1.0, seed=5, ignore_eos=True, logits_processors=gate)
         with pytest.raises(kv.BusyError):
-            _ = first.message if first.finish_reason is None else batcher.chat(HELLO, 1).message
+            _ = first.message
+        gate.open.set()
         await first
         again = batcher.chat([*HELLO, first.message, *HELLO], 1, ignore_eos=True)
         await again
@@ -300,7 +306,7 @@ def test_a_loop_that_is_closed_meanwhile(batcher: kv.Batcher, caplog: pytest.Log
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
     del task
     gc.collect()
-    assert request._stream._listeners == {}
+    wait_for(lambda: request._stream._listeners == {})  # the batcher's thread may still be telling its listeners
 
 
 # --- the end of a batcher ---------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import threading
 import time
@@ -16,7 +17,7 @@ import pytest
 import kvtrie as kv
 from kvtrie.batch import leading
 from kvtrie.pace import Pace
-from processes import PATIENCE, run_python
+from processes import PATIENCE, run_python, wait_for
 from random_models import random_model
 from reference_llama import random_llama
 from test_batch import COUNT, PROMPTS, SAMPLING, answers_alone, make_cache
@@ -33,12 +34,16 @@ def alone(model: Any) -> list[list[int]]:
 
 
 class Gate:
-    """A logits processor that waits until it is let through."""
+    """A logits processor that waits until it is let through, behind ``free`` tokens that it does not hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, free: int = 0) -> None:
         self.reached, self.open = threading.Event(), threading.Event()
+        self._free = free
 
     def __call__(self, _tokens: Any, _row: Any) -> None:
+        if self._free > 0:
+            self._free -= 1
+            return
         self.reached.set()
         assert self.open.wait(PATIENCE)
 
@@ -294,16 +299,21 @@ def test_the_time_limit_of_a_result_is_for_all_of_it(model: Any) -> None:
 
 
 def test_leaving_a_with_block_or_dropping_it_cancels(model: Any) -> None:
+    """The gates keep both from ending by themselves before."""
     cache = make_cache(model, 2048)
     with kv.Batcher(model, cache) as batcher:
-        with batcher.submit(PROMPTS[0], 1000, ignore_eos=True) as request:
+        gate = Gate(free=1)
+        with batcher.submit(PROMPTS[0], 1000, ignore_eos=True, logits_processors=gate) as request:
             next(iter(request))
+        gate.open.set()
         request.result(PATIENCE)
         assert request.finish_reason == "cancelled"
-        forgotten = batcher.submit(PROMPTS[1], 1000, ignore_eos=True)
+        gate = Gate()
+        forgotten = batcher.submit(PROMPTS[1], 1000, ignore_eos=True, logits_processors=gate)
         stream = forgotten._stream
         del forgotten
         gc.collect()
+        gate.open.set()
         assert stream.wait(10**9, PATIENCE)
         assert stream.finish_reason == "cancelled"
     cache.close()
@@ -311,7 +321,8 @@ def test_leaving_a_with_block_or_dropping_it_cancels(model: Any) -> None:
 
 def test_a_task_that_is_cancelled_takes_its_request_along(model: Any) -> None:
     async def scenario(way: str) -> kv.Request:
-        request = batcher.submit(PROMPTS[0], 1500, ignore_eos=True)
+        gate = Gate(free=1)
+        request = batcher.submit(PROMPTS[0], 1500, ignore_eos=True, logits_processors=gate)
 
         async def read() -> None:
             if way == "await":
@@ -320,11 +331,13 @@ def test_a_task_that_is_cancelled_takes_its_request_along(model: Any) -> None:
                 pass
 
         task = asyncio.create_task(read())
+        await asyncio.sleep(0)  # it reads: one that is cancelled before it begins never had the request
         while not request.tokens:
             await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        gate.open.set()
         return request
 
     cache = make_cache(model, 4096)
@@ -412,9 +425,16 @@ def test_a_result_that_takes_too_long(model: Any) -> None:
 
 
 def test_closing_ends_all_and_wakes_all_readers(model: Any) -> None:
+    passed = itertools.count()
+
+    def until_it_closes(_tokens: Any, _row: Any) -> None:
+        if next(passed) > 0:  # its second token, and so everybody's next one
+            wait_for(lambda: batcher.closed)
+
     cache = make_cache(model, 4096)
     batcher = kv.Batcher(model, cache, max_sessions=2)
-    requests = [batcher.submit(prompt, 1500, ignore_eos=True) for prompt in PROMPTS]
+    requests = [batcher.submit(PROMPTS[0], 1500, ignore_eos=True, logits_processors=until_it_closes)]
+    requests += [batcher.submit(prompt, 1500, ignore_eos=True) for prompt in PROMPTS[1:]]
     read: list[list[int]] = []
     readers = [threading.Thread(target=lambda each=each: read.append(list(each))) for each in requests]
     for reader in readers:
@@ -446,13 +466,14 @@ def test_closing_from_within_a_step(model: Any) -> None:
 
 
 def test_a_batcher_that_nobody_has_ends(model: Any) -> None:
-    cache = make_cache(model, 4096)
+    cache, gate = make_cache(model, 4096), Gate()
     batcher = kv.Batcher(model, cache)
-    request = batcher.submit(PROMPTS[0], 1500, ignore_eos=True)
+    request = batcher.submit(PROMPTS[0], 1500, ignore_eos=True, logits_processors=gate)
     gone = weakref.ref(batcher)
     del batcher
     gc.collect()
     assert gone() is None
+    gate.open.set()
     request.result(PATIENCE)
     assert request.finish_reason == "cancelled"
     idle = kv.Batcher(model, cache)

@@ -148,8 +148,11 @@ def test_prices_change_nothing_of_what_templates_say() -> None:
 {{ 'x{}y'.format(3) }} {{ 'a,b'.split(',')|last }} {{ ns.found }} {{ 2 ** 10 }} {{ undefined_name is defined }}
 {{ strftime_now('%Y') }}{% generation %}!{% endgeneration %}"""
     messages = [{"role": r, "content": c} for r, c in (("system", "be"), ("user", "hello"), ("assistant", "goodbye"))]
-    year = datetime.datetime.now().year
-    assert ChatTemplate(source).render({"messages": messages}) == (
+    before = datetime.datetime.now().year
+    text = ChatTemplate(source).render({"messages": messages})
+    after = datetime.datetime.now().year
+    assert text in [
         "1/2 USER: hel...  1.2|a,2/2 ASSISTANT: goo...  1.2|a end<bb><c> a-b "
         f'["system", "user", "assistant"]\nx3y b True 1024 False\n{year}!'
-    )
+        for year in (before, after)
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -130,12 +131,10 @@ def _child_of(pid: int) -> int:
     limit = time.monotonic() + PATIENCE
     while time.monotonic() < limit:
         for task in Path(f"/proc/{pid}/task").iterdir():
-            for one in (task / "children").read_text(encoding="ascii").split():
-                try:
+            with contextlib.suppress(OSError):  # threads and compilers end meanwhile
+                for one in (task / "children").read_text(encoding="ascii").split():
                     if "kvtrie.models.helper" in Path(f"/proc/{one}/cmdline").read_text(encoding="utf-8"):
                         return int(one)
-                except OSError:
-                    continue
         time.sleep(0.01)
     raise AssertionError("no helper came")
 
