@@ -36,6 +36,14 @@ class Served:
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
         self._thread.start()
 
+    def is_idle(self) -> bool:
+        """Whether nobody is connected, and nothing that was asked for is under way."""
+        state = self._server.server_state
+        if state.connections or state.tasks:
+            return False
+        counts = self.engine.batcher.stats()  # after those who might ask for more
+        return counts["active"] + counts["waiting"] == 0
+
     def close(self) -> None:
         self._server.should_exit = True
         self._thread.join(PATIENCE)

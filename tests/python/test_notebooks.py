@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import nbclient
 import nbformat
 import pytest
+from traitlets.config import Config
 
 from processes import PATIENCE, PYTHON_PATH
 
@@ -61,18 +63,26 @@ def text_of(output: Any) -> str:
 
 
 def executed(path: Path) -> Any:
-    """The notebook with the outputs of a run, in a kernel of its own, in the folder where it lies."""
+    """The notebook with the outputs of a run, in a kernel of its own, in the folder where it lies.
+
+    Sockets of a folder of its own: of ports that are free somebody else may take one before the kernel does.
+    """
     notebook = nbformat.read(path, as_version=4)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PYTHON_PATH[:1]), "MPLBACKEND": INLINE}
-    client = nbclient.NotebookClient(
-        notebook,
-        timeout=int(PATIENCE),
-        kernel_name="python3",
-        record_timing=False,
-        coalesce_streams=True,  # a kernel sends what is printed whenever it likes
-        resources={"metadata": {"path": str(path.parent)}},
-    )
-    client.execute(env=environment)
+    with tempfile.TemporaryDirectory() as folder:
+        sockets = {"transport": "ipc", "ip": f"{folder}/kernel", "connection_file": f"{folder}/kernel.json"}
+        client = nbclient.NotebookClient(
+            notebook,
+            config=Config({"KernelManager": sockets}),
+            kernel_name="python3",
+            timeout=int(PATIENCE),
+            startup_timeout=int(PATIENCE),
+            iopub_timeout=int(PATIENCE),  # outputs that are late belong to their cell as well
+            record_timing=False,
+            coalesce_streams=True,  # a kernel sends what is printed whenever it likes
+            resources={"metadata": {"path": str(path.parent)}},
+        )
+        client.execute(env=environment)
     return notebook
 
 

@@ -6,8 +6,6 @@ A handle names the driver's object, so it holds whichever loader it came through
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ import pytest
 
 import kvtrie as kv
 from fakes import CodingModel, compute, make_cache
+from processes import run_python
 
 cl = pytest.importorskip("pyopencl")
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
@@ -194,5 +193,5 @@ print("ended")
 
 
 def test_an_interpreter_may_end_with_all_of_it_alive() -> None:
-    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=300, check=False)
+    done = run_python("-c", ENDING)
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr

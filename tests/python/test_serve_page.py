@@ -13,7 +13,7 @@ import pytest
 
 import kvtrie as kv
 from browsers import Keys, Page, chromium, needs_chromium
-from processes import PATIENCE
+from processes import PATIENCE, wait_for
 from serving import TINY, Served, served
 
 BEGINNING = "You answer questions about databases, in one short sentence, and you never make anything up."
@@ -60,7 +60,9 @@ class ServerPage(Page):
     """What the tests ask of the page of a server."""
 
     def until_ended(self, count: int) -> None:
+        """So many requests, also in the figures and the tree, which come later: then nothing moves under a click."""
         self.until(lambda: len([each for each in self.texts(".outcome") if each not in ("", "running")]) == count)
+        self.until(lambda: self.text("#active-more") == f"0 waiting, {count} finished")
 
 
 def chat(server: Served, question: str, **fields: Any) -> Any:
@@ -182,6 +184,7 @@ def test_a_server_that_is_gone_and_there_again(browser: Any, server: Served) -> 
         page.until(lambda: "The server is gone since" in page.text("#gone"))
         assert page.all("#gone")[0].is_displayed()
         assert len(page.all("#requests li")) == 1  # what was known stays
+        wait_for(lambda: not server.engine.journal.listeners)  # the server knows, too
         chat(server, "What is a cursor?")
         line.mend()
         page.until(lambda: page.run("return document.body.dataset.link") == "live")
@@ -198,6 +201,7 @@ class Line:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._whole = True
+        self._lock = threading.Lock()  # what comes while it is cut is cut as well
         self._open: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
@@ -208,11 +212,12 @@ class Line:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            if not self._whole:
-                near.close()
-                continue
-            far = socket.create_connection(("127.0.0.1", self._server.port))
-            self._open += [near, far]
+            with self._lock:
+                if not self._whole:
+                    near.close()
+                    continue
+                far = socket.create_connection(("127.0.0.1", self._server.port))
+                self._open += [near, far]
             for source, sink in ((near, far), (far, near)):
                 self._threads.append(threading.Thread(target=self._copy, args=(source, sink)))
                 self._threads[-1].start()
@@ -226,9 +231,10 @@ class Line:
         _shut(sink)
 
     def cut(self) -> None:
-        self._whole = False
-        for each in self._open:
-            _shut(each)
+        with self._lock:
+            self._whole = False
+            for each in self._open:
+                _shut(each)
 
     def mend(self) -> None:
         self._whole = True

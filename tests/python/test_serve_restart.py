@@ -17,7 +17,7 @@ import pytest
 
 import kvtrie as kv
 from disk_worker import names_in
-from processes import wait_for
+from processes import PATIENCE, wait_for
 from serving import TINY, Process, serve
 
 ROUNDS = 50 if os.environ.get("KVTRIE_SOAK") == "true" else 4
@@ -73,6 +73,7 @@ def _kill_under_load(server: Process, first: int, dice: random.Random) -> dict[i
     for client in clients:
         client.start()
     time.sleep(dice.uniform(0.3, 1.5))
+    wait_for(lambda: any(client.answers or not client.is_alive() for client in clients))
     saved = {number: said for client in clients for number, said in dict(client.answers).items()}
     assert server.post("/flush") == {"saved": True}
     time.sleep(dice.uniform(0.0, 0.3))
@@ -186,8 +187,12 @@ def test_keys_come_from_a_file(tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps({"secret": "team"}))
     server = Process("--disk", "none", "--keys", str(keys))
-    assert httpx.get(server.url + "/v1/models").status_code == 401
-    assert httpx.get(server.url + "/v1/models", headers={"authorization": "Bearer secret"}).status_code == 200
-    assert httpx.get(server.url + "/metrics").status_code == 403
+
+    def status(path: str, **headers: str) -> int:
+        return httpx.get(server.url + path, headers=headers, timeout=PATIENCE).status_code
+
+    assert status("/v1/models") == 401
+    assert status("/v1/models", authorization="Bearer secret") == 200
+    assert status("/metrics") == 403
     assert "secret" not in "".join(server.said)
     server.end(signal.SIGTERM)

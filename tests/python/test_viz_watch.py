@@ -89,9 +89,11 @@ def test_names_of_nodes_stay_when_they_grow_or_are_split(watched: viz.Watch, cac
 
 
 def test_hits_and_misses_come_by_themselves(watched: viz.Watch, cache: kv.PrefixCache) -> None:
-    fill(cache, 70)
+    with watched._lock:  # no look comes between a prompt's beginning and what it computes
+        fill(cache, 70)
     wait_for(lambda: ["hit", "1 prompt reused 10 tokens"] in shown(watched)["events"])
-    fill(cache, 70, namespace="other")
+    with watched._lock:
+        fill(cache, 70, namespace="other")
     wait_for(lambda: ["miss", "1 prompt found nothing"] in shown(watched)["events"])
     assert ["work", "11 tokens computed"] in shown(watched)["events"]
     cache.page_out([*COMMON, 50, 51])
@@ -102,6 +104,7 @@ def test_hits_and_misses_come_by_themselves(watched: viz.Watch, cache: kv.Prefix
 
 def test_nothing_is_sent_while_nothing_happens(watched: viz.Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_AGES", PATIENCE)
+    watched.refresh()  # a look that was under way with the old value is over
     before = shown(watched)
     looks = []
     stats = kv.PrefixCache.stats
@@ -422,16 +425,18 @@ watch = viz.watch(cache)
 watch
 """
 WORKING = """
-import threading
+import time
 fill(cache, 50)
-wait = threading.Event()
-while not wait.wait(0.01) and ["miss", "1 prompt found nothing"] not in watch._front.state.get("events", []):
-    pass
+shown = False
+while not shown:
+    time.sleep(0.01)
+    with watch._lock:  # what is in the state has been sent, so it comes before this cell's end
+        shown = ["miss", "1 prompt found nothing"] in watch._front.state.get("events", [])
 """
 
 
 def test_pictures_come_while_a_cell_runs_and_the_kernel_ends(tmp_path: Path) -> None:
-    manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path))
+    manager, client = start_new_kernel(PATIENCE, "python3", cwd=str(tmp_path))
     try:
         pictures: list[dict[str, Any]] = []
         shown_by: list[str] = []
