@@ -16,6 +16,7 @@ import numpy as np
 import kvtrie as kv
 
 ROWS, WIDTH, LAYERS = 128, 1024, 8
+STEPS, ASKED_FOR, WAITED_FOR = 20, 5, 12  # of an interrupted prefill; where the signal is asked for, waited for
 
 
 class HeavyModel:
@@ -46,46 +47,74 @@ def seconds_of_a_step(model: HeavyModel, cache: kv.PrefixCache, salt: int) -> fl
         return time.perf_counter() - begin
 
 
+class Interrupts:
+    """SIGINT by another thread, once somebody asks for it. Counts are those of launches on the device."""
+
+    def __init__(self) -> None:
+        self.wanted, self.sent = threading.Event(), threading.Event()
+        self.launches = 0  # when it was sent
+        self._thread = threading.Thread(target=self._send)
+        self._thread.start()
+
+    def _send(self) -> None:
+        self.wanted.wait()
+        signal.raise_signal(signal.SIGINT)
+        self.launches = launches()
+        self.sent.set()
+
+    def join(self) -> None:
+        self.wanted.set()
+        self._thread.join()
+
+
+def launches() -> int:
+    return int(kv.Device().memory()["launches"])
+
+
+def interrupted(model: HeavyModel, cache: kv.PrefixCache, first: int) -> dict[str, Any]:
+    """A prefill of STEPS steps of tokens that begin with ``first``, interrupted in one of them; and what came of it."""
+    with cache.begin(np.arange(first, first + STEPS * ROWS)) as session:
+        interrupts = Interrupts()
+        heard = 0
+        begin = time.perf_counter()
+        try:
+            for number, step in enumerate(session.prefill(chunk=ROWS)):
+                if number == ASKED_FOR:
+                    interrupts.wanted.set()
+                if number == WAITED_FOR:
+                    interrupts.sent.wait()  # the sender may be slower than all of the steps
+                model(step)
+        except KeyboardInterrupt:
+            heard = launches()
+        ran = time.perf_counter() - begin
+        kv.Device().finish()
+        left = time.perf_counter() - begin - ran
+        interrupts.join()
+        result = {
+            "heard": heard > 0,
+            "late": heard - interrupts.launches,
+            "left": left / ran,
+            "kept": session.length,
+            "check": cache.check(),
+        }
+        for step in session.prefill(chunk=ROWS):  # it goes on from there
+            model(step)
+            break
+        return {**result, "then": session.length}
+
+
 def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a program in the background ignores it
     cache = kv.PrefixCache(kv.CausalCache(LAYERS, 1, 4, 64 * ROWS, dtype="float32"))
     model = HeavyModel(1)
     seconds_of_a_step(model, cache, 1)
-    model.products = max(1, round(0.5 / seconds_of_a_step(model, cache, 2)))  # about half a second a step
-    step_seconds = min(seconds_of_a_step(model, cache, salt) for salt in (3, 4))
-    session = cache.begin(np.arange(20 * ROWS))
-    sent = []
-
-    def interrupt() -> None:
-        sent.append(time.perf_counter())
-        signal.raise_signal(signal.SIGINT)
-
-    timer = threading.Timer(2.5 * step_seconds, interrupt)
-    timer.start()
-    begin = time.perf_counter()
-    heard = None
-    try:
-        for step in session.prefill(chunk=ROWS):
-            model(step)
-    except KeyboardInterrupt:
-        heard = time.perf_counter()
-    timer.join()
-    result = {
-        "step_seconds": step_seconds,
-        "ran": None if heard is None else heard - begin,
-        "late": None if heard is None else heard - sent[0],
-        "kept": session.length,
-        "check": cache.check(),
-        "seconds_per_token": cache.stats()["seconds_per_token"],
-    }
-    begin = time.perf_counter()
-    kv.Device().finish()
-    result["left"] = time.perf_counter() - begin
-    for step in session.prefill(chunk=ROWS):  # it goes on from there
-        model(step)
-        break
-    result["then"] = session.length
-    print(json.dumps(result))
+    one_product = min(seconds_of_a_step(model, cache, salt) for salt in range(2, 7))
+    model.products = max(1, round(0.25 / one_product))  # about a quarter of a second a step
+    begun = launches()
+    seconds_of_a_step(model, cache, 7)
+    a_step = launches() - begun
+    runs = [interrupted(model, cache, 1000 + number * 100_000) for number in range(3)]
+    print(json.dumps({"launches_of_a_step": a_step, "runs": runs}))
 
 
 if __name__ == "__main__":
