@@ -21,6 +21,7 @@ ENVIRONMENT = {
     "RAY_worker_niceness": "0",
     "RAY_raylet_start_wait_time_s": str(int(PATIENCE)),
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SERVE_QUEUE_LENGTH_RESPONSE_DEADLINE_S": "10",  # who answers late would be passed over for another replica
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as it will be; else it warns
 }
 

@@ -61,5 +61,6 @@ def naming(options: ServeOptions) -> Opened:
         fingerprint=model.fingerprint,
         host_bytes=options.host_bytes if options.host_bytes != "auto" else 1 << 26,
         store=options.store,
+        store_deadline=options.store_deadline,
     )
     return Opened(model, "tiny", cache, settings, None)

@@ -132,9 +132,9 @@ def test_begin_does_not_wait_for_a_store_that_is_out_of_reach(
         assert left_alone["reused"] == 0
         place.set_link(Link())
         place.mend()
-        while not (again := cache.begin(TOKENS))["reused"]:
+        while (again := cache.begin(TOKENS))["reused"] < len(TOKENS) - 1:  # one that is short of time takes a part
             assert again["seconds"] < 60
-        assert (again["reused"], again["tier"]) == (len(TOKENS) - 1, "store")
+        assert again["tier"] == "store"
     print(f"\n{trouble}: {[each['seconds'] for each in tried]} s, left alone {left_alone['seconds']} s")
 
 

@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from processes import wait_for
+from processes import PATIENCE, wait_for
 from ray_cluster import ray_cluster as ray_cluster
 from redis_server import RedisServer
 from scale_cluster import Scaled, scaled
@@ -188,9 +188,10 @@ def test_whoever_is_killed_no_answer_is_wrong_or_lost(ray_cluster: Any) -> None:
 def test_a_new_replica_begins_with_what_the_store_has(ray_cluster: Any, server: RedisServer) -> None:
     dice = random.Random(7)
     chat = chat_of(dice, 1500)
-    with scaled(ray_cluster, options_of(replicas=1, store=server.url())) as there:
+    options = options_of(replicas=1, store=server.url(f"timeout={PATIENCE}"), store_deadline=PATIENCE)
+    with scaled(ray_cluster, options) as there:
         first = ask(there.client, chat)
-    with scaled(ray_cluster, options_of(replicas=1, store=server.url())) as there:
+    with scaled(ray_cluster, options) as there:
         again = ask(there.client, chat)
     assert text_of(first) == text_of(again) == expected(chat, 8)
     assert first.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
@@ -208,8 +209,14 @@ def test_too_many(ray_cluster: Any) -> None:
             assert answer.status_code == 200 or answer.headers["retry-after"]
             return int(answer.status_code)
 
+        body = {"messages": chat_of(random.Random(8)), "max_tokens": 7000, "stream": True, "ignore_eos": True}
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            got = list(pool.map(ask_one, range(8)))
+            with there.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+                lines = answer.iter_lines()  # httpx closes the answer when this goes
+                next(lines)
+                asked = [pool.submit(ask_one, seed) for seed in range(8)]
+                concurrent.futures.wait(asked, return_when=concurrent.futures.FIRST_COMPLETED)
+            got = [each.result() for each in asked]
         assert set(got) == {200, 429}
 
 
