@@ -150,7 +150,7 @@ class RedisStore:
             made: Optional[tuple[_redis.Client, _redis.Client]] = self.__dict__.get("_clients")
             if made is None:
                 made = _redis.make_clients(self._place, self.timeout, self.replicas)
-                # A client is a circle: the collector would come to a socket before the connection that closes it.
+                # Tracebacks make circles of clients, where the collector may come to a socket before what closes it.
                 self._closing = weakref.finalize(self, _close_all, made)
                 self._closing.atexit = False
             return made

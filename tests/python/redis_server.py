@@ -9,8 +9,9 @@ import signal
 import socket
 import subprocess
 import time
+import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Optional
 
@@ -24,6 +25,17 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+def held_port(port: int = 0, address: str = "127.0.0.1") -> tuple[int, socket.socket]:
+    """A port, by default a free one, that the system gives to nobody else while the socket is open, also when nobody
+    listens on it. Servers can: they ask for SO_REUSEADDR as well. OSError where somebody has it."""
+    with ExitStack() as unless_held:
+        holder = unless_held.enter_context(socket.socket())
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((address, port))
+        unless_held.pop_all()
+    return int(holder.getsockname()[1]), holder
 
 
 class PortTakenError(Exception):
@@ -54,6 +66,7 @@ class RedisServer:
         self.first: Optional[str] = None  # a file of settings
         self.says = "eady to accept connections"  # once it answers
         self._process: Optional[subprocess.Popen[bytes]] = None
+        self._held: Optional[int] = None  # the port that nobody else is given
 
     def url(self, options: str = "", password: Optional[str] = None) -> str:
         secret = self.password if password is None else password
@@ -63,6 +76,8 @@ class RedisServer:
 
     def start(self) -> None:
         assert BINARY is not None
+        if not self.inside:
+            self._hold_port()
         port = ["--port", "0", "--tls-port"] if self.tls else ["--port"]
         settings = ["--bind", self.address, *port, str(self.port), "--save", "", "--appendonly", "no"]
         settings += ["--dir", str(self.folder), "--requirepass", self.password or "", *self.settings]
@@ -82,6 +97,13 @@ class RedisServer:
             time.sleep(0.01)
         self.kill()
         raise RuntimeError(path.read_text(encoding="utf-8", errors="replace"))
+
+    def _hold_port(self) -> None:
+        """Also while it is down. Where somebody has it already, the server will say so."""
+        if self._held != self.port:
+            with suppress(OSError):
+                self._held, holder = held_port(self.port, self.address)
+                weakref.finalize(self, holder.close)
 
     def freeze(self) -> None:
         """Keeps its connections and answers nothing, until ``thaw`` or ``kill``."""

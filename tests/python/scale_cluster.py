@@ -17,9 +17,9 @@ from typing import Any
 import httpx
 
 from processes import PATIENCE
-from redis_server import free_port
+from redis_server import held_port
 
-PORT = free_port()  # of Ray's proxy, which stays for as long as the cluster
+PORT, _HOLDER = held_port()  # of Ray's proxy, which begins long after this and stays for as long as the cluster
 
 
 class Scaled:

@@ -17,7 +17,7 @@ import pytest
 import kvtrie as kv
 from processes import PATIENCE, started_python, wait_for
 from ray_cluster import ENVIRONMENT
-from redis_server import free_port
+from redis_server import held_port
 
 pytest.importorskip("ray")
 from kvtrie.scale import app
@@ -53,13 +53,14 @@ def answer_of(url: str) -> Any:
 
 
 def test_a_file_is_served_and_ctrl_c_ends_it(folder: Path) -> None:
-    port = free_port()
+    port, holder = held_port()
     file = folder / "config.yaml"  # JSON is YAML
     args = {"model": "tiny", "replicas": 2, "cpus": 0, "threads": 1, "context": 512, "disk": "none"}
     applications = [{"name": "chat", "import_path": "kvtrie.scale:app", "args": args}]
     file.write_text(json.dumps({"http_options": {"host": "127.0.0.1", "port": port}, "applications": applications}))
     environment = {**ENVIRONMENT, "RAY_TMPDIR": str(folder), "RAY_ADDRESS": "local"}
     with (
+        holder,
         (folder / "said").open("w+") as said,
         started_python(*COMMAND, "run", file, environment=environment, stdout=said, stderr=said) as process,
     ):

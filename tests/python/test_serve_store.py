@@ -35,7 +35,7 @@ def test_servers_share_a_store_and_wait_for_it_no_longer_than_they_are_told(serv
     tokens, known, said = cached(first)
     assert (tokens > 256, known) == (True, 0)
     assert first.post("/flush") == {"saved": True}
-    second = started(url)
+    second = started(url, "--store-deadline", str(PATIENCE))
     assert cached(second) == (tokens, tokens - 1, said)
     third = started(url, "--store-deadline", "0.3")
     server.freeze()
