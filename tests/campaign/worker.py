@@ -62,7 +62,7 @@ def handles(device: Optional[Any]) -> dict[str, int]:
 
 def settled(device: Optional[Any], wanted: dict[str, int]) -> dict[str, int]:
     """As ``handles``, once threads that are on their way out have gone."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while more_than(found := handles(device), wanted) and time.monotonic() < deadline:
         time.sleep(0.01)
     return found

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -32,6 +34,10 @@ def server(model: Any) -> Iterator[Served]:
 
 def post(server: Served, path: str, body: Any, **options: Any) -> httpx.Response:
     return httpx.post(server.url + path, json=body, timeout=PATIENCE, **options)
+
+
+def get(server: Served, path: str, **options: Any) -> httpx.Response:
+    return httpx.get(server.url + path, timeout=PATIENCE, **options)
 
 
 def chat(server: Served, messages: Any = QUESTION, **fields: Any) -> Any:
@@ -240,13 +246,13 @@ def test_tokens_texts_and_explanations(server: Served, model: Any) -> None:
 
 
 def test_models_health_and_metrics(server: Served) -> None:
-    listed = httpx.get(server.url + "/v1/models").json()
+    listed = get(server, "/v1/models").json()
     assert [each["id"] for each in listed["data"]] == ["tiny"]
-    assert httpx.get(server.url + "/v1/models/tiny").json()["object"] == "model"
-    assert httpx.get(server.url + "/v1/models/gpt-9").status_code == 404
-    assert httpx.get(server.url + "/health").json() == {"status": "ok"}
+    assert get(server, "/v1/models/tiny").json()["object"] == "model"
+    assert get(server, "/v1/models/gpt-9").status_code == 404
+    assert get(server, "/health").json() == {"status": "ok"}
     chat(server)
-    text = httpx.get(server.url + "/metrics").text
+    text = get(server, "/metrics").text
     assert "# TYPE kvtrie_reused_tokens_total counter" in text
     assert 'kvtrie_requests_total{outcome="length"}' in text
     assert "kvtrie_seconds_to_first_token_bucket" in text
@@ -288,8 +294,8 @@ def test_garbage_is_refused(server: Served) -> None:
             response = httpx.post(server.url + path, content=body, headers=headers, timeout=PATIENCE)
             assert response.status_code == 400, (path, body[:20], response.text)
             assert "message" in response.json()["error"]
-    assert httpx.get(server.url + "/nothing/here").json()["error"]["type"] == "not_found_error"
-    assert httpx.get(server.url + "/v1/messages").json()["type"] == "error"
+    assert get(server, "/nothing/here").json()["error"]["type"] == "not_found_error"
+    assert get(server, "/v1/messages").json()["type"] == "error"
 
 
 def test_a_prompt_that_is_too_long(server: Served) -> None:
@@ -300,20 +306,25 @@ def test_a_prompt_that_is_too_long(server: Served) -> None:
 
 
 def test_bodies_have_limits(model: Any) -> None:
-    with served(model, max_body=10_000, body_seconds=0.5) as server:
+    with served(model, max_body=10_000, body_seconds=PATIENCE) as server:
         response = post(server, "/v1/messages", {"text": "x" * 20_000})
         assert (response.status_code, response.json()["error"]["type"]) == (413, "request_too_large")
-        with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as half:
-            half.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
-            half.settimeout(PATIENCE)
-            assert b" 408 " in half.recv(100)
+    with (
+        served(model, body_seconds=0.5) as server,
+        socket.create_connection(("127.0.0.1", server.port), PATIENCE) as half,
+    ):
+        half.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
+        half.settimeout(PATIENCE)
+        assert b" 408 " in half.recv(100)
 
 
 def test_only_json_from_known_hosts(server: Served) -> None:
     body = json.dumps({"messages": QUESTION, "max_tokens": 1})
-    plain = httpx.post(server.url + "/v1/chat/completions", content=body, headers={"content-type": "text/plain"})
+    plain = httpx.post(
+        server.url + "/v1/chat/completions", content=body, headers={"content-type": "text/plain"}, timeout=PATIENCE
+    )
     assert plain.status_code >= 400  # what a page of a browser can send anywhere
-    other = httpx.get(server.url + "/v1/models", headers={"host": "evil.example"})
+    other = get(server, "/v1/models", headers={"host": "evil.example"})
     assert other.status_code == 400
 
 
@@ -335,8 +346,8 @@ def test_keys_are_namespaces(model: Any) -> None:
             assert response.status_code == 401
             assert response.json()["error"]["code"] == "invalid_api_key"
         assert post(server, "/v1/messages", body, headers={"x-api-key": "key-b"}).status_code == 200
-        assert httpx.get(server.url + "/metrics").status_code == 401
-        assert httpx.get(server.url + "/metrics?key=admin").status_code == 200
+        assert get(server, "/metrics").status_code == 401
+        assert get(server, "/metrics?key=admin").status_code == 200
         why = post(server, "/explain", {"messages": QUESTION}, headers={"authorization": "Bearer key-b"}).json()
         assert why["end"] == "whole_known"
 
@@ -344,18 +355,38 @@ def test_keys_are_namespaces(model: Any) -> None:
 # --- endings ----------------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def held(server: Served, done: Callable[[], bool] = lambda: False) -> Iterator[threading.Event]:
+    """Steps behind the first eight begin only once that is so, or the event is set, as it is at the end."""
+    kind, over = server.engine.model.__class__, threading.Event()
+    compute, steps = kind.__call__, itertools.count(1)
+
+    def call(self: Any, step: Any, *rest: Any) -> Any:
+        if next(steps) > 8:
+            wait_until(lambda: over.is_set() or done())
+        return compute(self, step, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "__call__", call)
+        try:
+            yield over
+        finally:
+            over.set()
+
+
 def test_too_many_wait(model: Any) -> None:
-    with served(model, max_sessions=1, max_waiting=0) as server:
-        body = {"messages": QUESTION, "max_tokens": 400, "temperature": 1}
+    with served(model, max_sessions=1, max_waiting=0) as server, held(server) as over:
+        body = {"messages": QUESTION, "max_tokens": 400, "ignore_eos": True}
         with httpx.stream(
             "POST", server.url + "/v1/chat/completions", json={**body, "stream": True}, timeout=PATIENCE
         ) as first:
-            next(first.iter_lines())
+            lines = first.iter_lines()  # kept: an iterator that ends closes the connection
+            next(lines)
             response = post(server, "/v1/chat/completions", body)
-            if response.status_code != 200:  # unless the first one has ended by itself
-                assert response.status_code == 429
-                assert int(response.headers["retry-after"]) > 0
-                assert response.json()["error"]["type"] == "rate_limit_error"
+            over.set()
+            assert response.status_code == 429
+            assert int(response.headers["retry-after"]) > 0
+            assert response.json()["error"]["type"] == "rate_limit_error"
         wait_until(lambda: server.engine.batcher.stats()["active"] == 0)
         assert post(server, "/v1/chat/completions", {**body, "max_tokens": 1}).status_code == 200
 
@@ -409,15 +440,17 @@ def test_a_server_that_closes_ends_its_requests(model: Any) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_engine_that_closes_under_a_request(model: Any, stream: bool) -> None:
     """An error of the API's form: half an answer never looks like a whole one."""
-    with served(model, context=2048) as server:
+    with served(model, context=2048) as server, held(server, lambda: server.engine.batcher.closed):
         body = {"prompt": "A cache is", "max_tokens": 2000, "ignore_eos": True, "stream": stream}
-        threading.Thread(
+        closer = threading.Thread(
             target=lambda: (
                 wait_until(lambda: server.engine.batcher.stats()["tokens"] > 5),
                 server.engine.batcher.close(),
             )
-        ).start()
+        )
+        closer.start()
         response = post(server, "/v1/completions", body)
+        closer.join(PATIENCE)
         if stream:
             last = [line for line in response.text.splitlines() if line][-1]
             assert json.loads(last[6:])["error"]["type"] == "overloaded_error"
@@ -425,4 +458,4 @@ def test_an_engine_that_closes_under_a_request(model: Any, stream: bool) -> None
             assert response.status_code == 503
             assert response.json()["error"]["type"] == "overloaded_error"
         assert post(server, "/v1/completions", body).status_code == 503
-        assert httpx.get(server.url + "/health").json() == {"status": "closing"}
+        assert get(server, "/health").json() == {"status": "closing"}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 import kvtrie as kv
 from kvtrie.serve import grammar
 from kvtrie.serve.grammar import Following, Grammars
+from processes import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -89,7 +90,7 @@ def test_answers_are_valid_in_a_batcher(name: str, model: Any, grammars: Grammar
             for heat, seed in CHOICES
         ]
         for request in requests:
-            request.result(timeout=120)
+            request.result(timeout=PATIENCE)
             assert request.finish_reason == "stop"
             jsonschema.validate(json.loads(said(model, request.tokens)), schema)
 
@@ -194,7 +195,7 @@ def test_a_request_that_gave_its_room_back_goes_on(
         ]
         texts = []
         for request in requests:
-            request.result(timeout=120)
+            request.result(timeout=PATIENCE)
             texts.append(json.loads(said(model, request.tokens)))
     assert len(begun) > 4 and max(begun) > 20  # some began again, behind their prompt
     for text in texts:
@@ -241,13 +242,19 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
+def processor_seconds() -> float:
+    """Of this process and of its children that have ended; however busy the machine is with something else."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_schemas_that_are_refused(name: str, grammars: Grammars) -> None:
     schema, message = REFUSED[name]
-    began = time.perf_counter()
+    began = processor_seconds()
     with pytest.raises(kv.ArgumentError, match=rf"^\[serve\] response_format: .*({message})"):
         grammars.json_schema(schema)
-    assert time.perf_counter() - began < 40
+    assert processor_seconds() - began < 40
 
 
 BOUNDED: dict[str, Any] = {
@@ -269,17 +276,17 @@ BOUNDED: dict[str, Any] = {
 @pytest.mark.parametrize("name", BOUNDED)
 def test_schemas_that_are_bounded(name: str, model: Any, grammars: Grammars) -> None:
     """They are refused, fail their request, or each step takes little time."""
-    began = time.perf_counter()
+    began = processor_seconds()
     processor = grammars.json_schema(BOUNDED[name])
-    assert time.perf_counter() - began < 20
+    assert processor_seconds() - began < 20
     chance, tokens, slowest = np.random.default_rng(1), [5], 0.0
     for _ in range(150):
-        began = time.perf_counter()
+        began = processor_seconds()
         try:
             ids = allowed(processor, tokens, model.config.vocab_size)
         except kv.ArgumentError:  # the request would fail with it
             break
-        slowest = max(slowest, time.perf_counter() - began)
+        slowest = max(slowest, processor_seconds() - began)
         ids = ids[ids != model.end_tokens[0]]
         if not len(ids):
             break
