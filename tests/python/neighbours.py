@@ -23,6 +23,7 @@ from processes import PATIENCE
 ATTACKER, VICTIM = "attacker", "victim"
 KINDS = ("dense", "window", "hybrid", "all")
 WORDS = 12  # tokens that prompts consist of
+TRIES = 3  # of each timed call
 # Host memory that is short, without files; and files, with room for all. Where both are short, what goes depends on how
 # fast files are written, which no seed says.
 TIERS: dict[str, dict[str, Any]] = {
@@ -205,16 +206,22 @@ def first_difference(one: Sequence[Any], other: Sequence[Any]) -> Optional[int]:
 def timings(
     probe: Callable[[list[int]], float], known: list[list[int]], unknown: list[list[int]]
 ) -> list[tuple[float, bool]]:
-    """(seconds, whether the prompt was of those that are known), in random order, so that drift is in both alike."""
+    """(seconds, whether the prompt was of those that are known), in random order, so that drift is in both alike.
+
+    The least of ``TRIES`` is what a call takes that nothing else on the machine interrupts.
+    """
     asked = [(prompt, True) for prompt in known] + [(prompt, False) for prompt in unknown]
     random.Random(5).shuffle(asked)
-    return [(probe(prompt), is_known) for prompt, is_known in asked]
+    return [(min(probe(prompt) for _ in range(TRIES)), is_known) for prompt, is_known in asked]
 
 
 def share_told(samples: list[tuple[float, bool]]) -> float:
-    """How often the best threshold of one half of the samples is right on the other half; 0.5 is chance."""
+    """How often the best threshold of one half of the samples is right on the other half; 0.5 is chance.
+
+    The halves take turns, so that neither is of a time in which the machine was slower.
+    """
     half = len(samples) // 2
-    learnt, judged = samples[:half], samples[half:]
+    learnt, judged = samples[::2], samples[1::2]
 
     def right(samples: list[tuple[float, bool]], limit: float, longer_is_known: bool) -> int:
         return sum(((seconds > limit) == longer_is_known) == is_known for seconds, is_known in samples)

@@ -39,5 +39,5 @@ def test_times_do_not_tell_what_another_tenant_knows() -> None:
 
 
 def test_the_same_judge_tells_what_the_tenant_itself_knows() -> None:
-    assert share_told([(float(i % 2), bool(i % 2)) for i in range(400)]) == 1
-    assert time_attack(150, 512, ATTACKER)["first_token"] > 0.5 + 5 * 0.5 / 150**0.5  # as above; it is some 0.9
+    assert share_told([(float(i // 2 % 2), bool(i // 2 % 2)) for i in range(400)]) == 1
+    assert time_attack(150, 512, ATTACKER)["first_token"] > 0.5 + 5 * 0.5 / 150**0.5  # as above; it is some 0.97
