@@ -216,8 +216,8 @@ def test_too_many(ray_cluster: Any) -> None:
                 next(lines)
                 asked = [pool.submit(ask_one, seed) for seed in range(8)]
                 concurrent.futures.wait(asked, return_when=concurrent.futures.FIRST_COMPLETED)
-            got = [each.result() for each in asked]
-        assert set(got) == {200, 429}
+            assert 429 in [each.result() for each in asked]
+        wait_for(lambda: ask_one(9) == 200)  # once the server knows that the stream has gone
 
 
 # ---- how many there are ----------------------------------------------------------------------------------------------
