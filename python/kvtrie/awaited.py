@@ -74,8 +74,8 @@ class Apart:
         self._left = False  # before it is asked for: a `join` of another thread comes after this, or has ended it
         if self._ended:
             self._left = True
-        future, self._awaited = self._ask(work)
-        bell = self._awaited
+        future, bell = self._ask(work)
+        self._awaited = bell
         try:
             await bell.heard()
             future.result()

@@ -249,8 +249,8 @@ bool meet(World& world, const Call& waiting, const Call& interrupting, int nth) 
     });
     // It ends before the other call goes on, unless it waits for that: what it verifies without the mutex is its own.
     const std::future<void> is_over = over.get_future();
-    if (!interrupting.waits) is_over.wait_for(std::chrono::minutes(1));  // far beyond what any takes
-    while (is_over.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready && !world.cache->closed()) {
+    const auto may_go_on = [&] { return interrupting.waits && world.cache->closed(); };
+    while (is_over.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready && !may_go_on()) {
     }
     world.gate.open();
     second.join();
