@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 import kvtrie as kv
@@ -21,6 +22,8 @@ if os.environ.get("KVTRIE_SOAK") != "true":
     # Caches prepare nothing that their model's steps do not run, but where a test says so: a warm-up compiles for every
     # number of rows, and each family has sizes of its own. Processes that tests start warm up as a user's do.
     kv.models.base.Model.caches.__kwdefaults__["warm_up"] = False
+
+hypothesis.settings.load_profile("ci")  # the same examples in each run and no deadline, also where CI is not set
 
 LIVE = ("live_buffers", "live_bytes", "host_storages", "host_bytes", "events")
 

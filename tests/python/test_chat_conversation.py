@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kvtrie as kv
@@ -248,7 +248,6 @@ def wrapped(text: str, width: int, cuts: list[int]) -> str:
     return "".join(wrap.feed(text[a:b]) for a, b in zip(places, places[1:])) + wrap.finish()
 
 
-@settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.text(alphabet="ab \n\t\u4e2d\u00e9", max_size=120), st.integers(5, 30), st.lists(st.integers(0, 200), max_size=9)
 )

@@ -12,7 +12,7 @@ from typing import Any
 import llguidance
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kvtrie as kv
@@ -29,7 +29,6 @@ TEMPLATES = {
     "braces": "{{- '<start_function_call>call:' + name + '{' -}}",
     "fenced": 'Answer with\n```json\n{"name": ...}\n```',
 }
-EXAMPLES = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 NAMES = ("f", "g", "wetter_\u00e4", "get-it")
 
 
@@ -204,7 +203,6 @@ FRAGMENTS = sorted(
 WHOLE = [said for _, said, *_ in [*FOUND, *NO_CALLS] if len(said) < 400]
 
 
-@EXAMPLES
 @given(st.data())
 @pytest.mark.parametrize("kind", TEMPLATES)
 def test_cuts_change_nothing(kind: str, data: st.DataObject) -> None:
@@ -270,7 +268,6 @@ def test_only_templates_that_reason_have_a_reader() -> None:
     assert split(["[THINK]a[/THINK]b"], template="[THINK]{{ x }}[/THINK]") == ("a", "b")
 
 
-@EXAMPLES
 @given(
     st.lists(
         st.sampled_from(["<think>", "</think>", "<", "</thi", "nk>", "\n", "\n\n", " ", "a", "\u65e5"]), max_size=12
