@@ -6,7 +6,6 @@ import itertools
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +14,7 @@ import httpx
 import pytest
 
 import kvtrie as kv
-from processes import PATIENCE
+from processes import PATIENCE, wait_for
 from serving import TINY, Served, served
 
 QUESTION = [{"role": "user", "content": "What is a cache?"}]
@@ -56,13 +55,6 @@ def events_of(server: Served, path: str, body: Any) -> list[Any]:
             if line.startswith("data: "):
                 found.append(line[6:] if line == "data: [DONE]" else json.loads(line[6:]))
     return found
-
-
-def wait_until(done: Any) -> None:
-    until = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -363,7 +355,7 @@ def held(server: Served, done: Callable[[], bool] = lambda: False) -> Iterator[t
 
     def call(self: Any, step: Any, *rest: Any) -> Any:
         if next(steps) > 8:
-            wait_until(lambda: over.is_set() or done())
+            wait_for(lambda: over.is_set() or done())
         return compute(self, step, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -387,7 +379,7 @@ def test_too_many_wait(model: Any) -> None:
             assert response.status_code == 429
             assert int(response.headers["retry-after"]) > 0
             assert response.json()["error"]["type"] == "rate_limit_error"
-        wait_until(lambda: server.engine.batcher.stats()["active"] == 0)
+        wait_for(lambda: server.engine.batcher.stats()["active"] == 0)
         assert post(server, "/v1/chat/completions", {**body, "max_tokens": 1}).status_code == 200
 
 
@@ -410,8 +402,8 @@ def test_a_client_that_leaves_ends_its_request(model: Any, stream: bool) -> None
             else:
                 with pytest.raises(httpx.ReadTimeout):
                     httpx.post(server.url + "/v1/completions", json=body, timeout=httpx.Timeout(PATIENCE, read=0.3))
-            wait_until(lambda: server.engine.batcher.stats()["cancelled"] == 1)
-        wait_until(lambda: server.engine.journal.entries[-1].outcome == "cancelled")
+            wait_for(lambda: server.engine.batcher.stats()["cancelled"] == 1)
+        wait_for(lambda: server.engine.journal.entries[-1].outcome == "cancelled")
         assert server.engine.cache.stats()["tokens"] > 0  # what was computed stays
         assert server.engine.cache.check() == []
 
@@ -430,7 +422,7 @@ def test_a_server_that_closes_ends_its_requests(model: Any) -> None:
 
         reader = threading.Thread(target=read)
         reader.start()
-        wait_until(lambda: server.engine.batcher.stats()["submitted"] == 1)
+        wait_for(lambda: server.engine.batcher.stats()["submitted"] == 1)
     reader.join(PATIENCE)
     assert done
     assert server.engine.cache.closed
@@ -444,7 +436,7 @@ def test_an_engine_that_closes_under_a_request(model: Any, stream: bool) -> None
         body = {"prompt": "A cache is", "max_tokens": 2000, "ignore_eos": True, "stream": stream}
         closer = threading.Thread(
             target=lambda: (
-                wait_until(lambda: server.engine.batcher.stats()["tokens"] > 5),
+                wait_for(lambda: server.engine.batcher.stats()["tokens"] > 5),
                 server.engine.batcher.close(),
             )
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -13,7 +13,7 @@ import pytest
 import kvtrie as kv
 from kvtrie.serve import live
 from kvtrie.serve.journal import Entry, Journal
-from processes import PATIENCE
+from processes import PATIENCE, wait_for
 from serving import TINY, Served, served
 
 BEGINNING = "You answer questions about databases, in one short sentence, and you never make anything up."
@@ -99,17 +99,9 @@ def test_explanations_are_made_only_while_somebody_watches(server: Served) -> No
         assert {tier["name"] for tier in state["tiers"]} == {"device", "host"}
     for _ in range(2):  # the connection's end is noticed between requests
         chat(server, "What is a table?")
-    wait_until(lambda: not server.engine.journal.listeners)
+    wait_for(lambda: not server.engine.journal.listeners)
     chat(server, "What is a row?")
     assert server.engine.journal.entries[-1].why == ""
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    async def wait() -> None:
-        while not done():
-            await asyncio.sleep(0.01)
-
-    asyncio.run(asyncio.wait_for(wait(), PATIENCE))
 
 
 def test_a_closed_cache_ends_the_stream(server: Served) -> None:
@@ -118,7 +110,7 @@ def test_a_closed_cache_ends_the_stream(server: Served) -> None:
         assert next(events)[0] == "hello"
         server.engine.close()
         assert [name for name, _ in events if name not in ("state", "beat")] == []
-    wait_until(lambda: not server.engine.journal.listeners)
+    wait_for(lambda: not server.engine.journal.listeners)
 
 
 def test_only_so_many_may_watch(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
