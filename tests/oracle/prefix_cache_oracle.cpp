@@ -14,6 +14,8 @@
 // How many sessions asked for each prefix it counts token by token, and compares with every node; in worlds that write
 // behind only what several sessions asked for, nothing else may be in a file before there is a flush.
 //
+// In some worlds the queue that writes files is not waited for, so what is inside the cache is read under its mutex.
+//
 // In some worlds there are up to four namespaces with quotas that change at run time. What each of them holds is
 // counted cell by cell, slot by slot and byte by byte; after each step nobody is above its most, nobody is below its
 // floor by what others did, and what was refused was refused for a quota, a floor or live state.
@@ -33,6 +35,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "block_cache.h"
 #include "cache/host_kv_store.h"
 #include "cache/host_state_store.h"
@@ -306,6 +309,7 @@ class World {
 
   // What every node holds, for the report of a failure.
   std::string dump() {
+    const MutexLock lock(cache_->state().mutex);
     std::ostringstream out;
     for (std::size_t i = 0; i < caches_.size(); ++i) {
       const Visibility& sees = caches_[i]->visibility();
@@ -409,6 +413,7 @@ class World {
   }
 
   std::int32_t reach_by_trying(const std::string& name_space, const Tokens& tokens, std::int32_t limit) {
+    const MutexLock lock(cache_->state().mutex);
     const PrefixCacheState& state = cache_->state();
     const NaivePlanner planner(state.caches, state.trie, state.sessions);
     AtomicSpans atomic;
@@ -474,12 +479,14 @@ class World {
   }
 
   Group group_of(const std::string& name_space) const {
+    const MutexLock lock(cache_->state().mutex);
     const Quotas::Quota* quota = cache_->state().quotas.find(name_space);
     return quota == nullptr ? Group{0} : quota->root->group();
   }
 
   // Each group has a cap for its own pins: one above it, since its cap was lowered, takes nothing from the others.
   std::uint64_t pinned_tokens(Group group) const {
+    const MutexLock lock(cache_->state().mutex);
     std::set<const Node*> nodes;
     for (const Pin& pin : cache_->state().leases.pins()) {
       for (const Node* at = pin.node; !at->is_root() && at->group() == group; at = at->parent()) nodes.insert(at);
@@ -600,6 +607,7 @@ class World {
   // What a page-out of these tokens to the disk would take, and all above it.
   void want_own_tail(const std::string& name_space, const Tokens& tokens) {
     look();  // what expires does so before
+    const MutexLock lock(cache_->state().mutex);
     const Node* node = cache_->state().eviction.own_tail(name_space, tokens);
     if (node == nullptr) return;
     while (!node->is_leaf()) node = node->first_child();
@@ -608,6 +616,7 @@ class World {
 
   // Which nodes were paged out to the disk, by bytes, is not the twin's to know.
   void take_over_wanted() {
+    const MutexLock lock(cache_->state().mutex);
     cache_->state().trie.visit([&](Node& node) {
       if (!node.is_root() && state_of(&node).asked() == options_.disk_after)
         want(node.name_space(), path_tokens(&node), node.end());
@@ -617,6 +626,7 @@ class World {
   // What is in no node any more, nobody asked for.
   void forget_gone() {
     std::unordered_set<std::uint64_t> known;
+    const MutexLock lock(cache_->state().mutex);
     cache_->state().trie.visit([&](Node& node) {
       if (!node.is_leaf() || node.is_root()) return;
       for (const std::uint64_t hash : prefix_hashes(node.name_space(), path_tokens(&node))) known.insert(hash);
@@ -625,6 +635,7 @@ class World {
   }
 
   void verify_asked() {
+    const MutexLock lock(cache_->state().mutex);
     cache_->state().trie.visit([&](Node& node) {
       if (node.is_root()) return;
       const NodeState& own = state_of(&node);
@@ -656,6 +667,7 @@ class World {
 
   // Every cell, slot, image and file that nodes and sessions have, by namespace.
   std::map<std::string, Held> count_held() {
+    const MutexLock lock(cache_->state().mutex);
     PrefixCacheState& state = cache_->state();
     const std::size_t count = state.caches.all.size();
     std::map<std::string, std::vector<std::set<std::uint64_t>>> units;
@@ -720,7 +732,7 @@ class World {
 
   void verify_quotas() {
     const std::map<std::string, Held> now = count_held();
-    const bool quiet = !racing_ && cache_->state().nothing_under_way();
+    const bool quiet = !racing_ && nothing_under_way();
     for (const auto& [name, held] : now) {
       const NamespaceUsage usage = cache_->usage(name);
       for (std::size_t i = 0; i < held.units.size(); ++i)
@@ -732,6 +744,11 @@ class World {
              " bytes in files, kept ", usage.disk_bytes);
       if (quotas_.contains(name)) verify_quota(name, held, usage);
     }
+  }
+
+  bool nothing_under_way() {
+    const MutexLock lock(cache_->state().mutex);
+    return cache_->state().nothing_under_way();
   }
 
   void verify_quota(const std::string& name, const Held& held, const NamespaceUsage& usage) {
@@ -886,10 +903,15 @@ class World {
   }
 
   // Flips one byte of one image outside the device: from then on a page-in may miss, but never answer wrongly.
+  // None that is on its way to a file, as the queue reads it.
   void damage() {
     std::vector<BlobPtr> blobs;
+    const MutexLock lock(cache_->state().mutex);
     cache_->state().trie.visit([&](Node& node) {
-      if (!node.is_root()) state_of(&node).visit_blobs([&](const BlobPtr& blob) { blobs.push_back(blob); });
+      if (node.is_root()) return;
+      state_of(&node).visit_blobs([&](const BlobPtr& blob) {
+        if (!cache_->state().places.is_being_written(blob)) blobs.push_back(blob);
+      });
     });
     if (blobs.empty()) return;
     const BlobPtr& blob = blobs[below(static_cast<std::uint32_t>(blobs.size()))];
@@ -1249,6 +1271,7 @@ class World {
 
   // Every node's K/V and states are what its path says, on the device and on the host.
   void verify_nodes() {
+    const MutexLock lock(cache_->state().mutex);
     PrefixCacheState& state = cache_->state();
     state.trie.visit([&](Node& node) {
       if (node.is_root()) return;
