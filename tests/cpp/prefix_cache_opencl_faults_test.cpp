@@ -166,7 +166,7 @@ class OpenClFaults : public ::testing::TestWithParam<World> {
 };
 
 TEST_P(OpenClFaults, EachCallOnce) {
-  const cl::DevicePtr& device = device_as(GetParam().pose);
+  const cl::DevicePtr device = device_as(GetParam().pose);
   calls_on(device);  // compiles what there is to compile
   const std::uint64_t each = GetParam().talk.disk ? kEachNameOverTiers : kEachName;
   for (const auto& [name, count] : calls_on(device)) {
