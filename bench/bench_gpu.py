@@ -1,11 +1,13 @@
 """How near does a GPU come to its own memory, and what does a step ask of it?
 
 stream     a sum of two large tensors, 12 bytes a number: the rate of the device's memory as one kernel reaches it
+launches   the smallest operation: what a launch takes of the host
 products   one row and 512 rows of float16, q8_0, q4_0 and (CLBlast) float32 weights
 attention  one query row against a history of float16 K and V, and 512 rows at the end of it
 paging     the K and V of a conversation to host memory and back
 steps      a random model of SmolLM2's shape with q8_0 weights: launches, bytes and seconds of a prefill of 512 tokens
-           and of decode steps
+           and of decode steps, of one conversation and of 8
+torch      float16 weights and attention of the same shapes by PyTorch, where that finds a GPU
 
 Every figure is a median with the middle half, by a clock that stops when the device is done; the same work is enqueued
 several times on one reading, so that a launch's latency counts once. Sizes shrink where a CPU poses as a GPU: figures
@@ -25,7 +27,6 @@ import random_models
 from report import Report, arguments
 from timing import Timing, measure
 
-CALLS = 8  # of the same work on one reading of the clock
 SHAPE: dict[str, Any] = {
     "model_type": "llama",
     "hidden_act": "silu",
@@ -49,18 +50,20 @@ class Bench:
     def __init__(self, report: Report, device: Any, full: bool) -> None:
         self.report, self.device, self.full = report, device, full
         self.random = np.random.default_rng(1)
+        self.finish = device.finish  # waits for what was enqueued
+        self.calls = 20 if full else 4  # of the same work on one reading of the clock
         self.stream_rate = 0.0  # bytes/s, once measured
 
     def timed(self, work: Callable[[], Any], repeats: int = 7) -> Timing:
-        """Seconds of one ``work``, of CALLS that are waited for together."""
+        """Seconds of one ``work``, of those that are waited for together."""
 
         def several() -> None:
-            for _ in range(CALLS):
+            for _ in range(self.calls):
                 work()
-            self.device.finish()
+            self.finish()
 
         found = measure(several, repeats=repeats, warm_up=2)
-        return Timing(found.median / CALLS, found.low / CALLS, found.high / CALLS, repeats)
+        return Timing(found.median / self.calls, found.low / self.calls, found.high / self.calls, repeats)
 
     def normal(self, *shape: int) -> np.ndarray:
         return self.random.standard_normal(shape, np.float32)
@@ -76,11 +79,16 @@ class Bench:
 
     def stream(self) -> None:
         count = (256 if self.full else 4) << 20
-        a = kv.tensor(self.normal(1, count // 4), device=self.device)
+        a = kv.tensor(self.normal(64, count // 256), device=self.device)
         b = kv.ops.add(a, a)
         found = self.timed(lambda: kv.ops.add(a, b))
         self.stream_rate = 12 * (count // 4) / found.median
         self.rate("stream", 12 * (count // 4), found)
+
+    def launches(self) -> None:
+        a = kv.tensor(self.normal(1, 64), device=self.device)
+        found = self.timed(lambda: kv.ops.add(a, a))
+        self.report.row(f"{'launch':34} {found}", part="launch", seconds=found)
 
     def products(self) -> None:
         shapes = ((4096, 4096), (14336, 4096), (128256, 2048)) if self.full else ((512, 512),)
@@ -118,7 +126,9 @@ class Bench:
                     continue
                 found = self.timed(lambda cache=cache, q=q: [cache.attend(layer, q) for layer in range(4)])
                 nbytes = 4 * 4.0 * (length + rows) * kv_heads * dim
-                self.rate(f"attention {rows} rows of {length}", nbytes, found, rows=rows, length=length)
+                flops = 4 * 4.0 * rows * length * heads * dim / found.median  # per layer: scores and values
+                name = f"attention {rows} rows of {length}"
+                self.rate(name, nbytes, found, rows=rows, length=length, flops_per_second=flops)
                 cache.remove(0, length)
 
     def paging(self) -> None:
@@ -154,6 +164,51 @@ class Bench:
                 session.append(int(logits.argmax()))
                 logits = self.counted(f"decode step {index + 1}", lambda: model(session.decode()).numpy())
 
+        self.decode(model, 1)
+        self.decode(model, 8)
+
+    def decode(self, model: Any, conversations: int) -> None:
+        """Steps of that many conversations, each of 512 tokens: the logits come to the host each time."""
+        cache = kv.PrefixCache(model.caches(capacity=conversations * 640), host_bytes=0)
+        sessions = []
+        for _ in range(conversations):
+            sessions.append(cache.begin(self.random.integers(1, 49152, 512)))
+            for step in sessions[-1].prefill():
+                model(step)
+
+        def one() -> None:
+            for session in sessions:
+                session.append(1)
+            model(cache.batch(sessions)).numpy()
+
+        found = measure(one, repeats=32, warm_up=8)
+        text = f"decode, {conversations:2} at once {found} a step, {conversations / found.median:.0f} tokens/s"
+        self.report.row(text, part="decode", conversations=conversations, seconds=found)
+
+    def torch(self) -> None:
+        """The float16 rows above by PyTorch, whose matrix products use tensor cores."""
+        torch: Any = _torch_on_gpu()
+        if torch is None:
+            return
+        self.finish = torch.cuda.synchronize
+        for out, inputs in ((4096, 4096), (14336, 4096)):
+            weight = torch.randn(out, inputs, device="cuda", dtype=torch.float16)
+            for rows in (1, 8, 512):
+                x = torch.randn(rows, inputs, device="cuda", dtype=torch.float16)
+                found = self.timed(lambda x=x, weight=weight: torch.nn.functional.linear(x, weight))
+                flops = 2.0 * rows * out * inputs / found.median
+                name = f"torch float16 {rows} x {inputs} -> {out}"
+                self.rate(name, 2.0 * out * inputs, found, rows=rows, flops_per_second=flops)
+        for length in (1024, 16384):
+            k, v = (torch.randn(1, 8, length, 128, device="cuda", dtype=torch.float16) for _ in range(2))
+            for rows in (1, 512):
+                q = torch.randn(1, 32, rows, 128, device="cuda", dtype=torch.float16)
+                attend = torch.nn.functional.scaled_dot_product_attention
+                found = self.timed(lambda q=q, k=k, v=v: attend(q, k, v, enable_gqa=True))
+                flops = 4.0 * rows * length * 32 * 128 / found.median
+                name = f"torch attention {rows} rows of {length}"
+                self.rate(name, 4.0 * length * 8 * 128, found, rows=rows, length=length, flops_per_second=flops)
+
     def counted(self, name: str, work: Callable[[], Any]) -> Any:
         before, begun = self.device.memory(), time.perf_counter()
         result = work()
@@ -171,6 +226,14 @@ def _q4(out: int, inputs: int, random: np.random.Generator) -> np.ndarray:
     return blocks.reshape(out, -1)
 
 
+def _torch_on_gpu() -> Any:
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch if torch.cuda.is_available() else None
+
+
 def main() -> None:
     """Measure part by part."""
     options = arguments(__doc__)
@@ -181,9 +244,10 @@ def main() -> None:
     report = Report("How near does a GPU come to its own memory, and what does a step ask of it?", chosen.json)
     report.device(device)
     bench = Bench(report, device, full)
-    for part in (bench.stream, bench.products, bench.attention, bench.paging):
+    for part in (bench.stream, bench.launches, bench.products, bench.attention, bench.paging):
         part()
     bench.steps(chosen.layers or (30 if full else 4))
+    bench.torch()
     report.close()
 
 
