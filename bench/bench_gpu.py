@@ -55,7 +55,7 @@ class Bench:
         self.stream_rate = 0.0  # bytes/s, once measured
 
     def timed(self, work: Callable[[], Any], repeats: int = 7) -> Timing:
-        """Seconds of one ``work``, of those that are waited for together."""
+        """Seconds of one ``work``, of ``calls`` that are waited for together."""
 
         def several() -> None:
             for _ in range(self.calls):
