@@ -83,6 +83,7 @@ TEST_F(ClFault, BeyondTheLargestAllocationTheDriverMayRefuse) {
   try {
     const Buffer more(device_ptr(), bytes);
     EXPECT_EQ(more.bytes(), bytes);
+    EXPECT_EQ(device().info().kind, DeviceKind::kGpu);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kDevice);
     EXPECT_TRUE(contains(error.what(), "CL_INVALID_BUFFER_SIZE")) << error.what();

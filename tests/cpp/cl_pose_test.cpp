@@ -77,8 +77,8 @@ TEST(PoseTest, IsHeldToItsLimits) {
     device->launch(probe, {lanes, 0, 0}, {lanes, 0, 0}, allowed, allowed, LocalMemory{local});
   };
   run(16, 64);
-  const std::string local = error_of(ErrorKind::kDevice, [&] { run(16, 132); });  // and what its compiler adds
-  EXPECT_TRUE(contains(local, "local memory: got 13") && contains(local, " bytes, allowed 128")) << local;
+  const std::string local = error_of(ErrorKind::kDevice, [&] { run(16, 132); });  // NVIDIA adds 4
+  EXPECT_TRUE(contains(local, "got 132 bytes, allowed 128") || contains(local, "got 136 bytes, allowed 128")) << local;
   EXPECT_TRUE(contains(error_of(ErrorKind::kInternal, [&] { run(33, 64); }), "got 33 work-items, allowed 32"));
   device->finish();
 }

@@ -367,7 +367,7 @@ def test_a_device_of_the_wrong_type(name: Any) -> None:
 
 
 def test_the_best_device_is_chosen_by_capability(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kvtrie import _devices
+    from kvtrie import _devices, _health
 
     class Fake:
         def __init__(self, index: int, kind: str, units: int) -> None:
@@ -379,8 +379,14 @@ def test_the_best_device_is_chosen_by_capability(monkeypatch: pytest.MonkeyPatch
     assert _devices._best("", "name") is found[2]
     assert _devices._best("CPU", "name") is found[0]
     monkeypatch.setattr(_devices._core, "devices", list)
-    with pytest.raises(kv.DeviceError, match="pocl-opencl-icd"):
-        _devices._best("", "name")
+    monkeypatch.setattr(_health.platform, "machine", lambda: "x86_64")
+    for in_tree, advice in (
+        (True, "apt-get install pocl-opencl-icd"),
+        (False, r"install 'kvtrie\[cpu\]'.* or pocl-opencl-icd"),
+    ):
+        monkeypatch.setattr(_health, "in_source_tree", lambda in_tree=in_tree: in_tree)
+        with pytest.raises(kv.DeviceError, match=advice):
+            _devices._best("", "name")
 
 
 @pytest.mark.parametrize(
