@@ -1,9 +1,8 @@
-"""The public surface: what is there and what is not yet, that the typed stubs say the same, what importing costs."""
+"""The public surface: what is there, that the typed stubs say the same, what importing costs."""
 
 from __future__ import annotations
 
 import ast
-import inspect
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -96,14 +95,10 @@ def compare(owner: Any, stub: Any, path: str, faults: list[str]) -> None:
         if isinstance(value, property) or is_property:
             if not (isinstance(value, property) and is_property):
                 faults.append(f"{path}.{name}: a property in one of the two only")
-            elif not (value.__doc__ or "").strip():
-                faults.append(f"{path}.{name}: no docstring")
             continue
         real = arguments_of(documented_signature(value))
         if real != arguments(node):
             faults.append(f"{path}.{name}: the module has {real}, the stub {arguments(node)}")
-        if not name.startswith("_") and len((value.__doc__ or "").strip().split("\n")) < 2:
-            faults.append(f"{path}.{name}: no docstring")
 
 
 def test_the_stubs_are_those_of_the_module() -> None:
@@ -161,14 +156,10 @@ def test_every_promised_name_is_there() -> None:
     assert missing == []
 
 
-def test_all_names_exist_and_are_documented() -> None:
+def test_all_names_exist() -> None:
     assert sorted(kv.__all__) == dir(kv)
-    for name in kv.__all__:
-        value = getattr(kv, name)
-        if name != "__version__":
-            assert inspect.getdoc(value), name
-    for name in kv.ops.__all__:
-        assert inspect.getdoc(getattr(kv.ops, name)), name
+    assert [name for name in kv.__all__ if not hasattr(kv, name)] == []
+    assert [name for name in kv.ops.__all__ if not hasattr(kv.ops, name)] == []
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
         kv.nothing_of_the_kind  # noqa: B018
 
@@ -204,19 +195,3 @@ def test_importing_is_cheap_and_silent() -> None:
         assert (result.returncode, result.stderr) == (0, "")
         ratios.append(float(result.stdout))
     assert min(ratios) < 1
-
-
-def test_the_package_never_pickles_and_prints_only_in_the_command_line() -> None:
-    faults = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            where = f"{path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 0)}"
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
-                never = ("pickle", "marshal", "shelve", *(() if "hf" in path.parts else ("torch",)))
-                if any(name.split(".")[0] in never for name in names):
-                    faults.append(f"{where}: {names}")
-            is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-            if is_call and node.func.id in ("print", "eval", "exec") and "cli" not in path.parts:  # type: ignore[attr-defined]
-                faults.append(f"{where}: {node.func.id}")  # type: ignore[attr-defined]
-    assert [fault for fault in faults if not fault.startswith("__main__.py")] == []
