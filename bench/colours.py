@@ -2,7 +2,7 @@
 
 The file holds the light ones, for programs that know of no schemes, and a style with the dark ones for browsers. A plot
 lies on a card of its own, so it can be read on any page, also where the page and the system disagree. What is drawn has
-at least 3:1 against the card, text 4.5:1 (WCAG 2.2, 1.4.3 and 1.4.11): tests/python/test_plots.py.
+at least 3:1 against the card, text 4.5:1 (WCAG 2.2, 1.4.3 and 1.4.11).
 """
 
 from __future__ import annotations

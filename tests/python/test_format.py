@@ -172,15 +172,3 @@ def test_example_opens_as_safetensors(example: bytes, tmp_path: Path) -> None:
     loaded = load(example)
     assert all(array.dtype == np.uint8 and array.ndim == 1 for array in loaded.values())
     assert loaded["cells.0.2"].tobytes() + loaded["state.1"].tobytes() == images
-
-
-def test_text_names_every_fault_of_the_code() -> None:
-    source = (Path(__file__).resolve().parents[2] / "csrc" / "store" / "snapshot_format.cpp").read_text(
-        encoding="ascii"
-    )
-    table = re.search(r"kNames\{(.*?)\}", source, flags=re.S)
-    assert table is not None
-    names = re.findall(r'"(\w+)"', table[1])
-    assert names[0] == "none" and len(names) == 14
-    for name in names[1:]:
-        assert f"`{name}`" in TEXT, name

@@ -38,8 +38,3 @@ def test_own_model_in_torch(layers: int, tokens: int) -> None:
     assert re.search(r"^it goes on with \[(\d+(, )?){5}\]$", printed, flags=re.M)
     assert re.search(r"^from nothing it takes [\d.]+ ms, \d+ times as long$", printed, flags=re.M)
     assert re.search(r"^largest difference of the logits: \d\.\de-?\+?\d\d of \d\.\d$", printed, flags=re.M)
-
-
-@pytest.mark.parametrize(("name", "most"), [("five_agents", 80), ("own_model_torch", 120)])
-def test_they_stay_short(name: str, most: int) -> None:
-    assert len((ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8").splitlines()) < most
