@@ -131,7 +131,7 @@ def oracles(missing: list[str]) -> Iterator[Piece]:
 
 FAULTS = "--gtest_filter=*Fault*:*fault*"
 # All places of all sweeps take hours: with a limit of time each round has others, by its seed or its stride.
-THOROUGH = {"CI": "true", "KVTRIE_SOAK": "true"}
+THOROUGH = {"KVTRIE_CIRCLE": "soak"}
 
 
 def has_faults(program: Path) -> bool:

@@ -60,7 +60,7 @@ class Run:
         self.command = piece.command(seed, count)
         self.log = folder / f"{piece.name.replace(' ', '-')}-{seed}.log"
         self.environment = {**piece.environment, **(piece.thorough if thorough else {})}
-        environment = {**os.environ, "CI": "false", "KVTRIE_SOAK": "false", **self.environment}
+        environment = {**os.environ, "KVTRIE_CIRCLE": "test", **self.environment}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=ROOT,

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "circle.h"
 #include "failing_allocations.h"
 #include "fault_talk.h"
 
@@ -48,11 +49,6 @@ class CallRunsShort final : public test::TalkFault {
   const char* met_in_ = nullptr;
 };
 
-bool is_soak() {
-  const char* soak = std::getenv("KVTRIE_SOAK");
-  return soak != nullptr && std::string_view(soak) == "true";
-}
-
 class AllocationFaults : public ::testing::TestWithParam<TalkWorld> {};
 
 // The name of the call in which it was met; null: no call allocated so often.
@@ -72,7 +68,7 @@ TEST_P(AllocationFaults, OfCalls) {
   std::uint64_t refused = 0, met = 0;
   for (const bool lasting : {false, true}) {
     for (std::uint64_t nth = 1; talk_while_failing(GetParam(), nth, lasting, refused) != nullptr;
-         nth += is_soak() ? 1 : 37) {
+         nth += oracle::in_soak() ? 1 : 37) {
       ASSERT_FALSE(HasFailure());
       ++met;
     }

@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "circle.h"
 #include "device_test.h"
 #include "fault_talk.h"
 #include "tensor/buffer_pool.h"
@@ -20,11 +21,6 @@ using test::TalkWorld;
 
 // Faults in calls of one name, unless all are swept: fewer where a conversation takes longer.
 constexpr std::uint64_t kEachName = 4, kEachNameOverTiers = 2;
-
-bool sweeps_all() {
-  const char* soak = std::getenv("KVTRIE_SOAK");
-  return soak != nullptr && std::string_view(soak) == "true";
-}
 
 std::uint64_t sweep_seed() {
   static const std::uint64_t drawn = [] {
@@ -170,7 +166,7 @@ TEST_P(OpenClFaults, EachCallOnce) {
   calls_on(device);  // compiles what there is to compile
   const std::uint64_t each = GetParam().talk.disk ? kEachNameOverTiers : kEachName;
   for (const auto& [name, count] : calls_on(device)) {
-    const std::uint64_t step = sweeps_all() ? 1 : std::max<std::uint64_t>(1, count / each);
+    const std::uint64_t step = oracle::in_soak() ? 1 : std::max<std::uint64_t>(1, count / each);
     for (std::uint64_t nth = 1 + random_() % step; talk_on(device, name, nth); nth += step) ASSERT_FALSE(HasFailure());
     ASSERT_FALSE(HasFailure());
   }
@@ -202,7 +198,7 @@ TEST_P(FirstOpenClFaults, EachCallOnce) {
   for (const auto& [name, count] : first) {
     const auto again = second.find(name);
     if (again != second.end() && again->second * 2 > count) continue;
-    const std::uint64_t step = sweeps_all() ? 1 : std::max<std::uint64_t>(1, count / 2);
+    const std::uint64_t step = oracle::in_soak() ? 1 : std::max<std::uint64_t>(1, count / 2);
     for (std::uint64_t nth = 1 + random_() % step;; nth += step) {
       const cl::DevicePtr device = fresh_device(GetParam().pose);
       if (!talk_on(device, name, nth)) break;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <random>
 
+#include "circle.h"
 #include "failing_allocations.h"
 #include "fault_talk.h"
 
@@ -24,13 +25,8 @@ using test::Talk;
 using test::TalkFault;
 using test::TalkWorld;
 
-bool in_soak() {
-  const char* soak = std::getenv("KVTRIE_SOAK");
-  return soak != nullptr && std::string_view(soak) == "true";
-}
-
 // Every nth place where something may fail is tried; all of them in a soak.
-std::uint64_t stride(std::uint64_t otherwise) { return in_soak() ? 1 : otherwise; }
+std::uint64_t stride(std::uint64_t otherwise) { return oracle::in_soak() ? 1 : otherwise; }
 
 bool is_named(const std::exception& error) {
   const auto* named = dynamic_cast<const Error*>(&error);
@@ -139,7 +135,7 @@ TEST_P(FolderFaults, EveryCallFailsAndTheDiskComesBack) {
     }
   }
   std::cout << "file calls that failed: " << met << "\n";
-  EXPECT_GT(met, in_soak() ? 100u : 10u);
+  EXPECT_GT(met, oracle::in_soak() ? 100u : 10u);
 }
 
 TEST_P(FolderFaults, PowerIsLost) {
@@ -357,7 +353,7 @@ class TwoFail final : public TalkFault {
 };
 
 TEST(CompoundFaults, DrawnFromSeeds) {
-  const std::uint64_t rounds = in_soak() ? 20000 : 400;
+  const std::uint64_t rounds = oracle::in_soak() ? 20000 : 400;
   std::uint64_t refused = 0;
   for (std::uint64_t seed = 1; seed <= rounds; ++seed) {
     SCOPED_TRACE(cat("seed ", seed));

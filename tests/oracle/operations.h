@@ -2,15 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
-#include <string_view>
+
+#include "circle.h"
 
 namespace kvtrie::oracle {
 
-// `in_ci` operations where the environment has CI=true, else `usual` ones, with which those begin.
-inline std::uint64_t operations_here(std::uint64_t usual, std::uint64_t in_ci) {
-  const char* ci = std::getenv("CI");
-  return ci != nullptr && std::string_view(ci) == "true" ? in_ci : usual;
+// `longer` operations in a soak, else `usual` ones, with which those begin.
+inline std::uint64_t operations_here(std::uint64_t usual, std::uint64_t longer) {
+  return in_soak() ? longer : usual;
 }
 
 }  // namespace kvtrie::oracle

@@ -13,12 +13,13 @@ import pytest
 
 import kvtrie as kv
 import redis_server
+from circles import CIRCLE, beyond
 from fakes import CodingModel
 
 collect_ignore = [] if os.environ.get("KVTRIE_EMULATE") else ["test_emulated.py"]  # ./dev emulate
 
 os.environ["KVTRIE_HELPER"] = "0"  # tests of it start helpers, no other one
-if os.environ.get("KVTRIE_SOAK") != "true":
+if CIRCLE != "soak":
     # Caches prepare nothing that their model's steps do not run, but where a test says so: a warm-up compiles for every
     # number of rows, and each family has sizes of its own. Processes that tests start warm up as a user's do.
     kv.models.base.Model.caches.__kwdefaults__["warm_up"] = False
@@ -26,6 +27,12 @@ if os.environ.get("KVTRIE_SOAK") != "true":
 hypothesis.settings.load_profile("ci")  # the same examples in each run and no deadline, also where CI is not set
 
 LIVE = ("live_buffers", "live_bytes", "host_storages", "host_bytes", "events")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in beyond())]
+    items[:] = [item for item in items if item not in set(left_out)]
+    config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_collection_finish() -> None:

@@ -6,17 +6,16 @@ The programs print their seed, and the command that plays it again; `./dev soak`
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from circles import SOAK
 from processes import ROOT, run_python
 
 CAMPAIGN = ROOT / "tests" / "campaign"
-LONGER = os.environ.get("CI") == "true"
 SEED = 20251124
 
 pytestmark = pytest.mark.timeout(3600)
@@ -30,7 +29,7 @@ def played(program: str, *arguments: Any) -> dict[str, Any]:
 
 
 def test_threads_on_one_cache_of_every_kind_and_tier() -> None:
-    said = played("worker.py", "--seed", SEED, "--operations", 16_000 if LONGER else 4_000)
+    said = played("worker.py", "--seed", SEED, "--operations", 16_000 if SOAK else 4_000)
     print({name: value for name, value in said.items() if name != "memory"})
     assert said["operations"] >= 4000 and said["rows"] > 300_000
     assert said["model_faults"] > 50 and said["faults"] > said["model_faults"]
@@ -39,9 +38,7 @@ def test_threads_on_one_cache_of_every_kind_and_tier() -> None:
 
 
 def test_killed_in_the_middle_of_conversations() -> None:
-    said = played(
-        "kills.py", "campaign", "--seed", SEED, "--rounds", 24 if LONGER else 4, "--races", 100 if LONGER else 12
-    )
+    said = played("kills.py", "campaign", "--seed", SEED, "--rounds", 24 if SOAK else 4, "--races", 100 if SOAK else 12)
     print(said)
     assert said["kills"] >= 4
     assert said["rows"] > 20_000 and said["disk"] + said["store"] > 1000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
 import weakref
@@ -14,6 +13,7 @@ from typing import Any, Optional
 import pytest
 
 import kvtrie as kv
+from circles import SOAK
 from fakes import CodingModel, DictStore, compute, make_cache, run
 from processes import PATIENCE, run_python
 
@@ -262,7 +262,7 @@ def test_collecting_while_the_first_object_of_a_class_is_made() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "made\n", "")
 
 
-@pytest.mark.parametrize("seed", range(10 if os.environ.get("KVTRIE_SOAK") == "true" else 1))
+@pytest.mark.parametrize("seed", range(10 if SOAK else 1))
 def test_a_thousand_circles_in_threads(seed: int, tmp_path: Path) -> None:
     done = run_python(WORKER, seed, 334, tmp_path)
     assert (done.returncode, done.stderr) == (0, ""), f"collector_worker.py {seed} 334: {done.stderr}"

@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import json
 import logging
-import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -21,12 +20,12 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
+from circles import SOAK
 from disk_worker import go_on, make, names_in, words
 from processes import DISK_WORKER as WORKER
 from processes import run_command, run_python
 
-ALL = os.environ.get("CI") == "true"
-OPERATIONS = 6000 if ALL else 1500
+OPERATIONS = 6000 if SOAK else 1500
 needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 needs_worker = pytest.mark.skipif(not WORKER.exists(), reason=f"{WORKER} was not built")
 
@@ -248,7 +247,7 @@ def test_flushing_while_others_go_on(tmp_path: Path) -> None:
 @needs_worker
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("kind", ["dense", "mixed"] if ALL else ["mixed"])
+@pytest.mark.parametrize("kind", ["dense", "mixed"] if SOAK else ["mixed"])
 def test_one_call_fails(fault: str, kind: str, tmp_path: Path) -> None:
     """The n-th of these calls fails, for each n: the process goes on, and what the folder then has is right."""
     seen = 0

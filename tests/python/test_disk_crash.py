@@ -21,12 +21,12 @@ from typing import Any
 import pytest
 
 import kvtrie as kv
+from circles import SOAK
 from disk_worker import go_on, make, words
 from processes import DISK_WORKER as WORKER
 from processes import PATIENCE, run_command, started_python
 
-ALL = os.environ.get("CI") == "true"
-KILLS = 500 if ALL else 60
+KILLS = 500 if SOAK else 60
 # What is called between "nothing is there" and "it is on the disk", and when something goes.
 CALLS = ("openat", "write,pwrite64,writev", "fsync,fdatasync", "/^rename", "close", "/^unlink")
 
@@ -54,7 +54,7 @@ def killed_before(calls: str, number: int, *command: Any) -> bool:
 
 
 @needs_strace
-@pytest.mark.parametrize("kind", ["dense", "mixed"] if ALL else ["mixed"])
+@pytest.mark.parametrize("kind", ["dense", "mixed"] if SOAK else ["mixed"])
 @pytest.mark.parametrize("mode", ["page_out", "evict", "save"])
 def test_killed_before_every_call(mode: str, kind: str, tmp_path: Path) -> None:
     def sweep(calls: str) -> list[dict[str, Any]]:

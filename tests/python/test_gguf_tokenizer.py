@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import os
 import random
 import sys
 import unicodedata
@@ -23,13 +22,14 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import kvtrie as kv
+from circles import SOAK
 from gguf_files import checkpoint, rewrite, write
 from hostile_texts import CORPUS, PLAIN, SPECIAL, texts
 from kvtrie import cli
 from kvtrie.models.gguf.pre_tokenizers import RULES, normalizer, pre_tokenizer
 
 # What one tokenizer is tried on; the seed of a failure is in its message.
-COUNT = 10_000 if os.environ.get("CI") == "true" else 1_000
+COUNT = 10_000 if SOAK else 1_000
 CHAT = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' }}{% endfor %}"
 
 _LLAMA3 = (

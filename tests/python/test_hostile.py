@@ -6,15 +6,14 @@ has the arguments; hostile_worker.py finds the calls in the stubs and signatures
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
+from circles import SOAK
 from processes import run_python
 
 WORKER = Path(__file__).with_name("hostile_worker.py")
-SOAK = os.environ.get("KVTRIE_SOAK") == "true"
 CALLS = 5000 if SOAK else 1000
 
 

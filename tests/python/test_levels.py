@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from typing import Any
 
 import pytest
 
+from circles import SOAK
 from levels import LEVELS, WORKER, check_replays, check_report, environment, flags_here, report_of
 from processes import run_python
 
-TRIED = list(LEVELS) if os.environ.get("CI") == "true" else ["sse4.1"]  # each compiles everything anew, the first time
+TRIED = list(LEVELS) if SOAK else ["sse4.1"]  # each compiles everything anew, the first time
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Load on several replicas while one after the other is killed, and the store that they share goes and comes.
 
-Every answer is the right one or an error of the API's form, and none is missing. ``KVTRIE_SOAK=true`` makes it 20
+Every answer is the right one or an error of the API's form, and none is missing. ``KVTRIE_CIRCLE=soak`` makes it 20
 minutes with a kill every 30 seconds and two restarts of Redis, and a look at what memory does.
 """
 
@@ -19,6 +19,7 @@ import httpx
 import numpy as np
 import pytest
 
+from circles import SOAK
 from processes import PATIENCE, wait_for
 from ray_cluster import ray_cluster as ray_cluster
 from redis_server import RedisServer
@@ -31,7 +32,6 @@ from kvtrie.scale import ScaleOptions
 
 pytestmark = pytest.mark.timeout(3600)
 
-SOAK = os.environ.get("KVTRIE_SOAK") == "true"
 SECONDS, BETWEEN = (1200.0, 30.0) if SOAK else (24.0, 8.0)
 REPLICAS, CLIENTS, ANSWER = 3, 6, 12
 MODEL = plain_model(check=False)

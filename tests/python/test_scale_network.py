@@ -4,7 +4,6 @@ store may take of a request's time is bounded."""
 from __future__ import annotations
 
 import json
-import os
 import random
 import tempfile
 import threading
@@ -222,7 +221,7 @@ def two_hosts(tmp_path: Path) -> Iterator[tuple[Any, Any, Any]]:
         yield there, hosts, lambda: add(worker(second, folder, first))
 
 
-@pytest.mark.skipif(os.environ.get("KVTRIE_SOAK") != "true", reason="takes minutes: with KVTRIE_SOAK=true")
+@pytest.mark.soak
 def test_replicas_on_two_hosts_one_of_which_is_cut_off(tmp_path: Path) -> None:
     with two_hosts(tmp_path) as (there, hosts, start_second):
         _, first, second = hosts.values()

@@ -20,13 +20,14 @@ from typing import Any
 import httpx
 
 import kvtrie as kv
+from circles import SOAK
 from naming_model import NamingModel
 from processes import PATIENCE, wait_for
 from serving import TINY, Served, served
 
 SEED = int(os.environ.get("KVTRIE_SEED", time.strftime("%Y%m%d")))
 CLIENTS = 16
-REQUESTS = 125 if os.environ.get("CI") == "true" else 20  # of each
+REQUESTS = 125 if SOAK else 20  # of each
 KEYS = {"key-a": "a", "key-b": "b"}
 
 

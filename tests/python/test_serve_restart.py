@@ -16,11 +16,12 @@ import httpx
 import pytest
 
 import kvtrie as kv
+from circles import SOAK
 from disk_worker import names_in
 from processes import PATIENCE, wait_for
 from serving import TINY, Process, serve
 
-ROUNDS = 50 if os.environ.get("KVTRIE_SOAK") == "true" else 4
+ROUNDS = 50 if SOAK else 4
 
 
 def question(number: int) -> dict[str, Any]:

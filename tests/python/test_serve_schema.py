@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import kvtrie as kv
+from circles import SOAK
 from naming_model import NamingModel
 from processes import PATIENCE
 from serving import TINY, Served, served
@@ -56,7 +56,7 @@ def test_what_is_described_is_what_is_answered(server: Served, described: Any, m
     operation = described[path][method]
 
     @settings(
-        max_examples=12 if os.environ.get("CI") == "true" else 4,
+        max_examples=12 if SOAK else 4,
         deadline=None,
         derandomize=True,
         database=None,

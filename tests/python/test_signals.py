@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import kvtrie as kv
+from circles import SOAK
 from interrupted_worker import KINDS
 from kinds_fakes import KindsModel, make_caches, words
 from processes import PATIENCE, PYTHON_PATH, run_python
 
 WORKER = Path(__file__).with_name("interrupted_worker.py")
-SOAK = os.environ.get("KVTRIE_SOAK") == "true"
 
 
 @pytest.mark.parametrize("seed", range(20 if SOAK else 2))
