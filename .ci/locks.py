@@ -16,13 +16,35 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from alone import ROOT, affected, changed
-
+ROOT = Path(__file__).resolve().parent.parent
+INCLUDE = re.compile(r'^#include "(.*)"$', re.MULTILINE)
 MARKED = ROOT / "tests/lint/refused_locks.cpp"
 # clang-tidy does not start without a check of its own: this one is quick.
 CHECKS = "--checks=-*,clang-diagnostic-thread-safety*,modernize-deprecated-headers"
 REPORTED = re.compile(r"^(.+?):(\d+):\d+: (?:warning|error): (.*) \[clang-diagnostic-thread-safety", re.MULTILINE)
 BROKEN = re.compile(r"\[clang-diagnostic-error")
+
+
+def changed(arguments: list[str]) -> set[str]:
+    return set(subprocess.check_output([ROOT / ".ci/changed", *arguments], text=True).splitlines())
+
+
+def affected(files: set[str]) -> set[str]:
+    """`files`, and every C++ file that includes one of them, directly or not: "layer/file.h" or a file beside it."""
+    tracked = subprocess.check_output(
+        ["git", "ls-files", "-co", "--exclude-standard", "*.h", "*.cpp"], cwd=ROOT, text=True
+    )
+    includes = {
+        path: INCLUDE.findall((ROOT / path).read_text(encoding="utf-8"))
+        for path in tracked.splitlines()
+        if (ROOT / path).is_file()
+    }
+    found, fresh = set(files), set(files)
+    while fresh:
+        ends = {end for path in fresh for end in (path.rsplit("/", 1)[-1], "/".join(path.split("/")[-2:]))}
+        fresh = {path for path, names in includes.items() if path not in found and not ends.isdisjoint(names)}
+        found |= fresh
+    return found
 
 
 def analyse(path: Path, *options: str) -> str:

@@ -6,6 +6,11 @@
 # Includes are written "layer/file.h". Each layer is reached through its own folder <build>/layers/<layer>, which holds
 # one link <layer> -> csrc/<layer>; csrc itself is on nobody's include path.
 
+# What most sources include.
+set(KVTRIE_STANDARD_HEADERS
+    <algorithm> <array> <atomic> <cmath> <cstdint> <cstring> <functional> <limits> <map> <memory> <optional> <set>
+    <span> <sstream> <string> <string_view> <thread> <unordered_map> <utility> <vector>)
+
 set(KVTRIE_LAYERS base cl tensor ops cache standalone trie store prefix_cache)
 
 # kvtrie_layer(<name> [lower layers it sees ...]) defines kvtrie_<name> from csrc/<name>/*.cpp; header-only layers become
@@ -23,10 +28,10 @@ function(kvtrie_layer name)
     add_library(kvtrie_${name} STATIC ${sources})
     target_include_directories(kvtrie_${name} PUBLIC "${view}")
     target_link_libraries(kvtrie_${name} PUBLIC ${lower})
-    # The trie's instructions are counted and held (bench/instructions.json); what its files would inline from their
-    # neighbours in a unit makes lock 13 % dearer and evict 4 %.
-    if(NOT name STREQUAL "trie")
-      kvtrie_unity(kvtrie_${name})
+    if(name STREQUAL "base")
+      target_precompile_headers(kvtrie_base PRIVATE ${KVTRIE_STANDARD_HEADERS})
+    else()
+      target_precompile_headers(kvtrie_${name} REUSE_FROM kvtrie_base)
     endif()
   else()
     add_library(kvtrie_${name} INTERFACE)

@@ -15,14 +15,14 @@ namespace {
 
 constexpr std::string_view kIndexMagic = "kvtrie.i";
 constexpr std::uint32_t kIndexVersion = 1, kCellsFlag = 1, kPointFlag = 2;
-constexpr std::size_t kHeadBytes = 16, kEntryBytes = 12, kChecksumBytes = 8;
+constexpr std::size_t kHeadBytes = 16, kEntryBytes = 12, kIndexChecksumBytes = 8;
 
 bool is_valid(const Continuation& entry) {
   const std::optional<std::size_t> count = count_tokens(entry.tokens);
   return count && *count > 0 && *count <= kSharedBlock && (entry.cells || entry.point);
 }
 
-bool begins_with(std::span<const std::byte> longer, std::span<const std::byte> shorter) {
+bool is_prefixed_by(std::span<const std::byte> longer, std::span<const std::byte> shorter) {
   return shorter.size() <= longer.size() && std::equal(shorter.begin(), shorter.end(), longer.begin());
 }
 
@@ -34,10 +34,10 @@ void append(std::vector<std::byte>& out, T value) {
 
 SnapshotFault check_frame(std::span<const std::byte> bytes) {
   if (looks_sealed(bytes)) return SnapshotFault::kSealed;
-  if (bytes.size() < kHeadBytes + kChecksumBytes) return SnapshotFault::kTruncated;
+  if (bytes.size() < kHeadBytes + kIndexChecksumBytes) return SnapshotFault::kTruncated;
   if (std::memcmp(bytes.data(), kIndexMagic.data(), kIndexMagic.size()) != 0) return SnapshotFault::kMagic;
   if (load_little_endian<std::uint32_t>(bytes.data() + 8) != kIndexVersion) return SnapshotFault::kVersion;
-  const std::span<const std::byte> checked = bytes.first(bytes.size() - kChecksumBytes);
+  const std::span<const std::byte> checked = bytes.first(bytes.size() - kIndexChecksumBytes);
   const auto written = load_little_endian<std::uint64_t>(bytes.data() + checked.size());
   return checksum(checked) == written ? SnapshotFault::kNone : SnapshotFault::kChecksum;
 }
@@ -90,7 +90,7 @@ DecodedIndex decode_index(std::span<const std::byte> bytes) {
   if (const SnapshotFault fault = check_frame(bytes); fault != SnapshotFault::kNone) return refuse(fault);
   const auto count = load_little_endian<std::uint32_t>(bytes.data() + 12);
   if (count > kContinuations) return refuse(SnapshotFault::kSize);
-  std::span<const std::byte> rest = bytes.subspan(kHeadBytes, bytes.size() - kHeadBytes - kChecksumBytes);
+  std::span<const std::byte> rest = bytes.subspan(kHeadBytes, bytes.size() - kHeadBytes - kIndexChecksumBytes);
   for (std::uint32_t i = 0; i < count; ++i) {
     const SnapshotFault fault = read_continuation(rest, decoded.index.emplace_back());
     if (fault != SnapshotFault::kNone) return refuse(fault);
@@ -107,7 +107,7 @@ void merge(SharedIndex& index, Continuation added) {
     index.erase(same);
   }
   std::erase_if(index, [&](const Continuation& known) {
-    return added.cells && !known.point && begins_with(added.tokens, known.tokens);
+    return added.cells && !known.point && is_prefixed_by(added.tokens, known.tokens);
   });
   index.insert(index.begin(), std::move(added));
   if (index.size() > kContinuations) index.resize(kContinuations);
@@ -121,7 +121,7 @@ FoundContinuation find_continuation(const SharedIndex& index, std::span<const st
       found.common = common;
       found.cells = &known;
     }
-    const bool whole = known.point && begins_with(rest, known.tokens);
+    const bool whole = known.point && is_prefixed_by(rest, known.tokens);
     if (whole && (found.point == nullptr || known.tokens.size() > found.point->tokens.size())) found.point = &known;
   }
   return found;

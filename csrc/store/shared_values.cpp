@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kValueDomain = "kvtrie.shared.value.1", kChunkDomain = "kvtrie.shared.chunk.1";
 constexpr std::string_view kValueMagic = "kvtrie.v";
 constexpr std::uint32_t kValueVersion = 1, kWhole = 1, kChunked = 2;
-constexpr std::size_t kVersionAt = 8, kFormAt = 12, kBytesAt = 16, kChunksAt = 24, kDigestAt = 32;
+constexpr std::size_t kValueVersionAt = 8, kFormAt = 12, kBytesAt = 16, kChunksAt = 24, kDigestAt = 32;
 
 template <std::integral T>
 T read(std::span<const std::byte> from, std::size_t at) noexcept {
@@ -29,7 +29,7 @@ Digest digest_of(std::string_view key, std::span<const std::byte> value) {
 void write_head(std::string_view key, std::uint32_t form, std::uint64_t bytes, std::uint64_t chunks,
                 std::span<std::byte> value) {
   std::memcpy(value.data(), kValueMagic.data(), kValueMagic.size());
-  store_little_endian(kValueVersion, value.data() + kVersionAt);
+  store_little_endian(kValueVersion, value.data() + kValueVersionAt);
   store_little_endian(form, value.data() + kFormAt);
   store_little_endian(bytes, value.data() + kBytesAt);
   store_little_endian(chunks, value.data() + kChunksAt);
@@ -41,7 +41,7 @@ void write_head(std::string_view key, std::uint32_t form, std::uint64_t bytes, s
 SnapshotFault check_head(std::span<const std::byte> value) {
   if (value.size() < kSharedHeadBytes) return SnapshotFault::kTruncated;
   if (std::memcmp(value.data(), kValueMagic.data(), kValueMagic.size()) != 0) return SnapshotFault::kMagic;
-  if (read<std::uint32_t>(value, kVersionAt) != kValueVersion) return SnapshotFault::kVersion;
+  if (read<std::uint32_t>(value, kValueVersionAt) != kValueVersion) return SnapshotFault::kVersion;
   const auto form = read<std::uint32_t>(value, kFormAt);
   const auto bytes = read<std::uint64_t>(value, kBytesAt), chunks = read<std::uint64_t>(value, kChunksAt);
   const std::uint64_t behind = value.size() - kSharedHeadBytes;
