@@ -153,7 +153,7 @@ def measure(driver: Driver, everything: bool, brief: bool, wanted: list[str]) ->
         row.cells["self-test"] = "not here"
         print(f"  {driver.name:<11} {driver.needs} is not there: `./dev drivers` fetches it", flush=True)
         return row
-    python = str(ROOT / ".venv" / "bin" / "python")
+    python = str(ROOT / ".venv-tests" / "bin" / "python")
     if "self-test" in wanted:
         run(row, "self-test", [python, "-m", "kvtrie", "doctor"], r"kernels +(largest relative error \S+)")
     if "demo" in wanted:
