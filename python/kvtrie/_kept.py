@@ -1,4 +1,4 @@
-"""Files of the cache folder: compiled programs, and what was found out about drivers and models."""
+"""The cache folder and its files: compiled programs, and what was found out about drivers and models."""
 
 from __future__ import annotations
 
@@ -10,18 +10,32 @@ from typing import Any
 from . import _core
 
 
-def cache_folder() -> str:
-    """The folder for compiled programs, made with mode 0700; "" when it cannot be written.
+def cache_place() -> Path | None:
+    """Where the cache folder is, or would be: KVTRIE_CACHE_DIR, else ``kvtrie`` in XDG_CACHE_HOME or ~/.cache.
 
-    KVTRIE_CACHE_DIR, else ``kvtrie`` in XDG_CACHE_HOME or ~/.cache. Whoever can write there can run code in this
-    process, so a folder that others may write to is not used.
+    None where nobody knows a home.
     """
     named: Any = os.environ.get("KVTRIE_CACHE_DIR")
+    if named:
+        return Path(named)
     try:
-        folder = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvtrie"
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvtrie"
+    except RuntimeError:
+        return None
+
+
+def cache_folder() -> str:
+    """The cache folder, made with mode 0700; "" when it cannot be written.
+
+    Whoever can write there can run code in this process, so a folder that others may write to is not used.
+    """
+    folder = cache_place()
+    if folder is None:
+        return ""
+    try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
-    except (OSError, RuntimeError):
+    except OSError:
         return ""
     ours = status.st_uid == os.getuid() and not status.st_mode & 0o022
     return str(folder) if ours and os.access(folder, os.W_OK) else ""

