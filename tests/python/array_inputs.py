@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import kvtrie as kv
+from circles import CIRCLE
 from fakes import DIM, KV_HEADS, LAYERS, make_cache
 
 CAPACITY = 64
@@ -170,7 +171,14 @@ def check_attention(step: Any, q: Any) -> None:
         np.testing.assert_array_equal(np.asarray(out), np.asarray(step.attend(0, wanted)))
 
 
-@settings(max_examples=500, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+# Of which the fuzzer of these inputs plays as many as it is given time for.
+@settings(
+    max_examples=100 if CIRCLE == "test" else 500,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(st.data())
 def any_arrays(data: st.DataObject) -> None:
     with warnings.catch_warnings():

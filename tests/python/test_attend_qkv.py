@@ -39,10 +39,16 @@ def together(step: Any, layer: int, qkv: np.ndarray, table: Any, norms: Any) -> 
     return np.asarray(step.attend_qkv(layer, qkv, table, q_norm, k_norm, 1e-5, 1.0, scale=0.2))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+SHAPES = [(32, 32, 32, False, False), (64, 16, 24, False, True), (20, 12, 14, True, True), (16, 16, 0, False, True)]
+QUICK = [("float32", *SHAPES[0]), ("float16", *SHAPES[2])]
+OTHERS = [
+    each for each in ((dtype, *shape) for shape in SHAPES for dtype in ("float16", "float32")) if each not in QUICK
+]
+
+
 @pytest.mark.parametrize(
-    ("dim", "v_dim", "rotated", "interleaved", "normed"),
-    [(32, 32, 32, False, False), (64, 16, 24, False, True), (20, 12, 14, True, True), (16, 16, 0, False, True)],
+    ("dtype", "dim", "v_dim", "rotated", "interleaved", "normed"),
+    [*QUICK, *(pytest.param(*each, marks=pytest.mark.ci) for each in OTHERS)],
 )
 def test_the_bits_are_those_of_the_separate_calls(
     dtype: str, dim: int, v_dim: int, rotated: int, interleaved: bool, normed: bool

@@ -13,6 +13,7 @@ from processes import run_python
 WORKER = Path(__file__).with_name("builtins_worker.py")
 
 
+@pytest.mark.ci
 def test_no_program_needs_the_compilers_own_header(device: Any) -> None:
     """One that does is built twice; kernels/builtins.clh lacks a function that it calls."""
     if "Portable Computing Language" not in device.platform:

@@ -119,7 +119,7 @@ def test_chat_needs_a_checkpoint_with_text(capsys: pytest.CaptureFixture[str], t
     assert "--raw" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("raw", "dtype"), [(False, "q8_0"), (True, "float16")])
+@pytest.mark.parametrize(("raw", "dtype"), [(True, "float16"), pytest.param(False, "q8_0", marks=pytest.mark.ci)])
 def test_chat_from_standard_input(folder: Path, raw: bool, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n\n/tree\n/stats\nmore\n/quit\nnever\n"))
     options = ["--max-tokens", "4", "--capacity", "128", "--dtype", dtype, *(["--raw"] if raw else [])]
@@ -233,7 +233,7 @@ def test_branches_do_not_disturb_each_other(talk: Talk) -> None:
     assert "branches: other" in talk.say("/switch")
 
 
-@pytest.mark.parametrize("kind", ["window", "hybrid"])
+@pytest.mark.parametrize("kind", [pytest.param("window", marks=pytest.mark.ci), "hybrid"])
 def test_every_kind_of_model_chats(model: Any, kind: str) -> None:
     """Turns, /undo, /retry and branches where not every length can be restored; answers are those of a fresh chat."""
     other = random_model(kind, vocab_size=VOCAB)
@@ -304,7 +304,7 @@ def test_a_shifted_conversation_goes_on_in_place(model: Any) -> None:
     talk.close()
 
 
-@pytest.mark.parametrize("kind", ["window", "hybrid"])
+@pytest.mark.parametrize("kind", [pytest.param("window", marks=pytest.mark.ci), "hybrid"])
 def test_where_keys_cannot_move_the_rest_is_computed_again(model: Any, kind: str) -> None:
     other = random_model(kind, vocab_size=VOCAB)
     other.tokenizer = model.tokenizer

@@ -91,6 +91,7 @@ def test_questions_commands_and_the_way_out(terminals: Any) -> None:
     chat.leave()
 
 
+@pytest.mark.ci
 def test_arrow_up_brings_back_what_was_typed_in_this_chat_and_the_one_before(terminals: Any, tmp_path: Path) -> None:
     chat = terminals()
     chat.say("a first question")
@@ -110,6 +111,7 @@ def test_arrow_up_brings_back_what_was_typed_in_this_chat_and_the_one_before(ter
     assert history.read_text() == before
 
 
+@pytest.mark.ci
 def test_several_lines(terminals: Any) -> None:
     chat = terminals()
     chat.say("one" + ALT_ENTER + "two")
@@ -120,6 +122,7 @@ def test_several_lines(terminals: Any) -> None:
     chat.leave()
 
 
+@pytest.mark.ci
 def test_an_edit_begins_with_the_old_words(terminals: Any) -> None:
     chat = terminals()
     chat.say("old question")
@@ -149,6 +152,7 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_was_said(terminals: Any) -> None:
     chat.leave()
 
 
+@pytest.mark.ci
 def test_ctrl_c_at_the_prompt_clears_the_line(terminals: Any) -> None:
     chat = terminals()
     chat.say("half a tho" + CTRL_C, "Ctrl-D or /quit leaves", enter="")
@@ -156,7 +160,7 @@ def test_ctrl_c_at_the_prompt_clears_the_line(terminals: Any) -> None:
     chat.leave()
 
 
-@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("columns", [40, pytest.param(80, marks=pytest.mark.ci)])
 def test_answers_are_wrapped_at_words(terminals: Any, columns: int) -> None:
     chat = terminals("--max-tokens", "60", columns=columns)
     text = plain(chat.say("Tell me about the database", "cut at max_tokens 60"))
@@ -166,6 +170,7 @@ def test_answers_are_wrapped_at_words(terminals: Any, columns: int) -> None:
     chat.leave()
 
 
+@pytest.mark.ci
 def test_tab_completes_commands_and_branches(terminals: Any) -> None:
     chat = terminals()
     chat.say("/bra\t new", "branch new goes on from here", "new")
@@ -174,7 +179,8 @@ def test_tab_completes_commands_and_branches(terminals: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+    ("environment", "coloured"),
+    [({}, True), *(pytest.param(each, False, marks=pytest.mark.ci) for each in ({"NO_COLOR": "1"}, {"TERM": "dumb"}))],
 )
 def test_colour_is_where_it_is_wanted(terminals: Any, environment: dict[str, str], coloured: bool) -> None:
     chat = terminals(**environment)
@@ -185,6 +191,7 @@ def test_colour_is_where_it_is_wanted(terminals: Any, environment: dict[str, str
     assert ("\x1b" in chat.log.text) == (environment.get("TERM") != "dumb")
 
 
+@pytest.mark.ci
 def test_a_saved_conversation_and_a_disk_outlive_the_chat(terminals: Any, tmp_path: Path) -> None:
     chat = terminals("--disk", str(tmp_path / "disk"))
     chat.say("hello there, how are you?")
@@ -210,6 +217,7 @@ def test_in_pipes_there_are_only_answers_and_figures() -> None:
     assert "2 > more of it" in result.stdout and "there is no command /nothing" in result.stdout
 
 
+@pytest.mark.ci
 def test_a_terminal_that_asks_and_a_pipe_that_listens(tmp_path: Path) -> None:
     """Keys from a terminal, answers into a file: the prompt does not get into the file."""
     answers = tmp_path / "answers.txt"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
+from processes import PATIENCE
 from random_models import VOCAB, random_model
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
@@ -55,7 +56,7 @@ def test_between_two_layers_of_an_open_step(kind: str) -> None:
     assert found == set()
 
 
-@pytest.mark.parametrize("kind", ["dense", "window"])
+@pytest.mark.parametrize("kind", ["dense", pytest.param("window", marks=pytest.mark.ci)])
 def test_while_another_thread_saves(kind: str, tmp_path: Path) -> None:
     """With host memory for a few prompts only, so that saving reads files through it."""
     print(f"seed {SEED}")
@@ -77,7 +78,7 @@ def test_while_another_thread_saves(kind: str, tmp_path: Path) -> None:
             with contextlib.suppress(kv.FormatError):  # host memory is full
                 cache.save(tmp_path / "own" if turn % 8 == 3 else tmp_path / "other")
     over.set()
-    watcher.join(timeout=60)
+    watcher.join(PATIENCE)
     assert found == set()
 
 
@@ -102,5 +103,5 @@ def test_what_was_evicted_while_its_checksums_are_taken() -> None:
                     step.put(0, rows[: len(step.tokens)], rows[: len(step.tokens)])
         cache.page_out(prompt)
     over.set()
-    others.join(timeout=60)
+    others.join(PATIENCE)
     assert found == set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -73,6 +75,14 @@ def test_demo_table_shows_sharing_and_paging(demo: Any) -> None:
     assert rows[len(rows)][3] == 1  # an exact repeat costs one token
 
 
+@pytest.fixture
+def short_plot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two questions, by the names of those that stay open: what is looked at lies around the conversations."""
+    names = zip(conversations.PLOT, ("anna 4", "chloe 1b"))
+    monkeypatch.setattr(conversations, "PLOT", tuple(dataclasses.replace(turn, label=name) for turn, name in names))
+
+
+@pytest.mark.usefixtures("short_plot")
 def test_demo_fails_where_runs_differ_by_more_than_allowed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,6 +91,7 @@ def test_demo_fails_where_runs_differ_by_more_than_allowed(
     assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("DIFFERENT: ")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["window", "hybrid"])
 def test_demo_plays_with_every_kind_of_model(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -93,6 +104,7 @@ def test_demo_plays_with_every_kind_of_model(
     assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("same: ")
 
 
+@pytest.mark.usefixtures("short_plot")
 def test_demo_says_which_model_it_plays_with_where_the_usual_one_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,17 +198,23 @@ def test_demo_encodes_anew_where_a_template_rewrites_the_past() -> None:
 # --- the texts --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", [path for path in TEXTS if snippets(path)], ids=lambda path: path.name)
-def test_code_in_the_texts_runs(path: Path) -> None:
-    """The Python blocks of one text, one after the other in one program."""
-    result = run("-W", "error", "-c", "\n".join(snippets(path)))
+# Programs of their own in one process, each with names of its own: imports take longer than most of them.
+EACH = """
+import json, sys, traceback
+for name, program in json.load(sys.stdin):
+    try:
+        exec(compile(program, name, "exec"), {"__name__": "__main__"})
+    except BaseException:
+        traceback.print_exc()
+        sys.exit(name)
+"""
+
+
+def test_code_in_the_texts_runs() -> None:
+    """The Python blocks of each text, one after the other in one program."""
+    programs = [(path.name, "\n".join(blocks)) for path in TEXTS if (blocks := snippets(path))]
+    assert len(programs) > 20
+    result = run_python(
+        "-W", "error", "-c", EACH, cwd=ROOT, environment={"PYTHONIOENCODING": "utf-8"}, input=json.dumps(programs)
+    )
     assert result.returncode == 0, result.stderr
-
-
-def test_the_first_script_passes_mypy(tmp_path: Path) -> None:
-    """What a newcomer copies from README.md, with the strictest settings."""
-    script = tmp_path / "script.py"
-    script.write_text(snippets(ROOT / "README.md")[0], encoding="utf-8")
-    package = str(Path(kv.__file__).parents[1])
-    checked = run_python("-m", "mypy", "--strict", script, cwd=tmp_path, environment={"MYPYPATH": package})
-    assert checked.returncode == 0, checked.stdout

@@ -103,8 +103,13 @@ def wide() -> tuple[Any, dict[str, Any]]:
     return kv.models.Llama.parse_config(raw), weights
 
 
+QUICK = ("F16", "Q4_0", "Q6_K", "IQ4_XS", "TQ1_0")  # of each form: floats, blocks of 32 and of 256, tables, threes
+
+
 @pytest.mark.usefixtures("packed")
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize(
+    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.ci) for kind in kinds()]
+)
 def test_types(kind: str, wide: Any, tmp_path: Path) -> None:
     """A model of blocks has the bits of one of the numbers that ``gguf.quants`` makes of them: exact where kernels
     know them, else rounded to float16."""
@@ -179,7 +184,7 @@ def test_a_tied_head_keeps_the_files_blocks(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("packed")
-@pytest.mark.parametrize("mixed_gate", [False, True])
+@pytest.mark.parametrize("mixed_gate", [pytest.param(False, marks=pytest.mark.ci), True])
 def test_what_is_multiplied_as_one_may_be_of_several_types(mixed_gate: bool, tmp_path: Path) -> None:
     """As in Q4_K_M files, where v has more bits than q and k. The bits are those of the float32 model."""
     raw, weights = random_llama(4, hidden=64, vocab=128)

@@ -76,6 +76,7 @@ def test_steps_have_the_same_bits_before_and_after_and_the_next_start_compiles_n
     assert files(tmp_path) == before
 
 
+@pytest.mark.ci
 def test_weights_as_a_file_stores_them(tmp_path: Path) -> None:
     """Of several kinds, the same in no two layers: the helper compiles for each."""
     raw, weights = random_llama(6, hidden=256, heads=4, kv_heads=2, intermediate=256, vocab=128, tied=True)
@@ -95,6 +96,7 @@ def test_weights_as_a_file_stores_them(tmp_path: Path) -> None:
     assert files(tmp_path) == before
 
 
+@pytest.mark.ci
 def test_it_ends_with_the_interpreter_and_the_next_one_goes_on(tmp_path: Path) -> None:
     pid = run("leave", tmp_path)["pid"]
     assert gone(pid) and not marked(tmp_path)
@@ -112,6 +114,7 @@ def test_it_ends_when_the_process_is_killed(tmp_path: Path) -> None:
     assert pid is not None and gone(pid)
 
 
+@pytest.mark.ci
 def test_a_killed_helper_is_no_loss(tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     command = [sys.executable, str(WORKER), "follow"]
@@ -139,6 +142,7 @@ def _child_of(pid: int) -> int:
     raise AssertionError("no helper came")
 
 
+@pytest.mark.ci
 def test_two_processes_at_once(tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     command = [sys.executable, str(WORKER), "follow"]
@@ -151,10 +155,12 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     assert marked(tmp_path)
 
 
+@pytest.mark.ci
 def test_a_cache_closed_meanwhile(tmp_path: Path) -> None:
     assert gone(run("close", tmp_path)["pid"])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("changes", [{"KVTRIE_CACHE_DIR": "/dev/null/none"}, {"KVTRIE_HELPER": "0"}])
 def test_without_a_helper_all_is_compiled_before_the_first_step(tmp_path: Path, changes: dict[str, str]) -> None:
     found = run("follow", tmp_path, **changes)

@@ -11,7 +11,7 @@ from circles import SOAK
 from levels import LEVELS, WORKER, check_replays, check_report, environment, flags_here, report_of
 from processes import run_python
 
-TRIED = list(LEVELS) if SOAK else ["sse4.1"]  # each compiles everything anew, the first time
+TRIED = list(LEVELS) if SOAK else ["sse4.1"]
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,7 @@ def test_this_processor(native: Any) -> None:
     check_replays(native)
 
 
+@pytest.mark.ci  # each compiles everything anew, the first time
 @pytest.mark.parametrize("name", TRIED)
 def test_a_lesser_level(name: str, native: Any) -> None:
     level = LEVELS[name]

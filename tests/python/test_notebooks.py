@@ -30,7 +30,12 @@ STORE = os.environ.get("KVTRIE_STORE_NOTEBOOKS") == "true"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-@pytest.fixture(params=STORED, ids=lambda path: path.stem)
+QUICK = ("sharing",)  # played by ./dev test, as the first one is
+
+
+@pytest.fixture(
+    params=[pytest.param(path, marks=[] if path.stem in QUICK else pytest.mark.ci, id=path.stem) for path in STORED]
+)
 def stored(request: pytest.FixtureRequest) -> tuple[Path, Any]:
     return request.param, nbformat.read(request.param, as_version=4)
 

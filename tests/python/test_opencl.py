@@ -99,6 +99,7 @@ def test_the_packaged_driver_is_found_without_environment(machine: Machine) -> N
     assert done.returncode == 0 and f"{machine.driver.name}: {machine.driver}" in done.stdout, done
 
 
+@pytest.mark.ci
 def test_what_is_no_longer_there_is_not_named(tmp_path: Path) -> None:
     machine = installed(tmp_path / "site", tmp_path / "gone" / _opencl.DRIVER)
     done = machine.run(DEVICES)
@@ -107,12 +108,14 @@ def test_what_is_no_longer_there_is_not_named(tmp_path: Path) -> None:
     assert done.returncode == 1 and f"no .icd file in {machine.vendors}" in done.stdout, done
 
 
+@pytest.mark.ci
 def test_what_the_environment_names_goes_first(machine: Machine, tmp_path: Path) -> None:
     for name in _opencl.NAMES:
         named = [str(tmp_path) if each == name else "" for each in _opencl.NAMES]
         assert machine.run(DEVICES, **{name: str(tmp_path)}).stdout.split(" ", 1)[1] == " ".join(named) + "\n"
 
 
+@pytest.mark.ci
 def test_doctor_says_what_becomes_of_drivers_that_the_environment_names(machine: Machine, tmp_path: Path) -> None:
     """Khronos' loader opens them beside those of .icd files; ocl-icd does not, and says nothing."""
     driver, known = str(machine.driver), _opencl.NAMES[1]
@@ -132,6 +135,7 @@ def test_doctor_says_what_becomes_of_drivers_that_the_environment_names(machine:
     assert f"no .icd file in {machine.vendors}" in done.stdout
 
 
+@pytest.mark.ci
 def test_doctor_knows_a_driver_that_is_named_as_a_folder_is(machine: Machine, tmp_path: Path) -> None:
     """ocl-icd takes a library in place of a folder of .icd files."""
     driver = str(machine.driver)
@@ -141,6 +145,7 @@ def test_doctor_knows_a_driver_that_is_named_as_a_folder_is(machine: Machine, tm
     ), done
 
 
+@pytest.mark.ci
 def test_a_driver_of_the_system_goes_first_if_it_is_there(machine: Machine) -> None:
     machine.vendors.mkdir()
     (machine.vendors / "one.icd").write_text("libabsent.so.9\n")
@@ -151,6 +156,7 @@ def test_a_driver_of_the_system_goes_first_if_it_is_there(machine: Machine) -> N
     assert machine.run(DEVICES).stdout.split(" ", 1)[1] == " \n"
 
 
+@pytest.mark.ci
 def test_the_packaged_loader_is_opened_where_the_system_has_none(tmp_path: Path) -> None:
     """This machine has one, so another name is looked for, which nobody has. It needs a library from beside it."""
     loader, other = tmp_path / "lib" / "libOpenCL.so.77", tmp_path / "lib" / _opencl.BESIDE_LOADER[0]
@@ -218,6 +224,7 @@ print(library.clGetPlatformIDs(0, None, ctypes.byref(count)), count.value)
 """
 
 
+@pytest.mark.ci
 def test_the_loader_is_opened_at_the_first_call(tmp_path: Path) -> None:
     library = tmp_path / "forwarding.so"
     compiled(AT_RUN_TIME, "-shared", "-o", library, "-ldl")
@@ -235,6 +242,7 @@ def defined(library: Path) -> set[str]:
     return {name for name in symbols("T", library) if name.startswith("kvtrie::cl::")}
 
 
+@pytest.mark.ci
 def test_a_build_without_clblast_has_every_function_of_the_one_with_it(tmp_path: Path) -> None:
     for name, source in (("with", "cl/clblast.cpp"), ("without", "cl/optional/no_clblast.cpp")):
         compiled(CSRC / source, "-c", "-o", tmp_path / f"{name}.o")

@@ -125,6 +125,7 @@ def test_a_driver_that_ends_it_elsewhere_is_refused_by_name(probing: Any, tmp_pa
     assert [verdict["unusable"] for verdict in verdicts(tmp_path)] == [[]]
 
 
+@pytest.mark.ci
 def test_a_driver_that_ends_it_over_and_over_is_refused(
     probing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +178,7 @@ def test_without_a_child_on_request_or_without_a_folder(probing: Any, monkeypatc
     assert probing("import os; os.abort()") == []
 
 
+@pytest.mark.ci
 def test_answers_stay_right_without_an_unusable_kernel(device: Any, tmp_path: Path) -> None:
     """Attention's fast kernel, left out: the general one answers."""
     program = """
@@ -202,6 +204,7 @@ print(_checks.error_of(_checks.CHECKS["attention"], kv.Device()) < 1e-5)
     assert f"kernel {fast[0]} is not used" in done.stderr
 
 
+@pytest.mark.ci
 def test_doctor_names_what_is_left_out(tmp_path: Path) -> None:
     environment = {"KVTRIE_PROBE": "1", "KVTRIE_CACHE_DIR": str(tmp_path / "kvtrie")}
     run_python("-c", ANSWER, environment=environment)
@@ -252,6 +255,7 @@ def drivers(tmp_path: Path) -> Drivers:
     return Drivers(folder, tmp_path / "kvtrie")
 
 
+@pytest.mark.ci
 def test_drivers_that_are_listed_without_harm_are_tried_once(drivers: Drivers) -> None:
     for _ in range(2):
         done = drivers.run("-c", LIST)
@@ -267,6 +271,7 @@ def test_drivers_that_are_listed_without_harm_are_tried_once(drivers: Drivers) -
     assert drivers.run("-c", LIST).stdout == "1\n", "another set is tried anew"
 
 
+@pytest.mark.ci
 def test_a_driver_that_ends_the_process_while_it_is_listed_is_left_out(drivers: Drivers) -> None:
     bad = drivers.add("bad", "true")
     how = "signal 6; LLVM ERROR: no such target"
@@ -292,6 +297,7 @@ def test_a_driver_that_ends_the_process_while_it_is_listed_is_left_out(drivers: 
     assert drivers.run("-c", LIST).stdout == "1\n" and sorted(map(len, drivers.verdicts())) == [0, 1]
 
 
+@pytest.mark.ci
 def test_of_drivers_that_end_it_together_the_first_ones_stay(drivers: Drivers) -> None:
     """As two that bring LLVM along may do."""
     alone = 'std::getenv("OPENED") != nullptr || setenv("OPENED", "", 1) != 0'

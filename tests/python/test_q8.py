@@ -166,6 +166,7 @@ def test_other_dtypes_are_refused() -> None:
         kv.ops.matmul(w, kv.ops.pack(w, "q8_0"), backend="clblast")
 
 
+@pytest.mark.ci
 def test_after_a_warm_up_nothing_is_compiled(device: Any) -> None:
     kv.ops.warm_up(2, 1, 16, weight_dtype="q8_0", activation="silu", device=device)
     before = device.memory()["programs"]
@@ -254,7 +255,7 @@ def test_a_saved_cache_comes_back_for_the_same_weights_only(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("packed")
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.ci)])
 def test_a_model_computes_with_the_quantised_weights(tied: bool) -> None:
     """The bits of a float32 model of the matrices that q8_0 stands for, but for the embedding, which is float16."""
     config, weights = random_llama(5, hidden=48, tied=tied)
@@ -275,7 +276,16 @@ def test_it_takes_little_more_than_half_of_float16() -> None:
     assert sizes["q8_0"] < 0.75 * sizes["float16"] < 0.75 * sizes["float32"]  # its embedding is kept twice
 
 
-@pytest.mark.parametrize("name", ["qwen3-next-experts", "llama4-chunks", "qwen3-5-dense", "gemma3-window-softcap"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qwen3-next-experts",
+        *(
+            pytest.param(name, marks=pytest.mark.ci)
+            for name in ("llama4-chunks", "qwen3-5-dense", "gemma3-window-softcap")
+        ),
+    ],
+)
 def test_every_kind_of_model_can_be_quantised(name: str) -> None:
     """Experts and recurrent layers. Random weights of so few numbers are hard on rounding: 1 to 4 % of a logit."""
     tokens = np.load(GOLDENS / "tokens.npy")
@@ -285,6 +295,7 @@ def test_every_kind_of_model_can_be_quantised(name: str) -> None:
     np.testing.assert_array_equal(got, text_logits(model, tokens, 7))
 
 
+@pytest.mark.ci
 def test_steps_after_the_caches_are_made_compile_nothing(device: Any) -> None:
     config, weights = random_llama(6, hidden=96)
     model = kv.models.from_weights(config, weights, dtype="q8_0")

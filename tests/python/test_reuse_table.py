@@ -95,6 +95,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.ci) for kind in KINDS[:2]), "hybrid"])
 def test_counts_and_contents(kind: str) -> None:
     caches = make_caches(kind, 8192)
     model = KindsModel(caches)
@@ -109,6 +110,7 @@ def test_counts_and_contents(kind: str) -> None:
                 assert (np.asarray(KindsModel(fresh)(step))[-1] == logits).all()
 
 
+@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.ci) for kind in KINDS[:2]), "hybrid"])
 def test_every_chunk_length(kind: str) -> None:
     """Where the prefill's steps end changes no count."""
     for chunk in (7, 511, 513, 4096):

@@ -31,7 +31,7 @@ def test_five_agents_share_their_system_prompt() -> None:
     assert re.search(r"^\d+ tokens written in \d+\.\d s$", printed, flags=re.M)
 
 
-@pytest.mark.parametrize(("layers", "tokens"), [(1, 40), (2, 300)])
+@pytest.mark.parametrize(("layers", "tokens"), [(1, 40), pytest.param(2, 300, marks=pytest.mark.soak)])
 def test_own_model_in_torch(layers: int, tokens: int) -> None:
     printed = run("examples/own_model_torch.py", "--layers", str(layers), "--tokens", str(tokens))
     assert f"the second one: {tokens} of {tokens + 4} tokens reused" in printed

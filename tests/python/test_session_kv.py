@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
+from circles import CIRCLE
 from fakes import CodingModel, compute, expected_k, make_cache, prefix_codes, state_of
 from kinds_fakes import History, floor_of, keys_of, make, values_of, words
 
@@ -129,9 +130,10 @@ class Driver:
 
 @pytest.mark.parametrize("place", ["host", None])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(1 if CIRCLE == "test" else 2))
 def test_rows_are_those_of_the_session_whatever_happened(kind: str, place: Any, seed: int) -> None:
-    Driver(kind, 100 * seed + 7, place).run(60)
+    print(f"seed {100 * seed + 7}")
+    Driver(kind, 100 * seed + 7, place).run(25 if CIRCLE == "test" else 60)
 
 
 @pytest.mark.parametrize("kind", KINDS)

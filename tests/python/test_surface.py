@@ -174,24 +174,14 @@ def test_errors_and_values_are_those_of_the_core() -> None:
 # ---- importing -------------------------------------------------------------------------------------------------------
 
 IMPORT = """
-import sys, time
-start = time.process_time()
-import numpy, logging
-between = time.process_time()
+import logging, sys
 import kvtrie
-end = time.process_time()
 heavy = {"tokenizers", "safetensors", "jinja2", "tqdm", "torch", "matplotlib", "IPython"} & set(sys.modules)
 assert not heavy, heavy
 assert not logging.getLogger().handlers
-print((end - between) / (between - start))
 """
 
 
 def test_importing_is_cheap_and_silent() -> None:
-    """Beside importing numpy, on which every user of it waits anyway: processor time of both in one process."""
-    ratios = []
-    for _ in range(3):
-        result = run_python("-c", IMPORT)
-        assert (result.returncode, result.stderr) == (0, "")
-        ratios.append(float(result.stdout))
-    assert min(ratios) < 1
+    result = run_python("-c", IMPORT)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
