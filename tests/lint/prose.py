@@ -245,6 +245,13 @@ def notebooks() -> Warnings:
                     yield name, 0, f"links to {target}, which is not there"
 
 
+def first_script() -> Warnings:
+    name = "tests/typing/project/first_script.py"
+    script = re.findall(r"^```python\n(.*?)^```$", text_of("README.md"), flags=re.M | re.S)[0]
+    if text_of(name).partition("\n\n")[2] != script:
+        yield name, 0, "is not the first script of README.md"
+
+
 def drawings() -> Warnings:
     import pictures
 
@@ -265,6 +272,7 @@ CHECKS += (
     reference,
     statistics,
     notebooks,
+    first_script,
     drawings,
 )
 

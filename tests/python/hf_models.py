@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import transformers
 
-# Threads of OpenMP spin while they wait for each other, which is most of what they do in models of this size; and so the
-# order of sums is the same on every machine.
+# OpenMP's threads spin while they wait for each other, which is most of what they do in models of this size. With one,
+# sums have the same order on every machine.
 torch.set_num_threads(1)
 
 VOCAB, PAD, WINDOW = 96, 95, 16
