@@ -22,14 +22,14 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import kvtrie as kv
-from circles import SOAK
+from circles import CIRCLE
 from gguf_files import checkpoint, rewrite, write
 from hostile_texts import CORPUS, PLAIN, SPECIAL, texts
 from kvtrie import cli
 from kvtrie.models.gguf.pre_tokenizers import RULES, normalizer, pre_tokenizer
 
 # What one tokenizer is tried on; the seed of a failure is in its message.
-COUNT = 10_000 if SOAK else 1_000
+COUNT = {"test": 200, "ci": 1_000, "soak": 10_000}[CIRCLE]
 CHAT = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' }}{% endfor %}"
 
 _LLAMA3 = (

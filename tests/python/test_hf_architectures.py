@@ -16,7 +16,7 @@ import hf_models as hf  # noqa: E402
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
 TOLERANCE = 1e-5  # largest difference over the largest logit
-# Quick are models with each kind of layer: full, window, chunks, states. In the others, what lies around attention differs.
+# Quick are models with each kind of layer: full, window, chunks, states. The others differ in what is around attention.
 QUICK = [("copy", "llama"), ("cells", "gemma3"), ("copy", "llama4"), ("cells", "gpt_oss"), ("copy", "qwen3_5")]
 ALL = [("copy", name) for name in hf.ALL] + [("cells", name) for name in hf.ALL if name not in hf.STATES]
 FORMS = [*QUICK, *(pytest.param(*each, marks=pytest.mark.ci) for each in ALL if each not in QUICK)]

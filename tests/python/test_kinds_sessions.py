@@ -361,7 +361,7 @@ def test_a_failing_model_leaves_no_point_and_no_slot() -> None:
     assert cache.check() == []
 
 
-@pytest.mark.parametrize("chunk", [255, 256, 257])
+@pytest.mark.parametrize("chunk", [*(pytest.param(each, marks=pytest.mark.ci) for each in (255, 256)), 257])
 def test_growth_at_the_borders_of_a_reservation(kind: str, chunk: int) -> None:
     """Steps that end just before, at and behind what was reserved, with another session's cells right behind."""
     cache, model = make(kind, capacity=2048, growth=256)

@@ -233,7 +233,7 @@ def test_spans_that_overlap_are_one(kind: str) -> None:
 # ---- steps, captures, rewinds ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 16, 21, 64])
+@pytest.mark.parametrize("chunk", [5, 21, *(pytest.param(each, marks=pytest.mark.ci) for each in (1, 16, 64))])
 def test_steps_end_at_borders(kind: str, chunk: int) -> None:
     """A span longer than a chunk is one step; none begins or ends inside, and no state is taken there."""
     cache, model = make(kind, **{**SMALL, "spacing": 4})

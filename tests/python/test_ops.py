@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,12 @@ import kvtrie as kv
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
 random = np.random.default_rng(11)
+
+
+@pytest.fixture(autouse=True)
+def _numbers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test draws the same numbers whichever were played before it."""
+    monkeypatch.setattr(sys.modules[__name__], "random", np.random.default_rng(11))
 
 
 def normal(*shape: int) -> Any:
