@@ -48,7 +48,13 @@ def same_but_for_the_ends(one: Any, two: Any) -> bool:
     return bool(dataclasses.replace(one, bos_token_id=None, eos_token_ids=()) == two)
 
 
-@pytest.mark.parametrize("name", CHECKPOINTS)
+# One of each family that kernels of other tests are compiled for.
+FEW = ("llama-gqa-tied", "qwen2-tied-sharded", "gemma3-window-softcap", "qwen3-5-dense")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.ci) for name in CHECKPOINTS]
+)
 def test_architectures(name: str, tmp_path: Path) -> None:
     """The configuration, and the bits of every logit, are those of the checkpoint that the file was made of."""
     config, weights = checkpoint(name, **CHECKPOINTS[name])

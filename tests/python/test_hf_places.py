@@ -24,6 +24,7 @@ WORKER = Path(__file__).parent / "hf_worker.py"
 SMOLLM2 = os.environ.get("KVTRIE_SMOLLM2", "")
 
 
+@pytest.mark.ci
 def test_two_processes_share_a_saved_prompt(tmp_path: Path) -> None:
     """And a model of the same config finds nothing there, of which one matrix has other numbers."""
     first = answered(tmp_path / "disk", 1)

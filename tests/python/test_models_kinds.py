@@ -282,13 +282,13 @@ def test_the_rope_of_keys_that_are_not_rotated_moves_nothing() -> None:
     assert np.array_equal(np.asarray(moved), x)
 
 
-QUICK = ("gemma3-window-softcap", "qwen3-next-experts")
+QUICK = ("gemma3-window-softcap", "llama4-chunks", "qwen3-next-experts")  # a window, chunks, states and experts
 SOME = [name if name in QUICK else pytest.param(name, marks=pytest.mark.ci) for name in CASES]
 
 
 @needs_kinds
 @pytest.mark.parametrize("chunk", [pytest.param(72, marks=pytest.mark.ci), 7])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", SOME)
 def test_logits_agree_with_transformers(name: str, chunk: int, tokens: Any) -> None:
     model = kv.models.load(GOLDENS / name, dtype="float32")
     with kv.PrefixCache(model.caches(capacity=512, dtype="float32")).begin(tokens) as session:
