@@ -48,7 +48,10 @@ OTHERS = [
 
 @pytest.mark.parametrize(
     ("dtype", "dim", "v_dim", "rotated", "interleaved", "normed"),
-    [*QUICK, *(pytest.param(*each, marks=pytest.mark.ci) for each in OTHERS)],
+    [
+        *QUICK,
+        *(pytest.param(*each, marks=pytest.mark.ci if each[0] == "float16" else pytest.mark.soak) for each in OTHERS),
+    ],
 )
 def test_the_bits_are_those_of_the_separate_calls(
     dtype: str, dim: int, v_dim: int, rotated: int, interleaved: bool, normed: bool

@@ -21,9 +21,11 @@ def blocks_of(kind: str, out: int, width: int, seed: int = 0) -> Any:
     return random_blocks(Kind[kind], out, width, seed)
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[] if kind == "Q4_K" else pytest.mark.ci) for kind in BLOCKS]
-)
+# Every kind is multiplied in tests/cpp/ops_matmul_q8_test.cpp; here one, whose kernels take a second to compile.
+CIRCLES = {"Q4_K": [], "Q4_1": pytest.mark.ci, "Q6_K": pytest.mark.ci}
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=CIRCLES.get(kind, pytest.mark.soak)) for kind in BLOCKS])
 def test_a_product_has_the_bits_of_what_gguf_makes_of_the_blocks(kind: str) -> None:
     raw = blocks_of(kind, 70, 512)
     packed = kv.ops.pack_blocks(raw, BLOCKS[kind])

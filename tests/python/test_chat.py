@@ -119,7 +119,7 @@ def test_chat_needs_a_checkpoint_with_text(capsys: pytest.CaptureFixture[str], t
     assert "--raw" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("raw", "dtype"), [(True, "float32"), pytest.param(False, "q8_0", marks=pytest.mark.ci)])
+@pytest.mark.parametrize(("raw", "dtype"), [(True, "float32"), pytest.param(False, "q8_0", marks=pytest.mark.soak)])
 def test_chat_from_standard_input(folder: Path, raw: bool, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n\n/tree\n/stats\nmore\n/quit\nnever\n"))
     options = ["--max-tokens", "4", "--capacity", "128", "--dtype", dtype, *(["--raw"] if raw else [])]

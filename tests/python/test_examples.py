@@ -91,8 +91,9 @@ def test_demo_fails_where_runs_differ_by_more_than_allowed(
     assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("DIFFERENT: ")
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("kind", ["window", "hybrid"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("window", marks=pytest.mark.soak), pytest.param("hybrid", marks=pytest.mark.ci)]
+)
 def test_demo_plays_with_every_kind_of_model(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

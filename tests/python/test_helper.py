@@ -77,7 +77,7 @@ def test_steps_have_the_same_bits_before_and_after_and_the_next_start_compiles_n
     assert files(tmp_path) == before
 
 
-@pytest.mark.ci
+@pytest.mark.soak
 def test_weights_as_a_file_stores_them(tmp_path: Path) -> None:
     """Of several kinds, the same in no two layers: the helper compiles for each."""
     raw, weights = random_llama(6, hidden=256, heads=4, kv_heads=2, intermediate=256, vocab=128, tied=True)

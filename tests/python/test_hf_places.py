@@ -75,9 +75,8 @@ def test_other_dtypes(dtype: Any) -> None:
 
 
 @pytest.mark.skipif(not SMOLLM2, reason="KVTRIE_SMOLLM2 names no file; `python -m kvtrie download` gets it")
-@pytest.mark.parametrize(
-    "form", [pytest.param("copy", marks=pytest.mark.soak), pytest.param("cells", marks=pytest.mark.ci)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("form", ["copy", "cells"])
 def test_smollm2(form: str) -> None:
     file = Path(SMOLLM2)
     model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="float32").eval()

@@ -38,7 +38,7 @@ def golden_tokens() -> Any:
     return np.load(GOLDENS / "tokens.npy")
 
 
-@pytest.mark.parametrize("chunk", [pytest.param(72, marks=pytest.mark.ci), 7])
+@pytest.mark.parametrize("chunk", [pytest.param(72, marks=pytest.mark.soak), 7])
 @pytest.mark.parametrize("name", CASES)
 def test_logits_agree_with_transformers(name: str, chunk: int, golden_tokens: Any) -> None:
     model = kv.models.load(GOLDENS / name, dtype="float32")

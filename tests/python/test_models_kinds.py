@@ -62,7 +62,7 @@ def test_there_is_a_golden_of_every_family() -> None:
 # ---- without a cache -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("chunk", [pytest.param(72, marks=pytest.mark.ci), 7])
+@pytest.mark.parametrize("chunk", [pytest.param(72, marks=pytest.mark.soak), 7])
 @pytest.mark.parametrize("name", CASES)
 def test_layers_agree_with_transformers(name: str, chunk: int, tokens: Any) -> None:
     """Logits of all rows, and what the recurrent layers carry after them."""
@@ -287,7 +287,7 @@ SOME = [name if name in QUICK else pytest.param(name, marks=pytest.mark.ci) for 
 
 
 @needs_kinds
-@pytest.mark.parametrize("chunk", [pytest.param(72, marks=pytest.mark.ci), 7])
+@pytest.mark.parametrize("chunk", [pytest.param(72, marks=pytest.mark.soak), 7])
 @pytest.mark.parametrize("name", SOME)
 def test_logits_agree_with_transformers(name: str, chunk: int, tokens: Any) -> None:
     model = kv.models.load(GOLDENS / name, dtype="float32")

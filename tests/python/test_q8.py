@@ -255,7 +255,9 @@ def test_a_saved_cache_comes_back_for_the_same_weights_only(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("packed")
-@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.ci)])
+@pytest.mark.parametrize(
+    "tied", [pytest.param(True, marks=pytest.mark.ci), pytest.param(False, marks=pytest.mark.soak)]
+)
 def test_a_model_computes_with_the_quantised_weights(tied: bool) -> None:
     """The bits of a float32 model of the matrices that q8_0 stands for, but for the embedding, which is float16."""
     config, weights = random_llama(5, hidden=48, tied=tied)
@@ -295,7 +297,7 @@ def test_every_kind_of_model_can_be_quantised(name: str) -> None:
     np.testing.assert_array_equal(got, text_logits(model, tokens, 7))
 
 
-@pytest.mark.ci
+@pytest.mark.soak
 def test_steps_after_the_caches_are_made_compile_nothing(device: Any) -> None:
     config, weights = random_llama(6, hidden=96)
     model = kv.models.from_weights(config, weights, dtype="q8_0")
