@@ -22,7 +22,7 @@ def blocks_of(kind: str, out: int, width: int, seed: int = 0) -> Any:
 
 
 # Every kind is multiplied in tests/cpp/ops_matmul_q8_test.cpp; here one, whose kernels take a second to compile.
-CIRCLES = {"Q4_K": [], "Q4_1": pytest.mark.ci, "Q6_K": pytest.mark.ci}
+CIRCLES: dict[str, Any] = {"Q4_K": [], "Q4_1": pytest.mark.ci, "Q6_K": pytest.mark.ci}
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=CIRCLES.get(kind, pytest.mark.soak)) for kind in BLOCKS])
