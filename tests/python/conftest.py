@@ -32,12 +32,13 @@ LIVE = ("live_buffers", "live_bytes", "host_storages", "host_bytes", "events")
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = [item for item in items if any(item.get_closest_marker(name) for name in beyond())]
-    items[:] = [item for item in items if item not in set(left_out)]
+    items[:] = [item for item in items if not any(item.get_closest_marker(name) for name in beyond())]
     config.hook.pytest_deselected(items=left_out)
 
 
-def pytest_collection_finish() -> None:
-    """What is there before the first test stays: :func:`live_counts` need not look through it for garbage each time."""
+@pytest.fixture(scope="module", autouse=True)
+def what_other_files_left_stays() -> None:
+    """:func:`live_counts` need not look for garbage in what was there before a file's first test, each time."""
     gc.collect()
     gc.freeze()
 
