@@ -25,7 +25,9 @@ from disk_worker import go_on, make, names_in, words
 from processes import DISK_WORKER as WORKER
 from processes import run_command, run_python
 
-OPERATIONS = 6000 if SOAK else 1500
+OPERATIONS = 6000 if SOAK else 300
+FLUSHES = 10 if SOAK else 3
+STRIDE = 1 if SOAK else 7  # every so manieth call fails
 needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 needs_worker = pytest.mark.skipif(not WORKER.exists(), reason=f"{WORKER} was not built")
 
@@ -213,7 +215,6 @@ def run_with_fault(fault: str, number: int, *command: Any) -> tuple[bool, Any]:
     return "(INJECTED)" in log.read_text(), ended
 
 
-@needs_strace
 def test_flushing_while_others_go_on(tmp_path: Path) -> None:
     """It answers for what was there when it was called: what comes meanwhile makes it neither late nor False."""
     cache, model = make("dense", disk=tmp_path / "folder", host_bytes="2MiB", disk_bytes="1GiB")
@@ -229,29 +230,36 @@ def test_flushing_while_others_go_on(tmp_path: Path) -> None:
         except BaseException as error:
             failures.append(error)
 
-    others = [threading.Thread(target=go_on_and_on, args=(100_000 * number,)) for number in range(4)]
+    others = [threading.Thread(target=go_on_and_on, args=(100_000 * number,)) for number in range(2)]
     for other in others:
         other.start()
     try:
-        for _ in range(10):
+        for _ in range(FLUSHES):
             flushed.append(cache.flush())
     finally:
         ended.set()
         for other in others:
             other.join()
-    assert failures == [] and flushed == [True] * 10
+    assert failures == [] and flushed == [True] * FLUSHES
     assert cache.flush() is True and cache.check() == []
     cache.close()
 
 
+@needs_strace
 @needs_worker
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("kind", ["dense", "mixed"] if SOAK else ["mixed"])
+@pytest.mark.parametrize(
+    "fault", [FAULTS[2], *(pytest.param(each, marks=pytest.mark.ci) for each in FAULTS if each != FAULTS[2])]
+)
+@pytest.mark.parametrize("kind", [pytest.param("dense", marks=pytest.mark.soak), "mixed"])
 def test_one_call_fails(fault: str, kind: str, tmp_path: Path) -> None:
-    """The n-th of these calls fails, for each n: the process goes on, and what the folder then has is right."""
+    """The n-th of these calls fails: the process goes on, and what the folder then has is right.
+
+    For each n in ``soak``. The C++ sweep of faults (prefix_cache_outside_faults_test.cpp) lets file calls fail, too;
+    here the kernel says so, and in every thread.
+    """
     seen = 0
-    for number in range(1, 200):
+    for number in range(1, 200, STRIDE):
         folder = tmp_path / f"{number}"
         injected, ended = run_with_fault(fault, number, "faults", folder, kind)
         if not injected:
@@ -273,14 +281,24 @@ def test_one_call_fails(fault: str, kind: str, tmp_path: Path) -> None:
     print(f"{fault}, {kind}: {seen} runs with a failure that stats() and the log name")
     # The fault counts in each thread. With few files the loader's own `close` fails whenever the writer's would, and a
     # program that is not loaded has no cache.
-    assert seen >= (0 if (fault, kind) == ("close:error=EIO", "dense") else 3)
+    if SOAK:
+        assert seen >= (0 if (fault, kind) == ("close:error=EIO", "dense") else 3)
+    elif fault.startswith("write"):
+        assert seen > 0
 
 
 # ---- caps ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["lru", "cost"])
-@pytest.mark.parametrize("kind", ["dense", "hybrid"])
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [
+        ("dense", "lru"),
+        pytest.param("hybrid", "cost", marks=pytest.mark.ci),
+        pytest.param("hybrid", "lru", marks=pytest.mark.soak),
+        pytest.param("dense", "cost", marks=pytest.mark.soak),
+    ],
+)
 def test_caps_are_never_exceeded(kind: str, policy: str, tmp_path: Path) -> None:
     """Device, host and disk hold 30 % of what is worked with; the model compares every byte that it reads."""
     random = np.random.default_rng(71)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import kvtrie as kv
+from circles import SOAK
 from disk_worker import TierModel, go_on, make, words
 from processes import run_python
 
@@ -84,7 +85,7 @@ def test_every_byte_flipped_once(entry: Path) -> None:
     begin = image_begin(content)
     assert len(content) == begin + 5 * 2 * 4
     faults: dict[str, int] = {}
-    for at in range(len(content)):
+    for at in range(0, len(content), 1 if SOAK else 5):
         put_back(entry, content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :])
         reused, reason, refused = outcome(entry.parent)
         if at < begin:  # found when the folder is opened
@@ -93,16 +94,13 @@ def test_every_byte_flipped_once(entry: Path) -> None:
         else:  # when its bytes are read
             assert (reused, reason, refused) == (0, "checksum", {}), at
     print(f"{len(content)} bytes, of them in images {len(content) - begin}; faults of the others: {faults}")
-    assert (
-        {"magic", "version", "truncated", "checksum"}
-        <= set(faults)
-        <= {"magic", "version", "truncated", "checksum", "size"}
-    )
+    allowed = {"magic", "version", "truncated", "checksum", "size"}
+    assert (allowed - {"size"} if SOAK else {"checksum"}) <= set(faults) <= allowed
 
 
 def test_every_length(entry: Path) -> None:
     content = entry.read_bytes()
-    for length in range(len(content)):
+    for length in range(0, len(content), 1 if SOAK else 5):
         put_back(entry, content[:length])
         reused, _, refused = outcome(entry.parent)
         assert (reused, sum(refused.values())) == (0, 1), length

@@ -102,7 +102,10 @@ def expect_survived(found: dict[str, Any]) -> None:
 
 
 @as_root
-@pytest.mark.parametrize("scenario", ["taken_away", "made_read_only", "renamed"])
+@pytest.mark.parametrize(
+    "scenario",
+    ["taken_away", pytest.param("made_read_only", marks=pytest.mark.ci), pytest.param("renamed", marks=pytest.mark.ci)],
+)
 def test_it_is_taken_and_given_back(scenario: str, ours: Path) -> None:
     found = as_nobody(scenario, ours / "folder")
     expect_survived(found)
@@ -110,7 +113,14 @@ def test_it_is_taken_and_given_back(scenario: str, ours: Path) -> None:
     assert found["reused"] > 1500  # of 1,800: the next cache has nearly all of it
 
 
-@pytest.mark.parametrize("scenario", ["read_only_mount", "full_and_back", "unplugged"])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "full_and_back",
+        pytest.param("read_only_mount", marks=pytest.mark.ci),
+        pytest.param("unplugged", marks=pytest.mark.ci),
+    ],
+)
 def test_a_disk_that_comes_back(scenario: str, tmp_path: Path) -> None:
     found = in_own_mounts(scenario, tmp_path)
     expect_survived(found)
