@@ -45,6 +45,13 @@ class TimedModel(NamingModel):
         return super().__call__(step)
 
 
+def slow(options: ServeOptions) -> Opened:
+    """``naming``, of which a long answer takes minutes."""
+    opened = naming(options)
+    opened.model.step_seconds = 0.05
+    return opened
+
+
 def naming(options: ServeOptions) -> Opened:
     """What ``open_server`` gives, but for the model."""
     model = plain_model()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pytest
@@ -15,8 +17,9 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
 import kvtrie as kv
 import ray_models
+from circles import SOAK
 from kvtrie.ray.engine import Engine
-from kvtrie.ray.prompts import Prompts, encode, key_of, tokens_of
+from kvtrie.ray.prompts import KEY, Prompts, encode, key_of, tokens_of
 from kvtrie.ray.workers import Answering, Work, Writing
 from processes import PATIENCE, run_python, started_python, wait_for
 from ray_cluster import ray_cluster  # noqa: F401
@@ -30,7 +33,7 @@ pytestmark = [
 ]
 
 SEED = 7
-GROUPS, PROMPTS = 40, 2000
+GROUPS, PROMPTS = 40, 2000 if SOAK else 800
 
 
 @pytest.fixture(name="ray")
@@ -66,10 +69,51 @@ def test_a_row_has_a_seed_of_its_own() -> None:
     assert len(seeds) == 8 and kv.ray.row_seed(3, [5, 6]) == kv.ray.row_seed(3, np.array([5, 6]))
 
 
+# --- what an actor does, without Ray ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def answering(model: Any, errors: Optional[str] = None, most: int = 2) -> Iterator[Answering]:
+    work = Work("ray.generate", "generated", errors, "default", 8, 512)
+    worker = Answering(Engine(model, {}), work, Writing(most, None, False, {}, None))
+    try:
+        yield worker
+    finally:
+        worker.close()
+
+
+def answered(prompts: list[Any], model: Any, batch: int = 10**6, **options: Any) -> list[Any]:
+    """Rows as one actor answers them, in blocks of ``batch``, in the order in which it is given them."""
+    pyarrow = pytest.importorskip("pyarrow")
+    given = Prompts("ray.generate", "prompt", None, {}, ("generated",), keeps_errors="errors" in options)
+    table = encode(pyarrow.table({"id": [*range(len(prompts))], "prompt": prompts}), given)
+    table = table if "errors" in options else table.sort_by(KEY)
+    with answering(model, **options) as worker:
+        done = [worker(table.slice(at, batch)).to_pylist() for at in range(0, len(table), batch)]
+    return sorted((row for block in done for row in block), key=lambda row: row["id"])
+
+
+def test_an_actor_computes_what_is_new_to_sorted_prompts() -> None:
+    """Within 5 % of the least possible, in a cache that has room for two of the eight prefixes, and rightly."""
+    prompts = shared_prompts(8, 64)
+    model = ray_models.naming()[0]
+    rows = answered(prompts, ray_models.naming, batch=16)
+    assert [row["generated"] for row in rows] == [model.answer("default", prompt, 2) for prompt in prompts]
+    computed = sum(row["prompt_tokens"] - row["reused"] for row in rows)
+    assert least_possible(prompts) <= computed <= 1.05 * least_possible(prompts)
+
+
 # --- what is computed -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("replicas", "group"), [(1, True), (2, True), (1, False)])
+@pytest.mark.parametrize(
+    ("replicas", "group"),
+    [
+        pytest.param(2, True, marks=pytest.mark.ci),
+        pytest.param(1, True, marks=pytest.mark.soak),
+        pytest.param(1, False, marks=pytest.mark.soak),
+    ],
+)
 def test_what_prompts_share_is_computed_once(ray: Any, replicas: int, group: bool) -> None:
     """Within 5 % of the least possible, in a cache that has room for two of the 40 prefixes."""
     prompts = shared_prompts(GROUPS, PROMPTS)
@@ -87,12 +131,20 @@ def test_what_prompts_share_is_computed_once(ray: Any, replicas: int, group: boo
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_answers_are_those_of_each_prompt_alone(ray: Any) -> None:
     prompts = shared_prompts(5, 40, 20, 40)
     model = ray_models.naming()[0]
     dataset = dataset_of(ray, "ids", prompts)
     answers = kv.ray.generate(
-        dataset, ray_models.naming, prompt="ids", max_tokens=3, batch_size=7, replicas=2, ordered=True
+        dataset,
+        ray_models.naming,
+        prompt="ids",
+        max_tokens=3,
+        batch_size=7,
+        replicas=2,
+        ordered=True,
+        on_error="column",
     )
     rows = answers.take_all()
     assert [row["id"] for row in rows] == list(range(len(prompts)))
@@ -100,9 +152,11 @@ def test_answers_are_those_of_each_prompt_alone(ray: Any) -> None:
     assert {row["finish_reason"] for row in rows} == {"length"} and {len(row["generated_tokens"]) for row in rows} == {
         3
     }
+    assert {row["error"] for row in rows} == {None}
     assert not [name for name in rows[0] if name.startswith("__kvtrie")]
 
 
+@pytest.mark.ci
 def test_a_real_model_is_asked_in_messages_with_a_seed_of_each_row(ray: Any) -> None:
     """As ``kv.generate`` is without Ray."""
     model = ray_models.tiny()
@@ -121,6 +175,7 @@ def test_a_real_model_is_asked_in_messages_with_a_seed_of_each_row(ray: Any) -> 
 # --- scores -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_scores_are_those_of_kv_score(ray: Any) -> None:
     model = ray_models.tiny()
     prompts = ["A server is", "A lock is"]
@@ -138,6 +193,7 @@ def test_scores_are_those_of_kv_score(ray: Any) -> None:
 # --- how they end -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_an_actor_that_is_killed_is_replaced_and_its_block_answered(ray: Any, tmp_path: Any) -> None:
     prompts = shared_prompts(3, 24, 20, 30)
     model = ray_models.naming()[0]
@@ -148,10 +204,10 @@ def test_an_actor_that_is_killed_is_replaced_and_its_block_answered(ray: Any, tm
     assert [row["generated"] for row in rows] == [model.answer("default", prompt, 2) for prompt in prompts]
 
 
-def test_what_a_row_cannot_have_is_its_error(ray: Any) -> None:
+def test_what_a_row_cannot_have_is_its_error() -> None:
+    """What the stages do to a table, in this process."""
     prompts = [[1, 2, 3], [], [-4], [*range(1, 1000)], [10**6], [7, 8]]
-    dataset = dataset_of(ray, "prompt", prompts)
-    rows = rows_of(kv.ray.generate(dataset, ray_models.naming, max_tokens=2, on_error="column"))
+    rows = answered(prompts, ray_models.naming, errors="error")
     assert [row["error"] is None for row in rows] == [True, False, False, False, False, True]
     assert [row["generated"] is None for row in rows] == [False, True, True, True, True, False]
     for row, said in zip(rows[1:5], ("0 tokens", "-4", "cells", "token id 1000000")):
@@ -170,18 +226,14 @@ def test_errors_are_raised_unless_a_column_is_asked_for() -> None:
         encode(pyarrow.table({"prompt": [[1]], "generated": [1]}), prompts)
     with pytest.raises(kv.ArgumentError, match="allowed question"):
         encode(pyarrow.table({"question": [[1]]}), prompts)
-    worker = Answering(
-        Engine(ray_models.naming, {}),
-        Work("ray.generate", "generated", None, "default", 8, 512),
-        Writing(2, None, False, {}, None),
-    )
-    with pytest.raises(kv.ArgumentError, match="cells"):
+    with answering(ray_models.naming) as worker, pytest.raises(kv.ArgumentError, match="cells"):
         worker(encode(pyarrow.table({"prompt": [[1, 2], [*range(1, 1000)]]}), prompts))
-    worker.close()
     assert worker.cache.closed
 
 
-@pytest.mark.parametrize("kept", ["disk", "store"])
+@pytest.mark.parametrize(
+    "kept", [pytest.param("disk", marks=pytest.mark.ci), pytest.param("store", marks=pytest.mark.soak)]
+)
 def test_another_batch_finds_what_one_computed(ray: Any, server: RedisServer, tmp_path: Path, kept: str) -> None:
     """Actors that ended left it in their folders, or in the store, where any actor finds it."""
     prompts = shared_prompts(4, 24, 300, 400)
@@ -226,6 +278,7 @@ with cluster() as ray:
 """
 
 
+@pytest.mark.soak
 def test_ctrl_c_ends_a_batch_and_the_next_one_runs() -> None:
     with started_python("-c", INTERRUPTED) as process:
         late = threading.Timer(PATIENCE, process.kill)

@@ -52,6 +52,7 @@ def answer_of(url: str) -> Any:
     return httpx.post(url + "/v1/chat/completions", json=body, timeout=PATIENCE)
 
 
+@pytest.mark.soak
 def test_a_file_is_served_and_ctrl_c_ends_it(folder: Path) -> None:
     port, holder = held_port()
     file = folder / "config.yaml"  # JSON is YAML

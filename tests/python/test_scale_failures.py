@@ -1,7 +1,7 @@
 """Load on several replicas while one after the other is killed, and the store that they share goes and comes.
 
-Every answer is the right one or an error of the API's form, and none is missing. ``KVTRIE_CIRCLE=soak`` makes it 20
-minutes with a kill every 30 seconds and two restarts of Redis, and a look at what memory does.
+Every answer is the right one or an error of the API's form, and none is missing: 20 minutes with a kill every 30
+seconds and two restarts of Redis, and a look at what memory does. In `--ci` test_scale_ray.py kills a replica.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import httpx
 import numpy as np
 import pytest
 
-from circles import SOAK
 from processes import PATIENCE, wait_for
 from ray_cluster import ray_cluster as ray_cluster
 from redis_server import RedisServer
@@ -32,7 +31,7 @@ from kvtrie.scale import ScaleOptions
 
 pytestmark = pytest.mark.timeout(3600)
 
-SECONDS, BETWEEN = (1200.0, 30.0) if SOAK else (24.0, 8.0)
+SECONDS, BETWEEN = 1200.0, 30.0
 REPLICAS, CLIENTS, ANSWER = 3, 6, 12
 MODEL = plain_model(check=False)
 GROWTH = 64 << 20  # bytes that the router may grow by, four errors of the slope off
@@ -130,6 +129,7 @@ def disturb(there: Scaled, store: RedisServer, dice: random.Random) -> tuple[int
     return kills, memory
 
 
+@pytest.mark.soak
 def test_whatever_goes(ray_cluster: Any, server: RedisServer) -> None:
     ended = threading.Event()
     options = ScaleOptions(
@@ -151,10 +151,9 @@ def test_whatever_goes(ray_cluster: Any, server: RedisServer) -> None:
     print(f"{kills} kills, outcomes {dict(outcomes)}")
     assert outcomes["whole"] > 0
     assert outcomes["streamed"] > 0
-    if SOAK:
-        grown, error = growth_of(memory)
-        print(f"the router's memory: {grown / 2**20:+.1f} MiB over the time, error {error / 2**20:.1f} MiB")
-        assert grown - 4 * error < GROWTH
+    grown, error = growth_of(memory)
+    print(f"the router's memory: {grown / 2**20:+.1f} MiB over the time, error {error / 2**20:.1f} MiB")
+    assert grown - 4 * error < GROWTH
 
 
 def growth_of(memory: list[tuple[float, int]]) -> tuple[float, float]:

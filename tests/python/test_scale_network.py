@@ -31,6 +31,8 @@ LINKS = {
     "all of it": Link(delay=0.02, loss=0.02, rate=4e6, queue=20_000),
 }
 
+ALONE = ("far", "lossy", "narrow")  # what "all of it" has together
+
 
 @contextmanager
 def hosts_named(*names: str) -> Iterator[dict[str, Host]]:
@@ -84,7 +86,12 @@ def cache_on(host: Host, url: str, **options: Any) -> Iterator[Cache]:
 # ---- two caches and a store ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("quality", LINKS)
+CI, LONG = pytest.mark.ci, pytest.mark.soak
+
+
+@pytest.mark.parametrize(
+    "quality", ["near", pytest.param("all of it", marks=CI), *(pytest.param(each, marks=LONG) for each in ALONE)]
+)
 def test_what_one_host_sent_the_other_finds(hosts: dict[str, Host], store: RedisServer, quality: str) -> None:
     """Every K and V that a model sees there is compared."""
     for host in hosts.values():
@@ -107,7 +114,7 @@ def test_what_one_host_sent_the_other_finds(hosts: dict[str, Host], store: Redis
 # ---- one deadline ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trouble", ["cut", "trickle"])
+@pytest.mark.parametrize("trouble", [pytest.param("cut", marks=CI), pytest.param("trickle", marks=LONG)])
 def test_begin_does_not_wait_for_a_store_that_is_out_of_reach(
     hosts: dict[str, Host], store: RedisServer, trouble: str
 ) -> None:

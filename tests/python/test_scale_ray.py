@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
+from circles import SOAK
 from processes import PATIENCE, wait_for
 from ray_cluster import ray_cluster as ray_cluster
 from redis_server import RedisServer
@@ -42,6 +43,7 @@ def two(ray_cluster: Any) -> Iterator[Scaled]:
 # ---- answers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_every_route_answers(two: Scaled) -> None:
     dice = random.Random(1)
     chat = chat_of(dice)
@@ -64,6 +66,7 @@ def test_every_route_answers(two: Scaled) -> None:
     assert answer["matched"] > 64
 
 
+@pytest.mark.ci
 def test_streams_come_through(two: Scaled) -> None:
     chat = chat_of(random.Random(2))
     body = {
@@ -81,6 +84,7 @@ def test_streams_come_through(two: Scaled) -> None:
     assert events[-2]["usage"]["completion_tokens"] == 8
 
 
+@pytest.mark.ci
 def test_errors_have_the_apis_form(two: Scaled) -> None:
     client = two.client
     assert ask(client, chat_of(random.Random(3)), key="c").json()["error"]["type"] == "authentication_error"
@@ -95,6 +99,7 @@ def test_errors_have_the_apis_form(two: Scaled) -> None:
     assert answer.status_code == 413
 
 
+@pytest.mark.ci
 def test_a_conversation_stays_where_it_is_known(two: Scaled) -> None:
     dice = random.Random(4)
     chats = [MODEL.tokenizer.encode(words(dice, 300)) for _ in range(6)]
@@ -114,6 +119,7 @@ def test_a_conversation_stays_where_it_is_known(two: Scaled) -> None:
     assert computed <= 1.1 * new
 
 
+@pytest.mark.ci
 def test_clients_at_once(two: Scaled) -> None:
     def client(seed: int) -> None:
         dice = random.Random(100 + seed)
@@ -126,28 +132,30 @@ def test_clients_at_once(two: Scaled) -> None:
         list(pool.map(client, range(8)))
 
 
+@pytest.mark.ci
 def test_a_client_that_leaves(two: Scaled) -> None:
     chat = chat_of(random.Random(5))
     body = {"messages": chat, "max_tokens": 4000, "stream": True, "ignore_eos": True}
     with two.client.stream("POST", "/v1/chat/completions", json=body, headers={"x-api-key": "a"}) as answer:
         lines = answer.iter_lines()  # httpx closes the answer when this goes
         next(lines)
-        assert sum(each["requests"] for each in two.stats().values()) == 1
     wait_for(lambda: sum(each["requests"] for each in two.stats().values()) == 0)
 
 
 # ---- replicas that go ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", ["openai", "anthropic"])
+@pytest.mark.parametrize(
+    "api", [pytest.param("openai", marks=pytest.mark.ci), pytest.param("anthropic", marks=pytest.mark.soak)]
+)
 def test_a_stream_that_had_begun_ends_with_an_error(ray_cluster: Any, monkeypatch: Any, api: str) -> None:
     path = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}[api]
-    with scaled(ray_cluster, options_of(replicas=1, threads=1)) as there:
+    with scaled(ray_cluster, options_of(replicas=1, threads=1, engine="scale_engine:slow")) as there:
         chat = chat_of(random.Random(6))
         body = {"messages": chat, "max_tokens": 8000, "stream": True, "ignore_eos": True}
         with there.client.stream("POST", path, json=body) as answer:
             lines = answer.iter_lines()
-            seen = [next(lines) for _ in range(30)]
+            seen = [next(lines) for _ in range(8)]
             there.kill(there.replicas()[0])
             seen += list(lines)
         *_, last = events_of(seen)
@@ -156,6 +164,7 @@ def test_a_stream_that_had_begun_ends_with_an_error(ray_cluster: Any, monkeypatc
         assert text_of(ask(there.client, chat)) == expected(chat, 8)  # by the one that came in its place
 
 
+@pytest.mark.ci
 def test_whoever_is_killed_no_answer_is_wrong_or_lost(ray_cluster: Any) -> None:
     """Requests that had not begun to answer are asked again elsewhere; what is not streamed begins when it is whole."""
     ended = threading.Event()
@@ -175,7 +184,7 @@ def test_whoever_is_killed_no_answer_is_wrong_or_lost(ray_cluster: Any) -> None:
     ):
         clients = [pool.submit(client, seed) for seed in range(4)]
         try:
-            for _ in range(3):
+            for _ in range(3 if SOAK else 1):
                 first = there.replicas()[0]
                 there.kill(first)
                 wait_for(lambda gone=first: gone not in there.replicas())
@@ -185,6 +194,7 @@ def test_whoever_is_killed_no_answer_is_wrong_or_lost(ray_cluster: Any) -> None:
         assert min(each.result() for each in clients) > 0
 
 
+@pytest.mark.ci
 def test_a_new_replica_begins_with_what_the_store_has(ray_cluster: Any, server: RedisServer) -> None:
     dice = random.Random(7)
     chat = chat_of(dice, 1500)
@@ -198,6 +208,7 @@ def test_a_new_replica_begins_with_what_the_store_has(ray_cluster: Any, server: 
     assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= 1280  # all that was drained, but the tail
 
 
+@pytest.mark.ci
 def test_too_many(ray_cluster: Any) -> None:
     few = options_of(replicas=1, max_sessions=1, max_waiting=0, max_queued=1)
     with scaled(ray_cluster, few) as there:
@@ -237,6 +248,7 @@ def test_how_many_replicas_the_work_asks_for() -> None:
     assert policy(context(2, 2000, 1500))[0] == 4  # two requests, but much to compute
 
 
+@pytest.mark.soak
 def test_work_that_waits_brings_another_replica(ray_cluster: Any) -> None:
     growing = options_of(replicas=1, max_replicas=2, target_requests=2, max_sessions=1)
     with scaled(ray_cluster, growing) as there:
@@ -262,6 +274,7 @@ def test_work_that_waits_brings_another_replica(ray_cluster: Any) -> None:
 # ---- routing ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("routing", ["two_choices", "round_robin", "random", "ray_prefix", "ray"])
 def test_other_ways_to_choose(ray_cluster: Any, routing: str) -> None:
     with scaled(ray_cluster, options_of(replicas=2, routing=routing)) as there:
@@ -292,6 +305,7 @@ class FakeReplica:
         return 0
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("count", [10, 100])
 def test_what_a_router_makes_of_what_replicas_tell(ray_cluster: Any, count: int) -> None:
     from kvtrie.scale.router import Router
