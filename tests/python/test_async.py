@@ -396,7 +396,7 @@ import asyncio, os, signal, threading, time
 import kvtrie as kv
 from reference_llama import random_llama
 plain = kv.models.from_weights(*random_llama(11))
-cache = kv.PrefixCache(plain.caches(capacity=512, dtype="float32"))
+cache = kv.PrefixCache(plain.caches(capacity=512, dtype="float32", warm_up=False))
 session = cache.begin(list(range(1, 60)))
 """
 

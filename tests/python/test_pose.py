@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,13 +18,14 @@ import json
 import kvtrie as kv
 device = kv.Device()
 model = kv.models.load("examples/tiny")
-cache = kv.PrefixCache(model.caches(capacity=256))
+cache = kv.PrefixCache(model.caches(capacity=256, warm_up=False))
 with cache.begin([5, 6, 7, 8, 9]) as session:
-    tokens = list(kv.generate(model, session, max_tokens=24, ignore_eos=True))
+    tokens = list(kv.generate(model, session, max_tokens=12, ignore_eos=True))
 print(json.dumps({"kind": device.kind, "name": device.name, "tokens": tokens, "fp16": device.capabilities["fp16"]}))
 """
 
 
+@cache
 def answer(pose: str) -> dict[str, Any]:
     done = run_python("-c", ANSWER, environment={"KVTRIE_POSE": pose})
     assert (done.returncode, done.stderr) == (0, "")
@@ -31,7 +33,14 @@ def answer(pose: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("pose", ["gpu", "gpu small no_fp16", "gpu late", "gpu kernel_lanes=32", "accelerator"])
+# Each pose of a GPU compiles kernels that nothing else has.
+POSES = ["accelerator", pytest.param("gpu", marks=pytest.mark.ci)]
+POSES += [
+    pytest.param(pose, marks=pytest.mark.soak) for pose in ("gpu small no_fp16", "gpu late", "gpu kernel_lanes=32")
+]
+
+
+@pytest.mark.parametrize("pose", POSES)
 def test_whatever_it_poses_as_it_answers_the_same(pose: str, device: Any) -> None:
     plain, posing = answer(""), answer(pose)
     assert posing["tokens"] == plain["tokens"]
@@ -62,10 +71,16 @@ print(json.dumps(told))
 """
 
 
-@pytest.mark.parametrize("kind", ["", "gpu "])
-def test_weights_larger_than_a_buffer_are_split(kind: str, device: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "dtypes"),
+    [
+        ("", "float16"),
+        pytest.param("", "float32 q8_0 q4_0", marks=pytest.mark.soak),
+        pytest.param("gpu ", "float16 q8_0 q4_0", marks=pytest.mark.soak),  # whole, float32 there goes through CLBlast
+    ],
+)
+def test_weights_larger_than_a_buffer_are_split(kind: str, dtypes: str, device: Any) -> None:
     """The tiny model's embedding takes a megabyte and its gate and up 400 kB; the bits are those of whole ones."""
-    dtypes = "float16 q8_0 q4_0" + (" float32" if not kind else "")  # whole, float32 on GPUs goes through CLBlast
     found = []
     for pose in (kind, f"{kind}max_alloc_bytes=200000"):
         done = run_python("-c", LOGITS, dtypes, environment={"KVTRIE_POSE": pose})

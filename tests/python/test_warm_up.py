@@ -19,13 +19,15 @@ WORKER = Path(__file__).with_name("warm_up_worker.py")
 DEFAULT_ROWS = (*warm_up.PACKED_ROWS, *warm_up.CLBLAST_ROWS)
 
 
-@pytest.mark.parametrize("kind", ["dense", "window", "hybrid"])
+@pytest.mark.parametrize(
+    "kind", ["dense", *(pytest.param(kind, marks=pytest.mark.ci) for kind in ("window", "hybrid"))]
+)
 def test_after_the_caches_are_made_nothing_is_compiled_and_nothing_was_printed(
     kind: str, device: Any, tmp_path: Path
 ) -> None:
     """Programs and kernels as the device counts them, and the libraries of PoCL, which compiles for each local size.
 
-    In CI in a process that finds nothing compiled.
+    In the soak in a process that finds nothing compiled.
     """
     environment = {}
     if SOAK:
@@ -67,7 +69,7 @@ def test_a_model_warms_up_once_for_each_dtype(device: Any) -> None:
 
 @pytest.mark.usefixtures("nothing_left_over")
 def test_a_warm_up_leaves_nothing_behind() -> None:
-    random_model("window").warm_up()
+    random_model("dense").warm_up()
 
 
 def test_one_layer_of_each_kind_is_run() -> None:
@@ -77,7 +79,9 @@ def test_one_layer_of_each_kind_is_run() -> None:
     assert warm_up.kinds_of_layers(random_model("hybrid", mlp_only_layers=[0, 3])) == [0, 1, 3]
 
 
-@pytest.mark.parametrize("kind", ["dense", "window", "hybrid"])
+@pytest.mark.parametrize(
+    "kind", ["dense", *(pytest.param(kind, marks=pytest.mark.ci) for kind in ("window", "hybrid"))]
+)
 def test_a_dry_step_gives_the_shapes_of_a_real_one(kind: str) -> None:
     model = random_model(kind)
     for rows in DEFAULT_ROWS:
@@ -89,6 +93,7 @@ def test_a_dry_step_gives_the_shapes_of_a_real_one(kind: str) -> None:
         assert np.isfinite(np.asarray(x)).all()
 
 
+@pytest.mark.ci
 def test_warming_up_models_of_ones_own(device: Any) -> None:
     weight = kv.tensor(np.zeros((48, 32), np.float32)).astype("bfloat16")
     kv.ops.warm_up(2, 1, 40, 24, "float32", "bfloat16", "gelu", device)
