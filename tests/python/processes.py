@@ -20,6 +20,11 @@ DISK_WORKER = Path(os.environ.get("KVTRIE_DISK_WORKER", ROOT / "build/release/te
 # far beyond what the slowest machine needs while it is busy with something else.
 PATIENCE = 600.0
 
+# A proxy of whoever runs the tests has nothing to do with servers on this machine, which clients would ask it for.
+for _name in ("http_proxy", "https_proxy", "all_proxy"):
+    os.environ.pop(_name, None)
+    os.environ.pop(_name.upper(), None)
+
 PYTHON_PATH = [str(Path(kv.__file__).parents[1]), str(Path(__file__).parent)]  # the package, and the tests' own modules
 
 

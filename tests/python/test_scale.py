@@ -128,7 +128,7 @@ def test_an_answer_is_the_servers_own(app: Any) -> None:
 def test_who_leaves_is_a_client_that_left(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = app.state.engine
     compute = type(engine.model).__call__
-    monkeypatch.setattr(type(engine.model), "__call__", lambda self, step: time.sleep(0.01) or compute(self, step))
+    monkeypatch.setattr(type(engine.model), "__call__", lambda self, step: time.sleep(0.05) or compute(self, step))
 
     endless = {"messages": CHAT, "max_tokens": 2000, "ignore_eos": True, "stream": True}
 

@@ -33,6 +33,9 @@ PARAMETERS = {
     "additionalProperties": False,
 }
 TOOLS = [{"type": "function", "function": {"name": "measure", "description": "Measures.", "parameters": PARAMETERS}}]
+# Tokens of eight calls, as many as the grammar allows: each has 91 characters at most, and a token has one or more. The
+# other API has no seed, so that chance says how many there are.
+LONGEST = 8 * 91
 QUESTION: list[Any] = [{"role": "user", "content": "How many cells?"}]
 
 
@@ -41,12 +44,12 @@ def server() -> Iterator[Served]:
     model = kv.models.load(TINY)
     own = model.tokenizer
     model.tokenizer = Tokenizer(own.raw, special=own.special, chat_template=TEMPLATE)
-    with served(model, temperature=1.0) as running:
+    with served(model, temperature=1.0, context=2048) as running:
         yield running
 
 
 def post(server: Served, path: str, body: Any) -> Any:
-    response = httpx.post(server.url + path, json={"max_tokens": 400, "seed": 3, **body}, timeout=PATIENCE)
+    response = httpx.post(server.url + path, json={"max_tokens": LONGEST, "seed": 3, **body}, timeout=PATIENCE)
     assert response.status_code == 200, response.text
     return response.json()
 
@@ -96,7 +99,7 @@ def test_calls_are_streamed_with_ids(server: Served) -> None:
     with httpx.stream(
         "POST",
         server.url + "/v1/chat/completions",
-        json={"max_tokens": 400, "seed": 3, **body, "stream": True},
+        json={"max_tokens": LONGEST, "seed": 3, **body, "stream": True},
         timeout=PATIENCE,
     ) as response:
         for line in response.iter_lines():
