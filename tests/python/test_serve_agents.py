@@ -1,4 +1,4 @@
-"""Eight agents on one long system prompt, sub-agents and title generators in between: what is computed is new.
+"""Agents on one long system prompt, sub-agents and title generators in between: what is computed is new.
 
 The prompts are what such clients send: every turn the whole conversation again, a sub-agent with a short system prompt
 of its own, a title generator that quotes the question. The device has room for one system prompt and the agents' own
@@ -15,11 +15,12 @@ from typing import Any
 import httpx
 
 import kvtrie as kv
+from circles import SOAK
 from naming_model import NamingModel
 from processes import PATIENCE
 from serving import TINY, Served, served
 
-AGENTS, TURNS = 8, 20
+AGENTS, TURNS = (8, 20) if SOAK else (4, 6)
 TOOL = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 
 

@@ -176,6 +176,7 @@ def in_a_process(code: str, folder: Path, *arguments: str, **environment: str) -
     return done.stdout
 
 
+@pytest.mark.ci
 def test_litellm(server: Served, tmp_path: Path) -> None:
     pytest.importorskip("importlib.metadata").version("litellm")
     code = """

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_answers_are_valid_in_a_batcher(name: str, model: Any, grammars: Grammar
     with kv.Batcher(model, max_sessions=4) as batcher:
         requests = [
             batcher.submit(
-                "A cache is", 160, temperature=heat, seed=seed, logits_processors=[grammars.json_schema(schema)]
+                "A cache is", 400, temperature=heat, seed=seed, logits_processors=[grammars.json_schema(schema)]
             )
             for heat, seed in CHOICES
         ]
@@ -248,7 +249,12 @@ def processor_seconds() -> float:
     return spent.user + spent.system + spent.children_user + spent.children_system
 
 
-@pytest.mark.parametrize("name", REFUSED)
+def but(names: Iterable[str], slow: str) -> list[Any]:
+    """Names as parameters, of which one takes seconds."""
+    return [pytest.param(name, marks=pytest.mark.ci) if name == slow else name for name in names]
+
+
+@pytest.mark.parametrize("name", but(REFUSED, "patterns all at once"))
 def test_schemas_that_are_refused(name: str, grammars: Grammars) -> None:
     schema, message = REFUSED[name]
     began = processor_seconds()
@@ -273,7 +279,7 @@ BOUNDED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.parametrize("name", but(BOUNDED, "many properties"))
 def test_schemas_that_are_bounded(name: str, model: Any, grammars: Grammars) -> None:
     """They are refused, fail their request, or each step takes little time."""
     began = processor_seconds()

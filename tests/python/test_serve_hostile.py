@@ -25,9 +25,9 @@ from naming_model import NamingModel
 from processes import PATIENCE, wait_for
 from serving import TINY, Served, served
 
-SEED = int(os.environ.get("KVTRIE_SEED", time.strftime("%Y%m%d")))
+SEED = int(os.environ.get("KVTRIE_SEED", time.strftime("%Y%m%d") if SOAK else "1"))
 CLIENTS = 16
-REQUESTS = 125 if SOAK else 20  # of each
+REQUESTS = 125 if SOAK else 8  # of each
 KEYS = {"key-a": "a", "key-b": "b"}
 
 

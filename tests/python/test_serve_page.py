@@ -17,6 +17,8 @@ from processes import PATIENCE, wait_for
 from serving import TINY, Served, served
 
 BEGINNING = "You answer questions about databases, in one short sentence, and you never make anything up."
+pytestmark = pytest.mark.ci
+
 HOSTILE = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>'
 
 

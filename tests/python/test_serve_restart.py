@@ -18,10 +18,11 @@ import pytest
 import kvtrie as kv
 from circles import SOAK
 from disk_worker import names_in
+from kvtrie.cli import main
 from processes import PATIENCE, wait_for
 from serving import TINY, Process, serve
 
-ROUNDS = 50 if SOAK else 4
+ROUNDS = 50 if SOAK else 2
 
 
 def question(number: int) -> dict[str, Any]:
@@ -29,6 +30,7 @@ def question(number: int) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": words}], "max_tokens": 6, "temperature": 0}
 
 
+@pytest.mark.ci
 def test_killed_again_and_again(tmp_path: Path) -> None:
     model = kv.models.load(TINY)
     said = ""
@@ -85,9 +87,10 @@ def _kill_under_load(server: Process, first: int, dice: random.Random) -> dict[i
     return saved
 
 
+@pytest.mark.ci
 def test_killed_under_load(tmp_path: Path) -> None:
     """What was there when it was told to save is found afterwards, and answered as an uncached run answers it."""
-    seed = int(os.environ.get("KVTRIE_SEED", time.time_ns() % 10**6))
+    seed = int(os.environ.get("KVTRIE_SEED", time.time_ns() % 10**6 if SOAK else 1))
     print(f"KVTRIE_SEED={seed}")
     dice, model = random.Random(seed), kv.models.load(TINY)
     saved: dict[int, str] = {}
@@ -115,6 +118,7 @@ def files_in(folder: Path) -> int:
     return len([name for name in names_in(folder) if not name.startswith("tmp-")])
 
 
+@pytest.mark.ci
 def test_killed_it_knows_what_was_asked_for_twice(tmp_path: Path) -> None:
     """Nothing was flushed: a conversation is known up to its last turn but one, and what was asked for once is not."""
     folder = tmp_path / "state"
@@ -137,6 +141,7 @@ def test_killed_it_knows_what_was_asked_for_twice(tmp_path: Path) -> None:
     again.end(signal.SIGTERM)
 
 
+@pytest.mark.ci
 def test_it_may_write_what_is_asked_for_once(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     server = Process("--disk", str(folder), "--context", "1024", "--disk-after", "1")
@@ -149,17 +154,24 @@ def test_it_may_write_what_is_asked_for_once(tmp_path: Path) -> None:
 
 
 def test_ended_as_it_should_be(tmp_path: Path) -> None:
-    server = Process("--context", "1024", XDG_CACHE_HOME=str(tmp_path))
+    programs = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")  # what is compiled stays where it was
+    kept = {
+        "KVTRIE_CACHE_DIR": os.environ.get("KVTRIE_CACHE_DIR") or str(programs / "kvtrie"),
+        "POCL_CACHE_DIR": os.environ.get("POCL_CACHE_DIR") or str(programs / "pocl"),
+        "XDG_CACHE_HOME": str(tmp_path),
+    }
+    (programs / "pocl").mkdir(parents=True, exist_ok=True)
+    server = Process("--context", "1024", **kept)
     server.post("/v1/chat/completions", question(1))
     assert server.end(signal.SIGINT) in (0, 130, -signal.SIGINT)
-    again = Process("--context", "1024", XDG_CACHE_HOME=str(tmp_path))
+    again = Process("--context", "1024", **kept)
     folder = tmp_path / "kvtrie" / "serve"
     assert any(re.match(r"[1-9]\d* tokens are known from before", line) for line in again.said)
     assert any(str(folder) in line for line in again.said)
     assert all(path.stat().st_mode & 0o77 == 0 for path in folder.rglob("*"))
     usage = again.post("/v1/chat/completions", question(1))["usage"]
     assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] - 1
-    second = serve("--context", "1024", XDG_CACHE_HOME=str(tmp_path))
+    second = serve("--context", "1024", **kept)
     assert second.returncode == 1
     assert "--disk none" in second.stderr
     again.end(signal.SIGTERM)
@@ -177,13 +189,12 @@ def test_ended_as_it_should_be(tmp_path: Path) -> None:
         (["--store", "redis://127.0.0.1:1", "--store-deadline", "0"], "store_deadline: got 0"),
     ],
 )
-def test_wrong_arguments(arguments: list[str], said: str, tmp_path: Path) -> None:
-    done = serve("--disk", str(tmp_path / "d"), *arguments)
-    assert done.returncode == 1
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_wrong_arguments(arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "tiny", "--port", "0", "--disk", str(tmp_path / "d"), *arguments]) == 1
+    assert said in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_keys_come_from_a_file(tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps({"secret": "team"}))

@@ -6,6 +6,8 @@ import signal
 import time
 from typing import Any
 
+import pytest
+
 from processes import PATIENCE
 from redis_server import RedisServer
 from serving import Process
@@ -29,6 +31,7 @@ def started(url: str, *arguments: str) -> Process:
     return Process("--disk", "none", "--context", "2048", "--store", url, *arguments)
 
 
+@pytest.mark.ci
 def test_servers_share_a_store_and_wait_for_it_no_longer_than_they_are_told(server: RedisServer) -> None:
     url = server.url(f"timeout={PATIENCE}&retries=5")
     first = started(url)

@@ -196,14 +196,14 @@ def test_a_call_ends_when_its_time_is_over(server: RedisServer, connected: bool)
 
 
 def test_a_call_with_time_fails_as_any_other(server: RedisServer) -> None:
-    store = RedisStore(server.url("timeout=20&retries=0"))
+    store = RedisStore(server.url("timeout=120&retries=0"))
     server.kill()
     with pytest.raises(StoreError, match="ConnectionError"):
         store.get_many(["a"], seconds=PATIENCE)
 
 
 def test_a_killed_server_fails_calls_and_a_restarted_one_answers(server: RedisServer) -> None:
-    store = RedisStore(server.url("timeout=20&retries=1"))
+    store = RedisStore(server.url("timeout=120&retries=1"))
     store.put(KEY, b"1")
     server.kill()
     for call in (lambda: store.get(KEY), lambda: store.put(KEY, b"2"), lambda: store.delete(KEY)):
@@ -231,8 +231,7 @@ def test_a_server_killed_in_the_middle_of_a_call_fails_that_call(server: RedisSe
         store.put(KEY, b"x" * (8 << 20))
 
 
-@pytest.mark.parametrize("user", ["", ":some-password@"])
-@pytest.mark.parametrize("retries", [0, 3])
+@pytest.mark.parametrize(("retries", "user"), [(0, ""), (1, ":some-password@")])
 def test_a_silent_server_costs_as_many_tries_as_were_asked_for(black_hole: BlackHole, retries: int, user: str) -> None:
     store = RedisStore(f"redis://{user}127.0.0.1:{black_hole.port}/0?timeout=0.2&retries={retries}")
     for call in (lambda: store.get(KEY), lambda: store.put(KEY, b"1"), lambda: store.delete(KEY)):
@@ -242,7 +241,7 @@ def test_a_silent_server_costs_as_many_tries_as_were_asked_for(black_hole: Black
 
 
 def test_a_frozen_server_costs_a_bounded_time_and_nothing_stale_comes_back(server: RedisServer) -> None:
-    store = RedisStore(server.url("timeout=2.5&retries=1"))
+    store = RedisStore(server.url("timeout=2.5&retries=0"))
     store.put("a", b"of a")
     store.put("b", b"of b")
     server.freeze()
@@ -606,7 +605,7 @@ def test_two_processes_share_contents_of_any_size_through_a_server(server: Redis
 
 
 def test_a_server_killed_between_two_chunks_loses_the_content_and_nothing_else(server: RedisServer) -> None:
-    store = RedisStore(server.url("timeout=20&retries=0"))
+    store = RedisStore(server.url("timeout=120&retries=0"))
 
     class Killing:
         name = "killing"

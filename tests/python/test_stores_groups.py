@@ -52,14 +52,22 @@ def reused_by_another(url: str) -> tuple[int, str]:
 # ---- a cluster -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def three(tmp_path: Path) -> Iterator[Cluster]:
-    with cluster(tmp_path, primaries=3, password=SECRET) as nodes:
+@pytest.fixture(scope="module")
+def nodes_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("cluster"), primaries=3, password=SECRET) as nodes:
         yield nodes
 
 
+@pytest.fixture
+def three(nodes_of_all: Cluster) -> Cluster:
+    """A cluster in which there is nothing, and whose nodes all tests share: none is killed."""
+    for node in nodes_of_all.nodes:
+        client_of(node).flushall()
+    return nodes_of_all
+
+
 def test_a_cluster_is_one_store(three: Cluster) -> None:
-    writer, reader = RedisStore(three.url("ttl=60&timeout=20")), RedisStore(three.url("timeout=20", named=[2]))
+    writer, reader = RedisStore(three.url("ttl=60&timeout=120")), RedisStore(three.url("timeout=120", named=[2]))
     for key, value in VALUES.items():
         writer.put(key, value)
     assert all(count > 0 for count in three.counts()), "keys lie where their hashes say"
@@ -79,12 +87,12 @@ def test_a_cluster_is_one_store(three: Cluster) -> None:
 
 
 def test_prefix_caches_share_through_a_cluster(three: Cluster) -> None:
-    assert reused_by_another(three.url("timeout=20&prefix=kv:")) == (len(TOKENS), "store")
+    assert reused_by_another(three.url("timeout=120&prefix=kv:")) == (len(TOKENS), "store")
     assert all(count > 0 for count in three.counts())
 
 
 def test_the_keys_of_a_call_are_asked_for_in_one_round_trip_of_each_node(three: Cluster) -> None:
-    store = RedisStore(three.url("timeout=20"))
+    store = RedisStore(three.url("timeout=120"))
     for key, value in VALUES.items():
         store.put(key, value)
 
@@ -100,24 +108,27 @@ def test_the_keys_of_a_call_are_asked_for_in_one_round_trip_of_each_node(three: 
     assert all(each < 15 for each in taken), "not one for each of twenty keys; nodes talk to each other as well"
 
 
-def test_a_cluster_without_one_of_its_nodes_misses_and_comes_back(three: Cluster) -> None:
-    url = three.url("timeout=20&retries=0")
-    store = RedisStore(url)
-    for key, value in VALUES.items():
-        store.put(key, value)
-    three.nodes[0].kill()
-    for key, value in VALUES.items():
-        with suppress(StoreError):
-            assert store.get(key) in (value, None)
-    with shared(url) as cache:
-        assert run(cache, TOKENS, CodingModel()).reused == 0
-    three.nodes[0].start()
-    eventually(lambda: store.get_many(list(VALUES)), lambda found: any(found) and not all(found))
+@pytest.mark.ci
+def test_a_cluster_without_one_of_its_nodes_misses_and_comes_back(tmp_path: Path) -> None:
+    with cluster(tmp_path, primaries=3, password=SECRET) as three:
+        url = three.url("timeout=120&retries=0")
+        store = RedisStore(url)
+        for key, value in VALUES.items():
+            store.put(key, value)
+        three.nodes[0].kill()
+        for key, value in VALUES.items():
+            with suppress(StoreError):
+                assert store.get(key) in (value, None)
+        with shared(url) as cache:
+            assert run(cache, TOKENS, CodingModel()).reused == 0
+        three.nodes[0].start()
+        eventually(lambda: store.get_many(list(VALUES)), lambda found: any(found) and not all(found))
 
 
+@pytest.mark.ci
 def test_a_replica_takes_the_place_of_a_primary(tmp_path: Path) -> None:
     with cluster(tmp_path, primaries=3, replicas=1, password=SECRET) as nodes:
-        store = RedisStore(nodes.url("timeout=20&retries=2"))
+        store = RedisStore(nodes.url("timeout=120&retries=2"))
         for key, value in VALUES.items():
             store.put(key, value)
         replica = client_of(nodes.nodes[3])
@@ -129,9 +140,10 @@ def test_a_replica_takes_the_place_of_a_primary(tmp_path: Path) -> None:
         assert set(store.get_many(list(VALUES))) == {b"new"}
 
 
+@pytest.mark.ci
 def test_replicas_are_read_where_that_is_wanted(tmp_path: Path) -> None:
     with cluster(tmp_path, primaries=3, replicas=3, password=SECRET) as nodes:
-        store = RedisStore(nodes.url("timeout=20&replicas=1"))
+        store = RedisStore(nodes.url("timeout=120&replicas=1"))
         for key, value in VALUES.items():
             store.put(key, value)
 
@@ -153,8 +165,8 @@ def test_replicas_are_read_where_that_is_wanted(tmp_path: Path) -> None:
 
 def test_sentinels_say_who_is_primary(tmp_path: Path) -> None:
     with watched(tmp_path, SECRET) as servers:
-        store = RedisStore(servers.url("timeout=20&retries=2"))
-        reader = RedisStore(servers.url("timeout=20&retries=2&replicas=1"))
+        store = RedisStore(servers.url("timeout=120&retries=2"))
+        reader = RedisStore(servers.url("timeout=120&retries=2&replicas=1"))
         assert store.name == f"redis+sentinel://127.0.0.1:{servers.sentinel_port}/{Watched.SERVICE}/0"
         eventually(lambda: store.put("key", b"value") or store.get("key"), lambda found: found == b"value")
 
@@ -178,14 +190,14 @@ def test_tls_with_a_password(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     server = started(tmp_path / "server", SECRET, *ours.settings(), tls=True)
     try:
-        options = f"timeout=20&retries=0&ssl_ca_certs={ours.authority}"
+        options = f"timeout=120&retries=0&ssl_ca_certs={ours.authority}"
         store = RedisStore(server.url(options))
         store.put("key", b"value")
         assert store.get_many(["key", "absent"], seconds=PATIENCE) == [b"value", None]
         assert reused_by_another(server.url(options).replace("rediss", "valkeys")) == (len(TOKENS), "store")
         for url in (
-            server.url(f"timeout=20&retries=0&ssl_ca_certs={foreign.authority}"),
-            server.url("timeout=20&retries=0"),
+            server.url(f"timeout=120&retries=0&ssl_ca_certs={foreign.authority}"),
+            server.url("timeout=120&retries=0"),
             server.url(options, password="wr0ng"),
             server.url(options).replace("rediss", "redis").replace(f"&ssl_ca_certs={ours.authority}", ""),
         ):
