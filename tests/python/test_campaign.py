@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from circles import SOAK
+from circles import CIRCLE, SOAK
 from processes import ROOT, run_python
 
 CAMPAIGN = ROOT / "tests" / "campaign"
 SEED = 20251124
+OPERATIONS = {"test": 400, "ci": 2_000, "soak": 16_000}[CIRCLE]
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -29,19 +30,22 @@ def played(program: str, *arguments: Any) -> dict[str, Any]:
 
 
 def test_threads_on_one_cache_of_every_kind_and_tier() -> None:
-    said = played("worker.py", "--seed", SEED, "--operations", 16_000 if SOAK else 4_000)
+    said = played("worker.py", "--seed", SEED, "--operations", OPERATIONS)
     print({name: value for name, value in said.items() if name != "memory"})
-    assert said["operations"] >= 4000 and said["rows"] > 300_000
-    assert said["model_faults"] > 50 and said["faults"] > said["model_faults"]
-    assert said["caches"] > 2 * said["worlds"]  # closed by one of the threads, and opened again
-    assert min(said["refused"][name] for name in ("ClosedError", "BusyError", "CacheFull")) > 0
+    assert said["operations"] >= OPERATIONS and said["rows"] > 0
+    if SOAK:
+        assert said["rows"] > 300_000
+        assert said["model_faults"] > 50 and said["faults"] > said["model_faults"]
+        assert said["caches"] > 2 * said["worlds"]  # closed by one of the threads, and opened again
+        assert min(said["refused"][name] for name in ("ClosedError", "BusyError", "CacheFull")) > 0
 
 
+@pytest.mark.ci
 def test_killed_in_the_middle_of_conversations() -> None:
-    said = played("kills.py", "campaign", "--seed", SEED, "--rounds", 24 if SOAK else 4, "--races", 100 if SOAK else 12)
+    said = played("kills.py", "campaign", "--seed", SEED, "--rounds", 24 if SOAK else 3, "--races", 100 if SOAK else 6)
     print(said)
-    assert said["kills"] >= 4
-    assert said["rows"] > 20_000 and said["disk"] + said["store"] > 1000
+    assert said["kills"] >= 3
+    assert said["rows"] > (20_000 if SOAK else 0) and said["disk"] + said["store"] > (1000 if SOAK else 0)
 
 
 # ---- the campaign's own rules ---------------------------------------------------------------------------------------

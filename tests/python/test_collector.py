@@ -154,7 +154,7 @@ class WithFinalizer(kv.PrefixCache):
 def test_what_the_collector_has_cleared_is_not_called(made: type[kv.PrefixCache], kept: str) -> None:
     """A function of Python that was cleared must not run: it has no closure and no globals any more."""
     watches: list[Any] = []
-    for _ in range(50):
+    for _ in range(50 if SOAK else 10):
         watches.append(weakref.ref(circle_of_functions(made, kept)))
     assert all(is_gone(watch) for watch in watches)
 
@@ -264,7 +264,8 @@ def test_collecting_while_the_first_object_of_a_class_is_made() -> None:
 
 @pytest.mark.parametrize("seed", range(10 if SOAK else 1))
 def test_a_thousand_circles_in_threads(seed: int, tmp_path: Path) -> None:
-    done = run_python(WORKER, seed, 334, tmp_path)
-    assert (done.returncode, done.stderr) == (0, ""), f"collector_worker.py {seed} 334: {done.stderr}"
+    count = 334 if SOAK else 60  # of each of three threads
+    done = run_python(WORKER, seed, count, tmp_path)
+    assert (done.returncode, done.stderr) == (0, ""), f"collector_worker.py {seed} {count}: {done.stderr}"
     made = int(done.stdout.split()[0])
-    assert done.stdout == f"{made} circles, 0 left, 0 failed []\n" and made > 600, done.stdout
+    assert done.stdout == f"{made} circles, 0 left, 0 failed []\n" and made > 1.8 * count, done.stdout

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 import interrupt_worker as worker
 from interrupt_worker import ASKED_FOR, ROWS, STEPS, WAITED_FOR
 from processes import run_python
 
 
+@pytest.mark.ci
 def test_an_interrupted_prefill_is_heard_soon_and_keeps_its_work() -> None:
     """Soon is counted in launches. What the device has still to do then takes time, of which the least of several runs
     is looked at: a pause of the machine lengthens one of them."""

@@ -37,7 +37,6 @@ LOOKALIKES = [
     ("../a", "a"),
 ]
 TIERS = ("device", "host", "disk")
-KINDS = ("dense", "all")
 
 
 def open_cache(folder: Path, kind: str = "dense", fingerprint: str = "w", **options: Any) -> tuple[Any, KindsModel]:
@@ -56,7 +55,7 @@ def tier(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[pytest.param("dense", marks=pytest.mark.ci), "all"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

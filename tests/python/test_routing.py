@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
+from circles import SOAK
 from kvtrie.scale.routing import (
     BLOCK,
     REMEMBERED,
@@ -156,6 +157,9 @@ def test_the_simple_ones() -> None:
         assert policy.rank(Prompt(1), replicas[:1]) == [0]
 
 
+REQUESTS = 800 if SOAK else 400
+
+
 class NaiveReplica:
     """Knows every prompt that it was given; computes what is new."""
 
@@ -183,7 +187,7 @@ def day_of(policy: object, seed: int, replicas: int = 4, every: int = 8) -> int:
     fleet = [NaiveReplica(at) for at in range(replicas)]
     systems = [tokens_of(dice, 600) for _ in range(4)]
     chats = [list(dice.choice(systems)) for _ in range(40)]
-    for number in range(800):
+    for number in range(REQUESTS):
         chat = dice.choice(chats)
         chat += tokens_of(dice, dice.randrange(60, 300))
         prompt = prompt_of(chat)
@@ -200,7 +204,7 @@ def day_of(policy: object, seed: int, replicas: int = 4, every: int = 8) -> int:
     return sum(each.computed for each in fleet)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_day_on_four_replicas(seed: int) -> None:
     one = day_of(RoundRobin(), seed, replicas=1)
     ours = day_of(Affinity(seed=seed), seed)
