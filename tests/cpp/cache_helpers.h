@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "bounds.h"
 #include "cache/causal_cache.h"
 #include "cache/host_kv_store.h"
 

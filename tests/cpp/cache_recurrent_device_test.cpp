@@ -25,7 +25,9 @@ void expect_near(const std::vector<std::vector<float>>& got, const std::vector<s
   ASSERT_EQ(got.size(), wanted.size());
   for (std::size_t layer = 0; layer < got.size(); ++layer) {
     ASSERT_EQ(got[layer].size(), wanted[layer].size());
-    for (std::size_t i = 0; i < got[layer].size(); ++i) ASSERT_NEAR(got[layer][i], wanted[layer][i], 1e-5) << i;
+    testing::Difference difference;
+    for (std::size_t i = 0; i < got[layer].size(); ++i) difference.add(got[layer][i], wanted[layer][i]);
+    EXPECT_WITHIN(difference.of_each(), testing::kRecurrence) << "layer " << layer;
   }
 }
 
@@ -49,9 +51,10 @@ TEST_F(RecurrentDeviceTest, StepsAgreeWithTheHost) {
     for (const auto& snapshot : captured) {
       ASSERT_TRUE(there->restore(9, snapshot, snapshot->end()));
       const Tokens until(tokens.begin(), tokens.begin() + snapshot->end());
-      EXPECT_TRUE(holds_state(*there, there->slot(9).slot(), history(*there, until), 1e-5f)) << snapshot->end();
+      EXPECT_TRUE(holds_state(*there, there->slot(9).slot(), history(*there, until), &testing::kRecurrence))
+          << snapshot->end();
     }
-    EXPECT_TRUE(holds_state(*there, there->slot(4).slot(), history(*there, {1, 2, 3, 2}), 1e-5f));
+    EXPECT_TRUE(holds_state(*there, there->slot(4).slot(), history(*there, {1, 2, 3, 2}), &testing::kRecurrence));
     EXPECT_TRUE(sound(*there));
   }
 }
@@ -148,8 +151,8 @@ TEST_F(RecurrentDeviceTest, ADeviceFailureChangesNothing) {
       cl::disarm_fault();
       ASSERT_TRUE(sound(*cache));
     }
-    EXPECT_TRUE(holds_state(*cache, two.slot(), history(*cache, {1, 2}), 1e-5f));
-    EXPECT_TRUE(holds_state(*cache, cache->slot(0).slot(), history(*cache, {1, 2, 3, 4}), 1e-5f));
+    EXPECT_TRUE(holds_state(*cache, two.slot(), history(*cache, {1, 2}), &testing::kRecurrence));
+    EXPECT_TRUE(holds_state(*cache, cache->slot(0).slot(), history(*cache, {1, 2, 3, 4}), &testing::kRecurrence));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "bounds.h"
 #include "device_test.h"
 
 namespace kvtrie::cl {
@@ -45,13 +46,9 @@ class Clblast : public DeviceTest {
 };
 
 double relative_difference(const std::vector<float>& got, const std::vector<double>& expected) {
-  double difference = 0, largest = 1e-30;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    if (!std::isfinite(got[i])) return INFINITY;
-    difference = std::max(difference, std::fabs(got[i] - expected[i]));
-    largest = std::max(largest, std::fabs(expected[i]));
-  }
-  return difference / largest;
+  testing::Difference difference;
+  for (std::size_t i = 0; i < got.size(); ++i) difference.add(got[i], expected[i]);
+  return difference.of_largest();
 }
 
 struct Sizes {
@@ -78,7 +75,8 @@ class ClblastGemm : public Clblast {
     const Buffer a_buffer = upload(a, 3), b_buffer = upload(b, 5), c_buffer = upload(std::vector<float>(m * n, NAN), 2);
     gemm(device_ptr(), m, n, k, {a_buffer, 3}, {b_buffer, 5}, transpose, {c_buffer, 2});
     for (std::size_t i = 0; i<m; i += m> 100 ? (m - 1) / 2 : 1) {
-      EXPECT_LT(relative_difference(download(c_buffer, 2 + i * n, n), product_row(a, b, sizes, transpose, i)), 1e-5)
+      EXPECT_WITHIN(relative_difference(download(c_buffer, 2 + i * n, n), product_row(a, b, sizes, transpose, i)),
+                    testing::kClblast)
           << m << " x " << n << " x " << k << (transpose ? " transposed" : "") << ", row " << i;
     }
   }
@@ -113,7 +111,7 @@ TEST_F(Clblast, GemvEqualsPlainLoops) {
       }
       const Buffer a_buffer = upload(a, 1), x_buffer = upload(x, 2), y_buffer = upload(std::vector<float>(out, NAN), 4);
       gemv(device_ptr(), m, n, {a_buffer, 1}, transpose, {x_buffer, 2}, {y_buffer, 4});
-      EXPECT_LT(relative_difference(download(y_buffer, 4, out), expected), 1e-5) << m << " x " << n;
+      EXPECT_WITHIN(relative_difference(download(y_buffer, 4, out), expected), testing::kClblast) << m << " x " << n;
     }
   }
 }

@@ -171,7 +171,7 @@ constexpr PlanLimits kSmall{64, 16, 8};  // splits of two blocks; eight rows or 
 // Right, and the same bits alone, in slices and under other plans.
 void check(const Step& step, const std::string& what, const Options& options = {}, const PlanLimits& limits = kSmall) {
   const auto together = step.run(limits, options);
-  expect_close(together, step.wanted(options), 1e-5f, what);
+  expect_close(together, step.wanted(options), kAttention, what);
   for (const std::uint32_t slice : {1U, 5U})
     EXPECT_TRUE(same_bits(step.run_in_slices(slice, limits, options), together)) << what << ", slices of " << slice;
   for (const PlanLimits other : {PlanLimits{limits.keys_per_tile, 3, 1}, PlanLimits{limits.keys_per_tile, 16, 1000}})
@@ -317,7 +317,7 @@ TEST_F(BoundsOclgrind, WindowsAndEmptyRows) {
     step.add(step.claim(40, 110, 20), 109, windows(109, 1, 50));
     step.add(step.claim(0, 30, 9), 21, {{3, 22}, {4, 23}, {0, 0}, {6, 25}, {7, 26}, {8, 27}, {9, 30}, {9, 30}, {0, 1}});
     const PlanLimits limits{32, 16, 8};
-    expect_close(step.run(limits, {0.0f, true}), step.wanted({0.0f, true}), 1e-5f);
+    expect_close(step.run(limits, {0.0f, true}), step.wanted({0.0f, true}), kAttention);
   }
 }
 

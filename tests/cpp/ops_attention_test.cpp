@@ -156,8 +156,6 @@ class Scene {
   std::vector<float> q_, k_, v_, sinks_;
 };
 
-float tolerance(DType) { return 1e-5f; }  // the reference reads the same float16 numbers
-
 // A decode row, a few rows and a prefill over scattered histories, plain and with every option.
 void check_sizes(Sizes sizes, DType dtype, std::uint32_t salt) {
   Scene scene(sizes, 1400, dtype, salt);
@@ -165,8 +163,8 @@ void check_sizes(Sizes sizes, DType dtype, std::uint32_t salt) {
   scene.add_rows(scene.add_history(75, 9), 5);
   scene.add_rows(scene.add_history(130, 40), 41);
   scene.fill();
-  expect_close(scene.run(), scene.wanted(), tolerance(dtype), "plain");
-  expect_close(scene.run(5.0f, true, 0.3f), scene.wanted(5.0f, true, 0.3f), tolerance(dtype), "softcap, sinks, scale");
+  expect_close(scene.run(), scene.wanted(), kAttention, "plain");
+  expect_close(scene.run(5.0f, true, 0.3f), scene.wanted(5.0f, true, 0.3f), kAttention, "softcap, sinks, scale");
 }
 
 class Attention : public OpsTest {};
@@ -234,7 +232,7 @@ TEST_F(Attention, SharedPrefixGivesTheBitsOfSeparateSteps) {
     scene.add_rows(scene.add_history(length, 300, a, 1030 < length ? 1030 : 1000), 2);
   scene.fill();
   const auto together = scene.run();
-  expect_close(together, scene.wanted(), tolerance(DType::kFloat16));
+  expect_close(together, scene.wanted(), kAttention);
   std::vector<float> apart;
   for (std::size_t i = 0; i < scene.queries().size(); ++i) {
     const auto one = scene.with_rows_of(i).run();
@@ -249,7 +247,7 @@ TEST_F(Attention, DecodeGivesTheBitsOfPrefill) {
   scene.add_rows(history, 40);
   scene.fill();
   const auto prefill = scene.run(0.0f, true);
-  expect_close(prefill, scene.wanted(0.0f, true), tolerance(DType::kFloat32));
+  expect_close(prefill, scene.wanted(0.0f, true), kAttention);
   const std::size_t row = prefill.size() / 40;
   for (const std::uint32_t at : {0U, 17U, 39U}) {  // one row at a time, before later keys exist
     Scene step = scene;
@@ -276,8 +274,8 @@ TEST_F(Attention, BitsDoNotDependOnTheNumberOfLinesAtAnyVectorWidth) {
       scene.add_rows(history, 40);
       scene.fill();
       const auto many = scene.run(0.0f, true);
-      expect_close(many, scene.wanted(0.0f, true), tolerance(dtype), std::to_string(width));
-      expect_close(scene.run(3.0f), scene.wanted(3.0f), tolerance(dtype), std::to_string(width) + ", softcap");
+      expect_close(many, scene.wanted(0.0f, true), kAttention, std::to_string(width));
+      expect_close(scene.run(3.0f), scene.wanted(3.0f), kAttention, std::to_string(width) + ", softcap");
       const PlanLimits single{512, 1, 8}, some{512, 3, 8};
       EXPECT_TRUE(same_bits(scene.run(0.0f, true, 0.0f, &single), many)) << width << ", one row to a tile";
       EXPECT_TRUE(same_bits(scene.run(0.0f, true, 0.0f, &some), many)) << width << ", three rows to a tile";
@@ -311,7 +309,7 @@ TEST_F(Attention, DenseAgreesWithAndWithoutMask) {
       const Tensor got = attention(
           upload(q, {c.tokens, s.heads, s.k_dim}), upload_as(k, c.dtype, {c.n, s.kv_heads, s.k_dim}),
           upload_as(v, c.dtype, {c.n, s.kv_heads, s.v_dim}), masked ? upload(mask, {c.tokens, c.n}) : Tensor(), {});
-      expect_close(download(got), wanted, 1e-5f, masked ? "masked" : "plain");
+      expect_close(download(got), wanted, kAttention, masked ? "masked" : "plain");
     }
   }
 }
@@ -366,7 +364,7 @@ TEST_F(AttentionOclgrind, SmallStep) {
   scene.add_rows(scene.add_history(20, 20), 9);
   scene.fill();
   const PlanLimits limits{32, 16, 8};
-  expect_close(scene.run(0.0f, true, 0.0f, &limits), scene.wanted(0.0f, true), 1e-5f);
+  expect_close(scene.run(0.0f, true, 0.0f, &limits), scene.wanted(0.0f, true), kAttention);
 }
 
 TEST_F(AttentionOclgrind, SmallStepInWorkGroups) {
@@ -376,7 +374,7 @@ TEST_F(AttentionOclgrind, SmallStepInWorkGroups) {
   scene.add_rows(scene.add_history(20, 20), 9);
   scene.fill();
   const PlanLimits limits{32, 16, 8};
-  expect_close(scene.run(0.0f, true, 0.0f, &limits), scene.wanted(0.0f, true), 1e-5f);
+  expect_close(scene.run(0.0f, true, 0.0f, &limits), scene.wanted(0.0f, true), kAttention);
 }
 
 }  // namespace

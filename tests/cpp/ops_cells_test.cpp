@@ -234,7 +234,7 @@ TEST_F(Cells, RotateMovesKeysToOtherPositions) {
       std::vector<float> moved = reference::rope(raw, at, 1, 16, rope), wanted = reference::rope(raw, to, 1, 16, rope);
       reference::rotate_cells({reinterpret_cast<std::byte*>(moved.data()), plain_format(dtype), 1, 1, 16},
                               CellSpans{{0, 1, 50}}, -17, rope);
-      expect_close(moved, wanted, 1e-5f);
+      expect_close(moved, wanted, kRotation);
     }
 }
 

@@ -27,7 +27,7 @@ void check_routes(std::int64_t rows, std::int64_t experts, std::int64_t k) {
     const Routes got = route(upload(scores, {rows, experts}), k, weighting);
     const reference::Routes wanted = reference::route(scores, experts, k, weighting);
     EXPECT_EQ(download<std::int32_t>(got.chosen), wanted.chosen);
-    expect_close(download(got.factors), wanted.factors, 1e-5f);
+    expect_close(download(got.factors), wanted.factors, kSmallSums);
   }
 }
 
@@ -64,7 +64,7 @@ TEST_F(OpsExpertsTest, ScaledRowsAndSumsAgree) {
       const Tensor factors = upload(f, {rows, k});
       EXPECT_TRUE(same_bits(download(scale_rows(upload(x, {rows, dim}), factors)), reference::scale_rows(x, f, dim)));
       expect_close(download(weighted_sum(upload(many, {rows, k, dim}), factors)),
-                   reference::weighted_sum(many, f, k, dim), 1e-5f);
+                   reference::weighted_sum(many, f, k, dim), kSmallSums);
     }
   }
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "bounds.h"
 #include "ops/attention.h"
 #include "ops/cells.h"
 #include "ops/family.h"
@@ -18,6 +19,9 @@
 #include "tensor_test.h"
 
 namespace kvtrie::ops {
+
+using testing::kAttention, testing::kClblast, testing::kConvolution, testing::kDraw, testing::kGroupProducts,
+    testing::kProducts, testing::kRecurrence, testing::kRotation, testing::kSmallSums;
 
 inline constexpr std::uint32_t kSeed = 20240611;
 
@@ -64,13 +68,20 @@ std::vector<T> download(const Tensor& tensor) {
   return values;
 }
 
-// |got - wanted| <= tolerance * max(1, |wanted|) everywhere; NaN never passes.
-inline void expect_close(const std::vector<float>& got, const std::vector<float>& wanted, float tolerance,
+// |got - wanted| <= bound * max(1, |wanted|) everywhere; NaN never passes.
+inline void expect_close(const std::vector<float>& got, const std::vector<float>& wanted, const testing::Bound& bound,
                          const std::string& what = "") {
   ASSERT_EQ(got.size(), wanted.size()) << what;
-  for (std::size_t i = 0; i < got.size(); ++i)
-    ASSERT_TRUE(std::fabs(got[i] - wanted[i]) <= tolerance * std::max(1.0f, std::fabs(wanted[i])))
+  testing::Difference difference;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    difference.add(got[i], wanted[i]);
+    ASSERT_TRUE(difference.of_each() <= bound.value)
         << what << " at " << i << ": got " << got[i] << ", wanted " << wanted[i] << ", seed " << kSeed;
+  }
+  ASSERT_WITHIN(difference.of_each(), bound) << what;
+}
+inline void expect_same(const std::vector<float>& got, const std::vector<float>& wanted, const std::string& what = "") {
+  ASSERT_EQ(got, wanted) << what;
 }
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {

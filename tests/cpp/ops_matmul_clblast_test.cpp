@@ -19,13 +19,9 @@ class MatmulClblast : public OpsTest {
     const auto got = download(y);
     const auto wanted = reference::matmul(x, {w.data(), DType::kFloat32}, static_cast<std::size_t>(rows),
                                           static_cast<std::size_t>(in), static_cast<std::size_t>(out));
-    double worst = 0.0, largest = 1.0;
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      if (!std::isfinite(got[i])) return INFINITY;
-      worst = std::max(worst, std::fabs(static_cast<double>(got[i]) - wanted[i]));
-      largest = std::max(largest, std::fabs(static_cast<double>(wanted[i])));
-    }
-    return worst / largest;
+    testing::Difference difference;
+    for (std::size_t i = 0; i < got.size(); ++i) difference.add(got[i], wanted[i]);
+    return difference.of_largest();
   }
 };
 
@@ -54,7 +50,7 @@ std::vector<BlasSet> wrong_sets() {
 
 TEST_F(MatmulClblast, WrongParametersAreSeenAndTakenBack) {
   const cl::DevicePtr other = cl::Device::open(device().info(), {});
-  EXPECT_LT(error_of_product(other, 150, 64, 70), 1e-5);  // with the parameters of this kind of device
+  EXPECT_WITHIN(error_of_product(other, 150, 64, 70), kClblast);  // with the parameters of this kind of device
   const cl::BlasParameters before = cl::blas_parameters(other, "Xgemm");
   EXPECT_FALSE(apply_blas_sets(other, wrong_sets()));
   ASSERT_EQ(warnings().size(), 1U);
@@ -62,14 +58,14 @@ TEST_F(MatmulClblast, WrongParametersAreSeenAndTakenBack) {
   EXPECT_TRUE(contains(warnings()[0], "differ from the reference")) << warnings()[0];
   warnings().clear();
   EXPECT_EQ(cl::blas_parameters(other, "Xgemm"), before);
-  EXPECT_LT(error_of_product(other, 150, 64, 70), 1e-5);
+  EXPECT_WITHIN(error_of_product(other, 150, 64, 70), kClblast);
 }
 
 TEST_F(MatmulClblast, EachKindOfDeviceHasItsParameters) {
   EXPECT_TRUE(blas_sets(cl::DeviceKind::kGpu).empty());
   EXPECT_FALSE(apply_blas_sets(device_ptr(), {}));
   if (device().info().kind != cl::DeviceKind::kCpu) return;
-  EXPECT_LT(error_of_product(device_ptr(), 4, 16, 8), 1e-5);
+  EXPECT_WITHIN(error_of_product(device_ptr(), 4, 16, 8), kClblast);
   const std::vector<BlasSet> sets = blas_sets(cl::DeviceKind::kCpu);
   for (const BlasSet& set : sets) EXPECT_EQ(cl::blas_parameters(device_ptr(), set.kernel), set.parameters);
 }

@@ -14,7 +14,6 @@ namespace kvtrie::ops {
 namespace {
 
 constexpr WeightDType kQ8 = WeightDType::kQ8;
-constexpr float kQ8Tolerance = 2e-5f;  // sums of up to 600 products in float32
 
 // A weight [out, in] whose blocks differ in size by powers of two, and some are zero.
 std::vector<float> random_weight(std::int64_t out, std::int64_t in, std::uint32_t salt) {
@@ -75,7 +74,8 @@ TEST_F(MatmulQ8, ReferenceStaysWithinHalfAStep) {
       for (std::size_t k = b * 32; k < std::min<std::size_t>(70, b * 32 + 32); ++k)
         most = std::max(most, std::fabs(w[n * 70 + k]));
       for (std::size_t k = b * 32; k < std::min<std::size_t>(70, b * 32 + 32); ++k)
-        ASSERT_LE(std::fabs(q[n * 70 + k] - w[n * 70 + k]), 0.57f * most / 127.0f) << n << ", " << k;
+        ASSERT_WITHIN(std::fabs(q[n * 70 + k] - w[n * 70 + k]) / (0.57f * most / 127.0f), testing::kHalfStep)
+            << n << ", " << k;
     }
 }
 
@@ -126,7 +126,7 @@ TEST_F(MatmulQ8, AgreesWithTheReference) {
     const auto kept = quantised(w, in);
     const auto wanted = reference::matmul(x, {kept.data(), DType::kFloat32}, static_cast<std::size_t>(rows),
                                           static_cast<std::size_t>(in), static_cast<std::size_t>(out));
-    expect_close(download(matmul(upload(x, {rows, in}), pack(upload_weight(w, in), true, kQ8))), wanted, kQ8Tolerance,
+    expect_close(download(matmul(upload(x, {rows, in}), pack(upload_weight(w, in), true, kQ8))), wanted, kProducts,
                  cat(rows, " x ", in, " x ", out));
   }
 }
@@ -257,7 +257,7 @@ TEST_F(MatmulQ8Oclgrind, PackedAndGated) {
   const Tensor weight = upload_weight(w, 35), rows = upload(x, {9, 35});
   const auto kept = quantised(w, 35);
   expect_close(download(matmul(rows, pack(weight, true, kQ8))),
-               reference::matmul(x, {kept.data(), DType::kFloat32}, 9, 35, 18), 1e-4f);
+               reference::matmul(x, {kept.data(), DType::kFloat32}, 9, 35, 18), kProducts);
   EXPECT_EQ(matmul_gated(rows, pack_pair(weight, weight, kQ8)).shape(), (Shape{9, 18}));
 }
 

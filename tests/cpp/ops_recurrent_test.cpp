@@ -79,7 +79,7 @@ TEST_P(OpsRecurrentTest, ConvolutionAgreesWithTheReference) {
     std::vector<float> wanted(x.size());
     const reference::HostStates host{states.data(), sizes.dtype};
     reference::causal_conv1d(x, weight, static_cast<std::size_t>(sizes.width), host, host, kMixed, wanted);
-    expect_close(download(y), wanted, 1e-5f, "y of " + std::to_string(sizes.dim));
+    expect_close(download(y), wanted, kConvolution, "y of " + std::to_string(sizes.dim));
     if (!pool.defined()) continue;
     EXPECT_EQ(download<std::byte>(pool), states);
   }
@@ -102,13 +102,13 @@ TEST_P(OpsRecurrentTest, GatedDeltaAgreesWithTheReference) {
     reference::gated_delta({in.q, in.k, in.v, in.g, in.beta},
                            {std::size_t(s.k_heads), std::size_t(s.v_heads), std::size_t(s.v_dim), std::size_t(s.k_dim)},
                            states, states, kMixed, wanted);
-    expect_close(download(y), wanted, 1e-4f, "y of " + std::to_string(s.k_dim));
+    expect_close(download(y), wanted, kRecurrence, "y of " + std::to_string(s.k_dim));
     const std::vector<float> after = download(pool);
     for (const std::int32_t slot : {0, 2, 4, 5, 6, 7, 8, 9}) {
       const auto part = [&](const std::vector<float>& all) {
         return std::vector<float>(all.begin() + slot * one, all.begin() + (slot + 1) * one);
       };
-      expect_close(part(after), part(states), 1e-4f, "slot " + std::to_string(slot));
+      expect_close(part(after), part(states), kRecurrence, "slot " + std::to_string(slot));
     }
     EXPECT_TRUE(std::isnan(after[static_cast<std::size_t>(one)]));  // slot 1: nobody's
   }
@@ -195,7 +195,7 @@ TEST_P(OpsRecurrentTest, OclgrindSmallStates) {  // every path of both kernels: 
   const Tensor out = DeltaOperands(11, s, in).run(pool, pool, rows);
   std::vector<float> wanted(in.v.size());
   reference::gated_delta({in.q, in.k, in.v, in.g, in.beta}, {1, 2, 3, 11}, states, states, rows, wanted);
-  expect_close(download(out), wanted, 1e-4f);
+  expect_close(download(out), wanted, kRecurrence);
   const std::vector<float> x = random.normals(11 * 11), weight = random.normals(33);
   std::vector<std::byte> tails = stored(random.normals(4 * 2 * 11), DType::kFloat16);
   const Tensor tail_pool = Tensor::from_host(shared_device(), DType::kFloat16, {4, 2, 11}, tails.data());
@@ -204,7 +204,7 @@ TEST_P(OpsRecurrentTest, OclgrindSmallStates) {  // every path of both kernels: 
   std::vector<float> wanted_y(x.size());
   const reference::HostStates host{tails.data(), DType::kFloat16};
   reference::causal_conv1d(x, weight, 3, host, host, rows, wanted_y);
-  expect_close(download(y), wanted_y, 1e-5f);
+  expect_close(download(y), wanted_y, kConvolution);
 }
 
 TEST_P(OpsRecurrentTest, RandomStepsAgree) {
@@ -227,8 +227,8 @@ TEST_P(OpsRecurrentTest, RandomStepsAgree) {
     const Tensor y = DeltaOperands(row, s, in).run(pool, pool, rows);
     std::vector<float> wanted(in.v.size());
     reference::gated_delta({in.q, in.k, in.v, in.g, in.beta}, {2, 2, 12, 16}, states, states, rows, wanted);
-    expect_close(download(y), wanted, 1e-4f, "round " + std::to_string(round));
-    expect_close(download(pool), states, 1e-4f, "states of round " + std::to_string(round));
+    expect_close(download(y), wanted, kRecurrence, "round " + std::to_string(round));
+    expect_close(download(pool), states, kRecurrence, "states of round " + std::to_string(round));
   }
 }
 

@@ -36,7 +36,8 @@ TEST_F(Rope, AgreesForBothLayoutsAndPartialHeads) {
       for (const KernelFamily family : {KernelFamily::kSerial, KernelFamily::kWorkGroup}) {
         const ForcedFamily forced(family);
         expect_close(download(rope(upload(x, {5, 3, dim}), upload(positions), params)),
-                     reference::rope(x, positions, 3, static_cast<std::size_t>(dim), params), 1e-5f, cat("dim ", dim));
+                     reference::rope(x, positions, 3, static_cast<std::size_t>(dim), params), kRotation,
+                     cat("dim ", dim));
       }
     }
 }
@@ -78,7 +79,7 @@ TEST_F(Rope, ScalesAndShifts) {
   const std::vector<std::int32_t> positions{3, 500};
   const RopeParams yarn = scaled(RopeScaling::kYarn);
   expect_close(download(rope(upload(x, {2, 1, 64}), upload(positions), yarn)),
-               reference::rope(x, positions, 1, 64, yarn), 1e-5f);
+               reference::rope(x, positions, 1, 64, yarn), kRotation);
   EXPECT_TRUE(yarn.can_shift());
   EXPECT_FALSE(scaled(RopeScaling::kDynamic).can_shift());
   EXPECT_FALSE(scaled(RopeScaling::kLongRope).can_shift());

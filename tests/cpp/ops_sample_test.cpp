@@ -19,7 +19,7 @@ void check_draw(std::int32_t drawn, const std::vector<float>& row, const SampleO
   double before = 0.0;
   for (std::size_t i = 0; i < token; ++i) before += p[i];
   const double u = reference::sample_uniform(options.seed, options.counter);
-  ASSERT_TRUE(u >= before - 1e-4 && u <= before + p[token] + 1e-4) << "token " << token << " u " << u;
+  ASSERT_WITHIN(std::max({0.0, before - u, u - before - p[token]}), kDraw) << "token " << token << " u " << u;
 }
 
 std::vector<float> row_of(const std::vector<float>& logits, std::int64_t vocab, std::size_t row) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "bounds.h"
 #include "cache/host_state_store.h"
 #include "cache/recurrent_cache.h"
 #include "recurrent_rows.h"
@@ -93,9 +94,9 @@ inline StepOutputs append(RecurrentCache& cache, SequenceId id, const std::vecto
   return run_forward(cache, *start(cache, id, tokens.size()), tokens, device);
 }
 
-// Whether the slot holds the state of the history that ends at `point` (null: zeros); bit for bit at tolerance 0.
+// Whether the slot holds the state of the history that ends at `point` (null: zeros); bit for bit without a bound.
 inline ::testing::AssertionResult holds_state(RecurrentCache& cache, Slot slot, const PointPtr& point,
-                                              float tolerance = 0.0f) {
+                                              const Bound* bound = nullptr) {
   const StateShape& shape = cache.shape();
   for (std::uint32_t i = 0; i < shape.layers; ++i) {
     const auto [conv, delta] = cache.store().read(i, std::vector<Slot>{slot});
@@ -105,11 +106,14 @@ inline ::testing::AssertionResult holds_state(RecurrentCache& cache, Slot slot, 
       const std::vector<float> got = numbers_of(is_delta ? delta : conv);
       const std::vector<float>& wanted = is_delta ? expected.delta : expected.conv;
       if (got.size() != wanted.size()) return ::testing::AssertionFailure() << "got " << got.size() << " numbers";
+      Difference difference;
       for (std::size_t at = 0; at < got.size(); ++at) {
-        if (std::fabs(got[at] - wanted[at]) <= tolerance) continue;
+        difference.add(got[at], wanted[at]);
+        if (difference.of_each() <= (bound == nullptr ? 0.0 : bound->value)) continue;
         return ::testing::AssertionFailure() << "layer " << i << (is_delta ? " delta " : " conv ") << at << ": got "
                                              << got[at] << ", expected " << wanted[at];
       }
+      if (bound != nullptr) Measurements::note(__FILE__, __LINE__, difference.of_each(), *bound);
     }
   }
   return ::testing::AssertionSuccess();

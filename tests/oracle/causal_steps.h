@@ -246,6 +246,7 @@ class CausalSteps : public CausalDriver {
     for (float& each : q.host_span<float>()) each = static_cast<float>(below(200)) / 100.0f - 1.0f;
     const Tensor out = cache_->attend(*step.forward, cache_->layers()[layer], q, {});
     step.was_read = true;
+    testing::Difference difference;
     for (std::size_t row = 0; row < step.rows.size(); ++row) {
       const Rows& keys = histories[row];
       for (std::uint32_t head = 0; head < 2; ++head) {
@@ -259,11 +260,12 @@ class CausalSteps : public CausalDriver {
           for (std::uint32_t d = 0; d < 3; ++d) sums[d] += weight * numbers_.value(key, layer, head, d);
         }
         for (std::uint32_t d = 0; d < 3; ++d) {
-          const double wanted = sums[d] / total, got = out.host_span<float>()[(row * 2 + head) * 3 + d];
-          expect(std::abs(got - wanted) <= 1e-3 * (1.0 + std::abs(wanted)), "attend differs from the naive sum");
+          difference.add(out.host_span<float>()[(row * 2 + head) * 3 + d], sums[d] / total);
         }
       }
     }
+    expect(testing::within(__FILE__, __LINE__, difference.of_each(), testing::kOracleAttention),
+           "attend differs from the naive sum");
   }
 
   void drop() {

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bounds import ATTENTION, close
+
 Floats = npt.NDArray[np.float32]
 
 
@@ -63,4 +65,4 @@ class RopeModel:
                 keys = self.rotated(self.k[text, layer], np.arange(len(text)), layer)
                 seen = slice(-self.window if layer > 0 else 0, None)
                 wanted = attention(q[row], keys[seen], self.v[text, layer][seen])
-                np.testing.assert_allclose(out[row], wanted, atol=2e-5)
+                close(out[row], wanted, ATTENTION, each=True)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import kvtrie as kv
+from bounds import ATTENTION, ROTATION, close
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
@@ -56,7 +57,7 @@ class History:
             self.v[layer] = np.concatenate([self.v[layer], v])
             q = self.random.standard_normal((count, HEADS, DIM)).astype(np.float32)
             out = np.asarray(cache.attend(layer, q))
-            np.testing.assert_allclose(out, causal_attention(q, self.k[layer], self.v[layer]), rtol=2e-5, atol=2e-5)
+            close(out, causal_attention(q, self.k[layer], self.v[layer]), ATTENTION, each=True)
         assert cache.length(seq) == len(self)
 
 
@@ -76,7 +77,7 @@ def causal_attention(
     return np.einsum("hqn,nhd->qhd", weights / (weights.sum(-1) + extra)[..., None], v64)
 
 
-def check_stored(cache: Any, seq: int, history: History, tolerance: float = 0) -> None:
+def check_stored(cache: Any, seq: int, history: History, rotated: bool = False) -> None:
     """Opens a step of one row to read what `seq` holds, and drops it."""
     cache.start_forward([len(history)], [seq])
     for layer in LAYERS:
@@ -85,8 +86,11 @@ def check_stored(cache: Any, seq: int, history: History, tolerance: float = 0) -
             break  # the last layer would complete the step
         cache.put(layer, zero_k, zero_v)
         k, v, mask = (np.asarray(part) for part in cache.get(layer))
-        np.testing.assert_allclose(k[:-1], history.k[layer], atol=tolerance)
-        np.testing.assert_allclose(v[:-1], history.v[layer], atol=tolerance)
+        if rotated:
+            close(k[:-1], history.k[layer], ROTATION, each=True)
+        else:
+            np.testing.assert_array_equal(k[:-1], history.k[layer])
+        np.testing.assert_array_equal(v[:-1], history.v[layer])
         assert (mask == 0).all()
     cache.start_forward([0], [999], reserve=True)
     cache.remove(seq, len(history))
@@ -108,7 +112,7 @@ def test_attend_agrees_with_numpy(dtype: str, device: Any) -> None:
             cache.put(layer, k[begin:end], v[begin:end])
             out = cache.attend(layer, q[begin:end])
             assert (out.dtype, out.shape, out.device) == ("float32", (end - begin, HEADS, V_DIM), device)
-            np.testing.assert_allclose(np.asarray(out), causal_attention(q[:end], k[:end], v[:end])[begin:], atol=2e-5)
+            close(out, causal_attention(q[:end], k[:end], v[:end])[begin:], ATTENTION, each=True)
     assert cache.check() == []
 
 
@@ -125,9 +129,7 @@ def test_options_of_attend(cache: Any) -> None:
             {"sinks": sinks},
             {"scale": 0.1, "softcap": 1.0, "sinks": sinks},
         ):
-            np.testing.assert_allclose(
-                np.asarray(cache.attend(layer, q, **options)), causal_attention(q, k, v, **options), atol=2e-5
-            )
+            close(cache.attend(layer, q, **options), causal_attention(q, k, v, **options), ATTENTION, each=True)
 
 
 def test_several_sequences_in_one_step(cache: Any) -> None:
@@ -150,7 +152,7 @@ def test_several_sequences_in_one_step(cache: Any) -> None:
                 before = [entry for entry in stored[seq] if entry[0] == layer]
                 past_k = np.concatenate([entry[1] for entry in before] + [k[mine]])
                 past_v = np.concatenate([entry[2] for entry in before] + [v[mine]])
-                np.testing.assert_allclose(out[mine], causal_attention(q[mine], past_k, past_v), atol=2e-5)
+                close(out[mine], causal_attention(q[mine], past_k, past_v), ATTENTION, each=True)
                 stored[seq].append((layer, k[mine], v[mine]))
     assert {seq: cache.length(seq) for seq in lengths} == lengths == {0: 4, 4: 3, 9: 2}
     assert cache.free_cells == 64 - 9
@@ -195,7 +197,7 @@ def test_removing_the_middle_rotates_what_follows(cache: Any, shared: bool) -> N
         )
         expected.k[layer] = np.concatenate([history.k[layer][:2], tail])
         expected.v[layer] = np.delete(history.v[layer], slice(2, 5), 0)
-    check_stored(cache, 0, expected, tolerance=2e-6)
+    check_stored(cache, 0, expected, rotated=True)
     if shared:
         check_stored(cache, 1, history)
     assert cache.check() == []

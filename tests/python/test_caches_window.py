@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import kvtrie as kv
+from bounds import ATTENTION, ROTATION, close
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
@@ -75,7 +76,7 @@ class Sequence:
     def check(self, layer: int, k: Floats, v: Floats, seen: Mask) -> None:
         q = self.draw(len(seen), HEADS, DIM)
         out = np.asarray(self.cache.attend(layer, q))
-        np.testing.assert_allclose(out, attention(q, k, v, seen), atol=3e-5)
+        close(out, attention(q, k, v, seen), ATTENTION, each=True)
         got_k, got_v, mask = (np.asarray(part) for part in self.cache.get(layer))
         columns = seen.any(0)
         assert np.array_equal(mask == 0, seen[:, columns])
@@ -234,7 +235,7 @@ def test_removals(place: Any) -> None:
     k, v = sequence.draw(1, KV_HEADS, DIM), sequence.draw(1, KV_HEADS, V_DIM)
     cache.put(LAYERS[0], k, v)
     got = [np.asarray(part) for part in cache.get(LAYERS[0])]
-    np.testing.assert_allclose(got[0], np.concatenate([sequence.k[15:, 0], k]), atol=2e-6)
+    close(got[0], np.concatenate([sequence.k[15:, 0], k]), ROTATION, each=True)
     np.testing.assert_array_equal(got[1], np.concatenate([sequence.v[15:, 0], v]))
     chunks = make(place, chunk=4)
     Sequence(chunks, 0).grow(7)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
+from bounds import ATTENTION, close
 
 HEADS, DIM = 2, 8
 
@@ -40,7 +41,7 @@ def expect_item(cache: Any, count: int, seed: int) -> None:
         np.testing.assert_array_equal(v, rows(count, seed + layer + 100))
         assert (mask == 0).all()
         q = rows(mask.shape[0], 5)
-        np.testing.assert_allclose(np.asarray(cache.attend(layer, q)), dense(q, k, v), rtol=1e-4, atol=1e-5)
+        close(cache.attend(layer, q), dense(q, k, v), ATTENTION, each=True)
 
 
 # ---- EncoderCache ---------------------------------------------------------------------------------------------------
@@ -70,8 +71,8 @@ def test_items_of_several_sequences(place: Any) -> None:
     for layer in cache.layers:
         k, v = rows(8, 1 + layer), rows(8, 101 + layer)
         out = np.asarray(cache.attend(layer, q))
-        np.testing.assert_allclose(out[1:2], dense(q[1:2], k[:3], v[:3]), rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(out[::2], dense(q[::2], k[3:], v[3:]), rtol=1e-4, atol=1e-5)
+        close(out[1:2], dense(q[1:2], k[:3], v[:3]), ATTENTION, each=True)
+        close(out[::2], dense(q[::2], k[3:], v[3:]), ATTENTION, each=True)
         mask = np.asarray(cache.get(layer)[2])
         assert (np.isinf(mask) == [[0] * 5 + [1] * 3, [1] * 5 + [0] * 3, [0] * 5 + [1] * 3]).all()
 
@@ -213,7 +214,7 @@ class Parts:
             for token in tokens[1:]:
                 fresh.step(0, [token])
         for got, wanted in zip(self.step(seq, [99]), fresh.step(0, [99])):
-            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+            close(got, wanted, ATTENTION, each=True)
 
 
 def test_layers_decide_who_answers(place: Any) -> None:
@@ -303,7 +304,7 @@ def test_a_model_that_fails_half_way(place: Any) -> None:
         fresh = Parts("host")
         fresh.step(0, [1, 2], 4)
         for got, wanted in zip(parts.step(0, [9]), (fresh.step(0, [3]), fresh.step(0, [9]))[1]):
-            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+            close(got, wanted, ATTENTION, each=True)
 
 
 def test_only_where_all_agree(place: Any) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
+from bounds import LOGITS
 from reference_llama import random_llama, reference_logits, save_checkpoint
 from text_tokenizer import SPECIAL, VOCAB, save_tokenizer
 
@@ -46,7 +47,9 @@ def greedy(network: Any, prompt: list[int], count: int) -> list[int]:
     for _ in range(count):
         logits = reference_logits(*network, tokens)[-1]
         first, second = np.sort(logits)[::-1][:2]
-        assert first - second > 1e-4 * np.abs(logits).max(), "choose another seed: the top two are too close"
+        assert first - second > 2 * LOGITS.value * np.abs(logits).max(), (
+            "choose another seed: the top two are too close"
+        )
         tokens.append(int(logits.argmax()))
     return tokens[len(prompt) :]
 

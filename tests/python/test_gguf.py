@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
+from bounds import LOGITS, LOST_BY_4_BITS, close, difference
 from gguf_files import GOLDENS, Kind, checkpoint, gguf_file, random_blocks, rewrite, write
 from kvtrie.models.gguf.weights import kinds
 from kvtrie.models.weight_table import BLOCKS
 from reference_llama import random_llama
-from test_models import all_logits, difference
+from test_models import all_logits
 
 TOKENS = np.load(GOLDENS / "tokens.npy")
 
@@ -66,9 +67,9 @@ def test_architectures(name: str, tmp_path: Path) -> None:
     wanted = all_logits(kv.models.from_weights(config, weights), TOKENS, 72)
     if name in EXACT:
         np.testing.assert_array_equal(logits, wanted)
-    assert difference(logits, wanted) <= 2e-6
+    close(logits, wanted, LOGITS)
     if not CHECKPOINTS[name]:
-        assert difference(logits, np.load(GOLDENS / name / "logits.npy")) <= 1e-4
+        close(logits, np.load(GOLDENS / name / "logits.npy"), LOGITS)
 
 
 @pytest.mark.parametrize("undone", ["rows", "norms", "heads"])
@@ -99,7 +100,7 @@ def test_float16_stays_so_where_numbers_only_move(name: str, tmp_path: Path) -> 
     whole = kv.models.load(tmp_path / "model.gguf", dtype="float32")
     assert model.nbytes < 0.75 * whole.nbytes
     wanted = all_logits(kv.models.from_weights(config, weights, dtype="float16"), TOKENS, 72)
-    assert difference(all_logits(model, TOKENS, 72), wanted) <= 2e-6
+    close(all_logits(model, TOKENS, 72), wanted, LOGITS)
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +214,7 @@ def test_what_is_multiplied_as_one_may_be_of_several_types(mixed_gate: bool, tmp
     wanted = all_logits(kv.models.load(path, dtype="float32"), TOKENS, 72)
     np.testing.assert_array_equal(all_logits(model, TOKENS, 72), wanted)
     for dtype in ("q8_0", "q4_1"):  # some of it in such blocks already
-        assert difference(all_logits(kv.models.load(path, dtype=dtype), TOKENS, 72), wanted) < 0.5
+        close(all_logits(kv.models.load(path, dtype=dtype), TOKENS, 72), wanted, LOST_BY_4_BITS)
     greedy = list(kv.generate(model, [1, 2, 3], 12, temperature=0, ignore_eos=True))
     replayed = model.graphs.stats["replays"] > 0
     assert replayed == (model.device.kind == "cpu"), model.graphs.stats["reason"]

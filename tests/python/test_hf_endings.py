@@ -15,6 +15,7 @@ import kvtrie as kv
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import bounds  # noqa: E402
 import hf_models as hf  # noqa: E402
 from processes import PATIENCE, run_python  # noqa: E402
 
@@ -39,8 +40,8 @@ def logits(model: Any, ids: Any, past: Any = None) -> Any:
         return model(ids, cache=past).logits
 
 
-def alike(got: Any, wanted: Any) -> bool:
-    return bool((got - wanted).abs().max() <= 1e-5 * wanted.abs().max() + 1e-5)
+def close(got: Any, wanted: Any) -> None:
+    bounds.close(got.detach(), wanted.detach(), bounds.LOGITS_OF_TORCH)
 
 
 class Broken:
@@ -73,7 +74,7 @@ def test_a_pass_that_fails_leaves_no_trace(cache: Any, error: type[BaseException
                 logits(cache.model, more, past)
             assert (past.columns, past.get_seq_length(), past.tokens) == (20, 20, ids.tolist())
         whole = torch.cat([ids, more], 1)
-        assert alike(logits(cache.model, more, past), logits(cache.model, whole)[:, 20:])
+        close(logits(cache.model, more, past), logits(cache.model, whole)[:, 20:])
     assert cache.prefix_cache.check() == []
 
 
@@ -83,7 +84,7 @@ def test_a_first_pass_that_fails(cache: Any) -> None:
         with cache.session() as past:
             with Broken(cache.model, RuntimeError), pytest.raises(RuntimeError, match="broken"):
                 logits(cache.model, ids, past)
-            assert alike(logits(cache.model, ids, past), logits(cache.model, ids)[:, past.reused :])
+            close(logits(cache.model, ids, past), logits(cache.model, ids)[:, past.reused :])
 
 
 def test_a_session_that_nobody_holds_is_closed(cache: Any) -> None:
@@ -98,7 +99,7 @@ def test_a_session_that_nobody_holds_is_closed(cache: Any) -> None:
 def test_a_prompt_that_is_too_long_is_computed_all_the_same(small: Any) -> None:
     ids = hf.prompt(80)
     with small.session() as past:
-        assert hf.difference(hf.answer(small.model, ids, past), hf.answer(small.model, ids)) <= 1e-4
+        hf.close(hf.answer(small.model, ids, past), hf.answer(small.model, ids))
         assert "80 tokens in a cache for 64" in past.why[0]
     assert small.prefix_cache.stats()["nodes"] == 0
 
@@ -106,7 +107,7 @@ def test_a_prompt_that_is_too_long_is_computed_all_the_same(small: Any) -> None:
 def test_an_answer_outgrows_the_cache(small: Any) -> None:
     ids = hf.prompt(60)
     with small.session() as past:
-        assert hf.difference(hf.answer(small.model, ids, past), hf.answer(small.model, ids)) <= 1e-4
+        hf.close(hf.answer(small.model, ids, past), hf.answer(small.model, ids))
         assert past.why[0] is not None
         assert past.columns == 67
     assert small.prefix_cache.plan(ids[0].tolist()).matched >= 59
@@ -116,10 +117,10 @@ def test_others_hold_all_of_the_memory(small: Any) -> None:
     with small.session() as first, small.session() as second:
         logits(small.model, hf.prompt(50), first)
         ids = hf.prompt(30, seed=2)
-        assert hf.difference(hf.answer(small.model, ids, second), hf.answer(small.model, ids)) <= 1e-4
+        hf.close(hf.answer(small.model, ids, second), hf.answer(small.model, ids))
         assert second.why[0] is not None
         longer = torch.cat([torch.tensor(second.tokens), hf.prompt(9)], 1)
-        assert alike(logits(small.model, longer[:, 37:], second), logits(small.model, longer)[:, 37:])
+        close(logits(small.model, longer[:, 37:], second), logits(small.model, longer)[:, 37:])
 
 
 def test_a_cache_that_is_closed_meanwhile() -> None:
@@ -168,7 +169,7 @@ def test_threads_on_one_cache(cache: Any) -> None:
             for turn in range(3):
                 which = (at + turn) % len(prompts)
                 with cache.session() as past:
-                    assert hf.difference(hf.answer(cache.model, prompts[which], past), wanted[which]) <= 1e-4
+                    hf.close(hf.answer(cache.model, prompts[which], past), wanted[which])
                     assert past.why == [None]
         except BaseException as error:
             failed.append(error)
@@ -217,10 +218,10 @@ def test_other_inputs_are_computed_and_not_kept(form: str, why: str, known: bool
                     **given,
                     "attention_mask": wider if mask.ndim == 2 else torch.cat([torch.zeros(1, 1, 12, 6), mask], -1),
                 }
-        assert alike(model(**given, cache=past).logits, model(**given, cache=own).logits)
+        close(model(**given, cache=past).logits, model(**given, cache=own).logits)
         assert why in past.why[0]
         more = hf.prompt(3, seed=4)
-        assert alike(model(more, cache=past).logits, model(more, cache=own).logits)
+        close(model(more, cache=past).logits, model(more, cache=own).logits)
         assert cache.prefix_cache.stats()["tokens"] == (6 if known else 0)
 
 
@@ -252,7 +253,7 @@ def test_a_copy_of_the_model_is_another_model() -> None:
         with torch.no_grad():
             for parameter in twin.parameters():
                 parameter.mul_(0.5)
-        assert not alike(logits(twin, ids), logits(model, ids))
+        assert bounds.difference(logits(twin, ids), logits(model, ids)) > 0.01
         with cache.session() as past, pytest.raises(kv.ArgumentError, match="another model"):
             logits(twin, ids, past)
 

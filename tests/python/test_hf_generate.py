@@ -13,6 +13,7 @@ import kvtrie as kv
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import bounds  # noqa: E402
 import hf_models as hf  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
@@ -30,9 +31,13 @@ def states() -> Iterator[Any]:
         yield made
 
 
+def close(got: Any, wanted: Any) -> None:
+    bounds.close(got, wanted, bounds.LOGITS_OF_TORCH)
+
+
 def same(cache: Any, past: Any, ids: Any, **options: Any) -> Any:
     wanted, got = hf.answer(cache.model, ids, **options), hf.answer(cache.model, ids, past, **options)
-    assert hf.difference(got, wanted) <= 1e-4
+    hf.close(got, wanted)
     assert all(why is None for why in past.why)
     return got
 
@@ -61,8 +66,8 @@ def test_several_sequences_of_one_prompt(cache: Any) -> None:
     for session in (None, cache.session(), cache.session(ids)):
         torch.manual_seed(3)
         answers.append(hf.answer(cache.model, ids, session, **options))
-    assert hf.difference(answers[1], answers[0]) <= 1e-4
-    assert hf.difference(answers[2], answers[0]) <= 1e-4
+    hf.close(answers[1], answers[0])
+    hf.close(answers[2], answers[0])
     for row in answers[0].sequences.tolist():  # each is a branch of the tree: all of it but its last token
         assert cache.prefix_cache.plan(row).matched == len(row) - 1
 
@@ -90,12 +95,12 @@ def test_a_loop_of_ones_own(cache: Any) -> None:
     with torch.no_grad():
         wanted = model(ids).logits
         with cache.session(ids[:, :25]) as past:
-            assert torch.allclose(model(past.remaining, cache=past).logits, wanted[:, :25], atol=1e-4)
+            close(model(past.remaining, cache=past).logits, wanted[:, :25])
             for at in range(25, 30):
-                assert torch.allclose(model(ids[:, at : at + 1], cache=past).logits[:, 0], wanted[:, at], atol=1e-4)
+                close(model(ids[:, at : at + 1], cache=past).logits[:, 0], wanted[:, at])
         with cache.session(ids) as past:
             assert (past.reused, past.get_seq_length(), past.remaining.tolist()) == (29, 29, ids[:, 29:].tolist())
-            assert torch.allclose(model(ids, cache=past).logits, wanted[:, 29:], atol=1e-4)  # the whole prompt
+            close(model(ids, cache=past).logits, wanted[:, 29:])  # the whole prompt
             assert past.remaining.numel() == 0
 
 
@@ -103,7 +108,7 @@ def test_tokens_that_were_not_announced(cache: Any) -> None:
     """What the model was given counts, not what ``session`` was told."""
     model, ids, other = cache.model, hf.prompt(10), hf.prompt(10, seed=2)
     with torch.no_grad(), cache.session(ids) as past:
-        assert torch.allclose(model(other, cache=past).logits, model(other).logits, atol=1e-4)
+        close(model(other, cache=past).logits, model(other).logits)
         assert past.tokens == other.tolist()
     assert cache.prefix_cache.plan([*other[0].tolist(), 1]).matched == 10
     assert cache.prefix_cache.plan([*ids[0].tolist(), 1]).matched == 0
@@ -140,7 +145,7 @@ def test_crop_goes_back(cache: Any) -> None:
         past.crop(-8)
         assert (past.get_seq_length(), past.tokens) == (12, ids[:, :12].tolist())
         other = torch.cat([ids[:, :12], hf.prompt(6, seed=2)], 1)
-        assert torch.allclose(model(other[:, 12:], cache=past).logits, model(other).logits[:, 12:], atol=1e-4)
+        close(model(other[:, 12:], cache=past).logits, model(other).logits[:, 12:])
         with pytest.raises(ValueError, match="allowed 0 or a negative number"):
             past.crop(5)
         assert past.get_seq_length() == 18
@@ -158,10 +163,10 @@ def test_rows_change_places(cache: Any) -> None:
         past.batch_select_indices(torch.tensor([0, 2, 3, 5]))
         order = [2, 0, 0, 2]
         wanted = model(torch.cat([ids[order], nexts], 1)).logits[:, 10:]
-        assert torch.allclose(model(nexts, cache=past).logits, wanted, atol=1e-4)
+        close(model(nexts, cache=past).logits, wanted)
         assert past.tokens == torch.cat([ids[order], nexts], 1).tolist()
         past.reset()
-        assert torch.allclose(model(ids, cache=past).logits, model(ids).logits[:, past.reused :], atol=1e-4)
+        close(model(ids, cache=past).logits, model(ids).logits[:, past.reused :])
 
 
 def test_a_conversation_goes_on_and_is_found_again(cache: Any) -> None:
@@ -190,9 +195,9 @@ def test_calls_without_a_session_run_as_before(cache: Any) -> None:
     before = hf.answer(cache.model, ids)
     with cache.session() as past:
         same(cache, past, ids)
-        assert hf.difference(hf.answer(cache.model, ids), before) == 0
+        assert hf.same_bits(hf.answer(cache.model, ids), before)
         own = transformers.DynamicCache(config=cache.model.config)
-        assert hf.difference(hf.answer(cache.model, ids, own), before) == 0
+        assert hf.same_bits(hf.answer(cache.model, ids, own), before)
 
 
 def test_a_pipeline() -> None:

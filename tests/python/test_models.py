@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
+from bounds import LOGITS, LOGITS_OF_FLOAT16_WEIGHTS, REFERENCE, close, difference
 from reference_llama import random_llama, reference_logits, save_checkpoint
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -18,13 +19,6 @@ CASES = sorted(
     path.name for path in GOLDENS.iterdir() if path.name.split("-")[0] in ("llama", "llama3", "qwen2", "qwen3")
 )
 CASES = [name for name in CASES if not name.startswith(("qwen3-next", "qwen3-5"))]  # test_models_kinds.py
-TOLERANCE = 1e-4  # max|a - b| / max|b|, float32 throughout
-
-
-def difference(got: Any, wanted: Any) -> float:
-    got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
-    assert got.shape == wanted.shape
-    return float(np.abs(got - wanted).max() / np.abs(wanted).max())
 
 
 def all_logits(model: Any, tokens: Any, chunk: int) -> Any:
@@ -43,7 +37,7 @@ def golden_tokens() -> Any:
 def test_logits_agree_with_transformers(name: str, chunk: int, golden_tokens: Any) -> None:
     model = kv.models.load(GOLDENS / name, dtype="float32")
     wanted = np.load(GOLDENS / name / "logits.npy")
-    assert difference(all_logits(model, golden_tokens, chunk), wanted) <= TOLERANCE
+    close(all_logits(model, golden_tokens, chunk), wanted, LOGITS)
 
 
 @pytest.mark.parametrize("name", ["llama-gqa-tied", "qwen2-bias"])
@@ -51,7 +45,7 @@ def test_plain_weights_compute_the_same(name: str, golden_tokens: Any, monkeypat
     """Weights as GPUs keep them: not packed, and a tied head that shares the embedding's memory."""
     monkeypatch.setattr(kv.models.base.WeightTable, "pack", lambda self, plain, **_: plain)
     model = kv.models.load(GOLDENS / name, dtype="float32")
-    assert difference(all_logits(model, golden_tokens, 72), np.load(GOLDENS / name / "logits.npy")) <= TOLERANCE
+    close(all_logits(model, golden_tokens, 72), np.load(GOLDENS / name / "logits.npy"), LOGITS)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -60,7 +54,7 @@ def test_the_reference_agrees_with_transformers(name: str, golden_tokens: Any) -
     config = json.loads((folder / "config.json").read_text())
     sources = kv.models.weights.open_folder(folder)
     weights = {key: kv.models.weights.to_float32(source.read(), source.dtype) for key, source in sources.items()}
-    assert difference(reference_logits(config, weights, golden_tokens), np.load(folder / "logits.npy")) <= 1e-5
+    close(reference_logits(config, weights, golden_tokens), np.load(folder / "logits.npy"), REFERENCE)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "tied" in name or "llama" in name])
@@ -69,14 +63,14 @@ def test_stored_dtype_is_exact(name: str, golden_tokens: Any) -> None:
     model = kv.models.load(GOLDENS / name)
     stored = json.loads((GOLDENS / name / "config.json").read_text())["dtype"]
     assert model.dtype == ("float16" if stored == "float16" else "float32")
-    assert difference(all_logits(model, golden_tokens, 72), np.load(GOLDENS / name / "logits.npy")) <= TOLERANCE
+    close(all_logits(model, golden_tokens, 72), np.load(GOLDENS / name / "logits.npy"), LOGITS)
 
 
 @pytest.mark.parametrize("name", ["llama-yarn-head-dim", "qwen3-norms"])
 def test_bfloat16_fits_into_float16_when_asked(name: str, golden_tokens: Any) -> None:
     model = kv.models.load(GOLDENS / name, dtype="float16")
     assert model.dtype == "float16"
-    assert difference(all_logits(model, golden_tokens, 72), np.load(GOLDENS / name / "logits.npy")) <= 5e-3
+    close(all_logits(model, golden_tokens, 72), np.load(GOLDENS / name / "logits.npy"), LOGITS_OF_FLOAT16_WEIGHTS)
 
 
 @pytest.mark.parametrize("changed", ["rope_parameters", "attention_bias"])
@@ -92,7 +86,7 @@ def test_goldens_see_what_they_are_there_for(changed: str, golden_tokens: Any) -
         config["attention_bias"] = False
         weights = {name: value for name, value in weights.items() if not name.endswith(".bias")}
     model = kv.models.from_weights(config, weights)
-    assert difference(all_logits(model, golden_tokens, 72), np.load(folder / "logits.npy")) > 100 * TOLERANCE
+    assert difference(all_logits(model, golden_tokens, 72), np.load(folder / "logits.npy")) > 100 * LOGITS.value
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
@@ -100,7 +94,7 @@ def test_logits_agree_with_the_float64_reference(family: str) -> None:
     config, weights = random_llama(5, layers=2, hidden=48, heads=6, kv_heads=3, vocab=97, head_dim=16, family=family)
     tokens = np.random.default_rng(5).integers(0, 97, 50).astype(np.int32)
     model = kv.models.from_weights(config, weights)
-    assert difference(all_logits(model, tokens, 16), reference_logits(config, weights, tokens)) <= 1e-5
+    close(all_logits(model, tokens, 16), reference_logits(config, weights, tokens), LOGITS)
 
 
 def test_last_rows_of_several_sessions() -> None:
@@ -112,7 +106,7 @@ def test_last_rows_of_several_sessions() -> None:
     sessions = [cache.begin(text) for text in texts]
     logits = model(cache.batch(sessions, chunk=32))
     wanted = np.stack([reference_logits(config, weights, text)[-1] for text in texts])
-    assert difference(logits, wanted) <= 1e-5
+    close(logits, wanted, LOGITS)
     for session in sessions:
         session.close()
 
@@ -126,7 +120,7 @@ def test_last_row_equals_all_rows() -> None:
         for step in session.prefill(chunk=20):
             last = np.asarray(model(step))
     assert (last.shape, last.dtype) == ((1, 128), np.float32)
-    assert difference(last[0], every[-1]) <= 1e-6
+    close(last[0], every[-1], LOGITS)
 
 
 def test_both_generations_of_rope_keys_mean_the_same() -> None:

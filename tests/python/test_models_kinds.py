@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
+from bounds import LOGITS, close, difference
 from fake_step import FakeSession, FakeStep, sights_of
 from kvtrie.models.weights import open_folder, to_float32
 
@@ -18,13 +19,6 @@ CASES = sorted(
     path.name for path in GOLDENS.iterdir() if path.name.startswith(("gemma3", "qwen3-next", "qwen3-5", "llama4"))
 )
 HYBRIDS = [name for name in CASES if (GOLDENS / name / "states.npz").exists()]
-TOLERANCE = 1e-4  # max|a - b| / max|b|, float32 throughout
-
-
-def difference(got: Any, wanted: Any) -> float:
-    got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
-    assert got.shape == wanted.shape
-    return float(np.abs(got - wanted).max() / np.abs(wanted).max())
 
 
 def config_of(name: str) -> dict[str, Any]:
@@ -68,14 +62,14 @@ def test_layers_agree_with_transformers(name: str, chunk: int, tokens: Any) -> N
     """Logits of all rows, and what the recurrent layers carry after them."""
     model = kv.models.load(GOLDENS / name, dtype="float32")
     session = FakeSession(sights_of(config_of(name)))
-    assert difference(logits_of(model, session, tokens, chunk), wanted_logits(name)) <= TOLERANCE
+    close(logits_of(model, session, tokens, chunk), wanted_logits(name), LOGITS)
     if name in HYBRIDS:
         states = np.load(GOLDENS / name / "states.npz")
         for key in states:
             kind, layer = key.split(".")
             tail = states[key].shape[0]
             got = session.conv_state(int(layer), tail) if kind == "conv" else session.delta[int(layer)]
-            assert difference(got, states[key]) <= TOLERANCE, key
+            close(got, states[key], LOGITS)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -86,15 +80,15 @@ def test_last_rows_of_several_conversations(name: str, tokens: Any) -> None:
     lengths = (30, 1, 72)
     alone = [model(FakeStep([(FakeSession(s.sights), tokens[:n])])) for s, n in zip(sessions, lengths)]
     together = np.asarray(model(FakeStep([(s, tokens[:n]) for s, n in zip(sessions, lengths)])))
-    assert difference(together, np.concatenate([np.asarray(part) for part in alone])) <= 1e-6
-    assert difference(together, wanted_logits(name)[[n - 1 for n in lengths]]) <= TOLERANCE
+    close(together, np.concatenate([np.asarray(part) for part in alone]), LOGITS)
+    close(together, wanted_logits(name)[[n - 1 for n in lengths]], LOGITS)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_stored_dtype_is_exact(name: str, tokens: Any) -> None:
     model = kv.models.load(GOLDENS / name)
     logits = logits_of(model, FakeSession(sights_of(config_of(name))), tokens, 72)
-    assert difference(logits, wanted_logits(name)) <= TOLERANCE
+    close(logits, wanted_logits(name), LOGITS)
     assert model.dtype == ("float16" if config_of(name)["dtype"] == "float16" else "float32")
 
 
@@ -123,7 +117,7 @@ def test_goldens_see_what_they_are_there_for(name: str, change: dict[str, Any], 
     config = {**config_of(name), **change}
     model = kv.models.from_weights(config, weights_of(name))
     logits = logits_of(model, FakeSession(sights_of(config)), tokens, 72)
-    assert difference(logits, wanted_logits(name)) > 30 * TOLERANCE
+    assert difference(logits, wanted_logits(name)) > 30 * LOGITS.value
 
 
 # ---- other forms of the same checkpoint ------------------------------------------------------------------------------
@@ -293,7 +287,7 @@ def test_logits_agree_with_transformers(name: str, chunk: int, tokens: Any) -> N
     model = kv.models.load(GOLDENS / name, dtype="float32")
     with kv.PrefixCache(model.caches(capacity=512, dtype="float32")).begin(tokens) as session:
         logits = np.concatenate([np.asarray(model(step, all_rows=True)) for step in session.prefill(chunk=chunk)])
-    assert difference(logits, wanted_logits(name)) <= TOLERANCE
+    close(logits, wanted_logits(name), LOGITS)
 
 
 @needs_kinds
@@ -309,7 +303,7 @@ def test_a_branch_goes_on_as_if_computed_afresh(name: str, tokens: Any) -> None:
                 last = np.asarray(model(step))
     assert session.reused > 0
     fresh = logits_of(model, FakeSession(sights_of(config_of(name))), other, 70)
-    assert difference(last[0], fresh[-1]) <= TOLERANCE
+    close(last[0], fresh[-1], LOGITS)
 
 
 @needs_kinds

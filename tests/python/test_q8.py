@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
+from bounds import LOST_BY_8_BITS, PRODUCTS, close, difference, within
 from random_models import random_model
 from reference_llama import random_llama
 
@@ -87,9 +88,10 @@ def test_products_agree_with_float64(count: int) -> None:
     x, w = rows(count, 77), weight(70, 77) / 8
     expected = x.astype(np.float64) @ quantised(w).astype(np.float64).T
     got = kv.ops.matmul(x, kv.ops.pack(w, dtype="q8_0")).numpy()
-    np.testing.assert_allclose(got, expected, atol=1e-5 * np.abs(expected).max())
+    close(got, expected, PRODUCTS)
     exact = x.astype(np.float64) @ w.astype(np.float64).T
-    assert 1e-5 < np.abs(got - exact).max() / np.abs(exact).max() < 1e-2  # close to, and not, the weight itself
+    assert difference(got, exact) > 10 * PRODUCTS.value, "not the weight itself"
+    close(got, exact, LOST_BY_8_BITS)
 
 
 def test_a_product_has_the_bits_of_the_float32_weight_and_of_a_row_alone() -> None:
@@ -215,7 +217,8 @@ def test_the_shipped_model_says_much_the_same(capsys: pytest.CaptureFixture[str]
     first = next((i for i, (x, y) in enumerate(zip(said["half"], said["q8"])) if x != y), 60)
     with capsys.disabled():
         print(f" [logits within {error:.4f}, likeliest equal {same:.1%}, greedy texts part after {first}] ", end="")
-    assert 0 < error < 0.03
+    assert error > 0
+    within(error, LOST_BY_8_BITS)
     assert same > 0.93
     assert first >= 10
 
@@ -293,7 +296,9 @@ def test_every_kind_of_model_can_be_quantised(name: str) -> None:
     tokens = np.load(GOLDENS / "tokens.npy")
     model = kv.models.load(GOLDENS / name, dtype="q8_0")
     got, wanted = text_logits(model, tokens, 24), np.load(GOLDENS / name / "logits.npy")
-    assert 0 < np.sqrt(((got - wanted) ** 2).mean() / (wanted**2).mean()) < 0.05
+    error = float(np.sqrt(((got - wanted) ** 2).mean() / (wanted**2).mean()))
+    assert error > 0
+    within(error, LOST_BY_8_BITS)
     np.testing.assert_array_equal(got, text_logits(model, tokens, 7))
 
 

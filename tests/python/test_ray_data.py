@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
 import kvtrie as kv
 import ray_models
+from bounds import LOGPROBS, close
 from circles import SOAK
 from kvtrie.ray.engine import Engine
 from kvtrie.ray.prompts import KEY, Prompts, encode, key_of, tokens_of
@@ -168,7 +169,7 @@ def test_a_real_model_is_asked_in_messages_with_a_seed_of_each_row(ray: Any) -> 
         ids = model.tokenizer.apply_chat_template(chat, add_generation_prompt=True)
         alone = kv.generate(model, ids, seed=kv.ray.row_seed(5, ids), **sampling)
         assert list(row["answer_tokens"]) == list(alone)
-        assert row["answer_logprobs"] == pytest.approx([each.logprob for each in alone.logprobs], abs=1e-5)
+        close(row["answer_logprobs"], [each.logprob for each in alone.logprobs], LOGPROBS, each=True)
         assert row["answer"].strip() in model.tokenizer.decode(row["answer_tokens"])
 
 
@@ -184,7 +185,7 @@ def test_scores_are_those_of_kv_score(ray: Any) -> None:
     rows = rows_of(kv.ray.score(dataset, str(TINY), capacity=1024))
     for row, prompt, texts in zip(rows, prompts, choices):
         expected = kv.score(model, prompt, texts)
-        assert list(row["scores"]) == pytest.approx([each.logprob for each in expected], abs=1e-4)
+        close(row["scores"], [each.logprob for each in expected], LOGPROBS, each=True)
         assert [len(each) for each in row["scores_logprobs"]] == [len(each.tokens) for each in expected]
         assert list(row["scores_greedy"]) == [each.greedy for each in expected]
         assert row["scores_best"] == int(np.argmax([each.logprob for each in expected]))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
+from bounds import LOGPROBS, PENALTIES, close
 from reference_llama import random_llama
 
 VOCAB = 50
@@ -48,17 +49,17 @@ def test_repetition_penalty_divides_what_stands_in_the_text() -> None:
     for token in (3, 4, 7, 9):
         wanted[token] = wanted[token] / 1.5 if wanted[token] > 0 else wanted[token] * 1.5
     assert {bool(ROW[token] > 0) for token in (3, 4, 7, 9)} == {True, False}, "both signs are to be tried"
-    np.testing.assert_allclose(seen_by(repetition_penalty=1.5), wanted, rtol=1e-6)
+    close(seen_by(repetition_penalty=1.5), wanted, PENALTIES, each=True)
 
 
 def test_presence_and_frequency_count_what_was_generated() -> None:
     wanted = ROW.copy()
     wanted[[9, 3, 4]] -= 0.5 + 0.25
-    np.testing.assert_allclose(seen_by(presence_penalty=0.5, frequency_penalty=0.25), wanted, rtol=1e-6)
+    close(seen_by(presence_penalty=0.5, frequency_penalty=0.25), wanted, PENALTIES, each=True)
     wanted = ROW.copy()
     wanted[[3, 7]] -= 0.5 + 2 * 0.25
     wanted[[9, 4]] -= 0.5 + 0.25
-    np.testing.assert_allclose(seen_by(presence_penalty=0.5, frequency_penalty=0.25, generated=6), wanted, rtol=1e-6)
+    close(seen_by(presence_penalty=0.5, frequency_penalty=0.25, generated=6), wanted, PENALTIES, each=True)
     np.testing.assert_array_equal(seen_by(presence_penalty=0.5, generated=0), ROW)
 
 
@@ -138,10 +139,10 @@ def test_logprobs_are_the_models_own() -> None:
     reference = np.log(softmax(ROW))
     choice = choose(logprobs=4, logit_bias={int(ROW.argmin()): 100.0})
     assert choice.logprob is not None and choice.token == choice.logprob.token == int(ROW.argmin())
-    assert choice.logprob.logprob == pytest.approx(reference[choice.token], abs=1e-6)
+    close(choice.logprob.logprob, reference[choice.token], LOGPROBS, each=True)
     order = np.argsort(-reference)[:4]
     assert [token for token, _ in choice.logprob.top] == order.tolist()
-    assert [value for _, value in choice.logprob.top] == pytest.approx(reference[order].tolist(), abs=1e-6)
+    close([value for _, value in choice.logprob.top], reference[order], LOGPROBS, each=True)
     none = choose(logprobs=0).logprob
     assert none is not None and none.top == []
     assert choose().logprob is None

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
+from bounds import LOGPROBS, close
 from kvtrie.sampling import log_softmax
 from random_models import random_model
 from reference_llama import random_llama, reference_logits
@@ -52,9 +53,9 @@ def require_naive(scores: list[kv.Score], model: Any, prompt: list[int], continu
     assert [score.tokens for score in scores] == continuations
     for score in scores:
         logprobs, greedy = naive(model, prompt, score.tokens)
-        np.testing.assert_allclose(score.logprobs, logprobs, atol=1e-4)
+        close(score.logprobs, logprobs, LOGPROBS, each=True)
         assert score.greedy is greedy
-        assert score.logprob == pytest.approx(sum(logprobs), abs=1e-3)
+        close(score.logprob, sum(logprobs), LOGPROBS, each=True)
 
 
 @pytest.mark.parametrize(("max_sessions", "chunk"), [(8, 512), (2, 3), (1, 1), (3, 512)])
@@ -72,7 +73,7 @@ def test_scores_are_those_of_the_reference(network: Any, model: Any) -> None:
     score = kv.score(model, PROMPT, [CONTINUATIONS[-1]], cache=cache)[0]
     rows = reference_logits(*network, PROMPT + CONTINUATIONS[-1])[len(PROMPT) - 1 : -1]
     expected = [log_softmax(row)[token] for row, token in zip(rows, CONTINUATIONS[-1])]
-    np.testing.assert_allclose(score.logprobs, expected, atol=1e-3)
+    close(score.logprobs, expected, LOGPROBS, each=True)
     cache.close()
 
 
@@ -124,7 +125,8 @@ def test_texts(tiny: Any) -> None:
     scores = kv.score(tiny, prompt, [text, "!"])
     assert scores[0].tokens == tiny.tokenizer.encode(prompt + text)[len(tiny.tokenizer.encode(prompt)) :]
     by_ids = kv.score(tiny, tiny.tokenizer.encode(prompt), [scores[0].tokens, text])
-    assert [each.logprobs for each in by_ids] == [pytest.approx(scores[0].logprobs)] * 2
+    for each in by_ids:
+        close(each.logprobs, scores[0].logprobs, LOGPROBS, each=True)
 
 
 def test_a_text_that_merges_with_the_prompt_is_encoded_by_itself(tiny: Any) -> None:

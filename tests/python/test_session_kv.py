@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
+from bounds import ROTATION, close
 from circles import CIRCLE
 from fakes import CodingModel, compute, expected_k, make_cache, prefix_codes, state_of
 from kinds_fakes import History, floor_of, keys_of, make, values_of, words
@@ -337,7 +338,7 @@ def test_shifted_rows_are_the_rotated_ones() -> None:
         a, b = k[keep + dropped :, :, : dim // 2], k[keep + dropped :, :, dim // 2 :]
         turned = np.concatenate([a * np.cos(angles) - b * np.sin(angles), a * np.sin(angles) + b * np.cos(angles)], -1)
         got_k, got_v = session.kv(0)
-        np.testing.assert_allclose(got_k, np.concatenate([k[:keep], turned]), atol=1e-5)
+        close(got_k, np.concatenate([k[:keep], turned]), ROTATION, each=True)
         np.testing.assert_array_equal(got_v, 2 * np.concatenate([k[:keep], k[keep + dropped :]]))
 
 

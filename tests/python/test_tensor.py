@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
+from bounds import ROUNDED_TO_BFLOAT16, ROUNDED_TO_FLOAT16, close
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
 
@@ -164,7 +165,7 @@ def test_astype(source: str, wanted: str, place: Any) -> None:
     x = kv.tensor(values, source, device=place).astype(wanted)
     assert x.dtype == wanted
     coarse = "bfloat16" in (source, wanted)
-    np.testing.assert_allclose(x.astype("float32").numpy(), values, rtol=2**-8 if coarse else 2**-11)
+    close(x.astype("float32"), values, ROUNDED_TO_BFLOAT16 if coarse else ROUNDED_TO_FLOAT16, each=True)
 
 
 def test_slices_and_shapes_share_the_storage(place: Any) -> None:
