@@ -110,8 +110,12 @@ def _model() -> str:
 # ---- measuring -------------------------------------------------------------------------------------------------------
 
 
-def python_tests() -> list[str]:
-    """Files with comparisons by tests/python/bounds.py, their own or of a module that they import."""
+def python_tests(processor: Processor) -> list[str]:
+    """Those that compared something on this processor, or else all files that import tests/python/bounds.py."""
+    known = FOLDER / "native.python.jsonl"
+    if processor.name != "native" and known.exists():
+        lines = known.read_text(encoding="utf-8").splitlines()
+        return sorted({f"tests/python/{json.loads(line)['site']}" for line in lines})
     paths = sorted((ROOT / "tests" / "python").glob("*.py"))
     texts = {path.stem: path.read_text(encoding="utf-8") for path in paths}
     helpers = [name for name, text in texts.items() if re.search(r"^(import|from) bounds", text, re.M)]
@@ -122,12 +126,12 @@ def python_tests() -> list[str]:
     return [f"tests/python/{name}.py" for name in sorted(found)]
 
 
-def commands(kind: str) -> list[list[str]]:
+def commands(processor: Processor, kind: str) -> list[list[str]]:
     if kind == "cpp":
         programs = ROOT / "build" / "release" / "tests" / "cpp"
         return [[str(programs / name), *options] for name, options in OPTIONS.items()]
     workers = str(min(4, os.cpu_count() or 1))
-    return [[sys.executable, "-m", "pytest", "-q", "-n", workers, "--dist", "worksteal", *python_tests()]]
+    return [[sys.executable, "-m", "pytest", "-q", "-n", workers, "--dist", "worksteal", *python_tests(processor)]]
 
 
 def measure(processor: Processor, kinds: list[str]) -> bool:
@@ -137,8 +141,9 @@ def measure(processor: Processor, kinds: list[str]) -> bool:
     for kind in kinds:
         file = FOLDER / f"{processor.name}.{kind}.jsonl"
         file.unlink(missing_ok=True)
-        variables = {**os.environ, **processor.environment, "KVTRIE_BOUNDS": str(file)}
-        for command in commands(kind):
+        # One thread for torch: several processes share the machine, and threads that wait for each other spin.
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", **processor.environment, "KVTRIE_BOUNDS": str(file)}
+        for command in commands(processor, kind):
             title = "Python" if kind == "python" else Path(command[0]).name
             log = FOLDER / f"{processor.name}.{title}.log"
             with log.open("w") as out:

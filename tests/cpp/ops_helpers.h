@@ -20,8 +20,8 @@
 
 namespace kvtrie::ops {
 
-using testing::kAttention, testing::kClblast, testing::kConvolution, testing::kDraw, testing::kGroupProducts,
-    testing::kProducts, testing::kRecurrence, testing::kRotation, testing::kSmallSums;
+using testing::kAttention, testing::kClblast, testing::kConvolution, testing::kDraw, testing::kProducts,
+    testing::kRecurrence, testing::kRotation, testing::kSmallSums;
 
 inline constexpr std::uint32_t kSeed = 20240611;
 

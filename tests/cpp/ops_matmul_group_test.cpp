@@ -84,7 +84,7 @@ TEST_F(MatmulGroup, AgreesWithTheReferenceForEveryTypeAndNumberOfRows) {
       const PackedWeight packed = w.packed();
       for (const std::int64_t rows : rows_of_type)
         expect_close(download(matmul(all.slice(0, rows), packed)), {wanted.begin(), wanted.begin() + rows * kOut},
-                     kGroupProducts, cat(rows, " x ", in, " ", name_of(stored)));
+                     kProducts, cat(rows, " x ", in, " ", name_of(stored)));
     }
   }
 }
@@ -150,7 +150,7 @@ TEST_F(MatmulGroup, AKernelThatAllowsFewerLanesHasAVariant) {
       pack(Tensor::from_host(limited, w.source(), {w.out, w.in}, w.bytes.data()), true, w.stored);
   for (const std::int64_t rows : {1, 12}) {
     const Tensor some = Tensor::from_host(limited, DType::kFloat32, {rows, 64}, x.data());
-    expect_close(download(matmul(some, packed)), {wanted.begin(), wanted.begin() + rows * kOut}, kGroupProducts, "");
+    expect_close(download(matmul(some, packed)), {wanted.begin(), wanted.begin() + rows * kOut}, kProducts, "");
     const Sides sides{static_cast<std::int32_t>(rows), kOut, 64};
     for (const std::size_t lanes : {64, 32}) {
       GroupLimits limits = group_limits(*limited);
@@ -270,7 +270,7 @@ TEST_F(MatmulGroupOclgrind, EveryTypeFewAndManyRows) {
       const Tensor y = Tensor::empty(shared_device(), DType::kFloat32, {rows, 18});
       bare::matmul_group(choose_group({32, 16384, 1}, sides, stored, {}, false), upload(x, {rows, in}), packed.panels(),
                          sides, {}, y, {0, 18});
-      expect_close(download(y), w.products(x), kGroupProducts, name_of(stored));
+      expect_close(download(y), w.products(x), kProducts, name_of(stored));
     }
     const Tensor y = Tensor::empty(shared_device(), DType::kFloat32, {1, in});
     bare::embed(packed.panels(), stored, {1, 18, static_cast<std::int32_t>(in)}, {40, 58},

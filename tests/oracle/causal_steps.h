@@ -264,7 +264,7 @@ class CausalSteps : public CausalDriver {
         }
       }
     }
-    expect(testing::within(__FILE__, __LINE__, difference.of_each(), testing::kOracleAttention),
+    expect(testing::within(__FILE__, __LINE__, difference.of_each(), testing::kAttention),
            "attend differs from the naive sum");
   }
 

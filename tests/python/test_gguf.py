@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
-from bounds import LOGITS, LOST_BY_4_BITS, close, difference
+from bounds import LOGITS_OF_KINDS, LOST_BY_4_BITS, close, difference
 from gguf_files import GOLDENS, Kind, checkpoint, gguf_file, random_blocks, rewrite, write
 from kvtrie.models.gguf.weights import kinds
 from kvtrie.models.weight_table import BLOCKS
@@ -67,9 +67,9 @@ def test_architectures(name: str, tmp_path: Path) -> None:
     wanted = all_logits(kv.models.from_weights(config, weights), TOKENS, 72)
     if name in EXACT:
         np.testing.assert_array_equal(logits, wanted)
-    close(logits, wanted, LOGITS)
+    close(logits, wanted, LOGITS_OF_KINDS)
     if not CHECKPOINTS[name]:
-        close(logits, np.load(GOLDENS / name / "logits.npy"), LOGITS)
+        close(logits, np.load(GOLDENS / name / "logits.npy"), LOGITS_OF_KINDS)
 
 
 @pytest.mark.parametrize("undone", ["rows", "norms", "heads"])
@@ -100,7 +100,7 @@ def test_float16_stays_so_where_numbers_only_move(name: str, tmp_path: Path) -> 
     whole = kv.models.load(tmp_path / "model.gguf", dtype="float32")
     assert model.nbytes < 0.75 * whole.nbytes
     wanted = all_logits(kv.models.from_weights(config, weights, dtype="float16"), TOKENS, 72)
-    close(all_logits(model, TOKENS, 72), wanted, LOGITS)
+    close(all_logits(model, TOKENS, 72), wanted, LOGITS_OF_KINDS)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kvtrie as kv
-from bounds import LOGITS, close, difference
+from bounds import LOGITS, LOGITS_OF_KINDS, close, difference
 from fake_step import FakeSession, FakeStep, sights_of
 from kvtrie.models.weights import open_folder, to_float32
 
@@ -62,14 +62,14 @@ def test_layers_agree_with_transformers(name: str, chunk: int, tokens: Any) -> N
     """Logits of all rows, and what the recurrent layers carry after them."""
     model = kv.models.load(GOLDENS / name, dtype="float32")
     session = FakeSession(sights_of(config_of(name)))
-    close(logits_of(model, session, tokens, chunk), wanted_logits(name), LOGITS)
+    close(logits_of(model, session, tokens, chunk), wanted_logits(name), LOGITS_OF_KINDS)
     if name in HYBRIDS:
         states = np.load(GOLDENS / name / "states.npz")
         for key in states:
             kind, layer = key.split(".")
             tail = states[key].shape[0]
             got = session.conv_state(int(layer), tail) if kind == "conv" else session.delta[int(layer)]
-            close(got, states[key], LOGITS)
+            close(got, states[key], LOGITS_OF_KINDS)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -81,14 +81,14 @@ def test_last_rows_of_several_conversations(name: str, tokens: Any) -> None:
     alone = [model(FakeStep([(FakeSession(s.sights), tokens[:n])])) for s, n in zip(sessions, lengths)]
     together = np.asarray(model(FakeStep([(s, tokens[:n]) for s, n in zip(sessions, lengths)])))
     close(together, np.concatenate([np.asarray(part) for part in alone]), LOGITS)
-    close(together, wanted_logits(name)[[n - 1 for n in lengths]], LOGITS)
+    close(together, wanted_logits(name)[[n - 1 for n in lengths]], LOGITS_OF_KINDS)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_stored_dtype_is_exact(name: str, tokens: Any) -> None:
     model = kv.models.load(GOLDENS / name)
     logits = logits_of(model, FakeSession(sights_of(config_of(name))), tokens, 72)
-    close(logits, wanted_logits(name), LOGITS)
+    close(logits, wanted_logits(name), LOGITS_OF_KINDS)
     assert model.dtype == ("float16" if config_of(name)["dtype"] == "float16" else "float32")
 
 
@@ -287,7 +287,7 @@ def test_logits_agree_with_transformers(name: str, chunk: int, tokens: Any) -> N
     model = kv.models.load(GOLDENS / name, dtype="float32")
     with kv.PrefixCache(model.caches(capacity=512, dtype="float32")).begin(tokens) as session:
         logits = np.concatenate([np.asarray(model(step, all_rows=True)) for step in session.prefill(chunk=chunk)])
-    close(logits, wanted_logits(name), LOGITS)
+    close(logits, wanted_logits(name), LOGITS_OF_KINDS)
 
 
 @needs_kinds

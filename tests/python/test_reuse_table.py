@@ -14,7 +14,7 @@ import pytest
 
 import kinds_fakes
 import kvtrie as kv
-from bounds import LOGITS, close
+from bounds import LOGITS_OF_KINDS, close
 from kinds_fakes import KindsModel, diverging, floor_of, make_caches, words
 from random_models import random_model
 
@@ -187,4 +187,4 @@ def test_cached_logits_are_fresh_logits_and_nothing_moves(kind: str, models: dic
         key = tuple(prompt)
         if key not in known:
             known[key] = fresh_logits(model, prompt)
-        close(logits, known[key], LOGITS)
+        close(logits, known[key], LOGITS_OF_KINDS)
