@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "causal_lends.h"
+#include "operations.h"
 
 namespace kvtrie::oracle {
 namespace {
@@ -126,7 +127,7 @@ int run(std::uint64_t seed, std::uint64_t operations) {
 }  // namespace kvtrie::oracle
 
 int main(int argc, char** argv) {
-  std::uint64_t seed = 20252, operations = 100000;
+  std::uint64_t seed = 20252, operations = kvtrie::oracle::operations_here(50000, 100000, 100000);
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i];
     if (name == "--seed") seed = std::stoull(argv[i + 1]);

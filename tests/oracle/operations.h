@@ -7,9 +7,9 @@
 
 namespace kvtrie::oracle {
 
-// `longer` operations in a soak, else `usual` ones, with which those begin.
-inline std::uint64_t operations_here(std::uint64_t usual, std::uint64_t longer) {
-  return in_soak() ? longer : usual;
+// In each circle; under a sanitizer as many times fewer as it is slower.
+inline std::uint64_t operations_here(std::uint64_t test, std::uint64_t ci, std::uint64_t soak) {
+  return by_circle(test, ci, soak) / kSlower;
 }
 
 }  // namespace kvtrie::oracle

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <string>
 
+#include "operations.h"
 #include "pool_driver.h"
 
 namespace kvtrie::oracle {
@@ -34,7 +35,7 @@ int run(std::uint64_t seed, std::uint64_t operations) {
 }  // namespace kvtrie::oracle
 
 int main(int argc, char** argv) {
-  std::uint64_t seed = 20251, operations = 200000;
+  std::uint64_t seed = 20251, operations = kvtrie::oracle::operations_here(100000, 200000, 200000);
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i];
     if (name == "--seed") seed = std::stoull(argv[i + 1]);

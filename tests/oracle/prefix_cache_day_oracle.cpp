@@ -18,12 +18,13 @@
 
 #include "base/log.h"
 #include "day_requests.h"
+#include "operations.h"
 
 namespace kvtrie::oracle::day {
 namespace {
 
 struct Arguments {
-  std::uint64_t seed = 20261124, requests = 2000;
+  std::uint64_t seed = 20261124, requests = operations_here(1000, 2000, 2000);
   std::size_t users = 1000, worlds = 2;
   std::optional<std::size_t> only;  // this world alone
   bool verbose = false, twice = false, short_memory = true;
@@ -263,6 +264,6 @@ int main(int argc, char** argv) {
   std::cerr << outcome.failures;
   if (!outcome.failures.empty()) return 1;
   if (argc > 1) return 0;
-  arguments.requests = 600;
+  arguments.requests = kvtrie::oracle::operations_here(300, 600, 600);
   return plays_the_same_twice(arguments) ? 0 : 1;
 }

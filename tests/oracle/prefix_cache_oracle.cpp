@@ -1422,7 +1422,7 @@ class World {
 }  // namespace kvtrie::oracle
 
 int main(int argc, char** argv) {
-  std::uint64_t seed = 20260101, wanted = kvtrie::oracle::operations_here(100000, 400000);
+  std::uint64_t seed = 20260101, wanted = kvtrie::oracle::operations_here(40000, 150000, 400000);
   std::string kinds = "all";
   bool verbose = false;
   for (int i = 1; i + 1 < argc; i += 2) {

@@ -216,7 +216,7 @@ void play(std::uint64_t seed, std::uint64_t operations, std::size_t threads, con
   for (const auto& each : world.process->caches().states) EXPECT_EQ(each->free_units(), each->capacity());
 }
 
-std::uint64_t seed = 20261123, operations = operations_here(40'000, 12'000);
+std::uint64_t seed = 20261123, operations = operations_here(20'000, 60'000, 60'000);
 std::size_t threads = 8;
 
 TEST(Threads, RandomCallsEndWell) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <iostream>
 
+#include "operations.h"
 #include "recurrent_steps.h"
 
 namespace kvtrie::oracle {
@@ -307,7 +308,7 @@ int run(std::uint64_t seed, std::uint64_t operations) {
 }  // namespace kvtrie::oracle
 
 int main(int argc, char** argv) {
-  std::uint64_t seed = 20253, operations = 100000;
+  std::uint64_t seed = 20253, operations = kvtrie::oracle::operations_here(50000, 100000, 100000);
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i];
     if (name == "--seed") seed = std::stoull(argv[i + 1]);

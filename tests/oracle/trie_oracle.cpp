@@ -68,7 +68,7 @@ bool read_number(const char* text, std::uint64_t& number) {
 
 int main(int argc, char** argv) {
   std::uint64_t seed = 20240607;
-  std::uint64_t operations = kvtrie::oracle::operations_here(100000, 500000);
+  std::uint64_t operations = kvtrie::oracle::operations_here(60000, 200000, 500000);
   std::vector<kvtrie::VictimPolicy> policies;
   bool understood = argc % 2 == 1;
   for (int i = 1; understood && i < argc; i += 2) {
