@@ -18,7 +18,7 @@ thread_local bool arms_others = false;  // this thread's are not counted among t
 // The other side, of all threads but the one that armed it.
 std::atomic<std::uint64_t> others_left{0};  // 0: none fails; 1: the next one does
 std::atomic<bool> others_stay_short{false};
-std::atomic<std::uint64_t> refused{0};
+std::atomic<std::uint64_t> refusals{0};
 
 bool others_run_out() noexcept {
   std::uint64_t left = others_left.load();
@@ -36,7 +36,7 @@ bool runs_out() noexcept {
     until_failure = stays_short ? 1 : 0;
   }
   if (!out && others_left.load(std::memory_order_relaxed) > 0 && !arms_others) out = others_run_out();
-  if (out) ++refused;
+  if (out) ++refusals;
   return out;
 }
 
@@ -56,7 +56,7 @@ bool runs_out() noexcept {
 }  // namespace
 
 void arm_allocations(std::uint64_t nth, bool lasting, Allocating who) noexcept {
-  refused = 0;
+  refusals = 0;
   if (who == Allocating::kThisThread) {
     stays_short = lasting;
     until_failure = nth;
@@ -70,10 +70,10 @@ void arm_allocations(std::uint64_t nth, bool lasting, Allocating who) noexcept {
 std::uint64_t disarm_allocations() noexcept {
   const std::uint64_t left = arms_others ? others_left.exchange(0) : std::exchange(until_failure, 0);
   stays_short = arms_others = false;
-  return refused > 0 ? 0 : left;
+  return refusals > 0 ? 0 : left;
 }
 
-std::uint64_t allocations_refused() noexcept { return refused; }
+std::uint64_t allocations_refused() noexcept { return refusals; }
 
 AllocationsOfTest::AllocationsOfTest() noexcept { ++of_test; }
 AllocationsOfTest::~AllocationsOfTest() { --of_test; }

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "circle.h"
 #include "coding_process.h"
 #include "store_shared_helpers.h"
 #include "temporary_folder.h"
@@ -293,10 +294,19 @@ const Place kPlaces[] = {{kDense, Lower::kHost},
                          {kEvery[4], Lower::kStore}};
 INSTANTIATE_TEST_SUITE_P(Places, Interrupt, ::testing::ValuesIn(kPlaces), name_of_place);
 
+// Each call waits and interrupts in every circle; in the smaller ones it does not meet all others in each place.
+bool is_played(const Call& waiting, const Call& interrupting, const Place& place) {
+  const std::size_t every = oracle::by_circle<std::size_t>(4, 2, 1) * (oracle::kSlower > 1 ? 4 : 1);
+  const auto pair = static_cast<std::size_t>((&waiting - kWaiting) + (&interrupting - kInterrupting));
+  return (pair + static_cast<std::size_t>(place.lower) + place.kinds.attention.size()) % every == 0;
+}
+
 TEST_P(Interrupt, EveryPairEndsWellWhereverItMeets) {
-  int met = 0;
+  int met = 0, pairs = 0;
   for (const Call& waiting : kWaiting) {
     for (const Call& interrupting : kInterrupting) {
+      if (!is_played(waiting, interrupting, GetParam())) continue;
+      ++pairs;
       for (int nth = 1;; ++nth) {
         SCOPED_TRACE(cat(interrupting.name, " while ", waiting.name, " is outside for the ", nth, ". time"));
         World world(GetParam());
@@ -309,8 +319,7 @@ TEST_P(Interrupt, EveryPairEndsWellWhereverItMeets) {
     }
   }
   RecordProperty("met", met);
-  EXPECT_GE(met, 2 * static_cast<int>(std::size(kWaiting) * std::size(kInterrupting)))
-      << "each is outside at least twice";
+  EXPECT_GE(met, 2 * pairs) << "each is outside at least twice";
 }
 
 // ---- calls that close what they are in ----------------------------------------------------------------------------

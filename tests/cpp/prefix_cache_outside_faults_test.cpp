@@ -25,8 +25,8 @@ using test::Talk;
 using test::TalkFault;
 using test::TalkWorld;
 
-// Every nth place where something may fail is tried; all of them in a soak.
-std::uint64_t stride(std::uint64_t otherwise) { return oracle::in_soak() ? 1 : otherwise; }
+// Every nth place where something may fail is tried in CI, fewer in the smallest circle, all of them in a soak.
+std::uint64_t stride(std::uint64_t in_ci) { return oracle::by_circle<std::uint64_t>(4 * in_ci - 1, in_ci, 1); }
 
 bool is_named(const std::exception& error) {
   const auto* named = dynamic_cast<const Error*>(&error);
@@ -70,7 +70,7 @@ TEST_P(OwnThreads, RunOutOfMemory) {
     }
   }
   std::cout << "allocations that failed: " << met << "\n";
-  EXPECT_GT(met, 10u);
+  EXPECT_GT(met, oracle::by_circle(4u, 10u, 10u));
 }
 
 // ---- the folder ---------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ TEST_P(FolderFaults, EveryCallFailsAndTheDiskComesBack) {
     }
   }
   std::cout << "file calls that failed: " << met << "\n";
-  EXPECT_GT(met, oracle::in_soak() ? 100u : 10u);
+  EXPECT_GT(met, oracle::by_circle(10u, 10u, 100u));
 }
 
 TEST_P(FolderFaults, PowerIsLost) {
@@ -159,7 +159,7 @@ TEST_P(FolderFaults, PowerIsLost) {
     ++cuts;
   }
   std::cout << "power was lost: " << cuts << " times\n";
-  EXPECT_GT(cuts, 10u);
+  EXPECT_GT(cuts, oracle::by_circle(2u, 10u, 10u));
 }
 
 // ---- the store ----------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ TEST_P(StoreFaults, EveryReplyIsWrongInEveryWay) {
     }
   }
   std::cout << "replies that were wrong: " << met << "\n";
-  EXPECT_GT(met, 50u);
+  EXPECT_GT(met, oracle::by_circle(12u, 50u, 50u));
 }
 
 // ---- the clock ----------------------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ class TwoFail final : public TalkFault {
 };
 
 TEST(CompoundFaults, DrawnFromSeeds) {
-  const std::uint64_t rounds = oracle::in_soak() ? 20000 : 400;
+  const std::uint64_t rounds = oracle::by_circle(100, 400, 20000);
   std::uint64_t refused = 0;
   for (std::uint64_t seed = 1; seed <= rounds; ++seed) {
     SCOPED_TRACE(cat("seed ", seed));

@@ -2,6 +2,7 @@
 // snapshots included. Every component holds what follows from the twin's tokens, after each operation.
 #include <random>
 
+#include "circle.h"
 #include "hybrid_helpers.h"
 
 namespace kvtrie::testing {
@@ -146,7 +147,7 @@ TEST(HybridRandomTest, AgreesWithItsTwin) {
   std::uint64_t seed = 0;
   for (const Hybrid::Capacity& world : worlds) {
     SCOPED_TRACE(cat("seed ", ++seed));
-    Driver(seed, world).run(1500);
+    Driver(seed, world).run(oracle::by_circle(300, 1500, 1500));
     if (HasFailure()) return;
   }
 }
