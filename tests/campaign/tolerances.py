@@ -51,6 +51,7 @@ class Processor(NamedTuple):
     what: str
     environment: dict[str, str]
     missing: str = ""  # why it cannot be measured here
+    slow: str = ""  # C++ tests whose kernels it compiles for many minutes, as --gtest_filter names them
 
 
 def _lesser(name: str, what: str, pocl: str, blas: str, torch: tuple[str, str], kept: tuple[str, ...]) -> Processor:
@@ -87,7 +88,8 @@ def _intel() -> Processor:
         "KVTRIE_TEST_PROGRAMS": str(programs),
     }
     missing = "" if INTEL.exists() else f"{INTEL} is not there: `./dev drivers` fetches it"
-    return Processor("intel", "this processor, kernels by Intel's OpenCL runtime", settings, missing)
+    slow = "*AnyVectorWidth:Matmul.*:MatmulGroup*:MatmulQ8*"
+    return Processor("intel", "this processor, kernels by Intel's OpenCL runtime", settings, missing, slow)
 
 
 def processors() -> list[Processor]:
@@ -110,12 +112,15 @@ def _model() -> str:
 # ---- measuring -------------------------------------------------------------------------------------------------------
 
 
-def python_tests(processor: Processor) -> list[str]:
-    """Those that compared something on this processor, or else all files that import tests/python/bounds.py."""
-    known = FOLDER / "native.python.jsonl"
-    if processor.name != "native" and known.exists():
-        lines = known.read_text(encoding="utf-8").splitlines()
-        return sorted({f"tests/python/{json.loads(line)['site']}" for line in lines})
+def compared(kind: str) -> list[str]:
+    """The tests that compared something on this processor, if it was measured."""
+    known = FOLDER / f"native.{kind}.jsonl"
+    lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
+    return sorted({json.loads(line)["site"] for line in lines})
+
+
+def python_tests() -> list[str]:
+    """Files with comparisons by tests/python/bounds.py, their own or of a module that they import."""
     paths = sorted((ROOT / "tests" / "python").glob("*.py"))
     texts = {path.stem: path.read_text(encoding="utf-8") for path in paths}
     helpers = [name for name, text in texts.items() if re.search(r"^(import|from) bounds", text, re.M)]
@@ -123,15 +128,23 @@ def python_tests(processor: Processor) -> list[str]:
     uses = rf"^import bounds|^from bounds import .*(close|within)|^(import|from) ({'|'.join(helpers)})\b"
     found = {name for name, text in texts.items() if name.startswith("test_") and re.search(uses, text, re.M)}
     found -= {"test_levels", "test_emulated"}  # which choose processors of their own
-    return [f"tests/python/{name}.py" for name in sorted(found)]
+    return [f"{name}.py" for name in sorted(found)]
 
 
 def commands(processor: Processor, kind: str) -> list[list[str]]:
-    if kind == "cpp":
-        programs = ROOT / "build" / "release" / "tests" / "cpp"
-        return [[str(programs / name), *options] for name, options in OPTIONS.items()]
-    workers = str(min(4, os.cpu_count() or 1))
-    return [[sys.executable, "-m", "pytest", "-q", "-n", workers, "--dist", "worksteal", *python_tests(processor)]]
+    """All tests that may compare something; on other processors those that did on this one."""
+    tests = [] if processor.name == "native" else compared(kind)
+    if kind == "python":
+        names = [f"tests/python/{name}" for name in tests or python_tests()]
+        workers = str(min(4, os.cpu_count() or 1))
+        return [[sys.executable, "-m", "pytest", "-q", "-n", workers, "--dist", "worksteal", *names]]
+    found = []
+    for program, options in OPTIONS.items():
+        own = [name for each, _, name in (site.partition(" ") for site in tests) if each == program]
+        if own and "." in own[0]:
+            options = [f"--gtest_filter={':'.join(f'{name}:{name}/*' for name in own)}-{processor.slow}"]
+        found.append([str(ROOT / "build" / "release" / "tests" / "cpp" / program), *options])
+    return found
 
 
 def measure(processor: Processor, kinds: list[str]) -> bool:

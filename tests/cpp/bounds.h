@@ -44,8 +44,9 @@ inline constexpr Bound kDraw{"kDraw", 3004 * 0x1p-24,
 
 inline constexpr Bound kClblast{"kClblast", 5e-5, "sums of up to 1,100 products in float32, in CLBlast's order"};
 inline constexpr Bound kHostAndDevice{"kHostAndDevice", 2e-5, "the same sums of float32 numbers in two orders"};
-inline constexpr Bound kOneStepOfFloat16{"kOneStepOfFloat16", 0x1p-10, "two float32 results on either side of a border",
-                                         true};
+inline constexpr Bound kStepsOfFloat16{
+    "kStepsOfFloat16", 4 * 0x1p-10,
+    "K that are rotated and rounded to float16 again and again, a step apart each time"};
 
 // ---- of what a format may lose --------------------------------------------------------------------------------------
 

@@ -203,7 +203,7 @@ class Pair {
       difference.add(b, a);
     }
     const bool rounded = host.dtype() == DType::kFloat16;
-    EXPECT_WITHIN(difference.of_largest(), rounded ? testing::kOneStepOfFloat16 : testing::kHostAndDevice);
+    EXPECT_WITHIN(difference.of_largest(), rounded ? testing::kStepsOfFloat16 : testing::kHostAndDevice);
   }
 
   cl::DevicePtr device_;
