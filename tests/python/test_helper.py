@@ -65,7 +65,7 @@ def marked(folder: Path) -> bool:
     return any(name.startswith("models-") and "." not in name for name in files(folder))
 
 
-@pytest.mark.ci
+@pytest.mark.soak
 def test_steps_have_the_same_bits_before_and_after_and_the_next_start_compiles_nothing(tmp_path: Path) -> None:
     first = run("follow", tmp_path)
     assert first["same"] and first["started"] and first["replays"] > 0

@@ -232,9 +232,8 @@ def test_errors_are_raised_unless_a_column_is_asked_for() -> None:
     assert worker.cache.closed
 
 
-@pytest.mark.parametrize(
-    "kept", [pytest.param("disk", marks=pytest.mark.ci), pytest.param("store", marks=pytest.mark.soak)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("kept", ["disk", "store"])
 def test_another_batch_finds_what_one_computed(ray: Any, server: RedisServer, tmp_path: Path, kept: str) -> None:
     """Actors that ended left it in their folders, or in the store, where any actor finds it."""
     prompts = shared_prompts(4, 24, 300, 400)

@@ -194,7 +194,7 @@ def test_whoever_is_killed_no_answer_is_wrong_or_lost(ray_cluster: Any) -> None:
         assert min(each.result() for each in clients) > 0
 
 
-@pytest.mark.ci
+@pytest.mark.soak
 def test_a_new_replica_begins_with_what_the_store_has(ray_cluster: Any, server: RedisServer) -> None:
     dice = random.Random(7)
     chat = chat_of(dice, 1500)
