@@ -43,12 +43,15 @@ def run(what: str, folder: Path, **changes: str) -> dict[str, Any]:
 
 
 def gone(pid: int) -> bool:
-    """Whether the process ends while anybody has patience."""
+    """Whether the process ends while anybody has patience; where nothing reaps orphans, as in many containers, it stays
+    as a zombie."""
     limit = time.monotonic() + PATIENCE
     while time.monotonic() < limit:
         try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
+            state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state.startswith("Z"):
             return True
         time.sleep(0.05)
     return False
