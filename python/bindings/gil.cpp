@@ -114,13 +114,19 @@ bool is_ending() noexcept {
   while (true) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-// `ask` may be where Python ends the thread.
+// `ask` may be where Python ends the thread: glibc unwinds it, for which only GCC's C++ library has a name.
 template <class Ask>
 auto asleep_if_ended(Ask&& ask) {
   try {
     return ask();
+#ifdef __GLIBCXX__
   } catch (const abi::__forced_unwind&) {
     sleep_until_the_end();
+#else
+  } catch (...) {
+    if (!is_ending()) throw;
+    sleep_until_the_end();
+#endif
   }
 }
 
