@@ -10,7 +10,7 @@ By default each condition is played once, and the first one again at the end:
     nobody    as another user without a home, in a network without interfaces but its own; programs are compiled anew
 
 Prints for each round its condition, its seed, which plays the same order again, its seconds and pytest's last line.
-Ends with 1 if a round failed. ``nobody`` takes root. Needs stress-ng, faketime, and what `./dev build` builds.
+Ends with 1 if a round failed. ``nobody`` takes root. Needs stress-ng, a C compiler, and what `./dev build` builds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ ROOT = Path(__file__).resolve().parents[2]
 CONDITIONS = ("plain", "load", "later", "nobody", "plain")
 LOGS = ROOT / "build" / "logs"
 NOBODY = 65534
-HOURS = ["faketime", "-f", "+1h"]
 # What a user has in the environment and nobody has not.
 KEPT = ("PATH", "LANG", "LC_ALL", "KVTRIE_CIRCLE", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
@@ -70,6 +69,14 @@ def as_nobody(command: list[str], folder: Path) -> tuple[list[str], dict[str, st
     return ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *drop], environment
 
 
+def an_hour_ahead() -> Path:
+    """A library that moves the time of day for the processes that load it."""
+    library = ROOT / "build" / "an_hour_ahead.so"
+    source = Path(__file__).with_name("an_hour_ahead.c")
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    return library
+
+
 def pytest(seed: int, arguments: list[str]) -> list[str]:
     workers = str(min(4, os.cpu_count() or 1))
     options = ["-q", "-n", workers, "--dist", "worksteal", "-p", "no:cacheprovider", "-p", "randomly"]
@@ -88,7 +95,7 @@ def play(number: int, condition: str, seed: int, arguments: list[str]) -> bool:
         log.open("w") as out,
     ):
         if condition == "later":
-            command, environment["FAKETIME_DONT_FAKE_MONOTONIC"] = [*HOURS, *command], "1"
+            environment["LD_PRELOAD"] = str(an_hour_ahead())
         if folder is not None:
             command, environment = as_nobody(command, folder)
         status = subprocess.run(
@@ -110,7 +117,7 @@ def main() -> int:
     parser.add_argument("arguments", nargs="*", help="of pytest, after --")
     options = parser.parse_args()
     conditions = options.only or CONDITIONS
-    missing = [name for name in ("stress-ng", "faketime", "setpriv", "unshare") if shutil.which(name) is None]
+    missing = [name for name in ("stress-ng", "cc", "setpriv", "unshare") if shutil.which(name) is None]
     if missing:
         parser.error(f"needs {', '.join(missing)}")
     LOGS.mkdir(parents=True, exist_ok=True)
