@@ -20,7 +20,7 @@ int gettimeofday(struct timeval* restrict now, void* restrict zone) {
   struct timespec found;
   (void)zone;
   const int rc = clock_gettime(CLOCK_REALTIME, &found);
-  if (rc == 0 && now) *now = (struct timeval){found.tv_sec, found.tv_nsec / 1000};
+  if (rc == 0) *now = (struct timeval){found.tv_sec, found.tv_nsec / 1000};
   return rc;
 }
 
