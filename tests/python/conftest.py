@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,10 @@ from fakes import CodingModel
 collect_ignore = [] if os.environ.get("KVTRIE_EMULATE") else ["test_emulated.py"]  # ./dev emulate
 
 os.environ["KVTRIE_HELPER"] = "0"  # tests of it start helpers, no other one
+# What tests import writes into no home, which may not be there.
+os.environ["IPYTHONDIR"] = tempfile.mkdtemp(prefix="ipython-")
+atexit.register(shutil.rmtree, os.environ["IPYTHONDIR"], ignore_errors=True)
+os.environ["PYOPENCL_NO_CACHE"] = "1"
 os.environ["KVTRIE_MODELS_DIR"] = "/dev/null/none"  # what was downloaded for the demo is none of the tests' business
 if CIRCLE != "soak":
     # Caches prepare nothing that their model's steps do not run, but where a test says so: a warm-up compiles for every

@@ -17,7 +17,7 @@ import kvtrie as kv
 from kvtrie import _health
 from kvtrie.cli import build_parser, doctor, main
 from kvtrie.models.base import DTYPES
-from processes import PATIENCE
+from processes import PATIENCE, run_python
 
 
 def run(*argv: str) -> tuple[int, str]:
@@ -129,6 +129,15 @@ def test_doctor_runs_where_nothing_is_built(copied: Path) -> None:
     (copied.parent / "dev").touch()
     done = run_copy(copied, "-m", "kvtrie", "doctor")
     assert done.stdout.splitlines()[-1] == "to mend it: ./dev build", "in a source tree"
+
+
+EXTRAS = ("gguf", "huggingface_hub", "jinja2", "prompt_toolkit", "safetensors", "tokenizers", "tqdm", "uvicorn")
+
+
+def test_the_command_line_needs_no_package_of_an_extra() -> None:
+    """Else `doctor` could not say which one is missing."""
+    done = run_python("-c", f"import sys; sys.modules.update(dict.fromkeys({EXTRAS})); import kvtrie.cli")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_doctor_names_the_package_of_the_library_that_the_core_misses(copied: Path) -> None:

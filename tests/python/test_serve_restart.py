@@ -160,7 +160,7 @@ def test_ended_as_it_should_be(tmp_path: Path) -> None:
         "POCL_CACHE_DIR": os.environ.get("POCL_CACHE_DIR") or str(programs / "pocl"),
         "XDG_CACHE_HOME": str(tmp_path),
     }
-    (programs / "pocl").mkdir(parents=True, exist_ok=True)
+    Path(kept["POCL_CACHE_DIR"]).mkdir(parents=True, exist_ok=True)
     server = Process("--context", "1024", **kept)
     server.post("/v1/chat/completions", question(1))
     assert server.end(signal.SIGINT) in (0, 130, -signal.SIGINT)

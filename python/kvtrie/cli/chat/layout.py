@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import kvtrie as kv
-from kvtrie.models import Tokenizer
 
 from .conversation import Turn, messages_of
+
+if TYPE_CHECKING:
+    from kvtrie.models import Tokenizer
 
 
 @dataclass(frozen=True)
