@@ -18,7 +18,7 @@ from .._arguments import text as utf8_text
 from ..errors import ArgumentError, FormatError, IgnoredWarning, NotSupported
 from .prompts import Rendered, rendered
 from .special_tokens import SpecialTokens
-from .weights import read_json
+from .tokenizer_files import read_folder
 
 if TYPE_CHECKING:
     from .chat_template import ChatTemplate
@@ -236,23 +236,11 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: Path) -> Tokenizer | None:
         """The tokenizer of a checkpoint folder, or None if it has no tokenizer.json."""
-        path = folder / "tokenizer.json"
-        if not path.exists():
+        parts = read_folder(folder)
+        if parts is None:
             return None
-        import tokenizers
-
-        try:
-            raw = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception for every kind of damage
-            raise FormatError(f"[models.load] {path}: not a tokenizer: {error}") from error
-        settings = read_json(folder / "tokenizer_config.json", required=False)
-        special = {}
-        for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
-            value = settings.get(name)
-            value = value.get("content") if isinstance(value, dict) else value
-            if isinstance(value, str):
-                special[name] = value
-        return cls(raw, special=special, chat_template=_find_template(folder, settings))
+        template = _find_template(folder, parts.settings)
+        return cls(parts.raw, special=parts.special, chat_template=template, begins_chats=parts.begins_chats)
 
 
 class Detokenizer:
