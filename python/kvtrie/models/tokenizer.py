@@ -172,9 +172,8 @@ class Tokenizer:
         the checkpoint has no template and ``kv.ArgumentError`` when the template refuses the messages, fails, or takes
         more work than a template needs (chat_template.py).
         """
-        wanted = flag(tokenize, "tokenizer", "tokenize")
-        asked = text_reading(special_tokens, "tokenizer") if wanted else "parse"
-        prompt = self.rendered(messages, add_generation_prompt, asked, variables)
+        wanted, asked = flag(tokenize, "tokenizer", "tokenize"), text_reading(special_tokens, "tokenizer")
+        prompt = self.rendered(messages, add_generation_prompt, asked if wanted else "parse", variables)
         return self.ids_of(prompt) if wanted else prompt.text
 
     def rendered(
