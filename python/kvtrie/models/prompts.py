@@ -46,7 +46,7 @@ Change = Callable[[str], str]
 _ROLE = re.compile(r"[A-Za-z0-9_]*")
 _PLAIN = frozenset("_-.,:\"'\\$")  # characters of special tokens that say nothing, or that JSON escapes
 _PRIVATE = range(0xE000, 0xF900)  # of the basic plane, so that JSON writes each in one piece
-_SOME = re.compile("[\ue000-\uf8ff]")
+_SOME = re.compile("[\ue000-\uf8ff]+")
 _ESCAPED = re.compile(r"\\u([ef][0-9a-f]{3})")
 
 
@@ -151,7 +151,9 @@ class _Disguises:
 
     def _choose(self, letters: set[str], text: str) -> None:
         """Private-use characters for the letters, and one more, that nothing has, and no JSON in the text."""
-        used = {letter for each in (text, *self._strings) if not each.isascii() for letter in _SOME.findall(each)}
+        used = {
+            letter for each in (text, *self._strings) if not each.isascii() for letter in "".join(_SOME.findall(each))
+        }
         used.update(map(_character, _ESCAPED.findall(text)))
         free = list(itertools.islice((chr(each) for each in _PRIVATE if chr(each) not in used), len(letters) + 1))
         if len(free) <= len(letters):
@@ -186,7 +188,12 @@ class _Disguises:
         if shown is None:
             return None
         shown = _ESCAPED.sub(self._unescaped, shown)
-        if not _same(shown.replace(self._nonce, "").translate(self._shown), text):
+        lifted = shown.replace(self._nonce, "")
+        if self._in_pieces:
+            lifted = lifted.translate(self._shown)
+        else:
+            lifted = _SOME.sub(lambda found: found[0].translate(self._shown), lifted)
+        if not _same(lifted, text):
             return None
         marks = special.find(shown)
         places = [at for at, each in enumerate(shown) if each == self._nonce] if self._nonce in shown else []
@@ -198,15 +205,13 @@ class _Disguises:
 
     def _hiding(self, letters: set[str], kept: Sequence[str] = ()) -> Change:
         """With special tokens and all of these letters hidden, but in what is kept."""
-        if not kept and all(letters.intersection(token) for token in self._tokens):
+        if letters is self._letters and not kept:  # most of a text: quicker in one piece
             table = {ord(letter): self._hidden[ord(letter)] for letter in letters}
             return lambda said: said.translate(table)
         either = "|".join(map(re.escape, sorted(kept, key=len, reverse=True)))
         letter = f"|[{''.join(map(re.escape, sorted(letters)))}]" if letters else ""
-        pattern, hidden = (
-            re.compile(f"(?:{self._whole})" + (f"|(?P<kept>{either})" if kept else "") + letter),
-            self._hidden,
-        )
+        pattern = re.compile(f"(?:{self._whole})" + (f"|(?P<kept>{either})" if kept else "") + letter)
+        hidden = self._hidden
 
         def change(found: re.Match[str]) -> str:
             return found[0] if found.lastgroup == "kept" else found[0].translate(hidden)
