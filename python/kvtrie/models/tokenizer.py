@@ -230,7 +230,7 @@ class Tokenizer:
             if asked and name not in template.names and name not in self._told:
                 self._told.add(name)
                 text = f"[tokenizer] {name}: this checkpoint's chat template takes no notice of them"
-                warnings.warn(text, IgnoredWarning, stacklevel=3)
+                warnings.warn(text, IgnoredWarning, stacklevel=4)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer | None:
