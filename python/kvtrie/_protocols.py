@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, Union, cast
+from typing import TYPE_CHECKING, Protocol, Union, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from ._arguments import refusal
 from ._core import PrefixCache, Step, Tensor, TokenTexts
+
+if TYPE_CHECKING:
+    from .models.tokenizer import TextReading
 
 Logits = Union[Tensor, npt.NDArray[np.float32]]  # [rows, vocab]
 StepModel = Callable[[Step], Logits]
@@ -66,6 +69,7 @@ class ChatModel(TextModel, Protocol):
         *,
         tools: Sequence[object] | None = ...,
         template: Mapping[str, object] | None = ...,
+        special_tokens: TextReading = ...,
     ) -> Sequence[int]: ...
 
 

@@ -53,6 +53,8 @@ from .text_request import TextRequest, chat_prompt
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from .models.tokenizer import TextReading
+
 __all__ = ["Batcher"]
 
 _open: weakref.WeakSet[Batcher] = weakref.WeakSet()
@@ -115,6 +117,7 @@ class Batcher(AsyncClosing):
         *,
         tools: Sequence[object] | None = None,
         template: Mapping[str, object] | None = None,
+        special_tokens: TextReading = "letters",
         ignore_eos: bool = False,
         namespace: str = "default",
         **sampling: Unpack[SamplingOptions],
@@ -123,7 +126,7 @@ class Batcher(AsyncClosing):
 
         Raises as :meth:`submit` does, and ``kv.NotSupported`` where the model has no tokenizer or template.
         """
-        prompt = chat_prompt(*self._batch.made_of, messages, tools, template, namespace)
+        prompt = chat_prompt(*self._batch.made_of, messages, tools, template, namespace, special_tokens)
         return self._text(prompt, max_tokens, stop, ignore_eos, namespace, sampling)
 
     def complete(

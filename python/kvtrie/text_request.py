@@ -30,6 +30,8 @@ from .stopping import Stopper
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from .models.tokenizer import TextReading
+
 __all__ = ["TextRequest", "chat_prompt"]
 
 
@@ -172,11 +174,16 @@ def chat_prompt(
     tools: Sequence[object] | None,
     template: Mapping[str, object] | None,
     namespace: str,
+    special_tokens: TextReading,
 ) -> npt.NDArray[np.int32]:
     """The prompt of a chat, its answers in the tokens that the cache knows them by."""
     if not hasattr(model, "chat_tokens"):
         raise refusal(model, "chat", "model", "one of kv.models, or another one with chat_tokens and token_texts")
     chat = chat_model(model)
-    prompt = np.asarray(chat.chat_tokens(messages, tools=tools, template=template), np.int32)
+    if special_tokens == "letters":  # models of others need not know of it
+        ids = chat.chat_tokens(messages, tools=tools, template=template)
+    else:
+        ids = chat.chat_tokens(messages, tools=tools, template=template, special_tokens=special_tokens)
+    prompt = np.asarray(ids, np.int32)
     texts = chat.token_texts if has_answers(messages) else None
     return prompt if texts is None or not len(prompt) else cache.respell(prompt, texts, namespace)

@@ -117,9 +117,14 @@ def byte_level_keys(name: str, raw: Any, **more: Any) -> Any:
 
 
 def check_equal(ours: Any, reference: Any, seed: int, count: int = COUNT) -> None:
-    """Ids of texts, the texts of these ids, and those of random ids, with special tokens and without."""
+    """Ids of texts, the texts of these ids, and those of random ids, with special tokens and without.
+
+    What the reference puts before a text that has it already is there once.
+    """
     dice, tried = random.Random(seed), texts(count, seed)
+    before = reference.encode("").ids
     every = [found.ids for found in reference.encode_batch(tried)]
+    every = [ids[len(before) :] if ids[: 2 * len(before)] == 2 * before else ids for ids in every]
     for index, (text, ids) in enumerate(zip(tried, every)):
         assert ours.encode(text) == ids, f"seed {seed}, text {index}: {text!r}"
     every += [dice.choices(range(reference.get_vocab_size()), k=dice.randrange(1, 8)) for _ in tried]

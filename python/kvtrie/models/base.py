@@ -29,7 +29,7 @@ from .gguf_form import GgufForm
 from .helper import Helper, helper_for
 from .rope_arguments import RopeArguments
 from .step_inputs import Positions, Rope, Rows, StepLike
-from .tokenizer import Message, Tokenizer
+from .tokenizer import Message, TextReading, Tokenizer, text_reading
 from .warm_up import warm_up, warm_up_first
 from .weight_table import WeightTable
 from .weights import Array, Progress, WeightSource, text_sources, tqdm_progress
@@ -342,6 +342,7 @@ class Model:
         *,
         tools: Sequence[object] | None = None,
         template: Mapping[str, object] | None = None,
+        special_tokens: TextReading = "letters",
         **options: Unpack[ReplyOptions],
     ) -> Reply:
         """The answer to ``messages`` ({"role", "content"}), laid out by the checkpoint's chat template.
@@ -350,13 +351,14 @@ class Model:
         ``finish_reason``, ``reused``, ``prompt_tokens``, ``logprobs`` say the rest. Conversations that begin alike
         share what they have in common, in ``cache``, or in the model's own. Answers among the messages are taken in
         the tokens that were chosen for them, where the cache knows them (``PrefixCache.respell``). ``tools`` and
-        ``template`` (further variables) go to the template.
+        ``template`` (further variables) go to the template. What stands in them and in messages is letters, also where
+        it looks like a special token; ``special_tokens="parse"`` makes one of it.
 
         ``options``: ``max_tokens`` (256), ``cache``, ``namespace`` ("default"); ``stop``, ``ignore_eos``, ``chunk``,
         ``progress`` and the parameters of the choice are those of ``kv.generate``; a stop text is not part of the
         answer.
         """
-        tokens = self.chat_tokens(messages, tools=tools, template=template)
+        tokens = self.chat_tokens(messages, tools=tools, template=template, special_tokens=special_tokens)
         return begin_reply(self, tokens, options, self.token_texts if has_answers(messages) else None)
 
     def chat_tokens(
@@ -365,17 +367,18 @@ class Model:
         *,
         tools: Sequence[object] | None = None,
         template: Mapping[str, object] | None = None,
+        special_tokens: TextReading = "letters",
     ) -> list[int]:
         """The prompt of :meth:`chat` as token ids, up to where the answer begins."""
         if template is not None and not isinstance(template, Mapping):
             raise refusal(template, "model.chat", "template", "a mapping of variables, or None")
         variables: dict[str, Any] = {**(template or {}), **({} if tools is None else {"tools": tools})}
-        tokens: list[int] = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **variables)
-        return tokens
+        reading = text_reading(special_tokens, "model.chat")
+        return self.tokenizer.ids_of(self.tokenizer.rendered(messages, True, reading, variables))
 
-    def complete(self, text: str, **options: Unpack[ReplyOptions]) -> Reply:
-        """What continues plain ``text``; ``options`` as in :meth:`chat`."""
-        return begin_reply(self, self.tokenizer.encode(text), options)
+    def complete(self, text: str, *, special_tokens: TextReading = "parse", **options: Unpack[ReplyOptions]) -> Reply:
+        """What continues plain ``text``; ``options`` as in :meth:`chat`, special tokens as in ``tokenizer.encode``."""
+        return begin_reply(self, self.tokenizer.encode(text, special_tokens=special_tokens), options)
 
     def __repr__(self) -> str:
         c = self.config

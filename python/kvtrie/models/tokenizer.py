@@ -8,19 +8,32 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from .._arguments import MOST_ITEMS, converting, flag, refusal
+from .._arguments import MOST_ITEMS, converting, flag, refusal, shown
 from .._arguments import text as utf8_text
 from ..errors import ArgumentError, FormatError, IgnoredWarning, NotSupported
-from .weights import read_json
+from .prompts import Rendered, rendered
+from .special_tokens import SpecialTokens
+from .tokenizer_files import read_folder
 
 if TYPE_CHECKING:
     from .chat_template import ChatTemplate
 
 Message = Mapping[str, Any]
+TextReading = Literal["parse", "letters"]
+
+
+def text_reading(value: object, where: str) -> TextReading:
+    """What is made of special tokens that stand in a text. Raises ``kv.ArgumentError`` for what is neither."""
+    if value == "parse":
+        return "parse"
+    if value == "letters":
+        return "letters"
+    raise ArgumentError(f"[{where}] special_tokens: got {shown(value)}, allowed 'letters' or 'parse'")
 
 
 def _ids(tokens: Iterable[int], where: str) -> list[int]:
@@ -38,10 +51,21 @@ class Tokenizer:
     ``raw`` is the ``tokenizers.Tokenizer``; ``special`` maps names such as "eos_token" to their text.
     """
 
-    def __init__(self, raw: Any, *, special: Mapping[str, str] | None = None, chat_template: str | None = None) -> None:
+    def __init__(
+        self,
+        raw: Any,
+        *,
+        special: Mapping[str, str] | None = None,
+        chat_template: str | None = None,
+        begins_chats: bool | None = None,
+    ) -> None:
+        """``begins_chats``: whether prompts of chats begin with bos; None: as every other text does."""
+        raw.no_truncation()  # what a file says of how long texts were in training cuts no prompt
+        raw.no_padding()
         self.raw = raw
         self.special: dict[str, str] = dict(special or {})
         self.chat_template = chat_template
+        self._begins_chats = begins_chats
         self._template: ChatTemplate | None = None
         self._told: set[str] = set()
 
@@ -50,11 +74,39 @@ class Tokenizer:
         """Ids run from 0 to this, special and added tokens included."""
         return int(self.raw.get_vocab_size(with_added_tokens=True))
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of ``text``; ``add_special_tokens`` lets the tokenizer add what it always adds (a leading bos)."""
+    @cached_property
+    def special_tokens(self) -> SpecialTokens:
+        """Those that end turns and texts, call tools, and the like, and how they are told from letters."""
+        return SpecialTokens(self.raw)
+
+    def encode(self, text: str, add_special_tokens: bool = True, special_tokens: TextReading = "parse") -> list[int]:
+        """Token ids of ``text``; ``add_special_tokens`` lets the tokenizer add what it always adds (a leading bos).
+
+        A text that has it already does not get it twice. ``special_tokens``: "parse" makes one of each that stands in
+        the text, "letters" of none, for a text that somebody else wrote.
+        """
         checked = utf8_text(text, "tokenizer.encode", "text")
-        special = flag(add_special_tokens, "tokenizer.encode", "add_special_tokens")
-        return list(self.raw.encode(checked, add_special_tokens=special).ids)
+        adding = flag(add_special_tokens, "tokenizer.encode", "add_special_tokens")
+        if text_reading(special_tokens, "tokenizer.encode") == "letters":
+            own = self.special_tokens.encode(checked, ())
+        else:
+            own = list(self.raw.encode(checked, add_special_tokens=False).ids)
+        return self._with_ends(own, parsed=special_tokens == "parse") if adding else own
+
+    @cached_property
+    def ends(self) -> tuple[list[int], list[int]]:
+        """What the tokenizer puts before and after every text: token ids."""
+        added = self.raw.encode("a", add_special_tokens=True).special_tokens_mask
+        ids = self.raw.encode("a", add_special_tokens=True).ids
+        own = self.raw.encode("a", add_special_tokens=False).ids
+        before = next((at for at, one in enumerate(added) if not one), len(ids) - len(own))
+        return ids[:before], ids[before + len(own) :]
+
+    def _with_ends(self, own: list[int], parsed: bool) -> list[int]:
+        before, after = self.ends
+        begun = parsed and bool(before) and own[: len(before)] == before
+        ended = parsed and bool(after) and own[len(before) * begun :][-len(after) :] == after
+        return [*([] if begun else before), *own, *([] if ended else after)]
 
     def decode(self, tokens: Iterable[int], skip_special_tokens: bool = False) -> str:
         """The text of ``tokens``. Bytes that are not whole UTF-8 characters come out as U+FFFD; ids that the tokenizer
@@ -85,6 +137,7 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = ...,
         tokenize: Literal[True] = ...,
+        special_tokens: TextReading = ...,
         **variables: Any,
     ) -> list[int]: ...
 
@@ -95,6 +148,7 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = ...,
         tokenize: Literal[False],
+        special_tokens: TextReading = ...,
         **variables: Any,
     ) -> str: ...
 
@@ -104,32 +158,69 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = False,
         tokenize: bool = True,
+        special_tokens: TextReading = "letters",
         **variables: Any,
     ) -> list[int] | str:
         """Messages ({"role", "content"}) laid out by the checkpoint's own template: token ids, or text.
+
+        Token ids begin with bos once where the tokenizer puts it before texts, whether or not the template writes it.
+        What stands in messages and variables is letters (prompts.py), also where it looks like a special token;
+        ``special_tokens="parse"`` makes one of it. A text does not say which is which.
 
         ``variables`` are passed to the template (``tools``, ``enable_thinking``, ...); that it takes no notice of
         ``tools`` or ``documents`` is told once, as a ``kv.IgnoredWarning``. Raises ``kv.NotSupported`` when
         the checkpoint has no template and ``kv.ArgumentError`` when the template refuses the messages, fails, or takes
         more work than a template needs (chat_template.py).
         """
+        wanted, asked = flag(tokenize, "tokenizer", "tokenize"), text_reading(special_tokens, "tokenizer")
+        prompt = self.rendered(messages, add_generation_prompt, asked if wanted else "parse", variables)
+        return self.ids_of(prompt) if wanted else prompt.text
+
+    def rendered(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = False,
+        special_tokens: TextReading = "letters",
+        variables: Mapping[str, Any] | None = None,
+    ) -> Rendered:
+        """The prompt of these messages as text that knows its special tokens, for :meth:`ids_of`; arguments and errors
+        are those of :meth:`apply_chat_template`."""
         from .chat_template import ChatTemplate
 
         if self.chat_template is None:
             raise NotSupported("[tokenizer] this checkpoint has no chat template; use encode() on plain text")
         if self._template is None:
             self._template = ChatTemplate(self.chat_template)
-        flag(tokenize, "tokenizer", "tokenize")
         flag(add_generation_prompt, "tokenizer", "add_generation_prompt")
-        given: object = messages
-        if not isinstance(given, Sequence) or isinstance(given, (str, bytes, range)):
+        sequence: object = messages
+        if not isinstance(sequence, Sequence) or isinstance(sequence, (str, bytes, range)):
             raise refusal(messages, "tokenizer", "messages", "a sequence of messages")
-        self._tell_ignored(self._template, variables)
-        values = {**self.special, "tools": None, "documents": None, **variables}
-        text = self._template.render(
-            {"messages": list(messages), "add_generation_prompt": add_generation_prompt, **values}
-        )
-        return self.encode(text, add_special_tokens=False) if tokenize else text
+        if variables and "messages" in variables:
+            raise ArgumentError("[tokenizer] variables: got one named messages, allowed other names")
+        given = {**(variables or {}), "messages": list(messages)}
+        self._tell_ignored(self._template, given)
+        own = {**self.special, "tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
+        if special_tokens == "parse":
+            return Rendered(self._template.render({**own, **given}))
+        own = {name: value for name, value in own.items() if name not in given}
+        return rendered(self._template.render, given, own, self.special_tokens, self.chat_template)
+
+    def ids_of(self, prompt: Rendered) -> list[int]:
+        """Token ids of the prompt of a chat."""
+        text = utf8_text(prompt.text, "tokenizer", "messages")
+        marks = self.special_tokens.find(text) if prompt.marks is None else prompt.marks
+        ids = self.special_tokens.encode(text, marks, behind=prompt.behind)
+        first = marks[0] if marks and not text[: marks[0].start].strip() else None
+        begin = [] if prompt.behind else self._beginning
+        return ids if not begin or ids[: len(begin)] == begin or [first and first.token] == begin else [*begin, *ids]
+
+    @cached_property
+    def _beginning(self) -> list[int]:
+        """Of the prompts of chats: token ids."""
+        if self._begins_chats is None:
+            return self.ends[0]
+        bos = self.token_id(self.special.get("bos_token", ""))
+        return [] if bos is None or not self._begins_chats else [bos]
 
     def _tell_ignored(self, template: ChatTemplate, variables: Mapping[str, Any]) -> None:
         for name in ("tools", "documents"):
@@ -139,28 +230,16 @@ class Tokenizer:
             if asked and name not in template.names and name not in self._told:
                 self._told.add(name)
                 text = f"[tokenizer] {name}: this checkpoint's chat template takes no notice of them"
-                warnings.warn(text, IgnoredWarning, stacklevel=3)
+                warnings.warn(text, IgnoredWarning, stacklevel=4)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer | None:
         """The tokenizer of a checkpoint folder, or None if it has no tokenizer.json."""
-        path = folder / "tokenizer.json"
-        if not path.exists():
+        parts = read_folder(folder)
+        if parts is None:
             return None
-        import tokenizers
-
-        try:
-            raw = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception for every kind of damage
-            raise FormatError(f"[models.load] {path}: not a tokenizer: {error}") from error
-        settings = read_json(folder / "tokenizer_config.json", required=False)
-        special = {}
-        for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
-            value = settings.get(name)
-            value = value.get("content") if isinstance(value, dict) else value
-            if isinstance(value, str):
-                special[name] = value
-        return cls(raw, special=special, chat_template=_find_template(folder, settings))
+        template = _find_template(folder, parts.settings)
+        return cls(parts.raw, special=parts.special, chat_template=template, begins_chats=parts.begins_chats)
 
 
 class Detokenizer:

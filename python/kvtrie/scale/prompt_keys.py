@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pydantic import ValidationError
 
 from ..errors import Error
-from ..models.tokenizer import Tokenizer
+from ..models.tokenizer import TextReading, Tokenizer
 from ..serve.anthropic_api import conversation_of
 from ..serve.anthropic_schema import CountRequest, MessagesRequest
 from ..serve.conversation_texts import ConversationTexts
@@ -45,9 +45,16 @@ class _Conversation:
     messages: Sequence[JsonView]
     tools: Sequence[JsonView]
     variables: Optional[JsonView] = None
+    special_tokens: TextReading = "letters"
 
 
-_Prompt = Optional["str | Sequence[int] | _Conversation"]
+@dataclass(frozen=True)
+class _Text:
+    text: str
+    special_tokens: TextReading
+
+
+_Prompt = Optional["_Text | Sequence[int] | _Conversation"]
 
 
 class PromptKeys:
@@ -72,18 +79,17 @@ class PromptKeys:
     def _key(self, prompt: _Prompt, namespace: str) -> PromptKey:
         if prompt is None:
             return PromptKey()
-        if isinstance(prompt, str):
-            return self._of_text(prompt, namespace, special=True)
+        if isinstance(prompt, _Text):
+            tokens = self._tokenizer.encode(prompt.text, special_tokens=prompt.special_tokens)
+            return _of_tokens(prompt.text, np.asarray(tokens, np.int32), namespace)
         if isinstance(prompt, _Conversation):
             if self._texts is None:
                 return PromptKey()
-            text, _ = self._texts.of(prompt.messages, namespace, prompt.tools, prompt.variables)
-            return self._of_text(text, namespace, special=False)
+            found, _ = self._texts.of(
+                prompt.messages, namespace, prompt.tools, prompt.variables, special_tokens=prompt.special_tokens
+            )
+            return _of_tokens(found.text, np.asarray(self._tokenizer.ids_of(found), np.int32), namespace)
         return _of_tokens(" ".join(map(str, prompt)), np.asarray(prompt, np.int32), namespace)
-
-    def _of_text(self, text: str, namespace: str, *, special: bool) -> PromptKey:
-        tokens = np.asarray(self._tokenizer.encode(text, add_special_tokens=special), np.int32)
-        return _of_tokens(text, tokens, namespace)
 
 
 def _of_tokens(text: str, tokens: npt.NDArray[np.int32], namespace: str) -> PromptKey:
@@ -100,30 +106,32 @@ def _tools(body: ChatRequest | CountRequest | ExplainRequest) -> list[JsonObject
 def _chat(raw: object) -> _Prompt:
     body = ChatRequest.model_validate(raw)
     tools = [] if body.tool_choice == "none" else _tools(body)
-    return _Conversation([message.as_dict() for message in body.messages], tools, body.chat_template_kwargs)
+    messages = [message.as_dict() for message in body.messages]
+    return _Conversation(messages, tools, body.chat_template_kwargs, body.special_tokens)
 
 
 def _messages(raw: object, kind: type[CountRequest]) -> _Prompt:
     body = kind.model_validate(raw)
     none = body.tool_choice is not None and body.tool_choice.type == "none"
-    return _Conversation(conversation_of(body)[0], [] if none else _tools(body))
+    return _Conversation(conversation_of(body)[0], [] if none else _tools(body), None, body.special_tokens)
 
 
 def _completion(raw: object) -> _Prompt:
-    prompt = CompletionRequest.model_validate(raw).prompt
-    if isinstance(prompt, str):
-        return prompt
-    first = prompt[0] if prompt else None
-    if first is None or isinstance(first, (str, list)):
+    body = CompletionRequest.model_validate(raw)
+    first = body.prompt if isinstance(body.prompt, str) else body.prompt[0] if body.prompt else None
+    if isinstance(first, str):
+        return _Text(first, body.special_tokens)
+    if first is None or isinstance(first, list):
         return first
-    return [token for token in prompt if isinstance(token, int)]
+    return [token for token in body.prompt if isinstance(token, int)]
 
 
 def _explain(raw: object) -> _Prompt:
     body = ExplainRequest.model_validate(raw)
     if body.messages is None:
-        return body.prompt
-    return _Conversation([message.as_dict() for message in body.messages], _tools(body), body.chat_template_kwargs)
+        return _Text(body.prompt, body.special_tokens or "parse") if isinstance(body.prompt, str) else body.prompt
+    messages = [message.as_dict() for message in body.messages]
+    return _Conversation(messages, _tools(body), body.chat_template_kwargs, body.special_tokens or "letters")
 
 
 _READERS: Mapping[str, Callable[[object], _Prompt]] = {

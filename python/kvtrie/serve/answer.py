@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from ..errors import ClosedError
+from ..models.prompts import OwnText
 from ..models.tokenizer import Tokenizer
 from ..request import Request
 from ..sampling import TokenLogprob
@@ -61,6 +62,7 @@ class Answer:
         self._stream = reading.tokenizer.stream(skip_special_tokens=False)
         self._until = TextUntil(reading.stops)
         self._sampled: list[str] = []
+        self._marks: list[tuple[int, int]] = []  # special tokens in it
         self._count = 0  # tokens that were read
         self._told = 0  # calls that were handed out
         self._began = time.perf_counter()
@@ -132,6 +134,7 @@ class Answer:
         self._count += 1
         if token not in self._reading.silent:
             self._take(self._stream.feed(token), piece)
+            self._mark(token)
         said = piece.text or piece.reasoning or piece.calls or piece.logprobs
         return piece if said or self._reading.each_token else None
 
@@ -139,6 +142,13 @@ class Answer:
         """Text of the model, in order."""
         self._sampled.append(text)
         self._split(self._until.feed(text), piece)
+
+    def _mark(self, token: int) -> None:
+        """Remembers where the text ends with a special token."""
+        text = self._reading.tokenizer.special_tokens.texts.get(token)
+        if text is not None and self._sampled[-1].endswith(text):
+            end = sum(map(len, self._sampled))
+            self._marks.append((end - len(text), end))
 
     def _split(self, text: str, piece: Piece) -> None:
         if self._reading.reasoning is None:
@@ -188,7 +198,7 @@ class Answer:
         if self.calls:
             self._replays.keep(
                 self._entry.namespace,
-                "".join(self._sampled),
+                OwnText.of("".join(self._sampled), self._marks),
                 {made: (call.name, call.arguments) for made, call in self.calls.items()},
             )
         self._settle("tool_calls" if self.calls and reason == "stop" else reason)

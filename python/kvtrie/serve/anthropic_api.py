@@ -61,7 +61,7 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
 
 async def _prompt(engine: Engine, body: CountRequest, namespace: str) -> Prompt:
     converted, marks = conversation_of(body)
-    return await engine.chat(converted, namespace, _shown_tools(body), None, marks)
+    return await engine.chat(converted, namespace, _shown_tools(body), None, marks, body.special_tokens)
 
 
 def _shown_tools(body: CountRequest) -> list[JsonObject]:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Optional, Union
 from pydantic import BaseModel, Field
 
 from .json_values import JsonObject
-from .openai_schema import StopText, Text
+from .openai_schema import SpecialTokens, StopText, Text
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -79,6 +79,7 @@ class CountRequest(BaseModel):
     system: Union[Text, list[TextBlock], None] = None
     tools: Optional[Annotated[list[Tool], Field(max_length=256)]] = None
     tool_choice: Optional[ToolChoice] = None
+    special_tokens: SpecialTokens = "letters"
 
 
 class MessagesRequest(CountRequest):

@@ -1,4 +1,4 @@
-"""Conversations to the text that the checkpoint's template makes of them.
+"""Conversations to the text that the checkpoint's template makes of them, and which of it are special tokens.
 
 Answers with tool calls stand there as they were sampled (replays.py), and volatile lines are left out of system
 messages (volatile.py), so that prompts begin alike. Messages are those of the OpenAI API: dicts with "role" and
@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 from ..errors import ArgumentError
 from ..models.chat_template import ChatTemplate
-from ..models.tokenizer import Tokenizer
+from ..models.prompts import Rendered
+from ..models.tokenizer import TextReading, Tokenizer
 from .json_values import JsonObject, JsonView
 from .replays import Replays
 from .volatile import VolatileLines
@@ -40,18 +41,19 @@ class ConversationTexts:
         tools: Sequence[object] | None = None,
         variables: JsonView | None = None,
         marks: Sequence[int] = (),
-    ) -> tuple[str, list[str]]:
+        special_tokens: TextReading = "letters",
+    ) -> tuple[Rendered, list[Rendered]]:
         """The text, and that of the first messages for each number in ``marks`` where the template takes them alone.
 
-        A last message of the assistant's is the beginning of the answer. Raises ``kv.ArgumentError`` for what the
-        template refuses.
+        A last message of the assistant's is the beginning of the answer. ``special_tokens``: what those are that stand
+        in messages and variables. Raises ``kv.ArgumentError`` for what the template refuses.
         """
         shown = [self._shown(message, namespace) for message in messages]
         if tools and not self._tool_names:
             _log.warning("a request has tools, of which this model's chat template takes no notice")
         values = {**(variables or {}), **{name: list(tools or ()) for name in self._tool_names if tools}}
-        text = self._rendered(shown, values)
-        parts = [self._rendered_part(shown[:count], values) for count in sorted(set(marks))]
+        text = self._rendered(shown, special_tokens, values)
+        parts = [self._rendered_part(shown[:count], special_tokens, values) for count in sorted(set(marks))]
         return text, [part for part in parts if part is not None]
 
     def _shown(self, message: JsonView, namespace: str) -> JsonObject:
@@ -71,16 +73,16 @@ class ConversationTexts:
         shown["tool_calls"] = [_with_parsed_arguments(each) for each in calls]
         return shown
 
-    def _rendered(self, messages: Messages, values: JsonView) -> str:
+    def _rendered(self, messages: Messages, reading: TextReading, values: JsonView) -> Rendered:
         begun = messages[-1].get("content") if messages and messages[-1].get("role") == "assistant" else None
         whole = messages if begun is None else messages[:-1]
-        text = self._tokenizer.apply_chat_template(whole, add_generation_prompt=True, tokenize=False, **values)
-        return text + str(begun or "")
+        prompt = self._tokenizer.rendered(whole, True, reading, values)
+        return prompt.with_words(begun, self._tokenizer.special_tokens) if isinstance(begun, str) else prompt
 
-    def _rendered_part(self, messages: Messages, values: JsonView) -> str | None:
+    def _rendered_part(self, messages: Messages, reading: TextReading, values: JsonView) -> Rendered | None:
         """The first messages; None where the template does not take them alone."""
         try:
-            return self._tokenizer.apply_chat_template(messages, tokenize=False, **values)
+            return self._tokenizer.rendered(messages, False, reading, values)
         except ArgumentError:
             return None
 

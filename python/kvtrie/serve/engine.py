@@ -16,6 +16,7 @@ from ..batcher import Batcher
 from ..errors import ArgumentError, NotSupported
 from ..explain import Explanation
 from ..models.base import Model
+from ..models.tokenizer import TextReading
 from ..prefix_cache import PrefixCache
 from ..replies import SamplingOptions
 from ..sampling import LogitsProcessor
@@ -78,6 +79,7 @@ class Engine:
         tools: Sequence[object] | None = None,
         variables: JsonView | None = None,
         marks: Sequence[int] = (),
+        special_tokens: TextReading = "letters",
     ) -> Prompt:
         """See ``Prompts.of_chat``; ``marks`` are of use only where state is kept at single lengths.
 
@@ -87,11 +89,12 @@ class Engine:
         kept: Sequence[int] = ()
         if self._has_points:
             kept = [*marks, len(messages)] if reasoning_of(self._template, "") else marks
-        return await asyncio.to_thread(self._prompts.of_chat, messages, namespace, tools, variables, kept)
+        of_chat = self._prompts.of_chat
+        return await asyncio.to_thread(of_chat, messages, namespace, tools, variables, kept, special_tokens)
 
-    async def text(self, text: str, namespace: str) -> Prompt:
+    async def text(self, text: str, namespace: str, special_tokens: TextReading = "parse") -> Prompt:
         """See ``Prompts.of_text``."""
-        return await asyncio.to_thread(self._prompts.of_text, text, namespace)
+        return await asyncio.to_thread(self._prompts.of_text, text, namespace, special_tokens)
 
     def tokens(self, tokens: Sequence[int]) -> Prompt:
         """See ``Prompts.of_tokens``."""

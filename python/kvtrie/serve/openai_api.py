@@ -127,7 +127,8 @@ def _count(engine: Engine, body: Choosing, prompts: int = 1) -> int:
 async def _chat(engine: Engine, body: ChatRequest, namespace: str) -> Response:
     options, count = _chat_options(engine, body), _count(engine, body)
     messages = [message.as_dict() for message in body.messages]
-    prompt = await engine.chat(messages, namespace, _shown_tools(body), body.chat_template_kwargs)
+    variables, reading = body.chat_template_kwargs, body.special_tokens
+    prompt = await engine.chat(messages, namespace, _shown_tools(body), variables, special_tokens=reading)
     answers = await engine.answers("chat", [prompt], namespace, options, count)
     head = _head(engine, "chatcmpl-", "chat.completion.chunk" if body.stream else "chat.completion")
     if body.stream:
@@ -230,15 +231,17 @@ async def _completions(engine: Engine, body: CompletionRequest, namespace: str) 
 
 
 async def _prompts(engine: Engine, body: CompletionRequest, namespace: str) -> list[Prompt]:
-    given = body.prompt
+    given, reading = body.prompt, body.special_tokens
     if isinstance(given, str):
-        return [await engine.text(given, namespace)]
+        return [await engine.text(given, namespace, reading)]
     if not given:
         raise Refusal(400, "prompt: got none, allowed 1 or more", param="prompt")
     if isinstance(given[0], int):
         return [engine.tokens(given)]
     _count(engine, body, len(given))
-    return [await engine.text(each, namespace) if isinstance(each, str) else engine.tokens(each) for each in given]
+    return [
+        await engine.text(each, namespace, reading) if isinstance(each, str) else engine.tokens(each) for each in given
+    ]
 
 
 async def _text_choice(number: int, answer: Answer) -> JsonObject:

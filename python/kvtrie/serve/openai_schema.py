@@ -1,7 +1,8 @@
 """What clients of the OpenAI API may send. Fields that are not here are ignored.
 
 Source: platform.openai.com/docs/api-reference/chat/create and completions/create; ``top_k``, ``min_p``,
-``repetition_penalty``, ``ignore_eos``, ``return_token_ids`` and ``chat_template_kwargs`` as in vLLM.
+``repetition_penalty``, ``ignore_eos``, ``return_token_ids`` and ``chat_template_kwargs`` as in vLLM. What stands in
+messages, tools and texts and looks like special tokens is so with ``special_tokens`` "parse", and text with "letters".
 """
 
 from __future__ import annotations
@@ -121,6 +122,9 @@ class Choosing(BaseModel):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
 
+SpecialTokens = Literal["letters", "parse"]
+
+
 class ChatRequest(Choosing):
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Optional[Annotated[int, Field(ge=1, lt=1 << 31)]] = None
@@ -130,24 +134,40 @@ class ChatRequest(Choosing):
     tool_choice: Union[Literal["none", "auto", "required"], NamedTool, None] = None
     response_format: Optional[ResponseFormat] = None
     chat_template_kwargs: Optional[JsonObject] = None
+    special_tokens: SpecialTokens = "letters"
 
 
 class CompletionRequest(Choosing):
     prompt: Union[Text, list[Text], list[Token], list[list[Token]]]
     logprobs: Optional[Annotated[int, Field(ge=0, le=20)]] = None
     return_token_ids: Optional[bool] = None
+    special_tokens: SpecialTokens = "parse"
     echo: Optional[bool] = None
     suffix: Optional[str] = None
 
 
 class TokenizeRequest(BaseModel):
-    """As in llama.cpp (``content``) and vLLM (``prompt`` or ``messages``)."""
+    """As in llama.cpp (``content``, ``parse_special``) and vLLM (``prompt`` or ``messages``).
+
+    ``special_tokens``: "letters" for messages, "parse" for a text, unless given.
+    """
 
     content: Optional[Text] = None
     prompt: Optional[Text] = None
     messages: Optional[list[ChatMessage]] = None
     add_special: Optional[bool] = None
     add_special_tokens: Optional[bool] = None
+    parse_special: Optional[bool] = None
+    special_tokens: Optional[SpecialTokens] = None
+    tools: Optional[Annotated[list[Tool], Field(max_length=256)]] = None
+    chat_template_kwargs: Optional[JsonObject] = None
+
+    @property
+    def reading(self) -> Optional[SpecialTokens]:
+        """By either name."""
+        if self.parse_special is None:
+            return self.special_tokens
+        return "parse" if self.parse_special else "letters"
 
 
 class DetokenizeRequest(BaseModel):
@@ -161,3 +181,4 @@ class ExplainRequest(BaseModel):
     tools: Optional[list[Tool]] = None
     prompt: Union[Text, list[Token], None] = None
     chat_template_kwargs: Optional[JsonObject] = None
+    special_tokens: Optional[SpecialTokens] = None

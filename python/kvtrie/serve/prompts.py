@@ -8,7 +8,7 @@ Threads: any; a template and a tokenizer take their time, so not the event loop'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +18,8 @@ import numpy.typing as npt
 from .._core import PrefixCache
 from ..errors import ArgumentError
 from ..models.base import Model
+from ..models.prompts import Rendered
+from ..models.tokenizer import TextReading
 from .conversation_texts import ConversationTexts, Messages
 from .json_values import JsonView
 from .replays import Replays
@@ -51,22 +53,24 @@ class Prompts:
         tools: Sequence[object] | None = None,
         variables: JsonView | None = None,
         marks: Sequence[int] = (),
+        special_tokens: TextReading = "letters",
     ) -> Prompt:
         """``marks``: how many messages there are in front of each length where state is to be kept.
 
         A last message of the assistant's is the beginning of the answer. Raises ``kv.ArgumentError`` for what the
         template refuses and for a prompt that is too long.
         """
-        text, parts = self._texts.of(messages, namespace, tools, variables, marks)
-        tokens = self._encoded(text, special=False)
+        prompt, parts = self._texts.of(messages, namespace, tools, variables, marks, special_tokens)
+        tokens = self._encoded(prompt.text, lambda: self._model.tokenizer.ids_of(prompt))
         if any(message.get("role") == "assistant" for message in messages):
             tokens = self._respelled(tokens, namespace)
-        lengths = [self._shared(tokens, part, text) for part in parts]
-        return Prompt(tokens, text, tuple(sorted({length for length in lengths if length > 0})))
+        lengths = [self._shared(tokens, part, prompt.text) for part in parts]
+        return Prompt(tokens, prompt.text, tuple(sorted({length for length in lengths if length > 0})))
 
-    def of_text(self, text: str, namespace: str) -> Prompt:
+    def of_text(self, text: str, namespace: str, special_tokens: TextReading = "parse") -> Prompt:
         """Plain text that is continued."""
-        tokens = self._encoded(text, special=True)
+        encode = self._model.tokenizer.encode
+        tokens = self._encoded(text, lambda: encode(text, special_tokens=special_tokens))
         if tokens.size == 0:
             raise ArgumentError("[serve] prompt: got no tokens, allowed 1 or more")
         return Prompt(self._respelled(tokens, namespace), text)
@@ -90,11 +94,11 @@ class Prompts:
         texts = self._model.token_texts
         return _LONGEST_WORD if texts is None else max(len(texts[token]) for token in range(len(texts)))
 
-    def _encoded(self, text: str, *, special: bool) -> npt.NDArray[np.int32]:
+    def _encoded(self, text: str, encode: Callable[[], list[int]]) -> npt.NDArray[np.int32]:
         least = len(text) // max(self._longest_token, 1)
         if least >= self._context:
             self._require_room(least)
-        tokens = np.asarray(self._model.tokenizer.encode(text, add_special_tokens=special), np.int32)
+        tokens = np.asarray(encode(), np.int32)
         self._require_room(tokens.size)
         return tokens
 
@@ -109,11 +113,11 @@ class Prompts:
         respelled = np.asarray(self._cache.respell(tokens, texts, namespace), np.int32)
         return respelled if respelled.size < self._context else tokens
 
-    def _shared(self, tokens: npt.NDArray[np.int32], part: str, text: str) -> int:
+    def _shared(self, tokens: npt.NDArray[np.int32], part: Rendered, text: str) -> int:
         """How many tokens of the prompt are those of its first part."""
-        if not text.startswith(part):
+        if not text.startswith(part.text):
             return 0
-        own = np.asarray(self._model.tokenizer.encode(part, add_special_tokens=False), np.int32)
+        own = np.asarray(self._model.tokenizer.ids_of(part), np.int32)
         count = min(own.size, tokens.size)
         differ = np.flatnonzero(own[:count] != tokens[:count])
         return int(differ[0]) if differ.size else count

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ..models.prompts import OwnText
 from .json_values import JsonView
 
 MOST = 10_000
@@ -25,7 +26,7 @@ MOST_CHARACTERS = 64 << 20
 class Sampled(NamedTuple):
     """``text``: all that was sampled but its end token. ``calls``: names and arguments (JSON) by id."""
 
-    text: str
+    text: OwnText
     calls: dict[str, tuple[str, str]]
 
 
@@ -43,7 +44,7 @@ class Replays:
         """An id for a call."""
         return "call_" + secrets.token_hex(12)
 
-    def keep(self, namespace: str, text: str, calls: Mapping[str, tuple[str, str]]) -> None:
+    def keep(self, namespace: str, text: OwnText, calls: Mapping[str, tuple[str, str]]) -> None:
         """An answer and its calls, in order; one or more."""
         with self._lock:
             self._kept[namespace, next(iter(calls))] = Sampled(text, dict(calls))
@@ -51,7 +52,7 @@ class Replays:
             while len(self._kept) > self._most or self._characters > self._most_characters:
                 self._characters -= len(self._kept.popitem(last=False)[1].text)
 
-    def find(self, namespace: str, tool_calls: Sequence[JsonView]) -> str | None:
+    def find(self, namespace: str, tool_calls: Sequence[JsonView]) -> OwnText | None:
         """The sampled text of an answer with these calls, as the OpenAI API has them; None where it is not known, or
         the client changed them."""
         with self._lock:

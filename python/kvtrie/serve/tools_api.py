@@ -10,7 +10,7 @@ from ..explain import Explanation
 from .engine import Engine
 from .failures import Refusal
 from .json_values import JsonObject
-from .openai_schema import DetokenizeRequest, ExplainRequest, TokenizeRequest
+from .openai_schema import DetokenizeRequest, ExplainRequest, SpecialTokens, TokenizeRequest
 from .prompts import Prompt
 from .tenants import Tenants
 
@@ -27,14 +27,14 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
         """Token ids of a text (``content`` or ``prompt``), or of a conversation."""
         namespace = tenants.namespace(request)
         if body.messages:
-            messages = [message.as_dict() for message in body.messages]
-            tokens = (await engine.chat(messages, namespace)).tokens.tolist()
+            prompt = await _conversation(engine, body, namespace, body.reading)
+            tokens = prompt.tokens.tolist()
         else:
             text = body.content if body.content is not None else body.prompt
             if text is None:
                 raise Refusal(400, "content: missing", param="content")
             special = body.add_special if body.add_special is not None else bool(body.add_special_tokens)
-            tokens = await asyncio.to_thread(tokenizer.encode, text, special)
+            tokens = await asyncio.to_thread(tokenizer.encode, text, special, body.reading or "parse")
         return {"tokens": tokens, "count": len(tokens), "max_model_len": engine.settings.context}
 
     @routes.post("/detokenize")
@@ -56,13 +56,21 @@ def router(engine: Engine, tenants: Tenants) -> APIRouter:
 
 async def _prompt(engine: Engine, body: ExplainRequest, namespace: str) -> Prompt:
     if body.messages is not None:
-        engine.require_text("messages")
-        messages = [message.as_dict() for message in body.messages]
-        tools = [tool.as_dict() for tool in body.tools or ()]
-        return await engine.chat(messages, namespace, tools, body.chat_template_kwargs)
+        return await _conversation(engine, body, namespace, body.special_tokens)
     if body.prompt is None:
         raise Refusal(400, "messages: missing", param="messages")
-    return await engine.text(body.prompt, namespace) if isinstance(body.prompt, str) else engine.tokens(body.prompt)
+    if isinstance(body.prompt, str):
+        return await engine.text(body.prompt, namespace, body.special_tokens or "parse")
+    return engine.tokens(body.prompt)
+
+
+async def _conversation(
+    engine: Engine, body: ExplainRequest | TokenizeRequest, namespace: str, reading: SpecialTokens | None
+) -> Prompt:
+    engine.require_text("messages")
+    messages = [message.as_dict() for message in body.messages or ()]
+    tools, variables = [tool.as_dict() for tool in body.tools or ()], body.chat_template_kwargs
+    return await engine.chat(messages, namespace, tools, variables, special_tokens=reading or "letters")
 
 
 def explanation_fields(found: Explanation, engine: Engine) -> JsonObject:

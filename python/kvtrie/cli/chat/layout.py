@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import kvtrie as kv
+from kvtrie.models.prompts import Rendered
 
 from .conversation import Turn, messages_of
 
@@ -40,13 +41,13 @@ class Layout:
 
     def prompt(self, system: str, turns: Sequence[Turn], question: str) -> Laid:
         """Everything up to where the answer to ``question`` begins."""
-        text = self._text(system, turns, question)
+        prompt = self._rendered(system, turns, question)
         said = self.said(system, turns)
-        if said is not None and text.startswith(said.text):
-            more = self._tokenizer.encode(text[len(said.text) :], add_special_tokens=False)
-            return Laid(text, said.tokens + more, len(more))
-        tokens = self._tokenizer.encode(text, add_special_tokens=self._raw)
-        return Laid(text, tokens, len(tokens))
+        if said is not None and prompt.text.startswith(said.text):
+            more = self._tokenizer.ids_of(prompt.rest(len(said.text)))
+            return Laid(prompt.text, said.tokens + more, len(more))
+        tokens = self._tokenizer.encode(prompt.text) if self._raw else self._tokenizer.ids_of(prompt)
+        return Laid(prompt.text, tokens, len(tokens))
 
     def said(self, system: str, turns: Sequence[Turn]) -> Laid | None:
         """Everything up to the end of the last answer; None where its own tokens are not known."""
@@ -77,11 +78,12 @@ class Layout:
         pair = [self.prompt(system, (), question).tokens for question in ("1", "a")]
         return next((n for n, (a, b) in enumerate(zip(*pair)) if a != b), 0)
 
-    def _text(self, system: str, turns: Sequence[Turn], question: str) -> str:
+    def _rendered(self, system: str, turns: Sequence[Turn], question: str) -> Rendered:
+        """In a plain text, as it is typed, special tokens are parsed; in a question they are letters."""
         if self._raw:
-            return "".join(turn.question + turn.answer for turn in turns) + question
+            return Rendered("".join(turn.question + turn.answer for turn in turns) + question)
         messages = [*messages_of(system, turns), {"role": "user", "content": question}]
-        return str(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+        return self._tokenizer.rendered(messages, add_generation_prompt=True)
 
     def _is_answer(self, turn: Turn) -> bool:
         """Whether its tokens are of this tokenizer: files come from elsewhere."""

@@ -76,7 +76,7 @@ def read_text(keys: Keys) -> Text | None:
     except Exception as error:  # the library raises bare Exception for whatever it is given
         raise FormatError(f"[models.load] {keys.path}: tokenizer.ggml: not a tokenizer: {error}") from error
     template = keys.text("tokenizer.chat_template", "") or None
-    tokenizer = Tokenizer(raw, special=special, chat_template=template)
+    tokenizer = Tokenizer(raw, special=special, chat_template=template, begins_chats=_begins_chats(keys, ids["bos"]))
     return Text(tokenizer, ids["bos"], _end_ids(vocabulary, [ids["eos"], ids["eot"], ids["eom"]]))
 
 
@@ -194,6 +194,15 @@ def _add_ends(raw: Any, keys: Keys, vocabulary: Vocabulary, bos: bool) -> None:
         return
     ids = [(token, vocabulary.tokens.index(token)) for token in {*before, *after}]
     raw.post_processor = processors.TemplateProcessing(single=[*before, "$A", *after], special_tokens=ids)
+
+
+def _begins_chats(keys: Keys, bos: int | None) -> bool | None:
+    """What the file says, which goes for chats also where a whole ``tokenizer.json`` in it says nothing."""
+    key = "tokenizer.ggml.add_bos_token"
+    begins = keys.flag(key, False) if keys.has(key) else None
+    if begins and bos is None:
+        raise keys.error(key, True, "false where there is no bos_token_id")
+    return begins
 
 
 def _end(keys: Keys, name: str, default: bool, vocabulary: Vocabulary) -> list[str]:
