@@ -29,7 +29,7 @@ from .gguf_form import GgufForm
 from .helper import Helper, helper_for
 from .rope_arguments import RopeArguments
 from .step_inputs import Positions, Rope, Rows, StepLike
-from .tokenizer import Message, Tokenizer
+from .tokenizer import Message, Tokenizer, template_variables
 from .warm_up import warm_up, warm_up_first
 from .weight_table import WeightTable
 from .weights import Array, Progress, WeightSource, text_sources, tqdm_progress
@@ -369,7 +369,9 @@ class Model:
         """The prompt of :meth:`chat` as token ids, up to where the answer begins."""
         if template is not None and not isinstance(template, Mapping):
             raise refusal(template, "model.chat", "template", "a mapping of variables, or None")
-        variables: dict[str, Any] = {**(template or {}), **({} if tools is None else {"tools": tools})}
+        own = ("chat_template",) if tools is not None else ("chat_template", "tools")
+        variables = dict(template_variables(template or {}, "model.chat", "template", own))
+        variables |= {} if tools is None else {"tools": tools}
         tokens: list[int] = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **variables)
         return tokens
 

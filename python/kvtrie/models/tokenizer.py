@@ -5,22 +5,38 @@ Chat templates are run by chat_template.py.
 
 from __future__ import annotations
 
+import inspect
 import operator
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .._arguments import MOST_ITEMS, converting, flag, refusal
 from .._arguments import text as utf8_text
-from ..errors import ArgumentError, FormatError, IgnoredWarning, NotSupported
+from ..errors import ArgumentError, FormatError, IgnoredWarning
 from .weights import read_json
 
 if TYPE_CHECKING:
     from .chat_template import ChatTemplate
 
 Message = Mapping[str, Any]
+
+_MOST_COMPILED = 8  # templates that are kept; callers may give others
+_teller: ContextVar[Callable[[str], object] | None] = ContextVar("teller", default=None)
+
+
+@contextmanager
+def telling(tell: Callable[[str], object]) -> Iterator[None]:
+    """What a template takes no notice of is told to ``tell`` within, in this thread or task, and not as a warning."""
+    token = _teller.set(tell)
+    try:
+        yield
+    finally:
+        _teller.reset(token)
 
 
 def _ids(tokens: Iterable[int], where: str) -> list[int]:
@@ -38,12 +54,45 @@ class Tokenizer:
     ``raw`` is the ``tokenizers.Tokenizer``; ``special`` maps names such as "eos_token" to their text.
     """
 
-    def __init__(self, raw: Any, *, special: Mapping[str, str] | None = None, chat_template: str | None = None) -> None:
+    def __init__(
+        self,
+        raw: Any,
+        *,
+        special: Mapping[str, str] | None = None,
+        chat_template: str | Mapping[str, str] | None = None,
+    ) -> None:
         self.raw = raw
         self.special: dict[str, str] = dict(special or {})
-        self.chat_template = chat_template
-        self._template: ChatTemplate | None = None
+        named = {"default": chat_template} if isinstance(chat_template, str) else chat_template
+        self.chat_templates: dict[str, str] = dict(named or {})
+        self._compiled: dict[str, ChatTemplate] = {}
         self._told: set[str] = set()
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template without a name; None where the checkpoint has none, or only others (``chat_templates``)."""
+        return self.chat_templates.get("default")
+
+    @chat_template.setter
+    def chat_template(self, text: str | None) -> None:
+        self.chat_templates = {} if text is None else {"default": text}
+
+    def template(self, chat_template: str | None = None, tools: object = None) -> ChatTemplate:
+        """The chat template that is meant: by its name or as a text; "tool_use" for ``tools``, even none; "default".
+
+        Raises ``kv.NotSupported`` where there is none, ``kv.ArgumentError`` naming those that there are.
+        """
+        from .chat_template import ChatTemplate
+        from .template_choice import chosen
+
+        if chat_template is not None:
+            utf8_text(chat_template, "tokenizer", "chat_template")
+        text = chosen(self.chat_templates, chat_template, tools is not None)
+        if text not in self._compiled:
+            while len(self._compiled) >= _MOST_COMPILED:
+                self._compiled.pop(next(iter(self._compiled)), None)
+            self._compiled[text] = ChatTemplate(text)
+        return self._compiled[text]
 
     @property
     def vocab_size(self) -> int:
@@ -85,6 +134,7 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = ...,
         tokenize: Literal[True] = ...,
+        chat_template: str | None = ...,
         **variables: Any,
     ) -> list[int]: ...
 
@@ -95,6 +145,7 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = ...,
         tokenize: Literal[False],
+        chat_template: str | None = ...,
         **variables: Any,
     ) -> str: ...
 
@@ -104,42 +155,50 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = False,
         tokenize: bool = True,
+        chat_template: str | None = None,
         **variables: Any,
     ) -> list[int] | str:
         """Messages ({"role", "content"}) laid out by the checkpoint's own template: token ids, or text.
 
-        ``variables`` are passed to the template (``tools``, ``enable_thinking``, ...); that it takes no notice of
-        ``tools`` or ``documents`` is told once, as a ``kv.IgnoredWarning``. Raises ``kv.NotSupported`` when
-        the checkpoint has no template and ``kv.ArgumentError`` when the template refuses the messages, fails, or takes
-        more work than a template needs (chat_template.py).
+        ``chat_template``: another one, by its name among ``chat_templates`` or as a text. ``variables`` are passed to
+        the template (``tools``, ``enable_thinking``, ...); what it takes no notice of (``tools``, ``documents``, tool
+        calls, messages of a role) is told once, as a ``kv.IgnoredWarning``. Content and arguments of tool calls are
+        passed in the form that the template reads (template_messages.py). Raises ``kv.NotSupported`` when
+        the checkpoint has no template and ``kv.ArgumentError`` when the template refuses the messages, fails, takes
+        more work than a template needs (chat_template.py), or writes a turn without its content (template_check.py).
         """
-        from .chat_template import ChatTemplate
-
-        if self.chat_template is None:
-            raise NotSupported("[tokenizer] this checkpoint has no chat template; use encode() on plain text")
-        if self._template is None:
-            self._template = ChatTemplate(self.chat_template)
         flag(tokenize, "tokenizer", "tokenize")
         flag(add_generation_prompt, "tokenizer", "add_generation_prompt")
         given: object = messages
         if not isinstance(given, Sequence) or isinstance(given, (str, bytes, range)):
             raise refusal(messages, "tokenizer", "messages", "a sequence of messages")
-        self._tell_ignored(self._template, variables)
-        values = {**self.special, "tools": None, "documents": None, **variables}
-        text = self._template.render(
-            {"messages": list(messages), "add_generation_prompt": add_generation_prompt, **values}
-        )
+        template = self.template(chat_template, variables.get("tools"))
+        values = {"tools": None, "documents": None, **self.special, **template.variables(variables)}
+        self._tell_ignored(template, values)
+        values |= {"messages": template.prepared(messages), "add_generation_prompt": add_generation_prompt}
+        text = template.render(values)
+        self._tell_left_out(template.left_out(values, text))
         return self.encode(text, add_special_tokens=False) if tokenize else text
 
-    def _tell_ignored(self, template: ChatTemplate, variables: Mapping[str, Any]) -> None:
+    def _tell_ignored(self, template: ChatTemplate, variables: Message) -> None:
         for name in ("tools", "documents"):
-            given = variables.get(name)
-            with converting(given, "tokenizer", name, "a list, or None"):
-                asked = bool(given)
-            if asked and name not in template.names and name not in self._told:
-                self._told.add(name)
-                text = f"[tokenizer] {name}: this checkpoint's chat template takes no notice of them"
-                warnings.warn(text, IgnoredWarning, stacklevel=3)
+            if variables[name] and name not in template.names:
+                self._tell(f"{name}: this checkpoint's chat template takes no notice of them", 4)
+
+    def _tell_left_out(self, names: set[str]) -> None:
+        for name in sorted(names):
+            what = "tool_calls" if name == "tool_calls" else f"messages: of the role {name[:40]!r}"
+            self._tell(f"{what}: this checkpoint's chat template takes no notice of them", 4)
+
+    def _tell(self, text: str, level: int) -> None:
+        """Once."""
+        if text not in self._told:
+            self._told.add(text)
+            tell = _teller.get()
+            if tell is not None:
+                tell(text)
+            else:
+                warnings.warn(f"[tokenizer] {text}", IgnoredWarning, stacklevel=level)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer | None:
@@ -149,18 +208,14 @@ class Tokenizer:
             return None
         import tokenizers
 
+        from .template_choice import in_folder, special_texts
+
         try:
             raw = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception for every kind of damage
             raise FormatError(f"[models.load] {path}: not a tokenizer: {error}") from error
         settings = read_json(folder / "tokenizer_config.json", required=False)
-        special = {}
-        for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
-            value = settings.get(name)
-            value = value.get("content") if isinstance(value, dict) else value
-            if isinstance(value, str):
-                special[name] = value
-        return cls(raw, special=special, chat_template=_find_template(folder, settings))
+        return cls(raw, special=special_texts(settings), chat_template=in_folder(folder, settings))
 
 
 class Detokenizer:
@@ -203,16 +258,22 @@ class Detokenizer:
         return self._tokenizer.decode(self._ids[self._start :], self._skip)[len(before) :]
 
 
-def _find_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """chat_template.jinja wins over tokenizer_config.json, where several named ones may stand."""
-    path = folder / "chat_template.jinja"
-    if path.exists():
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise FormatError(f"[models.load] {path}: cannot be read: {error}") from error
-    template = settings.get("chat_template")
-    if isinstance(template, list):
-        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
+_ARGUMENTS = frozenset(inspect.signature(Tokenizer.apply_chat_template).parameters) - {"variables"} | {"tools"}
+
+
+def template_variables(
+    given: Mapping[str, object], where: str, name: str, allowed: Sequence[str] = ("tools",)
+) -> Message:
+    """Variables for a chat template that a caller of ``where`` gave as ``name``.
+
+    Raises ``kv.ArgumentError`` naming one that is an argument of :meth:`Tokenizer.apply_chat_template` and not among
+    ``allowed``, so that a variable never takes the place of an argument.
+    """
+    for key in given:
+        if not isinstance(key, str):
+            raise refusal(key, where, name, "names of variables")
+        if key in _ARGUMENTS and key not in allowed:
+            raise ArgumentError(
+                f"[{where}] {name}: got {key[:40]!r}, allowed variables: this is an argument of its own"
+            )
+    return dict(given)
