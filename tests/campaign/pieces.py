@@ -187,6 +187,18 @@ def python_programs() -> Iterator[Piece]:
     yield Piece("GGUF mutations", mutations, 500, 100_000, environment=environment)
 
 
+def chat_templates(missing: list[str]) -> Iterator[Piece]:
+    program = ROOT / "tests/campaign/templates.py"
+    if not any((ROOT / "build/templates").glob("*/*.jinja")):
+        missing.append(f"chat templates: none in build/templates; {program.name} fetch")
+        return
+
+    def command(seed: int, count: int) -> list[str]:
+        return [sys.executable, str(program), "play", "--seed", str(seed), "--count", str(count)]
+
+    yield Piece("chat templates", command, 1_000, 10_000, environment={"PYTHONPATH": str(ROOT / "python")})
+
+
 def python_tests() -> Iterator[Piece]:
     for name in PYTHON_TESTS:
         path = ROOT / "tests/python" / f"{name}.py"
@@ -200,7 +212,7 @@ def python_tests() -> Iterator[Piece]:
 
 def pieces(wanted: list[str], missing: list[str], with_tests: Optional[bool] = True) -> list[Piece]:
     """All, or those whose names contain one of ``wanted``; what is not there is added to ``missing``."""
-    found = [*oracles(missing), *fault_sweeps(missing), *fuzzers(missing), *python_programs()]
+    found = [*oracles(missing), *fault_sweeps(missing), *fuzzers(missing), *python_programs(), *chat_templates(missing)]
     if with_tests:
         found += python_tests()
     return [piece for piece in found if not wanted or any(name.lower() in piece.name.lower() for name in wanted)]

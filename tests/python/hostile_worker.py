@@ -303,7 +303,7 @@ def calls_of_python() -> Iterator[Call]:
         yield of_python(name, function, lambda function=function: function)
     methods = {
         "PrefixCache": ("save", "nodes", "tree", "to_dot", "to_svg"),
-        "Tokenizer": ("encode", "decode", "token_id", "special_id", "stream", "apply_chat_template"),
+        "Tokenizer": ("encode", "decode", "token_id", "special_id", "stream", "template", "apply_chat_template"),
         "Detokenizer": ("feed",),
         "Model": ("__call__", "caches", "warm_up"),
         "Sampler": ("__call__",),

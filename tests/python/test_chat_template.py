@@ -37,6 +37,12 @@ ENDLESS = {
     "batch": "{{ [1]|batch(10**9, 'x')|list }}",
     "slice": "{{ [1]|slice(10**9)|list }}",
     "tojson": "{{ {'a': [1]}|tojson(indent=10**9) }}",
+    "tojson, its second argument": "{{ {'a': [1]}|tojson(false, 10**9) }}",
+    "tojson of lists in lists": (
+        "{% set n = namespace(x=[1]) %}{% for i in range(300) %}{% set n.x = [n.x] %}{% endfor %}"
+        "{{ n.x|tojson(indent=10**4) }}"
+    ),
+    "tojson with separators": "{{ range(9999)|list|tojson(separators=('x' * 100000, ':')) }}",
     "wordwrap": "{{ ('x' * 1000000)|wordwrap(1, wrapstring='y' * 1000) }}",
     "replace filter": "{{ ('a' * 10000)|replace('a', 'b' * 100000) }}",
     "join filter": "{{ range(99999)|join('x' * 100000) }}",

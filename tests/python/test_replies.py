@@ -206,9 +206,9 @@ def test_tools_that_a_template_ignores_are_told_once(model: Any, tmp_path: Path)
     deaf = kv.models.Tokenizer(raw, chat_template="{{ messages[0].content }}")
     with pytest.warns(kv.IgnoredWarning, match="tools"):
         deaf.apply_chat_template(HELLO, tools=[{"name": "f"}])
-    hearing = kv.models.Tokenizer(raw, chat_template="{% if tools %}{{ tools[0].name }}{% endif %}")
+    hearing = kv.models.Tokenizer(raw, chat_template="{{ messages[0].content }}{{ tools[0].name }}")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         deaf.apply_chat_template(HELLO, tools=[{"name": "f"}])
-        kv.models.Tokenizer(raw, chat_template="{{ 1 }}").apply_chat_template(HELLO, tools=None)
-        assert hearing.apply_chat_template(HELLO, tools=[{"name": "f"}], tokenize=False) == "f"
+        kv.models.Tokenizer(raw, chat_template="{{ messages[0].content }}").apply_chat_template(HELLO, tools=None)
+        assert hearing.apply_chat_template(HELLO, tools=[{"name": "f"}], tokenize=False) == "hellof"

@@ -29,7 +29,7 @@ from .gguf_form import GgufForm
 from .helper import Helper, helper_for
 from .rope_arguments import RopeArguments
 from .step_inputs import Positions, Rope, Rows, StepLike
-from .tokenizer import Message, TextReading, Tokenizer, text_reading
+from .tokenizer import Message, TextReading, Tokenizer, template_variables, text_reading
 from .warm_up import warm_up, warm_up_first
 from .weight_table import WeightTable
 from .weights import Array, Progress, WeightSource, text_sources, tqdm_progress
@@ -372,9 +372,12 @@ class Model:
         """The prompt of :meth:`chat` as token ids, up to where the answer begins."""
         if template is not None and not isinstance(template, Mapping):
             raise refusal(template, "model.chat", "template", "a mapping of variables, or None")
-        variables: dict[str, Any] = {**(template or {}), **({} if tools is None else {"tools": tools})}
+        own = ("chat_template",) if tools is not None else ("chat_template", "tools")
+        variables = dict(template_variables(template or {}, "model.chat", "template", own))
+        variables |= {} if tools is None else {"tools": tools}
+        chosen = variables.pop("chat_template", None)
         reading = text_reading(special_tokens, "model.chat")
-        return self.tokenizer.ids_of(self.tokenizer.rendered(messages, True, reading, variables))
+        return self.tokenizer.ids_of(self.tokenizer.rendered(messages, True, reading, variables, chosen))
 
     def complete(self, text: str, *, special_tokens: TextReading = "parse", **options: Unpack[ReplyOptions]) -> Reply:
         """What continues plain ``text``; ``options`` as in :meth:`chat`, special tokens as in ``tokenizer.encode``."""

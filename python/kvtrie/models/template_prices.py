@@ -21,6 +21,7 @@ ITEM = 8  # characters that an item of a list counts for
 LONGEST = 1 << 17  # characters of a template: compiling takes up to 40 microseconds for each
 _MOST_DIGITS = 400  # that a number is rounded to
 _MOST_BITS = 1 << 14  # of a number
+_DEEPEST = 1000  # lists in lists: json has no room for more
 _HOLDERS = (list, tuple, dict, set, frozenset, KeysView, ValuesView, ItemsView)
 _NUMBER = re.compile(r"\d{7,}")  # a width in a format string that is none
 
@@ -134,7 +135,8 @@ def pay_for_join(separator: object, items: Sequence[object]) -> None:
     spend(sum(map(_size, items)) + _size(separator) * len(items))
 
 
-def _pay_for_replace(text: object, old: object = "", new: object = "", *_: object) -> None:
+def _pay_for_replace(text: object, old: object = "", new: object = "", *_: object, **named: object) -> None:
+    old, new = named.get("old", old), named.get("new", new)
     spend(len(str(text)) + str(text).count(str(old)) * _size(new))
 
 
@@ -142,49 +144,87 @@ def pay_for_numbers(*arguments: object) -> None:
     spend(sum(each for each in arguments if isinstance(each, int)))
 
 
-def _pay_for_lines(text: object, *arguments: object) -> None:
-    widths = [each if isinstance(each, int) else _size(each) for each in arguments]
-    spend((str(text).count("\n") + 1) * sum(map(abs, widths)))
+def _pay_for_count(_: object, *arguments: object, **named: object) -> None:
+    pay_for_numbers(*arguments, *named.values())
 
 
-def _pay_for_wraps(text: object, *arguments: object) -> None:
-    spend((_size(text) + 1) * sum(_size(each) for each in arguments if isinstance(each, str)))
+def _pay_for_layout(layout: object, *arguments: object, **named: object) -> None:
+    pay_for_widths(str(layout), [*arguments, *named.values()])
 
 
-def _refuse_texts(_: object, *arguments: object) -> None:
-    if any(not isinstance(each, (int, float)) and each is not None for each in arguments[1:]):
+def _widths(arguments: Iterable[object]) -> int:
+    return sum(abs(each) if isinstance(each, int) else _size(each) for each in arguments)
+
+
+def _pay_for_lines(text: object, *arguments: object, **named: object) -> None:
+    spend((str(text).count("\n") + 1) * _widths([*arguments, *named.values()]))
+
+
+def _pay_for_wraps(text: object, *arguments: object, **named: object) -> None:
+    spend((_size(text) + 1) * sum(_size(each) for each in [*arguments, *named.values()] if isinstance(each, str)))
+
+
+def _depth(value: object, known: int = 0) -> int:
+    if not isinstance(value, _HOLDERS) or known > _DEEPEST:
+        return known
+    items = value.values() if isinstance(value, dict) else value
+    return max((_depth(each, known + 1) for each in items), default=known + 1)
+
+
+def _pay_for_json(
+    value: object,
+    ensure_ascii: object = False,
+    indent: object = None,
+    separators: object = None,
+    *_: object,
+    **__: object,
+) -> None:
+    """Each item is followed by a separator and, if it has a line of its own, indented by its depth."""
+    width = _widths([indent]) * (1 + _depth(value)) if isinstance(indent, (int, str)) else 0
+    width += _widths(separators) if isinstance(separators, (list, tuple)) else 0
+    spend(_weight(value) * (1 + width) * (6 if ensure_ascii else 1))
+
+
+def _refuse_texts(_: object, __: object = None, start: object = 0, **___: object) -> None:
+    if not isinstance(start, (int, float)) and start is not None:
         raise TemplateError("sum: got a start that is no number")
 
 
-def _refuse_digits(_: object, precision: object = 0, *__: object) -> None:
-    if not isinstance(precision, int) or abs(precision) > _MOST_DIGITS:
+def _refuse_digits(_: object, precision: object = 0, *__: object, **___: object) -> None:
+    if precision is not None and (not isinstance(precision, int) or abs(precision) > _MOST_DIGITS):
         raise TemplateError(f"round: got a precision that is no integer from -{_MOST_DIGITS} to {_MOST_DIGITS}")
 
 
 _FILTERS: dict[str, Callable[..., None]] = {
     "round": _refuse_digits,
-    "batch": lambda _, *arguments: pay_for_numbers(*arguments),
-    "center": lambda _, *arguments: pay_for_numbers(*arguments),
-    "format": lambda layout, *arguments: pay_for_widths(str(layout), arguments),
+    "batch": _pay_for_count,
+    "center": _pay_for_count,
+    "format": _pay_for_layout,
     "indent": _pay_for_lines,
     "replace": _pay_for_replace,
-    "slice": lambda _, *arguments: pay_for_numbers(*arguments),
+    "slice": _pay_for_count,
     "sum": _refuse_texts,
-    "tojson": lambda value, *arguments: spend(
-        characters(value) * (1 + sum(a for a in arguments if isinstance(a, int)))
-    ),
+    "tojson": _pay_for_json,
     "wordwrap": _pay_for_wraps,
 }
 # Filters that hand items on and look at none. All others may write, compare or hash what they are given.
 _SHALLOW = {"attr", "batch", "count", "d", "default", "first", "items", "last", "length", "list", "map", "random"}
 _SHALLOW |= {"reject", "rejectattr", "reverse", "select", "selectattr", "slice"}
+
+
+def _longest(table: object) -> int:
+    """Of what a table puts in the place of a character."""
+    items = table.values() if isinstance(table, dict) else table if isinstance(table, (list, tuple)) else ()
+    return max(map(_size, items), default=0)
+
+
 METHODS: dict[str, Callable[..., None]] = {
     "center": lambda _, *arguments: pay_for_numbers(*arguments),
     "expandtabs": lambda text, width=8: spend(_size(text) * abs(width)),
     "ljust": lambda _, *arguments: pay_for_numbers(*arguments),
     "replace": _pay_for_replace,
     "rjust": lambda _, *arguments: pay_for_numbers(*arguments),
-    "translate": lambda text, table: spend(_size(text) * (1 + max(map(_size, table.values()), default=0))),
+    "translate": lambda text, table: spend(_size(text) * (1 + _longest(table))),
     "zfill": lambda _, *arguments: pay_for_numbers(*arguments),
 }
 
@@ -224,7 +264,7 @@ def with_price(name: str, function: Callable[..., object]) -> Callable[..., obje
             pay_for_join([*arguments[skipped + 1 :], named.get("d", "")][0], items)
             arguments = (*arguments[:skipped], items, *arguments[skipped + 1 :])
         elif price is not None:
-            price(*arguments[skipped:], *named.values())
+            price(*arguments[skipped:], **named)
         return paid(function(*arguments, **named))
 
     return priced
@@ -234,9 +274,9 @@ def with_test_price(function: Test) -> Test:
     """A test, which may compare or search what it is given."""
 
     @functools.wraps(function)
-    def priced(*arguments: object) -> object:
-        for each in arguments:
+    def priced(*arguments: object, **named: object) -> object:
+        for each in (*arguments, *named.values()):
             read(each)
-        return function(*arguments)
+        return function(*arguments, **named)
 
     return priced

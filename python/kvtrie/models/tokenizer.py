@@ -5,9 +5,12 @@ Chat templates are run by chat_template.py.
 
 from __future__ import annotations
 
+import inspect
 import operator
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .._arguments import MOST_ITEMS, converting, flag, refusal, shown
 from .._arguments import text as utf8_text
-from ..errors import ArgumentError, FormatError, IgnoredWarning, NotSupported
+from ..errors import ArgumentError, IgnoredWarning
 from .prompts import Rendered, rendered
 from .special_tokens import SpecialTokens
 from .tokenizer_files import read_folder
@@ -34,6 +37,20 @@ def text_reading(value: object, where: str) -> TextReading:
     if value == "letters":
         return "letters"
     raise ArgumentError(f"[{where}] special_tokens: got {shown(value)}, allowed 'letters' or 'parse'")
+
+
+_MOST_COMPILED = 8  # templates that are kept; callers may give others
+_teller: ContextVar[Callable[[str], object] | None] = ContextVar("teller", default=None)
+
+
+@contextmanager
+def telling(tell: Callable[[str], object]) -> Iterator[None]:
+    """What a template takes no notice of is told to ``tell`` within, in this thread or task, and not as a warning."""
+    token = _teller.set(tell)
+    try:
+        yield
+    finally:
+        _teller.reset(token)
 
 
 def _ids(tokens: Iterable[int], where: str) -> list[int]:
@@ -56,18 +73,46 @@ class Tokenizer:
         raw: Any,
         *,
         special: Mapping[str, str] | None = None,
-        chat_template: str | None = None,
+        chat_template: str | Mapping[str, str] | None = None,
         begins_chats: bool | None = None,
     ) -> None:
-        """``begins_chats``: whether prompts of chats begin with bos; None: as every other text does."""
+        """``chat_template``: one text, or several by name. ``begins_chats``: whether prompts of chats begin with bos;
+        None: as every other text does."""
         raw.no_truncation()  # what a file says of how long texts were in training cuts no prompt
         raw.no_padding()
         self.raw = raw
         self.special: dict[str, str] = dict(special or {})
-        self.chat_template = chat_template
+        named = {"default": chat_template} if isinstance(chat_template, str) else chat_template
+        self.chat_templates: dict[str, str] = dict(named or {})
         self._begins_chats = begins_chats
-        self._template: ChatTemplate | None = None
+        self._compiled: dict[str, ChatTemplate] = {}
         self._told: set[str] = set()
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template without a name; None where the checkpoint has none, or only others (``chat_templates``)."""
+        return self.chat_templates.get("default")
+
+    @chat_template.setter
+    def chat_template(self, text: str | None) -> None:
+        self.chat_templates = {} if text is None else {"default": text}
+
+    def template(self, chat_template: str | None = None, tools: object = None) -> ChatTemplate:
+        """The chat template that is meant: by its name or as a text; "tool_use" for ``tools``, even none; "default".
+
+        Raises ``kv.NotSupported`` where there is none, ``kv.ArgumentError`` naming those that there are.
+        """
+        from .chat_template import ChatTemplate
+        from .template_choice import chosen
+
+        if chat_template is not None:
+            utf8_text(chat_template, "tokenizer", "chat_template")
+        text = chosen(self.chat_templates, chat_template, tools is not None)
+        if text not in self._compiled:
+            while len(self._compiled) >= _MOST_COMPILED:
+                self._compiled.pop(next(iter(self._compiled)), None)
+            self._compiled[text] = ChatTemplate(text)
+        return self._compiled[text]
 
     @property
     def vocab_size(self) -> int:
@@ -138,6 +183,7 @@ class Tokenizer:
         add_generation_prompt: bool = ...,
         tokenize: Literal[True] = ...,
         special_tokens: TextReading = ...,
+        chat_template: str | None = ...,
         **variables: Any,
     ) -> list[int]: ...
 
@@ -149,6 +195,7 @@ class Tokenizer:
         add_generation_prompt: bool = ...,
         tokenize: Literal[False],
         special_tokens: TextReading = ...,
+        chat_template: str | None = ...,
         **variables: Any,
     ) -> str: ...
 
@@ -159,6 +206,7 @@ class Tokenizer:
         add_generation_prompt: bool = False,
         tokenize: bool = True,
         special_tokens: TextReading = "letters",
+        chat_template: str | None = None,
         **variables: Any,
     ) -> list[int] | str:
         """Messages ({"role", "content"}) laid out by the checkpoint's own template: token ids, or text.
@@ -167,13 +215,16 @@ class Tokenizer:
         What stands in messages and variables is letters (prompts.py), also where it looks like a special token;
         ``special_tokens="parse"`` makes one of it. A text does not say which is which.
 
-        ``variables`` are passed to the template (``tools``, ``enable_thinking``, ...); that it takes no notice of
-        ``tools`` or ``documents`` is told once, as a ``kv.IgnoredWarning``. Raises ``kv.NotSupported`` when
-        the checkpoint has no template and ``kv.ArgumentError`` when the template refuses the messages, fails, or takes
-        more work than a template needs (chat_template.py).
+        ``chat_template``: another one, by its name among ``chat_templates`` or as a text. ``variables`` are passed to
+        the template (``tools``, ``enable_thinking``, ...); what it takes no notice of (``tools``, ``documents``, tool
+        calls, messages of a role) is told once, as a ``kv.IgnoredWarning``. Content and arguments of tool calls are
+        passed in the form that the template reads (template_messages.py). Raises ``kv.NotSupported`` when
+        the checkpoint has no template and ``kv.ArgumentError`` when the template refuses the messages, fails, takes
+        more work than a template needs (chat_template.py), or writes a turn without its content (template_check.py).
         """
         wanted, asked = flag(tokenize, "tokenizer", "tokenize"), text_reading(special_tokens, "tokenizer")
-        prompt = self.rendered(messages, add_generation_prompt, asked if wanted else "parse", variables)
+        reading = asked if wanted else "parse"
+        prompt = self.rendered(messages, add_generation_prompt, reading, variables, chat_template)
         return self.ids_of(prompt) if wanted else prompt.text
 
     def rendered(
@@ -182,28 +233,28 @@ class Tokenizer:
         add_generation_prompt: bool = False,
         special_tokens: TextReading = "letters",
         variables: Mapping[str, Any] | None = None,
+        chat_template: str | None = None,
     ) -> Rendered:
         """The prompt of these messages as text that knows its special tokens, for :meth:`ids_of`; arguments and errors
         are those of :meth:`apply_chat_template`."""
-        from .chat_template import ChatTemplate
-
-        if self.chat_template is None:
-            raise NotSupported("[tokenizer] this checkpoint has no chat template; use encode() on plain text")
-        if self._template is None:
-            self._template = ChatTemplate(self.chat_template)
         flag(add_generation_prompt, "tokenizer", "add_generation_prompt")
         sequence: object = messages
         if not isinstance(sequence, Sequence) or isinstance(sequence, (str, bytes, range)):
             raise refusal(messages, "tokenizer", "messages", "a sequence of messages")
+        template = self.template(chat_template, (variables or {}).get("tools"))
         if variables and "messages" in variables:
             raise ArgumentError("[tokenizer] variables: got one named messages, allowed other names")
-        given = {**(variables or {}), "messages": list(messages)}
-        self._tell_ignored(self._template, given)
-        own = {**self.special, "tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
-        if special_tokens == "parse":
-            return Rendered(self._template.render({**own, **given}))
+        given = {**template.variables(variables or {}), "messages": template.prepared(messages)}
+        own = {"tools": None, "documents": None, **self.special, "add_generation_prompt": add_generation_prompt}
         own = {name: value for name, value in own.items() if name not in given}
-        return rendered(self._template.render, given, own, self.special_tokens, self.chat_template)
+        values = {**own, **given}
+        self._tell_ignored(template, values)
+        if special_tokens == "parse":
+            prompt = Rendered(template.render(values))
+        else:
+            prompt = rendered(template.render, given, own, self.special_tokens, template.source)
+        self._tell_left_out(template.left_out(values, prompt.text))
+        return prompt
 
     def ids_of(self, prompt: Rendered) -> list[int]:
         """Token ids of the prompt of a chat."""
@@ -222,15 +273,25 @@ class Tokenizer:
         bos = self.token_id(self.special.get("bos_token", ""))
         return [] if bos is None or not self._begins_chats else [bos]
 
-    def _tell_ignored(self, template: ChatTemplate, variables: Mapping[str, Any]) -> None:
+    def _tell_ignored(self, template: ChatTemplate, variables: Message) -> None:
         for name in ("tools", "documents"):
-            given = variables.get(name)
-            with converting(given, "tokenizer", name, "a list, or None"):
-                asked = bool(given)
-            if asked and name not in template.names and name not in self._told:
-                self._told.add(name)
-                text = f"[tokenizer] {name}: this checkpoint's chat template takes no notice of them"
-                warnings.warn(text, IgnoredWarning, stacklevel=4)
+            if variables[name] and name not in template.names:
+                self._tell(f"{name}: this checkpoint's chat template takes no notice of them", 5)
+
+    def _tell_left_out(self, names: set[str]) -> None:
+        for name in sorted(names):
+            what = "tool_calls" if name == "tool_calls" else f"messages: of the role {name[:40]!r}"
+            self._tell(f"{what}: this checkpoint's chat template takes no notice of them", 5)
+
+    def _tell(self, text: str, level: int) -> None:
+        """Once."""
+        if text not in self._told:
+            self._told.add(text)
+            tell = _teller.get()
+            if tell is not None:
+                tell(text)
+            else:
+                warnings.warn(f"[tokenizer] {text}", IgnoredWarning, stacklevel=level)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer | None:
@@ -238,8 +299,11 @@ class Tokenizer:
         parts = read_folder(folder)
         if parts is None:
             return None
-        template = _find_template(folder, parts.settings)
-        return cls(parts.raw, special=parts.special, chat_template=template, begins_chats=parts.begins_chats)
+        from .template_choice import in_folder, special_texts
+
+        special = {**special_texts(parts.settings), **parts.special}
+        templates = in_folder(folder, parts.settings)
+        return cls(parts.raw, special=special, chat_template=templates, begins_chats=parts.begins_chats)
 
 
 class Detokenizer:
@@ -282,16 +346,22 @@ class Detokenizer:
         return self._tokenizer.decode(self._ids[self._start :], self._skip)[len(before) :]
 
 
-def _find_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """chat_template.jinja wins over tokenizer_config.json, where several named ones may stand."""
-    path = folder / "chat_template.jinja"
-    if path.exists():
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise FormatError(f"[models.load] {path}: cannot be read: {error}") from error
-    template = settings.get("chat_template")
-    if isinstance(template, list):
-        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
+_ARGUMENTS = frozenset(inspect.signature(Tokenizer.apply_chat_template).parameters) - {"variables"} | {"tools"}
+
+
+def template_variables(
+    given: Mapping[str, object], where: str, name: str, allowed: Sequence[str] = ("tools",)
+) -> Message:
+    """Variables for a chat template that a caller of ``where`` gave as ``name``.
+
+    Raises ``kv.ArgumentError`` naming one that is an argument of :meth:`Tokenizer.apply_chat_template` and not among
+    ``allowed``, so that a variable never takes the place of an argument.
+    """
+    for key in given:
+        if not isinstance(key, str):
+            raise refusal(key, where, name, "names of variables")
+        if key in _ARGUMENTS and key not in allowed:
+            raise ArgumentError(
+                f"[{where}] {name}: got {key[:40]!r}, allowed variables: this is an argument of its own"
+            )
+    return dict(given)

@@ -21,7 +21,7 @@ from .._arguments import refusal
 from ..errors import ArgumentError, Error
 from ..generate import Prompt, token_ids
 from ..models import load_tokenizer
-from ..models.tokenizer import Message, Tokenizer
+from ..models.tokenizer import Message, Tokenizer, template_variables
 from ..sampling import whole
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _ids(value: object, prompts: Prompts) -> Prompt:
         return _tokenizer(prompts).encode(value)
     if isinstance(value, (list, np.ndarray)) and len(value) and isinstance(value[0], Mapping):
         messages = [_message(each) for each in value]
-        variables = cast(Message, prompts.template)  # of the template, whatever they are
+        variables = template_variables(prompts.template, prompts.where, "template", ("chat_template", "tools"))
         ids: list[int] = _tokenizer(prompts).apply_chat_template(messages, add_generation_prompt=True, **variables)
         return ids
     if not isinstance(value, (list, np.ndarray)):

@@ -63,7 +63,7 @@ class PromptKeys:
     def __init__(self, tokenizer: Tokenizer, drop_lines: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
         self._texts = None
-        if tokenizer.chat_template is not None:
+        if tokenizer.chat_templates:
             self._texts = ConversationTexts(tokenizer, Replays(), VolatileLines(tuple(drop_lines)))
 
     def of(self, path: str, body: bytes, namespace: str) -> PromptKey:

@@ -9,14 +9,15 @@ Threads: any; a template takes its time, so not the event loop's.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 
 from ..errors import ArgumentError
 from ..models.chat_template import ChatTemplate
 from ..models.prompts import Rendered
-from ..models.tokenizer import TextReading, Tokenizer
+from ..models.template_messages import parsed
+from ..models.template_probe import Reads
+from ..models.tokenizer import TextReading, Tokenizer, telling, template_variables
 from .json_values import JsonObject, JsonView
 from .replays import Replays
 from .volatile import VolatileLines
@@ -25,6 +26,8 @@ _log = logging.getLogger("kvtrie.serve")
 
 Messages = Sequence[JsonView]
 
+_TOOLS = frozenset(("tools", "xml_tools"))  # what templates call them; SmolLM3's has two forms, and reads calls in this
+
 
 class ConversationTexts:
     """Of one tokenizer's template."""
@@ -32,7 +35,6 @@ class ConversationTexts:
     def __init__(self, tokenizer: Tokenizer, replays: Replays, volatile: VolatileLines) -> None:
         self._tokenizer = tokenizer
         self._replays, self._volatile = replays, volatile
-        self._tool_names = _tool_names(tokenizer.chat_template)
 
     def of(
         self,
@@ -48,21 +50,29 @@ class ConversationTexts:
         A last message of the assistant's is the beginning of the answer. ``special_tokens``: what those are that stand
         in messages and variables. Raises ``kv.ArgumentError`` for what the template refuses.
         """
-        shown = [self._shown(message, namespace) for message in messages]
-        if tools and not self._tool_names:
-            _log.warning("a request has tools, of which this model's chat template takes no notice")
-        values = {**(variables or {}), **{name: list(tools or ()) for name in self._tool_names if tools}}
-        text = self._rendered(shown, special_tokens, values)
-        parts = [self._rendered_part(shown[:count], special_tokens, values) for count in sorted(set(marks))]
+        template = self._tokenizer.template(tools=tools or None)
+        values = template_variables(variables or {}, "serve", "chat_template_kwargs", ())
+        if tools:
+            values = {**{name: list(tools) for name in self._tool_names(template)}, **values}
+        shown = [self._shown(message, namespace, template.reads) for message in messages]
+        with telling(_log.warning):
+            text = self._rendered(shown, special_tokens, values)
+            parts = [self._rendered_part(shown[:count], special_tokens, values) for count in sorted(set(marks))]
         return text, [part for part in parts if part is not None]
 
-    def _shown(self, message: JsonView, namespace: str) -> JsonObject:
+    def _tool_names(self, template: ChatTemplate) -> frozenset[str]:
+        names = template.names & _TOOLS
+        if not names:
+            _log.warning("a request has tools, of which this model's chat template takes no notice")
+        return names | {"tools"} if "tool_use" in self._tokenizer.chat_templates else names
+
+    def _shown(self, message: JsonView, namespace: str, reads: Reads) -> JsonObject:
         """What the template sees of a message."""
         shown = dict(message)
         if shown.get("role") == "developer":
             shown["role"] = "system"
-        if shown.get("role") == "system" and isinstance(shown.get("content"), str):
-            shown["content"] = self._volatile.without(shown["content"])
+        if shown.get("role") == "system":
+            shown["content"] = self._without_volatile(shown.get("content"))
         calls = shown.get("tool_calls")
         if shown.get("role") != "assistant" or not calls:
             shown.pop("tool_calls", None)
@@ -70,14 +80,22 @@ class ConversationTexts:
         sampled = self._replays.find(namespace, calls)
         if sampled is not None:
             return {"role": "assistant", "content": sampled}
-        shown["tool_calls"] = [_with_parsed_arguments(each) for each in calls]
+        if reads.arguments != "text":
+            shown["tool_calls"] = [_with_parsed_arguments(each) for each in calls]
         return shown
 
+    def _without_volatile(self, content: object) -> object:
+        if isinstance(content, list):
+            return [{**part, "text": self._volatile.without(part["text"])} for part in content]
+        return self._volatile.without(content) if isinstance(content, str) else content
+
     def _rendered(self, messages: Messages, reading: TextReading, values: JsonView) -> Rendered:
-        begun = messages[-1].get("content") if messages and messages[-1].get("role") == "assistant" else None
+        last = messages[-1] if messages else {}
+        begun = last.get("content") if last.get("role") == "assistant" and not last.get("tool_calls") else None
         whole = messages if begun is None else messages[:-1]
         prompt = self._tokenizer.rendered(whole, True, reading, values)
-        return prompt.with_words(begun, self._tokenizer.special_tokens) if isinstance(begun, str) else prompt
+        words = "".join(part["text"] for part in begun) if isinstance(begun, list) else begun
+        return prompt.with_words(words, self._tokenizer.special_tokens) if isinstance(words, str) else prompt
 
     def _rendered_part(self, messages: Messages, reading: TextReading, values: JsonView) -> Rendered | None:
         """The first messages; None where the template does not take them alone."""
@@ -87,19 +105,7 @@ class ConversationTexts:
             return None
 
 
-def _tool_names(template: str | None) -> list[str]:
-    """What the template calls tools; SmolLM3's has two forms of them, and this is the one that is read here."""
-    names = frozenset() if template is None else ChatTemplate(template).names
-    return [name for name in ("tools", "xml_tools") if name in names]
-
-
 def _with_parsed_arguments(call: JsonView) -> JsonObject:
-    """Templates write arguments as JSON themselves, so they get the value, as Hugging Face's own callers give it."""
+    """Templates that can write arguments as JSON themselves get the value, as Hugging Face's own callers give it."""
     function = dict(call.get("function") or {})
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            function["arguments"] = json.loads(arguments) if arguments else {}
-        except (ValueError, RecursionError):
-            function["arguments"] = arguments
-    return {**call, "function": function}
+    return {**call, "function": {**function, "arguments": parsed(function.get("arguments"))}}

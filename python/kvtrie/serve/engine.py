@@ -62,9 +62,9 @@ class Engine:
         self._replays = Replays()
         self._prompts = Prompts(model, cache, settings.context, self._replays, VolatileLines(settings.volatile))
         self._grammars = Grammars(model)
-        template = model.tokenizer.chat_template
-        self._syntax = syntax_of(template)
-        self._template = template
+        templates = model.tokenizer.chat_templates
+        self._template = templates.get("default", templates.get("tool_use"))
+        self._syntax = syntax_of(templates.get("tool_use", self._template))
         self._ends = frozenset(model.end_tokens)
         added = model.tokenizer.raw.get_added_tokens_decoder()
         self._specials = frozenset(token for token, each in added.items() if each.special)

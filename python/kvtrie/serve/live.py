@@ -256,7 +256,7 @@ def _hello(engine: Engine) -> JsonObject:
         "name": engine.name,
         "context": engine.settings.context,
         "device": engine.model.device.name,
-        "chat": engine.model.tokenizer.chat_template is not None,
+        "chat": bool(engine.model.tokenizer.chat_templates),
         "keys": bool(engine.settings.keys),
     }
 

@@ -44,11 +44,11 @@ class ChatMessage(BaseModel):
     reasoning_content: Optional[Text] = None
 
     def as_dict(self) -> JsonObject:
-        """For a chat template: content as one text, nothing that is None."""
-        content = self.content
-        if isinstance(content, list):
-            content = "".join(part.text for part in content)
-        message: JsonObject = {"role": self.role, "content": content or ""}
+        """For a chat template: content as one text or in parts, as it came; nothing that is None but content."""
+        content: object = self.content
+        if isinstance(self.content, list):
+            content = [{"type": "text", "text": part.text} for part in self.content]
+        message: JsonObject = {"role": self.role, "content": content}
         if self.tool_calls:
             message["tool_calls"] = [call.model_dump() for call in self.tool_calls]
         for name in ("name", "tool_call_id", "reasoning_content"):

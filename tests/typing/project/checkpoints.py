@@ -69,7 +69,10 @@ def use_tokenizer(tokenizer: models.Tokenizer, stream: models.Detokenizer, folde
     messages = [{"role": "user", "content": "hello"}]
     assert_type(tokenizer.apply_chat_template(messages, add_generation_prompt=True), list[int])
     assert_type(tokenizer.apply_chat_template(messages, tokenize=False, enable_thinking=False), str)
+    assert_type(tokenizer.apply_chat_template(messages, chat_template="tool_use"), list[int])
     assert_type(tokenizer.chat_template, str | None)
+    assert_type(tokenizer.chat_templates, dict[str, str])
+    assert_type(tokenizer.template("default", tools=[]).wants().sentences(), list[str])
     assert_type(tokenizer.special, dict[str, str])
     assert_type(models.Tokenizer.load(folder), models.Tokenizer | None)
     print(tokenizer.raw)

@@ -86,7 +86,9 @@ def _unusable(model: kv.models.Model, raw: bool) -> str:
     if not model.has_tokenizer:
         return "there is no tokenizer (a folder has it in tokenizer.json), so there is no text to talk with"
     if model.tokenizer.chat_template is None and not raw:
-        return "this checkpoint has no chat template; --raw continues plain text instead"
+        named = ", ".join(model.tokenizer.chat_templates)
+        other = f" but {named}" if named else ""
+        return f"this checkpoint has no chat template{other}; --raw continues plain text instead"
     return ""
 
 

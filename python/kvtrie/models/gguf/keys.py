@@ -24,6 +24,10 @@ class Keys:
     def has(self, key: str) -> bool:
         return self._full(key) in self._values
 
+    def beginning(self, prefix: str) -> list[str]:
+        """Those that begin so, in the file's order."""
+        return [key for key in self._values if key.startswith(prefix)]
+
     def text(self, key: str, default: str | None = None) -> str:
         value = self._get(key, default)
         if not isinstance(value, str):

@@ -75,9 +75,18 @@ def read_text(keys: Keys) -> Text | None:
         raise
     except Exception as error:  # the library raises bare Exception for whatever it is given
         raise FormatError(f"[models.load] {keys.path}: tokenizer.ggml: not a tokenizer: {error}") from error
-    template = keys.text("tokenizer.chat_template", "") or None
-    tokenizer = Tokenizer(raw, special=special, chat_template=template, begins_chats=_begins_chats(keys, ids["bos"]))
+    begins = _begins_chats(keys, ids["bos"])
+    tokenizer = Tokenizer(raw, special=special, chat_template=_chat_templates(keys), begins_chats=begins)
     return Text(tokenizer, ids["bos"], _end_ids(vocabulary, [ids["eos"], ids["eot"], ids["eom"]]))
+
+
+def _chat_templates(keys: Keys) -> dict[str, str]:
+    """By name: the default one under a key of its own, others below it, as ``tokenizer.chat_templates`` may list."""
+    key = "tokenizer.chat_template"
+    names = keys.texts(f"{key}s") if keys.has(f"{key}s") else []
+    names = [*names, *(each.removeprefix(f"{key}.") for each in keys.beginning(f"{key}."))]
+    found = {"default": keys.text(key, ""), **{name: keys.text(f"{key}.{name}") for name in names}}
+    return {name: text for name, text in found.items() if text}
 
 
 def _end_ids(vocabulary: Vocabulary, named: list[int | None]) -> list[int]:
