@@ -34,7 +34,7 @@ def texts(template: str | Mapping[str, str]) -> ConversationTexts:
 
 def prompt(template: str | Mapping[str, str], *messages: Any, **more: Any) -> str:
     shown = [ChatMessage.model_validate(message).as_dict() for message in messages]
-    return texts(template).of(shown, "default", **more)[0]
+    return texts(template).of(shown, "default", **more)[0].text
 
 
 @pytest.mark.parametrize(
