@@ -35,13 +35,22 @@ def _ids(tokens: Iterable[int], where: str) -> list[int]:
 class Tokenizer:
     """A checkpoint's tokenizer. Read-only and safe to share between threads.
 
-    ``raw`` is the ``tokenizers.Tokenizer``; ``special`` maps names such as "eos_token" to their text.
+    ``raw`` is the ``tokenizers.Tokenizer``; ``special`` maps names such as "eos_token" to their text. ``twins``: ids
+    that no text leads to, and for each the one whose text it has.
     """
 
-    def __init__(self, raw: Any, *, special: Mapping[str, str] | None = None, chat_template: str | None = None) -> None:
+    def __init__(
+        self,
+        raw: Any,
+        *,
+        special: Mapping[str, str] | None = None,
+        chat_template: str | None = None,
+        twins: Mapping[int, int] | None = None,
+    ) -> None:
         self.raw = raw
         self.special: dict[str, str] = dict(special or {})
         self.chat_template = chat_template
+        self.twins: dict[int, int] = dict(twins or {})
         self._template: ChatTemplate | None = None
         self._told: set[str] = set()
 
@@ -61,6 +70,8 @@ class Tokenizer:
         does not know, as a model may have more, give no text."""
         ids = _ids(tokens, "tokenizer.decode")
         skip = flag(skip_special_tokens, "tokenizer.decode", "skip_special_tokens")
+        if self.twins:
+            ids = [self.twins.get(token, token) for token in ids]
         return str(self.raw.decode(ids, skip_special_tokens=skip))
 
     def token_id(self, token: str) -> int | None:
