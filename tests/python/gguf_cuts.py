@@ -1,6 +1,6 @@
 """How text is cut before merges, in Python and the ``regex`` module: the other side of test_gguf_pre_tokenizers.py.
 
-The names are those of llama.cpp (llama-vocab.cpp), the rules those of the models behind them. Digits that go in threes
+The names are those of llama.cpp, the rules those of the models behind them. Digits that go in threes
 are counted here, not matched.
 """
 

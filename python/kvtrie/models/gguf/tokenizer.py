@@ -176,7 +176,7 @@ def _byte_pairs(keys: Keys, vocabulary: Vocabulary) -> Any:
     return raw
 
 
-def _unknown(keys: Keys, vocabulary: Vocabulary, wanted: bool) -> dict[str, Any]:
+def _unknown(keys: Keys, vocabulary: Vocabulary, wanted: bool) -> dict[str, object]:
     """What stands for letters that no token has, where bytes do not."""
     index = _token_id(keys, "unknown", vocabulary) if wanted else None
     return {} if index is None else {"unk_token": vocabulary.written[index], "fuse_unk": True}
