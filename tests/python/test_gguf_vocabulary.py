@@ -30,7 +30,7 @@ from kvtrie.models.gguf_settings import TOKENIZERS
 from test_gguf_tokenizer import byte_level_keys, check_equal, loaded, merges_of, tokens_of, trained
 
 NO_TOKEN = 2**32 - 1
-SHARE = {"test": 8, "ci": 2, "soak": 1}[CIRCLE]  # one of how many is played
+SHARE = {"test": 12, "ci": 2, "soak": 1}[CIRCLE]  # one of how many is played
 SAMPLES = ["hello world", " two  spaces", "a<|a|>b", "x\n\ny", "\u00e9t\u00e9 \u4f60\u597d", ""]
 PIECES = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
 PIECES += ["\u2581", *"helowrd", "he", "ll", "hell", "hello", "\u2581w", "or", "ld", "\u2581wor", "\u2581world"]
@@ -163,6 +163,16 @@ def test_no_token_has_the_role(kind: str, none: int, tmp_path: Path) -> None:
 def test_the_role_of_a_token_outside_is_refused(tmp_path: Path) -> None:
     with pytest.raises(kv.FormatError, match=r"eos_token_id: got 9999, allowed an integer from 0 to"):
         loaded(tmp_path / "model.gguf", len(PIECES), pieces(add_eos_token_id=9999))
+
+
+@pytest.mark.parametrize("kind", [1, 4])
+def test_what_ends_turns_is_a_control_token(kind: int, tmp_path: Path) -> None:
+    """Also where the file calls it a word: a prompt that has it must not have its letters, and answers end there."""
+    keys, tokens = byte_level([("<|eot_id|>", kind)])
+    model = loaded(tmp_path / "model.gguf", len(tokens), keys)
+    end = len(tokens) - 1
+    assert model.tokenizer.encode("a<|eot_id|>") == [*model.tokenizer.encode("a"), end]
+    assert end in model.end_tokens and model.tokenizer.special_id("<|eot_id|>") == end
 
 
 # ---- letters instead of bytes ----------------------------------------------------------------------------------------

@@ -28,10 +28,11 @@ _NO_TOKEN = 2**32 - 1  # -1 in 32 bits
 _LETTERS = (decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse())  # from pieces to a text
 _HUGGING_FACE = "tokenizer.huggingface.json"
 # Control tokens that end an answer, whichever of them the file names: templates use one, training texts another.
-_ENDS = (
+_TURN_ENDS = (
     *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"),
-    *("<eos>", "</s>", "<EOT>", "[EOS]", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
+    *("<EOT>", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
 )
+_ENDS = (*_TURN_ENDS, "<eos>", "</s>", "[EOS]")
 
 
 class Vocabulary(NamedTuple):
@@ -60,6 +61,7 @@ class Vocabulary(NamedTuple):
         types = [_NORMAL] * len(tokens)
         if keys.has("tokenizer.ggml.token_type"):
             types = keys.numbers("tokenizer.ggml.token_type", len(tokens), "token").tolist()
+        types = _with_ends_of_turns(tokens, types)
         # Converters write pieces of spaces alone as spaces; to the merges they are what the normaliser makes of them.
         spaces = kind == "llama"
         written = [_SPACE * len(token) if spaces and not token.strip(" ") else token for token in tokens]
@@ -69,6 +71,13 @@ class Vocabulary(NamedTuple):
             text = f"got {len(twins)} that others equal, as {one} does {other}; encoding gives {other}"
             warnings.warn(f"[models.load] {keys.path}: tokenizer.ggml.tokens: {text}", IgnoredWarning, stacklevel=2)
         return cls(tokens, written, types, twins)
+
+
+def _with_ends_of_turns(tokens: Sequence[str], types: Sequence[int]) -> list[int]:
+    """What ends turns is a control token, also where a converter took it for a word, as llama.cpp has it."""
+    known = {token for token, kind in zip(tokens, types) if kind == _CONTROL}
+    others = {token for token in _TURN_ENDS if token not in known}
+    return [_CONTROL if token in others else kind for token, kind in zip(tokens, types)]
 
 
 def _twins(tokens: Sequence[str], types: Sequence[int]) -> dict[int, int]:
