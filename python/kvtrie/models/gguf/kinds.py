@@ -40,7 +40,7 @@ def refuse_other_kinds(file: GgufFile) -> None:
     """Raises ``kv.FormatError`` saying what ``file`` is, unless it is a model."""
     stated = file.values.get("general.type", "model")
     kind = _kind(file.values, stated if isinstance(stated, str) else "")
-    if kind is None and any(name.endswith(".lora_a") for name in file.tensors):
+    if kind is None and file.tensors and all(name.endswith((".lora_a", ".lora_b")) for name in file.tensors):
         kind = "adapter"
     what = _KINDS[kind] if kind is not None else _ONLY_VOCABULARY if _has_no_weights(file) else None
     said = isinstance(stated, str) and stated == "model"
