@@ -81,7 +81,7 @@ def test_equal_texts_of_bytes(tmp_path: Path) -> None:
     size, words = plain.get_vocab_size(), (each for each in tokens_of(plain) if each.isascii() and each.isalpha())
     word = next(each for each in words if len(each) > 3 and len(plain.encode(each).ids) == 1)
     keys, tokens = byte_level([(word, 1), ("<|im_end|>", 1), ("<|mark|>", 1), ("<|mark|>", 4)])
-    with pytest.warns(kv.IgnoredWarning, match=rf"got 3 that others equal, as {tokens.index(word)} does {size}"):
+    with pytest.warns(kv.IgnoredWarning, match=rf"got 3 with the text of another, as {tokens.index(word)} and {size};"):
         ours = loaded(tmp_path / "model.gguf", len(tokens), keys).tokenizer
     first, end = tokens.index(word), tokens.index("<|im_end|>")
     assert plain.encode(word).ids == [first] and ours.encode(word) == [size]
@@ -100,7 +100,7 @@ def test_equal_texts_of_bytes(tmp_path: Path) -> None:
 def test_equal_texts_of_pieces(tmp_path: Path) -> None:
     """Merges lead to the last one, with its score, and no merge is lost."""
     tokens, types = [*PIECES, "hello", "ll"], [*PIECE_TYPES, 1, 1]
-    with pytest.warns(kv.IgnoredWarning, match="got 2 that others equal"):
+    with pytest.warns(kv.IgnoredWarning, match="got 2 with the text of another"):
         ours = loaded(tmp_path / "model.gguf", len(tokens), pieces(tokens, types, add_add_space_prefix=False)).tokenizer
     size = len(PIECES)
     assert ours.encode("hello", add_special_tokens=False) == [size]
@@ -113,7 +113,7 @@ def test_equal_texts_of_pieces(tmp_path: Path) -> None:
 def test_spaces_that_are_written_twice(tmp_path: Path) -> None:
     """Converters write a piece of spaces as spaces; the vocabulary may also have it as SentencePiece writes it."""
     tokens, types = [*PIECES, "\u2581\u2581", "  "], [*PIECE_TYPES, 1, 1]
-    with pytest.warns(kv.IgnoredWarning, match="got 1 that others equal"):
+    with pytest.warns(kv.IgnoredWarning, match="got 1 with the text of another"):
         ours = loaded(tmp_path / "model.gguf", len(tokens), pieces(tokens, types, add_add_space_prefix=False)).tokenizer
     assert ours.encode("  ", add_special_tokens=False) == [len(PIECES) + 1]
     assert ours.decode([len(PIECES)]) == ours.decode([len(PIECES) + 1]) == "  "

@@ -6,7 +6,7 @@ Where a file has the whole of ``tokenizer.json`` in ``tokenizer.huggingface.json
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,12 +65,7 @@ class Vocabulary(NamedTuple):
         # Converters write pieces of spaces alone as spaces; to the merges they are what the normaliser makes of them.
         spaces = kind == "llama"
         written = [_SPACE * len(token) if spaces and not token.strip(" ") else token for token in tokens]
-        twins = _twins(written, types)
-        if twins:
-            one, other = next(iter(twins.items()))
-            text = f"got {len(twins)} that others equal, as {one} does {other}; encoding gives {other}"
-            warnings.warn(f"[models.load] {keys.path}: tokenizer.ggml.tokens: {text}", IgnoredWarning, stacklevel=2)
-        return cls(tokens, written, types, twins)
+        return cls(tokens, written, types, _twins(written, types))
 
 
 def _with_ends_of_turns(tokens: Sequence[str], types: Sequence[int]) -> list[int]:
@@ -130,8 +125,17 @@ def read_text(keys: Keys) -> Text | None:
         raise
     except Exception as error:  # the library raises bare Exception for whatever it is given
         raise FormatError(f"[models.load] {keys.path}: tokenizer.ggml: not a tokenizer: {error}") from error
-    tokenizer = Tokenizer(raw, special=special, chat_template=_template(keys), twins={} if whole else vocabulary.twins)
+    twins = {} if whole else vocabulary.twins
+    _tell_twins(keys, twins)
+    tokenizer = Tokenizer(raw, special=special, chat_template=_template(keys), twins=twins)
     return Text(tokenizer, ids["bos"], _end_ids(vocabulary, [ids["eos"], ids["eot"], ids["eom"]]))
+
+
+def _tell_twins(keys: Keys, twins: Mapping[int, int]) -> None:
+    if twins:
+        one, other = next(iter(twins.items()))
+        text = f"got {len(twins)} with the text of another, as {one} and {other}; encoding gives {other}"
+        warnings.warn(f"[models.load] {keys.path}: tokenizer.ggml.tokens: {text}", IgnoredWarning, stacklevel=2)
 
 
 def _template(keys: Keys) -> str | None:
