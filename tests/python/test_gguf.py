@@ -274,8 +274,8 @@ def test_the_parameters_of_llama_3_are_found(factor: float, head_dim: int, origi
     }
     changed = dataclasses.replace(config, head_dim=head_dim, rope_scaling=scaling)
     factors = gguf_file._llama3_factors(changed).astype(np.float64)
-    assert kv.models.gguf.metadata._llama3(factors, config.rope_theta) == scaling
-    assert kv.models.gguf.metadata._llama3(factors, 10000.0) is None
+    assert kv.models.gguf.rope._llama3(factors, config.rope_theta) == scaling
+    assert kv.models.gguf.rope._llama3(factors, 10000.0) is None
 
 
 def test_frequencies_of_any_kind(tmp_path: Path) -> None:

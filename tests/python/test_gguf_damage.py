@@ -173,10 +173,6 @@ WRONG: dict[str, tuple[Change, str]] = {
         lambda v, _: v.update({"llama.block_count": ([gguf.GGUFValueType.STRING], "two")}),
         "llama.block_count: got 'two', allowed an integer",
     ),
-    "experts": (
-        lambda v, _: v.update({"llama.expert_count": ([gguf.GGUFValueType.UINT32], 8)}),
-        "llama.expert_count: got 8, allowed 0",
-    ),
     "eps that is no number": (
         lambda v, _: v.update({"llama.attention.layer_norm_rms_epsilon": ([gguf.GGUFValueType.FLOAT32], float("nan"))}),
         "llama.attention.layer_norm_rms_epsilon: got nan, allowed a positive finite number",

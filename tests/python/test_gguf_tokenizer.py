@@ -167,7 +167,7 @@ def test_chat_takes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert out.getvalue().count("| first token ") == 2 and "error" not in out.getvalue()
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", {rule: name for name, rule in RULES.items()}.values())
 def test_every_pre_tokenizer_loses_nothing(name: str, tmp_path: Path) -> None:
     """Whatever it cuts, the bytes come back; NFC only where the name stands for it. (Python's table of it and the
     library's may be of different versions of Unicode, which do not order each mark alike.)"""
@@ -176,10 +176,10 @@ def test_every_pre_tokenizer_loses_nothing(name: str, tmp_path: Path) -> None:
     alike = [each for each in texts(300, seed=5) if nfc.normalize_str(each) == unicodedata.normalize("NFC", each)]
     assert len(alike) > 290
     for text in alike if rule.nfc else texts(300, seed=5):
-        normal = unicodedata.normalize("NFC", text) if rule.nfc else text
-        assert (normalizer(rule).normalize_str(text) if rule.nfc else text) == normal
+        normal = unicodedata.normalize("NFC", text) if rule.nfc else text.replace(" ", "\u2581") if rule.raw else text
+        assert (normalizer(rule).normalize_str(text) if rule.nfc or rule.raw else text) == normal
         pieces = [piece for piece, _ in pre_tokenizer(rule).pre_tokenize_str(normal)]
-        assert decoders.ByteLevel().decode(pieces) == normal
+        assert ("".join(pieces) if rule.raw else decoders.ByteLevel().decode(pieces)) == normal
 
 
 @pytest.mark.parametrize("add", [True, False, None])
@@ -314,10 +314,6 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no merges": (lambda v: v.pop("tokenizer.ggml.merges"), "key 'tokenizer.ggml.merges' is missing"),
     "a merge of one token": (lambda v: v["tokenizer.ggml.merges"][1].append("one"), "tokenizer.ggml.merges: got 'one'"),
     "a merge of unknown tokens": (lambda v: v["tokenizer.ggml.merges"][1].append("zq qz"), "not a tokenizer"),
-    "a token twice": (
-        lambda v: v["tokenizer.ggml.tokens"][1].__setitem__(5, v["tokenizer.ggml.tokens"][1][6]),
-        "each token once",
-    ),
     "more tokens than rows": (
         lambda v: (v["tokenizer.ggml.tokens"][1].append("more"), v["tokenizer.ggml.token_type"][1].append(1)),
         "the rows of token_embd",

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from .settings import Setting
+
 if TYPE_CHECKING:
     from .gguf.metadata import Description
 
@@ -15,12 +17,16 @@ if TYPE_CHECKING:
 class GgufForm(NamedTuple):
     """``read``: the keys as a ``config.json``. ``leaves``: tensors that have other names than those of most families.
 
+    ``settings``: what becomes of the architecture's keys, where it is not as in gguf_settings.py's ``ARCHITECTURE``.
     ``offset_norms``: norms are stored with the one of (1 + weight). ``pairs``: q and k rotate neighbouring numbers.
-    ``round_robin``: value heads of recurrent layers go round robin over the key heads.
+    ``round_robin``: value heads of recurrent layers go round robin over the key heads. ``divided``: frequencies are
+    divided by the factors of ``rope_freqs.weight``, if the file has them.
     """
 
     read: Callable[[Description], dict[str, object]]
     leaves: Mapping[str, str] = {}
+    settings: Mapping[str, Setting] = {}
     offset_norms: bool = False
     pairs: bool = False
     round_robin: bool = False
+    divided: bool = False

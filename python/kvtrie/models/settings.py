@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from ..errors import IgnoredWarning, NotSupported
 
+_MOST_NAMES = 20  # in one message
 Fate = Literal["read", "neutral", "refused"]
 
 
@@ -84,9 +85,15 @@ def settle(values: Mapping[str, object], settings: Settings, where: str) -> Sett
         else:
             (found.read if setting.fate == "read" else found.neutral)[key] = value
     if found.unknown:
-        names = ", ".join(sorted(found.unknown))
+        names = _names(sorted(found.unknown))
         warnings.warn(f"[models.load] {where}: nothing here knows of {names}", IgnoredWarning, stacklevel=2)
     return found
+
+
+def _names(keys: list[str]) -> str:
+    """For a message: a damaged file may have any number of keys, of any length."""
+    shown = ", ".join(key if key.isprintable() and len(key) <= 80 else _shown(key) for key in keys[:_MOST_NAMES])
+    return shown if len(keys) <= _MOST_NAMES else f"{shown} and {len(keys) - _MOST_NAMES} more"
 
 
 def _shown(value: object) -> str:

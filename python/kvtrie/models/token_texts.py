@@ -35,6 +35,7 @@ def token_texts_of(tokenizer: Tokenizer) -> TokenTexts | None:
     added = tokenizer.raw.get_added_tokens_decoder()
     made = []
     for token in range(tokenizer.vocab_size):
+        token = tokenizer.twins.get(token, token)
         if token in added:
             made.append(_special(token) if added[token].special else added[token].content.encode())
             continue

@@ -65,7 +65,8 @@ def _ids(tokens: Iterable[int], where: str) -> list[int]:
 class Tokenizer:
     """A checkpoint's tokenizer. Read-only and safe to share between threads.
 
-    ``raw`` is the ``tokenizers.Tokenizer``; ``special`` maps names such as "eos_token" to their text.
+    ``raw`` is the ``tokenizers.Tokenizer``; ``special`` maps names such as "eos_token" to their text. ``twins``: ids
+    that no text leads to, and for each the one whose text it has.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Tokenizer:
         special: Mapping[str, str] | None = None,
         chat_template: str | Mapping[str, str] | None = None,
         begins_chats: bool | None = None,
+        twins: Mapping[int, int] | None = None,
     ) -> None:
         """``chat_template``: one text, or several by name. ``begins_chats``: whether prompts of chats begin with bos;
         None: as every other text does."""
@@ -84,6 +86,7 @@ class Tokenizer:
         self.special: dict[str, str] = dict(special or {})
         named = {"default": chat_template} if isinstance(chat_template, str) else chat_template
         self.chat_templates: dict[str, str] = dict(named or {})
+        self.twins: dict[int, int] = dict(twins or {})
         self._begins_chats = begins_chats
         self._compiled: dict[str, ChatTemplate] = {}
         self._told: set[str] = set()
@@ -158,6 +161,8 @@ class Tokenizer:
         does not know, as a model may have more, give no text."""
         ids = _ids(tokens, "tokenizer.decode")
         skip = flag(skip_special_tokens, "tokenizer.decode", "skip_special_tokens")
+        if self.twins:
+            ids = [self.twins.get(token, token) for token in ids]
         return str(self.raw.decode(ids, skip_special_tokens=skip))
 
     def token_id(self, token: str) -> int | None:

@@ -17,6 +17,7 @@ import numpy as np
 from ... import ops
 from ..._core import Tensor
 from ...errors import FormatError, NotSupported
+from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..base import AttentionGroup, Model
 from ..config import (
@@ -75,32 +76,33 @@ _PATTERN = 6  # each n-th layer sees everything
 
 
 def _from_gguf(d: Description) -> dict[str, object]:
-    keys, raw = d.keys, d.dense()
-    window = keys.integer(".attention.sliding_window", 0, default=0)
-    scalar = d.head_dim()
+    keys, scalar = d.keys, d.head_dim()
     if d.layers == _GEMMA_27B_LAYERS:
-        scalar = keys.integer(".embedding_length") // keys.integer(".attention.head_count")
-    cap = {}
-    if keys.has(".final_logit_softcapping"):
-        cap = {"final_logit_softcapping": keys.positive(".final_logit_softcapping")}
+        scalar = keys.integer(".embedding_length") // d.heads
+    for key in (".attention.key_length_swa", ".attention.value_length_swa", ".rope.dimension_count_swa"):
+        keys.integer(key, d.head_dim(), d.head_dim(), d.head_dim())
+    window = keys.integer(".attention.sliding_window", 0, default=0)
+    kinds = _gemma_kinds(d)
+    cap = keys.number(".final_logit_softcapping", 0.0)
+    if cap < 0:
+        raise keys.error(".final_logit_softcapping", cap, "0 or more")
     return {
-        **raw,
-        "rope_theta": keys.positive(".rope.freq_base", 1_000_000.0),
-        "rope_local_base_freq": keys.positive(".rope.freq_base_swa", 10_000.0),
+        **d.dense(scalar, keys.positive_of(".rope.freq_base", ".rope.global.freq_base", 10_000.0)),
+        "rope_local_base_freq": keys.positive_of(".rope.freq_base_swa", ".rope.local.freq_base", 10_000.0),
         "query_pre_attn_scalar": scalar,
-        "layer_types": _gemma_kinds(d) if window else [FULL] * d.layers,
+        "layer_types": kinds if window else [FULL] * d.layers,
         "sliding_window": window or None,
-        **cap,
+        **({"final_logit_softcapping": cap} if cap else {}),
     }
 
 
 def _gemma_kinds(d: Description) -> list[str]:
-    """The pattern is a number or, for each layer, whether it slides."""
+    """The pattern is a number, of which 0 lets all layers slide, or, for each layer, whether it does."""
     key = ".attention.sliding_window_pattern"
-    if isinstance(d.file.values.get(f"{d.keys.architecture}{key}"), np.ndarray):
-        return [SLIDING if slides else FULL for slides in d.keys.numbers(key, d.layers, "layer")]
-    every = d.keys.integer(key, default=_PATTERN)
-    return [SLIDING if (layer + 1) % every else FULL for layer in range(d.layers)]
+    if d.keys.is_list(key):
+        return [SLIDING if slides else FULL for slides in d.keys.flags(key, d.layers, "layer")]
+    every = d.keys.integer(key, 0, default=_PATTERN)
+    return [SLIDING if not every or (layer + 1) % every else FULL for layer in range(d.layers)]
 
 
 _GGUF = GgufForm(
@@ -110,6 +112,7 @@ _GGUF = GgufForm(
         "pre_feedforward_layernorm": "ffn_norm",
         "post_feedforward_layernorm": "post_ffw_norm",
     },
+    settings={**gguf_settings.DENSE, **gguf_settings.WINDOWED},
     offset_norms=True,
 )
 

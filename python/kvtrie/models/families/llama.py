@@ -5,6 +5,7 @@ Source: Touvron et al. 2023 (arXiv 2302.13971, 2307.09288) and the Hugging Face 
 
 from __future__ import annotations
 
+from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..base import Model
 from ..config import ModelConfig, Raw, parse_config
@@ -15,7 +16,7 @@ from ..gguf_form import GgufForm
 class Llama(Model):
     family = "llama"
     architectures = ("LlamaForCausalLM",)
-    gguf = {"llama": GgufForm(lambda d: d.dense(), pairs=True)}  # noqa: RUF012 (a ClassVar of Model's)
+    gguf = {"llama": GgufForm(lambda d: d.dense(), settings=gguf_settings.DENSE, pairs=True, divided=True)}  # noqa: RUF012 (a ClassVar of Model's)
 
     @classmethod
     def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> ModelConfig:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..base import Model
 from ..config import ModelConfig, Raw, parse_config
@@ -18,7 +19,7 @@ from ..gguf_form import GgufForm
 class Qwen2(Model):
     family = "qwen2"
     architectures = ("Qwen2ForCausalLM",)
-    gguf = {"qwen2": GgufForm(lambda d: d.dense())}  # noqa: RUF012 (a ClassVar of Model's)
+    gguf = {"qwen2": GgufForm(lambda d: d.dense(), settings=gguf_settings.DENSE)}  # noqa: RUF012 (a ClassVar of Model's)
 
     @classmethod
     def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> ModelConfig:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..base import Model
 from ..config import ModelConfig, Raw, parse_config
@@ -20,7 +21,7 @@ _HEAD_DIM = 128
 class Qwen3(Model):
     family = "qwen3"
     architectures = ("Qwen3ForCausalLM",)
-    gguf = {"qwen3": GgufForm(lambda d: d.dense())}  # noqa: RUF012 (a ClassVar of Model's)
+    gguf = {"qwen3": GgufForm(lambda d: d.dense(), settings=gguf_settings.DENSE)}  # noqa: RUF012 (a ClassVar of Model's)
 
     @classmethod
     def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> ModelConfig:

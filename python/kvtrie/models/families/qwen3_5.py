@@ -6,24 +6,54 @@ Text has one position for each token, so the three axes of its multimodal RoPE a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .. import gguf_settings
 from ..config import Raw, Reader
 from ..gguf_form import GgufForm
+from ..settings import Settings
 from .qwen3_next import GGUF_LEAVES, Qwen3Next, expert_sizes, experts_from_gguf, hybrid_from_gguf
 
 if TYPE_CHECKING:
     from ..gguf.metadata import Description
 
+_AXES = 3  # of multimodal positions: time, height, width
+
 
 def _dense_from_gguf(d: Description) -> dict[str, object]:
-    return {**hybrid_from_gguf(d), "intermediate_size": d.keys.integer(".feed_forward_length")}
+    _check_sections(d)
+    return {**hybrid_from_gguf(d), "intermediate_size": d.per_block(".feed_forward_length")}
+
+
+def _experts_from_gguf(d: Description) -> dict[str, object]:
+    _check_sections(d)
+    return experts_from_gguf(d)
+
+
+def _check_sections(d: Description) -> None:
+    """Pairs belong to the axes in turn, each axis to as many pairs as its section says. A pair that is left goes to a
+    fourth axis, which no text has: llama.cpp does not rotate it."""
+    key = ".rope.dimension_sections"
+    if not d.keys.has(key):
+        return
+    sections = [int(each) for each in d.keys.numbers(key, _AXES + 1)]
+    whole = max(sum(sections), 1)
+    for pair in range(d.rotated() // 2):
+        sector = pair % whole
+        if min(sections) < 0 or sector >= _AXES * sections[sector % _AXES]:
+            raise d.keys.error(key, str(sections), f"{_AXES} axes that share {d.rotated() // 2} pairs, and 0")
+
+
+def _form(reads: Callable[[Description], dict[str, object]], settings: Settings) -> GgufForm:
+    own = {**settings, **gguf_settings.HYBRID, **gguf_settings.SECTIONS}
+    return GgufForm(reads, GGUF_LEAVES, own, offset_norms=True, round_robin=True)
 
 
 class Qwen35(Qwen3Next):
     family = "qwen3_5_text"
     architectures = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
-    gguf = {"qwen35": GgufForm(_dense_from_gguf, GGUF_LEAVES, offset_norms=True, round_robin=True)}  # noqa: RUF012
+    gguf = {"qwen35": _form(_dense_from_gguf, gguf_settings.DENSE)}  # noqa: RUF012
     fused_projections = False
 
     @classmethod
@@ -34,7 +64,7 @@ class Qwen35(Qwen3Next):
 class Qwen35Moe(Qwen3Next):
     family = "qwen3_5_moe_text"
     architectures = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
-    gguf = {"qwen35moe": GgufForm(experts_from_gguf, GGUF_LEAVES, offset_norms=True, round_robin=True)}  # noqa: RUF012
+    gguf = {"qwen35moe": _form(_experts_from_gguf, gguf_settings.EXPERTS)}  # noqa: RUF012
     fused_projections = False
 
     @classmethod

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..._core import CausalCache, RecurrentCache
 from ...errors import FormatError
+from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..base import AttentionGroup, Model
 from ..config import (
@@ -65,28 +66,31 @@ def hybrid_from_gguf(d: Description) -> dict[str, object]:
     keys = d.keys
     values = keys.integer(".ssm.time_step_rank", 1, 2**20)
     inner = keys.integer(".ssm.inner_size")
+    groups = keys.integer(".ssm.group_count", 1, 2**20)
+    if values % groups:
+        raise keys.error(".ssm.time_step_rank", values, f"a multiple of ssm.group_count ({groups})")
     if inner % values:
         raise keys.error(".ssm.inner_size", inner, f"a multiple of ssm.time_step_rank ({values})")
     return {
         **d.common(),
-        "intermediate_size": keys.integer(".feed_forward_length", default=1),  # absent where all layers have experts
+        "intermediate_size": d.per_block(".feed_forward_length", default=1),  # absent where all layers have experts
         "partial_rotary_factor": d.rotated() / d.head_dim(),
         "linear_conv_kernel_dim": keys.integer(".ssm.conv_kernel", 1, 2**20),
         "linear_key_head_dim": keys.integer(".ssm.state_size", 1, 2**20),
         "linear_value_head_dim": inner // values,
-        "linear_num_key_heads": keys.integer(".ssm.group_count", 1, 2**20),
+        "linear_num_key_heads": groups,
         "linear_num_value_heads": values,
         "layer_types": _hybrid_kinds(d),
     }
 
 
 def _hybrid_kinds(d: Description) -> list[str]:
+    interval = d.keys.integer(".full_attention_interval", default=_PATTERN)
     if d.keys.has(".attention.recurrent_layers"):
         total = d.keys.integer(".block_count")
-        recurrent = d.keys.numbers(".attention.recurrent_layers", total, "block")
+        recurrent = d.keys.flags(".attention.recurrent_layers", total, "block")
         return [LINEAR if each else FULL for each in recurrent[: d.layers]]
-    every = d.keys.integer(".full_attention_interval", default=_PATTERN)
-    return [LINEAR if (layer + 1) % every else FULL for layer in range(d.layers)]
+    return [LINEAR if (layer + 1) % interval else FULL for layer in range(d.layers)]
 
 
 def experts_from_gguf(d: Description) -> dict[str, object]:
@@ -94,26 +98,28 @@ def experts_from_gguf(d: Description) -> dict[str, object]:
     keys = d.keys
     dense = [layer for layer in range(d.layers) if d.has(f"blk.{layer}.ffn_gate.weight")]
     sparse = sorted(set(range(d.layers)) - set(dense))
-    if not sparse:
-        return {**hybrid_from_gguf(d), "num_experts": 0}
-    count = d.rows_of(f"blk.{sparse[0]}.ffn_gate_inp.weight")
+    count = d.rows_of(f"blk.{sparse[0]}.ffn_gate_inp.weight") if sparse else 0
     for layer in sparse:  # before any list is made that is as long as this number
         if d.rows_of(f"blk.{layer}.ffn_down_exps.weight") != count:
             raise keys.error(".expert_count", count, f"the experts of blk.{layer}.ffn_down_exps.weight")
+    some, missing = (1, None) if sparse else (0, 0)
     return {
         **hybrid_from_gguf(d),
         "mlp_only_layers": dense,
-        "num_experts": keys.integer(".expert_count", count, count),
-        "num_experts_per_tok": keys.integer(".expert_used_count", 1, count),
-        "moe_intermediate_size": keys.integer(".expert_feed_forward_length"),
-        "shared_expert_intermediate_size": keys.integer(".expert_shared_feed_forward_length"),
+        "num_experts": keys.integer(".expert_count", count, count, missing),
+        "num_experts_per_tok": d.per_block(".expert_used_count", some, count, missing),
+        "moe_intermediate_size": d.per_block(".expert_feed_forward_length", some, default=missing),
+        "shared_expert_intermediate_size": keys.integer(".expert_shared_feed_forward_length", some, default=missing),
     }
+
+
+_GGUF = GgufForm(experts_from_gguf, GGUF_LEAVES, {**gguf_settings.HYBRID, **gguf_settings.EXPERTS}, offset_norms=True)
 
 
 class Qwen3Next(Model):
     family = "qwen3_next"
     architectures: ClassVar[tuple[str, ...]] = ("Qwen3NextForCausalLM",)
-    gguf = {"qwen3next": GgufForm(experts_from_gguf, GGUF_LEAVES, offset_norms=True)}  # noqa: RUF012
+    gguf = {"qwen3next": _GGUF}  # noqa: RUF012
     norm_offset = 1.0
     fused_projections = True  # in_proj_qkvz and in_proj_ba instead of four matrices
 

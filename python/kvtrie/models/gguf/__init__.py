@@ -1,7 +1,8 @@
 """Models from GGUF files: weights, configuration, tokenizer and chat template from the one file that llama.cpp reads.
 
-``reader`` parses the header, ``keys`` looks values up, ``metadata`` makes a configuration of them, ``names`` finds the
-tensors of a checkpoint, ``weights`` reads them, ``tokenizer`` builds the tokenizer.
+``reader`` parses the header, ``kinds`` says what a file is that is no model, ``keys`` looks values up, ``metadata`` and
+``rope`` make a configuration of them, ``names`` finds the tensors of a checkpoint, ``weights`` reads them,
+``tokenizer`` builds the tokenizer. What becomes of each key: ``models/gguf_settings.py``.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from ..base import Model
 from ..config import ModelConfig
 from ..families import FAMILIES
 from ..gguf_form import GgufForm
+from ..gguf_settings import file_settings
+from ..settings import Settled, settle
 from ..tokenizer import Tokenizer
 from ..weights import WeightSource
 from .keys import Keys
+from .kinds import refuse_other_kinds
 from .metadata import Description
 from .names import checkpoint_sources
 from .reader import read_gguf
-from .tokenizer import read_text
+from .tokenizer import read_text, vocabulary_kind
 
 # By general.architecture: the family that computes it, and how it stands in these files.
 ARCHITECTURES: dict[str, tuple[type[Model], GgufForm]] = {
@@ -30,29 +34,33 @@ __all__ = ["ARCHITECTURES", "Parts", "read"]
 
 
 class Parts(NamedTuple):
-    """What a model is built from."""
+    """What a model is built from. ``settled``: what became of the file's keys."""
 
     family: type[Model]
     config: ModelConfig
     sources: dict[str, WeightSource]
     tokenizer: Tokenizer | None
+    settled: Settled
 
 
 def read(path: Path) -> Parts:
-    """Reads everything but the weights. Raises ``kv.FormatError`` naming the file and the key or tensor."""
+    """Reads everything but the weights. Raises ``kv.FormatError`` or ``kv.NotSupported`` naming the file and the key or
+    tensor; warns once of keys that no list names."""
     file = read_gguf(path)
+    refuse_other_kinds(file)
     keys = Keys(file)
     if keys.architecture not in ARCHITECTURES:
         raise keys.error("general.architecture", keys.architecture, ", ".join(sorted(ARCHITECTURES)))
     family, form = ARCHITECTURES[keys.architecture]
+    settled = settle(file.values, file_settings(keys.architecture, form, *vocabulary_kind(keys)), str(path))
     text = read_text(keys)
     ends = {} if text is None else {"bos_token_id": text.bos_id, "eos_token_id": text.end_ids}
-    config = family.parse_config({**form.read(Description(file, keys)), **ends}, None, str(path))
+    config = family.parse_config({**form.read(Description(file, keys, form.divided)), **ends}, None, str(path))
     sources = checkpoint_sources(file, form, config, family.tensor_shapes(config))
     if text is None:
-        return Parts(family, config, sources, None)
+        return Parts(family, config, sources, None, settled)
     if text.tokenizer.vocab_size > config.vocab_size:
         raise keys.error(
             "tokenizer.ggml.tokens", text.tokenizer.vocab_size, f"up to {config.vocab_size}, the rows of token_embd"
         )
-    return Parts(family, config, sources, text.tokenizer)
+    return Parts(family, config, sources, text.tokenizer, settled)

@@ -67,7 +67,7 @@ class _Search:
         self._form = form
         self._config = config
         self._leaves = {**_COMMON, **form.leaves}
-        self._used = {"rope_freqs.weight"}  # see metadata.py
+        self._used = {"rope_freqs.weight"} if form.divided else set[str]()  # see rope.py
 
     def find(self, name: str, shape: tuple[int, ...]) -> WeightSource:
         """The source of a checkpoint's tensor."""
@@ -77,7 +77,8 @@ class _Search:
         return self._undone(leaf, shape, self._in_block(f"blk.{block}", leaf, shape))
 
     def check_rest(self) -> None:
-        """Layers that predict further tokens stay unread; anything else that was not asked for is a mistake."""
+        """Blocks that predict further tokens stay unread, see metadata.py. Whatever else was not asked for would change
+        what is computed, as biases, scales, adapters or factors of a layer do, and nobody said how: it is refused."""
         layers = self._config.num_hidden_layers
         extra = sorted(name for name in self._file.tensors.keys() - self._used if _block(name) < layers)
         if extra:

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from ...errors import FormatError
+from .kinds import other_format
 
 try:
     import gguf
@@ -75,17 +76,36 @@ class GgufFile:
 def read_gguf(path: Path) -> GgufFile:
     """Raises ``kv.FormatError`` naming the file and the key or tensor that is damaged."""
     first = _read_part(path)
-    count = first.values.get("split.count", 1)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 2:
-        return first
+    count = _whole_number(first, "split.count", 1)
     tensors = dict(first.tensors)
-    for other in _other_parts(path, count):
+    for number, other in enumerate(_other_parts(path, count) if count > 1 else (), 1):
         part = _read_part(other)
+        _check_part(part, number, count)
         twice = sorted(tensors.keys() & part.tensors.keys())
         if twice:
             raise FormatError(f"[models.load] {other}: tensor {twice[0]!r} is in another part of {path.name}, too")
         tensors.update(part.tensors)
+    _check_part(first, 0, count)
+    total = _whole_number(first, "split.tensors.count", len(tensors))
+    if total != len(tensors):
+        raise FormatError(
+            f"[models.load] {path}: split.tensors.count: got {total}, allowed {len(tensors)}, all of them"
+        )
     return GgufFile(path, first.values, tensors)
+
+
+def _check_part(part: GgufFile, number: int, count: int) -> None:
+    for key, allowed in (("split.no", number), ("split.count", count)):
+        got = _whole_number(part, key, allowed)
+        if got != allowed:
+            raise FormatError(f"[models.load] {part.path}: {key}: got {got}, allowed {allowed}")
+
+
+def _whole_number(file: GgufFile, key: str, default: int) -> int:
+    value = file.values.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise FormatError(f"[models.load] {file.path}: {key}: got {shown(value)}, allowed a whole number")
+    return value
 
 
 def _other_parts(path: Path, count: int) -> list[Path]:
@@ -121,7 +141,8 @@ class _Header:
 
     def read(self) -> GgufFile:
         if self._take(4, "the magic number") != _MAGIC:
-            raise self._error("got another kind of file, allowed one that begins with GGUF")
+            self._file.seek(0)
+            raise self._error(f"got {other_format(self._file.read(512))}, allowed one that begins with GGUF")
         self._version()
         tensors = self._count("the number of tensors", _LEAST_TENSOR)
         keys = self._count("the number of keys", _LEAST_KEY)

@@ -5,47 +5,84 @@ Where a file has the whole of ``tokenizer.json`` in ``tokenizer.huggingface.json
 
 from __future__ import annotations
 
-from collections import Counter
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
-from ...errors import Error, FormatError
+from ...errors import Error, FormatError, IgnoredWarning
 from ..tokenizer import Tokenizer
 from .keys import Keys
 from .pre_tokenizers import RULES, Rule, normalizer, pre_tokenizer
 
-_MODELS = ("gpt2", "llama")
+_MODELS, _NONE = ("gpt2", "llama"), ("none", "no_vocab")
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # tokenizer.ggml.token_type; 5: unused, 6: a byte
+_SPECIAL = (_UNKNOWN, _CONTROL, _USER_DEFINED)  # looked for before a text is cut
 _LONGEST_PIECE = 256  # characters; SentencePiece makes none longer than this
 _SPACE = "\u2581"
+_TWIN = "\U0010ffff"  # no character: it is in no text, and no merge makes it
+_NO_TOKEN = 2**32 - 1  # -1 in 32 bits
+_LETTERS = (decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse())  # from pieces to a text
+_HUGGING_FACE = "tokenizer.huggingface.json"
 # Control tokens that end an answer, whichever of them the file names: templates use one, training texts another.
-_ENDS = (
+_TURN_ENDS = (
     *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"),
-    *("<eos>", "</s>", "<EOT>", "[EOS]", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
+    *("<EOT>", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
 )
+_ENDS = (*_TURN_ENDS, "<eos>", "</s>", "[EOS]")
 
 
 class Vocabulary(NamedTuple):
-    """``tokens``, no two alike, and ``types``, one for each."""
+    """``tokens`` and ``types``, one for each id.
+
+    Texts may be equal, as some of Gemma's are. The last id of a text is the one that encoding gives, as in llama.cpp,
+    unless another is a special token, which is looked for before anything else. ``twins``: the ids that encoding never
+    gives, and the one that it gives instead.
+    """
 
     tokens: list[str]
+    written: list[str]  # as merges have them
     types: list[int]
+    twins: dict[int, int]
+
+    def ids(self) -> dict[str, int]:
+        """By what merges have. Twins have names that no text leads to."""
+        names = (f"{token}{_TWIN}{index}" if index in self.twins else token for index, token in enumerate(self.written))
+        return {name: index for index, name in enumerate(names)}
 
     @classmethod
-    def read(cls, keys: Keys) -> Vocabulary:
+    def read(cls, keys: Keys, kind: str) -> Vocabulary:
         tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(keys.texts("tokenizer.ggml.tokens"))]
         if not tokens:
             raise keys.error("tokenizer.ggml.tokens", tokens, "one token or more")
-        if len(set(tokens)) < len(tokens):
-            twice = next(token for token, count in Counter(tokens).items() if count > 1)
-            raise keys.error("tokenizer.ggml.tokens", f"{twice[:40]} twice", "each token once")
         types = [_NORMAL] * len(tokens)
         if keys.has("tokenizer.ggml.token_type"):
             types = keys.numbers("tokenizer.ggml.token_type", len(tokens), "token").tolist()
-        return cls(tokens, types)
+        types = _with_ends_of_turns(tokens, types)
+        # Converters write pieces of spaces alone as spaces; to the merges they are what the normaliser makes of them.
+        spaces = kind == "llama"
+        written = [_SPACE * len(token) if spaces and not token.strip(" ") else token for token in tokens]
+        return cls(tokens, written, types, _twins(written, types))
+
+
+def _with_ends_of_turns(tokens: Sequence[str], types: Sequence[int]) -> list[int]:
+    """What ends turns is a control token, also where a converter took it for a word, as llama.cpp has it."""
+    known = {token for token, kind in zip(tokens, types) if kind == _CONTROL}
+    others = {token for token in _TURN_ENDS if token not in known}
+    return [_CONTROL if token in others else kind for token, kind in zip(tokens, types)]
+
+
+def _twins(tokens: Sequence[str], types: Sequence[int]) -> dict[int, int]:
+    if len(set(tokens)) == len(tokens):
+        return {}
+    found: dict[str, int] = {}
+    for index, token in enumerate(tokens):
+        if types[index] in _SPECIAL or types[found.get(token, index)] not in _SPECIAL:
+            found[token] = index
+    return {index: found[token] for index, token in enumerate(tokens) if found[token] != index}
 
 
 class Text(NamedTuple):
@@ -56,28 +93,51 @@ class Text(NamedTuple):
     end_ids: list[int]
 
 
+def vocabulary_kind(keys: Keys) -> tuple[str, bool]:
+    """What kind of vocabulary there is, and whether a whole tokenizer stands beside it."""
+    kind = keys.text("tokenizer.ggml.model", "none")
+    if kind not in (*_MODELS, *_NONE):
+        raise keys.error("tokenizer.ggml.model", kind, ", ".join(_MODELS))
+    return kind, keys.has(_HUGGING_FACE)
+
+
+def _refuse_suppressed(keys: Keys) -> None:
+    key = "tokenizer.ggml.suppress_tokens"
+    if keys.has(key):
+        keys.numbers(key, 0)
+
+
 def read_text(keys: Keys) -> Text | None:
     """None where the file has no vocabulary. Raises ``kv.FormatError`` naming the key that is wrong."""
-    kind = keys.text("tokenizer.ggml.model", "none")
-    if kind in ("none", "no_vocab"):
+    kind, whole = vocabulary_kind(keys)
+    if kind in _NONE:
         return None
-    if kind not in _MODELS:
-        raise keys.error("tokenizer.ggml.model", kind, ", ".join(_MODELS))
-    vocabulary = Vocabulary.read(keys)
+    _refuse_suppressed(keys)
+    vocabulary = Vocabulary.read(keys, kind)
     ids = {name: _token_id(keys, name, vocabulary) for name in ("bos", "eos", "unknown", "padding", "eot", "eom")}
     shorter = {"unknown": "unk", "padding": "pad"}
     special = {
         f"{shorter.get(name, name)}_token": vocabulary.tokens[index] for name, index in ids.items() if index is not None
     }
     try:
-        raw = _whole(keys) or (_byte_level if kind == "gpt2" else _sentence_piece)(keys, vocabulary)
+        raw = _whole(keys) or (_byte_pairs if kind == "gpt2" else _sentence_piece)(keys, vocabulary)
     except Error:
         raise
     except Exception as error:  # the library raises bare Exception for whatever it is given
         raise FormatError(f"[models.load] {keys.path}: tokenizer.ggml: not a tokenizer: {error}") from error
+    twins = {} if whole else vocabulary.twins
+    _tell_twins(keys, twins)
     begins = _begins_chats(keys, ids["bos"])
-    tokenizer = Tokenizer(raw, special=special, chat_template=_chat_templates(keys), begins_chats=begins)
+    templates = _chat_templates(keys)
+    tokenizer = Tokenizer(raw, special=special, chat_template=templates, begins_chats=begins, twins=twins)
     return Text(tokenizer, ids["bos"], _end_ids(vocabulary, [ids["eos"], ids["eot"], ids["eom"]]))
+
+
+def _tell_twins(keys: Keys, twins: Mapping[int, int]) -> None:
+    if twins:
+        one, other = next(iter(twins.items()))
+        text = f"got {len(twins)} with the text of another, as {one} and {other}; encoding gives {other}"
+        warnings.warn(f"[models.load] {keys.path}: tokenizer.ggml.tokens: {text}", IgnoredWarning, stacklevel=2)
 
 
 def _chat_templates(keys: Keys) -> dict[str, str]:
@@ -97,30 +157,44 @@ def _end_ids(vocabulary: Vocabulary, named: list[int | None]) -> list[int]:
 
 def _token_id(keys: Keys, name: str, vocabulary: Vocabulary) -> int | None:
     key = f"tokenizer.ggml.{name}_token_id"
-    return keys.integer(key, 0, len(vocabulary.tokens) - 1) if keys.has(key) else None
+    if not keys.has(key) or keys.integer(key, -1, _NO_TOKEN) in (-1, _NO_TOKEN):
+        return None
+    return keys.integer(key, 0, len(vocabulary.tokens) - 1)
 
 
 def _whole(keys: Keys) -> Any:
-    key = "tokenizer.huggingface.json"
-    return tokenizers.Tokenizer.from_str(keys.text(key)) if keys.has(key) else None
+    return tokenizers.Tokenizer.from_str(keys.text(_HUGGING_FACE)) if keys.has(_HUGGING_FACE) else None
 
 
-def _byte_level(keys: Keys, vocabulary: Vocabulary) -> Any:
-    """GPT-2's: tokens are written in characters that stand for bytes, and merges apply within words."""
+def _byte_pairs(keys: Keys, vocabulary: Vocabulary) -> Any:
+    """GPT-2's: merges apply within words. Tokens are written in characters that stand for bytes, or as they are."""
     name = keys.text("tokenizer.ggml.pre", "default")
     if name not in RULES:
         raise keys.error("tokenizer.ggml.pre", name, ", ".join(sorted(RULES)))
     rule: Rule = RULES[name]
     merges = [_pair(keys, merge) for merge in keys.texts("tokenizer.ggml.merges")]
-    ids = {token: index for index, token in enumerate(vocabulary.tokens)}
-    raw = tokenizers.Tokenizer(models.BPE(ids, merges, ignore_merges=rule.whole))
-    if rule.nfc:
-        raw.normalizer = normalizer(rule)
+    model = models.BPE(
+        vocabulary.ids(),
+        merges,
+        ignore_merges=rule.whole,
+        byte_fallback=rule.raw,
+        **_unknown(keys, vocabulary, rule.raw),
+    )
+    raw = tokenizers.Tokenizer(model)
+    steps = normalizer(rule)
+    if steps is not None:
+        raw.normalizer = steps
     raw.pre_tokenizer = pre_tokenizer(rule)
-    raw.decoder = decoders.ByteLevel()
-    _add_tokens(raw, vocabulary, vocabulary.tokens)
+    raw.decoder = decoders.Sequence(list(_LETTERS)) if rule.raw else decoders.ByteLevel()
+    _add_tokens(raw, vocabulary)
     _add_ends(raw, keys, vocabulary, rule.bos)
     return raw
+
+
+def _unknown(keys: Keys, vocabulary: Vocabulary, wanted: bool) -> dict[str, object]:
+    """What stands for letters that no token has, where bytes do not."""
+    index = _token_id(keys, "unknown", vocabulary) if wanted else None
+    return {} if index is None else {"unk_token": vocabulary.written[index], "fuse_unk": True}
 
 
 def _pair(keys: Keys, merge: str) -> tuple[str, str]:
@@ -134,25 +208,14 @@ def _pair(keys: Keys, merge: str) -> tuple[str, str]:
 def _sentence_piece(keys: Keys, vocabulary: Vocabulary) -> Any:
     """SentencePiece's BPE: spaces are written as U+2581, merges apply to whole texts, bytes stand in for the rest."""
     prefix = keys.flag("tokenizer.ggml.add_space_prefix", True)
-    # Converters write pieces of spaces alone as spaces; to the merges they are what the normaliser makes of them.
-    tokens = [_SPACE * len(token) if token.strip(" ") == "" else token for token in vocabulary.tokens]
-    ids = {token: index for index, token in enumerate(tokens)}
-    unknown = _token_id(keys, "unknown", vocabulary)
-    model = models.BPE(
-        ids,
-        _merges(keys, vocabulary, ids),
-        byte_fallback=True,
-        fuse_unk=True,
-        unk_token=None if unknown is None else tokens[unknown],
-    )
-    raw = tokenizers.Tokenizer(model)
+    ids = vocabulary.ids()
+    merges = _merges(keys, vocabulary, ids)
+    raw = tokenizers.Tokenizer(models.BPE(ids, merges, byte_fallback=True, **_unknown(keys, vocabulary, True)))
     steps = [normalizers.Prepend(_SPACE)] if prefix else []
     raw.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", _SPACE)])
     ends = [decoders.Strip(" ", 1, 0)] if prefix else []
-    raw.decoder = decoders.Sequence(
-        [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *ends],
-    )
-    _add_tokens(raw, vocabulary, tokens)
+    raw.decoder = decoders.Sequence([*_LETTERS, *ends])
+    _add_tokens(raw, vocabulary)
     _add_ends(raw, keys, vocabulary, True)
     return raw
 
@@ -178,18 +241,20 @@ def _merges(keys: Keys, vocabulary: Vocabulary, ids: dict[str, int]) -> list[tup
     return [pair for *_, pair in sorted(found)]
 
 
-def _add_tokens(raw: Any, vocabulary: Vocabulary, written: list[str]) -> None:
+def _add_tokens(raw: Any, vocabulary: Vocabulary) -> None:
     """Both are found in a text as they are; control tokens are also left out where special tokens are."""
-    special = [
-        AddedToken(token, special=True, normalized=False)
-        for token, kind in zip(vocabulary.tokens, vocabulary.types)
-        if kind in (_CONTROL, _UNKNOWN)
+    each = [
+        (token, kind, own)
+        for index, (token, kind, own) in enumerate(zip(vocabulary.tokens, vocabulary.types, vocabulary.written))
+        if index not in vocabulary.twins
     ]
-    raw.add_special_tokens(special)
+    raw.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token, kind, _ in each if kind in (_CONTROL, _UNKNOWN)]
+    )
     raw.add_tokens(
         [
             AddedToken(token, special=False, normalized=False)
-            for token, kind, own in zip(vocabulary.tokens, vocabulary.types, written)
+            for token, kind, own in each
             if kind == _USER_DEFINED and token == own
         ]
     )

@@ -1,0 +1,139 @@
+"""How a GGUF file says that rotary positions are scaled, as a configuration's ``rope_scaling``.
+
+Two places say it. Keys name a kind (none, linear, yarn) and its numbers; ``rope_freqs.weight`` holds what each
+frequency is divided by, which is how Llama 3's scaling is written. llama.cpp applies both, one after the other, so of
+linear scaling the factors are multiplied. Of yarn and factors together no checkpoint is known: that is refused.
+
+``yarn_attn_factor`` is what converters make of two different settings, attention_factor, which replaces what yarn
+multiplies attention by, and attn_factor, which multiplies that again; llama.cpp reads neither in these architectures.
+It is taken where all three agree.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...errors import FormatError
+from ..weights import Array
+from .weights import source
+
+if TYPE_CHECKING:
+    from .metadata import Description
+
+_LLAMA3_ORDER = (1.0, 4.0)  # low_freq_factor and high_freq_factor of every Llama 3
+_FACTORS = "rope_freqs.weight"
+_KINDS = ("none", "linear", "yarn")
+_FLOAT32 = 1e-6  # relative: what numbers of 32 bits may differ by that are meant to be equal
+
+
+def rope_scaling(d: Description, theta: float) -> dict[str, object] | None:
+    """None where nothing is scaled. Raises ``kv.FormatError`` naming the key or tensor."""
+    keys = d.keys
+    kind = keys.text(".rope.scaling.type", "linear")
+    if kind not in _KINDS:
+        raise keys.error(".rope.scaling.type", kind, ", ".join(_KINDS))
+    factor = _factor(d)
+    _check_attention(d, kind, factor)
+    yarn = _yarn(d, factor)
+    if d.has(_FACTORS) and d.divided:
+        if kind == "yarn":
+            raise keys.error(".rope.scaling.type", kind, f"none or linear beside {_FACTORS}")
+        return _by_factors(d, theta, factor if kind == "linear" else 1.0)
+    if kind == "yarn":
+        return yarn
+    return None if kind == "none" or factor == 1.0 else {"rope_type": "linear", "factor": factor}
+
+
+def _factor(d: Description) -> float:
+    """Of frequencies; 0 stands for 1. The key has an older name, which may not say something else."""
+    keys, found = d.keys, []
+    for key in (".rope.scaling.factor", ".rope.scale_linear"):
+        value = keys.number(key, 0.0)
+        if value < 0:
+            raise keys.error(key, value, "0 or more")
+        found.append(value)
+    new, old = found
+    if keys.has(".rope.scaling.factor") and keys.has(".rope.scale_linear") and new != old:
+        raise keys.error(".rope.scale_linear", old, f"{new}, as rope.scaling.factor says")
+    return new or old or 1.0
+
+
+def _check_attention(d: Description, kind: str, factor: float) -> None:
+    """Numbers that would scale attention, or mix yarn with another kind."""
+    keys = d.keys
+    _only(d, ".rope.scaling.attn_factor", 1.0)
+    _only(d, ".rope.scaling.yarn_attn_factor", yarn_attention(factor) if kind == "yarn" else 1.0)
+    mixed = 1.0 if kind == "yarn" else 0.0
+    value = keys.number(".rope.scaling.yarn_ext_factor", mixed)
+    if value >= 0 and value != mixed:
+        raise keys.error(".rope.scaling.yarn_ext_factor", value, f"{mixed} with {kind}")
+
+
+def _only(d: Description, key: str, allowed: float) -> None:
+    value = d.keys.number(key, allowed)
+    if not math.isclose(value, allowed, rel_tol=_FLOAT32):
+        raise d.keys.error(key, value, f"{allowed:.7g}")
+
+
+def yarn_attention(factor: float) -> float:
+    """What yarn multiplies cosines and sines by (arXiv 2309.00071, section 3.4)."""
+    return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _yarn(d: Description, factor: float) -> dict[str, object]:
+    keys = d.keys
+    original = keys.integer(".rope.scaling.original_context_length", 0, default=0) or keys.integer(".context_length")
+    scaling: dict[str, object] = {
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": original,
+    }
+    for name in ("beta_fast", "beta_slow"):
+        if keys.has(f".rope.scaling.yarn_{name}"):
+            scaling[name] = keys.positive(f".rope.scaling.yarn_{name}")
+    return scaling
+
+
+def _by_factors(d: Description, theta: float, linear: float) -> dict[str, object]:
+    """Frequencies divided by one factor each: Llama 3's scaling where they are its factors, else as they are."""
+    tensor, pairs = d.file.tensors[_FACTORS], d.rotated() // 2
+    if tensor.shape != (pairs,):
+        raise FormatError(
+            f"[models.load] {d.file.path}: {_FACTORS}: got shape {list(tensor.shape)}, expected {[pairs]}"
+        )
+    factors = source(tensor, tensor.name).read().astype(np.float64)
+    if not (np.isfinite(factors).all() and (factors > 0).all()):
+        raise FormatError(f"[models.load] {d.file.path}: {_FACTORS}: allowed positive finite numbers")
+    factors = factors * linear
+    return _llama3(factors, theta) or {
+        "rope_type": "longrope",
+        "short_factor": factors.tolist(),
+        "long_factor": factors.tolist(),
+        "attention_factor": 1.0,
+        "original_max_position_embeddings": d.keys.integer(".context_length"),
+    }
+
+
+def _llama3(factors: Array, theta: float) -> dict[str, object] | None:
+    """The parameters whose factors these are, to float32's precision; None if there are none."""
+    low, high = _LLAMA3_ORDER
+    frequencies = theta ** (-np.arange(len(factors)) / len(factors)) / (2 * np.pi)
+    factor = float(factors.max())
+    between = (factors > 1 + 1e-5) & (factors < factor * (1 - 1e-5))
+    if factor <= 1 or not between.any():
+        return None
+    keep = (1 / factors - 1 / factor) / (1 - 1 / factor)
+    original = np.rint(np.median(((keep * (high - low) + low) / frequencies)[between]))
+    smooth = np.clip((original * frequencies - low) / (high - low), 0.0, 1.0)
+    if not np.allclose(1 / factors, (1 - smooth) / factor + smooth, rtol=1e-5, atol=0):
+        return None
+    return {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": low,
+        "high_freq_factor": high,
+        "original_max_position_embeddings": int(original),
+    }

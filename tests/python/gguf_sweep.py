@@ -1,0 +1,373 @@
+"""Every key that a GGUF file may have, with each plausible value: what becomes of the file?
+
+For each architecture, one key of a small file (of those that name the scaling of frequencies, up to five) says
+something else. The file must load and be the model that gguf_oracle.py makes of it, or be refused by name, or be the
+model it was. What else happens is "wrong", and there is none.
+
+    ./dev run python tests/python/gguf_sweep.py --seed 1            all cases, and a table by architecture
+    ./dev run python tests/python/gguf_sweep.py --seed 1 --count 300
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import inspect
+import itertools
+import random
+import sys
+import tempfile
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gguf
+import numpy as np
+
+import kvtrie as kv
+from bounds import LOGITS_OF_KINDS, difference
+from gguf_files import GOLDENS, Kind, checkpoint, rewrite, write
+from gguf_oracle import meaning
+from kvtrie.models.gguf.reader import read_gguf
+from kvtrie.models.gguf_settings import GENERAL, architecture_settings, file_settings
+from kvtrie.models.settings import setting_of
+from test_models import all_logits
+
+Type = gguf.GGUFValueType
+TOKENS = np.load(GOLDENS / "tokens.npy")
+OUTCOMES = ("equal", "neutral", "refused", "contradicts", "wrong")
+
+# The checkpoint that stands for each architecture, and what of its configuration a file cannot say.
+BASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama-gqa-tied", {}),
+    "qwen2": ("qwen2-tied-sharded", {}),
+    "qwen3": ("qwen3-norms", {}),
+    "gemma3": ("gemma3-window-softcap", {"query_pre_attn_scalar": 12}),
+    "qwen3next": ("qwen3-next-experts", {}),
+    "qwen35": ("qwen3-5-dense", {}),
+    "qwen35moe": ("qwen3-5-experts", {}),
+}
+# Keys that llama.cpp has and this version of the gguf package does not.
+LLAMA_CPP = (
+    *("rope.scale_linear", "rope.scaling.alpha", "attention.recurrent_layers", "attention.rope_pattern"),
+    *("attention.value_scale", "attention.key_length_mla_swa", "attention.value_length_mla_swa"),
+    *("attention.kv_lora_rank_swa", "attention.indexer.block_size", "attention.indexer.types"),
+    *("attention.output_group_count", "attention.output_lora_rank", "attention.compress_rope_freq_base"),
+    *("attention.compress_ratios", "expert_latent_length", "deepstack_mapping", "hidden_activation", "num_loops"),
+    *("skip_loop_final_norm", "hrm.h_cycles", "hyper_connection.count", "hash_layer_count", "ple.layers"),
+    *("kda.safe_gate", "classifier.pooling_type", "target_layers", "norm_before_fc", "adapters.count"),
+    *("attn_res.block_size", "activation.situ_beta", "mm.tokens_per_image", "vision.block_count"),
+)
+# Keys that are left out here, each with a reason.
+LEFT_OUT = {
+    "general.architecture": "another architecture is another file",
+    "split.no": "parts of files have tests of their own, in test_gguf.py",
+    "split.count": "parts of files have tests of their own, in test_gguf.py",
+    "split.tensors.count": "parts of files have tests of their own, in test_gguf.py",
+    "general.alignment": "where tensors begin is tried in test_gguf_damage.py: another value moves them",
+}
+
+Typed = tuple[Any, Any, Any]  # a value, its type, and of a list the type of its entries
+
+
+class Case(NamedTuple):
+    architecture: str
+    changes: dict[str, Typed | None]  # by key; None: the key is not there
+    factors: bool = False  # whether the file has rope_freqs.weight
+
+    def __str__(self) -> str:
+        said = {key: "absent" if each is None else each[0] for key, each in self.changes.items()}
+        return f"{said}{' beside rope_freqs.weight' if self.factors else ''}"
+
+
+class Base(NamedTuple):
+    """A file that is changed. ``logits``: of :data:`TOKENS`. ``weights``: by the names of a checkpoint."""
+
+    values: dict[str, Typed]
+    arrays: dict[str, Any]
+    weights: dict[str, Any]
+    config: Any
+    logits: Any
+
+
+@functools.cache
+def base(architecture: str) -> Base:
+    name, changes = BASES[architecture]
+    config, weights = checkpoint(name, **changes)
+    values: dict[str, Typed] = {}
+    arrays: dict[str, Any] = {}
+
+    def take(found: Mapping[str, tuple[Any, Any]], tensors: Mapping[str, tuple[Any, Any]]) -> None:
+        for key, (types, value) in found.items():
+            values[key] = (value, types[0], types[1] if len(types) > 1 else None)
+        arrays.update({key: array for key, (array, _) in tensors.items()})
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = rewrite(write(config, weights, Path(folder) / "base.gguf"), take)
+        parts = kv.models.gguf.read(path)
+        model = kv.models.load(path, dtype="float32")
+    return Base(values, arrays, weights, parts.config, all_logits(model, TOKENS, len(TOKENS)))
+
+
+# ---- cases -----------------------------------------------------------------------------------------------------------
+
+
+def keys_of(architecture: str) -> list[str]:
+    """What the gguf package, llama.cpp and our lists name, under its full name, without what is left out."""
+    written = [*_constants(gguf.constants.Keys), *GENERAL, *(f"{{arch}}.{key}" for key in LLAMA_CPP)]
+    written += [f"{{arch}}{key}" for key in architecture_settings(_form(architecture))]
+    full = (_filled(key, architecture) for key in written)
+    return sorted({key for key in full if key not in LEFT_OUT and not key.startswith("tokenizer.")})
+
+
+def _constants(container: Any) -> Iterator[str]:
+    for name, value in vars(container).items():
+        if inspect.isclass(value):
+            yield from _constants(value)
+        elif isinstance(value, str) and not name.startswith("_"):
+            yield value
+
+
+def _filled(key: str, architecture: str) -> str:
+    for name, value in (("{arch}", architecture), ("{id}", "0"), ("{name}", "other"), ("{dense}", "dense_2")):
+        key = key.replace(name, value)
+    return key.replace("*", "x")
+
+
+def _form(architecture: str) -> Any:
+    return kv.models.gguf.ARCHITECTURES[architecture][1]
+
+
+def plausible(key: str, given: Typed | None, layers: int) -> list[Typed | None]:
+    """Other values of a key: near the one that the file has, and of each type."""
+    found: list[Typed | None] = [] if given is None else [None]
+    value, kind, inner = given or (None, None, None)
+    if isinstance(value, bool):
+        found.append((not value, kind, None))
+    elif isinstance(value, int):
+        near = {0, 1, 2, 3, value - 1, value + 1, 2 * value, value // 2}
+        found += [(each, kind, None) for each in sorted(near - {value}) if each >= 0]
+    elif isinstance(value, float):
+        found += [(each, kind, None) for each in (0.0, 0.5, 1.0, value * 2, value / 2, -1.0)]
+    elif isinstance(value, list):
+        found += [(each, kind, inner) for each in (value[::-1], value[:-1], [value[0]] * len(value))]
+    if given is None or not isinstance(value, (int, float)):
+        found += [(each, Type.UINT32, None) for each in (0, 1, 2, 5, 50)] + [(-1, Type.INT32, None)]
+        found += [(each, Type.FLOAT32, None) for each in (0.0, 0.5, 1.0, 4.0, 50.0)]
+    found += [(each, Type.BOOL, None) for each in (True, False)]
+    found += [(each, Type.STRING, None) for each in ("none", "model", "yarn", "other")]
+    found += [([each] * layers, Type.ARRAY, Type.UINT32) for each in (0, 1)]
+    found.append(([each % 2 for each in range(layers)], Type.ARRAY, Type.UINT32))
+    found += [([0.0] * layers, Type.ARRAY, Type.FLOAT32), (["yes", "no"], Type.ARRAY, Type.STRING)]
+    return found
+
+
+# Of the keys that name the scaling of frequencies, and what stands beside them: each with each.
+_ROPE: dict[str, tuple[Typed | None, ...]] = {
+    "rope.scaling.type": (None, *((each, Type.STRING, None) for each in ("none", "linear", "yarn", "longrope"))),
+    "rope.scaling.factor": (None, *((each, Type.FLOAT32, None) for each in (0.0, 1.0, 4.0))),
+    "rope.scale_linear": (None, *((each, Type.FLOAT32, None) for each in (2.0, 4.0))),
+    "rope.scaling.original_context_length": (None, (16, Type.UINT32, None)),
+}
+_BESIDE: dict[str, tuple[Typed | None, ...]] = {
+    "rope.scaling.attn_factor": ((1.0, Type.FLOAT32, None), (1.2, Type.FLOAT32, None)),
+    "rope.scaling.finetuned": ((True, Type.BOOL, None),),
+    "rope.scaling.yarn_ext_factor": tuple((each, Type.FLOAT32, None) for each in (-1.0, 0.0, 0.5, 1.0)),
+    "rope.scaling.yarn_attn_factor": tuple((each, Type.FLOAT32, None) for each in (1.0, 1.1386294, 0.8)),
+    "rope.scaling.yarn_beta_fast": ((8.0, Type.FLOAT32, None), (64.0, Type.FLOAT32, None)),
+    "rope.scaling.yarn_beta_slow": ((2.0, Type.FLOAT32, None), (0.5, Type.FLOAT32, None)),
+    "rope.scaling.yarn_log_multiplier": ((0.0, Type.FLOAT32, None), (1.0, Type.FLOAT32, None)),
+    "rope.freq_base": ((500_000.0, Type.FLOAT32, None),),
+    "context_length": ((40, Type.UINT32, None),),
+}
+
+
+def cases(architecture: str) -> Iterator[Case]:
+    """All of one architecture, always in the same order."""
+    values, layers = base(architecture).values, base(architecture).config.num_hidden_layers
+    for key in keys_of(architecture):
+        for value in plausible(key, values.get(key), layers):
+            yield Case(architecture, {key: value})
+    beside = [{}, *({key: value} for key, each in _BESIDE.items() for value in each)]
+    for chosen in itertools.product(*_ROPE.values()):
+        rope = {key: value for key, value in zip(_ROPE, chosen) if value is not None}
+        for more in beside:
+            changes = {f"{architecture}.{key}": value for key, value in {**rope, **more}.items()}
+            for factors in (False, True):
+                yield Case(architecture, changes, factors)
+
+
+# ---- what becomes of them --------------------------------------------------------------------------------------------
+
+
+class Recording(dict[str, Any]):
+    """A file's values, and which of them were asked for."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.asked: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self.asked.add(str(key))
+        return super().__contains__(key)
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked.add(key)
+        return super().__getitem__(key)
+
+
+# Looked up by the reader, before there is anything to record.
+BY_THE_READER = {"general.alignment", "split.no", "split.count", "split.tensors.count"}
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[Recording]]:
+    """What is asked of files that are read meanwhile."""
+    found: list[Recording] = []
+    module = kv.models.gguf
+
+    def read(path: Path) -> Any:
+        file = read_gguf(path)
+        found.append(Recording(file.values))
+        return type(file)(file.path, found[-1], file.tensors)
+
+    before = module.read_gguf
+    module.read_gguf = read
+    try:
+        yield found
+    finally:
+        module.read_gguf = before
+
+
+def check_record(architecture: str, values: Recording) -> None:
+    """Every key that a list calls "read" was asked for, and no other."""
+    settings, asked = file_settings(architecture, _form(architecture), "none", False), set(values.asked)
+    for key in dict(values).keys() - BY_THE_READER:
+        setting = setting_of(key, settings)
+        called = setting is not None and setting.fate == "read"
+        assert called == (key in asked), f"{key}: {'called read' if called else 'asked for'}, but not both"
+
+
+def written(case: Case, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Writes the file; its values as a reader has them, and its arrays."""
+    found = base(case.architecture)
+    values: dict[str, Typed | None] = {**found.values, **case.changes}
+    arrays = dict(found.arrays)
+    if case.factors:
+        size = found.config.head_dim if not hasattr(found.config, "rotary_dims") else found.config.rotary_dims
+        arrays["rope_freqs.weight"] = np.linspace(1, 3, size // 2).astype(np.float32)
+    save(case.architecture, values, arrays, path)
+    return dict(read_gguf(path).values), arrays
+
+
+def save(architecture: str, values: Mapping[str, Typed | None], arrays: Mapping[str, Any], path: Path) -> Path:
+    writer = gguf.GGUFWriter(path, architecture)
+    for key, typed in values.items():
+        if typed is not None:
+            writer.add_key_value(key, *typed[:2], sub_type=typed[2])
+    for name, array in arrays.items():
+        writer.add_tensor(name, array, raw_dtype=Kind.F32)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def judge(case: Case, path: Path) -> tuple[str, str]:
+    """One of :data:`OUTCOMES`, and what was said of it."""
+    values, arrays = written(case, path)
+    wanted = _model_of(meaning(case.architecture, values, arrays), case.architecture)
+    with recorded() as records, warnings.catch_warnings():
+        warnings.simplefilter("error", kv.IgnoredWarning)
+        try:
+            parts = kv.models.gguf.read(path)
+        except kv.Error as error:
+            return _refusal(case, str(error))
+        except kv.IgnoredWarning as warning:
+            return "wrong", f"a key that no list names: {warning}"
+        check_record(case.architecture, records[0])
+    if wanted is None:
+        return "wrong", "must be refused, but loads"
+    own = base(case.architecture)
+    if parts.config == own.config and not case.factors:
+        got, outcome = own.logits, "neutral"
+    else:
+        got, outcome = all_logits(kv.models.load(path, dtype="float32"), TOKENS, len(TOKENS)), "equal"
+    off = difference(got, wanted)
+    return (outcome, "") if off <= LOGITS_OF_KINDS.value else ("wrong", f"logits are off by {off:.2g}")
+
+
+def _refusal(case: Case, message: str) -> tuple[str, str]:
+    """By one of the keys, or by another key or a tensor that says otherwise."""
+    if any(key in message for key in case.changes) or (case.factors and "rope_freqs.weight" in message):
+        return "refused", message
+    others = [*base(case.architecture).values, "blk.", "token_embd.weight", "output.weight"]
+    named = any(name in message for name in others)
+    return ("contradicts", message) if named else ("wrong", f"refused, but not by name: {message}")
+
+
+def _model_of(raw: dict[str, Any] | None, architecture: str) -> Any:
+    """Logits of the model that the oracle's configuration describes, with the same weights; None: there is no model."""
+    if raw is None:
+        return None
+    try:
+        return _logits(architecture, repr(sorted(raw.items())), tuple(raw), tuple(raw.values()))
+    except kv.Error:
+        return None
+
+
+_MADE: dict[str, Any] = {}
+
+
+def _logits(architecture: str, text: str, keys: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    if text not in _MADE:
+        model = kv.models.from_weights(dict(zip(keys, values)), base(architecture).weights, dtype="float32")
+        _MADE[text] = all_logits(model, TOKENS, len(TOKENS))
+    return _MADE[text]
+
+
+Table = dict[str, Counter[str]]
+
+
+def play(chosen: list[Case], folder: Path) -> tuple[Table, list[str]]:
+    """Outcomes by architecture, and what is wrong."""
+    table: Table = defaultdict(Counter)
+    wrong = []
+    for case in chosen:
+        outcome, said = judge(case, folder / "case.gguf")
+        table[case.architecture][outcome] += 1
+        if outcome == "wrong":
+            wrong.append(f"{case.architecture} {case}: {said}")
+    return table, wrong
+
+
+def sample(seed: int, count: int) -> list[Case]:
+    """``count`` of all cases, by chance."""
+    every = [case for architecture in BASES for case in cases(architecture)]
+    return random.Random(seed).sample(every, min(count, len(every)))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=10**9)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        table, wrong = play(sample(options.seed, options.count), Path(folder))
+    print(f"| architecture | files | {' | '.join(OUTCOMES)} |")
+    for architecture, counts in sorted(table.items()):
+        print(f"| {architecture} | {counts.total()} | {' | '.join(str(counts[each]) for each in OUTCOMES)} |")
+    print("\n".join(wrong[:60]))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
