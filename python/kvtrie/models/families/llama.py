@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from ..attention import AttentionPlan
 from ..base import Model
-from ..config import ModelConfig, Raw, parse_config
+from ..common_settings import COMMON, WINDOWLESS
+from ..config import ModelConfig, parse_config
 from ..decoder import LayerPlan, MlpPlan
 from ..gguf_form import GgufForm
+from ..reader import Raw
+from ..settings import read
 
 
 class Llama(Model):
     family = "llama"
     architectures = ("LlamaForCausalLM",)
+    settings = {**COMMON, **WINDOWLESS, "mlp_bias": read("whether the MLPs have biases")}  # noqa: RUF012 (the same)
     gguf = {"llama": GgufForm(lambda d: d.dense(), pairs=True)}  # noqa: RUF012 (a ClassVar of Model's)
 
     @classmethod

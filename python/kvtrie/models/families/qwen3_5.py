@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..config import Raw, Reader
+from ..common_settings import not_read
 from ..gguf_form import GgufForm
-from .qwen3_next import GGUF_LEAVES, Qwen3Next, expert_sizes, experts_from_gguf, hybrid_from_gguf
+from ..reader import Raw, Reader
+from ..stored import FURTHER, IMAGES
+from .qwen3_next import EXPERTS, GGUF_LEAVES, HYBRID, Qwen3Next, expert_sizes, experts_from_gguf, hybrid_from_gguf
 
 if TYPE_CHECKING:
     from ..gguf.metadata import Description
@@ -24,6 +26,8 @@ class Qwen35(Qwen3Next):
     family = "qwen3_5_text"
     architectures = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
     gguf = {"qwen35": GgufForm(_dense_from_gguf, GGUF_LEAVES, offset_norms=True, round_robin=True)}  # noqa: RUF012
+    settings = HYBRID
+    ignored = {**FURTHER, **IMAGES}  # noqa: RUF012 (the same)
     fused_projections = False
 
     @classmethod
@@ -35,6 +39,9 @@ class Qwen35Moe(Qwen3Next):
     family = "qwen3_5_moe_text"
     architectures = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
     gguf = {"qwen35moe": GgufForm(experts_from_gguf, GGUF_LEAVES, offset_norms=True, round_robin=True)}  # noqa: RUF012
+    settings = {**HYBRID, **EXPERTS, **not_read("intermediate_size")}  # noqa: RUF012 (the same)
+    ignored = {**FURTHER, **IMAGES}  # noqa: RUF012 (the same)
+    fixed = {"mlp_bias": False, "intermediate_size": 1}  # noqa: RUF012 (the same): every layer has experts
     fused_projections = False
 
     @classmethod
