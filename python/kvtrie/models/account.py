@@ -18,6 +18,8 @@ from .settings import Account, settle
 if TYPE_CHECKING:
     from .base import Model
 
+_WHOLE = "ForConditionalGeneration"  # what models are called that have a text model inside
+
 
 def settle_config(family: type[Model], raw: Raw, generation: Raw, where: str) -> Account:
     """Holds a folder's configuration against the lists of ``family``.
@@ -25,7 +27,8 @@ def settle_config(family: type[Model], raw: Raw, generation: Raw, where: str) ->
     ``where``: the path of config.json, or "config". Raises ``kv.NotSupported`` naming the first key that is refused;
     warns (``kv.IgnoredWarning``) of those that no list names, once for each object.
     """
-    text = text_part(raw, where)
+    whole = any(name.endswith(_WHOLE) for name in family.architectures)
+    text = text_part(raw, where) if whole else raw
     refuse_quantised(text, where)
     account: Account = {}
     inside = where
@@ -44,7 +47,10 @@ def _settle_rope(family: type[Model], text: Raw, key: str, where: str) -> Accoun
     value = text.get(key)
     if not isinstance(value, Mapping) or not value:
         return {}
-    if not (family.ropes_by_kind and key == "rope_parameters"):
+    by_kind = family.ropes_by_kind and key == "rope_parameters"
+    if not by_kind and any(isinstance(each, Mapping) for each in value.values()):
+        return {}  # refused where it is read
+    if not by_kind:
         return {f"config.json: {key}": settle(value, rope_settings(rope_type_of(value)), f"{where}: {key}")}
     if not {FULL, SLIDING} & value.keys():
         return {}  # refused where it is read

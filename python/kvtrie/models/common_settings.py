@@ -26,8 +26,8 @@ ABOUT: Settings = {
     **_all(
         "_name_or_path name_or_path _commit_hash transformers_version auto_map torch_dtype dtype tokenizer_class "
         "processor_class finetuning_task task_specific_params license model_max_length seq_length "
-        "unsloth_fixed unsloth_version adapter_path _diffusers_version transformers.js_config "
-        "_attn_implementation_autoset for_llm_compressor base_model_ep_plan base_model_tp_plan base_model_pp_plan",
+        "unsloth_fixed unsloth_version is_llama_config adapter_path _diffusers_version transformers.js_config "
+        "_attn_implementation_autoset for_llm_compressor base_model_ep_plan base_model_tp_plan base_model_pp_plan base_model_fsdp_plan",
         _ABOUT,
     ),
     "pad_token_id": neutral("nothing is padded"),
@@ -78,6 +78,12 @@ NOT_COMPUTED: Settings = {
     "kv_sharing_modes": refused("layers that share keys and values are not computed"),
     "num_kv_shared_layers": neutral("layers that share keys and values are not computed", 0),
     "fusion_config": refused("transformers would put other layers in the place of these"),
+    **dict.fromkeys(
+        ("text_config", "decoder", "generator", "text_encoder"),
+        refused("a configuration inside this one, which has another architecture"),
+    ),
+    "rope_interleaved": neutral("halves of a head rotate against each other", False),
+    "use_mrope": neutral("all axes of positions are equal in text", False),
     "transformers_weights": neutral("weights are taken from model.safetensors, or its shards", "model.safetensors"),
 }
 

@@ -222,7 +222,9 @@ def layer_kinds(raw: Raw, layers: int, allowed: Sequence[str], default: Sequence
         kinds = list(default)
     if not isinstance(kinds, (list, tuple)) or len(kinds) != layers:
         got = f"{len(kinds)} entries" if isinstance(kinds, (list, tuple)) else repr(kinds)
-        raise FormatError(f"[models.config] {where}: layer_types: got {got}, allowed a list of {layers}")
+        raise FormatError(
+            f"[models.config] {where}: layer_types: got {got}, allowed a list of {layers} (num_hidden_layers)"
+        )
     check_kinds(kinds, allowed, where)
     return tuple(kinds)
 

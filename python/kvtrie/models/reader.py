@@ -66,8 +66,8 @@ class Reader:
     def layers(self) -> int:
         return self.within("num_hidden_layers", 1, _MOST_LAYERS)
 
-    def integers(self, key: str, least: int, most: int) -> tuple[int, ...] | None:
-        """A list of integers from ``least`` to ``most``; None if the key is absent or null."""
+    def integers(self, key: str, least: int, most: int, why: str = "") -> tuple[int, ...] | None:
+        """A list of integers from ``least`` to ``most``; None if the key is absent or null. ``why``: what most is."""
         value = self._raw.get(key)
         if value is None:
             return None
@@ -76,6 +76,7 @@ class Reader:
         ):
             raise FormatError(
                 f"[models.config] {self._where}: {key}: got {value!r}, allowed integers from {least} to {most}"
+                + (f" ({why})" if why else "")
             )
         return tuple(value)
 

@@ -62,11 +62,11 @@ class Defaults(NamedTuple):
 def read_rope(raw: Raw, where: str, defaults: Defaults = Defaults()) -> RopeFields:  # noqa: B008 (it is a constant)
     """The one RoPE of all layers. Raises ``kv.NotSupported`` for parameters by kind of layer."""
     scaling, parameters = (_dictionary(raw, key, where) for key in ("rope_scaling", "rope_parameters"))
-    chosen = scaling or parameters
+    chosen, key = (scaling, "rope_scaling") if scaling else (parameters, "rope_parameters")
     if any(isinstance(value, Mapping) for value in chosen.values()):
-        raise NotSupported(f"[models.config] {where}: rope_parameters per layer type, allowed one for all layers")
-    rope = _fields(chosen, raw, where, defaults, original=raw.get(ORIGINAL) if ORIGINAL in raw else None)
-    if scaling and parameters and scaling != parameters:
+        raise NotSupported(f"[models.config] {where}: {key}: got one per layer type, allowed one for all layers")
+    rope = _fields(chosen, raw, f"{where}: {key}", defaults, original=raw.get(ORIGINAL))
+    if scaling and parameters and not _says_all(parameters, scaling, rope):
         warnings.warn(
             f"[models.load] {where}: rope_parameters has no effect beside rope_scaling, which takes its place: "
             f"RoPE is {_shown(rope)}",
@@ -74,6 +74,12 @@ def read_rope(raw: Raw, where: str, defaults: Defaults = Defaults()) -> RopeFiel
             stacklevel=2,
         )
     return rope
+
+
+def _says_all(parameters: Mapping[str, object], scaling: Mapping[str, object], rope: RopeFields) -> bool:
+    """Whether ``rope_parameters`` means the same as the ``rope_scaling`` that takes its place."""
+    alike = all(parameters.get(key) == value for key, value in scaling.items())
+    return alike and parameters.get("rope_theta", rope.theta) == rope.theta
 
 
 def whole_heads(rope: RopeFields, where: str) -> RopeFields:
@@ -94,7 +100,8 @@ def ropes_of_kinds(raw: Raw, where: str, thetas: Mapping[str, float], max_positi
     ropes = {}
     for kind, parameters in kinds.items():
         theta = Reader(raw, where).number(tops[kind], thetas[kind])
-        rope = _fields(parameters, {}, where, Defaults(theta, _max_positions(raw, where, max_positions)))
+        inside = f"{where}: rope_parameters, rope_scaling: {kind}"
+        rope = _fields(parameters, {}, inside, Defaults(theta, _max_positions(raw, where, max_positions)))
         _refuse_of_kinds(kind, rope, where)
         ropes[kind] = whole_heads(rope, where)
     partial = Reader(raw, where).number(PARTIAL, 1.0)
@@ -109,12 +116,6 @@ def _dictionaries_of_kinds(raw: Raw, where: str) -> dict[str, Mapping[str, objec
             f"[models.config] {where}: rope_parameters: got {parameters!r}, allowed one object per layer type"
         )
     kinds = {kind: _dictionary(parameters, kind, where) for kind in (FULL, SLIDING)}
-    for kind, own in kinds.items():
-        if not own.get("truncate", True):
-            raise NotSupported(
-                f"[models.config] {where}: truncate of {kind}: got {own['truncate']!r}, allowed true: transformers "
-                "reads it from rope_parameters itself, for all kinds of layers"
-            )
     own_type = kinds[FULL].get("rope_type", None if kinds[FULL] else "default")
     if own_type is not None and "rope_type" not in scaling and scaling.get("type", own_type) != own_type:
         raise NotSupported(
@@ -122,6 +123,12 @@ def _dictionaries_of_kinds(raw: Raw, where: str) -> dict[str, Mapping[str, objec
             f"takes the one for the other, transformers 5 computes {own_type!r}"
         )
     kinds[FULL] = {**kinds[FULL], **scaling}
+    for kind, own in kinds.items():
+        if not own.get("truncate", True):
+            raise NotSupported(
+                f"[models.config] {where}: truncate of {kind}: got {own['truncate']!r}, allowed true: transformers "
+                "reads it from rope_parameters itself, for all kinds of layers"
+            )
     return kinds
 
 

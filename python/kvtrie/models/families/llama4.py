@@ -151,14 +151,15 @@ def _own_fields(raw: Raw, where: str) -> dict[str, Any]:
     rotates = reader.integers("no_rope_layers", 0, 1) or tuple(int((i + 1) % every != 0) for i in range(layers))
     if len(rotates) < layers:
         raise FormatError(
-            f"[models.config] {where}: no_rope_layers: got {len(rotates)} entries, allowed at least {layers}"
+            f"[models.config] {where}: no_rope_layers: got {len(rotates)} entries, allowed at least {layers} "
+            "(num_hidden_layers)"
         )
     chunks = not reader.null("attention_chunk_size")
     default = [CHUNKED if flag and chunks else FULL for flag in rotates[:layers]]
     kinds = layer_kinds(raw, layers, (FULL, CHUNKED), default, where)
     experts = reader.within("num_local_experts", 1, 2**20, 16)
     step = reader.within("interleave_moe_layer_step", 1, _MOST, 1)
-    sparse = reader.integers("moe_layers", 0, layers - 1)
+    sparse = reader.integers("moe_layers", 0, layers - 1, "num_hidden_layers - 1")
     tuned = raw.get("attn_temperature_tuning") == 4 or reader.flag("attn_temperature_tuning", True)  # 4: Scout's files
     return {
         "layer_types": kinds,

@@ -27,6 +27,7 @@ class Qwen35(Qwen3Next):
     architectures = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
     gguf = {"qwen35": GgufForm(_dense_from_gguf, GGUF_LEAVES, offset_norms=True, round_robin=True)}  # noqa: RUF012
     settings = HYBRID
+    defaults = {**Qwen3Next.defaults, "intermediate_size": 12_288, "num_key_value_heads": 4}  # noqa: RUF012 (the same)
     ignored = {**FURTHER, **IMAGES}  # noqa: RUF012 (the same)
     fused_projections = False
 

@@ -63,6 +63,9 @@ HYBRID: Settings = {
     "attn_output_gate": neutral("attention has a gate", True),
     "mamba_ssm_dtype": neutral("recurrent states are float32"),
     "number_of_conv_states": neutral("recurrent layers have one convolution", 1),
+    "norm_topk_prob": neutral("an expert's share is of those chosen", True),
+    "decoder_sparse_step": neutral("layers are all alike, with experts or without", 1),
+    "mlp_only_layers": neutral("layers are all alike, with experts or without", []),
 }
 EXPERTS: Settings = {
     "num_experts": read("experts of a layer"),
@@ -155,6 +158,7 @@ class Qwen3Next(Model):
     settings = _SETTINGS
     ignored = FURTHER
     norm_offset = 1.0
+    defaults: ClassVar[Mapping[str, object]] = _DEFAULTS  # what holds where the file says nothing
     fixed: ClassVar[Mapping[str, object]] = {"mlp_bias": False}  # fields that the family does not read
     fused_projections = True  # in_proj_qkvz and in_proj_ba instead of four matrices
 
@@ -165,9 +169,9 @@ class Qwen3Next(Model):
         raw = text_part(raw, where)
         refuse_quantised(raw, where)
         refuse_activation(raw, where)
-        reader = Reader(raw, where, _DEFAULTS)
+        reader = Reader(raw, where, cls.defaults)
         moe = cls.expert_fields(raw, where)
-        rope = read_rope(raw, where, rope_defaults(_DEFAULTS, partial=0.25))
+        rope = read_rope(raw, where, rope_defaults(cls.defaults, partial=0.25))
         fields = common_fields(reader, raw, rope, cls.family, generation=generation, where=where, fixed=cls.fixed)
         every = reader.within("full_attention_interval", 1, _MOST, _PATTERN)
         layers = fields["num_hidden_layers"]
