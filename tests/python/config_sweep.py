@@ -265,15 +265,48 @@ SPECIAL: dict[str, list[Any]] = {
     "output_hidden_states": [True],
     "return_dict": [False],
 }
-_OTHERS = (  # that are no fields of the classes, and still in files or read by transformers
-    "model_type rope_scaling rope_theta rope_local_base_freq partial_rotary_factor original_max_position_embeddings "
-    "sliding_window sliding_window_pattern _sliding_window_pattern full_attention_interval attention_chunk_size "
-    "use_sliding_window max_window_layers is_causal use_bidirectional_attention per_layer_config kv_sharing_modes "
-    "num_kv_shared_layers number_of_conv_states fusion_config quantization_config transformers_weights "
-    "attn_implementation _attn_implementation experts_implementation attn_output_gate mamba_ssm_dtype "
-    "mtp_num_hidden_layers attn_logit_softcapping final_logit_softcapping pruned_heads is_decoder add_cross_attention "
-    "torch_dtype layer_types head_dim attention_bias mlp_bias hidden_act hidden_activation"
-).split()
+_OTHERS = [  # that are no fields of the classes, and still in files or read by transformers
+    "model_type",
+    "rope_scaling",
+    "rope_theta",
+    "rope_local_base_freq",
+    "partial_rotary_factor",
+    "original_max_position_embeddings",
+    "sliding_window",
+    "sliding_window_pattern",
+    "_sliding_window_pattern",
+    "full_attention_interval",
+    "attention_chunk_size",
+    "use_sliding_window",
+    "max_window_layers",
+    "is_causal",
+    "use_bidirectional_attention",
+    "per_layer_config",
+    "kv_sharing_modes",
+    "num_kv_shared_layers",
+    "number_of_conv_states",
+    "fusion_config",
+    "quantization_config",
+    "transformers_weights",
+    "attn_implementation",
+    "_attn_implementation",
+    "experts_implementation",
+    "attn_output_gate",
+    "mamba_ssm_dtype",
+    "mtp_num_hidden_layers",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "pruned_heads",
+    "is_decoder",
+    "add_cross_attention",
+    "torch_dtype",
+    "layer_types",
+    "head_dim",
+    "attention_bias",
+    "mlp_bias",
+    "hidden_act",
+    "hidden_activation",
+]
 
 
 def fields_of(family: Family) -> dict[str, Any]:
@@ -310,7 +343,7 @@ class Case:
 
 
 def cases_of(family: Family, seed: int = 0, more_ropes: int = 30) -> list[Case]:
-    """One key changed in each, but for those of RoPE, which are merged from several; ``more_ropes``: drawn at random."""
+    """One key changed in each; of RoPE, whose keys are merged, also ``more_ropes`` changes of several at random."""
     own = {**dict.fromkeys(_OTHERS), **fields_of(family), **family.raw}
     cases = []
     for key, value in own.items():

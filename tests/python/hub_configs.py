@@ -433,11 +433,7 @@ CONFIGS: dict[str, tuple[Raw, Raw]] = {
     ),
     "Llama-3.2-1B, transformers 5": (
         {
-            **{
-                key: value
-                for key, value in _llama().items()
-                if key not in ("rope_theta", "rope_scaling", "torch_dtype")
-            },
+            **{key: value for key, value in _llama().items() if not key.startswith(("rope_", "torch_"))},
             "dtype": "bfloat16",
             "rope_parameters": {**_llama()["rope_scaling"], "rope_theta": 500000.0},
             "transformers_version": "5.0.0",

@@ -56,11 +56,10 @@ def test_longrope_without_a_factor_has_that_of_its_lengths() -> None:
 
 
 def test_a_type_reads_its_own_keys_only() -> None:
-    plain = rope_of(rope_scaling={"rope_type": "linear", "factor": 4.0})
-    assert (
-        rope_of(rope_scaling={"rope_type": "linear", "factor": 4.0, "attention_factor": 3.0, "beta_fast": 2}) == plain
-    )
-    assert rope_of(rope_scaling={"type": "yarn", "rope_type": "linear", "factor": 4.0}) == plain
+    linear = {"rope_type": "linear", "factor": 4.0}
+    plain = rope_of(rope_scaling=linear)
+    assert rope_of(rope_scaling={**linear, "attention_factor": 3.0, "beta_fast": 2}) == plain
+    assert rope_of(rope_scaling={**linear, "type": "yarn"}) == plain
     assert rope_of(rope_scaling={"type": "linear", "factor": 4.0}) == plain
 
 

@@ -27,7 +27,7 @@ from ..errors import FormatError, NotSupported
 from .config import ModelConfig
 from .reader import Raw, Reader
 from .settings import Settings, Settled, neutral, read, settle
-from .stored import EMBEDDING, HEAD
+from .stored import EMBEDDING, HEAD, same_numbers
 from .weights import ADAPTER, STORED, Array, WeightSource, open_file, read_json, text_name, to_float32
 
 CONFIG = "adapter_config.json"
@@ -101,7 +101,10 @@ def apply_adapter(
     _check_kind(raw, str(path))
     settled = settle(raw, SETTINGS, str(path))
     found = dict(sources)
-    for module, change in _changes(folder, raw, str(path)).items():
+    changes, copies = _stored(folder)
+    _check_targets(changes, raw, str(path))
+    _check_copies(copies, sources)
+    for module, change in changes.items():
         name = f"{text_name(module)}.weight"
         if name == HEAD and config.tie_word_embeddings:
             config = dataclasses.replace(config, tie_word_embeddings=False)
@@ -119,13 +122,17 @@ def _check_kind(raw: Raw, where: str) -> None:
         raise NotSupported(f"[models.load] {where}: peft_type: got {raw.get('peft_type')!r}, allowed 'LORA'")
 
 
-def _changes(folder: Path, raw: Raw, where: str) -> dict[str, Change]:
-    """By the layer's name, as in the adapter."""
+def _stored(folder: Path) -> tuple[dict[str, Change], dict[str, WeightSource]]:
+    """Changes by their layer's name, as in the adapter; and what it holds of the base, by the tensor's name."""
     if not (folder / ADAPTER).exists():
         raise FormatError(f"[models.load] {folder / ADAPTER}: the file is missing, {CONFIG} is there")
     halves: dict[str, dict[str, WeightSource]] = {}
+    copies: dict[str, WeightSource] = {}
     for name, source in open_file(folder / ADAPTER).items():
         match = re.fullmatch(rf"{re.escape(_PREFIX)}(.+)\.lora_([AB])\.weight", name)
+        if match is None and "lora_" not in name and name.startswith(_PREFIX):
+            copies[text_name(name.removeprefix(_PREFIX).replace(".base_layer.", "."))] = source
+            continue
         if match is None or len(source.shape) != 2:
             raise NotSupported(
                 f"[models.load] {source.origin}: got {name} {list(source.shape)}, allowed lora_A and lora_B of linear "
@@ -139,12 +146,27 @@ def _changes(folder: Path, raw: Raw, where: str) -> dict[str, Change]:
     for module, each in halves.items():
         if each.keys() != {"A", "B"}:
             raise FormatError(f"[models.load] {folder / ADAPTER}: {module}: got lora_{''.join(each)} alone")
+    return {module: Change(each["A"], each["B"]) for module, each in halves.items()}, copies
+
+
+def _check_copies(copies: Mapping[str, WeightSource], sources: Mapping[str, WeightSource]) -> None:
+    """peft also saves the embedding and the head, where a vocabulary grew or the head changes."""
+    for name, source in copies.items():
+        base = sources.get(EMBEDDING if name == HEAD and HEAD not in sources else name)
+        if base is None or not same_numbers(source, base):
+            raise NotSupported(
+                f"[models.load] {source.origin}: got {name} with other numbers than the base, allowed changes of "
+                "linear layers"
+            )
+
+
+def _check_targets(changes: Mapping[str, Change], raw: Raw, where: str) -> None:
+    for module in changes:
         if not _targets(module, raw, where):
             raise NotSupported(
                 f"[models.load] {where}: target_modules: got {raw.get('target_modules')!r}, but the file changes "
                 f"{module}, which peft would ignore"
             )
-    return {module: Change(each["A"], each["B"]) for module, each in halves.items()}
 
 
 def _targets(module: str, raw: Raw, where: str) -> bool:

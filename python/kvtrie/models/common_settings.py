@@ -27,7 +27,8 @@ ABOUT: Settings = {
         "_name_or_path name_or_path _commit_hash transformers_version auto_map torch_dtype dtype tokenizer_class "
         "processor_class finetuning_task task_specific_params license model_max_length seq_length "
         "unsloth_fixed unsloth_version is_llama_config adapter_path _diffusers_version transformers.js_config "
-        "_attn_implementation_autoset for_llm_compressor base_model_ep_plan base_model_tp_plan base_model_pp_plan base_model_fsdp_plan",
+        "_attn_implementation_autoset for_llm_compressor base_model_ep_plan base_model_tp_plan base_model_pp_plan "
+        "base_model_fsdp_plan",
         _ABOUT,
     ),
     "pad_token_id": neutral("nothing is padded"),

@@ -70,7 +70,7 @@ _CHUNK = 2**22  # numbers that are compared at a time
 
 def same_numbers(one: WeightSource, other: WeightSource) -> bool:
     """Whether two tensors hold the same numbers; False as well where either is no plain tensor."""
-    if one.shape != other.shape:
+    if one.shape != other.shape or not {one.dtype, other.dtype} <= STORED.keys():
         return False
     return all(np.array_equal(a, b) for a, b in zip(_chunks(one), _chunks(other)))
 
