@@ -374,10 +374,10 @@ def randomise(model: Any) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             random = np.random.default_rng(zlib.crc32(name.encode()))
-            spread = 0.25 if parameter.ndim > 1 else 0.5
+            deviation = 0.25 if parameter.ndim > 1 else 0.5
             if name.endswith("conv1d.weight"):
-                spread = 0.5
-            values = random.standard_normal(tuple(parameter.shape), np.float32) * spread
+                deviation = 0.5
+            values = random.standard_normal(tuple(parameter.shape), np.float32) * deviation
             parameter.copy_(torch.from_numpy(np.abs(values) if name.endswith("A_log") else values))
 
 
@@ -488,7 +488,8 @@ def _names(changes: Raw) -> set[str]:
     for value in changes.values():
         if isinstance(value, dict):
             names |= _names(value)
-    return names | ({"architecture"} if "architectures" in names else set())
+    called = {"architectures": "architecture", "type": "rope_type"}  # what messages call them
+    return names | {new for old, new in called.items() if old in names}
 
 
 def _words(text: str) -> list[str]:

@@ -224,6 +224,15 @@ def test_an_adapter_without_its_tensors_or_without_its_base(tmp_path: Path) -> N
 
 
 TARGETS = ["q_proj", "k_proj", "o_proj", "in_proj_qkv", "in_proj_qkvz", "out_proj", "shared_expert_gate", "lm_head"]
+
+
+def test_an_adapter_beside_a_gguf_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(kv.NotSupported, match=r"adapter_config.json beside model.gguf"):
+        kv.models.load(tmp_path)
+
+
 FAMILIES_OF_PEFT = ["llama", *(pytest.param(name, marks=pytest.mark.ci) for name in sorted(FAMILIES))]
 
 

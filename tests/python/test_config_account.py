@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -13,14 +15,16 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.numpy import load_file, save_file
 
 import kvtrie as kv
 from bounds import LOGITS, close
 from config_sweep import FAMILIES, TOKENS, Case, build, tokens
 from hub_configs import CONFIGS
 from kvtrie.models.common_settings import COMMON
-from kvtrie.models.settings import Settings, read, refused, setting_of, settle
-from reference_llama import random_llama
+from kvtrie.models.settings import Settings, neutral, read, refused, setting_of, settle
+from kvtrie.models.settings_table import markdown
+from reference_llama import random_llama, save_checkpoint
 from test_models import all_logits
 
 NAMES = sorted(FAMILIES)
@@ -189,6 +193,28 @@ def test_a_key_goes_by_itself_before_a_pattern() -> None:
     assert COMMON["is_causal"].takes(None)
 
 
+def test_the_page_says_what_the_lists_say() -> None:
+    """tests/lint/settings_page.py writes it."""
+    root = Path(__file__).parents[2]
+    page = runpy.run_path(str(root / "tests" / "lint" / "settings_page.py"))
+    assert (root / "docs" / "models.md").read_text(encoding="utf-8").endswith(page["tables"]())
+
+
+def test_rows_of_a_table_have_the_keys_of_one_fate() -> None:
+    one: Settings = {"a": read("why"), "b": read("why"), "c": neutral("no", 0, "x")}
+    assert markdown({"": one}).splitlines()[2:] == [
+        "| `a`, `b` | read | why |",
+        "| `c` | neutral: `0`, `'x'`; else refused | no |",
+    ]
+    lists = {"p": one, "q": {**one, "a": refused("other")}, "r": {"c": one["c"]}}
+    assert [line.split(" | ")[2] for line in markdown(lists, "where").splitlines()[2:]] == [
+        "p",
+        "all but r",
+        "all",
+        "q",
+    ]
+
+
 # ---- stored tensors that are not used as they are --------------------------------------------------------------------
 
 TEXT = np.random.default_rng(3).integers(0, 128, 12).tolist()
@@ -229,6 +255,20 @@ def test_stored_frequencies_are_compared(name: str) -> None:
     assert model.fingerprint == wanted
     with pytest.raises(kv.FormatError, match=r"inv_freq: got F32 \[2, 2\], allowed \[n\]"):
         kv.models.from_weights(config, {**weights, name: np.zeros((2, 2), np.float32)})
+
+
+def test_one_file_comes_before_shards_and_every_tensor_of_a_shard_counts(tmp_path: Path) -> None:
+    config, weights = random_llama(2)
+    folder = save_checkpoint(tmp_path / "shards", config, weights, shards=3)
+    other = save_checkpoint(tmp_path / "other", config, {**weights, HEAD: weights[HEAD] * 2})
+    fingerprint = kv.models.load(other).fingerprint
+    shutil.copy(folder / "model.safetensors.index.json", other)
+    with pytest.warns(kv.IgnoredWarning, match=r"index.json has no effect beside model.safetensors"):
+        assert kv.models.load(other).fingerprint == fingerprint
+    last = folder / "model-00003-of-00003.safetensors"
+    save_file({**load_file(last), "lm_head.weight_scale": np.ones(1, np.float32)}, last)
+    with pytest.raises(kv.FormatError, match=r"00003.*'lm_head.weight_scale' is there, model.safetensors.index.json"):
+        kv.models.load(folder)
 
 
 @pytest.mark.parametrize("extra", ["model.layers.0.self_attn.q_proj.bias", "model.vision_tower.x", "mtp.fc.weight"])

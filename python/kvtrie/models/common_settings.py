@@ -15,6 +15,7 @@ _TRAINING = "seen in training only"
 _HOW = "transformers computes the same numbers, in another way or order"
 _OUTPUT = "what transformers' models return beside logits"
 _HEADS = "of models that end in something else than logits over a vocabulary"
+SIZE = read("a size; tensors have to fit it")
 _ENCODER = "of models with an encoder, which have other architectures"
 
 
@@ -32,8 +33,6 @@ ABOUT: Settings = {
         _ABOUT,
     ),
     "pad_token_id": neutral("nothing is padded"),
-    "sep_token_id": neutral("of encoders"),
-    "prefix": neutral(_CHOICE),
 }
 CHOICE: Settings = _all(
     "max_length max_new_tokens min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty "
@@ -42,7 +41,7 @@ CHOICE: Settings = _all(
     "return_dict_in_generate forced_bos_token_id forced_eos_token_id remove_invalid_values suppress_tokens "
     "begin_suppress_tokens exponential_decay_length_penalty decoder_start_token_id cache_implementation "
     "assistant_confidence_threshold assistant_lookbehind num_assistant_tokens num_assistant_tokens_schedule "
-    "target_lookbehind",
+    "target_lookbehind prefix",
     _CHOICE,
 )
 TRAINING: Settings = {
@@ -65,14 +64,14 @@ HEADS: Settings = _all("id2label label2id num_labels problem_type classifier_dro
 ENCODER: Settings = {
     "is_encoder_decoder": neutral(_ENCODER, False),
     "add_cross_attention": neutral(_ENCODER, False),
-    "cross_attention_hidden_size": neutral(_ENCODER),
-    "tie_encoder_decoder": neutral(_ENCODER),
-    "is_decoder": neutral("text is predicted from left to right in any case"),
+    **_all("cross_attention_hidden_size tie_encoder_decoder is_decoder sep_token_id", _ENCODER),
     "pruned_heads": neutral("heads that were taken out are not computed so", {}),
 }
 NOT_COMPUTED: Settings = {
     "quantization_config": neutral("packed weights of other programs are not computed; GGUF files are", {}),
-    "compression_config": refused("packed weights of other programs are not computed"),
+    **dict.fromkeys(
+        ("quantization", "compression_config"), refused("packed weights of other programs are not computed")
+    ),
     "is_causal": neutral("a token sees no later one", True),
     "use_bidirectional_attention": neutral("a token sees no later one", False),
     "per_layer_config": refused("layers that differ in more than their kind are not computed"),
@@ -108,22 +107,19 @@ AROUND: Settings = {
 OUTER: Settings = {
     **AROUND,
     "text_config": read("the text model's configuration"),
-    "vision_config": neutral("images are not computed; of text the model is the same"),
-    "audio_config": neutral("sound is not computed; of text the model is the same"),
-    "*_token_id": neutral("stands for a part of an image or sound"),
-    "*_token_index": neutral("stands for a part of an image or sound"),
-    "mm_tokens_per_image": neutral("images are not computed"),
-    "language_model_only": neutral(_ABOUT),
+    **_all(
+        "vision_config audio_config *_token_id *_token_index mm_tokens_per_image language_model_only",
+        "images and sound are not computed; of text the model is the same",
+    ),
 }
+CHOSEN = read("experts that a token goes through")
 COMMON: Settings = {
     **AROUND,
-    "vocab_size": read("rows of the embedding and of the head"),
-    "hidden_size": read("width of the residual stream"),
-    "intermediate_size": read("width of the MLPs"),
-    "num_hidden_layers": read("layers"),
-    "num_attention_heads": read("heads of the queries"),
+    **dict.fromkeys(
+        ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim"),
+        SIZE,
+    ),
     "num_key_value_heads": read("heads of keys and values; null: as many as of the queries"),
-    "head_dim": read("numbers of each head"),
     "hidden_act": read("silu; others are refused"),
     "max_position_embeddings": read("the longest text; RoPE's original length, where none is given"),
     "rms_norm_eps": read("added to the mean square in norms"),
@@ -134,8 +130,7 @@ COMMON: Settings = {
     "rope_parameters": read("RoPE: see below"),
     "partial_rotary_factor": read("RoPE: see below"),
     "original_max_position_embeddings": read("RoPE: see below"),
-    "mtp_*": neutral("layers that predict further tokens; the next one is the same without"),
-    "num_nextn_predict_layers": neutral("layers that predict further tokens; the next one is the same without"),
+    **_all("mtp_* num_nextn_predict_layers", "layers that predict further tokens; the next one is the same without"),
 }
 GENERATION: Settings = {
     "bos_token_id": read("before that of config.json"),

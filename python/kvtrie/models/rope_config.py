@@ -15,7 +15,7 @@ holds both (transformers 5), and either with what a user added by hand. transfor
 Gemma 3 has a dictionary for each kind of layer; see :func:`ropes_of_kinds`.
 
 Sources: transformers 5.24, ``RotaryEmbeddingConfigMixin.convert_rope_params_to_dict`` and ``standardize_rope_params``
-and the functions of ``ROPE_INIT_FUNCTIONS`` in modeling_rope_utils.py; ``Gemma3TextConfig`` for kinds of layers.
+and the functions of ``ROPE_INIT_FUNCTIONS`` (its modeling_rope_utils); ``Gemma3TextConfig`` for kinds of layers.
 """
 
 from __future__ import annotations
@@ -219,25 +219,27 @@ def _shown(rope: RopeFields) -> str:
 
 # ---- the account of each key -----------------------------------------------------------------------------------------
 
+_BOUNDS = "turns of a frequency in the original length, between which it is scaled in part"
+_WAVES = "the original length divided by each is a wavelength; between them frequencies are scaled in part"
 _WHAT = {
-    "factor": "how far positions are stretched",
+    "factor": "positions are divided by it",
     "attention_factor": "multiplies cosine and sine",
-    "beta_fast": "where frequencies begin to be stretched",
-    "beta_slow": "where they are stretched wholly",
+    "beta_fast": _BOUNDS,
+    "beta_slow": _BOUNDS,
     "mscale": "the attention factor, where it is not given",
     "mscale_all_dim": "the attention factor, where it is not given",
-    "truncate": "whether the bounds of the stretched part are whole numbers",
+    "truncate": "whether the bounds are rounded",
     "short_factor": "divides each frequency, up to the original length",
     "long_factor": "beyond the original length, where steps are refused",
-    "low_freq_factor": "wavelengths beyond original length / this are stretched wholly",
-    "high_freq_factor": "those below original length / this not at all",
+    "low_freq_factor": _WAVES,
+    "high_freq_factor": _WAVES,
 }
 
 
 def rope_settings(kind: object) -> Settings:
     """What becomes of the keys of ``rope_parameters`` or ``rope_scaling`` whose type is ``kind``."""
     own = KEYS.get(kind, ()) if isinstance(kind, str) else ()
-    original = "the length that a model was trained with, before it was stretched"
+    original = "the length that a model was trained with"
     return {
         "rope_type": read("default, or one of linear, dynamic, yarn, longrope, llama3"),
         "type": read("as rope_type, where that is absent"),

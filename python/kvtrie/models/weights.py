@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ArgumentError, ArgumentTypeError, FormatError, NotSupported
+from ..errors import ArgumentError, ArgumentTypeError, FormatError, IgnoredWarning, NotSupported
 
 try:
     import safetensors
@@ -108,8 +109,13 @@ def read_json(path: Path, *, required: bool = True) -> dict[str, Any]:
 
 
 def open_folder(folder: Path) -> dict[str, WeightSource]:
-    """Every tensor of a checkpoint folder, from ``model.safetensors``, its shards, or one other safetensors file."""
-    if (folder / _INDEX).exists():
+    """Every tensor of a checkpoint folder, from ``model.safetensors``, its shards, or one other safetensors file.
+
+    Where both are there it is ``model.safetensors``, as for transformers; a warning tells if the index names others.
+    """
+    if (folder / _SINGLE).exists():
+        _check_lone(folder)
+    elif (folder / _INDEX).exists():
         return _open_shards(folder)
     others = (file for file in sorted(folder.glob("*.safetensors")) if file.name != ADAPTER)
     files = [folder / _SINGLE] if (folder / _SINGLE).exists() else list(others)
@@ -117,6 +123,16 @@ def open_folder(folder: Path) -> dict[str, WeightSource]:
         names = ", ".join(file.name for file in files) or "none"
         raise FormatError(f"[models.load] {folder}: {_SINGLE} or {_INDEX} is missing (safetensors files: {names})")
     return open_file(files[0])
+
+
+def _check_lone(folder: Path) -> None:
+    table = read_json(folder / _INDEX, required=False).get("weight_map")
+    if isinstance(table, dict) and set(table.values()) != {_SINGLE}:
+        warnings.warn(
+            f"[models.load] {folder}: {_INDEX} has no effect beside {_SINGLE}, which is read, as by transformers",
+            IgnoredWarning,
+            stacklevel=2,
+        )
 
 
 def _open_shards(folder: Path) -> dict[str, WeightSource]:
@@ -134,6 +150,10 @@ def _open_shards(folder: Path) -> dict[str, WeightSource]:
         if name not in shards[file]:
             raise FormatError(f"[models.load] {folder / file}: tensor {name!r} is missing, {_INDEX} says it is there")
         sources[name] = shards[file][name]
+    for file, found in shards.items():
+        beyond = sorted(name for name in found if table.get(name) != file)
+        if beyond:
+            raise FormatError(f"[models.load] {folder / file}: tensor {beyond[0]!r} is there, {_INDEX} does not say so")
     return sources
 
 

@@ -54,7 +54,7 @@ _SETTINGS: Settings = {
     "query_pre_attn_scalar": read("scores are divided by its square root"),
     "final_logit_softcapping": read("where logits level off"),
     "attn_logit_softcapping": refused("transformers has the key and does not apply it: it means one of two models"),
-    "attention_chunk_size": refused("of Llama 4"),
+    "attention_chunk_size": refused("layers see a window, or everything"),
     "original_max_position_embeddings": refused("each kind of layers has its own, in rope_parameters"),
     "rope_local_base_freq": read("RoPE: the base of sliding layers"),
 }

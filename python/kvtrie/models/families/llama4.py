@@ -14,7 +14,7 @@ from typing import Any
 from ...errors import FormatError
 from ..attention import AttentionPlan
 from ..base import AttentionGroup, Model
-from ..common_settings import COMMON, not_read
+from ..common_settings import CHOSEN, COMMON, SIZE, not_read
 from ..config import (
     ModelConfig,
     check,
@@ -48,10 +48,9 @@ _FIXED = {"mlp_bias": False}
 _SETTINGS: Settings = {
     **COMMON,
     **not_read(*_FIXED),
-    "intermediate_size": read("width of the experts, and of the shared one"),
-    "intermediate_size_mlp": read("width of the MLPs of layers without experts"),
-    "num_local_experts": read("experts of a layer"),
-    "num_experts_per_tok": read("experts that a token goes through"),
+    "intermediate_size_mlp": SIZE,  # of the MLPs of layers without experts; intermediate_size is that of experts
+    "num_local_experts": SIZE,
+    "num_experts_per_tok": CHOSEN,
     "moe_layers": read("layers with experts"),
     "interleave_moe_layer_step": read("where moe_layers is absent, each n-th layer has experts"),
     "no_rope_layers": read("1 for layers that rotate, 0 for others"),
@@ -59,8 +58,7 @@ _SETTINGS: Settings = {
     "attention_chunk_size": read("tokens of a chunk; null: layers see everything"),
     "use_qk_norm": read("whether heads that were rotated are brought to mean square 1"),
     "attn_temperature_tuning": read("whether layers that do not rotate sharpen attention with the position"),
-    "attn_scale": read("how much they do"),
-    "floor_scale": read("tokens after which they do so again"),
+    **dict.fromkeys(("attn_scale", "floor_scale"), read("how much they do, and after how many tokens more")),
     "sliding_window": refused("layers see chunks, or everything"),
 }
 

@@ -13,7 +13,7 @@ from ..._core import CausalCache, RecurrentCache
 from ...errors import FormatError
 from ..attention import AttentionPlan
 from ..base import AttentionGroup, Model
-from ..common_settings import COMMON, SWITCHED_WINDOWS, not_read
+from ..common_settings import CHOSEN, COMMON, SIZE, SWITCHED_WINDOWS, not_read
 from ..config import (
     ModelConfig,
     check,
@@ -59,19 +59,17 @@ HYBRID: Settings = {
     **SWITCHED_WINDOWS,
     **not_read("mlp_bias", "attention_chunk_size"),
     "full_attention_interval": read("where layer_types is absent, each n-th layer sees everything"),
-    **dict.fromkeys(_LINEAR_DEFAULTS, read("a size of recurrent layers")),
+    **dict.fromkeys(_LINEAR_DEFAULTS, SIZE),
     "attn_output_gate": neutral("attention has a gate", True),
     "mamba_ssm_dtype": neutral("recurrent states are float32"),
     "number_of_conv_states": neutral("recurrent layers have one convolution", 1),
     "norm_topk_prob": neutral("an expert's share is of those chosen", True),
-    "decoder_sparse_step": neutral("layers are all alike, with experts or without", 1),
-    "mlp_only_layers": neutral("layers are all alike, with experts or without", []),
+    "decoder_sparse_step": neutral("layers are all alike: with experts, or without", 1),
+    "mlp_only_layers": neutral("layers are all alike: with experts, or without", []),
 }
 EXPERTS: Settings = {
-    "num_experts": read("experts of a layer"),
-    "num_experts_per_tok": read("experts that a token goes through"),
-    "moe_intermediate_size": read("width of an expert"),
-    "shared_expert_intermediate_size": read("width of the expert that every token goes through"),
+    **dict.fromkeys(("num_experts", "moe_intermediate_size", "shared_expert_intermediate_size"), SIZE),
+    "num_experts_per_tok": CHOSEN,
 }
 _SETTINGS: Settings = {
     **HYBRID,
