@@ -308,6 +308,22 @@ _OTHERS = [  # that are no fields of the classes, and still in files or read by 
     "hidden_activation",
 ]
 
+# Keys that do nothing beside others which the base has: with which changes they are seen.
+_ALONE: dict[str, Raw] = {
+    "full_attention_interval": {"layer_types": ABSENT},
+    "sliding_window_pattern": {"layer_types": ABSENT},
+    "_sliding_window_pattern": {"layer_types": ABSENT},
+    "no_rope_layer_interval": {"no_rope_layers": ABSENT},
+    "interleave_moe_layer_step": {"moe_layers": ABSENT},
+    "decoder_sparse_step": {"mlp_only_layers": ABSENT},
+    "rope_theta": {"rope_parameters": ABSENT},
+    "rope_local_base_freq": {"rope_parameters": ABSENT},
+    "rope_scaling": {"rope_parameters": ABSENT},
+    "partial_rotary_factor": {"rope_parameters": {"rope_theta": 500.0}},
+    "max_window_layers": {"use_sliding_window": True, "sliding_window": 8},
+    "sliding_window": {"use_sliding_window": True, "max_window_layers": 1},
+}
+
 
 def fields_of(family: Family) -> dict[str, Any]:
     """The fields of its configuration's class, with their defaults."""
@@ -347,8 +363,12 @@ def cases_of(family: Family, seed: int = 0, more_ropes: int = 30) -> list[Case]:
     own = {**dict.fromkeys(_OTHERS), **fields_of(family), **family.raw}
     cases = []
     for key, value in own.items():
-        values = [*_values(key, value), *([ABSENT] if key in family.raw else [])]
+        values = _values(key, value)
+        if key in family.raw:
+            values = [*values, ABSENT, *([] if any(each is None for each in values) else [None])]
         cases += [Case(family.name, {key: each}) for each in values]
+        if key in _ALONE:
+            cases += [Case(family.name, {**_ALONE[key], key: each}) for each in values]
     random = np.random.default_rng([seed, zlib.crc32(family.name.encode())])
     by_kind = family.name == "gemma3_text"
     cases += [Case(family.name, changes) for changes in ropes(random, more_ropes, by_kind, ABSENT)]

@@ -30,7 +30,7 @@ from .families import ARCHITECTURES as _ARCHITECTURES
 from .families import FAMILIES as _FAMILIES
 from .hub import find_model
 from .reader import Raw
-from .settings import Account
+from .settings import Account, Settled
 from .stored import compare_frequencies, ignores, settle_head
 from .tokenizer import Detokenizer, Tokenizer
 from .weights import (
@@ -48,6 +48,7 @@ __all__ = [
     "Detokenizer",
     "Model",
     "ModelConfig",
+    "Settled",
     "Tokenizer",
     "architectures",
     "default",

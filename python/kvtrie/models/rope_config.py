@@ -51,6 +51,11 @@ class RopeFields(NamedTuple):
     partial: float = 1.0
 
 
+def rope_type_of(parameters: Mapping[str, object]) -> object:
+    """``rope_type`` before ``type``, whatever it is."""
+    return parameters["rope_type"] if "rope_type" in parameters else parameters.get("type", "default")
+
+
 class Defaults(NamedTuple):
     """What holds where a file says nothing. ``partial``: None for the whole head."""
 
@@ -159,7 +164,7 @@ def _fields(
     """Of one dictionary. ``raw``: where what it lacks may stand."""
     theta = Reader(parameters, where).positive("rope_theta", Reader(raw, where).number("rope_theta", defaults.theta))
     partial = _partial(parameters, raw, where, defaults)
-    kind = parameters["rope_type"] if "rope_type" in parameters else parameters.get("type", "default")
+    kind = rope_type_of(parameters)
     if kind == "default":
         return RopeFields(theta, None, partial)
     if not isinstance(kind, str) or kind not in KEYS:
@@ -193,17 +198,19 @@ def _scaling(kind: str, parameters: Mapping[str, object], where: str, most: int,
     elif kind == "yarn" or parameters.get("attention_factor") is None:
         found["factor"] = most / cast(int, found[ORIGINAL])
     for key in KEYS[kind][1:]:
-        value = parameters.get(key)
-        if key == "truncate":
-            if key in parameters:
-                found[key] = bool(value)
-        elif key in ("low_freq_factor", "high_freq_factor"):
-            found[key] = Reader(parameters, where).positive(key)
-        elif key in ("short_factor", "long_factor"):
-            found[key] = _factors(parameters, key, where)
-        elif value or (key == "attention_factor" and value is not None):  # 0 of the others is the same as absent
-            found[key] = Reader(parameters, where).positive(key)
+        found.update(_value(key, parameters, where))
     return found
+
+
+def _value(key: str, parameters: Mapping[str, object], where: str) -> dict[str, object]:
+    """The key with its value; {} where it is the same as absent, as null is, and 0 of most."""
+    value = parameters.get(key)
+    if key == "truncate":
+        return {key: bool(value)} if key in parameters else {}
+    if key in ("short_factor", "long_factor"):
+        return {key: _factors(parameters, key, where)}
+    needed = key in ("low_freq_factor", "high_freq_factor") or (key == "attention_factor" and value is not None)
+    return {key: Reader(parameters, where).positive(key)} if needed or value else {}
 
 
 def _factors(parameters: Mapping[str, object], key: str, where: str) -> list[float]:
@@ -261,7 +268,3 @@ ROPES_BY_KIND: Settings = {
 
 def _other(key: str) -> str:
     return f"read with rope_type {', '.join(kind for kind, keys in KEYS.items() if key in keys)} only"
-
-
-def rope_type_of(parameters: Mapping[str, object]) -> object:
-    return parameters["rope_type"] if "rope_type" in parameters else parameters.get("type", "default")
