@@ -116,6 +116,7 @@ def test_a_base_of_float16_is_added_to_in_float32_and_the_fingerprint_tells(tmp_
     assert (plain.dtype, one.dtype) == ("float16", "float32")
     assert one.fingerprint == again.fingerprint
     assert len({plain.fingerprint, one.fingerprint, other.fingerprint}) == 3
+    assert one.account == kv.models.describe(tmp_path / "one")
     assert one.account["adapter_config.json"].read["lora_alpha"] == 6
     wanted = reference_logits(config, merged(weights, halves, lambda _: 6 / 4), TEXT)
     close(all_logits(one, TEXT, 12), wanted, LOGITS)

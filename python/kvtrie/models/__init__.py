@@ -22,8 +22,7 @@ from .._paths import path_text
 from ..errors import ArgumentError, FormatError, NotSupported
 from . import default
 from .account import settle_config
-from .adapter import CONFIG as ADAPTER_CONFIG
-from .adapter import apply_adapter, without_base
+from .adapter import apply_adapter, settle_adapter, without_base
 from .base import DTYPES, Model
 from .config import ModelConfig
 from .families import ARCHITECTURES as _ARCHITECTURES
@@ -82,7 +81,8 @@ def load(
     """Loads a Hugging Face checkpoint folder, a GGUF file (docs/gguf.md), or a model by its name in the hub's cache.
 
     A folder holds ``config.json``, ``model.safetensors`` (or shards with their index) and, if there is text to be
-    encoded, ``tokenizer.json`` with ``tokenizer_config.json``; or one GGUF file. A name, "organisation/model", is
+    encoded, ``tokenizer.json`` with ``tokenizer_config.json``; or one GGUF file. An adapter beside them is merged
+    (docs/models.md says which, and what becomes of each setting). A name, "organisation/model", is
     looked up where ``hf download`` puts it; nothing is downloaded. ``device``: a ``kv.Device``, a name, or None for the
     best one. ``dtype``: how weight matrices are kept on the device, "float32", "float16", "q8_0", "q5_1",
     "q5_0", "q4_1", "q4_0" or "stored".
@@ -142,7 +142,8 @@ def _read_folder(folder: Path) -> Folder:
     generation = read_json(folder / "generation_config.json", required=False)
     where = str(folder / "config.json")
     family = _family(raw, where)
-    return Folder(family, raw, generation, where, settle_config(family, raw, generation, where))
+    account = {**settle_config(family, raw, generation, where), **settle_adapter(folder)}
+    return Folder(family, raw, generation, where, account)
 
 
 def _load_folder(
@@ -152,10 +153,10 @@ def _load_folder(
     family = found.family
     config = family.parse_config(found.raw, found.generation, found.where)
     config, sources = _settled_sources(family, config, open_folder(folder))
-    config, sources, adapter = apply_adapter(folder, config, sources)
+    config, sources = apply_adapter(folder, config, sources)
     check_table(sources, family.tensor_shapes(config), ignores(family.ignored))
     model = _build(family, config, sources, device, dtype, Tokenizer.load(folder), progress)
-    model.account = found.account if adapter is None else {**found.account, ADAPTER_CONFIG: adapter}
+    model.account = found.account
     return model
 
 

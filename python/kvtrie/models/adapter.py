@@ -26,7 +26,7 @@ import numpy as np
 from ..errors import FormatError, NotSupported
 from .config import ModelConfig
 from .reader import Raw, Reader
-from .settings import Settings, Settled, neutral, read, settle
+from .settings import Account, Settings, neutral, read, settle
 from .stored import EMBEDDING, HEAD, same_numbers
 from .weights import ADAPTER, STORED, Array, WeightSource, open_file, read_json, text_name, to_float32
 
@@ -84,21 +84,29 @@ def without_base(folder: Path) -> FormatError | None:
     )
 
 
+def settle_adapter(folder: Path) -> Account:
+    """What became of the keys of the folder's adapter; {} where it has none. Raises ``kv.NotSupported`` naming one."""
+    path = folder / CONFIG
+    if not path.exists():
+        return {}
+    raw = read_json(path)
+    if raw.get("peft_type") != "LORA":
+        raise NotSupported(f"[models.load] {path}: peft_type: got {raw.get('peft_type')!r}, allowed 'LORA'")
+    return {CONFIG: settle(raw, SETTINGS, str(path))}
+
+
 def apply_adapter(
     folder: Path, config: Config, sources: Mapping[str, WeightSource]
-) -> tuple[Config, dict[str, WeightSource], Settled | None]:
-    """``config`` and ``sources`` with the folder's adapter merged, and what became of its keys; None: it has none.
+) -> tuple[Config, dict[str, WeightSource]]:
+    """``config`` and ``sources`` with the folder's adapter merged; as they are where it has none.
 
     ``sources``: the base's, under the names that the model uses. A change of a tied head makes a head of its own.
     Raises ``kv.NotSupported`` for what cannot be merged, ``kv.FormatError`` for an adapter that does not fit the base.
     """
-    path = folder / CONFIG
+    found, path = dict(sources), folder / CONFIG
     if not path.exists():
-        return config, dict(sources), None
+        return config, found
     raw = read_json(path)
-    _check_kind(raw, str(path))
-    settled = settle(raw, SETTINGS, str(path))
-    found = dict(sources)
     changes, copies = _stored(folder)
     _check_targets(changes, raw, str(path))
     _check_copies(copies, sources)
@@ -112,12 +120,7 @@ def apply_adapter(
                 f"[models.load] {change.a.origin}: {module}: got a change of what is no linear layer of the base"
             )
         found[name] = _merged(found[name], change, _scale(module, raw, change, str(path)))
-    return config, found, settled
-
-
-def _check_kind(raw: Raw, where: str) -> None:
-    if raw.get("peft_type") != "LORA":
-        raise NotSupported(f"[models.load] {where}: peft_type: got {raw.get('peft_type')!r}, allowed 'LORA'")
+    return config, found
 
 
 def _stored(folder: Path) -> tuple[dict[str, Change], dict[str, WeightSource]]:
