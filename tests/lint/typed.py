@@ -30,7 +30,7 @@ ALLOWED = {  # and why
     "kvtrie.models.Model": (
         FAMILY,
         "architectures gguf norm_offset parse_config adapt tensor_shapes layers_shapes layer_plan build_rest "
-        "attention_groups embed finish ignores",
+        "attention_groups embed finish settings ropes_by_kind ignored",
     ),
     "kvtrie.scale.ScaleOptions": ("pydantic's own", "model_config"),
     "kvtrie.hf.Cache": ("what its sessions ask it", "decoder layout longest like"),

@@ -52,6 +52,9 @@ LOST_BY_4_BITS = Bound("LOST_BY_4_BITS", 0.5, "some weights in blocks of 4 bits:
 SMALL_SUMS = Bound("SMALL_SUMS", 2e-5, "functions of one number, and sums of up to 40, in float32")
 ATTENTION = Bound("ATTENTION", 2e-5, "softmax and sums over up to 200 keys in float32")
 ROTATION = Bound("ROTATION", 2e-5, "angles of up to 75 in float32, their sines and cosines")
+ROPE_TABLES = Bound(
+    "ROPE_TABLES", 2e-5, "frequencies of RoPE, powers in float32 on one side, back from a sine and a cosine of float32"
+)
 FAR_ROTATION = Bound(
     "FAR_ROTATION", 2 * 500 * FLOAT32 * 5, "angles of 500, rounded twice to float32, times pairs up to 5 long", True
 )

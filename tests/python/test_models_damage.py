@@ -93,6 +93,7 @@ STRANGE: list[Any] = [
 KEYS = [*random_llama(3)[0], "rope_scaling", "rope_parameters", "layer_types", "quantization_config", "eos_token_id"]
 
 
+@pytest.mark.filterwarnings("ignore::kvtrie.IgnoredWarning")  # of keys that nobody knows
 @pytest.mark.parametrize("key", KEYS)
 def test_strange_values_never_escape_as_other_errors(key: str) -> None:
     """Whatever stands in a configuration: it is refused with an error of kvtrie, or the model loads."""
@@ -104,6 +105,7 @@ def test_strange_values_never_escape_as_other_errors(key: str) -> None:
             assert str(error).startswith("[models")  # noqa: PT017 (not every value is refused)
 
 
+@pytest.mark.filterwarnings("ignore::kvtrie.IgnoredWarning")  # of keys that nobody knows
 @pytest.mark.parametrize("key", ["rope_type", "factor", "low_freq_factor", "original_max_position_embeddings"])
 def test_strange_scalings_never_escape_as_other_errors(key: str) -> None:
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}

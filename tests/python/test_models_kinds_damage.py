@@ -131,6 +131,7 @@ def test_a_tensor_too_many_is_named() -> None:
         kv.models.from_weights(config, {**weights, "model.layers.0.mlp.experts.gate_up_proj": np.zeros((2, 3))})
 
 
+@pytest.mark.filterwarnings("ignore::kvtrie.IgnoredWarning")  # of keys that nobody knows
 @pytest.mark.parametrize(
     "name", [GEMMA, *(pytest.param(name, marks=pytest.mark.ci) for name in (HYBRID, "qwen3-5-experts", LLAMA))]
 )

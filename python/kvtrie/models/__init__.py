@@ -14,18 +14,23 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._arguments import progress_of, refusal
 from .._core import Device
 from .._paths import path_text
 from ..errors import ArgumentError, FormatError, NotSupported
 from . import default
+from .account import settle_config
+from .adapter import apply_adapter, settle_adapter, without_base
 from .base import DTYPES, Model
-from .config import ModelConfig, Raw
+from .config import ModelConfig
 from .families import ARCHITECTURES as _ARCHITECTURES
 from .families import FAMILIES as _FAMILIES
 from .hub import find_model
+from .reader import Raw
+from .settings import Account, Settled
+from .stored import compare_frequencies, ignores, settle_head
 from .tokenizer import Detokenizer, Tokenizer
 from .weights import (
     Progress,
@@ -42,9 +47,11 @@ __all__ = [
     "Detokenizer",
     "Model",
     "ModelConfig",
+    "Settled",
     "Tokenizer",
     "architectures",
     "default",
+    "describe",
     "from_weights",
     "load",
     "load_tokenizer",
@@ -74,7 +81,8 @@ def load(
     """Loads a Hugging Face checkpoint folder, a GGUF file (docs/gguf.md), or a model by its name in the hub's cache.
 
     A folder holds ``config.json``, ``model.safetensors`` (or shards with their index) and, if there is text to be
-    encoded, ``tokenizer.json`` with ``tokenizer_config.json``; or one GGUF file. A name, "organisation/model", is
+    encoded, ``tokenizer.json`` with ``tokenizer_config.json``; or one GGUF file. An adapter beside them is merged
+    (docs/models.md says which, and what becomes of each setting). A name, "organisation/model", is
     looked up where ``hf download`` puts it; nothing is downloaded. ``device``: a ``kv.Device``, a name, or None for the
     best one. ``dtype``: how weight matrices are kept on the device, "float32", "float16", "q8_0", "q5_1",
     "q5_0", "q4_1", "q4_0" or "stored".
@@ -116,16 +124,63 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
     return read(found).tokenizer
 
 
+class Folder(NamedTuple):
+    """What the small files of a folder say: which family computes it, and what became of each key."""
+
+    family: type[Model]
+    raw: Raw
+    generation: Raw
+    where: str  # the path of config.json
+    account: Account
+
+
+def _read_folder(folder: Path) -> Folder:
+    alone = without_base(folder)
+    if alone is not None:
+        raise alone
+    raw = read_json(folder / "config.json")
+    generation = read_json(folder / "generation_config.json", required=False)
+    where = str(folder / "config.json")
+    family = _family(raw, where)
+    account = {**settle_config(family, raw, generation, where), **settle_adapter(folder)}
+    return Folder(family, raw, generation, where, account)
+
+
 def _load_folder(
     folder: Path, device: str | Device | None, dtype: str | None, progress: bool | Progress | None
 ) -> Model:
-    raw = read_json(folder / "config.json")
-    generation = read_json(folder / "generation_config.json", required=False)
-    family = _family(raw, str(folder / "config.json"))
-    config = family.parse_config(raw, generation, str(folder / "config.json"))
-    sources = family.adapt(config, open_folder(folder))
-    check_table(sources, family.tensor_shapes(config), family.ignores(config))
-    return _build(family, config, sources, device, dtype, Tokenizer.load(folder), progress)
+    found = _read_folder(folder)
+    family = found.family
+    config = family.parse_config(found.raw, found.generation, found.where)
+    config, sources = _settled_sources(family, config, open_folder(folder))
+    config, sources = apply_adapter(folder, config, sources)
+    check_table(sources, family.tensor_shapes(config), ignores(family.ignored))
+    model = _build(family, config, sources, device, dtype, Tokenizer.load(folder), progress)
+    model.account = found.account
+    return model
+
+
+def _settled_sources(
+    family: type[Model], config: ModelConfig, stored: Mapping[str, WeightSource]
+) -> tuple[ModelConfig, dict[str, WeightSource]]:
+    """Under the names that the family uses; what is stored beyond them is compared."""
+    config, sources = settle_head(config, family.adapt(config, stored))
+    ropes = [group.rope for group in family.attention_groups(config) if group.rope is not None]
+    compare_frequencies(sources, config.head_dim, ropes)
+    return config, sources
+
+
+def describe(path: str | os.PathLike[str]) -> Account:
+    """What becomes of each key of a model's small files, without its weights: as ``model.account`` of :func:`load`.
+
+    Raises ``kv.NotSupported`` where one is refused, as :func:`load` does, and ``kv.FormatError`` for a damaged file.
+    """
+    found = find_model(path_text(path, "models.describe"))
+    if not found.is_dir():
+        raise NotSupported(f"[models.describe] {found}: got a file, allowed a folder")
+    folder = _read_folder(found)
+    folder.family.parse_config(folder.raw, folder.generation, folder.where)
+    return folder.account
 
 
 def from_weights(
@@ -141,14 +196,18 @@ def from_weights(
     for name, value in (("config", config), ("weights", weights)):
         if not isinstance(value, (ModelConfig, Mapping)):
             raise refusal(value, "models.from_weights", name, "a mapping")
+    account: Account = {}
     if isinstance(config, ModelConfig):
         family = family_of(config)
     else:
         family = _family(config, "config")
+        account = settle_config(family, config, {}, "config")
         config = family.parse_config(config)
-    sources = family.adapt(config, from_arrays(weights))
-    check_table(sources, family.tensor_shapes(config), family.ignores(config))
-    return _build(family, config, sources, device, dtype, tokenizer, None)
+    config, sources = _settled_sources(family, config, from_arrays(weights))
+    check_table(sources, family.tensor_shapes(config), ignores(family.ignored))
+    model = _build(family, config, sources, device, dtype, tokenizer, None)
+    model.account = account
+    return model
 
 
 def check_dtype(dtype: object, where: str) -> None:
@@ -165,14 +224,25 @@ def _family(raw: Raw, where: str) -> type[Model]:
     named = raw.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise FormatError(f"[models.load] {where}: architectures: got {named!r}, allowed a list of names")
+    model_type = raw.get("model_type")
     for name in named:
         if name in _ARCHITECTURES:
+            _check_type(_ARCHITECTURES[name], model_type, name, where)
             return _ARCHITECTURES[name]
-    model_type = raw.get("model_type")
     if not named and isinstance(model_type, str) and model_type in _FAMILIES:
         return _FAMILIES[model_type]
     got = ", ".join(named) or f"model_type {model_type!r}"
     raise NotSupported(f"[models.load] {where}: architecture: got {got}, allowed {', '.join(architectures())}")
+
+
+def _check_type(family: type[Model], model_type: object, name: str, where: str) -> None:
+    """transformers goes by the type, and its model of that type may be another."""
+    allowed = (family.family, family.family.removesuffix("_text"))
+    if model_type is not None and model_type not in allowed:
+        names = ", ".join(dict.fromkeys(allowed))
+        raise NotSupported(
+            f"[models.load] {where}: model_type: got {model_type!r}, allowed {names} with the architecture {name}"
+        )
 
 
 def _build(

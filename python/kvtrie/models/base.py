@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -23,11 +23,14 @@ from .._core import CausalCache, Device, RecurrentCache, Step, StepGraphs, Tenso
 from ..errors import ArgumentError, ArgumentTypeError, NotSupported
 from ..prefix_cache import PrefixCache
 from ..replies import Reply, ReplyOptions, begin_reply, has_answers
-from .config import ModelConfig, Raw
+from .common_settings import COMMON
+from .config import ModelConfig
 from .decoder import DecoderLayer, LayerPlan, Shapes, Site
 from .gguf_form import GgufForm
 from .helper import Helper, helper_for
+from .reader import Raw
 from .rope_arguments import RopeArguments
+from .settings import Account, Settings
 from .step_inputs import Positions, Rope, Rows, StepLike
 from .tokenizer import Message, TextReading, Tokenizer, template_variables, text_reading
 from .warm_up import warm_up, warm_up_first
@@ -63,6 +66,9 @@ class Model:
     architectures: ClassVar[tuple[str, ...]] = ()  # what it is called there under that name
     gguf: ClassVar[Mapping[str, GgufForm]] = {}  # by ``general.architecture``
     norm_offset: ClassVar[float] = 0.0  # norms multiply by (offset + weight)
+    settings: ClassVar[Settings] = COMMON  # what becomes of each key of config.json
+    ropes_by_kind: ClassVar[bool] = False  # whether each kind of layers has its own RoPE
+    ignored: ClassVar[Mapping[str, str]] = {}  # patterns of stored tensors that are not used, and why
 
     config: ModelConfig
     device: Device
@@ -71,6 +77,7 @@ class Model:
     nbytes: int  # device memory of all weights
     losses: dict[str, float]  # by tensor that loading quantised: root of mean square error over that of its numbers
     graphs: StepGraphs  # small steps that were recorded
+    account: Account  # what became of each key of its files
     replays: bool  # whether they are replayed, on devices where that works; the bits are the same
 
     def __init__(
@@ -113,6 +120,7 @@ class Model:
         self._kept = weights.kept
         self.losses = weights.losses
         self.graphs = StepGraphs()
+        self.account = {}
         self.replays = True
         self._warm: set[str | None] = set()  # dtypes of K and V, guarded by the lock
         self._warm_lock = threading.Lock()
@@ -175,12 +183,6 @@ class Model:
     def finish(self, logits: Tensor) -> Tensor:
         """What is done to logits [rows, vocab] at the very end."""
         return logits
-
-    @staticmethod
-    def ignores(config: ModelConfig) -> Callable[[str], bool]:
-        """Tensors that checkpoints carry and nobody needs: saved RoPE tables, and a tied head stored twice."""
-        tied = config.tie_word_embeddings
-        return lambda name: name.endswith("rotary_emb.inv_freq") or (tied and name == "lm_head.weight")
 
     def __call__(self, step: StepLike, all_rows: bool = False) -> Tensor:
         """float32 logits [len(step.sessions), vocab]: what follows each session's last row of this step.

@@ -1,8 +1,8 @@
 """What a checkpoint's ``config.json`` says, checked and normalised.
 
-Field names are those of Hugging Face. Two generations of files are read: ``rope_theta`` beside ``rope_scaling``, and
-the newer ``rope_parameters`` that holds both. Anything a family cannot compute exactly is refused by name here, before
-a single weight is read.
+Field names are those of Hugging Face; where RoPE stands in a file, rope_config.py says. What becomes of each key is in
+:attr:`Model.settings`, by which a file is judged before it is read here. Anything a family cannot compute exactly is
+refused by name, before a single weight is read.
 """
 
 from __future__ import annotations
@@ -13,31 +13,15 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypedDict, cast
+from typing import TypedDict, cast
 
 from ..errors import FormatError, NotSupported
+from .reader import Raw, Reader
 from .rope_arguments import Scaling
+from .rope_config import Defaults, RopeFields, read_rope, whole_heads
 
-Raw = Mapping[str, object]  # a parsed config.json or generation_config.json, of which nothing is known yet
-
-ROPE_TYPES = ("linear", "dynamic", "yarn", "longrope", "llama3")
-_ROPE_KEYS = (
-    "factor",
-    "attention_factor",
-    "original_max_position_embeddings",
-    "low_freq_factor",
-    "high_freq_factor",
-    "beta_fast",
-    "beta_slow",
-    "mscale",
-    "mscale_all_dim",
-    "truncate",
-    "short_factor",
-    "long_factor",
-)
 _MOST = 2**31 - 1
 _MOST_LAYERS = 10_000
-_MAX_POSITIONS = 2048  # where max_position_embeddings is absent
 _POSITIVE = (
     "vocab_size",
     "hidden_size",
@@ -90,7 +74,15 @@ class ModelConfig:
             return None
         if scaling["rope_type"] == "longrope" and scaling.get("short_factor") == scaling.get("long_factor"):
             return None
-        return min(int(cast(float, scaling["original_max_position_embeddings"])), self.max_position_embeddings)
+        if scaling["rope_type"] == "dynamic":
+            return self.max_position_embeddings
+        return min(int(cast(int, scaling["original_max_position_embeddings"])), self.max_position_embeddings)
+
+
+DEFAULTS: Mapping[str, object] = {"max_position_embeddings": 2048}  # of Llama, and of families that say no other
+
+# What a model that also sees images says for its text model, too, beside ``text_config``.
+SHARED = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config")
 
 
 class CommonFields(TypedDict):
@@ -115,135 +107,85 @@ class CommonFields(TypedDict):
     eos_token_ids: tuple[int, ...]
 
 
-def parse_config(raw: Raw, *, model_type: str, generation: Raw | None = None, where: str = "config") -> ModelConfig:
+def parse_config(
+    raw: Raw,
+    *,
+    model_type: str,
+    generation: Raw | None = None,
+    where: str = "config",
+    defaults: Mapping[str, object] = DEFAULTS,
+    fixed: Mapping[str, object] = {},
+) -> ModelConfig:
     """Reads a parsed ``config.json`` (and ``generation_config.json``) of a family without fields of its own.
 
+    ``defaults``: what holds where the file says nothing; ``fixed``: fields that the family does not read.
     Raises ``kv.FormatError`` for a missing or impossible value and ``kv.NotSupported`` for a feature that is real but
     not computed here; both name the key. ``where`` (a file name) starts the messages.
     """
     refuse_quantised(raw, where)
     refuse_activation(raw, where)
-    if raw.get("use_sliding_window"):
-        raise NotSupported(f"[models.config] {where}: use_sliding_window: got true, allowed false (full attention)")
     kinds = raw.get("layer_types") or []
     check_kinds(kinds if isinstance(kinds, list) else [kinds], ("full_attention",), where)
-    rope = read_rope(flat_rope(raw, where), raw, where)
-    if rope.partial != 1.0:
-        raise NotSupported(f"[models.config] {where}: partial_rotary_factor: got {rope.partial}, allowed 1.0")
-    config = ModelConfig(**common_fields(raw, rope, model_type=model_type, generation=generation, where=where))
+    reader = Reader(raw, where, defaults)
+    rope = whole_heads(read_rope(raw, where, rope_defaults(defaults)), where)
+    fields = common_fields(reader, raw, rope, model_type, generation=generation, where=where, fixed=fixed)
+    config = ModelConfig(**fields)
     check(config, where)
     return config
 
 
+def rope_defaults(defaults: Mapping[str, object], **own: float) -> Defaults:
+    return Defaults(max_positions=cast(int, defaults["max_position_embeddings"]), **own)
+
+
 def common_fields(
+    reader: Reader,
     raw: Raw,
     rope: RopeFields,
-    *,
     model_type: str,
+    *,
     generation: Raw | None = None,
     where: str = "config",
+    fixed: Mapping[str, object] = {},
 ) -> CommonFields:
-    """The fields of :class:`ModelConfig` by name, not yet checked against each other; see :func:`check`."""
-    reader = Reader(raw, where)
+    """The fields of :class:`ModelConfig` by name, not yet checked against each other; see :func:`check`.
+
+    ``fixed``: those that a family does not read.
+    """
     heads = reader.integer("num_attention_heads")
     hidden = reader.integer("hidden_size")
+    kv_heads = heads if reader.null("num_key_value_heads") else reader.integer("num_key_value_heads", heads)
+    flags = {key: fixed[key] if key in fixed else reader.flag(key) for key in ("attention_bias", "mlp_bias")}
+    inner = fixed["intermediate_size"] if "intermediate_size" in fixed else reader.integer("intermediate_size")
     return {
         "model_type": model_type,
         "vocab_size": reader.integer("vocab_size"),
         "hidden_size": hidden,
-        "intermediate_size": reader.integer("intermediate_size"),
+        "intermediate_size": cast(int, inner),
         "num_hidden_layers": reader.layers(),
         "num_attention_heads": heads,
-        "num_key_value_heads": reader.integer("num_key_value_heads", heads),
+        "num_key_value_heads": kv_heads,
         "head_dim": reader.integer("head_dim", hidden // max(heads, 1)),
-        "max_position_embeddings": reader.integer("max_position_embeddings", _MAX_POSITIONS),
+        "max_position_embeddings": reader.integer("max_position_embeddings"),
         "rms_norm_eps": reader.number("rms_norm_eps", 1e-6),
         "rope_theta": rope.theta,
         "rope_scaling": rope.scaling,
         "tie_word_embeddings": reader.flag("tie_word_embeddings"),
-        "attention_bias": reader.flag("attention_bias"),
-        "mlp_bias": reader.flag("mlp_bias"),
+        "attention_bias": cast(bool, flags["attention_bias"]),
+        "mlp_bias": cast(bool, flags["mlp_bias"]),
         "bos_token_id": next(iter(_token_ids(raw, generation, "bos_token_id", where)), None),
         "eos_token_ids": _token_ids(raw, generation, "eos_token_id", where),
     }
 
 
-def text_part(raw: Raw, where: str = "config") -> dict[str, object]:
+def text_part(raw: Raw, where: str = "config") -> Raw:
     """The text model's configuration: ``text_config`` of a model that also sees images, else all of ``raw``."""
     text = raw.get("text_config")
     if text is None:
-        return dict(raw)
+        return raw
     if not isinstance(text, Mapping):
         raise FormatError(f"[models.config] {where}: text_config: got {text!r}, allowed an object")
-    shared = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config")
-    return {**text, **{key: raw[key] for key in shared if raw.get(key) is not None}}
-
-
-class Reader:
-    """Typed look-ups whose errors name the file and the key."""
-
-    def __init__(self, raw: Raw, where: str) -> None:
-        self._raw = raw
-        self._where = where
-
-    def _get(self, key: str, default: object) -> object:
-        value = self._raw.get(key)
-        if value is None:
-            value = default
-        if value is None:
-            raise FormatError(f"[models.config] {self._where}: {key} is missing")
-        return value
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise FormatError(f"[models.config] {self._where}: {key}: got {value!r}, allowed an integer")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise FormatError(f"[models.config] {self._where}: {key}: got {value!r}, allowed a number")
-        try:
-            return float(value)
-        except OverflowError:
-            raise FormatError(
-                f"[models.config] {self._where}: {key}: got {value}, allowed a number of 64 bits"
-            ) from None
-
-    def within(self, key: str, least: int, most: int, default: int | None = None) -> int:
-        value = self.integer(key, default)
-        if not least <= value <= most:
-            raise FormatError(f"[models.config] {self._where}: {key}: got {value}, allowed {least} to {most}")
-        return value
-
-    def positive(self, key: str, default: float | None = None) -> float:
-        value = self.number(key, default)
-        if not 0 < value < math.inf:
-            raise FormatError(f"[models.config] {self._where}: {key}: got {value}, allowed a positive finite number")
-        return value
-
-    def layers(self) -> int:
-        return self.within("num_hidden_layers", 1, _MOST_LAYERS)
-
-    def integers(self, key: str, least: int, most: int) -> tuple[int, ...] | None:
-        """A list of integers from ``least`` to ``most``; None if the key is absent or null."""
-        value = self._raw.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, (list, tuple)) or not all(
-            isinstance(item, int) and not isinstance(item, bool) and least <= item <= most for item in value
-        ):
-            raise FormatError(
-                f"[models.config] {self._where}: {key}: got {value!r}, allowed integers from {least} to {most}"
-            )
-        return tuple(value)
-
-    def flag(self, key: str, default: bool = False) -> bool:
-        value = self._get(key, default)
-        if not isinstance(value, bool):
-            raise FormatError(f"[models.config] {self._where}: {key}: got {value!r}, allowed true or false")
-        return value
+    return {**text, **{key: raw[key] for key in SHARED if raw.get(key) is not None}}
 
 
 def refuse_quantised(raw: Raw, where: str) -> None:
@@ -260,8 +202,9 @@ def refuse_quantised(raw: Raw, where: str) -> None:
 def refuse_activation(
     raw: Raw, where: str, key: str = "hidden_act", allowed: Sequence[str] = ("silu", "swish")
 ) -> None:
-    if raw.get(key, allowed[0]) not in allowed:
-        raise NotSupported(f"[models.config] {where}: {key}: got {raw[key]!r}, allowed {allowed[0]!r}")
+    value = raw.get(key)
+    if value is not None and value not in allowed:
+        raise NotSupported(f"[models.config] {where}: {key}: got {value!r}, allowed {allowed[0]!r}")
 
 
 def check_kinds(kinds: Sequence[object], allowed: Sequence[str], where: str) -> None:
@@ -279,69 +222,11 @@ def layer_kinds(raw: Raw, layers: int, allowed: Sequence[str], default: Sequence
         kinds = list(default)
     if not isinstance(kinds, (list, tuple)) or len(kinds) != layers:
         got = f"{len(kinds)} entries" if isinstance(kinds, (list, tuple)) else repr(kinds)
-        raise FormatError(f"[models.config] {where}: layer_types: got {got}, allowed a list of {layers}")
+        raise FormatError(
+            f"[models.config] {where}: layer_types: got {got}, allowed a list of {layers} (num_hidden_layers)"
+        )
     check_kinds(kinds, allowed, where)
     return tuple(kinds)
-
-
-class RopeFields(NamedTuple):
-    """``scaling`` as in :class:`ModelConfig`; ``partial``: the rotated share of each head, in (0, 1]."""
-
-    theta: float
-    scaling: Scaling | None
-    partial: float = 1.0
-
-
-def flat_rope(raw: Raw, where: str) -> dict[str, object]:
-    """``rope_scaling`` and ``rope_parameters`` as one; refuses parameters per layer type."""
-    parameters: dict[str, object] = {}
-    for key in ("rope_scaling", "rope_parameters"):
-        value = raw.get(key) or {}
-        if not isinstance(value, Mapping):
-            raise FormatError(f"[models.config] {where}: {key}: got {value!r}, allowed an object")
-        parameters.update(value)
-    if any(isinstance(value, Mapping) for value in parameters.values()):
-        raise NotSupported(f"[models.config] {where}: rope_parameters per layer type, allowed one for all layers")
-    return parameters
-
-
-def read_rope(
-    parameters: Raw,
-    raw: Raw,
-    where: str,
-    *,
-    theta: float | None = None,
-    partial: float = 1.0,
-) -> RopeFields:
-    """RoPE's fields from ``parameters``; ``theta`` and ``partial``: what holds where neither they nor ``raw`` say."""
-    parameters = dict(parameters)
-    if theta is None:
-        theta = Reader(raw, where).number("rope_theta", 10000.0)
-    theta = Reader(parameters, where).positive("rope_theta", theta)
-    parameters.pop("rope_theta", None)
-    partial = Reader(raw, where).positive("partial_rotary_factor", partial)
-    partial = Reader(parameters, where).positive("partial_rotary_factor", partial)
-    if partial > 1.0:
-        raise FormatError(f"[models.config] {where}: partial_rotary_factor: got {partial}, allowed up to 1.0")
-    kind = parameters.pop("type", "default")
-    kind = parameters.pop("rope_type", kind)
-    if kind == "default":
-        return RopeFields(theta, None, partial)
-    return RopeFields(theta, _scaling(kind, parameters, raw, where), partial)
-
-
-def _scaling(kind: object, parameters: Raw, raw: Raw, where: str) -> Scaling:
-    if kind not in ROPE_TYPES:
-        raise NotSupported(f"[models.config] {where}: rope_type: got {kind!r}, allowed {', '.join(ROPE_TYPES)}")
-    if kind != "longrope":
-        Reader(parameters, where).number("factor")
-    max_positions = Reader(raw, where).integer("max_position_embeddings", _MAX_POSITIONS)
-    scaling: dict[str, object] = {"rope_type": kind}
-    scaling.update((key, value) for key, value in parameters.items() if key in _ROPE_KEYS and value is not None)
-    original = raw.get("original_max_position_embeddings") or max_positions
-    scaling.setdefault("original_max_position_embeddings", original)
-    scaling["max_position_embeddings"] = max_positions
-    return scaling
 
 
 def _token_ids(raw: Raw, generation: Raw | None, key: str, where: str) -> tuple[int, ...]:

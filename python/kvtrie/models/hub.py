@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ..errors import FormatError
+from ..errors import FormatError, NotSupported
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # organisation/model
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
@@ -26,6 +26,11 @@ def find_model(path: str) -> Path:
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
         raise FormatError(f"[models.load] {found}: got {len(files)} GGUF files, allowed the path of one: {names}")
+    if files and (found / "adapter_config.json").exists():
+        raise NotSupported(
+            f"[models.load] {found}: got adapter_config.json beside {files[0].name}, allowed a folder of Hugging Face "
+            "as the base of an adapter, or the path of the GGUF file"
+        )
     return files[0] if files else found
 
 

@@ -62,6 +62,9 @@ class Settled(NamedTuple):
     unknown: dict[str, object]
 
 
+Account = dict[str, Settled]  # by file, and by object in it: "config.json", "config.json: rope_parameters"
+
+
 def setting_of(key: str, settings: Settings) -> Setting | None:
     """That of the key itself, else the first of a pattern that it matches."""
     if key in settings:

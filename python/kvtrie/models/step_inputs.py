@@ -87,7 +87,7 @@ class Rope:
         try:
             self.table: ops.RopeTable = ops.RopeTable(head_dim, device=device, **parameters)
         except (ValueError, TypeError) as error:
-            raise FormatError(f"[models] rope_scaling of the configuration: {error}") from error
+            raise FormatError(f"[models] rope_parameters or rope_scaling of the configuration: {error}") from error
 
     def __call__(self, x: Tensor, positions: Positions) -> Tensor:
         """x [rows, heads, head_dim] rotated to ``positions``."""

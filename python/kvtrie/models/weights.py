@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ArgumentError, ArgumentTypeError, FormatError, NotSupported
+from ..errors import ArgumentError, ArgumentTypeError, FormatError, IgnoredWarning, NotSupported
 
 try:
     import safetensors
@@ -31,6 +32,7 @@ Progress = Callable[[int, int], object]
 STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
+ADAPTER = "adapter_model.safetensors"  # see adapter.py
 
 
 @dataclass(frozen=True)
@@ -107,14 +109,30 @@ def read_json(path: Path, *, required: bool = True) -> dict[str, Any]:
 
 
 def open_folder(folder: Path) -> dict[str, WeightSource]:
-    """Every tensor of a checkpoint folder, from ``model.safetensors``, its shards, or one other safetensors file."""
-    if (folder / _INDEX).exists():
+    """Every tensor of a checkpoint folder, from ``model.safetensors``, its shards, or one other safetensors file.
+
+    Where both are there it is ``model.safetensors``, as for transformers; a warning tells if the index names others.
+    """
+    if (folder / _SINGLE).exists():
+        _check_lone(folder)
+    elif (folder / _INDEX).exists():
         return _open_shards(folder)
-    files = [folder / _SINGLE] if (folder / _SINGLE).exists() else sorted(folder.glob("*.safetensors"))
+    others = (file for file in sorted(folder.glob("*.safetensors")) if file.name != ADAPTER)
+    files = [folder / _SINGLE] if (folder / _SINGLE).exists() else list(others)
     if len(files) != 1:
         names = ", ".join(file.name for file in files) or "none"
         raise FormatError(f"[models.load] {folder}: {_SINGLE} or {_INDEX} is missing (safetensors files: {names})")
-    return _open_file(files[0])
+    return open_file(files[0])
+
+
+def _check_lone(folder: Path) -> None:
+    table = read_json(folder / _INDEX, required=False).get("weight_map")
+    if isinstance(table, dict) and set(table.values()) != {_SINGLE}:
+        warnings.warn(
+            f"[models.load] {folder}: {_INDEX} has no effect beside {_SINGLE}, which is read, as by transformers",
+            IgnoredWarning,
+            stacklevel=2,
+        )
 
 
 def _open_shards(folder: Path) -> dict[str, WeightSource]:
@@ -128,14 +146,18 @@ def _open_shards(folder: Path) -> dict[str, WeightSource]:
         if not isinstance(file, str) or Path(file).name != file:
             raise FormatError(f"[models.load] {index}: weight_map[{name!r}]: got {file!r}, allowed a plain file name")
         if file not in shards:
-            shards[file] = _open_file(folder / file)
+            shards[file] = open_file(folder / file)
         if name not in shards[file]:
             raise FormatError(f"[models.load] {folder / file}: tensor {name!r} is missing, {_INDEX} says it is there")
         sources[name] = shards[file][name]
+    for file, found in shards.items():
+        beyond = sorted(name for name in found if table.get(name) != file)
+        if beyond:
+            raise FormatError(f"[models.load] {folder / file}: tensor {beyond[0]!r} is there, {_INDEX} does not say so")
     return sources
 
 
-def _open_file(path: Path) -> dict[str, WeightSource]:
+def open_file(path: Path) -> dict[str, WeightSource]:
     try:
         with safetensors.safe_open(path, framework="numpy"):  # type: ignore[no-untyped-call, unused-ignore]
             pass
@@ -209,7 +231,6 @@ _TEXT = (
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
 )
-_OTHER_PARTS = ("vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "audio_tower.")
 
 
 def text_sources(sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]:
@@ -218,14 +239,16 @@ def text_sources(sources: Mapping[str, WeightSource]) -> dict[str, WeightSource]
         return dict(sources)
     text: dict[str, WeightSource] = {}
     for name, source in sources.items():
-        if name.removeprefix("model.").startswith(_OTHER_PARTS):
-            continue
-        for old, new in _TEXT:
-            if name.startswith(old):
-                name = new + name[len(old) :]
-                break
-        text[name] = source
+        text[text_name(name)] = source
     return text
+
+
+def text_name(name: str) -> str:
+    """Of a tensor or module of a larger model: what it is called in the text model alone."""
+    for old, new in _TEXT:
+        if name.startswith(old):
+            return new + name[len(old) :]
+    return name
 
 
 def check_table(

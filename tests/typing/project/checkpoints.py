@@ -15,6 +15,7 @@ def load(path: Path) -> models.Model:
     assert_type(models.architectures(), list[str])
     assert_type(models.load_tokenizer(path), models.Tokenizer | None)
     assert_type(models.default.choose("tiny").path, str)
+    assert_type(models.describe(path), dict[str, models.Settled])
     models.from_weights({"model_type": "llama"}, {"lm_head.weight": np.zeros((2, 2), np.float32)}, dtype="float16")
     return kv.models.load(path, "cpu", "q8_0", progress=True)
 
@@ -27,11 +28,18 @@ def read_model(model: models.Model) -> None:
     assert_type(model.losses, dict[str, float])
     assert_type(model.graphs, kv.StepGraphs)
     assert_type(model.replays, bool)
+    assert_type(model.account, dict[str, models.Settled])
     assert_type(model.has_tokenizer, bool)
     assert_type(model.tokenizer, models.Tokenizer)
     assert_type(model.end_tokens, tuple[int, ...])
     assert_type(model.token_texts, kv.TokenTexts | None)
     assert_type(model.prefix_cache, kv.PrefixCache)
+
+
+def read_account(settled: models.Settled) -> None:
+    assert_type(settled.read, dict[str, object])
+    assert_type(settled.neutral, dict[str, object])
+    assert_type(settled.unknown, dict[str, object])
 
 
 def use_model(model: models.Model, step: kv.Step) -> kv.PrefixCache:

@@ -8,7 +8,6 @@ parameters. Source: Gemma Team 2025 (arXiv 2503.19786) and the Hugging Face conf
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,44 +15,50 @@ import numpy as np
 
 from ... import ops
 from ..._core import Tensor
-from ...errors import FormatError, NotSupported
 from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..base import AttentionGroup, Model
-from ..config import (
-    ModelConfig,
-    Raw,
-    Reader,
-    RopeFields,
-    check,
-    common_fields,
-    layer_kinds,
-    read_rope,
-    refuse_activation,
-    refuse_quantised,
-    text_part,
-)
+from ..common_settings import COMMON, not_read
+from ..config import ModelConfig, check, common_fields, layer_kinds, refuse_activation, refuse_quantised, text_part
 from ..decoder import LayerPlan, MlpPlan
 from ..gguf_form import GgufForm
+from ..reader import Raw, Reader
 from ..rope_arguments import RopeArguments, Scaling
+from ..rope_config import FULL, SLIDING, ropes_of_kinds
+from ..settings import Settings, neutral, read, refused
+from ..stored import IMAGES
 from ..weight_table import WeightTable
 from ..weights import Array
 
 if TYPE_CHECKING:
     from ..gguf.metadata import Description
 
-FULL, SLIDING = "full_attention", "sliding_attention"
-
+_MAX_POSITIONS = 131_072
 # What checkpoints leave out because it is the default of Hugging Face's configuration.
 _DEFAULTS: dict[str, object] = {
     "vocab_size": 262_208,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 256,
-    "max_position_embeddings": 131_072,
+    "max_position_embeddings": _MAX_POSITIONS,
     "tie_word_embeddings": True,
 }
 _THETA = {FULL: 1_000_000.0, SLIDING: 10_000.0}
+_FIXED = {"mlp_bias": False}
+_SETTINGS: Settings = {
+    **COMMON,
+    **not_read(*_FIXED, "hidden_act"),
+    "hidden_activation": read("gelu_pytorch_tanh; others are refused"),
+    "sliding_window": read("tokens that a sliding layer sees, its own among them"),
+    "sliding_window_pattern": read("where layer_types is absent, each n-th layer sees everything"),
+    "_sliding_window_pattern": neutral("transformers writes it and reads layer_types"),
+    "query_pre_attn_scalar": read("scores are divided by its square root"),
+    "final_logit_softcapping": read("where logits level off"),
+    "attn_logit_softcapping": refused("transformers has the key and does not apply it: it means one of two models"),
+    "attention_chunk_size": refused("layers see a window, or everything"),
+    "original_max_position_embeddings": refused("each kind of layers has its own, in rope_parameters"),
+    "rope_local_base_freq": read("RoPE: the base of sliding layers"),
+}
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,9 @@ _GGUF = GgufForm(
 class Gemma3(Model):
     family = "gemma3_text"
     architectures = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
+    settings = _SETTINGS
+    ropes_by_kind = True
+    ignored = IMAGES
     gguf = {"gemma3": _GGUF}  # noqa: RUF012 (a ClassVar of Model's)
     norm_offset = 1.0
 
@@ -127,19 +135,19 @@ class Gemma3(Model):
 
     @classmethod
     def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> Gemma3Config:
-        raw = {**_DEFAULTS, **{key: value for key, value in text_part(raw, where).items() if value is not None}}
-        _refuse(raw, where)
-        reader = Reader(raw, where)
+        raw = text_part(raw, where)
+        refuse_quantised(raw, where)
+        refuse_activation(raw, where, "hidden_activation", ("gelu_pytorch_tanh",))
+        reader = Reader(raw, where, _DEFAULTS)
         kinds = _kinds(raw, reader.layers(), where)
-        full, local = (_rope(raw, kind, where) for kind in (FULL, SLIDING))
-        fields = common_fields(raw, full, model_type=cls.family, generation=generation, where=where)
-        fields["mlp_bias"] = False
+        ropes = ropes_of_kinds(raw, where, _THETA, _MAX_POSITIONS)
+        fields = common_fields(reader, raw, ropes[FULL], cls.family, generation=generation, where=where, fixed=_FIXED)
         config = Gemma3Config(
             **fields,
             layer_types=kinds,
-            sliding_window=reader.within("sliding_window", 1, 2**31 - 1, 4096) if SLIDING in kinds else 0,
-            rope_local_theta=local.theta,
-            rope_local_scaling=local.scaling,
+            sliding_window=_window(reader) if SLIDING in kinds else 0,
+            rope_local_theta=ropes[SLIDING].theta,
+            rope_local_scaling=ropes[SLIDING].scaling,
             query_pre_attn_scalar=reader.positive("query_pre_attn_scalar", 256.0),
             final_logit_softcapping=_softcap(reader, raw),
         )
@@ -186,19 +194,9 @@ class Gemma3(Model):
         return ops.add(ops.mul(ops.sigmoid(ops.mul(logits, inner)), outer), shift)
 
 
-def _refuse(raw: Raw, where: str) -> None:
-    refuse_quantised(raw, where)
-    refuse_activation(raw, where, "hidden_activation", ("gelu_pytorch_tanh",))
-    if raw.get("use_bidirectional_attention"):
-        raise NotSupported(
-            f"[models.config] {where}: use_bidirectional_attention: "
-            f"got {raw['use_bidirectional_attention']!r}, allowed false (causal)"
-        )
-    if raw.get("attn_logit_softcapping") is not None:
-        # transformers has the key but does not apply it, so a checkpoint with it means one of two models.
-        raise NotSupported(
-            f"[models.config] {where}: attn_logit_softcapping: got {raw['attn_logit_softcapping']!r}, allowed null"
-        )
+def _window(reader: Reader) -> int:
+    """Raises ``kv.FormatError`` for null, of which transformers makes no mask."""
+    return reader.within("sliding_window", 1, 2**31 - 1, None if reader.null("sliding_window") else 4096)
 
 
 def _softcap(reader: Reader, raw: Raw) -> float | None:
@@ -207,33 +205,6 @@ def _softcap(reader: Reader, raw: Raw) -> float | None:
 
 def _kinds(raw: Raw, layers: int, where: str) -> tuple[str, ...]:
     """``layer_types``; files of 2025 have ``sliding_window_pattern`` instead: every n-th layer is full."""
-    key = "sliding_window_pattern" if "sliding_window_pattern" in raw else "_sliding_window_pattern"
-    every = Reader(raw, where).within(key, 1, 2**31 - 1, _PATTERN)
+    every = Reader(raw, where).within("sliding_window_pattern", 1, 2**31 - 1, _PATTERN)
     default = [SLIDING if (index + 1) % every else FULL for index in range(layers)]
     return layer_kinds(raw, layers, (FULL, SLIDING), default, where)
-
-
-def _rope(raw: Raw, kind: str, where: str) -> RopeFields:
-    """``rope_parameters`` by kind of layer, or ``rope_theta``, ``rope_scaling`` and ``rope_local_base_freq``."""
-    reader = Reader(raw, where)
-    theta = reader.number("rope_theta" if kind == FULL else "rope_local_base_freq", _THETA[kind])
-    own: dict[str, object] = {}
-    for key in ("rope_parameters", "rope_scaling"):
-        value = raw.get(key) or {}
-        if not isinstance(value, Mapping):
-            raise FormatError(f"[models.config] {where}: {key}: got {value!r}, allowed an object")
-        if key == "rope_parameters" and value and not {FULL, SLIDING} & value.keys():
-            raise FormatError(f"[models.config] {where}: {key}: got {value!r}, allowed one object per layer type")
-        value = value.get(kind) or {} if key == "rope_parameters" else value if kind == FULL else {}
-        if not isinstance(value, Mapping):
-            raise FormatError(f"[models.config] {where}: {key}: got {value!r} for {kind}, allowed an object")
-        own.update(value)
-    rope = read_rope(own, raw, where, theta=theta)
-    if rope.partial != 1.0:
-        raise NotSupported(f"[models.config] {where}: partial_rotary_factor: got {rope.partial}, allowed 1.0")
-    if kind == SLIDING and rope.scaling is not None and rope.scaling["rope_type"] in ("dynamic", "longrope"):
-        raise NotSupported(
-            f"[models.config] {where}: rope_type of {kind}: got {rope.scaling['rope_type']!r}, "
-            "allowed default, linear, yarn, llama3"
-        )
-    return rope

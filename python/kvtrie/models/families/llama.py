@@ -8,15 +8,19 @@ from __future__ import annotations
 from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..base import Model
-from ..config import ModelConfig, Raw, parse_config
+from ..common_settings import COMMON, WINDOWLESS
+from ..config import ModelConfig, parse_config
 from ..decoder import LayerPlan, MlpPlan
 from ..gguf_form import GgufForm
+from ..reader import Raw
+from ..settings import read
 
 
 class Llama(Model):
     family = "llama"
     architectures = ("LlamaForCausalLM",)
     gguf = {"llama": GgufForm(lambda d: d.dense(), settings=gguf_settings.DENSE, pairs=True, divided=True)}  # noqa: RUF012 (a ClassVar of Model's)
+    settings = {**COMMON, **WINDOWLESS, "mlp_bias": read("whether the MLPs have biases")}  # noqa: RUF012 (the same)
 
     @classmethod
     def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> ModelConfig:

@@ -11,32 +11,56 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import FormatError, NotSupported
+from ...errors import FormatError
 from ..attention import AttentionPlan
 from ..base import AttentionGroup, Model
+from ..common_settings import CHOSEN, COMMON, SIZE, not_read
 from ..config import (
     ModelConfig,
-    Raw,
-    Reader,
     check,
     common_fields,
-    flat_rope,
     layer_kinds,
-    read_rope,
     refuse_activation,
     refuse_quantised,
+    rope_defaults,
     text_part,
 )
 from ..decoder import LayerPlan, MlpPlan
 from ..moe import ExpertsPlan
+from ..reader import Raw, Reader
 from ..rope_arguments import RopeArguments
+from ..rope_config import read_rope, whole_heads
+from ..settings import Settings, read, refused
+from ..stored import IMAGES
 from ..weights import WeightSource
 
 FULL, CHUNKED = "full_attention", "chunked_attention"
 _MOST = 2**31 - 1
 
 # What checkpoints leave out because it is the default of Hugging Face's configuration.
-_DEFAULTS: dict[str, object] = {"head_dim": 128, "rms_norm_eps": 1e-5, "max_position_embeddings": 131_072}
+_DEFAULTS: dict[str, object] = {
+    "head_dim": 128,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 131_072,
+    "num_key_value_heads": 8,
+}
+_FIXED = {"mlp_bias": False}
+_SETTINGS: Settings = {
+    **COMMON,
+    **not_read(*_FIXED),
+    "intermediate_size_mlp": SIZE,  # of the MLPs of layers without experts; intermediate_size is that of experts
+    "num_local_experts": SIZE,
+    "num_experts_per_tok": CHOSEN,
+    "moe_layers": read("layers with experts"),
+    "interleave_moe_layer_step": read("where moe_layers is absent, each n-th layer has experts"),
+    "no_rope_layers": read("1 for layers that rotate, 0 for others"),
+    "no_rope_layer_interval": read("where no_rope_layers is absent or empty, each n-th layer does not rotate"),
+    "attention_chunk_size": read("tokens of a chunk; null: layers see everything"),
+    "use_qk_norm": read("whether heads that were rotated are brought to mean square 1"),
+    "attn_temperature_tuning": read("whether layers that do not rotate sharpen attention with the position"),
+    **dict.fromkeys(("attn_scale", "floor_scale"), read("how much they do, and after how many tokens more")),
+    "sliding_window": refused("layers see chunks, or everything"),
+}
 
 
 @dataclass(frozen=True)
@@ -61,19 +85,19 @@ class Llama4(Model):
     family = "llama4_text"
     architectures = ("Llama4ForCausalLM", "Llama4ForConditionalGeneration")
 
+    settings = _SETTINGS
+    ignored = IMAGES
+
     config: Llama4Config
 
     @classmethod
     def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> Llama4Config:
-        raw = {**_DEFAULTS, **{key: value for key, value in text_part(raw, where).items() if value is not None}}
+        raw = text_part(raw, where)
         refuse_quantised(raw, where)
         refuse_activation(raw, where)
-        reader = Reader(raw, where)
-        rope = read_rope(flat_rope(raw, where), raw, where, theta=reader.number("rope_theta", 500_000.0))
-        if rope.partial != 1.0:
-            raise NotSupported(f"[models.config] {where}: partial_rotary_factor: got {rope.partial}, allowed 1.0")
-        fields = common_fields(raw, rope, model_type=cls.family, generation=generation, where=where)
-        fields["mlp_bias"] = False
+        rope = whole_heads(read_rope(raw, where, rope_defaults(_DEFAULTS, theta=500_000.0)), where)
+        reader = Reader(raw, where, _DEFAULTS)
+        fields = common_fields(reader, raw, rope, cls.family, generation=generation, where=where, fixed=_FIXED)
         config = Llama4Config(**{**fields, **_own_fields(raw, where)})
         check(config, where)
         return config
@@ -125,16 +149,19 @@ def _own_fields(raw: Raw, where: str) -> dict[str, Any]:
     rotates = reader.integers("no_rope_layers", 0, 1) or tuple(int((i + 1) % every != 0) for i in range(layers))
     if len(rotates) < layers:
         raise FormatError(
-            f"[models.config] {where}: no_rope_layers: got {len(rotates)} entries, allowed at least {layers}"
+            f"[models.config] {where}: no_rope_layers: got {len(rotates)} entries, allowed at least {layers} "
+            "(num_hidden_layers)"
         )
-    kinds = layer_kinds(raw, layers, (FULL, CHUNKED), [CHUNKED if flag else FULL for flag in rotates[:layers]], where)
+    chunks = not reader.null("attention_chunk_size")
+    default = [CHUNKED if flag and chunks else FULL for flag in rotates[:layers]]
+    kinds = layer_kinds(raw, layers, (FULL, CHUNKED), default, where)
     experts = reader.within("num_local_experts", 1, 2**20, 16)
     step = reader.within("interleave_moe_layer_step", 1, _MOST, 1)
-    sparse = reader.integers("moe_layers", 0, layers - 1)
-    tuned = reader.flag("attn_temperature_tuning", True)
+    sparse = reader.integers("moe_layers", 0, layers - 1, "num_hidden_layers - 1")
+    tuned = raw.get("attn_temperature_tuning") == 4 or reader.flag("attn_temperature_tuning", True)  # 4: Scout's files
     return {
         "layer_types": kinds,
-        "attention_chunk_size": reader.within("attention_chunk_size", 1, _MOST, 8192) if CHUNKED in kinds else 0,
+        "attention_chunk_size": _chunk(reader) if CHUNKED in kinds else 0,
         "rope_layers": tuple(i for i in range(layers) if rotates[i]),
         "use_qk_norm": reader.flag("use_qk_norm", True),
         "temperature": (reader.number("attn_scale", 0.1), reader.positive("floor_scale", 8192)) if tuned else None,
@@ -143,6 +170,11 @@ def _own_fields(raw: Raw, where: str) -> dict[str, Any]:
         "num_experts_per_tok": reader.within("num_experts_per_tok", 1, experts, 1),
         "intermediate_size_mlp": reader.within("intermediate_size_mlp", 1, _MOST, 16384),
     }
+
+
+def _chunk(reader: Reader) -> int:
+    """Raises ``kv.FormatError`` for null, of which transformers makes no mask."""
+    return reader.within("attention_chunk_size", 1, _MOST, None if reader.null("attention_chunk_size") else 8192)
 
 
 def _experts(c: Llama4Config) -> ExpertsPlan:

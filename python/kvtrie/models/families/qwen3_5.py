@@ -10,10 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import gguf_settings
-from ..config import Raw, Reader
+from ..common_settings import not_read
 from ..gguf_form import GgufForm
+from ..reader import Raw, Reader
 from ..settings import Settings
-from .qwen3_next import GGUF_LEAVES, Qwen3Next, expert_sizes, experts_from_gguf, hybrid_from_gguf
+from ..stored import FURTHER, IMAGES
+from .qwen3_next import EXPERTS, GGUF_LEAVES, HYBRID, Qwen3Next, expert_sizes, experts_from_gguf, hybrid_from_gguf
 
 if TYPE_CHECKING:
     from ..gguf.metadata import Description
@@ -54,6 +56,9 @@ class Qwen35(Qwen3Next):
     family = "qwen3_5_text"
     architectures = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
     gguf = {"qwen35": _form(_dense_from_gguf, gguf_settings.DENSE)}  # noqa: RUF012
+    settings = HYBRID
+    defaults = {**Qwen3Next.defaults, "intermediate_size": 12_288, "num_key_value_heads": 4}  # noqa: RUF012 (the same)
+    ignored = {**FURTHER, **IMAGES}  # noqa: RUF012 (the same)
     fused_projections = False
 
     @classmethod
@@ -65,6 +70,9 @@ class Qwen35Moe(Qwen3Next):
     family = "qwen3_5_moe_text"
     architectures = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
     gguf = {"qwen35moe": _form(_experts_from_gguf, gguf_settings.EXPERTS)}  # noqa: RUF012
+    settings = {**HYBRID, **EXPERTS, **not_read("intermediate_size")}  # noqa: RUF012 (the same)
+    ignored = {**FURTHER, **IMAGES}  # noqa: RUF012 (the same)
+    fixed = {"mlp_bias": False, "intermediate_size": 1}  # noqa: RUF012 (the same): every layer has experts
     fused_projections = False
 
     @classmethod

@@ -6,7 +6,7 @@ Face configuration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..._core import CausalCache, RecurrentCache
@@ -14,24 +14,26 @@ from ...errors import FormatError
 from .. import gguf_settings
 from ..attention import AttentionPlan
 from ..base import AttentionGroup, Model
+from ..common_settings import CHOSEN, COMMON, SIZE, SWITCHED_WINDOWS, not_read
 from ..config import (
     ModelConfig,
-    Raw,
-    Reader,
     check,
     common_fields,
-    flat_rope,
     layer_kinds,
-    read_rope,
     refuse_activation,
     refuse_quantised,
+    rope_defaults,
     text_part,
 )
 from ..decoder import LayerPlan, MlpPlan
 from ..delta import DeltaPlan, HybridConfig
 from ..gguf_form import GgufForm
 from ..moe import ExpertsPlan
+from ..reader import Raw, Reader
 from ..rope_arguments import RopeArguments
+from ..rope_config import read_rope
+from ..settings import Settings, neutral, read
+from ..stored import FURTHER
 from ..weights import WeightSource
 
 if TYPE_CHECKING:
@@ -40,6 +42,43 @@ if TYPE_CHECKING:
 FULL, LINEAR = "full_attention", "linear_attention"
 _MOST = 2**31 - 1
 _PATTERN = 4  # each n-th layer sees everything
+_DEFAULTS: dict[str, object] = {
+    "head_dim": 256,
+    "intermediate_size": 5632,
+    "max_position_embeddings": 32_768,
+    "num_key_value_heads": 2,
+}
+_LINEAR_DEFAULTS = {
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+}
+HYBRID: Settings = {
+    **COMMON,
+    **SWITCHED_WINDOWS,
+    **not_read("mlp_bias", "attention_chunk_size"),
+    "full_attention_interval": read("where layer_types is absent, each n-th layer sees everything"),
+    **dict.fromkeys(_LINEAR_DEFAULTS, SIZE),
+    "attn_output_gate": neutral("attention has a gate", True),
+    "mamba_ssm_dtype": neutral("recurrent states are float32"),
+    "number_of_conv_states": neutral("recurrent layers have one convolution", 1),
+    "norm_topk_prob": neutral("an expert's share is of those chosen", True),
+    "decoder_sparse_step": neutral("layers are all alike: with experts, or without", 1),
+    "mlp_only_layers": neutral("layers are all alike: with experts, or without", []),
+}
+EXPERTS: Settings = {
+    **dict.fromkeys(("num_experts", "moe_intermediate_size", "shared_expert_intermediate_size"), SIZE),
+    "num_experts_per_tok": CHOSEN,
+}
+_SETTINGS: Settings = {
+    **HYBRID,
+    **EXPERTS,
+    "norm_topk_prob": read("whether an expert's share is of those chosen, or of all"),
+    "decoder_sparse_step": read("each n-th layer has experts"),
+    "mlp_only_layers": read("layers without experts"),
+}
 
 
 GGUF_LEAVES = {
@@ -120,22 +159,24 @@ class Qwen3Next(Model):
     family = "qwen3_next"
     architectures: ClassVar[tuple[str, ...]] = ("Qwen3NextForCausalLM",)
     gguf = {"qwen3next": _GGUF}  # noqa: RUF012
+    settings = _SETTINGS
+    ignored = FURTHER
     norm_offset = 1.0
+    defaults: ClassVar[Mapping[str, object]] = _DEFAULTS  # what holds where the file says nothing
+    fixed: ClassVar[Mapping[str, object]] = {"mlp_bias": False}  # fields that the family does not read
     fused_projections = True  # in_proj_qkvz and in_proj_ba instead of four matrices
 
     config: HybridConfig
 
     @classmethod
     def parse_config(cls, raw: Raw, generation: Raw | None = None, where: str = "config") -> HybridConfig:
-        raw = {"head_dim": 256, **{key: value for key, value in text_part(raw, where).items() if value is not None}}
+        raw = text_part(raw, where)
         refuse_quantised(raw, where)
         refuse_activation(raw, where)
-        reader = Reader(raw, where)
+        reader = Reader(raw, where, cls.defaults)
         moe = cls.expert_fields(raw, where)
-        raw.setdefault("intermediate_size", moe.get("moe_intermediate_size"))
-        rope = read_rope(flat_rope(raw, where), raw, where, partial=0.25)
-        fields = common_fields(raw, rope, model_type=cls.family, generation=generation, where=where)
-        fields["mlp_bias"] = False
+        rope = read_rope(raw, where, rope_defaults(cls.defaults, partial=0.25))
+        fields = common_fields(reader, raw, rope, cls.family, generation=generation, where=where, fixed=cls.fixed)
         every = reader.within("full_attention_interval", 1, _MOST, _PATTERN)
         layers = fields["num_hidden_layers"]
         default = [LINEAR if (index + 1) % every else FULL for index in range(layers)]
@@ -177,12 +218,6 @@ class Qwen3Next(Model):
         found = super().adapt(config, sources)
         return _experts(config).separate(found, config, config.expert_layers, transposed=False)
 
-    @staticmethod
-    def ignores(config: ModelConfig) -> Callable[[str], bool]:
-        """Also the layers that predict further tokens (``mtp.``)."""
-        common = Model.ignores(config)
-        return lambda name: name.startswith("mtp.") or common(name)
-
     @classmethod
     def attention_groups(cls, config: ModelConfig) -> list[AttentionGroup]:
         assert isinstance(config, HybridConfig)
@@ -221,14 +256,7 @@ def _experts(c: HybridConfig) -> ExpertsPlan:
 
 
 def _linear_fields(reader: Reader) -> dict[str, int]:
-    defaults = {
-        "linear_conv_kernel_dim": 4,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128,
-        "linear_num_key_heads": 16,
-        "linear_num_value_heads": 32,
-    }
-    return {key: reader.within(key, 1, 2**20, default) for key, default in defaults.items()}
+    return {key: reader.within(key, 1, 2**20, default) for key, default in _LINEAR_DEFAULTS.items()}
 
 
 def expert_sizes(reader: Reader, count: int, default: int) -> dict[str, int]:

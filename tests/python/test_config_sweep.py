@@ -1,0 +1,78 @@
+"""No setting is silently wrong: models with one or two settings changed, against transformers (config_sweep.py)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvtrie as kv
+from config_sweep import FAMILIES, Case, cases_of, outcome, pairs_of
+from kvtrie.models.settings import neutral
+
+NAMES = sorted(FAMILIES)
+
+
+def play(cases: list[Case]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for case in cases:
+        what, seen = outcome(case)
+        assert what != "wrong", f"{case}: {seen}"
+        found[what] += 1
+    return found
+
+
+def drawn(cases: list[Case], count: int, seed: int) -> list[Case]:
+    return [cases[i] for i in np.random.default_rng(seed).choice(len(cases), count, replace=False)]
+
+
+def test_a_few_of_all_families() -> None:
+    cases = [case for name in NAMES for case in drawn(cases_of(FAMILIES[name]), 4, seed=1)]
+    found = play(cases)
+    assert found["fails"] < len(cases) // 4
+    assert min(found["equal"], found["neutral"], found["refused"]) > 0
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sample_of_each_family(name: str) -> None:
+    play([*drawn(cases_of(FAMILIES[name]), 30, seed=2), *pairs_of(FAMILIES[name], 10, seed=2)])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_and_many_pairs(name: str) -> None:
+    """Some 3,000 models with those of the other families; tests/campaign/configs.py counts them by outcome."""
+    play([*cases_of(FAMILIES[name], more_ropes=60), *pairs_of(FAMILIES[name], 140)])
+
+
+ACTS: list[tuple[str, dict[str, Any]]] = [  # what transformers acts on and is not computed here
+    ("llama", {"is_causal": False}),
+    ("llama", {"sliding_window": 8}),
+    ("qwen2", {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 8}),
+    ("gemma3_text", {"use_bidirectional_attention": True}),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), ACTS)
+def test_the_sweep_sees_what_a_list_is_wrong_about(
+    name: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = kv.models._FAMILIES[name]
+    blind = {**family.settings, **dict.fromkeys(changes, neutral("nobody looks"))}
+    monkeypatch.setattr(family, "settings", blind)
+    assert outcome(Case(name, changes))[0] == "wrong"
+
+
+def test_the_sweep_sees_a_scaling_that_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}})
+    assert outcome(case)[0] == "equal"
+    plain = kv.models.Llama.parse_config
+    monkeypatch.setattr(
+        kv.models.Llama,
+        "parse_config",
+        lambda raw, *rest: plain({key: value for key, value in raw.items() if key != "rope_scaling"}, *rest),
+    )
+    assert outcome(case)[0] == "wrong"
