@@ -25,6 +25,7 @@ _LONGEST_PIECE = 256  # characters; SentencePiece makes none longer than this
 _SPACE = "\u2581"
 _TWIN = "\U0010ffff"  # no character: it is in no text, and no merge makes it
 _NO_TOKEN = 2**32 - 1  # -1 in 32 bits
+_UNUSED = ("padding",)  # a role without a part in any text: nothing is at stake where its token is not there
 _LETTERS = (decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse())  # from pieces to a text
 _HUGGING_FACE = "tokenizer.huggingface.json"
 # Control tokens that end an answer, whichever of them the file names: templates use one, training texts another.
@@ -158,6 +159,12 @@ def _end_ids(vocabulary: Vocabulary, named: list[int | None]) -> list[int]:
 def _token_id(keys: Keys, name: str, vocabulary: Vocabulary) -> int | None:
     key = f"tokenizer.ggml.{name}_token_id"
     if not keys.has(key) or keys.integer(key, -1, _NO_TOKEN) in (-1, _NO_TOKEN):
+        return None
+    if name in _UNUSED and keys.integer(key, -1, _NO_TOKEN) >= len(vocabulary.tokens):
+        text = (
+            f"got {keys.integer(key, -1, _NO_TOKEN)}, and there are {len(vocabulary.tokens)} tokens: none has this role"
+        )
+        warnings.warn(f"[models.load] {keys.path}: {key}: {text}", IgnoredWarning, stacklevel=2)
         return None
     return keys.integer(key, 0, len(vocabulary.tokens) - 1)
 
