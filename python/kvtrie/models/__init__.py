@@ -12,6 +12,7 @@ A model computes the steps of sessions; it holds no state of a conversation:
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from .._arguments import progress_of, refusal
 from .._core import Device
 from .._paths import path_text
-from ..errors import ArgumentError, FormatError, NotSupported
+from ..errors import ArgumentError, FormatError, IgnoredWarning, NotSupported
 from . import default
 from .base import DTYPES, Model
 from .config import ModelConfig, Raw
@@ -27,6 +28,7 @@ from .families import ARCHITECTURES as _ARCHITECTURES
 from .families import FAMILIES as _FAMILIES
 from .hub import find_model
 from .tokenizer import Detokenizer, Tokenizer
+from .tokenizer_files import of_another_form
 from .weights import (
     Progress,
     WeightSource,
@@ -49,6 +51,8 @@ __all__ = [
     "load",
     "load_tokenizer",
 ]
+
+_ANOTHER_FORM = "got a tokenizer in a form that is not read, allowed tokenizer.json; token ids work without"
 
 
 def __getattr__(name: str) -> type[Model]:
@@ -106,10 +110,13 @@ def load(
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
     """The tokenizer of what :func:`load` would load, without its weights; None where there is none.
 
-    Raises ``kv.FormatError`` as it does.
+    Raises ``kv.FormatError`` as it does, and ``kv.NotSupported`` for a folder that has one in another form only.
     """
     found = find_model(path_text(path, "models.load_tokenizer"))
     if found.is_dir():
+        other = of_another_form(found)
+        if other is not None:
+            raise NotSupported(f"[models.load_tokenizer] {other}: {_ANOTHER_FORM}")
         return Tokenizer.load(found)
     from .gguf import read
 
@@ -125,6 +132,9 @@ def _load_folder(
     config = family.parse_config(raw, generation, str(folder / "config.json"))
     sources = family.adapt(config, open_folder(folder))
     check_table(sources, family.tensor_shapes(config), family.ignores(config))
+    other = of_another_form(folder)
+    if other is not None:
+        warnings.warn(f"[models.load] {other}: {_ANOTHER_FORM}", IgnoredWarning, stacklevel=3)
     return _build(family, config, sources, device, dtype, Tokenizer.load(folder), progress)
 
 

@@ -181,7 +181,7 @@ class Tokenizer:
         messages: Sequence[Message],
         add_generation_prompt: bool = False,
         special_tokens: TextReading = "letters",
-        variables: Mapping[str, Any] | None = None,
+        variables: Message | None = None,
     ) -> Rendered:
         """The prompt of these messages as text that knows its special tokens, for :meth:`ids_of`; arguments and errors
         are those of :meth:`apply_chat_template`."""
@@ -222,7 +222,7 @@ class Tokenizer:
         bos = self.token_id(self.special.get("bos_token", ""))
         return [] if bos is None or not self._begins_chats else [bos]
 
-    def _tell_ignored(self, template: ChatTemplate, variables: Mapping[str, Any]) -> None:
+    def _tell_ignored(self, template: ChatTemplate, variables: Message) -> None:
         for name in ("tools", "documents"):
             given = variables.get(name)
             with converting(given, "tokenizer", name, "a list, or None"):
@@ -282,7 +282,7 @@ class Detokenizer:
         return self._tokenizer.decode(self._ids[self._start :], self._skip)[len(before) :]
 
 
-def _find_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+def _find_template(folder: Path, settings: Mapping[str, object]) -> str | None:
     """chat_template.jinja wins over tokenizer_config.json, where several named ones may stand."""
     path = folder / "chat_template.jinja"
     if path.exists():
