@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 import forged_chats
 import kvtrie as kv
@@ -338,6 +338,32 @@ def test_special_tokens_are_found_as_the_library_finds_them(many: bool) -> None:
         parsed = raw.encode(text, add_special_tokens=False)
         wanted = [(at, token) for at, token in zip(parsed.offsets, parsed.ids) if token in special.texts]
         assert [((mark.start, mark.end), mark.token) for mark in special.find(text)] == wanted
+
+
+def test_marks_beside_letters_are_read_as_the_library_reads_them() -> None:
+    """Whatever blanks tokens take in, and whether they are found before a text is normalised or after."""
+    for seed in range(CHATS // 4):
+        dice = random.Random(f"3306 {seed}")
+        source = forged_chats.raw_of(dice.choice(list(forged_chats.TOKENIZERS)))
+        raw = tokenizers.Tokenizer(source.model)
+        if source.pre_tokenizer is not None:
+            raw.pre_tokenizer = source.pre_tokenizer
+        if source.normalizer is not None:
+            raw.normalizer = source.normalizer
+        elif dice.random() < 0.4:
+            raw.normalizer = dice.choice([normalizers.NFC(), normalizers.Lowercase(), normalizers.Strip()])
+        marks = dice.sample([*forged_chats.MARKS, " x "], dice.randrange(1, 8))
+        flags = ("special", "lstrip", "rstrip", "single_word", "normalized")
+        raw.add_tokens([AddedToken(mark, **{flag: dice.random() < 0.5 for flag in flags}) for mark in marks])
+        special = SpecialTokens(raw)
+        for _ in range(5):
+            text = "".join(
+                dice.choices([*marks, *marks, "a ", " b", "\n", "x", "\u00e9", "  "], k=dice.randrange(1, 9))
+            )
+            wanted = raw.encode(text, add_special_tokens=False).ids
+            for separate in (False, True):
+                ids, forged = special._read(text, special.find(text), False, separate)
+                assert (ids, forged) == (wanted, None), (seed, text)
 
 
 @pytest.mark.parametrize("wrong", ["", "PARSE", None, True, 1, "text"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -224,9 +225,15 @@ def test_a_class_with_unknown_rules_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "vocab.json", "tekken.json"])
 def test_folders_without_tokenizer_json_say_what_is_not_read(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(b"{}")
-    with pytest.warns(kv.IgnoredWarning, match=rf"{name}: is not read, .* tokenizer.json"):
-        assert kv.models.load_tokenizer(tmp_path) is None
+    folder = tmp_path / "folder"
+    shutil.copytree(Path(__file__).parent / "goldens" / "llama-gqa-tied", folder)
+    (folder / "tokenizer.json").unlink(missing_ok=True)
+    (folder / name).write_bytes(b"{}")
+    with pytest.raises(kv.NotSupported, match=rf"{name}: got a tokenizer in a form that is not read"):
+        kv.models.load_tokenizer(folder)
+    with pytest.warns(kv.IgnoredWarning, match=rf"{name}: got a tokenizer in a form that is not read"):
+        model = kv.models.load(folder)
+    assert not model.has_tokenizer
 
 
 def test_ids_by_chance_are_refused(tmp_path: Path) -> None:

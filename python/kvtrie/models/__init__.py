@@ -12,6 +12,7 @@ A model computes the steps of sessions; it holds no state of a conversation:
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 from .._arguments import progress_of, refusal
 from .._core import Device
 from .._paths import path_text
-from ..errors import ArgumentError, FormatError, NotSupported
+from ..errors import ArgumentError, FormatError, IgnoredWarning, NotSupported
 from . import default
 from .account import settle_config
 from .adapter import apply_adapter, settle_adapter, without_base
@@ -32,6 +33,7 @@ from .reader import Raw
 from .settings import Account, Settled
 from .stored import compare_frequencies, ignores, settle_head
 from .tokenizer import Detokenizer, Tokenizer
+from .tokenizer_files import of_another_form
 from .weights import (
     Progress,
     WeightSource,
@@ -56,6 +58,8 @@ __all__ = [
     "load",
     "load_tokenizer",
 ]
+
+_ANOTHER_FORM = "got a tokenizer in a form that is not read, allowed tokenizer.json; token ids work without"
 
 
 def __getattr__(name: str) -> type[Model]:
@@ -108,16 +112,21 @@ def load(
     from .gguf import read  # takes half a second, most of it for packages that nothing else needs
 
     parts = read(found)
-    return _build(parts.family, parts.config, parts.sources, device, dtype, parts.tokenizer, progress)
+    model = _build(parts.family, parts.config, parts.sources, device, dtype, parts.tokenizer, progress)
+    model.account = {found.name: parts.settled}
+    return model
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
     """The tokenizer of what :func:`load` would load, without its weights; None where there is none.
 
-    Raises ``kv.FormatError`` as it does.
+    Raises ``kv.FormatError`` as it does, and ``kv.NotSupported`` for a folder that has one in another form only.
     """
     found = find_model(path_text(path, "models.load_tokenizer"))
     if found.is_dir():
+        other = of_another_form(found)
+        if other is not None:
+            raise NotSupported(f"[models.load_tokenizer] {other}: {_ANOTHER_FORM}")
         return Tokenizer.load(found)
     from .gguf import read
 
@@ -155,6 +164,9 @@ def _load_folder(
     config, sources = _settled_sources(family, config, open_folder(folder))
     config, sources = apply_adapter(folder, config, sources)
     check_table(sources, family.tensor_shapes(config), ignores(family.ignored))
+    other = of_another_form(folder)
+    if other is not None:
+        warnings.warn(f"[models.load] {other}: {_ANOTHER_FORM}", IgnoredWarning, stacklevel=3)
     model = _build(family, config, sources, device, dtype, Tokenizer.load(folder), progress)
     model.account = found.account
     return model
@@ -177,7 +189,9 @@ def describe(path: str | os.PathLike[str]) -> Account:
     """
     found = find_model(path_text(path, "models.describe"))
     if not found.is_dir():
-        raise NotSupported(f"[models.describe] {found}: got a file, allowed a folder")
+        from .gguf import read
+
+        return {found.name: read(found).settled}
     folder = _read_folder(found)
     folder.family.parse_config(folder.raw, folder.generation, folder.where)
     return folder.account

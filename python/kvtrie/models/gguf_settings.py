@@ -101,7 +101,7 @@ TOKENIZERS: Mapping[str, Settings] = {
 }
 _WHOLE: Settings = {
     f"tokenizer.ggml.{name}": neutral("tokenizer.huggingface.json says it")
-    for name in ("pre", "merges", "scores", "add_space_prefix", "add_bos_token", "add_eos_token")
+    for name in ("pre", "merges", "scores", "add_space_prefix", "add_eos_token")
 }
 
 _ROPE: Settings = {

@@ -21,7 +21,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional, cast
 
 import tokenizers
 from tokenizers import AddedToken, models
@@ -33,6 +33,9 @@ _LEAST = 16  # characters of one set of stand-ins, so that there are few sets to
 _MOST_IN_A_PATTERN = 512
 SPACE = "\u2581"  # SentencePiece's
 _NO_WORD = "\ufdd0"  # a code point that is no character
+
+
+Raw = tokenizers.Tokenizer
 
 
 class Mark(NamedTuple):
@@ -49,7 +52,7 @@ class Mark(NamedTuple):
 class SpecialTokens:
     """Those of one ``tokenizers.Tokenizer``, which nobody changes any more."""
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Raw) -> None:
         self._raw = raw
         self._added: dict[int, AddedToken] = dict(sorted(raw.get_added_tokens_decoder().items()))
         self.texts: dict[int, str] = {
@@ -133,7 +136,7 @@ class SpecialTokens:
         return re.compile("|".join(map(re.escape, texts)))
 
     @cached_property
-    def _finder(self) -> tuple[Any, dict[int, int]]:
+    def _finder(self) -> tuple[Raw, dict[int, int]]:
         """A tokenizer that only finds added tokens, and what its ids of special ones stand for."""
         finder = tokenizers.Tokenizer(models.WordLevel({_NO_WORD: 0}, unk_token=_NO_WORD))
         if self._raw.normalizer is not None and any(each.normalized for each in self._added.values()):
@@ -150,7 +153,9 @@ class SpecialTokens:
         reader = self._reader(self._free(text), separate)
         pieces, at = [reader.lead if behind else ""], 0
         for mark in marks:
-            pieces += [text[at : mark.start], reader.letters[mark.token]]
+            whole, letter = text[mark.start : mark.end], reader.letters[mark.token]
+            same = whole.replace(self.texts[mark.token], letter)  # with the blanks that it takes in
+            pieces += [text[at : mark.start], letter if same == whole else same]
             at = mark.end
         found = reader.raw.encode("".join([*pieces, text[at:]]), add_special_tokens=False).ids[int(behind) :]
         made = self._made_of_letters
@@ -175,8 +180,7 @@ class SpecialTokens:
             raw.pre_tokenizer = self._raw.pre_tokenizer
         letters = {token: chr(start + 1 + at) for at, token in enumerate(self.texts)}
         added = {
-            token: AddedToken(letters[token], special=True, normalized=False) if token in letters else each
-            for token, each in self._added.items()
+            token: _like(each, letters[token]) if token in letters else each for token, each in self._added.items()
         }
         lead = AddedToken(chr(start), special=True, normalized=False)
         gap = [AddedToken(f"{lead.content}{at}", special=True, normalized=False) for at in range(self._gap)]
@@ -190,7 +194,7 @@ class SpecialTokens:
         return max(ids, default=-1) + 1 - len(ids)
 
     @cached_property
-    def _separate_model(self) -> Any:
+    def _separate_model(self) -> models.Model:
         """The model under other names for special tokens, so that no letters make one."""
         whole = json.loads(self._raw.to_str())
         model, others = whole["model"], {text: f"\U0010ffff{token}" for token, text in self.texts.items()}
@@ -205,14 +209,21 @@ class SpecialTokens:
             model["merges"] = [pair for pair in pairs if not {*pair, "".join(pair)} & others.keys()]
         empty = {"version": "1.0", "added_tokens": [], "model": model}
         names = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
-        return tokenizers.Tokenizer.from_str(json.dumps({**dict.fromkeys(names), **empty})).model
+        made = tokenizers.Tokenizer.from_str(json.dumps({**dict.fromkeys(names), **empty}))
+        return cast(models.Model, made.model)
+
+
+def _like(token: AddedToken, letter: str) -> AddedToken:
+    """A stand-in for a token wherever its letter stands."""
+    blanks = {"lstrip": token.lstrip, "rstrip": token.rstrip}
+    return AddedToken(letter, special=True, normalized=token.normalized, **blanks)
 
 
 class _Reader(NamedTuple):
     """``letters``: what stands in for each special token; ``lead`` for any in front. ``ids``: by its own ids of added
     tokens, those of the tokenizer."""
 
-    raw: Any
+    raw: Raw
     letters: dict[int, str]
     lead: str
     ids: Mapping[Optional[int], int]

@@ -237,7 +237,7 @@ class Tokenizer:
         messages: Sequence[Message],
         add_generation_prompt: bool = False,
         special_tokens: TextReading = "letters",
-        variables: Mapping[str, Any] | None = None,
+        variables: Message | None = None,
         chat_template: str | None = None,
     ) -> Rendered:
         """The prompt of these messages as text that knows its special tokens, for :meth:`ids_of`; arguments and errors

@@ -12,11 +12,11 @@ Source: transformers 5.24, ``AutoTokenizer.from_pretrained`` and the classes' ow
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
-from .special_tokens import SPACE
+from .special_tokens import SPACE, Raw
 
 _QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -28,12 +28,15 @@ _QWEN3_5 = (
 )
 
 
+_Step = Union[normalizers.Normalizer, pre_tokenizers.PreTokenizer, decoders.Decoder]
+
+
 class Steps(NamedTuple):
     """What a text goes through. ``model``: settings of ``tokenizers.models.BPE``."""
 
-    normalizer: Any
-    pre_tokenizer: Any
-    decoder: Any
+    normalizer: Optional[normalizers.Normalizer]
+    pre_tokenizer: Optional[pre_tokenizers.PreTokenizer]
+    decoder: Optional[decoders.Decoder]
     model: Mapping[str, object]
 
 
@@ -156,12 +159,12 @@ def is_other(name: str) -> bool:
     return name.removesuffix("Tokenizer") in OTHERS
 
 
-def as_class(name: str, raw: Any, settings: Mapping[str, object]) -> Steps | None:
+def as_class(name: str, raw: Raw, settings: Mapping[str, object]) -> Steps | None:
     """The steps of a class where its vocabulary can be one of its own."""
     return CLASSES[name].steps(settings) if name in CLASSES and isinstance(raw.model, models.BPE) else None
 
 
-def differences(raw: Any, steps: Steps) -> list[str]:
+def differences(raw: Raw, steps: Steps) -> list[str]:
     """What of a tokenizer is not as the class has it."""
     found = [
         name
@@ -171,5 +174,5 @@ def differences(raw: Any, steps: Steps) -> list[str]:
     return found + [name for name, value in steps.model.items() if getattr(raw.model, name) != value]
 
 
-def _state(step: Any) -> bytes | None:
+def _state(step: _Step | None) -> bytes | None:
     return None if step is None else bytes(step.__getstate__())

@@ -13,13 +13,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tokenizers
 from tokenizers import AddedToken, models
 
 from ..errors import FormatError, IgnoredWarning, NotSupported
 from .settings import Setting, Settings, neutral, read, settle
+from .special_tokens import Raw
 from .tokenizer_classes import CLASSES, as_class, class_of, differences, is_other
 from .weights import read_json
 
@@ -101,9 +102,9 @@ SETTINGS: Settings = {
 class Parts(NamedTuple):
     """``special``: texts of special tokens by name. ``begins_chats``: None where the folder does not say."""
 
-    raw: Any
+    raw: Raw
     special: dict[str, str]
-    settings: dict[str, Any]
+    settings: dict[str, object]
     begins_chats: bool | None
 
 
@@ -123,7 +124,6 @@ def read_folder(folder: Path) -> Parts | None:
     what in it is wrong, or changes texts in a way that is unknown here."""
     path, where = folder / "tokenizer.json", folder / "tokenizer_config.json"
     if not path.exists():
-        _tell_of_others(folder)
         return None
     raw = _from_file(path)
     settings = read_json(where, required=False)
@@ -143,15 +143,14 @@ def read_folder(folder: Path) -> Parts | None:
 # ---- the files -------------------------------------------------------------------------------------------------------
 
 
-def _tell_of_others(folder: Path) -> None:
-    for name in ("tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "tiktoken.model", "spiece.model"):
-        if (folder / name).exists():
-            text = f"[models.load] {folder / name}: is not read, so there is no tokenizer: that takes a tokenizer.json"
-            warnings.warn(text, IgnoredWarning, stacklevel=5)
-            return
+def of_another_form(folder: Path) -> Path | None:
+    """A tokenizer's file that is not read, where there is no ``tokenizer.json``."""
+    names = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "tiktoken.model")
+    found = next((folder / name for name in (*names, "spiece.model") if (folder / name).exists()), None)
+    return None if found is None or found.name == "tokenizer.json" else found
 
 
-def _from_file(path: Path) -> Any:
+def _from_file(path: Path) -> Raw:
     try:
         raw = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception for every kind of damage
@@ -161,14 +160,14 @@ def _from_file(path: Path) -> Any:
     return raw
 
 
-def _of_model(raw: Any) -> dict[str, Setting]:
+def _of_model(raw: Raw) -> dict[str, Setting]:
     """What depends on the kind of vocabulary."""
     if isinstance(raw.model, models.BPE):
         return {}
     return {"clean_up_tokenization_spaces": neutral("spaces are not taken out of texts", False)}
 
 
-def _class_name(folder: Path, settings: Mapping[str, Any], raw: Any) -> str:
+def _class_name(folder: Path, settings: Mapping[str, object], raw: Raw) -> str:
     config = read_json(folder / "config.json", required=False)
     named = settings.get("tokenizer_class") or config.get("tokenizer_class") or ""
     if not isinstance(named, str):
@@ -180,7 +179,7 @@ def _class_name(folder: Path, settings: Mapping[str, Any], raw: Any) -> str:
 # ---- added tokens ----------------------------------------------------------------------------------------------------
 
 
-def _named(folder: Path, settings: Mapping[str, Any], defaults: Mapping[str, str | None], raw: Any) -> _Named:
+def _named(folder: Path, settings: Mapping[str, object], defaults: Mapping[str, str | None], raw: Raw) -> _Named:
     where = f"{folder / 'tokenizer_config.json'}"
     told, by_id = dict(settings), dict[int, AddedToken]()
     if "additional_special_tokens" in told and not told.get("extra_special_tokens"):
@@ -217,10 +216,12 @@ def _listed(value: object, where: str) -> list[AddedToken]:
     return [_token(each, where) for each in value or ()] if not isinstance(value, dict) else []
 
 
-def _specials(told: Mapping[str, Any], where: str) -> Iterator[tuple[str, AddedToken | None]]:
+def _specials(told: Mapping[str, object], where: str) -> Iterator[tuple[str, AddedToken | None]]:
     """Special tokens by name; None for those that a file says are none."""
-    extra = told.get("extra_special_tokens")
-    more = {**(told.get("model_specific_special_tokens") or {}), **(extra if isinstance(extra, dict) else {})}
+    more: dict[str, object] = {}
+    for key in ("model_specific_special_tokens", "extra_special_tokens"):
+        given = told.get(key)
+        more |= given if isinstance(given, dict) else {}
     for name, value in {**told, **more}.items():
         if name in NAMES or name in more or (name.endswith("_token") and isinstance(value, (str, dict, AddedToken))):
             yield name, None if value is None else _token(value, where)
@@ -235,7 +236,7 @@ def _from_added_tokens(folder: Path, special: set[str]) -> dict[int, AddedToken]
     }
 
 
-def _add(raw: Any, named: _Named, settings: Mapping[str, Any], folder: Path) -> None:
+def _add(raw: Raw, named: _Named, settings: Mapping[str, object], folder: Path) -> None:
     """Adds what is not there, in the order of transformers. Raises for an id that this does not lead to."""
     there = raw.get_added_tokens_decoder().values()
     same = {repr(token) for token in there}
@@ -293,7 +294,7 @@ def _id(value: object, where: str) -> int:
     return int(value)
 
 
-def _mapping(settings: Mapping[str, Any], name: str, where: str) -> Iterator[tuple[str, Any]]:
+def _mapping(settings: Mapping[str, object], name: str, where: str) -> Iterator[tuple[str, object]]:
     value = settings[name]
     if not isinstance(value, dict):
         raise FormatError(f"[models.load] {where}: {name}: got a JSON {type(value).__name__}, allowed an object")
@@ -303,7 +304,7 @@ def _mapping(settings: Mapping[str, Any], name: str, where: str) -> Iterator[tup
 # ---- the rules of a class --------------------------------------------------------------------------------------------
 
 
-def _as_class(name: str, raw: Any, settings: Mapping[str, object], where: str) -> Any:
+def _as_class(name: str, raw: Raw, settings: Mapping[str, object], where: str) -> Raw:
     """The tokenizer by the rules of a class. GPT-2's has one rule for cutting words, which many files do not follow
     that name it (SmolLM's digits): then the file is right."""
     steps = as_class(name, raw, settings)
