@@ -13,7 +13,6 @@ import kvtrie as kv
 from kvtrie.models.gguf.keys import Keys
 from kvtrie.models.gguf.reader import read_gguf
 from kvtrie.models.gguf.tokenizer import read_text
-from kvtrie.models.template_choice import special_texts
 from text_tokenizer import save_tokenizer
 
 HELLO = [{"role": "user", "content": "hi"}]
@@ -184,7 +183,7 @@ def test_a_template_that_is_set_anew_is_taken(tmp_path: Path) -> None:
         tokenizer.apply_chat_template(HELLO)
 
 
-def test_templates_see_every_special_token_that_has_a_name() -> None:
+def test_templates_see_every_special_token_that_has_a_name(tmp_path: Path) -> None:
     settings = {
         "bos_token": {"content": "<s>", "special": True},
         "image_token": "<image>",
@@ -193,7 +192,12 @@ def test_templates_see_every_special_token_that_has_a_name() -> None:
         "extra_special_tokens": {"boi_token": "<boi>", "place": "<place>"},
         "model_max_length": 5,
     }
-    assert special_texts(settings) == {
+    tiny = Path(__file__).parents[2] / "examples/tiny"
+    (tmp_path / "tokenizer.json").write_bytes((tiny / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = kv.models.Tokenizer.load(tmp_path)
+    assert tokenizer is not None
+    assert tokenizer.special == {
         "bos_token": "<s>", "image_token": "<image>", "boi_token": "<boi>", "place": "<place>"
     }  # fmt: skip
 

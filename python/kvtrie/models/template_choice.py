@@ -58,18 +58,6 @@ def named(value: object, path: Path) -> Templates:
     return dict(pairs)
 
 
-def special_texts(settings: Mapping[str, object]) -> dict[str, str]:
-    """The special tokens that tokenizer_config.json names, as templates ask for them: "bos_token", "image_token"."""
-    extra = settings.get("extra_special_tokens")
-    named = {**settings, **(extra if isinstance(extra, dict) else {})}
-    texts = {
-        name: value.get("content") if isinstance(value, dict) else value
-        for name, value in named.items()
-        if name.endswith("_token") or (isinstance(extra, dict) and name in extra)
-    }
-    return {name: text for name, text in texts.items() if isinstance(text, str)}
-
-
 def chosen(templates: Templates, wanted: str | None, has_tools: bool) -> str:
     """The template that ``wanted`` names or is; else "tool_use" where there are tools, else "default".
 

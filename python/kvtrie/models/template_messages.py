@@ -108,7 +108,7 @@ def variables_of(given: Mapping[str, object], names: frozenset[str]) -> Values:
                 raise refusal(each, "tokenizer", f"{name}[{at}]", "an object, as JSON has it")
     kept = {name: value for name, value in given.items() if name not in _OF_TRANSFORMERS or name in names}
     for name in given.keys() - kept.keys():
-        if given[name] not in (None, False):
+        if given[name] is not None and given[name] is not False:
             got = f"[tokenizer] {name}: got {shown(given[name])}, allowed nothing"
             raise ArgumentError(f"{got}: it is an argument of transformers', and no variable of this chat template")
     with _trees("variables"):

@@ -304,11 +304,10 @@ class Tokenizer:
         parts = read_folder(folder)
         if parts is None:
             return None
-        from .template_choice import in_folder, special_texts
+        from .template_choice import in_folder
 
-        special = {**special_texts(parts.settings), **parts.special}
         templates = in_folder(folder, parts.settings)
-        return cls(parts.raw, special=special, chat_template=templates, begins_chats=parts.begins_chats)
+        return cls(parts.raw, special=parts.special, chat_template=templates, begins_chats=parts.begins_chats)
 
 
 class Detokenizer:
