@@ -1,107 +1,101 @@
-"""`check()` finds nothing wrong whenever it is called: between two layers of an open step, and while others save."""
+"""``python -m kvtrie check MODEL``: what became of each key, what a template reads, and the logits of transformers."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
+import io
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import hf_models as hf
 import kvtrie as kv
-from processes import PATIENCE
-from random_models import VOCAB, random_model
+from kvtrie.cli import main
+from kvtrie.models import compared
 
-pytestmark = pytest.mark.usefixtures("nothing_left_over")
-
-SEED = 20251124
+TINY = Path(__file__).parents[2] / "examples" / "tiny"
 
 
-class CheckedStep:
-    """A step that checks its cache before and after each layer."""
-
-    def __init__(self, step: Any, cache: Any, found: set[str]) -> None:
-        self._step, self._cache, self._found = step, cache, found
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._step, name)
-        if name not in ("attend", "attend_qkv", "conv", "gated_delta"):
-            return value
-
-        def checked(*arguments: Any, **options: Any) -> Any:
-            self._found.update(self._cache.check())
-            result = value(*arguments, **options)
-            self._found.update(self._cache.check())
-            return result
-
-        return checked
+def check(*arguments: str) -> tuple[int, dict[str, list[str]]]:
+    """The exit code, and the lines by what they are about."""
+    out = io.StringIO()
+    code = main(["check", *arguments], out)
+    lines: dict[str, list[str]] = {}
+    for line in out.getvalue().splitlines():
+        title, _, text = line.partition(" ")
+        lines.setdefault(title, []).append(text.strip())
+    return code, lines
 
 
-@pytest.mark.parametrize("kind", ["dense", "window", "hybrid"])
-def test_between_two_layers_of_an_open_step(kind: str) -> None:
-    model = random_model(kind)
-    model.replays = False
-    cache = kv.PrefixCache(model.caches(512))
-    found: set[str] = set()
-    for prompt in ([1, 2, 3, 4, 5, 6], [1, 2, 3, 9], [1, 2, 3, 4, 5, 6, 7, 8]):
-        session = cache.begin(prompt)
-        for step in session.prefill(chunk=3):
-            model(CheckedStep(step, cache, found))
-        branch = session.branch()
-        for each in (session, branch):
-            each.append(prompt[-1])
-        model(CheckedStep(cache.batch([session, branch]), cache, found))
-    assert found == set()
+def changed(place: Path, **keys: Any) -> str:
+    """The tiny model with a configuration that says something else."""
+    shutil.copytree(TINY, place / "model")
+    path = place / "model" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
+    return str(path.parent)
 
 
-@pytest.mark.parametrize("kind", ["dense", pytest.param("window", marks=pytest.mark.ci)])
-def test_while_another_thread_saves(kind: str, tmp_path: Path) -> None:
-    """With host memory for a few prompts only, so that saving reads files through it."""
-    print(f"seed {SEED}")
-    model = random_model(kind)
-    cache = kv.PrefixCache(model.caches(256), host_bytes="64 KiB", disk=tmp_path / "own", fingerprint="x")
-    random, found, over = np.random.default_rng(SEED), set[str](), threading.Event()
-
-    def watch() -> None:
-        while not over.is_set():
-            found.update(cache.check())
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    for turn in range(16):
-        with cache.begin([int(token) for token in random.integers(0, VOCAB, 60)]) as session:
-            for step in session.prefill():
-                model(step)
-        if turn % 4 == 3:
-            with contextlib.suppress(kv.FormatError):  # host memory is full
-                cache.save(tmp_path / "own" if turn % 8 == 3 else tmp_path / "other")
-    over.set()
-    watcher.join(PATIENCE)
-    assert found == set()
+def test_the_tiny_model() -> None:
+    code, lines = check("tiny")
+    assert code == 0
+    assert "Llama: " in lines["model"][0]
+    read, neutral = lines["read"][0], lines["neutral"][0]
+    assert read.startswith("config.json: ") and "rope_" in read and "torch_dtype" not in read
+    assert "initializer_range" in neutral or "use_cache" in neutral
+    assert "tokens; texts begin with" in lines["tokenizer"][0]
+    assert any(line.startswith("default: ") for line in lines["template"])
+    assert lines["logits"][0].startswith("those of transformers: ")
+    assert "unknown" not in lines and "told" not in lines
 
 
-def test_what_was_evicted_while_its_checksums_are_taken() -> None:
-    """Paging out ends with the checksums, after the tree is free for others: these may evict what is still read."""
-    cache = kv.PrefixCache(kv.CausalCache(1, 2, 512, 2048, dtype="float32", device="host"), host_bytes="64MiB")
-    prompt, found, looks, over = list(range(2000)), set[str](), [0], threading.Event()
-    rows = np.ones((len(prompt), 2, 512), np.float32)
+def test_what_nothing_knows_is_told(tmp_path: Path) -> None:
+    code, lines = check(changed(tmp_path, utterly_new=1), "--no-compare")
+    assert code == 0 and "logits" not in lines
+    assert lines["unknown"] == ["config.json: utterly_new"] and "utterly_new" in lines["told"][0]
 
-    def evict() -> None:
-        while not over.is_set():
-            if cache.evict(prompt):
-                looks[0] += 1
-            found.update(cache.check())
 
-    others = threading.Thread(target=evict, daemon=True)
-    others.start()
-    while looks[0] < 25:  # 16 MiB each
-        with cache.begin(prompt, use=False) as session:
-            for step in session.prefill(chunk=2048):
-                with contextlib.suppress(kv.ClosedError):
-                    step.put(0, rows[: len(step.tokens)], rows[: len(step.tokens)])
-        cache.page_out(prompt)
-    over.set()
-    others.join(PATIENCE)
-    assert found == set()
+def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = check(changed(tmp_path, is_causal=False))
+    assert code == 1 and not lines and "is_causal" in capsys.readouterr().err
+
+
+def test_other_logits_than_those_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = compared._own
+    monkeypatch.setattr(compared, "_own", lambda model, ids: own(model, ids)[:, ::-1])
+    code, lines = check("tiny")
+    assert code == 1 and lines["logits"][0].startswith("NOT those of transformers: ")
+
+
+def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compared.importlib.util, "find_spec", lambda name: None)
+    code, lines = check("tiny", "--text", "a")
+    assert code == 0 and lines["logits"] == ["not compared: torch and transformers are not installed"]
+
+
+def test_what_transformers_cannot_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(path: Path, ids: list[int]) -> Any:
+        raise ValueError("what is this?\nmore")
+
+    monkeypatch.setattr(compared, "_of_transformers", broken)
+    code, lines = check("tiny")
+    assert code == 0 and lines["logits"] == ["not compared: transformers cannot load it: what is this?"]
+
+
+@pytest.mark.parametrize("name", ["gemma3", "qwen3_5"])
+def test_a_model_without_a_tokenizer(name: str, tmp_path: Path) -> None:
+    hf.tiny(name).save_pretrained(tmp_path)
+    code, lines = check(str(tmp_path))
+    assert code == 0 and lines["tokenizer"] == ["none: token ids work without"], lines
+    assert lines["logits"][0].startswith("those of transformers: ")
+
+
+def test_a_difference_that_is_not_finite_is_never_right() -> None:
+    rows = np.ones((2, 3), np.float32)
+    for other in (np.full((2, 3), np.nan, np.float32), np.ones((2, 4), np.float32)):
+        found = compared.difference(other, rows, 1.0)
+        assert not found.is_right and found.largest == float("inf")
+    assert compared.difference(rows, rows, 0.0) == compared.Difference(2, 2, 0.0, 0.0)
+    assert kv.models.compared is compared

@@ -1,4 +1,4 @@
-"""The command line: ``python -m kvtrie devices | doctor | download | chat | serve | simulate TRACE | inspect FOLDER``.
+"""The command line: ``python -m kvtrie devices | doctor | download | check | chat | serve | simulate | inspect``.
 
 Exit codes: 0 all well, 1 something failed or is missing, 2 wrong arguments, 130 Ctrl-C. A command is a module beside
 this one with ``add_arguments(parser)`` and ``run(arguments, out) -> int``.
@@ -13,13 +13,14 @@ from typing import TextIO
 
 import kvtrie as kv
 
-from . import chat, devices, doctor, download, inspect, serve, simulate
+from . import chat, check, devices, doctor, download, inspect, serve, simulate
 
 INTERRUPTED = 130
 COMMANDS = {
     "devices": devices,
     "doctor": doctor,
     "download": download,
+    "check": check,
     "chat": chat,
     "serve": serve,
     "simulate": simulate,
