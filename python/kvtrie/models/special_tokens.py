@@ -1,7 +1,7 @@
-"""Special tokens in a text: which stretches of it are tokens of their own, and which only look like them.
+"""Special tokens in a text: which parts of it are tokens of their own, and which only look like them.
 
 Concept. A special token (a control token in a GGUF file) begins a turn, ends a text, or calls a tool. A tokenizer
-finds it wherever its letters stand, whoever wrote them. So a prompt says where it means one: a *mark* is a stretch of
+finds it wherever its letters stand, whoever wrote them. So a prompt says where it means one: a *mark* is a part of
 the text that stands for a special token, and the same letters anywhere else are letters.
 
 The ``tokenizers`` library parses all special tokens of a text or none. So where a text has letters that it would parse,

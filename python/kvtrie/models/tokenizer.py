@@ -80,7 +80,7 @@ class Tokenizer:
     ) -> None:
         """``chat_template``: one text, or several by name. ``begins_chats``: whether prompts of chats begin with bos;
         None: as every other text does."""
-        raw.no_truncation()  # what a file says of how long texts were in training cuts no prompt
+        raw.no_truncation()  # how long a file says that texts were in training cuts no prompt
         raw.no_padding()
         self.raw = raw
         self.special: dict[str, str] = dict(special or {})
