@@ -31,7 +31,7 @@ import torch
 import transformers
 
 import kvtrie as kv
-from bounds import LOGITS, LOGITS_OF_KINDS, Bound, difference, note
+from bounds import LOGITS, LOGITS_OF_SETTINGS, Bound, difference, note
 from hf_models import VOCAB
 from rope_sweep import ropes
 
@@ -85,7 +85,7 @@ class Family:
 
     @property
     def bound(self) -> Bound:
-        return LOGITS if self.name in ("llama", "qwen2", "qwen3") else LOGITS_OF_KINDS
+        return LOGITS if self.name in ("llama", "qwen2", "qwen3") else LOGITS_OF_SETTINGS
 
     @property
     def file(self) -> Raw:
@@ -425,7 +425,7 @@ def wanted(model: Any) -> Any:
         whole = _logits(model(ids, use_cache=False))
         begun = model(ids[:, :-2], use_cache=True, return_dict=True)
         last = [_logits(model(ids[:, i : i + 1], cache=begun.cache)) for i in (-2, TOKENS - 1)]
-    if difference(np.concatenate(last), whole[-2:]) > LOGITS_OF_KINDS.value:
+    if difference(np.concatenate(last), whole[-2:]) > LOGITS_OF_SETTINGS.value:
         raise Contradicts("a decoded token has other logits than the same token in a whole text")
     return whole
 

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 import kvtrie as kv
-from bounds import LOGITS_OF_KINDS, close
+from bounds import LOGITS_OF_SETTINGS, close
 from config_sweep import FAMILIES, Case, build, cases_of, computed, outcome, pairs_of, save, wanted
 from kvtrie.models.settings import neutral
 
@@ -63,7 +63,7 @@ def test_a_stored_head_is_used_as_transformers_uses_it(name: str, tmp_path: Path
     case = Case(name, {})
     save(build(case), {**case.file(), "tie_word_embeddings": True}, tmp_path)
     kind = getattr(transformers, FAMILIES[name].architecture)
-    close(computed(tmp_path), wanted(kind.from_pretrained(tmp_path, dtype=torch.float32).eval()), LOGITS_OF_KINDS)
+    close(computed(tmp_path), wanted(kind.from_pretrained(tmp_path, dtype=torch.float32).eval()), LOGITS_OF_SETTINGS)
 
 
 ACTS: list[tuple[str, dict[str, Any]]] = [  # what transformers acts on and is not computed here
