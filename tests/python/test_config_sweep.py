@@ -34,8 +34,9 @@ def drawn(name: str, count: int, seed: int) -> list[Case]:
     return [cases[i] for i in random.choice(len(cases), count, replace=False)]
 
 
-def test_a_few_of_all_families() -> None:
-    cases = [case for name in NAMES for case in drawn(name, 4, seed=1)]
+def test_a_few_of_three_families() -> None:
+    """Others have the same kinds of layers; transformers takes half a second to import each."""
+    cases = [case for name in ("llama", "gemma3_text", "qwen3_5_moe_text") for case in drawn(name, 8, seed=1)]
     found = play(cases)
     assert found["fails"] < len(cases) // 4
     assert min(found["equal"], found["neutral"], found["refused"]) > 0
