@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "python")]
 from config_sweep import FAMILIES, OUTCOMES, cases_of, outcome, pairs_of
 
 PAGE = ROOT / "docs" / "models.md"
-BEGIN, END = "<!-- counted by tests/campaign/configs.py -->\n", "<!-- until here -->\n"
+BEGIN, END = "<!-- counted by tests/campaign/configs.py -->\n\n", "\n<!-- until here -->\n"
 
 
 def count(name: str, pairs: int, ropes: int, seed: int) -> Counter[str]:

@@ -34,6 +34,11 @@ LOGITS = Bound("LOGITS", 1e-4, "logits of small models in float32: some 30 sums 
 LOGITS_OF_KINDS = Bound(
     "LOGITS_OF_KINDS", 2e-4, "the same, and states, with recurrent layers, which sum over all rows; goldens in float32"
 )
+LOGITS_OF_SETTINGS = Bound(
+    "LOGITS_OF_SETTINGS",
+    3e-4,
+    "the same, where settings and weights are random: routers choose by scores that are large",
+)
 LOGITS_OF_FLOAT16_CELLS = Bound(
     "LOGITS_OF_FLOAT16_CELLS", 1e-3, "the same with K and V in float16, each of which loses up to 2^-11, up or down"
 )

@@ -31,7 +31,7 @@ import torch
 import transformers
 
 import kvtrie as kv
-from bounds import LOGITS_OF_KINDS, difference
+from bounds import LOGITS, LOGITS_OF_SETTINGS, Bound, difference, note
 from hf_models import VOCAB
 from rope_sweep import ropes
 
@@ -82,6 +82,10 @@ class Family:
     config: str
     architecture: str
     raw: Raw
+
+    @property
+    def bound(self) -> Bound:
+        return LOGITS if self.name in ("llama", "qwen2", "qwen3") else LOGITS_OF_SETTINGS
 
     @property
     def file(self) -> Raw:
@@ -421,7 +425,7 @@ def wanted(model: Any) -> Any:
         whole = _logits(model(ids, use_cache=False))
         begun = model(ids[:, :-2], use_cache=True, return_dict=True)
         last = [_logits(model(ids[:, i : i + 1], cache=begun.cache)) for i in (-2, TOKENS - 1)]
-    if difference(np.concatenate(last), whole[-2:]) > LOGITS_OF_KINDS.value:
+    if difference(np.concatenate(last), whole[-2:]) > LOGITS_OF_SETTINGS.value:
         raise Contradicts("a decoded token has other logits than the same token in a whole text")
     return whole
 
@@ -492,13 +496,14 @@ def compare(case: Case, folder: Path, want: Any) -> tuple[str, str]:
         got = computed(folder)
     except (kv.NotSupported, kv.FormatError) as error:
         return ("refused" if _names(case.changes) & set(_words(str(error))) else "wrong"), str(error)
-    apart = difference(got, want)
     if not np.isfinite(want).all():
         return "fails", "logits that are not finite"
-    if apart > LOGITS_OF_KINDS.value:
+    apart, bound = difference(got, want), FAMILIES[case.family].bound
+    if not apart <= bound.value:
         return "wrong", f"logits are {apart:.2g} off"
+    note(apart, bound)
     base = unchanged(case.family)
-    same = want.shape == base.shape and difference(want, base) <= LOGITS_OF_KINDS.value
+    same = want.shape == base.shape and difference(want, base) <= bound.value
     return ("neutral" if same else "equal"), f"{apart:.2g}"
 
 

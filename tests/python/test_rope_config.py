@@ -11,7 +11,7 @@ import pytest
 import transformers
 
 import kvtrie as kv
-from bounds import LOGITS, ROPE_TABLES, close, difference
+from bounds import LOGITS, ROPE_TABLES, close, difference, within
 from config_sweep import ABSENT, FAMILIES, Case
 from reference_llama import random_llama
 from rope_sweep import got_tables, ropes, wanted_tables
@@ -107,11 +107,11 @@ SEEDS = [
 @pytest.mark.parametrize(("seed", "count"), SEEDS)
 @pytest.mark.parametrize("name", ["llama", "qwen3_next", "gemma3_text"])
 def test_tables_are_those_of_transformers(name: str, seed: int, count: int) -> None:
-    """Frequencies and attention factors of random settings; where either side refuses, so does kvtrie, or both do."""
+    """Frequencies and attention factors of random settings, where neither side refuses them."""
     random = np.random.default_rng(seed)
     kind, family = getattr(transformers, FAMILIES[name].config), kv.models._FAMILIES[name]
     wide = {"head_dim": 32} if name == "qwen3_next" else {}  # a quarter of it rotates, or all of it
-    seen = {"equal": 0, "refused": 0, "fails": 0}
+    seen, worst = {"equal": 0, "refused": 0, "fails": 0}, 0.0
     for changes in ropes(random, count, name == "gemma3_text", ABSENT):
         case = Case(name, {**changes, **wide})
         try:
@@ -126,7 +126,10 @@ def test_tables_are_those_of_transformers(name: str, seed: int, count: int) -> N
             continue
         for ours, theirs in zip(got, wanted, strict=True):
             for numbers, wanted_numbers in zip(ours, theirs, strict=True):
-                assert difference(numbers, wanted_numbers) <= ROPE_TABLES.value, case
+                apart = difference(numbers, wanted_numbers)
+                assert apart <= ROPE_TABLES.value, case
+                worst = max(worst, apart)
         seen["equal"] += 1
+    within(worst, ROPE_TABLES)
     assert seen["equal"] > count // 4, seen
     assert seen["fails"] < count // 8, seen

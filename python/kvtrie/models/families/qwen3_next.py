@@ -277,5 +277,5 @@ def _check(config: HybridConfig, where: str) -> None:
     if config.rotary_dims < 2 or config.rotary_dims % 2:
         raise FormatError(
             f"[models.config] {where}: partial_rotary_factor: got {config.rotary_dims} rotated of "
-            f"{config.head_dim} numbers, allowed an even number of at least 2"
+            f"{config.head_dim} numbers (head_dim), allowed an even number of at least 2"
         )
