@@ -27,8 +27,7 @@ from .config import ModelConfig, Raw
 from .families import ARCHITECTURES as _ARCHITECTURES
 from .families import FAMILIES as _FAMILIES
 from .hub import find_model
-from .tokenizer import Detokenizer, Tokenizer
-from .tokenizer_files import of_another_form
+from .tokenizer import Detokenizer, Tokenizer, of_another_form
 from .weights import (
     Progress,
     WeightSource,
