@@ -109,6 +109,8 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+SHORT = ("a message", "a tool, its schema and a variable", "a call and its result")
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
@@ -150,7 +152,9 @@ def prompt_of(server: Served, path: str, body: Any, **more: Any) -> list[int]:
     return found[0]
 
 
-@pytest.mark.parametrize("what", REQUESTS)
+@pytest.mark.parametrize(
+    "what", [pytest.param(each, marks=[] if each in SHORT else pytest.mark.ci) for each in REQUESTS]
+)
 def test_a_request_forges_nothing(server: Served, what: str) -> None:
     path, body = REQUESTS[what]
     ids = prompt_of(server, path, body)
@@ -183,7 +187,7 @@ def test_texts_are_parsed_unless_they_are_said_to_be_letters(server: Served) -> 
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/tokenize", "/explain"])
-@pytest.mark.parametrize("wrong", ["yes", "", 1, True])
+@pytest.mark.parametrize("wrong", ["yes", True])
 def test_other_values_are_refused(server: Served, path: str, wrong: Any) -> None:
     body = {"messages": [{"role": "user", "content": "a"}], "prompt": "a", "max_tokens": 1, "special_tokens": wrong}
     response = httpx.post(server.url + path, json=body, timeout=PATIENCE)

@@ -32,8 +32,7 @@ from .hub import find_model
 from .reader import Raw
 from .settings import Account, Settled
 from .stored import compare_frequencies, ignores, settle_head
-from .tokenizer import Detokenizer, Tokenizer
-from .tokenizer_files import of_another_form
+from .tokenizer import Detokenizer, Tokenizer, of_another_form
 from .weights import (
     Progress,
     WeightSource,

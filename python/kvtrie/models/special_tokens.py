@@ -21,21 +21,21 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import NamedTuple, Optional, cast
-
-import tokenizers
-from tokenizers import AddedToken, models
+from typing import TYPE_CHECKING, NamedTuple, Optional, cast
 
 from ..errors import ArgumentError
+
+if TYPE_CHECKING:
+    import tokenizers
+    from tokenizers import AddedToken, models
+
+    Raw = tokenizers.Tokenizer
 
 _PRIVATE = (range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))  # planes 15 and 16 are nobody's
 _LEAST = 16  # characters of one set of stand-ins, so that there are few sets to choose from
 _MOST_IN_A_PATTERN = 512
 SPACE = "\u2581"  # SentencePiece's
 _NO_WORD = "\ufdd0"  # a code point that is no character
-
-
-Raw = tokenizers.Tokenizer
 
 
 class Mark(NamedTuple):
@@ -138,6 +138,9 @@ class SpecialTokens:
     @cached_property
     def _finder(self) -> tuple[Raw, dict[int, int]]:
         """A tokenizer that only finds added tokens, and what its ids of special ones stand for."""
+        import tokenizers
+        from tokenizers import models
+
         finder = tokenizers.Tokenizer(models.WordLevel({_NO_WORD: 0}, unk_token=_NO_WORD))
         if self._raw.normalizer is not None and any(each.normalized for each in self._added.values()):
             finder.normalizer = self._raw.normalizer
@@ -173,6 +176,9 @@ class SpecialTokens:
         raise ArgumentError("[tokenizer] text: got private-use characters everywhere, allowed some of them")
 
     def _make_reader(self, start: int, separate: bool) -> _Reader:
+        import tokenizers
+        from tokenizers import AddedToken
+
         raw = tokenizers.Tokenizer(self._separate_model if separate else self._raw.model)
         if self._raw.normalizer is not None:
             raw.normalizer = self._raw.normalizer
@@ -196,6 +202,8 @@ class SpecialTokens:
     @cached_property
     def _separate_model(self) -> models.Model:
         """The model under other names for special tokens, so that no letters make one."""
+        import tokenizers
+
         whole = json.loads(self._raw.to_str())
         model, others = whole["model"], {text: f"\U0010ffff{token}" for token, text in self.texts.items()}
         if isinstance(model["vocab"], dict):
@@ -210,11 +218,13 @@ class SpecialTokens:
         empty = {"version": "1.0", "added_tokens": [], "model": model}
         names = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
         made = tokenizers.Tokenizer.from_str(json.dumps({**dict.fromkeys(names), **empty}))
-        return cast(models.Model, made.model)
+        return cast("models.Model", made.model)
 
 
 def _like(token: AddedToken, letter: str) -> AddedToken:
     """A stand-in for a token wherever its letter stands."""
+    from tokenizers import AddedToken
+
     blanks = {"lstrip": token.lstrip, "rstrip": token.rstrip}
     return AddedToken(letter, special=True, normalized=token.normalized, **blanks)
 

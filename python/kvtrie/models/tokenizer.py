@@ -21,7 +21,6 @@ from .._arguments import text as utf8_text
 from ..errors import ArgumentError, IgnoredWarning
 from .prompts import Rendered, rendered
 from .special_tokens import SpecialTokens
-from .tokenizer_files import read_folder
 
 if TYPE_CHECKING:
     from .chat_template import ChatTemplate
@@ -301,6 +300,8 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: Path) -> Tokenizer | None:
         """The tokenizer of a checkpoint folder, or None if it has no tokenizer.json."""
+        from .tokenizer_files import read_folder
+
         parts = read_folder(folder)
         if parts is None:
             return None
@@ -308,6 +309,13 @@ class Tokenizer:
 
         templates = in_folder(folder, parts.settings)
         return cls(parts.raw, special=parts.special, chat_template=templates, begins_chats=parts.begins_chats)
+
+
+def of_another_form(folder: Path) -> Path | None:
+    """A tokenizer's file that is not read, where there is no ``tokenizer.json``."""
+    names = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "tiktoken.model")
+    found = next((folder / name for name in (*names, "spiece.model") if (folder / name).exists()), None)
+    return None if found is None or found.name == "tokenizer.json" else found
 
 
 class Detokenizer:

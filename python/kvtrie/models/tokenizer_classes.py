@@ -12,11 +12,14 @@ Source: transformers 5.24, ``AutoTokenizer.from_pretrained`` and the classes' ow
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
-from .special_tokens import SPACE, Raw
+from .special_tokens import SPACE
+
+if TYPE_CHECKING:
+    from .special_tokens import Raw
 
 _QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"

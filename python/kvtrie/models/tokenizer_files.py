@@ -13,16 +13,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import tokenizers
 from tokenizers import AddedToken, models
 
 from ..errors import FormatError, IgnoredWarning, NotSupported
 from .settings import Setting, Settings, neutral, read, settle
-from .special_tokens import Raw
 from .tokenizer_classes import CLASSES, as_class, class_of, differences, is_other
 from .weights import read_json
+
+if TYPE_CHECKING:
+    from .special_tokens import Raw
 
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -141,13 +143,6 @@ def read_folder(folder: Path) -> Parts | None:
 
 
 # ---- the files -------------------------------------------------------------------------------------------------------
-
-
-def of_another_form(folder: Path) -> Path | None:
-    """A tokenizer's file that is not read, where there is no ``tokenizer.json``."""
-    names = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "tiktoken.model")
-    found = next((folder / name for name in (*names, "spiece.model") if (folder / name).exists()), None)
-    return None if found is None or found.name == "tokenizer.json" else found
 
 
 def _from_file(path: Path) -> Raw:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import kvtrie as kv
-from kvtrie.models.prompts import Rendered
 
 from .conversation import Turn, messages_of
 
 if TYPE_CHECKING:
     from kvtrie.models import Tokenizer
+    from kvtrie.models.prompts import Rendered
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,8 @@ class Layout:
     def _rendered(self, system: str, turns: Sequence[Turn], question: str) -> Rendered:
         """In a plain text, as it is typed, special tokens are parsed; in a question they are letters."""
         if self._raw:
+            from kvtrie.models.prompts import Rendered
+
             return Rendered("".join(turn.question + turn.answer for turn in turns) + question)
         messages = [*messages_of(system, turns), {"role": "user", "content": question}]
         return self._tokenizer.rendered(messages, add_generation_prompt=True)
