@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO
 
 import kvtrie as kv
-from kvtrie.models import compared, default
 from kvtrie.viz.words import format_bytes, plural
 
 if TYPE_CHECKING:
@@ -38,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, out: TextIO) -> int:
+    from kvtrie.models import default
+
     path = default.choose(arguments.model).path
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("ignore")
@@ -51,6 +52,8 @@ def run(arguments: argparse.Namespace, out: TextIO) -> int:
 
 
 def _compare(model: Model, path: str, text: str, out: TextIO) -> int:
+    from kvtrie.models import compared
+
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     found = compared.with_transformers(model, path, text, _TOKENS)
