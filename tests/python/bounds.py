@@ -45,6 +45,9 @@ LOGITS_OF_FLOAT16_CELLS = Bound(
 LOGITS_OF_TORCH = Bound(
     "LOGITS_OF_TORCH", 5e-4, "float32, both sides by torch, whose products add up in another order for another shape"
 )
+LOGITS_OF_HALF = Bound(
+    "LOGITS_OF_HALF", 0.2, "all of a model of two or three layers in bfloat16 or float16, in products of other shapes"
+)
 REFERENCE = Bound("REFERENCE", 1e-5, "the float64 reference beside numbers that were computed or stored in float32")
 PRODUCTS = Bound("PRODUCTS", 1e-5, "sums of up to 77 products in float32")
 

@@ -81,6 +81,60 @@ def test_prompt_lookup_crops(cache: Any) -> None:
         assert past.tokens[0] == got.sequences[0, : past.columns].tolist()
 
 
+def test_prompt_lookup_of_a_known_prompt(cache: Any) -> None:
+    """The first pass asks for the logits of its candidates, too: so many tokens are left to compute."""
+    ids = hf.prompt(6).repeat(1, 5)
+    wanted = hf.answer(cache.model, ids)
+    for _ in range(3):
+        with cache.session() as past:
+            got = hf.answer(cache.model, ids, past, prompt_lookup_num_tokens=4)
+            assert torch.equal(got.sequences, wanted.sequences)
+            close(torch.stack(got.logits), torch.stack(wanted.logits))
+            assert past.why == [None]
+    assert past.reused == 29
+
+
+def test_assisted_by_another_model(cache: Any) -> None:
+    assistant = hf.tiny("llama")
+    for _ in range(2):
+        with cache.session() as past:
+            got = hf.answer(cache.model, hf.prompt(20), past, assistant_model=assistant)
+            hf.close(got, hf.answer(cache.model, hf.prompt(20)))
+            assert past.why == [None]
+
+
+@pytest.mark.parametrize("option", ["output_hidden_states", "output_attentions", "output_scores", "labels"])
+def test_what_else_generate_gives(cache: Any, option: str) -> None:
+    """Rows of the whole prompt in the first step, where they are asked for."""
+    ids, implementation = hf.prompt(20), cache.model.config._attn_implementation
+    if option == "output_attentions":  # which the other kinds of attention do not have
+        cache.model.set_attn_implementation("eager" if cache.form.name == "copy" else "kvtrie_eager")
+    hf.answer(cache.model, ids, cache.session())
+    options = {option: ids if option == "labels" else True}
+    with cache.session() as past:
+        wanted, got = hf.answer(cache.model, ids, **options), hf.answer(cache.model, ids, past, **options)
+        hf.close(got, wanted)
+        for mine, other in zip(flat(got), flat(wanted)):
+            close(mine, other)
+        assert len(flat(got)) == len(flat(wanted)) > 0
+        whole = option in ("output_hidden_states", "output_attentions")
+        assert (past.reused, past.why[0] is None) == ((0, False) if whole else (19, True))
+    cache.model.set_attn_implementation(implementation)
+
+
+def flat(answer: Any) -> list[Any]:
+    """All tensors of an answer of ``generate``."""
+    found: list[Any] = []
+    waiting = [each for name, each in answer.items() if name != "cache"]
+    while waiting:
+        each = waiting.pop()
+        if torch.is_tensor(each):
+            found.append(each)
+        elif isinstance(each, tuple):
+            waiting += each
+    return found
+
+
 def test_prefill_in_pieces(cache: Any) -> None:
     ids = hf.prompt(40)
     for _ in range(2):

@@ -6,7 +6,12 @@
 What any earlier call, branch, process or day computed of these tokens is not computed again.
 
     layout.py    which layers the model has, and what they keep: by a forward pass over one token
-    identity.py  which weights these are
+    identity.py  a fingerprint of all that K and V depend on beside the tokens
+    walk.py      the same written down by one walk over the modules, and whether another would find the same
+    naming.py    a text for whatever hangs on a module
+    adapters.py  which adapters of peft a layer applies
+    tensors.py   which numbers a tensor holds
+    states.py    the states that a model has been in: adapters switched, flags set
     cache.py     Cache: the PrefixCache that fits the model
     past.py      Past, a transformers ``Cache`` over one session for each row of a batch
     inputs.py    what a forward pass is given: tokens, padding, positions; and whether K and V follow from the tokens
@@ -14,7 +19,7 @@ What any earlier call, branch, process or day computed of these tokens is not co
     layers.py    layers that hold ordinary tensors (form "copy")
     growing.py   K and V that grow in place
     cells.py     layers without tensors, and an attention function that reads the cells (form "cells")
-    forward.py   stands before the decoder's ``forward`` and hands its inputs to the Past
+    forward.py   stands before ``forward`` of the decoder and its head, and hands what they are given to the Past
 """
 
 from __future__ import annotations

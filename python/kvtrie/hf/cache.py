@@ -8,21 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 import torch
-from transformers import cache_utils as hf
+from transformers import PreTrainedModel
 from typing_extensions import Self
 
 from .. import _core
 from .._arguments import refusal, text, whole
-from ..errors import ArgumentError, ClosedError
+from ..errors import ArgumentError, ClosedError, NotSupported
 from ..prefix_cache import Bytes, Keys, PrefixCache
 from ..stores import Store
 from . import forward
 from .cells import Cells
 from .copying import Copying
-from .identity import Versions, fingerprint
+from .identity import fingerprint, named
 from .inputs import Inputs
 from .layout import Layout, layout_of
 from .past import Past
+from .states import States
 
 _UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _FORMS: Mapping[str, Callable[[], Copying | Cells]] = {"copy": Copying, "cells": Cells}
@@ -35,14 +36,16 @@ class Cache:
     such as "1GiB"; ``capacity`` (tokens) and ``slots`` (states of linear layers) say it instead, each. ``dtype`` of K
     and V: None is float16 for a model in float16, else float32, which loses nothing. ``form``: "copy" gives the model
     ordinary tensors, so that every attention works; "cells" makes its attention read the cells where they are, on a
-    CPU, and copies nothing. ``fingerprint``: which weights these are, for ``disk`` and ``store``; None computes
-    :func:`kvtrie.hf.fingerprint` where one of them is given. ``device``: where the cells are; None: the best OpenCL
-    device, "host": plain memory. ``host_bytes``, ``disk``, ``disk_bytes``, ``store``, ``policy``,
-    ``checkpoint_every``, ``ttl`` and ``keys``: as for ``kvtrie.PrefixCache``.
+    CPU, and copies nothing. ``fingerprint``: a name for the numbers of the weights, for ``disk`` and ``store``; the
+    adapters that are applied and all else that counts are added to it. None computes :func:`kvtrie.hf.fingerprint`
+    where one of them is given. ``device``: where the cells are; None: the best OpenCL device, "host": plain memory.
+    ``host_bytes``, ``disk``, ``disk_bytes``, ``store``, ``policy``, ``checkpoint_every``, ``ttl`` and ``keys``: as for
+    ``kvtrie.PrefixCache``.
 
-    While it is open, the decoder's ``forward`` is replaced; passes that are given no session of this cache run as
-    before. Any thread may begin sessions. Raises ``NotSupported`` for layers that keep something else than K, V and
-    states, and ``ArgumentError`` where ``memory`` is too little.
+    While it is open, ``forward`` of the decoder and of the model around it are replaced; calls that are given no
+    session of this cache run as before. Any thread may begin sessions. Raises ``NotSupported`` for layers that keep
+    something else than K, V and states and for heads that answer from one row of many (classification), and
+    ``ArgumentError`` where ``memory`` is too little.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Cache:
         self._open = False
         self._model = model
         self.decoder: torch.nn.Module = model.get_decoder()
+        self._head = _head_of(model, self.decoder)
         self.layout: Layout = layout_of(model, self.decoder)
         self.form: Copying | Cells = _FORMS[form]()
         self.form.allow(self)
@@ -96,12 +100,12 @@ class Cache:
             keys=keys,
         )
         """The tree itself: ``plan``, ``explain``, ``pin``, ``stats``, ``tree``, ``save`` and the rest."""
-        self.like: tuple[hf.CacheLayerMixin, ...] = tuple(hf.DynamicCache(config=model.config).layers)
-        """Layers of the model as transformers makes them, to be looked at only: making them reads all of the config."""
-        self._versions = Versions(model)
-        self._open = True
         forward.install(self.decoder)
+        if self._head is not None:
+            forward.install(self._head, forward.Head)
+        self._open = True
         self.form.attach(self)
+        self.states: States = States(model, self.decoder, self.layout, content=disk is not None or store is not None)
 
     @property
     def model(self) -> torch.nn.Module:
@@ -130,8 +134,9 @@ class Cache:
         return past
 
     def stale(self) -> bool:
-        """Whether parameters were written to or replaced since: then nothing that is known belongs to them."""
-        return self._versions.changed(self._model)
+        """Whether the model computes something else now than when the cache was made: what was known then is not
+        reused, and is again once the model is back in that state. docs/transformers.md says what is looked at."""
+        return self.states.current(thorough=True) is not self.states.base
 
     def close(self) -> None:
         """Closes the PrefixCache, and gives the model its own ``forward`` back."""
@@ -139,6 +144,9 @@ class Cache:
         if opened:
             self.form.detach(self)
             forward.remove(self.decoder)
+            if self._head is not None:
+                forward.remove(self._head)
+            self.states.close()
             self.prefix_cache.close()
 
     def __enter__(self) -> Self:
@@ -156,8 +164,22 @@ class Cache:
 
 def _identity(model: torch.nn.Module, given: str | None, needed: bool) -> str:
     if given is not None:
-        return text(given, "hf.Cache", "fingerprint")
+        return named(model, text(given, "hf.Cache", "fingerprint"))
     return fingerprint(model) if needed else ""
+
+
+def _head_of(model: torch.nn.Module, decoder: torch.nn.Module) -> torch.nn.Module | None:
+    """The model around the decoder, whose ``forward`` is given labels and such; None where the decoder is all of it."""
+    around = (module for module in model.modules() if isinstance(module, PreTrainedModel))
+    head = next(around, decoder)
+    if head is decoder:
+        return None
+    if not head.can_generate():
+        raise NotSupported(
+            f"[hf.Cache] model: got {type(head).__name__}, allowed a causal language model, whose head answers for "
+            f"each token from its own row"
+        )
+    return head
 
 
 def _bytes(value: int | str) -> int:

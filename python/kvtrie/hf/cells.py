@@ -151,13 +151,19 @@ class Cells:
     def detach(self, cache: Cache) -> None:
         with _attaching:
             cache.model._kvtrie_users -= 1
-            if cache.model._kvtrie_users == 0:
+            if cache.model._kvtrie_users == 0 and attends(cache):
                 cache.model.set_attn_implementation(cache.model._kvtrie_attention)
 
     def make_layers(self, past: Past) -> list[hf.CacheLayerMixin]:
         kept = {about.layer for about in past.cache.layout.attention}
-        count = len(past.cache.like)
+        count = len(past.state.like)
         return [CellLayer(past, layer) if layer in kept else hf.DummyLayer() for layer in range(count)]
+
+    def objection(self, past: Past) -> str | None:
+        """Why a pass has to have tensors, or None."""
+        if not attends(past.cache):
+            return "form 'cells' with another attention implementation than when the cache was made"
+        return None
 
     def copied(self, held: list[hf.CacheLayerMixin], past: Past) -> list[hf.CacheLayerMixin]:  # noqa: ARG002 (a form's)
         return self.make_layers(past)
@@ -202,6 +208,11 @@ class Cells:
                 "[hf] form 'cells': a layer of this model did not attend through transformers' interface"
             )
         return output
+
+
+def attends(cache: Cache) -> bool:
+    """Whether the decoder's attention is still the function of this file."""
+    return cache.decoder.config._attn_implementation in _NAMES.values()
 
 
 def _step(row: Row, ids: list[int]) -> _core.Step | None:

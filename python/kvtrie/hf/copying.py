@@ -40,7 +40,10 @@ class Copying:
         """See ``attach``."""
 
     def make_layers(self, past: Past) -> list[hf.CacheLayerMixin]:
-        return [layers.make_layer(like) for like in past.cache.like]
+        return [layers.make_layer(like) for like in past.state.like]
+
+    def objection(self, past: Past) -> None:
+        """Any pass will do."""
 
     def copied(self, held: list[hf.CacheLayerMixin], past: Past) -> list[hf.CacheLayerMixin]:  # noqa: ARG002 (a form's)
         return [layers.copied(layer) for layer in held]

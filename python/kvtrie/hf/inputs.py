@@ -1,10 +1,12 @@
-"""What a forward pass is given, and whether K and V follow from its tokens alone."""
+"""What a forward pass is given: whether K and V follow from its tokens alone, and which rows it has to compute."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
+from transformers import cache_utils as hf
 
 from ..errors import ArgumentError
 
@@ -17,9 +19,43 @@ _HARMLESS = (
     "output_hidden_states",
     "output_router_logits",
     "num_logits_to_keep",
+    "num_items_in_batch",
+    "labels",
+    "shift_labels",
 )
+# Outputs that have a row for each token, or are made of all of them; the config may ask for them, too.
+_OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits")
 _NAMED = ("input_ids", "attention_mask", "position_ids", "cache", "past_key_values", "cache_params", "token_type_ids")
 _PLAIN = ("return_dict", "use_cache", "logits_to_keep")
+
+
+class Asked(NamedTuple):
+    """What a call wants of the rows of its tokens: the last ``rows`` at least, or all of them, and ``why``."""
+
+    rows: int = 0
+    why: str | None = None
+
+    def joined(self, other: Asked) -> Asked:
+        return Asked(max(self.rows, other.rows), self.why or other.why)
+
+    def beyond(self, computed: int) -> bool:
+        """Whether that is more than the last ``computed`` rows."""
+        return self.why is not None or self.rows > computed
+
+
+def asked_of(arguments: Mapping[str, object], config: object = None) -> Asked:
+    """Of the arguments of a head or a decoder; ``config`` is asked where they are silent."""
+    for name in ("labels", "shift_labels"):
+        if arguments.get(name) is not None:
+            return Asked(why=f"{name}, for which the rows of all tokens are needed")
+    for name in _OUTPUTS:
+        given = arguments.get(name)
+        if given if given is not None else getattr(config, name, False):
+            return Asked(why=f"{name}, for which the rows of all tokens are needed")
+    keep = arguments.get("logits_to_keep")
+    if keep is None or (isinstance(keep, int) and keep >= 0):
+        return Asked(rows=keep or 0)
+    return Asked(why="logits_to_keep with rows of its own, which are counted from the first token")
 
 
 class Inputs:
@@ -29,6 +65,19 @@ class Inputs:
         self.arguments = dict(arguments)
         ids = arguments.get("input_ids")
         self.ids: torch.Tensor | None = ids if isinstance(ids, torch.Tensor) and ids.ndim == 2 else None
+
+    @classmethod
+    def of_tokens(cls, like: Inputs, rows: list[list[int]], pads: list[int]) -> Inputs:
+        """A pass over known tokens alone, padded on the left, with the same cache as ``like``."""
+        width = len(rows[0]) + pads[0]
+        device = like.ids.device if like.ids is not None else None
+        ids = torch.tensor([[0] * pad + row for row, pad in zip(rows, pads)], device=device)
+        made: dict[str, object] = {"input_ids": ids, "use_cache": True}
+        made.update({name: value for name, value in like.arguments.items() if isinstance(value, hf.Cache)})
+        if any(pads):
+            columns = torch.arange(width, device=device).unsqueeze(0) - torch.tensor(pads, device=device).unsqueeze(1)
+            made.update(attention_mask=(columns >= 0).long(), position_ids=columns.clamp(min=0))
+        return cls(made)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -52,6 +101,10 @@ class Inputs:
         bits = [bool(bit) for bit in self.mask[row].tolist()] if self.mask is not None else []
         pad = len(ids) - sum(bits)
         return None if len(bits) != len(ids) or any(bits[:pad]) or pad == len(ids) else ids[pad:]
+
+    def asked(self, decoder: torch.nn.Module) -> Asked:
+        """Of this pass, by its arguments and the decoder's config."""
+        return asked_of(self.arguments, decoder.config)
 
     def split(self, cuts: list[int], before: int) -> list[Inputs]:
         """The same pass in pieces that end at the columns ``cuts``; ``before``: columns of earlier passes."""
@@ -88,7 +141,7 @@ class Inputs:
         if self.ids is None:
             return "inputs_embeds instead of input_ids"
         for name, value in self.arguments.items():
-            if name not in _NAMED and name not in _HARMLESS and isinstance(value, torch.Tensor):
+            if name not in _NAMED and name not in _HARMLESS and value is not None:
                 return f"an argument {name}"
         types = self.arguments.get("token_type_ids")
         if isinstance(types, torch.Tensor) and bool(types.any()):

@@ -15,17 +15,21 @@ from .row import Row
 
 if TYPE_CHECKING:
     from .cache import Cache
+    from .states import State
 
 
-def open_rows(cache: Cache, prompts: Sequence[Sequence[int]], width: int, namespace: str) -> tuple[list[Row], int]:
-    """A row for each prompt, at the length that it reuses, and the columns of the batch that all of them reuse."""
-    opener = _Opener(cache, namespace)
+def open_rows(
+    cache: Cache, prompts: Sequence[Sequence[int]], width: int, state: State, namespace: str, least: int
+) -> tuple[list[Row], int]:
+    """A row for each prompt, at the length that it reuses, and the columns of the batch that all of them reuse, which
+    leaves the last ``least`` to compute. ``namespace``: of the tree, for this state of the model."""
+    opener = _Opener(cache, state, namespace)
     rows: list[Row] = []
     try:
         for at, prompt in enumerate(prompts):
             same = next((i for i in range(at) if prompts[i] == prompt), None)
             rows.append(opener.row(prompt, width - len(prompt)) if same is None else rows[same].branch())
-        computed = max(width - row.pad - row.length for row in rows)
+        computed = max(least, *(width - row.pad - row.length for row in rows))
         while True:
             for at, row in enumerate(rows):
                 rows[at] = opener.shortened(row, prompts[at], max(0, width - row.pad - computed))
@@ -40,13 +44,14 @@ def open_rows(cache: Cache, prompts: Sequence[Sequence[int]], width: int, namesp
 
 
 class _Opener:
-    def __init__(self, cache: Cache, namespace: str) -> None:
+    def __init__(self, cache: Cache, state: State, namespace: str) -> None:
         self._cache = cache
+        self._state = state
         self._namespace = namespace
 
     def row(self, prompt: Sequence[int], pad: int) -> Row:
-        if self._cache.stale():
-            return Row(None, (), pad, "the model's parameters were changed since the cache was made")
+        if self._state.why is not None:
+            return Row(None, (), pad, self._state.why)
         if pad and self._cache.layout.states:
             return Row(None, (), pad, "padding, which the states of linear layers take in")
         if len(prompt) > self._cache.longest:

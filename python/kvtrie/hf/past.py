@@ -4,6 +4,9 @@ A pass of the decoder goes: its rows are opened where this is the first one, and
 left out of the pass; it runs, in pieces where states are wanted inside it; what it computed goes to the sessions, and
 each step is published. A pass that fails, however far it came, leaves the layers and the rows as they were.
 
+K and V of one session are all of one state of the model (states.py). Where the model is in another than at the last
+pass, an adapter having been switched for example, the tokens so far are looked up and computed again in the new one.
+
 Columns are those of the tensors of the batch, padding included: a row has ``columns`` - ``pad`` tokens.
 """
 
@@ -22,9 +25,10 @@ from ..errors import ArgumentError, BusyError, ClosedError, NotSupported
 from .cells import Cells
 from .copying import Copying
 from .forward import Forward, Passes
-from .inputs import Inputs
+from .inputs import Asked, Inputs
 from .opening import open_rows
 from .row import Row
+from .states import State
 
 if TYPE_CHECKING:
     from .cache import Cache
@@ -48,12 +52,15 @@ class Past(hf.Cache, Passes):
         """Columns that are computed."""
         self.reused: int = 0
         """Columns that were not computed here, since they were known."""
+        self.state: State = cache.states.current()
         super().__init__(layers=self.form.make_layers(self))
         self._namespace = namespace
         self._busy = False
         self._closed = False
         self._prompts: list[list[int]] | None = None  # given to `session`, and not yet to the model
         self._width = 0  # columns of the first pass, or of what was given to `session`
+        self._plain = True  # whether K and V so far follow from the tokens, whatever the state of the model
+        self.asked = Asked()
         self.rows: list[Row] = []
 
     @property
@@ -69,6 +76,12 @@ class Past(hf.Cache, Passes):
         return [list(row.tokens) for row in self.rows]
 
     @property
+    def namespace(self) -> str:
+        """Where ``cache.prefix_cache`` has what the session knows: the one given to ``session``, or, after the model
+        has changed since the cache was made, one that belongs to its state."""
+        return self.state.namespace(self._namespace)
+
+    @property
     def why(self) -> list[str | None]:
         """For each row, why what it computes is kept no longer, or None."""
         return [row.why for row in self.rows]
@@ -77,7 +90,7 @@ class Past(hf.Cache, Passes):
         """A second one that goes on by itself from the same place. No K or V is copied."""
         with self._call("branch"):
             twin = Past(self.cache, self._namespace)
-            twin.form = self.form
+            twin.form, twin.state, twin._plain = self.form, self.state, self._plain
             twin.layers = self.form.copied(self.layers, twin)
             twin.rows = [row.branch() for row in self.rows]
             twin._prompts, twin._width = self._prompts, self._width
@@ -107,9 +120,10 @@ class Past(hf.Cache, Passes):
 
     # ---- a pass ------------------------------------------------------------------------------------------------------
 
-    def open(self, prompts: Sequence[Sequence[int]], width: int) -> None:
-        """Opens a row for each prompt, the longest of ``width`` tokens. What is known of them is in the layers then."""
-        rows, columns = open_rows(self.cache, prompts, width, self._namespace)
+    def open(self, prompts: Sequence[Sequence[int]], width: int, least: int = 0) -> None:
+        """Opens a row for each prompt, the longest of ``width`` tokens. What is known of them is in the layers then, of
+        the last ``least`` columns nothing."""
+        rows, columns = open_rows(self.cache, prompts, width, self.state, self.namespace, least)
         self.rows, self.columns = rows, columns
         try:
             if columns:
@@ -137,6 +151,7 @@ class Past(hf.Cache, Passes):
     def expect(self, prompts: list[list[int]], width: int) -> None:
         """Opens the rows before the model is given their tokens."""
         with self._call("session"):
+            self._follow(self.cache.states.current(thorough=True))
             self.open(prompts, width)
             self._prompts = prompts
 
@@ -155,30 +170,99 @@ class Past(hf.Cache, Passes):
                 raise
 
     def _forward(self, call: Forward, inputs: Inputs) -> ModelOutput:
-        inputs = self._unknown(inputs)
+        state = self.cache.states.current(thorough=not self.rows)
+        if state is not self.state:
+            self._change(call, inputs, state)
+        inputs = self._unknown(inputs, self.asked.joined(inputs.asked(call.module)))
         if inputs.size[0] != len(self.rows):
             self._widen(inputs.size[0])
-        why = "the model is in training mode" if call.module.training else None
-        why = why or inputs.objection([row.pad for row in self.rows], self.columns)
+        odd = inputs.objection([row.pad for row in self.rows], self.columns)
+        self._plain = self._plain and odd is None
+        why = state.why or odd or self._too_long(self.columns + inputs.size[1], min(row.pad for row in self.rows))
+        why = why or self.form.objection(self)
         if why:
             self.fall_back(why)
         self.form.expect(self, self._ids(inputs))
         return self._pass(call, self._parts(inputs))
 
-    def _unknown(self, inputs: Inputs) -> Inputs:
+    def _too_long(self, columns: int, pad: int) -> str | None:
+        most = self.state.longest
+        if most is None or columns - pad <= most:
+            return None
+        return f"rotary frequencies that change with the length of the text: {columns - pad} tokens, kept up to {most}"
+
+    def _unknown(self, inputs: Inputs, asked: Asked) -> Inputs:
         """Opens the rows where this is the first pass; returns what of it is to be computed."""
         width = inputs.size[1]
         if not self.rows:
-            self._open_first(inputs)
+            self._open_first(inputs, asked)
             return inputs.part(self.columns, width, 0) if self.columns else inputs
         prompts, self._prompts = self._prompts, None
-        if not self.cache.layout.attention and self._begins_with_itself(inputs):
-            return inputs.part(self.columns, width, 0)
-        if prompts is None or not self.columns or width != self._width:
+        if not self.columns:
             return inputs
+        begins = not self.cache.layout.attention and self._begins_with_itself(inputs)
+        if not begins and (prompts is None or not self._is_whole(inputs)):
+            return inputs
+        same = begins or self._is_announced(inputs, prompts or [])
+        if asked.beyond(width - self.columns) or not same or inputs.objection([row.pad for row in self.rows], 0):
+            self._clear()
+            self._open_first(inputs, asked)
+        return inputs.part(self.columns, width, 0) if self.columns else inputs
+
+    def _is_whole(self, inputs: Inputs) -> bool:
+        """Whether a first pass is as long as what was given to ``session``, of which more than nothing is known."""
+        mask = inputs.arguments.get("attention_mask")
+        long = not isinstance(mask, torch.Tensor) or mask.shape[-1] == self._width
+        return long and inputs.size[1] == self._width
+
+    def _is_announced(self, inputs: Inputs, prompts: list[list[int]]) -> bool:
+        """Whether its tokens are those that were given to ``session``, each row as often as the batch has it."""
         found = [inputs.real(row) for row in range(inputs.size[0])]
-        whole = prompts * len(found) if len(prompts) == 1 else prompts
-        return inputs.part(self.columns, width, 0) if found == whole else inputs
+        return found == (prompts * len(found) if len(prompts) == 1 else prompts)
+
+    # ---- the model is in another state than at the last pass ---------------------------------------------------------
+
+    def _follow(self, state: State) -> None:
+        """REQUIRES: no rows."""
+        if state is not self.state:
+            self.state = state
+            self.layers = self.form.make_layers(self)
+
+    def _change(self, call: Forward, inputs: Inputs, state: State) -> None:
+        """Looks the tokens so far up in the new state, and computes what is not known. All of it, or nothing."""
+        if not self.rows:
+            return self._follow(state)
+        if not self._plain or not (self._prompts or all(row.tokens for row in self.rows)):
+            raise NotSupported(
+                "[hf] forward: got a model that computes something else than in the pass before, and a session whose K "
+                "and V do not follow from its tokens, allowed a new session"
+            )
+        held = (self.rows, self.layers, self.form, self.columns, self.reused, self.state, self._prompts, self._width)
+        self.rows, self.form, self.columns, self.state = [], self.cache.form, 0, state
+        self.layers = self.form.make_layers(self)
+        try:
+            self._compute_again(call, inputs, held[0], held[3])
+        except BaseException:
+            for row in self.rows:
+                row.close()
+            self.rows, self.layers, self.form, self.columns, self.reused, self.state, self._prompts, self._width = held
+            raise
+        self._prompts, self._width = held[6:]
+        for row in held[0]:
+            row.close()
+
+    def _compute_again(self, call: Forward, inputs: Inputs, rows: list[Row], columns: int) -> None:
+        if columns == 0:  # nothing was known of what `session` was given
+            self.open(self._prompts or [row.tokens for row in rows], self._width)
+            return
+        self.open([row.tokens for row in rows], columns)
+        known = Inputs.of_tokens(inputs, [list(row.tokens) for row in rows], [row.pad for row in rows])
+        why = self._too_long(columns, min(row.pad for row in rows)) or self.form.objection(self)
+        if why:
+            self.fall_back(why)
+        rest = known.part(self.columns, columns, 0)
+        self.form.expect(self, self._ids(rest))
+        self._pass(call, self._parts(rest))
 
     def _begins_with_itself(self, inputs: Inputs) -> bool:
         """For models without attention ``generate`` gives the whole text each time, since they have no length."""
@@ -187,13 +271,13 @@ class Past(hf.Cache, Passes):
             len(own) > self.columns > 0 and own[: self.columns] == row.tokens for own, row in zip(ids, self.rows)
         )
 
-    def _open_first(self, inputs: Inputs) -> None:
+    def _open_first(self, inputs: Inputs, asked: Asked) -> None:
         batch, width = inputs.size
         prompts = [inputs.real(row) for row in range(batch)]
         pads = [0 if ids is None else width - len(ids) for ids in prompts]
-        why = inputs.objection(pads, 0)
+        why = self.state.why or inputs.objection(pads, 0) or self._too_long(width, min(pads)) or asked.why
         if why is None:
-            self.open([ids or [] for ids in prompts], width)
+            self.open([ids or [] for ids in prompts], width, asked.rows)
         else:
             self.rows = [Row(None, (), pad, why) for pad in pads]
             self.fall_back(why)
@@ -245,7 +329,7 @@ class Past(hf.Cache, Passes):
 
     def _piece(self, call: Forward, inputs: Inputs) -> ModelOutput:
         ids = self._ids(inputs)
-        output = self.form.compute(self, ids, lambda: call.original(inputs.arguments))
+        output = self.form.compute(self, ids, lambda: call.original(**inputs.arguments))
         for row, own in zip(self.rows, ids):
             row.tokens += own
         self.columns += inputs.size[1]
@@ -316,6 +400,6 @@ class Past(hf.Cache, Passes):
     def _clear(self) -> None:
         for row in self.rows:
             row.close()
-        self.rows, self.columns, self.reused = [], 0, 0
+        self.rows, self.columns, self.reused, self._plain = [], 0, 0, True
         self.form = self.cache.form
         self.layers = self.form.make_layers(self)
