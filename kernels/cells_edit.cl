@@ -3,6 +3,9 @@
 // Rotation. K is stored after RoPE, so moving a key by `delta` positions is one more rotation of each pair (x, y) by
 // delta * inverse_frequency, the same for every cell:  x' = x cos - y sin,  y' = y cos + x sin.  `turns` holds
 // (cos, sin) per pair, computed on the host in double. Arithmetic is float32 whatever the storage.
+//
+// fma(), not FMA (vector.clh): a cell that was turned on the device has the bytes of one that was turned in a tier, on
+// every processor. Where there is no such instruction that is a call for every number, in what only edits need.
 #pragma OPENCL FP_CONTRACT OFF
 
 #ifndef LANES
@@ -25,8 +28,8 @@ __kernel void rotate_cells(__global CELL* restrict pool, ulong offset, __global 
     for (int i = get_local_id(0); i < pairs; i += LANES) {
       const int a = interleaved ? 2 * i : i, b = interleaved ? a + 1 : a + pairs;
       const float x = READ_CELL(row, a), y = READ_CELL(row, b), cos_ = turns[2 * i], sin_ = turns[2 * i + 1];
-      WRITE_CELL(FMA(x, cos_, -(y * sin_)), row, a);
-      WRITE_CELL(FMA(y, cos_, x * sin_), row, b);
+      WRITE_CELL(fma(x, cos_, -(y * sin_)), row, a);
+      WRITE_CELL(fma(y, cos_, x * sin_), row, b);
     }
   }
 }

@@ -7,7 +7,6 @@ import gc
 import os
 import shutil
 import tempfile
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,9 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="module", autouse=True)
 def what_other_files_left_stays() -> None:
     """:func:`live_counts` need not look for garbage in what was there before a file's first test, each time."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # a socket that another file left open is not this one's fault
-        gc.collect()
+    gc.collect()
     gc.freeze()
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import kvtrie as kv
@@ -181,6 +182,46 @@ def test_threads_on_one_cache(cache: Any) -> None:
         thread.join(PATIENCE)
     assert failed == []
     assert cache.prefix_cache.check() == []
+
+
+class Overtaken:
+    """A session of which somebody else publishes one token more, each time that it is asked for a step."""
+
+    def __init__(self, session: Any, publish: Iterator[None]) -> None:
+        self._session, self._publish = session, publish
+
+    @property
+    def length(self) -> int:
+        return int(self._session.length)
+
+    def prefill(self, chunk: int) -> Any:
+        next(self._publish, None)
+        return self._session.prefill(chunk=chunk)
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_a_row_that_is_overtaken_stays_within_its_pass(first: int) -> None:
+    """However often others publish what a row is about to write: its steps end where the pass that it computed ends."""
+    from kvtrie.hf.row import Row
+
+    with kv.PrefixCache([kv.CausalCache([0], 1, 4, 64, dtype="float32", device="host")], host_bytes=0) as cache:
+        rows = np.ones((1, 1, 4), np.float32)
+
+        def publish() -> Iterator[None]:
+            with cache.begin(list(range(8))) as other:
+                for number, step in enumerate(other.prefill(chunk=1), 1):
+                    step.put(0, rows, rows)
+                    del step
+                    if number >= first:
+                        yield
+
+        with cache.begin(list(range(20))) as session:
+            for step in Row(Overtaken(session, publish()), []).steps(9):
+                assert int(step.positions[-1]) < 9
+                many = np.ones((len(step.tokens), 1, 4), np.float32)
+                step.put(0, many, many)
+                del step
+            assert session.length == 9
 
 
 # ---- what does not follow from the tokens ----------------------------------------------------------------------------

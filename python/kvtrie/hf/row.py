@@ -98,15 +98,10 @@ class Row:
         """Steps over what is recorded up to ``end``; each has to be filled before the next is asked for."""
         session = self.session
         while session is not None and session.length < end:
-            rows = end - session.length
-            step = next(session.prefill(chunk=rows))
-            last = int(step.positions[-1]) + 1
-            if last > end:  # it took over what somebody else published, and came further
-                excess = last - end
+            step = next(session.prefill(chunk=end - session.length))
+            if int(step.positions[-1]) >= end:  # it took over what somebody else published, and would go further
                 del step
-                if session.length >= end:
-                    return
-                step = next(session.prefill(chunk=rows - excess))
+                continue
             if int(step.positions[0]) < self.length:
                 raise NotRestorable(f"[hf] a session stands at {step.positions[0]}, its row at {self.length}")
             yield step
