@@ -75,7 +75,7 @@ def templates() -> dict[str, str]:
 
 
 def conversations(name: str, seed: int, count: int) -> Iterator[tuple[str, object]]:
-    from conversations import fixed, random_conversation
+    from template_conversations import fixed, random_conversation
 
     yield from fixed()
     dice = random.Random(f"{seed} {name}")

@@ -26,10 +26,10 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
 import kvtrie as kv
-from conversations import Conversation
 from kvtrie.models import template_environment
 from kvtrie.models.chat_template import ChatTemplate
 from kvtrie.models.template_messages import normalised
+from template_conversations import Conversation
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 _RAW = tokenizers.Tokenizer(models.BPE())

@@ -12,7 +12,6 @@ import tokenizers
 from tokenizers import models
 
 import kvtrie as kv
-from conversations import call, parts
 from kvtrie.models.tokenizer import Tokenizer
 from kvtrie.serve.conversation_texts import ConversationTexts
 from kvtrie.serve.openai_schema import ChatMessage
@@ -21,6 +20,7 @@ from kvtrie.serve.volatile import VolatileLines
 from processes import PATIENCE
 from serving import TINY, Served, served
 from small_templates import TEMPLATES, TOOL_USE
+from template_conversations import call, parts
 
 RAW = tokenizers.Tokenizer(models.BPE())
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]

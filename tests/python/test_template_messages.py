@@ -14,10 +14,10 @@ import tokenizers
 from tokenizers import models
 
 import kvtrie as kv
-from conversations import call, parts
 from kvtrie.models.chat_template import ChatTemplate
 from kvtrie.models.tokenizer import Tokenizer
 from small_templates import TEMPLATES
+from template_conversations import call, parts
 
 RAW = tokenizers.Tokenizer(models.BPE())
 QUESTION = {"role": "user", "content": "Which city?"}

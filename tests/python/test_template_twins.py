@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("transformers")
 
 from circles import CIRCLE
-from conversations import fixed, random_conversation
 from small_templates import TEMPLATES, TOOL_USE
+from template_conversations import fixed, random_conversation
 from template_sweep import STATEMENTS, VALUES, random_templates
 from template_twins import Twins, same_language
 
