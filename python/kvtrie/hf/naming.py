@@ -14,7 +14,7 @@ import itertools
 import sys
 import types
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary, WeakIdRef
@@ -51,6 +51,9 @@ _IDLE = frozenset(
 _ATTENTION = "_attn_implementation_internal"
 _LONG = 200  # characters above which a text is told by its digest
 
+Values = Mapping[str, Any]  # what hangs on a module, by name: anything
+Function = Union[types.FunctionType, types.BuiltinFunctionType, type]
+
 _numbers: WeakIdKeyDictionary = WeakIdKeyDictionary(ref_type=WeakIdRef)  # of objects, while they live
 _counted = itertools.count()
 
@@ -63,7 +66,7 @@ class Naming:
         self._open: set[int] = set()
         self._found: dict[int, tuple[str, object]] = {}  # by id, with the value, so that its id is no other's
 
-    def of(self, path: str, value: Any) -> str:
+    def of(self, path: str, value: object) -> str:
         if isinstance(value, _WRITTEN):
             return repr(value)
         if isinstance(value, torch.Tensor):
@@ -80,7 +83,7 @@ class Naming:
             self._found[id(value)] = (short, value)
         return self._found[id(value)][0]
 
-    def object(self, value: object) -> str:
+    def own(self, value: object) -> str:
         """A name of its own."""
         try:
             number = _numbers.setdefault(value, next(_counted))
@@ -88,7 +91,7 @@ class Naming:
             number = next(_counted)
         return f"{type(value).__name__} {PROCESS} {number}"
 
-    def _compound(self, path: str, value: Any) -> str:
+    def _compound(self, path: str, value: object) -> str:
         if isinstance(value, dict):
             return self._dict(path, value)
         if isinstance(value, (list, tuple)):
@@ -107,26 +110,26 @@ class Naming:
             return self._function(value)
         if isinstance(getattr(value, "__dict__", None), dict) and not callable(value):
             return f"{type(value).__module__}.{type(value).__qualname__} {self._dict(path, vars(value))}"
-        return self.object(value)
+        return self.own(value)
 
-    def _dict(self, path: str, value: Mapping[Any, Any], but: frozenset[str] = frozenset()) -> str:
+    def _dict(self, path: str, value: Mapping[str, object], but: frozenset[str] = frozenset()) -> str:
         self._walk.watch_size(value)
         found = {key: self.of(f"{path}.{key}", self._walk.watch(value, key)) for key in value if key not in but}
         return f"{{{', '.join(f'{key!r}: {found[key]}' for key in sorted(found, key=repr))}}}"
 
-    def _config(self, path: str, config: Any) -> str:
+    def _config(self, path: str, config: PreTrainedConfig) -> str:
         text = self._dict(path, vars(config), _IDLE | {_ATTENTION})
         if isinstance(vars(config).get(_ATTENTION), str):
             text += f" attention {self._walk.attention(self._walk.watch(vars(config), _ATTENTION))}"
         return f"{type(config).__qualname__} {text}"
 
-    def _function(self, value: Any) -> str:
+    def _function(self, value: Function) -> str:
         home, name = getattr(value, "__module__", None) or "", value.__qualname__
-        found: Any = sys.modules.get(home)
+        found: object = sys.modules.get(home)
         for part in name.split("."):
             found = getattr(found, part, None)
         if found is not value:
-            return self.object(value)
+            return self.own(value)
         if home.partition(".")[0] in _LIBRARIES or not isinstance(value, types.FunctionType):
             return f"{home}.{name}"
         return f"{home}.{name} {_code(value.__code__)}"
@@ -152,7 +155,7 @@ def capturing(hook: object) -> bool:
     )
 
 
-def accelerated(found: object, values: Mapping[str, Any]) -> bool:
+def accelerated(found: object, values: Values) -> bool:
     """Whether a replaced ``forward`` is accelerate's, which moves tensors between devices and calls the former one."""
     hook, former = values.get("_hf_hook"), values.get("_old_forward")
     hooks = getattr(hook, "hooks", (hook,))

@@ -20,7 +20,7 @@ import hashlib
 import operator
 import sys
 import types
-from collections.abc import Container, Mapping, MutableSequence
+from collections.abc import Container, Mapping, MutableSequence, Sized
 from typing import Any
 
 import torch
@@ -28,8 +28,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from .adapters import SWITCHES, UNUSED, Applied, applied_to, of_adapters
 from .forward import Forward
-from .naming import Naming, accelerated, capturing, owner_of
+from .naming import Naming, Values, accelerated, capturing, owner_of
 from .tensors import Sample, Tensors, place, version
+
+Holder = Any  # a mapping with keys of any kind, or a list
 
 _STANDARD = frozenset(vars(torch.nn.Module()))
 _CONTAINERS = ("_parameters", "_buffers", "_modules")
@@ -70,10 +72,10 @@ class Walk:
         self.longest: int | None = None
         self._names = tensors
         self._naming = Naming(self)
-        self._sized: list[Any] = []
-        self._holders: list[Any] = []
-        self._keys: list[Any] = []
-        self._values: list[Any] = []
+        self._sized: list[Sized] = []
+        self._holders: list[Holder] = []
+        self._keys: list[object] = []
+        self._values: list[object] = []
         self._seen: dict[int, str] = {}
         self._classes: set[type] = set()
         self._globals()
@@ -109,14 +111,14 @@ class Walk:
 
     # ---- for Naming, too ---------------------------------------------------------------------------------------------
 
-    def watch(self, holder: Any, key: Any) -> Any:
+    def watch(self, holder: Holder, key: object) -> Any:
         """What is at ``key``; :meth:`unchanged` tells when something else is."""
         self._holders.append(holder)
         self._keys.append(key)
         self._values.append(holder[key])
         return holder[key]
 
-    def watch_size(self, holder: Any) -> None:
+    def watch_size(self, holder: Sized) -> None:
         self._sized.append(holder)
 
     def tensor(self, path: str, tensor: torch.Tensor) -> str:
@@ -150,7 +152,7 @@ class Walk:
         self._contents(path, values, turning)
 
     def _contents(
-        self, path: str, values: Mapping[str, Any], but: Container[str] = (), names: Container[str] | None = None
+        self, path: str, values: Values, but: Container[str] = (), names: Container[str] | None = None
     ) -> None:
         """Parameters, buffers and children; ``names``: of those that count, or None."""
         for kind in _CONTAINERS:
@@ -168,7 +170,7 @@ class Walk:
         elif value is not None:
             self._module(path, value)
 
-    def _watch_module(self, path: str, module: torch.nn.Module, values: dict[str, Any]) -> None:
+    def _watch_module(self, path: str, module: torch.nn.Module, values: Values) -> None:
         self.watch_size(values)
         if self.watch(values, "training") and _random(path, module):
             self._object("the model is in training mode" + (f": {path}" if path else ""))
@@ -177,20 +179,20 @@ class Walk:
         if "forward" in values:
             self._replaced(path, self.watch(values, "forward"), values)
 
-    def _hooks(self, path: str, hooks: Mapping[int, Any]) -> None:
+    def _hooks(self, path: str, hooks: Mapping[int, object]) -> None:
         self.watch_size(hooks)
         for key in hooks:
             hook = self.watch(hooks, key)
             if not capturing(hook):
                 self._object(f"a forward hook on {path}: {getattr(hook, '__qualname__', type(hook).__name__)}")
-                self.lines.append(f"{path} hook {self._naming.object(hook)}")
+                self.lines.append(f"{path} hook {self._naming.own(hook)}")
 
-    def _replaced(self, path: str, found: object, values: Mapping[str, Any]) -> None:
+    def _replaced(self, path: str, found: object, values: Values) -> None:
         if isinstance(found, Forward):
             found = found.earlier
         if found is not None and not accelerated(found, values):
             self._object(f"a forward that was replaced: {path or 'the decoder'}")
-            self.lines.append(f"{path} forward {self._naming.object(found)}")
+            self.lines.append(f"{path} forward {self._naming.own(found)}")
 
     def _class(self, path: str, kind: type) -> None:
         self.lines.append(f"{path}: {kind.__module__}.{kind.__qualname__}")
@@ -242,7 +244,7 @@ class Walk:
             self.lines.append(f"{path} {'merged' if applied.merged else 'applied'} {applied.names}")
             self._parts(path, values, applied)
 
-    def _parts(self, path: str, values: dict[str, Any], applied: Applied) -> None:
+    def _parts(self, path: str, values: Values, applied: Applied) -> None:
         for name, value in values.items():
             if name in _STANDARD or name in _IDLE or name in UNUSED:
                 continue
@@ -268,7 +270,7 @@ class Walk:
         else:
             self._one(path, part)
 
-    def _turning(self, module: torch.nn.Module, values: Mapping[str, Any]) -> frozenset[str]:
+    def _turning(self, module: torch.nn.Module, values: Values) -> frozenset[str]:
         """Names of what a rotary embedding sets by itself, and up to which length it sets the usual."""
         kinds = values.get("rope_type")
         each = kinds if isinstance(kinds, dict) else {"": kinds}
@@ -308,7 +310,7 @@ def _random(path: str, module: torch.nn.Module) -> bool:
     return not path or type(module).__module__.partition(".")[0] not in ("torch", "peft")
 
 
-def _usual(module: Any, prefix: str, kind: str) -> int:
+def _usual(module: torch.nn.Module, prefix: str, kind: str) -> int:
     if "dynamic" in kind:
         return int(module.original_max_seq_len) - 1
     parameters = module.config.rope_parameters
