@@ -67,7 +67,7 @@ def page(programs: list[Test], python: list[Test]) -> str:
     text = [
         "# How long each test takes",
         "",
-        f"What `./dev test` plays, on {processor()}, two at a time, with kernels and programs compiled before.",
+        f"What `./dev test` plays, on {processor()}, in two processes, with kernels and programs compiled before.",
         "`tests/campaign/seconds.py` measures and writes this page. A fixture of a file counts for its first test.",
         "",
         f"{len(python):,} Python tests took {_sum(python)} s, {len(programs)} C++ programs {_sum(programs)} s. "
