@@ -25,7 +25,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 try:
@@ -246,12 +245,11 @@ def python_checkpoint(data: bytes) -> None:
         kv.models._load_folder(folder, None, None, None)
 
 
-def _no_device(family: Any, config: Any, sources: Any, device: Any, dtype: Any, tokenizer: Any, progress: Any) -> Any:
+def _no_device(family: Any, config: Any, sources: Any, device: Any, dtype: Any, tokenizer: Any, *rest: Any) -> None:
     """In place of a model: every weight that it would read, and its tokenizer used."""
     for name in family.tensor_shapes(config):
         sources[name].read()
     use(tokenizer)
-    return SimpleNamespace()
 
 
 def use(tokenizer: Tokenizer | None) -> None:

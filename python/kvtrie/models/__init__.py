@@ -111,9 +111,8 @@ def load(
     from .gguf import read  # takes half a second, most of it for packages that nothing else needs
 
     parts = read(found)
-    model = _build(parts.family, parts.config, parts.sources, device, dtype, parts.tokenizer, progress)
-    model.account = {found.name: parts.settled}
-    return model
+    account = {found.name: parts.settled}
+    return _build(parts.family, parts.config, parts.sources, device, dtype, parts.tokenizer, progress, account)
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
@@ -166,9 +165,7 @@ def _load_folder(
     other = of_another_form(folder)
     if other is not None:
         warnings.warn(f"[models.load] {other}: {_ANOTHER_FORM}", IgnoredWarning, stacklevel=3)
-    model = _build(family, config, sources, device, dtype, Tokenizer.load(folder), progress)
-    model.account = found.account
-    return model
+    return _build(family, config, sources, device, dtype, Tokenizer.load(folder), progress, found.account)
 
 
 def _settled_sources(
@@ -218,9 +215,7 @@ def from_weights(
         config = family.parse_config(config)
     config, sources = _settled_sources(family, config, from_arrays(weights))
     check_table(sources, family.tensor_shapes(config), ignores(family.ignored))
-    model = _build(family, config, sources, device, dtype, tokenizer, None)
-    model.account = account
-    return model
+    return _build(family, config, sources, device, dtype, tokenizer, None, account)
 
 
 def check_dtype(dtype: object, where: str) -> None:
@@ -266,6 +261,7 @@ def _build(
     dtype: str | None,
     tokenizer: Tokenizer | None,
     progress: bool | Progress | None,
+    account: Account,
 ) -> Model:
     if dtype is not None and dtype not in DTYPES:
         raise ArgumentError(f"[models.load] dtype: got {dtype!r}, allowed {', '.join(DTYPES)}")
@@ -278,7 +274,9 @@ def _build(
     if progress is True:
         progress, close = tqdm_progress()
     try:
-        return family(config, sources, device=device, dtype=dtype, tokenizer=tokenizer, progress=progress or None)
+        model = family(config, sources, device=device, dtype=dtype, tokenizer=tokenizer, progress=progress or None)
+        model.account = account
+        return model
     finally:
         if close is not None:
             close()
