@@ -32,7 +32,7 @@ import transformers
 
 import kvtrie as kv
 from bounds import LOGITS, LOGITS_OF_SETTINGS, Bound, difference, note
-from hf_models import VOCAB
+from hf_models import DELTA, EXPERTS, VOCAB
 from rope_sweep import ropes
 
 transformers.utils.logging.set_verbosity_error()
@@ -58,20 +58,10 @@ _SIZES: Raw = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
 }
 _LINEAR: Raw = {
-    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
+    **DELTA,
     "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
 }
-_EXPERTS: Raw = {
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16,
-    "shared_expert_intermediate_size": 16,
-}
+_EXPERTS: Raw = {**EXPERTS, "shared_expert_intermediate_size": 16}
 
 
 @dataclass(frozen=True)

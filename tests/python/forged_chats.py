@@ -14,10 +14,11 @@ from functools import cache, lru_cache
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors, trainers
 
 from hostile_texts import CORPUS
 from kvtrie.models.tokenizer import Tokenizer
+from tokenizer_folders import trained_pieces
 
 # Of the families: ChatML, Llama 2, Phi, Gemma, DeepSeek; one with blanks, and one that takes blanks in.
 MARKS = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|user|>", "<|system|>", "<|assistant|>", "<|tool|>"]
@@ -53,16 +54,8 @@ def byte_level() -> Any:
 
 @lru_cache(maxsize=1)
 def _pieces() -> str:
-    """A SentencePiece vocabulary, special tokens and bytes first, as JSON."""
-    raw = tokenizers.Tokenizer(models.BPE())
-    raw.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
-    first = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    raw.train_from_iterator(
-        CORPUS.split("\n"), trainers.BpeTrainer(vocab_size=900, special_tokens=first, show_progress=False)
-    )
-    whole = json.loads(raw.to_str())
-    whole["model"].update(byte_fallback=True, fuse_unk=True, unk_token="<unk>")
-    return json.dumps({**whole, "added_tokens": []})
+    """A SentencePiece vocabulary, of which no token is added yet, as JSON."""
+    return json.dumps({**trained_pieces(CORPUS, 900), "added_tokens": []})
 
 
 def sentence_piece(scheme: str) -> Any:

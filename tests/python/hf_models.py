@@ -30,7 +30,7 @@ COMMON: dict[str, Any] = {
 _HEADS = {"head_dim": 8}
 _MIXED = {"num_hidden_layers": 3, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 _MIXED_WINDOW = {**_MIXED, "sliding_window": WINDOW}
-_DELTA = {
+DELTA = {
     "num_hidden_layers": 3,
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     "linear_conv_kernel_dim": 4,
@@ -39,7 +39,7 @@ _DELTA = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
 }
-_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 
 DENSE: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", _HEADS),
@@ -50,7 +50,7 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo2": ("Olmo2Config", {}),
     "cohere": ("CohereConfig", {}),
     "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
-    "qwen3_moe": ("Qwen3MoeConfig", {**_HEADS, **_EXPERTS}),
+    "qwen3_moe": ("Qwen3MoeConfig", {**_HEADS, **EXPERTS}),
 }
 REACH: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralConfig", {"sliding_window": WINDOW}),
@@ -70,8 +70,8 @@ REACH: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 STATES: dict[str, tuple[str, dict[str, Any]]] = {
-    "qwen3_next": ("Qwen3NextConfig", {**_HEADS, **_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 16}),
-    "qwen3_5": ("Qwen3_5TextConfig", {**_HEADS, **_DELTA}),
+    "qwen3_next": ("Qwen3NextConfig", {**_HEADS, **DELTA, **EXPERTS, "shared_expert_intermediate_size": 16}),
+    "qwen3_5": ("Qwen3_5TextConfig", {**_HEADS, **DELTA}),
     "lfm2": ("Lfm2Config", {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]}),
     "falcon_h1": (
         "FalconH1Config",

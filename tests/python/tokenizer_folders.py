@@ -57,17 +57,23 @@ def byte_level() -> Any:
     return raw
 
 
-def pieces() -> Any:
-    """Llama 2's, as its tokenizer.json has it."""
+def trained_pieces(corpus: str, size: int) -> dict[str, Any]:
+    """The tokenizer.json of a SentencePiece vocabulary, special tokens and bytes first, all of them added tokens."""
     raw = tokenizers.Tokenizer(models.BPE())
     raw.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     first = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     raw.train_from_iterator(
-        CORPUS.split("\n"), trainers.BpeTrainer(vocab_size=700, special_tokens=first, show_progress=False)
+        corpus.split("\n"), trainers.BpeTrainer(vocab_size=size, special_tokens=first, show_progress=False)
     )
-    whole = json.loads(raw.to_str())
+    whole: dict[str, Any] = json.loads(raw.to_str())
+    whole["model"].update(byte_fallback=True, fuse_unk=True, unk_token="<unk>")
+    return whole
+
+
+def pieces() -> Any:
+    """Llama 2's, as its tokenizer.json has it."""
+    whole = trained_pieces(CORPUS, 700)
     whole["added_tokens"] = [each for each in whole["added_tokens"] if each["id"] < 3]
-    whole["model"].update(byte_fallback=True, unk_token="<unk>", fuse_unk=True)
     raw = tokenizers.Tokenizer.from_str(json.dumps(whole))
     steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     raw.decoder = decoders.Sequence(steps)
