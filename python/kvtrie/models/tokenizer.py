@@ -143,9 +143,9 @@ class Tokenizer:
     @cached_property
     def ends(self) -> tuple[list[int], list[int]]:
         """What the tokenizer puts before and after every text: token ids."""
-        added = self.raw.encode("a", add_special_tokens=True).special_tokens_mask
-        ids = self.raw.encode("a", add_special_tokens=True).ids
+        whole = self.raw.encode("a", add_special_tokens=True)
         own = self.raw.encode("a", add_special_tokens=False).ids
+        ids, added = whole.ids, whole.special_tokens_mask
         before = next((at for at, one in enumerate(added) if not one), len(ids) - len(own))
         return ids[:before], ids[before + len(own) :]
 
