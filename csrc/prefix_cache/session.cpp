@@ -95,6 +95,20 @@ void Session::append(std::span<const Token> tokens) {
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
   require_open(at_.closed, at_.failed);
+  record(state, tokens);
+}
+
+bool Session::accept(Token token, std::int32_t length) {
+  const SessionCall call(*this);
+  PrefixCacheState& state = cache_->state();
+  Entry entry(state);
+  require_open(at_.closed, at_.failed);
+  if (length != at_.recorded()) return false;
+  record(state, std::span(&token, 1));
+  return true;
+}
+
+void Session::record(PrefixCacheState& state, std::span<const Token> tokens) {
   const bool with_media = check_tokens(tokens, "session.append");
   const std::int32_t before = at_.recorded();
   const auto total = static_cast<std::size_t>(before) + tokens.size();
@@ -163,6 +177,10 @@ void Session::rewind(std::int32_t length) {
                                     ", the nearest below at which every cache has its state"),
                                 nearest);
   }
+  go_back(state, length);
+}
+
+void Session::go_back(PrefixCacheState& state, std::int32_t length) {
   state.steps.drop_open(at_);
   state.cursors.drop_ahead(at_);  // it is ahead along tokens that may go now
   const std::int32_t published = at_.published();
@@ -173,6 +191,28 @@ void Session::rewind(std::int32_t length) {
   if (length >= published) return at_.tail.resize(at_.tail_begin + static_cast<std::size_t>(length - published));
   at_.tail.clear();
   at_.tail_begin = 0;
+}
+
+std::int32_t Session::recompute() {
+  const SessionCall call(*this);
+  PrefixCacheState& state = cache_->state();
+  Entry entry(state);
+  require_open(at_.closed, at_.failed);
+  const std::int32_t recorded = at_.recorded();
+  require(recorded > 0, "session.recompute", "session: got 0 tokens, allowed 1 or more");
+  if (at_.computed < recorded) return recorded - at_.computed;
+  const std::int32_t nearest = state.cursors.reachable_back(at_, at_.atomic.begin_of(recorded - 1));
+  Tokens tail = at_.recorded_keys();
+  AtomicSpans atomic = at_.atomic;
+  at_.wanted.reserve(at_.wanted.size() + 1);
+  go_back(state, nearest);  // the last that may fail
+  tail.erase(tail.begin(), tail.begin() + at_.published());
+  tail.shrink_to_fit();
+  at_.tail = std::move(tail);
+  at_.tail_begin = 0;
+  at_.atomic = std::move(atomic);
+  if (state.caches.has_points()) at_.wanted.push_back({recorded - 1, PointKind::kEnd});
+  return recorded - at_.computed;
 }
 
 std::int32_t Session::checkpoint() {

@@ -56,13 +56,19 @@ class Session : public std::enable_shared_from_this<Session> {
   // before it in the same loop; throws kArgument when the model did not complete it, since the loop would never end.
   StepPtr next_prefill(std::uint32_t chunk, const StepPtr& previous = nullptr);
   void append(std::span<const Token> tokens);  // records
-  StepPtr decode();                            // one step over everything recorded and not yet computed
+  // Records what was chosen by the logits behind `length` tokens; false, and nothing happens, where more or fewer are
+  // recorded. So logits choose one token, however often a caller that was interrupted tries again.
+  bool accept(Token token, std::int32_t length);
+  StepPtr decode();  // one step over everything recorded and not yet computed
 
   std::shared_ptr<Session> branch();  // a second session at the same place; no K/V byte moves
   // Forgets tokens from `length` on; throws kNotRestorable where a cache cannot go back there (`nearest()` says how far
   // it can).
   void rewind(std::int32_t length);
   bool can_rewind(std::int32_t length) const;
+  // Where nothing remains to be computed: the last token does again, for logits that were lost, with those before it
+  // back to the nearest length at which every cache has its state. Returns how many tokens remain.
+  std::int32_t recompute();
   std::int32_t checkpoint();  // marks length() as a user point, which resists eviction; returns it
   // Copies of K and V of attention layers at the computed positions [start, stop), in one layout for all of them. By
   // default from the first position that a layer still holds (windows and chunks let go of rows) to the length. Neither
@@ -95,6 +101,8 @@ class Session : public std::enable_shared_from_this<Session> {
   explicit Session(std::shared_ptr<PrefixCache> cache) : cache_(std::move(cache)) {}
   StepPtr prefill_step(PrefixCacheState& state, std::uint32_t chunk, const StepPtr& previous);
   StepPtr decode_step(PrefixCacheState& state);
+  void record(PrefixCacheState& state, std::span<const Token> tokens);
+  void go_back(PrefixCacheState& state, std::int32_t length);  // REQUIRES: every cache can go back there
 
   // Guarded by the cache's mutex.
   std::shared_ptr<PrefixCache> cache_;

@@ -1,10 +1,14 @@
-"""How another thread wakes a coroutine: the one place where threads of the library meet event loops."""
+"""How one thread wakes another one, or a coroutine: the one place where threads of the library meet event loops.
+
+Neither kind has a lock that a signal's handler, a finalizer or a forked process could find taken.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from queue import Empty, SimpleQueue
 
-__all__ = ["Bell"]
+__all__ = ["Bell", "ThreadBell"]
 
 
 class Bell:
@@ -34,3 +38,23 @@ class Bell:
         """Until it rings."""
         await self._rung.wait()
         self._rung.clear()
+
+
+class ThreadBell:
+    """The same for one thread that listens."""
+
+    def __init__(self) -> None:
+        self._rings: SimpleQueue[None] = SimpleQueue()
+
+    def ring(self) -> bool:
+        """True, as :meth:`Bell.ring`."""
+        self._rings.put(None)
+        return True
+
+    def heard(self, timeout: float | None = None) -> bool:
+        """Until it rings; False after ``timeout`` seconds."""
+        try:
+            self._rings.get(timeout=timeout)
+        except Empty:
+            return False
+        return True

@@ -8,6 +8,9 @@ How a wait ends: with the item or with what computing it raised; and where the t
 then stops behind the step that is under way, a token or one chunk of a prompt. What that step gave is kept for whoever
 asks next, so cancelling loses nothing. ``aclose`` waits for that step, and so does the end of the interpreter. What
 nobody has any more needs no ``aclose``.
+
+Items are kept in the order in which they were made, beside a count of those that were handed out. So an exception at
+any point, such as KeyboardInterrupt, loses none: what was made and not handed out comes with the next read.
 """
 
 from __future__ import annotations
@@ -16,8 +19,7 @@ import atexit
 import os
 import threading
 import weakref
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
@@ -55,11 +57,11 @@ class Apart:
         self._left = False
         self._ended = False
         self._ending: Future[None] | None = None
-        self._thread.start()
-        weakref.finalize(self, self._asked.put, None).atexit = False
+        weakref.finalize(self, self._asked.put, None).atexit = False  # before there is a thread to end
         if not _open:
             atexit.unregister(_end_all)
             atexit.register(_end_all)  # now, so that it comes before what the cache needs ends
+        self._thread.start()
         _open.add(self)
 
     @property
@@ -74,9 +76,10 @@ class Apart:
         self._left = False  # before it is asked for: a `join` of another thread comes after this, or has ended it
         if self._ended:
             self._left = True
-        future, bell = self._ask(work)
-        self._awaited = bell
+        bell, future = Bell(), Future[None]()
         try:
+            self._awaited = bell
+            self._ask(work, future, bell)
             await bell.heard()
             future.result()
         except Left:
@@ -91,20 +94,22 @@ class Apart:
         """``work`` behind what is being computed, which ends at its next step; the thread ends after it."""
         if self._process != os.getpid() or (self._ended and self._ending is None):
             return work()
+        bell = Bell()
         if self._ending is None:
-            self._ending, bell = self._ask(work)
-            self.end()
+            ending = Future[None]()
+            self._ask(work, ending, bell)
+            self._ending = ending
         else:
-            bell = _rung_by(self._ending)
+            _ring_after(self._ending, bell)
+        self.end()
         self._left = True
         await bell.heard()
         self._ending.result()
 
     def end(self) -> None:
         """The thread ends when it has done what it was asked for."""
-        if not self._ended:
-            self._ended = True
-            self._asked.put(None)
+        self._ended = True
+        self._asked.put(None)  # again where it was asked before: a call may have been interrupted in between
 
     def join(self) -> None:
         """Ends it, behind the step that is under way, and waits for that."""
@@ -113,22 +118,18 @@ class Apart:
         if self._process == os.getpid() and threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _ask(self, work: Callable[[], None]) -> tuple[Future[None], Bell]:
+    def _ask(self, work: Callable[[], None], future: Future[None], bell: Bell) -> None:
+        """``work`` in the thread; then ``future`` is done and ``bell`` rings."""
         if self._process != os.getpid():
             raise NotSupported("[generate] got a generation of the process that this one was forked from")
         if self._ended:
             raise ClosedError("[generate] it was closed, or the interpreter is ending")
-        future: Future[None] = Future()
-        bell = _rung_by(future)
+        _ring_after(future, bell)
         self._asked.put((future, work))
-        return future, bell
 
 
-def _rung_by(future: Future[None]) -> Bell:
-    """Rings when that is done."""
-    bell = Bell()
+def _ring_after(future: Future[None], bell: Bell) -> None:
     future.add_done_callback(lambda _: bell.ring())
-    return bell
 
 
 def _work(asked: SimpleQueue[tuple[Future[None], Callable[[], None]] | None]) -> None:
@@ -158,13 +159,18 @@ class BothWays(AsyncClosing, Iterator[Item], AsyncIterator[Item]):
     """An iterator that computes in the thread that asks, and in one of its own for coroutines."""
 
     def __init__(self) -> None:
-        self._kept: deque[Item] = deque()  # made for a task that was cancelled before it had them
+        self._handed = 0  # of `_items`
         self._apart: Apart | None = None
 
     # --- what the owner says ----------------------------------------------------------------------------------------
 
-    def _advance(self) -> Item:
-        """The next item; StopIteration at the end."""
+    @property
+    def _items(self) -> Sequence[Item]:
+        """All that were made, in order. None of them changes or goes."""
+        raise NotImplementedError
+
+    def _make(self) -> bool:
+        """Goes on by one step, of which items may come; False where there is nothing more to compute."""
         raise NotImplementedError
 
     @property
@@ -182,19 +188,24 @@ class BothWays(AsyncClosing, Iterator[Item], AsyncIterator[Item]):
         return self
 
     def __next__(self) -> Item:
-        return self._kept.popleft() if self._kept else self._advance()
+        while not self._has_more:
+            if not self._make():
+                raise StopIteration
+        item = self._items[self._handed]
+        self._handed += 1; return item  # fmt: skip  # noqa: E702  # nothing is raised between the two
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Item:
-        if not self._kept and not self._over:
-            await self._thread().run(self._keep)
+        if not self._has_more and not self._over:
+            await self._thread().run(self._make_one)
         if self._over and self._apart is not None:
             self._apart.end()
-        if not self._kept:
+        if not self._has_more:
             raise StopAsyncIteration
-        return self._kept.popleft()
+        item = self._items[self._handed]
+        self._handed += 1; return item  # fmt: skip  # noqa: E702  # nothing is raised between the two
 
     async def aclose(self) -> None:
         """As ``close``, behind the step that is under way, which it waits for without holding the event loop."""
@@ -208,8 +219,13 @@ class BothWays(AsyncClosing, Iterator[Item], AsyncIterator[Item]):
             self._apart = Apart()
         return self._apart
 
-    def _keep(self) -> None:
-        if not self._kept:
-            for item in self:
-                self._kept.append(item)
+    @property
+    def _has_more(self) -> bool:
+        """Items that were not handed out."""
+        return len(self._items) > self._handed
+
+    def _make_one(self) -> None:
+        """In the thread: until there is an item more, or nobody waits for one."""
+        while not self._has_more and self._make():
+            if self._apart is not None and self._apart.left:
                 return

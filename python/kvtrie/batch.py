@@ -9,22 +9,25 @@
 A prompt is computed in chunks beside the tokens that others decode, so nobody waits for a long one. Sessions that share
 a prefix read it once, and compute it once: whoever needs what another one is computing waits for it. What is chosen is
 what ``kv.generate`` chooses: a row's bits do not depend on the other rows. ``kv.Batcher`` drives one from any thread.
+
+There is one list, of all that are not finished, in the order in which they were added. Those with a session take
+part, and they are the first ones; the others wait. So an exception between two statements leaves no generation in two
+places or in none, and each is itself in a state to go on from (generate.py).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ._arguments import converting, listed, refusal
-from ._core import PrefixCache
+from ._core import PrefixCache, Step
 from ._protocols import Logits, StepModel, cache_of
 from .draws import NONE, Draw, draw
-from .errors import ArgumentError, CacheFull
+from .errors import ArgumentError, BusyError, CacheFull, ClosedError, Error
 from .generate import Generation, Prompt, token_ids, vocab_size_of
 from .pace import Pace
 from .replies import SamplingOptions, checked_sampling
@@ -56,14 +59,14 @@ class Batch:
             raise refusal(cache, "batch", "cache", "a PrefixCache, or None")
         self._max_sessions = whole("max_sessions", max_sessions, 1)
         self._chunk = whole("chunk", chunk, 1)
-        self._waiting: deque[Waiting] = deque()
-        self._active: list[Waiting] = []
+        self._requests: list[Waiting] = []
         self._pace: Pace | None = None  # how many rows prompts have in a step; None: whole chunks
         self._failures: list[tuple[Waiting, BaseException]] | None = (
             None  # of one generation alone; None: they are raised
         )
         self._taking_part: list[Waiting] = []  # in the step that is under way, or was the last one
         self._shares = (0, 0)  # of it: rows of prompts, and how many decoded beside them
+        self._flight: _Flight | None = None  # what is to be counted of it
 
     @property
     def max_sessions(self) -> int:
@@ -72,7 +75,7 @@ class Batch:
 
     def __len__(self) -> int:
         """Generations that are not finished."""
-        return len(self._active) + len(self._waiting)
+        return sum(each.generation.finish_reason is None for each in self._requests)
 
     def add(
         self,
@@ -124,21 +127,29 @@ class Batch:
         return Waiting(generation, ids, namespace, lengths)
 
     def take(self, each: Waiting) -> None:
-        """It waits for its place in the steps from now on."""
-        self._waiting.append(each)
+        """It waits for its place in the steps from now on. Nothing where it was taken before."""
+        if each.taken:
+            return
+        if each not in self._requests:
+            self._requests.append(each)
+        each.taken = True
 
     def step(self) -> bool:
         """Computes one step of all that take part; False when there is nothing left to do.
 
         An exception, of a logits processor or KeyboardInterrupt, leaves everything as it was before the step, but for
-        generations that had their token already; the next step goes on. ``kv.CacheFull`` means that one generation does
-        not fit alone; close it.
+        generations that had their token already; the next step goes on, and all get the tokens that they would have
+        had. ``kv.CacheFull`` means that one generation does not fit alone; close it. A generation whose session another
+        thread closes ends as "closed", and where the cache is closed every step raises ``kv.ClosedError``.
         """
+        self._count()
         self._leave()
         self._join()
-        if not self._active:
+        active = self._active
+        if not active:
             return False
-        pending = [each for each in self._active if each.generation.ready is None]
+        self._checkpoint(active)
+        pending = [each for each in active if each.generation.ready is None]
         if pending:
             self._compute(leading(pending))
         self._choose()
@@ -147,10 +158,9 @@ class Batch:
 
     def close(self) -> None:
         """Ends every generation; what they have computed stays in the cache."""
-        for each in (*self._active, *self._waiting):
+        for each in self._requests:
             each.generation.close()
-        self._active.clear()
-        self._waiting.clear()
+        self._requests = []
 
     def __enter__(self) -> Batch:
         return self
@@ -158,22 +168,40 @@ class Batch:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def _active(self) -> list[Waiting]:
+        """Those that take part, the first added first."""
+        generations = [(each, each.generation) for each in self._requests]
+        return [each for each, its in generations if its.finish_reason is None and its.session is not None]
+
     def _leave(self) -> None:
-        for each in (*self._active, *self._waiting):
-            each.generation.settle()
-        self._active = [each for each in self._active if each.generation.finish_reason is None]
-        self._waiting = deque(each for each in self._waiting if each.generation.finish_reason is None)
+        for each in self._requests:
+            if self._lost(each):
+                each.generation.close()
+            try:
+                each.generation.settle()
+            except BaseException as error:  # of a tokenizer
+                self._fail(each, error)
+        self._requests = [each for each in self._requests if each.generation.finish_reason is None]
+
+    def _lost(self, each: Waiting) -> bool:
+        """Whether its session, and not the whole cache, was closed meanwhile."""
+        session = each.generation.session
+        return session is not None and session.closed and not self._cache.closed
 
     def _join(self) -> None:
-        while self._waiting and len(self._active) < self._max_sessions:
-            each = self._waiting.popleft()
+        room = self._max_sessions - len(self._active)
+        for each in [each for each in self._requests if each.generation.session is None]:
+            if room == 0:
+                return
             try:
                 each.generation.session = self._cache.begin(each.tokens(), namespace=each.namespace)
-            except BaseException as error:  # it ends; the others go on
+                room -= 1
+            except BaseException as error:
+                if self._failures is None and not _is_refusal(error):
+                    raise  # it waits on
                 each.generation.close()
                 self._fail(each, error)
-                continue
-            self._active.append(each)
 
     def _fail(self, each: Waiting, error: BaseException) -> None:
         if self._failures is None:
@@ -182,37 +210,58 @@ class Batch:
         self._failures.append((each, error))
 
     def _compute(self, pending: list[Waiting]) -> None:
-        while True:
+        begun = self._begin(pending)
+        if begun is None:
+            return
+        step, pending = begun
+        counts = np.bincount(step.sequences, minlength=len(pending))
+        prompts = [(each, each.computed + int(n)) for each, n in zip(pending, counts) if not each.generation.tokens]
+        lengths = [each.generation.live.recorded for each in pending]
+        self._flight = _Flight(step, prompts)
+        logits = self._model(step)
+        self._count()
+        self._checkpoint(pending)
+        done = [row for row, each in enumerate(pending) if each.generation.live.length == lengths[row]]
+        for row in done:
+            pending[row].generation.offer(logits[row : row + 1], lengths[row])
+        self._choose_together(pending, done, logits)
+
+    def _begin(self, pending: list[Waiting]) -> tuple[Step, list[Waiting]] | None:
+        """A step, and those that take part in it: where not all have room, those added last give theirs back."""
+        while pending:
             self._taking_part = pending
+            for each in pending:
+                each.generation.renew()
             prompts = sum(each.in_prompt for each in pending)
             rows = self._chunk if self._pace is None else self._pace.rows(prompts, len(pending) - prompts)
             rows = min([rows, *(each.to_checkpoint for each in pending if each.to_checkpoint > 0)])
             try:
                 step = self._cache.batch([each.generation.live for each in pending], chunk=rows)
-                break
             except CacheFull as error:
-                if len(pending) == 1 and len(self._active) == 1:
-                    self._fail(pending[0], error)
-                    return
-                last = self._active.pop()  # the one added last begins again later
-                last.generation.live.close()
-                last.generation.session, last.generation.ready = None, None
-                self._waiting.appendleft(last)
+                last = self._active[-1]
+                if [last] == pending == self._active:
+                    self._fail(last, error)
+                    return None
+                last.generation.give_way()
                 pending = [each for each in pending if each is not last]
-                if not pending:
-                    return
-        self._shares = (len(step.tokens) - (len(pending) - prompts), len(pending) - prompts)
-        logits = self._model(step)
-        counts = np.bincount(step.sequences, minlength=len(pending))
-        for each, count in zip(pending, counts):
-            if not each.generation.tokens:
-                each.computed += int(count)
-            if each.generation.live.length in each.checkpoints:
+            else:
+                self._shares = (len(step.tokens) - (len(pending) - prompts), len(pending) - prompts)
+                return step, pending
+        return None
+
+    def _count(self) -> None:
+        """Of each prompt, the rows that the last step computed, if it did. It may be done again."""
+        if self._flight is not None and self._flight.step.complete:
+            for each, computed in self._flight.prompts:
+                each.computed = computed
+        self._flight = None
+
+    @staticmethod
+    def _checkpoint(active: Iterable[Waiting]) -> None:
+        """Restore points where they are wanted. It may be done again."""
+        for each in active:
+            if each.checkpoints and each.generation.live.length in each.checkpoints:
                 each.generation.live.checkpoint()
-        done = [row for row, each in enumerate(pending) if len(each.generation.live.remaining) == 0]
-        for row in done:
-            pending[row].generation.ready = logits[row : row + 1]
-        self._choose_together(pending, done, logits)
 
     def _choose_together(self, pending: list[Waiting], rows: Sequence[int], logits: Logits) -> None:
         """One launch and one read for all that need nothing from the host; others, and failures, come one by one."""
@@ -233,12 +282,24 @@ class Batch:
                 self._fail(pending[row], error)
 
     def _choose(self) -> None:
-        for each in list(self._active):
-            if each.generation.ready is not None:
-                try:
+        for each in self._active:
+            try:
+                if each.generation.ready is not None:
                     each.generation.choose()
-                except BaseException as error:
-                    self._fail(each, error)
+            except BaseException as error:
+                self._fail(each, error)
+
+
+class _Flight(NamedTuple):
+    """A step that the model has been given."""
+
+    step: Step
+    prompts: list[tuple[Waiting, int]]  # and how many rows of theirs were computed once it is complete
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the same request would be refused again: nothing that passes, and not the cache's own end."""
+    return isinstance(error, Error) and not isinstance(error, (BusyError, ClosedError))
 
 
 class Waiting:
@@ -255,6 +316,7 @@ class Waiting:
         self.prompt = prompt
         self.namespace = namespace
         self.checkpoints = checkpoints
+        self.taken = False  # by its batch
         self.computed = 0  # rows of the prompt; more than it has where room had to be given back
 
     @property
@@ -277,7 +339,8 @@ class Waiting:
     @property
     def in_prompt(self) -> bool:
         """Whether it has more to compute than the token that was chosen last. REQUIRES: a session."""
-        return len(self.generation.live.remaining) > 1
+        session = self.generation.live
+        return session.recorded - session.length > 1
 
     @property
     def to_checkpoint(self) -> int:

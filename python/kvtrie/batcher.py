@@ -10,7 +10,7 @@ A thread of the batcher's own drives a :class:`kvtrie.Batch`; nobody else touche
 callers are requests that arrive, tokens, and what is to stop:
 
     callers                      the batcher's thread
-    submit  --arriving-->        takes what arrived, begins or ends requests, computes one step,
+    submit  --open------>        takes what arrived, begins or ends requests, computes one step,
     read    <--tokens----        tells each request what was chosen for it, and again, until there is nothing to do
     cancel  --flag------>        ends at the next step; what was computed stays in the cache
 
@@ -31,7 +31,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -45,7 +45,7 @@ from .errors import ArgumentError, ArgumentTypeError, BusyError, ClosedError, Er
 from .generate import Prompt, token_ids
 from .pace import Pace
 from .replies import SamplingOptions
-from .request import Request, Stream
+from .request import Outcome, Request, Stream
 from .sampling import whole
 from .stopping import Stop, Stopper
 from .text_request import TextRequest, chat_prompt
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 __all__ = ["Batcher"]
 
 _open: weakref.WeakSet[Batcher] = weakref.WeakSet()
+
+_MOMENT = 0.01  # seconds until what had no memory is tried again
 
 
 class Batcher(AsyncClosing):
@@ -103,11 +105,11 @@ class Batcher(AsyncClosing):
         ``checkpoints``: as in :meth:`kvtrie.Batch.add`. Raises ``kv.BusyError`` where ``max_waiting`` requests wait
         already, ``kv.ClosedError`` once it is closed.
         """
-        self._driver.require_own_process()
+        self._driver.require_own_process("submit")
         waiting = self._batch.make(
             prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, checkpoints=checkpoints, **sampling
         )
-        return Request(self._driver.submit(waiting))
+        return self._driver.submit(waiting)
 
     def chat(
         self,
@@ -155,6 +157,7 @@ class Batcher(AsyncClosing):
         """Requests now (``active``, ``waiting``), and ``waiting_tokens``, those of their prompts that are still to be
         computed as far as is known before they begin. Totals: ``submitted``, ``finished``, ``cancelled``, ``failed``,
         ``steps``, ``tokens`` (generated)."""
+        self._driver.require_own_process("stats")
         return self._driver.stats()
 
     @property
@@ -209,65 +212,91 @@ class _Driven(Batch):
         self._taking_part, self._shares = [], (0, 0)
         try:
             self.step()
-        except BaseException as error:  # of all that took part
-            for each in self._taking_part:
-                if each.generation.finish_reason is None:
-                    self._fail(each, error)
+        except BaseException as error:
+            for each in self._concerned():
+                self._fail(each, error)
         failures, self._failures = self._failures or [], []
         return {id(each): error for each, error in failures}
+
+    def _concerned(self) -> list[Waiting]:
+        """Whom an error of the step ends. Somebody, so that no step is tried for ever."""
+        unfinished = [each for each in self._requests if each.generation.finish_reason is None]
+        taking_part = [each for each in self._active if each in self._taking_part]
+        lost = [each for each in taking_part if self._lost(each)]
+        return lost or taking_part or self._active or unfinished
 
 
 class _Driver:
     """Owns the batch and the thread.
 
-    Callers reach the thread through a queue that is safe in destructors, so that a request may be collected anywhere,
-    whatever lock that thread holds. The lock guards the counts, and that nothing arrives once it is closing.
+    ``_open`` has every request that has not ended, and is all there is to know of them: one that is in it gets its
+    turn, and its end; counts are worked out from it. Callers put one in, with the lock, under which a closing batcher
+    takes none; the thread takes it out. Callers wake the thread through a queue that is safe in destructors, so that a
+    request may be collected anywhere, whatever lock that thread holds.
+
+    An exception may come between any two statements of a caller, such as what a signal's handler raises: a request that
+    was put in before is cancelled. Of the threads that callers start, the first one runs; others end at once.
     """
 
     def __init__(self, batch: _Driven, max_waiting: int) -> None:
         self._batch = batch  # of the thread alone, once it runs; but for `make`
         self._max_waiting = max_waiting
-        self._arriving: SimpleQueue[Stream | None] = SimpleQueue()  # None: look again
-        self._streams: list[Stream] = []  # of the thread alone
+        self._wakes: SimpleQueue[None] = SimpleQueue()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._open: dict[Stream, None] = {}
+        self._ending: list[tuple[Stream, Outcome]] = []  # no longer in `_open`, and not told yet; of the thread alone
+        self._running = threading.Lock()  # the thread has it from its start on
+        self._thread: threading.Thread | None = None  # None: none has it
         self._process = os.getpid()
-        self._unfinished = self._active = self._uncomputed = 0
-        self._totals = dict.fromkeys(("submitted", "finished", "cancelled", "failed", "steps", "tokens"), 0)
+        self._active = 0
+        self._totals = dict.fromkeys(("finished", "cancelled", "failed", "steps", "tokens"), 0)
         self._at_end: list[Bell] = []  # of those that wait for the thread's end
         self._over = False
         self.closing = False
 
     # --- any thread -------------------------------------------------------------------------------------------------
 
-    def require_own_process(self) -> None:
+    def require_own_process(self, where: str) -> None:
         if self._process != os.getpid():
-            raise NotSupported("[submit] got a batcher of the process that this one was forked from, allowed its own")
+            raise NotSupported(f"[{where}] got a batcher of the process that this one was forked from, allowed its own")
 
-    def submit(self, waiting: Waiting) -> Stream:
-        stream = Stream(waiting, self.wake)
+    def submit(self, waiting: Waiting) -> Request:
+        if self.closing:
+            raise ClosedError("[submit] the batcher is closed")
+        if self._thread is None:
+            threading.Thread(target=self._run, name="kvtrie-batcher", daemon=True).start()
+        request = Request(Stream(waiting, self.wake))
+        try:
+            self._admit(request._stream)
+            self.wake()
+        except BaseException:
+            request.cancel()
+            raise
+        return request
+
+    def _admit(self, stream: Stream) -> None:
         with self._lock:
             if self.closing:
                 raise ClosedError("[submit] the batcher is closed")
             allowed = self._batch.max_sessions + self._max_waiting
-            if self._unfinished >= allowed:
-                raise BusyError(f"[submit] unfinished requests: got {self._unfinished + 1}, allowed {allowed}")
-            self._unfinished += 1
-            self._uncomputed += waiting.uncomputed
-            self._totals["submitted"] += 1
-            self._arriving.put(stream)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="kvtrie-batcher", daemon=True)
-                self._thread.start()
-        return stream
+            if len(self._open) >= allowed:
+                raise BusyError(f"[submit] unfinished requests: got {len(self._open) + 1}, allowed {allowed}")
+            self._open[stream] = None
 
     def stats(self) -> dict[str, int]:
         with self._lock:
-            waiting = self._unfinished - self._active
-            return {"active": self._active, "waiting": waiting, "waiting_tokens": self._uncomputed, **self._totals}
+            streams, active, totals = self._open.copy(), self._active, self._totals
+        ended = totals["finished"] + totals["cancelled"] + totals["failed"]
+        return {
+            "active": active,
+            "waiting": len(streams) - active,
+            "waiting_tokens": sum(stream.waiting.uncomputed for stream in streams),
+            "submitted": len(streams) + ended,
+            **totals,
+        }
 
     def wake(self) -> None:
-        self._arriving.put(None)
+        self._wakes.put(None)
 
     def stop(self) -> None:
         """Asks the thread to end all requests, and then itself. Takes no lock: nobody may have the batcher any more."""
@@ -280,7 +309,7 @@ class _Driver:
             return
         with self._lock:
             self.stop()
-            thread = self._thread
+        thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
@@ -299,43 +328,61 @@ class _Driver:
     # --- its thread -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while self._take_arrivals():
-            errors = self._step()
-            self._tell(errors)
+        if not self._running.acquire(blocking=False):
+            return
+        self._thread = threading.current_thread()
+        while self._turn(self._take_part):
+            pass
+        while self._turn(self._end):
+            pass
+
+    def _turn(self, part: Callable[[], bool]) -> bool:
+        """``part``; where it fails, such as without memory, all that have not ended do with its error."""
+        try:
+            return part()
+        except BaseException as error:
+            while not self._failed_all(error):
+                time.sleep(_MOMENT)
+            return True
+
+    def _failed_all(self, error: BaseException) -> bool:
+        """Whether all have been told, which takes a little memory."""
+        try:
+            self._batch.close()
+            self._tell({id(stream.waiting): error for stream in self._open.copy()})
+        except BaseException:
+            return False
+        return True
+
+    def _take_part(self) -> bool:
+        """Waits for something to do, and does it; False when it is to end."""
+        if not self._open and not self.closing:
+            self._wakes.get()
+        with contextlib.suppress(Empty):
+            while True:
+                self._wakes.get_nowait()
+        for stream in self._open.copy():
+            if not stream.ended:
+                self._batch.take(stream.waiting)
+            if stream.cancelled:
+                stream.waiting.generation.close()
+        if self.closing:
+            return False
+        self._tell(self._step())
+        return True
+
+    def _end(self) -> bool:
+        """Ends all. False: nothing is left of it to do."""
+        for stream in self._open.copy():
+            stream.waiting.generation.close()
         self._batch.close()
-        self._take_all()
         self._tell({})
         with self._lock:
             self._over = True
             waiting, self._at_end = self._at_end, []
         for bell in waiting:
             bell.ring()
-
-    def _take_arrivals(self) -> bool:
-        """Waits for something to do; False when it is to end."""
-        if not self._streams and not self.closing:
-            self._take(self._arriving.get())
-        with self._lock:  # what arrives later is counted as it does
-            self._take_all()
-            self._uncomputed = sum(stream.waiting.uncomputed for stream in self._streams)
-        for stream in self._streams:
-            if stream.cancelled:
-                stream.waiting.generation.close()
-        return not self.closing
-
-    def _take_all(self) -> None:
-        with contextlib.suppress(Empty):
-            while True:
-                self._take(self._arriving.get_nowait())
-
-    def _take(self, stream: Stream | None) -> None:
-        if stream is None:
-            return
-        self._streams.append(stream)
-        if self.closing:
-            stream.waiting.generation.close()
-        else:
-            self._batch.take(stream.waiting)
+        return False
 
     def _step(self) -> dict[int, BaseException]:
         began = time.perf_counter()
@@ -345,18 +392,30 @@ class _Driver:
 
     def _tell(self, errors: dict[int, BaseException]) -> None:
         """Counts what became of each request, then tells its readers, who may look at the counts."""
-        errors_of = [errors.get(id(stream.waiting)) for stream in self._streams]
-        outcomes = [stream.outcome(error) for stream, error in zip(self._streams, errors_of)]
+        streams = self._open.copy()
+        endings = [(stream, stream.ending(errors.get(id(stream.waiting)))) for stream in streams]
+        ended = [(stream, outcome) for stream, outcome in endings if outcome is not None]
+        totals = self._counted([outcome for _, outcome in ended], sum(stream.unpublished for stream in streams))
         with self._lock:
-            self._totals["steps"] += 1
-            self._totals["tokens"] += sum(stream.unpublished for stream in self._streams)
-            self._active = self._batch.active
-            for ended in filter(None, outcomes):
-                self._unfinished -= 1
-                self._totals[ended if ended in ("cancelled", "failed") else "finished"] += 1
-        for stream, outcome, error in zip(self._streams, outcomes, errors_of):
-            stream.publish(outcome, error)
-        self._streams = [stream for stream in self._streams if not stream.ended]
+            left = self._open.copy()
+            for stream, _ in ended:
+                left.pop(stream, None)
+            self._ending += ended
+            self._open, self._totals, self._active = left, totals, self._batch.active
+        for stream in left:
+            stream.publish(None)
+        for stream, outcome in self._ending:
+            stream.publish(outcome)
+        self._ending = []
+
+    def _counted(self, outcomes: Sequence[Outcome], tokens: int) -> dict[str, int]:
+        totals = dict(self._totals)
+        totals["steps"] += 1
+        totals["tokens"] += tokens
+        for outcome in outcomes:
+            kind = outcome.finish_reason
+            totals[kind if kind in ("cancelled", "failed") else "finished"] += 1
+        return totals
 
 
 def _checked(stall: float | None) -> float | None:

@@ -3,13 +3,24 @@
 Order of events, for every token: sample, record it in the session, hand it out, and only when the next one is asked for
 compute it. So when the caller stops listening - or the text ends - every token that was handed out is in
 ``session.tokens``, and the last one is recorded, not computed. The same holds for ``async for`` (awaited.py).
+
+An exception may come between any two statements: KeyboardInterrupt, what a callback raises, no memory. So what must
+change as one changes in one call of the core, ``session.accept``: it records the token and lists it. All else follows
+from that, and is worked out again by the next read:
+
+    tokens         what was accepted; nothing takes one back
+    ready          logits with the number of tokens that they follow: of no use once the session has others
+    stopper        what it says of ``tokens`` (stopping.py)
+    finish_reason  "stop" by the stopper, "length" by the count, "closed" by the wish; set last, behind closing the session
+
+Logits that were lost are computed again (``session.recompute``), to the same bits.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Union
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +31,7 @@ from ._protocols import Logits, StepModel, cache_of, text_model
 from .awaited import BothWays, Left
 from .draws import Draw
 from .errors import ArgumentError, ArgumentTypeError
-from .sampling import LogitsProcessor, Sampler, Sampling, TokenLogprob, whole
+from .sampling import Choice, LogitsProcessor, Sampler, Sampling, TokenLogprob, whole
 from .stopping import Stop, Stopper
 
 __all__ = ["Generation", "Progress", "Prompt", "generate"]
@@ -29,12 +40,19 @@ Prompt = Union[str, Sequence[int], npt.NDArray[np.integer]]
 Progress = Callable[[int, int], None]  # tokens of the prompt that are computed, and to be computed
 
 
+class Ready(NamedTuple):
+    """What the next token is chosen by."""
+
+    logits: Logits  # [1, vocab]
+    length: int  # tokens of the session that they follow
+
+
 class Generation(BothWays[int]):
     """The tokens of one answer, made as they are asked for; from :func:`generate`.
 
-    It can be continued after an exception, such as KeyboardInterrupt, from the last complete step. ``async for`` gives
-    the same tokens, computed in a thread; ``await`` gives a list of those that are left. A task that is cancelled ends
-    nothing: the next one goes on.
+    It can be continued after any exception, such as KeyboardInterrupt, with the tokens that would have come without it.
+    ``async for`` gives the same tokens, computed in a thread; ``await`` gives a list of those that are left. A task
+    that is cancelled ends nothing: the next one goes on.
     """
 
     def __init__(
@@ -56,11 +74,12 @@ class Generation(BothWays[int]):
         self._stopper = stopper
         self._max_tokens = max_tokens
         self._chunk = chunk
-        self.ready = logits
-        """Logits [1, vocab] that the next token is chosen by; None: to be computed."""
         self._progress = progress
         self._owned = owned
+        self._closing = False
+        self._asked_at: float | None = None
         self.session = session
+        self._ready = None if logits is None else Ready(logits, self.live.recorded)
         self.tokens: list[int] = []
         """Those that were chosen so far."""
         self.logprobs: list[TokenLogprob] = []
@@ -88,25 +107,35 @@ class Generation(BothWays[int]):
         return [token async for token in self]
 
     @property
+    def _items(self) -> list[int]:
+        return self.tokens
+
+    @property
     def _over(self) -> bool:
-        self.settle()
         return self.finish_reason is not None
 
-    def _advance(self) -> int:
+    def _make(self) -> bool:
+        self.settle()
         if self._over:
-            raise StopIteration
-        begin = time.perf_counter()
+            return False
+        if self._asked_at is None:
+            self._asked_at = time.perf_counter()
         if self.ready is None:
-            self.ready = self._compute()
-        token = self.choose()
-        if self.seconds_to_first is None:
-            self.seconds_to_first = time.perf_counter() - begin
-        return token
+            self._ready = self._compute()
+        self.choose()
+        return True
 
-    def settle(self) -> None:
-        """Finishes it where it has all its tokens."""
-        if self.finish_reason is None and len(self.tokens) >= self._max_tokens:
-            self._end("length")
+    # --- its parts, which a batch drives ----------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> Ready | None:
+        """What the next token is chosen by; None: to be computed."""
+        found = self._ready
+        return found if found is not None and self.live.recorded == found.length else None
+
+    def offer(self, logits: Logits, length: int) -> None:
+        """``logits`` [1, vocab] follow ``length`` tokens of the session."""
+        self._ready = Ready(logits, length)
 
     @property
     def on_device(self) -> bool:
@@ -120,51 +149,69 @@ class Generation(BothWays[int]):
 
     def take(self, token: int) -> None:
         """Records what was drawn by the logits that are ready."""
-        assert self.ready is not None
-        choice = self._sampler.choice(token, self.ready)
-        self.accept(choice.token, choice.logprob)
+        assert self._ready is not None
+        self._accept(self._sampler.choice(token, self._ready.logits), self._ready.length)
 
-    def choose(self) -> int:
+    def choose(self) -> None:
         """Takes a token by the logits that are ready."""
-        session = self.live
-        assert self.ready is not None
-        choice = self._sampler(self.ready, session.length, lambda: session.tokens, len(self.tokens))
-        self.accept(choice.token, choice.logprob)
-        return choice.token
+        session, ready = self.live, self._ready
+        assert ready is not None
+        choice = self._sampler(ready.logits, session.length, lambda: session.tokens, len(self.tokens))
+        self._accept(choice, ready.length)
 
-    def accept(self, token: int, logprob: TokenLogprob | None = None) -> None:
-        """Records the next token; ends where it says so."""
-        self.live.append(token)
-        self.ready = None
-        self.tokens.append(token)
-        if logprob is not None:
-            self.logprobs.append(logprob)
-        if self._stopper(token):
-            self._end("stop")
+    def _accept(self, choice: Choice, length: int) -> None:
+        """Records the token behind ``length`` others, unless another one was recorded there; ends where it says so."""
+        if self.seconds_to_first is None and self._asked_at is not None:
+            self.seconds_to_first = time.perf_counter() - self._asked_at
+        notes: list[tuple[list[Any], Any]] = [(self.tokens, choice.token)]
+        if choice.logprob is not None:
+            notes.append((self.logprobs, choice.logprob))
+        self.live.accept(choice.token, length, notes)
         self.settle()
+
+    def settle(self) -> None:
+        """Finishes it where it has all its tokens, or is to be closed."""
+        if self.finish_reason is not None:
+            return
+        self._stopper.read(self.tokens)
+        if self._stopper.matched is not None:
+            self._end("stop")
+        elif len(self.tokens) >= self._max_tokens:
+            self._end("length")
+        elif self._closing:
+            self._end("closed")
 
     def close(self) -> None:
         """Closes the session where this made it; the tokens stay. Nothing more comes."""
-        if self.finish_reason is None:
-            self._end("closed")
-        elif self._owned and self.session is not None:
-            self.session.close()
+        self._closing = True
+        self._end("closed" if self.finish_reason is None else self.finish_reason)
+
+    def give_way(self) -> None:
+        """Closes the session, which another one is to take the place of; what it computed stays in the cache."""
+        self._ready = None
+        session, self.session = self.session, None
+        if session is not None:
+            session.close()
 
     def _end(self, reason: str) -> None:
-        self.finish_reason = reason
         if self._owned and self.session is not None:
             self.session.close()
+        self.finish_reason = reason
 
-    def _compute(self) -> Logits | None:
-        """Logits behind everything recorded. Where all is computed, as in a branch, the last token is once more."""
+    def renew(self) -> None:
+        """Sees to it that something remains to be computed: where logits were lost, or nobody had any, as in a branch."""
         session = self.live
-        total = len(session.remaining)
-        if self.tokens and total > 0:
-            return self._model(session.decode())
-        if total == 0:
-            last, total = session.tokens[-1:], 1
-            session.rewind(session.length - 1)
-            session.append(last)
+        if session.length == session.recorded:
+            session.recompute()
+
+    def _compute(self) -> Ready | None:
+        """Logits behind everything recorded."""
+        self.renew()
+        session = self.live
+        length = session.recorded
+        total = length - session.length
+        if self.tokens and total == 1:
+            return Ready(self._model(session.decode()), length)
         logits, done = None, 0
         for step in session.prefill(chunk=self._chunk):
             logits = self._model(step)
@@ -173,7 +220,7 @@ class Generation(BothWays[int]):
                 self._progress(done, total)
             if done < total and self._apart is not None and self._apart.left:
                 raise Left
-        return logits
+        return None if logits is None else Ready(logits, length)
 
 
 def generate(

@@ -74,8 +74,7 @@ class Reply(BothWays[str]):
         super().__init__()
         self._generation = generation
         self._stopper = stopper
-        self._pieces: list[str] = []
-        self._flushed = False
+        self._closed = False
         self.prompt_tokens = prompt_tokens
         """Tokens of the prompt."""
         self.reused: int = generation.live.reused
@@ -92,25 +91,23 @@ class Reply(BothWays[str]):
         return self.text_so_far
 
     @property
+    def _items(self) -> list[str]:
+        return self._stopper.pieces
+
+    @property
     def _over(self) -> bool:
-        return self._flushed
+        return self._closed or (self._stopper.ended and self._generation.finish_reason is not None)
 
     def _thread(self) -> Apart:
         self._apart = self._generation._thread()  # so that a long prompt stops between its chunks, too
         return self._apart
 
-    def _advance(self) -> str:
-        while not self._flushed:
-            token = next(self._generation, None)
-            if token is None:
-                self._flushed = True
-                piece = self._stopper.finish()
-            else:
-                piece = self._stopper.piece
-            if piece:
-                self._pieces.append(piece)
-                return piece
-        raise StopIteration
+    def _make(self) -> bool:
+        if self._over:
+            return False
+        if not self._generation._make():
+            self._stopper.read(self._generation.tokens, ended=True)
+        return True
 
     @property
     def text(self) -> str:
@@ -122,7 +119,7 @@ class Reply(BothWays[str]):
     @property
     def text_so_far(self) -> str:
         """What there is by now."""
-        return "".join(self._pieces)
+        return "".join(self._stopper.pieces)
 
     @property
     def message(self) -> dict[str, str]:
@@ -151,8 +148,8 @@ class Reply(BothWays[str]):
 
     def close(self) -> None:
         """Ends it, and closes its session."""
+        self._closed = True
         self._generation.close()
-        self._flushed = True
 
     def __enter__(self) -> Reply:
         return self

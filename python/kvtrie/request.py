@@ -10,15 +10,16 @@ The batcher never waits for a reader: tokens are kept for those that are slow, `
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-import threading
+import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from ._bell import Bell
+from ._bell import Bell, ThreadBell
 from ._closing import AsyncClosing
-from .errors import BusyError
+from .errors import BusyError, NotSupported
 from .sampling import TokenLogprob
 
 if TYPE_CHECKING:
@@ -31,21 +32,30 @@ __all__ = ["Request", "Stream"]
 _ALL = sys.maxsize  # tokens; no request has more
 
 
+class Outcome(NamedTuple):
+    """How a request ended."""
+
+    finish_reason: str
+    error: BaseException | None
+
+
 class Stream:
-    """What a batcher's thread and the readers share; guarded by its own lock, but for flags that are only ever set."""
+    """What a batcher's thread and the readers share.
+
+    No lock: the thread adds to the lists, then sets the outcome, then rings; a reader leaves its bell, then looks. Each
+    of these is one step of the interpreter, so a reader that looked too early is rung for.
+    """
 
     def __init__(self, waiting: Waiting, wake: Callable[[], None]) -> None:
         self.waiting = waiting
         self.cancelled: bool = False
-        self.ended: bool = False
-        self.error: BaseException | None = None
-        self.finish_reason: str | None = None
+        self.outcome: Outcome | None = None
         self.tokens: list[int] = []
         self.logprobs: list[TokenLogprob] = []
         self.reused: int = 0
         self._wake = wake
-        self._changed = threading.Condition()
-        self._listeners: dict[Bell, int] = {}  # and how many tokens each knows of
+        self._process = os.getpid()
+        self._listeners: dict[Bell | ThreadBell, int] = {}  # and how many tokens each knows of
 
     # --- the batcher's thread ---------------------------------------------------------------------------------------
 
@@ -54,34 +64,34 @@ class Stream:
         """Tokens that the readers do not know of."""
         return len(self.waiting.generation.tokens) - len(self.tokens)
 
-    def outcome(self, error: BaseException | None) -> str | None:
+    def ending(self, error: BaseException | None) -> Outcome | None:
         """How it has ended; None: it goes on."""
-        reason = self.waiting.generation.finish_reason
         if error is not None:
-            return "failed"
-        return "cancelled" if reason == "closed" else reason
+            return Outcome("failed", error)
+        reason = self.waiting.generation.finish_reason
+        return None if reason is None else Outcome("cancelled" if reason == "closed" else reason, None)
 
-    def publish(self, finish_reason: str | None, error: BaseException | None) -> None:
-        """What was chosen since the last time, and how it ended if it did, to the readers."""
+    def publish(self, outcome: Outcome | None) -> None:
+        """What was chosen since the last time, and how it ended if it did, to the readers. It may be done again."""
         generation = self.waiting.generation
-        if self.unpublished == 0 and finish_reason is None:
+        if self.unpublished == 0 and outcome is None:
             return
         if not self.tokens and generation.tokens:
             self.reused = self.waiting.reused
-        with self._changed:
-            self.tokens += generation.tokens[len(self.tokens) :]
-            self.logprobs += generation.logprobs[len(self.logprobs) :]
-            self.error, self.finish_reason = error, finish_reason
-            self.ended = finish_reason is not None
-            self._changed.notify_all()
-            heard = [bell for bell, count in self._listeners.items() if self.ended or len(self.tokens) > count]
-        closed = [bell for bell in heard if not bell.ring()]
-        if closed:
-            with self._changed:
-                for bell in closed:
-                    self._listeners.pop(bell, None)
+        self.logprobs += generation.logprobs[len(self.logprobs) :]  # those who see a token see its own
+        self.tokens += generation.tokens[len(self.tokens) :]
+        if self.outcome is None:
+            self.outcome = outcome
+        for bell, count in self._listeners.copy().items():
+            if self._has(count) and not bell.ring():
+                self._listeners.pop(bell, None)
 
     # --- any thread -------------------------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more tokens come."""
+        return self.outcome is not None
 
     def cancel(self) -> None:
         """Takes no lock: a request may be collected anywhere."""
@@ -91,22 +101,41 @@ class Stream:
 
     def wait(self, count: int, timeout: float | None = None) -> bool:
         """Until there are more than ``count`` tokens, or there will be no more; False when it took too long."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.ended or len(self.tokens) > count, timeout)
+        if self._has(count):
+            return True
+        self._require_own_process()
+        bell = ThreadBell()
+        latest = None if timeout is None else time.monotonic() + timeout
+        try:
+            self._listeners[bell] = count
+            while not self._has(count):
+                left = None if latest is None else latest - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                bell.heard(left)
+        finally:
+            self._listeners.pop(bell, None)
+        return True
 
     async def wait_async(self, count: int) -> None:
         """The same in the running event loop, without holding it."""
-        if self.ended or len(self.tokens) > count:
+        if self._has(count):
             return
+        self._require_own_process()
         bell = Bell()
         try:
-            with self._changed:
-                self._listeners[bell] = count
-            while not self.ended and len(self.tokens) <= count:
+            self._listeners[bell] = count
+            while not self._has(count):
                 await bell.heard()
         finally:
-            with self._changed:
-                self._listeners.pop(bell, None)
+            self._listeners.pop(bell, None)
+
+    def _require_own_process(self) -> None:
+        if self._process != os.getpid():
+            raise NotSupported("[result] got a request of the process that this one was forked from, allowed its own")
+
+    def _has(self, count: int) -> bool:
+        return self.ended or len(self.tokens) > count
 
 
 class Request(AsyncClosing):
@@ -142,12 +171,14 @@ class Request(AsyncClosing):
     @property
     def finish_reason(self) -> str | None:
         """ "stop", "length", "cancelled" or "failed"; None: unfinished."""
-        return self._stream.finish_reason
+        outcome = self._stream.outcome
+        return None if outcome is None else outcome.finish_reason
 
     @property
     def error(self) -> BaseException | None:
         """What it failed with."""
-        return self._stream.error
+        outcome = self._stream.outcome
+        return None if outcome is None else outcome.error
 
     @property
     def stopped_by(self) -> int | str | None:
@@ -166,13 +197,7 @@ class Request(AsyncClosing):
         return self.tokens
 
     def __iter__(self) -> Iterator[int]:
-        count = 0
-        while self._stream.wait(count):
-            fresh = self._stream.tokens[count:]
-            if not fresh:
-                return self._raise()
-            yield from fresh
-            count += len(fresh)
+        return _Tokens(self)
 
     def __aiter__(self) -> AsyncIterator[int]:
         return _Tokens(self)
@@ -201,8 +226,8 @@ class Request(AsyncClosing):
         return tokens[count] if len(tokens) > count else None
 
     def _raise(self) -> None:
-        if self._stream.error is not None:
-            raise self._stream.error
+        if self.error is not None:
+            raise self.error
 
     def __enter__(self) -> Self:
         return self
@@ -225,17 +250,32 @@ class Request(AsyncClosing):
         return f"<kvtrie.Request {len(self._stream.tokens)} tokens of an answer to {self.prompt_tokens}, {state}>"
 
 
-class _Tokens(AsyncIterator[int]):
-    """A reader in an event loop. No generator: one that was left would be closed by the loop, some time later."""
+class _Tokens(Iterator[int], AsyncIterator[int]):
+    """A reader. No generator: that would end where an exception such as KeyboardInterrupt left it, and one that was
+    left in an event loop would be closed by it, some time later."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._count = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> int:
+        stream = self._request._stream
+        stream.wait(self._count)
+        if len(stream.tokens) <= self._count:
+            self._request._raise()
+            raise StopIteration
+        token = stream.tokens[self._count]
+        self._count += 1; return token  # fmt: skip  # noqa: E702  # nothing is raised between the two
+
+    def __aiter__(self) -> Self:
+        return self
 
     async def __anext__(self) -> int:
         token = await self._request._after(self._count)
         if token is None:
             self._request._raise()
             raise StopAsyncIteration
-        self._count += 1
-        return token
+        self._count += 1; return token  # fmt: skip  # noqa: E702  # nothing is raised between the two

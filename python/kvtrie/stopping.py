@@ -1,17 +1,21 @@
 """What ends a text: the model's end tokens, stop tokens and stop texts; and text that ends before its stop text.
 
-Threads: everything here belongs to one sequence.
+What a :class:`Stopper` says follows from the tokens alone: :meth:`Stopper.read` is given all of them and takes those
+that it does not know yet. Where an exception cut a reading short, the next one begins with the first token again.
+
+Threads: everything here belongs to one sequence. Two threads may read at the same time; each has a reading of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Union, cast
 
 import numpy as np
 
 from ._arguments import flag, listed, refusal, shown
-from ._protocols import StepModel, text_model
+from ._protocols import StepModel, TextStream, text_model
 from .errors import ArgumentError, ArgumentTypeError
 from .sampling import is_id
 
@@ -49,10 +53,10 @@ class TextUntil:
 
 
 class Stopper:
-    """Says after each token whether it ends the text, and which text is certain by then.
+    """Says which of the tokens ends the text, and which text is certain by then.
 
     ``stop``: token ids and texts; a text that is one special token stands for its id. The model's own end tokens stop
-    too, unless ``ignore_eos``. ``wants_text``: keep ``text`` even where no stop text asks for it.
+    too, unless ``ignore_eos``. ``wants_text``: keep ``pieces`` even where no stop text asks for it.
     """
 
     def __init__(self, model: StepModel, stop: Stop, ignore_eos: bool = False, wants_text: bool = False) -> None:
@@ -61,41 +65,85 @@ class Stopper:
         if texts and not has_tokenizer(model):
             raise ArgumentError("[generate] stop: got a text, allowed token ids only: the model has no tokenizer")
         specials = {text: text_model(model).tokenizer.special_id(text) for text in texts}
-        texts = [text for text in texts if specials[text] is None]
+        self._texts = [text for text in texts if specials[text] is None]
         self._ids = ids | {each for each in specials.values() if each is not None}
         if not ignore_eos:
             self._ids |= _end_tokens(model)
-        self._stream = text_model(model).tokenizer.stream() if texts or wants_text else None
+        self._tokenizer = text_model(model).tokenizer if self._texts or wants_text else None
+        self._reading = self._begin()
+        self._at_rest = [self._reading]  # in no call; one that an exception left does not come back
+
+    @property
+    def pieces(self) -> list[str]:
+        """The text in the parts in which it became certain, without stop text and special tokens; none is empty."""
+        return self._reading.pieces
+
+    @property
+    def matched(self) -> int | str | None:
+        """What ended the text; None: nothing did."""
+        return self._reading.matched
+
+    @property
+    def ended(self) -> bool:
+        """Whether no text is held back any more."""
+        return self._reading.ended
+
+    def read(self, tokens: Sequence[int], ended: bool = False) -> None:
+        """``tokens``: all of the text, from its first one on. ``ended``: no more come."""
+        try:
+            reading = self._at_rest.pop()
+        except IndexError:
+            reading = self._begin()
+        reading.read(tokens)
+        if ended:
+            reading.end()
+        self._reading = reading
+        self._at_rest.append(reading)
+
+    def text_of(self, tokens: Sequence[int], ended: bool = True) -> str:
+        """The text of an answer of these ``tokens``. ``ended``: no more come."""
+        self.read(tokens, ended)
+        return "".join(self.pieces)
+
+    def _begin(self) -> _Reading:
+        return _Reading(self._ids, self._texts, None if self._tokenizer is None else self._tokenizer.stream())
+
+
+class _Reading:
+    """Tokens that were read from the first one on. Of no use once an exception left it."""
+
+    def __init__(self, ids: AbstractSet[int], texts: Sequence[str], stream: TextStream | None) -> None:
+        self._ids = ids
         self._until = TextUntil(texts)
-        self.piece: str = ""  # the text that became certain with the last token
-        self.matched: int | str | None = None  # what ended the text
+        self._stream = stream
+        self._count = 0
+        self.pieces: list[str] = []
+        self.matched: int | str | None = None
+        self.ended = False
 
-    def __call__(self, token: int) -> bool:
-        """Whether the text ends with ``token``."""
-        self.piece = ""
-        if token in self._ids:
-            self.matched = token
-            self.piece = self.finish()
-            return True
-        if self._stream is not None:
-            self.piece = self._until.feed(self._stream.feed(token))
-            self.matched = self._until.found
-        return self.matched is not None
+    def read(self, tokens: Sequence[int]) -> None:
+        for token in tokens[self._count :]:
+            if self.matched is not None:
+                return
+            self._count += 1
+            if token in self._ids:
+                self.matched = token
+                self.end()
+            elif self._stream is not None:
+                self._add(self._until.feed(self._stream.feed(token)))
+                self.matched = self._until.found
 
-    def text_of(self, tokens: Iterable[int], ended: bool = True) -> str:
-        """The text of a whole answer. REQUIRES: it had no token before. ``ended``: no more tokens come."""
-        pieces = []
-        for token in tokens:
-            self(token)
-            pieces.append(self.piece)
-        return "".join([*pieces, self.finish() if ended else ""])
+    def end(self) -> None:
+        if self.ended:
+            return
+        if self._stream is not None and self._until.found is None:
+            rest = self._until.feed(self._stream.finish())
+            self._add(rest if self._until.found is not None else rest + self._until.finish())
+        self.ended = True
 
-    def finish(self) -> str:
-        """The text that was still held back: nothing more comes."""
-        if self._stream is None or self._until.found is not None:
-            return ""
-        rest = self._until.feed(self._stream.finish())
-        return rest if self._until.found is not None else rest + self._until.finish()
+    def _add(self, piece: str) -> None:
+        if piece:
+            self.pieces.append(piece)
 
 
 def _end_tokens(model: StepModel) -> set[int]:

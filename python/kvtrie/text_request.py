@@ -112,14 +112,7 @@ class TextRequest(AsyncClosing):
         return self._stopper().text_of(self._request.result(timeout))
 
     def __iter__(self) -> Iterator[str]:
-        stopper = self._stopper()
-        for token in self._request:
-            stopper(token)
-            if stopper.piece:
-                yield stopper.piece
-        rest = stopper.finish()
-        if rest:
-            yield rest
+        return _Pieces(self._request, self._stopper())
 
     def __aiter__(self) -> AsyncIterator[str]:
         return _Pieces(self._request, self._stopper())
@@ -146,25 +139,49 @@ class TextRequest(AsyncClosing):
         return f"<kvtrie.TextRequest {len(self.tokens)} tokens of an answer to {self.prompt_tokens}, {state}>"
 
 
-class _Pieces(AsyncIterator[str]):
-    """A reader in an event loop."""
+class _Pieces(Iterator[str], AsyncIterator[str]):
+    """A reader; an exception in it loses nothing."""
 
     def __init__(self, request: Request, stopper: Stopper) -> None:
-        self._tokens = request.__aiter__()
+        self._request = request
         self._stopper = stopper
+        self._count = 0  # pieces that were handed out
+        self._seen = 0  # tokens
         self._over = False
 
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        while not self._has_more():
+            if self._over:
+                raise StopIteration
+            self._request._stream.wait(self._seen)
+        piece = self._stopper.pieces[self._count]
+        self._count += 1; return piece  # fmt: skip  # noqa: E702  # nothing is raised between the two
+
+    def __aiter__(self) -> Self:
+        return self
+
     async def __anext__(self) -> str:
-        while not self._over:
-            try:
-                self._stopper(await self._tokens.__anext__())
-                piece = self._stopper.piece
-            except StopAsyncIteration:
-                self._over = True
-                piece = self._stopper.finish()
-            if piece:
-                return piece
-        raise StopAsyncIteration
+        while not self._has_more():
+            if self._over:
+                raise StopAsyncIteration
+            await self._request._after(self._seen)
+        piece = self._stopper.pieces[self._count]
+        self._count += 1; return piece  # fmt: skip  # noqa: E702  # nothing is raised between the two
+
+    def _has_more(self) -> bool:
+        """Reads what there is by now. Raises the request's error behind its last piece."""
+        stream = self._request._stream
+        self._over = stream.ended  # first: its tokens are all there then
+        self._seen = len(stream.tokens)
+        self._stopper.read(stream.tokens, ended=self._over and self._request.error is None)
+        if len(self._stopper.pieces) > self._count:
+            return True
+        if self._over:
+            self._request._raise()
+        return False
 
 
 def chat_prompt(

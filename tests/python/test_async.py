@@ -200,7 +200,7 @@ def test_cancelled_in_the_middle_loses_nothing(model: GatedModel, cache: Any, al
             await reached(model)
             await cancelled(task)
             model.open.set()
-            wait_for(lambda: bool(generation._kept))  # else this thread would compute beside the other one
+            wait_for(lambda: generation._has_more)  # else this thread would compute beside the other one
             assert [*tokens, next(generation), *await generation] == alone
 
     run(main)
@@ -344,11 +344,10 @@ def test_an_end_that_comes_while_work_is_asked_for(monkeypatch: pytest.MonkeyPat
     ending = threading.Thread(target=apart.join)
     ask = apart._ask
 
-    def slowly(work: Callable[[], None]) -> Any:
-        asked = ask(work)
+    def slowly(*asked: Any) -> None:
+        ask(*asked)
         ending.start()
         wait_for(lambda: apart._left)
-        return asked
 
     def work() -> None:
         wait_for(lambda: apart.left)

@@ -317,7 +317,7 @@ def test_leaving_a_with_block_or_dropping_it_cancels(model: Any) -> None:
         gc.collect()
         gate.open.set()
         assert stream.wait(10**9, PATIENCE)
-        assert stream.finish_reason == "cancelled"
+        assert stream.outcome is not None and stream.outcome.finish_reason == "cancelled"
     cache.close()
 
 
