@@ -18,9 +18,9 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,6 +37,8 @@ Item = TypeVar("Item")
 
 _open: weakref.WeakSet[Apart] = weakref.WeakSet()
 
+_MOMENT = 0.01  # seconds until what had no memory is tried again
+
 
 class Left(Exception):
     """Raised between two steps, where :attr:`Apart.left` says so."""
@@ -50,13 +52,13 @@ class Apart:
     """
 
     def __init__(self) -> None:
-        self._asked: SimpleQueue[tuple[Future[None], Callable[[], None]] | None] = SimpleQueue()  # None: end
+        self._asked: SimpleQueue[_Task | None] = SimpleQueue()  # None: end
         self._thread = threading.Thread(target=_work, args=(self._asked,), name="kvtrie-generation", daemon=True)
         self._process = os.getpid()
         self._awaited: Bell | None = None  # of the task that waits
         self._left = False
         self._ended = False
-        self._ending: Future[None] | None = None
+        self._ending: _Task | None = None
         weakref.finalize(self, self._asked.put, None).atexit = False  # before there is a thread to end
         if not _open:
             atexit.unregister(_end_all)
@@ -71,24 +73,26 @@ class Apart:
 
     async def run(self, work: Callable[[], None]) -> None:
         """``work`` in the thread. ``kv.BusyError`` where another task waits, ``kv.ClosedError`` where one closes it."""
+        self._require_own_process()
         if self._awaited is not None and not self._awaited.mute:
             raise BusyError("[generate] another task waits for its next token, allowed one at a time")
         self._left = False  # before it is asked for: a `join` of another thread comes after this, or has ended it
         if self._ended:
             self._left = True
-        bell, future = Bell(), Future[None]()
+        bell = Bell()
+        task = _Task(work, bell)
         try:
             self._awaited = bell
-            self._ask(work, future, bell)
+            self._ask(task)
             await bell.heard()
-            future.result()
+            task.result()
         except Left:
             raise ClosedError("[generate] it was closed while this task waited for its next token") from None
         finally:
             if self._awaited is bell:  # no other one came when its loop was closed
-                self._awaited, self._left = None, not future.done()
-            future.cancel()
-            del future  # an error's traceback leads here
+                self._awaited, self._left = None, not task.done
+            task.cancelled = True
+            del task  # an error's traceback leads here
 
     async def finish(self, work: Callable[[], None]) -> None:
         """``work`` behind what is being computed, which ends at its next step; the thread ends after it."""
@@ -96,15 +100,17 @@ class Apart:
             return work()
         bell = Bell()
         if self._ending is None:
-            ending = Future[None]()
-            self._ask(work, ending, bell)
-            self._ending = ending
+            task = _Task(work, bell)
+            self._ask(task)
+            self._ending = task
         else:
-            _ring_after(self._ending, bell)
+            task = self._ending
+            task.bells.append(bell)
         self.end()
         self._left = True
-        await bell.heard()
-        self._ending.result()
+        if not task.done:
+            await bell.heard()
+        task.result()
 
     def end(self) -> None:
         """The thread ends when it has done what it was asked for."""
@@ -118,35 +124,60 @@ class Apart:
         if self._process == os.getpid() and threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _ask(self, work: Callable[[], None], future: Future[None], bell: Bell) -> None:
-        """``work`` in the thread; then ``future`` is done and ``bell`` rings."""
+    def _require_own_process(self) -> None:
         if self._process != os.getpid():
             raise NotSupported("[generate] got a generation of the process that this one was forked from")
+
+    def _ask(self, task: _Task) -> None:
         if self._ended:
             raise ClosedError("[generate] it was closed, or the interpreter is ending")
-        _ring_after(future, bell)
-        self._asked.put((future, work))
+        self._asked.put(task)
 
 
-def _ring_after(future: Future[None], bell: Bell) -> None:
-    future.add_done_callback(lambda _: bell.ring())
+class _Task:
+    """What a thread is asked for. ``bells`` ring when it is ``done``; whoever adds one looks at that afterwards."""
+
+    def __init__(self, work: Callable[[], None], bell: Bell) -> None:
+        self._work = work
+        self._error: BaseException | None = None
+        self.bells = [bell]
+        self.done = False
+        self.cancelled = False  # before it was begun
+
+    def do(self) -> None:
+        """In the thread. Raises nothing, and rings however often that fails: without memory, for a moment."""
+        try:
+            if not self.cancelled:
+                self._work()
+        except BaseException as error:
+            here = error.__traceback__
+            self._error = error.with_traceback(here and here.tb_next)  # this frame leads to the error again
+        self.done = True
+        while not self._rung():
+            time.sleep(_MOMENT)
+
+    def result(self) -> None:
+        """Raises what the work did. REQUIRES: ``done``."""
+        if self._error is not None:
+            raise self._error
+
+    def _rung(self) -> bool:
+        try:
+            for bell in self.bells:
+                bell.ring()
+        except BaseException:
+            return False
+        return True
 
 
-def _work(asked: SimpleQueue[tuple[Future[None], Callable[[], None]] | None]) -> None:
+def _work(asked: SimpleQueue[_Task | None]) -> None:
     """The thread. Between two tasks it holds nothing of theirs."""
     while True:
         task = asked.get()
         if task is None:
             return
-        future, work = task
-        if future.set_running_or_notify_cancel():
-            try:
-                work()
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(None)
-        del task, future, work
+        task.do()
+        del task
 
 
 def _end_all() -> None:

@@ -1,0 +1,313 @@
+"""Sweeps over points of `ways`: `interruption_worker.py WHAT KIND WAYS POINTS SEED`; prints what came of them as JSON.
+
+WHAT: "errors", an exception in the reading thread; "inner", one in a thread of ours; "closing", another thread closes the
+object, its session or its cache there; "forks", the process is forked there. WAYS: names joined by commas, or "all". POINTS:
+how many of each way's points are tried, 0 for all of them. Ends by itself where one hangs, and says where: the last line before the stacks on stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import gc
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import kvtrie as kv
+import ways
+from interruptions import Place, Visit
+from processes import PATIENCE
+from ways import Way
+
+INNER = "kvtrie"
+NET = {"_run", "_turn", "_failed_all", "_work", "do", "_rung"}  # what catches the errors of threads of ours
+
+
+class Boom(Exception):
+    """What a callback raises."""
+
+
+ERRORS: tuple[type[BaseException], ...] = (KeyboardInterrupt, MemoryError, Boom, asyncio.CancelledError)
+
+
+class Report:
+    """Counts of outcomes, and sentences about what was wrong."""
+
+    def __init__(self) -> None:
+        self.points = self.played = 0
+        self.outcomes: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.places: set[tuple[str, int]] = set()
+
+    def add(self, way: Way, place: Place, how: str, outcome: str, wrong: str = "") -> None:
+        self.played += 1
+        self.outcomes[outcome] += 1
+        self.places.add((place.file, place.line))
+        if wrong:
+            self.wrong.append(f"{type(way).__name__}, {how} at {place}: {wrong}")
+
+    def text(self) -> str:
+        return json.dumps(
+            {
+                "points": self.points,
+                "played": self.played,
+                "lines": len(self.places),
+                "outcomes": dict(self.outcomes),
+                "wrong": self.wrong[:20],
+                "wrongs": len(self.wrong),
+            }
+        )
+
+
+def tell(place: Place) -> None:
+    """Where it is, for whoever finds it hanging."""
+    os.write(2, f"{place}\n".encode())
+
+
+def numbers(count: int, most: int, chance: random.Random) -> Iterator[int]:
+    """Points to try, of `count`; 0 for all."""
+    yield from range(1, count + 1) if most == 0 or most >= count else sorted(chance.sample(range(1, count + 1), most))
+
+
+def counted(make: Callable[[], Way], thread: str) -> int:
+    way = make()
+    with Visit(thread=thread) as visit:
+        way.go()
+    way.close()
+    return visit.count
+
+
+def undisturbed(way: Way) -> str:
+    """What is wrong with a run on what an earlier one left."""
+    way.leave()
+    way.handed.clear()
+    way.go()
+    return compared(way, handed=True)
+
+
+def compared(way: Way, handed: bool) -> str:
+    if way.tokens != way.wanted:
+        return f"got {way.tokens}, want {way.wanted}"
+    if handed and way.handed != way.handed_wanted:
+        return f"handed out {way.handed}, want {way.handed_wanted}"
+    return ""
+
+
+def left_over(way: Way, threads: int) -> str:
+    """What is still held once all is closed."""
+    way.leave()
+    gc.collect()
+    if not way.cache.closed:
+        found = way.cache.check()
+        if found:
+            return f"check: {found}"
+        sessions = way.cache.stats()["sessions"]
+        if sessions:
+            return f"{sessions} sessions are left"
+    way.cache.close()
+    end = time.monotonic() + PATIENCE
+    while threading.active_count() > threads:
+        if time.monotonic() > end:
+            return f"threads are left: {threading.enumerate()}"
+        time.sleep(0.001)
+        gc.collect()
+    return ""
+
+
+def error_at(make: Callable[[], Way], at: int, error: type[BaseException], thread: str, report: Report) -> None:
+    """Read on after an exception: the very tokens, or an end that says so; then nothing is lost or held."""
+    threads = threading.active_count()
+    way = make()
+
+    def act(place: Place) -> None:
+        tell(place)
+        if place.function in NET and thread == INNER:
+            return
+        raise error("placed")
+
+    visit = Visit(act, at, thread=thread)
+    said, wrong = "unnoticed", ""
+    try:
+        with visit:
+            way.go()
+    except BaseException as raised:
+        said = "raised"
+        if not (isinstance(raised, error) or "placed" in repr(raised) or "fits into memory" in str(raised)):
+            wrong = f"raised {raised!r}"
+    del act
+    if visit.place is None:
+        way.close()
+        return
+    place = visit.place
+    if not wrong:
+        said, wrong = read_on(way, said, place, error, thread)
+    if not wrong:
+        wrong = undisturbed(way)
+    report.add(way, place, error.__name__, said, wrong or left_over(way, threads))
+
+
+def read_on(way: Way, said: str, place: Place, error: type[BaseException], thread: str) -> tuple[str, str]:
+    """(outcome, what is wrong)."""
+    try:
+        way.go()
+    except BaseException as raised:
+        if ended(way):
+            return f"{said}, ended", ""
+        return said, f"reading on raised {''.join(traceback.format_exception(raised))}"
+    if way.tokens == way.wanted:
+        # What returns may be lost on its way to the reader, who finds it in `tokens`.
+        return f"{said}, went on", compared(way, handed=place.event != "return" and not lost_by_asyncio(way, error))
+    if ended(way):
+        return f"{said}, ended", ""
+    return said, compared(way, handed=False)
+
+
+def lost_by_asyncio(way: Way, error: type[BaseException]) -> bool:
+    """A coroutine that an exception left keeps nothing; what it was handed last is gone with it."""
+    return False
+
+
+def ended(way: Way) -> bool:
+    """Whether it says that it is over."""
+    reason = getattr(way.open, "finish_reason", None)
+    return reason in ("failed", "cancelled", "closed")
+
+
+def close_at(make: Callable[[], Way], at: int, what: str, report: Report) -> None:
+    """Another thread closes something at a point: the run ends with the right tokens, or with a beginning of them."""
+    threads = threading.active_count()
+    way = make()
+
+    def close() -> None:
+        if what == "cache":
+            way.cache.close()
+        elif way.open is not None and what == "object":
+            getattr(way.open, "close", way.open.cancel if hasattr(way.open, "cancel") else None)()  # type: ignore[misc]
+        elif what == "session":
+            for session in sessions_of(way):
+                session.close()
+        elif what == "batcher" and getattr(way, "batcher", None) is not None:
+            way.batcher.close()  # type: ignore[attr-defined]
+
+    closers: list[threading.Thread] = []
+
+    def act(place: Place) -> None:
+        tell(place)
+        closers.append(threading.Thread(target=close))
+        closers[0].start()
+        closers[0].join(0.5)  # it may wait for what this thread holds
+
+    visit = Visit(act, at)
+    said, wrong = "went on", ""
+    try:
+        with visit:
+            way.go()
+    except (kv.ClosedError, kv.NotSupported):
+        said = "ClosedError"
+    except BaseException as raised:
+        wrong = f"raised {''.join(traceback.format_exception(raised))}"
+    if visit.place is None:
+        way.close()
+        return
+    closers[0].join(PATIENCE)
+    if not wrong and said == "went on" and way.tokens != way.wanted:
+        said = "ended"
+        if any(got != want[: len(got)] for got, want in zip(way.tokens, way.wanted)):
+            wrong = compared(way, handed=False)
+    report.add(way, visit.place, f"closing the {what}", said, wrong or left_over(way, threads))
+
+
+def sessions_of(way: Way) -> list[Any]:
+    answers = getattr(way, "answers", None) or [way.open]
+    generations = [getattr(each, "_generation", each) for each in answers]
+    return [each.session for each in generations if getattr(each, "session", None) is not None]
+
+
+def fork_at(make: Callable[[], Way], at: int, report: Report) -> None:
+    """A fork at a point: the parent goes on, and in the child every call ends, by name where it is refused."""
+    threads = threading.active_count()
+    way = make()
+    children: list[int] = []
+
+    def act(place: Place) -> None:
+        tell(place)
+        child = os.fork()
+        if child == 0:
+            sys.settrace(None)
+            signal.alarm(60)
+            in_the_child(way)
+        children.append(child)
+
+    visit = Visit(act, at)
+    wrong = ""
+    try:
+        with visit:
+            way.go()
+    except BaseException as raised:
+        wrong = f"the parent raised {raised!r}"
+    if visit.place is None:
+        way.close()
+        return
+    status = os.waitpid(children[0], 0)[1]
+    if status != 0:
+        wrong = f"the child ended with {status}"
+    report.add(way, visit.place, "fork", "both", wrong or compared(way, handed=True) or left_over(way, threads))
+
+
+def in_the_child(way: Way) -> None:
+    """Ends the process: 0 where all was well."""
+    try:
+        batcher = getattr(way, "batcher", None)
+        calls = [way.go, way.leave, *([] if batcher is None else [batcher.stats, batcher.close])]
+        for call in calls:
+            try:
+                call()
+            except kv.NotSupported:
+                pass
+            except kv.ClosedError:
+                pass
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(4)
+
+
+def main(what: str, kind: str, names: str, most: int, seed: int) -> None:
+    chance = random.Random(seed)
+    report = Report()
+    sys.unraisablehook = lambda _: None  # an exception that a destructor met is nobody's
+    threading.excepthook = lambda _: None
+    for number, each in enumerate(ways.WAYS):
+        if names != "all" and each.__name__ not in names.split(","):  # type: ignore[attr-defined]
+            continue
+
+        def make(each: Callable[[str], Way] = each) -> Way:
+            return each(kind)
+
+        count = counted(make, INNER if what == "inner" else "MainThread")
+        report.points += count
+        for at in numbers(count, most, chance):
+            faulthandler.dump_traceback_later(120, exit=True)
+            turn = at + number
+            if what in ("errors", "inner"):
+                thread = INNER if what == "inner" else "MainThread"
+                error_at(make, at, ERRORS[turn % len(ERRORS)], thread, report)
+            elif what == "closing":
+                close_at(make, at, ("cache", "object", "session", "batcher")[turn % 4], report)
+            else:
+                fork_at(make, at, report)
+    faulthandler.cancel_dump_traceback_later()
+    print(report.text())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
