@@ -195,7 +195,7 @@ class Batch:
             if room == 0:
                 return
             try:
-                each.generation.session = self._cache.begin(each.tokens(), namespace=each.namespace)
+                each.generation.go_on_in(self._cache.begin(each.tokens(), namespace=each.namespace))
                 room -= 1
             except BaseException as error:
                 if self._failures is None and not _is_refusal(error):

@@ -11,7 +11,7 @@ from that, and is worked out again by the next read:
     tokens         what was accepted; nothing takes one back
     ready          logits with the number of tokens that they follow: of no use once the session has others
     stopper        what it says of ``tokens`` (stopping.py)
-    finish_reason  "stop" by the stopper, "length" by the count, "closed" by the wish; set last, behind closing the session
+    finish_reason  "stop" by the stopper, "length" by the count, "closed" by the wish; set last, once it has no session
 
 Logits that were lost are computed again (``session.recompute``), to the same bits.
 """
@@ -186,6 +186,12 @@ class Generation(BothWays[int]):
         self._closing = True
         self._end("closed" if self.finish_reason is None else self.finish_reason)
 
+    def go_on_in(self, session: _core.Session) -> None:
+        """Takes ``session``, or closes it where another thread has ended this meanwhile."""
+        self.session = session
+        if self.finish_reason is not None:
+            self._end(self.finish_reason)
+
     def give_way(self) -> None:
         """Closes the session, which another one is to take the place of; what it computed stays in the cache."""
         self._ready = None
@@ -199,7 +205,7 @@ class Generation(BothWays[int]):
         self.finish_reason = reason
 
     def renew(self) -> None:
-        """Sees to it that something remains to be computed: where logits were lost, or nobody had any, as in a branch."""
+        """Sees to it that something remains to be computed: logits were lost, or nobody had any, as in a branch."""
         session = self.live
         if session.length == session.recorded:
             session.recompute()

@@ -1,14 +1,17 @@
-"""Sweeps over points of `ways`: `interruption_worker.py WHAT KIND WAYS POINTS SEED`; prints what came of them as JSON.
+"""Sweeps over points of `ways`: `interruption_worker.py WHAT KIND WAYS POINTS SEED`; prints what came of them.
 
-WHAT: "errors", an exception in the reading thread; "inner", one in a thread of ours; "closing", another thread closes the
-object, its session or its cache there; "forks", the process is forked there. WAYS: names joined by commas, or "all". POINTS:
-how many of each way's points are tried, 0 for all of them. Ends by itself where one hangs, and says where: the last line before the stacks on stderr.
+WHAT, joined by commas, each with a line of JSON of its own: "errors", an exception in the reading thread; "inner", one
+in a thread of ours; "closing", another thread closes the object, its session or its cache there; "closing inner", the
+same at points of a thread of ours; "forks", the process is forked there; "signals", SIGINTs at any moment while POINTS
+answers are read. WAYS: names joined by commas, or "all". POINTS: how many of each way's points are tried, 0 for all of
+them. Ends by itself where one hangs, and says where: the last line before the stacks on stderr.
 """
 
 from __future__ import annotations
 
 import asyncio
 import faulthandler
+import functools
 import gc
 import json
 import os
@@ -35,6 +38,9 @@ NET = {"_run", "_turn", "_failed_all", "_work", "do", "_rung"}  # what catches t
 class Boom(Exception):
     """What a callback raises."""
 
+
+CLOSED = ("cache", "object", "session", "batcher")
+HANGS = 300.0  # seconds; a run takes 0.02
 
 ERRORS: tuple[type[BaseException], ...] = (KeyboardInterrupt, MemoryError, Boom, asyncio.CancelledError)
 
@@ -149,13 +155,13 @@ def error_at(make: Callable[[], Way], at: int, error: type[BaseException], threa
         return
     place = visit.place
     if not wrong:
-        said, wrong = read_on(way, said, place, error, thread)
+        said, wrong = read_on(way, said, place)
     if not wrong:
         wrong = undisturbed(way)
     report.add(way, place, error.__name__, said, wrong or left_over(way, threads))
 
 
-def read_on(way: Way, said: str, place: Place, error: type[BaseException], thread: str) -> tuple[str, str]:
+def read_on(way: Way, said: str, place: Place) -> tuple[str, str]:
     """(outcome, what is wrong)."""
     try:
         way.go()
@@ -165,15 +171,10 @@ def read_on(way: Way, said: str, place: Place, error: type[BaseException], threa
         return said, f"reading on raised {''.join(traceback.format_exception(raised))}"
     if way.tokens == way.wanted:
         # What returns may be lost on its way to the reader, who finds it in `tokens`.
-        return f"{said}, went on", compared(way, handed=place.event != "return" and not lost_by_asyncio(way, error))
+        return f"{said}, went on", compared(way, handed=place.event != "return")
     if ended(way):
         return f"{said}, ended", ""
     return said, compared(way, handed=False)
-
-
-def lost_by_asyncio(way: Way, error: type[BaseException]) -> bool:
-    """A coroutine that an exception left keeps nothing; what it was handed last is gone with it."""
-    return False
 
 
 def ended(way: Way) -> bool:
@@ -182,7 +183,7 @@ def ended(way: Way) -> bool:
     return reason in ("failed", "cancelled", "closed")
 
 
-def close_at(make: Callable[[], Way], at: int, what: str, report: Report) -> None:
+def close_at(make: Callable[[], Way], at: int, what: str, thread: str, report: Report) -> None:
     """Another thread closes something at a point: the run ends with the right tokens, or with a beginning of them."""
     threads = threading.active_count()
     way = make()
@@ -204,9 +205,9 @@ def close_at(make: Callable[[], Way], at: int, what: str, report: Report) -> Non
         tell(place)
         closers.append(threading.Thread(target=close))
         closers[0].start()
-        closers[0].join(0.5)  # it may wait for what this thread holds
+        closers[0].join(0.05)  # it may wait for what this thread holds
 
-    visit = Visit(act, at)
+    visit = Visit(act, at, thread=thread)
     said, wrong = "went on", ""
     try:
         with visit:
@@ -281,32 +282,97 @@ def in_the_child(way: Way) -> None:
         os._exit(4)
 
 
-def main(what: str, kind: str, names: str, most: int, seed: int) -> None:
+class Signals:
+    """SIGINTs of the system at any moment, which may be in a call of the standard library, too. Each arming takes one.
+
+    They come so far apart that an answer gets on between them, on whatever machine.
+    """
+
+    def __init__(self, chance: random.Random, longest: float) -> None:
+        self._chance = chance
+        self._longest = longest  # seconds between two
+        self._armed = False
+        self._over = threading.Event()
+        self._sender = threading.Thread(target=self._send, name="sender")
+
+    def __enter__(self) -> Signals:
+        self._before = signal.signal(signal.SIGINT, self._handle)
+        self._sender.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._sender.join()
+        signal.signal(signal.SIGINT, self._before)
+
+    def during(self, work: Callable[[], None]) -> bool:
+        """Whether one came."""
+        try:
+            self._armed = True
+            work()
+            self._armed = False
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def _handle(self, *_: object) -> None:
+        if self._armed:
+            self._armed = False
+            raise KeyboardInterrupt
+
+    def _send(self) -> None:
+        while not self._over.wait(self._chance.random() * self._longest):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def under_signals(make: Callable[[], Way], signals: Signals, report: Report) -> None:
+    """One answer, read on as often as it is interrupted."""
+    way = make()
+    while signals.during(way.go):
+        report.outcomes["interrupts"] += 1
+    report.played += 1
+    wrong = compared(way, handed=True)
+    if wrong and ended(way):
+        report.outcomes["ended"] += 1
+    else:
+        report.outcomes["answers"] += 1
+        report.wrong += [f"{type(way).__name__}, SIGINT: {wrong}"] if wrong else []
+    way.close()
+
+
+def sweep(what: str, make: Callable[[], Way], most: int, chance: random.Random, report: Report) -> None:
+    if what == "signals":
+        began = time.monotonic()
+        counted(make, "nobody")
+        with Signals(chance, time.monotonic() - began) as signals:
+            for _ in range(most or 200):
+                faulthandler.dump_traceback_later(HANGS, exit=True)
+                under_signals(make, signals, report)
+        return
+    thread = INNER if "inner" in what else "MainThread"
+    count = counted(make, thread)
+    report.points += count
+    for at in numbers(count, most, chance):
+        faulthandler.dump_traceback_later(HANGS, exit=True)
+        if what in ("errors", "inner"):
+            error_at(make, at, ERRORS[at % len(ERRORS)], thread, report)
+        elif what in ("closing", "closing inner"):
+            close_at(make, at, CLOSED[at % len(CLOSED)], thread, report)
+        else:
+            fork_at(make, at, report)
+
+
+def main(whats: str, kind: str, names: str, most: int, seed: int) -> None:
     chance = random.Random(seed)
-    report = Report()
     sys.unraisablehook = lambda _: None  # an exception that a destructor met is nobody's
     threading.excepthook = lambda _: None
-    for number, each in enumerate(ways.WAYS):
-        if names != "all" and each.__name__ not in names.split(","):  # type: ignore[attr-defined]
-            continue
-
-        def make(each: Callable[[str], Way] = each) -> Way:
-            return each(kind)
-
-        count = counted(make, INNER if what == "inner" else "MainThread")
-        report.points += count
-        for at in numbers(count, most, chance):
-            faulthandler.dump_traceback_later(120, exit=True)
-            turn = at + number
-            if what in ("errors", "inner"):
-                thread = INNER if what == "inner" else "MainThread"
-                error_at(make, at, ERRORS[turn % len(ERRORS)], thread, report)
-            elif what == "closing":
-                close_at(make, at, ("cache", "object", "session", "batcher")[turn % 4], report)
-            else:
-                fork_at(make, at, report)
-    faulthandler.cancel_dump_traceback_later()
-    print(report.text())
+    for what in whats.split(","):
+        report = Report()
+        for each in ways.WAYS:
+            if names == "all" or each.__name__ in names.split(","):  # type: ignore[attr-defined]
+                sweep(what, functools.partial(each, kind), most, chance, report)
+        faulthandler.cancel_dump_traceback_later()
+        print(what, report.text(), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """Exceptions, and calls of other threads, at every point of our Python at which they may come.
 
-Where CPython runs a signal's handler: behind a call, at the beginning of a function, at a jump backwards. Where memory may
-be short: on any line. Where another thread may come: anywhere. So the points of a run are, in every frame of the package,
+Where CPython runs a signal's handler: behind a call, at the beginning of a function, at a jump backwards. Where memory
+may be short: on any line. Where another thread may come: anywhere. So the points of a run are, in every frame of the
+package,
 
     its beginning, each line, each instruction behind a call or a jump backwards, its return
 
-in the order in which the run passes them. A :class:`Visit` acts at the n-th one; with n = 0 it counts them. Left out is the
-end of a ``with`` block before its ``__exit__`` was called: CPython (3.9 to 3.13) runs no handler there, but tracing stops
-there, and no Python code whatever survives an exception at that place with its lock given back.
+in the order in which the run passes them. A :class:`Visit` acts at the n-th one; with n = 0 it counts them. Left out is
+the end of a ``with`` block before its ``__exit__`` is called: CPython (3.9 to 3.13) runs no handler there, but tracing
+stops there, and a lock that an exception finds at that place is given back by nobody.
 
 Threads: those whose names begin with ``thread``; all share one count. Tracing ends where a point was found.
 """
@@ -18,7 +19,7 @@ import dis
 import sys
 import threading
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple
@@ -106,13 +107,13 @@ class Visit:
         self._act(self.place)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _calls(code: CodeType) -> frozenset[int]:
     """Instructions behind which a handler may run."""
     return frozenset(each.offset for each in dis.get_instructions(code) if each.opname.startswith(_JUMPS))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _exits(code: CodeType) -> frozenset[int]:
     """Instructions that lead to the call of an ``__exit__`` at the end of a block."""
     found: set[int] = set()
