@@ -184,13 +184,13 @@ class Generation(BothWays[int]):
     def close(self) -> None:
         """Closes the session where this made it; the tokens stay. Nothing more comes."""
         self._closing = True
-        self._end("closed" if self.finish_reason is None else self.finish_reason)
+        self._end("closed")
 
     def go_on_in(self, session: _core.Session) -> None:
         """Takes ``session``, or closes it where another thread has ended this meanwhile."""
         self.session = session
         if self.finish_reason is not None:
-            self._end(self.finish_reason)
+            self._end("closed")
 
     def give_way(self) -> None:
         """Closes the session, which another one is to take the place of; what it computed stays in the cache."""
@@ -202,7 +202,8 @@ class Generation(BothWays[int]):
     def _end(self, reason: str) -> None:
         if self._owned and self.session is not None:
             self.session.close()
-        self.finish_reason = reason
+        if self.finish_reason is None:  # another thread may have ended it meanwhile
+            self.finish_reason = reason
 
     def renew(self) -> None:
         """Sees to it that something remains to be computed: logits were lost, or nobody had any, as in a branch."""
