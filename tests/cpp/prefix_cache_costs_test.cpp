@@ -22,22 +22,22 @@ using test::kEvery;
 using test::Kinds;
 using test::Process;
 
-constexpr std::size_t kPiece = 100;    // nodes
-constexpr std::uint64_t kFew = 32;     // that a call may deal with however much is known
-constexpr std::int32_t kLength = 3;    // tokens of each conversation
-constexpr double kTtl = 1000;          // seconds
-constexpr std::uint64_t kPasses = 12;  // over all nodes, that what is done at once may take
+constexpr std::size_t kPiece = 100;      // nodes
+constexpr std::uint64_t kFew = 32;       // that a call may deal with however much is known
+constexpr std::int32_t kTokensEach = 3;  // tokens of each conversation
+constexpr double kTtl = 1000;            // seconds
+constexpr std::uint64_t kPasses = 12;    // over all nodes, that what is done at once may take
 
-struct Size {
+struct Known {
   std::size_t conversations, namespaces;
 };
-std::ostream& operator<<(std::ostream& out, const Size& size) {
+std::ostream& operator<<(std::ostream& out, const Known& size) {
   return out << size.conversations << "In" << size.namespaces;
 }
 
-class World {
+class CostsWorld {
  public:
-  World(const Kinds& kinds, Size size, std::size_t piece, bool disk = false) : size_(size) {
+  CostsWorld(const Kinds& kinds, Known size, std::size_t piece, bool disk = false) : size_(size) {
     PrefixCacheOptions options;
     options.quotas = true;
     options.ttl = kTtl;
@@ -55,17 +55,17 @@ class World {
     if (disk) EXPECT_TRUE(cache->flush());
   }
 
-  static Tokens tokens(std::size_t i) { return {static_cast<Token>(i), 1, 2}; }  // kLength of them
+  static Tokens tokens(std::size_t i) { return {static_cast<Token>(i), 1, 2}; }  // kTokensEach of them
   std::string name(std::size_t i) const { return "n" + std::to_string(i % size_.namespaces); }
   void compute(std::size_t i) {
     const SessionPtr session = cache->begin(name(i), tokens(i));
-    while (const StepPtr step = session->next_prefill(kLength)) process->compute(*step, name(i), tokens(i));
+    while (const StepPtr step = session->next_prefill(kTokensEach)) process->compute(*step, name(i), tokens(i));
   }
 
   struct Counts {
     std::uint64_t all = 0, largest_piece = 0;
   };
-  Counts count(const std::function<void(World&)>& call) {
+  Counts count(const std::function<void(CostsWorld&)>& call) {
     counts_ = {};
     counting_ = true;
     visits_ = cache->state().trie.visits();
@@ -94,7 +94,7 @@ class World {
     nodes_ = nodes();
   }
 
-  Size size_;
+  Known size_;
   bool counting_ = false;
   std::uint64_t visits_ = 0;
   std::size_t nodes_ = 0;
@@ -107,75 +107,75 @@ enum class Bound : std::uint8_t {
   kAtOnce,  // as much as is known, without letting others in
 };
 
-struct Call {
+struct CountedCall {
   const char* name;
   Bound bound;
-  std::function<void(World&)> make;
+  std::function<void(CostsWorld&)> make;
 };
 
-std::uint64_t bytes_of_one(const World& world) {
-  return world.cache->state().caches.bytes_per_token() * static_cast<std::uint64_t>(kLength);
+std::uint64_t bytes_of_one(const CostsWorld& world) {
+  return world.cache->state().caches.bytes_per_token() * static_cast<std::uint64_t>(kTokensEach);
 }
-std::uint64_t bytes_of_all(World& world) {
+std::uint64_t bytes_of_all(CostsWorld& world) {
   const PrefixCacheStats now = world.cache->stats();
   return now.device_tokens * world.cache->state().caches.bytes_per_token();
 }
 
 // In this order, on one cache.
-const Call kCalls[] = {
-    {"begin, known", Bound::kFew, [](World& w) { w.cache->begin(w.name(1), w.tokens(1)); }},
-    {"begin, new", Bound::kFew, [](World& w) { w.compute(1u << 20u); }},
+const CountedCall kCalls[] = {
+    {"begin, known", Bound::kFew, [](CostsWorld& w) { w.cache->begin(w.name(1), w.tokens(1)); }},
+    {"begin, new", Bound::kFew, [](CostsWorld& w) { w.compute(1u << 20u); }},
     {"branch, append, rewind, close", Bound::kFew,
-     [](World& w) {
+     [](CostsWorld& w) {
        const SessionPtr session = w.cache->begin(w.name(2), w.tokens(2), {.reuse_all = true});
        const SessionPtr twin = session->branch();
        twin->append(Tokens{5});
        twin->rewind(1);
        twin->close();
      }},
-    {"plan", Bound::kFew, [](World& w) { w.cache->plan(w.name(3), w.tokens(3)); }},
-    {"explain", Bound::kFew, [](World& w) { w.cache->explain(w.name(3), w.tokens(3)); }},
-    {"restore", Bound::kFew, [](World& w) { w.cache->restore(w.name(3), w.tokens(3)); }},
-    {"usage", Bound::kFew, [](World& w) { w.cache->usage(w.name(3)); }},
+    {"plan", Bound::kFew, [](CostsWorld& w) { w.cache->plan(w.name(3), w.tokens(3)); }},
+    {"explain", Bound::kFew, [](CostsWorld& w) { w.cache->explain(w.name(3), w.tokens(3)); }},
+    {"restore", Bound::kFew, [](CostsWorld& w) { w.cache->restore(w.name(3), w.tokens(3)); }},
+    {"usage", Bound::kFew, [](CostsWorld& w) { w.cache->usage(w.name(3)); }},
     {"pin and unpin", Bound::kFew,
-     [](World& w) {
+     [](CostsWorld& w) {
        w.cache->pin(w.name(4), w.tokens(4));
        w.cache->unpin(w.name(4), w.tokens(4));
      }},
-    {"page_out of tokens", Bound::kFew, [](World& w) { w.cache->page_out(w.name(4), w.tokens(4)); }},
-    {"page_out of some bytes", Bound::kFew, [](World& w) { w.cache->page_out_bytes(bytes_of_one(w)); }},
-    {"evict of tokens", Bound::kFew, [](World& w) { w.cache->evict(w.name(4), w.tokens(4)); }},
-    {"evict of some bytes", Bound::kFew, [](World& w) { w.cache->evict_bytes(bytes_of_one(w)); }},
+    {"page_out of tokens", Bound::kFew, [](CostsWorld& w) { w.cache->page_out(w.name(4), w.tokens(4)); }},
+    {"page_out of some bytes", Bound::kFew, [](CostsWorld& w) { w.cache->page_out_bytes(bytes_of_one(w)); }},
+    {"evict of tokens", Bound::kFew, [](CostsWorld& w) { w.cache->evict(w.name(4), w.tokens(4)); }},
+    {"evict of some bytes", Bound::kFew, [](CostsWorld& w) { w.cache->evict_bytes(bytes_of_one(w)); }},
     {"set_quota and remove_quota of a small namespace", Bound::kFew,
-     [](World& w) {
+     [](CostsWorld& w) {
        Limits most;
        most.host_bytes = 1u << 20u;
        w.cache->set_quota("another", most, {});
        w.cache->remove_quota("another");
      }},
     {"set_limits", Bound::kFew,
-     [](World& w) {
+     [](CostsWorld& w) {
        Limits limits;
        limits.host_bytes = 1u << 29u;
        w.cache->set_limits(limits);
      }},
-    {"nodes", Bound::kAtOnce, [](World& w) { w.cache->nodes(); }},
-    {"summary", Bound::kAtOnce, [](World& w) { w.cache->summary(16); }},
+    {"nodes", Bound::kAtOnce, [](CostsWorld& w) { w.cache->nodes(); }},
+    {"summary", Bound::kAtOnce, [](CostsWorld& w) { w.cache->summary(16); }},
     {"pins that are over", Bound::kPieces,
-     [](World& w) {
+     [](CostsWorld& w) {
        for (std::size_t i = 10; i < 300; ++i) w.cache->pin(w.name(i), w.tokens(i), 1);
        w.time += 2;
        w.cache->plan(w.name(3), w.tokens(3));
        EXPECT_EQ(w.cache->stats().pins, 0u);
      }},
-    {"page_out of all", Bound::kPieces, [](World& w) { w.cache->page_out_bytes(bytes_of_all(w)); }},
+    {"page_out of all", Bound::kPieces, [](CostsWorld& w) { w.cache->page_out_bytes(bytes_of_all(w)); }},
     {"evict of half", Bound::kPieces,
-     [](World& w) {
+     [](CostsWorld& w) {
        const std::uint64_t freed = w.nodes() / 2 * bytes_of_one(w);
        w.cache->evict_bytes(freed);
      }},
     {"a ttl that is over", Bound::kPieces,
-     [](World& w) {
+     [](CostsWorld& w) {
        EXPECT_GT(w.nodes(), 0u);
        w.time += kTtl;
        w.cache->stats();
@@ -183,18 +183,18 @@ const Call kCalls[] = {
      }},
 };
 
-class Costs : public ::testing::TestWithParam<Size> {};
+class Costs : public ::testing::TestWithParam<Known> {};
 
-std::vector<Size> sizes() {
+std::vector<Known> sizes() {
   const std::size_t most = oracle::by_circle<std::size_t>(3000, 100'000, 100'000) / oracle::kSlower;
   return {{1000, 1}, {1000, 1000}, {most, 1}, {most, std::min<std::size_t>(most, 10'000)}};
 }
 INSTANTIATE_TEST_SUITE_P(Sizes, Costs, ::testing::ValuesIn(sizes()), ::testing::PrintToStringParamName());
 
-void expect_bounded(const Call& call, World& world, std::size_t piece) {
+void expect_bounded(const CountedCall& call, CostsWorld& world, std::size_t piece) {
   SCOPED_TRACE(call.name);
   const std::size_t known = 2 * world.nodes();  // and their roots
-  const World::Counts counts = world.count(call.make);
+  const CostsWorld::Counts counts = world.count(call.make);
   switch (call.bound) {
     case Bound::kFew:
       EXPECT_LE(counts.all, kFew);
@@ -209,13 +209,13 @@ void expect_bounded(const Call& call, World& world, std::size_t piece) {
 }
 
 TEST_P(Costs, OfEveryCallAreBoundedHoweverMuchIsKnown) {
-  World world(kDense, GetParam(), kPiece);
-  for (const Call& call : kCalls) expect_bounded(call, world, kPiece);
+  CostsWorld world(kDense, GetParam(), kPiece);
+  for (const CountedCall& call : kCalls) expect_bounded(call, world, kPiece);
 }
 
 // It reads no clock any more: how often it let others in is counted.
 TEST_P(Costs, OfClosingAreInPieces) {
-  World world(kDense, GetParam(), kPiece);
+  CostsWorld world(kDense, GetParam(), kPiece);
   const std::size_t nodes = world.nodes();
   const CallsOutside& outside = world.cache->state().outside;
   const std::uint64_t before = outside.times();
@@ -227,29 +227,29 @@ TEST_P(Costs, OfClosingAreInPieces) {
 // As many files, so fewer conversations, and smaller pieces.
 TEST(CostsOfFiles, AreBoundedTheSame) {
   constexpr std::size_t kConversations = 120, kSmall = 10;
-  const Call calls[] = {
-      {"stats", Bound::kPieces, [](World& w) { w.cache->stats(); }},
+  const CountedCall calls[] = {
+      {"stats", Bound::kPieces, [](CostsWorld& w) { w.cache->stats(); }},
       {"stats, much of it in files alone", Bound::kPieces,
-       [](World& w) {
+       [](CostsWorld& w) {
          w.cache->page_out_bytes(kConversations / 2 * bytes_of_one(w), Tier::kDisk);
          EXPECT_GT(w.cache->stats().disk_tokens, 0u);
        }},
-      {"page_out of one", Bound::kFew, [](World& w) { w.cache->page_out(w.name(7), w.tokens(7), Tier::kDisk); }},
-      {"save", Bound::kPieces, [](World& w) { w.cache->save((w.folder.path() / "saved").string()); }},
-      {"evict", Bound::kPieces, [](World& w) { w.cache->evict_bytes(w.nodes() / 2 * bytes_of_one(w)); }},
+      {"page_out of one", Bound::kFew, [](CostsWorld& w) { w.cache->page_out(w.name(7), w.tokens(7), Tier::kDisk); }},
+      {"save", Bound::kPieces, [](CostsWorld& w) { w.cache->save((w.folder.path() / "saved").string()); }},
+      {"evict", Bound::kPieces, [](CostsWorld& w) { w.cache->evict_bytes(w.nodes() / 2 * bytes_of_one(w)); }},
   };
   for (const std::size_t namespaces : {std::size_t{1}, kConversations}) {
-    World world(kDense, {kConversations, namespaces}, kSmall, /*disk=*/true);
-    for (const Call& call : calls) expect_bounded(call, world, kSmall);
+    CostsWorld world(kDense, {kConversations, namespaces}, kSmall, /*disk=*/true);
+    for (const CountedCall& call : calls) expect_bounded(call, world, kSmall);
   }
 }
 
 // Restore points: what may be freed is counted, which takes looking at all, but for what full attention has anyway.
 TEST_P(Costs, OfRestorePointsAreCountedInPieces) {
-  World world(kEvery[5], {std::min<std::size_t>(GetParam().conversations, 3000), GetParam().namespaces}, kPiece);
-  const World::Counts some = world.count([](World& w) { w.cache->evict_bytes(bytes_of_one(w)); });
+  CostsWorld world(kEvery[5], {std::min<std::size_t>(GetParam().conversations, 3000), GetParam().namespaces}, kPiece);
+  const CostsWorld::Counts some = world.count([](CostsWorld& w) { w.cache->evict_bytes(bytes_of_one(w)); });
   EXPECT_LE(some.all, kFew);
-  const auto free_all = [](World& w, bool evict) {
+  const auto free_all = [](CostsWorld& w, bool evict) {
     try {
       evict ? w.cache->evict_bytes(1u << 30u) : w.cache->page_out_bytes(1u << 30u);
       ADD_FAILURE() << "there is not so much";
@@ -258,7 +258,7 @@ TEST_P(Costs, OfRestorePointsAreCountedInPieces) {
     }
   };
   for (const bool evict : {false, true}) {
-    const World::Counts all = world.count([&](World& w) { free_all(w, evict); });
+    const CostsWorld::Counts all = world.count([&](CostsWorld& w) { free_all(w, evict); });
     EXPECT_LE(all.largest_piece, kPiece);
     EXPECT_GE(all.all, world.nodes());
   }
