@@ -32,12 +32,12 @@ FEW, SOME, MORE, MANY = 1000, 10_000, 100_000, 1_000_000
 PROGRAMS = {
     "trie_instructions": (MORE, ("match", "insert", "split", "lock", "extend", "evict")),
     "prefix_cache_instructions": (MORE, ("cells", "points", "spaced", "again")),
-    "prefix_cache_calls_instructions": (SOME, ("begin", "branch", "decode", "new")),
+    "prefix_cache_calls_instructions": (SOME, ("begin", "branch", "decode", "new", "outside")),
 }
 WORK = [(program, name, n) for program, (most, names) in PROGRAMS.items() for name in names for n in (FEW, most)]
 WORK.append(("trie_instructions", "evict", MANY))
 FLAT = 1.2  # most that the most may take over FEW, for:
-INDEPENDENT = ("evict", "cells", "points", "spaced", "again", "begin", "branch", "decode", "new")
+INDEPENDENT = ("evict", "cells", "points", "spaced", "again", "begin", "branch", "decode", "new", "outside")
 
 Counts = dict[str, dict[str, float]]
 

@@ -5,8 +5,10 @@
 //     branch      a second session at the same place, and closing it; the same
 //     decode      one token of one conversation: recorded, computed and published; every kind of state
 //     new         a prompt that nobody knows, with all pools full, so that something of each kind is evicted
+//     outside     one conversation forgotten where all are in host memory: the one used longest ago
 //
-// Conversations of 64 tokens, the first 32 shared by 16 of them. Caches without bytes: what is counted is bookkeeping.
+// Conversations of 64 tokens, the first 32 shared by 16 of them. Caches without bytes, but for those of
+// `outside`: what is counted is bookkeeping.
 #include <memory>
 #include <utility>
 #include <vector>
@@ -48,8 +50,9 @@ Tokens prompt_of(std::size_t conversation) {
 }
 
 struct Work {
-  // `spare`: conversations for which there is room beside the known ones.
-  Work(std::size_t conversations, bool every_kind, std::size_t spare) : count(conversations), mixed(every_kind) {
+  // `spare`: conversations for which there is room beside the known ones. `host`: bytes of host memory.
+  Work(std::size_t conversations, bool every_kind, std::size_t spare, std::uint64_t host = 0)
+      : count(conversations), mixed(every_kind) {
     const std::size_t room = conversations + spare;
     CacheSet set;
     set.attention.push_back(attention(kFullLayer, room * kTokens, 0));
@@ -57,6 +60,7 @@ struct Work {
     if (mixed) set.states.push_back(recurrent(room));
     PrefixCacheOptions options;
     options.growth = 0;
+    options.host_bytes = host;
     cache = PrefixCache::create(std::move(set), std::move(options));
     for (std::size_t i = 0; i < conversations; ++i) compute(*begin(prompt_of(i)));
   }
@@ -119,6 +123,12 @@ void begin_new(Work& work) {
   }
 }
 
+// The end of one conversation, or what several had in common once their ends are gone: as long.
+void forget_all(Work& work) {
+  const std::uint64_t bytes = kSharedTokens * work.cache->caches().front()->shape().bytes_per_cell();
+  for (std::size_t i = 0; i < kTimes; ++i) work.done += work.cache->evict_bytes(bytes) == bytes ? 1 : 0;
+}
+
 std::size_t begin(std::size_t count) {
   Work work(count, false, 1);
   for (std::size_t i = 0; i < kTimes; ++i) work.prompts.push_back(prompt_of(work.drawn(i)));
@@ -144,7 +154,15 @@ std::size_t fresh(std::size_t count) {
   return bench::counted<begin_new>(work);
 }
 
-constexpr bench::Operation kOperations[] = {{"begin", begin}, {"branch", branch}, {"decode", decode}, {"new", fresh}};
+std::size_t outside(std::size_t count) {
+  Work work(count, false, 0, std::uint64_t{1} << 30U);
+  const PrefixCacheStats now = work.cache->stats();
+  work.cache->page_out_bytes(now.device_bytes);
+  return bench::counted<forget_all>(work);
+}
+
+constexpr bench::Operation kOperations[] = {
+    {"begin", begin}, {"branch", branch}, {"decode", decode}, {"new", fresh}, {"outside", outside}};
 
 }  // namespace
 }  // namespace kvtrie

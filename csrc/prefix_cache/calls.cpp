@@ -39,14 +39,14 @@ Entry::Outside::Outside(Entry& entry, ClosingTag) noexcept : entry_(entry) {
 }
 
 Entry::Outside::~Outside() {
-  entry_.lock_.lock();
+  entry_.state_.turns.wait([this] { entry_.lock_.lock(); });
   entry_.state_.outside.remove(std::this_thread::get_id());
 }
 
 // ---- the frame of a call ------------------------------------------------------------------------------------------
 
 // While more than half of the host tier waits to be written, calls wait: what comes next needs the other half.
-Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state) {
+Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state), allow_closed_(allow_closed) {
   if (!state.home.is_here()) {
     fail(ErrorKind::kNotSupported, "prefix_cache",
          "this process was forked from the one that made the cache, and has neither its threads nor its locks: make a "
@@ -54,15 +54,26 @@ Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state) {
   }
   const double now = read_clock(state.options);
   if (state.writer != nullptr) state.writer->wait_below(state.host->cap() / 2);
-  lock_ = MovableMutexLock(state.mutex);
-  if (!allow_closed && state.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache is closed");
-  state.now = std::max(state.now, now);
-  if (!state.arrivals.empty()) state.reap_arrivals();
-  if (state.now >= state.expiry.next_expiry(state.leases) && !state.closed) state.expire();
-  if (state.lower.disk() != nullptr) state.behind.write_again_after_a_while(state.now);
+  state.turns.wait([&] { lock_ = MovableMutexLock(state.mutex); });
+  try {
+    begin(now);
+  } catch (...) {
+    finish();  // it may have been outside, and the last one there
+    throw;
+  }
 }
 
-Entry::~Entry() {
+void Entry::begin(double now) {
+  if (!allow_closed_ && state_.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache is closed");
+  state_.now = std::max(state_.now, now);
+  if (!state_.arrivals.empty()) state_.reap_arrivals();
+  if (state_.now >= state_.expiry.next_expiry(state_.leases) && !state_.closed) state_.expire(*this);
+  if (state_.lower.disk() != nullptr) state_.behind.write_again_after_a_while(state_.now);
+}
+
+Entry::~Entry() { finish(); }
+
+void Entry::finish() noexcept {
   if (state_.closing_is_left && state_.outside.empty()) {
     state_.closing_is_left = false;
     state_.take_apart(*this);
@@ -78,22 +89,39 @@ Entry::~Entry() {
   if (disk != nullptr && disk->needs_sweep()) disk->sweep();
 }
 
+void Entry::give_way() {
+  const std::uint32_t turn = state_.turns.taken();
+  double now = 0;
+  {
+    const Outside meanwhile(*this);
+    now = read_clock(state_.options);
+    state_.turns.let_one_in(turn);
+  }
+  if (!allow_closed_) require_open();
+  state_.mutex.assert_held();  // by lock_
+  state_.now = std::max(state_.now, now);
+}
+
 void Entry::require_open() const {
   state_.mutex.assert_held();  // by lock_
   if (state_.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache was closed during the call");
 }
 
-void PrefixCacheState::expire() {
-  while (Node* node = leases.take_expired(now)) {
+void PrefixCacheState::expire(Entry& entry) {
+  constexpr std::size_t kPinsAtOnce = 64;  // each looks at all pins
+  Pieces pieces(*this, entry);
+  std::size_t gone = 0;
+  while (Node* node = closed ? nullptr : leases.take_expired(now)) {
     state_of(node).last_used_seconds = now;  // it was wanted until now
     ++totals.expired_pins;
     eviction.try_join(node);
+    if (++gone % kPinsAtOnce == 0) pieces.end();
   }
-  if (!expiry.due(now)) return;
-  expiry.sweep(now, [this](Node* leaf) KVTRIE_REQUIRES(mutex) {
+  const auto remove = [this](Node* leaf) KVTRIE_REQUIRES(mutex) {
     totals.expired_tokens += state_of(leaf).length();
     eviction.remove_subtree(leaf, /*tidy=*/false);  // a join would take away a node that is still to be looked at
-  });
+  };
+  while (!closed && expiry.due(now) && !expiry.sweep_some(now, pieces.most(), remove)) pieces.end();
 }
 
 // ---- calls on a session -------------------------------------------------------------------------------------------
@@ -194,13 +222,24 @@ void PrefixCacheState::take_apart(Entry& entry) noexcept {
     if (exchange != nullptr && !exchange->on_own_thread()) exchange->drain();
   }
   if (lower.disk() != nullptr) lower.disk()->keep_files();
-  remove_all();
+  remove_all(entry);
   for (StateCache* cache : caches.all) cache->detach();
   lower.close_disk();  // another cache may open the folder
 }
 
-void PrefixCacheState::remove_all() noexcept {
-  while (Node* top = trie.any_top()) eviction.remove_subtree(top, /*tidy=*/false);
+void PrefixCacheState::remove_all(Entry& entry) noexcept {
+  while (Node* leaf = trie.any_top()) {
+    for (std::size_t removed = 0; leaf != nullptr && removed < piece; ++removed) {
+      while (leaf->first_child() != nullptr) leaf = leaf->first_child();
+      Node* above = leaf->parent();
+      Node* next = above->is_root() ? leaf->next_sibling() : above;  // a root may go with its last child
+      eviction.remove_subtree(leaf, /*tidy=*/false);
+      leaf = next;
+    }
+    const std::uint32_t turn = turns.taken();
+    const Entry::Outside meanwhile(entry, {});
+    turns.let_one_in(turn);
+  }
 }
 
 }  // namespace kvtrie

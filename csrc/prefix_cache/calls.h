@@ -14,6 +14,9 @@
 //                                 what the session holds (SessionCall)
 //     the cache was closed        A throws kClosed at once
 //
+// What grows with how much is known is done in pieces (Pieces): between two of them the call is outside, and whoever
+// waits for the mutex has a turn. No call holds it for longer than a piece but those that docs/costs.md names.
+//
 // Closing a cache waits for the calls that are outside, which end like that, and then takes it apart. Who cannot wait
 // leaves that to the last call that comes back: a callback, which is inside a call itself, and the thread that sends to
 // the store, where a last job of its queue does it if no call is outside. So closing never waits for itself.
@@ -62,6 +65,10 @@ class KVTRIE_SCOPED_CAPABILITY Entry {
       return result;
     }
   }
+  // Outside until one of those who wait for the mutex has had it, and no longer than it takes to read the clock where
+  // nobody does. A mutex alone would not do: who gives it back gets it again before the others have woken up. Throws as
+  // `outside`, but for an entry that may be of a closed cache.
+  void give_way();
 
  private:
   friend struct PrefixCacheState;
@@ -78,9 +85,38 @@ class KVTRIE_SCOPED_CAPABILITY Entry {
     Entry& entry_;
   };
   void require_open() const;
+  void begin(double now) KVTRIE_REQUIRES(state_.mutex);
+  void finish() noexcept KVTRIE_NO_THREAD_SAFETY_ANALYSIS;  // part of the constructor, or of the destructor
 
   PrefixCacheState& state_;
+  const bool allow_closed_;
   MovableMutexLock lock_;
+};
+
+// The pieces of one call whose work grows with what is known.
+class Pieces {
+ public:
+  static constexpr std::uint64_t kBytes = 16U << 20U;  // moved in one piece; of one node it may be more
+
+  Pieces(const PrefixCacheState& state, Entry& entry) : most_(state.piece), entry_(entry) {}
+  std::size_t most() const noexcept { return most_; }  // nodes in one piece
+  // One node more was dealt with. Where that ends a piece the call gives way: nothing that was looked up before holds
+  // any more, and the cache may be closed.
+  void add(std::uint64_t bytes_moved = 0) {
+    bytes_ += bytes_moved;
+    if (++nodes_ >= most_ || bytes_ >= kBytes) end();
+  }
+  void end() {
+    nodes_ = bytes_ = 0;
+    ++ended_;
+    entry_.give_way();
+  }
+  bool any_ended() const noexcept { return ended_ > 0; }
+
+ private:
+  const std::size_t most_;
+  Entry& entry_;
+  std::uint64_t nodes_ = 0, bytes_ = 0, ended_ = 0;
 };
 
 // One call on a session. Throws kBusy when another thread is in one, kClosed when the session is being closed. Made

@@ -14,9 +14,7 @@ void PrefixCacheState::check_budgets(Findings& findings) const {
     if (usage.held > usage.limit)
       findings.push_back(cat("cache ", i, ": ", usage.held, " cells held, limit ", usage.limit));
   }
-  const bool calls_have_none = staging_calls == 0 && *sealing_calls == 0;
-  const bool quiet = nothing_under_way() && calls_have_none && (exchange == nullptr || exchange->quiet());
-  lower.check(findings, quiet);
+  lower.check(findings, quiet());
   if (!closed) quotas.check(findings, lower.disk() == nullptr ? 0 : lower.free_disk());
   behind.check(findings);
 }

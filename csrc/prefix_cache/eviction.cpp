@@ -21,13 +21,8 @@ Node* Eviction::next_victim(const Trie::Groups* may) {
   }
 }
 
-Node* Eviction::outside_victim() const {
-  Node* oldest = nullptr;
-  of_.trie.visit([&](Node& node) {
-    if (node.is_root() || state_of(&node).on_device() || !node.is_leaf() || node.locks() > 0) return;
-    if (oldest == nullptr || node.last_used() < oldest->last_used()) oldest = &node;
-  });
-  return oldest;
+Node* Eviction::outside_victim() {
+  return of_.places.oldest_outside([](const Node* leaf) { return leaf->locks() == 0; });
 }
 
 bool Eviction::subtree_is_locked(Node* node) const {
@@ -79,6 +74,7 @@ std::uint64_t Eviction::page_out(Node* node) {
   NodeState& state = state_of(node);
   const std::uint64_t bytes = device_bytes_of(of_.caches, state);
   if (bytes == 0 || !of_.copies.copy(node, MayLose::kAnything)) return 0;
+  of_.places.make_room_to_leave(node);
   if (state.point().exists() && state.point().on_device && !page_out_point(node)) return 0;
   for (Held& held : state.held) held.cells.clear();
   of_.places.leave(node);
@@ -111,23 +107,14 @@ void Eviction::drop_point(Node* node, bool tidy) {
   if (tidy && !prune(node)) try_join(node);
 }
 
-// Points first: one that is no longer marked or pinned would be listed among the others, and that takes memory.
-void Eviction::take_off_marks(Node* top) noexcept {
-  while (Node* node = of_.points.user_below(top)) {
-    of_.totals.dropped_points += of_.points.remove(node) ? 1 : 0;
-    of_.points.take_off_user(node);
-  }
-  for (const Pin& pin : of_.leases.pins()) {
-    if (is_at_or_below(pin.node, top)) of_.totals.dropped_points += of_.points.remove(pin.node) ? 1 : 0;
-  }
-  of_.leases.remove_below(top);
-}
-
+// The point first: one that is no longer marked or pinned would be listed among the others, and that takes memory.
 std::uint64_t Eviction::remove(Node* leaf) {
   const NodeState& state = state_of(leaf);
   const std::uint64_t bytes = device_bytes_of(of_.caches, state) + outside_bytes_of(of_.caches, state);
   of_.totals.evicted_tokens += state.length();
   of_.totals.dropped_points += of_.points.remove(leaf) ? 1 : 0;
+  of_.points.take_off_user(leaf);
+  if (state.pins() > 0) of_.leases.remove_below(leaf);
   if (Node* above = leaf->parent(); !above->is_root())
     state_of(above).last_used_seconds = std::max(state_of(above).last_used_seconds, state.last_used_seconds);
   of_.places.remove(leaf);
@@ -136,7 +123,6 @@ std::uint64_t Eviction::remove(Node* leaf) {
 }
 
 std::uint64_t Eviction::remove_subtree(Node* node, bool tidy) {
-  take_off_marks(node);
   Node* parent = node->parent();
   const bool below_root = parent->is_root();  // a root may go with its last child
   std::uint64_t bytes = 0;

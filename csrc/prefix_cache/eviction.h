@@ -15,8 +15,8 @@
 // looks at the nodes around.
 //
 // Invariants: a parent is as old as the last use of its last child; nothing that goes is locked but by marks. Errors:
-// `page_out` and `page_out_point` do all of it or nothing. Cost: O(1) amortised for the next victim; O(size) for a
-// subtree; O(nodes) for `outside_victim`.
+// `page_out` and `page_out_point` do all of it or nothing. Cost: O(1) amortised for the next victim; O(log n) for
+// `outside_victim`, and O(1) for each older leaf that is locked; O(size) for a subtree, and O(pins) for each pin in it.
 // Threads: guarded by the prefix cache's mutex. Units: bytes of all caches, tokens.
 #pragma once
 
@@ -59,7 +59,7 @@ class Eviction final : public LowerTiers::Tree {
   // --- who
   // Null when everything left is live or pinned. `may` (null: all): groups of namespaces whose nodes may go.
   Node* next_victim(const Trie::Groups* may = nullptr);
-  Node* outside_victim() const;  // the same among nodes that are not on the device; looks at all of them
+  Node* outside_victim();  // the same among nodes that are not on the device, by their last use
   // The node where the tail of `tokens` begins that nobody else uses; null: there is none.
   Node* own_tail(std::string_view name_space, std::span<const Token> tokens) const;
   bool subtree_is_locked(Node* node) const;
@@ -88,7 +88,6 @@ class Eviction final : public LowerTiers::Tree {
 
  private:
   std::uint64_t remove(Node* leaf);
-  void take_off_marks(Node* top) noexcept;
   void write(Node* node);
 
   const EvictionTree of_;

@@ -1,7 +1,6 @@
 #include "prefix_cache/expiry.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "prefix_cache/node_state.h"
 
@@ -16,21 +15,31 @@ double Expiry::next_expiry(const Leases& leases) const noexcept {
   return ttl_ ? std::min(leases.next_expiry(), next_) : leases.next_expiry();
 }
 
-void Expiry::sweep(double now, const std::function<void(Node* leaf)>& remove) {
-  std::vector<Node*> nodes;  // parents before their children
-  trie_.visit([&](Node& node) {
-    if (!node.is_root()) nodes.push_back(&node);
-  });
-  double oldest = now;
-  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
-    const double used = state_of(*node).last_used_seconds;
-    if (now - used < *ttl_) {
-      oldest = std::min(oldest, used);
-    } else if (may_go(*node)) {
-      remove(*node);
-    }
+// A parent that was met before its last child has gone goes with it.
+void Expiry::look_at(Node* node, double now, const std::function<void(Node* leaf)>& remove) {
+  const auto in_use = [&](const Node* each) { return now - state_of(each).last_used_seconds < *ttl_; };
+  if (in_use(node)) oldest_ = std::min(oldest_, state_of(node).last_used_seconds);
+  for (bool top = false; !top && !in_use(node) && may_go(node);) {
+    Node* above = node->parent();
+    top = above->is_root();  // which may go with it
+    remove(node);
+    node = above;
   }
-  next_ = std::max(oldest + *ttl_, now + *ttl_ / 64);
+}
+
+bool Expiry::sweep_some(double now, std::size_t count, const std::function<void(Node* leaf)>& remove) {
+  try {
+    trie_.visit_some(walk_, count, [&](Node& node) { look_at(&node, now, remove); });
+  } catch (...) {
+    walk_ = {};
+    oldest_ = std::numeric_limits<double>::infinity();
+    throw;
+  }
+  if (!walk_.over) return false;
+  next_ = std::max(std::min(oldest_, now) + *ttl_, now + *ttl_ / 64);
+  walk_ = {};
+  oldest_ = std::numeric_limits<double>::infinity();
+  return true;
 }
 
 }  // namespace kvtrie

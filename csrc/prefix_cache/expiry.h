@@ -1,8 +1,8 @@
 // State that goes because nobody used it for as long as the time to live says.
 //
-// Concept. Every node has the time of its last use (`NodeState::last_used_seconds`). A *sweep* looks at all nodes and
-// gives the leaves that were not used for `ttl`, and that nothing holds, to the caller, who removes them. Their parents
-// may be leaves then, and go in the same sweep:
+// Concept. Every node has the time of its last use (`NodeState::last_used_seconds`). A *sweep* looks at all nodes, in
+// pieces, and gives the leaves that were not used for `ttl`, and that nothing holds, to the caller, who removes them.
+// Their parents may be leaves then, and go in the same sweep:
 //
 //     ttl 10, now 25     root --- a (3) --+-- b (4) --- e (5)          in brackets: last used
 //                                         '-- c (12) --- d (20)
@@ -18,13 +18,16 @@
 // as the last use of any of them: whoever removes a leaf sees to that. What comes from files counts as used when they
 // were opened. Without a ttl nothing is ever due. Pins have times of their own (leases.h).
 //
-// Invariants: after a sweep each leaf that was not used for `ttl` is held, unless `remove` threw.
+// Invariants: after a sweep each leaf that was not used for `ttl` is held, or became one by what others did between two
+// pieces, unless `remove` threw. A sweep that began is due until it is over; whoever calls meanwhile goes on with it.
 //
 // Errors: what `remove` throws ends a sweep, and the next call sweeps again. Cost: O(nodes) for a sweep. Threads:
 // guarded by the prefix cache's mutex. Units: seconds, as the cache's clock counts.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <limits>
 #include <optional>
 
 #include "prefix_cache/leases.h"
@@ -43,13 +46,18 @@ class Expiry {
   // Nothing expires before, neither pins nor what is unused; infinity: never.
   double next_expiry(const Leases& leases) const noexcept;
 
-  // REQUIRES: due. `remove` takes the leaf that it gets out of the tree, and no other node.
-  void sweep(double now, const std::function<void(Node* leaf)>& remove);
+  // The next piece of a sweep: `count` nodes, and those above them that go. Whether the sweep is over. REQUIRES: due.
+  // `remove` takes the leaf that it gets out of the tree, and no other node.
+  bool sweep_some(double now, std::size_t count, const std::function<void(Node* leaf)>& remove);
 
  private:
+  void look_at(Node* node, double now, const std::function<void(Node* leaf)>& remove);
+
   const Trie& trie_;
   const std::optional<double> ttl_;
-  double next_ = 0;  // when to look again
+  NodeWalk walk_;                                            // of the sweep that is under way
+  double oldest_ = std::numeric_limits<double>::infinity();  // of what it found in use
+  double next_ = 0;                                          // when to look again
 };
 
 }  // namespace kvtrie

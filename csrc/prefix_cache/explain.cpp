@@ -51,11 +51,19 @@ std::int32_t agreeing(std::span<const Token> a, std::span<const Token> b) noexce
   return static_cast<std::int32_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
+// The children of a node, kLookedAt of them at most: those that were added last.
+template <class Each>
+void visit_children(const Node* node, const Each& each) {
+  std::size_t left = Explanation::kLookedAt;
+  for (Node* child = node->first_child(); child != nullptr && left > 0; child = child->next_sibling(), --left)
+    each(child);
+}
+
 Node* latest_used_child(const Node* node) noexcept {
   Node* latest = nullptr;
-  for (Node* child = node->first_child(); child != nullptr; child = child->next_sibling()) {
+  visit_children(node, [&](Node* child) {
     if (latest == nullptr || child->last_used() > latest->last_used()) latest = child;
-  }
+  });
   return latest;
 }
 
@@ -76,7 +84,7 @@ std::vector<const Node*> branches_at(const Match& match) {
     found.push_back(match.node);
     return found;
   }
-  for (Node* child = match.node->first_child(); child != nullptr; child = child->next_sibling()) found.push_back(child);
+  visit_children(match.node, [&](Node* child) { found.push_back(child); });
   const std::size_t count = std::min(found.size(), Explanation::kBranches);
   std::partial_sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(count), found.end(),
                     [](const Node* a, const Node* b) { return a->last_used() > b->last_used(); });

@@ -13,8 +13,9 @@
 // again soonest after the difference, else the one used last: the branch that the prompt would most likely have been
 // on. Only the prompt's own namespace is looked at, and no store is asked.
 //
-// Errors and threads: as PrefixCache::plan. Cost: that of a plan, O(children of the node where the match ends), and
-// O(kKnown) for the kBranches latest used of these. Units: tokens from the beginning of the prompt; seconds; bytes.
+// Errors and threads: as PrefixCache::plan. Cost: that of a plan, and O(kLookedAt * kKnown) for what is known where the
+// match ends: of a node with more children than that only those that were added last are looked at. Units: tokens from
+// the beginning of the prompt; seconds; bytes.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +61,7 @@ struct Explanation {
   static constexpr std::size_t kKnown = 1024;   // tokens of the nearest continuation, at most
   static constexpr std::size_t kBranches = 64;  // continuations that are looked at
   static constexpr std::size_t kKept = 16;
+  static constexpr std::size_t kLookedAt = 4096;  // children of a node
 
   ReusePlan plan;
   std::int32_t length = 0;  // tokens of the prompt

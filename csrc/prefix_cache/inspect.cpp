@@ -3,12 +3,26 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "prefix_cache/calls.h"
 #include "prefix_cache/node_bytes.h"
 #include "prefix_cache/prefix_cache_state.h"
 
 namespace kvtrie {
 
-PrefixCacheStats PrefixCacheState::stats() const {
+std::uint64_t PrefixCacheState::disk_tokens(Entry& entry) {
+  std::uint64_t tokens = 0;
+  if (lower.disk() == nullptr || trie.token_count() == places.device_tokens()) return tokens;
+  Pieces pieces(*this, entry);
+  for (NodeWalk walk;;) {
+    trie.visit_some(walk, pieces.most(), [&](const Node& node) {
+      if (tier_of(state_of(&node)) == Tier::kDisk) tokens += state_of(&node).length();
+    });
+    if (walk.over) return tokens;
+    pieces.end();
+  }
+}
+
+PrefixCacheStats PrefixCacheState::stats(std::uint64_t disk_tokens) const {
   PrefixCacheStats stats = totals;
   for (const auto& cache : caches.attention) {
     const CausalCache::Usage usage = cache->usage();
@@ -21,12 +35,9 @@ PrefixCacheStats PrefixCacheState::stats() const {
   stats.nodes = trie.size();
   stats.tokens = trie.token_count();
   stats.device_tokens = places.device_tokens();
-  if (const DiskTier* disk = lower.disk().get(); disk != nullptr) {
-    trie.visit([&](const Node& node) KVTRIE_REQUIRES(mutex) {
-      if (!node.is_root() && tier_of(state_of(&node)) == Tier::kDisk) stats.disk_tokens += state_of(&node).length();
-    });
-  }
-  stats.host_tokens = stats.tokens - places.device_tokens() - stats.disk_tokens;
+  const std::uint64_t outside = stats.tokens - stats.device_tokens;
+  stats.disk_tokens = std::min(disk_tokens, outside);
+  stats.host_tokens = outside - stats.disk_tokens;
   stats.sessions = sessions.size();
   stats.device_bytes = places.device_tokens() * caches.bytes_per_token();
   for (const std::size_t i : caches.windowed) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -19,12 +20,6 @@ bool leads_up(const Lease& lease) {
   return at != nullptr;
 }
 
-std::uint64_t total_length(const std::unordered_set<const Node*>& nodes) {
-  std::uint64_t tokens = 0;
-  for (const Node* node : nodes) tokens += state_of(node).length();
-  return tokens;
-}
-
 }  // namespace
 
 // ---- made and gone ------------------------------------------------------------------------------------------------
@@ -40,9 +35,11 @@ void Leases::unlock(const Lease& lease) noexcept {
 // What is pinned leaves the orders of restore points, which takes no memory: all that may throw comes first.
 void Leases::pin(Node* node, double until) {
   ensure(!node->is_root(), "leases.pin", "a root");
+  reserve_groups(node->group() + 1U);
   pins_.push_back({{node, path_up_from(node)}, until});
   lock(pins_.back());
   ++state_of(node).pins_;
+  count_pin(node, true);
   points_.settle(node);
   next_expiry_ = std::min(next_expiry_, until);
 }
@@ -58,9 +55,11 @@ void Leases::remove(std::vector<Pin>::iterator pin) {
     points_.settle(pin->node);
     throw;
   }
+  count_pin(pin->node, false);
   unlock(*pin);
+  const bool was_next = pin->until == next_expiry_;
   pins_.erase(pin);
-  find_next_expiry();
+  if (was_next) find_next_expiry();
 }
 
 bool Leases::unpin(Node* node) {
@@ -141,14 +140,21 @@ void Leases::lose_below(const Node* top) noexcept {
 
 // ---- tokens -------------------------------------------------------------------------------------------------------
 
-// With what is above each of them.
-std::unordered_set<const Node*> Leases::pinned_nodes(std::optional<Group> group) const {
-  std::unordered_set<const Node*> nodes;
-  for (const Pin& pin : pins_) {
-    if (group && pin.node->group() != *group) continue;
-    for (const Node* node = pin.node; !node->is_root() && nodes.insert(node).second;) node = node->parent();
+// What is above a pinned node is pinned, too.
+void Leases::count_pin(Node* node, bool comes) noexcept {
+  for (; !node->is_root(); node = node->parent()) {
+    NodeState& state = state_of(node);
+    if (comes && ++state.pins_below_ == 1) pinned_tokens_[node->group()] += state.length();
+    if (!comes && --state.pins_below_ == 0) pinned_tokens_[node->group()] -= state.length();
   }
-  return nodes;
+}
+
+void Leases::move_group(std::span<Node* const> nodes, Group from, Group to) noexcept {
+  for (const Node* node : nodes) {
+    if (node->is_root() || state_of(node).pins_below() == 0) continue;
+    pinned_tokens_[from] -= state_of(node).length();
+    pinned_tokens_[to] += state_of(node).length();
+  }
 }
 
 void Leases::set_cap(std::uint64_t tokens, Group group) {
@@ -156,15 +162,17 @@ void Leases::set_cap(std::uint64_t tokens, Group group) {
   caps_[group] = tokens;
 }
 
-std::uint64_t Leases::pinned_tokens() const { return total_length(pinned_nodes()); }
+std::uint64_t Leases::pinned_tokens() const noexcept {
+  return std::accumulate(pinned_tokens_.begin(), pinned_tokens_.end(), std::uint64_t{0});
+}
 
-// What is above a pinned node is pinned, too: the pinned part of the match comes first, and the cap limits the rest.
+// The pinned part of the match comes first, and the cap limits the rest.
 std::int32_t Leases::longest_pin(const Match& match) const {
-  const std::unordered_set<const Node*> pinned = pinned_nodes(match.node->group());
-  const std::uint64_t most = cap(match.node->group());
-  const std::uint64_t left = most - std::min(most, total_length(pinned));
+  const Group group = match.node->group();
+  const std::uint64_t pinned = group < pinned_tokens_.size() ? pinned_tokens_[group] : 0;
+  const std::uint64_t left = cap(group) - std::min(cap(group), pinned);
   const Node* last = match.node;
-  while (!last->is_root() && pinned.count(last) == 0) last = last->parent();
+  while (!last->is_root() && state_of(last).pins_below() == 0) last = last->parent();
   const std::int32_t already = std::min(last->end(), match.length);
   const auto more = static_cast<std::uint64_t>(match.length - already);
   return already + static_cast<std::int32_t>(std::min(more, left));
@@ -199,10 +207,29 @@ void Leases::check_nodes(std::vector<std::string>& findings) const {
   if (!counted.empty()) findings.push_back(cat("leases: ", counted.size(), " nodes that are not in the tree"));
 }
 
+void Leases::check_tokens(std::vector<std::string>& findings) const {
+  std::unordered_map<const Node*, std::uint32_t> below;
+  for (const Pin& pin : pins_) {
+    for (const Node* node = pin.node; !node->is_root(); node = node->parent()) ++below[node];
+  }
+  std::vector<std::uint64_t> tokens(pinned_tokens_.size());
+  bool agree = true;
+  trie_.visit([&](const Node& node) {
+    const auto found = below.find(&node);
+    const std::uint32_t counted = found == below.end() ? 0 : found->second;
+    agree = agree && (node.is_root() || state_of(&node).pins_below() == counted);
+    if (counted > 0) tokens[node.group()] += state_of(&node).length();
+  });
+  if (!agree) findings.push_back("leases: the pins below nodes are not those that there are");
+  if (tokens != pinned_tokens_)
+    findings.push_back(cat("leases: ", pinned_tokens(), " pinned tokens kept, another number counted"));
+}
+
 void Leases::check(std::vector<std::string>& findings) const {
   const std::size_t before = findings.size();
   check_nodes(findings);
   if (findings.size() > before) return;
+  check_tokens(findings);
   double next = std::numeric_limits<double>::infinity();
   const auto check_path = [&](const Lease& lease) {
     if (!leads_up(lease)) findings.push_back(cat("leases: the path to ", lease.node->end(), " is none"));

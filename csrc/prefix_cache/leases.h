@@ -23,20 +23,20 @@
 //
 // Invariants (check): the nodes of each path are in the tree, one above the other, the end first, and have at least the
 // locks that leases put there (sessions and marks of users have theirs besides); `NodeState::pins()` is how many pins
-// end there; `next_expiry()` is the least time of all pins.
+// end there, `pins_below()` how many end there or below; pinned tokens are the lengths of nodes with any of those;
+// `next_expiry()` is the least time of all pins.
 //
 // Errors. A call that throws has changed nothing, but for `remove_below`: of its pins some are gone then, the others
-// whole. Cost: O(depth) for a lease, and O(pins) where a pin goes; what counts pinned tokens looks at all pinned nodes.
+// whole. Cost: O(depth) for a lease, and O(pins) where a pin goes; O(1) for pinned tokens.
 // Threads: guarded by the prefix cache's mutex. Units: tokens; seconds, as the cache's clock counts.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <list>
-#include <optional>
 #include <span>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
 #include "prefix_cache/node_state.h"
@@ -87,9 +87,13 @@ class Leases {
   // Of all namespaces without a quota, and of each one with a quota (its group), for its own pins.
   void set_cap(std::uint64_t tokens, Group group = 0);
   std::uint64_t cap(Group group = 0) const noexcept { return group < caps_.size() ? caps_[group] : caps_.front(); }
-  std::uint64_t pinned_tokens() const;
+  std::uint64_t pinned_tokens() const noexcept;
   // Tokens of the match that may be pinned under the cap. REQUIRES: something matched.
   std::int32_t longest_pin(const Match& match) const;
+
+  // The nodes of a namespace change their group next, as RestorePoints says.
+  void reserve_groups(std::size_t count) { pinned_tokens_.resize(std::max(count, pinned_tokens_.size())); }
+  void move_group(std::span<Node* const> nodes, Group from, Group to) noexcept;
 
   void check(std::vector<std::string>& findings) const;  // all leases, all nodes
 
@@ -99,7 +103,8 @@ class Leases {
   void remove(std::vector<Pin>::iterator pin);
   bool take_in(Lease& lease, Node* node);
   void find_next_expiry() noexcept;
-  std::unordered_set<const Node*> pinned_nodes(std::optional<Group> group = {}) const;  // of all, or one
+  void count_pin(Node* node, bool comes) noexcept;
+  void check_tokens(std::vector<std::string>& findings) const;
   void check_nodes(std::vector<std::string>& findings) const;
 
   Trie& trie_;
@@ -107,6 +112,7 @@ class Leases {
   std::vector<Pin> pins_;
   std::list<Lease> holds_;  // the latest first
   double next_expiry_ = std::numeric_limits<double>::infinity();
+  std::vector<std::uint64_t> pinned_tokens_{0};                                 // of each group
   std::vector<std::uint64_t> caps_{std::numeric_limits<std::uint64_t>::max()};  // of each group
 };
 

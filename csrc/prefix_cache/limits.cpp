@@ -19,9 +19,16 @@ bool PrefixCacheState::nothing_under_way() const {
   return arrivals.empty() && copies.all_sealed() && leases.holds().empty() && written;
 }
 
-// Where more is used than nodes have, another call still checks or reads bytes that nobody knows any more.
+bool PrefixCacheState::quiet() const {
+  const bool calls_have_none = staging_calls == 0 && *sealing_calls == 0;
+  return nothing_under_way() && calls_have_none && (exchange == nullptr || exchange->quiet());
+}
+
+// Where more is used than nodes have, another call still checks or reads bytes that nobody knows any more. What nodes
+// have is counted only where that might be.
 bool PrefixCacheState::at_rest() const {
-  return nothing_under_way() && (host == nullptr || lower.bytes_in_memory() == host->used());
+  if (!nothing_under_way()) return false;
+  return host == nullptr || quiet() || lower.bytes_in_memory() == host->used();
 }
 
 std::uint64_t PrefixCache::host_cap() const noexcept {

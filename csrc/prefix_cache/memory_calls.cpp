@@ -23,6 +23,30 @@ void require_freeable(std::uint64_t nbytes, std::uint64_t freeable, std::string_
       counts);
 }
 
+// Bytes that could be freed on the device and, with `outside`, off it, counted no further than `enough`. Of restore
+// points that takes looking at every node: not where the full attention alone is enough.
+std::uint64_t freeable(PrefixCacheState& state, std::uint64_t enough, bool outside, Pieces& pieces)
+    KVTRIE_REQUIRES(state.mutex) {
+  if (!state.caches.has_points())
+    return state.room.freeable_bytes() + (outside ? state.room.freeable_outside_bytes() : 0);
+  const std::uint64_t least = state.room.freeable_tokens() * state.caches.bytes_per_token();
+  if (least >= enough) return least;
+  std::uint64_t bytes = 0;
+  for (const bool off_device : {false, true}) {
+    if (off_device && !outside) break;
+    for (NodeWalk walk; !walk.over && bytes < enough;) {
+      bytes += state.room.freeable_bytes_of_some(walk, pieces.most(), off_device);
+      pieces.end();
+    }
+  }
+  return bytes;
+}
+
+// There are no victims left though enough was counted: others have taken or let go of some in between.
+void require_interrupted(const Pieces& pieces, std::string_view where) {
+  ensure(pieces.any_ended(), where, "counted more freeable bytes than there are");
+}
+
 // The tail of a victim that is worth `bytes`, counted in tokens of full attention.
 Node* tail_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) KVTRIE_REQUIRES(state.mutex) {
   const std::uint64_t each = std::max<std::uint64_t>(1, state.caches.bytes_per_token());
@@ -101,17 +125,23 @@ std::vector<Node*> children_first(Node* top) {
 std::uint64_t PrefixCache::page_out_bytes(std::uint64_t nbytes, Tier to) {
   Entry entry(*state_);
   require_tier(*state_, to);
-  const std::uint64_t freeable = state_->room.freeable_bytes();  // what is on a disk needs no room in host memory
-  require_freeable(nbytes, state_->lower.disk() != nullptr ? freeable : std::min(freeable, state_->host->cap()),
-                   "page_out");
+  Pieces pieces(*state_, entry);
+  const std::uint64_t most = freeable(*state_, nbytes, /*outside=*/false, pieces);
+  // What is on a disk needs no room in host memory.
+  require_freeable(nbytes, state_->lower.disk() != nullptr ? most : std::min(most, state_->host->cap()), "page_out");
   std::uint64_t freed = 0;
   while (freed < nbytes) {
     Node* victim = state_->eviction.next_victim();
-    ensure(victim != nullptr, "page_out", "counted more freeable bytes than there are");
+    if (victim == nullptr) {
+      require_interrupted(pieces, "page_out");
+      break;
+    }
     Node* tail = tail_worth(*state_, victim, nbytes - freed);
     if (to == Tier::kStore) state_->exchange->offer(tail);
     if (to == Tier::kDisk) state_->demand.want(tail);
-    freed += state_->eviction.evict(tail);
+    const std::uint64_t bytes = state_->eviction.evict(tail);
+    freed += bytes;
+    if (freed < nbytes) pieces.add(bytes);
   }
   if (to == Tier::kHost) return freed;
   entry.outside([&] { to == Tier::kStore ? state_->exchange->drain() : state_->writer->drain(); });
@@ -151,17 +181,22 @@ std::uint64_t PrefixCache::page_out(std::string_view name_space, std::span<const
   return freed;
 }
 
-// Device leaves first, least recently used first; leaves in lower tiers when nothing is left on the device.
+// Device leaves first, in the policy's order; leaves in lower tiers when nothing is left on the device, by their last
+// use.
 std::uint64_t PrefixCache::evict_bytes(std::uint64_t nbytes) {
   Entry entry(*state_);
-  const std::uint64_t on_device = state_->room.freeable_bytes();
-  require_freeable(nbytes, on_device + state_->room.freeable_outside_bytes(), "evict");
+  Pieces pieces(*state_, entry);
+  require_freeable(nbytes, freeable(*state_, nbytes, /*outside=*/true, pieces), "evict");
   std::uint64_t freed = 0;
   while (freed < nbytes) {
     Node* victim = state_->eviction.next_victim();
     if (victim == nullptr) victim = state_->eviction.outside_victim();
-    ensure(victim != nullptr, "evict", "counted more freeable bytes than there are");
+    if (victim == nullptr) {
+      require_interrupted(pieces, "evict");
+      break;
+    }
     freed += state_->eviction.remove_subtree(tail_worth(*state_, victim, nbytes - freed));
+    if (freed < nbytes) pieces.add();
   }
   return freed;
 }

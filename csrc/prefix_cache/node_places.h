@@ -16,16 +16,22 @@
 //
 // What is on its way to a file counts as being there: what it goes on from must not leave the disk before it.
 //
+// Outside leaves. What goes from the lower tiers by `evict` is the leaf that was used last the longest ago, whatever
+// the policy and the tier: they are kept by their last use. A use does not move a leaf; one that turns out to have been
+// used since is put where it belongs when it is met.
+//
 // Cells of windowed caches are held by whoever needs them, too: live sessions and restore points. A node of whose cells
 // nobody could get one free is parked, so that it is looked at again only when a window of a restore point goes that
 // may have been why. A node that was cut may stay a member without any, until it is met.
 //
 // Invariants (check): membership in the tiers' orders is what the node's state says, and who has cells of a windowed
 // cache is a member of their order; below a node that is not on the device
-// none is; `device_tokens` is the sum of the lengths of the nodes on the device, for each group of namespaces. Cutting
-// and joining nodes keeps all of them: the trie passes membership on, NodeState the place.
+// none is; `device_tokens` is the sum of the lengths of the nodes on the device, for each group of namespaces; the
+// outside leaves are the leaves that are not on the device, each at a time that is not after its last use. Cutting and
+// joining nodes keeps all of them: the trie passes membership on, NodeState the place.
 //
-// Threads: guarded by the prefix cache's mutex. Units: tokens.
+// Cost: O(log n) for a node that comes, leaves or goes, beside its orders. Threads: guarded by the prefix cache's
+// mutex. Units: tokens.
 #pragma once
 
 #include <algorithm>
@@ -53,11 +59,13 @@ class NodePlaces {
   void extend(Node* node, std::uint64_t tokens);  // the node on the device grew by so many
   // So that what follows for this node, or for a new one below it, takes no memory until another node has its turn.
   void make_room(const Node* node) { trie_.make_room_in_orders(node); }
-  void come(Node* node);                   // its cells of full attention are there now
-  void leave(Node* node);                  // REQUIRES: it holds no cell any more
-  void remove(const Node* node) noexcept;  // it leaves the tree next
-  void settle(Node* node);                 // after its blobs changed, or cells of windowed caches went
-  void settle_more_cells(Node* node);      // the same, or such cells came: what is parked is listed again
+  // The same for a node that is about to leave the device.
+  void make_room_to_leave(const Node* node);
+  void come(Node* node);               // its cells of full attention are there now
+  void leave(Node* node);              // REQUIRES: it holds no cell any more
+  void remove(Node* leaf) noexcept;    // it leaves the tree next
+  void settle(Node* node);             // after its blobs changed, or cells of windowed caches went
+  void settle_more_cells(Node* node);  // the same, or such cells came: what is parked is listed again
 
   void begin_writing(const BlobPtr& blob) { being_written_.insert(blob); }
   void end_writing(const BlobPtr& blob) { being_written_.erase(blob); }
@@ -74,6 +82,11 @@ class NodePlaces {
   void park_cells(Node* node, std::size_t place) { trie_.park(orders_.cells(place), node); }
   // What is parked of the path to `node` from position `from` on.
   void list_cells_again(Node* node, std::size_t place, std::int32_t from);
+
+  // Leaves that are not on the device, the one used longest ago first, until `may_go` says yes: that one; null: there
+  // is none. It must not change the tree. O(log n) for each that was used since it was last met, O(1) for each that
+  // may not go.
+  Node* oldest_outside(const std::function<bool(Node*)>& may_go);
 
   std::uint64_t device_tokens() const noexcept;
   std::uint64_t device_tokens(Group group) const noexcept {
@@ -94,9 +107,17 @@ class NodePlaces {
   void settle_cells(Node* node);
   void list_all_cells_again(Node* node);
   void check_node(const Node& node, std::vector<std::string>& findings) const;
+  void check_outside(const Node& node, std::vector<std::string>& findings) const;
+
+  using OutsideLeaves = std::set<std::pair<std::uint64_t, Node*>>;  // the last use that is known of, and the leaf
+  OutsideLeaves::node_type new_place();
+  OutsideLeaves::node_type take_outside(Node* node) noexcept;  // empty when it is none of them
+  void put_outside(OutsideLeaves::node_type place, Node* leaf) noexcept;
 
   Trie& trie_;
   TreeOrders orders_;
+  OutsideLeaves outside_leaves_;
+  OutsideLeaves::node_type spare_;               // for the next leaf that leaves the device
   std::set<BlobPtr> being_written_;              // queued for the disk
   std::vector<std::uint64_t> device_tokens_{0};  // of each group
 };

@@ -212,6 +212,7 @@ std::unique_ptr<Payload> NodeState::split_front(std::int32_t at) {
   front->saving = saving;
   front->asked_ = asked_;
   front->flush = flush;
+  front->pins_below_ = pins_below_;
   start_ = at;
   return front;
 }
@@ -230,6 +231,9 @@ void NodeState::join(Payload& child) {
   point_ = std::move(below.point_);
   user_ = below.user_;
   pins_ = below.pins_;
+  pins_below_ = below.pins_below_;
+  listed_at_ = below.listed_at_;
+  listed_outside_ = below.listed_outside_;
   last_used_seconds = std::max(last_used_seconds, below.last_used_seconds);
   flush = std::max(flush, below.flush);
 }

@@ -126,10 +126,11 @@ class NodeState final : public Payload {
   // one on the device may have windows and its point outside only.
   bool on_device() const noexcept { return on_device_; }
 
-  const RestorePoint& point() const noexcept { return point_; }  // at end()
-  bool user() const noexcept { return user_; }                   // a user marked end()
-  std::uint32_t pins() const noexcept { return pins_; }          // pins that end at end(): Leases (leases.h) says
-  std::uint8_t asked() const noexcept { return asked_; }         // how many sessions did: Demand (demand.h) says
+  const RestorePoint& point() const noexcept { return point_; }      // at end()
+  bool user() const noexcept { return user_; }                       // a user marked end()
+  std::uint32_t pins() const noexcept { return pins_; }              // pins that end at end(): Leases (leases.h) says
+  std::uint32_t pins_below() const noexcept { return pins_below_; }  // those that end there or further down
+  std::uint8_t asked() const noexcept { return asked_; }             // how many sessions did: Demand (demand.h) says
 
   std::vector<Held> held;  // one for each attention cache
   double last_used_seconds = 0;
@@ -146,10 +147,12 @@ class NodeState final : public Payload {
   std::int32_t start_, end_;
   const NodeCosts* costs_;
   RestorePoint point_;
+  std::uint64_t listed_at_ = 0;  // its place among the leaves outside the device
+  bool listed_outside_ = false;  // it is one of them
   bool on_device_ = false;
   bool user_ = false;
   std::uint8_t asked_ = 1;
-  std::uint32_t pins_ = 0;
+  std::uint32_t pins_ = 0, pins_below_ = 0;
 };
 
 Tokens path_tokens(const Node* node);  // all, from the root to its end

@@ -325,7 +325,8 @@ std::int32_t PrefixCache::restore(std::string_view name_space, std::span<const T
 PrefixCacheStats PrefixCache::stats() const {
   Entry entry(*state_, true);
   state_->times.settle();
-  return state_->stats();
+  const std::uint64_t disk_tokens = state_->disk_tokens(entry);
+  return state_->stats(disk_tokens);
 }
 
 std::vector<NodeInfo> PrefixCache::nodes() const {

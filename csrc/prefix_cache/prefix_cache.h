@@ -175,7 +175,8 @@ class PrefixCache : public std::enable_shared_from_this<PrefixCache> {
   // Evict device bytes: to the host tier, or for good. The `nbytes` forms free at least that much or throw kCacheFull
   // and change nothing; the `tokens` forms take the tail of that path that no other branch or session uses. Bytes
   // freed. With `to` the disk the state leaves host memory as well, and is in files when the call returns. With `to`
-  // the store it stays there, and its path was sent when the call returns, as far as the store took it.
+  // the store it stays there, and its path was sent when the call returns, as far as the store took it. The `nbytes`
+  // forms let other calls in between, in pieces: what those take or free meanwhile may leave less to be freed.
   std::uint64_t page_out_bytes(std::uint64_t nbytes, Tier to = Tier::kHost);
   std::uint64_t page_out(std::string_view name_space, std::span<const Token> tokens, Tier to = Tier::kHost);
   std::uint64_t evict_bytes(std::uint64_t nbytes);

@@ -82,6 +82,8 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
   mutable Mutex mutex;
+  Turns turns;               // who waits for it
+  std::size_t piece = 4096;  // nodes that a call deals with before it gives way (calls.h), some 5 ms; tests take fewer
   double now KVTRIE_GUARDED_BY(mutex) = 0;  // the clock at the start of the present call
   CostModel costs KVTRIE_GUARDED_BY(mutex);
   NodeCosts node_costs KVTRIE_GUARDED_BY(mutex);  // the nodes refer to it
@@ -127,8 +129,8 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void close(Session& session) noexcept KVTRIE_REQUIRES(mutex);
   // What closing comes to. REQUIRES: closed. Lets go of the mutex.
   void take_apart(Entry& entry) noexcept KVTRIE_REQUIRES(mutex);
-  void remove_all() noexcept KVTRIE_REQUIRES(mutex);            // every node
-  void expire() KVTRIE_REQUIRES(mutex);                         // pins and state whose time is over
+  void remove_all(Entry& entry) noexcept KVTRIE_REQUIRES(mutex);  // every node, in pieces
+  void expire(Entry& entry) KVTRIE_REQUIRES(mutex);               // pins and state whose time is over, the same
   void detach(Cursor& cursor) noexcept KVTRIE_REQUIRES(mutex);  // gives back what it holds. REQUIRES: no call is on it
   void keep_end_of(Cursor& cursor) KVTRIE_REQUIRES(mutex);
   // The path to a node that has come to be wanted (demand.h). What fails is logged: it is tried again where it ends.
@@ -163,7 +165,8 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
 
   // --- limits.cpp ------------------------------------------------------------------------------------------------
   bool nothing_under_way() const KVTRIE_REQUIRES(mutex);  // between tiers; no call waits that holds a path
-  bool at_rest() const KVTRIE_REQUIRES(mutex);            // and no call has bytes that no node has
+  bool quiet() const KVTRIE_REQUIRES(mutex);              // nor in any call: nodes have all bytes that are used
+  bool at_rest() const KVTRIE_REQUIRES(mutex);            // nothing is under way, and nodes have all bytes
 
   // --- quota_calls.cpp
   // The nodes of the namespace go to another group, and come to stand in all orders where they stood.
@@ -173,7 +176,9 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void drop_quota(std::string_view name_space) KVTRIE_REQUIRES(mutex);
 
   // --- inspect.cpp, check.cpp ------------------------------------------------------------------------------------
-  PrefixCacheStats stats() const KVTRIE_REQUIRES(mutex);
+  // Tokens of nodes that are read from files, in pieces: of a tree that changes meanwhile about as many.
+  std::uint64_t disk_tokens(Entry& entry) KVTRIE_REQUIRES(mutex);
+  PrefixCacheStats stats(std::uint64_t disk_tokens) const KVTRIE_REQUIRES(mutex);
   std::vector<NodeInfo> nodes() const KVTRIE_REQUIRES(mutex);
   std::vector<std::string> check() const KVTRIE_REQUIRES(mutex);
   static const Cursor& cursor_of(const Session& session) noexcept { return session.at_; }  // for tests

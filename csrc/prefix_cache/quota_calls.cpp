@@ -148,8 +148,10 @@ void PrefixCacheState::move_group(Node* root, Group to) {
   }
   places.reserve_groups(count);
   points.reserve_groups(count);
+  leases.reserve_groups(count);
   trie.set_group(root, to);
   points.move_group(nodes, from, to);
+  leases.move_group(nodes, from, to);
   places.move_tokens(from, to, tokens);
 }
 

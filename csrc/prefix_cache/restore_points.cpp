@@ -199,12 +199,6 @@ bool RestorePoints::take_off_user(Node* node) {
   return true;
 }
 
-Node* RestorePoints::user_below(const Node* top) const noexcept {
-  const auto found =
-      std::find_if(users_.begin(), users_.end(), [&](const Node* each) { return is_at_or_below(each, top); });
-  return found == users_.end() ? nullptr : *found;
-}
-
 Node* RestorePoints::oldest_user(const Trie::Groups* may) const {
   const auto found = std::find_if(users_.begin(), users_.end(),
                                   [&](const Node* node) { return may == nullptr || (*may)(node->group()); });

@@ -72,7 +72,6 @@ class RestorePoints {
   {
     return {users_.begin(), users_.end()};
   }
-  Node* user_below(const Node* top) const noexcept;  // at or below it; null when there is none
 
   void settle(Node* node);  // after its pins changed, by Leases (leases.h)
 

@@ -21,11 +21,15 @@ std::uint32_t Room::deficit(const Needs& needs) const {
 // By walking up from what is live: the number of live paths is small, the tree may be large.
 std::uint64_t Room::mark_live(Node* also, std::vector<std::uint64_t>* idle) {
   ++walks_;
+  live_outside_ = 0;
   std::uint64_t live = 0;
   const auto mark_path = [&](Node* node) {
     for (; !node->is_root() && state_of(node).mark != walks_; node = node->parent()) {
       state_of(node).mark = walks_;
-      if (!state_of(node).on_device()) continue;
+      if (!state_of(node).on_device()) {
+        live_outside_ += state_of(node).length();
+        continue;
+      }
       live += state_of(node).length();
       if (idle != nullptr) (*idle)[node->group()] -= state_of(node).length();
     }
@@ -54,21 +58,28 @@ std::uint64_t Room::freeable_tokens(Node* also) {
 }
 
 std::uint64_t Room::freeable_bytes() {
-  const std::uint64_t tokens = freeable_tokens();
-  if (!of_.caches.has_points()) return tokens * of_.caches.bytes_per_token();
-  std::uint64_t bytes = 0;
-  of_.trie.visit([&](Node& node) {
-    if (!node.is_root() && state_of(&node).on_device() && !is_live(&node))
-      bytes += device_bytes_of(of_.caches, state_of(&node));
-  });
-  return bytes;
+  if (!of_.caches.has_points()) return freeable_tokens() * of_.caches.bytes_per_token();
+  NodeWalk all;
+  return freeable_bytes_of_some(all, std::numeric_limits<std::size_t>::max(), /*outside=*/false);
 }
 
+// Full attention of a node outside the device lies there whole.
 std::uint64_t Room::freeable_outside_bytes() {
+  if (!of_.caches.has_points()) {
+    mark_live(nullptr);
+    return (of_.trie.token_count() - of_.places.device_tokens() - live_outside_) * of_.caches.bytes_per_token();
+  }
+  NodeWalk all;
+  return freeable_bytes_of_some(all, std::numeric_limits<std::size_t>::max(), /*outside=*/true);
+}
+
+std::uint64_t Room::freeable_bytes_of_some(NodeWalk& walk, std::size_t count, bool outside) {
+  mark_live(nullptr);
   std::uint64_t bytes = 0;
-  of_.trie.visit([&](Node& node) {
-    if (node.is_root() || is_live(&node)) return;
-    if (!state_of(&node).on_device()) bytes += outside_bytes_of(of_.caches, state_of(&node));
+  of_.trie.visit_some(walk, count, [&](const Node& node) {
+    const NodeState& state = state_of(&node);
+    if (state.on_device() == outside || is_live(&node)) return;
+    bytes += outside ? outside_bytes_of(of_.caches, state) : device_bytes_of(of_.caches, state);
   });
   return bytes;
 }

@@ -20,8 +20,9 @@
 // Live paths are marked by walking up from what is live, for there are few of these and the tree may be large.
 //
 // Errors: kCacheFull with the counts, and nothing has changed; where making room fails otherwise, what went is gone.
-// Cost: O(live paths) to count tokens, O(nodes) only while sequences share unpublished cells; O(1) amortised for each
-// victim; O(points) for what points hold of one cache.
+// Cost: O(live paths) to count tokens, and bytes where no cache has restore points; O(nodes) for tokens while sequences
+// share unpublished cells, and for bytes of restore points; O(1) amortised for each victim; O(points) for what points
+// hold of one cache.
 // Threads: guarded by the prefix cache's mutex. Units: tokens, cells, slots; bytes where the name says so.
 #pragma once
 
@@ -76,7 +77,10 @@ class Room {
   // `also` (may be null): a node whose path counts as live, too.
   std::uint64_t freeable_tokens(Node* also = nullptr);  // of full attention, that no live session, pin or call needs
   std::uint64_t freeable_bytes();                       // the same in bytes of all caches
-  std::uint64_t freeable_outside_bytes();  // of nodes not on the device. REQUIRES: just after freeable_bytes()
+  std::uint64_t freeable_outside_bytes();               // of nodes that are not on the device
+  // The next `count` nodes of a walk that counts either; bytes of those. REQUIRES: caches with restore points, else
+  // there is nothing to walk over.
+  std::uint64_t freeable_bytes_of_some(NodeWalk& walk, std::size_t count, bool outside);
   // Up to where the full attention of `fetch` fits on the device; more than its target when all does.
   std::int32_t fitting_length(const Path& path, const Fetch& fetch);
   bool points_fit(const Needs& needs, Group who = 0);    // windows and states
@@ -150,7 +154,8 @@ class Room {
   const RoomTree of_;
   const std::uint32_t growth_;
   const bool saves_cells_;
-  std::uint64_t walks_ = 0;  // numbers the walks that mark nodes
+  std::uint64_t walks_ = 0;         // numbers the walks that mark nodes
+  std::uint64_t live_outside_ = 0;  // tokens on the paths of the last one that are not on the device
   InUse in_use_;
 };
 

@@ -4,6 +4,7 @@
 // range and written, with the mutex free. What was copied for this alone goes again. Nodes larger than a quarter of the
 // host tier are cut. A tree that changes meanwhile is saved as each node was when its turn came.
 #include <algorithm>
+#include <compare>
 #include <filesystem>
 #include <limits>
 
@@ -20,6 +21,7 @@ namespace {
 struct Turn {
   std::string name_space;
   Tokens path;
+  auto operator<=>(const Turn&) const = default;
 };
 
 // One image of a node: where its bytes come from, and what they are in the file.
@@ -50,27 +52,35 @@ class SaveAs {
   }
 
  private:
+  // By namespace and tokens, so that what is above comes first.
   std::vector<Turn> turns() {
-    Entry entry(state_);
-    std::vector<Turn> all;
-    cut_large_nodes();
-    state_.trie.visit([&](const Node& node) KVTRIE_REQUIRES(state_.mutex) {
-      if (!node.is_root()) all.push_back({node.name_space(), path_tokens(&node)});
-    });
+    std::vector<Turn> all = nodes_cut();
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
     return all;
   }
 
-  void cut_large_nodes() KVTRIE_REQUIRES(state_.mutex) {
+  // In pieces; one that was cut may be met again.
+  std::vector<Turn> nodes_cut() {
+    Entry entry(state_);
+    Pieces pieces(state_, entry);
+    std::vector<Turn> all;
+    for (NodeWalk walk; !walk.over; pieces.end()) {
+      state_.trie.visit_some(walk, pieces.most(), [&](Node& node) KVTRIE_REQUIRES(state_.mutex) {
+        for (Node* upper = cut(node); upper != nullptr; upper = cut(node))
+          all.push_back({upper->name_space(), path_tokens(upper)});
+        all.push_back({node.name_space(), path_tokens(&node)});
+      });
+    }
+    return all;
+  }
+
+  // The upper part of a node that is too large; null: it is not.
+  Node* cut(Node& node) KVTRIE_REQUIRES(state_.mutex) {
     const std::uint64_t each = std::max<std::uint64_t>(1, state_.caches.bytes_per_token());
     const auto most =
         static_cast<std::int32_t>(std::clamp<std::uint64_t>(state_.host->cap() / 4 / each, kSectionTokens, 1u << 20));
-    std::vector<Node*> large;
-    state_.trie.visit([&](Node& node) {
-      if (!node.is_root() && node.end() - node.start() > most) large.push_back(&node);
-    });
-    for (Node* node : large) {
-      while (node->end() - node->start() > most) state_.trie.split(node, node->start() + most);
-    }
+    return node.end() - node.start() > most ? state_.trie.split(&node, node.start() + most) : nullptr;
   }
 
   void save(const Turn& turn) {

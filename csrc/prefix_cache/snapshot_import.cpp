@@ -148,7 +148,12 @@ Node* SnapshotImport::add_node(const Imported& found, const Match& match, double
   const auto edge = std::span<const Token>(found.tokens).subspan(static_cast<std::size_t>(match.length));
   const RootHold hold(trie_, above);
   Node* node = trie_.add_child(above, edge, std::move(state));
-  places_.add(node, NodePlaces::Place::kOutside);
+  try {
+    places_.add(node, NodePlaces::Place::kOutside);
+  } catch (...) {
+    trie_.remove(node);
+    throw;
+  }
   return node;
 }
 

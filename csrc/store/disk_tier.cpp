@@ -125,7 +125,9 @@ void DiskTier::keep_files() noexcept {
 void DiskTier::doom(DiskFile& file, bool always) noexcept {
   const MutexLock lock(mutex_);
   file.live_ = false;
-  if (always || !keep_) doomed_.splice(doomed_.end(), file.self_);
+  if (!always && keep_) return;
+  count_going(file.self_.front(), Going::kNot, Going::kDoomed);
+  doomed_.splice(doomed_.end(), file.self_);
 }
 
 bool DiskTier::has_name(const DoomedFile& file) const noexcept {
@@ -133,27 +135,26 @@ bool DiskTier::has_name(const DoomedFile& file) const noexcept {
   return owner != owners_.end() && owner->second.id == file.id;
 }
 
-std::uint64_t DiskTier::bytes_of(const std::list<DoomedFile>& files) const noexcept {
-  std::uint64_t bytes = 0;
-  for (const DoomedFile& file : files) {
-    if (file.id == 0 || has_name(file)) bytes += file.bytes;
-  }
-  return bytes;
+void DiskTier::count_going(const DoomedFile& file, Going from, Going to) noexcept {
+  if (file.id != 0 && !has_name(file)) return;
+  if (from != Going::kNot) going_bytes(from) -= file.bytes;
+  if (to != Going::kNot) going_bytes(to) += file.bytes;
+  if (file.id != 0) owners_.find(file.name)->second.going = to;
 }
 
 std::uint64_t DiskTier::doomed_bytes() const noexcept {
   const MutexLock lock(mutex_);
-  return bytes_of(doomed_) + bytes_of(sweeping_);
+  return doomed_bytes_;
 }
 
 std::uint64_t DiskTier::kept_bytes() const noexcept {
   const MutexLock lock(mutex_);
-  return budget_.used() - bytes_of(doomed_) - bytes_of(sweeping_);
+  return budget_.used() - doomed_bytes_;
 }
 
 std::uint64_t DiskTier::live_bytes() const noexcept {
   const MutexLock lock(mutex_);
-  return budget_.used() - bytes_of(doomed_) - bytes_of(sweeping_) - bytes_of(resisting_);
+  return budget_.used() - doomed_bytes_ - resisting_bytes_;
 }
 
 bool DiskTier::needs_sweep() const noexcept {
@@ -193,12 +194,13 @@ bool DiskTier::sweep_front() noexcept {
   if (error != 0 && error != ENOENT) {
     {
       const MutexLock lock(mutex_);
-      resist(sweeping_);
+      resist(sweeping_, Going::kDoomed);
     }
     note_failure({"remove", error});
     return true;
   }
   const MutexLock lock(mutex_);
+  count_going(*file, Going::kDoomed, Going::kNot);
   if (file->id != 0) owners_.erase(file->name);
   budget_.release(file->bytes);
   sweeping_.pop_front();
@@ -207,20 +209,24 @@ bool DiskTier::sweep_front() noexcept {
 
 // The first file of a list could not be removed. Not tried again at once: on a disk that takes no change, every call
 // would try all of them.
-void DiskTier::resist(std::list<DoomedFile>& from) noexcept {
+void DiskTier::resist(std::list<DoomedFile>& from, Going were) noexcept {
   ++counts_.failed_removes;
+  count_going(from.front(), were, Going::kResisting);
   resisting_.splice(resisting_.end(), from, from.begin());
 }
 
 void DiskTier::note_resisting(std::list<DoomedFile>& file, int error) noexcept {
   {
     const MutexLock lock(mutex_);
-    resist(file);
+    resist(file, Going::kNot);
   }
   note_failure({"remove", error});
 }
 
-void DiskTier::doom_again() noexcept { doomed_.splice(doomed_.end(), resisting_); }
+void DiskTier::doom_again() noexcept {
+  for (const DoomedFile& file : resisting_) count_going(file, Going::kResisting, Going::kDoomed);
+  doomed_.splice(doomed_.end(), resisting_);
+}
 
 // For what is not counted: strays, damaged files, and what scan found beyond the cap.
 bool DiskTier::remove_now(const std::string& name) {

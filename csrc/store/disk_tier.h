@@ -182,8 +182,10 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
     int error = 0;
     explicit operator bool() const noexcept { return step != nullptr; }
   };
+  enum class Going : std::uint8_t { kNot, kDoomed, kResisting };  // kDoomed: in a sweep, too
   struct Owner {
     std::uint64_t id = 0, bytes = 0;
+    Going going = Going::kNot;
   };
   using Owners = std::map<std::string, Owner>;
   using Images = std::span<const std::span<const std::byte>>;
@@ -206,9 +208,13 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
 
   void doom(DiskFile& file, bool always) noexcept KVTRIE_EXCLUDES(mutex_);
   bool has_name(const DoomedFile& file) const noexcept KVTRIE_REQUIRES(mutex_);
-  std::uint64_t bytes_of(const std::list<DoomedFile>& files) const noexcept KVTRIE_REQUIRES(mutex_);
+  // What is counted of files that go: those whose name is theirs yet, or that have no owner.
+  void count_going(const DoomedFile& file, Going from, Going to) noexcept KVTRIE_REQUIRES(mutex_);
+  std::uint64_t& going_bytes(Going going) noexcept KVTRIE_REQUIRES(mutex_) {
+    return going == Going::kDoomed ? doomed_bytes_ : resisting_bytes_;
+  }
   bool sweep_front() noexcept KVTRIE_REQUIRES(folder_mutex_) KVTRIE_EXCLUDES(mutex_);
-  void resist(std::list<DoomedFile>& from) noexcept KVTRIE_REQUIRES(mutex_);
+  void resist(std::list<DoomedFile>& from, Going were) noexcept KVTRIE_REQUIRES(mutex_);
   void note_resisting(std::list<DoomedFile>& file, int error) noexcept KVTRIE_EXCLUDES(mutex_);
   bool remove_now(const std::string& name);
   int folder_fault() noexcept;  // FileSystem::same_folder, of the folder that this tier holds
@@ -245,6 +251,8 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   std::list<DoomedFile> doomed_ KVTRIE_GUARDED_BY(mutex_);
   std::list<DoomedFile> sweeping_ KVTRIE_GUARDED_BY(mutex_);                // a sweep under way took them up
   std::list<DoomedFile> resisting_ KVTRIE_GUARDED_BY(mutex_);               // could not be removed
+  std::uint64_t doomed_bytes_ KVTRIE_GUARDED_BY(mutex_) = 0;                // of the first two, as count_going says,
+  std::uint64_t resisting_bytes_ KVTRIE_GUARDED_BY(mutex_) = 0;             // and of the third
   std::set<std::pair<std::string, int>> logged_ KVTRIE_GUARDED_BY(mutex_);  // kinds of failure: step, errno
   DiskStats counts_ KVTRIE_GUARDED_BY(mutex_);                              // without what other members know
   std::uint64_t last_id_ KVTRIE_GUARDED_BY(mutex_) = 0;

@@ -122,9 +122,10 @@ void DiskTier::take_name(Write& write) noexcept {
     const Owner owner = write.owner.mapped();
     const auto placed = owners_.insert(std::move(write.owner));
     if (!placed.inserted) {
-      replaced = placed.position->second.id;
-      budget_.release(placed.position->second.bytes);
-      placed.position->second = owner;
+      const Owner before = std::exchange(placed.position->second, owner);
+      replaced = before.id;
+      budget_.release(before.bytes);
+      if (before.going != Going::kNot) going_bytes(before.going) -= before.bytes;
     }
     write.file->live_ = true;
   }

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <new>
 
 namespace kvtrie {
@@ -53,13 +54,26 @@ Node* NodePool::create() {
     }
   }
   ++live_;
+  take(place_of(node));
   return node;
 }
 
 void NodePool::destroy(Node* node) noexcept {
+  const std::size_t place = place_of(node);
+  taken_[place / 64] &= ~(std::uint64_t{1} << (place % 64));
   node->~Node();
   free_ = new (node) FreePlace{free_};
   --live_;
+}
+
+Node* NodePool::next_from(std::size_t& place) const noexcept {
+  for (std::size_t word = place / 64; word < taken_.size(); ++word, place = 64 * word) {
+    const std::uint64_t left = taken_[word] >> (place % 64);
+    if (left == 0) continue;
+    place += static_cast<std::size_t>(std::countr_zero(left));
+    return reinterpret_cast<Node*>(begin_ + stride_ * place++ + front_);
+  }
+  return nullptr;
 }
 
 void NodePool::reserve_addresses() {
@@ -77,6 +91,7 @@ void NodePool::grow() {
   if (begin_ == nullptr) reserve_addresses();
   const std::size_t eighth = granted_ / 8 / kLeastStep * kLeastStep;
   const std::size_t step = std::min(std::clamp(eighth, kLeastStep, kLargestStep), reserved_ - granted_);
+  taken_.resize((granted_ + step) / stride_ / 64 + 1);
   if (step < stride_ || mprotect(begin_ + granted_, step, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
   granted_ += step;
 }

@@ -292,11 +292,22 @@ void Trie::visit(const std::function<void(Node&)>& each) const {
   while (!ahead.empty()) {
     Node* node = ahead.back();
     ahead.pop_back();
+    ++visits_;
     each(*node);
     const auto known = static_cast<std::ptrdiff_t>(ahead.size());
     for (Node* child = node->first_child_; child != nullptr; child = child->siblings_.next) ahead.push_back(child);
     std::sort(ahead.begin() + known, ahead.end(),
               [](const Node* a, const Node* b) { return a->edge_.front() > b->edge_.front(); });
+  }
+}
+
+void Trie::visit_some(NodeWalk& walk, std::size_t count, const std::function<void(Node&)>& each) const {
+  for (std::size_t met = 0; met < count; ++met) {
+    Node* node = pool_.next_from(walk.place);
+    walk.over = node == nullptr;
+    if (walk.over) return;
+    ++visits_;
+    if (!node->is_root()) each(*node);
   }
 }
 

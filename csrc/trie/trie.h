@@ -52,6 +52,12 @@ struct Match {
   std::int32_t length = 0;  // tokens matched; node->start() < length <= node->end(), or 0
 };
 
+// How far a walk over all nodes has come that is made in pieces (Trie::visit_some).
+struct NodeWalk {
+  std::size_t place = 0;  // in the pool
+  bool over = false;
+};
+
 class Trie {
  public:
   // One policy for all orders: `orders` that are leaf first, and behind them those of other shapes (order_shape.h).
@@ -133,7 +139,12 @@ class Trie {
   std::size_t node_bytes() const noexcept { return pool_.bytes(); }    // memory taken for nodes; tokens are apart
   // Pre-order, iterative, roots included; namespaces by name, children by first token. `each` must not change the tree.
   void visit(const std::function<void(Node&)>& each) const;
-  std::vector<std::string> check() const;  // empty when every invariant holds; O(nodes)
+  // The next `count` nodes of a walk, in no particular order, roots left out; fewer when it is over. The tree may
+  // change between two pieces: what is there all the time is met once, what comes and goes at most once for each node
+  // that it was. `each` may take the node that it gets, or others, out of the tree.
+  void visit_some(NodeWalk& walk, std::size_t count, const std::function<void(Node&)>& each) const;
+  std::uint64_t visits() const noexcept { return visits_; }  // nodes that both of these have met since the beginning
+  std::vector<std::string> check() const;                    // empty when every invariant holds; O(nodes)
 
  private:
   friend class TrieCheck;
@@ -169,6 +180,7 @@ class Trie {
   Orders orders_;                                           // group 0
   std::vector<std::unique_ptr<Orders>> groups_;             // from 1 on; null: no namespace has that number
   Roots roots_;
+  mutable std::uint64_t visits_ = 0;
   std::uint64_t now_ = 0;  // logical time: one tick for each use
   std::size_t size_ = 0;
   std::uint64_t token_count_ = 0;

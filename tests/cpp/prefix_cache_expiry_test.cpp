@@ -28,16 +28,20 @@ struct ExpiryWorld : LeaseWorld {
     points.take_off_user(leaf);
     remove(leaf);
   }
+  // In pieces of so many nodes.
   std::vector<Node*> sweep(double now) {
     std::vector<Node*> removed;
-    expiry.sweep(now, [&](Node* leaf) {
+    while (!expiry.sweep_some(now, piece, [&](Node* leaf) {
       removed.push_back(leaf);
       remove_unused(leaf);
-    });
+    })) {
+      EXPECT_TRUE(expiry.due(now)) << "it is not over";
+    }
     return removed;
   }
 
   Expiry expiry{trie, kTtl};
+  std::size_t piece = 1000;
 };
 
 class ExpiryTest : public ::testing::Test, public ExpiryWorld {
@@ -130,7 +134,7 @@ TEST_F(ExpiryTest, ASweepThatFailedIsDueAgain) {
     if (++asked == 2) throw std::runtime_error("no memory");
     remove_unused(leaf);
   };
-  EXPECT_THROW(expiry.sweep(100, fail_at_the_second), std::runtime_error);
+  EXPECT_THROW(expiry.sweep_some(100, 1000, fail_at_the_second), std::runtime_error);
   EXPECT_TRUE(expiry.due(100));
   EXPECT_EQ(sweep(100).size(), 1u);
   EXPECT_EQ(trie.size(), 0u);
@@ -233,6 +237,7 @@ class ExpiryDriver {
   }
   void sweep() {
     const std::set<Node*> expected = take_unused();
+    world_.piece = 1 + random_() % 20;
     const std::vector<Node*> removed = world_.sweep(now_);
     ASSERT_EQ(std::set<Node*>(removed.begin(), removed.end()), expected);
     ASSERT_EQ(removed.size(), expected.size());

@@ -116,6 +116,7 @@ class World {
     }
     process = std::make_unique<Process>(place.kinds, store, options, 1000);
     cache = process->cache;
+    cache->state().piece = 1;  // so that what deals with many nodes lets others in after each of them
     a = cache->begin("n", with(1));
     b = cache->begin("n", with(2));
     if (place.lower == Lower::kStore) {
@@ -157,6 +158,11 @@ void lower_caps(World& world) {
   world.cache->set_limits(limits);
 }
 
+// As much as there is outside the device, in as many calls as that takes.
+void evict_all(World& world) {
+  for (std::uint64_t bytes = 1; bytes < 1u << 20u; bytes *= 2) world.cache->evict_bytes(bytes);
+}
+
 bool writes(const World& world) {
   return world.cache->options().disk.empty() == false || world.cache->options().store != nullptr;
 }
@@ -185,6 +191,8 @@ const Call kWaiting[] = {
     {"decode", [](World& w) { w.a->decode(); }},
     {"page_out", [](World& w) { w.cache->page_out("n", World::known()); }},
     {"page_out_bytes", [](World& w) { w.cache->page_out_bytes(64); }},
+    {"evict_bytes", [](World& w) { w.cache->evict_bytes(1); }},
+    {"evict all", evict_all},
     {"flush",
      [](World& w) {
        if (writes(w)) w.cache->flush();
@@ -207,6 +215,7 @@ const Call kInterrupting[] = {
     {"begin", [](World& w) { w.cache->begin("n", World::with(4)); }},
     {"compute it", [](World& w) { w.process->chat(World::known()); }},
     {"evict it", [](World& w) { w.cache->evict("n", World::known()); }},
+    {"evict all", evict_all},
     {"page_out", [](World& w) { w.cache->page_out("n", World::known()); }},
     {"pin", [](World& w) { w.cache->pin("n", World::known()); }},
     {"set_limits", lower_caps},

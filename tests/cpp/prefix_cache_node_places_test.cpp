@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <random>
 
@@ -30,7 +32,7 @@ class Driver {
   explicit Driver(bool with_disk) : with_disk_(with_disk), trie_(with_disk ? 3 : 2), places_(trie_, {with_disk}) {}
 
   void step() {
-    switch (random_() % 8) {
+    switch (random_() % 9) {
       case 0:
       case 1:
         return add();
@@ -44,6 +46,8 @@ class Driver {
         return forget();
       case 6:
         return split_and_join();
+      case 7:
+        return use();
       default:
         return remove();
     }
@@ -61,6 +65,7 @@ class Driver {
       }
     }
     ASSERT_EQ(places_.device_tokens(), tokens);
+    compare_leaves();
     std::vector<std::string> findings;
     places_.check(findings);
     ASSERT_TRUE(findings.empty()) << findings.front();
@@ -77,6 +82,24 @@ class Driver {
       if (twins_[child].on_device) return false;
     }
     return true;
+  }
+
+  // The one used longest ago of those that are not on the device and have nothing below them, and may go.
+  void compare_leaves() {
+    const std::uint64_t salt = random_();
+    const auto may_go = [&](const Node* node) { return (salt ^ state_of(node).length()) % 3 != 0; };
+    std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
+    for (const auto& [node, twin] : twins_) {
+      if (!twin.on_device && node->is_leaf() && may_go(node)) oldest = std::min(oldest, node->last_used());
+    }
+    Node* found = places_.oldest_outside(may_go);
+    ASSERT_EQ(found != nullptr, oldest != std::numeric_limits<std::uint64_t>::max());
+    if (found == nullptr) return;
+    ASSERT_TRUE(twins_.contains(found) && !twins_[found].on_device && found->is_leaf() && may_go(found));
+    ASSERT_EQ(found->last_used(), oldest);
+  }
+  void use() {
+    if (Node* node = pick()) trie_.touch(node);
   }
 
   void add() {

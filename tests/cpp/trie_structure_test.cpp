@@ -267,6 +267,36 @@ TEST(Trie, VisitsNamespacesByNameAndChildrenByToken) {
   EXPECT_EQ(seen, "a:amqzb:amqz");
 }
 
+// Nodes come and go between two pieces, also in places that the walk has passed.
+TEST(Trie, AWalkInPiecesMeetsOnceWhatIsThereAllTheTime) {
+  std::mt19937_64 random(20261126);
+  for (const std::size_t piece : {1U, 7U, 200U}) {
+    Trie trie;
+    std::map<Node*, std::size_t> met;
+    std::vector<Node*> fleeting;
+    Token next = 0;
+    const auto add = [&] { return trie.add_child(trie.root("n"), Tokens{next++}, nullptr); };
+    for (int i = 0; i < 500; ++i) {
+      met[add()] = 0;
+      fleeting.push_back(add());
+    }
+    std::size_t most = 0;
+    for (NodeWalk walk; !walk.over;) {
+      const std::uint64_t before = trie.visits();
+      trie.visit_some(walk, piece, [&](Node& node) {
+        if (const auto found = met.find(&node); found != met.end()) ++found->second;
+      });
+      most = std::max<std::size_t>(most, trie.visits() - before);
+      std::swap(fleeting.back(), fleeting[random() % fleeting.size()]);
+      trie.remove(fleeting.back());
+      fleeting.back() = add();
+    }
+    EXPECT_EQ(most, piece);
+    EXPECT_EQ(met.size(), 500U);
+    for (const auto& [node, times] : met) EXPECT_EQ(times, 1U);
+  }
+}
+
 TEST(Trie, ExtendsALeafOneTokenAtATime) {
   TextTrie t;
   Node* leaf = t.insert("a");

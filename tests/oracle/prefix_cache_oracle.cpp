@@ -120,6 +120,7 @@ class World {
     most_host_ = options.host_bytes;
     with_media_ = mixed && chance(0.3);
     cache_ = PrefixCache::create(std::move(set), options);
+    if (cramped_) cache_->state().piece = 1;
   }
 
   ~World() { twins_.clear(); }
