@@ -402,8 +402,9 @@ class _Driver:
                 left.pop(stream, None)
             self._ending += ended
             self._open, self._totals, self._active = left, totals, self._batch.active
-        for stream in left:
-            stream.publish(None)
+        for stream, outcome in endings:
+            if outcome is None:
+                stream.publish(None)
         for stream, outcome in self._ending:
             stream.publish(outcome)
         self._ending = []
