@@ -72,7 +72,13 @@ void schedule(Waiting& queue) noexcept KVTRIE_REQUIRES(queue.mutex) {
 
 void drop_reference(PyObject* reference) noexcept {
   if (!Py_IsInitialized()) return;
-  if (PyGILState_Check() != 0) {
+// PyGILState_Check says yes to every thread as soon as there was a subinterpreter.
+bool holds_gil() noexcept {
+  PyThreadState* const running = py::detail::get_thread_state_unchecked();
+  return running != nullptr && running == PyGILState_GetThisThreadState();
+}
+
+  if (holds_gil()) {
     Py_DECREF(reference);
     return;
   }
