@@ -112,6 +112,7 @@ DeviceHandlePtr from_opencl(const py::object& context, const py::object& queue) 
       static_cast<_cl_context*>(to_opencl(context, "Device.from_opencl", "context")),
       queue.is_none() ? nullptr : static_cast<_cl_command_queue*>(to_opencl(queue, "Device.from_opencl", "queue"))};
   cl::DeviceInfo info = without_gil([&] { return cl::Device::info_of(theirs); });
+  ask_opencl();
   cl::Device::Options options;
   options.cache_folder = setting("cache_folder");
   options.unusable = unusable_kernels(info);
@@ -141,6 +142,7 @@ const cl::DevicePtr& DeviceHandle::open() {
 
 const cl::DevicePtr& DeviceHandle::open(cl::Device::Options options) {
   device = without_gil([&] {
+  ask_opencl();
     const MutexLock lock(mutex_);
     if (opened_ == nullptr) opened_ = cl::Device::open(info, std::move(options));
     return opened_;
@@ -151,6 +153,7 @@ const cl::DevicePtr& DeviceHandle::open(cl::Device::Options options) {
 
 std::vector<DeviceHandlePtr> device_handles() {
   py::module_::import("kvtrie._listing").attr("prepare")();
+  ask_opencl();
   const std::string pose = setting("pose");
   std::vector<cl::DeviceInfo> found = without_gil([&] { return cl::list_devices(pose); });
   std::vector<DeviceHandlePtr> handles;
