@@ -72,14 +72,14 @@ void schedule(Waiting& queue) noexcept KVTRIE_REQUIRES(queue.mutex) {
   if (!queue.scheduled && !queue.stopped) queue.scheduled = Py_AddPendingCall(&deliver, nullptr) == 0;
 }
 
-void drop_reference(PyObject* reference) noexcept {
-  if (!Py_IsInitialized()) return;
 // PyGILState_Check says yes to every thread as soon as there was a subinterpreter.
 bool holds_gil() noexcept {
   PyThreadState* const running = py::detail::get_thread_state_unchecked();
   return running != nullptr && running == PyGILState_GetThisThreadState();
 }
 
+void drop_reference(PyObject* reference) noexcept {
+  if (!Py_IsInitialized()) return;
   if (holds_gil()) {
     Py_DECREF(reference);
     return;

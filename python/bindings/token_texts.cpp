@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base_class.h"
 #include "convert.h"
 #include "gil.h"
 
@@ -26,7 +27,6 @@ std::shared_ptr<TokenTexts> make_texts(const py::object& texts) {
   return without_gil([&] { return std::make_shared<TokenTexts>(std::move(spelled)); });
 }
 
-}  // namespace
 // By itself, Python would ask `__getitem__` for one token after the other, which never raises IndexError.
 py::iterator each(const TokenTexts& self) {
   py::list texts;
@@ -37,6 +37,7 @@ py::iterator each(const TokenTexts& self) {
   return py::iter(texts);
 }
 
+}  // namespace
 
 void init_token_texts(py::module_& m) {
   py::class_<TokenTexts, std::shared_ptr<TokenTexts>> c(m, "TokenTexts", R"(What the tokens of a vocabulary spell.
@@ -52,9 +53,9 @@ such as special tokens and the same letters, need different bytes. For ``PrefixC
         return py::bytes(text.data(), text.size());
       },
       py::arg("token"), "The bytes of one token; b\"\" for one that spells nothing, or that there is not.");
-}
   c.def("__iter__", &each, "The bytes of each token of the vocabulary.");
   refuse_pickling(c, "making it again from the texts");
   allow_in_forks(c);
+}
 
 }  // namespace kvtrie::binding
