@@ -56,7 +56,7 @@ class Store(Protocol):
         """Forgets what is behind ``key``, if anything."""
 
 
-class RedisStore:
+class RedisStore(Whole):
     """Redis or Valkey, through the ``redis`` package (``pip install 'kvtrie[store]'``): a server, a cluster, replicas.
 
     ``url``: ``redis://user:password@host:port/db?option=value&...``; ``valkey://`` is the same, ``rediss://`` and

@@ -11,7 +11,6 @@ call it, each with its own step.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -19,9 +18,9 @@ import numpy as np
 
 from .. import ops
 from .._arguments import flag, progress_of, refusal, text
+from .._core import CausalCache, Device, RecurrentCache, Step, StepGraphs, Tensor, TokenTexts
 from .._locks import Lock
 from .._whole import Whole
-from .._core import CausalCache, Device, RecurrentCache, Step, StepGraphs, Tensor, TokenTexts
 from ..errors import ArgumentError, ArgumentTypeError, NotSupported
 from ..prefix_cache import PrefixCache
 from ..replies import Reply, ReplyOptions, begin_reply, has_answers
@@ -61,7 +60,7 @@ class AttentionGroup(NamedTuple):
     sees: Mapping[str, int]
 
 
-class Model:
+class Model(Whole):
     """A loaded model. ``model(step)`` computes a step and gives the logits that continue its sessions."""
 
     family: ClassVar[str] = ""  # ``model_type`` in config.json
