@@ -9,7 +9,7 @@ find_package(pybind11 CONFIG REQUIRED)
 
 # Even batches, each in two or three seconds of what every batch takes; the classes of caches, steps and the tree have
 # functions of the same names, so they are apart.
-set(batch_1 arrays cache_class caches errors explain operands ops ops_recurrent ops_weights)
+set(batch_1 arrays base_class cache_class caches errors explain operands ops ops_recurrent ops_weights)
 set(batch_2 convert device encoder inspect keys ops_sample path_argument replay token_texts)
 set(batch_3 clock collector dlpack_import ending gil hybrid module tensor)
 set(batch_4 ops_experts recurrent refusals remote_store step_graph trie)
@@ -34,5 +34,6 @@ if(NOT output)
   set(output "${CMAKE_BINARY_DIR}/python")
 endif()
 set_target_properties(_core PROPERTIES UNITY_BUILD_MODE GROUP LINK_DEPENDS "${exports}" LIBRARY_OUTPUT_DIRECTORY "${output}")
-target_compile_definitions(_core PRIVATE KVTRIE_VERSION="${PROJECT_VERSION}")
+# pybind11's internals are shared by modules that are built with one name of a compiler: ours are our own (base_class.h).
+target_compile_definitions(_core PRIVATE KVTRIE_VERSION="${PROJECT_VERSION}" PYBIND11_COMPILER_TYPE="_kvtrie")
 install(TARGETS _core LIBRARY DESTINATION kvtrie)

@@ -100,6 +100,10 @@ void refuse_type(py::handle value, std::string_view where, std::string_view name
   fail(ErrorKind::kType, where, name, ": got ", describe(value), ", allowed ", allowed);
 }
 
+void refuse_reduction(py::handle self, std::string_view instead) {
+  fail(ErrorKind::kType, "pickle", "object: got ", short_name(Py_TYPE(self.ptr())), ", allowed ", instead);
+}
+
 bool is_integer(py::handle value) {
   if (PyLong_Check(value.ptr())) return !PyBool_Check(value.ptr());
   return PyIndex_Check(value.ptr()) != 0 && !is_array(value) && PySequence_Check(value.ptr()) == 0;

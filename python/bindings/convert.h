@@ -92,13 +92,14 @@ py::array int32_view(std::span<const std::int32_t> values, py::handle owner);
 py::array int32_array(std::vector<std::int32_t> values);
 py::array uint64_array(std::vector<std::uint64_t> values);
 
-// Makes pickling and deep copies fail with a sentence that says what to do instead.
+// Pickling and deep copies, which all classes refuse (base_class.h), say what to do instead.
+[[noreturn]] void refuse_reduction(py::handle self, std::string_view instead);
+
 template <class Class>
-void refuse_pickling(Class& c, const char* hint) {
-  const std::string text = hint;
-  c.def("__reduce_ex__", [text](py::handle self, const py::object&) -> py::object {
-    refuse_type(py::type::of(self), "pickle", "object", text);
-  });
+void refuse_pickling(Class& c, const char* instead) {
+  const std::string text = instead;
+  c.def("__reduce_ex__", [text](py::handle self, const py::object&) { refuse_reduction(self, text); });
+  c.def("__reduce__", [text](py::handle self) { refuse_reduction(self, text); });
 }
 
 }  // namespace kvtrie::binding

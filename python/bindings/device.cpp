@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base_class.h"
 #include "convert.h"
 #include "tensor/storage.h"
 
@@ -111,6 +112,7 @@ DeviceHandlePtr from_opencl(const py::object& context, const py::object& queue) 
   const cl::Device::Handles theirs{
       static_cast<_cl_context*>(to_opencl(context, "Device.from_opencl", "context")),
       queue.is_none() ? nullptr : static_cast<_cl_command_queue*>(to_opencl(queue, "Device.from_opencl", "queue"))};
+  ask_opencl();
   cl::DeviceInfo info = without_gil([&] { return cl::Device::info_of(theirs); });
   cl::Device::Options options;
   options.cache_folder = setting("cache_folder");
@@ -140,6 +142,7 @@ const cl::DevicePtr& DeviceHandle::open() {
 }
 
 const cl::DevicePtr& DeviceHandle::open(cl::Device::Options options) {
+  ask_opencl();
   device = without_gil([&] {
     const MutexLock lock(mutex_);
     if (opened_ == nullptr) opened_ = cl::Device::open(info, std::move(options));
@@ -150,6 +153,7 @@ const cl::DevicePtr& DeviceHandle::open(cl::Device::Options options) {
 }
 
 std::vector<DeviceHandlePtr> device_handles() {
+  ask_opencl();
   py::module_::import("kvtrie._listing").attr("prepare")();
   const std::string pose = setting("pose");
   std::vector<cl::DeviceInfo> found = without_gil([&] { return cl::list_devices(pose); });
@@ -279,6 +283,7 @@ tiers, ``kv_bytes_moved``. All 0 for a device that was not opened.)");
   });
   c.def("__hash__", [](const DeviceHandle& self) { return std::hash<const void*>{}(&self); });
   refuse_pickling(c, "sending device.name and calling kvtrie.Device(name) there");
+  allow_in_forks(c);  // what it says is known; using it asks OpenCL, which is refused there (gil.h)
   m.def("devices", &device_handles,
         "Every OpenCL device of the machine; an empty list if there is none. Opens none of them.");
   py::module_::import("atexit").attr("register")(py::cpp_function([] { registry().clear(); }));

@@ -82,6 +82,23 @@ void refuse_raised(py::handle value, std::string_view where, std::string_view na
   throw py::error_already_set();
 }
 
+PyObject* refuse(const Error& error) {
+  try {
+    set_python_error(error);
+  } catch (py::error_already_set& other) {
+    other.restore();
+  } catch (const std::exception&) {  // not the end of a thread, which passes
+    PyErr_NoMemory();
+  }
+  return nullptr;
+}
+
+PyObject* refuse_subinterpreter() noexcept {
+  PyErr_SetString(PyExc_RuntimeError,
+                  "[kvtrie] interpreter: got a call in a subinterpreter, allowed the main interpreter of a process");
+  return nullptr;
+}
+
 void init_errors(py::module_&) {
   // pybind11 takes a function of a value.  NOLINTNEXTLINE(performance-unnecessary-value-param)
   py::register_local_exception_translator([](std::exception_ptr pending) {

@@ -18,6 +18,12 @@ namespace py = pybind11;
 // Sets the exception of python/kvtrie/errors.py for `error`. Throws error_already_set where that cannot be made.
 void set_python_error(const Error& error);
 
+// The same for what Python calls, out of which nothing is thrown. Null.
+PyObject* refuse(const Error& error);
+
+// Sets a RuntimeError: this module works in the main interpreter alone. Null.
+PyObject* refuse_subinterpreter() noexcept;
+
 // After a conversion that Python refused, or in which code of the value's own raised: "[where] name: got <value>,
 // allowed <allowed>: <what was raised>" as an ArgumentTypeError, with that as its cause. What is no Exception, such as
 // a KeyboardInterrupt, passes. REQUIRES: a Python error is set.

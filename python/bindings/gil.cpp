@@ -18,6 +18,8 @@ namespace kvtrie::binding {
 namespace {
 
 std::atomic<bool> device_opened{false};
+std::atomic<bool> opencl_asked{false};
+std::atomic<bool> forked_after_asking{false};
 std::atomic<bool> forked{false};
 
 struct LogRecord {
@@ -70,9 +72,15 @@ void schedule(Waiting& queue) noexcept KVTRIE_REQUIRES(queue.mutex) {
   if (!queue.scheduled && !queue.stopped) queue.scheduled = Py_AddPendingCall(&deliver, nullptr) == 0;
 }
 
+// PyGILState_Check says yes to every thread as soon as there was a subinterpreter.
+bool holds_gil() noexcept {
+  PyThreadState* const running = py::detail::get_thread_state_unchecked();
+  return running != nullptr && running == PyGILState_GetThisThreadState();
+}
+
 void drop_reference(PyObject* reference) noexcept {
   if (!Py_IsInitialized()) return;
-  if (PyGILState_Check() != 0) {
+  if (holds_gil()) {
     Py_DECREF(reference);
     return;
   }
@@ -160,6 +168,17 @@ void refuse_after_fork() {
 
 void note_device_opened() noexcept { device_opened = true; }
 
+void ask_opencl() {
+  refuse_after_fork();
+  if (forked_after_asking) {
+    fail(
+        ErrorKind::kNotSupported, "kvtrie",
+        "this process was forked after OpenCL was asked for devices, which starts threads that it does not have: start "
+        "workers with the 'spawn' method, or ask for devices in the child only");
+  }
+  opencl_asked = true;
+}
+
 std::shared_ptr<void> shared_reference(py::object object) {
   return {object.release().ptr(), [](void* reference) { drop_reference(static_cast<PyObject*>(reference)); }};
 }
@@ -174,7 +193,10 @@ void init_gil(py::module_& m) {
       },
       py::arg("level"), "Sends messages of this level (as in logging) and above to the logger \"kvtrie\".");
   py::module_::import("atexit").attr("register")(py::cpp_function(&stop));
-  const auto after_fork = py::cpp_function([] { forked = device_opened.load(); });
+  const auto after_fork = py::cpp_function([] {
+    forked = device_opened.load();
+    forked_after_asking = opencl_asked.load();
+  });
   py::module_::import("os").attr("register_at_fork")(py::arg("after_in_child") = after_fork);
 }
 

@@ -24,6 +24,9 @@ namespace py = pybind11;
 // Throws kNotSupported in a process that was forked after a device was opened: OpenCL does not survive a fork.
 void refuse_after_fork();
 void note_device_opened() noexcept;
+// The same for OpenCL itself, in a process that was forked after somebody asked for devices: drivers start threads
+// then, which no fork has, and a child would wait for them for ever. Notes that somebody asks.
+void ask_opencl();
 
 // Takes the GIL back in the thread that `PyEval_SaveThread` gave `thread`. Where the interpreter has ended meanwhile
 // this does not return: the thread sleeps until the process has ended.

@@ -2,6 +2,7 @@
 // types.
 #include <pybind11/pybind11.h>
 
+#include "base_class.h"
 #include "refusals.h"
 
 namespace py = pybind11;
@@ -35,6 +36,7 @@ void init_inspect(py::module_& m);
 PYBIND11_MODULE(_core_contents, m) {
   m.doc() = "The C++ core of kvtrie. Use `import kvtrie`.";
   m.attr("__version__") = KVTRIE_VERSION;
+  kvtrie::binding::prepare_base_class();
   kvtrie::binding::init_errors(m);
   kvtrie::binding::init_gil(m);
   kvtrie::binding::init_device(m);

@@ -9,6 +9,7 @@
 
 #include "arrays.h"
 #include "base/error.h"
+#include "base_class.h"
 #include "cache_class.h"
 #include "convert.h"
 #include "operands.h"
@@ -142,6 +143,7 @@ it.)");
   c.def_property_readonly("head_dim", &ops::DeviceRope::head_dim, "Numbers per head.");
   c.def_property_readonly("dims", &ops::DeviceRope::dims, "Rotated numbers per head.");
   refuse_pickling(c, "making it again from its arguments");
+  allow_in_forks(c);
   m.def(
       "rope", &rope, py::arg("x"), py::arg("positions"), py::arg("base") = 10000.0, py::arg("dims") = py::none(),
       py::arg("scaling") = py::none(), py::arg("interleaved") = false, py::arg("table") = py::none(),

@@ -5,6 +5,7 @@
 
 #include "arrays.h"
 #include "base/error.h"
+#include "base_class.h"
 #include "cache_class.h"
 #include "convert.h"
 #include "ops/matmul.h"
@@ -28,6 +29,7 @@ py::class_<Packed> init_packed(py::module_& m, const char* name, const char* doc
                self.in_features(), "]>");
   });
   refuse_pickling(c, "pickling what it was packed from");
+  allow_in_forks(c);
   return c;
 }
 

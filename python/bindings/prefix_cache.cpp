@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base_class.h"
 #include "clock.h"
 #include "collector.h"
 #include "convert.h"
@@ -222,6 +223,8 @@ void init_plan(py::module_& m) {
     return cat("<kvtrie.ReusePlan ", self.reusable, " of ", self.matched, " matched, tier ", name_of(self.tier), ", ",
                self.bytes_moved, " bytes to move>");
   });
+  refuse_pickling(c, "keeping its fields");
+  allow_in_forks(c);
 }
 
 // The bytes of a digest, or the UTF-8 of a text that names one.

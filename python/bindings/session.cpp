@@ -434,10 +434,11 @@ py::object reason_to_python(const Reason& reason) {
 
 void init_session(py::module_& m) {
   init_step(m);
-  py::class_<Prefill>(m, "Prefill", "The steps of ``Session.prefill``.",
-                      shows_its_cache<Prefill, std::unique_ptr<Prefill>>())
-      .def("__iter__", [](const py::object& self) { return self; })
-      .def("__next__", [](Prefill& self) { return keeping(self.next(), self.session); });
+  py::class_<Prefill> prefill(m, "Prefill", "The steps of ``Session.prefill``.",
+                              shows_its_cache<Prefill, std::unique_ptr<Prefill>>());
+  prefill.def("__iter__", [](const py::object& self) { return self; });
+  prefill.def("__next__", [](Prefill& self) { return keeping(self.next(), self.session); });
+  refuse_pickling(prefill, "calling session.prefill() again");
   Class c(m, "Session", R"(One live conversation; made by ``PrefixCache.begin`` and ``branch``.
 
 It stands at ``length`` computed tokens; recorded ones beyond that are computed by the next step. A session takes one

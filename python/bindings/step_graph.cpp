@@ -52,6 +52,7 @@ first. Threads: any.)",
 Replays the step, or calls ``launch()``, which computes it and returns its logits [rows, vocab], a float32 Tensor. What
 that raises passes through. Raises ``ArgumentError`` once a layer of a step that would be replayed was put,
 ``ClosedError`` once it was dropped.)");
+  refuse_pickling(c, "making it again: the graphs stay on the device");
   c.def_property_readonly("stats", &stats, R"(A dict of numbers and one text.
 
 ``graphs`` now, the ``launches`` that one replay of each stands for, their ``nbytes`` of device memory; ``replays`` and

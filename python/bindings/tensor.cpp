@@ -8,6 +8,7 @@
 
 #include "arrays.h"
 #include "base/error.h"
+#include "base_class.h"
 #include "convert.h"
 #include "dlpack.h"
 #include "errors.h"
@@ -263,9 +264,11 @@ std::string representation(const Tensor& self) {
 }  // namespace
 
 void init_tensor(py::module_& m) {
-  py::class_<Mapping>(m, "MappedTensor", "The `with` block of ``Tensor.mapped()``.")
-      .def("__enter__", &Mapping::enter)
-      .def("__exit__", [](Mapping& self, const py::args&) { self.exit(); });
+  py::class_<Mapping> mapped(m, "MappedTensor", "The `with` block of ``Tensor.mapped()``.");
+  mapped.def("__enter__", &Mapping::enter);
+  mapped.def("__exit__", [](Mapping& self, const py::args&) { self.exit(); });
+  refuse_pickling(mapped, "copying the array of its `with` block");
+  allow_in_forks(mapped);
 
   py::class_<Tensor> c(
       m, "Tensor",
@@ -334,6 +337,7 @@ Copies nothing where host and device share memory; elsewhere it copies, and writ
   c.def("__repr__", &representation);
   c.attr("__iter__") = py::none();
   refuse_pickling(c, "pickling x.numpy()");
+  allow_in_forks(c);
 
   m.def("tensor", &make, py::arg("array"), py::arg("dtype") = py::none(), py::arg("device") = py::none(),
         py::arg("copy") = true, R"(A tensor from an array.

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base_class.h"
 #include "convert.h"
 #include "gil.h"
 
@@ -26,6 +27,16 @@ std::shared_ptr<TokenTexts> make_texts(const py::object& texts) {
   return without_gil([&] { return std::make_shared<TokenTexts>(std::move(spelled)); });
 }
 
+// By itself, Python would ask `__getitem__` for one token after the other, which never raises IndexError.
+py::iterator each(const TokenTexts& self) {
+  py::list texts;
+  for (std::size_t token = 0; token < self.size(); ++token) {
+    const std::string_view text = self.of(static_cast<Token>(token));
+    texts.append(py::bytes(text.data(), text.size()));
+  }
+  return py::iter(texts);
+}
+
 }  // namespace
 
 void init_token_texts(py::module_& m) {
@@ -42,6 +53,9 @@ such as special tokens and the same letters, need different bytes. For ``PrefixC
         return py::bytes(text.data(), text.size());
       },
       py::arg("token"), "The bytes of one token; b\"\" for one that spells nothing, or that there is not.");
+  c.def("__iter__", &each, "The bytes of each token of the vocabulary.");
+  refuse_pickling(c, "making it again from the texts");
+  allow_in_forks(c);
 }
 
 }  // namespace kvtrie::binding

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base_class.h"
 #include "convert.h"
 #include "trie/prefix_trie.h"
 
@@ -65,6 +66,7 @@ Once the node is gone (evicted, removed, or joined with its only child) ``alive`
   c.attr("__hash__") = py::none();
   c.def("__repr__", &representation);
   refuse_pickling(c, "keeping node.tokens");
+  allow_in_forks(c);
 }
 
 void init_evicted(py::module_& m) {
@@ -79,6 +81,8 @@ void init_evicted(py::module_& m) {
     return cat("<kvtrie.Evicted [", self.start, ", ", self.tokens.size(), ") of '", self.name_space, "', ", self.nbytes,
                " bytes>");
   });
+  refuse_pickling(c, "keeping its fields");
+  allow_in_forks(c);
 }
 
 }  // namespace
@@ -135,6 +139,7 @@ needed. Neither given: one leaf. Stops early when all that is left is locked.)")
                " bytes>");
   });
   refuse_pickling(c, "inserting the sequences again");
+  allow_in_forks(c);  // its calls take turns by the GIL
 }
 
 }  // namespace kvtrie::binding

@@ -5,13 +5,15 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Optional
 
+from ._live import Live
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["AsyncClosing"]
 
 
-class AsyncClosing:
+class AsyncClosing(Live):
     """``async with`` for a class that has ``aclose``."""
 
     async def aclose(self) -> None:

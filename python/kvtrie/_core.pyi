@@ -1,6 +1,6 @@
 """Types of the C++ core. Docstrings live in the module itself; a test compares names and arguments."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Optional
 
 import numpy as np
@@ -779,6 +779,7 @@ class TokenTexts:
     def __init__(self, texts: Sequence[bytes]) -> None: ...
     def __len__(self) -> int: ...
     def __getitem__(self, token: int) -> bytes: ...
+    def __iter__(self) -> Iterator[bytes]: ...
 
 class PrefixCache:
     def __init__(

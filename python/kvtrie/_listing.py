@@ -20,18 +20,18 @@ import contextlib
 import json
 import logging
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from . import _child, _core, _kept, _opencl, _probe
+from ._locks import Lock
 from .errors import Error
 
 _KIND = "listing"  # of kept files
 _LINKER = "/etc/ld.so.cache"  # changes when a library comes, goes or is replaced
 
-_lock = threading.Lock()
+_lock = Lock()
 _left_out: Optional[dict[str, str]] = None  # None: nobody has asked yet
 
 

@@ -27,12 +27,12 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from . import _child, _kept
+from ._locks import Lock
 from .errors import DeviceError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ PATIENCE = 600.0  # seconds for one child
 MOST = 16  # kernels that may be unusable
 _NOT_THE_DRIVER = tuple(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
-_lock = threading.Lock()
+_lock = Lock()
 
 
 class About(NamedTuple):

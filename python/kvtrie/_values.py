@@ -8,6 +8,8 @@ from typing import Any, Optional
 import numpy as np
 import numpy.typing as npt
 
+from ._whole import Slotted
+
 
 class Reason(str):
     """Why less was reused than the tree knows: "code: text", or an empty string when nothing was left out.
@@ -32,7 +34,7 @@ class Reason(str):
         return Reason, (self.code, self.text)
 
 
-class Reprocess:
+class Reprocess(Slotted):
     """What ``Session.shift`` gives back where stored keys cannot move: nothing changed.
 
     ``tokens``: int32, what a new session has to begin with: the tokens kept, and those after the dropped ones.
@@ -47,7 +49,7 @@ class Reprocess:
         return f"<kvtrie.Reprocess {len(self.tokens)} tokens>"
 
 
-class Node:
+class Node(Slotted):
     """One node of a prefix cache's tree, as it was when ``nodes()`` was called.
 
     ``tokens``: int32, those of its own edge, which cover [``start``, ``end``). ``children``: the nodes below.

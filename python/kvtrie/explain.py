@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._values import Reason
+from ._whole import Whole
 
 Decode = Callable[[list[int]], str]
 Ints = npt.NDArray[np.int32]
@@ -78,7 +79,7 @@ class Fields(TypedDict):
     load_seconds: Optional[float]
 
 
-class Explanation:
+class Explanation(Whole):
     """Where a prompt leaves what is known, what each kind of state could go on from, and what would mend it.
 
     ``tokens``: int32, the prompt. ``namespace``: the only one that was looked at. ``matched``, ``reusable``, ``tier``,

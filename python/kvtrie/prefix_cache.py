@@ -10,6 +10,7 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from . import _core
+from ._live import Live
 from ._paths import path_text
 from ._quotas import Quota, Share, amounts
 from ._values import Node, make_nodes
@@ -28,7 +29,7 @@ _HOST_SHARE = 0.25  # of the machine's memory, for host_bytes="auto"
 _HOST_POOLS = 4  # times the device pools, for host_bytes="auto"
 
 
-class PrefixCache(_core.PrefixCache):
+class PrefixCache(Live, _core.PrefixCache):
     """Every conversation's tokens in one tree; the K/V of common tokens is stored and computed once.
 
     ``caches``: the caches of the model's layers, one or a list: CausalCache, also with a window or chunks,

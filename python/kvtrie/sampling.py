@@ -23,6 +23,7 @@ import numpy.typing as npt
 from . import _core
 from ._arguments import converting, listed, refusal
 from ._core import Tensor
+from ._whole import Whole, mark_lacking
 from .draws import NONE, Biases, Draw, draw, edits_of
 from .errors import ArgumentError, ArgumentTypeError
 
@@ -115,7 +116,10 @@ class Sampling:
         return bool(self.logit_bias) or any(penalties)
 
 
-class Sampler:
+mark_lacking(Sampling, ("logit_bias",))
+
+
+class Sampler(Whole):
     """Chooses the tokens of one sequence.
 
     ``vocab_size``: ids at and above it are refused in ``logit_bias``; None where the model does not say.

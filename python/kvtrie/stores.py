@@ -26,6 +26,8 @@ from functools import cached_property
 from typing import Any, NoReturn, Optional, Protocol, TypeVar, cast, runtime_checkable
 
 from . import _redis
+from ._locks import Lock
+from ._whole import Whole
 from .errors import ArgumentError, ArgumentTypeError, Error
 
 __all__ = ["RedisStore", "Store", "StoreError", "open_store"]
@@ -54,7 +56,7 @@ class Store(Protocol):
         """Forgets what is behind ``key``, if anything."""
 
 
-class RedisStore:
+class RedisStore(Whole):
     """Redis or Valkey, through the ``redis`` package (``pip install 'kvtrie[store]'``): a server, a cluster, replicas.
 
     ``url``: ``redis://user:password@host:port/db?option=value&...``; ``valkey://`` is the same, ``rediss://`` and
@@ -92,7 +94,7 @@ class RedisStore:
             raise ArgumentError(f"[RedisStore] ttl: got {self.ttl}, allowed 0 or at least 0.001 seconds")
         self.name: str = self._place.name
         self._retry = redis.retry.Retry(redis.backoff.ExponentialBackoff(_LONGEST_PAUSE, _FIRST_PAUSE), self.retries)
-        self._making = threading.Lock()
+        self._making = Lock()
         self._closing: Optional[Callable[[], None]] = None  # of the clients that there are
         try:
             _redis.check(self._place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -356,3 +357,25 @@ except kv.NotSupported as error:
 """
     ended = run_python("-c", program)
     assert ended.stdout == "[hf] needs transformers: pip install 'kvtrie[hf]'\n", ended.stderr
+
+
+def test_caches_and_sessions_are_no_values() -> None:
+    """As test_objects has it for classes that need no transformers. A copy of a session is a branch."""
+    with kv.hf.Cache(hf.tiny("llama"), capacity=64, device="host") as cache, cache.session() as past:
+        ids = hf.prompt(6)
+        first = logits(hf.tiny("llama"), ids, past)
+        for made in (cache, past):
+            for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+                with pytest.raises(kv.ArgumentTypeError, match=r"\[pickle\] object"):
+                    pickle.dumps(made, protocol)
+            with pytest.raises(kv.ArgumentTypeError, match="ran already"):
+                made.__init__(cache, "a")
+            with pytest.raises(kv.ArgumentTypeError, match="__class__"):
+                made.__class__ = kv.Batcher
+            with pytest.raises(kv.ArgumentTypeError, match="did not run"):
+                type(made).__new__(type(made)).close()
+        with pytest.raises(kv.ArgumentTypeError, match=r"\[pickle\] object"):
+            copy.copy(cache)
+        twin = copy.copy(past)
+        assert (twin.columns, past.columns) == (6, 6)
+        assert first is not None

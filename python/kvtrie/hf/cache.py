@@ -13,6 +13,7 @@ from typing_extensions import Self
 
 from .. import _core
 from .._arguments import refusal, text, whole
+from .._live import Live
 from ..errors import ArgumentError, ClosedError, NotSupported
 from ..prefix_cache import Bytes, Keys, PrefixCache
 from ..stores import Store
@@ -29,7 +30,7 @@ _UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _FORMS: Mapping[str, Callable[[], Copying | Cells]] = {"copy": Copying, "cells": Cells}
 
 
-class Cache:
+class Cache(Live):
     """What a transformers model computes, kept by token: in memory, and below it wherever a ``PrefixCache`` keeps it.
 
     ``model``: a causal language model on its device, in eval mode. ``memory``: bytes for K, V and states, or a text

@@ -22,6 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
 from .. import _core
+from .._locks import Lock
 from ..errors import Error, InternalError, NotRestorable, NotSupported
 from .row import Row
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from .past import Past
 
 _NAMES = {"sdpa": "kvtrie", "eager": "kvtrie_eager"}  # by what runs without a session
-_attaching = threading.Lock()
+_attaching = Lock()
 
 
 class _Active(threading.local):

@@ -8,7 +8,6 @@ accelerate does it, and an object of its own, so that a deep copy of the model h
 from __future__ import annotations
 
 import inspect
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -16,10 +15,11 @@ import torch
 from transformers import cache_utils as hf
 from transformers.utils import ModelOutput
 
+from .._locks import Lock
 from ..errors import NotSupported
 from .inputs import Asked, Inputs, asked_of
 
-_installing = threading.Lock()
+_installing = Lock()
 
 
 class Passes(ABC):

@@ -21,6 +21,7 @@ from transformers import cache_utils as hf
 from transformers.utils import ModelOutput
 from typing_extensions import Self
 
+from .._live import Live
 from ..errors import ArgumentError, BusyError, ClosedError, NotSupported
 from .cells import Cells
 from .copying import Copying
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from .cache import Cache
 
 
-class Past(hf.Cache, Passes):
+class Past(Live, hf.Cache, Passes):
     """The cache of one conversation, or of a batch of them, for ``model``; from :meth:`kvtrie.hf.Cache.session`.
 
     Use it as any cache of transformers: in ``generate``, in a pipeline, in loops over ``model(...)``. The first pass

@@ -11,13 +11,13 @@ were written to since (they will not come back), and where layers would keep som
 from __future__ import annotations
 
 import hashlib
-import threading
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import cache_utils as hf
 
+from .._locks import Lock
 from ..errors import NotSupported
 from .layout import Layout, layout_of
 from .tensors import Tensors
@@ -49,7 +49,7 @@ class States:
         self._model, self._decoder, self._layout = model, decoder, layout
         self._device = _device(model)
         self._tensors = Tensors(content)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._walk = self._first = Walk(decoder, self._tensors)
         self._digest = self._walk.digest()
         self._around = around(self._device)

@@ -11,7 +11,6 @@ call it, each with its own step.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -20,6 +19,8 @@ import numpy as np
 from .. import ops
 from .._arguments import flag, progress_of, refusal, text
 from .._core import CausalCache, Device, RecurrentCache, Step, StepGraphs, Tensor, TokenTexts
+from .._locks import Lock
+from .._whole import Whole
 from ..errors import ArgumentError, ArgumentTypeError, NotSupported
 from ..prefix_cache import PrefixCache
 from ..replies import Reply, ReplyOptions, begin_reply, has_answers
@@ -59,7 +60,7 @@ class AttentionGroup(NamedTuple):
     sees: Mapping[str, int]
 
 
-class Model:
+class Model(Whole):
     """A loaded model. ``model(step)`` computes a step and gives the logits that continue its sessions."""
 
     family: ClassVar[str] = ""  # ``model_type`` in config.json
@@ -99,7 +100,7 @@ class Model:
         weights = WeightTable({name: sources[name] for name in names}, device, dtype, progress)
         self._tokenizer = tokenizer
         self._prefix_cache: PrefixCache | None = None  # guarded by the lock
-        self._cache_lock = threading.Lock()
+        self._cache_lock = Lock()
         self._token_texts: tuple[TokenTexts | None] | None = None  # None: not made yet; the same
         self._embedding = weights.table("model.embed_tokens.weight", is_head=config.tie_word_embeddings)
         ropes = self._ropes(config, device)
@@ -123,7 +124,7 @@ class Model:
         self.account = {}
         self.replays = True
         self._warm: set[str | None] = set()  # dtypes of K and V, guarded by the lock
-        self._warm_lock = threading.Lock()
+        self._warm_lock = Lock()
         identity = f"{config.digest()}\0{dtype}\0".encode() + weights.digest()
         self.fingerprint = hashlib.sha256(identity).hexdigest()
 

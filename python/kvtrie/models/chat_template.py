@@ -16,6 +16,7 @@ from functools import cached_property
 from jinja2 import TemplateError, meta
 
 from .._arguments import text
+from .._whole import Whole
 from ..errors import ArgumentError
 from . import template_prices as prices
 from .template_check import left_out
@@ -27,7 +28,7 @@ BUDGET = 1 << 26  # characters, beside what the messages bring
 _OF_A_PROBE = 16  # a probe has that part of it
 
 
-class ChatTemplate:
+class ChatTemplate(Whole):
     """One compiled template. Read-only and safe to share between threads.
 
     ``source``: its text; ``names``: the variables that it asks for. Raises ``kv.ArgumentError`` when it is no template.
@@ -44,6 +45,9 @@ class ChatTemplate:
             self._template = made.from_string(source)
         except (TemplateError, RecursionError, SyntaxError) as error:  # Python's, for a `break` outside a loop
             raise ArgumentError(f"[tokenizer] chat template: got one that cannot be compiled: {error}") from error
+
+    def __reduce__(self) -> tuple[type[ChatTemplate], tuple[str]]:
+        return ChatTemplate, (self.source,)
 
     @cached_property
     def reads(self) -> Reads:

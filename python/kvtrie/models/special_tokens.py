@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Optional, cast
 
+from .._whole import Whole
 from ..errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Mark(NamedTuple):
         return Mark(self.start + by, self.end + by, self.token)
 
 
-class SpecialTokens:
+class SpecialTokens(Whole):
     """Those of one ``tokenizers.Tokenizer``, which nobody changes any more."""
 
     def __init__(self, raw: Raw) -> None:
@@ -60,6 +61,9 @@ class SpecialTokens:
         }
         """What they are written as, by id."""
         self._reader = lru_cache(maxsize=4)(self._make_reader)
+
+    def __reduce__(self) -> tuple[type[SpecialTokens], tuple[Raw]]:
+        return SpecialTokens, (self._raw,)
 
     def find(self, text: str) -> tuple[Mark, ...]:
         """All that the tokenizer would parse as special tokens."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .._arguments import MOST_ITEMS, converting, flag, refusal, shown
 from .._arguments import text as utf8_text
+from .._whole import Whole
 from ..errors import ArgumentError, IgnoredWarning
 from .prompts import Rendered, rendered
 from .special_tokens import SpecialTokens
@@ -61,7 +62,7 @@ def _ids(tokens: Iterable[int], where: str) -> list[int]:
     return ids
 
 
-class Tokenizer:
+class Tokenizer(Whole):
     """A checkpoint's tokenizer. Read-only and safe to share between threads.
 
     ``raw`` is the ``tokenizers.Tokenizer``; ``special`` maps names such as "eos_token" to their text. ``twins``: ids
@@ -318,7 +319,7 @@ def of_another_form(folder: Path) -> Path | None:
     return None if found is None or found.name == "tokenizer.json" else found
 
 
-class Detokenizer:
+class Detokenizer(Whole):
     """Turns a stream of tokens into pieces of text that never split a character.
 
     A token may end inside a UTF-8 character, and a decoder may treat the first token of a text specially. So each piece

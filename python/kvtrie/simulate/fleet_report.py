@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from .._whole import Whole
 from ..errors import ArgumentError
 from ..viz.table import table_text
 from .fleet_run import FleetRun
@@ -106,7 +107,7 @@ def _quantiles(waits: list[float]) -> tuple[float, float, float]:
     return half, most, order[-1]
 
 
-class FleetReport:
+class FleetReport(Whole):
     """The rows of one ``simulate_fleet`` call. ``trace``: its name; ``capacity``: tokens of one replica's memory."""
 
     def __init__(self, trace: str, capacity: int, rows: list[FleetRow]) -> None:

@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .._whole import Whole
 from ..errors import ArgumentError, NotSupported
 from ..viz.table import table_text
 from .lines import PathLike
@@ -42,7 +43,7 @@ class Row:
         return self.reused / self.requested if self.requested else 0.0
 
 
-class Report:
+class Report(Whole):
     """The rows of one ``simulate`` call: every policy at every capacity, in the order in which they were asked for.
 
     ``trace``: its name. ``requests``: how many there were. ``symbol_tokens``: tokens that one symbol stood for.

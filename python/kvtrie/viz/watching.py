@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Optional
 from xml.sax.saxutils import escape
 
 from .._arguments import optional_callable, refusal, whole
+from .._live import Live
 from ..errors import ClosedError
 from . import watch_commands
 from .notebook import tree_html
@@ -48,7 +49,7 @@ _CLOSED = "This cache is closed."
 _running: weakref.WeakSet[Watch] = weakref.WeakSet()
 
 
-class Watch:
+class Watch(Live):
     """A live picture of a ``PrefixCache``; ``kvtrie.viz.watch`` makes one, and a notebook shows it.
 
     ``sessions``: those that clicks on "Branch" have begun, for you to go on with. They are live until you close them,
