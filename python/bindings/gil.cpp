@@ -25,10 +25,16 @@ struct LogRecord {
   std::string message;
 };
 
+// A reference that is to be dropped. It is its own place in the queue, which takes it without memory for that.
+struct Reference {
+  PyObject* object;
+  Reference* next = nullptr;
+};
+
 // Never destroyed: other threads may still queue while the process ends.
 struct Waiting {
   Mutex mutex;
-  std::vector<PyObject*> references KVTRIE_GUARDED_BY(mutex);
+  Reference* references KVTRIE_GUARDED_BY(mutex) = nullptr;
   std::vector<LogRecord> records KVTRIE_GUARDED_BY(mutex);
   bool scheduled KVTRIE_GUARDED_BY(mutex) = false;
   bool stopped KVTRIE_GUARDED_BY(mutex) = false;
@@ -47,17 +53,23 @@ void write_records(const std::vector<LogRecord>& records) {
   for (const LogRecord& record : records) logger.attr("log")(python_level(record.level), "%s", record.message);
 }
 
+// REQUIRES: the GIL is held.
+void drop(Reference* reference) noexcept {
+  Py_DECREF(reference->object);
+  delete reference;
+}
+
 // Runs in the main thread with the GIL held.
 int deliver(void*) noexcept {
-  std::vector<PyObject*> references;
+  Reference* references = nullptr;
   std::vector<LogRecord> records;
   {
     const MutexLock lock(waiting().mutex);
-    references.swap(waiting().references);
+    references = std::exchange(waiting().references, nullptr);
     records.swap(waiting().records);
     waiting().scheduled = false;
   }
-  for (PyObject* reference : references) Py_DECREF(reference);
+  while (references != nullptr) drop(std::exchange(references, references->next));
   try {
     if (!records.empty()) write_records(records);
   } catch (...) {
@@ -70,14 +82,11 @@ void schedule(Waiting& queue) noexcept KVTRIE_REQUIRES(queue.mutex) {
   if (!queue.scheduled && !queue.stopped) queue.scheduled = Py_AddPendingCall(&deliver, nullptr) == 0;
 }
 
-void drop_reference(PyObject* reference) noexcept {
+void drop_reference(Reference* reference) noexcept {
   if (!Py_IsInitialized()) return;
-  if (PyGILState_Check() != 0) {
-    Py_DECREF(reference);
-    return;
-  }
+  if (PyGILState_Check() != 0) return drop(reference);
   const MutexLock lock(waiting().mutex);
-  waiting().references.push_back(reference);
+  reference->next = std::exchange(waiting().references, reference);
   schedule(waiting());
 }
 
@@ -161,7 +170,10 @@ void refuse_after_fork() {
 void note_device_opened() noexcept { device_opened = true; }
 
 std::shared_ptr<void> shared_reference(py::object object) {
-  return {object.release().ptr(), [](void* reference) { drop_reference(static_cast<PyObject*>(reference)); }};
+  auto made = std::unique_ptr<Reference>(new Reference{object.ptr()});
+  object.release();  // from here on `drop_reference` gives it back, also where there is no memory for what follows
+  const std::shared_ptr<Reference> shared(made.release(), &drop_reference);
+  return {shared, shared->object};
 }
 
 void init_gil(py::module_& m) {

@@ -10,12 +10,14 @@
 // Objects whose __init__ did not run, or failed: pybind11 gives them memory of no contents when they are used.
 #include "refusals.h"
 
+#include <new>
 #include <string>
 #include <string_view>
 
 #include "base/error.h"
 #include "convert.h"
 #include "errors.h"
+#include "instances.h"
 
 namespace kvtrie::binding {
 namespace {
@@ -79,6 +81,19 @@ std::string types_of(PyObject* const* arguments, std::size_t count, PyObject* na
   return text;
 }
 
+// Of the refusal that is set, if pybind11 made it.
+void refuse_in_our_words(PyObject* const* arguments, std::size_t count, PyObject* names) {
+  const std::string text = taken_refusal();
+  if (text.empty()) return;
+  const Signature wanted = signature_in(text);
+  const std::string where = wanted.name.empty() ? text.substr(0, text.find('(')) : wanted.name;
+  const bool method = !wanted.name.empty() || text.find("1. (self: ") != std::string::npos;
+  const auto given = static_cast<std::size_t>(PyVectorcall_NARGS(count));
+  set_python_error(Error(ErrorKind::kType, cat("[", where, "] arguments: got (",
+                                               types_of(arguments, given, names, method), "), allowed ",
+                                               wanted.allowed)));
+}
+
 PyObject* call(PyObject* self, PyObject* const* arguments, std::size_t count, PyObject* names) {
   if (PyInterpreterState_Get() !=
       PyInterpreterState_Main()) {  // which has no class of ours, nor a GIL state of its own
@@ -86,20 +101,14 @@ PyObject* call(PyObject* self, PyObject* const* arguments, std::size_t count, Py
                     "[kvtrie] interpreter: got a call in a subinterpreter, allowed the main interpreter of a process");
     return nullptr;
   }
-  PyObject* const result = dispatch(self, arguments, count, names);
-  if (result != nullptr || PyErr_Occurred() != PyExc_TypeError) return result;
   try {
-    const std::string text = taken_refusal();
-    if (text.empty()) return nullptr;
-    const Signature wanted = signature_in(text);
-    const std::string where = wanted.name.empty() ? text.substr(0, text.find('(')) : wanted.name;
-    const bool method = !wanted.name.empty() || text.find("1. (self: ") != std::string::npos;
-    const auto given = static_cast<std::size_t>(PyVectorcall_NARGS(count));
-    set_python_error(
-        Error(ErrorKind::kType, cat("[", where, "] arguments: got (", types_of(arguments, given, names, method),
-                                    "), allowed ", wanted.allowed)));
+    PyObject* const result = dispatch(self, arguments, count, names);
+    if (result != nullptr || PyErr_Occurred() != PyExc_TypeError) return result;
+    refuse_in_our_words(arguments, count, names);
   } catch (py::error_already_set& error) {
     error.restore();
+  } catch (const std::bad_alloc&) {  // pybind11 lets it pass where it makes what a call has returned
+    PyErr_NoMemory();
   }
   return nullptr;
 }
@@ -124,6 +133,7 @@ void speak_for_all(py::handle scope) {
       auto* const info = py::detail::get_type_info(reinterpret_cast<PyTypeObject*>(value.ptr()));
       if (info == nullptr) continue;
       info->operator_new = &refuse_uninitialised;
+      guard_instances(*info);
       speak_for_all(value);
     } else if (PyObject_TypeCheck(value.ptr(), &PyProperty_Type) != 0) {
       if (const py::object getter = value.attr("fget"); !getter.is_none()) speak_for(getter);

@@ -1,0 +1,393 @@
+"""Allocations that fail, one after the other, in every public call of the core.
+
+    allocation_sweep.py                            every allocation of every call, each way
+    allocation_sweep.py begin Session --count 300  300 points drawn from those of calls whose names contain a NAME
+    allocation_sweep.py --seed 7 --count 2000      of all calls
+    allocation_sweep.py --list                     the calls, their worlds, and how many allocations each makes
+
+Concept. A *point* is a call in a world (allocation_calls.py), a way to fail and a number n: the nth allocation fails
+once, or it and all that follow until the call has returned. Ways differ in whose allocations count (failing_malloc.c):
+those of the module and of operator new, of operator new alone, of Python. For each point a world is made, the call is
+made, and then has to hold:
+
+- the call gave what it gives undisturbed, or raised MemoryError or an error of the library other than InternalError;
+- nothing is wrong with the world (``whole``), and a refused call gives its answer when it is made again;
+- the world goes on, with rows that are checked one by one, and gives everything back when it ends;
+- no block is held afterwards that an undisturbed run does not hold.
+
+Points are played by children, one point after the other in each; a child that dies or does not come back is a finding
+of the point that it was at, and another goes on behind that. The last line is JSON: points, how calls ended, findings.
+The exit status is 1 if there were any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).with_name("failing_malloc.c")
+LIBRARY = "KVTRIE_FAILING_MALLOC"  # names the library to the process that has it
+MODULE, NEW, PYTHON = 1, 2, 4  # whose allocations
+ANYBODY, THIS_THREAD, OTHER_THREADS = 0, 1, 2
+NEVER = 1 << 60
+PATIENCE = 120  # seconds that a point may take on the slowest machine
+EACH = 4  # points of a series, where they are drawn
+LOOKS = 3  # how often a point is played again that left blocks behind
+
+
+@dataclass(frozen=True)
+class Way:
+    """Whose allocations fail, and whether those after the first do, too."""
+
+    kinds: int
+    who: int
+    lasting: bool
+
+    @property
+    def name(self) -> str:
+        whose = {MODULE | NEW: "module", NEW: "new", PYTHON: "Python"}[self.kinds]
+        where = {ANYBODY: "anywhere", THIS_THREAD: "here", OTHER_THREADS: "other threads"}[self.who]
+        return f"{whose} {where}{' from then on' if self.lasting else ''}"
+
+
+WAYS = [
+    Way(MODULE | NEW, ANYBODY, False),
+    Way(MODULE | NEW, ANYBODY, True),
+    Way(NEW, ANYBODY, False),
+    Way(MODULE | NEW, OTHER_THREADS, True),
+    Way(PYTHON, THIS_THREAD, False),
+    Way(PYTHON, THIS_THREAD, True),
+]
+
+
+# ---- the process with the failing malloc ------------------------------------------------------------------------------
+
+
+def build(folder: Path) -> Path:
+    """The library that is loaded before the C library."""
+    made = folder / "failing_malloc.so"
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", str(made), str(SOURCE)], check=True)
+    return made
+
+
+def environment(library: Path) -> dict[str, str]:
+    """Of a process in which allocations can fail: Python's, too, as each is a malloc of its own then."""
+    return {"LD_PRELOAD": str(library), LIBRARY: str(library), "PYTHONMALLOC": "malloc", "KVTRIE_HELPER": "0"}
+
+
+def start_again() -> int:
+    """This program, with the failing malloc."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = {**os.environ, **environment(build(Path(folder)))}
+        return subprocess.run([sys.executable, *sys.argv], env=given, check=False).returncode
+
+
+class Malloc:
+    """The library, told whose code lies where."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(os.environ[LIBRARY])
+        self._library.fail_code.argtypes = [ctypes.c_ulong, ctypes.c_ulong, ctypes.c_int]
+        self._library.fail_arm.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_int, ctypes.c_int]
+        for name in ("fail_disarm", "fail_seen", "fail_track"):
+            getattr(self._library, name).restype = ctypes.c_long
+        self.arm = self._library.fail_arm
+        self.disarm = self._library.fail_disarm
+        self.seen = self._library.fail_seen
+        self.track = self._library.fail_track
+        program = os.path.realpath(sys.executable)
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            where, rights, *_, name = line.split(maxsplit=5) if line.count(" ") > 5 else (*line.split(), "")
+            kind = self._kind_of(name.strip(), program)
+            if "x" in rights and kind:
+                self._library.fail_code(*(int(each, 16) for each in where.split("-")), kind)
+
+    @staticmethod
+    def _kind_of(name: str, program: str) -> int:
+        if "/_core." in name:
+            return MODULE
+        if "libstdc++" in name:
+            return NEW
+        return PYTHON if name == program or "libpython" in name else 0
+
+
+# ---- one point --------------------------------------------------------------------------------------------------------
+
+
+def shown(value: Any) -> Any:
+    """A result as something that can be compared and written down."""
+    import numpy as np
+
+    import kvtrie as kv
+
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return "a number"  # of a clock
+    if isinstance(value, (list, tuple)):
+        return [shown(each) for each in value]
+    if isinstance(value, dict):
+        return {str(name): shown(each) for name, each in value.items()}
+    if isinstance(value, (np.ndarray, kv.Tensor)):
+        return np.asarray(value).tolist()
+    if isinstance(value, kv._core.Session):
+        return [value.matched, value.reused, value.length, value.recorded]
+    if isinstance(value, kv._core.Step):
+        return [value.tokens.tolist(), value.positions.tolist(), value.complete]
+    if isinstance(value, kv._core.ReusePlan):
+        return [value.matched, value.reusable, value.tier, value.bytes_moved]
+    return type(value).__name__
+
+
+class Player:
+    """Plays points in this process."""
+
+    def __init__(self, malloc: Malloc) -> None:
+        self.malloc = malloc
+
+    def attempt(self, call: Callable[[], Any], way: Way, nth: int) -> tuple[str, Any, int]:
+        """How it ended, what it gave, and how many allocations failed."""
+        import kvtrie as kv
+
+        given: Any = None
+        try:
+            self.malloc.arm(nth, way.lasting, way.kinds, way.who)
+            try:
+                given = call()
+            finally:
+                failed = self.malloc.disarm()
+            ended = "answered"
+        except MemoryError:
+            ended = "MemoryError"
+        except kv.InternalError as error:
+            ended = f"wrong: InternalError: {error}"
+        except kv.Error as error:
+            ended = type(error).__name__
+        except Exception as error:
+            ended = f"wrong: {type(error).__name__}: {error}"
+        return ended, given, failed
+
+    def count(self, call: Any, world: str, way: Way) -> tuple[int, Any]:
+        """How many allocations it makes undisturbed, and its answer."""
+        made = self._world(world)
+        prepared = call.prepare(made)
+        ended, given, _ = self.attempt(prepared, way, NEVER)
+        seen = self.malloc.seen()
+        assert ended == "answered", f"undisturbed: {ended}"
+        answer = shown(given)
+        self._finish(made)
+        return seen, answer
+
+    def left_by(self, *point: Any) -> tuple[str, int]:
+        """How a point ended, and how many blocks more are held than before it."""
+        before = self.malloc.track()
+        ended = self._play(*point)
+        gc.collect()
+        return ended, self.malloc.track() - before
+
+    def play(self, call: Any, world: str, way: Way, nth: int, answer: Any) -> str:
+        """How it ended; "wrong: ..." where something does not hold."""
+        point = (call, world, way, nth, answer)
+        try:
+            ended, left = self.left_by(*point)
+            for _ in range(LOOKS):  # what libraries keep, they do not take again each time
+                if left <= 0:
+                    break
+                left = self.left_by(*point)[1]
+            return f"wrong: {left} blocks are held afterwards" if left > 0 else ended
+        except BaseException as error:
+            return f"wrong: {type(error).__name__}: {error}\n{traceback.format_exc()}"
+
+    def _play(self, call: Any, world: str, way: Way, nth: int, answer: Any) -> str:
+        made = self._world(world)
+        prepared = call.prepare(made)
+        ended, given, failed = self.attempt(prepared, way, nth)
+        if ended.startswith("wrong"):
+            return ended
+        found = made.whole()
+        assert found == [], f"whole: {found}"
+        if ended == "answered":
+            assert shown(given) == answer, f"answered: got {shown(given)}, allowed {answer}"
+            made.kept.append(given)
+        elif call.again:
+            made.kept.append(prepared())
+            assert shown(made.kept[-1]) == answer, f"again: got {shown(made.kept[-1])}, allowed {answer}"
+        del prepared, given
+        self._finish(made)
+        return ended if failed else "nothing failed"
+
+    @staticmethod
+    def _world(name: str) -> Any:
+        from allocation_worlds import WORLDS
+
+        return WORLDS[name]()
+
+    @staticmethod
+    def _finish(made: Any) -> None:
+        found = made.whole()
+        assert found == [], f"whole: {found}"
+        made.goes_on()
+        made.end()
+
+
+# ---- children -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Series:
+    """The points of one call in one world, one way. ``most``: how many of them are drawn; 0: all."""
+
+    call: Any
+    world: str
+    way: Way
+    most: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.call.name} ({self.world}), {self.way.name}"
+
+    def numbers(self, count: int) -> list[int]:
+        if not self.most or count <= self.most:
+            return list(range(1, count + 1))
+        return sorted(random.Random(self.seed).sample(range(1, count + 1), self.most))
+
+
+class Child:
+    """Plays series in a process of its own, from a point on, and says what came of each."""
+
+    def __init__(self, player: Player, series: Sequence[Series], said: Any) -> None:
+        self.player, self.series, self._said = player, series, said
+
+    def say(self, *words: Any) -> None:
+        print(json.dumps(words), file=self._said, flush=True)
+
+    def play(self, first: int, behind: int) -> None:
+        for index in range(first, len(self.series)):
+            self.say("at", index, 0)
+            signal.alarm(PATIENCE)
+            try:
+                self._play(index, behind if index == first else 0)
+            except BaseException as error:
+                self.say("ended", index, f"wrong: undisturbed: {type(error).__name__}: {error}")
+        signal.alarm(0)
+
+    def _play(self, index: int, behind: int) -> None:
+        series = self.series[index]
+        point = series.call, series.world, series.way
+        count, answer = self.player.count(*point)
+        self.player.play(*point, NEVER, answer)  # what libraries keep from now on was allocated by it
+        for nth in series.numbers(count):
+            if nth > behind:
+                self.say("at", index, nth)
+                signal.alarm(PATIENCE)
+                self.say("ended", index, self.player.play(*point, nth, answer))
+
+
+def in_child(player: Player, series: Sequence[Series], first: int, behind: int) -> tuple[list[Any], int]:
+    """What a child said that played from there on, and its status."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        if "KVTRIE_SWEEP_SHOWS" not in os.environ:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        with os.fdopen(writing, "w") as said:
+            Child(player, series, said).play(first, behind)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        lines = [json.loads(line) for line in said]
+    return lines, os.waitpid(child, 0)[1]
+
+
+def how_it_died(status: int) -> str:
+    if not os.WIFSIGNALED(status):
+        return f"ended with {os.WEXITSTATUS(status)}"
+    number = signal.Signals(os.WTERMSIG(status))
+    return "stuck" if number == signal.SIGALRM else f"died of {number.name}"
+
+
+@dataclass
+class Found:
+    """What came of all points."""
+
+    points: int
+    ended: Counter[str]
+    findings: list[str]
+
+    def add(self, series: Series, nth: int, what: str) -> None:
+        self.points += 1
+        self.ended[what.split(":")[0]] += 1
+        if what.startswith(("wrong", "died", "stuck", "ended")):
+            self.findings.append(f"{series.name}, allocation {nth}: {what}")
+
+
+def sweep(series: Sequence[Series]) -> Found:
+    """Plays all; a child after another, where one died."""
+    found = Found(0, Counter(), [])
+    player = Player(Malloc())
+    gc.collect()
+    gc.freeze()
+    first = behind = 0
+    while first < len(series):
+        said, status = in_child(player, series, first, behind)
+        for what, index, value in said:
+            if what == "at":
+                first, behind = index, value
+            else:
+                found.add(series[index], behind, value)
+        if status == 0:
+            break
+        found.add(series[first], behind, how_it_died(status))
+        if behind == 0:
+            first += 1
+    return found
+
+
+def series_of(names: Sequence[str], count: int, seed: int, ways: Sequence[Way] = WAYS) -> list[Series]:
+    """Every call in each of its worlds, each way; or so many that ``count`` points come of them."""
+    from allocation_calls import CALLS
+
+    dice = random.Random(seed)
+    wanted = [call for call in CALLS if not names or any(name in call.name for name in names)]
+    every = [(call, world, way) for call in wanted for world in call.worlds for way in ways]
+    if not count:
+        return [Series(*each, 0, 0) for each in every]
+    some = dice.sample(every, min(len(every), max(1, count // EACH)))
+    return [Series(*each, EACH, dice.randrange(1 << 30)) for each in some]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="calls whose names contain one of these")
+    parser.add_argument("--count", type=int, default=0, help="points that are drawn; 0: all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--way", type=int, action="append", choices=range(len(WAYS)), help="by number; all")
+    chosen = parser.parse_args()
+    if LIBRARY not in os.environ:
+        return start_again()
+    ways = [WAYS[number] for number in chosen.way] if chosen.way else WAYS
+    found = sweep(series_of(chosen.names, chosen.count, chosen.seed, ways))
+    for finding in found.findings:
+        print(finding)
+    print(json.dumps({"operations": found.points, "faults": found.points, "ended": dict(found.ended.most_common()), "findings": len(found.findings)}))
+    return int(bool(found.findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
