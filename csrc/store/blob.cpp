@@ -69,6 +69,7 @@ BlobPtr Blob::allocate(const std::shared_ptr<ByteBudget>& budget, std::uint64_t 
   if (memory == nullptr) return nullptr;
   BlobPtr blob(new Blob(bytes, std::move(sections)));
   const MutexLock lock(blob->mutex_);
+  blob->checksums_.resize(blob->sections_.size());
   blob->memory_ = std::move(memory);
   return blob;
 }
@@ -155,28 +156,28 @@ void Blob::fail_with(const char* what) noexcept {
   }
 }
 
-std::vector<std::uint64_t> Blob::checksums_of(const HostMemory& memory) const {
-  std::vector<std::uint64_t> sums(sections_.size());
+void Blob::take_checksums(const HostMemory& memory, std::vector<std::uint64_t>& sums) const {
   in_parallel(sections_.size(), bytes_, [&](std::size_t number) {
     const BlobSection& section = sections_[number];
     sums[number] = checksum({memory.data() + section.offset, section.bytes});
   });
-  return sums;
 }
 
 void Blob::seal() noexcept {
   const MutexLock one(sealing_);
   std::function<void()> wait;
   HostMemoryPtr memory;
+  std::vector<std::uint64_t> sums;
   {
     const MutexLock lock(mutex_);
     if (state_ != State::kFilling) return;
     wait.swap(wait_);
     memory = memory_;
+    sums.swap(checksums_);
   }
   try {
     if (wait) wait();
-    std::vector<std::uint64_t> sums = checksums_of(*memory);
+    take_checksums(*memory, sums);
     const MutexLock lock(mutex_);
     checksums_ = std::move(sums);
     state_ = State::kSealed;

@@ -107,7 +107,7 @@ class Blob {
  private:
   Blob(std::uint64_t bytes, std::vector<BlobSection> sections) : bytes_(bytes), sections_(std::move(sections)) {}
   void fail_with(const char* what) noexcept KVTRIE_EXCLUDES(mutex_);
-  std::vector<std::uint64_t> checksums_of(const HostMemory& memory) const;
+  void take_checksums(const HostMemory& memory, std::vector<std::uint64_t>& sums) const;
   // Null unless sealed. Those of a sealed blob never change, so they are read without the mutex.
   const std::vector<std::uint64_t>* sealed_checksums() const;
 
@@ -120,7 +120,8 @@ class Blob {
   std::shared_ptr<BlobSource> source_ KVTRIE_GUARDED_BY(mutex_);
   std::uint64_t offset_ KVTRIE_GUARDED_BY(mutex_) = 0;
   std::function<void()> wait_ KVTRIE_GUARDED_BY(mutex_);
-  std::vector<std::uint64_t> checksums_ KVTRIE_GUARDED_BY(mutex_);  // written once, before the state says kSealed
+  // Written once, before the state says kSealed. Has its size from the beginning: sealing wants no memory.
+  std::vector<std::uint64_t> checksums_ KVTRIE_GUARDED_BY(mutex_);
 };
 
 using BlobPtr = std::shared_ptr<Blob>;

@@ -17,6 +17,8 @@ constexpr const char* kWhere = "disk";
 
 std::string text_of(int error) { return std::generic_category().message(error); }
 
+std::string sentence(const char* step, int error) { return cat(step, " failed: ", text_of(error)); }
+
 void warn(const std::string& folder, const std::string& what) {
   log_message(LogLevel::kWarning, cat("[", kWhere, "] ", folder, ": ", what));
 }
@@ -294,16 +296,15 @@ int DiskTier::unseal(const DiskFile& file, std::unique_ptr<File>& source) const 
 
 // ---- what there is to say -------------------------------------------------------------------------------------------
 
-void DiskTier::note(const char* step, int error) noexcept {
+void DiskTier::note(Failure failure) noexcept {
   try {
-    const std::string sentence = cat(step, " failed: ", text_of(error));
     {
       const MutexLock lock(mutex_);
-      counts_.last_failure = sentence;
-      if (!logged_.emplace(step, error).second) return;
+      last_failure_ = failure;
+      if (!logged_.emplace(failure.step, failure.error).second) return;
     }
-    warn(folder(), sentence);
-  } catch (const std::exception&) {  // no memory for the message: the counters have it
+    warn(folder(), sentence(failure.step, failure.error));
+  } catch (const std::exception&) {  // no memory for the message: `stats` says it
   }
 }
 
@@ -328,12 +329,12 @@ void DiskTier::note_failure(Failure failure) noexcept {
   bool off = false;
   {
     const MutexLock lock(mutex_);
-    if (++failures_in_a_row_ >= kFailuresInARow) {
+    if (failure.error != ENOMEM && ++failures_in_a_row_ >= kFailuresInARow) {
       counts_.writing = false;
       off = !std::exchange(off_logged_, true);
     }
   }
-  note(failure.step, failure.error);
+  note(failure);
   if (!off) return;
   try {
     warn(folder(), cat("writing is switched off after ", kFailuresInARow, " failures in a row"));
@@ -351,13 +352,14 @@ void DiskTier::note_read(std::uint64_t bytes, int error) noexcept {
     }
     ++counts_.failed_reads;
   }
-  note("read", error);
+  note({"read", error});
 }
 
 DiskStats DiskTier::stats() const {
   const std::uint64_t doomed = doomed_bytes();
   const MutexLock lock(mutex_);
   DiskStats stats = counts_;
+  if (last_failure_) stats.last_failure = sentence(last_failure_.step, last_failure_.error);
   stats.files = owners_.size();
   stats.bytes = budget_.used();
   stats.doomed_bytes = doomed;

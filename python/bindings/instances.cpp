@@ -1,5 +1,7 @@
 #include "instances.h"
 
+#include "checked_python.h"
+
 #include <new>
 #include <unordered_map>
 #include <utility>
@@ -73,6 +75,8 @@ void fill(instance* object, const void* holder) {
 }
 
 }  // namespace
+
+void throw_python_error() { throw py::error_already_set(); }
 
 void guard_instances(type_info& type) {
   Originals& ours = originals();

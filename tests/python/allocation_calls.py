@@ -7,6 +7,7 @@ prepares it: it takes the world and gives what is then called, with nothing left
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +21,21 @@ from kvtrie import _core
 Prepare = Callable[[World], Callable[[], Any]]
 
 
+class Then(enum.Enum):
+    """What holds of a call that was short of memory, besides all that holds of its world."""
+
+    SAME = "it was refused with nothing changed, or did all: the same call gives its answer"
+    LESS = "it was refused, or did without: its answer may be less, and the same call gives all of it"
+    PART = "part of what it does may be done: the same call does the rest"
+    ONCE = "what it was given may be used up: it is not made again"
+
+
 @dataclass(frozen=True)
 class Call:
-    """``again``: whether the same call gives the same answer when it is made once more after it was refused."""
-
     name: str
     worlds: tuple[str, ...]
     prepare: Prepare
-    again: bool = True
+    then: Then = Then.SAME
 
 
 def ones(*shape: int) -> Any:
@@ -182,29 +190,29 @@ def entered(world: World) -> Callable[[], Any]:
 
 PREFIX_CACHE = [
     Call("PrefixCache.__init__", CACHES, constructed),
-    Call("PrefixCache.begin", CACHES, lambda w: lambda: w.cache.begin([*KNOWN, 9])),
-    Call("PrefixCache.begin", CACHES, begin_below),
-    Call("PrefixCache.begin", CACHES, lambda w: lambda: w.cache.begin(np.arange(30, dtype=np.int64), atomic=[(2, 5)])),
+    Call("PrefixCache.begin", CACHES, lambda w: lambda: w.cache.begin([*KNOWN, 9]), Then.LESS),
+    Call("PrefixCache.begin", CACHES, begin_below, Then.LESS),
+    Call("PrefixCache.begin", CACHES, lambda w: lambda: w.cache.begin(np.arange(30, dtype=np.int64), atomic=[(2, 5)]), Then.LESS),
     Call("PrefixCache.batch", CACHES, batch),
     Call("PrefixCache.plan", CACHES, lambda w: lambda: w.cache.plan([*KNOWN, 9])),
     Call("PrefixCache.respell", DENSE, respell),
     Call("PrefixCache.summary", DENSE, lambda w: lambda: w.cache.summary()),
     Call("PrefixCache._explain", CACHES, lambda w: lambda: w.cache.explain([*KNOWN[:9], 9])),
-    Call("PrefixCache.restore", CACHES, restore),
-    Call("PrefixCache.page_out", CACHES, lambda w: lambda: w.cache.page_out(KNOWN)),
-    Call("PrefixCache.page_out", CACHES, lambda w: lambda: w.cache.page_out(nbytes=64)),
-    Call("PrefixCache.page_out", DISK, lambda w: lambda: w.cache.page_out(KNOWN, to="disk")),
-    Call("PrefixCache.evict", CACHES, lambda w: lambda: w.cache.evict(KNOWN)),
-    Call("PrefixCache.evict", CACHES, lambda w: lambda: w.cache.evict(nbytes=64)),
+    Call("PrefixCache.restore", CACHES, restore, Then.LESS),
+    Call("PrefixCache.page_out", CACHES, lambda w: lambda: w.cache.page_out(KNOWN), Then.PART),
+    Call("PrefixCache.page_out", CACHES, lambda w: lambda: w.cache.page_out(nbytes=64), Then.PART),
+    Call("PrefixCache.page_out", DISK, lambda w: lambda: w.cache.page_out(KNOWN, to="disk"), Then.PART),
+    Call("PrefixCache.evict", CACHES, lambda w: lambda: w.cache.evict(KNOWN), Then.PART),
+    Call("PrefixCache.evict", CACHES, lambda w: lambda: w.cache.evict(nbytes=64), Then.PART),
     Call("PrefixCache._set_quota", DENSE, lambda w: lambda: w.cache.set_quota("default", most=0.9, least=0.1)),
     Call("PrefixCache.remove_quota", DENSE, remove_quota),
     Call("PrefixCache.usage", DENSE, lambda w: lambda: w.cache.usage()),
-    Call("PrefixCache.set_limits", CACHES, lambda w: lambda: w.cache.set_limits(held_cells=30, host_bytes=4096)),
+    Call("PrefixCache.set_limits", CACHES, lambda w: lambda: w.cache.set_limits(held_cells=60, host_bytes=240_000)),
     Call("PrefixCache.pin", CACHES, lambda w: lambda: w.cache.pin(KNOWN, ttl=5.0)),
     Call("PrefixCache.unpin", CACHES, unpin),
     Call("PrefixCache.stats", CACHES, lambda w: lambda: sorted(w.cache.stats())),
     Call("PrefixCache.check", CACHES, lambda w: lambda: w.cache.check()),
-    Call("PrefixCache.flush", WITH_LOWER, flush),
+    Call("PrefixCache.flush", WITH_LOWER, flush, Then.LESS),
     Call("PrefixCache._save", CACHES, lambda w: lambda: w.cache.save(f"{w.folder}/saved")),
     Call("PrefixCache._save", DENSE, opened),
     Call("PrefixCache._nodes", DENSE, lambda w: lambda: w.cache.nodes()),
@@ -228,14 +236,14 @@ PREFIX_CACHE = [
     Call("Session.__exit__", DENSE, lambda w: lambda: w.live.__exit__(None, None, None)),
     Call("Step.put", CACHES, put_rows),
     Call("Step.get", CACHES, lambda w: (lambda step: lambda: step.get(0))(got(w))),
-    Call("Step.attend", CACHES, attend),
+    Call("Step.attend", CACHES, attend, Then.ONCE),  # the rows are stored by then: without k and v it goes on
     Call("Step.set_causal", DENSE, lambda w: (lambda step: lambda: step.set_causal([0, 1]))(w.with_step())),
-    Call("Step.conv", STATES, conv),
-    Call("Step.gated_delta", STATES, gated_delta),
+    Call("Step.conv", STATES, conv, Then.ONCE),
+    Call("Step.gated_delta", STATES, gated_delta, Then.ONCE),
     Call("Step.states", STATES, lambda w: (lambda step: lambda: step.states(1))(got(w))),
     Call("Step.boundaries", STATES, lambda w: (lambda step: lambda: step.boundaries())(w.with_step())),
     Call("Step.put_states", STATES, put_states),
-    Call("a whole step", CACHES, whole_step, again=False),
+    Call("a whole step", CACHES, whole_step, Then.ONCE),
     Call("dropping a cache", CACHES, everything_dropped),
     Call("dropping a session", CACHES, lambda w: forget(w, "live")),
     Call("dropping a step", CACHES, dropped_step),
@@ -328,13 +336,18 @@ CONSTRUCTED = {
 }  # fmt: skip
 
 
+# What these take is in what they give, and goes with it where Python has no object for that; and states of a step are
+# written before what it gives is made.
+USED_UP = ("split", "merge", "take_snapshots", "conv", "gated_delta")
+
+
 def alone() -> Iterator[Call]:
     for kind, owner in CLASSES.items():
         yield Call(f"{owner}.__init__", (kind,), lambda w, kind=kind: CONSTRUCTED[kind])  # type: ignore[misc]
         yield Call(f"dropping a {owner}", (kind,), lambda w: forget(w, "cache"))
         for name, kinds, prepare in EDITING:
             if kind in kinds:
-                yield Call(f"{owner}.{name}", (kind,), prepare)
+                yield Call(f"{owner}.{name}", (kind,), prepare, Then.ONCE if name in USED_UP else Then.SAME)
 
 
 # ---- tensors, operations, tries ---------------------------------------------------------------------------------------
@@ -350,7 +363,7 @@ VALUES: list[tuple[str, Prepare]] = [
     ("Tensor.reshape", lambda w: lambda: w.x.reshape(8, 3)),
     ("Tensor.astype", lambda w: lambda: w.x.astype("float16")),
     ("Tensor.__len__", lambda w: lambda: len(w.x)),
-    ("Tensor.__repr__", lambda w: lambda: repr(w.x)),
+    ("Tensor.__repr__", lambda w: w.x.__repr__),
     ("dropping a Tensor", lambda w: forget(w, "w")),
     ("PrefixTrie.__init__", lambda w: lambda: len(kv.PrefixTrie())),
     ("PrefixTrie.insert", lambda w: lambda: w.trie.insert([*KNOWN[:5], *OTHER], 9).end),
@@ -364,9 +377,9 @@ VALUES: list[tuple[str, Prepare]] = [
     ("PrefixTrie.remove", lambda w: lambda: w.trie.remove(w.leaf)),
     ("PrefixTrie.__len__", lambda w: lambda: len(w.trie)),
     ("PrefixTrie.check", lambda w: w.trie.check),
-    ("PrefixTrie.__repr__", lambda w: lambda: repr(w.trie)),
+    ("PrefixTrie.__repr__", lambda w: w.trie.__repr__),
     ("TrieNode.__eq__", lambda w: lambda: w.node == w.leaf),
-    ("TrieNode.__repr__", lambda w: lambda: repr(w.node)),
+    ("TrieNode.__repr__", lambda w: w.node.__repr__),
     ("dropping a PrefixTrie", lambda w: forget(w, "node", "leaf", "trie")),
     ("TokenTexts.__init__", lambda w: lambda: len(kv.TokenTexts(TEXTS))),
     ("TokenTexts.__len__", lambda w: lambda: len(w.texts)),
@@ -384,9 +397,11 @@ VALUES: list[tuple[str, Prepare]] = [
     ("media", lambda w: lambda: kv.media("an image", 3).shape),
 ]  # fmt: skip
 
+GIVEN = {"PrefixTrie.evict": Then.PART, "Replay.serve": Then.ONCE}
+
 OPERATIONS: list[tuple[str, Prepare]] = [
     ("ops.matmul", lambda w: lambda: kv.ops.matmul(w.x, w.w)),
-    ("ops.scale_rows", lambda w: lambda: kv.ops.scale_rows(w.x, ones(3))),
+    ("ops.scale_rows", lambda w: lambda: kv.ops.scale_rows(w.x, ones(3, 1))),
     ("ops.weighted_sum", lambda w: lambda: kv.ops.weighted_sum(w.heads, ones(3, 2))),
     ("ops.route", lambda w: lambda: kv.ops.route(w.x, 2, "softmax")),
     ("ops.rope", lambda w: lambda: kv.ops.rope(w.heads, [0, 1, 2])),
@@ -456,7 +471,7 @@ def read(owner: str) -> Iterator[Call]:
 CALLS: list[Call] = [
     *PREFIX_CACHE,
     *alone(),
-    *(Call(name, ("values",), prepare) for name, prepare in VALUES),
+    *(Call(name, ("values",), prepare, GIVEN.get(name, Then.SAME)) for name, prepare in VALUES),
     *(Call(name, ("device",), prepare) for name, prepare in OPERATIONS),
     *(call for owner in EXAMPLES for call in read(owner)),
 ]

@@ -220,15 +220,27 @@ class Player:
             return ended
         found = made.whole()
         assert found == [], f"whole: {found}"
-        if ended == "answered":
-            assert shown(given) == answer, f"answered: got {shown(given)}, allowed {answer}"
-            made.kept.append(given)
-        elif call.again:
-            made.kept.append(prepared())
-            assert shown(made.kept[-1]) == answer, f"again: got {shown(made.kept[-1])}, allowed {answer}"
+        self._again(call, made, prepared, ended == "answered", given, answer)
         del prepared, given
         self._finish(made)
         return ended if failed else "nothing failed"
+
+    @staticmethod
+    def _again(call: Any, made: Any, prepared: Callable[[], Any], answered: bool, given: Any, answer: Any) -> None:
+        """The call once more, where it has to give its answer now."""
+        from allocation_calls import Then
+
+        made.kept.append(given)
+        if answered and (shown(given) == answer or call.then is Then.PART):
+            return
+        assert not answered or call.then is Then.LESS, f"answered: got {shown(given)}, allowed {answer}"
+        if call.then is Then.ONCE:
+            return
+        if given is not None and hasattr(given, "close"):
+            given.close()
+        made.kept.append(prepared())
+        found = shown(made.kept[-1])
+        assert call.then is Then.PART or found == answer, f"again: got {found}, allowed {answer}"
 
     @staticmethod
     def _world(name: str) -> Any:
