@@ -1,13 +1,13 @@
 // Loaded before the C library (LD_PRELOAD): allocations that fail on demand, for sweeps over the Python module.
 //
 // Concept. An allocation belongs to the code that called malloc: the module, the C++ library (operator new), or Python.
-// `fail_code` says which addresses are whose, `fail_arm` which of them are to fail: the nth from then on, and, with
-// `lasting`, all that follow until `fail_disarm`. With nothing armed to fail they are counted all the same, so that a
-// sweep knows how many there are. An allocation by address is also *tracked* until it is freed, once `fail_track` was
-// called: what the module and the C++ library hold then, in blocks.
+// `fail_code` says which addresses are whose. `fail_call` makes a call during which the nth of some kinds fails and,
+// with `lasting`, all that follow it; the others are counted, so that a sweep knows how many there are. Blocks of the
+// module and of the C++ library are *tracked* from when they are allocated until they are freed, once `fail_track` was
+// called.
 //
-// Threads: allocations of all threads count, or those of the thread that armed, or of all others. Arm, disarm and track
-// from one thread at a time. Kinds are bits: 1 the module, 2 the C++ library, 4 Python.
+// Threads: allocations of all threads count, or those of the thread that calls, or of all others. Call, track and tell
+// code from one thread at a time. Kinds are bits: 1 the module, 2 the C++ library, 4 Python.
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -20,6 +20,7 @@ extern void* __libc_calloc(size_t, size_t);
 extern void* __libc_realloc(void*, size_t);
 extern void* __libc_memalign(size_t, size_t);
 extern void __libc_free(void*);
+extern void* PyObject_CallNoArgs(void*) __attribute__((weak));  // of the program that loads this
 
 enum { kRanges = 8, kTracked = 3, kSlots = 1 << 18 };  // kTracked: the kinds that are tracked
 enum { kAnybody = 0, kThisThread = 1, kOtherThreads = 2 };
@@ -159,21 +160,23 @@ void fail_code(unsigned long from, unsigned long to, int kind) {
   ranges[range_count++].kind = kind;
 }
 
-void fail_arm(long nth, int is_lasting, int kinds, int who) {
+// callable(), during which the nth allocation fails; what it gave, or null with Python's error set. Armed in here, as
+// Python allocates for whatever it does before and after.
+void* fail_call(void* callable, long nth, int is_lasting, int kinds, int who) {
   next_to_fail = nth;
   lasting = is_lasting;
   whose = who;
   arming = pthread_self();
   seen = refused = 0;
   armed_kinds = kinds;
-}
-
-long fail_disarm(void) {  // how many failed
+  void* const given = PyObject_CallNoArgs(callable);
   armed_kinds = 0;
-  return refused;
+  return given;
 }
 
-long fail_seen(void) { return seen; }  // how many there were since it was armed
+long fail_refused(void) { return refused; }  // how many failed in the last call
+
+long fail_seen(void) { return seen; }  // how many there were in it
 
 long fail_track(void) {  // blocks that are held now, of those that were allocated since the first call
   tracking = 1;
