@@ -64,7 +64,7 @@ class Error : public std::exception {
   CacheFullCounts cache_full_;
 };
 
-// Builds a message from values: cat("got ", n, ", allowed ", m). Throws std::bad_alloc: a stream would end the text there.
+// Builds a message from values: cat("got ", n, ", allowed ", m). Throws std::bad_alloc rather than end it early.
 template <class... Values>
 std::string cat(const Values&... values) {
   std::ostringstream out;

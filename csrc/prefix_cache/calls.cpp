@@ -1,6 +1,8 @@
 #include "prefix_cache/calls.h"
 
 #include <algorithm>
+#include <new>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -57,8 +59,12 @@ Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state) {
   lock_ = MovableMutexLock(state.mutex);
   if (!allow_closed && state.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache is closed");
   state.now = std::max(state.now, now);
-  if (!state.arrivals.empty()) state.reap_arrivals();
-  if (state.now >= state.expiry.next_expiry(state.leases) && !state.closed) state.expire();
+  try {
+    if (!state.arrivals.empty()) state.reap_arrivals();
+    if (state.now >= state.expiry.next_expiry(state.leases) && !state.closed) state.expire();
+  } catch (const std::bad_alloc&) {
+    if (!allow_closed) throw;  // what only ends goes on: the next call does it
+  }
   if (state.lower.disk() != nullptr) state.behind.write_again_after_a_while(state.now);
 }
 
@@ -181,7 +187,16 @@ void PrefixCacheState::close(Entry& entry) noexcept {
   const bool in_job = exchange != nullptr && exchange->on_own_thread();
   if (!in_job && !outside.has(std::this_thread::get_id())) return take_apart(entry);
   closing_is_left = true;
-  if (in_job) exchange->add_job([keep = shared_from_this()] { const Entry last(*keep, /*allow_closed=*/true); });
+  if (!in_job) return;
+  *closing = shared_from_this();
+  exchange->add_last();
+}
+
+void PrefixCacheState::prepare_last_job() {
+  exchange->prepare_last([closing = closing] {
+    const std::shared_ptr<PrefixCacheState> keep = std::exchange(*closing, nullptr);
+    const Entry last(*keep, /*allow_closed=*/true);
+  });
 }
 
 // What sessions leave is written before the tree goes; from then on the files stay.

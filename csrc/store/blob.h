@@ -41,7 +41,8 @@ struct BlobSection {
 class BlobSource {
  public:
   virtual ~BlobSource() = default;
-  virtual bool read(std::uint64_t offset, std::span<std::byte> into) noexcept = 0;  // false: not all of it came
+  // False: not all of it came. Throws std::bad_alloc, which says nothing of what is there.
+  virtual bool read(std::uint64_t offset, std::span<std::byte> into) = 0;
 };
 
 // Host memory, 64-byte aligned, counted in a budget.
@@ -101,7 +102,8 @@ class Blob {
   // what `memory()` gave; the blob may have let go of it since.
   bool verify(std::span<const std::uint32_t> sections, const HostMemory& memory);
   // Copies sections, one behind the other, out of the file into `into`, and verifies them. False: some did not come, or
-  // are not what they were; the blob is failed then. REQUIRES: saved; `into` holds exactly their bytes.
+  // are not what they were; the blob is failed then. Throws std::bad_alloc with the blob as it was. REQUIRES: saved;
+  // `into` holds exactly their bytes.
   bool read(std::span<const std::uint32_t> sections, std::span<std::byte> into);
 
  private:

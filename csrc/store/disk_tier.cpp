@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <exception>
+#include <new>
 #include <system_error>
 
 #include "base/error.h"
@@ -248,11 +249,9 @@ DiskFile::~DiskFile() {
   if (live_) tier_->doom(*this, false);
 }
 
-bool DiskFile::read(std::uint64_t offset, std::span<std::byte> into) noexcept {
-  return tier_->read(*this, offset, into);
-}
+bool DiskFile::read(std::uint64_t offset, std::span<std::byte> into) { return tier_->read(*this, offset, into); }
 
-bool DiskTier::read(const DiskFile& file, std::uint64_t offset, std::span<std::byte> into) noexcept {
+bool DiskTier::read(const DiskFile& file, std::uint64_t offset, std::span<std::byte> into) {
   int error = 0;
   try {
     if (offset > file.content_bytes() || into.size() > file.content_bytes() - offset) {
@@ -260,8 +259,11 @@ bool DiskTier::read(const DiskFile& file, std::uint64_t offset, std::span<std::b
     } else if (const std::shared_ptr<File> source = opened(file, error)) {
       error = source->read_at(offset, into);
     }
+  } catch (const std::bad_alloc&) {
+    note_read(0, ENOMEM);
+    throw;
   } catch (const std::exception&) {
-    error = ENOMEM;
+    error = EIO;
   }
   if (error != 0) open_files_.forget(file.self_.front().id);
   note_read(into.size(), error);

@@ -215,18 +215,20 @@ std::vector<PrefixTrie::Evicted> PrefixTrie::evict(std::optional<std::uint64_t> 
   while (gone.size() < most && (!nbytes || wanted > 0)) {
     Node* leaf = trie_.victim(0);
     if (leaf == nullptr) break;
-    if (nbytes && bytes_of(*leaf).nbytes > wanted) {
-      const std::int32_t kept = bytes_of(*leaf).keepable(wanted);
-      if (kept > 0) trie_.split(leaf, leaf->start() + kept);
-    }
-    gone.push_back(take_leaf(leaf));
+    if (gone.size() == gone.capacity()) gone.reserve(2 * gone.size() + 1);
+    const bool too_much = nbytes && bytes_of(*leaf).nbytes > wanted;
+    gone.push_back(take_leaf(leaf, too_much ? bytes_of(*leaf).keepable(wanted) : 0));
     wanted -= std::min(wanted, gone.back().nbytes);
   }
   return gone;
 }
 
-PrefixTrie::Evicted PrefixTrie::take_leaf(Node* leaf) {
-  Evicted gone{leaf->name_space(), path_of(*leaf), leaf->start(), bytes_of(*leaf).nbytes};
+// All of it but the first `kept` tokens.
+PrefixTrie::Evicted PrefixTrie::take_leaf(Node* leaf, std::int32_t kept) {
+  Evicted gone{leaf->name_space(), path_of(*leaf), 0, 0};
+  if (kept > 0) trie_.split(leaf, leaf->start() + kept);
+  gone.start = leaf->start();
+  gone.nbytes = bytes_of(*leaf).nbytes;
   Node* parent = leaf->parent();
   const bool parent_stays = !parent->is_root();
   trie_.remove(leaf);
@@ -241,7 +243,7 @@ std::uint64_t PrefixTrie::remove(const Handle& node) {
   if (leaf.locks() > 0) {
     fail(ErrorKind::kBusy, "PrefixTrie.remove", "node: got one with ", leaf.locks(), " locks, allowed none");
   }
-  return take_leaf(&leaf).nbytes;
+  return take_leaf(&leaf, 0).nbytes;
 }
 
 std::vector<std::string> PrefixTrie::check() const {

@@ -108,7 +108,7 @@ class PrefixTrie {
   Node* add_end(Node* parent, std::span<const Token> tail, std::uint64_t nbytes);
   void compress(Node* node) noexcept;
   void compress_what_is_left();
-  Evicted take_leaf(Node* leaf);
+  Evicted take_leaf(Node* leaf, std::int32_t kept);
 
   Trie trie_{1};
   std::uint64_t nbytes_ = 0;

@@ -1,9 +1,9 @@
 // Python's makers of objects, as pybind11 and we call them: what cannot be made raises.
 //
-// Concept. Each of these functions returns a null pointer, with MemoryError set, where there is no memory. pybind11 takes
-// some of them to succeed (it compares names of arguments with the null pointer), and makes other errors of the rest: "could
-// not allocate", "unable to convert". Here they throw that MemoryError. This comes before pybind11 in everything that is
-// compiled into the module (cmake/python_module.cmake), so that it means what its code calls.
+// Concept. Each of these functions returns a null pointer, with MemoryError set, where there is no memory. pybind11
+// takes some of them to succeed (it compares names of arguments with the null pointer), and makes other errors of the
+// rest: "could not allocate", "unable to convert". Here they throw that MemoryError. This comes before pybind11 in
+// everything that is compiled into the module (cmake/python_module.cmake), so that it means what its code calls.
 //
 // Threads: the GIL is held, as for the functions themselves.
 #pragma once

@@ -16,7 +16,7 @@ using py::detail::instance;
 using py::detail::type_info;
 
 struct Originals {
-  newfunc make = nullptr;                                                     // pybind11's, of all its classes
+  newfunc make = nullptr;                                                         // pybind11's, of all its classes
   std::unordered_map<const type_info*, decltype(type_info::init_instance)> fill;  // the class's own
 };
 
@@ -91,8 +91,7 @@ void guard_instances(type_info& type) {
 
 void keep_alive(py::handle nurse, py::handle patient) {
   std::vector<PyObject*> kept{patient.ptr()};
-  py::detail::with_internals(
-      [&](py::detail::internals& internals) { internals.patients[nurse.ptr()].swap(kept); });
+  py::detail::with_internals([&](py::detail::internals& internals) { internals.patients[nurse.ptr()].swap(kept); });
   reinterpret_cast<instance*>(nurse.ptr())->has_patients = true;
   patient.inc_ref();
 }

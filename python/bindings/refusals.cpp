@@ -89,9 +89,9 @@ void refuse_in_our_words(PyObject* const* arguments, std::size_t count, PyObject
   const std::string where = wanted.name.empty() ? text.substr(0, text.find('(')) : wanted.name;
   const bool method = !wanted.name.empty() || text.find("1. (self: ") != std::string::npos;
   const auto given = static_cast<std::size_t>(PyVectorcall_NARGS(count));
-  set_python_error(Error(ErrorKind::kType, cat("[", where, "] arguments: got (",
-                                               types_of(arguments, given, names, method), "), allowed ",
-                                               wanted.allowed)));
+  set_python_error(Error(
+      ErrorKind::kType,
+      cat("[", where, "] arguments: got (", types_of(arguments, given, names, method), "), allowed ", wanted.allowed)));
 }
 
 PyObject* call(PyObject* self, PyObject* const* arguments, std::size_t count, PyObject* names) {

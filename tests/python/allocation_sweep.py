@@ -3,7 +3,6 @@
     allocation_sweep.py                            every allocation of every call, each way
     allocation_sweep.py begin Session --count 300  300 points drawn from those of calls whose names contain a NAME
     allocation_sweep.py --seed 7 --count 2000      of all calls
-    allocation_sweep.py --list                     the calls, their worlds, and how many allocations each makes
 
 Concept. A *point* is a call in a world (allocation_calls.py), a way to fail and a number n: the nth allocation fails
 once, or it and all that follow until the call has returned. Ways differ in whose allocations count (failing_malloc.c):
@@ -23,110 +22,26 @@ The exit status is 1 if there were any.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import json
 import os
 import random
 import signal
-import subprocess
 import sys
-import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-SOURCE = Path(__file__).with_name("failing_malloc.c")
-LIBRARY = "KVTRIE_FAILING_MALLOC"  # names the library to the process that has it
-MODULE, NEW, PYTHON = 1, 2, 4  # whose allocations
-ANYBODY, THIS_THREAD, OTHER_THREADS = 0, 1, 2
-NEVER = 1 << 60
+from allocation_malloc import LIBRARY, NEVER, PYTHON, WAYS, Malloc, Way, start_again
+
 PATIENCE = int(os.environ.get("KVTRIE_SWEEP_PATIENCE", "120"))  # seconds that a point may take on the slowest machine
 EACH = 4  # points of a series, where they are drawn
 LOOKS = 3  # how often a point is played again that left blocks behind
 
 
-@dataclass(frozen=True)
-class Way:
-    """Whose allocations fail, and whether those after the first do, too."""
-
-    kinds: int
-    who: int
-    lasting: bool
-
-    @property
-    def name(self) -> str:
-        whose = {MODULE | NEW: "module", NEW: "new", PYTHON: "Python"}[self.kinds]
-        where = {ANYBODY: "anywhere", THIS_THREAD: "here", OTHER_THREADS: "other threads"}[self.who]
-        return f"{whose} {where}{' from then on' if self.lasting else ''}"
-
-
-WAYS = [
-    Way(MODULE | NEW, ANYBODY, False),
-    Way(MODULE | NEW, ANYBODY, True),
-    Way(NEW, ANYBODY, False),
-    Way(MODULE | NEW, OTHER_THREADS, True),
-    Way(PYTHON, THIS_THREAD, False),
-    Way(PYTHON, THIS_THREAD, True),
-]
-
-
-# ---- the process with the failing malloc ------------------------------------------------------------------------------
-
-
-def build(folder: Path) -> Path:
-    """The library that is loaded before the C library."""
-    made = folder / "failing_malloc.so"
-    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", str(made), str(SOURCE)], check=True)
-    return made
-
-
-def environment(library: Path) -> dict[str, str]:
-    """Of a process in which allocations can fail: Python's, too, as each is a malloc of its own then."""
-    return {"LD_PRELOAD": str(library), LIBRARY: str(library), "PYTHONMALLOC": "malloc", "KVTRIE_HELPER": "0"}
-
-
-def start_again() -> int:
-    """This program, with the failing malloc."""
-    with tempfile.TemporaryDirectory() as folder:
-        given = {**os.environ, **environment(build(Path(folder)))}
-        return subprocess.run([sys.executable, *sys.argv], env=given, check=False).returncode
-
-
-class Malloc:
-    """The library, told whose code lies where."""
-
-    def __init__(self) -> None:
-        self._library = ctypes.PyDLL(os.environ[LIBRARY])  # called with the GIL held
-        self._library.fail_code.argtypes = [ctypes.c_ulong, ctypes.c_ulong, ctypes.c_int]
-        self._library.fail_call.argtypes = [ctypes.py_object, ctypes.c_long, ctypes.c_int, ctypes.c_int, ctypes.c_int]
-        self._library.fail_call.restype = ctypes.py_object
-        for name in ("fail_refused", "fail_seen", "fail_track"):
-            getattr(self._library, name).restype = ctypes.c_long
-        self.call = self._library.fail_call
-        self.refused = self._library.fail_refused
-        self.seen = self._library.fail_seen
-        self.track = self._library.fail_track
-        program = os.path.realpath(sys.executable)
-        for line in Path("/proc/self/maps").read_text().splitlines():
-            where, rights, *_, name = line.split(maxsplit=5) if line.count(" ") > 5 else (*line.split(), "")
-            kind = self._kind_of(name.strip(), program)
-            if "x" in rights and kind:
-                self._library.fail_code(*(int(each, 16) for each in where.split("-")), kind)
-
-    @staticmethod
-    def _kind_of(name: str, program: str) -> int:
-        if "/_core." in name:
-            return MODULE
-        if "libstdc++" in name:
-            return NEW
-        return PYTHON if name == program or "libpython" in name else 0
-
-
-# ---- one point --------------------------------------------------------------------------------------------------------
+# ---- one point ----
 
 
 def shown(value: Any) -> Any:
@@ -182,6 +97,7 @@ class Player:
         """How many allocations it makes undisturbed, and its answer."""
         made = self._world(world)
         prepared = call.prepare(made)
+        made.about_to_call()
         ended, given, _ = self.attempt(prepared, way, NEVER)
         seen = self.malloc.seen()
         assert ended == "answered", f"undisturbed: {ended}"
@@ -212,6 +128,7 @@ class Player:
     def _play(self, call: Any, world: str, way: Way, nth: int, answer: Any) -> str:
         made = self._world(world)
         prepared = call.prepare(made)
+        made.about_to_call()
         ended, given, failed = self.attempt(prepared, way, nth)
         if ended.startswith("wrong"):
             return ended
@@ -225,7 +142,7 @@ class Player:
     @staticmethod
     def _again(call: Any, made: Any, prepared: Callable[[], Any], answered: bool, given: Any, answer: Any) -> None:
         """The call once more, where it has to give its answer now."""
-        from allocation_calls import Then
+        from allocation_table import Then
 
         made.kept.append(given)
         if answered and (shown(given) == answer or call.then is Then.PART):
@@ -253,7 +170,7 @@ class Player:
         made.end()
 
 
-# ---- children -----------------------------------------------------------------------------------------------------
+# ---- children ----
 
 
 @dataclass(frozen=True)
@@ -342,7 +259,8 @@ class Found:
     def add(self, series: Series, nth: int, what: str) -> None:
         self.points += 1
         self.ended[what.split(":")[0]] += 1
-        if os.environ.get("KVTRIE_SWEEP_SHOWS") and what[0].isupper(): print(series.name, nth, what)
+        if os.environ.get("KVTRIE_SWEEP_SHOWS") and what[0].isupper():
+            print(series.name, nth, what)
         if what.startswith(("wrong", "died", "stuck", "ended")):
             self.findings.append(f"{series.name}, allocation {nth}: {what}")
             print(self.findings[-1], flush=True)
@@ -370,18 +288,21 @@ def sweep(series: Sequence[Series]) -> Found:
     return found
 
 
-def series_of(names: Sequence[str], count: int, seed: int, ways: Sequence[Way] = WAYS) -> list[Series]:
+def series_of(names: Sequence[str], count: int, seed: int, ways: Sequence[Way], host: bool) -> list[Series]:
     """Every call in each of its worlds, each way; or so many that ``count`` points come of them."""
-    from allocation_calls import CALLS, Then
+    from allocation_calls import CALLS, ENDS_BY_ITSELF
+    from allocation_table import Then
 
     dice = random.Random(seed)
     wanted = [call for call in CALLS if not names or any(name in call.name for name in names)]
+    if "ends by itself" in names:
+        wanted.append(ENDS_BY_ITSELF)
     every = [
         (call, world, way)
         for call in wanted
         for world in call.worlds
         for way in ways
-        if not (way.kinds == PYTHON and call.then is Then.MODEL)
+        if not (way.kinds == PYTHON and call.then is Then.MODEL) and not (host and world == "device")
     ]
     if not count:
         return [Series(*each, 0, 0) for each in every]
@@ -395,12 +316,24 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=0, help="points that are drawn; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--way", type=int, action="append", choices=range(len(WAYS)), help="by number; all")
+    parser.add_argument(
+        "--host", action="store_true", help="without the world that opens a device, which takes seconds"
+    )
     chosen = parser.parse_args()
     if LIBRARY not in os.environ:
         return start_again()
     ways = [WAYS[number] for number in chosen.way] if chosen.way else WAYS
-    found = sweep(series_of(chosen.names, chosen.count, chosen.seed, ways))
-    print(json.dumps({"operations": found.points, "faults": found.points, "ended": dict(found.ended.most_common()), "findings": len(found.findings)}))
+    found = sweep(series_of(chosen.names, chosen.count, chosen.seed, ways, chosen.host))
+    print(
+        json.dumps(
+            {
+                "operations": found.points,
+                "faults": found.points,
+                "ended": dict(found.ended.most_common()),
+                "findings": len(found.findings),
+            }
+        )
+    )
     return int(bool(found.findings))
 
 
