@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <new>
 #include <string>
@@ -105,7 +106,7 @@ Blob::State Blob::state() const {
 
 std::vector<std::uint64_t> Blob::checksums() const {
   const MutexLock lock(mutex_);
-  return checksums_;
+  return state_ == State::kSealed ? checksums_ : std::vector<std::uint64_t>();
 }
 
 HostMemoryPtr Blob::memory() const {
@@ -157,10 +158,11 @@ void Blob::fail_with(const char* what) noexcept {
 }
 
 void Blob::take_checksums(const HostMemory& memory, std::vector<std::uint64_t>& sums) const {
-  in_parallel(sections_.size(), bytes_, [&](std::size_t number) {
+  const auto take = [&](std::size_t number) {
     const BlobSection& section = sections_[number];
     sums[number] = checksum({memory.data() + section.offset, section.bytes});
-  });
+  };
+  in_parallel(sections_.size(), bytes_, std::cref(take));  // a reference: a copy would want memory
 }
 
 void Blob::seal() noexcept {

@@ -7,6 +7,7 @@ tokens (kinds_fakes.py), so rows that do not belong are recognised.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import shutil
 import tempfile
@@ -132,6 +133,7 @@ class CacheWorld:
         return [] if self.cache is None or self.cache.closed else list(self.cache.check())
 
     def goes_on(self) -> None:
+        self.let_the_store_be()
         if self.cache is not None and not self.cache.closed:
             run(self.cache, [*KNOWN[:6], 70, 71], self.model)
             if self.strange and self.live is not None:
@@ -141,6 +143,13 @@ class CacheWorld:
                 self.compute(self.live)
             assert run(self.cache, [*KNOWN[:6], 70, 71, 73], self.model).reused == 8
             assert self.cache.check() == []
+
+    def let_the_store_be(self) -> None:
+        """It does nothing but store from now on; what is on its way to it has come."""
+        if self.store is not None and self.store.then is not None:
+            with contextlib.suppress(kv.ClosedError):
+                self.cache.flush()
+            self.store.then = None
 
     def end(self) -> None:
         """Closes all; nothing may be held then. The folder, if it has one, opens again with what was in it."""
