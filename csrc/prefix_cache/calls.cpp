@@ -61,9 +61,12 @@ Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state) {
   state.now = std::max(state.now, now);
   try {
     if (!state.arrivals.empty()) state.reap_arrivals();
-    if (state.now >= state.expiry.next_expiry(state.leases) && !state.closed) state.expire();
   } catch (const std::bad_alloc&) {
     if (!allow_closed) throw;  // what only ends goes on: the next call does it
+  }
+  try {
+    if (state.now >= state.expiry.next_expiry(state.leases) && !state.closed) state.expire();
+  } catch (const std::bad_alloc&) {  // the next call does it
   }
   if (state.lower.disk() != nullptr) state.behind.write_again_after_a_while(state.now);
 }

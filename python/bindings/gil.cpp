@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -31,7 +33,8 @@ struct Reference {
   Reference* next = nullptr;
 };
 
-// Never destroyed: other threads may still queue while the process ends.
+// Never destroyed: other threads may still queue while the process ends. Not allocated either: the first who needs it
+// may be a destructor.
 struct Waiting {
   Mutex mutex;
   Reference* references KVTRIE_GUARDED_BY(mutex) = nullptr;
@@ -41,7 +44,8 @@ struct Waiting {
 };
 
 Waiting& waiting() {
-  static auto* const instance = new Waiting;
+  alignas(Waiting) static std::byte place[sizeof(Waiting)];
+  static auto* const instance = new (place) Waiting;
   return *instance;
 }
 

@@ -19,17 +19,18 @@ NEVER = 1 << 60
 
 @dataclass(frozen=True)
 class Way:
-    """Whose allocations fail, and whether those after the first do, too."""
+    """Whose allocations fail, whether those after the first do, too, and in what process."""
 
     kinds: int
     who: int
     lasting: bool
+    first_use: bool = False  # in a process that has made no call of the module before
 
     @property
     def name(self) -> str:
         whose = {MODULE | NEW: "module", NEW: "new", PYTHON: "Python"}[self.kinds]
         where = {ANYBODY: "anywhere", THIS_THREAD: "here", OTHER_THREADS: "other threads"}[self.who]
-        return f"{whose} {where}{' from then on' if self.lasting else ''}"
+        return f"{whose} {where}{' from then on' * self.lasting}{' at first use' * self.first_use}"
 
 
 WAYS = [
@@ -37,6 +38,7 @@ WAYS = [
     Way(MODULE | NEW, ANYBODY, True),
     Way(NEW, ANYBODY, False),
     Way(MODULE | NEW, OTHER_THREADS, True),
+    Way(MODULE | NEW, ANYBODY, False, first_use=True),
     Way(PYTHON, THIS_THREAD, False),  # once: with every one failing the interpreter itself goes round in a circle
 ]
 

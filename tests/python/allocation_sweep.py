@@ -12,7 +12,7 @@ made, and then has to hold:
 - the call gave what it gives undisturbed, or raised MemoryError or an error of the library other than InternalError;
 - nothing is wrong with the world (``whole``), and a refused call gives its answer when it is made again;
 - the world goes on, with rows that are checked one by one, and gives everything back when it ends;
-- no block is held afterwards that an undisturbed run does not hold.
+- no block is held afterwards that an undisturbed run does not hold (where it is not a process's first call).
 
 Points are played by children, one point after the other in each; a child that dies or does not come back is a finding
 of the point that it was at, and another goes on behind that. The last line is JSON: points, how calls ended, findings.
@@ -125,6 +125,13 @@ class Player:
         except BaseException as error:
             return f"wrong: {type(error).__name__}: {error}\n{traceback.format_exc()}"
 
+    def play_once(self, *point: Any) -> str:
+        """The same, whatever is held afterwards."""
+        try:
+            return self._play(*point)
+        except BaseException as error:
+            return f"wrong: {type(error).__name__}: {error}\n{traceback.format_exc()}"
+
     def _play(self, call: Any, world: str, way: Way, nth: int, answer: Any) -> str:
         made = self._world(world)
         prepared = call.prepare(made)
@@ -215,6 +222,8 @@ class Child:
     def _play(self, index: int, behind: int) -> None:
         series = self.series[index]
         point = series.call, series.world, series.way
+        if series.way.first_use:
+            return self._play_apart(index, behind, *point)
         count, answer = self.player.count(*point)
         self.player.play(*point, NEVER, answer)  # what libraries keep from now on was allocated by it
         for nth in series.numbers(count):
@@ -222,6 +231,35 @@ class Child:
                 self.say("at", index, nth)
                 signal.alarm(PATIENCE)
                 self.say("ended", index, self.player.play(*point, nth, answer))
+
+    def _play_apart(self, index: int, behind: int, *point: Any) -> None:
+        """Each in a process of its own, which is why blocks that it leaves are not counted."""
+        (count, answer), status = apart(lambda: self.player.count(*point))
+        assert status == 0, how_it_died(status)
+        for nth in self.series[index].numbers(count):
+            if nth > behind:
+                self.say("at", index, nth)
+                ended, status = apart(lambda nth=nth: self.player.play_once(*point, nth, answer))  # type: ignore[misc]
+                self.say("ended", index, ended if status == 0 else how_it_died(status))
+
+
+def apart(work: Callable[[], Any]) -> tuple[Any, int]:
+    """What it gives in a child of its own, and the child's status."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(PATIENCE)
+            with os.fdopen(writing, "w") as said:
+                json.dump(work(), said)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        text = said.read()
+    return json.loads(text) if text else (0, None), os.waitpid(child, 0)[1]
 
 
 def in_child(player: Player, series: Sequence[Series], first: int, behind: int) -> tuple[list[Any], int]:
@@ -302,11 +340,13 @@ def series_of(names: Sequence[str], count: int, seed: int, ways: Sequence[Way], 
         for call in wanted
         for world in call.worlds
         for way in ways
-        if not (way.kinds == PYTHON and call.then is Then.MODEL) and not (host and world == "device")
+        if not (way.kinds == PYTHON and call.then is Then.MODEL)
+        and not (world == "device" and (host or way.first_use))  # to open one takes a second
     ]
+    every.sort(key=lambda each: not each[2].first_use)  # before their child has made a call
     if not count:
         return [Series(*each, 0, 0) for each in every]
-    some = dice.sample(every, min(len(every), max(1, count // EACH)))
+    some = [every[at] for at in sorted(dice.sample(range(len(every)), min(len(every), max(1, count // EACH))))]
     return [Series(*each, EACH, dice.randrange(1 << 30)) for each in some]
 
 
