@@ -76,7 +76,7 @@ EDITING: list[tuple[str, tuple[str, ...], Prepare]] = [
     ("length", ALONE, lambda w: lambda: w.cache.length(0)),
     ("held_from", ("causal",), lambda w: lambda: w.cache.held_from(0)),
     ("item", ("encoder",), lambda w: lambda: w.cache.item(0)),
-    ("check", ("causal", "recurrent", "encoder"), lambda w: lambda: w.cache.check()),
+    ("check", ALONE, lambda w: lambda: w.cache.check()),
     ("defrag", ("causal", "encoder", "hybrid"), lambda w: lambda: w.cache.defrag()),
     ("snapshot", ALONE, lambda w: lambda: w.cache.snapshot(0)),
     ("restore", ALONE, after(held, lambda of: of[0].restore(9, of[1], 4))),

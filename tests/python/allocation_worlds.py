@@ -216,7 +216,7 @@ class AloneWorld:
         pass
 
     def whole(self) -> list[str]:
-        return [] if self.kind == "hybrid" or self.cache is None else list(self.cache.check())
+        return [] if self.cache is None else list(self.cache.check())
 
     def goes_on(self) -> None:
         if self.cache is None:

@@ -12,6 +12,7 @@ import platform
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import WrapperDescriptorType
 from typing import Any
 
 import pytest
@@ -39,15 +40,15 @@ def swept(*arguments: Any) -> dict[str, Any]:
 
 @needs_glibc
 def test_some_allocations_of_all_calls() -> None:
-    counted = swept("--count", 200, "--host")
-    assert counted["operations"] > 100
+    counted = swept("--count", 150, "--host")
+    assert counted["operations"] > 60
     assert counted["ended"]["MemoryError"] > counted["operations"] / 2  # most of them are seen by the caller
 
 
 @needs_glibc
 @pytest.mark.ci
 def test_more_allocations_of_all_calls() -> None:
-    assert swept("--count", 1600)["operations"] > 1000
+    assert swept("--count", 1200)["operations"] > 500
 
 
 @needs_glibc
@@ -63,8 +64,12 @@ def members_of(name: str, value: Any) -> Iterator[str]:
         yield name
         return
     for member, each in vars(value).items():
-        ours = not member.startswith("__") or member in OWN_DUNDERS
-        if ours and (callable(each) or isinstance(each, (property, staticmethod))):
+        ours = not member.startswith(("__", "_pybind11")) or member in OWN_DUNDERS
+        if (
+            ours
+            and not isinstance(each, WrapperDescriptorType)
+            and (callable(each) or isinstance(each, (property, staticmethod)))
+        ):
             yield f"{name}.{member}"
 
 
