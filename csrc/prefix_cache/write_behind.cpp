@@ -288,7 +288,7 @@ void WriteBehind::write_out(const SavingPtr& saving) noexcept {
     log_failed_snapshot(thrown);
   }
   if (failed != nullptr) {
-    tier->give_up(saving->reserved, failed, error);
+    tier->abandon(saving->reserved, failed, error);
   } else if (front.empty()) {
     tier->unreserve(saving->reserved);
   } else {

@@ -22,9 +22,9 @@
 // written.
 //
 // Errors. What cannot be saved now is left as it is: no room, no name outside this process, damaged bytes, a disk that
-// fails. What is thrown on the way (no memory) leaves what was queued before it; of what fails on the queue for that
-// the disk counts a failed write. Cost: O(tokens) for the header of each
-// snapshot; O(nodes) for `save_all` and `all_saved`.
+// fails. What is thrown on the way (no memory) leaves what was queued before it; what fails on the queue for that, the
+// disk counts as a failed write. Cost: O(tokens) for the header of each snapshot; O(nodes) for `save_all` and
+// `all_saved`.
 // Threads: called with the prefix cache's mutex held, which is what `mutex` is. The queue's thread takes it twice for
 // each snapshot, to look where the disk is and to hand over what became of it; it waits, takes checksums and writes
 // without it. The end waits for the queue, so all that is named here outlives this. Units: bytes, seconds.

@@ -163,7 +163,7 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
                     std::span<const std::span<const std::byte>> images) noexcept;
   // In place of `write`, of what its owner cannot write after all: gives the reservation back, and counts it among the
   // failed writes with the step (of static storage) that failed and an errno.
-  void give_up(std::uint64_t content, const char* step, int error) noexcept;
+  void abandon(std::uint64_t content, const char* step, int error) noexcept;
   bool writing() const noexcept;  // false: switched off after failures
   void try_again() noexcept;      // switches writing on again, dooms again what could not be removed
   // Removes doomed files; waits for a sweep that another thread began.

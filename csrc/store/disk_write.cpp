@@ -64,7 +64,7 @@ DiskFilePtr DiskTier::write(const SnapshotHeader& identity, std::span<const std:
   return nullptr;
 }
 
-void DiskTier::give_up(std::uint64_t content, const char* step, int error) noexcept {
+void DiskTier::abandon(std::uint64_t content, const char* step, int error) noexcept {
   unreserve(content);
   const MutexLock lock(mutex_);
   ++counts_.failed_writes;

@@ -16,7 +16,8 @@ using py::detail::instance;
 using py::detail::type_info;
 
 struct Originals {
-  newfunc make = nullptr;                                                         // pybind11's, of all its classes
+  newfunc make = nullptr;                                                         // of all classes
+  allocfunc allocate = nullptr;                                                   // the same
   std::unordered_map<const type_info*, decltype(type_info::init_instance)> fill;  // the class's own
 };
 
@@ -26,7 +27,7 @@ Originals& originals() {
 }
 
 PyObject* allocate(PyTypeObject* type, Py_ssize_t items) {
-  PyObject* const made = PyType_GenericAlloc(type, items);
+  PyObject* const made = originals().allocate(type, items);
   if (made == nullptr) {
     PyErr_Clear();
     throw std::bad_alloc();
@@ -36,7 +37,7 @@ PyObject* allocate(PyTypeObject* type, Py_ssize_t items) {
 
 // As Python calls it: what `allocate` throws ends here. A class of Python that is derived from ours has Python's own
 // allocation until then.
-PyObject* make_object(PyTypeObject* type, PyObject* arguments, PyObject* names) noexcept {
+PyObject* make_object(PyTypeObject* type, PyObject* arguments, PyObject* names) {
   try {
     type->tp_alloc = &allocate;
     py::detail::all_type_info(type);  // pybind11 notes a class when it first sees it, and would do so half-way
@@ -44,7 +45,7 @@ PyObject* make_object(PyTypeObject* type, PyObject* arguments, PyObject* names) 
   } catch (py::error_already_set& error) {
     error.restore();
     return nullptr;
-  } catch (...) {
+  } catch (const std::exception&) {
     return PyErr_NoMemory();
   }
 }
@@ -84,7 +85,10 @@ void guard_instances(type_info& type) {
   ours.fill.emplace(&type, std::exchange(type.init_instance, &fill));
   py::detail::all_type_info(type.type);
   PyTypeObject* const base = type.type->tp_base;
-  if (ours.make == nullptr) ours.make = base->tp_new;
+  if (ours.make == nullptr) {
+    ours.make = base->tp_new;
+    ours.allocate = type.type->tp_alloc;
+  }
   base->tp_new = type.type->tp_new = &make_object;
   type.type->tp_alloc = &allocate;
 }

@@ -310,7 +310,7 @@ TEST(DiskFaults, WantOfMemoryIsCountedAndSaysNothingOfTheDisk) {
   const Entry entry = some_entries()[0];
   for (int i = 0; i <= DiskTier::kFailuresInARow; ++i) {
     ASSERT_TRUE(run.tier->reserve(100));
-    run.tier->give_up(100, "prepare", ENOMEM);
+    run.tier->abandon(100, "prepare", ENOMEM);
   }
   files->fail(Call::kWrite, 1, ENOMEM, false);
   for (int i = 0; i <= DiskTier::kFailuresInARow; ++i) run.write(entry);

@@ -33,14 +33,14 @@ typedef struct {
 static Range ranges[kRanges];
 static int range_count;
 
-// ---- what fails -------------------------------------------------------------------------------------------------------
+// ---- what fails -----------------------------------------------------------------------------------------------------
 
 static atomic_int armed_kinds;  // 0: nothing is armed
 static atomic_long next_to_fail, seen, refused;
 static int lasting, whose;
 static pthread_t arming;
 
-// ---- what is held -----------------------------------------------------------------------------------------------------
+// ---- what is held ---------------------------------------------------------------------------------------------------
 
 static atomic_int tracking;
 static atomic_flag table = ATOMIC_FLAG_INIT;
@@ -86,7 +86,7 @@ static void forget(uintptr_t block) {
   atomic_flag_clear(&table);
 }
 
-// ---- the two questions of every allocation ----------------------------------------------------------------------------
+// ---- the two questions of every allocation --------------------------------------------------------------------------
 
 static int kind_of(uintptr_t caller) {
   for (int i = 0; i < range_count; ++i) {
@@ -152,7 +152,7 @@ void free(void* block) {
   __libc_free(block);
 }
 
-// ---- for the sweep ----------------------------------------------------------------------------------------------------
+// ---- for the sweep --------------------------------------------------------------------------------------------------
 
 void fail_code(unsigned long from, unsigned long to, int kind) {
   ranges[range_count].from = from;
