@@ -10,7 +10,7 @@ find_package(pybind11 CONFIG REQUIRED)
 # Even batches, each in two or three seconds of what every batch takes; the classes of caches, steps and the tree have
 # functions of the same names, so they are apart.
 set(batch_1 arrays base_class cache_class caches errors explain operands ops ops_recurrent ops_weights)
-set(batch_2 convert device encoder inspect keys ops_sample path_argument replay token_texts)
+set(batch_2 convert device encoder inspect instances keys ops_sample path_argument replay token_texts)
 set(batch_3 clock collector dlpack_import ending gil hybrid module tensor)
 set(batch_4 ops_experts recurrent refusals remote_store step_graph trie)
 set(batch_5 prefix_cache prefix_cache_stats quotas session session_rows)
@@ -22,7 +22,11 @@ foreach(batch RANGE 1 5)
     set_source_files_properties("${source}" PROPERTIES UNITY_GROUP ${batch})
   endforeach()
 endforeach()
-target_precompile_headers(_core PRIVATE ${KVTRIE_STANDARD_HEADERS} <pybind11/numpy.h> <pybind11/stl.h>
+set(checked "${PROJECT_SOURCE_DIR}/python/bindings/checked_python.h")  # before pybind11
+if(CMAKE_DISABLE_PRECOMPILE_HEADERS)
+  target_compile_options(_core PRIVATE "SHELL:-include \"${checked}\"")
+endif()
+target_precompile_headers(_core PRIVATE ${KVTRIE_STANDARD_HEADERS} "${checked}" <pybind11/numpy.h> <pybind11/stl.h>
                           "${PROJECT_SOURCE_DIR}/python/bindings/convert.h" <prefix_cache/prefix_cache.h>)
 target_link_libraries(_core PRIVATE kvtrie_prefix_cache kvtrie_standalone)
 # Conversions of arguments: a call's time is the library's, and compiling is quicker by a third than at -O3.

@@ -64,10 +64,11 @@ class Error : public std::exception {
   CacheFullCounts cache_full_;
 };
 
-// Builds a message from values: cat("got ", n, ", allowed ", m).
+// Builds a message from values: cat("got ", n, ", allowed ", m). Throws std::bad_alloc rather than end it early.
 template <class... Values>
 std::string cat(const Values&... values) {
   std::ostringstream out;
+  out.exceptions(std::ios::badbit);
   (out << ... << values);
   return out.str();
 }

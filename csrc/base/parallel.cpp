@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -24,10 +24,10 @@ void in_parallel(std::size_t count, std::uint64_t bytes, const std::function<voi
   const std::size_t threads =
       bytes < kWorthAThread ? 1 : std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kMostThreads);
   std::vector<std::thread> others;
-  others.reserve(threads);
   try {
+    others.reserve(threads - 1);
     while (others.size() + 1 < threads) others.emplace_back(work);
-  } catch (const std::system_error&) {  // no more threads: those there are do it all
+  } catch (const std::exception&) {  // no more threads, or no memory for them: those there are do it all
   }
   work();
   for (std::thread& other : others) other.join();

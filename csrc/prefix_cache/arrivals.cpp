@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -40,6 +41,9 @@ ArrivalPtr Arrivals::take_failed() {
   }
   return nullptr;
 }
+
+// Its place in the list is still there.
+void Arrivals::put_back(ArrivalPtr failed) noexcept { listed_.insert(listed_.begin(), std::move(failed)); }
 
 std::vector<CompletionPtr> Arrivals::under_way() const {
   std::vector<CompletionPtr> completions;

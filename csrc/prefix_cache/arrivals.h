@@ -67,6 +67,7 @@ class Arrivals {
   // Those that are done are listed no longer, up to the first one that failed, in the order in which they were added:
   // that one. Null: none of them failed, and those that are left are under way.
   ArrivalPtr take_failed();
+  void put_back(ArrivalPtr failed) noexcept;  // it is met again. REQUIRES: it was taken, and none was added since
 
   // What is under way, for `wait_for`.
   std::vector<CompletionPtr> under_way() const;

@@ -1,6 +1,8 @@
 #include "prefix_cache/calls.h"
 
 #include <algorithm>
+#include <new>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -66,8 +68,15 @@ Entry::Entry(PrefixCacheState& state, bool allow_closed) : state_(state), allow_
 void Entry::begin(double now) {
   if (!allow_closed_ && state_.closed) fail(ErrorKind::kClosed, "prefix_cache", "the cache is closed");
   state_.now = std::max(state_.now, now);
-  if (!state_.arrivals.empty()) state_.reap_arrivals();
-  if (state_.now >= state_.expiry.next_expiry(state_.leases) && !state_.closed) state_.expire(*this);
+  try {
+    if (!state_.arrivals.empty()) state_.reap_arrivals();
+  } catch (const std::bad_alloc&) {
+    if (!allow_closed_) throw;  // what only ends goes on: the next call does it
+  }
+  try {
+    if (state_.now >= state_.expiry.next_expiry(state_.leases) && !state_.closed) state_.expire(*this);
+  } catch (const std::bad_alloc&) {  // the next call does it
+  }
   if (state_.lower.disk() != nullptr) state_.behind.write_again_after_a_while(state_.now);
 }
 
@@ -209,7 +218,16 @@ void PrefixCacheState::close(Entry& entry) noexcept {
   const bool in_job = exchange != nullptr && exchange->on_own_thread();
   if (!in_job && !outside.has(std::this_thread::get_id())) return take_apart(entry);
   closing_is_left = true;
-  if (in_job) exchange->add_job([keep = shared_from_this()] { const Entry last(*keep, /*allow_closed=*/true); });
+  if (!in_job) return;
+  *closing = shared_from_this();
+  exchange->add_last();
+}
+
+void PrefixCacheState::prepare_last_job() {
+  exchange->prepare_last([closing = closing] {
+    const std::shared_ptr<PrefixCacheState> keep = std::exchange(*closing, nullptr);
+    const Entry last(*keep, /*allow_closed=*/true);
+  });
 }
 
 // What sessions leave is written before the tree goes; from then on the files stay.

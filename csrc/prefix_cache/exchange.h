@@ -84,7 +84,9 @@ class Exchange {
   bool quiet() const { return queue_.pending_jobs() == 0; }
   void only_when_waited_for() { queue_.only_when_waited_for(); }  // for tests: background_queue.h
   bool on_own_thread() const { return queue_.on_own_thread(); }
-  void add_job(std::function<void()> job) { queue_.add(0, std::move(job)); }  // behind what was offered
+  // A job behind what was offered, made beforehand: whoever adds it may have no memory.
+  void prepare_last(std::function<void()> job) { queue_.prepare(std::move(job)); }
+  void add_last() noexcept { queue_.add_prepared(); }
   std::uint64_t room() const { return room_->cap(); }
   // What sending takes of host memory at a time, for one whole block and one restore point of these caches.
   static std::uint64_t room_for(const PrefixCacheState& state);

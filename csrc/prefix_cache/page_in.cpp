@@ -224,12 +224,22 @@ void PrefixCacheState::wait_for_host(Entry& entry) {
   reap_arrivals();
 }
 
+// Without memory for it, nobody goes on before it is done.
 void PrefixCacheState::reap_arrivals() {
-  while (const ArrivalPtr failed = arrivals.take_failed()) fail_arrival(failed);
+  while (const ArrivalPtr failed = arrivals.take_failed()) {
+    try {
+      fail_arrival(failed);
+    } catch (...) {
+      arrivals.put_back(failed);
+      throw;
+    }
+  }
 }
 
 // Cells on the device are not what the tree says: those nodes go, and the sessions that stand on them or below fail.
 void PrefixCacheState::fail_arrival(const ArrivalPtr& arrival) {
+  std::vector<Node*> tops;
+  tops.reserve(trie.size());  // before anything changes
   caches.distrust_owners();
   for (Cursor* cursor : sessions) {
     const bool ahead = cursor->ahead != nullptr && stands_on(arrival, cursor->ahead);
@@ -238,7 +248,6 @@ void PrefixCacheState::fail_arrival(const ArrivalPtr& arrival) {
     if (ahead) cursors.drop_ahead(*cursor);
     if (lost) cursors.lose(*cursor);
   }
-  std::vector<Node*> tops;
   trie.visit([&](Node& node) {
     if (!node.is_root() && stands_on(arrival, &node) && !stands_on(arrival, node.parent())) tops.push_back(&node);
   });

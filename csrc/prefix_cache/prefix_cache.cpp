@@ -66,6 +66,7 @@ void PrefixCacheState::open_store() {
   }
   ensure(host->set_cap(options.host_bytes - room), "prefix_cache", "host memory is in use at creation");
   exchange = std::make_unique<Exchange>(*this, room);
+  prepare_last_job();
 }
 
 // In the budget of its namespace.

@@ -78,6 +78,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   BackgroundQueue* writer = nullptr;       // that of `behind`, to be waited for; null: no disk tier
   void open_disk();                        // by the constructor
   void open_store();                       // the same
+  void prepare_last_job();                 // of the exchange
   void count_file(const FoundSnapshot& found) KVTRIE_REQUIRES(mutex);
 
   // --- guarded by `mutex` ----------------------------------------------------------------------------------------
@@ -122,6 +123,9 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   CallsOutside outside KVTRIE_GUARDED_BY(mutex);  // calls that wait with the mutex free
   bool closed KVTRIE_GUARDED_BY(mutex) = false;
   bool closing_is_left KVTRIE_GUARDED_BY(mutex) = false;  // to the last call that is outside
+  // Keeps this for the job that ends a closing which began in a job: set with the closing, null again with its end.
+  const std::shared_ptr<std::shared_ptr<PrefixCacheState>> closing =
+      std::make_shared<std::shared_ptr<PrefixCacheState>>();
 
   // --- calls.cpp -------------------------------------------------------------------------------------------------
   void close(Entry& entry) noexcept KVTRIE_REQUIRES(mutex);  // of PrefixCache; idempotent

@@ -1,8 +1,10 @@
 #include "prefix_cache/write_behind.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <exception>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -258,6 +260,12 @@ void log_failed_snapshot(const std::exception& error) noexcept {
 
 }  // namespace
 
+// Whether what it hangs from failed to be written: it is of no use without.
+bool WriteBehind::is_orphan(Saving& saving) noexcept {
+  const SavingPtr above = std::exchange(saving.above, nullptr);
+  return above != nullptr && above->outcome == Saving::Outcome::kFailed;
+}
+
 void WriteBehind::write_out(const SavingPtr& saving) noexcept {
   const std::shared_ptr<DiskTier> tier = [&] {
     const MutexLock lock(mutex_);
@@ -266,14 +274,22 @@ void WriteBehind::write_out(const SavingPtr& saving) noexcept {
   DiskFilePtr file;
   std::vector<std::byte> front;
   HeldImages images;
+  const char* failed = nullptr;  // on the way to the disk, which counts it
+  int error = 0;
   try {
-    for (const BlobPtr& blob : saving->blobs) images.add(blob->memory());
-    front = encoded(*saving);
-  } catch (const std::exception& error) {
+    if (!is_orphan(*saving)) {
+      for (const BlobPtr& blob : saving->blobs) images.add(blob->memory());
+      front = encoded(*saving);
+      if (front.empty()) failed = "take it from memory", error = EIO;
+    }
+  } catch (const std::exception& thrown) {
     front.clear();
-    log_failed_snapshot(error);
+    failed = "prepare", error = ENOMEM;
+    log_failed_snapshot(thrown);
   }
-  if (front.empty()) {
+  if (failed != nullptr) {
+    tier->abandon(saving->reserved, failed, error);
+  } else if (front.empty()) {
     tier->unreserve(saving->reserved);
   } else {
     file = tier->write(saving->header, front, images.spans());
@@ -282,11 +298,9 @@ void WriteBehind::write_out(const SavingPtr& saving) noexcept {
   finish(*saving, file, front.size());
 }
 
-// The snapshot's front with the checksums of its images; empty when there is nothing worth writing.
+// The snapshot's front with the checksums of its images; empty where an image did not arrive whole.
 std::vector<std::byte> WriteBehind::encoded(Saving& saving) {
-  const bool orphan = saving.above != nullptr && saving.above->outcome == Saving::Outcome::kFailed;
-  saving.above = nullptr;
-  if (orphan || !seal_images(saving)) return {};
+  if (!seal_images(saving)) return {};
   return encode_header(saving.header);
 }
 

@@ -22,8 +22,9 @@
 // written.
 //
 // Errors. What cannot be saved now is left as it is: no room, no name outside this process, damaged bytes, a disk that
-// fails. What is thrown on the way (no memory) leaves what was queued before it. Cost: O(tokens) for the header of each
-// snapshot; O(nodes) for `save_all` and `all_saved`.
+// fails. What is thrown on the way (no memory) leaves what was queued before it; what fails on the queue for that, the
+// disk counts as a failed write. Cost: O(tokens) for the header of each snapshot; O(nodes) for `save_all` and
+// `all_saved`.
 // Threads: called with the prefix cache's mutex held, which is what `mutex` is. The queue's thread takes it twice for
 // each snapshot, to look where the disk is and to hand over what became of it; it waits, takes checksums and writes
 // without it. The end waits for the queue, so all that is named here outlives this. Units: bytes, seconds.
@@ -121,6 +122,7 @@ class WriteBehind {
   bool recut_torn_images(Node* node, const Node* below);
   void write_out(const SavingPtr& saving) noexcept KVTRIE_EXCLUDES(mutex_);
   bool is_taken(const Node* node) const;
+  static bool is_orphan(Saving& saving) noexcept;
   static std::vector<std::byte> encoded(Saving& saving);
   void finish(Saving& saving, const DiskFilePtr& file, std::uint64_t offset) KVTRIE_REQUIRES(mutex_);
 

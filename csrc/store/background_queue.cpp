@@ -1,8 +1,8 @@
 #include "store/background_queue.h"
 
-#include <deque>
 #include <exception>
 #include <limits>
+#include <list>
 #include <set>
 #include <thread>
 #include <utility>
@@ -47,7 +47,9 @@ struct BackgroundQueue::State {
   const std::string name;
   mutable Mutex mutex;  // not held while a job runs or is destroyed
   Condition work, progress;
-  std::deque<Job> jobs KVTRIE_GUARDED_BY(mutex);
+  std::list<Job> jobs KVTRIE_GUARDED_BY(mutex);
+  std::list<Job> prepared KVTRIE_GUARDED_BY(mutex);  // one, with its entry among the pending; or none
+  std::set<std::uint64_t>::node_type prepared_number KVTRIE_GUARDED_BY(mutex);
   std::set<std::uint64_t> pending KVTRIE_GUARDED_BY(mutex);  // numbers of the jobs that are not gone
   std::uint64_t bytes KVTRIE_GUARDED_BY(mutex) = 0;          // of these
   std::uint64_t added KVTRIE_GUARDED_BY(mutex) = 0;          // the number of the youngest job
@@ -129,6 +131,25 @@ void BackgroundQueue::add(std::uint64_t bytes, std::function<void()> job) {
   state_->work.notify_one();
 }
 
+void BackgroundQueue::prepare(std::function<void()> job) {
+  std::list<Job> one(1);
+  one.front().run = std::move(job);
+  std::set<std::uint64_t> number{0};
+  const MutexLock lock(state_->mutex);
+  state_->prepared.swap(one);
+  state_->prepared_number = number.extract(number.begin());
+}
+
+void BackgroundQueue::add_prepared() noexcept {
+  const MutexLock lock(state_->mutex);
+  if (state_->prepared.empty()) return;
+  const std::uint64_t number = ++state_->added;
+  state_->prepared.front().number = state_->prepared_number.value() = number;
+  state_->pending.insert(std::move(state_->prepared_number));
+  state_->jobs.splice(state_->jobs.end(), state_->prepared);
+  state_->work.notify_one();
+}
+
 void BackgroundQueue::wait_below(std::uint64_t bytes) {
   const MutexLock lock(state_->mutex);
   state_->refuse_own_thread();
@@ -153,7 +174,7 @@ void BackgroundQueue::only_when_waited_for() {
 }
 
 void BackgroundQueue::drop_pending() {
-  std::deque<Job> dropped;
+  std::list<Job> dropped;
   {
     const MutexLock lock(state_->mutex);
     dropped.swap(state_->jobs);

@@ -29,6 +29,10 @@ class BackgroundQueue {
 
   // Throws, and keeps nothing of the job, when there is no memory or no thread for it.
   void add(std::uint64_t bytes, std::function<void()> job);
+  // A job that is added later, once, by a caller who has no memory then and may not fail. Where it is not, it goes with
+  // the queue. REQUIRES of `add_prepared`: the thread runs, as in a job.
+  void prepare(std::function<void()> job);
+  void add_prepared() noexcept;
   void wait_below(std::uint64_t bytes);  // until at most `bytes` are queued or running
   void drain();                          // until every job added before this call is gone
   void only_when_waited_for();           // from now on; REQUIRES: no job was added yet

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <new>
 #include <string>
@@ -69,6 +70,7 @@ BlobPtr Blob::allocate(const std::shared_ptr<ByteBudget>& budget, std::uint64_t 
   if (memory == nullptr) return nullptr;
   BlobPtr blob(new Blob(bytes, std::move(sections)));
   const MutexLock lock(blob->mutex_);
+  blob->checksums_.resize(blob->sections_.size());
   blob->memory_ = std::move(memory);
   return blob;
 }
@@ -104,7 +106,7 @@ Blob::State Blob::state() const {
 
 std::vector<std::uint64_t> Blob::checksums() const {
   const MutexLock lock(mutex_);
-  return checksums_;
+  return state_ == State::kSealed ? checksums_ : std::vector<std::uint64_t>();
 }
 
 HostMemoryPtr Blob::memory() const {
@@ -155,28 +157,29 @@ void Blob::fail_with(const char* what) noexcept {
   }
 }
 
-std::vector<std::uint64_t> Blob::checksums_of(const HostMemory& memory) const {
-  std::vector<std::uint64_t> sums(sections_.size());
-  in_parallel(sections_.size(), bytes_, [&](std::size_t number) {
+void Blob::take_checksums(const HostMemory& memory, std::vector<std::uint64_t>& sums) const {
+  const auto take = [&](std::size_t number) {
     const BlobSection& section = sections_[number];
     sums[number] = checksum({memory.data() + section.offset, section.bytes});
-  });
-  return sums;
+  };
+  in_parallel(sections_.size(), bytes_, std::cref(take));  // a reference: a copy would want memory
 }
 
 void Blob::seal() noexcept {
   const MutexLock one(sealing_);
   std::function<void()> wait;
   HostMemoryPtr memory;
+  std::vector<std::uint64_t> sums;
   {
     const MutexLock lock(mutex_);
     if (state_ != State::kFilling) return;
     wait.swap(wait_);
     memory = memory_;
+    sums.swap(checksums_);
   }
   try {
     if (wait) wait();
-    std::vector<std::uint64_t> sums = checksums_of(*memory);
+    take_checksums(*memory, sums);
     const MutexLock lock(mutex_);
     checksums_ = std::move(sums);
     state_ = State::kSealed;

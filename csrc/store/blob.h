@@ -41,7 +41,8 @@ struct BlobSection {
 class BlobSource {
  public:
   virtual ~BlobSource() = default;
-  virtual bool read(std::uint64_t offset, std::span<std::byte> into) noexcept = 0;  // false: not all of it came
+  // False: not all of it came. Throws std::bad_alloc, which says nothing of what is there.
+  virtual bool read(std::uint64_t offset, std::span<std::byte> into) = 0;
 };
 
 // Host memory, 64-byte aligned, counted in a budget.
@@ -101,13 +102,14 @@ class Blob {
   // what `memory()` gave; the blob may have let go of it since.
   bool verify(std::span<const std::uint32_t> sections, const HostMemory& memory);
   // Copies sections, one behind the other, out of the file into `into`, and verifies them. False: some did not come, or
-  // are not what they were; the blob is failed then. REQUIRES: saved; `into` holds exactly their bytes.
+  // are not what they were; the blob is failed then. Throws std::bad_alloc with the blob as it was. REQUIRES: saved;
+  // `into` holds exactly their bytes.
   bool read(std::span<const std::uint32_t> sections, std::span<std::byte> into);
 
  private:
   Blob(std::uint64_t bytes, std::vector<BlobSection> sections) : bytes_(bytes), sections_(std::move(sections)) {}
   void fail_with(const char* what) noexcept KVTRIE_EXCLUDES(mutex_);
-  std::vector<std::uint64_t> checksums_of(const HostMemory& memory) const;
+  void take_checksums(const HostMemory& memory, std::vector<std::uint64_t>& sums) const;
   // Null unless sealed. Those of a sealed blob never change, so they are read without the mutex.
   const std::vector<std::uint64_t>* sealed_checksums() const;
 
@@ -120,7 +122,8 @@ class Blob {
   std::shared_ptr<BlobSource> source_ KVTRIE_GUARDED_BY(mutex_);
   std::uint64_t offset_ KVTRIE_GUARDED_BY(mutex_) = 0;
   std::function<void()> wait_ KVTRIE_GUARDED_BY(mutex_);
-  std::vector<std::uint64_t> checksums_ KVTRIE_GUARDED_BY(mutex_);  // written once, before the state says kSealed
+  // Written once, before the state says kSealed. Has its size from the beginning: sealing wants no memory.
+  std::vector<std::uint64_t> checksums_ KVTRIE_GUARDED_BY(mutex_);
 };
 
 using BlobPtr = std::shared_ptr<Blob>;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <exception>
+#include <new>
 #include <system_error>
 
 #include "base/error.h"
@@ -16,6 +17,8 @@ namespace {
 constexpr const char* kWhere = "disk";
 
 std::string text_of(int error) { return std::generic_category().message(error); }
+
+std::string sentence(const char* step, int error) { return cat(step, " failed: ", text_of(error)); }
 
 void warn(const std::string& folder, const std::string& what) {
   log_message(LogLevel::kWarning, cat("[", kWhere, "] ", folder, ": ", what));
@@ -252,11 +255,9 @@ DiskFile::~DiskFile() {
   if (live_) tier_->doom(*this, false);
 }
 
-bool DiskFile::read(std::uint64_t offset, std::span<std::byte> into) noexcept {
-  return tier_->read(*this, offset, into);
-}
+bool DiskFile::read(std::uint64_t offset, std::span<std::byte> into) { return tier_->read(*this, offset, into); }
 
-bool DiskTier::read(const DiskFile& file, std::uint64_t offset, std::span<std::byte> into) noexcept {
+bool DiskTier::read(const DiskFile& file, std::uint64_t offset, std::span<std::byte> into) {
   int error = 0;
   try {
     if (offset > file.content_bytes() || into.size() > file.content_bytes() - offset) {
@@ -264,8 +265,11 @@ bool DiskTier::read(const DiskFile& file, std::uint64_t offset, std::span<std::b
     } else if (const std::shared_ptr<File> source = opened(file, error)) {
       error = source->read_at(offset, into);
     }
+  } catch (const std::bad_alloc&) {
+    note_read(0, ENOMEM);
+    throw;
   } catch (const std::exception&) {
-    error = ENOMEM;
+    error = EIO;
   }
   if (error != 0) open_files_.forget(file.self_.front().id);
   note_read(into.size(), error);
@@ -300,16 +304,15 @@ int DiskTier::unseal(const DiskFile& file, std::unique_ptr<File>& source) const 
 
 // ---- what there is to say -------------------------------------------------------------------------------------------
 
-void DiskTier::note(const char* step, int error) noexcept {
+void DiskTier::note(Failure failure) noexcept {
   try {
-    const std::string sentence = cat(step, " failed: ", text_of(error));
     {
       const MutexLock lock(mutex_);
-      counts_.last_failure = sentence;
-      if (!logged_.emplace(step, error).second) return;
+      last_failure_ = failure;
+      if (!logged_.emplace(failure.step, failure.error).second) return;
     }
-    warn(folder(), sentence);
-  } catch (const std::exception&) {  // no memory for the message: the counters have it
+    warn(folder(), sentence(failure.step, failure.error));
+  } catch (const std::exception&) {  // no memory for the message: `stats` says it
   }
 }
 
@@ -334,12 +337,12 @@ void DiskTier::note_failure(Failure failure) noexcept {
   bool off = false;
   {
     const MutexLock lock(mutex_);
-    if (++failures_in_a_row_ >= kFailuresInARow) {
+    if (failure.error != ENOMEM && ++failures_in_a_row_ >= kFailuresInARow) {
       counts_.writing = false;
       off = !std::exchange(off_logged_, true);
     }
   }
-  note(failure.step, failure.error);
+  note(failure);
   if (!off) return;
   try {
     warn(folder(), cat("writing is switched off after ", kFailuresInARow, " failures in a row"));
@@ -357,13 +360,14 @@ void DiskTier::note_read(std::uint64_t bytes, int error) noexcept {
     }
     ++counts_.failed_reads;
   }
-  note("read", error);
+  note({"read", error});
 }
 
 DiskStats DiskTier::stats() const {
   const std::uint64_t doomed = doomed_bytes();
   const MutexLock lock(mutex_);
   DiskStats stats = counts_;
+  if (last_failure_) stats.last_failure = sentence(last_failure_.step, last_failure_.error);
   stats.files = owners_.size();
   stats.bytes = budget_.used();
   stats.doomed_bytes = doomed;

@@ -30,7 +30,8 @@
 // Failures. What fails to be written is not there: the temporary file goes, `write` returns null, the counters and the
 // log say why, once for each kind of failure. After `kFailuresInARow` writes or removals that failed, without a good
 // write in between, the tier stops writing until its owner calls `try_again`, after which one more failure stops it
-// again. A sync that failed is never repeated on the same file. What fails to be read is a miss.
+// again; want of memory says nothing of the disk, and does not count there. A sync that failed is never repeated on the
+// same file. What fails to be read is a miss.
 //
 // Threads: any. `write`, `sweep`, `scan`, a `reserve` that does not fit, `DiskFile::read` and the end of the tier (with
 // its last DiskFile) block on the file system: call them under no lock. Units: bytes.
@@ -76,7 +77,7 @@ class DiskFile final : public BlobSource {
   DiskFile(const DiskFile&) = delete;
   DiskFile& operator=(const DiskFile&) = delete;
   // Of its content. False: not all of it came.
-  bool read(std::uint64_t offset, std::span<std::byte> into) noexcept override;
+  bool read(std::uint64_t offset, std::span<std::byte> into) override;
   std::uint64_t bytes() const noexcept { return self_.front().bytes; }     // of the file
   std::uint64_t content_bytes() const noexcept { return content_bytes_; }  // fewer where it is sealed
   const std::string& name() const noexcept { return self_.front().name; }  // within the folder
@@ -160,6 +161,9 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   // sweep did).
   DiskFilePtr write(const SnapshotHeader& identity, std::span<const std::byte> header,
                     std::span<const std::span<const std::byte>> images) noexcept;
+  // In place of `write`, of what its owner cannot write after all: gives the reservation back, and counts it among the
+  // failed writes with the step (of static storage) that failed and an errno.
+  void abandon(std::uint64_t content, const char* step, int error) noexcept;
   bool writing() const noexcept;  // false: switched off after failures
   void try_again() noexcept;      // switches writing on again, dooms again what could not be removed
   // Removes doomed files; waits for a sweep that another thread began.
@@ -218,7 +222,7 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   void note_resisting(std::list<DoomedFile>& file, int error) noexcept KVTRIE_EXCLUDES(mutex_);
   bool remove_now(const std::string& name);
   int folder_fault() noexcept;  // FileSystem::same_folder, of the folder that this tier holds
-  bool read(const DiskFile& file, std::uint64_t offset, std::span<std::byte> into) noexcept;
+  bool read(const DiskFile& file, std::uint64_t offset, std::span<std::byte> into);
   std::shared_ptr<File> opened(const DiskFile& file, int& error);
   int unseal(const DiskFile& file, std::unique_ptr<File>& source) const;
 
@@ -233,7 +237,7 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
 
   void doom_again() noexcept KVTRIE_REQUIRES(mutex_);
 
-  void note(const char* step, int error) noexcept KVTRIE_EXCLUDES(mutex_);
+  void note(Failure failure) noexcept KVTRIE_EXCLUDES(mutex_);
   void note_written(std::uint64_t bytes) noexcept;
   void note_failed_write(Failure failure) noexcept;
   void note_failure(Failure failure) noexcept KVTRIE_EXCLUDES(mutex_);
@@ -256,6 +260,7 @@ class DiskTier : public std::enable_shared_from_this<DiskTier> {
   std::set<std::pair<std::string, int>> logged_ KVTRIE_GUARDED_BY(mutex_);  // kinds of failure: step, errno
   DiskStats counts_ KVTRIE_GUARDED_BY(mutex_);                              // without what other members know
   std::uint64_t last_id_ KVTRIE_GUARDED_BY(mutex_) = 0;
+  Failure last_failure_ KVTRIE_GUARDED_BY(mutex_);  // said in words by whoever asks, who has memory for them
   int failures_in_a_row_ KVTRIE_GUARDED_BY(mutex_) = 0;
   bool keep_ KVTRIE_GUARDED_BY(mutex_) = false;
   bool off_logged_ KVTRIE_GUARDED_BY(mutex_) = false;

@@ -64,6 +64,13 @@ DiskFilePtr DiskTier::write(const SnapshotHeader& identity, std::span<const std:
   return nullptr;
 }
 
+void DiskTier::abandon(std::uint64_t content, const char* step, int error) noexcept {
+  unreserve(content);
+  const MutexLock lock(mutex_);
+  ++counts_.failed_writes;
+  last_failure_ = {step, error};
+}
+
 DiskFilePtr DiskTier::write_now(Write& write) noexcept {
   Failure failure = write_temporary(write);
   if (!failure) failure = publish(write);

@@ -1,6 +1,7 @@
 #include "trie/prefix_trie.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/error.h"
@@ -119,6 +120,7 @@ PrefixTrie::Handle PrefixTrie::insert(std::span<const Token> tokens, std::uint64
   require(!tokens.empty(), "PrefixTrie.insert", "tokens: got 0, allowed 1 or more");
   require(tokens.size() <= static_cast<std::size_t>(Edge::kMaxEnd), "PrefixTrie.insert", "tokens: got ", tokens.size(),
           ", allowed ", Edge::kMaxEnd);
+  compress_what_is_left();
   auto anchor = std::make_shared<Anchor>();
   Node* root = trie_.root(name_space);
   const Match known = trie_.match_below(root, tokens);
@@ -166,8 +168,26 @@ Node* PrefixTrie::add_end(Node* parent, std::span<const Token> tail, std::uint64
   }
 }
 
-// Joins `node` with its only child unless something keeps it apart.
-void PrefixTrie::compress(Node* node) { trie_.join_with_child(node); }
+// Joins `node` with its only child unless something keeps it apart. Two nodes in place of one are no reason to refuse
+// what has been done.
+void PrefixTrie::compress(Node* node) noexcept {
+  try {
+    trie_.join_with_child(node);
+  } catch (const std::bad_alloc&) {
+    unjoined_ = true;
+  }
+}
+
+// Children first: of two that are joined, neither is looked at again.
+void PrefixTrie::compress_what_is_left() {
+  if (!unjoined_) return;
+  std::vector<Node*> nodes;
+  trie_.visit([&](Node& node) {
+    if (!node.is_root()) nodes.push_back(&node);
+  });
+  unjoined_ = false;
+  std::for_each(nodes.rbegin(), nodes.rend(), [this](Node* node) { compress(node); });
+}
 
 PrefixTrie::Found PrefixTrie::match(std::span<const Token> tokens, std::string_view name_space) const {
   const Match found = trie_.match(name_space, tokens);
@@ -188,24 +208,27 @@ void PrefixTrie::touch(const Handle& node) { trie_.touch(&owned(node, "PrefixTri
 
 std::vector<PrefixTrie::Evicted> PrefixTrie::evict(std::optional<std::uint64_t> nbytes,
                                                    std::optional<std::size_t> count) {
+  compress_what_is_left();
   std::vector<Evicted> gone;
   const std::size_t most = count.value_or(nbytes ? trie_.token_count() : 1);
   std::uint64_t wanted = nbytes.value_or(0);
   while (gone.size() < most && (!nbytes || wanted > 0)) {
     Node* leaf = trie_.victim(0);
     if (leaf == nullptr) break;
-    if (nbytes && bytes_of(*leaf).nbytes > wanted) {
-      const std::int32_t kept = bytes_of(*leaf).keepable(wanted);
-      if (kept > 0) trie_.split(leaf, leaf->start() + kept);
-    }
-    gone.push_back(take_leaf(leaf));
+    if (gone.size() == gone.capacity()) gone.reserve(2 * gone.size() + 1);
+    const bool too_much = nbytes && bytes_of(*leaf).nbytes > wanted;
+    gone.push_back(take_leaf(leaf, too_much ? bytes_of(*leaf).keepable(wanted) : 0));
     wanted -= std::min(wanted, gone.back().nbytes);
   }
   return gone;
 }
 
-PrefixTrie::Evicted PrefixTrie::take_leaf(Node* leaf) {
-  Evicted gone{leaf->name_space(), path_of(*leaf), leaf->start(), bytes_of(*leaf).nbytes};
+// All of it but the first `kept` tokens.
+PrefixTrie::Evicted PrefixTrie::take_leaf(Node* leaf, std::int32_t kept) {
+  Evicted gone{leaf->name_space(), path_of(*leaf), 0, 0};
+  if (kept > 0) trie_.split(leaf, leaf->start() + kept);
+  gone.start = leaf->start();
+  gone.nbytes = bytes_of(*leaf).nbytes;
   Node* parent = leaf->parent();
   const bool parent_stays = !parent->is_root();
   trie_.remove(leaf);
@@ -220,7 +243,7 @@ std::uint64_t PrefixTrie::remove(const Handle& node) {
   if (leaf.locks() > 0) {
     fail(ErrorKind::kBusy, "PrefixTrie.remove", "node: got one with ", leaf.locks(), " locks, allowed none");
   }
-  return take_leaf(&leaf).nbytes;
+  return take_leaf(&leaf, 0).nbytes;
 }
 
 std::vector<std::string> PrefixTrie::check() const {
@@ -237,7 +260,8 @@ std::vector<std::string> PrefixTrie::check() const {
     nbytes += bytes.nbytes;
     expect(bytes.covers(node), node, "the byte count covers another range");
     expect(node.in_order(0), node, "no member of the victim order");
-    expect(node.child_count() != 1 || bytes.is_end || node.locks() > 0, node, "not joined with its only child");
+    expect(node.child_count() != 1 || bytes.is_end || node.locks() > 0 || unjoined_, node,
+           "not joined with its only child");
     expect(bytes.anchor == nullptr || bytes.anchor->node == &node, node, "its handles name another node");
   });
   if (nbytes != nbytes_) findings.push_back(cat("[PrefixTrie.check] nbytes: kept ", nbytes_, ", counted ", nbytes));

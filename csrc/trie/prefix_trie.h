@@ -5,7 +5,8 @@
 // recently used leaf goes first, tail first, and takes no more tokens than the bytes that were asked for.
 //
 // Shape. A node stays while it has two children, is the end of an inserted sequence, or is locked; any other inner node
-// is joined with its only child. Every node is a member of the one victim order.
+// is joined with its only child; without memory for that, by the next call that inserts or evicts. Every node is a
+// member of the one victim order.
 //
 // Handles. A `Handle` names a node without keeping it: once the node is gone (evicted, removed, or joined into its
 // child), or the trie itself, using the handle throws kClosed. It is safe to keep for as long as one likes.
@@ -105,11 +106,13 @@ class PrefixTrie {
   Node& owned(const Handle& handle, std::string_view where) const;
   void grow(Node* node, std::span<const Token> tail, std::uint64_t nbytes);
   Node* add_end(Node* parent, std::span<const Token> tail, std::uint64_t nbytes);
-  void compress(Node* node);
-  Evicted take_leaf(Node* leaf);
+  void compress(Node* node) noexcept;
+  void compress_what_is_left();
+  Evicted take_leaf(Node* leaf, std::int32_t kept);
 
   Trie trie_{1};
   std::uint64_t nbytes_ = 0;
+  bool unjoined_ = false;  // there may be two nodes in place of one, for want of memory
 };
 
 }  // namespace kvtrie

@@ -1,6 +1,7 @@
 #include "collector.h"
 
 #include "clock.h"
+#include "instances.h"
 #include "prefix_cache/prefix_cache.h"
 #include "remote_store.h"
 
@@ -37,7 +38,7 @@ int show_clock_and_store(PyObject* self, visitproc visit, void* arg) noexcept {
 
 void keep_cache(py::handle object, py::handle cache) {
   if (object.is_none() || patients_of(object.ptr()) != nullptr) return;
-  py::detail::add_patient(object.ptr(), cache.ptr());
+  keep_alive(object, cache);
 }
 
 void keep_same(py::handle object, py::handle like) {

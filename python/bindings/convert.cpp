@@ -285,10 +285,11 @@ namespace {
 
 template <class Value>
 py::array owning_array(std::vector<Value> values) {
-  auto* owned = new std::vector<Value>(std::move(values));
-  const py::capsule owner(owned, [](void* pointer) { delete static_cast<std::vector<Value>*>(pointer); });
-  const auto count = static_cast<py::ssize_t>(owned->size());
-  return py::array(py::dtype::of<Value>(), {count}, {py::ssize_t{sizeof(Value)}}, owned->data(), owner);
+  auto owned = std::make_unique<std::vector<Value>>(std::move(values));
+  const py::capsule owner(owned.get(), [](void* pointer) { delete static_cast<std::vector<Value>*>(pointer); });
+  const std::vector<Value>& held = *owned.release();
+  const auto count = static_cast<py::ssize_t>(held.size());
+  return py::array(py::dtype::of<Value>(), {count}, {py::ssize_t{sizeof(Value)}}, held.data(), owner);
 }
 
 }  // namespace

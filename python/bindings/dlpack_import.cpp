@@ -27,8 +27,7 @@ constexpr std::int32_t kMostAxes = 32;  // of arrays of every version of numpy
 // What was taken over from a capsule; gives it back when the last array over it goes.
 class Taken {
  public:
-  explicit Taken(dlpack::ManagedArray* plain) noexcept : plain_(plain) {}
-  explicit Taken(dlpack::VersionedArray* versioned) noexcept : versioned_(versioned) {}
+  Taken() = default;  // of nothing: made before a capsule is taken over, as there may be no memory for it
   ~Taken() {
     if (plain_ != nullptr && plain_->deleter != nullptr) plain_->deleter(plain_);
     if (versioned_ != nullptr && versioned_->deleter != nullptr) versioned_->deleter(versioned_);
@@ -36,6 +35,8 @@ class Taken {
   Taken(const Taken&) = delete;
   Taken& operator=(const Taken&) = delete;
 
+  void own(dlpack::ManagedArray* plain) noexcept { plain_ = plain; }
+  void own(dlpack::VersionedArray* versioned) noexcept { versioned_ = versioned; }
   const dlpack::Array& array() const noexcept { return plain_ != nullptr ? plain_->array : versioned_->array; }
   // What does not say that it may be written to is only read.
   bool writeable() const noexcept { return versioned_ != nullptr && (versioned_->flags & dlpack::kReadOnly) == 0; }
@@ -53,13 +54,16 @@ Managed* taken_over(const py::object& capsule, const char* name, const char* use
 }
 
 std::unique_ptr<Taken> take(const py::object& capsule, const Asked& asked) {
-  if (PyCapsule_IsValid(capsule.ptr(), dlpack::kCapsule) != 0)
-    return std::make_unique<Taken>(taken_over<dlpack::ManagedArray>(capsule, dlpack::kCapsule, dlpack::kUsedCapsule));
+  auto taken = std::make_unique<Taken>();
+  if (PyCapsule_IsValid(capsule.ptr(), dlpack::kCapsule) != 0) {
+    taken->own(taken_over<dlpack::ManagedArray>(capsule, dlpack::kCapsule, dlpack::kUsedCapsule));
+    return taken;
+  }
   if (PyCapsule_IsValid(capsule.ptr(), dlpack::kVersionedCapsule) == 0)
     refuse_type(capsule, asked.where, asked.name, "a DLPack capsule that nobody has taken over");
   auto* versioned =
       taken_over<dlpack::VersionedArray>(capsule, dlpack::kVersionedCapsule, dlpack::kUsedVersionedCapsule);
-  auto taken = std::make_unique<Taken>(versioned);
+  taken->own(versioned);
   require(versioned->major == dlpack::kMajor, asked.where, asked.name, ": got version ", versioned->major, " of DLPack",
           ", allowed ", dlpack::kMajor, " or 0");
   return taken;

@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -27,17 +29,25 @@ struct LogRecord {
   std::string message;
 };
 
-// Never destroyed: other threads may still queue while the process ends.
+// A reference that is to be dropped. It is its own place in the queue, which takes it without memory for that.
+struct Reference {
+  PyObject* object;
+  Reference* next = nullptr;
+};
+
+// Never destroyed: other threads may still queue while the process ends. Not allocated either: the first who needs it
+// may be a destructor.
 struct Waiting {
   Mutex mutex;
-  std::vector<PyObject*> references KVTRIE_GUARDED_BY(mutex);
+  Reference* references KVTRIE_GUARDED_BY(mutex) = nullptr;
   std::vector<LogRecord> records KVTRIE_GUARDED_BY(mutex);
   bool scheduled KVTRIE_GUARDED_BY(mutex) = false;
   bool stopped KVTRIE_GUARDED_BY(mutex) = false;
 };
 
 Waiting& waiting() {
-  static auto* const instance = new Waiting;
+  alignas(Waiting) static std::byte place[sizeof(Waiting)];
+  static auto* const instance = new (place) Waiting;
   return *instance;
 }
 
@@ -49,17 +59,23 @@ void write_records(const std::vector<LogRecord>& records) {
   for (const LogRecord& record : records) logger.attr("log")(python_level(record.level), "%s", record.message);
 }
 
+// REQUIRES: the GIL is held.
+void drop(Reference* reference) noexcept {
+  Py_DECREF(reference->object);
+  delete reference;
+}
+
 // Runs in the main thread with the GIL held.
 int deliver(void*) noexcept {
-  std::vector<PyObject*> references;
+  Reference* references = nullptr;
   std::vector<LogRecord> records;
   {
     const MutexLock lock(waiting().mutex);
-    references.swap(waiting().references);
+    references = std::exchange(waiting().references, nullptr);
     records.swap(waiting().records);
     waiting().scheduled = false;
   }
-  for (PyObject* reference : references) Py_DECREF(reference);
+  while (references != nullptr) drop(std::exchange(references, references->next));
   try {
     if (!records.empty()) write_records(records);
   } catch (...) {
@@ -78,14 +94,11 @@ bool holds_gil() noexcept {
   return running != nullptr && running == PyGILState_GetThisThreadState();
 }
 
-void drop_reference(PyObject* reference) noexcept {
+void drop_reference(Reference* reference) noexcept {
   if (!Py_IsInitialized()) return;
-  if (holds_gil()) {
-    Py_DECREF(reference);
-    return;
-  }
+  if (holds_gil()) return drop(reference);
   const MutexLock lock(waiting().mutex);
-  waiting().references.push_back(reference);
+  reference->next = std::exchange(waiting().references, reference);
   schedule(waiting());
 }
 
@@ -180,7 +193,10 @@ void ask_opencl() {
 }
 
 std::shared_ptr<void> shared_reference(py::object object) {
-  return {object.release().ptr(), [](void* reference) { drop_reference(static_cast<PyObject*>(reference)); }};
+  auto made = std::unique_ptr<Reference>(new Reference{object.ptr()});
+  object.release();  // from here on `drop_reference` gives it back, also where there is no memory for what follows
+  const std::shared_ptr<Reference> shared(made.release(), &drop_reference);
+  return {shared, shared->object};
 }
 
 void init_gil(py::module_& m) {

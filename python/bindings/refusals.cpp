@@ -25,6 +25,7 @@
 #include "base_class.h"
 #include "convert.h"
 #include "errors.h"
+#include "instances.h"
 
 namespace kvtrie::binding {
 namespace {
@@ -239,6 +240,7 @@ void speak_for_class(py::handle value) {
   auto* const info = py::detail::get_type_info(type);
   if (info == nullptr) return;
   finish_class(type);
+  guard_instances(*info);
   info->operator_new = &refuse_uninitialised;
   speak_for_all(value);
 }

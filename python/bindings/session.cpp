@@ -235,11 +235,14 @@ struct Prefill {
   std::uint32_t chunk;
   StepPtr previous;
 
-  StepPtr next() {
+  // Whatever fails, the next call makes the step again.
+  py::object next() {
     const StepPtr before = std::exchange(previous, nullptr);
-    previous = without_gil([&] { return session->next_prefill(chunk, before); });
-    if (previous == nullptr) throw py::stop_iteration();
-    return previous;
+    const StepPtr made = without_gil([&] { return session->next_prefill(chunk, before); });
+    if (made == nullptr) throw py::stop_iteration();
+    py::object step = keeping(made, session);
+    previous = made;
+    return step;
   }
 };
 
@@ -437,7 +440,7 @@ void init_session(py::module_& m) {
   py::class_<Prefill> prefill(m, "Prefill", "The steps of ``Session.prefill``.",
                               shows_its_cache<Prefill, std::unique_ptr<Prefill>>());
   prefill.def("__iter__", [](const py::object& self) { return self; });
-  prefill.def("__next__", [](Prefill& self) { return keeping(self.next(), self.session); });
+  prefill.def("__next__", &Prefill::next);
   refuse_pickling(prefill, "calling session.prefill() again");
   Class c(m, "Session", R"(One live conversation; made by ``PrefixCache.begin`` and ``branch``.
 

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from ._arguments import converting, listed, refusal
 from ._core import PrefixCache, Step
+from ._live import Live
 from ._protocols import Logits, StepModel, cache_of
 from .draws import NONE, Draw, draw
 from .errors import ArgumentError, BusyError, CacheFull, ClosedError, Error
@@ -42,7 +43,7 @@ __all__ = ["Batch", "generate_batch"]
 _WORTH_WAITING = 32  # tokens that somebody else is computing; for fewer nobody waits a step
 
 
-class Batch:
+class Batch(Live):
     """A scheduler of generations on one model and one cache. One thread at a time drives it.
 
     ``cache``: None for ``model.prefix_cache``. ``max_sessions``: how many take part in a step; others wait, the first

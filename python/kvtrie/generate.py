@@ -30,7 +30,7 @@ from ._arguments import optional_callable, refusal
 from ._protocols import Logits, StepModel, cache_of, text_model
 from .awaited import BothWays, Left
 from .draws import Draw
-from .errors import ArgumentError, ArgumentTypeError
+from .errors import ArgumentError, ArgumentTypeError, ClosedError
 from .sampling import Choice, LogitsProcessor, Sampler, Sampling, TokenLogprob, whole
 from .stopping import Stop, Stopper
 
@@ -91,8 +91,9 @@ class Generation(BothWays[int]):
 
     @property
     def live(self) -> _core.Session:
-        """``session``, which a generation that waits in a batch has none of."""
-        assert self.session is not None
+        """``session``; ``kv.ClosedError`` for a generation that waits in a batch, or was closed there: it has none."""
+        if self.session is None:
+            raise ClosedError("[generate] it has no session: it was closed, or waits for its place")
         return self.session
 
     @property
@@ -149,15 +150,19 @@ class Generation(BothWays[int]):
 
     def take(self, token: int) -> None:
         """Records what was drawn by the logits that are ready."""
-        assert self._ready is not None
-        self._accept(self._sampler.choice(token, self._ready.logits), self._ready.length)
+        ready = self._given()
+        self._accept(self._sampler.choice(token, ready.logits), ready.length)
 
     def choose(self) -> None:
         """Takes a token by the logits that are ready."""
-        session, ready = self.live, self._ready
-        assert ready is not None
+        session, ready = self.live, self._given()
         choice = self._sampler(ready.logits, session.length, lambda: session.tokens, len(self.tokens))
         self._accept(choice, ready.length)
+
+    def _given(self) -> Ready:
+        if self._ready is None:
+            raise ArgumentError(f"[generate] logits: got none behind {self.live.recorded} tokens, allowed some to choose by")
+        return self._ready
 
     def _accept(self, choice: Choice, length: int) -> None:
         """Records the token behind ``length`` others, unless another one was recorded there; ends where it says so."""

@@ -38,6 +38,7 @@ PYTHON_TESTS = (
     "test_models_damage",
     "test_campaign",
 )
+ALL_ALLOCATIONS = 1_000_000  # asks for every one in every call: there are fewer
 Command = Callable[[int, int], list[str]]  # seed, operations -> what to run
 
 
@@ -182,7 +183,12 @@ def python_programs() -> Iterator[Piece]:
     def mutations(seed: int, count: int) -> list[str]:
         return [sys.executable, str(tests / "gguf_mutations.py"), "--seed", str(seed), "--count", str(count)]
 
+    def allocations(seed: int, count: int) -> list[str]:
+        some = [] if count >= ALL_ALLOCATIONS else ["--count", str(count)]
+        return [sys.executable, str(tests / "allocation_sweep.py"), "--seed", str(seed), *some]
+
     yield Piece("Python campaign", campaign, 2000, 100_000, environment=environment)
+    yield Piece("failing allocations", allocations, 400, ALL_ALLOCATIONS, environment=environment)
     yield Piece("kills and races", kills, 4, 200, environment=environment)
     yield Piece("GGUF mutations", mutations, 500, 100_000, environment=environment)
 

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <vector>
+
+#include "failing_allocations.h"
 
 namespace kvtrie {
 namespace {
@@ -15,6 +18,16 @@ TEST(InParallel, CallsEachNumberOnceWhateverTheSize) {
       in_parallel(count, bytes, [&](std::size_t i) { ++calls[i]; });
       for (const std::atomic<int>& each : calls) EXPECT_EQ(each, 1);
     }
+  }
+}
+
+TEST(InParallel, DoesItAllOnTheThreadsThatThereIsMemoryFor) {
+  std::atomic<int> calls{0};
+  const std::function<void(std::size_t)> each = [&](std::size_t) { ++calls; };
+  for (std::uint64_t nth = 1; nth <= 8; ++nth) {
+    calls = 0;
+    EXPECT_FALSE(testing::runs_out_of_memory(nth, [&] { in_parallel(1000, std::uint64_t{1} << 30, each); }));
+    EXPECT_EQ(calls, 1000);
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "disk_helpers.h"
+#include "failing_allocations.h"
 
 namespace kvtrie {
 namespace {
@@ -253,6 +254,31 @@ TEST(BackgroundQueue, AJobMayHoldTheLastReferenceToTheQueue) {
   queue.reset();
   released.set_value();
   last->get_future().wait();
+}
+
+TEST(BackgroundQueue, APreparedJobComesLastAndWantsNoMemory) {
+  std::vector<int> order;
+  BackgroundQueue queue("test");
+  queue.prepare([&] { order.push_back(3); });
+  queue.add(1, [&] {
+    queue.add(1, [&] { order.push_back(2); });
+    order.push_back(1);
+    EXPECT_FALSE(testing::runs_out_of_memory(1, [&] { queue.add_prepared(); }));
+    queue.add_prepared();  // once
+  });
+  queue.drain();
+  queue.drain();  // of what that job added
+  EXPECT_EQ(order, (std::vector{1, 2, 3}));
+}
+
+TEST(BackgroundQueue, APreparedJobThatIsNotAddedDoesNotRun) {
+  bool ran = false;
+  {
+    BackgroundQueue queue("test");
+    queue.prepare([&] { ran = true; });
+    queue.add(1, [] {});
+  }
+  EXPECT_FALSE(ran);
 }
 
 TEST(BackgroundQueue, RefusesNoJob) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <future>
+#include <new>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
@@ -12,6 +13,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "failing_allocations.h"
 
 namespace kvtrie {
 namespace {
@@ -330,6 +332,31 @@ TEST(Blob, WithNeitherCopyIsAMiss) {
   EXPECT_FALSE(blob->read(kBoth, all));
   EXPECT_EQ(blob->memory(), nullptr);
   EXPECT_EQ(blob->source(), nullptr);
+}
+
+TEST(Blob, SealingWantsNoMemory) {
+  const auto budget = budget_of(1000);
+  const BlobPtr blob = filled(budget);
+  EXPECT_FALSE(testing::runs_out_of_memory(1, [&] { blob->seal(); }));
+  EXPECT_EQ(blob->state(), Blob::State::kSealed);
+  EXPECT_EQ(blob->checksums(), sealed(budget_of(1000))->checksums());
+}
+
+TEST(Blob, AReadWithoutMemorySaysNothingOfTheBytes) {
+  struct NoMemory final : BlobSource {
+    bool read(std::uint64_t, std::span<std::byte>) override { throw std::bad_alloc(); }
+  };
+  const BlobPtr blob = sealed(budget_of(1000));
+  const auto file = std::make_shared<Source>();
+  file->bytes = pattern();
+  blob->set_saved(std::make_shared<NoMemory>(), 7);
+  Bytes all(100);
+  Numbers numbers(blob->sections().size());
+  std::iota(numbers.begin(), numbers.end(), 0u);
+  EXPECT_THROW(blob->read(numbers, all), std::bad_alloc);
+  EXPECT_EQ(blob->state(), Blob::State::kSealed);
+  blob->set_saved(file, 7);
+  EXPECT_TRUE(blob->read(numbers, all));
 }
 
 }  // namespace

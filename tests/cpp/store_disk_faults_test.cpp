@@ -304,6 +304,22 @@ TEST(DiskFaults, ATemporaryFileThatStaysIsCountedToo) {
   EXPECT_TRUE(both->files->paths().empty());
 }
 
+TEST(DiskFaults, WantOfMemoryIsCountedAndSaysNothingOfTheDisk) {
+  const auto files = std::make_shared<FaultyFileSystem>();
+  HeldTier run{open_faulty_tier(files), {}, 0};
+  const Entry entry = some_entries()[0];
+  for (int i = 0; i <= DiskTier::kFailuresInARow; ++i) {
+    ASSERT_TRUE(run.tier->reserve(100));
+    run.tier->abandon(100, "prepare", ENOMEM);
+  }
+  files->fail(Call::kWrite, 1, ENOMEM, false);
+  for (int i = 0; i <= DiskTier::kFailuresInARow; ++i) run.write(entry);
+  EXPECT_TRUE(run.tier->writing());
+  EXPECT_EQ(run.tier->stats().failed_writes, 2u * (DiskTier::kFailuresInARow + 1));
+  EXPECT_EQ(run.tier->stats().last_failure, "write failed: Cannot allocate memory");
+  EXPECT_EQ(run.tier->budget().used(), 0u);
+}
+
 TEST(DiskFaults, ThreeFailuresInARowSwitchWritingOff) {
   const test::Log log;
   const auto files = std::make_shared<FaultyFileSystem>();

@@ -1,5 +1,6 @@
 #include "trie/prefix_trie.h"
 
+#include "failing_allocations.h"
 #include "key_shapes.h"
 #include "trie_helpers.h"
 
@@ -247,6 +248,43 @@ TEST(PrefixTrie, CountsBytesExactlyUnderRandomUse) {
     for (const auto& node : locked) trie.unlock(node);
     trie.evict(std::nullopt, trie.size());
     EXPECT_EQ(trie.size(), 0U);
+    EXPECT_EQ(trie.nbytes(), 0U);
+  }
+}
+
+// What is gone is gone; two nodes in place of one are joined by the next call that has the memory.
+TEST(PrefixTrie, IsSoundWithoutMemoryAndJoinsLater) {
+  int unjoined = 0;
+  for (std::uint64_t nth = 1; nth <= 12; ++nth) {
+    PrefixTrie trie;
+    insert(trie, "the quick brown fox jumps over the lazy dog", 43);
+    const PrefixTrie::Handle leaf = insert(trie, "the quick brown fox naps", 5);
+    const bool failed = testing::runs_out_of_memory(nth, [&] { trie.remove(leaf); });
+    expect_sound(trie);
+    EXPECT_EQ(failed, leaf.alive());
+    unjoined += !failed && trie.size() == 2;
+    if (failed) trie.remove(leaf);
+    insert(trie, "a dog", 1);
+    EXPECT_EQ(trie.size(), 2U);
+    EXPECT_EQ(trie.nbytes(), 44U);
+  }
+  EXPECT_GT(unjoined, 0);
+}
+
+TEST(PrefixTrie, AnEvictionWithoutMemoryTakesLeavesWholeOrNotAtAll) {
+  bool failed = true;
+  for (std::uint64_t nth = 1; failed; ++nth) {
+    PrefixTrie trie;
+    insert(trie, "the cat sat", 110);
+    insert(trie, "the cat naps", 50);
+    const std::uint64_t before = trie.nbytes();
+    std::uint64_t freed = 0;
+    failed = testing::runs_out_of_memory(nth, [&] {
+      for (const auto& gone : trie.evict(30, std::nullopt)) freed += gone.nbytes;
+    });
+    expect_sound(trie);
+    EXPECT_TRUE(failed || before - trie.nbytes() == freed);
+    trie.evict(std::nullopt, trie.size());
     EXPECT_EQ(trie.nbytes(), 0U);
   }
 }
