@@ -211,7 +211,7 @@ class Batch(Live):
         self._failures.append((each, error))
 
     def _compute(self, pending: list[Waiting]) -> None:
-        begun = self._begin(pending)
+        begun = self._step_of(pending)
         if begun is None:
             return
         step, pending = begun
@@ -227,7 +227,7 @@ class Batch(Live):
             pending[row].generation.offer(logits[row : row + 1], lengths[row])
         self._choose_together(pending, done, logits)
 
-    def _begin(self, pending: list[Waiting]) -> tuple[Step, list[Waiting]] | None:
+    def _step_of(self, pending: list[Waiting]) -> tuple[Step, list[Waiting]] | None:
         """A step, and those that take part in it: where not all have room, those added last give theirs back."""
         while pending:
             self._taking_part = pending

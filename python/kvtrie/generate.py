@@ -161,7 +161,7 @@ class Generation(BothWays[int]):
 
     def _given(self) -> Ready:
         if self._ready is None:
-            raise ArgumentError(f"[generate] logits: got none behind {self.live.recorded} tokens, allowed some to choose by")
+            raise ArgumentError(f"[generate] logits: got none behind {self.live.recorded} tokens, allowed [1, vocab]")
         return self._ready
 
     def _accept(self, choice: Choice, length: int) -> None:

@@ -195,6 +195,8 @@ PREFIX_CACHE = [
     Call("Prefill.__iter__", DENSE, lambda w: w.with_other().prefill().__iter__),
     Call("Prefill.__next__", CACHES, prefill),
     Call("Session.append", CACHES, lambda w: lambda: (w.live.append([50, 51]), w.live.recorded)),
+    Call("Session.accept", CACHES, lambda w: lambda: (w.live.accept(50, 15, [([], 50)]), w.live.recorded)),
+    Call("Session.recompute", CACHES, lambda w: lambda: w.live.recompute()),
     Call("Session.decode", CACHES, decode),
     Call("Session.branch", CACHES, lambda w: lambda: w.live.branch()),
     Call("Session.__copy__", DENSE, lambda w: lambda: w.live.__copy__()),

@@ -154,6 +154,7 @@ VALUES: list[tuple[str, Prepare]] = [
     ("dropping a PrefixTrie", lambda w: forget(w, "node", "leaf", "trie")),
     ("TokenTexts.__init__", lambda w: lambda: len(kv.TokenTexts(TEXTS))),
     ("TokenTexts.__len__", lambda w: lambda: len(w.texts)),
+    ("TokenTexts.__iter__", lambda w: lambda: len(list(w.texts))),
     ("TokenTexts.__getitem__", lambda w: lambda: w.texts[3]),
     ("dropping TokenTexts", lambda w: forget(w, "texts")),
     ("Replay.__init__", lambda w: lambda: _core.Replay(64, "cost").stats()),
