@@ -297,8 +297,7 @@ void add_memory(PrefixCacheClass& c) {
 ``to="disk"``: on to the disk tier, so that it leaves host memory as well and is in files when the call returns.
 ``to="store"``: it stays in host memory, and is in the store when the call returns, as far as that accepted it.
 ``tokens``: the tail of that path that no other branch or session uses. ``nbytes`` (an int, or a str such as "64MiB"):
-at least that much, least recently used first, or ``CacheFull`` with nothing changed. One of the two. Where there is much
-to move, calls of other threads get in between; what they take or free meanwhile may leave less.)");
+at least that much, unless other threads take some meanwhile, oldest first, or ``CacheFull`` with nothing changed.)");
   c.def("evict", &evict, py::arg("tokens") = py::none(), py::arg("nbytes") = py::none(),
         py::arg("namespace") = "default", py::kw_only(), py::arg("atomic") = py::none(),
         R"(Forgets state; returns the bytes freed. ``tokens`` and ``nbytes`` as in ``page_out``.)");

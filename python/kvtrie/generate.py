@@ -10,8 +10,8 @@ from that, and is worked out again by the next read:
 
     tokens         what was accepted; nothing takes one back
     ready          logits with the number of tokens that they follow: of no use once the session has others
-    stopper        what it says of ``tokens`` (stopping.py)
-    finish_reason  "stop" by the stopper, "length" by the count, "closed" by the wish; set last, once it has no session
+    stopper        what it says about ``tokens`` (stopping.py)
+    finish_reason  "stop" by the stopper, "length" by the count, "closed" by the caller; set last, once it has no session
 
 Logits that were lost are computed again (``session.recompute``), to the same bits.
 """
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Union
+from typing import NamedTuple, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -168,7 +168,7 @@ class Generation(BothWays[int]):
         """Records the token behind ``length`` others, unless another one was recorded there; ends where it says so."""
         if self.seconds_to_first is None and self._asked_at is not None:
             self.seconds_to_first = time.perf_counter() - self._asked_at
-        notes: list[tuple[list[Any], Any]] = [(self.tokens, choice.token)]
+        notes: list[tuple[object, object]] = [(self.tokens, choice.token)]
         if choice.logprob is not None:
             notes.append((self.logprobs, choice.logprob))
         self.live.accept(choice.token, length, notes)

@@ -268,7 +268,7 @@ def in_child(player: Player, series: Sequence[Series], first: int, behind: int) 
     child = os.fork()
     if child == 0:
         os.close(reading)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what C++ says of an end is in the finding
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what C++ says about an end is in the finding
         with os.fdopen(writing, "w") as said:
             Child(player, series, said).play(first, behind)
         os._exit(0)
