@@ -1,14 +1,18 @@
-"""What ends by ``aclose`` ends with an ``async with`` block, too: requests, texts, generations and batchers."""
+"""How things end: by ``aclose`` with an ``async with`` block, too; and what a cache writes before."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Optional
 
+from .errors import ClosedError
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["AsyncClosing"]
+    from .prefix_cache import PrefixCache
+
+__all__ = ["AsyncClosing", "flushed"]
 
 
 class AsyncClosing:
@@ -28,3 +32,12 @@ class AsyncClosing:
         where: Optional[TracebackType],
     ) -> None:
         await self.aclose()
+
+
+def flushed(cache: PrefixCache) -> bool:
+    """Writes what its disk does not have yet. False: some of it could not be written. True where there is no disk, or
+    the cache was closed, which has done it."""
+    try:
+        return cache.stats()["disk"] is None or cache.flush()
+    except ClosedError:
+        return True
