@@ -141,8 +141,7 @@ class Engine:
             checkpoints=prompt.checkpoints,
             **await self._sampling(options, reading, number),
         )
-        entry = self.journal.begin(api, namespace, len(prompt.tokens))
-        entry.why = why
+        entry = self.journal.begin(api, namespace, request, why)
         return Answer(request, reading, entry, self.journal, self._replays)
 
     def _length(self, options: AnswerOptions, prompt: Prompt) -> int:
