@@ -1,4 +1,4 @@
-"""How things end: by ``aclose`` with an ``async with`` block, too; and what a cache writes before."""
+"""How things end: ``async with`` for what has an ``aclose``, and what a cache writes before it is closed."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_a_probe_without_memory_finds_nothing_out() -> None:
     def act(_: Place) -> None:
         raise MemoryError("placed")
 
-    for at in range(1, every.count) if SOAK else chance.sample(range(1, every.count), 160 if CIRCLE == "ci" else 12):
+    for at in range(1, every.count) if SOAK else chance.sample(range(1, every.count), 50 if CIRCLE == "ci" else 12):
         visit = Visit(act, at, folders=where)
         template = None
         with contextlib.suppress(MemoryError), visit:

@@ -98,7 +98,7 @@ class _Exchange:
         return task
 
     async def next(self, task: asyncio.Task[None]) -> Message | None:
-        """None: there are no more, since the application's task has ended, which is all that tells."""
+        """None where the application's task has ended: it need not say so itself, which it may be kept from."""
         if self._queue.empty() and not task.done():
             coming = asyncio.create_task(self._queue.get())
             try:

@@ -171,8 +171,8 @@ class Mailbox:
 class Watch:
     """The mailboxes of all pages, and the task that fills them while there is one.
 
-    Who watches is who listens to the journal; one that nobody has any more does not. The task is the one that is named
-    here: another one, which an exception left over, ends by itself.
+    The mailboxes are those that listen to the journal, which drops one that nobody holds any more. There is one task,
+    the one in ``_task``: any other, which an exception left over, ends by itself.
     """
 
     def __init__(self, engine: Engine) -> None:

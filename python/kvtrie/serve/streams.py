@@ -61,7 +61,7 @@ def events(parts: AsyncIterator[bytes], answers: Sequence[Answer], path: str = "
 async def merged(answers: Sequence[Answer]) -> AsyncIterator[tuple[int, Optional[Piece]]]:
     """Pieces of several answers as they come, with the answer's number; None where one has ended.
 
-    A task that waits for a piece tells nobody: that it has ended, in whatever way, is seen from here.
+    Tasks that read need not report how they end, which an exception could keep them from: they are looked at.
     """
     sources = [answer.__aiter__() for answer in answers]
     waiting: dict[asyncio.Task[Optional[Piece]], int] = {}
