@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._arguments import listed
-from .._closing import flushed
+from .._flushing import flushed
 from ..batcher import Batcher
 from ..errors import ArgumentError, ArgumentTypeError, CacheFull, NotSupported
 from ..generate import vocab_size_of

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .._closing import flushed
 from .._core import CausalCache, HybridCache
+from .._flushing import flushed
 from ..batcher import Batcher
 from ..errors import ArgumentError, NotSupported
 from ..explain import Explanation
