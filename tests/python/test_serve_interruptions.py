@@ -33,7 +33,7 @@ from serve_ways import TEMPLATE, TOOLS
 
 WORKER = Path(__file__).with_name("serve_interruption_worker.py")
 SWEEPS = (  # what, ways, points of each way
-    pytest.param("errors", "chat_streams,chat_tools_stream,messages", 3, id="a-few"),
+    pytest.param("errors", "chat_streams,messages", 4, id="a-few"),
     pytest.param("errors", "all", 4, marks=pytest.mark.ci),
     pytest.param("watched", "chat_stream,explain", 6, marks=pytest.mark.ci),
     pytest.param("threads", "chat_tools,messages", 8, marks=pytest.mark.ci),
@@ -93,7 +93,7 @@ def test_a_choice_that_was_interrupted_is_made_again(behind: Any) -> None:
             points += 1
             for after in range(position, min(position + 3, len(masks))):
                 assert (mask_of(processor, tokens[: 1 + after], model) == masks[after]).all(), (position, at, after)
-    assert points > 30
+    assert points > 20
 
 
 def again(processor: Any) -> Any:
@@ -149,7 +149,7 @@ def test_a_probe_without_memory_finds_nothing_out() -> None:
     def act(_: Place) -> None:
         raise MemoryError("placed")
 
-    for at in range(1, every.count) if SOAK else chance.sample(range(1, every.count), 50 if CIRCLE == "ci" else 12):
+    for at in range(1, every.count) if SOAK else chance.sample(range(1, every.count), 50 if CIRCLE == "ci" else 5):
         visit = Visit(act, at, folders=where)
         template = None
         with contextlib.suppress(MemoryError), visit:
