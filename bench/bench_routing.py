@@ -38,7 +38,7 @@ def measure(count: int, size: int, dice: random.Random) -> tuple[float, float, f
     known = [frozenset(dice.getrandbits(32) for _ in range(SIZE)) for _ in range(count)]
     replicas = {at: Replica(at, each, waiting=1000, requests=2, version=1) for at, each in enumerate(known)}
     index: Index[int] = Index()
-    summary = milliseconds(lambda: [index.turn(at, frozenset(), each) for at, each in enumerate(known)]) / count
+    summary = milliseconds(lambda: [index.turn(at, each) for at, each in enumerate(known)]) / count
     fresh = [Prompt(12_000, [dice.getrandbits(32) for _ in range(_BLOCKS)]) for _ in range(_PROMPTS // 2)]
     old = [Prompt(12_000, list(dice.choice(known))[:_BLOCKS]) for _ in range(_PROMPTS // 2)]
     policy, shortlist, ids = Affinity[int](seed=1), Shortlist(index, size, seed=1), list(replicas)

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import kvtrie as kv
 
 PACKAGE = str(Path(kv.__file__).parent)
-_JUMPS = ("CALL", "JUMP_BACKWARD", "RESUME", "PRECALL", "SEND", "YIELD")
+_JUMPS = ("CALL", "JUMP_BACKWARD", "RESUME", "SEND", "YIELD")
 
 
 class Place(NamedTuple):

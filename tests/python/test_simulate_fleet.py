@@ -241,14 +241,14 @@ def test_a_shortlist_has_those_that_know_most() -> None:
     index: Index[int] = Index()
     summaries = {each: frozenset(range(10, 10 + each)) for each in range(1, 9)}  # 8 knows most
     for replica, known in summaries.items():
-        index.turn(replica, frozenset(), known)
+        index.turn(replica, known)
     shortlist = Shortlist(index, 4, seed=0)
     prompt = Prompt(640, list(range(10, 20)))
     found = shortlist.of(prompt, range(1, 100))
     assert found[:2] == [8, 7] and len(found) == len(set(found)) == 4
     shortlist.sent(prompt, 50)
     assert shortlist.of(prompt, range(1, 100))[0] == 50
-    index.turn(8, summaries[8], frozenset())
+    index.turn(8, frozenset())
     assert list(index.holders(17)) == [] and sorted(index.holders(16)) == [7]
     assert sorted(shortlist.of(Prompt(64, [3]), [4, 5])) == [4, 5]
 

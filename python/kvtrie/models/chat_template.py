@@ -68,12 +68,13 @@ class ChatTemplate(Whole):
         return variables_of(given, self.names)
 
     def render(self, values: Mapping[str, object]) -> str:
-        """The text. Raises ``kv.ArgumentError`` when the template refuses the values, fails, or takes too much work."""
+        """The text. Raises ``kv.ArgumentError`` when the template refuses the values, fails, or takes too much work.
+        ``MemoryError`` passes through."""
         try:
             return self._rendered(values, BUDGET)
         except prices.TooMuchWork as error:
             raise ArgumentError(f"[tokenizer] chat template: {error}") from error
-        except ArgumentError:
+        except (ArgumentError, MemoryError):
             raise
         except Exception as error:
             text = str(error) or type(error).__name__
@@ -104,6 +105,8 @@ class ChatTemplate(Whole):
                 return None if ended else self._rendered(values, BUDGET // _OF_A_PROBE)
             except prices.TooMuchWork:
                 ended = True
+            except MemoryError:  # says nothing of the template, and what a probe finds is kept
+                raise
             except Exception:
                 pass
             return None

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._arguments import listed
+from .._flushing import flushed
 from ..batcher import Batcher
 from ..errors import ArgumentError, ArgumentTypeError, CacheFull, NotSupported
 from ..generate import vocab_size_of
@@ -129,10 +130,12 @@ class Worker:
         return table
 
     def close(self) -> None:
-        """Writes what the disk tier does not have, and ends the cache."""
-        if not self.cache.closed and self.cache.stats()["disk"] is not None and not self.cache.flush():
-            _log.warning("ray: some of the state was not written to the disk")
-        self.cache.close()
+        """Writes what the disk tier does not have, and ends the cache. It may be called again."""
+        try:
+            if not flushed(self.cache):
+                _log.warning("ray: some of the state was not written to the disk")
+        finally:
+            self.cache.close()
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # one that was never made, or whose device is gone
@@ -166,8 +169,15 @@ class Answering(Worker):
     def outcomes(self, table: Table, prompts: Sequence[Tokens]) -> list[Outcome]:
         column = self.writing.seed_column
         given: list[object] = [None] * len(prompts) if column is None else table[column].to_pylist()
-        asked = [self._ask(prompt, seed) for prompt, seed in zip(prompts, given)]
-        return [self._answer(each) if isinstance(each, Request) else each for each in asked]
+        asked: list[Request | Outcome] = []
+        try:
+            for prompt, seed in zip(prompts, given):
+                asked.append(self._ask(prompt, seed))
+            return [self._answer(each) if isinstance(each, Request) else each for each in asked]
+        finally:
+            for each in asked:
+                if isinstance(each, Request):
+                    each.cancel()  # nothing where it has ended
 
     def _ask(self, prompt: Tokens, seed: object) -> Request | Outcome:
         how = self.writing
@@ -207,8 +217,12 @@ class Answering(Worker):
         return Stopper(self.model, self.writing.stop, self.writing.ignore_eos, wants_text=True).text_of(tokens)
 
     def close(self) -> None:
-        self.batcher.close()
-        super().close()
+        batcher = getattr(self, "batcher", None)  # where it came to have one
+        try:
+            if batcher is not None:
+                batcher.close()
+        finally:
+            super().close()
 
 
 class Scoring(Worker):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Union
 
 from ray.exceptions import RayActorError, RayError
@@ -30,7 +30,7 @@ from ..serve.body import read_body
 from ..serve.failures import Refusal, error_object, error_response, is_anthropic, refusal_of
 from ..serve.opening import ServeOptions
 from ..serve.settings import Settings
-from ..serve.streams import event
+from ..serve.streams import CLOSED, event
 from ..serve.tenants import Tenants
 from .asgi_call import Call, Head
 from .prompt_keys import PromptKeys
@@ -38,7 +38,7 @@ from .prompt_keys import PromptKeys
 _log = logging.getLogger("kvtrie.scale")
 _LOCAL = ("/", "/events", "/metrics", "/flush")  # of one server: which one would it be?
 _HOP = (b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"proxy-connection")
-_Parts = AsyncIterator[Union[Head, bytes]]
+_Parts = AsyncGenerator[Union[Head, bytes], None]
 
 
 class Gone(Exception):
@@ -69,7 +69,9 @@ class Ingress:
             raise Refusal(404, f"{path} is a server's own: there are several here, whose figures Ray has")
         namespace = self._tenants.namespace(request)
         settings = self._settings
-        body = await read_body(request.receive, settings.max_body, settings.body_seconds) or b""
+        body = await read_body(request.receive, settings.max_body, settings.body_seconds)
+        if body is None:
+            raise Refusal(CLOSED, "the client left before its request was there")
         key = await asyncio.to_thread(self._keys.of, path, body, namespace)
         headers = tuple((name, value) for name, value in request.headers.raw if name not in _HOP)
         query = request.url.query.encode()
@@ -89,23 +91,29 @@ class Ingress:
 
     async def _parts(self, call: Call) -> _Parts:
         """What one replica answers. However it is left, the replica hears of it."""
-        stream = self._answer.remote(call)
+        stream = None
         try:
+            stream = self._answer.remote(call)
             async for part in stream:
                 yield part
         except RayActorError as error:
             raise Gone from error
         finally:
-            stream.cancel()
+            if stream is not None:
+                stream.cancel()
 
 
 async def _beginning(parts: _Parts) -> tuple[Head, bytes]:
-    """The head, and the first bytes: with them the answer has begun."""
-    head = await parts.__anext__()
-    if not isinstance(head, Head):
-        raise Refusal(500, "the replica answered without a status")
-    first = await anext_or(parts, b"")
-    return head, first if isinstance(first, bytes) else b""
+    """The head, and the first bytes: with them the answer has begun. Where that fails, nobody reads on."""
+    try:
+        head = await anext_or(parts, b"")
+        if not isinstance(head, Head):
+            raise Refusal(500, "the replica answered without a status")
+        first = await anext_or(parts, b"")
+        return head, first if isinstance(first, bytes) else b""
+    except BaseException:
+        await parts.aclose()
+        raise
 
 
 async def anext_or(parts: _Parts, default: bytes) -> Head | bytes:
@@ -150,7 +158,7 @@ async def _rest(
         refusal = Refusal(503, "the replica ended in the middle of this answer: try again")
         yield event(error_object(path, refusal), "error" if is_anthropic(path) else None)
     finally:
-        await parts.aclose()  # type: ignore[attr-defined]  # it is a generator
+        await parts.aclose()
 
 
 def _refusal(error: Exception) -> Refusal:

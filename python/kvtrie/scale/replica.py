@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import weakref
 from collections.abc import Callable
 from typing import cast
 
@@ -33,24 +34,26 @@ class Replica:
         self._app = create_app(opened.model, opened.cache, opened.name, opened.settings)
         self._engine = self._app.state.engine
         self._summaries = Summaries(opened.cache)
-        self._calls = 0
+        self._calls: weakref.WeakSet[_UnderWay] = weakref.WeakSet()
         _log.info("a replica of %s, its state is kept in %s", opened.name, opened.folder)
 
     async def answer(self, call: Call) -> Answer:
         """See ``asgi_call.answered``."""
-        self._calls += 1
+        mine, parts = _UnderWay(), answered(self._app, call)
         try:
-            async for part in answered(self._app, call):
+            self._calls.add(mine)
+            async for part in parts:
                 if isinstance(part, Head) and part.status == 200:
                     self._summaries.answered(call.fingerprints)
                 yield part
         finally:
-            self._calls -= 1
+            self._calls.discard(mine)
+            await parts.aclose()
 
     async def record_routing_stats(self) -> RoutingStats:
         """What routers learn (summaries.py)."""
         waiting = self._engine.batcher.stats()["waiting_tokens"]
-        return await asyncio.to_thread(self._summaries.stats, waiting, self._calls)
+        return await asyncio.to_thread(self._summaries.stats, waiting, len(self._calls))
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Tokens of prompts that are to be computed (autoscaling.py)."""
@@ -65,6 +68,10 @@ class Replica:
         engine = getattr(self, "_engine", None)
         if engine is not None:
             await asyncio.to_thread(engine.close)
+
+
+class _UnderWay:
+    """A request that is being answered, for as long as its answer is there: whoever drops that ends it."""
 
 
 def _imported(path: str) -> Callable[[ServeOptions], Opened]:

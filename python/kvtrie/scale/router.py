@@ -43,7 +43,7 @@ class Router(RequestRouter):
         super().update_replicas(replicas)
         present = {each.replica_id for each in replicas}
         for gone in self._seen.keys() - present:
-            self._index.turn(gone, self._seen.pop(gone).known, frozenset())
+            self._forget(gone)
         if isinstance(self._policy, (Affinity, PowerOfTwo)):
             self._policy.ledger.keep(present)
         for each in replicas:
@@ -52,9 +52,13 @@ class Router(RequestRouter):
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         """It is not asked again, though Ray's list of replicas may still have it."""
         super().on_replica_actor_died(replica_id)
-        gone = self._seen.pop(replica_id, None)
-        if gone is not None:
-            self._index.turn(replica_id, gone.known, frozenset())
+        self._forget(replica_id)
+
+    def _forget(self, replica_id: ReplicaID) -> None:
+        """Last of all that it was seen: what an exception leaves undone, the next call does."""
+        if replica_id in self._seen:
+            self._index.turn(replica_id, frozenset())
+            self._seen.pop(replica_id, None)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: Optional[PendingRequest] = None
@@ -73,13 +77,14 @@ class Router(RequestRouter):
     def _expect(self, pending_request: PendingRequest, replica_id: ReplicaID) -> None:
         """It will most likely go there: whoever asks next, before Ray has sent it, is to know."""
         request = pending_request.metadata.internal_request_id
-        before = self._expected.pop(request, None)
+        before = self._expected.get(request)
         if before is not None:
             self._policy.done(before, request)
         prompt = _prompt_of(pending_request)
+        self._expected[request] = replica_id  # from here on it is known where it is counted
+        self._expected.move_to_end(request)
         self._policy.sent(prompt, self._seen[replica_id], request)
         self._shortlist.sent(prompt, replica_id)
-        self._expected[request] = replica_id
         while len(self._expected) > _EXPECTED:  # of those that were cancelled before they were sent
             self._expected.popitem(last=False)
 
@@ -106,9 +111,9 @@ class Router(RequestRouter):
         seen = self._seen.setdefault(made, Replica(made))
         version = number_of(stats, "version")
         if version != seen.version:
-            before, seen.known = seen.known, known_of(stats)
-            seen.version, seen.waiting = version, number_of(stats, "waiting")
-            self._index.turn(made, before, seen.known)
+            known, waiting = known_of(stats), number_of(stats, "waiting")
+            self._index.turn(made, known)
+            seen.known, seen.waiting, seen.version = known, waiting, version  # all at once, and last
         return seen
 
     def _view(self, replica: RunningReplica) -> Replica[ReplicaID]:

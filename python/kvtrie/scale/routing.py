@@ -177,19 +177,29 @@ class Affinity(Generic[Id]):
 
 
 @dataclass
-class _Page:
-    """What was sent to one replica. ``recent``: fingerprints, the latest last, and how many summaries there had been;
-    ``waiting``: tokens to compute since the last one, ``named`` those of requests that are not done."""
+class _Since:
+    """What was sent since a replica's summary of that ``version``. ``waiting``: tokens to compute by request; one that
+    nobody will name as done has a key of its own."""
 
+    version: int
+    waiting: dict[Hashable, int] = field(default_factory=dict)
+
+
+@dataclass
+class _Page:
+    """What was sent to one replica. ``recent``: fingerprints, the latest last, and how many summaries there were."""
+
+    since: _Since
     recent: OrderedDict[int, int] = field(default_factory=OrderedDict)
-    version: int = 0
     summaries: int = 0
-    waiting: int = 0
-    named: dict[Hashable, int] = field(default_factory=dict)
 
 
 class Ledger(Generic[Id]):
-    """What one router sent where, which summaries do not tell yet."""
+    """What one router sent where, which summaries do not tell yet.
+
+    What waits is a sum over requests, and a new summary takes the place of all of them by one assignment. So wherever
+    an exception comes between two statements, no request is counted twice, or after it has ended.
+    """
 
     def __init__(self) -> None:
         self._pages: dict[Id, _Page] = {}
@@ -209,16 +219,14 @@ class Ledger(Generic[Id]):
         """Tokens that are in front of a new request there."""
         waiting = replica.waiting
         if page := self._turned(replica):
-            waiting += page.waiting
+            waiting += sum(page.since.waiting.values())
         return waiting + REQUEST_TOKENS * replica.requests
 
     def sent(self, prompt: Prompt, replica: Replica[Id], new: int, request: Hashable = None) -> None:
         """``new``: tokens that it has to compute for it."""
-        page = self._pages.setdefault(replica.id, _Page(version=replica.version))
+        page = self._pages.setdefault(replica.id, _Page(_Since(replica.version)))
         self._turned(replica)
-        page.waiting += new
-        if request is not None:
-            page.named[request] = new
+        page.since.waiting[object() if request is None else request] = new
         for each in prompt.fingerprints:
             page.recent[each] = page.summaries
             page.recent.move_to_end(each)
@@ -229,7 +237,7 @@ class Ledger(Generic[Id]):
         """What it had to compute does not wait any more."""
         page = self._pages.get(replica)
         if page is not None:
-            page.waiting -= page.named.pop(request, 0)
+            page.since.waiting.pop(request, None)
 
     def keep(self, ids: Iterable[Id]) -> None:
         """Forgets the others: they are there no more."""
@@ -240,9 +248,9 @@ class Ledger(Generic[Id]):
     def _turned(self, replica: Replica[Id]) -> _Page | None:
         """Its page, where a new summary has taken the place of what was sent before it."""
         page = self._pages.get(replica.id)
-        if page is not None and page.version != replica.version:
-            page.version, page.waiting, page.summaries = replica.version, 0, page.summaries + 1
-            page.named.clear()
+        if page is not None and page.since.version != replica.version:
+            page.since, page.summaries = _Since(replica.version), page.summaries + 1
+        if page is not None:
             while page.recent and next(iter(page.recent.values())) + SUMMARIES <= page.summaries:
                 page.recent.popitem(last=False)
         return page

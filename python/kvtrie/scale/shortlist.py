@@ -17,30 +17,54 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from typing import Generic
+from typing import Generic, NamedTuple
 
 from .routing import REMEMBERED, Id, Prompt
 
 
+class _Held(NamedTuple):
+    """The fingerprints that an index has a replica by: these for certain, and at most those."""
+
+    certain: frozenset[int]
+    possible: frozenset[int]
+
+
+_NOTHING = _Held(frozenset(), frozenset())
+
+
 class Index(Generic[Id]):
-    """Which replicas have a fingerprint in their last summary."""
+    """Which replicas have a fingerprint in their last summary.
+
+    A summary that takes another one's place changes many entries. What may have changed is noted before, and what has
+    after, so that the next summary sets right what an exception left in between.
+    """
 
     def __init__(self) -> None:
         self._holders: dict[int, dict[Id, None]] = {}
+        self._held: dict[Id, _Held] = {}
 
-    def turn(self, replica: Id, before: frozenset[int], now: frozenset[int]) -> None:
+    def turn(self, replica: Id, now: frozenset[int]) -> None:
         """A replica's summary has taken the place of the one before; an empty one where it is gone."""
-        for each in before - now:
-            holders = self._holders[each]
-            del holders[replica]
-            if not holders:
-                del self._holders[each]
-        for each in now - before:
+        held = self._held.get(replica, _NOTHING)
+        self._held[replica] = _Held(held.certain & now, held.possible | now)
+        for each in held.possible - now:
+            self._drop(each, replica)
+        for each in now - held.certain:
             self._holders.setdefault(each, {})[replica] = None
+        if now:
+            self._held[replica] = _Held(now, now)
+        else:
+            del self._held[replica]
 
     def holders(self, fingerprint: int) -> Collection[Id]:
         """In the order in which they came to have it."""
         return self._holders.get(fingerprint, {}).keys()
+
+    def _drop(self, fingerprint: int, replica: Id) -> None:
+        holders = self._holders.get(fingerprint, {})
+        holders.pop(replica, None)
+        if not holders:
+            self._holders.pop(fingerprint, None)
 
 
 class Shortlist(Generic[Id]):

@@ -14,6 +14,7 @@ Units: tokens. Threads: none of their own.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._core import PrefixCache, fingerprints
+from ..errors import ClosedError
 
 SIZE = 1024  # fingerprints of a summary
 _SHARE = 100  # one part of so many of a replica's time, at most, goes into summaries
@@ -71,8 +73,9 @@ class Summaries:
     def stats(self, waiting: int, requests: int) -> RoutingStats:
         """The latest; ``waiting`` and ``requests`` as they are now."""
         began = time.monotonic()
-        if began >= self._next and not self._cache.closed:
-            self._tree = short(self._cache.summary(self._size)).tolist()
+        if began >= self._next:
+            with contextlib.suppress(ClosedError):
+                self._tree = short(self._cache.summary(self._size)).tolist()
             self._next = began + _SHARE * (time.monotonic() - began)
         self._version += 1
         known = dict.fromkeys([*self._answered.copy(), *self._tree])

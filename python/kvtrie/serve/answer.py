@@ -8,6 +8,7 @@ Threads: the event loop's only. Leaving it early (``cancel``, a cancelled task) 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -67,8 +68,12 @@ class Answer:
         self._told = 0  # calls that were handed out
         self._began = time.perf_counter()
         self.calls: dict[str, ToolCall] = {}
-        self.finish_reason: str | None = None
         self.stopped_by: str | None = None
+
+    @property
+    def finish_reason(self) -> str | None:
+        """None: unfinished."""
+        return None if self._entry.running else self._entry.outcome
 
     @property
     def prompt_tokens(self) -> int:
@@ -103,8 +108,7 @@ class Answer:
     def cancel(self) -> None:
         """Ends it before the next step; what was computed stays in the cache."""
         self._request.cancel()
-        if self._entry.outcome == "running":
-            self._settle("cancelled")
+        self._settle("cancelled")
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
         try:
@@ -122,9 +126,10 @@ class Answer:
         except GeneratorExit:
             self.cancel()
             raise
-        except BaseException:
+        except BaseException as error:
             self._request.cancel()
-            self._settle("cancelled" if self._request.error is None else "failed")
+            left = self._request.error is None and isinstance(error, (asyncio.CancelledError, ClosedError))
+            self._settle("cancelled" if left else "failed")
             raise
 
     # --- tokens to pieces -------------------------------------------------------------------------------------------
@@ -204,7 +209,5 @@ class Answer:
         self._settle("tool_calls" if self.calls and reason == "stop" else reason)
 
     def _settle(self, outcome: str) -> None:
-        if self.finish_reason is None:
-            self.finish_reason = outcome
-            self._entry.reused, self._entry.generated = self.reused, self.generated
-            self._journal.end(self._entry, outcome)
+        if self._entry.running:
+            self._journal.end(self._entry, outcome, self.reused, self.generated)

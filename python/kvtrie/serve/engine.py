@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .._core import CausalCache, HybridCache
+from .._flushing import flushed
 from ..batcher import Batcher
 from ..errors import ArgumentError, NotSupported
 from ..explain import Explanation
@@ -140,8 +141,7 @@ class Engine:
             checkpoints=prompt.checkpoints,
             **await self._sampling(options, reading, number),
         )
-        entry = self.journal.begin(api, namespace, len(prompt.tokens))
-        entry.why = why
+        entry = self.journal.begin(api, namespace, request, why)
         return Answer(request, reading, entry, self.journal, self._replays)
 
     def _length(self, options: AnswerOptions, prompt: Prompt) -> int:
@@ -190,11 +190,13 @@ class Engine:
             raise ArgumentError(f"[serve] {what}: this model has no chat template, allowed /v1/completions")
 
     def close(self) -> None:
-        """Ends all requests, then the cache; all that is idle is written to its disk before."""
-        self.batcher.close()
-        if not self.cache.closed and self.cache.stats()["disk"] is not None and not self.cache.flush():
-            _log.warning("serve: some of the state was not written to the disk")
-        self.cache.close()
+        """Ends all requests, then the cache; all that is idle is written to its disk before. It may be called again."""
+        try:
+            self.batcher.close()
+            if not flushed(self.cache):
+                _log.warning("serve: some of the state was not written to the disk")
+        finally:
+            self.cache.close()
 
 
 def _needs_points(cache: object) -> bool:

@@ -7,8 +7,8 @@ may not come next. Where the text may end, and only there, the model's end token
     batcher.submit(prompt, logits_processors=[grammars.json_schema(schema)])
 
 A processor knows how many tokens its prompt has, from its first call, and then looks at the tokens that it is shown:
-where they are not those of the call before with more behind them, it goes through all of them again. So it does not
-matter whether a step was repeated, or a request gave its room back and went on later.
+where they are not those of the call before with more behind them, or that call was interrupted, it goes through all of
+them again. So it does not matter whether a token is chosen twice, or a request gave its room back and went on later.
 
 ``behind``: a text, such as ``</think>``, that the model says before the grammar begins; until then all is allowed.
 
@@ -173,12 +173,17 @@ class Grammars:
             _compile_elsewhere(grammar, where)
         with self._passed_lock:
             self._passed[key] = None
-            if len(self._passed) > _REMEMBERED:
+            while len(self._passed) > _REMEMBERED:
                 self._passed.popitem(last=False)
 
 
 class Following:
-    """A ``kv.LogitsProcessor`` that keeps one text to a grammar."""
+    """A ``kv.LogitsProcessor`` that keeps one text to a grammar.
+
+    What it knows of the text is a reading of the tokens behind the prompt, which an exception may leave half done, such
+    as between a token that the matcher took and its count. One that was left so is not used again: the next call, which
+    may be for the same position, reads all of them anew.
+    """
 
     def __init__(
         self,
@@ -189,62 +194,74 @@ class Following:
         where: str,
     ) -> None:
         self._where = where
-        self._fresh, self._matcher = fresh, fresh.deep_copy()
+        self._fresh = fresh
         self._ends = frozenset(vocabulary.eos_tokens)
         self._behind, self._tokenizer = behind, tokenizer
         self._prompt: int | None = None  # its tokens
-        self._shown: list[int] = []  # behind it, at the last call
-        self._start = 0 if behind is None else None  # of what the grammar is for, in those
-        self._consumed = 0  # of those the matcher knows this many
+        self._at_rest: list[_Reading] = []  # in no call
 
     def __call__(self, tokens: Tokens, logits: Logits) -> None:
-        generated = self._generated(tokens)
-        start = self._begin(generated)
-        self._shown = generated
-        if start is None:
-            return
-        follows = not self._ends.intersection(generated[start:])
-        if follows:
-            self._consume(generated[max(start, self._consumed) :])
-            self._consumed = len(generated)
-        logits[~self._allowed(len(logits), follows)] = -np.inf
-
-    def _generated(self, tokens: Tokens) -> list[int]:
         if self._prompt is None or len(tokens) < self._prompt:
             self._prompt = len(tokens)
         generated: list[int] = tokens[self._prompt :].tolist()
-        if generated[: len(self._shown)] != self._shown:
-            self._matcher, self._consumed, self._shown = self._fresh.deep_copy(), 0, []
-            self._start = 0 if self._behind is None else None
-        return generated
+        reading = self._reading_of(generated)
+        start = self._begin(reading, generated)
+        if start is not None:
+            follows = not self._ends.intersection(generated[start:])
+            if follows:
+                self._consume(reading, generated[max(start, reading.consumed) :])
+                reading.consumed = len(generated)
+            logits[~self._allowed(reading.matcher, len(logits), follows)] = -np.inf
+        reading.shown = generated
+        self._at_rest.append(reading)
 
-    def _begin(self, generated: list[int]) -> int | None:
-        if self._start is None and self._behind is not None:
-            for end in range(len(self._shown) + 1, len(generated) + 1):
+    def _reading_of(self, generated: list[int]) -> _Reading:
+        """That of the last call where it is of the beginning of these tokens, or a new one."""
+        try:
+            reading = self._at_rest.pop()
+        except IndexError:
+            pass
+        else:
+            if generated[: len(reading.shown)] == reading.shown:
+                return reading
+        return _Reading(self._fresh.deep_copy(), 0 if self._behind is None else None)
+
+    def _begin(self, reading: _Reading, generated: list[int]) -> int | None:
+        if reading.start is None and self._behind is not None:
+            for end in range(len(reading.shown) + 1, len(generated) + 1):
                 if self._behind in self._tokenizer.decode(generated[max(0, end - _SPELLED) : end]):
-                    self._start = end
+                    reading.start = end
                     break
-        return self._start
+        return reading.start
 
-    def _consume(self, tokens: list[int]) -> None:
-        if tokens and not self._matcher.consume_tokens(tokens):
+    def _consume(self, reading: _Reading, tokens: list[int]) -> None:
+        if tokens and not reading.matcher.consume_tokens(tokens):
             raise ArgumentError(
-                f"{self._where}: got a token that the grammar does not allow: {_line(self._matcher.get_error())}"
+                f"{self._where}: got a token that the grammar does not allow: {_line(reading.matcher.get_error())}"
             )
 
-    def _allowed(self, size: int, follows: bool) -> npt.NDArray[np.bool_]:
+    def _allowed(self, matcher: llguidance.LLMatcher, size: int, follows: bool) -> npt.NDArray[np.bool_]:
         """[size]; the end tokens exactly where the text may end."""
         allowed = np.zeros(size, bool)
         if follows:
-            bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")[:size]
+            bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")[:size]
             allowed[: len(bits)] = bits
-        if self._matcher.is_error():
+        if matcher.is_error():
             raise ArgumentError(
-                f"{self._where}: got a grammar whose text takes too much work: {_line(self._matcher.get_error())}"
+                f"{self._where}: got a grammar whose text takes too much work: {_line(matcher.get_error())}"
             )
-        may_end = not follows or self._matcher.is_accepting()
+        may_end = not follows or matcher.is_accepting()
         allowed[[end for end in self._ends if end < size]] = may_end
         return allowed
+
+
+class _Reading:
+    """``start``: of what the grammar is for, in the tokens behind the prompt; None: not there yet."""
+
+    def __init__(self, matcher: llguidance.LLMatcher, start: int | None) -> None:
+        self.matcher, self.start = matcher, start
+        self.shown: list[int] = []  # at the last call
+        self.consumed = 0  # the matcher knows this many of them
 
 
 def _require_library() -> None:

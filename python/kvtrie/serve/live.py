@@ -107,8 +107,8 @@ class _Watching(StreamingResponse):
         super().__init__(self._box.parts(), media_type="text/event-stream", headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._watch.join(self._box)
         try:
+            self._watch.join(self._box)
             await super().__call__(scope, receive, send)
         finally:
             self._watch.leave(self._box)
@@ -139,6 +139,10 @@ class Mailbox:
                 del self._entries[next(iter(self._entries))]
         self._bell.set()
 
+    def tell(self, entry: Entry) -> None:
+        """A request has begun, or changed."""
+        self.put(entry=entry)
+
     def close(self) -> None:
         """Nothing more comes."""
         self._over = True
@@ -165,16 +169,23 @@ class Mailbox:
 
 
 class Watch:
-    """The mailboxes of all pages, and the task that fills them while there is one."""
+    """The mailboxes of all pages, and the task that fills them while there is one.
+
+    The mailboxes are those that listen to the journal, which drops one that nobody holds any more. There is one task,
+    the one in ``_task``: any other, which an exception left over, ends by itself.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._boxes: set[Mailbox] = set()
         self._task: Optional[asyncio.Task[None]] = None
         self._closed = False
-        self._state: Optional[bytes] = None
-        self._started: set[int] = set()  # requests whose first token was reported
+        self._state: Optional[bytes] = None  # of the task's last reading
+        self._started: set[int] = set()  # requests whose first token was reported by it
         self._label = _labels(engine.model.tokenizer.decode)
+
+    @property
+    def _boxes(self) -> list[Mailbox]:
+        return [each for each in self._engine.journal.listeners if isinstance(each, Mailbox)]
 
     @property
     def count(self) -> int:
@@ -183,22 +194,21 @@ class Watch:
 
     def join(self, box: Mailbox) -> None:
         """From now on; it begins with what is known of the last requests."""
-        self._boxes.add(box)
         if self._closed:
             return box.close()
+        self._engine.journal.listeners.add(box)
+        if self._task is None or self._task.done():
+            self._state, self._started, self._task = None, set(), asyncio.create_task(self._run())
         box.put(hello=event(_hello(self._engine), "hello"), state=self._state)
         for entry in self._engine.journal.entries:
-            box.put(entry=entry)
-        if self._task is None:
-            self._engine.journal.listeners.add(self._tell)
-            self._task = asyncio.create_task(self._run())
+            box.tell(entry)
 
     def leave(self, box: Mailbox) -> None:
         """The last one ends the task."""
-        self._boxes.discard(box)
-        if not self._boxes and self._task is not None:
+        self._engine.journal.listeners.discard(box)
+        if self.count == 0 and self._task is not None:
             self._task.cancel()
-            self._stopped()
+            self._task = None
 
     def close(self) -> None:
         """Ends all pages' streams, those that come later too."""
@@ -206,14 +216,10 @@ class Watch:
         for box in self._boxes:
             box.close()
 
-    def _stopped(self) -> None:
-        self._engine.journal.listeners.discard(self._tell)
-        self._task = self._state = None
-        self._started.clear()
-
-    def _tell(self, entry: Entry) -> None:
-        for box in self._boxes:
-            box.put(entry=entry)
+    @property
+    def _is_current(self) -> bool:
+        """In a task: whether it is the one that fills the mailboxes."""
+        return self._task is asyncio.current_task()
 
     async def _run(self) -> None:
         try:
@@ -222,13 +228,13 @@ class Watch:
             pass
         except Exception:
             _log.exception("the live page's state could not be read")
-        for box in self._boxes:  # not reached when it is cancelled: then there is none
-            box.close()
-        self._stopped()
+        finally:
+            for box in self._boxes if self._is_current else ():
+                box.close()
 
     async def _read_on(self) -> None:
         loop, known = asyncio.get_running_loop(), None
-        while True:
+        while self._is_current and self.count:
             began = loop.time()
             figures = await asyncio.to_thread(_figures, self._engine)
             if figures != known:
@@ -241,10 +247,11 @@ class Watch:
 
     def _tell_first_tokens(self) -> None:
         """The journal reports beginnings and ends; the first token is between them."""
-        running = [entry for entry in self._engine.journal.entries if entry.outcome == "running"]
+        running = [entry for entry in self._engine.journal.entries if entry.running]
         for entry in running:
             if entry.seconds_to_first is not None and entry.number not in self._started:
-                self._tell(entry)
+                for box in self._boxes:
+                    box.tell(entry)
         self._started = {entry.number for entry in running if entry.seconds_to_first is not None}
 
 

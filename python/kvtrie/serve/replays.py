@@ -37,7 +37,7 @@ class Replays:
         self._most, self._most_characters = most, most_characters
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, str], Sampled] = OrderedDict()
-        self._characters = 0
+        self._characters: int | None = 0  # in all; None while that changes, or where it was interrupted
 
     @staticmethod
     def new_id() -> str:
@@ -47,10 +47,16 @@ class Replays:
     def keep(self, namespace: str, text: OwnText, calls: Mapping[str, tuple[str, str]]) -> None:
         """An answer and its calls, in order; one or more."""
         with self._lock:
+            known, self._characters = self._characters, None
+            characters = self._counted() if known is None else known
             self._kept[namespace, next(iter(calls))] = Sampled(text, dict(calls))
-            self._characters += len(text)
-            while len(self._kept) > self._most or self._characters > self._most_characters:
-                self._characters -= len(self._kept.popitem(last=False)[1].text)
+            characters += len(text)
+            while len(self._kept) > self._most or characters > self._most_characters:
+                characters -= len(self._kept.popitem(last=False)[1].text)
+            self._characters = characters
+
+    def _counted(self) -> int:
+        return sum(len(each.text) for each in self._kept.values())
 
     def find(self, namespace: str, tool_calls: Sequence[JsonView]) -> OwnText | None:
         """The sampled text of an answer with these calls, as the OpenAI API has them; None where it is not known, or

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from .answer import Answer, Piece
 from .failures import error_object, refusal_of
 
-_CLOSED = 499  # as nginx calls a request whose client left; nobody reads it
+CLOSED = 499  # as nginx calls a request whose client left; nobody reads it
 
 
 def event(value: object, name: str | None = None) -> bytes:
@@ -59,47 +59,60 @@ def events(parts: AsyncIterator[bytes], answers: Sequence[Answer], path: str = "
 
 
 async def merged(answers: Sequence[Answer]) -> AsyncIterator[tuple[int, Optional[Piece]]]:
-    """Pieces of several answers as they come, with the answer's number; None where one has ended."""
-    queue: asyncio.Queue[tuple[int, Optional[Piece], Optional[BaseException]]] = asyncio.Queue()
+    """Pieces of several answers as they come, with the answer's number; None where one has ended.
 
-    async def read(number: int, answer: Answer) -> None:
-        try:
-            async for piece in answer:
-                queue.put_nowait((number, piece, None))
-            queue.put_nowait((number, None, None))
-        except Exception as error:
-            queue.put_nowait((number, None, error))
-
-    readers = [asyncio.create_task(read(number, answer)) for number, answer in enumerate(answers)]
+    Tasks that read need not report how they end, which an exception could keep them from: they are looked at.
+    """
+    sources = [answer.__aiter__() for answer in answers]
+    waiting: dict[asyncio.Task[Optional[Piece]], int] = {}
     try:
-        left = len(answers)
-        while left:
-            number, piece, error = await queue.get()
-            if error is not None:
-                raise error
-            left -= piece is None
-            yield number, piece
+        if len(answers) == 1:  # the usual case, which needs no task for each piece
+            async for piece in sources[0]:
+                yield 0, piece
+            yield 0, None
+            return
+        for number, source in enumerate(sources):
+            waiting[asyncio.create_task(_next(source))] = number
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in sorted(done, key=waiting.__getitem__):
+                number, found = waiting.pop(task), task.result()
+                if found is not None:
+                    waiting[asyncio.create_task(_next(sources[number]))] = number
+                yield number, found
     finally:
-        for reader, answer in zip(readers, answers):
-            reader.cancel()
+        for task in waiting:
+            task.cancel()
+        for answer in answers:
             answer.cancel()
+
+
+async def _next(source: AsyncIterator[Piece]) -> Optional[Piece]:
+    """None: there is none."""
+    try:
+        return await source.__anext__()
+    except StopAsyncIteration:
+        return None
 
 
 async def until_gone(request: Request, work: Coroutine[object, object, Response]) -> Response:
     """The response, unless the client leaves before it is there."""
-    task = asyncio.create_task(work)
-    gone = asyncio.create_task(_gone(request))
+    tasks: list[asyncio.Task[Response] | asyncio.Task[None]] = []
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            return Response(status_code=_CLOSED)
-        return task.result()
+        task = asyncio.create_task(work)
+        tasks.append(task)
+        gone = asyncio.create_task(_gone(request))
+        tasks.append(gone)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        gone.result()  # raises where it failed: then the client may be there
+        return Response(status_code=CLOSED)
     finally:
-        gone.cancel()
-        if not task.done():
-            task.cancel()
+        for each in tasks:
+            each.cancel()
 
 
 async def _gone(request: Request) -> None:

@@ -53,7 +53,7 @@ class Routers:
     def told(self, replica: int, before: frozenset[int], now: frozenset[int]) -> None:
         """A replica has a new summary; an empty one where it is gone."""
         if self._lists and before is not now:
-            self._index.turn(replica, before, now)
+            self._index.turn(replica, now)
 
     def keep(self, up: Iterable[int]) -> None:
         """The others are gone."""
