@@ -11,7 +11,7 @@ from that, and is worked out again by the next read:
     tokens         what was accepted; nothing takes one back
     ready          logits with the number of tokens that they follow: of no use once the session has others
     stopper        what it says about ``tokens`` (stopping.py)
-    finish_reason  "stop" by the stopper, "length" by the count, "closed" by the caller; set last, once it has no session
+    finish_reason  "stop" by the stopper, "length" by the count, "closed" by the caller; set once the session is closed
 
 Logits that were lost are computed again (``session.recompute``), to the same bits.
 """
