@@ -85,9 +85,7 @@ class Walk:
         self._tensors = list(self.tensors.values())
         self._versions, self._places = [*map(version, self._tensors)], [*map(place, self._tensors)]
         self._sample = Sample(self._tensors)
-
-    def digest(self) -> str:
-        return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
+        self.digest: str = hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
 
     def unchanged(self, thorough: bool = False) -> bool:
         """Whether everything is as it was found; ``thorough``: a few numbers of each tensor, too."""
