@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -37,6 +38,7 @@ class Opened:
     """A cache of a model, as a sweep looks at it."""
 
     def __init__(self, name: str, form: str, **options: Any) -> None:
+        self.process = os.getpid()
         self.hf = kv.hf.Cache(hf.tiny(name), **{"capacity": 1024, "slots": 64, "form": form, **options})
 
     @property
@@ -53,6 +55,8 @@ class Opened:
         """What comes next opens another one."""
         _opened.cache_clear()
         self.hf.close()
+        if os.getpid() != self.process:
+            return  # where it does nothing
         gc.collect()  # a cache whose making was interrupted, and its hooks
         model = self.hf.model
         assert "forward" not in model.__dict__ and "forward" not in self.hf.decoder.__dict__
@@ -81,8 +85,9 @@ class HfWay:
     """A conversation: an answer, another one behind more text, and one that shares the beginning of the first."""
 
     model_name, form = "llama", "copy"
-    options: dict[str, Any] = {}
-    handed_wanted: list[Any] = []
+    folder = "hf/"
+    options: ClassVar[dict[str, Any]] = {}
+    handed_wanted: ClassVar[list[Any]] = []
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -162,11 +167,11 @@ class NoAttention(FromTheStart):
 
 
 class Sampled(FromTheStart):
-    options = {"do_sample": True, "temperature": 2.0}
+    options: ClassVar[dict[str, Any]] = {"do_sample": True, "temperature": 2.0}
 
 
 class Beams(FromTheStart):
-    options = {"num_beams": 3}
+    options: ClassVar[dict[str, Any]] = {"num_beams": 3}
 
 
 class BeamsOfCells(Beams):
@@ -176,11 +181,11 @@ class BeamsOfCells(Beams):
 class Lookup(FromTheStart):
     """Crops the session wherever candidates were wrong."""
 
-    options = {"prompt_lookup_num_tokens": 3, "max_new_tokens": 6, "min_new_tokens": 6}
+    options: ClassVar[dict[str, Any]] = {"prompt_lookup_num_tokens": 3, "max_new_tokens": 6, "min_new_tokens": 6}
 
 
 class InPieces(FromTheStart):
-    options = {"prefill_chunk_size": 4}
+    options: ClassVar[dict[str, Any]] = {"prefill_chunk_size": 4}
 
 
 class Batch(HfWay):
@@ -314,8 +319,9 @@ class Opening(HfWay):
         if self.own is None:
             self.own = Opened(self.model_name, self.opened_form)
         self.cache = self.own
-        with self.cache.hf.session() as past:
-            self.texts = [answer(self.model, TEXT, past)]
+        if not self.texts:
+            with self.cache.hf.session() as past:
+                self.texts = [answer(self.model, TEXT, past)]
         self.own.close()
         self.own = None
 

@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any
 
 import interruption_worker as sweeps
-from interruptions import PACKAGE, Place, Visit
 from interruption_worker import ERRORS, Report
+from interruptions import PACKAGE, Place, Visit
 
 
 class Listing(Visit):
@@ -33,17 +33,19 @@ class Listing(Visit):
 
 
 def points(make: Callable[[], Any], most: int, chance: random.Random) -> list[int]:
-    """Numbers of points, from 1, of as many places; 0 for all places."""
+    """Numbers of points, from 1, of as many places in the way's ``folder`` of the package; 0 for all places."""
     once = make()
     once.go()
     once.close()
     way = make()
-    with Listing() as listing:
+    listing = Listing()
+    with listing:
         way.go()
     way.close()
     times: dict[Place, list[int]] = {}
     for number, place in enumerate(listing.places, 1):
-        times.setdefault(place, []).append(number)
+        if place.file.startswith(way.folder):
+            times.setdefault(place, []).append(number)
     chosen = sorted(times) if most == 0 or most >= len(times) else chance.sample(sorted(times), most)
     return sorted(chance.choice(times[place]) for place in chosen)
 

@@ -156,8 +156,9 @@ class Cache:
         self._open = False
         if os.getpid() != self._process:
             return
-        if self._give_back.alive:
-            _give_back(*self._give_back.peek()[2])
+        hooks = self._give_back.peek()
+        if hooks is not None:
+            _give_back(*hooks[2])
             self._give_back.detach()
         if hasattr(self, "states"):
             self.states.close()

@@ -64,9 +64,9 @@ def asked_of(arguments: Mapping[str, object], config: object = None) -> Asked:
 
 
 def text_of_generate(cache: hf.Cache, caller: FrameType | None, calls: int = 1) -> Inputs | None:
-    """All of the text, where one of the latest ``calls`` is what begins ``generate`` of transformers with ``cache``, and
-    at its first pass. It leaves out of the text as many tokens as the cache says that it has, whichever they are, or
-    none; and only there all of them are at hand."""
+    """All of the text, where one of the latest ``calls`` is what begins ``generate`` of transformers with ``cache``, at
+    its first pass. ``generate`` leaves out as many tokens as the cache says that it has, whichever they are, or none;
+    only there all of them are at hand."""
     for _ in range(calls):
         if caller is None:
             return None

@@ -4,6 +4,10 @@ A pass of the decoder goes: its rows are opened where this is the first one, and
 left out of the pass; it runs, in pieces where states are wanted inside it; what it computed goes to the sessions, and
 each step is published. A pass that fails, however far it came, leaves the layers and the rows as they were.
 
+What a call changes it builds beside what holds (place.py), so what an exception leaves, at whatever point, is undone by
+the next call. What ``generate`` is given is compared with the tokens of the session: where it does not begin with them,
+as when the same call is made again, the session begins anew with what the tree knows.
+
 K and V of one session are all of one state of the model (states.py). Where the model is in another than at the last
 pass, an adapter having been switched for example, the tokens so far are looked up and computed again in the new one.
 
@@ -255,11 +259,14 @@ class Past(hf.Cache, Passes):
             self._recover()
             if call.module is not self.cache.decoder:
                 raise ArgumentError("[hf] cache: got a session of another model's cache, allowed one of this model's")
-            try:
-                return self._forward(call, inputs)
-            finally:
-                if self._place.back is not None or self._closed:
-                    self._recover()
+            return self._whole(call, inputs)
+
+    def _whole(self, call: Forward, inputs: Inputs) -> ModelOutput:
+        try:
+            return self._forward(call, inputs)
+        finally:
+            if self._place.back is not None or self._closed:
+                self._recover()
 
     def settle(self, asked: Asked) -> None:
         undo = self._place.undo
@@ -312,7 +319,7 @@ class Past(hf.Cache, Passes):
         return inputs.part(columns, width, 0) if columns else inputs
 
     def _has_begun(self, inputs: Inputs, asked: Asked) -> bool | None:
-        """Of a pass with all of a text: whether the text begins with what the session has. None: it has what follows."""
+        """Whether a pass has all of a text, which begins with what the session has. None: it has what comes behind."""
         place, width = self._place, inputs.size[1]
         if place.prompts is not None and self._is_whole(inputs):
             same = self._is_announced(inputs, place.prompts) and not asked.beyond(width - place.columns)

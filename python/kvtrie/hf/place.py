@@ -7,8 +7,9 @@ is undone with, from before its first change until all of it counts:
     place  | place, back = (place, marks) | ... layers, tokens and columns change ... | next place
            begin                                                                      end
 
-:func:`returned` undoes what has no end, as often as it is called. What sessions have computed ahead of the columns needs
-no undoing: it belongs to the tokens that they have recorded (row.py). Units: columns of the batch, padding included.
+:func:`returned` undoes what has no end, as often as it is called. What sessions have computed ahead of the columns
+needs no undoing: it belongs to the tokens that they have recorded (row.py). Units: columns of the batch, padding
+included.
 """
 
 from __future__ import annotations

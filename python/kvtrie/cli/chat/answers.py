@@ -4,9 +4,9 @@ Every answer has a session of its own: what earlier ones computed is found in th
 to. Where a conversation meets the limit of its context, its oldest half goes (``session.shift``). What is computed from
 then on belongs to that session alone, so it stays open for the next question in the same place.
 
-Ctrl-C may come between any two statements, and an answer can be read on after it: what it has is derived from the tokens
-of its generations, and the text from those. A session that is kept stays so until the answer that goes on in it has
-ended; what an interrupted question left in it is taken off again.
+Ctrl-C may come between any two statements, and an answer can be read on after it: it has the tokens of its generations,
+and its text follows from them. A session that is kept stays so until the answer that goes on in it has ended; what an
+interrupted question left in it is taken off again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,8 +51,8 @@ class Reuse:
 
 
 class _Making(NamedTuple):
-    """``earlier``: tokens of the answer before those of ``generation``. ``left``: where keys cannot move, the tokens that
-    the next session begins with; this one's is of no more use."""
+    """``earlier``: tokens of the answer before those of ``generation``. ``left``: where keys cannot move, the tokens
+    that the next session begins with; this one's is of no more use."""
 
     generation: kv.Generation
     earlier: list[int]
@@ -66,7 +67,7 @@ class Answer(Iterator[str]):
         self._answers = answers
         self._laid = laid
         self._options = options
-        self._progress: Progress | None = None
+        self._watching: list[Progress] = []  # apart from the answer: nothing that is dropped leads back to itself
         self._stopper = Stopper(answers.model, None, ignore_eos=True, wants_text=True)  # a stream of all tokens
         self._given = 0  # pieces
         self._dropped = 0
@@ -116,7 +117,7 @@ class Answer(Iterator[str]):
 
     def watch(self, progress: Progress | None) -> None:
         """Calls ``progress`` with (tokens of the prompt that are computed, and to be computed)."""
-        self._progress = progress
+        self._watching[:] = [] if progress is None else [progress]
 
     @property
     def session(self) -> kv.Session:
@@ -157,11 +158,12 @@ class Answer(Iterator[str]):
 
     def _begin(self, session: kv.Session, made: int) -> kv.Generation:
         options = {**self._options, "max_tokens": self._options["max_tokens"] - made, "chunk": CHUNK}
-        return kv.generate(self._answers.model, session, **options, progress=self._tell)
+        return kv.generate(self._answers.model, session, **options, progress=partial(_tell, self._watching))
 
-    def _tell(self, done: int, total: int) -> None:
-        if self._progress is not None:
-            self._progress(done, total)
+
+def _tell(watching: list[Progress], done: int, total: int) -> None:
+    for progress in watching:
+        progress(done, total)
 
 
 class _Kept(NamedTuple):
@@ -246,7 +248,10 @@ class Answers:
             return self._from_the_tree(laid.tokens)
         if laid.new < len(laid.tokens) and self._fits_behind_a_shift(laid.new):
             said = np.asarray(laid.tokens[: -laid.new], np.int32)
-            return self._go_on(self.cache.begin(said, reuse_all=True), laid, in_place=False)
+            session = self.cache.begin(said, reuse_all=True)
+            assert parent is not None  # something was said
+            self._kept = _Kept(parent, session, len(said))  # before a shift takes from the tree what is in it
+            return self._go_on(session, laid, in_place=False)
         return self._without_the_oldest(question, laid)
 
     def _go_on(self, session: kv.Session, laid: Laid, in_place: bool) -> tuple[kv.Session, Reuse]:
@@ -257,7 +262,7 @@ class Answers:
             if left is not None:
                 session.close()  # there may be no room for both
                 session = self.cache.begin(np.asarray(left, np.int32))
-        if in_place and self._kept is not None:
+        if self._kept is not None:
             self._kept = self._kept._replace(session=session, recorded=int(session.recorded))
         dropped = said - int(session.recorded)
         known = int(session.length)

@@ -8,7 +8,7 @@
 Turns form a tree. A branch is a name for the last turn of one line through it, None where nothing was said yet; every
 turn lies on a branch, so nothing that was said can get out of reach but by :meth:`undo` and :meth:`delete`.
 
-Branches and the current one's name change by one assignment, so Ctrl-C finds what was before a call or what is after it.
+Branches and the current one's name change by one assignment, so Ctrl-C leaves what was before a call or what is after.
 """
 
 from __future__ import annotations
