@@ -34,6 +34,9 @@ def answer(model: Any, ids: Any, cache: Any = None, **options: Any) -> Any:
     return model.generate(ids, cache=cache, **given)
 
 
+_kept: set[Opened] = set()
+
+
 class Opened:
     """A cache of a model, as a sweep looks at it."""
 
@@ -54,18 +57,23 @@ class Opened:
     def close(self) -> None:
         """What comes next opens another one."""
         _opened.cache_clear()
+        _kept.discard(self)
         self.hf.close()
         if os.getpid() != self.process:
             return  # where it does nothing
         gc.collect()  # a cache whose making was interrupted, and its hooks
         model = self.hf.model
+        if any(each.hf.model is model for each in _kept):
+            return
         assert "forward" not in model.__dict__ and "forward" not in self.hf.decoder.__dict__
         assert model.config._attn_implementation == "sdpa"
 
 
 @functools.cache
 def _opened(name: str, form: str) -> Opened:
-    return Opened(name, form)
+    made = Opened(name, form)
+    _kept.add(made)
+    return made
 
 
 class Kept:
@@ -368,3 +376,9 @@ WAYS: tuple[Callable[[str], HfWay], ...] = (
     Opening,
     OpeningOfCells,
 )
+
+
+def close_all() -> None:
+    """What a sweep kept open."""
+    for opened in list(_kept):
+        opened.close()

@@ -118,6 +118,10 @@ class Cache:
         self._open = True
 
     @property
+    def closed(self) -> bool:
+        return not self._open or self.prefix_cache.closed
+
+    @property
     def model(self) -> torch.nn.Module:
         return self._model
 
@@ -135,7 +139,7 @@ class Cache:
         ``attention_mask``: 0 for padding, on the left only. Nothing is shared between namespaces.
         """
         self._require_own_process("session")
-        if not self._open or self.prefix_cache.closed:
+        if self.closed:
             raise ClosedError("[hf.session] the cache is closed")
         past = Past(self, text(namespace, "hf.session", "namespace"))
         if input_ids is not None:

@@ -484,6 +484,9 @@ class Past(hf.Cache, Passes):
         if indices == list(range(len(place.rows))):
             return
         layers = place.form.taken(place, indices)
+        if self.cache.closed:  # passes do not come here any more, and nobody knows the rows
+            self._place = place._replace(layers=layers, rows=())
+            return
         rows = tuple(
             place.rows[row] if row not in indices[:at] else place.rows[row].branch() for at, row in enumerate(indices)
         )

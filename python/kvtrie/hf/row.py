@@ -3,7 +3,7 @@
 Invariant: ``tokens`` are those that the model has computed; where a pass was interrupted there may be more of them,
 until :meth:`Row.cut`. The session, while there is one, has computed at least as many of the same tokens; it may be
 ahead where somebody else published what follows, or where a pass was interrupted or taken back. A row without a session
-goes on all the same, and nothing of it is kept: a cache may forget. ``why`` decides: with a reason, there is no session.
+goes on all the same, and nothing of it is kept: a cache may forget. ``why`` decides: with one there is no session.
 """
 
 from __future__ import annotations
