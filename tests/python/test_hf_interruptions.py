@@ -1,4 +1,4 @@
-"""A session of transformers after an exception at any point, a call that is made again, a fork, and what is given back."""
+"""A session of transformers after an exception at any point or a fork, calls made again, and what is given back."""
 
 from __future__ import annotations
 
@@ -64,14 +64,19 @@ def test_closing_and_forks_at_any_point(what: str) -> None:
 # ---- the same call again ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[("copy", "llama"), ("cells", "llama"), ("copy", "gemma3"), ("copy", "qwen3_5"), ("copy", "mamba2")])
+_KINDS = [("copy", "llama"), ("cells", "llama"), ("copy", "gemma3"), ("copy", "qwen3_5"), ("copy", "mamba2")]
+
+
+@pytest.fixture(params=[_KINDS[0], *(pytest.param(each, marks=pytest.mark.ci) for each in _KINDS[1:])], ids="-".join)
 def cache(request: pytest.FixtureRequest) -> Iterator[Any]:
     form, name = request.param
     with kv.hf.Cache(hf.tiny(name), capacity=512, slots=64, form=form) as made:
         yield made
 
 
-@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"prefill_chunk_size": 5}], ids=["greedy", "beams", "pieces"])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_beams": 3}, {"prefill_chunk_size": 5}], ids=["greedy", "beams", "pieces"]
+)
 def test_generate_may_be_called_again_with_any_text(cache: Any, options: dict[str, Any]) -> None:
     """With the same, a shorter and another one, whatever the session has by then; transformers would leave out of it as
     many tokens as the session has."""
