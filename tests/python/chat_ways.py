@@ -50,7 +50,7 @@ class ChatWay:
 
     model_name, context, count, temperature = "llama", 512, COUNT, 0.0
     handed_wanted: ClassVar[list[Any]] = []
-    folder = "cli/chat"
+    folder, closes = "cli/chat", ("cache",)
 
     def __init__(self, kind: str) -> None:
         self.model = model_of(self.model_name)

@@ -93,7 +93,7 @@ class HfWay:
     """A conversation: an answer, another one behind more text, and one that shares the beginning of the first."""
 
     model_name, form = "llama", "copy"
-    folder = "hf/"
+    folder, closes = "hf/", ("cache", "object")
     options: ClassVar[dict[str, Any]] = {}
     handed_wanted: ClassVar[list[Any]] = []
 

@@ -16,34 +16,27 @@ Columns are those of the tensors of the batch, padding included: a row has ``col
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
-from transformers import cache_utils as hf
 from transformers.utils import ModelOutput
-from typing_extensions import Self
 
-from ..errors import ArgumentError, BusyError, ClosedError, NotSupported
+from ..errors import ArgumentError, NotSupported
 from .cells import Cells
 from .copying import Copying
 from .forward import Forward, Passes
 from .inputs import NOTHING, Asked, Inputs, text_of_generate
 from .opening import open_rows
-from .place import Back, Place, returned
+from .place import Back, Place
 from .row import Row
+from .standing import Standing
 from .states import State
-
-if TYPE_CHECKING:
-    from .cache import Cache
 
 _DEPTH = 64  # calls between a pass and the beginning of ``generate``, at most
 
 
-class Past(hf.Cache, Passes):
+class Past(Standing, Passes):
     """The cache of one conversation, or of a batch of them, for ``model``; from :meth:`kvtrie.hf.Cache.session`.
 
     Use it as any cache of transformers: in ``generate``, in a pipeline, in loops over ``model(...)``. The first pass
@@ -51,80 +44,6 @@ class Past(hf.Cache, Passes):
     It goes on from call to call. ``copy.copy`` and ``copy.deepcopy`` make a branch. One thread at a time: a second one
     gets ``BusyError``.
     """
-
-    is_compileable = False
-
-    def __init__(self, cache: Cache, namespace: str) -> None:
-        self.cache = cache
-        self._namespace = namespace
-        self._process = os.getpid()
-        self._lock = threading.Lock()  # held by the call that is under way
-        self._closed = False
-        self._place = self._new(cache.states.current())
-        super().__init__(layers=self._place.layers)
-
-    @property
-    def remaining(self) -> torch.Tensor:
-        """Token ids [batch, n] of the prompt given to ``session`` that are still to be computed."""
-        place = self._now
-        width = place.width - place.columns
-        rest = [ids[-width:] if width else [] for ids in place.prompts or ()]
-        return torch.tensor([[0] * (width - len(ids)) + ids for ids in rest], dtype=torch.long)
-
-    @property
-    def tokens(self) -> list[list[int]]:
-        """Token ids of each row that are computed, without padding."""
-        place = self._now
-        return [row.tokens[: max(0, place.columns - row.pad)] for row in place.rows]
-
-    @property
-    def columns(self) -> int:
-        """Columns that are computed."""
-        return self._now.columns
-
-    @property
-    def reused(self) -> int:
-        """Columns that were not computed here, since they were known."""
-        return self._now.reused
-
-    @property
-    def state(self) -> State:
-        """The state of the model that K and V are of."""
-        return self._now.state
-
-    @property
-    def form(self) -> Copying | Cells:
-        return self._now.form
-
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        return self._now.rows
-
-    @property
-    def layers(self) -> list[hf.CacheLayerMixin]:
-        """As transformers has them."""
-        return self._now.layers
-
-    @layers.setter
-    def layers(self, value: list[hf.CacheLayerMixin]) -> None:
-        self._place = self._place._replace(layers=value)
-
-    @property
-    def namespace(self) -> str:
-        """Where ``cache.prefix_cache`` has what the session knows: the one given to ``session``, or, after the model
-        has changed since the cache was made, one that belongs to its state."""
-        return self.state.namespace(self._namespace)
-
-    @property
-    def why(self) -> list[str | None]:
-        """For each row, why what it computes is kept no longer, or None."""
-        return [row.why for row in self.rows]
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Columns that are computed; none for ``generate`` with a text that does not go on from what is computed."""
-        columns = int(super().get_seq_length(layer_idx))
-        text = text_of_generate(self, sys._getframe(1)) if columns and self._place.rows else None
-        return columns if text is None or self._goes_on_to(text) else 0
 
     def branch(self) -> Past:
         """A second one that goes on by itself from the same place. No K or V is copied."""
@@ -140,59 +59,6 @@ class Past(hf.Cache, Passes):
 
     def __deepcopy__(self, memo: dict[int, object]) -> Past:
         return self.branch()
-
-    def close(self) -> None:
-        """Gives its sessions back; what was computed stays in the tree. Without this, the last reference does it."""
-        self._closed = True
-        for row in self.rows:
-            row.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<kvtrie.hf.Past {len(self.rows)} rows, {self.columns} columns{', closed' if self._closed else ''}>"
-
-    # ---- a call and its place ----------------------------------------------------------------------------------------
-
-    def _turn(self, name: str) -> threading.Lock:
-        """What a call holds: ``with self._turn(...)``, in which no signal comes between taking it and the block."""
-        if self._process != os.getpid():
-            raise NotSupported(f"[hf] {name}: got a session of the process that this one was forked from")
-        if self._closed:
-            raise ClosedError(f"[hf] {name}: the session is closed")
-        if self._lock.locked():
-            raise BusyError(f"[hf] {name}: another call on this session is under way")
-        return self._lock
-
-    @property
-    def _now(self) -> Place:
-        """Where the session stands, for who asks within a call as between two."""
-        if self._place.back is not None and self._process == os.getpid() and not self._lock.locked():
-            with self._lock:
-                self._recover()
-        return self._place
-
-    def _recover(self) -> None:
-        """Undoes what an exception left without its end. REQUIRES: a turn."""
-        self._place = place = returned(self._place)
-        for row in place.rows:
-            row.cut(place.columns)
-            if self._closed:
-                row.close()
-
-    def _new(self, state: State) -> Place:
-        form = self.cache.form
-        return Place(state, form, form.make_layers(self, state))
-
-    def _clear(self) -> None:
-        place = self._place
-        self._place = self._new(place.state)
-        for row in place.rows:
-            row.close()
 
     # ---- a pass ------------------------------------------------------------------------------------------------------
 
@@ -329,18 +195,6 @@ class Past(hf.Cache, Passes):
             return False
         whole = not self.cache.layout.attention or (text is not None and text.size[1] == width)
         return self._goes_on_to(inputs) or None if whole else None
-
-    def _goes_on_to(self, text: Inputs) -> bool:
-        """Whether ``text``, all of it, begins with what the session has, and has more."""
-        place, (batch, width) = self._place, text.size
-        times, odd = divmod(batch, len(place.rows))
-        if odd or width <= place.columns:
-            return False
-        rows = [row for row in place.rows for _ in range(times)]
-        return all(
-            ids is not None and width - len(ids) == row.pad and ids[: row.length] == row.tokens
-            for ids, row in zip(map(text.real, range(batch)), rows)
-        )
 
     def _is_whole(self, inputs: Inputs) -> bool:
         """Whether a first pass is as long as what was given to ``session``, of which more than nothing is known."""
