@@ -19,6 +19,7 @@ pytest.importorskip("transformers")
 import bounds  # noqa: E402
 import hf_models as hf  # noqa: E402
 import hf_ways as ways  # noqa: E402
+from kvtrie.hf import standing  # noqa: E402
 from place_sweeps import sweep  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_left_over")
@@ -138,6 +139,34 @@ def test_a_call_that_fails_behind_its_pass_is_taken_back(cache: Any) -> None:
 
 def broken(*_: Any) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_second_exception_while_a_pass_is_undone(cache: Any, behind: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids, more = cache.model, hf.prompt(10), hf.prompt(4, seed=2)
+
+    def interrupted(place: Any) -> Any:
+        if place.back is None:
+            return own(place)
+        if behind:
+            own(place)
+        raise KeyboardInterrupt
+
+    with torch.no_grad(), cache.session() as past:
+        model(ids, cache=past)
+        own = standing.returned
+        monkeypatch.setattr(standing, "returned", interrupted)
+        last = (
+            list(model.get_decoder().children())[-1] if "mamba" in model.config.model_type else model.get_decoder().norm
+        )
+        handle = last.register_forward_pre_hook(broken)
+        with pytest.raises(KeyboardInterrupt):
+            model(more, cache=past)
+        handle.remove()
+        monkeypatch.undo()
+        assert (past.columns, past.tokens) == (10, ids.tolist())
+        wanted = model(torch.cat([ids, more], 1)).logits[:, 10:]
+        bounds.close(model(more, cache=past).logits, wanted, bounds.LOGITS_OF_TORCH)
 
 
 def test_cells_that_ran_out_in_a_pass_that_fails() -> None:
