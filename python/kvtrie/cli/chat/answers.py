@@ -144,7 +144,8 @@ class Answer(Iterator[str]):
         """Where the last token would be the context's last one, the oldest half goes first."""
         now, session = self._now, self.session
         if now.left is None:
-            if not self.tokens or int(session.recorded) < self._answers.context:
+            now.generation.settle()  # it may have been interrupted behind its last token
+            if self.finish_reason is not None or not self.tokens or int(session.recorded) < self._answers.context:
                 return
             left = self._answers.shift(session)
             if left is None:
