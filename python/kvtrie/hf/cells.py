@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -145,7 +145,7 @@ class Cells:
         if model.get_input_embeddings().weight.device.type != "cpu":
             raise NotSupported(f"{where} on a CPU: 'copy'")
 
-    def attach(self, model: Any, user: object) -> None:
+    def attach(self, model: torch.nn.Module, user: object) -> None:
         """Registers the attention function, and makes it the model's, for as long as any ``user`` has it."""
         with _attaching:
             for fallback, name in _NAMES.items():
@@ -158,8 +158,8 @@ class Cells:
                 model._kvtrie_attention = now  # before it is replaced
                 model.set_attn_implementation(_NAMES.get(now, _NAMES["sdpa"]))
 
-    def detach(self, model: Any, user: object) -> None:
-        """The last user's gives the model back the attention that it had. Any number of times for each."""
+    def detach(self, model: torch.nn.Module, user: object) -> None:
+        """The last user's gives the model back the attention that it had. Called again, it does nothing."""
         with _attaching:
             users: set[object] = model.__dict__.get(_USERS, set())
             users.discard(user)

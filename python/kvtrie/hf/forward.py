@@ -90,7 +90,7 @@ class Head(Forward):
 
 
 def install(module: torch.nn.Module, user: object, kind: type[Forward] = Forward) -> None:
-    """Any number of times for each user."""
+    """Called again for a user, it does nothing."""
     with _installing:
         while (found := _installed(module)) is None or user not in found.users:
             if found is None:
@@ -99,7 +99,7 @@ def install(module: torch.nn.Module, user: object, kind: type[Forward] = Forward
 
 
 def remove(module: torch.nn.Module, user: object) -> None:
-    """Any number of times for each user; what stood there before the first comes back with the last."""
+    """What stood there before the first user comes back with the last. Called again for one, it does nothing."""
     with _installing:
         found = _installed(module)
         if found is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from transformers import cache_utils as hf
@@ -76,17 +76,19 @@ def text_of_generate(cache: hf.Cache, caller: FrameType | None, calls: int = 1) 
     return None
 
 
-def _text_of(cache: hf.Cache, known: Mapping[str, Any]) -> Inputs | None:
+def _text_of(cache: hf.Cache, known: Mapping[str, object]) -> Inputs | None:
     """None where the call has the new tokens only, or embeddings. ``known``: its names."""
     assisted = "candidate_kwargs" in known
-    ids = known["candidate_input_ids" if assisted else "input_ids"]
-    arguments = known["candidate_kwargs" if assisted else "model_kwargs"]
-    first = known["is_first_iteration"] if assisted else not known.get("chunk_idx", 0)
-    if not first or known.get("cache") is not cache or arguments.get("inputs_embeds") is not None:
+    ids = known.get("candidate_input_ids" if assisted else "input_ids")
+    arguments = known.get("candidate_kwargs" if assisted else "model_kwargs")
+    first = known.get("is_first_iteration") if assisted else not known.get("chunk_idx", 0)
+    if not first or known.get("cache") is not cache or not isinstance(arguments, dict):
+        return None
+    if arguments.get("inputs_embeds") is not None or not isinstance(ids, torch.Tensor) or ids.ndim != 2:
         return None
     mask = arguments.get("attention_mask")
-    width = ids.shape[-1] if mask is None and assisted else _width(mask, known["generation_config"])
-    return Inputs({"input_ids": ids, "attention_mask": mask}) if ids.ndim == 2 and ids.shape[1] == width else None
+    width = ids.shape[1] if mask is None and assisted else _width(mask, known.get("generation_config"))
+    return Inputs({"input_ids": ids, "attention_mask": mask}) if ids.shape[1] == width else None
 
 
 def _width(mask: torch.Tensor | None, config: object) -> int:

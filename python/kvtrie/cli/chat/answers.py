@@ -208,7 +208,7 @@ class Answers:
             raise
 
     def end(self, answer: Answer, turn: Turn | None) -> None:
-        """Keeps what was computed for ``turn``, or None if nothing is to come of the answer. Any number of times."""
+        """Keeps what was computed for ``turn``, or None if nothing is to come of the answer. It may be called again."""
         session, kept = answer.session, self._kept
         shifted = bool(answer.dropped or answer.reuse.dropped or answer.reuse.in_place)
         if turn is not None and not session.closed:

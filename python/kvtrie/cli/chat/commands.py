@@ -105,7 +105,7 @@ class Chat:
         self._tell(answer, stopped, turn, aside)
 
     def _keep(self) -> tuple[Turn | None, str]:
-        """What was said by now becomes a turn; the branch of what stood there, else "". Any number of times for one."""
+        """What was said by now becomes a turn, once; the second result is the branch of what stood there, else ""."""
         asked = self._asked
         if asked is None:
             return None, ""
