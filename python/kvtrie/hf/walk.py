@@ -144,7 +144,7 @@ class Walk:
             return
         self._class(path, type(module))
         turning = self._turning(module, values)
-        for name in values:
+        for name in list(values):  # another thread may close a cache, which takes its `forward` away
             if name not in _STANDARD and name not in _IDLE and name not in turning:
                 self.lines.append(f"{path}.{name} = {self._naming.of(f'{path}.{name}', self.watch(values, name))}")
         self._contents(path, values, turning)
