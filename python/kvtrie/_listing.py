@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from . import _child, _core, _kept, _opencl, _probe
-from ._locks import Lock
+from ._locks import make_lock
 from .errors import Error
 
 _KIND = "listing"  # of kept files
 _LINKER = "/etc/ld.so.cache"  # changes when a library comes, goes or is replaced
 
-_lock = Lock()
+_lock = make_lock()
 _left_out: Optional[dict[str, str]] = None  # None: nobody has asked yet
 
 

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from . import _child, _kept
-from ._locks import Lock
+from ._locks import make_lock
 from .errors import DeviceError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ PATIENCE = 600.0  # seconds for one child
 MOST = 16  # kernels that may be unusable
 _NOT_THE_DRIVER = tuple(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
-_lock = Lock()
+_lock = make_lock()
 
 
 class About(NamedTuple):

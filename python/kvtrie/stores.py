@@ -26,7 +26,7 @@ from functools import cached_property
 from typing import Any, NoReturn, Optional, Protocol, TypeVar, cast, runtime_checkable
 
 from . import _redis
-from ._locks import Lock
+from ._locks import make_lock
 from ._whole import Whole
 from .errors import ArgumentError, ArgumentTypeError, Error
 
@@ -94,7 +94,7 @@ class RedisStore(Whole):
             raise ArgumentError(f"[RedisStore] ttl: got {self.ttl}, allowed 0 or at least 0.001 seconds")
         self.name: str = self._place.name
         self._retry = redis.retry.Retry(redis.backoff.ExponentialBackoff(_LONGEST_PAUSE, _FIRST_PAUSE), self.retries)
-        self._making = Lock()
+        self._making = make_lock()
         self._closing: Optional[Callable[[], None]] = None  # of the clients that there are
         try:
             _redis.check(self._place)

@@ -151,9 +151,9 @@ def test_an_init_inside_of_itself_is_refused() -> None:
 
 HELD = """
 import os, threading
-from kvtrie._locks import Lock
+from kvtrie._locks import make_lock
 
-lock, held, over = Lock(), threading.Event(), threading.Event()
+lock, held, over = make_lock(), threading.Event(), threading.Event()
 
 def hold():
     with lock:

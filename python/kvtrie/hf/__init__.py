@@ -14,6 +14,8 @@ What any earlier call, branch, process or day computed of these tokens is not co
     states.py    the states that a model has been in: adapters switched, flags set
     cache.py     Cache: the PrefixCache that fits the model
     past.py      Past, a transformers ``Cache`` over one session for each row of a batch
+    standing.py  what it has, and the turns of calls on it
+    place.py     where it stands, as one value, and how a pass that was interrupted is undone
     inputs.py    what a forward pass is given: tokens, padding, positions; and whether K and V follow from the tokens
     row.py       one row's tokens and its session: steps, rewinding, branches
     layers.py    layers that hold ordinary tensors (form "copy")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
@@ -74,6 +75,7 @@ class Cache(Live):
         if form not in _FORMS:
             raise ArgumentError(f"[hf.Cache] form: got {form!r}, allowed {' or '.join(map(repr, _FORMS))}")
         self._open = False
+        self._process = os.getpid()
         self._model = model
         self.decoder: torch.nn.Module = model.get_decoder()
         self._head = _head_of(model, self.decoder)
@@ -101,12 +103,24 @@ class Cache(Live):
             keys=keys,
         )
         """The tree itself: ``plan``, ``explain``, ``pin``, ``stats``, ``tree``, ``save`` and the rest."""
-        forward.install(self.decoder)
-        if self._head is not None:
-            forward.install(self._head, forward.Head)
+        user = object()
+        self._give_back = weakref.finalize(self, _give_back, model, self.decoder, self._head, self.form, user)
+        self._give_back.atexit = False
+        try:
+            forward.install(self.decoder, user)
+            if self._head is not None:
+                forward.install(self._head, user, forward.Head)
+            self.form.attach(model, user)
+            content = disk is not None or store is not None
+            self.states: States = States(model, self.decoder, self.layout, content=content)
+        except BaseException:
+            self.close()
+            raise
         self._open = True
-        self.form.attach(self)
-        self.states: States = States(model, self.decoder, self.layout, content=disk is not None or store is not None)
+
+    @property
+    def closed(self) -> bool:
+        return not self._open or self.prefix_cache.closed
 
     @property
     def model(self) -> torch.nn.Module:
@@ -125,7 +139,8 @@ class Cache(Live):
         [batch, tokens], it is looked up now, and ``past.reused`` and ``past.remaining`` say what was found.
         ``attention_mask``: 0 for padding, on the left only. Nothing is shared between namespaces.
         """
-        if not self._open or self.prefix_cache.closed:
+        self._require_own_process("session")
+        if self.closed:
             raise ClosedError("[hf.session] the cache is closed")
         past = Past(self, text(namespace, "hf.session", "namespace"))
         if input_ids is not None:
@@ -137,18 +152,26 @@ class Cache(Live):
     def stale(self) -> bool:
         """Whether the model computes something else now than when the cache was made: what was known then is not
         reused, and is again once the model is back in that state. docs/transformers.md says what is looked at."""
+        self._require_own_process("stale")
         return self.states.current(thorough=True) is not self.states.base
 
     def close(self) -> None:
-        """Closes the PrefixCache, and gives the model its own ``forward`` back."""
-        opened, self._open = self._open, False
-        if opened:
-            self.form.detach(self)
-            forward.remove(self.decoder)
-            if self._head is not None:
-                forward.remove(self._head)
+        """Closes the PrefixCache, and gives the model its own ``forward`` back. Called again, it does what is left of a
+        call that was interrupted; in a forked process it does nothing."""
+        self._open = False
+        if os.getpid() != self._process:
+            return
+        hooks = self._give_back.peek()
+        if hooks is not None:
+            _give_back(*hooks[2])
+            self._give_back.detach()
+        if hasattr(self, "states"):
             self.states.close()
-            self.prefix_cache.close()
+        self.prefix_cache.close()
+
+    def _require_own_process(self, where: str) -> None:
+        if os.getpid() != self._process:
+            raise NotSupported(f"[hf.{where}] got a cache of the process that this one was forked from")
 
     def __enter__(self) -> Self:
         return self
@@ -161,6 +184,20 @@ class Cache(Live):
     def __repr__(self) -> str:
         state = repr(self.prefix_cache) if self._open else "closed"
         return f"<kvtrie.hf.Cache of {type(self._model).__name__}, {self.form.name}: {state}>"
+
+
+def _give_back(
+    model: torch.nn.Module,
+    decoder: torch.nn.Module,
+    head: torch.nn.Module | None,
+    form: Copying | Cells,
+    user: object,
+) -> None:
+    """Also for a cache that nobody has any more."""
+    form.detach(model, user)
+    forward.remove(decoder, user)
+    if head is not None:
+        forward.remove(head, user)
 
 
 def _identity(model: torch.nn.Module, given: str | None, needed: bool) -> str:

@@ -22,22 +22,30 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
 from .. import _core
-from .._locks import Lock
+from .._locks import make_lock
 from ..errors import Error, InternalError, NotRestorable, NotSupported
 from .row import Row
 
 if TYPE_CHECKING:
     from .cache import Cache
     from .past import Past
+    from .place import Place
+    from .states import State
 
+_USERS = "_kvtrie_users"  # an attribute of a model: a set of objects, one for each open cache
 _NAMES = {"sdpa": "kvtrie", "eager": "kvtrie_eager"}  # by what runs without a session
-_attaching = Lock()
+_attaching = make_lock()  # a finalizer may detach in the middle of it
 
 
 class _Active(threading.local):
-    """The pass that this thread is in."""
+    """The pass that this thread is in, which its frame holds: none that an exception left is found."""
 
-    run: _Pass | None = None
+    held: weakref.ref[_Pass] | None = None
+
+    @property
+    def run(self) -> _Pass | None:
+        held = self.held
+        return None if held is None else held()
 
 
 class _Pass:
@@ -106,9 +114,10 @@ class CellLayer(hf.CacheLayerMixin):
         *args: object,  # noqa: ARG002 (transformers')
         **kwargs: object,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if _active.run is None:
+        now = _active.run
+        if now is None:
             raise NotSupported("[hf] update: got one outside a forward pass of the model, allowed inside")
-        _active.run.put(self._number, key_states, value_states)
+        now.put(self._number, key_states, value_states)
         return key_states, value_states
 
     def get_seq_length(self) -> int:
@@ -137,28 +146,30 @@ class Cells:
         if model.get_input_embeddings().weight.device.type != "cpu":
             raise NotSupported(f"{where} on a CPU: 'copy'")
 
-    def attach(self, cache: Cache) -> None:
-        """Registers the attention function, and makes it the model's. Once for each cache of a model."""
+    def attach(self, model: torch.nn.Module, user: object) -> None:
+        """Registers the attention function, and makes it the model's, for as long as any ``user`` has it."""
         with _attaching:
             for fallback, name in _NAMES.items():
                 AttentionInterface.register(name, _attend_or(fallback))
                 AttentionMaskInterface.register(name, _mask_or(fallback))
-            now = cache.model.config._attn_implementation
+            users: set[object] = model.__dict__.setdefault(_USERS, set())
+            users.add(user)
+            now = model.config._attn_implementation
             if now not in _NAMES.values():
-                cache.model.set_attn_implementation(_NAMES.get(now, _NAMES["sdpa"]))
-                cache.model._kvtrie_attention = now
-            cache.model._kvtrie_users = getattr(cache.model, "_kvtrie_users", 0) + 1
+                model._kvtrie_attention = now  # before it is replaced
+                model.set_attn_implementation(_NAMES.get(now, _NAMES["sdpa"]))
 
-    def detach(self, cache: Cache) -> None:
+    def detach(self, model: torch.nn.Module, user: object) -> None:
+        """The last user's gives the model back the attention that it had. Called again, it does nothing."""
         with _attaching:
-            cache.model._kvtrie_users -= 1
-            if cache.model._kvtrie_users == 0 and attends(cache):
-                cache.model.set_attn_implementation(cache.model._kvtrie_attention)
+            users: set[object] = model.__dict__.get(_USERS, set())
+            users.discard(user)
+            if not users and model.config._attn_implementation in _NAMES.values():
+                model.set_attn_implementation(model._kvtrie_attention)
 
-    def make_layers(self, past: Past) -> list[hf.CacheLayerMixin]:
+    def make_layers(self, past: Past, state: State) -> list[hf.CacheLayerMixin]:
         kept = {about.layer for about in past.cache.layout.attention}
-        count = len(past.state.like)
-        return [CellLayer(past, layer) if layer in kept else hf.DummyLayer() for layer in range(count)]
+        return [CellLayer(past, layer) if layer in kept else hf.DummyLayer() for layer in range(len(state.like))]
 
     def objection(self, past: Past) -> str | None:
         """Why a pass has to have tensors, or None."""
@@ -167,7 +178,7 @@ class Cells:
         return None
 
     def copied(self, held: list[hf.CacheLayerMixin], past: Past) -> list[hf.CacheLayerMixin]:  # noqa: ARG002 (a form's)
-        return self.make_layers(past)
+        return self.make_layers(past, past.state)
 
     def mark(self, held: list[hf.CacheLayerMixin]) -> list[object]:  # noqa: ARG002 (a form's)
         """A pass that fails leaves no step: there is nothing to undo."""
@@ -176,16 +187,18 @@ class Cells:
     def go_back(self, held: list[hf.CacheLayerMixin], marked: object) -> None:
         """See ``mark``."""
 
-    def take(self, past: Past, indices: list[int]) -> None:
+    def taken(self, place: Place, indices: list[int]) -> list[hf.CacheLayerMixin]:  # noqa: ARG002 (a form's)
         """Rows are all there is."""
+        return place.layers
 
-    def crop(self, past: Past, tokens_to_remove: int) -> None:
-        for row in past.rows:
-            length = max(0, past.columns + tokens_to_remove - row.pad)
+    def cropped(self, place: Place, tokens_to_remove: int) -> list[hf.CacheLayerMixin]:
+        for row in place.rows:
+            length = max(0, place.columns + tokens_to_remove - row.pad)
             if row.session is not None and not row.session.can_rewind(length):
                 raise NotRestorable(f"[hf] crop: got {length} tokens to go back to, whose window is gone")
+        return place.layers
 
-    def fill(self, past: Past, width: int) -> None:
+    def fill(self, cache: Cache, place: Place, width: int) -> None:
         """The cells are where they are."""
 
     def expect(self, past: Past, ids: list[list[int]]) -> None:
@@ -199,11 +212,12 @@ class Cells:
             past.fall_back(str(error))
             return past.form.compute(past, ids, run)
         width = max(map(len, ids))
-        _active.run = now = _Pass(steps, [width - len(own) for own in ids])
+        now = _Pass(steps, [width - len(own) for own in ids])
         try:
+            _active.held = weakref.ref(now)
             output = run()
         finally:
-            _active.run = None
+            _active.held = None
         if now.stored != now.attended or not all(step is None or step.complete for step in steps):
             raise InternalError(
                 "[hf] form 'cells': a layer of this model did not attend through transformers' interface"
@@ -223,6 +237,8 @@ def _step(row: Row, ids: list[int]) -> _core.Step | None:
     if not ids:
         return None
     end = row.length + len(ids)
+    if session.length < row.length:
+        raise NotRestorable(f"[hf] a session stands at {session.length}, its row at {row.length}")
     if session.length != row.length or session.recorded < end or session.tokens[row.length :].tolist() != ids:
         if session.recorded > row.length:
             session.rewind(row.length)

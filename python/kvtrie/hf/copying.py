@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Union
 
 import numpy as np
@@ -20,6 +20,8 @@ from .row import Row
 if TYPE_CHECKING:
     from .cache import Cache
     from .past import Past
+    from .place import Place
+    from .states import State as ModelState
 
 Array = npt.NDArray[np.float32]
 Rows = npt.NDArray[Union[np.float32, np.float16]]
@@ -33,14 +35,14 @@ class Copying:
     def allow(self, cache: Cache) -> None:
         """Any model will do."""
 
-    def attach(self, cache: Cache) -> None:
+    def attach(self, model: torch.nn.Module, user: object) -> None:
         """Nothing of the model is changed."""
 
-    def detach(self, cache: Cache) -> None:
+    def detach(self, model: torch.nn.Module, user: object) -> None:
         """See ``attach``."""
 
-    def make_layers(self, past: Past) -> list[hf.CacheLayerMixin]:
-        return [layers.make_layer(like) for like in past.state.like]
+    def make_layers(self, past: Past, state: ModelState) -> list[hf.CacheLayerMixin]:  # noqa: ARG002 (a form's)
+        return [layers.make_layer(like) for like in state.like]
 
     def objection(self, past: Past) -> None:
         """Any pass will do."""
@@ -55,14 +57,20 @@ class Copying:
         for layer, each in zip(held, marked):
             layers.go_back(layer, each)
 
-    def take(self, past: Past, indices: list[int]) -> None:
+    def taken(self, place: Place, indices: list[int]) -> list[hf.CacheLayerMixin]:
+        """Layers of their own for the rows ``indices``."""
         chosen = torch.tensor(indices)
-        for layer in past.layers:
+        made = [layers.copied(layer) for layer in place.layers]
+        for layer in made:
             layer.reorder_cache(chosen)
+        return made
 
-    def crop(self, past: Past, tokens_to_remove: int) -> None:
-        for layer in past.layers:
+    def cropped(self, place: Place, tokens_to_remove: int) -> list[hf.CacheLayerMixin]:
+        """Layers of their own that end earlier; ``tokens_to_remove`` is 0 or less."""
+        made = [layers.copied(layer) for layer in place.layers]
+        for layer in made:
             layer.crop(tokens_to_remove)
+        return made
 
     def expect(self, past: Past, ids: list[list[int]]) -> None:
         """Tells the sessions which tokens come next."""
@@ -109,18 +117,16 @@ class Copying:
 
     # ---- what is known already ---------------------------------------------------------------------------------------
 
-    def fill(self, past: Past, width: int) -> None:
-        """Reads what the rows reuse of ``width`` columns into the layers."""
-        cache = past.cache
-        for about, pair in histories(past, width):
+    def fill(self, cache: Cache, place: Place, width: int) -> None:
+        """Reads what the rows reuse of ``width`` columns into the layers of ``place``, which are new."""
+        for about, pair in histories(cache.layout.attention, place, width):
             keys, values = (torch.from_numpy(each).to(cache.device, about.dtype) for each in pair)
-            layers.fill_attention(past.layers[about.layer], about, keys, values, past.columns)
+            layers.fill_attention(place.layers[about.layer], about, keys, values, place.columns)
         if cache.layout.states:
-            self._fill_states(past)
+            self._fill_states(cache, place)
 
-    def _fill_states(self, past: Past) -> None:
-        cache = past.cache
-        steps = [row.session.decode() for row in past.rows if row.session is not None]
+    def _fill_states(self, cache: Cache, place: Place) -> None:
+        steps = [row.session.decode() for row in place.rows if row.session is not None]
         for about in cache.layout.states:
             pairs = [step.states(about.number) for step in steps]
             conv = recurrent = None
@@ -130,45 +136,48 @@ class Copying:
                 joined = np.concatenate([np.asarray(pair[1]) for pair in pairs])
                 recurrent = torch.from_numpy(joined.reshape(len(steps), *about.recurrent))
             layers.fill_state(
-                past.layers[about.layer],
+                place.layers[about.layer],
                 about,
                 None if conv is None else conv.contiguous().to(cache.device, about.conv_dtype),
                 None if recurrent is None else recurrent.to(cache.device, about.dtype),
             )
 
 
-def histories(past: Past, width: int) -> Iterator[tuple[Attention, tuple[Rows, Rows]]]:
+def histories(
+    attention: Sequence[Attention], place: Place, width: int
+) -> Iterator[tuple[Attention, tuple[Rows, Rows]]]:
     """What each attention layer has at first. One row without padding is read as it is stored, many layers in one call,
     and with room for what is left of ``width`` columns where the layer has all of the history."""
-    whole = len(past.rows) == 1 and past.rows[0].pad == 0
+    columns = place.columns
+    whole = len(place.rows) == 1 and place.rows[0].pad == 0
     together: dict[tuple[int, int], list[Attention]] = {}  # by the first position that they keep, and spare rows
-    for about in past.cache.layout.attention:
+    for about in attention:
         if whole and about.chunk is None:
-            start = past.columns - layers.kept_columns(about, past.columns)
-            spare = spare_rows(past.columns, width - past.columns) if about.reach is None else 0
+            start = columns - layers.kept_columns(about, columns)
+            spare = spare_rows(columns, width - columns) if about.reach is None else 0
             together.setdefault((start, spare), []).append(about)
         else:
-            yield about, history(past, about)
+            yield about, history(place, about)
     for (start, spare), group in together.items():
-        session = past.rows[0].session
+        session = place.rows[0].session
         assert session is not None
-        found = session._kv_with_spare(start, past.columns, [about.layer for about in group], spare)
+        found = session._kv_with_spare(start, columns, [about.layer for about in group], spare)
         for about in group:
             keys, values = found.pop(about.layer)
             yield about, (keys[None], values[None])
 
 
-def history(past: Past, about: Attention) -> tuple[Array, Array]:
+def history(place: Place, about: Attention) -> tuple[Array, Array]:
     """K and V [batch, kv_heads, n, dim] of the last n columns, which the layer keeps; zeros where nobody looks."""
-    kept = layers.kept_columns(about, past.columns)
-    shape = (len(past.rows), about.heads, kept)
+    kept = layers.kept_columns(about, place.columns)
+    shape = (len(place.rows), about.heads, kept)
     keys, values = np.zeros((*shape, about.k_dim), np.float32), np.zeros((*shape, about.v_dim), np.float32)
-    for at, row in enumerate(past.rows):
-        start = max(0, past.columns - kept - row.pad)
+    for at, row in enumerate(place.rows):
+        start = max(0, place.columns - kept - row.pad)
         if about.chunk is not None:
             start = max(start, row.length // about.chunk * about.chunk)
         if row.length > start:
-            column = start + row.pad - (past.columns - kept)
+            column = start + row.pad - (place.columns - kept)
             keys[at, :, column:], values[at, :, column:] = _read(row, about, start)
     return keys, values
 

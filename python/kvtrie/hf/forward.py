@@ -15,30 +15,38 @@ import torch
 from transformers import cache_utils as hf
 from transformers.utils import ModelOutput
 
-from .._locks import Lock
+from .._locks import make_lock
 from ..errors import NotSupported
-from .inputs import Asked, Inputs, asked_of
+from .inputs import NOTHING, Asked, Inputs, asked_of
 
-_installing = Lock()
+_installing = make_lock()  # a finalizer may remove in the middle of it
 
 
 class Passes(ABC):
     """A cache whose passes of the decoder go through it. ``asked``: by the call of the head that is under way."""
 
-    asked: Asked = Asked()
+    asked: Asked = NOTHING
 
     @abstractmethod
     def forward(self, call: Forward, inputs: Inputs) -> ModelOutput:
         """One pass of the decoder over ``inputs``; ``call.original`` computes."""
 
+    @abstractmethod
+    def settle(self, asked: Asked) -> None:
+        """The call of the head that ``asked`` is over: its pass counts."""
+
+    @abstractmethod
+    def take_back(self, asked: Asked) -> None:
+        """That call failed behind its pass, which does not count."""
+
 
 class Forward:
-    """Called in place of ``module.forward``. ``users``: caches that are open on the module."""
+    """Called in place of ``module.forward``. ``users``: an object for each cache that is open on the module."""
 
     def __init__(self, module: torch.nn.Module, earlier: Callable[..., object] | None) -> None:
         self.module = module
         self.earlier = earlier
-        self.users = 1
+        self.users: set[object] = set()
         self.__signature__ = inspect.signature(type(module).forward).replace(
             parameters=list(inspect.signature(type(module).forward).parameters.values())[1:]
         )
@@ -68,32 +76,44 @@ class Head(Forward):
     def through(self, past: Passes, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if any(isinstance(value, hf.Cache) and value is not past for value in (*args, *kwargs.values())):
             raise NotSupported("[hf] forward: got a session and another cache (prefix tuning brings one), allowed one")
-        past.asked = asked_of(self.named(args, kwargs))
+        asked = asked_of(self.named(args, kwargs))
         try:
-            return self.original(*args, **kwargs)
+            past.asked = asked
+            output = self.original(*args, **kwargs)
+            past.settle(asked)
+            return output
+        except BaseException:
+            past.take_back(asked)
+            raise
         finally:
-            past.asked = Asked()
+            past.asked = NOTHING
 
 
-def install(module: torch.nn.Module, kind: type[Forward] = Forward) -> None:
-    """Once for each cache on the module."""
+def install(module: torch.nn.Module, user: object, kind: type[Forward] = Forward) -> None:
+    """Called again for a user, it does nothing."""
     with _installing:
-        found = module.__dict__.get("forward")
-        if isinstance(found, Forward) and found.module is module:
-            found.users += 1
-        else:
-            module.__dict__["forward"] = kind(module, found)
+        while (found := _installed(module)) is None or user not in found.users:
+            if found is None:
+                found = module.__dict__["forward"] = kind(module, module.__dict__.get("forward"))
+            found.users.add(user)
 
 
-def remove(module: torch.nn.Module) -> None:
-    """Once for each :func:`install`; what stood there before the first comes back with the last."""
+def remove(module: torch.nn.Module, user: object) -> None:
+    """What stood there before the first user comes back with the last. Called again for one, it does nothing."""
     with _installing:
-        found = module.__dict__.get("forward")
-        if not isinstance(found, Forward) or found.module is not module:
+        found = _installed(module)
+        if found is None:
             return
-        found.users -= 1
-        if found.users == 0:
-            if found.earlier is None:
-                del module.__dict__["forward"]
-            else:
-                module.__dict__["forward"] = found.earlier
+        found.users.discard(user)
+        if found.users:
+            return
+        if found.earlier is None:
+            del module.__dict__["forward"]
+        else:
+            module.__dict__["forward"] = found.earlier
+
+
+def _installed(module: torch.nn.Module) -> Forward | None:
+    """That of the module itself: a deep copy has one of its own."""
+    found = module.__dict__.get("forward")
+    return found if isinstance(found, Forward) and found.module is module else None

@@ -45,4 +45,4 @@ class Unread(Tensors):
 
 def _of(walk: Walk, decoder: torch.nn.Module) -> str:
     device = next((each.device for each in decoder.parameters()), torch.device("cpu"))
-    return hashlib.sha256(f"{walk.digest()}\n{around(device)}".encode()).hexdigest()
+    return hashlib.sha256(f"{walk.digest}\n{around(device)}".encode()).hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import FrameType
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ _HARMLESS = (
 # Outputs that have a row for each token, or are made of all of them; the config may ask for them, too.
 _OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits")
 _NAMED = ("input_ids", "attention_mask", "position_ids", "cache", "past_key_values", "cache_params", "token_type_ids")
+_GENERATE, _BEGINNINGS = "transformers.generation.utils", ("_prefill", "_assisted_decoding")
 _PLAIN = ("return_dict", "use_cache", "logits_to_keep")
 
 
@@ -43,6 +45,9 @@ class Asked(NamedTuple):
         return self.why is not None or self.rows > computed
 
 
+NOTHING = Asked()
+
+
 def asked_of(arguments: Mapping[str, object], config: object = None) -> Asked:
     """Of the arguments of a head or a decoder; ``config`` is asked where they are silent."""
     for name in ("labels", "shift_labels"):
@@ -56,6 +61,39 @@ def asked_of(arguments: Mapping[str, object], config: object = None) -> Asked:
     if keep is None or (isinstance(keep, int) and keep >= 0):
         return Asked(rows=keep or 0)
     return Asked(why="logits_to_keep with rows of its own, which are counted from the first token")
+
+
+def text_of_generate(cache: hf.Cache, caller: FrameType | None, calls: int = 1) -> Inputs | None:
+    """All of the text, where one of the latest ``calls`` is what begins ``generate`` of transformers with ``cache``, at
+    its first pass. ``generate`` leaves out as many tokens as the cache says that it has, whichever they are, or none;
+    only there all of them are at hand."""
+    for _ in range(calls):
+        if caller is None:
+            return None
+        if caller.f_code.co_name in _BEGINNINGS and caller.f_globals.get("__name__") == _GENERATE:
+            return _text_of(cache, caller.f_locals)
+        caller = caller.f_back
+    return None
+
+
+def _text_of(cache: hf.Cache, known: Mapping[str, object]) -> Inputs | None:
+    """None where the call has the new tokens only, or embeddings. ``known``: its names."""
+    assisted = "candidate_kwargs" in known
+    ids = known.get("candidate_input_ids" if assisted else "input_ids")
+    arguments = known.get("candidate_kwargs" if assisted else "model_kwargs")
+    first = known.get("is_first_iteration") if assisted else not known.get("chunk_idx", 0)
+    if not first or known.get("cache") is not cache or not isinstance(arguments, dict):
+        return None
+    if arguments.get("inputs_embeds") is not None or not isinstance(ids, torch.Tensor) or ids.ndim != 2:
+        return None
+    mask = arguments.get("attention_mask")
+    width = ids.shape[1] if mask is None and assisted else _width(mask, known.get("generation_config"))
+    return Inputs({"input_ids": ids, "attention_mask": mask}) if ids.shape[1] == width else None
+
+
+def _width(mask: torch.Tensor | None, config: object) -> int:
+    """Of a mask that ``generate`` was given; it takes out one of ones alone."""
+    return int(getattr(config, "_mask_length", -1)) if mask is None else mask.shape[-1]
 
 
 class Inputs:

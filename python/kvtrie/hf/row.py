@@ -1,8 +1,9 @@
 """One row of a batch: its tokens, and the session that keeps what is computed of them.
 
-Invariant: ``tokens`` are those that the model has computed. The session, while there is one, has computed at least as
-many of the same tokens; it may be ahead where somebody else published what follows. A row without a session goes on
-all the same, and nothing of it is kept: a cache may forget.
+Invariant: ``tokens`` are those that the model has computed; where a pass was interrupted there may be more of them,
+until :meth:`Row.cut`. The session, while there is one, has computed at least as many of the same tokens; it may be
+ahead where somebody else published what follows, or where a pass was interrupted or taken back. A row without a session
+goes on all the same, and nothing of it is kept: a cache may forget. ``why`` decides: with one there is no session.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ class Row:
     def __init__(
         self, session: _core.Session | None, tokens: Sequence[int], pad: int = 0, why: str | None = None
     ) -> None:
-        self.session = session
+        self._session = session
         self.tokens: list[int] = list(tokens)
         self.pad = pad
         self.why = why
+
+    @property
+    def session(self) -> _core.Session | None:
+        return self._session if self.why is None else None
 
     @property
     def length(self) -> int:
@@ -33,34 +38,35 @@ class Row:
 
     def forget(self, why: str) -> None:
         """Keeps nothing of what follows. What was kept stays in the tree."""
-        session, self.session = self.session, None
-        if self.why is None:
-            self.why = why
+        first, self.why = self.why is None, self.why or why
+        self.close()
+        if first:
             _log.info("[hf] a row of %d tokens is no longer kept: %s", self.length, why)
-        if session is not None:
-            session.close()
 
     def close(self) -> None:
-        if self.session is not None:
-            self.session.close()
+        if self._session is not None:
+            self._session.close()
+
+    def cut(self, columns: int) -> None:
+        """Its tokens are those of the first ``columns`` of the batch."""
+        del self.tokens[max(0, columns - self.pad) :]
 
     def branch(self) -> Row:
         """A row that goes on by itself from the same tokens; no K or V is copied."""
-        twin = Row(None, self.tokens, self.pad, self.why)
+        session, why = None, self.why
         if self.session is not None:
             try:
-                twin.session = self.session.branch()
+                session = self.session.branch()
             except Error as error:
-                twin.forget(str(error))
-        return twin
+                why = str(error)
+        return Row(session, self.tokens, self.pad, why)
 
-    def rewind(self, length: int) -> None:
-        """Goes back to ``length`` tokens; a session that cannot is closed."""
-        del self.tokens[length:]
-        if self.session is None or self.session.recorded == length:
+    def rewind(self) -> None:
+        """Lets the session go back to its tokens; one that cannot is closed."""
+        if self.session is None or self.session.recorded == self.length:
             return
         try:
-            self.session.rewind(length)
+            self.session.rewind(self.length)
         except Error as error:
             self.forget(str(error))
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import cache_utils as hf
 
-from .._locks import Lock
+from .._locks import make_lock
 from ..errors import NotSupported
 from .layout import Layout, layout_of
 from .tensors import Tensors
@@ -49,12 +49,11 @@ class States:
         self._model, self._decoder, self._layout = model, decoder, layout
         self._device = _device(model)
         self._tensors = Tensors(content)
-        self._lock = Lock()
+        self._lock = make_lock()
         self._walk = self._first = Walk(decoder, self._tensors)
-        self._digest = self._walk.digest()
         self._around = around(self._device)
         self.base = State("", self._walk.why, _layers(model), self._walk.longest)
-        self._known: dict[tuple[str, object], State] = {(self._digest, self._around): self.base}
+        self._known: dict[tuple[str, object], State] = {(self._walk.digest, self._around): self.base}
 
     def current(self, thorough: bool = False) -> State:
         """The state that the model is in, for the calling thread. ``thorough``: looks at numbers of each tensor, too,
@@ -63,10 +62,10 @@ class States:
         with self._lock:
             if not self._walk.unchanged(thorough):
                 self._walk = Walk(self._decoder, self._tensors)
-                self._digest = self._walk.digest()
-            found = self._known.get((self._digest, now))
+            digest = self._walk.digest
+            found = self._known.get((digest, now))
             if found is None:
-                found = self._known[self._digest, now] = self._made(now)
+                found = self._known[digest, now] = self._made(now)
             return found
 
     def close(self) -> None:
@@ -76,7 +75,7 @@ class States:
             self._first.release()
 
     def _made(self, now: object) -> State:
-        key = hashlib.sha256(f"{self._digest}\n{now}".encode()).hexdigest()[:40]
+        key = hashlib.sha256(f"{self._walk.digest}\n{now}".encode()).hexdigest()[:40]
         why = self._walk.why or self._written() or self._elsewhere()
         return State(key, why, _layers(self._model), self._walk.longest)
 

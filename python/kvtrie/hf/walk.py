@@ -85,9 +85,7 @@ class Walk:
         self._tensors = list(self.tensors.values())
         self._versions, self._places = [*map(version, self._tensors)], [*map(place, self._tensors)]
         self._sample = Sample(self._tensors)
-
-    def digest(self) -> str:
-        return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
+        self.digest: str = hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
 
     def unchanged(self, thorough: bool = False) -> bool:
         """Whether everything is as it was found; ``thorough``: a few numbers of each tensor, too."""
@@ -146,7 +144,7 @@ class Walk:
             return
         self._class(path, type(module))
         turning = self._turning(module, values)
-        for name in values:
+        for name in list(values):  # another thread may close a cache, which takes its `forward` away
             if name not in _STANDARD and name not in _IDLE and name not in turning:
                 self.lines.append(f"{path}.{name} = {self._naming.of(f'{path}.{name}', self.watch(values, name))}")
         self._contents(path, values, turning)

@@ -19,7 +19,7 @@ import numpy as np
 from .. import ops
 from .._arguments import flag, progress_of, refusal, text
 from .._core import CausalCache, Device, RecurrentCache, Step, StepGraphs, Tensor, TokenTexts
-from .._locks import Lock
+from .._locks import make_lock
 from .._whole import Whole
 from ..errors import ArgumentError, ArgumentTypeError, NotSupported
 from ..prefix_cache import PrefixCache
@@ -100,7 +100,7 @@ class Model(Whole):
         weights = WeightTable({name: sources[name] for name in names}, device, dtype, progress)
         self._tokenizer = tokenizer
         self._prefix_cache: PrefixCache | None = None  # guarded by the lock
-        self._cache_lock = Lock()
+        self._cache_lock = make_lock()
         self._token_texts: tuple[TokenTexts | None] | None = None  # None: not made yet; the same
         self._embedding = weights.table("model.embed_tokens.weight", is_head=config.tie_word_embeddings)
         ropes = self._ropes(config, device)
@@ -124,7 +124,7 @@ class Model(Whole):
         self.account = {}
         self.replays = True
         self._warm: set[str | None] = set()  # dtypes of K and V, guarded by the lock
-        self._warm_lock = Lock()
+        self._warm_lock = make_lock()
         identity = f"{config.digest()}\0{dtype}\0".encode() + weights.digest()
         self.fingerprint = hashlib.sha256(identity).hexdigest()
 

@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _child, _kept
 from .._core import Device
-from .._locks import Lock
+from .._locks import make_lock
 from .config import ModelConfig
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 SMALL = 256  # sizes that no kernel depends on: those of the vocabulary, of activations and within the MLP
 
 _known: dict[Path, Helper] = {}  # that have something to do, by marker: models of one kind share one
-_known_lock = Lock()
+_known_lock = make_lock()
 
 
 def small(config: ModelConfig) -> ModelConfig:

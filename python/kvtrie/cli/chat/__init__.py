@@ -122,13 +122,27 @@ def _greet(screen: Screen, model: kv.models.Model, cache: kv.PrefixCache, name: 
 
 
 def _converse(chat: Chat, reader: Reader, screen: Screen) -> None:
+    """Until the end of the lines. Ctrl-C between two of them ends nothing, not even twice."""
     while True:
         try:
-            line = reader.read(chat.prompt)
+            while True:
+                try:
+                    if not _line(chat, reader, screen):
+                        return
+                except KeyboardInterrupt:
+                    screen.note("stopped")
         except KeyboardInterrupt:
-            if not reader.edits and not sys.stdin.isatty():
-                return
-            screen.note("Ctrl-D or /quit leaves")
-            continue
-        if line is None or (line.strip() and not chat.handle(line)):
-            return
+            pass
+
+
+def _line(chat: Chat, reader: Reader, screen: Screen) -> bool:
+    """Reads one and does what it says; False where it was the last."""
+    chat.settle()
+    try:
+        line = reader.read(chat.prompt)
+    except KeyboardInterrupt:
+        if not reader.edits and not sys.stdin.isatty():
+            return False
+        screen.note("Ctrl-D or /quit leaves")
+        return True
+    return line is not None and (not line.strip() or chat.handle(line))

@@ -3,6 +3,10 @@
 Every answer has a session of its own: what earlier ones computed is found in the tree, whichever branch they belong
 to. Where a conversation meets the limit of its context, its oldest half goes (``session.shift``). What is computed from
 then on belongs to that session alone, so it stays open for the next question in the same place.
+
+Ctrl-C may come between any two statements, and an answer can be read on after it: it has the tokens of its generations,
+and its text follows from them. A session that is kept stays so until the answer that goes on in it has ended; what an
+interrupted question left in it is taken off again.
 """
 
 from __future__ import annotations
@@ -10,13 +14,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import kvtrie as kv
 
 from ...generate import Progress
+from ...stopping import Stopper
 from .conversation import Conversation, Turn, line_of
 from .layout import Laid, Layout
 
@@ -44,22 +50,30 @@ class Reuse:
         return len(self.tokens) - self.reused
 
 
+class _Making(NamedTuple):
+    """``earlier``: tokens of the answer before those of ``generation``. ``left``: where keys cannot move, the tokens
+    that the next session begins with; this one's is of no more use."""
+
+    generation: kv.Generation
+    earlier: list[int]
+    left: list[int] | None = None
+
+
 class Answer(Iterator[str]):
-    """Pieces of one answer, in whole characters, made as they are asked for. It can be left at any of them."""
+    """Pieces of one answer, in whole characters, made as they are asked for. It can be left at any of them, and read on
+    after any exception."""
 
     def __init__(self, answers: Answers, laid: Laid, session: kv.Session, reuse: Reuse, options: Options) -> None:
         self._answers = answers
         self._laid = laid
         self._options = options
-        self._progress: Progress | None = None
-        self._stream = answers.tokenizer.stream()
+        self._watching: list[Progress] = []  # apart from the answer: nothing that is dropped leads back to itself
+        self._stopper = Stopper(answers.model, None, ignore_eos=True, wants_text=True)  # a stream of all tokens
+        self._given = 0  # pieces
+        self._dropped = 0
         self.reuse = reuse
-        self.text = ""
-        self.tokens: list[int] = []
-        self.dropped = 0
-        """Tokens that went while it was made."""
         self.seconds_to_first: float | None = None
-        self._generation = self._begin(session)
+        self._now = _Making(self._begin(session, 0), [])
         self._began = time.perf_counter()
         self._last = self._began
 
@@ -67,36 +81,52 @@ class Answer(Iterator[str]):
         return self
 
     def __next__(self) -> str:
-        while True:
-            self._make_room()
-            token = next(self._generation, None)
-            if token is None:
-                piece: str = self._stream.finish()
-                self.text += piece
-                if piece:
-                    return piece
+        while self._given >= len(self._pieces()):
+            if self.finish_reason is not None:
                 raise StopIteration
-            self.tokens.append(token)
-            self._last = time.perf_counter()
-            if self.seconds_to_first is None:
-                self.seconds_to_first = self._last - self._began
-            piece = self._stream.feed(token)
-            if piece:
-                self.text += piece
-                return piece
+            self._make_room()
+            if next(self._now.generation, None) is not None:
+                self._last = time.perf_counter()
+                if self.seconds_to_first is None:
+                    self.seconds_to_first = self._last - self._began
+        piece = self._stopper.pieces[self._given]
+        self._given += 1
+        return piece
+
+    @property
+    def tokens(self) -> list[int]:
+        """Those that were chosen so far."""
+        now = self._now
+        return [*now.earlier, *now.generation.tokens] if now.earlier else now.generation.tokens
+
+    @property
+    def text(self) -> str:
+        """What they say."""
+        return "".join(self._pieces())
+
+    def _pieces(self) -> list[str]:
+        self._stopper.read(self.tokens, ended=self.finish_reason is not None)
+        return self._stopper.pieces
+
+    @property
+    def dropped(self) -> int:
+        """Tokens that went while it was made."""
+        if not self.session.closed:
+            self._dropped = len(self.reuse.tokens) + len(self.tokens) - int(self.session.recorded)
+        return self._dropped
 
     def watch(self, progress: Progress | None) -> None:
         """Calls ``progress`` with (tokens of the prompt that are computed, and to be computed)."""
-        self._progress = progress
+        self._watching[:] = [] if progress is None else [progress]
 
     @property
     def session(self) -> kv.Session:
-        return self._generation.live
+        return self._now.generation.live
 
     @property
     def finish_reason(self) -> str | None:
         """ "stop", "length", or None for an answer that was left."""
-        return self._generation.finish_reason
+        return self._now.generation.finish_reason
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -112,21 +142,37 @@ class Answer(Iterator[str]):
 
     def _make_room(self) -> None:
         """Where the last token would be the context's last one, the oldest half goes first."""
-        session = self.session
-        if self.finish_reason is not None or not self.tokens or int(session.recorded) < self._answers.context:
-            return
-        moved, gone = self._answers.shift(session)
-        self.dropped += gone
-        if moved is not session:
-            self._generation = self._begin(moved)
+        now, session = self._now, self.session
+        if now.left is None:
+            now.generation.settle()  # it may have been interrupted behind its last token
+            if self.finish_reason is not None or not self.tokens or int(session.recorded) < self._answers.context:
+                return
+            left = self._answers.shift(session)
+            if left is None:
+                return
+            self._now = now = now._replace(left=left)
+        tokens = list(self.tokens)
+        self._dropped = len(self.reuse.tokens) + len(tokens) - len(now.left or ())
+        session.close()  # there may be no room for both
+        moved = self._answers.cache.begin(np.asarray(now.left, np.int32))
+        self._now = _Making(self._begin(moved, len(tokens)), tokens)
 
-    def _begin(self, session: kv.Session) -> kv.Generation:
-        options = {**self._options, "max_tokens": self._options["max_tokens"] - len(self.tokens), "chunk": CHUNK}
-        return kv.generate(self._answers.model, session, **options, progress=self._tell)
+    def _begin(self, session: kv.Session, made: int) -> kv.Generation:
+        options = {**self._options, "max_tokens": self._options["max_tokens"] - made, "chunk": CHUNK}
+        return kv.generate(self._answers.model, session, **options, progress=partial(_tell, self._watching))
 
-    def _tell(self, done: int, total: int) -> None:
-        if self._progress is not None:
-            self._progress(done, total)
+
+def _tell(watching: list[Progress], done: int, total: int) -> None:
+    for progress in watching:
+        progress(done, total)
+
+
+class _Kept(NamedTuple):
+    """A session that was shifted, the turn that it ends with, and how many tokens it has by then."""
+
+    turn: Turn
+    session: kv.Session
+    recorded: int
 
 
 class Answers:
@@ -142,7 +188,7 @@ class Answers:
         """Of the prompt before; None: there was none yet."""
         self._layout = Layout(self.tokenizer, raw)
         self._system = ""
-        self._kept: tuple[Turn, kv.Session] | None = None  # a session that was shifted, and the turn that it ends with
+        self._kept: _Kept | None = None
 
     def begin(self, conversation: Conversation, parent: Turn | None, question: str, options: Options) -> Answer:
         """An answer to ``question`` after ``parent``; ``options``: those of ``kv.generate``.
@@ -157,19 +203,23 @@ class Answers:
         try:
             return Answer(self, laid, session, reuse, options)
         except BaseException:
-            session.close()
+            if self._kept is None or self._kept.session is not session:
+                session.close()
             raise
 
     def end(self, answer: Answer, turn: Turn | None) -> None:
-        """Keeps what was computed for ``turn``, or None if nothing is to come of the answer."""
-        session = answer.session
+        """Keeps what was computed for ``turn``, or None if nothing is to come of the answer. It may be called again."""
+        session, kept = answer.session, self._kept
         shifted = bool(answer.dropped or answer.reuse.dropped or answer.reuse.in_place)
         if turn is not None and not session.closed:
             self._layout.remember(self._system, turn, answer.said())
+        if turn is None and kept is not None and kept.session is session:
+            return  # it goes back to the end of its turn with the next question
         if turn is not None and shifted and not session.closed:
-            self._kept = (turn, session)
+            self._kept = _Kept(turn, session, int(session.recorded))
         else:
             session.close()
+            self._let_go()
 
     def plan(self) -> kv.ReusePlan | None:
         """What the last prompt would reuse if it came again now: a ``kv.ReusePlan``, or None where none was."""
@@ -183,41 +233,41 @@ class Answers:
     def close(self) -> None:
         self._let_go()
 
-    def shift(self, session: kv.Session) -> tuple[kv.Session, int]:
-        """(a session with its oldest half gone, how many tokens that was); the opening stays."""
-        before = int(session.recorded)
+    def shift(self, session: kv.Session) -> list[int] | None:
+        """Lets its oldest half go; the opening stays. Where keys cannot move nothing happens, and the result is what
+        another session is to begin with."""
         left = session.shift(self._opening(), limit=self.context)
-        if left is None:
-            return session, before - int(session.recorded)
-        session.close()
-        moved = self.cache.begin(np.asarray(left.tokens, np.int32))
-        return moved, before - len(left.tokens)
+        return None if left is None else [int(token) for token in left.tokens]
 
     def _session(self, parent: Turn | None, question: str, laid: Laid) -> tuple[kv.Session, Reuse]:
         """Where the answer begins: in the session that was kept, behind a shift, or behind what the tree knows."""
         kept = self._taken(parent)
         if kept is not None and laid.new < len(laid.tokens) and self._fits_behind_a_shift(laid.new):
             return self._go_on(kept, laid, in_place=True)
-        if kept is not None:
-            kept.close()
+        self._let_go()
         if len(laid.tokens) < self.context:
             return self._from_the_tree(laid.tokens)
         if laid.new < len(laid.tokens) and self._fits_behind_a_shift(laid.new):
             said = np.asarray(laid.tokens[: -laid.new], np.int32)
-            return self._go_on(self.cache.begin(said, reuse_all=True), laid, in_place=False)
+            session = self.cache.begin(said, reuse_all=True)
+            assert parent is not None  # something was said
+            self._kept = _Kept(parent, session, len(said))  # before a shift takes from the tree what is in it
+            return self._go_on(session, laid, in_place=False)
         return self._without_the_oldest(question, laid)
 
     def _go_on(self, session: kv.Session, laid: Laid, in_place: bool) -> tuple[kv.Session, Reuse]:
         """Appends the question, where need be behind a shift."""
-        dropped = 0
-        try:
-            if int(session.recorded) + laid.new >= self.context:
-                session, dropped = self.shift(session)
-            known = int(session.length)
-            session.append(np.asarray(laid.tokens[-laid.new :], np.int32))
-        except BaseException:
-            session.close()
-            raise
+        said = len(laid.tokens) - laid.new
+        if int(session.recorded) + laid.new >= self.context:
+            left = self.shift(session)
+            if left is not None:
+                session.close()  # there may be no room for both
+                session = self.cache.begin(np.asarray(left, np.int32))
+        if self._kept is not None:
+            self._kept = self._kept._replace(session=session, recorded=int(session.recorded))
+        dropped = said - int(session.recorded)
+        known = int(session.length)
+        session.append(np.asarray(laid.tokens[-laid.new :], np.int32))
         tokens = [int(token) for token in session.tokens]
         reason = "" if not dropped else "shifted: the conversation met the limit of its context"
         return session, Reuse(tokens, known, known, reason, str(session.tier), 0, dropped, in_place)
@@ -249,17 +299,22 @@ class Answers:
         return min(self._layout.opening(self._system), self.context // 2)
 
     def _taken(self, parent: Turn | None) -> kv.Session | None:
-        """The session that was kept for this place; it is no longer kept. One kept for elsewhere is closed."""
-        if self._kept is None or self._kept[0] is not parent:
+        """The session that is kept for this place, without what a question that was interrupted left in it. One that is
+        kept for elsewhere, or cannot go back, is closed."""
+        kept = self._kept
+        if kept is None or kept.turn is not parent or kept.session.closed:
             self._let_go()
             return None
-        session = self._kept[1]
-        self._kept = None
-        return session
+        if kept.session.recorded > kept.recorded:
+            if not kept.session.can_rewind(kept.recorded):
+                self._let_go()
+                return None
+            kept.session.rewind(kept.recorded)
+        return kept.session
 
     def _let_go(self) -> None:
         if self._kept is not None:
-            self._kept[1].close()
+            self._kept.session.close()
         self._kept = None
 
 

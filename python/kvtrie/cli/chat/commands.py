@@ -14,14 +14,27 @@ from . import files
 from .answers import Answer, Answers
 from .conversation import Conversation, Turn
 from .outline import tree_text
-from .reader import Reader, without_echo
+from .reader import Echo, Reader
 from .report import explained, statistics
 from .screen import Screen, figures
 from .settings import SETTINGS, Settings, find
 
 
+class _Asked(NamedTuple):
+    """A question whose answer is being made, after ``parent``; its ``turn``, once there is something to keep."""
+
+    answer: Answer
+    parent: Turn | None
+    question: str
+    turn: Turn | None = None
+
+
 class Chat:
-    """One conversation between a reader and a model, shown on a screen."""
+    """One conversation between a reader and a model, shown on a screen.
+
+    Ctrl-C may come at any point of :meth:`handle`, once or again: what was said by then is kept with the next line, and
+    the terminal shows what is typed.
+    """
 
     def __init__(self, answers: Answers, settings: Settings, screen: Screen, system: str = "") -> None:
         self.answers = answers
@@ -30,6 +43,8 @@ class Chat:
         self.conversation = Conversation(system)
         self.reader: Reader | None = None
         """Who shows a question that is to be changed; None: nobody."""
+        self._asked: _Asked | None = None
+        self._echo = Echo(sys.stdin)
 
     @property
     def prompt(self) -> str:
@@ -38,6 +53,7 @@ class Chat:
     def handle(self, line: str) -> bool:
         """Does what one line asks for; False when the conversation is over. Errors become notes."""
         try:
+            self.settle()
             if line.startswith("/") and not line.startswith("//"):
                 return self._command(line.strip())
             question = line[1:] if line.startswith("//") else line
@@ -59,7 +75,16 @@ class Chat:
         branches = list(self.conversation.branches) if name in ("/switch", "/delete") else []
         return own.get(name, branches) if text.count(" ") == 1 else []
 
+    def settle(self) -> None:
+        """Keeps what an answer said that was interrupted, and lets the terminal show what is typed."""
+        self._echo.on()
+        self._keep()
+
     def close(self) -> None:
+        self._echo.on()
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            self.answers.end(asked.answer, None)
         self.answers.close()
 
     # --- questions ---------------------------------------------------------------------------------------------------
@@ -69,21 +94,39 @@ class Chat:
         answer = self.answers.begin(self.conversation, parent, question, self.settings.options(tries))
         if answer.reuse.dropped:
             self._tell_dropped(answer.reuse.dropped)
-        turn, aside, stopped = None, "", False
+        self._asked = _Asked(answer, parent, question)
+        stopped = False
         try:
             self._show(answer)
         except KeyboardInterrupt:
             stopped = True
         finally:
-            if answer.text or answer.finish_reason == "stop":
-                turn, aside = self.conversation.add(parent, question, answer.text, answer.tokens)
-            self.answers.end(answer, turn)
+            turn, aside = self._keep()
         self._tell(answer, stopped, turn, aside)
 
+    def _keep(self) -> tuple[Turn | None, str]:
+        """What was said by now becomes a turn, once; the second result is the branch of what stood there, else ""."""
+        asked = self._asked
+        if asked is None:
+            return None, ""
+        answer, turn, aside = asked.answer, asked.turn, ""
+        if turn is None and (answer.text or answer.finish_reason == "stop"):
+            turn = Turn(asked.parent, asked.question, answer.text, tuple(answer.tokens))
+            self._asked = asked._replace(turn=turn)
+        if turn is not None:
+            aside = self.conversation.place(turn)
+        self.answers.end(answer, turn)
+        self._asked = None
+        return turn, aside
+
     def _show(self, answer: Answer) -> None:
-        with without_echo(sys.stdin), self.screen.progress(answer.reuse.computed) as progress:
-            answer.watch(progress)
-            self.screen.answer(answer)
+        try:
+            self._echo.off()
+            with self.screen.progress(answer.reuse.computed) as progress:
+                answer.watch(progress)
+                self.screen.answer(answer)
+        finally:
+            self._echo.on()
 
     def _tell(self, answer: Answer, stopped: bool, turn: Turn | None, aside: str) -> None:
         """What there is to say below an answer."""

@@ -7,12 +7,15 @@
 
 Turns form a tree. A branch is a name for the last turn of one line through it, None where nothing was said yet; every
 turn lies on a branch, so nothing that was said can get out of reach but by :meth:`undo` and :meth:`delete`.
+
+Branches and the current one's name change by one assignment, so Ctrl-C leaves what was before a call or what is after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import kvtrie as kv
 
@@ -53,18 +56,35 @@ def messages_of(system: str, turns: Sequence[Turn]) -> list[Message]:
     return first + [message for turn in turns for message in turn.messages]
 
 
-class Conversation:
-    """``system``: a message before all turns, or "". ``current``: the name of the branch that goes on."""
+class _Branches(NamedTuple):
+    tips: Mapping[str, Turn | None]
+    current: str
 
-    def __init__(self, system: str = "") -> None:
+
+class Conversation:
+    """``system``: a message before all turns, or "". ``branches``: names, each with its last turn; one of them is
+    ``current``, the branch that goes on."""
+
+    def __init__(
+        self, system: str = "", branches: Mapping[str, Turn | None] | None = None, current: str = FIRST_BRANCH
+    ) -> None:
         self.system = system
-        self.branches: dict[str, Turn | None] = {FIRST_BRANCH: None}
-        self.current = FIRST_BRANCH
+        self._branches = _Branches({FIRST_BRANCH: None} if branches is None else branches, current)
+
+    @property
+    def branches(self) -> Mapping[str, Turn | None]:
+        return self._branches.tips
+
+    @property
+    def current(self) -> str:
+        """The name of the branch that goes on."""
+        return self._branches.current
 
     @property
     def tip(self) -> Turn | None:
         """The last turn of the current branch."""
-        return self.branches[self.current]
+        tips, current = self._branches
+        return tips[current]
 
     @property
     def turns(self) -> list[Turn]:
@@ -80,46 +100,53 @@ class Conversation:
         return turns[number - 1]
 
     def add(self, parent: Turn | None, question: str, answer: str, tokens: Sequence[int] = ()) -> tuple[Turn, str]:
-        """A new turn after ``parent``, with which the current branch ends from now on.
-
-        Where that leaves turns that are on no other branch, they get one; its name is the second result, else "".
-        """
-        before = self.tip
+        """A new turn after ``parent``, with which the current branch ends from now on: see :meth:`place`."""
         turn = Turn(parent, question, answer, tuple(tokens))
-        aside = ""
-        self.branches[self.current] = turn
-        if before is not None and before is not parent and not self._is_on_a_branch(before):
-            aside = self._free_name(f"{self.current}.")
-            self.branches[aside] = before
-        return turn, aside
+        return turn, self.place(turn)
+
+    def place(self, turn: Turn) -> str:
+        """Lets the current branch end with ``turn``; nothing changes where it does.
+
+        Where that leaves turns that are on no other branch, they get one; its name is the result, else "".
+        """
+        (tips, current), before = self._branches, self.tip
+        if before is turn:
+            return ""
+        made, aside = {**tips, current: turn}, ""
+        if before is not None and before is not turn.parent and not _is_on_a_branch(before, made):
+            aside = _free_name(f"{current}.", made)
+            made[aside] = before
+        self._branches = _Branches(made, current)
+        return aside
 
     def undo(self) -> Turn:
         """The current branch without its last turn, which is returned."""
         turn = self.turn()
-        self.branches[self.current] = turn.parent
+        tips, current = self._branches
+        self._branches = _Branches({**tips, current: turn.parent}, current)
         return turn
 
     def branch(self, name: str = "") -> str:
         """A new branch that ends where the current one does, and goes on; without a name it gets one."""
-        name = name or self._free_name("branch")
+        name = name or _free_name("branch", self.branches)
         if not name.isprintable() or any(map(str.isspace, name)):
             raise kv.ArgumentError(f"[chat] branch: got {name!r}, allowed a name without blanks")
         if name in self.branches:
             raise kv.ArgumentError(f"[chat] branch: got {name!r}, allowed a new name; /switch {name} goes there")
-        self.branches[name] = self.tip
-        self.current = name
+        self._branches = _Branches({**self.branches, name: self.tip}, name)
         return name
 
     def switch(self, name: str) -> None:
         self._require(name)
-        self.current = name
+        self._branches = self._branches._replace(current=name)
 
     def delete(self, name: str) -> None:
         """Forgets a branch other than the current one, with the turns that are on no other."""
         self._require(name)
         if name == self.current:
             raise kv.ArgumentError(f"[chat] branch: got {name!r}, the current one, allowed another one")
-        del self.branches[name]
+        kept = {each: tip for each, tip in self.branches.items() if each != name}
+        self._branches = self._branches._replace(tips=kept)
 
     def all_turns(self) -> list[Turn]:
         """Every turn once, each after its parent."""
@@ -143,12 +170,6 @@ class Conversation:
         """How many answers its question has in its place."""
         return sum(each.parent is turn.parent and each.question == turn.question for each in self.all_turns())
 
-    def _is_on_a_branch(self, turn: Turn) -> bool:
-        return any(turn in line_of(tip) for tip in self.branches.values())
-
-    def _free_name(self, start: str) -> str:
-        return next(name for name in _numbered(start) if name not in self.branches)
-
     def _require(self, name: str) -> None:
         if name not in self.branches:
             raise kv.ArgumentError(f"[chat] branch: got {name!r}, allowed {', '.join(self.branches)}")
@@ -156,6 +177,14 @@ class Conversation:
 
 def line_of(tip: Turn | None) -> list[Turn]:
     return [] if tip is None else tip.line()
+
+
+def _is_on_a_branch(turn: Turn, tips: Mapping[str, Turn | None]) -> bool:
+    return any(turn in line_of(tip) for tip in tips.values())
+
+
+def _free_name(start: str, taken: Container[str]) -> str:
+    return next(name for name in _numbered(start) if name not in taken)
 
 
 def _numbered(start: str) -> Iterator[str]:

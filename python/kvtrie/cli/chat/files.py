@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -77,18 +77,17 @@ def from_json(value: Any) -> Conversation:
         return _of_messages(value)
     _require(isinstance(value, dict) and value.get("format") == FORMAT, "format", f"{FORMAT!r}, or a list of messages")
     _require(value.get("version") == VERSION, "version", str(VERSION))
-    conversation = Conversation(_text(value.get("system", ""), "system"))
+    system = _text(value.get("system", ""), "system")
     turns = _turns(value.get("turns"))
     branches = value.get("branches")
     _require(isinstance(branches, dict) and len(branches) > 0, "branches", "names, each with its last turn")
-    conversation.branches = {}
+    tips: dict[str, Turn | None] = {}
     for name, index in branches.items():
         _require(name.isprintable() and name and not any(map(str.isspace, name)), "branches", "names without blanks")
-        conversation.branches[name] = _at(turns, index, f"branches: {name}")
-    conversation.current = value.get("current")
-    known = isinstance(conversation.current, str) and conversation.current in conversation.branches
-    _require(known, "current", f"one of {', '.join(branches)}")
-    return conversation
+        tips[name] = _at(turns, index, f"branches: {name}")
+    current = value.get("current")
+    _require(isinstance(current, str) and current in tips, "current", f"one of {', '.join(branches)}")
+    return Conversation(system, tips, current)
 
 
 def _turns(rows: Any) -> list[Turn]:
@@ -154,11 +153,12 @@ def _is_ours(path: Path) -> bool:
 
 
 def _replace(target: Path, text: str) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    """Readable by its owner only. A file beside it, with a name that is known before there is one, takes its place."""
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with open(beside, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(text)
-        os.replace(name, target)
+        os.replace(beside, target)
     except BaseException:
-        os.unlink(name)
+        beside.unlink(missing_ok=True)
         raise

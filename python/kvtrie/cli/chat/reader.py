@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -25,22 +24,41 @@ class Reader(Protocol):
         """What was typed; None at the end of the input. ``text`` is there to be changed. Raises KeyboardInterrupt."""
 
 
-@contextmanager
-def without_echo(source: TextIO) -> Iterator[None]:
-    """Keys that are typed meanwhile do not show; a terminal keeps them for whoever reads next."""
-    if not source.isatty():
-        yield
-        return
+class Echo:
+    """Whether a terminal shows what is typed, as it did when this was made. Without it, keys are kept for whoever reads
+    next. Both calls may be made any number of times."""
+
+    def __init__(self, source: TextIO) -> None:
+        self._source = source
+        self._shows = source.isatty() and bool(_local_modes(source) & _echo())
+
+    def off(self) -> None:
+        if self._shows:
+            _set_local_modes(self._source, _local_modes(self._source) & ~_echo())
+
+    def on(self) -> None:
+        if self._shows and not _local_modes(self._source) & _echo():
+            _set_local_modes(self._source, _local_modes(self._source) | _echo())
+
+
+def _echo() -> int:
     import termios
 
-    before = termios.tcgetattr(source)
-    silent = [*before]
-    silent[3] &= ~termios.ECHO
-    termios.tcsetattr(source, termios.TCSANOW, silent)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(source, termios.TCSANOW, before)
+    return termios.ECHO
+
+
+def _local_modes(source: TextIO) -> int:
+    import termios
+
+    return int(termios.tcgetattr(source)[3])
+
+
+def _set_local_modes(source: TextIO, modes: int) -> None:
+    import termios
+
+    attributes = termios.tcgetattr(source)
+    attributes[3] = modes
+    termios.tcsetattr(source, termios.TCSANOW, attributes)
 
 
 class LineReader:
