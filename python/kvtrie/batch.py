@@ -177,12 +177,12 @@ class Batch(Live):
 
     def _leave(self) -> None:
         for each in self._requests:
-            if self._lost(each):
-                each.generation.close()
             try:
                 each.generation.settle()
             except BaseException as error:  # of a tokenizer
                 self._fail(each, error)
+            if self._lost(each):
+                each.generation.close()  # nothing where it has ended
         self._requests = [each for each in self._requests if each.generation.finish_reason is None]
 
     def _lost(self, each: Waiting) -> bool:
