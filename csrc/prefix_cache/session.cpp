@@ -20,6 +20,36 @@ void require_open(bool closed, bool failed) {
   if (failed) fail(ErrorKind::kDevice, "session", "the state it stood on was lost to a device failure");
 }
 
+void record(PrefixCacheState& state, Cursor& at, std::span<const Token> tokens) KVTRIE_REQUIRES(state.mutex) {
+  const bool with_media = check_tokens(tokens, "session.append");
+  const std::int32_t before = at.recorded();
+  const auto total = static_cast<std::size_t>(before) + tokens.size();
+  require(total <= state.caches.longest, "session.append", "tokens: got ", total, " in the session, allowed ",
+          state.caches.longest, " (cells of the smallest cache)");
+  AtomicSpans atomic = at.atomic;
+  if (with_media) atomic.add_media(tokens, before);
+  const bool wants_point = tokens.size() > 1 && state.caches.has_points();  // before the last one of a prompt
+  if (wants_point) at.wanted.reserve(at.wanted.size() + 1);
+  state.steps.drop_open(at);
+  at.tail.insert(at.tail.end(), tokens.begin(), tokens.end());
+  at.atomic = std::move(atomic);
+  if (wants_point) at.wanted.push_back({static_cast<std::int32_t>(total) - 1, PointKind::kEnd});
+}
+
+// REQUIRES: every cache can go back there.
+void go_back(PrefixCacheState& state, Cursor& at, std::int32_t length) KVTRIE_REQUIRES(state.mutex) {
+  state.steps.drop_open(at);
+  state.cursors.drop_ahead(at);  // it is ahead along tokens that may go now
+  const std::int32_t published = at.published();
+  if (length < at.computed) state.cursors.go_back(at, length);
+  ++state.totals.rewinds;
+  std::erase_if(at.wanted, [&](const WantedPoint& each) { return each.offset > length; });
+  at.atomic.truncate(length);
+  if (length >= published) return at.tail.resize(at.tail_begin + static_cast<std::size_t>(length - published));
+  at.tail.clear();
+  at.tail_begin = 0;
+}
+
 }  // namespace
 
 void PrefixCacheState::require_usable(const Session& session) const {
@@ -95,7 +125,7 @@ void Session::append(std::span<const Token> tokens) {
   PrefixCacheState& state = cache_->state();
   Entry entry(state);
   require_open(at_.closed, at_.failed);
-  record(state, tokens);
+  record(state, at_, tokens);
 }
 
 bool Session::accept(Token token, std::int32_t length) {
@@ -104,24 +134,8 @@ bool Session::accept(Token token, std::int32_t length) {
   Entry entry(state);
   require_open(at_.closed, at_.failed);
   if (length != at_.recorded()) return false;
-  record(state, std::span(&token, 1));
+  record(state, at_, std::span(&token, 1));
   return true;
-}
-
-void Session::record(PrefixCacheState& state, std::span<const Token> tokens) {
-  const bool with_media = check_tokens(tokens, "session.append");
-  const std::int32_t before = at_.recorded();
-  const auto total = static_cast<std::size_t>(before) + tokens.size();
-  require(total <= state.caches.longest, "session.append", "tokens: got ", total, " in the session, allowed ",
-          state.caches.longest, " (cells of the smallest cache)");
-  AtomicSpans atomic = at_.atomic;
-  if (with_media) atomic.add_media(tokens, before);
-  const bool wants_point = tokens.size() > 1 && state.caches.has_points();  // before the last one of a prompt
-  if (wants_point) at_.wanted.reserve(at_.wanted.size() + 1);
-  state.steps.drop_open(at_);
-  at_.tail.insert(at_.tail.end(), tokens.begin(), tokens.end());
-  at_.atomic = std::move(atomic);
-  if (wants_point) at_.wanted.push_back({static_cast<std::int32_t>(total) - 1, PointKind::kEnd});
 }
 
 StepPtr Session::decode_step(PrefixCacheState& state) {
@@ -177,20 +191,7 @@ void Session::rewind(std::int32_t length) {
                                     ", the nearest below at which every cache has its state"),
                                 nearest);
   }
-  go_back(state, length);
-}
-
-void Session::go_back(PrefixCacheState& state, std::int32_t length) {
-  state.steps.drop_open(at_);
-  state.cursors.drop_ahead(at_);  // it is ahead along tokens that may go now
-  const std::int32_t published = at_.published();
-  if (length < at_.computed) state.cursors.go_back(at_, length);
-  ++state.totals.rewinds;
-  std::erase_if(at_.wanted, [&](const WantedPoint& each) { return each.offset > length; });
-  at_.atomic.truncate(length);
-  if (length >= published) return at_.tail.resize(at_.tail_begin + static_cast<std::size_t>(length - published));
-  at_.tail.clear();
-  at_.tail_begin = 0;
+  go_back(state, at_, length);
 }
 
 std::int32_t Session::recompute() {
@@ -205,7 +206,7 @@ std::int32_t Session::recompute() {
   Tokens tail = at_.recorded_keys();
   AtomicSpans atomic = at_.atomic;
   at_.wanted.reserve(at_.wanted.size() + 1);
-  go_back(state, nearest);  // the last that may fail
+  go_back(state, at_, nearest);  // the last that may fail
   tail.erase(tail.begin(), tail.begin() + at_.published());
   tail.shrink_to_fit();
   at_.tail = std::move(tail);

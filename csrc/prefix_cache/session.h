@@ -101,8 +101,6 @@ class Session : public std::enable_shared_from_this<Session> {
   explicit Session(std::shared_ptr<PrefixCache> cache) : cache_(std::move(cache)) {}
   StepPtr prefill_step(PrefixCacheState& state, std::uint32_t chunk, const StepPtr& previous);
   StepPtr decode_step(PrefixCacheState& state);
-  void record(PrefixCacheState& state, std::span<const Token> tokens);
-  void go_back(PrefixCacheState& state, std::int32_t length);  // REQUIRES: every cache can go back there
 
   // Guarded by the cache's mutex.
   std::shared_ptr<PrefixCache> cache_;
