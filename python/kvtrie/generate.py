@@ -193,6 +193,8 @@ class Generation(BothWays[int]):
 
     def go_on_in(self, session: _core.Session) -> None:
         """Takes ``session``, or closes it where another thread has ended this meanwhile."""
+        if not isinstance(session, _core.Session):
+            raise refusal(session, "generate", "session", "a session")
         self.session = session
         if self.finish_reason is not None:
             self._end("closed")

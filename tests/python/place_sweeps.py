@@ -64,7 +64,7 @@ def sweep(what: str, ways: Sequence[Callable[[str], Any]], most: int, seed: int)
             if what == "errors":
                 sweeps.error_at(make, at, ERRORS[(at + number) % len(ERRORS)], "MainThread", report)
             elif what == "closing":
-                sweeps.close_at(make, at, each.closes[at % len(each.closes)], report)
+                sweeps.close_at(make, at, each.closes[at % len(each.closes)], "MainThread", report)
             else:
                 sweeps.fork_at(make, at, report)
     return report

@@ -141,8 +141,13 @@ class Engine:
             checkpoints=prompt.checkpoints,
             **await self._sampling(options, reading, number),
         )
-        entry = self.journal.begin(api, namespace, request, why)
-        return Answer(request, reading, entry, self.journal, self._replays)
+        try:
+            entry = self.journal.begin(api, namespace, request, why)
+            return Answer(request, reading, entry, self.journal, self._replays)
+        except BaseException:  # whose traceback has the request for as long as anybody has it
+            request.cancel()
+            self.journal.give_up(request)
+            raise
 
     def _length(self, options: AnswerOptions, prompt: Prompt) -> int:
         room = self.settings.context - len(prompt.tokens)

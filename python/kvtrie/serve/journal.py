@@ -155,6 +155,12 @@ class Journal:
         for each in ended.values():
             self._tell(each)
 
+    def give_up(self, request: Request) -> None:
+        """Ends the entry of a request that nobody will answer, where it has one."""
+        for entry in list(self._books[0].values()):
+            if entry.request is not None and entry.request() is request:
+                self.end(entry, "failed", 0, 0)
+
     def _find_lost(self) -> None:
         for entry in list(self._books[0].values()):
             entry.end_if_lost()
