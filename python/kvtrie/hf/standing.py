@@ -134,7 +134,7 @@ class Standing(Live, hf.Cache):
     @property
     def _now(self) -> Place:
         """Where the session stands, for who asks within a call as between two."""
-        if self._place.back is not None and self._process == os.getpid() and not self._lock.locked():
+        if self._place.back is not None and not self._lock.locked():
             with self._lock:
                 self._recover()
         return self._place
