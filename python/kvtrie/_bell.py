@@ -6,6 +6,7 @@ Neither kind has a lock that a signal's handler, a finalizer or a forked process
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from queue import Empty, SimpleQueue
 
 __all__ = ["Bell", "ThreadBell"]
@@ -51,10 +52,7 @@ class ThreadBell:
         self._rings.put(None)
         return True
 
-    def heard(self, timeout: float | None = None) -> bool:
-        """Until it rings; False after ``timeout`` seconds."""
-        try:
+    def heard(self, timeout: float | None = None) -> None:
+        """Until it rings, or ``timeout`` seconds have passed."""
+        with contextlib.suppress(Empty):
             self._rings.get(timeout=timeout)
-        except Empty:
-            return False
-        return True

@@ -7,10 +7,7 @@ itself.
 How a wait ends: with the item or with what computing it raised; and where the task is cancelled, at once. Computing
 then stops behind the step that is under way, a token or one chunk of a prompt. What that step gave is kept for whoever
 asks next, so cancelling loses nothing. ``aclose`` waits for that step, and so does the end of the interpreter. What
-nobody has any more needs no ``aclose``.
-
-Items are kept in the order in which they were made, beside a count of those that were handed out. So an exception at
-any point, such as KeyboardInterrupt, loses none: what was made and not handed out comes with the next read.
+nobody has any more needs no ``aclose``. An exception loses no item (_handing.py).
 """
 
 from __future__ import annotations
@@ -18,26 +15,19 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
 
 from ._bell import Bell
 from ._closing import AsyncClosing
-from .errors import BusyError, ClosedError, NotSupported
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from ._handing import HandingBoth, Item
+from ._persisting import persist
+from .errors import BusyError, ClosedError
 
 __all__ = ["Apart", "BothWays", "Left"]
 
-Item = TypeVar("Item")
-
 _open: weakref.WeakSet[Apart] = weakref.WeakSet()
-
-_MOMENT = 0.01  # seconds until what had no memory is tried again
 
 
 class Left(Exception):
@@ -73,7 +63,6 @@ class Apart:
 
     async def run(self, work: Callable[[], None]) -> None:
         """``work`` in the thread. ``kv.BusyError`` where another task waits, ``kv.ClosedError`` where one closes it."""
-        self._require_own_process()
         if self._awaited is not None and not self._awaited.mute:
             raise BusyError("[generate] another task waits for its next token, allowed one at a time")
         self._left = False  # before it is asked for: a `join` of another thread comes after this, or has ended it
@@ -96,7 +85,7 @@ class Apart:
 
     async def finish(self, work: Callable[[], None]) -> None:
         """``work`` behind what is being computed, which ends at its next step; the thread ends after it."""
-        if self._process != os.getpid() or (self._ended and self._ending is None):
+        if self._ended and self._ending is None:
             return work()
         bell = Bell()
         if self._ending is None:
@@ -124,10 +113,6 @@ class Apart:
         if self._process == os.getpid() and threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _require_own_process(self) -> None:
-        if self._process != os.getpid():
-            raise NotSupported("[generate] got a generation of the process that this one was forked from")
-
     def _ask(self, task: _Task) -> None:
         if self._ended:
             raise ClosedError("[generate] it was closed, or the interpreter is ending")
@@ -145,7 +130,7 @@ class _Task:
         self.cancelled = False  # before it was begun
 
     def do(self) -> None:
-        """In the thread. Raises nothing, and rings however often that fails: without memory, for a moment."""
+        """In the thread. Raises nothing."""
         try:
             if not self.cancelled:
                 self._work()
@@ -153,21 +138,16 @@ class _Task:
             here = error.__traceback__
             self._error = error.with_traceback(here and here.tb_next)  # this frame leads to the error again
         self.done = True
-        while not self._rung():
-            time.sleep(_MOMENT)
+        persist(self._ring)
 
     def result(self) -> None:
         """Raises what the work did. REQUIRES: ``done``."""
         if self._error is not None:
             raise self._error
 
-    def _rung(self) -> bool:
-        try:
-            for bell in self.bells:
-                bell.ring()
-        except BaseException:
-            return False
-        return True
+    def _ring(self) -> None:
+        for bell in self.bells:
+            bell.ring()
 
 
 def _work(asked: SimpleQueue[_Task | None]) -> None:
@@ -186,23 +166,13 @@ def _end_all() -> None:
         apart.join()
 
 
-class BothWays(AsyncClosing, Iterator[Item], AsyncIterator[Item]):
+class BothWays(AsyncClosing, HandingBoth[Item]):
     """An iterator that computes in the thread that asks, and in one of its own for coroutines."""
 
     def __init__(self) -> None:
-        self._handed = 0  # of `_items`
         self._apart: Apart | None = None
 
-    # --- what the owner says ----------------------------------------------------------------------------------------
-
-    @property
-    def _items(self) -> Sequence[Item]:
-        """All that were made, in order. None of them changes or goes."""
-        raise NotImplementedError
-
-    def _make(self) -> bool:
-        """Goes on by one step, of which items may come; False where there is nothing more to compute."""
-        raise NotImplementedError
+    # --- what the owner says, beside its items ----------------------------------------------------------------------
 
     @property
     def _over(self) -> bool:
@@ -215,28 +185,14 @@ class BothWays(AsyncClosing, Iterator[Item], AsyncIterator[Item]):
 
     # --- both ways --------------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Item:
-        while not self._has_more:
-            if not self._make():
-                raise StopIteration
-        item = self._items[self._handed]
-        self._handed += 1; return item  # fmt: skip  # noqa: E702  # nothing is raised between the two
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Item:
-        if not self._has_more and not self._over:
+    async def _make_async(self) -> bool:
+        """With the last item the thread has nothing more to do."""
+        going = not self._over
+        if going:
             await self._thread().run(self._make_one)
         if self._over and self._apart is not None:
             self._apart.end()
-        if not self._has_more:
-            raise StopAsyncIteration
-        item = self._items[self._handed]
-        self._handed += 1; return item  # fmt: skip  # noqa: E702  # nothing is raised between the two
+        return going
 
     async def aclose(self) -> None:
         """As ``close``, behind the step that is under way, which it waits for without holding the event loop."""
@@ -249,11 +205,6 @@ class BothWays(AsyncClosing, Iterator[Item], AsyncIterator[Item]):
         if self._apart is None:
             self._apart = Apart()
         return self._apart
-
-    @property
-    def _has_more(self) -> bool:
-        """Items that were not handed out."""
-        return len(self._items) > self._handed
 
     def _make_one(self) -> None:
         """In the thread: until there is an item more, or nobody waits for one."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
+import functools
 import threading
 import time
 import weakref
@@ -39,9 +39,10 @@ from typing import TYPE_CHECKING
 from ._bell import Bell
 from ._closing import AsyncClosing
 from ._core import PrefixCache
+from ._persisting import persist
 from ._protocols import StepModel
 from .batch import Batch, Waiting
-from .errors import ArgumentError, ArgumentTypeError, BusyError, ClosedError, Error, NotSupported
+from .errors import ArgumentError, ArgumentTypeError, BusyError, ClosedError, Error
 from .generate import Prompt, token_ids
 from .pace import Pace
 from .replies import SamplingOptions
@@ -58,8 +59,6 @@ if TYPE_CHECKING:
 __all__ = ["Batcher"]
 
 _open: weakref.WeakSet[Batcher] = weakref.WeakSet()
-
-_MOMENT = 0.01  # seconds until what had no memory is tried again
 
 
 class Batcher(AsyncClosing):
@@ -105,7 +104,6 @@ class Batcher(AsyncClosing):
         ``checkpoints``: as in :meth:`kvtrie.Batch.add`. Raises ``kv.BusyError`` where ``max_waiting`` requests wait
         already, ``kv.ClosedError`` once it is closed.
         """
-        self._driver.require_own_process("submit")
         waiting = self._batch.make(
             prompt, max_tokens, stop, ignore_eos=ignore_eos, namespace=namespace, checkpoints=checkpoints, **sampling
         )
@@ -157,7 +155,6 @@ class Batcher(AsyncClosing):
         """Requests now (``active``, ``waiting``), and ``waiting_tokens``, those of their prompts that are still to be
         computed as far as is known before they begin. Totals: ``submitted``, ``finished``, ``cancelled``, ``failed``,
         ``steps``, ``tokens`` (generated)."""
-        self._driver.require_own_process("stats")
         return self._driver.stats()
 
     @property
@@ -247,7 +244,6 @@ class _Driver:
         self._ending: list[tuple[Stream, Outcome]] = []  # no longer in `_open`, and not told yet; of the thread alone
         self._running = threading.Lock()  # the thread has it from its start on
         self._thread: threading.Thread | None = None  # None: none has it
-        self._process = os.getpid()
         self._active = 0
         self._totals = dict.fromkeys(("finished", "cancelled", "failed", "steps", "tokens"), 0)
         self._at_end: list[Bell] = []  # of those that wait for the thread's end
@@ -255,10 +251,6 @@ class _Driver:
         self.closing = False
 
     # --- any thread -------------------------------------------------------------------------------------------------
-
-    def require_own_process(self, where: str) -> None:
-        if self._process != os.getpid():
-            raise NotSupported(f"[{where}] got a batcher of the process that this one was forked from, allowed its own")
 
     def submit(self, waiting: Waiting) -> Request:
         if self.closing:
@@ -305,8 +297,6 @@ class _Driver:
 
     def close(self) -> None:
         """The same, and waits for the thread's end, but in the thread itself."""
-        if self._process != os.getpid():
-            return
         with self._lock:
             self.stop()
         thread = self._thread
@@ -315,8 +305,6 @@ class _Driver:
 
     async def aclose(self) -> None:
         """The same without holding the event loop."""
-        if self._process != os.getpid():
-            return
         bell = Bell()
         with self._lock:
             self.stop()
@@ -341,18 +329,12 @@ class _Driver:
         try:
             return part()
         except BaseException as error:
-            while not self._failed_all(error):
-                time.sleep(_MOMENT)
+            persist(functools.partial(self._fail_all, error))
             return True
 
-    def _failed_all(self, error: BaseException) -> bool:
-        """Whether all have been told, which takes a little memory."""
-        try:
-            self._batch.close()
-            self._tell({id(stream.waiting): error for stream in self._open.copy()})
-        except BaseException:
-            return False
-        return True
+    def _fail_all(self, error: BaseException) -> None:
+        self._batch.close()
+        self._tell({id(stream.waiting): error for stream in self._open.copy()})
 
     def _take_part(self) -> bool:
         """Waits for something to do, and does it; False when it is to end."""

@@ -10,7 +10,6 @@ The batcher never waits for a reader: tokens are kept for those that are slow, `
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -19,7 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ._bell import Bell, ThreadBell
 from ._closing import AsyncClosing
-from .errors import BusyError, NotSupported
+from ._handing import HandingBoth
+from .errors import BusyError
 from .sampling import TokenLogprob
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ class Stream:
         self.logprobs: list[TokenLogprob] = []
         self.reused: int = 0
         self._wake = wake
-        self._process = os.getpid()
         self._listeners: dict[Bell | ThreadBell, int] = {}  # and how many tokens each knows of
 
     # --- the batcher's thread ---------------------------------------------------------------------------------------
@@ -103,7 +102,6 @@ class Stream:
         """Until there are more than ``count`` tokens, or there will be no more; False when it took too long."""
         if self._has(count):
             return True
-        self._require_own_process()
         bell = ThreadBell()
         latest = None if timeout is None else time.monotonic() + timeout
         try:
@@ -121,7 +119,6 @@ class Stream:
         """The same in the running event loop, without holding it."""
         if self._has(count):
             return
-        self._require_own_process()
         bell = Bell()
         try:
             self._listeners[bell] = count
@@ -129,10 +126,6 @@ class Stream:
                 await bell.heard()
         finally:
             self._listeners.pop(bell, None)
-
-    def _require_own_process(self) -> None:
-        if self._process != os.getpid():
-            raise NotSupported("[result] got a request of the process that this one was forked from, allowed its own")
 
     def _has(self, count: int) -> bool:
         return self.ended or len(self.tokens) > count
@@ -215,15 +208,13 @@ class Request(AsyncClosing):
         self.cancel()
         await self._stream.wait_async(_ALL)
 
-    async def _after(self, count: int) -> int | None:
-        """The token behind ``count`` others; None where there are no more. A task that is cancelled here ends it."""
+    async def _after(self, count: int) -> None:
+        """As ``wait_async``; a task that is cancelled here ends the request."""
         try:
             await self._stream.wait_async(count)
         except asyncio.CancelledError:
             self.cancel()
             raise
-        tokens = self._stream.tokens
-        return tokens[count] if len(tokens) > count else None
 
     def _raise(self) -> None:
         if self.error is not None:
@@ -250,32 +241,25 @@ class Request(AsyncClosing):
         return f"<kvtrie.Request {len(self._stream.tokens)} tokens of an answer to {self.prompt_tokens}, {state}>"
 
 
-class _Tokens(Iterator[int], AsyncIterator[int]):
-    """A reader. No generator: that would end where an exception such as KeyboardInterrupt left it, and one that was
-    left in an event loop would be closed by it, some time later."""
+class _Tokens(HandingBoth[int]):
+    """A reader."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._count = 0
 
-    def __iter__(self) -> Self:
-        return self
+    @property
+    def _items(self) -> list[int]:
+        return self._request._stream.tokens
 
-    def __next__(self) -> int:
-        stream = self._request._stream
-        stream.wait(self._count)
-        if len(stream.tokens) <= self._count:
+    def _make(self) -> bool:
+        self._request._stream.wait(self._handed)
+        return self._came()
+
+    async def _make_async(self) -> bool:
+        await self._request._after(self._handed)
+        return self._came()
+
+    def _came(self) -> bool:
+        if not self._has_more:
             self._request._raise()
-            raise StopIteration
-        token = stream.tokens[self._count]
-        self._count += 1; return token  # fmt: skip  # noqa: E702  # nothing is raised between the two
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> int:
-        token = await self._request._after(self._count)
-        if token is None:
-            self._request._raise()
-            raise StopAsyncIteration
-        self._count += 1; return token  # fmt: skip  # noqa: E702  # nothing is raised between the two
+        return self._has_more

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from ._arguments import refusal
 from ._closing import AsyncClosing
 from ._core import PrefixCache
+from ._handing import HandingBoth
 from ._protocols import StepModel, chat_model
 from .errors import BusyError
 from .replies import has_answers
@@ -139,49 +140,39 @@ class TextRequest(AsyncClosing):
         return f"<kvtrie.TextRequest {len(self.tokens)} tokens of an answer to {self.prompt_tokens}, {state}>"
 
 
-class _Pieces(Iterator[str], AsyncIterator[str]):
-    """A reader; an exception in it loses nothing."""
+class _Pieces(HandingBoth[str]):
+    """A reader."""
 
     def __init__(self, request: Request, stopper: Stopper) -> None:
         self._request = request
         self._stopper = stopper
-        self._count = 0  # pieces that were handed out
-        self._seen = 0  # tokens
-        self._over = False
 
-    def __iter__(self) -> Self:
-        return self
+    @property
+    def _items(self) -> list[str]:
+        return self._stopper.pieces
 
-    def __next__(self) -> str:
-        while not self._has_more():
-            if self._over:
-                raise StopIteration
-            self._request._stream.wait(self._seen)
-        piece = self._stopper.pieces[self._count]
-        self._count += 1; return piece  # fmt: skip  # noqa: E702  # nothing is raised between the two
+    def _make(self) -> bool:
+        seen = self._read()
+        if seen is not None and not self._has_more:
+            self._request._stream.wait(seen)
+        return seen is not None or self._has_more
 
-    def __aiter__(self) -> Self:
-        return self
+    async def _make_async(self) -> bool:
+        seen = self._read()
+        if seen is not None and not self._has_more:
+            await self._request._after(seen)
+        return seen is not None or self._has_more
 
-    async def __anext__(self) -> str:
-        while not self._has_more():
-            if self._over:
-                raise StopAsyncIteration
-            await self._request._after(self._seen)
-        piece = self._stopper.pieces[self._count]
-        self._count += 1; return piece  # fmt: skip  # noqa: E702  # nothing is raised between the two
-
-    def _has_more(self) -> bool:
-        """Reads what there is by now. Raises the request's error behind its last piece."""
+    def _read(self) -> int | None:
+        """Reads the tokens that there are by now: how many; None where no more come. Raises the request's error behind
+        its last piece."""
         stream = self._request._stream
-        self._over = stream.ended  # first: its tokens are all there then
-        self._seen = len(stream.tokens)
-        self._stopper.read(stream.tokens, ended=self._over and self._request.error is None)
-        if len(self._stopper.pieces) > self._count:
-            return True
-        if self._over:
+        over = stream.ended  # first: its tokens are all there then
+        seen = len(stream.tokens)
+        self._stopper.read(stream.tokens, ended=over and self._request.error is None)
+        if over and not self._has_more:
             self._request._raise()
-        return False
+        return None if over else seen
 
 
 def chat_prompt(

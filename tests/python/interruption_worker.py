@@ -32,7 +32,16 @@ from processes import PATIENCE
 from ways import Way
 
 INNER = "kvtrie"
-NET = {"_run", "_turn", "_failed_all", "_work", "do", "_rung"}  # what catches the errors of threads of ours
+NET = {
+    "_run",
+    "_turn",
+    "_fail_all",
+    "_work",
+    "do",
+    "_ring",
+    "persist",
+    "_succeeds",
+}  # what catches the errors of threads of ours
 
 
 class Boom(Exception):

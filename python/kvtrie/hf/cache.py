@@ -75,7 +75,6 @@ class Cache(Live):
         if form not in _FORMS:
             raise ArgumentError(f"[hf.Cache] form: got {form!r}, allowed {' or '.join(map(repr, _FORMS))}")
         self._open = False
-        self._process = os.getpid()
         self._model = model
         self.decoder: torch.nn.Module = model.get_decoder()
         self._head = _head_of(model, self.decoder)
@@ -139,7 +138,6 @@ class Cache(Live):
         [batch, tokens], it is looked up now, and ``past.reused`` and ``past.remaining`` say what was found.
         ``attention_mask``: 0 for padding, on the left only. Nothing is shared between namespaces.
         """
-        self._require_own_process("session")
         if self.closed:
             raise ClosedError("[hf.session] the cache is closed")
         past = Past(self, text(namespace, "hf.session", "namespace"))
@@ -152,15 +150,12 @@ class Cache(Live):
     def stale(self) -> bool:
         """Whether the model computes something else now than when the cache was made: what was known then is not
         reused, and is again once the model is back in that state. docs/transformers.md says what is looked at."""
-        self._require_own_process("stale")
         return self.states.current(thorough=True) is not self.states.base
 
     def close(self) -> None:
         """Closes the PrefixCache, and gives the model its own ``forward`` back. Called again, it does what is left of a
         call that was interrupted; in a forked process it does nothing."""
         self._open = False
-        if os.getpid() != self._process:
-            return
         hooks = self._give_back.peek()
         if hooks is not None:
             _give_back(*hooks[2])
@@ -168,10 +163,6 @@ class Cache(Live):
         if hasattr(self, "states"):
             self.states.close()
         self.prefix_cache.close()
-
-    def _require_own_process(self, where: str) -> None:
-        if os.getpid() != self._process:
-            raise NotSupported(f"[hf.{where}] got a cache of the process that this one was forked from")
 
     def __enter__(self) -> Self:
         return self

@@ -7,7 +7,6 @@ left the session: what an exception left without its end is undone first.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from transformers import cache_utils as hf
 from typing_extensions import Self
 
 from .._live import Live
-from ..errors import BusyError, ClosedError, NotSupported
+from ..errors import BusyError, ClosedError
 from .cells import Cells
 from .copying import Copying
 from .inputs import Inputs, text_of_generate
@@ -37,7 +36,6 @@ class Standing(Live, hf.Cache):
     def __init__(self, cache: Cache, namespace: str) -> None:
         self.cache = cache
         self._namespace = namespace
-        self._process = os.getpid()
         self._lock = threading.Lock()  # held by the call that is under way
         self._closed = False
         self._place = self._new(cache.states.current())
@@ -123,8 +121,6 @@ class Standing(Live, hf.Cache):
 
     def _turn(self, name: str) -> threading.Lock:
         """What a call holds: ``with self._turn(...)``, in which no signal comes between taking it and the block."""
-        if self._process != os.getpid():
-            raise NotSupported(f"[hf] {name}: got a session of the process that this one was forked from")
         if self._closed:
             raise ClosedError(f"[hf] {name}: the session is closed")
         if self._lock.locked():

@@ -12,7 +12,7 @@ interrupted question left in it is taken off again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ import numpy as np
 
 import kvtrie as kv
 
+from ..._handing import Handing
 from ...generate import Progress
 from ...stopping import Stopper
 from .conversation import Conversation, Turn, line_of
@@ -59,7 +60,7 @@ class _Making(NamedTuple):
     left: list[int] | None = None
 
 
-class Answer(Iterator[str]):
+class Answer(Handing[str]):
     """Pieces of one answer, in whole characters, made as they are asked for. It can be left at any of them, and read on
     after any exception."""
 
@@ -69,7 +70,6 @@ class Answer(Iterator[str]):
         self._options = options
         self._watching: list[Progress] = []  # apart from the answer: nothing that is dropped leads back to itself
         self._stopper = Stopper(answers.model, None, ignore_eos=True, wants_text=True)  # a stream of all tokens
-        self._given = 0  # pieces
         self._dropped = 0
         self.reuse = reuse
         self.seconds_to_first: float | None = None
@@ -77,21 +77,20 @@ class Answer(Iterator[str]):
         self._began = time.perf_counter()
         self._last = self._began
 
-    def __iter__(self) -> Answer:
-        return self
+    @property
+    def _items(self) -> list[str]:
+        self._stopper.read(self.tokens, ended=self.finish_reason is not None)
+        return self._stopper.pieces
 
-    def __next__(self) -> str:
-        while self._given >= len(self._pieces()):
-            if self.finish_reason is not None:
-                raise StopIteration
-            self._make_room()
-            if next(self._now.generation, None) is not None:
-                self._last = time.perf_counter()
-                if self.seconds_to_first is None:
-                    self.seconds_to_first = self._last - self._began
-        piece = self._stopper.pieces[self._given]
-        self._given += 1
-        return piece
+    def _make(self) -> bool:
+        if self.finish_reason is not None:
+            return False
+        self._make_room()
+        if next(self._now.generation, None) is not None:
+            self._last = time.perf_counter()
+            if self.seconds_to_first is None:
+                self.seconds_to_first = self._last - self._began
+        return True
 
     @property
     def tokens(self) -> list[int]:
@@ -102,11 +101,7 @@ class Answer(Iterator[str]):
     @property
     def text(self) -> str:
         """What they say."""
-        return "".join(self._pieces())
-
-    def _pieces(self) -> list[str]:
-        self._stopper.read(self.tokens, ended=self.finish_reason is not None)
-        return self._stopper.pieces
+        return "".join(self._items)
 
     @property
     def dropped(self) -> int:
