@@ -1,5 +1,6 @@
 #include "base_class.h"
 
+#include <new>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -38,13 +39,17 @@ std::uint64_t& process_of(PyObject* object) {
   return *reinterpret_cast<std::uint64_t*>(reinterpret_cast<char*>(object) + kStampAt);
 }
 
-PyObject* stamped(PyObject* made) noexcept {
-  if (made != nullptr && Py_TYPE(made)->tp_basicsize > kStampAt) process_of(made) = fork_generation();
+// pybind11 makes objects for results by this, and takes it not to fail. A class of Python that is derived from ours has
+// Python's own allocation, so `make` calls this by name.
+PyObject* allocate(PyTypeObject* type, Py_ssize_t items) {
+  PyObject* const made = PyType_GenericAlloc(type, items);
+  if (made == nullptr) {
+    PyErr_Clear();
+    throw std::bad_alloc();
+  }
+  if (type->tp_basicsize > kStampAt) process_of(made) = fork_generation();
   return made;
 }
-
-// pybind11 makes objects for results by this, Python those of its heirs by `make`.
-PyObject* allocate(PyTypeObject* type, Py_ssize_t items) { return stamped(PyType_GenericAlloc(type, items)); }
 
 bool is_copy(PyObject* object) {
   return Py_TYPE(object)->tp_basicsize > kStampAt && process_of(object) != fork_generation();
@@ -67,25 +72,13 @@ PyObject* made_of(PyTypeObject* type) {
     fail(ErrorKind::kType, "kvtrie",
          cat("class: got ", short_name(type), ", allowed a class of kvtrie, or one that is derived from such a class"));
   }
-  PyObject* const made = type->tp_alloc(type, 0);
-  if (made == nullptr) throw py::error_already_set();
+  PyObject* const made = allocate(type, 0);
   reinterpret_cast<Instance*>(made)->allocate_layout();
-  return stamped(made);
+  return made;
 }
 
-// In a subinterpreter pybind11 would wait for ever for the GIL that the thread has.
 PyObject* make(PyTypeObject* type, PyObject*, PyObject*) {
-  if (PyInterpreterState_Get() != PyInterpreterState_Main()) return refuse_subinterpreter();
-  try {
-    return made_of(type);
-  } catch (const Error& error) {
-    return refuse(error);
-  } catch (py::error_already_set& error) {
-    error.restore();
-    return nullptr;
-  } catch (const std::exception&) {
-    return PyErr_NoMemory();
-  }
+  return for_python([&] { return made_of(type); });
 }
 
 // ---- pickling ------------------------------------------------------------------------------------------------------

@@ -82,12 +82,16 @@ void refuse_raised(py::handle value, std::string_view where, std::string_view na
   throw py::error_already_set();
 }
 
-PyObject* refuse(const Error& error) {
+PyObject* refuse_thrown() {
   try {
-    set_python_error(error);
-  } catch (py::error_already_set& other) {
-    other.restore();
-  } catch (const std::exception&) {  // not the end of a thread, which passes
+    try {
+      throw;
+    } catch (const Error& error) {
+      set_python_error(error);
+    }
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception&) {
     PyErr_NoMemory();
   }
   return nullptr;

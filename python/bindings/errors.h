@@ -18,11 +18,24 @@ namespace py = pybind11;
 // Sets the exception of python/kvtrie/errors.py for `error`. Throws error_already_set where that cannot be made.
 void set_python_error(const Error& error);
 
-// The same for what Python calls, out of which nothing is thrown. Null.
-PyObject* refuse(const Error& error);
+// Sets the Python error for what is being handled, and returns null; what is no std::exception, such as the end of a
+// thread (gil.h), passes. REQUIRES: in a handler.
+PyObject* refuse_thrown();
 
-// Sets a RuntimeError: this module works in the main interpreter alone. Null.
+// Sets a RuntimeError, and returns null: this module works in the main interpreter alone. In another one pybind11 would
+// wait for ever for the GIL that the thread has.
 PyObject* refuse_subinterpreter() noexcept;
+
+// What Python calls: the object that `call` makes, or null with the error set.
+template <class Call>
+PyObject* for_python(Call&& call) {
+  if (PyInterpreterState_Get() != PyInterpreterState_Main()) return refuse_subinterpreter();
+  try {
+    return call();
+  } catch (...) {
+    return refuse_thrown();
+  }
+}
 
 // After a conversion that Python refused, or in which code of the value's own raised: "[where] name: got <value>,
 // allowed <allowed>: <what was raised>" as an ArgumentTypeError, with that as its cause. What is no Exception, such as

@@ -3,8 +3,8 @@
 // Concept. pybind11 makes an object in three steps: Python's memory for it, the pointer to the C++ value, and the entry
 // in its table of instances together with the holder. It takes none of them to fail. Without memory for the first it
 // writes through a null pointer; where the entry fails, the object is released while it owns the value and has no
-// holder yet, so that a value which a shared_ptr still owns is freed twice. Here the first raises, and the holder comes
-// before the entry: whatever fails, the object's own end gives back what it has.
+// holder yet, so that a value which a shared_ptr still owns is freed twice. The first raises (base_class.cpp), and here
+// the holder comes before the entry: whatever fails, the object's own end gives back what it has.
 //
 // Threads: the GIL is held in all of these.
 #pragma once

@@ -199,20 +199,10 @@ PyObject* construct(PyObject* self, PyObject* const* arguments, std::size_t coun
   return answer(self, arguments, count, names);
 }
 
-// What Python calls. No exception leaves it but the end of a thread (gil.h).
+// What Python calls.
 template <Dispatcher kStandIn>
 PyObject* entry(PyObject* self, PyObject* const* arguments, std::size_t count, PyObject* names) {
-  if (PyInterpreterState_Get() != PyInterpreterState_Main()) return refuse_subinterpreter();
-  try {
-    return kStandIn(self, arguments, count, names);
-  } catch (const Error& error) {
-    return refuse(error);
-  } catch (py::error_already_set& error) {
-    error.restore();
-    return nullptr;
-  } catch (const std::exception&) {
-    return PyErr_NoMemory();
-  }
+  return for_python([&] { return kStandIn(self, arguments, count, names); });
 }
 
 // Those that end an object, or say that it has ended, may be called anywhere.
