@@ -1,6 +1,6 @@
 """Ways to use a chat: what goes on after an exception has the answers of a chat without one, or says what is missing.
 
-Of the kind of ``ways.Way``. The answers themselves are read on to their very tokens, also where the context is full and
+Of the kind of ``ways.Run``. The answers themselves are read on to their very tokens, also where the context is full and
 its oldest half goes. Of the lines of a chat each has happened or has not; an answer that was stopped is kept as far as
 it came. Keys show on the terminal, which is a pseudo-terminal here, and a file is whole, with none beside it.
 """
@@ -16,7 +16,7 @@ import tempfile
 import termios
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import kvtrie as kv
 from kvtrie.cli import chat as program
@@ -29,6 +29,7 @@ from kvtrie.cli.chat.settings import Settings
 from random_models import random_model
 from reference_llama import random_llama, save_checkpoint
 from text_tokenizer import VOCAB, save_tokenizer
+from ways import Run
 
 COUNT = 5  # tokens of an answer
 
@@ -45,11 +46,10 @@ def model_of(kind: str) -> Any:
         return kv.models.load(save_tokenizer(folder))
 
 
-class ChatWay:
+class ChatWay(Run):
     """``options``: how a question is answered."""
 
     model_name, context, count, temperature = "llama", 512, COUNT, 0.0
-    handed_wanted: ClassVar[list[Any]] = []
     folder, closes = "cli/chat", ("cache",)
 
     def __init__(self, kind: str) -> None:
@@ -57,7 +57,6 @@ class ChatWay:
         self.cache: Any = kv.PrefixCache(self.model.caches(capacity=self.context, dtype="float32"), host_bytes=0)
         self.answers = Answers(self.model, self.cache, self.context)
         self.handed: list[Any] = []
-        self.open: Any = None
         self.got: list[Any] = []
         self.begin()
         self.wanted = self.right()
@@ -94,10 +93,6 @@ class ChatWay:
         self.answers.close()
         self.open, self.got = None, []
         self.begin()
-
-    def close(self) -> None:
-        self.leave()
-        self.cache.close()
 
 
 class Reading(ChatWay):

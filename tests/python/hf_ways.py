@@ -1,6 +1,6 @@
 """Ways to use a session of transformers: what goes on after an exception must give the tokens of a call without it.
 
-Of the kind of ``ways.Way``: ``go`` does all of it with the objects that there are, and is called again after an
+Of the kind of ``ways.Run``: ``go`` does all of it with the objects that there are, and is called again after an
 exception. Each has a namespace of its own in a cache that its class keeps, so that nothing is known at first. What
 ``generate`` gives without a session is what is wanted.
 """
@@ -18,6 +18,7 @@ import torch
 
 import hf_models as hf
 import kvtrie as kv
+from ways import Run
 
 COUNT = 3  # tokens of an answer
 TEXT = hf.prompt(9)
@@ -89,13 +90,12 @@ class Kept:
         """See :func:`close_all`."""
 
 
-class HfWay:
+class HfWay(Run):
     """A conversation: an answer, another one behind more text, and one that shares the beginning of the first."""
 
     model_name, form = "llama", "copy"
     folder, closes = "hf/", ("cache", "object")
     options: ClassVar[dict[str, Any]] = {}
-    handed_wanted: ClassVar[list[Any]] = []
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -105,7 +105,6 @@ class HfWay:
         self.wanted = self.right()
         self.handed: list[Any] = []
         self.name = f"way {next(_names)}"
-        self.open: Any = None
         self.texts: list[Any] = []
 
     def session(self, *given: Any) -> Any:
@@ -137,13 +136,7 @@ class HfWay:
 
     def leave(self) -> None:
         self.texts = []
-        if self.open is not None:
-            self.open.close()
-            self.open = None
-
-    def close(self) -> None:
-        self.leave()
-        self.cache.close()
+        super().leave()
 
 
 class FromTheStart(HfWay):

@@ -29,7 +29,7 @@ import kvtrie as kv
 import ways
 from interruptions import Place, Visit
 from processes import PATIENCE
-from ways import Way
+from ways import Run
 
 INNER = "kvtrie"
 NET = {
@@ -63,7 +63,7 @@ class Report:
         self.wrong: list[str] = []
         self.places: set[tuple[str, int]] = set()
 
-    def add(self, way: Way, place: Place, how: str, outcome: str, wrong: str = "") -> None:
+    def add(self, way: object, place: Place, how: str, outcome: str, wrong: str = "") -> None:
         self.played += 1
         self.outcomes[outcome] += 1
         self.places.add((place.file, place.line))
@@ -93,7 +93,7 @@ def numbers(count: int, most: int, chance: random.Random) -> Iterator[int]:
     yield from range(1, count + 1) if most == 0 or most >= count else sorted(chance.sample(range(1, count + 1), most))
 
 
-def counted(make: Callable[[], Way], thread: str) -> int:
+def counted(make: Callable[[], Run], thread: str) -> int:
     way = make()
     with Visit(thread=thread) as visit:
         way.go()
@@ -101,7 +101,7 @@ def counted(make: Callable[[], Way], thread: str) -> int:
     return visit.count
 
 
-def undisturbed(way: Way) -> str:
+def undisturbed(way: Run) -> str:
     """What is wrong with a run on what an earlier one left."""
     way.leave()
     way.handed.clear()
@@ -109,7 +109,7 @@ def undisturbed(way: Way) -> str:
     return compared(way, handed=True)
 
 
-def compared(way: Way, handed: bool) -> str:
+def compared(way: Run, handed: bool) -> str:
     if way.tokens != way.wanted:
         return f"got {way.tokens}, want {way.wanted}"
     if handed and way.handed != way.handed_wanted:
@@ -117,7 +117,7 @@ def compared(way: Way, handed: bool) -> str:
     return ""
 
 
-def left_over(way: Way, threads: int) -> str:
+def left_over(way: Run, threads: int) -> str:
     """What is still held once all is closed."""
     way.leave()
     gc.collect()
@@ -138,7 +138,7 @@ def left_over(way: Way, threads: int) -> str:
     return ""
 
 
-def error_at(make: Callable[[], Way], at: int, error: type[BaseException], thread: str, report: Report) -> None:
+def error_at(make: Callable[[], Run], at: int, error: type[BaseException], thread: str, report: Report) -> None:
     """Read on after an exception: the very tokens, or an end that says so; then nothing is lost or held."""
     threads = threading.active_count()
     way = make()
@@ -170,7 +170,7 @@ def error_at(make: Callable[[], Way], at: int, error: type[BaseException], threa
     report.add(way, place, error.__name__, said, wrong or left_over(way, threads))
 
 
-def read_on(way: Way, said: str, place: Place) -> tuple[str, str]:
+def read_on(way: Run, said: str, place: Place) -> tuple[str, str]:
     """(outcome, what is wrong)."""
     try:
         way.go()
@@ -186,13 +186,29 @@ def read_on(way: Way, said: str, place: Place) -> tuple[str, str]:
     return said, compared(way, handed=False)
 
 
-def ended(way: Way) -> bool:
+def ended(way: Run) -> bool:
     """Whether it says that it is over."""
     reason = getattr(way.open, "finish_reason", None)
     return reason in ("failed", "cancelled", "closed")
 
 
-def close_at(make: Callable[[], Way], at: int, what: str, thread: str, report: Report) -> None:
+class Closer:
+    """What another thread does at a point. ``waits``: seconds for which it may wait for what this thread holds."""
+
+    def __init__(self, close: Callable[[], None], waits: float) -> None:
+        self._thread = threading.Thread(target=close)
+        self._waits = waits
+
+    def act(self, place: Place) -> None:
+        tell(place)
+        self._thread.start()
+        self._thread.join(self._waits)
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE)
+
+
+def close_at(make: Callable[[], Run], at: int, what: str, thread: str, report: Report) -> None:
     """Another thread closes something at a point: the run ends with the right tokens, or with a beginning of them."""
     threads = threading.active_count()
     way = make()
@@ -208,15 +224,8 @@ def close_at(make: Callable[[], Way], at: int, what: str, thread: str, report: R
         elif what == "batcher" and getattr(way, "batcher", None) is not None:
             way.batcher.close()  # type: ignore[attr-defined]
 
-    closers: list[threading.Thread] = []
-
-    def act(place: Place) -> None:
-        tell(place)
-        closers.append(threading.Thread(target=close))
-        closers[0].start()
-        closers[0].join(0.05)  # it may wait for what this thread holds
-
-    visit = Visit(act, at, thread=thread)
+    closer = Closer(close, 0.05)
+    visit = Visit(closer.act, at, thread=thread)
     said, wrong = "went on", ""
     try:
         with visit:
@@ -228,7 +237,7 @@ def close_at(make: Callable[[], Way], at: int, what: str, thread: str, report: R
     if visit.place is None:
         way.close()
         return
-    closers[0].join(PATIENCE)
+    closer.join()
     if not wrong and said == "went on" and way.tokens != way.wanted:
         said = "ended"
         if any(got != want[: len(got)] for got, want in zip(way.tokens, way.wanted)):
@@ -236,13 +245,13 @@ def close_at(make: Callable[[], Way], at: int, what: str, thread: str, report: R
     report.add(way, visit.place, f"closing the {what}", said, wrong or left_over(way, threads))
 
 
-def sessions_of(way: Way) -> list[Any]:
+def sessions_of(way: Run) -> list[Any]:
     answers = getattr(way, "answers", None) or [way.open]
     generations = [getattr(each, "_generation", each) for each in answers]
     return [each.session for each in generations if getattr(each, "session", None) is not None]
 
 
-def fork_at(make: Callable[[], Way], at: int, report: Report) -> None:
+def fork_at(make: Callable[[], Run], at: int, report: Report) -> None:
     """A fork at a point: the parent goes on, and in the child every call ends, by name where it is refused."""
     threads = threading.active_count()
     way = make()
@@ -273,7 +282,7 @@ def fork_at(make: Callable[[], Way], at: int, report: Report) -> None:
     report.add(way, visit.place, "fork", "both", wrong or compared(way, handed=True) or left_over(way, threads))
 
 
-def in_the_child(way: Way) -> None:
+def in_the_child(way: Run) -> None:
     """Ends the process: 0 where all was well."""
     try:
         batcher = getattr(way, "batcher", None)
@@ -334,7 +343,7 @@ class Signals:
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def under_signals(make: Callable[[], Way], signals: Signals, report: Report) -> None:
+def under_signals(make: Callable[[], Run], signals: Signals, report: Report) -> None:
     """One answer, read on as often as it is interrupted."""
     way = make()
     while signals.during(way.go):
@@ -349,7 +358,7 @@ def under_signals(make: Callable[[], Way], signals: Signals, report: Report) -> 
     way.close()
 
 
-def sweep(what: str, make: Callable[[], Way], most: int, chance: random.Random, report: Report) -> None:
+def sweep(what: str, make: Callable[[], Run], most: int, chance: random.Random, report: Report) -> None:
     if what == "signals":
         began = time.monotonic()
         counted(make, "nobody")

@@ -30,9 +30,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from interruption_worker import ERRORS, Boom, Report, numbers, tell
+from interruption_worker import ERRORS, Boom, Closer, Report, numbers, tell
 from interruptions import Place, Visit
-from processes import PATIENCE
 from serve_ways import HANGS, WAYS, Call, House, Told, Way, told
 
 OURS = ("serve",)  # where a callback of the batcher's thread is
@@ -75,7 +74,7 @@ class Sweep:
             again = self.house.ask(Call(self.way))
             if told(again) != self.wanted:
                 wrong = f"the next request was told {told(again)}, raised {again.raised!r}"
-        self.report.add(self.house, place, how, outcome, wrong and f"{self.way.name}: {wrong}")  # type: ignore[arg-type]
+        self.report.add(self.house, place, how, outcome, wrong and f"{self.way.name}: {wrong}")
         if wrong:
             self.house = self.make()
             self.known()
@@ -146,24 +145,17 @@ class Sweep:
         faulthandler.dump_traceback_later(120, exit=True)
         house, call = self.house, Call(self.way)
         closed = {"batcher": house.engine.batcher.close, "cache": house.cache.close, "all": house.engine.close}[what]
-        closers: list[threading.Thread] = []
-
-        def act(place: Place) -> None:
-            tell(place)
-            closers.append(threading.Thread(target=closed))
-            closers[0].start()
-            closers[0].join(0.5)  # it may wait for what this thread holds
-
-        visit = Visit(act, at)
+        closer = Closer(closed, 0.5)
+        visit = Visit(closer.act, at)
         with visit:
             house.ask(call)
         if visit.place is None:
             return house.close()
-        closers[0].join(PATIENCE)
+        closer.join()
         outcome, wrong = judged(told(call), self.wanted, call)
         call.raised = None
         wrong = wrong or house.left_over() or refused(told(house.ask(Call(self.way))), self.wanted)
-        self.report.add(house, visit.place, f"closing {what}", outcome, wrong and f"{self.way.name}: {wrong}")  # type: ignore[arg-type]
+        self.report.add(house, visit.place, f"closing {what}", outcome, wrong and f"{self.way.name}: {wrong}")
         house.close()
 
 
@@ -213,7 +205,7 @@ def routes(events: int, most: int, chance: random.Random, report: Report) -> Non
                     event()
         if places:
             wrong = desk.wrong()
-            report.add(desk, places[0], "an exception", "told again", wrong)  # type: ignore[arg-type]
+            report.add(desk, places[0], "an exception", "told again", wrong)
 
 
 def rows(scoring: bool, most: int, chance: random.Random, report: Report) -> None:
@@ -299,7 +291,7 @@ def close_interrupted(folder: str, at: int, report: Report) -> int:
     again.close()
     house.close()
     if visit.place is not None:
-        report.add(house, visit.place, error.__name__, f"closed at once: {was_closed}", wrong)  # type: ignore[arg-type]
+        report.add(house, visit.place, error.__name__, f"closed at once: {was_closed}", wrong)
     return visit.count
 
 

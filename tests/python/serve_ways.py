@@ -24,17 +24,8 @@ from kvtrie.serve.app import create_app
 from kvtrie.serve.settings import Settings
 from processes import PATIENCE
 from scale_engine import plain_model
+from small_templates import WITH_TOOLS
 
-# In the form that Qwen's templates have.
-TEMPLATE = """
-{%- if tools %}{{ '<|im_start|>system\n' }}{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}{{ '<tool_call>\n{"name": ..., "arguments": ...}\n</tool_call><|im_end|>\n' }}{% endif %}
-{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}
-{%- if message.content %}{{ message.content }}{% endif %}
-{%- for call in message.tool_calls or [] %}
-{{- '\n<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' }}{{ call.function.arguments | tojson }}
-{{- '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 PARAMETERS = {
     "type": "object",
     "properties": {"all": {"type": "boolean"}},
@@ -111,7 +102,7 @@ class House:
     def __init__(self, watched: bool = False, **options: Any) -> None:
         self.model: Any = plain_model(check=False)
         own = self.model.tokenizer
-        self.model.tokenizer = Tokenizer(own.raw, special=own.special, chat_template=TEMPLATE)
+        self.model.tokenizer = Tokenizer(own.raw, special=own.special, chat_template=WITH_TOOLS)
         caches = self.model.caches(capacity=4096)
         self.cache = kv.PrefixCache(caches, fingerprint=self.model.fingerprint, **{"host_bytes": 1 << 22, **options})
         self.app: Any = self.made(Settings(1024, max_sessions=4, max_waiting=4))

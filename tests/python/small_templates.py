@@ -85,3 +85,14 @@ TOOL_USE = {
     "default": TEMPLATES["plain"],
     "tool_use": "{{ tools|length }} tools:{% for m in messages %}{{ m.role }}:{{ m.content }}{% endfor %}",
 }
+
+# With tools, in the form that Qwen's templates have.
+WITH_TOOLS = """
+{%- if tools %}{{ '<|im_start|>system\n# Tools\n' }}{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}{{ 'Answer with <tool_call>\n{"name": ..., "arguments": ...}\n</tool_call><|im_end|>\n' }}{% endif %}
+{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}
+{%- if message.content %}{{ message.content }}{% endif %}
+{%- for call in message.tool_calls or [] %}
+{{- '\n<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' }}{{ call.function.arguments | tojson }}
+{{- '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""

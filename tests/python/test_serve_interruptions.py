@@ -29,7 +29,8 @@ from kvtrie.serve.replays import Replays
 from kvtrie.serve.tool_calls import grammar_for_tools, syntax_of
 from processes import PATIENCE, run_python
 from scale_engine import plain_model
-from serve_ways import TEMPLATE, TOOLS
+from serve_ways import TOOLS
+from small_templates import WITH_TOOLS
 
 WORKER = Path(__file__).with_name("serve_interruption_worker.py")
 SWEEPS = (  # what, ways, points of each way
@@ -76,7 +77,7 @@ def test_a_request_that_is_interrupted(what: str, ways: str, points: int) -> Non
 def test_a_choice_that_was_interrupted_is_made_again(behind: Any) -> None:
     """At every point of a processor: the next call for the same position allows what it would have allowed."""
     model = plain_model(check=False)
-    syntax = syntax_of(TEMPLATE)
+    syntax = syntax_of(WITH_TOOLS)
     assert syntax is not None
     grammar = grammar_for_tools(syntax, TOOLS, True)
     assert grammar is not None
@@ -143,7 +144,7 @@ def test_a_probe_without_memory_finds_nothing_out() -> None:
     """What a template reads is found by rendering, and kept: a failed allocation is no refusal of the template's."""
     where = ("models/template",)
     with Visit(folders=where) as every:
-        wanted = ChatTemplate(TEMPLATE).reads
+        wanted = ChatTemplate(WITH_TOOLS).reads
     chance = random.Random(1)
 
     def act(_: Place) -> None:
@@ -153,7 +154,7 @@ def test_a_probe_without_memory_finds_nothing_out() -> None:
         visit = Visit(act, at, folders=where)
         template = None
         with contextlib.suppress(MemoryError), visit:
-            template = ChatTemplate(TEMPLATE)
+            template = ChatTemplate(WITH_TOOLS)
             assert template.reads == wanted
         if template is not None:
             assert template.reads == wanted, visit.place

@@ -15,17 +15,8 @@ from kvtrie.serve.replays import Replays, same_json
 from processes import PATIENCE
 from random_models import random_model
 from serving import TINY, Served, served
+from small_templates import WITH_TOOLS
 
-# In the form that Qwen's templates have.
-TEMPLATE = """
-{%- if tools %}{{ '<|im_start|>system\n# Tools\n' }}{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}{{ 'Answer with <tool_call>\n{"name": ..., "arguments": ...}\n</tool_call><|im_end|>\n' }}{% endif %}
-{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}
-{%- if message.content %}{{ message.content }}{% endif %}
-{%- for call in message.tool_calls or [] %}
-{{- '\n<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' }}{{ call.function.arguments | tojson }}
-{{- '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 PARAMETERS = {
     "type": "object",
     "properties": {"cells": {"type": "integer", "minimum": 0, "maximum": 999}, "shared": {"type": "boolean"}},
@@ -43,7 +34,7 @@ QUESTION: list[Any] = [{"role": "user", "content": "How many cells?"}]
 def server() -> Iterator[Served]:
     model = kv.models.load(TINY)
     own = model.tokenizer
-    model.tokenizer = Tokenizer(own.raw, special=own.special, chat_template=TEMPLATE)
+    model.tokenizer = Tokenizer(own.raw, special=own.special, chat_template=WITH_TOOLS)
     with served(model, temperature=1.0, context=2048) as running:
         yield running
 

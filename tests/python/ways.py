@@ -85,27 +85,22 @@ def text_of(tokens: Sequence[int]) -> str:
     return "".join([*(stream.feed(token) for token in tokens), stream.finish()])
 
 
-class Way:
-    """One run of a way to generate over a cache of ``kind``."""
+class Run:
+    """What a sweep plays: one run of a way to generate, and what it has to give."""
 
-    def __init__(self, kind: str) -> None:
-        caches = make_caches(kind, 96, window=8, chunk=8, slots=24)
-        self.model = TextModel(caches)
-        self.cache = kv.PrefixCache(caches, host_bytes=0, growth=16, checkpoint_every=8)
-        self.model.prefix_cache = self.cache
-        self.handed: list[Any] = []
-        self.open: Any = None
+    cache: Any
+    open: Any = None
+    handed: list[Any]
+    wanted: Any
+    handed_wanted: ClassVar[list[Any]] = []
 
     def go(self) -> None:
         raise NotImplementedError
 
     @property
-    def tokens(self) -> list[list[int]]:
+    def tokens(self) -> list[Any]:
         """Of each answer."""
         return [list(self.open.tokens)]
-
-    wanted: ClassVar[list[Any]] = [right(PROMPTS[0])]
-    handed_wanted: ClassVar[list[Any]] = right(PROMPTS[0])
 
     def leave(self) -> None:
         """What a caller does with what it has: closes it."""
@@ -116,6 +111,20 @@ class Way:
     def close(self) -> None:
         self.leave()
         self.cache.close()
+
+
+class Way(Run):
+    """Over a cache of ``kind``."""
+
+    wanted: ClassVar[list[Any]] = [right(PROMPTS[0])]
+    handed_wanted: ClassVar[list[Any]] = right(PROMPTS[0])
+
+    def __init__(self, kind: str) -> None:
+        caches = make_caches(kind, 96, window=8, chunk=8, slots=24)
+        self.model = TextModel(caches)
+        self.cache = kv.PrefixCache(caches, host_bytes=0, growth=16, checkpoint_every=8)
+        self.model.prefix_cache = self.cache
+        self.handed = []
 
 
 class Generate(Way):
