@@ -4,9 +4,9 @@
 // range and written, with the mutex free. What was copied for this alone goes again. Nodes larger than a quarter of the
 // host tier are cut. A tree that changes meanwhile is saved as each node was when its turn came.
 #include <algorithm>
-#include <compare>
 #include <filesystem>
 #include <limits>
+#include <tuple>
 
 #include "base/checksum.h"
 #include "base/error.h"
@@ -21,7 +21,10 @@ namespace {
 struct Turn {
   std::string name_space;
   Tokens path;
-  auto operator<=>(const Turn&) const = default;
+  bool operator==(const Turn&) const = default;
+  bool operator<(const Turn& other) const {
+    return std::tie(name_space, path) < std::tie(other.name_space, other.path);
+  }
 };
 
 // One image of a node: where its bytes come from, and what they are in the file.

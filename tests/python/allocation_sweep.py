@@ -224,6 +224,7 @@ class Child:
         point = series.call, series.world, series.way
         if series.way.first_use:
             return self._play_apart(index, behind, *point)
+        self.player.count(*point)  # a device's compiler, the first time, makes some 100,000 that no later call makes
         count, answer = self.player.count(*point)
         self.player.play(*point, NEVER, answer)  # what libraries keep from now on was allocated by it
         for nth in series.numbers(count):

@@ -22,7 +22,8 @@ extern void* __libc_memalign(size_t, size_t);
 extern void __libc_free(void*);
 extern void* PyObject_CallNoArgs(void*) __attribute__((weak));  // of the program that loads this
 
-enum { kRanges = 8, kTracked = 3, kSlots = 1 << 18 };  // kTracked: the kinds that are tracked
+enum { kRanges = 8, kTracked = 3 };              // kTracked: the kinds that are tracked
+enum { kSlotBits = 20, kSlots = 1 << kSlotBits };  // several times the blocks of a compiler of kernels
 enum { kAnybody = 0, kThisThread = 1, kOtherThreads = 2 };
 
 typedef struct {
@@ -47,7 +48,7 @@ static atomic_flag table = ATOMIC_FLAG_INIT;
 static uintptr_t held[kSlots];  // open addressing, linear probing; 0: free
 static long held_count;
 
-static size_t place_of(uintptr_t block) { return (block >> 4) * 0x9E3779B97F4A7C15u >> 46; }
+static size_t place_of(uintptr_t block) { return (block >> 4) * 0x9E3779B97F4A7C15u >> (64 - kSlotBits); }
 
 static void lock_table(void) {
   while (atomic_flag_test_and_set(&table)) {

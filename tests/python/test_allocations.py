@@ -48,8 +48,7 @@ def test_some_allocations_of_all_calls() -> None:
 @needs_glibc
 @pytest.mark.ci
 def test_more_allocations_of_all_calls() -> None:
-    # A compiler of kernels beside a malloc that counts takes minutes: a device is in the long sweep alone.
-    assert swept("--host", "--count", 1200)["operations"] > 500
+    assert swept("--count", 1200)["operations"] > 500
 
 
 @needs_glibc
