@@ -105,7 +105,7 @@ void require_local_memory(const FoundDevice& found, const Kernel::State& kernel)
 
 }  // namespace
 
-Device::State::State(FoundDevice found_device, Options wanted)
+Device::State::State(const FoundDevice& found_device, Options wanted)
     : State(found_device, std::move(wanted), make_context(found_device), QueueHandle()) {}
 
 Device::State::State(FoundDevice found_device, Options wanted, ContextHandle in, QueueHandle to)

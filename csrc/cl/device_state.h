@@ -48,7 +48,7 @@ struct Event::State {
 void note_foreign_command(const Device::State& state, const char* name);
 
 struct Device::State {
-  State(FoundDevice found, Options wanted);
+  State(const FoundDevice& found, Options wanted);
   State(FoundDevice found, Options wanted, ContextHandle in, QueueHandle to);  // no queue: one of its own
   ~State();
 

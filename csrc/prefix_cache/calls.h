@@ -112,6 +112,15 @@ class Pieces {
     entry_.give_way();
   }
   bool any_ended() const noexcept { return ended_ > 0; }
+  // All nodes: `some(walk, count)` for each piece of a walk (Trie::visit_some).
+  template <class Some>
+  void walk(const Some& some) {
+    for (NodeWalk walk;;) {
+      some(walk, most_);
+      if (walk.over) return;
+      end();
+    }
+  }
 
  private:
   const std::size_t most_;

@@ -15,6 +15,7 @@
 // Threads: guarded by the prefix cache's mutex; `closed` may be read without. Units: tokens.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <span>
@@ -47,6 +48,8 @@ struct Cursor {
   Tokens tail;  // keys (media.h) of tokens from the published length on start at tail[tail_begin]
   std::size_t tail_begin = 0;
   std::int32_t computed = 0;
+  // Others may hold the same cells, and may make nodes of them, of what is unpublished below this length.
+  std::int32_t tail_shared_to = 0;
   // What came to be wanted (demand.h) where it stood at this length is written once it has computed more, or at its
   // end; -1: nothing did.
   std::int32_t write_after = -1;
@@ -60,6 +63,7 @@ struct Cursor {
 
   std::int32_t published() const noexcept { return node->end(); }
   std::int32_t recorded() const noexcept { return published() + static_cast<std::int32_t>(tail.size() - tail_begin); }
+  bool shares_tail() const noexcept { return tail_shared_to > 0 && std::min(tail_shared_to, computed) > published(); }
   std::span<const Token> unpublished() const { return std::span<const Token>(tail).subspan(tail_begin); }
   Tokens recorded_keys() const;  // from the root on
   // Another tail behind `from` published tokens. REQUIRES: the node ends there.

@@ -24,8 +24,9 @@ void Cursors::open(Cursor& cursor, std::string_view name_space, Owner owner) {
   of_.trie.lock(cursor.node);
 }
 
-// Copies the place, not the history: node, tail and the list of spans.
-void Cursors::branch(const Cursor& from, Cursor& twin) {
+// Copies the place, not the history: node, tail and the list of spans. Cells of what neither of them publishes never
+// come to nodes.
+void Cursors::branch(Cursor& from, Cursor& twin) {
   move_to(twin, from.node);
   for (std::size_t i = 0; i < from.sequences.size(); ++i)
     of_.caches.all[i]->fork(from.sequences[i], twin.sequences[i], from.computed);
@@ -35,7 +36,8 @@ void Cursors::branch(const Cursor& from, Cursor& twin) {
   twin.atomic = from.atomic;
   twin.use = from.use;
   twin.publish = from.publish;
-  if (from.computed > from.published()) of_.sessions.share_tails();
+  if (from.publish && from.computed > from.published()) from.tail_shared_to = from.computed;
+  twin.tail_shared_to = from.tail_shared_to;
 }
 
 void Cursors::close(Cursor& cursor) noexcept {
@@ -63,6 +65,7 @@ void Cursors::join_up_from(Node* node) noexcept {
 void Cursors::lose(Cursor& cursor) {
   cursor.failed = true;
   cursor.publish = false;
+  cursor.tail_shared_to = 0;
   cursor.set_tail(cursor.recorded_keys(), 0);
   for (std::size_t i = 0; i < of_.caches.attention.size(); ++i)
     of_.caches.attention[i]->start_at(cursor.sequences[i], 0);

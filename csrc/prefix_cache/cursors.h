@@ -64,8 +64,8 @@ class Cursors {
   Cursors& operator=(const Cursors&) = delete;
 
   void open(Cursor& cursor, std::string_view name_space, Owner owner);  // at the root
-  void branch(const Cursor& from, Cursor& twin);  // to where `from` stands. REQUIRES: opened; no open step
-  void close(Cursor& cursor) noexcept;            // it gives back what it holds
+  void branch(Cursor& from, Cursor& twin);  // to where `from` stands. REQUIRES: opened; no open step
+  void close(Cursor& cursor) noexcept;      // it gives back what it holds
   // What it stood on is gone: it stands on nothing and holds nothing, and still knows its tokens. REQUIRES: no open
   // step
   void lose(Cursor& cursor);

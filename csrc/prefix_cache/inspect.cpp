@@ -12,14 +12,12 @@ namespace kvtrie {
 std::uint64_t PrefixCacheState::disk_tokens(Entry& entry) {
   std::uint64_t tokens = 0;
   if (lower.disk() == nullptr || trie.token_count() == places.device_tokens()) return tokens;
-  Pieces pieces(*this, entry);
-  for (NodeWalk walk;;) {
-    trie.visit_some(walk, pieces.most(), [&](const Node& node) {
+  Pieces(*this, entry).walk([&](NodeWalk& walk, std::size_t count) KVTRIE_REQUIRES(mutex) {
+    trie.visit_some(walk, count, [&](const Node& node) {
       if (tier_of(state_of(&node)) == Tier::kDisk) tokens += state_of(&node).length();
     });
-    if (walk.over) return tokens;
-    pieces.end();
-  }
+  });
+  return tokens;
 }
 
 PrefixCacheStats PrefixCacheState::stats(std::uint64_t disk_tokens) const {

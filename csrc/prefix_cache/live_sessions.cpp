@@ -4,11 +4,6 @@
 
 namespace kvtrie {
 
-void LiveSessions::remove(Cursor* cursor) noexcept {
-  sessions_.erase(cursor);
-  if (sessions_.empty()) tails_are_shared_ = false;
-}
-
 Cursor* LiveSessions::standing_at(const Node* node) const {
   if (node->locks() == 0) return nullptr;  // the common case
   const auto stands = [&](const Cursor* cursor) {
@@ -17,6 +12,10 @@ Cursor* LiveSessions::standing_at(const Node* node) const {
   };
   const auto found = std::find_if(sessions_.begin(), sessions_.end(), stands);
   return found == sessions_.end() ? nullptr : *found;
+}
+
+bool LiveSessions::tails_are_shared() const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [](const Cursor* cursor) { return cursor->shares_tail(); });
 }
 
 bool LiveSessions::any_failed() const {

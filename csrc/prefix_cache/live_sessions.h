@@ -1,8 +1,8 @@
 // The cursors of a prefix cache that are open, one of each session, and what of theirs the tree has to know.
 //
 // A cursor that stands at a node's end between two steps has state there that is as good as a restore point's. While
-// some sequences hold the same cells that no node has yet (a fork of unpublished tokens), evicting a node may free less
-// than its length: that lasts until the last of them is closed.
+// some sequences hold the same cells that no node has yet (a fork of tokens that there was no memory to publish),
+// evicting a node may free less than its length: that lasts until each of them has published them or is closed.
 //
 // Threads: guarded by the prefix cache's mutex. Cost: O(log n) to add and remove, O(n) to search.
 #pragma once
@@ -18,7 +18,7 @@ namespace kvtrie {
 class LiveSessions {
  public:
   void add(Cursor* cursor) { sessions_.insert(cursor); }
-  void remove(Cursor* cursor) noexcept;
+  void remove(Cursor* cursor) noexcept { sessions_.erase(cursor); }
 
   bool empty() const noexcept { return sessions_.empty(); }
   std::size_t size() const noexcept { return sessions_.size(); }
@@ -38,12 +38,10 @@ class LiveSessions {
     }
   }
 
-  void share_tails() noexcept { tails_are_shared_ = true; }
-  bool tails_are_shared() const noexcept { return tails_are_shared_; }
+  bool tails_are_shared() const;
 
  private:
   std::set<Cursor*> sessions_;
-  bool tails_are_shared_ = false;
 };
 
 }  // namespace kvtrie

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "base/error.h"
 #include "prefix_cache/plan_types.h"
@@ -31,6 +30,13 @@ class Counted {
 };
 
 bool is_in_memory_only(const BlobPtr& blob) { return blob->in_memory() && !blob->saved(); }
+
+bool has_files_below(const Node* node) {
+  for (Node* child = node->first_child(); child != nullptr; child = child->next_sibling()) {
+    if (child->in_order(kDiskOrder)) return true;
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -139,30 +145,47 @@ void LowerTiers::drop_slices(Node* node, const std::function<bool(const BlobPtr&
   point.on_device ? points_.drop_copies(node) : tree_.forget_point(node);
 }
 
-// Nodes that sessions stand on, and all above them, are in no victim order: their copies go when nothing else is left,
-// but for those that a page-in is after.
+// ---- what no order of victims offers ------------------------------------------------------------------------------
+
+// On paths of sessions, leases and marks of users; each once. `may` (null: all): of these groups.
+std::vector<Node*> LowerTiers::live_nodes(const Trie::Groups* may) const {
+  std::unordered_set<const Node*> known;
+  std::vector<Node*> nodes;
+  const auto add_path = [&](Node* node) {
+    if (may != nullptr && !(*may)(node->group())) return;
+    for (; !node->is_root() && known.insert(node).second; node = node->parent()) nodes.push_back(node);
+  };
+  sessions_.visit_nodes(add_path);
+  for (const Pin& pin : leases_.pins()) add_path(pin.node);
+  for (const Lease& hold : leases_.holds()) add_path(hold.node);
+  for (Node* marked : points_.users()) add_path(marked);
+  return nodes;
+}
+
+// What a page-in, or another call that waits, is after.
+std::unordered_set<const Node*> LowerTiers::held_nodes() const {
+  std::unordered_set<const Node*> held;
+  for (const Lease& hold : leases_.holds()) held.insert(hold.path.begin(), hold.path.end());
+  return held;
+}
+
+// Copies of what is on the device go when nothing else is left. REQUIRES: no victim among those groups.
 bool LowerTiers::let_go_of_locked_copies(MayLose may_lose, const Node* whose, const Trie::Groups* may) {
-  std::set<const Node*> wanted;
-  for (const Lease& hold : leases_.holds()) wanted.insert(hold.path.begin(), hold.path.end());
-  std::vector<Node*> with_copies;
-  trie_.visit([&](Node& node) {
-    if (node.is_root() || !state_of(&node).on_device() || !node.in_order(kHostOrder)) return;
-    if (wanted.count(&node) == 0 && (may == nullptr || (*may)(node.group()))) with_copies.push_back(&node);
-  });
+  const std::unordered_set<const Node*> held = held_nodes();
   bool any = false;
-  for (Node* node : with_copies) any = leave_host(node, may_lose, whose) || any;
+  for (Node* node : live_nodes(may)) {
+    const bool has_copies = state_of(node).on_device() && node->in_order(kHostOrder);
+    if (has_copies && !held.contains(node)) any = leave_host(node, may_lose, whose) || any;
+  }
   return any;
 }
 
-bool LowerTiers::let_go_of_saved_memory() {
-  std::set<const Node*> wanted;
-  for (const Lease& hold : leases_.holds()) wanted.insert(hold.path.begin(), hold.path.end());
-  std::vector<Node*> in_memory;
-  trie_.visit([&](Node& node) {
-    if (!node.is_root() && node.in_order(kHostOrder) && wanted.count(&node) == 0) in_memory.push_back(&node);
-  });
+bool LowerTiers::let_go_of_saved_memory(NodeWalk& walk, std::size_t count) {
+  const std::unordered_set<const Node*> held = held_nodes();
   bool any = false;
-  for (Node* node : in_memory) any = leave_host(node, MayLose::kNothing) || any;
+  trie_.visit_some(walk, count, [&](Node& node) {
+    if (node.in_order(kHostOrder) && !held.contains(&node)) any = leave_host(&node, MayLose::kNothing) || any;
+  });
   return any;
 }
 
@@ -277,23 +300,23 @@ bool LowerTiers::lower_host_cap(std::uint64_t cap) {
   return host_->set_cap(cap);
 }
 
-// The file of one node on a live path goes, of the last one that has any; false: there is none.
+// The file of one node on a live path goes, of the one that was used longest ago among those with none below; false:
+// there is none.
 bool LowerTiers::let_go_of_live_files(const Trie::Groups* may) {
-  std::vector<Node*> nodes;  // parents before their children
-  trie_.visit([&](Node& node) {
-    const bool asked = may == nullptr || (*may)(node.group());
-    if (asked && !node.is_root() && node.in_order(kDiskOrder)) nodes.push_back(&node);
+  std::vector<Node*> nodes = live_nodes(may);
+  std::erase_if(nodes, [](const Node* node) { return !node->in_order(kDiskOrder); });
+  std::unordered_set<const Node*> above;
+  for (const Node* node : nodes) above.insert(node->parent());
+  const bool all_live = next_victim(kDiskOrder, may) == nullptr;
+  std::erase_if(nodes, [&](const Node* node) {
+    return above.contains(node) || !state_of(node).on_device() || (!all_live && has_files_below(node));
   });
-  const auto is_last = [](const Node* node) {
-    for (Node* child = node->first_child(); child != nullptr; child = child->next_sibling()) {
-      if (child->in_order(kDiskOrder)) return false;
-    }
-    return true;
+  const auto sooner = [](const Node* a, const Node* b) {
+    const double used = state_of(a).last_used_seconds, other = state_of(b).last_used_seconds;
+    return used != other ? used < other : a->end() > b->end();
   };
-  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
-    if (state_of(*node).on_device() && is_last(*node)) return leave_disk(*node);
-  }
-  return false;
+  const auto first = std::min_element(nodes.begin(), nodes.end(), sooner);
+  return first != nodes.end() && leave_disk(*first);
 }
 
 // What is doomed goes by the sweep.

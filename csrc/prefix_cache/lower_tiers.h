@@ -27,8 +27,9 @@
 // file counted once; exactly that while nothing is on its way (`quiet`).
 //
 // Errors. A function that says no has let go of what it could before, and of nothing that it may not lose. Where there
-// is no such tier, nothing that makes room in it may be called. Cost: O(log n) for each victim and its blobs; O(nodes)
-// where no victim is left, for `check`, `bytes_in_memory`, and for each file that a lower cap takes from a live path.
+// is no such tier, nothing that makes room in it may be called. Cost: O(log n) for each victim and its blobs; O(nodes
+// on live paths) where no victim is left, and for each file that a lower cap takes from a live path; O(nodes) for
+// `check` and `bytes_in_memory`.
 // Threads: guarded by the prefix cache's mutex; `Tree` is called with it held. Units: bytes.
 #pragma once
 
@@ -37,11 +38,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "prefix_cache/demand.h"
 #include "prefix_cache/leases.h"
+#include "prefix_cache/live_sessions.h"
 #include "prefix_cache/node_places.h"
 #include "prefix_cache/node_state.h"
 #include "prefix_cache/quotas.h"
@@ -82,12 +85,14 @@ class LowerTiers {
 
   // `host` (may be null: no such tier) is set for good. All outlive this.
   // `quotas` (null: there are none): of namespaces, in both tiers. `demand` (null: all are): which nodes are wanted.
-  LowerTiers(Trie& trie, NodePlaces& places, RestorePoints& points, Leases& leases, std::shared_ptr<ByteBudget> host,
-             Tree& tree, const Quotas* quotas = nullptr, const Demand* demand = nullptr)
+  LowerTiers(Trie& trie, NodePlaces& places, RestorePoints& points, Leases& leases, const LiveSessions& sessions,
+             std::shared_ptr<ByteBudget> host, Tree& tree, const Quotas* quotas = nullptr,
+             const Demand* demand = nullptr)
       : trie_(trie),
         places_(places),
         points_(points),
         leases_(leases),
+        sessions_(sessions),
         host_(std::move(host)),
         tree_(tree),
         quotas_(quotas),
@@ -108,8 +113,9 @@ class LowerTiers {
   bool host_has_room(std::uint64_t bytes, const Node* whose) const;
   // Bytes of memory it had; 0: it is on the device, or some of it is in no file.
   std::uint64_t leave_host_for_disk(Node* node);
-  // Memory of all nodes whose bytes are in files, too, or on the device; whether there was any. O(nodes).
-  bool let_go_of_saved_memory();
+  // Memory of nodes whose bytes are in files, too, or on the device, of the next `count` of a walk; whether there was
+  // any.
+  bool let_go_of_saved_memory(NodeWalk& walk, std::size_t count);
   // Slices and the point's copies whose blob is one of those `which` go. REQUIRES: nothing that is nowhere else; the
   // node's place is settled next.
   void drop_slices(Node* node, const std::function<bool(const BlobPtr&)>& which);
@@ -150,6 +156,8 @@ class LowerTiers {
   bool take_host(MayLose may_lose, const std::function<bool()>& enough, const Trie::Groups& may, const Node* whose);
   bool leave_host(Node* node, MayLose may_lose, const Node* whose = nullptr);
   bool may_go(const Node* node, MayLose may_lose, const Node* whose) const;
+  std::vector<Node*> live_nodes(const Trie::Groups* may) const;
+  std::unordered_set<const Node*> held_nodes() const;
   bool let_go_of_locked_copies(MayLose may_lose, const Node* whose, const Trie::Groups* may = nullptr);
   bool let_go_of_pinned_memory(const Trie::Groups* may = nullptr);
   bool leave_disk(Node* node);
@@ -160,6 +168,7 @@ class LowerTiers {
   NodePlaces& places_;
   RestorePoints& points_;
   Leases& leases_;
+  const LiveSessions& sessions_;
   const std::shared_ptr<ByteBudget> host_;
   Tree& tree_;
   const Quotas* const quotas_;

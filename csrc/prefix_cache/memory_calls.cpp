@@ -61,29 +61,52 @@ Node* tail_worth(PrefixCacheState& state, Node* victim, std::uint64_t bytes) KVT
 // no more of them than what was there can take, as others may get theirs into files meanwhile. What is on its way
 // already comes first: it may fail yet, and is to be queued again then.
 bool PrefixCacheState::flush_to_disk() {
-  const std::uint64_t flush = [&] {
-    Entry entry(*this);
-    return behind.begin_flush();
-  }();
+  const std::uint64_t flush = ask_for_all();
   writer->drain();
   std::uint64_t rounds = 1;
   for (std::uint64_t number = 0; number < rounds; ++number) {
-    WriteBehind::SaveAll round;
-    std::uint64_t written = 0;
-    {
-      Entry entry(*this);
-      written = lower.disk()->stats().writes;
-      round = behind.save_all(flush);
-    }
+    const std::uint64_t written = disk_writes();
+    const WriteBehind::Round round = save_round(flush);
     if (number == 0) rounds = 2 * (round.queued + round.left) + 1;
     writer->drain();
-    Entry entry(*this);
     if (round.left == 0) return round.is_written();
-    const bool some = round.queued > 0 && lower.disk()->stats().writes > written;
-    const bool room = lower.disk()->writing() && demand.holds_back() && lower.let_go_of_saved_memory();
-    if (!some && !room) return false;
+    const bool some = round.queued > 0 && disk_writes() > written;
+    if (!some && !let_go_of_saved_memory()) return false;
   }
   return false;
+}
+
+std::uint64_t PrefixCacheState::ask_for_all() {
+  Entry entry(*this);
+  const std::uint64_t flush = behind.begin_flush();
+  Pieces(*this, entry).walk([&](NodeWalk& walk, std::size_t count) KVTRIE_REQUIRES(mutex) {
+    behind.ask_some(walk, count, flush);
+  });
+  return flush;
+}
+
+std::uint64_t PrefixCacheState::disk_writes() {
+  const Entry entry(*this);
+  return lower.disk()->stats().writes;
+}
+
+WriteBehind::Round PrefixCacheState::save_round(std::uint64_t flush) {
+  Entry entry(*this);
+  Pieces pieces(*this, entry);
+  WriteBehind::Round round = behind.begin_round(flush);
+  for (NodeWalk walk; !walk.over;) pieces.add(behind.save_next(walk, round));
+  return round;
+}
+
+// What is not wanted was not written behind and may be in the way of what is to be written now.
+bool PrefixCacheState::let_go_of_saved_memory() {
+  Entry entry(*this);
+  if (!lower.disk()->writing() || !demand.holds_back()) return false;
+  bool any = false;
+  Pieces(*this, entry).walk([&](NodeWalk& walk, std::size_t count) KVTRIE_REQUIRES(mutex) {
+    any = lower.let_go_of_saved_memory(walk, count) || any;
+  });
+  return any;
 }
 
 bool PrefixCache::flush() {

@@ -235,7 +235,7 @@ void NodeState::join(Payload& child) {
   listed_at_ = below.listed_at_;
   listed_outside_ = below.listed_outside_;
   last_used_seconds = std::max(last_used_seconds, below.last_used_seconds);
-  flush = std::max(flush, below.flush);
+  flush = flush > 0 && below.flush > 0 ? std::min(flush, below.flush) : std::max(flush, below.flush);  // less was done
 }
 
 double NodeState::recompute_cost() const noexcept {

@@ -137,7 +137,7 @@ class NodeState final : public Payload {
   std::vector<ArrivalPtr> arrivals;  // page-ins into these cells; perhaps settled since
   SavingPtr saving;                  // the last one that was queued; perhaps still under way
   std::uint64_t mark = 0;            // scratch of one walk; see Room::mark_live
-  std::uint64_t flush = 0;           // the last one that it was there for; see WriteBehind::begin_flush
+  std::uint64_t flush = 0;           // the last one that asked for it, or a round of one (write_behind.h)
 
  private:
   friend class Demand;

@@ -337,9 +337,18 @@ std::vector<NodeInfo> PrefixCache::nodes() const {
 
 std::vector<Fingerprint> PrefixCache::summary(std::size_t most) const {
   Entry entry(*state_);
-  std::vector<Node*> live;
-  state_->sessions.visit_nodes([&](Node* node) { live.push_back(node); });
-  return summarise(state_->trie, live, most);
+  Pieces pieces(*state_, entry);
+  Summary summary(most);
+  const auto look = [&](const Node& node) { summary.look(node); };
+  const auto take = [&](const Node& node) { summary.take(node); };
+  pieces.walk([&](NodeWalk& walk, std::size_t count)
+                  KVTRIE_REQUIRES(state_->mutex) { state_->trie.visit_some(walk, count, look); });
+  state_->sessions.visit_nodes([&](const Node* node) { summary.take_live(node); });
+  pieces.walk([&](NodeWalk& walk, std::size_t count) KVTRIE_REQUIRES(state_->mutex) {
+    state_->trie.visit_some(walk, count, take);
+    summary.end_piece();
+  });
+  return summary.finish();
 }
 
 std::vector<std::string> PrefixCache::check() const {

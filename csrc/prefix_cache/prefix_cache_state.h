@@ -97,7 +97,7 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   Leases leases KVTRIE_GUARDED_BY(mutex){trie, points};
   PrefixCacheStats totals KVTRIE_GUARDED_BY(mutex);  // only the totals are kept here
   Demand demand KVTRIE_GUARDED_BY(mutex){options.disk_after};
-  LowerTiers lower KVTRIE_GUARDED_BY(mutex){trie, places, points, leases, host, eviction, &quotas, &demand};
+  LowerTiers lower KVTRIE_GUARDED_BY(mutex){trie, places, points, leases, sessions, host, eviction, &quotas, &demand};
   HostCopies copies KVTRIE_GUARDED_BY(mutex){caches, host, places, points, lower, totals, &quotas};
   Eviction eviction KVTRIE_GUARDED_BY(mutex){{caches, trie, places, points, leases, lower, copies, behind, totals}};
   SnapshotImport imports KVTRIE_GUARDED_BY(mutex){caches, options.fingerprint, trie,  places,
@@ -139,7 +139,13 @@ struct PrefixCacheState final : std::enable_shared_from_this<PrefixCacheState> {
   void keep_end_of(Cursor& cursor) KVTRIE_REQUIRES(mutex);
   // The path to a node that has come to be wanted (demand.h). What fails is logged: it is tried again where it ends.
   void write_behind(Node* node) noexcept KVTRIE_REQUIRES(mutex);
-  bool flush_to_disk() KVTRIE_EXCLUDES(mutex);  // whether all that was there is in files now. REQUIRES: a disk tier
+
+  // --- memory_calls.cpp. REQUIRES: a disk tier
+  bool flush_to_disk() KVTRIE_EXCLUDES(mutex);  // whether all that was there is in files now
+  std::uint64_t ask_for_all() KVTRIE_EXCLUDES(mutex);
+  WriteBehind::Round save_round(std::uint64_t flush) KVTRIE_EXCLUDES(mutex);
+  bool let_go_of_saved_memory() KVTRIE_EXCLUDES(mutex);
+  std::uint64_t disk_writes() KVTRIE_EXCLUDES(mutex);
 
   // What `begin` would come to now, with the last token left to compute.
   ReusePlan plan(std::string_view name_space, std::span<const Token> tokens, const AtomicSpans& atomic)

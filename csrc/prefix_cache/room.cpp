@@ -41,7 +41,8 @@ std::uint64_t Room::mark_live(Node* also, std::vector<std::uint64_t>* idle) {
   return live;
 }
 
-// Only when sequences share unpublished cells can giving a node up free less than its length; then every node is asked.
+// Only while sequences share cells that they have yet to publish can giving a node up free less than its length; then
+// every node is asked.
 std::uint64_t Room::freeable_tokens(Node* also) {
   const std::uint64_t live = mark_live(also);
   if (!of_.sessions.tails_are_shared()) return of_.places.device_tokens() - live;

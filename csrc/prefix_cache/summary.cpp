@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "prefix_cache/node_state.h"
@@ -10,71 +9,57 @@
 namespace kvtrie {
 namespace {
 
-struct Used {
-  double when;
-  const Node* node;
+constexpr auto kBlock = static_cast<std::int32_t>(kFingerprintBlock);
 
-  friend bool operator<(const Used& a, const Used& b) { return a.when < b.when; }
-};
+bool ends_a_block(const Node& node) { return node.start() / kBlock < node.end() / kBlock; }
 
-// All nodes, as a heap: the one that was used last is its top.
-std::vector<Used> by_use(const Trie& trie, std::span<Node* const> live) {
-  std::vector<Used> found;
-  for (const Node* node : live)
-    if (!node->is_root()) found.push_back({std::numeric_limits<double>::infinity(), node});
-  trie.visit([&](const Node& node) {
-    if (!node.is_root()) found.push_back({state_of(&node).last_used_seconds, &node});
-  });
-  std::make_heap(found.begin(), found.end());
-  return found;
+// Of one edge: its last block, and those 1, 2, 4, 8, ... in front of it.
+void add_edge(std::span<const Token> tokens, PathFingerprint& state, std::vector<Fingerprint>& found) {
+  std::vector<Fingerprint> blocks;
+  state.feed(tokens, [&](std::size_t, Fingerprint each) { blocks.push_back(each); });
+  for (std::size_t back = 0; back < blocks.size(); back = std::max<std::size_t>(1, 2 * back))
+    found.push_back(blocks[blocks.size() - 1 - back]);
 }
-
-class Summary {
- public:
-  explicit Summary(std::size_t most) : most_(most) {}
-
-  // The path down to `node`, from where it leaves those that were added.
-  void add(const Node* node) {
-    std::vector<const Node*> path;
-    for (; !node->is_root() && !ends_.contains(node); node = node->parent()) path.push_back(node);
-    PathFingerprint state = node->is_root() ? PathFingerprint(node->name_space()) : ends_.at(node);
-    for (; !path.empty(); path.pop_back()) {
-      add_edge(path.back()->tokens(), state);
-      ends_.emplace(path.back(), state);
-    }
-  }
-
-  bool full() const { return found_.size() >= most_; }
-  std::vector<Fingerprint> take() const { return {found_.begin(), found_.end()}; }
-
- private:
-  void add_edge(std::span<const Token> tokens, PathFingerprint& state) {
-    std::vector<Fingerprint> blocks;
-    state.feed(tokens, [&](std::size_t, Fingerprint each) { blocks.push_back(each); });
-    for (std::size_t back = 0; back < blocks.size(); back = std::max<std::size_t>(1, 2 * back))
-      add(blocks[blocks.size() - 1 - back]);
-  }
-
-  void add(Fingerprint each) {
-    if (!full()) found_.insert(each);
-  }
-
-  const std::size_t most_;
-  std::unordered_set<Fingerprint> found_;
-  std::unordered_map<const Node*, PathFingerprint> ends_;  // of the nodes that were added
-};
 
 }  // namespace
 
-std::vector<Fingerprint> summarise(const Trie& trie, std::span<Node* const> live, std::size_t most) {
-  Summary summary(most);
-  std::vector<Used> ahead = by_use(trie, live);
-  while (!summary.full() && !ahead.empty()) {
-    std::pop_heap(ahead.begin(), ahead.end());
-    summary.add(ahead.back().node);
-    ahead.pop_back();
+void Summary::look(const Node& node) {
+  if (!ends_a_block(node)) return;
+  latest_.push(state_of(&node).last_used_seconds);
+  if (latest_.size() > most_) latest_.pop();
+}
+
+// Of several that were used at the same time, as many as there were in the first walk.
+void Summary::take(const Node& node) {
+  const double used = state_of(&node).last_used_seconds;
+  if (latest_.empty() || used < latest_.top() || !ends_a_block(node)) return;
+  if (used == latest_.top()) latest_.pop();
+  add_path(&node, used);
+}
+
+void Summary::take_live(const Node* node) { add_path(node, std::numeric_limits<double>::infinity()); }
+
+// The path down to `node`, from where it leaves those that were taken.
+void Summary::add_path(const Node* node, double used) {
+  std::vector<const Node*> path;
+  for (; !node->is_root() && !ends_.contains(node); node = node->parent()) path.push_back(node);
+  PathFingerprint state = node->is_root() ? PathFingerprint(node->name_space()) : ends_.at(node);
+  paths_.push_back({used, {}});
+  for (; !path.empty(); path.pop_back()) {
+    add_edge(path.back()->tokens(), state, paths_.back().found);
+    ends_.emplace(path.back(), state);
   }
-  return summary.take();
+}
+
+std::vector<Fingerprint> Summary::finish() {
+  std::stable_sort(paths_.begin(), paths_.end(), [](const Path& a, const Path& b) { return a.used > b.used; });
+  std::unordered_set<Fingerprint> all;
+  for (const Path& path : paths_) {
+    for (const Fingerprint each : path.found) {
+      if (all.size() < most_) all.insert(each);
+    }
+  }
+  return {all.begin(), all.end()};
 }
 
 }  // namespace kvtrie

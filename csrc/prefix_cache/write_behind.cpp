@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <exception>
-#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -195,40 +194,53 @@ bool WriteBehind::save_path(Node* node) {
   });
 }
 
-std::uint64_t WriteBehind::begin_flush() {
-  ++flushes_;
-  trie_.visit([&](Node& each) {
-    if (each.is_root() || is_saved(&each)) return;
-    for (Node* node = &each; !node->is_root() && state_of(node).flush != flushes_; node = node->parent()) {
-      state_of(node).flush = flushes_;
-    }
+// ---- all of it ----------------------------------------------------------------------------------------------------
+
+void WriteBehind::ask_some(NodeWalk& walk, std::size_t count, std::uint64_t flush) {
+  trie_.visit_some(walk, count, [&](Node& each) {
+    if (is_saved(&each)) return;
+    for (Node* node = &each; !node->is_root() && state_of(node).flush < flush; node = node->parent())
+      state_of(node).flush = flush;
   });
-  return flushes_;
 }
 
-WriteBehind::SaveAll WriteBehind::save_all(std::uint64_t flush) {
-  std::vector<Node*> nodes;
-  trie_.visit([&](Node& node) {
-    if (!node.is_root() && state_of(&node).flush >= flush && is_taken(&node)) nodes.push_back(&node);
+std::uint64_t WriteBehind::save_next(NodeWalk& walk, Round& round) {
+  std::uint64_t bytes = 0;
+  trie_.visit_some(walk, 1, [&](Node& node) {
+    if (is_taken(&node)) bytes = save_down_to(&node, round);
   });
-  SaveAll result;
-  std::set<const Node*> left;  // what goes on from one of these would be of no use
-  for (Node* node : nodes) {
-    if (is_saved(node)) continue;
-    const bool queued = left.count(node->parent()) == 0 && copies_.make_copies(node, nullptr) &&
-                        queue_for_disk(node, node, /*may_lose=*/false);
-    if (!queued) left.insert(node);
-    result.queued += queued;
-    result.left += !queued;
-    if (!queued) continue;
-    state_of(node).visit_blobs([&](const BlobPtr& blob) {
-      if (!blob->saved()) result.under_way.push_back(blob);
+  return bytes;
+}
+
+// What is saved has all above it saved. Nothing goes for it, so the path stays.
+std::uint64_t WriteBehind::save_down_to(Node* node, Round& round) {
+  const auto decided = [&](const Node* each) {
+    const std::uint64_t mark = state_of(each).flush;
+    return mark == round.mark_left || mark == round.mark_queued;
+  };
+  std::vector<Node*> path;
+  for (; !node->is_root() && state_of(node).flush >= round.flush; node = node->parent()) {
+    if (decided(node) || is_saved(node)) break;
+    path.push_back(node);
+  }
+  bool fits = node->is_root() || state_of(node).flush != round.mark_left;
+  std::uint64_t bytes = 0;
+  for (; !path.empty(); path.pop_back()) {
+    Node* const each = path.back();
+    fits = fits && copies_.make_copies(each, nullptr) && queue_for_disk(each, each, /*may_lose=*/false);
+    state_of(each).flush = fits ? round.mark_queued : round.mark_left;
+    ++(fits ? round.queued : round.left);
+    if (!fits) continue;
+    state_of(each).visit_blobs([&](const BlobPtr& blob) {
+      if (blob->saved()) return;
+      bytes += blob->bytes();
+      round.under_way.push_back(blob);
     });
   }
-  return result;
+  return bytes;
 }
 
-bool WriteBehind::SaveAll::is_written() const {
+bool WriteBehind::Round::is_written() const {
   return std::all_of(under_way.begin(), under_way.end(), [](const std::weak_ptr<Blob>& image) {
     const BlobPtr blob = image.lock();
     return blob == nullptr || blob->saved();

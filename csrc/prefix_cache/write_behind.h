@@ -4,7 +4,7 @@
 // all it has lies in files. A path is saved root first, and a snapshot whose ancestor failed is not written: so what is
 // in a file has everything above it there, and what a folder holds can always be reached.
 //
-//     mutex     save_path, save_all --> copies in host memory --> room on the disk --> Saving, in the queue
+//     mutex     save_path, save_next --> copies in host memory --> room on the disk --> Saving, in the queue
 //     queue     images arrive, checksums, header --> DiskTier::write
 //     mutex     finish: blobs know their file, nodes join the disk's order;  or: what waits for it fails, too
 //
@@ -13,7 +13,15 @@
 // where they are, and the path is looked up again. A disk that failed several times is left alone for a while.
 //
 // Behind the callers only what is wanted is written (demand.h): of a path, what is from the root down. What is not
-// stays where it is, and may go from memory for what is. When all is asked for (`save_all`), all is written.
+// stays where it is, and may go from memory for what is. When all is asked for, all is written.
+//
+// A *flush* asks for all that is there when it begins. It goes over the tree in rounds, since host memory may hold only
+// some of it at a time, and over each round node by node, so that others have turns in between: a node's `flush` is the
+// number of the last flush that asked for it, or what a later round has decided of it. Numbers of both come from one
+// count, so what was decided in an earlier round is asked for still:
+//
+//     begin_flush: 7        7 7 7 0 7      asked for; 0: saved already, or not there yet
+//     begin_round: 8, 9     9 9 8 0 7      9: queued    8: did not fit, and nothing below it is tried    7: to be met
 //
 // State of a namespace that the disk does not take, as there is no key for it, is never written, and counts as saved
 // for those who wait until all is.
@@ -23,8 +31,7 @@
 //
 // Errors. What cannot be saved now is left as it is: no room, no name outside this process, damaged bytes, a disk that
 // fails. What is thrown on the way (no memory) leaves what was queued before it; what fails on the queue for that, the
-// disk counts as a failed write. Cost: O(tokens) for the header of each snapshot; O(nodes) for `save_all` and
-// `all_saved`.
+// disk counts as a failed write. Cost: O(tokens) for the header of each snapshot; O(nodes) for `all_saved`.
 // Threads: called with the prefix cache's mutex held, which is what `mutex` is. The queue's thread takes it twice for
 // each snapshot, to look where the disk is and to hand over what became of it; it waits, takes checksums and writes
 // without it. The end waits for the queue, so all that is named here outlives this. Units: bytes, seconds.
@@ -70,7 +77,9 @@ class WriteBehind {
     std::vector<SnapshotCache> identities;  // of all of them
     std::vector<KvShape> shapes;            // of the attention caches, which come first
   };
-  struct SaveAll {
+  struct Round {
+    std::uint64_t flush = 0;  // what was asked for by it or by a later one
+    std::uint64_t mark_left = 0, mark_queued = 0;
     std::uint64_t queued = 0, left = 0;          // left: did not fit in host memory or on the disk now
     std::vector<std::weak_ptr<Blob>> under_way;  // of what was queued, now or before
     // Whether all of that is in files; what is gone since need not be.
@@ -102,10 +111,13 @@ class WriteBehind {
   // As much of the path as is wanted and fits; whether that is all of it. Nothing in memory is lost for it but what is
   // not wanted, and nothing of the path; on the disk what was not used for long goes.
   bool save_path(Node* node);
-  // Notes what is there and not saved, with all above it; the number of this flush.
-  std::uint64_t begin_flush();
-  // What is not saved yet, root first; only what was there for that flush or a later one. REQUIRES: a disk tier
-  SaveAll save_all(std::uint64_t flush = 0);
+  std::uint64_t begin_flush() { return ++flushes_; }  // its number
+  // Of the next `count` nodes of a walk, what is not saved, with all above it, is asked for.
+  void ask_some(NodeWalk& walk, std::size_t count, std::uint64_t flush);
+  Round begin_round(std::uint64_t flush) { return {flush, ++flushes_, ++flushes_, 0, 0, {}}; }
+  // Of the next node of a walk, what was asked for and is not saved, from the root down; bytes that were queued.
+  // REQUIRES: a disk tier
+  std::uint64_t save_next(NodeWalk& walk, Round& round);
   // Tries a disk again that has been switched off for long enough. REQUIRES: a disk tier
   void write_again_after_a_while(double now);
 
@@ -114,6 +126,7 @@ class WriteBehind {
  private:
   bool is_wanted(const Node* node) const { return demand_ == nullptr || demand_->is_wanted(node); }
   bool queue_for_disk(Node* node, const Node* below, bool may_lose);
+  std::uint64_t save_down_to(Node* node, Round& round);
   bool reserve(Saving& saving, const Node* node, const Node* below, bool may_lose);
   bool is_counted() const noexcept { return quotas_ != nullptr && quotas_->counted(); }
   void enqueue(Node* node, const SavingPtr& saving, std::uint64_t image_bytes);

@@ -17,10 +17,17 @@ class DeviceTreeDriver {
   // `shares_tails`: somebody may hold the same cells of full attention as a node.
   DeviceTreeDriver(const DeviceTreeKinds& kinds, std::uint64_t seed, bool shares_tails)
       : random_(seed), world_(kinds), shares_tails_(shares_tails) {
-    if (shares_tails_) world_.sessions.share_tails();
+    if (!shares_tails_) return;
+    sharer_.node = world_.trie.root("n");
+    world_.trie.lock(sharer_.node);
+    sharer_.computed = sharer_.tail_shared_to = 1;
+    world_.sessions.add(&sharer_);
   }
   virtual ~DeviceTreeDriver() {
     while (!standing_.empty()) let_go();
+    if (!shares_tails_) return;
+    world_.sessions.remove(&sharer_);
+    world_.trie.unlock(sharer_.node);
   }
 
  protected:
@@ -202,7 +209,8 @@ class DeviceTreeDriver {
   DeviceTreeWorld world_;
   const bool shares_tails_;
   std::vector<Leases::Hold> standing_;
-  std::vector<std::size_t> numbers_;                           // how many sequences there were before each
+  Cursor sharer_;                     // a session that shares unpublished tokens with others, at the root
+  std::vector<std::size_t> numbers_;  // how many sequences there were before each
   std::vector<std::pair<std::size_t, SequenceId>> sequences_;  // cache, sequence
   std::vector<SpanList> shared_;
   std::uint64_t evicted_ = 0;  // tokens

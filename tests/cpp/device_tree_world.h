@@ -268,10 +268,10 @@ struct DeviceTreeWorld : TreeWalks {
   RestorePoints points{trie, places, orders, 4};
   Leases leases{trie, points};
   PrefixCacheStats totals;
-  LowerTiers lower{trie, places, points, leases, host, eviction};
+  LiveSessions sessions;
+  LowerTiers lower{trie, places, points, leases, sessions, host, eviction};
   HostCopies copies{caches, host, places, points, lower, totals};
   Eviction eviction{{caches, trie, places, points, leases, lower, copies, behind, totals}};
-  LiveSessions sessions;
   Room room{{caches, orders, trie, places, points, leases, sessions, copies, eviction}, kinds.growth, host != nullptr};
   BackgroundQueue* queue = nullptr;  // that of `behind`; null: no disk
   Token next_token = 0;

@@ -181,7 +181,8 @@ struct LowerTiersWorld : TreeWalks, LowerTiers::Tree {
   RestorePoints points{trie, places, orders, 4};
   Leases leases{trie, points};
   Demand demand;
-  LowerTiers lower{trie, places, points, leases, host, *this, nullptr, &demand};
+  LiveSessions sessions;
+  LowerTiers lower{trie, places, points, leases, sessions, host, *this, nullptr, &demand};
   std::vector<Write> writes;
   std::uint64_t points_forgotten = 0;
   std::int32_t serial = 0;

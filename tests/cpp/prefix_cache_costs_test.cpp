@@ -133,6 +133,14 @@ const CountedCall kCalls[] = {
        twin->rewind(1);
        twin->close();
      }},
+    {"begin, new, beside sessions that share what they do not publish", Bound::kFew,
+     [](CostsWorld& w) {
+       const Tokens own{7, 7, 7};
+       const SessionPtr session = w.cache->begin(w.name(2), own, {.publish = false});
+       while (const StepPtr step = session->next_prefill(kTokensEach)) w.process->compute(*step, w.name(2), own);
+       const SessionPtr twin = session->branch();
+       w.compute((1u << 20u) + 1);
+     }},
     {"plan", Bound::kFew, [](CostsWorld& w) { w.cache->plan(w.name(3), w.tokens(3)); }},
     {"explain", Bound::kFew, [](CostsWorld& w) { w.cache->explain(w.name(3), w.tokens(3)); }},
     {"restore", Bound::kFew, [](CostsWorld& w) { w.cache->restore(w.name(3), w.tokens(3)); }},
@@ -160,7 +168,7 @@ const CountedCall kCalls[] = {
        w.cache->set_limits(limits);
      }},
     {"nodes", Bound::kAtOnce, [](CostsWorld& w) { w.cache->nodes(); }},
-    {"summary", Bound::kAtOnce, [](CostsWorld& w) { w.cache->summary(16); }},
+    {"summary", Bound::kPieces, [](CostsWorld& w) { w.cache->summary(16); }},
     {"pins that are over", Bound::kPieces,
      [](CostsWorld& w) {
        for (std::size_t i = 10; i < 300; ++i) w.cache->pin(w.name(i), w.tokens(i), 1);
@@ -228,6 +236,12 @@ TEST_P(Costs, OfClosingAreInPieces) {
 TEST(CostsOfFiles, AreBoundedTheSame) {
   constexpr std::size_t kConversations = 120, kSmall = 10;
   const CountedCall calls[] = {
+      {"flush, nothing new", Bound::kPieces, [](CostsWorld& w) { EXPECT_TRUE(w.cache->flush()); }},
+      {"flush, much of it new", Bound::kPieces,
+       [](CostsWorld& w) {
+         for (std::size_t i = 0; i < kConversations / 2; ++i) w.compute(kConversations + i);
+         EXPECT_TRUE(w.cache->flush());
+       }},
       {"stats", Bound::kPieces, [](CostsWorld& w) { w.cache->stats(); }},
       {"stats, much of it in files alone", Bound::kPieces,
        [](CostsWorld& w) {

@@ -57,18 +57,17 @@ TEST_F(LiveSessionsTest, VisitsWhereEachStandsAndWhatItIsOnItsWayTo) {
   EXPECT_EQ(visited, (std::multiset<const Node*>{node_, node_, below}));
 }
 
-TEST(LiveSessions, TailsAreSharedUntilTheLastOneCloses) {
-  LiveSessions sessions;
-  Cursor first, second;
-  sessions.add(&first);
-  sessions.add(&second);
+TEST_F(LiveSessionsTest, TailsAreSharedUntilEachIsPublishedTakenBackOrClosed) {
+  LiveSessions& sessions = world_.sessions;
+  Cursor &first = stand(12), &second = stand(15), &third = stand(15);
   EXPECT_FALSE(sessions.tails_are_shared());
-  sessions.share_tails();
-  sessions.remove(&first);
+  first.tail_shared_to = 12, second.tail_shared_to = third.tail_shared_to = 14;
   EXPECT_TRUE(sessions.tails_are_shared());
-  sessions.remove(&second);
+  first.computed = node_->end();
+  second.node = world_.add(node_, 5);
+  EXPECT_TRUE(sessions.tails_are_shared());
+  sessions.remove(&third);
   EXPECT_FALSE(sessions.tails_are_shared());
-  EXPECT_TRUE(sessions.empty());
 }
 
 }  // namespace

@@ -131,9 +131,10 @@ TEST_F(HeldBackTest, MemoryOfWhatIsInFilesGoesWhereverItStandsInTheOrder) {
   Node* saved = outside();
   ASSERT_TRUE(save(saved));
   EXPECT_FALSE(make_room_of(1, MayLose::kNothing));
-  EXPECT_TRUE(lower.let_go_of_saved_memory());
+  NodeWalk walk, again;
+  EXPECT_TRUE(lower.let_go_of_saved_memory(walk, 100));
   EXPECT_TRUE(in_memory(once) && !in_memory(saved) && in_file(saved));
-  EXPECT_FALSE(lower.let_go_of_saved_memory());
+  EXPECT_FALSE(lower.let_go_of_saved_memory(again, 100));
 }
 
 TEST_F(LowerTiersTest, ACopyOfAPointGoesAndThePointStays) {
@@ -164,12 +165,14 @@ TEST_F(LowerTiersTest, LockedCopiesGoLastButForThoseThatCallsHold) {
   Node* free = copied();
   leases.pin(pinned);
   const Leases::Hold hold = leases.hold(held);
+  const std::uint64_t visits = trie.visits();
   EXPECT_TRUE(make_room_of(1, MayLose::kAnything));
   EXPECT_TRUE(in_memory(pinned) && !in_memory(free));
   EXPECT_TRUE(make_room_of(1, MayLose::kAnything));
   EXPECT_FALSE(in_memory(pinned));
   EXPECT_FALSE(make_room_of(1, MayLose::kAnything));
   EXPECT_TRUE(in_memory(held));
+  EXPECT_EQ(trie.visits(), visits) << "however much is known";
   leases.let_go(hold);
 }
 
@@ -272,7 +275,9 @@ TEST_F(LowerTiersTest, ALowerDiskCapLeavesWhatPinsHoldNowhereElseAndAllAboveIt) 
   leases.pin(live);
   const std::uint64_t kept = lower.pinned_disk_bytes();
   EXPECT_LT(kept, lower.disk()->budget().used());
+  const std::uint64_t visits = trie.visits();
   EXPECT_FALSE(lower.lower_disk_cap(kept - 1));
+  EXPECT_EQ(trie.visits(), visits) << "however much is known";
   EXPECT_TRUE(is_there(leaf) && in_file(leaf) && in_file(top));
   EXPECT_TRUE(is_there(live) && !in_file(live));
   EXPECT_TRUE(lower.lower_disk_cap(kept));

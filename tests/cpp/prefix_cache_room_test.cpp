@@ -384,10 +384,14 @@ TEST_F(UnevenRoomTest, WhileTailsAreSharedANodeFreesWhatItAloneHoldsInEveryCache
   const SpanList other = state_of(shared).held[0].cells.front().share(1, 6);
   const SpanList more = state_of(shared).held[1].cells.front().share(4, 6);
   EXPECT_EQ(room.freeable_tokens(), 10u);
-  sessions.share_tails();
+  Cursor sharer;
+  sharer.node = trie.root("n");
+  sharer.computed = sharer.tail_shared_to = 6;
+  sessions.add(&sharer);
   EXPECT_EQ(room.freeable_tokens(), 5u) << "one cell of the first cache, four of the other one";
   EXPECT_EQ(refusal(needs(32 - 4)).freeable, 5u);
   room.make_room(needs(32 - 5));
+  sessions.remove(&sharer);
 }
 
 }  // namespace

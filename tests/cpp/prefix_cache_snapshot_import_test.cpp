@@ -7,6 +7,7 @@
 #include <set>
 
 #include "device_tree_world.h"
+#include "save_all.h"
 
 namespace kvtrie {
 namespace {
@@ -22,7 +23,7 @@ class SnapshotImportTest : public ::testing::Test, public DeviceTreeWorld {
 
   // All that is in the tree goes to files, and out of the tree; what the files have is found.
   std::vector<FoundSnapshot> save_and_forget() {
-    EXPECT_EQ(behind.save_all().left, 0u);
+    EXPECT_EQ(test::save_all(behind).left, 0u);
     drain();
     lower.disk()->keep_files();
     for (const Node* node : nodes()) saved_.insert(path_tokens(node));

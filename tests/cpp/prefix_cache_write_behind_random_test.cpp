@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "save_all.h"
 #include "write_behind_world.h"
 
 namespace kvtrie {
@@ -129,7 +130,7 @@ class WriteBehindDriver {
   void save_all() {
     const std::vector<Node*> nodes = world_->nodes();
     const auto unsaved = std::count_if(nodes.begin(), nodes.end(), [](const Node* node) { return !is_saved(node); });
-    const WriteBehind::SaveAll result = world_->behind.save_all();
+    const WriteBehind::Round result = test::save_all(world_->behind);
     ASSERT_EQ(result.queued + result.left, static_cast<std::uint64_t>(unsaved));
     ASSERT_EQ(world_->nodes(), nodes);
   }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "failing_allocations.h"
+#include "save_all.h"
 #include "write_behind_world.h"
 
 namespace kvtrie {
@@ -88,11 +89,11 @@ TEST_F(WriteBehindTest, WithoutItsAncestorASnapshotIsNotWritten) {
 
 TEST_F(WriteBehindTest, AFlushAnswersForWhatWasThere) {
   EXPECT_TRUE(save_now(top));
-  const std::uint64_t flush = behind.begin_flush();
+  const std::uint64_t flush = test::ask_for_all(behind);
   Node* later = add(leaf);
   Node* beside = add(trie.root("n"));
   Node* upper = trie.split(leaf, leaf->start() + 1);  // both halves were there
-  const WriteBehind::SaveAll round = behind.save_all(flush);
+  const WriteBehind::Round round = test::save_all(behind, flush);
   EXPECT_EQ(round.queued, 2u);
   EXPECT_EQ(round.left, 0u);
   EXPECT_FALSE(round.is_written());  // not yet
@@ -100,16 +101,43 @@ TEST_F(WriteBehindTest, AFlushAnswersForWhatWasThere) {
   EXPECT_TRUE(round.is_written());
   EXPECT_TRUE(behind.is_saved(upper) && behind.is_saved(leaf));
   EXPECT_FALSE(behind.is_saved(later) || behind.is_saved(beside) || behind.all_saved());
-  EXPECT_EQ(behind.save_all(behind.begin_flush()).queued, 2u);
+  EXPECT_EQ(test::save_all(behind, test::ask_for_all(behind)).queued, 2u);
+}
+
+TEST_F(WriteBehindTest, ARoundSavesWhatIsAboveFirstHoweverItGoesOverTheTree) {
+  Node* upper = trie.split(top, 3);  // is met after what is below it
+  const std::uint64_t flush = test::ask_for_all(behind);
+  WriteBehind::Round round = behind.begin_round(flush);
+  NodeWalk walk;
+  while (round.queued == 0) behind.save_next(walk, round);
+  EXPECT_EQ(round.queued, 2u);
+  EXPECT_TRUE(state_of(upper).saving != nullptr && state_of(leaf).saving == nullptr);
+  while (!walk.over) behind.save_next(walk, round);
+  EXPECT_EQ(round.queued, 3u);
+  drain();
+  EXPECT_TRUE(round.is_written() && behind.all_saved());
+}
+
+// For one half there was no room, the other one was not met yet: what they become is tried again.
+TEST_F(WriteBehindTest, WhatJoinsInTheMiddleOfARoundIsSavedWhole) {
+  Node* upper = trie.split(top, 3);
+  const std::uint64_t flush = test::ask_for_all(behind);
+  WriteBehind::Round round = behind.begin_round(flush);
+  state_of(upper).flush = round.mark_left;
+  ASSERT_TRUE(trie.join_with_child(upper));
+  EXPECT_EQ(state_of(top).flush, flush);
+  for (NodeWalk walk; !walk.over;) behind.save_next(walk, round);
+  drain();
+  EXPECT_TRUE(round.is_written() && behind.all_saved());
 }
 
 TEST_F(WriteBehindTest, AFlushKnowsWhatFailedAndForgetsWhatIsGone) {
   files->fail(test::Call::kCreate, 1, EIO, /*once=*/true);
-  const WriteBehind::SaveAll failed = behind.save_all(behind.begin_flush());
+  const WriteBehind::Round failed = test::save_all(behind, test::ask_for_all(behind));
   drain();
   EXPECT_FALSE(failed.is_written());
   EXPECT_TRUE(behind.save_path(leaf));  // by somebody else
-  const WriteBehind::SaveAll round = behind.save_all(behind.begin_flush());
+  const WriteBehind::Round round = test::save_all(behind, test::ask_for_all(behind));
   EXPECT_TRUE(remove_unlocked(leaf));
   drain();
   EXPECT_TRUE(round.is_written() && failed.is_written());
@@ -193,7 +221,7 @@ TEST_F(SecondHitTest, OnlyWhatIsWantedIsWrittenBehind) {
 }
 
 TEST_F(SecondHitTest, SaveAllWritesWhatIsHeldBack) {
-  EXPECT_EQ(behind.save_all().queued, 2u);
+  EXPECT_EQ(test::save_all(behind).queued, 2u);
   drain();
   EXPECT_TRUE(behind.all_saved());
   EXPECT_FALSE(demand.is_wanted(top));
@@ -214,12 +242,12 @@ TEST_F(WriteBehindTest, SaveAllTakesNothingAwayAndCountsWhatIsLeft) {
   Node* other = add();
   ASSERT_TRUE(save_now(other));
   ASSERT_TRUE(lower.set_disk_cap(disk().bytes));
-  const WriteBehind::SaveAll none = behind.save_all();
+  const WriteBehind::Round none = test::save_all(behind);
   EXPECT_EQ(none.queued, 0u);
   EXPECT_EQ(none.left, 2u);
   EXPECT_TRUE(behind.is_saved(other));
   ASSERT_TRUE(lower.set_disk_cap(kLarge));
-  EXPECT_EQ(behind.save_all().queued, 2u);
+  EXPECT_EQ(test::save_all(behind).queued, 2u);
   drain();
   EXPECT_TRUE(behind.all_saved());
 }
